@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# make          build everything into bin/ and lib/
+# make demo     a real Slurm with simulated GPUs, a dozen jobs, a report
+# make test     every test, the live cluster's included
+# make install  copy to $(DESTDIR)$(prefix); edits nobody's slurm.conf
+
+prefix ?= /usr
+libdir ?= $(prefix)/lib/carma
+sysconfdir ?= /etc
+SLURM_INCLUDE ?= /usr/include
+
+GO ?= go
+# go-nvml's generated calls use what newer NVML headers mark as deprecated.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
+
+COMMANDS = carma-node carma-report
+SHIM = slurmbridge/shim
+SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
+
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-integration lint bench install clean
+
+all: commands libcarma shim simgpu
+
+commands:
+	$(GO) build -o bin/ $(addprefix ./cmd/,$(COMMANDS))
+
+libcarma:
+	$(GO) build -buildmode=c-shared -o lib/libcarma.so ./slurmbridge/libcarma
+	@rm -f lib/libcarma.h
+
+# nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
+shim: lib/slurm/job_submit_carma.so
+lib/slurm/job_submit_carma.so: $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+	@mkdir -p lib/slurm
+	$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
+		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
+
+simgpu:
+	$(MAKE) -C contrib/simgpu all
+
+deps:
+	contrib/deps.sh
+
+demo: deps all
+	contrib/demo.sh
+
+test: deps all lint test-unit test-shim test-integration
+
+test-unit:
+	$(GO) test ./...
+
+clean:
+	rm -rf bin lib build demo
+	$(MAKE) -C contrib/simgpu clean

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"carma/cmd/internal/cli"
+	"carma/gres/agent"
+	"carma/gres/lease"
+	"carma/gres/mps"
+	"carma/gres/nvml"
+	"carma/gres/resident"
+	"carma/slurmbridge/config"
+)
+
+var owners = resident.Proc{Root: "/proc"}
+
+func runAgent(ctx context.Context, e env, args []string) error {
+	if len(args) > 0 {
+		return cli.Fail(cli.ExitUsage, "agent takes no arguments")
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	c, err := config.Load(e.config)
+	if err != nil {
+		return err
+	}
+	node := nodeName(e)
+	runDir := c.RunDir(node)
+	if err := prepare(runDir); err != nil {
+		return err
+	}
+	book, err := lease.Open(runDir, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer book.Close()
+	n, err := nvml.Open(c.NVML.Library)
+	if err != nil {
+		return err
+	}
+	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
+	a := &agent.Agent{
+		Config: c, RunDir: runDir,
+		Log:    slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Sample: n.Sample, Owners: owners, Ledger: book,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm,
+	}
+	if c.MPS.Enabled {
+		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
+	}
+	a.Log.Info("agent started", "node", node, "config", e.config)
+	return a.Run(ctx)
+}
+
+// nodeName is Slurm's name of this node: what slurmd says, what the user says,
+// or the host name, as slurmd -C would have it.
+func nodeName(e env) string {
+	if e.node != "" {
+		return e.node
+	}
+	if n := os.Getenv("SLURMD_NODENAME"); n != "" {
+		return n
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	short, _, _ := strings.Cut(host, ".")
+	return short
+}
+
+// sampleApart is the interval over which a single sample measures SM activity.
+const sampleApart = 200 * time.Millisecond
+
+func runSample(_ context.Context, e env, _ []string) error {
+	c, err := config.Load(e.config)
+	if err != nil {
+		return err
+	}
+	n, err := nvml.Open(c.NVML.Library)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(n.SampleTwice(sampleApart))
+}
+
+func runCheck(_ context.Context, e env, _ []string) error {
+	if _, err := config.Load(e.config); err != nil {
+		return cli.Fail(cli.ExitUsage, "%w", err)
+	}
+	fmt.Printf("%s: fine\n", e.config)
+	return nil
+}

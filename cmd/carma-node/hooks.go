@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/agent"
+	"carma/gres/capacity"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/prolog"
+	"carma/prolog/userfile"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// A hook ends with status 0 whatever happens: any other drains the node. What
+// went wrong stands in the log.
+
+func runProlog(ctx context.Context, e env, _ []string) error {
+	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
+		// The wait for a GPU comes on top of what everything else may take.
+		wait := n.Config.Hooks.Wait.D() + n.Config.Hooks.WaitInteractive.D()
+		ctx, cancel := context.WithTimeout(ctx, wait+n.Config.Hooks.Deadline.D())
+		defer cancel()
+		return n.Prolog(ctx, h, book, slurm)
+	})
+}
+
+func runEpilog(ctx context.Context, e env, _ []string) error {
+	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
+		defer cancel()
+		p := publisher(n.Config, n.Name, book, slurm)
+		return n.Epilog(ctx, h, book, records{n.Config.DBPath(n.Name)}, slurm, p.Publish)
+	})
+}
+
+// hook prepares what Prolog and Epilog share, runs step and swallows its error.
+func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book, sctl.Client) error) error {
+	syscall.Umask(0o077)
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("hook", name)
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic", "value", p)
+		}
+	}()
+	c, err := config.Load(e.config)
+	if err != nil {
+		log.Error("cannot work", "error", err)
+		return nil
+	}
+	h, err := jobenv.FromEnv(os.Getenv)
+	if err != nil {
+		return err // started by hand: say so
+	}
+	log = hookLog(c, h.Node, name)
+	if len(h.Slots) == 0 {
+		return nil
+	}
+	runDir := c.RunDir(h.Node)
+	if err := prepare(runDir); err != nil {
+		log.Error("cannot work", "job", h.JobKey, "error", err)
+		return nil
+	}
+	book, err := lease.Open(runDir, c.Hooks.Deadline.D())
+	if err != nil {
+		log.Error("cannot work", "job", h.JobKey, "error", err)
+		return nil
+	}
+	defer book.Close()
+	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurmClient(c, h.Conf)); err != nil {
+		log.Error("failed", "job", h.JobKey, "error", err)
+	}
+	return nil
+}
+
+// hookNode gives the hooks the real world.
+func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, e env) *prolog.Node {
+	runDir := c.RunDir(name)
+	return &prolog.Node{
+		Name:       name,
+		Config:     c,
+		Thresholds: thresholds(c),
+		RunDir:     runDir,
+		Log:        log,
+		Sample:     func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) },
+		AsUser:     userfile.Run,
+		Groups:     groups,
+		Poke:       func() { agent.Poke(runDir) },
+	}
+}
+
+// hookLog appends to paths.log; without it, messages go to slurmd.
+func hookLog(c config.Config, node, name string) *slog.Logger {
+	out := os.Stderr
+	if f, err := os.OpenFile(c.LogPath(node), os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err == nil {
+		out = f
+	}
+	return slog.New(slog.NewTextHandler(out, nil)).With("hook", name)
+}
+
+// prepare makes the run directory. Root alone writes there; TaskProlog and MPS
+// clients of every user must get in.
+func prepare(runDir string) error {
+	old := syscall.Umask(0o022)
+	defer syscall.Umask(old)
+	if err := os.MkdirAll(filepath.Join(runDir, "jobs"), 0o755); err != nil {
+		return fmt.Errorf("make run directory: %w", err)
+	}
+	return nil
+}
+
+// sampleElsewhere reads the GPUs in a process of its own: a call into a wedged
+// driver never returns, and the hook must.
+func sampleElsewhere(ctx context.Context, e env, book *lease.Book) ([]gres.Reading, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	cmd := exec.Command("/proc/self/exe", "--config", e.config, "sample")
+	cmd.Dir = "/"
+	out, err := output(ctx, cmd)
+	if err != nil {
+		return nil, fmt.Errorf("sample GPUs: %w", err)
+	}
+	var samples []gres.Sample
+	if err := json.Unmarshal(out, &samples); err != nil {
+		return nil, fmt.Errorf("sample GPUs: %w", err)
+	}
+	s, err := book.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	readings := make([]gres.Reading, len(samples))
+	for i := range samples {
+		readings[i] = agent.Reading(samples[i], s.Leases, owners)
+	}
+	return readings, nil
+}
+
+// output is cmd.Output with a way out for a process that cannot be killed.
+func output(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
+	type result struct {
+		out []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		out, err := cmd.Output()
+		done <- result{out, err}
+	}()
+	select {
+	case r := <-done:
+		return r.out, r.err
+	case <-ctx.Done():
+		if cmd.Process != nil {
+			cmd.Process.Kill()
+		}
+		return nil, ctx.Err()
+	}
+}
+
+// groups looks up the supplementary groups of a user; the look-up may go to a
+// directory service that does not answer.
+func groups(ctx context.Context, name string, gid uint32) []uint32 {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	done := make(chan []uint32, 1)
+	go func() {
+		ids := []uint32{gid}
+		if u, err := user.Lookup(name); err == nil {
+			list, _ := u.GroupIds()
+			for _, s := range list {
+				if id, err := strconv.ParseUint(s, 10, 32); err == nil && uint32(id) != gid {
+					ids = append(ids, uint32(id))
+				}
+			}
+		}
+		done <- ids
+	}()
+	select {
+	case ids := <-done:
+		return ids
+	case <-ctx.Done():
+		return []uint32{gid}
+	}
+}
+
+// records opens the database only when there is something to write.
+type records struct{ path string }
+
+func (r records) Put(ctx context.Context, a db.Attempt) error {
+	d, err := db.Open(r.path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Put(ctx, a)
+}
+
+func runTaskProlog(_ context.Context, e env, _ []string) error {
+	c, err := config.Load(e.config)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
+		return nil
+	}
+	if err := prolog.Task(os.Stdout, c.RunDir(os.Getenv("SLURMD_NODENAME")), os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
+	}
+	return nil
+}
+
+func thresholds(c config.Config) choose.Thresholds {
+	return choose.Thresholds{
+		SMActMaxPct:  c.SMAct.MaxPct,
+		CoarseMaxPct: c.SMAct.CoarseMaxPct,
+		MarginMiB:    c.Placement.MarginMiB,
+		MaxJobs:      c.Placement.MaxJobs,
+		Settle:       c.Placement.Settle.D(),
+		CrossUser:    c.Placement.CrossUser == "timeslice",
+	}
+}
+
+func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) *capacity.Publisher {
+	p := &capacity.Publisher{
+		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
+		Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+	}
+	for _, name := range c.PartitionNames() {
+		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)
+	}
+	return p
+}
+
+func slurmClient(c config.Config, conf string) sctl.Client {
+	if c.Slurm.Conf != "" {
+		conf = c.Slurm.Conf
+	}
+	return sctl.Client{BinDir: c.Slurm.BinDir, Conf: conf}
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command carma-node is CARMA on a GPU node: the agent and Slurm's hooks.
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"carma/cmd/internal/cli"
+	"carma/prolog/userfile"
+)
+
+const usage = `usage: carma-node [--config FILE] [--node NAME] COMMAND
+
+Commands:
+  agent        sample GPUs, keep MPS daemons up, publish capacity (a service)
+  status       show the GPUs of this node and who holds them
+  prolog       Slurm's Prolog
+  task-prolog  Slurm's TaskProlog
+  epilog       Slurm's Epilog
+  sample       read the GPUs once and print JSON
+  check        read the configuration and say what is wrong with it
+
+slurm.conf names hooks without arguments: let it name the links carma-prolog,
+carma-task-prolog and carma-epilog to this program.
+`
+
+var commands = map[string]func(context.Context, env, []string) error{
+	"agent":       runAgent,
+	"status":      runStatus,
+	"prolog":      runProlog,
+	"task-prolog": runTaskProlog,
+	"epilog":      runEpilog,
+	"sample":      runSample,
+	"check":       runCheck,
+}
+
+// env is what every command starts with.
+type env struct {
+	config string // path of carma.toml
+	node   string // Slurm's name of the node
+}
+
+func main() {
+	if len(os.Args) == 2 && os.Args[1] == userfile.Command {
+		userfile.Child()
+		return
+	}
+	name := filepath.Base(os.Args[0])
+	args := os.Args[1:]
+	// As carma-prolog the program is the Prolog, whatever its arguments.
+	if hook, ok := strings.CutPrefix(name, "carma-"); ok && name != "carma-node" && commands[hook] != nil {
+		args = []string{hook}
+	}
+	cli.Exit("carma-node", run(context.Background(), args))
+}
+
+func run(ctx context.Context, args []string) error {
+	f := cli.Flags("carma-node", usage, os.Stdout)
+	f.SetInterspersed(false)
+	path := f.String("config", cli.ConfigPath(), "`FILE` to read the configuration from")
+	node := f.String("node", "", "Slurm's `NAME` of this node (default: the host name up to the first dot)")
+	if err := cli.Parse(f, args); err != nil {
+		return err
+	}
+	if f.NArg() == 0 {
+		f.SetOutput(os.Stderr)
+		f.Usage()
+		return cli.Fail(cli.ExitUsage, "no command given")
+	}
+	command, ok := commands[f.Arg(0)]
+	if !ok {
+		return cli.Fail(cli.ExitUsage, "no command %q; see carma-node --help", f.Arg(0))
+	}
+	return command(ctx, env{*path, *node}, f.Args()[1:])
+}

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2154
+# devcluster down: cancel the jobs, stop everything that up started.
+
+cluster_down() {
+	need_root
+	[ -e "$dir/etc/slurm.conf" ] || return 0
+	export_slurm
+	if pid_of slurmctld >/dev/null; then
+		cancel_all
+	fi
+	local n
+	for n in $(nodes); do
+		stop "agent.$n"
+		stop "slurmd.$n"
+	done
+	stop slurmctld
+	stop_steps
+	for n in $(nodes); do
+		stop_mps "$n"
+	done
+	stop munged
+	forget_users
+}
+
+cancel_all() {
+	timeout 10 squeue -h -o %A >"$dir/log/jobs.left" 2>/dev/null || return 0
+	[ -s "$dir/log/jobs.left" ] || return 0
+	# shellcheck disable=SC2046
+	timeout 10 scancel $(sort -u "$dir/log/jobs.left") 2>/dev/null || true
+	wait_for 15 no_jobs || true
+}
+
+no_jobs() { [ -z "$(timeout 5 squeue -h)" ]; }
+
+# slurmstepd and the jobs' processes outlive slurmd. They are known by the
+# SLURM_CONF in their environment.
+stop_steps() {
+	local p pid signal
+	for signal in TERM KILL; do
+		for p in /proc/[0-9]*; do
+			pid=${p#/proc/}
+			[ "$pid" != $$ ] || continue
+			if grep -qazx "SLURM_CONF=$dir/etc/slurm.conf" "$p/environ" 2>/dev/null &&
+				grep -qaz '^SLURM_JOB_ID=\|^SLURMSTEPD' "$p/environ" 2>/dev/null; then
+				kill "-$signal" "$pid" 2>/dev/null || true
+			fi
+		done
+		sleep 0.2
+	done
+}
+
+# MPS daemons outlive the agent as long as somebody holds their GPU.
+stop_mps() {
+	local pipe
+	for pipe in "$dir/run/$1"/mps/GPU-*; do
+		[ -S "$pipe/control" ] || continue
+		echo "quit -t 1" | CUDA_MPS_PIPE_DIRECTORY=$pipe SIMGPU_STATE=$dir/simgpu/$1 \
+			timeout 10 "$root/lib/simgpu/nvidia-cuda-mps-control" >/dev/null 2>&1 || true
+	done
+}
+
+# Users made for a cluster go with the last cluster.
+forget_users() {
+	local u
+	rm -f "$registry/$(echo "$dir" | tr / _)"
+	rmdir "$registry" 2>/dev/null || return 0
+	for u in "${users[@]}"; do
+		if [ "$(getent passwd "$u" | cut -d: -f5)" = "$users_note" ]; then
+			userdel "$u" 2>/dev/null || true
+		fi
+	done
+}

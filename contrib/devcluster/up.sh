@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2154
+# devcluster up: write the configuration, start everything, wait until jobs can
+# be submitted.
+
+cluster_up() {
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--nodes) node_count=${2:-}; shift ;;
+		--gpu-model) gpu_model=${2:-}; shift ;;
+		--time-scale) time_scale=${2:-}; shift ;;
+		--no-carma) carma=no ;;
+		*) bad "up: unknown option '$1'" ;;
+		esac
+		shift
+	done
+	[[ $node_count =~ ^[1-9][0-9]?$ ]] || bad "--nodes takes a number from 1 to 99"
+	[[ $time_scale =~ ^[0-9]+(\.[0-9]+)?$ && ! $time_scale =~ ^[0.]+$ ]] || bad "--time-scale takes a number above 0"
+	case $gpu_model in
+	dgx-a100) gpus=4 gpu_mib=40536 gpu_type=a100 ;;
+	h100) gpus=8 gpu_mib=81559 gpu_type=h100 ;;
+	*) bad "--gpu-model is dgx-a100 or h100" ;;
+	esac
+	need_root
+	check_parts
+	if pid_of slurmctld >/dev/null; then
+		die "$dir: a cluster is up there already; see devcluster down"
+	fi
+	# What is half up when something fails or Ctrl-C comes goes down again.
+	trap 'cluster_down' EXIT
+	trap 'exit 130' INT TERM
+	cluster_down # what an earlier up that was killed left
+	make_users
+	write_all
+	start_all
+	trap - EXIT INT TERM
+}
+
+check_parts() {
+	local f
+	for f in "$slurm_sbin/slurmctld" "$slurm_sbin/slurmd" "$slurm_bin/scontrol" "$slurm_plugins" /usr/sbin/munged; do
+		[ -e "$f" ] || die "$f is missing; run: make deps"
+	done
+	for f in bin/carma-node bin/simgpu bin/simjob lib/libcarma.so lib/slurm/job_submit_carma.so lib/simgpu/libnvidia-ml.so.1; do
+		[ -e "$root/$f" ] || die "$root/$f is missing; run: make"
+	done
+	# A UNIX socket's path has at most 107 bytes, and MPS puts one below
+	# run/<node>/mps/<UUID>/.
+	[ ${#dir} -le 40 ] || die "$dir: the path is longer than 40 characters; take a shorter one"
+}
+
+make_users() {
+	local u
+	mkdir -p "$registry"
+	echo "$dir" >"$registry/$(echo "$dir" | tr / _)"
+	for u in "${users[@]}"; do
+		getent passwd "$u" >/dev/null ||
+			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "$u" ||
+			die "cannot make user $u"
+	done
+}
+
+write_all() {
+	rm -rf "${dir:?}"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs}
+	mkdir -p "$dir"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
+	chmod 755 "$dir" "$dir"/{munge,simgpu,run,var}
+	chmod 1777 "$dir/jobs" # a place for users to submit from
+	: >"$dir/etc/nodes"
+	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
+	slots=$((gpus * 4)) # four jobs may share a GPU
+	for i in $(seq 0 $((slots - 1))); do
+		# A major of the local/experimental range: no driver owns it.
+		mknod "$dir/dev/slot$i" c 120 "$i"
+	done
+	for n in $(nodes); do
+		mkdir -p "$dir/spool/$n" "$dir/run/$n"
+		"$root/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
+	done
+	pick_ports
+	write_slurm_conf
+	write_gres_conf
+	write_hooks
+	[ $carma = no ] || write_carma
+}
+
+# pick_ports: one for slurmctld, one for each slurmd. A port that somebody
+# takes in between makes the daemon fail and up with it.
+pick_ports() {
+	local try p
+	for try in 1 2 3 4 5 6 7 8 9 10; do
+		port=$((20000 + (RANDOM * 32768 + RANDOM) % 30000))
+		for p in $(seq $port $((port + node_count + 1))); do
+			if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then continue 2; fi
+		done
+		return 0
+	done
+	die "found no free ports after $try tries"
+}
+
+# carma_gres COUNT: the counts of carma ... carmaN
+carma_gres() {
+	local k list=carma:$1
+	for k in $(seq 2 "$gpus"); do list+=,carma$k:$1; done
+	echo "$list"
+}
+
+write_slurm_conf() {
+	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' ceiling=$((gpus * gpu_mib)) n i=0 k
+	if [ $carma = yes ]; then
+		names+=,carma
+		for k in $(seq 2 "$gpus"); do names+=,carma$k; done
+		node_gres+=,$(carma_gres $ceiling)
+		anchor=,carma-anchor
+	fi
+	{
+		cat <<-TEXT
+		ClusterName=carma
+		SlurmctldHost=localhost(127.0.0.1)
+		SlurmctldPort=$port
+		SlurmUser=root
+		AuthType=auth/munge
+		CredType=cred/munge
+		AuthInfo=socket=$dir/munge/s,cred_expire=5
+		StateSaveLocation=$dir/state
+		SlurmdSpoolDir=$dir/spool/%n
+		SlurmctldPidFile=$dir/pid/slurmctld.raw
+		SlurmdPidFile=$dir/pid/slurmd.%n.raw
+		SlurmctldLogFile=$dir/log/slurmctld.log
+		SlurmdLogFile=$dir/log/slurmd.%n.log
+		ProctrackType=proctrack/linuxproc
+		TaskPlugin=task/none
+		SwitchType=switch/none
+		MpiDefault=none
+		SelectType=select/cons_tres
+		SelectTypeParameters=CR_Core
+		GresTypes=$names
+		PrologFlags=Alloc
+		PrologEpilogTimeout=60
+		ReturnToService=2
+		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail
+		JobAcctGatherType=jobacct_gather/none
+		AccountingStorageType=accounting_storage/none
+		JobCompType=jobcomp/none
+		MinJobAge=300
+		KillWait=3
+		SlurmdParameters=config_overrides
+		Prolog=$dir/hooks/prolog
+		Epilog=$dir/hooks/epilog
+		TaskProlog=$dir/hooks/task-prolog
+		TEXT
+		if [ $carma = yes ]; then
+			echo "JobSubmitPlugins=carma"
+			echo "PluginDir=$slurm_plugins:$dir/plugin/slurm"
+		elif [ -n "${SLURM_PREFIX:-}" ]; then
+			echo "PluginDir=$slurm_plugins"
+		fi
+		for n in $(nodes); do
+			i=$((i + 1))
+			echo "NodeName=$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=64 RealMemory=100000 Gres=$node_gres"
+		done
+		if [ $carma = yes ]; then
+			# Never up: it keeps jobs pending that no node can take now.
+			echo "NodeName=carma-anchor NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
+				"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
+		fi
+		echo "PartitionName=gpu Nodes=$(nodes | paste -sd,)$anchor Default=YES MaxTime=INFINITE DefMemPerCPU=100"
+		echo "PartitionName=gpu-recovery Nodes=$(nodes | paste -sd,)$anchor PriorityTier=2 MaxTime=INFINITE DefMemPerCPU=100"
+		echo "PartitionName=plain Nodes=$(nodes | paste -sd,) MaxTime=INFINITE DefMemPerCPU=100"
+	} >"$dir/etc/slurm.conf"
+}
+
+write_gres_conf() {
+	local n k
+	for n in $(nodes); do
+		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
+		[ $carma = yes ] || continue
+		echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
+		for k in $(seq 2 "$gpus"); do echo "NodeName=$n Name=carma$k Count=$((gpus * gpu_mib))"; done
+	done >"$dir/etc/gres.conf"
+}
+
+# The hooks that slurm.conf names. A site names carma-prolog and so on; here
+# each node also needs its simulated GPUs, and carma.toml stands elsewhere.
+write_hooks() {
+	local h
+	for h in prolog epilog task-prolog; do
+		{
+			echo '#!/bin/sh'
+			[ $h != task-prolog ] || echo "echo export SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME"
+			[ $carma = no ] || echo "SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME exec $root/bin/carma-node --config $dir/etc/carma.toml $h"
+		} >"$dir/hooks/$h"
+		chmod 755 "$dir/hooks/$h"
+	done
+}
+
+# scaled SECONDS MINIMUM: a time of the simulated world in real time
+scaled() { awk -v s="$1" -v x="$time_scale" -v m="$2" 'BEGIN { t = s / x; if (t < m) t = m; printf "%dms\n", t * 1000 }'; }
+
+write_carma() {
+	cp "$root/lib/libcarma.so" "$dir/plugin/libcarma.so"
+	cp "$root/lib/slurm/job_submit_carma.so" "$dir/plugin/slurm/"
+	cat >"$dir/etc/carma.toml" <<-TEXT
+	# Written by devcluster. contrib/slurm/carma.toml explains every key.
+	[slurm]
+	bin_dir = "$slurm_bin"
+	conf = "$dir/etc/slurm.conf"
+
+	[partition.gpu]
+	default = true
+	share = true
+	gpus_per_node = $gpus
+	gpu_mem_mib = $gpu_mib
+	recovery = "gpu-recovery"
+
+	[partition.gpu-recovery]
+	share = false
+	gpus_per_node = $gpus
+	gpu_mem_mib = $gpu_mib
+
+	[nvml]
+	library = "$root/lib/simgpu/libnvidia-ml.so.1"
+	interval = "$(scaled 1 0.25)"
+
+	[smact]
+	window = "$(scaled 60 2)"
+
+	[placement]
+	settle = "$(scaled 30 3)"
+
+	[capacity]
+	compare = "5s"
+
+	[mps]
+	control = "$root/lib/simgpu/nvidia-cuda-mps-control"
+
+	[paths]
+	run_dir = "$dir/run/%n"
+	db = "$dir/var/carma.db"
+	log = "$dir/log/hooks.%n.log"
+	TEXT
+}
+
+start_all() {
+	local n
+	export_slurm
+	dd if=/dev/urandom of="$dir/munge/key" bs=1024 count=1 status=none
+	chmod 600 "$dir/munge/key"
+	# --force: munged otherwise refuses a directory whose parents others can write.
+	/usr/sbin/munged --force --socket="$dir/munge/s" --key-file="$dir/munge/key" --pid-file="$dir/pid/munged.raw" \
+		--log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" >>"$dir/log/munged.out" 2>&1 || die "munged did not start; see $dir/log/munged.out"
+	wait_for 10 test -s "$dir/pid/munged.raw" || die "munged left no pid file"
+	remember munged "$(cat "$dir/pid/munged.raw")"
+	start_slurmctld -c
+	for n in $(nodes); do start_slurmd "$n"; done
+	if carma_on; then
+		for n in $(nodes); do start_agent "$n"; done
+	fi
+	wait_for 18 all_idle || die "the nodes did not come up; see $dir/log/"
+	! carma_on || wait_for 10 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
+}
+
+all_idle() { [ "$(timeout 5 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
+
+# The counts of slurm.conf are the ceiling; an agent's are lower.
+all_published() { ! timeout 5 sinfo -h -p plain -o %G | grep -q "carma:$((gpus * gpu_mib))"; }

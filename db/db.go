@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package db keeps the accounting records of a node in SQLite.
+package db
+
+import (
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	sqlite3 "github.com/mattn/go-sqlite3"
+	"golang.org/x/sys/unix"
+)
+
+//go:embed schema/*.sql
+var schemaFiles embed.FS
+
+// Version is the newest schema that this program knows: the number of files
+// in schema/.
+const Version = 1
+
+// Errors that a caller may tell apart.
+var (
+	ErrNewer   = errors.New("the database is of a newer version than this program; upgrade the program")
+	ErrNetwork = errors.New("SQLite needs a local disk; set paths.db to one")
+	ErrMissing = errors.New("there is no database")
+	ErrBusy    = errors.New("the database is locked")
+)
+
+// DB is an open database.
+type DB struct {
+	sql *sql.DB
+}
+
+// networkFileSystems are where SQLite's locks and WAL cannot be trusted
+// (statfs(2) magic numbers): NFS, SMB, CIFS, AFS, Lustre, GPFS, BeeGFS, Ceph, 9P.
+var networkFileSystems = map[int64]string{
+	0x6969: "NFS", 0x517b: "SMB", 0xff534d42: "CIFS", 0xfe534d42: "SMB2", 0x5346414f: "AFS",
+	0x0bd00bd0: "Lustre", 0x47504653: "GPFS", 0x19830326: "BeeGFS", 0x00c36400: "Ceph", 0x01021997: "9P",
+}
+
+// writer is the driver for writers: the -wal and -shm files stay when the last
+// writer closes, for a reader without write permission could not make them.
+const writer = "sqlite3-persistent-wal"
+
+func init() {
+	sql.Register(writer, &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
+		return c.SetFileControlInt("", sqlite3.SQLITE_FCNTL_PERSIST_WAL, 1)
+	}})
+}
+
+// Open opens the database at path for writing, creating it if need be. Every
+// user may read it, as everybody may read sacct.
+func Open(path string) (*DB, error) {
+	if err := create(path); err != nil {
+		return nil, fmt.Errorf("open accounting database: %w", err)
+	}
+	if err := local(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
+	}
+	d, err := open(writer, path, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"NORMAL"}})
+	if err != nil {
+		return nil, err
+	}
+	if err := d.migrate(); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
+	}
+	return d, nil
+}
+
+// OpenRead opens the database at path for reading.
+func OpenRead(path string) (*DB, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open %s: %w", path, ErrMissing)
+	}
+	d, err := open("sqlite3", path, url.Values{"mode": {"ro"}, "_query_only": {"on"}})
+	if err != nil {
+		return nil, err
+	}
+	version, err := d.version(d.sql)
+	if err == nil && version > Version {
+		err = ErrNewer
+	}
+	if err != nil {
+		d.Close()
+		return nil, fmt.Errorf("open %s: %w", path, explain(err))
+	}
+	return d, nil
+}
+
+// create makes the file and its directory readable for all whatever the umask;
+// SQLite gives -wal and -shm the mode of the database.
+func create(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	old := syscall.Umask(0o022)
+	defer syscall.Umask(old)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func open(driver, path string, options url.Values) (*DB, error) {
+	options.Set("_busy_timeout", "2000")
+	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: options.Encode()}
+	s, err := sql.Open(driver, dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	s.SetMaxOpenConns(1)
+	return &DB{s}, nil
+}
+
+// Close closes the database.
+func (d *DB) Close() error { return d.sql.Close() }
+
+func local(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	if name, ok := networkFileSystems[int64(uint32(st.Type))]; ok {
+		return fmt.Errorf("%s is on %s: %w", dir, name, ErrNetwork)
+	}
+	return nil
+}
+
+type queryRower interface {
+	QueryRow(query string, args ...any) *sql.Row
+}
+
+func (d *DB) version(q queryRower) (v int, err error) {
+	err = q.QueryRow("PRAGMA user_version").Scan(&v)
+	return v, err
+}
+
+// migrate brings the schema up to Version in one transaction.
+func (d *DB) migrate() error {
+	if v, err := d.version(d.sql); err != nil || v == Version {
+		return explain(err)
+	}
+	tx, err := d.sql.Begin()
+	if err != nil {
+		return explain(err)
+	}
+	defer tx.Rollback()
+	v, err := d.version(tx) // another process may have been first
+	if err != nil {
+		return explain(err)
+	}
+	if v > Version {
+		return ErrNewer
+	}
+	for ; v < Version; v++ {
+		text, err := schemaFiles.ReadFile(fmt.Sprintf("schema/%04d.sql", v+1))
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(string(text)); err != nil {
+			return fmt.Errorf("bring the schema to version %d: %w", v+1, err)
+		}
+	}
+	if _, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", Version)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// explain names the errors that a caller may tell apart.
+func explain(err error) error {
+	var se sqlite3.Error
+	if errors.As(err, &se) && (se.Code == sqlite3.ErrBusy || se.Code == sqlite3.ErrLocked) {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return err
+}
+
+// unix seconds with fractions; zero time is NULL.
+func seconds(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return float64(t.UnixNano()) / 1e9
+}
+
+func fromSeconds(s sql.NullFloat64) time.Time {
+	if !s.Valid {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(s.Float64*1e9))
+}
+
+func joinIDs(ids []uint32) string {
+	words := make([]string, len(ids))
+	for i, id := range ids {
+		words[i] = fmt.Sprint(id)
+	}
+	return strings.Join(words, ",")
+}

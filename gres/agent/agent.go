@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is the node's daemon: it samples the GPUs, keeps the window of
+// SM activity, measures what each job does, keeps the MPS daemons up and
+// publishes capacity. Nothing depends on it at the moment of a choice: without
+// it the Prolog samples by itself.
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"carma/gres"
+	"carma/gres/capacity"
+	"carma/gres/lease"
+	"carma/gres/window"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+)
+
+// Ledger is what the agent needs of the node's ledger.
+type Ledger interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
+	Release(ctx context.Context, key gres.JobKey) error
+	DropComeback(ctx context.Context, job uint32) error
+}
+
+// Publisher tells slurmctld what the node can take.
+type Publisher interface {
+	Publish(ctx context.Context) error
+	Compare(ctx context.Context) error
+}
+
+// MPS keeps the daemon of a GPU.
+type MPS interface {
+	Ensure(ctx context.Context, uuid string) error
+	Quit(ctx context.Context, uuid string) error
+}
+
+// Jobs asks slurmctld about single jobs.
+type Jobs interface {
+	Job(ctx context.Context, id uint32) (sctl.Job, error)
+	SetStart(ctx context.Context, target string, at time.Time) error
+	Version(ctx context.Context) (sctl.Version, error)
+}
+
+// Agent is the daemon of one node.
+type Agent struct {
+	Config    config.Config
+	RunDir    string
+	Log       *slog.Logger
+	Sample    func() []gres.Sample
+	Owners    Owners
+	Ledger    Ledger
+	Publisher Publisher
+	MPS       MPS // nil: not used
+	Jobs      Jobs
+
+	gpus     map[string]*gpuState
+	lastTick time.Duration
+	compared time.Duration
+	checked  time.Duration // MPS daemons
+	reaped   time.Duration
+}
+
+type gpuState struct {
+	window  *window.Window
+	energyJ float64 // last reading of the counter
+}
+
+// checkMPSEvery is how often a daemon that has ended is noticed.
+const checkMPSEvery = 10 * time.Second
+
+// sampleDeadline is how long the driver may take to answer. A wedged driver
+// blocks the calling thread for good; the others go on.
+const sampleDeadline = 5 * time.Second
+
+// Run works until ctx ends.
+func (a *Agent) Run(ctx context.Context) error {
+	a.gpus = map[string]*gpuState{}
+	poke, err := listen(a.RunDir)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(a.Config.NVML.Interval.D())
+	defer tick.Stop()
+	a.tick(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			a.stopMPS()
+			return nil
+		case <-tick.C:
+			a.tick(ctx)
+		case <-poke:
+			a.publish(ctx)
+		}
+	}
+}
+
+// tick is one look at everything. Errors are logged and the next tick tries
+// again.
+func (a *Agent) tick(ctx context.Context) {
+	samples, ok := a.sampleInTime(ctx)
+	if !ok {
+		return
+	}
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
+		return
+	}
+	now := lease.Now()
+	interval := now - a.lastTick
+	if a.lastTick == 0 {
+		interval = 0
+	}
+	a.lastTick = now
+	readings, usages := a.measure(samples, s.Leases, now, interval)
+	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
+		a.Log.Error("write ledger", "error", err)
+		return
+	}
+	a.setStarts(ctx, s.Comebacks)
+	if a.checked == 0 || now-a.checked >= checkMPSEvery {
+		a.checked = now
+		a.ensureMPS(ctx, readings)
+	}
+	if now-a.compared >= a.Config.Capacity.Compare.D() || a.compared == 0 {
+		a.compared = now
+		if err := a.Publisher.Compare(ctx); err != nil {
+			a.Log.Warn("compare capacity with slurmctld", "error", err)
+		}
+		a.reap(ctx, s)
+		return
+	}
+	a.publish(ctx)
+}
+
+// sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs
+// stay as last read and grow stale; Prologs then see for themselves.
+func (a *Agent) sampleInTime(ctx context.Context) ([]gres.Sample, bool) {
+	done := make(chan []gres.Sample, 1)
+	go func() { done <- a.Sample() }()
+	select {
+	case s := <-done:
+		return s, true
+	case <-ctx.Done():
+		return nil, false
+	case <-time.After(sampleDeadline):
+		a.Log.Error("NVML does not answer; waiting for it")
+		select {
+		case s := <-done:
+			return s, true
+		case <-ctx.Done():
+			return nil, false
+		}
+	}
+}
+
+func (a *Agent) publish(ctx context.Context) {
+	err := a.Publisher.Publish(ctx)
+	if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
+		a.Log.Warn("publish capacity", "error", err)
+	}
+}
+
+// measure turns samples into readings for the next choice and into usages of
+// the jobs that hold the GPUs.
+func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading, []lease.Usage) {
+	var readings []gres.Reading
+	var usages []lease.Usage
+	for _, s := range samples {
+		st := a.gpus[s.UUID]
+		if st == nil {
+			st = &gpuState{window: window.New(a.Config.SMAct.Window.D()), energyJ: math.NaN()}
+			a.gpus[s.UUID] = st
+		}
+		st.window.Add(now, interval, float64(s.SMActPct))
+		r := Reading(s, leases, a.Owners)
+		r.SMActPct = st.window.Mean(now)
+		readings = append(readings, r)
+		usages = append(usages, a.usages(s, st, leases, interval)...)
+	}
+	return readings, usages
+}
+
+// usages splits what a GPU did in the interval among the jobs that hold it.
+func (a *Agent) usages(s gres.Sample, st *gpuState, leases []gres.Lease, interval time.Duration) []lease.Usage {
+	counter := float64(s.EnergyJ)
+	energy := counter - st.energyJ
+	if math.IsNaN(energy) || energy < 0 { // no counter, first look, or reset
+		energy = float64(s.PowerWatts) * interval.Seconds()
+	}
+	st.energyJ = counter
+	var usages []lease.Usage
+	for _, l := range leases {
+		if l.UUID != s.UUID || s.Unreadable != "" {
+			continue
+		}
+		usages = append(usages, lease.Usage{JobID: l.Job.JobID, UUID: s.UUID, Interval: interval, SMActPct: float64(s.SMActPct), EnergyJ: energy})
+	}
+	for i := range usages {
+		usages[i].EnergyJ /= float64(len(usages))
+	}
+	for _, p := range s.Processes {
+		job := ownerOf(a.Owners.Owner(p.PID), leases, s.UUID)
+		for i := range usages {
+			if usages[i].JobID == job {
+				usages[i].Present = true
+				usages[i].UsedMiB += p.UsedMiB
+			}
+		}
+	}
+	return usages
+}
+
+func (a *Agent) ensureMPS(ctx context.Context, readings []gres.Reading) {
+	if a.MPS == nil {
+		return
+	}
+	for _, r := range readings {
+		if r.Unreadable != "" {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		if err := a.MPS.Ensure(ctx, r.UUID); err != nil {
+			a.Log.Error("keep the MPS daemon up", "error", err)
+		}
+		cancel()
+	}
+}
+
+// stopMPS ends the daemons of GPUs that nobody holds. The others serve running
+// jobs; the next agent finds them.
+func (a *Agent) stopMPS() {
+	if a.MPS == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
+		return
+	}
+	held := map[string]bool{}
+	for _, l := range s.Leases {
+		held[l.UUID] = true
+	}
+	for uuid := range a.gpus {
+		if held[uuid] {
+			continue
+		}
+		if err := a.MPS.Quit(ctx, uuid); err != nil {
+			a.Log.Warn("stop the MPS daemon", "error", err)
+		}
+	}
+}
+
+// reapAge is how old a lease must be before its job is looked for: a job has no
+// slurmstepd while its Prolog runs.
+const reapAge = time.Minute
+
+// reap releases what jobs hold that have ended without an Epilog, as after a
+// slurmd that was killed. slurmctld has the last word.
+func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
+	var stepds map[uint32]bool
+	for _, j := range s.Jobs {
+		if j.Age < reapAge {
+			continue
+		}
+		if stepds == nil {
+			var err error
+			if stepds, err = a.Owners.Stepds(); err != nil {
+				a.Log.Error("look for leases without a job", "error", err)
+				return
+			}
+		}
+		if stepds[j.JobID] {
+			continue
+		}
+		job, err := a.Jobs.Job(ctx, j.JobID)
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			a.Log.Warn("look for leases without a job", "job", j.JobKey, "error", err)
+			continue
+		}
+		if err == nil && holdsNode(job.State) {
+			continue
+		}
+		a.Log.Warn("lease without a job released", "job", j.JobKey, "state", job.State)
+		if err := a.Ledger.Release(ctx, j.JobKey); err != nil {
+			a.Log.Error("release", "job", j.JobKey, "error", err)
+		}
+		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.JobID}.String()+".json"))
+	}
+}
+
+// holdsNode tells whether a job in this state (squeue's long form) has nodes.
+func holdsNode(state string) bool {
+	switch state {
+	case "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT":
+		return true
+	}
+	return false
+}

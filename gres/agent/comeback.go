@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"carma/gres/lease"
+	"carma/slurmbridge/sctl"
+)
+
+// slurmctld lets a requeued job wait until the credentials of its last run have
+// expired on the node (AuthInfo=cred_expire, 120 s): as long as slurmd remembers
+// them it takes a new launch of the job for a second step and skips the Prolog.
+//
+// From 23.02 on, slurmd forgets them at the first sight of newer credentials,
+// which must be a second younger than the revocation of the old ones. Up to
+// 22.05 it forgets them only in a scan that it makes at most every 2 s
+// (src/common/slurm_cred.c, _clear_expired_job_states), so that a job that
+// starts right after the expiry may still be taken for the old one: there the
+// wait is made longer instead of shorter.
+const (
+	startAfter    = 2 * time.Second
+	extraUpTo2205 = 5 * time.Second
+)
+
+// comebacksAtOnce bounds the questions to slurmctld in one tick; a job that is
+// not pending after giveUpAfter needs no help any more.
+const (
+	comebacksAtOnce = 5
+	giveUpAfter     = 5 * time.Minute
+)
+
+// setStarts lets jobs that were put back start as early as is safe.
+func (a *Agent) setStarts(ctx context.Context, comebacks []lease.Comeback) {
+	for i, c := range comebacks {
+		if i == comebacksAtOnce {
+			return
+		}
+		done, err := a.setStart(ctx, c)
+		if err != nil {
+			a.Log.Warn("set the start of a job that comes back", "job", c.JobID, "error", err)
+		}
+		if !done && c.Age < giveUpAfter {
+			continue
+		}
+		if err := a.Ledger.DropComeback(ctx, c.JobID); err != nil {
+			a.Log.Error("set the start of a job that comes back", "error", err)
+		}
+	}
+}
+
+// setStart returns whether nothing is left to do for the job.
+func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err error) {
+	j, err := a.Jobs.Job(ctx, c.JobID)
+	if errors.Is(err, sctl.ErrNoJob) {
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	if j.State == "COMPLETING" {
+		return false, nil
+	}
+	if j.State != "PENDING" || j.Reason != "BeginTime" {
+		return true, nil
+	}
+	v, err := a.Jobs.Version(ctx)
+	if err != nil {
+		return false, err
+	}
+	at := time.Now().Add(startAfter)
+	if v.Before(23, 2) {
+		at = j.Start.Add(extraUpTo2205)
+	}
+	return true, a.Jobs.SetStart(ctx, j.Target(), at)
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"carma/gres"
+	"carma/gres/resident"
+)
+
+// Owners tells whose a process is and which jobs run.
+type Owners interface {
+	Owner(pid int) resident.Owner
+	Stepds() (map[uint32]bool, error)
+}
+
+// Reading turns one sample into what a choice is made on. SM activity is that
+// of the sample; the agent replaces it by the mean over its window.
+func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
+	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source, Unreadable: s.Unreadable}
+	for _, p := range s.Processes {
+		o := owners.Owner(p.PID)
+		if !o.Gone && !o.MPSServer && ownerOf(o, leases, s.UUID) == 0 {
+			r.Foreign++
+		}
+	}
+	return r
+}
+
+// ownerOf returns the job that o is a process of, if that job holds the GPU;
+// else 0. What a process says of itself counts only for its own user's jobs.
+func ownerOf(o resident.Owner, leases []gres.Lease, uuid string) uint32 {
+	for _, l := range leases {
+		if l.UUID == uuid && l.Job.JobID == o.JobID && o.JobID != 0 && (!o.Claimed || o.UID == l.UID) {
+			return o.JobID
+		}
+	}
+	return 0
+}

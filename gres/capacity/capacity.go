@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package capacity tells slurmctld how much GPU memory the node can still
+// take, as counts of the GRES carma, carma2, ... (DESIGN: published capacity).
+//
+//	count of carmaK = sum of the carmaK requests running on the node
+//	                + K-th largest memory that a GPU can be given
+//
+// so that what slurmctld counts as free is what one job on K GPUs can get.
+package capacity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"carma/gres"
+	"carma/slurmbridge/tres"
+)
+
+// stepMiB is the grain of published memory. What is used moves all the time;
+// an update of the node table for a few MiB would serve nobody.
+const stepMiB = 256
+
+// Booking is one running job's request as slurmctld counts it on the node.
+type Booking struct {
+	K   int
+	MiB int64
+}
+
+// Counts returns the counts of carma, carma2, ..., one for each GPU.
+// placeableMiB holds what each GPU can be given.
+func Counts(placeableMiB []int64, running []Booking) []int64 {
+	order := slices.Clone(placeableMiB)
+	slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
+	for _, b := range running {
+		if b.K >= 1 && b.K <= len(order) {
+			order[b.K-1] += b.MiB
+		}
+	}
+	return order
+}
+
+// grain rounds what a GPU can be given down to whole steps. A GPU that can be
+// given whole counts as fullMiB, the size that carma.toml gives it: an exclusive
+// job books exactly that.
+func grain(mib int64, g gres.GPU, fullMiB int64) int64 {
+	switch {
+	case mib < g.TotalMiB:
+		return mib / stepMiB * stepMiB
+	case g.Whole(fullMiB):
+		return fullMiB
+	}
+	return g.TotalMiB
+}
+
+// Text returns a node's Gres text with the CARMA counts replaced and everything
+// else kept, as "scontrol update NodeName=... Gres=" takes it.
+func Text(nodeGres string, counts []int64) string {
+	var words []string
+	for _, e := range tres.Parse(nodeGres) {
+		if tres.K(e.Name) > 0 {
+			continue
+		}
+		word := e.Name
+		if e.Type != "" {
+			word += ":" + e.Type
+		}
+		words = append(words, fmt.Sprintf("%s:%d", word, e.Count))
+	}
+	for i, c := range counts {
+		words = append(words, fmt.Sprintf("%s:%d", tres.Name(i+1), c))
+	}
+	return strings.Join(words, ",")
+}
+
+// Same tells whether two Gres texts hold the same CARMA counts.
+func Same(a, b string) bool {
+	return slices.Equal(countsOf(a), countsOf(b))
+}
+
+func countsOf(nodeGres string) []int64 {
+	var counts []int64
+	for _, e := range tres.Parse(nodeGres) {
+		if k := tres.K(e.Name); k > 0 && k <= 64 {
+			for len(counts) < k {
+				counts = append(counts, 0)
+			}
+			counts[k-1] = e.Count
+		}
+	}
+	// Slurm does not print a count of 0.
+	for len(counts) > 0 && counts[len(counts)-1] == 0 {
+		counts = counts[:len(counts)-1]
+	}
+	return counts
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"carma/gres/choose"
+	"carma/gres/lease"
+)
+
+// minInterval keeps a node from updating slurmctld's node table more often.
+const minInterval = time.Second
+
+// Slurm is what publishing needs of slurmctld.
+type Slurm interface {
+	NodeGres(ctx context.Context, node string) (string, error)
+	SetNodeGres(ctx context.Context, node, gres string) error
+}
+
+// Publisher publishes for one node. The agent and every Epilog have one; a
+// lock file and the ledger keep them from talking over each other.
+type Publisher struct {
+	Node       string
+	RunDir     string
+	Slurm      Slurm
+	Book       *lease.Book
+	Thresholds choose.Thresholds
+	FullMiB    int64 // size of a GPU in carma.toml
+	Floor      bool  // no anchor node: never publish less than a whole GPU
+}
+
+// ErrTooSoon means that the last update is less than a second old.
+var ErrTooSoon = errors.New("the last update is less than a second old")
+
+// Publish tells slurmctld the node's capacity if it differs from what it was
+// last told. The error is ErrTooSoon if the caller should come again.
+func (p *Publisher) Publish(ctx context.Context) error {
+	unlock, err := p.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	last, age, told, err := p.Book.Published(ctx)
+	if err != nil {
+		return err
+	}
+	if !told {
+		if last, err = p.Slurm.NodeGres(ctx, p.Node); err != nil {
+			return err
+		}
+	}
+	counts, err := p.counts(ctx)
+	if err != nil {
+		return err
+	}
+	text := Text(last, counts)
+	if told && Same(text, last) {
+		return nil
+	}
+	if told && age < minInterval {
+		return ErrTooSoon
+	}
+	return p.tell(ctx, text)
+}
+
+// Compare asks slurmctld what it counts and tells it again if that is not what
+// it was told: a reconfigure or a restart put the counts of slurm.conf back.
+func (p *Publisher) Compare(ctx context.Context) error {
+	unlock, err := p.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	counted, err := p.Slurm.NodeGres(ctx, p.Node)
+	if err != nil {
+		return err
+	}
+	counts, err := p.counts(ctx)
+	if err != nil {
+		return err
+	}
+	text := Text(counted, counts)
+	if Same(counted, text) {
+		return p.Book.SetPublished(ctx, text)
+	}
+	return p.tell(ctx, text)
+}
+
+func (p *Publisher) tell(ctx context.Context, text string) error {
+	if err := p.Slurm.SetNodeGres(ctx, p.Node, text); err != nil {
+		return err
+	}
+	return p.Book.SetPublished(ctx, text)
+}
+
+func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
+	s, err := p.Book.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	placeable := make([]int64, len(s.Readings))
+	for i, r := range s.Readings {
+		mib, _ := choose.Placeable(r, s.Leases, p.Thresholds)
+		if p.Floor {
+			mib = r.TotalMiB
+		}
+		placeable[i] = grain(mib, r.GPU, p.FullMiB)
+	}
+	running := make([]Booking, len(s.Jobs))
+	for i, j := range s.Jobs {
+		running[i] = Booking{K: j.BookK, MiB: j.BookMiB}
+	}
+	return Counts(placeable, running), nil
+}
+
+// lock takes the node's publication lock, waiting for it until ctx ends.
+func (p *Publisher) lock(ctx context.Context) (unlock func(), err error) {
+	path := filepath.Join(p.RunDir, "publish.lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock publication: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("lock publication in %s: %w", path, err)
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock publication in %s: %w", path, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}

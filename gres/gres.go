@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gres holds what the rooms of the node's GPU side say to each other:
+// GPUs, readings of them, leases on them. It knows no library and no file.
+package gres
+
+import (
+	"fmt"
+	"time"
+)
+
+// GPU is one device of a node, as NVML tells it.
+type GPU struct {
+	UUID     string `json:"uuid"`  // GPU-8f6c...; what CUDA_VISIBLE_DEVICES takes
+	Index    int    `json:"index"` // NVML index (PCI bus order), for people
+	Model    string `json:"model"` // "NVIDIA A100-SXM4-40GB"
+	TotalMiB int64  `json:"total_mib"`
+}
+
+// Whole tells whether a booking of mib means all of the GPU. Driver updates move
+// the total of a GPU by a few MiB, and what carma.toml gives as its size may be
+// off by as much: a whole GPU is a whole GPU.
+func (g GPU) Whole(mib int64) bool {
+	d := g.TotalMiB - mib
+	return d > -mib/50 && d < mib/50
+}
+
+// Source says how SM activity was measured.
+type Source string
+
+// The sources, best first. Utilisation counts the time in which any kernel
+// ran, so it over-states SMACT (thesis 3.3.2): readings of it are coarse.
+const (
+	SourceGPM         Source = "gpm" // NVML GPM, Hopper and later
+	SourceUtilisation Source = "nvml-utilisation"
+	SourceNone        Source = "none"
+)
+
+// Coarse tells whether readings of the source over-state SM activity.
+func (s Source) Coarse() bool { return s == SourceUtilisation }
+
+// Process is a process that holds a context on a GPU.
+type Process struct {
+	PID     int   `json:"pid"`
+	UsedMiB int64 `json:"used_mib"` // 0 where the driver does not tell
+	MPS     bool  `json:"mps"`      // an MPS client
+}
+
+// Sample is one look at one GPU.
+type Sample struct {
+	GPU
+	UsedMiB    int64     `json:"used_mib"`
+	SMActPct   Measured  `json:"smact_pct"` // since the previous sample
+	Source     Source    `json:"smact_source"`
+	Processes  []Process `json:"processes"`
+	PowerWatts Measured  `json:"power_watts"`
+	EnergyJ    Measured  `json:"energy_j"`   // total-energy counter
+	Unreadable string    `json:"unreadable"` // why the GPU could not be read; the figures above are then void
+}
+
+// Reading is what a choice is made on: the last sample of a GPU and the
+// statistic over its window.
+type Reading struct {
+	GPU
+	Age        time.Duration // of the last sample
+	UsedMiB    int64
+	SMActPct   float64 // mean over the window; NaN: not measured
+	Source     Source
+	Foreign    int    // processes of no job of ours
+	Unreadable string // as in Sample
+}
+
+// JobKey names one attempt of a job on this node.
+type JobKey struct {
+	JobID   uint32
+	Restart uint32 // SLURM_JOB_RESTART_COUNT
+}
+
+func (k JobKey) String() string {
+	if k.Restart == 0 {
+		return fmt.Sprint(k.JobID)
+	}
+	return fmt.Sprintf("%d (restart %d)", k.JobID, k.Restart)
+}
+
+// Lease is a promise of memory on one GPU to one job.
+type Lease struct {
+	Job        JobKey
+	UUID       string
+	UID        uint32
+	ReserveMiB int64
+	Exclusive  bool
+	Age        time.Duration
+	Seen       bool // a process of the job has been seen on the GPU
+	MPS        bool // runs as a client of the user's MPS server
+}
+
+// Request is what a job needs of a node.
+type Request struct {
+	GPUs        int
+	ReserveMiB  int64 // per GPU
+	Exclusive   bool
+	HasEstimate bool
+	UID         uint32
+}

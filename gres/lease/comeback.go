@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Comeback is a job that an Epilog has put back into the queue. slurmctld lets
+// it wait until the credentials of its first run have expired (120 s); the agent
+// lifts that once the job is pending.
+type Comeback struct {
+	JobID uint32
+	Age   time.Duration
+}
+
+// AddComeback notes that job was put back now.
+func (b *Book) AddComeback(ctx context.Context, job uint32) error {
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback VALUES (?,?)", job, int64(Now()))
+	if err != nil {
+		return fmt.Errorf("note that job %d comes back: %w", job, err)
+	}
+	return nil
+}
+
+// DropComeback forgets the note.
+func (b *Book) DropComeback(ctx context.Context, job uint32) error {
+	if _, err := b.db.ExecContext(ctx, "DELETE FROM comeback WHERE job_id=?", job); err != nil {
+		return fmt.Errorf("forget that job %d comes back: %w", job, err)
+	}
+	return nil
+}
+
+func comebacksOf(q querier) ([]Comeback, error) {
+	rows, err := q.Query("SELECT job_id, at_ns FROM comeback ORDER BY at_ns")
+	if err != nil {
+		return nil, fmt.Errorf("read comebacks: %w", err)
+	}
+	defer rows.Close()
+	var list []Comeback
+	for rows.Next() {
+		var c Comeback
+		var at int64
+		if err := rows.Scan(&c.JobID, &at); err != nil {
+			return nil, fmt.Errorf("read comebacks: %w", err)
+		}
+		c.Age = Now() - time.Duration(at)
+		list = append(list, c)
+	}
+	return list, rows.Err()
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lease keeps a node's ledger: which job was promised how much memory
+// of which GPU. It is one SQLite file in the run directory. Prologs, Epilogs
+// and the agent open it at the same time; whoever decides something does so in
+// one immediate transaction, so that nothing is promised twice.
+package lease
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	_ "github.com/mattn/go-sqlite3" // the driver
+	"golang.org/x/sys/unix"
+
+	"carma/gres"
+)
+
+//go:embed schema.sql
+var schema string
+
+// schemaVersion is user_version of schema.sql.
+const schemaVersion = 1
+
+// Book is an open ledger.
+type Book struct {
+	db *sql.DB
+}
+
+// Job is a job that holds GPUs of the node.
+type Job struct {
+	gres.JobKey
+	UID     uint32
+	BookK   int   // carma<K> as slurmctld counts it on this node; 0: not booked
+	BookMiB int64 // count of carma<K>
+	About   json.RawMessage
+}
+
+// Granted is one GPU of a job, with what was measured while the job held it.
+type Granted struct {
+	UUID       string
+	Slot       int // position among the job's GPUs
+	ReserveMiB int64
+	Exclusive  bool
+	MPS        bool
+	Seen       bool
+	PeakMiB    int64   // NaN-free: 0 if no process was seen
+	SMActPct   float64 // mean; NaN: not measured
+	SMActMax   float64
+	EnergyJ    float64 // NaN: not measured
+}
+
+// ErrNoFit means that no choice of GPUs takes the request now.
+var ErrNoFit = errors.New("no GPU fits now")
+
+// Open opens the ledger in dir, which must exist, and creates it if need be.
+// Transactions wait up to busy for each other.
+func Open(dir string, busy time.Duration) (*Book, error) {
+	// _txlock=immediate with WAL is the only setting that let 64 of 64
+	// concurrent read-then-write transactions through (docs/adr/0004). The
+	// file ends with the boot, so it need not be synced.
+	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(filepath.Join(dir, "leases.db")), RawQuery: url.Values{
+		"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"OFF"}, "_foreign_keys": {"on"},
+		"_busy_timeout": {fmt.Sprint(busy.Milliseconds())},
+	}.Encode()}
+	db, err := sql.Open("sqlite3", dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
+	}
+	db.SetMaxOpenConns(1)
+	b := &Book{db}
+	if err := b.migrate(); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
+	}
+	return b, nil
+}
+
+func (b *Book) migrate() error {
+	var version int
+	if err := b.db.QueryRow("PRAGMA user_version").Scan(&version); err != nil {
+		return err
+	}
+	if version == schemaVersion {
+		return nil
+	}
+	return b.write(context.Background(), func(tx *sql.Tx) error {
+		// Another process may have been first.
+		if err := tx.QueryRow("PRAGMA user_version").Scan(&version); err != nil || version == schemaVersion {
+			return err
+		}
+		if version != 0 {
+			return fmt.Errorf("it is of version %d, this program knows %d", version, schemaVersion)
+		}
+		_, err := tx.Exec(schema)
+		return err
+	})
+}
+
+// Close closes the ledger.
+func (b *Book) Close() error { return b.db.Close() }
+
+// write runs f in one immediate transaction.
+func (b *Book) write(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := b.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("lock ledger: %w", err)
+	}
+	defer tx.Rollback()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// Now is the ledger's clock: time since boot, suspended or not.
+func Now() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// PutReadings replaces the readings of all GPUs by those taken now.
+func (b *Book) PutReadings(ctx context.Context, readings []gres.Reading) error {
+	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
+}
+
+func putReadings(tx *sql.Tx, readings []gres.Reading) error {
+	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
+		return fmt.Errorf("write readings: %w", err)
+	}
+	now := Now()
+	for _, r := range readings {
+		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Model, r.TotalMiB,
+			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), r.Source, r.Foreign, r.Unreadable); err != nil {
+			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
+		}
+	}
+	return nil
+}
+
+// Choose picks GPUs; it is called inside the transaction that grants them and
+// must be quick and pure.
+type Choose func(readings []gres.Reading, leases []gres.Lease) (uuids []string)
+
+// Acquire grants the GPUs that choose picks to job, all or none, each with the
+// request's reserve, or all of its memory if the request is exclusive. A job that already holds GPUs under the same key gets the
+// same again; what an earlier attempt of it left is dropped. The error is
+// ErrNoFit if choose picks none.
+func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choose) ([]Granted, error) {
+	var granted []Granted
+	err := b.write(ctx, func(tx *sql.Tx) (err error) {
+		var restart uint32
+		err = tx.QueryRow("SELECT restart FROM job WHERE job_id=?", job.JobID).Scan(&restart)
+		if err == nil && restart == job.Restart {
+			granted, err = grantedOf(tx, job.JobID)
+			return err
+		} else if err == nil {
+			_, err = tx.Exec("DELETE FROM job WHERE job_id=?", job.JobID)
+		} else if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+		if err != nil {
+			return fmt.Errorf("look for an earlier lease: %w", err)
+		}
+		readings, err := readingsOf(tx)
+		if err != nil {
+			return err
+		}
+		leases, err := leasesOf(tx)
+		if err != nil {
+			return err
+		}
+		uuids := choose(readings, leases)
+		if len(uuids) == 0 {
+			return ErrNoFit
+		}
+		if err := insertJob(tx, job); err != nil {
+			return err
+		}
+		for slot, uuid := range uuids {
+			if err := insertLease(tx, job, r, slot, uuid, readings, leases); err != nil {
+				return err
+			}
+		}
+		granted, err = grantedOf(tx, job.JobID)
+		return err
+	})
+	return granted, err
+}
+
+func insertJob(tx *sql.Tx, j Job) error {
+	about := j.About
+	if about == nil {
+		about = json.RawMessage("{}")
+	}
+	_, err := tx.Exec("INSERT INTO job VALUES (?,?,?,?,?,?,?)", j.JobID, j.Restart, j.UID, int64(Now()), j.BookK, j.BookMiB, string(about))
+	if err != nil {
+		return fmt.Errorf("write job %s: %w", j.JobKey, err)
+	}
+	return nil
+}
+
+// insertLease also decides about MPS: an MPS server serves one user, and a
+// second user's client would hang on its socket, so a job uses MPS on a GPU
+// only as long as no other user does. A process can talk to one daemon and each
+// GPU has its own, so a job on several GPUs does without.
+func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, readings []gres.Reading, leases []gres.Lease) error {
+	reserve := r.ReserveMiB
+	for _, g := range readings {
+		if r.Exclusive && g.UUID == uuid {
+			reserve = g.TotalMiB
+		}
+	}
+	mps := !r.Exclusive && r.GPUs == 1
+	for _, l := range leases {
+		if l.UUID != uuid {
+			continue
+		}
+		mps = mps && (l.UID == j.UID || !l.MPS)
+		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour VALUES (?1,?2),(?2,?1)", j.JobID, l.Job.JobID); err != nil {
+			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
+		}
+	}
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, mps) VALUES (?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, mps)
+	if err != nil {
+		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
+	}
+	return nil
+}
+
+// Release ends what key holds. It is no error if that is nothing.
+func (b *Book) Release(ctx context.Context, key gres.JobKey) error {
+	return b.write(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
+			return fmt.Errorf("release job %s: %w", key, err)
+		}
+		return nil
+	})
+}
+
+func nullNaN(f float64) any {
+	if math.IsNaN(f) {
+		return nil
+	}
+	return f
+}

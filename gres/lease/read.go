@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"carma/gres"
+)
+
+// Held is a job and its GPUs.
+type Held struct {
+	Job
+	Age        time.Duration
+	GPUs       []Granted
+	Neighbours []uint32 // job ids that held one of its GPUs at the same time
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	Query(query string, args ...any) (*sql.Rows, error)
+	QueryRow(query string, args ...any) *sql.Row
+}
+
+// Snapshot is the whole ledger at one moment.
+type Snapshot struct {
+	Readings  []gres.Reading // by index
+	Leases    []gres.Lease   // oldest first
+	Jobs      []Held         // by job id, without neighbours
+	Comebacks []Comeback     // oldest first
+}
+
+// Snapshot reads the ledger in one transaction.
+func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
+	err = b.write(ctx, func(tx *sql.Tx) error {
+		var err error
+		if s.Readings, err = readingsOf(tx); err != nil {
+			return err
+		}
+		if s.Leases, err = leasesOf(tx); err != nil {
+			return err
+		}
+		if s.Jobs, err = jobsOf(tx); err != nil {
+			return err
+		}
+		s.Comebacks, err = comebacksOf(tx)
+		return err
+	})
+	return s, err
+}
+
+// Find returns what key holds; ok is false if that is nothing.
+func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err error) {
+	h.JobKey = key
+	var at int64
+	var about string
+	err = b.db.QueryRowContext(ctx, "SELECT uid, at_ns, book_k, book_mib, about FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart).
+		Scan(&h.UID, &at, &h.BookK, &h.BookMiB, &about)
+	if errors.Is(err, sql.ErrNoRows) {
+		return h, false, nil
+	} else if err != nil {
+		return h, false, fmt.Errorf("find lease of job %s: %w", key, err)
+	}
+	h.Age, h.About = Now()-time.Duration(at), []byte(about)
+	if h.GPUs, err = grantedOf(b.db, key.JobID); err != nil {
+		return h, false, err
+	}
+	h.Neighbours, err = neighboursOf(b.db, key.JobID)
+	return h, err == nil, err
+}
+
+func jobsOf(q querier) ([]Held, error) {
+	rows, err := q.Query("SELECT job_id, restart, uid, at_ns, book_k, book_mib, about FROM job ORDER BY job_id")
+	if err != nil {
+		return nil, fmt.Errorf("list jobs with leases: %w", err)
+	}
+	var jobs []Held
+	for rows.Next() {
+		var h Held
+		var at int64
+		var about string
+		if err := rows.Scan(&h.JobID, &h.Restart, &h.UID, &at, &h.BookK, &h.BookMiB, &about); err != nil {
+			rows.Close()
+			return nil, fmt.Errorf("list jobs with leases: %w", err)
+		}
+		h.Age, h.About = Now()-time.Duration(at), []byte(about)
+		jobs = append(jobs, h)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, fmt.Errorf("list jobs with leases: %w", err)
+	}
+	for i := range jobs {
+		if jobs[i].GPUs, err = grantedOf(q, jobs[i].JobID); err != nil {
+			return nil, err
+		}
+	}
+	return jobs, nil
+}
+
+func readingsOf(q querier) ([]gres.Reading, error) {
+	rows, err := q.Query("SELECT uuid, idx, model, total_mib, at_ns, used_mib, smact_pct, source, processes, unreadable FROM gpu ORDER BY idx")
+	if err != nil {
+		return nil, fmt.Errorf("read readings: %w", err)
+	}
+	defer rows.Close()
+	var readings []gres.Reading
+	now := Now()
+	for rows.Next() {
+		var r gres.Reading
+		var at int64
+		var smact sql.NullFloat64
+		if err := rows.Scan(&r.UUID, &r.Index, &r.Model, &r.TotalMiB, &at, &r.UsedMiB, &smact, &r.Source, &r.Foreign, &r.Unreadable); err != nil {
+			return nil, fmt.Errorf("read readings: %w", err)
+		}
+		r.Age, r.SMActPct = now-time.Duration(at), orNaN(smact)
+		readings = append(readings, r)
+	}
+	return readings, rows.Err()
+}
+
+func leasesOf(q querier) ([]gres.Lease, error) {
+	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.mps, l.seen_ns IS NOT NULL FROM lease l JOIN job j USING (job_id) ORDER BY j.at_ns, j.job_id, l.slot")
+	if err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	defer rows.Close()
+	var leases []gres.Lease
+	now := Now()
+	for rows.Next() {
+		var l gres.Lease
+		var at int64
+		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.MPS, &l.Seen); err != nil {
+			return nil, fmt.Errorf("read leases: %w", err)
+		}
+		l.Age = now - time.Duration(at)
+		leases = append(leases, l)
+	}
+	return leases, rows.Err()
+}
+
+func grantedOf(q querier, job uint32) ([]Granted, error) {
+	rows, err := q.Query("SELECT uuid, slot, reserve_mib, exclusive, mps, seen_ns IS NOT NULL, ifnull(peak_mib,0), smact_sum, smact_s, smact_max, energy_j, energy_s FROM lease WHERE job_id=? ORDER BY slot", job)
+	if err != nil {
+		return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
+	}
+	defer rows.Close()
+	var granted []Granted
+	for rows.Next() {
+		var g Granted
+		var sum, seconds, energySeconds float64
+		if err := rows.Scan(&g.UUID, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.MPS, &g.Seen, &g.PeakMiB, &sum, &seconds, &g.SMActMax, &g.EnergyJ, &energySeconds); err != nil {
+			return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
+		}
+		g.SMActPct = math.NaN()
+		if seconds > 0 {
+			g.SMActPct = sum / seconds
+		}
+		if energySeconds == 0 {
+			g.EnergyJ = math.NaN()
+		}
+		granted = append(granted, g)
+	}
+	return granted, rows.Err()
+}
+
+func neighboursOf(q querier, job uint32) ([]uint32, error) {
+	rows, err := q.Query("SELECT other FROM neighbour WHERE job_id=? ORDER BY other", job)
+	if err != nil {
+		return nil, fmt.Errorf("read neighbours of job %d: %w", job, err)
+	}
+	defer rows.Close()
+	var others []uint32
+	for rows.Next() {
+		var o uint32
+		if err := rows.Scan(&o); err != nil {
+			return nil, fmt.Errorf("read neighbours of job %d: %w", job, err)
+		}
+		others = append(others, o)
+	}
+	return others, rows.Err()
+}
+
+func orNaN(f sql.NullFloat64) float64 {
+	if !f.Valid {
+		return math.NaN()
+	}
+	return f.Float64
+}

@@ -1,0 +1,63 @@
+-- What one node knows of its GPUs and of the jobs that hold them. Times are
+-- nanoseconds since boot (CLOCK_BOOTTIME) where they are compared with each
+-- other, so that a clock that is set does not matter; the file lives on tmpfs
+-- and ends with the boot.
+
+CREATE TABLE gpu (              -- the last sample of each GPU
+  uuid       TEXT PRIMARY KEY,
+  idx        INTEGER NOT NULL,
+  model      TEXT NOT NULL,
+  total_mib  INTEGER NOT NULL,
+  at_ns      INTEGER NOT NULL,
+  used_mib   INTEGER NOT NULL,
+  smact_pct  REAL,              -- over the window; NULL: not measured
+  source     TEXT NOT NULL,
+  processes  INTEGER NOT NULL,  -- of no job
+  unreadable TEXT NOT NULL      -- why it cannot be read, or ''
+) STRICT;
+
+CREATE TABLE job (              -- jobs with leases, and what their record needs
+  job_id   INTEGER PRIMARY KEY,
+  restart  INTEGER NOT NULL,
+  uid      INTEGER NOT NULL,
+  at_ns    INTEGER NOT NULL,
+  book_k   INTEGER NOT NULL,    -- carma<K>:<MiB> as slurmctld counts it here
+  book_mib INTEGER NOT NULL,
+  about    TEXT NOT NULL        -- JSON, the caller's
+) STRICT;
+
+CREATE TABLE lease (
+  job_id      INTEGER NOT NULL REFERENCES job ON DELETE CASCADE,
+  uuid        TEXT NOT NULL,
+  slot        INTEGER NOT NULL, -- position among the job's GPUs
+  reserve_mib INTEGER NOT NULL CHECK (reserve_mib >= 0),
+  exclusive   INTEGER NOT NULL,
+  mps         INTEGER NOT NULL,
+  seen_ns     INTEGER,          -- first process of the job on the GPU
+  peak_mib    INTEGER,          -- of the job's processes
+  smact_sum   REAL NOT NULL DEFAULT 0, -- percent x seconds of the GPU's activity
+  smact_s     REAL NOT NULL DEFAULT 0,
+  smact_max   REAL NOT NULL DEFAULT 0,
+  energy_j    REAL NOT NULL DEFAULT 0, -- the job's share
+  energy_s    REAL NOT NULL DEFAULT 0, -- time that the share covers
+  PRIMARY KEY (job_id, uuid)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE neighbour (        -- jobs that held a GPU at the same time
+  job_id INTEGER NOT NULL REFERENCES job ON DELETE CASCADE,
+  other  INTEGER NOT NULL,
+  PRIMARY KEY (job_id, other)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE comeback (         -- jobs put back into the queue, to start at once
+  job_id INTEGER PRIMARY KEY,
+  at_ns  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE published (        -- what slurmctld was last told, one row
+  one   INTEGER PRIMARY KEY CHECK (one = 1),
+  gres  TEXT NOT NULL,
+  at_ns INTEGER NOT NULL
+) STRICT;
+
+PRAGMA user_version = 1;

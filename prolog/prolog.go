@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package prolog is the order of steps of Slurm's hooks on a GPU node: Prolog
+// leases GPUs, TaskProlog tells the job which, Epilog judges how the job ended
+// and gives the GPUs back. The steps themselves live elsewhere; here is what
+// comes after what, and what a failure of each means.
+//
+// A hook never fails towards slurmd: a Prolog that exits with an error drains
+// the node. What goes wrong is logged, and the job runs, waits or goes back to
+// the queue.
+package prolog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/prolog/userfile"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// Ledger is what a Prolog needs of the node's ledger.
+type Ledger interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	PutReadings(ctx context.Context, readings []gres.Reading) error
+	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
+	AddComeback(ctx context.Context, job uint32) error
+}
+
+// Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
+type Slurm interface {
+	Job(ctx context.Context, id uint32) (sctl.Job, error)
+	RequeueIncomplete(ctx context.Context, target string) error
+	RequeueHold(ctx context.Context, target string) error
+	Move(ctx context.Context, target, partition, tresPerNode string) error
+	Release(ctx context.Context, target string) error
+}
+
+// Node is what the hooks have at hand on a node.
+type Node struct {
+	Name       string
+	Config     config.Config
+	Thresholds choose.Thresholds
+	RunDir     string
+	Log        *slog.Logger
+
+	// Sample reads the GPUs now, in a process of its own.
+	Sample func(ctx context.Context) ([]gres.Reading, error)
+	// AsUser looks into a file of the job's user.
+	AsUser func(ctx context.Context, u userfile.User, ask userfile.Ask) (userfile.Reply, error)
+	// Groups looks up the user's groups.
+	Groups func(ctx context.Context, user string, gid uint32) []uint32
+	// Poke wakes the agent, if there is one.
+	Poke func()
+}
+
+// About is what the Epilog needs to know of a job beyond its leases. The
+// Prolog writes it into the ledger.
+type About struct {
+	User      string        `json:"user"`
+	Partition string        `json:"partition"`
+	Mode      string        `json:"mode"`
+	Method    string        `json:"method"`
+	EstMiB    int64         `json:"est_mib"`
+	FullMiB   int64         `json:"full_mib"`
+	Submit    time.Time     `json:"submit"`
+	Start     time.Time     `json:"start"`
+	StdErr    userfile.Mark `json:"stderr"`
+}
+
+// request derives from the environment what the job needs of this node. A job
+// that job_submit did not annotate, or that runs in a partition that does not
+// share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
+func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
+	part, managed := n.Config.Partition[h.Partition]
+	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
+	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
+	about := About{
+		User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
+		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
+	}
+	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
+	r := gres.Request{GPUs: len(h.Slots), Exclusive: exclusive, UID: h.UID, ReserveMiB: full}
+	if h.Carma.Annotated {
+		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
+		job.BookK, job.BookMiB = h.Carma.GPUs, h.Carma.ReserveMiB
+		r.HasEstimate = h.Carma.EstMiB > 0
+	}
+	if !exclusive {
+		r.ReserveMiB = h.Carma.ReserveMiB
+	} else if about.Mode == "shared" {
+		// Brought back after an OOM: the Epilog raised the booking to a
+		// whole GPU; spank_job_env keeps what the first attempt asked for.
+		about.Mode, job.BookMiB = "exclusive", full
+	}
+	return r, job, about
+}
+
+// Prolog leases GPUs for the job, waiting for them if need be. Without any it
+// gives the job back to the queue.
+func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
+	if len(h.Slots) == 0 {
+		return nil
+	}
+	r, job, about := n.request(h)
+	if !r.Exclusive && h.BatchHost {
+		about.StdErr = n.markStdErr(ctx, h)
+	}
+	granted, err := n.acquire(ctx, ledger, job, about, r, n.Config.Hooks.Wait.D())
+	if err != nil {
+		err = n.giveBack(ctx, h, r, ledger, slurm)
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, sctl.ErrBatchOnly) {
+			granted, err = n.acquire(ctx, ledger, job, about, r, n.Config.Hooks.WaitInteractive.D())
+		}
+	}
+	// A job that could neither get GPUs nor go back must at least see none:
+	// the numbers that Slurm gave it are slots, not GPUs.
+	if err := errors.Join(err, writeTaskFile(n.RunDir, h.JobKey, newTaskFile(n, h, granted))); err != nil {
+		return fmt.Errorf("job %s runs without a GPU: %w", h.JobKey, err)
+	}
+	n.Poke()
+	for _, g := range granted {
+		n.Log.Info("leased", "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.MPS)
+	}
+	return nil
+}
+
+// retryEvery is the pause between two looks while no GPU fits.
+const retryEvery = 100 * time.Millisecond
+
+// acquire tries until GPUs fit or wait is over.
+func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, wait time.Duration) ([]lease.Granted, error) {
+	var err error
+	if job.About, err = json.Marshal(about); err != nil {
+		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
+	}
+	var last choose.Decision
+	pick := func(readings []gres.Reading, leases []gres.Lease) []string {
+		last = choose.MAGM(readings, leases, r, n.Thresholds)
+		return last.UUIDs
+	}
+	until := time.Now().Add(wait)
+	for {
+		if err := n.refresh(ctx, ledger); err != nil {
+			n.Log.Warn("read GPUs; deciding on what was seen last", "job", job.JobKey, "error", err)
+		}
+		granted, err := ledger.Acquire(ctx, job, r, pick)
+		switch {
+		case err == nil:
+			return granted, nil
+		case !errors.Is(err, lease.ErrNoFit):
+			n.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
+			return nil, err
+		case ctx.Err() != nil || !time.Now().Before(until):
+			n.logRefusals(job.JobKey, r, last)
+			return nil, err
+		}
+		time.Sleep(retryEvery)
+	}
+}
+
+// refresh replaces readings that are too old to decide on, as when the agent
+// does not run.
+func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	stale := len(s.Readings) == 0
+	for _, r := range s.Readings {
+		stale = stale || r.Age > n.staleAfter()
+	}
+	if !stale {
+		return nil
+	}
+	readings, err := n.Sample(ctx)
+	if err != nil {
+		return err
+	}
+	return ledger.PutReadings(ctx, readings)
+}
+
+func (n *Node) staleAfter() time.Duration {
+	return max(3*n.Config.NVML.Interval.D(), 3*time.Second)
+}
+
+func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
+	n.Log.Warn("no GPU fits", "job", key, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
+	for _, refusal := range d.Refusals {
+		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason)
+	}
+}
+
+// giveBack puts the job into the queue again. slurmctld takes the job back
+// while this Prolog still runs and slurmd then does not launch it; exit status
+// 0 keeps the node up.
+func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger, slurm Slurm) error {
+	j, err := slurm.Job(ctx, h.JobID)
+	if err != nil {
+		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+	}
+	if s, err := ledger.Snapshot(ctx); err == nil && len(s.Readings) > 0 && r.GPUs > len(s.Readings) {
+		// It would come back for ever: the node has fewer GPUs than slots.
+		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
+		return slurm.RequeueHold(ctx, j.Target())
+	}
+	if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
+		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+	}
+	n.Log.Info("given back to the queue", "job", h.JobKey)
+	if err := ledger.AddComeback(ctx, h.JobID); err != nil {
+		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
+	}
+	// slurmd must see the job revoked before this Prolog ends.
+	for range 10 {
+		j, err := slurm.Job(ctx, h.JobID)
+		if err != nil || j.State != "RUNNING" && j.State != "CONFIGURING" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryEvery):
+		}
+	}
+	return nil
+}
+
+// markStdErr remembers where the job's stderr ends now. Not to know it costs
+// no more than reading an old message once more.
+func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook) userfile.Mark {
+	path := output(h, sctl.Job{ID: h.JobID}).Path(h.StdErr, h.StdOut)
+	reply, err := n.AsUser(ctx, n.user(ctx, h), userfile.Ask{Op: userfile.OpMark, Path: path})
+	if err != nil {
+		n.Log.Warn("mark stderr", "job", h.JobKey, "error", err)
+	}
+	return reply.Mark
+}
+
+func (n *Node) user(ctx context.Context, h jobenv.Hook) userfile.User {
+	return userfile.User{UID: h.UID, GID: h.GID, Groups: n.Groups(ctx, h.User, h.GID)}
+}
+
+func output(h jobenv.Hook, j sctl.Job) jobenv.Output {
+	return jobenv.Output{
+		JobID: h.JobID, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
+		Name: j.Name, User: h.User, Node: h.Node, WorkDir: h.WorkDir,
+	}
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/mps"
+	"carma/slurmbridge/jobenv"
+)
+
+// taskFile is what the Prolog leaves for the TaskProlog, which runs as the
+// user before every task and must not cost more than reading one small file.
+type taskFile struct {
+	Restart    uint32   `json:"restart"`
+	Slots      []int    `json:"slots"` // of gres/gpu, as Slurm numbers them
+	UUIDs      []string `json:"uuids"` // leased GPU of each slot
+	Shared     bool     `json:"shared"`
+	ReserveMiB int64    `json:"reserve_mib"` // per GPU
+	PipeDir    string   `json:"pipe_dir"`    // of the GPU's MPS daemon; empty: no MPS
+}
+
+func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
+	t := taskFile{Restart: h.Restart, Slots: h.Slots}
+	for _, g := range granted {
+		t.UUIDs = append(t.UUIDs, g.UUID)
+		t.Shared = t.Shared || !g.Exclusive
+		t.ReserveMiB = g.ReserveMiB
+	}
+	if n.Config.MPS.Enabled && len(granted) == 1 && granted[0].MPS {
+		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].UUID)
+	}
+	return t
+}
+
+func taskPath(runDir string, job uint32) string {
+	return filepath.Join(runDir, "jobs", strconv.FormatUint(uint64(job), 10)+".json")
+}
+
+func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("describe leases for TaskProlog: %w", err)
+	}
+	path := taskPath(runDir, key.JobID)
+	temp := path + ".new"
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return fmt.Errorf("describe leases for TaskProlog: %w", err)
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Chmod(0o644), f.Close(), os.Rename(temp, path)); err != nil {
+		return fmt.Errorf("describe leases for TaskProlog: %w", err)
+	}
+	return nil
+}
+
+// Task prints what slurmstepd is to put into a task's environment. A task
+// without gres/gpu gets nothing changed. One with gres/gpu but without leases
+// sees no GPU: the numbers that Slurm gave it are slots, and the GPUs of those
+// numbers are other jobs'.
+func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
+	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
+	if err != nil {
+		return fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
+	}
+	if get("SLURM_JOB_GPUS") == "" {
+		return nil
+	}
+	t, err := readTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	uuids, visibleErr := t.visible(get)
+	return errors.Join(err, visibleErr, t.print(w, uuids))
+}
+
+// readTaskFile returns what the Prolog of this very attempt left; the zero
+// value if that is nothing.
+func readTaskFile(runDir string, job uint32, restart string) (t taskFile, err error) {
+	text, err := os.ReadFile(taskPath(runDir, job))
+	if err == nil {
+		err = json.Unmarshal(text, &t)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return taskFile{}, nil
+	} else if err != nil {
+		return taskFile{}, fmt.Errorf("read leases of job %d: %w", job, err)
+	}
+	if restart == "" {
+		restart = "0"
+	}
+	if strconv.FormatUint(uint64(t.Restart), 10) != restart {
+		return taskFile{}, nil
+	}
+	return t, nil
+}
+
+// visible returns the GPUs of the step: those whose slots Slurm gave it.
+func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
+	list := get("SLURM_STEP_GPUS")
+	if list == "" && get("CUDA_VISIBLE_DEVICES") != "" {
+		list = get("SLURM_JOB_GPUS") // the batch step has only these
+	}
+	slots, err := jobenv.Indices(list)
+	if err != nil {
+		return nil, err
+	}
+	slots = narrow(slots, get("CUDA_VISIBLE_DEVICES"))
+	var uuids []string
+	for _, s := range slots {
+		if i := slices.Index(t.Slots, s); i >= 0 && i < len(t.UUIDs) {
+			uuids = append(uuids, t.UUIDs[i])
+		}
+	}
+	return uuids, nil
+}
+
+// narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),
+// which Slurm tells in CUDA_VISIBLE_DEVICES alone: as slot numbers, or counted
+// from 0 within the step where task/cgroup constrains devices.
+func narrow(step []int, visible string) []int {
+	task, err := jobenv.Indices(visible)
+	if err != nil || len(task) == 0 || len(task) >= len(step) {
+		return step
+	}
+	global := true
+	for _, i := range task {
+		global = global && slices.Contains(step, i)
+	}
+	if global {
+		return task
+	}
+	var slots []int
+	for _, i := range task {
+		if i < len(step) {
+			slots = append(slots, step[i])
+		}
+	}
+	return slots
+}
+
+func (t taskFile) print(w io.Writer, uuids []string) error {
+	var b strings.Builder
+	list := strings.Join(uuids, ",")
+	if len(t.UUIDs) == 0 {
+		b.WriteString("print carma: no GPU of this node could take the job; it sees none\n")
+	}
+	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
+	export("CUDA_VISIBLE_DEVICES", list)
+	export("NVIDIA_VISIBLE_DEVICES", list) // for containers
+	export("CARMA_GPU_UUIDS", list)
+	export("CARMA_RESERVE_MIB", strconv.FormatInt(t.ReserveMiB, 10))
+	export("CARMA_SHARED", map[bool]string{false: "0", true: "1"}[t.Shared])
+	if t.PipeDir != "" && len(uuids) == 1 {
+		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
+		// The GPU is device 0 of its own daemon.
+		export("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", fmt.Sprintf("0=%dM", t.ReserveMiB))
+	} else {
+		b.WriteString("unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

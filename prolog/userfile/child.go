@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userfile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"carma/prolog/oomscan"
+)
+
+// How much of a file is read: a framework's last words stand at the end, a
+// failing start-up's at the beginning.
+const (
+	maxHead = 64 << 10
+	maxTail = 1 << 20
+)
+
+// markTail is the stretch before a mark whose hash tells later whether the
+// text in front of the mark is still the same.
+const markTail = 4096
+
+// Mark is where a file ended when a job started. Output that is appended
+// (--open-mode=append, JobFileAppend=1) keeps the text of earlier runs, and an
+// old message must not bring the job back again; output that was truncated and
+// written anew must be read from its beginning, however long it has become.
+type Mark struct {
+	Exists  bool
+	Dev     uint64
+	Ino     uint64
+	Size    int64
+	MtimeNs int64
+	Tail    string // hex SHA-256 of the last bytes before Size
+}
+
+func answer(ask Ask) Reply {
+	f, info, state := open(ask.Path)
+	if state != StateOK {
+		return Reply{State: state}
+	}
+	defer f.Close()
+	var r Reply
+	var err error
+	switch ask.Op {
+	case OpMark:
+		r.Mark, err = mark(f, info)
+	case OpScan:
+		r.Signature, r.Offset, err = scan(f, info, ask.From)
+	default:
+		err = errors.New("unknown operation")
+	}
+	if r.State = StateOK; err != nil {
+		return Reply{State: StateError}
+	}
+	return r
+}
+
+// open opens a regular file for reading and nothing else: O_NONBLOCK keeps a
+// FIFO without a writer from blocking, magic links in /proc are not followed,
+// and what was opened is judged by its descriptor.
+func open(path string) (*os.File, unix.Stat_t, State) {
+	var st unix.Stat_t
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_NO_MAGICLINKS,
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return nil, st, StateMissing
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ELOOP):
+		return nil, st, StateDenied
+	case err != nil:
+		return nil, st, StateError
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return nil, st, StateError
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		unix.Close(fd)
+		return nil, st, StateNotRegular
+	}
+	return os.NewFile(uintptr(fd), "stderr"), st, StateOK
+}
+
+func mark(f io.ReaderAt, st unix.Stat_t) (Mark, error) {
+	tail, err := tailHash(f, st.Size)
+	return Mark{Exists: true, Dev: st.Dev, Ino: st.Ino, Size: st.Size, MtimeNs: st.Mtim.Nano(), Tail: tail}, err
+}
+
+func tailHash(f io.ReaderAt, size int64) (string, error) {
+	from := max(size-markTail, 0)
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(f, from, size-from)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// scan looks at what was written since from, at most maxHead and maxTail of it.
+func scan(f io.ReaderAt, st unix.Stat_t, from Mark) (signature string, offset int64, err error) {
+	start, err := begin(f, st, from)
+	if err != nil {
+		return "", 0, err
+	}
+	pieces := [][2]int64{{start, st.Size}}
+	if st.Size-start > maxHead+maxTail {
+		pieces = [][2]int64{{start, start + maxHead}, {st.Size - maxTail, st.Size}}
+	}
+	for _, p := range pieces {
+		s, at, ok, err := oomscan.Scan(io.NewSectionReader(f, p[0], p[1]-p[0]))
+		if err != nil {
+			return "", 0, err
+		}
+		if ok {
+			return s.ID, p[0] + at, nil
+		}
+	}
+	return "", 0, nil
+}
+
+// begin tells where this run's text begins: at the mark if the file still is
+// what it was up to there, else at 0. A file of the same length that was
+// written since is one that a run of the same script wrote anew.
+func begin(f io.ReaderAt, st unix.Stat_t, from Mark) (int64, error) {
+	switch {
+	case !from.Exists, from.Dev != st.Dev, from.Ino != st.Ino, from.Size > st.Size:
+		return 0, nil
+	case from.Size == st.Size && from.MtimeNs != st.Mtim.Nano():
+		return 0, nil
+	}
+	tail, err := tailHash(f, from.Size)
+	if err != nil || tail != from.Tail {
+		return 0, err
+	}
+	return from.Size, nil
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package annotate decides what slurmctld adds to a job at submission: how
+// much GPU memory is booked, and what the hooks on the node are told. It is
+// pure and runs inside slurmctld (on libcarma's worker thread).
+package annotate
+
+import (
+	"fmt"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
+	"carma/slurmbridge/tres"
+)
+
+// NoVal is Slurm's NO_VAL (slurm.h): the user did not say.
+const NoVal = 0xfffffffe
+
+// Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
+type Job struct {
+	Script    []byte // nil for salloc, srun and all but the first het component
+	Partition string // as asked; empty: the cluster's default
+	TRES      TRES
+	MinNodes  uint32
+	Tasks     uint32
+	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
+	TasksPerNode   uint32
+	SocketsPerNode uint32
+}
+
+// TRES are the four GRES lists of a request.
+type TRES struct {
+	PerNode   string // --gres, --gpus-per-node
+	PerJob    string // --gpus
+	PerSocket string // --gpus-per-socket
+	PerTask   string // --gpus-per-task
+}
+
+// Mode is how a job may use its GPUs.
+type Mode string
+
+// The modes. ModeOff is ModeExclusive for a user who wants none of CARMA.
+const (
+	ModeShared    Mode = "shared"
+	ModeExclusive Mode = "exclusive"
+	ModeOff       Mode = "off"
+)
+
+// Method tells where an estimate comes from.
+type Method string
+
+// The methods of this version; more follow with the estimator and history.
+const (
+	MethodUser Method = "user"
+	MethodNone Method = "none"
+)
+
+// Annotation is what is added to a job.
+type Annotation struct {
+	Managed bool // false: leave the job exactly as it is
+	TRES    TRES // the four lists with the booking in PerNode
+
+	GPUs       int   // K: most GPUs of one node
+	Mode       Mode  // shared, exclusive, off
+	EstMiB     int64 // per GPU; 0: unknown
+	ReserveMiB int64 // per GPU, booked; FullMiB when exclusive
+	FullMiB    int64 // memory of a whole GPU
+	Method     Method
+	SMActPct   int // expected; 0: unknown
+}
+
+// Site is the part of carma.toml that annotating needs.
+type Site struct {
+	Partitions       map[string]config.Partition
+	DefaultPartition string
+	MarginMiB        int64
+	IgnoreBad        bool   // a wrong #CARMA line counts as none
+	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
+}
+
+// NewSite picks the part that annotating needs.
+func NewSite(c config.Config, gresPrefix string) Site {
+	return Site{
+		Partitions:       c.Partition,
+		DefaultPartition: c.DefaultPartition(),
+		MarginMiB:        c.Placement.MarginMiB,
+		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
+		GresPrefix:       gresPrefix,
+	}
+}
+
+// Annotate returns what to add to job. An error is for the user: the job is to
+// be refused with its text.
+func (s Site) Annotate(job Job) (Annotation, error) {
+	name := job.Partition
+	if name == "" {
+		name = s.DefaultPartition
+	}
+	// A job that names several partitions is left alone: with a booking it
+	// could run in none but ours. The Prolog gives it whole GPUs here.
+	part, ok := s.Partitions[name]
+	if !ok {
+		return Annotation{}, nil
+	}
+	a := Annotation{Managed: true, TRES: job.TRES.without()}
+	k, err := gpusPerNode(job, part.GPUsPerNode)
+	if err != nil {
+		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
+	}
+	if k == 0 {
+		a.Managed = a.TRES != job.TRES // a booking without a GPU is taken away
+		return a, nil
+	}
+	d, err := directive.Parse(job.Script)
+	if err != nil {
+		if !s.IgnoreBad {
+			return Annotation{}, err
+		}
+		d = directive.Directive{}
+	}
+	if d.MemMiB > part.GPUMemMiB && !s.IgnoreBad {
+		return Annotation{}, &directive.Error{Line: d.Line("mem"), Key: "mem", Reason: fmt.Sprintf(
+			"%s is more than a GPU of partition %s has (%s)", gib(d.MemMiB), name, gib(part.GPUMemMiB))}
+	}
+	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
+	a.decide(d, part.Share, s.MarginMiB)
+	a.TRES.PerNode = tres.Add(a.TRES.PerNode, fmt.Sprintf("%s%s:%d", s.GresPrefix, tres.Name(k), a.ReserveMiB))
+	return a, nil
+}
+
+// decide fills in mode, estimate and reserve. Without an estimate a job runs
+// alone: nobody is put at risk by a guess.
+func (a *Annotation) decide(d directive.Directive, share bool, marginMiB int64) {
+	a.Mode, a.Method, a.ReserveMiB = ModeExclusive, MethodNone, a.FullMiB
+	if d.MemMiB > 0 {
+		a.Method, a.EstMiB = MethodUser, min(d.MemMiB, a.FullMiB)
+	}
+	switch {
+	case d.Off:
+		a.Mode = ModeOff
+	case !share || d.Policy == directive.PolicyExclusive || a.EstMiB == 0:
+	case a.EstMiB+marginMiB > a.FullMiB: // nobody would fit beside it
+	default:
+		a.Mode, a.ReserveMiB = ModeShared, a.EstMiB
+	}
+}
+
+func (t TRES) without() TRES {
+	t.PerNode, _ = tres.Without(t.PerNode)
+	t.PerJob, _ = tres.Without(t.PerJob)
+	t.PerSocket, _ = tres.Without(t.PerSocket)
+	t.PerTask, _ = tres.Without(t.PerTask)
+	return t
+}
+
+func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }

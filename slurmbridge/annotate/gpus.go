@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"fmt"
+
+	"carma/slurmbridge/tres"
+)
+
+// gpusPerNode returns the most GPUs that job can get on one node, 0 if it asks
+// for none. A node's gres/gpu counts slots, several to a GPU, so slurmctld
+// itself would give a job more slots than the node has GPUs; a request that
+// could come to that is refused here with the way to write it.
+func gpusPerNode(job Job, have int) (int, error) {
+	perNode, perJob := tres.GPUs(job.TRES.PerNode), tres.GPUs(job.TRES.PerJob)
+	perSocket, perTask := tres.GPUs(job.TRES.PerSocket), tres.GPUs(job.TRES.PerTask)
+	most, hint := int64(0), ""
+	bound := func(n int64, how string) {
+		if n > 0 && (most == 0 || n < most) {
+			most, hint = n, how
+		}
+	}
+	bound(perNode, "ask for at most %d per node")
+	if perTask > 0 {
+		bound(perTask*tasksPerNode(job), "add --ntasks-per-node so that a node gets at most %d")
+	}
+	if perSocket > 0 {
+		sockets := int64(2) // what a GPU node has; said only with --sockets-per-node
+		if job.SocketsPerNode != NoVal {
+			sockets = int64(job.SocketsPerNode)
+		}
+		bound(perSocket*sockets, "ask for at most %d with --gpus-per-node")
+	}
+	if perJob > 0 {
+		// Every node of the job gets at least one.
+		bound(max(perJob-max(int64(nodes(job.MinNodes))-1, 0), 1), "ask for at most %d per node with --gpus-per-node and --nodes")
+	}
+	if most > int64(have) {
+		return 0, fmt.Errorf("the job can get %d GPUs on one node, a node has %d; "+hint, most, have, have)
+	}
+	return int(most), nil
+}
+
+// tasksPerNode is the most tasks of job on one node. Without a task count
+// sbatch starts one task a node.
+func tasksPerNode(job Job) int64 {
+	if job.TasksPerNode != NoVal && job.TasksPerNode > 0 {
+		return int64(job.TasksPerNode)
+	}
+	if job.Tasks == NoVal || job.Tasks == 0 {
+		return 1
+	}
+	return max(int64(job.Tasks)-max(int64(nodes(job.MinNodes))-1, 0), 1)
+}
+
+func nodes(n uint32) uint32 {
+	if n == NoVal {
+		return 1
+	}
+	return n
+}

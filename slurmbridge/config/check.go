@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Policies are the names that placement.policy may have.
+var Policies = []string{"magm"}
+
+// check returns the first value that cannot be meant, keys in file order.
+func (c *Config) check() *KeyError {
+	for _, f := range []func() *KeyError{
+		c.checkSlurm, c.checkPartitions, c.checkNumbers, c.checkWords, c.checkPaths,
+	} {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkSlurm() *KeyError {
+	if !filepath.IsAbs(c.Slurm.BinDir) {
+		return &KeyError{0, "slurm.bin_dir", "must be an absolute path: hooks trust no PATH"}
+	}
+	if c.Slurm.Conf != "" && !filepath.IsAbs(c.Slurm.Conf) {
+		return &KeyError{0, "slurm.conf", "must be an absolute path"}
+	}
+	return nil
+}
+
+func (c *Config) checkPartitions() *KeyError {
+	defaults := 0
+	for _, name := range c.PartitionNames() {
+		p, key := c.Partition[name], "partition."+name
+		switch {
+		case p.GPUsPerNode < 1 || p.GPUsPerNode > 64:
+			return &KeyError{0, key + ".gpus_per_node", "must be 1 to 64, the GPUs of one node"}
+		case p.GPUMemMiB < 1024:
+			return &KeyError{0, key + ".gpu_mem_mib", "must be the memory of one GPU in MiB, as nvidia-smi shows it"}
+		case p.Recovery != "" && p.Recovery == name:
+			return &KeyError{0, key + ".recovery", "must be another partition"}
+		}
+		if r, ok := c.Partition[p.Recovery]; p.Recovery != "" && ok && r.Share {
+			return &KeyError{0, key + ".recovery", fmt.Sprintf("partition %s shares its GPUs; a recovered job must be alone", p.Recovery)}
+		} else if p.Recovery != "" && !ok {
+			return &KeyError{0, key + ".recovery", fmt.Sprintf("there is no [partition.%s]; add one with share = false", p.Recovery)}
+		}
+		if p.Default {
+			if defaults++; defaults > 1 {
+				return &KeyError{0, key + ".default", "only one partition can be the default"}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkNumbers() *KeyError {
+	for _, d := range []struct {
+		key       string
+		v         Duration
+		low, high time.Duration
+	}{
+		{"nvml.interval", c.NVML.Interval, 50 * time.Millisecond, time.Minute},
+		{"smact.window", c.SMAct.Window, c.NVML.Interval.D(), time.Hour},
+		{"placement.settle", c.Placement.Settle, 0, time.Hour},
+		{"capacity.compare", c.Capacity.Compare, time.Second, time.Hour},
+		{"hooks.wait", c.Hooks.Wait, 0, 5 * time.Minute},
+		{"hooks.wait_interactive", c.Hooks.WaitInteractive, 0, time.Hour},
+		{"hooks.deadline", c.Hooks.Deadline, time.Second, time.Minute},
+	} {
+		if d.v.D() < d.low || d.v.D() > d.high {
+			return &KeyError{0, d.key, fmt.Sprintf("must be between %s and %s", d.low, d.high)}
+		}
+	}
+	switch {
+	case c.SMAct.MaxPct <= 0 || c.SMAct.MaxPct > 100:
+		return &KeyError{0, "smact.max_pct", "must be more than 0 and at most 100"}
+	case c.SMAct.CoarseMaxPct <= 0 || c.SMAct.CoarseMaxPct > 100:
+		return &KeyError{0, "smact.coarse_max_pct", "must be more than 0 and at most 100"}
+	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
+		// 48 clients per MPS server on Volta and later (MPS documentation).
+		return &KeyError{0, "placement.max_jobs", "must be 1 to 48, the clients of one MPS server"}
+	case c.Placement.MinFreeMiB < 0:
+		return &KeyError{0, "placement.min_free_mib", "must not be negative"}
+	case c.Placement.MarginMiB < 0:
+		return &KeyError{0, "placement.margin_mib", "must not be negative"}
+	}
+	return nil
+}
+
+func (c *Config) checkWords() *KeyError {
+	for _, w := range []struct {
+		key, v string
+		values []string
+	}{
+		{"submit.on_bad_directive", c.Submit.OnBadDirective, []string{"reject", "ignore"}},
+		{"placement.policy", c.Placement.Policy, Policies},
+		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
+	} {
+		if !slices.Contains(w.values, w.v) {
+			return &KeyError{0, w.key, fmt.Sprintf("%q is not one of %s", w.v, strings.Join(w.values, ", "))}
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkPaths() *KeyError {
+	for _, p := range []struct{ key, v string }{
+		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
+	} {
+		if !filepath.IsAbs(p.v) {
+			return &KeyError{0, p.key, "must be an absolute path"}
+		}
+	}
+	if strings.Contains(c.NVML.Library, "/") && !filepath.IsAbs(c.NVML.Library) {
+		return &KeyError{0, "nvml.library", "must be a library name or an absolute path"}
+	}
+	return nil
+}

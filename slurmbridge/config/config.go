@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config reads carma.toml, the one configuration file. slurmctld (by
+// libcarma), the nodes (by carma-node) and the user tools read the same file.
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/BurntSushi/toml"
+)
+
+// DefaultPath is where carma.toml stands unless a program is told otherwise.
+const DefaultPath = "/etc/carma/carma.toml"
+
+// Config is a whole carma.toml. Sizes are MiB, percentages 0 to 100. Every
+// key and its default is described in contrib/slurm/carma.toml.
+type Config struct {
+	Slurm     Slurm                `toml:"slurm"`
+	Submit    Submit               `toml:"submit"`
+	Partition map[string]Partition `toml:"partition"`
+	NVML      NVML                 `toml:"nvml"`
+	SMAct     SMAct                `toml:"smact"`
+	Placement Placement            `toml:"placement"`
+	Capacity  Capacity             `toml:"capacity"`
+	MPS       MPS                  `toml:"mps"`
+	Hooks     Hooks                `toml:"hooks"`
+	Recovery  Recovery             `toml:"recovery"`
+	Paths     Paths                `toml:"paths"`
+}
+
+// Slurm says where Slurm's commands are.
+type Slurm struct {
+	BinDir string `toml:"bin_dir"` // absolute; hooks trust no PATH
+	Conf   string `toml:"conf"`    // SLURM_CONF for the commands; empty: Slurm's own default
+}
+
+// Submit holds what job_submit does with a script.
+type Submit struct {
+	OnBadDirective string `toml:"on_bad_directive"` // reject, ignore
+}
+
+// Partition describes a partition whose jobs CARMA looks after.
+type Partition struct {
+	Default     bool   `toml:"default"`       // slurm.conf's Default=YES: jobs that name no partition
+	GPUsPerNode int    `toml:"gpus_per_node"` // physical GPUs, not slots
+	GPUMemMiB   int64  `toml:"gpu_mem_mib"`   // memory of one GPU as NVML tells it
+	Share       bool   `toml:"share"`         // false: every job gets whole GPUs
+	Recovery    string `toml:"recovery"`      // partition for the second attempt after an OOM; empty: none
+}
+
+// NVML says how the GPUs are read.
+type NVML struct {
+	Library  string   `toml:"library"`  // libnvidia-ml.so.1, or a path
+	Interval Duration `toml:"interval"` // between two samples
+}
+
+// SMAct is the precondition on SM activity (paper: mean of 60 s, at most 80 %).
+type SMAct struct {
+	Window       Duration `toml:"window"`
+	MaxPct       float64  `toml:"max_pct"`
+	CoarseMaxPct float64  `toml:"coarse_max_pct"` // for sources that over-state SMACT
+}
+
+// Placement is how a GPU is chosen.
+type Placement struct {
+	Policy     string   `toml:"policy"`
+	MaxJobs    int      `toml:"max_jobs"`     // jobs that may share one GPU
+	MinFreeMiB int64    `toml:"min_free_mib"` // for a shared job without an estimate
+	MarginMiB  int64    `toml:"margin_mib"`   // kept free beyond what is booked
+	Settle     Duration `toml:"settle"`       // a GPU stays closed so long for a newcomer's process to show
+	CrossUser  string   `toml:"cross_user"`   // timeslice, never
+}
+
+// Capacity is the publication of free GPU memory to slurmctld.
+type Capacity struct {
+	Anchor  bool     `toml:"anchor"`  // the partitions hold a carma-anchor node
+	Compare Duration `toml:"compare"` // between two looks at what slurmctld counts
+}
+
+// MPS is the CUDA Multi-Process Service, one control daemon per GPU.
+type MPS struct {
+	Enabled bool   `toml:"enabled"`
+	Control string `toml:"control"` // path of nvidia-cuda-mps-control
+}
+
+// Hooks bounds Prolog and Epilog.
+type Hooks struct {
+	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
+	WaitInteractive Duration `toml:"wait_interactive"` // the same for srun and salloc, which cannot go back
+	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
+}
+
+// Recovery is what happens to a job that died of GPU memory.
+type Recovery struct {
+	Enabled bool `toml:"enabled"`
+}
+
+// Paths are the directories of a node. "%n" stands for the Slurm node name.
+type Paths struct {
+	RunDir string `toml:"run_dir"` // on tmpfs: leases end with a reboot
+	DB     string `toml:"db"`      // accounting records, on a local disk
+	Log    string `toml:"log"`     // what the hooks did
+}
+
+// Duration is a time in Go's notation: "60s", "1m30s", "250ms".
+type Duration time.Duration
+
+// UnmarshalText reads the notation above.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil || v < 0 {
+		return fmt.Errorf("%q is not a duration; write \"30s\" or \"250ms\"", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// D returns d as the standard library's type.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+// Default returns the configuration of an empty file.
+func Default() Config {
+	return Config{
+		Slurm:     Slurm{BinDir: "/usr/bin"},
+		Submit:    Submit{OnBadDirective: "reject"},
+		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
+		SMAct:     SMAct{Window: Duration(60 * time.Second), MaxPct: 80, CoarseMaxPct: 95},
+		Placement: Placement{Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "timeslice"},
+		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
+		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control"},
+		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second)},
+		Recovery:  Recovery{Enabled: true},
+		Paths:     Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
+	}
+}
+
+// Load reads and checks the file at path. The error names file, line and key.
+func Load(path string) (Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	c, err := Parse(string(text))
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Parse reads and checks the text of a carma.toml.
+func Parse(text string) (Config, error) {
+	c := Default()
+	md, err := toml.Decode(text, &c)
+	if err != nil {
+		return Config{}, decodeError(err)
+	}
+	if unknown := md.Undecoded(); len(unknown) > 0 {
+		return Config{}, &KeyError{lineOf(text, unknown[0]), unknown[0].String(), "unknown key; contrib/slurm/carma.toml lists them all"}
+	}
+	if err := c.check(); err != nil {
+		err.Line = lineOf(text, strings.Split(err.Key, "."))
+		return Config{}, err
+	}
+	return c, nil
+}
+
+// KeyError is a key that carma.toml may not hold, or a wrong value of one.
+type KeyError struct {
+	Line   int // 0 if the key stands at its default
+	Key    string
+	Reason string
+}
+
+func (e *KeyError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.Key, e.Reason)
+	}
+	return fmt.Sprintf("line %d: %s: %s", e.Line, e.Key, e.Reason)
+}
+
+// decodeError puts the decoder's position in front: "line 3: smact.max_pct: ...".
+func decodeError(err error) error {
+	if pe, ok := err.(toml.ParseError); ok {
+		return &KeyError{pe.Position.Line, orFile(pe.LastKey), strings.TrimSpace(pe.Message)}
+	}
+	return err
+}
+
+func orFile(key string) string {
+	if key == "" {
+		return "file"
+	}
+	return key
+}
+
+// lineOf finds the line on which a key stands; the decoder keeps positions for
+// errors of its own only. It understands [table] headers and bare keys, which
+// is how carma.toml is written; 0 when it finds none.
+func lineOf(text string, key []string) int {
+	table := ""
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if h, ok := strings.CutPrefix(line, "["); ok {
+			table, _, _ = strings.Cut(strings.TrimLeft(h, "["), "]")
+			if strings.TrimSpace(table) == strings.Join(key, ".") {
+				return i + 1
+			}
+			continue
+		}
+		name, _, ok := strings.Cut(line, "=")
+		if !ok {
+			continue
+		}
+		full := strings.TrimSpace(name)
+		if table != "" {
+			full = strings.TrimSpace(table) + "." + full
+		}
+		if strings.ReplaceAll(full, `"`, "") == strings.Join(key, ".") {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// RunDir is the run directory of one node.
+func (c Config) RunDir(node string) string { return forNode(c.Paths.RunDir, node) }
+
+// DBPath is the accounting database of one node.
+func (c Config) DBPath(node string) string { return forNode(c.Paths.DB, node) }
+
+// LogPath is the log of one node's hooks.
+func (c Config) LogPath(node string) string { return forNode(c.Paths.Log, node) }
+
+func forNode(path, node string) string { return strings.ReplaceAll(path, "%n", node) }
+
+// PartitionNames lists the partitions in alphabetical order.
+func (c Config) PartitionNames() []string {
+	names := make([]string, 0, len(c.Partition))
+	for n := range c.Partition {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// DefaultPartition is the one that jobs without a partition go to, if it is ours.
+func (c Config) DefaultPartition() string {
+	for _, n := range c.PartitionNames() {
+		if c.Partition[n].Default {
+			return n
+		}
+	}
+	return ""
+}
+
+// RecoveryOf tells whether partition name is where some partition sends its
+// recovered jobs.
+func (c Config) RecoveryOf(name string) bool {
+	for _, p := range c.Partition {
+		if p.Recovery == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Command is the absolute path of one of Slurm's commands.
+func (s Slurm) Command(name string) string { return filepath.Join(s.BinDir, name) }

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package directive reads the #CARMA lines of a batch script.
+//
+// The lines stand in the leading comment block of the script, where sbatch
+// reads #SBATCH lines too: from the first line to the first line that is
+// neither empty nor a comment. A line is "#CARMA" followed by blanks and
+// key=value words, or "#CARMA|" followed by one line of a model summary.
+// The package is pure: bytes in, values out.
+package directive
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// Limits of what is read. A script may be 4 MiB (slurm.conf max_script_size);
+// what is beyond these limits is refused by name instead of being read.
+const (
+	MaxLines      = 200     // #CARMA lines, without summary lines
+	MaxSummary    = 1 << 20 // bytes of model summary
+	MaxHeader     = 2 << 20 // bytes of leading comment block
+	maxErrorValue = 40      // bytes of a user's value that an error repeats
+)
+
+// Policy says how the user wants the job placed.
+type Policy string
+
+// The values of policy=.
+const (
+	PolicyUnset     Policy = ""
+	PolicyShared    Policy = "shared"
+	PolicyExclusive Policy = "exclusive"
+)
+
+// Directive is what the #CARMA lines of one script say. A zero field was not
+// given. Sizes and batches are per GPU.
+type Directive struct {
+	Present bool   // the script has at least one #CARMA line
+	Off     bool   // "off": never share, never bring back
+	MemMiB  int64  // mem=, the user's own figure; wins over every estimate
+	Policy  Policy // policy=
+	Batch   int    // batch=
+	Seq     int    // seq=, tokens
+	Input   [3]int // input=CxHxW
+
+	Optimizer string // optim=
+	Foreach   *bool  // foreach=
+	Precision string // precision=
+	Parallel  string // parallel=
+	Attention string // attn=
+	GradCkpt  bool   // grad_ckpt=
+	Params    int64  // params=, unique trainable parameters
+	SMActPct  int    // smact=, expected SM activity in percent
+
+	Summary []byte // the "#CARMA|" lines, joined with newlines
+
+	lines map[string]int
+}
+
+// Line returns the line of the script (from 1) on which key was given, or 0.
+func (d Directive) Line(key string) int { return d.lines[key] }
+
+// Error is a line that could not be understood.
+type Error struct {
+	Line   int    // from 1
+	Key    string // as written, shortened; empty when the line itself is wrong
+	Reason string // what is wrong and what to write instead
+}
+
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
+	}
+	return fmt.Sprintf("line %d: %s: %s", e.Line, e.Key, e.Reason)
+}
+
+// Parse reads the #CARMA lines of script. The error, if any, is an *Error for
+// the first line that is wrong.
+func Parse(script []byte) (Directive, error) {
+	d := Directive{lines: map[string]int{}}
+	n, carmaLines := 0, 0
+	for rest := script; len(rest) > 0; {
+		var line []byte
+		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
+		n++
+		if len(script)-len(rest) > MaxHeader {
+			return d, headerTooLong(d, n)
+		}
+		line = bytes.TrimSuffix(line, []byte{'\r'})
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		if line[0] != '#' {
+			break
+		}
+		after, ok := bytes.CutPrefix(line, []byte("#CARMA"))
+		if !ok {
+			continue
+		}
+		switch {
+		case len(after) > 0 && after[0] == '|':
+			text := bytes.TrimPrefix(after[1:], []byte{' '})
+			if len(d.Summary)+len(text)+1 > MaxSummary {
+				return d, &Error{n, "", "the model summary is longer than 1 MiB; give mem= instead"}
+			}
+			d.Summary = append(append(d.Summary, text...), '\n')
+			d.Present = true
+		case len(after) == 0 || after[0] == ' ' || after[0] == '\t':
+			if carmaLines++; carmaLines > MaxLines {
+				return d, &Error{n, "", fmt.Sprintf("more than %d #CARMA lines", MaxLines)}
+			}
+			d.Present = true
+			if err := d.parseLine(string(after), n); err != nil {
+				return d, err
+			}
+		}
+	}
+	return d, nil
+}
+
+// headerTooLong is an error only for a script that uses CARMA: any other
+// script is none of our business however it looks.
+func headerTooLong(d Directive, line int) error {
+	if !d.Present {
+		return nil
+	}
+	return &Error{line, "", "the leading comment block is longer than 2 MiB"}
+}
+
+func (d *Directive) parseLine(text string, n int) error {
+	for _, word := range strings.Fields(text) {
+		if word[0] == '#' { // a comment, as on #SBATCH lines
+			return nil
+		}
+		key, value, hasValue := strings.Cut(word, "=")
+		k, known := keys[key]
+		switch {
+		case !known:
+			return &Error{n, shorten(key), "unknown key; known are " + keyList}
+		case k.flag && hasValue:
+			return &Error{n, shorten(word), "takes no value; write " + key}
+		case !k.flag && !hasValue:
+			return &Error{n, shorten(key), "needs a value; write " + k.example}
+		case d.lines[k.name(key)] != 0:
+			return &Error{n, shorten(key), fmt.Sprintf("already given on line %d", d.lines[k.name(key)])}
+		}
+		if err := k.set(d, value); err != nil {
+			return &Error{n, shorten(word), err.Error() + "; write " + k.example}
+		}
+		d.lines[k.name(key)] = n
+	}
+	return nil
+}
+
+// shorten makes a user's word fit to repeat in one line of a message: printable
+// ASCII, at most maxErrorValue bytes.
+func shorten(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if b.Len() == maxErrorValue {
+			b.WriteString("...")
+			break
+		}
+		if c := s[i]; c < ' ' || c > '~' {
+			b.WriteByte('?')
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

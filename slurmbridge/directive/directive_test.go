@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package directive
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		want         Directive
+	}{
+		{"no script", "", Directive{}},
+		{"no directive", "#!/bin/sh\n#SBATCH -p gpu\necho\n", Directive{}},
+		{"on", "#!/bin/sh\n#CARMA on\n", Directive{Present: true}},
+		{"bare", "#!/bin/sh\n#CARMA\n", Directive{Present: true}},
+		{"off", "#!/bin/sh\n#CARMA off\n", Directive{Present: true, Off: true}},
+		{"mem", "#!/bin/sh\n#SBATCH -p gpu\n\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
+		{"several keys on a line and a comment", "#CARMA mem=1.5GiB batch=32   seq=128 # and a note mem=9G\n",
+			Directive{Present: true, MemMiB: 1536, Batch: 32, Seq: 128}},
+		{"several lines", "#CARMA optim=adamw_hf foreach=0\n# a comment\n#CARMA precision=bf16 parallel=ddp grad_ckpt=1\n#CARMA attn=sdpa input=3x224x224 params=110M smact=60 policy=exclusive\n",
+			Directive{Present: true, Optimizer: "adamw_hf", Foreach: ptr(false), Precision: "bf16", Parallel: "ddp", GradCkpt: true,
+				Attention: "sdpa", Input: [3]int{3, 224, 224}, Params: 110e6, SMActPct: 60, Policy: PolicyExclusive}},
+		{"after the first command", "#!/bin/sh\necho\n#CARMA mem=12G\n", Directive{}},
+		{"indented", " #CARMA mem=12G\n", Directive{}},
+		{"another word", "#CARMAGEDDON mem=12G\n#CARMA:on\n", Directive{}},
+		{"dos line ends", "#!/bin/sh\r\n#CARMA mem=12G\r\n", Directive{Present: true, MemMiB: 12288}},
+		{"no newline at the end", "#CARMA mem=7", Directive{Present: true, MemMiB: 7}},
+		{"summary", "#CARMA batch=8\n#CARMA| Layer (type)\n#CARMA|   Linear-1\n#CARMA|\necho\n#CARMA| late\n",
+			Directive{Present: true, Batch: 8, Summary: []byte("Layer (type)\n  Linear-1\n\n")}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := Parse([]byte(c.script))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.lines = nil
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestParseLineOfKey(t *testing.T) {
+	d, err := Parse([]byte("#!/bin/sh\n\n#CARMA on\n#CARMA mem=12G\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Line("mem") != 4 || d.Line("on") != 3 || d.Line("batch") != 0 {
+		t.Errorf("mem on line %d, on on %d, batch on %d", d.Line("mem"), d.Line("on"), d.Line("batch"))
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for _, c := range []struct{ script, want string }{
+		{"#!/bin/sh\n#CARMA mem=banana\n", "line 2: mem=banana: not a size; write mem=12G"},
+		{"#CARMA mem=-1\n", "line 1: mem=-1: not a size; write mem=12G"},
+		{"#CARMA mem=0\n", "line 1: mem=0: must be more than 0; write mem=12G"},
+		{"#CARMA mem=900T\n", "line 1: mem=900T: more than any GPU has; write mem=12G"},
+		{"#CARMA mem=1e3\n", "line 1: mem=1e3: not a size; write mem=12G"},
+		{"#CARMA mem=\n", "line 1: mem=: not a size; write mem=12G"},
+		{"#CARMA mem\n", "line 1: mem: needs a value; write mem=12G"},
+		{"#CARMA on=1\n", "line 1: on=1: takes no value; write on"},
+		{"#CARMA on\n#CARMA off\n", "line 2: off: already given on line 1"},
+		{"#CARMA mem=1G mem=1G\n", "line 1: mem: already given on line 1"},
+		{"#CARMA frobnicate=1\n", "line 1: frobnicate: unknown key; known are attn batch foreach grad_ckpt input mem off on optim parallel params policy precision seq smact"},
+		{"#CARMA batch=0\n", "line 1: batch=0: must be at least 1; write batch=32"},
+		{"#CARMA batch=3.5\n", "line 1: batch=3.5: not a whole number; write batch=32"},
+		{"#CARMA smact=101\n", "line 1: smact=101: must be at most 100; write smact=60"},
+		{"#CARMA input=224x224\n", "line 1: input=224x224: not channels x height x width; write input=3x224x224"},
+		{"#CARMA optim=lion\n", "line 1: optim=lion: not one of adam, adamw, adamw_hf, adam8bit, sgd, sgdm, adagrad, adadelta, rmsprop, adafactor; write optim=adamw"},
+		{"#CARMA foreach=yes\n", "line 1: foreach=yes: neither 0 nor 1; write foreach=0 or foreach=1"},
+		{"#CARMA params=many\n", "line 1: params=many: not a number of parameters; write params=110M"},
+		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive; write policy=shared or policy=exclusive"},
+		{"#CARMA \x1b[31m\xff=1\n", "line 1: ?[31m?: unknown key; known are " + keyList},
+		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) + "...: unknown key; known are " + keyList},
+		{strings.Repeat("#CARMA\n", 201), "line 201: more than 200 #CARMA lines"},
+		{"#CARMA on\n" + strings.Repeat("#CARMA|"+strings.Repeat("x", 1023)+"\n", 1025), "line 1026: the model summary is longer than 1 MiB; give mem= instead"},
+		{"#CARMA on\n" + strings.Repeat("#"+strings.Repeat("x", 1023)+"\n", 2050), "line 2047: the leading comment block is longer than 2 MiB"},
+	} {
+		_, err := Parse([]byte(c.script))
+		if err == nil {
+			t.Errorf("%.60q: no error, want %q", c.script, c.want)
+		} else if err.Error() != c.want {
+			t.Errorf("%.60q:\ngot  %s\nwant %s", c.script, err, c.want)
+		}
+	}
+}
+
+func TestParseIgnoresLongHeaderOfOthers(t *testing.T) {
+	script := bytes.Repeat([]byte("# a comment\n"), 1<<18)
+	if d, err := Parse(script); err != nil || d.Present {
+		t.Errorf("got present=%v, error %v", d.Present, err)
+	}
+}
+
+func TestParseMiB(t *testing.T) {
+	for s, want := range map[string]int64{
+		"1": 1, "12288": 12288, "12G": 12288, "12g": 12288, "12GiB": 12288, "12GB": 12288, "1.5G": 1536, "0.1G": 103,
+		"1024K": 1, "1K": 1, "500M": 500, "1T": 1 << 20, "39.59GiB": 40541,
+	} {
+		if got, err := ParseMiB(s); err != nil || got != want {
+			t.Errorf("%s: got %d, %v; want %d", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "G", "-1", "+1", "1e9", "0x10", "inf", "NaN", "1_000", "1 G", "1.2.3G", "12GG", "12iB", "5T", "0", "0.0G", "1P", "12i"} {
+		if got, err := ParseMiB(s); err == nil {
+			t.Errorf("%q: got %d, want an error", s, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"#!/bin/sh\n#CARMA mem=12G batch=3\n", "#CARMA| x\n", "#CARMA on#off", "#CARMA =\n", "#CARMA mem=12G\r\n\x00", "#CARMA\tinput=1x2x3\n\n\n#CARMA params=7B",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		d, err := Parse(script)
+		if err != nil && len(err.Error()) > 400 {
+			t.Errorf("error of %d bytes", len(err.Error()))
+		}
+		if err != nil {
+			for _, c := range err.Error() {
+				if c < ' ' || c > '~' {
+					t.Fatalf("error holds %q", c)
+				}
+			}
+		}
+		if d.MemMiB < 0 || d.MemMiB > maxMiB || d.SMActPct > 100 || len(d.Summary) > MaxSummary || d.Params < 0 || d.Batch < 0 {
+			t.Errorf("out of range: %+v", d)
+		}
+	})
+}

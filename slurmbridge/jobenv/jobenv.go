@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package jobenv is a typed view of the environment that slurmd gives to
+// Prolog, Epilog and TaskProlog.
+package jobenv
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"carma/gres"
+)
+
+// Getenv looks up a variable, as os.Getenv does.
+type Getenv func(string) string
+
+// Hook is what Prolog and Epilog are told about a job.
+type Hook struct {
+	gres.JobKey
+	UID, GID  uint32
+	User      string
+	Partition string
+	Node      string // Slurm's name of this node
+	Cluster   string
+	Conf      string // SLURM_CONF
+	WorkDir   string
+	StdErr    string // pattern as submitted; empty: not given
+	StdOut    string
+	BatchHost bool  // the batch script runs here
+	Slots     []int // of gres/gpu on this node
+	Exit      Exit  // Epilog only
+	Carma     Carma
+}
+
+// Exit is how a job ended.
+type Exit struct {
+	Code   int
+	Signal int
+}
+
+// Failed tells whether the job did not end well.
+func (e Exit) Failed() bool { return e.Code != 0 || e.Signal != 0 }
+
+// Carma is what job_submit wrote into spank_job_env (annotate.Env). The zero
+// value means that the job was not annotated.
+type Carma struct {
+	Annotated  bool
+	Mode       string // shared, exclusive, off
+	Method     string
+	GPUs       int   // K of the booking carma<K>
+	ReserveMiB int64 // per GPU
+	EstMiB     int64 // per GPU; 0: unknown
+	FullMiB    int64 // a whole GPU
+	SMActPct   int
+	Submit     time.Time // zero: unknown
+}
+
+// FromEnv reads a Prolog's or Epilog's environment. An error means that slurmd
+// did not call the hook.
+func FromEnv(get Getenv) (Hook, error) {
+	n := numbers{get: get}
+	h := Hook{
+		JobKey:    gres.JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
+		UID:       uint32(n.required("SLURM_JOB_UID", 32)),
+		GID:       uint32(n.optional("SLURM_JOB_GID", 32)),
+		User:      get("SLURM_JOB_USER"),
+		Partition: get("SLURM_JOB_PARTITION"),
+		Node:      get("SLURMD_NODENAME"),
+		Cluster:   get("SLURM_CLUSTER_NAME"),
+		Conf:      get("SLURM_CONF"),
+		WorkDir:   get("SLURM_JOB_WORK_DIR"),
+		StdErr:    get("SLURM_JOB_STDERR"),
+		StdOut:    get("SLURM_JOB_STDOUT"),
+	}
+	if h.Node == "" {
+		n.err = errors.Join(n.err, errors.New("SLURMD_NODENAME is not set"))
+	}
+	if n.err != nil {
+		return Hook{}, fmt.Errorf("read the hook's environment: %w; only slurmd can start it", n.err)
+	}
+	var err error
+	if h.Slots, err = Indices(get("SLURM_JOB_GPUS")); err != nil {
+		return Hook{}, fmt.Errorf("read SLURM_JOB_GPUS: %w", err)
+	}
+	// SLURM_JOB_NODELIST from 23.02 on.
+	nodes := get("SLURM_NODELIST")
+	if nodes == "" {
+		nodes = get("SLURM_JOB_NODELIST")
+	}
+	h.BatchHost = FirstHost(nodes) == h.Node
+	h.Exit = exit(get("SLURM_JOB_EXIT_CODE2"))
+	h.Carma = carma(get)
+	return h, nil
+}
+
+// numbers collects the errors of several conversions.
+type numbers struct {
+	get Getenv
+	err error
+}
+
+func (n *numbers) required(name string, bits int) uint64 {
+	v, err := strconv.ParseUint(n.get(name), 10, bits)
+	if err != nil {
+		n.err = errors.Join(n.err, fmt.Errorf("%s=%q is no number", name, n.get(name)))
+	}
+	return v
+}
+
+func (n *numbers) optional(name string, bits int) uint64 {
+	if n.get(name) == "" {
+		return 0
+	}
+	return n.required(name, bits)
+}
+
+// exit reads "code:signal".
+func exit(s string) Exit {
+	code, signal, _ := strings.Cut(s, ":")
+	var e Exit
+	e.Code, _ = strconv.Atoi(code)
+	e.Signal, _ = strconv.Atoi(signal)
+	return e
+}
+
+// carma reads the annotation. Only slurmctld can have written it (the shim
+// drops what clients send), so a value that cannot be read is taken as absent
+// and the job as not annotated.
+func carma(get Getenv) Carma {
+	n := numbers{get: get}
+	const p = "SPANK_CARMA_"
+	if get(p+"V") != "1" {
+		return Carma{}
+	}
+	c := Carma{
+		Annotated:  true,
+		Mode:       get(p + "MODE"),
+		Method:     get(p + "METHOD"),
+		GPUs:       int(n.required(p+"GPUS", 16)),
+		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),
+		FullMiB:    int64(n.required(p+"FULL", 40)),
+		EstMiB:     int64(n.optional(p+"EST_MIB", 40)),
+		SMActPct:   int(n.optional(p+"SMACT", 7)),
+	}
+	if s := n.optional(p+"SUBMIT", 48); s > 0 {
+		c.Submit = time.Unix(int64(s), 0)
+	}
+	if n.err != nil {
+		return Carma{}
+	}
+	return c
+}
+
+// Indices reads a list of device numbers: "0,2-3".
+func Indices(list string) ([]int, error) {
+	var all []int
+	for word := range strings.SplitSeq(list, ",") {
+		if word == "" {
+			continue
+		}
+		from, to, isRange := strings.Cut(word, "-")
+		first, err := strconv.Atoi(from)
+		last := first
+		if err == nil && isRange {
+			last, err = strconv.Atoi(to)
+		}
+		if err != nil || first < 0 || last < first || last > 4096 {
+			return nil, fmt.Errorf("%q is no list of device numbers", list)
+		}
+		for i := first; i <= last; i++ {
+			all = append(all, i)
+		}
+	}
+	return all, nil
+}
+
+// FirstHost returns the first name of a Slurm node list: "gpu[03-05,9],x" is
+// gpu03.
+func FirstHost(list string) string {
+	open := strings.IndexByte(list, '[')
+	comma := strings.IndexByte(list, ',')
+	if open < 0 || comma >= 0 && comma < open {
+		first, _, _ := strings.Cut(list, ",")
+		return first
+	}
+	inside, rest, _ := strings.Cut(list[open+1:], "]")
+	first := inside
+	if i := strings.IndexAny(inside, ",-"); i >= 0 {
+		first = inside[:i]
+	}
+	suffix := ""
+	if rest != "" && rest[0] != ',' { // several brackets: "r[1-2]n[1-4]"
+		suffix = FirstHost(rest)
+	}
+	return list[:open] + first + suffix
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"carma/slurmbridge/annotate"
+)
+
+// fields is the number of NUL-ended fields before the script (carma.h).
+const fields = 9
+
+// answerTo is carma_annotate without C.
+func answerTo(ask []byte) string {
+	job, err := readAsk(ask)
+	if err != nil {
+		return "leave " + oneLine(err.Error()) + "\n"
+	}
+	fault(job.Script)
+	current, err := site.current()
+	if err != nil {
+		return "leave " + oneLine(err.Error()) + "\n"
+	}
+	a, err := current.Annotate(job)
+	if err != nil {
+		return "refuse carma: " + oneLine(err.Error()) + "\n"
+	}
+	if !a.Managed {
+		return ""
+	}
+	return lines(job.TRES, a)
+}
+
+func readAsk(ask []byte) (annotate.Job, error) {
+	var f [fields]string
+	for i := range f {
+		field, rest, ok := bytes.Cut(ask, []byte{0})
+		if !ok {
+			return annotate.Job{}, fmt.Errorf("libcarma: ask has %d of %d fields", i, fields)
+		}
+		f[i], ask = string(field), rest
+	}
+	// A list with a newline could forge lines of the answer; Slurm itself
+	// never makes one.
+	if strings.ContainsAny(f[1]+f[2]+f[3]+f[4], "\r\n") {
+		return annotate.Job{}, fmt.Errorf("libcarma: line break in a GRES list")
+	}
+	var n [fields - 5]uint32
+	for i := range n {
+		v, err := strconv.ParseUint(f[5+i], 10, 32)
+		if err != nil {
+			return annotate.Job{}, fmt.Errorf("libcarma: read field %d of ask: %w", 5+i, err)
+		}
+		n[i] = uint32(v)
+	}
+	return annotate.Job{
+		Partition: f[0],
+		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
+		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
+		Script: ask,
+	}, nil
+}
+
+func lines(was annotate.TRES, a annotate.Annotation) string {
+	var b strings.Builder
+	for _, l := range []struct{ word, was, is string }{
+		{"tres_per_node", was.PerNode, a.TRES.PerNode},
+		{"tres_per_job", was.PerJob, a.TRES.PerJob},
+		{"tres_per_socket", was.PerSocket, a.TRES.PerSocket},
+		{"tres_per_task", was.PerTask, a.TRES.PerTask},
+	} {
+		if l.was != l.is {
+			b.WriteString(l.word + " " + l.is + "\n")
+		}
+	}
+	for _, e := range a.Env() {
+		b.WriteString("env " + e + "\n")
+	}
+	if a.GPUs > 0 {
+		b.WriteString("time SUBMIT\ncomment " + a.Comment() + "\n")
+	}
+	return b.String()
+}
+
+// oneLine makes text fit for one line of a log: printable, bounded.
+func oneLine(text string) string {
+	const most = 500
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) > most {
+		text = text[:most] + "..."
+	}
+	return text
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What libcarma.so exports and the job_submit shim calls. Only text crosses:
+ * no Slurm type, no pointer that outlives a call. What the library returns is
+ * NULL or comes from malloc(); the caller frees it.
+ *
+ *   int   carma_abi(void);
+ *   char *carma_configure(const char *path, const char *gres_prefix);
+ *   char *carma_tick(void);
+ *   char *carma_annotate(const char *ask, size_t len);
+ *
+ * ask holds the fields below, each ended by a NUL, and then the script:
+ *
+ *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
+ *   min_nodes num_tasks ntasks_per_node sockets_per_node
+ *
+ * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
+ * NULL to leave the job alone, or lines "word text\n":
+ *
+ *   leave TEXT             leave the job alone; TEXT is for the log
+ *   refuse TEXT            refuse the job; TEXT is for the user
+ *   tres_per_node LIST     set the list (empty: clear it); also
+ *                          tres_per_job, tres_per_socket, tres_per_task
+ *   env NAME=VALUE         add CARMA_NAME=VALUE to spank_job_env
+ *   time NAME              add CARMA_NAME=<seconds since 1970>
+ *   comment TOKEN          add TOKEN to AdminComment
+ */
+#ifndef CARMA_H
+#define CARMA_H
+
+#define CARMA_ABI 1
+#define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
+
+/* Bytes of a script that are handed over: directive.MaxHeader and a line. */
+#define CARMA_SCRIPT_MAX ((2 << 20) + 4096)
+
+#endif

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command libcarma is the shared library that the job_submit shim loads into
+// slurmctld: a C face on annotate, and nothing else (carma.h describes it). It
+// opens no file but carma.toml, and that only in carma_configure and
+// carma_tick, which the shim calls when no job waits. It starts no goroutine.
+package main
+
+/*
+#include <stdlib.h>
+#include "carma.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"unsafe"
+)
+
+func main() {}
+
+func init() {
+	// A guest in slurmctld keeps its heap and its threads small.
+	runtime.GOMAXPROCS(2)
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(256 << 20)
+}
+
+//export carma_abi
+func carma_abi() C.int { return C.CARMA_ABI }
+
+// carma_configure sets where carma.toml is and how this Slurm writes a GRES,
+// and reads the file. It returns NULL or a message for the log.
+//
+//export carma_configure
+func carma_configure(path, gresPrefix *C.char) (message *C.char) {
+	defer recoverTo(&message, "")
+	site.path, site.gresPrefix = C.GoString(path), C.GoString(gresPrefix)
+	return errorText(site.load())
+}
+
+// carma_tick reads carma.toml again if it has changed. It returns NULL or a
+// message for the log.
+//
+//export carma_tick
+func carma_tick() (message *C.char) {
+	defer recoverTo(&message, "")
+	return errorText(site.reload())
+}
+
+// carma_annotate answers for one job.
+//
+//export carma_annotate
+func carma_annotate(ask *C.char, n C.size_t) (answer *C.char) {
+	defer recoverTo(&answer, "leave ")
+	// Not copied: the shim keeps its buffer until this call returns.
+	text := answerTo(unsafe.Slice((*byte)(unsafe.Pointer(ask)), int(n)))
+	if text == "" {
+		return nil
+	}
+	return C.CString(text)
+}
+
+// recoverTo turns a panic into a message: the job goes on as it was written.
+func recoverTo(message **C.char, word string) {
+	if p := recover(); p != nil {
+		*message = C.CString(word + oneLine(fmt.Sprintf("libcarma: panic: %v", p)) + "\n")
+	}
+}
+
+func errorText(err error) *C.char {
+	if err == nil {
+		return nil
+	}
+	return C.CString(oneLine(err.Error()))
+}

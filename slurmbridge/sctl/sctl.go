@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package sctl calls Slurm's commands. Each call is one RPC or two and has a
+// deadline; callers keep them rare.
+package sctl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Client runs the commands of one Slurm installation.
+type Client struct {
+	BinDir string // absolute
+	Conf   string // SLURM_CONF; empty: Slurm's default
+}
+
+// run executes one command with an environment of its own: a hook's PATH and
+// variables are not to be trusted.
+func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, c.BinDir+"/"+command, args...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "SLURM_TIME_FORMAT=%s"}
+	if c.Conf != "" {
+		cmd.Env = append(cmd.Env, "SLURM_CONF="+c.Conf)
+	}
+	cmd.WaitDelay = 100 * time.Millisecond
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		text := strings.Join(strings.Fields(stderr.String()+" "+stdout.String()), " ")
+		return "", fmt.Errorf("%s %s: %w: %.200s", command, strings.Join(args, " "), err, text)
+	}
+	return stdout.String(), nil
+}
+
+// NodeGres returns the Gres text of a node as slurmctld counts it.
+func (c Client) NodeGres(ctx context.Context, node string) (string, error) {
+	out, err := c.run(ctx, "scontrol", "show", "node", node)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(out) {
+		if gres, ok := strings.CutPrefix(strings.TrimSpace(line), "Gres="); ok {
+			return gres, nil
+		}
+	}
+	return "", fmt.Errorf("scontrol show node %s: no Gres line", node)
+}
+
+// SetNodeGres replaces the Gres text of a node in slurmctld.
+func (c Client) SetNodeGres(ctx context.Context, node, gres string) error {
+	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "Gres="+gres)
+	return err
+}
+
+// Job is what squeue tells of a job.
+type Job struct {
+	ID          uint32
+	ArrayJobID  uint32 // 0: no array
+	ArrayTask   string
+	HetJobID    uint32 // leader's id; 0: no heterogeneous job
+	State       string // COMPLETING, RUNNING, ...
+	TresPerNode string
+	Partition   string
+	Reason      string    // why it is pending
+	Start       time.Time // when it started or can start; zero: unknown
+	Name        string
+}
+
+// Target is the id to give to scontrol for this job alone. The raw id of one
+// member of an array equals the array's id and would mean all of it.
+func (j Job) Target() string {
+	if j.ArrayJobID != 0 {
+		return fmt.Sprintf("%d_%s", j.ArrayJobID, j.ArrayTask)
+	}
+	return strconv.FormatUint(uint64(j.ID), 10)
+}
+
+// ErrNoJob means that slurmctld does not know the job (any more).
+var ErrNoJob = errors.New("no such job")
+
+// squeueFormat ends with the one field that may hold the separator.
+const squeueFormat = "%A|%F|%K|%T|%P|%r|%S|%b|%j"
+
+// Job asks slurmctld about one job.
+func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--format="+squeueFormat)
+	if err != nil {
+		if strings.Contains(err.Error(), "Invalid job id") {
+			return Job{}, ErrNoJob
+		}
+		return Job{}, err
+	}
+	for line := range strings.Lines(out) {
+		if j, ok := parseJob(strings.TrimRight(line, "\n")); ok && j.ID == id {
+			return j, nil
+		}
+	}
+	return Job{}, ErrNoJob
+}
+
+func parseJob(line string) (Job, bool) {
+	f := strings.SplitN(line, "|", 9)
+	if len(f) != 9 {
+		return Job{}, false
+	}
+	id, err := strconv.ParseUint(f[0], 10, 32)
+	if err != nil {
+		return Job{}, false
+	}
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Reason: f[5], TresPerNode: f[7], Name: f[8]}
+	if s, err := strconv.ParseInt(f[6], 10, 64); err == nil { // SLURM_TIME_FORMAT=%s
+		j.Start = time.Unix(s, 0)
+	}
+	// For a job that is no array squeue prints %F = %A and %K = N/A.
+	if array, err := strconv.ParseUint(f[1], 10, 32); err == nil && f[2] != "N/A" && f[2] != "" {
+		j.ArrayJobID, j.ArrayTask = uint32(array), f[2]
+	}
+	return j, true
+}
+
+// RequeueHold puts a job back into the queue, held.
+func (c Client) RequeueHold(ctx context.Context, target string) error {
+	_, err := c.run(ctx, "scontrol", "requeuehold", target)
+	return err
+}
+
+// ErrBatchOnly means that the job cannot be requeued because it is no batch job.
+var ErrBatchOnly = errors.New("not a batch job")
+
+// RequeueIncomplete puts a running job that has not launched back into the
+// queue. The error is ErrBatchOnly for a job of srun or salloc.
+func (c Client) RequeueIncomplete(ctx context.Context, target string) error {
+	_, err := c.run(ctx, "scontrol", "requeue", "incomplete", target)
+	if err != nil && strings.Contains(err.Error(), "Only batch jobs") { // ESLURM_BATCH_ONLY
+		return ErrBatchOnly
+	}
+	return err
+}
+
+// Move sets the partition and the GRES of a pending job.
+func (c Client) Move(ctx context.Context, target, partition, tresPerNode string) error {
+	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "Partition="+partition, "Gres="+tresPerNode)
+	return err
+}
+
+// SetStart lets a pending job start at a time and not before.
+func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {
+	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+at.Format("2006-01-02T15:04:05"))
+	return err
+}
+
+// Version is a release of Slurm.
+type Version struct{ Major, Minor, Micro int }
+
+// Before tells whether v is older than major.minor.
+func (v Version) Before(major, minor int) bool {
+	return v.Major < major || v.Major == major && v.Minor < minor
+}
+
+// Version asks the installed commands what they are; it is no RPC.
+func (c Client) Version(ctx context.Context) (Version, error) {
+	out, err := c.run(ctx, "scontrol", "--version")
+	if err != nil {
+		return Version{}, err
+	}
+	var v Version
+	fields := strings.Fields(out) // "slurm 23.11.1", on Debian "slurm-wlm 22.05.8"
+	if len(fields) < 2 {
+		return v, fmt.Errorf("scontrol --version: %.50q is no version", out)
+	}
+	if _, err := fmt.Sscanf(fields[1], "%d.%d.%d", &v.Major, &v.Minor, &v.Micro); err != nil {
+		return v, fmt.Errorf("scontrol --version: %.50q is no version", out)
+	}
+	return v, nil
+}
+
+// Release lets a held job start.
+func (c Client) Release(ctx context.Context, target string) error {
+	_, err := c.run(ctx, "scontrol", "release", target)
+	return err
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The thread that runs libcarma.
+ *
+ * Go's runtime installs signal handlers and unblocks signals on threads that
+ * call into it. So one thread of our own, with all signals blocked, loads the
+ * library and makes every call; Go's threads inherit its mask and slurmctld's
+ * threads stay as they were. A caller, who holds slurmctld's locks, waits 50 ms
+ * and then goes on without an answer.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shim.h"
+
+#define ASK_MS 50     /* a submission waits so long for an answer */
+#define START_MS 1000 /* slurmctld's start waits so long for the library */
+#define IDLE_MS 2000  /* carma.toml is looked at so often */
+#define LOG_EVERY_S 60
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t work, done;
+	bool started, ready;
+	const char *broken; /* why nothing can be asked */
+	enum { FREE, ASKED, ANSWERED, ABANDONED } slot; /* for one ask at a time */
+	char *ask, *answer;
+	size_t len;
+	const char *gres_prefix;
+	char config[4096], switch_file[4096];
+	time_t logged;
+	unsigned long unlogged;
+	char *(*annotate)(const char *, size_t);
+	char *(*tick)(void);
+} w = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+const char *worker_switch_file(void)
+{
+	return w.switch_file;
+}
+
+void worker_complain(const char *why)
+{
+	time_t now = time(NULL);
+	unsigned long unlogged;
+	bool say;
+
+	pthread_mutex_lock(&w.lock);
+	say = !w.logged || now < w.logged || now - w.logged >= LOG_EVERY_S;
+	unlogged = say ? w.unlogged : 0;
+	w.unlogged = say ? 0 : w.unlogged + 1;
+	if (say)
+		w.logged = now;
+	pthread_mutex_unlock(&w.lock);
+	if (say)
+		slurm_error("job_submit/carma: job accepted as written: %s (%lu more since the last such line)", why, unlogged);
+}
+
+static void log_and_free(char *message)
+{
+	if (message)
+		slurm_error("job_submit/carma: %s", message);
+	free(message);
+}
+
+/* libcarma.so stands one directory above the plugin: no search path and no
+ * environment decides what slurmctld loads. */
+static const char *load(void)
+{
+	char path[4096];
+	Dl_info self;
+	void *lib;
+	int (*abi)(void);
+	char *(*configure)(const char *, const char *);
+	const char *slash;
+
+	if (!dladdr((void *)worker_start, &self) || !self.dli_fname || self.dli_fname[0] != '/' ||
+	    !(slash = strrchr(self.dli_fname, '/')) ||
+	    snprintf(path, sizeof(path), "%.*s/../libcarma.so", (int)(slash - self.dli_fname), self.dli_fname) >= (int)sizeof(path))
+		return "cannot tell where libcarma.so is: PluginDir must be an absolute path";
+	if (!(lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)))
+		return dlerror();
+	*(void **)&abi = dlsym(lib, "carma_abi");
+	*(void **)&configure = dlsym(lib, "carma_configure");
+	*(void **)&w.annotate = dlsym(lib, "carma_annotate");
+	*(void **)&w.tick = dlsym(lib, "carma_tick");
+	if (!abi || !configure || !w.annotate || !w.tick || abi() != CARMA_ABI)
+		return "libcarma.so is of another version than the plugin";
+	log_and_free(configure(w.config, w.gres_prefix));
+	return NULL;
+}
+
+static struct timespec in_ms(long ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_nsec += (ms % 1000) * 1000000;
+	t.tv_sec += ms / 1000 + t.tv_nsec / 1000000000;
+	t.tv_nsec %= 1000000000;
+	return t;
+}
+
+/* Called and left with the lock held; it is free while the library works. */
+static void answer(void)
+{
+	char *text;
+
+	pthread_mutex_unlock(&w.lock);
+	text = w.annotate(w.ask, w.len);
+	pthread_mutex_lock(&w.lock);
+	free(w.ask);
+	if (w.slot == ABANDONED) {
+		free(text);
+		w.slot = FREE;
+	} else {
+		w.answer = text;
+		w.slot = ANSWERED;
+	}
+	pthread_cond_broadcast(&w.done);
+}
+
+static void *work(void *unused)
+{
+	const char *trouble = load();
+	struct timespec until;
+
+	(void)unused;
+	if (trouble)
+		worker_complain(trouble);
+	pthread_mutex_lock(&w.lock);
+	w.broken = trouble ? "libcarma could not be loaded" : NULL;
+	w.ready = true;
+	pthread_cond_broadcast(&w.done);
+	while (!w.broken) {
+		if (w.slot == ASKED) {
+			answer();
+			continue;
+		}
+		until = in_ms(IDLE_MS);
+		if (pthread_cond_timedwait(&w.work, &w.lock, &until) == ETIMEDOUT) {
+			pthread_mutex_unlock(&w.lock);
+			log_and_free(w.tick());
+			pthread_mutex_lock(&w.lock);
+		}
+	}
+	pthread_mutex_unlock(&w.lock);
+	return NULL;
+}
+
+static int start_thread(void)
+{
+	pthread_condattr_t monotonic;
+	pthread_t thread;
+	sigset_t all, old;
+	int rc;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&w.work, &monotonic);
+	pthread_cond_init(&w.done, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&thread, NULL, work, NULL);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (!rc)
+		pthread_detach(thread);
+	return rc;
+}
+
+void worker_start(const char *gres_prefix)
+{
+	const char *config = getenv("CARMA_CONF");
+	struct timespec until = in_ms(START_MS);
+
+	if (w.started) /* slurmctld up to 23.11 loads plugins again on reconfigure */
+		return;
+	w.started = true;
+	w.gres_prefix = gres_prefix;
+	snprintf(w.config, sizeof(w.config), "%s", config && *config == '/' ? config : "/etc/carma/carma.toml");
+	snprintf(w.switch_file, sizeof(w.switch_file), "%.*s/carma.disable", (int)(strrchr(w.config, '/') - w.config), w.config);
+	if (start_thread()) {
+		w.broken = "no thread could be started";
+		return;
+	}
+	pthread_mutex_lock(&w.lock);
+	while (!w.ready && pthread_cond_timedwait(&w.done, &w.lock, &until) != ETIMEDOUT)
+		;
+	pthread_mutex_unlock(&w.lock);
+}
+
+char *worker_ask(char *ask, size_t len)
+{
+	struct timespec until = in_ms(ASK_MS);
+	const char *trouble;
+	char *answer = NULL;
+	int rc = 0;
+
+	pthread_mutex_lock(&w.lock);
+	while (w.ready && !w.broken && (w.slot == ASKED || w.slot == ANSWERED) && rc != ETIMEDOUT)
+		rc = pthread_cond_timedwait(&w.done, &w.lock, &until);
+	/* A library that is stuck in a call must not cost every submission its
+	 * 50 ms under slurmctld's locks: only those that came with it wait. */
+	trouble = w.broken ? w.broken : !w.ready ? "libcarma is not loaded yet" :
+		  w.slot == ABANDONED ? "libcarma is stuck in an earlier call" :
+		  w.slot != FREE || rc ? "libcarma is busy" : NULL;
+	if (trouble) {
+		free(ask);
+		goto out;
+	}
+	w.slot = ASKED;
+	w.ask = ask;
+	w.len = len;
+	pthread_cond_signal(&w.work);
+	while (w.slot == ASKED && rc != ETIMEDOUT)
+		rc = pthread_cond_timedwait(&w.done, &w.lock, &until);
+	if (w.slot == ANSWERED) {
+		answer = w.answer;
+		w.slot = FREE;
+	} else {
+		w.slot = ABANDONED;
+		trouble = "libcarma gave no answer within 50 ms";
+	}
+	pthread_cond_broadcast(&w.done);
+out:
+	pthread_mutex_unlock(&w.lock);
+	if (trouble)
+		worker_complain(trouble);
+	return answer;
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package tres reads and writes the GRES lists of Slurm job requests and
+// nodes: "gres:gpu:a100:2,gres:carma:12288", "gres/gpu=1", "gpu:16(S:0-1)".
+package tres
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Names of the resources that CARMA books. gpu counts slots, carma counts the
+// MiB that one GPU of a node can still take, carma2 the MiB per GPU that two
+// GPUs can take at once, and so on.
+const (
+	GPU   = "gpu"
+	Carma = "carma"
+)
+
+// Name returns the GRES that books memory on k GPUs of a node at once.
+func Name(k int) string {
+	if k == 1 {
+		return Carma
+	}
+	return Carma + strconv.Itoa(k)
+}
+
+// K is the inverse of Name: 1 for carma, 2 for carma2, 0 for anything else.
+func K(name string) int {
+	s, ok := strings.CutPrefix(name, Carma)
+	if !ok {
+		return 0
+	}
+	if s == "" {
+		return 1
+	}
+	k, err := strconv.Atoi(s)
+	if err != nil || k < 2 || s != strconv.Itoa(k) {
+		return 0
+	}
+	return k
+}
+
+// Entry is one word of a list.
+type Entry struct {
+	Name  string
+	Type  string // of a typed GRES, else empty
+	Count int64  // 1 where the text gives none
+	text  string // as written
+}
+
+// Parse splits list into its entries. It takes every spelling that Slurm
+// 22.05 to 26.05 uses: with "gres:" or "gres/" in front or without, ":" or "="
+// before the count, a type or none, counts with a suffix K, M, G, T or P, and
+// socket or index notes in parentheses. An entry without a readable count
+// keeps its whole text as Name, so that nothing is lost by String.
+func Parse(list string) []Entry {
+	var entries []Entry
+	for _, word := range split(list) {
+		e := Entry{text: word, Count: 1}
+		s := strings.TrimPrefix(strings.TrimPrefix(word, "gres:"), "gres/")
+		if i := strings.IndexByte(s, '('); i >= 0 {
+			s = s[:i]
+		}
+		parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '=' })
+		if len(parts) > 1 {
+			if n, ok := count(parts[len(parts)-1]); ok {
+				e.Count, parts = n, parts[:len(parts)-1]
+			}
+		}
+		if len(parts) > 1 {
+			e.Type = strings.Join(parts[1:], ":")
+		}
+		if len(parts) > 0 {
+			e.Name = parts[0]
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// split cuts at commas outside parentheses: "gpu:4(IDX:0-1,3)" is one word.
+func split(list string) []string {
+	var words []string
+	depth, start := 0, 0
+	for i := 0; i <= len(list); i++ {
+		switch {
+		case i == len(list) || list[i] == ',' && depth == 0:
+			if w := strings.TrimSpace(list[start:i]); w != "" && w != "(null)" {
+				words = append(words, w)
+			}
+			start = i + 1
+		case list[i] == '(':
+			depth++
+		case list[i] == ')' && depth > 0:
+			depth--
+		}
+	}
+	return words
+}
+
+// count reads a GRES count; suffixes are powers of 1024 (gres.html).
+func count(s string) (int64, bool) {
+	shift := 0
+	if s != "" {
+		if i := strings.IndexByte("kmgtp", s[len(s)-1]|0x20); i >= 0 {
+			shift, s = 10*(i+1), s[:len(s)-1]
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 || n > 1<<62>>shift {
+		return 0, false
+	}
+	return n << shift, true
+}
+
+// Without returns list as written, less the entries that book CARMA memory,
+// and whether there were any.
+func Without(list string) (rest string, had bool) {
+	var kept []string
+	for _, e := range Parse(list) {
+		if K(e.Name) > 0 {
+			had = true
+			continue
+		}
+		kept = append(kept, e.text)
+	}
+	if !had {
+		return list, false
+	}
+	return strings.Join(kept, ","), true
+}
+
+// GPUs sums the gpu entries of list.
+func GPUs(list string) int64 {
+	var n int64
+	for _, e := range Parse(list) {
+		if e.Name == GPU {
+			n = min(n+e.Count, 1<<40)
+		}
+	}
+	return n
+}
+
+// Booking returns the first CARMA entry of list: its k and its count in MiB,
+// or zeros.
+func Booking(list string) (k int, mib int64) {
+	for _, e := range Parse(list) {
+		if k := K(e.Name); k > 0 {
+			return k, e.Count
+		}
+	}
+	return 0, 0
+}
+
+// Add appends entry to list.
+func Add(list, entry string) string {
+	if list == "" {
+		return entry
+	}
+	return list + "," + entry
+}
