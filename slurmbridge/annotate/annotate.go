@@ -74,6 +74,7 @@ type Site struct {
 	Partitions       map[string]config.Partition
 	DefaultPartition string
 	MarginMiB        int64
+	MinFreeMiB       int64  // booked by policy=shared without an estimate
 	IgnoreBad        bool   // a wrong #CARMA line counts as none
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 }
@@ -84,6 +85,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		Partitions:       c.Partition,
 		DefaultPartition: c.DefaultPartition(),
 		MarginMiB:        c.Placement.MarginMiB,
+		MinFreeMiB:       c.Placement.MinFreeMiB,
 		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
 		GresPrefix:       gresPrefix,
 	}
@@ -123,14 +125,16 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 			"%s is more than a GPU of partition %s has (%s)", gib(d.MemMiB), name, gib(part.GPUMemMiB))}
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
-	a.decide(d, part.Share, s.MarginMiB)
+	a.decide(d, part.Share, s)
 	a.TRES.PerNode = tres.Add(a.TRES.PerNode, fmt.Sprintf("%s%s:%d", s.GresPrefix, tres.Name(k), a.ReserveMiB))
 	return a, nil
 }
 
 // decide fills in mode, estimate and reserve. Without an estimate a job runs
-// alone: nobody is put at risk by a guess.
-func (a *Annotation) decide(d directive.Directive, share bool, marginMiB int64) {
+// alone, so that nobody is put at risk by a guess, unless its user asks for
+// policy=shared: then it gets, and is held to, what the paper keeps free for a
+// job without an estimate.
+func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	a.Mode, a.Method, a.ReserveMiB = ModeExclusive, MethodNone, a.FullMiB
 	if d.MemMiB > 0 {
 		a.Method, a.EstMiB = MethodUser, min(d.MemMiB, a.FullMiB)
@@ -138,8 +142,11 @@ func (a *Annotation) decide(d directive.Directive, share bool, marginMiB int64) 
 	switch {
 	case d.Off:
 		a.Mode = ModeOff
-	case !share || d.Policy == directive.PolicyExclusive || a.EstMiB == 0:
-	case a.EstMiB+marginMiB > a.FullMiB: // nobody would fit beside it
+	case !share || d.Policy == directive.PolicyExclusive:
+	case a.EstMiB == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
+		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
+	case a.EstMiB == 0:
+	case a.EstMiB+s.MarginMiB > a.FullMiB: // nobody would fit beside it
 	default:
 		a.Mode, a.ReserveMiB = ModeShared, a.EstMiB
 	}

@@ -5,6 +5,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -186,7 +187,8 @@ func (e *KeyError) Error() string {
 
 // decodeError puts the decoder's position in front: "line 3: smact.max_pct: ...".
 func decodeError(err error) error {
-	if pe, ok := err.(toml.ParseError); ok {
+	var pe toml.ParseError
+	if errors.As(err, &pe) {
 		return &KeyError{pe.Position.Line, orFile(pe.LastKey), strings.TrimSpace(pe.Message)}
 	}
 	return err

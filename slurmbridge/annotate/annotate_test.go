@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"strings"
+	"testing"
+
+	"carma/slurmbridge/config"
+)
+
+const full = 40536
+
+func site() Site {
+	return Site{
+		Partitions: map[string]config.Partition{
+			"gpu":    {Default: true, GPUsPerNode: 4, GPUMemMiB: full, Share: true, Recovery: "gpu-ex"},
+			"gpu-ex": {GPUsPerNode: 4, GPUMemMiB: full},
+		},
+		DefaultPartition: "gpu",
+		MarginMiB:        2048,
+		MinFreeMiB:       5120,
+		GresPrefix:       "gres:",
+	}
+}
+
+// job is a request of which nothing is said but the script.
+func job(script string) Job {
+	return Job{Script: []byte(script), Partition: "gpu", MinNodes: NoVal, Tasks: NoVal, TasksPerNode: NoVal, SocketsPerNode: NoVal}
+}
+
+const mem10 = "#!/bin/sh\n#CARMA mem=10G\n"
+
+func TestAnnotateSpellings(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*Job)
+		want string // tres_per_node
+		gpus int
+	}{
+		{"--gres=gpu:1", func(j *Job) { j.TRES.PerNode = "gres:gpu:1" }, "gres:gpu:1,gres:carma:10240", 1},
+		{"--gres=gpu", func(j *Job) { j.TRES.PerNode = "gres:gpu" }, "gres:gpu,gres:carma:10240", 1},
+		{"--gres=gpu:a100:2", func(j *Job) { j.TRES.PerNode = "gres:gpu:a100:2" }, "gres:gpu:a100:2,gres:carma2:10240", 2},
+		{"--gres=gpu:1,x:3", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:x:3" }, "gres:gpu:1,gres:x:3,gres:carma:10240", 1},
+		{"--gpus-per-node=3", func(j *Job) { j.TRES.PerNode = "gres:gpu:3" }, "gres:gpu:3,gres:carma3:10240", 3},
+		{"--gpus=2", func(j *Job) { j.TRES.PerJob = "gres:gpu:2" }, "gres:carma2:10240", 2},
+		{"--gpus=4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:4", 4 }, "gres:carma:10240", 1},
+		{"--gpus=5 -N3", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:5", 3 }, "gres:carma3:10240", 3},
+		{"--gpus=8 --gpus-per-node=4", func(j *Job) { j.TRES.PerJob, j.TRES.PerNode = "gres:gpu:8", "gres:gpu:4" }, "gres:gpu:4,gres:carma4:10240", 4},
+		{"--gpus-per-task=1 -n2", func(j *Job) { j.TRES.PerTask, j.Tasks = "gres:gpu:1", 2 }, "gres:carma2:10240", 2},
+		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres:gpu:1" }, "gres:carma:10240", 1},
+		{"--gpus-per-task=1 -n8 --ntasks-per-node=4", func(j *Job) { j.TRES.PerTask, j.Tasks, j.TasksPerNode = "gres:gpu:1", 8, 4 }, "gres:carma4:10240", 4},
+		{"--gpus-per-task=2 -n2 -N2", func(j *Job) { j.TRES.PerTask, j.Tasks, j.MinNodes = "gres:gpu:2", 2, 2 }, "gres:carma2:10240", 2},
+		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma2:10240", 2},
+		{"--gpus-per-socket=2 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres:gpu:2", 1 }, "gres:carma2:10240", 2},
+		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" }, "gres:gpu:1,gres:carma:10240", 1},
+		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carma:1" }, "gres:gpu:1,gres:carma:10240", 1},
+		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:gpu:1" }, "gres:gpu:1,gres:carma:10240", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := job(mem10)
+			c.set(&j)
+			a, err := site().Annotate(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !a.Managed || a.TRES.PerNode != c.want || a.GPUs != c.gpus || a.Mode != ModeShared || a.ReserveMiB != 10240 {
+				t.Errorf("got %+v, want tres_per_node %s", a, c.want)
+			}
+			if a.TRES.PerJob != j.TRES.PerJob || a.TRES.PerTask != j.TRES.PerTask || a.TRES.PerSocket != j.TRES.PerSocket {
+				t.Errorf("a list other than tres_per_node changed: %+v", a.TRES)
+			}
+		})
+	}
+}
+
+func TestAnnotateModes(t *testing.T) {
+	for _, c := range []struct {
+		name, script, partition string
+		mode                    Mode
+		method                  Method
+		est, reserve            int64
+	}{
+		{"no directive", "#!/bin/sh\n", "gpu", ModeExclusive, MethodNone, 0, full},
+		{"no script", "", "gpu", ModeExclusive, MethodNone, 0, full},
+		{"on", "#CARMA on\n", "gpu", ModeExclusive, MethodNone, 0, full},
+		{"mem", mem10, "gpu", ModeShared, MethodUser, 10240, 10240},
+		{"mem and off", "#CARMA off mem=10G\n", "gpu", ModeOff, MethodUser, 10240, full},
+		{"mem and exclusive", "#CARMA policy=exclusive mem=10G\n", "gpu", ModeExclusive, MethodUser, 10240, full},
+		{"mem that leaves nothing for others", "#CARMA mem=38G\n", "gpu", ModeExclusive, MethodUser, 38912, full},
+		{"all of it", "#CARMA mem=40536\n", "gpu", ModeExclusive, MethodUser, full, full},
+		{"shared at one's own risk", "#CARMA policy=shared\n", "gpu", ModeShared, MethodNone, 0, 5120},
+		{"partition that does not share", mem10, "gpu-ex", ModeExclusive, MethodUser, 10240, full},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := job(c.script)
+			j.Partition, j.TRES.PerNode = c.partition, "gres:gpu:1"
+			a, err := site().Annotate(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Mode != c.mode || a.Method != c.method || a.EstMiB != c.est || a.ReserveMiB != c.reserve || a.FullMiB != full {
+				t.Errorf("got %+v", a)
+			}
+		})
+	}
+}
+
+func TestAnnotateLeavesAlone(t *testing.T) {
+	for name, set := range map[string]func(*Job){
+		"another partition":              func(j *Job) { j.Partition = "cpu" },
+		"several partitions":             func(j *Job) { j.Partition = "gpu,cpu" },
+		"another partition, wrong line":  func(j *Job) { j.Partition, j.Script = "cpu", []byte("#CARMA mem=banana\n") },
+		"another partition, own booking": func(j *Job) { j.Partition, j.TRES.PerNode = "cpu", "gres:gpu:1,gres:carma:5" },
+		"no GPU":                         func(j *Job) { j.TRES.PerNode = "" },
+		"no GPU, wrong line":             func(j *Job) { j.TRES.PerNode, j.Script = "", []byte("#CARMA mem=banana\n") },
+	} {
+		j := job(mem10)
+		j.TRES.PerNode = "gres:gpu:1"
+		set(&j)
+		a, err := site().Annotate(j)
+		if err != nil || a.Managed {
+			t.Errorf("%s: got %+v, %v", name, a, err)
+		}
+	}
+}
+
+func TestAnnotateTakesABookingWithoutGPUAway(t *testing.T) {
+	j := job("")
+	j.TRES.PerNode = "gres:x:1,gres:carma:40536"
+	a, err := site().Annotate(j)
+	if err != nil || !a.Managed || a.TRES.PerNode != "gres:x:1" || a.GPUs != 0 || a.Env() != nil {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
+func TestAnnotateRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*Job)
+		want string
+	}{
+		{"bad value", func(j *Job) { j.Script = []byte("#!/bin/sh\n#CARMA mem=banana\n") }, "line 2: mem=banana: not a size"},
+		{"unknown key", func(j *Job) { j.Script = []byte("#CARMA frobnicate=1\n") }, "line 1: frobnicate: unknown key"},
+		{"more than a GPU", func(j *Job) { j.Script = []byte("#!/bin/sh\n\n#CARMA mem=60G\n") }, "line 3: mem: 60.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
+		{"gpu:5", func(j *Job) { j.TRES.PerNode = "gres:gpu:5" }, "partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
+		{"--gpus=8", func(j *Job) { j.TRES = TRES{PerJob: "gres:gpu:8"} }, "the job can get 8 GPUs on one node, a node has 4; ask for at most 4 per node with --gpus-per-node and --nodes"},
+		{"--gpus-per-task=1 -n8", func(j *Job) { j.TRES, j.Tasks = TRES{PerTask: "gres:gpu:1"}, 8 }, "add --ntasks-per-node so that a node gets at most 4"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := job(mem10)
+			j.TRES.PerNode = "gres:gpu:1"
+			c.set(&j)
+			_, err := site().Annotate(j)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q in it", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnnotateIgnoresBadDirectiveWhereAskedTo(t *testing.T) {
+	s := site()
+	s.IgnoreBad = true
+	for _, script := range []string{"#CARMA mem=banana\n", "#CARMA mem=60G\n"} {
+		j := job(script)
+		j.TRES.PerNode = "gres:gpu:1"
+		a, err := s.Annotate(j)
+		if err != nil || a.Mode != ModeExclusive {
+			t.Errorf("%q: got %+v, %v", script, a, err)
+		}
+	}
+}
+
+func TestGresPrefix(t *testing.T) {
+	s := site()
+	s.GresPrefix = "gres/"
+	j := job(mem10)
+	j.TRES.PerNode = "gres/gpu:1"
+	a, err := s.Annotate(j)
+	if err != nil || a.TRES.PerNode != "gres/gpu:1,gres/carma:10240" {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}
+
+func TestEnvAndComment(t *testing.T) {
+	j := job("#CARMA mem=10G smact=60\n")
+	j.TRES.PerNode = "gres:gpu:2"
+	a, err := site().Annotate(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 EST_MIB=10240 SMACT=60"; got != want {
+		t.Errorf("env:\ngot  %s\nwant %s", got, want)
+	}
+	if got, want := a.Comment(), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {
+		t.Errorf("comment:\ngot  %s\nwant %s", got, want)
+	}
+}
+
+func BenchmarkAnnotate(b *testing.B) {
+	j := job(mem10 + strings.Repeat("echo some line of a script\n", 1000))
+	j.TRES.PerNode = "gres:gpu:1"
+	s := site()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := s.Annotate(j); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+const example = "../../contrib/slurm/carma.toml"
+
+func TestEmptyFileIsDefault(t *testing.T) {
+	c, err := Parse("")
+	if err != nil || !reflect.DeepEqual(c, Default()) {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+// The example documents every key, and what it shows as a default is one.
+func TestExample(t *testing.T) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Partition["gpu"].Share || c.Partition["gpu"].Recovery != "gpu-recovery" || c.DefaultPartition() != "gpu" {
+		t.Errorf("partitions: %+v", c.Partition)
+	}
+	uncommented := regexp.MustCompile(`(?m)^#([a-z_]+ = )`).ReplaceAllString(string(text), "$1")
+	all, err := Parse(uncommented)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Partition = nil
+	if want := Default(); !reflect.DeepEqual(all, want) {
+		t.Errorf("a default in the example is none:\ngot  %+v\nwant %+v", all, want)
+	}
+	for _, key := range keysOf(reflect.TypeOf(Config{}), "") {
+		if !strings.Contains(uncommented, "\n"+key[strings.LastIndex(key, ".")+1:]+" = ") {
+			t.Errorf("%s does not stand in %s", key, example)
+		}
+	}
+}
+
+func keysOf(typ reflect.Type, prefix string) (keys []string) {
+	for i := range typ.NumField() {
+		f := typ.Field(i)
+		name := prefix + f.Tag.Get("toml")
+		switch f.Type.Kind() {
+		case reflect.Struct:
+			keys = append(keys, keysOf(f.Type, name+".")...)
+		case reflect.Map:
+			keys = append(keys, keysOf(f.Type.Elem(), name+".*.")...)
+		default:
+			keys = append(keys, name)
+		}
+	}
+	return keys
+}
+
+const partitions = "[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
+
+func TestParseErrors(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"[smact]\nmax_pct = 80\nmax_pct_ = 80\n", "line 3: smact.max_pct_: unknown key"},
+		{"[smakt]\nmax_pct = 80\n", "line 1: smakt: unknown key"},
+		{partitions + "colour = 1\n", "line 5: partition.gpu.colour: unknown key"},
+		{"[smact]\nmax_pct = \"high\"\n", "line 2 (last key \"smact.max_pct\"): incompatible types"},
+		{"[smact]\nwindow = \"soon\"\n", "line 2: smact.window: \"soon\" is not a duration"},
+		{"[smact]\nwindow = \"-1s\"\n", "line 2: smact.window: \"-1s\" is not a duration"},
+		{"[smact\n", "expected '.' or ']' to end table name"},
+		{"\n\n[smact]\nmax_pct = 0\n", "line 4: smact.max_pct: must be more than 0"},
+		{"[smact]\nmax_pct = 101\n", "line 2: smact.max_pct: must be more than 0 and at most 100"},
+		{"[nvml]\ninterval = \"1ms\"\n", "line 2: nvml.interval: must be between 50ms and 1m0s"},
+		{"[placement]\npolicy = \"best\"\n", "line 2: placement.policy: \"best\" is not one of"},
+		{"[placement]\nmax_jobs = 49\n", "line 2: placement.max_jobs: must be 1 to 48"},
+		{"[placement]\nmargin_mib = -1\n", "line 2: placement.margin_mib: must not be negative"},
+		{"[placement]\ncross_user = \"maybe\"\n", "line 2: placement.cross_user: \"maybe\" is not one of"},
+		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
+		{"[paths]\nrun_dir = \"run\"\n", "line 2: paths.run_dir: must be an absolute path"},
+		{"[slurm]\nbin_dir = \"bin\"\n", "line 2: slurm.bin_dir: must be an absolute path"},
+		{"[nvml]\nlibrary = \"lib/x.so\"\n", "line 2: nvml.library: must be a library name or an absolute path"},
+		{"[partition.gpu]\ngpu_mem_mib = 40536\n", "partition.gpu.gpus_per_node: must be 1 to 64"},
+		{"[partition.gpu]\ngpus_per_node = 4\n", "partition.gpu.gpu_mem_mib: must be the memory of one GPU"},
+		{partitions + "recovery = \"gpu\"\n", "line 5: partition.gpu.recovery: must be another partition"},
+		{partitions + "recovery = \"x\"\n", "line 5: partition.gpu.recovery: there is no [partition.x]"},
+		{partitions + "recovery = \"b\"\n[partition.b]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n", "line 5: partition.gpu.recovery: partition b shares its GPUs"},
+		{partitions + "default = true\n[partition.a]\ndefault = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n", "line 5: partition.gpu.default: only one partition"},
+	} {
+		_, err := Parse(c.text)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q:\ngot  %v\nwant %s", c.text, err, c.want)
+		}
+	}
+}
+
+func TestLoadNamesFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.toml")
+	if err := os.WriteFile(path, []byte("[mps]\nenabld = true\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(path)
+	if want := path + ": line 2: mps.enabld: unknown key"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	if _, err := Load(path + ".none"); err == nil || !strings.Contains(err.Error(), path+".none") {
+		t.Errorf("missing file: %v", err)
+	}
+}
+
+func TestPathsOfNode(t *testing.T) {
+	c, err := Parse("[paths]\nrun_dir = \"/x/%n\"\ndb = \"/y/%n.db\"\n[hooks]\nwait = \"250ms\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(c.RunDir("n1"), " ", c.DBPath("n1"), " ", c.Hooks.Wait.D()); got != "/x/n1 /y/n1.db 250ms" {
+		t.Errorf("got %s", got)
+	}
+	if Default().Hooks.Wait.D() != 5*time.Second {
+		t.Error("parsing changed the defaults")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(text))
+	f.Add("[partition.gpu]\ngpus_per_node = 4\n")
+	f.Add("a.b.c = 1\n")
+	f.Fuzz(func(t *testing.T, text string) { Parse(text) })
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const carmaToml = `
+[partition.gpu]
+default = true
+share = true
+gpus_per_node = 4
+gpu_mem_mib = 40536
+`
+
+// ask puts the fields together as the shim does.
+func ask(partition, perNode, script string) []byte {
+	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", script}, "\x00"))
+}
+
+func configure(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "carma.toml")
+	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	old := site
+	t.Cleanup(func() { site = old })
+	site = siteFile{path: path, gresPrefix: "gres:"}
+	if err := site.load(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	configure(t)
+	for _, c := range []struct{ name, ask, want string }{
+		{"annotate", string(ask("gpu", "gres:gpu:1", "#!/bin/sh\n#CARMA mem=10G\n")),
+			`tres_per_node gres:gpu:1,gres:carma:10240
+env V=1
+env MODE=shared
+env METHOD=user
+env GPUS=1
+env MEM_MIB=10240
+env FULL=40536
+env EST_MIB=10240
+time SUBMIT
+comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240}
+`},
+		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
+		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
+		{"take a booking away", string(ask("gpu", "gres:carma:5", "")), "tres_per_node \n"},
+		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 9 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 9 fields\n"},
+		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
+	} {
+		if got := answerTo([]byte(c.ask)); got != c.want {
+			t.Errorf("%s:\ngot  %q\nwant %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAnswerWithoutConfiguration(t *testing.T) {
+	old := site
+	defer func() { site = old }()
+	site = siteFile{path: "/nonexistent/carma.toml"}
+	if err := site.load(); err == nil {
+		t.Error("a missing file was read")
+	}
+	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "leave no usable carma.toml") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
+	configure(t)
+	write := func(text string) {
+		if err := os.WriteFile(site.path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		later := time.Now().Add(time.Duration(len(text)) * time.Second)
+		if err := os.Chtimes(site.path, later, later); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("[smact]\nmax_pct = 0\n")
+	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "the configuration read before stays") {
+		t.Errorf("got %v", err)
+	}
+	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "tres_per_node") {
+		t.Errorf("after a bad reload: %q", got)
+	}
+	if err := site.reload(); err != nil {
+		t.Errorf("the same file was read again: %v", err)
+	}
+	write(strings.Replace(carmaToml, "partition.gpu", "partition.other", 1))
+	if err := site.reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := answerTo(ask("gpu", "gres:gpu:1", "")); got != "" {
+		t.Errorf("after a reload without the partition: %q", got)
+	}
+}
+
+func FuzzAnswer(f *testing.F) {
+	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
+	f.Add(ask("", "gres:gpu:2,gres:carma:1", "#!/bin/sh\n#CARMA smact=3\n"))
+	path := filepath.Join(f.TempDir(), "carma.toml")
+	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
+		f.Fatal(err)
+	}
+	site = siteFile{path: path, gresPrefix: "gres:"}
+	if err := site.load(); err != nil {
+		f.Fatal(err)
+	}
+	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env", "time", "comment"}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		answer := answerTo(in)
+		if answer == "" {
+			return
+		}
+		for line := range strings.SplitSeq(strings.TrimSuffix(answer, "\n"), "\n") {
+			word, _, ok := strings.Cut(line, " ")
+			if !ok || !slices.Contains(words, word) || strings.ContainsRune(line, 0) {
+				t.Fatalf("line %q of the answer to %q", line, in)
+			}
+		}
+	})
+}
+
+// slurmctld must not get a network, processes, a database or NVML with the
+// library (DESIGN 3.10).
+func TestDependencies(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dep := range strings.Fields(string(out)) {
+		for _, banned := range []string{"database/sql", "net", "net/http", "os/exec", "os/signal", "github.com/NVIDIA/", "github.com/mattn/", "github.com/spf13/pflag", "golang.org/x/sys"} {
+			if dep == banned || strings.HasSuffix(banned, "/") && strings.HasPrefix(dep, banned) {
+				t.Errorf("libcarma depends on %s", dep)
+			}
+		}
+	}
+}

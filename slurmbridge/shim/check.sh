@@ -1,0 +1,37 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# Tests the shim without a slurmctld. usage: check.sh BUILD-DIR PLUGIN LIBCARMA
+# N says how many hostile jobs (default 20000).
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+build=$1 plugin=$2 libcarma=$3
+cc=${CC:-cc}
+include=-I${SLURM_INCLUDE:-/usr/include}
+warn="-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror"
+
+mkdir -p "$build/fake/bin" "$build/real/bin" "$build/none/bin"
+# shellcheck disable=SC2086
+$cc $warn $include -fsanitize=address,undefined -fno-sanitize-recover=all -o "$build/fake/bin/host" \
+	"$here/test/host.c" "$here/job_submit_carma.c" "$here/worker.c" -ldl -lpthread
+# shellcheck disable=SC2086
+$cc $warn -fPIC -shared -o "$build/fake/libcarma.so" "$here/test/fake_libcarma.c"
+cp "$build/fake/bin/host" "$build/real/bin/host"
+cp "$libcarma" "$build/real/libcarma.so"
+printf '[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n' >"$build/carma.toml"
+
+echo "shim: under AddressSanitizer and UndefinedBehaviorSanitizer"
+CARMA_CONF=$build/carma.toml "$build/fake/bin/host" "${N:-20000}" >"$build/fake.log" || { tail -20 "$build/fake.log"; exit 1; }
+tail -1 "$build/fake.log"
+echo "shim: the same with the real libcarma"
+CARMA_CONF=$build/carma.toml "$build/real/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
+
+echo "shim: what the plugin exports and how it is linked"
+exported=$(nm -D --defined-only "$plugin" | awk '{print $3}' | sort | tr '\n' ' ')
+[ "$exported" = "fini init job_modify job_submit plugin_name plugin_type plugin_version " ] ||
+	{ echo "shim: exports $exported"; exit 1; }
+flags=$(readelf -d "$plugin" | grep FLAGS_1)
+case $flags in *NOW*NODELETE*) ;; *) echo "shim: linked without NOW and NODELETE: $flags"; exit 1 ;; esac
+if readelf -d "$plugin" | grep NEEDED | grep -qv 'libc\.\|libdl\|libpthread\|ld-linux'; then
+	echo "shim: needs more than libc"; readelf -d "$plugin" | grep NEEDED; exit 1
+fi

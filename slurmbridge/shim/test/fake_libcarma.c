@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * A library with libcarma's face that answers as the script asks, rightly and
+ * wrongly, for the host program.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../../libcarma/carma.h"
+
+int carma_abi(void)
+{
+	return CARMA_ABI;
+}
+
+char *carma_configure(const char *path, const char *gres_prefix)
+{
+	(void)path;
+	return strcmp(gres_prefix, "gres:") && strcmp(gres_prefix, "gres/") ? strdup("wrong prefix") : NULL;
+}
+
+char *carma_tick(void)
+{
+	return NULL;
+}
+
+/* The script stands behind the ninth NUL. */
+static const char *script_of(const char *ask, size_t len)
+{
+	const char *end = ask + len;
+
+	for (int i = 0; i < 9; i++) {
+		ask = memchr(ask, 0, (size_t)(end - ask));
+		if (!ask)
+			return "";
+		ask++;
+	}
+	return ask;
+}
+
+char *carma_annotate(const char *ask, size_t len)
+{
+	const char *script = script_of(ask, len);
+	char *text;
+
+	if (!strncmp(script, "sleep", 5)) {
+		usleep(300000);
+		return strdup("tres_per_node late\n");
+	}
+	if (!strncmp(script, "refuse", 6))
+		return strdup("refuse carma: line 1: no\n");
+	if (!strncmp(script, "leave", 5))
+		return strdup("leave because of the test\n");
+	if (!strncmp(script, "none", 4))
+		return NULL;
+	if (!strncmp(script, "garbage", 7))
+		return strdup("\n\n \nword\nenv\nenv \ntres_per_node\nunknown thing\ncomment \nno newline at the end");
+	if (!strncmp(script, "huge", 4)) {
+		text = malloc(1 << 20);
+		memset(text, 'x', (1 << 20) - 1);
+		memcpy(text, "env ", 4);
+		text[(1 << 20) - 2] = '\n';
+		text[(1 << 20) - 1] = '\0';
+		return text;
+	}
+	if (asprintf(&text, "tres_per_node gres:gpu:1,gres:carma:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", len) < 0)
+		return NULL;
+	return text;
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Drives the shim as slurmctld does, without a slurmctld, under the sanitizers:
+ *
+ *   host N      N hostile job descriptions, and the checks below
+ *   host real   the same checks against the real libcarma
+ *
+ * It stands in for libslurmfull with the few functions that the shim uses.
+ */
+#include <assert.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+
+#include "../shim.h"
+
+extern int init(void);
+extern int fini(void);
+extern int job_submit(job_desc_msg_t *job, uint32_t uid, char **err_msg);
+
+static unsigned long errors_logged;
+
+void *slurm_xcalloc(size_t n, size_t size, bool clear, bool may_fail, const char *file, int line, const char *func)
+{
+	(void)clear, (void)may_fail, (void)file, (void)line, (void)func;
+	void *p = calloc(n, size);
+	assert(p);
+	return p;
+}
+
+void slurm_xfree(void **item)
+{
+	free(*item);
+	*item = NULL;
+}
+
+char *slurm_xstrdup(const char *text)
+{
+	return text ? strdup(text) : NULL;
+}
+
+void slurm_info(const char *format, ...)
+{
+	(void)format;
+}
+
+int slurm_error(const char *format, ...)
+{
+	va_list args;
+
+	__atomic_add_fetch(&errors_logged, 1, __ATOMIC_RELAXED);
+	va_start(args, format);
+	fputs("log: ", stdout);
+	vprintf(format, args);
+	putchar('\n');
+	va_end(args);
+	return 0;
+}
+
+static double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
+
+static void empty(job_desc_msg_t *job)
+{
+	memset(job, 0, sizeof(*job));
+	job->min_nodes = job->num_tasks = NO_VAL;
+	job->ntasks_per_node = job->sockets_per_node = NO_VAL16;
+}
+
+static void clear(job_desc_msg_t *job)
+{
+	free(job->script);
+	free(job->partition);
+	free(job->tres_per_node);
+	free(job->tres_per_job);
+	free(job->tres_per_socket);
+	free(job->tres_per_task);
+	free(job->admin_comment);
+	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
+		free(job->spank_job_env[i]);
+	free(job->spank_job_env);
+	memset(job, 0, sizeof(*job));
+}
+
+static void add_spank(job_desc_msg_t *job, const char *entry)
+{
+	job->spank_job_env = realloc(job->spank_job_env, (job->spank_job_env_size + 1) * sizeof(char *));
+	job->spank_job_env[job->spank_job_env_size++] = entry ? strdup(entry) : NULL;
+}
+
+static const char *spank(const job_desc_msg_t *job, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
+		if (!strncmp(job->spank_job_env[i], name, n) && job->spank_job_env[i][n] == '=')
+			return job->spank_job_env[i] + n + 1;
+	return NULL;
+}
+
+static int submit(job_desc_msg_t *job, const char *script, char **err_msg)
+{
+	empty(job);
+	job->script = script ? strdup(script) : NULL;
+	job->partition = strdup("gpu");
+	job->tres_per_node = strdup("gres:gpu:1");
+	*err_msg = NULL;
+	return job_submit(job, 1000, err_msg);
+}
+
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)
+extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid, char **err_msg);
+#define MODIFY(job, uid, err) job_modify(job, NULL, uid, err)
+#else
+extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid);
+#define MODIFY(job, uid, err) job_modify(job, NULL, uid)
+#endif
+
+#define CHECK(what) \
+	do { \
+		if (!(what)) { \
+			printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #what); \
+			exit(1); \
+		} \
+	} while (0)
+
+/* On a machine that is busy elsewhere an answer may come after its 50 ms; the
+ * job must then be as it was written, and the next one is tried. */
+static void check_annotate(const char *script)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	for (int tries = 0;; tries++) {
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err && tries < 1000);
+		if (strcmp(job.tres_per_node, "gres:gpu:1"))
+			break;
+		CHECK(!job.spank_job_env_size && !job.admin_comment);
+		clear(&job);
+	}
+	CHECK(strstr(job.tres_per_node, "gres:gpu:1,gres:carma:"));
+	CHECK(!strcmp(spank(&job, "CARMA_V"), "1"));
+	CHECK(atol(spank(&job, "CARMA_SUBMIT")) > 1000000000);
+	CHECK(!strncmp(job.admin_comment, "carma={", 7));
+	clear(&job);
+}
+
+/* What a client sends under our names does not get through; the rest does. */
+static void check_forged(const char *script)
+{
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	empty(&job);
+	job.partition = strdup("gpu");
+	job.tres_per_node = strdup("gres:gpu:1");
+	job.script = strdup(script);
+	job.admin_comment = strdup("of an earlier plugin");
+	add_spank(&job, "CARMA_MODE=shared");
+	add_spank(&job, "A=1");
+	add_spank(&job, NULL);
+	add_spank(&job, "SPANK_CARMA_MEM_MIB=1");
+	add_spank(&job, "CARMA");
+	add_spank(&job, "SPANK_B=2");
+	add_spank(&job, "");
+	CHECK(job_submit(&job, 1000, &err) == SLURM_SUCCESS);
+	CHECK(!strcmp(spank(&job, "A"), "1") && !strcmp(spank(&job, "SPANK_B"), "2"));
+	CHECK(!spank(&job, "SPANK_CARMA_MEM_MIB"));
+	if (strcmp(job.tres_per_node, "gres:gpu:1")) /* answered in time */
+		CHECK(!strncmp(job.admin_comment, "of an earlier plugin carma={", 28));
+	else
+		CHECK(!spank(&job, "CARMA_MODE"));
+	clear(&job);
+}
+
+static void check_answers(void)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carma: line 1: no"));
+	CHECK(!strcmp(job.tres_per_node, "gres:gpu:1") && !job.spank_job_env_size);
+	free(err);
+	clear(&job);
+	for (int i = 0; i < 2; i++) {
+		CHECK(submit(&job, i ? "none" : "leave", &err) == SLURM_SUCCESS && !err);
+		CHECK(!strcmp(job.tres_per_node, "gres:gpu:1") && !job.spank_job_env_size && !job.admin_comment);
+		clear(&job);
+	}
+}
+
+/* Only an administrator writes a booking into a pending job. */
+static void check_modify(void)
+{
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	for (int field = 0; field < 4; field++) {
+		empty(&job);
+		char **list[] = { &job.tres_per_node, &job.tres_per_job, &job.tres_per_socket, &job.tres_per_task };
+		*list[field] = strdup("gres:gpu:1");
+		CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS);
+		free(*list[field]);
+		*list[field] = strdup("gres:gpu:1,gres:carma:1");
+		CHECK(MODIFY(&job, 1000, &err) == ESLURM_ACCESS_DENIED);
+		CHECK(MODIFY(&job, 0, &err) == SLURM_SUCCESS);
+		clear(&job);
+		free(err);
+		err = NULL;
+	}
+	empty(&job);
+	add_spank(&job, "CARMA_MODE=shared");
+	CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS && !job.spank_job_env_size);
+	clear(&job);
+}
+
+/* A stuck library costs the first submission its 50 ms and later ones nothing. */
+static void check_stuck(void)
+{
+	job_desc_msg_t job;
+	char *err;
+	double start = now_ms();
+	unsigned long before = errors_logged;
+
+	CHECK(submit(&job, "sleep", &err) == SLURM_SUCCESS && !err);
+	CHECK(!strcmp(job.tres_per_node, "gres:gpu:1") && now_ms() - start >= 49);
+	clear(&job);
+	for (int i = 0; i < 100; i++) {
+		CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err);
+		clear(&job);
+	}
+	CHECK(errors_logged <= before + 1); /* a line a minute */
+	do { /* it answers at last and is asked again */
+		struct timespec pause = { 0, 10000000 };
+
+		nanosleep(&pause, NULL);
+		submit(&job, "x", &err);
+		start = strstr(job.tres_per_node, "carma") ? 1 : 0;
+		clear(&job);
+	} while (start == 0);
+}
+
+static unsigned seed = 1;
+
+static unsigned dice(unsigned sides)
+{
+	seed = seed * 1103515245 + 12345;
+	return (seed >> 8) % sides;
+}
+
+static char *noise(unsigned most)
+{
+	unsigned n = dice(most + 1);
+	char *text;
+
+	if (dice(4) == 0)
+		return NULL;
+	text = malloc(n + 1);
+	for (unsigned i = 0; i < n; i++)
+		text[i] = (char)(1 + dice(255));
+	text[n] = '\0';
+	return text;
+}
+
+static void hostile(void)
+{
+	static const char *scripts[] = { "garbage", "none", "leave", "refuse", "x", "#CARMA mem=1G\n" };
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	empty(&job);
+	if (dice(2))
+		job.script = dice(3) ? strdup(scripts[dice(6)]) : noise(300);
+	if (dice(500) == 0) {
+		free(job.script);
+		job.script = strdup("huge");
+	}
+	job.partition = dice(2) ? strdup("gpu") : noise(20);
+	job.tres_per_node = dice(2) ? strdup("gres:gpu:1") : noise(40);
+	job.tres_per_job = noise(20);
+	job.tres_per_socket = noise(20);
+	job.tres_per_task = noise(20);
+	job.admin_comment = noise(30);
+	job.min_nodes = dice(2) ? NO_VAL : dice(1000);
+	job.num_tasks = dice(2) ? 0 : 0xffffffff;
+	job.ntasks_per_node = (uint16_t)dice(65536);
+	if (dice(3) == 0)
+		for (unsigned i = dice(dice(1000) ? 8 : 10000); i > 0; i--) {
+			char *e = noise(20);
+
+			add_spank(&job, dice(2) ? "CARMA_X=1" : e);
+			free(e);
+		}
+	job_submit(&job, dice(100000), dice(2) ? &err : NULL);
+	free(err);
+	clear(&job);
+}
+
+static void *submitter(void *script)
+{
+	for (int i = 0; i < 2000; i++)
+		check_annotate(script);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	bool real = argc == 2 && !strcmp(argv[1], "real");
+	long n = argc == 2 && !real ? atol(argv[1]) : 0;
+	char script[] = "#!/bin/sh\n#CARMA mem=10G\n";
+	pthread_t thread[8];
+
+	CHECK(init() == SLURM_SUCCESS);
+	CHECK(init() == SLURM_SUCCESS); /* slurmctld 22.05 may do so on reconfigure */
+	check_annotate(script);
+	check_forged(script);
+	check_modify();
+	for (int i = 0; i < 8; i++)
+		pthread_create(&thread[i], NULL, submitter, script);
+	for (int i = 0; i < 8; i++)
+		pthread_join(thread[i], NULL);
+	if (!real) {
+		check_answers();
+		check_stuck();
+	}
+	for (long i = 0; i < n; i++)
+		hostile();
+	CHECK(fini() == SLURM_SUCCESS);
+	printf("host: %ld hostile jobs, %lu lines logged\n", n, errors_logged);
+	return 0;
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tres
+
+import (
+	"reflect"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for list, want := range map[string][]Entry{
+		"":                         nil,
+		"(null)":                   nil,
+		"gpu":                      {{Name: "gpu", Count: 1}},
+		"gres:gpu:2":               {{Name: "gpu", Count: 2}},
+		"gres/gpu=1":               {{Name: "gpu", Count: 1}},
+		"gres:gpu:a100:2":          {{Name: "gpu", Type: "a100", Count: 2}},
+		"gres/gpu:a100=2":          {{Name: "gpu", Type: "a100", Count: 2}},
+		"gpu:a100":                 {{Name: "gpu", Type: "a100", Count: 1}},
+		"gpu:a100:16(S:0-1)":       {{Name: "gpu", Type: "a100", Count: 16}},
+		"gpu:2(IDX:0,3),carma:10K": {{Name: "gpu", Count: 2}, {Name: "carma", Count: 10240}},
+		"gres:gpu:1,gres:carma2:9": {{Name: "gpu", Count: 1}, {Name: "carma2", Count: 9}},
+		"gpu:1K,x:2M":              {{Name: "gpu", Count: 1024}, {Name: "x", Count: 2 << 20}},
+		"gpu:-1":                   {{Name: "gpu", Type: "-1", Count: 1}},
+		"gpu:99999999999999999999": {{Name: "gpu", Type: "99999999999999999999", Count: 1}},
+		"gpu:9223372036854775807K": {{Name: "gpu", Type: "9223372036854775807K", Count: 1}},
+	} {
+		got := Parse(list)
+		for i := range got {
+			got[i].text = ""
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: got %+v, want %+v", list, got, want)
+		}
+	}
+}
+
+func TestNameAndK(t *testing.T) {
+	for k, name := range map[int]string{1: "carma", 2: "carma2", 16: "carma16"} {
+		if Name(k) != name || K(name) != k {
+			t.Errorf("Name(%d)=%q, K(%q)=%d", k, Name(k), name, K(name))
+		}
+	}
+	for _, name := range []string{"", "gpu", "carma0", "carma1", "carma02", "carma-1", "carmax", "Carma"} {
+		if K(name) != 0 {
+			t.Errorf("K(%q)=%d, want 0", name, K(name))
+		}
+	}
+}
+
+func TestWithout(t *testing.T) {
+	for _, c := range []struct {
+		list, rest string
+		had        bool
+	}{
+		{"", "", false},
+		{"gres:gpu:1", "gres:gpu:1", false},
+		{"gpu:1 , license:2", "gpu:1 , license:2", false},
+		{"gres:gpu:1,gres:carma:5", "gres:gpu:1", true},
+		{"carma:5", "", true},
+		{"gres/carma2=7,gres/gpu:a100=1,gres/x=1", "gres/gpu:a100=1,gres/x=1", true},
+		{"carmaway:1", "carmaway:1", false},
+	} {
+		rest, had := Without(c.list)
+		if rest != c.rest || had != c.had {
+			t.Errorf("%q: got %q, %v", c.list, rest, had)
+		}
+	}
+}
+
+func TestGPUsAndBooking(t *testing.T) {
+	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carma:9"); n != 3 {
+		t.Errorf("got %d GPUs, want 3", n)
+	}
+	if k, mib := Booking("gres:gpu:2,gres:carma2:9800"); k != 2 || mib != 9800 {
+		t.Errorf("got carma%d:%d", k, mib)
+	}
+	if k, _ := Booking("gres:gpu:2"); k != 0 {
+		t.Errorf("got k=%d of a list without a booking", k)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"gres:gpu:1,gres:carma:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		for _, e := range Parse(list) {
+			if e.Count < 0 || e.text == "" {
+				t.Errorf("%q: %+v", list, e)
+			}
+		}
+		rest, _ := Without(list)
+		if _, again := Without(rest); again {
+			t.Errorf("%q: a booking is left in %q", list, rest)
+		}
+	})
+}
