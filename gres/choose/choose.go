@@ -92,7 +92,7 @@ func (s state) closed(t Thresholds) string {
 	case s.settling:
 		return "a new job has not shown itself yet"
 	case s.jobs > 0 && s.SMActPct > smactMax:
-		return fmt.Sprintf("SM activity %.0f %% above %.0f %%", s.SMActPct, smactMax)
+		return fmt.Sprintf("SM activity %.1f %% above %.0f %%", s.SMActPct, smactMax)
 	}
 	return ""
 }

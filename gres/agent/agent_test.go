@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/resident"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+)
+
+// owners is a table of processes.
+type owners map[int]resident.Owner
+
+func (o owners) Owner(pid int) resident.Owner {
+	if owner, ok := o[pid]; ok {
+		return owner
+	}
+	return resident.Owner{Gone: true}
+}
+
+func (o owners) Stepds() (map[uint32]bool, error) { return map[uint32]bool{50: true}, nil }
+
+func sample(processes ...gres.Process) gres.Sample {
+	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: gres.SourceGPM, Processes: processes}
+}
+
+func held(id, uid uint32) gres.Lease {
+	return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "a", UID: uid}
+}
+
+func TestReadingCountsForeignProcesses(t *testing.T) {
+	o := owners{
+		1: {JobID: 7, UID: 1000},
+		2: {JobID: 8, UID: 1000}, // a job without a lease here
+		3: {UID: 1000, MPSServer: true},
+		4: {UID: 1000},
+		5: {JobID: 7, UID: 1000, Claimed: true},
+		6: {JobID: 7, UID: 2000, Claimed: true}, // of another user than the job's
+	}
+	for pid, want := range map[int]int{1: 0, 2: 1, 3: 0, 4: 1, 5: 0, 6: 1, 99: 0} {
+		r := Reading(sample(gres.Process{PID: pid}), []gres.Lease{held(7, 1000)}, o)
+		if r.Foreign != want {
+			t.Errorf("process %d: %d foreign, want %d", pid, r.Foreign, want)
+		}
+	}
+}
+
+func newAgent() *Agent {
+	return &Agent{Config: config.Default(), Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}}
+}
+
+func TestMeasureSplitsEnergyAndMemory(t *testing.T) {
+	a := newAgent()
+	a.Owners = owners{1: {JobID: 7}, 2: {JobID: 7}, 3: {JobID: 8}}
+	leases := []gres.Lease{held(7, 1000), held(8, 1000)}
+	s := sample(gres.Process{PID: 1, UsedMiB: 100}, gres.Process{PID: 2, UsedMiB: 50}, gres.Process{PID: 3, UsedMiB: 30})
+	s.EnergyJ, s.PowerWatts, s.SMActPct = 1000, 200, 40
+	a.measure([]gres.Sample{s}, leases, time.Second, 0)
+	s.EnergyJ = 1300
+	readings, usages := a.measure([]gres.Sample{s}, leases, 2*time.Second, time.Second)
+	if len(readings) != 1 || readings[0].SMActPct != 40 {
+		t.Errorf("readings %+v", readings)
+	}
+	want := []lease.Usage{
+		{JobID: 7, UUID: "a", Present: true, UsedMiB: 150, Interval: time.Second, SMActPct: 40, EnergyJ: 150},
+		{JobID: 8, UUID: "a", Present: true, UsedMiB: 30, Interval: time.Second, SMActPct: 40, EnergyJ: 150},
+	}
+	if !slices.Equal(usages, want) {
+		t.Errorf("got  %+v\nwant %+v", usages, want)
+	}
+	// A counter that was reset, or is not there: power over the interval.
+	for _, counter := range []float64{10, math.NaN()} {
+		s.EnergyJ = gres.Measured(counter)
+		_, usages = a.measure([]gres.Sample{s}, leases, 4*time.Second, 2*time.Second)
+		if usages[0].EnergyJ != 200 {
+			t.Errorf("counter at %v: %v J each, want 200", counter, usages[0].EnergyJ)
+		}
+	}
+}
+
+// jobs answers for slurmctld and keeps what it was asked to do.
+type jobs struct {
+	known   map[uint32]sctl.Job
+	version sctl.Version
+	starts  map[string]time.Time
+}
+
+func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
+	if job, ok := j.known[id]; ok {
+		return job, nil
+	}
+	return sctl.Job{}, sctl.ErrNoJob
+}
+
+func (j *jobs) SetStart(_ context.Context, target string, at time.Time) error {
+	j.starts[target] = at
+	return nil
+}
+
+func (j *jobs) Version(context.Context) (sctl.Version, error) { return j.version, nil }
+
+// ledger keeps what was released and dropped.
+type ledger struct {
+	Ledger
+	released, dropped []uint32
+}
+
+func (l *ledger) Release(_ context.Context, key gres.JobKey) error {
+	l.released = append(l.released, key.JobID)
+	return nil
+}
+
+func (l *ledger) DropComeback(_ context.Context, job uint32) error {
+	l.dropped = append(l.dropped, job)
+	return nil
+}
+
+func TestReapAsksSlurmctldLast(t *testing.T) {
+	l := &ledger{}
+	a := newAgent()
+	a.RunDir, a.Ledger, a.Owners = t.TempDir(), l, owners{}
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 53: {State: "PENDING"}}}
+	var s lease.Snapshot
+	for id, age := range map[uint32]time.Duration{
+		50: 2 * time.Minute, // has a slurmstepd
+		51: 2 * time.Minute, // salloc: none, but slurmctld knows it
+		52: 2 * time.Minute,
+		53: 2 * time.Minute, // requeued
+		54: 2 * time.Minute, // forgotten
+		55: time.Second,     // in its Prolog
+	} {
+		s.Jobs = append(s.Jobs, lease.Held{Job: lease.Job{JobKey: gres.JobKey{JobID: id}}, Age: age})
+	}
+	a.reap(t.Context(), s)
+	slices.Sort(l.released)
+	if !slices.Equal(l.released, []uint32{52, 53, 54}) {
+		t.Errorf("released %v", l.released)
+	}
+}
+
+func TestSetStarts(t *testing.T) {
+	begin := time.Now().Add(120 * time.Second).Truncate(time.Second)
+	for _, c := range []struct {
+		name    string
+		version sctl.Version
+		job     sctl.Job
+		age     time.Duration
+		start   time.Duration // from now; 0: not set
+		dropped bool
+	}{
+		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 2 * time.Second, true},
+		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 125 * time.Second, true},
+		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, false},
+		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, true},
+		{"pending for another reason", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "PENDING", Reason: "Resources"}, 0, 0, true},
+		{"running again", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "RUNNING"}, 0, 0, true},
+		{"gone", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 9}, 0, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := &ledger{}
+			j := &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, version: c.version, starts: map[string]time.Time{}}
+			a := newAgent()
+			a.Ledger, a.Jobs = l, j
+			a.setStarts(t.Context(), []lease.Comeback{{JobID: 1, Age: c.age}})
+			at, set := j.starts["1"]
+			if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
+				t.Errorf("start %v (set %v)", at, set)
+			}
+			if (len(l.dropped) == 1) != c.dropped {
+				t.Errorf("dropped %v", l.dropped)
+			}
+		})
+	}
+}
+
+func TestPoke(t *testing.T) {
+	dir := t.TempDir()
+	Poke(dir) // nobody listens: no error, no wait
+	poked, err := listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		Poke(dir)
+	}
+	select {
+	case <-poked:
+	case <-time.After(30 * time.Second):
+		t.Fatal("not poked")
+	}
+}
+
+// A driver that hangs must not keep the agent from ending.
+func TestSampleHangs(t *testing.T) {
+	a := newAgent()
+	a.Sample = func() []gres.Sample { select {} }
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("end"))
+	if _, ok := a.sampleInTime(ctx); ok {
+		t.Error("a hanging driver gave a sample")
+	}
+}
+
+func TestHoldsNode(t *testing.T) {
+	for state, want := range map[string]bool{"RUNNING": true, "COMPLETING": true, "SUSPENDED": true, "PENDING": false, "COMPLETED": false, "": false} {
+		if holdsNode(state) != want {
+			t.Error(fmt.Sprint(state, " holds a node: ", !want))
+		}
+	}
+}

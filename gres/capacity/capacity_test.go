@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+)
+
+func TestCounts(t *testing.T) {
+	for _, c := range []struct {
+		placeable []int64
+		running   []Booking
+		want      []int64
+	}{
+		{nil, nil, nil},
+		{[]int64{100, 100, 100, 100}, nil, []int64{100, 100, 100, 100}},
+		{[]int64{20, 100, 0, 50}, nil, []int64{100, 50, 20, 0}},
+		{[]int64{20, 100, 0, 50}, []Booking{{1, 7}, {1, 8}, {2, 9}}, []int64{115, 59, 20, 0}},
+		{[]int64{20}, []Booking{{0, 5}, {2, 7}}, []int64{20}}, // not booked here
+	} {
+		if got := Counts(c.placeable, c.running); !slices.Equal(got, c.want) {
+			t.Errorf("Counts(%v, %v) = %v, want %v", c.placeable, c.running, got, c.want)
+		}
+	}
+}
+
+func TestGrain(t *testing.T) {
+	g := gres.GPU{TotalMiB: 40503}
+	for mib, want := range map[int64]int64{40503: 40536, 40502: 40448, 1000: 768, 255: 0, 0: 0} {
+		if got := grain(mib, g, 40536); got != want {
+			t.Errorf("grain(%d) = %d, want %d", mib, got, want)
+		}
+	}
+	if got := grain(40503, g, 81559); got != 40503 {
+		t.Errorf("a GPU of another size counts %d", got)
+	}
+}
+
+func TestText(t *testing.T) {
+	for _, c := range []struct{ is, want string }{
+		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:7,carma2:0"},
+		{"gpu:16", "gpu:16,carma:7,carma2:0"},
+		{"(null)", "carma:7,carma2:0"},
+		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:7,carma2:0"},
+	} {
+		if got := Text(c.is, []int64{7, 0}); got != c.want {
+			t.Errorf("%q: got %q, want %q", c.is, got, c.want)
+		}
+	}
+	if !Same("gpu:1,carma:7,carma2:0", "carma:7,gpu:2") || Same("carma:7", "carma:8") || !Same("carma2:5", "carma:0,carma2:5") {
+		t.Error("Same is wrong")
+	}
+}
+
+// fakeSlurm counts what it is told.
+type fakeSlurm struct {
+	gres    string
+	updates []string
+	err     error
+}
+
+func (f *fakeSlurm) NodeGres(context.Context, string) (string, error) { return f.gres, f.err }
+
+func (f *fakeSlurm) SetNodeGres(_ context.Context, node, gres string) error {
+	f.gres = gres
+	f.updates = append(f.updates, gres)
+	return f.err
+}
+
+func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
+	t.Helper()
+	dir := t.TempDir()
+	book, err := lease.Open(dir, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { book.Close() })
+	var readings []gres.Reading
+	for i := range 2 {
+		readings = append(readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}})
+	}
+	if err := book.PutReadings(t.Context(), readings); err != nil {
+		t.Fatal(err)
+	}
+	return &Publisher{Node: "n1", RunDir: dir, Slurm: s, Book: book, FullMiB: 40536,
+		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}
+}
+
+func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
+	t.Helper()
+	job := lease.Job{JobKey: gres.JobKey{JobID: id}, UID: 1000, BookK: 1, BookMiB: mib}
+	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease) []string { return []string{"GPU-0"} })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPublish(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:a100:8,carma:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	ctx := t.Context()
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:40536,carma2:40536" {
+		t.Fatalf("first: %v, %s", err, s.gres)
+	}
+	if err := p.Publish(ctx); err != nil || len(s.updates) != 1 {
+		t.Errorf("nothing has changed: %v, %d updates", err, len(s.updates))
+	}
+	grant(t, p.Book, 7, 10240)
+	if err := p.Publish(ctx); !errors.Is(err, ErrTooSoon) || len(s.updates) != 1 {
+		t.Errorf("within a second: %v, %d updates", err, len(s.updates))
+	}
+	time.Sleep(minInterval)
+	// carma: the job's 10240 and an idle GPU; carma2: what is left beside it,
+	// 40503 - 10240 - 2048 in steps of 256.
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:50776,carma2:28160" {
+		t.Errorf("after a grant: %v, %s", err, s.gres)
+	}
+}
+
+func TestCompareRepairsWhatARestartLeft(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	for range 2 {
+		if err := p.Compare(t.Context()); err != nil || s.gres != "gpu:8,carma:40536,carma2:40536" {
+			t.Fatalf("got %v, %s", err, s.gres)
+		}
+	}
+	if len(s.updates) != 1 {
+		t.Errorf("%d updates, want 1", len(s.updates))
+	}
+	s.gres = "gpu:8,carma:81072,carma2:81072" // scontrol reconfigure
+	if err := p.Compare(t.Context()); err != nil || len(s.updates) != 2 {
+		t.Errorf("after a reconfigure: %v, %d updates", err, len(s.updates))
+	}
+}
+
+func TestPublishWithoutAnchor(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:8"}
+	p := newPublisher(t, s)
+	p.Floor = true
+	grant(t, p.Book, 7, 40000)
+	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,carma:80536,carma2:40536" {
+		t.Errorf("got %v, %s", err, s.gres)
+	}
+}
+
+func TestPublishFails(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:8", err: errors.New("slurmctld is away")}
+	p := newPublisher(t, s)
+	if err := p.Publish(t.Context()); err == nil {
+		t.Error("no error")
+	}
+	s.err = nil
+	if err := p.Publish(t.Context()); err != nil || len(s.updates) != 1 {
+		t.Errorf("after it came back: %v, %d updates", err, len(s.updates))
+	}
+}

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"carma/gres"
+)
+
+func open(t *testing.T, dir string) *Book {
+	t.Helper()
+	b, err := Open(dir, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func gpus(n int) []gres.Reading {
+	var r []gres.Reading
+	for i := range n {
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Model: "A100", TotalMiB: 40536}, SMActPct: math.NaN(), Source: gres.SourceGPM})
+	}
+	return r
+}
+
+func key(id, restart uint32) gres.JobKey { return gres.JobKey{JobID: id, Restart: restart} }
+
+func pick(uuids ...string) Choose {
+	return func([]gres.Reading, []gres.Lease) []string { return uuids }
+}
+
+func TestReadings(t *testing.T) {
+	b := open(t, t.TempDir())
+	want := gpus(3)
+	want[1].SMActPct, want[1].UsedMiB, want[1].Foreign, want[1].Age = 41.5, 77, 2, time.Second
+	want[2].Unreadable = "GPU is lost"
+	if err := b.PutReadings(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range s.Readings {
+		if age := r.Age - want[i].Age; age < 0 || age > 10*time.Second {
+			t.Errorf("GPU %d: age %s", i, r.Age)
+		}
+		r.Age = want[i].Age
+		if fmt.Sprint(r) != fmt.Sprint(want[i]) {
+			t.Errorf("got  %+v\nwant %+v", r, want[i])
+		}
+	}
+}
+
+func TestAcquireIsIdempotent(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	if err := b.PutReadings(ctx, gpus(2)); err != nil {
+		t.Fatal(err)
+	}
+	job := Job{JobKey: key(7, 0), UID: 1000, BookK: 1, BookMiB: 10240, About: json.RawMessage(`{"a":1}`)}
+	r := gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000}
+	first, err := b.Acquire(ctx, job, r, pick("GPU-1"))
+	if err != nil || len(first) != 1 || first[0].UUID != "GPU-1" || first[0].ReserveMiB != 10240 || !first[0].MPS {
+		t.Fatalf("got %+v, %v", first, err)
+	}
+	again, err := b.Acquire(ctx, job, r, pick("GPU-0"))
+	if err != nil || len(again) != 1 || again[0].UUID != "GPU-1" {
+		t.Errorf("the same attempt got %+v, %v", again, err)
+	}
+	job.Restart = 1
+	next, err := b.Acquire(ctx, job, r, pick("GPU-0"))
+	if err != nil || len(next) != 1 || next[0].UUID != "GPU-0" {
+		t.Errorf("the next attempt got %+v, %v", next, err)
+	}
+	s, err := b.Snapshot(ctx)
+	if err != nil || len(s.Leases) != 1 || s.Leases[0].Job != key(7, 1) {
+		t.Errorf("the earlier attempt's lease is left: %+v, %v", s.Leases, err)
+	}
+	h, ok, err := b.Find(ctx, key(7, 1))
+	if err != nil || !ok || h.BookMiB != 10240 || string(h.About) != `{"a":1}` || h.UID != 1000 {
+		t.Errorf("got %+v, %v, %v", h, ok, err)
+	}
+	if _, ok, _ := b.Find(ctx, key(7, 0)); ok {
+		t.Error("the earlier attempt is still found")
+	}
+}
+
+func TestAcquireAllOrNone(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	job := Job{JobKey: key(1, 0)}
+	if _, err := b.Acquire(ctx, job, gres.Request{GPUs: 1}, pick()); !errors.Is(err, ErrNoFit) {
+		t.Errorf("got %v", err)
+	}
+	// The second GPU cannot be written: the first must not stay.
+	if _, err := b.Acquire(ctx, job, gres.Request{GPUs: 2}, pick("GPU-0", "GPU-0")); err == nil {
+		t.Error("one GPU was granted twice to one job")
+	}
+	if s, err := b.Snapshot(ctx); err != nil || len(s.Leases)+len(s.Jobs) != 0 {
+		t.Errorf("left: %+v, %v", s, err)
+	}
+}
+
+func TestExclusiveBooksTheWholeGPU(t *testing.T) {
+	b := open(t, t.TempDir())
+	if err := b.PutReadings(t.Context(), gpus(1)); err != nil {
+		t.Fatal(err)
+	}
+	g, err := b.Acquire(t.Context(), Job{JobKey: key(1, 0)}, gres.Request{GPUs: 1, Exclusive: true, ReserveMiB: 5}, pick("GPU-0"))
+	if err != nil || g[0].ReserveMiB != 40536 || g[0].MPS || !g[0].Exclusive {
+		t.Errorf("got %+v, %v", g, err)
+	}
+}
+
+// An MPS server serves one user: a second user's job on the GPU goes without.
+func TestMPSOfOneUserOnly(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	acquire := func(id, uid uint32, gpus ...string) bool {
+		t.Helper()
+		g, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: uid}, gres.Request{GPUs: len(gpus), UID: uid}, pick(gpus...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g[0].MPS
+	}
+	if !acquire(1, 1000, "GPU-0") || !acquire(2, 1000, "GPU-0") {
+		t.Error("one user's jobs do not share through MPS")
+	}
+	if acquire(3, 2000, "GPU-0") {
+		t.Error("a second user's job is sent to the first user's MPS server")
+	}
+	if !acquire(4, 1000, "GPU-0") {
+		t.Error("the first user's job lost MPS to a job without it")
+	}
+	if acquire(5, 1000, "GPU-1", "GPU-2") {
+		t.Error("a job on two GPUs is sent to the daemon of one")
+	}
+	h, _, err := b.Find(ctx, key(3, 0))
+	if err != nil || !slices.Equal(h.Neighbours, []uint32{1, 2, 4}) {
+		t.Errorf("neighbours of 3: %v, %v", h.Neighbours, err)
+	}
+}
+
+func TestMeasure(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	if _, err := b.Acquire(ctx, Job{JobKey: key(1, 0)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
+		t.Fatal(err)
+	}
+	nan := math.NaN()
+	for _, u := range []Usage{
+		{JobID: 1, UUID: "GPU-0", SMActPct: nan, EnergyJ: nan},
+		{JobID: 1, UUID: "GPU-0", Interval: time.Second, SMActPct: 20, EnergyJ: 100},
+		{JobID: 1, UUID: "GPU-0", Interval: 3 * time.Second, SMActPct: 60, EnergyJ: 50, Present: true, UsedMiB: 900},
+		{JobID: 1, UUID: "GPU-0", Interval: time.Second, SMActPct: nan, EnergyJ: nan, Present: true, UsedMiB: 700},
+		{JobID: 9, UUID: "GPU-0", Interval: time.Second, SMActPct: 1, EnergyJ: 1},
+	} {
+		if err := b.Measure(ctx, gpus(1), []Usage{u}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, _, err := b.Find(ctx, key(1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := h.GPUs[0]
+	if g.PeakMiB != 900 || g.SMActPct != 50 || g.SMActMax != 60 || g.EnergyJ != 150 || !g.Seen {
+		t.Errorf("got %+v", g)
+	}
+}
+
+func TestComebacks(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	for _, id := range []uint32{5, 6, 5} {
+		if err := b.AddComeback(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.DropComeback(ctx, 6); err != nil {
+		t.Fatal(err)
+	}
+	s, err := b.Snapshot(ctx)
+	if err != nil || len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 5 {
+		t.Errorf("got %+v, %v", s.Comebacks, err)
+	}
+}
+
+func TestOpenRefusesAnotherVersion(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir)
+	d, err := sql.Open("sqlite3", filepath.Join(dir, "leases.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Exec("PRAGMA user_version = 99"); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	if _, err := Open(dir, time.Second); err == nil {
+		t.Error("a ledger of version 99 was opened")
+	}
+}
+
+// Many processes decide at once and some are killed in the middle: nothing is
+// promised twice, and nothing is lost that a process was told it has.
+func TestManyProcesses(t *testing.T) {
+	if dir := os.Getenv("LEASE_TEST_DIR"); dir != "" {
+		worker(dir)
+		return
+	}
+	dir := t.TempDir()
+	b := open(t, dir)
+	if err := b.PutReadings(t.Context(), gpus(8)); err != nil {
+		t.Fatal(err)
+	}
+	const processes, eachMiB = 64, 9000 // 4 fit on a GPU, 32 in all
+	var wg sync.WaitGroup
+	granted := make([]bool, processes)
+	for i := range processes {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			cmd := exec.Command(os.Args[0], "-test.run=^TestManyProcesses$")
+			cmd.Env = append(os.Environ(), "LEASE_TEST_DIR="+dir, fmt.Sprint("LEASE_TEST_JOB=", i+1))
+			if err := cmd.Start(); err != nil {
+				t.Error(err)
+				return
+			}
+			if i%4 == 0 {
+				time.AfterFunc(time.Duration(i)*2*time.Millisecond, func() { cmd.Process.Kill() })
+			}
+			granted[i] = cmd.Wait() == nil
+		}()
+	}
+	wg.Wait()
+	s, err := b.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	booked, has := map[string]int64{}, map[uint32]bool{}
+	for _, l := range s.Leases {
+		booked[l.UUID] += l.ReserveMiB
+		has[l.Job.JobID] = true
+	}
+	for uuid, mib := range booked {
+		if mib > 40536 {
+			t.Errorf("%s: %d MiB promised of 40536", uuid, mib)
+		}
+	}
+	told := 0
+	for i, ok := range granted {
+		if ok {
+			told++
+			if !has[uint32(i+1)] {
+				t.Errorf("job %d was told that it has a lease and has none", i+1)
+			}
+		}
+	}
+	if told == 0 || len(s.Leases) < told {
+		t.Errorf("%d processes were told, %d leases", told, len(s.Leases))
+	}
+	var integrity string
+	if err := b.db.QueryRow("PRAGMA integrity_check").Scan(&integrity); err != nil || integrity != "ok" {
+		t.Errorf("integrity: %s, %v", integrity, err)
+	}
+}
+
+// worker acquires one lease and exits with 0 if it has it.
+func worker(dir string) {
+	b, err := Open(dir, 30*time.Second)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	id, _ := strconv.Atoi(os.Getenv("LEASE_TEST_JOB"))
+	const mib = 9000
+	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib}, func(readings []gres.Reading, leases []gres.Lease) []string {
+		free := map[string]int64{}
+		for _, r := range readings {
+			free[r.UUID] = r.TotalMiB
+		}
+		for _, l := range leases {
+			free[l.UUID] -= l.ReserveMiB
+		}
+		time.Sleep(time.Millisecond) // give others a chance to come in between
+		for _, r := range readings {
+			if free[r.UUID] >= mib {
+				return []string{r.UUID}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		os.Exit(2)
+	}
+	os.Exit(0)
+}

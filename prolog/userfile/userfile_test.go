@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package userfile
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The test program is the child too.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == Command {
+		Child()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// nobody is an ordinary user.
+func nobody(t *testing.T) User {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: only root can start a process as another user")
+	}
+	u, err := user.Lookup("nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	return User{UID: uint32(uid), GID: uint32(gid), Groups: []uint32{uint32(gid)}}
+}
+
+// open directory for any user
+func dir(t *testing.T) string {
+	t.Helper()
+	d, err := os.MkdirTemp("", "userfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(d) })
+	if err := os.Chmod(d, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ask(t *testing.T, u User, a Ask) Reply {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	r, err := Run(ctx, u, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const oom = "torch.OutOfMemoryError: CUDA out of memory\n"
+
+func TestScan(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "err")
+	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateMissing {
+		t.Errorf("no file: %+v", r)
+	}
+	write(t, path, "starting\n"+oom)
+	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateOK || r.Signature != "pytorch" || r.Offset != 9 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestMark(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "err")
+	old := strings.Repeat("an earlier run\n", 1000) + oom
+	write(t, path, old)
+	m := ask(t, u, Ask{Op: OpMark, Path: path}).Mark
+	if !m.Exists || m.Size != int64(len(old)) {
+		t.Fatalf("mark %+v", m)
+	}
+	scan := func() string { return ask(t, u, Ask{Op: OpScan, Path: path, From: m}).Signature }
+	if got := scan(); got != "" {
+		t.Errorf("nothing was written since: %q", got)
+	}
+	write(t, path, old+"and more\n")
+	if got := scan(); got != "" {
+		t.Errorf("appended without a message: %q", got)
+	}
+	write(t, path, old+"and more\n"+oom)
+	if got := scan(); got != "pytorch" {
+		t.Errorf("appended with a message: %q", got)
+	}
+	later := time.Now().Add(time.Hour)
+	write(t, path, old)
+	if err := os.Chtimes(path, later, later); err != nil {
+		t.Fatal(err)
+	}
+	if got := scan(); got != "pytorch" {
+		t.Errorf("truncated and written anew, the same bytes: %q", got)
+	}
+	write(t, path, strings.Repeat("x", len(old))+oom)
+	if got := scan(); got != "pytorch" {
+		t.Errorf("truncated and written anew, longer: %q", got)
+	}
+	write(t, path, oom)
+	if got := scan(); got != "pytorch" {
+		t.Errorf("truncated and written anew, shorter: %q", got)
+	}
+}
+
+func TestHeadAndTailOfALongFile(t *testing.T) {
+	u, d := nobody(t), dir(t)
+	long := strings.Repeat("x", 3<<20)
+	for name, c := range map[string]struct {
+		text  string
+		found bool
+	}{
+		"head":   {oom + long, true},
+		"middle": {long + oom + long, false},
+		"tail":   {long + oom, true},
+	} {
+		path := filepath.Join(d, name)
+		write(t, path, c.text)
+		if r := ask(t, u, Ask{Op: OpScan, Path: path}); (r.Signature != "") != c.found {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}
+
+// What root could read and the user cannot stays unread, and what would block
+// does not.
+func TestHostileFiles(t *testing.T) {
+	u, d := nobody(t), dir(t)
+	path := func(name string) string { return filepath.Join(d, name) }
+	secret := path("secret")
+	write(t, secret, oom)
+	if err := os.Chmod(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, path("link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(path("loop"), path("loop")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(path("fifo"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(mustCreate(t, path("sparse")), 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]State{
+		secret:                          StateDenied,
+		path("link"):                    StateDenied,
+		path("loop"):                    StateDenied,
+		"/etc/shadow":                   StateDenied,
+		path("fifo"):                    StateNotRegular,
+		"/dev/zero":                     StateNotRegular,
+		"/dev/full":                     StateNotRegular,
+		d:                               StateNotRegular,
+		"/proc/self/fd/0":               StateDenied, // a magic link
+		path("sparse"):                  StateOK,
+		path("none") + "/x":             StateMissing,
+		secret + "/x":                   StateMissing,
+		"/" + strings.Repeat("x", 5000): StateError,
+		"":                              StateMissing,
+		"/tmp/\x00/x":                   StateError,
+	} {
+		start := time.Now()
+		if r := ask(t, u, Ask{Op: OpScan, Path: name}); r.State != want || r.Signature != "" {
+			t.Errorf("%.60q: %+v, want %s", name, r, want)
+		}
+		if took := time.Since(start); took > 30*time.Second {
+			t.Errorf("%.60q took %s", name, took)
+		}
+	}
+}
+
+func mustCreate(t *testing.T, path string) string {
+	t.Helper()
+	write(t, path, "")
+	return path
+}
+
+func TestChildHasNoMoreGroupsThanItsUser(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "group")
+	write(t, path, oom)
+	if err := os.Chmod(path, 0o040); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, 0, 4242); err != nil {
+		t.Fatal(err)
+	}
+	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateDenied {
+		t.Errorf("without the group: %+v", r)
+	}
+	u.Groups = append(u.Groups, 4242)
+	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateOK || r.Signature == "" {
+		t.Errorf("with the group: %+v", r)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	u := nobody(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ctx, u, Ask{Op: OpScan, Path: "/etc/passwd"}); err == nil {
+		t.Error("no error after the deadline")
+	}
+}
+
+func TestUnknownOperation(t *testing.T) {
+	if r := ask(t, nobody(t), Ask{Op: "delete", Path: "/etc/passwd"}); r.State != StateError {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestLimited(t *testing.T) {
+	var b strings.Builder
+	l := &limited{to: &b, left: 5}
+	if _, err := fmt.Fprint(l, "12345"); err != nil || b.String() != "12345" {
+		t.Errorf("got %q, %v", b.String(), err)
+	}
+	if _, err := fmt.Fprint(l, "6"); err == nil {
+		t.Error("grew beyond its bound")
+	}
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sctl
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// client has commands that answer as Slurm 22.05.8 does and note how they were
+// called.
+func client(t *testing.T, scripts map[string]string) Client {
+	t.Helper()
+	dir := t.TempDir()
+	for name, body := range scripts {
+		text := "#!/bin/sh\necho \"$(basename \"$0\") $* conf=$SLURM_CONF\" >>" + dir + "/calls\n" + body
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Client{BinDir: dir, Conf: "/etc/slurm/other.conf"}
+}
+
+func calls(t *testing.T, c Client) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.BinDir, "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+const showNode = `cat <<'TEXT'
+NodeName=n1 Arch=x86_64 CoresPerSocket=1
+   ActiveFeatures=(null)
+   Gres=gpu:a100:16(S:0-63),carma:10K,carma2:40536
+   NodeAddr=127.0.0.1 NodeHostName=localhost Port=41002 Version=22.05.8
+   Comment=x Gres=no
+TEXT
+`
+
+func TestNodeGres(t *testing.T) {
+	c := client(t, map[string]string{"scontrol": showNode})
+	got, err := c.NodeGres(t.Context(), "n1")
+	if err != nil || got != "gpu:a100:16(S:0-63),carma:10K,carma2:40536" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := c.SetNodeGres(t.Context(), "n1", "gpu:16,carma:5"); err != nil {
+		t.Error(err)
+	}
+	if want := "scontrol show node n1 conf=/etc/slurm/other.conf\nscontrol update NodeName=n1 Gres=gpu:16,carma:5 conf=/etc/slurm/other.conf\n"; calls(t, c) != want {
+		t.Errorf("calls:\n%s", calls(t, c))
+	}
+	if _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).NodeGres(t.Context(), "n1"); err == nil {
+		t.Error("no Gres line: no error")
+	}
+}
+
+func TestJob(t *testing.T) {
+	for _, c := range []struct {
+		name, squeue string
+		want         Job
+		target       string
+	}{
+		{"plain", "echo '12|12|N/A|RUNNING|gpu|None|1795257543|gres:gpu:1,gres:carma:10240|a|b'",
+			Job{ID: 12, State: "RUNNING", Partition: "gpu", Reason: "None", Start: time.Unix(1795257543, 0), TresPerNode: "gres:gpu:1,gres:carma:10240", Name: "a|b"}, "12"},
+		{"array", "echo '11|10|0|COMPLETING|gpu|None|1795257543|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|BeginTime|N/A|gres:gpu:1|x'",
+			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
+	} {
+		got, err := client(t, map[string]string{"squeue": c.squeue}).Job(t.Context(), 12)
+		if err != nil || got != c.want || got.Target() != c.target {
+			t.Errorf("%s: got %+v, %s, %v", c.name, got, got.Target(), err)
+		}
+	}
+	for name, squeue := range map[string]string{
+		"purged":    "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+		"nothing":   "",
+		"others":    "echo '13|13|N/A|RUNNING|gpu|None|1|x|y'",
+		"nonsense":  "echo 12",
+		"bad lines": "echo 'x|12|N/A|RUNNING|gpu|None|1|x|y'",
+	} {
+		if j, err := client(t, map[string]string{"squeue": squeue}).Job(t.Context(), 12); !errors.Is(err, ErrNoJob) {
+			t.Errorf("%s: got %+v, %v", name, j, err)
+		}
+	}
+	if _, err := client(t, map[string]string{"squeue": "echo Unable to contact slurm controller >&2; exit 1"}).Job(t.Context(), 12); err == nil || errors.Is(err, ErrNoJob) {
+		t.Errorf("slurmctld away: %v", err)
+	}
+}
+
+func TestCommandsThatChange(t *testing.T) {
+	c := client(t, map[string]string{"scontrol": "exit 0"})
+	ctx := t.Context()
+	at := time.Date(2026, 11, 21, 10, 40, 5, 0, time.Local)
+	for _, err := range []error{
+		c.RequeueHold(ctx, "10_3"), c.Move(ctx, "10_3", "gpu-ex", "gres:gpu:1,gres:carma:40536"), c.Release(ctx, "10_3"),
+		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	want := `scontrol requeuehold 10_3
+scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536
+scontrol release 10_3
+scontrol requeue incomplete 12
+scontrol update JobId=12 StartTime=2026-11-21T10:40:05
+`
+	if got := strings.ReplaceAll(calls(t, c), " conf=/etc/slurm/other.conf", ""); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+func TestErrorsSayWhatSlurmSaid(t *testing.T) {
+	c := client(t, map[string]string{"scontrol": "echo 'Only batch jobs are accepted or processed for job 15' >&2; exit 1"})
+	if err := c.RequeueIncomplete(t.Context(), "15"); !errors.Is(err, ErrBatchOnly) {
+		t.Errorf("got %v", err)
+	}
+	if err := c.Release(t.Context(), "15"); err == nil || !strings.Contains(err.Error(), "scontrol release 15: exit status 1: Only batch jobs") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	c := client(t, map[string]string{"scontrol": "sleep 60 & wait"})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := c.Release(ctx, "1"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("took %s", took)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for text, want := range map[string]Version{"slurm-wlm 22.05.8": {22, 5, 8}, "slurm 23.11.11": {23, 11, 11}, "slurm 26.05.0-rc1": {26, 5, 0}} {
+		if got, err := client(t, map[string]string{"scontrol": "echo " + text}).Version(t.Context()); err != nil || got != want {
+			t.Errorf("%s: got %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "slurm", "slurm new"} {
+		if got, err := client(t, map[string]string{"scontrol": "echo " + text}).Version(t.Context()); err == nil {
+			t.Errorf("%q: got %v", text, got)
+		}
+	}
+	if v := (Version{22, 5, 8}); !v.Before(23, 2) || v.Before(22, 5) || v.Before(21, 8) {
+		t.Error("Before is wrong")
+	}
+}
