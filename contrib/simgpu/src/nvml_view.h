@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the library's calls get at the state. */
+#ifndef SIMGPU_NVML_VIEW_H
+#define SIMGPU_NVML_VIEW_H
+
+#include "nvml_abi.h"
+#include "state.h"
+
+/* A device handle points to one of these. unit: the MIG instance, -1 for a whole GPU. */
+struct nvmlDevice_st {
+	uint32_t gpu;
+	int unit;
+};
+
+/* One look at the state through a handle; the library's lock is held until it is closed. */
+struct view {
+	const struct sim_snap *s; /* NULL: not open */
+	const struct model *model;
+	const struct sim_gpu *gpu;
+	const struct sim_unit *mig; /* NULL for a whole GPU */
+	uint32_t index;
+	int unit; /* -1 for a whole GPU */
+};
+
+/*
+ * Opens a view of a device, with the faults of its GPU: may block (hang) and may fail (lost, error).
+ * The scope's end closes it: declare with VIEW(name).
+ */
+nvmlReturn_t view_open(nvmlDevice_t device, struct view *v);
+void view_close(struct view *v);
+#define VIEW(name) __attribute__((cleanup(view_close))) struct view name = { .s = NULL }
+
+/* A view of the node without a device: no faults. */
+nvmlReturn_t view_node(struct view *v);
+
+/* Is the MIG mode of the GPU on? */
+bool view_mig_enabled(const struct view *v);
+
+/* SM activity of the GPU now, and the loads of all units. */
+double view_smact(const struct view *v, struct law_load load[SIM_MAX_UNITS]);
+
+nvmlDevice_t handle_gpu(uint32_t index);
+nvmlDevice_t handle_mig(uint32_t unit);
+
+/* For calls that change the state; valid between nvmlInit and nvmlShutdown. */
+struct sim *view_sim(void);
+
+#endif
