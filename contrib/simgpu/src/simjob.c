@@ -141,10 +141,15 @@ static int parse(int argc, char **argv, struct job *job)
 	return 0;
 }
 
+static uint64_t peak_of(const struct job *job)
+{
+	return job->spike != 0 ? job->spike : job->mem;
+}
+
 /* Memory at t seconds after the start on the GPU; *next is when it changes, or never (a large number). */
 static uint64_t memory_at(const struct job *job, double t, double *next)
 {
-	uint64_t peak = job->spike != 0 ? job->spike : job->mem;
+	uint64_t peak = peak_of(job);
 
 	if (t < job->ramp) {
 		int step = (int)(t / job->ramp * RAMP_STEPS) + 1;
@@ -195,7 +200,7 @@ static void pause_until(struct run *r, double until, bool joined)
 	}
 }
 
-static void set_memory(struct run *r, uint64_t bytes)
+static void resize_to(struct run *r, uint64_t bytes)
 {
 	struct client_refusal why;
 	enum client_result result = client_resize(r->sim, r->cuda.slot, bytes, &why);
@@ -212,6 +217,16 @@ static void set_memory(struct run *r, uint64_t bytes)
 		exit(1);
 	}
 	exit(framework_oom(r->job->framework, r->snap, &why, r->cuda.unit[why.use]));
+}
+
+/* Late or not, memory grows step by step: what is refused does not depend on how fast the machine is. */
+static void set_memory(struct run *r, uint64_t bytes)
+{
+	uint64_t step = r->job->ramp > 0.0 ? peak_of(r->job) / RAMP_STEPS + 1 : bytes;
+
+	while (r->bytes + step < bytes)
+		resize_to(r, r->bytes + step - 1);
+	resize_to(r, bytes);
 }
 
 static void obey_stop(struct run *r, uint32_t stop)
