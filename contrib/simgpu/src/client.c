@@ -40,33 +40,48 @@ static enum client_result server_ready(const struct sim_snap *s, const struct si
 	return server != NULL && !server->faulted ? CLIENT_OK : CLIENT_NOT_READY;
 }
 
+static enum client_result join(struct sim_snap *s, struct sim_proc *p)
+{
+	enum client_result r = server_ready(s, p);
+
+	for (uint32_t k = 0; r == CLIENT_OK && k < p->uses; k++)
+		r = admit(s, p, p->use[k].unit);
+	if (r != CLIENT_OK)
+		return r;
+	if (s->procs == SIM_MAX_PROCS)
+		return CLIENT_FULL;
+	for (p->slot = 0; snap_by_slot(s, p->slot) != NULL; p->slot++)
+		;
+	s->proc[s->procs++] = *p;
+	return CLIENT_OK;
+}
+
+/* What a process that has died held is free: before a refusal, look who is still there, and try once more. */
+#define TRIES 2
+
 enum client_result client_join(struct sim *sim, struct sim_proc *p, uint32_t *slot)
 {
-	sim_reap(sim, 0.0);
+	enum client_result r = CLIENT_BUSY;
+
 	p->pid = getpid();
 	p->uid = geteuid();
 	p->start = sim_process_start(p->pid);
 	if (p->kind == SIM_MPS_SERVER)
 		p->server = p->pid;
+	for (int try = 0; try < TRIES; try++) {
+		struct sim_snap *s = sim_begin(sim);
 
-	struct sim_snap *s = sim_begin(sim);
-	enum client_result r = server_ready(s, p);
-
-	for (uint32_t k = 0; r == CLIENT_OK && k < p->uses; k++)
-		r = admit(s, p, p->use[k].unit);
-	if (r == CLIENT_OK && s->procs == SIM_MAX_PROCS)
-		r = CLIENT_FULL;
-	if (r != CLIENT_OK) {
+		r = join(s, p);
+		if (r == CLIENT_OK) {
+			sim_set_beat(sim, p->slot, s->now);
+			*slot = p->slot;
+			sim_commit(sim, true);
+			return r;
+		}
 		sim_abort(sim);
-		return r;
+		sim_reap(sim, 0.0);
 	}
-	for (p->slot = 0; snap_by_slot(s, p->slot) != NULL; p->slot++)
-		;
-	s->proc[s->procs++] = *p;
-	sim_set_beat(sim, p->slot, s->now);
-	*slot = p->slot;
-	sim_commit(sim, true);
-	return CLIENT_OK;
+	return r;
 }
 
 static enum client_result resize(struct sim_snap *s, struct sim_proc *p, uint64_t bytes, struct client_refusal *why)
@@ -94,8 +109,7 @@ enum client_result client_resize(struct sim *sim, uint32_t slot, uint64_t bytes,
 {
 	enum client_result r = CLIENT_NOT_READY;
 
-	/* Memory of a process that has died is free: before it refuses, look who is still there. */
-	for (int try = 0; try < 2; try++) {
+	for (int try = 0; try < TRIES; try++) {
 		struct sim_snap *s = sim_begin(sim);
 		struct sim_proc *p = snap_by_slot(s, slot);
 

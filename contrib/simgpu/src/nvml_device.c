@@ -8,20 +8,15 @@
 
 enum { NVML_BRAND_NVIDIA = 14, NVML_TOPOLOGY_INTERNAL = 0, NVML_TOPOLOGY_NODE = 40, NVML_TOPOLOGY_SYSTEM = 50 };
 
-/* A call that answers one number: body computes `value` from the view v. MIG handles: as allowed. */
-#define ANSWER(name, type, mig_too, value)                                         \
-	nvmlReturn_t name(nvmlDevice_t device, type *out)                          \
-	{                                                                          \
-		VIEW(v);                                                           \
-		nvmlReturn_t rc = view_open(device, &v);                           \
-		if (rc != NVML_SUCCESS)                                            \
-			return rc;                                                 \
-		if (out == NULL)                                                   \
-			return NVML_ERROR_INVALID_ARGUMENT;                        \
-		if (!(mig_too) && v.mig != NULL)                                   \
-			return NVML_ERROR_NOT_SUPPORTED;                           \
-		*out = (value);                                                    \
-		return NVML_SUCCESS;                                               \
+/* A call that answers one number, `value`, computed from the view v. mig_too: MIG handles may ask. */
+#define ANSWER(name, type, mig_too, value)                \
+	nvmlReturn_t name(nvmlDevice_t device, type *out) \
+	{                                                 \
+		OPEN(v, device, out != NULL);             \
+		if (!(mig_too) && v.mig != NULL)          \
+			return NVML_ERROR_NOT_SUPPORTED;  \
+		*out = (value);                           \
+		return NVML_SUCCESS;                      \
 	}
 
 ANSWER(nvmlDeviceGetIndex, unsigned int, true, v.mig == NULL ? v.index : v.mig->mig - 1)
@@ -36,13 +31,8 @@ ANSWER(nvmlDeviceIsMigDeviceHandle, unsigned int, true, v.mig != NULL)
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, major != NULL && minor != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (major == NULL || minor == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	*major = (int)v.model->cc_major;
 	*minor = (int)v.model->cc_minor;
 	return NVML_SUCCESS;
@@ -50,14 +40,9 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
 
 static nvmlReturn_t pci_info(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, pci != NULL);
 	nvmlPciInfo_t p = { .domain = 0 };
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (pci == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	p.bus = model_pci_bus(v.index);
 	p.pciDeviceId = v.model->pci_device_id;
 	p.pciSubSystemId = 0x146310DE;
@@ -114,13 +99,8 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, unsigned int
 
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, unsigned int *active)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, active != NULL && link < v.model->nvlinks);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (active == NULL || link >= v.model->nvlinks)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	*active = 1;
 	return NVML_SUCCESS;
 }
@@ -129,13 +109,7 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned int mode)
 {
 	uint32_t index;
 	{
-		VIEW(v);
-		nvmlReturn_t rc = view_open(device, &v);
-
-		if (rc != NVML_SUCCESS)
-			return rc;
-		if (mode > SIM_EXCLUSIVE_PROCESS)
-			return NVML_ERROR_INVALID_ARGUMENT;
+		OPEN(v, device, mode <= SIM_EXCLUSIVE_PROCESS);
 		if (mode == 1 || v.mig != NULL) /* exclusive-thread has gone from the driver */
 			return NVML_ERROR_NOT_SUPPORTED;
 		index = v.index;
@@ -149,26 +123,16 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, unsigned int mode)
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, current != NULL && pending != NULL && v.mig == NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (current == NULL || pending == NULL || v.mig != NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	*current = *pending = view_mig_enabled(&v);
 	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *mig)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, mig != NULL && v.mig == NULL && index < SIM_MAX_MIG);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (mig == NULL || v.mig != NULL || index >= SIM_MAX_MIG)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!view_mig_enabled(&v) || index >= v.gpu->units)
 		return NVML_ERROR_NOT_FOUND;
 	*mig = handle_mig(v.gpu->first_unit + index);
@@ -177,13 +141,8 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 
 nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(mig, &v);
+	OPEN(v, mig, device != NULL && v.mig != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (device == NULL || v.mig == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	*device = handle_gpu(v.index);
 	return NVML_SUCCESS;
 }
@@ -191,13 +150,8 @@ nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvml
 /* Each MIG device is one GPU instance, numbered from 1, with one compute instance. */
 static nvmlReturn_t instance_id(nvmlDevice_t device, unsigned int *id, bool gpu_instance)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, id != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (id == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (v.mig == NULL)
 		return NVML_ERROR_NOT_SUPPORTED;
 	*id = gpu_instance ? v.mig->mig : 0;
@@ -217,13 +171,8 @@ nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *i
 /* Answers for MIG devices only, as the real call. */
 nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *a)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, a != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (a == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (v.mig == NULL)
 		return NVML_ERROR_NOT_SUPPORTED;
 	memset(a, 0, sizeof(*a));

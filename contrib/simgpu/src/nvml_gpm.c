@@ -12,13 +12,8 @@ struct nvmlGpmSample_st {
 
 nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, support != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (support == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (support->version != 1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	support->isSupportedDevice = v.model->gpm;
@@ -44,13 +39,8 @@ nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample)
 /* instance 0: the whole GPU; else the MIG instance of that number, by its own SMs. */
 static nvmlReturn_t take(nvmlDevice_t device, unsigned int instance, nvmlGpmSample_t sample)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, sample != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (sample == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!v.model->gpm || v.mig != NULL)
 		return NVML_ERROR_NOT_SUPPORTED;
 	if (instance != 0 && (!view_mig_enabled(&v) || instance > v.gpu->units))

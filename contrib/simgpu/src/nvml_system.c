@@ -37,10 +37,9 @@ static nvmlReturn_t put(char *to, unsigned int length, const char *text)
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_node(&v);
+	OPEN_NODE(v, true);
 
-	return rc != NVML_SUCCESS ? rc : put(version, length, DRIVER_VERSION);
+	return put(version, length, DRIVER_VERSION);
 }
 
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
@@ -63,14 +62,10 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_node(&v);
+	OPEN_NODE(v, count != NULL);
 
-	if (rc == NVML_SUCCESS && count == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (rc == NVML_SUCCESS)
-		*count = v.s->gpus;
-	return rc;
+	*count = v.s->gpus;
+	return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
@@ -89,13 +84,8 @@ static nvmlReturn_t give(const struct view *v, nvmlDevice_t d, nvmlDevice_t *dev
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_node(&v);
+	OPEN_NODE(v, device != NULL && index < v.s->gpus);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (device == NULL || index >= v.s->gpus)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	return give(&v, handle_gpu(index), device);
 }
 
@@ -106,13 +96,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device
 
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_node(&v);
+	OPEN_NODE(v, uuid != NULL && device != NULL);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (uuid == NULL || device == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	for (uint32_t g = 0; g < v.s->gpus; g++)
 		if (strcmp(v.s->gpu[g].uuid, uuid) == 0)
 			return give(&v, handle_gpu(g), device);
@@ -124,14 +109,9 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 
 nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_node(&v);
+	OPEN_NODE(v, id != NULL && device != NULL);
 	unsigned int domain = 0, bus, slot;
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (id == NULL || device == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (sscanf(id, "%x:%x:%x.0", &domain, &bus, &slot) != 3) {
 		domain = 0;
 		if (sscanf(id, "%x:%x.0", &bus, &slot) != 2)
@@ -150,12 +130,9 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *device)
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, true);
 	char text[96];
 
-	if (rc != NVML_SUCCESS)
-		return rc;
 	snprintf(text, sizeof(text), "%s%s%s", v.model->name, v.mig == NULL ? "" : " MIG ",
 		 v.mig == NULL ? "" : v.mig->profile);
 	return put(name, length, text);
@@ -163,11 +140,8 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, true);
 
-	if (rc != NVML_SUCCESS)
-		return rc;
 	return put(uuid, length, v.mig == NULL ? v.gpu->uuid : v.mig->uuid);
 }
 

@@ -18,14 +18,9 @@ static void memory(const struct view *v, uint64_t *total, uint64_t *reserved, ui
 /* The first version has no word for reserved memory and counts it as used. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, m != NULL);
 	uint64_t total, reserved, used;
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (m == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	memory(&v, &total, &reserved, &used);
 	*m = (nvmlMemory_t){ .total = total, .free = total - reserved - used, .used = reserved + used };
 	if (v.gpu->fault == SIM_GARBAGE_MEMORY)
@@ -35,14 +30,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *m)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, m != NULL);
 	uint64_t total, reserved, used;
 
-	if (rc != NVML_SUCCESS)
-		return rc;
-	if (m == NULL)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (m->version != NVML_STRUCT_VERSION(nvmlMemory_v2_t, 2))
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	memory(&v, &total, &reserved, &used);
@@ -88,13 +78,10 @@ static bool in_list(const struct view *v, const struct sim_proc *p, enum list li
 /* The size idiom of NVML: *count says how many fit, then how many there are. */
 static nvmlReturn_t list_processes(nvmlDevice_t device, unsigned int *count, char *to, size_t size, enum list list)
 {
-	VIEW(v);
-	nvmlReturn_t rc = view_open(device, &v);
+	OPEN(v, device, true);
 	nvmlProcessInfo_v2_t info;
 	unsigned int room, n = 0;
 
-	if (rc != NVML_SUCCESS)
-		return rc;
 	if (count == NULL || (*count > 0 && to == NULL))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	room = *count;

@@ -33,6 +33,19 @@ void view_close(struct view *v);
 /* A view of the node without a device: no faults. */
 nvmlReturn_t view_node(struct view *v);
 
+/* How a call of the library begins: opens the view, or returns when that fails or its arguments are bad. */
+#define OPEN_WITH(name, opened, arguments_ok)               \
+	VIEW(name);                                         \
+	do {                                                \
+		nvmlReturn_t open_rc = (opened);            \
+		if (open_rc != NVML_SUCCESS)                \
+			return open_rc;                     \
+		if (!(arguments_ok))                        \
+			return NVML_ERROR_INVALID_ARGUMENT; \
+	} while (0)
+#define OPEN(name, device, arguments_ok) OPEN_WITH(name, view_open(device, &(name)), arguments_ok)
+#define OPEN_NODE(name, arguments_ok) OPEN_WITH(name, view_node(&(name)), arguments_ok)
+
 /* Is the MIG mode of the GPU on? */
 bool view_mig_enabled(const struct view *v);
 
