@@ -5,45 +5,15 @@
 package simgpu_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
-
-// build holds the programs and the library, made once by TestMain.
-var build string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "simgpu")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		build = dir
-		// The jobs of other users that a test may start must reach the programs.
-		if err := os.Chmod(dir, 0o755); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		out, err := exec.Command("make", "BIN="+dir, "LIB="+dir, "BUILD="+filepath.Join(dir, "build"), "all").CombinedOutput()
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "make: %v\n%s", err, out)
-			return 1
-		}
-		return m.Run()
-	}())
-}
 
 // model is what the library must say of a whole GPU.
 type model struct {
@@ -66,112 +36,6 @@ var models = []model{
 	{"dgx-a100", "NVIDIA A100-SXM4-40GB", 4, 40536, 33, nvml.DEVICE_ARCH_AMPERE, 8, false, 12, 400, 58, a100At60},
 	{"h100", "NVIDIA H100 80GB HBM3", 8, 81559, 551, nvml.DEVICE_ARCH_HOPPER, 9, true, 18, 700, 58 * 1.75, a100At60 * 1.75},
 	{"h200", "NVIDIA H200", 8, 143771, 611, nvml.DEVICE_ARCH_HOPPER, 9, true, 18, 700, 58 * 1.75, a100At60 * 1.75},
-}
-
-type gpuState struct {
-	UUID       string  `json:"uuid"`
-	PCIBusID   string  `json:"pci_bus_id"`
-	UsedMiB    uint64  `json:"memory_used_mib"`
-	SMACT      float64 `json:"smact"`
-	PowerW     float64 `json:"power_w"`
-	EnergyJ    float64 `json:"energy_j"`
-	MIG        []struct{ UUID, Profile string }
-	ComputeMod string `json:"compute_mode"`
-}
-
-type state struct {
-	GPUs      []gpuState
-	Processes []struct {
-		GPU       int
-		PID       uint32
-		Kind      string
-		MemoryMiB uint64 `json:"memory_mib"`
-	}
-}
-
-func simgpu(t *testing.T, args ...string) string {
-	t.Helper()
-	out, err := exec.Command(filepath.Join(build, "simgpu"), args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("simgpu %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return string(out)
-}
-
-func show(t *testing.T) state {
-	t.Helper()
-	var s state
-	if err := json.Unmarshal([]byte(simgpu(t, "show", "--json")), &s); err != nil {
-		t.Fatalf("simgpu show --json: %v", err)
-	}
-	return s
-}
-
-// open makes a state and initialises the library on it.
-func open(t *testing.T, args ...string) nvml.Interface {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "state")
-	simgpu(t, append([]string{"create", path}, args...)...)
-	t.Setenv("SIMGPU_STATE", path)
-	lib := nvml.New(nvml.WithLibraryPath(filepath.Join(build, "libnvidia-ml.so.1")))
-	must(t, "Init", lib.Init())
-	t.Cleanup(func() { must(t, "Shutdown", lib.Shutdown()) })
-	return lib
-}
-
-// start runs a program until the test ends; env entries are added.
-func start(t *testing.T, env []string, args ...string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.Command(filepath.Join(build, args[0]), args[1:]...)
-	cmd.Env = append(os.Environ(), env...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	return cmd
-}
-
-// eventually polls: the time limit is only there to end a test that fails.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("in vain: %s", what)
-		}
-	}
-}
-
-func must(t *testing.T, call string, ret nvml.Return) {
-	t.Helper()
-	want(t, call, ret, nvml.SUCCESS)
-}
-
-func want[T comparable](t *testing.T, what string, got, want T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-// value checks a call's return code and hands its value on.
-func value[T any](t *testing.T, call string) func(T, nvml.Return) T {
-	return func(v T, ret nvml.Return) T {
-		t.Helper()
-		must(t, call, ret)
-		return v
-	}
-}
-
-func near(t *testing.T, what string, got, want, tolerance float64) {
-	t.Helper()
-	if !(math.Abs(got-want) <= tolerance) {
-		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-func device(t *testing.T, lib nvml.Interface, index int) nvml.Device {
-	t.Helper()
-	return value[nvml.Device](t, "DeviceGetHandleByIndex")(lib.DeviceGetHandleByIndex(index))
 }
 
 func TestWithoutState(t *testing.T) {
@@ -245,18 +109,6 @@ func checkIdentity(t *testing.T, lib nvml.Interface, m model, i int, g gpuState)
 	want(t, "GetGpuInstanceId", ret, nvml.ERROR_NOT_SUPPORTED)
 	_, ret = d.GetAttributes()
 	want(t, "GetAttributes", ret, nvml.ERROR_NOT_SUPPORTED)
-}
-
-// text is a C string in an array of any 8-bit type.
-func text[T int8 | uint8](b []T) string {
-	var s strings.Builder
-	for _, c := range b {
-		if c == 0 {
-			break
-		}
-		s.WriteByte(byte(c))
-	}
-	return s.String()
 }
 
 func checkPairs(t *testing.T, lib nvml.Interface, m model) {
@@ -377,134 +229,4 @@ func checkGPM(t *testing.T, lib nvml.Interface, d nvml.Device, m model) {
 	}
 	want(t, "unknown metric's return", nvml.Return(metrics.Metrics[4].NvmlReturn), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "GpmMigSampleGet without MIG", a.MigGet(d, 1), nvml.ERROR_INVALID_ARGUMENT)
-}
-
-func TestMIG(t *testing.T) {
-	lib := open(t, "--model", "h100", "--gpus", "2", "--mig", "0=3g.40gb,0=4g.40gb")
-	d := device(t, lib, 0)
-	uuid := show(t).GPUs[0].MIG[1].UUID
-	start(t, []string{"CUDA_VISIBLE_DEVICES=" + uuid}, "simjob", "--mem", "4G", "--smact", "100", "--duration", "100h")
-	eventually(t, "the job is there", func() bool { return show(t).GPUs[0].UsedMiB == 4096 })
-
-	current, _, ret := d.GetMigMode()
-	must(t, "GetMigMode", ret)
-	want(t, "MIG mode", current, nvml.DEVICE_MIG_ENABLE)
-	mig := value[nvml.Device](t, "GetMigDeviceHandleByIndex")(d.GetMigDeviceHandleByIndex(1))
-	want(t, "by UUID", value[nvml.Device](t, "ByUUID")(lib.DeviceGetHandleByUUID(uuid)), mig)
-	want(t, "IsMigDeviceHandle", value[bool](t, "IsMigDeviceHandle")(mig.IsMigDeviceHandle()), true)
-	want(t, "parent", value[nvml.Device](t, "parent")(mig.GetDeviceHandleFromMigDeviceHandle()), d)
-	want(t, "GPU instance", value[int](t, "GetGpuInstanceId")(mig.GetGpuInstanceId()), 2)
-	want(t, "compute instance", value[int](t, "GetComputeInstanceId")(mig.GetComputeInstanceId()), 0)
-	want(t, "name", value[string](t, "GetName")(mig.GetName()), "NVIDIA H100 80GB HBM3 MIG 4g.40gb")
-	attr := value[nvml.DeviceAttributes](t, "GetAttributes")(mig.GetAttributes())
-	want(t, "attributes", fmt.Sprint(attr.MultiprocessorCount, attr.GpuInstanceSliceCount, attr.MemorySizeMB), "64 4 40320")
-	want(t, "memory", value[nvml.Memory](t, "GetMemoryInfo")(mig.GetMemoryInfo()).Used, 4<<30)
-	other := value[nvml.Device](t, "GetMigDeviceHandleByIndex")(d.GetMigDeviceHandleByIndex(0))
-	want(t, "memory of the other", value[nvml.Memory](t, "GetMemoryInfo")(other.GetMemoryInfo()).Used, 0)
-	procs := value[[]nvml.ProcessInfo](t, "compute")(d.GetComputeRunningProcesses())
-	want(t, "processes of the GPU", len(procs), 1)
-	want(t, "instance of the process", procs[0].GpuInstanceId, 2)
-	want(t, "processes of the other", len(value[[]nvml.ProcessInfo](t, "compute")(other.GetComputeRunningProcesses())), 0)
-	_, ret = mig.GetPowerUsage()
-	want(t, "power of an instance", ret, nvml.ERROR_NOT_SUPPORTED)
-	_, ret = d.GetUtilizationRates()
-	want(t, "utilisation under MIG", ret, nvml.ERROR_NOT_SUPPORTED)
-
-	a := value[nvml.GpmSample](t, "GpmSampleAlloc")(lib.GpmSampleAlloc())
-	b := value[nvml.GpmSample](t, "GpmSampleAlloc")(lib.GpmSampleAlloc())
-	defer a.Free()
-	defer b.Free()
-	must(t, "GpmMigSampleGet", a.MigGet(d, 2))
-	time.Sleep(10 * time.Millisecond)
-	must(t, "GpmMigSampleGet", b.MigGet(d, 2))
-	metrics := nvml.GpmMetricsGetType{NumMetrics: 1, Sample1: a, Sample2: b}
-	metrics.Metrics[0].MetricId = uint32(nvml.GPM_METRIC_SM_UTIL)
-	must(t, "GpmMetricsGet", lib.GpmMetricsGet(&metrics))
-	near(t, "SM_UTIL of the instance", metrics.Metrics[0].Value, 100, 1e-6)
-}
-
-func TestFaults(t *testing.T) {
-	lib := open(t, "--model", "dgx-a100")
-	d := device(t, lib, 0)
-	job := start(t, []string{"CUDA_VISIBLE_DEVICES=0"}, "simjob", "--mem", "4G", "--smact", "60", "--duration", "100h")
-	eventually(t, "the job is there", func() bool { return show(t).GPUs[0].UsedMiB == 4096 })
-
-	simgpu(t, "fault", "0", "error=999")
-	_, ret := d.GetPowerUsage()
-	want(t, "error", ret, nvml.ERROR_UNKNOWN)
-	simgpu(t, "fault", "0", "lost")
-	_, ret = d.GetUUID()
-	want(t, "lost", ret, nvml.ERROR_GPU_IS_LOST)
-	simgpu(t, "fault", "0", "garbage-memory")
-	memory := value[nvml.Memory](t, "GetMemoryInfo")(d.GetMemoryInfo())
-	want(t, "garbage-memory", memory.Free == 0 && memory.Used > memory.Total, true)
-	simgpu(t, "fault", "0", "garbage-pids")
-	procs := value[[]nvml.ProcessInfo](t, "compute")(d.GetComputeRunningProcesses())
-	want(t, "garbage-pids", procs[0].UsedGpuMemory, uint64(job.Process.Pid))
-	simgpu(t, "fault", "0", "hang:300ms")
-	begin := time.Now()
-	must(t, "after a hang", func() nvml.Return { _, ret := d.GetPowerUsage(); return ret }())
-	if passed := time.Since(begin); passed < 100*time.Millisecond {
-		t.Errorf("the call came back after %v", passed)
-	}
-	simgpu(t, "fault", "0", "none")
-	must(t, "none", func() nvml.Return { _, ret := d.GetUUID(); return ret }())
-}
-
-func TestMPS(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to set the compute mode")
-	}
-	lib := open(t, "--model", "h100", "--gpus", "1")
-	d := device(t, lib, 0)
-	must(t, "SetComputeMode", d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_PROCESS))
-	simjob := []string{"simjob", "--mem", "4G", "--smact", "60", "--duration", "100h"}
-	alone := start(t, nil, simjob...)
-	eventually(t, "the job is there", func() bool { return show(t).GPUs[0].UsedMiB == 4096 })
-	out, err := exec.Command(filepath.Join(build, "simjob"), simjob[1:]...).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "CUDA error: CUDA-capable device(s) is/are busy or unavailable") {
-		t.Errorf("a second process on an exclusive GPU: %v\n%s", err, out)
-	}
-	alone.Process.Kill()
-	alone.Wait()
-
-	dir := t.TempDir()
-	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", dir)
-	t.Setenv("CUDA_MPS_LOG_DIRECTORY", dir)
-	control := filepath.Join(build, "nvidia-cuda-mps-control")
-	if out, err := exec.Command(control, "-d").CombinedOutput(); err != nil {
-		t.Fatalf("nvidia-cuda-mps-control -d: %v\n%s", err, out)
-	}
-	command := func(line string) string {
-		cmd := exec.Command(control)
-		cmd.Stdin = strings.NewReader(line + "\n")
-		out, err := cmd.Output()
-		if err != nil {
-			t.Errorf("%s: %v\n%s", line, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	t.Cleanup(func() { command("quit -f") })
-	a, b := start(t, nil, simjob...), start(t, nil, simjob...)
-	eventually(t, "both jobs are there", func() bool { return show(t).GPUs[0].UsedMiB == 2*4096+28 })
-
-	server, err := strconv.Atoi(command("get_server_list"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pids := func(procs []nvml.ProcessInfo) map[uint32]uint64 {
-		m := map[uint32]uint64{}
-		for _, p := range procs {
-			m[p.Pid] = p.UsedGpuMemory >> 20
-		}
-		return m
-	}
-	clients := map[uint32]uint64{uint32(a.Process.Pid): 4096, uint32(b.Process.Pid): 4096}
-	got := pids(value[[]nvml.ProcessInfo](t, "MPS")(d.GetMPSComputeRunningProcesses()))
-	want(t, "MPS processes", fmt.Sprint(got), fmt.Sprint(clients))
-	clients[uint32(server)] = 28
-	got = pids(value[[]nvml.ProcessInfo](t, "compute")(d.GetComputeRunningProcesses()))
-	want(t, "compute processes", fmt.Sprint(got), fmt.Sprint(clients))
-	want(t, "utilisation", value[nvml.Utilization](t, "GetUtilizationRates")(d.GetUtilizationRates()).Gpu, 94)
-	near(t, "power at 1 - 0.4 x 0.4", float64(value[uint32](t, "GetPowerUsage")(d.GetPowerUsage())), (256+17*0.2)*1750, 1)
 }

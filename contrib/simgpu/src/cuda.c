@@ -89,8 +89,11 @@ static int choose(const struct sim_snap *s, const struct mps_grant *grant, uint3
 	int base[SIM_MAX_GPUS], seen[SIM_MAX_GPUS], n = (int)grant->gpus;
 
 	/* A daemon that was started for some GPUs counts these from 0, and its clients see no others. */
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n; i++) {
 		base[i] = grant->gpu[i].unit;
+		if (base[i] < 0 || (uint32_t)base[i] >= s->units) /* a daemon of another state */
+			return CUDA_MPS_CONNECTION_FAILED;
+	}
 	if (grant->server == 0)
 		n = visible_all(s, base);
 	n = visible_units(s, base, n, getenv("CUDA_VISIBLE_DEVICES"), seen);

@@ -279,6 +279,41 @@ static void test_grant_round_trip(void)
 	CHECK(!mps_parse_grant("", &back));
 }
 
+/* Text from outside, cut and stirred at random: nothing may crash, and what is accepted must make sense. */
+static void test_random_text(void)
+{
+	static const char *const seed[] = { "0,1", "GPU-a0000000-0000,MIG-1", "0=12G,GPU-b0000000-0000=8192M",
+					    "grant 42 100 2 0=0 1=12884901888", "1.5GiB", "500ms", "-1" };
+	static const char letters[] = "0123456789abcGMU-=,. \t\n%xX";
+	int base[SIM_MAX_GPUS], out[SIM_MAX_GPUS], n, bad = 0;
+
+	two_gpus();
+	n = visible_all(&s, base);
+	srandom(1);
+	for (int round = 0; round < 50000; round++) {
+		char text[64];
+		struct mps_grant g;
+		uint64_t bytes = 0;
+		double seconds = 0.0;
+
+		snprintf(text, sizeof(text), "%s", seed[random() % 7]);
+		for (long k = random() % 5; k > 0; k--)
+			text[random() % (long)(strlen(text) + 1)] = letters[random() % (long)sizeof(letters)];
+		text[sizeof(text) - 1] = '\0';
+
+		int count = visible_units(&s, base, n, text, out);
+
+		bad += count < 0 || count > 2 || (count == 2 && out[0] == out[1]);
+		for (int i = 0; i < count; i++)
+			bad += out[i] != 0 && out[i] != 1;
+		bad += visible_mem_limit(text, 0, "GPU-a0000000-0000") > 1ULL << 50;
+		bad += mps_parse_grant(text, &g) && g.gpus > SIM_MAX_GPUS;
+		bad += parse_bytes(text, &bytes) && bytes > 1ULL << 50;
+		bad += parse_seconds(text, &seconds) && !(seconds >= 0.0 && seconds <= 1e9);
+	}
+	CHECK(bad == 0);
+}
+
 int main(void)
 {
 	test_law();
@@ -294,5 +329,6 @@ int main(void)
 	test_limits();
 	test_parsers();
 	test_grant_round_trip();
+	test_random_text();
 	return report("pure_test");
 }
