@@ -291,7 +291,7 @@ static void test_random_text(void)
 	n = visible_all(&s, base);
 	srandom(1);
 	for (int round = 0; round < 50000; round++) {
-		char text[64];
+		char text[64] = "";
 		struct mps_grant g;
 		uint64_t bytes = 0;
 		double seconds = 0.0;

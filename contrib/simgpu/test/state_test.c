@@ -174,7 +174,8 @@ static void test_killed_process_ends_at_its_heartbeat(void)
 	CHECK_NEAR(copy.gpu[0].joules, 273 * (beat - joined) + 58 * (copy.now - (beat - joined)), 1.0);
 }
 
-static void load_forever(void)
+/* Half of them stay and only change their memory, half come and go. */
+static void load_forever(bool stays)
 {
 	struct client_refusal why;
 	struct sim_proc p = job(0.3);
@@ -183,8 +184,8 @@ static void load_forever(void)
 	for (;;) {
 		if (client_join(sim, &p, &slot) != CLIENT_OK)
 			continue;
-		for (uint64_t i = 1; i < 8; i++) {
-			client_resize(sim, slot, i * 64 * MIB, &why);
+		for (uint64_t i = 1; i < 8 || stays; i++) {
+			client_resize(sim, slot, i % 8 * 64 * MIB, &why);
 			sim_beat(sim, slot);
 		}
 		client_leave(sim, slot);
@@ -214,9 +215,11 @@ static void test_kill_fifty_under_load(void)
 	for (int i = 0; i < 50; i++) {
 		pid[i] = fork();
 		if (pid[i] == 0)
-			load_forever();
+			load_forever(i % 2 == 0);
 	}
 	srandom(1);
+	while (look()->procs < 25)
+		nap_ms(1);
 	for (int i = 0; i < 50; i++) {
 		nap_ms(random() % 8);
 		consistent(look(), &joules);
