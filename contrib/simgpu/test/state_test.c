@@ -218,8 +218,9 @@ static void test_kill_fifty_under_load(void)
 			load_forever(i % 2 == 0);
 	}
 	srandom(1);
-	while (look()->procs < 25)
+	for (int i = 0; i < 60000 && look()->procs < 25; i++)
 		nap_ms(1);
+	CHECK(look()->procs >= 25);
 	for (int i = 0; i < 50; i++) {
 		nap_ms(random() % 8);
 		consistent(look(), &joules);
