@@ -95,7 +95,7 @@ static int detach(void)
 int main(int argc, char **argv)
 {
 	if (strcmp(argv[0], "nvidia-cuda-mps-server") == 0)
-		return server_main(argc, argv);
+		return server_main();
 	if (argc == 1)
 		return interactive();
 	if (argc == 2 && strcmp(argv[1], "-d") == 0)

@@ -59,7 +59,7 @@ static double monotonic(void)
 /* In the child: become the server of that user. Only root can serve others, as with the real daemon. */
 static void exec_server(const struct daemon *d, int fd, uid_t uid, gid_t gid)
 {
-	char grant[MPS_LINE], number[16];
+	char grant[MPS_LINE];
 	sigset_t none;
 
 	sigemptyset(&none);
@@ -69,9 +69,10 @@ static void exec_server(const struct daemon *d, int fd, uid_t uid, gid_t gid)
 	if (geteuid() != uid)
 		_exit(1);
 	mps_format_grant(&d->defaults, grant);
-	fcntl(fd, F_SETFD, 0);
-	snprintf(number, sizeof(number), "%d", fd);
-	execl("/proc/self/exe", "nvidia-cuda-mps-server", grant, number, (char *)NULL);
+	/* Through the environment: its command line is the name alone, as the real server's. */
+	if (setenv(MPS_GRANT_ENV, grant, 1) == 0 && (fd == MPS_SERVER_FD || dup2(fd, MPS_SERVER_FD) >= 0) &&
+	    fcntl(MPS_SERVER_FD, F_SETFD, 0) == 0)
+		execl("/proc/self/exe", "nvidia-cuda-mps-server", (char *)NULL);
 	_exit(1);
 }
 

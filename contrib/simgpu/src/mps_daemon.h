@@ -66,7 +66,12 @@ const struct sim_snap *daemon_look(struct daemon *d);
 bool command_run(struct daemon *d, struct conn *c, char *line);
 void command_answer(int fd, int status, const char *text);
 
-/* The server process: registers on its GPUs, says so on fd, lives until fd closes. */
-int server_main(int argc, char **argv);
+/*
+ * The server process: registers on the GPUs of the grant in its environment, says so on MPS_SERVER_FD, and lives
+ * until that closes.
+ */
+#define MPS_GRANT_ENV "SIMGPU_MPS_GRANT"
+#define MPS_SERVER_FD 3
+int server_main(void);
 
 #endif

@@ -20,7 +20,7 @@ static bool has_clients(struct sim *sim, struct sim_snap *s)
 	return false;
 }
 
-int server_main(int argc, char **argv)
+int server_main(void)
 {
 	struct sim_proc p = { .kind = SIM_MPS_SERVER, .limit_pct = 100, .name = "nvidia-cuda-mps-server" };
 	struct timespec pause = { .tv_nsec = 50 * 1000 * 1000 };
@@ -29,9 +29,10 @@ int server_main(int argc, char **argv)
 	uint32_t slot;
 	char c;
 
-	if (argc != 3 || !mps_parse_grant(argv[1], &g))
+	if (getenv(MPS_GRANT_ENV) == NULL || !mps_parse_grant(getenv(MPS_GRANT_ENV), &g)) {
+		fprintf(stderr, "nvidia-cuda-mps-server: only nvidia-cuda-mps-control starts this\n");
 		return 2;
-	int fd = atoi(argv[2]);
+	}
 	struct sim *sim = sim_open(NULL);
 	struct sim_snap *s = malloc(sizeof(*s));
 
@@ -42,11 +43,11 @@ int server_main(int argc, char **argv)
 		p.use[i].unit = g.gpu[i].unit;
 	if (client_join(sim, &p, &slot) != CLIENT_OK)
 		return 1;
-	if (client_resize(sim, slot, SERVER_BYTES, &why) != CLIENT_OK || write(fd, "R", 1) != 1) {
+	if (client_resize(sim, slot, SERVER_BYTES, &why) != CLIENT_OK || write(MPS_SERVER_FD, "R", 1) != 1) {
 		client_leave(sim, slot);
 		return 1;
 	}
-	while (read(fd, &c, 1) > 0)
+	while (read(MPS_SERVER_FD, &c, 1) > 0)
 		;
 	/* The daemon has closed its end, or died: then the clients that are left may finish. */
 	while (has_clients(sim, s))
