@@ -10,5 +10,7 @@ require (
 	golang.org/x/sys v0.42.0
 )
 
+require golang.org/x/tools v0.26.0 // indirect
+
 // Test-only.
 require github.com/rogpeppe/go-internal v1.16.0

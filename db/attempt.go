@@ -5,7 +5,6 @@ package db
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -180,17 +179,6 @@ func scanAttempt(rows *sql.Rows) (a Attempt, g AttemptGPU, err error) {
 		}
 	}
 	return a, g, nil
-}
-
-// Retried tells whether an earlier attempt of the job was brought back after
-// an OOM already.
-func (d *DB) Retried(ctx context.Context, cluster string, job uint32) (bool, error) {
-	var n int
-	err := d.sql.QueryRowContext(ctx, "SELECT 1 FROM attempt WHERE cluster=? AND job_id=? AND requeued_to IS NOT NULL LIMIT 1", cluster, job).Scan(&n)
-	if errors.Is(err, sql.ErrNoRows) {
-		return false, nil
-	}
-	return err == nil, explain(err)
 }
 
 func nullZero(v int64) any {

@@ -8,8 +8,8 @@ import (
 	"io"
 	"math"
 	"strings"
-	"text/tabwriter"
 
+	"carma/cmd/internal/cli"
 	"carma/gres"
 )
 
@@ -20,14 +20,20 @@ func printJSON(w io.Writer, jobs []job) error {
 }
 
 func printTable(w io.Writer, jobs []job) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "JOBID\tUSER\tSTATE\tGPUS\tEST\tBOOKED\tPEAK\tSMACT\tWAIT\tRUN\tENERGY\tSHARED WITH\tOOM\t")
+	t := cli.Table{Columns: []cli.Column{
+		{Title: "JOBID", Right: true}, {Title: "USER"}, {Title: "STATE"}, {Title: "GPUS", Right: true},
+		{Title: "EST", Right: true}, {Title: "BOOKED", Right: true}, {Title: "PEAK", Right: true}, {Title: "SMACT", Right: true},
+		{Title: "WAIT", Right: true}, {Title: "RUN", Right: true}, {Title: "ENERGY", Right: true}, {Title: "SHARED WITH"}, {Title: "OOM"},
+	}}
 	for _, j := range jobs {
-		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", j.JobID, j.User, j.State, len(j.GPUs),
-			gib(j.EstMiB), gib(&j.ReserveMiB), gib(j.PeakMiB), percent(j.SMActPct), clock(float64(j.WaitS)), clock(j.RunS),
-			joules(j.EnergyJ), sharedWith(j), oom(j))
+		t.Rows = append(t.Rows, []string{
+			fmt.Sprint(j.JobID), j.User, j.State, fmt.Sprint(len(j.GPUs)),
+			gib(j.EstMiB), gib(&j.ReserveMiB), gib(j.PeakMiB), percent(j.SMActPct),
+			clock(float64(j.WaitS)), clock(j.RunS), joules(j.EnergyJ), sharedWith(j), oom(j),
+		})
 	}
-	return t.Flush()
+	_, err := t.WriteTo(w)
+	return err
 }
 
 func gib(mib *int64) string {

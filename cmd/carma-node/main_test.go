@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"carma/prolog/userfile"
+)
+
+func TestMain(m *testing.M) {
+	// The program starts itself as the job's user (package userfile).
+	if len(os.Args) == 2 && os.Args[1] == userfile.Command {
+		userfile.Child()
+		return
+	}
+	testscript.Main(m, map[string]func(){"carma-node": main, "carma-prolog": main, "carma-epilog": main})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata/script"})
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func openFor(t *testing.T, path string) *DB {
+	t.Helper()
+	d, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func at(s float64) time.Time { return time.Unix(0, int64(s*1e9)) }
+
+// attempt is a record with every field set.
+func attempt(id, restart uint32) Attempt {
+	return Attempt{
+		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", User: "alice", UID: 1000, Partition: "gpu",
+		Submit: at(1000), Start: at(1010.5), End: at(1020.25), State: "REQUEUED", ExitCode: 1, ExitSignal: 0, Mode: "shared", Method: "user",
+		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
+		GPUs: []AttemptGPU{{UUID: "GPU-0", PeakMiB: 9000, SMActPct: 40, SMActMax: 50, EnergyJ: 100}, {UUID: "GPU-1", PeakMiB: 9500, SMActPct: 60, SMActMax: 70, EnergyJ: 200}},
+	}
+}
+
+func TestPutAndRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "b", "carma.db")
+	d := openFor(t, path)
+	full := attempt(7, 0)
+	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
+		GPUs: []AttemptGPU{{UUID: "GPU-0", SMActPct: math.NaN(), SMActMax: math.NaN(), EnergyJ: math.NaN()}}}
+	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := OpenRead(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	got, err := r.Attempts(t.Context(), nil)
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%d attempts, %v", len(got), err)
+	}
+	full.GPUs[0].SMActMax = 70 // stored per attempt
+	for i, want := range []Attempt{full, bare} {
+		// Sprint compares NaN as equal and times by their wall clock.
+		if fmt.Sprintf("%+v", got[i]) != fmt.Sprintf("%+v", want) {
+			t.Errorf("got  %+v\nwant %+v", got[i], want)
+		}
+	}
+	if p := got[0].PeakMiB(); p != 9500 {
+		t.Errorf("peak %d", p)
+	}
+	if e := got[0].EnergyJ(); e != 300 {
+		t.Errorf("energy %v", e)
+	}
+	if mean, highest := got[0].SMAct(); mean != 50 || highest != 70 {
+		t.Errorf("SM activity %v, %v", mean, highest)
+	}
+	if mean, _ := got[1].SMAct(); !math.IsNaN(mean) || !math.IsNaN(got[1].EnergyJ()) {
+		t.Error("what was not measured is known")
+	}
+}
+
+func TestAttemptsOfSomeJobs(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	for id := range uint32(10) {
+		a := attempt(id+1, 0)
+		a.ArrayJobID = 0
+		if id > 7 {
+			a.ArrayJobID = 9
+		}
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		ids  []uint32
+		want int
+	}{{nil, 10}, {[]uint32{3}, 1}, {[]uint32{3, 4, 99}, 2}, {[]uint32{9}, 2}} {
+		got, err := d.Attempts(t.Context(), c.ids)
+		if err != nil || len(got) != c.want {
+			t.Errorf("%v: %d attempts, %v", c.ids, len(got), err)
+		}
+	}
+}
+
+// Everybody may read, also after the last writer has gone, also with the umask
+// of a hook; nobody else may write.
+func TestReadableForAll(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "sub", "carma.db")
+	old := syscall.Umask(0o077)
+	d, err := Open(path)
+	syscall.Umask(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Put(t.Context(), attempt(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		if st, err := os.Stat(name); err != nil || st.Mode().Perm() != 0o644 {
+			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+		}
+	}
+}
+
+func TestManyWriters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	var wg sync.WaitGroup
+	for i := range uint32(16) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			d, err := Open(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer d.Close()
+			for j := range uint32(10) {
+				if err := d.Put(context.Background(), attempt(i*10+j+1, 0)); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	got, err := openFor(t, path).Attempts(t.Context(), nil)
+	if err != nil || len(got) != 160 {
+		t.Errorf("%d attempts, %v", len(got), err)
+	}
+}
+
+func TestNewerSchemaIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	openFor(t, path)
+	s, err := sql.Open("sqlite3", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Exec("PRAGMA user_version = 99"); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	if _, err := Open(path); !errors.Is(err, ErrNewer) {
+		t.Errorf("writer: %v", err)
+	}
+	if _, err := OpenRead(path); !errors.Is(err, ErrNewer) {
+		t.Errorf("reader: %v", err)
+	}
+}
+
+func TestMissingAndSpoiled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	if _, err := OpenRead(path); !errors.Is(err, ErrMissing) {
+		t.Errorf("missing: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("this is no database, whatever its name says"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenRead(path); err == nil {
+		t.Error("a spoiled file was opened for reading")
+	}
+	if _, err := Open(path); err == nil {
+		t.Error("a spoiled file was opened for writing")
+	}
+}
+
+func TestBusy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	d := openFor(t, path)
+	tx, err := d.sql.Begin() // immediate: holds the write lock
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	other, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := other.Put(t.Context(), attempt(1, 0)); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRefusesNetworkFileSystems(t *testing.T) {
+	networkFileSystems[tmpType(t)] = "test"
+	defer delete(networkFileSystems, tmpType(t))
+	if _, err := Open(filepath.Join(t.TempDir(), "carma.db")); !errors.Is(err, ErrNetwork) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func tmpType(t *testing.T) int64 {
+	t.Helper()
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(os.TempDir(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return int64(uint32(st.Type))
+}

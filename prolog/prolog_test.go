@@ -1,0 +1,532 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/prolog/userfile"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// slurm answers for slurmctld and keeps what it was asked to do.
+type slurm struct {
+	job   sctl.Job
+	fail  map[string]error // by the first word of a call
+	calls []string
+}
+
+func (s *slurm) note(call string) error {
+	s.calls = append(s.calls, call)
+	word, _, _ := strings.Cut(call, " ")
+	return s.fail[word]
+}
+
+func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
+	return s.job, s.note(fmt.Sprint("job ", id))
+}
+func (s *slurm) RequeueIncomplete(_ context.Context, t string) error {
+	s.job.State = "PENDING"
+	return s.note("incomplete " + t)
+}
+func (s *slurm) RequeueHold(_ context.Context, t string) error { return s.note("requeuehold " + t) }
+func (s *slurm) Release(_ context.Context, t string) error     { return s.note("release " + t) }
+func (s *slurm) Move(_ context.Context, t, partition, tres string) error {
+	return s.note("move " + t + " " + partition + " " + tres)
+}
+
+// records keeps what was written.
+type records struct {
+	attempts []db.Attempt
+	err      error
+}
+
+func (r *records) Put(_ context.Context, a db.Attempt) error {
+	r.attempts = append(r.attempts, a)
+	return r.err
+}
+
+// world is a node with two idle GPUs and a real ledger.
+type world struct {
+	*Node
+	book    *lease.Book
+	slurm   *slurm
+	records *records
+	stderr  userfile.Reply
+	asked   []userfile.Ask
+	samples int
+	pokes   int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "jobs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	book, err := lease.Open(dir, 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { book.Close() })
+	c := config.Default()
+	c.Hooks.Wait, c.Hooks.WaitInteractive = 0, 0
+	c.Partition = map[string]config.Partition{
+		"gpu":    {GPUsPerNode: 2, GPUMemMiB: 40536, Share: true, Recovery: "gpu-ex"},
+		"gpu-ex": {GPUsPerNode: 2, GPUMemMiB: 40536},
+	}
+	w := &world{book: book, slurm: &slurm{fail: map[string]error{}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
+	w.Node = &Node{
+		Name: "n1", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
+		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true},
+		Sample: func(context.Context) ([]gres.Reading, error) {
+			w.samples++
+			return idle(2), nil
+		},
+		AsUser: func(_ context.Context, _ userfile.User, a userfile.Ask) (userfile.Reply, error) {
+			w.asked = append(w.asked, a)
+			return w.stderr, nil
+		},
+		Groups: func(context.Context, string, uint32) []uint32 { return nil },
+		Poke:   func() { w.pokes++ },
+	}
+	return w
+}
+
+func idle(n int) []gres.Reading {
+	var r []gres.Reading
+	for i := range n {
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}, Source: gres.SourceGPM})
+	}
+	return r
+}
+
+// hook is a job that shares one GPU.
+func hook(id uint32) jobenv.Hook {
+	return jobenv.Hook{
+		JobKey: gres.JobKey{JobID: id}, UID: 1000, GID: 1000, User: "alice", Partition: "gpu", Node: "n1", Cluster: "c",
+		WorkDir: "/home/alice", BatchHost: true, Slots: []int{5},
+		Carma: jobenv.Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 1, ReserveMiB: 10240, EstMiB: 10240, FullMiB: 40536, Submit: time.Unix(1000, 0)},
+	}
+}
+
+func (w *world) prolog(t *testing.T, h jobenv.Hook) {
+	t.Helper()
+	if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) epilog(t *testing.T, h jobenv.Hook) {
+	t.Helper()
+	if err := w.Epilog(t.Context(), h, w.book, w.records, w.slurm, func(context.Context) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) leases(t *testing.T) []gres.Lease {
+	t.Helper()
+	s, err := w.book.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Leases
+}
+
+// task returns what a task with these variables is told.
+func (w *world) task(t *testing.T, vars ...string) string {
+	t.Helper()
+	var b strings.Builder
+	err := Task(&b, w.RunDir, func(name string) string {
+		for _, v := range vars {
+			if value, ok := strings.CutPrefix(v, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestPrologLeases(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	l := w.leases(t)
+	if len(l) != 1 || l[0].UUID != "GPU-0" || l[0].ReserveMiB != 10240 || l[0].Exclusive {
+		t.Errorf("leases %+v", l)
+	}
+	if w.samples != 1 || w.pokes != 1 || len(w.slurm.calls) != 0 {
+		t.Errorf("%d samples, %d pokes, calls %v", w.samples, w.pokes, w.slurm.calls)
+	}
+	want := `export CUDA_VISIBLE_DEVICES=GPU-0
+export NVIDIA_VISIBLE_DEVICES=GPU-0
+export CARMA_GPU_UUIDS=GPU-0
+export CARMA_RESERVE_MIB=10240
+export CARMA_SHARED=1
+export CUDA_MPS_PIPE_DIRECTORY=` + w.RunDir + `/mps/GPU-0
+export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M
+`
+	if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5"); got != want {
+		t.Errorf("task:\n%swant\n%s", got, want)
+	}
+	w.prolog(t, hook(8))
+	if w.samples != 1 {
+		t.Error("fresh readings were read again")
+	}
+	h, _, err := w.book.Find(t.Context(), gres.JobKey{JobID: 7})
+	if err != nil || h.BookK != 1 || h.BookMiB != 10240 {
+		t.Errorf("booking %+v, %v", h, err)
+	}
+}
+
+func TestPrologGivesWholeGPUs(t *testing.T) {
+	for name, change := range map[string]func(*jobenv.Hook){
+		"exclusive":            func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "exclusive", 40536 },
+		"off":                  func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "off", 40536 },
+		"not annotated":        func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} },
+		"recovery partition":   func(h *jobenv.Hook) { h.Partition, h.Restart = "gpu-ex", 1 },
+		"unknown partition":    func(h *jobenv.Hook) { h.Partition = "cpu" },
+		"a mode of the future": func(h *jobenv.Hook) { h.Carma.Mode = "fractional" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			h := hook(7)
+			change(&h)
+			w.prolog(t, h)
+			if l := w.leases(t); len(l) != 1 || !l[0].Exclusive || l[0].ReserveMiB != 40503 {
+				t.Errorf("leases %+v", l)
+			}
+			if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5", fmt.Sprint("SLURM_RESTART_COUNT=", h.Restart)); !strings.Contains(got, "CARMA_SHARED=0\nunset CUDA_MPS_PIPE_DIRECTORY") {
+				t.Errorf("task:\n%s", got)
+			}
+			held, _, err := w.book.Find(t.Context(), h.JobKey)
+			want := int64(40536)
+			if name == "not annotated" {
+				want = 0
+			} else if name == "unknown partition" || name == "a mode of the future" {
+				want = held.BookMiB // booked as submitted
+			}
+			if err != nil || held.BookMiB != want {
+				t.Errorf("booking %+v, %v", held, err)
+			}
+		})
+	}
+}
+
+func TestPrologWithoutGPUs(t *testing.T) {
+	w := newWorld(t)
+	h := hook(7)
+	h.Slots = nil
+	w.prolog(t, h)
+	if len(w.leases(t)) != 0 || w.samples != 0 {
+		t.Error("a job without GPUs was given some")
+	}
+}
+
+func TestPrologGivesBack(t *testing.T) {
+	w := newWorld(t)
+	for id := range uint32(2) {
+		h := hook(id + 1)
+		h.Carma.Mode = "exclusive"
+		w.prolog(t, h)
+	}
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
+	w.prolog(t, hook(7))
+	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v, want %v", w.slurm.calls, want)
+	}
+	s, _ := w.book.Snapshot(t.Context())
+	if len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 7 {
+		t.Errorf("comebacks %+v", s.Comebacks)
+	}
+	w.epilog(t, hook(7)) // Slurm runs it for a job that was given back
+	if len(w.records.attempts) != 0 {
+		t.Error("a job that never ran has a record")
+	}
+}
+
+// What cannot be given back must not see other jobs' GPUs.
+func TestPrologHidesGPUs(t *testing.T) {
+	for name, fail := range map[string]map[string]error{
+		"srun":           {"incomplete": sctl.ErrBatchOnly},
+		"slurmctld away": {"job": errors.New("away")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for id := range uint32(2) {
+				h := hook(id + 1)
+				h.Carma.Mode = "exclusive"
+				w.prolog(t, h)
+			}
+			w.slurm.fail = fail
+			if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); err == nil {
+				t.Error("no error")
+			}
+			got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5")
+			if !strings.HasPrefix(got, "print carma: no GPU") || !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
+				t.Errorf("task:\n%s", got)
+			}
+		})
+	}
+}
+
+func TestPrologHoldsWhatNeverFits(t *testing.T) {
+	w := newWorld(t)
+	h := hook(7)
+	h.Slots = []int{0, 1, 2}
+	w.prolog(t, h)
+	if want := []string{"job 7", "requeuehold 0"}; !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v", w.slurm.calls)
+	}
+}
+
+func TestPrologDecidesOnOldReadingsRatherThanNone(t *testing.T) {
+	w := newWorld(t)
+	old := idle(2)
+	for i := range old {
+		old[i].Age = time.Hour
+	}
+	if err := w.book.PutReadings(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	w.Sample = func(context.Context) ([]gres.Reading, error) { return nil, errors.New("NVML hangs") }
+	w.prolog(t, hook(7))
+	if len(w.leases(t)) != 1 {
+		t.Error("no lease")
+	}
+}
+
+func TestTask(t *testing.T) {
+	w := newWorld(t)
+	h := hook(7)
+	h.Slots, h.Carma.GPUs = []int{3, 9}, 2
+	w.prolog(t, h)
+	for _, c := range []struct {
+		name string
+		vars []string
+		want string // GPUs; "-": nothing is changed
+	}{
+		{"batch", []string{"SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"step with all", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"step with one", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9", "CUDA_VISIBLE_DEVICES=9"}, "GPU-1"},
+		{"task bound to one", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=9"}, "GPU-1"},
+		{"task bound to one by local number", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=1"}, "GPU-1"},
+		{"constrained step", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9", "CUDA_VISIBLE_DEVICES=0"}, "GPU-1"},
+		{"step without GPUs", []string{"SLURM_JOB_GPUS=3,9"}, ""},
+		{"a UUID of the user's", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=GPU-x"}, "GPU-0,GPU-1"},
+		{"not our slots", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=4", "CUDA_VISIBLE_DEVICES=4"}, ""},
+		{"job without gres", nil, "-"},
+		{"the next attempt, whose Prolog slurmd skipped", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
+	} {
+		got := w.task(t, append(c.vars, "SLURM_JOB_ID=7")...)
+		if c.want == "-" {
+			if got != "" {
+				t.Errorf("%s: %s", c.name, got)
+			}
+		} else if !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+c.want+"\n") {
+			t.Errorf("%s:\n%swant %s", c.name, got, c.want)
+		}
+	}
+	if got := w.task(t, "SLURM_JOB_ID=99", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1"); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
+		t.Errorf("a job that no Prolog knows:\n%s", got)
+	}
+	if err := os.WriteFile(taskPath(w.RunDir, 7), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	err := Task(&b, w.RunDir, func(name string) string {
+		return map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}[name]
+	})
+	if err == nil || !strings.Contains(b.String(), "export CUDA_VISIBLE_DEVICES=\n") {
+		t.Errorf("a spoiled file: %v\n%s", err, b.String())
+	}
+}
+
+func TestEpilogOfAGoodJob(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.prolog(t, hook(8))
+	asked := len(w.asked)
+	w.epilog(t, hook(7))
+	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked {
+		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
+	}
+	a := w.records.attempts[0]
+	if a.JobID != 7 || a.State != "COMPLETED" || a.User != "alice" || a.Mode != "shared" || a.EstMiB != 10240 || a.ReserveMiB != 10240 ||
+		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || !a.Submit.Equal(time.Unix(1000, 0)) || a.End.Before(a.Start) {
+		t.Errorf("record %+v", a)
+	}
+	if l := w.leases(t); len(l) != 1 || l[0].Job.JobID != 8 {
+		t.Errorf("leases %+v", l)
+	}
+	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
+		t.Error("the task file is left")
+	}
+	w.epilog(t, hook(7)) // slurmctld may ask twice
+	if len(w.records.attempts) != 1 {
+		t.Error("a second Epilog wrote a second record")
+	}
+}
+
+func failed(h jobenv.Hook) jobenv.Hook {
+	h.Exit = jobenv.Exit{Code: 1}
+	return h
+}
+
+func TestEpilogBringsBack(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.stderr.Signature = "pytorch"
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carma:10240", Name: "train"}
+	h := failed(hook(7))
+	h.StdErr = "%x-%A_%a.err"
+	w.epilog(t, h)
+	want := []string{"job 7", "requeuehold 5_2", "move 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2"}
+	if !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
+	}
+	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan || last.Path != "/home/alice/train-5_2.err" {
+		t.Errorf("scanned %+v", last)
+	}
+	a := w.records.attempts[0]
+	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
+		t.Errorf("record %+v", a)
+	}
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 {
+		t.Errorf("ledger %+v", s)
+	}
+}
+
+// A verdict needs all three: the signature, the failed exit, the shared GPU.
+func TestEpilogLeavesOthersAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world, *jobenv.Hook)
+		state  string
+	}{
+		"exit 0":           {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
+		"no signature":     {func(w *world, _ *jobenv.Hook) { w.stderr.Signature = "" }, "FAILED"},
+		"not batch host":   {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
+		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} }, "FAILED"},
+		"slurmctld away":   {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
+		"cancelled":        {func(w *world, h *jobenv.Hook) { w.stderr.Signature, h.Exit = "", jobenv.Exit{Signal: 15} }, "CANCELLED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.stderr.Signature = "pytorch"
+			w.prolog(t, hook(7))
+			h := failed(hook(7))
+			c.change(w, &h)
+			w.epilog(t, h)
+			for _, call := range w.slurm.calls {
+				if !strings.HasPrefix(call, "job ") {
+					t.Errorf("calls %v", w.slurm.calls)
+				}
+			}
+			if a := w.records.attempts[0]; a.State != c.state || a.RequeuedTo != "" {
+				t.Errorf("record %+v", a)
+			}
+			if len(w.leases(t)) != 0 {
+				t.Error("the lease is left")
+			}
+		})
+	}
+}
+
+func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
+	w := newWorld(t)
+	h := hook(7)
+	h.Carma.Mode = "exclusive"
+	w.prolog(t, h)
+	w.stderr.Signature = "pytorch"
+	w.epilog(t, failed(h))
+	if len(w.slurm.calls)+len(w.asked) != 0 || w.records.attempts[0].State != "FAILED" {
+		t.Errorf("calls %v, asked %v, %+v", w.slurm.calls, w.asked, w.records.attempts)
+	}
+}
+
+func TestEpilogWhenSlurmRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail  string
+		err   error
+		calls int
+		note  string
+	}{
+		"--no-requeue":      {"requeuehold", errors.New("scontrol requeuehold 7: exit status 1: Requested operation is presently disabled for job 7"), 2, "requeue refused: Requested operation is presently disabled for job 7"},
+		"partition is gone": {"move", errors.New("scontrol update: exit status 1: Invalid partition name specified"), 3, "held: Invalid partition name specified"},
+		"busy for ever":     {"move", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"), 2 + moveTries, "held: Resource temporarily unavailable"},
+		"release":           {"release", errors.New("no"), 4, "held: no"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.stderr.Signature = "pytorch"
+			w.slurm.fail[c.fail] = c.err
+			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240"}
+			w.prolog(t, hook(7))
+			w.epilog(t, failed(hook(7)))
+			a := w.records.attempts[0]
+			if len(w.slurm.calls) != c.calls || a.OOMNote != c.note || a.RequeuedTo != "" || a.State != "OUT_OF_MEMORY" {
+				t.Errorf("calls %v, record %+v", w.slurm.calls, a)
+			}
+			if len(w.leases(t)) != 0 {
+				t.Error("the lease is left")
+			}
+		})
+	}
+}
+
+func TestEpilogWithoutRecovery(t *testing.T) {
+	for note, change := range map[string]func(*config.Config){
+		"recovery is off":                     func(c *config.Config) { c.Recovery.Enabled = false },
+		"partition has no recovery partition": func(c *config.Config) { c.Partition["gpu"] = config.Partition{Share: true} },
+	} {
+		w := newWorld(t)
+		w.stderr.Signature = "cuda"
+		w.prolog(t, hook(7))
+		change(&w.Config)
+		w.epilog(t, failed(hook(7)))
+		if a := w.records.attempts[0]; a.OOMNote != note || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
+			t.Errorf("calls %v, record %+v", w.slurm.calls, a)
+		}
+	}
+}
+
+func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.records.err = errors.New("disk full")
+	w.epilog(t, hook(7))
+	if len(w.leases(t)) != 0 {
+		t.Error("the lease is left")
+	}
+}
+
+func TestWhole(t *testing.T) {
+	for list, want := range map[string]string{
+		"gres:gpu:1,gres:carma:10240":            "gres:gpu:1,gres:carma:40536",
+		"gres/gpu:a100:2,gres/carma2:9,gres/x:1": "gres/gpu:a100:2,gres/x:1,gres/carma2:40536",
+		"gres:carma:10240":                       "gres:carma:40536",
+		"gres:gpu:1":                             "gres:gpu:1",
+	} {
+		if got := whole(list, 40536); got != want {
+			t.Errorf("%s: got %s, want %s", list, got, want)
+		}
+	}
+}
