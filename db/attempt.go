@@ -6,10 +6,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
+
+	"carma/gres"
 )
 
 // Attempt is one run of a job on one node.
@@ -20,6 +21,8 @@ type Attempt struct {
 	Node       string
 	ArrayJobID uint32 // 0: no array, or not known
 	ArrayTask  string
+	Name       string // of the job; empty: not known
+	Account    string
 	User       string
 	UID        uint32
 	Partition  string
@@ -42,10 +45,10 @@ type Attempt struct {
 // AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
 	UUID     string
-	PeakMiB  int64   // 0: not known
-	SMActPct float64 // NaN: not measured
-	SMActMax float64
-	EnergyJ  float64 // NaN: not measured
+	PeakMiB  int64 // 0: not known
+	SMActPct gres.Measured
+	SMActMax gres.Measured
+	EnergyJ  gres.Measured
 }
 
 // PeakMiB is the highest peak of the job's GPUs; 0: not known.
@@ -56,28 +59,28 @@ func (a Attempt) PeakMiB() (peak int64) {
 	return peak
 }
 
-// SMAct is the mean and the maximum over the job's GPUs; NaN: not measured.
-func (a Attempt) SMAct() (mean, highest float64) {
-	sum, n := 0.0, 0
+// SMAct is the mean and the maximum over the job's GPUs.
+func (a Attempt) SMAct() (mean, highest gres.Measured) {
+	sum, n := gres.Measured(0), gres.Measured(0)
 	for _, g := range a.GPUs {
-		if !math.IsNaN(g.SMActPct) {
+		if g.SMActPct.Known() {
 			sum += g.SMActPct
 			highest = max(highest, g.SMActMax)
 			n++
 		}
 	}
 	if n == 0 {
-		return math.NaN(), math.NaN()
+		return gres.Unknown, gres.Unknown
 	}
-	return sum / float64(n), highest
+	return sum / n, highest
 }
 
-// EnergyJ is the sum over the job's GPUs; NaN if one was not measured.
-func (a Attempt) EnergyJ() float64 {
+// EnergyJ is the sum over the job's GPUs; unknown if one was not measured.
+func (a Attempt) EnergyJ() gres.Measured {
 	if len(a.GPUs) == 0 {
-		return math.NaN()
+		return gres.Unknown
 	}
-	sum := 0.0
+	sum := gres.Measured(0)
 	for _, g := range a.GPUs {
 		sum += g.EnergyJ
 	}
@@ -103,12 +106,12 @@ func (d *DB) Put(ctx context.Context, a Attempt) error {
 
 func put(tx *sql.Tx, a Attempt) error {
 	smact, smactMax := a.SMAct()
-	_, err := tx.Exec(`INSERT OR REPLACE INTO attempt (cluster, job_id, restart, node, array_job_id, array_task, user, uid, partition,
+	_, err := tx.Exec(`INSERT OR REPLACE INTO attempt (cluster, job_id, restart, node, array_job_id, array_task, name, account, user, uid, partition,
 		submit, start, end, state, exit_code, exit_signal, mode, method, est_mib, reserve_mib, peak_mib, smact_pct, smact_max, energy_j,
-		neighbours, oom, oom_note, requeued_to) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
-		a.Cluster, a.JobID, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), a.User, a.UID, a.Partition,
+		neighbours, oom, oom_note, requeued_to) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
+		a.Cluster, a.JobID, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account), a.User, a.UID, a.Partition,
 		seconds(a.Submit), seconds(a.Start), seconds(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method,
-		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.PeakMiB()), nullNaN(smact), nullNaN(smactMax), nullNaN(a.EnergyJ()),
+		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.PeakMiB()), nullUnknown(smact), nullUnknown(smactMax), nullUnknown(a.EnergyJ()),
 		joinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
 	if err != nil {
 		return err
@@ -118,10 +121,35 @@ func put(tx *sql.Tx, a Attempt) error {
 	}
 	for slot, g := range a.GPUs {
 		_, err := tx.Exec("INSERT INTO attempt_gpu VALUES (?,?,?,?,?,?,?,?,?)", a.Cluster, a.JobID, a.Restart, a.Node, slot, g.UUID,
-			nullZero(g.PeakMiB), nullNaN(g.SMActPct), nullNaN(g.EnergyJ))
+			nullZero(g.PeakMiB), nullUnknown(g.SMActPct), nullUnknown(g.EnergyJ))
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// End is slurmctld's word on how an attempt ended.
+type End struct {
+	JobID      uint32
+	Restart    uint32
+	Node       string
+	ArrayJobID uint32
+	ArrayTask  string
+	Name       string
+	Account    string
+	State      string
+}
+
+// SetEnd completes the record of an attempt, if there is one. An attempt that
+// CARMA itself put back, or whose OOM it found, keeps the state that says so.
+func (d *DB) SetEnd(ctx context.Context, e End) error {
+	_, err := d.sql.ExecContext(ctx, `UPDATE attempt SET array_job_id=?, array_task=?, name=?, account=?,
+		state = CASE WHEN state IN ('REQUEUED','OUT_OF_MEMORY') THEN state ELSE ? END
+		WHERE job_id=? AND restart=? AND node=?`,
+		nullZero(int64(e.ArrayJobID)), nullEmpty(e.ArrayTask), nullEmpty(e.Name), nullEmpty(e.Account), e.State, e.JobID, e.Restart, e.Node)
+	if err != nil {
+		return fmt.Errorf("complete record of job %d: %w", e.JobID, explain(err))
 	}
 	return nil
 }
@@ -133,7 +161,7 @@ func (d *DB) Attempts(ctx context.Context, jobs []uint32) ([]Attempt, error) {
 	if len(jobs) > 0 {
 		where = " WHERE a.job_id IN (" + joinIDs(jobs) + ") OR a.array_job_id IN (" + joinIDs(jobs) + ")"
 	}
-	rows, err := d.sql.QueryContext(ctx, `SELECT a.cluster, a.job_id, a.restart, a.node, ifnull(array_job_id,0), ifnull(array_task,''), user, uid, partition,
+	rows, err := d.sql.QueryContext(ctx, `SELECT a.cluster, a.job_id, a.restart, a.node, ifnull(array_job_id,0), ifnull(array_task,''), ifnull(name,''), ifnull(account,''), user, uid, partition,
 		submit, start, end, state, exit_code, exit_signal, mode, method, ifnull(est_mib,0), reserve_mib, smact_max, neighbours,
 		ifnull(oom,''), ifnull(oom_note,''), ifnull(requeued_to,''), ifnull(g.uuid,''), ifnull(g.peak_mib,0), g.smact_pct, g.energy_j
 		FROM attempt a LEFT JOIN attempt_gpu g USING (cluster, job_id, restart, node)`+where+`
@@ -165,14 +193,14 @@ func (d *DB) Attempts(ctx context.Context, jobs []uint32) ([]Attempt, error) {
 func scanAttempt(rows *sql.Rows) (a Attempt, g AttemptGPU, err error) {
 	var submit, start, end, smactMax, smact, energy sql.NullFloat64
 	var neighbours string
-	err = rows.Scan(&a.Cluster, &a.JobID, &a.Restart, &a.Node, &a.ArrayJobID, &a.ArrayTask, &a.User, &a.UID, &a.Partition,
+	err = rows.Scan(&a.Cluster, &a.JobID, &a.Restart, &a.Node, &a.ArrayJobID, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.UID, &a.Partition,
 		&submit, &start, &end, &a.State, &a.ExitCode, &a.ExitSignal, &a.Mode, &a.Method, &a.EstMiB, &a.ReserveMiB, &smactMax, &neighbours,
 		&a.OOM, &a.OOMNote, &a.RequeuedTo, &g.UUID, &g.PeakMiB, &smact, &energy)
 	if err != nil {
 		return a, g, err
 	}
 	a.Submit, a.Start, a.End = fromSeconds(submit), fromSeconds(start), fromSeconds(end)
-	g.SMActPct, g.SMActMax, g.EnergyJ = orNaN(smact), orNaN(smactMax), orNaN(energy)
+	g.SMActPct, g.SMActMax, g.EnergyJ = orUnknown(smact), orUnknown(smactMax), orUnknown(energy)
 	for word := range strings.SplitSeq(neighbours, ",") {
 		if id, err := strconv.ParseUint(word, 10, 32); err == nil {
 			a.Neighbours = append(a.Neighbours, uint32(id))
@@ -195,16 +223,16 @@ func nullEmpty(s string) any {
 	return s
 }
 
-func nullNaN(f float64) any {
-	if math.IsNaN(f) {
+func nullUnknown(m gres.Measured) any {
+	if !m.Known() {
 		return nil
 	}
-	return f
+	return float64(m)
 }
 
-func orNaN(f sql.NullFloat64) float64 {
+func orUnknown(f sql.NullFloat64) gres.Measured {
 	if !f.Valid {
-		return math.NaN()
+		return gres.Unknown
 	}
-	return f.Float64
+	return gres.Measured(f.Float64)
 }

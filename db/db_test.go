@@ -7,13 +7,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"carma/gres"
 )
 
 func openFor(t *testing.T, path string) *DB {
@@ -31,7 +32,7 @@ func at(s float64) time.Time { return time.Unix(0, int64(s*1e9)) }
 // attempt is a record with every field set.
 func attempt(id, restart uint32) Attempt {
 	return Attempt{
-		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", User: "alice", UID: 1000, Partition: "gpu",
+		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", Name: "train", Account: "ml", User: "alice", UID: 1000, Partition: "gpu",
 		Submit: at(1000), Start: at(1010.5), End: at(1020.25), State: "REQUEUED", ExitCode: 1, ExitSignal: 0, Mode: "shared", Method: "user",
 		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
 		GPUs: []AttemptGPU{{UUID: "GPU-0", PeakMiB: 9000, SMActPct: 40, SMActMax: 50, EnergyJ: 100}, {UUID: "GPU-1", PeakMiB: 9500, SMActPct: 60, SMActMax: 70, EnergyJ: 200}},
@@ -43,7 +44,7 @@ func TestPutAndRead(t *testing.T) {
 	d := openFor(t, path)
 	full := attempt(7, 0)
 	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
-		GPUs: []AttemptGPU{{UUID: "GPU-0", SMActPct: math.NaN(), SMActMax: math.NaN(), EnergyJ: math.NaN()}}}
+		GPUs: []AttemptGPU{{UUID: "GPU-0", SMActPct: gres.Unknown, SMActMax: gres.Unknown, EnergyJ: gres.Unknown}}}
 	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -74,7 +75,7 @@ func TestPutAndRead(t *testing.T) {
 	if mean, highest := got[0].SMAct(); mean != 50 || highest != 70 {
 		t.Errorf("SM activity %v, %v", mean, highest)
 	}
-	if mean, _ := got[1].SMAct(); !math.IsNaN(mean) || !math.IsNaN(got[1].EnergyJ()) {
+	if mean, _ := got[1].SMAct(); mean.Known() || got[1].EnergyJ().Known() {
 		t.Error("what was not measured is known")
 	}
 }
@@ -98,6 +99,32 @@ func TestAttemptsOfSomeJobs(t *testing.T) {
 		got, err := d.Attempts(t.Context(), c.ids)
 		if err != nil || len(got) != c.want {
 			t.Errorf("%v: %d attempts, %v", c.ids, len(got), err)
+		}
+	}
+}
+
+func TestSetEnd(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	for id, state := range map[uint32]string{1: "COMPLETED", 2: "REQUEUED", 3: "OUT_OF_MEMORY"} {
+		a := attempt(id, 0)
+		a.State, a.Name, a.Account, a.ArrayJobID, a.ArrayTask = state, "", "", 0, ""
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range uint32(5) {
+		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT"}
+		if err := d.SetEnd(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := d.Attempts(t.Context(), nil)
+	if err != nil || len(got) != 3 {
+		t.Fatal(got, err)
+	}
+	for i, want := range []string{"TIMEOUT", "REQUEUED", "OUT_OF_MEMORY"} {
+		if a := got[i]; a.State != want || a.Name != "x" || a.Account != "ml" || a.ArrayJobID != 9 || a.ArrayTask != "3" {
+			t.Errorf("got %+v, want %s", a, want)
 		}
 	}
 }

@@ -10,6 +10,12 @@ import (
 // Measured is a figure that may not have been measured: NaN, null in JSON.
 type Measured float64
 
+// Unknown is what was not measured.
+var Unknown = Measured(math.NaN())
+
+// Known tells whether the figure was measured.
+func (m Measured) Known() bool { return m == m }
+
 // MarshalJSON writes NaN and infinities, which JSON does not have, as null.
 func (m Measured) MarshalJSON() ([]byte, error) {
 	if f := float64(m); !math.IsNaN(f) && !math.IsInf(f, 0) {

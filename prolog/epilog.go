@@ -202,7 +202,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 	}
 	for _, g := range held.GPUs {
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)
-		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, PeakMiB: g.PeakMiB, SMActPct: g.SMActPct, SMActMax: g.SMActMax, EnergyJ: g.EnergyJ})
+		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, PeakMiB: g.PeakMiB, SMActPct: gres.Measured(g.SMActPct), SMActMax: gres.Measured(g.SMActMax), EnergyJ: gres.Measured(g.EnergyJ)})
 	}
 	return a
 }

@@ -75,7 +75,8 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	if err != nil {
 		return fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
 	}
-	if get("SLURM_JOB_GPUS") == "" {
+	// A direct srun has only the second.
+	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil
 	}
 	t, err := readTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))

@@ -50,10 +50,10 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	a := &agent.Agent{
-		Config: c, RunDir: runDir,
+		Node: node, Config: c, RunDir: runDir,
 		Log:    slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		Sample: n.Sample, Owners: owners, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Records: &records{path: c.DBPath(node)},
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}

@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"carma/db"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/capacity"
@@ -46,7 +45,7 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
 		p := publisher(n.Config, n.Name, book, slurm)
-		return n.Epilog(ctx, h, book, records{n.Config.DBPath(n.Name)}, slurm, p.Publish)
+		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name)}, slurm, p.Publish)
 	})
 }
 
@@ -197,18 +196,6 @@ func groups(ctx context.Context, name string, gid uint32) []uint32 {
 	case <-ctx.Done():
 		return []uint32{gid}
 	}
-}
-
-// records opens the database only when there is something to write.
-type records struct{ path string }
-
-func (r records) Put(ctx context.Context, a db.Attempt) error {
-	d, err := db.Open(r.path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Put(ctx, a)
 }
 
 func runTaskProlog(_ context.Context, e env, _ []string) error {

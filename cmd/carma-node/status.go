@@ -115,7 +115,7 @@ func printStatus(w io.Writer, gpus []gpuStatus) error {
 }
 
 func percent(m gres.Measured) string {
-	if m != m {
+	if !m.Known() {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f%%", float64(m))

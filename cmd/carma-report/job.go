@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -59,7 +58,7 @@ func one(attempts []db.Attempt) job {
 	j := job{
 		JobID: last.JobID, User: last.User, State: last.State, ReserveMiB: last.ReserveMiB,
 		Mode: last.Mode, Method: first.Method, GPUs: []string{}, Neighbours: []uint32{},
-		WaitS: gres.Measured(math.NaN()), SMActPct: gres.Measured(math.NaN()), EnergyJ: gres.Measured(math.NaN()),
+		WaitS: gres.Unknown, SMActPct: gres.Unknown, EnergyJ: gres.Unknown,
 	}
 	var before time.Time // end of the attempt before
 	for i, a := range attempts {
@@ -76,14 +75,14 @@ func one(attempts []db.Attempt) job {
 		if p := a.PeakMiB(); p > 0 && (j.PeakMiB == nil || p > *j.PeakMiB) {
 			j.PeakMiB = &p
 		}
-		if e := a.EnergyJ(); !math.IsNaN(e) {
-			if math.IsNaN(float64(j.EnergyJ)) {
+		if e := a.EnergyJ(); e.Known() {
+			if !j.EnergyJ.Known() {
 				j.EnergyJ = 0
 			}
-			j.EnergyJ += gres.Measured(e)
+			j.EnergyJ += e
 		}
-		if smact, _ := a.SMAct(); !math.IsNaN(smact) {
-			j.SMActPct = gres.Measured(smact)
+		if smact, _ := a.SMAct(); smact.Known() {
+			j.SMActPct = smact
 		}
 		j.OOM = j.OOM || a.OOM != ""
 		if a.RequeuedTo != "" {
@@ -113,7 +112,7 @@ func waited(j *job, a db.Attempt, before time.Time) {
 	if from.IsZero() {
 		return
 	}
-	if math.IsNaN(float64(j.WaitS)) {
+	if !j.WaitS.Known() {
 		j.WaitS = 0
 	}
 	// Submission is known to the second only.

@@ -44,7 +44,7 @@ func gib(mib *int64) string {
 }
 
 func percent(m gres.Measured) string {
-	if math.IsNaN(float64(m)) {
+	if !m.Known() {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f%%", float64(m))
@@ -65,7 +65,7 @@ func clock(s float64) string {
 
 func joules(m gres.Measured) string {
 	switch f := float64(m); {
-	case math.IsNaN(f):
+	case !m.Known():
 		return "-"
 	case f < 10e3:
 		return fmt.Sprintf("%.0fJ", f)

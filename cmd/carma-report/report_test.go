@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"flag"
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"carma/db"
+	"carma/gres"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -42,8 +42,8 @@ func fill(path string) error {
 		return err
 	}
 	defer d.Close()
-	nan := math.NaN()
-	gpu := func(uuid string, peak int64, smact, joules float64) db.AttemptGPU {
+	nan := gres.Unknown
+	gpu := func(uuid string, peak int64, smact, joules gres.Measured) db.AttemptGPU {
 		return db.AttemptGPU{UUID: uuid, PeakMiB: peak, SMActPct: smact, SMActMax: smact, EnergyJ: joules}
 	}
 	for _, a := range []db.Attempt{

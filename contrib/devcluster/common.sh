@@ -21,13 +21,15 @@ pid_of() {
 	echo "$pid"
 }
 
-# start_time PID: when the process started, in clock ticks since boot.
+# start_time PID: when the process started, in clock ticks since boot. One that
+# has ended and waits for its parent is gone.
 start_time() {
 	local stat
 	stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
 	stat=${stat##*) }
 	# shellcheck disable=SC2086
 	set -- $stat
+	[ "$1" != Z ] || return 1
 	echo "${20}"
 }
 

@@ -11,10 +11,11 @@ cluster_down() {
 	fi
 	local n
 	for n in $(nodes); do
-		stop "agent.$n"
-		stop "slurmd.$n"
+		stop "agent.$n" &
+		stop "slurmd.$n" &
 	done
-	stop slurmctld
+	stop slurmctld &
+	wait
 	stop_steps
 	for n in $(nodes); do
 		stop_mps "$n"

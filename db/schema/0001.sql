@@ -8,6 +8,8 @@ CREATE TABLE attempt (
   node         TEXT NOT NULL,
   array_job_id INTEGER,
   array_task   TEXT,
+  name         TEXT,
+  account      TEXT,
   user         TEXT NOT NULL,
   uid          INTEGER NOT NULL,
   partition    TEXT NOT NULL,

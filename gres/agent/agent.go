@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
@@ -29,6 +30,7 @@ type Ledger interface {
 	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
 	Release(ctx context.Context, key gres.JobKey) error
 	DropComeback(ctx context.Context, job uint32) error
+	DropEnded(ctx context.Context, key gres.JobKey) error
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -50,8 +52,14 @@ type Jobs interface {
 	Version(ctx context.Context) (sctl.Version, error)
 }
 
+// Records is where accounting goes.
+type Records interface {
+	SetEnd(ctx context.Context, e db.End) error
+}
+
 // Agent is the daemon of one node.
 type Agent struct {
+	Node      string
 	Config    config.Config
 	RunDir    string
 	Log       *slog.Logger
@@ -61,6 +69,7 @@ type Agent struct {
 	Publisher Publisher
 	MPS       MPS // nil: not used
 	Jobs      Jobs
+	Records   Records
 
 	gpus     map[string]*gpuState
 	lastTick time.Duration
@@ -128,6 +137,7 @@ func (a *Agent) tick(ctx context.Context) {
 		return
 	}
 	a.setStarts(ctx, s.Comebacks)
+	a.complete(ctx, s.Ended)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
 		a.checked = now
 		a.ensureMPS(ctx, readings)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/resident"
@@ -114,6 +115,12 @@ func (j *jobs) Version(context.Context) (sctl.Version, error) { return j.version
 type ledger struct {
 	Ledger
 	released, dropped []uint32
+	ended             int
+}
+
+func (l *ledger) DropEnded(context.Context, gres.JobKey) error {
+	l.ended++
+	return nil
 }
 
 func (l *ledger) Release(_ context.Context, key gres.JobKey) error {
@@ -179,6 +186,44 @@ func TestSetStarts(t *testing.T) {
 			}
 			if (len(l.dropped) == 1) != c.dropped {
 				t.Errorf("dropped %v", l.dropped)
+			}
+		})
+	}
+}
+
+// records keeps what was completed.
+type records []db.End
+
+func (r *records) SetEnd(_ context.Context, e db.End) error {
+	*r = append(*r, e)
+	return nil
+}
+
+func TestComplete(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		job   sctl.Job
+		age   time.Duration
+		state string // written; empty: nothing
+		drops bool
+	}{
+		{"ended", sctl.Job{ID: 1, State: "TIMEOUT", Name: "x", Account: "ml", ArrayJobID: 9, ArrayTask: "3"}, 0, "TIMEOUT", true},
+		{"requeued by its user", sctl.Job{ID: 1, State: "PENDING"}, 0, "REQUEUED", true},
+		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
+		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
+		{"forgotten", sctl.Job{ID: 2}, 0, "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, r := &ledger{}, &records{}
+			a := newAgent()
+			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}}
+			a.complete(t.Context(), []lease.Ended{{JobKey: gres.JobKey{JobID: 1, Restart: 2}, Age: c.age}})
+			want := records{}
+			if c.state != "" {
+				want = records{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.ArrayTask, Name: c.job.Name, Account: c.job.Account, State: c.state}}
+			}
+			if !slices.Equal(*r, want) || (l.ended == 1) != c.drops {
+				t.Errorf("wrote %+v, dropped %d", *r, l.ended)
 			}
 		})
 	}

@@ -86,7 +86,7 @@ func (s state) closed(t Thresholds) string {
 	case s.exclusive:
 		return "held exclusively"
 	case s.Foreign > 0:
-		return fmt.Sprintf("%d processes of no job", s.Foreign)
+		return plural(s.Foreign, "process", "processes") + " of no job"
 	case s.jobs >= t.MaxJobs:
 		return fmt.Sprintf("%d jobs share it already", s.jobs)
 	case s.settling:
@@ -168,4 +168,11 @@ func Placeable(reading gres.Reading, leases []gres.Lease, t Thresholds) (mib int
 		return 0, "no memory free"
 	}
 	return mib, ""
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

@@ -71,7 +71,7 @@ func TestMAGM(t *testing.T) {
 		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1), held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},
 		{"a newcomer settles", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 29 * time.Second}}, shared(1, 1000), "a: a new job has not shown itself yet"},
 		{"a newcomer that never shows itself", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 30 * time.Second}}, shared(1, 1000), "a"},
-		{"a process of no job", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Foreign = 1 })}, nil, shared(1, 1000), "a: 1 processes of no job"},
+		{"a process of no job", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Foreign = 1 })}, nil, shared(1, 1000), "a: 1 process of no job"},
 		{"a GPU that cannot be read", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Unreadable = "GPU is lost" }), gpu("b")}, nil, shared(1, 1000), "b"},
 		{"another user's GPU comes last", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}, held("b", 20000)}, shared(1, 1000), "b"},
 		{"another user's GPU rather than none", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, shared(1, 1000), "a"},

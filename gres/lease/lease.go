@@ -240,10 +240,14 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, readi
 	return nil
 }
 
-// Release ends what key holds. It is no error if that is nothing.
+// Release ends what key holds and lists it as ended. It is no error if that is
+// nothing.
 func (b *Book) Release(ctx context.Context, key gres.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
+			return fmt.Errorf("release job %s: %w", key, err)
+		}
+		if _, err := tx.Exec("INSERT OR REPLACE INTO ended VALUES (?,?,?)", key.JobID, key.Restart, int64(Now())); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
 		return nil

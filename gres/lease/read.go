@@ -33,6 +33,7 @@ type Snapshot struct {
 	Leases    []gres.Lease   // oldest first
 	Jobs      []Held         // by job id, without neighbours
 	Comebacks []Comeback     // oldest first
+	Ended     []Ended        // oldest first
 }
 
 // Snapshot reads the ledger in one transaction.
@@ -48,7 +49,10 @@ func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
 		if s.Jobs, err = jobsOf(tx); err != nil {
 			return err
 		}
-		s.Comebacks, err = comebacksOf(tx)
+		if s.Comebacks, err = comebacksOf(tx); err != nil {
+			return err
+		}
+		s.Ended, err = endedOf(tx)
 		return err
 	})
 	return s, err

@@ -54,6 +54,13 @@ CREATE TABLE comeback (         -- jobs put back into the queue, to start at onc
   at_ns  INTEGER NOT NULL
 ) STRICT;
 
+CREATE TABLE ended (            -- attempts whose record waits for slurmctld's word
+  job_id  INTEGER NOT NULL,
+  restart INTEGER NOT NULL,
+  at_ns   INTEGER NOT NULL,
+  PRIMARY KEY (job_id, restart)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE published (        -- what slurmctld was last told, one row
   one   INTEGER PRIMARY KEY CHECK (one = 1),
   gres  TEXT NOT NULL,

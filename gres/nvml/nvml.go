@@ -128,7 +128,7 @@ func (n *NVML) Sample() []gres.Sample {
 }
 
 func (n *NVML) sample(d *device) gres.Sample {
-	s := gres.Sample{GPU: d.gpu, SMActPct: unknown, PowerWatts: unknown, EnergyJ: unknown, Source: gres.SourceNone}
+	s := gres.Sample{GPU: d.gpu, SMActPct: gres.Unknown, PowerWatts: gres.Unknown, EnergyJ: gres.Unknown, Source: gres.SourceNone}
 	if d.mig {
 		s.Unreadable = "MIG is enabled"
 		return s
@@ -157,8 +157,6 @@ func (n *NVML) sample(d *device) gres.Sample {
 	}
 	return s
 }
-
-var unknown = gres.Measured(math.NaN())
 
 const bytesPerMiB = 1 << 20
 

@@ -29,7 +29,7 @@ func (c Client) run(ctx context.Context, command string, args ...string) (string
 	if c.Conf != "" {
 		cmd.Env = append(cmd.Env, "SLURM_CONF="+c.Conf)
 	}
-	cmd.WaitDelay = 100 * time.Millisecond
+	cmd.WaitDelay = time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
@@ -71,6 +71,7 @@ type Job struct {
 	State       string // COMPLETING, RUNNING, ...
 	TresPerNode string
 	Partition   string
+	Account     string
 	Reason      string    // why it is pending
 	Start       time.Time // when it started or can start; zero: unknown
 	Name        string
@@ -89,7 +90,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%r|%S|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%S|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -109,16 +110,19 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 9)
-	if len(f) != 9 {
+	f := strings.SplitN(line, "|", 10)
+	if len(f) != 10 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Reason: f[5], TresPerNode: f[7], Name: f[8]}
-	if s, err := strconv.ParseInt(f[6], 10, 64); err == nil { // SLURM_TIME_FORMAT=%s
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[8], Name: f[9]}
+	if j.Account == "(null)" {
+		j.Account = ""
+	}
+	if s, err := strconv.ParseInt(f[7], 10, 64); err == nil { // SLURM_TIME_FORMAT=%s
 		j.Start = time.Unix(s, 0)
 	}
 	// For a job that is no array squeue prints %F = %A and %K = N/A.

@@ -26,6 +26,15 @@ tail -1 "$build/fake.log"
 echo "shim: the same with the real libcarma"
 CARMA_CONF=$build/carma.toml "$build/real/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
 
+echo "shim: without a libcarma that could be loaded"
+cp "$build/fake/bin/host" "$build/none/bin/host"
+size=$(stat -c %s "$libcarma")
+for part in missing 0 63 64 1000 $((size / 3)) $((size / 2)); do
+	rm -f "$build/none/libcarma.so"
+	[ "$part" = missing ] || head -c "$part" "$libcarma" >"$build/none/libcarma.so"
+	CARMA_CONF=$build/carma.toml "$build/none/bin/host" none >"$build/none.log" || { echo "$part bytes of it:"; tail -20 "$build/none.log"; exit 1; }
+done
+
 echo "shim: what the plugin exports and how it is linked"
 exported=$(nm -D --defined-only "$plugin" | awk '{print $3}' | sort | tr '\n' ' ')
 [ "$exported" = "fini init job_modify job_submit plugin_name plugin_type plugin_version " ] ||

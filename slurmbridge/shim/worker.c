@@ -9,13 +9,17 @@
  * and then goes on without an answer.
  */
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "shim.h"
 
@@ -69,6 +73,25 @@ static void log_and_free(char *message)
 	free(message);
 }
 
+/* dlopen() of a file that ends before its segments do maps it all the same, and
+ * the first touch of what is missing kills the process with SIGBUS. */
+static bool whole(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	Elf64_Ehdr head;
+	Elf64_Phdr part;
+	bool ok = fd >= 0 && !fstat(fd, &st) && pread(fd, &head, sizeof(head), 0) == sizeof(head) &&
+		  !memcmp(head.e_ident, ELFMAG, SELFMAG) && head.e_phentsize == sizeof(part);
+
+	for (int i = 0; ok && i < head.e_phnum; i++)
+		ok = pread(fd, &part, sizeof(part), (off_t)(head.e_phoff + i * sizeof(part))) == sizeof(part) &&
+		     part.p_offset + part.p_filesz <= (Elf64_Off)st.st_size;
+	if (fd >= 0)
+		close(fd);
+	return ok;
+}
+
 /* libcarma.so stands one directory above the plugin: no search path and no
  * environment decides what slurmctld loads. */
 static const char *load(void)
@@ -84,6 +107,8 @@ static const char *load(void)
 	    !(slash = strrchr(self.dli_fname, '/')) ||
 	    snprintf(path, sizeof(path), "%.*s/../libcarma.so", (int)(slash - self.dli_fname), self.dli_fname) >= (int)sizeof(path))
 		return "cannot tell where libcarma.so is: PluginDir must be an absolute path";
+	if (access(path, R_OK) == 0 && !whole(path))
+		return "libcarma.so is no library, or only a part of one";
 	if (!(lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)))
 		return dlerror();
 	*(void **)&abi = dlsym(lib, "carma_abi");

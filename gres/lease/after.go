@@ -6,7 +6,43 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"carma/gres"
 )
+
+// Ended is an attempt that has released its GPUs and whose record does not yet
+// hold slurmctld's word on how it ended.
+type Ended struct {
+	gres.JobKey
+	Age time.Duration
+}
+
+// DropEnded forgets an ended attempt.
+func (b *Book) DropEnded(ctx context.Context, key gres.JobKey) error {
+	if _, err := b.db.ExecContext(ctx, "DELETE FROM ended WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
+		return fmt.Errorf("forget ended job %s: %w", key, err)
+	}
+	return nil
+}
+
+func endedOf(q querier) ([]Ended, error) {
+	rows, err := q.Query("SELECT job_id, restart, at_ns FROM ended ORDER BY at_ns")
+	if err != nil {
+		return nil, fmt.Errorf("read ended jobs: %w", err)
+	}
+	defer rows.Close()
+	var list []Ended
+	for rows.Next() {
+		var e Ended
+		var at int64
+		if err := rows.Scan(&e.JobID, &e.Restart, &at); err != nil {
+			return nil, fmt.Errorf("read ended jobs: %w", err)
+		}
+		e.Age = Now() - time.Duration(at)
+		list = append(list, e)
+	}
+	return list, rows.Err()
+}
 
 // Comeback is a job that an Epilog has put back into the queue. slurmctld lets
 // it wait until the credentials of its first run have expired (120 s); the agent

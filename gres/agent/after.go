@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"carma/db"
 	"carma/gres/lease"
 	"carma/slurmbridge/sctl"
 )
@@ -50,6 +51,51 @@ func (a *Agent) setStarts(ctx context.Context, comebacks []lease.Comeback) {
 			a.Log.Error("set the start of a job that comes back", "error", err)
 		}
 	}
+}
+
+// forgottenAfter is slurmctld's MinJobAge by default: later it knows no more.
+const forgottenAfter = 5 * time.Minute
+
+// complete puts slurmctld's word on the end of a job into its record. The
+// Epilog's environment does not tell a job that was cancelled or ran out of
+// time from one that ended well.
+func (a *Agent) complete(ctx context.Context, ended []lease.Ended) {
+	if len(ended) == 0 {
+		return
+	}
+	e := ended[0] // one question a tick
+	j, err := a.Jobs.Job(ctx, e.JobID)
+	switch {
+	case errors.Is(err, sctl.ErrNoJob):
+		err = nil
+	case err != nil && e.Age < forgottenAfter:
+		a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
+		return
+	case err == nil && j.State == "COMPLETING" && e.Age < forgottenAfter:
+		return
+	case err == nil:
+		err = a.Records.SetEnd(ctx, db.End{
+			JobID: e.JobID, Restart: e.Restart, Node: a.Node, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
+			Name: j.Name, Account: j.Account, State: finalState(j.State),
+		})
+	}
+	if err != nil {
+		a.Log.Error("complete a record", "job", e.JobKey, "error", err)
+		if e.Age < forgottenAfter {
+			return // the next tick tries again
+		}
+	}
+	if err := a.Ledger.DropEnded(ctx, e.JobKey); err != nil {
+		a.Log.Error("complete a record", "error", err)
+	}
+}
+
+// finalState is what an attempt came to if its job is in this state after it.
+func finalState(state string) string {
+	if holdsNode(state) || state == "PENDING" {
+		return "REQUEUED"
+	}
+	return state
 }
 
 // setStart returns whether nothing is left to do for the job.

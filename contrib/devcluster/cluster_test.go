@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+// Package devcluster_test runs CARMA on a real Slurm: slurmctld, slurmd and
+// munge from the machine's packages, GPUs from contrib/simgpu. It needs root
+// and what `make` has built.
+package devcluster_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// cluster is a development cluster of one test.
+type cluster struct {
+	t   *testing.T
+	dir string
+	env []string
+}
+
+const alice, bob = "carma-alice", "carma-bob"
+
+// patience is how long a test waits for something that takes a moment on a
+// machine with nothing else to do.
+const patience = 3 * time.Minute
+
+func devcluster(args ...string) *exec.Cmd { return exec.Command("./devcluster", args...) }
+
+// up starts a cluster that ends with the test.
+func up(t *testing.T, args ...string) *cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "cdc") // short: UNIX sockets lie below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := devcluster(append([]string{"up", dir}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("devcluster up: %v\n%s", err, out)
+	}
+	c := &cluster{t: t, dir: dir}
+	t.Cleanup(c.down)
+	out, err := devcluster("env", dir).Output()
+	if err != nil {
+		t.Fatalf("devcluster env: %v", err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^export (\w+)='([^']*)'(?::"\$PATH")?$`).FindAllStringSubmatch(string(out), -1) {
+		value := m[2]
+		if m[1] == "PATH" {
+			value += ":" + os.Getenv("PATH")
+		}
+		c.env = append(c.env, m[1]+"="+value)
+	}
+	return c
+}
+
+// down also sees to it that nothing is left running.
+func (c *cluster) down() {
+	if c.t.Failed() {
+		out, _ := devcluster("logs", c.dir).Output()
+		c.t.Logf("logs of %s (the end):\n%s", c.dir, tail(out, 20000))
+	}
+	if out, err := devcluster("down", c.dir).CombinedOutput(); err != nil {
+		c.t.Errorf("devcluster down: %v\n%s", err, out)
+	}
+	if left := processesOf(c.dir); left != "" {
+		c.t.Errorf("left running:\n%s", left)
+	}
+	if !c.t.Failed() {
+		os.RemoveAll(c.dir)
+	}
+}
+
+func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }
+
+// processesOf lists processes whose command line names the cluster.
+func processesOf(dir string) string {
+	var left strings.Builder
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		if bytes.Contains(text, []byte(dir)) {
+			fmt.Fprintf(&left, "%s %s\n", f, bytes.ReplaceAll(text, []byte{0}, []byte{' '}))
+		}
+	}
+	return left.String()
+}
+
+// run runs a command as a user ("" is root) in the users' directory.
+func (c *cluster) run(user, command string) (stdout, stderr string, err error) {
+	cmd := exec.Command("bash", "-c", command)
+	if user != "" {
+		cmd = exec.Command("runuser", "-u", user, "--", "bash", "-c", command)
+	}
+	cmd.Env = append(os.Environ(), c.env...)
+	cmd.Dir = filepath.Join(c.dir, "jobs")
+	var o, e bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &o, &e
+	err = cmd.Run()
+	return o.String(), e.String(), err
+}
+
+// sh runs a command that must succeed and returns its stdout.
+func (c *cluster) sh(user, command string) string {
+	c.t.Helper()
+	out, stderr, err := c.run(user, command)
+	if err != nil {
+		c.t.Fatalf("%s: %s: %v\n%s%s", user, command, err, out, stderr)
+	}
+	return strings.TrimSpace(out)
+}
+
+// sbatch submits a script and returns the job id.
+func (c *cluster) sbatch(user, options, script string) string {
+	c.t.Helper()
+	f := filepath.Join(c.dir, "jobs", fmt.Sprintf("s%d.sh", time.Now().UnixNano()))
+	if err := os.WriteFile(f, []byte("#!/bin/bash\n"+script), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	id, _, _ := strings.Cut(c.sh(user, "sbatch --parsable "+options+" "+f), ";")
+	return id
+}
+
+// job returns fields of squeue for a job; empty when slurmctld has forgotten it.
+func (c *cluster) job(id, format string) string {
+	out, _, _ := c.run("", "squeue -h -t all -j "+id+" -o '"+format+"'")
+	return strings.TrimSpace(out)
+}
+
+// eventually waits until what returns want.
+func (c *cluster) eventually(what func() string, want string) {
+	c.t.Helper()
+	var got string
+	for start := time.Now(); time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
+		if got = what(); regexp.MustCompile(want).MatchString(got) {
+			return
+		}
+	}
+	c.t.Fatalf("got %q, waited for %q", got, want)
+}
+
+// ends waits until a job has ended and requires a state.
+func (c *cluster) ends(id, state string) {
+	c.t.Helper()
+	c.eventually(func() string {
+		s := c.job(id, "%T")
+		if s == "COMPLETED" || s == "FAILED" || s == "CANCELLED" || s == "TIMEOUT" || s == "NODE_FAIL" {
+			return "ended " + s
+		}
+		return s
+	}, "^ended")
+	if got := c.job(id, "%T"); got != state {
+		c.t.Fatalf("job %s ended %s, want %s\n%s", id, got, state, c.job(id, "%all"))
+	}
+}
+
+// output is what a job wrote, of slurm-<id>.out.
+func (c *cluster) output(id string) string {
+	text, err := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// gres is the Gres text of a node as slurmctld counts it, in plain numbers.
+func (c *cluster) gres(node string) string {
+	out := c.sh("", "scontrol show node "+node)
+	m := regexp.MustCompile(`(?m)^ +Gres=(.*)$`).FindStringSubmatch(out)
+	return regexp.MustCompile(`:(\d+)K`).ReplaceAllStringFunc(m[1], func(s string) string {
+		n, _ := strconv.Atoi(s[1 : len(s)-1])
+		return ":" + strconv.Itoa(n*1024)
+	})
+}
+
+// noDrain requires every node up and of no bad state.
+func (c *cluster) noDrain() {
+	c.t.Helper()
+	if out := c.sh("", "sinfo -N -h -p plain -o '%N %T %E'"); regexp.MustCompile(`drain|down|fail|\*|inval`).MatchString(strings.ToLower(out)) {
+		c.t.Errorf("nodes:\n%s", out)
+	}
+}
+
+// gpuStatus is what carma-node status --json says of one GPU.
+type gpuStatus struct {
+	UUID   string `json:"uuid"`
+	Leases []struct {
+		JobID uint32 `json:"job_id"`
+	} `json:"leases"`
+}
+
+func (c *cluster) status(node string) []gpuStatus {
+	c.t.Helper()
+	var s struct {
+		GPUs []gpuStatus `json:"gpus"`
+	}
+	if err := json.Unmarshal([]byte(c.sh("", "carma-node --node "+node+" status --json")), &s); err != nil {
+		c.t.Fatal(err)
+	}
+	return s.GPUs
+}
+
+// leases lists the jobs that hold leases on a node.
+func (c *cluster) leases(node string) string {
+	var ids []string
+	for _, g := range c.status(node) {
+		for _, l := range g.Leases {
+			ids = append(ids, fmt.Sprint(l.JobID))
+		}
+	}
+	return strings.Join(ids, " ")
+}
+
+// report is what carma-report --json says of one job.
+type report struct {
+	JobID      uint32   `json:"job_id"`
+	User       string   `json:"user"`
+	State      string   `json:"state"`
+	EstMiB     int64    `json:"est_mib"`
+	ReserveMiB int64    `json:"reserve_mib"`
+	PeakMiB    int64    `json:"peak_mib"`
+	GPUs       []string `json:"gpus"`
+	Neighbours []uint32 `json:"neighbours"`
+	OOM        bool     `json:"oom"`
+	RequeuedTo string   `json:"requeued_to"`
+	RunS       float64  `json:"run_s"`
+	Attempts   int      `json:"attempts"`
+}
+
+func (c *cluster) report(id string) report {
+	c.t.Helper()
+	var r struct {
+		Jobs []report `json:"jobs"`
+	}
+	if err := json.Unmarshal([]byte(c.sh(alice, "carma-report --json -j "+id)), &r); err != nil || len(r.Jobs) != 1 {
+		c.t.Fatalf("report of job %s: %v, %+v", id, err, r)
+	}
+	return r.Jobs[0]
+}

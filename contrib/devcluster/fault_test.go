@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A broken libcarma leaves slurmctld alive and the job as it was written, and
+// says so in one line.
+func TestBrokenLibcarma(t *testing.T) {
+	faulty := filepath.Join(t.TempDir(), "libcarma.so")
+	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-tags", "carmafault", "-o", faulty, "../../slurmbridge/libcarma").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	whole, err := os.ReadFile(faulty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, script, log string
+		library           []byte // nil: none
+	}{
+		{"missing", "", "libcarma.so: cannot open shared object file", nil},
+		{"empty", "", "only a part of one", []byte{}},
+		{"truncated", "", "only a part of one", whole[:len(whole)/2]},
+		{"no library", "", "only a part of one", []byte(strings.Repeat("no library", 100))},
+		{"panics", "# carma-fault: panic", "libcarma: panic: asked for by the script", whole},
+		{"nil map", "# carma-fault: nil", "libcarma: panic: assignment to entry in nil map", whole},
+		{"too much memory", "# carma-fault: allocate", "libcarma: panic: runtime error: makeslice", whole},
+		{"sleeps", "# carma-fault: sleep", "no answer within 50 ms", whole},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cl := up(t, "--nodes", "1")
+			lib := filepath.Join(cl.dir, "plugin", "libcarma.so")
+			// Not written over: slurmctld has the old one mapped.
+			if err := os.Remove(lib); err != nil {
+				t.Fatal(err)
+			}
+			if c.library != nil {
+				if err := os.WriteFile(lib, c.library, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cl.restart("slurmctld")
+			for range 3 {
+				id := cl.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=banana\n"+c.script+"\nsleep 1\n")
+				if got := cl.job(id, "%b"); got != "gres:gpu:1" && got != "gres/gpu:1" {
+					t.Errorf("job asks for %s", got)
+				}
+				if out := cl.sh("", "scontrol show job "+id); strings.Contains(out, "AdminComment") {
+					t.Errorf("job was annotated:\n%s", out)
+				}
+			}
+			cl.sh("", "scontrol ping | grep UP")
+			log, err := os.ReadFile(filepath.Join(cl.dir, "log", "slurmctld.log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines := regexp.MustCompile(`(?m)^.*job accepted as written.*$`).FindAllString(string(log), -1)
+			if len(lines) != 1 || !strings.Contains(lines[0], c.log) {
+				t.Errorf("%d lines: %v\nwant one with %s", len(lines), lines, c.log)
+			}
+		})
+	}
+}
+
+func (c *cluster) restart(args ...string) {
+	c.t.Helper()
+	if out, err := devcluster(append([]string{"restart", c.dir}, args...)...).CombinedOutput(); err != nil {
+		c.t.Fatalf("devcluster restart %v: %v\n%s", args, err, out)
+	}
+	c.eventually(func() string { return c.sh("", "scontrol ping || true") }, "UP")
+}
+
+// The switch file turns CARMA off at once, and removing it on again.
+func TestSwitchFile(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	file := filepath.Join(c.dir, "etc", "carma.disable")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	submit := func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") }
+	if got := submit(); strings.Contains(got, "carma") {
+		t.Errorf("off, but booked %s", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got := submit(); !strings.Contains(got, "carma") {
+		t.Errorf("on, but booked %s", got)
+	}
+}
+
+const idleNode = "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536$"
+
+// Without agents jobs start, share and end all the same.
+func TestWithoutAgents(t *testing.T) {
+	c := up(t)
+	stopAgents(c)
+	var ids []string
+	for range 12 {
+		ids = append(ids, c.sbatch(alice, "", train("10G", "1s")))
+	}
+	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	for _, id := range append(ids, oom) {
+		c.ends(id, "COMPLETED")
+	}
+	c.noDrain()
+	for _, node := range []string{"n1", "n2"} {
+		if l := c.leases(node); l != "" {
+			t.Errorf("leases left on %s: %s", node, l)
+		}
+	}
+}
+
+func stopAgents(c *cluster) {
+	c.t.Helper()
+	for _, node := range []string{"n1", "n2"} {
+		pid, _, _ := strings.Cut(c.sh("", "cat "+c.dir+"/pid/agent."+node), " ")
+		c.sh("", "kill "+pid)
+		c.eventually(func() string { out, _, _ := c.run("", "kill -0 "+pid+" 2>/dev/null || echo gone"); return out }, "gone")
+	}
+}
+
+// Reconfigurations and restarts put slurm.conf's counts back; the agents put
+// theirs back, and no node drains.
+func TestRestarts(t *testing.T) {
+	c := up(t)
+	long := c.sbatch(alice, "-w n1", train("10G", "1h"))
+	c.gpu(long)
+	both := func() string { return c.gres("n1") + " " + c.gres("n2") }
+	// n1 gives 40536 beside the job's 10240, n2 is idle.
+	want := "^gpu:a100:16,carma:50776,\\S+ gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536$"
+	c.eventually(both, want)
+	for name, disturb := range map[string]func(){
+		"scontrol reconfigure": func() { c.sh("", "scontrol reconfigure") },
+		"slurmctld restarted":  func() { c.restart("slurmctld") },
+		"slurmd restarted":     func() { c.restart("slurmd") },
+		"agents restarted":     func() { c.restart("agent") },
+	} {
+		disturb()
+		c.eventually(both, want)
+		c.noDrain()
+		id := c.sbatch(bob, "", train("10G", "1s"))
+		c.ends(id, "COMPLETED")
+		c.eventually(both, want)
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	if got := c.job(long, "%T"); got != "RUNNING" {
+		t.Errorf("the job that ran through it all is %s", got)
+	}
+}
+
+// Two clusters side by side do not know of each other.
+func TestSideBySide(t *testing.T) {
+	a, b := up(t, "--nodes", "1"), up(t, "--nodes", "1", "--gpu-model", "h100")
+	ida, idb := a.sbatch(alice, "", train("10G", "1s")), b.sbatch(alice, "", train("10G", "1s"))
+	a.ends(ida, "COMPLETED")
+	b.ends(idb, "COMPLETED")
+	b.eventually(func() string { return b.gres("n1") }, "^gpu:h100:32,carma:81559,.*,carma8:81559$")
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// train is a job that books and uses memory until its file appears or it has
+// run long enough.
+func train(mem, duration string) string {
+	return "#SBATCH --gres=gpu:1\n#CARMA mem=" + mem + "\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 --ramp 0s --duration " + duration + "\n"
+}
+
+var visible = regexp.MustCompile(`(?m)^gpu=(.*)$`)
+
+// gpu is what a running job saw in CUDA_VISIBLE_DEVICES.
+func (c *cluster) gpu(id string) string {
+	c.t.Helper()
+	var got string
+	c.eventually(func() string {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+		if m := visible.FindSubmatch(text); m != nil {
+			got = string(m[1])
+		}
+		return got
+	}, "GPU-")
+	return got
+}
+
+// Two jobs share a GPU, an exclusive one does not, a job that fits nowhere
+// waits, and slurmctld's counts follow.
+func TestShareAndWait(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	if g := c.gres("n1"); g != "gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536" {
+		t.Errorf("idle node counts %s", g)
+	}
+	alone := c.sbatch(alice, "", strings.Replace(train("10G", "1h"), "mem=10G", "policy=exclusive mem=10G", 1))
+	c.eventually(func() string { return c.job(alone, "%T") }, "RUNNING")
+	var jobs []string
+	for range 6 {
+		id := c.sbatch(alice, "", train("10G", "1h"))
+		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
+		jobs = append(jobs, id)
+	}
+	users := map[string][]string{}
+	for _, id := range jobs {
+		users[c.gpu(id)] = append(users[c.gpu(id)], id)
+	}
+	if len(users) != 3 {
+		t.Errorf("6 jobs on GPUs %v, want 3", users)
+	}
+	for gpu, ids := range users {
+		if len(ids) != 2 {
+			t.Errorf("%d jobs on %s", len(ids), gpu)
+		}
+		if gpu == c.gpu(alone) {
+			t.Error("an exclusive job has company")
+		}
+	}
+	// 40503 - 2 x 10240 - 2048 in steps of 256, on top of what runs here.
+	running := 6*10240 + 40536
+	c.eventually(func() string { return c.gres("n1") },
+		fmt.Sprintf("^gpu:a100:16,carma:%d,carma2:17920,carma3:17920$", running+17920))
+
+	waits := c.sbatch(bob, "", train("30G", "1s"))
+	for range 30 {
+		if got := c.job(waits, "%T %r"); !regexp.MustCompile(`PENDING (Resources|Priority|None)`).MatchString(got) {
+			t.Fatalf("a job that fits nowhere: %s", got)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	c.sh(alice, "scancel "+strings.Join(users[c.gpu(jobs[0])], " "))
+	c.ends(waits, "COMPLETED")
+	r := c.report(waits)
+	if r.User != bob || r.EstMiB != 30720 || r.ReserveMiB != 30720 || r.PeakMiB != 9216 || len(r.Neighbours) != 0 {
+		t.Errorf("report %+v", r)
+	}
+	c.sh(alice, "scancel "+alone+" "+strings.Join(jobs, " "))
+	c.eventually(func() string { return c.gres("n1") }, "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536$")
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	// A shared job that was cancelled has company in its record.
+	c.eventually(func() string { return c.report(jobs[0]).State }, "CANCELLED")
+	if r := c.report(jobs[0]); len(r.Neighbours) != 1 {
+		t.Errorf("report %+v", r)
+	}
+	c.noDrain()
+}
+
+// Every kind of step sees the leased GPUs and nothing else.
+func TestSteps(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	script := `#SBATCH --gres=gpu:2 --ntasks=2
+#CARMA mem=10G
+show() { echo "$1 $CUDA_VISIBLE_DEVICES"; }
+export -f show
+show batch
+srun -n1 bash -c 'show plain'
+srun -n1 --gres=gpu:1 bash -c 'show gres'
+srun -n1 --gpus=1 bash -c 'show gpus'
+srun -n1 --gres=none bash -c 'show none'
+srun -n1 --gres=gpu:1 --exact bash -c 'show both; sleep 2' &
+srun -n1 --gpus=1 --exact bash -c 'show both; sleep 2' &
+wait
+srun -n2 --gpus-per-task=1 bash -c 'show task'
+`
+	id := c.sbatch(alice, "", script)
+	c.ends(id, "COMPLETED")
+	leased := c.report(id).GPUs
+	got := map[string][]string{}
+	for line := range strings.Lines(c.output(id)) {
+		word, gpus, _ := strings.Cut(strings.TrimSpace(line), " ")
+		got[word] = append(got[word], gpus)
+	}
+	for _, g := range got {
+		slices.Sort(g)
+	}
+	a, b := leased[0], leased[1]
+	each := []string{a, b}
+	slices.Sort(each)
+	for word, want := range map[string][]string{
+		"batch": {a + "," + b}, "plain": {a + "," + b}, "gres": {a}, "gpus": {a}, "none": {""}, "both": each, "task": each,
+	} {
+		if !slices.Equal(got[word], want) {
+			t.Errorf("%s sees %q, want %q\n%s", word, got[word], want, c.output(id))
+		}
+	}
+	// srun without a job of sbatch around it.
+	for _, options := range []string{"--gpus=1", "--gres=gpu:1", "--gres=gpu:a100:1", "--gpus-per-node=1", "-n1 --gpus-per-task=1"} {
+		if out := c.sh(bob, "srun "+options+" bash -c 'echo $CUDA_VISIBLE_DEVICES'"); !regexp.MustCompile(`^GPU-[0-9a-f-]+$`).MatchString(out) {
+			t.Errorf("srun %s sees %q", options, out)
+		}
+	}
+	if out := c.sh(bob, "srun bash -c 'echo .$CUDA_VISIBLE_DEVICES.'"); out != ".." {
+		t.Errorf("srun without GPUs sees %q", out)
+	}
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+}
+
+// A job in another partition is what it would be without the plugin.
+func TestOtherPartitionIsUntouched(t *testing.T) {
+	show := func(c *cluster) string {
+		var all strings.Builder
+		for _, options := range []string{"--gres=gpu:1", "--gpus=2", "-n2 --gpus-per-task=1", "--gpus-per-node=1 --comment=x", "-N2", "--array=1-3 --gres=gpu:a100:1"} {
+			id := c.sbatch(alice, "-H -p plain -J same "+options, "#CARMA mem=banana\n#CARMA frobnicate\nsleep 1\n")
+			out := c.sh("", "scontrol show job "+id)
+			for _, varies := range []string{`\S+Time=\S+`, `JobId=\S+`, `Priority=\S+`, `/tmp/cdc\d+`, `s\d{10,}\.sh`, `slurm-\S+`, `ArrayJobId=\d+`, `AllocNode:Sid=\S+`, `LastSchedEval=\S+`} {
+				out = regexp.MustCompile(varies).ReplaceAllString(out, "#")
+			}
+			all.WriteString(out + "\n")
+		}
+		return all.String()
+	}
+	with, without := show(up(t)), show(up(t, "--no-carma"))
+	a, b := strings.Split(with, "\n"), strings.Split(without, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			t.Errorf("with the plugin:    %s\nwithout: %s", a[i], b[i])
+		}
+	}
+	if len(a) != len(b) {
+		t.Errorf("%d lines with the plugin, %d without", len(a), len(b))
+	}
+	if !strings.Contains(with, "TresPerNode=gres:gpu:1\n") && !strings.Contains(with, "TresPerNode=gres/gpu:1\n") {
+		t.Errorf("the comparison compares nothing:\n%s", with)
+	}
+}
+
+// A wrong line is refused with its number and key, and in our partitions only.
+func TestWrongDirectives(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	for line, want := range map[string]string{
+		"mem=banana":   "carma: line 2: mem=banana: not a size",
+		"frobnicate=1": "carma: line 2: frobnicate: unknown key",
+		"mem=-1":       "carma: line 2: mem=-1: not a size",
+		"mem=900T":     "carma: line 2: mem=900T: more than any GPU has",
+		"mem=60G":      "carma: line 2: mem: 60.0 GiB is more than a GPU of partition gpu has",
+	} {
+		out, stderr, err := c.run(alice, `printf '#!/bin/sh\n#CARMA `+line+`\n' | sbatch --gres=gpu:1`)
+		if err == nil || !strings.Contains(stderr, want) {
+			t.Errorf("%s: got %q %q %v", line, out, stderr, err)
+		}
+	}
+	if _, stderr, err := c.run(alice, "sbatch --gres=gpu:5 --wrap true"); err == nil || !strings.Contains(stderr, "a node has 4") {
+		t.Errorf("gpu:5: %q %v", stderr, err)
+	}
+	// On success sbatch says nothing but the job id.
+	if out, stderr, err := c.run(alice, `printf '#!/bin/sh\n#CARMA mem=1G\n' | sbatch --gres=gpu:1`); err != nil || stderr != "" || !strings.HasPrefix(out, "Submitted batch job") {
+		t.Errorf("got %q %q %v", out, stderr, err)
+	}
+}
+
+// What a user writes under our names counts for nothing.
+func TestForgedBooking(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	id := c.sbatch(alice, "-H --gres=gpu:1,carma:1,carma2:1", "#CARMA mem=10G\nsleep 1\n")
+	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]carma:10240$`).MatchString(got) {
+		t.Errorf("booked %s", got)
+	}
+	if _, stderr, err := c.run(alice, "scontrol update JobId="+id+" Gres=gpu:1,carma:1"); err == nil {
+		t.Errorf("a user changed a booking: %s", stderr)
+	}
+	if got := c.job(id, "%b"); !strings.HasSuffix(got, "carma:10240") {
+		t.Errorf("booked %s", got)
+	}
+	c.sh("", "scontrol update JobId="+id+" Gres=gpu:1,carma:20480") // the administrator may
+	if got := c.job(id, "%b"); !regexp.MustCompile(`carma:(20480|20K)`).MatchString(got) {
+		t.Errorf("booked %s", got)
+	}
+}
+
+// A job that outgrows what it booked dies of its own limit, its neighbour does
+// not notice, and it comes back alone, once.
+func TestRecovery(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	var fillers []string
+	for range 4 {
+		fillers = append(fillers, c.sbatch(alice, "", train("10G", "40s")))
+	}
+	for _, id := range fillers {
+		c.gpu(id)
+	}
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES >>runs\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	c.ends(id, "COMPLETED")
+	for _, f := range fillers {
+		c.ends(f, "COMPLETED")
+	}
+	r := c.report(id)
+	if !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" || r.PeakMiB != 12288 || len(r.Neighbours) != 1 {
+		t.Errorf("report %+v", r)
+	}
+	runs, err := os.ReadFile(filepath.Join(c.dir, "jobs", "runs"))
+	if err != nil || !regexp.MustCompile(`^run= gpu=GPU-\S+\nrun=1 gpu=GPU-\S+\n$`).Match(runs) {
+		t.Errorf("runs %v\n%s", err, runs)
+	}
+	if out := c.sh(alice, "carma-report -j "+id); !strings.Contains(out, "back on gpu-recovery") {
+		t.Errorf("report:\n%s", out)
+	}
+	c.noDrain()
+}
+
+// A job that always dies comes back once and then fails.
+func TestRecoveryOnce(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 60G --smact 10 --ramp 0s --duration 1s\n")
+	c.ends(id, "FAILED")
+	if r := c.report(id); !r.OOM || r.Attempts != 2 || r.State != "FAILED" {
+		t.Errorf("report %+v", r)
+	}
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+}
+
+// Jobs of two users take different GPUs while there are any, and share one by
+// turns, each with its own server or none, when there are not.
+func TestTwoUsers(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	var jobs []string
+	for i := range 8 {
+		user := []string{alice, bob}[i%2]
+		jobs = append(jobs, c.sbatch(user, "", train("10G", "5s")))
+	}
+	for _, id := range jobs {
+		c.ends(id, "COMPLETED")
+	}
+	c.noDrain()
+}
+
+// 200 short jobs in a row: none is lost, none leaves anything.
+func TestManyShortJobs(t *testing.T) {
+	c := up(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	var ids []string
+	for i := range 200 {
+		user := []string{alice, bob}[i%2]
+		script := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%dG\nsimjob --mem %dG --smact %d --ramp 0s --duration %ds\n", 3+rng.IntN(10), 1+rng.IntN(2), 5+rng.IntN(20), 1+rng.IntN(5))
+		ids = append(ids, c.sbatch(user, "-o /dev/null", script))
+	}
+	list := strings.Join(ids, ",")
+	c.eventually(func() string { return c.sh("", "squeue -h -j "+list+" | wc -l") }, "^0$")
+	for line := range strings.Lines(c.job(list, "%A %T")) {
+		if !strings.HasSuffix(strings.TrimSpace(line), " COMPLETED") {
+			t.Errorf("job %s", line)
+		}
+	}
+	for _, node := range []string{"n1", "n2"} {
+		c.eventually(func() string { return c.leases(node) }, "^$")
+		if files, _ := os.ReadDir(filepath.Join(c.dir, "run", node, "jobs")); len(files) != 0 {
+			t.Errorf("%d task files are left on %s", len(files), node)
+		}
+	}
+	c.noDrain()
+	if n := c.sh(alice, "carma-report | wc -l"); n != "201" {
+		t.Errorf("the report has %s lines, want 201", n)
+	}
+}
