@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-integration lint bench install clean
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean
 
 all: commands libcarma shim simgpu
 
@@ -48,10 +48,44 @@ deps:
 demo: deps all
 	contrib/demo.sh
 
-test: deps all lint test-unit test-shim test-integration
+test: deps all lint test-unit test-shim test-simgpu test-integration
 
 test-unit:
 	$(GO) test ./...
+
+# The job_submit shim in a host program, under the sanitizers. N hostile jobs.
+test-shim: libcarma shim
+	$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
+
+test-simgpu:
+	$(MAKE) -C contrib/simgpu test
+
+# On development clusters: a real slurmctld, slurmd and munge.
+test-integration: deps all
+	$(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
+
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+lint:
+	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(GO) vet -tags integration ./contrib/devcluster
+	$(GO) run $(STATICCHECK) ./...
+	contrib/deps.sh shellcheck
+	shellcheck -x contrib/*.sh contrib/devcluster/devcluster contrib/devcluster/*.sh $(SHIM)/*.sh .ci/run
+	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
+
+bench:
+	$(GO) test -run '^$$' -bench . ./...
+
+install: all
+	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
+	install -m 755 bin/carma-report $(DESTDIR)$(prefix)/bin/
+	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
+	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
+	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
+	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
 
 clean:
 	rm -rf bin lib build demo

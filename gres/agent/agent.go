@@ -75,7 +75,6 @@ type Agent struct {
 	lastTick time.Duration
 	compared time.Duration
 	checked  time.Duration // MPS daemons
-	reaped   time.Duration
 }
 
 type gpuState struct {
