@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package allocator simulates PyTorch's caching allocator for CUDA
+// (c10/cuda/CUDACachingAllocator.cpp, default settings): it takes the sizes of
+// allocations and frees in order and says how much the process would have
+// reserved from the driver, which is what nvidia-smi shows on top of the
+// context.
+package allocator
+
+// Constants of c10/cuda/CUDACachingAllocator.cpp, in bytes.
+const (
+	minBlock    = 512      // kMinBlockSize: every size is rounded up to it
+	smallSize   = 1 << 20  // kSmallSize: largest "small" allocation
+	smallBuffer = 2 << 20  // kSmallBuffer: segment for small allocations
+	minLarge    = 10 << 20 // kMinLargeAlloc: from here a segment of its own
+	largeBuffer = 20 << 20 // kLargeBuffer: segment for 1 to 10 MiB
+	roundLarge  = 2 << 20  // kRoundLarge: rounding of own segments
+	maxBytes    = 1 << 52  // larger requests saturate; no device has that much
+)
+
+// Handle names an allocated block. The zero Handle is no block.
+type Handle int32
+
+type block struct {
+	size       int64
+	addr       int64
+	prev, next int32 // neighbours within the segment, 0 for none
+	free       bool
+	small      bool
+}
+
+// free blocks, ordered by size, then address: lower_bound is best fit.
+type freeEntry struct {
+	size, addr int64
+	id         int32
+}
+
+// Device is one GPU's allocator. The zero value is not ready; use New.
+type Device struct {
+	blocks   []block
+	unused   []int32
+	pools    [2][]freeEntry // large, small
+	nextAddr int64
+
+	Reserved      int64 // bytes in segments
+	Allocated     int64 // bytes in live blocks
+	PeakAllocated int64
+	Moves         int64 // free-list entries moved: the work done, for a budget
+}
+
+// New gives an empty device with room for about n live blocks.
+func New(n int) *Device {
+	d := &Device{}
+	d.blocks = make([]block, 1, n+64)
+	d.pools[0] = make([]freeEntry, 0, 64)
+	d.pools[1] = make([]freeEntry, 0, 64)
+	d.unused = make([]int32, 0, 64)
+	return d
+}
+
+// Alloc takes n bytes and gives the block; n <= 0 gives the zero Handle.
+func (d *Device) Alloc(n int64) Handle {
+	if n <= 0 {
+		return 0
+	}
+	if n > maxBytes {
+		n = maxBytes
+	}
+	size := (n + minBlock - 1) / minBlock * minBlock
+	small := size <= smallSize
+	pool := poolIndex(small)
+	var id int32
+	if k := d.lowerBound(pool, size, 0); k < len(d.pools[pool]) {
+		id = d.pools[pool][k].id
+		d.drop(pool, k)
+	} else {
+		id = d.segment(size, small)
+	}
+	rest := d.blocks[id].size - size
+	if (small && rest >= minBlock) || (!small && rest > smallSize) {
+		d.split(id, size)
+	}
+	b := &d.blocks[id]
+	b.free = false
+	d.Allocated += b.size
+	d.PeakAllocated = max(d.PeakAllocated, d.Allocated)
+	return Handle(id)
+}
+
+// Free gives a block back; the zero Handle is ignored.
+func (d *Device) Free(h Handle) {
+	id := int32(h)
+	if id <= 0 || int(id) >= len(d.blocks) || d.blocks[id].free {
+		return
+	}
+	d.Allocated -= d.blocks[id].size
+	pool := poolIndex(d.blocks[id].small)
+	if p := d.blocks[id].prev; p != 0 && d.blocks[p].free {
+		d.remove(pool, p)
+		d.merge(p, id)
+		id = p
+	}
+	if n := d.blocks[id].next; n != 0 && d.blocks[n].free {
+		d.remove(pool, n)
+		d.merge(id, n)
+	}
+	b := &d.blocks[id]
+	b.free = true
+	d.insert(pool, freeEntry{b.size, b.addr, id})
+}
+
+func poolIndex(small bool) int {
+	if small {
+		return 1
+	}
+	return 0
+}
+
+// segment asks the driver for a new segment (get_allocation_size).
+func (d *Device) segment(size int64, small bool) int32 {
+	n := (size + roundLarge - 1) / roundLarge * roundLarge
+	switch {
+	case small:
+		n = smallBuffer
+	case size < minLarge:
+		n = largeBuffer
+	}
+	d.Reserved += n
+	id := d.newBlock()
+	d.blocks[id] = block{size: n, addr: d.nextAddr, small: small}
+	d.nextAddr += n
+	return id
+}
+
+func (d *Device) newBlock() int32 {
+	if k := len(d.unused); k > 0 {
+		id := d.unused[k-1]
+		d.unused = d.unused[:k-1]
+		return id
+	}
+	d.blocks = append(d.blocks, block{})
+	return int32(len(d.blocks) - 1)
+}
+
+// split leaves the first size bytes in block id and frees the rest.
+func (d *Device) split(id int32, size int64) {
+	rest := d.newBlock()
+	b := &d.blocks[id]
+	d.blocks[rest] = block{
+		size: b.size - size, addr: b.addr + size, prev: id, next: b.next, free: true, small: b.small,
+	}
+	if b.next != 0 {
+		d.blocks[b.next].prev = rest
+	}
+	b.next = rest
+	b.size = size
+	r := d.blocks[rest]
+	d.insert(poolIndex(r.small), freeEntry{r.size, r.addr, rest})
+}
+
+// merge appends block b to its left neighbour a.
+func (d *Device) merge(a, b int32) {
+	d.blocks[a].size += d.blocks[b].size
+	d.blocks[a].next = d.blocks[b].next
+	if n := d.blocks[b].next; n != 0 {
+		d.blocks[n].prev = a
+	}
+	d.blocks[b] = block{free: true}
+	d.unused = append(d.unused, b)
+}
+
+func (d *Device) lowerBound(pool int, size, addr int64) int {
+	l := d.pools[pool]
+	lo, hi := 0, len(l)
+	for lo < hi {
+		m := int(uint(lo+hi) >> 1)
+		if l[m].size < size || l[m].size == size && l[m].addr < addr {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+func (d *Device) insert(pool int, e freeEntry) {
+	k := d.lowerBound(pool, e.size, e.addr)
+	l := append(d.pools[pool], freeEntry{})
+	copy(l[k+1:], l[k:])
+	l[k] = e
+	d.pools[pool] = l
+	d.Moves += int64(len(l) - k)
+}
+
+func (d *Device) remove(pool int, id int32) {
+	b := &d.blocks[id]
+	k := d.lowerBound(pool, b.size, b.addr)
+	d.drop(pool, k)
+}
+
+func (d *Device) drop(pool, k int) {
+	l := d.pools[pool]
+	d.Moves += int64(len(l) - k)
+	copy(l[k:], l[k+1:])
+	d.pools[pool] = l[:len(l)-1]
+}

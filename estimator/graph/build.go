@@ -1,0 +1,580 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package graph
+
+import (
+	"carma/estimator/summary"
+)
+
+// Shape is a tensor shape without its batch dimension.
+type Shape = summary.Shape
+
+// Precision is the number format of a training run.
+type Precision uint8
+
+// The precisions: AMP is torch.autocast with fp32 weights.
+const (
+	FP32 Precision = iota
+	AMP
+	Half // weights and activations in two bytes (bf16 or fp16)
+)
+
+// Attention chooses the attention kernel.
+type Attention uint8
+
+// The kernels; AttnAuto reads them from the class names and shapes.
+const (
+	AttnAuto Attention = iota
+	AttnEager
+	AttnFused
+)
+
+// Options say what a summary does not.
+type Options struct {
+	Batch      int64
+	Seq        int32
+	Input      Shape // CxHxW, N==0 if not given
+	Precision  Precision
+	Attention  Attention
+	Checkpoint bool // mark the blocks that are recomputed
+	Dropout    int8 // 1 active, -1 not, 0 infer
+}
+
+// frame is an open container.
+type frame struct {
+	end      int32 // row at which it closes
+	role     role
+	entry    int32 // tensor at its start
+	skip     int32 // what a residual addition adds next
+	branches [8]int32
+	nBranch  int8
+	computed bool // an op with weights ran in it
+	sinceAdd bool // ... since the last addition
+	added    bool // the closing addition is done
+	postNorm bool // it ended with the norm of a sum: its result is the next shortcut
+	// attention
+	attnIn      int32
+	projs       [3]int32
+	nProj       int8
+	attnRun     bool
+	windows     int32 // attention matrices a sample
+	scores      int64 // elements of the attention matrix per sample, 0: fused
+	nLinear     int8
+	convs       bool  // the projections are 1x1 convolutions over maps
+	firstTensor int32 // tensors from here on were made inside
+	chunk       int32 // a tensor whose channels are taken in pieces, -1
+}
+
+type builder struct {
+	opt             Options
+	rows            []summary.Row
+	g               *Graph
+	cur             int32
+	frames          []frame
+	meta            []tensorMeta
+	gate            int32 // tensor that waits for a gate computed from its mean, -1
+	drop            bool  // dropout layers are active
+	sideShape       Shape // of the side computation's last row
+	skipTo          int32 // rows before it belong to a side computation (a bias table)
+	half            int32 // the other half of a gated linear unit, -1
+	weightOp        bool  // the previous leaf had weights
+	row             int32
+	gamma           bool      // residual branches are scaled by a parameter that no row shows
+	convIn          [16]int32 // inputs of the last convolutions
+	nConvIn         int
+	recent          [16]int32
+	nRecent         int
+	unknown         map[string]int
+	fromRepr        bool
+	vocab, vocabDim int32 // of the first embedding
+	untied          bool
+	lacksInput      bool // neither the user nor the summary says how large a sample is
+}
+
+type tensorMeta struct {
+	used    bool // an op read it
+	guessed bool
+	mult    int32 // windows per sample
+	row     int32
+}
+
+// width of activations that low-precision ops make.
+func (b *builder) lowWidth() int8 {
+	if b.opt.Precision == FP32 {
+		return 4
+	}
+	return 2
+}
+
+// fullWidth is the width of what autocast keeps in fp32.
+func (b *builder) fullWidth() int8 {
+	if b.opt.Precision == Half {
+		return 2
+	}
+	return 4
+}
+
+func (b *builder) tensor(s Shape, mult int32, width int8) int32 {
+	if mult < 1 {
+		mult = 1
+	}
+	e := mul(mul(s.Elems(), int64(mult)), b.opt.Batch)
+	b.g.Tensors = append(b.g.Tensors, Tensor{Elems: e, Bytes: mul(e, int64(width)), Shape: s, Width: width})
+	b.meta = append(b.meta, tensorMeta{mult: mult})
+	id := int32(len(b.g.Tensors) - 1)
+	b.recent[b.nRecent%len(b.recent)] = id
+	b.nRecent++
+	return id
+}
+
+func (b *builder) like(t int32) int32 {
+	return b.tensor(b.g.Tensors[t].Shape, b.meta[t].mult, b.g.Tensors[t].Width)
+}
+
+func (b *builder) op(o Op) {
+	for _, t := range o.In {
+		if t >= 0 {
+			b.meta[t].used = true
+		}
+	}
+	o.Row = b.row
+	b.g.Ops = append(b.g.Ops, o)
+}
+
+func in1(a int32) [3]int32       { return [3]int32{a, -1, -1} }
+func in2(a, c int32) [3]int32    { return [3]int32{a, c, -1} }
+func in3(a, c, d int32) [3]int32 { return [3]int32{a, c, d} }
+
+// perSample elements of a tensor, windows included.
+func (b *builder) elems(t int32) int64 {
+	return mul(b.g.Tensors[t].Shape.Elems(), int64(b.meta[t].mult))
+}
+
+func (b *builder) shape(t int32) Shape { return b.g.Tensors[t].Shape }
+
+// cast makes t have the given width, as autocast does before an op.
+func (b *builder) cast(t int32, width int8) int32 {
+	if b.opt.Precision != AMP || b.g.Tensors[t].Width == width {
+		return t
+	}
+	out := b.tensor(b.shape(t), b.meta[t].mult, width)
+	b.g.Tensors[out].NoGrad = b.g.Tensors[t].NoGrad
+	b.op(Op{In: in1(t), Out: out})
+	return out
+}
+
+// params adds a weight and an optional bias and gives their range.
+func (b *builder) params(n, bias int64) [2]int32 {
+	from := int32(len(b.g.Params))
+	if n-bias > 0 {
+		b.g.Params = append(b.g.Params, Param{Elems: n - bias})
+	}
+	if bias > 0 {
+		b.g.Params = append(b.g.Params, Param{Elems: bias})
+	}
+	return [2]int32{from, int32(len(b.g.Params))}
+}
+
+// Build makes the op list of rows that have output shapes.
+func Build(m *summary.Model, opt Options) *Graph {
+	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, fromRepr: m.Format == summary.Repr}
+	n := len(m.Rows)
+	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, 2*n+16), Ops: make([]Op, 0, 2*n+16), Params: make([]Param, 0, n+16)}
+	b.meta = make([]tensorMeta, 0, 2*n+16)
+	b.unknown = map[string]int{}
+	switch m.Format {
+	case summary.TorchSummary:
+		kinds, nKinds := intern(m.Rows)
+		spans(m.Rows, kinds, nKinds)
+	case summary.Repr:
+		b.rows = reorder(m.Rows)
+		if b.opt.Input.N == 0 {
+			b.opt.Input = b.firstInput(b.rows)
+		}
+		shapes(b.rows, b.opt.Input)
+	}
+	b.gamma = b.hiddenScales(m)
+	b.drop = b.dropoutActive()
+	b.cur = b.input()
+	b.scan()
+	b.finish()
+	return b.g
+}
+
+// intern numbers the class names.
+func intern(rows []summary.Row) ([]int32, int) {
+	ids := map[string]int32{}
+	kinds := make([]int32, len(rows))
+	for i := range rows {
+		id, ok := ids[rows[i].Kind]
+		if !ok {
+			id = int32(len(ids))
+			ids[rows[i].Kind] = id
+		}
+		kinds[i] = id
+	}
+	return kinds, len(ids)
+}
+
+// classOf2 is classOf for a row: a Hugging Face Conv1D is a Linear, a module
+// without a known class that has no children is left to the caller.
+func classOf2(r *summary.Row) class { return classOf(r.Kind) }
+
+// dropoutActive: torchsummary does not print p. timm's models, which are
+// recognised by their Identity in place of an unused DropPath, have p=0 by
+// default; all others are taken to use the dropout that they have.
+func (b *builder) dropoutActive() bool {
+	if b.opt.Dropout != 0 {
+		return b.opt.Dropout > 0
+	}
+	identities, containers, dropouts := 0, 0, 0
+	for i := range b.rows {
+		switch r := &b.rows[i]; {
+		case r.Kind == "Identity" || r.Kind == "DropPath":
+			identities++
+		case classOf(r.Kind) == clsDropout:
+			dropouts++
+		case r.Start < int32(i):
+			containers++
+		}
+	}
+	if b.fromRepr || identities == 0 || containers == 0 {
+		return true
+	}
+	if dropouts > 0 {
+		b.assume("dropout p=0, timm's default (say dropout= to change it)")
+	}
+	return false
+}
+
+func (b *builder) assume(s string) {
+	for _, a := range b.g.Assumed {
+		if a == s {
+			return
+		}
+	}
+	b.g.Assumed = append(b.g.Assumed, s)
+}
+
+// scan walks the rows in post-order.
+func (b *builder) scan() {
+	n := len(b.rows)
+	next, first := spansByStart(b.rows)
+	for i := 0; i < n; i++ {
+		b.row = int32(i)
+		for c := first[i]; c >= 0; c = next[c] {
+			b.open(c)
+		}
+		r := &b.rows[i]
+		if r.Start >= 0 && r.Start < int32(i) {
+			b.close(int32(i))
+			continue
+		}
+		if int32(i) < b.skipTo || b.sideShape.N > 0 && sameLead(b.sideShape, r.Out) {
+			b.sideRow(r)
+			continue
+		}
+		b.sideShape = Shape{}
+		b.leaf(int32(i))
+	}
+}
+
+func (b *builder) open(i int32) {
+	r := &b.rows[i]
+	f := frame{end: i, role: roleOf(r.Kind), entry: b.cur, skip: b.cur, attnIn: -1, chunk: -1, firstTensor: int32(len(b.g.Tensors))}
+	if r.Params > 0 && classOf2(r) != clsNormAct && roleOf(r.Kind)&roleAttention == 0 {
+		b.sideRow(r) // parameters of the container itself
+	}
+	if classOf2(r) == clsNormAct {
+		f.role = 0
+		b.branchStart(i)
+		b.norm(i)
+		f.entry = b.cur
+	}
+	if b.fromRepr && f.role&roleAttention != 0 && r.Params > 0 && !b.hasLinear(r.Start, i) {
+		b.bareAttention(r)
+		f.role, f.attnRun, f.computed, f.sinceAdd = roleSelfOut, true, true, true
+	}
+	b.frames = append(b.frames, f)
+}
+
+// hasLinear says whether rows from..to hold a projection.
+func (b *builder) hasLinear(from, to int32) bool {
+	for j := from; j >= 0 && j < to; j++ {
+		if c := classOf(b.rows[j].Kind); c == clsLinear || c == clsConv || b.rows[j].Kind == "MultiheadAttention" {
+			return true
+		}
+	}
+	return false
+}
+
+// top is the innermost open container, nil outside of all.
+func (b *builder) top() *frame {
+	if len(b.frames) == 0 {
+		return nil
+	}
+	return &b.frames[len(b.frames)-1]
+}
+
+// scope is the innermost open container that is not a norm with activation or
+// a conv-norm-act triple, which only chain.
+func (b *builder) scope() *frame {
+	for i := len(b.frames) - 1; i >= 0; i-- {
+		if b.frames[i].role != 0 {
+			return &b.frames[i]
+		}
+	}
+	return nil
+}
+
+func (b *builder) close(i int32) {
+	k := len(b.frames) - 1
+	if k < 0 || b.frames[k].end != i {
+		return
+	}
+	r := &b.rows[i]
+	if g := &b.frames[k]; g.role&roleAttention != 0 && !g.attnRun && g.nProj >= 2 {
+		b.attention(g, 0)
+	}
+	f := b.frames[k]
+	if f.role&roleAttention != 0 && !f.attnRun {
+		// What this attention does is not understood.
+		b.g.Guessed = add(b.g.Guessed, mul(b.g.Tensors[b.cur].Bytes, 3))
+		b.unknown[r.Kind]++
+	}
+	if r.Kind == "StarReLU" {
+		// scale*relu(x)**2 + bias: the square's argument and the square are kept.
+		in := b.cur
+		out := b.like(in)
+		b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, Aux: b.g.Tensors[in].Bytes})
+		b.cur = out
+	}
+	b.settle(&f, r)
+	if f.role&(roleResidual|roleBranches) != 0 {
+		b.closeResidual(&f, r)
+	}
+	b.frames = b.frames[:k]
+	if p := b.scope(); p != nil {
+		p.computed = p.computed || f.computed
+		p.sinceAdd = p.sinceAdd || f.sinceAdd
+		p.attnRun = p.attnRun || f.attnRun
+		if f.postNorm {
+			p.skip, p.sinceAdd, p.postNorm = b.cur, false, true
+		}
+		for _, t := range f.branches[:f.nBranch] {
+			if !b.meta[t].used {
+				pushBranch(p, t)
+			}
+		}
+	}
+	b.weightOp = false
+}
+
+// settle brings the current tensor to the shape that the container printed:
+// a gate is applied, a smaller result joined.
+func (b *builder) settle(f *frame, r *summary.Row) {
+	if !r.HasOut || classOf2(r) == clsNormAct {
+		return
+	}
+	want := r.Out.Elems()
+	if b.half >= 0 && want == b.elems(b.cur) && 2*want == b.elems(b.half) {
+		b.multiplyHalf()
+		return
+	}
+	if want == b.elems(b.cur) || want == 0 {
+		return
+	}
+	if b.gate >= 0 && b.elems(b.gate) == want {
+		b.applyGate()
+		return
+	}
+	if b.gate >= 0 && r.Out.N == 3 && b.shape(b.gate).N == 3 && b.elems(b.gate) == 2*want {
+		b.applyGate() // split attention: radix 2, summed after the gate
+		b.reshape(r.Out, 1)
+		return
+	}
+	if b.elems(b.cur) < want && (f.nBranch > 0 || r.Out.N == 3 && classOf2(r) == clsUnknown) {
+		if t, ok := b.concat(int64(r.Out.D[0]), r.Out, true); ok {
+			b.cur = t
+			return
+		}
+	}
+	b.mismatch(r)
+}
+
+// mismatch: the container's result has another size than what its modules
+// made. Windows are put together again, a token is picked or joined; anything
+// else happened in calls that no row shows.
+func (b *builder) mismatch(r *summary.Row) {
+	want, have := r.Out.Elems(), b.elems(b.cur)
+	if b.fromRepr || r.Multi || !r.HasOut {
+		return
+	}
+	if m := int64(b.meta[b.cur].mult); m > 1 && want*m == have {
+		return
+	}
+	if d := want - have; d < 0 && (r.Out.N == 1 || want*8 <= have) || d > 0 && d <= 16*int64(r.Out.Last()) || -d > 0 && -d <= 16*int64(r.Out.Last()) {
+		b.reshape(r.Out, 1)
+		return
+	}
+	b.reshape(r.Out, 1)
+	b.g.Guessed = add(b.g.Guessed, b.g.Tensors[b.cur].Bytes)
+}
+
+// reshape makes a new tensor of another size from the current one.
+func (b *builder) reshape(s Shape, mult int32) {
+	out := b.tensor(s, mult, b.g.Tensors[b.cur].Width)
+	b.op(Op{In: in1(b.cur), Out: out})
+	b.cur = out
+}
+
+func (b *builder) closeResidual(f *frame, r *summary.Row) {
+	if f.added {
+		return
+	}
+	if f.role&roleBranches != 0 {
+		b.sumBranches(f)
+		return
+	}
+	if !f.computed || !f.sinceAdd {
+		return
+	}
+	b.residual(f, f.role&rolePostAct != 0)
+}
+
+// residual adds the shortcut to the current tensor if the sizes agree.
+func (b *builder) residual(f *frame, inPlace bool) bool {
+	other := int32(-1)
+	for k := int(f.nBranch) - 1; k >= 0; k-- {
+		if t := f.branches[k]; t != b.cur && b.elems(t) == b.elems(b.cur) && !b.meta[t].used {
+			other = t
+			break
+		}
+	}
+	if other < 0 && f.skip != b.cur && b.elems(f.skip) == b.elems(b.cur) {
+		other = f.skip
+	}
+	if other < 0 || b.g.Tensors[other].NoGrad {
+		return false
+	}
+	if b.gamma {
+		b.layerScale()
+	}
+	b.addTo(other, inPlace)
+	f.skip = b.cur
+	f.sinceAdd = false
+	return true
+}
+
+func (b *builder) addTo(other int32, inPlace bool) {
+	out := b.cur
+	if !inPlace || b.g.Tensors[other].Width > b.g.Tensors[b.cur].Width {
+		out = b.tensor(b.shape(b.cur), b.meta[b.cur].mult, max(b.g.Tensors[b.cur].Width, b.g.Tensors[other].Width))
+	}
+	b.op(Op{In: in2(b.cur, other), Out: out, Share: true})
+	b.cur = out
+}
+
+func (b *builder) sumBranches(f *frame) {
+	for k := 0; k < int(f.nBranch); k++ {
+		if t := f.branches[k]; t != b.cur && b.elems(t) == b.elems(b.cur) {
+			b.addTo(t, k > 0)
+		}
+	}
+	f.added = true
+	f.nBranch = 0
+}
+
+func pushBranch(f *frame, t int32) {
+	if int(f.nBranch) < len(f.branches) {
+		f.branches[f.nBranch] = t
+		f.nBranch++
+	}
+}
+
+// restart makes t the current tensor and remembers the one left behind, which
+// some later op must join.
+func (b *builder) restart(t int32) {
+	if t == b.cur {
+		return
+	}
+	if f := b.scope(); f != nil && !b.meta[b.cur].used {
+		pushBranch(f, b.cur)
+	}
+	b.cur = t
+}
+
+// branchStart sends the current tensor back to the container's entry where
+// the container's children run side by side.
+func (b *builder) branchStart(i int32) {
+	f := b.scope()
+	if f == nil || f.role&roleBranches == 0 || !f.computed || b.weightOp {
+		return
+	}
+	if b.elems(f.entry) > 0 {
+		b.restart(f.entry)
+	}
+}
+
+// multiplyHalf multiplies by the half that a chunk set aside.
+func (b *builder) multiplyHalf() {
+	out := b.like(b.cur)
+	b.op(Op{In: in2(b.cur, b.half), Out: out, Keep: KeepIn0 | KeepIn1})
+	b.half = -1
+	b.cur = out
+}
+
+// sideRow counts the parameters of a module that is not on the main path.
+func (b *builder) sideRow(r *summary.Row) {
+	if r.Params > 0 {
+		b.op(Op{In: in1(-1), Out: -1, Params: b.params(r.Params, 0)})
+	}
+}
+
+// side skips what computes a bias from coordinates, up to the end of the
+// perceptron that holds it; what it keeps is small.
+func (b *builder) side(r *summary.Row) {
+	b.skipTo, b.sideShape = b.row+1, r.Out
+	for k := len(b.frames) - 1; k >= 0; k-- {
+		if b.frames[k].role&roleMlp != 0 {
+			b.skipTo = b.frames[k].end
+			break
+		}
+	}
+	b.sideRow(r)
+}
+
+// hiddenScales says whether residual blocks scale their branch by a parameter
+// of their own (LayerScale written as x*self.gamma): the parameters that the
+// total has and no row shows are then one number a channel and block.
+func (b *builder) hiddenScales(m *summary.Model) bool {
+	if m.Format != summary.TorchSummary || m.TotalParams <= 0 {
+		return false
+	}
+	var shown, channels int64
+	for i := range b.rows {
+		r := &b.rows[i]
+		shown += r.Params
+		if r.Start < int32(i) && roleOf(r.Kind)&roleResidual != 0 && r.Out.N > 0 {
+			c := int64(r.Out.Last())
+			if r.Out.N == 3 {
+				c = int64(r.Out.D[0])
+			}
+			channels += c
+		}
+	}
+	return channels > 0 && m.TotalParams-shown == channels
+}
+
+// layerScale is x*gamma: x is kept, the backward needs a full-size product.
+func (b *builder) layerScale() {
+	in := b.cur
+	out := b.like(in)
+	s := b.shape(in)
+	n := int64(s.Last())
+	if s.N == 3 {
+		n = int64(s.D[0])
+	}
+	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, BwdTmp: b.g.Tensors[in].Bytes, Params: b.params(n, 0)})
+	b.cur = out
+}

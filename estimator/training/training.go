@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package training plays a training run of a graph on the simulated caching
+// allocator: parameters, then iterations of forward, backward and optimizer
+// step in the order in which PyTorch allocates and frees.
+package training
+
+import (
+	"carma/estimator/allocator"
+	"carma/estimator/graph"
+)
+
+// Part of the memory, by what it is for.
+type Part uint8
+
+// The parts.
+const (
+	Parameters Part = iota
+	Gradients
+	OptimizerState
+	Activations
+	Workspace
+	nParts
+)
+
+// Plan is how a graph is trained.
+type Plan struct {
+	Optimizer  Optimizer
+	Foreach    bool
+	ParamBytes int64 // bytes per parameter element
+	GradBytes  int64
+	// Shards divide what ZeRO and FSDP spread over the GPUs; 1: not spread.
+	StateShards, GradShards, ParamShards int64
+	Gather                               int64 // bytes of parameters gathered at a time under FSDP
+	Buckets                              bool  // DDP: a second copy of the gradients in buckets
+	Replicas                             int64 // DataParallel: GPUs that share the batch; 1: none
+	Checkpoint                           bool  // recompute blocks in the backward pass
+	Iterations                           int
+	CuBLAS                               int64 // bytes of cuBLAS workspace from the caching allocator
+}
+
+// Result is what the run took.
+type Result struct {
+	Reserved int64 // segments: what nvidia-smi adds to the base
+	Peak     int64 // live bytes at most
+	Parts    [nParts]int64
+	// Complete is false when the work budget ran out: Reserved is then the
+	// live peak only.
+	Complete bool
+}
+
+// budget bounds the moves in the allocator's free lists; a network of the
+// usual kind needs a few thousand.
+const budget = 40 << 20
+
+type sim struct {
+	g     *graph.Graph
+	p     Plan
+	d     *allocator.Device
+	live  [nParts]int64
+	best  int64
+	parts [nParts]int64
+
+	tensor  []slot // storage by tensor
+	readers []int32
+	keeps   []int32
+	grad    []int32 // grads index by tensor, -1 none
+	grads   []gradBuf
+	freeG   []int32
+	aux     []slot // by op
+	param   []slot
+	pgrad   []slot
+	state   []slot
+	left    []int32 // readers still to come
+	held    []slot  // last iteration's outputs
+	sums    []slot
+}
+
+type slot struct {
+	h    allocator.Handle
+	n    int64
+	part Part
+}
+
+type gradBuf struct {
+	s    slot
+	refs int32
+}
+
+// Run plays the plan.
+func Run(g *graph.Graph, p Plan) Result {
+	s := &sim{g: g, p: p, d: allocator.New(len(g.Tensors) + len(g.Params))}
+	s.prepare()
+	s.start()
+	ok := true
+	for it := 0; it < p.Iterations && ok; it++ {
+		s.iterate(it)
+		ok = s.d.Moves < budget
+	}
+	r := Result{Reserved: s.d.Reserved, Peak: s.d.PeakAllocated, Parts: s.parts, Complete: ok}
+	if !ok {
+		r.Reserved = r.Peak
+	}
+	return r
+}
+
+func (s *sim) alloc(n int64, part Part) slot {
+	if n <= 0 {
+		return slot{}
+	}
+	before := s.d.Allocated
+	h := s.d.Alloc(n)
+	n = s.d.Allocated - before
+	s.live[part] += n
+	if s.d.Allocated > s.best {
+		s.best = s.d.Allocated
+		s.parts = s.live
+	}
+	return slot{h, n, part}
+}
+
+func (s *sim) free(x *slot) {
+	if x.h != 0 {
+		s.d.Free(x.h)
+		s.live[x.part] -= x.n
+		*x = slot{}
+	}
+}
+
+func (s *sim) prepare() {
+	g := s.g
+	n := len(g.Tensors)
+	s.tensor = make([]slot, n)
+	s.readers = make([]int32, 2*n)
+	s.left = s.readers[n:]
+	s.readers = s.readers[:n]
+	s.keeps = make([]int32, n)
+	s.grad = make([]int32, n)
+	s.aux = make([]slot, len(g.Ops))
+	slots := make([]slot, 2*len(g.Params))
+	s.param, s.pgrad = slots[:len(g.Params)], slots[len(g.Params):]
+	for i := range s.grad {
+		s.grad[i] = -1
+	}
+	for i := range g.Ops {
+		o := &g.Ops[i]
+		for _, t := range o.In {
+			if t >= 0 {
+				s.readers[t]++
+			}
+		}
+		for _, t := range g.More[o.More[0]:o.More[1]] {
+			s.readers[t]++
+		}
+	}
+	if g.Output >= 0 {
+		s.readers[g.Output]++
+	}
+}
+
+// start moves the model to the GPU.
+func (s *sim) start() {
+	for i := range s.g.Params {
+		s.param[i] = s.alloc(s.g.Params[i].Elems*s.p.ParamBytes/s.p.ParamShards, Parameters)
+	}
+	s.alloc(s.g.Buffers, Parameters)
+	if s.p.Gather > 0 {
+		s.alloc(s.p.Gather, Parameters)
+	}
+	s.alloc(s.p.CuBLAS, Workspace)
+	if s.p.Buckets {
+		var n int64
+		for i := range s.g.Params {
+			if !s.g.Params[i].Frozen {
+				n += s.g.Params[i].Elems * s.p.GradBytes
+			}
+		}
+		const bucket = 25 << 20 // DistributedDataParallel's bucket_cap_mb
+		for ; n > 0; n -= bucket {
+			s.alloc(min(n, bucket), Gradients)
+		}
+	}
+}
+
+func (s *sim) iterate(it int) {
+	g := s.g
+	var old []slot
+	for _, t := range g.Inputs {
+		old = append(old, s.tensor[t])
+		s.tensor[t] = s.alloc(g.Tensors[t].Bytes, Activations)
+	}
+	for k := range old {
+		s.free(&old[k])
+	}
+	for i := range s.pgrad { // zero_grad(set_to_none=True)
+		s.free(&s.pgrad[i])
+	}
+	s.forward()
+	s.loss()
+	s.backward()
+	s.finishIteration()
+	s.step(it)
+}
+
+// forward runs all ops; what no later op reads and no backward needs goes.
+func (s *sim) forward() {
+	copy(s.left, s.readers)
+	clear(s.keeps)
+	for i := range s.g.Ops {
+		s.forwardOp(i)
+	}
+}
+
+func (s *sim) forwardOp(i int) {
+	g := s.g
+	o := &g.Ops[i]
+	if o.Out >= 0 && s.tensor[o.Out].h == 0 {
+		s.tensor[o.Out] = s.alloc(g.Tensors[o.Out].Bytes, Activations)
+	}
+	if o.Aux > 0 {
+		s.aux[i] = s.alloc(o.Aux, Activations)
+	}
+	if o.FwdTmp > 0 {
+		t := s.alloc(o.FwdTmp, Workspace)
+		s.free(&t)
+	}
+	for k, t := range o.In {
+		if t >= 0 && o.Keep&(1<<k) != 0 {
+			s.keeps[t]++
+		}
+	}
+	if o.Out >= 0 && o.Keep&graph.KeepOut != 0 {
+		s.keeps[o.Out]++
+	}
+	for _, t := range o.In {
+		if t >= 0 {
+			s.left[t]--
+			s.drop(t)
+		}
+	}
+	for _, t := range g.More[o.More[0]:o.More[1]] {
+		s.left[t]--
+		s.drop(t)
+	}
+	if o.Out >= 0 {
+		s.drop(o.Out)
+	}
+}
+
+// drop frees a tensor that nothing needs any more. Inputs stay with the
+// script until the next batch.
+func (s *sim) drop(t int32) {
+	if s.left[t] > 0 || s.keeps[t] > 0 || s.g.Tensors[t].NoGrad {
+		return
+	}
+	s.free(&s.tensor[t])
+}
+
+func (s *sim) release(t int32) {
+	if s.keeps[t] > 0 {
+		s.keeps[t]--
+		s.drop(t)
+	}
+}
+
+// loss is a cross entropy: log-softmax keeps its output in fp32, and the
+// backward makes the gradient of that and the gradient of the model's output.
+func (s *sim) loss() {
+	out := s.g.Output
+	if out < 0 {
+		return
+	}
+	n := s.g.Tensors[out].Elems * 4
+	soft := s.alloc(n, Activations)
+	last := s.held
+	s.held = nil
+	if s.p.Replicas > 1 {
+		// DataParallel gathers the outputs of all replicas on the first GPU.
+		s.held = append(s.held, s.alloc(s.g.Tensors[out].Bytes*s.p.Replicas, Activations))
+		for range s.g.Held {
+			s.held = append(s.held, s.alloc(s.g.HeldBytes/int64(len(s.g.Held))*s.p.Replicas, Activations))
+		}
+	}
+	for i := range last { // the script's variable is overwritten now
+		s.free(&last[i])
+	}
+	nll := s.alloc(n, Activations)
+	s.setGrad(out, s.alloc(s.g.Tensors[out].Bytes, Activations))
+	s.free(&soft)
+	s.free(&nll)
+}
+
+func (s *sim) setGrad(t int32, x slot) {
+	var id int32
+	if k := len(s.freeG); k > 0 {
+		id = s.freeG[k-1]
+		s.freeG = s.freeG[:k-1]
+		s.grads[id] = gradBuf{x, 1}
+	} else {
+		s.grads = append(s.grads, gradBuf{x, 1})
+		id = int32(len(s.grads) - 1)
+	}
+	s.give(t, id)
+}
+
+// give adds a gradient to a tensor's: dense gradients are added into a third
+// tensor (torch/csrc/autograd/input_buffer.cpp, accumulate).
+func (s *sim) give(t, id int32) {
+	have := s.grad[t]
+	switch {
+	case have < 0:
+		s.grad[t] = id
+	case have == id:
+		s.grads[id].refs--
+	default:
+		sum := s.alloc(s.g.Tensors[t].Bytes, Activations)
+		s.unref(have)
+		s.unref(id)
+		s.grad[t] = -1
+		s.setGrad(t, sum)
+	}
+}
+
+func (s *sim) unref(id int32) {
+	b := &s.grads[id]
+	b.refs--
+	if b.refs <= 0 {
+		s.free(&b.s)
+		s.freeG = append(s.freeG, id)
+	}
+}
+
+func (s *sim) backward() {
+	for i := len(s.g.Ops) - 1; i >= 0; i-- {
+		s.backwardOp(i)
+	}
+}
+
+func (s *sim) backwardOp(i int) {
+	g := s.g
+	o := &g.Ops[i]
+	id := int32(-1)
+	if o.Out >= 0 {
+		id = s.grad[o.Out]
+		s.grad[o.Out] = -1
+	}
+	if id >= 0 {
+		s.gradients(o, id)
+	}
+	s.paramGradients(o, id >= 0)
+	s.free(&s.aux[i])
+	for k, t := range o.In {
+		if t >= 0 && o.Keep&(1<<k) != 0 {
+			s.release(t)
+		}
+	}
+	if o.Out >= 0 && o.Keep&graph.KeepOut != 0 {
+		s.release(o.Out)
+	}
+}
+
+// gradients hands the gradient id of o's output on to its inputs.
+func (s *sim) gradients(o *graph.Op, id int32) {
+	g := s.g
+	if o.Share || o.More[1] > o.More[0] {
+		for _, t := range o.In {
+			s.share(t, id)
+		}
+		for _, t := range g.More[o.More[0]:o.More[1]] {
+			s.share(t, id)
+		}
+		s.unref(id)
+		return
+	}
+	if o.GradDrop {
+		s.unref(id)
+		return
+	}
+	tmp := s.alloc(o.BwdTmp, Workspace)
+	s.free(&tmp)
+	first := true
+	for _, t := range o.In {
+		if t < 0 || g.Tensors[t].NoGrad {
+			continue
+		}
+		x := s.alloc(g.Tensors[t].Bytes, Activations)
+		if first && o.Params[1] > o.Params[0] {
+			s.paramGradients(o, true)
+		}
+		first = false
+		if t == o.Out { // in place: the new gradient replaces the old
+			s.unref(id)
+			id = -1
+		}
+		s.setGrad(t, x)
+	}
+	if id >= 0 {
+		s.unref(id)
+	}
+}
+
+func (s *sim) share(t, id int32) {
+	if t < 0 || s.g.Tensors[t].NoGrad {
+		return
+	}
+	s.grads[id].refs++
+	s.give(t, id)
+}
+
+// paramGradients makes the gradients of o's parameters.
+func (s *sim) paramGradients(o *graph.Op, wanted bool) {
+	if !wanted && o.Out >= 0 {
+		return
+	}
+	for k := o.Params[0]; k < o.Params[1]; k++ {
+		if s.pgrad[k].h == 0 && !s.g.Params[k].Frozen {
+			s.pgrad[k] = s.alloc(s.g.Params[k].Elems*s.p.GradBytes/s.p.GradShards, Gradients)
+		}
+	}
+}
+
+// finishIteration frees what is left when the script's variables go.
+func (s *sim) finishIteration() {
+	for t := range s.grad {
+		if id := s.grad[t]; id >= 0 {
+			s.grad[t] = -1
+			s.unref(id)
+		}
+	}
+	if s.p.Replicas <= 1 {
+		for _, t := range s.g.Held {
+			s.hold(t)
+		}
+		if s.g.Output >= 0 {
+			s.hold(s.g.Output)
+		}
+	}
+	for t := range s.tensor {
+		if !s.g.Tensors[t].NoGrad {
+			s.free(&s.tensor[t])
+		}
+	}
+	if s.p.Replicas > 1 {
+		s.reduce()
+	}
+	for i := range s.aux {
+		s.free(&s.aux[i])
+	}
+}
+
+// hold keeps a tensor for the script's variable.
+func (s *sim) hold(t int32) {
+	if s.tensor[t].h != 0 && !s.g.Tensors[t].NoGrad {
+		s.held = append(s.held, s.tensor[t])
+		s.tensor[t] = slot{}
+	}
+}
+
+// reduce is DataParallel's: the sums of the replicas' gradients are new
+// tensors (torch/nn/parallel/comm.py, reduce_add_coalesced).
+func (s *sim) reduce() {
+	for i := range s.pgrad {
+		if s.pgrad[i].h == 0 {
+			continue
+		}
+		n := s.g.Params[i].Elems * s.p.GradBytes
+		s.sums = append(s.sums, s.alloc(n, Gradients))
+	}
+	k := 0
+	for i := range s.pgrad {
+		if s.pgrad[i].h != 0 {
+			s.free(&s.pgrad[i])
+			s.pgrad[i] = s.sums[k]
+			k++
+		}
+	}
+	s.sums = s.sums[:0]
+}
