@@ -13,7 +13,7 @@ import (
 // Shares of the kept bytes whose source was guessed, above which an estimate
 // is no longer sure, and no longer an estimate.
 const (
-	unsurePct = 2
+	unsurePct = 1
 	boundPct  = 15
 )
 

@@ -216,10 +216,26 @@ func (b *builder) project(f *frame, r *summary.Row) {
 			return
 		}
 	}
-	b.attention(f, max(in, in2nd))
+	b.attention(f, b.resultWidth(f, in, in2nd))
 	if !ok(b.cur) {
 		b.linearInput(r)
 	}
+}
+
+// resultWidth chooses between the two in-features that a projection of the
+// result may have: a third of what was projected, or else the smaller.
+func (b *builder) resultWidth(f *frame, a, c int64) int64 {
+	var width int64
+	for _, t := range f.projs[:f.nProj] {
+		width += b.width(f, t)
+	}
+	switch {
+	case a <= 0 || 3*c == width:
+		return c
+	case c <= 0 || 3*a == width:
+		return a
+	}
+	return min(a, c)
 }
 
 // tokens of a tensor: its elements over its last dimension.
@@ -376,6 +392,13 @@ func (b *builder) attention(f *frame, out int64) {
 	if b.eager(f) {
 		b.eagerAttention(f, in, s, mult, tokens, out)
 		return
+	}
+	if b.rows[f.end].Kind == "EvaAttention" {
+		// Rotary position embeddings make new queries and keys.
+		b.assume("rotary position embeddings in EvaAttention")
+		rotated := b.tensor(s, mult*2, w)
+		b.op(Op{In: in, Out: rotated})
+		in[1] = rotated
 	}
 	o := b.tensor(s, mult, w)
 	heads := max(out/headDim, 1)

@@ -413,8 +413,14 @@ func (b *builder) mismatch(r *summary.Row) {
 	if m := int64(b.meta[b.cur].mult); m > 1 && want*m == have {
 		return
 	}
-	if d := want - have; d < 0 && (r.Out.N == 1 || want*8 <= have) || d > 0 && d <= 16*int64(r.Out.Last()) || -d > 0 && -d <= 16*int64(r.Out.Last()) {
+	if d := want - have; d < 0 && r.Out.N == 1 || d > 0 && d <= 16*int64(r.Out.Last()) || -d > 0 && -d <= 16*int64(r.Out.Last()) {
 		b.reshape(r.Out, 1)
+		return
+	}
+	if roleOf(r.Kind) == 0 && want*2 <= have {
+		// Most likely no container but a side value, such as a table of biases.
+		b.unknown[r.Kind]++
+		b.g.Guessed = add(b.g.Guessed, mul(want, mul(b.opt.Batch, 4)))
 		return
 	}
 	b.reshape(r.Out, 1)

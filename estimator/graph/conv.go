@@ -454,9 +454,10 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 		b.op(Op{In: in1(in), Out: pad})
 		op.In = in1(pad)
 	}
-	dense := area > 1 && groups < int64(b.shape(in).D[0])
+	cin := b.convChannels(in, r)
+	dense := area > 1 && groups < cin
 	if dense {
-		op.BwdTmp = convWorkspace(b.g.Tensors[in].Bytes, b.g.Tensors[out].Bytes, int64(b.shape(in).D[0]) <= 4)
+		op.BwdTmp = b.convWorkspace(in, out, cin, area)
 	}
 	if has(r.Kind, "StdConv") {
 		op.Aux = add(op.Aux, mul(r.Params, 4)) // the standardised weight
@@ -468,12 +469,20 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 
 // convWorkspace is the scratch memory of cuDNN's backward convolutions: the
 // non-fused Winograd transform F(4x4, 3x3) stores 36/16 of what it transforms;
-// an image stem is computed from a plain copy.
-func convWorkspace(in, out int64, stem bool) int64 {
-	if stem {
-		return add(in, out)
+// an image stem is computed from a plain copy, and a convolution whose windows
+// do not overlap is a matrix product.
+func (b *builder) convWorkspace(in, out int32, cin, area int64) int64 {
+	n := add(b.g.Tensors[in].Bytes, b.g.Tensors[out].Bytes)
+	si, so := b.shape(in), b.shape(out)
+	if cin <= 4 {
+		return n
 	}
-	return add(in, out) / 4 * 9
+	if si.N == 3 && so.N == 3 && so.D[1] > 0 {
+		if stride := int64(si.D[1] / so.D[1]); stride > 1 && stride*stride >= area {
+			return 0
+		}
+	}
+	return n / 4 * 9
 }
 
 // within says that t was made in the innermost block, or that there is none.

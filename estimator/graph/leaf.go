@@ -237,7 +237,7 @@ func (b *builder) norm(i int32) {
 
 // composedNorm: norms written in Python keep their intermediates.
 func (b *builder) composedNorm(o *Op, in int32) {
-	o.Aux = add(o.Aux, mul(b.g.Tensors[in].Bytes, 3))
+	o.Aux = add(o.Aux, mul(b.g.Tensors[in].Bytes, 4))
 }
 
 func (b *builder) isBatchNorm(kind string) bool {

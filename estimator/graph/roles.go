@@ -38,7 +38,7 @@ func roleOf(kind string) role {
 		return roleBranches
 	case kind == "XLNetFeedForward" || has(kind, "SelfOutput") || strings.HasSuffix(kind, "Output") && !has(kind, "Pool"):
 		return roleSelfOut
-	case has(kind, "Attn", "Attention", "MHSA", "MultiHead", "GPSA", "LiteMLA") && !has(kind, "Block", "Split"):
+	case has(kind, "Attn", "Attention", "MHSA", "MultiHead") && !has(kind, "Block", "Split"):
 		return roleAttention
 	case has(kind, "Mlp", "MLP", "FeedForward", "FFN"):
 		return roleMlp

@@ -32,12 +32,13 @@ func spans(rows []summary.Row, kinds []int32, nKinds int) {
 const maxChildren = 256
 
 type spanner struct {
-	rows   []summary.Row
-	kinds  []int32
-	leaf   []bool    // by kind
-	usual  [][]int32 // by kind: the children's kinds, shortest list seen between siblings
-	inside []int32   // by kind: the kind that contained it last
-	stack  []int32   // rows that are roots of finished subtrees
+	rows     []summary.Row
+	kinds    []int32
+	leaf     []bool    // by kind
+	usual    [][]int32 // by kind: the children's kinds, shortest list seen between siblings
+	inside   []int32   // by kind: the kind that contained it last
+	gateSize int64     // elements that the gate being cut multiplies
+	stack    []int32   // rows that are roots of finished subtrees
 }
 
 // markLeaves sets leaf for the classes that have no children: those known to,
@@ -121,8 +122,12 @@ func (s *spanner) children(i int, k int32) int {
 		n++
 	}
 	own := roleOf(s.rows[i].Kind)
-	if u := s.usual[k]; u != nil && s.matches(u, n) && !(sibling && own&roleBranches != 0) {
+	if u := s.usual[k]; own != roleGate && u != nil && s.matches(u, n) && !(sibling && own&roleBranches != 0) {
 		return len(u)
+	}
+	if own == roleGate {
+		s.gateSize = max(s.rows[i].Out.Elems(), 2)
+		return s.single(k, n, own)
 	}
 	if sibling {
 		if n > 0 && n < 64 && (s.usual[k] == nil || n < len(s.usual[k])) {
@@ -156,6 +161,9 @@ func (s *spanner) single(k int32, limit int, own role) int {
 		if n > 0 && s.inside[k] == kk || s.rootRole(at)&stop != 0 {
 			break
 		}
+		if own == roleGate && s.rows[s.stack[at]].Out.Elems() >= s.gateSize {
+			break // the gate works on the squeezed map
+		}
 		if own == roleMlp && classOf2(&s.rows[s.stack[at]]) == clsLinear {
 			// A perceptron has two layers; a gated one may have three.
 			if linears++; linears > 2 {
@@ -164,7 +172,24 @@ func (s *spanner) single(k int32, limit int, own role) int {
 		}
 		n++
 	}
+	if own == roleAttention {
+		n -= s.normBefore(n)
+	}
 	return n
+}
+
+// normBefore counts the subtrees up to and with a norm that stands before the
+// first projection: it feeds the attention and is no part of it.
+func (s *spanner) normBefore(n int) int {
+	for k := 0; k < n; k++ {
+		switch classOf2(&s.rows[s.stack[len(s.stack)-n+k]]) {
+		case clsLinear:
+			return 0
+		case clsLayerNorm, clsBatchNorm, clsRMSNorm:
+			return k + 1
+		}
+	}
+	return 0
 }
 
 func (s *spanner) rootRole(at int) role {

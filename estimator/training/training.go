@@ -376,23 +376,31 @@ func (s *sim) gradients(o *graph.Op, id int32) {
 		s.unref(id)
 		return
 	}
+	s.inputGradients(o, id)
+}
+
+// inputGradients makes the gradient of each input, then the scratch memory of
+// the op, while they are there; a convolution needs it once more for the
+// gradient of its weight.
+func (s *sim) inputGradients(o *graph.Op, id int32) {
+	var made [3]slot
+	for k, t := range o.In {
+		if t >= 0 && !s.g.Tensors[t].NoGrad {
+			made[k] = s.alloc(s.g.Tensors[t].Bytes, Activations)
+		}
+	}
 	tmp := s.alloc(o.BwdTmp, Workspace)
 	s.free(&tmp)
-	first := true
-	for _, t := range o.In {
-		if t < 0 || g.Tensors[t].NoGrad {
+	s.paramGradients(o, true)
+	for k, t := range o.In {
+		if made[k].h == 0 {
 			continue
 		}
-		x := s.alloc(g.Tensors[t].Bytes, Activations)
-		if first && o.Params[1] > o.Params[0] {
-			s.paramGradients(o, true)
-		}
-		first = false
-		if t == o.Out { // in place: the new gradient replaces the old
+		if t == o.Out && id >= 0 { // in place: the new gradient replaces the old
 			s.unref(id)
 			id = -1
 		}
-		s.setGrad(t, x)
+		s.setGrad(t, made[k])
 	}
 	if id >= 0 {
 		s.unref(id)
