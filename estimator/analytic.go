@@ -33,13 +33,17 @@ var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 // list of operations of a training step, and that is played on a simulation
 // of PyTorch's caching allocator. It fails on a summary or a Spec that cannot
 // be read; what it only understands in part lowers the confidence.
-func Analytic(s Spec) (Estimate, error) {
-	if err := s.check(); err != nil {
-		return Estimate{}, err
-	}
-	m, err := summary.Parse(s.Summary)
+func Analytic(s Spec) (Estimate, error) { return analytic(s, 0) }
+
+// Refit is Analytic with another value of the one constant that is fitted
+// beside the base, for cross-validation: the scratch memory of backward
+// convolutions in quarters of what they read and write.
+func Refit(s Spec, workspaceQuarters int64) (Estimate, error) { return analytic(s, workspaceQuarters) }
+
+func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
+	m, err := s.parse()
 	if err != nil {
-		return Estimate{}, fmt.Errorf("estimate from summary: %w", err)
+		return Estimate{}, err
 	}
 	if m.Format == summary.Keras {
 		return kerasEstimate(m), nil
@@ -51,7 +55,9 @@ func Analytic(s Spec) (Estimate, error) {
 	if batch == 0 {
 		return Estimate{}, ErrBatch
 	}
-	g := graph.Build(m, s.options(batch))
+	o := s.options(batch)
+	o.WorkspaceQuarters = workspaceQuarters
+	g := graph.Build(m, o)
 	e := Estimate{CuDNN: g.CuDNN, Rows: len(m.Rows), Assumed: g.Assumed}
 	if s.Batch == 0 {
 		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d, as printed in the summary", batch))
@@ -95,7 +101,6 @@ func (s *Spec) check() error {
 func (s *Spec) options(batch int) graph.Options {
 	o := graph.Options{
 		Batch: int64(batch), Seq: int32(s.Seq), Dropout: int8(s.Dropout),
-		Checkpoint: s.GradCheckpoint,
 	}
 	if s.Input[0] > 0 {
 		o.Input = summary.Dims(int32(s.Input[0]), int32(s.Input[1]), int32(s.Input[2]))

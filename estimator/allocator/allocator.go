@@ -70,15 +70,21 @@ func (d *Device) Alloc(n int64) Handle {
 	small := size <= smallSize
 	pool := poolIndex(small)
 	var id int32
-	if k := d.lowerBound(pool, size, 0); k < len(d.pools[pool]) {
+	k := d.lowerBound(pool, size, 0)
+	found := k < len(d.pools[pool])
+	if found {
 		id = d.pools[pool][k].id
-		d.drop(pool, k)
 	} else {
 		id = d.segment(size, small)
 	}
 	rest := d.blocks[id].size - size
-	if (small && rest >= minBlock) || (!small && rest > smallSize) {
-		d.split(id, size)
+	switch split := small && rest >= minBlock || !small && rest > smallSize; {
+	case split && found:
+		d.replace(pool, k, d.split(id, size))
+	case split:
+		d.insert(pool, d.split(id, size))
+	case found:
+		d.drop(pool, k)
 	}
 	b := &d.blocks[id]
 	b.free = false
@@ -95,18 +101,32 @@ func (d *Device) Free(h Handle) {
 	}
 	d.Allocated -= d.blocks[id].size
 	pool := poolIndex(d.blocks[id].small)
+	at := -1 // a neighbour's entry, to be replaced by the merged block's
 	if p := d.blocks[id].prev; p != 0 && d.blocks[p].free {
-		d.remove(pool, p)
+		at = d.lowerBound(pool, d.blocks[p].size, d.blocks[p].addr)
 		d.merge(p, id)
 		id = p
 	}
 	if n := d.blocks[id].next; n != 0 && d.blocks[n].free {
-		d.remove(pool, n)
+		k := d.lowerBound(pool, d.blocks[n].size, d.blocks[n].addr)
 		d.merge(id, n)
+		if at >= 0 {
+			d.drop(pool, k)
+			if k < at {
+				at--
+			}
+		} else {
+			at = k
+		}
 	}
 	b := &d.blocks[id]
 	b.free = true
-	d.insert(pool, freeEntry{b.size, b.addr, id})
+	e := freeEntry{b.size, b.addr, id}
+	if at >= 0 {
+		d.replace(pool, at, e)
+	} else {
+		d.insert(pool, e)
+	}
 }
 
 func poolIndex(small bool) int {
@@ -142,8 +162,8 @@ func (d *Device) newBlock() int32 {
 	return int32(len(d.blocks) - 1)
 }
 
-// split leaves the first size bytes in block id and frees the rest.
-func (d *Device) split(id int32, size int64) {
+// split leaves the first size bytes in block id and gives the free rest.
+func (d *Device) split(id int32, size int64) freeEntry {
 	rest := d.newBlock()
 	b := &d.blocks[id]
 	d.blocks[rest] = block{
@@ -154,8 +174,7 @@ func (d *Device) split(id int32, size int64) {
 	}
 	b.next = rest
 	b.size = size
-	r := d.blocks[rest]
-	d.insert(poolIndex(r.small), freeEntry{r.size, r.addr, rest})
+	return freeEntry{d.blocks[rest].size, d.blocks[rest].addr, rest}
 }
 
 // merge appends block b to its left neighbour a.
@@ -170,7 +189,11 @@ func (d *Device) merge(a, b int32) {
 }
 
 func (d *Device) lowerBound(pool int, size, addr int64) int {
-	l := d.pools[pool]
+	return search(d.pools[pool], size, addr)
+}
+
+// search gives the first entry that is not before (size, addr).
+func search(l []freeEntry, size, addr int64) int {
 	lo, hi := 0, len(l)
 	for lo < hi {
 		m := int(uint(lo+hi) >> 1)
@@ -192,10 +215,25 @@ func (d *Device) insert(pool int, e freeEntry) {
 	d.Moves += int64(len(l) - k)
 }
 
-func (d *Device) remove(pool int, id int32) {
-	b := &d.blocks[id]
-	k := d.lowerBound(pool, b.size, b.addr)
-	d.drop(pool, k)
+// replace puts e in the place that entry k frees, moving only what lies
+// between.
+func (d *Device) replace(pool, k int, e freeEntry) {
+	l := d.pools[pool]
+	if k > 0 && before(e, l[k-1]) {
+		to := search(l[:k], e.size, e.addr)
+		copy(l[to+1:k+1], l[to:k])
+		l[to] = e
+		d.Moves += int64(k - to)
+		return
+	}
+	to := k + search(l[k+1:], e.size, e.addr)
+	copy(l[k:to], l[k+1:to+1])
+	l[to] = e
+	d.Moves += int64(to - k)
+}
+
+func before(a, b freeEntry) bool {
+	return a.size < b.size || a.size == b.size && a.addr < b.addr
 }
 
 func (d *Device) drop(pool, k int) {

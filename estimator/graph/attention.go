@@ -116,7 +116,7 @@ func (b *builder) guessInput(r *summary.Row, channels int64) {
 	if s.N == 0 {
 		return
 	}
-	if s.N == 3 && classOf2(r) != clsLinear {
+	if s.N == 3 && rowClass(r) != clsLinear {
 		s.D[0] = int32(channels)
 	} else {
 		s.D[s.N-1] = int32(channels)
@@ -273,7 +273,7 @@ func (b *builder) separate(f *frame, r *summary.Row) bool {
 func (b *builder) onlyProjection(f *frame, r *summary.Row) bool {
 	n := 0
 	for j := b.rows[f.end].Start; j >= 0 && j < f.end; j++ {
-		if o := &b.rows[j]; classOf2(o) == clsLinear && sameLead(o.Out, r.Out) {
+		if o := &b.rows[j]; rowClass(o) == clsLinear && sameLead(o.Out, r.Out) {
 			n++
 		}
 	}
@@ -336,7 +336,7 @@ func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
 	}
 	square := r.Out.D[1] == r.Out.D[2]
 	if f.nProj == 0 {
-		if c := classOf2(r); !square || c != clsDropout && r.Kind != "Softmax" || !b.functionalBefore(f) {
+		if c := rowClass(r); !square || c != clsDropout && r.Kind != "Softmax" || !b.functionalBefore(f) {
 			return false
 		}
 		b.functionalQKV(f)
@@ -344,7 +344,7 @@ func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
 	q := f.projs[0]
 	tokens := b.elems(q) / max(b.width(f, q), 1)
 	n := int64(r.Out.D[1])
-	if n > 1 && (square || tokens%n == 0 && classOf2(r) != clsIdentity) {
+	if n > 1 && (square || tokens%n == 0 && rowClass(r) != clsIdentity) {
 		f.scores, f.windows = r.Out.Elems(), 1
 		if tokens%n == 0 {
 			f.windows = int32(min(tokens/n, 1<<20))

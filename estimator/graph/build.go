@@ -31,13 +31,15 @@ const (
 
 // Options say what a summary does not.
 type Options struct {
-	Batch      int64
-	Seq        int32
-	Input      Shape // CxHxW, N==0 if not given
-	Precision  Precision
-	Attention  Attention
-	Checkpoint bool // mark the blocks that are recomputed
-	Dropout    int8 // 1 active, -1 not, 0 infer
+	Batch     int64
+	Seq       int32
+	Input     Shape // CxHxW, N==0 if not given
+	Precision Precision
+	Attention Attention
+	// WorkspaceQuarters is the scratch memory of a backward convolution in
+	// quarters of what it reads and writes; 0: see convWorkspace.
+	WorkspaceQuarters int64
+	Dropout           int8 // 1 active, -1 not, 0 infer
 }
 
 // frame is an open container.
@@ -61,6 +63,7 @@ type frame struct {
 	scores      int64 // elements of the attention matrix per sample, 0: fused
 	nLinear     int8
 	convs       bool  // the projections are 1x1 convolutions over maps
+	firstOp     int32 // ops from here on are inside
 	firstTensor int32 // tensors from here on were made inside
 	chunk       int32 // a tensor whose channels are taken in pieces, -1
 }
@@ -182,9 +185,9 @@ func Build(m *summary.Model, opt Options) *Graph {
 	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, 2*n+16), Ops: make([]Op, 0, 2*n+16), Params: make([]Param, 0, n+16)}
 	b.meta = make([]tensorMeta, 0, 2*n+16)
 	b.unknown = map[string]int{}
+	kinds, nKinds := intern(m.Rows)
 	switch m.Format {
 	case summary.TorchSummary:
-		kinds, nKinds := intern(m.Rows)
 		spans(m.Rows, kinds, nKinds)
 	case summary.Repr:
 		b.rows = reorder(m.Rows)
@@ -201,24 +204,30 @@ func Build(m *summary.Model, opt Options) *Graph {
 	return b.g
 }
 
-// intern numbers the class names.
+// intern numbers the class names and notes class and role in each row.
 func intern(rows []summary.Row) ([]int32, int) {
-	ids := map[string]int32{}
+	type note struct {
+		id    int32
+		class class
+		role  role
+	}
+	notes := map[string]note{}
 	kinds := make([]int32, len(rows))
 	for i := range rows {
-		id, ok := ids[rows[i].Kind]
+		r := &rows[i]
+		n, ok := notes[r.Kind]
 		if !ok {
-			id = int32(len(ids))
-			ids[rows[i].Kind] = id
+			n = note{int32(len(notes)), classOf(r.Kind), roleOf(r.Kind)}
+			notes[r.Kind] = n
 		}
-		kinds[i] = id
+		kinds[i] = n.id
+		r.Class, r.Role = uint8(n.class), uint16(n.role)
 	}
-	return kinds, len(ids)
+	return kinds, len(notes)
 }
 
-// classOf2 is classOf for a row: a Hugging Face Conv1D is a Linear, a module
-// without a known class that has no children is left to the caller.
-func classOf2(r *summary.Row) class { return classOf(r.Kind) }
+// rowClass is a row's class.
+func rowClass(r *summary.Row) class { return class(r.Class) }
 
 // dropoutActive: torchsummary does not print p. timm's models, which are
 // recognised by their Identity in place of an unused DropPath, have p=0 by
@@ -232,7 +241,7 @@ func (b *builder) dropoutActive() bool {
 		switch r := &b.rows[i]; {
 		case r.Kind == "Identity" || r.Kind == "DropPath":
 			identities++
-		case classOf(r.Kind) == clsDropout:
+		case class(r.Class) == clsDropout:
 			dropouts++
 		case r.Start < int32(i):
 			containers++
@@ -281,11 +290,11 @@ func (b *builder) scan() {
 
 func (b *builder) open(i int32) {
 	r := &b.rows[i]
-	f := frame{end: i, role: roleOf(r.Kind), entry: b.cur, skip: b.cur, attnIn: -1, chunk: -1, firstTensor: int32(len(b.g.Tensors))}
-	if r.Params > 0 && classOf2(r) != clsNormAct && roleOf(r.Kind)&roleAttention == 0 {
+	f := frame{end: i, role: role(r.Role), entry: b.cur, skip: b.cur, attnIn: -1, chunk: -1, firstTensor: int32(len(b.g.Tensors)), firstOp: int32(len(b.g.Ops))}
+	if r.Params > 0 && rowClass(r) != clsNormAct && role(r.Role)&roleAttention == 0 {
 		b.sideRow(r) // parameters of the container itself
 	}
-	if classOf2(r) == clsNormAct {
+	if rowClass(r) == clsNormAct {
 		f.role = 0
 		b.branchStart(i)
 		b.norm(i)
@@ -301,7 +310,7 @@ func (b *builder) open(i int32) {
 // hasLinear says whether rows from..to hold a projection.
 func (b *builder) hasLinear(from, to int32) bool {
 	for j := from; j >= 0 && j < to; j++ {
-		if c := classOf(b.rows[j].Kind); c == clsLinear || c == clsConv || b.rows[j].Kind == "MultiheadAttention" {
+		if c := class(b.rows[j].Class); c == clsLinear || c == clsConv || b.rows[j].Kind == "MultiheadAttention" {
 			return true
 		}
 	}
@@ -354,6 +363,7 @@ func (b *builder) close(i int32) {
 		b.closeResidual(&f, r)
 	}
 	b.frames = b.frames[:k]
+	b.segment(&f)
 	if p := b.scope(); p != nil {
 		p.computed = p.computed || f.computed
 		p.sinceAdd = p.sinceAdd || f.sinceAdd
@@ -373,7 +383,7 @@ func (b *builder) close(i int32) {
 // settle brings the current tensor to the shape that the container printed:
 // a gate is applied, a smaller result joined.
 func (b *builder) settle(f *frame, r *summary.Row) {
-	if !r.HasOut || classOf2(r) == clsNormAct {
+	if !r.HasOut || rowClass(r) == clsNormAct {
 		return
 	}
 	want := r.Out.Elems()
@@ -393,7 +403,7 @@ func (b *builder) settle(f *frame, r *summary.Row) {
 		b.reshape(r.Out, 1)
 		return
 	}
-	if b.elems(b.cur) < want && (f.nBranch > 0 || r.Out.N == 3 && classOf2(r) == clsUnknown) {
+	if b.elems(b.cur) < want && (f.nBranch > 0 || r.Out.N == 3 && rowClass(r) == clsUnknown) {
 		if t, ok := b.concat(int64(r.Out.D[0]), r.Out, true); ok {
 			b.cur = t
 			return
@@ -417,7 +427,7 @@ func (b *builder) mismatch(r *summary.Row) {
 		b.reshape(r.Out, 1)
 		return
 	}
-	if roleOf(r.Kind) == 0 && want*2 <= have {
+	if role(r.Role) == 0 && want*2 <= have {
 		// Most likely no container but a side value, such as a table of biases.
 		b.unknown[r.Kind]++
 		b.g.Guessed = add(b.g.Guessed, mul(want, mul(b.opt.Batch, 4)))
@@ -561,7 +571,7 @@ func (b *builder) hiddenScales(m *summary.Model) bool {
 	for i := range b.rows {
 		r := &b.rows[i]
 		shown += r.Params
-		if r.Start < int32(i) && roleOf(r.Kind)&roleResidual != 0 && r.Out.N > 0 {
+		if r.Start < int32(i) && role(r.Role)&roleResidual != 0 && r.Out.N > 0 {
 			c := int64(r.Out.Last())
 			if r.Out.N == 3 {
 				c = int64(r.Out.D[0])
@@ -583,4 +593,19 @@ func (b *builder) layerScale() {
 	}
 	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, BwdTmp: b.g.Tensors[in].Bytes, Params: b.params(n, 0)})
 	b.cur = out
+}
+
+// segment notes the ops of a block that stands in no other block.
+func (b *builder) segment(f *frame) {
+	if f.role&roleResidual == 0 || !f.computed {
+		return
+	}
+	for k := range b.frames {
+		if b.frames[k].role&roleResidual != 0 {
+			return
+		}
+	}
+	if to := int32(len(b.g.Ops)); to > f.firstOp {
+		b.g.Segments = append(b.g.Segments, [2]int32{f.firstOp, to})
+	}
 }

@@ -457,7 +457,7 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 	cin := b.convChannels(in, r)
 	dense := area > 1 && groups < cin
 	if dense {
-		op.BwdTmp = b.convWorkspace(in, out, cin, area)
+		op.BwdTmp = b.convWorkspace(in, out, cin, area, groups)
 	}
 	if has(r.Kind, "StdConv") {
 		op.Aux = add(op.Aux, mul(r.Params, 4)) // the standardised weight
@@ -469,12 +469,13 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 
 // convWorkspace is the scratch memory of cuDNN's backward convolutions: the
 // non-fused Winograd transform F(4x4, 3x3) stores 36/16 of what it transforms;
-// an image stem is computed from a plain copy, and a convolution whose windows
+// an image stem and a grouped convolution are computed from plain copies, and a
+// convolution whose windows
 // do not overlap is a matrix product.
-func (b *builder) convWorkspace(in, out int32, cin, area int64) int64 {
+func (b *builder) convWorkspace(in, out int32, cin, area, groups int64) int64 {
 	n := add(b.g.Tensors[in].Bytes, b.g.Tensors[out].Bytes)
 	si, so := b.shape(in), b.shape(out)
-	if cin <= 4 {
+	if cin <= 4 || groups > 1 {
 		return n
 	}
 	if si.N == 3 && so.N == 3 && so.D[1] > 0 {
@@ -482,7 +483,11 @@ func (b *builder) convWorkspace(in, out int32, cin, area int64) int64 {
 			return 0
 		}
 	}
-	return n / 4 * 9
+	q := b.opt.WorkspaceQuarters
+	if q <= 0 {
+		q = 9
+	}
+	return n / 4 * q
 }
 
 // within says that t was made in the innermost block, or that there is none.

@@ -36,7 +36,7 @@ func (b *builder) inferInput() Shape {
 		if !r.HasOut {
 			continue
 		}
-		switch classOf2(r) {
+		switch rowClass(r) {
 		case clsConv:
 			if r.Out.N != 3 {
 				return Shape{}

@@ -70,6 +70,10 @@ type Graph struct {
 	// LacksInput says that nobody told how large a sample is.
 	LacksInput bool
 
+	// Segments are the ops of each outermost block, [from, to): the units that
+	// gradient checkpointing recomputes.
+	Segments [][2]int32
+
 	CuDNN   bool  // some op runs in cuDNN
 	Guessed int64 // bytes of kept tensors whose source was guessed
 	Kept    int64 // bytes kept for the backward in all

@@ -100,6 +100,16 @@ func leafClass(kind string) class {
 // KnownLeaf says whether a class is one whose memory behaviour is known.
 func KnownLeaf(kind string) bool { return classOf(kind) != clsUnknown || kind == "MultiheadAttention" }
 
+// ConvNormAct says whether a class is a convolution, a norm or an activation.
+func ConvNormAct(kind string) bool {
+	switch c := classOf(kind); c {
+	case clsConv, clsConvT, clsBatchNorm, clsLayerNorm, clsRMSNorm, clsNormAct:
+		return true
+	default:
+		return isAct(c) && kind != "Softmax"
+	}
+}
+
 // classOf gives a class name's behaviour; clsUnknown means: a container, or a
 // module that nobody here knows.
 func classOf(kind string) class {

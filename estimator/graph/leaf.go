@@ -6,7 +6,7 @@ import "carma/estimator/summary"
 
 func (b *builder) leaf(i int32) {
 	r := &b.rows[i]
-	c := classOf2(r)
+	c := rowClass(r)
 	if b.gate >= 0 && r.HasOut && c != clsConv && c != clsLinear && !isAct(c) {
 		b.gateDue(r)
 	}
@@ -184,7 +184,7 @@ func (b *builder) norm(i int32) {
 		b.qkNorm(f, r)
 		return
 	}
-	c := classOf2(r)
+	c := rowClass(r)
 	b.midAdd(f, r, i)
 	if cs := b.shape(b.cur); c == clsBatchNorm && r.Out.N == 1 && cs.N == 2 && cs.Last() == r.Out.Last() {
 		rr := *r // BatchNorm1d over tokens flattened into the batch
@@ -272,7 +272,7 @@ func (b *builder) midAdd(f *frame, r *summary.Row, i int32) {
 		b.selfOut(f)
 		return
 	}
-	if f.role&roleResidual == 0 || f.role&rolePostAct != 0 || f != b.top() && classOf2(&b.rows[b.top().end]) != clsNormAct {
+	if f.role&roleResidual == 0 || f.role&rolePostAct != 0 || f != b.top() && rowClass(&b.rows[b.top().end]) != clsNormAct {
 		return
 	}
 	if r.Out.Elems() == b.elems(f.skip) && b.elems(b.cur) == b.elems(f.skip) && f.nBranch == 0 {
@@ -405,7 +405,7 @@ func (b *builder) lastAct(i int32) {
 		return
 	}
 	j := i + 1
-	for j < f.end && classOf2(&b.rows[j]) == clsIdentity {
+	for j < f.end && rowClass(&b.rows[j]) == clsIdentity {
 		j++
 	}
 	if j != f.end {
@@ -591,7 +591,7 @@ func (b *builder) unknownLeaf(r *summary.Row) {
 		p := b.params(r.Params, 0)
 		b.g.Ops = append(b.g.Ops, Op{In: in1(-1), Out: -1, Params: p})
 	}
-	if !r.HasOut || roleOf(r.Kind)&roleMlp != 0 {
+	if !r.HasOut || role(r.Role)&roleMlp != 0 {
 		b.unknown[r.Kind]++
 		return
 	}

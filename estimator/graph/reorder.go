@@ -79,8 +79,8 @@ func execution(rows []summary.Row, c int32, kids []node) []node {
 
 func kindAt(rows []summary.Row, n node) string { return rows[n.to].Kind }
 
-func isNorm(kind string) bool {
-	c := classOf(kind)
+func isNorm(r *summary.Row) bool {
+	c := class(r.Class)
 	return c == clsLayerNorm || c == clsRMSNorm || c == clsBatchNorm
 }
 
@@ -88,8 +88,8 @@ func isNorm(kind string) bool {
 func isLayer(rows []summary.Row, kids []node) bool {
 	attn, norm := false, false
 	for _, k := range kids {
-		attn = attn || roleOf(kindAt(rows, k))&roleAttention != 0
-		norm = norm || isNorm(kindAt(rows, k))
+		attn = attn || role(rows[k.to].Role)&roleAttention != 0
+		norm = norm || isNorm(&rows[k.to])
 	}
 	return attn && norm
 }
@@ -97,15 +97,15 @@ func isLayer(rows []summary.Row, kids []node) bool {
 // layerOrder: norm, attention, norm, the rest. A post-norm layer keeps as much
 // as a pre-norm one, so that both may be read as pre-norm.
 func layerOrder(rows []summary.Row, kids []node) []node {
-	if isNorm(kindAt(rows, kids[0])) {
+	if isNorm(&rows[kids[0].to]) {
 		return kids // as GPT2Block: ln_1, attn, ln_2, mlp
 	}
 	var norms, attn, rest []node
 	for _, k := range kids {
 		switch {
-		case isNorm(kindAt(rows, k)):
+		case isNorm(&rows[k.to]):
 			norms = append(norms, k)
-		case roleOf(kindAt(rows, k))&roleAttention != 0 && len(attn) == 0:
+		case role(rows[k.to].Role)&roleAttention != 0 && len(attn) == 0:
 			attn = append(attn, k)
 		default:
 			rest = append(rest, k)
@@ -121,7 +121,7 @@ func layerOrder(rows []summary.Row, kids []node) []node {
 func normFirst(rows []summary.Row, kids []node) []node {
 	var norms, rest []node
 	for _, k := range kids {
-		if isNorm(kindAt(rows, k)) {
+		if isNorm(&rows[k.to]) {
 			norms = append(norms, k)
 		} else {
 			rest = append(rest, k)
@@ -135,7 +135,7 @@ func normFirst(rows []summary.Row, kids []node) []node {
 func actBetween(rows []summary.Row, kids []node) []node {
 	act, first, linears := -1, -1, 0
 	for i, k := range kids {
-		switch c := classOf(kindAt(rows, k)); {
+		switch c := class(rows[k.to].Class); {
 		case c == clsLinear:
 			if first < 0 {
 				first = i
@@ -157,11 +157,11 @@ func actBetween(rows []summary.Row, kids []node) []node {
 // normLast: dense, LayerNorm, dropout runs as dense, dropout, LayerNorm in
 // Hugging Face's output modules, and XLNet's feed-forward ends with its norm.
 func normLast(rows []summary.Row, c int32, kids []node) []node {
-	if roleOf(rows[c].Kind)&roleSelfOut == 0 && rows[c].Kind != "XLNetFeedForward" {
+	if role(rows[c].Role)&roleSelfOut == 0 && rows[c].Kind != "XLNetFeedForward" {
 		return kids
 	}
 	for i, k := range kids {
-		if isNorm(kindAt(rows, k)) {
+		if isNorm(&rows[k.to]) {
 			copy(kids[i:], kids[i+1:])
 			kids[len(kids)-1] = k
 			break
@@ -176,7 +176,7 @@ func residualOrder(rows []summary.Row, kids []node) []node {
 	var act node
 	acts, norms := 0, 0
 	for _, k := range kids {
-		switch c := classOf(kindAt(rows, k)); {
+		switch c := class(rows[k.to].Class); {
 		case isAct(c):
 			act = k
 			acts++
@@ -191,7 +191,7 @@ func residualOrder(rows []summary.Row, kids []node) []node {
 	var shortcut []node
 	seen := 0
 	for _, k := range kids {
-		c := classOf(kindAt(rows, k))
+		c := class(rows[k.to].Class)
 		switch {
 		case isAct(c):
 		case k.from != k.to && has(rows[k.to].Name, "downsample", "shortcut"):

@@ -34,7 +34,7 @@ func shapes(rows []summary.Row, cur Shape) {
 		} else if k > 0 && !accepts(r, in) && accepts(r, open[k-1].entry) {
 			in = open[k-1].entry
 		}
-		if k := len(open) - 1; k >= 0 && roleOf(rows[open[k].end].Kind)&roleAttention != 0 {
+		if k := len(open) - 1; k >= 0 && role(rows[open[k].end].Role)&roleAttention != 0 {
 			in = attended(r, in, open[k].entry)
 		}
 		out := through(r, in)
@@ -48,7 +48,7 @@ func shapes(rows []summary.Row, cur Shape) {
 // attended is what a projection inside an attention module reads: the input,
 // or a result as wide as the input where what came before was fused.
 func attended(r *summary.Row, in, entry Shape) Shape {
-	if classOf(r.Kind) != clsLinear || in.N == 0 || entry.N == 0 || in.Last() == entry.Last() {
+	if class(r.Class) != clsLinear || in.N == 0 || entry.N == 0 || in.Last() == entry.Last() {
 		return in
 	}
 	want := r.Attr.In
@@ -82,7 +82,7 @@ func accepts(r *summary.Row, s Shape) bool {
 	if !r.Attr.Known || s.N == 0 {
 		return true
 	}
-	switch classOf(r.Kind) {
+	switch class(r.Class) {
 	case clsConv, clsConvT:
 		return s.N < 2 || s.D[0] == r.Attr.In
 	case clsLinear:
@@ -93,7 +93,7 @@ func accepts(r *summary.Row, s Shape) bool {
 
 func through(r *summary.Row, s Shape) Shape {
 	a := &r.Attr
-	switch classOf(r.Kind) {
+	switch class(r.Class) {
 	case clsConv:
 		return convShape(r, s, false)
 	case clsConvT:
@@ -197,7 +197,7 @@ func extent(in, kernel, stride, pad, dilation int32, same, transposed bool) int3
 func (b *builder) firstInput(rows []summary.Row) Shape {
 	for i := range rows {
 		r := &rows[i]
-		switch classOf(r.Kind) {
+		switch class(r.Class) {
 		case clsEmbedding:
 			return summary.Dims(b.sequence(rows))
 		case clsConv:
@@ -226,7 +226,7 @@ func (b *builder) sequence(rows []summary.Row) int32 {
 	}
 	for i := range rows {
 		r := &rows[i]
-		if classOf(r.Kind) == clsEmbedding && has(r.Name, "position", "wpe", "pos_emb") && r.Attr.In > 1 {
+		if class(r.Class) == clsEmbedding && has(r.Name, "position", "wpe", "pos_emb") && r.Attr.In > 1 {
 			b.assume("sequences as long as the position table (say seq=)")
 			return r.Attr.In
 		}

@@ -46,7 +46,7 @@ type spanner struct {
 func (s *spanner) markLeaves() {
 	for i := range s.rows {
 		k := s.kinds[i]
-		switch c := classOf2(&s.rows[i]); {
+		switch c := rowClass(&s.rows[i]); {
 		case c == clsNormAct:
 		case c != clsUnknown:
 			s.leaf[k] = true
@@ -63,7 +63,7 @@ func (s *spanner) pass() {
 		n := 0
 		switch {
 		case s.leaf[k]:
-		case classOf2(&s.rows[i]) == clsNormAct:
+		case rowClass(&s.rows[i]) == clsNormAct:
 			n = s.normActChildren()
 		default:
 			n = s.children(i, k)
@@ -87,7 +87,7 @@ func (s *spanner) normActChildren() int {
 	n := 0
 	for n < 2 && n < len(s.stack) {
 		r := s.stack[len(s.stack)-1-n]
-		c := classOf2(&s.rows[r])
+		c := rowClass(&s.rows[r])
 		if c == clsIdentity || c == clsDropout || (n == 0 && isAct(c)) {
 			n++
 			continue
@@ -121,7 +121,7 @@ func (s *spanner) children(i int, k int32) int {
 		}
 		n++
 	}
-	own := roleOf(s.rows[i].Kind)
+	own := role(s.rows[i].Role)
 	if u := s.usual[k]; own != roleGate && u != nil && s.matches(u, n) && !(sibling && own&roleBranches != 0) {
 		return len(u)
 	}
@@ -164,7 +164,7 @@ func (s *spanner) single(k int32, limit int, own role) int {
 		if own == roleGate && s.rows[s.stack[at]].Out.Elems() >= s.gateSize {
 			break // the gate works on the squeezed map
 		}
-		if own == roleMlp && classOf2(&s.rows[s.stack[at]]) == clsLinear {
+		if own == roleMlp && rowClass(&s.rows[s.stack[at]]) == clsLinear {
 			// A perceptron has two layers; a gated one may have three.
 			if linears++; linears > 2 {
 				break
@@ -182,7 +182,7 @@ func (s *spanner) single(k int32, limit int, own role) int {
 // first projection: it feeds the attention and is no part of it.
 func (s *spanner) normBefore(n int) int {
 	for k := 0; k < n; k++ {
-		switch classOf2(&s.rows[s.stack[len(s.stack)-n+k]]) {
+		switch rowClass(&s.rows[s.stack[len(s.stack)-n+k]]) {
 		case clsLinear:
 			return 0
 		case clsLayerNorm, clsBatchNorm, clsRMSNorm:
@@ -197,7 +197,7 @@ func (s *spanner) rootRole(at int) role {
 	if s.leaf[s.kinds[r]] {
 		return 0
 	}
-	return roleOf(s.rows[r].Kind)
+	return role(s.rows[r].Role)
 }
 
 func (s *spanner) top(n int) []int32 {

@@ -124,9 +124,10 @@ type Row struct {
 	// the elements of those beyond the first.
 	Multi    bool
 	OutExtra int64
-	// Hidden says that the printer left this module's children out.
-	Hidden bool
-	Attr   Attr
+	Attr     Attr
+	// Class and Role are package graph's notes on Kind.
+	Class uint8
+	Role  uint16
 }
 
 // Attr is what a module representation says beyond the class name.

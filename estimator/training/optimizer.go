@@ -50,16 +50,7 @@ func (s *sim) step(it int) {
 		n = f.foreach
 	}
 	if !s.p.Foreach || s.p.Optimizer == AdamHF || f.foreach == 0 {
-		for i := range s.g.Params {
-			if b := s.shard(i); b > 0 {
-				var t [2]slot
-				for k := 0; k < min(n, len(t)); k++ {
-					t[k] = s.alloc(b, OptimizerState)
-				}
-				s.free(&t[0])
-				s.free(&t[1])
-			}
-		}
+		s.oneByOne(n)
 		return
 	}
 	all := make([]slot, 0, n*len(s.g.Params))
@@ -72,6 +63,30 @@ func (s *sim) step(it int) {
 	}
 	for i := range all {
 		s.free(&all[i])
+	}
+}
+
+// oneByOne makes n temporaries for one parameter after the other. One that is
+// no larger than an earlier one in the same pool fits where that was, so only
+// growing sizes change anything.
+func (s *sim) oneByOne(n int) {
+	var most [2]int64
+	for i := range s.g.Params {
+		b := s.shard(i)
+		pool := 0
+		if b > 1<<20 {
+			pool = 1
+		}
+		if b <= most[pool] {
+			continue
+		}
+		most[pool] = b
+		var t [2]slot
+		for k := 0; k < min(n, len(t)); k++ {
+			t[k] = s.alloc(b, OptimizerState)
+		}
+		s.free(&t[0])
+		s.free(&t[1])
 	}
 }
 

@@ -74,6 +74,8 @@ type sim struct {
 	left    []int32 // readers still to come
 	held    []slot  // last iteration's outputs
 	sums    []slot
+	made    []int32 // by tensor: the mark of the block that made it last
+	mark    int32
 }
 
 type slot struct {
@@ -131,11 +133,9 @@ func (s *sim) prepare() {
 	g := s.g
 	n := len(g.Tensors)
 	s.tensor = make([]slot, n)
-	s.readers = make([]int32, 2*n)
-	s.left = s.readers[n:]
-	s.readers = s.readers[:n]
-	s.keeps = make([]int32, n)
-	s.grad = make([]int32, n)
+	counts := make([]int32, 5*n)
+	s.readers, s.left, s.keeps = counts[:n], counts[n:2*n], counts[2*n:3*n]
+	s.grad, s.made = counts[3*n:4*n], counts[4*n:]
 	s.aux = make([]slot, len(g.Ops))
 	slots := make([]slot, 2*len(g.Params))
 	s.param, s.pgrad = slots[:len(g.Params)], slots[len(g.Params):]
@@ -206,31 +206,34 @@ func (s *sim) iterate(it int) {
 func (s *sim) forward() {
 	copy(s.left, s.readers)
 	clear(s.keeps)
-	for i := range s.g.Ops {
-		s.forwardOp(i)
+	seg := 0
+	for i := 0; i < len(s.g.Ops); {
+		if s.p.Checkpoint && seg < len(s.g.Segments) && i == int(s.g.Segments[seg][0]) {
+			s.checkpoint(s.g.Segments[seg])
+			i = int(s.g.Segments[seg][1])
+			seg++
+			continue
+		}
+		s.forwardOp(i, true)
+		i++
 	}
 }
 
-func (s *sim) forwardOp(i int) {
+func (s *sim) forwardOp(i int, keep bool) {
 	g := s.g
 	o := &g.Ops[i]
 	if o.Out >= 0 && s.tensor[o.Out].h == 0 {
 		s.tensor[o.Out] = s.alloc(g.Tensors[o.Out].Bytes, Activations)
 	}
-	if o.Aux > 0 {
+	if o.Aux > 0 && keep {
 		s.aux[i] = s.alloc(o.Aux, Activations)
 	}
 	if o.FwdTmp > 0 {
 		t := s.alloc(o.FwdTmp, Workspace)
 		s.free(&t)
 	}
-	for k, t := range o.In {
-		if t >= 0 && o.Keep&(1<<k) != 0 {
-			s.keeps[t]++
-		}
-	}
-	if o.Out >= 0 && o.Keep&graph.KeepOut != 0 {
-		s.keeps[o.Out]++
+	if keep {
+		s.keep(o, 1)
 	}
 	for _, t := range o.In {
 		if t >= 0 {
@@ -244,6 +247,18 @@ func (s *sim) forwardOp(i int) {
 	}
 	if o.Out >= 0 {
 		s.drop(o.Out)
+	}
+}
+
+// keep counts (by 1) the tensors that o holds for its backward.
+func (s *sim) keep(o *graph.Op, by int32) {
+	for k, t := range o.In {
+		if t >= 0 && o.Keep&(1<<k) != 0 {
+			s.keeps[t] += by
+		}
+	}
+	if o.Out >= 0 && o.Keep&graph.KeepOut != 0 {
+		s.keeps[o.Out] += by
 	}
 }
 
@@ -331,7 +346,12 @@ func (s *sim) unref(id int32) {
 }
 
 func (s *sim) backward() {
+	seg := len(s.g.Segments) - 1
 	for i := len(s.g.Ops) - 1; i >= 0; i-- {
+		if s.p.Checkpoint && seg >= 0 && i == int(s.g.Segments[seg][1])-1 {
+			s.recompute(s.g.Segments[seg])
+			seg--
+		}
 		s.backwardOp(i)
 	}
 }
