@@ -67,6 +67,11 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 	}
 	e.Params = applyParams(g, s.Params, &e)
 	r := training.Run(g, s.plan(g))
+	if n := measuredKept(s, m, batch); n > 0 {
+		// Counted, not inferred: the difference is live at the peak.
+		r.Correct(n - g.Kept)
+		g.Guessed = 0
+	}
 	e.fill(s, r)
 	e.judge(s, m, g, r)
 	e.margin()
@@ -212,6 +217,20 @@ func applyParams(g *graph.Graph, want int64, e *Estimate) int64 {
 	}
 	e.Assumed = append(e.Assumed, fmt.Sprintf("%d trainable parameters as adapters in a frozen model (params=)", want))
 	return n + want
+}
+
+// measuredKept are the bytes kept for the backward pass, where the summary has
+// them counted and they can be scaled: 0 otherwise.
+func measuredKept(s Spec, m *summary.Model, batch int) int64 {
+	n := m.KeptPerSample
+	if n <= 0 || n > summary.MaxParams/int64(batch) || s.Precision == AMP || s.GradCheckpoint {
+		return 0
+	}
+	n *= int64(batch)
+	if s.Precision != FP32 {
+		n /= 2
+	}
+	return n
 }
 
 // fill turns bytes into the numbers and parts of the estimate.

@@ -27,13 +27,11 @@ func (e *Estimate) lower(c Confidence, format string, args ...any) {
 
 // judge sets the confidence.
 func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Result) {
-	if g.Kept > 0 {
-		switch pct := g.Guessed / max(g.Kept/100, 1); {
-		case pct >= boundPct:
-			e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
-		case pct >= unsurePct:
-			e.lower(Unsure, "%d %% of the activations were guessed", pct)
-		}
+	switch pct := g.Guessed / max((g.Kept+g.Guessed)/100, 1); {
+	case pct >= boundPct:
+		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
+	case pct >= unsurePct:
+		e.lower(Unsure, "%d %% of the activations were guessed", pct)
 	}
 	if n := hiddenModules(m, g); n > 0 {
 		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)

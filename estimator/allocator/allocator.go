@@ -93,6 +93,9 @@ func (d *Device) Alloc(n int64) Handle {
 	return Handle(id)
 }
 
+// Size is the rounded size of a live block.
+func (d *Device) Size(h Handle) int64 { return d.blocks[h].size }
+
 // Free gives a block back; the zero Handle is ignored.
 func (d *Device) Free(h Handle) {
 	id := int32(h)

@@ -195,8 +195,9 @@ func (b *builder) project(f *frame, r *summary.Row) {
 	f.nLinear++
 	if f.nProj == 0 {
 		if b.onlyProjection(f, r) {
-			b.functionalQKV(f)
-			b.attention(f, int64(b.shape(f.attnIn).Last()))
+			if b.functionalQKV(f) {
+				b.attention(f, int64(b.shape(f.attnIn).Last()))
+			}
 			return
 		}
 		b.linearInput(r)
@@ -258,7 +259,7 @@ func (b *builder) width(f *frame, t int32) int64 {
 func (b *builder) separate(f *frame, r *summary.Row) bool {
 	first := b.width(f, f.projs[0])
 	x := b.width(f, f.attnIn)
-	if f.nProj == 1 && first >= 2*x && first%x == 0 {
+	if f.nProj == 1 && x > 0 && first >= 2*x && first%x == 0 {
 		return false // fused qkv
 	}
 	var width int64
@@ -272,7 +273,7 @@ func (b *builder) separate(f *frame, r *summary.Row) bool {
 // so q, k and v were computed by a functional call that no row shows.
 func (b *builder) onlyProjection(f *frame, r *summary.Row) bool {
 	n := 0
-	for j := b.rows[f.end].Start; j >= 0 && j < f.end; j++ {
+	for j := max(b.rows[f.end].Start, f.end-maxChildren); j >= 0 && j < f.end; j++ {
 		if o := &b.rows[j]; rowClass(o) == clsLinear && sameLead(o.Out, r.Out) {
 			n++
 		}
@@ -293,10 +294,11 @@ func sameLead(a, c Shape) bool {
 	return true
 }
 
-func (b *builder) functionalQKV(f *frame) {
+// functionalQKV makes queries, keys and values of the current tensor.
+func (b *builder) functionalQKV(f *frame) bool {
 	s := b.shape(b.cur)
-	if s.N == 0 {
-		return
+	if s.N == 0 || s.Last() <= 0 {
+		return false
 	}
 	in := b.cast(b.cur, b.lowWidth())
 	f.attnIn = in
@@ -308,6 +310,7 @@ func (b *builder) functionalQKV(f *frame) {
 	b.cur = out
 	f.projs[0] = out
 	f.nProj = 1
+	return true
 }
 
 // functionalAttention is nn.MultiheadAttention, which calls none of its
@@ -315,8 +318,7 @@ func (b *builder) functionalQKV(f *frame) {
 func (b *builder) functionalAttention(f *frame, r *summary.Row) {
 	var tmp frame
 	tmp.attnIn = -1
-	b.functionalQKV(&tmp)
-	if tmp.nProj == 0 {
+	if !b.functionalQKV(&tmp) {
 		return
 	}
 	b.attention(&tmp, int64(b.shape(tmp.attnIn).Last()))
@@ -339,7 +341,9 @@ func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
 		if c := rowClass(r); !square || c != clsDropout && r.Kind != "Softmax" || !b.functionalBefore(f) {
 			return false
 		}
-		b.functionalQKV(f)
+		if !b.functionalQKV(f) {
+			return false
+		}
 	}
 	q := f.projs[0]
 	tokens := b.elems(q) / max(b.width(f, q), 1)
@@ -370,6 +374,9 @@ func (b *builder) qkNorm(f *frame, r *summary.Row) {
 // is the width of the result, 0: a third of what was projected.
 func (b *builder) attention(f *frame, out int64) {
 	f.attnRun = true
+	if f.nProj == 0 || b.shape(f.projs[0]).N == 0 {
+		return
+	}
 	q := f.projs[0]
 	in := [3]int32{-1, -1, -1}
 	var width int64

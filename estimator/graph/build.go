@@ -204,6 +204,9 @@ func Build(m *summary.Model, opt Options) *Graph {
 	return b.g
 }
 
+// maxKinds bounds the class names that are told apart; no model has as many.
+const maxKinds = 512
+
 // intern numbers the class names and notes class and role in each row.
 func intern(rows []summary.Row) ([]int32, int) {
 	type note struct {
@@ -216,6 +219,9 @@ func intern(rows []summary.Row) ([]int32, int) {
 	for i := range rows {
 		r := &rows[i]
 		n, ok := notes[r.Kind]
+		if !ok && len(notes) >= maxKinds {
+			n, ok = note{id: maxKinds}, true
+		}
 		if !ok {
 			n = note{int32(len(notes)), classOf(r.Kind), roleOf(r.Kind)}
 			notes[r.Kind] = n
@@ -223,7 +229,7 @@ func intern(rows []summary.Row) ([]int32, int) {
 		kinds[i] = n.id
 		r.Class, r.Role = uint8(n.class), uint16(n.role)
 	}
-	return kinds, len(notes)
+	return kinds, maxKinds + 1
 }
 
 // rowClass is a row's class.
@@ -288,7 +294,13 @@ func (b *builder) scan() {
 	}
 }
 
+// maxFrames bounds how deep containers are followed; no model nests deeper.
+const maxFrames = 128
+
 func (b *builder) open(i int32) {
+	if len(b.frames) >= maxFrames {
+		return
+	}
 	r := &b.rows[i]
 	f := frame{end: i, role: role(r.Role), entry: b.cur, skip: b.cur, attnIn: -1, chunk: -1, firstTensor: int32(len(b.g.Tensors)), firstOp: int32(len(b.g.Ops))}
 	if r.Params > 0 && rowClass(r) != clsNormAct && role(r.Role)&roleAttention == 0 {

@@ -209,7 +209,7 @@ func (b *builder) norm(i int32) {
 		o = Op{In: in1(mid), Keep: KeepIn0, Params: p}
 		in = mid
 	case c == clsBatchNorm || c == clsNormAct && b.isBatchNorm(r.Kind):
-		o.Aux = 8 * ch // saved mean and inverse deviation
+		// The saved means and deviations are a few KiB and left out.
 		b.g.CuDNN = true
 	default:
 		in = b.cast(in, b.fullWidth())
@@ -608,5 +608,6 @@ func (b *builder) unknownLeaf(r *summary.Row) {
 	default:
 		// A side value (a bias table, a mask): what comes next is unaffected.
 		b.unknown[r.Kind]++
+		b.g.Guessed = add(b.g.Guessed, mul(r.Out.Elems(), mul(b.opt.Batch, 4)))
 	}
 }

@@ -156,6 +156,9 @@ type Model struct {
 	// TotalParams and TrainableParams are the printed totals, -1 if absent.
 	TotalParams     int64
 	TrainableParams int64
+	// KeptPerSample are the bytes per sample that autograd keeps for the
+	// backward pass, as contrib/summary measured them in fp32; 0: not measured.
+	KeptPerSample int64
 	// Recursive counts modules that the printer met a second time.
 	Recursive int
 	// Wrapper is DataParallel or DistributedDataParallel around the model.

@@ -41,10 +41,10 @@ func parseAs(f Format, text []byte) (*Model, error) {
 func detect(text []byte) Format {
 	has := func(s string) bool { return bytes.Contains(text, []byte(s)) }
 	switch {
+	case has("(None,") || has("Model: \"") || has("(InputLayer)"):
+		return Keras
 	case has("depth-idx") || has("├─") || has("└─"):
 		return TorchInfo
-	case has("(None,") || has("Model: \"") || has("Layer (type) ") && has("Output Shape") && has("(InputLayer)"):
-		return Keras
 	case has("-1 ") && has("[-1,") || has("Layer (type)"):
 		return TorchSummary
 	}
@@ -54,7 +54,7 @@ func detect(text []byte) Format {
 		if !more {
 			break
 		}
-		if _, st, _ := tableRow(line); st == rowWhole {
+		if _, st, _ := tableRow(line, map[string]string{}); st == rowWhole {
 			return TorchSummary
 		}
 		if reprLine(line) {

@@ -39,8 +39,9 @@ func repr(text []byte) (*Model, error) {
 }
 
 type reprParser struct {
-	m    *Model
-	open []reprOpen
+	m        *Model
+	open     []reprOpen
+	repeated int
 }
 
 type reprOpen struct {
@@ -48,7 +49,12 @@ type reprOpen struct {
 	repeat int
 }
 
-const maxDepth = 512
+const (
+	maxDepth = 512
+	// maxRepeated bounds the modules that "N x" stands for: a short text must
+	// not make much work.
+	maxRepeated = 6000
+)
 
 // reprLine says whether a line looks like one of a module representation.
 func reprLine(line []byte) bool {
@@ -205,7 +211,10 @@ func (p *reprParser) add(r Row, repeat int) error {
 	from := int(r.Start)
 	p.m.Rows = append(p.m.Rows, r)
 	n := len(p.m.Rows) - from
-	if len(p.m.Rows)+n*(repeat-1) > MaxRows {
+	if repeat > 1 {
+		p.repeated += n * (repeat - 1)
+	}
+	if len(p.m.Rows)+n*(repeat-1) > MaxRows || p.repeated > maxRepeated {
 		return fmt.Errorf("%w: more than %d modules", ErrTooLarge, MaxRows)
 	}
 	for k := 1; k < repeat; k++ {

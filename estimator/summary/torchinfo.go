@@ -16,7 +16,7 @@ import (
 // the tree or, where that is lost, from the depth-index.
 func torchInfo(text []byte) (*Model, error) {
 	m := &Model{Format: TorchInfo, TotalParams: -1, TrainableParams: -1}
-	t := infoTable{m: m, root: -1}
+	t := infoTable{m: m, withParams: map[string]bool{}}
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
@@ -39,11 +39,11 @@ func torchInfo(text []byte) (*Model, error) {
 }
 
 type infoTable struct {
-	m       *Model
-	columns [8]infoColumn // in printed order
-	n       int
-	rows    []infoRow
-	root    int
+	m          *Model
+	columns    [8]infoColumn // in printed order
+	n          int
+	rows       []infoRow
+	withParams map[string]bool // classes that had parameters
 }
 
 type infoColumn uint8
@@ -216,7 +216,7 @@ func (t *infoTable) cells(r *Row, b []byte) error {
 		c := t.columns[col]
 		col++
 		switch {
-		case b[0] == '[' || b[0] == '(':
+		case c != colParams && (b[0] == '[' || b[0] == '('):
 			s, batch, extra, used, ok := parseShape(b)
 			if used == 0 {
 				return errShape
@@ -255,7 +255,9 @@ func (t *infoTable) params(r *Row, cell []byte) error {
 		return nil
 	}
 	if bytes.HasPrefix(cell, []byte("(recursive")) {
-		t.m.Recursive++
+		if t.withParams[r.Kind] {
+			t.m.Recursive++ // only a second use of parameters is worth telling
+		}
 		return nil
 	}
 	cell = bytes.Trim(cell, "()") // frozen parameters are in brackets
@@ -264,6 +266,9 @@ func (t *infoTable) params(r *Row, cell []byte) error {
 		return fmt.Errorf("bad parameter count")
 	}
 	r.Params = n
+	if n > 0 {
+		t.withParams[r.Kind] = true
+	}
 	return nil
 }
 

@@ -18,6 +18,7 @@ func torchSummary(text []byte) (*Model, error) {
 	ls := lines{rest: text}
 	var pending []byte
 	waited := 0
+	names := map[string]string{}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
 		if !more {
@@ -28,7 +29,7 @@ func torchSummary(text []byte) (*Model, error) {
 			joined = append(append(append(joined, pending...), ' '), line...)
 			line = joined
 		}
-		row, st, err := tableRow(line)
+		row, st, err := tableRow(line, names)
 		if err != nil {
 			return nil, fmt.Errorf("%w: line %d: %v", ErrMisread, lineNo, err)
 		}
@@ -60,14 +61,14 @@ const (
 )
 
 // tableRow finds "Kind-N [shape] count" in a line.
-func tableRow(line []byte) (Row, rowState, error) {
+func tableRow(line []byte, names map[string]string) (Row, rowState, error) {
 	for at := 0; at < len(line); {
 		i := bytes.IndexByte(line[at:], '[')
 		head := line[at:]
 		if i >= 0 {
 			head = line[at : at+i]
 		}
-		kind, end := kindBefore(head)
+		kind, end := kindBefore(head, names)
 		if kind == "" {
 			if i < 0 {
 				return Row{}, rowNone, nil
@@ -110,8 +111,9 @@ func tableRow(line []byte) (Row, rowState, error) {
 	return Row{}, rowNone, nil
 }
 
-// kindBefore gives the class of a trailing "Kind-N" token and where it ends.
-func kindBefore(b []byte) (string, int) {
+// kindBefore gives the class of a trailing "Kind-N" token and where it ends;
+// names holds the classes seen, so that each is one string.
+func kindBefore(b []byte, names map[string]string) (string, int) {
 	e := len(b)
 	for e > 0 && isBlank(b[e-1]) {
 		e--
@@ -130,7 +132,12 @@ func kindBefore(b []byte) (string, int) {
 	if k == d-1 || isDigit(b[k]) {
 		return "", 0
 	}
-	return string(b[k : d-1]), e
+	name, ok := names[string(b[k:d-1])]
+	if !ok {
+		name = string(b[k : d-1])
+		names[name] = name
+	}
+	return name, e
 }
 
 func ruler(line []byte) bool {
@@ -149,6 +156,7 @@ func ruler(line []byte) bool {
 var (
 	totalWords     = [][]byte{[]byte("Total params:"), []byte("Total Params:")}
 	trainableWords = [][]byte{[]byte("Trainable params:"), []byte("Trainable Params:")}
+	keptWord       = []byte("Kept bytes per sample:") // contrib/summary/carma_summary.py
 	otherTotals    = [][]byte{
 		[]byte("Non-trainable"), []byte("Input size"), []byte("Forward/backward"), []byte("Params size"),
 		[]byte("Estimated Total"), []byte("Total mult-adds"), []byte("Optimizer params"),
@@ -161,6 +169,12 @@ func totals(m *Model, line []byte) bool {
 		if bytes.Contains(line, w) {
 			return true
 		}
+	}
+	if i := bytes.Index(line, keptWord); i >= 0 {
+		if n, used, ok := parseCount(bytes.TrimLeft(line[i+len(keptWord):], " \t")); used > 0 && ok {
+			m.KeptPerSample = n
+		}
+		return true
 	}
 	for _, w := range trainableWords {
 		if i := bytes.Index(line, w); i >= 0 {

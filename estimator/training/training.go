@@ -49,6 +49,17 @@ type Result struct {
 	Complete bool
 }
 
+// Correct adds n bytes of activations, or takes them off, that are known to be
+// live at the peak or not.
+func (r *Result) Correct(n int64) {
+	if n < 0 {
+		n = -min(-n, r.Parts[Activations])
+	}
+	r.Parts[Activations] += n
+	r.Peak += n
+	r.Reserved += n
+}
+
 // budget bounds the moves in the allocator's free lists; a network of the
 // usual kind needs a few thousand.
 const budget = 40 << 20
@@ -80,7 +91,6 @@ type sim struct {
 
 type slot struct {
 	h    allocator.Handle
-	n    int64
 	part Part
 }
 
@@ -110,21 +120,19 @@ func (s *sim) alloc(n int64, part Part) slot {
 	if n <= 0 {
 		return slot{}
 	}
-	before := s.d.Allocated
 	h := s.d.Alloc(n)
-	n = s.d.Allocated - before
-	s.live[part] += n
+	s.live[part] += s.d.Size(h)
 	if s.d.Allocated > s.best {
 		s.best = s.d.Allocated
 		s.parts = s.live
 	}
-	return slot{h, n, part}
+	return slot{h, part}
 }
 
 func (s *sim) free(x *slot) {
 	if x.h != 0 {
+		s.live[x.part] -= s.d.Size(x.h)
 		s.d.Free(x.h)
-		s.live[x.part] -= x.n
 		*x = slot{}
 	}
 }
@@ -199,7 +207,17 @@ func (s *sim) iterate(it int) {
 	s.loss()
 	s.backward()
 	s.finishIteration()
-	s.step(it)
+	if it+1 < s.p.Iterations || s.stepMatters() {
+		s.step(it)
+	}
+}
+
+// stepMatters says whether the last step may still need new segments: where
+// the activations are much larger than all that the optimizer touches, it
+// finds room where the step before had it.
+func (s *sim) stepMatters() bool {
+	const touched = 6 // parameters, gradients, two states, two temporaries
+	return touched*s.live[Parameters] > s.best
 }
 
 // forward runs all ops; what no later op reads and no backward needs goes.
