@@ -62,6 +62,10 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 	if s.Batch == 0 {
 		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d, as printed in the summary", batch))
 	}
+	if m.Wrapper == "DataParallel" && s.Parallel == None && s.GPUs > 1 {
+		s.Parallel = DP
+		e.Assumed = append(e.Assumed, "parallel=dp, as the summary shows DataParallel")
+	}
 	for _, u := range g.Unknown {
 		e.Unknown = append(e.Unknown, Unknown(u))
 	}

@@ -51,6 +51,9 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 	if m.Format != summary.Repr && m.Batch > 0 && s.Batch > 0 && int(m.Batch) != s.Batch {
 		e.Assumed = append(e.Assumed, fmt.Sprintf("batch=%d overrides the summary's %d", s.Batch, m.Batch))
 	}
+	if m.Skipped > 0 {
+		e.Assumed = append(e.Assumed, fmt.Sprintf("%d lines of the text are no rows and were passed over", m.Skipped))
+	}
 	e.untested(s)
 }
 
