@@ -29,7 +29,7 @@ func text(t testing.TB, name string) []byte {
 func fixture(t testing.TB, name string) Spec {
 	s := Spec{Summary: text(t, name), Batch: 32, Base: DefaultBase()}
 	switch {
-	case strings.HasPrefix(name, "bert"):
+	case strings.HasPrefix(name, "bert"), strings.HasPrefix(name, "llama"):
 		s.Seq = 64
 	case strings.HasPrefix(name, "resnet"), strings.HasPrefix(name, "vit"), name == "torchinfo.txt":
 		s.Input = [3]int{3, 224, 224}
@@ -39,7 +39,7 @@ func fixture(t testing.TB, name string) Spec {
 
 var fixtures = []string{
 	"mlp.txt", "noisy.txt", "resnet.txt", "resnet_repr.txt", "vit.txt", "bert_repr.txt",
-	"torchinfo.txt", "torchinfo_plain.txt", "keras.txt", "keras3.txt",
+	"llama_repr.txt", "torchinfo.txt", "torchinfo_plain.txt", "keras.txt", "keras3.txt",
 }
 
 func TestGolden(t *testing.T) {
@@ -184,7 +184,7 @@ func TestMonotone(t *testing.T) {
 		batch := func(s *Spec, v int) { s.Batch = v }
 		grows("batch", batch, []int{1, 2, 4, 8, 16, 32, 64, 128, 256, 512}, true)
 		grows("batch", batch, []int{1, 3, 5, 7, 11, 23, 24, 25, 99, 100, 101}, false)
-		if strings.HasPrefix(name, "bert") {
+		if strings.HasPrefix(name, "bert") || strings.HasPrefix(name, "llama") {
 			grows("seq", func(s *Spec, v int) { s.Seq = v }, []int{16, 32, 64, 128}, true)
 		}
 		grows("precision", func(s *Spec, v int) { s.Precision = []Precision{BF16, FP32}[v] }, []int{0, 1}, true)

@@ -251,7 +251,25 @@ func (b *builder) eager(f *frame) bool {
 	if has(kind, "Sdpa", "Flash") {
 		return false
 	}
-	return b.fromRepr && !has(kind, "MultiheadAttention")
+	if b.fromRepr && !has(kind, "MultiheadAttention") {
+		b.assume("attention in steps, not fused (say attn=sdpa or attn=flash)")
+		return true
+	}
+	return false
+}
+
+// attentionDrops says whether the attention's weights go through an active
+// dropout: in a representation, one of its own with p above 0.
+func (b *builder) attentionDrops(f *frame) bool {
+	if !b.drop || !b.fromRepr {
+		return b.drop
+	}
+	for j := max(b.rows[f.end].Start, f.end-maxChildren); j >= 0 && j < f.end; j++ {
+		if r := &b.rows[j]; rowClass(r) == clsDropout && r.Attr.DropP != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // eagerAttention: matmul copies q, k and v into batched form and keeps them,
@@ -274,7 +292,7 @@ func (b *builder) eagerAttention(f *frame, in [3]int32, s Shape, mult int32, tok
 	prob := b.tensor(sc, windows, b.g.Tensors[soft].Width)
 	b.op(Op{In: in1(soft), Out: prob, Keep: KeepOut})
 	p := prob
-	if b.drop {
+	if b.attentionDrops(f) {
 		p = b.tensor(sc, windows, b.g.Tensors[prob].Width)
 		b.op(Op{In: in1(prob), Out: p, Aux: b.g.Tensors[p].Elems})
 	}

@@ -90,8 +90,7 @@ type builder struct {
 	unknown         map[string]int
 	fromRepr        bool
 	vocab, vocabDim int32 // of the first embedding
-	untied          bool
-	lacksInput      bool // neither the user nor the summary says how large a sample is
+	lacksInput      bool  // neither the user nor the summary says how large a sample is
 }
 
 type tensorMeta struct {
@@ -147,8 +146,6 @@ func (b *builder) op(o Op) {
 func in1(a int32) [3]int32 { return [3]int32{a, -1, -1} }
 
 func in2(a, c int32) [3]int32 { return [3]int32{a, c, -1} }
-
-func in3(a, c, d int32) [3]int32 { return [3]int32{a, c, d} }
 
 // perSample elements of a tensor, windows included.
 func (b *builder) elems(t int32) int64 {

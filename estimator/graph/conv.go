@@ -71,11 +71,16 @@ func (b *builder) convChannels(t int32, r *summary.Row) int64 {
 	switch {
 	case s.N == o.N && s.N >= 2:
 		if s.N == 3 && (s.D[1] < o.D[1] && s.D[1] > 1 || s.D[2] < o.D[2] && s.D[2] > 1) {
-			// Channels last, as [H, W, C]?
-			if s.D[0] >= o.D[1] && s.D[1] >= o.D[2] {
+			if channelsLast(s, o) {
 				return int64(s.D[2])
 			}
 			return 0
+		}
+		if channelsLast(s, o) && s.D[2] != s.D[0] {
+			first, _, _ := convFit(r, int64(s.D[0]))
+			if last, _, _ := convFit(r, int64(s.D[2])); last > first {
+				return int64(s.D[2])
+			}
 		}
 		return int64(s.D[0])
 	case s.N == 2 && o.N == 3: // tokens
@@ -86,6 +91,11 @@ func (b *builder) convChannels(t int32, r *summary.Row) int64 {
 		return int64(s.D[0])
 	}
 	return 0
+}
+
+// channelsLast: s can be [H, W, C] of a map that gives o.
+func channelsLast(s, o Shape) bool {
+	return s.N == 3 && o.N == 3 && s.D[0] >= o.D[1] && s.D[1] >= o.D[2]
 }
 
 // conv finds the convolution's input and emits it.
@@ -180,11 +190,17 @@ func (b *builder) spatialDrop(r *summary.Row) bool {
 	return false
 }
 
+// earlyRows are those in which a second branch may still read the image.
+const earlyRows = 16
+
 // searchConv looks for a tensor that fits better than the current one does.
 func (b *builder) searchConv(r *summary.Row, have int) (score int, area, groups int64, t int32) {
 	t = -1
 	score = have
 	try := func(c int32) bool {
+		if b.g.Tensors[c].NoGrad && !b.g.Tensors[b.cur].NoGrad && b.row > earlyRows {
+			return false // the image is not read again so late
+		}
 		s, a, g := convFit(r, b.convChannels(c, r))
 		if s > score && s >= 2 {
 			score, area, groups, t = s, a, g, c

@@ -35,7 +35,7 @@ const (
 	clsPad
 	clsUpsample
 	clsUnfold
-	clsContainer
+	clsSide // tables of positions and the like: nothing on the main path
 )
 
 // leafClass gives the behaviour of a class by its exact name.
@@ -120,6 +120,9 @@ func classOf(kind string) class {
 	case (strings.HasSuffix(kind, "NormAct") || strings.HasSuffix(kind, "NormAct2d")) && !strings.HasPrefix(kind, "Conv") ||
 		strings.HasPrefix(kind, "EvoNorm") || strings.HasPrefix(kind, "FilterResponseNorm") || strings.HasPrefix(kind, "InplaceAbn"):
 		return clsNormAct
+	case strings.HasSuffix(kind, "RelPosBias") || strings.HasSuffix(kind, "RelPosBiasTf") || strings.HasSuffix(kind, "RelPosMlp") ||
+		strings.Contains(kind, "Rotary"):
+		return clsSide
 	case strings.HasSuffix(kind, "RMSNorm") || strings.HasSuffix(kind, "RmsNorm") || strings.HasSuffix(kind, "RmsNorm2d") || kind == "T5LayerNorm":
 		return clsRMSNorm
 	case strings.Contains(kind, "LayerNorm"):

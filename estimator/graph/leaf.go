@@ -29,6 +29,8 @@ func (b *builder) leaf(i int32) {
 		b.pass(r)
 	case clsDropout:
 		b.dropout(r)
+	case clsSide:
+		b.sideRow(r)
 	case clsScale:
 		b.scale(r)
 	case clsPad, clsUpsample, clsUnfold:
@@ -69,8 +71,14 @@ func (b *builder) act(r *summary.Row, c class) {
 		if b.scoresRow(f, r) {
 			return
 		}
-		if !f.attnRun && f.nProj > 0 && r.Out.N == 2 && r.Out.Elems() < b.elems(b.cur) {
-			b.attention(f, int64(r.Out.Last()))
+		if !f.attnRun && f.nProj > 0 && r.Out.Elems() < b.elems(b.cur) {
+			switch r.Out.N {
+			case 2:
+				b.attention(f, int64(r.Out.Last()))
+			case 3:
+				f.convs = true
+				b.attention(f, int64(r.Out.D[0]))
+			}
 		}
 	}
 	if b.half >= 0 {

@@ -17,12 +17,29 @@ func (b *builder) linear(i int32) {
 	} else {
 		b.linearInput(r)
 	}
+	b.joinGate(f)
 	b.dense(r)
 	if f != nil && f.role&roleAttention != 0 && !f.attnRun && int(f.nProj) < len(f.projs) {
 		f.projs[f.nProj] = b.cur
 		f.nProj++
 	}
 	b.touch(f)
+}
+
+// joinGate multiplies the two halves of a gated perceptron whose gate and value
+// are layers of their own (act(gate(x)) * up(x)): both are kept.
+func (b *builder) joinGate(f *frame) {
+	if f == nil || f.role != roleMlp || f.nBranch == 0 {
+		return
+	}
+	t := f.branches[f.nBranch-1]
+	if b.meta[t].used || t == b.cur || b.elems(t) != b.elems(b.cur) {
+		return
+	}
+	f.nBranch--
+	out := b.like(b.cur)
+	b.op(Op{In: in2(b.cur, t), Out: out, Keep: KeepIn0 | KeepIn1})
+	b.cur = out
 }
 
 // linearIn gives the possible in-features of a Linear by its parameters.
@@ -169,7 +186,11 @@ func (b *builder) dense(r *summary.Row) {
 // tied: a Linear that undoes the first embedding shares its weight in the
 // language models of transformers, and print(model) shows it twice.
 func (b *builder) tied(r *summary.Row) bool {
-	if !b.fromRepr || b.vocab == 0 || r.Attr.Out != b.vocab || r.Attr.In != b.vocabDim || b.untied {
+	if !b.fromRepr || b.vocab == 0 || r.Attr.Out != b.vocab || r.Attr.In != b.vocabDim {
+		return false
+	}
+	if root := b.rows[len(b.rows)-1].Kind; has(root, "ForCausalLM") && !has(root, "OPT", "Gemma", "Bloom") {
+		b.assume("output layer not tied to the embedding (say params= if it is)")
 		return false
 	}
 	b.assume("output layer tied to the embedding (say params= if it is not)")

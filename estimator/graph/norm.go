@@ -73,6 +73,9 @@ func (b *builder) isBatchNorm(kind string) bool {
 
 // normChannels is the number of normalised channels.
 func (b *builder) normChannels(r *summary.Row) int64 {
+	if rowClass(r) == clsRMSNorm {
+		return max(r.Params, 1)
+	}
 	if r.Params >= 2 && r.Params%2 == 0 {
 		return r.Params / 2
 	}

@@ -77,8 +77,6 @@ func execution(rows []summary.Row, c int32, kids []node) []node {
 	return normLast(rows, c, kids)
 }
 
-func kindAt(rows []summary.Row, n node) string { return rows[n.to].Kind }
-
 func isNorm(r *summary.Row) bool {
 	c := class(r.Class)
 	return c == clsLayerNorm || c == clsRMSNorm || c == clsBatchNorm

@@ -45,8 +45,6 @@ func readArgs(r *Row, b []byte) {
 			a.Groups = max(n[0], 1)
 		case "output_size":
 			a.OutSize = n
-		case "num_heads":
-			a.Heads = n[0]
 		case "bias", "elementwise_affine", "affine":
 			a.Bias = !bytes.Contains(val, []byte("False"))
 		case "inplace":

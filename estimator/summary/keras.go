@@ -73,7 +73,7 @@ func kerasRow(line []byte) (Row, bool, error) {
 	if !ok {
 		return Row{}, false, fmt.Errorf("bad shape of %s", kind)
 	}
-	r.Out, r.BatchDim, r.OutExtra, r.HasOut = s, batch, extra, true
+	r.Out, r.BatchDim, r.HasOut, r.Multi = s, batch, true, extra > 0
 	n, used2, ok := parseCount(bytes.TrimLeft(rest[used:], " \t"))
 	if used2 == 0 {
 		return r, true, nil // wrapped in a narrow terminal: the count is lost

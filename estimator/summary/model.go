@@ -120,11 +120,9 @@ type Row struct {
 	BatchDim int32
 	HasOut   bool
 	HasIn    bool
-	// Multi says that the module returned more than one tensor; OutExtra are
-	// the elements of those beyond the first.
-	Multi    bool
-	OutExtra int64
-	Attr     Attr
+	// Multi says that the module returned more than one tensor.
+	Multi bool
+	Attr  Attr
 	// Class and Role are package graph's notes on Kind.
 	Class uint8
 	Role  uint16
@@ -144,7 +142,6 @@ type Attr struct {
 	DropP               float32 // -1 unknown
 	Scale               float32 // Upsample
 	OutSize             [2]int32
-	Heads               int32
 }
 
 // Model is a parsed summary.

@@ -15,6 +15,7 @@ import (
 //	), 7,087,872 params
 func repr(text []byte) (*Model, error) {
 	m := &Model{Format: Repr, TotalParams: -1, TrainableParams: -1}
+	m.Rows = make([]Row, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))
 	p := reprParser{m: m}
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {

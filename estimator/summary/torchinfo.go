@@ -230,7 +230,7 @@ func (t *infoTable) cells(r *Row, b []byte) error {
 				r.In, r.HasIn = s, true
 			case colOutput:
 				r.Out, r.HasOut, r.BatchDim = s, true, batch
-				r.OutExtra, r.Multi = extra, extra > 0
+				r.Multi = extra > 0
 			case colKernel:
 				r.Attr.Kernel = [2]int32{batch, s.D[0]}
 			}

@@ -105,7 +105,7 @@ func tableRow(line []byte, names map[string]string) (Row, rowState, error) {
 		}
 		return Row{
 			Kind: kind, Out: shape, HasOut: true, BatchDim: batch, Params: n,
-			Start: -1, Multi: extra > 0, OutExtra: extra,
+			Start: -1, Multi: extra > 0,
 		}, rowWhole, nil
 	}
 	return Row{}, rowNone, nil

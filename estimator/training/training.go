@@ -183,10 +183,13 @@ func (s *sim) start() {
 				n += s.g.Params[i].Elems * s.p.GradBytes
 			}
 		}
-		const bucket = 25 << 20 // DistributedDataParallel's bucket_cap_mb
-		for ; n > 0; n -= bucket {
-			s.alloc(min(n, bucket), Gradients)
+		// DistributedDataParallel's bucket_cap_mb; the largest models' in one.
+		const bucket, most = 25 << 20, 4096
+		for k := 0; k < most && n > bucket; k++ {
+			s.alloc(bucket, Gradients)
+			n -= bucket
 		}
+		s.alloc(n, Gradients)
 	}
 }
 
