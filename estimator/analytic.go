@@ -233,7 +233,7 @@ func applyParams(g *graph.Graph, want int64, e *Estimate) int64 {
 // denseText says that a summary makes more work for its length than what any
 // of the tools prints; the time that an estimate takes is bounded by it.
 func denseText(s Spec, g *graph.Graph) bool {
-	const from, bytesEach = 16 << 10, 12
+	const from, bytesEach = 16 << 10, 18
 	return len(s.Summary) > from && bytesEach*(len(g.Ops)+len(g.Params)) > len(s.Summary)
 }
 

@@ -165,6 +165,9 @@ var (
 
 // totals reads the closing lines that torchsummary, torchinfo and Keras share.
 func totals(m *Model, line []byte) bool {
+	if t := bytes.TrimLeft(line, " "); len(t) > 0 && (t[0] == '(' || t[0] == ')') {
+		return false // a module: the usual line of a representation
+	}
 	for _, w := range otherTotals {
 		if bytes.Contains(line, w) {
 			return true

@@ -55,15 +55,49 @@ func (s *sim) step(it int) {
 	}
 	all := make([]slot, 0, n*len(s.g.Params))
 	for k := 0; k < n; k++ {
+		c := chunk{s: s}
 		for i := range s.g.Params {
 			if b := s.shard(i); b > 0 {
-				all = append(all, s.alloc(b, OptimizerState))
+				all = append(all, c.alloc(b))
 			}
 		}
+		all = append(all, c.flush())
 	}
 	for i := range all {
 		s.free(&all[i])
 	}
+}
+
+// chunk gathers small blocks that live and die together into blocks of up to
+// 1 MiB, the largest of the small pool, which packs them the same.
+type chunk struct {
+	s *sim
+	n int64
+}
+
+const (
+	chunkMax  = 1 << 20
+	chunkItem = 256 << 10
+)
+
+func (c *chunk) alloc(b int64) slot {
+	if b > chunkItem {
+		return c.s.alloc(b, OptimizerState)
+	}
+	b = (b + 511) / 512 * 512
+	if c.n+b <= chunkMax {
+		c.n += b
+		return slot{}
+	}
+	full := c.n
+	c.n = b
+	return c.s.alloc(full, OptimizerState)
+}
+
+func (c *chunk) flush() slot {
+	n := c.n
+	c.n = 0
+	return c.s.alloc(n, OptimizerState)
 }
 
 // oneByOne makes n temporaries for one parameter after the other. One that is
@@ -99,6 +133,7 @@ func (s *sim) shard(i int) int64 {
 }
 
 func (s *sim) makeState(f footprint) {
+	c := chunk{s: s}
 	for i := range s.g.Params {
 		b := s.shard(i)
 		if b <= 0 {
@@ -112,7 +147,8 @@ func (s *sim) makeState(f footprint) {
 			}
 		}
 		for k := 0; k < f.states; k++ {
-			s.alloc(b, OptimizerState)
+			c.alloc(b)
 		}
 	}
+	c.flush()
 }

@@ -204,16 +204,26 @@ func (s *sim) iterate(it int) {
 		s.free(&old[k])
 	}
 	for i := range s.pgrad { // zero_grad(set_to_none=True)
-		s.free(&s.pgrad[i])
+		if s.d.Size(s.pgrad[i].h) > tinyGrad {
+			s.free(&s.pgrad[i])
+		}
 	}
 	s.forward()
 	s.loss()
 	s.backward()
+	last := it+1 == s.p.Iterations
+	if last && s.p.Replicas <= 1 && !s.stepMatters() {
+		return
+	}
 	s.finishIteration()
-	if it+1 < s.p.Iterations || s.stepMatters() {
+	if !last || s.stepMatters() {
 		s.step(it)
 	}
 }
+
+// tinyGrad: gradients up to this size get the same small blocks in every
+// iteration, so that they may as well stay.
+const tinyGrad = 64 << 10
 
 // stepMatters says whether the last step may still need new segments: where
 // the activations are much larger than all that the optimizer touches, it
