@@ -133,8 +133,7 @@ func mlpRuns(dir string) ([]run, error) {
 			model: "mlp", family: t.text(r, "arch"), batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib"),
 			spec: estimator.Spec{
 				Summary: []byte(b.String()), Batch: int(t.num(r, "batch")), Dropout: estimator.On,
-				// The base of these runs is without cuDNN, also where BatchNorm1d uses it.
-				Base: estimator.Base{CuBLASMiB: 1443, CuDNNMiB: 1443},
+				Base: estimator.DefaultBase(),
 			},
 		})
 	}

@@ -37,7 +37,9 @@ func (b *builder) norm(i int32) {
 		in = mid
 	case c == clsBatchNorm || c == clsNormAct && b.isBatchNorm(r.Kind):
 		// The saved means and deviations are a few KiB and left out.
-		b.g.CuDNN = true
+		// Of vectors it is computed by PyTorch itself: perceptrons with
+		// BatchNorm1d were measured with the base of cuBLAS only.
+		b.g.CuDNN = b.g.CuDNN || r.Out.N >= 3
 	default:
 		in = b.cast(in, b.fullWidth())
 		o.In = in1(in)
