@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"errors"
+	"fmt"
+
+	"carma/estimator/graph"
+	"carma/estimator/summary"
+	"carma/estimator/training"
+)
+
+// Limits on what a Spec may say; beyond them it is a slip of the pen.
+const (
+	maxBatch = 1 << 20
+	maxSeq   = 1 << 22
+	maxDim   = 1 << 16
+	maxGPUs  = 1 << 16
+	// maxShared bounds the tensors that are looked at for shared weights.
+	maxShared = 8
+)
+
+// Fitted constants; README.md says on which data and what they mean.
+const (
+	cuBLASBytes = 8519680 // cuBLAS' workspace on A100, from PyTorch's allocator: 4096 KiB x 2 + 16 KiB x 8
+	ncclMiB     = 400     // NCCL's channels and buffers; not measured here
+	iterations  = 2       // the second iteration adds what the states broke up; a third adds nothing
+)
+
+// ErrBatch says that neither the user nor the summary gives a batch size.
+var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
+
+// Analytic estimates from the model summary: it is parsed, turned into the
+// list of operations of a training step, and that is played on a simulation
+// of PyTorch's caching allocator. It fails on a summary or a Spec that cannot
+// be read; what it only understands in part lowers the confidence.
+func Analytic(s Spec) (Estimate, error) { return analytic(s, 0) }
+
+// Refit is Analytic with another value of the one constant that is fitted
+// beside the base, for cross-validation: the scratch memory of backward
+// convolutions in quarters of what they read and write.
+func Refit(s Spec, workspaceQuarters int64) (Estimate, error) { return analytic(s, workspaceQuarters) }
+
+func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
+	m, err := s.parse()
+	if err != nil {
+		return Estimate{}, err
+	}
+	if m.Format == summary.Keras {
+		return kerasEstimate(m), nil
+	}
+	batch := s.Batch
+	if batch == 0 && m.Batch > 0 {
+		batch = int(m.Batch)
+	}
+	if batch == 0 {
+		return Estimate{}, ErrBatch
+	}
+	o := s.options(batch)
+	o.WorkspaceQuarters = workspaceQuarters
+	g := graph.Build(m, o)
+	e := Estimate{CuDNN: g.CuDNN, Rows: len(m.Rows), Assumed: g.Assumed}
+	if s.Batch == 0 {
+		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d, as printed in the summary", batch))
+	}
+	if m.Wrapper == "DataParallel" && s.Parallel == None && s.GPUs > 1 {
+		s.Parallel = DP
+		e.Assumed = append(e.Assumed, "parallel=dp, as the summary shows DataParallel")
+	}
+	for _, u := range g.Unknown {
+		e.Unknown = append(e.Unknown, Unknown(u))
+	}
+	e.Params = applyParams(g, s.Params, &e)
+	p := s.plan(g)
+	if denseText(s, g) {
+		p.Iterations = 1
+		e.lower(Unsure, "the summary is denser than any tool prints: simulated in short")
+	}
+	r := training.Run(g, p)
+	if n := measuredKept(s, m, batch); n > 0 {
+		// Counted, not inferred: the difference is live at the peak.
+		r.Correct(n - g.Kept)
+		g.Guessed = 0
+	}
+	e.fill(s, r)
+	e.judge(s, m, g, r)
+	e.margin()
+	return e, nil
+}
+
+// check refuses numbers that no training has.
+func (s *Spec) check() error {
+	for _, c := range [...]struct {
+		key      string
+		val, max int
+	}{
+		{"batch", s.Batch, maxBatch}, {"seq", s.Seq, maxSeq}, {"gpus", s.GPUs, maxGPUs},
+		{"input", s.Input[0], maxDim}, {"input", s.Input[1], maxDim}, {"input", s.Input[2], maxDim},
+	} {
+		if c.val < 0 || c.val > c.max {
+			return fmt.Errorf("%s=%d is out of range: use 1 to %d", c.key, c.val, c.max)
+		}
+	}
+	if s.Params < 0 || s.Params > summary.MaxParams {
+		return fmt.Errorf("params=%d is out of range", s.Params)
+	}
+	if s.Base.CuBLASMiB < 0 || s.Base.CuDNNMiB < 0 || max(s.Base.CuBLASMiB, s.Base.CuDNNMiB) > 1<<20 {
+		return fmt.Errorf("base of %d and %d MiB is out of range", s.Base.CuBLASMiB, s.Base.CuDNNMiB)
+	}
+	if n := s.Input; (n[0] > 0 || n[1] > 0 || n[2] > 0) && (n[0] == 0 || n[1] == 0 || n[2] == 0) {
+		return fmt.Errorf("input=%dx%dx%d is not CxHxW", n[0], n[1], n[2])
+	}
+	return nil
+}
+
+func (s *Spec) options(batch int) graph.Options {
+	o := graph.Options{
+		Batch: int64(batch), Seq: int32(s.Seq), Dropout: int8(s.Dropout),
+	}
+	if s.Input[0] > 0 {
+		o.Input = summary.Dims(int32(s.Input[0]), int32(s.Input[1]), int32(s.Input[2]))
+	}
+	switch s.Precision {
+	case AMP:
+		o.Precision = graph.AMP
+	case BF16, FP16:
+		o.Precision = graph.Half
+	}
+	switch s.Attention {
+	case Eager:
+		o.Attention = graph.AttnEager
+	case SDPA, Flash:
+		o.Attention = graph.AttnFused
+	}
+	return o
+}
+
+// plan says how the optimizer and the parallel mode lay out memory.
+func (s *Spec) plan(g *graph.Graph) training.Plan {
+	p := training.Plan{
+		Optimizer: s.Optimizer.simulated(), Foreach: s.Foreach != Off, ParamBytes: 4, GradBytes: 4,
+		StateShards: 1, GradShards: 1, ParamShards: 1, Replicas: 1,
+		Checkpoint: s.GradCheckpoint, Iterations: iterations, CuBLAS: cuBLASBytes,
+	}
+	if s.Precision == BF16 || s.Precision == FP16 {
+		p.ParamBytes, p.GradBytes = 2, 2
+	}
+	n := int64(s.GPUs)
+	if n <= 1 {
+		return p
+	}
+	switch s.Parallel {
+	case DP:
+		p.Replicas = n
+	case DDP:
+		p.Buckets = true
+	case ZeRO1:
+		p.StateShards = n
+		p.Buckets = true
+	case ZeRO2:
+		p.StateShards, p.GradShards = n, n
+	case ZeRO3, FSDP:
+		p.StateShards, p.GradShards, p.ParamShards = n, n, n
+		p.Gather = 2 * largestBlock(g) * p.ParamBytes // one block used, one fetched ahead
+	}
+	return p
+}
+
+// largestBlock estimates the parameters of the largest unit that FSDP gathers:
+// a block has at most a dozen tensors.
+func largestBlock(g *graph.Graph) int64 {
+	var best, sum int64
+	const window = 12
+	for i := range g.Params {
+		sum += g.Params[i].Elems
+		if i >= window {
+			sum -= g.Params[i-window].Elems
+		}
+		best = max(best, sum)
+	}
+	return best
+}
+
+// applyParams settles which parameters are trained. A count below what the
+// summary shows means shared weights if it is most of them, and adapters in a
+// frozen model (LoRA) if it is a fraction.
+func applyParams(g *graph.Graph, want int64, e *Estimate) int64 {
+	var n int64
+	for i := range g.Params {
+		n += g.Params[i].Elems
+	}
+	if want <= 0 || want >= n {
+		return n
+	}
+	if 2*want >= n {
+		// Shared weights: the largest tensors are the ones counted twice.
+		drop := n - want
+		for passes := 0; drop > 0 && passes < maxShared; passes++ {
+			k := 0
+			for i := range g.Params {
+				if g.Params[i].Elems > g.Params[k].Elems {
+					k = i
+				}
+			}
+			d := min(drop, g.Params[k].Elems)
+			if d == 0 {
+				break
+			}
+			g.Params[k].Elems -= d
+			drop -= d
+		}
+		return want + drop
+	}
+	for i := range g.Params {
+		g.Params[i].Frozen = true
+	}
+	const adapters = 64 // LoRA's matrices are many and small
+	for k := 0; k < adapters; k++ {
+		g.Params = append(g.Params, graph.Param{Elems: want/adapters + 1})
+	}
+	last := len(g.Ops) - 1
+	if last >= 0 {
+		g.Ops = append(g.Ops, graph.Op{
+			In: [3]int32{-1, -1, -1}, Out: -1,
+			Params: [2]int32{int32(len(g.Params) - adapters), int32(len(g.Params))},
+		})
+	}
+	e.Assumed = append(e.Assumed, fmt.Sprintf("%d trainable parameters as adapters in a frozen model (params=)", want))
+	return n + want
+}
+
+// denseText says that a summary makes more work for its length than what any
+// of the tools prints; the time that an estimate takes is bounded by it.
+func denseText(s Spec, g *graph.Graph) bool {
+	const from, bytesEach = 16 << 10, 18
+	return len(s.Summary) > from && bytesEach*(len(g.Ops)+len(g.Params)) > len(s.Summary)
+}
+
+// measuredKept are the bytes kept for the backward pass, where the summary has
+// them counted and they can be scaled: 0 otherwise.
+func measuredKept(s Spec, m *summary.Model, batch int) int64 {
+	n := m.KeptPerSample
+	if n <= 0 || n > summary.MaxParams/int64(batch) || s.Precision == AMP || s.GradCheckpoint {
+		return 0
+	}
+	n *= int64(batch)
+	if s.Precision != FP32 {
+		n /= 2
+	}
+	return n
+}
+
+// fill turns bytes into the numbers and parts of the estimate.
+func (e *Estimate) fill(s Spec, r training.Result) {
+	base := s.Base.CuBLASMiB
+	if e.CuDNN {
+		base = s.Base.CuDNNMiB
+	}
+	if s.GPUs > 1 && s.Parallel != None && s.Parallel != DP {
+		base += ncclMiB
+	}
+	up := func(n int64) int64 { return (n + MiB - 1) / MiB }
+	e.FloorMiB = base + up(r.Peak)
+	e.MiB = max(base+up(r.Reserved), e.FloorMiB)
+	e.Parts = []Part{{"base", base}}
+	left := e.MiB - base
+	for k, name := range [...]string{"parameters", "gradients", "optimizer", "activations", "workspace"} {
+		n := min(r.Parts[k]/MiB, left)
+		e.Parts = append(e.Parts, Part{name, n})
+		left -= n
+	}
+	e.Parts = append(e.Parts, Part{"fragmentation", left})
+}
+
+// kerasEstimate: TensorFlow takes the whole GPU unless told otherwise
+// (tf.config.experimental.set_memory_growth), so there is nothing to share.
+func kerasEstimate(m *summary.Model) Estimate {
+	e := Estimate{Confidence: Bound, Rows: len(m.Rows), Reasons: []string{"TensorFlow takes all of a GPU's memory by default: book a whole GPU"}}
+	for i := range m.Rows {
+		e.Params += m.Rows[i].Params
+	}
+	if m.TotalParams > 0 {
+		e.Params = m.TotalParams
+	}
+	const perParam = 16 // value, gradient, two moments
+	e.FloorMiB = e.Params / MiB * perParam
+	e.MiB, e.ReserveMiB = e.FloorMiB, e.FloorMiB
+	e.Parts = []Part{{"parameters", e.MiB}}
+	return e
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"sort"
+	"testing"
+
+	"carma/estimator"
+)
+
+// outcome is a run with our estimate.
+type outcome struct {
+	run
+	est    estimator.Estimate
+	horus  float64
+	bucket float64
+}
+
+func (o *outcome) err(mib float64) float64 { return mib/o.actualMiB - 1 }
+
+func estimateAll(runs []run) ([]outcome, error) {
+	out := make([]outcome, 0, len(runs))
+	for _, r := range runs {
+		e, err := estimator.Analytic(r.spec)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%d: %w", r.model, r.batch, err)
+		}
+		o := outcome{run: r, est: e, horus: r.horusMiB, bucket: r.gpumemnetMiB}
+		if h, err := estimator.Horus(r.spec); err == nil && o.horus == 0 {
+			o.horus = float64(h.MiB)
+		}
+		if o.bucket == 0 {
+			// Its classifiers are not at hand: the bucket that holds the truth,
+			// which is what one that never errs would say.
+			w := 8000.0
+			if r.model == "mlp" {
+				w = 1000
+			}
+			o.bucket = math.Ceil(o.actualMiB/w) * w
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// summaryOf is one line's figures of one method.
+type summaryOf struct {
+	n                         int
+	median, mape              float64
+	within10, under10, over30 float64
+	aboveReserve              float64
+	bucketHit                 float64
+}
+
+func figures(rows []outcome, of func(*outcome) float64) summaryOf {
+	var s summaryOf
+	var errs []float64
+	for i := range rows {
+		o := &rows[i]
+		v := of(o)
+		if v <= 0 {
+			continue
+		}
+		e := o.err(v)
+		errs = append(errs, math.Abs(e))
+		s.mape += math.Abs(e)
+		s.within10 += count(math.Abs(e) <= 0.10)
+		s.under10 += count(e < -0.10)
+		s.over30 += count(e > 0.30)
+		s.aboveReserve += count(o.actualMiB > float64(o.est.ReserveMiB))
+		s.bucketHit += count(math.Ceil(v/1000) == math.Ceil(o.actualMiB/1000))
+	}
+	s.n = len(errs)
+	if s.n == 0 {
+		return s
+	}
+	sort.Float64s(errs)
+	n := float64(s.n)
+	s.median = errs[s.n/2]
+	for _, p := range []*float64{&s.mape, &s.within10, &s.under10, &s.over30, &s.aboveReserve, &s.bucketHit} {
+		*p /= n
+	}
+	return s
+}
+
+func count(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+var methods = []struct {
+	name string
+	of   func(*outcome) float64
+}{
+	{"carma", func(o *outcome) float64 { return float64(o.est.MiB) }},
+	{"horus", func(o *outcome) float64 { return o.horus }},
+	{"faketensor", func(o *outcome) float64 { return o.faketensorMiB }},
+	{"gpumemnet", func(o *outcome) float64 { return o.bucket }},
+}
+
+// report prints the whole table.
+func report(w io.Writer, dir string) error {
+	realSet, err := realRuns(dir)
+	if err != nil {
+		return err
+	}
+	mlpSet, err := mlpRuns(dir)
+	if err != nil {
+		return err
+	}
+	timmSet, drop, err := timmRuns(dir)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "%-10s %-10s %6s %8s %8s %8s %8s %8s %8s %8s\n",
+		"set", "method", "rows", "median%", "mape%", "in10%", "under10%", "over30%", ">resv%", "1GB-bkt")
+	var timm []outcome
+	for _, set := range []struct {
+		name string
+		runs []run
+	}{{"real", realSet}, {"mlp", mlpSet}, {"timm all", timmSet}} {
+		rows, err := estimateAll(set.runs)
+		if err != nil {
+			return err
+		}
+		printSet(w, set.name, rows)
+		if set.name == "timm all" {
+			timm = rows
+		}
+	}
+	sure := only(timm, estimator.Sure)
+	printSet(w, "timm sure", sure)
+	printSet(w, "unsure", only(timm, estimator.Unsure))
+	printSet(w, "bound", only(timm, estimator.Bound))
+	fmt.Fprintf(w, "\ntimm: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically needed, %d without a summary\n",
+		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, drop.impossible, drop.noSummary)
+	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: published or computed\n\n")
+	if err := crossValidate(w, timmSet); err != nil {
+		return err
+	}
+	return costs(w, realSet)
+}
+
+func only(rows []outcome, c estimator.Confidence) []outcome {
+	var out []outcome
+	for _, o := range rows {
+		if o.est.Confidence == c {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func printSet(w io.Writer, name string, rows []outcome) {
+	for _, m := range methods {
+		s := figures(rows, m.of)
+		if s.n == 0 {
+			continue
+		}
+		reserve := "-"
+		if m.name == "carma" {
+			reserve = fmt.Sprintf("%.1f", 100*s.aboveReserve)
+		}
+		fmt.Fprintf(w, "%-10s %-10s %6d %8.2f %8.2f %8.1f %8.1f %8.1f %8s %8.4f\n",
+			name, m.name, s.n, 100*s.median, 100*s.mape, 100*s.within10, 100*s.under10, 100*s.over30, reserve, s.bucketHit)
+		name = ""
+	}
+}
+
+// costs prints time and allocation of parse and estimate.
+func costs(w io.Writer, runs []run) error {
+	var total, worst float64
+	var bytes int64
+	var slowest string
+	for _, r := range runs {
+		b := testing.Benchmark(func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := estimator.Analytic(r.spec); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		us := float64(b.T.Nanoseconds()) / float64(b.N) / 1000
+		total += us
+		if us > worst {
+			worst, slowest = us, r.model
+		}
+		bytes = max(bytes, b.AllocedBytesPerOp())
+	}
+	fmt.Fprintf(w, "\nparse and estimate over the real summaries: mean %.0f us, largest %.0f us (%s), at most %d KiB allocated\n",
+		total/float64(len(runs)), worst, slowest, bytes>>10)
+	return nil
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// BenchmarkAnalytic times parse and estimate of the real summaries.
+func BenchmarkAnalytic(b *testing.B) {
+	files, _ := filepath.Glob("../../shared/data/memory/real_summaries/*.txt")
+	if len(files) == 0 {
+		b.Skip("../shared/data/memory is not present")
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s := Spec{Summary: text, Batch: 32, Seq: 512, Input: [3]int{3, 224, 224}, Base: DefaultBase()}
+		b.Run(filepath.Base(f), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Analytic(s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+// MiB is 2^20 bytes.
+const MiB = 1 << 20
+
+// Confidence says what an estimate is good for.
+type Confidence uint8
+
+// The confidences.
+const (
+	// Sure: the summary was understood; share a GPU with Reserve booked.
+	Sure Confidence = iota
+	// Unsure: parts were guessed; Reserve carries a wide margin.
+	Unsure
+	// Bound: the estimate is a lower bound only; book a whole GPU.
+	Bound
+)
+
+// String gives the confidence's word.
+func (c Confidence) String() string {
+	switch c {
+	case Sure:
+		return "sure"
+	case Unsure:
+		return "unsure"
+	}
+	return "bound"
+}
+
+// Part is a share of the estimate.
+type Part struct {
+	Name string
+	MiB  int64
+}
+
+// Unknown counts the modules of a class that were not understood.
+type Unknown struct {
+	Kind  string
+	Count int
+}
+
+// Estimate is the memory that a training run takes on its fullest GPU.
+type Estimate struct {
+	FloorMiB   int64 // base and live tensors: less is impossible
+	MiB        int64 // the likely value of nvidia-smi's memory.used
+	ReserveMiB int64 // what to book
+	Confidence Confidence
+	Parts      []Part   // in order; the sum is MiB
+	Reasons    []string // why the confidence is not Sure
+	Assumed    []string // what the user did not say
+	Unknown    []Unknown
+	Params     int64 // parameters counted
+	Rows       int   // modules read
+	CuDNN      bool  // the larger base was used
+}

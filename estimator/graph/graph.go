@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package graph turns the rows of a model summary into the list of operations
+// that a training step executes, with what each of them allocates, keeps for
+// the backward pass, and needs for a moment.
+//
+// A summary names modules, not the calls between them: residual additions,
+// concatenations, gates and attention are inferred from the modules' classes
+// and shapes. What had to be guessed is added up in Graph.Guessed.
+package graph
+
+import "math"
+
+// Tensor is a storage on the device: views and in-place results share one.
+type Tensor struct {
+	Bytes int64
+	Elems int64 // with the batch
+	Shape Shape // without the batch
+	Width int8  // bytes per element
+	// NoGrad marks data that no gradient flows to: images, token ids, masks.
+	NoGrad bool
+}
+
+// Op is one operation of the forward pass and what its backward needs.
+type Op struct {
+	In     [3]int32 // tensors read; -1 for none
+	Out    int32    // tensor made; equal to In[0] if in place; -1 for none
+	Keep   uint8    // tensors held until the backward: KeepIn0, ...
+	Row    int32    // row of the summary that the op came from
+	Share  bool     // backward hands on the gradient itself (addition, view)
+	Aux    int64    // bytes made by forward and held until backward (mask, indices, statistics)
+	FwdTmp int64    // bytes needed during the forward only
+	BwdTmp int64    // bytes needed during the backward only
+	Params [2]int32 // range in Graph.Params whose gradients this op makes
+	More   [2]int32 // range in Graph.More: further inputs of a concatenation
+	// Attention marks the op that reads queries, keys and values.
+	Attention bool
+	// GradDrop says that the backward makes no gradient for the inputs.
+	GradDrop bool
+}
+
+// Bits of Op.Keep.
+const (
+	KeepIn0 = 1 << iota
+	KeepIn1
+	KeepIn2
+	KeepOut
+)
+
+// Param is one parameter tensor.
+type Param struct {
+	Elems  int64
+	Frozen bool
+}
+
+// Graph is the op list of one training step on one GPU.
+type Graph struct {
+	Tensors []Tensor
+	Ops     []Op
+	More    []int32
+	Params  []Param
+	Buffers int64 // bytes of buffers that no gradient is made for
+	Inputs  []int32
+	Output  int32 // the model's output, -1 if it has none
+	// Held are tensors that stay until the next forward is done, because the
+	// script holds the model's outputs (logits, past keys and values).
+	Held []int32
+	// HeldBytes is the size of what is held of Held's tensors.
+	HeldBytes int64
+	// LacksInput says that nobody told how large a sample is.
+	LacksInput bool
+
+	// Segments are the ops of each outermost block, [from, to): the units that
+	// gradient checkpointing recomputes.
+	Segments [][2]int32
+
+	CuDNN   bool  // some op runs in cuDNN
+	Guessed int64 // bytes of kept tensors whose source was guessed
+	Kept    int64 // bytes kept for the backward in all
+	Unknown []Unknown
+	Assumed []string
+}
+
+// Unknown counts the modules of one class that were not understood.
+type Unknown struct {
+	Kind  string
+	Count int
+}
+
+// sat is where byte counts saturate: no sum of a few of them overflows.
+const sat = math.MaxInt64 / 1024
+
+func mul(a, b int64) int64 {
+	if a <= 0 || b <= 0 {
+		return 0
+	}
+	if a > sat/b {
+		return sat
+	}
+	return a * b
+}
+
+func add(a, b int64) int64 {
+	if a > sat-b {
+		return sat
+	}
+	return a + b
+}

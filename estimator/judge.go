@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"fmt"
+
+	"carma/estimator/graph"
+	"carma/estimator/summary"
+	"carma/estimator/training"
+)
+
+// Shares of the kept bytes whose source was guessed, above which an estimate
+// is no longer sure, and no longer an estimate.
+const (
+	unsurePct = 1
+	boundPct  = 15
+)
+
+// lower takes the lesser confidence and says why.
+func (e *Estimate) lower(c Confidence, format string, args ...any) {
+	if c > e.Confidence {
+		e.Confidence = c
+	}
+	e.Reasons = append(e.Reasons, fmt.Sprintf(format, args...))
+}
+
+// judge sets the confidence.
+func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Result) {
+	switch pct := g.Guessed / max((g.Kept+g.Guessed)/100, 1); {
+	case pct >= boundPct:
+		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
+	case pct >= unsurePct:
+		e.lower(Unsure, "%d %% of the activations were guessed", pct)
+	}
+	if n := hiddenModules(m, g); n > 0 {
+		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)
+	}
+	if g.LacksInput {
+		e.lower(Bound, "the size of a sample is not known: say input= or seq=")
+	}
+	if !r.Complete {
+		e.lower(Bound, "the model is too large to simulate: the live bytes are a lower bound")
+	}
+	if m.Format == summary.Repr && !hasCounts(m) {
+		e.lower(Unsure, "the module representation has no parameter counts")
+	}
+	if m.Recursive > 0 {
+		e.lower(Unsure, "%d modules are used more than once", m.Recursive)
+	}
+	if m.Format != summary.Repr && m.Batch > 0 && s.Batch > 0 && int(m.Batch) != s.Batch {
+		e.Assumed = append(e.Assumed, fmt.Sprintf("batch=%d overrides the summary's %d", s.Batch, m.Batch))
+	}
+	if m.Skipped > 0 {
+		e.Assumed = append(e.Assumed, fmt.Sprintf("%d lines of the text are no rows and were passed over", m.Skipped))
+	}
+	e.untested(s)
+}
+
+// hiddenModules counts modules with parameters of which only the name is
+// known: torchinfo stops at a depth.
+func hiddenModules(m *summary.Model, g *graph.Graph) int {
+	if m.Format != summary.TorchInfo {
+		return 0
+	}
+	n := 0
+	for i := range m.Rows {
+		r := &m.Rows[i]
+		if r.Start == int32(i) && r.Params > 0 && !graph.KnownLeaf(r.Kind) {
+			n++
+		}
+	}
+	return n
+}
+
+func hasCounts(m *summary.Model) bool {
+	return m.Counted > 0
+}
+
+// untested names what the estimator computes but has no measurements of.
+func (e *Estimate) untested(s Spec) {
+	if s.Precision != FP32 {
+		e.lower(Unsure, "precision=%s has not been measured", s.Precision)
+	}
+	if s.GPUs > 1 && s.Parallel != None && s.Parallel != DP {
+		e.lower(Unsure, "parallel=%s has not been measured", s.Parallel)
+	}
+	if s.GradCheckpoint {
+		e.lower(Unsure, "gradient checkpointing has not been measured")
+	}
+	if s.Params > 0 && 2*s.Params < e.Params {
+		e.lower(Unsure, "training a part of the parameters has not been measured")
+	}
+	if s.DynamicShapes {
+		e.lower(Unsure, "shapes that change from step to step fragment the memory")
+	}
+	switch s.Optimizer {
+	case Adafactor, Adam8bit, Adagrad, RMSprop:
+		e.lower(Unsure, "optim=%s has not been measured", s.Optimizer)
+	}
+}
+
+// Margins on top of the estimate, by confidence: with the sure one at most
+// one in twenty runs of unknown vision models needed more, with the unsure
+// one about one in twenty (README.md).
+const (
+	sureMarginPct   = 10
+	unsureMarginPct = 40
+	marginMiB       = 128
+)
+
+// margin sets what to book. For Bound the caller books the GPU; the number is
+// then only the least that it needs.
+func (e *Estimate) margin() {
+	pct := int64(sureMarginPct)
+	if e.Confidence != Sure {
+		pct = unsureMarginPct
+	}
+	e.ReserveMiB = e.MiB + e.MiB/100*pct + marginMiB
+}

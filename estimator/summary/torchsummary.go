@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package summary
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// torchSummary reads the table of sksq96/pytorch-summary:
+//
+//	Conv2d-1          [-1, 64, 112, 112]           9,408
+//
+// Anything may stand before the row (a log prefix); a row may be wrapped.
+func torchSummary(text []byte) (*Model, error) {
+	m := &Model{Format: TorchSummary, TotalParams: -1, TrainableParams: -1}
+	m.Rows = make([]Row, 0, bytes.Count(text, []byte{'\n'})+1)
+	ls := lines{rest: text}
+	var pending []byte
+	waited := 0
+	names := map[string]string{}
+	for lineNo := 1; ; lineNo++ {
+		line, more := ls.next()
+		if !more {
+			break
+		}
+		if pending != nil {
+			joined := make([]byte, 0, len(pending)+len(line)+1)
+			joined = append(append(append(joined, pending...), ' '), line...)
+			line = joined
+		}
+		row, st, err := tableRow(line, names)
+		if err != nil {
+			return nil, fmt.Errorf("%w: line %d: %v", ErrMisread, lineNo, err)
+		}
+		switch {
+		case st == rowWhole:
+			pending, waited = nil, 0
+			if len(m.Rows) >= MaxRows {
+				return nil, fmt.Errorf("%w: more than %d rows; print fewer levels of the model", ErrTooLarge, MaxRows)
+			}
+			m.Rows = append(m.Rows, row)
+		case st == rowPart && waited < 3 && len(line) < 1024:
+			pending, waited = bytes.Clone(line), waited+1
+		default:
+			pending, waited = nil, 0
+			if !totals(m, line) && len(m.Rows) > 0 && !ruler(line) {
+				m.Skipped++
+			}
+		}
+	}
+	return m, nil
+}
+
+type rowState uint8
+
+const (
+	rowNone rowState = iota
+	rowPart
+	rowWhole
+)
+
+// tableRow finds "Kind-N [shape] count" in a line.
+func tableRow(line []byte, names map[string]string) (Row, rowState, error) {
+	for at := 0; at < len(line); {
+		i := bytes.IndexByte(line[at:], '[')
+		head := line[at:]
+		if i >= 0 {
+			head = line[at : at+i]
+		}
+		kind, end := kindBefore(head, names)
+		if kind == "" {
+			if i < 0 {
+				return Row{}, rowNone, nil
+			}
+			at += i + 1
+			continue
+		}
+		if i < 0 {
+			if len(bytes.TrimSpace(head[end:])) == 0 {
+				return Row{}, rowPart, nil
+			}
+			return Row{}, rowNone, nil
+		}
+		shape, batch, extra, used, ok := parseShape(line[at+i:])
+		if used == 0 {
+			if bytes.IndexByte(line[at+i:], ']') < 0 {
+				return Row{}, rowPart, nil
+			}
+			return Row{}, rowNone, fmt.Errorf("bad shape of %s", kind)
+		}
+		if !ok {
+			return Row{}, rowNone, fmt.Errorf("bad dimension in the shape of %s", kind)
+		}
+		rest := bytes.TrimLeft(line[at+i+used:], " \t")
+		n, used, ok := parseCount(rest)
+		if used == 0 {
+			if len(rest) == 0 {
+				return Row{}, rowPart, nil
+			}
+			return Row{}, rowNone, nil
+		}
+		if !ok {
+			return Row{}, rowNone, fmt.Errorf("bad parameter count of %s", kind)
+		}
+		return Row{
+			Kind: kind, Out: shape, HasOut: true, BatchDim: batch, Params: n,
+			Start: -1, Multi: extra > 0,
+		}, rowWhole, nil
+	}
+	return Row{}, rowNone, nil
+}
+
+// kindBefore gives the class of a trailing "Kind-N" token and where it ends;
+// names holds the classes seen, so that each is one string.
+func kindBefore(b []byte, names map[string]string) (string, int) {
+	e := len(b)
+	for e > 0 && isBlank(b[e-1]) {
+		e--
+	}
+	d := e
+	for d > 0 && isDigit(b[d-1]) {
+		d--
+	}
+	if d == e || d == 0 || b[d-1] != '-' {
+		return "", 0
+	}
+	k := d - 1
+	for k > 0 && isIdent(b[k-1]) {
+		k--
+	}
+	if k == d-1 || isDigit(b[k]) {
+		return "", 0
+	}
+	name, ok := names[string(b[k:d-1])]
+	if !ok {
+		name = string(b[k : d-1])
+		names[name] = name
+	}
+	return name, e
+}
+
+func ruler(line []byte) bool {
+	line = bytes.TrimSpace(line)
+	if len(line) == 0 {
+		return true
+	}
+	for _, c := range line {
+		if c != '-' && c != '=' && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+var (
+	totalWords     = [][]byte{[]byte("Total params:"), []byte("Total Params:")}
+	trainableWords = [][]byte{[]byte("Trainable params:"), []byte("Trainable Params:")}
+	keptWord       = []byte("Kept bytes per sample:") // contrib/summary/carma_summary.py
+	otherTotals    = [][]byte{
+		[]byte("Non-trainable"), []byte("Input size"), []byte("Forward/backward"), []byte("Params size"),
+		[]byte("Estimated Total"), []byte("Total mult-adds"), []byte("Optimizer params"),
+	}
+)
+
+// totals reads the closing lines that torchsummary, torchinfo and Keras share.
+func totals(m *Model, line []byte) bool {
+	if t := bytes.TrimLeft(line, " "); len(t) > 0 && (t[0] == '(' || t[0] == ')') {
+		return false // a module: the usual line of a representation
+	}
+	for _, w := range otherTotals {
+		if bytes.Contains(line, w) {
+			return true
+		}
+	}
+	if i := bytes.Index(line, keptWord); i >= 0 {
+		if n, used, ok := parseCount(bytes.TrimLeft(line[i+len(keptWord):], " \t")); used > 0 && ok {
+			m.KeptPerSample = n
+		}
+		return true
+	}
+	for _, w := range trainableWords {
+		if i := bytes.Index(line, w); i >= 0 {
+			if n, used, ok := parseCount(bytes.TrimLeft(line[i+len(w):], " \t")); used > 0 && ok {
+				m.TrainableParams = n
+			}
+			return true
+		}
+	}
+	for _, w := range totalWords {
+		if i := bytes.Index(line, w); i >= 0 {
+			if n, used, ok := parseCount(bytes.TrimLeft(line[i+len(w):], " \t")); used > 0 && ok {
+				m.TotalParams = n
+			}
+			return true
+		}
+	}
+	return false
+}
