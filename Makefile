@@ -72,7 +72,7 @@ lint:
 	$(GO) vet -tags integration ./contrib/devcluster
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
-	shellcheck -x contrib/*.sh contrib/devcluster/devcluster contrib/devcluster/*.sh $(SHIM)/*.sh .ci/run
+	shellcheck -x -P contrib/devcluster contrib/devcluster/devcluster contrib/*.sh $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 bench:

@@ -81,7 +81,7 @@ write_all() {
 	write_slurm_conf
 	write_gres_conf
 	write_hooks
-	[ $carma = no ] || write_carma
+	[ "$carma" = no ] || write_carma
 }
 
 # pick_ports: one for slurmctld, one for each slurmd. A port that somebody
@@ -107,7 +107,7 @@ carma_gres() {
 
 write_slurm_conf() {
 	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' ceiling=$((gpus * gpu_mib)) n i=0 k
-	if [ $carma = yes ]; then
+	if [ "$carma" = yes ]; then
 		names+=,carma
 		for k in $(seq 2 "$gpus"); do names+=,carma$k; done
 		node_gres+=,$(carma_gres $ceiling)
@@ -149,7 +149,7 @@ write_slurm_conf() {
 		Epilog=$dir/hooks/epilog
 		TaskProlog=$dir/hooks/task-prolog
 		TEXT
-		if [ $carma = yes ]; then
+		if [ "$carma" = yes ]; then
 			echo "JobSubmitPlugins=carma"
 			echo "PluginDir=$slurm_plugins:$dir/plugin/slurm"
 		elif [ -n "${SLURM_PREFIX:-}" ]; then
@@ -159,7 +159,7 @@ write_slurm_conf() {
 			i=$((i + 1))
 			echo "NodeName=$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=64 RealMemory=100000 Gres=$node_gres"
 		done
-		if [ $carma = yes ]; then
+		if [ "$carma" = yes ]; then
 			# Never up: it keeps jobs pending that no node can take now.
 			echo "NodeName=carma-anchor NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
 				"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
@@ -174,7 +174,7 @@ write_gres_conf() {
 	local n k
 	for n in $(nodes); do
 		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
-		[ $carma = yes ] || continue
+		[ "$carma" = yes ] || continue
 		echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
 		for k in $(seq 2 "$gpus"); do echo "NodeName=$n Name=carma$k Count=$((gpus * gpu_mib))"; done
 	done >"$dir/etc/gres.conf"
@@ -188,7 +188,7 @@ write_hooks() {
 		{
 			echo '#!/bin/sh'
 			[ $h != task-prolog ] || echo "echo export SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME"
-			[ $carma = no ] || echo "SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME exec $root/bin/carma-node --config $dir/etc/carma.toml $h"
+			[ "$carma" = no ] || echo "SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME exec $root/bin/carma-node --config $dir/etc/carma.toml $h"
 		} >"$dir/hooks/$h"
 		chmod 755 "$dir/hooks/$h"
 	done

@@ -97,7 +97,6 @@ type tensorMeta struct {
 	used    bool // an op read it
 	guessed bool
 	mult    int32 // windows per sample
-	row     int32
 }
 
 // width of activations that low-precision ops make.

@@ -81,7 +81,6 @@ type sim struct {
 	aux     []slot // by op
 	param   []slot
 	pgrad   []slot
-	state   []slot
 	left    []int32 // readers still to come
 	held    []slot  // last iteration's outputs
 	sums    []slot
