@@ -9,6 +9,20 @@ import (
 	"carma/estimator/summary"
 )
 
+// ByMethod estimates from a summary by the name of a method: analytic, horus or
+// gpumemnet.
+func ByMethod(method string, s Spec) (Estimate, error) {
+	switch method {
+	case "analytic":
+		return Analytic(s)
+	case "horus":
+		return Horus(s)
+	case "gpumemnet":
+		return GPUMemNet(s)
+	}
+	return Estimate{}, fmt.Errorf("no method %q to estimate a summary", method)
+}
+
 // Horus estimates with the published formula of Horus, to compare with.
 func Horus(s Spec) (Estimate, error) {
 	m, err := s.parse()

@@ -8,6 +8,7 @@ package annotate
 import (
 	"fmt"
 
+	"carma/estimator"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/tres"
@@ -49,10 +50,11 @@ const (
 // Method tells where an estimate comes from.
 type Method string
 
-// The methods of this version; more follow with the estimator and history.
+// The methods; the estimator's names are those of submit.estimator.
 const (
-	MethodUser Method = "user"
-	MethodNone Method = "none"
+	MethodUser     Method = "user"
+	MethodAnalytic Method = "analytic"
+	MethodNone     Method = "none"
 )
 
 // Annotation is what is added to a job.
@@ -66,7 +68,8 @@ type Annotation struct {
 	ReserveMiB int64 // per GPU, booked; FullMiB when exclusive
 	FullMiB    int64 // memory of a whole GPU
 	Method     Method
-	SMActPct   int // expected; 0: unknown
+	SMActPct   int    // expected; 0: unknown
+	Note       string // why an estimate was not used; for people
 }
 
 // Site is the part of carma.toml that annotating needs.
@@ -77,6 +80,9 @@ type Site struct {
 	MinFreeMiB       int64  // booked by policy=shared without an estimate
 	IgnoreBad        bool   // a wrong #CARMA line counts as none
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
+	Estimator        string // submit.estimator
+	// Estimate is estimator.ByMethod, or something that remembers its answers.
+	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
 }
 
 // NewSite picks the part that annotating needs.
@@ -88,6 +94,8 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		MinFreeMiB:       c.Placement.MinFreeMiB,
 		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
 		GresPrefix:       gresPrefix,
+		Estimator:        c.Submit.Estimator,
+		Estimate:         estimator.ByMethod,
 	}
 }
 
@@ -125,6 +133,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 			"%s is more than a GPU of partition %s has (%s)", gib(d.MemMiB), name, gib(part.GPUMemMiB))}
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
+	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
 	a.TRES.PerNode = tres.Add(a.TRES.PerNode, fmt.Sprintf("%s%s:%d", s.GresPrefix, tres.Name(k), a.ReserveMiB))
 	return a, nil
@@ -135,20 +144,18 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 // policy=shared: then it gets, and is held to, what the paper keeps free for a
 // job without an estimate.
 func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
-	a.Mode, a.Method, a.ReserveMiB = ModeExclusive, MethodNone, a.FullMiB
-	if d.MemMiB > 0 {
-		a.Method, a.EstMiB = MethodUser, min(d.MemMiB, a.FullMiB)
-	}
+	book := a.ReserveMiB
+	a.Mode, a.ReserveMiB = ModeExclusive, a.FullMiB
 	switch {
 	case d.Off:
 		a.Mode = ModeOff
 	case !share || d.Policy == directive.PolicyExclusive:
-	case a.EstMiB == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
+	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
-	case a.EstMiB == 0:
-	case a.EstMiB+s.MarginMiB > a.FullMiB: // nobody would fit beside it
+	case book == 0:
+	case book+s.MarginMiB > a.FullMiB: // nobody would fit beside it
 	default:
-		a.Mode, a.ReserveMiB = ModeShared, a.EstMiB
+		a.Mode, a.ReserveMiB = ModeShared, book
 	}
 }
 

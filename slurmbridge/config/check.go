@@ -13,6 +13,10 @@ import (
 // Policies are the names that placement.policy may have.
 var Policies = []string{"magm"}
 
+// Estimators are the names that submit.estimator may have. horus and gpumemnet
+// are there to be compared with.
+var Estimators = []string{"analytic", "horus", "gpumemnet", "none"}
+
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
@@ -44,6 +48,10 @@ func (c *Config) checkPartitions() *KeyError {
 			return &KeyError{0, key + ".gpus_per_node", "must be 1 to 64, the GPUs of one node"}
 		case p.GPUMemMiB < 1024:
 			return &KeyError{0, key + ".gpu_mem_mib", "must be the memory of one GPU in MiB, as nvidia-smi shows it"}
+		case p.BaseCuBLASMiB < 0 || p.BaseCuBLASMiB >= p.GPUMemMiB:
+			return &KeyError{0, key + ".base_cublas_mib", "must be 0 or a part of the GPU's memory"}
+		case p.BaseCuDNNMiB < 0 || p.BaseCuDNNMiB >= p.GPUMemMiB:
+			return &KeyError{0, key + ".base_cudnn_mib", "must be 0 or a part of the GPU's memory"}
 		case p.Recovery != "" && p.Recovery == name:
 			return &KeyError{0, key + ".recovery", "must be another partition"}
 		}
@@ -101,6 +109,7 @@ func (c *Config) checkWords() *KeyError {
 		values []string
 	}{
 		{"submit.on_bad_directive", c.Submit.OnBadDirective, []string{"reject", "ignore"}},
+		{"submit.estimator", c.Submit.Estimator, Estimators},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
 	} {

@@ -44,6 +44,7 @@ type Slurm struct {
 // Submit holds what job_submit does with a script.
 type Submit struct {
 	OnBadDirective string `toml:"on_bad_directive"` // reject, ignore
+	Estimator      string `toml:"estimator"`        // of jobs with a model summary
 }
 
 // Partition describes a partition whose jobs CARMA looks after.
@@ -53,6 +54,11 @@ type Partition struct {
 	GPUMemMiB   int64  `toml:"gpu_mem_mib"`   // memory of one GPU as NVML tells it
 	Share       bool   `toml:"share"`         // false: every job gets whole GPUs
 	Recovery    string `toml:"recovery"`      // partition for the second attempt after an OOM; empty: none
+
+	// What a process holds of a GPU before it has allocated anything: CUDA
+	// context and kernels, without and with cuDNN. 0: the estimator's default.
+	BaseCuBLASMiB int64 `toml:"base_cublas_mib"`
+	BaseCuDNNMiB  int64 `toml:"base_cudnn_mib"`
 }
 
 // NVML says how the GPUs are read.
@@ -129,7 +135,7 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 func Default() Config {
 	return Config{
 		Slurm:     Slurm{BinDir: "/usr/bin"},
-		Submit:    Submit{OnBadDirective: "reject"},
+		Submit:    Submit{OnBadDirective: "reject", Estimator: "analytic"},
 		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
 		SMAct:     SMAct{Window: Duration(60 * time.Second), MaxPct: 80, CoarseMaxPct: 95},
 		Placement: Placement{Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "timeslice"},

@@ -51,6 +51,8 @@ type Directive struct {
 	Parallel  string // parallel=
 	Attention string // attn=
 	GradCkpt  bool   // grad_ckpt=
+	Dropout   *bool  // dropout=, whether dropout layers are active
+	Dynamic   bool   // dynamic_shapes=, lengths or sizes vary between steps
 	Params    int64  // params=, unique trainable parameters
 	SMActPct  int    // smact=, expected SM activity in percent
 

@@ -72,6 +72,15 @@ var keys = map[string]key{
 		d.GradCkpt, err = bit(v)
 		return err
 	}},
+	"dropout": {example: "dropout=0 or dropout=1", set: func(d *Directive, v string) error {
+		b, err := bit(v)
+		d.Dropout = &b
+		return err
+	}},
+	"dynamic_shapes": {example: "dynamic_shapes=1", set: func(d *Directive, v string) (err error) {
+		d.Dynamic, err = bit(v)
+		return err
+	}},
 	"attn": {example: "attn=sdpa", set: func(d *Directive, v string) error {
 		d.Attention = v
 		return oneOf(v, Attentions)

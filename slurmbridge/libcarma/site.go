@@ -21,6 +21,7 @@ type siteFile struct {
 	size       int64
 	site       annotate.Site
 	usable     bool
+	estimates  memory
 }
 
 var site siteFile
@@ -44,6 +45,7 @@ func (s *siteFile) load() error {
 		return err
 	}
 	s.site, s.usable = annotate.NewSite(c, s.gresPrefix), true
+	s.site.Estimate = s.estimates.byMethod
 	return nil
 }
 

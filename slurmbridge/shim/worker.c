@@ -24,6 +24,7 @@
 #include "shim.h"
 
 #define ASK_MS 50     /* a submission waits so long for an answer */
+#define STUCK_MS 150  /* a call that nobody waits for is given so long to end */
 #define START_MS 1000 /* slurmctld's start waits so long for the library */
 #define IDLE_MS 2000  /* carma.toml is looked at so often */
 #define LOG_EVERY_S 60
@@ -34,6 +35,7 @@ static struct {
 	bool started, ready;
 	const char *broken; /* why nothing can be asked */
 	enum { FREE, ASKED, ANSWERED, ABANDONED } slot; /* for one ask at a time */
+	struct timespec stuck;                          /* an abandoned call that is */
 	char *ask, *answer;
 	size_t len;
 	const char *gres_prefix;
@@ -130,6 +132,13 @@ static struct timespec in_ms(long ms)
 	t.tv_sec += ms / 1000 + t.tv_nsec / 1000000000;
 	t.tv_nsec %= 1000000000;
 	return t;
+}
+
+static bool past(struct timespec t)
+{
+	struct timespec now = in_ms(0);
+
+	return now.tv_sec > t.tv_sec || (now.tv_sec == t.tv_sec && now.tv_nsec > t.tv_nsec);
 }
 
 /* Called and left with the lock held; it is free while the library works. */
@@ -229,10 +238,10 @@ char *worker_ask(char *ask, size_t len)
 	int rc = 0;
 
 	pthread_mutex_lock(&w.lock);
-	while (w.ready && !w.broken && (w.slot == ASKED || w.slot == ANSWERED) && rc != ETIMEDOUT)
+	/* A call that takes long may still end; a library that is stuck must not
+	 * cost every submission its 50 ms under slurmctld's locks. */
+	while (w.ready && !w.broken && w.slot != FREE && !(w.slot == ABANDONED && past(w.stuck)) && rc != ETIMEDOUT)
 		rc = pthread_cond_timedwait(&w.done, &w.lock, &until);
-	/* A library that is stuck in a call must not cost every submission its
-	 * 50 ms under slurmctld's locks: only those that came with it wait. */
 	trouble = w.broken ? w.broken : !w.ready ? "libcarma is not loaded yet" :
 		  w.slot == ABANDONED ? "libcarma is stuck in an earlier call" :
 		  w.slot != FREE || rc ? "libcarma is busy" : NULL;
@@ -251,6 +260,7 @@ char *worker_ask(char *ask, size_t len)
 		w.slot = FREE;
 	} else {
 		w.slot = ABANDONED;
+		w.stuck = in_ms(STUCK_MS);
 		trouble = "libcarma gave no answer within 50 ms";
 	}
 	pthread_cond_broadcast(&w.done);

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"carma/estimator"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
+)
+
+// estimate sets the method, the estimate and, in ReserveMiB, what a job that
+// shares would book: 0 if it should have a GPU of its own. The user's own
+// figure wins over a summary. What cannot be estimated is no error: the job
+// runs alone, and Note says why.
+func (a *Annotation) estimate(d directive.Directive, part config.Partition, s Site) {
+	a.Method = MethodNone
+	switch {
+	case d.MemMiB > 0:
+		a.Method = MethodUser
+		a.EstMiB = min(d.MemMiB, a.FullMiB)
+		a.ReserveMiB = a.EstMiB
+	case len(d.Summary) > 0 && s.Estimator != "none":
+		e, err := s.Estimate(s.Estimator, SpecOf(d, a.GPUs, part))
+		if err != nil {
+			a.Note = err.Error()
+			return
+		}
+		if e.MiB > 0 {
+			a.Method, a.EstMiB, a.ReserveMiB = Method(s.Estimator), e.MiB, e.ReserveMiB
+		}
+		if e.Confidence == estimator.Bound {
+			a.ReserveMiB = 0
+			a.Note = append(e.Reasons, "a lower bound only")[0]
+		}
+	}
+}
+
+// SpecOf is what the estimator is asked for a directive. gpus is the number of
+// GPUs of one node.
+func SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
+	spec := estimator.Spec{
+		Summary: d.Summary, Batch: d.Batch, Seq: d.Seq, Input: d.Input, GPUs: gpus,
+		Foreach: tri(d.Foreach), Dropout: tri(d.Dropout),
+		GradCheckpoint: d.GradCkpt, DynamicShapes: d.Dynamic, Params: d.Params,
+		Base: estimator.DefaultBase(),
+	}
+	// The directive takes the estimator's words only (TestWords), so there
+	// is no error to see here.
+	if d.Optimizer != "" {
+		spec.Optimizer, _ = estimator.ParseOptimizer(d.Optimizer)
+	}
+	if d.Precision != "" {
+		spec.Precision, _ = estimator.ParsePrecision(d.Precision)
+	}
+	if d.Parallel != "" {
+		spec.Parallel, _ = estimator.ParseParallel(d.Parallel)
+	}
+	if d.Attention != "" {
+		spec.Attention, _ = estimator.ParseAttention(d.Attention)
+	}
+	if part.BaseCuBLASMiB > 0 {
+		spec.Base.CuBLASMiB = part.BaseCuBLASMiB
+	}
+	if part.BaseCuDNNMiB > 0 {
+		spec.Base.CuDNNMiB = part.BaseCuDNNMiB
+	}
+	return spec
+}
+
+func tri(b *bool) estimator.Tri {
+	switch {
+	case b == nil:
+		return estimator.Auto
+	case *b:
+		return estimator.On
+	}
+	return estimator.Off
+}
