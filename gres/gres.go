@@ -9,12 +9,15 @@ import (
 	"time"
 )
 
-// GPU is one device of a node, as NVML tells it.
+// GPU is one device of a node, or one MIG instance, as NVML tells it.
 type GPU struct {
-	UUID     string `json:"uuid"`  // GPU-8f6c...; what CUDA_VISIBLE_DEVICES takes
-	Index    int    `json:"index"` // NVML index (PCI bus order), for people
+	UUID     string `json:"uuid"`  // GPU-8f6c... or MIG-...; what CUDA_VISIBLE_DEVICES takes
+	Index    int    `json:"index"` // NVML index (PCI bus order) of the device, for people
 	Model    string `json:"model"` // "NVIDIA A100-SXM4-40GB"
 	TotalMiB int64  `json:"total_mib"`
+	MIG      bool   `json:"mig"`    // an instance: given to one job at a time
+	NUMA     int    `json:"numa"`   // node of the host; -1: not known
+	NVLink   uint64 `json:"nvlink"` // bit i: linked to the device of index i
 }
 
 // Whole tells whether a booking of mib means all of the GPU. Driver updates move
@@ -31,7 +34,8 @@ type Source string
 // The sources, best first. Utilisation counts the time in which any kernel
 // ran, so it over-states SMACT (thesis 3.3.2): readings of it are coarse.
 const (
-	SourceGPM         Source = "gpm" // NVML GPM, Hopper and later
+	SourceGPM         Source = "gpm"  // NVML GPM, Hopper and later
+	SourceDCGM        Source = "dcgm" // dcgmi dmon, Volta and later
 	SourceUtilisation Source = "nvml-utilisation"
 	SourceNone        Source = "none"
 )
@@ -51,6 +55,8 @@ type Sample struct {
 	GPU
 	UsedMiB    int64     `json:"used_mib"`
 	SMActPct   Measured  `json:"smact_pct"` // since the previous sample
+	SMOccPct   Measured  `json:"smocc_pct"` // SM occupancy
+	DRAMPct    Measured  `json:"dram_pct"`  // memory bandwidth
 	Source     Source    `json:"smact_source"`
 	Processes  []Process `json:"processes"`
 	PowerWatts Measured  `json:"power_watts"`
@@ -59,15 +65,19 @@ type Sample struct {
 }
 
 // Reading is what a choice is made on: the last sample of a GPU and the
-// statistic over its window.
+// statistics over its window.
 type Reading struct {
 	GPU
-	Age        time.Duration // of the last sample
-	UsedMiB    int64
-	SMActPct   float64 // mean over the window; NaN: not measured
-	Source     Source
-	Foreign    int    // processes of no job of ours
-	Unreadable string // as in Sample
+	Age         time.Duration // of the last sample
+	UsedMiB     int64
+	SMActPct    float64 // statistic over the window; NaN: not measured
+	SMOccPct    float64
+	DRAMPct     float64
+	Source      Source
+	Foreign     int    // processes of no job of ours
+	Unreadable  string // as in Sample
+	Quarantined string // why no job may have it: its MPS server has faulted
+	HeldFor     uint32 // a job that has waited long for it; 0: none
 }
 
 // JobKey names one attempt of a job on this node.
@@ -90,6 +100,7 @@ type Lease struct {
 	UID        uint32
 	ReserveMiB int64
 	Exclusive  bool
+	SMActPct   float64 // expected; 0: not known
 	Age        time.Duration
 	Seen       bool // a process of the job has been seen on the GPU
 	MPS        bool // runs as a client of the user's MPS server
@@ -97,9 +108,11 @@ type Lease struct {
 
 // Request is what a job needs of a node.
 type Request struct {
-	GPUs        int
-	ReserveMiB  int64 // per GPU
-	Exclusive   bool
-	HasEstimate bool
-	UID         uint32
+	JobID      uint32
+	GPUs       int
+	ReserveMiB int64 // per GPU
+	MarginMiB  int64 // kept free beyond it on a GPU that is shared
+	Exclusive  bool
+	SMActPct   float64 // expected; 0: not known
+	UID        uint32
 }

@@ -88,11 +88,13 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
-	r := gres.Request{GPUs: len(h.Slots), Exclusive: exclusive, UID: h.UID, ReserveMiB: full}
+	r := gres.Request{JobID: h.JobID, GPUs: len(h.Slots), Exclusive: exclusive, UID: h.UID, ReserveMiB: full, SMActPct: float64(h.Carma.SMActPct)}
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		job.BookK, job.BookMiB = h.Carma.GPUs, h.Carma.ReserveMiB
-		r.HasEstimate = h.Carma.EstMiB > 0
+		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
+			r.MarginMiB = n.Thresholds.MarginMiB
+		}
 	}
 	if !exclusive {
 		r.ReserveMiB = h.Carma.ReserveMiB
@@ -146,8 +148,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
-	pick := func(readings []gres.Reading, leases []gres.Lease) []string {
-		last = choose.MAGM(readings, leases, r, n.Thresholds)
+	policy := choose.Policy(n.Config.Placement.Policy)
+	pick := func(readings []gres.Reading, leases []gres.Lease, given string) []string {
+		last = choose.GPUs(policy, choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
 		return last.UUIDs
 	}
 	until := time.Now().Add(wait)
@@ -198,7 +201,7 @@ func (n *Node) staleAfter() time.Duration {
 func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
 	n.Log.Warn("no GPU fits", "job", key, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
 	for _, refusal := range d.Refusals {
-		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason)
+		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason.String())
 	}
 }
 

@@ -78,7 +78,8 @@ func statusOf(s lease.Snapshot, t choose.Thresholds) []gpuStatus {
 	gpus := []gpuStatus{}
 	for _, r := range s.Readings {
 		g := gpuStatus{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB, Leases: []leaseStatus{}}
-		g.OpenMiB, g.Closed = choose.Placeable(r, s.Leases, t)
+		open, closed := choose.Placeable(r, s.Leases, t)
+		g.OpenMiB, g.Closed = open, closed.String()
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
 				g.LeasedMiB += l.ReserveMiB

@@ -3,152 +3,228 @@
 // Package choose picks the GPUs of a job: values in, a decision out. It keeps
 // the preconditions of the CARMA paper (SM activity at most 80 %, memory free)
 // and adds the ledger that the paper's system lacks: memory that was promised
-// counts as used.
+// counts as used. The Prolog decides with it, and so does carma-sim.
 package choose
 
 import (
-	"cmp"
-	"fmt"
-	"math"
-	"slices"
 	"time"
 
 	"carma/gres"
 )
 
-// Thresholds are the preconditions, from carma.toml.
+// Policy orders the GPUs that fit.
+type Policy string
+
+// The policies (thesis 6.2.2, and the fits of its oracle runs).
+const (
+	Exclusive  Policy = "exclusive" // idle GPUs only, in order
+	RoundRobin Policy = "rr"        // the next ones after those given last
+	MAGM       Policy = "magm"      // most available GPU memory
+	LUG        Policy = "lug"       // least utilised GPU
+	MUG        Policy = "mug"       // most utilised GPU: fills GPUs before it opens another
+	FirstFit   Policy = "first-fit" // in order
+	BestFit    Policy = "best-fit"  // least memory left over
+)
+
+// Policies lists their names.
+func Policies() []string {
+	return []string{string(MAGM), string(LUG), string(MUG), string(RoundRobin), string(Exclusive), string(FirstFit), string(BestFit)}
+}
+
+// Thresholds are the preconditions, from carma.toml. A percentage of 100 or
+// more switches its gate off.
 type Thresholds struct {
 	SMActMaxPct  float64
-	CoarseMaxPct float64 // for sources that over-state SM activity
-	MarginMiB    int64
+	CoarseMaxPct float64 // instead, for sources that over-state SM activity
+	SMOccMaxPct  float64 // 0: no gate
+	DRAMMaxPct   float64 // 0: no gate
+	MarginMiB    int64   // what Placeable keeps free on a shared GPU
 	MaxJobs      int
 	Settle       time.Duration
 	CrossUser    bool // jobs of several users may time-slice one GPU
+	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
 }
 
-// idleSlackMiB is what an idle GPU may show as used: the driver's own.
-const idleSlackMiB = 1024
+// Input is what a choice is made on. Leases of one GPU should stand together.
+type Input struct {
+	Readings   []gres.Reading // in the order of the devices
+	Leases     []gres.Lease
+	Request    gres.Request
+	Thresholds Thresholds
+	Last       string // UUID of the GPU that was given last, for RoundRobin
+}
 
 // Decision is the outcome for one request.
 type Decision struct {
 	UUIDs    []string  // K GPUs, best first; nil: none fits
-	Refusals []Refusal // why each other GPU was passed over
+	Refusals []Refusal // why each GPU that was not taken was passed over
 }
 
-// Refusal says in words why a GPU was not taken.
+// Refusal says why a GPU was not taken.
 type Refusal struct {
 	UUID   string
-	Reason string
+	Reason Reason
 }
+
+// idleSlackMiB is what an idle GPU may show as used: the driver's own, and an
+// MPS server without clients.
+const idleSlackMiB = 1024
 
 // state is one GPU as the ledger and the last sample see it.
 type state struct {
-	gres.Reading
+	r          *gres.Reading
 	jobs       int
 	bookedMiB  int64
+	smactPct   float64 // expected of its jobs, where known
 	exclusive  bool
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
+	fits       bool
 }
 
-func (s state) idle() bool {
-	return s.jobs == 0 && s.Foreign == 0 && s.UsedMiB <= idleSlackMiB
+func (s *state) idle() bool {
+	return s.jobs == 0 && s.r.Foreign == 0 && s.r.UsedMiB <= idleSlackMiB
 }
 
 // freeMiB is what nobody uses and nobody was promised.
-func (s state) freeMiB() int64 { return s.TotalMiB - max(s.UsedMiB, s.bookedMiB) }
+func (s *state) freeMiB() int64 { return s.r.TotalMiB - max(s.r.UsedMiB, s.bookedMiB) }
 
-func stateOf(r gres.Reading, leases []gres.Lease, uid uint32, t Thresholds) state {
-	s := state{Reading: r}
-	for i := range leases {
-		l := &leases[i]
-		if l.UUID != r.UUID {
-			continue
-		}
-		s.jobs++
-		s.bookedMiB += l.ReserveMiB
-		s.exclusive = s.exclusive || l.Exclusive
-		s.settling = s.settling || !l.Seen && l.Age < t.Settle
-		s.otherUsers = s.otherUsers || l.UID != uid
+// load is the SM activity that orders GPUs: measured, or expected of jobs that
+// are too new to show in the window.
+func (s *state) load() float64 {
+	if s.jobs == 0 {
+		return 0
 	}
-	return s
+	if s.r.SMActPct != s.r.SMActPct { // NaN
+		return s.smactPct
+	}
+	return max(s.r.SMActPct, s.smactPct)
 }
 
-// closed returns why the GPU takes nobody, or "".
-func (s state) closed(t Thresholds) string {
+// statesOf adds the leases up by GPU. It looks for a GPU where the last one was
+// found, so that leases in groups cost a comparison each.
+func statesOf(buf []state, in *Input) []state {
+	states := buf[:0]
+	for i := range in.Readings {
+		states = append(states, state{r: &in.Readings[i]})
+	}
+	at := 0
+	for i := range in.Leases {
+		l := &in.Leases[i]
+		for n := 0; n < len(states) && states[at].r.UUID != l.UUID; n++ {
+			at = (at + 1) % len(states)
+		}
+		if len(states) == 0 || states[at].r.UUID != l.UUID {
+			continue // of a GPU that is gone
+		}
+		s := &states[at]
+		s.jobs++
+		s.bookedMiB += l.ReserveMiB
+		s.smactPct += l.SMActPct
+		s.exclusive = s.exclusive || l.Exclusive
+		s.settling = s.settling || !l.Seen && l.Age < in.Thresholds.Settle
+		s.otherUsers = s.otherUsers || l.UID != in.Request.UID
+	}
+	return states
+}
+
+// closed returns why the GPU takes no job, whatever it asks for.
+func (s *state) closed(t *Thresholds) Reason {
 	smactMax := t.SMActMaxPct
-	if s.Source.Coarse() {
+	if s.r.Source.Coarse() {
 		smactMax = t.CoarseMaxPct
 	}
 	switch {
-	case s.Unreadable != "":
-		return s.Unreadable
+	case s.r.Unreadable != "":
+		return Reason{code: unreadable, text: s.r.Unreadable}
+	case s.r.Quarantined != "":
+		return Reason{code: quarantined, text: s.r.Quarantined}
 	case s.exclusive:
-		return "held exclusively"
-	case s.Foreign > 0:
-		return plural(s.Foreign, "process", "processes") + " of no job"
+		return Reason{code: heldExclusively}
+	case s.r.Foreign > 0:
+		return Reason{code: foreign, a: float64(s.r.Foreign)}
+	case s.r.MIG && s.jobs > 0:
+		return Reason{code: migTaken}
 	case s.jobs >= t.MaxJobs:
-		return fmt.Sprintf("%d jobs share it already", s.jobs)
+		return Reason{code: fullOfJobs, a: float64(s.jobs)}
 	case s.settling:
-		return "a new job has not shown itself yet"
-	case s.jobs > 0 && s.SMActPct > smactMax:
-		return fmt.Sprintf("SM activity %.1f %% above %.0f %%", s.SMActPct, smactMax)
+		return Reason{code: settling}
+	case s.jobs == 0:
+		return Reason{} // activity of a job that has gone says nothing
+	case s.r.SMActPct > smactMax:
+		return Reason{code: smact, a: s.r.SMActPct, b: smactMax}
+	case t.SMOccMaxPct > 0 && s.r.SMOccPct > t.SMOccMaxPct:
+		return Reason{code: smocc, a: s.r.SMOccPct, b: t.SMOccMaxPct}
+	case t.DRAMMaxPct > 0 && s.r.DRAMPct > t.DRAMMaxPct:
+		return Reason{code: dram, a: s.r.DRAMPct, b: t.DRAMMaxPct}
 	}
-	return ""
+	return Reason{}
 }
 
-// refuses returns why the GPU does not take r, or "".
-func (s state) refuses(r gres.Request, t Thresholds) string {
-	if why := s.closed(t); why != "" {
+// refuses returns why the GPU does not take the request.
+func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
+	if why := s.closed(t); why.code != 0 {
 		return why
 	}
-	need := r.ReserveMiB
-	if r.HasEstimate {
-		need += t.MarginMiB
-	}
+	need := r.ReserveMiB + r.MarginMiB
 	switch {
-	case s.idle() && (r.ReserveMiB <= s.TotalMiB || s.Whole(r.ReserveMiB)):
-		return ""
-	case r.ReserveMiB > s.TotalMiB:
-		return fmt.Sprintf("it has %d MiB, %d needed", s.TotalMiB, r.ReserveMiB)
-	case r.Exclusive:
-		return "not idle"
+	case s.r.HeldFor != 0 && s.r.HeldFor != r.JobID:
+		return Reason{code: heldBack, a: float64(s.r.HeldFor)}
+	case r.ReserveMiB > s.r.TotalMiB && !s.r.Whole(r.ReserveMiB):
+		return Reason{code: tooSmall, a: float64(s.r.TotalMiB), b: float64(r.ReserveMiB)}
+	case s.idle():
+		return Reason{}
+	case r.Exclusive || s.r.MIG:
+		return Reason{code: notIdle}
 	case s.otherUsers && !t.CrossUser:
-		return "held by another user"
+		return Reason{code: otherUser}
 	case s.freeMiB() < need:
-		return fmt.Sprintf("%d MiB free, %d needed", max(s.freeMiB(), 0), need)
+		return Reason{code: memory, a: float64(max(s.freeMiB(), 0)), b: float64(need)}
+	case t.BookSMAct && r.SMActPct > 0 && s.smactPct > 0 && s.smactPct+r.SMActPct > t.SMActMaxPct:
+		return Reason{code: smactBooked, a: s.smactPct, b: r.SMActPct}
 	}
-	return ""
+	return Reason{}
 }
 
-// MAGM returns the r.GPUs GPUs with the most available memory among those that
-// take r, or none. GPUs without jobs of other users come first: jobs of one
-// user share through MPS, jobs of two users only by turns.
-func MAGM(readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) Decision {
+// maxGPUs is for how many GPUs a choice needs no memory of the heap.
+const maxGPUs = 64
+
+// GPUs picks the request's GPUs by policy among those that take it, all or
+// none. Whatever the policy, GPUs without jobs of other users come first: jobs
+// of one user share through MPS, jobs of two users only by turns.
+func GPUs(p Policy, in Input) Decision {
+	var buf [maxGPUs]state
+	states := statesOf(buf[:], &in)
+	fit := 0
 	var d Decision
-	fit := make([]state, 0, len(readings))
-	for _, reading := range readings {
-		s := stateOf(reading, leases, r.UID, t)
-		if why := s.refuses(r, t); why != "" {
-			d.Refusals = append(d.Refusals, Refusal{s.UUID, why})
+	for i := range states {
+		s := &states[i]
+		why := s.refuses(&in.Request, &in.Thresholds)
+		if why.code == 0 && p == Exclusive && !s.idle() {
+			why = Reason{code: notIdle}
+		}
+		if why.code != 0 {
+			d.Refusals = append(d.Refusals, Refusal{s.r.UUID, why})
 			continue
 		}
-		fit = append(fit, s)
+		s.fits = true
+		fit++
 	}
-	slices.SortStableFunc(fit, func(a, b state) int {
-		if a.otherUsers != b.otherUsers {
-			return map[bool]int{false: -1, true: 1}[a.otherUsers]
-		}
-		return cmp.Compare(b.freeMiB(), a.freeMiB())
-	})
-	if r.GPUs > len(fit) {
-		for _, s := range fit {
-			d.Refusals = append(d.Refusals, Refusal{s.UUID, fmt.Sprintf("fits, but %d are needed at once", r.GPUs)})
+	k := in.Request.GPUs
+	if k < 1 || fit < k {
+		for i := range states {
+			if states[i].fits {
+				d.Refusals = append(d.Refusals, Refusal{states[i].r.UUID, Reason{code: tooFew, a: float64(k)}})
+			}
 		}
 		return d
 	}
-	for _, s := range fit[:r.GPUs] {
-		d.UUIDs = append(d.UUIDs, s.UUID)
+	d.UUIDs = make([]string, 0, k)
+	after := lastIndex(states, in.Last)
+	for len(d.UUIDs) < k {
+		best := pick(p, states, after, chosenOf(states, d.UUIDs))
+		states[best].fits = false
+		d.UUIDs = append(d.UUIDs, states[best].r.UUID)
 	}
 	return d
 }
@@ -156,23 +232,18 @@ func MAGM(readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresh
 // Placeable returns how many MiB a next job of any user can be given on the
 // GPU, and why not if none: all of it when idle, nothing when closed, else what
 // is free less the margin.
-func Placeable(reading gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why string) {
-	s := stateOf(reading, leases, math.MaxUint32, t)
-	if why := s.closed(t); why != "" {
+func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
+	var buf [1]state
+	in := Input{Readings: []gres.Reading{r}, Leases: leases, Thresholds: t}
+	s := &statesOf(buf[:], &in)[0]
+	if why := s.closed(&t); why.code != 0 {
 		return 0, why
 	}
 	if s.idle() {
-		return s.TotalMiB, ""
+		return r.TotalMiB, Reason{}
 	}
 	if mib = s.freeMiB() - t.MarginMiB; mib <= 0 {
-		return 0, "no memory free"
+		return 0, Reason{code: noMemory}
 	}
-	return mib, ""
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
+	return mib, Reason{}
 }

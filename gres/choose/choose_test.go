@@ -5,7 +5,6 @@ package choose
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +28,7 @@ func held(uuid string, mib int64) gres.Lease {
 }
 
 func shared(gpus int, mib int64) gres.Request {
-	return gres.Request{GPUs: gpus, ReserveMiB: mib, HasEstimate: true, UID: 1000}
+	return gres.Request{GPUs: gpus, ReserveMiB: mib, MarginMiB: 2048, UID: 1000}
 }
 
 func TestMAGM(t *testing.T) {
@@ -80,12 +79,12 @@ func TestMAGM(t *testing.T) {
 		{"no GPU at all", nil, nil, shared(1, 1), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := MAGM(c.readings, c.leases, c.r, defaults)
+			d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: c.r, Thresholds: defaults})
 			got := strings.Join(d.UUIDs, " ")
 			if d.UUIDs == nil {
 				var why []string
 				for _, r := range d.Refusals {
-					why = append(why, r.UUID+": "+r.Reason)
+					why = append(why, r.UUID+": "+r.Reason.String())
 				}
 				got = strings.Join(why, "; ")
 			}
@@ -99,8 +98,8 @@ func TestMAGM(t *testing.T) {
 func TestMAGMOtherUsersNever(t *testing.T) {
 	never := defaults
 	never.CrossUser = false
-	d := MAGM([]gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, shared(1, 1000), never)
-	if d.UUIDs != nil || !reflect.DeepEqual(d.Refusals, []Refusal{{"a", "held by another user"}}) {
+	d := GPUs(MAGM, Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, Request: shared(1, 1000), Thresholds: never})
+	if d.UUIDs != nil || len(d.Refusals) != 1 || d.Refusals[0].Reason.String() != "held by another user" {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -134,36 +133,205 @@ func TestPlaceableAgreesWithChoice(t *testing.T) {
 			r := with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = used })
 			leases := []gres.Lease{held("a", booked)}
 			mib, _ := Placeable(r, leases, defaults)
-			if mib > 0 && MAGM([]gres.Reading{r}, leases, shared(1, mib), defaults).UUIDs == nil {
+			takes := func(mib int64) bool {
+				return GPUs(MAGM, Input{Readings: []gres.Reading{r}, Leases: leases, Request: shared(1, mib), Thresholds: defaults}).UUIDs != nil
+			}
+			if mib > 0 && !takes(mib) {
 				t.Fatalf("used %d, booked %d: %d MiB published do not fit", used, booked, mib)
 			}
-			if MAGM([]gres.Reading{r}, leases, shared(1, mib+1), defaults).UUIDs != nil {
+			if takes(mib + 1) {
 				t.Fatalf("used %d, booked %d: more fits than the %d MiB published", used, booked, mib)
 			}
 		}
 	}
 }
 
-func BenchmarkMAGM(b *testing.B) {
+// Each policy has a situation in which it, and only it, takes this GPU.
+func TestPolicies(t *testing.T) {
+	readings := []gres.Reading{
+		with(gpu("first"), func(r *gres.Reading) { r.SMActPct = 40 }),
+		with(gpu("tight"), func(r *gres.Reading) { r.SMActPct = 50 }),
+		with(gpu("busy"), func(r *gres.Reading) { r.SMActPct = 70 }),
+		with(gpu("quiet"), func(r *gres.Reading) { r.SMActPct = 10 }),
+		with(gpu("roomy"), func(r *gres.Reading) { r.SMActPct = 60 }),
+		with(gpu("turn"), func(r *gres.Reading) { r.SMActPct = 30 }),
+		with(gpu("idle"), func(r *gres.Reading) { r.TotalMiB = 24000 }),
+		with(gpu("hot"), func(r *gres.Reading) { r.SMActPct = 90 }),
+	}
+	leases := []gres.Lease{
+		held("first", 10000), held("tight", 20000), held("busy", 12000), held("quiet", 11000), held("roomy", 1000), held("turn", 13000), held("hot", 100),
+	}
+	for p, want := range map[Policy]string{
+		MAGM: "roomy", LUG: "idle", MUG: "busy", RoundRobin: "turn", Exclusive: "idle", FirstFit: "first", BestFit: "tight",
+	} {
+		in := Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults, Last: "roomy"}
+		if d := GPUs(p, in); len(d.UUIDs) != 1 || d.UUIDs[0] != want {
+			t.Errorf("%s takes %v, want %s", p, d.UUIDs, want)
+		}
+	}
+	// Without the idle one, LUG takes the quietest.
+	in := Input{Readings: readings[:6], Leases: leases, Request: shared(1, 5000), Thresholds: defaults}
+	if d := GPUs(LUG, in); d.UUIDs[0] != "quiet" {
+		t.Errorf("lug takes %v", d.UUIDs)
+	}
+	if d := GPUs(Exclusive, in); d.UUIDs != nil {
+		t.Errorf("exclusive takes %v", d.UUIDs)
+	}
+}
+
+// Five jobs on four GPUs (after figures 6.3 and 6.4 of the thesis): exclusive
+// gives each a GPU and the fifth waits; MUG fills one GPU and leaves the others
+// off.
+func TestExclusiveAgainstMUG(t *testing.T) {
+	for p, want := range map[Policy]string{Exclusive: "a b c d -", MUG: "a a a a b"} {
+		var leases []gres.Lease
+		var got []string
+		for range 5 {
+			r := []gres.Reading{gpu("a"), gpu("b"), gpu("c"), gpu("d")}
+			for i := range r {
+				for _, l := range leases {
+					if l.UUID == r[i].UUID {
+						r[i].SMActPct = 15 * float64(len(leases))
+					}
+				}
+			}
+			d := GPUs(p, Input{Readings: r, Leases: leases, Request: shared(1, 8000), Thresholds: defaults})
+			if d.UUIDs == nil {
+				got = append(got, "-")
+				continue
+			}
+			got = append(got, d.UUIDs[0])
+			leases = append(leases, held(d.UUIDs[0], 8000))
+		}
+		if g := strings.Join(got, " "); g != want {
+			t.Errorf("%s: %s, want %s", p, g, want)
+		}
+	}
+}
+
+func TestRoundRobinGoesAround(t *testing.T) {
+	in := Input{Readings: []gres.Reading{gpu("a"), gpu("b"), gpu("c")}, Request: shared(1, 1000), Thresholds: defaults}
+	var got []string
+	for range 7 {
+		in.Last = GPUs(RoundRobin, in).UUIDs[0]
+		got = append(got, in.Last)
+	}
+	if g := strings.Join(got, ""); g != "abcabca" {
+		t.Errorf("got %s", g)
+	}
+	in.Last, in.Request.GPUs = "b", 2
+	if d := GPUs(RoundRobin, in); strings.Join(d.UUIDs, "") != "ca" {
+		t.Errorf("two GPUs after b: %v", d.UUIDs)
+	}
+	in.Last = "gone"
+	if d := GPUs(RoundRobin, in); strings.Join(d.UUIDs, "") != "ab" {
+		t.Errorf("after a GPU that is gone: %v", d.UUIDs)
+	}
+}
+
+// GPUs of one job are near each other where NVML tells.
+func TestNearness(t *testing.T) {
+	at := func(uuid string, index, numa int, nvlink uint64) gres.Reading {
+		return with(gpu(uuid), func(r *gres.Reading) { r.Index, r.NUMA, r.NVLink = index, numa, nvlink })
+	}
+	for _, c := range []struct {
+		name     string
+		readings []gres.Reading
+		leases   []gres.Lease
+		k        int
+		want     string
+	}{
+		{"NUMA", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, nil, 2, "ac"},
+		{"NVLink before NUMA", []gres.Reading{at("a", 0, 0, 1<<3), at("b", 1, 0, 1<<2), at("c", 2, 1, 1<<1), at("d", 3, 1, 1<<0)}, nil, 2, "ad"},
+		{"after the policy's first", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, []gres.Lease{held("a", 100)}, 2, "bd"},
+		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)}, []gres.Lease{held("a", 100), held("b", 50)}, 2, "cb"},
+	} {
+		d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: shared(c.k, 1000), Thresholds: defaults})
+		if g := strings.Join(d.UUIDs, ""); g != c.want {
+			t.Errorf("%s: %s, want %s", c.name, g, c.want)
+		}
+	}
+}
+
+func TestGates(t *testing.T) {
+	all := defaults
+	all.SMOccMaxPct, all.DRAMMaxPct, all.BookSMAct = 45, 40, true
+	busy := func(f func(*gres.Reading)) gres.Reading {
+		return with(gpu("a"), func(r *gres.Reading) { r.SMActPct, r.SMOccPct, r.DRAMPct = 10, 10, 10; f(r) })
+	}
+	one := []gres.Lease{held("a", 1000)}
+	expects := func(pct float64) []gres.Lease {
+		l := held("a", 1000)
+		l.SMActPct = pct
+		return []gres.Lease{l}
+	}
+	for _, c := range []struct {
+		name   string
+		r      gres.Reading
+		leases []gres.Lease
+		smact  float64
+		want   string
+	}{
+		{"open", busy(func(*gres.Reading) {}), one, 0, ""},
+		{"occupancy", busy(func(r *gres.Reading) { r.SMOccPct = 46 }), one, 0, "SM occupancy 46.0 % above 45 %"},
+		{"memory bandwidth", busy(func(r *gres.Reading) { r.DRAMPct = 41 }), one, 0, "DRAM activity 41.0 % above 40 %"},
+		{"not measured", busy(func(r *gres.Reading) { r.SMOccPct, r.DRAMPct = math.NaN(), math.NaN() }), one, 0, ""},
+		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, 0, "MPS server in FAULT"},
+		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "kept for job 77"},
+		{"kept for this one", busy(func(r *gres.Reading) { r.HeldFor = 5 }), nil, 0, ""},
+		{"expected activity", busy(func(*gres.Reading) {}), expects(50), 40, "SM activity of 50 % is booked, 40 % more expected"},
+		{"expected activity that fits", busy(func(*gres.Reading) {}), expects(50), 30, ""},
+		{"activity of one is not known", busy(func(*gres.Reading) {}), expects(90), 0, ""},
+		{"MIG instance", busy(func(r *gres.Reading) { r.MIG = true }), nil, 0, ""},
+		{"MIG instance in use", busy(func(r *gres.Reading) { r.MIG = true }), one, 0, "MIG instance in use"},
+	} {
+		r := shared(1, 5000)
+		r.JobID, r.SMActPct = 5, c.smact
+		d := GPUs(MAGM, Input{Readings: []gres.Reading{c.r}, Leases: c.leases, Request: r, Thresholds: all})
+		got := ""
+		if d.UUIDs == nil {
+			got = d.Refusals[0].Reason.String()
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestReasonsHaveWords(t *testing.T) {
+	for c := unreadable; c <= noMemory; c++ {
+		if (Reason{code: c, text: "x"}).String() == "" {
+			t.Errorf("reason %d has no words", c)
+		}
+	}
+	if (Reason{}).String() != "" {
+		t.Error("no reason has words")
+	}
+}
+
+func BenchmarkGPUs(b *testing.B) {
 	for _, size := range []struct{ gpus, leases int }{{8, 8}, {64, 16}} {
-		b.Run(fmt.Sprintf("%dx%d", size.gpus, size.leases), func(b *testing.B) {
-			var readings []gres.Reading
-			var leases []gres.Lease
-			for g := range size.gpus {
-				uuid := fmt.Sprintf("GPU-%032d", g)
-				readings = append(readings, gpu(uuid))
-				for range size.leases {
-					leases = append(leases, held(uuid, int64(100+g)))
-				}
+		var readings []gres.Reading
+		var leases []gres.Lease
+		for g := range size.gpus {
+			uuid := fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", g)
+			readings = append(readings, with(gpu(uuid), func(r *gres.Reading) { r.Index, r.SMActPct = g, 20 }))
+			for range size.leases {
+				l := held(strings.Clone(uuid), int64(100+g))
+				leases = append(leases, l)
 			}
-			t := defaults
-			t.MaxJobs = 48
-			b.ReportAllocs()
-			for b.Loop() {
-				if MAGM(readings, leases, shared(1, 1000), t).UUIDs == nil {
-					b.Fatal("none fits")
+		}
+		t := defaults
+		t.MaxJobs = 48
+		for _, p := range []Policy{MAGM, MUG, RoundRobin} {
+			b.Run(fmt.Sprintf("%dx%d/%s", size.gpus, size.leases, p), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if GPUs(p, Input{Readings: readings, Leases: leases, Request: shared(1, 1000), Thresholds: t}).UUIDs == nil {
+						b.Fatal("none fits")
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }

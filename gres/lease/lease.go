@@ -141,8 +141,8 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	}
 	now := Now()
 	for _, r := range readings {
-		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Model, r.TotalMiB,
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), r.Source, r.Foreign, r.Unreadable); err != nil {
+		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
+			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}
 	}
@@ -150,8 +150,8 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 }
 
 // Choose picks GPUs; it is called inside the transaction that grants them and
-// must be quick and pure.
-type Choose func(readings []gres.Reading, leases []gres.Lease) (uuids []string)
+// must be quick and pure. last is the GPU that was given last.
+type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string)
 
 // Acquire grants the GPUs that choose picks to job, all or none, each with the
 // request's reserve, or all of its memory if the request is exclusive. A job that already holds GPUs under the same key gets the
@@ -181,9 +181,20 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err != nil {
 			return err
 		}
-		uuids := choose(readings, leases)
+		var last string
+		if err := tx.QueryRow("SELECT uuid FROM given").Scan(&last); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("read the GPU given last: %w", err)
+		}
+		uuids := choose(readings, leases, last)
 		if len(uuids) == 0 {
 			return ErrNoFit
+		}
+		if _, err := tx.Exec("INSERT OR REPLACE INTO given VALUES (1,?)", uuids[len(uuids)-1]); err != nil {
+			return fmt.Errorf("note the GPU given last: %w", err)
+		}
+		// What it was kept for has come.
+		if _, err := tx.Exec("DELETE FROM hold WHERE job_id=?", job.JobID); err != nil {
+			return fmt.Errorf("end the hold for job %s: %w", job.JobKey, err)
 		}
 		if err := insertJob(tx, job); err != nil {
 			return err
@@ -232,8 +243,8 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, readi
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
-	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, mps) VALUES (?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, mps)
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, mps, smact_pct) VALUES (?,?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, mps, r.SMActPct)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
 	}

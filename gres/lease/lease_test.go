@@ -34,7 +34,7 @@ func open(t *testing.T, dir string) *Book {
 func gpus(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Model: "A100", TotalMiB: 40536}, SMActPct: math.NaN(), Source: gres.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Model: "A100", TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(), Source: gres.SourceGPM})
 	}
 	return r
 }
@@ -42,7 +42,7 @@ func gpus(n int) []gres.Reading {
 func key(id, restart uint32) gres.JobKey { return gres.JobKey{JobID: id, Restart: restart} }
 
 func pick(uuids ...string) Choose {
-	return func([]gres.Reading, []gres.Lease) []string { return uuids }
+	return func([]gres.Reading, []gres.Lease, string) []string { return uuids }
 }
 
 func TestReadings(t *testing.T) {
@@ -293,7 +293,7 @@ func worker(dir string) {
 	}
 	id, _ := strconv.Atoi(os.Getenv("LEASE_TEST_JOB"))
 	const mib = 9000
-	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib}, func(readings []gres.Reading, leases []gres.Lease) []string {
+	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib}, func(readings []gres.Reading, leases []gres.Lease, _ string) []string {
 		free := map[string]int64{}
 		for _, r := range readings {
 			free[r.UUID] = r.TotalMiB

@@ -30,7 +30,7 @@ type querier interface {
 // Snapshot is the whole ledger at one moment.
 type Snapshot struct {
 	Readings  []gres.Reading // by index
-	Leases    []gres.Lease   // oldest first
+	Leases    []gres.Lease   // by GPU, oldest first
 	Jobs      []Held         // by job id, without neighbours
 	Comebacks []Comeback     // oldest first
 	Ended     []Ended        // oldest first
@@ -107,7 +107,9 @@ func jobsOf(q querier) ([]Held, error) {
 }
 
 func readingsOf(q querier) ([]gres.Reading, error) {
-	rows, err := q.Query("SELECT uuid, idx, model, total_mib, at_ns, used_mib, smact_pct, source, processes, unreadable FROM gpu ORDER BY idx")
+	rows, err := q.Query(`SELECT uuid, idx, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, smocc_pct, dram_pct, source, processes, unreadable,
+		ifnull(q.reason,''), ifnull(h.job_id,0)
+		FROM gpu LEFT JOIN quarantine q USING (uuid) LEFT JOIN hold h USING (uuid) ORDER BY idx, uuid`)
 	if err != nil {
 		return nil, fmt.Errorf("read readings: %w", err)
 	}
@@ -116,19 +118,21 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 	now := Now()
 	for rows.Next() {
 		var r gres.Reading
-		var at int64
-		var smact sql.NullFloat64
-		if err := rows.Scan(&r.UUID, &r.Index, &r.Model, &r.TotalMiB, &at, &r.UsedMiB, &smact, &r.Source, &r.Foreign, &r.Unreadable); err != nil {
+		var at, nvlink int64
+		var smact, smocc, dram sql.NullFloat64
+		if err := rows.Scan(&r.UUID, &r.Index, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB, &smact, &smocc, &dram, &r.Source, &r.Foreign, &r.Unreadable,
+			&r.Quarantined, &r.HeldFor); err != nil {
 			return nil, fmt.Errorf("read readings: %w", err)
 		}
-		r.Age, r.SMActPct = now-time.Duration(at), orNaN(smact)
+		r.Age, r.NVLink = now-time.Duration(at), uint64(nvlink)
+		r.SMActPct, r.SMOccPct, r.DRAMPct = orNaN(smact), orNaN(smocc), orNaN(dram)
 		readings = append(readings, r)
 	}
 	return readings, rows.Err()
 }
 
 func leasesOf(q querier) ([]gres.Lease, error) {
-	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.mps, l.seen_ns IS NOT NULL FROM lease l JOIN job j USING (job_id) ORDER BY j.at_ns, j.job_id, l.slot")
+	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.mps, l.smact_pct, l.seen_ns IS NOT NULL FROM lease l JOIN job j USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id")
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
@@ -138,7 +142,7 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 	for rows.Next() {
 		var l gres.Lease
 		var at int64
-		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.MPS, &l.Seen); err != nil {
+		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.MPS, &l.SMActPct, &l.Seen); err != nil {
 			return nil, fmt.Errorf("read leases: %w", err)
 		}
 		l.Age = now - time.Duration(at)

@@ -8,12 +8,34 @@ CREATE TABLE gpu (              -- the last sample of each GPU
   idx        INTEGER NOT NULL,
   model      TEXT NOT NULL,
   total_mib  INTEGER NOT NULL,
+  mig        INTEGER NOT NULL,
+  numa       INTEGER NOT NULL,  -- -1: not known
+  nvlink     INTEGER NOT NULL,  -- bits of the indices of its peers
   at_ns      INTEGER NOT NULL,
   used_mib   INTEGER NOT NULL,
   smact_pct  REAL,              -- over the window; NULL: not measured
+  smocc_pct  REAL,
+  dram_pct   REAL,
   source     TEXT NOT NULL,
   processes  INTEGER NOT NULL,  -- of no job
   unreadable TEXT NOT NULL      -- why it cannot be read, or ''
+) STRICT;
+
+CREATE TABLE quarantine (       -- GPUs that no job may have
+  uuid   TEXT PRIMARY KEY,
+  reason TEXT NOT NULL,
+  at_ns  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE hold (             -- GPUs kept for a job that has waited long
+  uuid   TEXT PRIMARY KEY,
+  job_id INTEGER NOT NULL,
+  at_ns  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE given (            -- the GPU that was given last, one row
+  one  INTEGER PRIMARY KEY CHECK (one = 1),
+  uuid TEXT NOT NULL
 ) STRICT;
 
 CREATE TABLE job (              -- jobs with leases, and what their record needs
@@ -33,6 +55,7 @@ CREATE TABLE lease (
   reserve_mib INTEGER NOT NULL CHECK (reserve_mib >= 0),
   exclusive   INTEGER NOT NULL,
   mps         INTEGER NOT NULL,
+  smact_pct   REAL NOT NULL,    -- expected; 0: not known
   seen_ns     INTEGER,          -- first process of the job on the GPU
   peak_mib    INTEGER,          -- of the job's processes
   smact_sum   REAL NOT NULL DEFAULT 0, -- percent x seconds of the GPU's activity

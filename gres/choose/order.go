@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package choose
+
+import "math/bits"
+
+// pick returns the best GPU that fits and is not chosen yet: near to those that
+// are chosen, then without other users, then by policy, then in order.
+func pick(p Policy, states []state, after int, chosen near) int {
+	best := -1
+	for n := range states {
+		i := n
+		if p == RoundRobin {
+			i = (after + 1 + n) % len(states)
+		}
+		if states[i].fits && (best < 0 || better(p, &states[i], &states[best], chosen)) {
+			best = i
+		}
+	}
+	return best
+}
+
+// better tells whether a comes before b, which stands before it in order.
+func better(p Policy, a, b *state, chosen near) bool {
+	if x, y := chosen.to(a), chosen.to(b); x != y {
+		return x > y
+	}
+	if a.otherUsers != b.otherUsers {
+		return !a.otherUsers
+	}
+	switch p {
+	case MAGM:
+		return a.freeMiB() > b.freeMiB()
+	case BestFit:
+		return a.freeMiB() < b.freeMiB()
+	case LUG:
+		return a.load() < b.load()
+	case MUG:
+		return a.load() > b.load() || a.load() == b.load() && a.jobs > b.jobs
+	}
+	return false // Exclusive, FirstFit, RoundRobin: the order itself
+}
+
+// near is what is known of the GPUs that are chosen already: the links of a
+// job on several GPUs carry its gradients.
+type near struct {
+	devices uint64 // bits of their indices
+	numa    int
+	none    bool
+}
+
+func chosenOf(states []state, uuids []string) near {
+	c := near{none: len(uuids) == 0, numa: -1}
+	for _, uuid := range uuids {
+		for i := range states {
+			if r := states[i].r; r.UUID == uuid {
+				c.devices |= 1 << (uint(r.Index) % 64)
+				c.numa = r.NUMA
+			}
+		}
+	}
+	return c
+}
+
+// to counts NVLinks to the chosen GPUs, and the NUMA node below that.
+func (c near) to(s *state) int {
+	if c.none {
+		return 0
+	}
+	n := 2 * bits.OnesCount64(s.r.NVLink&c.devices)
+	if s.r.NUMA >= 0 && s.r.NUMA == c.numa {
+		n++
+	}
+	return n
+}
+
+func lastIndex(states []state, uuid string) int {
+	for i := range states {
+		if uuid != "" && states[i].r.UUID == uuid {
+			return i
+		}
+	}
+	return len(states) - 1
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package choose
+
+import "fmt"
+
+// Reason is why a GPU was not taken. Its words are made only when somebody
+// reads them. The zero value is no reason.
+type Reason struct {
+	code code
+	a, b float64
+	text string
+}
+
+type code uint8
+
+const (
+	unreadable code = iota + 1
+	quarantined
+	heldExclusively
+	foreign
+	migTaken
+	fullOfJobs
+	settling
+	smact
+	smocc
+	dram
+	heldBack
+	tooSmall
+	notIdle
+	otherUser
+	memory
+	smactBooked
+	tooFew
+	noMemory
+)
+
+// String says it in words; empty for no reason.
+func (r Reason) String() string {
+	switch r.code {
+	case unreadable, quarantined:
+		return r.text
+	case heldExclusively:
+		return "held exclusively"
+	case foreign:
+		if r.a == 1 {
+			return "1 process of no job"
+		}
+		return fmt.Sprintf("%.0f processes of no job", r.a)
+	case migTaken:
+		return "MIG instance in use"
+	case fullOfJobs:
+		return fmt.Sprintf("%.0f jobs share it already", r.a)
+	case settling:
+		return "a new job has not shown itself yet"
+	case smact:
+		return fmt.Sprintf("SM activity %.1f %% above %.0f %%", r.a, r.b)
+	case smocc:
+		return fmt.Sprintf("SM occupancy %.1f %% above %.0f %%", r.a, r.b)
+	case dram:
+		return fmt.Sprintf("DRAM activity %.1f %% above %.0f %%", r.a, r.b)
+	case heldBack:
+		return fmt.Sprintf("kept for job %.0f", r.a)
+	case tooSmall:
+		return fmt.Sprintf("it has %.0f MiB, %.0f needed", r.a, r.b)
+	case notIdle:
+		return "not idle"
+	case otherUser:
+		return "held by another user"
+	case memory:
+		return fmt.Sprintf("%.0f MiB free, %.0f needed", r.a, r.b)
+	case smactBooked:
+		return fmt.Sprintf("SM activity of %.0f %% is booked, %.0f %% more expected", r.a, r.b)
+	case tooFew:
+		return fmt.Sprintf("fits, but %.0f are needed at once", r.a)
+	case noMemory:
+		return "no memory free"
+	}
+	return ""
+}
