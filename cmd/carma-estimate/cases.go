@@ -255,8 +255,9 @@ func (one *oneCase) set(key string, value any) (err error) {
 
 // whole reads a whole number of at least least.
 func whole(value any, least int64) (int64, error) {
-	n, err := strconv.ParseInt(fmt.Sprint(value), 10, 32)
-	if err != nil || n < least {
+	text, err := caseText("", value)
+	n, bad := strconv.ParseInt(text, 10, 32)
+	if err != nil || bad != nil || n < least {
 		return 0, fmt.Errorf("must be a whole number from %d", least)
 	}
 	return n, nil
