@@ -52,6 +52,7 @@ type jsonSubmission struct {
 	Why        string   `json:"why"`
 	Mode       *string  `json:"mode"`
 	Method     *string  `json:"method"`
+	Placement  *string  `json:"placement"`
 	GPUs       int      `json:"gpus"`
 	EstMiB     *int64   `json:"est_mib"`
 	ReserveMiB *int64   `json:"reserve_mib"`
@@ -100,6 +101,9 @@ func submissionJSON(s *submission) *jsonSubmission {
 		mode, method := string(s.Mode), string(s.Method)
 		j.Mode, j.Method = &mode, &method
 		j.ReserveMiB, j.FullMiB = &s.ReserveMiB, &s.FullMiB
+		if s.Policy != "" {
+			j.Placement = &s.Policy
+		}
 		if s.EstMiB > 0 {
 			j.EstMiB = &s.EstMiB
 		}

@@ -63,6 +63,9 @@ func (s style) submission(b *strings.Builder, v *submission) {
 		method += fmt.Sprintf(", %d MiB", v.EstMiB)
 	}
 	row("method", method)
+	if v.Policy != "" {
+		row("placement", v.Policy)
+	}
 	row("booked", v.TRES.PerNode)
 	each := "1 GPU"
 	if v.GPUs > 1 {
