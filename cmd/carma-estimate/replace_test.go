@@ -22,7 +22,7 @@ const (
 	newScript = "#!/bin/sh\n#CARMA on mem=7G\n"
 )
 
-// a script in a directory of its own.
+// newTestScript makes a script in a directory of its own.
 func newTestScript(t *testing.T) script {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "job.sh")
@@ -155,6 +155,11 @@ func TestReplaceReadOnlyDirectory(t *testing.T) {
 	if err := os.Chmod(dir, 0o555); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if err := os.Chmod(dir, 0o755); err != nil { // so that it can be removed
+			t.Error(err)
+		}
+	}()
 	done := make(chan error)
 	go func() {
 		// Root may write anywhere: this thread, which ends with the
