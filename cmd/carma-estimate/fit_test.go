@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"testing"
 
 	"carma/estimator"
@@ -55,7 +54,7 @@ func TestJobsOn(t *testing.T) {
 	} {
 		e := estimator.Estimate{FloorMiB: c.floor, MiB: c.mib, ReserveMiB: c.reserve, Confidence: c.confidence}
 		if got := jobsOn(10000, 2000, e); got != c.want {
-			t.Error(fmt.Sprintf("%+v: %d jobs", c, got))
+			t.Errorf("%+v: %d jobs", c, got)
 		}
 	}
 }
