@@ -157,7 +157,7 @@ func TestCommands(t *testing.T) {
 }
 
 var (
-	makeTarget = regexp.MustCompile("(?:^|\\$ |^\\s+)make ([a-z-]+)(?:\\s|$)")
+	makeTarget = regexp.MustCompile(`(?:^|\$ |^\s+)make ([a-z-]+)(?:\s|$)`)
 	devcluster = regexp.MustCompile(`devcluster (up|down|env|logs|restart) `)
 	option     = regexp.MustCompile(`--[a-z-]+`)
 )
