@@ -74,10 +74,12 @@ type Reading struct {
 	SMOccPct    float64
 	DRAMPct     float64
 	Source      Source
-	Foreign     int    // processes of no job of ours
+	Foreign     int // processes of no job of ours
+	MPSClients  int
 	Unreadable  string // as in Sample
 	Quarantined string // why no job may have it: its MPS server has faulted
 	HeldFor     uint32 // a job that has waited long for it; 0: none
+	HeldOpen    bool   // that job can start now: the GPU is offered again
 }
 
 // JobKey names one attempt of a job on this node.

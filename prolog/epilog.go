@@ -27,7 +27,8 @@ import (
 type EpilogLedger interface {
 	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
 	Release(ctx context.Context, key gres.JobKey) error
-	AddComeback(ctx context.Context, job uint32) error
+	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
+	Hold(ctx context.Context, job uint32, uuids []string) error
 }
 
 // Records is where accounting goes.
@@ -68,9 +69,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
 	if v.requeuedTo != "" {
-		if err := ledger.AddComeback(ctx, h.JobID); err != nil {
-			n.Log.Warn("the job starts only after slurmctld's delay", "job", h.JobKey, "error", err)
-		}
+		n.expect(ctx, h, held, ledger)
 	}
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
@@ -133,37 +132,56 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, about About, j sctl.J
 	case partition == "":
 		return "", "partition has no recovery partition"
 	}
-	target := j.Target()
-	if err := slurm.RequeueHold(ctx, target); err != nil {
-		n.Log.Error("requeue", "job", h.JobKey, "error", err)
-		return "", "requeue refused: " + reason(err)
-	}
-	if err := n.move(ctx, h, target, partition, whole(j.TresPerNode, about.FullMiB), slurm); err != nil {
-		n.Log.Error("move to the recovery partition; the job stays held", "job", h.JobKey, "error", err)
-		return "", "held: " + reason(err)
-	}
-	if err := slurm.Release(ctx, target); err != nil {
-		n.Log.Error("release; the job stays held", "job", h.JobKey, "error", err)
-		return "", "held: " + reason(err)
+	if err := n.putAlone(ctx, j, partition, about.FullMiB, slurm); err != nil {
+		n.Log.Error("bring back", "job", h.JobKey, "error", err)
+		return "", err.Error()
 	}
 	n.Log.Info("brought back", "job", h.JobKey, "partition", partition)
 	return partition, ""
+}
+
+// expect keeps the job's GPUs for it and has its start set.
+func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, ledger EpilogLedger) {
+	var uuids []string
+	for _, g := range held.GPUs {
+		uuids = append(uuids, g.UUID)
+	}
+	if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
+		n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
+	}
+	if err := ledger.AddComeback(ctx, h.JobID, 0); err != nil {
+		n.Log.Warn("the job starts only after slurmctld's delay", "job", h.JobKey, "error", err)
+	}
+}
+
+// putAlone puts a running or completing job back into the queue, to run in the
+// recovery partition with whole GPUs. What fails on the way leaves it held,
+// never half moved.
+func (n *Node) putAlone(ctx context.Context, j sctl.Job, partition string, fullMiB int64, slurm Slurm) error {
+	target := j.Target()
+	if err := slurm.RequeueHold(ctx, target); err != nil {
+		return fmt.Errorf("requeue refused: %s", reason(err))
+	}
+	if err := n.move(ctx, target, partition, whole(j.TresPerNode, fullMiB), slurm); err != nil {
+		return fmt.Errorf("held: %s", reason(err))
+	}
+	if err := slurm.Release(ctx, target); err != nil {
+		return fmt.Errorf("held: %s", reason(err))
+	}
+	return nil
 }
 
 // moveTries: slurmctld 25.11 and later now and then answers "Resource
 // temporarily unavailable" while a job is COMPLETING.
 const moveTries = 5
 
-func (n *Node) move(ctx context.Context, h jobenv.Hook, target, partition, tresPerNode string, slurm Slurm) error {
+func (n *Node) move(ctx context.Context, target, partition, tresPerNode string, slurm Slurm) error {
 	for try := 1; ; try++ {
 		err := slurm.Move(ctx, target, partition, tresPerNode)
 		if err == nil || try == moveTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Duration(try) * 100 * time.Millisecond):
-		}
+		time.Sleep(time.Duration(try) * 100 * time.Millisecond)
 	}
 }
 
@@ -199,6 +217,9 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
 		Mode: about.Mode, Method: about.Method, EstMiB: about.EstMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
+	}
+	if a.OOMNote == "" && h.Exit.Failed() {
+		a.OOMNote = held.Fault
 	}
 	for _, g := range held.GPUs {
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"carma/gres"
@@ -32,7 +33,7 @@ type Ledger interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
-	AddComeback(ctx context.Context, job uint32) error
+	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 }
 
 // Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
@@ -93,7 +94,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		job.BookK, job.BookMiB = h.Carma.GPUs, h.Carma.ReserveMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
-			r.MarginMiB = n.Thresholds.MarginMiB
+			r.MarginMiB = n.Config.Placement.MarginOf(h.Carma.Method)
 		}
 	}
 	if !exclusive {
@@ -116,14 +117,14 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h)
 	}
-	granted, err := n.acquire(ctx, ledger, job, about, r, n.Config.Hooks.Wait.D())
+	granted, err := n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.Wait.D())
 	if err != nil {
-		err = n.giveBack(ctx, h, r, ledger, slurm)
+		err = n.giveBack(ctx, h, r, about, ledger, slurm)
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, sctl.ErrBatchOnly) {
-			granted, err = n.acquire(ctx, ledger, job, about, r, n.Config.Hooks.WaitInteractive.D())
+			granted, err = n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.WaitInteractive.D())
 		}
 	}
 	// A job that could neither get GPUs nor go back must at least see none:
@@ -138,17 +139,24 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	return nil
 }
 
+// policy is the node's, or the one that the user asks for if jobs may.
+func (n *Node) policy(h jobenv.Hook) choose.Policy {
+	if slices.Contains(n.Config.Placement.AllowPolicies, h.Carma.Policy) {
+		return choose.Policy(h.Carma.Policy)
+	}
+	return choose.Policy(n.Config.Placement.Policy)
+}
+
 // retryEvery is the pause between two looks while no GPU fits.
 const retryEvery = 100 * time.Millisecond
 
 // acquire tries until GPUs fit or wait is over.
-func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, wait time.Duration) ([]lease.Granted, error) {
+func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, policy choose.Policy, wait time.Duration) ([]lease.Granted, error) {
 	var err error
 	if job.About, err = json.Marshal(about); err != nil {
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
-	policy := choose.Policy(n.Config.Placement.Policy)
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) []string {
 		last = choose.GPUs(policy, choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
 		return last.UUIDs
@@ -205,10 +213,18 @@ func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
 	}
 }
 
+// backOff is how long a job waits after it was given back for the n-th time,
+// counted from 0.
+func backOff(n uint32) time.Duration {
+	const first, most = 5 * time.Second, 5 * time.Minute
+	return min(first<<min(n, 10), most)
+}
+
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up.
-func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger, slurm Slurm) error {
+// 0 keeps the node up. A job that was given back hooks.vetoes times asks for
+// whole GPUs: it then waits for capacity instead of being sent around.
+func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
@@ -218,26 +234,33 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, ledg
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
+	partition := n.Config.Partition[h.Partition].Recovery
+	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
+		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
+		if err := n.putAlone(ctx, j, partition, about.FullMiB, slurm); err != nil {
+			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+		}
+	} else if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 	}
-	n.Log.Info("given back to the queue", "job", h.JobKey)
-	if err := ledger.AddComeback(ctx, h.JobID); err != nil {
+	delay := backOff(h.Restart)
+	n.Log.Info("given back to the queue", "job", h.JobKey, "waits", delay)
+	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
 	}
-	// slurmd must see the job revoked before this Prolog ends.
+	n.awaitRevocation(ctx, h, slurm)
+	return nil
+}
+
+// awaitRevocation stays until slurmd must have seen that the job was taken back.
+func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Slurm) {
 	for range 10 {
 		j, err := slurm.Job(ctx, h.JobID)
-		if err != nil || j.State != "RUNNING" && j.State != "CONFIGURING" {
-			return nil
+		if err != nil || j.State != "RUNNING" && j.State != "CONFIGURING" || ctx.Err() != nil {
+			return
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retryEvery):
-		}
+		time.Sleep(retryEvery)
 	}
-	return nil
 }
 
 // markStdErr remembers where the job's stderr ends now. Not to know it costs

@@ -257,9 +257,54 @@ func TestPrologGivesBack(t *testing.T) {
 	if len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 7 {
 		t.Errorf("comebacks %+v", s.Comebacks)
 	}
+	if d := s.Comebacks[0].Delay; d != 5*time.Second {
+		t.Errorf("waits %s", d)
+	}
 	w.epilog(t, hook(7)) // Slurm runs it for a job that was given back
 	if len(w.records.attempts) != 0 {
 		t.Error("a job that never ran has a record")
+	}
+}
+
+func TestBackOff(t *testing.T) {
+	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 6: 5 * time.Minute, 4000000000: 5 * time.Minute} {
+		if got := backOff(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// After so many times a job waits for whole GPUs instead of being sent around.
+func TestPrologGivesBackForGood(t *testing.T) {
+	for restart, want := range map[uint32][]string{
+		4: {"job 7", "incomplete 7", "job 7"},
+		5: {"job 7", "requeuehold 7", "move 7 gpu-ex gres:gpu:1,gres:carma:40536", "release 7", "job 7"},
+	} {
+		w := newWorld(t)
+		for id := range uint32(2) {
+			h := hook(id + 1)
+			h.Carma.Mode = "exclusive"
+			w.prolog(t, h)
+		}
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240"}
+		h := hook(7)
+		h.Restart = restart
+		w.prolog(t, h)
+		if !slices.Equal(w.slurm.calls, want) {
+			t.Errorf("restart %d: calls %v, want %v", restart, w.slurm.calls, want)
+		}
+	}
+}
+
+func TestPolicyOfTheJob(t *testing.T) {
+	w := newWorld(t)
+	w.Config.Placement.AllowPolicies = []string{"first-fit", "mug"}
+	for asked, want := range map[string]choose.Policy{"": "magm", "mug": "mug", "rr": "magm", "nonsense": "magm"} {
+		h := hook(1)
+		h.Carma.Policy = asked
+		if got := w.policy(h); got != want {
+			t.Errorf("%q: %s, want %s", asked, got, want)
+		}
 	}
 }
 
@@ -411,7 +456,7 @@ func TestEpilogBringsBack(t *testing.T) {
 	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
 		t.Errorf("record %+v", a)
 	}
-	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 {
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 || s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 {
 		t.Errorf("ledger %+v", s)
 	}
 }

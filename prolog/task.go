@@ -23,12 +23,13 @@ import (
 // taskFile is what the Prolog leaves for the TaskProlog, which runs as the
 // user before every task and must not cost more than reading one small file.
 type taskFile struct {
-	Restart    uint32   `json:"restart"`
-	Slots      []int    `json:"slots"` // of gres/gpu, as Slurm numbers them
-	UUIDs      []string `json:"uuids"` // leased GPU of each slot
-	Shared     bool     `json:"shared"`
-	ReserveMiB int64    `json:"reserve_mib"` // per GPU
-	PipeDir    string   `json:"pipe_dir"`    // of the GPU's MPS daemon; empty: no MPS
+	Restart         uint32   `json:"restart"`
+	Slots           []int    `json:"slots"` // of gres/gpu, as Slurm numbers them
+	UUIDs           []string `json:"uuids"` // leased GPU of each slot
+	Shared          bool     `json:"shared"`
+	ReserveMiB      int64    `json:"reserve_mib"`       // per GPU
+	PipeDir         string   `json:"pipe_dir"`          // of the GPU's MPS daemon; empty: no MPS
+	ActiveThreadPct int      `json:"active_thread_pct"` // of an MPS client; 0: no limit
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -40,6 +41,7 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 	}
 	if n.Config.MPS.Enabled && len(granted) == 1 && granted[0].MPS {
 		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].UUID)
+		t.ActiveThreadPct = n.Config.MPS.ActiveThreadPct
 	}
 	return t
 }
@@ -165,6 +167,9 @@ func (t taskFile) print(w io.Writer, uuids []string) error {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
 		// The GPU is device 0 of its own daemon.
 		export("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", fmt.Sprintf("0=%dM", t.ReserveMiB))
+		if t.ActiveThreadPct > 0 {
+			export("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", strconv.Itoa(t.ActiveThreadPct))
+		}
 	} else {
 		b.WriteString("unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n")
 	}

@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/gres"
 	"carma/gres/agent"
+	"carma/gres/dcgm"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/nvml"
@@ -35,6 +37,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	node := nodeName(e)
+	c = c.ForNode(node)
 	runDir := c.RunDir(node)
 	if err := prepare(runDir); err != nil {
 		return err
@@ -44,6 +47,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	defer book.Close()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	n, err := nvml.Open(c.NVML.Library)
 	if err != nil {
 		return err
@@ -51,15 +55,35 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	a := &agent.Agent{
 		Node: node, Config: c, RunDir: runDir,
-		Log:    slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Sample: n.Sample, Owners: owners, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Records: &records{path: c.DBPath(node)},
+		Log:    log,
+		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node)},
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
 	}
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
+}
+
+// sampler reads NVML and, where it is to and can, DCGM for SM activity.
+func sampler(ctx context.Context, c config.Config, n *nvml.NVML, log *slog.Logger) func() []gres.Sample {
+	want := gres.Source(c.SMAct.Source)
+	if want == "auto" {
+		if _, err := os.Stat(c.SMAct.DCGMI); err == nil {
+			want = gres.SourceDCGM
+		}
+	}
+	if want != gres.SourceDCGM {
+		return n.Sample
+	}
+	m := &dcgm.Monitor{Program: c.SMAct.DCGMI, Interval: c.NVML.Interval.D(), Log: log}
+	go m.Run(ctx)
+	return func() []gres.Sample {
+		samples := n.Sample()
+		m.Overlay(samples)
+		return samples
+	}
 }
 
 // nodeName is Slurm's name of this node: what slurmd says, what the user says,

@@ -67,6 +67,7 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	if err != nil {
 		return err // started by hand: say so
 	}
+	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
 	if len(h.Slots) == 0 {
 		return nil
@@ -215,7 +216,10 @@ func thresholds(c config.Config) choose.Thresholds {
 		SMActMaxPct:  c.SMAct.MaxPct,
 		CoarseMaxPct: c.SMAct.CoarseMaxPct,
 		MarginMiB:    c.Placement.MarginMiB,
+		SMOccMaxPct:  c.SMAct.SMOccMaxPct,
+		DRAMMaxPct:   c.SMAct.DRAMMaxPct,
 		MaxJobs:      c.Placement.MaxJobs,
+		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
 	}

@@ -34,6 +34,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
+	c = c.ForNode(nodeName(e))
 	book, err := lease.Open(c.RunDir(nodeName(e)), 2*time.Second)
 	if err != nil {
 		return cli.Fail(cli.ExitUnavailable, "%w; has the agent run, and are you root?", err)

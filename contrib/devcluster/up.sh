@@ -234,6 +234,7 @@ write_carma() {
 	interval = "$(scaled 1 0.25)"
 
 	[smact]
+	dcgmi = "$root/lib/simgpu/dcgmi"
 	window = "$(scaled 60 2)"
 
 	[placement]

@@ -116,9 +116,12 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if err != nil {
 		return false, err
 	}
-	at := time.Now().Add(startAfter)
+	at := time.Now().Add(startAfter + c.Delay)
 	if v.Before(23, 2) {
-		at = j.Start.Add(extraUpTo2205)
+		at = j.Start.Add(extraUpTo2205 + c.Delay)
 	}
-	return true, a.Jobs.SetStart(ctx, j.Target(), at)
+	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
+		return false, err
+	}
+	return true, a.Ledger.OpenHold(ctx, c.JobID, time.Until(at))
 }

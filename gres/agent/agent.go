@@ -31,18 +31,13 @@ type Ledger interface {
 	Release(ctx context.Context, key gres.JobKey) error
 	DropComeback(ctx context.Context, job uint32) error
 	DropEnded(ctx context.Context, key gres.JobKey) error
+	Guard
 }
 
 // Publisher tells slurmctld what the node can take.
 type Publisher interface {
 	Publish(ctx context.Context) error
-	Compare(ctx context.Context) error
-}
-
-// MPS keeps the daemon of a GPU.
-type MPS interface {
-	Ensure(ctx context.Context, uuid string) error
-	Quit(ctx context.Context, uuid string) error
+	Compare(ctx context.Context) (comment string, err error)
 }
 
 // Jobs asks slurmctld about single jobs.
@@ -70,20 +65,20 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
+	Cluster   Cluster // nil: no steward
 
 	gpus     map[string]*gpuState
 	lastTick time.Duration
 	compared time.Duration
 	checked  time.Duration // MPS daemons
+	rank     int           // of this node among those that may have the steward
+	ranked   time.Duration
 }
 
 type gpuState struct {
-	window  *window.Window
-	energyJ float64 // last reading of the counter
+	smact, smocc, dram *window.Window
+	energyJ            float64 // last reading of the counter
 }
-
-// checkMPSEvery is how often a daemon that has ended is noticed.
-const checkMPSEvery = 10 * time.Second
 
 // sampleDeadline is how long the driver may take to answer. A wedged driver
 // blocks the calling thread for good; the others go on.
@@ -139,14 +134,20 @@ func (a *Agent) tick(ctx context.Context) {
 	a.complete(ctx, s.Ended)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
 		a.checked = now
-		a.ensureMPS(ctx, readings)
+		a.checkMPS(ctx, samples, s)
 	}
+	a.openHolds(ctx, s)
 	if now-a.compared >= a.Config.Capacity.Compare.D() || a.compared == 0 {
 		a.compared = now
-		if err := a.Publisher.Compare(ctx); err != nil {
+		comment, err := a.Publisher.Compare(ctx)
+		if err != nil {
 			a.Log.Warn("compare capacity with slurmctld", "error", err)
+			return
 		}
 		a.reap(ctx, s)
+		a.dropHolds(ctx, s)
+		a.followComment(ctx, comment, s)
+		a.keepSteward(ctx)
 		return
 	}
 	a.publish(ctx)
@@ -188,12 +189,19 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
 		if st == nil {
-			st = &gpuState{window: window.New(a.Config.SMAct.Window.D()), energyJ: math.NaN()}
+			length := a.Config.SMAct.Window.D()
+			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length), energyJ: math.NaN()}
 			a.gpus[s.UUID] = st
 		}
-		st.window.Add(now, interval, float64(s.SMActPct))
 		r := Reading(s, leases, a.Owners)
-		r.SMActPct = st.window.Mean(now)
+		for _, f := range []struct {
+			w   *window.Window
+			pct gres.Measured
+			to  *float64
+		}{{st.smact, s.SMActPct, &r.SMActPct}, {st.smocc, s.SMOccPct, &r.SMOccPct}, {st.dram, s.DRAMPct, &r.DRAMPct}} {
+			f.w.Add(now, interval, float64(f.pct))
+			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
+		}
 		readings = append(readings, r)
 		usages = append(usages, a.usages(s, st, leases, interval)...)
 	}
@@ -228,49 +236,6 @@ func (a *Agent) usages(s gres.Sample, st *gpuState, leases []gres.Lease, interva
 		}
 	}
 	return usages
-}
-
-func (a *Agent) ensureMPS(ctx context.Context, readings []gres.Reading) {
-	if a.MPS == nil {
-		return
-	}
-	for _, r := range readings {
-		if r.Unreadable != "" {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		if err := a.MPS.Ensure(ctx, r.UUID); err != nil {
-			a.Log.Error("keep the MPS daemon up", "error", err)
-		}
-		cancel()
-	}
-}
-
-// stopMPS ends the daemons of GPUs that nobody holds. The others serve running
-// jobs; the next agent finds them.
-func (a *Agent) stopMPS() {
-	if a.MPS == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	s, err := a.Ledger.Snapshot(ctx)
-	if err != nil {
-		a.Log.Error("read ledger", "error", err)
-		return
-	}
-	held := map[string]bool{}
-	for _, l := range s.Leases {
-		held[l.UUID] = true
-	}
-	for uuid := range a.gpus {
-		if held[uuid] {
-			continue
-		}
-		if err := a.MPS.Quit(ctx, uuid); err != nil {
-			a.Log.Warn("stop the MPS daemon", "error", err)
-		}
-	}
 }
 
 // reapAge is how old a lease must be before its job is looked for: a job has no

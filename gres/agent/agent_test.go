@@ -93,13 +93,14 @@ func TestMeasureSplitsEnergyAndMemory(t *testing.T) {
 // jobs answers for slurmctld and keeps what it was asked to do.
 type jobs struct {
 	known   map[uint32]sctl.Job
+	err     error
 	version sctl.Version
 	starts  map[string]time.Time
 }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
-	if job, ok := j.known[id]; ok {
-		return job, nil
+	if job, ok := j.known[id]; ok || j.err != nil {
+		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob
 }
@@ -116,6 +117,24 @@ type ledger struct {
 	Ledger
 	released, dropped []uint32
 	ended             int
+	calls             []string // of Guard
+}
+
+func (l *ledger) note(format string, args ...any) error {
+	l.calls = append(l.calls, fmt.Sprintf(format, args...))
+	return nil
+}
+
+func (l *ledger) Hold(_ context.Context, job uint32, uuids []string) error {
+	return l.note("hold %v for %d", uuids, job)
+}
+func (l *ledger) OpenHold(_ context.Context, job uint32, in time.Duration) error {
+	return l.note("open %d in %s", job, in.Round(time.Second))
+}
+func (l *ledger) DropHold(_ context.Context, job uint32) error { return l.note("drop %d", job) }
+func (l *ledger) Readmit(_ context.Context, uuid string) error { return l.note("readmit %s", uuid) }
+func (l *ledger) Quarantine(_ context.Context, uuid, reason string) ([]uint32, error) {
+	return []uint32{1}, l.note("quarantine %s: %s", uuid, reason)
 }
 
 func (l *ledger) DropEnded(context.Context, gres.JobKey) error {

@@ -17,7 +17,11 @@ type Owners interface {
 // of the sample; the agent replaces it by the mean over its window.
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source, Unreadable: s.Unreadable}
+	r.SMOccPct, r.DRAMPct = float64(s.SMOccPct), float64(s.DRAMPct)
 	for _, p := range s.Processes {
+		if p.MPS {
+			r.MPSClients++
+		}
 		o := owners.Owner(p.PID)
 		if !o.Gone && !o.MPSServer && ownerOf(o, leases, s.UUID) == 0 {
 			r.Foreign++

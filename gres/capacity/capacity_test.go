@@ -68,7 +68,9 @@ type fakeSlurm struct {
 	err     error
 }
 
-func (f *fakeSlurm) NodeGres(context.Context, string) (string, error) { return f.gres, f.err }
+func (f *fakeSlurm) Node(context.Context, string) (string, string, error) {
+	return f.gres, "a comment", f.err
+}
 
 func (f *fakeSlurm) SetNodeGres(_ context.Context, node, gres string) error {
 	f.gres = gres
@@ -130,7 +132,7 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	for range 2 {
-		if err := p.Compare(t.Context()); err != nil || s.gres != "gpu:8,carma:40536,carma2:40536" {
+		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" || s.gres != "gpu:8,carma:40536,carma2:40536" {
 			t.Fatalf("got %v, %s", err, s.gres)
 		}
 	}
@@ -138,7 +140,7 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 		t.Errorf("%d updates, want 1", len(s.updates))
 	}
 	s.gres = "gpu:8,carma:81072,carma2:81072" // scontrol reconfigure
-	if err := p.Compare(t.Context()); err != nil || len(s.updates) != 2 {
+	if _, err := p.Compare(t.Context()); err != nil || len(s.updates) != 2 {
 		t.Errorf("after a reconfigure: %v, %d updates", err, len(s.updates))
 	}
 }

@@ -21,7 +21,7 @@ const minInterval = time.Second
 
 // Slurm is what publishing needs of slurmctld.
 type Slurm interface {
-	NodeGres(ctx context.Context, node string) (string, error)
+	Node(ctx context.Context, node string) (gres, comment string, err error)
 	SetNodeGres(ctx context.Context, node, gres string) error
 }
 
@@ -53,7 +53,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		return err
 	}
 	if !told {
-		if last, err = p.Slurm.NodeGres(ctx, p.Node); err != nil {
+		if last, _, err = p.Slurm.Node(ctx, p.Node); err != nil {
 			return err
 		}
 	}
@@ -72,26 +72,27 @@ func (p *Publisher) Publish(ctx context.Context) error {
 }
 
 // Compare asks slurmctld what it counts and tells it again if that is not what
-// it was told: a reconfigure or a restart put the counts of slurm.conf back.
-func (p *Publisher) Compare(ctx context.Context) error {
+// it was told: a reconfigure or a restart put the counts of slurm.conf back. It
+// returns the node's Comment, which comes with the same answer.
+func (p *Publisher) Compare(ctx context.Context) (comment string, err error) {
 	unlock, err := p.lock(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer unlock()
-	counted, err := p.Slurm.NodeGres(ctx, p.Node)
+	counted, comment, err := p.Slurm.Node(ctx, p.Node)
 	if err != nil {
-		return err
+		return "", err
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	text := Text(counted, counts)
 	if Same(counted, text) {
-		return p.Book.SetPublished(ctx, text)
+		return comment, p.Book.SetPublished(ctx, text)
 	}
-	return p.tell(ctx, text)
+	return comment, p.tell(ctx, text)
 }
 
 func (p *Publisher) tell(ctx context.Context, text string) error {

@@ -40,6 +40,7 @@ type Thresholds struct {
 	DRAMMaxPct   float64 // 0: no gate
 	MarginMiB    int64   // what Placeable keeps free on a shared GPU
 	MaxJobs      int
+	MaxClients   int // of an MPS server; 0: no gate
 	Settle       time.Duration
 	CrossUser    bool // jobs of several users may time-slice one GPU
 	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
@@ -147,6 +148,8 @@ func (s *state) closed(t *Thresholds) Reason {
 		return Reason{code: migTaken}
 	case s.jobs >= t.MaxJobs:
 		return Reason{code: fullOfJobs, a: float64(s.jobs)}
+	case t.MaxClients > 0 && s.r.MPSClients >= t.MaxClients:
+		return Reason{code: fullOfClients, a: float64(s.r.MPSClients)}
 	case s.settling:
 		return Reason{code: settling}
 	case s.jobs == 0:
@@ -238,6 +241,9 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 	s := &statesOf(buf[:], &in)[0]
 	if why := s.closed(&t); why.code != 0 {
 		return 0, why
+	}
+	if r.HeldFor != 0 && !r.HeldOpen {
+		return 0, Reason{code: heldBack, a: float64(r.HeldFor)}
 	}
 	if s.idle() {
 		return r.TotalMiB, Reason{}

@@ -116,6 +116,8 @@ func TestPlaceable(t *testing.T) {
 		{"used more than promised", with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 20000 }), []gres.Lease{held("a", 10000)}, "18488 "},
 		{"full", gpu("a"), []gres.Lease{held("a", 39000)}, "0 no memory free"},
 		{"closed", with(gpu("a"), func(r *gres.Reading) { r.Foreign = 2 }), nil, "0 2 processes of no job"},
+		{"kept for a job", with(gpu("a"), func(r *gres.Reading) { r.HeldFor = 7 }), nil, "0 kept for job 7"},
+		{"kept for a job that can start", with(gpu("a"), func(r *gres.Reading) { r.HeldFor, r.HeldOpen = 7, true }), nil, "40536 "},
 		{"leases elsewhere", gpu("a"), []gres.Lease{held("b", 10000)}, "40536 "},
 	} {
 		mib, why := Placeable(c.r, c.leases, defaults)
@@ -255,7 +257,7 @@ func TestNearness(t *testing.T) {
 
 func TestGates(t *testing.T) {
 	all := defaults
-	all.SMOccMaxPct, all.DRAMMaxPct, all.BookSMAct = 45, 40, true
+	all.SMOccMaxPct, all.DRAMMaxPct, all.BookSMAct, all.MaxClients = 45, 40, true, 48
 	busy := func(f func(*gres.Reading)) gres.Reading {
 		return with(gpu("a"), func(r *gres.Reading) { r.SMActPct, r.SMOccPct, r.DRAMPct = 10, 10, 10; f(r) })
 	}
@@ -282,6 +284,7 @@ func TestGates(t *testing.T) {
 		{"expected activity", busy(func(*gres.Reading) {}), expects(50), 40, "SM activity of 50 % is booked, 40 % more expected"},
 		{"expected activity that fits", busy(func(*gres.Reading) {}), expects(50), 30, ""},
 		{"activity of one is not known", busy(func(*gres.Reading) {}), expects(90), 0, ""},
+		{"clients of the MPS server", busy(func(r *gres.Reading) { r.MPSClients = 48 }), one, 0, "its MPS server has 48 clients"},
 		{"MIG instance", busy(func(r *gres.Reading) { r.MIG = true }), nil, 0, ""},
 		{"MIG instance in use", busy(func(r *gres.Reading) { r.MIG = true }), one, 0, "MIG instance in use"},
 	} {

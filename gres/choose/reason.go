@@ -21,6 +21,7 @@ const (
 	foreign
 	migTaken
 	fullOfJobs
+	fullOfClients
 	settling
 	smact
 	smocc
@@ -51,6 +52,8 @@ func (r Reason) String() string {
 		return "MIG instance in use"
 	case fullOfJobs:
 		return fmt.Sprintf("%.0f jobs share it already", r.a)
+	case fullOfClients:
+		return fmt.Sprintf("its MPS server has %.0f clients", r.a)
 	case settling:
 		return "a new job has not shown itself yet"
 	case smact:

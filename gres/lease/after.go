@@ -50,11 +50,12 @@ func endedOf(q querier) ([]Ended, error) {
 type Comeback struct {
 	JobID uint32
 	Age   time.Duration
+	Delay time.Duration // that it is to wait
 }
 
-// AddComeback notes that job was put back now.
-func (b *Book) AddComeback(ctx context.Context, job uint32) error {
-	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback VALUES (?,?)", job, int64(Now()))
+// AddComeback notes that job was put back now and is to wait.
+func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback VALUES (?,?,?)", job, int64(Now()), int64(delay))
 	if err != nil {
 		return fmt.Errorf("note that job %d comes back: %w", job, err)
 	}
@@ -70,7 +71,7 @@ func (b *Book) DropComeback(ctx context.Context, job uint32) error {
 }
 
 func comebacksOf(q querier) ([]Comeback, error) {
-	rows, err := q.Query("SELECT job_id, at_ns FROM comeback ORDER BY at_ns")
+	rows, err := q.Query("SELECT job_id, at_ns, delay_ns FROM comeback ORDER BY at_ns")
 	if err != nil {
 		return nil, fmt.Errorf("read comebacks: %w", err)
 	}
@@ -79,7 +80,7 @@ func comebacksOf(q querier) ([]Comeback, error) {
 	for rows.Next() {
 		var c Comeback
 		var at int64
-		if err := rows.Scan(&c.JobID, &at); err != nil {
+		if err := rows.Scan(&c.JobID, &at, &c.Delay); err != nil {
 			return nil, fmt.Errorf("read comebacks: %w", err)
 		}
 		c.Age = Now() - time.Duration(at)

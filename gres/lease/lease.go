@@ -141,8 +141,8 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	}
 	now := Now()
 	for _, r := range readings {
-		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.Unreadable); err != nil {
+		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
+			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}
 	}
@@ -215,7 +215,7 @@ func insertJob(tx *sql.Tx, j Job) error {
 	if about == nil {
 		about = json.RawMessage("{}")
 	}
-	_, err := tx.Exec("INSERT INTO job VALUES (?,?,?,?,?,?,?)", j.JobID, j.Restart, j.UID, int64(Now()), j.BookK, j.BookMiB, string(about))
+	_, err := tx.Exec("INSERT INTO job (job_id, restart, uid, at_ns, book_k, book_mib, about) VALUES (?,?,?,?,?,?,?)", j.JobID, j.Restart, j.UID, int64(Now()), j.BookK, j.BookMiB, string(about))
 	if err != nil {
 		return fmt.Errorf("write job %s: %w", j.JobKey, err)
 	}

@@ -191,7 +191,7 @@ func TestComebacks(t *testing.T) {
 	b := open(t, t.TempDir())
 	ctx := t.Context()
 	for _, id := range []uint32{5, 6, 5} {
-		if err := b.AddComeback(ctx, id); err != nil {
+		if err := b.AddComeback(ctx, id, time.Duration(id)*time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,8 +199,88 @@ func TestComebacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := b.Snapshot(ctx)
-	if err != nil || len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 5 {
+	if err != nil || len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 5 || s.Comebacks[0].Delay != 5*time.Second {
 		t.Errorf("got %+v, %v", s.Comebacks, err)
+	}
+}
+
+func TestHolds(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	if err := b.PutReadings(ctx, gpus(3)); err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := func() string {
+		s, err := b.Snapshot(ctx)
+		must(err)
+		var words []string
+		for _, r := range s.Readings {
+			words = append(words, fmt.Sprint(r.HeldFor, r.HeldOpen))
+		}
+		return fmt.Sprint(words, len(s.Holds))
+	}
+	must(b.Hold(ctx, 7, []string{"GPU-0", "GPU-1"}))
+	must(b.Hold(ctx, 8, []string{"GPU-1", "GPU-2"})) // the first hold stays
+	if got := state(); got != "[7 false 7 false 8 false] 3" {
+		t.Errorf("got %s", got)
+	}
+	must(b.OpenHold(ctx, 7, 0))
+	must(b.OpenHold(ctx, 8, time.Hour))
+	if got := state(); got != "[7 true 7 true 8 false] 3" {
+		t.Errorf("opened: %s", got)
+	}
+	must(b.DropHold(ctx, 8))
+	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 1)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
+		t.Fatal(err)
+	}
+	if got := state(); got != "[0 false 0 false 0 false] 0" {
+		t.Errorf("after the job came: %s", got)
+	}
+}
+
+func TestQuarantine(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	if err := b.PutReadings(ctx, gpus(2)); err != nil {
+		t.Fatal(err)
+	}
+	for id, r := range map[uint32]gres.Request{1: {GPUs: 1, UID: 1000}, 2: {GPUs: 1, UID: 1000}, 3: {GPUs: 1, UID: 2000}} {
+		if _, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: r.UID}, r, pick("GPU-0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Acquire(ctx, Job{JobKey: key(4, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000}, pick("GPU-1")); err != nil {
+		t.Fatal(err)
+	}
+	first, err := b.Quarantine(ctx, "GPU-0", "MPS server in FAULT")
+	if err != nil || len(first) == 0 {
+		t.Fatalf("victims %v, %v", first, err)
+	}
+	again, err := b.Quarantine(ctx, "GPU-0", "again")
+	if err != nil || len(again) != 0 {
+		t.Errorf("victims of a second look %v, %v", again, err)
+	}
+	s, err := b.Snapshot(ctx)
+	if err != nil || s.Readings[0].Quarantined != "MPS server in FAULT" || s.Readings[1].Quarantined != "" {
+		t.Errorf("readings %+v, %v", s.Readings, err)
+	}
+	for id := range uint32(4) {
+		h, _, err := b.Find(ctx, key(id+1, 0))
+		if err != nil || (h.Fault != "") != slices.Contains(first, id+1) || h.Fault != "" && !h.GPUs[0].MPS || id == 3 && h.Fault != "" {
+			t.Errorf("job %d: fault %q, %+v, %v", id+1, h.Fault, h.GPUs, err)
+		}
+	}
+	if err := b.Readmit(ctx, "GPU-0"); err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := b.Snapshot(ctx); s.Readings[0].Quarantined != "" {
+		t.Error("still quarantined")
 	}
 }
 

@@ -19,6 +19,7 @@ type Held struct {
 	Age        time.Duration
 	GPUs       []Granted
 	Neighbours []uint32 // job ids that held one of its GPUs at the same time
+	Fault      string   // what befell it
 }
 
 // querier is a database or a transaction.
@@ -34,6 +35,7 @@ type Snapshot struct {
 	Jobs      []Held         // by job id, without neighbours
 	Comebacks []Comeback     // oldest first
 	Ended     []Ended        // oldest first
+	Holds     []Hold         // GPUs kept for a job
 }
 
 // Snapshot reads the ledger in one transaction.
@@ -52,7 +54,10 @@ func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
 		if s.Comebacks, err = comebacksOf(tx); err != nil {
 			return err
 		}
-		s.Ended, err = endedOf(tx)
+		if s.Ended, err = endedOf(tx); err != nil {
+			return err
+		}
+		s.Holds, err = holdsOf(tx)
 		return err
 	})
 	return s, err
@@ -63,8 +68,8 @@ func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err 
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT uid, at_ns, book_k, book_mib, about FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart).
-		Scan(&h.UID, &at, &h.BookK, &h.BookMiB, &about)
+	err = b.db.QueryRowContext(ctx, "SELECT uid, at_ns, book_k, book_mib, about, fault FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart).
+		Scan(&h.UID, &at, &h.BookK, &h.BookMiB, &about, &h.Fault)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
 	} else if err != nil {
@@ -107,9 +112,9 @@ func jobsOf(q querier) ([]Held, error) {
 }
 
 func readingsOf(q querier) ([]gres.Reading, error) {
-	rows, err := q.Query(`SELECT uuid, idx, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, smocc_pct, dram_pct, source, processes, unreadable,
-		ifnull(q.reason,''), ifnull(h.job_id,0)
-		FROM gpu LEFT JOIN quarantine q USING (uuid) LEFT JOIN hold h USING (uuid) ORDER BY idx, uuid`)
+	rows, err := q.Query(`SELECT uuid, idx, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, smocc_pct, dram_pct, source, processes, clients, unreadable,
+		ifnull(q.reason,''), ifnull(h.job_id,0), ifnull(h.open_ns <= ?,0)
+		FROM gpu LEFT JOIN quarantine q USING (uuid) LEFT JOIN hold h USING (uuid) ORDER BY idx, uuid`, int64(Now()))
 	if err != nil {
 		return nil, fmt.Errorf("read readings: %w", err)
 	}
@@ -120,8 +125,8 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 		var r gres.Reading
 		var at, nvlink int64
 		var smact, smocc, dram sql.NullFloat64
-		if err := rows.Scan(&r.UUID, &r.Index, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB, &smact, &smocc, &dram, &r.Source, &r.Foreign, &r.Unreadable,
-			&r.Quarantined, &r.HeldFor); err != nil {
+		if err := rows.Scan(&r.UUID, &r.Index, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB, &smact, &smocc, &dram, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
+			&r.Quarantined, &r.HeldFor, &r.HeldOpen); err != nil {
 			return nil, fmt.Errorf("read readings: %w", err)
 		}
 		r.Age, r.NVLink = now-time.Duration(at), uint64(nvlink)

@@ -18,6 +18,7 @@ CREATE TABLE gpu (              -- the last sample of each GPU
   dram_pct   REAL,
   source     TEXT NOT NULL,
   processes  INTEGER NOT NULL,  -- of no job
+  clients    INTEGER NOT NULL,  -- of its MPS server
   unreadable TEXT NOT NULL      -- why it cannot be read, or ''
 ) STRICT;
 
@@ -30,7 +31,8 @@ CREATE TABLE quarantine (       -- GPUs that no job may have
 CREATE TABLE hold (             -- GPUs kept for a job that has waited long
   uuid   TEXT PRIMARY KEY,
   job_id INTEGER NOT NULL,
-  at_ns  INTEGER NOT NULL
+  at_ns   INTEGER NOT NULL,
+  open_ns INTEGER               -- when the job can start; NULL: not yet known
 ) STRICT;
 
 CREATE TABLE given (            -- the GPU that was given last, one row
@@ -45,7 +47,8 @@ CREATE TABLE job (              -- jobs with leases, and what their record needs
   at_ns    INTEGER NOT NULL,
   book_k   INTEGER NOT NULL,    -- carma<K>:<MiB> as slurmctld counts it here
   book_mib INTEGER NOT NULL,
-  about    TEXT NOT NULL        -- JSON, the caller's
+  about    TEXT NOT NULL,       -- JSON, the caller's
+  fault    TEXT NOT NULL DEFAULT '' -- what befell it: a neighbour's MPS fault
 ) STRICT;
 
 CREATE TABLE lease (
@@ -72,9 +75,10 @@ CREATE TABLE neighbour (        -- jobs that held a GPU at the same time
   PRIMARY KEY (job_id, other)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE comeback (         -- jobs put back into the queue, to start at once
-  job_id INTEGER PRIMARY KEY,
-  at_ns  INTEGER NOT NULL
+CREATE TABLE comeback (         -- jobs put back into the queue
+  job_id   INTEGER PRIMARY KEY,
+  at_ns    INTEGER NOT NULL,
+  delay_ns INTEGER NOT NULL     -- before they may start
 ) STRICT;
 
 CREATE TABLE ended (            -- attempts whose record waits for slurmctld's word

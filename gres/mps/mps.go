@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -82,6 +84,76 @@ func (c Control) Answers(ctx context.Context, uuid string) bool {
 func (c Control) Quit(ctx context.Context, uuid string) error {
 	_, err := c.Do(ctx, uuid, "quit")
 	return err
+}
+
+// Faulted tells whether a server of the GPU's daemon is in the state FAULT: a
+// client has made an illegal access, every client of the server dies, and it
+// takes no new ones until they have gone.
+func (c Control) Faulted(ctx context.Context, uuid string) (bool, error) {
+	servers, err := c.servers(ctx, uuid)
+	if err != nil {
+		return false, err
+	}
+	for _, server := range servers {
+		status, err := c.Do(ctx, uuid, "get_server_status "+server)
+		if err != nil {
+			return false, err
+		}
+		if strings.Contains(status, "FAULT") {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Terminate ends a client's GPU work in an orderly way. To kill a client whose
+// kernels run may hurt its neighbours.
+func (c Control) Terminate(ctx context.Context, uuid string, pid int) error {
+	servers, err := c.servers(ctx, uuid)
+	if err != nil {
+		return err
+	}
+	for _, server := range servers {
+		clients, err := c.Do(ctx, uuid, "get_client_list "+server)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(strings.Fields(clients), strconv.Itoa(pid)) {
+			_, err := c.Do(ctx, uuid, fmt.Sprintf("terminate_client %s %d", server, pid))
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Control) servers(ctx context.Context, uuid string) ([]string, error) {
+	list, err := c.Do(ctx, uuid, "get_server_list")
+	if err != nil {
+		return nil, err
+	}
+	var pids []string
+	for _, word := range strings.Fields(list) {
+		if _, err := strconv.Atoi(word); err == nil {
+			pids = append(pids, word)
+		}
+	}
+	return pids, nil
+}
+
+// Restart stops the daemon of the GPU, which nobody may be using, and starts it
+// anew.
+func (c Control) Restart(ctx context.Context, uuid string) error {
+	if err := c.Quit(ctx, uuid); err != nil {
+		return err
+	}
+	for c.Answers(ctx, uuid) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("restart MPS daemon of GPU %s: it does not end: %w", uuid, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return c.Ensure(ctx, uuid)
 }
 
 // Do sends one command to the daemon of the GPU and returns what it answers.

@@ -29,7 +29,12 @@ if [ "$1" = -d ]; then
 fi
 read -r command
 case $command in
-get_server_list) exit 0 ;;
+get_server_list) echo 111; echo 222 ;;
+"get_server_status 111") echo ACTIVE ;;
+"get_server_status 222") if [ -e "$(dirname "$0")/fault" ]; then echo FAULT; else echo ACTIVE; fi ;;
+"get_client_list 111") echo 5 ;;
+"get_client_list 222") echo 7; echo 77 ;;
+terminate_client*) echo "$command" >>"$(dirname "$0")/terminated" ;;
 quit) rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
 *) echo "Unknown command"; exit 1 ;;
 esac
@@ -69,6 +74,28 @@ func TestDoTellsWhatTheDaemonSaid(t *testing.T) {
 		if _, err := c.Do(t.Context(), "GPU-1", "frobnicate"); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+}
+
+func TestFaultAndTerminate(t *testing.T) {
+	c := program(t, daemon)
+	if faulted, err := c.Faulted(t.Context(), "GPU-1"); faulted || err != nil {
+		t.Errorf("got %v, %v", faulted, err)
+	}
+	if err := os.WriteFile(filepath.Join(c.RunDir, "fault"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if faulted, err := c.Faulted(t.Context(), "GPU-1"); !faulted || err != nil {
+		t.Errorf("got %v, %v", faulted, err)
+	}
+	for _, pid := range []int{77, 5, 6} { // 6 is nobody's client
+		if err := c.Terminate(t.Context(), "GPU-1", pid); err != nil {
+			t.Error(err)
+		}
+	}
+	got, err := os.ReadFile(filepath.Join(c.RunDir, "terminated"))
+	if want := "terminate_client 222 77\nterminate_client 111 5\n"; err != nil || string(got) != want {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 

@@ -107,7 +107,7 @@ func TestBusyH100(t *testing.T) {
 	n.Sample()
 	time.Sleep(200 * time.Millisecond)
 	s := n.Sample()[2]
-	if s.Source != gres.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 {
+	if s.Source != gres.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 || math.Abs(float64(s.SMOccPct)-30) > 0.5 || math.Abs(float64(s.DRAMPct)-24) > 0.5 {
 		t.Errorf("SM activity %v from %s", s.SMActPct, s.Source)
 	}
 	want := gres.Process{PID: cmd.Process.Pid, UsedMiB: 10240}
@@ -155,10 +155,61 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestMIGIsNotShared(t *testing.T) {
-	n := node(t, "--model", "h100", "--mig", "0=3g.40gb")
-	if s := n.Sample()[0]; s.Unreadable != "MIG is enabled" {
-		t.Errorf("got %q", s.Unreadable)
+// Each MIG instance is a GPU of its own.
+func TestMIG(t *testing.T) {
+	n := node(t, "--model", "h100", "--mig", "1=3g.40gb,1=3g.40gb")
+	samples := n.Sample()
+	if len(samples) != 9 {
+		t.Fatalf("%d samples, want 7 GPUs and 2 instances", len(samples))
+	}
+	for i, s := range samples[1:3] {
+		if !s.MIG || s.Index != 1 || !strings.HasPrefix(s.UUID, "MIG-") || s.TotalMiB < 30000 || s.TotalMiB > 45000 || s.Unreadable != "" {
+			t.Errorf("instance %d: %+v", i, s)
+		}
+	}
+	if samples[0].MIG || samples[3].MIG || samples[1].UUID == samples[2].UUID {
+		t.Errorf("samples %+v", samples[:4])
+	}
+}
+
+// A GPU that hangs is unreadable, once after a wait and then at once; the
+// others are read all the time, and it is when it answers again.
+func TestHang(t *testing.T) {
+	n := node(t, "--model", "dgx-a100")
+	n.Sample()
+	simgpu(t, "fault", "2", "hang")
+	for i := range 3 {
+		start := time.Now()
+		samples := n.Sample()
+		if took := time.Since(start); i > 0 && took > answerIn {
+			t.Errorf("look %d took %s", i, took)
+		}
+		for g, s := range samples {
+			want := ""
+			if g == 2 {
+				want = "NVML does not answer"
+			}
+			if s.Unreadable != want || s.UUID == "" {
+				t.Errorf("look %d, GPU %d: %q", i, g, s.Unreadable)
+			}
+		}
+	}
+	simgpu(t, "fault", "2", "none")
+	for range 600 {
+		if n.Sample()[2].Unreadable == "" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Error("it is not read again")
+}
+
+func TestLinks(t *testing.T) {
+	n := node(t, "--model", "h100")
+	for i, s := range n.Sample() {
+		if s.NVLink != 0xff&^(1<<i) || s.NUMA < 0 || s.NUMA > 1 {
+			t.Errorf("GPU %d: NVLink %b, NUMA %d", i, s.NVLink, s.NUMA)
+		}
 	}
 }
 

@@ -1,12 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package window keeps the last stretch of SM activity of a GPU.
+// Package window keeps the last stretch of a GPU's activity and says what it
+// was like.
 package window
 
 import (
 	"math"
+	"slices"
 	"time"
 )
+
+// Statistic makes one figure of a window.
+type Statistic string
+
+// The statistics. Risk is the weighted score of the authors' second system:
+// 0.2 mean + 0.2 median + 0.3 95th percentile + 0.1 50th percentile + 0.2 EMA.
+const (
+	Mean   Statistic = "mean"
+	Median Statistic = "median"
+	P95    Statistic = "p95"
+	EMA    Statistic = "ema"
+	Risk   Statistic = "risk"
+)
+
+// Statistics lists their names.
+func Statistics() []string {
+	return []string{string(Mean), string(Median), string(P95), string(EMA), string(Risk)}
+}
 
 // point is one interval between two samples.
 type point struct {
@@ -15,11 +35,12 @@ type point struct {
 	pct    float64
 }
 
-// Window is a rolling window of SM activity. The zero value is not usable; see
+// Window is a rolling window of activity. The zero value is not usable; see
 // New. It is not safe for concurrent use.
 type Window struct {
 	length time.Duration
 	points []point // oldest first
+	sorted []float64
 }
 
 // New returns an empty window of the given length.
@@ -47,22 +68,52 @@ func (w *Window) expire(now time.Duration) {
 	}
 }
 
-// Mean returns the mean activity over the window, each interval weighted by
-// the part of it that lies inside; NaN without a reading. (The paper's gate is
-// the mean of one minute.)
-func (w *Window) Mean(now time.Duration) float64 {
+// Value returns the statistic over the window; NaN without a reading.
+func (w *Window) Value(now time.Duration, s Statistic) float64 {
 	w.expire(now)
+	if len(w.points) == 0 {
+		return math.NaN()
+	}
+	switch s {
+	case Median:
+		return w.percentile(0.5)
+	case P95:
+		return w.percentile(0.95)
+	case EMA:
+		return w.ema()
+	case Risk:
+		return 0.2*w.mean(now) + 0.3*w.percentile(0.5) + 0.3*w.percentile(0.95) + 0.2*w.ema()
+	}
+	return w.mean(now)
+}
+
+// mean weights each interval by the part of it that lies inside the window.
+func (w *Window) mean(now time.Duration) float64 {
 	var sum, weight float64
 	for _, p := range w.points {
 		inside := min(p.length, p.end-(now-w.length)).Seconds()
 		sum += p.pct * inside
 		weight += inside
 	}
-	if weight == 0 {
-		return math.NaN()
-	}
 	return sum / weight
 }
 
-// Reset forgets everything, for a GPU whose last job has gone.
-func (w *Window) Reset() { w.points = w.points[:0] }
+// percentile is the smallest reading that a share q of them does not exceed.
+func (w *Window) percentile(q float64) float64 {
+	w.sorted = w.sorted[:0]
+	for _, p := range w.points {
+		w.sorted = append(w.sorted, p.pct)
+	}
+	slices.Sort(w.sorted)
+	return w.sorted[max(int(math.Ceil(q*float64(len(w.sorted))))-1, 0)]
+}
+
+// ema is the exponential moving average with alpha = 2/(n+1).
+func (w *Window) ema() float64 {
+	alpha := 2 / float64(len(w.points)+1)
+	v := w.points[0].pct
+	for _, p := range w.points[1:] {
+		v += alpha * (p.pct - v)
+	}
+	return v
+}

@@ -7,6 +7,8 @@ package annotate
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"carma/estimator"
 	"carma/slurmbridge/config"
@@ -69,6 +71,7 @@ type Annotation struct {
 	FullMiB    int64 // memory of a whole GPU
 	Method     Method
 	SMActPct   int    // expected; 0: unknown
+	Policy     string // placement that the user asks for; empty: the site's
 	Note       string // why an estimate was not used; for people
 }
 
@@ -81,6 +84,7 @@ type Site struct {
 	IgnoreBad        bool   // a wrong #CARMA line counts as none
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 	Estimator        string // submit.estimator
+	AllowPolicies    []string
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
 }
@@ -95,6 +99,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
 		GresPrefix:       gresPrefix,
 		Estimator:        c.Submit.Estimator,
+		AllowPolicies:    c.Placement.AllowPolicies,
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -131,6 +136,12 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if d.MemMiB > part.GPUMemMiB && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("mem"), Key: "mem", Reason: fmt.Sprintf(
 			"%s is more than a GPU of partition %s has (%s)", gib(d.MemMiB), name, gib(part.GPUMemMiB))}
+	}
+	if p := d.Policy.Placement(); p != "" && !slices.Contains(s.AllowPolicies, p) && !s.IgnoreBad {
+		return Annotation{}, &directive.Error{Line: d.Line("policy"), Key: "policy", Reason: fmt.Sprintf(
+			"%s is not for jobs to choose here (%s)", p, strings.Join(append([]string{"shared, exclusive"}, s.AllowPolicies...), ", "))}
+	} else if slices.Contains(s.AllowPolicies, p) {
+		a.Policy = p
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
 	a.estimate(d, part, s)

@@ -21,6 +21,7 @@ func site() Site {
 		MarginMiB:        2048,
 		MinFreeMiB:       5120,
 		GresPrefix:       "gres:",
+		AllowPolicies:    []string{"lug"},
 	}
 }
 
@@ -143,6 +144,7 @@ func TestAnnotateRefuses(t *testing.T) {
 		{"bad value", func(j *Job) { j.Script = []byte("#!/bin/sh\n#CARMA mem=banana\n") }, "line 2: mem=banana: not a size"},
 		{"unknown key", func(j *Job) { j.Script = []byte("#CARMA frobnicate=1\n") }, "line 1: frobnicate: unknown key"},
 		{"more than a GPU", func(j *Job) { j.Script = []byte("#!/bin/sh\n\n#CARMA mem=60G\n") }, "line 3: mem: 60.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
+		{"a policy that is not for jobs", func(j *Job) { j.Script = []byte("#CARMA mem=1G policy=rr\n") }, "line 1: policy: rr is not for jobs to choose here (shared, exclusive, lug)"},
 		{"gpu:5", func(j *Job) { j.TRES.PerNode = "gres:gpu:5" }, "partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
 		{"--gpus=8", func(j *Job) { j.TRES = TRES{PerJob: "gres:gpu:8"} }, "the job can get 8 GPUs on one node, a node has 4; ask for at most 4 per node with --gpus-per-node and --nodes"},
 		{"--gpus-per-task=1 -n8", func(j *Job) { j.TRES, j.Tasks = TRES{PerTask: "gres:gpu:1"}, 8 }, "add --ntasks-per-node so that a node gets at most 4"},
@@ -184,13 +186,13 @@ func TestGresPrefix(t *testing.T) {
 }
 
 func TestEnvAndComment(t *testing.T) {
-	j := job("#CARMA mem=10G smact=60\n")
+	j := job("#CARMA mem=10G smact=60 policy=lug\n")
 	j.TRES.PerNode = "gres:gpu:2"
 	a, err := site().Annotate(j)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 EST_MIB=10240 SMACT=60"; got != want {
+	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 EST_MIB=10240 POLICY=lug SMACT=60"; got != want {
 		t.Errorf("env:\ngot  %s\nwant %s", got, want)
 	}
 	if got, want := a.Comment(), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {

@@ -28,6 +28,9 @@ func (a Annotation) Env() []string {
 	if a.EstMiB > 0 {
 		env = append(env, fmt.Sprintf("EST_MIB=%d", a.EstMiB))
 	}
+	if a.Policy != "" {
+		env = append(env, "POLICY="+a.Policy)
+	}
 	if a.SMActPct > 0 {
 		env = append(env, fmt.Sprintf("SMACT=%d", a.SMActPct))
 	}

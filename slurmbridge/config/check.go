@@ -8,10 +8,15 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"carma/slurmbridge/hostlist"
 )
 
-// Policies are the names that placement.policy may have.
-var Policies = []string{"magm"}
+// Policies are the names that placement.policy may have (package choose).
+var Policies = []string{"magm", "lug", "mug", "rr", "exclusive", "first-fit", "best-fit"}
+
+// Statistics are the names that smact.statistic may have (package window).
+var Statistics = []string{"mean", "median", "p95", "ema", "risk"}
 
 // Estimators are the names that submit.estimator may have. horus and gpumemnet
 // are there to be compared with.
@@ -20,7 +25,7 @@ var Estimators = []string{"analytic", "horus", "gpumemnet", "none"}
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
-		c.checkSlurm, c.checkPartitions, c.checkNumbers, c.checkWords, c.checkPaths,
+		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkPaths,
 	} {
 		if err := f(); err != nil {
 			return err
@@ -69,7 +74,7 @@ func (c *Config) checkPartitions() *KeyError {
 	return nil
 }
 
-func (c *Config) checkNumbers() *KeyError {
+func (c *Config) checkDurations() *KeyError {
 	for _, d := range []struct {
 		key       string
 		v         Duration
@@ -82,16 +87,40 @@ func (c *Config) checkNumbers() *KeyError {
 		{"hooks.wait", c.Hooks.Wait, 0, 5 * time.Minute},
 		{"hooks.wait_interactive", c.Hooks.WaitInteractive, 0, time.Hour},
 		{"hooks.deadline", c.Hooks.Deadline, time.Second, time.Minute},
+		{"hold.after", c.Hold.After, 0, 24 * time.Hour},
+		{"hold.timeout", c.Hold.Timeout, time.Second, 24 * time.Hour},
 	} {
 		if d.v.D() < d.low || d.v.D() > d.high {
 			return &KeyError{0, d.key, fmt.Sprintf("must be between %s and %s", d.low, d.high)}
 		}
 	}
+	return nil
+}
+
+func (c *Config) checkNumbers() *KeyError {
+	for _, p := range []struct {
+		key string
+		v   float64
+		off bool // 0 switches it off
+	}{
+		{"smact.max_pct", c.SMAct.MaxPct, false}, {"smact.coarse_max_pct", c.SMAct.CoarseMaxPct, false},
+		{"smact.smocc_max_pct", c.SMAct.SMOccMaxPct, true}, {"smact.dram_max_pct", c.SMAct.DRAMMaxPct, true},
+		{"mps.active_thread_pct", float64(c.MPS.ActiveThreadPct), true},
+	} {
+		if p.v < 0 || p.v > 100 || p.v == 0 && !p.off {
+			return &KeyError{0, p.key, "must be more than 0 and at most 100"}
+		}
+	}
+	for method, mib := range c.Placement.Margin {
+		if mib < 0 {
+			return &KeyError{0, "placement.margin." + method, "must not be negative"}
+		}
+	}
 	switch {
-	case c.SMAct.MaxPct <= 0 || c.SMAct.MaxPct > 100:
-		return &KeyError{0, "smact.max_pct", "must be more than 0 and at most 100"}
-	case c.SMAct.CoarseMaxPct <= 0 || c.SMAct.CoarseMaxPct > 100:
-		return &KeyError{0, "smact.coarse_max_pct", "must be more than 0 and at most 100"}
+	case c.Hooks.Vetoes < 0 || c.Hooks.Vetoes > 1000:
+		return &KeyError{0, "hooks.vetoes", "must be 0 to 1000"}
+	case c.MPS.MaxClients < 1 || c.MPS.MaxClients > 1000:
+		return &KeyError{0, "mps.max_clients", "must be 1 to 1000"}
 	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
 		// 48 clients per MPS server on Volta and later (MPS documentation).
 		return &KeyError{0, "placement.max_jobs", "must be 1 to 48, the clients of one MPS server"}
@@ -110,6 +139,9 @@ func (c *Config) checkWords() *KeyError {
 	}{
 		{"submit.on_bad_directive", c.Submit.OnBadDirective, []string{"reject", "ignore"}},
 		{"submit.estimator", c.Submit.Estimator, Estimators},
+		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},
+		{"smact.statistic", c.SMAct.Statistic, Statistics},
+		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
 	} {
@@ -120,10 +152,39 @@ func (c *Config) checkWords() *KeyError {
 	return nil
 }
 
+func (c *Config) checkNodeSets() *KeyError {
+	for _, p := range c.Placement.AllowPolicies {
+		if !slices.Contains(Policies, p) {
+			return &KeyError{0, "placement.allow_policies", fmt.Sprintf("%q is not one of %s", p, strings.Join(Policies, ", "))}
+		}
+	}
+	for _, name := range sortedKeys(c.NodeSet) {
+		set, key := c.NodeSet[name], "nodeset."+name
+		if names, err := hostlist.Expand(set.Nodes); err != nil || len(names) == 0 {
+			return &KeyError{0, key + ".nodes", fmt.Sprintf("%q is no node list; write gpu[1-4]", set.Nodes)}
+		}
+		switch {
+		case set.Policy != "" && !slices.Contains(Policies, set.Policy):
+			return &KeyError{0, key + ".policy", fmt.Sprintf("%q is not one of %s", set.Policy, strings.Join(Policies, ", "))}
+		case set.MaxJobs < 0 || set.MaxJobs > 48:
+			return &KeyError{0, key + ".max_jobs", "must be 1 to 48"}
+		case set.SMActMaxPct < 0 || set.SMActMaxPct > 100:
+			return &KeyError{0, key + ".smact_max_pct", "must be more than 0 and at most 100"}
+		case set.CrossUser != "" && set.CrossUser != "timeslice" && set.CrossUser != "never":
+			return &KeyError{0, key + ".cross_user", fmt.Sprintf("%q is not one of timeslice, never", set.CrossUser)}
+		}
+	}
+	return nil
+}
+
 func (c *Config) checkPaths() *KeyError {
 	for _, p := range []struct{ key, v string }{
 		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
+		{"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
 	} {
+		if p.v == "" && strings.HasPrefix(p.key, "export.") {
+			continue
+		}
 		if !filepath.IsAbs(p.v) {
 			return &KeyError{0, p.key, "must be an absolute path"}
 		}

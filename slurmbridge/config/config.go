@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+
+	"carma/slurmbridge/hostlist"
 )
 
 // DefaultPath is where carma.toml stands unless a program is told otherwise.
@@ -28,10 +30,13 @@ type Config struct {
 	NVML      NVML                 `toml:"nvml"`
 	SMAct     SMAct                `toml:"smact"`
 	Placement Placement            `toml:"placement"`
+	NodeSet   map[string]NodeSet   `toml:"nodeset"`
 	Capacity  Capacity             `toml:"capacity"`
 	MPS       MPS                  `toml:"mps"`
 	Hooks     Hooks                `toml:"hooks"`
 	Recovery  Recovery             `toml:"recovery"`
+	Hold      Hold                 `toml:"hold"`
+	Export    Export               `toml:"export"`
 	Paths     Paths                `toml:"paths"`
 }
 
@@ -67,21 +72,47 @@ type NVML struct {
 	Interval Duration `toml:"interval"` // between two samples
 }
 
-// SMAct is the precondition on SM activity (paper: mean of 60 s, at most 80 %).
+// SMAct are the preconditions on activity (paper: mean of 60 s, at most 80 %).
 type SMAct struct {
+	Source       string   `toml:"source"` // auto, gpm, dcgm, nvml-utilisation
+	DCGMI        string   `toml:"dcgmi"`  // path of dcgmi
 	Window       Duration `toml:"window"`
+	Statistic    string   `toml:"statistic"`
 	MaxPct       float64  `toml:"max_pct"`
 	CoarseMaxPct float64  `toml:"coarse_max_pct"` // for sources that over-state SMACT
+	SMOccMaxPct  float64  `toml:"smocc_max_pct"`  // 0: no gate
+	DRAMMaxPct   float64  `toml:"dram_max_pct"`   // 0: no gate
 }
 
 // Placement is how a GPU is chosen.
 type Placement struct {
-	Policy     string   `toml:"policy"`
-	MaxJobs    int      `toml:"max_jobs"`     // jobs that may share one GPU
-	MinFreeMiB int64    `toml:"min_free_mib"` // for a shared job without an estimate
-	MarginMiB  int64    `toml:"margin_mib"`   // kept free beyond what is booked
-	Settle     Duration `toml:"settle"`       // a GPU stays closed so long for a newcomer's process to show
-	CrossUser  string   `toml:"cross_user"`   // timeslice, never
+	Mode          string           `toml:"mode"` // carma: the node chooses; slurm: slurmctld does
+	Policy        string           `toml:"policy"`
+	AllowPolicies []string         `toml:"allow_policies"` // that a job may ask for
+	MaxJobs       int              `toml:"max_jobs"`       // jobs that may share one GPU
+	MinFreeMiB    int64            `toml:"min_free_mib"`   // for a shared job without an estimate
+	MarginMiB     int64            `toml:"margin_mib"`     // kept free beyond what is booked
+	Margin        map[string]int64 `toml:"margin"`         // the same by method of the estimate
+	Settle        Duration         `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
+	CrossUser     string           `toml:"cross_user"`     // timeslice, never
+}
+
+// MarginOf is the margin for an estimate by method.
+func (p Placement) MarginOf(method string) int64 {
+	if m, ok := p.Margin[method]; ok {
+		return m
+	}
+	return p.MarginMiB
+}
+
+// NodeSet is what some nodes do otherwise. A zero value stands for the setting
+// of all nodes.
+type NodeSet struct {
+	Nodes       string  `toml:"nodes"` // a Slurm node list: gpu[1-4,9]
+	Policy      string  `toml:"policy"`
+	MaxJobs     int     `toml:"max_jobs"`
+	SMActMaxPct float64 `toml:"smact_max_pct"`
+	CrossUser   string  `toml:"cross_user"`
 }
 
 // Capacity is the publication of free GPU memory to slurmctld.
@@ -92,8 +123,10 @@ type Capacity struct {
 
 // MPS is the CUDA Multi-Process Service, one control daemon per GPU.
 type MPS struct {
-	Enabled bool   `toml:"enabled"`
-	Control string `toml:"control"` // path of nvidia-cuda-mps-control
+	Enabled         bool   `toml:"enabled"`
+	Control         string `toml:"control"`           // path of nvidia-cuda-mps-control
+	MaxClients      int    `toml:"max_clients"`       // of one server
+	ActiveThreadPct int    `toml:"active_thread_pct"` // of each shared job; 0: no limit
 }
 
 // Hooks bounds Prolog and Epilog.
@@ -101,11 +134,24 @@ type Hooks struct {
 	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
 	WaitInteractive Duration `toml:"wait_interactive"` // the same for srun and salloc, which cannot go back
 	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
+	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it asks for whole GPUs
 }
 
 // Recovery is what happens to a job that died of GPU memory.
 type Recovery struct {
 	Enabled bool `toml:"enabled"`
+}
+
+// Hold keeps GPUs for requests that small jobs would pass for ever.
+type Hold struct {
+	After   Duration `toml:"after"`   // a large request has waited so long; 0: never
+	Timeout Duration `toml:"timeout"` // a hold ends after so long
+}
+
+// Export is what the agent writes for other tools. Empty: nothing.
+type Export struct {
+	Textfile   string `toml:"textfile"`     // for node_exporter's textfile collector
+	DCGMJobDir string `toml:"dcgm_job_dir"` // for dcgm-exporter's --hpc-job-mapping-dir
 }
 
 // Paths are the directories of a node. "%n" stands for the Slurm node name.
@@ -137,12 +183,13 @@ func Default() Config {
 		Slurm:     Slurm{BinDir: "/usr/bin"},
 		Submit:    Submit{OnBadDirective: "reject", Estimator: "analytic"},
 		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
-		SMAct:     SMAct{Window: Duration(60 * time.Second), MaxPct: 80, CoarseMaxPct: 95},
-		Placement: Placement{Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "timeslice"},
+		SMAct:     SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean", MaxPct: 80, CoarseMaxPct: 95},
+		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "timeslice"},
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
-		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control"},
-		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second)},
+		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
+		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
 		Recovery:  Recovery{Enabled: true},
+		Hold:      Hold{After: Duration(10 * time.Minute), Timeout: Duration(30 * time.Minute)},
 		Paths:     Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
 	}
 }
@@ -236,6 +283,40 @@ func lineOf(text string, key []string) int {
 	return 0
 }
 
+// ForNode returns the configuration as it holds for one node: with what its
+// node set does otherwise. A node of several sets follows the first by name.
+func (c Config) ForNode(node string) Config {
+	for _, name := range sortedKeys(c.NodeSet) {
+		set := c.NodeSet[name]
+		if !hostlist.Contains(set.Nodes, node) {
+			continue
+		}
+		if set.Policy != "" {
+			c.Placement.Policy = set.Policy
+		}
+		if set.MaxJobs != 0 {
+			c.Placement.MaxJobs = set.MaxJobs
+		}
+		if set.SMActMaxPct != 0 {
+			c.SMAct.MaxPct = set.SMActMaxPct
+		}
+		if set.CrossUser != "" {
+			c.Placement.CrossUser = set.CrossUser
+		}
+		break
+	}
+	return c
+}
+
+func sortedKeys[T any](m map[string]T) []string {
+	names := make([]string, 0, len(m))
+	for n := range m {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
 // RunDir is the run directory of one node.
 func (c Config) RunDir(node string) string { return forNode(c.Paths.RunDir, node) }
 
@@ -248,14 +329,7 @@ func (c Config) LogPath(node string) string { return forNode(c.Paths.Log, node) 
 func forNode(path, node string) string { return strings.ReplaceAll(path, "%n", node) }
 
 // PartitionNames lists the partitions in alphabetical order.
-func (c Config) PartitionNames() []string {
-	names := make([]string, 0, len(c.Partition))
-	for n := range c.Partition {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func (c Config) PartitionNames() []string { return sortedKeys(c.Partition) }
 
 // DefaultPartition is the one that jobs without a partition go to, if it is ours.
 func (c Config) DefaultPartition() string {

@@ -35,12 +35,18 @@ func TestExample(t *testing.T) {
 	if !c.Partition["gpu"].Share || c.Partition["gpu"].Recovery != "gpu-recovery" || c.DefaultPartition() != "gpu" {
 		t.Errorf("partitions: %+v", c.Partition)
 	}
-	uncommented := regexp.MustCompile(`(?m)^#([a-z_]+ = )`).ReplaceAllString(string(text), "$1")
+	uncommented := regexp.MustCompile(`(?m)^#([a-z_]+ = |\[)`).ReplaceAllString(string(text), "$1")
 	all, err := Parse(uncommented)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all.Partition = nil
+	if all.NodeSet["old"].Policy != "mug" || all.Placement.MarginOf("user") != 2048 {
+		t.Errorf("node set %+v, margins %v", all.NodeSet, all.Placement.Margin)
+	}
+	all.Partition, all.NodeSet, all.Placement.Margin = nil, nil, nil
+	if len(all.Placement.AllowPolicies) == 0 {
+		all.Placement.AllowPolicies = nil
+	}
 	if want := Default(); !reflect.DeepEqual(all, want) {
 		t.Errorf("a default in the example is none:\ngot  %+v\nwant %+v", all, want)
 	}
@@ -59,6 +65,9 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 		case reflect.Struct:
 			keys = append(keys, keysOf(f.Type, name+".")...)
 		case reflect.Map:
+			if f.Type.Elem().Kind() != reflect.Struct {
+				continue // placement.margin: any method
+			}
 			keys = append(keys, keysOf(f.Type.Elem(), name+".*.")...)
 		default:
 			keys = append(keys, name)
@@ -88,6 +97,17 @@ func TestParseErrors(t *testing.T) {
 		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of analytic, horus, gpumemnet, none"},
 		{partitions + "base_cudnn_mib = 50000\n", "line 5: partition.gpu.base_cudnn_mib: must be 0 or a part"},
 		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
+		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},
+		{"[smact]\nsmocc_max_pct = 101\n", "line 2: smact.smocc_max_pct: must be more than 0"},
+		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma, slurm"},
+		{"[placement]\nallow_policies = [\"magm\", \"x\"]\n", "line 2: placement.allow_policies: \"x\" is not one of"},
+		{"[placement.margin]\nuser = -1\n", "line 2: placement.margin.user: must not be negative"},
+		{"[nodeset.a]\npolicy = \"lug\"\n", "nodeset.a.nodes: \"\" is no node list"},
+		{"[nodeset.a]\nnodes = \"gpu[\"\n", "line 2: nodeset.a.nodes: \"gpu[\" is no node list"},
+		{"[nodeset.a]\nnodes = \"gpu1\"\npolicy = \"x\"\n", "line 3: nodeset.a.policy: \"x\" is not one of"},
+		{"[hooks]\nvetoes = -1\n", "line 2: hooks.vetoes: must be 0 to 1000"},
+		{"[mps]\nmax_clients = 0\n", "line 2: mps.max_clients: must be 1 to 1000"},
+		{"[export]\ntextfile = \"x.prom\"\n", "line 2: export.textfile: must be an absolute path"},
 		{"[paths]\nrun_dir = \"run\"\n", "line 2: paths.run_dir: must be an absolute path"},
 		{"[slurm]\nbin_dir = \"bin\"\n", "line 2: slurm.bin_dir: must be an absolute path"},
 		{"[nvml]\nlibrary = \"lib/x.so\"\n", "line 2: nvml.library: must be a library name or an absolute path"},
@@ -129,6 +149,19 @@ func TestPathsOfNode(t *testing.T) {
 	}
 	if Default().Hooks.Wait.D() != 5*time.Second {
 		t.Error("parsing changed the defaults")
+	}
+}
+
+func TestForNode(t *testing.T) {
+	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs = 2\nsmact_max_pct = 70\ncross_user = \"never\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for node, want := range map[string]string{"gpu0": "magm 4 80 timeslice", "gpu1": "lug 4 80 timeslice", "gpu3": "magm 2 70 never"} {
+		n := c.ForNode(node)
+		if got := fmt.Sprint(n.Placement.Policy, " ", n.Placement.MaxJobs, " ", n.SMAct.MaxPct, " ", n.Placement.CrossUser); got != want {
+			t.Errorf("%s: %s, want %s", node, got, want)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ package directive
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -27,12 +28,21 @@ const (
 // Policy says how the user wants the job placed.
 type Policy string
 
-// The values of policy=.
+// The values of policy= that say whether to share. The others, Placements, name
+// a way of placing a job that shares.
 const (
 	PolicyUnset     Policy = ""
 	PolicyShared    Policy = "shared"
 	PolicyExclusive Policy = "exclusive"
 )
+
+// Placement is the placement policy that the user asks for; empty: the site's.
+func (p Policy) Placement() string {
+	if slices.Contains(Placements, string(p)) {
+		return string(p)
+	}
+	return ""
+}
 
 // Directive is what the #CARMA lines of one script say. A zero field was not
 // given. Sizes and batches are per GPU.

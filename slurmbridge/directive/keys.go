@@ -34,6 +34,7 @@ var (
 	Precisions = []string{"fp32", "amp", "bf16", "fp16"}
 	Parallels  = []string{"none", "dp", "ddp", "fsdp", "zero1", "zero2", "zero3"}
 	Attentions = []string{"eager", "sdpa", "flash"}
+	Placements = []string{"magm", "lug", "mug", "rr", "first-fit", "best-fit"}
 )
 
 var keys = map[string]key{
@@ -45,7 +46,7 @@ var keys = map[string]key{
 	}},
 	"policy": {example: "policy=shared or policy=exclusive", set: func(d *Directive, v string) error {
 		d.Policy = Policy(v)
-		return oneOf(v, []string{string(PolicyShared), string(PolicyExclusive)})
+		return oneOf(v, append([]string{string(PolicyShared), string(PolicyExclusive)}, Placements...))
 	}},
 	"batch": {example: "batch=32", set: func(d *Directive, v string) error { return count(&d.Batch, v, 1<<24) }},
 	"seq":   {example: "seq=512", set: func(d *Directive, v string) error { return count(&d.Seq, v, 1<<24) }},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/hostlist"
 )
 
 // Getenv looks up a variable, as os.Getenv does.
@@ -55,6 +56,7 @@ type Carma struct {
 	EstMiB     int64 // per GPU; 0: unknown
 	FullMiB    int64 // a whole GPU
 	SMActPct   int
+	Policy     string    // placement that the user asks for; empty: the site's
 	Submit     time.Time // zero: unknown
 }
 
@@ -90,7 +92,7 @@ func FromEnv(get Getenv) (Hook, error) {
 	if nodes == "" {
 		nodes = get("SLURM_JOB_NODELIST")
 	}
-	h.BatchHost = FirstHost(nodes) == h.Node
+	h.BatchHost = hostlist.First(nodes) == h.Node
 	h.Exit = exit(get("SLURM_JOB_EXIT_CODE2"))
 	h.Carma = carma(get)
 	return h, nil
@@ -139,6 +141,7 @@ func carma(get Getenv) Carma {
 		Annotated:  true,
 		Mode:       get(p + "MODE"),
 		Method:     get(p + "METHOD"),
+		Policy:     get(p + "POLICY"),
 		GPUs:       int(n.required(p+"GPUS", 16)),
 		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),
 		FullMiB:    int64(n.required(p+"FULL", 40)),
@@ -175,25 +178,4 @@ func Indices(list string) ([]int, error) {
 		}
 	}
 	return all, nil
-}
-
-// FirstHost returns the first name of a Slurm node list: "gpu[03-05,9],x" is
-// gpu03.
-func FirstHost(list string) string {
-	open := strings.IndexByte(list, '[')
-	comma := strings.IndexByte(list, ',')
-	if open < 0 || comma >= 0 && comma < open {
-		first, _, _ := strings.Cut(list, ",")
-		return first
-	}
-	inside, rest, _ := strings.Cut(list[open+1:], "]")
-	first := inside
-	if i := strings.IndexAny(inside, ",-"); i >= 0 {
-		first = inside[:i]
-	}
-	suffix := ""
-	if rest != "" && rest[0] != ',' { // several brackets: "r[1-2]n[1-4]"
-		suffix = FirstHost(rest)
-	}
-	return list[:open] + first + suffix
 }

@@ -100,17 +100,6 @@ func TestIndices(t *testing.T) {
 	}
 }
 
-func TestFirstHost(t *testing.T) {
-	for list, want := range map[string]string{
-		"": "", "n1": "n1", "n1,n2": "n1", "gpu[03-05,9],x": "gpu03", "gpu[7]": "gpu7", "a,gpu[1-2]": "a",
-		"r[1-2]n[1-4]": "r1n1", "gpu[1-2]-ib": "gpu1-ib", "x[": "x",
-	} {
-		if got := FirstHost(list); got != want {
-			t.Errorf("%q: got %q, want %q", list, got, want)
-		}
-	}
-}
-
 func TestPath(t *testing.T) {
 	job := Output{JobID: 12, Name: "train", User: "alice", Node: "n1", WorkDir: "/home/alice"}
 	array := job

@@ -42,18 +42,25 @@ func (c Client) run(ctx context.Context, command string, args ...string) (string
 	return stdout.String(), nil
 }
 
-// NodeGres returns the Gres text of a node as slurmctld counts it.
-func (c Client) NodeGres(ctx context.Context, node string) (string, error) {
+// Node returns a node's Gres text, as slurmctld counts it, and its Comment.
+func (c Client) Node(ctx context.Context, node string) (gres, comment string, err error) {
 	out, err := c.run(ctx, "scontrol", "show", "node", node)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	for line := range strings.Lines(out) {
-		if gres, ok := strings.CutPrefix(strings.TrimSpace(line), "Gres="); ok {
-			return gres, nil
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch {
+		case name == "Gres" && gres == "":
+			gres = value
+		case name == "Comment":
+			comment = value
 		}
 	}
-	return "", fmt.Errorf("scontrol show node %s: no Gres line", node)
+	if gres == "" {
+		return "", "", fmt.Errorf("scontrol show node %s: no Gres line", node)
+	}
+	return gres, comment, nil
 }
 
 // SetNodeGres replaces the Gres text of a node in slurmctld.

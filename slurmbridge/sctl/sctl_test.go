@@ -44,11 +44,11 @@ NodeName=n1 Arch=x86_64 CoresPerSocket=1
 TEXT
 `
 
-func TestNodeGres(t *testing.T) {
+func TestNode(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": showNode})
-	got, err := c.NodeGres(t.Context(), "n1")
-	if err != nil || got != "gpu:a100:16(S:0-63),carma:10K,carma2:40536" {
-		t.Errorf("got %q, %v", got, err)
+	got, comment, err := c.Node(t.Context(), "n1")
+	if err != nil || got != "gpu:a100:16(S:0-63),carma:10K,carma2:40536" || comment != "x Gres=no" {
+		t.Errorf("got %q, %q, %v", got, comment, err)
 	}
 	if err := c.SetNodeGres(t.Context(), "n1", "gpu:16,carma:5"); err != nil {
 		t.Error(err)
@@ -56,7 +56,7 @@ func TestNodeGres(t *testing.T) {
 	if want := "scontrol show node n1 conf=/etc/slurm/other.conf\nscontrol update NodeName=n1 Gres=gpu:16,carma:5 conf=/etc/slurm/other.conf\n"; calls(t, c) != want {
 		t.Errorf("calls:\n%s", calls(t, c))
 	}
-	if _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).NodeGres(t.Context(), "n1"); err == nil {
+	if _, _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).Node(t.Context(), "n1"); err == nil {
 		t.Error("no Gres line: no error")
 	}
 }

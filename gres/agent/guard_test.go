@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/resident"
+	"carma/slurmbridge/sctl"
+)
+
+// daemons stands for the MPS daemons.
+type daemons struct {
+	fault map[string]bool
+	err   error
+	calls []string
+}
+
+func (d *daemons) Ensure(_ context.Context, uuid string) error {
+	d.calls = append(d.calls, "ensure "+uuid)
+	return d.err
+}
+func (d *daemons) Faulted(_ context.Context, uuid string) (bool, error) { return d.fault[uuid], d.err }
+func (d *daemons) Terminate(_ context.Context, uuid string, pid int) error {
+	d.calls = append(d.calls, "terminate "+uuid)
+	return d.err
+}
+func (d *daemons) Restart(_ context.Context, uuid string) error {
+	d.calls = append(d.calls, "restart "+uuid)
+	return d.err
+}
+func (d *daemons) Quit(_ context.Context, uuid string) error {
+	d.calls = append(d.calls, "quit "+uuid)
+	return nil
+}
+
+func TestCheckMPS(t *testing.T) {
+	client := gres.Process{PID: 1, MPS: true}
+	using := gres.Lease{Job: gres.JobKey{JobID: 7}, UUID: "a", MPS: true}
+	for _, c := range []struct {
+		name        string
+		sample      gres.Sample
+		leases      []gres.Lease
+		quarantined bool
+		fault       bool
+		mps, ledger []string
+	}{
+		{"nobody", sample(), nil, false, true, []string{"ensure a"}, nil},
+		{"in use", sample(client), []gres.Lease{using}, false, false, []string{"ensure a"}, nil},
+		{"fault", sample(client), []gres.Lease{using}, false, true, []string{"ensure a"}, []string{"quarantine a: its MPS server has faulted"}},
+		{"victims are there", sample(client), []gres.Lease{using}, true, true, nil, nil},
+		{"a victim's process is there", sample(client), nil, true, true, nil, nil},
+		{"victims have gone", sample(), nil, true, true, []string{"restart a"}, []string{"readmit a"}},
+		{"left by a job", sample(gres.Process{PID: 2, MPS: true}), nil, false, false, []string{"ensure a", "terminate a"}, nil},
+		{"of no job", sample(gres.Process{PID: 3, MPS: true}), nil, false, false, []string{"ensure a"}, nil},
+		{"no client", sample(gres.Process{PID: 2}), nil, false, false, []string{"ensure a"}, nil},
+		{"MIG", gres.Sample{GPU: gres.GPU{UUID: "a", MIG: true}}, nil, false, false, nil, nil},
+		{"unreadable", gres.Sample{GPU: gres.GPU{UUID: "a"}, Unreadable: "lost"}, nil, false, false, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, d := &ledger{}, &daemons{fault: map[string]bool{"a": c.fault}}
+			a := newAgent()
+			a.Ledger, a.MPS = l, d
+			a.Owners = owners{1: {JobID: 7}, 2: {JobID: 99}, 3: {}}
+			s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+			if c.quarantined {
+				s.Readings[0].Quarantined = "fault"
+			}
+			a.checkMPS(t.Context(), []gres.Sample{c.sample}, s)
+			if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
+				t.Errorf("MPS %v, ledger %v; want %v, %v", d.calls, l.calls, c.mps, c.ledger)
+			}
+		})
+	}
+}
+
+// Without MPS, or with a daemon that fails, the agent goes on.
+func TestCheckMPSFails(t *testing.T) {
+	a := newAgent()
+	a.Ledger, a.Owners = &ledger{}, owners{1: resident.Owner{JobID: 9}}
+	a.checkMPS(t.Context(), []gres.Sample{sample()}, lease.Snapshot{})
+	a.MPS = &daemons{err: errors.New("no such program")}
+	a.checkMPS(t.Context(), []gres.Sample{sample(gres.Process{PID: 1, MPS: true})}, lease.Snapshot{})
+}
+
+func TestOpenHolds(t *testing.T) {
+	holds := []lease.Hold{{UUID: "a", JobID: 7}, {UUID: "b", JobID: 7}}
+	for name, c := range map[string]struct {
+		s    lease.Snapshot
+		want []string
+	}{
+		"all idle":         {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
+		"one busy":         {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
+		"others busy":      {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
+		"open already":     {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
+		"start is not set": {lease.Snapshot{Holds: holds, Comebacks: []lease.Comeback{{JobID: 7}}}, nil},
+		"no holds":         {lease.Snapshot{}, nil},
+	} {
+		l := &ledger{}
+		a := newAgent()
+		a.Ledger = l
+		a.openHolds(t.Context(), c.s)
+		if !slices.Equal(l.calls, c.want) {
+			t.Errorf("%s: %v, want %v", name, l.calls, c.want)
+		}
+	}
+}
+
+func TestDropHolds(t *testing.T) {
+	l := &ledger{}
+	a := newAgent()
+	a.Ledger = l
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}}}
+	var s lease.Snapshot
+	for id := range uint32(5) { // 4 has gone
+		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
+	}
+	s.Holds[4].Age = a.Config.Hold.Timeout.D() + time.Second
+	a.dropHolds(t.Context(), s)
+	if want := []string{"drop 2", "drop 4", "drop 5"}; !slices.Equal(l.calls, want) {
+		t.Errorf("%v, want %v", l.calls, want)
+	}
+}
+
+func TestSoonest(t *testing.T) {
+	s := lease.Snapshot{
+		Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}, {GPU: gres.GPU{UUID: "d"}},
+			{GPU: gres.GPU{UUID: "lost"}, Unreadable: "x"}, {GPU: gres.GPU{UUID: "bad"}, Quarantined: "x"}, {GPU: gres.GPU{UUID: "kept"}, HeldFor: 9}},
+		Leases: []gres.Lease{{UUID: "a", Age: time.Minute}, {UUID: "a", Age: time.Hour}, {UUID: "b", Age: time.Minute}, {UUID: "c", Age: time.Hour}},
+	}
+	if got := soonest(s, 3); !slices.Equal(got, []string{"d", "c", "b"}) {
+		t.Errorf("got %v", got)
+	}
+	if got := soonest(s, 5); got != nil {
+		t.Errorf("5 of 4: %v", got)
+	}
+}

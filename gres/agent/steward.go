@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"carma/gres/lease"
+	"carma/gres/steward"
+	"carma/slurmbridge/sctl"
+)
+
+// Cluster is what the steward looks at and says.
+type Cluster interface {
+	Queue(ctx context.Context, partitions []string) ([]sctl.QueuedJob, error)
+	Nodes(ctx context.Context, partitions []string) ([]sctl.NodeState, error)
+	SetNodeComment(ctx context.Context, node, comment string) error
+}
+
+// The steward is the agent of the first node that is up, of these many by name:
+// the others need not look who that is. Their rank is looked up again so often.
+const (
+	stewards  = 3
+	rankEvery = time.Hour
+)
+
+// keepSteward does the steward's work if it is this agent's.
+func (a *Agent) keepSteward(ctx context.Context) {
+	if a.Cluster == nil || a.Config.Hold.After == 0 {
+		return
+	}
+	if a.ranked != 0 && a.rank >= stewards && a.lastTick-a.ranked < rankEvery {
+		return
+	}
+	partitions := a.Config.PartitionNames()
+	nodes, err := a.Cluster.Nodes(ctx, partitions)
+	if err != nil {
+		a.Log.Warn("look for the steward", "error", err)
+		return
+	}
+	a.rank, a.ranked = rankOf(nodes, a.Node), a.lastTick
+	if firstUp(nodes) != a.Node || a.rank >= stewards {
+		return
+	}
+	queue, err := a.Cluster.Queue(ctx, partitions)
+	if err != nil {
+		a.Log.Warn("look at the queue", "error", err)
+		return
+	}
+	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
+	for name, p := range a.Config.Partition {
+		in.FullMiB[name] = p.GPUMemMiB
+	}
+	name, hold, ok := steward.Decide(in)
+	if !ok {
+		return
+	}
+	for _, n := range nodes {
+		if n.Name != name {
+			continue
+		}
+		if err := a.Cluster.SetNodeComment(ctx, name, steward.Comment(n.Comment, &hold)); err != nil {
+			a.Log.Warn("have GPUs kept", "job", hold.JobID, "error", err)
+			return
+		}
+		a.Log.Info("a large request has waited long; GPUs are to be kept for it", "job", hold.JobID, "gpus", hold.GPUs, "node", name)
+	}
+}
+
+func rankOf(nodes []sctl.NodeState, node string) int {
+	rank := 0
+	for _, n := range nodes {
+		if n.Name == node {
+			return rank
+		}
+		if n.GPUs > 0 && n.Name != anchor {
+			rank++
+		}
+	}
+	return stewards
+}
+
+// anchor is the node that is never up.
+const anchor = "carma-anchor"
+
+func firstUp(nodes []sctl.NodeState) string {
+	for _, n := range nodes {
+		if n.Up && n.GPUs > 0 {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// followComment keeps GPUs as the node's Comment says, and takes the word out
+// of it when the job has started, has gone, or did not come in time.
+func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snapshot) {
+	hold, ok := steward.ParseComment(comment)
+	if !ok || a.Cluster == nil {
+		return
+	}
+	j, err := a.Jobs.Job(ctx, hold.JobID)
+	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
+		return
+	}
+	if err == nil && j.State == "PENDING" && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
+		for _, h := range s.Holds {
+			if h.JobID == hold.JobID {
+				return
+			}
+		}
+		uuids := soonest(s, hold.GPUs)
+		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids)
+		if err := a.Ledger.Hold(ctx, hold.JobID, uuids); err != nil {
+			a.Log.Error("keep GPUs", "error", err)
+		}
+		return
+	}
+	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
+		a.Log.Error("end a hold", "error", err)
+	}
+	if err := a.Cluster.SetNodeComment(ctx, a.Node, steward.Comment(comment, nil)); err != nil {
+		a.Log.Warn("take a hold out of the node's Comment", "error", err)
+	}
+}

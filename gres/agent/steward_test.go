@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/steward"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+)
+
+// cluster stands for slurmctld.
+type cluster struct {
+	queue []sctl.QueuedJob
+	nodes []sctl.NodeState
+	err   error
+	calls []string
+}
+
+func (c *cluster) Queue(context.Context, []string) ([]sctl.QueuedJob, error) {
+	c.calls = append(c.calls, "queue")
+	return c.queue, c.err
+}
+
+func (c *cluster) Nodes(context.Context, []string) ([]sctl.NodeState, error) {
+	c.calls = append(c.calls, "nodes")
+	return c.nodes, c.err
+}
+
+func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error {
+	h, _ := steward.ParseComment(comment)
+	c.calls = append(c.calls, fmt.Sprintf("%s keeps %d for %d", node, h.GPUs, h.JobID))
+	return c.err
+}
+
+func TestKeepSteward(t *testing.T) {
+	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536"}
+	nodes := []sctl.NodeState{{Name: anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
+	down := slices.Clone(nodes)
+	down[1].Up = false
+	for _, c := range []struct {
+		name, node string
+		cluster    cluster
+		want       []string
+	}{
+		{"the first node", "n1", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}},
+		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}},
+		{"the second node", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes"}},
+		{"the second node, the first is down", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}},
+		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}},
+	} {
+		a := newAgent()
+		a.Node, a.Cluster = c.node, &c.cluster
+		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+		a.keepSteward(t.Context())
+		if !slices.Equal(c.cluster.calls, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, c.cluster.calls, c.want)
+		}
+	}
+}
+
+// Most agents of a large cluster ask who the steward is once an hour.
+func TestKeepStewardOfManyNodes(t *testing.T) {
+	c := &cluster{}
+	for i := range 9 {
+		c.nodes = append(c.nodes, sctl.NodeState{Name: fmt.Sprint("n", i), Up: i > 4, GPUs: 1})
+	}
+	a := newAgent()
+	a.Node, a.Cluster = "n5", c
+	for i := range 100 {
+		a.lastTick = time.Duration(i+1) * time.Minute
+		a.keepSteward(t.Context())
+	}
+	if len(c.calls) != 2 || slices.Contains(c.calls, "queue") {
+		t.Errorf("%v", c.calls)
+	}
+}
+
+func TestFollowComment(t *testing.T) {
+	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}}
+	fresh := steward.Comment("rack", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now()})
+	late := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now().Add(-24 * time.Hour)})
+	for name, c := range map[string]struct {
+		comment string
+		state   string
+		holds   []lease.Hold
+		ledger  []string
+		slurm   []string
+	}{
+		"no word":      {"rack", "PENDING", nil, nil, nil},
+		"new":          {fresh, "PENDING", nil, []string{"hold [a b] for 7"}, nil},
+		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"not known":    {fresh, "?", nil, nil, nil},
+		"has gone":     {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+	} {
+		l, slurm := &ledger{}, &cluster{}
+		a := newAgent()
+		a.Node, a.Ledger, a.Cluster = "n1", l, slurm
+		known := map[uint32]sctl.Job{}
+		if c.state != "" {
+			known[7] = sctl.Job{State: c.state}
+		}
+		a.Jobs = &jobs{known: known}
+		if c.state == "?" {
+			a.Jobs = &jobs{err: errors.New("no connection")}
+		}
+		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds})
+		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
+			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+// Hold is a GPU that is kept for a job.
+type Hold struct {
+	UUID  string
+	JobID uint32
+	Age   time.Duration
+	Open  bool // the job can start now
+}
+
+// Hold keeps GPUs for a job, and for nobody else, until it starts here or the
+// hold is dropped. GPUs kept for another job stay so.
+func (b *Book) Hold(ctx context.Context, job uint32, uuids []string) error {
+	return b.write(ctx, func(tx *sql.Tx) error {
+		for _, uuid := range uuids {
+			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, at_ns) VALUES (?,?,?)", uuid, job, int64(Now())); err != nil {
+				return fmt.Errorf("keep GPU %s for job %d: %w", uuid, job, err)
+			}
+		}
+		return nil
+	})
+}
+
+// OpenHold says from when on the job that GPUs are kept for can start: then
+// they are offered to slurmctld again.
+func (b *Book) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
+	if _, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=? AND open_ns IS NULL", int64(Now()+in), job); err != nil {
+		return fmt.Errorf("offer the GPUs kept for job %d: %w", job, err)
+	}
+	return nil
+}
+
+// DropHold keeps nothing for the job any more.
+func (b *Book) DropHold(ctx context.Context, job uint32) error {
+	if _, err := b.db.ExecContext(ctx, "DELETE FROM hold WHERE job_id=?", job); err != nil {
+		return fmt.Errorf("end the hold for job %d: %w", job, err)
+	}
+	return nil
+}
+
+func holdsOf(q querier) ([]Hold, error) {
+	now := Now()
+	rows, err := q.Query("SELECT uuid, job_id, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
+	if err != nil {
+		return nil, fmt.Errorf("read holds: %w", err)
+	}
+	defer rows.Close()
+	var holds []Hold
+	for rows.Next() {
+		var h Hold
+		var at int64
+		if err := rows.Scan(&h.UUID, &h.JobID, &at, &h.Open); err != nil {
+			return nil, fmt.Errorf("read holds: %w", err)
+		}
+		h.Age = now - time.Duration(at)
+		holds = append(holds, h)
+	}
+	return holds, rows.Err()
+}
+
+// Quarantine closes a GPU to all jobs and notes the fault in those that hold
+// it through MPS: they are its victims.
+func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
+	err = b.write(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
+			return err
+		}
+		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND mps) RETURNING job_id", reason, uuid)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var id uint32
+			if err := rows.Scan(&id); err != nil {
+				return err
+			}
+			victims = append(victims, id)
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("quarantine GPU %s: %w", uuid, err)
+	}
+	return victims, nil
+}
+
+// Readmit ends the quarantine of a GPU.
+func (b *Book) Readmit(ctx context.Context, uuid string) error {
+	if _, err := b.db.ExecContext(ctx, "DELETE FROM quarantine WHERE uuid=?", uuid); err != nil {
+		return fmt.Errorf("readmit GPU %s: %w", uuid, err)
+	}
+	return nil
+}

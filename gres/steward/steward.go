@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package steward keeps large requests from waiting for ever. slurmctld cannot
+// plan the start of a request that no node offers at the moment, so backfill
+// lets small jobs pass it again and again. The steward finds such a request and
+// the node that will be free for it soonest; that node then keeps GPUs for it.
+// One agent of the cluster is the steward. What it decides travels in the
+// Comment of the node: Slurm stays the only bus between nodes.
+package steward
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// Hold is a job that a node is to keep GPUs for.
+type Hold struct {
+	JobID uint32
+	GPUs  int       // of one node
+	Since time.Time // when the steward decided
+}
+
+const prefix = "carma-hold="
+
+// String is the word for a node's Comment.
+func (h Hold) String() string {
+	return fmt.Sprintf("%s%d:%d:%d", prefix, h.JobID, h.GPUs, h.Since.Unix())
+}
+
+// ParseComment finds the hold in a node's Comment.
+func ParseComment(comment string) (h Hold, ok bool) {
+	for word := range strings.FieldsSeq(comment) {
+		text, found := strings.CutPrefix(word, prefix)
+		if !found {
+			continue
+		}
+		f := strings.Split(text, ":")
+		if len(f) != 3 {
+			return Hold{}, false
+		}
+		id, err1 := strconv.ParseUint(f[0], 10, 32)
+		k, err2 := strconv.ParseUint(f[1], 10, 16)
+		since, err3 := strconv.ParseInt(f[2], 10, 64)
+		if err1 != nil || err2 != nil || err3 != nil || id == 0 || k == 0 {
+			return Hold{}, false
+		}
+		return Hold{JobID: uint32(id), GPUs: int(k), Since: time.Unix(since, 0)}, true
+	}
+	return Hold{}, false
+}
+
+// Comment puts a hold into a comment, or takes it out (nil), and keeps what
+// others wrote there.
+func Comment(comment string, h *Hold) string {
+	var words []string
+	for word := range strings.FieldsSeq(comment) {
+		if !strings.HasPrefix(word, prefix) && word != "(null)" {
+			words = append(words, word)
+		}
+	}
+	if h != nil {
+		words = append(words, h.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// Input is the cluster as slurmctld tells it.
+type Input struct {
+	Queue   []sctl.QueuedJob // pending and running jobs of our partitions
+	Nodes   []sctl.NodeState
+	FullMiB map[string]int64 // memory of a GPU, by partition
+	After   time.Duration    // a request must have waited so long
+	Now     time.Time
+}
+
+// Decide returns the node that is to keep GPUs, and for which job. ok is false
+// when nobody has waited too long, or no node can.
+func Decide(in Input) (node string, h Hold, ok bool) {
+	held := map[uint32]bool{}
+	for _, n := range in.Nodes {
+		if h, ok := ParseComment(n.Comment); ok {
+			held[h.JobID] = true
+		}
+	}
+	var waiting []sctl.QueuedJob
+	for _, j := range in.Queue {
+		if !held[j.ID] && in.large(j) && in.Now.Sub(j.Eligible) >= in.After {
+			waiting = append(waiting, j)
+		}
+	}
+	slices.SortStableFunc(waiting, func(a, b sctl.QueuedJob) int {
+		if a.Priority != b.Priority {
+			return int(min(max(b.Priority-a.Priority, -1), 1))
+		}
+		return a.Eligible.Compare(b.Eligible)
+	})
+	for _, j := range waiting {
+		k, _ := tres.Booking(j.TresPerNode)
+		if node := in.soonest(j, k); node != "" {
+			return node, Hold{j.ID, k, in.Now}, true
+		}
+	}
+	return "", Hold{}, false
+}
+
+// large tells whether small jobs can pass the request: it wants several GPUs at
+// once, or a whole one. A job that waits for something else than room is left
+// alone, and so is one whose place we cannot judge.
+func (in *Input) large(j sctl.QueuedJob) bool {
+	if j.State != "PENDING" || j.Reason != "Resources" && j.Reason != "Priority" || j.Features != "" || j.Array {
+		return false
+	}
+	k, mib := tres.Booking(j.TresPerNode)
+	return k > 1 || k == 1 && in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
+}
+
+// soonest returns the node that will be free for the job first, judged by the
+// fewest running jobs, then by the earliest end of the last of them. squeue
+// (22.05) does not tell which nodes a job excludes: such a hold ends by its
+// time-out.
+func (in *Input) soonest(j sctl.QueuedJob, k int) string {
+	best, bestJobs, bestEnd := "", 0, time.Time{}
+	for _, n := range in.Nodes {
+		if !n.Up || n.GPUs < k || !slices.Contains(n.Partitions, j.Partition) {
+			continue
+		}
+		if _, taken := ParseComment(n.Comment); taken {
+			continue
+		}
+		if j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, n.Name) {
+			continue
+		}
+		jobs, end := in.running(n.Name)
+		if best == "" || jobs < bestJobs || jobs == bestJobs && end.Before(bestEnd) {
+			best, bestJobs, bestEnd = n.Name, jobs, end
+		}
+	}
+	return best
+}
+
+func (in *Input) running(node string) (jobs int, end time.Time) {
+	for _, j := range in.Queue {
+		if j.State == "RUNNING" && hostlist.Contains(j.Nodes, node) {
+			jobs++
+			if j.End.After(end) {
+				end = j.End
+			}
+		}
+	}
+	return jobs, end
+}

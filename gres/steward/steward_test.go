@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steward
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"carma/slurmbridge/sctl"
+)
+
+var now = time.Unix(1795257543, 0)
+
+func TestComment(t *testing.T) {
+	hold := Hold{JobID: 7, GPUs: 2, Since: now}
+	const word = "carma-hold=7:2:1795257543"
+	for _, c := range []struct {
+		before string
+		hold   *Hold
+		after  string
+	}{
+		{"", &hold, word},
+		{"(null)", &hold, word},
+		{"rack 4", &hold, "rack 4 " + word},
+		{"rack 4 carma-hold=1:1:1", &hold, "rack 4 " + word},
+		{"rack " + word + " 4", nil, "rack 4"},
+		{word, nil, ""},
+		{"rack 4", nil, "rack 4"},
+	} {
+		if got := Comment(c.before, c.hold); got != c.after {
+			t.Errorf("%q: got %q, want %q", c.before, got, c.after)
+		}
+		if got, ok := ParseComment(c.after); ok != (c.hold != nil) || ok && got != hold {
+			t.Errorf("%q: read back as %+v, %v", c.after, got, ok)
+		}
+	}
+	for _, bad := range []string{"", "(null)", "hold", "carma-hold=", "carma-hold=1:2", "carma-hold=0:1:5", "carma-hold=1:0:5", "carma-hold=x:1:5", "carma-hold=1:1:x", "carma-hold=1:1:1:1"} {
+		if got, ok := ParseComment(bad); ok {
+			t.Errorf("%q: read as %+v", bad, got)
+		}
+	}
+}
+
+func pending(id uint32, tres string, waited time.Duration) sctl.QueuedJob {
+	return sctl.QueuedJob{ID: id, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, Eligible: now.Add(-waited), TresPerNode: tres}
+}
+
+func running(id uint32, nodes string, left time.Duration) sctl.QueuedJob {
+	return sctl.QueuedJob{ID: id, State: "RUNNING", Partition: "gpu", Nodes: nodes, End: now.Add(left)}
+}
+
+func TestDecide(t *testing.T) {
+	const two, whole, share = "gres:gpu:2,gres:carma2:40536", "gres:gpu:1,gres:carma:40536", "gres:gpu:1,gres:carma:10240"
+	nodes := func(comments ...string) []sctl.NodeState {
+		all := []sctl.NodeState{{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 4},
+			{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n3", Partitions: []string{"other"}, Up: true, GPUs: 8}}
+		for i, c := range comments {
+			all[i+1].Comment = c
+		}
+		return all
+	}
+	with := func(j sctl.QueuedJob, change func(*sctl.QueuedJob)) sctl.QueuedJob {
+		change(&j)
+		return j
+	}
+	busy := []sctl.QueuedJob{running(1, "n1", time.Hour), running(2, "n2", time.Minute)}
+	for name, c := range map[string]struct {
+		queue []sctl.QueuedJob
+		nodes []sctl.NodeState
+		node  string
+		job   uint32
+	}{
+		"two GPUs, the node that is free first":   {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
+		"the node with fewer jobs":                {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
+		"a whole GPU":                             {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
+		"a share is not large":                    {[]sctl.QueuedJob{pending(7, share, time.Hour)}, nodes(), "", 0},
+		"a job of others":                         {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
+		"not long enough":                         {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
+		"waits for something else":                {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
+		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
+		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Array = true })}, nodes(), "", 0},
+		"asks for a node":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
+		"more than a node has":                    {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536", time.Hour)}, nodes(), "", 0},
+		"highest priority first":                  {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
+		"then the oldest":                         {[]sctl.QueuedJob{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
+		"a node keeps for one job only":           {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:2:1"), "n2", 7},
+		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:2:1"), "", 0},
+		"the next, where the first cannot be had": {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
+	} {
+		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
+		node, h, ok := Decide(in)
+		if node != c.node || h.JobID != c.job || ok != (c.node != "") {
+			t.Errorf("%s: got %s for %d, %v; want %s for %d", name, node, h.JobID, ok, c.node, c.job)
+		}
+	}
+}
+
+func FuzzParseComment(f *testing.F) {
+	for _, seed := range []string{"", "carma-hold=7:2:1795257543", "rack carma-hold=7:2:1 x", "carma-hold=::", "(null)"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, comment string) {
+		if _, ok := ParseComment(Comment(comment, nil)); ok {
+			t.Errorf("%q: a hold is left", comment)
+		}
+		h := Hold{JobID: 7, GPUs: 2, Since: now}
+		if got, ok := ParseComment(Comment(comment, &h)); !ok || got != h {
+			t.Errorf("%q: read back as %+v", comment, got)
+		}
+	})
+}
