@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -32,6 +31,7 @@ type Ledger interface {
 	DropComeback(ctx context.Context, job uint32) error
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
+	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -50,6 +50,9 @@ type Jobs interface {
 // Records is where accounting goes.
 type Records interface {
 	SetEnd(ctx context.Context, e db.End) error
+	Meters(ctx context.Context) ([]db.Meter, error)
+	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
+	Tidy(ctx context.Context) error
 }
 
 // Agent is the daemon of one node.
@@ -68,6 +71,7 @@ type Agent struct {
 	Cluster   Cluster // nil: no steward
 
 	gpus     map[string]*gpuState
+	accounts accounts
 	lastTick time.Duration
 	compared time.Duration
 	checked  time.Duration // MPS daemons
@@ -77,7 +81,6 @@ type Agent struct {
 
 type gpuState struct {
 	smact, smocc, dram *window.Window
-	energyJ            float64 // last reading of the counter
 }
 
 // sampleDeadline is how long the driver may take to answer. A wedged driver
@@ -97,6 +100,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			a.accounts.close(a)
 			a.stopMPS()
 			return nil
 		case <-tick.C:
@@ -125,11 +129,13 @@ func (a *Agent) tick(ctx context.Context) {
 		interval = 0
 	}
 	a.lastTick = now
+	a.accounts.begin(ctx, a, s.Ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
 		return
 	}
+	a.accounts.flush(ctx, a)
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, s.Ended)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
@@ -190,7 +196,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 		st := a.gpus[s.UUID]
 		if st == nil {
 			length := a.Config.SMAct.Window.D()
-			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length), energyJ: math.NaN()}
+			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
 		r := Reading(s, leases, a.Owners)
@@ -203,39 +209,9 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		}
 		readings = append(readings, r)
-		usages = append(usages, a.usages(s, st, leases, interval)...)
+		usages = append(usages, a.account(s, leases, now)...)
 	}
 	return readings, usages
-}
-
-// usages splits what a GPU did in the interval among the jobs that hold it.
-func (a *Agent) usages(s gres.Sample, st *gpuState, leases []gres.Lease, interval time.Duration) []lease.Usage {
-	counter := float64(s.EnergyJ)
-	energy := counter - st.energyJ
-	if math.IsNaN(energy) || energy < 0 { // no counter, first look, or reset
-		energy = float64(s.PowerWatts) * interval.Seconds()
-	}
-	st.energyJ = counter
-	var usages []lease.Usage
-	for _, l := range leases {
-		if l.UUID != s.UUID || s.Unreadable != "" {
-			continue
-		}
-		usages = append(usages, lease.Usage{JobID: l.Job.JobID, UUID: s.UUID, Interval: interval, SMActPct: float64(s.SMActPct), EnergyJ: energy})
-	}
-	for i := range usages {
-		usages[i].EnergyJ /= float64(len(usages))
-	}
-	for _, p := range s.Processes {
-		job := ownerOf(a.Owners.Owner(p.PID), leases, s.UUID)
-		for i := range usages {
-			if usages[i].JobID == job {
-				usages[i].Present = true
-				usages[i].UsedMiB += p.UsedMiB
-			}
-		}
-	}
-	return usages
 }
 
 // reapAge is how old a lease must be before its job is looked for: a job has no
