@@ -207,7 +207,7 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 		return appendMiB(to, v.num, s.unit)
 	}
 	if s.raw {
-		return strconv.AppendFloat(to, math.Round(v.num*1000)/1000, 'f', -1, 64)
+		return appendNumber(to, v.num)
 	}
 	switch k {
 	case seconds:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -36,6 +37,9 @@ be read; 4 the database is newer than this program; 5 no permission.
 `
 
 func main() {
+	// A short life with much to read: collect garbage less often, in bounds.
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(120 << 20)
 	cli.Exit("carma-report", run(context.Background(), os.Args[1:], os.Stdout))
 }
 

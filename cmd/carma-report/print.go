@@ -8,7 +8,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -107,7 +109,8 @@ type lines struct {
 
 // stream writes a row for each job; between stands between two of them.
 func (r *report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *job) []byte, between []byte) (found bool, err error) {
-	err = each(ctx, r.sources, r.sel, func() *lines { return &lines{} },
+	used := sync.Pool{New: func() any { return &lines{} }}
+	err = each(ctx, r.sources, r.sel, func() *lines { return used.Get().(*lines) },
 		func(l *lines, j *job) {
 			if l.jobs++; l.jobs > 1 {
 				l.text = append(l.text, between...)
@@ -120,6 +123,8 @@ func (r *report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *
 			}
 			found = found || l.jobs > 0
 			_, err := w.Write(l.text)
+			l.text, l.jobs = l.text[:0], 0
+			used.Put(l)
 			return err
 		})
 	return found, err
@@ -222,13 +227,37 @@ func appendJSON(b []byte, k kind, v value) []byte {
 	case k == text:
 		return appendQuoted(b, v.text)
 	}
-	return strconv.AppendFloat(b, v.num, 'f', -1, 64)
+	return appendNumber(b, v.num)
+}
+
+// appendNumber writes a figure with at most three decimals.
+func appendNumber(b []byte, v float64) []byte {
+	thousandths := int64(math.Round(v * 1000))
+	if thousandths < 0 {
+		b, thousandths = append(b, '-'), -thousandths
+	}
+	b = strconv.AppendInt(b, thousandths/1000, 10)
+	rest := thousandths % 1000
+	if rest == 0 {
+		return b
+	}
+	b = append(b, '.', byte('0'+rest/100))
+	if rest%100 != 0 {
+		b = append(b, byte('0'+rest/10%10))
+	}
+	if rest%10 != 0 {
+		b = append(b, byte('0'+rest%10))
+	}
+	return b
 }
 
 // appendQuoted writes a JSON string.
 func appendQuoted(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
+	if plainText(s) {
+		return append(append(b, s...), '"')
+	}
 	for _, r := range s {
 		switch {
 		case r == '"' || r == '\\':
@@ -240,6 +269,15 @@ func appendQuoted(b []byte, s string) []byte {
 		}
 	}
 	return append(b, '"')
+}
+
+func plainText(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // helpFormat lists the columns.
