@@ -68,7 +68,8 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
-	Cluster   Cluster // nil: no steward
+	Cluster   Cluster                    // nil: no steward
+	Export    func(lease.Snapshot) error // for other tools; nil: nothing
 
 	gpus     map[string]*gpuState
 	accounts accounts
@@ -77,6 +78,8 @@ type Agent struct {
 	checked  time.Duration // MPS daemons
 	rank     int           // of this node among those that may have the steward
 	ranked   time.Duration
+
+	exportFails bool
 }
 
 type gpuState struct {
@@ -107,6 +110,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.tick(ctx)
 		case <-poke:
 			a.publish(ctx)
+			if s, err := a.Ledger.Snapshot(ctx); err == nil {
+				a.export(s)
+			}
 		}
 	}
 }
@@ -136,6 +142,7 @@ func (a *Agent) tick(ctx context.Context) {
 		return
 	}
 	a.accounts.flush(ctx, a)
+	a.export(s)
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, s.Ended)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
@@ -185,6 +192,17 @@ func (a *Agent) publish(ctx context.Context) {
 	if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
 		a.Log.Warn("publish capacity", "error", err)
 	}
+}
+
+func (a *Agent) export(s lease.Snapshot) {
+	if a.Export == nil {
+		return
+	}
+	err := a.Export(s)
+	if err != nil && !a.exportFails {
+		a.Log.Warn("write for other tools; not said again until it works", "error", err)
+	}
+	a.exportFails = err != nil
 }
 
 // measure turns samples into readings for the next choice and into usages of
