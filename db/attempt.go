@@ -39,6 +39,7 @@ type Attempt struct {
 	Key        string // of the history; empty: none
 	EstMiB     int64  // per GPU; 0: none
 	ReserveMiB int64  // per GPU
+	FullMiB    int64  // a whole GPU as carma.toml has it; 0: not known
 	GPUs       []AttemptGPU
 	Total      Total // of the GPUs
 	Neighbours []uint32
@@ -147,9 +148,9 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 }
 
 const putAttempt = `INSERT OR REPLACE INTO attempt (job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, gpus, model,
+	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus, model,
 	peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how, lease_ms, held_ms, shared_ms, alone_ms,
-	neighbours, oom, oom_note, requeued_to) VALUES (?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?)`
+	neighbours, oom, oom_note, requeued_to) VALUES (?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?)`
 
 func put(tx *sql.Tx, a *Attempt) error {
 	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
@@ -158,7 +159,7 @@ func put(tx *sql.Tx, a *Attempt) error {
 	t := a.Total
 	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
 		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method, nullEmpty(a.Key),
-		nullZero(a.EstMiB), a.ReserveMiB, strings.Join(t.UUIDs, ","), nullEmpty(t.Model),
+		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), strings.Join(t.UUIDs, ","), nullEmpty(t.Model),
 		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), tenth(t.SMActPct), tenth(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
 		joinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))

@@ -35,7 +35,7 @@ func attempt(id, restart uint32) Attempt {
 		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", Name: "train", Account: "ml", User: "alice", UID: 1000, Partition: "gpu",
 		Submit: at(1000), Start: at(1010.5), End: at(1020.25), State: "REQUEUED", ExitCode: 1, ExitSignal: 0, Mode: "shared", Method: "user",
 		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
-		GPUs: []AttemptGPU{figures("GPU-0", 9000, 40, 100), figures("GPU-1", 9500, 60, 200)}, Key: "0123",
+		GPUs: []AttemptGPU{figures("GPU-0", 9000, 40, 100), figures("GPU-1", 9500, 60, 200)}, Key: "0123", FullMiB: 40503,
 	}
 }
 

@@ -143,7 +143,7 @@ func (a *Attempt) parse(line string) error {
 	*a = Attempt{JobID: uint32(p.number()), Cluster: p.text(), Restart: uint32(p.number()), Node: p.text(), ArrayJobID: uint32(p.number()), ArrayTask: p.text(),
 		Name: p.text(), Account: p.text(), User: p.text(), UID: uint32(p.number()), Partition: p.text(),
 		Submit: p.time(), Start: p.time(), End: p.time(), State: p.text(), ExitCode: int(p.number()), ExitSignal: int(p.number()),
-		Mode: p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(), ReserveMiB: p.number(),
+		Mode: p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(), ReserveMiB: p.number(), FullMiB: p.number(),
 		Neighbours: a.Neighbours[:0]}
 	uuids := t.UUIDs[:0]
 	for list := p.text(); list != ""; {

@@ -219,7 +219,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 		User: about.User, UID: h.UID, Partition: about.Partition,
 		Submit: about.Submit, Start: about.Start, End: time.Now(),
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
-		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB,
+		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
 	}
 	if a.OOMNote == "" && h.Exit.Failed() {

@@ -222,6 +222,7 @@ func thresholds(c config.Config) choose.Thresholds {
 		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
+		BookSMAct:    c.Placement.SMActBooking,
 	}
 }
 

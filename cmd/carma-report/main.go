@@ -22,6 +22,7 @@ import (
 const usage = `usage: carma-report [OPTIONS] [JOB...]
        carma-report [OPTIONS] summary
        carma-report [OPTIONS] gpus
+       carma-report [OPTIONS] history [--write]
 
 Shows jobs that ran on GPUs under CARMA: what was estimated, booked and used,
 with whom they shared, what they cost and what that saved, whether they ran out
@@ -30,7 +31,8 @@ JOB is an id or the name of its output file. Like sacct, jobs of today are
 shown unless -S or jobs are given.
 
 summary adds up by user, account, partition, GPU and day; gpus draws SM activity,
-memory and power of the GPUs over time.
+memory and power of the GPUs over time; history lists what earlier runs teach, and
+with --write makes the file from which job_submit learns it (a timer's work).
 
 Exit status: 0 fine; 1 wrong usage; 2 nothing found; 3 no database, or it cannot
 be read; 4 the database is newer than this program; 5 no permission.
@@ -48,7 +50,7 @@ type options struct {
 	jobs, users, accounts, partitions, states, nodes, names string
 	from, to, format, units, delimiter, by, conf, source    string
 	json, csv, parsable2, parsable, noHeader, noConvert     bool
-	helpFormat, html, svg, table, allocations               bool
+	helpFormat, html, svg, table, allocations, write        bool
 	files                                                   []string
 }
 
@@ -78,6 +80,7 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.BoolVar(&o.svg, "svg", false, "print a drawing")
 	f.BoolVarP(&o.table, "table", "t", false, "a table also of one job")
 	f.StringVar(&o.by, "by", "user,account,partition,gpu,day", "summary: add up by these `WORDS`")
+	f.BoolVar(&o.write, "write", false, "history: write history.file of carma.toml")
 	f.StringArrayVar(&o.files, "db", nil, "read this database `FILE`; may be given several times (default: paths.db of carma.toml)")
 	f.StringVar(&o.conf, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	return f
@@ -115,13 +118,36 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	case "gpus":
 		return o.gpus(ctx, r, bases, out)
 	}
+	if view == "history" {
+		return o.history(ctx, r, out)
+	}
 	return o.showJobs(ctx, r, bases, out)
+}
+
+func (o *options) history(ctx context.Context, r *report, out io.Writer) error {
+	l, err := learn(ctx, r.sources, r.sel)
+	if err != nil {
+		return err
+	}
+	if !o.write {
+		const shown = 1000
+		return printHistory(out, l, &r.style, shown)
+	}
+	c, err := config.Load(o.conf)
+	if err != nil {
+		return cli.Fail(cli.ExitUsage, "%w", err)
+	}
+	if c.History.File == "" {
+		return cli.Fail(cli.ExitUsage, "%s has no history.file to write", o.conf)
+	}
+	_, err = writeHistory(c.History.File, l, r.style.time.now.Unix())
+	return err
 }
 
 // report makes a report of the flags; view is summary, gpus or empty.
 func (o *options) report(args []string, now time.Time) (r *report, view string, err error) {
 	r = &report{sel: &selection{}, header: !o.noHeader}
-	if len(args) > 0 && (args[0] == "summary" || args[0] == "gpus") {
+	if len(args) > 0 && (args[0] == "summary" || args[0] == "gpus" || args[0] == "history") {
 		if view = args[0]; len(args) > 1 {
 			return nil, "", fmt.Errorf("unexpected argument %q", args[1])
 		}

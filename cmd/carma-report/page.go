@@ -54,6 +54,9 @@ func newPage(ctx context.Context, j *job, bases []*db.DB, s style) (*page, error
 	if p.totalMiB == 0 && j.Mode == "exclusive" {
 		p.totalMiB = j.ReserveMiB // all of the GPU
 	}
+	if p.totalMiB == 0 {
+		p.totalMiB = j.FullMiB
+	}
 	return p, nil
 }
 

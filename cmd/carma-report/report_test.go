@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"carma/db"
+	"carma/estimator/history"
 	"carma/gres"
 )
 
@@ -65,6 +66,9 @@ func fill(path string) error {
 			GPUs: []db.AttemptGPU{gpu("GPU-f", 30500, 85, 20500, 60, 0)}},
 	} {
 		a.Cluster, a.Partition, a.Account, a.Name = "c", "gpu", "ml", fmt.Sprintf("train %d, \"x\"", a.JobID)
+		if a.JobID != 103 && a.JobID != 105 {
+			a.Key = history.Key(a.JobID).String()
+		}
 		if a.JobID == 104 {
 			a.ArrayJobID, a.ArrayTask = 103, "2"
 		}
@@ -81,6 +85,45 @@ func fill(path string) error {
 			SMActPct: gres.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10, Jobs: 1 + i/180})
 	}
 	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...), []db.Meter{{GPU: gres.GPU{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503}, Node: "n1", CounterJ: 1, At: at(0), FloorWatts: 58}})
+}
+
+// What a history file holds is found again by the key that job_submit makes.
+func TestHistoryOfRecords(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "carma.db")
+	if err := fill(path); err != nil {
+		t.Fatal(err)
+	}
+	bases, err := openAll([]string{path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bases[0].Close()
+	l, err := learn(t.Context(), []source{bases[0]}, &selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "history")
+	if n, err := writeHistory(file, l, 7); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := history.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := h.Find(101); !ok || v.PeakMiB != 9216 || v.Runs != 1 || v.SMActPct != 62 {
+		t.Errorf("%+v, %v", v, ok)
+	}
+	if v, ok := h.Find(102); !ok || v.PeakMiB != 12288 { // the run that came back
+		t.Errorf("%+v, %v", v, ok)
+	}
+	if _, ok := h.Find(104); ok { // outgrown
+		t.Error("a job that died of memory is known")
+	}
 }
 
 func TestGolden(t *testing.T) {
@@ -117,6 +160,7 @@ func TestGolden(t *testing.T) {
 		"summary.json":     {"-S", from, "summary", "--json"},
 		"summary.html":     {"-S", from, "summary", "--html"},
 		"summary.svg":      {"-S", from, "summary", "--svg"},
+		"history.txt":      {"history"},
 		"gpus.txt":         {"gpus", "-S", from, "-E", to},
 		"gpus.json":        {"gpus", "-S", from, "-E", to, "--json"},
 		"gpus.html":        {"gpus", "-S", from, "-E", to, "--html"},

@@ -26,6 +26,7 @@ CREATE TABLE attempt (
   key          TEXT,             -- of the history
   est_mib      INTEGER,
   reserve_mib  INTEGER NOT NULL,
+  full_mib     INTEGER,          -- a whole GPU as carma.toml has it
   gpus         TEXT NOT NULL,    -- UUIDs, "GPU-a,GPU-b"
   model        TEXT,             -- of the GPUs
   peak_mib     INTEGER,          -- of the GPU with the highest
@@ -47,9 +48,9 @@ CREATE TABLE attempt (
   requeued_to  TEXT,             -- partition
   -- All of the above as one text, each value followed by a unit separator: a
   -- report that reads a million records makes one of it in a tenth of the time.
-  line         TEXT NOT NULL GENERATED ALWAYS AS (format(replace('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'x', '%s' || char(31)),
+  line         TEXT NOT NULL GENERATED ALWAYS AS (format(replace('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'x', '%s' || char(31)),
                  job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-                 submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib,
+                 submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib,
                  gpus, model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
                  lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to)) STORED,
   PRIMARY KEY (job_id, cluster, restart, node)

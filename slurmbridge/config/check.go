@@ -185,8 +185,9 @@ func (c *Config) checkPaths() *KeyError {
 	for _, p := range []struct{ key, v string }{
 		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
 		{"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
+		{"history.file", c.History.File},
 	} {
-		if p.v == "" && strings.HasPrefix(p.key, "export.") {
+		if p.v == "" && (strings.HasPrefix(p.key, "export.") || p.key == "history.file") {
 			continue
 		}
 		if !filepath.IsAbs(p.v) {

@@ -39,6 +39,7 @@ type Config struct {
 	Export    Export               `toml:"export"`
 
 	Accounting Accounting `toml:"accounting"`
+	History    History    `toml:"history"`
 	Paths      Paths      `toml:"paths"`
 }
 
@@ -97,6 +98,7 @@ type Placement struct {
 	Margin        map[string]int64 `toml:"margin"`         // the same by method of the estimate
 	Settle        Duration         `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
 	CrossUser     string           `toml:"cross_user"`     // timeslice, never
+	SMActBooking  bool             `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
 }
 
 // MarginOf is the margin for an estimate by method.
@@ -164,6 +166,11 @@ type Accounting struct {
 	Forward     string   `toml:"forward"`      // none, slurmdbd
 }
 
+// History is what earlier runs teach job_submit.
+type History struct {
+	File string `toml:"file"` // snapshot, on the machine of slurmctld; empty: none
+}
+
 // Paths are the directories of a node. "%n" stands for the Slurm node name.
 type Paths struct {
 	RunDir string `toml:"run_dir"` // on tmpfs: leases end with a reboot
@@ -202,6 +209,7 @@ func Default() Config {
 		Hold:      Hold{After: Duration(10 * time.Minute), Timeout: Duration(30 * time.Minute)},
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
+		History:    History{File: "/var/lib/carma/history"},
 
 		Paths: Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
 	}
