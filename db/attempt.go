@@ -41,7 +41,7 @@ type Attempt struct {
 	ReserveMiB int64  // per GPU
 	FullMiB    int64  // a whole GPU as carma.toml has it; 0: not known
 	GPUs       []AttemptGPU
-	Total      Total // of the GPUs
+	Total      Total `json:"-"` // of the GPUs
 	Neighbours []uint32
 	OOM        string // signature; empty: no OOM
 	OOMNote    string
@@ -231,7 +231,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) error {
 		if !e.Forward {
 			continue
 		}
-		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster, time.Now().Unix()); err != nil {
+		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster, time.Now().Add(sendAfter).Unix()); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,7 @@ const (
 // Filter says which records to read. A zero field means all.
 type Filter struct {
 	Jobs      []uint32 // job ids, or ids of arrays
+	Clusters  []string
 	Users     []string
 	Accounts  []string
 	From, To  time.Time // that ran in this time, or a week around it
@@ -50,6 +51,7 @@ func (f Filter) where() (text string, args []any) {
 	if len(f.Jobs) > 0 {
 		words = append(words, "(job_id IN ("+joinIDs(f.Jobs)+") OR array_job_id IN ("+joinIDs(f.Jobs)+"))")
 	}
+	in("cluster", f.Clusters)
 	in("user", f.Users)
 	in("account", f.Accounts)
 	if !f.From.IsZero() {

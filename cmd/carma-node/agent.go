@@ -65,6 +65,9 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
 	}
 	a.Export = exporter(c, node)
+	if c.Accounting.Forward == "slurmdbd" {
+		go forward(ctx, c.DBPath(node), slurm, log)
+	}
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"carma/cmd/internal/cli"
 	"carma/db"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
 )
 
 const usage = `usage: carma-report [OPTIONS] [JOB...]
@@ -48,7 +50,8 @@ func main() {
 // options are the flags.
 type options struct {
 	jobs, users, accounts, partitions, states, nodes, names string
-	from, to, format, units, delimiter, by, conf, source    string
+	clusters, source                                        string
+	from, to, format, units, delimiter, by, conf            string
 	json, csv, parsable2, parsable, noHeader, noConvert     bool
 	helpFormat, html, svg, table, allocations, write        bool
 	files                                                   []string
@@ -60,6 +63,7 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.StringVarP(&o.users, "user", "u", "", "only jobs of these `USERS`")
 	f.StringVarP(&o.accounts, "accounts", "A", "", "only jobs of these `ACCOUNTS`")
 	f.StringVarP(&o.partitions, "partition", "r", "", "only jobs of these `PARTITIONS`")
+	f.StringVarP(&o.clusters, "clusters", "M", "", "only jobs of these `CLUSTERS`")
 	f.StringVarP(&o.states, "state", "s", "", "only jobs that ended in these `STATES`: CD, F, CA, TO, OOM, NF")
 	f.StringVarP(&o.nodes, "nodelist", "N", "", "only jobs that ran on these `NODES`: n[1-4,9]")
 	f.StringVar(&o.names, "name", "", "only jobs of these `NAMES`")
@@ -82,6 +86,7 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.StringVar(&o.by, "by", "user,account,partition,gpu,day", "summary: add up by these `WORDS`")
 	f.BoolVar(&o.write, "write", false, "history: write history.file of carma.toml")
 	f.StringArrayVar(&o.files, "db", nil, "read this database `FILE`; may be given several times (default: paths.db of carma.toml)")
+	f.StringVar(&o.source, "from", "sqlite", "where records are: sqlite, the nodes' databases; or `slurmdbd`, if carma.toml has forward = \"slurmdbd\"")
 	f.StringVar(&o.conf, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	return f
 }
@@ -100,6 +105,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; see carma-report --help", err)
 	}
+	if o.source == "slurmdbd" {
+		return o.slurmdbd(ctx, r, view, out)
+	} else if o.source != "sqlite" {
+		return cli.Fail(cli.ExitUsage, "--from=%s: must be sqlite or slurmdbd", o.source)
+	}
 	bases, err := o.open()
 	defer func() {
 		for _, d := range bases {
@@ -112,16 +122,43 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	for _, d := range bases {
 		r.sources = append(r.sources, d)
 	}
+	return o.show(ctx, r, view, bases, out)
+}
+
+func (o *options) show(ctx context.Context, r *report, view string, bases []*db.DB, out io.Writer) error {
 	switch view {
 	case "summary":
 		return o.summary(ctx, r, out)
 	case "gpus":
 		return o.gpus(ctx, r, bases, out)
-	}
-	if view == "history" {
+	case "history":
 		return o.history(ctx, r, out)
 	}
 	return o.showJobs(ctx, r, bases, out)
+}
+
+// slurmdbd shows what slurmdbd has. It has no samples of GPUs.
+func (o *options) slurmdbd(ctx context.Context, r *report, view string, out io.Writer) error {
+	if view == "gpus" {
+		return cli.Fail(cli.ExitUsage, "slurmdbd has no samples of GPUs; read the nodes' databases")
+	}
+	c, err := config.Load(o.conf)
+	if err != nil {
+		return cli.Fail(cli.ExitUsage, "%w; it says where sacct is", err)
+	}
+	sel := *r.sel
+	if view == "history" {
+		sel.From, sel.To = time.Time{}, time.Time{}
+	}
+	src, err := fromSlurmdbd(ctx, sctl.Client{BinDir: c.Slurm.BinDir, Conf: cmp.Or(c.Slurm.Conf, os.Getenv("SLURM_CONF"))}, &sel)
+	if err != nil {
+		return err
+	}
+	if src.spoiled > 0 {
+		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd cannot be read; the nodes' databases have them\n", src.spoiled)
+	}
+	r.sources = []source{src}
+	return o.show(ctx, r, view, nil, out)
 }
 
 func (o *options) history(ctx context.Context, r *report, out io.Writer) error {
@@ -164,7 +201,7 @@ func (o *options) report(args []string, now time.Time) (r *report, view string, 
 	if err := r.sel.setTimes(o.from, o.to, now); err != nil {
 		return nil, "", err
 	}
-	r.sel.Users, r.sel.Accounts, r.sel.partitions, r.sel.names, r.sel.nodes = list(o.users), list(o.accounts), list(o.partitions), list(o.names), o.nodes
+	r.sel.Clusters, r.sel.Users, r.sel.Accounts, r.sel.partitions, r.sel.names, r.sel.nodes = list(o.clusters), list(o.users), list(o.accounts), list(o.partitions), list(o.names), o.nodes
 	r.style = style{time: timeFormat{os.Getenv("SLURM_TIME_FORMAT"), now, now.Location()}}
 	if !o.noConvert {
 		unit := strings.ToUpper(o.units)
@@ -282,7 +319,7 @@ func (o *options) showPeople(ctx context.Context, r *report, bases []*db.DB, out
 		case err != nil:
 			return false, err
 		case len(jobs) == 1 && !rest:
-			p, err := newPage(ctx, jobs[0], bases, r.style)
+			p, err := newPage(ctx, jobs[0], r.sources, bases, r.style)
 			if err != nil {
 				return true, err
 			}

@@ -24,18 +24,22 @@ type page struct {
 }
 
 // newPage reads what a page shows. Databases that do not have it leave it out.
-func newPage(ctx context.Context, j *job, bases []*db.DB, s style) (*page, error) {
+func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s style) (*page, error) {
 	p := &page{job: j, style: s}
-	for _, d := range bases {
-		list, err := d.Attempts(ctx, []uint32{j.JobID})
+	for _, src := range sources {
+		err := src.Scan(ctx, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1}, func(list []db.Attempt) error {
+			for _, a := range list {
+				if a.Cluster == j.Attempt.Cluster {
+					p.attempts = append(p.attempts, a)
+				}
+			}
+			return nil
+		})
 		if err != nil {
 			return nil, unavailable(err)
 		}
-		for _, a := range list {
-			if a.JobID == j.JobID && a.Cluster == j.Attempt.Cluster {
-				p.attempts = append(p.attempts, a)
-			}
-		}
+	}
+	for _, d := range bases {
 		meters, err := d.Meters(ctx)
 		if err != nil {
 			return nil, unavailable(err)

@@ -246,6 +246,13 @@ write_carma() {
 	[mps]
 	control = "$root/lib/simgpu/nvidia-cuda-mps-control"
 
+	[accounting]
+	sample = "$(scaled 10 1)"
+	forward = "$([ "$dbd" = yes ] && echo slurmdbd || echo none)"
+
+	[history]
+	file = "$dir/var/history"
+
 	[paths]
 	run_dir = "$dir/run/%n"
 	db = "$dir/var/carma.db"
