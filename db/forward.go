@@ -33,6 +33,9 @@ const (
 // forwardAtOnce is how many jobs are asked about in one command.
 const forwardAtOnce = 100
 
+// mostFailed is how many jobs are tried at once if slurmdbd takes none.
+const mostFailed = 3
+
 type outboxRow struct {
 	job     uint32
 	cluster string
@@ -83,9 +86,10 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 	}
 	comments, err := to.Comments(ctx, cluster, jobs)
 	want := map[uint32]string{}
+	failed := 0
 	for _, r := range rows {
 		comment, known := comments[r.job]
-		if err != nil || !known {
+		if !known || failed == mostFailed {
 			continue
 		}
 		list, readErr := attempts(ctx, d.sql, "WHERE a.job_id=? AND a.cluster=?", r.job, cluster)
@@ -101,13 +105,19 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 			return 0, mergeErr
 		}
 		if merged != comment {
-			err = to.SetComment(ctx, cluster, r.job, merged)
+			if setErr := to.SetComment(ctx, cluster, r.job, merged); setErr != nil {
+				err = errors.Join(err, setErr)
+				failed++
+				continue
+			}
 		}
 		want[r.job] = merged
 	}
 	after := map[uint32]string{}
-	if err == nil && len(want) > 0 {
-		after, err = to.Comments(ctx, cluster, jobs)
+	if len(want) > 0 {
+		var readErr error
+		after, readErr = to.Comments(ctx, cluster, jobs)
+		err = errors.Join(err, readErr)
 	}
 	for _, r := range rows {
 		comment, known := after[r.job]

@@ -4,7 +4,6 @@ package sctl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -126,8 +125,19 @@ func (c Client) Comments(ctx context.Context, cluster string, jobs []uint32) (ma
 
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
 func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
-	if strings.ContainsAny(comment, "'\"\\\n") {
-		return errors.New("set AdminComment: it has characters that sacctmgr does not take; the record stays on the node")
+	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
+	// no record there than what others wrote spoiled.
+	if strings.ContainsAny(comment, "'\"\n") {
+		return fmt.Errorf("set AdminComment of job %d: what others wrote there has quotes, which sacctmgr would change; the record stays on the node", job)
+	}
+	if comment != strings.ToLower(comment) {
+		v, err := c.Version(ctx)
+		if err != nil {
+			return err
+		}
+		if v.Before(23, 2) {
+			return fmt.Errorf("set AdminComment of job %d: what others wrote there has capitals, which sacctmgr of this version would make small; the record stays on the node", job)
+		}
 	}
 	args := []string{"--immediate", "--quiet", "modify", "job", "where", fmt.Sprintf("jobid=%d", job)}
 	if cluster != "" {
