@@ -219,7 +219,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 		User: about.User, UID: h.UID, Partition: about.Partition,
 		Submit: about.Submit, Start: about.Start, End: time.Now(),
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
-		Mode: about.Mode, Method: about.Method, EstMiB: about.EstMiB,
+		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
 	}
 	if a.OOMNote == "" && h.Exit.Failed() {
@@ -227,7 +227,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 	}
 	for _, g := range held.GPUs {
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)
-		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, PeakMiB: g.PeakMiB, SMActPct: gres.Measured(g.SMActPct), SMActMax: gres.Measured(g.SMActMax), EnergyJ: gres.Measured(g.EnergyJ)})
+		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Model: g.Model, Figures: g.Figures})
 	}
 	return a
 }

@@ -59,12 +59,15 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node)},
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
 	}
 	a.Export = exporter(c, node)
+	if c.Accounting.Forward == "slurmdbd" {
+		go forward(ctx, c.DBPath(node), slurm, log)
+	}
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
 }
