@@ -132,7 +132,7 @@ func sampleElsewhere(ctx context.Context, e env, book *lease.Book) ([]gres.Readi
 	defer cancel()
 	cmd := exec.Command("/proc/self/exe", "--config", e.config, "sample")
 	cmd.Dir = "/"
-	out, err := output(ctx, cmd)
+	out, err := outputWithin(ctx, cmd)
 	if err != nil {
 		return nil, fmt.Errorf("sample GPUs: %w", err)
 	}
@@ -151,8 +151,8 @@ func sampleElsewhere(ctx context.Context, e env, book *lease.Book) ([]gres.Readi
 	return readings, nil
 }
 
-// output is cmd.Output with a way out for a process that cannot be killed.
-func output(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
+// outputWithin is cmd.Output with a way out for a process that cannot be killed.
+func outputWithin(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	type result struct {
 		out []byte
 		err error

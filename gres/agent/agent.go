@@ -19,6 +19,7 @@ import (
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -65,6 +66,7 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
+	Outputs   *output.Watch              // nil: only the batch script's stderr is known
 	Cluster   Cluster                    // nil: no steward
 	Export    func(lease.Snapshot) error // for other tools; nil: nothing
 
@@ -137,6 +139,7 @@ func (a *Agent) tick(ctx context.Context) {
 		return
 	}
 	a.export(s)
+	a.watchOutputs(samples, s.Leases)
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, s.Ended)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
