@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -61,13 +63,13 @@ func TestEpilogBringsBack(t *testing.T) {
 	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carma:10240", Name: "train"}
 	w.slurm.requeueing.AdminComment = "of an earlier plugin"
 	h := failed(hook(7))
-	h.StdErr = "%x-%A_%a.err"
+	h.StdErr = "%x-%A_%a-%N.err"
 	w.epilog(t, h)
 	want := []string{"job 7", "requeueing 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
-	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan || last.Files[0].Path != "/home/alice/train-5_2.err" {
+	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan || last.Files[0].Path != "/home/alice/train-5_2-gpu7.err" {
 		t.Errorf("scanned %+v", last)
 	}
 	if want := `of an earlier plugin carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"}`; w.slurm.comment != want {
@@ -157,7 +159,7 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			if got := w.changes(); got != c.calls+w.said() || a.OOMNote != c.note || a.RequeuedTo != "" || a.State != "OUT_OF_MEMORY" {
 				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
 			}
-			if c.fail != "requeueing" && !strings.Contains(w.slurm.comment, `"refused":"`+c.note+`"`) {
+			if strings.HasPrefix(c.note, "held") != strings.Contains(w.slurm.comment, `"refused":"`+c.note+`"`) {
 				t.Errorf("AdminComment %s", w.slurm.comment)
 			}
 			if len(w.leases(t)) != 0 {
@@ -196,8 +198,8 @@ func TestEpilogOfAJobThatMayNotBeRequeued(t *testing.T) {
 	w.prolog(t, hook(7))
 	w.epilog(t, failed(hook(7)))
 	a := w.records.attempts[0]
-	if w.changes() != "update" || !strings.Contains(w.slurm.comment, "--no-requeue") || !strings.Contains(a.OOMNote, "--no-requeue") || a.State != "OUT_OF_MEMORY" {
-		t.Errorf("calls %v, AdminComment %s, record %+v", w.slurm.calls, w.slurm.comment, a)
+	if w.changes() != "" || !strings.Contains(a.OOMNote, "--no-requeue") || a.State != "OUT_OF_MEMORY" {
+		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}
 }
 
@@ -209,8 +211,13 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 		"missing": func(s *slurm) { s.fail["partition"] = errors.New("Partition gpu-ex not found") },
 		"not for the user": func(s *slurm) {
 			s.refuse = func(c sctl.Change) error {
+				// slurmctld sets the partition, and then says that the
+				// job cannot run there, whatever is changed next.
 				if c.Partition != "" {
-					return errors.New("User's group not permitted to use this partition")
+					s.job.Partition = c.Partition
+				}
+				if s.job.Partition == "gpu-ex" {
+					return errors.New("Requested partition configuration not available now")
 				}
 				return nil
 			}
@@ -224,7 +231,7 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			last := w.slurm.calls[len(w.slurm.calls)-2:]
-			if want := []string{"update 7  gres:gpu:1,gres:carma:40536", "release 7"}; !slices.Equal(last, want) {
+			if update, release := strings.Fields(last[0]), last[1]; update[len(update)-1] != "gres:gpu:1,gres:carma:40536" || strings.Contains(last[0], "gpu-ex") || release != "release 7" {
 				t.Errorf("calls %q", w.slurm.calls)
 			}
 			if a := w.records.attempts[0]; a.RequeuedTo != "gpu" || a.State != "REQUEUED" {
@@ -288,12 +295,12 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
 	w.slurm.job = sctl.Job{ID: 8, TresPerNode: "gres:gpu:1,gres:carma:10240"}
-	w.slurm.requeueing.Leader = 7
+	w.slurm.requeueing.Leader, w.slurm.requeueing.Component = 7, "7+1"
 	h := hook(8)
 	h.HetJobID = 7
 	w.prolog(t, h)
 	w.epilog(t, failed(h))
-	want := []string{"job 8", "requeueing 8", "partition gpu-ex", "requeuehold 7", "update 8 gpu-ex gres:gpu:1,gres:carma:40536", "release 7"}
+	want := []string{"job 8", "requeueing 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carma:40536", "release 7"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -315,7 +322,7 @@ func TestEvidence(t *testing.T) {
 	w.Config.Recovery.RequireEvidence = true
 	w.prolog(t, hook(7))
 	w.epilog(t, failed(hook(7)))
-	if a := w.records.attempts[0]; w.changes() != "update" || a.State != "OUT_OF_MEMORY" || !strings.Contains(a.OOMNote, "not seen by NVML") {
+	if a := w.records.attempts[0]; w.changes() != "" || a.State != "OUT_OF_MEMORY" || !strings.Contains(a.OOMNote, "not seen by NVML") {
 		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}
 }
@@ -340,15 +347,18 @@ func TestEpilogLooksIntoOtherFiles(t *testing.T) {
 	w := newWorld(t)
 	h := failed(hook(7))
 	h.StdErr = "batch.err"
-	list := `[{"Path":"/home/alice/step.err","Dev":1,"Ino":2,"Size":3},{"Path":"/home/alice/batch.err"}]`
+	list, err := json.Marshal([]output.File{{Path: []byte("/home/alice/step\xff.err"), Dev: 1, Ino: 2, Size: 3}, {Path: []byte("/home/alice/batch.err")}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	w.prolog(t, h)
 	path := filepath.Join(w.RunDir, "jobs", "7.0.stderr")
-	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
+	if err := os.WriteFile(path, list, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.epilog(t, h)
 	files := w.asked[len(w.asked)-1].Files
-	if len(files) != 2 || files[1].Path != "/home/alice/step.err" || files[1].From != (userfile.Mark{Exists: true, Dev: 1, Ino: 2, Size: 3}) {
+	if len(files) != 2 || files[1].Path != "/home/alice/step\xff.err" || files[1].From != (userfile.Mark{Exists: true, Dev: 1, Ino: 2, Size: 3}) {
 		t.Errorf("looked into %+v", files)
 	}
 	if _, err := os.Stat(path); err == nil {

@@ -49,7 +49,8 @@ type Slurm interface {
 
 // Node is what the hooks have at hand on a node.
 type Node struct {
-	Name       string
+	Name       string // Slurm's
+	Host       string // short host name, which %N in a file name means (slurmstepd, io.c)
 	Config     config.Config
 	Thresholds choose.Thresholds
 	RunDir     string
@@ -247,7 +248,7 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
 		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
-		if err := n.putBack(ctx, j.Target(), j.Target(), &change, slurm); err != nil {
+		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
 	} else if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
@@ -258,6 +259,22 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
 	}
+	n.awaitRevocation(ctx, h, slurm)
+	return nil
+}
+
+// Return puts a job back on a node that can do nothing for it, as its ledger
+// cannot be opened: it could be given no GPU, and would fail. slurmctld lets it
+// wait before it starts again, here or on a better node.
+func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+	j, err := slurm.Job(ctx, h.JobID)
+	if err == nil {
+		err = slurm.RequeueIncomplete(ctx, j.Target())
+	}
+	if err != nil {
+		return fmt.Errorf("job %s runs without a GPU: give it back: %w", h.JobKey, err)
+	}
+	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
 }
@@ -276,7 +293,7 @@ func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Slurm) 
 // markStdErr remembers where the job's stderr ends now. Not to know it costs
 // no more than reading an old message once more.
 func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook, j sctl.Job) userfile.Mark {
-	path := outputOf(h, j).Path(h.StdErr, h.StdOut)
+	path := n.outputOf(h, j).Path(h.StdErr, h.StdOut)
 	reply, err := n.AsUser(ctx, n.user(ctx, h), userfile.Ask{Op: userfile.OpMark, Files: []userfile.File{{Path: path}}})
 	if err != nil {
 		n.Log.Warn("mark stderr", "job", h.JobKey, "error", err)
@@ -290,13 +307,13 @@ func (n *Node) user(ctx context.Context, h jobenv.Hook) userfile.User {
 
 // outputOf names the batch script's output; all components of a heterogeneous
 // job have the leader's.
-func outputOf(h jobenv.Hook, j sctl.Job) jobenv.Output {
+func (n *Node) outputOf(h jobenv.Hook, j sctl.Job) jobenv.Output {
 	id := h.JobID
 	if h.HetJobID != 0 {
 		id = h.HetJobID
 	}
 	return jobenv.Output{
 		JobID: id, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
-		Name: j.Name, User: h.User, Node: h.Node, WorkDir: h.WorkDir,
+		Name: j.Name, User: h.User, Node: n.Host, WorkDir: h.WorkDir,
 	}
 }

@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{book: book, slurm: &slurm{fail: map[string]error{}, requeueing: sctl.Requeueing{Allowed: true}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
 	w.Node = &Node{
-		Name: "n1", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
+		Name: "n1", Host: "gpu7", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true},
 		Sample: func(context.Context) ([]gres.Reading, error) {
 			w.samples++
@@ -418,5 +418,21 @@ func TestTask(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(b.String(), "export CUDA_VISIBLE_DEVICES=\n") {
 		t.Errorf("a spoiled file: %v\n%s", err, b.String())
+	}
+}
+
+// A node whose ledger cannot be opened keeps no job that it can give no GPU.
+func TestReturn(t *testing.T) {
+	w := newWorld(t)
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
+	if err := w.Return(t.Context(), hook(7), w.slurm); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v", w.slurm.calls)
+	}
+	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
+	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -30,9 +30,9 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if alone {
 		partition = n.recoveryPartition(ctx, h, slurm)
 	}
-	target := v.job.Target()
+	target, changed := v.job.Target(), v.job.Target()
 	if r.Leader != 0 { // slurmctld requeues all components, by the leader's id alone
-		target = fmt.Sprint(r.Leader)
+		target, changed = fmt.Sprint(r.Leader), r.Component
 	}
 	if err := n.turn(ctx); err != nil {
 		return "", false, err
@@ -41,11 +41,8 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 		Partition: partition, TresPerNode: booked(v.job.TresPerNode, mib),
 		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),
 	}
-	if err := n.putBack(ctx, target, v.job.Target(), &change, slurm); err != nil {
+	if partition, err = n.putBack(ctx, target, changed, h.Partition, change, slurm); err != nil {
 		return "", false, err
-	}
-	if partition = change.Partition; partition == "" {
-		partition = h.Partition
 	}
 	n.Log.Info("brought back", "job", h.JobKey, "partition", partition, "books_mib", mib)
 	return partition, alone, nil
@@ -96,30 +93,39 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 	}
 }
 
-// putBack puts a running or completing job into the queue again. What fails on
-// the way leaves it held, never half moved. target is what is requeued, changed
-// what is changed: they differ for a component of a heterogeneous job. A
-// partition that cannot be had is taken out of change.
-func (n *Node) putBack(ctx context.Context, target, changed string, change *sctl.Change, slurm Slurm) error {
+// putBack puts a running or completing job into the queue again and returns
+// the partition that it is then in. What fails on the way leaves it held, never
+// half moved. target is what is requeued, changed what is changed: they differ
+// for a component of a heterogeneous job. home is its partition so far.
+func (n *Node) putBack(ctx context.Context, target, changed, home string, change sctl.Change, slurm Slurm) (partition string, err error) {
 	if err := slurm.RequeueHold(ctx, target); err != nil {
-		return fmt.Errorf("requeue refused: %s", reason(err))
+		return "", fmt.Errorf("requeue refused: %s", reason(err))
 	}
-	err := n.update(ctx, changed, *change, slurm)
+	err = n.update(ctx, changed, change, slurm)
 	if err != nil && change.Partition != "" {
 		// The partition may not be for this user, account or QOS: whole
-		// GPUs are whole GPUs where the job was, too.
+		// GPUs are whole GPUs where the job was, too. slurmctld reports
+		// that after it has set the partition, so it is set back (22.05,
+		// job_mgr.c, _update_job).
 		n.Log.Warn("cannot move the job; it comes back where it was", "target", changed, "partition", change.Partition, "error", err)
-		change.Partition = ""
-		err = n.update(ctx, changed, *change, slurm)
+		change.Partition = home
+		err = n.update(ctx, changed, change, slurm)
 	}
 	if err != nil {
-		return fmt.Errorf("held: %s", reason(err))
+		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
 	}
 	if err := slurm.Release(ctx, target); err != nil {
-		return fmt.Errorf("held: %s", reason(err))
+		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
 	}
-	return nil
+	if change.Partition == "" {
+		return home, nil
+	}
+	return change.Partition, nil
 }
+
+// errHeld says that the job is in the queue again and waits there for somebody
+// to release it.
+var errHeld = errors.New("held")
 
 // updateTries: slurmctld 25.11 and later now and then answers "Resource
 // temporarily unavailable" while a job is COMPLETING.

@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -66,7 +67,9 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		v.note = err.Error()
 	}
 	n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
-	n.comment(ctx, h, retryToken(v.signature, "refused", v.note), slurm)
+	if errors.Is(err, errHeld) {
+		n.comment(ctx, h, retryToken(v.signature, "refused", v.note), slurm)
+	}
 	return v
 }
 
@@ -101,15 +104,15 @@ func nearBooking(held lease.Held) bool {
 func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job) userfile.Reply {
 	ctx, cancel := context.WithTimeout(ctx, scanDeadline)
 	defer cancel()
-	batch := outputOf(h, j).Path(h.StdErr, h.StdOut)
+	batch := n.outputOf(h, j).Path(h.StdErr, h.StdOut)
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
 	seen, err := output.Read(n.RunDir, h.JobKey)
 	if err != nil {
 		n.Log.Warn("look into stderr of the batch script alone", "job", h.JobKey, "error", err)
 	}
 	for _, f := range seen {
-		if f.Path != batch {
-			ask.Files = append(ask.Files, userfile.File{Path: f.Path, From: userfile.Mark{Exists: true, Dev: f.Dev, Ino: f.Ino, Size: f.Size}})
+		if path := string(f.Path); path != batch {
+			ask.Files = append(ask.Files, userfile.File{Path: path, From: userfile.Mark{Exists: true, Dev: f.Dev, Ino: f.Ino, Size: f.Size}})
 		}
 	}
 	reply, err := n.AsUser(ctx, n.user(ctx, h), ask)
@@ -139,13 +142,15 @@ func plain(text string) string {
 	return fmt.Sprintf("%.100s", text)
 }
 
-// comment adds a token to the job's AdminComment, for people.
+// comment adds a token to the AdminComment of a job in the queue, for people.
+// slurmctld takes none for a job that has finished; accounting forwards the
+// note of such a job to slurmdbd.
 func (n *Node) comment(ctx context.Context, h jobenv.Hook, token string, slurm Slurm) {
 	r, err := slurm.Requeueing(ctx, h.JobID)
 	if err == nil {
 		err = slurm.Update(ctx, fmt.Sprint(h.JobID), sctl.Change{AdminComment: strings.TrimSpace(r.AdminComment + " " + token)})
 	}
 	if err != nil {
-		n.Log.Warn("say in AdminComment why a job does not come back", "job", h.JobKey, "error", err)
+		n.Log.Warn("say in AdminComment why a job is held", "job", h.JobKey, "error", err)
 	}
 }

@@ -123,6 +123,11 @@ func nodeName(e env) string {
 	if n := os.Getenv("SLURMD_NODENAME"); n != "" {
 		return n
 	}
+	return shortHost()
+}
+
+// shortHost is the host name up to the first dot.
+func shortHost() string {
 	host, err := os.Hostname()
 	if err != nil {
 		return "localhost"

@@ -33,7 +33,7 @@ const most = 16
 
 // File is a regular file that a process of the job has as its stderr.
 type File struct {
-	Path string
+	Path []byte // need not be UTF-8
 	Dev  uint64
 	Ino  uint64
 	Size int64 // where this job's text begins at the latest
@@ -118,7 +118,7 @@ func of(proc string, p Process) (File, bool) {
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return File{}, false
 	}
-	f := File{Path: path, Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, Size: int64(st.Size)}
+	f := File{Path: []byte(path), Dev: unix.Mkdev(st.Dev_major, st.Dev_minor), Ino: st.Ino, Size: int64(st.Size)}
 	// A file that is younger than the job holds nobody else's text. Of an
 	// older one, only what comes from now on is surely this job's.
 	if st.Mask&unix.STATX_BTIME != 0 && !time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).Before(p.Since) {

@@ -48,7 +48,7 @@ func newWatch(t *testing.T, stderr map[int]string) *Watch {
 
 func TestLook(t *testing.T) {
 	dir := t.TempDir()
-	a, b := filepath.Join(dir, "a.err"), filepath.Join(dir, "b\n.err")
+	a, b := filepath.Join(dir, "a.err"), filepath.Join(dir, "b\n\xff.err")
 	put(t, a, "old text")
 	put(t, b, "new text")
 	w := newWatch(t, map[int]string{1: a, 2: b, 3: a, 4: "/dev/null", 5: dir, 6: filepath.Join(dir, "gone")})
@@ -56,7 +56,7 @@ func TestLook(t *testing.T) {
 	early, late := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	w.look([]Process{{1, job, late}, {2, job, early}, {3, job, late}, {4, job, late}, {5, job, late}, {6, job, late}, {99, job, late}})
 	files, err := Read(w.RunDir, job)
-	if err != nil || len(files) != 2 || files[0].Path != a || files[1].Path != b {
+	if err != nil || len(files) != 2 || string(files[0].Path) != a || string(files[1].Path) != b {
 		t.Fatalf("got %+v, %v", files, err)
 	}
 	// What was there before the job is not its text; a new file is all its own.

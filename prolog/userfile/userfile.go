@@ -52,6 +52,23 @@ type File struct {
 	From Mark   // OpScan
 }
 
+// rawFile is a File in JSON: a path is bytes, and need not be UTF-8.
+type rawFile struct {
+	Path []byte
+	From Mark
+}
+
+// MarshalJSON keeps the bytes of the path as they are.
+func (f File) MarshalJSON() ([]byte, error) { return json.Marshal(rawFile{[]byte(f.Path), f.From}) }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (f *File) UnmarshalJSON(text []byte) error {
+	var r rawFile
+	err := json.Unmarshal(text, &r)
+	*f = File{string(r.Path), r.From}
+	return err
+}
+
 // Reply is the child's answer. State tells why there may be no more: of several
 // files, how far the child came with the best.
 type Reply struct {
@@ -100,8 +117,8 @@ type User struct {
 	Groups   []uint32
 }
 
-// maxAsk bounds a question: paths of 4 KiB, in JSON up to six times as long,
-// of the batch script and of some steps.
+// maxAsk bounds a question: paths of 4 KiB of the batch script and of some
+// steps, in base64.
 const maxAsk = 1 << 20
 
 // Run asks a child that runs as u. It returns when ctx ends even if the child

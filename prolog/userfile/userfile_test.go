@@ -260,6 +260,14 @@ func TestSeveralFiles(t *testing.T) {
 	}
 }
 
+func TestNameThatIsNoUTF8(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "\xff\xfe\n.err")
+	write(t, path, oom)
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Signature != "pytorch" {
+		t.Errorf("got %+v", r)
+	}
+}
+
 // The agent knows where a job's text begins, but not what stands before it.
 func TestMarkOfTheAgent(t *testing.T) {
 	u, path := nobody(t), filepath.Join(dir(t), "err")

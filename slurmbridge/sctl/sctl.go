@@ -184,12 +184,13 @@ func (c Client) Update(ctx context.Context, target string, change Change) error 
 // Requeueing is what decides whether and how a job goes back.
 type Requeueing struct {
 	Leader       uint32 // of a heterogeneous job: the only id that requeues it; 0: none
+	Component    string // of a heterogeneous job: what updates this component alone
 	Allowed      bool   // false: --no-requeue, or JobRequeue=0
 	AdminComment string
 }
 
 // requeueFormat ends with the one field that may hold the separator.
-const requeueFormat = "JobID:|,HetJobID:|,Requeue:|,AdminComment:"
+const requeueFormat = "JobID:|,HetJobID:|,HetJobOffset:|,Requeue:|,admin_comment:"
 
 // Requeueing asks slurmctld about a job.
 func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
@@ -198,13 +199,14 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 		return Requeueing{}, err
 	}
 	for line := range strings.Lines(out) {
-		f := strings.SplitN(strings.TrimRight(line, " \n"), "|", 4)
-		if len(f) != 4 || strings.TrimSpace(f[0]) != strconv.FormatUint(uint64(id), 10) {
+		f := strings.SplitN(strings.TrimRight(line, " \n"), "|", 5)
+		if len(f) != 5 || strings.TrimSpace(f[0]) != strconv.FormatUint(uint64(id), 10) {
 			continue
 		}
-		r := Requeueing{Allowed: strings.TrimSpace(f[2]) == "1", AdminComment: strings.TrimSpace(f[3])}
-		if leader, err := strconv.ParseUint(strings.TrimSpace(f[1]), 10, 32); err == nil { // N/A: no het job
+		r := Requeueing{Allowed: strings.TrimSpace(f[3]) == "1", AdminComment: strings.TrimSpace(f[4])}
+		if leader, err := strconv.ParseUint(strings.TrimSpace(f[1]), 10, 32); err == nil && leader > 0 { // N/A: no het job
 			r.Leader = uint32(leader)
+			r.Component = fmt.Sprintf("%d+%s", leader, strings.TrimSpace(f[2]))
 		}
 		if r.AdminComment == "(null)" {
 			r.AdminComment = ""

@@ -121,16 +121,16 @@ scontrol update JobId=12 AdminComment=carma={"v":1} x
 // As squeue of Slurm 22.05.8 prints it.
 func TestRequeueing(t *testing.T) {
 	for line, want := range map[string]Requeueing{
-		`12|N/A|1|carma={"v":1,"mode":"shared"} a|b`: {Allowed: true, AdminComment: `carma={"v":1,"mode":"shared"} a|b`},
-		"12|11|0|(null)  ":                           {Leader: 11},
-		"12 |0 |1 |":                                 {Allowed: true},
+		`12|N/A|N/A|1|carma={"v":1,"mode":"shared"} a|b`: {Allowed: true, AdminComment: `carma={"v":1,"mode":"shared"} a|b`},
+		"12|11|1|0|(null)  ":                             {Leader: 11, Component: "11+1"},
+		"12 |0 |N/A |1 |":                                {Allowed: true},
 	} {
-		c := client(t, map[string]string{"squeue": "cat <<'TEXT'\n11|11|1|of another\nno fields\n" + line + "\nTEXT\n"})
+		c := client(t, map[string]string{"squeue": "cat <<'TEXT'\n11|11|0|1|of another\nno fields\n" + line + "\nTEXT\n"})
 		if got, err := c.Requeueing(t.Context(), 12); err != nil || got != want {
 			t.Errorf("%q: got %+v, %v", line, got, err)
 		}
 	}
-	if _, err := client(t, map[string]string{"squeue": "echo '13|N/A|1|'"}).Requeueing(t.Context(), 12); !errors.Is(err, ErrNoJob) {
+	if _, err := client(t, map[string]string{"squeue": "echo '13|N/A|N/A|1|'"}).Requeueing(t.Context(), 12); !errors.Is(err, ErrNoJob) {
 		t.Errorf("another job: %v", err)
 	}
 }
