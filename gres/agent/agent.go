@@ -19,6 +19,7 @@ import (
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -69,6 +70,7 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
+	Outputs   *output.Watch              // nil: only the batch script's stderr is known
 	Cluster   Cluster                    // nil: no steward
 	Export    func(lease.Snapshot) error // for other tools; nil: nothing
 
@@ -171,6 +173,7 @@ func (a *Agent) observe(ctx context.Context) {
 	}
 	a.accounts.flush(ctx, a)
 	a.export(s)
+	a.watchOutputs(samples, s.Leases)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
 		a.checked = now
 		a.checkMPS(ctx, samples, s)
