@@ -180,8 +180,8 @@ func (b *builder) params(n, bias int64) [2]int32 {
 func Build(m *summary.Model, opt Options) *Graph {
 	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, fromRepr: m.Format == summary.Repr}
 	n := len(m.Rows)
-	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, 2*n+16), Ops: make([]Op, 0, 2*n+16), Params: make([]Param, 0, n+16)}
-	b.meta = make([]tensorMeta, 0, 2*n+16)
+	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, n+16), Ops: make([]Op, 0, n+16), Params: make([]Param, 0, n+16)}
+	b.meta = make([]tensorMeta, 0, n+16)
 	b.unknown = map[string]int{}
 	kinds, nKinds := intern(m.Rows)
 	switch m.Format {
