@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions lint bench install clean
 
 all: commands libcarma shim simgpu
 
@@ -33,9 +33,10 @@ libcarma:
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
-shim: lib/slurm/job_submit_carma.so
-lib/slurm/job_submit_carma.so: $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
-	@mkdir -p lib/slurm
+SHIM_OUT = lib/slurm/job_submit_carma.so
+shim: $(SHIM_OUT)
+$(SHIM_OUT): $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+	@mkdir -p $(@D)
 	$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
@@ -61,8 +62,14 @@ test-simgpu:
 	$(MAKE) -C contrib/simgpu test
 
 # On development clusters: a real slurmctld, slurmd and munge.
+# SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 test-integration: deps all
-	$(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
+	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
+
+# The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
+# SLURM_GIT names a clone of Slurm's source, if there is one.
+test-versions: libcarma
+	contrib/versions/shim.sh $(VERSIONS)
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -72,7 +79,7 @@ lint:
 	$(GO) vet -tags integration ./contrib/devcluster
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
-	shellcheck -x -P contrib/devcluster contrib/devcluster/devcluster contrib/*.sh $(SHIM)/*.sh .ci/run
+	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 bench:
