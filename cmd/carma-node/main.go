@@ -23,6 +23,7 @@ Commands:
   epilog       Slurm's Epilog
   sample       read the GPUs once and print JSON
   check        read the configuration and say what is wrong with it
+  doctor       look at the whole installation and say what to do
 
 slurm.conf names hooks without arguments: let it name the links carma-prolog,
 carma-task-prolog and carma-epilog to this program.
@@ -36,6 +37,7 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"epilog":      runEpilog,
 	"sample":      runSample,
 	"check":       runCheck,
+	"doctor":      runDoctor,
 }
 
 // env is what every command starts with.
