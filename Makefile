@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions lint bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -82,7 +82,7 @@ lint:
 	$(GO) vet -tags integration ./contrib/devcluster
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
-	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh $(SHIM)/*.sh .ci/run
+	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 bench:
@@ -103,7 +103,24 @@ install: all
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	install -d $(DESTDIR)$(prefix)/lib/systemd/system $(DESTDIR)$(prefix)/lib/tmpfiles.d $(DESTDIR)$(sysconfdir)/logrotate.d
 	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
+	install -m 755 contrib/systemd/carma-health $(DESTDIR)$(prefix)/share/carma/
+	install -m 644 contrib/systemd/carma-node.service $(DESTDIR)$(prefix)/lib/systemd/system/
+	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
+	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
+
+VERSION ?= 0.1.0
+
+# deb and rpm in build/packages. They are for the Slurm of SLURM_INCLUDE.
+packages:
+	rm -rf build/stage build/packages
+	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
+	GO="$(GO)" contrib/packages/build.sh build/stage build/packages $(VERSION)
+
+# Install, upgrade, remove and purge them on a scratch root.
+test-packages: packages
+	contrib/packages/check.sh build/packages
 
 clean:
 	rm -rf bin lib build demo

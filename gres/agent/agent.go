@@ -67,6 +67,7 @@ type Agent struct {
 	Records   Records
 	Cluster   Cluster                    // nil: no steward
 	Export    func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive     func()                     // after each look at everything; nil: nobody asks
 
 	gpus     map[string]*gpuState
 	lastTick time.Duration
@@ -96,20 +97,27 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(a.Config.NVML.Interval.D())
 	defer tick.Stop()
-	a.tick(ctx)
+	a.look(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			a.stopMPS()
 			return nil
 		case <-tick.C:
-			a.tick(ctx)
+			a.look(ctx)
 		case <-poke:
 			a.publish(ctx)
 			if s, err := a.Ledger.Snapshot(ctx); err == nil {
 				a.export(s)
 			}
 		}
+	}
+}
+
+func (a *Agent) look(ctx context.Context) {
+	a.tick(ctx)
+	if a.Alive != nil {
+		a.Alive()
 	}
 }
 
