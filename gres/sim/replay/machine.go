@@ -4,7 +4,6 @@ package replay
 
 import (
 	"math"
-	"math/rand/v2"
 	"slices"
 
 	"carma/gres/sim/model"
@@ -130,18 +129,13 @@ func newMachine(s *Setup, w *workload.Workload) *machine {
 		g.trail.length = max(s.WindowS, s.Model.PaperV1.WindowS, s.Model.PaperV2.WindowS)
 		g.trail.set(0, 0)
 	}
-	begin := w.Trace[0].ArrivalS
-	jitter := s.Model.Job
 	for i := range m.tasks {
-		sub, t := &w.Trace[i], &m.tasks[i]
-		r := rand.New(rand.NewPCG(s.Seed, uint64(i)))
-		t.job, t.user, t.arrival = &w.Jobs[sub.Job], sub.User, sub.ArrivalS-begin
-		t.startup = jitter.StartupS.At(r.Float64())
-		t.spike = jitter.SpikeS.At(r.Float64())
-		t.alone = w.Duration(sub) * (1 + jitter.DurationJitterPct/100*(2*r.Float64()-1))
-		f := 1 + jitter.PeakJitterPct/100*(2*r.Float64()-1)
-		t.peak = int64(math.Round(f * float64(t.job.PeakMiB)))
-		t.steady = min(int64(math.Round(f*float64(t.job.SteadyMiB))), t.peak)
+		sub, t, d := &w.Trace[i], &m.tasks[i], s.DrawOf(w, i)
+		t.job, t.user, t.arrival = &w.Jobs[sub.Job], sub.User, d.ArrivalS
+		if s.ideal { // one that knows no users shares through MPS always
+			t.user = 0
+		}
+		t.startup, t.spike, t.alone, t.peak, t.steady = d.StartupS, d.SpikeS, d.AloneS, d.PeakMiB, d.SteadyMiB
 	}
 	if s.Record {
 		m.record = newRecorder(m)

@@ -3,6 +3,9 @@
 package replay
 
 import (
+	"bufio"
+	"fmt"
+	"io"
 	"slices"
 )
 
@@ -90,4 +93,14 @@ func quantile(v []float64, q float64) float64 {
 	slices.Sort(v)
 	i := int(q*float64(len(v))+0.9999999) - 1
 	return v[min(max(i, 0), len(v)-1)]
+}
+
+// WriteJobs writes what became of each job as CSV.
+func WriteJobs(out io.Writer, jobs []JobResult) error {
+	b := bufio.NewWriter(out)
+	fmt.Fprintln(b, "job,arrival_s,start_s,end_s,exec_s,slowdown,attempts,failed")
+	for _, j := range jobs {
+		fmt.Fprintf(b, "%s,%.1f,%.1f,%.1f,%.1f,%.3f,%d,%t\n", j.Job, j.ArrivalS, j.StartS, j.EndS, j.ExecS, j.Slowdown, j.Attempts, j.Failed)
+	}
+	return b.Flush()
 }

@@ -108,6 +108,19 @@ func FromConfig(c config.Config, m model.Model) Setup {
 	}
 }
 
+// As returns the setup with the ways of mode: those of the reference system have
+// thresholds, window and queue of their own.
+func (s Setup) As(mode Mode) Setup {
+	s.Mode = mode
+	switch v1, v2 := &s.Model.PaperV1, &s.Model.PaperV2; mode {
+	case PaperV1:
+		s.Queue, s.WindowS, s.MinFreeMiB, s.Thresholds.MarginMiB = FIFO, v1.WindowS, v1.MinFreeMiB, 0
+	case PaperV2:
+		s.Queue, s.WindowS, s.MinFreeMiB, s.Thresholds.MarginMiB = FIFO, v2.WindowS, v2.MinFreeMiB, v2.MarginMiB
+	}
+	return s
+}
+
 // Names lists the values of the words in a setup, for flags and messages.
 var (
 	Modes      = []string{string(Slurm), string(PaperV1), string(PaperV2)}

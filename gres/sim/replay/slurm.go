@@ -320,7 +320,7 @@ func (s *slurm) lease(e *waiter, id int32, uuids []string) {
 	var server int32
 	var limit int64
 	if mps {
-		server, limit = int32(t.user), reserve // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+		server, limit = int32(t.user)+1, reserve // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 	}
 	delay := s.set.Model.Slurm.LaunchS
 	if s.set.ideal {

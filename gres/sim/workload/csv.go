@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -356,9 +357,11 @@ func mib(v int64) string {
 	return strconv.FormatInt(v, 10)
 }
 
+// nameOf is what a trace is called: its file, or the folder of a trace.csv.
 func nameOf(file string) string {
-	if i := strings.LastIndexByte(file, '/'); i >= 0 {
-		file = file[i+1:]
+	name := strings.TrimSuffix(filepath.Base(file), ".csv")
+	if dir := filepath.Base(filepath.Dir(file)); name == "trace" && dir != "." && dir != "/" {
+		return dir
 	}
-	return strings.TrimSuffix(file, ".csv")
+	return name
 }
