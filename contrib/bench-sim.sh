@@ -62,8 +62,5 @@ for t in mixed heavy day; do
 	$sim compare --trace contrib/traces/$t/trace.csv --jobs contrib/traces/$t/jobs.csv --repeats 12
 done
 
-printf '\n# Speed: 1,250 nodes of 8 GPUs\n\n'
-for n in 10000 100000 1000000; do
-	$sim synth --out "$tmp/big" --submissions $n --gap 0.06 --users 200 --kinds 200
-	/usr/bin/time -f "$n jobs: %e s, %M KiB" $sim run --trace "$tmp/big/trace.csv" --jobs "$tmp/big/jobs.csv" --nodes 1250 --gpus 8 --policy carma >"$tmp/out"
-done 2>&1
+printf '\n# Speed\n\n'
+go test -run '^$' -bench . -benchtime 1x ./gres/sim/replay

@@ -183,16 +183,14 @@ func change(v, base float64, i int) string {
 
 // html is the comparison with charts.
 func (c *comparison) html(base replay.Setup) string {
-	var names []string
 	var mem, smact, watts []chart.Line
-	for _, o := range c.Configs {
+	for i, o := range c.Configs {
 		if o.curves == nil { // of an ideal packer there is no one run
 			continue
 		}
-		names = append(names, o.Name)
-		mem = append(mem, chart.Line{Name: o.Name, StepS: o.curves.StepS, Y: o.curves.MemMiB})
-		smact = append(smact, chart.Line{Name: o.Name, StepS: o.curves.StepS, Y: o.curves.SMActPct})
-		watts = append(watts, chart.Line{Name: o.Name, StepS: o.curves.StepS, Y: o.curves.Watts})
+		mem = append(mem, chart.Line{Name: o.Name, Colour: i, StepS: o.curves.StepS, Y: o.curves.MemMiB})
+		smact = append(smact, chart.Line{Name: o.Name, Colour: i, StepS: o.curves.StepS, Y: o.curves.SMActPct})
+		watts = append(watts, chart.Line{Name: o.Name, Colour: i, StepS: o.curves.StepS, Y: o.curves.Watts})
 	}
 	bars := func(title, unit string, per float64, of func(*replay.Figures) replay.Spread) string {
 		var list []chart.Bar
@@ -202,7 +200,7 @@ func (c *comparison) html(base replay.Setup) string {
 		}
 		return chart.Bars(title, unit, list)
 	}
-	lead := fmt.Sprintf("%d nodes with %d GPUs of %d MiB. Bars are means of %d runs, with the least and the most; curves are means over the GPUs (power: the sum) in the run with seed %d.",
+	lead := fmt.Sprintf("%d × %d GPUs of %d MiB. Bars are means of %d runs, with the least and the most; curves are means over the GPUs (power: the sum) in the run with seed %d.",
 		base.Nodes, base.GPUs, base.GPUMemMiB, c.Repeats, c.Seed)
 	return chart.Page("carma-sim: "+c.Trace, lead, c.text(),
 		bars("Makespan", "hours", 3600, func(f *replay.Figures) replay.Spread { return f.MakespanS }),
@@ -210,7 +208,7 @@ func (c *comparison) html(base replay.Setup) string {
 		bars("Energy of the GPUs", "MJ", 1e6, func(f *replay.Figures) replay.Spread { return f.EnergyJ }),
 		bars("Slowdown of the 95th percentile", "times", 1, func(f *replay.Figures) replay.Spread { return f.P95Slowdown }),
 		bars("Out of memory", "attempts", 1, func(f *replay.Figures) replay.Spread { return f.OOM }),
-		chart.Legend(names),
+		chart.Legend(mem),
 		chart.Lines("GPU memory used", "MiB", mem),
 		chart.Lines("SM activity", "percent", smact),
 		chart.Lines("Power", "watts", watts),

@@ -13,9 +13,10 @@ import (
 
 // Line is a curve over time.
 type Line struct {
-	Name  string
-	StepS float64
-	Y     []float64
+	Name   string
+	Colour int // the same number, the same colour
+	StepS  float64
+	Y      []float64
 }
 
 // Bar is a mean with its spread.
@@ -65,8 +66,8 @@ func Lines(title, unit string, lines []Line) string {
 		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`, x(h*3600), height-bottom+14, number(h))
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">hours</text>`, width-right, height-2)
-	for i, l := range lines {
-		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="`, colour(i))
+	for _, l := range lines {
+		fmt.Fprintf(&b, `<polyline fill="none" stroke="%s" stroke-width="1.5" points="`, colour(l.Colour))
 		for k, v := range l.Y {
 			fmt.Fprintf(&b, "%.1f,%.1f ", x((float64(k)+0.5)*l.StepS), y(v))
 		}
@@ -126,12 +127,12 @@ func number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// Legend names the colours.
-func Legend(names []string) string {
+// Legend names the colours of curves.
+func Legend(lines []Line) string {
 	var b strings.Builder
 	b.WriteString(`<p class="legend">`)
-	for i, n := range names {
-		fmt.Fprintf(&b, `<span><i style="background:%s"></i>%s</span> `, colour(i), html.EscapeString(n))
+	for _, l := range lines {
+		fmt.Fprintf(&b, `<span><i style="background:%s"></i>%s</span> `, colour(l.Colour), html.EscapeString(l.Name))
 	}
 	b.WriteString("</p>\n")
 	return b.String()
@@ -153,6 +154,7 @@ svg{width:100%;height:auto;display:block}
 svg text{font-size:11.5px;fill:currentColor}
 .grid{stroke:currentColor;stroke-opacity:.15}
 .spread{stroke:currentColor;stroke-width:2}
+.legend{grid-column:1/-1;margin:0}
 .legend span{margin-right:1rem;white-space:nowrap}
 .legend i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em}
 </style></head><body>

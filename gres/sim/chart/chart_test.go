@@ -13,10 +13,10 @@ import (
 func TestChartsAreWellFormed(t *testing.T) {
 	evil := `a<b>&"c'`
 	for name, c := range map[string]string{
-		"lines":  Lines("SMACT", "percent", []Line{{evil, 10, []float64{1, 50, 99}}, {"x", 20, []float64{3, 4}}}),
+		"lines":  Lines("SMACT", "percent", []Line{{evil, 0, 10, []float64{1, 50, 99}}, {"x", 9, 20, []float64{3, 4}}}),
 		"bars":   Bars(evil, "h", []Bar{{evil, 10, 9, 11}, {"zero", 0, 0, 0}}),
 		"none":   Bars("OOM", "jobs", []Bar{{"x", 0, 0, 0}}),
-		"legend": Legend([]string{evil, "b"}),
+		"legend": Legend([]Line{{Name: evil}, {Name: "b"}}),
 	} {
 		d := xml.NewDecoder(strings.NewReader(c))
 		for {
@@ -35,7 +35,7 @@ func TestChartsAreWellFormed(t *testing.T) {
 	if Lines("x", "y", nil) != "" {
 		t.Error("a chart of nothing")
 	}
-	page := Page(evil, evil, evil, Legend([]string{"a"}))
+	page := Page(evil, evil, evil, Legend([]Line{{Name: "a"}}))
 	if strings.Contains(page, "<b>") || strings.Contains(page, "http") {
 		t.Error("the page holds a name as it is, or loads something")
 	}

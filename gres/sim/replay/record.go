@@ -64,10 +64,13 @@ func (r *recorder) curves(end float64) *Curves {
 			to = min(r.points[i+1].at, end)
 		}
 		for from := p.at; from < to; {
-			k := min(int(from/c.StepS), curveSteps-1)
+			k := int(from / c.StepS)
+			if float64(k+1)*c.StepS <= from { // the division has rounded down
+				k++
+			}
 			until := min(to, float64(k+1)*c.StepS)
-			if until <= from {
-				until = to
+			if k >= curveSteps-1 {
+				k, until = curveSteps-1, to
 			}
 			share := (until - from) / c.StepS
 			c.MemMiB[k] += share * p.mem / n

@@ -221,8 +221,11 @@ func TestProperties(t *testing.T) {
 			}
 		}
 		var curve float64
-		for _, watts := range got.Curves.Watts {
+		for k, watts := range got.Curves.Watts {
 			curve += watts * got.Curves.StepS
+			if got.Curves.SMActPct[k] > 100.001 || got.Curves.MemMiB[k] > float64(s.GPUMemMiB)*1.00001 || watts > 1.00001*s.Model.GPU.Watts(1)*float64(len(m.gpus)) {
+				t.Fatalf("%s: interval %d: %g %%, %g MiB, %g W", name, k, got.Curves.SMActPct[k], got.Curves.MemMiB[k], watts)
+			}
 		}
 		if math.Abs(curve-got.EnergyJ) > 1e-6*got.EnergyJ {
 			t.Errorf("%s: energy %g J, integral of power %g J", name, got.EnergyJ, curve)
