@@ -71,8 +71,7 @@ submit "$bob" small.sh
 show() {
 	local n
 	for n in n1 n2; do
-		echo "  node $n"
-		carma-node --node $n status | sed 's/^/    /'
+		carma-node --node $n status --ascii | sed 's/^/  /'
 	done
 	squeue -h -o '  %i %T %r' -t PENDING | sort -n | awk '{ p = p " " $1 "(" $3 ")" } END { if (p) print "  waiting:" p }'
 }
@@ -88,7 +87,7 @@ until [ -z "$(squeue -h -t PENDING,RUNNING,COMPLETING)" ]; do
 	6) submit "$alice" liar.sh ;;
 	esac
 	case $looks in
-	3 | 6 | 12) bold "The GPUs now (used #, booked +, jobs; ! has the GPU alone):"; show ;;
+	3 | 6 | 12) bold "The GPUs now (# used, + booked):"; show ;;
 	100) echo "demo: jobs are still there after 100 s" >&2; squeue; exit 1 ;;
 	esac
 done

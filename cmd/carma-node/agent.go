@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/dcgm"
+	"carma/gres/export"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/nvml"
@@ -62,8 +64,32 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
 	}
+	a.Export = exporter(c, node)
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
+}
+
+// textfileEvery is how often the metrics are written: more often than they are
+// looked at.
+const textfileEvery = 10 * time.Second
+
+// exporter writes what carma.toml says; nil: nothing.
+func exporter(c config.Config, node string) func(lease.Snapshot) error {
+	if c.Export == (config.Export{}) {
+		return nil
+	}
+	var written time.Time
+	return func(s lease.Snapshot) error {
+		var err1, err2 error
+		if dir := c.Export.DCGMJobDir; dir != "" {
+			err1 = export.WriteJobs(dir, s.Readings, s.Leases)
+		}
+		if path := c.Export.Textfile; path != "" && time.Since(written) >= textfileEvery {
+			written = time.Now()
+			err2 = export.WriteText(path, statusOf(c, node, s))
+		}
+		return errors.Join(err1, err2)
+	}
 }
 
 // sampler reads NVML and, where it is to and can, DCGM for SM activity.

@@ -18,6 +18,7 @@ const usage = `usage: carma-node [--config FILE] [--node NAME] COMMAND
 Commands:
   agent        sample GPUs, keep MPS daemons up, publish capacity (a service)
   status       show the GPUs of this node and who holds them
+  top          the same, again and again
   prolog       Slurm's Prolog
   task-prolog  Slurm's TaskProlog
   epilog       Slurm's Epilog
@@ -31,6 +32,7 @@ carma-task-prolog and carma-epilog to this program.
 var commands = map[string]func(context.Context, env, []string) error{
 	"agent":       runAgent,
 	"status":      runStatus,
+	"top":         runTop,
 	"prolog":      runProlog,
 	"task-prolog": runTaskProlog,
 	"epilog":      runEpilog,

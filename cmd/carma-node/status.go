@@ -3,30 +3,46 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"strings"
+	"os/signal"
+	"os/user"
+	"strconv"
+	"syscall"
 	"time"
 
 	"carma/cmd/internal/cli"
-	"carma/gres"
-	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/gres/mps"
+	"carma/gres/status"
 	"carma/slurmbridge/config"
 )
 
-const statusUsage = `usage: carma-node status [--json]
+const statusUsage = `usage: carma-node status [--json] [--watch]
+       carma-node top
 
 Shows the GPUs of this node: SM activity over the window, memory used and
-leased, the jobs that hold each, and why a closed one takes no more.
+leased, the jobs that hold each, and why a closed one takes no more. top is
+status --watch.
 `
 
 func runStatus(ctx context.Context, e env, args []string) error {
-	f := cli.Flags("carma-node status", statusUsage, os.Stdout)
+	return showStatus(ctx, e, "status", false, args)
+}
+
+func runTop(ctx context.Context, e env, args []string) error {
+	return showStatus(ctx, e, "top", true, args)
+}
+
+func showStatus(ctx context.Context, e env, name string, watch bool, args []string) error {
+	f := cli.Flags("carma-node "+name, statusUsage, os.Stdout)
+	f.BoolVar(&watch, "watch", watch, "show it again every two seconds, until Ctrl-C")
 	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
+	ascii := f.Bool("ascii", false, "draw with ASCII only")
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
@@ -34,104 +50,83 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	c = c.ForNode(nodeName(e))
-	book, err := lease.Open(c.RunDir(nodeName(e)), 2*time.Second)
+	node := nodeName(e)
+	c = c.ForNode(node)
+	book, err := lease.Open(c.RunDir(node), 2*time.Second)
 	if err != nil {
 		return cli.Fail(cli.ExitUnavailable, "%w; has the agent run, and are you root?", err)
 	}
 	defer book.Close()
-	s, err := book.Snapshot(ctx)
-	if err != nil {
-		return cli.Fail(cli.ExitUnavailable, "%w", err)
-	}
-	gpus := statusOf(s, thresholds(c))
-	if *asJSON {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(map[string]any{"schema": "carma.status/1", "node": nodeName(e), "gpus": gpus})
-	}
-	return printStatus(os.Stdout, gpus)
-}
-
-// gpuStatus is one GPU in the status, for people and machines.
-type gpuStatus struct {
-	gres.GPU
-	SMActPct  gres.Measured `json:"smact_pct"`
-	Source    gres.Source   `json:"smact_source"`
-	AgeS      float64       `json:"age_s"`
-	UsedMiB   int64         `json:"used_mib"`
-	LeasedMiB int64         `json:"leased_mib"`
-	OpenMiB   int64         `json:"open_mib"` // what a next job can get
-	Closed    string        `json:"closed,omitempty"`
-	Leases    []leaseStatus `json:"leases"`
-}
-
-type leaseStatus struct {
-	JobID      uint32  `json:"job_id"`
-	UID        uint32  `json:"uid"`
-	ReserveMiB int64   `json:"reserve_mib"`
-	Exclusive  bool    `json:"exclusive"`
-	MPS        bool    `json:"mps"`
-	AgeS       float64 `json:"age_s"`
-}
-
-func statusOf(s lease.Snapshot, t choose.Thresholds) []gpuStatus {
-	gpus := []gpuStatus{}
-	for _, r := range s.Readings {
-		g := gpuStatus{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB, Leases: []leaseStatus{}}
-		open, closed := choose.Placeable(r, s.Leases, t)
-		g.OpenMiB, g.Closed = open, closed.String()
-		for _, l := range s.Leases {
-			if l.UUID == r.UUID {
-				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, leaseStatus{l.Job.JobID, l.UID, l.ReserveMiB, l.Exclusive, l.MPS, l.Age.Seconds()})
-			}
+	look := func(w io.Writer) error {
+		s, err := book.Snapshot(ctx)
+		if err != nil {
+			return cli.Fail(cli.ExitUnavailable, "%w", err)
 		}
-		gpus = append(gpus, g)
-	}
-	return gpus
-}
-
-// printStatus prints a line for each GPU, at most 80 columns wide with up to
-// two jobs.
-func printStatus(w io.Writer, gpus []gpuStatus) error {
-	fmt.Fprintf(w, "GPU  SMACT  %-22s %-20s %s\n", "MEMORY used+leased", "used/leased/total", "JOBS")
-	for _, g := range gpus {
-		var jobs []string
-		for _, l := range g.Leases {
-			name := fmt.Sprint(l.JobID)
-			if l.Exclusive {
-				name += "!"
-			}
-			jobs = append(jobs, name)
+		n := statusOf(c, node, s)
+		if *asJSON {
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "  ")
+			return enc.Encode(n)
 		}
-		note := strings.Join(jobs, " ")
-		if g.Closed != "" {
-			note = strings.TrimSpace(note + "  (" + g.Closed + ")")
+		return printStatus(w, n, cli.StyleOf(os.Stdout, *ascii))
+	}
+	if !watch {
+		return look(os.Stdout)
+	}
+	return watchStatus(ctx, look)
+}
+
+// watchStatus shows it again and again: on a terminal over what stood there,
+// else one after the other.
+func watchStatus(ctx context.Context, look func(io.Writer) error) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	terminal := cli.Terminal(os.Stdout)
+	if terminal {
+		fmt.Print("\x1b[2J")
+	}
+	for {
+		var b bytes.Buffer
+		if err := look(&b); err != nil {
+			return err
 		}
-		gib := func(mib int64) string { return fmt.Sprintf("%.1f", float64(mib)/1024) }
-		fmt.Fprintf(w, "%3d  %5s  %s %-20s %s\n", g.Index, percent(g.SMActPct), memoryBar(g, 22),
-			gib(g.UsedMiB)+"/"+gib(g.LeasedMiB)+"/"+gib(g.TotalMiB), note)
+		text := b.Bytes()
+		if terminal { // go home, clear the rest of each line, and what is below
+			text = append([]byte("\x1b[H"), append(bytes.ReplaceAll(text, []byte("\n"), []byte("\x1b[K\n")), "\x1b[J"...)...)
+		}
+		if _, err := os.Stdout.Write(text); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
 	}
-	return nil
 }
 
-func percent(m gres.Measured) string {
-	if !m.Known() {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f%%", float64(m))
+func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
+	n := status.Of(node, s, thresholds(c), userName, daemonState(c, node))
+	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
+	return n
 }
 
-// memoryBar shows used memory as #, leased but unused as +, the rest as dots.
-func memoryBar(g gpuStatus, width int) string {
-	if g.TotalMiB <= 0 {
-		return strings.Repeat("?", width)
+func daemonState(c config.Config, node string) func(uuid string) status.MPS {
+	return func(uuid string) status.MPS {
+		if !c.MPS.Enabled {
+			return status.MPSOff
+		}
+		if !mps.Listens(c.RunDir(node), uuid) {
+			return status.MPSDown
+		}
+		return status.MPSUp
 	}
-	cells := func(mib int64) int {
-		return int(min((mib*int64(width)+g.TotalMiB/2)/g.TotalMiB, int64(width)))
+}
+
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
 	}
-	used := cells(g.UsedMiB)
-	leased := max(cells(g.LeasedMiB), used)
-	return strings.Repeat("#", used) + strings.Repeat("+", leased-used) + strings.Repeat(".", width-leased)
+	return id
 }

@@ -43,6 +43,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
+	note(dir, true)
 	if out, err := devcluster(append([]string{"up", dir}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("devcluster up: %v\n%s", err, out)
 	}
@@ -71,6 +72,7 @@ func (c *cluster) down() {
 	if out, err := devcluster("down", c.dir).CombinedOutput(); err != nil {
 		c.t.Errorf("devcluster down: %v\n%s", err, out)
 	}
+	note(c.dir, false)
 	if left := processesOf(c.dir); left != "" {
 		c.t.Errorf("left running:\n%s", left)
 	}

@@ -65,7 +65,8 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
-	Cluster   Cluster // nil: no steward
+	Cluster   Cluster                    // nil: no steward
+	Export    func(lease.Snapshot) error // for other tools; nil: nothing
 
 	gpus     map[string]*gpuState
 	lastTick time.Duration
@@ -73,6 +74,8 @@ type Agent struct {
 	checked  time.Duration // MPS daemons
 	rank     int           // of this node among those that may have the steward
 	ranked   time.Duration
+
+	exportFails bool
 }
 
 type gpuState struct {
@@ -103,6 +106,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.tick(ctx)
 		case <-poke:
 			a.publish(ctx)
+			if s, err := a.Ledger.Snapshot(ctx); err == nil {
+				a.export(s)
+			}
 		}
 	}
 }
@@ -130,6 +136,7 @@ func (a *Agent) tick(ctx context.Context) {
 		a.Log.Error("write ledger", "error", err)
 		return
 	}
+	a.export(s)
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, s.Ended)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
@@ -179,6 +186,17 @@ func (a *Agent) publish(ctx context.Context) {
 	if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
 		a.Log.Warn("publish capacity", "error", err)
 	}
+}
+
+func (a *Agent) export(s lease.Snapshot) {
+	if a.Export == nil {
+		return
+	}
+	err := a.Export(s)
+	if err != nil && !a.exportFails {
+		a.Log.Warn("write for other tools; not said again until it works", "error", err)
+	}
+	a.exportFails = err != nil
 }
 
 // measure turns samples into readings for the next choice and into usages of

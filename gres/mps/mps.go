@@ -71,9 +71,15 @@ func (c Control) Ensure(ctx context.Context, uuid string) error {
 	return nil
 }
 
+// Listens tells whether the daemon of the GPU has been started and not stopped.
+func Listens(runDir, uuid string) bool {
+	_, err := os.Stat(filepath.Join(PipeDir(runDir, uuid), "control"))
+	return err == nil
+}
+
 // Answers tells whether the daemon of the GPU runs.
 func (c Control) Answers(ctx context.Context, uuid string) bool {
-	if _, err := os.Stat(filepath.Join(PipeDir(c.RunDir, uuid), "control")); err != nil {
+	if !Listens(c.RunDir, uuid) {
 		return false
 	}
 	_, err := c.Do(ctx, uuid, "get_server_list")

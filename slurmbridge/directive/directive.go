@@ -4,14 +4,16 @@
 //
 // The lines stand in the leading comment block of the script, where sbatch
 // reads #SBATCH lines too: from the first line to the first line that is
-// neither empty nor a comment. A line is "#CARMA" followed by blanks and
-// key=value words, or "#CARMA|" followed by one line of a model summary.
+// neither empty nor a comment, indented or not. A line is "#CARMA" followed by
+// blanks and key=value words, or "#CARMA|" followed by one line of a model
+// summary.
 // The package is pure: bytes in, values out.
 package directive
 
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -74,6 +76,12 @@ type Directive struct {
 // Line returns the line of the script (from 1) on which key was given, or 0.
 func (d Directive) Line(key string) int { return d.lines[key] }
 
+// Equal tells whether d and o say the same, on whatever lines.
+func (d Directive) Equal(o Directive) bool {
+	d.lines, o.lines = nil, nil
+	return reflect.DeepEqual(d, o)
+}
+
 // Error is a line that could not be understood.
 type Error struct {
 	Line   int    // from 1
@@ -100,31 +108,22 @@ func Parse(script []byte) (Directive, error) {
 		if len(script)-len(rest) > MaxHeader {
 			return d, headerTooLong(d, n)
 		}
-		line = bytes.TrimSuffix(line, []byte{'\r'})
-		if len(bytes.TrimSpace(line)) == 0 {
-			continue
-		}
-		if line[0] != '#' {
-			break
-		}
-		after, ok := bytes.CutPrefix(line, []byte("#CARMA"))
-		if !ok {
-			continue
-		}
-		switch {
-		case len(after) > 0 && after[0] == '|':
-			text := bytes.TrimPrefix(after[1:], []byte{' '})
+		kind, text := Classify(line)
+		switch kind {
+		case Command:
+			return d, nil
+		case Summary:
 			if len(d.Summary)+len(text)+1 > MaxSummary {
 				return d, &Error{n, "", "the model summary is longer than 1 MiB; give mem= instead"}
 			}
 			d.Summary = append(append(d.Summary, text...), '\n')
 			d.Present = true
-		case len(after) == 0 || after[0] == ' ' || after[0] == '\t':
+		case Keys:
 			if carmaLines++; carmaLines > MaxLines {
 				return d, &Error{n, "", fmt.Sprintf("more than %d #CARMA lines", MaxLines)}
 			}
 			d.Present = true
-			if err := d.parseLine(string(after), n); err != nil {
+			if err := d.parseLine(string(text), n); err != nil {
 				return d, err
 			}
 		}

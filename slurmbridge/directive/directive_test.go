@@ -4,7 +4,6 @@ package directive
 
 import (
 	"bytes"
-	"reflect"
 	"strings"
 	"testing"
 )
@@ -29,6 +28,7 @@ func TestParse(t *testing.T) {
 				Attention: "sdpa", Input: [3]int{3, 224, 224}, Params: 110e6, Dropout: ptr(false), Dynamic: true, SMActPct: 60, Policy: PolicyExclusive}},
 		{"after the first command", "#!/bin/sh\necho\n#CARMA mem=12G\n", Directive{}},
 		{"indented", " #CARMA mem=12G\n", Directive{}},
+		{"after an indented comment", "#!/bin/sh\n\t# a note\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
 		{"another word", "#CARMAGEDDON mem=12G\n#CARMA:on\n", Directive{}},
 		{"dos line ends", "#!/bin/sh\r\n#CARMA mem=12G\r\n", Directive{Present: true, MemMiB: 12288}},
 		{"no newline at the end", "#CARMA mem=7", Directive{Present: true, MemMiB: 7}},
@@ -40,8 +40,7 @@ func TestParse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got.lines = nil
-			if !reflect.DeepEqual(got, c.want) {
+			if !got.Equal(c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"io"
+)
+
+// schema names the meaning of the JSON (docs/json.md).
+const schema = "carma.estimate/1"
+
+type jsonReport struct {
+	Schema     string          `json:"schema"`
+	Submission *jsonSubmission `json:"submission"`
+	Estimate   *jsonEstimate   `json:"estimate"`
+	Fit        []fit           `json:"fit"`
+	MaxJobs    int             `json:"max_jobs"`
+}
+
+type jsonEstimate struct {
+	Method     string        `json:"method"`
+	Confidence string        `json:"confidence"`
+	FloorMiB   int64         `json:"floor_mib"`
+	MiB        int64         `json:"mib"`
+	ReserveMiB int64         `json:"reserve_mib"`
+	Parts      []jsonPart    `json:"parts"`
+	Reasons    []string      `json:"reasons"`
+	Assumed    []string      `json:"assumed"`
+	Unknown    []jsonUnknown `json:"unknown"`
+	Params     int64         `json:"params"`
+	Modules    int           `json:"modules"`
+}
+
+type jsonPart struct {
+	Name string `json:"name"`
+	MiB  int64  `json:"mib"`
+}
+
+type jsonUnknown struct {
+	Kind  string `json:"kind"`
+	Count int    `json:"count"`
+}
+
+type jsonSubmission struct {
+	Script     string   `json:"script"`
+	Written    []string `json:"written"`
+	Config     *string  `json:"config"`
+	Partition  string   `json:"partition"`
+	Refused    *string  `json:"refused"`
+	Managed    bool     `json:"managed"`
+	Why        string   `json:"why"`
+	Mode       *string  `json:"mode"`
+	Method     *string  `json:"method"`
+	Placement  *string  `json:"placement"`
+	GPUs       int      `json:"gpus"`
+	EstMiB     *int64   `json:"est_mib"`
+	ReserveMiB *int64   `json:"reserve_mib"`
+	FullMiB    *int64   `json:"full_mib"`
+	PerNode    string   `json:"tres_per_node"`
+}
+
+func printJSON(w io.Writer, r report) error {
+	out := jsonReport{Schema: schema, Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
+	if e := r.Estimate; e != nil {
+		j := jsonEstimate{
+			Method: r.Method, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,
+			Parts: []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
+			Unknown: []jsonUnknown{}, Params: e.Params, Modules: e.Rows,
+		}
+		for _, p := range e.Parts {
+			j.Parts = append(j.Parts, jsonPart(p))
+		}
+		for _, u := range e.Unknown {
+			j.Unknown = append(j.Unknown, jsonUnknown(u))
+		}
+		out.Estimate = &j
+	}
+	if r.Submission != nil {
+		out.Submission = submissionJSON(r.Submission)
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+func submissionJSON(s *submission) *jsonSubmission {
+	j := jsonSubmission{
+		Script: s.script, Written: append([]string{}, s.written...), Partition: s.partition,
+		Managed: s.GPUs > 0, Why: s.why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
+	}
+	if s.site.path != "" {
+		j.Config = &s.site.path
+	}
+	if s.refused != nil {
+		text := s.refused.Error()
+		j.Refused = &text
+	}
+	if s.GPUs > 0 {
+		mode, method := string(s.Mode), string(s.Method)
+		j.Mode, j.Method = &mode, &method
+		j.ReserveMiB, j.FullMiB = &s.ReserveMiB, &s.FullMiB
+		if s.Policy != "" {
+			j.Placement = &s.Policy
+		}
+		if s.EstMiB > 0 {
+			j.EstMiB = &s.EstMiB
+		}
+	}
+	return &j
+}

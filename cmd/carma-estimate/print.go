@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"carma/cmd/internal/cli"
+	"carma/estimator"
+)
+
+// barCells is what 80 columns leave for the longest bar.
+const barCells = 40
+
+func (p *program) print(r report, asJSON bool) error {
+	if asJSON {
+		return printJSON(p.out, r)
+	}
+	var b strings.Builder
+	if r.Submission != nil {
+		p.style.submission(&b, r.Submission)
+	}
+	if r.Estimate != nil {
+		if r.Submission != nil {
+			b.WriteByte('\n')
+		}
+		p.style.estimate(&b, r)
+	}
+	_, err := io.WriteString(p.out, b.String())
+	return err
+}
+
+// submission prints what becomes of a script.
+func (s style) submission(b *strings.Builder, v *submission) {
+	row := func(label, text string) { b.WriteString(wrap(fmt.Sprintf("%-11s", label), text)) }
+	row("script", v.script)
+	if len(v.written) > 0 {
+		row("written", strings.Join(v.written, ", "))
+	}
+	if v.refused != nil {
+		row("refused", v.refused.Error())
+		return
+	}
+	if v.part.GPUsPerNode > 0 {
+		row("partition", fmt.Sprintf("%s: %d GPUs of %d MiB per node", v.partition, v.part.GPUsPerNode, v.part.GPUMemMiB))
+	}
+	if v.request.het {
+		row("component", "the first of a heterogeneous job; the others get whole GPUs")
+	}
+	if v.GPUs == 0 {
+		row("mode", "left as it is: "+v.why)
+		return
+	}
+	row("mode", string(v.Mode))
+	if v.why != "" {
+		row("because", v.why)
+	}
+	method := string(v.Method)
+	if v.EstMiB > 0 {
+		method += fmt.Sprintf(", %d MiB", v.EstMiB)
+	}
+	row("method", method)
+	if v.Policy != "" {
+		row("placement", v.Policy)
+	}
+	row("booked", v.TRES.PerNode)
+	each := "1 GPU"
+	if v.GPUs > 1 {
+		each = fmt.Sprintf("each of %d GPUs", v.GPUs)
+	}
+	row("", fmt.Sprintf("%d of %d MiB on %s of a node", v.ReserveMiB, v.FullMiB, each))
+}
+
+// estimate prints figures, parts, reasons and what fits.
+func (s style) estimate(b *strings.Builder, r report) {
+	e := r.Estimate
+	colour := map[estimator.Confidence]string{estimator.Sure: cli.Green, estimator.Unsure: cli.Yellow, estimator.Bound: cli.Red}[e.Confidence]
+	estimate, reserve := fmt.Sprintf("estimate %d MiB,", e.MiB), fmt.Sprintf("%d MiB", e.ReserveMiB)
+	if e.Confidence == estimator.Bound {
+		estimate, reserve = fmt.Sprintf("estimate at least %d MiB,", e.MiB), "a whole GPU"
+	}
+	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
+		s.Paint(cli.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), r.Method)
+	s.parts(b, e)
+	s.list(b, e.Confidence.String()+", because", e.Reasons)
+	s.list(b, "assumed", e.Assumed)
+	var unknown []string
+	for _, u := range e.Unknown {
+		unknown = append(unknown, fmt.Sprintf("%d x %s", u.Count, u.Kind))
+	}
+	s.list(b, "not understood", unknown)
+	s.fit(b, r)
+}
+
+func (s style) parts(b *strings.Builder, e *estimator.Estimate) {
+	var most int64
+	name := 0
+	for _, p := range e.Parts {
+		most = max(most, p.MiB)
+		name = max(name, len(p.Name))
+	}
+	for _, p := range e.Parts {
+		colour := cli.Cyan
+		if p.Name == "base" {
+			colour = cli.Dim
+		}
+		line := fmt.Sprintf("%-*s %8d MiB %3d %%  ", name, p.Name, p.MiB, (p.MiB*100+e.MiB/2)/max(e.MiB, 1))
+		b.WriteString(strings.TrimRight(line+s.Paint(colour, s.bar(p.MiB, most, barCells)), " ") + "\n")
+	}
+}
+
+func (s style) list(b *strings.Builder, title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	b.WriteString("\n" + s.Paint(cli.Bold, title) + "\n")
+	for _, l := range lines {
+		b.WriteString(wrap("  - ", l))
+	}
+}
+
+// fit prints how many such jobs share a GPU.
+func (s style) fit(b *strings.Builder, r report) {
+	fmt.Fprintf(b, "\n%s\n", s.Paint(cli.Bold, "such jobs on one GPU, by memory"))
+	t := cli.Table{Columns: []cli.Column{{Title: "GPU"}, {Title: "MEMORY", Right: true}, {Title: "JOBS", Right: true}, {Title: ""}}}
+	for _, f := range r.Fit {
+		note := ""
+		switch {
+		case f.Jobs == 0:
+			note = "too small"
+		case r.Estimate.Confidence == estimator.Bound:
+			note = "a whole GPU"
+		}
+		t.Rows = append(t.Rows, []string{f.GPU, fmt.Sprintf("%d MiB", f.MemMiB), fmt.Sprint(f.Jobs), note})
+	}
+	_, _ = t.WriteTo(b) // a strings.Builder takes everything
+	if slices.ContainsFunc(r.Fit, func(f fit) bool { return f.Jobs > int64(r.MaxJobs) }) {
+		fmt.Fprintf(b, "no more than %d share one at a time (placement.max_jobs)\n", r.MaxJobs)
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"carma/cmd/internal/cli"
+)
+
+// width is that of a terminal as everybody has one.
+const width = 80
+
+// style is how text looks.
+type style struct{ cli.Style }
+
+// bar draws n of the most cells that all shares are drawn to; what is there at
+// all has one.
+func (s style) bar(n, of int64, cells int64) string {
+	if n <= 0 || of <= 0 {
+		return ""
+	}
+	mark := "█"
+	if s.ASCII {
+		mark = "#"
+	}
+	return strings.Repeat(mark, int(max((n*cells+of/2)/of, 1)))
+}
+
+// printable makes foreign text fit for a terminal. A summary may hold anything.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// wrap breaks text into lines of at most width columns: head in front of the
+// first, as many blanks in front of the others.
+func wrap(head, text string) string {
+	indent := utf8.RuneCountInString(head)
+	var b strings.Builder
+	b.WriteString(head)
+	at := indent
+	for i, w := range strings.Fields(printable(text)) {
+		n := utf8.RuneCountInString(w)
+		switch {
+		case i == 0:
+		case at+1+n > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			at = indent
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(w)
+		at += n
+	}
+	return strings.TrimRight(b.String(), " ") + "\n"
+}

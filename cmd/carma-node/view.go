@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"carma/cmd/internal/cli"
+	"carma/gres/status"
+)
+
+// Widths of the bars: a GPU's line has at most 80 columns.
+const (
+	smactCells  = 8
+	memoryCells = 12
+)
+
+// printStatus prints a line for each GPU, and below it its jobs and why it is
+// closed.
+func printStatus(w io.Writer, n status.Node, style cli.Style) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", style.Paint(cli.Bold, heading(n)))
+	for i, g := range n.GPUs {
+		if i == 0 || g.Model != n.GPUs[i-1].Model || g.Source != n.GPUs[i-1].Source {
+			fmt.Fprintf(&b, "%s, SM activity by %s\n", g.Model, g.Source)
+			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/LEASED/ALL GiB  MPS  OPEN\n", smactCells, "", memoryCells-6, "")
+		}
+		fmt.Fprintf(&b, "%3d  %-8.8s  %s %4s %s  %-19s  %3s  %s\n", g.Index, shortUUID(g.UUID), smactBar(g, n.SMActMaxPct, style), percent(g),
+			memoryBar(g, style), fmt.Sprintf("%s/%s/%s", gib(g.UsedMiB), gib(g.LeasedMiB), gib(g.TotalMiB)), mpsWord(g), openWord(g, style))
+		if len(g.Leases) > 0 {
+			var jobs []string
+			for _, l := range g.Leases {
+				alone := ""
+				if l.Exclusive {
+					alone = " alone"
+				}
+				jobs = append(jobs, fmt.Sprintf("%d %s %s%s %s", l.JobID, l.User, gib(l.ReserveMiB)+"G", alone, age(l.AgeS)))
+			}
+			fill(&b, jobs)
+		}
+		if g.Closed != "" {
+			fmt.Fprintf(&b, "     %s\n", style.Paint(cli.Yellow, g.Closed))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func heading(n status.Node) string {
+	open := 0
+	for _, g := range n.GPUs {
+		if g.Closed == "" {
+			open++
+		}
+	}
+	return fmt.Sprintf("%s: %d GPUs, %d open; SM activity: %s of %s, at most %.0f%%", n.Name, len(n.GPUs), open,
+		n.Statistic, time.Duration(n.WindowS*float64(time.Second)), n.SMActMaxPct)
+}
+
+// fill prints jobs side by side, as many as 80 columns take.
+func fill(b *strings.Builder, jobs []string) {
+	const indent = "     "
+	at := 0
+	for i, j := range jobs {
+		switch {
+		case i == 0:
+			b.WriteString(indent)
+			at = len(indent)
+		case at+3+len(j) > 80:
+			b.WriteString(",\n" + indent)
+			at = len(indent)
+		default:
+			b.WriteString(", ")
+			at += 2
+		}
+		b.WriteString(j)
+		at += len(j)
+	}
+	b.WriteByte('\n')
+}
+
+func shortUUID(uuid string) string {
+	_, rest, _ := strings.Cut(uuid, "-") // GPU-, MIG-
+	return rest
+}
+
+func gib(mib int64) string { return fmt.Sprintf("%.1f", float64(mib)/1024) }
+
+func percent(g status.GPU) string {
+	if !g.SMActPct.Known() {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f%%", float64(g.SMActPct))
+}
+
+func mpsWord(g status.GPU) string {
+	switch g.MPS {
+	case status.MPSUp:
+		return fmt.Sprint(g.MPSClients)
+	case status.MPSFault:
+		return "bad"
+	case status.MPSDown:
+		return "dn"
+	}
+	return "-"
+}
+
+func openWord(g status.GPU, style cli.Style) string {
+	if g.Closed != "" {
+		return style.Paint(cli.Yellow, "closed")
+	}
+	return style.Paint(cli.Green, gib(g.OpenMiB)+"G")
+}
+
+// age is short: 3s, 12m, 5h, 2d.
+func age(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// marks are what bars are drawn with: full, half, empty.
+func marks(style cli.Style) (full, half, empty string) {
+	if style.ASCII {
+		return "#", "+", "."
+	}
+	return "█", "▒", "·"
+}
+
+func smactBar(g status.GPU, maxPct float64, style cli.Style) string {
+	full, _, empty := marks(style)
+	if !g.SMActPct.Known() {
+		return strings.Repeat("?", smactCells)
+	}
+	n := int(min(max(float64(g.SMActPct)/100*smactCells+0.5, 0), smactCells))
+	colour := cli.Green
+	if float64(g.SMActPct) > maxPct {
+		colour = cli.Red
+	}
+	return style.Paint(colour, strings.Repeat(full, n)) + strings.Repeat(empty, smactCells-n)
+}
+
+// memoryBar shows what is used, then what is leased beyond that.
+func memoryBar(g status.GPU, style cli.Style) string {
+	if g.TotalMiB <= 0 {
+		return strings.Repeat("?", memoryCells)
+	}
+	cells := func(mib int64) int {
+		return int(min((mib*memoryCells+g.TotalMiB/2)/g.TotalMiB, memoryCells))
+	}
+	used := cells(g.UsedMiB)
+	leased := max(cells(g.LeasedMiB), used)
+	full, half, empty := marks(style)
+	return style.Paint(cli.Cyan, strings.Repeat(full, used)) + style.Paint(cli.Dim, strings.Repeat(half, leased-used)) + strings.Repeat(empty, memoryCells-leased)
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"carma/cmd/internal/cli"
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/gres/status"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func exampleNode() status.Node {
+	gpu := func(i int, used int64, smact float64) gres.Reading {
+		return gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strings.Repeat(string(rune('a'+i)), 8) + "-1", Index: i, Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40536},
+			UsedMiB: used, SMActPct: smact, Source: gres.SourceDCGM, MPSClients: i}
+	}
+	job := func(gpu int, id, uid uint32, mib int64, age time.Duration) gres.Lease {
+		return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "GPU-" + strings.Repeat(string(rune('a'+gpu)), 8) + "-1", UID: uid, ReserveMiB: mib, Age: age, Seen: true, MPS: true}
+	}
+	s := lease.Snapshot{Readings: []gres.Reading{gpu(0, 31744, 53), gpu(1, 18432, 91.2), gpu(2, 30720, 79), gpu(3, 0, 0), gpu(4, 0, 0), gpu(5, 200, float64(gres.Unknown))}}
+	s.Leases = []gres.Lease{job(0, 1, 0, 24576, 3*time.Hour), job(0, 11, 0, 10240, 65*time.Second), job(0, 12345678, 0, 1024, 49*time.Hour), job(0, 12345679, 0, 1024, 4*time.Second),
+		job(1, 2, 4242, 10240, time.Minute), job(2, 10, 0, 40536, time.Second)}
+	s.Leases[5].Exclusive = true
+	s.Readings[3].Quarantined = "its MPS server has faulted"
+	s.Readings[4].HeldFor = 99
+	h100 := gpu(5, 0, 0)
+	h100.Model, h100.TotalMiB, h100.Source = "NVIDIA H100 80GB HBM3", 81559, gres.SourceUtilisation
+	s.Readings[5] = h100
+	s.Readings[5].SMActPct = float64(gres.Unknown)
+	user := func(uid uint32) string {
+		if uid == 0 {
+			return "alice"
+		}
+		return "a-user-with-a-long-name"
+	}
+	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, CoarseMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}, user, func(uuid string) status.MPS {
+		if strings.Contains(uuid, "f") {
+			return status.MPSDown
+		}
+		return status.MPSUp
+	})
+	n.WindowS, n.Statistic = 60, "mean"
+	return n
+}
+
+func TestPrintStatus(t *testing.T) {
+	for file, style := range map[string]cli.Style{"status.txt": {ASCII: true}, "status-utf8.txt": {}, "status-colour.txt": {Colour: true}} {
+		var b strings.Builder
+		if err := printStatus(&b, exampleNode(), style); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(b.String()) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > 80 && !style.Colour {
+				t.Errorf("%s: %d columns: %s", file, n, line)
+			}
+		}
+		if *update {
+			if err := os.WriteFile("testdata/"+file, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile("testdata/" + file); err != nil || b.String() != string(want) {
+			t.Errorf("%s: %v, got\n%s", file, err, b.String())
+		}
+	}
+}

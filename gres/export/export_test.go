@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"carma/gres"
+	"carma/gres/status"
+)
+
+func TestText(t *testing.T) {
+	n := status.Node{Name: "n1", GPUs: []status.GPU{
+		{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40536}, SMActPct: 41.5, UsedMiB: 1024, LeasedMiB: 2048, OpenMiB: 36000, AgeS: 0.5, Leases: []status.Lease{{JobID: 7, User: "alice"}}},
+		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: gres.Unknown, Closed: "lost", MPS: status.MPSFault},
+	}}
+	want, err := os.ReadFile("testdata/node.prom")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Text(n); got != string(want) {
+		t.Errorf("got\n%s", got)
+	}
+	path := filepath.Join(t.TempDir(), "carma.prom")
+	for range 2 { // the second in place of the first
+		if err := WriteText(path, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _ := os.ReadFile(path); string(got) != string(want) {
+		t.Error("the file holds something else")
+	}
+	if i, err := os.Stat(path); err != nil || i.Mode() != 0o644 {
+		t.Errorf("%v, %v", i.Mode(), err)
+	}
+	if err := WriteText("/nonexistent/carma.prom", n); err == nil {
+		t.Error("no directory: no error")
+	}
+}
+
+func TestWriteJobs(t *testing.T) {
+	dir := t.TempDir()
+	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b", Index: 1}}, {GPU: gres.GPU{UUID: "c", Index: 2}}, {GPU: gres.GPU{UUID: "m", Index: 3, MIG: true}}}
+	held := func(uuid string, id uint32) gres.Lease { return gres.Lease{UUID: uuid, Job: gres.JobKey{JobID: id}} }
+	check := func(want map[string]string) {
+		t.Helper()
+		files, err := os.ReadDir(dir)
+		if err != nil || len(files) != len(want) {
+			t.Errorf("%d files, want %d, %v", len(files), len(want), err)
+		}
+		for name, text := range want {
+			if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(got) != text {
+				t.Errorf("%s: %q, %v, want %q", name, got, err, text)
+			}
+		}
+	}
+	for _, c := range []struct {
+		leases []gres.Lease
+		want   map[string]string
+	}{
+		{nil, nil},
+		{[]gres.Lease{held("a", 12), held("a", 7), held("b", 7), held("m", 9)}, map[string]string{"0": "7\n12\n", "1": "7\n"}},
+		{[]gres.Lease{held("a", 12)}, map[string]string{"0": "12\n", "1": ""}},
+	} {
+		if err := WriteJobs(dir, readings, c.leases); err != nil {
+			t.Fatal(err)
+		}
+		check(c.want)
+	}
+	// What stands there already is not written again.
+	before, _ := os.Stat(filepath.Join(dir, "0"))
+	if err := WriteJobs(dir, readings, []gres.Lease{held("a", 12)}); err != nil {
+		t.Fatal(err)
+	}
+	if after, _ := os.Stat(filepath.Join(dir, "0")); !os.SameFile(before, after) {
+		t.Error("written again")
+	}
+	if err := WriteJobs("/nonexistent", readings, []gres.Lease{held("a", 12)}); err == nil {
+		t.Error("no directory: no error")
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package status says how the GPUs of a node stand: for people, for programs,
+// for Prometheus. It is what the next choice would see.
+package status
+
+import (
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+)
+
+// Node is a node and its GPUs (JSON: carma.status/1, docs/json.md).
+type Node struct {
+	Schema      string  `json:"schema"`
+	Name        string  `json:"node"`
+	WindowS     float64 `json:"window_s"`
+	Statistic   string  `json:"statistic"`
+	SMActMaxPct float64 `json:"smact_max_pct"` // above it a GPU takes no more
+	GPUs        []GPU   `json:"gpus"`
+}
+
+// MPS is the state of a GPU's MPS daemon.
+type MPS string
+
+// The states.
+const (
+	MPSOff   MPS = "off"   // not used
+	MPSDown  MPS = "down"  // does not run
+	MPSUp    MPS = "up"    // runs
+	MPSFault MPS = "fault" // a client has faulted; nobody may use it
+)
+
+// GPU is one GPU, or one MIG instance.
+type GPU struct {
+	gres.GPU
+	SMActPct   gres.Measured `json:"smact_pct"` // statistic over the window
+	Source     gres.Source   `json:"smact_source"`
+	AgeS       float64       `json:"age_s"` // of the reading
+	UsedMiB    int64         `json:"used_mib"`
+	LeasedMiB  int64         `json:"leased_mib"`
+	OpenMiB    int64         `json:"open_mib"`         // what a next job can get
+	Closed     string        `json:"closed,omitempty"` // why it takes no job
+	MPS        MPS           `json:"mps"`
+	MPSClients int           `json:"mps_clients"`
+	Leases     []Lease       `json:"leases"`
+}
+
+// Lease is a job that holds a GPU.
+type Lease struct {
+	JobID      uint32  `json:"job_id"`
+	UID        uint32  `json:"uid"`
+	User       string  `json:"user"`
+	ReserveMiB int64   `json:"reserve_mib"`
+	Exclusive  bool    `json:"exclusive"`
+	MPS        bool    `json:"mps"`
+	AgeS       float64 `json:"age_s"`
+}
+
+// Of looks at the ledger as a choice under the thresholds would. Names and
+// states of daemons come from the two functions.
+func Of(node string, s lease.Snapshot, t choose.Thresholds, user func(uid uint32) string, daemon func(uuid string) MPS) Node {
+	n := Node{Schema: "carma.status/1", Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
+	for _, r := range s.Readings {
+		open, closed := choose.Placeable(r, s.Leases, t)
+		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
+			OpenMiB: open, Closed: closed.String(), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
+		if r.Quarantined != "" {
+			g.MPS = MPSFault
+		}
+		for _, l := range s.Leases {
+			if l.UUID == r.UUID {
+				g.LeasedMiB += l.ReserveMiB
+				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.MPS, l.Age.Seconds()})
+			}
+		}
+		n.GPUs = append(n.GPUs, g)
+	}
+	return n
+}
