@@ -150,3 +150,31 @@ func TestSpans(t *testing.T) {
 		}
 	}
 }
+
+// The parameters that no row shows: scales of two branches a block, beside a
+// position table, or beside functional projections and relative positions.
+func TestScaledTokens(t *testing.T) {
+	block := summary.Dims(197, 768)
+	const blocks, width = 12, 768
+	table := int64(197 * width)
+	for _, c := range []struct {
+		what   string
+		hidden int64
+		want   bool
+	}{
+		{"class token and positions", table + width, false},
+		{"nothing", 0, false},
+		{"positions and scales", table + width + 2*blocks*width, true},
+		{"class token and scales", width + 2*blocks*width, true},
+		{"BEiT", blocks*(3*width*width+4*width+12*(27*27+3)) + width, true},
+		{"functional projections only", blocks*(3*width*width+2*width) + table, false},
+		{"less than nothing", -1, false},
+	} {
+		if got := scaledTokens(c.hidden, blocks, block); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+	if scaledTokens(0, 1, summary.Dims(1, 0)) {
+		t.Error("blocks without width")
+	}
+}
