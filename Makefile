@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -48,7 +48,7 @@ deps:
 demo: deps all
 	contrib/demo.sh
 
-test: deps all lint test-unit test-shim test-simgpu test-integration
+test: deps all lint test-unit test-shim test-simgpu test-placement test-integration
 
 test-unit:
 	$(GO) test ./...
@@ -59,6 +59,9 @@ test-shim: libcarma shim
 
 test-simgpu:
 	$(MAKE) -C contrib/simgpu test
+
+test-placement: simgpu
+	$(GO) run ./prolog/bench --rounds 6 --idle 1s
 
 # On development clusters: a real slurmctld, slurmd and munge.
 test-integration: deps all
@@ -81,6 +84,10 @@ bench:
 # The estimator's figures on measured rows, where ../shared/data has them.
 bench-estimator:
 	$(GO) run ./estimator/bench
+
+# Prologs at once, killed at named places; the ledger's log checked.
+bench-placement: simgpu
+	$(GO) run ./prolog/bench
 
 install: all
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma

@@ -24,6 +24,7 @@ Commands:
   epilog       Slurm's Epilog
   sample       read the GPUs once and print JSON
   check        read the configuration and say what is wrong with it
+  db           check, back up or prune the accounting database
 
 slurm.conf names hooks without arguments: let it name the links carma-prolog,
 carma-task-prolog and carma-epilog to this program.
@@ -38,6 +39,7 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"epilog":      runEpilog,
 	"sample":      runSample,
 	"check":       runCheck,
+	"db":          runDB,
 }
 
 // env is what every command starts with.
