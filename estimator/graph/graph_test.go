@@ -59,6 +59,11 @@ func TestKept(t *testing.T) {
 			"Conv2d [-1, 16, 8, 8] 432", "Conv2d [-1, 4, 1, 1] 68", "ReLU [-1, 4, 1, 1] 0", "Conv2d [-1, 16, 1, 1] 80",
 			"Sigmoid [-1, 16, 1, 1] 0", "SEModule [-1, 16, 8, 8] 0", "Conv2d [-1, 8, 8, 8] 128",
 		), img, 3*64 + 16 + 4 + 16 + 1024 + 1024},
+		{"summed branches read the block's input, stem and gate stay outside", rows(
+			"Conv2d [-1, 4, 8, 8] 108", "BatchNorm2d [-1, 4, 8, 8] 8", "FooStem [-1, 4, 8, 8] 0",
+			"Conv2d [-1, 4, 8, 8] 36", "BatchNorm2d [-1, 4, 8, 8] 8", "Conv2d [-1, 4, 8, 8] 16", "BatchNorm2d [-1, 4, 8, 8] 8",
+			"RepVggDw [-1, 4, 8, 8] 0", "Conv2d [-1, 8, 8, 8] 32",
+		), img, 3*64 + 256 + 256 + 2*256 + 256},
 		{"fused attention keeps qkv, its result and a number a row and head", rows(
 			"Linear [-1, 10, 128] 16512", "LayerNorm [-1, 10, 128] 256",
 			"Linear [-1, 10, 384] 49536", "Linear [-1, 10, 128] 16512", "Attention [-1, 10, 128] 0",
