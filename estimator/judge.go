@@ -128,10 +128,13 @@ const (
 
 // margin sets what to book. For Bound the caller books the GPU; the number is
 // then only the least that it needs.
-func (e *Estimate) margin() {
+func (e *Estimate) margin() { e.ReserveMiB = e.Confidence.Reserve(e.MiB) }
+
+// Reserve returns what is booked for an estimate of mib.
+func (c Confidence) Reserve(mib int64) int64 {
 	pct := int64(sureMarginPct)
-	if e.Confidence != Sure {
+	if c != Sure {
 		pct = unsureMarginPct
 	}
-	e.ReserveMiB = e.MiB + e.MiB/100*pct + marginMiB
+	return mib + mib/100*pct + marginMiB
 }
