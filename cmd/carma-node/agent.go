@@ -22,6 +22,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/nvml"
+	"carma/gres/output"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
 )
@@ -60,6 +61,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
+		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
@@ -124,6 +126,11 @@ func nodeName(e env) string {
 	if n := os.Getenv("SLURMD_NODENAME"); n != "" {
 		return n
 	}
+	return shortHost()
+}
+
+// shortHost is the host name up to the first dot.
+func shortHost() string {
 	host, err := os.Hostname()
 	if err != nil {
 		return "localhost"

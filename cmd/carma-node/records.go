@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"carma/db"
@@ -17,10 +18,14 @@ import (
 type records struct {
 	path string
 	keep config.Accounting
-	db   *db.DB
+
+	mu sync.Mutex // the agent looks and talks at the same time
+	db *db.DB
 }
 
 func (r *records) open() (err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.db == nil {
 		r.db, err = db.Open(r.path)
 	}

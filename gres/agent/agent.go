@@ -12,12 +12,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -68,18 +70,21 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
+	Outputs   *output.Watch              // nil: only the batch script's stderr is known
 	Cluster   Cluster                    // nil: no steward
 	Export    func(lease.Snapshot) error // for other tools; nil: nothing
 
-	gpus     map[string]*gpuState
-	accounts accounts
-	lastTick time.Duration
-	compared time.Duration
-	checked  time.Duration // MPS daemons
-	rank     int           // of this node among those that may have the steward
-	ranked   time.Duration
-
+	// What observe alone uses.
+	gpus        map[string]*gpuState
+	accounts    accounts
+	looked      time.Duration
+	checked     time.Duration // MPS daemons
 	exportFails bool
+
+	// What talk alone uses.
+	compared time.Duration
+	rank     int // of this node among those that may have the steward
+	ranked   time.Duration
 }
 
 type gpuState struct {
@@ -94,37 +99,57 @@ const sampleDeadline = 5 * time.Second
 // and hooks may come in swarms.
 const apart = 150 * time.Millisecond
 
-// Run works until ctx ends.
+// Run works until ctx ends. It looks at the GPUs in one loop and talks to
+// slurmctld in another: a slurmctld that is slow, or away, must not make the
+// readings old.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus = map[string]*gpuState{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(a.Config.NVML.Interval.D())
+	interval := a.Config.NVML.Interval.D()
+	seen := make(chan struct{}, 1)
+	var talks sync.WaitGroup
+	talks.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			a.talk(ctx)
+			select {
+			case <-ctx.Done():
+			case <-seen:
+			case <-tick.C:
+			}
+		}
+	})
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	a.tick(ctx)
-	for {
+	for ctx.Err() == nil {
+		a.observe(ctx)
+		select {
+		case seen <- struct{}{}:
+		default: // it has not come to the last one yet
+		}
 		select {
 		case <-ctx.Done():
-			a.accounts.close(a)
-			a.stopMPS()
-			return nil
 		case <-tick.C:
-			a.tick(ctx)
 		case <-poke:
 			// What a job leaves is seen, and offered, at once.
-			if wait := apart - (lease.Now() - a.lastTick); wait > 0 {
+			if wait := apart - (lease.Now() - a.looked); wait > 0 {
 				time.Sleep(wait)
 			}
-			a.tick(ctx)
 		}
 	}
+	talks.Wait()
+	a.accounts.close(a)
+	a.stopMPS()
+	return nil
 }
 
-// tick is one look at everything. Errors are logged and the next tick tries
-// again.
-func (a *Agent) tick(ctx context.Context) {
+// observe reads the GPUs and puts what it sees into the ledger. Errors are logged
+// and the next time tries again.
+func (a *Agent) observe(ctx context.Context) {
 	samples, ok := a.sampleInTime(ctx)
 	if !ok {
 		return
@@ -135,11 +160,11 @@ func (a *Agent) tick(ctx context.Context) {
 		return
 	}
 	now := lease.Now()
-	interval := now - a.lastTick
-	if a.lastTick == 0 {
+	interval := now - a.looked
+	if a.looked == 0 {
 		interval = 0
 	}
-	a.lastTick = now
+	a.looked = now
 	a.accounts.begin(ctx, a, s.Ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
@@ -148,27 +173,45 @@ func (a *Agent) tick(ctx context.Context) {
 	}
 	a.accounts.flush(ctx, a)
 	a.export(s)
-	a.setStarts(ctx, s.Comebacks)
-	a.complete(ctx, s.Ended)
+	a.watchOutputs(samples, s.Leases)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
 		a.checked = now
 		a.checkMPS(ctx, samples, s)
 	}
-	a.openHolds(ctx, s)
-	if now-a.compared >= a.Config.Capacity.Compare.D() || a.compared == 0 {
-		a.compared = now
-		comment, err := a.Publisher.Compare(ctx)
-		if err != nil {
-			a.Log.Warn("compare capacity with slurmctld", "error", err)
-			return
-		}
-		a.reap(ctx, s)
-		a.dropHolds(ctx, s)
-		a.followComment(ctx, comment, s)
-		a.keepSteward(ctx)
+}
+
+// talk tells slurmctld what the node can take, and then asks what it must know
+// of jobs.
+func (a *Agent) talk(ctx context.Context) {
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
 		return
 	}
-	a.publish(ctx)
+	if len(s.Readings) == 0 {
+		return // nothing has been seen yet
+	}
+	a.openHolds(ctx, s)
+	now := lease.Now()
+	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
+	if !due {
+		a.publish(ctx)
+	}
+	a.setStarts(ctx, s.Comebacks)
+	a.complete(ctx, s.Ended)
+	if !due {
+		return
+	}
+	a.compared = now
+	comment, err := a.Publisher.Compare(ctx)
+	if err != nil {
+		a.Log.Warn("compare capacity with slurmctld", "error", err)
+		return
+	}
+	a.reap(ctx, s)
+	a.dropHolds(ctx, s)
+	a.followComment(ctx, comment, s)
+	a.keepSteward(ctx, now)
 }
 
 // sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs

@@ -122,6 +122,8 @@ func (c *Config) checkNumbers() *KeyError {
 	switch {
 	case c.Hooks.Vetoes < 0 || c.Hooks.Vetoes > 1000:
 		return &KeyError{0, "hooks.vetoes", "must be 0 to 1000"}
+	case c.Recovery.PerSecond < 0.1 || c.Recovery.PerSecond > 100:
+		return &KeyError{0, "recovery.per_second", "must be 0.1 to 100, the requeues of one node in a second"}
 	case c.MPS.MaxClients < 1 || c.MPS.MaxClients > 1000:
 		return &KeyError{0, "mps.max_clients", "must be 1 to 1000"}
 	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
@@ -144,6 +146,7 @@ func (c *Config) checkWords() *KeyError {
 		{"submit.estimator", c.Submit.Estimator, Estimators},
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
+		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
 		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},

@@ -143,7 +143,10 @@ type Hooks struct {
 
 // Recovery is what happens to a job that died of GPU memory.
 type Recovery struct {
-	Enabled bool `toml:"enabled"`
+	Enabled         bool    `toml:"enabled"`
+	Retry           string  `toml:"retry"`            // alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
+	RequireEvidence bool    `toml:"require_evidence"` // only where NVML saw the job near what it booked
+	PerSecond       float64 `toml:"per_second"`       // requeues of one node
 }
 
 // Hold keeps GPUs for requests that small jobs would pass for ever.
@@ -205,7 +208,7 @@ func Default() Config {
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
 		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
-		Recovery:  Recovery{Enabled: true},
+		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
 		Hold:      Hold{After: Duration(10 * time.Minute), Timeout: Duration(30 * time.Minute)},
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},

@@ -30,9 +30,10 @@ type Hook struct {
 	WorkDir   string
 	StdErr    string // pattern as submitted; empty: not given
 	StdOut    string
-	BatchHost bool  // the batch script runs here
-	Slots     []int // of gres/gpu on this node
-	Exit      Exit  // Epilog only
+	BatchHost bool   // the batch script runs here
+	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
+	Slots     []int  // of gres/gpu on this node
+	Exit      Exit   // Epilog only
 	Carma     Carma
 }
 
@@ -69,6 +70,7 @@ func FromEnv(get Getenv) (Hook, error) {
 		JobKey:    gres.JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
 		UID:       uint32(n.required("SLURM_JOB_UID", 32)),
 		GID:       uint32(n.optional("SLURM_JOB_GID", 32)),
+		HetJobID:  uint32(n.optional("SLURM_HET_JOB_ID", 32)),
 		User:      get("SLURM_JOB_USER"),
 		Partition: get("SLURM_JOB_PARTITION"),
 		Node:      get("SLURMD_NODENAME"),
