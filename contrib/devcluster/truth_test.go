@@ -88,7 +88,7 @@ func truthOf(jobs []*scripted) []truth {
 
 func (c *cluster) script(j *scripted, lines string) {
 	c.t.Helper()
-	text := "#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH -o /dev/null\n" + lines
+	text := "#!/bin/bash\n#SBATCH --gres=gpu:1\n" + lines
 	if j.length > 0 {
 		text += fmt.Sprintf("date +%%s.%%N >>%[1]s.$SLURM_RESTART_COUNT.times\nsimjob --mem %[2]dG --smact %[3]g --ramp 0s --duration %[4]gs\nrc=$?\ndate +%%s.%%N >>%[1]s.$SLURM_RESTART_COUNT.times\nexit $rc\n",
 			j.name, j.memGiB, j.smact, j.length)
