@@ -68,7 +68,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Export = exporter(c, node)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurm, log)
+		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
 	}
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
