@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint man bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -78,6 +78,10 @@ lint:
 	shellcheck -x -P contrib/devcluster contrib/devcluster/devcluster contrib/*.sh $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
+# Manual pages, from docs/man/*.md and the programs' own help.
+man: commands
+	docs/man/make.sh
+
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
@@ -96,6 +100,13 @@ install: all
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
+	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
+	for c in carma-report carma-estimate carma-node; do \
+		install -m 644 contrib/completions/$$c.bash $(DESTDIR)$(prefix)/share/bash-completion/completions/$$c; \
+		install -m 644 contrib/completions/$$c.zsh $(DESTDIR)$(prefix)/share/zsh/vendor-completions/_$$c; \
+		install -m 644 contrib/completions/$$c.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/$$c.fish; \
+	done
 	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
 
 clean:
