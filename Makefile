@@ -107,7 +107,8 @@ install: all
 		install -m 644 contrib/completions/$$c.zsh $(DESTDIR)$(prefix)/share/zsh/vendor-completions/_$$c; \
 		install -m 644 contrib/completions/$$c.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/$$c.fish; \
 	done
-	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
+	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf contrib/grafana/carma.json contrib/prometheus/carma.rules.yml \
+		contrib/systemd/carma-history.* $(DESTDIR)$(prefix)/share/carma/
 
 clean:
 	rm -rf bin lib build demo
