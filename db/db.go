@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
@@ -191,19 +190,4 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
-}
-
-// unix seconds with fractions; zero time is NULL.
-func seconds(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return float64(t.UnixNano()) / 1e9
-}
-
-func fromSeconds(s sql.NullFloat64) time.Time {
-	if !s.Valid {
-		return time.Time{}
-	}
-	return time.Unix(0, int64(s.Float64*1e9))
 }

@@ -50,7 +50,15 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		n.Log.Error("read the ledger's note of the job", "job", h.JobKey, "error", err)
 	}
 	failpoint.Here("epilog.start")
-	v := n.judge(ctx, h, held, about, slurm)
+	var v verdict
+	if held.Restart == h.Restart {
+		v = n.judge(ctx, h, held, about, slurm)
+	} else {
+		// Requeued already, by an operator or for a preemption: slurmctld
+		// counts the restart before it starts the Epilog of the attempt that
+		// ends (src/slurmctld/job_mgr.c, 22.05.8).
+		h.JobKey, v.putBack = held.JobKey, true
+	}
 	if err := records.Put(ctx, attempt(h, held, about, v)); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
@@ -99,7 +107,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 // state names the end in sacct's words as far as an exit status tells.
 func state(e jobenv.Exit, v verdict) string {
 	switch {
-	case v.requeuedTo != "":
+	case v.requeuedTo != "", v.putBack:
 		return "REQUEUED"
 	case v.signature != "":
 		return "OUT_OF_MEMORY"

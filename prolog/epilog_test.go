@@ -465,3 +465,28 @@ func TestBooked(t *testing.T) {
 		}
 	}
 }
+
+// Requeued by an operator or for a preemption: slurmctld counts the restart
+// before it starts the Epilog of the attempt that ends (22.05.8).
+func TestEpilogOfARequeuedJob(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.prolog(t, hook(7))
+	h := failed(hook(7))
+	h.Restart = 1
+	w.epilog(t, h)
+	if len(w.leases(t)) != 0 || len(w.records.attempts) != 1 {
+		t.Fatalf("leases %v, %d records", w.leases(t), len(w.records.attempts))
+	}
+	if a := w.records.attempts[0]; a.Restart != 0 || a.State != "REQUEUED" || a.OOM != "" || w.changes() != "" {
+		t.Errorf("record %+v, changes %s", a, w.changes())
+	}
+	// An Epilog that comes late leaves the next attempt alone.
+	h.Restart = 2
+	w.prolog(t, h)
+	h.Restart = 1
+	w.epilog(t, h)
+	if len(w.leases(t)) != 1 {
+		t.Error("the lease of the next attempt is gone")
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/cmd/internal/sdnotify"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/dcgm"
@@ -70,6 +71,13 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if c.Accounting.Forward == "slurmdbd" {
 		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
 	}
+	systemd := sdnotify.New(os.Getenv)
+	a.Alive = func() {
+		if err := systemd.Alive(); err != nil {
+			log.Warn("watchdog", "error", err)
+		}
+	}
+	defer systemd.Stopping()
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
 }

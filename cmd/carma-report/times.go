@@ -108,8 +108,6 @@ type timeFormat struct {
 	zone   *time.Location
 }
 
-const standard = "%Y-%m-%dT%H:%M:%S"
-
 var strftime = map[byte]string{
 	'Y': "2006", 'm': "01", 'd': "02", 'H': "15", 'M': "04", 'S': "05", 'y': "06", 'b': "Jan", 'h': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
 	'e': "_2", 'I': "03", 'p': "PM", 'Z': "MST", 'z': "-0700", 'j': "002", 'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04", 'D': "01/02/06",

@@ -140,7 +140,7 @@ write_slurm_conf() {
 		SelectTypeParameters=CR_Core
 		GresTypes=$names
 		PrologFlags=Alloc
-		PrologEpilogTimeout=60
+		PrologEpilogTimeout=120
 		ReturnToService=2
 		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail
 		JobAcctGatherType=jobacct_gather/none
@@ -210,7 +210,13 @@ scaled() { awk -v s="$1" -v x="$time_scale" -v m="$2" 'BEGIN { t = s / x; if (t 
 
 write_carma() {
 	cp "$root/lib/libcarma.so" "$dir/plugin/libcarma.so"
-	cp "$root/lib/slurm/job_submit_carma.so" "$dir/plugin/slurm/"
+	if [ -n "${SLURM_PREFIX:-}" ]; then
+		# A plugin is of one release of Slurm.
+		make -s -C "$root" shim SLURM_INCLUDE="$SLURM_PREFIX/include" SHIM_OUT="$dir/plugin/slurm/job_submit_carma.so" ||
+			die "the plugin for $SLURM_PREFIX could not be built"
+	else
+		cp "$root/lib/slurm/job_submit_carma.so" "$dir/plugin/slurm/"
+	fi
 	cat >"$dir/etc/carma.toml" <<-TEXT
 	# Written by devcluster. contrib/slurm/carma.toml explains every key.
 	[slurm]

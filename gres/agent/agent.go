@@ -73,6 +73,7 @@ type Agent struct {
 	Outputs   *output.Watch              // nil: only the batch script's stderr is known
 	Cluster   Cluster                    // nil: no steward
 	Export    func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive     func()                     // after each look at everything; nil: nobody asks
 
 	// What observe alone uses.
 	gpus        map[string]*gpuState
@@ -150,6 +151,9 @@ func (a *Agent) Run(ctx context.Context) error {
 // observe reads the GPUs and puts what it sees into the ledger. Errors are logged
 // and the next time tries again.
 func (a *Agent) observe(ctx context.Context) {
+	if a.Alive != nil {
+		defer a.Alive()
+	}
 	samples, ok := a.sampleInTime(ctx)
 	if !ok {
 		return

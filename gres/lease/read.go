@@ -84,13 +84,14 @@ func (c connection) QueryRow(query string, args ...any) *sql.Row {
 	return c.QueryRowContext(c.ctx, query, args...)
 }
 
-// Find returns what key holds; ok is false if that is nothing.
+// Find returns what key, or an earlier attempt of its job, holds; ok is false if
+// that is nothing.
 func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err error) {
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT uid, at_ns, book_k, book_mib, about, fault FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart).
-		Scan(&h.UID, &at, &h.BookK, &h.BookMiB, &about, &h.Fault)
+	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, book_k, book_mib, about, fault FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
+		Scan(&h.Restart, &h.UID, &at, &h.BookK, &h.BookMiB, &about, &h.Fault)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
 	} else if err != nil {

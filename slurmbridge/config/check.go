@@ -13,7 +13,7 @@ import (
 )
 
 // Policies are the names that placement.policy may have (package choose).
-var Policies = []string{"magm", "lug", "mug", "rr", "exclusive", "first-fit", "best-fit"}
+var Policies = []string{"carma", "magm", "lug", "mug", "rr", "exclusive", "first-fit", "best-fit"}
 
 // Statistics are the names that smact.statistic may have (package window).
 var Statistics = []string{"mean", "median", "p95", "ema", "risk"}

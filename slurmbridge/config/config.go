@@ -234,19 +234,32 @@ func Load(path string) (Config, error) {
 // Parse reads and checks the text of a carma.toml.
 func Parse(text string) (Config, error) {
 	c := Default()
-	md, err := toml.Decode(text, &c)
-	if err != nil {
-		return Config{}, decodeError(err)
-	}
-	if unknown := md.Undecoded(); len(unknown) > 0 {
-		return Config{}, &KeyError{lineOf(text, unknown[0]), unknown[0].String(), "unknown key; contrib/slurm/carma.toml lists them all"}
+	if err := Decode(text, "contrib/slurm/carma.toml lists them all", &c); err != nil {
+		return Config{}, err
 	}
 	if err := c.check(); err != nil {
-		err.Line = lineOf(text, strings.Split(err.Key, "."))
+		err.Line = LineOf(text, err.Key)
 		return Config{}, err
 	}
 	return c, nil
 }
+
+// Decode reads TOML into v, which holds what is not said. The error is a
+// *KeyError with line and key, also for a key that v does not have; hint then
+// says where the keys are told.
+func Decode(text, hint string, v any) error {
+	md, err := toml.Decode(text, v)
+	if err != nil {
+		return decodeError(err)
+	}
+	if unknown := md.Undecoded(); len(unknown) > 0 {
+		return &KeyError{lineOf(text, unknown[0]), unknown[0].String(), "unknown key; " + hint}
+	}
+	return nil
+}
+
+// LineOf finds the line on which a dotted key stands, 0 if on none.
+func LineOf(text, key string) int { return lineOf(text, strings.Split(key, ".")) }
 
 // KeyError is a key that carma.toml may not hold, or a wrong value of one.
 type KeyError struct {
