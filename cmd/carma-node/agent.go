@@ -60,7 +60,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	a := &agent.Agent{
 		Node: node, Config: c, RunDir: runDir,
 		Log:    log,
-		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
+		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
