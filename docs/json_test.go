@@ -16,6 +16,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/status"
+	"carma/slurmbridge/doctor"
 )
 
 var (
@@ -110,6 +111,11 @@ func outputs(t *testing.T) map[string][][]byte {
 		t.Fatal(err)
 	}
 	all["carma.status/1"] = [][]byte{text}
+	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "worst": doctor.Fail, "findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all["carma.doctor/1"] = [][]byte{text}
 	return all
 }
 

@@ -3,5 +3,5 @@
 _arguments -s \
 	'*--config[FILE to read the configuration from]:FILE:_files' \
 	'*--node[Slurm'\''s NAME of this node (default\: the host name up to the first dot)]:NAME: ' \
-	'1:command:(agent check db epilog prolog sample status task-prolog top)' \
+	'1:command:(agent check db doctor epilog prolog sample setup status task-prolog top)' \
 	'*:file:_files'

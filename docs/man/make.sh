@@ -36,6 +36,9 @@ statuses() {
 	**5**
 	: no permission
 
+	**6**
+	: carma-node doctor has found something to mend
+
 	**70**
 	: an error in the program
 	TEXT
