@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint man bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -85,6 +85,10 @@ lint:
 	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
+# Manual pages, from docs/man/*.md and the programs' own help.
+man: commands
+	docs/man/make.sh
+
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
@@ -103,10 +107,17 @@ install: all
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
+	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
+	for c in carma-report carma-estimate carma-node; do \
+		install -m 644 contrib/completions/$$c.bash $(DESTDIR)$(prefix)/share/bash-completion/completions/$$c; \
+		install -m 644 contrib/completions/$$c.zsh $(DESTDIR)$(prefix)/share/zsh/vendor-completions/_$$c; \
+		install -m 644 contrib/completions/$$c.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/$$c.fish; \
+	done
 	install -d $(DESTDIR)$(prefix)/lib/systemd/system $(DESTDIR)$(prefix)/lib/tmpfiles.d $(DESTDIR)$(sysconfdir)/logrotate.d
-	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
+	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf contrib/grafana/carma.json contrib/prometheus/carma.rules.yml $(DESTDIR)$(prefix)/share/carma/
 	install -m 755 contrib/systemd/carma-health $(DESTDIR)$(prefix)/share/carma/
-	install -m 644 contrib/systemd/carma-node.service $(DESTDIR)$(prefix)/lib/systemd/system/
+	install -m 644 contrib/systemd/carma-node.service contrib/systemd/carma-history.service contrib/systemd/carma-history.timer $(DESTDIR)$(prefix)/lib/systemd/system/
 	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
 	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
 
