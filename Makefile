@@ -17,11 +17,11 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
-COMMANDS = carma-node carma-report
+COMMANDS = carma-node carma-report carma-estimate
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -48,7 +48,7 @@ deps:
 demo: deps all
 	contrib/demo.sh
 
-test: deps all lint test-unit test-shim test-simgpu test-integration
+test: deps all lint test-unit test-shim test-simgpu test-placement test-integration
 
 test-unit:
 	$(GO) test ./...
@@ -59,6 +59,9 @@ test-shim: libcarma shim
 
 test-simgpu:
 	$(MAKE) -C contrib/simgpu test
+
+test-placement: simgpu
+	$(GO) run ./prolog/bench --rounds 6 --idle 1s
 
 # On development clusters: a real slurmctld, slurmd and munge.
 test-integration: deps all
@@ -78,9 +81,17 @@ lint:
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
+# The estimator's figures on measured rows, where ../shared/data has them.
+bench-estimator:
+	$(GO) run ./estimator/bench
+
+# Prologs at once, killed at named places; the ledger's log checked.
+bench-placement: simgpu
+	$(GO) run ./prolog/bench
+
 install: all
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
-	install -m 755 bin/carma-report $(DESTDIR)$(prefix)/bin/
+	install -m 755 bin/carma-report bin/carma-estimate $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/

@@ -14,6 +14,7 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
+	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
@@ -48,16 +49,19 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := json.Unmarshal(held.About, &about); err != nil {
 		n.Log.Error("read the ledger's note of the job", "job", h.JobKey, "error", err)
 	}
+	failpoint.Here("epilog.start")
 	v := n.judge(ctx, h, held, about, slurm)
 	if err := records.Put(ctx, attempt(h, held, about, v)); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
+	failpoint.Here("epilog.recorded")
 	if v.requeuedTo != "" {
 		n.expect(ctx, h, held, v.alone, ledger)
 	}
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
 	}
+	failpoint.Here("epilog.released")
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}

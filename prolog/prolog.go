@@ -21,6 +21,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/choose"
+	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -116,6 +117,8 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if len(h.Slots) == 0 {
 		return nil
 	}
+	started := time.Now()
+	failpoint.Here("prolog.start")
 	r, job, about := n.request(h)
 	var j sctl.Job
 	var retry string
@@ -142,9 +145,11 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if err := errors.Join(err, writeTaskFile(n.RunDir, h.JobKey, task)); err != nil {
 		return fmt.Errorf("job %s runs without a GPU: %w", h.JobKey, err)
 	}
+	failpoint.Here("prolog.task-file-written")
 	n.Poke()
+	failpoint.Here("prolog.poked")
 	for _, g := range granted {
-		n.Log.Info("leased", "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.MPS)
+		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.MPS)
 	}
 	return nil
 }
@@ -176,7 +181,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 		if err := n.refresh(ctx, ledger); err != nil {
 			n.Log.Warn("read GPUs; deciding on what was seen last", "job", job.JobKey, "error", err)
 		}
+		failpoint.Here("prolog.refreshed")
 		granted, err := ledger.Acquire(ctx, job, r, pick)
+		failpoint.Here("lease.committed")
 		switch {
 		case err == nil:
 			return granted, nil

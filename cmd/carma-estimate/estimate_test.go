@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"carma/cmd/internal/cli"
 	"carma/estimator"
 )
 
@@ -141,7 +142,7 @@ func TestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CARMA_CONF", "/etc/carma/carma.toml.absent")
 			var out, errs bytes.Buffer
-			p := program{in: strings.NewReader(""), out: &out, errs: &errs, style: style{colour: c.colour}, estimate: fixed}
+			p := program{in: strings.NewReader(""), out: &out, errs: &errs, style: style{cli.Style{Colour: c.colour}}, estimate: fixed}
 			err := p.run(c.args)
 			if got := message(err); got != c.fails {
 				t.Errorf("error %q, want %q", got, c.fails)

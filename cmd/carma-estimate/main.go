@@ -26,7 +26,7 @@ or what slurmctld will make of a batch script; or puts the summary into it.
 
 func main() {
 	p := program{in: os.Stdin, out: os.Stdout, errs: os.Stderr, estimate: estimator.ByMethod}
-	p.style.colour = colourful(os.Stdout)
+	p.style.Style = cli.StyleOf(os.Stdout, false)
 	cli.Exit("carma-estimate", p.run(os.Args[1:]))
 }
 
@@ -126,10 +126,11 @@ func (p *program) options(args []string) (options, error) {
 	f.StringVar(&o.config, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	add(&o.cases, "cases", "", "FILE", "one case a line, as JSON; - for stdin")
 	f.BoolVar(&o.json, "json", false, "print JSON (docs/json.md)")
-	f.BoolVar(&p.style.ascii, "ascii", false, "draw with ASCII characters only")
+	ascii := f.Bool("ascii", false, "draw with ASCII characters only")
 	if err := cli.Parse(f, args); err != nil {
 		return o, err
 	}
+	p.style.ASCII = p.style.ASCII || *ascii
 	for i, k := range keyFlags {
 		if !f.Changed(k.flag) {
 			continue

@@ -77,13 +77,13 @@ func (s style) submission(b *strings.Builder, v *submission) {
 // estimate prints figures, parts, reasons and what fits.
 func (s style) estimate(b *strings.Builder, r report) {
 	e := r.Estimate
-	colour := map[estimator.Confidence]string{estimator.Sure: green, estimator.Unsure: yellow, estimator.Bound: red}[e.Confidence]
+	colour := map[estimator.Confidence]string{estimator.Sure: cli.Green, estimator.Unsure: cli.Yellow, estimator.Bound: cli.Red}[e.Confidence]
 	estimate, reserve := fmt.Sprintf("estimate %d MiB,", e.MiB), fmt.Sprintf("%d MiB", e.ReserveMiB)
 	if e.Confidence == estimator.Bound {
 		estimate, reserve = fmt.Sprintf("estimate at least %d MiB,", e.MiB), "a whole GPU"
 	}
 	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
-		s.paint(bold, estimate), e.FloorMiB, reserve, s.paint(colour, e.Confidence.String()), r.Method)
+		s.Paint(cli.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), r.Method)
 	s.parts(b, e)
 	s.list(b, e.Confidence.String()+", because", e.Reasons)
 	s.list(b, "assumed", e.Assumed)
@@ -103,12 +103,12 @@ func (s style) parts(b *strings.Builder, e *estimator.Estimate) {
 		name = max(name, len(p.Name))
 	}
 	for _, p := range e.Parts {
-		colour := cyan
+		colour := cli.Cyan
 		if p.Name == "base" {
-			colour = dim
+			colour = cli.Dim
 		}
 		line := fmt.Sprintf("%-*s %8d MiB %3d %%  ", name, p.Name, p.MiB, (p.MiB*100+e.MiB/2)/max(e.MiB, 1))
-		b.WriteString(strings.TrimRight(line+s.paint(colour, s.bar(p.MiB, most, barCells)), " ") + "\n")
+		b.WriteString(strings.TrimRight(line+s.Paint(colour, s.bar(p.MiB, most, barCells)), " ") + "\n")
 	}
 }
 
@@ -116,7 +116,7 @@ func (s style) list(b *strings.Builder, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	b.WriteString("\n" + s.paint(bold, title) + "\n")
+	b.WriteString("\n" + s.Paint(cli.Bold, title) + "\n")
 	for _, l := range lines {
 		b.WriteString(wrap("  - ", l))
 	}
@@ -124,7 +124,7 @@ func (s style) list(b *strings.Builder, title string, lines []string) {
 
 // fit prints how many such jobs share a GPU.
 func (s style) fit(b *strings.Builder, r report) {
-	fmt.Fprintf(b, "\n%s\n", s.paint(bold, "such jobs on one GPU, by memory"))
+	fmt.Fprintf(b, "\n%s\n", s.Paint(cli.Bold, "such jobs on one GPU, by memory"))
 	t := cli.Table{Columns: []cli.Column{{Title: "GPU"}, {Title: "MEMORY", Right: true}, {Title: "JOBS", Right: true}, {Title: ""}}}
 	for _, f := range r.Fit {
 		note := ""

@@ -3,46 +3,18 @@
 package main
 
 import (
-	"os"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
+	"carma/cmd/internal/cli"
 )
 
 // width is that of a terminal as everybody has one.
 const width = 80
 
 // style is how text looks.
-type style struct {
-	colour bool
-	ascii  bool
-}
-
-// Colours, as parameters of ECMA-48's SGR.
-const (
-	bold   = "1"
-	dim    = "2"
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	cyan   = "36"
-)
-
-// colourful tells whether f is a terminal whose user wants colours
-// (no-color.org).
-func colourful(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
-
-func (s style) paint(colour, text string) string {
-	if !s.colour || text == "" {
-		return text
-	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
-}
+type style struct{ cli.Style }
 
 // bar draws n of the most cells that all shares are drawn to; what is there at
 // all has one.
@@ -51,7 +23,7 @@ func (s style) bar(n, of int64, cells int64) string {
 		return ""
 	}
 	mark := "█"
-	if s.ascii {
+	if s.ASCII {
 		mark = "#"
 	}
 	return strings.Repeat(mark, int(max((n*cells+of/2)/of, 1)))

@@ -6,6 +6,7 @@ package devcluster_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -71,7 +72,8 @@ func (c *cluster) plugins(list string) {
 	if list != "" {
 		text = append(text, "JobSubmitPlugins="+list+"\n"...)
 	}
-	if err := os.WriteFile(conf, text, 0o644); err != nil {
+	// At once: slurmctld may read it at any moment, and dies of an empty one.
+	if err := errors.Join(os.WriteFile(conf+".new", text, 0o644), os.Rename(conf+".new", conf)); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -168,6 +170,12 @@ func TestAbuseReconfigure(t *testing.T) {
 	rss, threads, fds := figures(t, pid)
 	stop, stopped := make(chan bool), make(chan bool)
 	refused := 0
+	defer func() {
+		if t.Failed() {
+			close(stop)
+			<-stopped
+		}
+	}()
 	go func() {
 		defer close(stopped)
 		for {

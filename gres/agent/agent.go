@@ -89,6 +89,10 @@ type gpuState struct {
 // blocks the calling thread for good; the others go on.
 const sampleDeadline = 5 * time.Second
 
+// apart is the least time between two looks: activity over less says nothing,
+// and hooks may come in swarms.
+const apart = 150 * time.Millisecond
+
 // Run works until ctx ends.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus = map[string]*gpuState{}
@@ -107,10 +111,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-tick.C:
 			a.tick(ctx)
 		case <-poke:
-			a.publish(ctx)
-			if s, err := a.Ledger.Snapshot(ctx); err == nil {
-				a.export(s)
+			// What a job leaves is seen, and offered, at once.
+			if wait := apart - (lease.Now() - a.lastTick); wait > 0 {
+				time.Sleep(wait)
 			}
+			a.tick(ctx)
 		}
 	}
 }

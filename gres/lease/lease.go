@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/gres"
+	"carma/gres/failpoint"
 )
 
 //go:embed schema.sql
@@ -32,7 +34,8 @@ const schemaVersion = 1
 
 // Book is an open ledger.
 type Book struct {
-	db *sql.DB
+	db    *sql.DB
+	queue *os.File
 }
 
 // Job is a job that holds GPUs of the node.
@@ -76,9 +79,13 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
 	db.SetMaxOpenConns(1)
-	b := &Book{db}
+	queue, err := os.OpenFile(filepath.Join(dir, "leases.queue"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
+	b := &Book{db, queue}
 	if err := b.migrate(); err != nil {
-		db.Close()
+		b.Close()
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
 	return b, nil
@@ -106,10 +113,39 @@ func (b *Book) migrate() error {
 }
 
 // Close closes the ledger.
-func (b *Book) Close() error { return b.db.Close() }
+func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close()) }
+
+// enqueue waits for this process's turn and returns what ends it. SQLite's own
+// waiting is a sleep that grows, so that of 64 Prologs the last would start long
+// after the lock is free; flock(2) wakes the next at once. It is a queue and no
+// guard: who has waited long enough goes on without, and SQLite keeps order.
+func (b *Book) enqueue(ctx context.Context) (leave func()) {
+	turn := make(chan struct{})
+	go func() {
+		defer close(turn)
+		for unix.Flock(int(b.queue.Fd()), unix.LOCK_EX) == unix.EINTR {
+		}
+	}()
+	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
+	select {
+	case <-turn:
+		return leave
+	case <-ctx.Done():
+	case <-time.After(queueFor):
+	}
+	go func() {
+		<-turn // when it comes, pass it on
+		leave()
+	}()
+	return func() {}
+}
+
+// queueFor is longer than any transaction takes.
+const queueFor = time.Second
 
 // write runs f in one immediate transaction.
 func (b *Book) write(ctx context.Context, f func(*sql.Tx) error) error {
+	defer b.enqueue(ctx)()
 	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("lock ledger: %w", err)
@@ -154,9 +190,10 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string)
 
 // Acquire grants the GPUs that choose picks to job, all or none, each with the
-// request's reserve, or all of its memory if the request is exclusive. A job that already holds GPUs under the same key gets the
-// same again; what an earlier attempt of it left is dropped. The error is
-// ErrNoFit if choose picks none.
+// request's reserve, or all of its memory if the request is exclusive. A job
+// that already holds GPUs under the same key gets the same again; what an
+// earlier attempt of it left is dropped. The error is ErrNoFit if choose picks
+// none.
 func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choose) ([]Granted, error) {
 	var granted []Granted
 	err := b.write(ctx, func(tx *sql.Tx) (err error) {
@@ -173,6 +210,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err != nil {
 			return fmt.Errorf("look for an earlier lease: %w", err)
 		}
+		failpoint.Here("lease.locked")
 		readings, err := readingsOf(tx)
 		if err != nil {
 			return err
@@ -199,11 +237,13 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err := insertJob(tx, job); err != nil {
 			return err
 		}
+		failpoint.Here("lease.job-written")
 		for slot, uuid := range uuids {
 			if err := insertLease(tx, job, r, slot, uuid, readings, leases); err != nil {
 				return err
 			}
 		}
+		failpoint.Here("lease.written")
 		granted, err = grantedOf(tx, job.JobID)
 		return err
 	})
@@ -261,6 +301,7 @@ func (b *Book) Release(ctx context.Context, key gres.JobKey) error {
 		if _, err := tx.Exec("INSERT OR REPLACE INTO ended VALUES (?,?,?)", key.JobID, key.Restart, int64(Now())); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
+		failpoint.Here("lease.release-written")
 		return nil
 	})
 }

@@ -64,22 +64,26 @@ func addUsage(tx *sql.Tx, u Usage) error {
 	return nil
 }
 
-// Published returns the Gres text that slurmctld was last told and its age; ok
-// is false if it was told none since the boot.
-func (b *Book) Published(ctx context.Context) (gresText string, age time.Duration, ok bool, err error) {
-	var at int64
-	err = b.db.QueryRowContext(ctx, "SELECT gres, at_ns FROM published").Scan(&gresText, &at)
+// Published returns the Gres text that slurmctld was last told and from when on
+// it may be told the next, counted from now; ok is false if it was told nothing.
+func (b *Book) Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error) {
+	var next int64
+	err = b.db.QueryRowContext(ctx, "SELECT gres, next_ns FROM published").Scan(&gresText, &next)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", 0, false, nil
 	} else if err != nil {
 		return "", 0, false, fmt.Errorf("read published capacity: %w", err)
 	}
-	return gresText, Now() - time.Duration(at), true, nil
+	return gresText, time.Duration(next) - Now(), true, nil
 }
 
-// SetPublished records what slurmctld is told now.
-func (b *Book) SetPublished(ctx context.Context, gresText string) error {
-	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published VALUES (1,?,?)", gresText, int64(Now()))
+// SetPublished records what slurmctld is told now. On average it may be told
+// once in an interval, and once more at any time: a GPU that becomes free just
+// after another change is not kept waiting.
+func (b *Book) SetPublished(ctx context.Context, gresText string, interval time.Duration) error {
+	now := int64(Now())
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published VALUES (1, ?1, max(?2, ifnull((SELECT next_ns FROM published), 0) + ?3))",
+		gresText, now, int64(interval))
 	if err != nil {
 		return fmt.Errorf("write published capacity: %w", err)
 	}

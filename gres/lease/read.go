@@ -38,29 +38,50 @@ type Snapshot struct {
 	Holds     []Hold         // GPUs kept for a job
 }
 
-// Snapshot reads the ledger in one transaction.
+// Snapshot reads the ledger at one moment. It waits for nobody.
 func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
-	err = b.write(ctx, func(tx *sql.Tx) error {
-		var err error
-		if s.Readings, err = readingsOf(tx); err != nil {
-			return err
-		}
-		if s.Leases, err = leasesOf(tx); err != nil {
-			return err
-		}
-		if s.Jobs, err = jobsOf(tx); err != nil {
-			return err
-		}
-		if s.Comebacks, err = comebacksOf(tx); err != nil {
-			return err
-		}
-		if s.Ended, err = endedOf(tx); err != nil {
-			return err
-		}
-		s.Holds, err = holdsOf(tx)
-		return err
-	})
+	c, err := b.db.Conn(ctx)
+	if err != nil {
+		return s, fmt.Errorf("read ledger: %w", err)
+	}
+	defer c.Close()
+	// Not BeginTx: that would take the lock of those who write (_txlock).
+	if _, err := c.ExecContext(ctx, "BEGIN DEFERRED"); err != nil {
+		return s, fmt.Errorf("read ledger: %w", err)
+	}
+	defer c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	q := connection{ctx, c}
+	if s.Readings, err = readingsOf(q); err != nil {
+		return s, err
+	}
+	if s.Leases, err = leasesOf(q); err != nil {
+		return s, err
+	}
+	if s.Jobs, err = jobsOf(q); err != nil {
+		return s, err
+	}
+	if s.Comebacks, err = comebacksOf(q); err != nil {
+		return s, err
+	}
+	if s.Ended, err = endedOf(q); err != nil {
+		return s, err
+	}
+	s.Holds, err = holdsOf(q)
 	return s, err
+}
+
+// connection is one connection as a querier.
+type connection struct {
+	ctx context.Context
+	*sql.Conn
+}
+
+func (c connection) Query(query string, args ...any) (*sql.Rows, error) {
+	return c.QueryContext(c.ctx, query, args...)
+}
+
+func (c connection) QueryRow(query string, args ...any) *sql.Row {
+	return c.QueryRowContext(c.ctx, query, args...)
 }
 
 // Find returns what key holds; ok is false if that is nothing.

@@ -89,9 +89,9 @@ CREATE TABLE ended (            -- attempts whose record waits for slurmctld's w
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE published (        -- what slurmctld was last told, one row
-  one   INTEGER PRIMARY KEY CHECK (one = 1),
-  gres  TEXT NOT NULL,
-  at_ns INTEGER NOT NULL
+  one     INTEGER PRIMARY KEY CHECK (one = 1),
+  gres    TEXT NOT NULL,
+  next_ns INTEGER NOT NULL    -- before that it is told nothing else
 ) STRICT;
 
 PRAGMA user_version = 1;
