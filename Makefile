@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-abuse soak lint bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -67,12 +67,27 @@ test-placement: simgpu
 test-integration: deps all
 	$(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
 
+# Attacks of a hostile user, of broken disks and of killed processes, and their
+# figures: minutes. docs/threat-model.md names what each shows. TASKS, PAIRS,
+# SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
+test-abuse: all
+	contrib/deps.sh strace slurm-wlm-basic-plugins
+	N=$${N:-1000000} $(MAKE) test-shim
+	$(GO) test -tags abuse -count=1 -v -timeout 30m ./contrib/abuse
+	$(GO) test -tags abuse -count=1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
+
+# Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
+# a release; without it ten minutes and 2,000 jobs.
+soak: deps all
+	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -v -timeout 0 -run TestSoak ./contrib/devcluster
+
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags integration ./contrib/devcluster
+	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
 	shellcheck -x -P contrib/devcluster contrib/devcluster/devcluster contrib/*.sh $(SHIM)/*.sh .ci/run

@@ -137,18 +137,21 @@ extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid);
 	} while (0)
 
 /* On a machine that is busy elsewhere an answer may come after its 50 ms; the
- * job must then be as it was written, and the next one is tried. */
+ * job must then be as it was written, and the next one is tried a little later:
+ * as long as a late call has not ended, others are turned away at once. */
 static void check_annotate(const char *script)
 {
+	const struct timespec pause = { 0, 10000000 };
 	job_desc_msg_t job;
 	char *err;
 
 	for (int tries = 0;; tries++) {
-		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err && tries < 1000);
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err && tries < 10000);
 		if (strcmp(job.tres_per_node, "gres:gpu:1"))
 			break;
 		CHECK(!job.spank_job_env_size && !job.admin_comment);
 		clear(&job);
+		nanosleep(&pause, NULL);
 	}
 	CHECK(strstr(job.tres_per_node, "gres:gpu:1,gres:carma:"));
 	CHECK(!strcmp(spank(&job, "CARMA_V"), "1"));
