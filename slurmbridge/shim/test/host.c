@@ -259,6 +259,33 @@ static void check_stuck(void)
 	} while (start == 0);
 }
 
+/* An ask that is given up before the worker has taken it, as it looks at
+ * carma.toml just then, is gone and stands in nobody's way. */
+static void check_not_taken(void)
+{
+	job_desc_msg_t job;
+	bool given_up = false, answered = false;
+	char *err;
+
+	for (int i = 0; i < 50 && !given_up; i++) {
+		double until = now_ms() + 2010; /* the worker has been idle for 2 s */
+
+		while (now_ms() < until)
+			nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+		CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err);
+		given_up = !strstr(job.tres_per_node, "carma");
+		clear(&job);
+	}
+	CHECK(given_up);
+	for (int i = 0; i < 1000 && !answered; i++) {
+		nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
+		CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err);
+		answered = strstr(job.tres_per_node, "carma");
+		clear(&job);
+	}
+	CHECK(answered);
+}
+
 static void check_none(const char *script)
 {
 	job_desc_msg_t job;
@@ -357,6 +384,7 @@ int main(int argc, char **argv)
 		pthread_join(thread[i], NULL);
 	if (!real) {
 		check_answers();
+		check_not_taken();
 		check_stuck();
 	}
 	for (long i = 0; i < n; i++)
