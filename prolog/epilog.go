@@ -50,7 +50,15 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		n.Log.Error("read the ledger's note of the job", "job", h.JobKey, "error", err)
 	}
 	failpoint.Here("epilog.start")
-	v := n.judge(ctx, h, held, about, slurm)
+	var v verdict
+	if held.Restart == h.Restart {
+		v = n.judge(ctx, h, held, about, slurm)
+	} else {
+		// Requeued already, by an operator or for a preemption: slurmctld
+		// counts the restart before it starts the Epilog of the attempt that
+		// ends (src/slurmctld/job_mgr.c, 22.05.8).
+		h.JobKey, v.putBack = held.JobKey, true
+	}
 	if err := records.Put(ctx, attempt(h, held, about, v)); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
@@ -83,7 +91,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 		User: about.User, UID: h.UID, Partition: about.Partition,
 		Submit: about.Submit, Start: about.Start, End: time.Now(),
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
-		Mode: about.Mode, Method: about.Method, EstMiB: about.EstMiB,
+		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
 	}
 	if a.OOMNote == "" && h.Exit.Failed() {
@@ -91,7 +99,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 	}
 	for _, g := range held.GPUs {
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)
-		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, PeakMiB: g.PeakMiB, SMActPct: gres.Measured(g.SMActPct), SMActMax: gres.Measured(g.SMActMax), EnergyJ: gres.Measured(g.EnergyJ)})
+		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Model: g.Model, Figures: g.Figures})
 	}
 	return a
 }
@@ -99,7 +107,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 // state names the end in sacct's words as far as an exit status tells.
 func state(e jobenv.Exit, v verdict) string {
 	switch {
-	case v.requeuedTo != "":
+	case v.requeuedTo != "", v.putBack:
 		return "REQUEUED"
 	case v.signature != "":
 		return "OUT_OF_MEMORY"

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/oomscan"
@@ -312,7 +313,7 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 // What NVML saw can be required beside what the job printed.
 func TestEvidence(t *testing.T) {
 	for peak, near := range map[int64]bool{0: false, 5000: false, 9215: false, 9216: true, 12288: true} {
-		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, PeakMiB: peak}}}
+		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: gres.Figures{PeakMiB: peak}}}}
 		if got := nearBooking(held); got != near {
 			t.Errorf("peak %d of 10240: %v", peak, got)
 		}
@@ -462,5 +463,30 @@ func TestBooked(t *testing.T) {
 		if got := booked(list, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
 		}
+	}
+}
+
+// Requeued by an operator or for a preemption: slurmctld counts the restart
+// before it starts the Epilog of the attempt that ends (22.05.8).
+func TestEpilogOfARequeuedJob(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.prolog(t, hook(7))
+	h := failed(hook(7))
+	h.Restart = 1
+	w.epilog(t, h)
+	if len(w.leases(t)) != 0 || len(w.records.attempts) != 1 {
+		t.Fatalf("leases %v, %d records", w.leases(t), len(w.records.attempts))
+	}
+	if a := w.records.attempts[0]; a.Restart != 0 || a.State != "REQUEUED" || a.OOM != "" || w.changes() != "" {
+		t.Errorf("record %+v, changes %s", a, w.changes())
+	}
+	// An Epilog that comes late leaves the next attempt alone.
+	h.Restart = 2
+	w.prolog(t, h)
+	h.Restart = 1
+	w.epilog(t, h)
+	if len(w.leases(t)) != 1 {
+		t.Error("the lease of the next attempt is gone")
 	}
 }

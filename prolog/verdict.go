@@ -27,6 +27,7 @@ type verdict struct {
 	note       string
 	requeuedTo string
 	alone      bool     // it comes back with whole GPUs
+	putBack    bool     // by somebody else
 	job        sctl.Job // filled in only for jobs that had to be asked about
 }
 

@@ -48,7 +48,7 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
 		p := publisher(n.Config, n.Name, book, slurm)
-		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name)}, slurm, p.Publish)
+		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name), keep: n.Config.Accounting}, slurm, p.Publish)
 	})
 }
 
@@ -241,6 +241,7 @@ func thresholds(c config.Config) choose.Thresholds {
 		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
+		BookSMAct:    c.Placement.SMActBooking,
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Policies are the names that placement.policy may have (package choose).
-var Policies = []string{"magm", "lug", "mug", "rr", "exclusive", "first-fit", "best-fit"}
+var Policies = []string{"carma", "magm", "lug", "mug", "rr", "exclusive", "first-fit", "best-fit"}
 
 // Statistics are the names that smact.statistic may have (package window).
 var Statistics = []string{"mean", "median", "p95", "ema", "risk"}
@@ -88,6 +88,9 @@ func (c *Config) checkDurations() *KeyError {
 		{"hooks.wait_interactive", c.Hooks.WaitInteractive, 0, time.Hour},
 		{"hooks.deadline", c.Hooks.Deadline, time.Second, time.Minute},
 		{"hold.after", c.Hold.After, 0, 24 * time.Hour},
+		{"accounting.sample", c.Accounting.Sample, time.Second, time.Minute},
+		{"accounting.keep_records", c.Accounting.KeepRecords, 0, 20 * 365 * 24 * time.Hour},
+		{"accounting.keep_samples", c.Accounting.KeepSamples, 0, 20 * 365 * 24 * time.Hour},
 		{"hold.timeout", c.Hold.Timeout, time.Second, 24 * time.Hour},
 	} {
 		if d.v.D() < d.low || d.v.D() > d.high {
@@ -146,6 +149,7 @@ func (c *Config) checkWords() *KeyError {
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
 		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, Policies},
+		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
 	} {
 		if !slices.Contains(w.values, w.v) {
@@ -184,8 +188,9 @@ func (c *Config) checkPaths() *KeyError {
 	for _, p := range []struct{ key, v string }{
 		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
 		{"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
+		{"history.file", c.History.File},
 	} {
-		if p.v == "" && strings.HasPrefix(p.key, "export.") {
+		if p.v == "" && (strings.HasPrefix(p.key, "export.") || p.key == "history.file") {
 			continue
 		}
 		if !filepath.IsAbs(p.v) {

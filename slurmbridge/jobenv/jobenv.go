@@ -57,6 +57,7 @@ type Carma struct {
 	EstMiB     int64 // per GPU; 0: unknown
 	FullMiB    int64 // a whole GPU
 	SMActPct   int
+	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
 	Submit     time.Time // zero: unknown
 }
@@ -144,6 +145,7 @@ func carma(get Getenv) Carma {
 		Mode:       get(p + "MODE"),
 		Method:     get(p + "METHOD"),
 		Policy:     get(p + "POLICY"),
+		Key:        get(p + "KEY"),
 		GPUs:       int(n.required(p+"GPUS", 16)),
 		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),
 		FullMiB:    int64(n.required(p+"FULL", 40)),

@@ -34,9 +34,8 @@ static struct {
 	pthread_cond_t work, done;
 	bool started, ready;
 	const char *broken; /* why nothing can be asked */
-	/* for one ask at a time; the worker has TAKEN it, or nobody waits any more */
-	enum { FREE, ASKED, TAKEN, ANSWERED, ABANDONED } slot;
-	struct timespec stuck; /* an abandoned call that is */
+	enum { FREE, ASKED, TAKEN, ANSWERED, ABANDONED } slot; /* for one ask at a time */
+	struct timespec stuck;                                 /* an abandoned call that is */
 	char *ask, *answer;
 	size_t len;
 	const char *gres_prefix;
@@ -260,10 +259,11 @@ char *worker_ask(char *ask, size_t len)
 	if (w.slot == ANSWERED) {
 		answer = w.answer;
 		w.slot = FREE;
-	} else if (w.slot == ASKED) { /* the worker will not look for it */
+	} else if (w.slot == ASKED) {
+		/* Nobody has looked at it, and nobody will. */
 		free(w.ask);
 		w.slot = FREE;
-		trouble = "libcarma was busy for 50 ms";
+		trouble = "libcarma is busy";
 	} else {
 		w.slot = ABANDONED;
 		w.stuck = in_ms(STUCK_MS);
