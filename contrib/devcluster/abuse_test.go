@@ -285,6 +285,7 @@ func TestAbuseArray(t *testing.T) {
 		}
 	}
 	if len(brought)+alone != tasks {
+		t.Log(c.sh("", "grep -h 'WARN\\|ERROR' "+c.dir+"/log/hooks.n?.log | grep -v 'passed over\\|no GPU fits' | tail -n 20"))
 		t.Errorf("%d of %d tasks came back, %d had whole GPUs from the start", len(brought), tasks, alone)
 	}
 	slices.Sort(at)
