@@ -180,6 +180,27 @@ func TestAbuseSubmissions(t *testing.T) {
 	row(t, "carma against none, against lua", fmt.Sprintf("%.3f, %.3f", median(rates["carma"])/median(rates["none"]), median(rates["carma"])/median(rates["lua"])))
 }
 
+// With SlurmctldParameters=enable_rpc_queue submissions of many come to the
+// plugin in a row, under slurmctld's write locks; each is annotated all the same.
+func TestAbuseRPCQueue(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	bin := submitter(t)
+	script := filepath.Join(c.dir, "jobs", "submit.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#CARMA mem=8G\nsleep 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.sh("", "echo SlurmctldParameters=enable_rpc_queue >>"+c.dir+"/etc/slurm.conf")
+	c.restart("slurmctld")
+	const jobs = 2000
+	out := c.sh("", fmt.Sprint(bin, " 8 ", jobs, " gpu ", script))
+	booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma:8192 || true")
+	unanswered := c.sh("", "grep -c 'job accepted as written' "+c.dir+"/log/slurmctld.log || true")
+	if booked != strconv.Itoa(jobs) && unanswered == "0" {
+		t.Errorf("%s of %d jobs have a booking, and nothing says why", booked, jobs)
+	}
+	row(t, fmt.Sprintf("%d submissions with enable_rpc_queue", jobs), out+"; "+booked+" booked")
+}
+
 // The plugin comes and goes 200 times while jobs are submitted and signals rain:
 // slurmctld lives.
 func TestAbuseReconfigure(t *testing.T) {
