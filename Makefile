@@ -21,7 +21,9 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint man bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-placement \
+	test-integration test-abuse soak test-versions packages test-packages lint man bench bench-estimator \
+	bench-placement install clean
 
 all: commands libcarma shim simgpu
 
@@ -74,12 +76,27 @@ test-integration: deps all
 test-versions: libcarma
 	contrib/versions/shim.sh $(VERSIONS)
 
+# Attacks of a hostile user, of broken disks and of killed processes, and their
+# figures: minutes. docs/threat-model.md names what each shows. TASKS, PAIRS,
+# SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
+test-abuse: all
+	contrib/deps.sh strace slurm-wlm-basic-plugins
+	N=$${N:-1000000} $(MAKE) test-shim
+	$(GO) test -tags abuse -count=1 -v -timeout 30m ./contrib/abuse
+	$(GO) test -tags abuse -count=1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
+
+# Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
+# a release; without it ten minutes and 2,000 jobs.
+soak: deps all
+	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -v -timeout 0 -run TestSoak ./contrib/devcluster
+
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags integration ./contrib/devcluster
+	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
 	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
