@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages gpu-check lint bench install clean bench-estimator bench-placement test-placement
 
 all: commands libcarma shim simgpu
 
@@ -74,6 +74,14 @@ test-integration: deps all
 test-versions: libcarma
 	contrib/versions/shim.sh $(VERSIONS)
 
+# On a machine with an NVIDIA GPU that nothing else uses; no Slurm needed. The
+# program ends with 3 where there is no GPU, which make shows as "Error 3".
+gpu-check:
+	@mkdir -p build
+	$(GO) build -o build/gpucheck ./contrib/gpucheck
+	$(CC) $(HARDEN) -o build/gpuload contrib/gpucheck/load/gpuload.c -ldl
+	build/gpucheck --load build/gpuload --json build/gpu-check.json
+
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 lint:
@@ -83,6 +91,7 @@ lint:
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
 	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 bench:
