@@ -17,7 +17,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
-COMMANDS = carma-node carma-report carma-estimate
+COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
@@ -107,7 +107,7 @@ bench-placement: simgpu
 
 install: all
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
-	install -m 755 bin/carma-report bin/carma-estimate $(DESTDIR)$(prefix)/bin/
+	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/

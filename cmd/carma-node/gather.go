@@ -196,7 +196,7 @@ func sampleApartFrom(ctx context.Context, e env) ([]gres.Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var samples []gres.Sample
-	out, err := output(ctx, exec.Command("/proc/self/exe", "--config", e.config, "sample"))
+	out, err := outputWithin(ctx, exec.Command("/proc/self/exe", "--config", e.config, "sample"))
 	if err == nil {
 		err = json.Unmarshal(out, &samples)
 	}

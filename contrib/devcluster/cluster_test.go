@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build integration
+//go:build integration || abuse
 
 // Package devcluster_test runs CARMA on a real Slurm: slurmctld, slurmd and
 // munge from the machine's packages, GPUs from contrib/simgpu. It needs root
@@ -162,6 +162,14 @@ func (c *cluster) ends(id, state string) {
 	if got := c.job(id, "%T"); got != state {
 		c.t.Fatalf("job %s ended %s, want %s\n%s", id, got, state, c.job(id, "%all"))
 	}
+}
+
+func (c *cluster) restart(args ...string) {
+	c.t.Helper()
+	if out, err := devcluster(append([]string{"restart", c.dir}, args...)...).CombinedOutput(); err != nil {
+		c.t.Fatalf("devcluster restart %v: %v\n%s", args, err, out)
+	}
+	c.eventually(func() string { return c.sh("", "scontrol ping || true") }, "UP")
 }
 
 // output is what a job wrote, of slurm-<id>.out.

@@ -130,6 +130,7 @@ cluster_restart() {
 	slurmctld) stop slurmctld; rm -f "$dir/pid/slurmctld.raw"; start_slurmctld ;;
 	slurmd) for n in ${2:-$(nodes)}; do stop "slurmd.$n"; rm -f "$dir/pid/slurmd.$n.raw"; start_slurmd "$n"; done ;;
 	agent) for n in ${2:-$(nodes)}; do stop "agent.$n"; start_agent "$n"; done ;;
-	*) bad "restart slurmctld, slurmd or agent" ;;
+	slurmdbd) stop slurmdbd; rm -f "$dir/pid/slurmdbd.raw"; start_slurmdbd ;;
+	*) bad "restart slurmctld, slurmd, agent or slurmdbd" ;;
 	esac
 }

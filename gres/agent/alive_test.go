@@ -19,7 +19,7 @@ func TestAliveAfterEachLook(t *testing.T) {
 	block := make(chan struct{})
 	defer close(block)
 	a.Sample = func() []gres.Sample { <-block; return nil }
-	a.look(ctx) // the driver hangs, and the agent is told to end
+	a.observe(ctx) // the driver hangs, and the agent is told to end
 	if told != 1 {
 		t.Errorf("told %d times", told)
 	}

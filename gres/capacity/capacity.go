@@ -41,10 +41,10 @@ func Counts(placeableMiB []int64, running []Booking) []int64 {
 	return order
 }
 
-// grain rounds what a GPU can be given down to whole steps. A GPU that can be
+// Grain rounds what a GPU can be given down to whole steps. A GPU that can be
 // given whole counts as fullMiB, the size that carma.toml gives it: an exclusive
 // job books exactly that.
-func grain(mib int64, g gres.GPU, fullMiB int64) int64 {
+func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 	switch {
 	case mib < g.TotalMiB:
 		return mib / stepMiB * stepMiB

@@ -36,11 +36,11 @@ func TestCounts(t *testing.T) {
 func TestGrain(t *testing.T) {
 	g := gres.GPU{TotalMiB: 40503}
 	for mib, want := range map[int64]int64{40503: 40536, 40502: 40448, 1000: 768, 255: 0, 0: 0} {
-		if got := grain(mib, g, 40536); got != want {
-			t.Errorf("grain(%d) = %d, want %d", mib, got, want)
+		if got := Grain(mib, g, 40536); got != want {
+			t.Errorf("Grain(%d) = %d, want %d", mib, got, want)
 		}
 	}
-	if got := grain(40503, g, 81559); got != 40503 {
+	if got := Grain(40503, g, 81559); got != 40503 {
 		t.Errorf("a GPU of another size counts %d", got)
 	}
 }

@@ -114,7 +114,7 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 		if p.Floor {
 			mib = r.TotalMiB
 		}
-		placeable[i] = grain(mib, r.GPU, p.FullMiB)
+		placeable[i] = Grain(mib, r.GPU, p.FullMiB)
 	}
 	running := make([]Booking, len(s.Jobs))
 	for i, j := range s.Jobs {

@@ -15,8 +15,10 @@ import (
 // Policy orders the GPUs that fit.
 type Policy string
 
-// The policies (thesis 6.2.2, and the fits of its oracle runs).
+// The policies (thesis 6.2.2, the fits of its oracle runs, and our own).
 const (
+	Carma Policy = "carma" // least utilised GPU, and never by turns
+
 	Exclusive  Policy = "exclusive" // idle GPUs only, in order
 	RoundRobin Policy = "rr"        // the next ones after those given last
 	MAGM       Policy = "magm"      // most available GPU memory
@@ -28,7 +30,7 @@ const (
 
 // Policies lists their names.
 func Policies() []string {
-	return []string{string(MAGM), string(LUG), string(MUG), string(RoundRobin), string(Exclusive), string(FirstFit), string(BestFit)}
+	return []string{string(Carma), string(MAGM), string(LUG), string(MUG), string(RoundRobin), string(Exclusive), string(FirstFit), string(BestFit)}
 }
 
 // Thresholds are the preconditions, from carma.toml. A percentage of 100 or
@@ -80,6 +82,7 @@ type state struct {
 	exclusive  bool
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
+	turns      bool // a lease without MPS: whoever shares with it takes turns
 	fits       bool
 }
 
@@ -125,6 +128,7 @@ func statesOf(buf []state, in *Input) []state {
 		s.exclusive = s.exclusive || l.Exclusive
 		s.settling = s.settling || !l.Seen && l.Age < in.Thresholds.Settle
 		s.otherUsers = s.otherUsers || l.UID != in.Request.UID
+		s.turns = s.turns || !l.MPS
 	}
 	return states
 }
@@ -189,6 +193,20 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 	return Reason{}
 }
 
+// refusedBy returns why a policy does not share the GPU with the request.
+// Carma shares through MPS only: GPUs whose jobs take turns do no more work
+// than with one of them (thesis 4.3.2; docs/bench/sim.md), and a job on
+// several GPUs is no MPS client.
+func (s *state) refusedBy(p Policy, r *gres.Request) Reason {
+	switch {
+	case p == Exclusive, p == Carma && r.GPUs > 1:
+		return Reason{code: notIdle}
+	case p == Carma && (s.otherUsers || s.turns):
+		return Reason{code: byTurns}
+	}
+	return Reason{}
+}
+
 // maxGPUs is for how many GPUs a choice needs no memory of the heap.
 const maxGPUs = 64
 
@@ -203,8 +221,8 @@ func GPUs(p Policy, in Input) Decision {
 	for i := range states {
 		s := &states[i]
 		why := s.refuses(&in.Request, &in.Thresholds)
-		if why.code == 0 && p == Exclusive && !s.idle() {
-			why = Reason{code: notIdle}
+		if why.code == 0 && !s.idle() {
+			why = s.refusedBy(p, &in.Request)
 		}
 		if why.code != 0 {
 			d.Refusals = append(d.Refusals, Refusal{s.r.UUID, why})

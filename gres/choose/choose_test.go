@@ -181,6 +181,37 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// Carma takes the least utilised GPU on which all jobs are clients of one MPS
+// server; several GPUs it takes idle.
+func TestCarmaNeverByTurns(t *testing.T) {
+	readings := []gres.Reading{
+		with(gpu("busy"), func(r *gres.Reading) { r.SMActPct = 70 }),
+		with(gpu("calm"), func(r *gres.Reading) { r.SMActPct = 40 }),
+		with(gpu("other"), func(r *gres.Reading) { r.SMActPct = 10 }),
+		with(gpu("turns"), func(r *gres.Reading) { r.SMActPct = 10 }),
+	}
+	other, turns := held("other", 1000), held("turns", 1000)
+	other.UID, turns.MPS = 2000, false
+	leases := []gres.Lease{held("busy", 1000), held("calm", 1000), other, turns}
+	d := GPUs(Carma, Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults})
+	if strings.Join(d.UUIDs, " ") != "calm" {
+		t.Errorf("takes %v", d.UUIDs)
+	}
+	for _, r := range d.Refusals {
+		if got := r.Reason.String(); got != "its jobs and this one would take turns" {
+			t.Errorf("%s: %s", r.UUID, got)
+		}
+	}
+	in := Input{Readings: append(readings, gpu("idle")), Leases: leases, Request: shared(2, 5000), Thresholds: defaults}
+	if d := GPUs(Carma, in); d.UUIDs != nil {
+		t.Errorf("two GPUs: %v", d.UUIDs)
+	}
+	in.Readings = append(in.Readings, gpu("idle2"))
+	if d := GPUs(Carma, in); strings.Join(d.UUIDs, " ") != "idle idle2" {
+		t.Errorf("two idle GPUs: %v", d.UUIDs)
+	}
+}
+
 // Five jobs on four GPUs (after figures 6.3 and 6.4 of the thesis): exclusive
 // gives each a GPU and the fifth waits; MUG fills one GPU and leaves the others
 // off.
@@ -326,7 +357,7 @@ func BenchmarkGPUs(b *testing.B) {
 		}
 		t := defaults
 		t.MaxJobs = 48
-		for _, p := range []Policy{MAGM, MUG, RoundRobin} {
+		for _, p := range []Policy{MAGM, MUG, RoundRobin, Carma} {
 			b.Run(fmt.Sprintf("%dx%d/%s", size.gpus, size.leases, p), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {

@@ -33,7 +33,7 @@ func better(p Policy, a, b *state, chosen near) bool {
 		return a.freeMiB() > b.freeMiB()
 	case BestFit:
 		return a.freeMiB() < b.freeMiB()
-	case LUG:
+	case LUG, Carma:
 		return a.load() < b.load()
 	case MUG:
 		return a.load() > b.load() || a.load() == b.load() && a.jobs > b.jobs

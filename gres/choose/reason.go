@@ -32,6 +32,7 @@ const (
 	otherUser
 	memory
 	smactBooked
+	byTurns
 	tooFew
 	noMemory
 )
@@ -74,6 +75,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("%.0f MiB free, %.0f needed", r.a, r.b)
 	case smactBooked:
 		return fmt.Sprintf("SM activity of %.0f %% is booked, %.0f %% more expected", r.a, r.b)
+	case byTurns:
+		return "its jobs and this one would take turns"
 	case tooFew:
 		return fmt.Sprintf("fits, but %.0f are needed at once", r.a)
 	case noMemory:

@@ -107,6 +107,19 @@ func TestAnnotateModes(t *testing.T) {
 	}
 }
 
+// With placement.policy "carma" a job on several GPUs gets whole ones.
+func TestAnnotateWholeGPUs(t *testing.T) {
+	s := site()
+	s.WholeGPUs = true
+	for gpus, want := range map[string]Mode{"gres:gpu:1": ModeShared, "gres:gpu:2": ModeExclusive} {
+		j := job(mem10)
+		j.TRES.PerNode = gpus
+		if a, err := s.Annotate(j); err != nil || a.Mode != want {
+			t.Errorf("%s: %v, %v", gpus, a.Mode, err)
+		}
+	}
+}
+
 func TestAnnotateLeavesAlone(t *testing.T) {
 	for name, set := range map[string]func(*Job){
 		"another partition":              func(j *Job) { j.Partition = "cpu" },
@@ -192,7 +205,7 @@ func TestEnvAndComment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 EST_MIB=10240 POLICY=lug SMACT=60"; got != want {
+	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 KEY=b3855eebdffef9cc EST_MIB=10240 POLICY=lug SMACT=60"; got != want {
 		t.Errorf("env:\ngot  %s\nwant %s", got, want)
 	}
 	if got, want := a.Comment(), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {

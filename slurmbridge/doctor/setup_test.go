@@ -73,7 +73,7 @@ func TestSetupPassesTheDoctor(t *testing.T) {
 			t.Errorf("%+v", finding)
 		}
 	}
-	if !strings.Contains(out, fmt.Sprintf("c /dev/carma/slot15 0600 root root - 120:15\n")) || strings.Contains(out, "slot16 ") {
+	if !strings.Contains(out, "c /dev/carma/slot15 0600 root root - 120:15\n") || strings.Contains(out, "slot16 ") {
 		t.Error("slots are not 0 to 15")
 	}
 }

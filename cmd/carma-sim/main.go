@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command carma-sim replays traces of jobs on simulated GPUs, with the
+// project's own placement, booking and recovery.
+package main
+
+import (
+	"io"
+	"os"
+
+	"carma/cmd/internal/cli"
+)
+
+const usage = `usage: carma-sim COMMAND [OPTIONS]
+
+  run      replay a trace under one configuration
+  compare  replay it under several, side by side; also as HTML
+  import   make a trace of sacct output, of the Philly job log or of CSV
+  synth    make a synthetic trace and its job table
+  submit   submit a trace to a development cluster, and compare
+
+carma-sim COMMAND --help tells the options. What is simulated, and how well:
+docs/sim.md.
+`
+
+func main() {
+	cli.Exit("carma-sim", run(os.Args[1:], os.Stdout))
+}
+
+func run(args []string, out io.Writer) error {
+	commands := map[string]func([]string, io.Writer) error{
+		"run": runRun, "compare": runCompare, "import": runImport, "synth": runSynth, "submit": runSubmit,
+	}
+	if len(args) == 0 {
+		return cli.Fail(cli.ExitUsage, "which command? run, compare, import, synth or submit; see carma-sim --help")
+	}
+	if args[0] == "--help" || args[0] == "-h" || args[0] == "help" {
+		_, err := io.WriteString(out, usage)
+		return err
+	}
+	command, ok := commands[args[0]]
+	if !ok {
+		return cli.Fail(cli.ExitUsage, "no command %q; see carma-sim --help", args[0])
+	}
+	return command(args[1:], out)
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart
+
+import (
+	"encoding/xml"
+	"io"
+	"strings"
+	"testing"
+)
+
+// What is drawn is well-formed, and names cannot break out of it.
+func TestChartsAreWellFormed(t *testing.T) {
+	evil := `a<b>&"c'`
+	for name, c := range map[string]string{
+		"lines":  Lines("SMACT", "percent", []Line{{evil, 0, 10, []float64{1, 50, 99}}, {"x", 9, 20, []float64{3, 4}}}),
+		"bars":   Bars(evil, "h", []Bar{{evil, 10, 9, 11}, {"zero", 0, 0, 0}}),
+		"none":   Bars("OOM", "jobs", []Bar{{"x", 0, 0, 0}}),
+		"legend": Legend([]Line{{Name: evil}, {Name: "b"}}),
+	} {
+		d := xml.NewDecoder(strings.NewReader(c))
+		for {
+			_, err := d.Token()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, c)
+			}
+		}
+		if strings.Contains(c, "<b>") || strings.Contains(c, "NaN") || strings.Contains(c, "Inf") {
+			t.Errorf("%s: %s", name, c)
+		}
+	}
+	if Lines("x", "y", nil) != "" {
+		t.Error("a chart of nothing")
+	}
+	page := Page(evil, evil, evil, Legend([]Line{{Name: "a"}}))
+	if strings.Contains(page, "<b>") || strings.Contains(page, "http") {
+		t.Error("the page holds a name as it is, or loads something")
+	}
+}
+
+func TestTick(t *testing.T) {
+	for most, want := range map[float64]float64{40536: 10000, 100: 20, 10.7: 2, 1092: 200, 3: 0.5, 0.7: 0.1} {
+		if got := tick(most); got < want*0.999 || got > want*1.001 {
+			t.Errorf("tick(%g) = %g, want %g", most, got, want)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package live submits a trace to a development cluster as real batch jobs
+// whose training process is simjob, so that what carma-sim says can be held
+// against what Slurm, the hooks and the agent do.
+package live
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"carma/gres/sim/replay"
+	"carma/slurmbridge/config"
+)
+
+// Cluster is a development cluster of one node (contrib/devcluster).
+type Cluster struct {
+	Config config.Config
+	GPUs   GPUs // when it was opened
+
+	dir   string // of the cluster
+	state string // of the simulated GPUs
+	user  string
+}
+
+// GPUs are the simulated GPUs at one moment. Times and energy are simulated.
+type GPUs struct {
+	NowS      float64 `json:"now_s"`
+	TimeScale float64 `json:"time_scale"` // simulated seconds in a real one
+	List      []struct {
+		TotalMiB    int64   `json:"memory_total_mib"`
+		ReservedMiB int64   `json:"memory_reserved_mib"`
+		PowerWatts  float64 `json:"power_w"`
+		EnergyJ     float64 `json:"energy_j"`
+	} `json:"gpus"`
+}
+
+// EnergyJ is the sum of the counters.
+func (g *GPUs) EnergyJ() (sum float64) {
+	for _, x := range g.List {
+		sum += x.EnergyJ
+	}
+	return sum
+}
+
+func (g *GPUs) watts() (sum float64) {
+	for _, x := range g.List {
+		sum += x.PowerWatts
+	}
+	return sum
+}
+
+// Open finds the cluster that the environment names.
+func Open(ctx context.Context) (*Cluster, error) {
+	c := &Cluster{dir: os.Getenv("CARMA_DEVCLUSTER")}
+	user, _, _ := strings.Cut(os.Getenv("CARMA_USERS"), " ")
+	if c.dir == "" || user == "" {
+		return nil, errors.New("no development cluster in the environment; start one with contrib/devcluster/devcluster up DIR --nodes 1 --time-scale 120 and run eval \"$(devcluster env DIR)\"")
+	}
+	c.user = user
+	var err error
+	if c.Config, err = config.Load(os.Getenv("CARMA_CONF")); err != nil {
+		return nil, fmt.Errorf("read the cluster's carma.toml: %w", err)
+	}
+	states, err := filepath.Glob(filepath.Join(c.dir, "simgpu", "*"))
+	if err != nil || len(states) != 1 {
+		return nil, fmt.Errorf("%s has %d nodes; carma-sim submit takes a cluster of one (devcluster up --nodes 1)", c.dir, len(states))
+	}
+	c.state = states[0]
+	c.GPUs, err = c.Look(ctx)
+	return c, err
+}
+
+// Look reads the simulated GPUs.
+func (c *Cluster) Look(ctx context.Context) (GPUs, error) {
+	var g GPUs
+	out, err := output(ctx, c.dir, []string{"SIMGPU_STATE=" + c.state}, "simgpu", "show", "--json")
+	if err != nil {
+		return g, err
+	}
+	if err := json.Unmarshal(out, &g); err != nil {
+		return g, fmt.Errorf("read what simgpu show says: %w", err)
+	}
+	return g, nil
+}
+
+// output runs a program and returns what it prints; its own words are in the
+// error.
+func output(ctx context.Context, dir string, env []string, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
+	}
+	return out.Bytes(), nil
+}
+
+// Setup is the simulation of this cluster: what takes real time there takes
+// TimeScale times as long in the simulated world.
+func (c *Cluster) Setup(s replay.Setup, l Latency) replay.Setup {
+	x := c.GPUs.TimeScale
+	s.Nodes, s.GPUs, s.GPUMemMiB = 1, len(c.GPUs.List), c.GPUs.List[0].TotalMiB
+	s.WindowS *= x
+	s.HoldAfterS *= x
+	s.HoldTimeoutS *= x
+	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
+	p := &s.Model.Slurm
+	p.LaunchS, p.ReleaseS, p.ComebackS = l.Launch.Seconds()*x, l.Release.Seconds()*x, p.ComebackS*x
+	p.SampleS, p.HoldEveryS = c.Config.NVML.Interval.D().Seconds()*x, c.Config.Capacity.Compare.D().Seconds()*x
+	return s
+}
+
+// Latency is how long the cluster takes around a job, in real time.
+type Latency struct {
+	Launch  time.Duration // from submission on an idle node to the script's first line
+	Release time.Duration // from its last line until a waiting job could be launched
+}
+
+// Calibrate measures the latency with jobs that do nothing: one on an idle
+// node, and one that waits for it on whole GPUs. It takes the median of rounds.
+func (c *Cluster) Calibrate(ctx context.Context, rounds int) (Latency, error) {
+	var launches, releases []time.Duration
+	for range rounds {
+		job := Job{GPUs: len(c.GPUs.List), Exclusive: true, body: "sleep 1"}
+		submitted := time.Now()
+		first, err := c.submit(ctx, job)
+		if err != nil {
+			return Latency{}, err
+		}
+		second, err := c.submit(ctx, job)
+		if err != nil {
+			return Latency{}, err
+		}
+		if err := c.Wait(ctx, nil); err != nil {
+			return Latency{}, err
+		}
+		a, err := c.attempts(first)
+		if err != nil {
+			return Latency{}, err
+		}
+		b, err := c.attempts(second)
+		if err != nil {
+			return Latency{}, err
+		}
+		launch := a[0].begin.Sub(submitted)
+		launches = append(launches, launch)
+		releases = append(releases, max(b[0].begin.Sub(a[0].end)-launch, 0))
+	}
+	slices.Sort(launches)
+	slices.Sort(releases)
+	return Latency{launches[rounds/2], releases[rounds/2]}, nil
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package live
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"carma/gres/sim/replay"
+	"carma/slurmbridge/directive"
+)
+
+func TestScript(t *testing.T) {
+	j := Job{GPUs: 2, ReserveMiB: 12000, SMActPct: 65.5, Draw: replay.Draw{StartupS: 12.5, SpikeS: 30, AloneS: 600, PeakMiB: 11000, SteadyMiB: 10000}}
+	s := j.script()
+	if !strings.Contains(s, "simjob --gpus 2 --mem 10000M --spike 11000M:30000ms --smact 65.5 --startup 12500ms --duration 600000ms --ramp 0s\n") {
+		t.Errorf("got\n%s", s)
+	}
+	d, err := directive.Parse([]byte(s))
+	if err != nil || d.MemMiB != 12000 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	j.Exclusive = true
+	if d, err := directive.Parse([]byte(j.script())); err != nil || d.Policy != directive.PolicyExclusive {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+func TestParseTimes(t *testing.T) {
+	list, err := parseTimes("f", "begin 1700000000.5\nend 1700000001.25 1\nbegin 1700000010.0\n")
+	if err != nil || len(list) != 2 || list[0].rc != 1 || list[0].end.Sub(list[0].begin) != 750*time.Millisecond || !list[1].end.IsZero() {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for _, bad := range []string{"", "end 5 1", "begin", "begin x", "begin 1\nend 2", "begin 1\nend 2 x"} {
+		if _, err := parseTimes("f", bad); err == nil {
+			t.Errorf("%q passed", bad)
+		}
+	}
+}
+
+func FuzzParseTimes(f *testing.F) {
+	f.Add("begin 1700000000.5\nend 1700000001.25 1\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		if list, err := parseTimes("f", text); err == nil && len(list) == 0 {
+			t.Fatal("no attempt and no error")
+		}
+	})
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"carma/gres/choose"
+	"carma/gres/sim/model"
+	"carma/gres/sim/workload"
+)
+
+func mixed(b *testing.B) *workload.Workload {
+	const dir = "../../../contrib/traces/mixed/"
+	m := model.Default()
+	f, err := os.Open(dir + "jobs.csv")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	jobs, err := workload.ReadJobs("jobs.csv", f, nil, m.Job.SteadyShare)
+	if err != nil {
+		b.Fatal(err)
+	}
+	t, err := os.Open(dir + "trace.csv")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer t.Close()
+	w, err := workload.ReadTrace("trace.csv", t, jobs, workload.Limits{GPUsPerNode: 4})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &w
+}
+
+// One run of a trace of 90 jobs on four GPUs.
+func BenchmarkTrace(b *testing.B) {
+	w := mixed(b)
+	for _, mode := range []Mode{Slurm, PaperV1, PaperV2} {
+		b.Run(string(mode), func(b *testing.B) {
+			s := Default().As(mode)
+			s.Estimator = Oracle
+			for b.Loop() {
+				if _, err := Run(s, w); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// A saturated cluster of 1,250 nodes with 8 GPUs. The memory is the most that
+// the process has had so far.
+func BenchmarkCluster(b *testing.B) {
+	m := model.Default()
+	mix := workload.Mix{{Class: "light", Pct: 65}, {Class: "medium", Pct: 27}, {Class: "heavy", Pct: 8}}
+	jobs, err := workload.SynthesiseJobs(200, m.Synth, mix, m.Job.SteadyShare, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, n := range []int{1e4, 1e5, 1e6} {
+		w, err := workload.Synthesise("big", workload.Synthetic{Submissions: n, MeanGapS: 0.06, Arrivals: workload.Poisson, Mix: mix, Users: 200, Seed: 1}, jobs)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, p := range []choose.Policy{choose.MAGM, choose.Carma} {
+			b.Run(fmt.Sprintf("%d/%s", n, p), func(b *testing.B) {
+				s := Default()
+				s.Nodes, s.GPUs, s.Policy = 1250, 8, p
+				for b.Loop() {
+					if _, err := Run(s, &w); err != nil {
+						b.Fatal(err)
+					}
+				}
+				var u syscall.Rusage
+				if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err == nil {
+					b.ReportMetric(float64(u.Maxrss)/1024, "MiB-peak")
+				}
+				b.ReportMetric(b.Elapsed().Seconds()/float64(b.N)/float64(n)*1e6, "us/job")
+			})
+		}
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"cmp"
+	"slices"
+)
+
+// waiter is a job in the queue.
+type waiter struct {
+	task   int32
+	gpus   int32
+	tested bool  // since then only nodes that changed matter
+	need   int64 // MiB per GPU, as slurmctld counts it
+	rank   float64
+}
+
+// queue is the waiting jobs in order. slurmctld looks at the first ones only.
+type queue struct {
+	depth int
+	front []waiter // those that are looked at
+	rest  []waiter
+	next  int // of rest
+	tier  int // of front: so many come from the recovery partition, which goes first
+}
+
+// add puts a job at its place: at the end, or behind those of its tier.
+func (q *queue) add(e waiter, recovery bool) {
+	if recovery {
+		q.front = slices.Insert(q.front, q.tier, e)
+		q.tier++
+		return
+	}
+	if e.rank != 0 { // an ideal packer's order, which has no depth
+		at, _ := slices.BinarySearchFunc(q.front[q.tier:], e.rank, func(w waiter, r float64) int { return cmp.Compare(w.rank, r) })
+		q.front = slices.Insert(q.front, q.tier+at, e)
+		return
+	}
+	if len(q.front) < q.depth && q.next == len(q.rest) {
+		q.front = append(q.front, e)
+		return
+	}
+	q.rest = append(q.rest, e)
+}
+
+// remove takes out the i-th job and lets the next one be looked at.
+func (q *queue) remove(i int) {
+	if i < q.tier {
+		q.tier--
+	}
+	q.front = slices.Delete(q.front, i, i+1)
+	if len(q.front) < q.depth && q.next < len(q.rest) {
+		q.front = append(q.front, q.rest[q.next])
+		q.next++
+		if q.next > 4096 && 2*q.next > len(q.rest) {
+			q.rest = q.rest[:copy(q.rest, q.rest[q.next:])]
+			q.next = 0
+		}
+	}
+}
+
+// decide is slurmctld's pass over the queue: every job in order that some node
+// offers enough to is started; with fifo the first that finds none ends it. A
+// job that found no node before needs to look only at those that changed.
+func (s *slurm) decide() error {
+	q := &s.queue
+	for i := 0; i < len(q.front); {
+		e := &q.front[i]
+		switch {
+		case !e.tested:
+			if s.startAnywhere(e) {
+				q.remove(i)
+				continue
+			}
+			e.tested = true
+		case s.startOnChanged(e):
+			q.remove(i)
+			continue
+		}
+		if s.set.Queue == FIFO {
+			break
+		}
+		i++
+	}
+	for _, n := range s.dirty {
+		s.nodes[n].dirty = false
+	}
+	s.dirty = s.dirty[:0]
+	return s.err
+}
+
+func (s *slurm) startAnywhere(e *waiter) bool {
+	for n := s.index.first(0, int(e.gpus), e.need); n >= 0; n = s.index.first(n+1, int(e.gpus), e.need) {
+		if s.start(e, int32(n)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *slurm) startOnChanged(e *waiter) bool {
+	for _, n := range s.dirty {
+		if s.nodes[n].offer[e.gpus-1] >= e.need && s.start(e, n) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package replay
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"carma/gres"
+	"carma/gres/capacity"
+	"carma/gres/choose"
+	"carma/gres/sim/workload"
+)
+
+// slurm plays the project's way. slurmctld sees of a node only what its agent
+// has published for jobs on 1, 2, ... GPUs; the Prolog chooses GPUs on the node
+// and leases them; the Epilog brings back what died of GPU memory.
+type slurm struct {
+	m     *machine
+	set   *Setup
+	work  *workload.Workload
+	book  *booker
+	nodes []node
+	index *index
+	queue queue
+	dirty []int32         // nodes that offer something else than at the last pass
+	holds map[int32]int32 // node that keeps GPUs, by task
+
+	bookings  []booking // by task
+	recovered []bool    // by task: it has come back from the recovery partition
+	err       error
+
+	leases   []gres.Lease // scratch of one choice
+	readings []gres.Reading
+}
+
+// node is what a node's ledger holds.
+type node struct {
+	gpus  []leased
+	offer []int64 // MiB to a job on 1, 2, ... GPUs
+	last  string  // GPU that was given last
+	dirty bool
+
+	heldFor   int32 // task that some of its GPUs are kept for, -1: none
+	heldSince float64
+	heldOpen  bool // the job can start on them
+}
+
+// leased is one GPU in the ledger.
+type leased struct {
+	offer   int64 // MiB that the node publishes for it
+	leases  []gres.Lease
+	tasks   []int32   // of the leases
+	since   []float64 // of the leases
+	reading gres.Reading
+}
+
+func newSlurm(m *machine, w *workload.Workload) *slurm {
+	s := &slurm{
+		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
+		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)),
+		readings: make([]gres.Reading, m.set.GPUs), holds: map[int32]int32{},
+	}
+	s.queue.depth = m.set.Model.Slurm.Depth
+	s.nodes = make([]node, m.set.Nodes)
+	uuids := make([]string, m.set.GPUs)
+	for i := range uuids {
+		uuids[i] = "GPU-" + strconv.Itoa(i)
+	}
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		n.gpus, n.offer, n.heldFor = make([]leased, m.set.GPUs), make([]int64, m.set.GPUs), -1
+		for k := range n.gpus {
+			n.gpus[k].reading = gres.Reading{
+				GPU:    gres.GPU{UUID: uuids[k], Index: k, TotalMiB: m.capacity, NUMA: -1},
+				Source: gres.SourceDCGM, SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+			}
+			s.refresh(int32(i*m.set.GPUs + k))
+		}
+	}
+	if s.set.Queue == Backfill && s.set.HoldAfterS > 0 {
+		m.plan(m.ownTimer(0), s.set.Model.Slurm.HoldEveryS)
+	}
+	return s
+}
+
+func (s *slurm) happened(what happening, id int32) {
+	switch what {
+	case submitted:
+		s.submit(id)
+	case released:
+		s.release(id)
+	case changed, timer:
+		s.refresh(id)
+	case appeared:
+		for _, g := range s.m.tasks[id].gpus {
+			s.refresh(g)
+		}
+	case alarm:
+		s.steward()
+	}
+}
+
+// submit books the job, unless it is back from an earlier attempt, and puts it
+// into the queue.
+func (s *slurm) submit(id int32) {
+	if s.m.tasks[id].tries == 0 {
+		b, err := s.book.book(s.work.Trace[id].Job, s.m.tasks[id].job)
+		if err != nil && s.err == nil {
+			s.err = err
+		}
+		s.bookings[id] = b
+	}
+	b := &s.bookings[id]
+	e := waiter{task: id, gpus: int32(s.m.tasks[id].job.GPUs), need: b.reserveMiB}
+	e.rank = s.rank(id)
+	s.queue.add(e, s.recovered[id])
+}
+
+// rank sorts the queue: by arrival, or as an ideal packer likes it.
+func (s *slurm) rank(id int32) float64 {
+	switch t := &s.m.tasks[id]; s.set.order {
+	case longestFirst:
+		return -t.alone * float64(t.job.GPUs)
+	case shortestFirst:
+		return t.alone * float64(t.job.GPUs)
+	}
+	return 0
+}
+
+// release is the end of an Epilog: the leases go, and the job ends or comes
+// back.
+func (s *slurm) release(id int32) {
+	t := &s.m.tasks[id]
+	for _, g := range t.gpus {
+		l := s.leased(g)
+		i := slices.Index(l.tasks, id)
+		l.leases = slices.Delete(l.leases, i, i+1)
+		l.tasks = slices.Delete(l.tasks, i, i+1)
+		l.since = slices.Delete(l.since, i, i+1)
+		s.refresh(g)
+	}
+	b := &s.bookings[id]
+	switch {
+	case !t.oom:
+		s.book.learn(s.work.Trace[id].Job, t.peak, t.job.SMActPct)
+		s.m.finish(id, false)
+	case b.exclusive: // nobody else can be blamed
+		s.m.finish(id, true)
+	default:
+		s.recover(id, b)
+	}
+}
+
+// recover is the Epilog's judgement on a job that shared and died of GPU memory.
+func (s *slurm) recover(id int32, b *booking) {
+	t := &s.m.tasks[id]
+	if s.set.Recovery == RecoverLadder {
+		next, err := s.book.raise(t.job, *b, t.seen)
+		if err != nil && s.err == nil {
+			s.err = err
+		}
+		*b = next
+	} else {
+		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
+	}
+	s.recovered[id] = true
+	t.gpus = nil
+	s.m.comeBack(id, s.set.Model.Slurm.ComebackS)
+}
+
+func (s *slurm) leased(g int32) *leased {
+	return &s.nodes[int(g)/s.set.GPUs].gpus[int(g)%s.set.GPUs]
+}
+
+// refresh is the agent's look at one GPU: it tells which newcomers have shown
+// themselves, works out what the GPU can be given and publishes that. It plans
+// the next moment at which the answer may change by itself.
+func (s *slurm) refresh(g int32) {
+	l := s.leased(g)
+	now := s.m.now
+	next := s.look(g, l)
+	if l.reading.HeldFor != 0 && !l.reading.HeldOpen {
+		s.openHold(g / int32(s.set.GPUs))
+	}
+	mib, _ := choose.Placeable(l.reading, l.leases, s.set.Thresholds)
+	offer := capacity.Grain(mib, l.reading.GPU, s.set.GPUMemMiB)
+	if open := s.m.gpus[g].trail.falls(now, s.set.WindowS, s.set.Thresholds.SMActMaxPct/100); mib == 0 && open > now {
+		next = min(next, s.tick(open))
+	}
+	s.m.plan(s.m.gpuTimer(g), next)
+	if offer == l.offer {
+		return
+	}
+	l.offer = offer
+	s.publish(g / int32(s.set.GPUs))
+}
+
+// look brings the ledger's view of a GPU up to now and returns when a newcomer
+// will have settled.
+func (s *slurm) look(g int32, l *leased) (next float64) {
+	now := s.m.now
+	next = math.Inf(1)
+	l.reading.UsedMiB = s.m.gpus[g].used
+	l.reading.SMActPct = 100 * s.m.gpus[g].trail.mean(now, s.set.WindowS)
+	for i := range l.leases {
+		t := &s.m.tasks[l.tasks[i]]
+		lease := &l.leases[i]
+		lease.Age = seconds(now - l.since[i])
+		if s.set.ideal {
+			lease.ReserveMiB = t.peak
+			if t.phase == training {
+				lease.ReserveMiB = t.steady
+			}
+		}
+		if lease.Seen {
+			continue
+		}
+		if t.phase >= growing {
+			if seen := s.tick(t.appeared); seen <= now {
+				lease.Seen = true
+				continue
+			} else {
+				next = min(next, seen)
+			}
+		}
+		if settled := l.since[i] + s.set.Thresholds.Settle.Seconds(); settled > now {
+			next = min(next, settled)
+		}
+	}
+	return next
+}
+
+// tick is the agent's first sample at or after at.
+func (s *slurm) tick(at float64) float64 {
+	if s.set.ideal {
+		return at
+	}
+	sample := s.set.Model.Slurm.SampleS
+	return math.Ceil(at/sample-1e-9) * sample
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// publish tells slurmctld what jobs on 1, 2, ... GPUs can get of a node.
+func (s *slurm) publish(id int32) {
+	n := &s.nodes[id]
+	for k := range n.gpus {
+		n.offer[k] = n.gpus[k].offer
+	}
+	slices.SortFunc(n.offer, func(a, b int64) int { return int(b - a) })
+	for k, mib := range n.offer {
+		s.index.set(int(id), k+1, mib)
+	}
+	if !n.dirty {
+		n.dirty = true
+		s.dirty = append(s.dirty, id)
+	}
+}
+
+// start runs the Prolog of a job on a node; false: no choice of GPUs fits.
+func (s *slurm) start(e *waiter, id int32) bool {
+	n := &s.nodes[id]
+	b, t := &s.bookings[e.task], &s.m.tasks[e.task]
+	s.leases = s.leases[:0]
+	for k := range n.gpus {
+		l := &n.gpus[k]
+		s.look(id*int32(s.set.GPUs)+int32(k), l)
+		s.readings[k] = l.reading
+		s.leases = append(s.leases, l.leases...)
+	}
+	r := gres.Request{
+		JobID: uint32(e.task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct, UID: t.user,
+	}
+	if b.estMiB > 0 && !b.exclusive {
+		r.MarginMiB = s.set.Thresholds.MarginMiB
+	}
+	d := choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds, Last: n.last})
+	if d.UUIDs == nil {
+		return false
+	}
+	s.lease(e, id, d.UUIDs)
+	return true
+}
+
+// lease writes what was chosen into the ledger (gres/lease: Acquire) and
+// launches the job.
+func (s *slurm) lease(e *waiter, id int32, uuids []string) {
+	n := &s.nodes[id]
+	b, t := &s.bookings[e.task], &s.m.tasks[e.task]
+	base := id * int32(s.set.GPUs)
+	gpus := make([]int32, 0, len(uuids))
+	// Jobs of one user share through MPS, those of another do not; one on
+	// several GPUs does without unless the model says otherwise.
+	mps := !b.exclusive && !s.set.Streams && (t.job.GPUs == 1 || s.set.Model.Slurm.MPSMultiGPU)
+	for _, uuid := range uuids {
+		k := slices.IndexFunc(n.gpus, func(l leased) bool { return l.reading.UUID == uuid })
+		gpus = append(gpus, base+int32(k))
+		for _, l := range n.gpus[k].leases {
+			mps = mps && (l.UID == t.user || !l.MPS)
+		}
+	}
+	n.last = uuids[len(uuids)-1]
+	s.dropHold(e.task)
+	reserve := b.reserveMiB
+	if b.exclusive {
+		reserve = s.m.capacity
+	}
+	for i, g := range gpus {
+		l := s.leased(g)
+		l.leases = append(l.leases, gres.Lease{
+			Job: gres.JobKey{JobID: uint32(e.task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, MPS: mps,
+		})
+		l.tasks = append(l.tasks, e.task)
+		l.since = append(l.since, s.m.now)
+		s.refresh(g)
+	}
+	var server int32
+	var limit int64
+	if mps {
+		server, limit = int32(t.user)+1, reserve // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+	}
+	delay := s.set.Model.Slurm.LaunchS
+	if s.set.ideal {
+		delay, limit = 0, 0
+	}
+	s.m.launch(e.task, gpus, delay, server, limit)
+}

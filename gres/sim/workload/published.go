@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"math"
+	"strings"
+)
+
+// publishedRow reads a row of jobs.csv as derived from the CARMA authors'
+// tables (thesis table 6.2, .rad files, README of the second version). Run
+// times and steady memory are those read off the published exclusive run where
+// there are any; memory peaks are those of the first version, which both run
+// times and estimates belong to; a job that only the second version has is
+// taken from there.
+//
+// A job without a run time or memory, as gpt2_xl, gets no name: it is left out.
+func publishedRow(guess map[string]float64) func(*Table) (Job, error) {
+	return func(t *Table) (Job, error) {
+		j := Job{Model: strings.Clone(t.Text("model")), Class: strings.Clone(t.Text("class"))}
+		var err error
+		num := func(name string, low, high float64) float64 {
+			v, e := t.Number(name, low, high)
+			if err == nil {
+				err = e
+			}
+			return v
+		}
+		first := func(v ...float64) float64 {
+			for _, x := range v {
+				if x > 0 {
+					return x
+				}
+			}
+			return 0
+		}
+		j.GPUs = int(num("gpus", 1, maxGPUs))
+		minutes := first(num("gpu_resident_min_observed60", 0, 1e6), num("exec_min_thesis", 0, 1e6), num("exec_min_v2readme", 0, 1e6))
+		j.DurationS = 60 * minutes
+		j.PeakMiB = int64(first(num("mem_MB_rad_v1", 0, maxMiB), num("mem_MB_rad_v2", 0, maxMiB)))
+		// Figures called GB there are thousands of MiB.
+		j.SteadyMiB = int64(math.Round(1000 * num("steady_mem_GB_observed60", 0, 1000)))
+		j.SMActPct = first(100*num("smact_observed60", 0, 1), guess[j.Model])
+		j.HorusMiB = int64(math.Ceil(num("est_horus_MB", 0, maxMiB)))
+		j.FakeTensorMiB = int64(math.Ceil(num("est_faketensor_MB", 0, maxMiB)))
+		j.GPUMemNetMiB = int64(math.Ceil(num("est_gpumemnet_MB", 0, maxMiB)))
+		if err != nil {
+			return j, err
+		}
+		if j.DurationS == 0 || j.PeakMiB == 0 {
+			return Job{}, nil
+		}
+		if j.SMActPct == 0 {
+			return j, t.Bad("job %s: no smact_observed60, and smact_guess_pct of the model has none for %s", clip(t.Text("job")), clip(j.Model))
+		}
+		j.Name = strings.Clone(t.Text("job"))
+		return j, nil
+	}
+}
