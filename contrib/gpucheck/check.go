@@ -161,7 +161,7 @@ func (b *bench) memoryLimit(ctx context.Context, r *result) error {
 				neighbour.stop()
 				return err
 			}
-			if _, _, oom, _ := oomscan.Scan(&over.stderr); status != 0 && oom {
+			if _, oom, _ := oomscan.Scan(&over.stderr); status != 0 && oom {
 				failed++
 			}
 			if status, err = neighbour.wait(); err != nil {
@@ -323,9 +323,9 @@ func (f framework) check(ctx context.Context) result {
 		return r
 	}
 	text := stderr.String()
-	found, _, ok, _ := oomscan.Scan(&stderr)
+	found, ok, _ := oomscan.Scan(&stderr)
 	if r.OK = err != nil && ok; r.OK {
-		r.Note = fmt.Sprintf("recognised: %v", found)
+		r.Note = fmt.Sprintf("recognised: %s", found.ID)
 	} else {
 		r.Note = fmt.Sprintf("not recognised (%v): %.300s", err, text)
 	}

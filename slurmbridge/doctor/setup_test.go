@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
