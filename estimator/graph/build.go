@@ -330,10 +330,16 @@ func (b *builder) hiddenScales(m *summary.Model) bool {
 // q, k and v with two biases; in BEiT, tables of relative positions.
 func scaledTokens(hidden, blocks int64, block Shape) bool {
 	tokens, width := int64(block.D[0]), int64(block.D[1])
+	if width == 0 {
+		return false
+	}
 	usual := func(n int64) bool {
 		const classTokens = 8 // class, distillation, registers
+		if n < 0 {
+			return false
+		}
 		n /= width
-		return n >= 0 && n <= classTokens || n >= tokens-classTokens && n <= tokens+classTokens
+		return n <= classTokens || n >= tokens-classTokens && n <= tokens+classTokens
 	}
 	if qkv := 3 * mul(width, width); hidden >= mul(blocks, qkv) {
 		hidden -= blocks * (qkv + 2*width)
@@ -342,7 +348,7 @@ func scaledTokens(hidden, blocks int64, block Shape) bool {
 	for side*side < tokens-1 {
 		side++
 	}
-	tables := blocks * (width / headDim) * ((2*side-1)*(2*side-1) + 3)
+	tables := mul(blocks*(width/headDim), (2*side-1)*(2*side-1)+3)
 	scales := 2 * blocks * width
 	return !usual(hidden) && (usual(hidden-scales) || hidden-scales-tables == width)
 }

@@ -44,7 +44,7 @@ func torchSummary(text []byte) (*Model, error) {
 			pending, waited = bytes.Clone(line), waited+1
 		default:
 			pending, waited = nil, 0
-			if !totals(m, line) && len(m.Rows) > 0 && !ruler(line) {
+			if !ruler(line) && !totals(m, line) && len(m.Rows) > 0 {
 				m.Skipped++
 			}
 		}
