@@ -22,8 +22,8 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
 .PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-abuse soak test-versions packages test-packages lint man bench bench-estimator \
-	bench-placement install clean
+	test-integration test-abuse soak test-versions packages test-packages gpu-check lint man bench \
+	bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
 
@@ -90,6 +90,14 @@ test-abuse: all
 soak: deps all
 	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -v -timeout 0 -run TestSoak ./contrib/devcluster
 
+# On a machine with an NVIDIA GPU that nothing else uses; no Slurm needed. The
+# program ends with 3 where there is no GPU, which make shows as "Error 3".
+gpu-check:
+	@mkdir -p build
+	$(GO) build -o build/gpucheck ./contrib/gpucheck
+	$(CC) $(HARDEN) -o build/gpuload contrib/gpucheck/load/gpuload.c -ldl
+	build/gpucheck --load build/gpuload --json build/gpu-check.json
+
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 lint:
@@ -100,6 +108,7 @@ lint:
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
 	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 # Manual pages, from docs/man/*.md and the programs' own help.
