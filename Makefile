@@ -17,11 +17,11 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
-COMMANDS = carma-node carma-report carma-estimate
+COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement bench-sim test-placement
 
 all: commands libcarma shim simgpu
 
@@ -84,6 +84,10 @@ bench:
 # The estimator's figures on measured rows, where ../shared/data has them.
 bench-estimator:
 	$(GO) run ./estimator/bench
+
+# What policies are worth on traces (docs/bench/sim.md); five minutes.
+bench-sim: commands
+	contrib/bench-sim.sh
 
 # Prologs at once, killed at named places; the ledger's log checked.
 bench-placement: simgpu

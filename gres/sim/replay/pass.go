@@ -37,8 +37,9 @@ func (q *queue) add(e waiter, recovery bool) {
 		q.front = slices.Insert(q.front, q.tier+at, e)
 		return
 	}
-	if len(q.front) < q.depth && q.next == len(q.rest) {
-		q.front = append(q.front, e)
+	at, _ := slices.BinarySearchFunc(q.front[q.tier:], e.task, func(w waiter, task int32) int { return cmp.Compare(w.task, task) })
+	if at += q.tier; at < len(q.front) || len(q.front) < q.depth && q.next == len(q.rest) {
+		q.front = slices.Insert(q.front, at, e) // one that was given back keeps its place
 		return
 	}
 	q.rest = append(q.rest, e)
@@ -61,27 +62,25 @@ func (q *queue) remove(i int) {
 }
 
 // decide is slurmctld's pass over the queue: every job in order that some node
-// offers enough to is started; with fifo the first that finds none ends it. A
+// offers enough to is sent there; with fifo the first that finds none ends it. A
 // job that found no node before needs to look only at those that changed.
 func (s *slurm) decide() error {
 	q := &s.queue
 	for i := 0; i < len(q.front); {
-		e := &q.front[i]
-		switch {
-		case !e.tested:
-			if s.startAnywhere(e) {
-				q.remove(i)
-				continue
+		e := q.front[i]
+		n := s.offering(&e)
+		if n < 0 {
+			q.front[i].tested = true
+			if s.set.Queue == FIFO {
+				break
 			}
-			e.tested = true
-		case s.startOnChanged(e):
-			q.remove(i)
+			i++
 			continue
 		}
-		if s.set.Queue == FIFO {
-			break
+		q.remove(i)
+		if !s.start(&e, n) {
+			s.veto(e.task)
 		}
-		i++
 	}
 	for _, n := range s.dirty {
 		s.nodes[n].dirty = false
@@ -90,20 +89,30 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-func (s *slurm) startAnywhere(e *waiter) bool {
-	for n := s.index.first(0, int(e.gpus), e.need); n >= 0; n = s.index.first(n+1, int(e.gpus), e.need) {
-		if s.start(e, int32(n)) {
-			return true
+// offering returns the first node that offers enough; -1: none.
+func (s *slurm) offering(e *waiter) int32 {
+	if !e.tested {
+		return int32(s.index.first(0, int(e.gpus), e.need))
+	}
+	for _, n := range s.dirty {
+		if s.nodes[n].offer[e.gpus-1] >= e.need {
+			return n
 		}
 	}
-	return false
+	return -1
 }
 
-func (s *slurm) startOnChanged(e *waiter) bool {
-	for _, n := range s.dirty {
-		if s.nodes[n].offer[e.gpus-1] >= e.need && s.start(e, n) {
-			return true
-		}
+// veto is what a Prolog does that finds no GPUs for a job which slurmctld has
+// sent: it waits, gives the job back, and the job backs off (package prolog,
+// backOff). One that was given back too often asks for whole GPUs.
+func (s *slurm) veto(id int32) {
+	const first, most = 5, 300 // s
+	n := s.vetoes[id]
+	s.vetoes[id]++
+	if b := &s.bookings[id]; s.set.Vetoes > 0 && int(n) >= s.set.Vetoes && !b.exclusive {
+		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
+		s.recovered[id] = true
 	}
-	return false
+	backOff := min(first*float64(int64(1)<<min(n, 10)), most)
+	s.m.comeBack(id, s.set.PrologWaitS+max(backOff, s.set.Model.Slurm.ComebackS))
 }

@@ -29,7 +29,8 @@ type slurm struct {
 	holds map[int32]int32 // node that keeps GPUs, by task
 
 	bookings  []booking // by task
-	recovered []bool    // by task: it has come back from the recovery partition
+	recovered []bool    // by task: it goes to the recovery partition
+	vetoes    []uint8   // by task: how often a Prolog gave it back
 	err       error
 
 	leases   []gres.Lease // scratch of one choice
@@ -60,7 +61,7 @@ type leased struct {
 func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
-		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)),
+		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		readings: make([]gres.Reading, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.queue.depth = m.set.Model.Slurm.Depth
@@ -106,7 +107,7 @@ func (s *slurm) happened(what happening, id int32) {
 // submit books the job, unless it is back from an earlier attempt, and puts it
 // into the queue.
 func (s *slurm) submit(id int32) {
-	if s.m.tasks[id].tries == 0 {
+	if s.bookings[id].reserveMiB == 0 {
 		b, err := s.book.book(s.work.Trace[id].Job, s.m.tasks[id].job)
 		if err != nil && s.err == nil {
 			s.err = err
