@@ -21,12 +21,14 @@ type queue struct {
 	depth int
 	front []waiter // those that are looked at
 	rest  []waiter
-	next  int // of rest
-	tier  int // of front: so many come from the recovery partition, which goes first
+	next  int  // of rest
+	fresh bool // somebody has not been looked at
+	tier  int  // of front: so many come from the recovery partition, which goes first
 }
 
 // add puts a job at its place: at the end, or behind those of its tier.
 func (q *queue) add(e waiter, recovery bool) {
+	q.fresh = true
 	if recovery {
 		q.front = slices.Insert(q.front, q.tier, e)
 		q.tier++
@@ -45,19 +47,17 @@ func (q *queue) add(e waiter, recovery bool) {
 	q.rest = append(q.rest, e)
 }
 
-// remove takes out the i-th job and lets the next one be looked at.
-func (q *queue) remove(i int) {
-	if i < q.tier {
-		q.tier--
+// fill lets the next job be looked at if fewer than depth are left.
+func (q *queue) fill(left int) {
+	if left >= q.depth || q.next == len(q.rest) {
+		return
 	}
-	q.front = slices.Delete(q.front, i, i+1)
-	if len(q.front) < q.depth && q.next < len(q.rest) {
-		q.front = append(q.front, q.rest[q.next])
-		q.next++
-		if q.next > 4096 && 2*q.next > len(q.rest) {
-			q.rest = q.rest[:copy(q.rest, q.rest[q.next:])]
-			q.next = 0
-		}
+	q.front = append(q.front, q.rest[q.next])
+	q.fresh = true
+	q.next++
+	if q.next > 4096 && 2*q.next > len(q.rest) {
+		q.rest = q.rest[:copy(q.rest, q.rest[q.next:])]
+		q.next = 0
 	}
 }
 
@@ -66,22 +66,34 @@ func (q *queue) remove(i int) {
 // job that found no node before needs to look only at those that changed.
 func (s *slurm) decide() error {
 	q := &s.queue
-	for i := 0; i < len(q.front); {
+	if len(s.dirty) == 0 && !q.fresh {
+		return s.err
+	}
+	kept, gone := 0, 0
+	for i := 0; i < len(q.front); i++ {
 		e := q.front[i]
 		n := s.offering(&e)
 		if n < 0 {
-			q.front[i].tested = true
+			e.tested = true
+			q.front[kept] = e
+			kept++
 			if s.set.Queue == FIFO {
+				kept += copy(q.front[kept:], q.front[i+1:])
 				break
 			}
-			i++
 			continue
 		}
-		q.remove(i)
+		if i < q.tier {
+			gone++
+		}
+		q.fill(len(q.front) - 1 - i + kept)
 		if !s.start(&e, n) {
 			s.veto(e.task)
 		}
 	}
+	q.front = q.front[:kept]
+	q.tier -= gone
+	q.fresh = false
 	for _, n := range s.dirty {
 		s.nodes[n].dirty = false
 	}

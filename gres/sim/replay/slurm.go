@@ -25,7 +25,7 @@ type slurm struct {
 	nodes []node
 	index *index
 	queue queue
-	dirty []int32         // nodes that offer something else than at the last pass
+	dirty []int32         // nodes that offer more than at the last pass
 	holds map[int32]int32 // node that keeps GPUs, by task
 
 	bookings  []booking // by task
@@ -33,6 +33,7 @@ type slurm struct {
 	vetoes    []uint8   // by task: how often a Prolog gave it back
 	err       error
 
+	offers   []int64      // scratch of publish
 	leases   []gres.Lease // scratch of one choice
 	readings []gres.Reading
 }
@@ -248,14 +249,20 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // publish tells slurmctld what jobs on 1, 2, ... GPUs can get of a node.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
+	s.offers = s.offers[:0]
 	for k := range n.gpus {
-		n.offer[k] = n.gpus[k].offer
+		s.offers = append(s.offers, n.gpus[k].offer)
 	}
-	slices.SortFunc(n.offer, func(a, b int64) int { return int(b - a) })
-	for k, mib := range n.offer {
-		s.index.set(int(id), k+1, mib)
+	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
+	more := false
+	for k, mib := range s.offers {
+		if mib != n.offer[k] {
+			more = more || mib > n.offer[k]
+			n.offer[k] = mib
+			s.index.set(int(id), k+1, mib)
+		}
 	}
-	if !n.dirty {
+	if more && !n.dirty {
 		n.dirty = true
 		s.dirty = append(s.dirty, id)
 	}
