@@ -70,12 +70,22 @@ func (s *slurm) decide() error {
 		return s.err
 	}
 	kept, gone := 0, 0
+	looked := -1
 	for i := 0; i < len(q.front); i++ {
+		if looked != len(s.dirty) {
+			looked = len(s.dirty)
+			s.mostOffered()
+		}
 		e := q.front[i]
-		n := s.offering(&e)
+		n := int32(-1)
+		if !e.tested || e.need <= s.most[e.gpus-1] {
+			n = s.offering(&e)
+		}
 		if n < 0 {
-			e.tested = true
-			q.front[kept] = e
+			if kept < i || !e.tested {
+				e.tested = true
+				q.front[kept] = e
+			}
 			kept++
 			if s.set.Queue == FIFO {
 				kept += copy(q.front[kept:], q.front[i+1:])
@@ -99,6 +109,17 @@ func (s *slurm) decide() error {
 	}
 	s.dirty = s.dirty[:0]
 	return s.err
+}
+
+// mostOffered notes the most that nodes offer which changed, so that most jobs
+// of a pass cost one comparison.
+func (s *slurm) mostOffered() {
+	clear(s.most)
+	for _, n := range s.dirty {
+		for k, mib := range s.nodes[n].offer {
+			s.most[k] = max(s.most[k], mib)
+		}
+	}
 }
 
 // offering returns the first node that offers enough; -1: none.

@@ -34,6 +34,7 @@ type slurm struct {
 	err       error
 
 	offers   []int64      // scratch of publish
+	most     []int64      // scratch of decide
 	leases   []gres.Lease // scratch of one choice
 	readings []gres.Reading
 }
@@ -63,7 +64,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
-		readings: make([]gres.Reading, m.set.GPUs), holds: map[int32]int32{},
+		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.queue.depth = m.set.Model.Slurm.Depth
 	s.nodes = make([]node, m.set.Nodes)
