@@ -21,7 +21,7 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration lint bench install clean bench-estimator bench-placement bench-sim test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint bench install clean bench-estimator bench-placement bench-sim test-placement
 
 all: commands libcarma shim simgpu
 
@@ -33,9 +33,10 @@ libcarma:
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
-shim: lib/slurm/job_submit_carma.so
-lib/slurm/job_submit_carma.so: $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
-	@mkdir -p lib/slurm
+SHIM_OUT = lib/slurm/job_submit_carma.so
+shim: $(SHIM_OUT)
+$(SHIM_OUT): $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+	@mkdir -p $(@D)
 	$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
@@ -64,8 +65,14 @@ test-placement: simgpu
 	$(GO) run ./prolog/bench --rounds 6 --idle 1s
 
 # On development clusters: a real slurmctld, slurmd and munge.
+# SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 test-integration: deps all
-	$(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
+	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
+
+# The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
+# SLURM_GIT names a clone of Slurm's source, if there is one.
+test-versions: libcarma
+	contrib/versions/shim.sh $(VERSIONS)
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -75,7 +82,7 @@ lint:
 	$(GO) vet -tags integration ./contrib/devcluster
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
-	shellcheck -x -P contrib/devcluster contrib/devcluster/devcluster contrib/*.sh $(SHIM)/*.sh .ci/run
+	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 bench:
@@ -95,12 +102,29 @@ bench-placement: simgpu
 
 install: all
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
-	install -m 755 bin/carma-report bin/carma-estimate $(DESTDIR)$(prefix)/bin/
+	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	install -d $(DESTDIR)$(prefix)/lib/systemd/system $(DESTDIR)$(prefix)/lib/tmpfiles.d $(DESTDIR)$(sysconfdir)/logrotate.d
 	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
+	install -m 755 contrib/systemd/carma-health $(DESTDIR)$(prefix)/share/carma/
+	install -m 644 contrib/systemd/carma-node.service $(DESTDIR)$(prefix)/lib/systemd/system/
+	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
+	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
+
+VERSION ?= 0.1.0
+
+# deb and rpm in build/packages. They are for the Slurm of SLURM_INCLUDE.
+packages:
+	rm -rf build/stage build/packages
+	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
+	GO="$(GO)" contrib/packages/build.sh build/stage build/packages $(VERSION)
+
+# Install, upgrade, remove and purge them on a scratch root.
+test-packages: packages
+	contrib/packages/check.sh build/packages
 
 clean:
 	rm -rf bin lib build demo

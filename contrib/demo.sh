@@ -100,7 +100,7 @@ completed=0 recovered=0 lost=0
 for id in "${submitted[@]}"; do
 	state=$(squeue -h -t all -j "$id" -o %T)
 	if [ "$state" = COMPLETED ]; then completed=$((completed + 1)); else lost=$((lost + 1)); fi
-	if carma-report -j "$id" | grep -q 'back on gpu-recovery'; then recovered=$((recovered + 1)); fi
+	if carma-report -j "$id" | grep -q 'came back alone on gpu-recovery'; then recovered=$((recovered + 1)); fi
 done
 printf '\ndemo: %d jobs completed, %d recovered from OOM, %d lost\n' "$completed" "$recovered" "$lost"
 [ "$completed" = 12 ] && [ "$recovered" = 1 ] && [ "$lost" = 0 ]

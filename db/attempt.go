@@ -5,7 +5,10 @@ package db
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -33,9 +36,12 @@ type Attempt struct {
 	ExitSignal int
 	Mode       string // shared, exclusive, off
 	Method     string
-	EstMiB     int64 // per GPU; 0: none
-	ReserveMiB int64 // per GPU
+	Key        string // of the history; empty: none
+	EstMiB     int64  // per GPU; 0: none
+	ReserveMiB int64  // per GPU
+	FullMiB    int64  // a whole GPU as carma.toml has it; 0: not known
 	GPUs       []AttemptGPU
+	Total      Total `json:"-"` // of the GPUs
 	Neighbours []uint32
 	OOM        string // signature; empty: no OOM
 	OOMNote    string
@@ -44,92 +50,139 @@ type Attempt struct {
 
 // AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
-	UUID     string
-	PeakMiB  int64 // 0: not known
-	SMActPct gres.Measured
-	SMActMax gres.Measured
-	EnergyJ  gres.Measured
+	UUID  string
+	Model string
+	gres.Figures
 }
 
-// PeakMiB is the highest peak of the job's GPUs; 0: not known.
-func (a Attempt) PeakMiB() (peak int64) {
-	for _, g := range a.GPUs {
-		peak = max(peak, g.PeakMiB)
+// Total is what a job did on all its GPUs of a node.
+type Total struct {
+	UUIDs     []string
+	Model     string // of the first GPU
+	PeakMiB   int64  // highest; 0: not known
+	PeakHow   gres.Quality
+	MeanMiB   int64
+	SMActPct  gres.Measured // mean over the GPUs
+	SMActMax  gres.Measured
+	SMActHow  gres.Quality
+	EnergyJ   gres.Measured // sums from here on; unknown if one GPU's is
+	IdleJ     gres.Measured
+	EnergyHow gres.Quality
+	LeaseS    float64 // GPU seconds
+	HeldS     float64
+	SharedS   float64
+	AloneS    gres.Measured
+}
+
+// TotalOf puts the figures of a job's GPUs together.
+func TotalOf(gpus []AttemptGPU) Total {
+	t := Total{SMActPct: gres.Unknown, SMActMax: gres.Unknown, EnergyJ: gres.Unknown, IdleJ: gres.Unknown, AloneS: gres.Unknown,
+		PeakHow: gres.QualityNone, SMActHow: gres.QualityNone, EnergyHow: gres.QualityNone}
+	if len(gpus) == 0 {
+		return t
 	}
-	return peak
-}
-
-// SMAct is the mean and the maximum over the job's GPUs.
-func (a Attempt) SMAct() (mean, highest gres.Measured) {
-	sum, n := gres.Measured(0), gres.Measured(0)
-	for _, g := range a.GPUs {
-		if g.SMActPct.Known() {
-			sum += g.SMActPct
-			highest = max(highest, g.SMActMax)
-			n++
+	t.Model, t.EnergyJ, t.IdleJ, t.AloneS = gpus[0].Model, 0, 0, 0
+	t.PeakHow, t.EnergyHow = gpus[0].PeakQuality(), gpus[0].EnergyQuality()
+	smact, n := gres.Measured(0), 0
+	for _, g := range gpus {
+		t.UUIDs = append(t.UUIDs, g.UUID)
+		t.PeakMiB, t.MeanMiB = max(t.PeakMiB, g.PeakMiB), max(t.MeanMiB, g.MeanMiB)
+		t.PeakHow, t.EnergyHow = t.PeakHow.And(g.PeakQuality()), t.EnergyHow.And(g.EnergyQuality())
+		t.EnergyJ, t.IdleJ, t.AloneS = t.EnergyJ+g.EnergyJ, t.IdleJ+g.IdleJ, t.AloneS+g.AloneS
+		t.LeaseS, t.HeldS, t.SharedS = t.LeaseS+g.LeaseS, t.HeldS+g.HeldS, t.SharedS+g.SharedS
+		if !g.SMActPct.Known() {
+			continue
 		}
+		if n++; n == 1 {
+			t.SMActMax, t.SMActHow = g.SMActMax, g.SMActQuality()
+		}
+		smact += g.SMActPct
+		t.SMActMax, t.SMActHow = max(t.SMActMax, g.SMActMax), t.SMActHow.And(g.SMActQuality())
 	}
-	if n == 0 {
-		return gres.Unknown, gres.Unknown
+	if t.PeakMiB == 0 {
+		t.PeakHow = gres.QualityNone
 	}
-	return sum / n, highest
-}
-
-// EnergyJ is the sum over the job's GPUs; unknown if one was not measured.
-func (a Attempt) EnergyJ() gres.Measured {
-	if len(a.GPUs) == 0 {
-		return gres.Unknown
+	if n > 0 {
+		t.SMActPct = smact / gres.Measured(n)
 	}
-	sum := gres.Measured(0)
-	for _, g := range a.GPUs {
-		sum += g.EnergyJ
-	}
-	return sum
+	return t
 }
 
 // Put writes a record; one that is there already under the same job, restart
 // and node is replaced, so that an Epilog that runs twice counts once.
 func (d *DB) Put(ctx context.Context, a Attempt) error {
-	tx, err := d.sql.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("write record of job %d: %w", a.JobID, explain(err))
-	}
-	defer tx.Rollback()
-	if err := put(tx, a); err != nil {
-		return fmt.Errorf("write record of job %d: %w", a.JobID, explain(err))
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("write record of job %d: %w", a.JobID, explain(err))
+	if err := d.PutAll(ctx, []Attempt{a}); err != nil {
+		return fmt.Errorf("record of job %d: %w", a.JobID, err)
 	}
 	return nil
 }
 
-func put(tx *sql.Tx, a Attempt) error {
-	smact, smactMax := a.SMAct()
-	_, err := tx.Exec(`INSERT OR REPLACE INTO attempt (cluster, job_id, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-		submit, start, end, state, exit_code, exit_signal, mode, method, est_mib, reserve_mib, peak_mib, smact_pct, smact_max, energy_j,
-		neighbours, oom, oom_note, requeued_to) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`,
-		a.Cluster, a.JobID, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account), a.User, a.UID, a.Partition,
-		seconds(a.Submit), seconds(a.Start), seconds(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method,
-		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.PeakMiB()), nullUnknown(smact), nullUnknown(smactMax), nullUnknown(a.EnergyJ()),
+// PutAll writes all of the records or none.
+func (d *DB) PutAll(ctx context.Context, list []Attempt) error {
+	err := d.write(ctx, func(tx *sql.Tx) error {
+		for i := range list {
+			a := list[i]
+			a.Total = TotalOf(a.GPUs)
+			if err := put(tx, &a); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("write records: %w", explain(err))
+	}
+	return nil
+}
+
+func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := d.sql.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+const putAttempt = `INSERT OR REPLACE INTO attempt (job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
+	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus, model,
+	peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how, lease_ms, held_ms, shared_ms, alone_ms,
+	neighbours, oom, oom_note, requeued_to) VALUES (?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?, ?,?,?,?)`
+
+func put(tx *sql.Tx, a *Attempt) error {
+	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+		*s = clean(*s)
+	}
+	t := a.Total
+	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
+		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method, nullEmpty(a.Key),
+		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), strings.Join(t.UUIDs, ","), nullEmpty(t.Model),
+		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), tenth(t.SMActPct), tenth(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
+		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
 		joinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec("DELETE FROM attempt_gpu WHERE cluster=? AND job_id=? AND restart=? AND node=?", a.Cluster, a.JobID, a.Restart, a.Node); err != nil {
+	if _, err := tx.Exec("DELETE FROM attempt_gpu WHERE job_id=? AND cluster=? AND restart=? AND node=?", a.JobID, a.Cluster, a.Restart, a.Node); err != nil {
 		return err
 	}
 	for slot, g := range a.GPUs {
-		_, err := tx.Exec("INSERT INTO attempt_gpu VALUES (?,?,?,?,?,?,?,?,?)", a.Cluster, a.JobID, a.Restart, a.Node, slot, g.UUID,
-			nullZero(g.PeakMiB), nullUnknown(g.SMActPct), nullUnknown(g.EnergyJ))
+		figures, err := json.Marshal(g.Figures)
 		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec("INSERT INTO attempt_gpu VALUES (?,?,?,?,?,?,?,?)", a.JobID, a.Cluster, a.Restart, a.Node, slot, g.UUID, g.Model, string(figures)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// End is slurmctld's word on how an attempt ended.
+// End is what is known of an attempt only after its Epilog: slurmctld's word on
+// how it ended, and the figures of its last moments.
 type End struct {
 	JobID      uint32
 	Restart    uint32
@@ -138,75 +191,103 @@ type End struct {
 	ArrayTask  string
 	Name       string
 	Account    string
-	State      string
+	State      string                  // empty: slurmctld does not know
+	Figures    map[string]gres.Figures // by UUID; nil: none
+	Forward    bool                    // slurmdbd is to get the record
 }
 
 // SetEnd completes the record of an attempt, if there is one. An attempt that
 // CARMA itself put back, or whose OOM it found, keeps the state that says so.
 func (d *DB) SetEnd(ctx context.Context, e End) error {
-	_, err := d.sql.ExecContext(ctx, `UPDATE attempt SET array_job_id=?, array_task=?, name=?, account=?,
-		state = CASE WHEN state IN ('REQUEUED','OUT_OF_MEMORY') THEN state ELSE ? END
-		WHERE job_id=? AND restart=? AND node=?`,
-		nullZero(int64(e.ArrayJobID)), nullEmpty(e.ArrayTask), nullEmpty(e.Name), nullEmpty(e.Account), e.State, e.JobID, e.Restart, e.Node)
+	err := d.write(ctx, func(tx *sql.Tx) error { return setEnd(ctx, tx, e) })
 	if err != nil {
 		return fmt.Errorf("complete record of job %d: %w", e.JobID, explain(err))
 	}
 	return nil
 }
 
+func setEnd(ctx context.Context, tx *sql.Tx, e End) error {
+	list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", e.JobID, e.Restart, e.Node)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		a := &list[i]
+		if e.State != "" {
+			a.ArrayJobID, a.ArrayTask, a.Name, a.Account = e.ArrayJobID, e.ArrayTask, e.Name, e.Account
+			if a.State != "REQUEUED" && a.State != "OUT_OF_MEMORY" {
+				a.State = e.State
+			}
+		}
+		for g := range a.GPUs {
+			if f, ok := e.Figures[a.GPUs[g].UUID]; ok {
+				a.GPUs[g].Figures = f
+			}
+		}
+		a.Total = TotalOf(a.GPUs)
+		if err := put(tx, a); err != nil {
+			return err
+		}
+		if !e.Forward {
+			continue
+		}
+		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster, time.Now().Add(sendAfter).Unix()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Attempts returns the attempts of the given jobs, or of all jobs if none are
-// given, in the order of job id, restart and node.
+// given, with what each did on each GPU, in the order of job id, cluster,
+// restart and node. Scan is the quick way to many.
 func (d *DB) Attempts(ctx context.Context, jobs []uint32) ([]Attempt, error) {
 	where := ""
 	if len(jobs) > 0 {
-		where = " WHERE a.job_id IN (" + joinIDs(jobs) + ") OR a.array_job_id IN (" + joinIDs(jobs) + ")"
+		where = "WHERE a.job_id IN (" + joinIDs(jobs) + ") OR a.array_job_id IN (" + joinIDs(jobs) + ")"
 	}
-	rows, err := d.sql.QueryContext(ctx, `SELECT a.cluster, a.job_id, a.restart, a.node, ifnull(array_job_id,0), ifnull(array_task,''), ifnull(name,''), ifnull(account,''), user, uid, partition,
-		submit, start, end, state, exit_code, exit_signal, mode, method, ifnull(est_mib,0), reserve_mib, smact_max, neighbours,
-		ifnull(oom,''), ifnull(oom_note,''), ifnull(requeued_to,''), ifnull(g.uuid,''), ifnull(g.peak_mib,0), g.smact_pct, g.energy_j
-		FROM attempt a LEFT JOIN attempt_gpu g USING (cluster, job_id, restart, node)`+where+`
-		ORDER BY a.cluster, a.job_id, a.restart, a.node, g.slot`)
+	list, err := attempts(ctx, d.sql, where)
 	if err != nil {
 		return nil, fmt.Errorf("read records: %w", explain(err))
 	}
-	defer rows.Close()
-	var all []Attempt
-	for rows.Next() {
-		a, g, err := scanAttempt(rows)
-		if err != nil {
-			return nil, fmt.Errorf("read records: %w", err)
-		}
-		if n := len(all); n == 0 || all[n-1].Cluster != a.Cluster || all[n-1].JobID != a.JobID || all[n-1].Restart != a.Restart || all[n-1].Node != a.Node {
-			all = append(all, a)
-		}
-		if g.UUID != "" {
-			last := &all[len(all)-1]
-			last.GPUs = append(last.GPUs, g)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read records: %w", explain(err))
-	}
-	return all, nil
+	return list, nil
 }
 
-func scanAttempt(rows *sql.Rows) (a Attempt, g AttemptGPU, err error) {
-	var submit, start, end, smactMax, smact, energy sql.NullFloat64
-	var neighbours string
-	err = rows.Scan(&a.Cluster, &a.JobID, &a.Restart, &a.Node, &a.ArrayJobID, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.UID, &a.Partition,
-		&submit, &start, &end, &a.State, &a.ExitCode, &a.ExitSignal, &a.Mode, &a.Method, &a.EstMiB, &a.ReserveMiB, &smactMax, &neighbours,
-		&a.OOM, &a.OOMNote, &a.RequeuedTo, &g.UUID, &g.PeakMiB, &smact, &energy)
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT a.line, ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
+		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)
 	if err != nil {
-		return a, g, err
+		return nil, err
 	}
-	a.Submit, a.Start, a.End = fromSeconds(submit), fromSeconds(start), fromSeconds(end)
-	g.SMActPct, g.SMActMax, g.EnergyJ = orUnknown(smact), orUnknown(smactMax), orUnknown(energy)
-	for word := range strings.SplitSeq(neighbours, ",") {
-		if id, err := strconv.ParseUint(word, 10, 32); err == nil {
-			a.Neighbours = append(a.Neighbours, uint32(id))
+	defer rows.Close()
+	for rows.Next() {
+		var line, figures string
+		var g AttemptGPU
+		if err := rows.Scan(&line, &g.UUID, &g.Model, &figures); err != nil {
+			return nil, err
 		}
+		var a Attempt
+		if err := a.parse(line); err != nil {
+			return nil, err
+		}
+		if n := len(all); n == 0 || all[n-1].JobID != a.JobID || all[n-1].Cluster != a.Cluster || all[n-1].Restart != a.Restart || all[n-1].Node != a.Node {
+			all = append(all, a)
+		}
+		if g.UUID == "" {
+			continue
+		}
+		g.Figures = gres.NoFigures()
+		if err := json.Unmarshal([]byte(figures), &g.Figures); err != nil {
+			return nil, fmt.Errorf("job %d: read figures of GPU %s: %w", a.JobID, g.UUID, err)
+		}
+		last := &all[len(all)-1]
+		last.GPUs = append(last.GPUs, g)
 	}
-	return a, g, nil
+	return all, errors.Join(rows.Err())
 }
 
 func nullZero(v int64) any {
@@ -230,9 +311,44 @@ func nullUnknown(m gres.Measured) any {
 	return float64(m)
 }
 
+// tenth keeps one decimal.
+func tenth(m gres.Measured) any {
+	if !m.Known() {
+		return nil
+	}
+	return math.Round(float64(m)*10) / 10
+}
+
+func whole(m gres.Measured) any {
+	if !m.Known() {
+		return nil
+	}
+	return int64(math.Round(float64(m)))
+}
+
+func toMillis(s float64) int64 { return int64(math.Round(s * 1000)) }
+
+func millis(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}
+
 func orUnknown(f sql.NullFloat64) gres.Measured {
 	if !f.Valid {
 		return gres.Unknown
 	}
 	return gres.Measured(f.Float64)
+}
+
+func joinIDs(ids []uint32) string {
+	var b []byte
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	return string(b)
 }

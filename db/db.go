@@ -12,9 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
-	"time"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
@@ -70,7 +68,7 @@ func Open(path string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.migrate(); err != nil {
+	if err := d.migrate(schemaFiles, Version); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
 	}
@@ -86,6 +84,7 @@ func OpenRead(path string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.sql.SetMaxOpenConns(8) // carma-report reads several parts at once
 	version, err := d.version(d.sql)
 	if err == nil && version > Version {
 		err = ErrNewer
@@ -116,6 +115,9 @@ func create(path string) error {
 }
 
 func open(driver, path string, options url.Values) (*DB, error) {
+	if options == nil {
+		options = url.Values{}
+	}
 	options.Set("_busy_timeout", "2000")
 	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: options.Encode()}
 	s, err := sql.Open(driver, dsn.String())
@@ -149,9 +151,9 @@ func (d *DB) version(q queryRower) (v int, err error) {
 	return v, err
 }
 
-// migrate brings the schema up to Version in one transaction.
-func (d *DB) migrate() error {
-	if v, err := d.version(d.sql); err != nil || v == Version {
+// migrate brings the schema up to a version in one transaction, a file a step.
+func (d *DB) migrate(files fs.FS, to int) error {
+	if v, err := d.version(d.sql); err != nil || v == to {
 		return explain(err)
 	}
 	tx, err := d.sql.Begin()
@@ -163,11 +165,11 @@ func (d *DB) migrate() error {
 	if err != nil {
 		return explain(err)
 	}
-	if v > Version {
+	if v > to {
 		return ErrNewer
 	}
-	for ; v < Version; v++ {
-		text, err := schemaFiles.ReadFile(fmt.Sprintf("schema/%04d.sql", v+1))
+	for ; v < to; v++ {
+		text, err := fs.ReadFile(files, fmt.Sprintf("schema/%04d.sql", v+1))
 		if err != nil {
 			return err
 		}
@@ -175,7 +177,7 @@ func (d *DB) migrate() error {
 			return fmt.Errorf("bring the schema to version %d: %w", v+1, err)
 		}
 	}
-	if _, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", Version)); err != nil {
+	if _, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", to)); err != nil {
 		return err
 	}
 	return tx.Commit()
@@ -188,27 +190,4 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
-}
-
-// unix seconds with fractions; zero time is NULL.
-func seconds(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return float64(t.UnixNano()) / 1e9
-}
-
-func fromSeconds(s sql.NullFloat64) time.Time {
-	if !s.Valid {
-		return time.Time{}
-	}
-	return time.Unix(0, int64(s.Float64*1e9))
-}
-
-func joinIDs(ids []uint32) string {
-	words := make([]string, len(ids))
-	for i, id := range ids {
-		words[i] = fmt.Sprint(id)
-	}
-	return strings.Join(words, ",")
 }

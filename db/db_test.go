@@ -35,8 +35,13 @@ func attempt(id, restart uint32) Attempt {
 		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", Name: "train", Account: "ml", User: "alice", UID: 1000, Partition: "gpu",
 		Submit: at(1000), Start: at(1010.5), End: at(1020.25), State: "REQUEUED", ExitCode: 1, ExitSignal: 0, Mode: "shared", Method: "user",
 		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
-		GPUs: []AttemptGPU{{UUID: "GPU-0", PeakMiB: 9000, SMActPct: 40, SMActMax: 50, EnergyJ: 100}, {UUID: "GPU-1", PeakMiB: 9500, SMActPct: 60, SMActMax: 70, EnergyJ: 200}},
+		GPUs: []AttemptGPU{figures("GPU-0", 9000, 40, 100), figures("GPU-1", 9500, 60, 200)}, Key: "0123", FullMiB: 40503,
 	}
+}
+
+func figures(uuid string, peakMiB int64, smact, joules gres.Measured) AttemptGPU {
+	return AttemptGPU{UUID: uuid, Model: "A100", Figures: gres.Figures{PeakMiB: peakMiB, PeakFrom: gres.MemoryMPS, MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
+		SMActFrom: gres.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
 }
 
 func TestPutAndRead(t *testing.T) {
@@ -44,7 +49,7 @@ func TestPutAndRead(t *testing.T) {
 	d := openFor(t, path)
 	full := attempt(7, 0)
 	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
-		GPUs: []AttemptGPU{{UUID: "GPU-0", SMActPct: gres.Unknown, SMActMax: gres.Unknown, EnergyJ: gres.Unknown}}}
+		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: gres.NoFigures()}}}
 	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -59,24 +64,19 @@ func TestPutAndRead(t *testing.T) {
 	if err != nil || len(got) != 2 {
 		t.Fatalf("%d attempts, %v", len(got), err)
 	}
-	full.GPUs[0].SMActMax = 70 // stored per attempt
+	full.Total, bare.Total = TotalOf(full.GPUs), TotalOf(bare.GPUs)
 	for i, want := range []Attempt{full, bare} {
 		// Sprint compares NaN as equal and times by their wall clock.
 		if fmt.Sprintf("%+v", got[i]) != fmt.Sprintf("%+v", want) {
 			t.Errorf("got  %+v\nwant %+v", got[i], want)
 		}
 	}
-	if p := got[0].PeakMiB(); p != 9500 {
-		t.Errorf("peak %d", p)
+	if total := got[0].Total; total.PeakMiB != 9500 || total.EnergyJ != 300 || total.SMActPct != 50 || total.SMActMax != 70 || total.HeldS != 10 || total.AloneS != 16 ||
+		total.PeakHow != gres.Exact || total.EnergyHow != gres.Shared || total.SMActHow != gres.Shared {
+		t.Errorf("total %+v", total)
 	}
-	if e := got[0].EnergyJ(); e != 300 {
-		t.Errorf("energy %v", e)
-	}
-	if mean, highest := got[0].SMAct(); mean != 50 || highest != 70 {
-		t.Errorf("SM activity %v, %v", mean, highest)
-	}
-	if mean, _ := got[1].SMAct(); mean.Known() || got[1].EnergyJ().Known() {
-		t.Error("what was not measured is known")
+	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != gres.QualityNone {
+		t.Errorf("what was not measured is known: %+v", total)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestSetEnd(t *testing.T) {
 		}
 	}
 	for id := range uint32(5) {
-		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT"}
+		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]gres.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
 		if err := d.SetEnd(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestSetEnd(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	for i, want := range []string{"TIMEOUT", "REQUEUED", "OUT_OF_MEMORY"} {
-		if a := got[i]; a.State != want || a.Name != "x" || a.Account != "ml" || a.ArrayJobID != 9 || a.ArrayTask != "3" {
+		if a := got[i]; a.State != want || a.Name != "x" || a.Account != "ml" || a.ArrayJobID != 9 || a.ArrayTask != "3" || a.Total.EnergyJ != 600 || a.Total.PeakMiB != 9999 {
 			t.Errorf("got %+v, want %s", a, want)
 		}
 	}

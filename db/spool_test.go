@@ -41,7 +41,7 @@ func TestSpool(t *testing.T) {
 		}
 	}
 	got, err := d.Attempts(t.Context(), nil)
-	a.GPUs[0].SMActMax = 70 // stored per attempt
+	a.Total = TotalOf(a.GPUs)
 	if err != nil || len(got) != 2 || fmt.Sprintf("%+v", got[0]) != fmt.Sprintf("%+v", a) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, a)
 	}

@@ -28,6 +28,12 @@ const (
 	iterations  = 2       // the second iteration adds what the states broke up; a third adds nothing
 )
 
+// Names of parts that the confidence depends on.
+const (
+	workspacePart     = "workspace"
+	fragmentationPart = "fragmentation"
+)
+
 // ErrBatch says that neither the user nor the summary gives a batch size.
 var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 
@@ -265,12 +271,12 @@ func (e *Estimate) fill(s Spec, r training.Result) {
 	e.MiB = max(base+up(r.Reserved), e.FloorMiB)
 	e.Parts = []Part{{"base", base}}
 	left := e.MiB - base
-	for k, name := range [...]string{"parameters", "gradients", "optimizer", "activations", "workspace"} {
+	for k, name := range [...]string{"parameters", "gradients", "optimizer", "activations", workspacePart} {
 		n := min(r.Parts[k]/MiB, left)
 		e.Parts = append(e.Parts, Part{name, n})
 		left -= n
 	}
-	e.Parts = append(e.Parts, Part{"fragmentation", left})
+	e.Parts = append(e.Parts, Part{fragmentationPart, left})
 }
 
 // kerasEstimate: TensorFlow takes the whole GPU unless told otherwise

@@ -15,6 +15,9 @@ import (
 const (
 	unsurePct = 1
 	boundPct  = 15
+	// scratchPct is the share of the estimate for scratch memory and the gaps
+	// that it leaves, above which cuDNN's choice of algorithm decides.
+	scratchPct = 25
 )
 
 // lower takes the lesser confidence and says why.
@@ -32,6 +35,9 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
 	case pct >= unsurePct:
 		e.lower(Unsure, "%d %% of the activations were guessed", pct)
+	}
+	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
+		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much when it runs", pct)
 	}
 	if n := hiddenModules(m, g); n > 0 {
 		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)
@@ -55,6 +61,17 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.Assumed = append(e.Assumed, fmt.Sprintf("%d lines of the text are no rows and were passed over", m.Skipped))
 	}
 	e.untested(s)
+}
+
+// scratchShare is the percentage of the estimate that no tensor takes.
+func (e *Estimate) scratchShare() int64 {
+	var n int64
+	for _, p := range e.Parts {
+		if p.Name == workspacePart || p.Name == fragmentationPart {
+			n += p.MiB
+		}
+	}
+	return 100 * n / max(e.MiB, 1)
 }
 
 // hiddenModules counts modules with parameters of which only the name is

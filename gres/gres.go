@@ -53,15 +53,18 @@ type Process struct {
 // Sample is one look at one GPU.
 type Sample struct {
 	GPU
-	UsedMiB    int64     `json:"used_mib"`
-	SMActPct   Measured  `json:"smact_pct"` // since the previous sample
-	SMOccPct   Measured  `json:"smocc_pct"` // SM occupancy
-	DRAMPct    Measured  `json:"dram_pct"`  // memory bandwidth
-	Source     Source    `json:"smact_source"`
-	Processes  []Process `json:"processes"`
-	PowerWatts Measured  `json:"power_watts"`
-	EnergyJ    Measured  `json:"energy_j"`   // total-energy counter
-	Unreadable string    `json:"unreadable"` // why the GPU could not be read; the figures above are then void
+	UsedMiB   int64     `json:"used_mib"`
+	SMActPct  Measured  `json:"smact_pct"` // since the previous sample
+	SMOccPct  Measured  `json:"smocc_pct"` // SM occupancy
+	DRAMPct   Measured  `json:"dram_pct"`  // memory bandwidth
+	Source    Source    `json:"smact_source"`
+	Processes []Process `json:"processes"`
+	// ProcessSMPct is the SM utilisation of the last second, by process id; nil
+	// where the driver does not tell.
+	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
+	PowerWatts   Measured        `json:"power_watts"`
+	EnergyJ      Measured        `json:"energy_j"`   // total-energy counter
+	Unreadable   string          `json:"unreadable"` // why the GPU could not be read; the figures above are then void
 }
 
 // Reading is what a choice is made on: the last sample of a GPU and the

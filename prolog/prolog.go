@@ -42,13 +42,16 @@ type Slurm interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	RequeueIncomplete(ctx context.Context, target string) error
 	RequeueHold(ctx context.Context, target string) error
-	Move(ctx context.Context, target, partition, tresPerNode string) error
+	Requeueing(ctx context.Context, id uint32) (sctl.Requeueing, error)
+	PartitionUp(ctx context.Context, name string) (bool, error)
+	Update(ctx context.Context, target string, change sctl.Change) error
 	Release(ctx context.Context, target string) error
 }
 
 // Node is what the hooks have at hand on a node.
 type Node struct {
-	Name       string
+	Name       string // Slurm's
+	Host       string // short host name, which %N in a file name means (slurmstepd, io.c)
 	Config     config.Config
 	Thresholds choose.Thresholds
 	RunDir     string
@@ -103,7 +106,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	} else if about.Mode == "shared" {
 		// Brought back after an OOM: the Epilog raised the booking to a
 		// whole GPU; spank_job_env keeps what the first attempt asked for.
-		about.Mode, job.BookMiB = "exclusive", full
+		alone(&r, &job, &about)
 	}
 	return r, job, about
 }
@@ -117,8 +120,13 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	started := time.Now()
 	failpoint.Here("prolog.start")
 	r, job, about := n.request(h)
+	var j sctl.Job
+	var retry string
+	if h.Restart > 0 && h.Carma.Annotated {
+		j, retry = n.again(ctx, h, &r, &job, &about, slurm)
+	}
 	if !r.Exclusive && h.BatchHost {
-		about.StdErr = n.markStdErr(ctx, h)
+		about.StdErr = n.markStdErr(ctx, h, j)
 	}
 	granted, err := n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.Wait.D())
 	if err != nil {
@@ -132,7 +140,9 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	}
 	// A job that could neither get GPUs nor go back must at least see none:
 	// the numbers that Slurm gave it are slots, not GPUs.
-	if err := errors.Join(err, writeTaskFile(n.RunDir, h.JobKey, newTaskFile(n, h, granted))); err != nil {
+	task := newTaskFile(n, h, granted)
+	task.RetryReason = retry
+	if err := errors.Join(err, writeTaskFile(n.RunDir, h.JobKey, task)); err != nil {
 		return fmt.Errorf("job %s runs without a GPU: %w", h.JobKey, err)
 	}
 	failpoint.Here("prolog.task-file-written")
@@ -244,7 +254,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	partition := n.Config.Partition[h.Partition].Recovery
 	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
-		if err := n.putAlone(ctx, j, partition, about.FullMiB, slurm); err != nil {
+		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
+		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
 	} else if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
@@ -255,6 +266,22 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
 	}
+	n.awaitRevocation(ctx, h, slurm)
+	return nil
+}
+
+// Return puts a job back on a node that can do nothing for it, as its ledger
+// cannot be opened: it could be given no GPU, and would fail. slurmctld lets it
+// wait before it starts again, here or on a better node.
+func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+	j, err := slurm.Job(ctx, h.JobID)
+	if err == nil {
+		err = slurm.RequeueIncomplete(ctx, j.Target())
+	}
+	if err != nil {
+		return fmt.Errorf("job %s runs without a GPU: give it back: %w", h.JobKey, err)
+	}
+	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
 }
@@ -272,9 +299,9 @@ func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Slurm) 
 
 // markStdErr remembers where the job's stderr ends now. Not to know it costs
 // no more than reading an old message once more.
-func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook) userfile.Mark {
-	path := output(h, sctl.Job{ID: h.JobID}).Path(h.StdErr, h.StdOut)
-	reply, err := n.AsUser(ctx, n.user(ctx, h), userfile.Ask{Op: userfile.OpMark, Path: path})
+func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook, j sctl.Job) userfile.Mark {
+	path := n.outputOf(h, j).Path(h.StdErr, h.StdOut)
+	reply, err := n.AsUser(ctx, n.user(ctx, h), userfile.Ask{Op: userfile.OpMark, Files: []userfile.File{{Path: path}}})
 	if err != nil {
 		n.Log.Warn("mark stderr", "job", h.JobKey, "error", err)
 	}
@@ -285,9 +312,15 @@ func (n *Node) user(ctx context.Context, h jobenv.Hook) userfile.User {
 	return userfile.User{UID: h.UID, GID: h.GID, Groups: n.Groups(ctx, h.User, h.GID)}
 }
 
-func output(h jobenv.Hook, j sctl.Job) jobenv.Output {
+// outputOf names the batch script's output; all components of a heterogeneous
+// job have the leader's.
+func (n *Node) outputOf(h jobenv.Hook, j sctl.Job) jobenv.Output {
+	id := h.JobID
+	if h.HetJobID != 0 {
+		id = h.HetJobID
+	}
 	return jobenv.Output{
-		JobID: h.JobID, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
-		Name: j.Name, User: h.User, Node: h.Node, WorkDir: h.WorkDir,
+		JobID: id, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
+		Name: j.Name, User: h.User, Node: n.Host, WorkDir: h.WorkDir,
 	}
 }

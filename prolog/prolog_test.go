@@ -26,9 +26,13 @@ import (
 
 // slurm answers for slurmctld and keeps what it was asked to do.
 type slurm struct {
-	job   sctl.Job
-	fail  map[string]error // by the first word of a call
-	calls []string
+	job        sctl.Job
+	requeueing sctl.Requeueing
+	down       bool             // the recovery partition
+	fail       map[string]error // by the first word of a call
+	calls      []string
+	refuse     func(sctl.Change) error
+	comment    string // AdminComment, as last set
 }
 
 func (s *slurm) note(call string) error {
@@ -46,8 +50,19 @@ func (s *slurm) RequeueIncomplete(_ context.Context, t string) error {
 }
 func (s *slurm) RequeueHold(_ context.Context, t string) error { return s.note("requeuehold " + t) }
 func (s *slurm) Release(_ context.Context, t string) error     { return s.note("release " + t) }
-func (s *slurm) Move(_ context.Context, t, partition, tres string) error {
-	return s.note("move " + t + " " + partition + " " + tres)
+func (s *slurm) Update(_ context.Context, t string, c sctl.Change) error {
+	s.comment = c.AdminComment
+	if err := s.note(strings.TrimSpace("update " + t + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
+		return err
+	}
+	return s.refuse(c)
+}
+func (s *slurm) Requeueing(_ context.Context, id uint32) (sctl.Requeueing, error) {
+	return s.requeueing, s.note(fmt.Sprint("requeueing ", id))
+}
+func (s *slurm) PartitionUp(_ context.Context, name string) (bool, error) {
+	err := s.note("partition " + name)
+	return err == nil && !s.down, err
 }
 
 // records keeps what was written.
@@ -90,9 +105,9 @@ func newWorld(t *testing.T) *world {
 		"gpu":    {GPUsPerNode: 2, GPUMemMiB: 40536, Share: true, Recovery: "gpu-ex"},
 		"gpu-ex": {GPUsPerNode: 2, GPUMemMiB: 40536},
 	}
-	w := &world{book: book, slurm: &slurm{fail: map[string]error{}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
+	w := &world{book: book, slurm: &slurm{fail: map[string]error{}, requeueing: sctl.Requeueing{Allowed: true}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
 	w.Node = &Node{
-		Name: "n1", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
+		Name: "n1", Host: "gpu7", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true},
 		Sample: func(context.Context) ([]gres.Reading, error) {
 			w.samples++
@@ -277,8 +292,8 @@ func TestBackOff(t *testing.T) {
 // After so many times a job waits for whole GPUs instead of being sent around.
 func TestPrologGivesBackForGood(t *testing.T) {
 	for restart, want := range map[uint32][]string{
-		4: {"job 7", "incomplete 7", "job 7"},
-		5: {"job 7", "requeuehold 7", "move 7 gpu-ex gres:gpu:1,gres:carma:40536", "release 7", "job 7"},
+		4: {"job 7", "requeueing 7", "job 7", "incomplete 7", "job 7"},
+		5: {"job 7", "requeueing 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536", "release 7", "job 7"},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -406,173 +421,18 @@ func TestTask(t *testing.T) {
 	}
 }
 
-func TestEpilogOfAGoodJob(t *testing.T) {
+// A node whose ledger cannot be opened keeps no job that it can give no GPU.
+func TestReturn(t *testing.T) {
 	w := newWorld(t)
-	w.prolog(t, hook(7))
-	w.prolog(t, hook(8))
-	asked := len(w.asked)
-	w.epilog(t, hook(7))
-	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked {
-		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
+	if err := w.Return(t.Context(), hook(7), w.slurm); err != nil {
+		t.Error(err)
 	}
-	a := w.records.attempts[0]
-	if a.JobID != 7 || a.State != "COMPLETED" || a.User != "alice" || a.Mode != "shared" || a.EstMiB != 10240 || a.ReserveMiB != 10240 ||
-		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || !a.Submit.Equal(time.Unix(1000, 0)) || a.End.Before(a.Start) {
-		t.Errorf("record %+v", a)
+	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v", w.slurm.calls)
 	}
-	if l := w.leases(t); len(l) != 1 || l[0].Job.JobID != 8 {
-		t.Errorf("leases %+v", l)
-	}
-	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
-		t.Error("the task file is left")
-	}
-	w.epilog(t, hook(7)) // slurmctld may ask twice
-	if len(w.records.attempts) != 1 {
-		t.Error("a second Epilog wrote a second record")
-	}
-}
-
-func failed(h jobenv.Hook) jobenv.Hook {
-	h.Exit = jobenv.Exit{Code: 1}
-	return h
-}
-
-func TestEpilogBringsBack(t *testing.T) {
-	w := newWorld(t)
-	w.prolog(t, hook(7))
-	w.stderr.Signature = "pytorch"
-	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carma:10240", Name: "train"}
-	h := failed(hook(7))
-	h.StdErr = "%x-%A_%a.err"
-	w.epilog(t, h)
-	want := []string{"job 7", "requeuehold 5_2", "move 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2"}
-	if !slices.Equal(w.slurm.calls, want) {
-		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
-	}
-	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan || last.Path != "/home/alice/train-5_2.err" {
-		t.Errorf("scanned %+v", last)
-	}
-	a := w.records.attempts[0]
-	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
-		t.Errorf("record %+v", a)
-	}
-	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 || s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 {
-		t.Errorf("ledger %+v", s)
-	}
-}
-
-// A verdict needs all three: the signature, the failed exit, the shared GPU.
-func TestEpilogLeavesOthersAlone(t *testing.T) {
-	for name, c := range map[string]struct {
-		change func(*world, *jobenv.Hook)
-		state  string
-	}{
-		"exit 0":           {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
-		"no signature":     {func(w *world, _ *jobenv.Hook) { w.stderr.Signature = "" }, "FAILED"},
-		"not batch host":   {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
-		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} }, "FAILED"},
-		"slurmctld away":   {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
-		"cancelled":        {func(w *world, h *jobenv.Hook) { w.stderr.Signature, h.Exit = "", jobenv.Exit{Signal: 15} }, "CANCELLED"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.stderr.Signature = "pytorch"
-			w.prolog(t, hook(7))
-			h := failed(hook(7))
-			c.change(w, &h)
-			w.epilog(t, h)
-			for _, call := range w.slurm.calls {
-				if !strings.HasPrefix(call, "job ") {
-					t.Errorf("calls %v", w.slurm.calls)
-				}
-			}
-			if a := w.records.attempts[0]; a.State != c.state || a.RequeuedTo != "" {
-				t.Errorf("record %+v", a)
-			}
-			if len(w.leases(t)) != 0 {
-				t.Error("the lease is left")
-			}
-		})
-	}
-}
-
-func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
-	w := newWorld(t)
-	h := hook(7)
-	h.Carma.Mode = "exclusive"
-	w.prolog(t, h)
-	w.stderr.Signature = "pytorch"
-	w.epilog(t, failed(h))
-	if len(w.slurm.calls)+len(w.asked) != 0 || w.records.attempts[0].State != "FAILED" {
-		t.Errorf("calls %v, asked %v, %+v", w.slurm.calls, w.asked, w.records.attempts)
-	}
-}
-
-func TestEpilogWhenSlurmRefuses(t *testing.T) {
-	for name, c := range map[string]struct {
-		fail  string
-		err   error
-		calls int
-		note  string
-	}{
-		"--no-requeue":      {"requeuehold", errors.New("scontrol requeuehold 7: exit status 1: Requested operation is presently disabled for job 7"), 2, "requeue refused: Requested operation is presently disabled for job 7"},
-		"partition is gone": {"move", errors.New("scontrol update: exit status 1: Invalid partition name specified"), 3, "held: Invalid partition name specified"},
-		"busy for ever":     {"move", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"), 2 + moveTries, "held: Resource temporarily unavailable"},
-		"release":           {"release", errors.New("no"), 4, "held: no"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.stderr.Signature = "pytorch"
-			w.slurm.fail[c.fail] = c.err
-			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240"}
-			w.prolog(t, hook(7))
-			w.epilog(t, failed(hook(7)))
-			a := w.records.attempts[0]
-			if len(w.slurm.calls) != c.calls || a.OOMNote != c.note || a.RequeuedTo != "" || a.State != "OUT_OF_MEMORY" {
-				t.Errorf("calls %v, record %+v", w.slurm.calls, a)
-			}
-			if len(w.leases(t)) != 0 {
-				t.Error("the lease is left")
-			}
-		})
-	}
-}
-
-func TestEpilogWithoutRecovery(t *testing.T) {
-	for note, change := range map[string]func(*config.Config){
-		"recovery is off":                     func(c *config.Config) { c.Recovery.Enabled = false },
-		"partition has no recovery partition": func(c *config.Config) { c.Partition["gpu"] = config.Partition{Share: true} },
-	} {
-		w := newWorld(t)
-		w.stderr.Signature = "cuda"
-		w.prolog(t, hook(7))
-		change(&w.Config)
-		w.epilog(t, failed(hook(7)))
-		if a := w.records.attempts[0]; a.OOMNote != note || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
-			t.Errorf("calls %v, record %+v", w.slurm.calls, a)
-		}
-	}
-}
-
-func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
-	w := newWorld(t)
-	w.prolog(t, hook(7))
-	w.records.err = errors.New("disk full")
-	w.epilog(t, hook(7))
-	if len(w.leases(t)) != 0 {
-		t.Error("the lease is left")
-	}
-}
-
-func TestWhole(t *testing.T) {
-	for list, want := range map[string]string{
-		"gres:gpu:1,gres:carma:10240":            "gres:gpu:1,gres:carma:40536",
-		"gres/gpu:a100:2,gres/carma2:9,gres/x:1": "gres/gpu:a100:2,gres/x:1,gres/carma2:40536",
-		"gres:carma:10240":                       "gres:carma:40536",
-		"gres:gpu:1":                             "gres:gpu:1",
-	} {
-		if got := whole(list, 40536); got != want {
-			t.Errorf("%s: got %s, want %s", list, got, want)
-		}
+	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
+	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -30,6 +30,7 @@ type taskFile struct {
 	ReserveMiB      int64    `json:"reserve_mib"`       // per GPU
 	PipeDir         string   `json:"pipe_dir"`          // of the GPU's MPS daemon; empty: no MPS
 	ActiveThreadPct int      `json:"active_thread_pct"` // of an MPS client; 0: no limit
+	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -158,6 +159,9 @@ func (t taskFile) print(w io.Writer, uuids []string) error {
 		b.WriteString("print carma: no GPU of this node could take the job; it sees none\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
+	if t.RetryReason != "" {
+		export("CARMA_RETRY_REASON", t.RetryReason)
+	}
 	export("CUDA_VISIBLE_DEVICES", list)
 	export("NVIDIA_VISIBLE_DEVICES", list) // for containers
 	export("CARMA_GPU_UUIDS", list)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/cmd/internal/sdnotify"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/dcgm"
@@ -22,6 +23,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/nvml"
+	"carma/gres/output"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
 )
@@ -59,12 +61,23 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node)},
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
+		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
 	}
 	a.Export = exporter(c, node)
+	if c.Accounting.Forward == "slurmdbd" {
+		go forward(ctx, c.DBPath(node), slurm, log)
+	}
+	systemd := sdnotify.New(os.Getenv)
+	a.Alive = func() {
+		if err := systemd.Alive(); err != nil {
+			log.Warn("watchdog", "error", err)
+		}
+	}
+	defer systemd.Stopping()
 	a.Log.Info("agent started", "node", node, "config", e.config)
 	return a.Run(ctx)
 }
@@ -121,6 +134,11 @@ func nodeName(e env) string {
 	if n := os.Getenv("SLURMD_NODENAME"); n != "" {
 		return n
 	}
+	return shortHost()
+}
+
+// shortHost is the host name up to the first dot.
+func shortHost() string {
 	host, err := os.Hostname()
 	if err != nil {
 		return "localhost"

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"os/user"
@@ -14,6 +15,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"carma/gres"
 	"carma/gres/agent"
@@ -45,13 +48,16 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
 		p := publisher(n.Config, n.Name, book, slurm)
-		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name)}, slurm, p.Publish)
+		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name), keep: n.Config.Accounting}, slurm, p.Publish)
 	})
 }
 
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.
 func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book, sctl.Client) error) error {
 	syscall.Umask(0o077)
+	// What slurmd left open is for no child of ours, least of all one that runs
+	// as the user. An old kernel (before 5.11) has no such call.
+	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("hook", name)
 	defer func() {
 		if p := recover(); p != nil {
@@ -72,21 +78,33 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	if len(h.Slots) == 0 {
 		return nil
 	}
-	runDir := c.RunDir(h.Node)
-	if err := prepare(runDir); err != nil {
-		log.Error("cannot work", "job", h.JobKey, "error", err)
-		return nil
-	}
-	book, err := lease.Open(runDir, c.Hooks.Deadline.D())
+	slurm := slurmClient(c, h.Conf)
+	book, err := openBook(c, h.Node)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
+		if name == "prolog" {
+			ctx, cancel := context.WithTimeout(ctx, c.Hooks.Deadline.D())
+			defer cancel()
+			if err := (&prolog.Node{Log: log}).Return(ctx, h, slurm); err != nil {
+				log.Error("failed", "job", h.JobKey, "error", err)
+			}
+		}
 		return nil
 	}
 	defer book.Close()
-	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurmClient(c, h.Conf)); err != nil {
+	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurm); err != nil {
 		log.Error("failed", "job", h.JobKey, "error", err)
 	}
 	return nil
+}
+
+// openBook opens the node's ledger, making its directory if need be.
+func openBook(c config.Config, node string) (*lease.Book, error) {
+	runDir := c.RunDir(node)
+	if err := prepare(runDir); err != nil {
+		return nil, err
+	}
+	return lease.Open(runDir, c.Hooks.Deadline.D())
 }
 
 // hookNode gives the hooks the real world.
@@ -94,6 +112,7 @@ func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, 
 	runDir := c.RunDir(name)
 	return &prolog.Node{
 		Name:       name,
+		Host:       shortHost(),
 		Config:     c,
 		Thresholds: thresholds(c),
 		RunDir:     runDir,
@@ -132,7 +151,7 @@ func sampleElsewhere(ctx context.Context, e env, book *lease.Book) ([]gres.Readi
 	defer cancel()
 	cmd := exec.Command("/proc/self/exe", "--config", e.config, "sample")
 	cmd.Dir = "/"
-	out, err := output(ctx, cmd)
+	out, err := outputWithin(ctx, cmd)
 	if err != nil {
 		return nil, fmt.Errorf("sample GPUs: %w", err)
 	}
@@ -151,8 +170,8 @@ func sampleElsewhere(ctx context.Context, e env, book *lease.Book) ([]gres.Readi
 	return readings, nil
 }
 
-// output is cmd.Output with a way out for a process that cannot be killed.
-func output(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
+// outputWithin is cmd.Output with a way out for a process that cannot be killed.
+func outputWithin(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	type result struct {
 		out []byte
 		err error
@@ -222,6 +241,7 @@ func thresholds(c config.Config) choose.Thresholds {
 		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
+		BookSMAct:    c.Placement.SMActBooking,
 	}
 }
 

@@ -24,6 +24,9 @@ Commands:
   epilog       Slurm's Epilog
   sample       read the GPUs once and print JSON
   check        read the configuration and say what is wrong with it
+  db           check, back up or prune the accounting database
+  doctor       look at the whole installation and say what to do
+  setup        print the lines of configuration that nodes like this one need
 
 slurm.conf names hooks without arguments: let it name the links carma-prolog,
 carma-task-prolog and carma-epilog to this program.
@@ -38,6 +41,9 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"epilog":      runEpilog,
 	"sample":      runSample,
 	"check":       runCheck,
+	"db":          runDB,
+	"doctor":      runDoctor,
+	"setup":       runSetup,
 }
 
 // env is what every command starts with.

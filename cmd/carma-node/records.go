@@ -6,18 +6,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"carma/db"
+	"carma/slurmbridge/config"
 )
 
 // records is the accounting database of the node, opened when there is
 // something to write.
 type records struct {
 	path string
-	db   *db.DB
+	keep config.Accounting
+
+	mu sync.Mutex // the agent looks and talks at the same time
+	db *db.DB
 }
 
 func (r *records) open() (err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.db == nil {
 		r.db, err = db.Open(r.path)
 	}
@@ -52,4 +60,41 @@ func (r *records) SetEnd(ctx context.Context, e db.End) error {
 		return err
 	}
 	return r.db.SetEnd(ctx, e)
+}
+
+// Meters returns what is known of the GPUs.
+func (r *records) Meters(ctx context.Context) ([]db.Meter, error) {
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	return r.db.Meters(ctx)
+}
+
+// AddSamples writes samples of the GPUs.
+func (r *records) AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error {
+	if err := r.open(); err != nil {
+		return err
+	}
+	return r.db.AddSamples(ctx, samples, meters)
+}
+
+// Tidy thins samples and deletes what is older than is to be kept.
+func (r *records) Tidy(ctx context.Context) error {
+	if err := r.open(); err != nil {
+		return err
+	}
+	now := time.Now()
+	if err := r.db.Thin(ctx, now); err != nil {
+		return err
+	}
+	_, err := r.db.Prune(ctx, before(now, r.keep.KeepRecords), before(now, r.keep.KeepSamples))
+	return err
+}
+
+// before is the time so long ago; zero if everything is kept.
+func before(now time.Time, keep config.Duration) time.Time {
+	if keep == 0 {
+		return time.Time{}
+	}
+	return now.Add(-keep.D())
 }

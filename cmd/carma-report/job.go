@@ -3,108 +3,122 @@
 package main
 
 import (
-	"cmp"
+	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"carma/db"
 	"carma/gres"
 )
 
-// job is all attempts of one job, on all its nodes. docs/json.md describes the
-// JSON.
+// job is all attempts of one job, on all its nodes.
 type job struct {
-	JobID      uint32        `json:"job_id"`
-	User       string        `json:"user"`
-	State      string        `json:"state"`
-	EstMiB     *int64        `json:"est_mib"`
-	ReserveMiB int64         `json:"reserve_mib"`
-	PeakMiB    *int64        `json:"peak_mib"`
-	GPUs       []string      `json:"gpus"`
-	Neighbours []uint32      `json:"neighbours"`
-	OOM        bool          `json:"oom"`
-	RequeuedTo *string       `json:"requeued_to"`
-	WaitS      gres.Measured `json:"wait_s"`
-	RunS       float64       `json:"run_s"`
-	EnergyJ    gres.Measured `json:"energy_j"`
-	Mode       string        `json:"mode"`
-	Method     string        `json:"method"`
-	SMActPct   gres.Measured `json:"smact_pct"`
-	Attempts   int           `json:"attempts"`
-	Note       string        `json:"note,omitempty"`
+	db.Attempt          // the last attempt on its first node: names, state, mode, method, reserve
+	Nodes      []string // of the last attempt
+	Attempts   int
+	WaitS      gres.Measured // before all attempts
+	RunS       float64       // of all attempts
+	PeakMiB    int64         // highest of all attempts
+	Requeued   string        // partition where it came back
+	Recovered  bool          // came back and ended well
+	figures    db.Total      // sums over attempts and nodes
 }
 
-// merge makes one job of its attempts: figures of the last attempt where one
-// replaces the other, sums where they add up.
-func merge(attempts []db.Attempt) []job {
-	slices.SortStableFunc(attempts, func(a, b db.Attempt) int {
-		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
-	})
-	jobs := []job{}
-	for len(attempts) > 0 {
-		n := 1
-		for n < len(attempts) && attempts[n].JobID == attempts[0].JobID && attempts[n].Cluster == attempts[0].Cluster {
-			n++
+// merge makes one job of its attempts, which stand in order of restart and node:
+// figures of the last attempt where one replaces the other, sums where they add
+// up.
+func (j *job) merge(attempts []db.Attempt) {
+	first, last := &attempts[0], &attempts[len(attempts)-1]
+	head := last
+	for i := range attempts {
+		if attempts[i].Restart == last.Restart {
+			head = &attempts[i]
+			break
 		}
-		jobs = append(jobs, one(attempts[:n]))
-		attempts = attempts[n:]
 	}
-	return jobs
-}
-
-// one merges the attempts of one job, in order.
-func one(attempts []db.Attempt) job {
-	first, last := attempts[0], attempts[len(attempts)-1]
-	j := job{
-		JobID: last.JobID, User: last.User, State: last.State, ReserveMiB: last.ReserveMiB,
-		Mode: last.Mode, Method: first.Method, GPUs: []string{}, Neighbours: []uint32{},
-		WaitS: gres.Unknown, SMActPct: gres.Unknown, EnergyJ: gres.Unknown,
-	}
+	others := j.Neighbours[:0]
+	*j = job{Attempt: *head, Nodes: j.Nodes[:0], WaitS: gres.Unknown, figures: db.Total{UUIDs: j.figures.UUIDs[:0]}}
+	j.Method, j.EstMiB, j.OOM, j.OOMNote, j.Submit = first.Method, 0, "", "", first.Submit
+	j.Neighbours = others
 	var before time.Time // end of the attempt before
-	for i, a := range attempts {
-		newRestart := i == 0 || a.Restart != attempts[i-1].Restart
-		if newRestart {
+	for i := range attempts {
+		a := &attempts[i]
+		if i == 0 || a.Restart != attempts[i-1].Restart {
 			j.Attempts++
 			j.RunS += a.End.Sub(a.Start).Seconds()
-			waited(&j, a, before)
+			j.waited(a, before)
 			before = a.End
 		}
-		if a.EstMiB > 0 {
-			j.EstMiB = &attempts[i].EstMiB
-		}
-		if p := a.PeakMiB(); p > 0 && (j.PeakMiB == nil || p > *j.PeakMiB) {
-			j.PeakMiB = &p
-		}
-		if e := a.EnergyJ(); e.Known() {
-			if !j.EnergyJ.Known() {
-				j.EnergyJ = 0
-			}
-			j.EnergyJ += e
-		}
-		if smact, _ := a.SMAct(); smact.Known() {
-			j.SMActPct = smact
-		}
-		j.OOM = j.OOM || a.OOM != ""
-		if a.RequeuedTo != "" {
-			j.RequeuedTo = &attempts[i].RequeuedTo
-		}
-		if a.OOMNote != "" {
-			j.Note = a.OOMNote
-		}
-		j.Neighbours = append(j.Neighbours, a.Neighbours...)
+		j.add(a, i == 0)
 		if a.Restart == last.Restart {
-			for _, g := range a.GPUs {
-				j.GPUs = append(j.GPUs, g.UUID)
-			}
+			j.Nodes = append(j.Nodes, a.Node)
+			j.figures.UUIDs = append(j.figures.UUIDs, a.Total.UUIDs...)
+			j.End = maxTime(j.End, a.End)
 		}
 	}
+	j.Start = first.Start
+	j.Recovered = j.Requeued != "" && j.State == "COMPLETED"
 	slices.Sort(j.Neighbours)
 	j.Neighbours = slices.Compact(j.Neighbours)
-	return j
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// add adds the figures of an attempt.
+func (j *job) add(a *db.Attempt, isFirst bool) {
+	t, f := &a.Total, &j.figures
+	if a.EstMiB > 0 {
+		j.EstMiB = a.EstMiB
+	}
+	if t.PeakMiB > j.PeakMiB {
+		j.PeakMiB, f.PeakHow = t.PeakMiB, t.PeakHow
+	}
+	f.MeanMiB = max(f.MeanMiB, t.MeanMiB)
+	if isFirst {
+		f.Model, f.EnergyJ, f.IdleJ, f.AloneS, f.EnergyHow = t.Model, t.EnergyJ, t.IdleJ, t.AloneS, t.EnergyHow
+		f.SMActPct, f.SMActMax, f.SMActHow = t.SMActPct, t.SMActMax, t.SMActHow
+		f.PeakHow = t.PeakHow
+	} else {
+		f.EnergyJ, f.IdleJ, f.AloneS = plus(f.EnergyJ, t.EnergyJ), plus(f.IdleJ, t.IdleJ), plus(f.AloneS, t.AloneS)
+		if f.EnergyHow != t.EnergyHow && f.EnergyJ.Known() {
+			f.EnergyHow = gres.Shared
+		}
+		if t.SMActPct.Known() {
+			f.SMActPct, f.SMActMax, f.SMActHow = t.SMActPct, t.SMActMax, t.SMActHow
+		}
+	}
+	f.LeaseS, f.HeldS, f.SharedS = f.LeaseS+t.LeaseS, f.HeldS+t.HeldS, f.SharedS+t.SharedS
+	if a.OOM != "" {
+		j.OOM = a.OOM
+	}
+	if a.OOMNote != "" {
+		j.OOMNote = a.OOMNote
+	}
+	if a.RequeuedTo != "" {
+		j.Requeued = a.RequeuedTo
+	}
+	j.Neighbours = append(j.Neighbours, a.Neighbours...)
+}
+
+// plus adds what is known.
+func plus(a, b gres.Measured) gres.Measured {
+	switch {
+	case !a.Known():
+		return b
+	case !b.Known():
+		return a
+	}
+	return a + b
 }
 
 // waited adds the time from submission, or from the end of the attempt before.
-func waited(j *job, a db.Attempt, before time.Time) {
+func (j *job) waited(a *db.Attempt, before time.Time) {
 	from := before
 	if from.IsZero() {
 		from = a.Submit
@@ -117,4 +131,43 @@ func waited(j *job, a db.Attempt, before time.Time) {
 	}
 	// Submission is known to the second only.
 	j.WaitS += gres.Measured(max(a.Start.Sub(from).Seconds(), 0))
+}
+
+// id is the job's number as its user knows it: 12, or 10_2 of an array.
+func (j *job) id() string {
+	if j.ArrayJobID != 0 {
+		return fmt.Sprintf("%d_%s", j.ArrayJobID, j.ArrayTask)
+	}
+	return strconv.FormatUint(uint64(j.JobID), 10)
+}
+
+// savedS is the GPU time that the job would have kept for itself alone, less what
+// it kept: known where it is known how long the work takes alone.
+func (j *job) savedS() gres.Measured { return j.figures.AloneS - gres.Measured(j.figures.HeldS) }
+
+// memErrPct is how far the estimate was off the peak.
+func (j *job) memErrPct() gres.Measured {
+	if j.EstMiB == 0 || j.PeakMiB == 0 {
+		return gres.Unknown
+	}
+	return 100 * gres.Measured(j.EstMiB-j.PeakMiB) / gres.Measured(j.PeakMiB)
+}
+
+// oomText says what came of an OOM.
+func (j *job) oomText() string {
+	switch {
+	case j.Requeued != "":
+		return "back on " + j.Requeued
+	case j.OOM != "":
+		return "yes"
+	}
+	return ""
+}
+
+// clone is a copy that stays when its pieces are used again.
+func (j *job) clone() *job {
+	c := *j
+	c.Nodes, c.figures.UUIDs = slices.Clone(j.Nodes), slices.Clone(j.figures.UUIDs)
+	c.Neighbours = slices.Clone(j.Neighbours)
+	return &c
 }

@@ -3,101 +3,286 @@
 package main
 
 import (
-	"encoding/json"
+	"bufio"
+	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math"
-	"strings"
-
-	"carma/cmd/internal/cli"
-	"carma/gres"
+	"strconv"
+	"sync"
+	"unicode/utf8"
 )
 
-func printJSON(w io.Writer, jobs []job) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(map[string]any{"schema": "carma.report/1", "jobs": jobs})
+// report is a selection of jobs and how to print it.
+type report struct {
+	sources []source
+	sel     *selection
+	style   style
+	columns []column
+	header  bool
 }
 
-func printTable(w io.Writer, jobs []job) error {
-	t := cli.Table{Columns: []cli.Column{
-		{Title: "JOBID", Right: true}, {Title: "USER"}, {Title: "STATE"}, {Title: "GPUS", Right: true},
-		{Title: "EST", Right: true}, {Title: "BOOKED", Right: true}, {Title: "PEAK", Right: true}, {Title: "SMACT", Right: true},
-		{Title: "WAIT", Right: true}, {Title: "RUN", Right: true}, {Title: "ENERGY", Right: true}, {Title: "SHARED WITH"}, {Title: "OOM"},
-	}}
-	for _, j := range jobs {
-		t.Rows = append(t.Rows, []string{
-			fmt.Sprint(j.JobID), j.User, j.State, fmt.Sprint(len(j.GPUs)),
-			gib(j.EstMiB), gib(&j.ReserveMiB), gib(j.PeakMiB), percent(j.SMActPct),
-			clock(float64(j.WaitS)), clock(j.RunS), joules(j.EnergyJ), sharedWith(j), oom(j),
-		})
-	}
-	_, err := t.WriteTo(w)
-	return err
-}
+// widthsFrom is from how many jobs the widths of a table's columns are taken.
+const widthsFrom = 1000
 
-func gib(mib *int64) string {
-	if mib == nil {
-		return "-"
+// table prints aligned columns, two blanks between them and none at the ends.
+func (r *report) table(ctx context.Context, out io.Writer) (found bool, err error) {
+	jobs, rest, err := first(ctx, r.sources, r.sel, widthsFrom)
+	if err != nil {
+		return false, err
 	}
-	return fmt.Sprintf("%.1fG", float64(*mib)/1024)
-}
-
-func percent(m gres.Measured) string {
-	if !m.Known() {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f%%", float64(m))
-}
-
-// clock prints seconds as sacct prints Elapsed: [d-]hh:mm:ss.
-func clock(s float64) string {
-	if math.IsNaN(s) {
-		return "-"
-	}
-	n := int64(math.Round(s))
-	text := fmt.Sprintf("%02d:%02d:%02d", n/3600%24, n/60%60, n%60)
-	if days := n / 86400; days > 0 {
-		text = fmt.Sprintf("%d-%s", days, text)
-	}
-	return text
-}
-
-func joules(m gres.Measured) string {
-	switch f := float64(m); {
-	case !m.Known():
-		return "-"
-	case f < 10e3:
-		return fmt.Sprintf("%.0fJ", f)
-	case f < 10e6:
-		return fmt.Sprintf("%.0fkJ", f/1e3)
-	default:
-		return fmt.Sprintf("%.1fMJ", f/1e6)
-	}
-}
-
-func sharedWith(j job) string {
-	const most = 3
-	words := []string{}
-	for i, id := range j.Neighbours {
-		if i == most {
-			words = append(words, fmt.Sprintf("+%d", len(j.Neighbours)-most))
-			break
+	width := make([]int, len(r.columns))
+	var cell []byte
+	for i, c := range r.columns {
+		if width[i] = c.width; c.width > 0 {
+			continue
 		}
-		words = append(words, fmt.Sprint(id))
+		if r.header {
+			width[i] = utf8.RuneCountInString(c.title)
+		}
+		for _, j := range jobs {
+			cell = r.style.appendText(cell[:0], c.kind, c.of(j))
+			width[i] = max(width[i], utf8.RuneCount(cell))
+		}
 	}
-	if len(words) == 0 {
-		return "-"
+	w := bufio.NewWriterSize(out, 1<<16)
+	if r.header {
+		line := []byte{}
+		for i, c := range r.columns {
+			line = r.pad(line, []byte(c.title), i, width[i])
+		}
+		w.Write(append(bytes.TrimRight(line, " "), '\n'))
 	}
-	return strings.Join(words, ",")
+	row := func(b []byte, j *job) []byte {
+		begin := len(b)
+		var scratch [128]byte
+		for i := range r.columns {
+			cell := r.style.appendText(scratch[:0], r.columns[i].kind, r.columns[i].of(j))
+			b = r.pad(b, cell, i, width[i])
+		}
+		return append(b[:begin+len(bytes.TrimRight(b[begin:], " "))], '\n')
+	}
+	if !rest {
+		for _, j := range jobs {
+			w.Write(row(nil, j))
+		}
+		return len(jobs) > 0, w.Flush()
+	}
+	found, err = r.stream(ctx, w, row, nil)
+	if err != nil {
+		return found, err
+	}
+	return found, w.Flush()
 }
 
-func oom(j job) string {
-	switch {
-	case j.RequeuedTo != nil:
-		return "back on " + *j.RequeuedTo
-	case j.OOM:
-		return "yes"
+// pad adds a cell and the blanks around it. One that is too long for a width
+// that the user gave is cut, with a + as sacct has it.
+func (r *report) pad(line, cell []byte, i, width int) []byte {
+	if i > 0 {
+		line = append(line, ' ', ' ')
 	}
-	return "-"
+	n := utf8.RuneCount(cell)
+	c := &r.columns[i]
+	if c.width > 0 && n > width {
+		runes := []rune(string(cell))
+		cell, n = append([]byte(string(runes[:width-1])), '+'), width
+	}
+	right := c.kind.right() && !c.left
+	if !right {
+		line = append(line, cell...)
+	}
+	for ; n < width; n++ {
+		line = append(line, ' ')
+	}
+	if right {
+		line = append(line, cell...)
+	}
+	return line
+}
+
+// lines is a part of the output.
+type lines struct {
+	text []byte
+	jobs int
+}
+
+// stream writes a row for each job; between stands between two of them.
+func (r *report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *job) []byte, between []byte) (found bool, err error) {
+	used := sync.Pool{New: func() any { return &lines{} }}
+	err = each(ctx, r.sources, r.sel, func() *lines { return used.Get().(*lines) },
+		func(l *lines, j *job) {
+			if l.jobs++; l.jobs > 1 {
+				l.text = append(l.text, between...)
+			}
+			l.text = row(l.text, j)
+		},
+		func(l *lines) error {
+			if found && l.jobs > 0 {
+				w.Write(between)
+			}
+			found = found || l.jobs > 0
+			_, err := w.Write(l.text)
+			l.text, l.jobs = l.text[:0], 0
+			used.Put(l)
+			return err
+		})
+	return found, err
+}
+
+// delimited prints what programs read: raw numbers, a separator, quotes where CSV
+// wants them.
+func (r *report) delimited(ctx context.Context, out io.Writer, separator string, csv, trailing bool) (bool, error) {
+	w := bufio.NewWriterSize(out, 1<<16)
+	end := func(line []byte) []byte {
+		if !trailing {
+			line = line[:len(line)-len(separator)]
+		}
+		return append(line, '\n')
+	}
+	if r.header {
+		var line []byte
+		for _, c := range r.columns {
+			line = append(append(line, c.name...), separator...)
+		}
+		w.Write(end(line))
+	}
+	s := r.style
+	s.raw = true
+	found, err := r.stream(ctx, w, func(b []byte, j *job) []byte {
+		for i := range r.columns {
+			c := &r.columns[i]
+			v := c.of(j)
+			from := len(b)
+			if v.known || !csv {
+				b = s.appendText(b, c.kind, v)
+			}
+			if csv && bytes.ContainsAny(b[from:], ",\"\n\r") {
+				b = append(b[:from], quoteCSV(b[from:])...)
+			}
+			b = append(b, separator...)
+		}
+		return end(b)
+	}, nil)
+	if err != nil {
+		return found, err
+	}
+	return found, w.Flush()
+}
+
+func quoteCSV(cell []byte) []byte {
+	quoted := append([]byte{'"'}, bytes.ReplaceAll(cell, []byte{'"'}, []byte(`""`))...)
+	return append(quoted, '"')
+}
+
+// json prints every field of every job (docs/json.md).
+func (r *report) json(ctx context.Context, out io.Writer) (bool, error) {
+	w := bufio.NewWriterSize(out, 1<<16)
+	fmt.Fprintf(w, "{\n  \"schema\": %q,\n  \"jobs\": [\n", "carma.report/1")
+	found, err := r.stream(ctx, w, func(b []byte, j *job) []byte {
+		b = append(b, "    {"...)
+		for i := range fields {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = append(append(append(b, '"'), fields[i].json...), "\": "...)
+			b = appendJSON(b, fields[i].kind, fields[i].of(j))
+		}
+		return append(b, '}')
+	}, []byte(",\n"))
+	if err != nil {
+		return found, err
+	}
+	if found {
+		w.WriteByte('\n')
+	}
+	w.WriteString("  ]\n}\n")
+	return found, w.Flush()
+}
+
+func appendJSON(b []byte, k kind, v value) []byte {
+	switch {
+	case k == yesNo:
+		return strconv.AppendBool(b, v.num != 0)
+	case k == ids:
+		b = append(b, '[')
+		for i, id := range v.ids {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = strconv.AppendUint(b, uint64(id), 10)
+		}
+		return append(b, ']')
+	case k == words:
+		b = append(b, '[')
+		for i, word := range v.words {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = appendQuoted(b, word)
+		}
+		return append(b, ']')
+	case !v.known:
+		return append(b, "null"...)
+	case k == text:
+		return appendQuoted(b, v.text)
+	}
+	return appendNumber(b, v.num)
+}
+
+// appendNumber writes a figure with at most three decimals.
+func appendNumber(b []byte, v float64) []byte {
+	thousandths := int64(math.Round(v * 1000))
+	if thousandths < 0 {
+		b, thousandths = append(b, '-'), -thousandths
+	}
+	b = strconv.AppendInt(b, thousandths/1000, 10)
+	rest := thousandths % 1000
+	if rest == 0 {
+		return b
+	}
+	b = append(b, '.', byte('0'+rest/100))
+	if rest%100 != 0 {
+		b = append(b, byte('0'+rest/10%10))
+	}
+	if rest%10 != 0 {
+		b = append(b, byte('0'+rest%10))
+	}
+	return b
+}
+
+// appendQuoted writes a JSON string.
+func appendQuoted(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	if plainText(s) {
+		return append(append(b, s...), '"')
+	}
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ' || r == 0x7f:
+			b = append(b, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return append(b, '"')
+}
+
+func plainText(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// helpFormat lists the columns.
+func helpFormat(w io.Writer) {
+	for _, f := range fields {
+		fmt.Fprintf(w, "%-12s %s\n", f.name, f.help)
+	}
 }

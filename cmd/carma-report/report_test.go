@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"carma/db"
+	"carma/estimator/history"
 	"carma/gres"
 )
 
@@ -42,27 +44,34 @@ func fill(path string) error {
 		return err
 	}
 	defer d.Close()
-	nan := gres.Unknown
-	gpu := func(uuid string, peak int64, smact, joules gres.Measured) db.AttemptGPU {
-		return db.AttemptGPU{UUID: uuid, PeakMiB: peak, SMActPct: smact, SMActMax: smact, EnergyJ: joules}
+	gpu := func(uuid string, peak int64, smact, joules gres.Measured, leaseS, sharedS float64) db.AttemptGPU {
+		f := gres.Figures{PeakMiB: peak, PeakFrom: gres.MemoryProcess, MeanMiB: peak * 9 / 10, SMActPct: smact, SMActMax: smact + 5, SMActFrom: gres.SourceGPM,
+			EnergyJ: joules, IdleJ: joules / 4, LeaseS: leaseS, SharedS: sharedS, HeldS: leaseS - sharedS/2, AloneS: gres.Measured(leaseS - sharedS/10)}
+		return db.AttemptGPU{UUID: uuid, Model: "NVIDIA A100-SXM4-40GB", Figures: f}
 	}
 	for _, a := range []db.Attempt{
 		{JobID: 101, User: "alice", State: "COMPLETED", Mode: "shared", Method: "user", EstMiB: 10240, ReserveMiB: 10240, Submit: at(0), Start: at(2), End: at(3602),
-			Neighbours: []uint32{102, 103, 104, 105, 106}, GPUs: []db.AttemptGPU{gpu("GPU-a", 9216, 62, 421000)}},
+			Neighbours: []uint32{102, 103, 104, 105, 106}, GPUs: []db.AttemptGPU{gpu("GPU-a", 9216, 62, 421000, 3600, 1800)}},
 		{JobID: 102, User: "bob", State: "REQUEUED", Mode: "shared", Method: "user", EstMiB: 8192, ReserveMiB: 8192, Submit: at(1), Start: at(4), End: at(34), ExitCode: 1,
-			Neighbours: []uint32{101}, OOM: "pytorch", RequeuedTo: "gpu-recovery", GPUs: []db.AttemptGPU{gpu("GPU-a", 8100, 70, 3000)}},
+			Neighbours: []uint32{101}, OOM: "pytorch", RequeuedTo: "gpu-recovery", GPUs: []db.AttemptGPU{gpu("GPU-a", 8100, 70, 3000, 30, 30)}},
 		{JobID: 102, Restart: 1, User: "bob", State: "COMPLETED", Mode: "exclusive", Method: "user", EstMiB: 8192, ReserveMiB: 40503, Submit: at(1), Start: at(160), End: at(90160),
-			GPUs: []db.AttemptGPU{gpu("GPU-b", 12288, 35, 15e6)}},
+			GPUs: []db.AttemptGPU{gpu("GPU-b", 12288, 35, 15e6, 90000, 0)}},
 		{JobID: 103, User: "bob", State: "FAILED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Start: at(5), End: at(5.2), ExitCode: 1,
-			GPUs: []db.AttemptGPU{gpu("GPU-c", 0, nan, nan)}},
+			GPUs: []db.AttemptGPU{{UUID: "GPU-c", Figures: gres.NoFigures()}}},
 		{JobID: 104, User: "alice", State: "OUT_OF_MEMORY", Mode: "shared", Method: "user", EstMiB: 2048, ReserveMiB: 2048, Submit: at(5), Start: at(5), End: at(65), ExitCode: 1,
-			OOM: "cuda", OOMNote: "requeue refused: Requested operation is presently disabled", GPUs: []db.AttemptGPU{gpu("GPU-a", 2000, 5, 900)}},
+			OOM: "cuda", OOMNote: "requeue refused: Requested operation is presently disabled", GPUs: []db.AttemptGPU{gpu("GPU-a", 2000, 5, 900, 60, 60)}},
 		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5), Start: at(5), End: at(65), Node: "n1",
-			GPUs: []db.AttemptGPU{gpu("GPU-d", 30000, 80, 20000), gpu("GPU-e", 31000, 90, 21000)}},
+			GPUs: []db.AttemptGPU{gpu("GPU-d", 30000, 80, 20000, 60, 0), gpu("GPU-e", 31000, 90, 21000, 60, 0)}},
 		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5), Start: at(5), End: at(65), Node: "n2",
-			GPUs: []db.AttemptGPU{gpu("GPU-f", 30500, 85, 20500)}},
+			GPUs: []db.AttemptGPU{gpu("GPU-f", 30500, 85, 20500, 60, 0)}},
 	} {
-		a.Cluster, a.Partition = "c", "gpu"
+		a.Cluster, a.Partition, a.Account, a.Name = "c", "gpu", "ml", fmt.Sprintf("train %d, \"x\"", a.JobID)
+		if a.JobID != 103 && a.JobID != 105 {
+			a.Key = history.Key(a.JobID).String()
+		}
+		if a.JobID == 104 {
+			a.ArrayJobID, a.ArrayTask = 103, "2"
+		}
 		if a.Node == "" {
 			a.Node = "n1"
 		}
@@ -70,7 +79,51 @@ func fill(path string) error {
 			return err
 		}
 	}
-	return nil
+	var samples []db.Sample
+	for i := range 360 {
+		samples = append(samples, db.Sample{UUID: "GPU-a", At: at(float64(i * 10)).Truncate(10 * time.Second), Length: 10 * time.Second, UsedMiB: int64(min(i*200, 9216)),
+			SMActPct: gres.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10, Jobs: 1 + i/180})
+	}
+	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...), []db.Meter{{GPU: gres.GPU{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503}, Node: "n1", CounterJ: 1, At: at(0), FloorWatts: 58}})
+}
+
+// What a history file holds is found again by the key that job_submit makes.
+func TestHistoryOfRecords(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "carma.db")
+	if err := fill(path); err != nil {
+		t.Fatal(err)
+	}
+	bases, err := openAll([]string{path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bases[0].Close()
+	l, err := learn(t.Context(), []source{bases[0]}, &selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "history")
+	if n, err := writeHistory(file, l, 7); n != 2 || err != nil {
+		t.Fatal(n, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := history.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := h.Find(101); !ok || v.PeakMiB != 9216 || v.Runs != 1 || v.SMActPct != 62 {
+		t.Errorf("%+v, %v", v, ok)
+	}
+	if v, ok := h.Find(102); !ok || v.PeakMiB != 12288 { // the run that came back
+		t.Errorf("%+v, %v", v, ok)
+	}
+	if _, ok := h.Find(104); ok { // outgrown
+		t.Error("a job that died of memory is known")
+	}
 }
 
 func TestGolden(t *testing.T) {
@@ -78,24 +131,48 @@ func TestGolden(t *testing.T) {
 	if err := fill(path); err != nil {
 		t.Fatal(err)
 	}
+	empty, err := db.Open(filepath.Join(t.TempDir(), "empty.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty.Close()
+	t.Setenv("CARMA_CONF", "")
+	time.Local = time.UTC
+	from, to := "2023-11-14T00:00", "2023-11-14T23:59"
 	for name, args := range map[string][]string{
-		"table.txt":  nil,
-		"one.txt":    {"-j", "102"},
-		"jobs.json":  {"--json"},
-		"help.txt":   {"--help"},
-		"empty.json": {"--json", "--db", filepath.Join(filepath.Dir(path), "empty.db")},
+		"table.txt":        {"-S", from},
+		"units.txt":        {"-S", from, "--units=M", "-n", "-o", "JobID%-8,User%4,EstMem,PeakMem,JobName%9,+State"},
+		"all.psv":          {"-S", from, "-P", "-o", "all"},
+		"parsable.psv":     {"-S", from, "-p", "--delimiter=;", "-n", "-u", "bob"},
+		"jobs.csv":         {"-S", from, "--csv", "-o", "JobID,JobName,PeakMem,Neighbours,Start,GPUs"},
+		"jobs.json":        {"-S", from, "--json"},
+		"shared.txt":       {"101"},
+		"one.txt":          {"-j", "102"},
+		"nothing.txt":      {"slurm-103.out"},
+		"two-nodes.txt":    {"105"},
+		"array.txt":        {"103_2"},
+		"one.html":         {"--html", "101"},
+		"one.svg":          {"--svg", "101"},
+		"table.html":       {"--html", "-S", from},
+		"table.svg":        {"--svg", "-S", from},
+		"summary.txt":      {"-S", from, "summary"},
+		"summary-user.txt": {"-S", from, "--by=user", "summary"},
+		"summary.json":     {"-S", from, "summary", "--json"},
+		"summary.html":     {"-S", from, "summary", "--html"},
+		"summary.svg":      {"-S", from, "summary", "--svg"},
+		"history.txt":      {"history"},
+		"gpus.txt":         {"gpus", "-S", from, "-E", to},
+		"gpus.json":        {"gpus", "-S", from, "-E", to, "--json"},
+		"gpus.html":        {"gpus", "-S", from, "-E", to, "--html"},
+		"gpus.svg":         {"gpus", "-S", from, "-E", to, "--svg"},
+		"help.txt":         {"--help"},
+		"helpformat.txt":   {"-e"},
+		"empty.txt":        {"-S", from, "-u", "nobody"},
+		"empty.json":       {"--json", "-S", "now-1hour"},
+		"empty-sum.txt":    {"summary", "-S", "now-1hour"},
 	} {
-		if name == "empty.json" {
-			d, err := db.Open(args[2])
-			if err != nil {
-				t.Fatal(err)
-			}
-			d.Close()
-		} else {
-			args = append(args, "--db", path)
-		}
+		args = append(args, "--db", path)
 		var out bytes.Buffer
-		t.Setenv("CARMA_CONF", "")
 		if err := run(context.Background(), args, &out); err != nil && name != "help.txt" {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build integration
+//go:build integration || abuse
 
 // Package devcluster_test runs CARMA on a real Slurm: slurmctld, slurmd and
 // munge from the machine's packages, GPUs from contrib/simgpu. It needs root
@@ -164,6 +164,14 @@ func (c *cluster) ends(id, state string) {
 	}
 }
 
+func (c *cluster) restart(args ...string) {
+	c.t.Helper()
+	if out, err := devcluster(append([]string{"restart", c.dir}, args...)...).CombinedOutput(); err != nil {
+		c.t.Fatalf("devcluster restart %v: %v\n%s", args, err, out)
+	}
+	c.eventually(func() string { return c.sh("", "scontrol ping || true") }, "UP")
+}
+
 // output is what a job wrote, of slurm-<id>.out.
 func (c *cluster) output(id string) string {
 	text, err := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
@@ -193,8 +201,11 @@ func (c *cluster) noDrain() {
 
 // gpuStatus is what carma-node status --json says of one GPU.
 type gpuStatus struct {
-	UUID   string `json:"uuid"`
-	Leases []struct {
+	UUID     string  `json:"uuid"`
+	Index    int     `json:"index"`
+	SMActPct float64 `json:"smact_pct"`
+	Closed   string  `json:"closed"`
+	Leases   []struct {
 		JobID uint32 `json:"job_id"`
 	} `json:"leases"`
 }

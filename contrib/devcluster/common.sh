@@ -10,14 +10,28 @@ registry=/run/carma-devcluster
 
 need_root() { [ "$(id -u)" = 0 ] || die "$command needs root: slurmd starts jobs as their users; try sudo"; }
 
-# pid_of NAME: the process of a pid file, if it still is what we started. A
+# pid_of NAME: the process that we started under the name, or its successor.
+pid_of() { started "$1" || successor "$1"; }
+
+# started NAME: the process of a pid file, if it still is what we started. A
 # number alone may be somebody else's by now.
-pid_of() {
+started() {
 	local file=$dir/pid/$1 pid start now
 	[ -r "$file" ] || return 1
 	read -r pid start <"$file" || return 1
 	now=$(start_time "$pid") || return 1
 	[ -z "$start" ] || [ "$start" = "$now" ] || return 1
+	echo "$pid"
+}
+
+# successor NAME: from 23.11 on a slurmctld or slurmd that reads its
+# configuration again is a new process, which writes the pid file of slurm.conf.
+successor() {
+	local pid
+	[ -s "$dir/pid/$1.raw" ] || return 1
+	pid=$(cat "$dir/pid/$1.raw")
+	tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF "$dir/etc/slurm.conf" || return 1
+	remember "$1" "$pid"
 	echo "$pid"
 }
 
@@ -49,13 +63,14 @@ wait_for() {
 # stop NAME [SIGNAL]: end a process of ours and wait for it.
 stop() {
 	local pid
-	pid=$(pid_of "$1") || { rm -f "$dir/pid/$1"; return 0; }
-	kill "-${2:-TERM}" "$pid" 2>/dev/null || true
-	if ! wait_for 10 gone "$pid"; then
-		echo "devcluster: $1 (pid $pid) did not end in 10 s; killed" >&2
-		kill -KILL "$pid" 2>/dev/null || true
-		wait_for 5 gone "$pid" || true
-	fi
+	while pid=$(pid_of "$1"); do
+		kill "-${2:-TERM}" "$pid" 2>/dev/null || true
+		if ! wait_for 10 gone "$pid"; then
+			echo "devcluster: $1 (pid $pid) did not end in 10 s; killed" >&2
+			kill -KILL "$pid" 2>/dev/null || true
+			wait_for 5 gone "$pid" || break
+		fi
+	done
 	rm -f "$dir/pid/$1"
 }
 
@@ -115,6 +130,7 @@ cluster_restart() {
 	slurmctld) stop slurmctld; rm -f "$dir/pid/slurmctld.raw"; start_slurmctld ;;
 	slurmd) for n in ${2:-$(nodes)}; do stop "slurmd.$n"; rm -f "$dir/pid/slurmd.$n.raw"; start_slurmd "$n"; done ;;
 	agent) for n in ${2:-$(nodes)}; do stop "agent.$n"; start_agent "$n"; done ;;
-	*) bad "restart slurmctld, slurmd or agent" ;;
+	slurmdbd) stop slurmdbd; rm -f "$dir/pid/slurmdbd.raw"; start_slurmdbd ;;
+	*) bad "restart slurmctld, slurmd, agent or slurmdbd" ;;
 	esac
 }

@@ -20,6 +20,8 @@ cluster_down() {
 	for n in $(nodes); do
 		stop_mps "$n"
 	done
+	stop slurmdbd
+	stop mysql
 	stop munged
 	forget_users
 }

@@ -72,14 +72,6 @@ func TestBrokenLibcarma(t *testing.T) {
 	}
 }
 
-func (c *cluster) restart(args ...string) {
-	c.t.Helper()
-	if out, err := devcluster(append([]string{"restart", c.dir}, args...)...).CombinedOutput(); err != nil {
-		c.t.Fatalf("devcluster restart %v: %v\n%s", args, err, out)
-	}
-	c.eventually(func() string { return c.sh("", "scontrol ping || true") }, "UP")
-}
-
 // The switch file turns CARMA off at once, and removing it on again.
 func TestSwitchFile(t *testing.T) {
 	c := up(t, "--nodes", "1")

@@ -243,7 +243,7 @@ func TestRecovery(t *testing.T) {
 	if err != nil || !regexp.MustCompile(`^run= gpu=GPU-\S+\nrun=1 gpu=GPU-\S+\n$`).Match(runs) {
 		t.Errorf("runs %v\n%s", err, runs)
 	}
-	if out := c.sh(alice, "carma-report -j "+id); !strings.Contains(out, "back on gpu-recovery") {
+	if out := c.sh(alice, "carma-report -j "+id); !strings.Contains(out, "came back alone on gpu-recovery") {
 		t.Errorf("report:\n%s", out)
 	}
 	c.noDrain()

@@ -4,13 +4,14 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
 		--gpu-model) gpu_model=${2:-}; shift ;;
 		--time-scale) time_scale=${2:-}; shift ;;
 		--no-carma) carma=no ;;
+		--slurmdbd) dbd=yes ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
 		shift
@@ -24,6 +25,7 @@ cluster_up() {
 	esac
 	need_root
 	check_parts
+	[ "$dbd" = no ] || check_dbd_parts
 	if pid_of slurmctld >/dev/null; then
 		die "$dir: a cluster is up there already; see devcluster down"
 	fi
@@ -62,7 +64,7 @@ make_users() {
 }
 
 write_all() {
-	rm -rf "${dir:?}"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs}
+	rm -rf "${dir:?}"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs,mysql}
 	mkdir -p "$dir"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
 	chmod 755 "$dir" "$dir"/{munge,simgpu,run,var}
 	chmod 1777 "$dir/jobs" # a place for users to submit from
@@ -82,15 +84,17 @@ write_all() {
 	write_gres_conf
 	write_hooks
 	[ "$carma" = no ] || write_carma
+	[ "$dbd" = no ] || write_dbd
 }
 
-# pick_ports: one for slurmctld, one for each slurmd. A port that somebody
+# pick_ports: one for slurmctld, one for each slurmd and the anchor, two for the
+# accounting database. A port that somebody
 # takes in between makes the daemon fail and up with it.
 pick_ports() {
 	local try p
 	for try in 1 2 3 4 5 6 7 8 9 10; do
 		port=$((20000 + (RANDOM * 32768 + RANDOM) % 30000))
-		for p in $(seq $port $((port + node_count + 1))); do
+		for p in $(seq $port $((port + node_count + 3))); do
 			if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then continue 2; fi
 		done
 		return 0
@@ -136,11 +140,10 @@ write_slurm_conf() {
 		SelectTypeParameters=CR_Core
 		GresTypes=$names
 		PrologFlags=Alloc
-		PrologEpilogTimeout=60
+		PrologEpilogTimeout=120
 		ReturnToService=2
 		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail
 		JobAcctGatherType=jobacct_gather/none
-		AccountingStorageType=accounting_storage/none
 		JobCompType=jobcomp/none
 		MinJobAge=300
 		KillWait=3
@@ -149,6 +152,14 @@ write_slurm_conf() {
 		Epilog=$dir/hooks/epilog
 		TaskProlog=$dir/hooks/task-prolog
 		TEXT
+		if [ "$dbd" = yes ]; then
+			echo "AccountingStorageType=accounting_storage/slurmdbd"
+			echo "AccountingStorageHost=127.0.0.1"
+			echo "AccountingStoragePort=$(dbd_port)"
+			echo "AccountingStoragePass=$dir/munge/s" # munge's socket, not a password
+		else
+			echo "AccountingStorageType=accounting_storage/none"
+		fi
 		if [ "$carma" = yes ]; then
 			echo "JobSubmitPlugins=carma"
 			echo "PluginDir=$slurm_plugins:$dir/plugin/slurm"
@@ -199,7 +210,13 @@ scaled() { awk -v s="$1" -v x="$time_scale" -v m="$2" 'BEGIN { t = s / x; if (t 
 
 write_carma() {
 	cp "$root/lib/libcarma.so" "$dir/plugin/libcarma.so"
-	cp "$root/lib/slurm/job_submit_carma.so" "$dir/plugin/slurm/"
+	if [ -n "${SLURM_PREFIX:-}" ]; then
+		# A plugin is of one release of Slurm.
+		make -s -C "$root" shim SLURM_INCLUDE="$SLURM_PREFIX/include" SHIM_OUT="$dir/plugin/slurm/job_submit_carma.so" ||
+			die "the plugin for $SLURM_PREFIX could not be built"
+	else
+		cp "$root/lib/slurm/job_submit_carma.so" "$dir/plugin/slurm/"
+	fi
 	cat >"$dir/etc/carma.toml" <<-TEXT
 	# Written by devcluster. contrib/slurm/carma.toml explains every key.
 	[slurm]
@@ -235,6 +252,13 @@ write_carma() {
 	[mps]
 	control = "$root/lib/simgpu/nvidia-cuda-mps-control"
 
+	[accounting]
+	sample = "$(scaled 10 1)"
+	forward = "$([ "$dbd" = yes ] && echo slurmdbd || echo none)"
+
+	[history]
+	file = "$dir/var/history"
+
 	[paths]
 	run_dir = "$dir/run/%n"
 	db = "$dir/var/carma.db"
@@ -252,6 +276,7 @@ start_all() {
 		--log-file="$dir/log/munged.log" --seed-file="$dir/munge/seed" >>"$dir/log/munged.out" 2>&1 || die "munged did not start; see $dir/log/munged.out"
 	wait_for 10 test -s "$dir/pid/munged.raw" || die "munged left no pid file"
 	remember munged "$(cat "$dir/pid/munged.raw")"
+	[ "$dbd" = no ] || start_dbd
 	start_slurmctld -c
 	for n in $(nodes); do start_slurmd "$n"; done
 	if carma_on; then

@@ -7,6 +7,8 @@
 // context.
 package allocator
 
+import "math/bits"
+
 // Constants of c10/cuda/CUDACachingAllocator.cpp, in bytes.
 const (
 	minBlock    = 512      // kMinBlockSize: every size is rounded up to it
@@ -29,17 +31,32 @@ type block struct {
 	small      bool
 }
 
-// free blocks, ordered by size, then address: lower_bound is best fit.
 type freeEntry struct {
 	size, addr int64
 	id         int32
 }
 
+// classes is the number of size classes: one a power of two of blocks of
+// minBlock, up to maxBytes rounded to segments.
+const classes = 45
+
+// pool holds free blocks by size class, each list ordered by size, then
+// address: the first that is not before a size is the best fit.
+type pool struct {
+	used  uint64 // a bit for each class that has entries
+	lists [classes][]freeEntry
+}
+
+// place is where an entry is in a pool.
+type place struct{ class, index int }
+
+func classOf(size int64) int { return bits.Len64(uint64(size) / minBlock) }
+
 // Device is one GPU's allocator. The zero value is not ready; use New.
 type Device struct {
 	blocks   []block
 	unused   []int32
-	pools    [2][]freeEntry // large, small
+	pools    [2]pool // large, small
 	nextAddr int64
 
 	Reserved      int64 // bytes in segments
@@ -52,8 +69,6 @@ type Device struct {
 func New(n int) *Device {
 	d := &Device{}
 	d.blocks = make([]block, 1, n+64)
-	d.pools[0] = make([]freeEntry, 0, 64)
-	d.pools[1] = make([]freeEntry, 0, 64)
 	d.unused = make([]int32, 0, 64)
 	return d
 }
@@ -68,23 +83,22 @@ func (d *Device) Alloc(n int64) Handle {
 	}
 	size := (n + minBlock - 1) / minBlock * minBlock
 	small := size <= smallSize
-	pool := poolIndex(small)
+	free := d.pool(small)
 	var id int32
-	k := d.lowerBound(pool, size, 0)
-	found := k < len(d.pools[pool])
+	at, found := free.bestFit(size)
 	if found {
-		id = d.pools[pool][k].id
+		id = free.lists[at.class][at.index].id
 	} else {
 		id = d.segment(size, small)
 	}
 	rest := d.blocks[id].size - size
 	switch split := small && rest >= minBlock || !small && rest > smallSize; {
 	case split && found:
-		d.replace(pool, k, d.split(id, size))
+		d.replace(free, at, d.split(id, size))
 	case split:
-		d.insert(pool, d.split(id, size))
+		d.insert(free, d.split(id, size))
 	case found:
-		d.drop(pool, k)
+		d.drop(free, at)
 	}
 	b := &d.blocks[id]
 	b.free = false
@@ -103,40 +117,41 @@ func (d *Device) Free(h Handle) {
 		return
 	}
 	d.Allocated -= d.blocks[id].size
-	pool := poolIndex(d.blocks[id].small)
-	at := -1 // a neighbour's entry, to be replaced by the merged block's
+	free := d.pool(d.blocks[id].small)
+	var at place // of a neighbour's entry, which the merged block's replaces
+	merged := false
 	if p := d.blocks[id].prev; p != 0 && d.blocks[p].free {
-		at = d.lowerBound(pool, d.blocks[p].size, d.blocks[p].addr)
+		at, merged = free.find(&d.blocks[p]), true
 		d.merge(p, id)
 		id = p
 	}
 	if n := d.blocks[id].next; n != 0 && d.blocks[n].free {
-		k := d.lowerBound(pool, d.blocks[n].size, d.blocks[n].addr)
+		next := free.find(&d.blocks[n])
 		d.merge(id, n)
-		if at >= 0 {
-			d.drop(pool, k)
-			if k < at {
-				at--
+		if merged {
+			d.drop(free, next)
+			if next.class == at.class && next.index < at.index {
+				at.index--
 			}
 		} else {
-			at = k
+			at, merged = next, true
 		}
 	}
 	b := &d.blocks[id]
 	b.free = true
 	e := freeEntry{b.size, b.addr, id}
-	if at >= 0 {
-		d.replace(pool, at, e)
+	if merged {
+		d.replace(free, at, e)
 	} else {
-		d.insert(pool, e)
+		d.insert(free, e)
 	}
 }
 
-func poolIndex(small bool) int {
+func (d *Device) pool(small bool) *pool {
 	if small {
-		return 1
+		return &d.pools[1]
 	}
-	return 0
+	return &d.pools[0]
 }
 
 // segment asks the driver for a new segment (get_allocation_size).
@@ -191,8 +206,21 @@ func (d *Device) merge(a, b int32) {
 	d.unused = append(d.unused, b)
 }
 
-func (d *Device) lowerBound(pool int, size, addr int64) int {
-	return search(d.pools[pool], size, addr)
+// bestFit finds the smallest free block of at least size bytes, of several the
+// one with the lowest address.
+func (p *pool) bestFit(size int64) (place, bool) {
+	c := classOf(size)
+	if k := search(p.lists[c], size, 0); k < len(p.lists[c]) {
+		return place{c, k}, true
+	}
+	larger := p.used >> (c + 1) << (c + 1)
+	return place{bits.TrailingZeros64(larger), 0}, larger != 0
+}
+
+// find gives the place of a free block.
+func (p *pool) find(b *block) place {
+	c := classOf(b.size)
+	return place{c, search(p.lists[c], b.size, b.addr)}
 }
 
 // search gives the first entry that is not before (size, addr).
@@ -209,19 +237,29 @@ func search(l []freeEntry, size, addr int64) int {
 	return lo
 }
 
-func (d *Device) insert(pool int, e freeEntry) {
-	k := d.lowerBound(pool, e.size, e.addr)
-	l := append(d.pools[pool], freeEntry{})
+func (d *Device) insert(p *pool, e freeEntry) {
+	c := classOf(e.size)
+	l := p.lists[c]
+	k := search(l, e.size, e.addr)
+	if l == nil {
+		l = make([]freeEntry, 0, 16)
+	}
+	l = append(l, freeEntry{})
 	copy(l[k+1:], l[k:])
 	l[k] = e
-	d.pools[pool] = l
+	p.lists[c] = l
+	p.used |= 1 << c
 	d.Moves += int64(len(l) - k)
 }
 
-// replace puts e in the place that entry k frees, moving only what lies
-// between.
-func (d *Device) replace(pool, k int, e freeEntry) {
-	l := d.pools[pool]
+// replace puts e in the pool for the entry at, moving only what lies between.
+func (d *Device) replace(p *pool, at place, e freeEntry) {
+	if classOf(e.size) != at.class {
+		d.drop(p, at)
+		d.insert(p, e)
+		return
+	}
+	l, k := p.lists[at.class], at.index
 	if k > 0 && before(e, l[k-1]) {
 		to := search(l[:k], e.size, e.addr)
 		copy(l[to+1:k+1], l[to:k])
@@ -239,9 +277,12 @@ func before(a, b freeEntry) bool {
 	return a.size < b.size || a.size == b.size && a.addr < b.addr
 }
 
-func (d *Device) drop(pool, k int) {
-	l := d.pools[pool]
-	d.Moves += int64(len(l) - k)
-	copy(l[k:], l[k+1:])
-	d.pools[pool] = l[:len(l)-1]
+func (d *Device) drop(p *pool, at place) {
+	l := p.lists[at.class]
+	d.Moves += int64(len(l) - at.index)
+	copy(l[at.index:], l[at.index+1:])
+	p.lists[at.class] = l[:len(l)-1]
+	if len(l) == 1 {
+		p.used &^= 1 << at.class
+	}
 }

@@ -4,6 +4,7 @@ package allocator
 
 import (
 	"math/rand"
+	"slices"
 	"testing"
 )
 
@@ -100,12 +101,10 @@ func TestBooks(t *testing.T) {
 		t.Errorf("live blocks hold %d, the device says %d", sum, d.Allocated)
 	}
 	free := int64(0)
-	for pool := range d.pools {
-		for i, e := range d.pools[pool] {
+	for k := range d.pools {
+		checkSorted(t, &d.pools[k])
+		for _, e := range slices.Concat(d.pools[k].lists[:]...) {
 			free += e.size
-			if i > 0 && !before(d.pools[pool][i-1], e) {
-				t.Fatalf("pool %d is not sorted at %d", pool, i)
-			}
 			if b := d.blocks[e.id]; !b.free || b.size != e.size || b.addr != e.addr {
 				t.Fatalf("entry %v is not its block %v", e, b)
 			}
@@ -119,5 +118,21 @@ func TestBooks(t *testing.T) {
 	}
 	if d.Allocated != 0 {
 		t.Errorf("%d bytes left", d.Allocated)
+	}
+}
+
+// checkSorted: entries are in their size class and in order, and the classes
+// that have any are marked.
+func checkSorted(t *testing.T, p *pool) {
+	t.Helper()
+	for c, l := range p.lists {
+		if marked := p.used>>c&1 == 1; marked != (len(l) > 0) {
+			t.Fatalf("class %d with %d entries: marked %v", c, len(l), marked)
+		}
+		for i, e := range l {
+			if classOf(e.size) != c || i > 0 && !before(l[i-1], e) {
+				t.Fatalf("class %d is wrong at %d: %v", c, i, l)
+			}
+		}
 	}
 }

@@ -180,8 +180,8 @@ func (b *builder) params(n, bias int64) [2]int32 {
 func Build(m *summary.Model, opt Options) *Graph {
 	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, fromRepr: m.Format == summary.Repr}
 	n := len(m.Rows)
-	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, 2*n+16), Ops: make([]Op, 0, 2*n+16), Params: make([]Param, 0, n+16)}
-	b.meta = make([]tensorMeta, 0, 2*n+16)
+	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, n+16), Ops: make([]Op, 0, n+16), Params: make([]Param, 0, n+16)}
+	b.meta = make([]tensorMeta, 0, n+16)
 	b.unknown = map[string]int{}
 	kinds, nKinds := intern(m.Rows)
 	switch m.Format {
@@ -292,26 +292,65 @@ func (b *builder) scan() {
 	}
 }
 
-// hiddenScales says whether residual blocks scale their branch by a parameter
-// of their own (LayerScale written as x*self.gamma): the parameters that the
-// total has and no row shows are then one number a channel and block.
+// hiddenScales says whether residual blocks scale their branches by parameters
+// of their own (LayerScale written as x*self.gamma, without a module). They are
+// among the parameters that the total has and no row shows: one a channel and
+// block in convolutional models, two in transformers.
 func (b *builder) hiddenScales(m *summary.Model) bool {
 	if m.Format != summary.TorchSummary || m.TotalParams <= 0 {
 		return false
 	}
-	var shown, channels int64
+	hidden := m.TotalParams
+	var channels, blocks int64
+	var block Shape
+	scaled := false // by modules, whose gamma torchsummary does not count
 	for i := range b.rows {
 		r := &b.rows[i]
-		shown += r.Params
+		hidden -= r.Params
+		scaled = scaled || rowClass(r) == clsScale
 		if r.Start < int32(i) && role(r.Role)&roleResidual != 0 && r.Out.N > 0 {
 			c := int64(r.Out.Last())
 			if r.Out.N == 3 {
 				c = int64(r.Out.D[0])
 			}
 			channels += c
+			blocks++
+			block = r.Out
 		}
 	}
-	return channels > 0 && m.TotalParams-shown == channels
+	if channels > 0 && hidden == channels {
+		return true
+	}
+	return !scaled && block.N == 2 && channels == blocks*int64(block.Last()) && scaledTokens(hidden, blocks, block)
+}
+
+// scaledTokens says whether the hidden parameters of a transformer's equal
+// blocks are two scales a block, beside what else is hidden: class tokens and a
+// position table; in Eva and BEiT, which call their projections as functions,
+// q, k and v with two biases; in BEiT, tables of relative positions.
+func scaledTokens(hidden, blocks int64, block Shape) bool {
+	tokens, width := int64(block.D[0]), int64(block.D[1])
+	if width == 0 {
+		return false
+	}
+	usual := func(n int64) bool {
+		const classTokens = 8 // class, distillation, registers
+		if n < 0 {
+			return false
+		}
+		n /= width
+		return n <= classTokens || n >= tokens-classTokens && n <= tokens+classTokens
+	}
+	if qkv := 3 * mul(width, width); hidden >= mul(blocks, qkv) {
+		hidden -= blocks * (qkv + 2*width)
+	}
+	side := int64(1)
+	for side*side < tokens-1 {
+		side++
+	}
+	tables := mul(blocks*(width/headDim), (2*side-1)*(2*side-1)+3)
+	scales := 2 * blocks * width
+	return !usual(hidden) && (usual(hidden-scales) || hidden-scales-tables == width)
 }
 
 // layerScale is x*gamma: x is kept, the backward needs a full-size product.

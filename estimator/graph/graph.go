@@ -9,7 +9,10 @@
 // and shapes. What had to be guessed is added up in Graph.Guessed.
 package graph
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // Tensor is a storage on the device: views and in-place results share one.
 type Tensor struct {
@@ -94,10 +97,11 @@ func mul(a, b int64) int64 {
 	if a <= 0 || b <= 0 {
 		return 0
 	}
-	if a > sat/b {
+	over, n := bits.Mul64(uint64(a), uint64(b))
+	if over != 0 || n > sat {
 		return sat
 	}
-	return a * b
+	return int64(n)
 }
 
 func add(a, b int64) int64 {

@@ -59,6 +59,11 @@ func TestKept(t *testing.T) {
 			"Conv2d [-1, 16, 8, 8] 432", "Conv2d [-1, 4, 1, 1] 68", "ReLU [-1, 4, 1, 1] 0", "Conv2d [-1, 16, 1, 1] 80",
 			"Sigmoid [-1, 16, 1, 1] 0", "SEModule [-1, 16, 8, 8] 0", "Conv2d [-1, 8, 8, 8] 128",
 		), img, 3*64 + 16 + 4 + 16 + 1024 + 1024},
+		{"summed branches read the block's input, stem and gate stay outside", rows(
+			"Conv2d [-1, 4, 8, 8] 108", "BatchNorm2d [-1, 4, 8, 8] 8", "FooStem [-1, 4, 8, 8] 0",
+			"Conv2d [-1, 4, 8, 8] 36", "BatchNorm2d [-1, 4, 8, 8] 8", "Conv2d [-1, 4, 8, 8] 16", "BatchNorm2d [-1, 4, 8, 8] 8",
+			"RepVggDw [-1, 4, 8, 8] 0", "Conv2d [-1, 8, 8, 8] 32",
+		), img, 3*64 + 256 + 256 + 2*256 + 256},
 		{"fused attention keeps qkv, its result and a number a row and head", rows(
 			"Linear [-1, 10, 128] 16512", "LayerNorm [-1, 10, 128] 256",
 			"Linear [-1, 10, 384] 49536", "Linear [-1, 10, 128] 16512", "Attention [-1, 10, 128] 0",
@@ -148,5 +153,33 @@ func TestSpans(t *testing.T) {
 		if got := m.Rows[i].Start; got != want {
 			t.Errorf("%s at row %d starts at %d, want %d", m.Rows[i].Kind, i, got, want)
 		}
+	}
+}
+
+// The parameters that no row shows: scales of two branches a block, beside a
+// position table, or beside functional projections and relative positions.
+func TestScaledTokens(t *testing.T) {
+	block := summary.Dims(197, 768)
+	const blocks, width = 12, 768
+	table := int64(197 * width)
+	for _, c := range []struct {
+		what   string
+		hidden int64
+		want   bool
+	}{
+		{"class token and positions", table + width, false},
+		{"nothing", 0, false},
+		{"positions and scales", table + width + 2*blocks*width, true},
+		{"class token and scales", width + 2*blocks*width, true},
+		{"BEiT", blocks*(3*width*width+4*width+12*(27*27+3)) + width, true},
+		{"functional projections only", blocks*(3*width*width+2*width) + table, false},
+		{"less than nothing", -1, false},
+	} {
+		if got := scaledTokens(c.hidden, blocks, block); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+	if scaledTokens(0, 1, summary.Dims(1, 0)) {
+		t.Error("blocks without width")
 	}
 }

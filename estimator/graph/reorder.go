@@ -14,7 +14,7 @@ type node struct{ from, to int32 }
 // reorder brings a module representation, which lists modules as they were
 // defined, into the order in which they run.
 func reorder(rows []summary.Row) []summary.Row {
-	out := make([]summary.Row, 0, len(rows)+len(rows)/4)
+	out := make([]summary.Row, 0, len(rows)+16)
 	type visit struct {
 		n     node
 		start int32 // where the container's rows begin in out; -1: not opened

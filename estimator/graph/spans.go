@@ -2,7 +2,11 @@
 
 package graph
 
-import "carma/estimator/summary"
+import (
+	"strings"
+
+	"carma/estimator/summary"
+)
 
 // spans finds, for rows without depth (torchsummary), where each container
 // begins. The rows are in post-order, so a container's row follows those of
@@ -122,12 +126,15 @@ func (s *spanner) children(i int, k int32) int {
 		n++
 	}
 	own := role(s.rows[i].Role)
-	if u := s.usual[k]; own != roleGate && u != nil && s.matches(u, n) && !(sibling && own&roleBranches != 0) {
+	if own&roleBranches != 0 {
+		return s.single(i, k, n, own)
+	}
+	if u := s.usual[k]; own != roleGate && u != nil && s.matches(u, n) {
 		return len(u)
 	}
 	if own == roleGate {
 		s.gateSize = max(s.rows[i].Out.Elems(), 2)
-		return s.single(k, n, own)
+		return s.single(i, k, n, own)
 	}
 	if sibling {
 		if n > 0 && n < 64 && (s.usual[k] == nil || n < len(s.usual[k])) {
@@ -135,14 +142,14 @@ func (s *spanner) children(i int, k int32) int {
 		}
 		return n
 	}
-	return s.single(k, n, own)
+	return s.single(i, k, n, own)
 }
 
 // single cuts a container that has no sibling before it. A block ends at the
 // last block before it, unless it wraps blocks; an attention or a gate ends at
 // the last block or attention; anything else takes what there is, up to a
 // container that has held its class before.
-func (s *spanner) single(k int32, limit int, own role) int {
+func (s *spanner) single(i int, k int32, limit int, own role) int {
 	stop := role(0)
 	switch {
 	case own&(roleResidual|roleBranches) != 0:
@@ -161,6 +168,9 @@ func (s *spanner) single(k int32, limit int, own role) int {
 		if n > 0 && s.inside[k] == kk || s.rootRole(at)&stop != 0 {
 			break
 		}
+		if own&roleBranches != 0 && !s.inBranch(at, &s.rows[i].Out) {
+			break
+		}
 		if own == roleGate && s.rows[s.stack[at]].Out.Elems() >= s.gateSize {
 			break // the gate works on the squeezed map
 		}
@@ -176,6 +186,15 @@ func (s *spanner) single(k int32, limit int, own role) int {
 		n -= s.normBefore(n)
 	}
 	return n
+}
+
+// inBranch says whether the root at may be part of a block of summed branches:
+// it has the block's shape and is a module without children, a convolution or
+// norm that contains its activation, or the block's gate.
+func (s *spanner) inBranch(at int, out *Shape) bool {
+	i := s.stack[at]
+	r := &s.rows[i]
+	return r.Out == *out && (r.Start == i || rowClass(r) == clsNormAct || s.rootRole(at) == roleGate || strings.HasPrefix(r.Kind, "Conv"))
 }
 
 // normBefore counts the subtrees up to and with a norm that stands before the

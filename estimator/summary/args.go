@@ -21,13 +21,13 @@ func readArgs(r *Row, b []byte) {
 		arg, rest := nextArg(b)
 		b = rest
 		key, val := splitKey(arg)
-		if key == "" {
+		if len(key) == 0 {
 			positional(r, pos, val)
 			pos++
 			continue
 		}
 		n := ints(val)
-		switch key {
+		switch string(key) {
 		case "in_features", "in_channels", "num_embeddings":
 			a.In = n[0]
 		case "out_features", "out_channels", "embedding_dim":
@@ -110,18 +110,18 @@ func nextArg(b []byte) (arg, rest []byte) {
 	return b, nil
 }
 
-func splitKey(arg []byte) (string, []byte) {
+func splitKey(arg []byte) (key, val []byte) {
 	arg = bytes.TrimSpace(arg)
 	i := bytes.IndexByte(arg, '=')
 	if i <= 0 {
-		return "", arg
+		return nil, arg
 	}
 	for _, c := range arg[:i] {
 		if !isIdent(c) {
-			return "", arg
+			return nil, arg
 		}
 	}
-	return string(arg[:i]), arg[i+1:]
+	return arg[:i], arg[i+1:]
 }
 
 // ints reads "3" or "(3, 5)"; a single number stands for both.

@@ -78,6 +78,19 @@ func (l *lines) next() ([]byte, bool) {
 	return line, true
 }
 
+// nameTable holds the names seen, so that each is one string however often a
+// summary repeats it.
+type nameTable map[string]string
+
+func (t nameTable) of(b []byte) string {
+	name, ok := t[string(b)]
+	if !ok {
+		name = string(b)
+		t[name] = name
+	}
+	return name
+}
+
 // parseCount reads a count with thousands separators (1,234 or 1_234 or
 // 1 234 is not accepted: blanks separate columns). It gives the number and
 // the bytes used; used is 0 when there is none. A count above MaxParams or a

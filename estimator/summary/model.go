@@ -13,6 +13,7 @@ package summary
 import (
 	"errors"
 	"math"
+	"math/bits"
 )
 
 // Caps on the input. Beyond them Parse refuses.
@@ -99,10 +100,11 @@ func mulSat(a, b int64) int64 {
 	if a <= 0 || b <= 0 {
 		return 0
 	}
-	if a > math.MaxInt64/b {
+	over, n := bits.Mul64(uint64(a), uint64(b))
+	if over != 0 || n > math.MaxInt64 {
 		return math.MaxInt64
 	}
-	return a * b
+	return int64(n)
 }
 
 // Row is one module.

@@ -49,12 +49,13 @@ func detect(text []byte) Format {
 		return TorchSummary
 	}
 	ls := lines{rest: text}
+	names := nameTable{}
 	for n := 0; n < 400; n++ {
 		line, more := ls.next()
 		if !more {
 			break
 		}
-		if _, st, _ := tableRow(line, map[string]string{}); st == rowWhole {
+		if _, st, _ := tableRow(line, names); st == rowWhole {
 			return TorchSummary
 		}
 		if reprLine(line) {

@@ -5,6 +5,7 @@ package summary
 import (
 	"bytes"
 	"fmt"
+	"strings"
 )
 
 // repr reads print(model), with or without parameter counts behind the
@@ -16,7 +17,7 @@ import (
 func repr(text []byte) (*Model, error) {
 	m := &Model{Format: Repr, TotalParams: -1, TrainableParams: -1}
 	m.Rows = make([]Row, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))
-	p := reprParser{m: m}
+	p := reprParser{m: m, names: nameTable{}}
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
@@ -41,6 +42,7 @@ func repr(text []byte) (*Model, error) {
 
 type reprParser struct {
 	m        *Model
+	names    nameTable
 	open     []reprOpen
 	repeated int
 }
@@ -99,11 +101,11 @@ func (p *reprParser) line(line []byte) error {
 		}
 		return nil
 	}
-	r := Row{Kind: string(kind), Name: string(name), Params: -1}
-	r.Attr.DropP = -1
-	if i := bytes.LastIndexByte([]byte(r.Kind), '.'); i >= 0 {
-		r.Kind = r.Kind[i+1:]
+	if i := bytes.LastIndexByte(kind, '.'); i >= 0 {
+		kind = kind[i+1:]
 	}
+	r := Row{Kind: p.names.of(kind), Name: p.names.of(name), Params: -1}
+	r.Attr.DropP = -1
 	if len(args) == 0 { // opens a container
 		if len(p.open) >= maxDepth {
 			return fmt.Errorf("%w: modules nested deeper than %d", ErrTooLarge, maxDepth)
@@ -297,7 +299,7 @@ func countOf(r *Row) int64 {
 		}
 		return 2 * out
 	}
-	if len(r.Kind) > 7 && (bytes.HasSuffix([]byte(r.Kind), []byte("RMSNorm"))) {
+	if len(r.Kind) > 7 && (strings.HasSuffix(r.Kind, "RMSNorm")) {
 		return out
 	}
 	return 0

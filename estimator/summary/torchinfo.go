@@ -16,7 +16,7 @@ import (
 // the tree or, where that is lost, from the depth-index.
 func torchInfo(text []byte) (*Model, error) {
 	m := &Model{Format: TorchInfo, TotalParams: -1, TrainableParams: -1}
-	t := infoTable{m: m, withParams: map[string]bool{}}
+	t := infoTable{m: m, names: nameTable{}, withParams: map[string]bool{}}
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
@@ -40,6 +40,7 @@ func torchInfo(text []byte) (*Model, error) {
 
 type infoTable struct {
 	m          *Model
+	names      nameTable
 	columns    [8]infoColumn // in printed order
 	n          int
 	rows       []infoRow
@@ -102,7 +103,7 @@ func (t *infoTable) row(line []byte) error {
 		}
 		return nil
 	}
-	kind, attr, idxDepth, rest := infoName(name)
+	kind, attr, idxDepth, rest := infoName(name, t.names)
 	if kind == "" {
 		if len(t.rows) > 0 {
 			t.m.Skipped++
@@ -159,7 +160,7 @@ func treePrefix(line []byte) (int, []byte) {
 
 // infoName reads "Kind: 2-1" or "Kind (name): 2-1" or "Kind (name)"; depth is
 // that of the index, 0 without one.
-func infoName(b []byte) (kind, name string, depth int, rest []byte) {
+func infoName(b []byte, names nameTable) (kind, name string, depth int, rest []byte) {
 	i := 0
 	for i < len(b) && isIdent(b[i]) {
 		i++
@@ -167,14 +168,14 @@ func infoName(b []byte) (kind, name string, depth int, rest []byte) {
 	if i == 0 {
 		return "", "", 0, nil
 	}
-	kind = string(b[:i])
+	kind = names.of(b[:i])
 	b = b[i:]
 	if len(b) > 1 && b[0] == ' ' && b[1] == '(' {
 		j := bytes.IndexByte(b, ')')
 		if j < 0 {
 			return "", "", 0, nil
 		}
-		name = string(b[2:j])
+		name = names.of(b[2:j])
 		b = b[j+1:]
 	}
 	if len(b) > 0 && b[0] == ':' {

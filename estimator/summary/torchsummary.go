@@ -18,7 +18,7 @@ func torchSummary(text []byte) (*Model, error) {
 	ls := lines{rest: text}
 	var pending []byte
 	waited := 0
-	names := map[string]string{}
+	names := nameTable{}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
 		if !more {
@@ -44,7 +44,7 @@ func torchSummary(text []byte) (*Model, error) {
 			pending, waited = bytes.Clone(line), waited+1
 		default:
 			pending, waited = nil, 0
-			if !totals(m, line) && len(m.Rows) > 0 && !ruler(line) {
+			if !ruler(line) && !totals(m, line) && len(m.Rows) > 0 {
 				m.Skipped++
 			}
 		}
@@ -61,7 +61,7 @@ const (
 )
 
 // tableRow finds "Kind-N [shape] count" in a line.
-func tableRow(line []byte, names map[string]string) (Row, rowState, error) {
+func tableRow(line []byte, names nameTable) (Row, rowState, error) {
 	for at := 0; at < len(line); {
 		i := bytes.IndexByte(line[at:], '[')
 		head := line[at:]
@@ -111,9 +111,8 @@ func tableRow(line []byte, names map[string]string) (Row, rowState, error) {
 	return Row{}, rowNone, nil
 }
 
-// kindBefore gives the class of a trailing "Kind-N" token and where it ends;
-// names holds the classes seen, so that each is one string.
-func kindBefore(b []byte, names map[string]string) (string, int) {
+// kindBefore gives the class of a trailing "Kind-N" token and where it ends.
+func kindBefore(b []byte, names nameTable) (string, int) {
 	e := len(b)
 	for e > 0 && isBlank(b[e-1]) {
 		e--
@@ -132,12 +131,7 @@ func kindBefore(b []byte, names map[string]string) (string, int) {
 	if k == d-1 || isDigit(b[k]) {
 		return "", 0
 	}
-	name, ok := names[string(b[k:d-1])]
-	if !ok {
-		name = string(b[k : d-1])
-		names[name] = name
-	}
-	return name, e
+	return names.of(b[k : d-1]), e
 }
 
 func ruler(line []byte) bool {

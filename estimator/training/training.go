@@ -100,7 +100,7 @@ type gradBuf struct {
 
 // Run plays the plan.
 func Run(g *graph.Graph, p Plan) Result {
-	s := &sim{g: g, p: p, d: allocator.New(len(g.Tensors) + len(g.Params))}
+	s := &sim{g: g, p: p, d: allocator.New(len(g.Tensors) + len(g.Ops) + 2*len(g.Params))}
 	s.prepare()
 	s.start()
 	ok := true

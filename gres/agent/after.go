@@ -65,19 +65,19 @@ func (a *Agent) complete(ctx context.Context, ended []lease.Ended) {
 	}
 	e := ended[0] // one question a tick
 	j, err := a.Jobs.Job(ctx, e.JobID)
+	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
 	switch {
 	case errors.Is(err, sctl.ErrNoJob):
-		err = nil
 	case err != nil && e.Age < forgottenAfter:
 		a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
 		return
 	case err == nil && j.State == "COMPLETING" && e.Age < forgottenAfter:
 		return
 	case err == nil:
-		err = a.Records.SetEnd(ctx, db.End{
-			JobID: e.JobID, Restart: e.Restart, Node: a.Node, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
-			Name: j.Name, Account: j.Account, State: finalState(j.State),
-		})
+		end.ArrayJobID, end.ArrayTask, end.Name, end.Account, end.State = j.ArrayJobID, j.ArrayTask, j.Name, j.Account, finalState(j.State)
+	}
+	if end.Figures, err = a.Ledger.FiguresOf(ctx, e.JobKey); err == nil {
+		err = a.Records.SetEnd(ctx, end)
 	}
 	if err != nil {
 		a.Log.Error("complete a record", "job", e.JobKey, "error", err)

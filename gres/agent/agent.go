@@ -10,15 +10,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
+	"carma/gres/output"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -32,6 +33,7 @@ type Ledger interface {
 	DropComeback(ctx context.Context, job uint32) error
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
+	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -50,6 +52,9 @@ type Jobs interface {
 // Records is where accounting goes.
 type Records interface {
 	SetEnd(ctx context.Context, e db.End) error
+	Meters(ctx context.Context) ([]db.Meter, error)
+	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
+	Tidy(ctx context.Context) error
 }
 
 // Agent is the daemon of one node.
@@ -65,57 +70,90 @@ type Agent struct {
 	MPS       MPS // nil: not used
 	Jobs      Jobs
 	Records   Records
+	Outputs   *output.Watch              // nil: only the batch script's stderr is known
 	Cluster   Cluster                    // nil: no steward
 	Export    func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive     func()                     // after each look at everything; nil: nobody asks
 
-	gpus     map[string]*gpuState
-	lastTick time.Duration
-	compared time.Duration
-	checked  time.Duration // MPS daemons
-	rank     int           // of this node among those that may have the steward
-	ranked   time.Duration
-
+	// What observe alone uses.
+	gpus        map[string]*gpuState
+	accounts    accounts
+	looked      time.Duration
+	checked     time.Duration // MPS daemons
 	exportFails bool
+
+	// What talk alone uses.
+	compared time.Duration
+	rank     int // of this node among those that may have the steward
+	ranked   time.Duration
 }
 
 type gpuState struct {
 	smact, smocc, dram *window.Window
-	energyJ            float64 // last reading of the counter
 }
 
 // sampleDeadline is how long the driver may take to answer. A wedged driver
 // blocks the calling thread for good; the others go on.
 const sampleDeadline = 5 * time.Second
 
-// Run works until ctx ends.
+// apart is the least time between two looks: activity over less says nothing,
+// and hooks may come in swarms.
+const apart = 150 * time.Millisecond
+
+// Run works until ctx ends. It looks at the GPUs in one loop and talks to
+// slurmctld in another: a slurmctld that is slow, or away, must not make the
+// readings old.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus = map[string]*gpuState{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(a.Config.NVML.Interval.D())
+	interval := a.Config.NVML.Interval.D()
+	seen := make(chan struct{}, 1)
+	var talks sync.WaitGroup
+	talks.Go(func() {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			a.talk(ctx)
+			select {
+			case <-ctx.Done():
+			case <-seen:
+			case <-tick.C:
+			}
+		}
+	})
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	a.tick(ctx)
-	for {
+	for ctx.Err() == nil {
+		a.observe(ctx)
+		select {
+		case seen <- struct{}{}:
+		default: // it has not come to the last one yet
+		}
 		select {
 		case <-ctx.Done():
-			a.stopMPS()
-			return nil
 		case <-tick.C:
-			a.tick(ctx)
 		case <-poke:
-			a.publish(ctx)
-			if s, err := a.Ledger.Snapshot(ctx); err == nil {
-				a.export(s)
+			// What a job leaves is seen, and offered, at once.
+			if wait := apart - (lease.Now() - a.looked); wait > 0 {
+				time.Sleep(wait)
 			}
 		}
 	}
+	talks.Wait()
+	a.accounts.close(a)
+	a.stopMPS()
+	return nil
 }
 
-// tick is one look at everything. Errors are logged and the next tick tries
-// again.
-func (a *Agent) tick(ctx context.Context) {
+// observe reads the GPUs and puts what it sees into the ledger. Errors are logged
+// and the next time tries again.
+func (a *Agent) observe(ctx context.Context) {
+	if a.Alive != nil {
+		defer a.Alive()
+	}
 	samples, ok := a.sampleInTime(ctx)
 	if !ok {
 		return
@@ -126,38 +164,58 @@ func (a *Agent) tick(ctx context.Context) {
 		return
 	}
 	now := lease.Now()
-	interval := now - a.lastTick
-	if a.lastTick == 0 {
+	interval := now - a.looked
+	if a.looked == 0 {
 		interval = 0
 	}
-	a.lastTick = now
+	a.looked = now
+	a.accounts.begin(ctx, a, s.Ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
 		return
 	}
+	a.accounts.flush(ctx, a)
 	a.export(s)
-	a.setStarts(ctx, s.Comebacks)
-	a.complete(ctx, s.Ended)
+	a.watchOutputs(samples, s.Leases)
 	if a.checked == 0 || now-a.checked >= checkMPSEvery {
 		a.checked = now
 		a.checkMPS(ctx, samples, s)
 	}
-	a.openHolds(ctx, s)
-	if now-a.compared >= a.Config.Capacity.Compare.D() || a.compared == 0 {
-		a.compared = now
-		comment, err := a.Publisher.Compare(ctx)
-		if err != nil {
-			a.Log.Warn("compare capacity with slurmctld", "error", err)
-			return
-		}
-		a.reap(ctx, s)
-		a.dropHolds(ctx, s)
-		a.followComment(ctx, comment, s)
-		a.keepSteward(ctx)
+}
+
+// talk tells slurmctld what the node can take, and then asks what it must know
+// of jobs.
+func (a *Agent) talk(ctx context.Context) {
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
 		return
 	}
-	a.publish(ctx)
+	if len(s.Readings) == 0 {
+		return // nothing has been seen yet
+	}
+	a.openHolds(ctx, s)
+	now := lease.Now()
+	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
+	if !due {
+		a.publish(ctx)
+	}
+	a.setStarts(ctx, s.Comebacks)
+	a.complete(ctx, s.Ended)
+	if !due {
+		return
+	}
+	a.compared = now
+	comment, err := a.Publisher.Compare(ctx)
+	if err != nil {
+		a.Log.Warn("compare capacity with slurmctld", "error", err)
+		return
+	}
+	a.reap(ctx, s)
+	a.dropHolds(ctx, s)
+	a.followComment(ctx, comment, s)
+	a.keepSteward(ctx, now)
 }
 
 // sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs
@@ -208,7 +266,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 		st := a.gpus[s.UUID]
 		if st == nil {
 			length := a.Config.SMAct.Window.D()
-			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length), energyJ: math.NaN()}
+			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
 		r := Reading(s, leases, a.Owners)
@@ -221,39 +279,9 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		}
 		readings = append(readings, r)
-		usages = append(usages, a.usages(s, st, leases, interval)...)
+		usages = append(usages, a.account(s, leases, now)...)
 	}
 	return readings, usages
-}
-
-// usages splits what a GPU did in the interval among the jobs that hold it.
-func (a *Agent) usages(s gres.Sample, st *gpuState, leases []gres.Lease, interval time.Duration) []lease.Usage {
-	counter := float64(s.EnergyJ)
-	energy := counter - st.energyJ
-	if math.IsNaN(energy) || energy < 0 { // no counter, first look, or reset
-		energy = float64(s.PowerWatts) * interval.Seconds()
-	}
-	st.energyJ = counter
-	var usages []lease.Usage
-	for _, l := range leases {
-		if l.UUID != s.UUID || s.Unreadable != "" {
-			continue
-		}
-		usages = append(usages, lease.Usage{JobID: l.Job.JobID, UUID: s.UUID, Interval: interval, SMActPct: float64(s.SMActPct), EnergyJ: energy})
-	}
-	for i := range usages {
-		usages[i].EnergyJ /= float64(len(usages))
-	}
-	for _, p := range s.Processes {
-		job := ownerOf(a.Owners.Owner(p.PID), leases, s.UUID)
-		for i := range usages {
-			if usages[i].JobID == job {
-				usages[i].Present = true
-				usages[i].UsedMiB += p.UsedMiB
-			}
-		}
-	}
-	return usages
 }
 
 // reapAge is how old a lease must be before its job is looked for: a job has no

@@ -27,11 +27,11 @@ const (
 )
 
 // keepSteward does the steward's work if it is this agent's.
-func (a *Agent) keepSteward(ctx context.Context) {
+func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	if a.Cluster == nil || a.Config.Hold.After == 0 {
 		return
 	}
-	if a.ranked != 0 && a.rank >= stewards && a.lastTick-a.ranked < rankEvery {
+	if a.ranked != 0 && a.rank >= stewards && now-a.ranked < rankEvery {
 		return
 	}
 	partitions := a.Config.PartitionNames()
@@ -40,7 +40,7 @@ func (a *Agent) keepSteward(ctx context.Context) {
 		a.Log.Warn("look for the steward", "error", err)
 		return
 	}
-	a.rank, a.ranked = rankOf(nodes, a.Node), a.lastTick
+	a.rank, a.ranked = rankOf(nodes, a.Node), now
 	if firstUp(nodes) != a.Node || a.rank >= stewards {
 		return
 	}

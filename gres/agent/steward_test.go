@@ -60,7 +60,7 @@ func TestKeepSteward(t *testing.T) {
 		a := newAgent()
 		a.Node, a.Cluster = c.node, &c.cluster
 		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
-		a.keepSteward(t.Context())
+		a.keepSteward(t.Context(), 1)
 		if !slices.Equal(c.cluster.calls, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.cluster.calls, c.want)
 		}
@@ -76,8 +76,7 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 	a := newAgent()
 	a.Node, a.Cluster = "n5", c
 	for i := range 100 {
-		a.lastTick = time.Duration(i+1) * time.Minute
-		a.keepSteward(t.Context())
+		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
 	}
 	if len(c.calls) != 2 || slices.Contains(c.calls, "queue") {
 		t.Errorf("%v", c.calls)

@@ -16,7 +16,8 @@ import (
 	"carma/gres/lease"
 )
 
-// minInterval keeps a node from updating slurmctld's node table more often.
+// minInterval keeps a node from updating slurmctld's node table more often, on
+// average.
 const minInterval = time.Second
 
 // Slurm is what publishing needs of slurmctld.
@@ -37,8 +38,8 @@ type Publisher struct {
 	Floor      bool  // no anchor node: never publish less than a whole GPU
 }
 
-// ErrTooSoon means that the last update is less than a second old.
-var ErrTooSoon = errors.New("the last update is less than a second old")
+// ErrTooSoon means that slurmctld has been told too much in the last seconds.
+var ErrTooSoon = errors.New("slurmctld was told less than a second ago")
 
 // Publish tells slurmctld the node's capacity if it differs from what it was
 // last told. The error is ErrTooSoon if the caller should come again.
@@ -48,7 +49,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	last, age, told, err := p.Book.Published(ctx)
+	last, wait, told, err := p.Book.Published(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	if told && Same(text, last) {
 		return nil
 	}
-	if told && age < minInterval {
+	if told && wait > 0 {
 		return ErrTooSoon
 	}
 	return p.tell(ctx, text)
@@ -90,7 +91,7 @@ func (p *Publisher) Compare(ctx context.Context) (comment string, err error) {
 	}
 	text := Text(counted, counts)
 	if Same(counted, text) {
-		return comment, p.Book.SetPublished(ctx, text)
+		return comment, p.Book.SetPublished(ctx, text, 0)
 	}
 	return comment, p.tell(ctx, text)
 }
@@ -99,7 +100,7 @@ func (p *Publisher) tell(ctx context.Context, text string) error {
 	if err := p.Slurm.SetNodeGres(ctx, p.Node, text); err != nil {
 		return err
 	}
-	return p.Book.SetPublished(ctx, text)
+	return p.Book.SetPublished(ctx, text, minInterval)
 }
 
 func (p *Publisher) counts(ctx context.Context) ([]int64, error) {

@@ -4,6 +4,7 @@ package lease
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -17,12 +18,16 @@ type Ended struct {
 	Age time.Duration
 }
 
-// DropEnded forgets an ended attempt.
+// DropEnded forgets an ended attempt and what it did.
 func (b *Book) DropEnded(ctx context.Context, key gres.JobKey) error {
-	if _, err := b.db.ExecContext(ctx, "DELETE FROM ended WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
-		return fmt.Errorf("forget ended job %s: %w", key, err)
-	}
-	return nil
+	return b.write(ctx, func(tx *sql.Tx) error {
+		for _, table := range []string{"ended", "usage"} {
+			if _, err := tx.Exec("DELETE FROM "+table+" WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
+				return fmt.Errorf("forget ended job %s: %w", key, err)
+			}
+		}
+		return nil
+	})
 }
 
 func endedOf(q querier) ([]Ended, error) {

@@ -50,15 +50,13 @@ type Job struct {
 // Granted is one GPU of a job, with what was measured while the job held it.
 type Granted struct {
 	UUID       string
-	Slot       int // position among the job's GPUs
+	Model      string // empty: the GPU is gone
+	Slot       int    // position among the job's GPUs
 	ReserveMiB int64
 	Exclusive  bool
 	MPS        bool
 	Seen       bool
-	PeakMiB    int64   // NaN-free: 0 if no process was seen
-	SMActPct   float64 // mean; NaN: not measured
-	SMActMax   float64
-	EnergyJ    float64 // NaN: not measured
+	gres.Figures
 }
 
 // ErrNoFit means that no choice of GPUs takes the request now.

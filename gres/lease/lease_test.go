@@ -166,24 +166,46 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	nan := math.NaN()
-	for _, u := range []Usage{
-		{JobID: 1, UUID: "GPU-0", SMActPct: nan, EnergyJ: nan},
-		{JobID: 1, UUID: "GPU-0", Interval: time.Second, SMActPct: 20, EnergyJ: 100},
-		{JobID: 1, UUID: "GPU-0", Interval: 3 * time.Second, SMActPct: 60, EnergyJ: 50, Present: true, UsedMiB: 900},
-		{JobID: 1, UUID: "GPU-0", Interval: time.Second, SMActPct: nan, EnergyJ: nan, Present: true, UsedMiB: 700},
-		{JobID: 9, UUID: "GPU-0", Interval: time.Second, SMActPct: 1, EnergyJ: 1},
-	} {
-		if err := b.Measure(ctx, gpus(1), []Usage{u}); err != nil {
+	use := func(id uint32, seconds, smact, joules float64, mib int64) Usage {
+		return Usage{Job: key(id, 0), UUID: "GPU-0", Seconds: seconds, SMActPct: smact, SMActFrom: gres.SourceGPM, EnergyJ: joules, IdleJ: joules / 2,
+			Present: mib > 0, UsedMiB: mib, UsedFrom: gres.MemoryProcess, HeldS: seconds / 2, SharedS: seconds, AloneS: nan}
+	}
+	measure := func(us ...Usage) {
+		t.Helper()
+		if err := b.Measure(ctx, gpus(1), us); err != nil {
 			t.Fatal(err)
 		}
 	}
+	measure(use(1, 0, nan, nan, 0))
+	measure(use(1, 10, 20, 100, 0), use(9, 1, 1, 1, 0)) // 9 holds nothing
+	measure(use(1, 30, 60, 50, 900))
+	measure(use(1, 1, nan, nan, 700))
 	h, _, err := b.Find(ctx, key(1, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := h.GPUs[0]
-	if g.PeakMiB != 900 || g.SMActPct != 50 || g.SMActMax != 60 || g.EnergyJ != 150 || !g.Seen {
+	if g.PeakMiB != 900 || g.MeanMiB != 894 || g.SMActPct != 50 || g.SMActMax != 60 || g.EnergyJ != 150 || g.IdleJ != 75 || g.LeaseS != 41 || g.HeldS != 20.5 || g.SharedS != 41 || g.AloneS.Known() || !g.Seen {
 		t.Errorf("got %+v", g)
+	}
+	// What happened after the Epilog counts until the record is complete.
+	if err := b.Release(ctx, key(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	measure(use(1, 1, 50, 7, 0))
+	if f, err := b.FiguresOf(ctx, key(1, 0)); err != nil || f["GPU-0"].EnergyJ != 157 {
+		t.Errorf("after the release: %+v, %v", f, err)
+	}
+	if err := b.DropEnded(ctx, key(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := b.FiguresOf(ctx, key(1, 0)); err != nil || len(f) != 0 {
+		t.Errorf("after the end: %+v, %v", f, err)
+	}
+	// A figure that covers too little of the lease is none.
+	measure(use(2, 10, 50, 100, 0), use(2, 10, nan, nan, 0))
+	if f, err := b.FiguresOf(ctx, key(2, 0)); err != nil || f["GPU-0"].EnergyJ.Known() || f["GPU-0"].SMActPct.Known() {
+		t.Errorf("half measured: %+v, %v", f, err)
 	}
 }
 

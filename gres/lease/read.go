@@ -84,13 +84,14 @@ func (c connection) QueryRow(query string, args ...any) *sql.Row {
 	return c.QueryRowContext(c.ctx, query, args...)
 }
 
-// Find returns what key holds; ok is false if that is nothing.
+// Find returns what key, or an earlier attempt of its job, holds; ok is false if
+// that is nothing.
 func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err error) {
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT uid, at_ns, book_k, book_mib, about, fault FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart).
-		Scan(&h.UID, &at, &h.BookK, &h.BookMiB, &about, &h.Fault)
+	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, book_k, book_mib, about, fault FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
+		Scan(&h.Restart, &h.UID, &at, &h.BookK, &h.BookMiB, &about, &h.Fault)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
 	} else if err != nil {
@@ -178,7 +179,8 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 }
 
 func grantedOf(q querier, job uint32) ([]Granted, error) {
-	rows, err := q.Query("SELECT uuid, slot, reserve_mib, exclusive, mps, seen_ns IS NOT NULL, ifnull(peak_mib,0), smact_sum, smact_s, smact_max, energy_j, energy_s FROM lease WHERE job_id=? ORDER BY slot", job)
+	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.mps, l.seen_ns IS NOT NULL, "+usageColumns+
+		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING (uuid) WHERE l.job_id=? ORDER BY l.slot", job)
 	if err != nil {
 		return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 	}
@@ -186,17 +188,11 @@ func grantedOf(q querier, job uint32) ([]Granted, error) {
 	var granted []Granted
 	for rows.Next() {
 		var g Granted
-		var sum, seconds, energySeconds float64
-		if err := rows.Scan(&g.UUID, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.MPS, &g.Seen, &g.PeakMiB, &sum, &seconds, &g.SMActMax, &g.EnergyJ, &energySeconds); err != nil {
+		var u usageRow
+		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.MPS, &g.Seen}, u.fields()...)...); err != nil {
 			return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 		}
-		g.SMActPct = math.NaN()
-		if seconds > 0 {
-			g.SMActPct = sum / seconds
-		}
-		if energySeconds == 0 {
-			g.EnergyJ = math.NaN()
-		}
+		g.Figures = u.figures()
 		granted = append(granted, g)
 	}
 	return granted, rows.Err()

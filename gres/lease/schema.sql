@@ -60,13 +60,30 @@ CREATE TABLE lease (
   mps         INTEGER NOT NULL,
   smact_pct   REAL NOT NULL,    -- expected; 0: not known
   seen_ns     INTEGER,          -- first process of the job on the GPU
-  peak_mib    INTEGER,          -- of the job's processes
-  smact_sum   REAL NOT NULL DEFAULT 0, -- percent x seconds of the GPU's activity
-  smact_s     REAL NOT NULL DEFAULT 0,
-  smact_max   REAL NOT NULL DEFAULT 0,
-  energy_j    REAL NOT NULL DEFAULT 0, -- the job's share
-  energy_s    REAL NOT NULL DEFAULT 0, -- time that the share covers
   PRIMARY KEY (job_id, uuid)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE usage (            -- what an attempt did on a GPU; stays until its record is complete
+  job_id     INTEGER NOT NULL,
+  restart    INTEGER NOT NULL,
+  uuid       TEXT NOT NULL,
+  peak_mib   INTEGER NOT NULL,  -- 0: not known
+  peak_from  TEXT NOT NULL,
+  mib_s      REAL NOT NULL,     -- MiB x seconds
+  mib_for_s  REAL NOT NULL,     -- seconds that it covers
+  smact_s    REAL NOT NULL,     -- percent x seconds
+  smact_for_s REAL NOT NULL,
+  smact_max  REAL NOT NULL,
+  smact_from TEXT NOT NULL,
+  energy_j   REAL NOT NULL,
+  idle_j     REAL NOT NULL,
+  energy_for_s REAL NOT NULL,
+  lease_s    REAL NOT NULL,
+  held_s     REAL NOT NULL,
+  shared_s   REAL NOT NULL,
+  alone_s    REAL NOT NULL,
+  alone_for_s REAL NOT NULL,
+  PRIMARY KEY (job_id, restart, uuid)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE neighbour (        -- jobs that held a GPU at the same time
@@ -89,9 +106,9 @@ CREATE TABLE ended (            -- attempts whose record waits for slurmctld's w
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE published (        -- what slurmctld was last told, one row
-  one   INTEGER PRIMARY KEY CHECK (one = 1),
-  gres  TEXT NOT NULL,
-  at_ns INTEGER NOT NULL
+  one     INTEGER PRIMARY KEY CHECK (one = 1),
+  gres    TEXT NOT NULL,
+  next_ns INTEGER NOT NULL    -- before that it is told nothing else
 ) STRICT;
 
 PRAGMA user_version = 1;

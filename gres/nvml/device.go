@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -22,6 +23,7 @@ type device struct {
 	hasGPM    bool
 	gpmTaken  bool
 	hasEnergy bool
+	hasUsage  bool // tells the utilisation of each process
 }
 
 func (n *NVML) openDevice(index int) (*device, error) {
@@ -38,6 +40,7 @@ func (n *NVML) openDevice(index int) (*device, error) {
 	d.mig = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
 	_, ret = dev.GetTotalEnergyConsumption()
 	d.hasEnergy = ret == nvml.SUCCESS
+	d.hasUsage = n.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") == nil
 	return d, d.openGPM()
 }
 
@@ -112,6 +115,9 @@ func (d *device) sample() []gres.Sample {
 		return []gres.Sample{s}
 	}
 	d.activity(&s)
+	if d.hasUsage && len(s.Processes) > 1 { // of one alone everything is its own
+		s.ProcessSMPct = d.processUse()
+	}
 	if mw, ret := d.GetPowerUsage(); ret == nvml.SUCCESS {
 		s.PowerWatts = gres.Measured(mw) / 1000
 	}
@@ -237,6 +243,28 @@ func (d *device) activity(s *gres.Sample) {
 	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
 		s.SMActPct, s.Source = gres.Measured(u.Gpu), gres.SourceUtilisation
 	}
+}
+
+// processUse is the mean SM utilisation of each process over the last second,
+// the longest time between two of the driver's own samples (nvml.h,
+// nvmlDeviceGetProcessUtilization); nil where it has none.
+func (d *device) processUse() map[int]float64 {
+	list, ret := d.GetProcessUtilization(uint64(time.Now().Add(-time.Second).UnixMicro()))
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+	use, samples := map[int]float64{}, map[int]float64{}
+	for _, u := range list {
+		if u.SmUtil > 100 { // garbage, as drivers hand out now and then
+			return nil
+		}
+		use[int(u.Pid)] += float64(u.SmUtil)
+		samples[int(u.Pid)]++
+	}
+	for pid := range use {
+		use[pid] /= samples[pid]
+	}
+	return use
 }
 
 func (d *device) gpmActivity(s *gres.Sample) {

@@ -1,85 +1,138 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package oomscan finds the messages with which frameworks tell that a GPU had
-// no memory left. It is pure: a reader in, a signature out. What it reads is a
-// user's text and never leaves it.
+// no memory left, and tells them from those about other ends. It is pure: a
+// reader in, a finding out. What it reads is a user's text and never leaves it.
 package oomscan
 
 import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 )
 
-// Signature is one kind of message.
-type Signature struct {
-	ID        string // stable; stored in records
-	Framework string
-	text      string
+// Finding is the message that counts.
+type Finding struct {
+	Signature
+	Offset int64 // of its first byte
 }
 
-// Signatures are tried in this order at each place of the text; the most
-// telling come first. Each is a stretch of text that the named framework
-// prints and that nothing prints by accident. testdata holds messages as they
-// were printed, with their versions.
-var Signatures = []Signature{
-	{"pytorch", "PyTorch", "torch.OutOfMemoryError"},                // 2.5 and later
-	{"pytorch", "PyTorch", "torch.cuda.OutOfMemoryError"},           // 1.13 to 2.4
-	{"pytorch", "PyTorch", "CUDA out of memory. Tried to allocate"}, // all, also before 1.13
-	{"tensorflow", "TensorFlow", "OOM when allocating tensor"},      // ResourceExhaustedError of 1.x and 2.x
-	{"jax", "JAX", "RESOURCE_EXHAUSTED: Out of memory"},             // XlaRuntimeError
-	{"cuda", "CUDA driver", "CUDA_ERROR_OUT_OF_MEMORY"},             // cuGetErrorName
-	{"cuda", "CUDA runtime", "cudaErrorMemoryAllocation"},           // cudaGetErrorName
-	{"cuda", "CUDA runtime", "CUDA error: out of memory"},           // cudaGetErrorString as frameworks print it
-	{"cublas", "cuBLAS", "CUBLAS_STATUS_ALLOC_FAILED"},              // handle or workspace
-}
+const (
+	chunk = 256 << 10
+	// A message is judged by its line, of a long one by so much around it.
+	before, after = 256, 1024
+)
 
-const chunk = 256 << 10
-
-var longest = func() int {
-	n := 0
-	for _, s := range Signatures {
-		n = max(n, len(s.text))
-	}
-	return n
-}()
-
-// Scan reads r to its end and returns the first signature in it and the offset
-// of its first byte; ok is false if there is none. It keeps one chunk in
-// memory whatever it reads.
-func Scan(r io.Reader) (found Signature, offset int64, ok bool, err error) {
-	buf := make([]byte, 0, chunk+longest)
+// Scan reads r to its end and returns the weightiest message in it, the first
+// of several; ok is false if there is none. It keeps one chunk in memory
+// whatever it reads.
+func Scan(r io.Reader) (best Finding, ok bool, err error) {
+	buf := make([]byte, 0, before+chunk+after)
 	var base int64 // offset of buf[0]
+	from := 0      // buf before this has been searched
 	for {
-		n, err := io.ReadFull(r, buf[len(buf):len(buf)+chunk])
+		n, err := io.ReadFull(r, buf[len(buf):min(len(buf)+chunk, cap(buf))])
 		buf = buf[:len(buf)+n]
-		if s, at := first(buf); at >= 0 {
-			return s, base + int64(at), true, nil
+		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !end {
+			return Finding{}, false, err
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return Signature{}, 0, false, nil
-		} else if err != nil {
-			return Signature{}, 0, false, err
+		to := len(buf) - after // messages that begin later are not all here yet
+		if end {
+			to = len(buf)
 		}
-		// A signature may lie across two chunks.
-		keep := min(len(buf), longest-1)
-		base += int64(len(buf) - keep)
-		copy(buf, buf[len(buf)-keep:])
-		buf = buf[:keep]
+		to = max(to, from)
+		if s, at := first(buf, from, to, best.weight0()); at >= 0 {
+			best, ok = Finding{s, base + int64(at)}, true
+		}
+		if end {
+			return best, ok, nil
+		}
+		keep := max(to-before, 0)
+		base += int64(keep)
+		buf = buf[:copy(buf, buf[keep:])]
+		from = to - keep
 	}
 }
 
-// first returns the signature that begins earliest in text, and where.
-func first(text []byte) (Signature, int) {
-	at, which := -1, 0
-	for i, s := range Signatures {
-		limit := text
-		if at >= 0 {
-			limit = text[:min(len(text), at+len(s.text)-1)]
+// weight0 is the weight of a finding; 0 of none.
+func (f Finding) weight0() int {
+	if f.ID == "" {
+		return 0
+	}
+	return f.weight()
+}
+
+// first returns the weightiest signature above a weight that begins in
+// text[from:to], of several the one that begins first, and where.
+func first(text []byte, from, to, above int) (best Signature, at int) {
+	at = -1
+	for i := from + shortest - 1; i < len(text) && i-shortest < to-1; {
+		block := uint16(text[i-1])<<8 | uint16(text[i])
+		if step := skip[block]; step > 0 {
+			i += int(step)
+			continue
 		}
-		if j := bytes.Index(limit, []byte(s.text)); j >= 0 && (at < 0 || j < at) {
-			at, which = j, i
+		begin := i - shortest + 1
+		for _, s := range ending[block] {
+			if s.weight() > above && bytes.HasPrefix(text[begin:], []byte(s.text)) && s.fits(text, begin) {
+				best, at, above = s, begin, s.weight()
+			}
+		}
+		i++
+	}
+	return best, at
+}
+
+// All signatures are looked for in one pass, as S. Wu and U. Manber do ("A fast
+// algorithm for multi-pattern searching", 1994): by the last two bytes of a
+// window as long as the shortest signature, skip tells how far the window may
+// move; where it may not, ending holds the signatures whose beginning ends so.
+var (
+	shortest = len(slices.MinFunc(Signatures, func(a, b Signature) int { return len(a.text) - len(b.text) }).text)
+	skip     [1 << 16]uint8
+	ending   = map[uint16][]Signature{}
+)
+
+func init() {
+	for i := range skip {
+		skip[i] = uint8(shortest - 1)
+	}
+	for _, s := range Signatures {
+		for i := 1; i < shortest; i++ {
+			block := uint16(s.text[i-1])<<8 | uint16(s.text[i])
+			skip[block] = min(skip[block], uint8(shortest-1-i))
+			if i == shortest-1 {
+				ending[block] = append(ending[block], s)
+			}
 		}
 	}
-	return Signatures[which], at
+}
+
+// fits judges the line that holds the message, which begins at text[at].
+func (s Signature) fits(text []byte, at int) bool {
+	whole, from := line(text, at)
+	if !bytes.Contains(whole[from:], []byte(s.with)) {
+		return false
+	}
+	for _, word := range s.unless {
+		if bytes.Contains(whole, []byte(word)) {
+			return false
+		}
+	}
+	return true
+}
+
+// line returns what stands around text[at] on its line, and where in it at is.
+func line(text []byte, at int) (whole []byte, from int) {
+	begin := max(at-before, 0)
+	if i := bytes.LastIndexByte(text[begin:at], '\n'); i >= 0 {
+		begin += i + 1
+	}
+	end := min(at+after, len(text))
+	if i := bytes.IndexByte(text[at:end], '\n'); i >= 0 {
+		end = at + i
+	}
+	return text[begin:end], at - begin
 }

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -35,26 +37,40 @@ type Mark struct {
 	Ino     uint64
 	Size    int64
 	MtimeNs int64
-	Tail    string // hex SHA-256 of the last bytes before Size
+	Tail    string // hex SHA-256 of the last bytes before Size; empty: not known
 }
 
 func answer(ask Ask) Reply {
-	f, info, state := open(ask.Path)
+	best := Reply{State: StateError}
+	for _, f := range ask.Files {
+		r := look(ask.Op, f)
+		switch {
+		case r.Kind == oomscan.GPUMemory: // the one that would bring the job back
+			return r
+		case best.Signature == "" && (r.Signature != "" || slices.Index(states, r.State) < slices.Index(states, best.State)):
+			best = r
+		}
+	}
+	return best
+}
+
+func look(op Op, file File) Reply {
+	f, info, state := open(file.Path)
 	if state != StateOK {
 		return Reply{State: state}
 	}
 	defer f.Close()
-	var r Reply
+	r := Reply{State: StateOK}
 	var err error
-	switch ask.Op {
+	switch op {
 	case OpMark:
 		r.Mark, err = mark(f, info)
 	case OpScan:
-		r.Signature, r.Offset, err = scan(f, info, ask.From)
+		err = r.scan(f, info, file.From)
 	default:
 		err = errors.New("unknown operation")
 	}
-	if r.State = StateOK; err != nil {
+	if err != nil {
 		return Reply{State: StateError}
 	}
 	return r
@@ -103,25 +119,27 @@ func tailHash(f io.ReaderAt, size int64) (string, error) {
 }
 
 // scan looks at what was written since from, at most maxHead and maxTail of it.
-func scan(f io.ReaderAt, st unix.Stat_t, from Mark) (signature string, offset int64, err error) {
+func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	start, err := begin(f, st, from)
 	if err != nil {
-		return "", 0, err
+		return err
 	}
-	pieces := [][2]int64{{start, st.Size}}
-	if st.Size-start > maxHead+maxTail {
-		pieces = [][2]int64{{start, start + maxHead}, {st.Size - maxTail, st.Size}}
+	pieces := []io.Reader{io.NewSectionReader(f, start, st.Size-start)}
+	gap := max(st.Size-start-maxHead-maxTail, 0)
+	if gap > 0 {
+		// The line that the gap cuts ends before it.
+		pieces = []io.Reader{io.NewSectionReader(f, start, maxHead), strings.NewReader("\n"), io.NewSectionReader(f, st.Size-maxTail, maxTail)}
+		gap--
 	}
-	for _, p := range pieces {
-		s, at, ok, err := oomscan.Scan(io.NewSectionReader(f, p[0], p[1]-p[0]))
-		if err != nil {
-			return "", 0, err
-		}
-		if ok {
-			return s.ID, p[0] + at, nil
-		}
+	found, ok, err := oomscan.Scan(io.MultiReader(pieces...))
+	if err != nil || !ok {
+		return err
 	}
-	return "", 0, nil
+	r.Signature, r.Kind, r.Offset = found.ID, found.Kind, start+found.Offset
+	if found.Offset >= maxHead {
+		r.Offset += gap
+	}
+	return nil
 }
 
 // begin tells where this run's text begins: at the mark if the file still is
@@ -131,8 +149,11 @@ func begin(f io.ReaderAt, st unix.Stat_t, from Mark) (int64, error) {
 	switch {
 	case !from.Exists, from.Dev != st.Dev, from.Ino != st.Ino, from.Size > st.Size:
 		return 0, nil
-	case from.Size == st.Size && from.MtimeNs != st.Mtim.Nano():
+	case from.Tail != "" && from.Size == st.Size && from.MtimeNs != st.Mtim.Nano():
 		return 0, nil
+	}
+	if from.Tail == "" { // seen by the agent, which reads no file
+		return from.Size, nil
 	}
 	tail, err := tailHash(f, from.Size)
 	if err != nil || tail != from.Tail {

@@ -13,14 +13,19 @@ package userfile
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
+
+	"carma/prolog/oomscan"
 )
 
 // Command is the argument with which a program must call Child.
@@ -37,17 +42,58 @@ const (
 
 // Ask is the parent's question.
 type Ask struct {
-	Op   Op
-	Path string // absolute
-	From Mark   // OpScan: from where
+	Op    Op
+	Files []File // OpMark takes one; OpScan looks into all
 }
 
-// Reply is the child's answer. State tells why there may be no more.
+// File is a file and where in it this job's text begins.
+type File struct {
+	Path string // absolute
+	From Mark   // OpScan
+}
+
+// rawFile is a File in JSON: a path is bytes, and need not be UTF-8.
+type rawFile struct {
+	Path []byte
+	From Mark
+}
+
+// MarshalJSON keeps the bytes of the path as they are.
+func (f File) MarshalJSON() ([]byte, error) { return json.Marshal(rawFile{[]byte(f.Path), f.From}) }
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (f *File) UnmarshalJSON(text []byte) error {
+	var r rawFile
+	err := json.Unmarshal(text, &r)
+	*f = File{string(r.Path), r.From}
+	return err
+}
+
+// Reply is the child's answer. State tells why there may be no more: of several
+// files, how far the child came with the best.
 type Reply struct {
 	State     State
 	Mark      Mark   // OpMark
 	Signature string // OpScan: oomscan id; empty: none found
-	Offset    int64  // of the signature in the file
+	Kind      oomscan.Kind
+	Offset    int64 // of the signature in its file
+}
+
+// check refuses an answer that no child of ours gives. The child runs as the
+// user, who may trace it and answer in its place; what is stored and shown must
+// be one of our own words even then.
+func (r Reply) check() error {
+	if !slices.Contains(states, r.State) {
+		return errors.New("unknown state")
+	}
+	known := func(s oomscan.Signature) bool { return s.ID == r.Signature && s.Kind == r.Kind }
+	if r.Signature+string(r.Kind) != "" && !slices.ContainsFunc(oomscan.Signatures, known) {
+		return errors.New("unknown signature")
+	}
+	if _, err := hex.DecodeString(r.Mark.Tail); err != nil || len(r.Mark.Tail) > 2*sha256.Size {
+		return errors.New("no mark")
+	}
+	return nil
 }
 
 // State is how far the child came.
@@ -62,18 +108,25 @@ const (
 	StateError      State = "error"
 )
 
+// states, the best first.
+var states = []State{StateOK, StateNotRegular, StateDenied, StateMissing, StateError}
+
 // User is whom the child runs as.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
 }
 
+// maxAsk bounds a question: paths of 4 KiB of the batch script and of some
+// steps, in base64.
+const maxAsk = 1 << 20
+
 // Run asks a child that runs as u. It returns when ctx ends even if the child
 // cannot be killed, as it hangs in a system call on a dead mount.
 func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
 	question, err := json.Marshal(ask)
 	if err != nil {
-		return Reply{}, fmt.Errorf("ask about %q: %w", ask.Path, err)
+		return Reply{}, fmt.Errorf("ask about %d files: %w", len(ask.Files), err)
 	}
 	var answer bytes.Buffer
 	cmd := exec.Command("/proc/self/exe", Command)
@@ -102,6 +155,9 @@ func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
 		return Reply{}, fmt.Errorf("read a file as uid %d: %w", u.UID, err)
 	}
 	if err := json.Unmarshal(answer.Bytes(), &reply); err != nil {
+		return Reply{}, fmt.Errorf("read a file as uid %d: answer: %w", u.UID, err)
+	}
+	if err := reply.check(); err != nil {
 		return Reply{}, fmt.Errorf("read a file as uid %d: answer: %w", u.UID, err)
 	}
 	return reply, nil
@@ -137,7 +193,7 @@ func Child() {
 		os.Exit(1)
 	}
 	var ask Ask
-	if err := json.NewDecoder(io.LimitReader(os.Stdin, 64<<10)).Decode(&ask); err != nil {
+	if err := json.NewDecoder(io.LimitReader(os.Stdin, maxAsk)).Decode(&ask); err != nil {
 		os.Exit(1)
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(answer(ask)); err != nil {

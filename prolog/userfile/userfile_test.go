@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"carma/prolog/oomscan"
 )
 
 // The test program is the child too.
@@ -75,11 +77,11 @@ const oom = "torch.OutOfMemoryError: CUDA out of memory\n"
 
 func TestScan(t *testing.T) {
 	u, path := nobody(t), filepath.Join(dir(t), "err")
-	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateMissing {
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateMissing {
 		t.Errorf("no file: %+v", r)
 	}
 	write(t, path, "starting\n"+oom)
-	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateOK || r.Signature != "pytorch" || r.Offset != 9 {
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateOK || r.Signature != "pytorch" || r.Offset != 9 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -88,11 +90,11 @@ func TestMark(t *testing.T) {
 	u, path := nobody(t), filepath.Join(dir(t), "err")
 	old := strings.Repeat("an earlier run\n", 1000) + oom
 	write(t, path, old)
-	m := ask(t, u, Ask{Op: OpMark, Path: path}).Mark
+	m := ask(t, u, Ask{Op: OpMark, Files: []File{{Path: path}}}).Mark
 	if !m.Exists || m.Size != int64(len(old)) {
 		t.Fatalf("mark %+v", m)
 	}
-	scan := func() string { return ask(t, u, Ask{Op: OpScan, Path: path, From: m}).Signature }
+	scan := func() string { return ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path, From: m}}}).Signature }
 	if got := scan(); got != "" {
 		t.Errorf("nothing was written since: %q", got)
 	}
@@ -135,7 +137,7 @@ func TestHeadAndTailOfALongFile(t *testing.T) {
 	} {
 		path := filepath.Join(d, name)
 		write(t, path, c.text)
-		if r := ask(t, u, Ask{Op: OpScan, Path: path}); (r.Signature != "") != c.found {
+		if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); (r.Signature != "") != c.found {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
@@ -181,7 +183,7 @@ func TestHostileFiles(t *testing.T) {
 		"/tmp/\x00/x":                   StateError,
 	} {
 		start := time.Now()
-		if r := ask(t, u, Ask{Op: OpScan, Path: name}); r.State != want || r.Signature != "" {
+		if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: name}}}); r.State != want || r.Signature != "" {
 			t.Errorf("%.60q: %+v, want %s", name, r, want)
 		}
 		if took := time.Since(start); took > 30*time.Second {
@@ -205,11 +207,11 @@ func TestChildHasNoMoreGroupsThanItsUser(t *testing.T) {
 	if err := os.Chown(path, 0, 4242); err != nil {
 		t.Fatal(err)
 	}
-	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateDenied {
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateDenied {
 		t.Errorf("without the group: %+v", r)
 	}
 	u.Groups = append(u.Groups, 4242)
-	if r := ask(t, u, Ask{Op: OpScan, Path: path}); r.State != StateOK || r.Signature == "" {
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateOK || r.Signature == "" {
 		t.Errorf("with the group: %+v", r)
 	}
 }
@@ -218,14 +220,113 @@ func TestDeadline(t *testing.T) {
 	u := nobody(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Run(ctx, u, Ask{Op: OpScan, Path: "/etc/passwd"}); err == nil {
+	if _, err := Run(ctx, u, Ask{Op: OpScan, Files: []File{{Path: "/etc/passwd"}}}); err == nil {
 		t.Error("no error after the deadline")
 	}
 }
 
 func TestUnknownOperation(t *testing.T) {
-	if r := ask(t, nobody(t), Ask{Op: "delete", Path: "/etc/passwd"}); r.State != StateError {
+	if r := ask(t, nobody(t), Ask{Op: "delete", Files: []File{{Path: "/etc/passwd"}}}); r.State != StateError {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// Several files: what one of them tells counts, the rest may be anything.
+func TestSeveralFiles(t *testing.T) {
+	u, d := nobody(t), dir(t)
+	path := func(name, text string) File {
+		p := filepath.Join(d, name)
+		if text != "" {
+			write(t, p, text)
+		}
+		return File{Path: p}
+	}
+	none, quiet, fault, gpu := path("none", ""), path("quiet", "nothing\n"), path("fault", "an illegal memory access was encountered\n"), path("gpu", oom)
+	for _, c := range []struct {
+		files []File
+		state State
+		kind  oomscan.Kind
+	}{
+		{nil, StateError, ""},
+		{[]File{none}, StateMissing, ""},
+		{[]File{none, {Path: d}}, StateNotRegular, ""},
+		{[]File{{Path: "/dev/zero"}, quiet, none}, StateOK, ""},
+		{[]File{quiet, fault}, StateOK, oomscan.GPUFault},
+		{[]File{fault, quiet, gpu}, StateOK, oomscan.GPUMemory},
+	} {
+		if r := ask(t, u, Ask{Op: OpScan, Files: c.files}); r.State != c.state || r.Kind != c.kind {
+			t.Errorf("%v: got %+v", c.files, r)
+		}
+	}
+}
+
+func TestNameThatIsNoUTF8(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "\xff\xfe\n.err")
+	write(t, path, oom)
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Signature != "pytorch" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// The agent knows where a job's text begins, but not what stands before it.
+func TestMarkOfTheAgent(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "err")
+	write(t, path, oom)
+	m := ask(t, u, Ask{Op: OpMark, Files: []File{{Path: path}}}).Mark
+	m.Tail, m.MtimeNs = "", 0
+	scan := func() string {
+		return ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path, From: m}}}).Signature
+	}
+	if got := scan(); got != "" {
+		t.Errorf("an earlier job's message: %q", got)
+	}
+	write(t, path, oom+oom)
+	if got := scan(); got != "pytorch" {
+		t.Errorf("appended: %q", got)
+	}
+	m.Ino++
+	write(t, path, oom)
+	if got := scan(); got != "pytorch" {
+		t.Errorf("another file of the name: %q", got)
+	}
+}
+
+// The gap in a long file joins no halves of a message, and offsets behind it
+// are the file's.
+func TestGapOfALongFile(t *testing.T) {
+	u, path := nobody(t), filepath.Join(dir(t), "err")
+	half := len(oom) / 2
+	write(t, path, strings.Repeat("x", maxHead-half)+oom+strings.Repeat("x", 2<<20)+oom[half:]+strings.Repeat("x", maxTail-len(oom[half:])))
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Signature != "" {
+		t.Errorf("got %+v", r)
+	}
+	text := strings.Repeat("x", 5<<20) + "\n" + oom
+	write(t, path, text)
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Offset != int64(len(text)-len(oom)) {
+		t.Errorf("offset %d, want %d", r.Offset, len(text)-len(oom))
+	}
+}
+
+// A user who traces the child can answer in its place, but only in our words.
+func TestForgedReply(t *testing.T) {
+	for _, r := range []Reply{
+		{},
+		{State: "fine"},
+		{State: StateOK, Signature: "$(reboot)"},
+		{State: StateOK, Signature: "pytorch\n", Kind: oomscan.GPUMemory},
+		{State: StateOK, Signature: "mps", Kind: oomscan.GPUMemory},
+		{State: StateOK, Kind: "other"},
+		{State: StateOK, Mark: Mark{Tail: "'; DROP TABLE attempt"}},
+		{State: StateOK, Mark: Mark{Tail: strings.Repeat("00", 33)}},
+	} {
+		if r.check() == nil {
+			t.Errorf("taken: %+v", r)
+		}
+	}
+	for _, r := range []Reply{{State: StateMissing}, {State: StateOK, Signature: "pytorch", Kind: oomscan.GPUMemory, Offset: 3}, {State: StateOK, Mark: Mark{Exists: true, Tail: strings.Repeat("0f", 32)}}} {
+		if err := r.check(); err != nil {
+			t.Errorf("%+v: %v", r, err)
+		}
 	}
 }
 

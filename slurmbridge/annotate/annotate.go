@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"carma/estimator"
+	"carma/estimator/history"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/tres"
@@ -21,6 +22,8 @@ const NoVal = 0xfffffffe
 
 // Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
 type Job struct {
+	UID       uint32
+	Args      string // of the script, in one text
 	Script    []byte // nil for salloc, srun and all but the first het component
 	Partition string // as asked; empty: the cluster's default
 	TRES      TRES
@@ -55,6 +58,7 @@ type Method string
 // The methods; the estimator's names are those of submit.estimator.
 const (
 	MethodUser     Method = "user"
+	MethodHistory  Method = "history"
 	MethodAnalytic Method = "analytic"
 	MethodNone     Method = "none"
 )
@@ -72,6 +76,7 @@ type Annotation struct {
 	Method     Method
 	SMActPct   int    // expected; 0: unknown
 	Policy     string // placement that the user asks for; empty: the site's
+	Key        history.Key
 	Note       string // why an estimate was not used; for people
 }
 
@@ -88,6 +93,7 @@ type Site struct {
 	WholeGPUs        bool // a job on several GPUs gets whole ones (placement.policy "carma")
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
+	History  history.Snapshot
 }
 
 // NewSite picks the part that annotating needs.
@@ -146,6 +152,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.Policy = p
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
+	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
 	a.TRES.PerNode = tres.Add(a.TRES.PerNode, fmt.Sprintf("%s%s:%d", s.GresPrefix, tres.Name(k), a.ReserveMiB))

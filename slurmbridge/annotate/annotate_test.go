@@ -205,7 +205,7 @@ func TestEnvAndComment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 EST_MIB=10240 POLICY=lug SMACT=60"; got != want {
+	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 KEY=b3855eebdffef9cc EST_MIB=10240 POLICY=lug SMACT=60"; got != want {
 		t.Errorf("env:\ngot  %s\nwant %s", got, want)
 	}
 	if got, want := a.Comment(), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {

@@ -3,36 +3,60 @@
 package annotate
 
 import (
+	"math"
+
 	"carma/estimator"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 )
 
 // estimate sets the method, the estimate and, in ReserveMiB, what a job that
-// shares would book: 0 if it should have a GPU of its own. The user's own
-// figure wins over a summary. What cannot be estimated is no error: the job
-// runs alone, and Note says why.
+// shares would book: 0 if it should have a GPU of its own. The user's own figure
+// wins over earlier runs, these over a summary. What cannot be estimated is no
+// error: the job runs alone, and Note says why.
 func (a *Annotation) estimate(d directive.Directive, part config.Partition, s Site) {
 	a.Method = MethodNone
-	switch {
-	case d.MemMiB > 0:
+	seen, known := s.History.Find(a.Key)
+	if known && a.SMActPct == 0 {
+		a.SMActPct = int(math.Round(seen.SMActPct))
+	}
+	if d.MemMiB > 0 {
 		a.Method = MethodUser
 		a.EstMiB = min(d.MemMiB, a.FullMiB)
 		a.ReserveMiB = a.EstMiB
-	case len(d.Summary) > 0 && s.Estimator != "none":
-		e, err := s.Estimate(s.Estimator, SpecOf(d, a.GPUs, part))
-		if err != nil {
-			a.Note = err.Error()
-			return
-		}
-		if e.MiB > 0 {
-			a.Method, a.EstMiB, a.ReserveMiB = Method(s.Estimator), e.MiB, e.ReserveMiB
-		}
-		if e.Confidence == estimator.Bound {
-			a.ReserveMiB = 0
-			a.Note = append(e.Reasons, "a lower bound only")[0]
-		}
+		return
 	}
+	var floorMiB int64
+	if len(d.Summary) > 0 && s.Estimator != "none" {
+		floorMiB = a.estimateSummary(d, part, s)
+	}
+	if known && d.Present {
+		a.Method, a.EstMiB, a.Note = MethodHistory, seen.PeakMiB, ""
+		a.ReserveMiB = max(seen.Reserve(), floorMiB)
+	}
+}
+
+// estimateSummary estimates by the job's model summary and returns what no run of
+// it can be below; 0: not known.
+func (a *Annotation) estimateSummary(d directive.Directive, part config.Partition, s Site) (floorMiB int64) {
+	spec := SpecOf(d, a.GPUs, part)
+	if shift, ok := s.History.Shift(part.GPUMemMiB); ok {
+		spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift.MiB, 0)
+		spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift.MiB, 0)
+	}
+	e, err := s.Estimate(s.Estimator, spec)
+	if err != nil {
+		a.Note = err.Error()
+		return 0
+	}
+	if e.MiB > 0 {
+		a.Method, a.EstMiB, a.ReserveMiB = Method(s.Estimator), e.MiB, e.ReserveMiB
+	}
+	if e.Confidence == estimator.Bound {
+		a.ReserveMiB = 0
+		a.Note = append(e.Reasons, "a lower bound only")[0]
+	}
+	return e.FloorMiB
 }
 
 // SpecOf is what the estimator is asked for a directive. gpus is the number of

@@ -25,6 +25,9 @@ func (a Annotation) Env() []string {
 		fmt.Sprintf("MEM_MIB=%d", a.ReserveMiB),
 		fmt.Sprintf("FULL=%d", a.FullMiB),
 	}
+	if a.Key != 0 {
+		env = append(env, "KEY="+a.Key.String())
+	}
 	if a.EstMiB > 0 {
 		env = append(env, fmt.Sprintf("EST_MIB=%d", a.EstMiB))
 	}

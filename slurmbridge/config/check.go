@@ -88,6 +88,9 @@ func (c *Config) checkDurations() *KeyError {
 		{"hooks.wait_interactive", c.Hooks.WaitInteractive, 0, time.Hour},
 		{"hooks.deadline", c.Hooks.Deadline, time.Second, time.Minute},
 		{"hold.after", c.Hold.After, 0, 24 * time.Hour},
+		{"accounting.sample", c.Accounting.Sample, time.Second, time.Minute},
+		{"accounting.keep_records", c.Accounting.KeepRecords, 0, 20 * 365 * 24 * time.Hour},
+		{"accounting.keep_samples", c.Accounting.KeepSamples, 0, 20 * 365 * 24 * time.Hour},
 		{"hold.timeout", c.Hold.Timeout, time.Second, 24 * time.Hour},
 	} {
 		if d.v.D() < d.low || d.v.D() > d.high {
@@ -119,6 +122,8 @@ func (c *Config) checkNumbers() *KeyError {
 	switch {
 	case c.Hooks.Vetoes < 0 || c.Hooks.Vetoes > 1000:
 		return &KeyError{0, "hooks.vetoes", "must be 0 to 1000"}
+	case c.Recovery.PerSecond < 0.1 || c.Recovery.PerSecond > 100:
+		return &KeyError{0, "recovery.per_second", "must be 0.1 to 100, the requeues of one node in a second"}
 	case c.MPS.MaxClients < 1 || c.MPS.MaxClients > 1000:
 		return &KeyError{0, "mps.max_clients", "must be 1 to 1000"}
 	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
@@ -141,8 +146,10 @@ func (c *Config) checkWords() *KeyError {
 		{"submit.estimator", c.Submit.Estimator, Estimators},
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
+		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
 		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, Policies},
+		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
 	} {
 		if !slices.Contains(w.values, w.v) {
@@ -181,8 +188,9 @@ func (c *Config) checkPaths() *KeyError {
 	for _, p := range []struct{ key, v string }{
 		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
 		{"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
+		{"history.file", c.History.File},
 	} {
-		if p.v == "" && strings.HasPrefix(p.key, "export.") {
+		if p.v == "" && (strings.HasPrefix(p.key, "export.") || p.key == "history.file") {
 			continue
 		}
 		if !filepath.IsAbs(p.v) {

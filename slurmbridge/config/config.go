@@ -37,7 +37,10 @@ type Config struct {
 	Recovery  Recovery             `toml:"recovery"`
 	Hold      Hold                 `toml:"hold"`
 	Export    Export               `toml:"export"`
-	Paths     Paths                `toml:"paths"`
+
+	Accounting Accounting `toml:"accounting"`
+	History    History    `toml:"history"`
+	Paths      Paths      `toml:"paths"`
 }
 
 // Slurm says where Slurm's commands are.
@@ -95,6 +98,7 @@ type Placement struct {
 	Margin        map[string]int64 `toml:"margin"`         // the same by method of the estimate
 	Settle        Duration         `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
 	CrossUser     string           `toml:"cross_user"`     // timeslice, never
+	SMActBooking  bool             `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
 }
 
 // MarginOf is the margin for an estimate by method.
@@ -139,7 +143,10 @@ type Hooks struct {
 
 // Recovery is what happens to a job that died of GPU memory.
 type Recovery struct {
-	Enabled bool `toml:"enabled"`
+	Enabled         bool    `toml:"enabled"`
+	Retry           string  `toml:"retry"`            // alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
+	RequireEvidence bool    `toml:"require_evidence"` // only where NVML saw the job near what it booked
+	PerSecond       float64 `toml:"per_second"`       // requeues of one node
 }
 
 // Hold keeps GPUs for requests that small jobs would pass for ever.
@@ -152,6 +159,19 @@ type Hold struct {
 type Export struct {
 	Textfile   string `toml:"textfile"`     // for node_exporter's textfile collector
 	DCGMJobDir string `toml:"dcgm_job_dir"` // for dcgm-exporter's --hpc-job-mapping-dir
+}
+
+// Accounting is what is kept of jobs and GPUs, and who else gets it.
+type Accounting struct {
+	Sample      Duration `toml:"sample"`       // length of a sample in the series of a GPU
+	KeepRecords Duration `toml:"keep_records"` // of jobs; 0: for ever
+	KeepSamples Duration `toml:"keep_samples"` // 0: for ever
+	Forward     string   `toml:"forward"`      // none, slurmdbd
+}
+
+// History is what earlier runs teach job_submit.
+type History struct {
+	File string `toml:"file"` // snapshot, on the machine of slurmctld; empty: none
 }
 
 // Paths are the directories of a node. "%n" stands for the Slurm node name.
@@ -188,9 +208,13 @@ func Default() Config {
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
 		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
-		Recovery:  Recovery{Enabled: true},
+		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
 		Hold:      Hold{After: Duration(10 * time.Minute), Timeout: Duration(30 * time.Minute)},
-		Paths:     Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
+
+		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
+		History:    History{File: "/var/lib/carma/history"},
+
+		Paths: Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
 	}
 }
 

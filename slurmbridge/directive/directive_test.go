@@ -77,7 +77,7 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA optim=lion\n", "line 1: optim=lion: not one of adam, adamw, adamw_hf, adam8bit, sgd, sgdm, adagrad, adadelta, rmsprop, adafactor; write optim=adamw"},
 		{"#CARMA foreach=yes\n", "line 1: foreach=yes: neither 0 nor 1; write foreach=0 or foreach=1"},
 		{"#CARMA params=many\n", "line 1: params=many: not a number of parameters; write params=110M"},
-		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive, magm, lug, mug, rr, first-fit, best-fit; write policy=shared or policy=exclusive"},
+		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive, carma, magm, lug, mug, rr, first-fit, best-fit; write policy=shared or policy=exclusive"},
 		{"#CARMA \x1b[31m\xff=1\n", "line 1: ?[31m?: unknown key; known are " + keyList},
 		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) + "...: unknown key; known are " + keyList},
 		{strings.Repeat("#CARMA\n", 201), "line 201: more than 200 #CARMA lines"},

@@ -34,7 +34,7 @@ var (
 	Precisions = []string{"fp32", "amp", "bf16", "fp16"}
 	Parallels  = []string{"none", "dp", "ddp", "fsdp", "zero1", "zero2", "zero3"}
 	Attentions = []string{"eager", "sdpa", "flash"}
-	Placements = []string{"magm", "lug", "mug", "rr", "first-fit", "best-fit"}
+	Placements = []string{"carma", "magm", "lug", "mug", "rr", "first-fit", "best-fit"}
 )
 
 var keys = map[string]key{

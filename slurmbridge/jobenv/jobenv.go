@@ -30,9 +30,10 @@ type Hook struct {
 	WorkDir   string
 	StdErr    string // pattern as submitted; empty: not given
 	StdOut    string
-	BatchHost bool  // the batch script runs here
-	Slots     []int // of gres/gpu on this node
-	Exit      Exit  // Epilog only
+	BatchHost bool   // the batch script runs here
+	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
+	Slots     []int  // of gres/gpu on this node
+	Exit      Exit   // Epilog only
 	Carma     Carma
 }
 
@@ -56,6 +57,7 @@ type Carma struct {
 	EstMiB     int64 // per GPU; 0: unknown
 	FullMiB    int64 // a whole GPU
 	SMActPct   int
+	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
 	Submit     time.Time // zero: unknown
 }
@@ -68,6 +70,7 @@ func FromEnv(get Getenv) (Hook, error) {
 		JobKey:    gres.JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
 		UID:       uint32(n.required("SLURM_JOB_UID", 32)),
 		GID:       uint32(n.optional("SLURM_JOB_GID", 32)),
+		HetJobID:  uint32(n.optional("SLURM_HET_JOB_ID", 32)),
 		User:      get("SLURM_JOB_USER"),
 		Partition: get("SLURM_JOB_PARTITION"),
 		Node:      get("SLURMD_NODENAME"),
@@ -142,6 +145,7 @@ func carma(get Getenv) Carma {
 		Mode:       get(p + "MODE"),
 		Method:     get(p + "METHOD"),
 		Policy:     get(p + "POLICY"),
+		Key:        get(p + "KEY"),
 		GPUs:       int(n.required(p+"GPUS", 16)),
 		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),
 		FullMiB:    int64(n.required(p+"FULL", 40)),

@@ -16,7 +16,7 @@ type Output struct {
 	ArrayTask  string
 	Name       string
 	User       string
-	Node       string // short name of the batch host
+	Node       string // short host name of the batch host, whatever Slurm calls the node
 	WorkDir    string
 }
 

@@ -22,7 +22,7 @@ gpu_mem_mib = 40536
 
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
-	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", script}, "\x00"))
+	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -50,6 +50,7 @@ env METHOD=user
 env GPUS=1
 env MEM_MIB=10240
 env FULL=40536
+env KEY=6457f804971a3061
 env EST_MIB=10240
 time SUBMIT
 comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240}
@@ -58,8 +59,8 @@ comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"r
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carma:5", "")), "tres_per_node \n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 9 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 9 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 11 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 11 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
 		if got := answerTo([]byte(c.ask)); got != c.want {

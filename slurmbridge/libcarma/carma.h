@@ -12,7 +12,8 @@
  * ask holds the fields below, each ended by a NUL, and then the script:
  *
  *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
- *   min_nodes num_tasks ntasks_per_node sockets_per_node
+ *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id
+ *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
  * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
  * NULL to leave the job alone, or lines "word text\n":
@@ -28,8 +29,11 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 1
+#define CARMA_ABI 2
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
+
+#define CARMA_ARG_END '\x1f'
+#define CARMA_ARGS_MAX 4096
 
 /* Bytes of a script that are handed over: directive.MaxHeader and a line. */
 #define CARMA_SCRIPT_MAX ((2 << 20) + 4096)

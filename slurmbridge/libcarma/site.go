@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"carma/estimator/history"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 )
@@ -21,6 +22,7 @@ type siteFile struct {
 	size       int64
 	site       annotate.Site
 	usable     bool
+	history    historyFile
 	estimates  memory
 }
 
@@ -46,13 +48,54 @@ func (s *siteFile) load() error {
 	}
 	s.site, s.usable = annotate.NewSite(c, s.gresPrefix), true
 	s.site.Estimate = s.estimates.byMethod
-	return nil
+	s.history.path = c.History.File
+	err = s.history.load()
+	s.site.History = s.history.snapshot
+	return err
 }
 
 func (s *siteFile) reload() error {
 	info, err := os.Stat(s.path)
 	if err != nil || info.ModTime().Equal(s.modified) && info.Size() == s.size {
-		return nil
+		err := s.history.load()
+		s.site.History = s.history.snapshot
+		return err
 	}
 	return s.load()
+}
+
+// historyFile is what carma-report history --write made. It is replaced as a whole,
+// by rename, and read when no job waits.
+type historyFile struct {
+	path     string
+	modified time.Time
+	size     int64
+	snapshot history.Snapshot
+}
+
+// load reads the file if it is another than before. What cannot be read leaves the
+// history as it was; that is told once.
+func (h *historyFile) load() error {
+	if h.path == "" {
+		h.snapshot = history.Snapshot{}
+		return nil
+	}
+	info, err := os.Stat(h.path)
+	if err != nil || info.ModTime().Equal(h.modified) && info.Size() == h.size {
+		return nil // none yet, or the same
+	}
+	h.modified, h.size = info.ModTime(), info.Size()
+	if info.Size() > history.MaxBytes {
+		return fmt.Errorf("read history %s: %w", h.path, history.ErrSpoiled)
+	}
+	text, err := os.ReadFile(h.path)
+	if err != nil {
+		return fmt.Errorf("read history: %w", err)
+	}
+	snapshot, err := history.Parse(text)
+	if err != nil {
+		return fmt.Errorf("read history %s: %w", h.path, err)
+	}
+	h.snapshot = snapshot
+	return nil
 }

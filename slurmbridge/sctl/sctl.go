@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -158,11 +159,71 @@ func (c Client) RequeueIncomplete(ctx context.Context, target string) error {
 	return err
 }
 
-// Move sets the partition and the GRES of a pending job.
-func (c Client) Move(ctx context.Context, target, partition, tresPerNode string) error {
-	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "Partition="+partition, "Gres="+tresPerNode)
+// Change is what an update of a pending or completing job sets; empty fields
+// stay as they are.
+type Change struct {
+	Partition    string
+	TresPerNode  string
+	AdminComment string
+}
+
+// Update changes a job in one RPC.
+func (c Client) Update(ctx context.Context, target string, change Change) error {
+	args := []string{"update", "JobId=" + target}
+	for _, f := range []struct{ name, value string }{
+		{"Partition", change.Partition}, {"Gres", change.TresPerNode}, {"AdminComment", change.AdminComment},
+	} {
+		if f.value != "" {
+			args = append(args, f.name+"="+f.value)
+		}
+	}
+	_, err := c.run(ctx, "scontrol", args...)
 	return err
 }
+
+// Requeueing is what decides whether and how a job goes back.
+type Requeueing struct {
+	Leader       uint32 // of a heterogeneous job: the only id that requeues it; 0: none
+	Component    string // of a heterogeneous job: what updates this component alone
+	Allowed      bool   // false: --no-requeue, or JobRequeue=0
+	AdminComment string
+}
+
+// requeueFormat ends with the one field that may hold the separator.
+const requeueFormat = "JobID:|,HetJobID:|,HetJobOffset:|,Requeue:|,admin_comment:"
+
+// Requeueing asks slurmctld about a job.
+func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format="+requeueFormat)
+	if err != nil {
+		return Requeueing{}, err
+	}
+	for line := range strings.Lines(out) {
+		f := strings.SplitN(strings.TrimRight(line, " \n"), "|", 5)
+		if len(f) != 5 || strings.TrimSpace(f[0]) != strconv.FormatUint(uint64(id), 10) {
+			continue
+		}
+		r := Requeueing{Allowed: strings.TrimSpace(f[3]) == "1", AdminComment: strings.TrimSpace(f[4])}
+		if leader, err := strconv.ParseUint(strings.TrimSpace(f[1]), 10, 32); err == nil && leader > 0 { // N/A: no het job
+			r.Leader = uint32(leader)
+			r.Component = fmt.Sprintf("%d+%s", leader, strings.TrimSpace(f[2]))
+		}
+		if r.AdminComment == "(null)" {
+			r.AdminComment = ""
+		}
+		return r, nil
+	}
+	return Requeueing{}, ErrNoJob
+}
+
+// PartitionUp tells whether jobs of a partition start. An error is also that
+// there is none of the name.
+func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {
+	out, err := c.run(ctx, "scontrol", "show", "partition", name)
+	return err == nil && stateUp.MatchString(out), err
+}
+
+var stateUp = regexp.MustCompile(`(?m)^\s+State=UP\b`)
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {

@@ -98,8 +98,9 @@ func TestCommandsThatChange(t *testing.T) {
 	ctx := t.Context()
 	at := time.Date(2026, 11, 21, 10, 40, 5, 0, time.Local)
 	for _, err := range []error{
-		c.RequeueHold(ctx, "10_3"), c.Move(ctx, "10_3", "gpu-ex", "gres:gpu:1,gres:carma:40536"), c.Release(ctx, "10_3"),
+		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536"}), c.Release(ctx, "10_3"),
 		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
+		c.Update(ctx, "12", Change{AdminComment: `carma={"v":1} x`}),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -110,9 +111,41 @@ scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536
 scontrol release 10_3
 scontrol requeue incomplete 12
 scontrol update JobId=12 StartTime=2026-11-21T10:40:05
+scontrol update JobId=12 AdminComment=carma={"v":1} x
 `
 	if got := strings.ReplaceAll(calls(t, c), " conf=/etc/slurm/other.conf", ""); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// As squeue of Slurm 22.05.8 prints it.
+func TestRequeueing(t *testing.T) {
+	for line, want := range map[string]Requeueing{
+		`12|N/A|N/A|1|carma={"v":1,"mode":"shared"} a|b`: {Allowed: true, AdminComment: `carma={"v":1,"mode":"shared"} a|b`},
+		"12|11|1|0|(null)  ":                             {Leader: 11, Component: "11+1"},
+		"12 |0 |N/A |1 |":                                {Allowed: true},
+	} {
+		c := client(t, map[string]string{"squeue": "cat <<'TEXT'\n11|11|0|1|of another\nno fields\n" + line + "\nTEXT\n"})
+		if got, err := c.Requeueing(t.Context(), 12); err != nil || got != want {
+			t.Errorf("%q: got %+v, %v", line, got, err)
+		}
+	}
+	if _, err := client(t, map[string]string{"squeue": "echo '13|N/A|N/A|1|'"}).Requeueing(t.Context(), 12); !errors.Is(err, ErrNoJob) {
+		t.Errorf("another job: %v", err)
+	}
+}
+
+func TestPartitionUp(t *testing.T) {
+	for text, want := range map[string]bool{
+		"PartitionName=x\n   State=UP TotalCPUs=64": true, "PartitionName=x\n   State=DOWN TotalCPUs=64": false,
+		"PartitionName=x\n   State=INACTIVE": false, "PartitionName=State=UP": false,
+	} {
+		if up, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).PartitionUp(t.Context(), "x"); err != nil || up != want {
+			t.Errorf("%q: %v, %v", text, up, err)
+		}
+	}
+	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).PartitionUp(t.Context(), "x"); err == nil {
+		t.Error("no such partition: no error")
 	}
 }
 

@@ -163,20 +163,31 @@ static int apply(job_desc_msg_t *job, char *answer, char **err_msg)
 	return rc;
 }
 
+/* What a script is called with decides what it needs. argv[0] is its name. */
+static void join_args(const job_desc_msg_t *job, char *to, size_t room)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 1; job->argv && i < job->argc && n < room - 1; i++)
+		n += (size_t)snprintf(to + n, room - n, "%s%c", TEXT(job->argv[i]), CARMA_ARG_END);
+	to[n < room ? n : room - 1] = '\0';
+}
+
 extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
-	char *ask, *answer;
+	char *ask, *answer, args[CARMA_ARGS_MAX];
 	int len, rc;
 
 	(void)submit_uid;
 	drop_forged_env(job);
 	if (off())
 		return SLURM_SUCCESS;
-	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%.*s",
+	join_args(job, args, sizeof(args));
+	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%s%c%.*s",
 		       TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
 		       TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		       job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
-		       WIDE(job->sockets_per_node), 0, CARMA_SCRIPT_MAX, TEXT(job->script));
+		       WIDE(job->sockets_per_node), 0, job->user_id, 0, args, 0, CARMA_SCRIPT_MAX, TEXT(job->script));
 	if (len < 0) {
 		worker_complain("out of memory");
 		return SLURM_SUCCESS;

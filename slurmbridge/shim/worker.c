@@ -34,8 +34,8 @@ static struct {
 	pthread_cond_t work, done;
 	bool started, ready;
 	const char *broken; /* why nothing can be asked */
-	enum { FREE, ASKED, ANSWERED, ABANDONED } slot; /* for one ask at a time */
-	struct timespec stuck;                          /* an abandoned call that is */
+	enum { FREE, ASKED, TAKEN, ANSWERED, ABANDONED } slot; /* for one ask at a time */
+	struct timespec stuck;                                 /* an abandoned call that is */
 	char *ask, *answer;
 	size_t len;
 	const char *gres_prefix;
@@ -146,6 +146,7 @@ static void answer(void)
 {
 	char *text;
 
+	w.slot = TAKEN;
 	pthread_mutex_unlock(&w.lock);
 	text = w.annotate(w.ask, w.len);
 	pthread_mutex_lock(&w.lock);
@@ -253,11 +254,16 @@ char *worker_ask(char *ask, size_t len)
 	w.ask = ask;
 	w.len = len;
 	pthread_cond_signal(&w.work);
-	while (w.slot == ASKED && rc != ETIMEDOUT)
+	while ((w.slot == ASKED || w.slot == TAKEN) && rc != ETIMEDOUT)
 		rc = pthread_cond_timedwait(&w.done, &w.lock, &until);
 	if (w.slot == ANSWERED) {
 		answer = w.answer;
 		w.slot = FREE;
+	} else if (w.slot == ASKED) {
+		/* Nobody has looked at it, and nobody will. */
+		free(w.ask);
+		w.slot = FREE;
+		trouble = "libcarma is busy";
 	} else {
 		w.slot = ABANDONED;
 		w.stuck = in_ms(STUCK_MS);

@@ -25,6 +25,7 @@ const (
 	ExitUnavailable = 3 // database or cluster cannot be reached
 	ExitNewer       = 4 // database is newer than the program
 	ExitPermission  = 5
+	ExitUnfit       = 6 // something of the installation must be mended
 	ExitInternal    = 70
 )
 

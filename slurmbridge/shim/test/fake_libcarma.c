@@ -15,23 +15,27 @@ int carma_abi(void)
 	return CARMA_ABI;
 }
 
+static const char *prefix = "";
+
 char *carma_configure(const char *path, const char *gres_prefix)
 {
 	(void)path;
+	prefix = gres_prefix;
 	return strcmp(gres_prefix, "gres:") && strcmp(gres_prefix, "gres/") ? strdup("wrong prefix") : NULL;
 }
 
 char *carma_tick(void)
 {
+	usleep(300000);
 	return NULL;
 }
 
-/* The script stands behind the ninth NUL. */
+/* The script stands behind the eleventh NUL. */
 static const char *script_of(const char *ask, size_t len)
 {
 	const char *end = ask + len;
 
-	for (int i = 0; i < 9; i++) {
+	for (int i = 0; i < 11; i++) {
 		ask = memchr(ask, 0, (size_t)(end - ask));
 		if (!ask)
 			return "";
@@ -65,7 +69,7 @@ char *carma_annotate(const char *ask, size_t len)
 		text[(1 << 20) - 1] = '\0';
 		return text;
 	}
-	if (asprintf(&text, "tres_per_node gres:gpu:1,gres:carma:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", len) < 0)
+	if (asprintf(&text, "tres_per_node %sgpu:1,%scarma:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", prefix, prefix, len) < 0)
 		return NULL;
 	return text;
 }

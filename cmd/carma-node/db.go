@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"carma/cmd/internal/cli"
+	"carma/db"
+	"carma/slurmbridge/config"
+)
+
+const dbUsage = `usage: carma-node db check|backup|prune [OPTIONS]
+
+  check        look for damage
+  backup FILE  write a copy, also while the database is in use
+  prune        delete what is older than [accounting] keep_records and
+               keep_samples say, or the options; the agent does so every hour
+`
+
+func runDB(ctx context.Context, e env, args []string) error {
+	f := cli.Flags("carma-node db", dbUsage, os.Stdout)
+	path := f.String("db", "", "database `FILE` (default: paths.db of carma.toml)")
+	records := f.Duration("records", 0, "prune: delete records older than this (default: keep_records)")
+	samples := f.Duration("samples", 0, "prune: delete samples older than this (default: keep_samples)")
+	if err := cli.Parse(f, args); err != nil {
+		return err
+	}
+	c := config.Default()
+	if *path == "" || f.Arg(0) == "prune" && *records+*samples == 0 {
+		var err error
+		if c, err = config.Load(e.config); err != nil {
+			return cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
+		}
+	}
+	if *path == "" {
+		*path = c.DBPath(nodeName(e))
+	}
+	switch {
+	case f.NArg() == 1 && f.Arg(0) == "check":
+		return checkDB(ctx, *path)
+	case f.NArg() == 2 && f.Arg(0) == "backup":
+		return withDB(*path, func(d *db.DB) error { return d.Backup(ctx, f.Arg(1)) })
+	case f.NArg() == 1 && f.Arg(0) == "prune":
+		if *records+*samples > 0 {
+			c.Accounting.KeepRecords, c.Accounting.KeepSamples = config.Duration(*records), config.Duration(*samples)
+		}
+		return withDB(*path, func(d *db.DB) error {
+			now := time.Now()
+			p, err := d.Prune(ctx, before(now, c.Accounting.KeepRecords), before(now, c.Accounting.KeepSamples))
+			if err == nil {
+				fmt.Printf("%d records and %d samples deleted\n", p.Attempts, p.Samples)
+			}
+			return err
+		})
+	}
+	return cli.Fail(cli.ExitUsage, "db takes check, backup FILE or prune; see carma-node db --help")
+}
+
+// withDB does something with a database that exists.
+func withDB(path string, do func(*db.DB) error) error {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return cli.Fail(cli.ExitUnavailable, "open %s: %w", path, db.ErrMissing)
+	}
+	d, err := db.Open(path)
+	if errors.Is(err, db.ErrNewer) {
+		return cli.Fail(cli.ExitNewer, "%w", err)
+	} else if err != nil {
+		return cli.Fail(cli.ExitUnavailable, "%w", err)
+	}
+	defer d.Close()
+	return do(d)
+}
+
+func checkDB(ctx context.Context, path string) error {
+	return withDB(path, func(d *db.DB) error {
+		found, err := d.Check(ctx)
+		if err != nil {
+			return cli.Fail(cli.ExitUnavailable, "%s: %w", path, err)
+		}
+		for _, line := range found {
+			fmt.Println(line)
+		}
+		if len(found) > 0 {
+			return cli.Fail(cli.ExitUnavailable, "%s is damaged; write a backup, and restore one from before", path)
+		}
+		fmt.Printf("%s: sound\n", path)
+		return nil
+	})
+}

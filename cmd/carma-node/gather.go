@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/doctor"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/slurmconf"
+)
+
+// gather collects the facts for a diagnosis. Whatever cannot be had is an error
+// among the facts.
+func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
+	f := doctor.Facts{ConfigPath: e.config}
+	if f.Config, f.ConfigErr = config.Load(e.config); f.ConfigErr != nil {
+		return f
+	}
+	_, err := os.Stat(filepath.Join(filepath.Dir(e.config), "carma.disable"))
+	f.Disabled = err == nil
+	slurm := slurmClient(f.Config, os.Getenv("SLURM_CONF"))
+	f.Installed, _ = slurm.Version(ctx)
+	text, err := slurm.ShowConfig(ctx)
+	f.Running, f.RunningErr = slurmconf.Running(text), err
+	if err == nil {
+		if t, err := slurm.Time(ctx); err == nil {
+			f.Skew = time.Since(t).Truncate(time.Second)
+		}
+	}
+	path := slurmConfPath(slurm, f.Running)
+	f.SlurmConf, f.SlurmConfErr = readSlurmConf(path)
+	name := nodeName(e)
+	if !controller && !node {
+		controller, node = whatThisIs(f.SlurmConf, name)
+	}
+	if controller {
+		f.Controller = gatherController(f, e.config)
+	}
+	if node {
+		f.Config = f.Config.ForNode(name)
+		f.Node = gatherNode(ctx, f, e, slurm, path)
+	}
+	return f
+}
+
+func slurmConfPath(slurm sctl.Client, running map[string]string) string {
+	for _, path := range []string{slurm.Conf, running["slurm_conf"]} {
+		if path != "" {
+			return path
+		}
+	}
+	return "/etc/slurm/slurm.conf"
+}
+
+// readSlurmConf reads slurm.conf or gres.conf; what it includes stands beside
+// it unless the path is absolute.
+func readSlurmConf(path string) (slurmconf.File, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return slurmconf.File{}, err
+	}
+	f, err := slurmconf.Parse(string(text), func(name string) (string, error) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		text, err := os.ReadFile(name)
+		return string(text), err
+	})
+	if err != nil {
+		return f, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// whatThisIs tells from slurm.conf what this machine is.
+func whatThisIs(conf slurmconf.File, name string) (controller, node bool) {
+	for _, n := range conf.Nodes {
+		node = node || hostlist.Contains(n.Name, name)
+	}
+	controller = isHost(conf.Setting("SlurmctldHost"))
+	return controller, node || !controller
+}
+
+func setting(f doctor.Facts, name string) string {
+	if v := f.SlurmConf.Setting(name); v != "" {
+		return v
+	}
+	return f.Running[strings.ToLower(name)]
+}
+
+func gatherController(f doctor.Facts, configPath string) *doctor.Controller {
+	c := &doctor.Controller{ConfigFile: look(configPath)}
+	for _, dir := range filepath.SplitList(setting(f, "PluginDir")) {
+		path := filepath.Join(dir, "job_submit_carma.so")
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		c.PluginPath = path
+		c.PluginVersion, c.PluginErr = doctor.PluginVersion(path)
+		library := filepath.Join(filepath.Dir(dir), "libcarma.so") // worker.c, load()
+		c.Library, c.LibraryErr = look(library), doctor.CheckLibrary(library)
+		break
+	}
+	return c
+}
+
+func look(path string) doctor.Path {
+	p := doctor.Path{Path: path}
+	st, err := os.Stat(path)
+	if err != nil {
+		p.Err = err
+		return p
+	}
+	p.Mode = st.Mode()
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		p.UID = sys.Uid
+		if st.Mode()&fs.ModeCharDevice != 0 {
+			p.Major = unix.Major(sys.Rdev)
+		}
+	}
+	return p
+}
+
+func gatherNode(ctx context.Context, f doctor.Facts, e env, slurm sctl.Client, confPath string) *doctor.Node {
+	c, name := f.Config, nodeName(e)
+	n := &doctor.Node{Name: name, Hooks: map[string]doctor.Path{}, MPS: look(c.MPS.Control), RunDir: look(c.RunDir(name))}
+	if status, err := slurm.NodeStatus(ctx, name); err == nil {
+		n.State, n.Reason, n.Gres = status.State, status.Reason, status.Gres
+	}
+	for _, hook := range []string{"Prolog", "TaskProlog", "Epilog"} {
+		// A site's own scripts may stand beside; each is a file or a pattern.
+		first, _, _ := strings.Cut(setting(f, hook), ",")
+		if matches, _ := filepath.Glob(first); len(matches) > 0 {
+			first = matches[0]
+		}
+		if first != "" {
+			n.Hooks[hook] = look(first)
+		}
+	}
+	n.GresConf, n.GresConfErr = readSlurmConf(filepath.Join(filepath.Dir(confPath), "gres.conf"))
+	n.Slots = slots(n.GresConf, name)
+	cgroup, _ := readSlurmConf(filepath.Join(filepath.Dir(confPath), "cgroup.conf"))
+	n.Constrained = strings.EqualFold(cgroup.Setting("ConstrainDevices"), "yes")
+	n.Samples, n.NVMLErr = sampleApartFrom(ctx, e)
+	_, err := os.Stat(c.SMAct.DCGMI)
+	n.DCGMI = err == nil
+	var st unix.Statfs_t
+	n.OnTmpfs = unix.Statfs(n.RunDir.Path, &st) == nil && st.Type == unix.TMPFS_MAGIC
+	n.AgentAge, n.LedgerErr = agentAge(ctx, n.RunDir.Path)
+	n.DBErr = writable(c.DBPath(name))
+	return n
+}
+
+// slots are the device files that gres.conf names for the node's gpu.
+func slots(conf slurmconf.File, node string) []doctor.Path {
+	var files []doctor.Path
+	for _, r := range conf.Other {
+		gresName := r.Get("Name")
+		if gresName == "" { // the line begins with Name=
+			gresName = r.Name
+		} else if !hostlist.Contains(r.Name, node) {
+			continue
+		}
+		if gresName != "gpu" {
+			continue
+		}
+		names, _ := hostlist.Expand(r.Get("File"))
+		for _, file := range names {
+			files = append(files, look(file))
+		}
+	}
+	return files
+}
+
+// sampleApartFrom reads the GPUs in a process of its own: a wedged driver must
+// not wedge the doctor.
+func sampleApartFrom(ctx context.Context, e env) ([]gres.Sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var samples []gres.Sample
+	out, err := outputWithin(ctx, exec.Command("/proc/self/exe", "--config", e.config, "sample"))
+	if err == nil {
+		err = json.Unmarshal(out, &samples)
+	}
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+			err = errors.New(strings.TrimPrefix(strings.TrimSpace(string(exit.Stderr)), "carma-node: "))
+		}
+		return nil, fmt.Errorf("NVML: %w", err)
+	}
+	return samples, nil
+}
+
+// agentAge is the age of what the agent last saw.
+func agentAge(ctx context.Context, runDir string) (time.Duration, error) {
+	if _, err := os.Stat(runDir); err != nil {
+		return 0, fmt.Errorf("the agent has not run: %w", err)
+	}
+	book, err := lease.Open(runDir, 2*time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer book.Close()
+	s, err := book.Snapshot(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if len(s.Readings) == 0 {
+		return 0, errors.New("the agent has not seen any GPU")
+	}
+	return s.Readings[0].Age, nil
+}
+
+// writable tells whether records can be written to a database, without making
+// one.
+func writable(path string) error {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		path = filepath.Dir(path)
+	} else if d, err := db.OpenRead(path); err != nil {
+		return err
+	} else {
+		d.Close()
+	}
+	if err := unix.Access(path, unix.W_OK); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"carma/cmd/internal/cli"
+	"carma/gres"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/doctor"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/slurmconf"
+)
+
+const setupUsage = `usage: carma-node setup [--nodes LIST] [--partition NAME]
+
+Prints the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d for a set
+of nodes that are like this one, made from slurmd -C, NVML and the slurm.conf
+that there is. It changes nothing. Run it as root on one of the nodes.
+`
+
+func runSetup(ctx context.Context, e env, args []string) error {
+	f := cli.Flags("carma-node setup", setupUsage, os.Stdout)
+	nodes := f.String("nodes", nodeName(e), "Slurm `LIST` of the nodes, as gpu[1-4]")
+	partition := f.String("partition", "gpu", "`NAME` of the partition whose jobs may share GPUs")
+	if err := cli.Parse(f, args); err != nil {
+		return err
+	}
+	if names, err := hostlist.Expand(*nodes); err != nil || len(names) == 0 || strings.ContainsAny(*nodes, " \t\n") {
+		return cli.Fail(cli.ExitUsage, "%q is no node list; write gpu[1-4]", *nodes)
+	}
+	if *partition == "" || strings.ContainsAny(*partition, " \t\n,\"[]") {
+		return cli.Fail(cli.ExitUsage, "%q is no name of a partition", *partition)
+	}
+	// There may be no carma.toml yet.
+	c, err := config.Load(e.config)
+	if errors.Is(err, fs.ErrNotExist) {
+		c, err = config.Default(), nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs}
+	if s.GPUs, s.GPUMemMiB, err = gpusOf(ctx, e); err != nil {
+		return err
+	}
+	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
+	text, runningErr := slurm.ShowConfig(ctx)
+	running := slurmconf.Running(text)
+	if s.SlurmConf, err = readSlurmConf(slurmConfPath(slurm, running)); err != nil {
+		fmt.Fprintf(os.Stderr, "carma-node: %v; the lines are for a new slurm.conf\n", err)
+	}
+	if s.PluginDir = running["plugindir"]; runningErr != nil {
+		s.PluginDir = "/usr/lib/slurm"
+		fmt.Fprintln(os.Stderr, "carma-node: slurmctld does not answer: check PluginDir against `scontrol show config`")
+	}
+	if s.Hardware, err = hardwareOf(ctx, c); err != nil {
+		return err
+	}
+	_, err = os.Stdout.WriteString(doctor.Setup(s))
+	return err
+}
+
+// gpusOf counts the GPUs of this machine, which must be alike.
+func gpusOf(ctx context.Context, e env) (n int, mib int64, err error) {
+	samples, err := sampleApartFrom(ctx, e)
+	if err != nil {
+		return 0, 0, cli.Fail(cli.ExitUnavailable, "%w", err)
+	}
+	var first gres.GPU
+	for _, s := range samples {
+		if s.Unreadable != "" {
+			return 0, 0, cli.Fail(cli.ExitUnavailable, "GPU %d cannot be read: %s", s.Index, s.Unreadable)
+		}
+		if n++; n == 1 {
+			first = s.GPU
+		} else if !first.Whole(s.TotalMiB) {
+			return 0, 0, cli.Fail(cli.ExitUsage, "GPUs of %d and of %d MiB in one node: a partition's GPUs must be alike", first.TotalMiB, s.TotalMiB)
+		}
+	}
+	if n == 0 {
+		return 0, 0, cli.Fail(cli.ExitUnavailable, "NVML shows no GPU here; run it on a GPU node")
+	}
+	return n, first.TotalMiB, nil
+}
+
+// hardwareOf asks slurmd what it sees. slurmd stands beside Slurm's commands or in
+// the sbin next to them.
+func hardwareOf(ctx context.Context, c config.Config) (string, error) {
+	for _, path := range []string{c.Slurm.Command("slurmd"), filepath.Join(filepath.Dir(c.Slurm.BinDir), "sbin", "slurmd")} {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, path, "-C").Output()
+		if err != nil {
+			return "", fmt.Errorf("%s -C: %w", path, err)
+		}
+		line, _, _ := strings.Cut(string(out), "\n")
+		return line, nil
+	}
+	return "", cli.Fail(cli.ExitUnavailable, "no slurmd in %s or the sbin beside it; set slurm.bin_dir", c.Slurm.BinDir)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"carma/cmd/internal/cli"
+	"carma/estimator/history"
+	"carma/gres"
+)
+
+// learn makes a history of all records, whatever the selection says of times.
+func learn(ctx context.Context, sources []source, sel *selection) (*history.Learner, error) {
+	l := history.NewLearner()
+	s := selection{}
+	s.Users = sel.Users
+	err := each(ctx, sources, &s, func() *[]history.Run { return &[]history.Run{} },
+		func(runs *[]history.Run, j *job) { *runs = append(*runs, runOf(j)) },
+		func(runs *[]history.Run) error {
+			for _, r := range *runs {
+				l.Add(r)
+			}
+			return nil
+		})
+	return l, err
+}
+
+// runOf is what a job teaches.
+func runOf(j *job) history.Run {
+	key, _ := history.ParseKey(j.Key)
+	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
+		Completed: j.State == "COMPLETED" || j.State == "TIMEOUT", Analytic: j.Method == "analytic", EstMiB: j.EstMiB, FullMiB: j.FullMiB}
+	if j.figures.PeakHow == gres.Exact {
+		r.PeakMiB, r.MeanMiB = j.PeakMiB, j.figures.MeanMiB
+	}
+	if j.figures.SMActPct.Known() {
+		r.SMActPct, r.Alone = float64(j.figures.SMActPct), j.figures.SMActHow == gres.Exact
+	}
+	return r
+}
+
+// writeHistory puts a new snapshot in the place of the old one, as a whole.
+func writeHistory(path string, l *history.Learner, now int64) (keys int, err error) {
+	var before history.Snapshot
+	if text, err := os.ReadFile(path); err == nil {
+		// A spoiled one is replaced, and the base is learned anew.
+		before, _ = history.Parse(text)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return 0, fmt.Errorf("read the history before: %w", err)
+	}
+	order, values := l.Values()
+	f, err := os.CreateTemp(filepath.Dir(path), ".history-*")
+	if err != nil {
+		return 0, fmt.Errorf("write history: %w", err)
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(history.Make(order, values, l.Shifts(before, now)))
+	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return 0, fmt.Errorf("write history: %w", err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return 0, fmt.Errorf("write history: %w", err)
+	}
+	return min(len(order), history.MaxKeys), nil
+}
+
+// printHistory lists what is known, the newest first.
+func printHistory(w io.Writer, l *history.Learner, s *style, most int) error {
+	order, values := l.Values()
+	t := cli.Table{Columns: []cli.Column{{Title: "KEY"}, {Title: "RUNS", Right: true}, {Title: "PEAK", Right: true}, {Title: "SPREAD", Right: true}, {Title: "BOOKED NEXT", Right: true},
+		{Title: "MEAN", Right: true}, {Title: "SMACT", Right: true}, {Title: "RUN", Right: true}}}
+	memory := func(v int64) string { return string(s.appendText(nil, mib, num(v))) }
+	for _, k := range order[:min(len(order), most)] {
+		v := values[k]
+		t.Rows = append(t.Rows, []string{k.String(), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
+			string(s.appendText(nil, percent, measured(gres.Measured(v.SMActPct)))), string(appendClock(nil, float64(v.RunS)))})
+	}
+	_, err := t.WriteTo(w)
+	return err
+}

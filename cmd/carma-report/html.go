@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+
+	"carma/cmd/internal/cli"
+)
+
+//go:embed page.html
+var pageText string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
+
+// document is a page for a browser: no script, nothing from elsewhere.
+type document struct {
+	Title    string
+	Style    template.CSS
+	Sections []section
+}
+
+type section struct {
+	Title   string
+	Text    []string
+	Drawing template.HTML
+	Columns []cli.Column
+	Rows    [][]string
+	Notes   []string
+}
+
+func (d document) write(w io.Writer) error {
+	d.Style = template.CSS(colours)
+	if err := pageTemplate.Execute(w, d); err != nil {
+		return fmt.Errorf("write the page: %w", err)
+	}
+	return nil
+}
+
+// html writes the page of one job.
+func (p *page) html(w io.Writer) error {
+	j := p.job
+	facts := [][]string{}
+	for _, f := range fields {
+		if v := f.of(j); v.known {
+			facts = append(facts, []string{f.help, p.text(f.kind, v)})
+		}
+	}
+	return document{Title: "Job " + j.id(), Sections: []section{
+		{Title: "Notes", Notes: notes(p)},
+		{Title: "Memory and activity", Drawing: template.HTML(p.draw().inline("memory and activity of job " + j.id()))},
+		{Title: "All figures", Columns: []cli.Column{{Title: "what"}, {Title: "how much", Right: true}}, Rows: facts},
+	}}.write(w)
+}
+
+// html writes a table of jobs.
+func (r *report) html(w io.Writer, jobs []*job, rest bool) error {
+	s := section{Title: "Jobs"}
+	for _, c := range r.columns {
+		s.Columns = append(s.Columns, cli.Column{Title: strings.ToLower(c.title), Right: c.kind.right()})
+	}
+	for _, j := range jobs {
+		var row []string
+		for _, c := range r.columns {
+			row = append(row, string(r.style.appendText(nil, c.kind, c.of(j))))
+		}
+		s.Rows = append(s.Rows, row)
+	}
+	if rest {
+		s.Text = []string{fmt.Sprintf("The first %d jobs of the selection; choose fewer with -S and -E, or print --csv.", len(jobs))}
+	}
+	return document{Title: "Jobs on shared GPUs", Sections: []section{
+		{Title: "Memory: booked (pale) and peak", Drawing: template.HTML(drawJobs(jobs).inline("memory of jobs"))}, s,
+	}}.write(w)
+}
+
+// html writes a summary.
+func (s *summary) html(w io.Writer, tf *timeFormat) error {
+	d := document{Title: "GPU sharing"}
+	head := section{Title: "All jobs", Columns: slices.Clone(groupColumns), Rows: [][]string{s.Total.row()}}
+	if s.From != nil {
+		head.Text = []string{fmt.Sprintf("%s to %s, makespan %s", tf.append(nil, *s.From), tf.append(nil, *s.To), appendClock(nil, s.MakespanS))}
+	}
+	d.Sections = append(d.Sections, head)
+	for _, by := range s.order {
+		sec := section{Title: "By " + by, Columns: slices.Clone(groupColumns), Drawing: template.HTML(s.draw(by).inline("GPU hours by " + by + ": all, and shared"))}
+		sec.Columns[0].Title = by
+		for _, g := range s.By[by] {
+			sec.Rows = append(sec.Rows, g.row())
+		}
+		d.Sections = append(d.Sections, sec)
+	}
+	sec := section{Title: "Estimates against peaks", Columns: []cli.Column{{Title: "method"}, {Title: "jobs", Right: true}, {Title: "bias", Right: true}, {Title: "error", Right: true}, {Title: "under", Right: true}}}
+	for _, m := range s.Methods {
+		sec.Rows = append(sec.Rows, []string{m.Name, fmt.Sprint(m.Jobs), fmt.Sprintf("%+.1f%%", m.BiasPct), fmt.Sprintf("%.1f%%", m.ErrPct), fmt.Sprint(m.Under)})
+	}
+	d.Sections = append(d.Sections, sec)
+	return d.write(w)
+}
+
+// html writes the GPUs over time.
+func (v *gpuView) html(w io.Writer, s *style) error {
+	d := document{Title: "GPUs over time"}
+	for _, g := range v.GPUs {
+		one := newDrawing(chartWidth, 3*(chartHeight+30)+8)
+		v.draw(one, 4, g)
+		d.Sections = append(d.Sections, section{
+			Title: fmt.Sprintf("%s GPU %d, %s", g.Node, g.Index, g.Model), Text: []string{g.UUID},
+			Drawing: template.HTML(one.inline("SM activity, memory and power")),
+		})
+	}
+	return d.write(w)
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+
+	"carma/gres"
+)
+
+// notes say what to change next time: the part of a report that is read first.
+func notes(p *page) (list []string) {
+	j := p.job
+	f := &j.figures
+	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	known := j.PeakMiB > 0 && f.PeakHow != gres.QualityNone
+	better := suggestion(j.PeakMiB)
+	switch {
+	case j.Requeued != "":
+		if known {
+			say("it ran out of GPU memory and came back alone on %s; with `#CARMA mem=%dG` its first run would have done", j.Requeued, better)
+		} else {
+			say("it ran out of GPU memory and came back alone on %s", j.Requeued)
+		}
+	case j.OOM != "":
+		say("it ran out of GPU memory (%s) and did not come back: %s", j.OOM, orElse(j.OOMNote, "no reason is known"))
+	case j.OOMNote != "":
+		say("%s", j.OOMNote)
+	case j.Mode == "shared" && known && better*1024 <= j.ReserveMiB*9/10:
+		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", gib(max(j.EstMiB, j.ReserveMiB)), gib(j.PeakMiB), better, more(p.totalMiB, j.ReserveMiB, better*1024))
+	case j.Mode == "shared" && known && j.PeakMiB > j.ReserveMiB*97/100 && j.Method != "history":
+		say("the peak came within 3 %% of what was booked: `#CARMA mem=%dG` is safer", better)
+	case j.Mode == "exclusive" && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
+		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", gib(j.PeakMiB), gib(p.totalMiB), better)
+	}
+	busy := f.LeaseS > 60 && f.SMActPct.Known()
+	switch {
+	case f.LeaseS > 60 && !known && (!f.SMActPct.Known() || f.SMActPct < 1):
+		say("no process of it was seen on the GPU: it may not need one")
+	case busy && len(f.UUIDs) > 1 && f.SMActPct < 20:
+		say("its %d GPUs were %.0f %% busy: fewer may do", len(f.UUIDs), float64(f.SMActPct))
+	case busy && f.SMActPct < 5:
+		say("the GPU was %.0f %% busy: look whether data arrive fast enough", float64(f.SMActPct))
+	}
+	if s := j.savedS(); s.Known() && s > 60 {
+		say("sharing saved %.2f GPU-hours against a GPU of its own", float64(s)/3600)
+	}
+	if j.Attempts > 1 && j.OOM == "" {
+		say("it was started %d times", j.Attempts)
+	}
+	return list
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// suggestion is a mem= in GiB that holds a peak with 5 % to spare.
+func suggestion(peakMiB int64) int64 { return int64(math.Ceil(float64(peakMiB) * 1.05 / 1024)) }
+
+// more says what a smaller booking would be good for.
+func more(totalMiB, reserve, better int64) string {
+	n := int64(0)
+	if totalMiB > 0 && better > 0 {
+		n = totalMiB/better - max(totalMiB/max(reserve, 1), 1)
+	}
+	switch {
+	case n == 1:
+		return "let one more such job share"
+	case n > 1 && n < 10:
+		return fmt.Sprintf("let %s more such jobs share", [...]string{"", "", "two", "three", "four", "five", "six", "seven", "eight", "nine"}[n])
+	}
+	return "leave more to others"
+}

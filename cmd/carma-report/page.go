@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+)
+
+// page is one job as a page: the job, its attempts in full, and what is known of
+// its GPUs.
+type page struct {
+	job      *job
+	attempts []db.Attempt
+	totalMiB int64       // of its first GPU; 0: not known
+	series   []db.Sample // of its first GPU while it ran
+	style    style
+}
+
+// newPage reads what a page shows. Databases that do not have it leave it out.
+func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s style) (*page, error) {
+	p := &page{job: j, style: s}
+	for _, src := range sources {
+		err := src.Scan(ctx, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1}, func(list []db.Attempt) error {
+			for _, a := range list {
+				if a.Cluster == j.Attempt.Cluster {
+					p.attempts = append(p.attempts, a)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, unavailable(err)
+		}
+	}
+	for _, d := range bases {
+		meters, err := d.Meters(ctx)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		for _, m := range meters {
+			if len(j.figures.UUIDs) == 0 || m.UUID != j.figures.UUIDs[0] {
+				continue
+			}
+			p.totalMiB = m.TotalMiB
+			if p.series, err = d.Series(ctx, m.UUID, j.Start, j.End.Add(time.Second)); err != nil {
+				return nil, unavailable(err)
+			}
+		}
+	}
+	p.attempts = inOrder(p.attempts)
+	if p.totalMiB == 0 && j.Mode == "exclusive" {
+		p.totalMiB = j.ReserveMiB // all of the GPU
+	}
+	if p.totalMiB == 0 {
+		p.totalMiB = j.FullMiB
+	}
+	return p, nil
+}
+
+const barWidth = 40
+
+// bar is jobstats' look: [|||||||      35%].
+func bar(part float64, label string) string {
+	part = min(max(part, 0), 1)
+	n := int(part*barWidth + 0.5)
+	text := []byte(strings.Repeat("|", n) + strings.Repeat(" ", barWidth-n))
+	label = " " + label
+	copy(text[max(0, barWidth-len(label)):], label)
+	return "[" + string(text) + "]"
+}
+
+func (p *page) text(k kind, v value) string { return string(p.style.appendText(nil, k, v)) }
+
+// print writes the page, at most 80 columns wide.
+func (p *page) print(w io.Writer) error {
+	j := p.job
+	var b strings.Builder
+	line := func(label, format string, args ...any) {
+		fmt.Fprintf(&b, "%-11s %s\n", label, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	}
+	or := func(s string) string {
+		if s == "" {
+			return unknownText
+		}
+		return s
+	}
+	name := ""
+	if j.Name != "" {
+		name = "  " + j.Name
+	}
+	line("Job", "%s%s", j.id(), name)
+	line("Who, where", "%s (account %s), partition %s, cluster %s", or(j.User), or(j.Account), or(j.Partition), or(j.Attempt.Cluster))
+	line("State", "%s, exit %d:%d", j.State, j.ExitCode, j.ExitSignal)
+	line("Time", "waited %s, ran %s, from %s", p.text(seconds, measured(j.WaitS)), p.text(seconds, num(j.RunS)), p.text(moment, when(j.Start)))
+	line("GPUs", "%d of %s on %s, %s", len(j.figures.UUIDs), or(j.figures.Model), strings.Join(j.Nodes, ","), mode(j.Mode))
+	b.WriteByte('\n')
+	p.printBars(line)
+	p.printAttempts(&b)
+	b.WriteByte('\n')
+	p.printShare(line)
+	if list := notes(p); len(list) > 0 {
+		b.WriteString("\nNotes\n")
+		for _, n := range list {
+			b.WriteString(wrap("  * ", n, 80))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func mode(m string) string {
+	if m == "shared" {
+		return "allowed to be shared"
+	}
+	return "exclusive"
+}
+
+func (p *page) printBars(line func(label, format string, args ...any)) {
+	j := p.job
+	full := float64(max(p.totalMiB, j.ReserveMiB, j.PeakMiB, j.EstMiB, 1))
+	memory := func(label string, v int64, how string) {
+		if v == 0 {
+			line(label, "%s %s", bar(0, unknownText), how)
+			return
+		}
+		line(label, "%s %s", bar(float64(v)/full, gib(v)), how)
+	}
+	memory("Estimate", j.EstMiB, j.Method)
+	memory("Booked", j.ReserveMiB, "")
+	memory("Peak", j.PeakMiB, string(j.figures.PeakHow))
+	smact := j.figures.SMActPct
+	if smact.Known() {
+		line("SM activity", "%s %s, max %.0f%%", bar(float64(smact)/100, fmt.Sprintf("%.0f%%", float64(smact))), j.figures.SMActHow, float64(j.figures.SMActMax))
+	} else {
+		line("SM activity", "%s unknown", bar(0, unknownText))
+	}
+	if p.totalMiB > 0 {
+		line("", "of a GPU with %s", gib(p.totalMiB))
+	}
+}
+
+// printAttempts draws the attempts on one line of time: dots while the job waited,
+// signs while it ran.
+func (p *page) printAttempts(b *strings.Builder) {
+	j := p.job
+	begin := j.Submit
+	if begin.IsZero() {
+		begin = j.Start
+	}
+	span := j.End.Sub(begin).Seconds()
+	if span <= 0 || len(p.attempts) == 0 {
+		return
+	}
+	const width = 40
+	b.WriteString("\nTimeline    " + p.text(moment, when(begin)) + " to " + p.text(moment, when(j.End)) + "\n")
+	at := func(t time.Time) int { return min(max(int(t.Sub(begin).Seconds()/span*width), 0), width) }
+	for _, a := range p.attempts {
+		from, to := at(a.Start), at(a.End)
+		if to == from {
+			to = min(from+1, width)
+			from = to - 1
+		}
+		fmt.Fprintf(b, "  %-9s [%s%s%s] %s", fmt.Sprintf("run %d", a.Restart+1), strings.Repeat(".", from), strings.Repeat("=", to-from), strings.Repeat(" ", width-to), a.State)
+		if len(p.job.Nodes) > 1 {
+			fmt.Fprintf(b, " on %s", a.Node)
+		}
+		b.WriteByte('\n')
+	}
+}
+
+func (p *page) printShare(line func(label, format string, args ...any)) {
+	j := p.job
+	others := "nobody"
+	if len(j.Neighbours) > 0 {
+		others = p.text(ids, value{known: true, ids: j.Neighbours})
+	}
+	line("Shared with", "%s, %s of %s GPU time", others, p.text(hours, num(j.figures.SharedS)), p.text(hours, num(j.figures.LeaseS)))
+	line("Saved", "%s of GPU time against exclusive", p.text(hours, measured(j.savedS())))
+	if !j.figures.EnergyJ.Known() {
+		line("Energy", "unknown")
+		return
+	}
+	how := "its own"
+	if j.figures.EnergyHow == gres.Shared {
+		how = "its share, by SM activity"
+	}
+	line("Energy", "%s (%.1f Wh), of it idle floor %s; %s", p.text(joules, measured(j.figures.EnergyJ)), float64(j.figures.EnergyJ)/3600,
+		p.text(joules, measured(j.figures.IdleJ)), how)
+}
+
+func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
+
+// wrap breaks text into lines, the first behind a sign and the others below its
+// beginning.
+func wrap(sign, s string, width int) string {
+	var b strings.Builder
+	column := 0
+	for _, word := range strings.Fields(s) {
+		switch {
+		case column == 0:
+			b.WriteString(sign)
+			column = len(sign)
+		case column+1+len(word) > width:
+			b.WriteString("\n" + strings.Repeat(" ", len(sign)))
+			column = len(sign)
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String() + "\n"
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build abuse
+
+package devcluster_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// number is a bound from the environment, so that a run may be shorter.
+func number(t *testing.T, name string, usual int) int {
+	t.Helper()
+	if os.Getenv(name) == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(os.Getenv(name))
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is no number", name, os.Getenv(name))
+	}
+	return n
+}
+
+func row(t *testing.T, what, result string) { t.Logf("%-44s %s", what, result) }
+
+// submitter builds contrib/abuse/submit.c.
+func submitter(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "submit")
+	if out, err := exec.Command("cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", bin, "../abuse/submit.c", "-lslurm").CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v\n%s", err, out)
+	}
+	return bin
+}
+
+// luaScript rewrites a request as the plugin does for #CARMA mem=: it finds the
+// line, adds the booking and three variables for the node.
+const luaScript = `
+function slurm_job_submit(job_desc, part_list, submit_uid)
+	local mem = string.match(job_desc.script or "", "\n#CARMA mem=(%d+)G")
+	if mem and job_desc.tres_per_node and string.find(job_desc.tres_per_node, "gpu") then
+		local mib = tonumber(mem) * 1024
+		job_desc.tres_per_node = job_desc.tres_per_node .. ",gres:carma:" .. mib
+		job_desc.admin_comment = string.format('carma={"v":1,"mode":"shared","reserve_mib":%d}', mib)
+	end
+	return slurm.SUCCESS
+end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+`
+
+func (c *cluster) plugins(list string) {
+	c.t.Helper()
+	conf := filepath.Join(c.dir, "etc", "slurm.conf")
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(?m)^JobSubmitPlugins=.*\n`).ReplaceAll(text, nil)
+	if list != "" {
+		text = append(text, "JobSubmitPlugins="+list+"\n"...)
+	}
+	if err := os.WriteFile(conf, text, 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) slurmctld() int {
+	c.t.Helper()
+	pid, err := strconv.Atoi(strings.Fields(c.sh("", "cat "+c.dir+"/pid/slurmctld"))[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return pid
+}
+
+// figures of a process: resident memory in KiB, threads, file descriptors.
+func figures(t *testing.T, pid int) (rss, threads, fds int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatalf("slurmctld is gone: %v", err)
+	}
+	fmt.Sscan(string(regexp.MustCompile(`VmRSS:\s+(\d+)`).FindSubmatch(text)[1]), &rss)
+	fmt.Sscan(string(regexp.MustCompile(`Threads:\s+(\d+)`).FindSubmatch(text)[1]), &threads)
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return rss, threads, len(entries)
+}
+
+// Submissions a second with the plugin, without one, and with job_submit/lua
+// that makes the same change, side by side; medians of PAIRS rounds.
+func TestAbuseSubmissions(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	bin := submitter(t)
+	script := filepath.Join(c.dir, "jobs", "submit.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsleep 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "etc", "job_submit.lua"), []byte(luaScript), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	jobs, pairs := number(t, "SUBMISSIONS", 10000), number(t, "PAIRS", 5)
+	c.sh("", "printf 'MaxJobCount=1000000\\n' >>"+c.dir+"/etc/slurm.conf")
+	logfile := filepath.Join(c.dir, "log", "slurmctld.log")
+	inside := regexp.MustCompile(`_slurm_rpc_submit_batch_job: JobId=\d+ InitPrio=0 usec=(\d+)`)
+	rates := map[string][]float64{}
+	usec := map[string][]int{}
+	names := map[string]string{"none": "", "carma": "carma", "lua": "lua"}
+	for round := range pairs {
+		order := []string{"none", "carma", "lua"}
+		for i := range order {
+			name := order[(i+round)%3]
+			// A fresh slurmctld each time: a queue that is longer is slower.
+			c.sh("", "scancel -u root --state=PENDING; rm -f "+c.dir+"/state/job_state*")
+			c.plugins(names[name])
+			c.restart("slurmctld")
+			before, _ := os.ReadFile(logfile)
+			out := c.sh("", bin+" 8 "+strconv.Itoa(jobs/pairs)+" gpu "+script)
+			var rate float64
+			if _, err := fmt.Sscanf(out, "%f submissions/s, 0 submitters failed", &rate); err != nil {
+				t.Fatalf("%s: %s", name, out)
+			}
+			rates[name] = append(rates[name], rate)
+			after, _ := os.ReadFile(logfile)
+			for _, m := range inside.FindAllSubmatch(after[min(len(before), len(after)):], -1) {
+				n, _ := strconv.Atoi(string(m[1]))
+				usec[name] = append(usec[name], n)
+			}
+			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); (name != "none") != (booked == strconv.Itoa(jobs/pairs/8*8)) && name != "none" {
+				t.Errorf("%s: %s of %d jobs have a booking", name, booked, jobs/pairs)
+			}
+		}
+	}
+	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
+	quantile := func(v []int, q float64) int { slices.Sort(v); return v[min(len(v)-1, int(q*float64(len(v))))] }
+	for _, name := range []string{"none", "carma", "lua"} {
+		if len(usec[name]) == 0 {
+			t.Fatalf("%s: slurmctld logged no submission", name)
+		}
+		row(t, fmt.Sprintf("%d submissions, 8 at once, plugin %s", len(usec[name]), name),
+			fmt.Sprintf("%.0f/s; whole RPC p50 %d us, p99 %d us", median(rates[name]), quantile(usec[name], .5), quantile(usec[name], .99)))
+	}
+	row(t, "carma against none, against lua", fmt.Sprintf("%.3f, %.3f", median(rates["carma"])/median(rates["none"]), median(rates["carma"])/median(rates["lua"])))
+}
+
+// The plugin comes and goes 200 times while jobs are submitted and signals rain:
+// slurmctld lives.
+func TestAbuseReconfigure(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	bin := submitter(t)
+	script := filepath.Join(c.dir, "jobs", "submit.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#CARMA mem=8G\nsleep 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pid := c.slurmctld()
+	c.sh("", bin+" 1 50 gpu "+script) // warm
+	rss, threads, fds := figures(t, pid)
+	stop, stopped := make(chan bool), make(chan bool)
+	refused := 0
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if _, _, err := c.run("", bin+" 2 20 gpu "+script); err != nil {
+					refused++
+				}
+			}
+		}
+	}()
+	rounds := number(t, "RECONFIGURES", 200)
+	storm := []syscall.Signal{syscall.SIGURG, syscall.SIGPIPE, syscall.SIGUSR2, syscall.SIGCHLD, syscall.SIGHUP, syscall.SIGURG}
+	for i := range rounds {
+		c.plugins([]string{"carma", ""}[i%2])
+		c.sh("", "scontrol reconfigure")
+		for _, s := range storm {
+			if err := syscall.Kill(pid, s); err != nil {
+				t.Fatalf("reconfigure %d, before %s: slurmctld is gone", i, s)
+			}
+		}
+	}
+	close(stop)
+	<-stopped
+	c.plugins("carma")
+	c.sh("", "scontrol reconfigure")
+	if now := c.slurmctld(); now != pid || syscall.Kill(pid, 0) != nil {
+		t.Fatal("slurmctld died")
+	}
+	c.eventually(func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") }, "carma:1024")
+	rss2, threads2, fds2 := figures(t, pid)
+	row(t, fmt.Sprintf("%d reconfigures, %d signals each", rounds, len(storm)), fmt.Sprintf("0 deaths; RSS %+d KiB, threads %+d, descriptors %+d; %d bursts of submissions refused", rss2-rss, threads2-threads, fds2-fds, refused))
+	if threads2 > threads+20 || fds2 > fds+20 {
+		t.Errorf("threads %d to %d, descriptors %d to %d", threads, threads2, fds, fds2)
+	}
+	if cores, _ := filepath.Glob(filepath.Join(c.dir, "**", "core*")); len(cores) > 0 {
+		t.Errorf("cores: %v", cores)
+	}
+}
+
+// Every task of an array runs out of memory always: each comes back exactly
+// once, at a pace that slurmctld can take.
+func TestAbuseArray(t *testing.T) {
+	c := up(t, "--time-scale", "20")
+	tasks := number(t, "TASKS", 1000)
+	c.sh("", "sdiag -r")
+	start := time.Now()
+	id := c.sbatch(alice, fmt.Sprintf("--array=1-%d -o /dev/null -e '%s/jobs/e.%%a'", tasks, c.dir), "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexec simjob --mem 60G --smact 10 --ramp 0s --duration 1s\n")
+	for deadline := time.Now().Add(time.Duration(tasks) * 3 * time.Second); ; time.Sleep(2 * time.Second) {
+		if c.sh("", "squeue -h -j "+id+" | wc -l") == "0" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still there:\n%s", c.sh("", "squeue -h -j "+id+" -o '%T %P %r' -r | sort | uniq -c"))
+		}
+	}
+	took := time.Since(start)
+	brought := map[string]int{}
+	var at []float64
+	for _, n := range []string{"n1", "n2"} {
+		text, err := os.ReadFile(filepath.Join(c.dir, "log", "hooks."+n+".log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^time=(\S+) .*msg="brought back".* job=(\S+)`).FindAllSubmatch(text, -1) {
+			brought[string(m[2])]++
+			when, _ := time.Parse(time.RFC3339, string(m[1]))
+			at = append(at, float64(when.UnixMilli())/1000)
+		}
+		if bytes.Contains(text, []byte("not brought back")) {
+			t.Errorf("some were not:\n%s", regexp.MustCompile(`(?m)^.*not brought back.*$`).Find(text))
+		}
+	}
+	for job, n := range brought {
+		if n != 1 {
+			t.Errorf("task %s came back %d times", job, n)
+		}
+	}
+	if len(brought) != tasks {
+		t.Errorf("%d of %d tasks came back", len(brought), tasks)
+	}
+	slices.Sort(at)
+	most := 0
+	for i := range at {
+		j, _ := slices.BinarySearch(at, at[i]+10)
+		most = max(most, j-i)
+	}
+	if most > 50 {
+		t.Errorf("%d requeues in 10 s", most)
+	}
+	row(t, fmt.Sprintf("array of %d tasks that always run out", tasks), fmt.Sprintf("each back once; at most %.1f requeues/s over 10 s; %s in all", float64(most)/10, took.Round(time.Second)))
+	c.noDrain()
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The doctor has nothing to mend on a cluster that works, and finds what is
+// taken away from it.
+func TestDoctor(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	doctor := "SIMGPU_STATE=" + c.dir + "/simgpu/n1 carma-node --node n1 doctor --controller --node"
+	if out, stderr, err := c.run("", doctor); err != nil || strings.Contains(out, "fail  ") || !strings.Contains(out, "pass  gpus         NVML shows 4") {
+		t.Errorf("%v %s\n%s", err, stderr, out)
+	}
+	// What another release's plugin would do to slurmctld is said before.
+	plugin := filepath.Join(c.dir, "plugin", "slurm", "job_submit_carma.so")
+	if err := os.Remove(plugin); err != nil {
+		t.Fatal(err)
+	}
+	c.sh("", "scontrol update NodeName=n1 State=DRAIN Reason=test")
+	out, stderr, err := c.run("", doctor)
+	for _, want := range []string{"fail  plugin       no job_submit_carma.so", "fail  node         n1 is IDLE+DRAIN: test"} {
+		if err == nil || !strings.Contains(out, want) || !strings.Contains(stderr, "2 to mend") {
+			t.Errorf("no %q in\n%s%s", want, out, stderr)
+		}
+	}
+}

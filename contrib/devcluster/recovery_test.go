@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// oomOnce outgrows what it booked, and fits alone on a GPU.
+const oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
+
+// oomLater is seen on its GPU before.
+const oomLater = "simjob --mem 12G --smact 10 --ramp 6s --duration 7s"
+
+func (c *cluster) adminComment(id string) string {
+	m := regexp.MustCompile(`(?m)AdminComment=(.*)$`).FindStringSubmatch(c.sh("", "scontrol show job "+id))
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// Wherever a job's errors go, a message there brings it back, and one that is
+// not its own does not.
+func TestOutputs(t *testing.T) {
+	c := up(t)
+	jobs := filepath.Join(c.dir, "jobs")
+	if err := os.WriteFile(filepath.Join(jobs, "old.err"), []byte("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(jobs, "old.err"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	const head = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"
+	type wanted struct {
+		oom  bool
+		note string
+	}
+	ids := map[string]string{}
+	want := map[string]wanted{}
+	for name, j := range map[string]struct {
+		options, script string
+		wanted
+	}{
+		"default":            {"", oomOnce, wanted{oom: true}},
+		"patterns":           {"-J 'a b' -e 'e-%x-%A_%a-%j-%05j-%N-%n-%t-%u-%s-%%.err'", oomOnce, wanted{oom: true}},
+		"merged":             {"-o out-%j.txt", oomOnce, wanted{oom: true}},
+		"backslash":          {`-e 'e\%j.err'`, oomOnce, wanted{oom: true}},
+		"append":             {"--open-mode=append -e appended.err", oomOnce, wanted{oom: true}},
+		"redirected":         {"", head + oomLater + " 2>redirected.err\n", wanted{oom: true}},
+		"step":               {"", head + "srun -e step-%t.err " + oomLater + "\n", wanted{oom: true}},
+		"step through batch": {"", head + "srun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n", wanted{oom: true}},
+		"no file":            {"-o /dev/null", oomOnce, wanted{note: "stderr: not-regular"}},
+		"of an earlier job":  {"--open-mode=append -e old.err", head + "exit 3\n", wanted{}},
+		"exit 0":             {"", head + "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate' >&2\n", wanted{}},
+		"alone":              {"", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\necho 'torch.OutOfMemoryError: CUDA out of memory' >&2\nexit 1\n", wanted{}},
+		"host memory":        {"", head + "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=1.batch.' >&2\nexit 137\n", wanted{note: "out of the node's memory"}},
+		"array":              {"--array=3-4 -e a-%A_%a.err", oomOnce, wanted{oom: true}},
+	} {
+		ids[name] = c.sbatch(alice, j.options, j.script)
+		want[name] = j.wanted
+	}
+	ids["array"] += "_3"
+	for name, w := range want {
+		t.Run(name, func(t *testing.T) {
+			id := ids[name]
+			c.t = t
+			c.eventually(func() string { return c.job(id, "%T") }, "COMPLETED|FAILED")
+			record := strings.TrimSuffix(id, "_3")
+			if w.oom {
+				c.ends(id, "COMPLETED")
+			}
+			c.eventually(func() string { return c.sh("", "carma-report --json -j "+record) }, `"state"`)
+			text := c.sh("", "carma-report --json -j "+record)
+			if got := strings.Contains(text, `"requeued_to": "gpu-recovery"`); got != w.oom {
+				t.Errorf("brought back: %v, want %v\n%s\n%s", got, w.oom, text, c.adminComment(id))
+			}
+			if !strings.Contains(text, w.note) {
+				t.Errorf("no note %q in\n%s", w.note, text)
+			}
+		})
+	}
+	c.t = t
+	c.noDrain()
+}
+
+// What cannot be brought back says why, and what can be is not lost for want of
+// the recovery partition. Nobody acts on the attempt that failed.
+func TestRequeueRules(t *testing.T) {
+	c := up(t)
+	never := c.sbatch(alice, "--no-requeue", oomOnce)
+	c.ends(never, "FAILED")
+	if r := c.report(never); !r.OOM || r.RequeuedTo != "" || r.Attempts != 1 {
+		t.Errorf("report %+v", r)
+	}
+	if text := c.sh("", "carma-report --json -j "+never); !strings.Contains(text, "may not be requeued") {
+		t.Errorf("report:\n%s", text)
+	}
+
+	// afterok must not see the failed attempt, nor --wait return with it.
+	script := strings.Replace(oomOnce, "simjob", "set -e\necho reason=$CARMA_RETRY_REASON restart=$SLURM_RESTART_COUNT\nsimjob", 1)
+	first := c.sbatch(alice, "", script)
+	second := c.sbatch(alice, "-d afterok:"+first, "echo after\n")
+	third := c.sbatch(alice, "-d afternotok:"+first, "echo after\n")
+	any := c.sbatch(alice, "-d afterany:"+first, "echo $(squeue -h -t all -j "+first+" -o %T)\n")
+	wait := make(chan error, 1)
+	go func() {
+		_, _, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; printf '#!/bin/bash\n"+strings.ReplaceAll(oomOnce, "\n", `\n`)+"' >w.sh; sbatch --wait w.sh")
+		wait <- err
+	}()
+	c.ends(first, "COMPLETED")
+	c.ends(second, "COMPLETED")
+	c.ends(any, "COMPLETED")
+	if got := c.output(any); !strings.HasPrefix(got, "COMPLETED") {
+		t.Errorf("afterany ran when the job was %s", got)
+	}
+	if got := c.job(third, "%T %r"); !strings.Contains(got, "Dependency") {
+		t.Errorf("afternotok: %s", got)
+	}
+	if got := c.adminComment(first); !strings.Contains(got, `carma={"v":1`) || !strings.Contains(got, `carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"}`) {
+		t.Errorf("AdminComment %s", got)
+	}
+	if got := c.output(first); !strings.Contains(got, "reason=oom restart=1") {
+		t.Errorf("the second attempt says %s", got)
+	}
+	if err := <-wait; err != nil {
+		t.Errorf("sbatch --wait: %v", err)
+	}
+
+	// A recovery partition that is down, or not for the user.
+	for name, change := range map[string]string{"down": "State=DOWN", "not for the user": "State=UP AllowGroups=root"} {
+		c.sh("", "scontrol update PartitionName=gpu-recovery "+change)
+		id := c.sbatch(alice, "", oomOnce)
+		c.ends(id, "COMPLETED")
+		if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu" || r.Attempts != 2 {
+			t.Errorf("%s: report %+v", name, r)
+		}
+	}
+	c.sh("", "scontrol update PartitionName=gpu-recovery AllowGroups=ALL")
+
+	// Cancelled while it waits to come back: it stays cancelled.
+	id := c.sbatch(alice, "", oomOnce)
+	c.eventually(func() string { return c.job(id, "%T %P") }, "PENDING gpu-recovery")
+	c.sh(alice, "scancel "+id)
+	c.ends(id, "CANCELLED")
+
+	c.noDrain()
+}
+
+// All components of a heterogeneous job go back; the one that ran out gets a
+// GPU alone, the others book what they did.
+func TestHeterogeneousJob(t *testing.T) {
+	c := up(t)
+	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\nset -e\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+het+" -o '%i %T %b' | sort") }, `\+0 COMPLETED.*carma:40536\n.*\+1 COMPLETED.*carma2:40536`)
+	if r := c.report(het); !r.OOM || r.Attempts != 2 || r.RequeuedTo != "gpu-recovery" {
+		t.Errorf("report %+v", r)
+	}
+	c.noDrain()
+}
+
+// The ladder lets the job share again with 5 GiB more.
+func TestLadderLive(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	conf := filepath.Join(c.dir, "etc", "carma.toml")
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(conf, append(text, "\n[recovery]\nretry = \"ladder\"\n"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	id := c.sbatch(alice, "", strings.ReplaceAll(oomOnce, "12G", "14G")+"")
+	c.ends(id, "COMPLETED")
+	r := c.report(id)
+	if !r.OOM || r.Attempts != 3 || r.RequeuedTo != "gpu" || r.ReserveMiB != 8192+2*5120 {
+		t.Errorf("report %+v", r)
+	}
+	c.noDrain()
+}

@@ -1,0 +1,125 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds deb and rpm out of what `make install` put into STAGE.
+# usage: build.sh STAGE OUT VERSION     (make packages does)
+# NFPM names a built nfpm; else it is run from its Go module.
+set -euo pipefail
+
+[ $# = 3 ] || { echo "usage: build.sh STAGE OUT VERSION" >&2; exit 2; }
+here=$(cd "$(dirname "$0")" && pwd)
+stage=$(cd "$1" && pwd) version=$3
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The last release whose modules a plain Go proxy has.
+nfpm() {
+	if [ -n "${NFPM:-}" ]; then
+		"$NFPM" "$@"
+	else
+		(cd / && CGO_ENABLED=0 GOFLAGS=-mod=mod "${GO:-go}" run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4 "$@")
+	fi
+}
+
+# slurm_of PLUGIN: the release that a plugin is built for, as 22.05.8
+slurm_of() {
+	local at number
+	at=$(readelf -sW "$1" | awk '$8 == "plugin_version" { at = $2 } END { print at }')
+	# .rodata: addresses are offsets in the file (the linker puts it there so).
+	number=$(od -An -tu4 -j "$((16#$at))" -N 4 "$1" | tr -d ' ')
+	printf '%d.%02d.%d\n' $((number >> 16 & 255)) $((number >> 8 & 255)) $((number & 255))
+}
+
+# glibc_of FILE...: the newest version of the C library that they need
+glibc_of() { objdump -T "$@" | grep -o 'GLIBC_2\.[0-9]*' | sed 's/GLIBC_//' | sort -uV | tail -1; }
+
+head_of() { # NAME DESCRIPTION
+	cat <<-TEXT
+	name: $1
+	arch: $(dpkg --print-architecture 2>/dev/null || echo amd64)
+	platform: linux
+	version: $version
+	version_schema: none
+	section: admin
+	priority: optional
+	maintainer: CARMA for Slurm maintainers <carma@localhost>
+	description: |
+	  $2
+	license: $3
+	TEXT
+}
+
+tree() { # SOURCE [DESTINATION [MODE]]
+	printf '  - src: %s\n    dst: %s\n' "$stage$1" "${2:-$1}"
+	[ -z "${3:-}" ] || printf '    file_info:\n      mode: %s\n' "$3"
+}
+
+link() { printf '  - src: %s\n    dst: %s\n    type: symlink\n' "$1" "$2"; }
+
+tools() {
+	local f libc
+	libc=$(glibc_of "$stage"/usr/bin/carma-*)
+	head_of carma-tools "CARMA for Slurm: estimates and reports for users" Apache-2.0
+	echo contents:
+	for f in "$stage"/usr/bin/carma-*; do tree "/usr/bin/${f##*/}" "" 0755; done
+	cat <<-TEXT
+	overrides:
+	  deb: {depends: ["libc6 (>= $libc)"]}
+	  rpm: {depends: ["glibc >= $libc"]}
+	TEXT
+}
+
+node() {
+	local h libc
+	libc=$(glibc_of "$stage/usr/sbin/carma-node")
+	head_of carma-node "CARMA for Slurm: agent and hooks of a GPU node" Apache-2.0
+	echo contents:
+	tree /usr/sbin/carma-node "" 0755
+	for h in prolog task-prolog epilog; do link carma-node "/usr/sbin/carma-$h"; done
+	tree /usr/lib/systemd/system/carma-node.service
+	tree /usr/lib/tmpfiles.d/carma.conf
+	printf '  - src: %s\n    dst: /etc/logrotate.d/carma-node\n    type: config|noreplace\n' "$stage/etc/logrotate.d/carma-node"
+	tree /usr/share/carma/carma-health "" 0755
+	for h in carma.toml slurm.conf gres.conf tmpfiles.conf; do tree "/usr/share/carma/$h"; done
+	cat <<-TEXT
+	scripts: {postinstall: $here/node.postinst, preremove: $here/node.prerm, postremove: $here/node.postrm}
+	overrides:
+	  deb: {depends: ["libc6 (>= $libc)"], recommends: [slurmd]}
+	  rpm: {depends: ["glibc >= $libc"]}
+	TEXT
+}
+
+# slurmctld loads a plugin of its exact release only, and does not start with
+# one that it cannot load: the package must go where slurmctld goes. Depends
+# alone does not stop dpkg from upgrading slurmctld, and Breaks only before it is
+# configured; Conflicts does.
+plugin() {
+	local slurm next libc
+	slurm=$(slurm_of "$stage/usr/lib/carma/slurm/job_submit_carma.so")
+	next=${slurm%.*}.$((${slurm##*.} + 1))
+	libc=$(glibc_of "$stage"/usr/lib/carma/libcarma.so "$stage"/usr/lib/carma/slurm/job_submit_carma.so)
+	version="$version+slurm$slurm" head_of slurm-plugin-carma "CARMA for Slurm: job_submit plugin for Slurm $slurm" "Apache-2.0 and GPL-2.0-or-later"
+	echo contents:
+	tree /usr/lib/carma/libcarma.so "" 0644
+	tree /usr/lib/carma/slurm/job_submit_carma.so "" 0644
+	cat <<-TEXT
+	scripts: {preremove: $here/plugin.prerm}
+	overrides:
+	  deb:
+	    depends: ["libc6 (>= $libc)", "slurmctld (>= $slurm) | slurm-smd-slurmctld (>= $slurm)"]
+	    conflicts: ["slurmctld (<< $slurm)", "slurmctld (>= $next~)", "slurm-smd-slurmctld (<< $slurm)", "slurm-smd-slurmctld (>= $next~)"]
+	  rpm:
+	    depends: ["glibc >= $libc", "slurm-slurmctld >= $slurm", "slurm-slurmctld < $next"]
+	TEXT
+}
+
+for package in tools node plugin; do
+	"$package" >"$work/$package.yaml"
+	for format in deb rpm; do
+		nfpm package --config "$work/$package.yaml" --packager "$format" --target "$out" >"$work/log" 2>&1 ||
+			{ cat "$work/log" >&2; exit 1; }
+	done
+done
+ls "$out"

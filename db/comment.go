@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// In slurmdbd a job's records stand in its AdminComment: "carma1:" and the JSON of
+// its attempts, gzip, base32: sacctmgr of Slurm 22.05 writes all in lower case (tried;
+// job_functions.c hands it to strip_quotes with make_lower). Other tools write there too. What they wrote stays in
+// front: jobstats' "JS1:" is read from the beginning of the comment to its end, by
+// Python's base64.b64decode and gzip.decompress. These ignore what comes after
+// padding, and zero bytes after the end; "AA==" is a zero byte and padding.
+const (
+	commentMark = "carma1:"
+	commentStop = " AA== "
+)
+
+// lettersOnly is the same in upper and lower case.
+var lettersOnly = base32.HexEncoding.WithPadding(base32.NoPadding)
+
+// maxComment bounds what is unpacked; a job of 1,000 nodes has a tenth of it.
+const maxComment = 8 << 20
+
+// MergeComment returns a comment with records put into it, those of the same attempt
+// in the place of the old ones.
+func MergeComment(comment string, list []Attempt) (string, error) {
+	old, others, err := splitComment(comment)
+	if err != nil {
+		old = nil // spoiled: the new ones are what there is
+	}
+	for _, a := range list {
+		same := func(o Attempt) bool { return o.Restart == a.Restart && o.Node == a.Node }
+		old = append(slices.DeleteFunc(old, same), a)
+	}
+	slices.SortFunc(old, func(a, b Attempt) int { return cmp.Or(cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node)) })
+	var packed bytes.Buffer
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err == nil {
+		err = errors.Join(json.NewEncoder(z).Encode(old), z.Close())
+	}
+	if err != nil {
+		return "", fmt.Errorf("pack records: %w", err)
+	}
+	switch {
+	case strings.HasPrefix(others, "JS1:"):
+		others += commentStop
+	case others != "":
+		others += " "
+	}
+	return others + commentMark + strings.ToLower(lettersOnly.EncodeToString(packed.Bytes())), nil
+}
+
+// ParseComment returns the records in a comment; none if there are none.
+func ParseComment(comment string) ([]Attempt, error) {
+	list, _, err := splitComment(comment)
+	return list, err
+}
+
+// splitComment takes the records out of a comment.
+func splitComment(comment string) (list []Attempt, others string, err error) {
+	comment = withoutHint(comment)
+	i := strings.LastIndex(comment, commentMark)
+	if i < 0 {
+		return nil, comment, nil
+	}
+	others = strings.TrimRight(strings.TrimSuffix(comment[:i], commentStop), " ")
+	word, after, _ := strings.Cut(comment[i+len(commentMark):], " ")
+	if after != "" { // somebody has added to it
+		others = strings.TrimSpace(others + " " + after)
+	}
+	packed, err := lettersOnly.DecodeString(strings.ToUpper(word))
+	if err != nil {
+		return nil, others, fmt.Errorf("unpack records: %w", err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, others, fmt.Errorf("unpack records: %w", err)
+	}
+	if err := json.NewDecoder(io.LimitReader(z, maxComment)).Decode(&list); err != nil {
+		return nil, others, fmt.Errorf("unpack records: %w", err)
+	}
+	for i := range list {
+		list[i].Total = TotalOf(list[i].GPUs)
+	}
+	return list, others, nil
+}
+
+// withoutHint takes away what job_submit wrote for people (annotate.Comment): the
+// records say more, and sacctmgr (22.05) makes its quotes into backticks.
+func withoutHint(comment string) string {
+	const hint = "carma={"
+	i := strings.Index(comment, hint)
+	if i < 0 || i > 0 && comment[i-1] != ' ' {
+		return comment
+	}
+	var ignored json.RawMessage
+	d := json.NewDecoder(strings.NewReader(comment[i+len(hint)-1:]))
+	if d.Decode(&ignored) != nil {
+		return comment
+	}
+	after := comment[i+len(hint)-1+int(d.InputOffset()):]
+	return strings.TrimSpace(strings.TrimRight(comment[:i], " ") + " " + strings.TrimLeft(after, " "))
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Slurmdbd is Slurm's accounting database.
+type Slurmdbd interface {
+	// Comments returns the AdminComment of jobs of a cluster; a job that slurmdbd
+	// does not know is not in it.
+	Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]string, error)
+	SetComment(ctx context.Context, cluster string, job uint32, comment string) error
+}
+
+// sendAfter is how long a record waits before it is sent, so that what others write
+// at the end of a job is there by then.
+const sendAfter = 10 * time.Second
+
+// A record that slurmdbd does not take is tried again, later every time, for about
+// a week: a job that slurmdbd has purged by then is not missed there.
+const (
+	tryFirst = 10 * time.Second
+	tryMost  = time.Hour
+	tries    = 180
+)
+
+// forwardAtOnce is how many jobs are asked about in one command.
+const forwardAtOnce = 100
+
+// mostFailed is how many jobs are tried at once if slurmdbd takes none.
+const mostFailed = 3
+
+type outboxRow struct {
+	job     uint32
+	cluster string
+	tries   int
+}
+
+// Forward sends what is due to slurmdbd and returns how many jobs are there now. A job
+// leaves the outbox when its records were read back: one that another node has
+// overwritten meanwhile, or that was lost, is sent again, and one that was sent twice
+// is there once.
+func (d *DB) Forward(ctx context.Context, to Slurmdbd, now time.Time) (sent int, err error) {
+	rows, err := d.due(ctx, now)
+	if err != nil {
+		return 0, err
+	}
+	byCluster := map[string][]outboxRow{}
+	for _, r := range rows {
+		byCluster[r.cluster] = append(byCluster[r.cluster], r)
+	}
+	for cluster, list := range byCluster {
+		n, clusterErr := d.forwardCluster(ctx, to, cluster, list, now)
+		sent += n
+		err = errors.Join(err, clusterErr)
+	}
+	return sent, err
+}
+
+func (d *DB) due(ctx context.Context, now time.Time) (list []outboxRow, err error) {
+	rows, err := d.sql.QueryContext(ctx, "SELECT job_id, cluster, tries FROM outbox WHERE at <= ? ORDER BY at LIMIT ?", now.Unix(), forwardAtOnce)
+	if err != nil {
+		return nil, fmt.Errorf("read outbox: %w", explain(err))
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r outboxRow
+		if err := rows.Scan(&r.job, &r.cluster, &r.tries); err != nil {
+			return nil, fmt.Errorf("read outbox: %w", err)
+		}
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
+func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, rows []outboxRow, now time.Time) (sent int, err error) {
+	jobs := make([]uint32, len(rows))
+	for i, r := range rows {
+		jobs[i] = r.job
+	}
+	comments, err := to.Comments(ctx, cluster, jobs)
+	want := map[uint32]string{}
+	failed := 0
+	for _, r := range rows {
+		comment, known := comments[r.job]
+		if !known || failed == mostFailed {
+			continue
+		}
+		list, readErr := attempts(ctx, d.sql, "WHERE a.job_id=? AND a.cluster=?", r.job, cluster)
+		if readErr != nil {
+			return 0, fmt.Errorf("read records of job %d: %w", r.job, explain(readErr))
+		}
+		if len(list) == 0 { // pruned
+			want[r.job] = comment
+			continue
+		}
+		merged, mergeErr := MergeComment(comment, list)
+		if mergeErr != nil {
+			return 0, mergeErr
+		}
+		if merged != comment {
+			if setErr := to.SetComment(ctx, cluster, r.job, merged); setErr != nil {
+				err = errors.Join(err, setErr)
+				failed++
+				continue
+			}
+		}
+		want[r.job] = merged
+	}
+	after := map[uint32]string{}
+	if len(want) > 0 {
+		var readErr error
+		after, readErr = to.Comments(ctx, cluster, jobs)
+		err = errors.Join(err, readErr)
+	}
+	for _, r := range rows {
+		comment, known := after[r.job]
+		done := known && comment == want[r.job]
+		if done {
+			sent++
+		}
+		if rowErr := d.settle(ctx, r, done, now); rowErr != nil {
+			return sent, errors.Join(err, rowErr)
+		}
+	}
+	return sent, err
+}
+
+// settle takes a job out of the outbox, or lets it wait.
+func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) error {
+	query, args := "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", []any{r.job, r.cluster, r.tries}
+	if !done && r.tries < tries {
+		wait := min(tryFirst<<min(r.tries, 20), tryMost)
+		query, args = "UPDATE outbox SET tries = tries + 1, at = ?4 WHERE job_id=?1 AND cluster=?2 AND tries=?3", append(args, now.Add(wait).Unix())
+	}
+	if _, err := d.sql.ExecContext(ctx, query, args...); err != nil {
+		return fmt.Errorf("write outbox: %w", explain(err))
+	}
+	return nil
+}
+
+// Waiting is how many jobs are in the outbox.
+func (d *DB) Waiting(ctx context.Context) (n int, err error) {
+	if err := d.sql.QueryRowContext(ctx, "SELECT count(*) FROM outbox").Scan(&n); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("read outbox: %w", explain(err))
+	}
+	return n, nil
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// dbd is a slurmdbd of a map.
+type dbd struct {
+	comments map[uint32]string
+	down     bool
+	sets     int
+	loses    bool // takes a comment and forgets it, as another node's write would
+}
+
+func (d *dbd) Comments(context.Context, string, []uint32) (map[uint32]string, error) {
+	if d.down {
+		return nil, errors.New("slurmdbd is down")
+	}
+	return d.comments, nil
+}
+
+func (d *dbd) SetComment(_ context.Context, _ string, job uint32, comment string) error {
+	if d.down {
+		return errors.New("slurmdbd is down")
+	}
+	d.sets++
+	if !d.loses {
+		d.comments[job] = comment
+	}
+	return nil
+}
+
+func TestForward(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	end := func(id uint32) {
+		t.Helper()
+		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	at := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
+	to := &dbd{comments: map[uint32]string{1: "JS1:abcd", 2: `carma={"v":1,"note":"a } b"}`}}
+	forward := func(s, want int, fails bool) {
+		t.Helper()
+		if sent, err := d.Forward(t.Context(), to, at(s)); sent != want || (err != nil) != fails {
+			t.Fatalf("%d sent, want %d; %v", sent, want, err)
+		}
+	}
+	for id := range uint32(3) {
+		end(id + 1)
+	}
+	forward(1, 0, false) // too early
+	to.down = true
+	forward(20, 0, true)
+	forward(21, 0, false) // not due again yet
+	to.down, to.loses = false, true
+	forward(40, 0, false)
+	to.loses = false
+	forward(80, 2, false) // 3 is not known to slurmdbd yet
+	forward(81, 0, false)
+	if to.sets != 4 {
+		t.Errorf("%d writes", to.sets)
+	}
+	to.comments[3] = ""
+	forward(400, 1, false)
+	if n, err := d.Waiting(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d wait, %v", n, err)
+	}
+	for id, front := range map[uint32]string{1: "JS1:abcd AA== carma1:", 2: "carma1:", 3: "carma1:"} {
+		if !strings.HasPrefix(to.comments[id], front) {
+			t.Errorf("job %d: %.40s", id, to.comments[id])
+		}
+		list, err := ParseComment(to.comments[id])
+		if err != nil || len(list) != 1 || list[0].JobID != id || list[0].State != "REQUEUED" || list[0].Total.EnergyJ != 300 {
+			t.Errorf("job %d: %+v, %v", id, list, err)
+		}
+	}
+	end(3) // known anew: in the place of the old
+	forward(500, 1, false)
+	if list, _ := ParseComment(to.comments[3]); len(list) != 1 {
+		t.Errorf("%d records of one attempt", len(list))
+	}
+	// What never gets there is given up in the end, and not before a week.
+	end(9)
+	s, n := 600, 0
+	for ; n < 1000; n++ {
+		forward(s, 0, false)
+		if w, _ := d.Waiting(t.Context()); w == 0 {
+			break
+		}
+		s += 3601
+	}
+	if n < 168 || n > 400 {
+		t.Errorf("given up after %d tries", n)
+	}
+}
+
+func TestMergeComment(t *testing.T) {
+	first, second := attempt(1, 0), attempt(1, 1)
+	comment, err := MergeComment("other", []Attempt{second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if comment, err = MergeComment(comment+" more", []Attempt{first, second}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := ParseComment(comment)
+	if err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 || !strings.HasPrefix(comment, "other more carma1:") {
+		t.Errorf("%.40s: %+v, %v", comment, list, err)
+	}
+	first.Total = TotalOf(first.GPUs)
+	if got, want := fmt.Sprintf("%+v", list[0].Total), fmt.Sprintf("%+v", first.Total); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for _, spoiled := range []string{"carma1:", "x carma1:###", "carma1:" + strings.ToLower(lettersOnly.EncodeToString([]byte("no gzip")))} {
+		if _, err := ParseComment(spoiled); err == nil {
+			t.Errorf("%q was read", spoiled)
+		}
+		if comment, err := MergeComment(spoiled, []Attempt{first}); err != nil || strings.Count(comment, "carma1:") != 1 {
+			t.Errorf("%q: %.60s, %v", spoiled, comment, err)
+		}
+	}
+}
+
+// What jobstats wrote can still be read as its readers do it, whatever the length.
+func TestCommentKeepsJobstats(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 to read as jobstats' readers do")
+	}
+	for n := range 6 {
+		make := `import base64,gzip,json;print("JS1:"+base64.b64encode(gzip.compress(json.dumps({"x":"` + strings.Repeat("é", n) + `q"}).encode(),mtime=0)).decode())`
+		js1, err := exec.Command(python, "-c", make).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		comment, err := MergeComment(strings.TrimSpace(string(js1)), []Attempt{attempt(1, 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := exec.Command(python, "-c", `import sys,base64,gzip,json;print(json.loads(gzip.decompress(base64.b64decode(sys.argv[1][4:])))["x"])`, comment)
+		if out, err := read.CombinedOutput(); err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), "q") {
+			t.Errorf("%d: %v\n%s", n, err, out)
+		}
+	}
+}
+
+func FuzzParseComment(f *testing.F) {
+	good, err := MergeComment("JS1:abcd", []Attempt{attempt(1, 0)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(good)
+	f.Add("carma1:H4sI")
+	f.Fuzz(func(t *testing.T, comment string) {
+		if _, err := ParseComment(comment); err != nil {
+			return
+		}
+		if _, err := MergeComment(comment, []Attempt{attempt(1, 0)}); err != nil {
+			t.Error(err)
+		}
+	})
+}

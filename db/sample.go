@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"carma/gres"
+)
+
+// Sample is what a GPU did for a while.
+type Sample struct {
+	UUID     string
+	At       time.Time // beginning
+	Length   time.Duration
+	UsedMiB  int64         // most
+	SMActPct gres.Measured // mean
+	SMActMax gres.Measured
+	SMActS   float64 // seconds that the mean covers
+	EnergyJ  gres.Measured
+	UnownedJ gres.Measured // of it, when no job held the GPU
+	EnergyS  float64       // seconds that the energy covers
+	Jobs     int           // most at once
+}
+
+// Meter is what an agent that starts needs to know of a GPU.
+type Meter struct {
+	gres.GPU
+	Node       string
+	CounterJ   gres.Measured // total-energy counter
+	At         time.Time     // of that
+	FloorWatts gres.Measured // power with nobody on it
+}
+
+// AddSamples writes samples and the state of the meters. A sample that is there
+// is replaced.
+func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) error {
+	err := d.write(ctx, func(tx *sql.Tx) error {
+		for _, s := range samples {
+			if err := putSample(tx, s); err != nil {
+				return err
+			}
+		}
+		for _, m := range meters {
+			_, err := tx.Exec("INSERT OR REPLACE INTO gpu VALUES (?,?,?,?,?,?,?,?)", m.UUID, m.Node, m.Index, m.Model, m.TotalMiB,
+				nullUnknown(m.CounterJ), float64(m.At.UnixMilli())/1000, nullUnknown(m.FloorWatts))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("write samples: %w", explain(err))
+	}
+	return nil
+}
+
+func putSample(tx *sql.Tx, s Sample) error {
+	_, err := tx.Exec("INSERT OR REPLACE INTO sample VALUES (?,?,?,?,?,?,?,?,?,?,?)", s.UUID, s.At.Unix(), int64(s.Length.Seconds()), s.UsedMiB,
+		nullUnknown(s.SMActPct), nullUnknown(s.SMActMax), s.SMActS, float64(s.EnergyJ), float64(s.UnownedJ), s.EnergyS, s.Jobs)
+	return err
+}
+
+// Meters returns the state of all GPUs, by node and index.
+func (d *DB) Meters(ctx context.Context) ([]Meter, error) {
+	rows, err := d.sql.QueryContext(ctx, "SELECT uuid, node, idx, model, total_mib, counter_j, at, floor_watts FROM gpu ORDER BY node, idx, uuid")
+	if err != nil {
+		return nil, fmt.Errorf("read GPUs: %w", explain(err))
+	}
+	defer rows.Close()
+	var list []Meter
+	for rows.Next() {
+		var m Meter
+		var counter, at, floor sql.NullFloat64
+		if err := rows.Scan(&m.UUID, &m.Node, &m.Index, &m.Model, &m.TotalMiB, &counter, &at, &floor); err != nil {
+			return nil, fmt.Errorf("read GPUs: %w", err)
+		}
+		m.CounterJ, m.At, m.FloorWatts = orUnknown(counter), time.UnixMilli(int64(at.Float64*1000)), orUnknown(floor)
+		list = append(list, m)
+	}
+	return list, rows.Err()
+}
+
+// Series returns the samples of a GPU that lie in a time, or of all GPUs if uuid
+// is empty, by GPU and time.
+func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sample, error) {
+	rows, err := d.sql.QueryContext(ctx, `SELECT uuid, at, length, used_mib, smact_pct, smact_max, smact_s, energy_j, unowned_j, energy_s, jobs FROM sample
+		WHERE (?1 = '' OR uuid = ?1) AND at + length > ?2 AND at < ?3 ORDER BY uuid, at`, uuid, from.Unix(), to.Unix())
+	if err != nil {
+		return nil, fmt.Errorf("read samples: %w", explain(err))
+	}
+	defer rows.Close()
+	var list []Sample
+	for rows.Next() {
+		var s Sample
+		var at, length int64
+		var smact, smactMax sql.NullFloat64
+		if err := rows.Scan(&s.UUID, &at, &length, &s.UsedMiB, &smact, &smactMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ, &s.EnergyS, &s.Jobs); err != nil {
+			return nil, fmt.Errorf("read samples: %w", err)
+		}
+		s.At, s.Length, s.SMActPct, s.SMActMax = time.Unix(at, 0), time.Duration(length)*time.Second, orUnknown(smact), orUnknown(smactMax)
+		list = append(list, s)
+	}
+	return list, rows.Err()
+}
+
+// ages say how long samples stay short: after a day a minute is enough, after a
+// week ten.
+var ages = []struct {
+	after, length time.Duration
+}{{24 * time.Hour, time.Minute}, {7 * 24 * time.Hour, 10 * time.Minute}}
+
+// Thin puts old samples together to longer ones. Energy stays what it was.
+func (d *DB) Thin(ctx context.Context, now time.Time) error {
+	for _, a := range ages {
+		length := int64(a.length.Seconds())
+		before := now.Add(-a.after).Truncate(a.length).Unix()
+		err := d.write(ctx, func(tx *sql.Tx) error {
+			_, err := tx.Exec(`CREATE TEMP TABLE thin AS SELECT uuid, at / ?1 * ?1 AS begin, max(used_mib) AS used, sum(smact_pct * smact_s) / sum(iif(smact_pct IS NULL, 0, smact_s)) AS mean,
+				max(smact_max) AS most, sum(smact_s) AS smact_s, sum(energy_j) AS energy, sum(unowned_j) AS unowned, sum(energy_s) AS energy_s, max(jobs) AS jobs
+				FROM sample WHERE length < ?1 AND at < ?2 GROUP BY uuid, begin`, length, before)
+			if err != nil {
+				return err
+			}
+			for _, step := range []string{
+				"DELETE FROM sample WHERE length < ?1 AND at < ?2",
+				"INSERT OR REPLACE INTO sample SELECT uuid, begin, ?1, used, mean, most, smact_s, energy, unowned, energy_s, jobs FROM thin WHERE ?2 > 0",
+				"DROP TABLE thin",
+			} {
+				args := []any{length, before}
+				if step == "DROP TABLE thin" {
+					args = nil
+				}
+				if _, err := tx.Exec(step, args...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("thin samples: %w", explain(err))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package history estimates a job by its earlier runs. What is known stands in one
+// file, a snapshot, that is made away from slurmctld and looked up inside it: records
+// of one size in the order of their keys, so that reading it is no work. The package
+// is pure.
+package history
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Key names what a job runs: jobs of one key are taken for runs of the same thing.
+type Key uint64
+
+func (k Key) String() string { return fmt.Sprintf("%016x", uint64(k)) }
+
+// Ask is what a key is made of.
+type Ask struct {
+	UID     uint32
+	Script  []byte
+	Args    string // of the script
+	GPUs    int    // of a node
+	FullMiB int64  // memory of a GPU: slurmctld does not know its model
+}
+
+// KeyOf returns the key. It leaves out what does not change the memory of a job:
+// comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
+// about sharing.
+func KeyOf(a Ask) Key {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d\x00%d\x00%d\x00%s\x00", a.UID, a.GPUs, a.FullMiB, a.Args)
+	var words []string
+	for rest := a.Script; len(rest) > 0; {
+		var line []byte
+		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
+		line = bytes.TrimRight(line, " \t\r")
+		if len(line) == 0 {
+			continue
+		}
+		if line[0] == '#' && !bytes.HasPrefix(line, []byte("#CARMA|")) {
+			words = append(words, directive(line)...)
+			continue
+		}
+		h.Write(line)
+		h.Write([]byte{'\n'})
+	}
+	slices.Sort(words)
+	fmt.Fprintf(h, "%q", words)
+	var sum [sha256.Size]byte
+	return Key(binary.BigEndian.Uint64(h.Sum(sum[:0])))
+}
+
+// directive returns the words of a comment line that count.
+func directive(line []byte) (kept []string) {
+	after, ok := bytes.CutPrefix(line, []byte("#CARMA"))
+	if !ok {
+		return nil
+	}
+	for _, word := range strings.Fields(string(after)) {
+		if word[0] == '#' {
+			break
+		}
+		switch key, _, _ := strings.Cut(word, "="); key {
+		case "on", "off", "mem", "policy", "smact":
+		default:
+			kept = append(kept, word)
+		}
+	}
+	return kept
+}
+
+// Value is what the last runs of a key did. Sizes are per GPU.
+type Value struct {
+	PeakMiB   int64 // highest
+	MeanMiB   int64 // highest of the runs' means
+	SpreadMiB int64 // highest less lowest peak
+	RunS      int64 // mean
+	SMActPct  float64
+	Runs      int
+}
+
+// Reserve is what to book: the peak and 5 %, 10 % after a single run.
+func (v Value) Reserve() int64 {
+	more := int64(5)
+	if v.Runs < 2 {
+		more = 10
+	}
+	return v.PeakMiB + (v.PeakMiB*more+99)/100
+}
+
+// Shift is how far the analytic estimate's base is off on GPUs of one size.
+type Shift struct {
+	FullMiB int64
+	MiB     int64
+	Jobs    int
+	Since   int64 // seconds since 1970: jobs submitted before were estimated otherwise
+}
+
+// Limits of a snapshot: 100,000 keys come to 3.2 MB.
+const (
+	MaxKeys   = 100_000
+	MaxBytes  = 16 << 20
+	maxShifts = 64
+)
+
+const (
+	magic      = "CARMAHI1"
+	headSize   = 24 // magic, keys, shifts, check sum, 4 bytes of nothing
+	recordSize = 32
+)
+
+// Snapshot is a history as it is read. The zero value knows nothing.
+type Snapshot struct {
+	records []byte
+	shifts  []Shift
+}
+
+// ErrSpoiled means that a file is no snapshot, or not a whole one.
+var ErrSpoiled = errors.New("it is no history, or not a whole one; carma-report history --write makes a new one")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Parse reads a snapshot. It keeps text.
+func Parse(text []byte) (Snapshot, error) {
+	if len(text) < headSize || len(text) > MaxBytes || string(text[:len(magic)]) != magic {
+		return Snapshot{}, ErrSpoiled
+	}
+	keys, shifts := int(binary.LittleEndian.Uint32(text[8:])), int(binary.LittleEndian.Uint32(text[12:]))
+	body := text[headSize:]
+	if keys > MaxKeys || shifts > maxShifts || len(body) != (keys+shifts)*recordSize || crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(text[16:]) {
+		return Snapshot{}, ErrSpoiled
+	}
+	s := Snapshot{records: body[:keys*recordSize]}
+	for i := 1; i < keys; i++ {
+		if s.key(i-1) >= s.key(i) {
+			return Snapshot{}, ErrSpoiled
+		}
+	}
+	for rest := body[keys*recordSize:]; len(rest) > 0; rest = rest[recordSize:] {
+		s.shifts = append(s.shifts, Shift{FullMiB: int64(binary.LittleEndian.Uint32(rest)), MiB: int64(int32(binary.LittleEndian.Uint32(rest[4:]))),
+			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), Since: int64(binary.LittleEndian.Uint64(rest[16:]))})
+	}
+	return s, nil
+}
+
+// Len is the number of keys.
+func (s Snapshot) Len() int { return len(s.records) / recordSize }
+
+func (s Snapshot) key(i int) Key { return Key(binary.LittleEndian.Uint64(s.records[i*recordSize:])) }
+
+// Find looks a key up.
+func (s Snapshot) Find(k Key) (Value, bool) {
+	low, high := 0, s.Len()
+	for low < high {
+		mid := (low + high) / 2
+		if s.key(mid) < k {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	if low == s.Len() || s.key(low) != k {
+		return Value{}, false
+	}
+	r := s.records[low*recordSize:]
+	word := func(at int) int64 { return int64(binary.LittleEndian.Uint32(r[at:])) }
+	return Value{PeakMiB: word(8), MeanMiB: word(12), SpreadMiB: word(16), RunS: word(20),
+		SMActPct: float64(binary.LittleEndian.Uint16(r[24:])) / 10, Runs: int(binary.LittleEndian.Uint16(r[26:]))}, true
+}
+
+// Shift returns how far the base is off on GPUs of a size; ok is false where that is
+// not known.
+func (s Snapshot) Shift(fullMiB int64) (shift Shift, ok bool) {
+	for _, b := range s.shifts {
+		if b.FullMiB == fullMiB {
+			return b, true
+		}
+	}
+	return Shift{}, false
+}
+
+// Make writes a snapshot. Of more than MaxKeys it keeps those with the newest runs,
+// which stand first in order.
+func Make(order []Key, values map[Key]Value, shifts []Shift) []byte {
+	order = slices.Clone(order[:min(len(order), MaxKeys)])
+	slices.Sort(order)
+	shifts = shifts[:min(len(shifts), maxShifts)]
+	text := make([]byte, headSize+(len(order)+len(shifts))*recordSize)
+	at := text[headSize:]
+	clamp := func(v int64) uint32 { return uint32(min(max(v, 0), math.MaxUint32)) }
+	for _, k := range order {
+		v := values[k]
+		binary.LittleEndian.PutUint64(at, uint64(k))
+		for i, n := range [...]int64{v.PeakMiB, v.MeanMiB, v.SpreadMiB, v.RunS} {
+			binary.LittleEndian.PutUint32(at[8+4*i:], clamp(n))
+		}
+		binary.LittleEndian.PutUint16(at[24:], uint16(min(max(math.Round(v.SMActPct*10), 0), 1000)))
+		binary.LittleEndian.PutUint16(at[26:], uint16(min(v.Runs, math.MaxUint16)))
+		at = at[recordSize:]
+	}
+	for _, s := range shifts {
+		binary.LittleEndian.PutUint32(at, clamp(s.FullMiB))
+		binary.LittleEndian.PutUint32(at[4:], uint32(int32(s.MiB)))
+		binary.LittleEndian.PutUint32(at[8:], clamp(int64(s.Jobs)))
+		binary.LittleEndian.PutUint64(at[16:], uint64(s.Since))
+		at = at[recordSize:]
+	}
+	copy(text, magic)
+	binary.LittleEndian.PutUint32(text[8:], uint32(len(order)))
+	binary.LittleEndian.PutUint32(text[12:], uint32(len(shifts)))
+	binary.LittleEndian.PutUint32(text[16:], crc32.Checksum(text[headSize:], castagnoli))
+	return text
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func TestKeyOf(t *testing.T) {
+	base := Ask{UID: 1000, Script: []byte("#!/bin/bash\n#SBATCH -t 5\n#CARMA batch=32 seq=512\n#CARMA| Linear 5\npython train.py\n"), GPUs: 1, FullMiB: 40536}
+	with := func(f func(*Ask)) Ask { a := base; f(&a); return a }
+	script := func(s string) Ask { return with(func(a *Ask) { a.Script = []byte(s) }) }
+	same := []Ask{
+		script("#!/bin/sh\n\n# a comment\n#CARMA seq=512 on batch=32 mem=5G policy=shared # mine\n#CARMA| Linear 5\n#SBATCH -J x\npython train.py   \r\n\n"),
+		script("#CARMA batch=32 smact=5\n#CARMA seq=512\n#CARMA| Linear 5\npython train.py"),
+	}
+	other := []Ask{
+		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }), with(func(a *Ask) { a.Args = "x" }),
+		script("#CARMA batch=64 seq=512\n#CARMA| Linear 5\npython train.py"), script("#CARMA batch=32 seq=512\n#CARMA| Linear 6\npython train.py"),
+		script("#CARMA batch=32 seq=512\n#CARMA| Linear 5\n python train.py"), script(""),
+	}
+	for i, a := range same {
+		if KeyOf(a) != KeyOf(base) {
+			t.Errorf("%d: a comment, an #SBATCH line or the user's own figure makes another key", i)
+		}
+	}
+	seen := map[Key]int{KeyOf(base): -1}
+	for i, a := range other {
+		if was, ok := seen[KeyOf(a)]; ok {
+			t.Errorf("%d has the key of %d", i, was)
+		}
+		seen[KeyOf(a)] = i
+	}
+	if k, ok := ParseKey(KeyOf(base).String()); !ok || k != KeyOf(base) {
+		t.Errorf("read back %v, %v", k, ok)
+	}
+	for _, s := range []string{"", "12", "xxxxxxxxxxxxxxxx", "00000000000000000"} {
+		if _, ok := ParseKey(s); ok {
+			t.Errorf("%q is a key", s)
+		}
+	}
+}
+
+func run(key Key, end, peak int64) Run {
+	return Run{Key: key, Submit: end - 100, End: end, PeakMiB: peak, MeanMiB: peak - 100, SMActPct: 40, Alone: true, RunS: 60, Completed: true}
+}
+
+func TestLearn(t *testing.T) {
+	oom := func(end, peak int64, recovered bool) Run {
+		r := run(1, end, peak)
+		r.OOM, r.Completed = true, recovered
+		return r
+	}
+	shared := run(1, 20, 5000)
+	shared.Alone, shared.SMActPct = false, 10
+	killed := run(1, 20, 100)
+	killed.Completed = false
+	for _, c := range []struct {
+		name    string
+		runs    []Run
+		want    Value
+		known   bool
+		reserve int64
+	}{
+		{"one run", []Run{run(1, 10, 1000)}, Value{1000, 900, 0, 60, 40, 1}, true, 1100},
+		{"two runs", []Run{run(1, 10, 1000), run(1, 20, 1200)}, Value{1200, 1100, 200, 60, 40, 2}, true, 1260},
+		{"in any order", []Run{run(1, 20, 1200), run(1, 10, 1000)}, Value{1200, 1100, 200, 60, 40, 2}, true, 1260},
+		{"activity alone counts", []Run{run(1, 10, 5000), shared}, Value{5000, 4900, 0, 60, 40, 2}, true, 5250},
+		{"activity with others is better than none", []Run{shared}, Value{5000, 4900, 0, 60, 10, 1}, true, 5500},
+		{"cut short", []Run{run(1, 10, 1000), killed}, Value{1000, 900, 0, 60, 40, 1}, true, 1100},
+		{"outgrown, and recovered", []Run{run(1, 10, 1000), run(1, 20, 1000), oom(30, 2000, true)}, Value{2000, 1900, 1000, 60, 40, 3}, true, 2100},
+		{"outgrown, and not recovered", []Run{run(1, 10, 1000), oom(30, 1000, false)}, Value{}, false, 0},
+		{"well again", []Run{oom(30, 1000, false), run(1, 40, 3000)}, Value{3000, 2900, 0, 60, 40, 1}, true, 3300},
+		{"nothing known", []Run{{Key: 1, Completed: true}}, Value{}, false, 0},
+	} {
+		l := NewLearner()
+		for _, r := range c.runs {
+			l.Add(r)
+		}
+		_, values := l.Values()
+		v, ok := values[1]
+		if ok != c.known || v != c.want || ok && v.Reserve() != c.reserve {
+			t.Errorf("%s: %+v, %v, reserve %d", c.name, v, ok, v.Reserve())
+		}
+	}
+	l := NewLearner()
+	for i := range int64(15) { // it shrank: what is long ago is forgotten
+		l.Add(run(1, i, max(1000, 10000-1000*i)))
+	}
+	if _, values := l.Values(); values[1].PeakMiB != 5000 || values[1].Runs != last {
+		t.Errorf("%+v", values[1])
+	}
+}
+
+func TestShifts(t *testing.T) {
+	analytic := func(submit, off int64) Run {
+		return Run{Submit: submit, EstMiB: 5000, PeakMiB: 5000 + off, Completed: true, Analytic: true, FullMiB: 40536}
+	}
+	l := NewLearner()
+	for i := range int64(4) {
+		l.Add(analytic(i, 300))
+	}
+	if s := l.Shifts(Snapshot{}, 100); len(s) != 0 {
+		t.Errorf("of four jobs: %+v", s)
+	}
+	l.Add(analytic(9, -4000)) // one that is far off moves nothing
+	first := l.Shifts(Snapshot{}, 100)
+	if !slices.Equal(first, []Shift{{40536, 300, 5, 100}}) {
+		t.Fatalf("%+v", first)
+	}
+	before, err := Parse(Make(nil, nil, first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := l.Shifts(before, 200); !slices.Equal(s, first) {
+		t.Errorf("without new jobs: %+v", s)
+	}
+	for i := range int64(5) {
+		l.Add(analytic(100+i, -20))
+	}
+	if s := l.Shifts(before, 200); !slices.Equal(s, []Shift{{40536, 280, 5, 200}}) {
+		t.Errorf("after new jobs: %+v", s)
+	}
+}
+
+func TestSnapshot(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var order []Key
+	values := map[Key]Value{}
+	for range MaxKeys + 10 {
+		k := Key(rng.Uint64())
+		order = append(order, k)
+		values[k] = Value{PeakMiB: rng.Int64N(80000), MeanMiB: rng.Int64N(80000), SpreadMiB: rng.Int64N(1000), RunS: rng.Int64N(1e6), SMActPct: float64(rng.IntN(1001)) / 10, Runs: 1 + rng.IntN(10)}
+	}
+	text := Make(order, values, []Shift{{40536, -12, 7, 1 << 33}})
+	if len(text) > MaxBytes {
+		t.Errorf("%d bytes", len(text))
+	}
+	s, err := Parse(text)
+	if err != nil || s.Len() != MaxKeys {
+		t.Fatal(s.Len(), err)
+	}
+	for i, k := range order {
+		v, ok := s.Find(k)
+		if ok != (i < MaxKeys) || ok && (math.Abs(v.SMActPct-values[k].SMActPct) > 1e-9 || v.PeakMiB != values[k].PeakMiB || v.Runs != values[k].Runs || v.RunS != values[k].RunS) {
+			t.Fatalf("key %d: %+v of %+v, %v", i, v, values[k], ok)
+		}
+	}
+	if b, ok := s.Shift(40536); !ok || b != (Shift{40536, -12, 7, 1 << 33}) {
+		t.Errorf("shift %+v, %v", b, ok)
+	}
+	if _, ok := (Snapshot{}).Find(1); ok {
+		t.Error("nothing knows a key")
+	}
+	// Every byte counts, and so does every length.
+	small := Make(order[:3], values, nil)
+	for i := range small {
+		spoiled := bytes.Clone(small)
+		spoiled[i] ^= 1
+		if _, err := Parse(spoiled); err == nil && (i < 20 || i >= headSize) {
+			t.Errorf("byte %d does not count", i)
+		}
+		if _, err := Parse(small[:i]); err == nil {
+			t.Errorf("%d bytes are a snapshot", i)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(Make([]Key{1, 5}, map[Key]Value{1: {PeakMiB: 3}, 5: {Runs: 2}}, []Shift{{1, -2, 3, 4}}))
+	f.Add([]byte(magic))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		s.Find(5)
+		s.Shift(1)
+	})
+}
+
+func BenchmarkFind(b *testing.B) {
+	var order []Key
+	for i := range MaxKeys {
+		order = append(order, Key(i*7919))
+	}
+	s, err := Parse(Make(order, nil, nil))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		s.Find(order[12345])
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	var order []Key
+	for i := range MaxKeys {
+		order = append(order, Key(i*7919))
+	}
+	text := Make(order, nil, nil)
+	for b.Loop() {
+		if _, err := Parse(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

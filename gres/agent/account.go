@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/energy"
+	"carma/gres/lease"
+	"carma/gres/resident"
+)
+
+// accounts is what the agent keeps to tell who did what: a meter for each GPU,
+// and the samples that are not written yet.
+type accounts struct {
+	loaded  bool
+	gpus    map[string]*account
+	ended   map[gres.JobKey]time.Duration // when, on the ledger's clock
+	pending []db.Sample
+	tidied  time.Time
+	failing bool
+}
+
+// account is one GPU's.
+type account struct {
+	gpu     gres.GPU
+	meter   energy.Meter
+	last    float64 // counter at the last look
+	floor   energy.Floor
+	at      time.Duration // of the last look; 0: none
+	idle    bool          // nobody was there at the last look
+	holders map[gres.JobKey]*holder
+	bucket  db.Sample
+	smactS  float64 // percent x seconds in the bucket
+}
+
+// holder is a job that holds the GPU, or held it at the last look.
+type holder struct {
+	lease gres.Lease
+	energy.Evidence
+	usedMiB int64
+	from    gres.MemorySource
+	gone    bool
+}
+
+// maxPending bounds the samples that wait for a database that takes none: a day
+// of one GPU.
+const maxPending = 8640
+
+// begin reads what an earlier agent knew, once, and notes who has ended since
+// the last tick.
+func (c *accounts) begin(ctx context.Context, a *Agent, ended []lease.Ended) {
+	now := lease.Now()
+	c.ended = map[gres.JobKey]time.Duration{}
+	for _, e := range ended {
+		c.ended[e.JobKey] = now - e.Age
+	}
+	if c.loaded || a.Records == nil {
+		return
+	}
+	c.loaded, c.gpus = true, map[string]*account{}
+	meters, err := a.Records.Meters(ctx)
+	if err != nil {
+		a.Log.Warn("read energy meters; energy used while no agent ran is not accounted", "error", err)
+	}
+	for _, m := range meters {
+		g := c.of(m.GPU)
+		g.floor.Watts = float64(m.FloorWatts)
+		if since := time.Since(m.At); m.CounterJ.Known() && since > 0 && since < now {
+			g.meter, g.last, g.at = energy.Since(float64(m.CounterJ)), float64(m.CounterJ), now-since
+		}
+	}
+}
+
+func (c *accounts) of(gpu gres.GPU) *account {
+	if c.gpus == nil {
+		c.gpus = map[string]*account{}
+	}
+	g := c.gpus[gpu.UUID]
+	if g == nil {
+		g = &account{floor: energy.Floor{Watts: math.NaN()}, holders: map[gres.JobKey]*holder{}, bucket: db.Sample{UUID: gpu.UUID}}
+		c.gpus[gpu.UUID] = g
+	}
+	g.gpu = gpu
+	return g
+}
+
+// account splits what a GPU did since the last look among those who held it.
+func (a *Agent) account(s gres.Sample, leases []gres.Lease, now time.Duration) []lease.Usage {
+	if s.Unreadable != "" {
+		return nil
+	}
+	g := a.accounts.of(s.GPU)
+	seconds := 0.0
+	if g.at > 0 {
+		seconds = (now - g.at).Seconds()
+	}
+	joules := g.meter.Add(float64(s.EnergyJ), float64(s.PowerWatts), seconds)
+	g.last = float64(s.EnergyJ)
+
+	order := g.hold(s.UUID, leases)
+	foreign, serverPct := a.look(s, g, order, leases)
+	var split interval
+	split.add(order, foreign, g.at, now, a.accounts.ended)
+	idle := len(order) == 0 && !foreign.Present
+	if idle && g.idle {
+		g.floor.Learn(joules, seconds)
+	}
+	g.idle = idle
+	usages := split.usages(s, order, joules, seconds, &g.floor, serverPct)
+	g.addToBucket(s, joules, split.unownedJ, seconds, len(order))
+	g.at = now
+	maps.DeleteFunc(g.holders, func(_ gres.JobKey, h *holder) bool { return h.gone })
+	return usages
+}
+
+// hold brings the holders up to date: those of the leases, and those of the last
+// look that have gone since, in the order of their jobs.
+func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
+	for _, h := range g.holders {
+		h.gone = true
+	}
+	for _, l := range leases {
+		if l.UUID != uuid {
+			continue
+		}
+		h := g.holders[l.Job]
+		if h == nil {
+			h = &holder{}
+			g.holders[l.Job] = h
+		}
+		h.lease, h.gone = l, false
+		h.ExpectedPct, h.MPS = l.SMActPct, l.MPS
+	}
+	return slices.SortedFunc(maps.Values(g.holders), func(x, y *holder) int {
+		return int(int64(x.lease.Job.JobID) - int64(y.lease.Job.JobID))
+	})
+}
+
+// look finds out what each holder has on the GPU, and what is there of no job.
+// One that has gone keeps what was last seen of it.
+func (a *Agent) look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease) (foreign energy.Evidence, serverPct float64) {
+	for _, h := range holders {
+		if !h.gone {
+			h.Present, h.ProcessPct, h.usedMiB, h.from = false, 0, 0, gres.MemoryProcess
+		}
+	}
+	known := int64(0)
+	for _, p := range s.Processes {
+		o := a.Owners.Owner(p.PID)
+		switch h := g.holders[keyOf(o, leases, s.UUID)]; {
+		case h != nil:
+			h.Present = true
+			h.ProcessPct += s.ProcessSMPct[p.PID]
+			h.usedMiB += p.UsedMiB
+			if p.MPS {
+				h.from = gres.MemoryMPS
+			}
+		case o.MPSServer:
+			serverPct += s.ProcessSMPct[p.PID]
+		case !o.Gone:
+			foreign.Present = true
+			foreign.ProcessPct += s.ProcessSMPct[p.PID]
+		}
+		known += p.UsedMiB
+	}
+	for _, h := range holders {
+		if h.Present && !h.gone && h.usedMiB == 0 {
+			h.usedMiB, h.from = max(s.UsedMiB-known, 0), gres.MemoryWindow
+		}
+	}
+	return foreign, serverPct
+}
+
+// keyOf is ownerOf with the restart.
+func keyOf(o resident.Owner, leases []gres.Lease, uuid string) (key gres.JobKey) {
+	job := ownerOf(o, leases, uuid)
+	for _, l := range leases {
+		if job != 0 && l.UUID == uuid && l.Job.JobID == job {
+			return l.Job
+		}
+	}
+	return key
+}
+
+// interval is the time between two looks and who held the GPU in it.
+type interval struct {
+	holders  []energy.Holder // those of no job last
+	evidence []energy.Evidence
+	unownedJ float64
+}
+
+func (v *interval) add(order []*holder, foreign energy.Evidence, from, to time.Duration, ended map[gres.JobKey]time.Duration) {
+	length := float64(to - from)
+	part := func(at time.Duration) float64 {
+		if from == 0 || length <= 0 {
+			return 0
+		}
+		return min(max(float64(at-from)/length, 0), 1)
+	}
+	for _, h := range order {
+		e := energy.Holder{From: part(to - h.lease.Age), To: 1}
+		if h.gone {
+			// Its age was told at the last look.
+			e.From, e.To = 0, 0
+			if at, ok := ended[h.lease.Job]; ok {
+				e.To = part(at)
+			}
+		}
+		v.holders = append(v.holders, e)
+		v.evidence = append(v.evidence, h.Evidence)
+	}
+	if foreign.Present {
+		v.holders = append(v.holders, energy.Holder{To: 1})
+		v.evidence = append(v.evidence, foreign)
+	}
+}
+
+func (v *interval) usages(s gres.Sample, order []*holder, joules, seconds float64, floor *energy.Floor, serverPct float64) []lease.Usage {
+	for i, w := range energy.Activities(v.evidence, serverPct) {
+		v.holders[i].Activity = w
+	}
+	floorJ := 0.0
+	if len(v.holders) > 0 && !math.IsNaN(joules) {
+		floorJ = floor.Joules(joules, seconds)
+	}
+	shares, unowned := energy.Split(joules, floorJ, v.holders)
+	activity, _ := energy.Split(float64(s.SMActPct), 0, v.holders)
+	for _, foreign := range shares[len(order):] {
+		unowned += foreign.IdleJ + foreign.DynamicJ
+	}
+	v.unownedJ = unowned
+	rate := energy.Rate(float64(s.SMActPct), v.evidence)
+	usages := make([]lease.Usage, len(order))
+	for i, h := range order {
+		there, sh := v.holders[i].To-v.holders[i].From, shares[i]
+		u := lease.Usage{
+			Job: h.lease.Job, UUID: s.UUID, Present: h.Present && !h.gone, Seconds: seconds * there,
+			SMActPct: math.NaN(), SMActFrom: s.Source, EnergyJ: sh.IdleJ + sh.DynamicJ, IdleJ: sh.IdleJ,
+			HeldS: seconds * sh.Held, SharedS: seconds * sh.Shared, AloneS: seconds * (there - sh.Shared),
+		}
+		if u.Present {
+			u.UsedMiB, u.UsedFrom = h.usedMiB, h.from
+		}
+		if there > 0 {
+			u.SMActPct = (activity[i].IdleJ + activity[i].DynamicJ) / there
+		}
+		if sh.Shared > 0 {
+			u.AloneS += seconds * sh.Shared * rate
+		}
+		usages[i] = u
+	}
+	return usages
+}
+
+// addToBucket adds an interval to the sample that is being made.
+func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, jobs int) {
+	b := &g.bucket
+	b.UsedMiB, b.Jobs = max(b.UsedMiB, s.UsedMiB), max(b.Jobs, jobs)
+	if seconds <= 0 {
+		return
+	}
+	if !math.IsNaN(joules) {
+		b.EnergyJ += gres.Measured(joules)
+		b.UnownedJ += gres.Measured(unownedJ)
+		b.EnergyS += seconds
+	}
+	if s.SMActPct.Known() {
+		g.smactS += float64(s.SMActPct) * seconds
+		b.SMActS += seconds
+		b.SMActMax = max(b.SMActMax, s.SMActPct)
+	}
+}
+
+// flush writes the samples whose time is over. A database that takes none costs
+// the oldest of them, never a tick.
+func (c *accounts) flush(ctx context.Context, a *Agent) {
+	if a.Records == nil {
+		return
+	}
+	at := time.Now().Truncate(a.Config.Accounting.Sample.D())
+	turned := false
+	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
+		turned = c.gpus[uuid].turn(at, a.Config.Accounting.Sample.D(), &c.pending) || turned
+	}
+	if turned {
+		c.write(ctx, a)
+	}
+	if now := time.Now(); now.Sub(c.tidied) > tidyEvery {
+		c.tidied = now
+		if err := a.Records.Tidy(ctx); err != nil {
+			a.Log.Warn("tidy the accounting database; the next hour tries again", "error", err)
+		}
+	}
+}
+
+// tidyEvery is how often old samples are put together and what is too old goes.
+const tidyEvery = time.Hour
+
+// turn begins a new bucket if its time has come.
+func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool {
+	if g.bucket.At.Equal(at) {
+		return false
+	}
+	b := g.bucket
+	b.Length = length
+	b.SMActPct, b.SMActMax = gres.Unknown, gres.Unknown
+	if b.SMActS > 0 {
+		b.SMActPct, b.SMActMax = gres.Measured(g.smactS/b.SMActS), g.bucket.SMActMax
+	}
+	g.bucket, g.smactS = db.Sample{UUID: b.UUID, At: at}, 0
+	if b.At.IsZero() {
+		// What was seen before the first bucket counts in it.
+		g.bucket = b
+		g.bucket.At = at
+		return false
+	}
+	*to = append(*to, b)
+	return true
+}
+
+func (c *accounts) write(ctx context.Context, a *Agent) {
+	var meters []db.Meter
+	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
+		g := c.gpus[uuid]
+		meters = append(meters, db.Meter{GPU: g.gpu, Node: a.Node, CounterJ: gres.Measured(g.last), At: time.Now().Add(g.at - lease.Now()), FloorWatts: gres.Measured(g.floor.Watts)})
+	}
+	err := a.Records.AddSamples(ctx, c.pending, meters)
+	if err != nil {
+		if !c.failing {
+			a.Log.Error("write samples; they are kept until the database takes them", "error", err)
+		}
+		c.failing = true
+		c.pending = c.pending[max(len(c.pending)-maxPending, 0):]
+		return
+	}
+	c.failing, c.pending = false, c.pending[:0]
+}
+
+// close writes what there is.
+func (c *accounts) close(a *Agent) {
+	if a.Records == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for _, g := range c.gpus {
+		g.turn(g.bucket.At.Add(1), a.Config.Accounting.Sample.D(), &c.pending)
+	}
+	c.write(ctx, a)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/resident"
+)
+
+func TestAccountSplits(t *testing.T) {
+	a := newAgent()
+	a.Owners = owners{1: {JobID: 7}, 2: {JobID: 7}, 3: {JobID: 8}}
+	leases := []gres.Lease{held(7, 1000), held(8, 1000)}
+	leases[0].Age, leases[1].Age = time.Minute, time.Minute
+	s := sample(gres.Process{PID: 1, UsedMiB: 100}, gres.Process{PID: 2, UsedMiB: 50}, gres.Process{PID: 3, UsedMiB: 30, MPS: true})
+	s.EnergyJ, s.PowerWatts, s.SMActPct = 1000, 200, 40
+	s.ProcessSMPct = map[int]float64{1: 20, 2: 10, 3: 10}
+	a.accounts.of(s.GPU).floor.Watts = 100
+	a.account(s, leases, time.Second)
+	s.EnergyJ = 1300
+	usages := a.account(s, leases, 2*time.Second)
+	if len(usages) != 2 {
+		t.Fatalf("%+v", usages)
+	}
+	for i, want := range []lease.Usage{
+		{Job: gres.JobKey{JobID: 7}, UsedMiB: 150, UsedFrom: gres.MemoryProcess, SMActPct: 30, EnergyJ: 50 + 150, IdleJ: 50},
+		{Job: gres.JobKey{JobID: 8}, UsedMiB: 30, UsedFrom: gres.MemoryMPS, SMActPct: 10, EnergyJ: 50 + 50, IdleJ: 50},
+	} {
+		u := usages[i]
+		if u.Job != want.Job || u.UsedMiB != want.UsedMiB || u.UsedFrom != want.UsedFrom || u.SMActPct != want.SMActPct || u.EnergyJ != want.EnergyJ || u.IdleJ != want.IdleJ ||
+			!u.Present || u.Seconds != 1 || u.HeldS != 0.5 || u.SharedS != 1 || !math.IsNaN(u.AloneS) {
+			t.Errorf("got  %+v\nwant %+v", u, want)
+		}
+	}
+	// What the driver does not tell of a process is what is left of the GPU.
+	s.Processes[2].UsedMiB, s.UsedMiB = 0, 400
+	if u := a.account(s, leases, 3*time.Second)[1]; u.UsedMiB != 250 || u.UsedFrom != gres.MemoryWindow {
+		t.Errorf("no process memory: %+v", u)
+	}
+}
+
+// Over a life of jobs that come and go, jobs and nobody together have used what
+// the counter says: also across a counter that starts anew.
+func TestAccountConserves(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	a := newAgent()
+	total := 0.0
+	r := &sums{}
+	a.Records = r
+	type job struct {
+		id         uint32
+		start, end float64
+	}
+	var jobs []job
+	for i := range 60 {
+		start := rng.Float64() * 300
+		jobs = append(jobs, job{uint32(i + 1), start, start + 1 + rng.Float64()*30})
+	}
+	counter, owned := 0.0, 0.0
+	base := lease.Now() - 1000*time.Second
+	o := owners{}
+	a.Owners = o
+	for tick := range 350 {
+		at := float64(tick)
+		now := base + time.Duration(at*float64(time.Second))
+		var leases []gres.Lease
+		var ended []lease.Ended
+		var processes []gres.Process
+		for _, j := range jobs {
+			switch {
+			case j.start <= at && at < j.end:
+				l := held(j.id, 1000)
+				l.Age = time.Duration((at - j.start) * float64(time.Second))
+				leases = append(leases, l)
+				o[int(j.id)] = resident.Owner{JobID: j.id}
+				processes = append(processes, gres.Process{PID: int(j.id), UsedMiB: 10})
+			case j.end <= at && at < j.end+5:
+				ended = append(ended, lease.Ended{JobKey: gres.JobKey{JobID: j.id}, Age: lease.Now() - base - time.Duration(j.end*float64(time.Second))})
+			}
+		}
+		step := 58 + rng.Float64()*200
+		if tick > 0 {
+			total += step
+		}
+		if counter += step; tick == 200 {
+			counter = step // the driver was loaded anew
+		}
+		s := sample(processes...)
+		s.EnergyJ, s.PowerWatts, s.SMActPct = gres.Measured(counter), gres.Measured(step), gres.Measured(rng.Float64()*100)
+		a.accounts.begin(t.Context(), a, ended)
+		a.accounts.flush(t.Context(), a)
+		for _, u := range a.account(s, leases, now) {
+			if !math.IsNaN(u.EnergyJ) {
+				owned += u.EnergyJ
+			}
+		}
+	}
+	a.accounts.close(a)
+	if r.unowned == 0 || math.Abs(owned+r.unowned-total) > 0.01*total || math.Abs(r.energy-total) > 0.01*total {
+		t.Errorf("jobs %.0f J and nobody %.0f J of %.0f J; samples %.0f J", owned, r.unowned, total, r.energy)
+	}
+}
+
+// sums adds samples up.
+type sums struct {
+	records
+	energy, unowned float64
+}
+
+func (r *sums) AddSamples(_ context.Context, samples []db.Sample, _ []db.Meter) error {
+	for _, s := range samples {
+		r.energy, r.unowned = r.energy+float64(s.EnergyJ), r.unowned+float64(s.UnownedJ)
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+
+	"carma/gres"
+)
+
+// Usage is what one attempt did on one GPU in the interval before a sample. NaN
+// stands for what was not measured.
+type Usage struct {
+	Job       gres.JobKey
+	UUID      string
+	Present   bool  // a process of the job is on the GPU
+	UsedMiB   int64 // 0: not known
+	UsedFrom  gres.MemorySource
+	Seconds   float64 // of the interval that the job held the GPU; 0 at the first sample
+	SMActPct  float64 // its own
+	SMActFrom gres.Source
+	EnergyJ   float64 // its share
+	IdleJ     float64 // of the share, the idle floor
+	HeldS     float64 // Seconds divided by the holders at the time
+	SharedS   float64 // of Seconds, with other holders
+	AloneS    float64 // time that the work of the interval takes alone
+}
+
+func addUsage(tx *sql.Tx, u Usage) error {
+	if u.Present {
+		_, err := tx.Exec("UPDATE lease SET seen_ns = ifnull(seen_ns, ?3) WHERE job_id=?1 AND uuid=?2", u.Job.JobID, u.UUID, int64(Now()))
+		if err != nil {
+			return err
+		}
+	}
+	// covered returns v and the seconds that it stands for.
+	covered := func(v float64) (value, seconds float64) {
+		if math.IsNaN(v) {
+			return 0, 0
+		}
+		return v, u.Seconds
+	}
+	used, usedS := float64(u.UsedMiB)*u.Seconds, u.Seconds
+	if !u.Present || u.UsedMiB == 0 {
+		used, usedS = 0, 0
+	}
+	smact, smactS := covered(u.SMActPct)
+	energy, energyS := covered(u.EnergyJ)
+	idle, _ := covered(u.IdleJ)
+	alone, aloneS := covered(u.AloneS)
+	_, err := tx.Exec(`INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
+		peak_from = iif(excluded.peak_mib > peak_mib, excluded.peak_from, peak_from), peak_mib = max(peak_mib, excluded.peak_mib),
+		mib_s = mib_s + excluded.mib_s, mib_for_s = mib_for_s + excluded.mib_for_s,
+		smact_s = smact_s + excluded.smact_s, smact_for_s = smact_for_s + excluded.smact_for_s, smact_max = max(smact_max, excluded.smact_max),
+		smact_from = iif(excluded.smact_for_s > 0, excluded.smact_from, smact_from),
+		energy_j = energy_j + excluded.energy_j, idle_j = idle_j + excluded.idle_j, energy_for_s = energy_for_s + excluded.energy_for_s,
+		lease_s = lease_s + excluded.lease_s, held_s = held_s + excluded.held_s, shared_s = shared_s + excluded.shared_s,
+		alone_s = alone_s + excluded.alone_s, alone_for_s = alone_for_s + excluded.alone_for_s`,
+		u.Job.JobID, u.Job.Restart, u.UUID, u.UsedMiB, string(u.UsedFrom), used, usedS, smact*smactS, smactS, smact, string(u.SMActFrom),
+		energy, idle, energyS, u.Seconds, u.HeldS, u.SharedS, alone, aloneS)
+	return err
+}
+
+// FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
+// that has ended, until DropEnded.
+func (b *Book) FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error) {
+	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?", key.JobID, key.Restart)
+	if err != nil {
+		return nil, fmt.Errorf("read usage of job %s: %w", key, err)
+	}
+	defer rows.Close()
+	all := map[string]gres.Figures{}
+	for rows.Next() {
+		var uuid string
+		var u usageRow
+		if err := rows.Scan(append([]any{&uuid}, u.fields()...)...); err != nil {
+			return nil, fmt.Errorf("read usage of job %s: %w", key, err)
+		}
+		all[uuid] = u.figures()
+	}
+	return all, rows.Err()
+}
+
+// usageColumns are the columns of usageRow, of a row u that may be absent.
+const usageColumns = `ifnull(u.peak_mib,0), ifnull(u.peak_from,''), ifnull(u.mib_s,0), ifnull(u.mib_for_s,0),
+	ifnull(u.smact_s,0), ifnull(u.smact_for_s,0), ifnull(u.smact_max,0), ifnull(u.smact_from,'none'),
+	ifnull(u.energy_j,0), ifnull(u.idle_j,0), ifnull(u.energy_for_s,0),
+	ifnull(u.lease_s,0), ifnull(u.held_s,0), ifnull(u.shared_s,0), ifnull(u.alone_s,0), ifnull(u.alone_for_s,0)`
+
+type usageRow struct {
+	f                                             gres.Figures
+	mibS, mibForS, smactS, smactForS, smactMax    float64
+	energyJ, idleJ, energyForS, aloneS, aloneForS float64
+}
+
+func (u *usageRow) fields() []any {
+	return []any{&u.f.PeakMiB, &u.f.PeakFrom, &u.mibS, &u.mibForS, &u.smactS, &u.smactForS, &u.smactMax, &u.f.SMActFrom,
+		&u.energyJ, &u.idleJ, &u.energyForS, &u.f.LeaseS, &u.f.HeldS, &u.f.SharedS, &u.aloneS, &u.aloneForS}
+}
+
+// figures turns sums into means; one that covers too little of the time is no
+// figure.
+func (u *usageRow) figures() gres.Figures {
+	f := u.f
+	known := func(v, seconds float64) gres.Measured {
+		if !f.Covers(seconds) {
+			return gres.Unknown
+		}
+		return gres.Measured(v)
+	}
+	if u.mibForS > 0 {
+		f.MeanMiB = int64(math.Round(u.mibS / u.mibForS))
+	}
+	f.SMActPct, f.SMActMax = known(u.smactS/u.smactForS, u.smactForS), known(u.smactMax, u.smactForS)
+	f.EnergyJ, f.IdleJ = known(u.energyJ, u.energyForS), known(u.idleJ, u.energyForS)
+	f.AloneS = known(u.aloneS, u.aloneForS)
+	return f
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"regexp"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// again asks slurmctld about a job that has run before: an Epilog, perhaps of
+// another node, may have raised its booking, and the environment still holds
+// what the first attempt asked for. Without an answer the job gets whole GPUs.
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, job *lease.Job, about *About, slurm Slurm) (j sctl.Job, retry string) {
+	j, err := slurm.Job(ctx, h.JobID)
+	if err != nil {
+		n.Log.Warn("ask what a job books now; it gets whole GPUs", "job", h.JobKey, "error", err)
+		if !r.Exclusive {
+			alone(r, job, about)
+		}
+		return sctl.Job{ID: h.JobID}, retryUnknown
+	}
+	if _, mib := tres.Booking(j.TresPerNode); mib > 0 && !r.Exclusive {
+		if job.BookMiB, r.ReserveMiB = mib, mib; mib >= about.FullMiB {
+			alone(r, job, about)
+		}
+	}
+	q, err := slurm.Requeueing(ctx, h.JobID)
+	if err != nil {
+		n.Log.Warn("ask why a job comes back", "job", h.JobKey, "error", err)
+	}
+	return j, retryReason(q.AdminComment)
+}
+
+// alone turns a request to share into one for whole GPUs.
+func alone(r *gres.Request, job *lease.Job, about *About) {
+	r.Exclusive, r.ReserveMiB = true, about.FullMiB
+	about.Mode, job.BookMiB = "exclusive", about.FullMiB
+}
+
+// retryUnknown is what a job is told that came back for a reason that is not
+// ours: its user, an administrator, preemption, a node that failed.
+const retryUnknown = "requeued"
+
+var retryTokens = regexp.MustCompile(`carma-retry=\{"reason":"(oom|time-slot)"`)
+
+// retryReason reads in AdminComment why the job came back last. Other tools
+// write there too; what they take away costs the job no more than the word.
+func retryReason(adminComment string) string {
+	if all := retryTokens.FindAllStringSubmatch(adminComment, -1); len(all) > 0 {
+		return all[len(all)-1][1]
+	}
+	return retryUnknown
+}

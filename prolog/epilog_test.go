@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/output"
+	"carma/prolog/oomscan"
+	"carma/prolog/userfile"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+func TestEpilogOfAGoodJob(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.prolog(t, hook(8))
+	asked := len(w.asked)
+	w.epilog(t, hook(7))
+	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked {
+		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
+	}
+	a := w.records.attempts[0]
+	if a.JobID != 7 || a.State != "COMPLETED" || a.User != "alice" || a.Mode != "shared" || a.EstMiB != 10240 || a.ReserveMiB != 10240 ||
+		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || !a.Submit.Equal(time.Unix(1000, 0)) || a.End.Before(a.Start) {
+		t.Errorf("record %+v", a)
+	}
+	if l := w.leases(t); len(l) != 1 || l[0].Job.JobID != 8 {
+		t.Errorf("leases %+v", l)
+	}
+	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
+		t.Error("the task file is left")
+	}
+	w.epilog(t, hook(7)) // slurmctld may ask twice
+	if len(w.records.attempts) != 1 {
+		t.Error("a second Epilog wrote a second record")
+	}
+}
+
+func failed(h jobenv.Hook) jobenv.Hook {
+	h.Exit = jobenv.Exit{Code: 1}
+	return h
+}
+
+func TestEpilogBringsBack(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carma:10240", Name: "train"}
+	w.slurm.requeueing.AdminComment = "of an earlier plugin"
+	h := failed(hook(7))
+	h.StdErr = "%x-%A_%a-%N.err"
+	w.epilog(t, h)
+	want := []string{"job 7", "requeueing 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2"}
+	if !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
+	}
+	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan || last.Files[0].Path != "/home/alice/train-5_2-gpu7.err" {
+		t.Errorf("scanned %+v", last)
+	}
+	if want := `of an earlier plugin carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"}`; w.slurm.comment != want {
+		t.Errorf("AdminComment %s", w.slurm.comment)
+	}
+	a := w.records.attempts[0]
+	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
+		t.Errorf("record %+v", a)
+	}
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 || s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 {
+		t.Errorf("ledger %+v", s)
+	}
+}
+
+// A verdict needs all three: the signature, the failed exit, the shared GPU.
+func TestEpilogLeavesOthersAlone(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*world, *jobenv.Hook)
+		state  string
+	}{
+		"exit 0":           {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
+		"no signature":     {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateOK} }, "FAILED"},
+		"not batch host":   {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
+		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} }, "FAILED"},
+		"slurmctld away":   {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
+		"cancelled": {func(w *world, h *jobenv.Hook) {
+			w.stderr.Kind, w.stderr.Signature, h.Exit = "", "", jobenv.Exit{Signal: 15}
+		}, "CANCELLED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+			w.prolog(t, hook(7))
+			h := failed(hook(7))
+			c.change(w, &h)
+			w.epilog(t, h)
+			for _, call := range w.slurm.calls {
+				if !strings.HasPrefix(call, "job ") {
+					t.Errorf("calls %v", w.slurm.calls)
+				}
+			}
+			if a := w.records.attempts[0]; a.State != c.state || a.RequeuedTo != "" {
+				t.Errorf("record %+v", a)
+			}
+			if len(w.leases(t)) != 0 {
+				t.Error("the lease is left")
+			}
+		})
+	}
+}
+
+func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
+	w := newWorld(t)
+	h := hook(7)
+	h.Carma.Mode = "exclusive"
+	w.prolog(t, h)
+	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+	w.epilog(t, failed(h))
+	if len(w.slurm.calls)+len(w.asked) != 0 || w.records.attempts[0].State != "FAILED" {
+		t.Errorf("calls %v, asked %v, %+v", w.slurm.calls, w.asked, w.records.attempts)
+	}
+}
+
+// What cannot be brought back is said, in the record and to the user, and
+// asked for once.
+func TestEpilogWhenSlurmRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail  string
+		err   error
+		calls string
+		note  string
+	}{
+		"requeue is off":  {"requeuehold", errors.New("scontrol requeuehold 7: exit status 1: Requested operation is presently disabled for job 7"), "requeuehold", "requeue refused: Requested operation is presently disabled for job 7"},
+		"update":          {"update", errors.New("scontrol update: exit status 1: Invalid partition name specified"), "requeuehold update update", "held: Invalid partition name specified"},
+		"busy for ever":   {"update", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"), "requeuehold" + strings.Repeat(" update", 2*updateTries), "held: Resource temporarily unavailable"},
+		"release":         {"release", errors.New("no"), "requeuehold update release", "held: no"},
+		"slurmctld falls": {"requeueing", errors.New("squeue: Unable to contact slurm controller"), "", "slurmctld did not answer: Unable to contact slurm controller"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.oom()
+			w.slurm.fail[c.fail] = c.err
+			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240"}
+			w.prolog(t, hook(7))
+			w.epilog(t, failed(hook(7)))
+			a := w.records.attempts[0]
+			if got := w.changes(); got != c.calls+w.said() || a.OOMNote != c.note || a.RequeuedTo != "" || a.State != "OUT_OF_MEMORY" {
+				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
+			}
+			if strings.HasPrefix(c.note, "held") != strings.Contains(w.slurm.comment, `"refused":"`+c.note+`"`) {
+				t.Errorf("AdminComment %s", w.slurm.comment)
+			}
+			if len(w.leases(t)) != 0 {
+				t.Error("the lease is left")
+			}
+		})
+	}
+}
+
+func (w *world) oom() { w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory }
+
+// changes are the first words of what slurmctld was asked to change.
+func (w *world) changes() string {
+	var words []string
+	for _, call := range w.slurm.calls {
+		word, _, _ := strings.Cut(call, " ")
+		if word != "job" && word != "requeueing" && word != "partition" {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// said is how the words end if AdminComment was set last.
+func (w *world) said() string {
+	if strings.Contains(w.slurm.comment, "refused") {
+		return " update"
+	}
+	return ""
+}
+
+func TestEpilogOfAJobThatMayNotBeRequeued(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.slurm.requeueing.Allowed = false
+	w.prolog(t, hook(7))
+	w.epilog(t, failed(hook(7)))
+	a := w.records.attempts[0]
+	if w.changes() != "" || !strings.Contains(a.OOMNote, "--no-requeue") || a.State != "OUT_OF_MEMORY" {
+		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
+	}
+}
+
+// A recovery partition that is down, missing or not for the user is no reason
+// to lose the job: whole GPUs are whole GPUs where it was.
+func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
+	for name, change := range map[string]func(*slurm){
+		"down":    func(s *slurm) { s.down = true },
+		"missing": func(s *slurm) { s.fail["partition"] = errors.New("Partition gpu-ex not found") },
+		"not for the user": func(s *slurm) {
+			s.refuse = func(c sctl.Change) error {
+				// slurmctld sets the partition, and then says that the
+				// job cannot run there, whatever is changed next.
+				if c.Partition != "" {
+					s.job.Partition = c.Partition
+				}
+				if s.job.Partition == "gpu-ex" {
+					return errors.New("Requested partition configuration not available now")
+				}
+				return nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.oom()
+			change(w.slurm)
+			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240"}
+			w.prolog(t, hook(7))
+			w.epilog(t, failed(hook(7)))
+			last := w.slurm.calls[len(w.slurm.calls)-2:]
+			if update, release := strings.Fields(last[0]), last[1]; update[len(update)-1] != "gres:gpu:1,gres:carma:40536" || strings.Contains(last[0], "gpu-ex") || release != "release 7" {
+				t.Errorf("calls %q", w.slurm.calls)
+			}
+			if a := w.records.attempts[0]; a.RequeuedTo != "gpu" || a.State != "REQUEUED" {
+				t.Errorf("record %+v", a)
+			}
+			// There it has them alone, though its environment says shared,
+			// and it is not judged again.
+			h := hook(7)
+			h.Restart = 1
+			w.slurm.job.TresPerNode = "gres:gpu:1,gres:carma:40536"
+			w.prolog(t, h)
+			if l := w.leases(t); len(l) != 1 || !l[0].Exclusive {
+				t.Errorf("leases %+v", l)
+			}
+			calls := len(w.slurm.calls)
+			w.epilog(t, failed(h))
+			if len(w.slurm.calls) != calls || w.records.attempts[1].State != "FAILED" {
+				t.Errorf("calls %v, record %+v", w.slurm.calls[calls:], w.records.attempts[1])
+			}
+		})
+	}
+}
+
+// The ladder raises what a job books by 5 GiB at a time and ends alone.
+func TestLadder(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.Config.Recovery.Retry = "ladder"
+	w.Config.Recovery.PerSecond = 100
+	h := hook(7)
+	book := int64(10240)
+	var books []int64
+	for range 20 {
+		w.slurm.job = sctl.Job{ID: 7, TresPerNode: fmt.Sprintf("gres:gpu:1,gres:carma:%d", book)}
+		w.prolog(t, h)
+		l := w.leases(t)
+		if len(l) != 1 || l[0].ReserveMiB != book && !l[0].Exclusive {
+			t.Fatalf("booked %d, leases %+v", book, l)
+		}
+		if l[0].Exclusive {
+			break
+		}
+		w.slurm.calls = nil
+		w.epilog(t, failed(h))
+		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
+		_, book = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
+		books = append(books, book)
+		h.Restart++
+	}
+	if want := []int64{15360, 20480, 25600, 30720, 35840, 40536}; !slices.Equal(books, want) {
+		t.Errorf("booked %v, want %v", books, want)
+	}
+	if !slices.ContainsFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update 7 gpu-ex ") }) {
+		t.Errorf("the last rung: %q", w.slurm.calls)
+	}
+}
+
+// All components of a heterogeneous job go back by the leader's id; the one
+// that ran out is changed; its messages are in the leader's output.
+func TestEpilogOfAHeterogeneousJob(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.slurm.job = sctl.Job{ID: 8, TresPerNode: "gres:gpu:1,gres:carma:10240"}
+	w.slurm.requeueing.Leader, w.slurm.requeueing.Component = 7, "7+1"
+	h := hook(8)
+	h.HetJobID = 7
+	w.prolog(t, h)
+	w.epilog(t, failed(h))
+	want := []string{"job 8", "requeueing 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carma:40536", "release 7"}
+	if !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
+	}
+	if last := w.asked[len(w.asked)-1]; last.Files[0].Path != "/home/alice/slurm-7.out" {
+		t.Errorf("scanned %+v", last)
+	}
+}
+
+// What NVML saw can be required beside what the job printed.
+func TestEvidence(t *testing.T) {
+	for peak, near := range map[int64]bool{0: false, 5000: false, 9215: false, 9216: true, 12288: true} {
+		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: gres.Figures{PeakMiB: peak}}}}
+		if got := nearBooking(held); got != near {
+			t.Errorf("peak %d of 10240: %v", peak, got)
+		}
+	}
+	w := newWorld(t)
+	w.oom()
+	w.Config.Recovery.RequireEvidence = true
+	w.prolog(t, hook(7))
+	w.epilog(t, failed(hook(7)))
+	if a := w.records.attempts[0]; w.changes() != "" || a.State != "OUT_OF_MEMORY" || !strings.Contains(a.OOMNote, "not seen by NVML") {
+		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
+	}
+}
+
+// Ends that are no lack of GPU memory are named and leave the job failed.
+func TestEpilogTellsOtherEnds(t *testing.T) {
+	for kind, note := range map[oomscan.Kind]string{
+		oomscan.HostMemory: "out of the node's memory", oomscan.MPS: "ended or not served by MPS", oomscan.GPUFault: "fault of a program on the GPU",
+	} {
+		w := newWorld(t)
+		w.stderr.Signature, w.stderr.Kind = "some", kind
+		w.prolog(t, hook(7))
+		w.epilog(t, failed(hook(7)))
+		if a := w.records.attempts[0]; a.State != "FAILED" || a.OOM != "" || a.OOMNote != note || w.changes() != "" {
+			t.Errorf("%s: %+v, calls %v", kind, a, w.slurm.calls)
+		}
+	}
+}
+
+// The Epilog looks into what the agent saw the processes write to as well.
+func TestEpilogLooksIntoOtherFiles(t *testing.T) {
+	w := newWorld(t)
+	h := failed(hook(7))
+	h.StdErr = "batch.err"
+	list, err := json.Marshal([]output.File{{Path: []byte("/home/alice/step\xff.err"), Dev: 1, Ino: 2, Size: 3}, {Path: []byte("/home/alice/batch.err")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.prolog(t, h)
+	path := filepath.Join(w.RunDir, "jobs", "7.0.stderr")
+	if err := os.WriteFile(path, list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.epilog(t, h)
+	files := w.asked[len(w.asked)-1].Files
+	if len(files) != 2 || files[1].Path != "/home/alice/step\xff.err" || files[1].From != (userfile.Mark{Exists: true, Dev: 1, Ino: 2, Size: 3}) {
+		t.Errorf("looked into %+v", files)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("the list is left")
+	}
+}
+
+// Requeues of a node keep their distance; a turn that comes too late is not
+// waited for.
+func TestTurns(t *testing.T) {
+	w := newWorld(t)
+	w.Config.Recovery.PerSecond = 20
+	start := time.Now()
+	var wait sync.WaitGroup
+	for range 6 {
+		wait.Go(func() {
+			if err := w.turn(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	if took := time.Since(start); took < 250*time.Millisecond-10*time.Millisecond {
+		t.Errorf("6 turns at 20 a second took %s", took)
+	}
+	w.Config.Recovery.PerSecond = 0.1
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := w.turn(ctx); err == nil {
+		t.Error("a turn that is 10 s away came")
+	}
+}
+
+// A job that runs again is told why.
+func TestRetryReason(t *testing.T) {
+	for comment, want := range map[string]string{
+		"":                                   "requeued",
+		`carma={"v":1} note`:                 "requeued",
+		`x carma-retry={"reason":"oom","x"}`: "oom",
+		`carma-retry={"reason":"oom"} carma-retry={"reason":"time-slot"}`: "time-slot",
+		`carma-retry={"reason":"$(reboot)"}`:                              "requeued",
+	} {
+		w := newWorld(t)
+		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240"}
+		w.slurm.requeueing.AdminComment = comment
+		h := hook(7)
+		h.Restart = 1
+		w.prolog(t, h)
+		if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5"); !strings.Contains(got, "export CARMA_RETRY_REASON="+want+"\n") {
+			t.Errorf("%s:\n%s", comment, got)
+		}
+	}
+}
+
+// Whether a job that ran before has a raised booking only slurmctld knows; if it
+// does not say, nobody is put at risk.
+func TestAgainWithoutAnAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.slurm.fail["job"] = errors.New("away")
+	h := hook(7)
+	h.Restart = 1
+	w.prolog(t, h)
+	if l := w.leases(t); len(l) != 1 || !l[0].Exclusive {
+		t.Errorf("leases %+v", l)
+	}
+}
+
+func TestEpilogWithoutRecovery(t *testing.T) {
+	for note, change := range map[string]func(*config.Config){
+		"recovery is off":                     func(c *config.Config) { c.Recovery.Enabled = false },
+		"partition has no recovery partition": func(c *config.Config) { c.Partition["gpu"] = config.Partition{Share: true} },
+	} {
+		w := newWorld(t)
+		w.stderr.Signature, w.stderr.Kind = "cuda", oomscan.GPUMemory
+		w.prolog(t, hook(7))
+		change(&w.Config)
+		w.epilog(t, failed(hook(7)))
+		if a := w.records.attempts[0]; a.OOMNote != note || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
+			t.Errorf("calls %v, record %+v", w.slurm.calls, a)
+		}
+	}
+}
+
+func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.records.err = errors.New("disk full")
+	w.epilog(t, hook(7))
+	if len(w.leases(t)) != 0 {
+		t.Error("the lease is left")
+	}
+}
+
+func TestBooked(t *testing.T) {
+	for list, want := range map[string]string{
+		"gres:gpu:1,gres:carma:10240":            "gres:gpu:1,gres:carma:40536",
+		"gres/gpu:a100:2,gres/carma2:9,gres/x:1": "gres/gpu:a100:2,gres/x:1,gres/carma2:40536",
+		"gres:carma:10240":                       "gres:carma:40536",
+		"gres:gpu:1":                             "gres:gpu:1",
+	} {
+		if got := booked(list, 40536); got != want {
+			t.Errorf("%s: got %s, want %s", list, got, want)
+		}
+	}
+}
+
+// Requeued by an operator or for a preemption: slurmctld counts the restart
+// before it starts the Epilog of the attempt that ends (22.05.8).
+func TestEpilogOfARequeuedJob(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.prolog(t, hook(7))
+	h := failed(hook(7))
+	h.Restart = 1
+	w.epilog(t, h)
+	if len(w.leases(t)) != 0 || len(w.records.attempts) != 1 {
+		t.Fatalf("leases %v, %d records", w.leases(t), len(w.records.attempts))
+	}
+	if a := w.records.attempts[0]; a.Restart != 0 || a.State != "REQUEUED" || a.OOM != "" || w.changes() != "" {
+		t.Errorf("record %+v, changes %s", a, w.changes())
+	}
+	// An Epilog that comes late leaves the next attempt alone.
+	h.Restart = 2
+	w.prolog(t, h)
+	h.Restart = 1
+	w.epilog(t, h)
+	if len(w.leases(t)) != 1 {
+		t.Error("the lease of the next attempt is gone")
+	}
+}

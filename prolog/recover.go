@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// recover puts the job back, with whole GPUs or a rung up the ladder. It
+// returns the partition and whether the job will be alone, or why it stays
+// failed. The job is COMPLETING, so it cannot start before this Epilog ends.
+func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) (partition string, alone bool, err error) {
+	r, err := slurm.Requeueing(ctx, h.JobID)
+	switch {
+	case err != nil:
+		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
+	case !r.Allowed:
+		return "", false, errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+	}
+	mib, alone := n.nextBooking(held, about)
+	if alone {
+		partition = n.recoveryPartition(ctx, h, slurm)
+	}
+	target, changed := v.job.Target(), v.job.Target()
+	if r.Leader != 0 { // slurmctld requeues all components, by the leader's id alone
+		target, changed = fmt.Sprint(r.Leader), r.Component
+	}
+	if err := n.turn(ctx); err != nil {
+		return "", false, err
+	}
+	change := sctl.Change{
+		Partition: partition, TresPerNode: booked(v.job.TresPerNode, mib),
+		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),
+	}
+	if partition, err = n.putBack(ctx, target, changed, h.Partition, change, slurm); err != nil {
+		return "", false, err
+	}
+	n.Log.Info("brought back", "job", h.JobKey, "partition", partition, "books_mib", mib)
+	return partition, alone, nil
+}
+
+// ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
+const ladderStepMiB = 5 << 10
+
+// nextBooking is what the job books per GPU when it comes back.
+func (n *Node) nextBooking(held lease.Held, about About) (mib int64, alone bool) {
+	if n.Config.Recovery.Retry != "ladder" {
+		return about.FullMiB, true
+	}
+	for _, g := range held.GPUs {
+		mib = max(mib, g.PeakMiB, g.ReserveMiB)
+	}
+	mib = max(mib, about.EstMiB) + ladderStepMiB
+	if mib+n.Config.Placement.MarginMiB > about.FullMiB {
+		return about.FullMiB, true
+	}
+	return mib, false
+}
+
+// recoveryPartition is where the job comes back; empty: where it was. A job
+// that books whole GPUs is alone there too.
+func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
+	name := n.Config.Partition[h.Partition].Recovery
+	if up, err := slurm.PartitionUp(ctx, name); err != nil || !up {
+		n.Log.Warn("recovery partition is missing or down; the job comes back where it was", "job", h.JobKey, "partition", name, "error", err)
+		return ""
+	}
+	return name
+}
+
+// expect has the job's start set and, if it comes back alone, its GPUs kept.
+func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
+	var uuids []string
+	for _, g := range held.GPUs {
+		uuids = append(uuids, g.UUID)
+	}
+	if alone {
+		if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
+			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
+		}
+	}
+	if err := ledger.AddComeback(ctx, h.JobID, 0); err != nil {
+		n.Log.Warn("the job starts only after slurmctld's delay", "job", h.JobKey, "error", err)
+	}
+}
+
+// putBack puts a running or completing job into the queue again and returns
+// the partition that it is then in. What fails on the way leaves it held, never
+// half moved. target is what is requeued, changed what is changed: they differ
+// for a component of a heterogeneous job. home is its partition so far.
+func (n *Node) putBack(ctx context.Context, target, changed, home string, change sctl.Change, slurm Slurm) (partition string, err error) {
+	if err := slurm.RequeueHold(ctx, target); err != nil {
+		return "", fmt.Errorf("requeue refused: %s", reason(err))
+	}
+	err = n.update(ctx, changed, change, slurm)
+	if err != nil && change.Partition != "" {
+		// The partition may not be for this user, account or QOS: whole
+		// GPUs are whole GPUs where the job was, too. slurmctld reports
+		// that after it has set the partition, so it is set back (22.05,
+		// job_mgr.c, _update_job).
+		n.Log.Warn("cannot move the job; it comes back where it was", "target", changed, "partition", change.Partition, "error", err)
+		change.Partition = home
+		err = n.update(ctx, changed, change, slurm)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
+	}
+	if err := slurm.Release(ctx, target); err != nil {
+		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
+	}
+	if change.Partition == "" {
+		return home, nil
+	}
+	return change.Partition, nil
+}
+
+// errHeld says that the job is in the queue again and waits there for somebody
+// to release it.
+var errHeld = errors.New("held")
+
+// updateTries: slurmctld 25.11 and later now and then answers "Resource
+// temporarily unavailable" while a job is COMPLETING.
+const updateTries = 5
+
+func (n *Node) update(ctx context.Context, target string, change sctl.Change, slurm Slurm) error {
+	for try := 1; ; try++ {
+		err := slurm.Update(ctx, target, change)
+		if err == nil || try == updateTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {
+			return err
+		}
+		time.Sleep(time.Duration(try) * 100 * time.Millisecond)
+	}
+}
+
+// booked returns a job's GRES list with its booking set to mib.
+func booked(tresPerNode string, mib int64) string {
+	k, _ := tres.Booking(tresPerNode)
+	if k == 0 {
+		return tresPerNode
+	}
+	rest, _ := tres.Without(tresPerNode)
+	prefix := "gres:"
+	if strings.Contains(tresPerNode, "gres/") {
+		prefix = "gres/"
+	}
+	return tres.Add(rest, fmt.Sprintf("%s%s:%d", prefix, tres.Name(k), mib))
+}
+
+// reason shortens an error of a Slurm command to what Slurm said.
+func reason(err error) string {
+	text := err.Error()
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		text = text[i+2:]
+	}
+	return fmt.Sprintf("%.80s", text)
+}

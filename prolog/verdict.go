@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"carma/gres/lease"
+	"carma/gres/output"
+	"carma/prolog/oomscan"
+	"carma/prolog/userfile"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// scanDeadline bounds the look into stderr. While an Epilog runs, its node
+// takes no new job.
+const scanDeadline = 2 * time.Second
+
+// verdict is what the Epilog finds out about the end of a job.
+type verdict struct {
+	signature  string // of the OOM; empty: none
+	note       string
+	requeuedTo string
+	alone      bool     // it comes back with whole GPUs
+	putBack    bool     // by somebody else
+	job        sctl.Job // filled in only for jobs that had to be asked about
+}
+
+// judge decides whether the job died of GPU memory: a signature in its own
+// stderr, and a failed exit, and a shared GPU. Text alone proves nothing.
+func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about About, slurm Slurm) (v verdict) {
+	if !h.Exit.Failed() || about.Mode != "shared" || !h.BatchHost {
+		return v
+	}
+	var err error
+	if v.job, err = slurm.Job(ctx, h.JobID); err != nil {
+		v.note = "slurmctld did not answer"
+		n.Log.Error("ask about a failed job", "job", h.JobKey, "error", err)
+		return v
+	}
+	reply := n.scan(ctx, h, about, v.job)
+	v.note = noteOf(reply)
+	if reply.Kind != oomscan.GPUMemory {
+		return v
+	}
+	v.signature = reply.Signature
+	seen := nearBooking(held)
+	n.Log.Info("out of GPU memory", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset, "seen_by_nvml", seen)
+	switch {
+	case !n.Config.Recovery.Enabled:
+		v.note = "recovery is off"
+		return v
+	case n.Config.Partition[h.Partition].Recovery == "":
+		v.note = "partition has no recovery partition"
+		return v
+	case !seen && n.Config.Recovery.RequireEvidence:
+		v.note = "not seen by NVML near what it booked"
+	default:
+		v.requeuedTo, v.alone, err = n.recover(ctx, h, held, about, v, slurm)
+		if err == nil {
+			return v
+		}
+		v.note = err.Error()
+	}
+	n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
+	if errors.Is(err, errHeld) {
+		n.comment(ctx, h, retryToken(v.signature, "refused", v.note), slurm)
+	}
+	return v
+}
+
+// noteOf says of a look into stderr what is worth a note in the record.
+func noteOf(r userfile.Reply) string {
+	switch {
+	case r.State != userfile.StateOK:
+		return "stderr: " + string(r.State)
+	case r.Kind == oomscan.HostMemory:
+		return "out of the node's memory"
+	case r.Kind == oomscan.MPS:
+		return "ended or not served by MPS"
+	case r.Kind == oomscan.GPUFault:
+		return "fault of a program on the GPU"
+	}
+	return ""
+}
+
+// nearBooking tells whether NVML saw the job use 90 % of what it booked on one
+// of its GPUs: evidence beyond what the job itself printed.
+func nearBooking(held lease.Held) bool {
+	for _, g := range held.GPUs {
+		if g.PeakMiB*10 >= g.ReserveMiB*9 && g.PeakMiB > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// scan looks into the batch script's stderr and into what the agent saw the
+// job's processes write to.
+func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job) userfile.Reply {
+	ctx, cancel := context.WithTimeout(ctx, scanDeadline)
+	defer cancel()
+	batch := n.outputOf(h, j).Path(h.StdErr, h.StdOut)
+	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
+	seen, err := output.Read(n.RunDir, h.JobKey)
+	if err != nil {
+		n.Log.Warn("look into stderr of the batch script alone", "job", h.JobKey, "error", err)
+	}
+	for _, f := range seen {
+		if path := string(f.Path); path != batch {
+			ask.Files = append(ask.Files, userfile.File{Path: path, From: userfile.Mark{Exists: true, Dev: f.Dev, Ino: f.Ino, Size: f.Size}})
+		}
+	}
+	reply, err := n.AsUser(ctx, n.user(ctx, h), ask)
+	if err != nil {
+		n.Log.Warn("look into stderr", "job", h.JobKey, "error", err)
+		return userfile.Reply{State: userfile.StateError}
+	}
+	return reply
+}
+
+// retryToken is what AdminComment says of a job that ran out of GPU memory.
+func retryToken(signature, key, value string) string {
+	return fmt.Sprintf(`carma-retry={"reason":"oom","signature":%q,%q:"%s"}`, signature, key, plain(value))
+}
+
+// plain makes text fit into the token: short printable ASCII without quotes.
+func plain(text string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case r == '"' || r == '\\':
+			return '\''
+		case r < ' ' || r > '~':
+			return '?'
+		}
+		return r
+	}, text)
+	return fmt.Sprintf("%.100s", text)
+}
+
+// comment adds a token to the AdminComment of a job in the queue, for people.
+// slurmctld takes none for a job that has finished; accounting forwards the
+// note of such a job to slurmdbd.
+func (n *Node) comment(ctx context.Context, h jobenv.Hook, token string, slurm Slurm) {
+	r, err := slurm.Requeueing(ctx, h.JobID)
+	if err == nil {
+		err = slurm.Update(ctx, fmt.Sprint(h.JobID), sctl.Change{AdminComment: strings.TrimSpace(r.AdminComment + " " + token)})
+	}
+	if err != nil {
+		n.Log.Warn("say in AdminComment why a job is held", "job", h.JobKey, "error", err)
+	}
+}

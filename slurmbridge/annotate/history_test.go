@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"testing"
+
+	"carma/estimator"
+	"carma/estimator/history"
+	"carma/slurmbridge/config"
+)
+
+func TestHistory(t *testing.T) {
+	const full = 40536
+	key := func(script string) history.Key {
+		return history.KeyOf(history.Ask{UID: 1000, Script: []byte(script), GPUs: 1, FullMiB: full})
+	}
+	on, user, summary, plain, big := "#CARMA on\na\n", "#CARMA mem=4G\nb\n", "#CARMA| Linear\nc\n", "d\n", "#CARMA on\ne\n"
+	values := map[history.Key]history.Value{}
+	var order []history.Key
+	for script, peak := range map[string]int64{on: 10000, user: 9000, summary: 1000, plain: 5000, big: 39000} {
+		order = append(order, key(script))
+		values[key(script)] = history.Value{PeakMiB: peak, SMActPct: 33.4, Runs: 3}
+	}
+	h, err := history.Parse(history.Make(order, values, []history.Shift{{FullMiB: full, MiB: 100, Jobs: 9}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.Partition = map[string]config.Partition{"gpu": {Default: true, Share: true, GPUsPerNode: 4, GPUMemMiB: full}}
+	s := NewSite(c, "gres:")
+	s.History = h
+	var spec estimator.Spec
+	s.Estimate = func(_ string, asked estimator.Spec) (estimator.Estimate, error) {
+		spec = asked
+		return estimator.Estimate{FloorMiB: 3000, MiB: 4000, ReserveMiB: 5000}, nil
+	}
+	for _, c := range []struct {
+		name, script string
+		method       Method
+		mode         Mode
+		est, reserve int64
+		smact        int
+	}{
+		{"#CARMA on is enough", on, MethodHistory, ModeShared, 10000, 10500, 33},
+		{"the user's word wins", user, MethodUser, ModeShared, 4096, 4096, 33},
+		{"never below the floor", summary, MethodHistory, ModeShared, 1000, 3000, 33},
+		{"no #CARMA line", plain, MethodNone, ModeExclusive, 0, full, 33},
+		{"nobody would fit beside it", big, MethodHistory, ModeExclusive, 39000, full, 33},
+		{"not seen before", "#CARMA on\nx\n", MethodNone, ModeExclusive, 0, full, 0},
+		{"not seen, with a summary", "#CARMA| x\nx\n", "analytic", ModeShared, 4000, 5000, 0},
+		{"off", "#CARMA off\na\n", MethodHistory, ModeOff, 10000, full, 33},
+		{"smact= wins", "#CARMA on smact=70\na\n", MethodHistory, ModeShared, 10000, 10500, 70},
+	} {
+		a, err := s.Annotate(Job{UID: 1000, Script: []byte(c.script), TRES: TRES{PerNode: "gres:gpu:1"}, MinNodes: NoVal, Tasks: NoVal, TasksPerNode: NoVal, SocketsPerNode: NoVal})
+		if err != nil || a.Method != c.method || a.Mode != c.mode || a.EstMiB != c.est || a.ReserveMiB != c.reserve || a.SMActPct != c.smact {
+			t.Errorf("%s: %+v, %v", c.name, a, err)
+		}
+	}
+	if base := estimator.DefaultBase(); spec.Base.CuDNNMiB != base.CuDNNMiB+100 || spec.Base.CuBLASMiB != base.CuBLASMiB+100 {
+		t.Errorf("base %+v", spec.Base)
+	}
+}

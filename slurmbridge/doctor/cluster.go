@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/slurmconf"
+	"carma/slurmbridge/tres"
+)
+
+// anchorName is the node that is never up (contrib/slurm/slurm.conf).
+const anchorName = "carma-anchor"
+
+// nodesOf returns slurm.conf's lines for the nodes of a partition, but for the
+// anchor, and the partition's line.
+func (d *diagnosis) nodesOf(partition string) (lines []slurmconf.Record, line slurmconf.Record, ok bool) {
+	at := slices.IndexFunc(d.SlurmConf.Partitions, func(p slurmconf.Record) bool { return p.Name == partition })
+	if at < 0 {
+		return nil, line, false
+	}
+	line = d.SlurmConf.Partitions[at]
+	for _, n := range d.SlurmConf.Nodes {
+		names, _ := hostlist.Expand(n.Name)
+		if n.Name != anchorName && slices.ContainsFunc(names, func(name string) bool { return inPartition(line, name) }) {
+			lines = append(lines, n)
+		}
+	}
+	return lines, line, true
+}
+
+func inPartition(partition slurmconf.Record, node string) bool {
+	nodes := partition.Get("Nodes")
+	return strings.EqualFold(nodes, "ALL") || hostlist.Contains(nodes, node)
+}
+
+// counts sums a GRES list by name.
+func counts(list string) map[string]int64 {
+	sums := map[string]int64{}
+	for _, e := range tres.Parse(list) {
+		sums[e.Name] += e.Count
+	}
+	return sums
+}
+
+// nodes compares what slurm.conf counts for the nodes with what they have.
+func (d *diagnosis) nodes() {
+	d.part("nodes", "count slots and memory as they should", func(say func(Level, string, string)) {
+		seen := map[string]bool{}
+		for _, name := range d.Config.PartitionNames() {
+			lines, _, _ := d.nodesOf(name)
+			for _, n := range lines {
+				if !seen[n.Name] {
+					seen[n.Name] = true
+					d.nodeLine(n, d.Config.Partition[name], say)
+				}
+			}
+		}
+	})
+}
+
+func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Level, string, string)) {
+	sums := counts(n.Get("Gres"))
+	line := "NodeName=" + n.Name
+	maxJobs := d.Config.ForNode(hostlist.First(n.Name)).Placement.MaxJobs
+	switch slots := sums[tres.GPU]; {
+	case slots == 0:
+		say(Fail, line+" has no gpu in its Gres", fmt.Sprintf("Gres=gpu:%d,...", p.GPUsPerNode*maxJobs))
+		return
+	case slots < int64(p.GPUsPerNode*maxJobs):
+		say(Warn, fmt.Sprintf("%s counts %d slots: %d GPUs shared by %d jobs need %d", line, slots, p.GPUsPerNode, maxJobs, p.GPUsPerNode*maxJobs),
+			fmt.Sprintf("gpu:%d in slurm.conf, as many files in gres.conf", p.GPUsPerNode*maxJobs))
+	}
+	ceiling := int64(p.GPUsPerNode) * p.GPUMemMiB
+	for _, name := range carmaNames(p.GPUsPerNode) {
+		if sums[name] < ceiling {
+			// A published count above slurm.conf's drains the node at the next
+			// registration: "count reported lower than configured".
+			say(Fail, fmt.Sprintf("%s: %s:%d is below the node's memory of %d MiB", line, name, sums[name], ceiling), fmt.Sprintf("%s:%d", name, ceiling))
+			return
+		}
+	}
+}
+
+func (d *diagnosis) anchor() {
+	d.part("anchor", "stands as carma.toml says", func(say func(Level, string, string)) {
+		at := slices.IndexFunc(d.SlurmConf.Nodes, func(n slurmconf.Record) bool { return n.Name == anchorName })
+		if !d.Config.Capacity.Anchor {
+			if at >= 0 {
+				say(Warn, "slurm.conf has an anchor that capacity.anchor=false makes no use of", "set capacity.anchor = true, or take "+anchorName+" out of slurm.conf")
+			}
+			return
+		}
+		if at < 0 {
+			say(Fail, "slurm.conf has no node "+anchorName+": jobs that fit nowhere now are refused", "add it (contrib/slurm/slurm.conf), or set capacity.anchor = false")
+			return
+		}
+		d.anchorLine(d.SlurmConf.Nodes[at], say)
+	})
+}
+
+func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, string)) {
+	if state := strings.ToUpper(anchor.Get("State")); !strings.HasPrefix(state, "DOWN") {
+		say(Fail, anchorName+" is not State=DOWN", "State=DOWN Reason="+anchorName)
+	}
+	sums := counts(anchor.Get("Gres"))
+	for _, name := range d.Config.PartitionNames() {
+		p := d.Config.Partition[name]
+		lines, partition, ok := d.nodesOf(name)
+		if !ok {
+			continue
+		}
+		if !inPartition(partition, anchorName) {
+			say(Fail, "partition "+name+" has no "+anchorName+": its jobs that fit nowhere now are refused", "add "+anchorName+" to PartitionName="+name+" Nodes=")
+		}
+		for _, gres := range append([]string{tres.GPU}, carmaNames(p.GPUsPerNode)...) {
+			least := p.GPUMemMiB
+			if gres == tres.GPU {
+				least = int64(p.GPUsPerNode)
+			}
+			if sums[gres] < least {
+				say(Fail, fmt.Sprintf("%s has %s:%d, jobs of partition %s may ask for %d", anchorName, gres, sums[gres], name, least), fmt.Sprintf("give it a large count: %s:16777216", gres))
+				break
+			}
+		}
+		for _, n := range lines {
+			for _, key := range []string{"CPUs", "RealMemory"} {
+				if number(anchor.Get(key)) < number(n.Get(key)) {
+					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, orNone(anchor.Get(key)), n.Name, n.Get(key)), key+"="+n.Get(key)+" or more for "+anchorName)
+				}
+			}
+		}
+		if partition.Get("DefMemPerCPU") == "" && partition.Get("DefMemPerNode") == "" && d.setting("DefMemPerCPU") == "" && d.setting("DefMemPerNode") == "" && d.setting("DefMemPerGPU") == "" {
+			say(Warn, "partition "+name+" has no default memory: jobs are shown with the anchor's", "DefMemPerCPU= for the partition")
+		}
+	}
+}
+
+func number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (d *diagnosis) partitions() {
+	d.part("partitions", "are those of carma.toml", func(say func(Level, string, string)) {
+		for _, name := range d.Config.PartitionNames() {
+			p := d.Config.Partition[name]
+			lines, line, ok := d.nodesOf(name)
+			if !ok {
+				say(Fail, "slurm.conf has no partition "+name, "PartitionName="+name+" in slurm.conf, or take [partition."+name+"] out of "+d.ConfigPath)
+				continue
+			}
+			if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
+				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name, orNone(line.Get("Default")), p.Default),
+					fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
+			}
+			if len(lines) == 0 {
+				say(Fail, "partition "+name+" has no node that slurm.conf describes", "check Nodes= of PartitionName="+name)
+			}
+			d.recovery(name, p.Recovery, say)
+		}
+	})
+}
+
+// recovery asks whether a job can come back where carma.toml sends it.
+func (d *diagnosis) recovery(name, recovery string, say func(Level, string, string)) {
+	if recovery == "" {
+		if p := d.Config.Partition[name]; p.Share && d.Config.Recovery.Enabled {
+			say(Warn, "partition "+name+" has no recovery partition: a job that ran out of GPU memory stays failed", "[partition."+name+"] recovery = \"...\"")
+		}
+		return
+	}
+	// That it is missing or empty is said for itself.
+	_, line, _ := d.nodesOf(recovery)
+	if state := line.Get("State"); state != "" && !strings.EqualFold(state, "UP") {
+		say(Fail, "recovery partition "+recovery+" is State="+state, "PartitionName="+recovery+" State=UP")
+	}
+}

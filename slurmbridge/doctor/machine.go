@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"carma/gres"
+	"carma/slurmbridge/tres"
+)
+
+// controller looks at what slurmctld loads. A plugin that it cannot load keeps
+// it from starting, so this is to be asked before a restart.
+func (d *diagnosis) controller() {
+	c := d.Controller
+	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
+		switch {
+		case c.PluginPath == "":
+			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")), "install slurm-plugin-carma and add /usr/lib/carma/slurm to PluginDir")
+			return
+		case c.PluginErr != nil:
+			say(Fail, c.PluginErr.Error(), "install slurm-plugin-carma again before slurmctld restarts")
+		case c.PluginVersion != d.Installed:
+			say(Fail, fmt.Sprintf("%s is built for Slurm %s, installed is %s: slurmctld would not start", c.PluginPath, versionText(c.PluginVersion), versionText(d.Installed)),
+				"install slurm-plugin-carma for "+versionText(d.Installed)+" before slurmctld restarts")
+		}
+		if c.LibraryErr != nil {
+			say(Fail, "jobs are accepted as written: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
+		} else if !c.Library.safe() {
+			say(Fail, c.Library.Path+" can be changed by others than root, and slurmctld runs it", "chown root "+c.Library.Path+"; chmod 644 "+c.Library.Path)
+		}
+	})
+	d.part("permissions", "carma.toml is root's", func(say func(Level, string, string)) {
+		if !c.ConfigFile.safe() {
+			say(Fail, c.ConfigFile.Path+" can be changed by others than root", "chown root "+c.ConfigFile.Path+"; chmod 644 "+c.ConfigFile.Path)
+		} else if c.ConfigFile.Mode.Perm()&0o004 == 0 {
+			say(Warn, c.ConfigFile.Path+" cannot be read by users: carma-estimate and carma-report need it", "chmod 644 "+c.ConfigFile.Path)
+		}
+	})
+}
+
+func (d *diagnosis) node() {
+	d.hooks()
+	d.registration()
+	d.slots()
+	d.gpus()
+	d.mps()
+	d.state()
+}
+
+func (d *diagnosis) hooks() {
+	d.part("hooks", "are there, and root's", func(say func(Level, string, string)) {
+		for _, h := range hookNames {
+			p, ok := d.Node.Hooks[h.setting]
+			switch {
+			case !ok: // said by settings
+			case p.Err != nil:
+				say(Fail, h.setting+": "+p.Err.Error(), "install carma-node, or mend "+h.setting+" in slurm.conf")
+			case p.Mode.Perm()&0o111 == 0:
+				say(Fail, h.setting+": "+p.Path+" is not executable: every job drains the node", "chmod 755 "+p.Path)
+			case !p.safe():
+				say(Fail, h.setting+": "+p.Path+" can be changed by others than root", "chown root "+p.Path+"; chmod 755 "+p.Path)
+			}
+		}
+	})
+}
+
+// A registration whose count differs from the last one's while jobs hold the
+// GRES makes a node INVAL until slurmd registers with none held
+// (gres.c, _node_config_validate, all versions from 22.05 to 26.05).
+var countChanged = regexp.MustCompile(`carma\d* count changed and jobs are using them`)
+
+func (d *diagnosis) registration() {
+	n := d.Node
+	d.part("node", n.Name+" is "+n.State, func(say func(Level, string, string)) {
+		if d.RunningErr != nil {
+			return
+		}
+		state := strings.ToUpper(n.State)
+		switch {
+		case n.State == "":
+			say(Fail, "slurmctld knows no node "+n.Name, "name it with --node as slurm.conf does")
+		case countChanged.MatchString(n.Reason):
+			say(Fail, n.Name+" is "+n.State+": "+n.Reason, "when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
+		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
+			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
+		case d.carmaCount(n.Gres) == 0:
+			say(Fail, "slurmctld counts no carma on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,carma:... in slurm.conf")
+		}
+	})
+}
+
+func (d *diagnosis) carmaCount(list string) (names int) {
+	for _, e := range tres.Parse(list) {
+		if tres.K(e.Name) > 0 {
+			names++
+		}
+	}
+	return names
+}
+
+// nvidiaMajor is the character major of NVIDIA's devices.
+const nvidiaMajor = 195
+
+func (d *diagnosis) slots() {
+	n := d.Node
+	d.part("gres.conf", fmt.Sprintf("names %d slots", len(n.Slots)), func(say func(Level, string, string)) {
+		if n.GresConfErr != nil {
+			say(Fail, n.GresConfErr.Error(), "write gres.conf as contrib/slurm/gres.conf does")
+			return
+		}
+		if v := n.GresConf.Setting("AutoDetect"); v != "" && !strings.EqualFold(v, "off") {
+			say(Fail, "AutoDetect="+v+" finds the real GPUs and not the slots", "take AutoDetect out of gres.conf for nodes of CARMA's")
+		}
+		if len(n.Slots) == 0 {
+			say(Fail, "gres.conf has no Name=gpu File= for "+n.Name, "Name=gpu File=/dev/carma/slot[0-...]")
+		}
+		for _, s := range n.Slots {
+			switch {
+			case s.Err != nil:
+				say(Fail, "slot "+s.Err.Error(), "systemd-tmpfiles --create carma.conf")
+				return
+			case s.Major == nvidiaMajor && n.Constrained:
+				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them", "let gres.conf name the slots of /dev/carma")
+				return
+			}
+		}
+	})
+}
+
+func (d *diagnosis) gpus() {
+	d.part("gpus", fmt.Sprintf("NVML shows %d", len(d.Node.Samples)), func(say func(Level, string, string)) {
+		if d.Node.NVMLErr != nil {
+			say(Fail, d.Node.NVMLErr.Error(), "install the NVIDIA driver, or set nvml.library in "+d.ConfigPath)
+			return
+		}
+		gpus, source := 0, gres.SourceNone
+		for _, s := range d.Node.Samples {
+			if s.Unreadable != "" {
+				say(Fail, fmt.Sprintf("GPU %d cannot be read: %s", s.Index, s.Unreadable), "see nvidia-smi and the kernel's log")
+				continue
+			}
+			source = s.Source
+			if gpus++; s.MIG {
+				continue
+			}
+			for _, name := range d.Config.PartitionNames() {
+				p := d.Config.Partition[name]
+				if d.inOurs(name) && !s.Whole(p.GPUMemMiB) {
+					say(Fail, fmt.Sprintf("GPU %d has %d MiB, [partition.%s] says %d", s.Index, s.TotalMiB, name, p.GPUMemMiB), fmt.Sprintf("gpu_mem_mib = %d", s.TotalMiB))
+				}
+			}
+		}
+		for _, name := range d.Config.PartitionNames() {
+			if p := d.Config.Partition[name]; d.inOurs(name) && gpus != p.GPUsPerNode {
+				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode), fmt.Sprintf("gpus_per_node = %d", gpus))
+			}
+		}
+		if gpus > 0 && source.Coarse() && !d.Node.DCGMI {
+			say(Warn, "SM activity is known only as NVML utilisation, which over-states it", "install DCGM (dcgmi), and set smact.dcgmi if it is not "+d.Config.SMAct.DCGMI)
+		}
+	})
+}
+
+// inOurs tells whether a partition holds this node.
+func (d *diagnosis) inOurs(partition string) bool {
+	_, line, ok := d.nodesOf(partition)
+	return ok && inPartition(line, d.Node.Name)
+}
+
+func (d *diagnosis) mps() {
+	if !d.Config.MPS.Enabled {
+		return
+	}
+	d.part("mps", d.Node.MPS.Path+" is there", func(say func(Level, string, string)) {
+		if d.Node.MPS.Err != nil {
+			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs share by turns and without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
+		}
+	})
+}
+
+// stale is how old the agent's last look at the GPUs may be.
+const stale = 30 * time.Second
+
+func (d *diagnosis) state() {
+	n := d.Node
+	d.part("agent", "sees the GPUs", func(say func(Level, string, string)) {
+		switch {
+		case n.LedgerErr != nil:
+			say(Fail, n.LedgerErr.Error(), "systemctl start carma-node, and ask as root")
+		case n.AgentAge > stale+d.Config.NVML.Interval.D():
+			say(Fail, fmt.Sprintf("the agent last saw the GPUs %s ago", n.AgentAge.Round(time.Second)), "systemctl restart carma-node")
+		}
+		if n.RunDir.Err == nil && !n.RunDir.safe() {
+			say(Fail, n.RunDir.Path+" can be written by others than root: they could forge leases", "chown root "+n.RunDir.Path+"; chmod 755 "+n.RunDir.Path)
+		}
+		if n.RunDir.Err == nil && !n.OnTmpfs {
+			say(Warn, n.RunDir.Path+" is not on tmpfs: leases outlive a reboot until the agent has looked", "set paths.run_dir to a directory below /run")
+		}
+	})
+	d.part("database", d.Config.DBPath(n.Name)+" can be written", func(say func(Level, string, string)) {
+		if n.DBErr != nil {
+			say(Fail, n.DBErr.Error(), "set paths.db to a directory of root's on a local disk")
+		}
+	})
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/slurmconf"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const hardware = "NodeName=g1 CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=2 RealMemory=515000 Gres=gpu:a100:4"
+
+func TestSetup(t *testing.T) {
+	own, err := slurmconf.Parse(`JobSubmitPlugins=lua
+PluginDir=/opt/slurm/lib
+GresTypes=gpu
+PrologFlags=Contain
+Prolog=/etc/slurm/prolog.d/site
+PrologEpilogTimeout=300
+SchedulerParameters=bf_continue,bf_window=2880
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageTRES=gres/gpu
+PartitionName=train Nodes=g[1-2] Default=YES
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, s := range map[string]Site{
+		"testdata/setup-bare.txt": {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, MaxJobs: 2, PluginDir: "/usr/lib/slurm"},
+		"testdata/setup-own.txt":  {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own, PluginDir: "/usr/lib/slurm"},
+	} {
+		got := Setup(s)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want := read(t, file); got != want {
+			t.Errorf("%s: got\n%s", file, got)
+		}
+	}
+}
+
+// What Setup prints is what the doctor wants, and carma.toml is one.
+func TestSetupPassesTheDoctor(t *testing.T) {
+	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, PluginDir: "/usr/lib/slurm"})
+	parts := strings.Split(out, "# ---- ")
+	if len(parts) != 5 {
+		t.Fatalf("%d parts", len(parts))
+	}
+	f := site(t)
+	var err error
+	body := func(part string) string { _, text, _ := strings.Cut(part, "\n"); return text }
+	if f.SlurmConf, err = slurmconf.Parse(body(parts[1]), nil); err != nil {
+		t.Fatal(err)
+	}
+	if f.Config, err = config.Parse(body(parts[3])); err != nil {
+		t.Fatal(err)
+	}
+	f.Running = map[string]string{"slurm_version": "22.05.8"}
+	for name, value := range f.SlurmConf.Settings {
+		f.Running[name] = value
+	}
+	for _, finding := range Diagnose(f) {
+		if finding.Level != Pass {
+			t.Errorf("%+v", finding)
+		}
+	}
+	if !strings.Contains(out, "c /dev/carma/slot15 0600 root root - 120:15\n") || strings.Contains(out, "slot16 ") {
+		t.Error("slots are not 0 to 15")
+	}
+}

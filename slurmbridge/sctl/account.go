@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sctl
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// separator stands between the fields of sacct: any printable one may be in a
+// comment.
+const separator = "\x1f"
+
+// Accounted is a job as slurmdbd has it.
+type Accounted struct {
+	Cluster    string
+	JobID      uint32
+	ArrayJobID uint32 // 0: no array
+	ArrayTask  string
+	Name       string
+	User       string
+	Account    string
+	Partition  string
+	State      string // CANCELLED for "CANCELLED by 1000"
+	Comment    string // AdminComment
+}
+
+// accountedFields are fields that sacct has in every version from 20.11 on.
+var accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "User", "Account", "Partition", "State", "JobName", "AdminComment"}
+
+// AccountedFilter says which jobs to ask slurmdbd for. Empty means all.
+type AccountedFilter struct {
+	Jobs            []uint32
+	Users, Accounts []string
+	Clusters        []string
+	From, To        time.Time
+}
+
+// Accounted asks slurmdbd for jobs, all attempts under one entry.
+func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, error) {
+	args := []string{"--noheader", "--allocations", "--parsable2", "--delimiter=" + separator, "--format=" + strings.Join(accountedFields, ",")}
+	list := func(option string, values []string) {
+		if len(values) > 0 {
+			args = append(args, option+"="+strings.Join(values, ","))
+		}
+	}
+	if len(f.Jobs) > 0 {
+		ids := make([]string, len(f.Jobs))
+		for i, id := range f.Jobs {
+			ids[i] = strconv.FormatUint(uint64(id), 10)
+		}
+		list("--jobs", ids)
+	}
+	list("--accounts", f.Accounts)
+	list("--clusters", f.Clusters)
+	if len(f.Users) > 0 {
+		list("--user", f.Users)
+	} else {
+		args = append(args, "--allusers")
+	}
+	from := f.From
+	if from.IsZero() && len(f.Jobs) == 0 {
+		from = time.Unix(1, 0)
+	}
+	if !from.IsZero() {
+		args = append(args, "--starttime="+slurmTime(from))
+	}
+	if !f.To.IsZero() {
+		args = append(args, "--endtime="+slurmTime(f.To))
+	}
+	out, err := c.run(ctx, "sacct", args...)
+	if err != nil {
+		return nil, err
+	}
+	var jobs []Accounted
+	for line := range strings.Lines(out) {
+		if j, ok := parseAccounted(strings.TrimRight(line, "\n")); ok {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs, nil
+}
+
+func slurmTime(t time.Time) string { return t.Local().Format("2006-01-02T15:04:05") }
+
+// parseAccounted reads a line; one that is not of a job is left out.
+func parseAccounted(line string) (j Accounted, ok bool) {
+	f := strings.SplitN(line, separator, len(accountedFields))
+	if len(f) != len(accountedFields) {
+		return j, false
+	}
+	id, err := strconv.ParseUint(f[1], 10, 32)
+	if err != nil { // a step, or a part of a heterogeneous job
+		return j, false
+	}
+	j = Accounted{Cluster: f[0], JobID: uint32(id), User: f[3], Account: f[4], Partition: f[5], Name: f[7], Comment: f[8]}
+	j.State, _, _ = strings.Cut(f[6], " ")
+	if array, task, isTask := strings.Cut(f[2], "_"); isTask {
+		if n, err := strconv.ParseUint(array, 10, 32); err == nil {
+			j.ArrayJobID, j.ArrayTask = uint32(n), task
+		}
+	}
+	return j, true
+}
+
+// Comments returns the AdminComment of jobs, as slurmdbd has them.
+func (c Client) Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]string, error) {
+	f := AccountedFilter{Jobs: jobs}
+	if cluster != "" {
+		f.Clusters = []string{cluster}
+	}
+	list, err := c.Accounted(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	comments := map[uint32]string{}
+	for _, j := range list {
+		comments[j.JobID] = j.Comment
+	}
+	return comments, nil
+}
+
+// SetComment replaces the AdminComment of a job that has ended, its last attempt's.
+func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
+	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
+	// no record there than what others wrote spoiled.
+	if strings.ContainsAny(comment, "'\"\n") {
+		return fmt.Errorf("set AdminComment of job %d: what others wrote there has quotes, which sacctmgr would change; the record stays on the node", job)
+	}
+	if comment != strings.ToLower(comment) {
+		v, err := c.Version(ctx)
+		if err != nil {
+			return err
+		}
+		if v.Before(23, 2) {
+			return fmt.Errorf("set AdminComment of job %d: what others wrote there has capitals, which sacctmgr of this version would make small; the record stays on the node", job)
+		}
+	}
+	args := []string{"--immediate", "--quiet", "modify", "job", "where", fmt.Sprintf("jobid=%d", job)}
+	if cluster != "" {
+		args = append(args, "cluster="+cluster)
+	}
+	_, err := c.run(ctx, "sacctmgr", append(args, "set", "AdminComment="+comment)...)
+	return err
+}

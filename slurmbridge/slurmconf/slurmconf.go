@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package slurmconf reads slurm.conf and gres.conf as far as CARMA looks at
+// them: settings, nodes and partitions (man slurm.conf, 22.05 to 26.05).
+package slurmconf
+
+import (
+	"fmt"
+	"strings"
+)
+
+// File is a configuration with what it includes.
+type File struct {
+	Settings   map[string]string // by name in lower case; the last line counts
+	Nodes      []Record          // NodeName= lines, without NodeName=DEFAULT
+	Partitions []Record          // PartitionName= lines, without PartitionName=DEFAULT
+	Other      []Record          // Name= lines of gres.conf
+}
+
+// Record is one line of several words, with the DEFAULT line's under them.
+type Record struct {
+	Name   string            // NodeName, PartitionName or Name
+	Values map[string]string // by key in lower case
+}
+
+// Get returns a value of the record; the key's case does not matter.
+func (r Record) Get(key string) string { return r.Values[strings.ToLower(key)] }
+
+// Setting returns a setting of the file; the name's case does not matter.
+func (f File) Setting(name string) string { return f.Settings[strings.ToLower(name)] }
+
+// mostIncludes stops files that include each other.
+const mostIncludes = 50
+
+// Parse reads the text of a file. include returns the text of a file that an
+// Include line names; nil: such lines are passed over.
+func Parse(text string, include func(name string) (string, error)) (File, error) {
+	p := parser{file: File{Settings: map[string]string{}}, include: include, defaults: map[string]map[string]string{}}
+	err := p.read(text)
+	return p.file, err
+}
+
+type parser struct {
+	file     File
+	include  func(string) (string, error)
+	includes int
+	defaults map[string]map[string]string // of DEFAULT lines, by first key
+}
+
+func (p *parser) read(text string) error {
+	var line string
+	for part := range strings.Lines(text) {
+		part = strings.TrimRight(uncomment(part), " \t\r\n")
+		if whole, more := strings.CutSuffix(part, `\`); more {
+			line += whole
+			continue
+		}
+		if err := p.line(line + part); err != nil {
+			return err
+		}
+		line = ""
+	}
+	return p.line(line)
+}
+
+// uncomment cuts at a # that no backslash stands before.
+func uncomment(line string) string {
+	for i := range len(line) {
+		if line[i] == '#' && (i == 0 || line[i-1] != '\\') {
+			return line[:i]
+		}
+	}
+	return line
+}
+
+func (p *parser) line(line string) error {
+	line = strings.TrimSpace(line)
+	if len(line) > 8 && strings.EqualFold(line[:7], "include") && (line[7] == ' ' || line[7] == '\t') {
+		return p.includeFile(strings.TrimSpace(line[8:]))
+	}
+	list := pairs(line)
+	if len(list) == 0 {
+		return nil
+	}
+	switch first := list[0]; first.key {
+	case "nodename":
+		// gres.conf begins its lines so, too.
+		if r := p.record(list); r.Get("Name") != "" {
+			p.file.Other = append(p.file.Other, r)
+		} else if r.Name != "DEFAULT" {
+			p.file.Nodes = append(p.file.Nodes, r)
+		}
+	case "partitionname":
+		if r := p.record(list); r.Name != "DEFAULT" {
+			p.file.Partitions = append(p.file.Partitions, r)
+		}
+	case "name":
+		p.file.Other = append(p.file.Other, p.record(list))
+	default:
+		for _, w := range list {
+			p.file.Settings[w.key] = w.value
+		}
+	}
+	return nil
+}
+
+func (p *parser) record(list []pair) Record {
+	r := Record{Name: list[0].value, Values: map[string]string{}}
+	kind := list[0].key
+	for k, v := range p.defaults[kind] {
+		r.Values[k] = v
+	}
+	for _, w := range list[1:] {
+		r.Values[w.key] = w.value
+	}
+	if strings.EqualFold(r.Name, "DEFAULT") {
+		r.Name = "DEFAULT"
+		p.defaults[kind] = r.Values
+	}
+	return r
+}
+
+func (p *parser) includeFile(name string) error {
+	if p.include == nil {
+		return nil
+	}
+	if p.includes++; p.includes > mostIncludes {
+		return fmt.Errorf("include %s: more than %d files; do they include each other?", name, mostIncludes)
+	}
+	text, err := p.include(name)
+	if err != nil {
+		return fmt.Errorf("include %s: %w", name, err)
+	}
+	return p.read(text)
+}
+
+type pair struct{ key, value string }
+
+// pairs splits "Key=value Key="two words"" into its words. A word without "=" is
+// passed over.
+func pairs(line string) []pair {
+	var list []pair
+	for line = strings.TrimLeft(line, " \t"); line != ""; line = strings.TrimLeft(line, " \t") {
+		end := strings.IndexAny(line, "= \t")
+		if end < 0 {
+			return list
+		}
+		rest, ok := strings.CutPrefix(strings.TrimLeft(line[end:], " \t"), "=")
+		if !ok {
+			line = line[end:]
+			continue
+		}
+		key := strings.ToLower(strings.TrimRight(line[:end], "+-"))
+		line = strings.TrimLeft(rest, " \t")
+		var value string
+		if rest, quoted := strings.CutPrefix(line, `"`); quoted {
+			value, line, _ = strings.Cut(rest, `"`)
+		} else if end = strings.IndexAny(line, " \t"); end >= 0 {
+			value, line = line[:end], line[end:]
+		} else {
+			value, line = line, ""
+		}
+		if key != "" {
+			list = append(list, pair{key, value})
+		}
+	}
+	return list
+}
+
+// Running reads the output of `scontrol show config` into settings: lines
+// "Name = value", where (null) and N/A are nothing.
+func Running(text string) map[string]string {
+	settings := map[string]string{}
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(line, "=")
+		if !ok || strings.HasPrefix(line, "Configuration data as of") {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		if value == "(null)" || value == "N/A" {
+			value = ""
+		}
+		settings[strings.ToLower(strings.TrimSpace(name))] = value
+	}
+	return settings
+}
