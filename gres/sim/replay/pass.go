@@ -98,7 +98,7 @@ func (s *slurm) decide() error {
 		}
 		q.fill(len(q.front) - 1 - i + kept)
 		if !s.start(&e, n) {
-			s.veto(e.task)
+			s.veto(e.task, n)
 		}
 	}
 	q.front = q.front[:kept]
@@ -136,15 +136,20 @@ func (s *slurm) offering(e *waiter) int32 {
 }
 
 // veto is what a Prolog does that finds no GPUs for a job which slurmctld has
-// sent: it waits, gives the job back, and the job backs off (package prolog,
-// backOff). One that was given back too often asks for whole GPUs.
-func (s *slurm) veto(id int32) {
+// sent: it waits, so that slurmctld sends nobody else, gives the job back, and the
+// job backs off (package prolog, backOff). One that was given back too often asks for whole GPUs.
+func (s *slurm) veto(id, node int32) {
 	const first, most = 5, 300 // s
 	n := s.vetoes[id]
 	s.vetoes[id]++
 	if b := &s.bookings[id]; s.set.Vetoes > 0 && int(n) >= s.set.Vetoes && !b.exclusive {
 		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
 		s.recovered[id] = true
+	}
+	if s.set.PrologWaitS > 0 {
+		s.nodes[node].muted = s.m.now + s.set.PrologWaitS
+		s.publish(node)
+		s.refresh(node * int32(s.set.GPUs))
 	}
 	backOff := min(first*float64(int64(1)<<min(n, 10)), most)
 	s.m.comeBack(id, s.set.PrologWaitS+max(backOff, s.set.Model.Slurm.ComebackS))

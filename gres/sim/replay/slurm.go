@@ -49,6 +49,8 @@ type node struct {
 	heldFor   int32 // task that some of its GPUs are kept for, -1: none
 	heldSince float64
 	heldOpen  bool // the job can start on them
+
+	muted float64 // a Prolog that finds no GPUs holds on to what is offered until then
 }
 
 // leased is one GPU in the ledger.
@@ -193,8 +195,15 @@ func (s *slurm) refresh(g int32) {
 	if open := s.m.gpus[g].trail.falls(now, s.set.WindowS, s.set.Thresholds.SMActMaxPct/100); mib == 0 && open > now {
 		next = min(next, s.tick(open))
 	}
+	n := &s.nodes[g/int32(s.set.GPUs)]
+	unmuted := n.muted > 0 && n.muted <= now
+	if unmuted {
+		n.muted = 0
+	} else if n.muted > now {
+		next = min(next, n.muted)
+	}
 	s.m.plan(s.m.gpuTimer(g), next)
-	if offer == l.offer {
+	if offer == l.offer && !unmuted {
 		return
 	}
 	l.offer = offer
@@ -252,7 +261,11 @@ func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
 	s.offers = s.offers[:0]
 	for k := range n.gpus {
-		s.offers = append(s.offers, n.gpus[k].offer)
+		offer := n.gpus[k].offer
+		if n.muted > s.m.now {
+			offer = 0
+		}
+		s.offers = append(s.offers, offer)
 	}
 	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
 	more := false
