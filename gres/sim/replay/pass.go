@@ -147,7 +147,7 @@ func (s *slurm) veto(id, node int32) {
 		s.recovered[id] = true
 	}
 	if s.set.PrologWaitS > 0 {
-		s.nodes[node].muted = s.m.now + s.set.PrologWaitS
+		s.nodes[node].muted[s.m.tasks[id].job.GPUs-1] = s.m.now + s.set.PrologWaitS
 		s.publish(node)
 		s.refresh(node * int32(s.set.GPUs))
 	}

@@ -50,7 +50,9 @@ type node struct {
 	heldSince float64
 	heldOpen  bool // the job can start on them
 
-	muted float64 // a Prolog that finds no GPUs holds on to what is offered until then
+	// A Prolog that finds no GPUs holds on to what is offered to jobs on as many
+	// until then. Each number of GPUs has a count of its own (carma, carma2, ...).
+	muted []float64
 }
 
 // leased is one GPU in the ledger.
@@ -76,7 +78,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	}
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		n.gpus, n.offer, n.heldFor = make([]leased, m.set.GPUs), make([]int64, m.set.GPUs), -1
+		n.gpus, n.offer, n.muted, n.heldFor = make([]leased, m.set.GPUs), make([]int64, m.set.GPUs), make([]float64, m.set.GPUs), -1
 		for k := range n.gpus {
 			n.gpus[k].reading = gres.Reading{
 				GPU:    gres.GPU{UUID: uuids[k], Index: k, TotalMiB: m.capacity, NUMA: -1},
@@ -196,11 +198,13 @@ func (s *slurm) refresh(g int32) {
 		next = min(next, s.tick(open))
 	}
 	n := &s.nodes[g/int32(s.set.GPUs)]
-	unmuted := n.muted > 0 && n.muted <= now
-	if unmuted {
-		n.muted = 0
-	} else if n.muted > now {
-		next = min(next, n.muted)
+	unmuted := false
+	for k, until := range n.muted {
+		if until > now {
+			next = min(next, until)
+		} else if until > 0 {
+			n.muted[k], unmuted = 0, true
+		}
 	}
 	s.m.plan(s.m.gpuTimer(g), next)
 	if offer == l.offer && !unmuted {
@@ -261,15 +265,14 @@ func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
 	s.offers = s.offers[:0]
 	for k := range n.gpus {
-		offer := n.gpus[k].offer
-		if n.muted > s.m.now {
-			offer = 0
-		}
-		s.offers = append(s.offers, offer)
+		s.offers = append(s.offers, n.gpus[k].offer)
 	}
 	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
 	more := false
 	for k, mib := range s.offers {
+		if n.muted[k] > s.m.now {
+			mib = 0
+		}
 		if mib != n.offer[k] {
 			more = more || mib > n.offer[k]
 			n.offer[k] = mib
