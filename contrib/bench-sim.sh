@@ -42,7 +42,6 @@ ours=(
 	"ideal packer: --ideal"
 )
 printf '[slurm]\nmps_multi_gpu = true\n' >"$tmp/mps.toml"
-sed 's/^#vetoes = .*/vetoes = 0/' contrib/slurm/carma.toml >"$tmp/vetoes.toml"
 
 if [ -e "$data/traces/trace60.csv" ]; then
 	echo "# Reproduction"
@@ -53,12 +52,8 @@ if [ -e "$data/traces/trace60.csv" ]; then
 		published "$t" "${ours[@]}"
 	done
 	for t in trace60 trace90 trace_t1_v2 trace_t2_v2; do
-		printf '\n# %s, hooks.vetoes = 0\n\n' "$t"
-		published "$t" --config "$tmp/vetoes.toml" "${ours[0]}" "${ours[3]}" "${ours[5]}" "${ours[7]}" "${ours[10]}"
-	done
-	for t in trace60 trace90 trace_t1_v2 trace_t2_v2; do
 		printf '\n# %s, if jobs on several GPUs were MPS clients\n\n' "$t"
-		published "$t" --config "$tmp/vetoes.toml" --model "$tmp/mps.toml" "${ours[0]}" "lug: --policy lug --smact-cap 100 --max-jobs 3 --estimator history --known"
+		published "$t" --model "$tmp/mps.toml" "${ours[0]}" "lug: --policy lug --smact-cap 100 --max-jobs 3 --estimator history --known"
 	done
 else
 	echo "bench-sim: no published traces at $data; only the project's own are run" >&2
