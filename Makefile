@@ -122,6 +122,10 @@ bench:
 bench-estimator:
 	$(GO) run ./estimator/bench
 
+# What policies are worth on traces (docs/bench/sim.md); five minutes.
+bench-sim: commands
+	contrib/bench-sim.sh
+
 # Prologs at once, killed at named places; the ledger's log checked.
 bench-placement: simgpu
 	$(GO) run ./prolog/bench
