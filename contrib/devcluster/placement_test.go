@@ -239,27 +239,31 @@ func TestOvershoot(t *testing.T) {
 
 // audit has SQLite log each change of a node's leases, in the transaction that
 // makes it.
-func (c *cluster) audit(node string) *sql.DB {
+func (c *cluster) audit(node string) {
+	c.t.Helper()
+	if _, err := c.ledger(node).Exec(`
+CREATE TABLE audit (seq INTEGER PRIMARY KEY, uuid, mib, n);
+CREATE TRIGGER lease_in AFTER INSERT ON lease BEGIN INSERT INTO audit VALUES (NULL, new.uuid, new.reserve_mib, 1); END;
+CREATE TRIGGER lease_out AFTER DELETE ON lease BEGIN INSERT INTO audit VALUES (NULL, old.uuid, -old.reserve_mib, -1); END;`); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) ledger(node string) *sql.DB {
 	c.t.Helper()
 	db, err := sql.Open("sqlite3", "file:"+filepath.Join(c.dir, "run", node, "leases.db")+"?_busy_timeout=10000")
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { db.Close() })
-	if _, err := db.Exec(`
-CREATE TABLE audit (seq INTEGER PRIMARY KEY, job_id, uuid, mib, n, uid, mps);
-CREATE TRIGGER lease_in AFTER INSERT ON lease BEGIN INSERT INTO audit SELECT NULL, new.job_id, new.uuid, new.reserve_mib, 1, uid, new.mps FROM job WHERE job_id=new.job_id; END;
-CREATE TRIGGER lease_out AFTER DELETE ON lease BEGIN INSERT INTO audit VALUES (NULL, old.job_id, old.uuid, -old.reserve_mib, -1, -1, old.mps); END;`); err != nil {
-		c.t.Fatal(err)
-	}
 	return db
 }
 
 // promised is the most that was promised of any GPU at any moment, and how many
 // leases there were in all.
-func (c *cluster) promised(db *sql.DB) (mib int64, leases int) {
+func (c *cluster) promised(node string) (mib int64, leases int) {
 	c.t.Helper()
-	err := db.QueryRow(`SELECT ifnull(max(s),0), count(*) FROM (SELECT sum(mib) OVER (PARTITION BY uuid ORDER BY seq) s, n FROM audit) WHERE n = 1`).Scan(&mib, &leases)
+	err := c.ledger(node).QueryRow(`SELECT ifnull(max(s), 0), ifnull(sum(n = 1), 0) FROM (SELECT sum(mib) OVER (PARTITION BY uuid ORDER BY seq) s, n FROM audit)`).Scan(&mib, &leases)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -75,15 +75,12 @@ func rankOf(nodes []sctl.NodeState, node string) int {
 		if n.Name == node {
 			return rank
 		}
-		if n.GPUs > 0 && n.Name != anchor {
+		if n.GPUs > 0 && n.Name != steward.Anchor {
 			rank++
 		}
 	}
 	return stewards
 }
-
-// anchor is the node that is never up.
-const anchor = "carma-anchor"
 
 func firstUp(nodes []sctl.NodeState) string {
 	for _, n := range nodes {

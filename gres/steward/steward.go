@@ -114,11 +114,22 @@ func Decide(in Input) (node string, h Hold, ok bool) {
 // once, or a whole one. A job that waits for something else than room is left
 // alone, and so is one whose place we cannot judge.
 func (in *Input) large(j sctl.QueuedJob) bool {
-	if j.State != "PENDING" || j.Reason != "Resources" && j.Reason != "Priority" || j.Features != "" || j.Array {
+	if j.State != "PENDING" || !waitsForRoom(j.Reason) || j.Features != "" || j.Array {
 		return false
 	}
 	k, mib := tres.Booking(j.TresPerNode)
 	return k > 1 || k == 1 && in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
+}
+
+// Anchor is the node that is never up. It keeps requests pending that no other
+// node could take at the moment.
+const Anchor = "carma-anchor"
+
+// waitsForRoom tells whether slurmctld's reason says no more than that there is
+// no room. Where only the anchor could take the job now, it names that as a node
+// that is not available (22.05.8).
+func waitsForRoom(reason string) bool {
+	return reason == "Resources" || reason == "Priority" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
 }
 
 // soonest returns the node that will be free for the job first, judged by the

@@ -78,6 +78,8 @@ func TestDecide(t *testing.T) {
 		"a job of others":                         {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
 		"not long enough":                         {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
 		"waits for something else":                {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
+		"only the anchor could take it now":       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
+		"a node is down":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
 		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
 		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Array = true })}, nodes(), "", 0},
 		"asks for a node":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},

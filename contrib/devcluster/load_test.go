@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// While small jobs arrive for ever at 120 % of what the node takes, a request
+// for all GPUs and one for a whole GPU each start within 1.5 times the longest
+// running job.
+func TestNoStarvation(t *testing.T) {
+	for name, script := range map[string]string{
+		"four GPUs":   "#SBATCH --gres=gpu:4\n#CARMA mem=10G\nsleep 1\n",
+		"a whole GPU": "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nsleep 1\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := up(t, "--nodes", "1")
+			c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
+			defer c.stream()()
+			submitted := time.Now()
+			id := c.sbatch(bob, "", script)
+			c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
+			waited := time.Since(submitted).Round(100 * time.Millisecond)
+			t.Logf("waited %v, %.2f of the longest job; %s small ones wait now", waited, waited.Seconds()/longest.Seconds(), c.sh("", "squeue -h -t PENDING | wc -l"))
+			if waited > longest*3/2 {
+				t.Errorf("waited %v, 1.5 times the longest job are %v", waited, longest*3/2)
+			}
+			c.ends(id, "COMPLETED")
+			c.noDrain()
+		})
+	}
+}
+
+// longest is how long the small jobs of stream run.
+const longest = 40 * time.Second
+
+// stream fills a node of four GPUs with three small jobs each and lets a fifth
+// more arrive than can leave, until stop is called.
+func (c *cluster) stream() (stop func()) {
+	small := func(d time.Duration) {
+		c.run(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nexec simjob --mem 8G --smact 5 --ramp 0s --duration %ds\\n' | sbatch -o /dev/null", int(d.Seconds())))
+	}
+	for i := range 16 { // of all ages
+		small(longest * time.Duration(i+1) / 16)
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(longest / 12 * 10 / 12)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				small(longest)
+			case <-quit:
+				return
+			}
+		}
+	}()
+	c.eventually(func() string { return c.sh("", "squeue -h -t RUNNING | wc -l") }, "^1[0-2]$")
+	return func() { close(quit); <-done }
+}
+
+// end is how a job of the mix is to end.
+type end struct {
+	id, kind string
+}
+
+// Jobs of three users with random sizes, in bursts, with cancels, time limits,
+// crashes, jobs that outgrow their booking and GPUs that fail to be read: each
+// ends as its script explains, and nothing is left. $CARMA_JOBS says how many
+// (CI: 300; 3000 take half an hour here).
+func TestJobMix(t *testing.T) {
+	count := 300
+	if n, err := strconv.Atoi(os.Getenv("CARMA_JOBS")); err == nil {
+		count = n
+	}
+	nodes := []string{"n1", "n2", "n3", "n4"}
+	c := up(t, "--nodes", "4", "--time-scale", "20")
+	for _, n := range nodes {
+		c.audit(n)
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	var jobs []end
+	state := map[string]string{}
+	waiting := func() int { // and notes how jobs ended: slurmctld forgets them
+		pending := 0
+		for line := range strings.Lines(c.sh("", "squeue -h -t all -o '%A %T'")) {
+			id, s, _ := strings.Cut(strings.TrimSpace(line), " ")
+			state[id] = s
+			if s == "PENDING" {
+				pending++
+			}
+		}
+		return pending
+	}
+	for len(jobs) < count {
+		for range min(1+rng.IntN(20), count-len(jobs)) { // a burst
+			jobs = append(jobs, c.mixed(rng))
+		}
+		if rng.IntN(5) == 0 { // a GPU that cannot be read for a while
+			gpu := fmt.Sprint(rng.IntN(4))
+			node := nodes[rng.IntN(4)]
+			c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" "+[]string{"hang:20s", "lost", "error=15"}[rng.IntN(3)])
+			time.AfterFunc(3*time.Second, func() { c.run("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" none") })
+		}
+		for waiting() > 60 {
+			time.Sleep(time.Second)
+		}
+	}
+	c.eventually(func() string { waiting(); return c.sh("", "squeue -h | wc -l") }, "^0$")
+	waiting()
+	explains := map[string]string{
+		"well": "COMPLETED", "crash": "FAILED", "timeout": "TIMEOUT", "cancel": "CANCELLED COMPLETED", "overshoot": "COMPLETED", "two": "COMPLETED", "whole": "COMPLETED",
+	}
+	kinds := map[string]int{}
+	for _, j := range jobs {
+		kinds[j.kind]++
+		if s := state[j.id]; s == "" || !strings.Contains(explains[j.kind], s) {
+			t.Errorf("job %s (%s) ended %q", j.id, j.kind, s)
+		}
+	}
+	t.Logf("%d jobs: %v", len(jobs), kinds)
+	for _, n := range nodes {
+		c.eventually(func() string { return c.leases(n) }, "^$")
+		if files, _ := os.ReadDir(filepath.Join(c.dir, "run", n, "jobs")); len(files) != 0 {
+			t.Errorf("%d files of jobs are left on %s", len(files), n)
+		}
+		mib, leases := c.promised(n)
+		if mib > 40536 || leases == 0 {
+			t.Errorf("%s: %d MiB of a GPU were promised at once, in %d leases", n, mib, leases)
+		}
+	}
+	c.noDrain()
+}
+
+// mixed submits one random job.
+func (c *cluster) mixed(rng *rand.Rand) end {
+	c.t.Helper()
+	user := []string{alice, bob, ""}[rng.IntN(3)]
+	mem := 2 + rng.IntN(14)
+	run := fmt.Sprintf("simjob --mem %dG --smact %d --ramp 0s --duration %ds", mem-1, 5+rng.IntN(30), 10+rng.IntN(90))
+	head := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%dG\n", mem)
+	kind, options := "well", "-o /dev/null"
+	switch n := rng.IntN(100); {
+	case n < 4:
+		kind, run = "crash", run+"; exit 3"
+	case n < 5:
+		kind, options, run = "timeout", options+" -t 1", strings.Replace(run, "--duration", "--duration 10h #", 1)
+	case n < 10:
+		kind = "cancel"
+	case n < 15:
+		kind, options = "overshoot", "" // its stderr is to be read
+		run = strings.Replace(run, fmt.Sprintf("--mem %dG", mem-1), fmt.Sprintf("--mem %dG", mem+4), 1)
+	case n < 18:
+		kind, head = "two", strings.Replace(head, "gpu:1", "gpu:2", 1)
+		run = strings.Replace(run, "simjob", "simjob --gpus 2", 1)
+	case n < 20:
+		kind, head = "whole", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\n"
+	}
+	id := c.sbatch(user, options, head+run+"\n")
+	if kind == "cancel" {
+		time.AfterFunc(time.Duration(rng.IntN(10000))*time.Millisecond, func() { c.run("", "scancel "+id) })
+	}
+	return end{id, kind}
+}
