@@ -36,6 +36,7 @@ ours=(
 	"carma: $carma"
 	"carma, 2 a GPU: --policy carma --smact-cap 100 --max-jobs 2"
 	"carma, history: $carma --estimator history --known"
+	"same, no holds: $carma --estimator history --known --hold-after 0"
 	"carma, first runs: $carma --estimator history"
 	"carma, true peaks: $carma --estimator oracle"
 	"ideal packer: --ideal"

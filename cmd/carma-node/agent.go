@@ -60,7 +60,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	a := &agent.Agent{
 		Node: node, Config: c, RunDir: runDir,
 		Log:    log,
-		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
+		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
@@ -69,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Export = exporter(c, node)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurm, log)
+		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
 	}
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {

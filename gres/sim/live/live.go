@@ -114,6 +114,7 @@ func (c *Cluster) Setup(s replay.Setup, l Latency) replay.Setup {
 	s.WindowS *= x
 	s.HoldAfterS *= x
 	s.HoldTimeoutS *= x
+	s.PrologWaitS *= x
 	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
 	p := &s.Model.Slurm
 	p.LaunchS, p.ReleaseS, p.ComebackS = l.Launch.Seconds()*x, l.Release.Seconds()*x, p.ComebackS*x

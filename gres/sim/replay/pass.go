@@ -21,12 +21,14 @@ type queue struct {
 	depth int
 	front []waiter // those that are looked at
 	rest  []waiter
-	next  int // of rest
-	tier  int // of front: so many come from the recovery partition, which goes first
+	next  int  // of rest
+	fresh bool // somebody has not been looked at
+	tier  int  // of front: so many come from the recovery partition, which goes first
 }
 
 // add puts a job at its place: at the end, or behind those of its tier.
 func (q *queue) add(e waiter, recovery bool) {
+	q.fresh = true
 	if recovery {
 		q.front = slices.Insert(q.front, q.tier, e)
 		q.tier++
@@ -37,52 +39,71 @@ func (q *queue) add(e waiter, recovery bool) {
 		q.front = slices.Insert(q.front, q.tier+at, e)
 		return
 	}
-	if len(q.front) < q.depth && q.next == len(q.rest) {
-		q.front = append(q.front, e)
+	at, _ := slices.BinarySearchFunc(q.front[q.tier:], e.task, func(w waiter, task int32) int { return cmp.Compare(w.task, task) })
+	if at += q.tier; at < len(q.front) || len(q.front) < q.depth && q.next == len(q.rest) {
+		q.front = slices.Insert(q.front, at, e) // one that was given back keeps its place
 		return
 	}
 	q.rest = append(q.rest, e)
 }
 
-// remove takes out the i-th job and lets the next one be looked at.
-func (q *queue) remove(i int) {
-	if i < q.tier {
-		q.tier--
+// fill lets the next job be looked at if fewer than depth are left.
+func (q *queue) fill(left int) {
+	if left >= q.depth || q.next == len(q.rest) {
+		return
 	}
-	q.front = slices.Delete(q.front, i, i+1)
-	if len(q.front) < q.depth && q.next < len(q.rest) {
-		q.front = append(q.front, q.rest[q.next])
-		q.next++
-		if q.next > 4096 && 2*q.next > len(q.rest) {
-			q.rest = q.rest[:copy(q.rest, q.rest[q.next:])]
-			q.next = 0
-		}
+	q.front = append(q.front, q.rest[q.next])
+	q.fresh = true
+	q.next++
+	if q.next > 4096 && 2*q.next > len(q.rest) {
+		q.rest = q.rest[:copy(q.rest, q.rest[q.next:])]
+		q.next = 0
 	}
 }
 
 // decide is slurmctld's pass over the queue: every job in order that some node
-// offers enough to is started; with fifo the first that finds none ends it. A
+// offers enough to is sent there; with fifo the first that finds none ends it. A
 // job that found no node before needs to look only at those that changed.
 func (s *slurm) decide() error {
 	q := &s.queue
-	for i := 0; i < len(q.front); {
-		e := &q.front[i]
-		switch {
-		case !e.tested:
-			if s.startAnywhere(e) {
-				q.remove(i)
-				continue
+	if len(s.dirty) == 0 && !q.fresh {
+		return s.err
+	}
+	kept, gone := 0, 0
+	looked := -1
+	for i := 0; i < len(q.front); i++ {
+		if looked != len(s.dirty) {
+			looked = len(s.dirty)
+			s.mostOffered()
+		}
+		e := q.front[i]
+		n := int32(-1)
+		if !e.tested || e.need <= s.most[e.gpus-1] {
+			n = s.offering(&e)
+		}
+		if n < 0 {
+			if kept < i || !e.tested {
+				e.tested = true
+				q.front[kept] = e
 			}
-			e.tested = true
-		case s.startOnChanged(e):
-			q.remove(i)
+			kept++
+			if s.set.Queue == FIFO {
+				kept += copy(q.front[kept:], q.front[i+1:])
+				break
+			}
 			continue
 		}
-		if s.set.Queue == FIFO {
-			break
+		if i < q.tier {
+			gone++
 		}
-		i++
+		q.fill(len(q.front) - 1 - i + kept)
+		if !s.start(&e, n) {
+			s.veto(e.task, n)
+		}
 	}
+	q.front = q.front[:kept]
+	q.tier -= gone
+	q.fresh = false
 	for _, n := range s.dirty {
 		s.nodes[n].dirty = false
 	}
@@ -90,20 +111,46 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-func (s *slurm) startAnywhere(e *waiter) bool {
-	for n := s.index.first(0, int(e.gpus), e.need); n >= 0; n = s.index.first(n+1, int(e.gpus), e.need) {
-		if s.start(e, int32(n)) {
-			return true
+// mostOffered notes the most that nodes offer which changed, so that most jobs
+// of a pass cost one comparison.
+func (s *slurm) mostOffered() {
+	clear(s.most)
+	for _, n := range s.dirty {
+		for k, mib := range s.nodes[n].offer {
+			s.most[k] = max(s.most[k], mib)
 		}
 	}
-	return false
 }
 
-func (s *slurm) startOnChanged(e *waiter) bool {
+// offering returns the first node that offers enough; -1: none.
+func (s *slurm) offering(e *waiter) int32 {
+	if !e.tested {
+		return int32(s.index.first(0, int(e.gpus), e.need))
+	}
 	for _, n := range s.dirty {
-		if s.nodes[n].offer[e.gpus-1] >= e.need && s.start(e, n) {
-			return true
+		if s.nodes[n].offer[e.gpus-1] >= e.need {
+			return n
 		}
 	}
-	return false
+	return -1
+}
+
+// veto is what a Prolog does that finds no GPUs for a job which slurmctld has
+// sent: it waits, so that slurmctld sends nobody else, gives the job back, and the
+// job backs off (package prolog, backOff). One that was given back too often asks for whole GPUs.
+func (s *slurm) veto(id, node int32) {
+	const first, most = 5, 300 // s
+	n := s.vetoes[id]
+	s.vetoes[id]++
+	if b := &s.bookings[id]; s.set.Vetoes > 0 && int(n) >= s.set.Vetoes && !b.exclusive {
+		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
+		s.recovered[id] = true
+	}
+	if s.set.PrologWaitS > 0 {
+		s.nodes[node].muted[s.m.tasks[id].job.GPUs-1] = s.m.now + s.set.PrologWaitS
+		s.publish(node)
+		s.refresh(node * int32(s.set.GPUs))
+	}
+	backOff := min(first*float64(int64(1)<<min(n, 10)), most)
+	s.m.comeBack(id, s.set.PrologWaitS+max(backOff, s.set.Model.Slurm.ComebackS))
 }

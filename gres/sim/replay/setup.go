@@ -78,6 +78,8 @@ type Setup struct {
 
 	HoldAfterS   float64 // a large request that has waited so long has GPUs kept for it; 0: never
 	HoldTimeoutS float64 // and so long
+	PrologWaitS  float64 // how long a Prolog waits for GPUs before it gives the job back
+	Vetoes       int     // a job that was given back so often asks for whole GPUs; 0: never
 
 	Model  model.Model
 	Seed   uint64
@@ -104,6 +106,7 @@ func FromConfig(c config.Config, m model.Model) Setup {
 		},
 		MinFreeMiB: c.Placement.MinFreeMiB, WindowS: c.SMAct.Window.D().Seconds(),
 		HoldAfterS: c.Hold.After.D().Seconds(), HoldTimeoutS: c.Hold.Timeout.D().Seconds(),
+		PrologWaitS: c.Hooks.Wait.D().Seconds(), Vetoes: c.Hooks.Vetoes,
 		Model: m, Seed: 1,
 	}
 }

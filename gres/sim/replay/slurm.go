@@ -25,13 +25,16 @@ type slurm struct {
 	nodes []node
 	index *index
 	queue queue
-	dirty []int32         // nodes that offer something else than at the last pass
+	dirty []int32         // nodes that offer more than at the last pass
 	holds map[int32]int32 // node that keeps GPUs, by task
 
 	bookings  []booking // by task
-	recovered []bool    // by task: it has come back from the recovery partition
+	recovered []bool    // by task: it goes to the recovery partition
+	vetoes    []uint8   // by task: how often a Prolog gave it back
 	err       error
 
+	offers   []int64      // scratch of publish
+	most     []int64      // scratch of decide
 	leases   []gres.Lease // scratch of one choice
 	readings []gres.Reading
 }
@@ -46,6 +49,10 @@ type node struct {
 	heldFor   int32 // task that some of its GPUs are kept for, -1: none
 	heldSince float64
 	heldOpen  bool // the job can start on them
+
+	// A Prolog that finds no GPUs holds on to what is offered to jobs on as many
+	// until then. Each number of GPUs has a count of its own (carma, carma2, ...).
+	muted []float64
 }
 
 // leased is one GPU in the ledger.
@@ -60,8 +67,8 @@ type leased struct {
 func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
-		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)),
-		readings: make([]gres.Reading, m.set.GPUs), holds: map[int32]int32{},
+		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
+		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.queue.depth = m.set.Model.Slurm.Depth
 	s.nodes = make([]node, m.set.Nodes)
@@ -71,7 +78,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	}
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		n.gpus, n.offer, n.heldFor = make([]leased, m.set.GPUs), make([]int64, m.set.GPUs), -1
+		n.gpus, n.offer, n.muted, n.heldFor = make([]leased, m.set.GPUs), make([]int64, m.set.GPUs), make([]float64, m.set.GPUs), -1
 		for k := range n.gpus {
 			n.gpus[k].reading = gres.Reading{
 				GPU:    gres.GPU{UUID: uuids[k], Index: k, TotalMiB: m.capacity, NUMA: -1},
@@ -106,7 +113,7 @@ func (s *slurm) happened(what happening, id int32) {
 // submit books the job, unless it is back from an earlier attempt, and puts it
 // into the queue.
 func (s *slurm) submit(id int32) {
-	if s.m.tasks[id].tries == 0 {
+	if s.bookings[id].reserveMiB == 0 {
 		b, err := s.book.book(s.work.Trace[id].Job, s.m.tasks[id].job)
 		if err != nil && s.err == nil {
 			s.err = err
@@ -190,8 +197,17 @@ func (s *slurm) refresh(g int32) {
 	if open := s.m.gpus[g].trail.falls(now, s.set.WindowS, s.set.Thresholds.SMActMaxPct/100); mib == 0 && open > now {
 		next = min(next, s.tick(open))
 	}
+	n := &s.nodes[g/int32(s.set.GPUs)]
+	unmuted := false
+	for k, until := range n.muted {
+		if until > now {
+			next = min(next, until)
+		} else if until > 0 {
+			n.muted[k], unmuted = 0, true
+		}
+	}
 	s.m.plan(s.m.gpuTimer(g), next)
-	if offer == l.offer {
+	if offer == l.offer && !unmuted {
 		return
 	}
 	l.offer = offer
@@ -247,14 +263,23 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // publish tells slurmctld what jobs on 1, 2, ... GPUs can get of a node.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
+	s.offers = s.offers[:0]
 	for k := range n.gpus {
-		n.offer[k] = n.gpus[k].offer
+		s.offers = append(s.offers, n.gpus[k].offer)
 	}
-	slices.SortFunc(n.offer, func(a, b int64) int { return int(b - a) })
-	for k, mib := range n.offer {
-		s.index.set(int(id), k+1, mib)
+	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
+	more := false
+	for k, mib := range s.offers {
+		if n.muted[k] > s.m.now {
+			mib = 0
+		}
+		if mib != n.offer[k] {
+			more = more || mib > n.offer[k]
+			n.offer[k] = mib
+			s.index.set(int(id), k+1, mib)
+		}
 	}
-	if !n.dirty {
+	if more && !n.dirty {
 		n.dirty = true
 		s.dirty = append(s.dirty, id)
 	}
