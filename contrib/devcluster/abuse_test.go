@@ -263,6 +263,24 @@ func TestAbuseReconfigure(t *testing.T) {
 	}
 }
 
+// Reconfiguring while CARMA jobs run and others wait drains no node. slurmctld
+// 22.05 starts waiting jobs between its reconfiguration and the registration of
+// slurmd, and then finds the count of gres/carma changed under them
+// (gres.c, _node_config_validate): this fails as long as that is not dealt with.
+func TestAbuseReconfigureWithBacklog(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	for range 20 {
+		c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=12G\nsleep 60\n")
+	}
+	c.eventually(func() string { return c.sh("", "squeue -h -t R | wc -l") }, "[1-9]")
+	for range 5 {
+		c.sh("", "scontrol reconfigure")
+		time.Sleep(1500 * time.Millisecond)
+	}
+	c.noDrain()
+	row(t, "5 reconfigures with jobs waiting", "0 drained")
+}
+
 // Every task of an array runs out of memory always: each comes back exactly
 // once, at a pace that slurmctld can take.
 func TestAbuseArray(t *testing.T) {

@@ -74,8 +74,9 @@ func TestShareAndWait(t *testing.T) {
 		fmt.Sprintf("^gpu:a100:16,carma:%d,carma2:17920,carma3:17920$", running+17920))
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
+	// Slurm 23.11 without accounting says InvalidAccount for a moment.
 	for range 30 {
-		if got := c.job(waits, "%T %r"); !regexp.MustCompile(`PENDING (Resources|Priority|None)`).MatchString(got) {
+		if got := c.job(waits, "%T %r"); !regexp.MustCompile(`PENDING (Resources|Priority|None|InvalidAccount)`).MatchString(got) {
 			t.Fatalf("a job that fits nowhere: %s", got)
 		}
 		time.Sleep(100 * time.Millisecond)

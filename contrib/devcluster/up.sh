@@ -89,11 +89,12 @@ write_all() {
 
 # pick_ports: one for slurmctld, one for each slurmd and the anchor, two for the
 # accounting database. A port that somebody
-# takes in between makes the daemon fail and up with it.
+# takes in between makes the daemon fail and up with it. Above 32767 the kernel
+# gives ports to outgoing connections.
 pick_ports() {
 	local try p
 	for try in 1 2 3 4 5 6 7 8 9 10; do
-		port=$((20000 + (RANDOM * 32768 + RANDOM) % 30000))
+		port=$((20000 + RANDOM % 12500))
 		for p in $(seq $port $((port + node_count + 3))); do
 			if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then continue 2; fi
 		done
