@@ -21,7 +21,9 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-integration test-versions packages test-packages lint bench install clean bench-estimator bench-placement bench-sim test-placement
+.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-placement \
+	test-integration test-abuse soak test-versions packages test-packages gpu-check lint man bench \
+	bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
 
@@ -74,16 +76,44 @@ test-integration: deps all
 test-versions: libcarma
 	contrib/versions/shim.sh $(VERSIONS)
 
+# Attacks of a hostile user, of broken disks and of killed processes, and their
+# figures: minutes. docs/threat-model.md names what each shows. TASKS, PAIRS,
+# SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
+test-abuse: all
+	contrib/deps.sh strace slurm-wlm-basic-plugins
+	N=$${N:-1000000} $(MAKE) test-shim
+	$(GO) test -tags abuse -count=1 -v -timeout 30m ./contrib/abuse
+	$(GO) test -tags abuse -count=1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
+
+# Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
+# a release; without it ten minutes and 2,000 jobs.
+soak: deps all
+	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -v -timeout 0 -run TestSoak ./contrib/devcluster
+
+# On a machine with an NVIDIA GPU that nothing else uses; no Slurm needed. The
+# program ends with 3 where there is no GPU, which make shows as "Error 3".
+gpu-check:
+	@mkdir -p build
+	$(GO) build -o build/gpucheck ./contrib/gpucheck
+	$(CC) $(HARDEN) -o build/gpuload contrib/gpucheck/load/gpuload.c -ldl
+	build/gpucheck --load build/gpuload --json build/gpu-check.json
+
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags integration ./contrib/devcluster
+	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
 	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
+
+# Manual pages, from docs/man/*.md and the programs' own help.
+man: commands
+	docs/man/make.sh
 
 bench:
 	$(GO) test -run '^$$' -bench . ./...
@@ -107,10 +137,17 @@ install: all
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
+	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
+	for c in carma-report carma-estimate carma-node; do \
+		install -m 644 contrib/completions/$$c.bash $(DESTDIR)$(prefix)/share/bash-completion/completions/$$c; \
+		install -m 644 contrib/completions/$$c.zsh $(DESTDIR)$(prefix)/share/zsh/vendor-completions/_$$c; \
+		install -m 644 contrib/completions/$$c.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/$$c.fish; \
+	done
 	install -d $(DESTDIR)$(prefix)/lib/systemd/system $(DESTDIR)$(prefix)/lib/tmpfiles.d $(DESTDIR)$(sysconfdir)/logrotate.d
-	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf $(DESTDIR)$(prefix)/share/carma/
+	install -m 644 contrib/slurm/*.toml contrib/slurm/*.conf contrib/grafana/carma.json contrib/prometheus/carma.rules.yml $(DESTDIR)$(prefix)/share/carma/
 	install -m 755 contrib/systemd/carma-health $(DESTDIR)$(prefix)/share/carma/
-	install -m 644 contrib/systemd/carma-node.service $(DESTDIR)$(prefix)/lib/systemd/system/
+	install -m 644 contrib/systemd/carma-node.service contrib/systemd/carma-history.service contrib/systemd/carma-history.timer $(DESTDIR)$(prefix)/lib/systemd/system/
 	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
 	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
 

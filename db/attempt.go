@@ -103,9 +103,15 @@ func TotalOf(gpus []AttemptGPU) Total {
 		t.PeakHow = gres.QualityNone
 	}
 	if n > 0 {
-		t.SMActPct = smact / gres.Measured(n)
+		t.SMActPct = round(smact/gres.Measured(n), 10)
 	}
+	// As they are kept, so that a record is the same wherever it is read.
+	t.SMActMax, t.EnergyJ, t.IdleJ = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1)
 	return t
+}
+
+func round(m gres.Measured, parts float64) gres.Measured {
+	return gres.Measured(math.Round(float64(m)*parts) / parts)
 }
 
 // Put writes a record; one that is there already under the same job, restart
@@ -160,7 +166,7 @@ func put(tx *sql.Tx, a *Attempt) error {
 	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
 		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method, nullEmpty(a.Key),
 		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), strings.Join(t.UUIDs, ","), nullEmpty(t.Model),
-		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), tenth(t.SMActPct), tenth(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
+		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
 		joinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
 	if err != nil {
@@ -309,14 +315,6 @@ func nullUnknown(m gres.Measured) any {
 		return nil
 	}
 	return float64(m)
-}
-
-// tenth keeps one decimal.
-func tenth(m gres.Measured) any {
-	if !m.Known() {
-		return nil
-	}
-	return math.Round(float64(m)*10) / 10
 }
 
 func whole(m gres.Measured) any {

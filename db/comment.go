@@ -40,10 +40,12 @@ func MergeComment(comment string, list []Attempt) (string, error) {
 		old = nil // spoiled: the new ones are what there is
 	}
 	for _, a := range list {
-		same := func(o Attempt) bool { return o.Restart == a.Restart && o.Node == a.Node }
+		same := func(o Attempt) bool { return o.JobID == a.JobID && o.Restart == a.Restart && o.Node == a.Node }
 		old = append(slices.DeleteFunc(old, same), a)
 	}
-	slices.SortFunc(old, func(a, b Attempt) int { return cmp.Or(cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node)) })
+	slices.SortFunc(old, func(a, b Attempt) int {
+		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
+	})
 	var packed bytes.Buffer
 	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	if err == nil {

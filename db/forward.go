@@ -10,11 +10,17 @@ import (
 	"time"
 )
 
+// Comment is the AdminComment of a job.
+type Comment struct {
+	ArrayJobID uint32 // 0: no array
+	Text       string
+}
+
 // Slurmdbd is Slurm's accounting database.
 type Slurmdbd interface {
-	// Comments returns the AdminComment of jobs of a cluster; a job that slurmdbd
-	// does not know is not in it.
-	Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]string, error)
+	// Comments returns the comments of jobs of a cluster, and of the other tasks of
+	// an array whose id is among them; a job that slurmdbd does not know is not in it.
+	Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]Comment, error)
 	SetComment(ctx context.Context, cluster string, job uint32, comment string) error
 }
 
@@ -85,10 +91,10 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		jobs[i] = r.job
 	}
 	comments, err := to.Comments(ctx, cluster, jobs)
-	want := map[uint32]string{}
+	carriers := map[uint32]uint32{} // where each job's records were put
 	failed := 0
 	for _, r := range rows {
-		comment, known := comments[r.job]
+		at, known := carrier(comments, r.job)
 		if !known || failed == mostFailed {
 			continue
 		}
@@ -96,32 +102,30 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		if readErr != nil {
 			return 0, fmt.Errorf("read records of job %d: %w", r.job, explain(readErr))
 		}
-		if len(list) == 0 { // pruned
-			want[r.job] = comment
-			continue
-		}
-		merged, mergeErr := MergeComment(comment, list)
+		merged, mergeErr := MergeComment(comments[at].Text, list)
 		if mergeErr != nil {
 			return 0, mergeErr
 		}
-		if merged != comment {
-			if setErr := to.SetComment(ctx, cluster, r.job, merged); setErr != nil {
+		// Nothing is left of a job that was pruned.
+		if len(list) > 0 && merged != comments[at].Text {
+			if setErr := to.SetComment(ctx, cluster, at, merged); setErr != nil {
 				err = errors.Join(err, setErr)
 				failed++
 				continue
 			}
+			comments[at] = Comment{comments[at].ArrayJobID, merged}
 		}
-		want[r.job] = merged
+		carriers[r.job] = at
 	}
-	after := map[uint32]string{}
-	if len(want) > 0 {
+	after := map[uint32]Comment{}
+	if len(carriers) > 0 {
 		var readErr error
 		after, readErr = to.Comments(ctx, cluster, jobs)
 		err = errors.Join(err, readErr)
 	}
 	for _, r := range rows {
-		comment, known := after[r.job]
-		done := known && comment == want[r.job]
+		at, put := carriers[r.job]
+		done := put && after[at] == comments[at]
 		if done {
 			sent++
 		}
@@ -130,6 +134,23 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		}
 	}
 	return sent, err
+}
+
+// carrier is the job whose comment takes the records of a job: itself. But sacctmgr
+// takes the id of an array for all of its tasks (tried, 22.05.8), so what the task of
+// that id did stands in the comment of the first of the others.
+func carrier(comments map[uint32]Comment, job uint32) (at uint32, ok bool) {
+	own, ok := comments[job]
+	if !ok || own.ArrayJobID != job {
+		return job, ok
+	}
+	at = job
+	for id, c := range comments {
+		if c.ArrayJobID == job && id != job && (at == job || id < at) {
+			at = id
+		}
+	}
+	return at, true
 }
 
 // settle takes a job out of the outbox, or lets it wait.

@@ -16,16 +16,21 @@ import (
 // dbd is a slurmdbd of a map.
 type dbd struct {
 	comments map[uint32]string
+	arrays   map[uint32]uint32 // of a task
 	down     bool
 	sets     int
 	loses    bool // takes a comment and forgets it, as another node's write would
 }
 
-func (d *dbd) Comments(context.Context, string, []uint32) (map[uint32]string, error) {
+func (d *dbd) Comments(context.Context, string, []uint32) (map[uint32]Comment, error) {
 	if d.down {
 		return nil, errors.New("slurmdbd is down")
 	}
-	return d.comments, nil
+	all := map[uint32]Comment{}
+	for id, text := range d.comments {
+		all[id] = Comment{d.arrays[id], text}
+	}
+	return all, nil
 }
 
 func (d *dbd) SetComment(_ context.Context, _ string, job uint32, comment string) error {
@@ -33,10 +38,41 @@ func (d *dbd) SetComment(_ context.Context, _ string, job uint32, comment string
 		return errors.New("slurmdbd is down")
 	}
 	d.sets++
-	if !d.loses {
-		d.comments[job] = comment
+	for id := range d.comments { // the id of an array is all of it
+		if !d.loses && (id == job || d.arrays[id] == job) {
+			d.comments[id] = comment
+		}
 	}
 	return nil
+}
+
+func TestForwardArray(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	to := &dbd{comments: map[uint32]string{5: "", 6: "", 7: "x", 8: ""}, arrays: map[uint32]uint32{5: 5, 6: 5, 7: 5, 8: 8}}
+	for id := range to.comments {
+		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED", Forward: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent, err := d.Forward(t.Context(), to, time.Now().Add(time.Minute)); sent != 4 || err != nil {
+		t.Fatal(sent, err)
+	}
+	if to.comments[5] != "" || !strings.HasPrefix(to.comments[7], "x carma1:") {
+		t.Errorf("%q, %.20q", to.comments[5], to.comments[7])
+	}
+	for id, want := range map[uint32]string{6: "5 6", 7: "7", 8: "8"} {
+		list, err := ParseComment(to.comments[id])
+		var got []string
+		for _, a := range list {
+			got = append(got, fmt.Sprint(a.JobID))
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("the comment of %d has %v, %v", id, got, err)
+		}
+	}
 }
 
 func TestForward(t *testing.T) {

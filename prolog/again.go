@@ -25,10 +25,14 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, job *l
 		}
 		return sctl.Job{ID: h.JobID}, retryUnknown
 	}
-	if _, mib := tres.Booking(j.TresPerNode); mib > 0 && !r.Exclusive {
+	_, mib := tres.Booking(j.TresPerNode)
+	if mib > 0 && !r.Exclusive {
 		if job.BookMiB, r.ReserveMiB = mib, mib; mib >= about.FullMiB {
 			alone(r, job, about)
 		}
+	}
+	if mib <= h.Carma.ReserveMiB { // nothing of ours was done to it
+		return j, retryUnknown
 	}
 	q, err := slurm.Requeueing(ctx, h.JobID)
 	if err != nil {

@@ -403,7 +403,7 @@ func TestRetryReason(t *testing.T) {
 		`carma-retry={"reason":"$(reboot)"}`:                              "requeued",
 	} {
 		w := newWorld(t)
-		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240"}
+		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:40536"}
 		w.slurm.requeueing.AdminComment = comment
 		h := hook(7)
 		h.Restart = 1

@@ -103,15 +103,13 @@ func (p *program) run(args []string) error {
 	return p.runSummary(o)
 }
 
-// options reads the command line.
-func (p *program) options(args []string) (options, error) {
-	var o options
+// flags is the table of flags, with what they set.
+func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet {
 	f := cli.Flags("carma-estimate", usage, p.out)
 	add := func(to *string, name, short, kind, usage string) {
 		f.VarP(text{kind, to}, name, short, usage)
 	}
 	add(&o.summary, "summary", "", "FILE", "model summary; - for stdin")
-	values := make([]string, len(keyFlags))
 	for i, k := range keyFlags {
 		add(&values[i], k.flag, "", k.kind, k.usage)
 		f.Lookup(k.flag).NoOptDefVal = k.alone
@@ -126,11 +124,20 @@ func (p *program) options(args []string) (options, error) {
 	f.StringVar(&o.config, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	add(&o.cases, "cases", "", "FILE", "one case a line, as JSON; - for stdin")
 	f.BoolVar(&o.json, "json", false, "print JSON (docs/json.md)")
-	ascii := f.Bool("ascii", false, "draw with ASCII characters only")
+	f.BoolVar(ascii, "ascii", false, "draw with ASCII characters only")
+	return f
+}
+
+// options reads the command line.
+func (p *program) options(args []string) (options, error) {
+	var o options
+	var ascii bool
+	values := make([]string, len(keyFlags))
+	f := p.flags(&o, values, &ascii)
 	if err := cli.Parse(f, args); err != nil {
 		return o, err
 	}
-	p.style.ASCII = p.style.ASCII || *ascii
+	p.style.ASCII = p.style.ASCII || ascii
 	for i, k := range keyFlags {
 		if !f.Changed(k.flag) {
 			continue

@@ -31,8 +31,8 @@ import (
 var owners = resident.Proc{Root: "/proc"}
 
 func runAgent(ctx context.Context, e env, args []string) error {
-	if len(args) > 0 {
-		return cli.Fail(cli.ExitUsage, "agent takes no arguments")
+	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM", args); err != nil {
+		return err
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -60,7 +60,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	a := &agent.Agent{
 		Node: node, Config: c, RunDir: runDir,
 		Log:    log,
-		Sample: sampler(ctx, c, n, log), Owners: owners, Ledger: book,
+		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
@@ -69,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Export = exporter(c, node)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurm, log)
+		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
 	}
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {
@@ -147,10 +147,25 @@ func shortHost() string {
 	return short
 }
 
+// plain parses the arguments of a command that takes none.
+func plain(name, does string, args []string) error {
+	f := cli.Flags("carma-node "+name, "usage: carma-node "+name+"\n\n"+does+".\n", os.Stdout)
+	if err := cli.Parse(f, args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return cli.Fail(cli.ExitUsage, "%s takes no arguments", name)
+	}
+	return nil
+}
+
 // sampleApart is the interval over which a single sample measures SM activity.
 const sampleApart = 200 * time.Millisecond
 
-func runSample(_ context.Context, e env, _ []string) error {
+func runSample(_ context.Context, e env, args []string) error {
+	if err := plain("sample", "reads the GPUs once, over 200 ms, and prints JSON", args); err != nil {
+		return err
+	}
 	c, err := config.Load(e.config)
 	if err != nil {
 		return err
@@ -162,7 +177,10 @@ func runSample(_ context.Context, e env, _ []string) error {
 	return json.NewEncoder(os.Stdout).Encode(n.SampleTwice(sampleApart))
 }
 
-func runCheck(_ context.Context, e env, _ []string) error {
+func runCheck(_ context.Context, e env, args []string) error {
+	if err := plain("check", "reads the configuration and says what is wrong with it", args); err != nil {
+		return err
+	}
 	if _, err := config.Load(e.config); err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/slurmbridge/sctl"
 )
 
 // forwardEvery is how often the outbox is looked at, and forwardDeadline how long
@@ -16,6 +17,26 @@ const (
 	forwardEvery    = 5 * time.Second
 	forwardDeadline = 2 * time.Minute
 )
+
+// slurmdbd is slurmdbd as the database sends records to it.
+type slurmdbd struct{ sctl.Client }
+
+// Comments asks sacct.
+func (s slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]db.Comment, error) {
+	f := sctl.AccountedFilter{Jobs: jobs}
+	if cluster != "" {
+		f.Clusters = []string{cluster}
+	}
+	list, err := s.Accounted(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	comments := map[uint32]db.Comment{}
+	for _, j := range list {
+		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment}
+	}
+	return comments, nil
+}
 
 // forward sends records to slurmdbd until ctx ends. It has a connection to the
 // database of its own, and nothing waits for it.

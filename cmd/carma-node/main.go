@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"carma/cmd/internal/cli"
 	"carma/prolog/userfile"
 )
@@ -66,11 +68,18 @@ func main() {
 	cli.Exit("carma-node", run(context.Background(), args))
 }
 
-func run(ctx context.Context, args []string) error {
+// flags is the table of the flags that stand before the command.
+func flags(e *env) *pflag.FlagSet {
 	f := cli.Flags("carma-node", usage, os.Stdout)
 	f.SetInterspersed(false)
-	path := f.String("config", cli.ConfigPath(), "`FILE` to read the configuration from")
-	node := f.String("node", "", "Slurm's `NAME` of this node (default: the host name up to the first dot)")
+	f.StringVar(&e.config, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
+	f.StringVar(&e.node, "node", "", "Slurm's `NAME` of this node (default: the host name up to the first dot)")
+	return f
+}
+
+func run(ctx context.Context, args []string) error {
+	var e env
+	f := flags(&e)
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
@@ -83,5 +92,5 @@ func run(ctx context.Context, args []string) error {
 	if !ok {
 		return cli.Fail(cli.ExitUsage, "no command %q; see carma-node --help", f.Arg(0))
 	}
-	return command(ctx, env{*path, *node}, f.Args()[1:])
+	return command(ctx, e, f.Args()[1:])
 }

@@ -26,18 +26,30 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
 	}
 	src := &slurmdbd{}
+	type id struct {
+		cluster string
+		job     uint32
+	}
+	known := map[id]sctl.Accounted{}
+	for _, j := range list {
+		known[id{j.Cluster, j.JobID}] = j
+	}
 	for _, j := range list {
 		attempts, err := db.ParseComment(j.Comment)
 		if err != nil {
 			src.spoiled++
 			continue
 		}
-		for i := range attempts {
-			a := &attempts[i]
-			a.Cluster, a.JobID, a.ArrayJobID, a.ArrayTask = j.Cluster, j.JobID, j.ArrayJobID, j.ArrayTask
-			a.Name, a.User, a.Account = j.Name, cmp.Or(j.User, a.User), j.Account
+		for _, a := range attempts {
+			// A task of an array may carry the records of another (db.Forward).
+			own, ok := known[id{j.Cluster, a.JobID}]
+			if !ok {
+				continue
+			}
+			a.Cluster, a.ArrayJobID, a.ArrayTask = own.Cluster, own.ArrayJobID, own.ArrayTask
+			a.Name, a.User, a.Account = own.Name, cmp.Or(own.User, a.User), own.Account
+			src.attempts = append(src.attempts, a)
 		}
-		src.attempts = append(src.attempts, attempts...)
 	}
 	src.attempts = inOrder(src.attempts)
 	return src, nil

@@ -213,7 +213,8 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 	case seconds:
 		return appendClock(to, v.num)
 	case hours:
-		return append(strconv.AppendFloat(to, v.num/3600, 'f', 2, 64), 'h')
+		h := math.Round(v.num/36)/100 + 0 // no minus before a zero
+		return append(strconv.AppendFloat(to, h, 'f', 2, 64), 'h')
 	case joules:
 		return appendJoules(to, v.num)
 	}

@@ -48,13 +48,13 @@ func (p *page) html(w io.Writer) error {
 	facts := [][]string{}
 	for _, f := range fields {
 		if v := f.of(j); v.known {
-			facts = append(facts, []string{f.help, p.text(f.kind, v)})
+			facts = append(facts, []string{f.name, p.text(f.kind, v)})
 		}
 	}
 	return document{Title: "Job " + j.id(), Sections: []section{
 		{Title: "Notes", Notes: notes(p)},
 		{Title: "Memory and activity", Drawing: template.HTML(p.draw().inline("memory and activity of job " + j.id()))},
-		{Title: "All figures", Columns: []cli.Column{{Title: "what"}, {Title: "how much", Right: true}}, Rows: facts},
+		{Title: "All figures", Columns: []cli.Column{{Title: "figure"}, {Title: ""}}, Rows: facts},
 	}}.write(w)
 }
 
@@ -82,13 +82,17 @@ func (r *report) html(w io.Writer, jobs []*job, rest bool) error {
 // html writes a summary.
 func (s *summary) html(w io.Writer, tf *timeFormat) error {
 	d := document{Title: "GPU sharing"}
-	head := section{Title: "All jobs", Columns: slices.Clone(groupColumns), Rows: [][]string{s.Total.row()}}
+	columns := slices.Clone(groupColumns)
+	for i := range columns {
+		columns[i].Title = strings.ToLower(columns[i].Title)
+	}
+	head := section{Title: "All jobs", Columns: slices.Clone(columns), Rows: [][]string{s.Total.row()}}
 	if s.From != nil {
 		head.Text = []string{fmt.Sprintf("%s to %s, makespan %s", tf.append(nil, *s.From), tf.append(nil, *s.To), appendClock(nil, s.MakespanS))}
 	}
 	d.Sections = append(d.Sections, head)
 	for _, by := range s.order {
-		sec := section{Title: "By " + by, Columns: slices.Clone(groupColumns), Drawing: template.HTML(s.draw(by).inline("GPU hours by " + by + ": all, and shared"))}
+		sec := section{Title: "By " + by, Columns: slices.Clone(columns), Drawing: template.HTML(s.draw(by).inline("GPU hours by " + by + ": all, and shared"))}
 		sec.Columns[0].Title = by
 		for _, g := range s.By[by] {
 			sec.Rows = append(sec.Rows, g.row())

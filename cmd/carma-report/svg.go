@@ -68,7 +68,7 @@ func bars(d *drawing, top float64, list []barOf) {
 	room := float64(chartWidth - labelWidth - 80)
 	for i, b := range list {
 		y := top + float64(i*barStep)
-		d.text(labelWidth-8, y+12, "end", b.label)
+		d.text(labelWidth-8, y+12, "end", cut(strings.TrimPrefix(b.label, "NVIDIA ")))
 		if b.back > 0 {
 			d.rect("d-b", labelWidth, y, room*b.back/most, barHeight)
 		}
@@ -79,6 +79,15 @@ func bars(d *drawing, top float64, list []barOf) {
 		d.rect(class, labelWidth, y+3, room*b.value/most, barHeight-6)
 		d.text(labelWidth+room*max(b.value, b.back)/most+6, y+12, "start", b.figure)
 	}
+}
+
+// cut shortens a label to what there is room for.
+func cut(label string) string {
+	const most = 18
+	if runes := []rune(label); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return label
 }
 
 // chart draws figures over time on a scale from 0 to most. A gap in the samples is

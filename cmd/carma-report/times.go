@@ -52,8 +52,8 @@ func parseTime(word string, now time.Time) (time.Time, error) {
 		return t, nil
 	}
 	date, clock, hasClock := strings.Cut(word, "t")
-	if !hasClock && len(word) > 6 && !strings.Contains(word[:5], "-") {
-		date, clock, hasClock = strings.Cut(word, "-") // MMDD[YY]-HH:MM
+	if i := strings.LastIndexByte(word, '-'); !hasClock && i > 0 && strings.Contains(word[i:], ":") {
+		date, clock, hasClock = word[:i], word[i+1:], true // MMDD[YY]-HH:MM
 	}
 	h, m, s, ok := parseClock(clock)
 	if hasClock && !ok {

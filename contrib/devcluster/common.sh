@@ -30,7 +30,7 @@ successor() {
 	local pid
 	[ -s "$dir/pid/$1.raw" ] || return 1
 	pid=$(cat "$dir/pid/$1.raw")
-	tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qxF "$dir/etc/slurm.conf" || return 1
+	{ tr '\0' '\n' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qxF "$dir/etc/slurm.conf" || return 1
 	remember "$1" "$pid"
 	echo "$pid"
 }

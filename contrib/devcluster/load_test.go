@@ -92,6 +92,18 @@ func TestJobMix(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	var jobs []end
+	state := map[string]string{}
+	waiting := func() int { // and notes how jobs ended: slurmctld forgets them
+		pending := 0
+		for line := range strings.Lines(c.sh("", "squeue -h -t all -o '%A %T'")) {
+			id, s, _ := strings.Cut(strings.TrimSpace(line), " ")
+			state[id] = s
+			if s == "PENDING" {
+				pending++
+			}
+		}
+		return pending
+	}
 	for len(jobs) < count {
 		for range min(1+rng.IntN(20), count-len(jobs)) { // a burst
 			jobs = append(jobs, c.mixed(rng))
@@ -102,20 +114,12 @@ func TestJobMix(t *testing.T) {
 			c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" "+[]string{"hang:20s", "lost", "error=15"}[rng.IntN(3)])
 			time.AfterFunc(3*time.Second, func() { c.run("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" none") })
 		}
-		for { // no more than some bursts wait
-			n, _ := strconv.Atoi(c.sh("", "squeue -h -t PENDING | wc -l"))
-			if n < 60 {
-				break
-			}
+		for waiting() > 60 {
 			time.Sleep(time.Second)
 		}
 	}
-	c.eventually(func() string { return c.sh("", "squeue -h | wc -l") }, "^0$")
-	state := map[string]string{}
-	for line := range strings.Lines(c.sh("", "squeue -h -t all -o '%A %T'")) {
-		id, s, _ := strings.Cut(strings.TrimSpace(line), " ")
-		state[id] = s
-	}
+	c.eventually(func() string { waiting(); return c.sh("", "squeue -h | wc -l") }, "^0$")
+	waiting()
 	explains := map[string]string{
 		"well": "COMPLETED", "crash": "FAILED", "timeout": "TIMEOUT", "cancel": "CANCELLED COMPLETED", "overshoot": "COMPLETED", "two": "COMPLETED", "whole": "COMPLETED",
 	}

@@ -241,7 +241,7 @@ func (v *interval) usages(s gres.Sample, order []*holder, joules, seconds float6
 	for i, h := range order {
 		there, sh := v.holders[i].To-v.holders[i].From, shares[i]
 		u := lease.Usage{
-			Job: h.lease.Job, UUID: s.UUID, Present: h.Present && !h.gone, Seconds: seconds * there,
+			Job: h.lease.Job, UUID: s.UUID, Present: h.Present && !h.gone, Seen: h.lease.Seen, Seconds: seconds * there,
 			SMActPct: math.NaN(), SMActFrom: s.Source, EnergyJ: sh.IdleJ + sh.DynamicJ, IdleJ: sh.IdleJ,
 			HeldS: seconds * sh.Held, SharedS: seconds * sh.Shared, AloneS: seconds * (there - sh.Shared),
 		}

@@ -76,6 +76,7 @@ type Agent struct {
 	Alive     func()                     // after each look at everything; nil: nobody asks
 
 	// What observe alone uses.
+	known       map[int]output.Process // on shared GPUs, by pid
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration

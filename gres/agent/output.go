@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"carma/gres"
@@ -17,15 +18,34 @@ func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 		return
 	}
 	var found []output.Process
+	known := map[int]output.Process{}
 	for _, s := range samples {
 		for _, p := range s.Processes {
-			job := ownerOf(a.Owners.Owner(p.PID), leases, s.UUID)
-			for _, l := range leases {
-				if l.UUID == s.UUID && l.Job.JobID == job && !l.Exclusive {
-					found = append(found, output.Process{PID: p.PID, Job: l.Job, Since: time.Now().Add(-l.Age)})
-				}
+			f, ok := a.known[p.PID]
+			if !ok || !shares(leases, s.UUID, f.Job) {
+				f, ok = a.process(p.PID, s.UUID, leases)
+			}
+			if ok {
+				known[p.PID] = f
+				found = append(found, f)
 			}
 		}
 	}
+	a.known = known // whose a process is is looked up once
 	a.Outputs.Look(found)
+}
+
+// process finds the job that a process on a shared GPU is of.
+func (a *Agent) process(pid int, uuid string, leases []gres.Lease) (output.Process, bool) {
+	job := ownerOf(a.Owners.Owner(pid), leases, uuid)
+	for _, l := range leases {
+		if l.UUID == uuid && l.Job.JobID == job && !l.Exclusive {
+			return output.Process{PID: pid, Job: l.Job, Since: time.Now().Add(-l.Age)}, true
+		}
+	}
+	return output.Process{}, false
+}
+
+func shares(leases []gres.Lease, uuid string, job gres.JobKey) bool {
+	return slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.Job == job && !l.Exclusive })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package energy splits what a GPU did in an interval among the jobs that held
-// it. It is pure. The rule (docs/adr/0021): the idle floor goes equally to those
+// it. It is pure. The rule (docs/adr/0006): the idle floor goes equally to those
 // who hold the GPU at the time, the rest by SM activity; what nobody holds stays
 // nobody's. Nothing is made and nothing lost: the shares and the rest add up to
 // the GPU's own counter.

@@ -18,12 +18,7 @@ func (b *Book) Measure(ctx context.Context, readings []gres.Reading, usages []Us
 		if err := putReadings(tx, readings); err != nil {
 			return err
 		}
-		for _, u := range usages {
-			if err := addUsage(tx, u); err != nil {
-				return fmt.Errorf("add usage of job %s on GPU %s: %w", u.Job, u.UUID, err)
-			}
-		}
-		return nil
+		return addUsages(tx, usages)
 	})
 }
 

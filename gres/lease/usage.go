@@ -17,6 +17,7 @@ type Usage struct {
 	Job       gres.JobKey
 	UUID      string
 	Present   bool  // a process of the job is on the GPU
+	Seen      bool  // as the lease says already
 	UsedMiB   int64 // 0: not known
 	UsedFrom  gres.MemorySource
 	Seconds   float64 // of the interval that the job held the GPU; 0 at the first sample
@@ -29,8 +30,35 @@ type Usage struct {
 	AloneS    float64 // time that the work of the interval takes alone
 }
 
-func addUsage(tx *sql.Tx, u Usage) error {
-	if u.Present {
+// addUsages adds with one prepared statement: the agent does so every second.
+func addUsages(tx *sql.Tx, list []Usage) error {
+	if len(list) == 0 {
+		return nil
+	}
+	add, err := tx.Prepare(addUsageSQL)
+	if err != nil {
+		return fmt.Errorf("add usage: %w", err)
+	}
+	defer add.Close()
+	for _, u := range list {
+		if err := addUsage(tx, add, u); err != nil {
+			return fmt.Errorf("add usage of job %s on GPU %s: %w", u.Job, u.UUID, err)
+		}
+	}
+	return nil
+}
+
+const addUsageSQL = `INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
+	peak_from = iif(excluded.peak_mib > peak_mib, excluded.peak_from, peak_from), peak_mib = max(peak_mib, excluded.peak_mib),
+	mib_s = mib_s + excluded.mib_s, mib_for_s = mib_for_s + excluded.mib_for_s,
+	smact_s = smact_s + excluded.smact_s, smact_for_s = smact_for_s + excluded.smact_for_s, smact_max = max(smact_max, excluded.smact_max),
+	smact_from = iif(excluded.smact_for_s > 0, excluded.smact_from, smact_from),
+	energy_j = energy_j + excluded.energy_j, idle_j = idle_j + excluded.idle_j, energy_for_s = energy_for_s + excluded.energy_for_s,
+	lease_s = lease_s + excluded.lease_s, held_s = held_s + excluded.held_s, shared_s = shared_s + excluded.shared_s,
+	alone_s = alone_s + excluded.alone_s, alone_for_s = alone_for_s + excluded.alone_for_s`
+
+func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
+	if u.Present && !u.Seen {
 		_, err := tx.Exec("UPDATE lease SET seen_ns = ifnull(seen_ns, ?3) WHERE job_id=?1 AND uuid=?2", u.Job.JobID, u.UUID, int64(Now()))
 		if err != nil {
 			return err
@@ -51,15 +79,7 @@ func addUsage(tx *sql.Tx, u Usage) error {
 	energy, energyS := covered(u.EnergyJ)
 	idle, _ := covered(u.IdleJ)
 	alone, aloneS := covered(u.AloneS)
-	_, err := tx.Exec(`INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
-		peak_from = iif(excluded.peak_mib > peak_mib, excluded.peak_from, peak_from), peak_mib = max(peak_mib, excluded.peak_mib),
-		mib_s = mib_s + excluded.mib_s, mib_for_s = mib_for_s + excluded.mib_for_s,
-		smact_s = smact_s + excluded.smact_s, smact_for_s = smact_for_s + excluded.smact_for_s, smact_max = max(smact_max, excluded.smact_max),
-		smact_from = iif(excluded.smact_for_s > 0, excluded.smact_from, smact_from),
-		energy_j = energy_j + excluded.energy_j, idle_j = idle_j + excluded.idle_j, energy_for_s = energy_for_s + excluded.energy_for_s,
-		lease_s = lease_s + excluded.lease_s, held_s = held_s + excluded.held_s, shared_s = shared_s + excluded.shared_s,
-		alone_s = alone_s + excluded.alone_s, alone_for_s = alone_for_s + excluded.alone_for_s`,
-		u.Job.JobID, u.Job.Restart, u.UUID, u.UsedMiB, string(u.UsedFrom), used, usedS, smact*smactS, smactS, smact, string(u.SMActFrom),
+	_, err := add.Exec(u.Job.JobID, u.Job.Restart, u.UUID, u.UsedMiB, string(u.UsedFrom), used, usedS, smact*smactS, smactS, smact, string(u.SMActFrom),
 		energy, idle, energyS, u.Seconds, u.HeldS, u.SharedS, alone, aloneS)
 	return err
 }

@@ -147,7 +147,7 @@ func (c *Config) checkWords() *KeyError {
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
-		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
+		{"placement.mode", c.Placement.Mode, []string{"carma"}},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},

@@ -75,10 +75,10 @@ var countChanged = regexp.MustCompile(`carma\d* count changed and jobs are using
 
 func (d *diagnosis) registration() {
 	n := d.Node
+	if d.RunningErr != nil {
+		return // that nobody answers is said
+	}
 	d.part("node", n.Name+" is "+n.State, func(say func(Level, string, string)) {
-		if d.RunningErr != nil {
-			return
-		}
 		state := strings.ToUpper(n.State)
 		switch {
 		case n.State == "":

@@ -106,23 +106,6 @@ func parseAccounted(line string) (j Accounted, ok bool) {
 	return j, true
 }
 
-// Comments returns the AdminComment of jobs, as slurmdbd has them.
-func (c Client) Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]string, error) {
-	f := AccountedFilter{Jobs: jobs}
-	if cluster != "" {
-		f.Clusters = []string{cluster}
-	}
-	list, err := c.Accounted(ctx, f)
-	if err != nil {
-		return nil, err
-	}
-	comments := map[uint32]string{}
-	for _, j := range list {
-		comments[j.JobID] = j.Comment
-	}
-	return comments, nil
-}
-
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
 func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better

@@ -26,6 +26,10 @@ tail -1 "$build/fake.log"
 echo "shim: the same with the real libcarma"
 CARMA_CONF=$build/carma.toml "$build/real/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
 
+# shellcheck disable=SC2086
+$cc $warn $include -O2 -o "$build/real/bin/time" "$here/test/host.c" "$here/job_submit_carma.c" "$here/worker.c" -ldl -lpthread
+CARMA_CONF=$build/carma.toml "$build/real/bin/time" time 10000 | sed 's/^/shim: /'
+
 echo "shim: without a libcarma that could be loaded"
 cp "$build/fake/bin/host" "$build/none/bin/host"
 size=$(stat -c %s "$libcarma")

@@ -5,6 +5,7 @@
  *   host N      N hostile job descriptions, and the checks below
  *   host real   the same checks against the real libcarma
  *   host none   a libcarma that cannot be loaded: jobs are left as they are
+ *   host time N N submissions by one thread and by 8 at once: how long job_submit takes
  *
  * It stands in for libslurmfull with the few functions that the shim uses.
  */
@@ -151,7 +152,8 @@ extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid);
 	} while (0)
 
 /* On a machine that is busy elsewhere an answer may come after its 50 ms; the
- * job must then be as it was written, and the next one is tried. */
+ * job must then be as it was written, and the next one is tried a little later:
+ * as long as a late call has not ended, others are turned away at once. */
 static void check_annotate(const char *script)
 {
 	job_desc_msg_t job;
@@ -359,6 +361,50 @@ static void *submitter(void *script)
 	return NULL;
 }
 
+static double *took; /* ms, of all submissions of all threads */
+static long each;
+
+static void *timed(void *first)
+{
+	double *mine = first;
+	job_desc_msg_t job;
+	char *err;
+
+	for (long i = 0; i < each; i++) {
+		double start = now_ms();
+
+		submit(&job, "#!/bin/sh\n#SBATCH --gres=gpu:1\n#CARMA mem=10G batch=32\npython train.py\n", &err);
+		mine[i] = now_ms() - start;
+		clear(&job);
+	}
+	return NULL;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double d = *(const double *)a - *(const double *)b;
+
+	return (d > 0) - (d < 0);
+}
+
+static void time_it(long n, int threads)
+{
+	pthread_t thread[8];
+
+	each = n / threads;
+	n = each * threads;
+	took = calloc((size_t)n, sizeof(*took));
+	CHECK(took);
+	for (int i = 0; i < threads; i++)
+		pthread_create(&thread[i], NULL, timed, took + i * each);
+	for (int i = 0; i < threads; i++)
+		pthread_join(thread[i], NULL);
+	qsort(took, (size_t)n, sizeof(*took), by_size);
+	printf("job_submit, %ld by %d at once: p50 %.0f us, p99 %.0f us, longest %.0f us\n", n, threads,
+	       took[n / 2] * 1e3, took[n * 99 / 100] * 1e3, took[n - 1] * 1e3);
+	free(took);
+}
+
 int main(int argc, char **argv)
 {
 	bool real = argc == 2 && !strcmp(argv[1], "real");
@@ -369,6 +415,11 @@ int main(int argc, char **argv)
 	CHECK(init() == SLURM_SUCCESS);
 	if (argc == 2 && !strcmp(argv[1], "none")) {
 		check_none(script);
+		return 0;
+	}
+	if (argc == 3 && !strcmp(argv[1], "time")) {
+		time_it(atol(argv[2]), 1);
+		time_it(atol(argv[2]), 8);
 		return 0;
 	}
 	CHECK(init() == SLURM_SUCCESS); /* slurmctld 22.05 may do so on reconfigure */

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"carma/cmd/internal/cli"
+	"carma/db"
+	"carma/gres"
+)
+
+// sacct is a program that prints lines, and the carma.toml that names it.
+func sacct(t *testing.T, status int, lines ...string) (config string) {
+	t.Helper()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "lines")
+	script := fmt.Sprintf("#!/bin/sh\ncat '%s'\nexit %d\n", text, status)
+	config = filepath.Join(dir, "carma.toml")
+	for path, content := range map[string]string{text: strings.Join(lines, "\n") + "\n", filepath.Join(dir, "sacct"): script, config: "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return config
+}
+
+// carried is a comment with the record of a job.
+func carried(t *testing.T, before string, ids ...uint32) string {
+	t.Helper()
+	var list []db.Attempt
+	for _, id := range ids {
+		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
+			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: gres.NoFigures()}}})
+	}
+	comment, err := db.MergeComment(before, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return comment
+}
+
+// Two clusters with the same ids, an array whose task carries another's record, a
+// state and a field of a Slurm to come, steps, jobs of others' and of no record, a
+// spoiled record: what can be read is shown, and what is not known is "-".
+func TestFromSlurmdbd(t *testing.T) {
+	line := func(cluster, raw, id, state, comment string) string {
+		return strings.Join([]string{cluster, raw, id, "alice", "ml", "gpu", state, "train|x", comment}, "\x1f")
+	}
+	config := sacct(t, 0,
+		line("east", "7", "7", "COMPLETED", carried(t, "JS1:AAAA", 7)),
+		line("east", "7.batch", "7.batch", "COMPLETED", ""),
+		line("west", "7", "7", "TELEPORTED", carried(t, "", 7)),
+		line("east", "10", "10_2", "COMPLETED", ""),
+		line("east", "11", "10_1", "COMPLETED", carried(t, "", 10, 11)),
+		line("east", "12", "12", "COMPLETED", "somebody's words"),
+		line("east", "13", "13", "COMPLETED", "carma1:spoiled"),
+		line("east", "14", "14", "COMPLETED", carried(t, "", 99)), // of a job that slurmdbd has purged
+		"a line of something new", "")
+	var out bytes.Buffer
+	args := []string{"--from", "slurmdbd", "--config", config, "-S", "2023-11-01", "-n", "-o", "Cluster,JobID,JobName,State,PeakMem,Energy"}
+	if err := run(context.Background(), args, &out); err != nil {
+		t.Fatal(err)
+	}
+	want := "east  7     train|x  COMPLETED  -  -\nwest  7     train|x  COMPLETED  -  -\neast  10_2  train|x  COMPLETED  -  -\neast  10_1  train|x  COMPLETED  -  -\n"
+	if got := out.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	failing := sacct(t, 1, "sacct: error: slurmdbd is away")
+	err := run(context.Background(), []string{"--from", "slurmdbd", "--config", failing}, io.Discard)
+	if cli.Status(err) != cli.ExitUnavailable || !strings.Contains(err.Error(), "slurmdbd is away") {
+		t.Errorf("status %d: %v", cli.Status(err), err)
+	}
+}
+
+// The drawings are XML, and no page needs a script or anything from elsewhere.
+func TestPagesAreWhole(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.svg")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := xml.NewDecoder(bytes.NewReader(text))
+		for err == nil {
+			_, err = d.Token()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	files, err = filepath.Glob("testdata/*.html")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bad := range []string{"<script", "src=", "href=", "@import", "url("} {
+			if bytes.Contains(text, []byte(bad)) {
+				t.Errorf("%s has %s", f, bad)
+			}
+		}
+	}
+}

@@ -1,0 +1,29 @@
+#compdef carma-estimate
+# Made of its flags by go test -update.
+_arguments -s \
+	'*--summary[model summary; - for stdin]:FILE:_files' \
+	'*--batch[samples per step and GPU]:N: ' \
+	'*--seq[tokens per sample]:N: ' \
+	'*--input[size of a sample]:CxHxW: ' \
+	'*--optim[adam, adamw, adamw_hf, adam8bit, sgd, sgdm, adagrad, adadelta, rmsprop, adafactor]:WORD: ' \
+	'*--foreach[torch'\''s foreach optimizers are used]:0|1: ' \
+	'*--precision[fp32, amp, bf16, fp16]:WORD: ' \
+	'*--parallel[none, dp, ddp, fsdp, zero1, zero2, zero3]:WORD: ' \
+	'*--attn[eager, sdpa, flash]:WORD: ' \
+	'*--grad-ckpt[gradient checkpointing]' \
+	'*--dropout[dropout layers are active]:0|1: ' \
+	'*--dynamic-shapes[lengths or sizes vary between steps]' \
+	'*--params[unique trainable parameters\: 110M, 7B]:N: ' \
+	'*--gpus[GPUs N of the job on one node; with a script as sbatch'\''s]:N: ' \
+	'*-G[GPUs N of the job on one node; with a script as sbatch'\''s]:N: ' \
+	'*--base[MIB a process holds before it allocates (default\: measured on an A100)]:MIB: ' \
+	'*--method[analytic, horus, gpumemnet (default analytic)]:WORD: ' \
+	'*--write[put the summary and the keys into the script, or only mem=]' \
+	'*--partition[as sbatch'\''s]:NAME: ' \
+	'*-p[as sbatch'\''s]:NAME: ' \
+	'*--gres[as sbatch'\''s]:LIST: ' \
+	'*--config[FILE to read the configuration from]:FILE:_files' \
+	'*--cases[one case a line, as JSON; - for stdin]:FILE:_files' \
+	'*--json[print JSON (docs/json.md)]' \
+	'*--ascii[draw with ASCII characters only]' \
+	'*:file:_files'

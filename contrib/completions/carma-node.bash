@@ -1,0 +1,15 @@
+# bash completion of carma-node; made of its flags by go test -update
+_carma_node() {
+	local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}
+	COMPREPLY=()
+	case $before in
+	--config) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+	--node) return ;;
+	esac
+	if [[ $word == -* ]]; then
+		mapfile -t COMPREPLY < <(compgen -W "--config --node" -- "$word")
+	else
+		mapfile -t COMPREPLY < <(compgen -W "agent check db doctor epilog prolog sample setup status task-prolog top" -f -- "$word")
+	fi
+}
+complete -o filenames -F _carma_node carma-node

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// account is what carma-report --json says of a job, as far as it is compared.
+type account struct {
+	ID         string   `json:"id"`
+	JobID      uint32   `json:"job_id"`
+	State      string   `json:"state"`
+	Mode       string   `json:"mode"`
+	Method     string   `json:"method"`
+	Submit     float64  `json:"submit"`
+	Start      float64  `json:"start"`
+	End        float64  `json:"end"`
+	WaitS      *float64 `json:"wait_s"`
+	RunS       float64  `json:"run_s"`
+	Attempts   int      `json:"attempts"`
+	ReserveMiB int64    `json:"reserve_mib"`
+	PeakMiB    *int64   `json:"peak_mib"`
+	PeakHow    string   `json:"peak_quality"`
+	SMActPct   *float64 `json:"smact_pct"`
+	EnergyJ    *float64 `json:"energy_j"`
+	EnergyHow  string   `json:"energy_quality"`
+	LeaseS     float64  `json:"gpu_s"`
+	HeldS      float64  `json:"held_s"`
+	SavedS     *float64 `json:"saved_s"`
+	Neighbours []uint32 `json:"neighbours"`
+	GPUs       []string `json:"gpus"`
+	OOM        bool     `json:"oom"`
+}
+
+// accounts reads records, by job id.
+func (c *cluster) accounts(options string) map[uint32]account {
+	c.t.Helper()
+	var r struct{ Jobs []account }
+	if err := json.Unmarshal([]byte(c.sh("", "carma-report -S now-1day --json "+options)), &r); err != nil {
+		c.t.Fatal(err)
+	}
+	all := map[uint32]account{}
+	for _, j := range r.Jobs {
+		all[j.JobID] = j
+	}
+	return all
+}
+
+// complete waits until the agent has put slurmctld's word into the records.
+func (c *cluster) complete(ids ...string) {
+	c.t.Helper()
+	for _, id := range ids {
+		c.eventually(func() string { return c.sh("", "carma-report -n -t -o JobName%30 "+id) }, `\.sh`)
+	}
+}
+
+// One script, three times: alone, then shared at what was learned. When it takes
+// twice the memory it comes back once, alone, and is learned anew.
+func TestLearnedSharing(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("10G"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(c.dir, "jobs", "learn.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\nsimjob --mem $(cat size) --smact 30 --ramp 1s --duration 30s\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	learned := func() {
+		t.Helper()
+		c.sh("", "carma-report history --write")
+		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+	}
+	once := func(state string) account {
+		t.Helper()
+		id := c.sh(alice, "sbatch --parsable "+script)
+		c.ends(id, state)
+		c.complete(id)
+		n, _ := strconv.Atoi(id)
+		return c.accounts("")[uint32(n)]
+	}
+	expect := func(what string, a account, mode, method string, reserve int64, attempts int) {
+		t.Helper()
+		if a.Mode != mode || a.Method != method || a.ReserveMiB != reserve || a.Attempts != attempts {
+			t.Errorf("%s: %+v", what, a)
+		}
+	}
+	expect("first run", once("COMPLETED"), "exclusive", "none", 40503, 1)
+	learned()
+	expect("second run", once("COMPLETED"), "shared", "history", 11264, 1)
+	learned()
+	expect("third run", once("COMPLETED"), "shared", "history", 10752, 1)
+	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("20G"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	grown := once("COMPLETED")
+	expect("twice the memory", grown, "exclusive", "history", 40503, 2)
+	if !grown.OOM || grown.PeakMiB == nil || *grown.PeakMiB != 20480 {
+		t.Errorf("twice the memory: %+v", grown)
+	}
+	learned()
+	expect("learned anew", once("COMPLETED"), "shared", "history", 21504, 1)
+}
+
+// Records get to slurmdbd, also those of jobs that ended while it was away: all of
+// them, each once.
+func TestForward(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
+	var ids []string
+	run := func(n int) {
+		t.Helper()
+		for range n {
+			ids = append(ids, c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"))
+		}
+		ids = append(ids, c.sbatch(bob, "-o /dev/null --array=1-2", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"))
+		for _, id := range ids[len(ids)-n-1:] {
+			c.eventually(func() string { return c.sh("", "squeue -h -j "+id+" 2>/dev/null | wc -l") }, "^0$")
+		}
+	}
+	run(2)
+	pid, err := os.ReadFile(filepath.Join(c.dir, "pid", "slurmdbd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.sh("", "kill "+strings.Fields(string(pid))[0])
+	run(3)
+	time.Sleep(15 * time.Second) // an attempt to send fails
+	c.restart("slurmdbd")
+	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^9$")
+	here, there := c.accounts(""), c.accounts("--from slurmdbd")
+	for id := range here {
+		x, y := fmt.Sprintf("%+v", plain(here[id])), fmt.Sprintf("%+v", plain(there[id]))
+		if x != y {
+			t.Errorf("job %d\nhere  %s\nthere %s", id, x, y)
+		}
+	}
+	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd --by=user"); !strings.Contains(out, "carma-alice     5") || !strings.Contains(out, "carma-bob       4") {
+		t.Errorf("summary:\n%s", out)
+	}
+	if _, stderr, err := c.run("", "carma-report gpus --from slurmdbd"); err == nil || !strings.Contains(stderr, "no samples") {
+		t.Errorf("gpus: %v %s", err, stderr)
+	}
+}
+
+// plain has values in the place of pointers.
+func plain(a account) (list []any) {
+	text, err := json.Marshal(a)
+	if err != nil {
+		return []any{err}
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return []any{err}
+	}
+	keys := []string{}
+	for k := range fields {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		list = append(list, k, fields[k])
+	}
+	return list
+}
+
+// Over 500 jobs, jobs and nobody together have used what the GPUs' counters say.
+func TestEnergyConserved(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "20")
+	counter := func() (joules float64) {
+		t.Helper()
+		var s struct {
+			GPUs []struct {
+				EnergyJ float64 `json:"energy_j"`
+			}
+		}
+		if err := json.Unmarshal([]byte(c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 simgpu show --json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range s.GPUs {
+			joules += g.EnergyJ
+		}
+		return joules
+	}
+	var ids []string
+	for i := range 10 {
+		script := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=6G\nsimjob --mem 4G --smact %d --ramp 0s --duration $((RANDOM %% 40 + 5))s\n", 10+5*i)
+		ids = append(ids, c.sbatch([]string{alice, bob}[i%2], "-o /dev/null --array=1-50", script))
+	}
+	list := strings.Join(ids, ",")
+	for start := time.Now(); c.sh("", "squeue -h -j "+list+" | wc -l") != "0"; time.Sleep(2 * time.Second) {
+		if time.Since(start) > 15*time.Minute {
+			t.Fatal("500 jobs do not end")
+		}
+	}
+	time.Sleep(3 * time.Second) // the last sample
+	total := counter()
+	var g struct {
+		GPUs []struct {
+			EnergyJ  float64 `json:"energy_j"`
+			UnownedJ float64 `json:"unowned_j"`
+		}
+	}
+	if err := json.Unmarshal([]byte(c.sh("", "carma-report gpus -S now-1day --json")), &g); err != nil {
+		t.Fatal(err)
+	}
+	unowned, seen, jobs, shared := 0.0, 0.0, 0.0, 0
+	for _, x := range g.GPUs {
+		unowned, seen = unowned+x.UnownedJ, seen+x.EnergyJ
+	}
+	all := c.accounts("")
+	if len(all) != 500 {
+		t.Errorf("%d records", len(all))
+	}
+	for _, a := range all {
+		if a.EnergyJ == nil {
+			t.Errorf("job %s: energy unknown", a.ID)
+			continue
+		}
+		jobs += *a.EnergyJ
+		if a.EnergyHow == "shared" {
+			shared++
+		}
+	}
+	t.Logf("counters %.0f J, samples %.0f J, jobs %.0f J, nobody %.0f J; %d jobs shared", total, seen, jobs, unowned, shared)
+	if math.Abs(jobs+unowned-total) > 0.01*total || shared < 100 {
+		t.Errorf("jobs and nobody are off by %.2f %%", 100*(jobs+unowned-total)/total)
+	}
+}
+
+// The HTML of a cluster's jobs can be opened, and the SVG is well formed.
+func TestPagesOfACluster(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	id := c.sbatch(alice, "-o /dev/null", train("10G", "20s"))
+	c.ends(id, "COMPLETED")
+	for _, view := range []string{"--svg " + id, "--svg", "--svg summary", "--svg gpus"} {
+		out := c.sh("", "carma-report -S now-1hour "+view)
+		if !bytes.HasPrefix([]byte(out), []byte("<?xml")) || !strings.HasSuffix(out, "</svg>") {
+			t.Errorf("%s: %.80s", view, out)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package resident
+
+import (
+	"bytes"
+	"os"
+	"sync"
+)
+
+// Recent remembers owners: whose a process is does not change while it lives, and
+// finding out costs a walk through /proc. A number that the kernel gave away anew is
+// known by its start time.
+type Recent struct {
+	Proc
+	lock sync.Mutex
+	seen map[int]remembered
+}
+
+type remembered struct {
+	start string
+	owner Owner
+}
+
+// maxRemembered bounds what is kept; then all is found out anew.
+const maxRemembered = 4096
+
+// Owner is Proc.Owner with a memory. It is safe for concurrent use.
+func (r *Recent) Owner(pid int) Owner {
+	start := r.started(pid)
+	r.lock.Lock()
+	m, ok := r.seen[pid]
+	r.lock.Unlock()
+	if ok && start != "" && m.start == start {
+		return m.owner
+	}
+	o := r.Proc.Owner(pid)
+	// A task may not be in its job's cgroup yet: of no job is not remembered.
+	if o.Gone || start == "" || o.JobID == 0 && !o.MPSServer {
+		return o
+	}
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if r.seen == nil || len(r.seen) >= maxRemembered {
+		r.seen = map[int]remembered{}
+	}
+	r.seen[pid] = remembered{start, o}
+	return o
+}
+
+// started is a process's start time, in ticks since boot; empty if it is gone, or a
+// zombie, which holds nothing.
+func (p Proc) started(pid int) string {
+	text, err := os.ReadFile(p.file(pid, "stat"))
+	if err != nil {
+		return ""
+	}
+	// The name may hold blanks and parentheses; what follows it does not.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	const state, starttime = 0, 19 // fields 3 and 22 of proc(5)
+	if len(fields) <= starttime || fields[state][0] == 'Z' {
+		return ""
+	}
+	return string(fields[starttime])
+}
