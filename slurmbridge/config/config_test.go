@@ -99,7 +99,7 @@ func TestParseErrors(t *testing.T) {
 		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},
 		{"[smact]\nsmocc_max_pct = 101\n", "line 2: smact.smocc_max_pct: must be more than 0"},
-		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma, slurm"},
+		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma"},
 		{"[placement]\nallow_policies = [\"magm\", \"x\"]\n", "line 2: placement.allow_policies: \"x\" is not one of"},
 		{"[placement.margin]\nuser = -1\n", "line 2: placement.margin.user: must not be negative"},
 		{"[nodeset.a]\npolicy = \"lug\"\n", "nodeset.a.nodes: \"\" is no node list"},
