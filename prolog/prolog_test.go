@@ -293,7 +293,7 @@ func TestBackOff(t *testing.T) {
 func TestPrologGivesBackForGood(t *testing.T) {
 	for restart, want := range map[uint32][]string{
 		4: {"job 7", "job 7", "incomplete 7", "job 7"},
-		5: {"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536", "release 7", "job 7"},
+		5: {"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -301,7 +301,7 @@ func TestPrologGivesBackForGood(t *testing.T) {
 			h.Carma.Mode = "exclusive"
 			w.prolog(t, h)
 		}
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
 		h := hook(7)
 		h.Restart = restart
 		w.prolog(t, h)

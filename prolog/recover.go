@@ -152,7 +152,7 @@ func booked(tresPerNode string, mib int64) string {
 	if strings.Contains(tresPerNode, "gres/") {
 		prefix = "gres/"
 	}
-	return tres.Add(rest, fmt.Sprintf("%s%s:%d", prefix, tres.Name(k), mib))
+	return tres.Book(rest, prefix, k, mib)
 }
 
 // reason shortens an error of a Slurm command to what Slurm said.

@@ -91,7 +91,7 @@ func TestSwitchFile(t *testing.T) {
 	}
 }
 
-const idleNode = "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536$"
+const idleNode = "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$"
 
 // Without agents jobs start, share and end all the same.
 func TestWithoutAgents(t *testing.T) {
@@ -130,7 +130,7 @@ func TestRestarts(t *testing.T) {
 	c.gpu(long)
 	both := func() string { return c.gres("n1") + " " + c.gres("n2") }
 	// n1 gives 40536 beside the job's 10240, n2 is idle.
-	want := "^gpu:a100:16,carma:50776,\\S+ gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536$"
+	want := "^gpu:a100:16,carma:40536,\\S+ gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$"
 	c.eventually(both, want)
 	for name, disturb := range map[string]func(){
 		"scontrol reconfigure": func() { c.sh("", "scontrol reconfigure") },
@@ -159,5 +159,5 @@ func TestSideBySide(t *testing.T) {
 	ida, idb := a.sbatch(alice, "", train("10G", "1s")), b.sbatch(alice, "", train("10G", "1s"))
 	a.ends(ida, "COMPLETED")
 	b.ends(idb, "COMPLETED")
-	b.eventually(func() string { return b.gres("n1") }, "^gpu:h100:32,carma:81559,.*,carma8:81559$")
+	b.eventually(func() string { return b.gres("n1") }, "^gpu:h100:32,carma:81559,.*,carma8:81559,carmatotal:652472$")
 }

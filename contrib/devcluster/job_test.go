@@ -42,7 +42,7 @@ func (c *cluster) gpu(id string) string {
 // waits, and slurmctld's counts follow.
 func TestShareAndWait(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	if g := c.gres("n1"); g != "gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536" {
+	if g := c.gres("n1"); g != "gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144" {
 		t.Errorf("idle node counts %s", g)
 	}
 	alone := c.sbatch(alice, "", strings.Replace(train("10G", "1h"), "mem=10G", "policy=exclusive mem=10G", 1))
@@ -68,10 +68,9 @@ func TestShareAndWait(t *testing.T) {
 			t.Error("an exclusive job has company")
 		}
 	}
-	// 40503 - 2 x 10240 - 2048 in steps of 256, on top of what runs here.
-	running := 6*10240 + 40536
+	// 40503 - 2 x 10240 - 2048 in steps of 256.
 	c.eventually(func() string { return c.gres("n1") },
-		fmt.Sprintf("^gpu:a100:16,carma:%d,carma2:17920,carma3:17920$", running+17920))
+		"^gpu:a100:16,carma:17920,carma2:17920,carma3:17920,carmatotal:162144$")
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.
@@ -88,7 +87,7 @@ func TestShareAndWait(t *testing.T) {
 		t.Errorf("report %+v", r)
 	}
 	c.sh(alice, "scancel "+alone+" "+strings.Join(jobs, " "))
-	c.eventually(func() string { return c.gres("n1") }, "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536$")
+	c.eventually(func() string { return c.gres("n1") }, "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
 	// A shared job that was cancelled has company in its record.
 	c.eventually(func() string { return c.report(jobs[0]).State }, "CANCELLED")
@@ -205,13 +204,13 @@ func TestWrongDirectives(t *testing.T) {
 func TestForgedBooking(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	id := c.sbatch(alice, "-H --gres=gpu:1,carma:1,carma2:1", "#CARMA mem=10G\nsleep 1\n")
-	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]carma:10240$`).MatchString(got) {
+	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]carma:10240,gres[:/]carmatotal:10240$`).MatchString(got) {
 		t.Errorf("booked %s", got)
 	}
 	if _, stderr, err := c.run(alice, "scontrol update JobId="+id+" Gres=gpu:1,carma:1"); err == nil {
 		t.Errorf("a user changed a booking: %s", stderr)
 	}
-	if got := c.job(id, "%b"); !strings.HasSuffix(got, "carma:10240") {
+	if got := c.job(id, "%b"); !strings.HasSuffix(got, "carmatotal:10240") {
 		t.Errorf("booked %s", got)
 	}
 	c.sh("", "scontrol update JobId="+id+" Gres=gpu:1,carma:20480") // the administrator may

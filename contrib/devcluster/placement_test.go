@@ -287,7 +287,7 @@ func TestPublication(t *testing.T) {
 		time.Sleep(2 * time.Second) // past the second in which no update may follow
 		c.sh("", "kill -9 "+pid)
 		start := time.Now()
-		c.eventually(func() string { return c.gres("n1") }, "carma4:40536$")
+		c.eventually(func() string { return c.gres("n1") }, "carma4:40536,carmatotal:162144$")
 		raises = append(raises, time.Since(start).Round(time.Millisecond))
 	}
 	t.Logf("from the death of a job's process to the raised count: %v", raises)

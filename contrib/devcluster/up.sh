@@ -103,11 +103,11 @@ pick_ports() {
 	die "found no free ports after $try tries"
 }
 
-# carma_gres COUNT: the counts of carma ... carmaN
+# carma_gres COUNT: the counts of carma ... carmaN and carmatotal
 carma_gres() {
-	local k list=carma:$1
-	for k in $(seq 2 "$gpus"); do list+=,carma$k:$1; done
-	echo "$list"
+	local k list=carma:no_consume:$1
+	for k in $(seq 2 "$gpus"); do list+=,carma$k:no_consume:$1; done
+	echo "$list,carmatotal:$1"
 }
 
 write_slurm_conf() {
@@ -115,6 +115,7 @@ write_slurm_conf() {
 	if [ "$carma" = yes ]; then
 		names+=,carma
 		for k in $(seq 2 "$gpus"); do names+=,carma$k; done
+		names+=,carmatotal
 		node_gres+=,$(carma_gres $ceiling)
 		anchor=,carma-anchor
 	fi
@@ -126,7 +127,7 @@ write_slurm_conf() {
 		SlurmUser=root
 		AuthType=auth/munge
 		CredType=cred/munge
-		AuthInfo=socket=$dir/munge/s,cred_expire=5
+		AuthInfo=socket=$dir/munge/s,cred_expire=10
 		StateSaveLocation=$dir/state
 		SlurmdSpoolDir=$dir/spool/%n
 		SlurmctldPidFile=$dir/pid/slurmctld.raw
@@ -188,7 +189,7 @@ write_gres_conf() {
 		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
 		[ "$carma" = yes ] || continue
 		echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
-		for k in $(seq 2 "$gpus"); do echo "NodeName=$n Name=carma$k Count=$((gpus * gpu_mib))"; done
+		for k in $(seq 2 "$gpus") total; do echo "NodeName=$n Name=carma$k Count=$((gpus * gpu_mib))"; done
 	done >"$dir/etc/gres.conf"
 }
 

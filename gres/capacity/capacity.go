@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package capacity tells slurmctld how much GPU memory the node can still
-// take, as counts of the GRES carma, carma2, ... (DESIGN: published capacity).
-//
-//	count of carmaK = sum of the carmaK requests running on the node
-//	                + K-th largest memory that a GPU can be given
-//
-// so that what slurmctld counts as free is what one job on K GPUs can get.
+// take, as counts of the GRES carma, carma2, ...: the count of carmaK is the
+// K-th largest memory that a GPU can be given, so what one job on K GPUs can get.
+// Jobs do not consume these counts: slurmctld drains a node that registers while
+// a consumed count is not what it was at an earlier registration (gres.c,
+// _node_config_validate, 22.05 to 26.05), and a node registers twice an hour.
+// What keeps a burst of starts in bounds is carmatotal, which never changes.
 package capacity
 
 import (
@@ -22,22 +22,11 @@ import (
 // an update of the node table for a few MiB would serve nobody.
 const stepMiB = 256
 
-// Booking is one running job's request as slurmctld counts it on the node.
-type Booking struct {
-	K   int
-	MiB int64
-}
-
 // Counts returns the counts of carma, carma2, ..., one for each GPU.
 // placeableMiB holds what each GPU can be given.
-func Counts(placeableMiB []int64, running []Booking) []int64 {
+func Counts(placeableMiB []int64) []int64 {
 	order := slices.Clone(placeableMiB)
 	slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
-	for _, b := range running {
-		if b.K >= 1 && b.K <= len(order) {
-			order[b.K-1] += b.MiB
-		}
-	}
 	return order
 }
 
@@ -69,7 +58,7 @@ func Text(nodeGres string, counts []int64) string {
 		words = append(words, fmt.Sprintf("%s:%d", word, e.Count))
 	}
 	for i, c := range counts {
-		words = append(words, fmt.Sprintf("%s:%d", tres.Name(i+1), c))
+		words = append(words, fmt.Sprintf("%s:%s:%d", tres.Name(i+1), tres.NoConsume, c))
 	}
 	return strings.Join(words, ",")
 }

@@ -16,19 +16,13 @@ import (
 )
 
 func TestCounts(t *testing.T) {
-	for _, c := range []struct {
-		placeable []int64
-		running   []Booking
-		want      []int64
-	}{
-		{nil, nil, nil},
-		{[]int64{100, 100, 100, 100}, nil, []int64{100, 100, 100, 100}},
-		{[]int64{20, 100, 0, 50}, nil, []int64{100, 50, 20, 0}},
-		{[]int64{20, 100, 0, 50}, []Booking{{1, 7}, {1, 8}, {2, 9}}, []int64{115, 59, 20, 0}},
-		{[]int64{20}, []Booking{{0, 5}, {2, 7}}, []int64{20}}, // not booked here
+	for _, c := range []struct{ placeable, want []int64 }{
+		{nil, nil},
+		{[]int64{100, 100, 100, 100}, []int64{100, 100, 100, 100}},
+		{[]int64{20, 100, 0, 50}, []int64{100, 50, 20, 0}},
 	} {
-		if got := Counts(c.placeable, c.running); !slices.Equal(got, c.want) {
-			t.Errorf("Counts(%v, %v) = %v, want %v", c.placeable, c.running, got, c.want)
+		if got := Counts(c.placeable); !slices.Equal(got, c.want) {
+			t.Errorf("Counts(%v) = %v, want %v", c.placeable, got, c.want)
 		}
 	}
 }
@@ -47,16 +41,16 @@ func TestGrain(t *testing.T) {
 
 func TestText(t *testing.T) {
 	for _, c := range []struct{ is, want string }{
-		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:7,carma2:0"},
-		{"gpu:16", "gpu:16,carma:7,carma2:0"},
-		{"(null)", "carma:7,carma2:0"},
-		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:7,carma2:0"},
+		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:no_consume:7,carma2:no_consume:0"},
+		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144,carma:no_consume:7,carma2:no_consume:0"},
+		{"(null)", "carma:no_consume:7,carma2:no_consume:0"},
+		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:no_consume:7,carma2:no_consume:0"},
 	} {
 		if got := Text(c.is, []int64{7, 0}); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.is, got, c.want)
 		}
 	}
-	if !Same("gpu:1,carma:7,carma2:0", "carma:7,gpu:2") || Same("carma:7", "carma:8") || !Same("carma2:5", "carma:0,carma2:5") {
+	if !Same("gpu:1,carma:7,carma2:0", "carma:7,gpu:2") || Same("carma:7", "carma:8") || !Same("carma2:5", "carma:no_consume:0,carma2:no_consume:5") {
 		t.Error("Same is wrong")
 	}
 }
@@ -110,16 +104,16 @@ func TestPublish(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:a100:8,carma:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	ctx := t.Context()
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:40536,carma2:40536" {
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:40536" {
 		t.Fatalf("first: %v, %s", err, s.gres)
 	}
 	if err := p.Publish(ctx); err != nil || len(s.updates) != 1 {
 		t.Errorf("nothing has changed: %v, %d updates", err, len(s.updates))
 	}
 	grant(t, p.Book, 7, 10240)
-	// carma: the job's 10240 and an idle GPU; carma2: what is left beside it,
+	// carma: an idle GPU; carma2: what is left beside the job,
 	// 40503 - 10240 - 2048 in steps of 256. One more update may follow at once.
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:50776,carma2:28160" {
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:28160" {
 		t.Errorf("after a grant: %v, %s", err, s.gres)
 	}
 	if err := p.Book.Release(ctx, gres.JobKey{JobID: 7}); err != nil {
@@ -129,7 +123,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("a third within a second: %v, %d updates", err, len(s.updates))
 	}
 	time.Sleep(minInterval)
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:40536,carma2:40536" {
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:40536" {
 		t.Errorf("after a release: %v, %s", err, s.gres)
 	}
 }
@@ -138,7 +132,7 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	for range 2 {
-		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" || s.gres != "gpu:8,carma:40536,carma2:40536" {
+		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" || s.gres != "gpu:8,carma:no_consume:40536,carma2:no_consume:40536" {
 			t.Fatalf("got %v, %s", err, s.gres)
 		}
 	}
@@ -156,7 +150,7 @@ func TestPublishWithoutAnchor(t *testing.T) {
 	p := newPublisher(t, s)
 	p.Floor = true
 	grant(t, p.Book, 7, 40000)
-	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,carma:80536,carma2:40536" {
+	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,carma:no_consume:40536,carma2:no_consume:40536" {
 		t.Errorf("got %v, %s", err, s.gres)
 	}
 }

@@ -116,11 +116,7 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 		}
 		placeable[i] = Grain(mib, r.GPU, p.FullMiB)
 	}
-	running := make([]Booking, len(s.Jobs))
-	for i, j := range s.Jobs {
-		running[i] = Booking{K: j.BookK, MiB: j.BookMiB}
-	}
-	return Counts(placeable, running), nil
+	return Counts(placeable), nil
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

@@ -51,7 +51,7 @@ func running(id uint32, nodes string, left time.Duration) sctl.QueuedJob {
 }
 
 func TestDecide(t *testing.T) {
-	const two, whole, share = "gres:gpu:2,gres:carma2:40536", "gres:gpu:1,gres:carma:40536", "gres:gpu:1,gres:carma:10240"
+	const two, whole, share = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"
 	nodes := func(comments ...string) []sctl.NodeState {
 		all := []sctl.NodeState{{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 4},
 			{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n3", Partitions: []string{"other"}, Up: true, GPUs: 8}}
@@ -83,12 +83,12 @@ func TestDecide(t *testing.T) {
 		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
 		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Array = true })}, nodes(), "", 0},
 		"asks for a node":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
-		"more than a node has":                    {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536", time.Hour)}, nodes(), "", 0},
+		"more than a node has":                    {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
 		"highest priority first":                  {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
 		"then the oldest":                         {[]sctl.QueuedJob{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
 		"a node keeps for one job only":           {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:2:1"), "n2", 7},
 		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:2:1"), "", 0},
-		"the next, where the first cannot be had": {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
+		"the next, where the first cannot be had": {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
 	} {
 		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
 		node, h, ok := Decide(in)

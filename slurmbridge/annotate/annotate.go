@@ -155,7 +155,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
-	a.TRES.PerNode = tres.Add(a.TRES.PerNode, fmt.Sprintf("%s%s:%d", s.GresPrefix, tres.Name(k), a.ReserveMiB))
+	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
 	return a, nil
 }
 

@@ -81,7 +81,15 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 		if sums[name] < ceiling {
 			// A published count above slurm.conf's drains the node at the next
 			// registration: "count reported lower than configured".
-			say(Fail, fmt.Sprintf("%s: %s:%d is below the node's memory of %d MiB", line, name, sums[name], ceiling), fmt.Sprintf("%s:%d", name, ceiling))
+			say(Fail, fmt.Sprintf("%s: %s:%d is below the node's memory of %d MiB", line, name, sums[name], ceiling), inSlurmConf(name, ceiling))
+			return
+		}
+	}
+	for _, e := range tres.Parse(n.Get("Gres")) {
+		if tres.K(e.Name) > 0 && e.Type != tres.NoConsume {
+			// slurmctld drains a node that registers while a consumed count
+			// is not what it was: "count changed and jobs are using them".
+			say(Fail, fmt.Sprintf("%s: jobs would consume %s, and the node would be drained", line, e.Name), inSlurmConf(e.Name, e.Count))
 			return
 		}
 	}
@@ -124,7 +132,7 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 				least = int64(p.GPUsPerNode)
 			}
 			if sums[gres] < least {
-				say(Fail, fmt.Sprintf("%s has %s:%d, jobs of partition %s may ask for %d", anchorName, gres, sums[gres], name, least), fmt.Sprintf("give it a large count: %s:16777216", gres))
+				say(Fail, fmt.Sprintf("%s has %s:%d, jobs of partition %s may ask for %d", anchorName, gres, sums[gres], name, least), "give it a large count: "+inSlurmConf(gres, anchorMiB))
 				break
 			}
 		}

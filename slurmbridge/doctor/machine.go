@@ -88,7 +88,7 @@ func (d *diagnosis) registration() {
 		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
 			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
 		case d.carmaCount(n.Gres) == 0:
-			say(Fail, "slurmctld counts no carma on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,carma:... in slurm.conf")
+			say(Fail, "slurmctld counts no carma on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,carma:no_consume:... in slurm.conf")
 		}
 	})
 }

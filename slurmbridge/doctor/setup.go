@@ -55,7 +55,7 @@ func (s Site) slurmConf(b *strings.Builder) {
 	fmt.Fprintf(b, "PluginDir=%s\n", strings.Join(dirs, ":"))
 	fmt.Fprintf(b, "GresTypes=%s\n", s.extended("GresTypes", append([]string{tres.GPU}, names...)...))
 	if s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd" {
-		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/carma"))
+		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/carmatotal"))
 	}
 	fmt.Fprintf(b, "PrologFlags=%s\n", s.extended("PrologFlags", "Alloc"))
 	for _, h := range hookNames {
@@ -90,8 +90,8 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 	}
 	ceiling, anchor := []string{fmt.Sprintf("gpu:%d", s.slots())}, []string{"gpu:1024"}
 	for _, name := range names {
-		ceiling = append(ceiling, fmt.Sprintf("%s:%d", name, int64(s.GPUs)*s.GPUMemMiB))
-		anchor = append(anchor, fmt.Sprintf("%s:%d", name, anchorMiB))
+		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
+		anchor = append(anchor, inSlurmConf(name, anchorMiB))
 	}
 	fmt.Fprintf(b, "NodeName=%s %s Gres=%s\n", s.Nodes, strings.Join(hardware, " "), strings.Join(ceiling, ","))
 	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d Gres=%s State=DOWN Reason=%[1]s\n", anchorName, anchorCPUs, memory, strings.Join(anchor, ","))

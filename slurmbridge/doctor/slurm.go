@@ -78,13 +78,22 @@ func (d *diagnosis) mostGPUs() int {
 	return most
 }
 
-// carmaNames are the GRES that slurm.conf must name: carma ... carmaN.
+// carmaNames are the GRES that slurm.conf must name: carma ... carmaN and
+// carmatotal.
 func carmaNames(gpus int) []string {
 	var names []string
 	for k := 1; k <= gpus; k++ {
 		names = append(names, tres.Name(k))
 	}
-	return names
+	return append(names, tres.Total)
+}
+
+// inSlurmConf is a count of one of them as a node's Gres= has it.
+func inSlurmConf(name string, count int64) string {
+	if name == tres.Total {
+		return fmt.Sprintf("%s:%d", name, count)
+	}
+	return fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, count)
 }
 
 func (d *diagnosis) settings() {
@@ -183,7 +192,7 @@ func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
 	if d.setting("AccountingStorageType") != "accounting_storage/slurmdbd" {
 		return
 	}
-	for _, name := range []string{"gres/gpu", "gres/carma"} {
+	for _, name := range []string{"gres/gpu", "gres/carmatotal"} {
 		if !has(d.setting("AccountingStorageTRES"), name) {
 			say(Warn, "AccountingStorageTRES lacks "+name+": sacct will not show it", "add "+name+" to AccountingStorageTRES")
 		}

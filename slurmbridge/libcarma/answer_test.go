@@ -43,7 +43,7 @@ func TestAnswer(t *testing.T) {
 	configure(t)
 	for _, c := range []struct{ name, ask, want string }{
 		{"annotate", string(ask("gpu", "gres:gpu:1", "#!/bin/sh\n#CARMA mem=10G\n")),
-			`tres_per_node gres:gpu:1,gres:carma:10240
+			`tres_per_node gres:gpu:1,gres:carma:10240,gres:carmatotal:10240
 env V=1
 env MODE=shared
 env METHOD=user
@@ -57,7 +57,7 @@ comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"r
 `},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
-		{"take a booking away", string(ask("gpu", "gres:carma:5", "")), "tres_per_node \n"},
+		{"take a booking away", string(ask("gpu", "gres:carma:5,gres:carmatotal:5", "")), "tres_per_node \n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
 		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 11 fields\n"},
 		{"nothing", "", "leave libcarma: ask has 0 of 11 fields\n"},
@@ -113,7 +113,7 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 
 func FuzzAnswer(f *testing.F) {
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
-	f.Add(ask("", "gres:gpu:2,gres:carma:1", "#!/bin/sh\n#CARMA smact=3\n"))
+	f.Add(ask("", "gres:gpu:2,gres:carma:1,gres:carmatotal:1", "#!/bin/sh\n#CARMA smact=3\n"))
 	path := filepath.Join(f.TempDir(), "carma.toml")
 	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
 		f.Fatal(err)

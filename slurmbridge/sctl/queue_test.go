@@ -13,8 +13,8 @@ import (
 // The lines are squeue's and sinfo's of Slurm 22.05.8.
 func TestQueue(t *testing.T) {
 	c := client(t, map[string]string{"squeue": `cat <<'TEXT'
-2|PENDING|gpu|Resources|4294901759|1795257543|N/A|||N/A|(null)|gres:gpu:2,gres:carma2:40536
-1|RUNNING|gpu|None|4294901760|1795257500|1795261143|n1||N/A|(null)|gres:gpu:1,gres:carma:10240
+2|PENDING|gpu|Resources|4294901759|1795257543|N/A|||N/A|(null)|gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072
+1|RUNNING|gpu|None|4294901760|1795257500|1795261143|n1||N/A|(null)|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240
 9|PENDING|gpu|Priority|4294901750|1795257543|N/A||n[1-2]|3|bigmem|gres:gpu:1
 text without fields
 x|PENDING|gpu|Priority|4294901750|N/A|N/A||||(null)|gres:gpu:1
@@ -22,8 +22,8 @@ TEXT
 `})
 	got, err := c.Queue(t.Context(), []string{"gpu", "recovery"})
 	want := []QueuedJob{
-		{ID: 2, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536"},
-		{ID: 1, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carma:10240"},
+		{ID: 2, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
+		{ID: 1, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"},
 		{ID: 9, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Array: true, Features: "bigmem", TresPerNode: "gres:gpu:1"},
 	}
 	if err != nil || !slices.Equal(got, want) {

@@ -67,8 +67,8 @@ func TestJob(t *testing.T) {
 		want         Job
 		target       string
 	}{
-		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1795257543|gres:gpu:1,gres:carma:10240|a|b'",
-			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Start: time.Unix(1795257543, 0), TresPerNode: "gres:gpu:1,gres:carma:10240", Name: "a|b"}, "12"},
+		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1795257543|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|a|b'",
+			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Start: time.Unix(1795257543, 0), TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
 		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1795257543|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|N/A|gres:gpu:1|x'",
 			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
 	} {
@@ -98,7 +98,7 @@ func TestCommandsThatChange(t *testing.T) {
 	ctx := t.Context()
 	at := time.Date(2026, 11, 21, 10, 40, 5, 0, time.Local)
 	for _, err := range []error{
-		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536"}), c.Release(ctx, "10_3"),
+		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
 		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
 		c.Update(ctx, "12", Change{AdminComment: `carma={"v":1} x`}),
 	} {
@@ -107,7 +107,7 @@ func TestCommandsThatChange(t *testing.T) {
 		}
 	}
 	want := `scontrol requeuehold 10_3
-scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536
+scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
 scontrol release 10_3
 scontrol requeue incomplete 12
 scontrol update JobId=12 StartTime=2026-11-21T10:40:05

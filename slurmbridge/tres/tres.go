@@ -5,17 +5,23 @@
 package tres
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
 
-// Names of the resources that CARMA books. gpu counts slots, carma counts the
-// MiB that one GPU of a node can still take, carma2 the MiB per GPU that two
-// GPUs can take at once, and so on.
+// Names of the resources that CARMA books. gpu counts slots. carma says how many
+// MiB one GPU of a node can still take, carma2 how many MiB each of two GPUs can
+// take at once, and so on; jobs do not consume these. They consume carmatotal,
+// the MiB of all GPUs of the node (docs/adr/0003).
 const (
 	GPU   = "gpu"
 	Carma = "carma"
+	Total = "carmatotal"
 )
+
+// NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
+const NoConsume = "no_consume"
 
 // Name returns the GRES that books memory on k GPUs of a node at once.
 func Name(k int) string {
@@ -119,7 +125,7 @@ func count(s string) (int64, bool) {
 func Without(list string) (rest string, had bool) {
 	var kept []string
 	for _, e := range Parse(list) {
-		if K(e.Name) > 0 {
+		if K(e.Name) > 0 || e.Name == Total {
 			had = true
 			continue
 		}
@@ -151,6 +157,12 @@ func Booking(list string) (k int, mib int64) {
 		}
 	}
 	return 0, 0
+}
+
+// Book adds to list what books mib MiB on each of k GPUs of a node. prefix is
+// that of the running Slurm: "gres:" or "gres/".
+func Book(list, prefix string, k int, mib int64) string {
+	return Add(list, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), mib, prefix, Total, int64(k)*mib))
 }
 
 // Add appends entry to list.

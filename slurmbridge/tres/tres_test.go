@@ -20,6 +20,7 @@ func TestParse(t *testing.T) {
 		"gpu:a100:16(S:0-1)":       {{Name: "gpu", Type: "a100", Count: 16}},
 		"gpu:2(IDX:0,3),carma:10K": {{Name: "gpu", Count: 2}, {Name: "carma", Count: 10240}},
 		"gres:gpu:1,gres:carma2:9": {{Name: "gpu", Count: 1}, {Name: "carma2", Count: 9}},
+		"carma:no_consume:9":       {{Name: "carma", Type: NoConsume, Count: 9}},
 		"gpu:1K,x:2M":              {{Name: "gpu", Count: 1024}, {Name: "x", Count: 2 << 20}},
 		"gpu:-1":                   {{Name: "gpu", Type: "-1", Count: 1}},
 		"gpu:99999999999999999999": {{Name: "gpu", Type: "99999999999999999999", Count: 1}},
@@ -56,7 +57,7 @@ func TestWithout(t *testing.T) {
 		{"", "", false},
 		{"gres:gpu:1", "gres:gpu:1", false},
 		{"gpu:1 , license:2", "gpu:1 , license:2", false},
-		{"gres:gpu:1,gres:carma:5", "gres:gpu:1", true},
+		{"gres:gpu:1,gres:carma:5,gres:carmatotal:5", "gres:gpu:1", true},
 		{"carma:5", "", true},
 		{"gres/carma2=7,gres/gpu:a100=1,gres/x=1", "gres/gpu:a100=1,gres/x=1", true},
 		{"carmaway:1", "carmaway:1", false},
@@ -69,10 +70,10 @@ func TestWithout(t *testing.T) {
 }
 
 func TestGPUsAndBooking(t *testing.T) {
-	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carma:9"); n != 3 {
+	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carma:9,gres:carmatotal:9"); n != 3 {
 		t.Errorf("got %d GPUs, want 3", n)
 	}
-	if k, mib := Booking("gres:gpu:2,gres:carma2:9800"); k != 2 || mib != 9800 {
+	if k, mib := Booking("gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600"); k != 2 || mib != 9800 {
 		t.Errorf("got carma%d:%d", k, mib)
 	}
 	if k, _ := Booking("gres:gpu:2"); k != 0 {
@@ -81,7 +82,7 @@ func TestGPUsAndBooking(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"gres:gpu:1,gres:carma:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
+	for _, s := range []string{"gres:gpu:1,gres:carma:5,gres:carmatotal:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, list string) {
