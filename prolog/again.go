@@ -7,7 +7,6 @@ import (
 	"regexp"
 
 	"carma/gres"
-	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
@@ -16,19 +15,19 @@ import (
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
 // another node, may have raised its booking, and the environment still holds
 // what the first attempt asked for. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, job *lease.Job, about *About, slurm Slurm) (j sctl.Job, retry string) {
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *About, slurm Slurm) (j sctl.Job, retry string) {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
 		n.Log.Warn("ask what a job books now; it gets whole GPUs", "job", h.JobKey, "error", err)
 		if !r.Exclusive {
-			alone(r, job, about)
+			alone(r, about)
 		}
 		return sctl.Job{ID: h.JobID}, retryUnknown
 	}
 	_, mib := tres.Booking(j.TresPerNode)
 	if mib > 0 && !r.Exclusive {
-		if job.BookMiB, r.ReserveMiB = mib, mib; mib >= about.FullMiB {
-			alone(r, job, about)
+		if r.ReserveMiB = mib; mib >= about.FullMiB {
+			alone(r, about)
 		}
 	}
 	if mib <= h.Carma.ReserveMiB { // nothing of ours was done to it
@@ -42,9 +41,9 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, job *l
 }
 
 // alone turns a request to share into one for whole GPUs.
-func alone(r *gres.Request, job *lease.Job, about *About) {
+func alone(r *gres.Request, about *About) {
 	r.Exclusive, r.ReserveMiB = true, about.FullMiB
-	about.Mode, job.BookMiB = "exclusive", about.FullMiB
+	about.Mode = "exclusive"
 }
 
 // retryUnknown is what a job is told that came back for a reason that is not

@@ -455,10 +455,10 @@ func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
 
 func TestBooked(t *testing.T) {
 	for list, want := range map[string]string{
-		"gres:gpu:1,gres:carma:10240,gres:carmatotal:10240":            "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536",
+		"gres:gpu:1,gres:carma:10240,gres:carmatotal:10240":         "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536",
 		"gres/gpu:a100:2,gres/carma2:9,gres/carmatotal:18,gres/x:1": "gres/gpu:a100:2,gres/x:1,gres/carma2:40536,gres/carmatotal:81072",
-		"gres:carma:10240,gres:carmatotal:10240":                       "gres:carma:40536,gres:carmatotal:40536",
-		"gres:gpu:1":                             "gres:gpu:1",
+		"gres:carma:10240,gres:carmatotal:10240":                    "gres:carma:40536,gres:carmatotal:40536",
+		"gres:gpu:1":                                                "gres:gpu:1",
 	} {
 		if got := booked(list, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)

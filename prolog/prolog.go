@@ -96,7 +96,6 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	r := gres.Request{JobID: h.JobID, GPUs: len(h.Slots), Exclusive: exclusive, UID: h.UID, ReserveMiB: full, SMActPct: float64(h.Carma.SMActPct)}
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
-		job.BookK, job.BookMiB = h.Carma.GPUs, h.Carma.ReserveMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
 			r.MarginMiB = n.Config.Placement.MarginOf(h.Carma.Method)
 		}
@@ -106,7 +105,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	} else if about.Mode == "shared" {
 		// Brought back after an OOM: the Epilog raised the booking to a
 		// whole GPU; spank_job_env keeps what the first attempt asked for.
-		alone(&r, &job, &about)
+		alone(&r, &about)
 	}
 	return r, job, about
 }
@@ -123,7 +122,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	var j sctl.Job
 	var retry string
 	if h.Restart > 0 && h.Carma.Annotated {
-		j, retry = n.again(ctx, h, &r, &job, &about, slurm)
+		j, retry = n.again(ctx, h, &r, &about, slurm)
 	}
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h, j)

@@ -93,7 +93,7 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 
 func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 	t.Helper()
-	job := lease.Job{JobKey: gres.JobKey{JobID: id}, UID: 1000, BookK: 1, BookMiB: mib}
+	job := lease.Job{JobKey: gres.JobKey{JobID: id}, UID: 1000}
 	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) []string { return []string{"GPU-0"} })
 	if err != nil {
 		t.Fatal(err)

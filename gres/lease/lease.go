@@ -41,10 +41,8 @@ type Book struct {
 // Job is a job that holds GPUs of the node.
 type Job struct {
 	gres.JobKey
-	UID     uint32
-	BookK   int   // carma<K> as slurmctld counts it on this node; 0: not booked
-	BookMiB int64 // count of carma<K>
-	About   json.RawMessage
+	UID   uint32
+	About json.RawMessage
 }
 
 // Granted is one GPU of a job, with what was measured while the job held it.
@@ -253,7 +251,7 @@ func insertJob(tx *sql.Tx, j Job) error {
 	if about == nil {
 		about = json.RawMessage("{}")
 	}
-	_, err := tx.Exec("INSERT INTO job (job_id, restart, uid, at_ns, book_k, book_mib, about) VALUES (?,?,?,?,?,?,?)", j.JobID, j.Restart, j.UID, int64(Now()), j.BookK, j.BookMiB, string(about))
+	_, err := tx.Exec("INSERT INTO job (job_id, restart, uid, at_ns, about) VALUES (?,?,?,?,?)", j.JobID, j.Restart, j.UID, int64(Now()), string(about))
 	if err != nil {
 		return fmt.Errorf("write job %s: %w", j.JobKey, err)
 	}

@@ -74,7 +74,7 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	if err := b.PutReadings(ctx, gpus(2)); err != nil {
 		t.Fatal(err)
 	}
-	job := Job{JobKey: key(7, 0), UID: 1000, BookK: 1, BookMiB: 10240, About: json.RawMessage(`{"a":1}`)}
+	job := Job{JobKey: key(7, 0), UID: 1000, About: json.RawMessage(`{"a":1}`)}
 	r := gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000}
 	first, err := b.Acquire(ctx, job, r, pick("GPU-1"))
 	if err != nil || len(first) != 1 || first[0].UUID != "GPU-1" || first[0].ReserveMiB != 10240 || !first[0].MPS {
@@ -94,7 +94,7 @@ func TestAcquireIsIdempotent(t *testing.T) {
 		t.Errorf("the earlier attempt's lease is left: %+v, %v", s.Leases, err)
 	}
 	h, ok, err := b.Find(ctx, key(7, 1))
-	if err != nil || !ok || h.BookMiB != 10240 || string(h.About) != `{"a":1}` || h.UID != 1000 {
+	if err != nil || !ok || string(h.About) != `{"a":1}` || h.UID != 1000 {
 		t.Errorf("got %+v, %v, %v", h, ok, err)
 	}
 	if _, ok, _ := b.Find(ctx, key(7, 0)); ok {

@@ -90,8 +90,8 @@ func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err 
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, book_k, book_mib, about, fault FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
-		Scan(&h.Restart, &h.UID, &at, &h.BookK, &h.BookMiB, &about, &h.Fault)
+	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
+		Scan(&h.Restart, &h.UID, &at, &about, &h.Fault)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
 	} else if err != nil {
@@ -106,7 +106,7 @@ func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err 
 }
 
 func jobsOf(q querier) ([]Held, error) {
-	rows, err := q.Query("SELECT job_id, restart, uid, at_ns, book_k, book_mib, about FROM job ORDER BY job_id")
+	rows, err := q.Query("SELECT job_id, restart, uid, at_ns, about FROM job ORDER BY job_id")
 	if err != nil {
 		return nil, fmt.Errorf("list jobs with leases: %w", err)
 	}
@@ -115,7 +115,7 @@ func jobsOf(q querier) ([]Held, error) {
 		var h Held
 		var at int64
 		var about string
-		if err := rows.Scan(&h.JobID, &h.Restart, &h.UID, &at, &h.BookK, &h.BookMiB, &about); err != nil {
+		if err := rows.Scan(&h.JobID, &h.Restart, &h.UID, &at, &about); err != nil {
 			rows.Close()
 			return nil, fmt.Errorf("list jobs with leases: %w", err)
 		}

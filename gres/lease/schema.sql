@@ -45,8 +45,6 @@ CREATE TABLE job (              -- jobs with leases, and what their record needs
   restart  INTEGER NOT NULL,
   uid      INTEGER NOT NULL,
   at_ns    INTEGER NOT NULL,
-  book_k   INTEGER NOT NULL,    -- carma<K>:<MiB> as slurmctld counts it here
-  book_mib INTEGER NOT NULL,
   about    TEXT NOT NULL,       -- JSON, the caller's
   fault    TEXT NOT NULL DEFAULT '' -- what befell it: a neighbour's MPS fault
 ) STRICT;
