@@ -69,7 +69,7 @@ test-placement: simgpu
 # On development clusters: a real slurmctld, slurmd and munge.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 test-integration: deps all
-	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -timeout 30m ./contrib/devcluster
+	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -parallel 3 -timeout 30m ./contrib/devcluster
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
 # SLURM_GIT names a clone of Slurm's source, if there is one.
@@ -82,13 +82,13 @@ test-versions: libcarma
 test-abuse: all
 	contrib/deps.sh strace slurm-wlm-basic-plugins
 	N=$${N:-1000000} $(MAKE) test-shim
-	$(GO) test -tags abuse -count=1 -v -timeout 30m ./contrib/abuse
-	$(GO) test -tags abuse -count=1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
+	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
+	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
 soak: deps all
-	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -v -timeout 0 -run TestSoak ./contrib/devcluster
+	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 0 -run TestSoak ./contrib/devcluster
 
 # On a machine with an NVIDIA GPU that nothing else uses; no Slurm needed. The
 # program ends with 3 where there is no GPU, which make shows as "Error 3".

@@ -36,9 +36,13 @@ const patience = 3 * time.Minute
 
 func devcluster(args ...string) *exec.Cmd { return exec.Command("./devcluster", args...) }
 
-// up starts a cluster that ends with the test.
+// up starts a cluster that ends with the test. Tests that have one run side by
+// side: what they do most is to wait.
 func up(t *testing.T, args ...string) *cluster {
 	t.Helper()
+	if first := note(t.Name(), false); first {
+		t.Parallel()
+	}
 	dir, err := os.MkdirTemp("/tmp", "cdc") // short: UNIX sockets lie below it
 	if err != nil {
 		t.Fatal(err)

@@ -66,11 +66,15 @@ stop_mps() {
 # Users made for a cluster go with the last cluster.
 forget_users() {
 	local u
+	exec 9</run
+	flock 9
 	rm -f "$registry/$(echo "$dir" | tr / _)"
-	rmdir "$registry" 2>/dev/null || return 0
-	for u in "${users[@]}"; do
-		if [ "$(getent passwd "$u" | cut -d: -f5)" = "$users_note" ]; then
-			userdel "$u" 2>/dev/null || true
-		fi
-	done
+	if rmdir "$registry" 2>/dev/null; then
+		for u in "${users[@]}"; do
+			if [ "$(getent passwd "$u" | cut -d: -f5)" = "$users_note" ]; then
+				userdel "$u" 2>/dev/null || true
+			fi
+		done
+	fi
+	exec 9<&-
 }

@@ -153,6 +153,30 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
+// A node registers while jobs hold GPUs and its counts are not what they were
+// at the registration before: by a slurmd that restarts, and when slurmctld asks
+// for it as it does twice an hour. slurmctld drains nodes whose consumed counts
+// are such; ours are not consumed.
+func TestRegistration(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	var ids []string
+	for range 3 {
+		ids = append(ids, c.sbatch(alice, "", train("10G", "1h")))
+		c.gpu(ids[len(ids)-1])
+		c.restart("slurmd")
+		c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^mixed$")
+	}
+	c.sh(alice, "scancel "+ids[0])
+	c.eventually(func() string { return c.job(ids[0], "%T") }, "CANCELLED")
+	c.restart("slurmd")
+	id := c.sbatch(bob, "", train("10G", "1s"))
+	c.ends(id, "COMPLETED")
+	c.noDrain()
+	if log := c.sh("", "grep -c 'jobs are using them' "+c.dir+"/log/slurmctld.log || true"); log != "0" {
+		t.Errorf("slurmctld has complained %s times", log)
+	}
+}
+
 // Two clusters side by side do not know of each other.
 func TestSideBySide(t *testing.T) {
 	a, b := up(t, "--nodes", "1"), up(t, "--nodes", "1", "--gpu-model", "h100")

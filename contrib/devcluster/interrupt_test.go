@@ -20,10 +20,13 @@ var running struct {
 	dirs map[string]bool
 }
 
-func note(dir string, up bool) {
+// note returns whether it is the first that is heard of dir.
+func note(dir string, up bool) (first bool) {
 	running.Lock()
 	defer running.Unlock()
+	_, known := running.dirs[dir]
 	running.dirs[dir] = up
+	return !known
 }
 
 func TestMain(m *testing.M) {

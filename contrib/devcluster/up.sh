@@ -53,14 +53,17 @@ check_parts() {
 }
 
 make_users() {
-	local u
+	local u made=yes
+	exec 9</run
+	flock 9 # another cluster may come up or go down just now
 	mkdir -p "$registry"
 	echo "$dir" >"$registry/$(echo "$dir" | tr / _)"
 	for u in "${users[@]}"; do
 		getent passwd "$u" >/dev/null ||
-			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "$u" ||
-			die "cannot make user $u"
+			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "$u" || made=no
 	done
+	exec 9<&-
+	[ $made = yes ] || die "cannot make the users ${users[*]}"
 }
 
 write_all() {
