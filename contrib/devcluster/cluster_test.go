@@ -188,6 +188,7 @@ func (c *cluster) output(id string) string {
 // gres is the Gres text of a node as slurmctld counts it, in plain numbers.
 func (c *cluster) gres(node string) string {
 	out := c.sh("", "scontrol show node "+node)
+	out = strings.ReplaceAll(out, "no_consume:", "") // not printed up to 22.05
 	m := regexp.MustCompile(`(?m)^ +Gres=(.*)$`).FindStringSubmatch(out)
 	return regexp.MustCompile(`:(\d+)K`).ReplaceAllStringFunc(m[1], func(s string) string {
 		n, _ := strconv.Atoi(s[1 : len(s)-1])

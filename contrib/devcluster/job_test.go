@@ -75,7 +75,7 @@ func TestShareAndWait(t *testing.T) {
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.
 	for range 30 {
-		if got := c.job(waits, "%T %r"); !regexp.MustCompile(`PENDING (Resources|Priority|None|InvalidAccount)`).MatchString(got) {
+		if got := c.job(waits, "%T %r"); !regexp.MustCompile(`PENDING (ReqNodeNotAvail, UnavailableNodes:carma-anchor|Resources|Priority|None|InvalidAccount)`).MatchString(got) {
 			t.Fatalf("a job that fits nowhere: %s", got)
 		}
 		time.Sleep(100 * time.Millisecond)

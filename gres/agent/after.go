@@ -109,8 +109,12 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State == "COMPLETING" {
 		return false, nil
 	}
-	if j.State != "PENDING" || j.Reason != "BeginTime" {
+	if j.State != "PENDING" || j.Reason != "BeginTime" && j.Reason != "None" {
 		return true, nil
+	}
+	// slurmctld gives a requeued job a reason only when it next looks at it.
+	if j.Reason == "None" && !j.Start.After(time.Now()) {
+		return false, nil
 	}
 	v, err := a.Jobs.Version(ctx)
 	if err != nil {
