@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
@@ -68,12 +69,22 @@ func Open(path string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.migrate(schemaFiles, Version); err != nil {
+	// Several that make a new database a WAL database at the same time find it
+	// locked, and SQLite does not wait for each other then.
+	for until := time.Now().Add(busy); ; time.Sleep(10 * time.Millisecond) {
+		if err = d.migrate(schemaFiles, Version); !errors.Is(err, ErrBusy) || time.Now().After(until) {
+			break
+		}
+	}
+	if err != nil {
 		d.Close()
 		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
 	}
 	return d, nil
 }
+
+// busy is how long writers wait for each other.
+const busy = 2 * time.Second
 
 // OpenRead opens the database at path for reading.
 func OpenRead(path string) (*DB, error) {
@@ -118,7 +129,7 @@ func open(driver, path string, options url.Values) (*DB, error) {
 	if options == nil {
 		options = url.Values{}
 	}
-	options.Set("_busy_timeout", "2000")
+	options.Set("_busy_timeout", fmt.Sprint(busy.Milliseconds()))
 	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: options.Encode()}
 	s, err := sql.Open(driver, dsn.String())
 	if err != nil {

@@ -80,7 +80,12 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	b := &Book{db, queue}
-	if err := b.migrate(); err != nil {
+	// One at a time: SQLite lets nobody wait while another makes the new file a
+	// WAL database.
+	leave := b.enqueue(context.Background())
+	err = b.migrate()
+	leave()
+	if err != nil {
 		b.Close()
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
