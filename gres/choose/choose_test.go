@@ -24,7 +24,7 @@ func with(r gres.Reading, f func(*gres.Reading)) gres.Reading { f(&r); return r 
 
 // held is an old lease of user 1000 whose process has been seen.
 func held(uuid string, mib int64) gres.Lease {
-	return gres.Lease{UUID: uuid, UID: 1000, ReserveMiB: mib, Age: time.Minute, Seen: true, MPS: true}
+	return gres.Lease{UUID: uuid, UID: 1000, ReserveMiB: mib, Age: time.Minute, Seen: true, Daemon: gres.Daemon(uuid)}
 }
 
 func shared(gpus int, mib int64) gres.Request {
@@ -191,7 +191,7 @@ func TestCarmaNeverByTurns(t *testing.T) {
 		with(gpu("turns"), func(r *gres.Reading) { r.SMActPct = 10 }),
 	}
 	other, turns := held("other", 1000), held("turns", 1000)
-	other.UID, turns.MPS = 2000, false
+	other.UID, turns.Daemon = 2000, ""
 	leases := []gres.Lease{held("busy", 1000), held("calm", 1000), other, turns}
 	d := GPUs(Carma, Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults})
 	if strings.Join(d.UUIDs, " ") != "calm" {
