@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"time"
 
+	"carma/gres"
 	"carma/prolog/oomscan"
 )
 

@@ -26,6 +26,9 @@ const stepMiB = 256
 // placeableMiB holds what each GPU can be given, together which GPUs, by their
 // indices, a job on several can be given at once.
 func Counts(placeableMiB []int64, together [][]int) []int64 {
+	if len(placeableMiB) == 0 {
+		return nil
+	}
 	counts := make([]int64, len(placeableMiB))
 	for _, mib := range placeableMiB {
 		counts[0] = max(counts[0], mib)

@@ -182,7 +182,7 @@ func TestPolicies(t *testing.T) {
 }
 
 // Carma takes the least utilised GPU on which all jobs are clients of one MPS
-// server; several GPUs it takes idle.
+// server.
 func TestCarmaNeverByTurns(t *testing.T) {
 	readings := []gres.Reading{
 		with(gpu("busy"), func(r *gres.Reading) { r.SMActPct = 70 }),
@@ -277,7 +277,7 @@ func TestNearness(t *testing.T) {
 		{"NUMA", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, nil, 2, "ac"},
 		{"NVLink before NUMA", []gres.Reading{at("a", 0, 0, 1<<3), at("b", 1, 0, 1<<2), at("c", 2, 1, 1<<1), at("d", 3, 1, 1<<0)}, nil, 2, "ad"},
 		{"after the policy's first", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, []gres.Lease{held("a", 100)}, 2, "bd"},
-		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)}, []gres.Lease{held("a", 100), held("b", 50)}, 2, "cb"},
+		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)}, []gres.Lease{by(1000, "a", "a,b"), by(1000, "b", "a,b"), by(1000, "b", "a,b"), by(1000, "c", "c")}, 2, "ab"},
 	} {
 		d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: shared(c.k, 1000), Thresholds: defaults})
 		if g := strings.Join(d.UUIDs, ""); g != c.want {
