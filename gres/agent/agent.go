@@ -20,6 +20,7 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/output"
+	"carma/gres/resident"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -274,6 +275,7 @@ func (a *Agent) export(s lease.Snapshot) {
 func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading, []lease.Usage) {
 	var readings []gres.Reading
 	var usages []lease.Usage
+	owners := once{a.Owners, map[int]resident.Owner{}}
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
 		if st == nil {
@@ -281,7 +283,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
-		r := Reading(s, leases, a.Owners)
+		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window
 			pct gres.Measured
@@ -291,7 +293,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		}
 		readings = append(readings, r)
-		usages = append(usages, a.account(s, leases, now)...)
+		usages = append(usages, a.account(s, leases, owners, now)...)
 	}
 	return readings, usages
 }

@@ -47,7 +47,10 @@ func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if _, err := c.ExecContext(ctx, "BEGIN DEFERRED"); err != nil {
 		return s, fmt.Errorf("read ledger: %w", err)
 	}
-	defer c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	// Nobody can make a reader wait (WAL), and a context that can end costs the
+	// driver a goroutine for each query.
+	ctx = context.WithoutCancel(ctx)
+	defer c.ExecContext(ctx, "ROLLBACK")
 	q := connection{ctx, c}
 	if s.Readings, err = readingsOf(q); err != nil {
 		return s, err
