@@ -144,12 +144,10 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State == "COMPLETING" {
 		return false, nil
 	}
-	if j.State != "PENDING" || j.Reason != "BeginTime" && j.Reason != "None" {
+	// Its reason says nothing: until slurmctld next looks at a requeued job that is
+	// what it was before, "Prolog" say.
+	if j.State != "PENDING" {
 		return true, nil
-	}
-	// slurmctld gives a requeued job a reason only when it next looks at it.
-	if j.Reason == "None" && !j.Start.After(time.Now()) {
-		return false, nil
 	}
 	v, err := a.Jobs.Version(ctx)
 	if err != nil {
