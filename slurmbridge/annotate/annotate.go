@@ -32,6 +32,7 @@ type Job struct {
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
+	NamesNodes     bool // --nodelist, or a reservation: the anchor node is none of these
 }
 
 // TRES are the four GRES lists of a request.
@@ -155,7 +156,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
-	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
+	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
 	return a, nil
 }
 
