@@ -165,16 +165,8 @@ func (n *Node) update(ctx context.Context, target string, change sctl.Change, sl
 
 // booked returns a job's GRES list with its booking set to mib.
 func booked(tresPerNode string, mib int64) string {
-	k, _ := tres.Booking(tresPerNode)
-	if k == 0 {
-		return tresPerNode
-	}
-	rest, _ := tres.Without(tresPerNode)
-	prefix := "gres:"
-	if strings.Contains(tresPerNode, "gres/") {
-		prefix = "gres/"
-	}
-	return tres.Book(rest, prefix, k, mib)
+	_, _, anywhere := tres.Booking(tresPerNode)
+	return tres.Rebook(tresPerNode, mib, anywhere)
 }
 
 // reason shortens an error of a Slurm command to what Slurm said.

@@ -47,10 +47,10 @@ func TestGrain(t *testing.T) {
 
 func TestText(t *testing.T) {
 	for _, c := range []struct{ is, want string }{
-		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:no_consume:7,carma2:no_consume:0"},
-		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144,carma:no_consume:7,carma2:no_consume:0"},
-		{"(null)", "carma:no_consume:7,carma2:no_consume:0"},
-		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:no_consume:7,carma2:no_consume:0"},
+		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:no_consume:7,carma2:no_consume:1"},
+		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144,carma:no_consume:7,carma2:no_consume:1"},
+		{"(null)", "carma:no_consume:7,carma2:no_consume:1"},
+		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:no_consume:7,carma2:no_consume:1"},
 	} {
 		if got := Text(c.is, []int64{7, 0}); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.is, got, c.want)

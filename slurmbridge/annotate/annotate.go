@@ -33,6 +33,7 @@ type Job struct {
 	TasksPerNode   uint32
 	SocketsPerNode uint32
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
+	NamesNodes     bool   // --nodelist, or a reservation: the anchor node is none of these
 }
 
 // TRES are the four GRES lists of a request.
@@ -162,7 +163,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
-	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
+	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
 	return a, nil
 }
 
