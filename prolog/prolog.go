@@ -34,6 +34,7 @@ import (
 // Ledger is what a Prolog needs of the node's ledger.
 type Ledger interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
@@ -221,16 +222,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 // refresh replaces readings that are too old to decide on, as when the agent
 // does not run.
 func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
-	s, err := ledger.Snapshot(ctx)
-	if err != nil {
+	age, ok, err := ledger.Oldest(ctx)
+	if err != nil || ok && age <= n.staleAfter() {
 		return err
-	}
-	stale := len(s.Readings) == 0
-	for _, r := range s.Readings {
-		stale = stale || r.Age > n.staleAfter()
-	}
-	if !stale {
-		return nil
 	}
 	readings, err := n.Sample(ctx)
 	if err != nil {

@@ -99,7 +99,7 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 		uuids = append(uuids, g.UUID)
 	}
 	if alone {
-		if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
+		if err := ledger.Hold(ctx, h.JobID, 0, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
 	}

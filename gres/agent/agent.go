@@ -18,6 +18,7 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/gres/resident"
@@ -65,21 +66,23 @@ type Records interface {
 
 // Agent is the daemon of one node.
 type Agent struct {
-	Node      string
-	Config    config.Config
-	RunDir    string
-	Log       *slog.Logger
-	Sample    func() []gres.Sample
-	Owners    Owners
-	Ledger    Ledger
-	Publisher Publisher
-	MPS       MPS // nil: not used
-	Jobs      Jobs
-	Records   Records
-	Outputs   *output.Watch              // nil: only the batch script's stderr is known
-	Cluster   Cluster                    // nil: no steward
-	Export    func(lease.Snapshot) error // for other tools; nil: nothing
-	Alive     func()                     // after each look at everything; nil: nobody asks
+	Node   string
+	Config config.Config
+	// Thresholds are what a GPU must hold to take a job.
+	Thresholds choose.Thresholds
+	RunDir     string
+	Log        *slog.Logger
+	Sample     func() []gres.Sample
+	Owners     Owners
+	Ledger     Ledger
+	Publisher  Publisher
+	MPS        MPS // nil: not used
+	Jobs       Jobs
+	Records    Records
+	Outputs    *output.Watch              // nil: only the batch script's stderr is known
+	Cluster    Cluster                    // nil: no steward
+	Export     func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive      func()                     // after each look at everything; nil: nobody asks
 
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/sctl"
@@ -141,10 +142,16 @@ func TestCheckMPSFails(t *testing.T) {
 
 func TestOpenHolds(t *testing.T) {
 	holds := []lease.Hold{{UUID: "a", JobID: 7}, {UUID: "b", JobID: 7}}
+	share := []lease.Hold{{UUID: "a", JobID: 7, MiB: 20480}}
+	gpu := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}}
 	for name, c := range map[string]struct {
 		s    lease.Snapshot
 		want []string
 	}{
+		"a share, room":    {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
+		"a share, no room": {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
+		"a share, closed":  {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, Exclusive: true}}}, nil},
+		"a share, no GPU":  {lease.Snapshot{Holds: share}, nil},
 		"all idle":         {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":         {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":      {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
@@ -155,6 +162,7 @@ func TestOpenHolds(t *testing.T) {
 		l := &ledger{}
 		a := newAgent()
 		a.Ledger = l
+		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
 		a.openHolds(t.Context(), c.s)
 		if !slices.Equal(l.calls, c.want) {
 			t.Errorf("%s: %v, want %v", name, l.calls, c.want)
@@ -184,10 +192,20 @@ func TestSoonest(t *testing.T) {
 			{GPU: gres.GPU{UUID: "lost"}, Unreadable: "x"}, {GPU: gres.GPU{UUID: "bad"}, Quarantined: "x"}, {GPU: gres.GPU{UUID: "kept"}, HeldFor: 9}},
 		Leases: []gres.Lease{{UUID: "a", Age: time.Minute}, {UUID: "a", Age: time.Hour}, {UUID: "b", Age: time.Minute}, {UUID: "c", Age: time.Hour}},
 	}
-	if got := soonest(s, 3); !slices.Equal(got, []string{"d", "c", "b"}) {
+	if got := soonest(s, 3, 0); !slices.Equal(got, []string{"d", "c", "b"}) {
 		t.Errorf("got %v", got)
 	}
-	if got := soonest(s, 5); got != nil {
+	if got := soonest(s, 5, 0); got != nil {
 		t.Errorf("5 of 4: %v", got)
+	}
+	// A share: where most is left.
+	for i := range s.Readings {
+		s.Readings[i].TotalMiB = 40536
+	}
+	s.Readings[3].TotalMiB = 10000
+	s.Leases[2].ReserveMiB, s.Leases[3].ReserveMiB = 30000, 20000
+	s.Readings[0].UsedMiB = 25000
+	if got := soonest(s, 3, 20480); !slices.Equal(got, []string{"c", "a", "b"}) {
+		t.Errorf("got %v", got)
 	}
 }

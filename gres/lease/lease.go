@@ -121,13 +121,16 @@ func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close())
 // after the lock is free; flock(2) wakes the next at once. It is a queue and no
 // guard: who has waited long enough goes on without, and SQLite keeps order.
 func (b *Book) enqueue(ctx context.Context) (leave func()) {
+	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
+	if unix.Flock(int(b.queue.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return leave
+	}
 	turn := make(chan struct{})
 	go func() {
 		defer close(turn)
 		for unix.Flock(int(b.queue.Fd()), unix.LOCK_EX) == unix.EINTR {
 		}
 	}()
-	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
 	select {
 	case <-turn:
 		return leave

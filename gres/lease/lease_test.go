@@ -272,23 +272,26 @@ func TestHolds(t *testing.T) {
 		for _, r := range s.Readings {
 			words = append(words, fmt.Sprint(r.HeldFor, r.HeldOpen))
 		}
-		return fmt.Sprint(words, len(s.Holds))
+		for _, h := range s.Holds {
+			words = append(words, fmt.Sprint(h.MiB))
+		}
+		return fmt.Sprint(words)
 	}
-	must(b.Hold(ctx, 7, []string{"GPU-0", "GPU-1"}))
-	must(b.Hold(ctx, 8, []string{"GPU-1", "GPU-2"})) // the first hold stays
-	if got := state(); got != "[7 false 7 false 8 false] 3" {
+	must(b.Hold(ctx, 7, 0, []string{"GPU-0", "GPU-1"}))
+	must(b.Hold(ctx, 8, 20480, []string{"GPU-1", "GPU-2"})) // the first hold stays
+	if got := state(); got != "[7 false 7 false 8 false 0 0 20480]" {
 		t.Errorf("got %s", got)
 	}
 	must(b.OpenHold(ctx, 7, 0))
 	must(b.OpenHold(ctx, 8, time.Hour))
-	if got := state(); got != "[7 true 7 true 8 false] 3" {
+	if got := state(); got != "[7 true 7 true 8 false 0 0 20480]" {
 		t.Errorf("opened: %s", got)
 	}
 	must(b.DropHold(ctx, 8))
 	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 1)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != "[0 false 0 false 0 false] 0" {
+	if got := state(); got != "[0 false 0 false 0 false]" {
 		t.Errorf("after the job came: %s", got)
 	}
 }

@@ -79,6 +79,15 @@ func (c connection) QueryRow(query string, args ...any) *sql.Row {
 	return c.QueryRowContext(c.ctx, query, args...)
 }
 
+// Oldest returns the age of the oldest reading; ok is false if there is none.
+func (b *Book) Oldest(ctx context.Context) (age time.Duration, ok bool, err error) {
+	var at sql.NullInt64
+	if err := b.db.QueryRowContext(ctx, "SELECT min(at_ns) FROM gpu").Scan(&at); err != nil {
+		return 0, false, fmt.Errorf("read readings: %w", err)
+	}
+	return Now() - time.Duration(at.Int64), at.Valid, nil
+}
+
 // Find returns what key, or an earlier attempt of its job, holds; ok is false if
 // that is nothing.
 func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err error) {
