@@ -69,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Export = exporter(c, node)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
+		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
 	}
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {

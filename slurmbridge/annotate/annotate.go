@@ -20,10 +20,13 @@ import (
 // NoVal is Slurm's NO_VAL (slurm.h): the user did not say.
 const NoVal = 0xfffffffe
 
+// ArgEnd ends an argument (CARMA_ARG_END of libcarma/carma.h).
+const ArgEnd = "\x1f"
+
 // Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
 type Job struct {
 	UID       uint32
-	Args      string // of the script, in one text
+	Args      string // of the script, each ended by ArgEnd
 	Script    []byte // nil for salloc, srun and all but the first het component
 	Partition string // as asked; empty: the cluster's default
 	TRES      TRES

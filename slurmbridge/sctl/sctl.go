@@ -233,7 +233,7 @@ var stateUp = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {
-	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+at.Format("2006-01-02T15:04:05"))
+	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+slurmTime(at))
 	return err
 }
 
