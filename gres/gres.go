@@ -109,6 +109,9 @@ type Lease struct {
 	Age        time.Duration
 	Seen       bool // a process of the job has been seen on the GPU
 	MPS        bool // runs as a client of the user's MPS server
+
+	Idle     time.Duration // the job has not used the GPU for so long; 0: it does, or that is not known
+	IdleSure time.Duration // the last part of that in which all readings told so for certain
 }
 
 // Request is what a job needs of a node.

@@ -219,6 +219,7 @@ type gpuStatus struct {
 	Closed   string  `json:"closed"`
 	Leases   []struct {
 		JobID uint32 `json:"job_id"`
+		Idle  bool   `json:"idle"`
 	} `json:"leases"`
 }
 

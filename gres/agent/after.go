@@ -110,11 +110,13 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State == "COMPLETING" {
 		return false, nil
 	}
-	if j.State != "PENDING" || j.Reason != "BeginTime" && j.Reason != "None" {
+	// slurmctld gives a requeued job a reason only when it next looks at it;
+	// until then one that a Prolog gave back keeps that of a job in its Prolog.
+	unseen := j.Reason == "None" || j.Reason == "Prolog"
+	if j.State != "PENDING" || j.Reason != "BeginTime" && !unseen {
 		return true, nil
 	}
-	// slurmctld gives a requeued job a reason only when it next looks at it.
-	if j.Reason == "None" && !j.Start.After(time.Now()) {
+	if unseen && !j.Start.After(time.Now()) {
 		return false, nil
 	}
 	v, err := a.Jobs.Version(ctx)

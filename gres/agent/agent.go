@@ -34,6 +34,7 @@ type Ledger interface {
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
 	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
+	Cancelled(ctx context.Context, key gres.JobKey, why string) error
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -70,6 +71,7 @@ type Agent struct {
 	Publisher Publisher
 	MPS       MPS // nil: not used
 	Jobs      Jobs
+	Users     Users
 	Records   Records
 	Outputs   *output.Watch              // nil: only the batch script's stderr is known
 	Cluster   Cluster                    // nil: no steward
@@ -85,6 +87,7 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
+	told     map[gres.JobKey]bool // jobs that use none of their GPUs, whose users know
 	compared time.Duration
 	rank     int // of this node among those that may have the steward
 	ranked   time.Duration
@@ -215,6 +218,7 @@ func (a *Agent) talk(ctx context.Context) {
 		return
 	}
 	a.reap(ctx, s)
+	a.tellIdle(ctx, s)
 	a.dropHolds(ctx, s)
 	a.followComment(ctx, comment, s)
 	a.keepSteward(ctx, now)

@@ -163,6 +163,8 @@ func TestSetStarts(t *testing.T) {
 		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 2 * time.Second, true},
 		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 125 * time.Second, true},
 		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None", Start: begin}, 0, 125 * time.Second, true},
+		{"with the reason of its Prolog", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog", Start: begin}, 0, 125 * time.Second, true},
+		{"with the reason of its Prolog and no start", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 0, false},
 		{"without reason and start yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0, false},
 		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, false},
 		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, true},

@@ -54,6 +54,7 @@ type Granted struct {
 	Exclusive  bool
 	MPS        bool
 	Seen       bool
+	Idle       time.Duration // longest time that the job did not use it
 	gres.Figures
 }
 

@@ -46,7 +46,8 @@ CREATE TABLE job (              -- jobs with leases, and what their record needs
   uid      INTEGER NOT NULL,
   at_ns    INTEGER NOT NULL,
   about    TEXT NOT NULL,       -- JSON, the caller's
-  fault    TEXT NOT NULL DEFAULT '' -- what befell it: a neighbour's MPS fault
+  fault    TEXT NOT NULL DEFAULT '', -- what befell it: a neighbour's MPS fault
+  cancelled TEXT NOT NULL DEFAULT '' -- why the agent has cancelled it
 ) STRICT;
 
 CREATE TABLE lease (
@@ -58,6 +59,9 @@ CREATE TABLE lease (
   mps         INTEGER NOT NULL,
   smact_pct   REAL NOT NULL,    -- expected; 0: not known
   seen_ns     INTEGER,          -- first process of the job on the GPU
+  idle_ns     INTEGER,          -- since when the job does not use the GPU; NULL: it does, or that is not known
+  idle_sure_ns INTEGER,         -- since when that is certain
+  idle_max_ns INTEGER NOT NULL DEFAULT 0, -- longest time before that
   PRIMARY KEY (job_id, uuid)
 ) STRICT, WITHOUT ROWID;
 
