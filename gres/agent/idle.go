@@ -74,82 +74,90 @@ type Users interface {
 	Cancel(ctx context.Context, target string) error
 }
 
+// acted is what was done about a job that uses no GPU.
+type acted struct{ told, cancelled bool }
+
 // tellIdle acts on jobs that have used none of their GPUs for idle.after: their
 // users are told once for as long as that lasts.
 func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
-	told := map[gres.JobKey]bool{}
-	for _, j := range s.Jobs {
-		idle, sure := idleOf(j.JobKey, s, a.Config.NVML.Interval.D())
-		if idle < a.Config.Idle.After.D() {
+	after := a.Config.Idle.After.D()
+	still := map[gres.JobKey]acted{}
+	for key, j := range idleJobs(s, a.Config.NVML.Interval.D()) {
+		if j.idle < after {
 			continue
 		}
-		if told[j.JobKey] = true; !a.told[j.JobKey] {
-			a.Log.Warn("a job holds GPUs and does not use them", "job", j.JobKey, "uid", j.UID, "for", idle.Round(time.Second), "certain", sure.Round(time.Second))
+		done := a.acted[key]
+		if !done.told {
+			a.Log.Warn("a job holds GPUs and does not use them", "job", key, "uid", j.uid, "for", j.idle.Round(time.Second), "certain", j.sure.Round(time.Second))
 		}
 		var err error
+		text := fmt.Sprintf("carma: job %d holds GPUs and has not used them for %s", key.JobID, j.idle.Round(time.Second))
 		switch {
-		case a.Config.Idle.Action == "cancel" && sure >= a.Config.Idle.After.D() && j.Cancelled == "":
-			err = a.cancelIdle(ctx, j, idle, a.told[j.JobKey])
-		case a.Config.Idle.Action != "none" && !a.told[j.JobKey]:
-			err = a.Users.Notify(ctx, j.JobID, idleText(j, idle))
+		case a.Config.Idle.Action == "cancel" && j.sure >= after && !done.cancelled:
+			done.cancelled, err = a.cancelIdle(ctx, key, j.idle, text, done.told)
+		case a.Config.Idle.Action != "none" && !done.told:
+			err = a.Users.Notify(ctx, key.JobID, text)
 		}
 		if err != nil {
-			a.Log.Warn("act on a job that uses no GPU", "job", j.JobKey, "error", err)
+			a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)
 		}
+		done.told = true
+		still[key] = done
 	}
-	a.told = told
+	a.acted = still
 }
 
-func idleText(j lease.Held, idle time.Duration) string {
-	return fmt.Sprintf("carma: job %d holds GPUs and has not used them for %s", j.JobID, idle.Round(time.Second))
+// idleJob is for how long a job has used none of its GPUs, and for how long that
+// is certain.
+type idleJob struct {
+	uid        uint32
+	idle, sure time.Duration
 }
 
-// idleOf is for how long a job has used none of its GPUs, and for how long that
-// is certain. A reading that is old or missing shows nothing.
-func idleOf(key gres.JobKey, s lease.Snapshot, interval time.Duration) (idle, sure time.Duration) {
+// idleJobs looks at the jobs of a node. A reading that is old or missing shows
+// nothing.
+func idleJobs(s lease.Snapshot, interval time.Duration) map[gres.JobKey]idleJob {
 	fresh := map[string]bool{}
 	for _, r := range s.Readings {
 		fresh[r.UUID] = r.Unreadable == "" && r.Age < sampleDeadline+3*interval
 	}
-	idle, sure = math.MaxInt64, math.MaxInt64
-	found := false
+	jobs := map[gres.JobKey]idleJob{}
 	for _, l := range s.Leases {
-		if l.Job != key {
-			continue
+		j, ok := jobs[l.Job]
+		if !fresh[l.UUID] {
+			l.Idle, l.IdleSure = 0, 0
 		}
-		if found = true; !fresh[l.UUID] {
-			return 0, 0
+		if !ok {
+			j = idleJob{l.UID, l.Idle, l.IdleSure}
 		}
-		idle, sure = min(idle, l.Idle), min(sure, l.IdleSure)
+		j.idle, j.sure = min(j.idle, l.Idle), min(j.sure, l.IdleSure)
+		jobs[l.Job] = j
 	}
-	if !found {
-		return 0, 0
-	}
-	return idle, sure
+	return jobs
 }
 
 // cancelIdle cancels a job, or tells its user if the job may not be cancelled: a
 // suspended one cannot use its GPUs, and of one on several nodes this one sees a
 // part.
-func (a *Agent) cancelIdle(ctx context.Context, j lease.Held, idle time.Duration, told bool) error {
-	job, err := a.Jobs.Job(ctx, j.JobID)
+func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle time.Duration, text string, told bool) (cancelled bool, err error) {
+	job, err := a.Jobs.Job(ctx, key.JobID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if job.State != "RUNNING" || job.Nodes != 1 {
 		if told {
-			return nil
+			return false, nil
 		}
-		return a.Users.Notify(ctx, j.JobID, idleText(j, idle))
+		return false, a.Users.Notify(ctx, key.JobID, text)
 	}
-	if err := a.Users.Notify(ctx, j.JobID, idleText(j, idle)+"; it is cancelled"); err != nil {
-		a.Log.Warn("act on a job that uses no GPU", "job", j.JobKey, "error", err)
+	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
+		a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)
 	}
-	if err := a.Ledger.Cancelled(ctx, j.JobKey, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.Round(time.Second))); err != nil {
-		return err
+	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.Round(time.Second))); err != nil {
+		return false, err
 	}
 	if err := a.Users.Cancel(ctx, job.Target()); err != nil {
-		return errors.Join(err, a.Ledger.Cancelled(ctx, j.JobKey, "")) // tried again
+		return false, errors.Join(err, a.Ledger.Cancelled(ctx, key, "")) // tried again
 	}
-	return nil
+	return true, nil
 }

@@ -109,7 +109,6 @@ func TestTellIdle(t *testing.T) {
 		{"not read lately", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Age = time.Minute }, nil},
 		{"several nodes", "cancel", with(func(j *sctl.Job) { j.Nodes = 2 }), func(*lease.Snapshot) {}, []string{told}},
 		{"suspended", "cancel", with(func(j *sctl.Job) { j.State = "SUSPENDED" }), func(*lease.Snapshot) {}, []string{told}},
-		{"cancelled already", "cancel", running, func(s *lease.Snapshot) { s.Jobs[0].Cancelled = "cancelled" }, []string{told}},
 		{"without leases", "cancel", running, func(s *lease.Snapshot) { s.Leases = nil }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,15 +118,11 @@ func TestTellIdle(t *testing.T) {
 			a.Users, a.Ledger, a.Jobs = u, l, &jobs{known: map[uint32]sctl.Job{7: c.job}}
 			key := gres.JobKey{JobID: 7}
 			s := lease.Snapshot{
-				Jobs:     []lease.Held{{Job: lease.Job{JobKey: key}}},
 				Leases:   []gres.Lease{{Job: key, UUID: "a", Idle: 30 * time.Minute, IdleSure: 30 * time.Minute}, {Job: key, UUID: "b", Idle: 40 * time.Minute, IdleSure: 40 * time.Minute}, {Job: gres.JobKey{JobID: 8}, UUID: "b"}},
 				Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}},
 			}
 			c.change(&s)
 			a.tellIdle(t.Context(), s)
-			if len(l.calls) > 0 {
-				s.Jobs[0].Cancelled = "cancelled"
-			}
 			a.tellIdle(t.Context(), s) // once
 			if !slices.Equal(u.calls, c.want) {
 				t.Errorf("%q\nwant %q", u.calls, c.want)
@@ -148,7 +143,7 @@ func TestTellIdleAgain(t *testing.T) {
 	j := &jobs{known: map[uint32]sctl.Job{7: {ID: 7}}}
 	a.Users, a.Jobs = u, j
 	key := gres.JobKey{JobID: 7}
-	s := lease.Snapshot{Jobs: []lease.Held{{Job: lease.Job{JobKey: key}}}, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 	for _, idle := range []time.Duration{time.Hour, 0, time.Hour} {
 		s.Leases = []gres.Lease{{Job: key, UUID: "a", Idle: idle}}
 		a.tellIdle(t.Context(), s)
