@@ -110,6 +110,9 @@ type Lease struct {
 	Age        time.Duration
 	Seen       bool   // a process of the job has been seen on the GPU
 	Daemon     Daemon // whose MPS client the job is
+
+	Idle     time.Duration // the job has not used the GPU for so long; 0: it does, or that is not known
+	IdleSure time.Duration // the last part of that in which all readings told so for certain
 }
 
 // Daemon is an MPS control daemon, named by the GPUs that it serves: their UUIDs

@@ -107,7 +107,7 @@ func watchStatus(ctx context.Context, look func(io.Writer) error) error {
 }
 
 func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
-	n := status.Of(node, s, thresholds(c), userName, daemonState(c, node))
+	n := status.Of(node, s, thresholds(c), c.Idle.After.D(), userName, daemonState(c, node))
 	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
 	return n
 }

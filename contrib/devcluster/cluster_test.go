@@ -220,6 +220,7 @@ type gpuStatus struct {
 	MPSClients int     `json:"mps_clients"`
 	Leases     []struct {
 		JobID uint32 `json:"job_id"`
+		Idle  bool   `json:"idle"`
 	} `json:"leases"`
 }
 

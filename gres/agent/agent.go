@@ -38,6 +38,7 @@ type Ledger interface {
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
 	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
+	Cancelled(ctx context.Context, key gres.JobKey, why string) error
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -78,6 +79,7 @@ type Agent struct {
 	Publisher  Publisher
 	MPS        MPS // nil: not used
 	Jobs       Jobs
+	Users      Users
 	Records    Records
 	Outputs    *output.Watch              // nil: only the batch script's stderr is known
 	Cluster    Cluster                    // nil: no steward
@@ -94,6 +96,7 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
+	acted    map[gres.JobKey]acted // jobs that use none of their GPUs
 	compared time.Duration
 	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered
 	rank     int           // of this node among those that may have the steward
@@ -232,6 +235,7 @@ func (a *Agent) talk(ctx context.Context) {
 		return
 	}
 	a.reap(ctx, s)
+	a.tellIdle(ctx, s)
 	a.dropHolds(ctx, s)
 	a.followComment(ctx, comment, s)
 	a.keepSteward(ctx, now)

@@ -54,6 +54,7 @@ type Granted struct {
 	Exclusive  bool
 	Daemon     gres.Daemon
 	Seen       bool
+	Idle       time.Duration // longest time that the job did not use it
 	gres.Figures
 }
 

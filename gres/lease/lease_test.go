@@ -446,3 +446,49 @@ func worker(dir string) {
 	}
 	os.Exit(0)
 }
+
+// What the agent says of a job that does not use its GPU stands in its lease
+// until it says otherwise, and the longest such time after that.
+func TestIdleLease(t *testing.T) {
+	b := open(t, t.TempDir())
+	if err := b.PutReadings(t.Context(), gpus(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Acquire(t.Context(), Job{JobKey: key(7, 0)}, gres.Request{JobID: 7, GPUs: 1}, pick("GPU-0")); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		changed       bool
+		ago           time.Duration // 0: in use
+		idle, longest time.Duration
+	}{
+		{true, 0, 0, 0}, {true, time.Hour, time.Hour, time.Hour}, {false, 0, time.Hour, time.Hour},
+		{true, 0, 0, time.Hour}, {true, time.Minute, time.Minute, time.Hour},
+	} {
+		u := Usage{Job: key(7, 0), UUID: "GPU-0", IdleChanged: c.changed}
+		if c.ago > 0 {
+			u.IdleFrom, u.IdleSure = Now()-c.ago, Now()-c.ago/2
+		}
+		if err := b.Measure(t.Context(), gpus(1), []Usage{u}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, _, err := b.Find(t.Context(), key(7, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute/2 }
+		if l := s.Leases[0]; !near(l.Idle, c.idle) || !near(l.IdleSure, c.idle/2) || !near(h.GPUs[0].Idle, c.longest) {
+			t.Errorf("%d: idle for %s (certain for %s), longest %s", i, l.Idle, l.IdleSure, h.GPUs[0].Idle)
+		}
+	}
+	if err := b.Cancelled(t.Context(), key(7, 0), "because"); err != nil {
+		t.Fatal(err)
+	}
+	if h, ok, err := b.Find(t.Context(), key(7, 0)); err != nil || !ok || h.Cancelled != "because" {
+		t.Errorf("%+v %v", h, err)
+	}
+}

@@ -36,6 +36,7 @@ type Config struct {
 	Hooks     Hooks                `toml:"hooks"`
 	Recovery  Recovery             `toml:"recovery"`
 	Hold      Hold                 `toml:"hold"`
+	Idle      Idle                 `toml:"idle"`
 	Export    Export               `toml:"export"`
 
 	Accounting Accounting `toml:"accounting"`
@@ -157,6 +158,12 @@ type Hold struct {
 	Timeout Duration `toml:"timeout"` // a hold ends after so long
 }
 
+// Idle is what happens to a job that holds GPUs and does not use them.
+type Idle struct {
+	Action string   `toml:"action"` // none: it is shown; notify: its user is told too; cancel: it is told, and cancelled
+	After  Duration `toml:"after"`  // unused for so long
+}
+
 // Export is what the agent writes for other tools. Empty: nothing.
 type Export struct {
 	Textfile   string `toml:"textfile"`     // for node_exporter's textfile collector
@@ -212,6 +219,7 @@ func Default() Config {
 		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
 		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
 		Hold:      Hold{After: Duration(10 * time.Minute), Timeout: Duration(30 * time.Minute)},
+		Idle:      Idle{Action: "none", After: Duration(30 * time.Minute)},
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
 		History:    History{File: "/var/lib/carma/history"},
