@@ -75,13 +75,15 @@ type PaperV2 struct {
 
 // Slurm is what the project's way through Slurm adds.
 type Slurm struct {
-	LaunchS     float64 `toml:"launch_s"`
-	ReleaseS    float64 `toml:"release_s"`
-	ComebackS   float64 `toml:"comeback_s"`
-	SampleS     float64 `toml:"sample_s"`
-	HoldEveryS  float64 `toml:"hold_every_s"`
-	Depth       int     `toml:"depth"`
-	MPSMultiGPU bool    `toml:"mps_multi_gpu"`
+	LaunchS       float64 `toml:"launch_s"`
+	ReleaseS      float64 `toml:"release_s"`
+	ComebackS     float64 `toml:"comeback_s"`
+	PublishS      float64 `toml:"publish_s"`
+	PublishEveryS float64 `toml:"publish_every_s"`
+	SampleS       float64 `toml:"sample_s"`
+	HoldEveryS    float64 `toml:"hold_every_s"`
+	Depth         int     `toml:"depth"`
+	MPSMultiGPU   bool    `toml:"mps_multi_gpu"`
 }
 
 // Analytic is the error of the analytic estimator where there is no summary to
@@ -173,6 +175,8 @@ func (m *Model) check() *config.KeyError {
 		{"slurm.launch_s", m.Slurm.LaunchS, 0, 1e6},
 		{"slurm.release_s", m.Slurm.ReleaseS, 0, 1e6},
 		{"slurm.comeback_s", m.Slurm.ComebackS, 0, 1e6},
+		{"slurm.publish_s", m.Slurm.PublishS, 0, 1e6},
+		{"slurm.publish_every_s", m.Slurm.PublishEveryS, 0, 1e6},
 		{"slurm.sample_s", m.Slurm.SampleS, 0.01, 1e6},
 		{"slurm.hold_every_s", m.Slurm.HoldEveryS, 0.1, 1e6},
 		{"slurm.depth", float64(m.Slurm.Depth), 1, 1e6},

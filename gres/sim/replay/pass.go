@@ -65,6 +65,7 @@ func (q *queue) fill(left int) {
 // offers enough to is sent there; with fifo the first that finds none ends it. A
 // job that found no node before needs to look only at those that changed.
 func (s *slurm) decide() error {
+	s.retry()
 	q := &s.queue
 	if len(s.dirty) == 0 && !q.fresh {
 		return s.err
@@ -97,9 +98,7 @@ func (s *slurm) decide() error {
 			gone++
 		}
 		q.fill(len(q.front) - 1 - i + kept)
-		if !s.start(&e, n) {
-			s.veto(e.task, n)
-		}
+		s.start(e.task, n)
 	}
 	q.front = q.front[:kept]
 	q.tier -= gone
@@ -111,12 +110,12 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-// mostOffered notes the most that nodes offer which changed, so that most jobs
+// mostOffered notes the most that nodes have room for which changed, so that most jobs
 // of a pass cost one comparison.
 func (s *slurm) mostOffered() {
 	clear(s.most)
 	for _, n := range s.dirty {
-		for k, mib := range s.nodes[n].offer {
+		for k, mib := range s.nodes[n].room {
 			s.most[k] = max(s.most[k], mib)
 		}
 	}
@@ -128,29 +127,9 @@ func (s *slurm) offering(e *waiter) int32 {
 		return int32(s.index.first(0, int(e.gpus), e.need))
 	}
 	for _, n := range s.dirty {
-		if s.nodes[n].offer[e.gpus-1] >= e.need {
+		if s.nodes[n].room[e.gpus-1] >= e.need {
 			return n
 		}
 	}
 	return -1
-}
-
-// veto is what a Prolog does that finds no GPUs for a job which slurmctld has
-// sent: it waits, so that slurmctld sends nobody else, gives the job back, and the
-// job backs off (package prolog, backOff). One that was given back too often asks for whole GPUs.
-func (s *slurm) veto(id, node int32) {
-	const first, most = 5, 300 // s
-	n := s.vetoes[id]
-	s.vetoes[id]++
-	if b := &s.bookings[id]; s.set.Vetoes > 0 && int(n) >= s.set.Vetoes && !b.exclusive {
-		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
-		s.recovered[id] = true
-	}
-	if s.set.PrologWaitS > 0 {
-		s.nodes[node].muted[s.m.tasks[id].job.GPUs-1] = s.m.now + s.set.PrologWaitS
-		s.publish(node)
-		s.refresh(node * int32(s.set.GPUs))
-	}
-	backOff := min(first*float64(int64(1)<<min(n, 10)), most)
-	s.m.comeBack(id, s.set.PrologWaitS+max(backOff, s.set.Model.Slurm.ComebackS))
 }
