@@ -101,6 +101,7 @@ func (n *Node) putBack(ctx context.Context, target, changed, home string, change
 	if err := slurm.RequeueHold(ctx, target); err != nil {
 		return "", fmt.Errorf("requeue refused: %s", reason(err))
 	}
+	change.StartIn = comebackAtMost
 	err = n.update(ctx, changed, change, slurm)
 	if err != nil && change.Partition != "" {
 		// The partition may not be for this user, account or QOS: whole
@@ -122,6 +123,12 @@ func (n *Node) putBack(ctx context.Context, target, changed, home string, change
 	}
 	return change.Partition, nil
 }
+
+// comebackAtMost is after how long a job that was put back starts at the latest,
+// if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
+// own time is not on 22.05, where slurmd may then still know the job's last run
+// and skip its Prolog (gres/agent/after.go).
+const comebackAtMost = 10 * time.Minute
 
 // errHeld says that the job is in the queue again and waits there for somebody
 // to release it.

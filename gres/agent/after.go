@@ -18,10 +18,11 @@ import (
 //
 // From 23.02 on, slurmd forgets them at the first sight of newer credentials,
 // which must be a second younger than the revocation of the old ones. Up to
-// 22.05 it forgets them only in a scan that it makes at most every 2 s
-// (src/common/slurm_cred.c, _clear_expired_job_states), so that a job that
-// starts right after the expiry may still be taken for the old one: there the
-// wait is made longer instead of shorter.
+// 22.05 it lets them expire from the end of the Epilog on, which is after
+// slurmctld's clock has begun, and forgets them only in a scan that it makes at
+// most every 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that
+// slurmctld starts the job too early. So the hooks put the start off, and here,
+// when the Epilog has ended, it is set to when it is safe.
 const (
 	startAfter    = 2 * time.Second
 	extraUpTo2205 = 5 * time.Second
@@ -109,12 +110,10 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State == "COMPLETING" {
 		return false, nil
 	}
-	if j.State != "PENDING" || j.Reason != "BeginTime" && j.Reason != "None" {
+	// Its reason says nothing: until slurmctld next looks at a requeued job that is
+	// what it was before, "Prolog" say.
+	if j.State != "PENDING" {
 		return true, nil
-	}
-	// slurmctld gives a requeued job a reason only when it next looks at it.
-	if j.Reason == "None" && !j.Start.After(time.Now()) {
-		return false, nil
 	}
 	v, err := a.Jobs.Version(ctx)
 	if err != nil {
@@ -122,7 +121,11 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	}
 	at := time.Now().Add(startAfter + c.Delay)
 	if v.Before(23, 2) {
-		at = j.Start.Add(extraUpTo2205 + c.Delay)
+		expire, err := a.Jobs.CredExpire(ctx)
+		if err != nil {
+			return false, err
+		}
+		at = time.Now().Add(expire + extraUpTo2205 + c.Delay)
 	}
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return false, err

@@ -80,7 +80,8 @@ func (j *jobs) SetStart(_ context.Context, target string, at time.Time) error {
 	return nil
 }
 
-func (j *jobs) Version(context.Context) (sctl.Version, error) { return j.version, nil }
+func (j *jobs) Version(context.Context) (sctl.Version, error)     { return j.version, nil }
+func (j *jobs) CredExpire(context.Context) (time.Duration, error) { return 120 * time.Second, nil }
 
 // ledger keeps what was released and dropped.
 type ledger struct {
@@ -161,11 +162,10 @@ func TestSetStarts(t *testing.T) {
 	}{
 		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 2 * time.Second, true},
 		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 125 * time.Second, true},
-		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None", Start: begin}, 0, 125 * time.Second, true},
-		{"without reason and start yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0, false},
+		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 125 * time.Second, true},
+		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 125 * time.Second, true},
 		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, false},
 		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, true},
-		{"pending for another reason", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "PENDING", Reason: "Resources"}, 0, 0, true},
 		{"running again", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "RUNNING"}, 0, 0, true},
 		{"gone", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 9}, 0, 0, true},
 	} {
