@@ -78,6 +78,7 @@ type Agent struct {
 
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
+	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration
@@ -106,7 +107,7 @@ const apart = 150 * time.Millisecond
 // slurmctld in another: a slurmctld that is slow, or away, must not make the
 // readings old.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus = map[string]*gpuState{}
+	a.gpus, a.sets = map[string]*gpuState{}, map[gres.Daemon]bool{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -171,6 +172,7 @@ func (a *Agent) observe(ctx context.Context) {
 		interval = 0
 	}
 	a.looked = now
+	a.startSets(ctx, s.Leases)
 	a.accounts.begin(ctx, a, s.Ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {

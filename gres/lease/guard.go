@@ -74,7 +74,7 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
-		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND mps) RETURNING job_id", reason, uuid)
+		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'') RETURNING job_id", reason, uuid)
 		if err != nil {
 			return err
 		}

@@ -159,7 +159,7 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 }
 
 func leasesOf(q querier) ([]gres.Lease, error) {
-	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.mps, l.smact_pct, l.seen_ns IS NOT NULL FROM lease l JOIN job j USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id")
+	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, l.smact_pct, l.seen_ns IS NOT NULL FROM lease l JOIN job j USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id")
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
@@ -169,7 +169,7 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 	for rows.Next() {
 		var l gres.Lease
 		var at int64
-		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.MPS, &l.SMActPct, &l.Seen); err != nil {
+		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon, &l.SMActPct, &l.Seen); err != nil {
 			return nil, fmt.Errorf("read leases: %w", err)
 		}
 		l.Age = now - time.Duration(at)
@@ -179,7 +179,7 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 }
 
 func grantedOf(q querier, job uint32) ([]Granted, error) {
-	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.mps, l.seen_ns IS NOT NULL, "+usageColumns+
+	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns IS NOT NULL, "+usageColumns+
 		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING (uuid) WHERE l.job_id=? ORDER BY l.slot", job)
 	if err != nil {
 		return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
@@ -189,7 +189,7 @@ func grantedOf(q querier, job uint32) ([]Granted, error) {
 	for rows.Next() {
 		var g Granted
 		var u usageRow
-		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.MPS, &g.Seen}, u.fields()...)...); err != nil {
+		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen}, u.fields()...)...); err != nil {
 			return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 		}
 		g.Figures = u.figures()

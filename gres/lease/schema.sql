@@ -55,7 +55,7 @@ CREATE TABLE lease (
   slot        INTEGER NOT NULL, -- position among the job's GPUs
   reserve_mib INTEGER NOT NULL CHECK (reserve_mib >= 0),
   exclusive   INTEGER NOT NULL,
-  mps         INTEGER NOT NULL,
+  daemon      TEXT NOT NULL,    -- MPS daemon whose client the job is, by its GPUs' UUIDs; '': none
   smact_pct   REAL NOT NULL,    -- expected; 0: not known
   seen_ns     INTEGER,          -- first process of the job on the GPU
   PRIMARY KEY (job_id, uuid)

@@ -71,7 +71,7 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, user func(uid uint32
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
 				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.MPS, l.Age.Seconds()})
+				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.Daemon != "", l.Age.Seconds()})
 			}
 		}
 		n.GPUs = append(n.GPUs, g)

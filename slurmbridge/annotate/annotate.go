@@ -90,7 +90,6 @@ type Site struct {
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 	Estimator        string // submit.estimator
 	AllowPolicies    []string
-	WholeGPUs        bool // a job on several GPUs gets whole ones (placement.policy "carma")
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
 	History  history.Snapshot
@@ -107,7 +106,6 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		GresPrefix:       gresPrefix,
 		Estimator:        c.Submit.Estimator,
 		AllowPolicies:    c.Placement.AllowPolicies,
-		WholeGPUs:        c.Placement.Policy == "carma",
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -170,7 +168,6 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case d.Off:
 		a.Mode = ModeOff
 	case !share || d.Policy == directive.PolicyExclusive:
-	case s.WholeGPUs && a.GPUs > 1: // it is no MPS client (gres/lease), and would only take turns
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:

@@ -5,6 +5,9 @@ package replay
 import (
 	"math"
 	"slices"
+
+	"carma/gres/capacity"
+	"carma/gres/choose"
 )
 
 // publish works out what jobs on 1, 2, ... GPUs can get of a node, and plans
@@ -12,12 +15,13 @@ import (
 // often than about once a second.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
-	s.offers = s.offers[:0]
+	s.offers, s.leases = s.offers[:0], s.leases[:0]
 	for k := range n.gpus {
 		s.offers = append(s.offers, n.gpus[k].offer)
+		s.readings[k] = n.gpus[k].reading
+		s.leases = append(s.leases, n.gpus[k].leases...)
 	}
-	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
-	copy(n.offer, s.offers)
+	copy(n.offer, capacity.Counts(s.offers, choose.Companies(s.set.Policy, s.readings, s.leases, s.set.Thresholds)))
 	switch p := &s.set.Model.Slurm; {
 	case slices.Equal(n.offer, n.told):
 		n.tellAt = math.Inf(1)

@@ -81,6 +81,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		eligible: make([]float64, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
 		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
+	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue.depth = m.set.Model.Slurm.Depth
 	s.nodes = make([]node, m.set.Nodes)
 	uuids := make([]string, m.set.GPUs)
@@ -308,26 +309,20 @@ func (s *slurm) acquire(task, id int32) bool {
 	if d.UUIDs == nil {
 		return false
 	}
-	s.lease(task, id, d.UUIDs)
+	s.lease(task, id, d.UUIDs, d.Daemon)
 	return true
 }
 
 // lease writes what was chosen into the ledger (gres/lease: Acquire) and
 // launches the job.
-func (s *slurm) lease(task, id int32, uuids []string) {
+func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 	n := &s.nodes[id]
 	b, t := &s.bookings[task], &s.m.tasks[task]
 	base := id * int32(s.set.GPUs)
 	gpus := make([]int32, 0, len(uuids))
-	// Jobs of one user share through MPS, those of another do not; one on
-	// several GPUs does without unless the model says otherwise.
-	mps := !b.exclusive && !s.set.Streams && (t.job.GPUs == 1 || s.set.Model.Slurm.MPSMultiGPU)
 	for _, uuid := range uuids {
 		k := slices.IndexFunc(n.gpus, func(l leased) bool { return l.reading.UUID == uuid })
 		gpus = append(gpus, base+int32(k))
-		for _, l := range n.gpus[k].leases {
-			mps = mps && (l.UID == t.user || !l.MPS)
-		}
 	}
 	n.last = uuids[len(uuids)-1]
 	s.dropHold(task)
@@ -338,7 +333,7 @@ func (s *slurm) lease(task, id int32, uuids []string) {
 	for i, g := range gpus {
 		l := s.leased(g)
 		l.leases = append(l.leases, gres.Lease{
-			Job: gres.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, MPS: mps,
+			Job: gres.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
 		})
 		l.tasks = append(l.tasks, task)
 		l.since = append(l.since, s.m.now)
@@ -346,7 +341,7 @@ func (s *slurm) lease(task, id int32, uuids []string) {
 	}
 	var server int32
 	var limit int64
-	if mps {
+	if daemon != "" {
 		server, limit = int32(t.user)+1, reserve // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 	}
 	delay := s.set.Model.Slurm.LaunchS
