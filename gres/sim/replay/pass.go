@@ -4,6 +4,7 @@ package replay
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -20,6 +21,7 @@ type waiter struct {
 type queue struct {
 	depth int
 	front []waiter // those that are looked at
+	least []int64  // no tested job of front on 1, 2, ... GPUs needs less
 	rest  []waiter
 	next  int  // of rest
 	fresh bool // somebody has not been looked at
@@ -70,12 +72,16 @@ func (s *slurm) decide() error {
 	if len(s.dirty) == 0 && !q.fresh {
 		return s.err
 	}
+	s.mostOffered()
+	all := q.fresh // every job is looked at, so that the least needs come out exact
+	if all {
+		q.forget()
+	}
 	kept, gone := 0, 0
-	looked := -1
 	for i := 0; i < len(q.front); i++ {
-		if looked != len(s.dirty) {
-			looked = len(s.dirty)
-			s.mostOffered()
+		if !q.fresh && s.set.Queue != FIFO && !s.worth() {
+			kept += copy(q.front[kept:], q.front[i:])
+			break
 		}
 		e := q.front[i]
 		n := int32(-1)
@@ -83,6 +89,9 @@ func (s *slurm) decide() error {
 			n = s.offering(&e)
 		}
 		if n < 0 {
+			if all || !e.tested {
+				q.least[e.gpus-1] = min(q.least[e.gpus-1], e.need)
+			}
 			if kept < i || !e.tested {
 				e.tested = true
 				q.front[kept] = e
@@ -99,6 +108,7 @@ func (s *slurm) decide() error {
 		}
 		q.fill(len(q.front) - 1 - i + kept)
 		s.start(e.task, n)
+		s.mostOffered()
 	}
 	q.front = q.front[:kept]
 	q.tier -= gone
@@ -110,8 +120,15 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-// mostOffered notes the most that nodes have room for which changed, so that most jobs
-// of a pass cost one comparison.
+// forget lets the least needs be found out anew.
+func (q *queue) forget() {
+	for k := range q.least {
+		q.least[k] = math.MaxInt64
+	}
+}
+
+// mostOffered notes the most that nodes have room for which changed, so that most
+// jobs of a pass cost one comparison.
 func (s *slurm) mostOffered() {
 	clear(s.most)
 	for _, n := range s.dirty {
@@ -119,6 +136,16 @@ func (s *slurm) mostOffered() {
 			s.most[k] = max(s.most[k], mib)
 		}
 	}
+}
+
+// worth tells whether a job that has been looked at may fit into what changed.
+func (s *slurm) worth() bool {
+	for k, mib := range s.most {
+		if mib >= s.queue.least[k] {
+			return true
+		}
+	}
+	return false
 }
 
 // offering returns the first node that offers enough; -1: none.
