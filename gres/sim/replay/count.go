@@ -117,7 +117,7 @@ func (s *slurm) retry() {
 // back to the queue and backs off (package prolog, backOff). One that was given
 // back too often asks for whole GPUs.
 func (s *slurm) giveBack(task int32) {
-	const first, most = 5, 300 // s
+	const first, most = 5, 900 // s
 	id := s.sentTo[task]
 	n := &s.nodes[id]
 	if i := slices.Index(n.prologs, task); i >= 0 {
