@@ -78,6 +78,7 @@ type Slurm struct {
 	LaunchS       float64 `toml:"launch_s"`
 	ReleaseS      float64 `toml:"release_s"`
 	ComebackS     float64 `toml:"comeback_s"`
+	BackOffS      Range   `toml:"back_off_s"`
 	PublishS      float64 `toml:"publish_s"`
 	PublishEveryS float64 `toml:"publish_every_s"`
 	SampleS       float64 `toml:"sample_s"`
@@ -151,7 +152,7 @@ func (m *Model) check() *config.KeyError {
 	for _, r := range []struct {
 		key string
 		v   Range
-	}{{"job.startup_s", m.Job.StartupS}, {"job.spike_s", m.Job.SpikeS}} {
+	}{{"job.startup_s", m.Job.StartupS}, {"job.spike_s", m.Job.SpikeS}, {"slurm.back_off_s", m.Slurm.BackOffS}} {
 		if !(r.v[0] >= 0 && r.v[0] <= r.v[1] && r.v[1] <= 1e6) {
 			return bad(r.key, "must be two times from 0 up, the smaller first")
 		}

@@ -117,7 +117,6 @@ func (s *slurm) retry() {
 // back to the queue and backs off (package prolog, backOff). One that was given
 // back too often asks for whole GPUs.
 func (s *slurm) giveBack(task int32) {
-	const first, most = 5, 900 // s
 	id := s.sentTo[task]
 	n := &s.nodes[id]
 	if i := slices.Index(n.prologs, task); i >= 0 {
@@ -131,6 +130,7 @@ func (s *slurm) giveBack(task int32) {
 		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
 		s.recovered[task] = true
 	}
+	first, most := s.set.Model.Slurm.BackOffS[0], s.set.Model.Slurm.BackOffS[1]
 	backOff := min(first*float64(int64(1)<<min(given, 10)), most)
 	s.m.comeBack(task, max(backOff, s.set.Model.Slurm.ComebackS))
 }
