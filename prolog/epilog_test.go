@@ -278,7 +278,7 @@ func TestLadder(t *testing.T) {
 		w.slurm.calls = nil
 		w.epilog(t, failed(h))
 		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
-		_, book = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
+		_, book, _ = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
 		books = append(books, book)
 		h.Restart++
 	}
@@ -399,8 +399,8 @@ func TestRetryReason(t *testing.T) {
 		"":                                   "requeued",
 		`carma={"v":1} note`:                 "requeued",
 		`x carma-retry={"reason":"oom","x"}`: "oom",
-		`carma-retry={"reason":"oom"} carma-retry={"reason":"time-slot"}`: "time-slot",
-		`carma-retry={"reason":"$(reboot)"}`:                              "requeued",
+		`carma-retry={"reason":"oom"} carma-retry={"reason":"timeslot"}`: "timeslot",
+		`carma-retry={"reason":"$(reboot)"}`:                             "requeued",
 	} {
 		w := newWorld(t)
 		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}

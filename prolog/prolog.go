@@ -28,6 +28,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
 
 // Ledger is what a Prolog needs of the node's ledger.
@@ -259,7 +260,8 @@ func backOff(n uint32) time.Duration {
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
 // 0 keeps the node up. A job that was given back hooks.vetoes times asks for
-// whole GPUs: it then waits for capacity instead of being sent around.
+// whole GPUs: it then waits for capacity instead of being sent around. One that
+// names its nodes does not wait for capacity, and asks for the same again.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -271,7 +273,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		return slurm.RequeueHold(ctx, j.Target())
 	}
 	partition := n.Config.Partition[h.Partition].Recovery
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
+	_, _, anywhere := tres.Booking(j.TresPerNode)
+	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && anywhere && partition != "" {
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
 		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {

@@ -55,28 +55,62 @@ func (a *Agent) setStarts(ctx context.Context, comebacks []lease.Comeback) {
 }
 
 // forgottenAfter is slurmctld's MinJobAge by default: later it knows no more.
-const forgottenAfter = 5 * time.Minute
+// Records whose job nobody has been asked about for askNoMore get no answer:
+// slurmctld was away, or jobs ended faster than questions are put.
+const (
+	forgottenAfter = 5 * time.Minute
+	askNoMore      = time.Hour
+)
 
-// complete puts slurmctld's word on the end of a job into its record. The
+// endedAtOnce bounds what one tick does about jobs that have ended, and
+// endsAskedAtOnce what it asks slurmctld.
+const (
+	endedAtOnce     = 50
+	endsAskedAtOnce = 3
+)
+
+// complete puts slurmctld's word on the end of jobs into their records. The
 // Epilog's environment does not tell a job that was cancelled or ran out of
-// time from one that ended well.
-func (a *Agent) complete(ctx context.Context, ended []lease.Ended) {
-	if len(ended) == 0 {
+// time from one that ended well. A slurmctld that does not answer is asked again
+// when counts are compared, not every second.
+func (a *Agent) complete(ctx context.Context, now time.Duration) {
+	ended, err := a.Ledger.Ended(ctx, endedAtOnce)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
 		return
 	}
-	e := ended[0] // one question a tick
-	j, err := a.Jobs.Job(ctx, e.JobID)
+	asked := 0
+	for _, e := range ended {
+		var j sctl.Job
+		if e.Age < askNoMore {
+			if asked == endsAskedAtOnce || a.askedEnd != 0 && now-a.askedEnd < a.Config.Capacity.Compare.D() {
+				return
+			}
+			asked++
+			j, err = a.Jobs.Job(ctx, e.JobID)
+			known := err == nil || errors.Is(err, sctl.ErrNoJob)
+			a.askedEnd = 0
+			if !known {
+				a.askedEnd = now
+				a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
+				return
+			}
+			if j.State == "COMPLETING" && e.Age < forgottenAfter {
+				continue
+			}
+		}
+		a.setEnd(ctx, e, j)
+	}
+}
+
+// setEnd completes the record of one attempt; j is zero if slurmctld does not
+// know the job any more.
+func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
-	switch {
-	case errors.Is(err, sctl.ErrNoJob):
-	case err != nil && e.Age < forgottenAfter:
-		a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
-		return
-	case err == nil && j.State == "COMPLETING" && e.Age < forgottenAfter:
-		return
-	case err == nil:
+	if j.State != "" {
 		end.ArrayJobID, end.ArrayTask, end.Name, end.Account, end.State = j.ArrayJobID, j.ArrayTask, j.Name, j.Account, finalState(j.State)
 	}
+	var err error
 	if end.Figures, err = a.Ledger.FiguresOf(ctx, e.JobKey); err == nil {
 		err = a.Records.SetEnd(ctx, end)
 	}

@@ -60,7 +60,8 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 }
 
 // Text returns a node's Gres text with the CARMA counts replaced and everything
-// else kept, as "scontrol update NodeName=... Gres=" takes it.
+// else kept, as "scontrol update NodeName=... Gres=" takes it. A count is never 0:
+// see tres.AnyMiB.
 func Text(nodeGres string, counts []int64) string {
 	var words []string
 	for _, e := range tres.Parse(nodeGres) {
@@ -74,7 +75,7 @@ func Text(nodeGres string, counts []int64) string {
 		words = append(words, fmt.Sprintf("%s:%d", word, e.Count))
 	}
 	for i, c := range counts {
-		words = append(words, fmt.Sprintf("%s:%s:%d", tres.Name(i+1), tres.NoConsume, c))
+		words = append(words, fmt.Sprintf("%s:%s:%d", tres.Name(i+1), tres.NoConsume, max(c, tres.AnyMiB)))
 	}
 	return strings.Join(words, ",")
 }

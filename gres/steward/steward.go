@@ -102,7 +102,7 @@ func Decide(in Input) (node string, h Hold, ok bool) {
 		return a.Eligible.Compare(b.Eligible)
 	})
 	for _, j := range waiting {
-		k, _ := tres.Booking(j.TresPerNode)
+		k, _, _ := tres.Booking(j.TresPerNode)
 		if node := in.soonest(j, k); node != "" {
 			return node, Hold{j.ID, k, in.Now}, true
 		}
@@ -117,7 +117,7 @@ func (in *Input) large(j sctl.QueuedJob) bool {
 	if j.State != "PENDING" || !waitsForRoom(j.Reason) || j.Features != "" || j.Array {
 		return false
 	}
-	k, mib := tres.Booking(j.TresPerNode)
+	k, mib, _ := tres.Booking(j.TresPerNode)
 	return k > 1 || k == 1 && in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
 }
 
