@@ -217,7 +217,7 @@ func Default() Config {
 		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
-		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 20},
+		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 50},
 		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
 		Hold:      Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
 		Idle:      Idle{Action: "none", After: Duration(30 * time.Minute)},
