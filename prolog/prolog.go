@@ -23,6 +23,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
@@ -149,10 +150,29 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	failpoint.Here("prolog.task-file-written")
 	n.Poke()
 	failpoint.Here("prolog.poked")
+	n.awaitDaemon(ctx, h.JobKey, granted)
 	for _, g := range granted {
-		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.MPS)
+		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
 	}
 	return nil
+}
+
+// daemonWait is how long a Prolog waits for a daemon of several GPUs. The agent
+// looks at once when it is poked.
+const daemonWait = 5 * time.Second
+
+// awaitDaemon waits until the job's MPS daemon has come up. The agent keeps those of
+// single GPUs up; one of several comes with the first job that needs it.
+func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease.Granted) {
+	if !n.Config.MPS.Enabled || len(granted) == 0 || !granted[0].Daemon.Many() {
+		return
+	}
+	for until := time.Now().Add(daemonWait); !mps.Listens(n.RunDir, granted[0].Daemon); time.Sleep(20 * time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(until) {
+			n.Log.Warn("the job's MPS daemon does not come up; it runs without", "job", key, "gpus", granted[0].Daemon)
+			return
+		}
+	}
 }
 
 // policy is the node's, or the one that the user asks for if jobs may.
@@ -173,9 +193,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
-	pick := func(readings []gres.Reading, leases []gres.Lease, given string) []string {
+	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		last = choose.GPUs(policy, choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
-		return last.UUIDs
+		return last.UUIDs, last.Daemon
 	}
 	until := time.Now().Add(wait)
 	for {

@@ -248,6 +248,7 @@ func thresholds(c config.Config) choose.Thresholds {
 		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
+		Streams:      !c.MPS.Enabled,
 		BookSMAct:    c.Placement.SMActBooking,
 	}
 }
@@ -255,7 +256,7 @@ func thresholds(c config.Config) choose.Thresholds {
 func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) *capacity.Publisher {
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)

@@ -68,9 +68,10 @@ func TestShareAndWait(t *testing.T) {
 			t.Error("an exclusive job has company")
 		}
 	}
-	// 40503 - 2 x 10240 - 2048 in steps of 256.
+	// 40503 - 2 x 10240 - 2048 in steps of 256; each GPU has an MPS daemon of its
+	// own in use, so that no job on several can join.
 	c.eventually(func() string { return c.gres("n1") },
-		"^gpu:a100:16,carma:17920,carma2:17920,carma3:17920,carmatotal:162144$")
+		"^gpu:a100:16,carma:17920,carma2:1,carma3:1,carma4:1,carmatotal:162144$")
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.

@@ -99,6 +99,8 @@ func (l *ledger) note(format string, args ...any) error {
 	return nil
 }
 
+func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) { return lease.Snapshot{}, nil }
+
 func (l *ledger) Hold(_ context.Context, job uint32, mib int64, uuids []string) error {
 	return l.note("hold %d MiB of %v for %d", mib, uuids, job)
 }

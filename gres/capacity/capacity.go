@@ -23,11 +23,27 @@ import (
 const stepMiB = 256
 
 // Counts returns the counts of carma, carma2, ..., one for each GPU.
-// placeableMiB holds what each GPU can be given.
-func Counts(placeableMiB []int64) []int64 {
-	order := slices.Clone(placeableMiB)
-	slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
-	return order
+// placeableMiB holds what each GPU can be given, together which GPUs, by their
+// indices, a job on several can be given at once.
+func Counts(placeableMiB []int64, together [][]int) []int64 {
+	if len(placeableMiB) == 0 {
+		return nil
+	}
+	counts := make([]int64, len(placeableMiB))
+	for _, mib := range placeableMiB {
+		counts[0] = max(counts[0], mib)
+	}
+	for _, some := range together {
+		order := make([]int64, 0, len(some))
+		for _, i := range some {
+			order = append(order, placeableMiB[i])
+		}
+		slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
+		for k, mib := range order {
+			counts[k] = max(counts[k], mib)
+		}
+	}
+	return counts
 }
 
 // Grain rounds what a GPU can be given down to whole steps. A GPU that can be

@@ -7,6 +7,8 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"carma/gres"
 )
 
 // Hold is a GPU that is kept for a job.
@@ -76,7 +78,7 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
-		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND mps) RETURNING job_id", reason, uuid)
+		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'') RETURNING job_id", reason, uuid)
 		if err != nil {
 			return err
 		}
@@ -100,6 +102,14 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 func (b *Book) Readmit(ctx context.Context, uuid string) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM quarantine WHERE uuid=?", uuid); err != nil {
 		return fmt.Errorf("readmit GPU %s: %w", uuid, err)
+	}
+	return nil
+}
+
+// Cancelled notes why the agent cancels a job, for its record.
+func (b *Book) Cancelled(ctx context.Context, key gres.JobKey, why string) error {
+	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID, key.Restart); err != nil {
+		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
 	}
 	return nil
 }

@@ -109,19 +109,6 @@ func TestAnnotateModes(t *testing.T) {
 	}
 }
 
-// With placement.policy "carma" a job on several GPUs gets whole ones.
-func TestAnnotateWholeGPUs(t *testing.T) {
-	s := site()
-	s.WholeGPUs = true
-	for gpus, want := range map[string]Mode{"gres:gpu:1": ModeShared, "gres:gpu:2": ModeExclusive} {
-		j := job(mem10)
-		j.TRES.PerNode = gpus
-		if a, err := s.Annotate(j); err != nil || a.Mode != want {
-			t.Errorf("%s: %v, %v", gpus, a.Mode, err)
-		}
-	}
-}
-
 func TestAnnotateLeavesAlone(t *testing.T) {
 	for name, set := range map[string]func(*Job){
 		"another partition":              func(j *Job) { j.Partition = "cpu" },
