@@ -248,7 +248,7 @@ func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
 // backOff is how long a job waits after it was given back for the n-th time,
 // counted from 0.
 func backOff(n uint32) time.Duration {
-	const first, most = 5 * time.Second, 5 * time.Minute
+	const first, most = 5 * time.Second, 15 * time.Minute
 	return min(first<<min(n, 10), most)
 }
 
