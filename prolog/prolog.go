@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"time"
 
@@ -131,7 +132,15 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h, j)
 	}
+	if n.Config.Hooks.Strict {
+		if err := n.fit(ctx, ledger); err != nil {
+			return err
+		}
+	}
 	granted, err := n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.Wait.D())
+	if err != nil && !errors.Is(err, lease.ErrNoFit) && n.Config.Hooks.Strict {
+		return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
+	}
 	if err != nil {
 		err = n.giveBack(ctx, h, r, about, ledger, slurm)
 		if err == nil {
@@ -174,6 +183,31 @@ func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease
 			return
 		}
 	}
+}
+
+// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
+// fail.
+var ErrNode = errors.New("fault of this node")
+
+// lost is how NVML names a GPU that has fallen off the bus or must be reset
+// (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
+var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
+
+// fit tells whether a strict site wants jobs on this node.
+func (n *Node) fit(ctx context.Context, ledger Ledger) error {
+	if err := n.refresh(ctx, ledger); err != nil {
+		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
+	}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNode, err)
+	}
+	for _, r := range s.Readings {
+		if lost.MatchString(r.Unreadable) {
+			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
+		}
+	}
+	return nil
 }
 
 // policy is the node's, or the one that the user asks for if jobs may.
