@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -150,6 +151,9 @@ func (o *options) slurmdbd(ctx context.Context, r *report, view string, out io.W
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; it says where sacct is", err)
 	}
+	// All that sacct says is kept, so that a bound would cost time and gain nothing.
+	debug.SetGCPercent(100)
+	debug.SetMemoryLimit(math.MaxInt64)
 	sel := *r.sel
 	if view == "history" {
 		sel.From, sel.To = time.Time{}, time.Time{}
