@@ -269,7 +269,7 @@ func TestPrologGivesBack(t *testing.T) {
 }
 
 func TestBackOff(t *testing.T) {
-	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 6: 5 * time.Minute, 4000000000: 5 * time.Minute} {
+	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
 		if got := backOff(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
@@ -278,9 +278,15 @@ func TestBackOff(t *testing.T) {
 
 // After so many times a job waits for whole GPUs instead of being sent around.
 func TestPrologGivesBackForGood(t *testing.T) {
-	for restart, want := range map[uint32][]string{
-		4: {"job 7", "job 7", "incomplete 7", "update 7", "job 7"},
-		5: {"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"},
+	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
+	for _, c := range []struct {
+		restart uint32
+		books   string
+		want    []string
+	}{
+		{4, anywhere, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, anywhere, []string{"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, named, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -288,12 +294,13 @@ func TestPrologGivesBackForGood(t *testing.T) {
 			h.Carma.Mode = "exclusive"
 			w.prolog(t, h)
 		}
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
+		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
-		h.Restart = restart
+		h.Restart = c.restart
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != comebackAtMost {
-			t.Errorf("restart %d: calls %v, want %v; starts in %v", restart, w.slurm.calls, want, w.slurm.startIn)
+		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
+			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
 		}
 	}
 }

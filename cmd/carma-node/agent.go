@@ -59,10 +59,10 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	r := &records{path: c.DBPath(node), keep: c.Accounting}
 	a := &agent.Agent{
-		Node: node, Config: c, RunDir: runDir,
+		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: r,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Cluster: slurm, Records: r,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if c.MPS.Enabled {

@@ -37,6 +37,9 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 				if l.Exclusive {
 					alone = " alone"
 				}
+				if l.Idle {
+					alone += " idle " + age(l.IdleS) + " of"
+				}
 				jobs = append(jobs, fmt.Sprintf("%d %s %s%s %s", l.JobID, l.User, gib(l.ReserveMiB)+"G", alone, age(l.AgeS)))
 			}
 			fill(&b, jobs)

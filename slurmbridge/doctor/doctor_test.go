@@ -55,12 +55,12 @@ func site(t *testing.T, change ...string) Facts {
 	root := func(path string) Path { return Path{Path: path, Mode: 0o755} }
 	f := Facts{ConfigPath: "/etc/carma/carma.toml", Config: c, SlurmConf: conf, Running: running, Installed: v,
 		Controller: &Controller{PluginPath: "/usr/lib/carma/slurm/job_submit_carma.so", PluginVersion: v, Library: root("/usr/lib/carma/libcarma.so"), ConfigFile: root("/etc/carma/carma.toml")},
-		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:16,carma:40536,carma2:40536,carma3:40536,carma4:40536", GresConf: gresConf,
+		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carma:40536,carma2:40536,carma3:40536,carma4:40536", GresConf: gresConf,
 			Hooks: map[string]Path{}, MPS: root("/usr/bin/nvidia-cuda-mps-control"), RunDir: root("/run/carma"), OnTmpfs: true}}
 	for _, h := range hookNames {
 		f.Node.Hooks[h.setting] = root("/usr/sbin/carma-" + h.command)
 	}
-	for i := range 16 {
+	for i := range 12 {
 		f.Node.Slots = append(f.Node.Slots, Path{Path: fmt.Sprintf("/dev/carma/slot%d", i), Major: 120})
 	}
 	for i := range 4 {
@@ -113,8 +113,8 @@ func TestPlanted(t *testing.T) {
 		"no requeue":              {[]string{"PrologFlags=", "JobRequeue=0\nPrologFlags="}, nil, "warn slurm.conf: JobRequeue=0"},
 		"TRES not accounted":      {[]string{"AccountingStorageTRES=gres/gpu,gres/carmatotal", "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu"}, nil, "warn slurm.conf: AccountingStorageTRES lacks gres/carmatotal"},
 		"slurmctld not restarted": {nil, func(f *Facts) { f.Running["jobsubmitplugins"] = "" }, "warn slurm.conf: still runs with JobSubmitPlugins=(none)"},
-		"node without gpu":        {[]string{"Gres=gpu:16,", "Gres="}, nil, "fail nodes: has no gpu"},
-		"too few slots":           {[]string{"Gres=gpu:16,", "Gres=gpu:4,"}, nil, "warn nodes: counts 4 slots: 4 GPUs shared by 4 jobs need 16"},
+		"node without gpu":        {[]string{"Gres=gpu:12,", "Gres="}, nil, "fail nodes: has no gpu"},
+		"too few slots":           {[]string{"Gres=gpu:12,", "Gres=gpu:4,"}, nil, "warn nodes: counts 4 slots: 4 GPUs shared by 3 jobs need 12"},
 		"ceiling of one GPU":      {[]string{"carma2:no_consume:162144", "carma2:no_consume:40536"}, nil, "fail nodes: carma2:40536 is below the node's memory of 162144"},
 		"counts are consumed":     {[]string{"carma2:no_consume:162144", "carma2:162144"}, nil, "fail nodes: jobs would consume carma2"},
 		"no anchor":               {[]string{"NodeName=carma-anchor", "NodeName=other"}, nil, "fail anchor: no node carma-anchor"},
@@ -144,7 +144,7 @@ func TestPlanted(t *testing.T) {
 		"node INVAL by counts": {nil, func(f *Facts) {
 			f.Node.State, f.Node.Reason = "MIXED+DRAIN+INVALID_REG", "gres/carma count changed and jobs are using them (162144 != 50776)"
 		}, "fail node: 162144 != 50776"},
-		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:16" }, "fail node: counts no carma"},
+		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:12" }, "fail node: counts no carma"},
 		"gres.conf missing":         {nil, func(f *Facts) { f.Node.GresConfErr = os.ErrNotExist }, "fail gres.conf: file does not exist"},
 		"AutoDetect":                {nil, func(f *Facts) { f.Node.GresConf.Settings["autodetect"] = "nvml" }, "fail gres.conf: AutoDetect=nvml"},
 		"slots missing":             {nil, func(f *Facts) { f.Node.Slots[3].Err = errors.New("/dev/carma/slot3: no such file") }, "fail gres.conf: slot /dev/carma/slot3"},
