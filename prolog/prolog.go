@@ -147,6 +147,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 			return nil
 		}
 		if errors.Is(err, sctl.ErrBatchOnly) {
+			n.keep(ctx, h, r, ledger)
 			granted, err = n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.WaitInteractive.D())
 		}
 	}
@@ -327,8 +328,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	return nil
 }
 
-// keep keeps GPUs of this node for a job that names it, as the steward does for
-// one that waits for capacity.
+// keep keeps GPUs of this node for a job that names it, or cannot go back, as the
+// steward does for one that waits for capacity.
 func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
 	s, err := ledger.Snapshot(ctx)
 	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
@@ -340,10 +341,10 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	}
 	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)
 	if err := ledger.Hold(ctx, h.JobID, mib, uuids); err != nil {
-		n.Log.Warn("keep GPUs for a job that names this node", "job", h.JobKey, "error", err)
+		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
-	n.Log.Info("GPUs are kept for a job that names this node", "job", h.JobKey, "gpus", uuids, "mib", mib)
+	n.Log.Info("GPUs are kept for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return puts a job back on a node that can do nothing for it, as its ledger

@@ -341,6 +341,10 @@ func TestPrologHidesGPUs(t *testing.T) {
 				t.Error("no error")
 			}
 			got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5")
+			s, err := w.book.Snapshot(t.Context())
+			if srun := name == "srun"; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7) != srun { // it waited, and was to have the next GPU
+				t.Errorf("kept %+v, %v", s.Holds, err)
+			}
 			if !strings.HasPrefix(got, "print carma: no GPU") || !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
 				t.Errorf("task:\n%s", got)
 			}
