@@ -85,6 +85,22 @@ func TestEpilogBringsBack(t *testing.T) {
 	}
 }
 
+// What the record notes of a job that did not use its GPU: that the agent has
+// cancelled it, or else for how long, from idle.after on.
+func TestRecordOfAnIdleJob(t *testing.T) {
+	held := lease.Held{GPUs: []lease.Granted{{Idle: time.Minute}, {Idle: 45 * time.Minute}}}
+	for cancelled, want := range map[string]string{"": "a GPU of it was not used for 45m0s", "cancelled: x": "cancelled: x"} {
+		held.Cancelled = cancelled
+		if a := attempt(hook(7), held, About{}, verdict{}, 30*time.Minute); a.OOMNote != want {
+			t.Errorf("note %q, want %q", a.OOMNote, want)
+		}
+	}
+	held.Cancelled = ""
+	if a := attempt(hook(7), held, About{}, verdict{}, time.Hour); a.OOMNote != "" {
+		t.Errorf("note %q", a.OOMNote)
+	}
+}
+
 // A verdict needs all three: the signature, the failed exit, the shared GPU.
 func TestEpilogLeavesOthersAlone(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -278,7 +294,7 @@ func TestLadder(t *testing.T) {
 		w.slurm.calls = nil
 		w.epilog(t, failed(h))
 		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
-		_, book = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
+		_, book, _ = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
 		books = append(books, book)
 		h.Restart++
 	}
@@ -399,8 +415,8 @@ func TestRetryReason(t *testing.T) {
 		"":                                   "requeued",
 		`carma={"v":1} note`:                 "requeued",
 		`x carma-retry={"reason":"oom","x"}`: "oom",
-		`carma-retry={"reason":"oom"} carma-retry={"reason":"time-slot"}`: "time-slot",
-		`carma-retry={"reason":"$(reboot)"}`:                              "requeued",
+		`carma-retry={"reason":"oom"} carma-retry={"reason":"timeslot"}`: "timeslot",
+		`carma-retry={"reason":"$(reboot)"}`:                             "requeued",
 	} {
 		w := newWorld(t)
 		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}

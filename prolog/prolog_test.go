@@ -32,6 +32,7 @@ type slurm struct {
 	fail       map[string]error // by the first word of a call
 	calls      []string
 	refuse     func(sctl.Change) error
+	startIn    time.Duration
 	comment    string // AdminComment, as last set
 }
 
@@ -51,7 +52,7 @@ func (s *slurm) RequeueIncomplete(_ context.Context, t string) error {
 func (s *slurm) RequeueHold(_ context.Context, t string) error { return s.note("requeuehold " + t) }
 func (s *slurm) Release(_ context.Context, t string) error     { return s.note("release " + t) }
 func (s *slurm) Update(_ context.Context, t string, c sctl.Change) error {
-	s.comment = c.AdminComment
+	s.comment, s.startIn = c.AdminComment, c.StartIn
 	if err := s.note(strings.TrimSpace("update " + t + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func TestPrologGivesBack(t *testing.T) {
 	}
 	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
 	w.prolog(t, hook(7))
-	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v, want %v", w.slurm.calls, want)
 	}
 	s, _ := w.book.Snapshot(t.Context())
@@ -268,7 +269,7 @@ func TestPrologGivesBack(t *testing.T) {
 }
 
 func TestBackOff(t *testing.T) {
-	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 6: 5 * time.Minute, 4000000000: 5 * time.Minute} {
+	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
 		if got := backOff(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
@@ -277,9 +278,15 @@ func TestBackOff(t *testing.T) {
 
 // After so many times a job waits for whole GPUs instead of being sent around.
 func TestPrologGivesBackForGood(t *testing.T) {
-	for restart, want := range map[uint32][]string{
-		4: {"job 7", "job 7", "incomplete 7", "job 7"},
-		5: {"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"},
+	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
+	for _, c := range []struct {
+		restart uint32
+		books   string
+		want    []string
+	}{
+		{4, anywhere, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, anywhere, []string{"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, named, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -287,12 +294,19 @@ func TestPrologGivesBackForGood(t *testing.T) {
 			h.Carma.Mode = "exclusive"
 			w.prolog(t, h)
 		}
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
+		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
-		h.Restart = restart
+		h.Restart = c.restart
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, want) {
-			t.Errorf("restart %d: calls %v, want %v", restart, w.slurm.calls, want)
+		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
+			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
+		}
+		// For one that names its nodes a GPU is kept, once.
+		w.prolog(t, h)
+		s, err := w.book.Snapshot(t.Context())
+		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
+			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
 		}
 	}
 }
@@ -414,7 +428,7 @@ func TestReturn(t *testing.T) {
 	if err := w.Return(t.Context(), hook(7), w.slurm); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
 	}
 	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly

@@ -19,21 +19,15 @@ import (
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
 func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) (partition string, alone bool, err error) {
-	r, err := slurm.Requeueing(ctx, h.JobID)
-	switch {
-	case err != nil:
-		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
-	case !r.Allowed:
-		return "", false, errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+	r, err := requeueing(ctx, h, slurm)
+	if err != nil {
+		return "", false, err
 	}
 	mib, alone := n.nextBooking(held, about)
 	if alone {
 		partition = n.recoveryPartition(ctx, h, slurm)
 	}
-	target, changed := v.job.Target(), v.job.Target()
-	if r.Leader != 0 { // slurmctld requeues all components, by the leader's id alone
-		target, changed = fmt.Sprint(r.Leader), r.Component
-	}
+	target, changed := targets(v.job, r)
 	if err := n.turn(ctx); err != nil {
 		return "", false, err
 	}
@@ -46,6 +40,27 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	n.Log.Info("brought back", "job", h.JobKey, "partition", partition, "books_mib", mib)
 	return partition, alone, nil
+}
+
+// requeueing asks how the job goes back; that it may not is an error.
+func requeueing(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Requeueing, error) {
+	r, err := slurm.Requeueing(ctx, h.JobID)
+	if err != nil {
+		return r, fmt.Errorf("slurmctld did not answer: %s", reason(err))
+	}
+	if !r.Allowed {
+		return r, errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+	}
+	return r, nil
+}
+
+// targets are what is requeued and what is changed. slurmctld requeues all
+// components of a heterogeneous job, by the leader's id alone.
+func targets(j sctl.Job, r sctl.Requeueing) (target, changed string) {
+	if r.Leader != 0 {
+		return fmt.Sprint(r.Leader), r.Component
+	}
+	return j.Target(), j.Target()
 }
 
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
@@ -84,7 +99,7 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 		uuids = append(uuids, g.UUID)
 	}
 	if alone {
-		if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
+		if err := ledger.Hold(ctx, h.JobID, 0, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
 	}
@@ -101,6 +116,7 @@ func (n *Node) putBack(ctx context.Context, target, changed, home string, change
 	if err := slurm.RequeueHold(ctx, target); err != nil {
 		return "", fmt.Errorf("requeue refused: %s", reason(err))
 	}
+	change.StartIn = comebackAtMost
 	err = n.update(ctx, changed, change, slurm)
 	if err != nil && change.Partition != "" {
 		// The partition may not be for this user, account or QOS: whole
@@ -123,6 +139,12 @@ func (n *Node) putBack(ctx context.Context, target, changed, home string, change
 	return change.Partition, nil
 }
 
+// comebackAtMost is after how long a job that was put back starts at the latest,
+// if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
+// own time is not on 22.05, where slurmd may then still know the job's last run
+// and skip its Prolog (gres/agent/after.go).
+const comebackAtMost = 10 * time.Minute
+
 // errHeld says that the job is in the queue again and waits there for somebody
 // to release it.
 var errHeld = errors.New("held")
@@ -143,16 +165,8 @@ func (n *Node) update(ctx context.Context, target string, change sctl.Change, sl
 
 // booked returns a job's GRES list with its booking set to mib.
 func booked(tresPerNode string, mib int64) string {
-	k, _ := tres.Booking(tresPerNode)
-	if k == 0 {
-		return tresPerNode
-	}
-	rest, _ := tres.Without(tresPerNode)
-	prefix := "gres:"
-	if strings.Contains(tresPerNode, "gres/") {
-		prefix = "gres/"
-	}
-	return tres.Book(rest, prefix, k, mib)
+	_, _, anywhere := tres.Booking(tresPerNode)
+	return tres.Rebook(tresPerNode, mib, anywhere)
 }
 
 // reason shortens an error of a Slurm command to what Slurm said.

@@ -58,10 +58,10 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	a := &agent.Agent{
-		Node: node, Config: c, RunDir: runDir,
+		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if c.MPS.Enabled {
@@ -69,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Export = exporter(c, node)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
+		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
 	}
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {

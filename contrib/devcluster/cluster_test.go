@@ -85,6 +85,13 @@ func (c *cluster) down() {
 	}
 }
 
+// story is what the logs and the accounting say of a job, for a test that fails.
+func (c *cluster) story(id string) string {
+	logs, _, _ := c.run("", `grep -hE "(JobId=|[Jj]ob[ =]|\[)`+id+`\b" `+c.dir+"/log/* | cut -c1-300")
+	page, _, _ := c.run("", "carma-report -j "+id)
+	return logs + page
+}
+
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }
 
 // processesOf lists processes whose command line names the cluster.
@@ -206,12 +213,14 @@ func (c *cluster) noDrain() {
 
 // gpuStatus is what carma-node status --json says of one GPU.
 type gpuStatus struct {
-	UUID     string  `json:"uuid"`
-	Index    int     `json:"index"`
-	SMActPct float64 `json:"smact_pct"`
-	Closed   string  `json:"closed"`
-	Leases   []struct {
+	UUID       string  `json:"uuid"`
+	Index      int     `json:"index"`
+	SMActPct   float64 `json:"smact_pct"`
+	Closed     string  `json:"closed"`
+	MPSClients int     `json:"mps_clients"`
+	Leases     []struct {
 		JobID uint32 `json:"job_id"`
+		Idle  bool   `json:"idle"`
 	} `json:"leases"`
 }
 

@@ -47,6 +47,7 @@ type holder struct {
 	usedMiB int64
 	from    gres.MemorySource
 	gone    bool
+	idle    idleness
 }
 
 // maxPending bounds the samples that wait for a database that takes none: a day
@@ -92,8 +93,9 @@ func (c *accounts) of(gpu gres.GPU) *account {
 }
 
 // account splits what a GPU did since the last look among those who held it.
-func (a *Agent) account(s gres.Sample, leases []gres.Lease, now time.Duration) []lease.Usage {
+func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now time.Duration) []lease.Usage {
 	if s.Unreadable != "" {
+		a.accounts.of(s.GPU).forgetIdle()
 		return nil
 	}
 	g := a.accounts.of(s.GPU)
@@ -105,7 +107,7 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, now time.Duration) [
 	g.last = float64(s.EnergyJ)
 
 	order := g.hold(s.UUID, leases)
-	foreign, serverPct := a.look(s, g, order, leases)
+	foreign, serverPct := look(s, g, order, leases, owners)
 	var split interval
 	split.add(order, foreign, g.at, now, a.accounts.ended)
 	idle := len(order) == 0 && !foreign.Present
@@ -114,6 +116,9 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, now time.Duration) [
 	}
 	g.idle = idle
 	usages := split.usages(s, order, joules, seconds, &g.floor, serverPct)
+	for i, h := range order {
+		h.idle.look(&usages[i], s, foreign.Present, len(order), now)
+	}
 	g.addToBucket(s, joules, split.unownedJ, seconds, len(order))
 	g.at = now
 	maps.DeleteFunc(g.holders, func(_ gres.JobKey, h *holder) bool { return h.gone })
@@ -136,7 +141,7 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 			g.holders[l.Job] = h
 		}
 		h.lease, h.gone = l, false
-		h.ExpectedPct, h.MPS = l.SMActPct, l.MPS
+		h.ExpectedPct, h.MPS = l.SMActPct, l.Daemon != ""
 	}
 	return slices.SortedFunc(maps.Values(g.holders), func(x, y *holder) int {
 		return int(int64(x.lease.Job.JobID) - int64(y.lease.Job.JobID))
@@ -145,7 +150,7 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 
 // look finds out what each holder has on the GPU, and what is there of no job.
 // One that has gone keeps what was last seen of it.
-func (a *Agent) look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease) (foreign energy.Evidence, serverPct float64) {
+func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence, serverPct float64) {
 	for _, h := range holders {
 		if !h.gone {
 			h.Present, h.ProcessPct, h.usedMiB, h.from = false, 0, 0, gres.MemoryProcess
@@ -153,7 +158,7 @@ func (a *Agent) look(s gres.Sample, g *account, holders []*holder, leases []gres
 	}
 	known := int64(0)
 	for _, p := range s.Processes {
-		o := a.Owners.Owner(p.PID)
+		o := owners.Owner(p.PID)
 		switch h := g.holders[keyOf(o, leases, s.UUID)]; {
 		case h != nil:
 			h.Present = true

@@ -18,8 +18,10 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/output"
+	"carma/gres/resident"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -31,14 +33,19 @@ type Ledger interface {
 	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
 	Release(ctx context.Context, key gres.JobKey) error
 	DropComeback(ctx context.Context, job uint32) error
+	Ended(ctx context.Context, n int) ([]lease.Ended, error)
+	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
 	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
+	Cancelled(ctx context.Context, key gres.JobKey, why string) error
 }
 
 // Publisher tells slurmctld what the node can take.
 type Publisher interface {
-	Publish(ctx context.Context) error
+	// PublishIf publishes if s, which may be a moment old, says that there is
+	// something to publish.
+	PublishIf(ctx context.Context, s lease.Snapshot) error
 	Compare(ctx context.Context) (comment string, err error)
 }
 
@@ -47,6 +54,7 @@ type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	SetStart(ctx context.Context, target string, at time.Time) error
 	Version(ctx context.Context) (sctl.Version, error)
+	CredExpire(ctx context.Context) (time.Duration, error)
 }
 
 // Records is where accounting goes.
@@ -59,24 +67,28 @@ type Records interface {
 
 // Agent is the daemon of one node.
 type Agent struct {
-	Node      string
-	Config    config.Config
-	RunDir    string
-	Log       *slog.Logger
-	Sample    func() []gres.Sample
-	Owners    Owners
-	Ledger    Ledger
-	Publisher Publisher
-	MPS       MPS // nil: not used
-	Jobs      Jobs
-	Records   Records
-	Outputs   *output.Watch              // nil: only the batch script's stderr is known
-	Cluster   Cluster                    // nil: no steward
-	Export    func(lease.Snapshot) error // for other tools; nil: nothing
-	Alive     func()                     // after each look at everything; nil: nobody asks
+	Node   string
+	Config config.Config
+	// Thresholds are what a GPU must hold to take a job.
+	Thresholds choose.Thresholds
+	RunDir     string
+	Log        *slog.Logger
+	Sample     func() []gres.Sample
+	Owners     Owners
+	Ledger     Ledger
+	Publisher  Publisher
+	MPS        MPS // nil: not used
+	Jobs       Jobs
+	Users      Users
+	Records    Records
+	Outputs    *output.Watch              // nil: only the batch script's stderr is known
+	Cluster    Cluster                    // nil: no steward
+	Export     func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive      func()                     // after each look at everything; nil: nobody asks
 
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
+	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration
@@ -84,8 +96,11 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
+	acted    map[gres.JobKey]acted // jobs that use none of their GPUs
 	compared time.Duration
-	rank     int // of this node among those that may have the steward
+	reaped   time.Duration
+	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered
+	rank     int           // of this node among those that may have the steward
 	ranked   time.Duration
 }
 
@@ -105,7 +120,7 @@ const apart = 150 * time.Millisecond
 // slurmctld in another: a slurmctld that is slow, or away, must not make the
 // readings old.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus = map[string]*gpuState{}
+	a.gpus, a.sets = map[string]*gpuState{}, map[gres.Daemon]bool{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -164,13 +179,20 @@ func (a *Agent) observe(ctx context.Context) {
 		a.Log.Error("read ledger", "error", err)
 		return
 	}
+	// The last snapshot is a little older than the last look.
+	ended, err := a.Ledger.EndedSince(ctx, a.looked-sampleDeadline)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
+		return
+	}
 	now := lease.Now()
 	interval := now - a.looked
 	if a.looked == 0 {
 		interval = 0
 	}
 	a.looked = now
-	a.accounts.begin(ctx, a, s.Ended)
+	a.startSets(ctx, s.Leases)
+	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
@@ -200,10 +222,10 @@ func (a *Agent) talk(ctx context.Context) {
 	now := lease.Now()
 	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
 	if !due {
-		a.publish(ctx)
+		a.publish(ctx, s)
 	}
 	a.setStarts(ctx, s.Comebacks)
-	a.complete(ctx, s.Ended)
+	a.complete(ctx, now)
 	if !due {
 		return
 	}
@@ -213,7 +235,11 @@ func (a *Agent) talk(ctx context.Context) {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
-	a.reap(ctx, s)
+	if now-a.reaped >= reapAge { // it looks at every process of the machine
+		a.reaped = now
+		a.reap(ctx, s)
+	}
+	a.tellIdle(ctx, s)
 	a.dropHolds(ctx, s)
 	a.followComment(ctx, comment, s)
 	a.keepSteward(ctx, now)
@@ -240,8 +266,8 @@ func (a *Agent) sampleInTime(ctx context.Context) ([]gres.Sample, bool) {
 	}
 }
 
-func (a *Agent) publish(ctx context.Context) {
-	err := a.Publisher.Publish(ctx)
+func (a *Agent) publish(ctx context.Context, s lease.Snapshot) {
+	err := a.Publisher.PublishIf(ctx, s)
 	if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
 		a.Log.Warn("publish capacity", "error", err)
 	}
@@ -263,6 +289,7 @@ func (a *Agent) export(s lease.Snapshot) {
 func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading, []lease.Usage) {
 	var readings []gres.Reading
 	var usages []lease.Usage
+	owners := once{a.Owners, map[int]resident.Owner{}}
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
 		if st == nil {
@@ -270,7 +297,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
-		r := Reading(s, leases, a.Owners)
+		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window
 			pct gres.Measured
@@ -280,7 +307,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		}
 		readings = append(readings, r)
-		usages = append(usages, a.account(s, leases, now)...)
+		usages = append(usages, a.account(s, leases, owners, now)...)
 	}
 	return readings, usages
 }
@@ -293,10 +320,12 @@ const reapAge = time.Minute
 // slurmd that was killed. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 	var stepds map[uint32]bool
-	for _, j := range s.Jobs {
-		if j.Age < reapAge {
+	looked := map[gres.JobKey]bool{} // a job may have several GPUs
+	for _, j := range s.Leases {
+		if j.Age < reapAge || looked[j.Job] {
 			continue
 		}
+		looked[j.Job] = true
 		if stepds == nil {
 			var err error
 			if stepds, err = a.Owners.Stepds(); err != nil {
@@ -304,22 +333,22 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 				return
 			}
 		}
-		if stepds[j.JobID] {
+		if stepds[j.Job.JobID] {
 			continue
 		}
-		job, err := a.Jobs.Job(ctx, j.JobID)
+		job, err := a.Jobs.Job(ctx, j.Job.JobID)
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
-			a.Log.Warn("look for leases without a job", "job", j.JobKey, "error", err)
+			a.Log.Warn("look for leases without a job", "job", j.Job, "error", err)
 			continue
 		}
 		if err == nil && holdsNode(job.State) {
 			continue
 		}
-		a.Log.Warn("lease without a job released", "job", j.JobKey, "state", job.State)
-		if err := a.Ledger.Release(ctx, j.JobKey); err != nil {
-			a.Log.Error("release", "job", j.JobKey, "error", err)
+		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State)
+		if err := a.Ledger.Release(ctx, j.Job); err != nil {
+			a.Log.Error("release", "job", j.Job, "error", err)
 		}
-		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.JobID}.String()+".json"))
+		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.Job.JobID}.String()+".json"))
 	}
 }
 

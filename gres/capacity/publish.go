@@ -33,6 +33,7 @@ type Publisher struct {
 	RunDir     string
 	Slurm      Slurm
 	Book       *lease.Book
+	Policy     choose.Policy
 	Thresholds choose.Thresholds
 	FullMiB    int64 // size of a GPU in carma.toml
 	Floor      bool  // no anchor node: never publish less than a whole GPU
@@ -72,6 +73,19 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	return p.tell(ctx, text)
 }
 
+// PublishIf publishes if s, which may be a moment old, says that slurmctld was
+// last told something else: so nothing is locked, and read again, every second.
+func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
+	last, _, told, err := p.Book.Published(ctx)
+	if err != nil {
+		return err
+	}
+	if told && Same(Text(last, p.countsOf(s)), last) {
+		return nil
+	}
+	return p.Publish(ctx)
+}
+
 // Compare asks slurmctld what it counts and tells it again if that is not what
 // it was told: a reconfigure or a restart put the counts of slurm.conf back. It
 // returns the node's Comment, which comes with the same answer.
@@ -108,6 +122,10 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.countsOf(s), nil
+}
+
+func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	placeable := make([]int64, len(s.Readings))
 	for i, r := range s.Readings {
 		mib, _ := choose.Placeable(r, s.Leases, p.Thresholds)
@@ -116,7 +134,7 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 		}
 		placeable[i] = Grain(mib, r.GPU, p.FullMiB)
 	}
-	return Counts(placeable), nil
+	return Counts(placeable, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

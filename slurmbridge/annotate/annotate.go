@@ -20,10 +20,13 @@ import (
 // NoVal is Slurm's NO_VAL (slurm.h): the user did not say.
 const NoVal = 0xfffffffe
 
+// ArgEnd ends an argument (CARMA_ARG_END of libcarma/carma.h).
+const ArgEnd = "\x1f"
+
 // Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
 type Job struct {
 	UID       uint32
-	Args      string // of the script, in one text
+	Args      string // of the script, each ended by ArgEnd
 	Script    []byte // nil for salloc, srun and all but the first het component
 	Partition string // as asked; empty: the cluster's default
 	TRES      TRES
@@ -32,6 +35,8 @@ type Job struct {
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
+	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
+	NamesNodes     bool   // --nodelist, or a reservation: the anchor node is none of these
 }
 
 // TRES are the four GRES lists of a request.
@@ -78,6 +83,11 @@ type Annotation struct {
 	Policy     string // placement that the user asks for; empty: the site's
 	Key        history.Key
 	Note       string // why an estimate was not used; for people
+
+	Signal       directive.Signal // before the time limit
+	Requeue      bool             // it comes back when its time slot is over
+	TimeLimitMin uint32           // to be set; 0: as it is
+	Advice       string           // for the user; empty: none
 }
 
 // Site is the part of carma.toml that annotating needs.
@@ -90,7 +100,6 @@ type Site struct {
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 	Estimator        string // submit.estimator
 	AllowPolicies    []string
-	WholeGPUs        bool // a job on several GPUs gets whole ones (placement.policy "carma")
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
 	History  history.Snapshot
@@ -107,7 +116,6 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		GresPrefix:       gresPrefix,
 		Estimator:        c.Submit.Estimator,
 		AllowPolicies:    c.Placement.AllowPolicies,
-		WholeGPUs:        c.Placement.Policy == "carma",
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -153,9 +161,12 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
+	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
+		return Annotation{}, err
+	}
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
-	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
+	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
 	return a, nil
 }
 
@@ -170,7 +181,6 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case d.Off:
 		a.Mode = ModeOff
 	case !share || d.Policy == directive.PolicyExclusive:
-	case s.WholeGPUs && a.GPUs > 1: // it is no MPS client (gres/lease), and would only take turns
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:

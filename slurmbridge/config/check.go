@@ -57,6 +57,8 @@ func (c *Config) checkPartitions() *KeyError {
 			return &KeyError{0, key + ".base_cublas_mib", "must be 0 or a part of the GPU's memory"}
 		case p.BaseCuDNNMiB < 0 || p.BaseCuDNNMiB >= p.GPUMemMiB:
 			return &KeyError{0, key + ".base_cudnn_mib", "must be 0 or a part of the GPU's memory"}
+		case p.TimeSlot.D()%time.Minute != 0 || p.TimeSlot.D() > 365*24*time.Hour:
+			return &KeyError{0, key + ".time_slot", "must be whole minutes and at most a year: Slurm's time limits are minutes"}
 		case p.Recovery != "" && p.Recovery == name:
 			return &KeyError{0, key + ".recovery", "must be another partition"}
 		}
@@ -88,6 +90,7 @@ func (c *Config) checkDurations() *KeyError {
 		{"hooks.wait_interactive", c.Hooks.WaitInteractive, 0, time.Hour},
 		{"hooks.deadline", c.Hooks.Deadline, time.Second, time.Minute},
 		{"hold.after", c.Hold.After, 0, 24 * time.Hour},
+		{"idle.after", c.Idle.After, time.Second, 30 * 24 * time.Hour},
 		{"accounting.sample", c.Accounting.Sample, time.Second, time.Minute},
 		{"accounting.keep_records", c.Accounting.KeepRecords, 0, 20 * 365 * 24 * time.Hour},
 		{"accounting.keep_samples", c.Accounting.KeepSamples, 0, 20 * 365 * 24 * time.Hour},
@@ -147,6 +150,7 @@ func (c *Config) checkWords() *KeyError {
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
+		{"idle.action", c.Idle.Action, []string{"none", "notify", "cancel"}},
 		{"placement.mode", c.Placement.Mode, []string{"carma"}},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},

@@ -58,7 +58,7 @@ PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml D
 
 // What Setup prints is what the doctor wants, and carma.toml is one.
 func TestSetupPassesTheDoctor(t *testing.T) {
-	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4})
+	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3})
 	parts := strings.Split(out, "# ---- ")
 	if len(parts) != 5 {
 		t.Fatalf("%d parts", len(parts))
@@ -81,7 +81,7 @@ func TestSetupPassesTheDoctor(t *testing.T) {
 			t.Errorf("%+v", finding)
 		}
 	}
-	if !strings.Contains(out, "c /dev/carma/slot15 0600 root root - 120:15\n") || strings.Contains(out, "slot16 ") {
-		t.Error("slots are not 0 to 15")
+	if !strings.Contains(out, "c /dev/carma/slot11 0600 root root - 120:11\n") || strings.Contains(out, "slot12 ") {
+		t.Error("slots are not 0 to 11")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -82,6 +83,7 @@ type Job struct {
 	Account     string
 	Reason      string    // why it is pending
 	Start       time.Time // when it started or can start; zero: unknown
+	Nodes       int       // that it has, or asks for
 	Name        string
 }
 
@@ -98,7 +100,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%S|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%S|%D|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -118,15 +120,16 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 10)
-	if len(f) != 10 {
+	f := strings.SplitN(line, "|", 11)
+	if len(f) != 11 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[8], Name: f[9]}
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[9], Name: f[10]}
+	j.Nodes, _ = strconv.Atoi(f[8])
 	if j.Account == "(null)" {
 		j.Account = ""
 	}
@@ -165,6 +168,7 @@ type Change struct {
 	Partition    string
 	TresPerNode  string
 	AdminComment string
+	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
 }
 
 // Update changes a job in one RPC.
@@ -176,6 +180,9 @@ func (c Client) Update(ctx context.Context, target string, change Change) error 
 		if f.value != "" {
 			args = append(args, f.name+"="+f.value)
 		}
+	}
+	if change.StartIn > 0 {
+		args = append(args, fmt.Sprintf("StartTime=now+%.0f", change.StartIn.Seconds()))
 	}
 	_, err := c.run(ctx, "scontrol", args...)
 	return err
@@ -220,14 +227,15 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 // there is none of the name.
 func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {
 	out, err := c.run(ctx, "scontrol", "show", "partition", name)
-	return err == nil && stateUp.MatchString(out), err
+	return err == nil && stateUp().MatchString(out), err
 }
 
-var stateUp = regexp.MustCompile(`(?m)^\s+State=UP\b`)
+// Made when needed, as the others: each hook is a new process.
+var stateUp = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s+State=UP\b`) })
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {
-	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+at.Format("2006-01-02T15:04:05"))
+	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+slurmTime(at))
 	return err
 }
 
@@ -259,5 +267,18 @@ func (c Client) Version(ctx context.Context) (Version, error) {
 // Release lets a held job start.
 func (c Client) Release(ctx context.Context, target string) error {
 	_, err := c.run(ctx, "scontrol", "release", target)
+	return err
+}
+
+// Notify writes a line to the terminal of a job of srun or salloc, and into the
+// stderr of a batch script.
+func (c Client) Notify(ctx context.Context, job uint32, text string) error {
+	_, err := c.run(ctx, "scontrol", "notify", strconv.FormatUint(uint64(job), 10), text)
+	return err
+}
+
+// Cancel ends a job.
+func (c Client) Cancel(ctx context.Context, target string) error {
+	_, err := c.run(ctx, "scancel", target)
 	return err
 }
