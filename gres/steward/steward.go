@@ -137,13 +137,16 @@ func (in *Input) large(j sctl.QueuedJob) bool {
 	return k > 1 || in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
 }
 
-// passed tells whether a job of lower priority has started while the request
-// waited. Requests that are as small as the others are not passed; to keep GPUs
-// for them would help nobody.
+// passed tells whether a job that comes after the request has started while it
+// waited: one of lower priority, or of the same and submitted later. All have the
+// same under priority/multifactor without weights, the default from 23.11 on
+// (read_config.h). Requests that are as small as the others are not passed; to keep
+// GPUs for them would help nobody.
 func (in *Input) passed(j sctl.QueuedJob) bool {
 	return slices.ContainsFunc(in.Queue, func(r sctl.QueuedJob) bool {
 		k, _, _ := tres.Booking(r.TresPerNode)
-		return r.State == "RUNNING" && k > 0 && r.Partition == j.Partition && r.Priority < j.Priority && r.Start.After(j.Eligible)
+		after := r.Priority < j.Priority || r.Priority == j.Priority && r.ID > j.ID
+		return after && r.State == "RUNNING" && k > 0 && r.Partition == j.Partition && r.Start.After(j.Eligible)
 	})
 }
 

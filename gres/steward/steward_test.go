@@ -89,6 +89,8 @@ func TestDecide(t *testing.T) {
 		"a whole GPU":                             {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
 		"a share that nobody passed":              {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
 		"a share that was passed":                 {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
+		"passed by one of the same priority":      {[]sctl.QueuedJob{pending(7, half, time.Hour), later(8, 100, time.Minute)}, nodes(), "n2", 7},
+		"not passed by an earlier one":            {[]sctl.QueuedJob{pending(7, half, time.Hour), later(6, 100, time.Minute)}, nodes(), "", 0},
 		"passed, but not for long":                {[]sctl.QueuedJob{pending(7, half, 5*time.Minute), later(3, 99, time.Minute)}, nodes(), "", 0},
 		"in a reservation":                        {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reservation = "r" })}, nodes(), "", 0},
 		"a job of others":                         {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
