@@ -175,9 +175,9 @@ const Anchor = "carma-anchor"
 
 // waitsForRoom tells whether slurmctld's reason says no more than that there is
 // no room. Where only the anchor could take the job now, it names that as a node
-// that is not available (22.05.8).
+// that is not available (22.05.8, 25.11.7), or says nothing (23.11.11).
 func waitsForRoom(reason string) bool {
-	return reason == "Resources" || reason == "Priority" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
+	return reason == "Resources" || reason == "Priority" || reason == "None" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
 }
 
 // soonest returns the node that will be free for the job first, judged by the

@@ -97,6 +97,7 @@ func TestDecide(t *testing.T) {
 		"not long enough":                         {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
 		"waits for something else":                {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
 		"only the anchor could take it now":       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
+		"the same, on 23.11":                      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "None" })}, nodes(), "n1", 7},
 		"a node is down":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
 		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
 		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, "1" })}, nodes(), "n1", 7},
