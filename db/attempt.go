@@ -82,12 +82,18 @@ func TotalOf(gpus []AttemptGPU) Total {
 		return t
 	}
 	t.Model, t.EnergyJ, t.IdleJ, t.AloneS = gpus[0].Model, 0, 0, 0
-	t.PeakHow, t.EnergyHow = gpus[0].PeakQuality(), gpus[0].EnergyQuality()
+	t.EnergyHow = gpus[0].EnergyQuality()
 	smact, n := gres.Measured(0), 0
 	for _, g := range gpus {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.PeakMiB, t.MeanMiB = max(t.PeakMiB, g.PeakMiB), max(t.MeanMiB, g.MeanMiB)
-		t.PeakHow, t.EnergyHow = t.PeakHow.And(g.PeakQuality()), t.EnergyHow.And(g.EnergyQuality())
+		t.EnergyHow = t.EnergyHow.And(g.EnergyQuality())
+		switch how := g.PeakQuality(); { // a GPU that the job left alone has no peak
+		case t.PeakHow == gres.QualityNone:
+			t.PeakHow = how
+		case how != gres.QualityNone:
+			t.PeakHow = t.PeakHow.And(how)
+		}
 		t.EnergyJ, t.IdleJ, t.AloneS = t.EnergyJ+g.EnergyJ, t.IdleJ+g.IdleJ, t.AloneS+g.AloneS
 		t.LeaseS, t.HeldS, t.SharedS = t.LeaseS+g.LeaseS, t.HeldS+g.HeldS, t.SharedS+g.SharedS
 		if !g.SMActPct.Known() {
@@ -99,14 +105,14 @@ func TotalOf(gpus []AttemptGPU) Total {
 		smact += g.SMActPct
 		t.SMActMax, t.SMActHow = max(t.SMActMax, g.SMActMax), t.SMActHow.And(g.SMActQuality())
 	}
-	if t.PeakMiB == 0 {
-		t.PeakHow = gres.QualityNone
-	}
 	if n > 0 {
 		t.SMActPct = round(smact/gres.Measured(n), 10)
 	}
 	// As they are kept, so that a record is the same wherever it is read.
-	t.SMActMax, t.EnergyJ, t.IdleJ = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1)
+	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1), round(t.AloneS, 1000)
+	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS} {
+		*s = float64(toMillis(*s)) / 1000
+	}
 	return t
 }
 
@@ -142,6 +148,7 @@ func (d *DB) PutAll(ctx context.Context, list []Attempt) error {
 }
 
 func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
+	defer d.queue.Enter(ctx, busy)()
 	tx, err := d.sql.BeginTx(ctx, nil)
 	if err != nil {
 		return err

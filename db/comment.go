@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -71,7 +72,7 @@ func ParseComment(comment string) ([]Attempt, error) {
 
 // splitComment takes the records out of a comment.
 func splitComment(comment string) (list []Attempt, others string, err error) {
-	comment = withoutHint(comment)
+	comment = withoutHints(comment)
 	i := strings.LastIndex(comment, commentMark)
 	if i < 0 {
 		return nil, comment, nil
@@ -98,19 +99,27 @@ func splitComment(comment string) (list []Attempt, others string, err error) {
 	return list, others, nil
 }
 
-// withoutHint takes away what job_submit wrote for people (annotate.Comment): the
-// records say more, and sacctmgr (22.05) makes its quotes into backticks.
-func withoutHint(comment string) string {
-	const hint = "carma={"
-	i := strings.Index(comment, hint)
-	if i < 0 || i > 0 && comment[i-1] != ' ' {
-		return comment
+// ours begins what CARMA itself wrote for people: job_submit (annotate.Comment) and the
+// Epilog of a job that came back (prolog, retryToken).
+var ours = regexp.MustCompile(`(?:^| )carma(?:-retry)?=\{`)
+
+// withoutHints takes away what CARMA wrote for people: the records say more, and
+// sacctmgr (22.05) would make its quotes into backticks.
+func withoutHints(comment string) string {
+	for from := 0; ; {
+		at := ours.FindStringIndex(comment[from:])
+		if at == nil {
+			return comment
+		}
+		begin, object := from+at[0], from+at[1]-1
+		var ignored json.RawMessage
+		d := json.NewDecoder(strings.NewReader(comment[object:]))
+		if d.Decode(&ignored) != nil { // somebody else's after all
+			from = object
+			continue
+		}
+		after := comment[object+int(d.InputOffset()):]
+		comment = strings.TrimSpace(strings.TrimRight(comment[:begin], " ") + " " + strings.TrimLeft(after, " "))
+		from = 0
 	}
-	var ignored json.RawMessage
-	d := json.NewDecoder(strings.NewReader(comment[i+len(hint)-1:]))
-	if d.Decode(&ignored) != nil {
-		return comment
-	}
-	after := comment[i+len(hint)-1+int(d.InputOffset()):]
-	return strings.TrimSpace(strings.TrimRight(comment[:i], " ") + " " + strings.TrimLeft(after, " "))
 }

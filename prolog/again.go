@@ -5,6 +5,7 @@ package prolog
 import (
 	"context"
 	"regexp"
+	"sync"
 
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
@@ -24,7 +25,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 		}
 		return sctl.Job{ID: h.JobID}, retryUnknown
 	}
-	_, mib := tres.Booking(j.TresPerNode)
+	_, mib, _ := tres.Booking(j.TresPerNode)
 	if mib > 0 && !r.Exclusive {
 		if r.ReserveMiB = mib; mib >= about.FullMiB {
 			alone(r, about)
@@ -50,12 +51,12 @@ func alone(r *gres.Request, about *About) {
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"
 
-var retryTokens = regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot)"`)
+var retryTokens = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot)"`) })
 
 // retryReason reads in AdminComment why the job came back last. Other tools
 // write there too; what they take away costs the job no more than the word.
 func retryReason(adminComment string) string {
-	if all := retryTokens.FindAllStringSubmatch(adminComment, -1); len(all) > 0 {
+	if all := retryTokens().FindAllStringSubmatch(adminComment, -1); len(all) > 0 {
 		return all[len(all)-1][1]
 	}
 	return retryUnknown

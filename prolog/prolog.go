@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"time"
 
@@ -24,15 +23,18 @@ import (
 	"carma/gres/choose"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
 
 // Ledger is what a Prolog needs of the node's ledger.
 type Ledger interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
@@ -156,35 +158,29 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	failpoint.Here("prolog.task-file-written")
 	n.Poke()
 	failpoint.Here("prolog.poked")
+	n.awaitDaemon(ctx, h.JobKey, granted)
 	for _, g := range granted {
-		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.MPS)
+		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
 	}
 	return nil
 }
 
-// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
-// fail.
-var ErrNode = errors.New("fault of this node")
+// daemonWait is how long a Prolog waits for a daemon of several GPUs. The agent
+// looks at once when it is poked.
+const daemonWait = 5 * time.Second
 
-// lost is how NVML names a GPU that has fallen off the bus or must be reset
-// (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
-var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
-
-// fit tells whether a strict site wants jobs on this node.
-func (n *Node) fit(ctx context.Context, ledger Ledger) error {
-	if err := n.refresh(ctx, ledger); err != nil {
-		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
+// awaitDaemon waits until the job's MPS daemon has come up. The agent keeps those of
+// single GPUs up; one of several comes with the first job that needs it.
+func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease.Granted) {
+	if !n.Config.MPS.Enabled || len(granted) == 0 || !granted[0].Daemon.Many() {
+		return
 	}
-	s, err := ledger.Snapshot(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNode, err)
-	}
-	for _, r := range s.Readings {
-		if lost.MatchString(r.Unreadable) {
-			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
+	for until := time.Now().Add(daemonWait); !mps.Listens(n.RunDir, granted[0].Daemon); time.Sleep(20 * time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(until) {
+			n.Log.Warn("the job's MPS daemon does not come up; it runs without", "job", key, "gpus", granted[0].Daemon)
+			return
 		}
 	}
-	return nil
 }
 
 // policy is the node's, or the one that the user asks for if jobs may.
@@ -205,9 +201,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
-	pick := func(readings []gres.Reading, leases []gres.Lease, given string) []string {
+	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		last = choose.GPUs(policy, choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
-		return last.UUIDs
+		return last.UUIDs, last.Daemon
 	}
 	until := time.Now().Add(wait)
 	for {
@@ -234,16 +230,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 // refresh replaces readings that are too old to decide on, as when the agent
 // does not run.
 func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
-	s, err := ledger.Snapshot(ctx)
-	if err != nil {
+	age, ok, err := ledger.Oldest(ctx)
+	if err != nil || ok && age <= n.staleAfter() {
 		return err
-	}
-	stale := len(s.Readings) == 0
-	for _, r := range s.Readings {
-		stale = stale || r.Age > n.staleAfter()
-	}
-	if !stale {
-		return nil
 	}
 	readings, err := n.Sample(ctx)
 	if err != nil {
@@ -273,7 +262,8 @@ func backOff(n uint32) time.Duration {
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
 // 0 keeps the node up. A job that was given back hooks.vetoes times asks for
-// whole GPUs: it then waits for capacity instead of being sent around.
+// whole GPUs: it then waits for capacity instead of being sent around. One that
+// names its nodes does not wait for capacity, and asks for the same again.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -285,7 +275,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		return slurm.RequeueHold(ctx, j.Target())
 	}
 	partition := n.Config.Partition[h.Partition].Recovery
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
+	_, _, anywhere := tres.Booking(j.TresPerNode)
+	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && anywhere && partition != "" {
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
 		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {

@@ -278,9 +278,15 @@ func TestBackOff(t *testing.T) {
 
 // After so many times a job waits for whole GPUs instead of being sent around.
 func TestPrologGivesBackForGood(t *testing.T) {
-	for restart, want := range map[uint32][]string{
-		4: {"job 7", "job 7", "incomplete 7", "update 7", "job 7"},
-		5: {"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"},
+	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
+	for _, c := range []struct {
+		restart uint32
+		books   string
+		want    []string
+	}{
+		{4, anywhere, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, anywhere, []string{"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, named, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -288,12 +294,12 @@ func TestPrologGivesBackForGood(t *testing.T) {
 			h.Carma.Mode = "exclusive"
 			w.prolog(t, h)
 		}
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
 		h := hook(7)
-		h.Restart = restart
+		h.Restart = c.restart
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != comebackAtMost {
-			t.Errorf("restart %d: calls %v, want %v; starts in %v", restart, w.slurm.calls, want, w.slurm.startIn)
+		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
+			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
 		}
 	}
 }

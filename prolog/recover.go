@@ -101,7 +101,7 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 		uuids = append(uuids, g.UUID)
 	}
 	if alone {
-		if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
+		if err := ledger.Hold(ctx, h.JobID, 0, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
 	}
@@ -167,16 +167,8 @@ func (n *Node) update(ctx context.Context, target string, change sctl.Change, sl
 
 // booked returns a job's GRES list with its booking set to mib.
 func booked(tresPerNode string, mib int64) string {
-	k, _ := tres.Booking(tresPerNode)
-	if k == 0 {
-		return tresPerNode
-	}
-	rest, _ := tres.Without(tresPerNode)
-	prefix := "gres:"
-	if strings.Contains(tresPerNode, "gres/") {
-		prefix = "gres/"
-	}
-	return tres.Book(rest, prefix, k, mib)
+	_, _, anywhere := tres.Booking(tresPerNode)
+	return tres.Rebook(tresPerNode, mib, anywhere)
 }
 
 // reason shortens an error of a Slurm command to what Slurm said.

@@ -58,7 +58,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	a := &agent.Agent{
-		Node: node, Config: c, RunDir: runDir,
+		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
@@ -69,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	a.Export = exporter(c, node)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurmdbd{slurm}, log)
+		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
 	}
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -54,8 +55,13 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 	})
 }
 
+// oneThread is for processes that do one thing after the other and end: a fifth of
+// what a Prolog costs went into threads that look for work.
+func oneThread() { runtime.GOMAXPROCS(1) }
+
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.
 func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book, sctl.Client) error) error {
+	oneThread()
 	syscall.Umask(0o077)
 	// What slurmd left open is for no child of ours, least of all one that runs
 	// as the user. An old kernel (before 5.11) has no such call.
@@ -230,6 +236,7 @@ func groups(ctx context.Context, name string, gid uint32) []uint32 {
 }
 
 func runTaskProlog(_ context.Context, e env, _ []string) error {
+	oneThread()
 	c, err := config.Load(e.config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
@@ -252,6 +259,7 @@ func thresholds(c config.Config) choose.Thresholds {
 		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
+		Streams:      !c.MPS.Enabled,
 		BookSMAct:    c.Placement.SMActBooking,
 	}
 }
@@ -259,7 +267,7 @@ func thresholds(c config.Config) choose.Thresholds {
 func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) *capacity.Publisher {
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)

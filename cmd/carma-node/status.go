@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/status"
@@ -116,7 +117,7 @@ func daemonState(c config.Config, node string) func(uuid string) status.MPS {
 		if !c.MPS.Enabled {
 			return status.MPSOff
 		}
-		if !mps.Listens(c.RunDir(node), uuid) {
+		if !mps.Listens(c.RunDir(node), gres.Daemon(uuid)) {
 			return status.MPSDown
 		}
 		return status.MPSUp

@@ -25,7 +25,7 @@ func exampleNode() status.Node {
 			UsedMiB: used, SMActPct: smact, Source: gres.SourceDCGM, MPSClients: i}
 	}
 	job := func(gpu int, id, uid uint32, mib int64, age time.Duration) gres.Lease {
-		return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "GPU-" + strings.Repeat(string(rune('a'+gpu)), 8) + "-1", UID: uid, ReserveMiB: mib, Age: age, Seen: true, MPS: true}
+		return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "GPU-" + strings.Repeat(string(rune('a'+gpu)), 8) + "-1", UID: uid, ReserveMiB: mib, Age: age, Seen: true, Daemon: "d"}
 	}
 	s := lease.Snapshot{Readings: []gres.Reading{gpu(0, 31744, 53), gpu(1, 18432, 91.2), gpu(2, 30720, 79), gpu(3, 0, 0), gpu(4, 0, 0), gpu(5, 200, float64(gres.Unknown))}}
 	s.Leases = []gres.Lease{job(0, 1, 0, 24576, 3*time.Hour), job(0, 11, 0, 10240, 65*time.Second), job(0, 12345678, 0, 1024, 49*time.Hour), job(0, 12345679, 0, 1024, 4*time.Second),

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"carma/cmd/internal/cli"
 	"carma/estimator/history"
@@ -46,7 +47,8 @@ func runOf(j *job) history.Run {
 	return r
 }
 
-// writeHistory puts a new snapshot in the place of the old one, as a whole.
+// writeHistory puts a new snapshot in the place of the old one, as a whole, and for
+// the same readers; a first one is for all.
 func writeHistory(path string, l *history.Learner, now int64) (keys int, err error) {
 	var before history.Snapshot
 	if text, err := os.ReadFile(path); err == nil {
@@ -62,13 +64,29 @@ func writeHistory(path string, l *history.Learner, now int64) (keys int, err err
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(history.Make(order, values, l.Shifts(before, now)))
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, readersOf(path, f), f.Sync(), f.Close()); err != nil {
 		return 0, fmt.Errorf("write history: %w", err)
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
 		return 0, fmt.Errorf("write history: %w", err)
 	}
 	return min(len(order), history.MaxKeys), nil
+}
+
+// readersOf gives a file the mode and the group of the one at path.
+func readersOf(path string, f *os.File) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f.Chmod(0o644)
+	} else if err != nil {
+		return err
+	}
+	if old, ok := info.Sys().(*syscall.Stat_t); ok {
+		if err := f.Chown(-1, int(old.Gid)); err != nil {
+			return err
+		}
+	}
+	return f.Chmod(info.Mode().Perm())
 }
 
 // printHistory lists what is known, the newest first.

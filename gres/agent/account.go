@@ -141,7 +141,7 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 			g.holders[l.Job] = h
 		}
 		h.lease, h.gone = l, false
-		h.ExpectedPct, h.MPS = l.SMActPct, l.MPS
+		h.ExpectedPct, h.MPS = l.SMActPct, l.Daemon != ""
 	}
 	return slices.SortedFunc(maps.Values(g.holders), func(x, y *holder) int {
 		return int(int64(x.lease.Job.JobID) - int64(y.lease.Job.JobID))

@@ -3,17 +3,22 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"carma/gres"
+	"carma/gres/capacity"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/sctl"
 )
 
 // Guard is what keeps GPUs from jobs.
 type Guard interface {
-	Hold(ctx context.Context, job uint32, uuids []string) error
+	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
 	OpenHold(ctx context.Context, job uint32, in time.Duration) error
 	DropHold(ctx context.Context, job uint32) error
 	Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error)
@@ -21,16 +26,13 @@ type Guard interface {
 }
 
 // openHolds offers GPUs that are kept for a job to slurmctld once all of them
-// are idle: not before, for slurmctld would give them to whoever fits.
+// have what the job needs: not before, for slurmctld would give them to whoever
+// fits.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
-	busy := map[string]bool{}
-	for _, l := range s.Leases {
-		busy[l.UUID] = true
-	}
 	for _, job := range heldJobs(s.Holds) {
 		ready := true
 		for _, h := range s.Holds {
-			ready = ready && (h.JobID != job || !busy[h.UUID] && !h.Open)
+			ready = ready && (h.JobID != job || !h.Open && a.hasRoom(h, s))
 		}
 		if !ready || a.comesBack(s.Comebacks, job) {
 			continue
@@ -39,6 +41,22 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 			a.Log.Error("offer GPUs that were kept", "job", job, "error", err)
 		}
 	}
+}
+
+// hasRoom tells whether the GPU has what the job needs of it, if it were not kept:
+// as much as is then published.
+func (a *Agent) hasRoom(h lease.Hold, s lease.Snapshot) bool {
+	if h.MiB == 0 {
+		return !slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID })
+	}
+	for _, r := range s.Readings {
+		if r.UUID == h.UUID {
+			r.HeldFor = 0
+			mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
+			return capacity.Grain(mib, r.GPU, r.TotalMiB) >= h.MiB
+		}
+	}
+	return false
 }
 
 // comesBack tells whether the start of a job that was put back is still to be
@@ -87,41 +105,45 @@ func (a *Agent) dropHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// soonest returns the k GPUs that are likely to be idle first: those with the
-// fewest jobs, the oldest of them first. GPUs that take nobody are left out.
-func soonest(s lease.Snapshot, k int) []string {
+// soonest returns the k GPUs that are likely to have mib free first, 0 for all of
+// their memory: for that, those with the fewest jobs; for a share, those with the
+// most memory that nobody uses or was promised. Among equals, those whose jobs are
+// the oldest. GPUs that take nobody are left out.
+func soonest(s lease.Snapshot, k int, mib int64) []string {
 	type candidate struct {
-		uuid string
-		jobs int
-		age  time.Duration
+		uuid    string
+		freeMiB int64
+		jobs    int
+		age     time.Duration
 	}
 	var all []candidate
 	for _, r := range s.Readings {
-		if r.Unreadable != "" || r.Quarantined != "" || r.HeldFor != 0 || r.MIG {
+		if r.Unreadable != "" || r.Quarantined != "" || r.HeldFor != 0 || r.MIG || r.TotalMiB < mib {
 			continue
 		}
 		c := candidate{uuid: r.UUID}
+		booked := int64(0)
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
+				booked += l.ReserveMiB
 				c.jobs++
 				c.age = max(c.age, l.Age)
 			}
+		}
+		if mib > 0 {
+			c.freeMiB = r.TotalMiB - max(r.UsedMiB, booked)
 		}
 		all = append(all, c)
 	}
 	if len(all) < k {
 		return nil
 	}
+	slices.SortStableFunc(all, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.freeMiB, a.freeMiB), cmp.Compare(a.jobs, b.jobs), cmp.Compare(b.age, a.age))
+	})
 	var uuids []string
-	for range k {
-		best := 0
-		for i, c := range all {
-			if b := all[best]; c.jobs < b.jobs || c.jobs == b.jobs && c.age > b.age {
-				best = i
-			}
-		}
-		uuids = append(uuids, all[best].uuid)
-		all = append(all[:best], all[best+1:]...)
+	for _, c := range all[:k] {
+		uuids = append(uuids, c.uuid)
 	}
 	return uuids
 }

@@ -15,13 +15,13 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"os"
 	"path/filepath"
 	"time"
 
 	_ "github.com/mattn/go-sqlite3" // the driver
 	"golang.org/x/sys/unix"
 
+	"carma/db/queue"
 	"carma/gres"
 	"carma/gres/failpoint"
 )
@@ -35,7 +35,7 @@ const schemaVersion = 1
 // Book is an open ledger.
 type Book struct {
 	db    *sql.DB
-	queue *os.File
+	queue *queue.Queue
 }
 
 // Job is a job that holds GPUs of the node.
@@ -52,7 +52,7 @@ type Granted struct {
 	Slot       int    // position among the job's GPUs
 	ReserveMiB int64
 	Exclusive  bool
-	MPS        bool
+	Daemon     gres.Daemon
 	Seen       bool
 	Idle       time.Duration // longest time that the job did not use it
 	gres.Figures
@@ -76,14 +76,14 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
 	db.SetMaxOpenConns(1)
-	queue, err := os.OpenFile(filepath.Join(dir, "leases.queue"), os.O_RDWR|os.O_CREATE, 0o600)
+	q, err := queue.Open(filepath.Join(dir, "leases.queue"))
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	b := &Book{db, queue}
+	b := &Book{db, q}
 	// One at a time: SQLite lets nobody wait while another makes the new file a
 	// WAL database.
-	leave := b.enqueue(context.Background())
+	leave := q.Enter(context.Background(), queueFor)
 	err = b.migrate()
 	leave()
 	if err != nil {
@@ -117,37 +117,12 @@ func (b *Book) migrate() error {
 // Close closes the ledger.
 func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close()) }
 
-// enqueue waits for this process's turn and returns what ends it. SQLite's own
-// waiting is a sleep that grows, so that of 64 Prologs the last would start long
-// after the lock is free; flock(2) wakes the next at once. It is a queue and no
-// guard: who has waited long enough goes on without, and SQLite keeps order.
-func (b *Book) enqueue(ctx context.Context) (leave func()) {
-	turn := make(chan struct{})
-	go func() {
-		defer close(turn)
-		for unix.Flock(int(b.queue.Fd()), unix.LOCK_EX) == unix.EINTR {
-		}
-	}()
-	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
-	select {
-	case <-turn:
-		return leave
-	case <-ctx.Done():
-	case <-time.After(queueFor):
-	}
-	go func() {
-		<-turn // when it comes, pass it on
-		leave()
-	}()
-	return func() {}
-}
-
 // queueFor is longer than any transaction takes.
 const queueFor = time.Second
 
 // write runs f in one immediate transaction.
 func (b *Book) write(ctx context.Context, f func(*sql.Tx) error) error {
-	defer b.enqueue(ctx)()
+	defer b.queue.Enter(ctx, queueFor)()
 	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("lock ledger: %w", err)
@@ -192,9 +167,10 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	return nil
 }
 
-// Choose picks GPUs; it is called inside the transaction that grants them and
-// must be quick and pure. last is the GPU that was given last.
-type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string)
+// Choose picks GPUs, and the MPS daemon through which the job shares them; it is
+// called inside the transaction that grants them and must be quick and pure. last
+// is the GPU that was given last.
+type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string, daemon gres.Daemon)
 
 // Acquire grants the GPUs that choose picks to job, all or none, each with the
 // request's reserve, or all of its memory if the request is exclusive. A job
@@ -230,7 +206,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err := tx.QueryRow("SELECT uuid FROM given").Scan(&last); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("read the GPU given last: %w", err)
 		}
-		uuids := choose(readings, leases, last)
+		uuids, daemon := choose(readings, leases, last)
 		if len(uuids) == 0 {
 			return ErrNoFit
 		}
@@ -246,7 +222,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		}
 		failpoint.Here("lease.job-written")
 		for slot, uuid := range uuids {
-			if err := insertLease(tx, job, r, slot, uuid, readings, leases); err != nil {
+			if err := insertLease(tx, job, r, slot, uuid, daemon, readings, leases); err != nil {
 				return err
 			}
 		}
@@ -269,29 +245,23 @@ func insertJob(tx *sql.Tx, j Job) error {
 	return nil
 }
 
-// insertLease also decides about MPS: an MPS server serves one user, and a
-// second user's client would hang on its socket, so a job uses MPS on a GPU
-// only as long as no other user does. A process can talk to one daemon and each
-// GPU has its own, so a job on several GPUs does without.
-func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, readings []gres.Reading, leases []gres.Lease) error {
+func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemon gres.Daemon, readings []gres.Reading, leases []gres.Lease) error {
 	reserve := r.ReserveMiB
 	for _, g := range readings {
 		if r.Exclusive && g.UUID == uuid {
 			reserve = g.TotalMiB
 		}
 	}
-	mps := !r.Exclusive && r.GPUs == 1
 	for _, l := range leases {
 		if l.UUID != uuid {
 			continue
 		}
-		mps = mps && (l.UID == j.UID || !l.MPS)
 		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour VALUES (?1,?2),(?2,?1)", j.JobID, l.Job.JobID); err != nil {
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
-	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, mps, smact_pct) VALUES (?,?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, mps, r.SMActPct)
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES (?,?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
 	}

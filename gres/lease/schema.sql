@@ -31,6 +31,7 @@ CREATE TABLE quarantine (       -- GPUs that no job may have
 CREATE TABLE hold (             -- GPUs kept for a job that has waited long
   uuid   TEXT PRIMARY KEY,
   job_id INTEGER NOT NULL,
+  mib     INTEGER NOT NULL,     -- that the job needs of it; 0: all of it
   at_ns   INTEGER NOT NULL,
   open_ns INTEGER               -- when the job can start; NULL: not yet known
 ) STRICT;
@@ -56,7 +57,7 @@ CREATE TABLE lease (
   slot        INTEGER NOT NULL, -- position among the job's GPUs
   reserve_mib INTEGER NOT NULL CHECK (reserve_mib >= 0),
   exclusive   INTEGER NOT NULL,
-  mps         INTEGER NOT NULL,
+  daemon      TEXT NOT NULL,    -- MPS daemon whose client the job is, by its GPUs' UUIDs; '': none
   smact_pct   REAL NOT NULL,    -- expected; 0: not known
   seen_ns     INTEGER,          -- first process of the job on the GPU
   idle_ns     INTEGER,          -- since when the job does not use the GPU; NULL: it does, or that is not known

@@ -75,7 +75,7 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
 				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.MPS, l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
+				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
 			}
 		}
 		n.GPUs = append(n.GPUs, g)

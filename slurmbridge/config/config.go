@@ -100,7 +100,7 @@ type Placement struct {
 	MarginMiB     int64            `toml:"margin_mib"`     // kept free beyond what is booked
 	Margin        map[string]int64 `toml:"margin"`         // the same by method of the estimate
 	Settle        Duration         `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
-	CrossUser     string           `toml:"cross_user"`     // timeslice, never
+	CrossUser     string           `toml:"cross_user"`     // never, timeslice
 	SMActBooking  bool             `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
 }
 
@@ -214,7 +214,7 @@ func Default() Config {
 		Submit:    Submit{OnBadDirective: "reject", Estimator: "analytic"},
 		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
 		SMAct:     SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean", MaxPct: 80, CoarseMaxPct: 95},
-		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "timeslice"},
+		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
 		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},

@@ -153,11 +153,11 @@ func TestPathsOfNode(t *testing.T) {
 }
 
 func TestForNode(t *testing.T) {
-	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs = 2\nsmact_max_pct = 70\ncross_user = \"never\"\n")
+	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs = 2\nsmact_max_pct = 70\ncross_user = \"timeslice\"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for node, want := range map[string]string{"gpu0": "magm 4 80 timeslice", "gpu1": "lug 4 80 timeslice", "gpu3": "magm 2 70 never"} {
+	for node, want := range map[string]string{"gpu0": "magm 4 80 never", "gpu1": "lug 4 80 never", "gpu3": "magm 2 70 timeslice"} {
 		n := c.ForNode(node)
 		if got := fmt.Sprint(n.Placement.Policy, " ", n.Placement.MaxJobs, " ", n.SMAct.MaxPct, " ", n.Placement.CrossUser); got != want {
 			t.Errorf("%s: %s, want %s", node, got, want)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"carma/gres"
@@ -71,7 +72,7 @@ func (d *diagnosis) hooks() {
 // A registration whose count differs from the last one's while jobs hold the
 // GRES makes a node INVAL until slurmd registers with none held
 // (gres.c, _node_config_validate, all versions from 22.05 to 26.05).
-var countChanged = regexp.MustCompile(`carma\d* count changed and jobs are using them`)
+var countChanged = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`carma\d* count changed and jobs are using them`) })
 
 func (d *diagnosis) registration() {
 	n := d.Node
@@ -83,7 +84,7 @@ func (d *diagnosis) registration() {
 		switch {
 		case n.State == "":
 			say(Fail, "slurmctld knows no node "+n.Name, "name it with --node as slurm.conf does")
-		case countChanged.MatchString(n.Reason):
+		case countChanged().MatchString(n.Reason):
 			say(Fail, n.Name+" is "+n.State+": "+n.Reason, "when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
 		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
 			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")

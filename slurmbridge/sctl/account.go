@@ -4,6 +4,7 @@ package sctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -63,7 +64,7 @@ func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, 
 	}
 	from := f.From
 	if from.IsZero() && len(f.Jobs) == 0 {
-		from = time.Unix(1, 0)
+		from = time.Unix(1e6, 0) // the first that sacct takes
 	}
 	if !from.IsZero() {
 		args = append(args, "--starttime="+slurmTime(from))
@@ -84,7 +85,9 @@ func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, 
 	return jobs, nil
 }
 
-func slurmTime(t time.Time) string { return t.Local().Format("2006-01-02T15:04:05") }
+// slurmTime is a time as every Slurm reads it (parse_time.c, 20.11 to 25.11), without
+// the hour that is there twice when summer time ends.
+func slurmTime(t time.Time) string { return "uts" + strconv.FormatInt(t.Unix(), 10) }
 
 // parseAccounted reads a line; one that is not of a job is left out.
 func parseAccounted(line string) (j Accounted, ok bool) {
@@ -106,12 +109,16 @@ func parseAccounted(line string) (j Accounted, ok bool) {
 	return j, true
 }
 
+// ErrComment means that sacctmgr would change what others wrote in a comment.
+var ErrComment = errors.New("what others wrote there would be changed by sacctmgr")
+
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
+// The error is ErrComment where it is better left alone.
 func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
 	// no record there than what others wrote spoiled.
 	if strings.ContainsAny(comment, "'\"\n") {
-		return fmt.Errorf("set AdminComment of job %d: what others wrote there has quotes, which sacctmgr would change; the record stays on the node", job)
+		return fmt.Errorf("set AdminComment of job %d: %w (it has quotes)", job, ErrComment)
 	}
 	if comment != strings.ToLower(comment) {
 		v, err := c.Version(ctx)
@@ -119,7 +126,7 @@ func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comm
 			return err
 		}
 		if v.Before(23, 2) {
-			return fmt.Errorf("set AdminComment of job %d: what others wrote there has capitals, which sacctmgr of this version would make small; the record stays on the node", job)
+			return fmt.Errorf("set AdminComment of job %d: %w (it has capitals, which this version makes small)", job, ErrComment)
 		}
 	}
 	args := []string{"--immediate", "--quiet", "modify", "job", "where", fmt.Sprintf("jobid=%d", job)}

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -226,14 +227,15 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 // there is none of the name.
 func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {
 	out, err := c.run(ctx, "scontrol", "show", "partition", name)
-	return err == nil && stateUp.MatchString(out), err
+	return err == nil && stateUp().MatchString(out), err
 }
 
-var stateUp = regexp.MustCompile(`(?m)^\s+State=UP\b`)
+// Made when needed, as the others: each hook is a new process.
+var stateUp = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s+State=UP\b`) })
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {
-	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+at.Format("2006-01-02T15:04:05"))
+	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+slurmTime(at))
 	return err
 }
 

@@ -96,7 +96,7 @@ func TestJob(t *testing.T) {
 func TestCommandsThatChange(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "exit 0"})
 	ctx := t.Context()
-	at := time.Date(2026, 11, 21, 10, 40, 5, 0, time.Local)
+	at := time.Unix(1795257605, 0)
 	for _, err := range []error{
 		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
 		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
@@ -110,7 +110,7 @@ func TestCommandsThatChange(t *testing.T) {
 scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
 scontrol release 10_3
 scontrol requeue incomplete 12
-scontrol update JobId=12 StartTime=2026-11-21T10:40:05
+scontrol update JobId=12 StartTime=uts1795257605
 scontrol update JobId=12 AdminComment=carma={"v":1} x
 scontrol update JobId=12 StartTime=now+600
 `

@@ -70,6 +70,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
+	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue.depth = m.set.Model.Slurm.Depth
 	s.nodes = make([]node, m.set.Nodes)
 	uuids := make([]string, m.set.GPUs)
@@ -263,13 +264,14 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // publish tells slurmctld what jobs on 1, 2, ... GPUs can get of a node.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
-	s.offers = s.offers[:0]
+	s.offers, s.leases = s.offers[:0], s.leases[:0]
 	for k := range n.gpus {
 		s.offers = append(s.offers, n.gpus[k].offer)
+		s.readings[k] = n.gpus[k].reading
+		s.leases = append(s.leases, n.gpus[k].leases...)
 	}
-	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
 	more := false
-	for k, mib := range s.offers {
+	for k, mib := range capacity.Counts(s.offers, choose.Companies(s.set.Policy, s.readings, s.leases, s.set.Thresholds)) {
 		if n.muted[k] > s.m.now {
 			mib = 0
 		}
@@ -306,26 +308,20 @@ func (s *slurm) start(e *waiter, id int32) bool {
 	if d.UUIDs == nil {
 		return false
 	}
-	s.lease(e, id, d.UUIDs)
+	s.lease(e, id, d.UUIDs, d.Daemon)
 	return true
 }
 
 // lease writes what was chosen into the ledger (gres/lease: Acquire) and
 // launches the job.
-func (s *slurm) lease(e *waiter, id int32, uuids []string) {
+func (s *slurm) lease(e *waiter, id int32, uuids []string, daemon gres.Daemon) {
 	n := &s.nodes[id]
 	b, t := &s.bookings[e.task], &s.m.tasks[e.task]
 	base := id * int32(s.set.GPUs)
 	gpus := make([]int32, 0, len(uuids))
-	// Jobs of one user share through MPS, those of another do not; one on
-	// several GPUs does without unless the model says otherwise.
-	mps := !b.exclusive && !s.set.Streams && (t.job.GPUs == 1 || s.set.Model.Slurm.MPSMultiGPU)
 	for _, uuid := range uuids {
 		k := slices.IndexFunc(n.gpus, func(l leased) bool { return l.reading.UUID == uuid })
 		gpus = append(gpus, base+int32(k))
-		for _, l := range n.gpus[k].leases {
-			mps = mps && (l.UID == t.user || !l.MPS)
-		}
 	}
 	n.last = uuids[len(uuids)-1]
 	s.dropHold(e.task)
@@ -336,7 +332,7 @@ func (s *slurm) lease(e *waiter, id int32, uuids []string) {
 	for i, g := range gpus {
 		l := s.leased(g)
 		l.leases = append(l.leases, gres.Lease{
-			Job: gres.JobKey{JobID: uint32(e.task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, MPS: mps,
+			Job: gres.JobKey{JobID: uint32(e.task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
 		})
 		l.tasks = append(l.tasks, e.task)
 		l.since = append(l.since, s.m.now)
@@ -344,7 +340,7 @@ func (s *slurm) lease(e *waiter, id int32, uuids []string) {
 	}
 	var server int32
 	var limit int64
-	if mps {
+	if daemon != "" {
 		server, limit = int32(t.user)+1, reserve // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 	}
 	delay := s.set.Model.Slurm.LaunchS
