@@ -142,7 +142,8 @@ func cpuMS(t *testing.T, pid int) float64 {
 // that makes the same change, side by side in PAIRS rounds, in turning order.
 // Other work on the machine hits a whole round, so the rounds' own ratios are
 // compared, by their median; slurmctld's processor time, which other work moves
-// less, is the second figure.
+// less, is the second figure. "booked" asks for the booking itself and has no
+// plugin: what slurmctld pays for a request of three GRES instead of one.
 func TestAbuseSubmissions(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	bin := submitter(t)
@@ -159,18 +160,22 @@ func TestAbuseSubmissions(t *testing.T) {
 	inside := regexp.MustCompile(`_slurm_rpc_submit_batch_job: JobId=\d+ InitPrio=0 usec=(\d+)`)
 	rates, cpu := map[string][]float64{}, map[string][]float64{}
 	usec := map[string][]int{}
-	names := map[string]string{"none": "", "carma": "carma", "lua": "lua"}
+	names := map[string]string{"none": "", "booked": "", "carma": "carma", "lua": "lua"}
+	order := []string{"none", "carma", "booked", "lua"}
 	for round := range pairs {
-		order := []string{"none", "carma", "lua"}
 		for i := range order {
-			name := order[(i+round)%3]
+			name := order[(i+round)%len(order)]
+			gres := "gres:gpu:1"
+			if name == "booked" {
+				gres += ",gres:carma:8192,gres:carmatotal:8192"
+			}
 			// A fresh slurmctld each time: a queue that is longer is slower.
 			c.sh("", "scancel -u root --state=PENDING; rm -f "+c.dir+"/state/job_state*")
 			c.plugins(names[name])
 			c.restart("slurmctld")
 			before, _ := os.ReadFile(logfile)
 			used := cpuMS(t, c.slurmctld())
-			out := c.sh("", bin+" 8 "+strconv.Itoa(jobs/pairs)+" gpu "+script)
+			out := c.sh("", bin+" 8 "+strconv.Itoa(jobs/pairs)+" gpu "+script+" "+gres)
 			var rate float64
 			if _, err := fmt.Sscanf(out, "%f submissions/s, 0 submitters failed", &rate); err != nil {
 				t.Fatalf("%s: %s", name, out)
@@ -182,8 +187,12 @@ func TestAbuseSubmissions(t *testing.T) {
 				n, _ := strconv.Atoi(string(m[1]))
 				usec[name] = append(usec[name], n)
 			}
-			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); (name != "none") != (booked == strconv.Itoa(jobs/pairs/8*8)) && name != "none" {
-				t.Errorf("%s: %s of %d jobs have a booking", name, booked, jobs/pairs)
+			// On a machine that is busy elsewhere an answer may come after its
+			// 50 ms: then the job is as it was written, and the log says so.
+			want := strconv.Itoa(jobs / pairs / 8 * 8)
+			late := name == "carma" && bytes.Contains(after[min(len(before), len(after)):], []byte("job accepted as written"))
+			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); name != "none" && booked != want && !late {
+				t.Errorf("%s: %s of %s jobs have a booking", name, booked, want)
 			}
 		}
 	}
@@ -196,15 +205,16 @@ func TestAbuseSubmissions(t *testing.T) {
 		return median(r)
 	}
 	quantile := func(v []int, q float64) int { slices.Sort(v); return v[min(len(v)-1, int(q*float64(len(v))))] }
-	for _, name := range []string{"none", "carma", "lua"} {
+	for _, name := range order {
 		if len(usec[name]) == 0 {
 			t.Fatalf("%s: slurmctld logged no submission", name)
 		}
-		row(t, fmt.Sprintf("%d submissions, 8 at once, plugin %s", len(usec[name]), name),
+		row(t, fmt.Sprintf("%d submissions, 8 at once: %s", len(usec[name]), name),
 			fmt.Sprintf("%.0f/s; %.0f us of slurmctld each; whole RPC p50 %d us, p99 %d us", median(rates[name]), median(cpu[name]), quantile(usec[name], .5), quantile(usec[name], .99)))
 	}
-	row(t, "carma against none, against lua", fmt.Sprintf("submissions %.3f, %.3f; processor time %.3f, %.3f", ratio(rates["carma"], rates["none"]), ratio(rates["carma"], rates["lua"]),
-		ratio(cpu["carma"], cpu["none"]), ratio(cpu["carma"], cpu["lua"])))
+	for _, name := range []string{"none", "booked", "lua"} {
+		row(t, "carma against "+name, fmt.Sprintf("submissions %.3f, processor time %.3f", ratio(rates["carma"], rates[name]), ratio(cpu["carma"], cpu[name])))
+	}
 }
 
 // With SlurmctldParameters=enable_rpc_queue submissions of many come to the
