@@ -38,6 +38,7 @@ type Ledger interface {
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
+	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
 }
 
 // Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
@@ -255,7 +256,7 @@ func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
 // backOff is how long a job waits after it was given back for the n-th time,
 // counted from 0.
 func backOff(n uint32) time.Duration {
-	const first, most = 5 * time.Second, 5 * time.Minute
+	const first, most = 5 * time.Second, 15 * time.Minute
 	return min(first<<min(n, 10), most)
 }
 
@@ -263,7 +264,7 @@ func backOff(n uint32) time.Duration {
 // while this Prolog still runs and slurmd then does not launch it; exit status
 // 0 keeps the node up. A job that was given back hooks.vetoes times asks for
 // whole GPUs: it then waits for capacity instead of being sent around. One that
-// names its nodes does not wait for capacity, and asks for the same again.
+// names its nodes does not wait for capacity: the node keeps GPUs for it.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -275,8 +276,12 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		return slurm.RequeueHold(ctx, j.Target())
 	}
 	partition := n.Config.Partition[h.Partition].Recovery
-	_, _, anywhere := tres.Booking(j.TresPerNode)
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && anywhere && partition != "" {
+	k, _, anywhere := tres.Booking(j.TresPerNode)
+	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+	if tired && k > 0 && !anywhere {
+		n.keep(ctx, h, r, ledger)
+	}
+	if tired && !r.Exclusive && anywhere && partition != "" {
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
 		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
@@ -294,6 +299,25 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	}
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
+}
+
+// keep keeps GPUs of this node for a job that names it, as the steward does for
+// one that waits for capacity.
+func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
+	s, err := ledger.Snapshot(ctx)
+	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+		return
+	}
+	mib := r.ReserveMiB
+	if r.Exclusive || r.GPUs > 1 {
+		mib = 0
+	}
+	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)
+	if err := ledger.Hold(ctx, h.JobID, mib, uuids); err != nil {
+		n.Log.Warn("keep GPUs for a job that names this node", "job", h.JobKey, "error", err)
+		return
+	}
+	n.Log.Info("GPUs are kept for a job that names this node", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return puts a job back on a node that can do nothing for it, as its ledger

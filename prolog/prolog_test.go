@@ -269,7 +269,7 @@ func TestPrologGivesBack(t *testing.T) {
 }
 
 func TestBackOff(t *testing.T) {
-	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 6: 5 * time.Minute, 4000000000: 5 * time.Minute} {
+	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
 		if got := backOff(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
@@ -295,11 +295,18 @@ func TestPrologGivesBackForGood(t *testing.T) {
 			w.prolog(t, h)
 		}
 		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
+		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
 		h.Restart = c.restart
 		w.prolog(t, h)
 		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
 			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
+		}
+		// For one that names its nodes a GPU is kept, once.
+		w.prolog(t, h)
+		s, err := w.book.Snapshot(t.Context())
+		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
+			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
 		}
 	}
 }

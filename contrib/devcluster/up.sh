@@ -73,7 +73,7 @@ write_all() {
 	chmod 1777 "$dir/jobs" # a place for users to submit from
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
-	slots=$((gpus * 4)) # four jobs may share a GPU
+	slots=$((gpus * 4)) # for up to four jobs a GPU
 	for i in $(seq 0 $((slots - 1))); do
 		# A major of the local/experimental range: no driver owns it.
 		mknod "$dir/dev/slot$i" c 120 "$i"

@@ -52,7 +52,7 @@ func (c *cluster) Split(_ context.Context, j sctl.QueuedJob) (uint32, error) {
 }
 
 func TestKeepSteward(t *testing.T) {
-	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
 	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
 	task, named := old, old
 	task.ArrayJobID, task.ArrayTask = 7, "3"

@@ -157,7 +157,7 @@ func TestForNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for node, want := range map[string]string{"gpu0": "magm 4 80 never", "gpu1": "lug 4 80 never", "gpu3": "magm 2 70 timeslice"} {
+	for node, want := range map[string]string{"gpu0": "magm 3 85 never", "gpu1": "lug 3 85 never", "gpu3": "magm 2 70 timeslice"} {
 		n := c.ForNode(node)
 		if got := fmt.Sprint(n.Placement.Policy, " ", n.Placement.MaxJobs, " ", n.SMAct.MaxPct, " ", n.Placement.CrossUser); got != want {
 			t.Errorf("%s: %s, want %s", node, got, want)
