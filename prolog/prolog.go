@@ -253,9 +253,10 @@ func backOff(n uint32) time.Duration {
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up. A job that was given back hooks.vetoes times asks for
-// whole GPUs: it then waits for capacity instead of being sent around. One that
-// names its nodes does not wait for capacity, and asks for the same again.
+// 0 keeps the node up. A job that was given back hooks.vetoes times waits for idle
+// GPUs instead of being sent around: slurmctld does not know whose GPUs have room.
+// It shares them none the less. One that names its nodes does not wait for
+// capacity, and asks for the same again.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -266,11 +267,10 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	partition := n.Config.Partition[h.Partition].Recovery
 	_, _, anywhere := tres.Booking(j.TresPerNode)
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && anywhere && partition != "" {
-		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
-		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
+	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && anywhere {
+		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		change := sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}

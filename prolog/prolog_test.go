@@ -276,8 +276,8 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// After so many times a job waits for whole GPUs instead of being sent around.
-func TestPrologGivesBackForGood(t *testing.T) {
+// After so many times a job waits for idle GPUs instead of being sent around.
+func TestPrologGivesBackOften(t *testing.T) {
 	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
 	for _, c := range []struct {
 		restart uint32
@@ -285,7 +285,7 @@ func TestPrologGivesBackForGood(t *testing.T) {
 		want    []string
 	}{
 		{4, anywhere, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, []string{"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, anywhere, []string{"job 7", "job 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carma:40536,gres:carmatotal:10240", "release 7", "job 7"}},
 		{5, named, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)

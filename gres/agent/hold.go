@@ -25,16 +25,11 @@ type Guard interface {
 	Readmit(ctx context.Context, uuid string) error
 }
 
-// openHolds offers GPUs that are kept for a job to slurmctld once all of them
-// have what the job needs: not before, for slurmctld would give them to whoever
-// fits.
+// openHolds offers GPUs that are kept for a job to slurmctld once they are what
+// the job needs: not before, for slurmctld would give them to whoever fits.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	for _, job := range heldJobs(s.Holds) {
-		ready := true
-		for _, h := range s.Holds {
-			ready = ready && (h.JobID != job || !h.Open && a.hasRoom(h, s))
-		}
-		if !ready || a.comesBack(s.Comebacks, job) {
+		if !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
 			continue
 		}
 		if err := a.Ledger.OpenHold(ctx, job, 0); err != nil {
@@ -43,20 +38,34 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// hasRoom tells whether the GPU has what the job needs of it, if it were not kept:
-// as much as is then published.
-func (a *Agent) hasRoom(h lease.Hold, s lease.Snapshot) bool {
-	if h.MiB == 0 {
-		return !slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID })
-	}
-	for _, r := range s.Readings {
-		if r.UUID == h.UUID {
-			r.HeldFor = 0
-			mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
-			return capacity.Grain(mib, r.GPU, r.TotalMiB) >= h.MiB
+// ready tells whether the GPUs that are kept for a job, and not offered yet, would
+// do for it if they were not kept: each has as much memory as is then published,
+// and one job can be given them all.
+func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
+	var kept []gres.Reading
+	for _, h := range s.Holds {
+		if h.JobID != job {
+			continue
 		}
+		if h.Open || h.MiB == 0 && slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID }) {
+			return false
+		}
+		if h.MiB == 0 {
+			continue
+		}
+		i := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == h.UUID })
+		if i < 0 {
+			return false
+		}
+		r := s.Readings[i]
+		r.HeldFor = 0
+		mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
+		if capacity.Grain(mib, r.GPU, r.TotalMiB) < h.MiB {
+			return false
+		}
+		kept = append(kept, r)
 	}
-	return false
+	return choose.Together(choose.Policy(a.Config.Placement.Policy), kept, s.Leases, a.Thresholds)
 }
 
 // comesBack tells whether the start of a job that was put back is still to be
@@ -106,9 +115,10 @@ func (a *Agent) dropHolds(ctx context.Context, s lease.Snapshot) {
 }
 
 // soonest returns the k GPUs that are likely to have mib free first, 0 for all of
-// their memory: for that, those with the fewest jobs; for a share, those with the
-// most memory that nobody uses or was promised. Among equals, those whose jobs are
-// the oldest. GPUs that take nobody are left out.
+// their memory: for a share of one GPU, that with the most memory that nobody uses
+// or was promised; for a whole one, and for several, which mostly have to be idle
+// to be given together, those with the fewest jobs. Among equals, those whose jobs
+// are the oldest. GPUs that take nobody are left out.
 func soonest(s lease.Snapshot, k int, mib int64) []string {
 	type candidate struct {
 		uuid    string
@@ -130,7 +140,7 @@ func soonest(s lease.Snapshot, k int, mib int64) []string {
 				c.age = max(c.age, l.Age)
 			}
 		}
-		if mib > 0 {
+		if mib > 0 && k == 1 {
 			c.freeMiB = r.TotalMiB - max(r.UsedMiB, booked)
 		}
 		all = append(all, c)

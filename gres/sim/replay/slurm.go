@@ -35,6 +35,7 @@ type slurm struct {
 	recovered []bool    // by task: it goes to the recovery partition
 	vetoes    []uint8   // by task: how often a Prolog gave it back
 	eligible  []float64 // by task: since when it is in the queue
+	awaits    []bool    // by task: it waits for idle GPUs
 	sentTo    []int32   // by task: node on which its Prolog waits
 	err       error
 
@@ -53,6 +54,8 @@ type node struct {
 	told     []int64 // the same as slurmctld was told
 	tellAt   float64 // it will be told anew then; +Inf: nothing is new
 	tellNext float64 // not before (gres/lease: SetPublished)
+	jobs     int64   // that slurmctld has there
+	user     uint32  // of the last of them
 	slots    int64   // of gres/gpu that are free
 	totalMiB int64   // of gres/carmatotal that is free
 	room     []int64 // MiB per GPU that slurmctld would give a job on 1, 2, ... GPUs
@@ -62,7 +65,8 @@ type node struct {
 
 	heldFor   int32 // task that some of its GPUs are kept for, -1: none
 	heldSince float64
-	heldOpen  bool // the job can start on them
+	heldMiB   int64 // of each, 0: all
+	heldOpen  bool  // the job can start on them
 }
 
 // leased is one GPU in the ledger.
@@ -78,8 +82,8 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
-		eligible: make([]float64, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
+		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue.depth, s.queue.least = m.set.Model.Slurm.Depth, make([]int64, m.set.GPUs)
@@ -143,6 +147,9 @@ func (s *slurm) submit(id int32) {
 	}
 	b := &s.bookings[id]
 	e := waiter{task: id, gpus: int32(s.m.tasks[id].job.GPUs), need: b.reserveMiB}
+	if s.awaits[id] {
+		e.need = s.set.GPUMemMiB
+	}
 	e.rank = s.rank(id)
 	s.eligible[id] = s.m.now
 	s.queue.add(e, s.recovered[id])
@@ -294,10 +301,11 @@ func (s *slurm) acquire(task, id int32) bool {
 	n := &s.nodes[id]
 	b, t := &s.bookings[task], &s.m.tasks[task]
 	s.leases = s.leases[:0]
+	s.readings = s.readings[:0]
 	for k := range n.gpus {
 		l := &n.gpus[k]
 		s.look(id*int32(s.set.GPUs)+int32(k), l)
-		s.readings[k] = l.reading
+		s.readings = append(s.readings, l.reading)
 		s.leases = append(s.leases, l.leases...)
 	}
 	r := gres.Request{
