@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"time"
 
@@ -38,6 +39,7 @@ type Ledger interface {
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
+	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
 }
 
 // Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
@@ -130,7 +132,15 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h, j)
 	}
+	if n.Config.Hooks.Strict {
+		if err := n.fit(ctx, ledger); err != nil {
+			return err
+		}
+	}
 	granted, err := n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.Wait.D())
+	if err != nil && !errors.Is(err, lease.ErrNoFit) && n.Config.Hooks.Strict {
+		return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
+	}
 	if err != nil {
 		err = n.giveBack(ctx, h, r, about, ledger, slurm)
 		if err == nil {
@@ -173,6 +183,31 @@ func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease
 			return
 		}
 	}
+}
+
+// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
+// fail.
+var ErrNode = errors.New("fault of this node")
+
+// lost is how NVML names a GPU that has fallen off the bus or must be reset
+// (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
+var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
+
+// fit tells whether a strict site wants jobs on this node.
+func (n *Node) fit(ctx context.Context, ledger Ledger) error {
+	if err := n.refresh(ctx, ledger); err != nil {
+		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
+	}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNode, err)
+	}
+	for _, r := range s.Readings {
+		if lost.MatchString(r.Unreadable) {
+			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
+		}
+	}
+	return nil
 }
 
 // policy is the node's, or the one that the user asks for if jobs may.
@@ -256,7 +291,7 @@ func backOff(n uint32) time.Duration {
 // 0 keeps the node up. A job that was given back hooks.vetoes times waits for idle
 // GPUs instead of being sent around: slurmctld does not know whose GPUs have room.
 // It shares them none the less. One that names its nodes does not wait for
-// capacity, and asks for the same again.
+// capacity: the node keeps GPUs for it.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -267,8 +302,12 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	_, _, anywhere := tres.Booking(j.TresPerNode)
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && anywhere {
+	k, _, anywhere := tres.Booking(j.TresPerNode)
+	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+	if tired && k > 0 && !anywhere {
+		n.keep(ctx, h, r, ledger)
+	}
+	if tired && !r.Exclusive && anywhere {
 		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
 		change := sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
@@ -286,6 +325,25 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	}
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
+}
+
+// keep keeps GPUs of this node for a job that names it, as the steward does for
+// one that waits for capacity.
+func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
+	s, err := ledger.Snapshot(ctx)
+	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+		return
+	}
+	mib := r.ReserveMiB
+	if r.Exclusive || r.GPUs > 1 {
+		mib = 0
+	}
+	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)
+	if err := ledger.Hold(ctx, h.JobID, mib, uuids); err != nil {
+		n.Log.Warn("keep GPUs for a job that names this node", "job", h.JobKey, "error", err)
+		return
+	}
+	n.Log.Info("GPUs are kept for a job that names this node", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return puts a job back on a node that can do nothing for it, as its ledger

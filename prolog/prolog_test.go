@@ -302,6 +302,12 @@ func TestPrologGivesBackOften(t *testing.T) {
 		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
 			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
 		}
+		// For one that names its nodes a GPU is kept, once.
+		w.prolog(t, h)
+		s, err := w.book.Snapshot(t.Context())
+		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
+			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
+		}
 	}
 }
 
@@ -428,5 +434,47 @@ func TestReturn(t *testing.T) {
 	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
 	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A strict site's Prolog fails for a GPU that is lost and for a ledger that
+// cannot be used, so that the node drains, and the job is slurmctld's to put back.
+// A GPU that cannot be read for another reason, or is full, is no such fault.
+func TestStrict(t *testing.T) {
+	for name, c := range map[string]struct {
+		strict     bool
+		unreadable string
+		closed     bool // the ledger
+		fault      bool
+	}{
+		"well":                    {true, "", false, false},
+		"GPU lost":                {true, "read memory: GPU is lost", false, true},
+		"GPU to be reset":         {true, "read memory: GPU requires reset", false, true},
+		"GPU lost, named by code": {true, "ERROR_GPU_IS_LOST", false, true},
+		"NVML does not answer":    {true, "NVML does not answer", false, false},
+		"not strict":              {false, "read memory: GPU is lost", false, false},
+		"ledger":                  {true, "", true, true},
+		"ledger, not strict":      {false, "", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Config.Hooks.Strict = c.strict
+			w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
+			readings := idle(2)
+			readings[1].Unreadable = c.unreadable
+			if err := w.book.PutReadings(t.Context(), readings); err != nil {
+				t.Fatal(err)
+			}
+			if c.closed {
+				w.book.Close()
+			}
+			err := w.Node.Prolog(t.Context(), hook(7), w.book, w.slurm)
+			if errors.Is(err, ErrNode) != c.fault {
+				t.Errorf("error %v", err)
+			}
+			if c.fault && len(w.slurm.calls) != 0 {
+				t.Errorf("calls %v", w.slurm.calls)
+			}
+		})
 	}
 }

@@ -28,9 +28,11 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 		partition = n.recoveryPartition(ctx, h, slurm)
 	}
 	target, changed := targets(v.job, r)
-	if err := n.turn(ctx); err != nil {
+	ctx, cancel, err := n.turn(ctx)
+	if err != nil {
 		return "", false, err
 	}
+	defer cancel()
 	change := sctl.Change{
 		Partition: partition, TresPerNode: booked(v.job.TresPerNode, mib),
 		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),

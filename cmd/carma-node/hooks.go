@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -32,7 +33,8 @@ import (
 )
 
 // A hook ends with status 0 whatever happens: any other drains the node. What
-// went wrong stands in the log.
+// went wrong stands in the log. The one exception is a Prolog at a site that
+// wants its node drained for a fault of its own (hooks.strict).
 
 func runProlog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
@@ -76,8 +78,11 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		return nil
 	}
 	h, err := jobenv.FromEnv(os.Getenv)
-	if err != nil {
+	if err != nil && os.Getenv("SLURM_JOB_ID") == "" {
 		return err // started by hand: say so
+	} else if err != nil {
+		log.Error("cannot work", "error", err)
+		return nil
 	}
 	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
@@ -88,6 +93,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	book, err := openBook(c, h.Node)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
+		if name == "prolog" && c.Hooks.Strict {
+			return fmt.Errorf("%w: %w", prolog.ErrNode, err)
+		}
 		if name == "prolog" {
 			ctx, cancel := context.WithTimeout(ctx, c.Hooks.Deadline.D())
 			defer cancel()
@@ -100,6 +108,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	defer book.Close()
 	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurm); err != nil {
 		log.Error("failed", "job", h.JobKey, "error", err)
+		if c.Hooks.Strict && errors.Is(err, prolog.ErrNode) {
+			return err
+		}
 	}
 	return nil
 }

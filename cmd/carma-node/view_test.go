@@ -38,6 +38,11 @@ func exampleNode() status.Node {
 	h100.Model, h100.TotalMiB, h100.Source = "NVIDIA H100 80GB HBM3", 81559, gres.SourceUtilisation
 	s.Readings[5] = h100
 	s.Readings[5].SMActPct = float64(gres.Unknown)
+	lost := h100
+	lost.UUID, lost.Index, lost.Source, lost.Unreadable, lost.SMActPct = "GPU-99999999-1", 6, gres.SourceNone, "read memory: GPU is lost", 50
+	mig := h100
+	mig.UUID, mig.Index, mig.Model, mig.TotalMiB, mig.Source, mig.MIG, mig.SMActPct = "MIG-88888888-1", 7, "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 40320, gres.SourceNone, true, float64(gres.Unknown)
+	s.Readings = append(s.Readings, lost, mig)
 	user := func(uid uint32) string {
 		if uid == 0 {
 			return "alice"

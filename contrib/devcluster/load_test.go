@@ -46,6 +46,18 @@ func TestNoStarvation(t *testing.T) {
 	}
 }
 
+// A job that names its node is started and given back while the small ones pass
+// it; then the node keeps a GPU for it.
+func TestNoStarvationOfNamedNodes(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.vetoes": "1"})
+	defer c.stream()()
+	id := c.sbatch(bob, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
+	c.eventually(func() string { return c.hookLog(id) }, "GPUs are kept for a job that names this node")
+	c.ends(id, "COMPLETED")
+	c.noDrain()
+}
+
 // longest is how long the small jobs of stream run.
 const longest = 40 * time.Second
 

@@ -98,6 +98,7 @@ type Agent struct {
 	// What talk alone uses.
 	acted    map[gres.JobKey]acted // jobs that use none of their GPUs
 	compared time.Duration
+	reaped   time.Duration
 	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered
 	rank     int           // of this node among those that may have the steward
 	ranked   time.Duration
@@ -234,7 +235,10 @@ func (a *Agent) talk(ctx context.Context) {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
-	a.reap(ctx, s)
+	if now-a.reaped >= reapAge { // it looks at every process of the machine
+		a.reaped = now
+		a.reap(ctx, s)
+	}
 	a.tellIdle(ctx, s)
 	a.dropHolds(ctx, s)
 	a.followComment(ctx, comment, s)

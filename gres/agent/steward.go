@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/sctl"
@@ -135,7 +136,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 				return
 			}
 		}
-		uuids := soonest(s, hold.GPUs, hold.MiB)
+		uuids := choose.Soonest(s.Readings, s.Leases, hold.GPUs, hold.MiB)
 		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
 		if err := a.Ledger.Hold(ctx, hold.JobID, hold.MiB, uuids); err != nil {
 			a.Log.Error("keep GPUs", "error", err)

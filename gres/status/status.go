@@ -69,6 +69,9 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 		open, closed := choose.Placeable(r, s.Leases, t)
 		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
 			OpenMiB: open, Closed: closed.String(), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
+		if r.Unreadable != "" {
+			g.SMActPct = gres.Unknown
+		}
 		if r.Quarantined != "" {
 			g.MPS = MPSFault
 		}

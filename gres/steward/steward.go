@@ -24,7 +24,7 @@ import (
 type Hold struct {
 	JobID uint32
 	GPUs  int       // of one node
-	MiB   int64     // that it needs of each; 0: all of it
+	MiB   int64     // that it needs; 0: all of each
 	Since time.Time // when the steward decided
 }
 
@@ -113,8 +113,8 @@ func Decide(in Input) (d Decision, ok bool) {
 	})
 	for _, j := range waiting {
 		k, mib, _ := tres.Booking(j.TresPerNode)
-		if mib >= in.FullMiB[j.Partition] {
-			mib = 0
+		if k > 1 || mib >= in.FullMiB[j.Partition] {
+			mib = 0 // not every GPU with room takes a job on several
 		}
 		if node := in.soonest(j, k); node != "" {
 			return Decision{node, j, Hold{j.ID, k, mib, in.Now}}, true

@@ -143,6 +143,7 @@ type Hooks struct {
 	WaitInteractive Duration `toml:"wait_interactive"` // the same for srun and salloc, which cannot go back
 	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
 	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it waits for idle GPUs; 0: never
+	Strict          bool     `toml:"strict"`           // a node that cannot lease, or has lost a GPU, drains
 }
 
 // Recovery is what happens to a job that died of GPU memory.

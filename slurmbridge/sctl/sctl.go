@@ -5,11 +5,13 @@
 package sctl
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -23,25 +25,62 @@ type Client struct {
 	Conf   string // SLURM_CONF; empty: Slurm's default
 }
 
-// run executes one command with an environment of its own: a hook's PATH and
-// variables are not to be trusted.
-func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+// command has an environment of its own: a hook's PATH and variables are not to be
+// trusted.
+func (c Client) command(ctx context.Context, command string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.BinDir+"/"+command, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "SLURM_TIME_FORMAT=%s"}
 	if c.Conf != "" {
 		cmd.Env = append(cmd.Env, "SLURM_CONF="+c.Conf)
 	}
 	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// run executes one command and returns what it printed.
+func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+	cmd := c.command(ctx, command, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		text := strings.Join(strings.Fields(stderr.String()+" "+stdout.String()), " ")
-		return "", fmt.Errorf("%s %s: %w: %.200s", command, strings.Join(args, " "), err, text)
+		return "", failed(ctx, cmd, err, stderr.String()+" "+stdout.String())
 	}
 	return stdout.String(), nil
+}
+
+// lines executes one command and hands over what it prints, line by line, while it
+// does. What was handed over before an error is void.
+func (c Client) lines(ctx context.Context, each func(line string), command string, args ...string) error {
+	cmd := c.command(ctx, command, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return failed(ctx, cmd, err, "")
+	}
+	r := bufio.NewReaderSize(out, 1<<16)
+	line, err := r.ReadString('\n')
+	last := ""
+	for ; err == nil; line, err = r.ReadString('\n') {
+		last = line[:len(line)-1]
+		each(last)
+	}
+	if err := cmd.Wait(); err != nil {
+		return failed(ctx, cmd, err, stderr.String()+" "+last)
+	}
+	return nil
+}
+
+// failed says which command did not work, and in whose words.
+func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	words := append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...)
+	return fmt.Errorf("%s: %w: %.200s", strings.Join(words, " "), err, strings.Join(strings.Fields(text), " "))
 }
 
 // Node returns a node's Gres text, as slurmctld counts it, and its Comment.

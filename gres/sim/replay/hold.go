@@ -95,36 +95,24 @@ func (s *slurm) soonest() int32 {
 	return best
 }
 
-// hold keeps GPUs of a node for a job: for a share those with the most memory
-// free, for whole ones those with the fewest jobs; among equals those whose jobs
-// are the oldest (gres/agent).
+// hold keeps GPUs of a node for a job.
 func (s *slurm) hold(e *waiter, id int32) {
 	n := &s.nodes[id]
-	n.heldFor, n.heldSince, n.heldMiB = e.task, s.m.now, s.bookings[e.task].reserveMiB
+	s.lookAll(id)
+	mib := s.bookings[e.task].reserveMiB
 	if e.need >= s.set.GPUMemMiB {
-		n.heldMiB = 0
+		mib = 0
 	}
+	uuids := choose.Soonest(s.readings, s.leases, int(e.gpus), mib)
+	if uuids == nil {
+		return
+	}
+	n.heldFor, n.heldSince, n.heldMiB = e.task, s.m.now, mib
 	s.holds[e.task] = id
-	before := func(a, b *leased) bool {
-		if n.heldMiB > 0 && e.gpus == 1 {
-			if x, y := a.freeMiB(), b.freeMiB(); x != y {
-				return x > y
-			}
+	for k := range n.gpus {
+		if r := &n.gpus[k].reading; slices.Contains(uuids, r.UUID) {
+			r.HeldFor, r.HeldOpen = uint32(e.task)+1, false
 		}
-		if c := cmp.Compare(len(a.leases), len(b.leases)); c != 0 {
-			return c < 0
-		}
-		return len(a.since) > 0 && a.since[0] < b.since[0]
-	}
-	for range e.gpus {
-		var best *leased
-		for k := range n.gpus {
-			l := &n.gpus[k]
-			if l.reading.HeldFor == 0 && (best == nil || before(l, best)) {
-				best = l
-			}
-		}
-		best.reading.HeldFor, best.reading.HeldOpen = uint32(e.task)+1, false
 	}
 	s.openHold(id)
 	s.refreshNode(id)
@@ -134,10 +122,7 @@ func (s *slurm) hold(e *waiter, id int32) {
 // needs: not before, for slurmctld would give them to whoever fits.
 func (s *slurm) openHold(id int32) {
 	n := &s.nodes[id]
-	if n.heldFor < 0 || n.heldOpen {
-		return
-	}
-	if !s.heldFits(n) {
+	if n.heldFor < 0 || n.heldOpen || !s.heldFits(n) {
 		return
 	}
 	n.heldOpen = true
@@ -162,15 +147,6 @@ func (s *slurm) heldFits(n *node) bool {
 		}
 	}
 	return choose.Together(s.set.Policy, s.readings, s.leases, s.set.Thresholds)
-}
-
-// freeMiB is what nobody uses and nobody was promised.
-func (l *leased) freeMiB() int64 {
-	booked := int64(0)
-	for i := range l.leases {
-		booked += l.leases[i].ReserveMiB
-	}
-	return l.reading.TotalMiB - max(l.reading.UsedMiB, booked)
 }
 
 // dropHold ends the hold for a job, if there is one.

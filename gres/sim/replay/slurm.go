@@ -300,14 +300,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 func (s *slurm) acquire(task, id int32) bool {
 	n := &s.nodes[id]
 	b, t := &s.bookings[task], &s.m.tasks[task]
-	s.leases = s.leases[:0]
-	s.readings = s.readings[:0]
-	for k := range n.gpus {
-		l := &n.gpus[k]
-		s.look(id*int32(s.set.GPUs)+int32(k), l)
-		s.readings = append(s.readings, l.reading)
-		s.leases = append(s.leases, l.leases...)
-	}
+	s.lookAll(id)
 	r := gres.Request{
 		JobID: uint32(task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct, UID: t.user,
 	}
@@ -320,6 +313,18 @@ func (s *slurm) acquire(task, id int32) bool {
 	}
 	s.lease(task, id, d.UUIDs, d.Daemon)
 	return true
+}
+
+// lookAll fills in readings and leases of a node as they are now.
+func (s *slurm) lookAll(id int32) {
+	n := &s.nodes[id]
+	s.readings, s.leases = s.readings[:0], s.leases[:0]
+	for k := range n.gpus {
+		l := &n.gpus[k]
+		s.look(id*int32(s.set.GPUs)+int32(k), l)
+		s.readings = append(s.readings, l.reading)
+		s.leases = append(s.leases, l.leases...)
+	}
 }
 
 // lease writes what was chosen into the ledger (gres/lease: Acquire) and
