@@ -117,7 +117,8 @@ func (s *slurm) retry() {
 
 // giveBack is what a Prolog does that has found no GPUs in time: the job goes
 // back to the queue and backs off (package prolog, backOff). One that was given
-// back often waits for idle GPUs, which it shares none the less.
+// back often, and now for other users' jobs, waits for idle GPUs, which it shares
+// none the less.
 func (s *slurm) giveBack(task int32) {
 	id := s.sentTo[task]
 	n := &s.nodes[id]
@@ -128,7 +129,7 @@ func (s *slurm) giveBack(task int32) {
 	s.m.givenBack++
 	given := s.vetoes[task]
 	s.vetoes[task] = min(given, math.MaxUint8-1) + 1
-	s.awaits[task] = s.awaits[task] || s.set.Vetoes > 0 && int(given) >= s.set.Vetoes
+	s.awaits[task] = s.awaits[task] || s.others[task] && s.set.Vetoes > 0 && int(given) >= s.set.Vetoes
 	first, most := s.set.Model.Slurm.BackOffS[0], s.set.Model.Slurm.BackOffS[1]
 	backOff := min(first*float64(int64(1)<<min(given, 10)), most)
 	s.m.comeBack(task, max(backOff, s.set.Model.Slurm.ComebackS))

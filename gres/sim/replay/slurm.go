@@ -36,6 +36,7 @@ type slurm struct {
 	vetoes    []uint8   // by task: how often a Prolog gave it back
 	eligible  []float64 // by task: since when it is in the queue
 	awaits    []bool    // by task: it waits for idle GPUs
+	others    []bool    // by task: its Prolog has met other users' jobs
 	sentTo    []int32   // by task: node on which its Prolog waits
 	err       error
 
@@ -82,7 +83,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
-		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
+		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
 		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
@@ -308,7 +309,7 @@ func (s *slurm) acquire(task, id int32) bool {
 		r.MarginMiB = s.set.Thresholds.MarginMiB
 	}
 	d := choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds, Last: n.last})
-	if d.UUIDs == nil {
+	if s.others[task] = d.UUIDs == nil && d.OtherUsers(); d.UUIDs == nil {
 		return false
 	}
 	s.lease(task, id, d.UUIDs, d.Daemon)
