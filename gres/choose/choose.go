@@ -243,6 +243,9 @@ func GPUs(p Policy, in Input) Decision {
 			why = s.refusedBy(p, in.Thresholds.Streams)
 		}
 		if why.code != 0 {
+			if d.Refusals == nil {
+				d.Refusals = make([]Refusal, 0, len(states))
+			}
 			d.Refusals = append(d.Refusals, Refusal{s.r.UUID, why})
 			continue
 		}
