@@ -167,7 +167,7 @@ func runSample(_ context.Context, e env, args []string) error {
 	if err := plain("sample", "reads the GPUs once, over 200 ms, and prints JSON", args); err != nil {
 		return err
 	}
-	c, err := config.Load(e.config)
+	c, err := loadOrDefault(e.config)
 	if err != nil {
 		return err
 	}

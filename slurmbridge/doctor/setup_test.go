@@ -31,9 +31,18 @@ PartitionName=train Nodes=g[1-2] Default=YES
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What the site says of nodes and partition stays.
+	lines, err := slurmconf.Parse(`NodeName=gpu[1-4] NodeAddr=10.0.0.[1-4] Sockets=2 CoresPerSocket=24 RealMemory=900000 Gres=gpu:a100:2 Feature=a100,nvlink Weight=10
+NodeName=head CPUs=8
+PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml DefMemPerGPU=100000 PriorityTier=5
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for file, s := range map[string]Site{
-		"testdata/setup-bare.txt": {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, MaxJobs: 2, PluginDir: "/usr/lib/slurm"},
-		"testdata/setup-own.txt":  {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own, PluginDir: "/usr/lib/slurm"},
+		"testdata/setup-bare.txt":  {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, MaxJobs: 2},
+		"testdata/setup-lines.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 2, SlurmConf: lines},
+		"testdata/setup-own.txt":   {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own},
 	} {
 		got := Setup(s)
 		if *update {
@@ -49,7 +58,7 @@ PartitionName=train Nodes=g[1-2] Default=YES
 
 // What Setup prints is what the doctor wants, and carma.toml is one.
 func TestSetupPassesTheDoctor(t *testing.T) {
-	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, PluginDir: "/usr/lib/slurm"})
+	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3})
 	parts := strings.Split(out, "# ---- ")
 	if len(parts) != 5 {
 		t.Fatalf("%d parts", len(parts))
@@ -72,7 +81,7 @@ func TestSetupPassesTheDoctor(t *testing.T) {
 			t.Errorf("%+v", finding)
 		}
 	}
-	if !strings.Contains(out, "c /dev/carma/slot15 0600 root root - 120:15\n") || strings.Contains(out, "slot16 ") {
-		t.Error("slots are not 0 to 15")
+	if !strings.Contains(out, "c /dev/carma/slot11 0600 root root - 120:11\n") || strings.Contains(out, "slot12 ") {
+		t.Error("slots are not 0 to 11")
 	}
 }

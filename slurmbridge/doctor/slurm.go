@@ -98,6 +98,7 @@ func inSlurmConf(name string, count int64) string {
 
 func (d *diagnosis) settings() {
 	d.part("slurm.conf", "has CARMA's lines", func(say func(Level, string, string)) {
+		d.pluginDirs(say)
 		d.submitSettings(say)
 		d.gresSettings(say)
 		d.hookSettings(say)
@@ -127,6 +128,16 @@ func (d *diagnosis) submitSettings(say func(Level, string, string)) {
 	case at != len(plugins)-1:
 		rest := slices.Delete(slices.Clone(plugins), at, at+1)
 		say(Warn, "JobSubmitPlugins runs "+strings.Join(plugins[at+1:], ", ")+" after carma, which may undo its booking", "JobSubmitPlugins="+strings.Join(append(rest, "carma"), ","))
+	}
+}
+
+// pluginDirs: with one that is not there nothing of Slurm starts ("Bad value for
+// PluginDir", read_config.c, 22.05 to 26.05), and all machines read the same line.
+func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
+	for _, dir := range d.PluginDirs {
+		if dir.Err != nil {
+			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here", "take "+dir.Path+" out of PluginDir; the packages need none")
+		}
 	}
 }
 
