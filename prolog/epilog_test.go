@@ -460,7 +460,7 @@ func TestBooked(t *testing.T) {
 		"gres:carma:10240,gres:carmatotal:10240":                    "gres:carma:40536,gres:carmatotal:40536",
 		"gres:gpu:1":                                                "gres:gpu:1",
 	} {
-		if got := booked(list, 40536); got != want {
+		if got := (&Node{}).booked(list, 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
 		}
 	}

@@ -88,6 +88,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
 	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
+	// With --exclusive slurmctld gives a job all GPUs of the node.
+	exclusive = exclusive || n.Config.Placement.BySlurm() && len(h.Slots) > 1
 	about := About{
 		User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
@@ -127,14 +129,14 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h, j)
 	}
-	granted, err := n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.Wait.D())
+	granted, err := n.acquire(ctx, ledger, job, about, r, n.chooser(h), n.Config.Hooks.Wait.D())
 	if err != nil {
 		err = n.giveBack(ctx, h, r, about, ledger, slurm)
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, sctl.ErrBatchOnly) {
-			granted, err = n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.WaitInteractive.D())
+			granted, err = n.acquire(ctx, ledger, job, about, r, n.chooser(h), n.Config.Hooks.WaitInteractive.D())
 		}
 	}
 	// A job that could neither get GPUs nor go back must at least see none:
@@ -165,14 +167,14 @@ func (n *Node) policy(h jobenv.Hook) choose.Policy {
 const retryEvery = 100 * time.Millisecond
 
 // acquire tries until GPUs fit or wait is over.
-func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, policy choose.Policy, wait time.Duration) ([]lease.Granted, error) {
+func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, decide func(choose.Input) choose.Decision, wait time.Duration) ([]lease.Granted, error) {
 	var err error
 	if job.About, err = json.Marshal(about); err != nil {
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) []string {
-		last = choose.GPUs(policy, choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
+		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
 		return last.UUIDs
 	}
 	until := time.Now().Add(wait)
@@ -253,7 +255,7 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	partition := n.Config.Partition[h.Partition].Recovery
 	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
-		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
+		change := sctl.Change{Partition: partition, TresPerNode: n.booked(j.TresPerNode, about.FullMiB, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}

@@ -12,7 +12,6 @@ import (
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
-	"carma/slurmbridge/tres"
 )
 
 // recover puts the job back, with whole GPUs or a rung up the ladder. It
@@ -38,7 +37,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 		return "", false, err
 	}
 	change := sctl.Change{
-		Partition: partition, TresPerNode: booked(v.job.TresPerNode, mib),
+		Partition: partition, TresPerNode: n.booked(v.job.TresPerNode, mib, about.FullMiB),
 		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, target, changed, h.Partition, change, slurm); err != nil {
@@ -77,13 +76,14 @@ func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, slurm Slurm
 	return name
 }
 
-// expect has the job's start set and, if it comes back alone, its GPUs kept.
+// expect has the job's start set and, if it comes back alone, its GPUs kept. A
+// slurmctld that picks the GPU itself keeps one for it by priority.
 func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
 	var uuids []string
 	for _, g := range held.GPUs {
 		uuids = append(uuids, g.UUID)
 	}
-	if alone {
+	if alone && !n.Config.Placement.BySlurm() {
 		if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
@@ -139,20 +139,6 @@ func (n *Node) update(ctx context.Context, target string, change sctl.Change, sl
 		}
 		time.Sleep(time.Duration(try) * 100 * time.Millisecond)
 	}
-}
-
-// booked returns a job's GRES list with its booking set to mib.
-func booked(tresPerNode string, mib int64) string {
-	k, _ := tres.Booking(tresPerNode)
-	if k == 0 {
-		return tresPerNode
-	}
-	rest, _ := tres.Without(tresPerNode)
-	prefix := "gres:"
-	if strings.Contains(tresPerNode, "gres/") {
-		prefix = "gres/"
-	}
-	return tres.Book(rest, prefix, k, mib)
 }
 
 // reason shortens an error of a Slurm command to what Slurm said.

@@ -245,7 +245,12 @@ func thresholds(c config.Config) choose.Thresholds {
 	}
 }
 
-func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) *capacity.Publisher {
+// publisher tells slurmctld what the node can take. One that picks GPUs itself
+// counts shards and need not be told.
+func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) agent.Publisher {
+	if c.Placement.BySlurm() {
+		return capacity.Untold{}
+	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
 		Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,

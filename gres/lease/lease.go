@@ -178,7 +178,7 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	}
 	now := Now()
 	for _, r := range readings {
-		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
+		if _, err := tx.Exec("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
 			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}

@@ -32,6 +32,7 @@ type Job struct {
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
+	NeedsGPU       bool // by an option that goes with a gpu request only: --cpus-per-gpu and its like, --exclusive
 }
 
 // TRES are the four GRES lists of a request.
@@ -91,6 +92,8 @@ type Site struct {
 	Estimator        string // submit.estimator
 	AllowPolicies    []string
 	WholeGPUs        bool // a job on several GPUs gets whole ones (placement.policy "carma")
+	Shards           bool // placement.mode "slurm"
+	MaxJobs          int  // that may share a GPU
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
 	History  history.Snapshot
@@ -108,6 +111,8 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		Estimator:        c.Submit.Estimator,
 		AllowPolicies:    c.Placement.AllowPolicies,
 		WholeGPUs:        c.Placement.Policy == "carma",
+		Shards:           c.Placement.BySlurm(),
+		MaxJobs:          c.Placement.MaxJobs,
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -124,6 +129,9 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	part, ok := s.Partitions[name]
 	if !ok {
 		return Annotation{}, nil
+	}
+	if s.Shards && job.TRES.shards() > 0 {
+		return Annotation{}, fmt.Errorf("partition %s: %w", name, errShards)
 	}
 	a := Annotation{Managed: true, TRES: job.TRES.without()}
 	k, err := gpusPerNode(job, part.GPUsPerNode)
@@ -155,7 +163,11 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
-	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
+	if s.Shards {
+		a.bookShards(job, s)
+	} else {
+		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
+	}
 	return a, nil
 }
 

@@ -45,7 +45,11 @@ func (d *diagnosis) controller() {
 func (d *diagnosis) node() {
 	d.hooks()
 	d.registration()
-	d.slots()
+	if d.Config.Placement.BySlurm() {
+		d.devices()
+	} else {
+		d.slots()
+	}
 	d.gpus()
 	d.mps()
 	d.state()
@@ -87,7 +91,9 @@ func (d *diagnosis) registration() {
 			say(Fail, n.Name+" is "+n.State+": "+n.Reason, "when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
 		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
 			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
-		case d.carmaCount(n.Gres) == 0:
+		case d.Config.Placement.BySlurm() && tres.Shards(n.Gres) == 0:
+			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
+		case !d.Config.Placement.BySlurm() && d.carmaCount(n.Gres) == 0:
 			say(Fail, "slurmctld counts no carma on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,carma:no_consume:... in slurm.conf")
 		}
 	})

@@ -13,12 +13,14 @@ import (
 
 // Site is what the lines for a set of equal nodes are made of.
 type Site struct {
-	Nodes     string         // Slurm's node list of the set
-	Partition string         // for shared jobs
-	Hardware  string         // first line of `slurmd -C`
-	GPUs      int            // of one node
-	GPUMemMiB int64          // of one GPU
-	MaxJobs   int            // that may share a GPU
+	Nodes     string // Slurm's node list of the set
+	Partition string // for shared jobs
+	Hardware  string // first line of `slurmd -C`
+	GPUs      int    // of one node
+	GPUMemMiB int64  // of one GPU
+	MaxJobs   int    // that may share a GPU
+	Placement string // placement.mode: carma, slurm
+	MarginMiB int64
 	SlurmConf slurmconf.File // as it is; empty: none yet
 	PluginDir string         // where Slurm's own plugins are
 }
@@ -37,12 +39,17 @@ func Setup(s Site) string {
 	s.slurmConf(&b)
 	s.gresConf(&b)
 	s.carmaTOML(&b)
-	s.tmpfiles(&b)
+	if !s.bySlurm() {
+		s.tmpfiles(&b)
+	}
 	return b.String()
 }
 
 func (s Site) slurmConf(b *strings.Builder) {
-	names := carmaNames(s.GPUs)
+	names, books := carmaNames(s.GPUs), tres.Total
+	if s.bySlurm() {
+		names, books = []string{tres.Shard}, tres.Shard
+	}
 	fmt.Fprintf(b, "# ---- slurm.conf, on every machine. These lines replace those of the same name.\n")
 	fmt.Fprintf(b, "JobSubmitPlugins=%s\n", s.extended("JobSubmitPlugins", "carma"))
 	dirs := strings.Split(s.SlurmConf.Setting("PluginDir"), ":")
@@ -55,7 +62,7 @@ func (s Site) slurmConf(b *strings.Builder) {
 	fmt.Fprintf(b, "PluginDir=%s\n", strings.Join(dirs, ":"))
 	fmt.Fprintf(b, "GresTypes=%s\n", s.extended("GresTypes", append([]string{tres.GPU}, names...)...))
 	if s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd" {
-		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/carmatotal"))
+		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/"+books))
 	}
 	fmt.Fprintf(b, "PrologFlags=%s\n", s.extended("PrologFlags", "Alloc"))
 	for _, h := range hookNames {
@@ -70,12 +77,30 @@ func (s Site) slurmConf(b *strings.Builder) {
 		fmt.Fprintf(b, "PrologEpilogTimeout=120\n")
 	}
 	fmt.Fprintf(b, "SchedulerParameters=%s\n", s.extended("SchedulerParameters", "bf_continue", "nohold_on_prolog_fail"))
-	s.nodeLines(b, names)
+	if s.bySlurm() {
+		s.shardLines(b)
+	} else {
+		s.nodeLines(b, names)
+	}
 }
 
 func (s Site) nodeLines(b *strings.Builder, names []string) {
+	hardware, cpus, memory := s.hardware()
+	ceiling, anchor := []string{fmt.Sprintf("gpu:%d", s.slots())}, []string{"gpu:1024"}
+	for _, name := range names {
+		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
+		anchor = append(anchor, inSlurmConf(name, anchorMiB))
+	}
+	fmt.Fprintf(b, "NodeName=%s %s Gres=%s\n", s.Nodes, hardware, strings.Join(ceiling, ","))
+	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d Gres=%s State=DOWN Reason=%[1]s\n", anchorName, anchorCPUs, memory, strings.Join(anchor, ","))
+	fmt.Fprintf(b, "PartitionName=%s Nodes=%s,%s%s DefMemPerCPU=%d\n", s.Partition, s.Nodes, anchorName, s.defaultYes(), memory/cpus)
+	fmt.Fprintf(b, "PartitionName=%s-recovery Nodes=%s,%s PriorityTier=2 DefMemPerCPU=%d\n\n", s.Partition, s.Nodes, anchorName, memory/cpus)
+}
+
+// hardware is what slurm.conf is to say of the nodes but for their GRES.
+func (s Site) hardware() (line string, cpus, memory int64) {
 	var hardware []string
-	cpus, memory := int64(1), int64(1)
+	cpus, memory = 1, 1
 	for _, w := range strings.Fields(s.Hardware) {
 		key, value, _ := strings.Cut(w, "=")
 		switch key {
@@ -88,19 +113,14 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 		}
 		hardware = append(hardware, w)
 	}
-	ceiling, anchor := []string{fmt.Sprintf("gpu:%d", s.slots())}, []string{"gpu:1024"}
-	for _, name := range names {
-		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
-		anchor = append(anchor, inSlurmConf(name, anchorMiB))
-	}
-	fmt.Fprintf(b, "NodeName=%s %s Gres=%s\n", s.Nodes, strings.Join(hardware, " "), strings.Join(ceiling, ","))
-	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d Gres=%s State=DOWN Reason=%[1]s\n", anchorName, anchorCPUs, memory, strings.Join(anchor, ","))
-	isDefault := ""
+	return strings.Join(hardware, " "), cpus, memory
+}
+
+func (s Site) defaultYes() string {
 	if s.isDefault() {
-		isDefault = " Default=YES"
+		return " Default=YES"
 	}
-	fmt.Fprintf(b, "PartitionName=%s Nodes=%s,%s%s DefMemPerCPU=%d\n", s.Partition, s.Nodes, anchorName, isDefault, memory/cpus)
-	fmt.Fprintf(b, "PartitionName=%s-recovery Nodes=%s,%s PriorityTier=2 DefMemPerCPU=%d\n\n", s.Partition, s.Nodes, anchorName, memory/cpus)
+	return ""
 }
 
 func (s Site) slots() int { return s.GPUs * s.MaxJobs }
@@ -127,6 +147,11 @@ func (s Site) extended(name string, add ...string) string {
 
 func (s Site) gresConf(b *strings.Builder) {
 	fmt.Fprintf(b, "# ---- gres.conf, on every machine; without AutoDetect for these nodes.\n")
+	if s.bySlurm() {
+		fmt.Fprintf(b, "NodeName=%s Name=gpu File=/dev/nvidia[0-%d]\n", s.Nodes, s.GPUs-1)
+		fmt.Fprintf(b, "NodeName=%s Name=shard Count=%d\n\n", s.Nodes, s.shards())
+		return
+	}
 	fmt.Fprintf(b, "NodeName=%s Name=gpu File=/dev/carma/slot[0-%d]\n", s.Nodes, s.slots()-1)
 	for _, name := range carmaNames(s.GPUs) {
 		fmt.Fprintf(b, "NodeName=%s Name=%s Count=%d\n", s.Nodes, name, int64(s.GPUs)*s.GPUMemMiB)
@@ -140,7 +165,11 @@ func (s Site) carmaTOML(b *strings.Builder) {
 		b.WriteString("default = true\n")
 	}
 	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\nshare = true\nrecovery = \"%s-recovery\"\n\n", s.GPUs, s.GPUMemMiB, s.Partition)
-	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\nmax_jobs = %d\n\n", s.Partition, s.GPUs, s.GPUMemMiB, s.MaxJobs)
+	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n", s.Partition, s.GPUs, s.GPUMemMiB)
+	if s.bySlurm() {
+		b.WriteString("mode = \"slurm\"\nsettle = \"0s\"\n")
+	}
+	fmt.Fprintf(b, "max_jobs = %d\n\n", s.MaxJobs)
 }
 
 func (s Site) tmpfiles(b *strings.Builder) {

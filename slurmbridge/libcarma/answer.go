@@ -12,7 +12,7 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 11
+const fields = 12
 
 // answerTo is carma_annotate without C.
 func answerTo(ask []byte) string {
@@ -61,7 +61,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], Args: f[10], Script: ask,
+		UID: n[4], NeedsGPU: f[10] == "1", Args: f[11], Script: ask,
 	}, nil
 }
 

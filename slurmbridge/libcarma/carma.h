@@ -13,6 +13,7 @@
  *
  *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
  *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id
+ *   needs_gpu (1: --cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq or --exclusive)
  *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
  * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
@@ -29,7 +30,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 2
+#define CARMA_ABI 3
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

@@ -30,12 +30,12 @@ char *carma_tick(void)
 	return NULL;
 }
 
-/* The script stands behind the eleventh NUL. */
+/* The script stands behind the twelfth NUL. */
 static const char *script_of(const char *ask, size_t len)
 {
 	const char *end = ask + len;
 
-	for (int i = 0; i < 11; i++) {
+	for (int i = 0; i < 12; i++) {
 		ask = memchr(ask, 0, (size_t)(end - ask));
 		if (!ask)
 			return "";
