@@ -191,7 +191,7 @@ func TestScan(t *testing.T) {
 		t.Errorf("%d of one job", jobs)
 	}
 	week := 7 * 24 * 3600.0
-	if jobs, _ := scan(Filter{From: at(1000000 + week), To: at(1500005 - week)}); jobs != 501 {
+	if jobs, _ := scan(Filter{From: at(100000 + week), To: at(600005 - week)}); jobs != 501 {
 		t.Errorf("%d jobs of a time", jobs)
 	}
 }

@@ -29,7 +29,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 			alone(r, about)
 		}
 	}
-	if mib <= h.Carma.ReserveMiB { // nothing of ours was done to it
+	if mib <= h.Carma.ReserveMiB && !h.Carma.Requeue { // nothing of ours was done to it
 		return j, retryUnknown
 	}
 	q, err := slurm.Requeueing(ctx, h.JobID)
@@ -49,7 +49,7 @@ func alone(r *gres.Request, about *About) {
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"
 
-var retryTokens = regexp.MustCompile(`carma-retry=\{"reason":"(oom|time-slot)"`)
+var retryTokens = regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot)"`)
 
 // retryReason reads in AdminComment why the job came back last. Other tools
 // write there too; what they take away costs the job no more than the word.

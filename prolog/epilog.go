@@ -63,7 +63,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
 	failpoint.Here("epilog.recorded")
-	if v.requeuedTo != "" {
+	if v.requeuedTo != "" || v.slotOver {
 		n.expect(ctx, h, held, v.alone, ledger)
 	}
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
@@ -107,7 +107,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 // state names the end in sacct's words as far as an exit status tells.
 func state(e jobenv.Exit, v verdict) string {
 	switch {
-	case v.requeuedTo != "", v.putBack:
+	case v.requeuedTo != "", v.slotOver, v.putBack:
 		return "REQUEUED"
 	case v.signature != "":
 		return "OUT_OF_MEMORY"

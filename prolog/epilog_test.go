@@ -399,8 +399,8 @@ func TestRetryReason(t *testing.T) {
 		"":                                   "requeued",
 		`carma={"v":1} note`:                 "requeued",
 		`x carma-retry={"reason":"oom","x"}`: "oom",
-		`carma-retry={"reason":"oom"} carma-retry={"reason":"time-slot"}`: "time-slot",
-		`carma-retry={"reason":"$(reboot)"}`:                              "requeued",
+		`carma-retry={"reason":"oom"} carma-retry={"reason":"timeslot"}`: "timeslot",
+		`carma-retry={"reason":"$(reboot)"}`:                             "requeued",
 	} {
 		w := newWorld(t)
 		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}

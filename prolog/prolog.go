@@ -261,6 +261,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		}
 	} else if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+	} else if err := n.update(ctx, j.Target(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
+		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
 	n.Log.Info("given back to the queue", "job", h.JobKey, "waits", delay)
@@ -281,6 +283,9 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	}
 	if err != nil {
 		return fmt.Errorf("job %s runs without a GPU: give it back: %w", h.JobKey, err)
+	}
+	if err := n.update(ctx, j.Target(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
+		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
 	}
 	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)

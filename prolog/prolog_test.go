@@ -32,6 +32,7 @@ type slurm struct {
 	fail       map[string]error // by the first word of a call
 	calls      []string
 	refuse     func(sctl.Change) error
+	startIn    time.Duration
 	comment    string // AdminComment, as last set
 }
 
@@ -51,7 +52,7 @@ func (s *slurm) RequeueIncomplete(_ context.Context, t string) error {
 func (s *slurm) RequeueHold(_ context.Context, t string) error { return s.note("requeuehold " + t) }
 func (s *slurm) Release(_ context.Context, t string) error     { return s.note("release " + t) }
 func (s *slurm) Update(_ context.Context, t string, c sctl.Change) error {
-	s.comment = c.AdminComment
+	s.comment, s.startIn = c.AdminComment, c.StartIn
 	if err := s.note(strings.TrimSpace("update " + t + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func TestPrologGivesBack(t *testing.T) {
 	}
 	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
 	w.prolog(t, hook(7))
-	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v, want %v", w.slurm.calls, want)
 	}
 	s, _ := w.book.Snapshot(t.Context())
@@ -278,7 +279,7 @@ func TestBackOff(t *testing.T) {
 // After so many times a job waits for whole GPUs instead of being sent around.
 func TestPrologGivesBackForGood(t *testing.T) {
 	for restart, want := range map[uint32][]string{
-		4: {"job 7", "job 7", "incomplete 7", "job 7"},
+		4: {"job 7", "job 7", "incomplete 7", "update 7", "job 7"},
 		5: {"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"},
 	} {
 		w := newWorld(t)
@@ -291,8 +292,8 @@ func TestPrologGivesBackForGood(t *testing.T) {
 		h := hook(7)
 		h.Restart = restart
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, want) {
-			t.Errorf("restart %d: calls %v, want %v", restart, w.slurm.calls, want)
+		if !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != comebackAtMost {
+			t.Errorf("restart %d: calls %v, want %v; starts in %v", restart, w.slurm.calls, want, w.slurm.startIn)
 		}
 	}
 }
@@ -414,7 +415,7 @@ func TestReturn(t *testing.T) {
 	if err := w.Return(t.Context(), hook(7), w.slurm); err != nil {
 		t.Error(err)
 	}
-	if want := []string{"job 7", "incomplete 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
 	}
 	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly

@@ -18,21 +18,15 @@ import (
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
 func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) (partition string, alone bool, err error) {
-	r, err := slurm.Requeueing(ctx, h.JobID)
-	switch {
-	case err != nil:
-		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
-	case !r.Allowed:
-		return "", false, errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+	r, err := requeueing(ctx, h, slurm)
+	if err != nil {
+		return "", false, err
 	}
 	mib, alone := n.nextBooking(held, about)
 	if alone {
 		partition = n.recoveryPartition(ctx, h, slurm)
 	}
-	target, changed := v.job.Target(), v.job.Target()
-	if r.Leader != 0 { // slurmctld requeues all components, by the leader's id alone
-		target, changed = fmt.Sprint(r.Leader), r.Component
-	}
+	target, changed := targets(v.job, r)
 	if err := n.turn(ctx); err != nil {
 		return "", false, err
 	}
@@ -45,6 +39,27 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	n.Log.Info("brought back", "job", h.JobKey, "partition", partition, "books_mib", mib)
 	return partition, alone, nil
+}
+
+// requeueing asks how the job goes back; that it may not is an error.
+func requeueing(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Requeueing, error) {
+	r, err := slurm.Requeueing(ctx, h.JobID)
+	if err != nil {
+		return r, fmt.Errorf("slurmctld did not answer: %s", reason(err))
+	}
+	if !r.Allowed {
+		return r, errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+	}
+	return r, nil
+}
+
+// targets are what is requeued and what is changed. slurmctld requeues all
+// components of a heterogeneous job, by the leader's id alone.
+func targets(j sctl.Job, r sctl.Requeueing) (target, changed string) {
+	if r.Leader != 0 {
+		return fmt.Sprint(r.Leader), r.Component
+	}
+	return j.Target(), j.Target()
 }
 
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
@@ -101,6 +116,7 @@ func (n *Node) putBack(ctx context.Context, target, changed, home string, change
 	if err := slurm.RequeueHold(ctx, target); err != nil {
 		return "", fmt.Errorf("requeue refused: %s", reason(err))
 	}
+	change.StartIn = comebackAtMost
 	err = n.update(ctx, changed, change, slurm)
 	if err != nil && change.Partition != "" {
 		// The partition may not be for this user, account or QOS: whole
@@ -122,6 +138,12 @@ func (n *Node) putBack(ctx context.Context, target, changed, home string, change
 	}
 	return change.Partition, nil
 }
+
+// comebackAtMost is after how long a job that was put back starts at the latest,
+// if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
+// own time is not on 22.05, where slurmd may then still know the job's last run
+// and skip its Prolog (gres/agent/after.go).
+const comebackAtMost = 10 * time.Minute
 
 // errHeld says that the job is in the queue again and waits there for somebody
 // to release it.

@@ -27,6 +27,7 @@ type verdict struct {
 	note       string
 	requeuedTo string
 	alone      bool     // it comes back with whole GPUs
+	slotOver   bool     // it comes back as it was, for its next time slot
 	putBack    bool     // by somebody else
 	job        sctl.Job // filled in only for jobs that had to be asked about
 }
@@ -34,13 +35,21 @@ type verdict struct {
 // judge decides whether the job died of GPU memory: a signature in its own
 // stderr, and a failed exit, and a shared GPU. Text alone proves nothing.
 func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about About, slurm Slurm) (v verdict) {
-	if !h.Exit.Failed() || about.Mode != "shared" || !h.BatchHost {
+	failed := h.Exit.Failed() && about.Mode == "shared"
+	if !h.BatchHost || !failed && !h.Carma.Requeue {
 		return v
 	}
 	var err error
 	if v.job, err = slurm.Job(ctx, h.JobID); err != nil {
 		v.note = "slurmctld did not answer"
-		n.Log.Error("ask about a failed job", "job", h.JobKey, "error", err)
+		n.Log.Error("ask about a job that ended", "job", h.JobKey, "error", err)
+		return v
+	}
+	// Not the exit status tells: a job that ran out of time may end with 0.
+	if h.Carma.Requeue && v.job.Reason == "TimeLimit" {
+		return n.nextSlot(ctx, h, v, slurm)
+	}
+	if !failed {
 		return v
 	}
 	reply := n.scan(ctx, h, about, v.job)

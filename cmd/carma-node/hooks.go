@@ -245,9 +245,15 @@ func thresholds(c config.Config) choose.Thresholds {
 	}
 }
 
+// capacityPublisher is what the agent and the Epilog publish with.
+type capacityPublisher interface {
+	agent.Publisher
+	Publish(ctx context.Context) error
+}
+
 // publisher tells slurmctld what the node can take. One that picks GPUs itself
 // counts shards and need not be told.
-func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) agent.Publisher {
+func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) capacityPublisher {
 	if c.Placement.BySlurm() {
 		return capacity.Untold{}
 	}

@@ -29,13 +29,13 @@ const (
 	words  // a list of texts
 )
 
-// value is a field of one job. known is false where there is none.
+// value is a field of one job. known is false where there is none; what a list has
+// stands in text, between commas. It is small enough to travel in registers, for a
+// report may hand over forty million.
 type value struct {
 	known bool
 	num   float64
 	text  string
-	ids   []uint32
-	words []string
 }
 
 // field is a column. The names are those of sacct where it has them.
@@ -50,6 +50,17 @@ func str(s string) value               { return value{known: s != "", text: s} }
 func num[T int64 | float64](v T) value { return value{known: true, num: float64(v)} }
 func positive(v int64) value           { return value{known: v > 0, num: float64(v)} }
 func measured(m gres.Measured) value   { return value{known: m.Known(), num: float64(m)} }
+func texts(list []string) value        { return str(strings.Join(list, ",")) }
+func numbers(list []uint32) value {
+	var text []byte
+	for i, id := range list {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendUint(text, uint64(id), 10)
+	}
+	return str(string(text))
+}
 func when(t time.Time) value {
 	return value{known: !t.IsZero(), num: float64(t.UnixMilli()) / 1000}
 }
@@ -64,11 +75,11 @@ var fields = []field{
 	{"Account", "ACCOUNT", "account", text, "account", func(j *job) value { return str(j.Account) }},
 	{"Partition", "PARTITION", "partition", text, "partition of the last attempt", func(j *job) value { return str(j.Partition) }},
 	{"State", "STATE", "state", text, "state that the job ended in", func(j *job) value { return str(j.State) }},
-	{"ExitCode", "EXIT", "exit_code", text, "exit code:signal of the last attempt", func(j *job) value { return str(fmt.Sprintf("%d:%d", j.ExitCode, j.ExitSignal)) }},
-	{"NodeList", "NODES", "nodes", words, "nodes of the last attempt", func(j *job) value { return value{known: len(j.Nodes) > 0, words: j.Nodes} }},
+	{"ExitCode", "EXIT", "exit_code", text, "exit code:signal of the last attempt", func(j *job) value { return str(strconv.Itoa(j.ExitCode) + ":" + strconv.Itoa(j.ExitSignal)) }},
+	{"NodeList", "NODES", "nodes", words, "nodes of the last attempt", func(j *job) value { return texts(j.Nodes) }},
 	{"NGPUs", "GPUS", "ngpus", integer, "GPUs of the last attempt", func(j *job) value { return num(int64(len(j.figures.UUIDs))) }},
 	{"GPU", "GPU", "gpu", text, "model of the GPUs", func(j *job) value { return str(j.figures.Model) }},
-	{"GPUs", "UUIDS", "gpus", words, "UUIDs of the GPUs of the last attempt", func(j *job) value { return value{known: len(j.figures.UUIDs) > 0, words: j.figures.UUIDs} }},
+	{"GPUs", "UUIDS", "gpus", words, "UUIDs of the GPUs of the last attempt", func(j *job) value { return texts(j.figures.UUIDs) }},
 	{"Submit", "SUBMIT", "submit", moment, "submitted", func(j *job) value { return when(j.Submit) }},
 	{"Start", "START", "start", moment, "first attempt started", func(j *job) value { return when(j.Start) }},
 	{"End", "END", "end", moment, "last attempt ended", func(j *job) value { return when(j.End) }},
@@ -94,7 +105,7 @@ var fields = []field{
 	{"SharedHours", "SHAREDH", "shared_s", hours, "of it, with other jobs", func(j *job) value { return num(j.figures.SharedS) }},
 	{"HeldHours", "HELDH", "held_s", hours, "GPU time divided by the jobs that held the GPU", func(j *job) value { return num(j.figures.HeldS) }},
 	{"Saved", "SAVED", "saved_s", hours, "GPU time that sharing saved against exclusive", func(j *job) value { return measured(j.savedS()) }},
-	{"Neighbours", "SHARED WITH", "neighbours", ids, "jobs that held one of its GPUs at the same time", func(j *job) value { return value{known: len(j.Neighbours) > 0, ids: j.Neighbours} }},
+	{"Neighbours", "SHARED WITH", "neighbours", ids, "jobs that held one of its GPUs at the same time", func(j *job) value { return numbers(j.Neighbours) }},
 	{"OOM", "OOM", "oom", yesNo, "ran out of GPU memory", func(j *job) value { return value{known: true, num: b2f(j.OOM != ""), text: j.oomText()} }},
 	{"OOMSig", "SIGNATURE", "oom_signature", text, "whose words told the OOM", func(j *job) value { return str(j.OOM) }},
 	{"Requeued", "BACK ON", "requeued_to", text, "partition where it came back alone", func(j *job) value { return str(j.Requeued) }},
@@ -176,23 +187,12 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 		return append(to, unknownText...)
 	}
 	switch k {
-	case text:
+	case text, words:
 		return append(to, v.text...)
 	case integer:
 		return strconv.AppendInt(to, int64(v.num), 10)
 	case ids:
-		return s.appendIDs(to, v.ids)
-	case words:
-		for i, w := range v.words {
-			if i > 0 {
-				to = append(to, ',')
-			}
-			to = append(to, w...)
-		}
-		if len(v.words) == 0 {
-			to = append(to, unknownText...)
-		}
-		return to
+		return s.appendIDs(to, v.text)
 	case yesNo:
 		switch {
 		case s.raw:
@@ -218,27 +218,20 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 	case joules:
 		return appendJoules(to, v.num)
 	}
-	if v.num < 0 { // percent
-		return append(strconv.AppendFloat(to, v.num, 'f', 0, 64), '%')
-	}
-	return append(strconv.AppendFloat(to, v.num, 'f', 0, 64), '%')
+	return append(strconv.AppendInt(to, int64(math.Round(v.num)), 10), '%') // percent
 }
 
-func (s *style) appendIDs(to []byte, list []uint32) []byte {
+// appendIDs writes job ids; for people the first ones, and how many more there are.
+func (s *style) appendIDs(to []byte, list string) []byte {
 	const most = 3
-	if len(list) == 0 {
-		return append(to, unknownText...)
-	}
-	for i, id := range list {
-		if i > 0 {
-			to = append(to, ',')
+	if n := strings.Count(list, ",") + 1; n > most && !s.raw {
+		end := 0
+		for range most {
+			end += strings.IndexByte(list[end:], ',') + 1
 		}
-		if i == most && !s.raw {
-			return append(to, fmt.Sprintf("+%d", len(list)-most)...)
-		}
-		to = strconv.AppendUint(to, uint64(id), 10)
+		return fmt.Appendf(append(to, list[:end]...), "+%d", n-most)
 	}
-	return to
+	return append(to, list...)
 }
 
 // appendMiB writes memory in a unit as sacct does: 9.0G; without one as MiB.

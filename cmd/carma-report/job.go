@@ -14,21 +14,30 @@ import (
 
 // job is all attempts of one job, on all its nodes.
 type job struct {
-	db.Attempt          // the last attempt on its first node: names, state, mode, method, reserve
-	Nodes      []string // of the last attempt
-	Attempts   int
-	WaitS      gres.Measured // before all attempts
-	RunS       float64       // of all attempts
-	PeakMiB    int64         // highest of all attempts
-	Requeued   string        // partition where it came back
-	Recovered  bool          // came back and ended well
-	figures    db.Total      // sums over attempts and nodes
+	*db.Attempt          // the last attempt on its first node: names, state, mode, method, reserve
+	Nodes       []string // of the last attempt
+	Attempts    int
+	WaitS       gres.Measured // before all attempts
+	RunS        float64       // of all attempts
+	PeakMiB     int64         // highest of all attempts
+	Requeued    string        // partition where it came back
+	Recovered   bool          // came back and ended well
+	figures     *db.Total     // sums over attempts and nodes
+	several     struct {      // what Attempt and figures are of, unless one attempt is all
+		db.Attempt
+		figures db.Total
+	}
 }
 
 // merge makes one job of its attempts, which stand in order of restart and node:
 // figures of the last attempt where one replaces the other, sums where they add
-// up.
+// up. The job is made of the attempts, which may not be used for another before
+// the job has been looked at.
 func (j *job) merge(attempts []db.Attempt) {
+	if len(attempts) == 1 { // as most are: nothing to put together, nothing to copy
+		j.one(&attempts[0])
+		return
+	}
 	first, last := &attempts[0], &attempts[len(attempts)-1]
 	head := last
 	for i := range attempts {
@@ -37,8 +46,10 @@ func (j *job) merge(attempts []db.Attempt) {
 			break
 		}
 	}
-	others := j.Neighbours[:0]
-	*j = job{Attempt: *head, Nodes: j.Nodes[:0], WaitS: gres.Unknown, figures: db.Total{UUIDs: j.figures.UUIDs[:0]}}
+	s := &j.several
+	others, uuids := s.Neighbours[:0], s.figures.UUIDs[:0]
+	s.Attempt, s.figures = *head, db.Total{UUIDs: uuids}
+	j.reset(&s.Attempt, &s.figures)
 	j.Method, j.EstMiB, j.OOM, j.OOMNote, j.Submit = first.Method, 0, "", "", first.Submit
 	j.Neighbours = others
 	var before time.Time // end of the attempt before
@@ -58,6 +69,24 @@ func (j *job) merge(attempts []db.Attempt) {
 		}
 	}
 	j.Start = first.Start
+	j.finish()
+}
+
+// one makes a job of its only attempt.
+func (j *job) one(a *db.Attempt) {
+	j.reset(a, &a.Total)
+	j.Attempts, j.RunS, j.PeakMiB, j.Requeued = 1, a.End.Sub(a.Start).Seconds(), a.Total.PeakMiB, a.RequeuedTo
+	j.Nodes = append(j.Nodes, a.Node)
+	j.waited(a, time.Time{})
+	j.finish()
+}
+
+func (j *job) reset(a *db.Attempt, figures *db.Total) {
+	j.Attempt, j.figures = a, figures
+	j.Nodes, j.Attempts, j.WaitS, j.RunS, j.PeakMiB, j.Requeued = j.Nodes[:0], 0, gres.Unknown, 0, 0, ""
+}
+
+func (j *job) finish() {
 	j.Recovered = j.Requeued != "" && j.State == "COMPLETED"
 	slices.Sort(j.Neighbours)
 	j.Neighbours = slices.Compact(j.Neighbours)
@@ -72,7 +101,7 @@ func maxTime(a, b time.Time) time.Time {
 
 // add adds the figures of an attempt.
 func (j *job) add(a *db.Attempt, isFirst bool) {
-	t, f := &a.Total, &j.figures
+	t, f := &a.Total, j.figures
 	if a.EstMiB > 0 {
 		j.EstMiB = a.EstMiB
 	}
@@ -167,6 +196,8 @@ func (j *job) oomText() string {
 // clone is a copy that stays when its pieces are used again.
 func (j *job) clone() *job {
 	c := *j
+	c.several.Attempt, c.several.figures = *j.Attempt, *j.figures
+	c.Attempt, c.figures = &c.several.Attempt, &c.several.figures
 	c.Nodes, c.figures.UUIDs = slices.Clone(j.Nodes), slices.Clone(j.figures.UUIDs)
 	c.Neighbours = slices.Clone(j.Neighbours)
 	return &c

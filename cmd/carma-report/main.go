@@ -41,10 +41,14 @@ be read; 4 the database is newer than this program; 5 no permission.
 `
 
 func main() {
-	// A short life with much to read: collect garbage less often, in bounds.
-	debug.SetGCPercent(400)
-	debug.SetMemoryLimit(120 << 20)
+	bound()
 	cli.Exit("carma-report", run(context.Background(), os.Args[1:], os.Stdout))
+}
+
+// bound is for a short life with much to read: garbage is collected when it is in the way.
+func bound() {
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(120 << 20)
 }
 
 // options are the flags.

@@ -12,7 +12,7 @@ import (
 // notes say what to change next time: the part of a report that is read first.
 func notes(p *page) (list []string) {
 	j := p.job
-	f := &j.figures
+	f := j.figures
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	known := j.PeakMiB > 0 && f.PeakHow != gres.QualityNone
 	better := suggestion(j.PeakMiB)

@@ -179,7 +179,7 @@ func (p *page) printShare(line func(label, format string, args ...any)) {
 	j := p.job
 	others := "nobody"
 	if len(j.Neighbours) > 0 {
-		others = p.text(ids, value{known: true, ids: j.Neighbours})
+		others = p.text(ids, numbers(j.Neighbours))
 	}
 	line("Shared with", "%s, %s of %s GPU time", others, p.text(hours, num(j.figures.SharedS)), p.text(hours, num(j.figures.LeaseS)))
 	line("Saved", "%s of GPU time against exclusive", p.text(hours, measured(j.savedS())))

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
 	"unicode/utf8"
 )
@@ -179,13 +180,14 @@ func quoteCSV(cell []byte) []byte {
 func (r *report) json(ctx context.Context, out io.Writer) (bool, error) {
 	w := bufio.NewWriterSize(out, 1<<16)
 	fmt.Fprintf(w, "{\n  \"schema\": %q,\n  \"jobs\": [\n", "carma.report/1")
+	keys := make([]string, len(fields))
+	for i := range fields {
+		keys[i] = `, "` + fields[i].json + `": `
+	}
+	keys[0] = "    {" + keys[0][2:]
 	found, err := r.stream(ctx, w, func(b []byte, j *job) []byte {
-		b = append(b, "    {"...)
 		for i := range fields {
-			if i > 0 {
-				b = append(b, ", "...)
-			}
-			b = append(append(append(b, '"'), fields[i].json...), "\": "...)
+			b = append(b, keys[i]...)
 			b = appendJSON(b, fields[i].kind, fields[i].of(j))
 		}
 		return append(b, '}')
@@ -205,23 +207,9 @@ func appendJSON(b []byte, k kind, v value) []byte {
 	case k == yesNo:
 		return strconv.AppendBool(b, v.num != 0)
 	case k == ids:
-		b = append(b, '[')
-		for i, id := range v.ids {
-			if i > 0 {
-				b = append(b, ", "...)
-			}
-			b = strconv.AppendUint(b, uint64(id), 10)
-		}
-		return append(b, ']')
+		return appendList(b, v.text, func(b []byte, id string) []byte { return append(b, id...) })
 	case k == words:
-		b = append(b, '[')
-		for i, word := range v.words {
-			if i > 0 {
-				b = append(b, ", "...)
-			}
-			b = appendQuoted(b, word)
-		}
-		return append(b, ']')
+		return appendList(b, v.text, appendQuoted)
 	case !v.known:
 		return append(b, "null"...)
 	case k == text:
@@ -230,8 +218,23 @@ func appendJSON(b []byte, k kind, v value) []byte {
 	return appendNumber(b, v.num)
 }
 
+func appendList(b []byte, list string, one func([]byte, string) []byte) []byte {
+	b = append(b, '[')
+	for list != "" {
+		var word string
+		word, list, _ = strings.Cut(list, ",")
+		if b = one(b, word); list != "" {
+			b = append(b, ", "...)
+		}
+	}
+	return append(b, ']')
+}
+
 // appendNumber writes a figure with at most three decimals.
 func appendNumber(b []byte, v float64) []byte {
+	if whole := int64(v); float64(whole) == v {
+		return strconv.AppendInt(b, whole, 10)
+	}
 	thousandths := int64(math.Round(v * 1000))
 	if thousandths < 0 {
 		b, thousandths = append(b, '-'), -thousandths

@@ -40,7 +40,7 @@ func openAll(paths []string) (list []*db.DB, err error) {
 // pieces is in how many parts the job ids are read, and ahead how many of them
 // may be done before it is their turn.
 const (
-	pieces = 256
+	pieces = 512
 	ahead  = 8
 )
 

@@ -85,6 +85,13 @@ func (c *cluster) down() {
 	}
 }
 
+// story is what the logs and the accounting say of a job, for a test that fails.
+func (c *cluster) story(id string) string {
+	logs, _, _ := c.run("", `grep -hE "(JobId=|[Jj]ob[ =]|\[)`+id+`\b" `+c.dir+"/log/* | cut -c1-300")
+	page, _, _ := c.run("", "carma-report -j "+id)
+	return logs + page
+}
+
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }
 
 // processesOf lists processes whose command line names the cluster.

@@ -127,7 +127,7 @@ func TestJobMix(t *testing.T) {
 	for _, j := range jobs {
 		kinds[j.kind]++
 		if s := state[j.id]; s == "" || !strings.Contains(explains[j.kind], s) {
-			t.Errorf("job %s (%s) ended %q", j.id, j.kind, s)
+			t.Errorf("job %s (%s) ended %q\n%s", j.id, j.kind, s, c.story(j.id))
 		}
 	}
 	t.Logf("%d jobs: %v", len(jobs), kinds)

@@ -29,7 +29,8 @@ func (c *cluster) settings(keys map[string]string) {
 	}
 	lines := strings.Split(string(text), "\n")
 	for key, value := range keys {
-		table, name, _ := strings.Cut(key, ".")
+		dot := strings.LastIndex(key, ".")
+		table, name := key[:dot], key[dot+1:]
 		head, found, in := -1, false, false
 		for i, line := range lines {
 			line = strings.TrimSpace(line)

@@ -92,7 +92,7 @@ func (c *accounts) of(gpu gres.GPU) *account {
 }
 
 // account splits what a GPU did since the last look among those who held it.
-func (a *Agent) account(s gres.Sample, leases []gres.Lease, now time.Duration) []lease.Usage {
+func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now time.Duration) []lease.Usage {
 	if s.Unreadable != "" {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, now time.Duration) [
 	g.last = float64(s.EnergyJ)
 
 	order := g.hold(s.UUID, leases)
-	foreign, serverPct := a.look(s, g, order, leases)
+	foreign, serverPct := look(s, g, order, leases, owners)
 	var split interval
 	split.add(order, foreign, g.at, now, a.accounts.ended)
 	idle := len(order) == 0 && !foreign.Present
@@ -145,7 +145,7 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 
 // look finds out what each holder has on the GPU, and what is there of no job.
 // One that has gone keeps what was last seen of it.
-func (a *Agent) look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease) (foreign energy.Evidence, serverPct float64) {
+func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence, serverPct float64) {
 	for _, h := range holders {
 		if !h.gone {
 			h.Present, h.ProcessPct, h.usedMiB, h.from = false, 0, 0, gres.MemoryProcess
@@ -153,7 +153,7 @@ func (a *Agent) look(s gres.Sample, g *account, holders []*holder, leases []gres
 	}
 	known := int64(0)
 	for _, p := range s.Processes {
-		o := a.Owners.Owner(p.PID)
+		o := owners.Owner(p.PID)
 		switch h := g.holders[keyOf(o, leases, s.UUID)]; {
 		case h != nil:
 			h.Present = true

@@ -24,9 +24,9 @@ func TestAccountSplits(t *testing.T) {
 	s.EnergyJ, s.PowerWatts, s.SMActPct = 1000, 200, 40
 	s.ProcessSMPct = map[int]float64{1: 20, 2: 10, 3: 10}
 	a.accounts.of(s.GPU).floor.Watts = 100
-	a.account(s, leases, time.Second)
+	a.account(s, leases, a.Owners, time.Second)
 	s.EnergyJ = 1300
-	usages := a.account(s, leases, 2*time.Second)
+	usages := a.account(s, leases, a.Owners, 2*time.Second)
 	if len(usages) != 2 {
 		t.Fatalf("%+v", usages)
 	}
@@ -42,7 +42,7 @@ func TestAccountSplits(t *testing.T) {
 	}
 	// What the driver does not tell of a process is what is left of the GPU.
 	s.Processes[2].UsedMiB, s.UsedMiB = 0, 400
-	if u := a.account(s, leases, 3*time.Second)[1]; u.UsedMiB != 250 || u.UsedFrom != gres.MemoryWindow {
+	if u := a.account(s, leases, a.Owners, 3*time.Second)[1]; u.UsedMiB != 250 || u.UsedFrom != gres.MemoryWindow {
 		t.Errorf("no process memory: %+v", u)
 	}
 }
@@ -97,7 +97,7 @@ func TestAccountConserves(t *testing.T) {
 		s.EnergyJ, s.PowerWatts, s.SMActPct = gres.Measured(counter), gres.Measured(step), gres.Measured(rng.Float64()*100)
 		a.accounts.begin(t.Context(), a, ended)
 		a.accounts.flush(t.Context(), a)
-		for _, u := range a.account(s, leases, now) {
+		for _, u := range a.account(s, leases, a.Owners, now) {
 			if !math.IsNaN(u.EnergyJ) {
 				owned += u.EnergyJ
 			}

@@ -18,10 +18,11 @@ import (
 //
 // From 23.02 on, slurmd forgets them at the first sight of newer credentials,
 // which must be a second younger than the revocation of the old ones. Up to
-// 22.05 it forgets them only in a scan that it makes at most every 2 s
-// (src/common/slurm_cred.c, _clear_expired_job_states), so that a job that
-// starts right after the expiry may still be taken for the old one: there the
-// wait is made longer instead of shorter.
+// 22.05 it lets them expire from the end of the Epilog on, which is after
+// slurmctld's clock has begun, and forgets them only in a scan that it makes at
+// most every 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that
+// slurmctld starts the job too early. So the hooks put the start off, and here,
+// when the Epilog has ended, it is set to when it is safe.
 const (
 	startAfter    = 2 * time.Second
 	extraUpTo2205 = 5 * time.Second
@@ -54,28 +55,62 @@ func (a *Agent) setStarts(ctx context.Context, comebacks []lease.Comeback) {
 }
 
 // forgottenAfter is slurmctld's MinJobAge by default: later it knows no more.
-const forgottenAfter = 5 * time.Minute
+// Records whose job nobody has been asked about for askNoMore get no answer:
+// slurmctld was away, or jobs ended faster than questions are put.
+const (
+	forgottenAfter = 5 * time.Minute
+	askNoMore      = time.Hour
+)
 
-// complete puts slurmctld's word on the end of a job into its record. The
+// endedAtOnce bounds what one tick does about jobs that have ended, and
+// endsAskedAtOnce what it asks slurmctld.
+const (
+	endedAtOnce     = 50
+	endsAskedAtOnce = 3
+)
+
+// complete puts slurmctld's word on the end of jobs into their records. The
 // Epilog's environment does not tell a job that was cancelled or ran out of
-// time from one that ended well.
-func (a *Agent) complete(ctx context.Context, ended []lease.Ended) {
-	if len(ended) == 0 {
+// time from one that ended well. A slurmctld that does not answer is asked again
+// when counts are compared, not every second.
+func (a *Agent) complete(ctx context.Context, now time.Duration) {
+	ended, err := a.Ledger.Ended(ctx, endedAtOnce)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
 		return
 	}
-	e := ended[0] // one question a tick
-	j, err := a.Jobs.Job(ctx, e.JobID)
+	asked := 0
+	for _, e := range ended {
+		var j sctl.Job
+		if e.Age < askNoMore {
+			if asked == endsAskedAtOnce || a.askedEnd != 0 && now-a.askedEnd < a.Config.Capacity.Compare.D() {
+				return
+			}
+			asked++
+			j, err = a.Jobs.Job(ctx, e.JobID)
+			known := err == nil || errors.Is(err, sctl.ErrNoJob)
+			a.askedEnd = 0
+			if !known {
+				a.askedEnd = now
+				a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
+				return
+			}
+			if j.State == "COMPLETING" && e.Age < forgottenAfter {
+				continue
+			}
+		}
+		a.setEnd(ctx, e, j)
+	}
+}
+
+// setEnd completes the record of one attempt; j is zero if slurmctld does not
+// know the job any more.
+func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
-	switch {
-	case errors.Is(err, sctl.ErrNoJob):
-	case err != nil && e.Age < forgottenAfter:
-		a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
-		return
-	case err == nil && j.State == "COMPLETING" && e.Age < forgottenAfter:
-		return
-	case err == nil:
+	if j.State != "" {
 		end.ArrayJobID, end.ArrayTask, end.Name, end.Account, end.State = j.ArrayJobID, j.ArrayTask, j.Name, j.Account, finalState(j.State)
 	}
+	var err error
 	if end.Figures, err = a.Ledger.FiguresOf(ctx, e.JobKey); err == nil {
 		err = a.Records.SetEnd(ctx, end)
 	}
@@ -109,12 +144,10 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State == "COMPLETING" {
 		return false, nil
 	}
-	if j.State != "PENDING" || j.Reason != "BeginTime" && j.Reason != "None" {
+	// Its reason says nothing: until slurmctld next looks at a requeued job that is
+	// what it was before, "Prolog" say.
+	if j.State != "PENDING" {
 		return true, nil
-	}
-	// slurmctld gives a requeued job a reason only when it next looks at it.
-	if j.Reason == "None" && !j.Start.After(time.Now()) {
-		return false, nil
 	}
 	v, err := a.Jobs.Version(ctx)
 	if err != nil {
@@ -122,7 +155,11 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	}
 	at := time.Now().Add(startAfter + c.Delay)
 	if v.Before(23, 2) {
-		at = j.Start.Add(extraUpTo2205 + c.Delay)
+		expire, err := a.Jobs.CredExpire(ctx)
+		if err != nil {
+			return false, err
+		}
+		at = time.Now().Add(expire + extraUpTo2205 + c.Delay)
 	}
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return false, err

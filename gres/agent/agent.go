@@ -20,6 +20,7 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/output"
+	"carma/gres/resident"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -31,6 +32,8 @@ type Ledger interface {
 	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
 	Release(ctx context.Context, key gres.JobKey) error
 	DropComeback(ctx context.Context, job uint32) error
+	Ended(ctx context.Context, n int) ([]lease.Ended, error)
+	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
 	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
@@ -38,7 +41,9 @@ type Ledger interface {
 
 // Publisher tells slurmctld what the node can take.
 type Publisher interface {
-	Publish(ctx context.Context) error
+	// PublishIf publishes if s, which may be a moment old, says that there is
+	// something to publish.
+	PublishIf(ctx context.Context, s lease.Snapshot) error
 	Compare(ctx context.Context) (comment string, err error)
 }
 
@@ -47,6 +52,7 @@ type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	SetStart(ctx context.Context, target string, at time.Time) error
 	Version(ctx context.Context) (sctl.Version, error)
+	CredExpire(ctx context.Context) (time.Duration, error)
 }
 
 // Records is where accounting goes.
@@ -85,7 +91,8 @@ type Agent struct {
 
 	// What talk alone uses.
 	compared time.Duration
-	rank     int // of this node among those that may have the steward
+	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered
+	rank     int           // of this node among those that may have the steward
 	ranked   time.Duration
 }
 
@@ -164,13 +171,19 @@ func (a *Agent) observe(ctx context.Context) {
 		a.Log.Error("read ledger", "error", err)
 		return
 	}
+	// The last snapshot is a little older than the last look.
+	ended, err := a.Ledger.EndedSince(ctx, a.looked-sampleDeadline)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
+		return
+	}
 	now := lease.Now()
 	interval := now - a.looked
 	if a.looked == 0 {
 		interval = 0
 	}
 	a.looked = now
-	a.accounts.begin(ctx, a, s.Ended)
+	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
@@ -200,10 +213,10 @@ func (a *Agent) talk(ctx context.Context) {
 	now := lease.Now()
 	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
 	if !due {
-		a.publish(ctx)
+		a.publish(ctx, s)
 	}
 	a.setStarts(ctx, s.Comebacks)
-	a.complete(ctx, s.Ended)
+	a.complete(ctx, now)
 	if !due {
 		return
 	}
@@ -240,8 +253,8 @@ func (a *Agent) sampleInTime(ctx context.Context) ([]gres.Sample, bool) {
 	}
 }
 
-func (a *Agent) publish(ctx context.Context) {
-	err := a.Publisher.Publish(ctx)
+func (a *Agent) publish(ctx context.Context, s lease.Snapshot) {
+	err := a.Publisher.PublishIf(ctx, s)
 	if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
 		a.Log.Warn("publish capacity", "error", err)
 	}
@@ -263,6 +276,7 @@ func (a *Agent) export(s lease.Snapshot) {
 func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading, []lease.Usage) {
 	var readings []gres.Reading
 	var usages []lease.Usage
+	owners := once{a.Owners, map[int]resident.Owner{}}
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
 		if st == nil {
@@ -270,7 +284,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
-		r := Reading(s, leases, a.Owners)
+		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window
 			pct gres.Measured
@@ -280,7 +294,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		}
 		readings = append(readings, r)
-		usages = append(usages, a.account(s, leases, now)...)
+		usages = append(usages, a.account(s, leases, owners, now)...)
 	}
 	return readings, usages
 }
@@ -293,10 +307,12 @@ const reapAge = time.Minute
 // slurmd that was killed. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 	var stepds map[uint32]bool
-	for _, j := range s.Jobs {
-		if j.Age < reapAge {
+	looked := map[gres.JobKey]bool{} // a job may have several GPUs
+	for _, j := range s.Leases {
+		if j.Age < reapAge || looked[j.Job] {
 			continue
 		}
+		looked[j.Job] = true
 		if stepds == nil {
 			var err error
 			if stepds, err = a.Owners.Stepds(); err != nil {
@@ -304,22 +320,22 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 				return
 			}
 		}
-		if stepds[j.JobID] {
+		if stepds[j.Job.JobID] {
 			continue
 		}
-		job, err := a.Jobs.Job(ctx, j.JobID)
+		job, err := a.Jobs.Job(ctx, j.Job.JobID)
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
-			a.Log.Warn("look for leases without a job", "job", j.JobKey, "error", err)
+			a.Log.Warn("look for leases without a job", "job", j.Job, "error", err)
 			continue
 		}
 		if err == nil && holdsNode(job.State) {
 			continue
 		}
-		a.Log.Warn("lease without a job released", "job", j.JobKey, "state", job.State)
-		if err := a.Ledger.Release(ctx, j.JobKey); err != nil {
-			a.Log.Error("release", "job", j.JobKey, "error", err)
+		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State)
+		if err := a.Ledger.Release(ctx, j.Job); err != nil {
+			a.Log.Error("release", "job", j.Job, "error", err)
 		}
-		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.JobID}.String()+".json"))
+		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.Job.JobID}.String()+".json"))
 	}
 }
 

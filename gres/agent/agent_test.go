@@ -64,11 +64,13 @@ func newAgent() *Agent {
 type jobs struct {
 	known   map[uint32]sctl.Job
 	err     error
+	asked   int
 	version sctl.Version
 	starts  map[string]time.Time
 }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
+	j.asked++
 	if job, ok := j.known[id]; ok || j.err != nil {
 		return job, j.err
 	}
@@ -80,12 +82,14 @@ func (j *jobs) SetStart(_ context.Context, target string, at time.Time) error {
 	return nil
 }
 
-func (j *jobs) Version(context.Context) (sctl.Version, error) { return j.version, nil }
+func (j *jobs) Version(context.Context) (sctl.Version, error)     { return j.version, nil }
+func (j *jobs) CredExpire(context.Context) (time.Duration, error) { return 120 * time.Second, nil }
 
 // ledger keeps what was released and dropped.
 type ledger struct {
 	Ledger
 	released, dropped []uint32
+	list              []lease.Ended
 	ended             int
 	calls             []string // of Guard
 }
@@ -109,6 +113,10 @@ func (l *ledger) Quarantine(_ context.Context, uuid, reason string) ([]uint32, e
 
 func (l *ledger) FiguresOf(context.Context, gres.JobKey) (map[string]gres.Figures, error) {
 	return map[string]gres.Figures{"a": {PeakMiB: 7}}, nil
+}
+
+func (l *ledger) Ended(_ context.Context, n int) ([]lease.Ended, error) {
+	return l.list[:min(n, len(l.list))], nil
 }
 
 func (l *ledger) DropEnded(context.Context, gres.JobKey) error {
@@ -140,7 +148,9 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 		54: 2 * time.Minute, // forgotten
 		55: time.Second,     // in its Prolog
 	} {
-		s.Jobs = append(s.Jobs, lease.Held{Job: lease.Job{JobKey: gres.JobKey{JobID: id}}, Age: age})
+		for _, uuid := range []string{"a", "b"} {
+			s.Leases = append(s.Leases, gres.Lease{Job: gres.JobKey{JobID: id}, UUID: uuid, Age: age})
+		}
 	}
 	a.reap(t.Context(), s)
 	slices.Sort(l.released)
@@ -161,11 +171,10 @@ func TestSetStarts(t *testing.T) {
 	}{
 		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 2 * time.Second, true},
 		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 125 * time.Second, true},
-		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None", Start: begin}, 0, 125 * time.Second, true},
-		{"without reason and start yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0, false},
+		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 125 * time.Second, true},
+		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 125 * time.Second, true},
 		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, false},
 		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, true},
-		{"pending for another reason", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "PENDING", Reason: "Resources"}, 0, 0, true},
 		{"running again", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "RUNNING"}, 0, 0, true},
 		{"gone", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 9}, 0, 0, true},
 	} {
@@ -210,13 +219,15 @@ func TestComplete(t *testing.T) {
 		{"requeued by its user", sctl.Job{ID: 1, State: "PENDING"}, 0, "REQUEUED", true},
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
+		{"completing for ever", sctl.Job{ID: 1, State: "COMPLETING"}, 2 * forgottenAfter, "REQUEUED", true},
 		{"forgotten", sctl.Job{ID: 2}, 0, "unknown", true},
+		{"too old to be asked about", sctl.Job{ID: 1, State: "TIMEOUT"}, askNoMore, "unknown", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, r := &ledger{}, &records{}
+			l, r := &ledger{list: []lease.Ended{{JobKey: gres.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
 			a := newAgent()
 			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}}
-			a.complete(t.Context(), []lease.Ended{{JobKey: gres.JobKey{JobID: 1, Restart: 2}, Age: c.age}})
+			a.complete(t.Context(), time.Hour)
 			want := records{}
 			switch c.state {
 			case "unknown": // figures at least
@@ -232,6 +243,38 @@ func TestComplete(t *testing.T) {
 				t.Errorf("wrote %+v, dropped %d", *r, l.ended)
 			}
 		})
+	}
+}
+
+// While slurmctld is away, jobs that have ended cost one question in a while;
+// those that nobody will ask about go, without one.
+func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
+	l, r, j := &ledger{}, &records{}, &jobs{err: errors.New("no connection")}
+	for i := range uint32(200) {
+		l.list = append(l.list, lease.Ended{JobKey: gres.JobKey{JobID: i}, Age: 10 * time.Minute})
+	}
+	a := newAgent()
+	a.Ledger, a.Records, a.Jobs = l, r, j
+	second := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Second }
+	for n := range 60 {
+		a.complete(t.Context(), second(n))
+	}
+	if j.asked != 2 || l.ended != 0 {
+		t.Errorf("%d questions in a minute, %d dropped", j.asked, l.ended)
+	}
+	for i := range 20 {
+		l.list[i].Age = askNoMore
+	}
+	a.complete(t.Context(), second(60))
+	if j.asked != 3 || l.ended != 20 {
+		t.Errorf("%d questions, %d dropped of 20 that are too old", j.asked, l.ended)
+	}
+	l.list = l.list[20:]
+	j.err = nil
+	a.complete(t.Context(), second(61))
+	a.complete(t.Context(), second(90))
+	if j.asked != 3+endsAskedAtOnce || l.ended != 20+endsAskedAtOnce || len(*r) != l.ended {
+		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(*r))
 	}
 }
 

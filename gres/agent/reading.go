@@ -13,6 +13,22 @@ type Owners interface {
 	Stepds() (map[uint32]bool, error)
 }
 
+// once looks a process up once: the reading of a GPU and its accounts ask for the
+// same.
+type once struct {
+	Owners
+	found map[int]resident.Owner
+}
+
+func (o once) Owner(pid int) resident.Owner {
+	owner, ok := o.found[pid]
+	if !ok {
+		owner = o.Owners.Owner(pid)
+		o.found[pid] = owner
+	}
+	return owner
+}
+
 // Reading turns one sample into what a choice is made on. SM activity is that
 // of the sample; the agent replaces it by the mean over its window.
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {

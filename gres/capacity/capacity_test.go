@@ -128,6 +128,35 @@ func TestPublish(t *testing.T) {
 	}
 }
 
+// What slurmctld was told is compared with a snapshot that is at hand; only what
+// seems to differ is looked at again.
+func TestPublishIf(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	ctx := t.Context()
+	before, err := p.Book.Snapshot(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.PublishIf(ctx, before); err != nil || len(s.updates) != 1 {
+		t.Fatalf("nothing was told before: %v, %d updates", err, len(s.updates))
+	}
+	grant(t, p.Book, 7, 10240)
+	if err := p.PublishIf(ctx, before); err != nil || len(s.updates) != 1 {
+		t.Errorf("the snapshot of before: %v, %d updates", err, len(s.updates))
+	}
+	after, err := p.Book.Snapshot(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.PublishIf(ctx, after); err != nil || len(s.updates) != 2 {
+		t.Errorf("after a grant: %v, %d updates", err, len(s.updates))
+	}
+	if err := p.PublishIf(ctx, before); err != nil || len(s.updates) != 2 {
+		t.Errorf("an old snapshot must not be told: %v, %d updates", err, len(s.updates))
+	}
+}
+
 func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
 	p := newPublisher(t, s)

@@ -45,6 +45,9 @@ type Untold struct{}
 // Publish tells nothing.
 func (Untold) Publish(context.Context) error { return nil }
 
+// PublishIf tells nothing.
+func (Untold) PublishIf(context.Context, lease.Snapshot) error { return nil }
+
 // Compare compares nothing.
 func (Untold) Compare(context.Context) (comment string, err error) { return "", nil }
 
@@ -80,6 +83,19 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		return ErrTooSoon
 	}
 	return p.tell(ctx, text)
+}
+
+// PublishIf publishes if s, which may be a moment old, says that slurmctld was
+// last told something else: so nothing is locked, and read again, every second.
+func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
+	last, _, told, err := p.Book.Published(ctx)
+	if err != nil {
+		return err
+	}
+	if told && Same(Text(last, p.countsOf(s)), last) {
+		return nil
+	}
+	return p.Publish(ctx)
 }
 
 // Compare asks slurmctld what it counts and tells it again if that is not what
@@ -118,6 +134,10 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.countsOf(s), nil
+}
+
+func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	placeable := make([]int64, len(s.Readings))
 	for i, r := range s.Readings {
 		mib, _ := choose.Placeable(r, s.Leases, p.Thresholds)
@@ -126,7 +146,7 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 		}
 		placeable[i] = Grain(mib, r.GPU, p.FullMiB)
 	}
-	return Counts(placeable), nil
+	return Counts(placeable)
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

@@ -30,20 +30,32 @@ func (b *Book) DropEnded(ctx context.Context, key gres.JobKey) error {
 	})
 }
 
-func endedOf(q querier) ([]Ended, error) {
-	rows, err := q.Query("SELECT job_id, restart, at_ns FROM ended ORDER BY at_ns")
+// Ended lists at most n ended attempts, the oldest first.
+func (b *Book) Ended(ctx context.Context, n int) ([]Ended, error) {
+	return b.ended(ctx, "SELECT job_id, restart, at_ns FROM ended ORDER BY at_ns LIMIT ?", n)
+}
+
+// EndedSince lists the attempts that have ended at a moment of the ledger's
+// clock or later, the oldest first.
+func (b *Book) EndedSince(ctx context.Context, at time.Duration) ([]Ended, error) {
+	return b.ended(ctx, "SELECT job_id, restart, at_ns FROM ended WHERE at_ns >= ? ORDER BY at_ns", int64(at))
+}
+
+func (b *Book) ended(ctx context.Context, query string, arg any) ([]Ended, error) {
+	rows, err := b.db.QueryContext(ctx, query, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read ended jobs: %w", err)
 	}
 	defer rows.Close()
 	var list []Ended
+	now := Now()
 	for rows.Next() {
 		var e Ended
 		var at int64
 		if err := rows.Scan(&e.JobID, &e.Restart, &at); err != nil {
 			return nil, fmt.Errorf("read ended jobs: %w", err)
 		}
-		e.Age = Now() - time.Duration(at)
+		e.Age = now - time.Duration(at)
 		list = append(list, e)
 	}
 	return list, rows.Err()
@@ -82,13 +94,14 @@ func comebacksOf(q querier) ([]Comeback, error) {
 	}
 	defer rows.Close()
 	var list []Comeback
+	now := Now()
 	for rows.Next() {
 		var c Comeback
 		var at int64
 		if err := rows.Scan(&c.JobID, &at, &c.Delay); err != nil {
 			return nil, fmt.Errorf("read comebacks: %w", err)
 		}
-		c.Age = Now() - time.Duration(at)
+		c.Age = now - time.Duration(at)
 		list = append(list, c)
 	}
 	return list, rows.Err()

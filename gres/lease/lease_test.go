@@ -113,7 +113,7 @@ func TestAcquireAllOrNone(t *testing.T) {
 	if _, err := b.Acquire(ctx, job, gres.Request{GPUs: 2}, pick("GPU-0", "GPU-0")); err == nil {
 		t.Error("one GPU was granted twice to one job")
 	}
-	if s, err := b.Snapshot(ctx); err != nil || len(s.Leases)+len(s.Jobs) != 0 {
+	if s, err := b.Snapshot(ctx); err != nil || len(s.Leases) != 0 {
 		t.Errorf("left: %+v, %v", s, err)
 	}
 }
@@ -223,6 +223,40 @@ func TestComebacks(t *testing.T) {
 	s, err := b.Snapshot(ctx)
 	if err != nil || len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 5 || s.Comebacks[0].Delay != 5*time.Second {
 		t.Errorf("got %+v, %v", s.Comebacks, err)
+	}
+}
+
+func TestEnded(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	var at []time.Duration
+	for id := range uint32(5) {
+		at = append(at, Now())
+		if err := b.Release(ctx, key(9-id, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids := func(list []Ended, err error) (ids []uint32) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			ids = append(ids, e.JobID)
+		}
+		return ids
+	}
+	if got := ids(b.Ended(ctx, 2)); !slices.Equal(got, []uint32{9, 8}) {
+		t.Errorf("the two oldest: %v", got)
+	}
+	if got := ids(b.EndedSince(ctx, at[3])); !slices.Equal(got, []uint32{6, 5}) {
+		t.Errorf("since the fourth: %v", got)
+	}
+	if err := b.DropEnded(ctx, key(9, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(b.Ended(ctx, 9)); !slices.Equal(got, []uint32{8, 7, 6, 5}) {
+		t.Errorf("one dropped: %v", got)
 	}
 }
 

@@ -28,13 +28,11 @@ type querier interface {
 	QueryRow(query string, args ...any) *sql.Row
 }
 
-// Snapshot is the whole ledger at one moment.
+// Snapshot is the ledger at one moment: what is true of the GPUs now.
 type Snapshot struct {
 	Readings  []gres.Reading // by index
 	Leases    []gres.Lease   // by GPU, oldest first
-	Jobs      []Held         // by job id, without neighbours
 	Comebacks []Comeback     // oldest first
-	Ended     []Ended        // oldest first
 	Holds     []Hold         // GPUs kept for a job
 }
 
@@ -49,7 +47,10 @@ func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if _, err := c.ExecContext(ctx, "BEGIN DEFERRED"); err != nil {
 		return s, fmt.Errorf("read ledger: %w", err)
 	}
-	defer c.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	// Nobody can make a reader wait (WAL), and a context that can end costs the
+	// driver a goroutine for each query.
+	ctx = context.WithoutCancel(ctx)
+	defer c.ExecContext(ctx, "ROLLBACK")
 	q := connection{ctx, c}
 	if s.Readings, err = readingsOf(q); err != nil {
 		return s, err
@@ -57,13 +58,7 @@ func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if s.Leases, err = leasesOf(q); err != nil {
 		return s, err
 	}
-	if s.Jobs, err = jobsOf(q); err != nil {
-		return s, err
-	}
 	if s.Comebacks, err = comebacksOf(q); err != nil {
-		return s, err
-	}
-	if s.Ended, err = endedOf(q); err != nil {
 		return s, err
 	}
 	s.Holds, err = holdsOf(q)
@@ -103,34 +98,6 @@ func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err 
 	}
 	h.Neighbours, err = neighboursOf(b.db, key.JobID)
 	return h, err == nil, err
-}
-
-func jobsOf(q querier) ([]Held, error) {
-	rows, err := q.Query("SELECT job_id, restart, uid, at_ns, about FROM job ORDER BY job_id")
-	if err != nil {
-		return nil, fmt.Errorf("list jobs with leases: %w", err)
-	}
-	var jobs []Held
-	for rows.Next() {
-		var h Held
-		var at int64
-		var about string
-		if err := rows.Scan(&h.JobID, &h.Restart, &h.UID, &at, &about); err != nil {
-			rows.Close()
-			return nil, fmt.Errorf("list jobs with leases: %w", err)
-		}
-		h.Age, h.About = Now()-time.Duration(at), []byte(about)
-		jobs = append(jobs, h)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return nil, fmt.Errorf("list jobs with leases: %w", err)
-	}
-	for i := range jobs {
-		if jobs[i].GPUs, err = grantedOf(q, jobs[i].JobID); err != nil {
-			return nil, err
-		}
-	}
-	return jobs, nil
 }
 
 func readingsOf(q querier) ([]gres.Reading, error) {

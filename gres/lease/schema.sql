@@ -104,6 +104,9 @@ CREATE TABLE ended (            -- attempts whose record waits for slurmctld's w
   PRIMARY KEY (job_id, restart)
 ) STRICT, WITHOUT ROWID;
 
+-- A slurmctld that is away for long leaves many.
+CREATE INDEX ended_at ON ended (at_ns);
+
 CREATE TABLE published (        -- what slurmctld was last told, one row
   one     INTEGER PRIMARY KEY CHECK (one = 1),
   gres    TEXT NOT NULL,

@@ -32,7 +32,8 @@ type Job struct {
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
-	NeedsGPU       bool // by an option that goes with a gpu request only: --cpus-per-gpu and its like, --exclusive
+	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
+	NeedsGPU       bool   // by an option that goes with a gpu request only: --cpus-per-gpu and its like, --exclusive
 }
 
 // TRES are the four GRES lists of a request.
@@ -79,6 +80,11 @@ type Annotation struct {
 	Policy     string // placement that the user asks for; empty: the site's
 	Key        history.Key
 	Note       string // why an estimate was not used; for people
+
+	Signal       directive.Signal // before the time limit
+	Requeue      bool             // it comes back when its time slot is over
+	TimeLimitMin uint32           // to be set; 0: as it is
+	Advice       string           // for the user; empty: none
 }
 
 // Site is the part of carma.toml that annotating needs.
@@ -161,6 +167,9 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
+	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
+		return Annotation{}, err
+	}
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
 	if s.Shards {

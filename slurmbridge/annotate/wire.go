@@ -34,6 +34,9 @@ func (a Annotation) Env() []string {
 	if a.Policy != "" {
 		env = append(env, "POLICY="+a.Policy)
 	}
+	if a.Requeue {
+		env = append(env, "REQUEUE=timeout")
+	}
 	if a.SMActPct > 0 {
 		env = append(env, fmt.Sprintf("SMACT=%d", a.SMActPct))
 	}

@@ -57,6 +57,8 @@ func (c *Config) checkPartitions() *KeyError {
 			return &KeyError{0, key + ".base_cublas_mib", "must be 0 or a part of the GPU's memory"}
 		case p.BaseCuDNNMiB < 0 || p.BaseCuDNNMiB >= p.GPUMemMiB:
 			return &KeyError{0, key + ".base_cudnn_mib", "must be 0 or a part of the GPU's memory"}
+		case p.TimeSlot.D()%time.Minute != 0 || p.TimeSlot.D() > 365*24*time.Hour:
+			return &KeyError{0, key + ".time_slot", "must be whole minutes and at most a year: Slurm's time limits are minutes"}
 		case p.Recovery != "" && p.Recovery == name:
 			return &KeyError{0, key + ".recovery", "must be another partition"}
 		}

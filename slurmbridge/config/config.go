@@ -63,6 +63,8 @@ type Partition struct {
 	Share       bool   `toml:"share"`         // false: every job gets whole GPUs
 	Recovery    string `toml:"recovery"`      // partition for the second attempt after an OOM; empty: none
 
+	TimeSlot Duration `toml:"time_slot"` // longest time limit; at its end a job with requeue=timeout comes back; 0: none
+
 	// What a process holds of a GPU before it has allocated anything: CUDA
 	// context and kernels, without and with cuDNN. 0: the estimator's default.
 	BaseCuBLASMiB int64 `toml:"base_cublas_mib"`

@@ -46,6 +46,14 @@ func (p Policy) Placement() string {
 	return ""
 }
 
+// Signal is what a job is warned with before its time limit, as by sbatch
+// --signal. The zero value: it is not.
+type Signal struct {
+	Number  int
+	Seconds int  // before the end; Slurm may be a minute early
+	Batch   bool // "B:": the batch shell alone, instead of the steps
+}
+
 // Directive is what the #CARMA lines of one script say. A zero field was not
 // given. Sizes and batches are per GPU.
 type Directive struct {
@@ -67,6 +75,9 @@ type Directive struct {
 	Dynamic   bool   // dynamic_shapes=, lengths or sizes vary between steps
 	Params    int64  // params=, unique trainable parameters
 	SMActPct  int    // smact=, expected SM activity in percent
+
+	Signal  Signal // signal=
+	Requeue bool   // requeue=timeout: come back when the time slot is over
 
 	Summary []byte // the "#CARMA|" lines, joined with newlines
 

@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // key is one word that a #CARMA line may hold.
@@ -85,6 +86,14 @@ var keys = map[string]key{
 	"attn": {example: "attn=sdpa", set: func(d *Directive, v string) error {
 		d.Attention = v
 		return oneOf(v, Attentions)
+	}},
+	"signal": {example: "signal=USR1@300 or signal=B:USR1@300", set: func(d *Directive, v string) (err error) {
+		d.Signal, err = signal(v)
+		return err
+	}},
+	"requeue": {example: "requeue=timeout", set: func(d *Directive, v string) error {
+		d.Requeue = true
+		return oneOf(v, []string{"timeout"})
 	}},
 	"params": {example: "params=110M", set: func(d *Directive, v string) (err error) {
 		d.Params, err = parameters(v)
@@ -193,4 +202,26 @@ func parameters(s string) (int64, error) {
 		return 0, errors.New("not a number of parameters between 1 and 10,000G")
 	}
 	return int64(f * unit), nil
+}
+
+// signals are those that a program can catch and that mean nothing else to it.
+var signals = map[string]syscall.Signal{
+	"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "QUIT": syscall.SIGQUIT,
+	"TERM": syscall.SIGTERM, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2,
+}
+
+// signal reads what sbatch --signal takes ([B:]NAME[@SECONDS], 60 s by default;
+// src/common/proc_args.c, get_signal_opts), with names for signals only.
+func signal(v string) (s Signal, err error) {
+	v, s.Batch = strings.CutPrefix(v, "B:")
+	name, seconds, timed := strings.Cut(v, "@")
+	number, ok := signals[strings.TrimPrefix(name, "SIG")]
+	if !ok {
+		return s, errors.New("not one of HUP, INT, QUIT, TERM, USR1, USR2")
+	}
+	s.Number, s.Seconds = int(number), 60
+	if timed {
+		err = count(&s.Seconds, seconds, 1<<16-1) // job_desc_msg_t.warn_time
+	}
+	return s, err
 }

@@ -59,6 +59,7 @@ type Carma struct {
 	SMActPct   int
 	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
+	Requeue    bool      // it comes back when its time slot is over
 	Submit     time.Time // zero: unknown
 }
 
@@ -146,6 +147,7 @@ func carma(get Getenv) Carma {
 		Method:     get(p + "METHOD"),
 		Policy:     get(p + "POLICY"),
 		Key:        get(p + "KEY"),
+		Requeue:    get(p+"REQUEUE") == "timeout",
 		GPUs:       int(n.required(p+"GPUS", 16)),
 		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),
 		FullMiB:    int64(n.required(p+"FULL", 40)),

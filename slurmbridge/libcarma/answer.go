@@ -12,7 +12,7 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 12
+const fields = 13
 
 // answerTo is carma_annotate without C.
 func answerTo(ask []byte) string {
@@ -49,7 +49,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	if strings.ContainsAny(f[1]+f[2]+f[3]+f[4], "\r\n") {
 		return annotate.Job{}, fmt.Errorf("libcarma: line break in a GRES list")
 	}
-	var n [5]uint32
+	var n [6]uint32
 	for i := range n {
 		v, err := strconv.ParseUint(f[5+i], 10, 32)
 		if err != nil {
@@ -61,7 +61,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], NeedsGPU: f[10] == "1", Args: f[11], Script: ask,
+		UID: n[4], TimeLimit: n[5], NeedsGPU: f[11] == "1", Args: f[12], Script: ask,
 	}, nil
 }
 
@@ -76,6 +76,22 @@ func lines(was annotate.TRES, a annotate.Annotation) string {
 		if l.was != l.is {
 			b.WriteString(l.word + " " + l.is + "\n")
 		}
+	}
+	if a.TimeLimitMin > 0 {
+		fmt.Fprintf(&b, "time_limit %d\n", a.TimeLimitMin)
+	}
+	if s := a.Signal; s.Number > 0 {
+		to := "steps"
+		if s.Batch {
+			to = "batch"
+		}
+		fmt.Fprintf(&b, "signal %d %d %s\n", s.Number, s.Seconds, to)
+	}
+	if a.Requeue {
+		b.WriteString("requeue 1\n")
+	}
+	if a.Advice != "" {
+		b.WriteString("tell carma: " + oneLine(a.Advice) + "\n")
 	}
 	for _, e := range a.Env() {
 		b.WriteString("env " + e + "\n")

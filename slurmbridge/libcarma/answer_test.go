@@ -18,11 +18,17 @@ default = true
 share = true
 gpus_per_node = 4
 gpu_mem_mib = 40536
+
+[partition.slots]
+share = true
+gpus_per_node = 4
+gpu_mem_mib = 40536
+time_slot = "4h"
 `
 
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
-	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "0", "", script}, "\x00"))
+	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "4294967294", "0", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -55,12 +61,43 @@ env EST_MIB=10240
 time SUBMIT
 comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240}
 `},
+		{"time slot", strings.Replace(string(ask("slots", "gres:gpu:1", "#CARMA signal=USR1@300\n")), "1000\x004294967294", "1000\x001440", 1),
+			`tres_per_node gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
+time_limit 240
+signal 10 300 steps
+tell carma: jobs of partition slots run in slots of 4:00:00: the time limit is cut to that; with #CARMA requeue=timeout the job comes back after each
+env V=1
+env MODE=exclusive
+env METHOD=none
+env GPUS=1
+env MEM_MIB=40536
+env FULL=40536
+env KEY=5fd2043a8fdfa11f
+time SUBMIT
+comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
+`},
+		{"time slots", string(ask("slots", "gres:gpu:1", "#CARMA signal=B:USR1 requeue=timeout\n")),
+			`tres_per_node gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
+time_limit 240
+signal 10 60 batch
+requeue 1
+env V=1
+env MODE=exclusive
+env METHOD=none
+env GPUS=1
+env MEM_MIB=40536
+env FULL=40536
+env KEY=f0b812a1779b0824
+env REQUEUE=timeout
+time SUBMIT
+comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
+`},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carma:5,gres:carmatotal:5", "")), "tres_per_node \n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 12 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 12 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 13 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 13 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
 		if got := answerTo([]byte(c.ask)); got != c.want {
@@ -139,7 +176,7 @@ func FuzzAnswer(f *testing.F) {
 	if err := site.load(); err != nil {
 		f.Fatal(err)
 	}
-	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env", "time", "comment"}
+	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env", "time", "comment", "time_limit", "signal", "requeue", "tell"}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		answer := answerTo(in)
 		if answer == "" {

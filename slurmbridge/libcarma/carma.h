@@ -12,7 +12,7 @@
  * ask holds the fields below, each ended by a NUL, and then the script:
  *
  *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
- *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id
+ *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id time_limit
  *   needs_gpu (1: --cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq or --exclusive)
  *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
@@ -23,6 +23,12 @@
  *   refuse TEXT            refuse the job; TEXT is for the user
  *   tres_per_node LIST     set the list (empty: clear it); also
  *                          tres_per_job, tres_per_socket, tres_per_task
+ *   time_limit MINUTES     set the time limit
+ *   signal NUMBER SECONDS TO
+ *                          as sbatch --signal, unless the job has one; TO is
+ *                          "batch" (the batch shell alone) or "steps"
+ *   requeue 1              as sbatch --requeue, unless the job says something
+ *   tell TEXT              TEXT is for the user, whose job is accepted
  *   env NAME=VALUE         add CARMA_NAME=VALUE to spank_job_env
  *   time NAME              add CARMA_NAME=<seconds since 1970>
  *   comment TOKEN          add TOKEN to AdminComment
@@ -30,7 +36,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 3
+#define CARMA_ABI 4
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

@@ -165,6 +165,7 @@ type Change struct {
 	Partition    string
 	TresPerNode  string
 	AdminComment string
+	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
 }
 
 // Update changes a job in one RPC.
@@ -176,6 +177,9 @@ func (c Client) Update(ctx context.Context, target string, change Change) error 
 		if f.value != "" {
 			args = append(args, f.name+"="+f.value)
 		}
+	}
+	if change.StartIn > 0 {
+		args = append(args, fmt.Sprintf("StartTime=now+%.0f", change.StartIn.Seconds()))
 	}
 	_, err := c.run(ctx, "scontrol", args...)
 	return err

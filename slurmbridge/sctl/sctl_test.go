@@ -100,7 +100,7 @@ func TestCommandsThatChange(t *testing.T) {
 	for _, err := range []error{
 		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
 		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
-		c.Update(ctx, "12", Change{AdminComment: `carma={"v":1} x`}),
+		c.Update(ctx, "12", Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, "12", Change{StartIn: 10 * time.Minute}),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -112,6 +112,7 @@ scontrol release 10_3
 scontrol requeue incomplete 12
 scontrol update JobId=12 StartTime=2026-11-21T10:40:05
 scontrol update JobId=12 AdminComment=carma={"v":1} x
+scontrol update JobId=12 StartTime=now+600
 `
 	if got := strings.ReplaceAll(calls(t, c), " conf=/etc/slurm/other.conf", ""); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -185,5 +186,22 @@ func TestVersion(t *testing.T) {
 	}
 	if v := (Version{22, 5, 8}); !v.Before(23, 2) || v.Before(22, 5) || v.Before(21, 8) {
 		t.Error("Before is wrong")
+	}
+}
+
+func TestCredExpire(t *testing.T) {
+	for config, want := range map[string]time.Duration{
+		"AuthInfo                = socket=/run/munge/s,cred_expire=10": 10 * time.Second,
+		"AuthInfo                = (null)":                             120 * time.Second,
+		"AuthAltParameters       = cred_expire=3":                      120 * time.Second,
+		"": 120 * time.Second,
+	} {
+		c := client(t, map[string]string{"scontrol": "echo '" + config + "'"})
+		if got, err := c.CredExpire(t.Context()); err != nil || got != want {
+			t.Errorf("%q: %v, %v", config, got, err)
+		}
+	}
+	if _, err := client(t, map[string]string{"scontrol": "exit 1"}).CredExpire(t.Context()); err == nil {
+		t.Error("no error without slurmctld")
 	}
 }

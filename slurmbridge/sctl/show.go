@@ -11,6 +11,22 @@ import (
 	"time"
 )
 
+// CredExpire returns for how long the credentials of a job are kept: cred_expire
+// of AuthInfo, which is 120 s by default (slurm.conf(5)).
+func (c Client) CredExpire(ctx context.Context) (time.Duration, error) {
+	out, err := c.ShowConfig(ctx)
+	if err != nil {
+		return 0, err
+	}
+	m := credExpire.FindStringSubmatch(out)
+	if m == nil {
+		return 120 * time.Second, nil
+	}
+	return time.ParseDuration(m[1] + "s")
+}
+
+var credExpire = regexp.MustCompile(`(?m)^AuthInfo\s*=.*\bcred_expire=([0-9]{1,9})\b`)
+
 // ShowConfig returns what `scontrol show config` prints.
 func (c Client) ShowConfig(ctx context.Context) (string, error) {
 	return c.run(ctx, "scontrol", "show", "config")

@@ -114,6 +114,20 @@ static void add_comment(job_desc_msg_t *job, const char *token)
 	}
 }
 
+/* What the user has said on the command line, or an earlier plugin, stays. */
+static void set_signal(job_desc_msg_t *job, const char *text)
+{
+	unsigned number, seconds;
+	char to[8];
+
+	if (sscanf(text, "%u %u %7s", &number, &seconds, to) != 3 || (job->warn_signal && job->warn_signal != NO_VAL16))
+		return;
+	job->warn_signal = (uint16_t)number;
+	job->warn_time = (uint16_t)seconds;
+	if (!strcmp(to, "batch"))
+		job->warn_flags |= KILL_JOB_BATCH;
+}
+
 static int apply_line(job_desc_msg_t *job, const char *word, const char *text, char **err_msg)
 {
 	const struct {
@@ -136,6 +150,16 @@ static int apply_line(job_desc_msg_t *job, const char *word, const char *text, c
 
 		snprintf(now, sizeof(now), "%.32s=%lld", text, (long long)time(NULL));
 		add_env(job, now);
+	} else if (!strcmp(word, "time_limit")) {
+		job->time_limit = (uint32_t)strtoul(text, NULL, 10);
+	} else if (!strcmp(word, "signal")) {
+		set_signal(job, text);
+	} else if (!strcmp(word, "requeue")) {
+		if (job->requeue == NO_VAL16)
+			job->requeue = 1;
+	} else if (!strcmp(word, "tell")) {
+		if (err_msg && !*err_msg)
+			*err_msg = slurm_xstrdup(text);
 	} else if (!strcmp(word, "comment")) {
 		add_comment(job, text);
 	} else if (!strcmp(word, "leave")) {
@@ -191,11 +215,12 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	if (off())
 		return SLURM_SUCCESS;
 	join_args(job, args, sizeof(args));
-	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s",
+	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s",
 		       TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
 		       TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		       job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
-		       WIDE(job->sockets_per_node), 0, job->user_id, 0, needs_gpu(job), 0, args, 0, CARMA_SCRIPT_MAX, TEXT(job->script));
+		       WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0, needs_gpu(job), 0, args, 0,
+		       CARMA_SCRIPT_MAX, TEXT(job->script));
 	if (len < 0) {
 		worker_complain("out of memory");
 		return SLURM_SUCCESS;

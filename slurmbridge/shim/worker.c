@@ -26,7 +26,8 @@
 #define ASK_MS 50     /* a submission waits so long for an answer */
 #define STUCK_MS 150  /* a call that nobody waits for is given so long to end */
 #define START_MS 1000 /* slurmctld's start waits so long for the library */
-#define IDLE_MS 2000  /* carma.toml is looked at so often */
+#define IDLE_MS 2000  /* carma.toml is looked at after so long without a submission */
+#define DUE_MS 5000   /* and at the latest after so long, between two */
 #define LOG_EVERY_S 60
 
 static struct {
@@ -164,7 +165,7 @@ static void answer(void)
 static void *work(void *unused)
 {
 	const char *trouble = load();
-	struct timespec until;
+	struct timespec until, due = in_ms(DUE_MS);
 
 	(void)unused;
 	if (trouble)
@@ -176,14 +177,17 @@ static void *work(void *unused)
 	while (!w.broken) {
 		if (w.slot == ASKED) {
 			answer();
-			continue;
+			if (!past(due))
+				continue;
+		} else {
+			until = in_ms(IDLE_MS);
+			if (pthread_cond_timedwait(&w.work, &w.lock, &until) != ETIMEDOUT)
+				continue;
 		}
-		until = in_ms(IDLE_MS);
-		if (pthread_cond_timedwait(&w.work, &w.lock, &until) == ETIMEDOUT) {
-			pthread_mutex_unlock(&w.lock);
-			log_and_free(w.tick());
-			pthread_mutex_lock(&w.lock);
-		}
+		pthread_mutex_unlock(&w.lock);
+		log_and_free(w.tick());
+		pthread_mutex_lock(&w.lock);
+		due = in_ms(DUE_MS);
 	}
 	pthread_mutex_unlock(&w.lock);
 	return NULL;

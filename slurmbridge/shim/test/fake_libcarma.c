@@ -24,18 +24,21 @@ char *carma_configure(const char *path, const char *gres_prefix)
 	return strcmp(gres_prefix, "gres:") && strcmp(gres_prefix, "gres/") ? strdup("wrong prefix") : NULL;
 }
 
+static int ticks;
+
 char *carma_tick(void)
 {
+	ticks++;
 	usleep(300000);
 	return NULL;
 }
 
-/* The script stands behind the twelfth NUL. */
+/* The script stands behind the thirteenth NUL. */
 static const char *script_of(const char *ask, size_t len)
 {
 	const char *end = ask + len;
 
-	for (int i = 0; i < 12; i++) {
+	for (int i = 0; i < 13; i++) {
 		ask = memchr(ask, 0, (size_t)(end - ask));
 		if (!ask)
 			return "";
@@ -57,10 +60,14 @@ char *carma_annotate(const char *ask, size_t len)
 		return strdup("refuse carma: line 1: no\n");
 	if (!strncmp(script, "leave", 5))
 		return strdup("leave because of the test\n");
+	if (!strncmp(script, "slot", 4))
+		return strdup("time_limit 240\nsignal 10 300 batch\nrequeue 1\ntell carma: cut\n");
+	if (!strncmp(script, "ticks", 5))
+		return asprintf(&text, "tell %d\n", ticks) < 0 ? NULL : text;
 	if (!strncmp(script, "none", 4))
 		return NULL;
 	if (!strncmp(script, "garbage", 7))
-		return strdup("\n\n \nword\nenv\nenv \ntres_per_node\nunknown thing\ncomment \nno newline at the end");
+		return strdup("\n\n \nword\nenv\nenv \ntres_per_node\nunknown thing\ncomment \nsignal 99\ntime_limit x\nrequeue\ntell \nno newline at the end");
 	if (!strncmp(script, "huge", 4)) {
 		text = malloc(1 << 20);
 		memset(text, 'x', (1 << 20) - 1);

@@ -91,7 +91,8 @@ static void empty(job_desc_msg_t *job)
 {
 	memset(job, 0, sizeof(*job));
 	job->min_nodes = job->num_tasks = NO_VAL;
-	job->ntasks_per_node = job->sockets_per_node = NO_VAL16;
+	job->ntasks_per_node = job->sockets_per_node = job->requeue = NO_VAL16;
+	job->time_limit = NO_VAL;
 }
 
 static void clear(job_desc_msg_t *job)
@@ -218,6 +219,27 @@ static void check_answers(void)
 	}
 }
 
+/* A time slot, and a signal before its end; what the user has said of them stays. */
+static void check_slot(void)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carma: cut"));
+	CHECK(job.time_limit == 240 && job.requeue == 1);
+	CHECK(job.warn_signal == 10 && job.warn_time == 300 && job.warn_flags == KILL_JOB_BATCH);
+	free(err);
+	clear(&job);
+	empty(&job);
+	job.script = strdup("slot");
+	job.requeue = 0;
+	job.warn_signal = 12;
+	job.warn_time = 60;
+	CHECK(job_submit(&job, 1000, NULL) == SLURM_SUCCESS);
+	CHECK(job.requeue == 0 && job.warn_signal == 12 && job.warn_time == 60 && job.warn_flags == 0);
+	clear(&job);
+}
+
 /* Only an administrator writes a booking into a pending job. */
 static void check_modify(void)
 {
@@ -283,6 +305,31 @@ static void check_tick(const char *script)
 	CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err);
 	clear(&job);
 	check_annotate(script);
+}
+
+static int ticks(void)
+{
+	job_desc_msg_t job;
+	char *err;
+	int n = -1;
+
+	CHECK(submit(&job, "ticks", &err) == SLURM_SUCCESS);
+	if (err)
+		n = atoi(err);
+	free(err);
+	clear(&job);
+	return n;
+}
+
+/* The worker looks at carma.toml also when submissions leave it no pause. */
+static void check_tick_when_busy(void)
+{
+	int before;
+
+	while ((before = ticks()) < 0)
+		nap();
+	for (double start = now_ms(); ticks() <= before; nap())
+		CHECK(now_ms() - start < 20000);
 }
 
 static void check_none(const char *script)
@@ -432,8 +479,10 @@ int main(int argc, char **argv)
 		pthread_join(thread[i], NULL);
 	if (!real) {
 		check_answers();
+		check_slot();
 		check_stuck();
 		check_tick(script);
+		check_tick_when_busy();
 	}
 	for (long i = 0; i < n; i++)
 		hostile();

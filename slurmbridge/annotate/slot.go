@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"fmt"
+	"time"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
+)
+
+// slot applies the partition's time slot, and what the job wants to happen at
+// the end of its time. A job without a time limit gets the slot as its limit; a
+// longer limit is cut to it, which its user is told unless the job comes back
+// for more.
+func (a *Annotation) slot(d directive.Directive, job Job, name string, part config.Partition, ignoreBad bool) error {
+	a.Signal = d.Signal
+	slot := uint32(part.TimeSlot.D() / time.Minute)
+	if slot == 0 {
+		if d.Requeue && !ignoreBad {
+			return &directive.Error{Line: d.Line("requeue"), Key: "requeue", Reason: fmt.Sprintf("partition %s has no time slots", name)}
+		}
+		return nil
+	}
+	a.Requeue = d.Requeue
+	own := job.TimeLimit
+	if own == NoVal {
+		own = 0
+	}
+	if own != 0 && own <= slot {
+		return nil
+	}
+	a.TimeLimitMin = slot
+	if own != 0 && !d.Requeue {
+		a.Advice = fmt.Sprintf("jobs of partition %s run in slots of %d:%02d:00: the time limit is cut to that; with #CARMA requeue=timeout the job comes back after each", name, slot/60, slot%60)
+	}
+	return nil
+}

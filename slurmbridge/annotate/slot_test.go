@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
+)
+
+func TestTimeSlot(t *testing.T) {
+	const infinite = 0xffffffff
+	s := site()
+	p := s.Partitions["gpu"]
+	p.TimeSlot = config.Duration(4 * time.Hour)
+	s.Partitions["slots"] = p
+	for _, c := range []struct {
+		name, partition, script string
+		limit, want             uint32
+		requeue                 bool
+		advice, refused         string
+	}{
+		{"no slots", "gpu", "#CARMA on\n", NoVal, 0, false, "", ""},
+		{"no slots to come back for", "gpu", "\n#CARMA requeue=timeout\n", NoVal, 0, false, "", "line 2: requeue: partition gpu has no time slots"},
+		{"no limit", "slots", "", NoVal, 240, false, "", ""},
+		{"no limit, as a program may say it", "slots", "", 0, 240, false, "", ""},
+		{"no limit, comes back", "slots", "#CARMA requeue=timeout\n", NoVal, 240, true, "", ""},
+		{"shorter", "slots", "#CARMA requeue=timeout\n", 30, 0, true, "", ""},
+		{"just as long", "slots", "", 240, 0, false, "", ""},
+		{"longer", "slots", "#CARMA on\n", 1440, 240, false, "slots of 4:00:00: the time limit is cut", ""},
+		{"longer, comes back", "slots", "#CARMA requeue=timeout\n", 1440, 240, true, "", ""},
+		{"without end", "slots", "#CARMA requeue=timeout\n", infinite, 240, true, "", ""},
+	} {
+		j := job(c.script)
+		j.Partition, j.TRES.PerNode, j.TimeLimit = c.partition, "gres:gpu:1", c.limit
+		a, err := s.Annotate(j)
+		if c.refused != "" {
+			if err == nil || err.Error() != c.refused {
+				t.Errorf("%s: %v, want %s", c.name, err, c.refused)
+			}
+			continue
+		}
+		if err != nil || a.TimeLimitMin != c.want || a.Requeue != c.requeue || !strings.Contains(a.Advice, c.advice) || (c.advice == "") != (a.Advice == "") {
+			t.Errorf("%s: %v %+v", c.name, err, a)
+		}
+		if strings.Contains(strings.Join(a.Env(), " "), "REQUEUE=timeout") != c.requeue {
+			t.Errorf("%s: %v", c.name, a.Env())
+		}
+	}
+}
+
+// A site that takes no offence at wrong lines takes none at this one.
+func TestTimeSlotIgnored(t *testing.T) {
+	s := site()
+	s.IgnoreBad = true
+	j := job("#CARMA requeue=timeout signal=B:USR2@30\n")
+	j.TRES.PerNode = "gres:gpu:1"
+	a, err := s.Annotate(j)
+	if want := (directive.Signal{Number: 12, Seconds: 30, Batch: true}); err != nil || a.Requeue || a.Signal != want {
+		t.Errorf("%v %+v", err, a)
+	}
+}
