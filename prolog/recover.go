@@ -149,9 +149,16 @@ const comebackAtMost = 10 * time.Minute
 // to release it.
 var errHeld = errors.New("held")
 
-// updateTries: slurmctld 25.11 and later now and then answers "Resource
-// temporarily unavailable" while a job is COMPLETING.
-const updateTries = 5
+// Where a user has no association (accounting is off, or does not ask for one),
+// slurmctld fails a change of partition with whatever errno the thread has left from
+// something else (job_mgr.c, _update_job: error_code = errno, 23.11 to 26.05). On
+// 25.11.7 that is EAGAIN, "Resource temporarily unavailable", 4 of 5 times; never on
+// 23.11.11, whose threads do not read without blocking. Another try meets another
+// thread.
+const (
+	updateTries = 40
+	updatePause = 20 * time.Millisecond
+)
 
 func (n *Node) update(ctx context.Context, target string, change sctl.Change, slurm Slurm) error {
 	for try := 1; ; try++ {
@@ -159,7 +166,7 @@ func (n *Node) update(ctx context.Context, target string, change sctl.Change, sl
 		if err == nil || try == updateTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {
 			return err
 		}
-		time.Sleep(time.Duration(try) * 100 * time.Millisecond)
+		time.Sleep(updatePause)
 	}
 }
 

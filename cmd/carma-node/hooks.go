@@ -47,9 +47,30 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
+		if n.Config.Partition[h.Partition].Share && startedByStepd() {
+			exitOf(ctx, n.Log, &h, slurm)
+		}
 		p := publisher(n.Config, n.Name, book, slurm)
 		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name), keep: n.Config.Accounting}, slurm, p.Publish)
 	})
+}
+
+// startedByStepd tells whether slurmstepd started this hook and not slurmd, as with
+// PrologFlags=RunInJob (24.05 and later).
+func startedByStepd() bool {
+	o := owners.Owner(os.Getpid())
+	return o.JobID != 0 && !o.Claimed
+}
+
+// exitOf asks slurmctld how the job ended. The Epilog that slurmstepd starts is told
+// 0:0 of every job (slurmstepd/mgr.c, _run_prolog_epilog, 24.05 to 25.11).
+func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
+	code, signal, err := slurm.Exit(ctx, h.JobID)
+	if err != nil {
+		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
+		return
+	}
+	h.Exit = jobenv.Exit{Code: code, Signal: signal}
 }
 
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.

@@ -220,6 +220,26 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 	return Requeueing{}, ErrNoJob
 }
 
+// Exit asks slurmctld how a job ended: the exit status of its batch script, or the
+// signal that ended that.
+func (c Client) Exit(ctx context.Context, id uint32) (code, signal int, err error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,exit_code:")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(out) {
+		job, status, _ := strings.Cut(strings.TrimSpace(line), "|")
+		if strings.TrimSpace(job) != strconv.FormatUint(uint64(id), 10) {
+			continue
+		}
+		if _, err := fmt.Sscanf(strings.TrimSpace(status), "%d:%d", &code, &signal); err != nil {
+			return 0, 0, fmt.Errorf("squeue: %.50q is no exit status of job %d", status, id)
+		}
+		return code, signal, nil
+	}
+	return 0, 0, ErrNoJob
+}
+
 // PartitionUp tells whether jobs of a partition start. An error is also that
 // there is none of the name.
 func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {

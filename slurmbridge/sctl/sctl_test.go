@@ -5,6 +5,7 @@ package sctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +59,21 @@ func TestNode(t *testing.T) {
 	}
 	if _, _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).Node(t.Context(), "n1"); err == nil {
 		t.Error("no Gres line: no error")
+	}
+}
+
+func TestExit(t *testing.T) {
+	for squeue, want := range map[string]string{
+		"echo '12|1:0'":                        "1 0 <nil>",
+		"echo '11|1:0'; echo '12|0:9'":         "0 9 <nil>",
+		"echo '11|1:0'":                        "0 0 no such job",
+		"echo '12|'":                           `0 0 squeue: "" is no exit status of job 12`,
+		"echo 'Invalid job id' >&2; exit 1; #": "0 0 squeue",
+	} {
+		code, signal, err := client(t, map[string]string{"squeue": squeue}).Exit(t.Context(), 12)
+		if got := fmt.Sprint(code, signal, err); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %s, want %s", squeue, got, want)
+		}
 	}
 }
 

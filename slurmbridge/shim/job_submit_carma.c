@@ -198,7 +198,7 @@ static void join_args(const job_desc_msg_t *job, char *to, size_t room)
 }
 
 /* Options that slurmctld takes only from a job that asks for GPUs, and --exclusive:
- * a job for all of a node never gets shards (tried: 25.11.7). */
+ * a job for all of a node never gets shards (tried: 23.11.11, 25.11.7). */
 static bool needs_gpu(const job_desc_msg_t *job)
 {
 	return job->cpus_per_tres || job->mem_per_tres || job->tres_freq || job->shared == JOB_SHARED_NONE ||
