@@ -43,7 +43,7 @@ type Slurm interface {
 	RequeueIncomplete(ctx context.Context, target string) error
 	RequeueHold(ctx context.Context, target string) error
 	Requeueing(ctx context.Context, id uint32) (sctl.Requeueing, error)
-	PartitionUp(ctx context.Context, name string) (bool, error)
+	Partition(ctx context.Context, name string) (sctl.Partition, error)
 	Update(ctx context.Context, target string, change sctl.Change) error
 	Release(ctx context.Context, target string) error
 }
@@ -51,7 +51,7 @@ type Slurm interface {
 // Node is what the hooks have at hand on a node.
 type Node struct {
 	Name       string // Slurm's
-	Host       string // short host name, which %N in a file name means (slurmstepd, io.c)
+	Host       string // short host name
 	Config     config.Config
 	Thresholds choose.Thresholds
 	RunDir     string
@@ -63,6 +63,8 @@ type Node struct {
 	AsUser func(ctx context.Context, u userfile.User, ask userfile.Ask) (userfile.Reply, error)
 	// Groups looks up the user's groups.
 	Groups func(ctx context.Context, user string, gid uint32) []uint32
+	// Group looks up a group by its name.
+	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
 }
@@ -252,8 +254,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	partition := n.Config.Partition[h.Partition].Recovery
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && partition != "" {
+	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && n.Config.Partition[h.Partition].Recovery != "" {
+		partition := n.recoveryPartition(ctx, h, j.Account, slurm)
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
 		change := sctl.Change{Partition: partition, TresPerNode: n.booked(j.TresPerNode, about.FullMiB, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
@@ -325,8 +327,14 @@ func (n *Node) outputOf(h jobenv.Hook, j sctl.Job) jobenv.Output {
 	if h.HetJobID != 0 {
 		id = h.HetJobID
 	}
+	// %N is the host's name (fname.c), from 25.11 on Slurm's name of the node
+	// (print_fields.c); that is also when jobs got a SLUID.
+	node := n.Host
+	if h.SLUID != "" {
+		node = h.Node
+	}
 	return jobenv.Output{
 		JobID: id, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
-		Name: j.Name, User: h.User, Node: n.Host, WorkDir: h.WorkDir,
+		Name: j.Name, User: h.User, Node: node, WorkDir: h.WorkDir, SLUID: h.SLUID, Restart: h.Restart,
 	}
 }

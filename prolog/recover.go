@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	mib, alone := n.nextBooking(held, about)
 	if alone {
-		partition = n.recoveryPartition(ctx, h, slurm)
+		partition = n.recoveryPartition(ctx, h, v.job.Account, slurm)
 	}
 	target, changed := targets(v.job, r)
 	if err := n.turn(ctx); err != nil {
@@ -82,13 +83,32 @@ func (n *Node) nextBooking(held lease.Held, about About) (mib int64, alone bool)
 
 // recoveryPartition is where the job comes back; empty: where it was. A job
 // that books whole GPUs is alone there too.
-func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
+func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Slurm) string {
 	name := n.Config.Partition[h.Partition].Recovery
-	if up, err := slurm.PartitionUp(ctx, name); err != nil || !up {
+	p, err := slurm.Partition(ctx, name)
+	if err != nil || !p.Up {
 		n.Log.Warn("recovery partition is missing or down; the job comes back where it was", "job", h.JobKey, "partition", name, "error", err)
 		return ""
 	}
+	// slurmctld takes the change all the same, unless EnforcePartLimits is set, and
+	// the job would wait there for ever (job_mgr.c, _valid_job_part, 23.02 and later).
+	if !n.inGroups(ctx, h, p.AllowGroups) || !p.Admits(account) {
+		n.Log.Warn("recovery partition is not for this user; the job comes back where it was", "job", h.JobKey, "partition", name, "user", h.User, "account", account)
+		return ""
+	}
 	return name
+}
+
+// inGroups tells whether the job's user is in one of the groups; no groups: all are.
+func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool {
+	if len(names) == 0 {
+		return true
+	}
+	own := n.Groups(ctx, h.User, h.GID)
+	return slices.ContainsFunc(names, func(name string) bool {
+		gid, ok := n.Group(ctx, name)
+		return ok && slices.Contains(own, gid)
+	})
 }
 
 // expect has the job's start set and, if it comes back alone, its GPUs kept. A

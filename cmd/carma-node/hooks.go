@@ -141,6 +141,7 @@ func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, 
 		Sample:     func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) },
 		AsUser:     userfile.Run,
 		Groups:     groups,
+		Group:      group,
 		Poke:       func() { agent.Poke(runDir) },
 	}
 }
@@ -237,6 +238,26 @@ func groups(ctx context.Context, name string, gid uint32) []uint32 {
 	case <-ctx.Done():
 		return []uint32{gid}
 	}
+}
+
+// group looks up a group, which may hang as above.
+func group(ctx context.Context, name string) (gid uint32, ok bool) {
+	done := make(chan *user.Group, 1)
+	go func() {
+		g, _ := user.LookupGroup(name)
+		done <- g
+	}()
+	select {
+	case g := <-done:
+		if g == nil {
+			return 0, false
+		}
+		id, err := strconv.ParseUint(g.Gid, 10, 32)
+		return uint32(id), err == nil
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	return 0, false
 }
 
 func runTaskProlog(_ context.Context, e env, _ []string) error {

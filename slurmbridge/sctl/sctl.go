@@ -10,7 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -240,14 +240,51 @@ func (c Client) Exit(ctx context.Context, id uint32) (code, signal int, err erro
 	return 0, 0, ErrNoJob
 }
 
-// PartitionUp tells whether jobs of a partition start. An error is also that
-// there is none of the name.
-func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {
-	out, err := c.run(ctx, "scontrol", "show", "partition", name)
-	return err == nil && stateUp.MatchString(out), err
+// Partition is who may use a partition. Empty lists bar nobody.
+type Partition struct {
+	Up            bool // its jobs start
+	AllowGroups   []string
+	AllowAccounts []string
+	DenyAccounts  []string
 }
 
-var stateUp = regexp.MustCompile(`(?m)^\s+State=UP\b`)
+// Admits tells whether jobs of an account may be there.
+func (p Partition) Admits(account string) bool {
+	if len(p.AllowAccounts) > 0 {
+		return slices.Contains(p.AllowAccounts, account)
+	}
+	return !slices.Contains(p.DenyAccounts, account)
+}
+
+// Partition asks slurmctld about a partition. An error is also that there is none
+// of the name.
+func (c Client) Partition(ctx context.Context, name string) (p Partition, err error) {
+	out, err := c.run(ctx, "scontrol", "show", "partition", name)
+	if err != nil {
+		return p, err
+	}
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, " ") {
+			continue
+		}
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			list := strings.Split(value, ",")
+			switch {
+			case key == "State":
+				p.Up = value == "UP"
+			case value == "ALL" || value == "(null)" || value == "":
+			case key == "AllowGroups":
+				p.AllowGroups = list
+			case key == "AllowAccounts":
+				p.AllowAccounts = list
+			case key == "DenyAccounts":
+				p.DenyAccounts = list
+			}
+		}
+	}
+	return p, nil
+}
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {

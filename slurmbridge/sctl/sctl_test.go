@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -152,17 +153,28 @@ func TestRequeueing(t *testing.T) {
 	}
 }
 
-func TestPartitionUp(t *testing.T) {
-	for text, want := range map[string]bool{
-		"PartitionName=x\n   State=UP TotalCPUs=64": true, "PartitionName=x\n   State=DOWN TotalCPUs=64": false,
-		"PartitionName=x\n   State=INACTIVE": false, "PartitionName=State=UP": false,
+func TestPartition(t *testing.T) {
+	for text, want := range map[string]Partition{
+		"PartitionName=x\n   State=UP TotalCPUs=64":                                             {Up: true},
+		"PartitionName=x\n   State=DOWN TotalCPUs=64":                                           {},
+		"PartitionName=x\n   State=INACTIVE":                                                    {},
+		"PartitionName=State=UP":                                                                {},
+		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   State=UP":       {Up: true},
+		"PartitionName=x\n   AllowGroups=ml,root DenyAccounts=a,b AllowQos=ALL\n   State=UP":    {Up: true, AllowGroups: []string{"ml", "root"}, DenyAccounts: []string{"a", "b"}},
+		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=a AllowQos=ALL\n   State=UP Other=x": {Up: true, AllowAccounts: []string{"a"}},
 	} {
-		if up, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).PartitionUp(t.Context(), "x"); err != nil || up != want {
-			t.Errorf("%q: %v, %v", text, up, err)
+		if p, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).Partition(t.Context(), "x"); err != nil || !reflect.DeepEqual(p, want) {
+			t.Errorf("%q: %+v, %v", text, p, err)
 		}
 	}
-	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).PartitionUp(t.Context(), "x"); err == nil {
+	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).Partition(t.Context(), "x"); err == nil {
 		t.Error("no such partition: no error")
+	}
+	if p := (Partition{AllowAccounts: []string{"a"}}); !p.Admits("a") || p.Admits("b") || p.Admits("") {
+		t.Error("AllowAccounts")
+	}
+	if p := (Partition{DenyAccounts: []string{"a"}}); p.Admits("a") || !p.Admits("") {
+		t.Error("DenyAccounts")
 	}
 }
 
