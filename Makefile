@@ -9,6 +9,8 @@ prefix ?= /usr
 libdir ?= $(prefix)/lib/carma
 sysconfdir ?= /etc
 SLURM_INCLUDE ?= /usr/include
+# Slurm's own plugin directory: make install links the plugin into it.
+SLURM_PLUGIN_DIR ?=
 
 GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
@@ -22,7 +24,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
 .PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-abuse soak test-versions packages test-packages gpu-check lint man bench \
+	test-integration test-abuse soak test-versions packages test-packages test-newadmin gpu-check lint man bench \
 	bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -107,7 +109,7 @@ lint:
 	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck
-	shellcheck -x -P contrib/devcluster -P contrib/versions contrib/devcluster/devcluster contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
@@ -137,6 +139,7 @@ install: all
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	$(if $(SLURM_PLUGIN_DIR),install -d $(DESTDIR)$(SLURM_PLUGIN_DIR) && ln -sf $(libdir)/slurm/job_submit_carma.so $(DESTDIR)$(SLURM_PLUGIN_DIR)/)
 	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
 	for c in carma-report carma-estimate carma-node; do \
@@ -161,7 +164,14 @@ packages:
 
 # Install, upgrade, remove and purge them on a scratch root.
 test-packages: packages
-	contrib/packages/check.sh build/packages
+	contrib/deps.sh rpm
+	contrib/packages/check.sh build/packages build/stage
+	contrib/packages/check-rpm.sh build/packages
+
+# docs/admin.md followed from the installation to the removal on three booted
+# machines with Debian's Slurm, as root: minutes, and the first time the network.
+test-newadmin: packages
+	contrib/newadmin/check.sh build/packages
 
 clean:
 	rm -rf bin lib build demo

@@ -82,12 +82,18 @@ func TotalOf(gpus []AttemptGPU) Total {
 		return t
 	}
 	t.Model, t.EnergyJ, t.IdleJ, t.AloneS = gpus[0].Model, 0, 0, 0
-	t.PeakHow, t.EnergyHow = gpus[0].PeakQuality(), gpus[0].EnergyQuality()
+	t.EnergyHow = gpus[0].EnergyQuality()
 	smact, n := gres.Measured(0), 0
 	for _, g := range gpus {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.PeakMiB, t.MeanMiB = max(t.PeakMiB, g.PeakMiB), max(t.MeanMiB, g.MeanMiB)
-		t.PeakHow, t.EnergyHow = t.PeakHow.And(g.PeakQuality()), t.EnergyHow.And(g.EnergyQuality())
+		t.EnergyHow = t.EnergyHow.And(g.EnergyQuality())
+		switch how := g.PeakQuality(); { // a GPU that the job left alone has no peak
+		case t.PeakHow == gres.QualityNone:
+			t.PeakHow = how
+		case how != gres.QualityNone:
+			t.PeakHow = t.PeakHow.And(how)
+		}
 		t.EnergyJ, t.IdleJ, t.AloneS = t.EnergyJ+g.EnergyJ, t.IdleJ+g.IdleJ, t.AloneS+g.AloneS
 		t.LeaseS, t.HeldS, t.SharedS = t.LeaseS+g.LeaseS, t.HeldS+g.HeldS, t.SharedS+g.SharedS
 		if !g.SMActPct.Known() {
@@ -99,14 +105,14 @@ func TotalOf(gpus []AttemptGPU) Total {
 		smact += g.SMActPct
 		t.SMActMax, t.SMActHow = max(t.SMActMax, g.SMActMax), t.SMActHow.And(g.SMActQuality())
 	}
-	if t.PeakMiB == 0 {
-		t.PeakHow = gres.QualityNone
-	}
 	if n > 0 {
 		t.SMActPct = round(smact/gres.Measured(n), 10)
 	}
 	// As they are kept, so that a record is the same wherever it is read.
-	t.SMActMax, t.EnergyJ, t.IdleJ = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1)
+	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1), round(t.AloneS, 1000)
+	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS} {
+		*s = float64(toMillis(*s)) / 1000
+	}
 	return t
 }
 
@@ -203,19 +209,23 @@ type End struct {
 }
 
 // SetEnd completes the record of an attempt, if there is one. An attempt that
-// CARMA itself put back, or whose OOM it found, keeps the state that says so.
-func (d *DB) SetEnd(ctx context.Context, e End) error {
-	err := d.write(ctx, func(tx *sql.Tx) error { return setEnd(ctx, tx, e) })
+// CARMA itself put back, or whose OOM it found, keeps the state that says so. It
+// returns what is in the record then.
+func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
+	err = d.write(ctx, func(tx *sql.Tx) error {
+		list, err = setEnd(ctx, tx, e)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("complete record of job %d: %w", e.JobID, explain(err))
+		return nil, fmt.Errorf("complete record of job %d: %w", e.JobID, explain(err))
 	}
-	return nil
+	return list, nil
 }
 
-func setEnd(ctx context.Context, tx *sql.Tx, e End) error {
+func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 	list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", e.JobID, e.Restart, e.Node)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i := range list {
 		a := &list[i]
@@ -232,16 +242,16 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) error {
 		}
 		a.Total = TotalOf(a.GPUs)
 		if err := put(tx, a); err != nil {
-			return err
+			return nil, err
 		}
 		if !e.Forward {
 			continue
 		}
 		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster, time.Now().Add(sendAfter).Unix()); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return list, nil
 }
 
 // Attempts returns the attempts of the given jobs, or of all jobs if none are

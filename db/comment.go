@@ -11,8 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // In slurmdbd a job's records stand in its AdminComment: "carma1:" and the JSON of
@@ -71,25 +73,21 @@ func ParseComment(comment string) ([]Attempt, error) {
 
 // splitComment takes the records out of a comment.
 func splitComment(comment string) (list []Attempt, others string, err error) {
-	comment = withoutHint(comment)
 	i := strings.LastIndex(comment, commentMark)
 	if i < 0 {
-		return nil, comment, nil
+		return nil, withoutHints(comment), nil
 	}
 	others = strings.TrimRight(strings.TrimSuffix(comment[:i], commentStop), " ")
 	word, after, _ := strings.Cut(comment[i+len(commentMark):], " ")
 	if after != "" { // somebody has added to it
 		others = strings.TrimSpace(others + " " + after)
 	}
-	packed, err := lettersOnly.DecodeString(strings.ToUpper(word))
-	if err != nil {
-		return nil, others, fmt.Errorf("unpack records: %w", err)
+	others = withoutHints(others)
+	text, err := unpack(word)
+	if err == nil {
+		err = json.Unmarshal(text, &list)
 	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		return nil, others, fmt.Errorf("unpack records: %w", err)
-	}
-	if err := json.NewDecoder(io.LimitReader(z, maxComment)).Decode(&list); err != nil {
 		return nil, others, fmt.Errorf("unpack records: %w", err)
 	}
 	for i := range list {
@@ -98,19 +96,43 @@ func splitComment(comment string) (list []Attempt, others string, err error) {
 	return list, others, nil
 }
 
-// withoutHint takes away what job_submit wrote for people (annotate.Comment): the
-// records say more, and sacctmgr (22.05) makes its quotes into backticks.
-func withoutHint(comment string) string {
-	const hint = "carma={"
-	i := strings.Index(comment, hint)
-	if i < 0 || i > 0 && comment[i-1] != ' ' {
-		return comment
+// unpackers are gzip readers to be used again: a new one takes longer than its work.
+var unpackers = sync.Pool{New: func() any { return new(gzip.Reader) }}
+
+func unpack(word string) ([]byte, error) {
+	packed, err := lettersOnly.DecodeString(strings.ToUpper(word))
+	if err != nil {
+		return nil, err
 	}
-	var ignored json.RawMessage
-	d := json.NewDecoder(strings.NewReader(comment[i+len(hint)-1:]))
-	if d.Decode(&ignored) != nil {
-		return comment
+	z := unpackers.Get().(*gzip.Reader)
+	defer unpackers.Put(z)
+	if err := z.Reset(bytes.NewReader(packed)); err != nil {
+		return nil, err
 	}
-	after := comment[i+len(hint)-1+int(d.InputOffset()):]
-	return strings.TrimSpace(strings.TrimRight(comment[:i], " ") + " " + strings.TrimLeft(after, " "))
+	return io.ReadAll(io.LimitReader(z, maxComment))
+}
+
+// ours begins what CARMA itself wrote for people: job_submit (annotate.Comment) and the
+// Epilog of a job that came back (prolog, retryToken).
+var ours = regexp.MustCompile(`(?:^| )carma(?:-retry)?=\{`)
+
+// withoutHints takes away what CARMA wrote for people: the records say more, and
+// sacctmgr (22.05) would make its quotes into backticks.
+func withoutHints(comment string) string {
+	for from := 0; ; {
+		at := ours.FindStringIndex(comment[from:])
+		if at == nil {
+			return comment
+		}
+		begin, object := from+at[0], from+at[1]-1
+		var ignored json.RawMessage
+		d := json.NewDecoder(strings.NewReader(comment[object:]))
+		if d.Decode(&ignored) != nil { // somebody else's after all
+			from = object
+			continue
+		}
+		after := comment[object+int(d.InputOffset()):]
+		comment = strings.TrimSpace(strings.TrimRight(comment[:begin], " ") + " " + strings.TrimLeft(after, " "))
+		from = 0
+	}
 }

@@ -50,6 +50,8 @@ func TestPutAndRead(t *testing.T) {
 	full := attempt(7, 0)
 	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
 		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: gres.NoFigures()}}}
+	g := &full.GPUs[0] // more than is kept
+	g.LeaseS, g.HeldS, g.SharedS, g.AloneS, g.EnergyJ = g.LeaseS+.00041, g.HeldS+.00041, g.SharedS+.00041, g.AloneS+.00041, g.EnergyJ+.3
 	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -74,6 +76,17 @@ func TestPutAndRead(t *testing.T) {
 	if total := got[0].Total; total.PeakMiB != 9500 || total.EnergyJ != 300 || total.SMActPct != 50 || total.SMActMax != 70 || total.HeldS != 10 || total.AloneS != 16 ||
 		total.PeakHow != gres.Exact || total.EnergyHow != gres.Shared || total.SMActHow != gres.Shared {
 		t.Errorf("total %+v", total)
+	}
+	idle, window := AttemptGPU{UUID: "GPU-1", Figures: gres.NoFigures()}, full.GPUs[0]
+	window.PeakFrom = gres.MemoryWindow // and it shared
+	for _, c := range []struct {
+		gpus []AttemptGPU
+		how  gres.Quality
+	}{{[]AttemptGPU{full.GPUs[0], idle}, gres.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, gres.Exact}, {[]AttemptGPU{idle, idle}, gres.QualityNone},
+		{[]AttemptGPU{full.GPUs[0], window}, gres.Shared}, {[]AttemptGPU{window, idle, full.GPUs[1]}, gres.Shared}} {
+		if total := TotalOf(c.gpus); total.PeakHow != c.how {
+			t.Errorf("peak is %s, want %s: %+v", total.PeakHow, c.how, c.gpus)
+		}
 	}
 	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != gres.QualityNone {
 		t.Errorf("what was not measured is known: %+v", total)
@@ -114,8 +127,12 @@ func TestSetEnd(t *testing.T) {
 	}
 	for id := range uint32(5) {
 		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]gres.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
-		if err := d.SetEnd(t.Context(), e); err != nil {
+		list, err := d.SetEnd(t.Context(), e)
+		if err != nil {
 			t.Fatal(err)
+		}
+		if known := id >= 1 && id <= 3; known != (len(list) == 1 && list[0].Name == "x") {
+			t.Errorf("job %d: %+v", id, list)
 		}
 	}
 	got, err := d.Attempts(t.Context(), nil)

@@ -21,8 +21,12 @@ type Slurmdbd interface {
 	// Comments returns the comments of jobs of a cluster, and of the other tasks of
 	// an array whose id is among them; a job that slurmdbd does not know is not in it.
 	Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]Comment, error)
+	// SetComment replaces a comment. ErrRefused means that it never will.
 	SetComment(ctx context.Context, cluster string, job uint32, comment string) error
 }
+
+// ErrRefused means that a job's comment cannot take records: they stay on the node.
+var ErrRefused = errors.New("the comment cannot take records")
 
 // sendAfter is how long a record waits before it is sent, so that what others write
 // at the end of a job is there by then.
@@ -108,7 +112,12 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		}
 		// Nothing is left of a job that was pruned.
 		if len(list) > 0 && merged != comments[at].Text {
-			if setErr := to.SetComment(ctx, cluster, at, merged); setErr != nil {
+			if setErr := to.SetComment(ctx, cluster, at, merged); errors.Is(setErr, ErrRefused) {
+				if rowErr := d.drop(ctx, r); rowErr != nil {
+					return 0, rowErr
+				}
+				continue
+			} else if setErr != nil {
 				err = errors.Join(err, setErr)
 				failed++
 				continue
@@ -155,12 +164,20 @@ func carrier(comments map[uint32]Comment, job uint32) (at uint32, ok bool) {
 
 // settle takes a job out of the outbox, or lets it wait.
 func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) error {
-	query, args := "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", []any{r.job, r.cluster, r.tries}
-	if !done && r.tries < tries {
-		wait := min(tryFirst<<min(r.tries, 20), tryMost)
-		query, args = "UPDATE outbox SET tries = tries + 1, at = ?4 WHERE job_id=?1 AND cluster=?2 AND tries=?3", append(args, now.Add(wait).Unix())
+	if done || r.tries >= tries {
+		return d.drop(ctx, r)
 	}
-	if _, err := d.sql.ExecContext(ctx, query, args...); err != nil {
+	wait := min(tryFirst<<min(r.tries, 20), tryMost)
+	if _, err := d.sql.ExecContext(ctx, "UPDATE outbox SET tries = tries + 1, at = ?4 WHERE job_id=?1 AND cluster=?2 AND tries=?3",
+		r.job, r.cluster, r.tries, now.Add(wait).Unix()); err != nil {
+		return fmt.Errorf("write outbox: %w", explain(err))
+	}
+	return nil
+}
+
+// drop takes a job out of the outbox, unless it has been put there anew.
+func (d *DB) drop(ctx context.Context, r outboxRow) error {
+	if _, err := d.sql.ExecContext(ctx, "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", r.job, r.cluster, r.tries); err != nil {
 		return fmt.Errorf("write outbox: %w", explain(err))
 	}
 	return nil

@@ -20,6 +20,7 @@ type dbd struct {
 	down     bool
 	sets     int
 	loses    bool // takes a comment and forgets it, as another node's write would
+	refuses  uint32
 }
 
 func (d *dbd) Comments(context.Context, string, []uint32) (map[uint32]Comment, error) {
@@ -37,6 +38,9 @@ func (d *dbd) SetComment(_ context.Context, _ string, job uint32, comment string
 	if d.down {
 		return errors.New("slurmdbd is down")
 	}
+	if job == d.refuses {
+		return fmt.Errorf("quotes: %w", ErrRefused)
+	}
 	d.sets++
 	for id := range d.comments { // the id of an array is all of it
 		if !d.loses && (id == job || d.arrays[id] == job) {
@@ -53,7 +57,7 @@ func TestForwardArray(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED", Forward: true}); err != nil {
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED", Forward: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +86,7 @@ func TestForward(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,6 +133,16 @@ func TestForward(t *testing.T) {
 	if list, _ := ParseComment(to.comments[3]); len(list) != 1 {
 		t.Errorf("%d records of one attempt", len(list))
 	}
+	// What cannot get there is not tried again, and the others go on.
+	for id := range uint32(5) {
+		to.comments[id+10] = ""
+		end(id + 10)
+	}
+	to.refuses = 10
+	forward(590, 4, false)
+	if n, err := d.Waiting(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d wait, %v", n, err)
+	}
 	// What never gets there is given up in the end, and not before a week.
 	end(9)
 	s, n := 600, 0
@@ -160,6 +174,16 @@ func TestMergeComment(t *testing.T) {
 	first.Total = TotalOf(first.GPUs)
 	if got, want := fmt.Sprintf("%+v", list[0].Total), fmt.Sprintf("%+v", first.Total); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for before, want := range map[string]string{
+		`carma={"v":1,"mode":"shared"}`: "carma1:",
+		`carma={"v":1} carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"} carma-retry={"reason":"oom"}`: "carma1:",
+		`word carma-retry={"reason":"oom"} more carma={"v":1}`:                                                       "word more carma1:",
+		`not-carma={"v":1} carma={ carma={"v":1}`:                                                                    `not-carma={"v":1} carma={ carma1:`,
+	} {
+		if comment, err := MergeComment(before, []Attempt{first}); err != nil || !strings.HasPrefix(comment, want) {
+			t.Errorf("%s: %.60s, %v", before, comment, err)
+		}
 	}
 	for _, spoiled := range []string{"carma1:", "x carma1:###", "carma1:" + strings.ToLower(lettersOnly.EncodeToString([]byte("no gzip")))} {
 		if _, err := ParseComment(spoiled); err == nil {

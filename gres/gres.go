@@ -6,6 +6,7 @@ package gres
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -108,8 +109,37 @@ type Lease struct {
 	Exclusive  bool
 	SMActPct   float64 // expected; 0: not known
 	Age        time.Duration
-	Seen       bool // a process of the job has been seen on the GPU
-	MPS        bool // runs as a client of the user's MPS server
+	Seen       bool   // a process of the job has been seen on the GPU
+	Daemon     Daemon // whose MPS client the job is
+
+	Idle     time.Duration // the job has not used the GPU for so long; 0: it does, or that is not known
+	IdleSure time.Duration // the last part of that in which all readings told so for certain
+}
+
+// Daemon is an MPS control daemon, named by the GPUs that it serves: their UUIDs
+// in the order of the devices, with commas between. The zero value is none.
+type Daemon string
+
+// UUIDs returns the GPUs that the daemon serves.
+func (d Daemon) UUIDs() []string {
+	if d == "" {
+		return nil
+	}
+	return strings.Split(string(d), ",")
+}
+
+// Many tells whether the daemon serves several GPUs.
+func (d Daemon) Many() bool { return strings.IndexByte(string(d), ',') >= 0 }
+
+// Serves tells whether the GPU is one of the daemon's.
+func (d Daemon) Serves(uuid string) bool {
+	for rest, more := string(d), d != ""; more; {
+		var one string
+		if one, rest, more = strings.Cut(rest, ","); one == uuid {
+			return true
+		}
+	}
+	return false
 }
 
 // Request is what a job needs of a node.

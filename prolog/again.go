@@ -5,6 +5,7 @@ package prolog
 import (
 	"context"
 	"regexp"
+	"sync"
 
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
@@ -49,12 +50,12 @@ func alone(r *gres.Request, about *About) {
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"
 
-var retryTokens = regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot)"`)
+var retryTokens = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot)"`) })
 
 // retryReason reads in AdminComment why the job came back last. Other tools
 // write there too; what they take away costs the job no more than the word.
 func retryReason(adminComment string) string {
-	if all := retryTokens.FindAllStringSubmatch(adminComment, -1); len(all) > 0 {
+	if all := retryTokens().FindAllStringSubmatch(adminComment, -1); len(all) > 0 {
 		return all[len(all)-1][1]
 	}
 	return retryUnknown

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -25,7 +26,7 @@ type EpilogLedger interface {
 	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
 	Release(ctx context.Context, key gres.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job uint32, uuids []string) error
+	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
 }
 
 // Records is where accounting goes.
@@ -59,7 +60,10 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		// ends (src/slurmctld/job_mgr.c, 22.05.8).
 		h.JobKey, v.putBack = held.JobKey, true
 	}
-	if err := records.Put(ctx, attempt(h, held, about, v)); err != nil {
+	// Whatever the judgement took, and whether it hung.
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	if err := records.Put(ctx, attempt(h, held, about, v, n.Config.Idle.After.D())); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
 	failpoint.Here("epilog.recorded")
@@ -84,7 +88,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	return nil
 }
 
-func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt {
+func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter time.Duration) db.Attempt {
 	a := db.Attempt{
 		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
 		ArrayJobID: v.job.ArrayJobID, ArrayTask: v.job.ArrayTask,
@@ -97,8 +101,14 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict) db.Attempt 
 	if a.OOMNote == "" && h.Exit.Failed() {
 		a.OOMNote = held.Fault
 	}
+	if a.OOMNote == "" {
+		a.OOMNote = held.Cancelled
+	}
 	for _, g := range held.GPUs {
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)
+		if a.OOMNote == "" && g.Idle >= idleAfter {
+			a.OOMNote = fmt.Sprintf("a GPU of it was not used for %s", g.Idle.Round(time.Second))
+		}
 		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Model: g.Model, Figures: g.Figures})
 	}
 	return a

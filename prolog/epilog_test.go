@@ -85,6 +85,22 @@ func TestEpilogBringsBack(t *testing.T) {
 	}
 }
 
+// What the record notes of a job that did not use its GPU: that the agent has
+// cancelled it, or else for how long, from idle.after on.
+func TestRecordOfAnIdleJob(t *testing.T) {
+	held := lease.Held{GPUs: []lease.Granted{{Idle: time.Minute}, {Idle: 45 * time.Minute}}}
+	for cancelled, want := range map[string]string{"": "a GPU of it was not used for 45m0s", "cancelled: x": "cancelled: x"} {
+		held.Cancelled = cancelled
+		if a := attempt(hook(7), held, About{}, verdict{}, 30*time.Minute); a.OOMNote != want {
+			t.Errorf("note %q, want %q", a.OOMNote, want)
+		}
+	}
+	held.Cancelled = ""
+	if a := attempt(hook(7), held, About{}, verdict{}, time.Hour); a.OOMNote != "" {
+		t.Errorf("note %q", a.OOMNote)
+	}
+}
+
 // A verdict needs all three: the signature, the failed exit, the shared GPU.
 func TestEpilogLeavesOthersAlone(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -278,7 +294,7 @@ func TestLadder(t *testing.T) {
 		w.slurm.calls = nil
 		w.epilog(t, failed(h))
 		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
-		_, book = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
+		_, book, _ = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
 		books = append(books, book)
 		h.Restart++
 	}
@@ -367,30 +383,53 @@ func TestEpilogLooksIntoOtherFiles(t *testing.T) {
 	}
 }
 
-// Requeues of a node keep their distance; a turn that comes too late is not
-// waited for.
+// Requeues of a node keep their distance, first come first served; a turn that
+// comes too late is not waited for, and takes none from others.
 func TestTurns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), turnFile)
+	begin := time.Now()
+	const every = 10 * time.Second
+	for i := range 5 {
+		at, err := takeTurn(t.Context(), path, every)
+		if want := time.Duration(i) * every; err != nil || at.Sub(begin) < want || at.Sub(begin) > want+every/2 {
+			t.Errorf("turn %d comes after %s, %v", i, at.Sub(begin), err)
+		}
+	}
+	for range 2 {
+		if _, err := takeTurn(t.Context(), path, every); !errors.Is(err, errTooMany) {
+			t.Errorf("a turn after 50 s: %v", err)
+		}
+	}
+	for name, text := range map[string]string{"spoiled": "\x00nonsense", "clock set back": fmt.Sprint(time.Now().Add(time.Hour).UnixNano())} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := takeTurn(t.Context(), path, every); err != nil || time.Until(at) > 0 {
+			t.Errorf("%s: %v %v", name, at, err)
+		}
+	}
+}
+
+// 40 jobs of a node that run out of memory at once all come back, though the
+// last waits longer than a hook may take otherwise.
+func TestManyComeBack(t *testing.T) {
 	w := newWorld(t)
-	w.Config.Recovery.PerSecond = 20
-	start := time.Now()
+	w.Config.Recovery.PerSecond = 15
+	w.Config.Hooks.Deadline = config.Duration(2 * time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), w.Config.Hooks.Deadline.D())
+	defer cancel()
 	var wait sync.WaitGroup
-	for range 6 {
+	for range 40 {
 		wait.Go(func() {
-			if err := w.turn(t.Context()); err != nil {
-				t.Error(err)
+			ctx, cancel, err := w.turn(ctx)
+			if err != nil || ctx.Err() != nil {
+				t.Errorf("%v", err)
+				return
 			}
+			cancel()
 		})
 	}
 	wait.Wait()
-	if took := time.Since(start); took < 250*time.Millisecond-10*time.Millisecond {
-		t.Errorf("6 turns at 20 a second took %s", took)
-	}
-	w.Config.Recovery.PerSecond = 0.1
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := w.turn(ctx); err == nil {
-		t.Error("a turn that is 10 s away came")
-	}
 }
 
 // A job that runs again is told why.

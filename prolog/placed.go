@@ -5,7 +5,6 @@ package prolog
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"carma/gres"
 	"carma/gres/choose"
@@ -41,10 +40,11 @@ func placed(given []int, in choose.Input) choose.Decision {
 		uuids[i], candidates[i] = r.UUID, *r
 	}
 	in.Readings = candidates
-	if d := choose.GPUs(choose.MAGM, in); len(d.UUIDs) == 0 {
-		return d
+	d := choose.GPUs(choose.MAGM, in)
+	if len(d.UUIDs) > 0 {
+		d.UUIDs = uuids
 	}
-	return choose.Decision{UUIDs: uuids}
+	return d
 }
 
 // ofMinor finds the GPU behind /dev/nvidia<minor>, nil if there is none that a job
@@ -62,7 +62,7 @@ func ofMinor(readings []gres.Reading, minor int) *gres.Reading {
 // of ours.
 func (n *Node) booking(tresPerNode string, fullMiB int64) int64 {
 	if !n.Config.Placement.BySlurm() {
-		_, mib := tres.Booking(tresPerNode)
+		_, mib, _ := tres.Booking(tresPerNode)
 		return mib
 	}
 	if shards := tres.Shards(tresPerNode); shards > 0 {
@@ -75,27 +75,19 @@ func (n *Node) booking(tresPerNode string, fullMiB int64) int64 {
 // placement.mode "slurm" that is shards again, or the GPU that they stand for:
 // slurmctld takes that of a pending job (23.02 and later, e652133c67).
 func (n *Node) booked(tresPerNode string, mib, fullMiB int64) string {
-	prefix := "gres:"
-	if strings.Contains(tresPerNode, "gres/") {
-		prefix = "gres/"
+	if !n.Config.Placement.BySlurm() {
+		_, _, anywhere := tres.Booking(tresPerNode)
+		return tres.Rebook(tresPerNode, mib, anywhere)
 	}
-	if n.Config.Placement.BySlurm() {
-		if tres.Shards(tresPerNode) == 0 {
-			return tresPerNode
-		}
-		rest, gpuType := tres.WithoutGPUs(tresPerNode)
-		name, count := tres.Shard, config.ShardsFor(mib)
-		if count > config.ShardsOf(fullMiB, n.Config.Placement.MarginMiB) {
-			name, count = tres.GPU, 1
-		}
-		return tres.Add(rest, tres.Request(prefix, name, gpuType, count))
-	}
-	k, _ := tres.Booking(tresPerNode)
-	if k == 0 {
+	if tres.Shards(tresPerNode) == 0 {
 		return tresPerNode
 	}
-	rest, _ := tres.Without(tresPerNode)
-	return tres.Book(rest, prefix, k, mib)
+	rest, gpuType := tres.WithoutGPUs(tresPerNode)
+	name, count := tres.Shard, config.ShardsFor(mib)
+	if count > config.ShardsOf(fullMiB, n.Config.Placement.MarginMiB) {
+		name, count = tres.GPU, 1
+	}
+	return tres.Add(rest, tres.Request("gres/", name, gpuType, count))
 }
 
 // request variables that sbatch sets from the user's options and srun reads as its

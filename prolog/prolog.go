@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"time"
 
@@ -23,18 +24,22 @@ import (
 	"carma/gres/choose"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
 
 // Ledger is what a Prolog needs of the node's ledger.
 type Ledger interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
+	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
 }
 
 // Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
@@ -131,7 +136,15 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h, j)
 	}
+	if n.Config.Hooks.Strict {
+		if err := n.fit(ctx, ledger); err != nil {
+			return err
+		}
+	}
 	granted, err := n.acquire(ctx, ledger, job, about, r, n.chooser(h), n.Config.Hooks.Wait.D())
+	if err != nil && !errors.Is(err, lease.ErrNoFit) && n.Config.Hooks.Strict {
+		return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
+	}
 	if err != nil {
 		err = n.giveBack(ctx, h, r, about, ledger, slurm)
 		if err == nil {
@@ -151,8 +164,52 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	failpoint.Here("prolog.task-file-written")
 	n.Poke()
 	failpoint.Here("prolog.poked")
+	n.awaitDaemon(ctx, h.JobKey, granted)
 	for _, g := range granted {
-		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.MPS)
+		n.Log.Info("leased", "took", time.Since(started).Round(time.Microsecond), "job", h.JobKey, "user", h.User, "gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
+	}
+	return nil
+}
+
+// daemonWait is how long a Prolog waits for a daemon of several GPUs. The agent
+// looks at once when it is poked.
+const daemonWait = 5 * time.Second
+
+// awaitDaemon waits until the job's MPS daemon has come up. The agent keeps those of
+// single GPUs up; one of several comes with the first job that needs it.
+func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease.Granted) {
+	if !n.Config.MPS.Enabled || len(granted) == 0 || !granted[0].Daemon.Many() {
+		return
+	}
+	for until := time.Now().Add(daemonWait); !mps.Listens(n.RunDir, granted[0].Daemon); time.Sleep(20 * time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(until) {
+			n.Log.Warn("the job's MPS daemon does not come up; it runs without", "job", key, "gpus", granted[0].Daemon)
+			return
+		}
+	}
+}
+
+// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
+// fail.
+var ErrNode = errors.New("fault of this node")
+
+// lost is how NVML names a GPU that has fallen off the bus or must be reset
+// (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
+var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
+
+// fit tells whether a strict site wants jobs on this node.
+func (n *Node) fit(ctx context.Context, ledger Ledger) error {
+	if err := n.refresh(ctx, ledger); err != nil {
+		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
+	}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNode, err)
+	}
+	for _, r := range s.Readings {
+		if lost.MatchString(r.Unreadable) {
+			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
+		}
 	}
 	return nil
 }
@@ -175,9 +232,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
-	pick := func(readings []gres.Reading, leases []gres.Lease, given string) []string {
+	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
-		return last.UUIDs
+		return last.UUIDs, last.Daemon
 	}
 	until := time.Now().Add(wait)
 	for {
@@ -204,16 +261,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 // refresh replaces readings that are too old to decide on, as when the agent
 // does not run.
 func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
-	s, err := ledger.Snapshot(ctx)
-	if err != nil {
+	age, ok, err := ledger.Oldest(ctx)
+	if err != nil || ok && age <= n.staleAfter() {
 		return err
-	}
-	stale := len(s.Readings) == 0
-	for _, r := range s.Readings {
-		stale = stale || r.Age > n.staleAfter()
-	}
-	if !stale {
-		return nil
 	}
 	readings, err := n.Sample(ctx)
 	if err != nil {
@@ -236,14 +286,15 @@ func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
 // backOff is how long a job waits after it was given back for the n-th time,
 // counted from 0.
 func backOff(n uint32) time.Duration {
-	const first, most = 5 * time.Second, 5 * time.Minute
+	const first, most = 5 * time.Second, 15 * time.Minute
 	return min(first<<min(n, 10), most)
 }
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
 // 0 keeps the node up. A job that was given back hooks.vetoes times asks for
-// whole GPUs: it then waits for capacity instead of being sent around.
+// whole GPUs: it then waits for capacity instead of being sent around. One that
+// names its nodes does not wait for capacity: the node keeps GPUs for it.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
@@ -254,7 +305,13 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	if n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes && !r.Exclusive && n.Config.Partition[h.Partition].Recovery != "" {
+	k, _, anywhere := tres.Booking(j.TresPerNode)
+	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+	if tired && k > 0 && !anywhere {
+		n.keep(ctx, h, r, ledger)
+	}
+	anywhere = anywhere || n.Config.Placement.BySlurm()
+	if tired && !r.Exclusive && anywhere && n.Config.Partition[h.Partition].Recovery != "" {
 		partition := n.recoveryPartition(ctx, h, j.Account, slurm)
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
 		change := sctl.Change{Partition: partition, TresPerNode: n.booked(j.TresPerNode, about.FullMiB, about.FullMiB)}
@@ -273,6 +330,25 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	}
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
+}
+
+// keep keeps GPUs of this node for a job that names it, as the steward does for
+// one that waits for capacity.
+func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
+	s, err := ledger.Snapshot(ctx)
+	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+		return
+	}
+	mib := r.ReserveMiB
+	if r.Exclusive || r.GPUs > 1 {
+		mib = 0
+	}
+	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)
+	if err := ledger.Hold(ctx, h.JobID, mib, uuids); err != nil {
+		n.Log.Warn("keep GPUs for a job that names this node", "job", h.JobKey, "error", err)
+		return
+	}
+	n.Log.Info("GPUs are kept for a job that names this node", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return puts a job back on a node that can do nothing for it, as its ledger

@@ -28,7 +28,7 @@ import (
 type slurm struct {
 	job        sctl.Job
 	requeueing sctl.Requeueing
-	down       bool // the recovery partition
+	down       bool             // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
@@ -126,7 +126,7 @@ func newWorld(t *testing.T) *world {
 			gid, ok := map[string]uint32{"root": 0, "ml": 1001}[name]
 			return gid, ok
 		},
-		Poke: func() { w.pokes++ },
+		Poke:   func() { w.pokes++ },
 	}
 	return w
 }
@@ -276,7 +276,7 @@ func TestPrologGivesBack(t *testing.T) {
 }
 
 func TestBackOff(t *testing.T) {
-	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 6: 5 * time.Minute, 4000000000: 5 * time.Minute} {
+	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
 		if got := backOff(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
@@ -285,9 +285,15 @@ func TestBackOff(t *testing.T) {
 
 // After so many times a job waits for whole GPUs instead of being sent around.
 func TestPrologGivesBackForGood(t *testing.T) {
-	for restart, want := range map[uint32][]string{
-		4: {"job 7", "job 7", "incomplete 7", "update 7", "job 7"},
-		5: {"job 7", "job 7", "partition gpu-ex", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"},
+	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
+	for _, c := range []struct {
+		restart uint32
+		books   string
+		want    []string
+	}{
+		{4, anywhere, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, anywhere, []string{"job 7", "job 7", "partition gpu-ex", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, named, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -295,12 +301,19 @@ func TestPrologGivesBackForGood(t *testing.T) {
 			h.Carma.Mode = "exclusive"
 			w.prolog(t, h)
 		}
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
+		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
-		h.Restart = restart
+		h.Restart = c.restart
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != comebackAtMost {
-			t.Errorf("restart %d: calls %v, want %v; starts in %v", restart, w.slurm.calls, want, w.slurm.startIn)
+		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
+			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
+		}
+		// For one that names its nodes a GPU is kept, once.
+		w.prolog(t, h)
+		s, err := w.book.Snapshot(t.Context())
+		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
+			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
 		}
 	}
 }
@@ -428,5 +441,47 @@ func TestReturn(t *testing.T) {
 	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
 	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A strict site's Prolog fails for a GPU that is lost and for a ledger that
+// cannot be used, so that the node drains, and the job is slurmctld's to put back.
+// A GPU that cannot be read for another reason, or is full, is no such fault.
+func TestStrict(t *testing.T) {
+	for name, c := range map[string]struct {
+		strict     bool
+		unreadable string
+		closed     bool // the ledger
+		fault      bool
+	}{
+		"well":                    {true, "", false, false},
+		"GPU lost":                {true, "read memory: GPU is lost", false, true},
+		"GPU to be reset":         {true, "read memory: GPU requires reset", false, true},
+		"GPU lost, named by code": {true, "ERROR_GPU_IS_LOST", false, true},
+		"NVML does not answer":    {true, "NVML does not answer", false, false},
+		"not strict":              {false, "read memory: GPU is lost", false, false},
+		"ledger":                  {true, "", true, true},
+		"ledger, not strict":      {false, "", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Config.Hooks.Strict = c.strict
+			w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
+			readings := idle(2)
+			readings[1].Unreadable = c.unreadable
+			if err := w.book.PutReadings(t.Context(), readings); err != nil {
+				t.Fatal(err)
+			}
+			if c.closed {
+				w.book.Close()
+			}
+			err := w.Node.Prolog(t.Context(), hook(7), w.book, w.slurm)
+			if errors.Is(err, ErrNode) != c.fault {
+				t.Errorf("error %v", err)
+			}
+			if c.fault && len(w.slurm.calls) != 0 {
+				t.Errorf("calls %v", w.slurm.calls)
+			}
+		})
 	}
 }

@@ -28,9 +28,11 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 		partition = n.recoveryPartition(ctx, h, v.job.Account, slurm)
 	}
 	target, changed := targets(v.job, r)
-	if err := n.turn(ctx); err != nil {
+	ctx, cancel, err := n.turn(ctx)
+	if err != nil {
 		return "", false, err
 	}
+	defer cancel()
 	change := sctl.Change{
 		Partition: partition, TresPerNode: n.booked(v.job.TresPerNode, mib, about.FullMiB),
 		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),
@@ -119,7 +121,7 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 		uuids = append(uuids, g.UUID)
 	}
 	if alone && !n.Config.Placement.BySlurm() {
-		if err := ledger.Hold(ctx, h.JobID, uuids); err != nil {
+		if err := ledger.Hold(ctx, h.JobID, 0, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
 	}

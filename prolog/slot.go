@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
@@ -35,17 +36,21 @@ func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, sl
 	if err != nil {
 		return err
 	}
-	if err := n.turn(ctx); err != nil {
+	ctx, cancel, err := n.turn(ctx)
+	if err != nil {
 		return err
 	}
+	defer cancel()
 	target, changed := targets(j, r)
 	// One token stands for all slots: a job may have hundreds.
-	comment := strings.TrimSpace(slotTokens.ReplaceAllString(r.AdminComment, "") + " " + slotToken(h))
+	comment := strings.TrimSpace(slotTokens().ReplaceAllString(r.AdminComment, "") + " " + slotToken(h))
 	_, err = n.putBack(ctx, target, changed, h.Partition, sctl.Change{AdminComment: comment}, slurm)
 	return err
 }
 
-var slotTokens = regexp.MustCompile(` ?carma-retry=\{"reason":"timeslot","restart":[0-9]+\}`)
+var slotTokens = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(` ?carma-retry=\{"reason":"timeslot","restart":[0-9]+\}`)
+})
 
 func slotToken(h jobenv.Hook) string {
 	return fmt.Sprintf(`carma-retry={"reason":"timeslot","restart":%d}`, h.Restart+1)

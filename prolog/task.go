@@ -29,7 +29,8 @@ type taskFile struct {
 	UUIDs           []string `json:"uuids"` // leased GPU of each slot
 	Shared          bool     `json:"shared"`
 	ReserveMiB      int64    `json:"reserve_mib"`       // per GPU
-	PipeDir         string   `json:"pipe_dir"`          // of the GPU's MPS daemon; empty: no MPS
+	PipeDir         string   `json:"pipe_dir"`          // of the MPS daemon; empty: no MPS
+	Devices         int      `json:"devices"`           // that the daemon serves
 	ActiveThreadPct int      `json:"active_thread_pct"` // of an MPS client; 0: no limit
 	Shards          int64    `json:"shards"`            // that the job has in place of its GPU; 0: it has the GPU
 	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
@@ -45,8 +46,9 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 	if n.Config.Placement.BySlurm() && t.Shared {
 		t.Shards = config.ShardsFor(t.ReserveMiB)
 	}
-	if n.Config.MPS.Enabled && len(granted) == 1 && granted[0].MPS {
-		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].UUID)
+	if n.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
+		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].Daemon)
+		t.Devices = len(granted[0].Daemon.UUIDs())
 		t.ActiveThreadPct = n.Config.MPS.ActiveThreadPct
 	}
 	return t
@@ -172,10 +174,16 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	export("CARMA_GPU_UUIDS", list)
 	export("CARMA_RESERVE_MIB", strconv.FormatInt(t.ReserveMiB, 10))
 	export("CARMA_SHARED", map[bool]string{false: "0", true: "1"}[t.Shared])
-	if t.PipeDir != "" && len(uuids) == 1 {
+	if t.PipeDir != "" && len(uuids) > 0 {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
-		// The GPU is device 0 of its own daemon.
-		export("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", fmt.Sprintf("0=%dM", t.ReserveMiB))
+		// By number, as the daemon counts: not all releases of it know UUIDs
+		// (NVIDIA/k8s-device-plugin#572). All its GPUs, so that it does not
+		// matter whether a client counts those or the ones it sees.
+		limits := make([]string, t.Devices)
+		for i := range limits {
+			limits[i] = fmt.Sprintf("%d=%dM", i, t.ReserveMiB)
+		}
+		export("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", strings.Join(limits, ","))
 		if t.ActiveThreadPct > 0 {
 			export("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", strconv.Itoa(t.ActiveThreadPct))
 		}

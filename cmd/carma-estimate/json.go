@@ -58,6 +58,17 @@ type jsonSubmission struct {
 	ReserveMiB *int64   `json:"reserve_mib"`
 	FullMiB    *int64   `json:"full_mib"`
 	PerNode    string   `json:"tres_per_node"`
+
+	History *jsonHistory `json:"history"`
+}
+
+type jsonHistory struct {
+	Runs      int     `json:"runs"`
+	PeakMiB   int64   `json:"peak_mib"`
+	SpreadMiB int64   `json:"spread_mib"`
+	MeanMiB   int64   `json:"mean_mib"`
+	SMActPct  float64 `json:"smact_pct"`
+	RunS      int64   `json:"run_s"`
 }
 
 func printJSON(w io.Writer, r report) error {
@@ -89,6 +100,9 @@ func submissionJSON(s *submission) *jsonSubmission {
 	j := jsonSubmission{
 		Script: s.script, Written: append([]string{}, s.written...), Partition: s.partition,
 		Managed: s.GPUs > 0, Why: s.why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
+	}
+	if v := s.seen; v != nil {
+		j.History = &jsonHistory{v.Runs, v.PeakMiB, v.SpreadMiB, v.MeanMiB, v.SMActPct, v.RunS}
 	}
 	if s.site.path != "" {
 		j.Config = &s.site.path

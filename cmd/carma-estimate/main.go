@@ -13,15 +13,17 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
+	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/directive"
 )
 
 const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
-       carma-estimate SCRIPT [--summary FILE] [KEYS] [--write[=mem]]
+       carma-estimate SCRIPT [--summary FILE] [KEYS] [--write[=mem]] [-- ARGS]
        carma-estimate --cases FILE
 
 Tells how much GPU memory a training job takes, from a summary of its model;
-or what slurmctld will make of a batch script; or puts the summary into it.
+or what slurmctld will make of a batch script, called with these ARGS; or puts the
+summary into it.
 `
 
 func main() {
@@ -47,6 +49,7 @@ type options struct {
 	method  string   // empty: not given
 
 	script    string
+	args      string // of the script, as annotate.Job has them
 	write     string // empty, writeAll or writeMem
 	partition string
 	gres      string
@@ -154,10 +157,13 @@ func (p *program) options(args []string) (options, error) {
 
 // check refuses what does not go together.
 func (o *options) check(f *pflag.FlagSet) error {
-	if f.NArg() > 1 {
-		return cli.Fail(cli.ExitUsage, "unexpected argument %q; see carma-estimate --help", f.Arg(1))
-	}
 	o.script = f.Arg(0)
+	if f.NArg() > 1 {
+		if f.ArgsLenAtDash() != 1 {
+			return cli.Fail(cli.ExitUsage, "unexpected argument %q; arguments of the script go behind --", f.Arg(1))
+		}
+		o.args = strings.Join(f.Args()[1:], annotate.ArgEnd) + annotate.ArgEnd
+	}
 	only := func(where string, fits bool, flags ...string) error {
 		for _, name := range flags {
 			if f.Changed(name) && !fits {

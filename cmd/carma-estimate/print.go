@@ -63,6 +63,9 @@ func (s style) submission(b *strings.Builder, v *submission) {
 		method += fmt.Sprintf(", %d MiB", v.EstMiB)
 	}
 	row("method", method)
+	if text := v.learned(); text != "" {
+		row("history", text)
+	}
 	if v.Policy != "" {
 		row("placement", v.Policy)
 	}

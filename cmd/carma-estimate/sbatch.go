@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,8 @@ type request struct {
 	tasksPerNode   uint32
 	socketsPerNode uint32
 	needsGPU       bool // --cpus-per-gpu and its like
+
+	args string // of the script, as annotate.Job has them
 
 	het bool // a heterogeneous job: this is its first component
 }
@@ -321,7 +324,7 @@ func leastNodes(to *uint32, s string) error {
 // its GRES: that differs between versions of Slurm.
 func (r request) job(text []byte) annotate.Job {
 	j := annotate.Job{
-		Script: text, Partition: r.partition,
+		UID: uint32(os.Getuid()), Args: r.args, Script: text, Partition: r.partition,
 		MinNodes: orNoVal(r.nodes), Tasks: orNoVal(r.tasks),
 		TasksPerNode: orNoVal(r.tasksPerNode), SocketsPerNode: orNoVal(r.socketsPerNode), NeedsGPU: r.needsGPU,
 	}

@@ -13,6 +13,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
+	"carma/estimator/history"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
@@ -23,6 +24,7 @@ type site struct {
 	annotate.Site
 	path      string // of carma.toml; empty: there is none, the partition is an example
 	placement config.Placement
+	unread    string // why history.file could not be read; empty: it could, or there is none
 }
 
 // examplePartition stands in where there is no carma.toml: a node of the CARMA
@@ -38,7 +40,8 @@ type submission struct {
 	part      config.Partition
 	written   []string // what was put into the script
 
-	refused error // why sbatch fails; nil: it does not
+	refused error          // why sbatch fails; nil: it does not
+	seen    *history.Value // what earlier runs did; nil: there are none, or it is not known
 	annotate.Annotation
 	why string // in words: why the job is left alone, or not shared
 }
@@ -118,9 +121,13 @@ func (p *program) loadSite(o options) (site, error) {
 	default:
 		return site{}, cli.Fail(cli.ExitUsage, "judge a script: %w", err)
 	}
-	s := site{annotate.NewSite(c, ""), path, c.Placement}
+	s := site{Site: annotate.NewSite(c, ""), path: path, placement: c.Placement}
 	s.Estimate = p.estimate
 	s.Estimator = cmp.Or(o.method, s.Estimator)
+	s.readHistory(c.History.File)
+	if o.baseMiB > 0 {
+		s.History = s.History.WithoutShifts() // the base is what the user says
+	}
 	return s, nil
 }
 
@@ -159,6 +166,7 @@ func memOnly(script string, r report) (edit, error) {
 func (p *program) judge(o options, where site, text []byte) (report, error) {
 	s := &submission{script: o.script, site: where}
 	s.request, s.refused = readRequest(text)
+	s.request.args = o.args
 	s.override(o)
 	s.choosePartition(o.baseMiB)
 	if s.refused == nil {
@@ -166,6 +174,9 @@ func (p *program) judge(o options, where site, text []byte) (report, error) {
 		s.Annotation = a
 		if err != nil {
 			s.refused = fmt.Errorf("carma: %w", err) // as libcarma says it
+		}
+		if v, ok := s.site.History.Find(a.Key); ok && a.GPUs > 0 {
+			s.seen = &v
 		}
 	}
 	d, err := directive.Parse(text)
@@ -178,7 +189,7 @@ func (p *program) judge(o options, where site, text []byte) (report, error) {
 	if r.Method == "none" {
 		r.Method = defaultMethod
 	}
-	e, err := p.breakdown(r.Method, annotate.SpecOf(d, cmp.Or(s.GPUs, o.gpus, 1), s.part))
+	e, err := p.breakdown(r.Method, s.site.SpecOf(d, cmp.Or(s.GPUs, o.gpus, 1), s.part))
 	if err != nil {
 		s.Note = cmp.Or(s.Note, err.Error())
 		if o.summary != "" {

@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -19,7 +21,10 @@ const (
 )
 
 // slurmdbd is slurmdbd as the database sends records to it.
-type slurmdbd struct{ sctl.Client }
+type slurmdbd struct {
+	sctl.Client
+	log *slog.Logger
+}
 
 // Comments asks sacct.
 func (s slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]db.Comment, error) {
@@ -27,15 +32,22 @@ func (s slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 	if cluster != "" {
 		f.Clusters = []string{cluster}
 	}
-	list, err := s.Accounted(ctx, f)
+	comments := map[uint32]db.Comment{}
+	err := s.Accounted(ctx, f, func(j sctl.Accounted) { comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment} })
 	if err != nil {
 		return nil, err
 	}
-	comments := map[uint32]db.Comment{}
-	for _, j := range list {
-		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment}
-	}
 	return comments, nil
+}
+
+// SetComment asks sacctmgr.
+func (s slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
+	err := s.Client.SetComment(ctx, cluster, job, comment)
+	if errors.Is(err, sctl.ErrComment) {
+		s.log.Warn("the record of a job does not get to slurmdbd; it stays on the node", "job", job, "error", err)
+		return fmt.Errorf("%w: %w", db.ErrRefused, err)
+	}
+	return err
 }
 
 // forward sends records to slurmdbd until ctx ends. It has a connection to the

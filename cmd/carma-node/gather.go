@@ -47,6 +47,9 @@ func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
 	}
 	path := slurmConfPath(slurm, f.Running)
 	f.SlurmConf, f.SlurmConfErr = readSlurmConf(path)
+	for _, dir := range filepath.SplitList(f.SlurmConf.Setting("PluginDir")) {
+		f.PluginDirs = append(f.PluginDirs, look(dir))
+	}
 	name := nodeName(e)
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
@@ -115,7 +118,11 @@ func gatherController(f doctor.Facts, configPath string) *doctor.Controller {
 		}
 		c.PluginPath = path
 		c.PluginVersion, c.PluginErr = doctor.PluginVersion(path)
-		library := filepath.Join(filepath.Dir(dir), "libcarma.so") // worker.c, load()
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			real = path
+		}
+		library := filepath.Join(filepath.Dir(filepath.Dir(real)), "libcarma.so") // worker.c, load()
 		c.Library, c.LibraryErr = look(library), doctor.CheckLibrary(library)
 		break
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -31,7 +33,8 @@ import (
 )
 
 // A hook ends with status 0 whatever happens: any other drains the node. What
-// went wrong stands in the log.
+// went wrong stands in the log. The one exception is a Prolog at a site that
+// wants its node drained for a fault of its own (hooks.strict).
 
 func runProlog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
@@ -73,8 +76,13 @@ func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Cl
 	h.Exit = jobenv.Exit{Code: code, Signal: signal}
 }
 
+// oneThread is for processes that do one thing after the other and end: a fifth of
+// what a Prolog costs went into threads that look for work.
+func oneThread() { runtime.GOMAXPROCS(1) }
+
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.
 func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book, sctl.Client) error) error {
+	oneThread()
 	syscall.Umask(0o077)
 	// What slurmd left open is for no child of ours, least of all one that runs
 	// as the user. An old kernel (before 5.11) has no such call.
@@ -91,8 +99,11 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		return nil
 	}
 	h, err := jobenv.FromEnv(os.Getenv)
-	if err != nil {
+	if err != nil && os.Getenv("SLURM_JOB_ID") == "" {
 		return err // started by hand: say so
+	} else if err != nil {
+		log.Error("cannot work", "error", err)
+		return nil
 	}
 	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
@@ -103,6 +114,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	book, err := openBook(c, h.Node)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
+		if name == "prolog" && c.Hooks.Strict {
+			return fmt.Errorf("%w: %w", prolog.ErrNode, err)
+		}
 		if name == "prolog" {
 			ctx, cancel := context.WithTimeout(ctx, c.Hooks.Deadline.D())
 			defer cancel()
@@ -115,6 +129,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	defer book.Close()
 	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurm); err != nil {
 		log.Error("failed", "job", h.JobKey, "error", err)
+		if c.Hooks.Strict && errors.Is(err, prolog.ErrNode) {
+			return err
+		}
 	}
 	return nil
 }
@@ -261,6 +278,7 @@ func group(ctx context.Context, name string) (gid uint32, ok bool) {
 }
 
 func runTaskProlog(_ context.Context, e env, _ []string) error {
+	oneThread()
 	c, err := config.Load(e.config)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
@@ -283,6 +301,7 @@ func thresholds(c config.Config) choose.Thresholds {
 		MaxClients:   c.MPS.MaxClients,
 		Settle:       c.Placement.Settle.D(),
 		CrossUser:    c.Placement.CrossUser == "timeslice",
+		Streams:      !c.MPS.Enabled,
 		BookSMAct:    c.Placement.SMActBooking,
 	}
 }
@@ -301,7 +320,7 @@ func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Sl
 	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)

@@ -56,6 +56,7 @@ type env struct {
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == userfile.Command {
+		oneThread()
 		userfile.Child()
 		return
 	}

@@ -45,11 +45,7 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	if *partition == "" || strings.ContainsAny(*partition, " \t\n,\"[]") {
 		return cli.Fail(cli.ExitUsage, "%q is no name of a partition", *partition)
 	}
-	// There may be no carma.toml yet.
-	c, err := config.Load(e.config)
-	if errors.Is(err, fs.ErrNotExist) {
-		c, err = config.Default(), nil
-	}
+	c, err := loadOrDefault(e.config)
 	if err != nil {
 		return err
 	}
@@ -60,20 +56,25 @@ func runSetup(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
-	text, runningErr := slurm.ShowConfig(ctx)
+	text, _ := slurm.ShowConfig(ctx) // slurmctld may be down
 	running := slurmconf.Running(text)
 	if s.SlurmConf, err = readSlurmConf(slurmConfPath(slurm, running)); err != nil {
 		fmt.Fprintf(os.Stderr, "carma-node: %v; the lines are for a new slurm.conf\n", err)
-	}
-	if s.PluginDir = running["plugindir"]; runningErr != nil {
-		s.PluginDir = "/usr/lib/slurm"
-		fmt.Fprintln(os.Stderr, "carma-node: slurmctld does not answer: check PluginDir against `scontrol show config`")
 	}
 	if s.Hardware, err = hardwareOf(ctx, c); err != nil {
 		return err
 	}
 	_, err = os.Stdout.WriteString(doctor.Setup(s))
 	return err
+}
+
+// loadOrDefault is for what is asked before there is a carma.toml.
+func loadOrDefault(path string) (config.Config, error) {
+	c, err := config.Load(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return config.Default(), nil
+	}
+	return c, err
 }
 
 // gpusOf counts the GPUs of this machine, which must be alike.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/status"
@@ -106,7 +107,7 @@ func watchStatus(ctx context.Context, look func(io.Writer) error) error {
 }
 
 func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
-	n := status.Of(node, s, thresholds(c), userName, daemonState(c, node))
+	n := status.Of(node, s, thresholds(c), c.Idle.After.D(), userName, daemonState(c, node))
 	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
 	return n
 }
@@ -116,7 +117,7 @@ func daemonState(c config.Config, node string) func(uuid string) status.MPS {
 		if !c.MPS.Enabled {
 			return status.MPSOff
 		}
-		if !mps.Listens(c.RunDir(node), uuid) {
+		if !mps.Listens(c.RunDir(node), gres.Daemon(uuid)) {
 			return status.MPSDown
 		}
 		return status.MPSUp

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/gres"
 	"carma/gres/status"
 )
 
@@ -23,9 +24,12 @@ const (
 func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", style.Paint(cli.Bold, heading(n)))
+	var head status.GPU // that the last heading was for
 	for i, g := range n.GPUs {
-		if i == 0 || g.Model != n.GPUs[i-1].Model || g.Source != n.GPUs[i-1].Source {
-			fmt.Fprintf(&b, "%s, SM activity by %s\n", g.Model, g.Source)
+		// One that cannot be read has no source; that is said below it.
+		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != gres.SourceNone {
+			head = g
+			fmt.Fprintf(&b, "%s, SM activity %s\n", g.Model, by(g.Source))
 			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/LEASED/ALL GiB  MPS  OPEN\n", smactCells, "", memoryCells-6, "")
 		}
 		fmt.Fprintf(&b, "%3d  %-8.8s  %s %4s %s  %-19s  %3s  %s\n", g.Index, shortUUID(g.UUID), smactBar(g, n.SMActMaxPct, style), percent(g),
@@ -37,6 +41,9 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 				if l.Exclusive {
 					alone = " alone"
 				}
+				if l.Idle {
+					alone += " idle " + age(l.IdleS) + " of"
+				}
 				jobs = append(jobs, fmt.Sprintf("%d %s %s%s %s", l.JobID, l.User, gib(l.ReserveMiB)+"G", alone, age(l.AgeS)))
 			}
 			fill(&b, jobs)
@@ -47,6 +54,13 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func by(source gres.Source) string {
+	if source == gres.SourceNone {
+		return "not measured"
+	}
+	return "by " + string(source)
 }
 
 func heading(n status.Node) string {

@@ -25,25 +25,31 @@ func exampleNode() status.Node {
 			UsedMiB: used, SMActPct: smact, Source: gres.SourceDCGM, MPSClients: i}
 	}
 	job := func(gpu int, id, uid uint32, mib int64, age time.Duration) gres.Lease {
-		return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "GPU-" + strings.Repeat(string(rune('a'+gpu)), 8) + "-1", UID: uid, ReserveMiB: mib, Age: age, Seen: true, MPS: true}
+		return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "GPU-" + strings.Repeat(string(rune('a'+gpu)), 8) + "-1", UID: uid, ReserveMiB: mib, Age: age, Seen: true, Daemon: "d"}
 	}
 	s := lease.Snapshot{Readings: []gres.Reading{gpu(0, 31744, 53), gpu(1, 18432, 91.2), gpu(2, 30720, 79), gpu(3, 0, 0), gpu(4, 0, 0), gpu(5, 200, float64(gres.Unknown))}}
 	s.Leases = []gres.Lease{job(0, 1, 0, 24576, 3*time.Hour), job(0, 11, 0, 10240, 65*time.Second), job(0, 12345678, 0, 1024, 49*time.Hour), job(0, 12345679, 0, 1024, 4*time.Second),
 		job(1, 2, 4242, 10240, time.Minute), job(2, 10, 0, 40536, time.Second)}
 	s.Leases[5].Exclusive = true
+	s.Leases[0].Idle, s.Leases[1].Idle = 45*time.Minute, 50*time.Second
 	s.Readings[3].Quarantined = "its MPS server has faulted"
 	s.Readings[4].HeldFor = 99
 	h100 := gpu(5, 0, 0)
 	h100.Model, h100.TotalMiB, h100.Source = "NVIDIA H100 80GB HBM3", 81559, gres.SourceUtilisation
 	s.Readings[5] = h100
 	s.Readings[5].SMActPct = float64(gres.Unknown)
+	lost := h100
+	lost.UUID, lost.Index, lost.Source, lost.Unreadable, lost.SMActPct = "GPU-99999999-1", 6, gres.SourceNone, "read memory: GPU is lost", 50
+	mig := h100
+	mig.UUID, mig.Index, mig.Model, mig.TotalMiB, mig.Source, mig.MIG, mig.SMActPct = "MIG-88888888-1", 7, "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 40320, gres.SourceNone, true, float64(gres.Unknown)
+	s.Readings = append(s.Readings, lost, mig)
 	user := func(uid uint32) string {
 		if uid == 0 {
 			return "alice"
 		}
 		return "a-user-with-a-long-name"
 	}
-	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, CoarseMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}, user, func(uuid string) status.MPS {
+	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, CoarseMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}, 30*time.Minute, user, func(uuid string) status.MPS {
 		if strings.Contains(uuid, "f") {
 			return status.MPSDown
 		}

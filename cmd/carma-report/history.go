@@ -8,28 +8,48 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 
 	"carma/cmd/internal/cli"
 	"carma/estimator/history"
 	"carma/gres"
 )
 
+// script says of a key whose it is and what the job with the highest id was called.
+type script struct{ user, name string }
+
+// lesson is what a part of the jobs teaches.
+type lesson struct {
+	runs    []history.Run
+	scripts map[history.Key]script
+}
+
+func (l *lesson) add(j *job) {
+	r := runOf(j)
+	l.runs = append(l.runs, r)
+	if s := (script{j.User, j.Name}); l.scripts[r.Key] != s {
+		l.scripts[r.Key] = script{strings.Clone(s.user), strings.Clone(s.name)} // not to keep the text that they are cut from
+	}
+}
+
 // learn makes a history of all records, whatever the selection says of times.
-func learn(ctx context.Context, sources []source, sel *selection) (*history.Learner, error) {
-	l := history.NewLearner()
+func learn(ctx context.Context, sources []source, sel *selection) (*history.Learner, map[history.Key]script, error) {
+	l, scripts := history.NewLearner(), map[history.Key]script{}
 	s := selection{}
 	s.Users = sel.Users
-	err := each(ctx, sources, &s, func() *[]history.Run { return &[]history.Run{} },
-		func(runs *[]history.Run, j *job) { *runs = append(*runs, runOf(j)) },
-		func(runs *[]history.Run) error {
-			for _, r := range *runs {
+	err := each(ctx, sources, &s, func() *lesson { return &lesson{scripts: map[history.Key]script{}} }, (*lesson).add,
+		func(part *lesson) error {
+			for _, r := range part.runs {
 				l.Add(r)
 			}
+			maps.Copy(scripts, part.scripts)
 			return nil
 		})
-	return l, err
+	return l, scripts, err
 }
 
 // runOf is what a job teaches.
@@ -46,7 +66,8 @@ func runOf(j *job) history.Run {
 	return r
 }
 
-// writeHistory puts a new snapshot in the place of the old one, as a whole.
+// writeHistory puts a new snapshot in the place of the old one, as a whole, and for
+// the same readers; a first one is for all.
 func writeHistory(path string, l *history.Learner, now int64) (keys int, err error) {
 	var before history.Snapshot
 	if text, err := os.ReadFile(path); err == nil {
@@ -62,7 +83,7 @@ func writeHistory(path string, l *history.Learner, now int64) (keys int, err err
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(history.Make(order, values, l.Shifts(before, now)))
-	if err := errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, readersOf(path, f), f.Sync(), f.Close()); err != nil {
 		return 0, fmt.Errorf("write history: %w", err)
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
@@ -71,15 +92,31 @@ func writeHistory(path string, l *history.Learner, now int64) (keys int, err err
 	return min(len(order), history.MaxKeys), nil
 }
 
+// readersOf gives a file the mode and the group of the one at path.
+func readersOf(path string, f *os.File) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return f.Chmod(0o644)
+	} else if err != nil {
+		return err
+	}
+	if old, ok := info.Sys().(*syscall.Stat_t); ok {
+		if err := f.Chown(-1, int(old.Gid)); err != nil {
+			return err
+		}
+	}
+	return f.Chmod(info.Mode().Perm())
+}
+
 // printHistory lists what is known, the newest first.
-func printHistory(w io.Writer, l *history.Learner, s *style, most int) error {
+func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]script, s *style, most int) error {
 	order, values := l.Values()
-	t := cli.Table{Columns: []cli.Column{{Title: "KEY"}, {Title: "RUNS", Right: true}, {Title: "PEAK", Right: true}, {Title: "SPREAD", Right: true}, {Title: "BOOKED NEXT", Right: true},
+	t := cli.Table{Columns: []cli.Column{{Title: "KEY"}, {Title: "USER"}, {Title: "NAME"}, {Title: "RUNS", Right: true}, {Title: "PEAK", Right: true}, {Title: "SPREAD", Right: true}, {Title: "BOOKED NEXT", Right: true},
 		{Title: "MEAN", Right: true}, {Title: "SMACT", Right: true}, {Title: "RUN", Right: true}}}
 	memory := func(v int64) string { return string(s.appendText(nil, mib, num(v))) }
 	for _, k := range order[:min(len(order), most)] {
 		v := values[k]
-		t.Rows = append(t.Rows, []string{k.String(), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
+		t.Rows = append(t.Rows, []string{k.String(), orElse(scripts[k].user, unknownText), orElse(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
 			string(s.appendText(nil, percent, measured(gres.Measured(v.SMActPct)))), string(appendClock(nil, float64(v.RunS)))})
 	}
 	_, err := t.WriteTo(w)

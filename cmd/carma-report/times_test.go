@@ -5,6 +5,8 @@ package main
 import (
 	"testing"
 	"time"
+
+	"carma/db"
 )
 
 func TestParseTime(t *testing.T) {
@@ -50,6 +52,29 @@ func TestParseTime(t *testing.T) {
 	for _, word := range []string{"", "whenever", "25:00", "12:60", "now-", "now-2moons", "2026-13-01", "2026-01-01T", "13:00pm", "now-99999999days"} {
 		if got, err := parseTime(word, now); err == nil {
 			t.Errorf("%q is %s", word, got)
+		}
+	}
+}
+
+// Days of a summary are those of the calendar, also those of 23 and of 25 hours.
+func TestDaysAroundSummerTime(t *testing.T) {
+	zone, err := time.LoadLocation("Europe/Copenhagen")
+	if err != nil {
+		t.Skip("no time zones on this machine: ", err)
+	}
+	for _, begin := range []time.Time{time.Date(2026, 3, 28, 12, 0, 0, 0, zone), time.Date(2026, 10, 24, 12, 0, 0, 0, zone)} {
+		s := newTally([]string{byDay}, zone)
+		hours := map[string]int{}
+		for at := begin; at.Before(begin.Add(72 * time.Hour)); at = at.Add(15 * time.Minute) {
+			var j job
+			j.merge([]db.Attempt{{JobID: 1, Start: at.Add(-time.Minute), End: at, Total: db.TotalOf(nil)}})
+			s.add(&j)
+			hours[at.In(zone).Format("2006-01-02")]++
+		}
+		for day, n := range hours {
+			if g := s.groups[0][day]; g == nil || g.Jobs != n {
+				t.Errorf("%s: %+v, want %d jobs", day, g, n)
+			}
 		}
 	}
 }

@@ -118,7 +118,12 @@ func TestLearnedSharing(t *testing.T) {
 // them, each once.
 func TestForward(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
-	var ids []string
+	// One that runs out of memory beside another and comes back: CARMA itself
+	// writes about it in AdminComment.
+	ids := []string{
+		c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 100s\n"),
+		c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 8G --smact 20 --ramp 0s --duration 10s\n"),
+	}
 	run := func(n int) {
 		t.Helper()
 		for range n {
@@ -138,7 +143,7 @@ func TestForward(t *testing.T) {
 	run(3)
 	time.Sleep(15 * time.Second) // an attempt to send fails
 	c.restart("slurmdbd")
-	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^9$")
+	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^11$")
 	here, there := c.accounts(""), c.accounts("--from slurmdbd")
 	for id := range here {
 		x, y := fmt.Sprintf("%+v", plain(here[id])), fmt.Sprintf("%+v", plain(there[id]))
@@ -146,7 +151,10 @@ func TestForward(t *testing.T) {
 			t.Errorf("job %d\nhere  %s\nthere %s", id, x, y)
 		}
 	}
-	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd --by=user"); !strings.Contains(out, "carma-alice     5") || !strings.Contains(out, "carma-bob       4") {
+	if a := there[2]; !a.OOM || a.Attempts != 2 {
+		t.Errorf("the job that came back: %+v", a)
+	}
+	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd --by=user"); !strings.Contains(out, "carma-alice     7") || !strings.Contains(out, "carma-bob       4") {
 		t.Errorf("summary:\n%s", out)
 	}
 	if _, stderr, err := c.run("", "carma-report gpus --from slurmdbd"); err == nil || !strings.Contains(stderr, "no samples") {

@@ -213,12 +213,14 @@ func (c *cluster) noDrain() {
 
 // gpuStatus is what carma-node status --json says of one GPU.
 type gpuStatus struct {
-	UUID     string  `json:"uuid"`
-	Index    int     `json:"index"`
-	SMActPct float64 `json:"smact_pct"`
-	Closed   string  `json:"closed"`
-	Leases   []struct {
+	UUID       string  `json:"uuid"`
+	Index      int     `json:"index"`
+	SMActPct   float64 `json:"smact_pct"`
+	Closed     string  `json:"closed"`
+	MPSClients int     `json:"mps_clients"`
+	Leases     []struct {
 		JobID uint32 `json:"job_id"`
+		Idle  bool   `json:"idle"`
 	} `json:"leases"`
 }
 

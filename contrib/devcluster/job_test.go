@@ -68,9 +68,10 @@ func TestShareAndWait(t *testing.T) {
 			t.Error("an exclusive job has company")
 		}
 	}
-	// 40503 - 2 x 10240 - 2048 in steps of 256.
+	// 40503 - 2 x 10240 - 2048 in steps of 256; each GPU has an MPS daemon of its
+	// own in use, so that no job on several can join.
 	c.eventually(func() string { return c.gres("n1") },
-		"^gpu:a100:16,carma:17920,carma2:17920,carma3:17920,carmatotal:162144$")
+		"^gpu:a100:16,carma:17920,carma2:1,carma3:1,carma4:1,carmatotal:162144$")
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.
@@ -93,6 +94,60 @@ func TestShareAndWait(t *testing.T) {
 	c.eventually(func() string { return c.report(jobs[0]).State }, "CANCELLED")
 	if r := c.report(jobs[0]); len(r.Neighbours) != 1 {
 		t.Errorf("report %+v", r)
+	}
+	c.noDrain()
+}
+
+// Jobs that name nodes, or a reservation, wait for these nodes while they are
+// full, however they came to them: the anchor is none of them. slurmctld may start
+// them, for two more fit by carmatotal; their Prolog gives them back.
+func TestNamedNodes(t *testing.T) {
+	c := up(t)
+	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"1s"`})
+	var full []string
+	for _, node := range []string{"n1", "n2"} {
+		for range 4 {
+			full = append(full, c.sbatch(alice, "-w "+node, train("26G", "10h")))
+		}
+		c.eventually(func() string { return c.gres(node) }, "carma:11776,carma2:11776,carma3:11776,carma4:11776")
+	}
+	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" Flags=ignore_jobs")
+	waiting := map[string]string{
+		"-w":            c.sbatch(bob, "-w n1", train("20G", "1s")),
+		"a whole GPU":   c.sbatch(bob, "-w n1 --gres=gpu:1", "sleep 1\n"),
+		"two GPUs":      c.sbatch(bob, "-w n1 --gres=gpu:2", "#CARMA mem=20G\nsleep 1\n"),
+		"--gpus":        c.sbatch(bob, "-w n1 --gpus=1", "#CARMA mem=20G\nsleep 1\n"),
+		"--exclude":     c.sbatch(bob, "--exclude=n2", train("20G", "1s")),
+		"a reservation": c.sbatch(bob, "--reservation=r", train("20G", "1s")),
+		"an array":      c.sbatch(bob, "-w n1 --array=1-3", train("20G", "1s")),
+	}
+	// Others get their nodes by an update.
+	moved := c.sbatch(bob, "", train("20G", "1s"))
+	movedArray := c.sbatch(bob, "--array=1-2", train("20G", "1s"))
+	waiting["an update"], waiting["an update of an array"] = moved, movedArray
+	c.sh("", "scontrol update JobId="+moved+" ReqNodeList=n1 && scontrol update JobId="+movedArray+" ReqNodeList=n1")
+	for _, id := range []string{moved, movedArray} {
+		c.eventually(func() string { return c.job(id, "%b") }, `carma:1,gres.carmatotal[:=]20480`)
+	}
+	for name, id := range waiting {
+		if got := c.job(id, "%T %r"); regexp.MustCompile("BadConstraints|COMPLETED|FAILED|CANCELLED").MatchString(got) {
+			t.Errorf("%s, its node is full: %s", name, got)
+		}
+	}
+	c.sh("", "scancel "+strings.Join(full, " "))
+	for name, id := range waiting {
+		c.eventually(func() string {
+			left := ""
+			for line := range strings.Lines(c.job(id, "%T %r")) {
+				if !strings.HasPrefix(line, "COMPLETED") {
+					left += name + ": " + line
+				}
+			}
+			return left
+		}, "^$")
+		if nodes := strings.Fields(c.job(id, "%N")); slices.Compact(nodes)[0] != "n1" && name != "a reservation" {
+			t.Errorf("%s ran on %v", name, nodes)
+		}
 	}
 	c.noDrain()
 }

@@ -16,12 +16,14 @@ import (
 )
 
 // While small jobs arrive for ever at 120 % of what the node takes, a request
-// for all GPUs and one for a whole GPU each start within 1.5 times the longest
-// running job.
+// for all GPUs, one for a whole GPU, one for half a GPU, and one of an array of
+// them each start within 1.5 times the longest running job.
 func TestNoStarvation(t *testing.T) {
 	for name, script := range map[string]string{
 		"four GPUs":   "#SBATCH --gres=gpu:4\n#CARMA mem=10G\nsleep 1\n",
 		"a whole GPU": "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nsleep 1\n",
+		"half a GPU":  "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n",
+		"an array":    "#SBATCH --gres=gpu:1 --array=1-3\n#CARMA mem=20G\nsleep 1\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := up(t, "--nodes", "1")
@@ -29,6 +31,9 @@ func TestNoStarvation(t *testing.T) {
 			defer c.stream()()
 			submitted := time.Now()
 			id := c.sbatch(bob, "", script)
+			if strings.Contains(script, "--array") {
+				id += "_1"
+			}
 			c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
 			waited := time.Since(submitted).Round(100 * time.Millisecond)
 			t.Logf("waited %v, %.2f of the longest job; %s small ones wait now", waited, waited.Seconds()/longest.Seconds(), c.sh("", "squeue -h -t PENDING | wc -l"))
@@ -39,6 +44,18 @@ func TestNoStarvation(t *testing.T) {
 			c.noDrain()
 		})
 	}
+}
+
+// A job that names its node is started and given back while the small ones pass
+// it; then the node keeps a GPU for it.
+func TestNoStarvationOfNamedNodes(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.vetoes": "1"})
+	defer c.stream()()
+	id := c.sbatch(bob, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
+	c.eventually(func() string { return c.hookLog(id) }, "GPUs are kept for a job that names this node")
+	c.ends(id, "COMPLETED")
+	c.noDrain()
 }
 
 // longest is how long the small jobs of stream run.

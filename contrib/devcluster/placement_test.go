@@ -139,6 +139,35 @@ func TestPolicies(t *testing.T) {
 	c.noDrain()
 }
 
+// The thesis shows exclusive and MUG on one server of four GPUs (figures 6.3 and
+// 6.4, of which we have no numbers): exclusive gives each job a GPU, and what is
+// more than the GPUs waits; MUG fills a GPU that is in use before it opens another,
+// so that the rest can stay off. Six jobs of 12 GiB, of which three fit on a GPU.
+func TestExclusiveAndMUG(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	for _, step := range []struct{ policy, want string }{{"exclusive", "0 1 2 3 -1 -1"}, {"mug", "0 0 0 1 1 1"}} {
+		c.settings(map[string]string{"placement.policy": `"` + step.policy + `"`, "placement.settle": `"0s"`, "hooks.wait": `"1s"`})
+		var ids, where []string
+		for range 6 {
+			id := c.sbatch(alice, "", resident("12G", 10))
+			// It has a GPU, or the policy has refused them all.
+			c.eventually(func() string { return fmt.Sprint(c.index(id), c.hookLog(id)) }, "(?s)^[0-9]|no GPU fits")
+			ids, where = append(ids, id), append(where, fmt.Sprint(c.index(id)))
+		}
+		if got := strings.Join(where, " "); got != step.want {
+			t.Errorf("%s: GPUs %s, want %s", step.policy, got, step.want)
+		}
+		if step.policy == "exclusive" { // the first GPU that is idle again is the fifth job's
+			c.sh(alice, "scancel "+ids[2])
+			c.eventually(func() string { return fmt.Sprint(c.index(ids[4]), c.index(ids[5])) }, "^2 -1$|^-1 2$")
+		}
+		c.sh(alice, "scancel "+strings.Join(ids, " "))
+		c.eventually(func() string { return c.leases("n1") }, "^$")
+		c.eventually(func() string { return c.sh("", "squeue -h | wc -l") }, "^0$")
+	}
+	c.noDrain()
+}
+
 // hookLog is what the hooks of n1 logged about a job.
 func (c *cluster) hookLog(id string) string {
 	out, _, _ := c.run("", `grep -E 'job="?`+id+`[ "]' `+c.dir+`/log/hooks.n1.log`)

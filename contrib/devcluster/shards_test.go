@@ -111,12 +111,12 @@ func TestRecoveryBySlurm(t *testing.T) {
 	c := up(t, "--nodes", "1", "--placement", "slurm")
 	var fillers []string
 	for range 4 {
-		fillers = append(fillers, c.sbatch(alice, "", train("10G", "40s")))
+		fillers = append(fillers, c.sbatch(alice, "", train("14G", "40s")))
 	}
 	for _, id := range fillers {
 		c.gpu(id)
 	}
-	id := c.sbatch(alice, "", "#SBATCH --gpus=a100:1\n#CARMA mem=9G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\nsrun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	id := c.sbatch(alice, "", "#SBATCH --gpus=a100:1\n#CARMA mem=15G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\nsrun simjob --mem 20G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")
@@ -124,7 +124,7 @@ func TestRecoveryBySlurm(t *testing.T) {
 	if got := c.job(id, "%P %b"); got != "gpu-recovery gres/gpu:a100:1" {
 		t.Errorf("the job came back as %s", got)
 	}
-	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" || r.PeakMiB != 12288 || len(r.Neighbours) != 1 {
+	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" || r.PeakMiB != 20480 || len(r.Neighbours) != 1 {
 		t.Errorf("report %+v", r)
 	}
 	runs, err := os.ReadFile(filepath.Join(c.dir, "jobs", "runs"))
@@ -144,13 +144,13 @@ func TestSMActGateBySlurm(t *testing.T) {
 	c := up(t, "--nodes", "1", "--placement", "slurm", "--time-scale", "10")
 	var busy []string
 	for i := range 4 {
-		busy = append(busy, c.sbatch(alice, "", resident("9G", 90)))
+		busy = append(busy, c.sbatch(alice, "", resident("14G", 90)))
 		c.eventually(func() string { return fmt.Sprint(c.index(busy[i]) >= 0) }, "true")
 	}
 	for i := range 4 {
 		c.smact(i, 90)
 	}
-	id := c.sbatch(alice, "", train("10G", "10s"))
+	id := c.sbatch(alice, "", train("14G", "10s"))
 	c.eventually(func() string { return c.hookLog(id) }, `(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 80 %.*given back to the queue`)
 	c.eventually(func() string { return c.job(id, "%T") }, "PENDING")
 	c.sh(alice, "scancel "+strings.Join(busy, " "))
@@ -166,21 +166,21 @@ func TestSpellingsBySlurm(t *testing.T) {
 		return
 	}
 	c := up(t, "--placement", "slurm")
-	script := "#CARMA mem=9G\nshow() { echo $CARMA_SHARED $CUDA_VISIBLE_DEVICES; }\nexport -f show\nshow\nsrun -n1 bash -c show\n"
+	script := "#CARMA mem=14G\nshow() { echo $CARMA_SHARED $CUDA_VISIBLE_DEVICES; }\nexport -f show\nshow\nsrun -n1 bash -c show\n"
 	type asked struct{ options, line, shared, books string }
 	jobs := map[string]asked{}
 	for _, a := range []asked{
-		{"--gres=gpu:1", "", "1", "gres/shard:9"},
-		{"--gres=gpu:a100:1", "", "1", "gres/shard:a100:9"},
-		{"--gpus=1", "", "1", "gres/shard:9"},
-		{"--gpus=a100:1", "", "1", "gres/shard:a100:9"},
-		{"--gpus=2 -N2", "", "1", "gres/shard:9"},
-		{"--gpus-per-node=1", "", "1", "gres/shard:9"},
-		{"-n1 --gpus-per-task=1", "", "1", "gres/shard:9"},
-		{"-n1 -c2 --gpus-per-task=a100:1", "", "1", "gres/shard:a100:9"},
-		{"--gpus-per-socket=1 --sockets-per-node=1", "", "1", "gres/shard:9"},
-		{"--gres=gpu:1 --gpu-bind=single:1", "", "1", "gres/shard:9"},
-		{"--gres=gpu:1 --array=0", "", "1", "gres/shard:9"},
+		{"--gres=gpu:1", "", "1", "gres/shard:14"},
+		{"--gres=gpu:a100:1", "", "1", "gres/shard:a100:14"},
+		{"--gpus=1", "", "1", "gres/shard:14"},
+		{"--gpus=a100:1", "", "1", "gres/shard:a100:14"},
+		{"--gpus=2 -N2", "", "1", "gres/shard:14"},
+		{"--gpus-per-node=1", "", "1", "gres/shard:14"},
+		{"-n1 --gpus-per-task=1", "", "1", "gres/shard:14"},
+		{"-n1 -c2 --gpus-per-task=a100:1", "", "1", "gres/shard:a100:14"},
+		{"--gpus-per-socket=1 --sockets-per-node=1", "", "1", "gres/shard:14"},
+		{"--gres=gpu:1 --gpu-bind=single:1", "", "1", "gres/shard:14"},
+		{"--gres=gpu:1 --array=0", "", "1", "gres/shard:14"},
 		{"--gres=gpu:1 --cpus-per-gpu=2", "", "0", "gres/gpu:1"},
 		{"--gres=gpu:1 --mem-per-gpu=200", "", "0", "gres/gpu:1"},
 		{"--gres=gpu:1 --ntasks-per-gpu=1", "", "0", "gres/gpu:1"},

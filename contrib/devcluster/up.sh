@@ -75,7 +75,7 @@ write_all() {
 	chmod 1777 "$dir/jobs" # a place for users to submit from
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
-	slots=$((gpus * 4)) # four jobs may share a GPU
+	slots=$((gpus * 4)) # for up to four jobs a GPU
 	if [ "$placement" = slurm ]; then
 		slots=$gpus # a device for each GPU
 		shards=$((gpus * ((gpu_mib - 2048) / 1024))) # without placement.margin_mib
@@ -265,6 +265,7 @@ write_carma() {
 
 	[placement]
 	mode = "$placement"
+	$([ "$placement" = carma ] || echo 'cross_user = "timeslice"')
 	settle = "$([ "$placement" = slurm ] && echo 0s || scaled 30 3)"
 
 	[capacity]

@@ -25,8 +25,8 @@ type Sampler interface {
 
 // Daemon is the MPS control daemon of a GPU.
 type Daemon interface {
-	Ensure(ctx context.Context, uuid string) error
-	Quit(ctx context.Context, uuid string) error
+	Ensure(ctx context.Context, d gres.Daemon) error
+	Quit(ctx context.Context, d gres.Daemon) error
 }
 
 // bench is a GPU with what can be done to it.
@@ -91,7 +91,7 @@ func (b *bench) start(ctx context.Context, j job) (*process, error) {
 	}
 	p.cmd.Env = append(p.cmd.Env, "CUDA_VISIBLE_DEVICES="+b.gpu.UUID)
 	if j.shared {
-		p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+mps.PipeDir(b.runDir, b.gpu.UUID))
+		p.cmd.Env = append(p.cmd.Env, "CUDA_MPS_PIPE_DIRECTORY="+mps.PipeDir(b.runDir, gres.Daemon(b.gpu.UUID)))
 	}
 	if j.limitMiB > 0 {
 		p.cmd.Env = append(p.cmd.Env, fmt.Sprintf("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM", j.limitMiB))

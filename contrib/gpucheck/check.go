@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"time"
 
+	"carma/gres"
 	"carma/prolog/oomscan"
 )
 
@@ -134,10 +135,10 @@ func (b *bench) withMPS(ctx context.Context, r *result, f func() error) error {
 		r.OK, r.Skipped = true, "no nvidia-cuda-mps-control"
 		return nil
 	}
-	if err := b.mps.Ensure(ctx, b.gpu.UUID); err != nil {
+	if err := b.mps.Ensure(ctx, gres.Daemon(b.gpu.UUID)); err != nil {
 		return err
 	}
-	defer b.mps.Quit(ctx, b.gpu.UUID)
+	defer b.mps.Quit(ctx, gres.Daemon(b.gpu.UUID))
 	return f()
 }
 

@@ -3,7 +3,8 @@
 #
 # Builds deb and rpm out of what `make install` put into STAGE.
 # usage: build.sh STAGE OUT VERSION     (make packages does)
-# NFPM names a built nfpm; else it is run from its Go module.
+# SLURM_PLUGIN_DIR names Slurm's own plugin directory, where it is none of the
+# packages' of Debian or SchedMD. NFPM names a built nfpm; else it is run from its Go module.
 set -euo pipefail
 
 [ $# = 3 ] || { echo "usage: build.sh STAGE OUT VERSION" >&2; exit 2; }
@@ -56,6 +57,16 @@ tree() { # SOURCE [DESTINATION [MODE]]
 	[ -z "${3:-}" ] || printf '    file_info:\n      mode: %s\n' "$3"
 }
 
+# of_command NAME: its completions
+of_command() {
+	tree "/usr/share/bash-completion/completions/$1"
+	tree "/usr/share/zsh/vendor-completions/_$1"
+	tree "/usr/share/fish/vendor_completions.d/$1.fish"
+}
+
+# manual NAME.SECTION...
+manual() { local m; for m in "$@"; do tree "/usr/share/man/man${m##*.}/$m"; done; }
+
 link() { printf '  - src: %s\n    dst: %s\n    type: symlink\n' "$1" "$2"; }
 
 tools() {
@@ -64,6 +75,11 @@ tools() {
 	head_of carma-tools "CARMA for Slurm: estimates and reports for users" Apache-2.0
 	echo contents:
 	for f in "$stage"/usr/bin/carma-*; do tree "/usr/bin/${f##*/}" "" 0755; done
+	of_command carma-estimate
+	of_command carma-report
+	manual carma-estimate.1 carma-report.1 carma-sim.1 carma-directives.7
+	# What earlier runs teach, made where the records come together.
+	for f in service timer; do tree "/usr/lib/systemd/system/carma-history.$f"; done
 	cat <<-TEXT
 	overrides:
 	  deb: {depends: ["libc6 (>= $libc)"]}
@@ -82,13 +98,30 @@ node() {
 	tree /usr/lib/tmpfiles.d/carma.conf
 	printf '  - src: %s\n    dst: /etc/logrotate.d/carma-node\n    type: config|noreplace\n' "$stage/etc/logrotate.d/carma-node"
 	tree /usr/share/carma/carma-health "" 0755
-	for h in carma.toml slurm.conf gres.conf tmpfiles.conf; do tree "/usr/share/carma/$h"; done
+	of_command carma-node
+	manual carma-node.8 carma.7 carma.toml.5
+	for h in carma.toml slurm.conf gres.conf tmpfiles.conf carma.json carma.rules.yml; do tree "/usr/share/carma/$h"; done
 	cat <<-TEXT
 	scripts: {postinstall: $here/node.postinst, preremove: $here/node.prerm, postremove: $here/node.postrm}
 	overrides:
 	  deb: {depends: ["libc6 (>= $libc)"], recommends: [slurmd]}
 	  rpm: {depends: ["glibc >= $libc"]}
 	TEXT
+}
+
+# Slurm finds the plugin in its own directory: a PluginDir of CARMA's would have
+# to be there on every machine that reads slurm.conf, or nothing of Slurm starts.
+plugin_links() {
+	local dir multiarch
+	multiarch=$(gcc -print-multiarch)
+	if [ -n "${SLURM_PLUGIN_DIR:-}" ]; then
+		link /usr/lib/carma/slurm/job_submit_carma.so "$SLURM_PLUGIN_DIR/job_submit_carma.so"
+		return
+	fi
+	for dir in "deb /usr/lib/$multiarch/slurm-wlm" "deb /usr/lib/$multiarch/slurm" "rpm /usr/lib64/slurm"; do # Debian's, SchedMD's
+		link /usr/lib/carma/slurm/job_submit_carma.so "${dir#* }/job_submit_carma.so"
+		echo "    packager: ${dir% *}"
+	done
 }
 
 # slurmctld loads a plugin of its exact release only, and does not start with
@@ -104,6 +137,7 @@ plugin() {
 	echo contents:
 	tree /usr/lib/carma/libcarma.so "" 0644
 	tree /usr/lib/carma/slurm/job_submit_carma.so "" 0644
+	plugin_links
 	cat <<-TEXT
 	scripts: {preremove: $here/plugin.prerm}
 	overrides:

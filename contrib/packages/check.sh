@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs, upgrades, removes and purges the packages on a scratch root with
-# dpkg, beside stand-ins for slurmctld. usage: check.sh PACKAGES-DIR
+# dpkg, beside stand-ins for slurmctld. usage: check.sh PACKAGES-DIR STAGE
+# STAGE is what they were built from.
 set -euo pipefail
 
-packages=$(cd "$1" && pwd)
+packages=$(cd "$1" && pwd) stage=$(cd "$2" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
@@ -49,12 +50,15 @@ for p in carma-tools carma-node slurm-plugin-carma; do [ "$(state $p)" = install
 if d -i "$new"; then fail "slurmctld can be upgraded to $next under the plugin"; fi
 [ "$(version slurmctld)" = "$slurm-4+deb12u3" ] || fail "slurmctld became $(version slurmctld)"
 
-# What is there.
+# What is there: all that make install installs.
+missing=$(comm -23 <(cd "$stage" && find . -type f -o -type l | sort) <(files))
+[ -z "$missing" ] || fail "in no package: $missing"
 for f in usr/bin/carma-report usr/bin/carma-estimate usr/sbin/carma-node usr/lib/carma/libcarma.so usr/lib/carma/slurm/job_submit_carma.so \
 	usr/lib/systemd/system/carma-node.service usr/lib/tmpfiles.d/carma.conf etc/logrotate.d/carma-node usr/share/carma/carma.toml usr/share/carma/slurm.conf; do
 	[ -s "$root/$f" ] || fail "$f is not installed"
 	[ "$(stat -c %u:%g "$root/$f")" = 0:0 ] || fail "$f is not root's"
 done
+[ -e "$root$(readlink "$root/usr/lib/$(gcc -print-multiarch)/slurm-wlm/job_submit_carma.so")" ] || fail "Slurm would not find the plugin in its own directory"
 for h in prolog task-prolog epilog; do
 	[ "$(readlink "$root/usr/sbin/carma-$h")" = carma-node ] || fail "carma-$h is no link to carma-node"
 done

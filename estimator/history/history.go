@@ -27,7 +27,7 @@ func (k Key) String() string { return fmt.Sprintf("%016x", uint64(k)) }
 type Ask struct {
 	UID     uint32
 	Script  []byte
-	Args    string // of the script
+	Args    string // of the script, as job_submit has them
 	GPUs    int    // of a node
 	FullMiB int64  // memory of a GPU: slurmctld does not know its model
 }
@@ -187,6 +187,9 @@ func (s Snapshot) Shift(fullMiB int64) (shift Shift, ok bool) {
 	}
 	return Shift{}, false
 }
+
+// WithoutShifts is a snapshot that knows the runs only.
+func (s Snapshot) WithoutShifts() Snapshot { return Snapshot{records: s.records} }
 
 // Make writes a snapshot. Of more than MaxKeys it keeps those with the newest runs,
 // which stand first in order.

@@ -47,6 +47,7 @@ type holder struct {
 	usedMiB int64
 	from    gres.MemorySource
 	gone    bool
+	idle    idleness
 }
 
 // maxPending bounds the samples that wait for a database that takes none: a day
@@ -94,6 +95,7 @@ func (c *accounts) of(gpu gres.GPU) *account {
 // account splits what a GPU did since the last look among those who held it.
 func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now time.Duration) []lease.Usage {
 	if s.Unreadable != "" {
+		a.accounts.of(s.GPU).forgetIdle()
 		return nil
 	}
 	g := a.accounts.of(s.GPU)
@@ -114,6 +116,9 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now t
 	}
 	g.idle = idle
 	usages := split.usages(s, order, joules, seconds, &g.floor, serverPct)
+	for i, h := range order {
+		h.idle.look(&usages[i], s, foreign.Present, len(order), now)
+	}
 	g.addToBucket(s, joules, split.unownedJ, seconds, len(order))
 	g.at = now
 	maps.DeleteFunc(g.holders, func(_ gres.JobKey, h *holder) bool { return h.gone })
@@ -136,7 +141,7 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 			g.holders[l.Job] = h
 		}
 		h.lease, h.gone = l, false
-		h.ExpectedPct, h.MPS = l.SMActPct, l.MPS
+		h.ExpectedPct, h.MPS = l.SMActPct, l.Daemon != ""
 	}
 	return slices.SortedFunc(maps.Values(g.holders), func(x, y *holder) int {
 		return int(int64(x.lease.Job.JobID) - int64(y.lease.Job.JobID))

@@ -18,6 +18,7 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/gres/resident"
@@ -37,6 +38,7 @@ type Ledger interface {
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
 	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
+	Cancelled(ctx context.Context, key gres.JobKey, why string) error
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -65,24 +67,28 @@ type Records interface {
 
 // Agent is the daemon of one node.
 type Agent struct {
-	Node      string
-	Config    config.Config
-	RunDir    string
-	Log       *slog.Logger
-	Sample    func() []gres.Sample
-	Owners    Owners
-	Ledger    Ledger
-	Publisher Publisher
-	MPS       MPS // nil: not used
-	Jobs      Jobs
-	Records   Records
-	Outputs   *output.Watch              // nil: only the batch script's stderr is known
-	Cluster   Cluster                    // nil: no steward
-	Export    func(lease.Snapshot) error // for other tools; nil: nothing
-	Alive     func()                     // after each look at everything; nil: nobody asks
+	Node   string
+	Config config.Config
+	// Thresholds are what a GPU must hold to take a job.
+	Thresholds choose.Thresholds
+	RunDir     string
+	Log        *slog.Logger
+	Sample     func() []gres.Sample
+	Owners     Owners
+	Ledger     Ledger
+	Publisher  Publisher
+	MPS        MPS // nil: not used
+	Jobs       Jobs
+	Users      Users
+	Records    Records
+	Outputs    *output.Watch              // nil: only the batch script's stderr is known
+	Cluster    Cluster                    // nil: no steward
+	Export     func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive      func()                     // after each look at everything; nil: nobody asks
 
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
+	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration
@@ -90,7 +96,9 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
+	acted    map[gres.JobKey]acted // jobs that use none of their GPUs
 	compared time.Duration
+	reaped   time.Duration
 	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered
 	rank     int           // of this node among those that may have the steward
 	ranked   time.Duration
@@ -112,7 +120,7 @@ const apart = 150 * time.Millisecond
 // slurmctld in another: a slurmctld that is slow, or away, must not make the
 // readings old.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus = map[string]*gpuState{}
+	a.gpus, a.sets = map[string]*gpuState{}, map[gres.Daemon]bool{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -183,6 +191,7 @@ func (a *Agent) observe(ctx context.Context) {
 		interval = 0
 	}
 	a.looked = now
+	a.startSets(ctx, s.Leases)
 	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
@@ -226,7 +235,11 @@ func (a *Agent) talk(ctx context.Context) {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
-	a.reap(ctx, s)
+	if now-a.reaped >= reapAge { // it looks at every process of the machine
+		a.reaped = now
+		a.reap(ctx, s)
+	}
+	a.tellIdle(ctx, s)
 	a.dropHolds(ctx, s)
 	a.followComment(ctx, comment, s)
 	a.keepSteward(ctx, now)

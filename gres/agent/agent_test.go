@@ -99,8 +99,10 @@ func (l *ledger) note(format string, args ...any) error {
 	return nil
 }
 
-func (l *ledger) Hold(_ context.Context, job uint32, uuids []string) error {
-	return l.note("hold %v for %d", uuids, job)
+func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) { return lease.Snapshot{}, nil }
+
+func (l *ledger) Hold(_ context.Context, job uint32, mib int64, uuids []string) error {
+	return l.note("hold %d MiB of %v for %d", mib, uuids, job)
 }
 func (l *ledger) OpenHold(_ context.Context, job uint32, in time.Duration) error {
 	return l.note("open %d in %s", job, in.Round(time.Second))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/sctl"
@@ -17,32 +18,31 @@ import (
 
 // daemons stands for the MPS daemons.
 type daemons struct {
-	fault map[string]bool
+	fault gres.Daemon
+	sets  []gres.Daemon
 	err   error
 	calls []string
 }
 
-func (d *daemons) Ensure(_ context.Context, uuid string) error {
-	d.calls = append(d.calls, "ensure "+uuid)
+func (d *daemons) note(call string, on gres.Daemon) error {
+	d.calls = append(d.calls, call+" "+string(on))
 	return d.err
 }
-func (d *daemons) Faulted(_ context.Context, uuid string) (bool, error) { return d.fault[uuid], d.err }
-func (d *daemons) Terminate(_ context.Context, uuid string, pid int) error {
-	d.calls = append(d.calls, "terminate "+uuid)
-	return d.err
+
+func (d *daemons) Ensure(_ context.Context, on gres.Daemon) error { return d.note("ensure", on) }
+func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
+	return d.note("terminate", on)
 }
-func (d *daemons) Restart(_ context.Context, uuid string) error {
-	d.calls = append(d.calls, "restart "+uuid)
-	return d.err
-}
-func (d *daemons) Quit(_ context.Context, uuid string) error {
-	d.calls = append(d.calls, "quit "+uuid)
-	return nil
+func (d *daemons) Restart(_ context.Context, on gres.Daemon) error { return d.note("restart", on) }
+func (d *daemons) Quit(_ context.Context, on gres.Daemon) error    { return d.note("quit", on) }
+func (d *daemons) Sets() ([]gres.Daemon, error)                    { return d.sets, d.err }
+func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
+	return on == d.fault, d.err
 }
 
 func TestCheckMPS(t *testing.T) {
 	client := gres.Process{PID: 1, MPS: true}
-	using := gres.Lease{Job: gres.JobKey{JobID: 7}, UUID: "a", MPS: true}
+	using := gres.Lease{Job: gres.JobKey{JobID: 7}, UUID: "a", Daemon: "a"}
 	for _, c := range []struct {
 		name        string
 		sample      gres.Sample
@@ -64,7 +64,10 @@ func TestCheckMPS(t *testing.T) {
 		{"unreadable", gres.Sample{GPU: gres.GPU{UUID: "a"}, Unreadable: "lost"}, nil, false, false, nil, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, d := &ledger{}, &daemons{fault: map[string]bool{"a": c.fault}}
+			l, d := &ledger{}, &daemons{}
+			if c.fault {
+				d.fault = "a"
+			}
 			a := newAgent()
 			a.Ledger, a.MPS = l, d
 			a.Owners = owners{1: {JobID: 7}, 2: {JobID: 99}, 3: {}}
@@ -80,6 +83,54 @@ func TestCheckMPS(t *testing.T) {
 	}
 }
 
+// A daemon of several GPUs comes with the first job that needs it and ends when
+// none does; its fault closes those of its GPUs that no other daemon uses.
+func TestCheckMPSOfSeveralGPUs(t *testing.T) {
+	two := []gres.Lease{{Job: gres.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"}, {Job: gres.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
+	beside := append(slices.Clone(two[:1]), gres.Lease{Job: gres.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
+	singles := []string{"ensure a", "ensure b", "ensure c"}
+	left := gres.Process{PID: 2, MPS: true}
+	for _, c := range []struct {
+		name        string
+		leases      []gres.Lease
+		sets        []gres.Daemon
+		process     []gres.Process // on a
+		fault       gres.Daemon
+		quarantined bool // a
+		mps, ledger []string
+	}{
+		{"comes up", two, nil, nil, "", false, append(singles, "ensure a,b"), nil},
+		{"is not used", nil, []gres.Daemon{"a,b"}, nil, "", false, append(singles, "quit a,b"), nil},
+		{"one of two is used", two, []gres.Daemon{"a,b", "b,c"}, nil, "", false, append(singles, "ensure a,b", "quit b,c"), nil},
+		{"fault", two, []gres.Daemon{"a,b"}, nil, "a,b", false, append(singles, "ensure a,b"),
+			[]string{"quarantine a: its MPS server has faulted", "quarantine b: its MPS server has faulted"}},
+		{"fault beside another daemon", beside, []gres.Daemon{"a,b"}, nil, "a,b", false, append(singles, "ensure a,b"),
+			[]string{"quarantine a: its MPS server has faulted"}},
+		{"left on a, used on b", two[1:], []gres.Daemon{"a,b", "b,c"}, []gres.Process{left}, "", false,
+			[]string{"ensure a", "terminate a", "terminate a,b", "ensure b", "ensure c", "ensure a,b", "quit b,c"}, nil},
+		{"a victim runs on b", two[1:], []gres.Daemon{"a,b"}, nil, "a,b", true, []string{"ensure b", "ensure c"}, nil},
+		{"the victims have gone", nil, []gres.Daemon{"a,b"}, nil, "", true, []string{"restart a", "ensure b", "ensure c", "quit a,b"}, []string{"readmit a"}},
+	} {
+		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault}
+		a := newAgent()
+		a.Ledger, a.MPS, a.Owners, a.sets = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
+		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+		if c.quarantined {
+			s.Readings[0].Quarantined = "fault"
+		}
+		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}}
+		a.checkMPS(t.Context(), samples, s)
+		if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
+			t.Errorf("%s: MPS %v, ledger %v; want %v, %v", c.name, d.calls, l.calls, c.mps, c.ledger)
+		}
+		d.calls = nil
+		a.startSets(t.Context(), c.leases)
+		if !c.quarantined && d.calls != nil {
+			t.Errorf("%s: started again %v", c.name, d.calls)
+		}
+	}
+}
+
 // Without MPS, or with a daemon that fails, the agent goes on.
 func TestCheckMPSFails(t *testing.T) {
 	a := newAgent()
@@ -91,10 +142,16 @@ func TestCheckMPSFails(t *testing.T) {
 
 func TestOpenHolds(t *testing.T) {
 	holds := []lease.Hold{{UUID: "a", JobID: 7}, {UUID: "b", JobID: 7}}
+	share := []lease.Hold{{UUID: "a", JobID: 7, MiB: 20480}}
+	gpu := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}}
 	for name, c := range map[string]struct {
 		s    lease.Snapshot
 		want []string
 	}{
+		"a share, room":    {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
+		"a share, no room": {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
+		"a share, closed":  {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, Exclusive: true}}}, nil},
+		"a share, no GPU":  {lease.Snapshot{Holds: share}, nil},
 		"all idle":         {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":         {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":      {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
@@ -105,6 +162,7 @@ func TestOpenHolds(t *testing.T) {
 		l := &ledger{}
 		a := newAgent()
 		a.Ledger = l
+		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
 		a.openHolds(t.Context(), c.s)
 		if !slices.Equal(l.calls, c.want) {
 			t.Errorf("%s: %v, want %v", name, l.calls, c.want)
@@ -125,19 +183,5 @@ func TestDropHolds(t *testing.T) {
 	a.dropHolds(t.Context(), s)
 	if want := []string{"drop 2", "drop 4", "drop 5"}; !slices.Equal(l.calls, want) {
 		t.Errorf("%v, want %v", l.calls, want)
-	}
-}
-
-func TestSoonest(t *testing.T) {
-	s := lease.Snapshot{
-		Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}, {GPU: gres.GPU{UUID: "d"}},
-			{GPU: gres.GPU{UUID: "lost"}, Unreadable: "x"}, {GPU: gres.GPU{UUID: "bad"}, Quarantined: "x"}, {GPU: gres.GPU{UUID: "kept"}, HeldFor: 9}},
-		Leases: []gres.Lease{{UUID: "a", Age: time.Minute}, {UUID: "a", Age: time.Hour}, {UUID: "b", Age: time.Minute}, {UUID: "c", Age: time.Hour}},
-	}
-	if got := soonest(s, 3); !slices.Equal(got, []string{"d", "c", "b"}) {
-		t.Errorf("got %v", got)
-	}
-	if got := soonest(s, 5); got != nil {
-		t.Errorf("5 of 4: %v", got)
 	}
 }

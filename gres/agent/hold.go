@@ -5,15 +5,19 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"carma/gres"
+	"carma/gres/capacity"
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/sctl"
 )
 
 // Guard is what keeps GPUs from jobs.
 type Guard interface {
-	Hold(ctx context.Context, job uint32, uuids []string) error
+	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
 	OpenHold(ctx context.Context, job uint32, in time.Duration) error
 	DropHold(ctx context.Context, job uint32) error
 	Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error)
@@ -21,16 +25,13 @@ type Guard interface {
 }
 
 // openHolds offers GPUs that are kept for a job to slurmctld once all of them
-// are idle: not before, for slurmctld would give them to whoever fits.
+// have what the job needs: not before, for slurmctld would give them to whoever
+// fits.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
-	busy := map[string]bool{}
-	for _, l := range s.Leases {
-		busy[l.UUID] = true
-	}
 	for _, job := range heldJobs(s.Holds) {
 		ready := true
 		for _, h := range s.Holds {
-			ready = ready && (h.JobID != job || !busy[h.UUID] && !h.Open)
+			ready = ready && (h.JobID != job || !h.Open && a.hasRoom(h, s))
 		}
 		if !ready || a.comesBack(s.Comebacks, job) {
 			continue
@@ -39,6 +40,22 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 			a.Log.Error("offer GPUs that were kept", "job", job, "error", err)
 		}
 	}
+}
+
+// hasRoom tells whether the GPU has what the job needs of it, if it were not kept:
+// as much as is then published.
+func (a *Agent) hasRoom(h lease.Hold, s lease.Snapshot) bool {
+	if h.MiB == 0 {
+		return !slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID })
+	}
+	for _, r := range s.Readings {
+		if r.UUID == h.UUID {
+			r.HeldFor = 0
+			mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
+			return capacity.Grain(mib, r.GPU, r.TotalMiB) >= h.MiB
+		}
+	}
+	return false
 }
 
 // comesBack tells whether the start of a job that was put back is still to be
@@ -85,43 +102,4 @@ func (a *Agent) dropHolds(ctx context.Context, s lease.Snapshot) {
 			a.Log.Error("end a hold", "error", err)
 		}
 	}
-}
-
-// soonest returns the k GPUs that are likely to be idle first: those with the
-// fewest jobs, the oldest of them first. GPUs that take nobody are left out.
-func soonest(s lease.Snapshot, k int) []string {
-	type candidate struct {
-		uuid string
-		jobs int
-		age  time.Duration
-	}
-	var all []candidate
-	for _, r := range s.Readings {
-		if r.Unreadable != "" || r.Quarantined != "" || r.HeldFor != 0 || r.MIG {
-			continue
-		}
-		c := candidate{uuid: r.UUID}
-		for _, l := range s.Leases {
-			if l.UUID == r.UUID {
-				c.jobs++
-				c.age = max(c.age, l.Age)
-			}
-		}
-		all = append(all, c)
-	}
-	if len(all) < k {
-		return nil
-	}
-	var uuids []string
-	for range k {
-		best := 0
-		for i, c := range all {
-			if b := all[best]; c.jobs < b.jobs || c.jobs == b.jobs && c.age > b.age {
-				best = i
-			}
-		}
-		uuids = append(uuids, all[best].uuid)
-		all = append(all[:best], all[best+1:]...)
-	}
-	return uuids
 }

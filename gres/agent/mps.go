@@ -11,21 +11,62 @@ import (
 	"carma/gres/lease"
 )
 
-// MPS keeps the daemons of the GPUs.
+// MPS keeps the daemons.
 type MPS interface {
-	Ensure(ctx context.Context, uuid string) error
-	Faulted(ctx context.Context, uuid string) (bool, error)
-	Terminate(ctx context.Context, uuid string, pid int) error
-	Restart(ctx context.Context, uuid string) error
-	Quit(ctx context.Context, uuid string) error
+	Ensure(ctx context.Context, d gres.Daemon) error
+	Sets() ([]gres.Daemon, error)
+	Faulted(ctx context.Context, d gres.Daemon) (bool, error)
+	Terminate(ctx context.Context, d gres.Daemon, pid int) error
+	Restart(ctx context.Context, d gres.Daemon) error
+	Quit(ctx context.Context, d gres.Daemon) error
 }
 
 // checkMPSEvery is how often a daemon that has ended, or a server that has
 // faulted, is noticed.
 const checkMPSEvery = 10 * time.Second
 
-// mpsDeadline bounds what is done about one GPU.
+// mpsDeadline bounds what is done about one daemon.
 const mpsDeadline = 5 * time.Second
+
+// within runs f with that deadline.
+func within(ctx context.Context, f func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, mpsDeadline)
+	defer cancel()
+	f(ctx)
+}
+
+// startSets starts the daemons of several GPUs whose first job's Prolog waits
+// for them.
+func (a *Agent) startSets(ctx context.Context, leases []gres.Lease) {
+	if a.MPS == nil {
+		return
+	}
+	for _, d := range daemonsOf(leases) {
+		if d.Many() && !a.sets[d] {
+			within(ctx, func(ctx context.Context) { a.ensure(ctx, d) })
+			a.sets[d] = true
+		}
+	}
+}
+
+func (a *Agent) ensure(ctx context.Context, d gres.Daemon) bool {
+	err := a.MPS.Ensure(ctx, d)
+	if err != nil {
+		a.Log.Error("keep the MPS daemon up", "error", err)
+	}
+	return err == nil
+}
+
+// daemonsOf returns the daemons that jobs are clients of.
+func daemonsOf(leases []gres.Lease) []gres.Daemon {
+	var list []gres.Daemon
+	for _, l := range leases {
+		if l.Daemon != "" && !slices.Contains(list, l.Daemon) {
+			list = append(list, l.Daemon)
+		}
+	}
+	return list
+}
 
 // checkMPS keeps the daemons up, quarantines GPUs whose server has faulted and
 // readmits them when the victims have gone, and ends clients that a job left.
@@ -33,52 +74,77 @@ func (a *Agent) checkMPS(ctx context.Context, samples []gres.Sample, s lease.Sna
 	if a.MPS == nil {
 		return
 	}
-	quarantined := map[string]bool{}
-	for _, r := range s.Readings {
-		quarantined[r.UUID] = r.Quarantined != ""
+	sets, err := a.MPS.Sets()
+	if err != nil {
+		a.Log.Error("keep the MPS daemon up", "error", err)
 	}
+	clear(a.sets)
+	bad := map[string]bool{}
+	for _, r := range s.Readings {
+		bad[r.UUID] = r.Quarantined != ""
+	}
+	used := daemonsOf(s.Leases)
 	for _, sample := range samples {
 		if sample.Unreadable != "" || sample.MIG {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, mpsDeadline)
-		a.checkDaemon(ctx, sample, s.Leases, quarantined[sample.UUID])
-		cancel()
+		within(ctx, func(ctx context.Context) {
+			if bad[sample.UUID] {
+				a.readmit(ctx, sample, used)
+			} else if a.ensure(ctx, gres.Daemon(sample.UUID)) {
+				a.endLeftovers(ctx, sample, s.Leases, sets)
+			}
+		})
+	}
+	for _, d := range used {
+		if slices.ContainsFunc(d.UUIDs(), func(uuid string) bool { return bad[uuid] }) {
+			continue
+		}
+		within(ctx, func(ctx context.Context) { a.checkUsed(ctx, d, s.Leases) })
+	}
+	for _, d := range sets {
+		if !slices.Contains(used, d) {
+			within(ctx, func(ctx context.Context) { a.quitSet(ctx, d) })
+		}
 	}
 }
 
-func (a *Agent) checkDaemon(ctx context.Context, sample gres.Sample, leases []gres.Lease, quarantined bool) {
+// readmit opens a quarantined GPU again when its victims have gone.
+func (a *Agent) readmit(ctx context.Context, sample gres.Sample, used []gres.Daemon) {
 	uuid := sample.UUID
-	used := slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.MPS })
-	if quarantined {
-		if used || slices.ContainsFunc(sample.Processes, func(p gres.Process) bool { return p.MPS }) {
-			return // its victims are still there
-		}
-		if err := a.MPS.Restart(ctx, uuid); err != nil {
-			a.Log.Error("restart a faulted MPS daemon", "error", err)
-			return
-		}
-		if err := a.Ledger.Readmit(ctx, uuid); err != nil {
-			a.Log.Error("readmit a GPU", "error", err)
-			return
-		}
-		a.Log.Info("GPU readmitted", "gpu", uuid)
+	if slices.ContainsFunc(used, func(d gres.Daemon) bool { return d.Serves(uuid) }) ||
+		slices.ContainsFunc(sample.Processes, func(p gres.Process) bool { return p.MPS }) {
 		return
 	}
-	if err := a.MPS.Ensure(ctx, uuid); err != nil {
-		a.Log.Error("keep the MPS daemon up", "error", err)
+	if err := a.MPS.Restart(ctx, gres.Daemon(uuid)); err != nil {
+		a.Log.Error("restart a faulted MPS daemon", "error", err)
 		return
 	}
-	a.endLeftovers(ctx, sample, leases)
-	if !used {
-		return // nobody to ask about: asking costs processes
+	if err := a.Ledger.Readmit(ctx, uuid); err != nil {
+		a.Log.Error("readmit a GPU", "error", err)
+		return
 	}
-	faulted, err := a.MPS.Faulted(ctx, uuid)
+	a.Log.Info("GPU readmitted", "gpu", uuid)
+}
+
+// checkUsed looks after a daemon that jobs are clients of; asking the others
+// would only cost processes.
+func (a *Agent) checkUsed(ctx context.Context, d gres.Daemon, leases []gres.Lease) {
+	if d.Many() && a.ensure(ctx, d) {
+		a.sets[d] = true
+	}
+	faulted, err := a.MPS.Faulted(ctx, d)
 	if err != nil {
 		a.Log.Warn("ask the MPS daemon", "error", err)
 		return
 	}
-	if faulted {
+	if !faulted {
+		return
+	}
+	for _, uuid := range d.UUIDs() {
+		if slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.Daemon != "" && l.Daemon != d }) {
+			continue // none of its clients is there
+		}
 		victims, err := a.Ledger.Quarantine(ctx, uuid, "its MPS server has faulted")
 		if err != nil {
 			a.Log.Error("quarantine", "error", err)
@@ -88,9 +154,24 @@ func (a *Agent) checkDaemon(ctx context.Context, sample gres.Sample, leases []gr
 	}
 }
 
+// quitSet stops a daemon of several GPUs that no job uses. A Prolog may have
+// come in between: its job's daemon is started again at once.
+func (a *Agent) quitSet(ctx context.Context, d gres.Daemon) {
+	if err := a.MPS.Quit(ctx, d); err != nil {
+		a.Log.Warn("stop the MPS daemon", "error", err)
+		return
+	}
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
+		return
+	}
+	a.startSets(ctx, s.Leases)
+}
+
 // endLeftovers ends MPS clients of jobs that hold the GPU no more: what a job
 // left behind that Slurm killed.
-func (a *Agent) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease) {
+func (a *Agent) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease, sets []gres.Daemon) {
 	for _, p := range sample.Processes {
 		if !p.MPS {
 			continue
@@ -100,8 +181,13 @@ func (a *Agent) endLeftovers(ctx context.Context, sample gres.Sample, leases []g
 			continue
 		}
 		a.Log.Warn("MPS client of a job that has ended", "gpu", sample.UUID, "pid", p.PID, "job", o.JobID)
-		if err := a.MPS.Terminate(ctx, sample.UUID, p.PID); err != nil {
-			a.Log.Error("end an MPS client", "error", err)
+		for _, d := range append([]gres.Daemon{gres.Daemon(sample.UUID)}, sets...) {
+			if !d.Serves(sample.UUID) {
+				continue
+			}
+			if err := a.MPS.Terminate(ctx, d, p.PID); err != nil {
+				a.Log.Error("end an MPS client", "error", err)
+			}
 		}
 	}
 }
@@ -119,11 +205,18 @@ func (a *Agent) stopMPS() {
 		a.Log.Error("read ledger", "error", err)
 		return
 	}
+	daemons, err := a.MPS.Sets()
+	if err != nil {
+		a.Log.Warn("stop the MPS daemon", "error", err)
+	}
 	for uuid := range a.gpus {
-		if slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == uuid }) {
+		daemons = append(daemons, gres.Daemon(uuid))
+	}
+	for _, d := range daemons {
+		if slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return d.Serves(l.UUID) }) {
 			continue
 		}
-		if err := a.MPS.Quit(ctx, uuid); err != nil {
+		if err := a.MPS.Quit(ctx, d); err != nil {
 			a.Log.Warn("stop the MPS daemon", "error", err)
 		}
 	}

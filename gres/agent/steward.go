@@ -5,8 +5,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
+	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/sctl"
@@ -17,6 +19,8 @@ type Cluster interface {
 	Queue(ctx context.Context, partitions []string) ([]sctl.QueuedJob, error)
 	Nodes(ctx context.Context, partitions []string) ([]sctl.NodeState, error)
 	SetNodeComment(ctx context.Context, node, comment string) error
+	Update(ctx context.Context, target string, change sctl.Change) error
+	Split(ctx context.Context, j sctl.QueuedJob) (id uint32, err error)
 }
 
 // The steward is the agent of the first node that is up, of these many by name:
@@ -49,23 +53,46 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		a.Log.Warn("look at the queue", "error", err)
 		return
 	}
+	a.rebook(ctx, steward.Misbooked(queue))
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
-	name, hold, ok := steward.Decide(in)
-	if !ok {
-		return
+	if d, ok := steward.Decide(in); ok {
+		a.haveKept(ctx, d, nodes)
+	}
+}
+
+// haveKept writes a decision into the node's Comment.
+func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.NodeState) {
+	hold := d.Hold
+	if d.Job.Unsplit() {
+		var err error
+		if hold.JobID, err = a.Cluster.Split(ctx, d.Job); err != nil {
+			a.Log.Warn("have GPUs kept", "job", d.Job.ID, "error", err)
+			return
+		}
 	}
 	for _, n := range nodes {
-		if n.Name != name {
+		if n.Name != d.Node {
 			continue
 		}
-		if err := a.Cluster.SetNodeComment(ctx, name, steward.Comment(n.Comment, &hold)); err != nil {
+		if err := a.Cluster.SetNodeComment(ctx, n.Name, steward.Comment(n.Comment, &hold)); err != nil {
 			a.Log.Warn("have GPUs kept", "job", hold.JobID, "error", err)
 			return
 		}
-		a.Log.Info("a large request has waited long; GPUs are to be kept for it", "job", hold.JobID, "gpus", hold.GPUs, "node", name)
+		a.Log.Info("a request has waited long; GPUs are to be kept for it", "job", hold.JobID, "gpus", hold.GPUs, "mib", hold.MiB, "node", n.Name)
+	}
+}
+
+// rebook mends what jobs that name their nodes have booked.
+func (a *Agent) rebook(ctx context.Context, misbooked []sctl.QueuedJob) {
+	for _, j := range misbooked {
+		if err := a.Cluster.Update(ctx, strconv.FormatUint(uint64(j.ID), 10), sctl.Change{TresPerNode: j.TresPerNode}); err != nil {
+			a.Log.Warn("mend the booking of a job that names its nodes", "job", j.ID, "error", err)
+			continue
+		}
+		a.Log.Info("booking of a job that names its nodes mended", "job", j.ID)
 	}
 }
 
@@ -109,9 +136,9 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 				return
 			}
 		}
-		uuids := soonest(s, hold.GPUs)
-		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids)
-		if err := a.Ledger.Hold(ctx, hold.JobID, uuids); err != nil {
+		uuids := choose.Soonest(s.Readings, s.Leases, hold.GPUs, hold.MiB)
+		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
+		if err := a.Ledger.Hold(ctx, hold.JobID, hold.MiB, uuids); err != nil {
 			a.Log.Error("keep GPUs", "error", err)
 		}
 		return

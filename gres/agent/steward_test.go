@@ -41,9 +41,22 @@ func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error 
 	return c.err
 }
 
+func (c *cluster) Update(_ context.Context, target string, change sctl.Change) error {
+	c.calls = append(c.calls, "update "+target+" "+change.TresPerNode)
+	return c.err
+}
+
+func (c *cluster) Split(_ context.Context, j sctl.QueuedJob) (uint32, error) {
+	c.calls = append(c.calls, fmt.Sprint("split ", j.ArrayTask))
+	return j.ID + 1, c.err
+}
+
 func TestKeepSteward(t *testing.T) {
-	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
 	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
+	task, named := old, old
+	task.ArrayJobID, task.ArrayTask = 7, "3"
+	named.ReqNodes = "n2"
 	down := slices.Clone(nodes)
 	down[1].Up = false
 	for _, c := range []struct {
@@ -52,6 +65,8 @@ func TestKeepSteward(t *testing.T) {
 		want       []string
 	}{
 		{"the first node", "n1", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}},
+		{"a task of an array", "n1", cluster{queue: []sctl.QueuedJob{task}, nodes: nodes}, []string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}},
+		{"names its node", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}},
 		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}},
 		{"the second node", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes"}},
 		{"the second node, the first is down", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}},
@@ -84,8 +99,8 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 }
 
 func TestFollowComment(t *testing.T) {
-	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}}
-	fresh := steward.Comment("rack", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now()})
+	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}, {GPU: gres.GPU{UUID: "b", TotalMiB: 40536}}}
+	fresh := steward.Comment("rack", &steward.Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: time.Now()})
 	late := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now().Add(-24 * time.Hour)})
 	for name, c := range map[string]struct {
 		comment string
@@ -95,7 +110,7 @@ func TestFollowComment(t *testing.T) {
 		slurm   []string
 	}{
 		"no word":      {"rack", "PENDING", nil, nil, nil},
-		"new":          {fresh, "PENDING", nil, []string{"hold [a b] for 7"}, nil},
+		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [a b] for 7"}, nil},
 		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
 		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},

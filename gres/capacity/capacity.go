@@ -23,11 +23,27 @@ import (
 const stepMiB = 256
 
 // Counts returns the counts of carma, carma2, ..., one for each GPU.
-// placeableMiB holds what each GPU can be given.
-func Counts(placeableMiB []int64) []int64 {
-	order := slices.Clone(placeableMiB)
-	slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
-	return order
+// placeableMiB holds what each GPU can be given, together which GPUs, by their
+// indices, a job on several can be given at once.
+func Counts(placeableMiB []int64, together [][]int) []int64 {
+	if len(placeableMiB) == 0 {
+		return nil
+	}
+	counts := make([]int64, len(placeableMiB))
+	for _, mib := range placeableMiB {
+		counts[0] = max(counts[0], mib)
+	}
+	for _, some := range together {
+		order := make([]int64, 0, len(some))
+		for _, i := range some {
+			order = append(order, placeableMiB[i])
+		}
+		slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
+		for k, mib := range order {
+			counts[k] = max(counts[k], mib)
+		}
+	}
+	return counts
 }
 
 // Grain rounds what a GPU can be given down to whole steps. A GPU that can be
@@ -44,7 +60,8 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 }
 
 // Text returns a node's Gres text with the CARMA counts replaced and everything
-// else kept, as "scontrol update NodeName=... Gres=" takes it.
+// else kept, as "scontrol update NodeName=... Gres=" takes it. A count is never 0:
+// see tres.AnyMiB.
 func Text(nodeGres string, counts []int64) string {
 	var words []string
 	for _, e := range tres.Parse(nodeGres) {
@@ -58,7 +75,7 @@ func Text(nodeGres string, counts []int64) string {
 		words = append(words, fmt.Sprintf("%s:%d", word, e.Count))
 	}
 	for i, c := range counts {
-		words = append(words, fmt.Sprintf("%s:%s:%d", tres.Name(i+1), tres.NoConsume, c))
+		words = append(words, fmt.Sprintf("%s:%s:%d", tres.Name(i+1), tres.NoConsume, max(c, tres.AnyMiB)))
 	}
 	return strings.Join(words, ",")
 }

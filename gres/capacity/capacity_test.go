@@ -16,12 +16,18 @@ import (
 )
 
 func TestCounts(t *testing.T) {
-	for _, c := range []struct{ placeable, want []int64 }{
-		{nil, nil},
-		{[]int64{100, 100, 100, 100}, []int64{100, 100, 100, 100}},
-		{[]int64{20, 100, 0, 50}, []int64{100, 50, 20, 0}},
+	for _, c := range []struct {
+		placeable []int64
+		together  [][]int
+		want      []int64
+	}{
+		{nil, nil, nil},
+		{[]int64{100, 100, 100, 100}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100}},
+		{[]int64{20, 100, 0, 50}, [][]int{{0, 1, 2, 3}}, []int64{100, 50, 20, 0}},
+		{[]int64{20, 100, 30, 50}, [][]int{{0, 1}, {2, 3}}, []int64{100, 30, 0, 0}},
+		{[]int64{20, 100, 30, 50}, nil, []int64{100, 0, 0, 0}},
 	} {
-		if got := Counts(c.placeable); !slices.Equal(got, c.want) {
+		if got := Counts(c.placeable, c.together); !slices.Equal(got, c.want) {
 			t.Errorf("Counts(%v) = %v, want %v", c.placeable, got, c.want)
 		}
 	}
@@ -41,10 +47,10 @@ func TestGrain(t *testing.T) {
 
 func TestText(t *testing.T) {
 	for _, c := range []struct{ is, want string }{
-		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:no_consume:7,carma2:no_consume:0"},
-		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144,carma:no_consume:7,carma2:no_consume:0"},
-		{"(null)", "carma:no_consume:7,carma2:no_consume:0"},
-		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:no_consume:7,carma2:no_consume:0"},
+		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:no_consume:7,carma2:no_consume:1"},
+		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144,carma:no_consume:7,carma2:no_consume:1"},
+		{"(null)", "carma:no_consume:7,carma2:no_consume:1"},
+		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:no_consume:7,carma2:no_consume:1"},
 	} {
 		if got := Text(c.is, []int64{7, 0}); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.is, got, c.want)
@@ -94,7 +100,7 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 	t.Helper()
 	job := lease.Job{JobKey: gres.JobKey{JobID: id}, UID: 1000}
-	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) []string { return []string{"GPU-0"} })
+	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "GPU-0" })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ type Publisher struct {
 	RunDir     string
 	Slurm      Slurm
 	Book       *lease.Book
+	Policy     choose.Policy
 	Thresholds choose.Thresholds
 	FullMiB    int64 // size of a GPU in carma.toml
 	Floor      bool  // no anchor node: never publish less than a whole GPU
@@ -146,7 +147,7 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 		}
 		placeable[i] = Grain(mib, r.GPU, p.FullMiB)
 	}
-	return Counts(placeable)
+	return Counts(placeable, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

@@ -45,6 +45,8 @@ type Thresholds struct {
 	MaxClients   int // of an MPS server; 0: no gate
 	Settle       time.Duration
 	CrossUser    bool // jobs of several users may time-slice one GPU
+	Streams      bool // no MPS: all jobs of a GPU take turns
+	NodeDaemon   bool // an MPS daemon serves all GPUs of the node, not just the job's
 	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
 }
 
@@ -59,8 +61,9 @@ type Input struct {
 
 // Decision is the outcome for one request.
 type Decision struct {
-	UUIDs    []string  // K GPUs, best first; nil: none fits
-	Refusals []Refusal // why each GPU that was not taken was passed over
+	UUIDs    []string    // K GPUs, best first; nil: none fits
+	Daemon   gres.Daemon // through which the job shares them; none: it takes turns, or is alone
+	Refusals []Refusal   // why each GPU that was not taken was passed over
 }
 
 // Refusal says why a GPU was not taken.
@@ -83,6 +86,8 @@ type state struct {
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
 	turns      bool // a lease without MPS: whoever shares with it takes turns
+	daemon     gres.Daemon
+	taken      bool // daemon is another user's
 	fits       bool
 }
 
@@ -128,7 +133,11 @@ func statesOf(buf []state, in *Input) []state {
 		s.exclusive = s.exclusive || l.Exclusive
 		s.settling = s.settling || !l.Seen && l.Age < in.Thresholds.Settle
 		s.otherUsers = s.otherUsers || l.UID != in.Request.UID
-		s.turns = s.turns || !l.MPS
+		if l.Daemon == "" {
+			s.turns = true
+		} else {
+			s.daemon, s.taken = l.Daemon, l.UID != in.Request.UID
+		}
 	}
 	return states
 }
@@ -195,13 +204,12 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 
 // refusedBy returns why a policy does not share the GPU with the request.
 // Carma shares through MPS only: GPUs whose jobs take turns do no more work
-// than with one of them (thesis 4.3.2; docs/bench/sim.md), and a job on
-// several GPUs is no MPS client.
-func (s *state) refusedBy(p Policy, r *gres.Request) Reason {
+// than with one of them (thesis 4.3.2; docs/bench/sim.md).
+func (s *state) refusedBy(p Policy, streams bool) Reason {
 	switch {
-	case p == Exclusive, p == Carma && r.GPUs > 1:
+	case p == Exclusive:
 		return Reason{code: notIdle}
-	case p == Carma && (s.otherUsers || s.turns):
+	case p == Carma && (s.otherUsers || s.turns && !streams):
 		return Reason{code: byTurns}
 	}
 	return Reason{}
@@ -222,7 +230,7 @@ func GPUs(p Policy, in Input) Decision {
 		s := &states[i]
 		why := s.refuses(&in.Request, &in.Thresholds)
 		if why.code == 0 && !s.idle() {
-			why = s.refusedBy(p, &in.Request)
+			why = s.refusedBy(p, in.Thresholds.Streams)
 		}
 		if why.code != 0 {
 			d.Refusals = append(d.Refusals, Refusal{s.r.UUID, why})
@@ -232,10 +240,14 @@ func GPUs(p Policy, in Input) Decision {
 		fit++
 	}
 	k := in.Request.GPUs
+	short := tooFew
+	if k > 1 && fit >= k && !in.Request.Exclusive && !in.Thresholds.Streams && !together(p, states, k) {
+		fit, short = 0, tooFewTogether
+	}
 	if k < 1 || fit < k {
 		for i := range states {
 			if states[i].fits {
-				d.Refusals = append(d.Refusals, Refusal{states[i].r.UUID, Reason{code: tooFew, a: float64(k)}})
+				d.Refusals = append(d.Refusals, Refusal{states[i].r.UUID, Reason{code: short, a: float64(k)}})
 			}
 		}
 		return d
@@ -247,6 +259,7 @@ func GPUs(p Policy, in Input) Decision {
 		states[best].fits = false
 		d.UUIDs = append(d.UUIDs, states[best].r.UUID)
 	}
+	d.Daemon = daemonOf(states, &in, d.UUIDs)
 	return d
 }
 

@@ -24,7 +24,7 @@ func with(r gres.Reading, f func(*gres.Reading)) gres.Reading { f(&r); return r 
 
 // held is an old lease of user 1000 whose process has been seen.
 func held(uuid string, mib int64) gres.Lease {
-	return gres.Lease{UUID: uuid, UID: 1000, ReserveMiB: mib, Age: time.Minute, Seen: true, MPS: true}
+	return gres.Lease{UUID: uuid, UID: 1000, ReserveMiB: mib, Age: time.Minute, Seen: true, Daemon: gres.Daemon(uuid)}
 }
 
 func shared(gpus int, mib int64) gres.Request {
@@ -182,7 +182,7 @@ func TestPolicies(t *testing.T) {
 }
 
 // Carma takes the least utilised GPU on which all jobs are clients of one MPS
-// server; several GPUs it takes idle.
+// server.
 func TestCarmaNeverByTurns(t *testing.T) {
 	readings := []gres.Reading{
 		with(gpu("busy"), func(r *gres.Reading) { r.SMActPct = 70 }),
@@ -191,7 +191,7 @@ func TestCarmaNeverByTurns(t *testing.T) {
 		with(gpu("turns"), func(r *gres.Reading) { r.SMActPct = 10 }),
 	}
 	other, turns := held("other", 1000), held("turns", 1000)
-	other.UID, turns.MPS = 2000, false
+	other.UID, turns.Daemon = 2000, ""
 	leases := []gres.Lease{held("busy", 1000), held("calm", 1000), other, turns}
 	d := GPUs(Carma, Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults})
 	if strings.Join(d.UUIDs, " ") != "calm" {
@@ -277,7 +277,7 @@ func TestNearness(t *testing.T) {
 		{"NUMA", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, nil, 2, "ac"},
 		{"NVLink before NUMA", []gres.Reading{at("a", 0, 0, 1<<3), at("b", 1, 0, 1<<2), at("c", 2, 1, 1<<1), at("d", 3, 1, 1<<0)}, nil, 2, "ad"},
 		{"after the policy's first", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, []gres.Lease{held("a", 100)}, 2, "bd"},
-		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)}, []gres.Lease{held("a", 100), held("b", 50)}, 2, "cb"},
+		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)}, []gres.Lease{by(1000, "a", "a,b"), by(1000, "b", "a,b"), by(1000, "b", "a,b"), by(1000, "c", "c")}, 2, "ab"},
 	} {
 		d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: shared(c.k, 1000), Thresholds: defaults})
 		if g := strings.Join(d.UUIDs, ""); g != c.want {

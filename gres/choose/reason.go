@@ -34,6 +34,7 @@ const (
 	smactBooked
 	byTurns
 	tooFew
+	tooFewTogether
 	noMemory
 	missing
 )
@@ -83,6 +84,8 @@ func (r Reason) String() string {
 		return "its jobs and this one would take turns"
 	case tooFew:
 		return fmt.Sprintf("fits, but %.0f are needed at once", r.a)
+	case tooFewTogether:
+		return fmt.Sprintf("fits, but %.0f are needed that one MPS daemon serves", r.a)
 	case noMemory:
 		return "no memory free"
 	case missing:

@@ -7,22 +7,26 @@ import (
 	"database/sql"
 	"fmt"
 	"time"
+
+	"carma/gres"
 )
 
 // Hold is a GPU that is kept for a job.
 type Hold struct {
 	UUID  string
 	JobID uint32
+	MiB   int64 // that the job needs of it; 0: all of it
 	Age   time.Duration
 	Open  bool // the job can start now
 }
 
-// Hold keeps GPUs for a job, and for nobody else, until it starts here or the
-// hold is dropped. GPUs kept for another job stay so.
-func (b *Book) Hold(ctx context.Context, job uint32, uuids []string) error {
+// Hold keeps GPUs for a job that needs so many MiB of each, 0 for all of it, and
+// for nobody else, until it starts here or the hold is dropped. GPUs kept for
+// another job stay so.
+func (b *Book) Hold(ctx context.Context, job uint32, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		for _, uuid := range uuids {
-			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, at_ns) VALUES (?,?,?)", uuid, job, int64(Now())); err != nil {
+			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, mib, at_ns) VALUES (?,?,?,?)", uuid, job, mib, int64(Now())); err != nil {
 				return fmt.Errorf("keep GPU %s for job %d: %w", uuid, job, err)
 			}
 		}
@@ -49,7 +53,7 @@ func (b *Book) DropHold(ctx context.Context, job uint32) error {
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	rows, err := q.Query("SELECT uuid, job_id, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
+	rows, err := q.Query("SELECT uuid, job_id, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
@@ -58,7 +62,7 @@ func holdsOf(q querier) ([]Hold, error) {
 	for rows.Next() {
 		var h Hold
 		var at int64
-		if err := rows.Scan(&h.UUID, &h.JobID, &at, &h.Open); err != nil {
+		if err := rows.Scan(&h.UUID, &h.JobID, &h.MiB, &at, &h.Open); err != nil {
 			return nil, fmt.Errorf("read holds: %w", err)
 		}
 		h.Age = now - time.Duration(at)
@@ -74,7 +78,7 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
-		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND mps) RETURNING job_id", reason, uuid)
+		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'') RETURNING job_id", reason, uuid)
 		if err != nil {
 			return err
 		}
@@ -98,6 +102,14 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 func (b *Book) Readmit(ctx context.Context, uuid string) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM quarantine WHERE uuid=?", uuid); err != nil {
 		return fmt.Errorf("readmit GPU %s: %w", uuid, err)
+	}
+	return nil
+}
+
+// Cancelled notes why the agent cancels a job, for its record.
+func (b *Book) Cancelled(ctx context.Context, key gres.JobKey, why string) error {
+	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID, key.Restart); err != nil {
+		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
 	}
 	return nil
 }

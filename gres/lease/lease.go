@@ -52,8 +52,9 @@ type Granted struct {
 	Slot       int    // position among the job's GPUs
 	ReserveMiB int64
 	Exclusive  bool
-	MPS        bool
+	Daemon     gres.Daemon
 	Seen       bool
+	Idle       time.Duration // longest time that the job did not use it
 	gres.Figures
 }
 
@@ -121,13 +122,16 @@ func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close())
 // after the lock is free; flock(2) wakes the next at once. It is a queue and no
 // guard: who has waited long enough goes on without, and SQLite keeps order.
 func (b *Book) enqueue(ctx context.Context) (leave func()) {
+	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
+	if unix.Flock(int(b.queue.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return leave
+	}
 	turn := make(chan struct{})
 	go func() {
 		defer close(turn)
 		for unix.Flock(int(b.queue.Fd()), unix.LOCK_EX) == unix.EINTR {
 		}
 	}()
-	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
 	select {
 	case <-turn:
 		return leave
@@ -191,9 +195,10 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	return nil
 }
 
-// Choose picks GPUs; it is called inside the transaction that grants them and
-// must be quick and pure. last is the GPU that was given last.
-type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string)
+// Choose picks GPUs, and the MPS daemon through which the job shares them; it is
+// called inside the transaction that grants them and must be quick and pure. last
+// is the GPU that was given last.
+type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string, daemon gres.Daemon)
 
 // Acquire grants the GPUs that choose picks to job, all or none, each with the
 // request's reserve, or all of its memory if the request is exclusive. A job
@@ -229,7 +234,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err := tx.QueryRow("SELECT uuid FROM given").Scan(&last); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("read the GPU given last: %w", err)
 		}
-		uuids := choose(readings, leases, last)
+		uuids, daemon := choose(readings, leases, last)
 		if len(uuids) == 0 {
 			return ErrNoFit
 		}
@@ -245,7 +250,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		}
 		failpoint.Here("lease.job-written")
 		for slot, uuid := range uuids {
-			if err := insertLease(tx, job, r, slot, uuid, readings, leases); err != nil {
+			if err := insertLease(tx, job, r, slot, uuid, daemon, readings, leases); err != nil {
 				return err
 			}
 		}
@@ -268,29 +273,23 @@ func insertJob(tx *sql.Tx, j Job) error {
 	return nil
 }
 
-// insertLease also decides about MPS: an MPS server serves one user, and a
-// second user's client would hang on its socket, so a job uses MPS on a GPU
-// only as long as no other user does. A process can talk to one daemon and each
-// GPU has its own, so a job on several GPUs does without.
-func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, readings []gres.Reading, leases []gres.Lease) error {
+func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemon gres.Daemon, readings []gres.Reading, leases []gres.Lease) error {
 	reserve := r.ReserveMiB
 	for _, g := range readings {
 		if r.Exclusive && g.UUID == uuid {
 			reserve = g.TotalMiB
 		}
 	}
-	mps := !r.Exclusive && r.GPUs == 1
 	for _, l := range leases {
 		if l.UUID != uuid {
 			continue
 		}
-		mps = mps && (l.UID == j.UID || !l.MPS)
 		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour VALUES (?1,?2),(?2,?1)", j.JobID, l.Job.JobID); err != nil {
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
-	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, mps, smact_pct) VALUES (?,?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, mps, r.SMActPct)
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES (?,?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,8 +42,11 @@ func gpus(n int) []gres.Reading {
 
 func key(id, restart uint32) gres.JobKey { return gres.JobKey{JobID: id, Restart: restart} }
 
+// pick chooses the GPUs, to be shared through a daemon of theirs.
 func pick(uuids ...string) Choose {
-	return func([]gres.Reading, []gres.Lease, string) []string { return uuids }
+	return func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) {
+		return uuids, gres.Daemon(strings.Join(uuids, ","))
+	}
 }
 
 func TestReadings(t *testing.T) {
@@ -77,7 +81,7 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	job := Job{JobKey: key(7, 0), UID: 1000, About: json.RawMessage(`{"a":1}`)}
 	r := gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000}
 	first, err := b.Acquire(ctx, job, r, pick("GPU-1"))
-	if err != nil || len(first) != 1 || first[0].UUID != "GPU-1" || first[0].ReserveMiB != 10240 || !first[0].MPS {
+	if err != nil || len(first) != 1 || first[0].UUID != "GPU-1" || first[0].ReserveMiB != 10240 || first[0].Daemon != "GPU-1" {
 		t.Fatalf("got %+v, %v", first, err)
 	}
 	again, err := b.Acquire(ctx, job, r, pick("GPU-0"))
@@ -124,38 +128,27 @@ func TestExclusiveBooksTheWholeGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	g, err := b.Acquire(t.Context(), Job{JobKey: key(1, 0)}, gres.Request{GPUs: 1, Exclusive: true, ReserveMiB: 5}, pick("GPU-0"))
-	if err != nil || g[0].ReserveMiB != 40536 || g[0].MPS || !g[0].Exclusive {
+	if err != nil || g[0].ReserveMiB != 40536 || !g[0].Exclusive {
 		t.Errorf("got %+v, %v", g, err)
 	}
 }
 
-// An MPS server serves one user: a second user's job on the GPU goes without.
-func TestMPSOfOneUserOnly(t *testing.T) {
+func TestNeighbours(t *testing.T) {
 	b := open(t, t.TempDir())
-	ctx := t.Context()
-	acquire := func(id, uid uint32, gpus ...string) bool {
-		t.Helper()
-		g, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: uid}, gres.Request{GPUs: len(gpus), UID: uid}, pick(gpus...))
-		if err != nil {
+	for id := range uint32(4) {
+		if _, err := b.Acquire(t.Context(), Job{JobKey: key(id+1, 0)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
 			t.Fatal(err)
 		}
-		return g[0].MPS
 	}
-	if !acquire(1, 1000, "GPU-0") || !acquire(2, 1000, "GPU-0") {
-		t.Error("one user's jobs do not share through MPS")
+	if _, err := b.Acquire(t.Context(), Job{JobKey: key(5, 0)}, gres.Request{GPUs: 2}, pick("GPU-1", "GPU-2")); err != nil {
+		t.Fatal(err)
 	}
-	if acquire(3, 2000, "GPU-0") {
-		t.Error("a second user's job is sent to the first user's MPS server")
-	}
-	if !acquire(4, 1000, "GPU-0") {
-		t.Error("the first user's job lost MPS to a job without it")
-	}
-	if acquire(5, 1000, "GPU-1", "GPU-2") {
-		t.Error("a job on two GPUs is sent to the daemon of one")
-	}
-	h, _, err := b.Find(ctx, key(3, 0))
+	h, _, err := b.Find(t.Context(), key(3, 0))
 	if err != nil || !slices.Equal(h.Neighbours, []uint32{1, 2, 4}) {
 		t.Errorf("neighbours of 3: %v, %v", h.Neighbours, err)
+	}
+	if h, _, err := b.Find(t.Context(), key(5, 0)); err != nil || len(h.GPUs) != 2 || h.GPUs[1].Daemon != "GPU-1,GPU-2" {
+		t.Errorf("job 5: %+v, %v", h, err)
 	}
 }
 
@@ -279,23 +272,26 @@ func TestHolds(t *testing.T) {
 		for _, r := range s.Readings {
 			words = append(words, fmt.Sprint(r.HeldFor, r.HeldOpen))
 		}
-		return fmt.Sprint(words, len(s.Holds))
+		for _, h := range s.Holds {
+			words = append(words, fmt.Sprint(h.MiB))
+		}
+		return fmt.Sprint(words)
 	}
-	must(b.Hold(ctx, 7, []string{"GPU-0", "GPU-1"}))
-	must(b.Hold(ctx, 8, []string{"GPU-1", "GPU-2"})) // the first hold stays
-	if got := state(); got != "[7 false 7 false 8 false] 3" {
+	must(b.Hold(ctx, 7, 0, []string{"GPU-0", "GPU-1"}))
+	must(b.Hold(ctx, 8, 20480, []string{"GPU-1", "GPU-2"})) // the first hold stays
+	if got := state(); got != "[7 false 7 false 8 false 0 0 20480]" {
 		t.Errorf("got %s", got)
 	}
 	must(b.OpenHold(ctx, 7, 0))
 	must(b.OpenHold(ctx, 8, time.Hour))
-	if got := state(); got != "[7 true 7 true 8 false] 3" {
+	if got := state(); got != "[7 true 7 true 8 false 0 0 20480]" {
 		t.Errorf("opened: %s", got)
 	}
 	must(b.DropHold(ctx, 8))
 	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 1)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != "[0 false 0 false 0 false] 0" {
+	if got := state(); got != "[0 false 0 false 0 false]" {
 		t.Errorf("after the job came: %s", got)
 	}
 }
@@ -328,7 +324,7 @@ func TestQuarantine(t *testing.T) {
 	}
 	for id := range uint32(4) {
 		h, _, err := b.Find(ctx, key(id+1, 0))
-		if err != nil || (h.Fault != "") != slices.Contains(first, id+1) || h.Fault != "" && !h.GPUs[0].MPS || id == 3 && h.Fault != "" {
+		if err != nil || (h.Fault != "") != slices.Contains(first, id+1) || id == 3 && h.Fault != "" {
 			t.Errorf("job %d: fault %q, %+v, %v", id+1, h.Fault, h.GPUs, err)
 		}
 	}
@@ -429,7 +425,7 @@ func worker(dir string) {
 	}
 	id, _ := strconv.Atoi(os.Getenv("LEASE_TEST_JOB"))
 	const mib = 9000
-	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib}, func(readings []gres.Reading, leases []gres.Lease, _ string) []string {
+	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib}, func(readings []gres.Reading, leases []gres.Lease, _ string) ([]string, gres.Daemon) {
 		free := map[string]int64{}
 		for _, r := range readings {
 			free[r.UUID] = r.TotalMiB
@@ -440,13 +436,59 @@ func worker(dir string) {
 		time.Sleep(time.Millisecond) // give others a chance to come in between
 		for _, r := range readings {
 			if free[r.UUID] >= mib {
-				return []string{r.UUID}
+				return []string{r.UUID}, ""
 			}
 		}
-		return nil
+		return nil, ""
 	})
 	if err != nil {
 		os.Exit(2)
 	}
 	os.Exit(0)
+}
+
+// What the agent says of a job that does not use its GPU stands in its lease
+// until it says otherwise, and the longest such time after that.
+func TestIdleLease(t *testing.T) {
+	b := open(t, t.TempDir())
+	if err := b.PutReadings(t.Context(), gpus(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Acquire(t.Context(), Job{JobKey: key(7, 0)}, gres.Request{JobID: 7, GPUs: 1}, pick("GPU-0")); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		changed       bool
+		ago           time.Duration // 0: in use
+		idle, longest time.Duration
+	}{
+		{true, 0, 0, 0}, {true, time.Hour, time.Hour, time.Hour}, {false, 0, time.Hour, time.Hour},
+		{true, 0, 0, time.Hour}, {true, time.Minute, time.Minute, time.Hour},
+	} {
+		u := Usage{Job: key(7, 0), UUID: "GPU-0", IdleChanged: c.changed}
+		if c.ago > 0 {
+			u.IdleFrom, u.IdleSure = Now()-c.ago, Now()-c.ago/2
+		}
+		if err := b.Measure(t.Context(), gpus(1), []Usage{u}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := b.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, _, err := b.Find(t.Context(), key(7, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		near := func(a, b time.Duration) bool { return (a - b).Abs() < time.Minute/2 }
+		if l := s.Leases[0]; !near(l.Idle, c.idle) || !near(l.IdleSure, c.idle/2) || !near(h.GPUs[0].Idle, c.longest) {
+			t.Errorf("%d: idle for %s (certain for %s), longest %s", i, l.Idle, l.IdleSure, h.GPUs[0].Idle)
+		}
+	}
+	if err := b.Cancelled(t.Context(), key(7, 0), "because"); err != nil {
+		t.Fatal(err)
+	}
+	if h, ok, err := b.Find(t.Context(), key(7, 0)); err != nil || !ok || h.Cancelled != "because" {
+		t.Errorf("%+v %v", h, err)
+	}
 }

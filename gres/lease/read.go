@@ -20,6 +20,7 @@ type Held struct {
 	GPUs       []Granted
 	Neighbours []uint32 // job ids that held one of its GPUs at the same time
 	Fault      string   // what befell it
+	Cancelled  string   // why the agent has cancelled it; empty: it has not
 }
 
 // querier is a database or a transaction.
@@ -79,14 +80,23 @@ func (c connection) QueryRow(query string, args ...any) *sql.Row {
 	return c.QueryRowContext(c.ctx, query, args...)
 }
 
+// Oldest returns the age of the oldest reading; ok is false if there is none.
+func (b *Book) Oldest(ctx context.Context) (age time.Duration, ok bool, err error) {
+	var at sql.NullInt64
+	if err := b.db.QueryRowContext(ctx, "SELECT min(at_ns) FROM gpu").Scan(&at); err != nil {
+		return 0, false, fmt.Errorf("read readings: %w", err)
+	}
+	return Now() - time.Duration(at.Int64), at.Valid, nil
+}
+
 // Find returns what key, or an earlier attempt of its job, holds; ok is false if
 // that is nothing.
 func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err error) {
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
-		Scan(&h.Restart, &h.UID, &at, &about, &h.Fault)
+	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault, cancelled FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
+		Scan(&h.Restart, &h.UID, &at, &about, &h.Fault, &h.Cancelled)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
 	} else if err != nil {
@@ -126,17 +136,17 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 }
 
 func leasesOf(q querier) ([]gres.Lease, error) {
-	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.mps, l.smact_pct, l.seen_ns IS NOT NULL FROM lease l JOIN job j USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id")
+	now := Now()
+	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, l.smact_pct, l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) FROM lease l JOIN job j USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
 	defer rows.Close()
 	var leases []gres.Lease
-	now := Now()
 	for rows.Next() {
 		var l gres.Lease
 		var at int64
-		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.MPS, &l.SMActPct, &l.Seen); err != nil {
+		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon, &l.SMActPct, &l.Seen, &l.Idle, &l.IdleSure); err != nil {
 			return nil, fmt.Errorf("read leases: %w", err)
 		}
 		l.Age = now - time.Duration(at)
@@ -146,8 +156,8 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 }
 
 func grantedOf(q querier, job uint32) ([]Granted, error) {
-	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.mps, l.seen_ns IS NOT NULL, "+usageColumns+
-		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING (uuid) WHERE l.job_id=? ORDER BY l.slot", job)
+	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), "+usageColumns+
+		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING (uuid) WHERE l.job_id=? ORDER BY l.slot", int64(Now()), job)
 	if err != nil {
 		return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 	}
@@ -156,7 +166,7 @@ func grantedOf(q querier, job uint32) ([]Granted, error) {
 	for rows.Next() {
 		var g Granted
 		var u usageRow
-		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.MPS, &g.Seen}, u.fields()...)...); err != nil {
+		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen, &g.Idle}, u.fields()...)...); err != nil {
 			return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 		}
 		g.Figures = u.figures()

@@ -32,6 +32,7 @@ CREATE TABLE quarantine (       -- GPUs that no job may have
 CREATE TABLE hold (             -- GPUs kept for a job that has waited long
   uuid   TEXT PRIMARY KEY,
   job_id INTEGER NOT NULL,
+  mib     INTEGER NOT NULL,     -- that the job needs of it; 0: all of it
   at_ns   INTEGER NOT NULL,
   open_ns INTEGER               -- when the job can start; NULL: not yet known
 ) STRICT;
@@ -47,7 +48,8 @@ CREATE TABLE job (              -- jobs with leases, and what their record needs
   uid      INTEGER NOT NULL,
   at_ns    INTEGER NOT NULL,
   about    TEXT NOT NULL,       -- JSON, the caller's
-  fault    TEXT NOT NULL DEFAULT '' -- what befell it: a neighbour's MPS fault
+  fault    TEXT NOT NULL DEFAULT '', -- what befell it: a neighbour's MPS fault
+  cancelled TEXT NOT NULL DEFAULT '' -- why the agent has cancelled it
 ) STRICT;
 
 CREATE TABLE lease (
@@ -56,9 +58,12 @@ CREATE TABLE lease (
   slot        INTEGER NOT NULL, -- position among the job's GPUs
   reserve_mib INTEGER NOT NULL CHECK (reserve_mib >= 0),
   exclusive   INTEGER NOT NULL,
-  mps         INTEGER NOT NULL,
+  daemon      TEXT NOT NULL,    -- MPS daemon whose client the job is, by its GPUs' UUIDs; '': none
   smact_pct   REAL NOT NULL,    -- expected; 0: not known
   seen_ns     INTEGER,          -- first process of the job on the GPU
+  idle_ns     INTEGER,          -- since when the job does not use the GPU; NULL: it does, or that is not known
+  idle_sure_ns INTEGER,         -- since when that is certain
+  idle_max_ns INTEGER NOT NULL DEFAULT 0, -- longest time before that
   PRIMARY KEY (job_id, uuid)
 ) STRICT, WITHOUT ROWID;
 

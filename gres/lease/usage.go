@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"math"
+	"time"
 
 	"carma/gres"
 )
@@ -28,6 +29,10 @@ type Usage struct {
 	HeldS     float64 // Seconds divided by the holders at the time
 	SharedS   float64 // of Seconds, with other holders
 	AloneS    float64 // time that the work of the interval takes alone
+
+	IdleChanged bool          // what follows is another than at the last look
+	IdleFrom    time.Duration // of Now: since when the job has not used the GPU; 0: it does, or that is not known
+	IdleSure    time.Duration // the same, for certain
 }
 
 // addUsages adds with one prepared statement: the agent does so every second.
@@ -60,6 +65,13 @@ const addUsageSQL = `INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?
 func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	if u.Present && !u.Seen {
 		_, err := tx.Exec("UPDATE lease SET seen_ns = ifnull(seen_ns, ?3) WHERE job_id=?1 AND uuid=?2", u.Job.JobID, u.UUID, int64(Now()))
+		if err != nil {
+			return err
+		}
+	}
+	if u.IdleChanged {
+		_, err := tx.Exec(`UPDATE lease SET idle_max_ns = max(idle_max_ns, ifnull(?3-idle_ns,0)), idle_ns = nullif(?4,0), idle_sure_ns = nullif(?5,0) WHERE job_id=?1 AND uuid=?2`,
+			u.Job.JobID, u.UUID, int64(Now()), int64(u.IdleFrom), int64(u.IdleSure))
 		if err != nil {
 			return err
 		}

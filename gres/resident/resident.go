@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Owner is whose a process is.
@@ -29,10 +30,10 @@ type Proc struct {
 
 // slurmd puts every task into a cgroup .../job_<id>/...: cgroup v1 and v2,
 // 22.05 to 26.05. The outermost one counts; those below are the user's to make.
-var jobCgroup = regexp.MustCompile(`/job_([0-9]+)(?:/|$)`)
+var jobCgroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`/job_([0-9]+)(?:/|$)`) })
 
 // slurmstepd titles itself "slurmstepd: [<job>.<step>]".
-var stepdTitle = regexp.MustCompile(`^slurmstepd: \[([0-9]+)\.`)
+var stepdTitle = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^slurmstepd: \[([0-9]+)\.`) })
 
 // Owner finds the owner of pid: by its cgroup, else by the slurmstepd above it,
 // else by SLURM_JOB_ID in its environment, which anybody can set.
@@ -43,7 +44,7 @@ func (p Proc) Owner(pid int) Owner {
 	}
 	o := Owner{UID: st.uid}
 	if text, err := os.ReadFile(p.file(pid, "cgroup")); err == nil {
-		if m := jobCgroup.FindSubmatch(text); m != nil {
+		if m := jobCgroup().FindSubmatch(text); m != nil {
 			o.JobID = number(m[1])
 			return o
 		}
@@ -116,7 +117,7 @@ func (p Proc) stepd(pid int, st stat) uint32 {
 	if err != nil {
 		return 0
 	}
-	if m := stepdTitle.FindSubmatch(title); m != nil {
+	if m := stepdTitle().FindSubmatch(title); m != nil {
 		return number(m[1])
 	}
 	return 0

@@ -5,6 +5,8 @@
 package status
 
 import (
+	"time"
+
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -55,23 +57,28 @@ type Lease struct {
 	Exclusive  bool    `json:"exclusive"`
 	MPS        bool    `json:"mps"`
 	AgeS       float64 `json:"age_s"`
+	IdleS      float64 `json:"idle_s"` // it has not used the GPU for so long
+	Idle       bool    `json:"idle"`   // for longer than idle.after
 }
 
-// Of looks at the ledger as a choice under the thresholds would. Names and
-// states of daemons come from the two functions.
-func Of(node string, s lease.Snapshot, t choose.Thresholds, user func(uid uint32) string, daemon func(uuid string) MPS) Node {
+// Of looks at the ledger as a choice under the thresholds would. A job is idle
+// after idleAfter. Names and states of daemons come from the two functions.
+func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Duration, user func(uid uint32) string, daemon func(uuid string) MPS) Node {
 	n := Node{Schema: "carma.status/1", Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
 		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
 			OpenMiB: open, Closed: closed.String(), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
+		if r.Unreadable != "" {
+			g.SMActPct = gres.Unknown
+		}
 		if r.Quarantined != "" {
 			g.MPS = MPSFault
 		}
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
 				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.MPS, l.Age.Seconds()})
+				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
 			}
 		}
 		n.GPUs = append(n.GPUs, g)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package steward keeps large requests from waiting for ever. slurmctld cannot
-// plan the start of a request that no node offers at the moment, so backfill
-// lets small jobs pass it again and again. The steward finds such a request and
-// the node that will be free for it soonest; that node then keeps GPUs for it.
+// Package steward keeps requests from waiting for ever. slurmctld cannot plan the
+// start of a request that no node offers at the moment, so smaller jobs pass it
+// again and again. The steward finds such a request and the node that will be
+// free for it soonest; that node then keeps GPUs for it.
 // One agent of the cluster is the steward. What it decides travels in the
 // Comment of the node: Slurm stays the only bus between nodes.
 package steward
@@ -24,6 +24,7 @@ import (
 type Hold struct {
 	JobID uint32
 	GPUs  int       // of one node
+	MiB   int64     // that it needs; 0: all of each
 	Since time.Time // when the steward decided
 }
 
@@ -31,7 +32,7 @@ const prefix = "carma-hold="
 
 // String is the word for a node's Comment.
 func (h Hold) String() string {
-	return fmt.Sprintf("%s%d:%d:%d", prefix, h.JobID, h.GPUs, h.Since.Unix())
+	return fmt.Sprintf("%s%d:%d:%d:%d", prefix, h.JobID, h.GPUs, h.MiB, h.Since.Unix())
 }
 
 // ParseComment finds the hold in a node's Comment.
@@ -42,16 +43,17 @@ func ParseComment(comment string) (h Hold, ok bool) {
 			continue
 		}
 		f := strings.Split(text, ":")
-		if len(f) != 3 {
+		if len(f) != 4 {
 			return Hold{}, false
 		}
 		id, err1 := strconv.ParseUint(f[0], 10, 32)
 		k, err2 := strconv.ParseUint(f[1], 10, 16)
-		since, err3 := strconv.ParseInt(f[2], 10, 64)
-		if err1 != nil || err2 != nil || err3 != nil || id == 0 || k == 0 {
+		mib, err3 := strconv.ParseUint(f[2], 10, 32)
+		since, err4 := strconv.ParseInt(f[3], 10, 64)
+		if err1 != nil || err2 != nil || err3 != nil || err4 != nil || id == 0 || k == 0 {
 			return Hold{}, false
 		}
-		return Hold{JobID: uint32(id), GPUs: int(k), Since: time.Unix(since, 0)}, true
+		return Hold{JobID: uint32(id), GPUs: int(k), MiB: int64(mib), Since: time.Unix(since, 0)}, true
 	}
 	return Hold{}, false
 }
@@ -80,9 +82,17 @@ type Input struct {
 	Now     time.Time
 }
 
-// Decide returns the node that is to keep GPUs, and for which job. ok is false
-// when nobody has waited too long, or no node can.
-func Decide(in Input) (node string, h Hold, ok bool) {
+// Decision is which node is to keep GPUs, and for which job: the hold has its id,
+// which a task of an array may have to be given first.
+type Decision struct {
+	Node string
+	Job  sctl.QueuedJob
+	Hold Hold
+}
+
+// Decide returns the next decision. ok is false when nobody has waited too long,
+// or no node can.
+func Decide(in Input) (d Decision, ok bool) {
 	held := map[uint32]bool{}
 	for _, n := range in.Nodes {
 		if h, ok := ParseComment(n.Comment); ok {
@@ -91,7 +101,7 @@ func Decide(in Input) (node string, h Hold, ok bool) {
 	}
 	var waiting []sctl.QueuedJob
 	for _, j := range in.Queue {
-		if !held[j.ID] && in.large(j) && in.Now.Sub(j.Eligible) >= in.After {
+		if !held[j.ID] && waits(j) && in.Now.Sub(j.Eligible) >= in.After && (in.large(j) || in.passed(j)) {
 			waiting = append(waiting, j)
 		}
 	}
@@ -102,23 +112,58 @@ func Decide(in Input) (node string, h Hold, ok bool) {
 		return a.Eligible.Compare(b.Eligible)
 	})
 	for _, j := range waiting {
-		k, _ := tres.Booking(j.TresPerNode)
+		k, mib, _ := tres.Booking(j.TresPerNode)
+		if k > 1 || mib >= in.FullMiB[j.Partition] {
+			mib = 0 // not every GPU with room takes a job on several
+		}
 		if node := in.soonest(j, k); node != "" {
-			return node, Hold{j.ID, k, in.Now}, true
+			return Decision{node, j, Hold{j.ID, k, mib, in.Now}}, true
 		}
 	}
-	return "", Hold{}, false
+	return Decision{}, false
 }
 
-// large tells whether small jobs can pass the request: it wants several GPUs at
-// once, or a whole one. A job that waits for something else than room is left
-// alone, and so is one whose place we cannot judge.
+// waits tells whether a job waits for GPUs of ours and for nothing else. One
+// whose place we cannot judge is left alone.
+func waits(j sctl.QueuedJob) bool {
+	k, _, _ := tres.Booking(j.TresPerNode)
+	return k > 0 && j.State == "PENDING" && waitsForRoom(j.Reason) && j.Features == "" && j.Reservation == ""
+}
+
+// large tells whether any other job can pass the request: it wants several GPUs
+// at once, or a whole one.
 func (in *Input) large(j sctl.QueuedJob) bool {
-	if j.State != "PENDING" || !waitsForRoom(j.Reason) || j.Features != "" || j.Array {
-		return false
+	k, mib, _ := tres.Booking(j.TresPerNode)
+	return k > 1 || in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
+}
+
+// passed tells whether a job of lower priority has started while the request
+// waited. Requests that are as small as the others are not passed; to keep GPUs
+// for them would help nobody.
+func (in *Input) passed(j sctl.QueuedJob) bool {
+	return slices.ContainsFunc(in.Queue, func(r sctl.QueuedJob) bool {
+		k, _, _ := tres.Booking(r.TresPerNode)
+		return r.State == "RUNNING" && k > 0 && r.Partition == j.Partition && r.Priority < j.Priority && r.Start.After(j.Eligible)
+	})
+}
+
+// Misbooked returns the waiting jobs that name their nodes and yet book memory of
+// any node, with what they are to book instead. They have come to their nodes by
+// an update, which tells no plugin what the job has booked; and slurmctld gives
+// such a job up when these nodes offer less (tres.AnyMiB).
+func Misbooked(queue []sctl.QueuedJob) []sctl.QueuedJob {
+	var list []sctl.QueuedJob
+	seen := map[uint32]bool{}
+	for _, j := range queue {
+		_, mib, anywhere := tres.Booking(j.TresPerNode)
+		if j.State != "PENDING" || !anywhere || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
+			continue
+		}
+		seen[j.ID] = true // all waiting tasks of an array
+		j.TresPerNode = tres.Rebook(j.TresPerNode, mib, false)
+		list = append(list, j)
 	}
-	k, mib := tres.Booking(j.TresPerNode)
-	return k > 1 || k == 1 && in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
+	return list
 }
 
 // Anchor is the node that is never up. It keeps requests pending that no other

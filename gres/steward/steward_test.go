@@ -13,8 +13,8 @@ import (
 var now = time.Unix(1795257543, 0)
 
 func TestComment(t *testing.T) {
-	hold := Hold{JobID: 7, GPUs: 2, Since: now}
-	const word = "carma-hold=7:2:1795257543"
+	hold := Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: now}
+	const word = "carma-hold=7:2:20480:1795257543"
 	for _, c := range []struct {
 		before string
 		hold   *Hold
@@ -23,7 +23,7 @@ func TestComment(t *testing.T) {
 		{"", &hold, word},
 		{"(null)", &hold, word},
 		{"rack 4", &hold, "rack 4 " + word},
-		{"rack 4 carma-hold=1:1:1", &hold, "rack 4 " + word},
+		{"rack 4 carma-hold=1:1:0:1", &hold, "rack 4 " + word},
 		{"rack " + word + " 4", nil, "rack 4"},
 		{word, nil, ""},
 		{"rack 4", nil, "rack 4"},
@@ -35,7 +35,7 @@ func TestComment(t *testing.T) {
 			t.Errorf("%q: read back as %+v, %v", c.after, got, ok)
 		}
 	}
-	for _, bad := range []string{"", "(null)", "hold", "carma-hold=", "carma-hold=1:2", "carma-hold=0:1:5", "carma-hold=1:0:5", "carma-hold=x:1:5", "carma-hold=1:1:x", "carma-hold=1:1:1:1"} {
+	for _, bad := range []string{"", "(null)", "hold", "carma-hold=", "carma-hold=1:2:3", "carma-hold=0:1:0:5", "carma-hold=1:0:0:5", "carma-hold=x:1:0:5", "carma-hold=1:1:-1:5", "carma-hold=1:1:0:x", "carma-hold=1:1:1:1:1"} {
 		if got, ok := ParseComment(bad); ok {
 			t.Errorf("%q: read as %+v", bad, got)
 		}
@@ -50,8 +50,21 @@ func running(id uint32, nodes string, left time.Duration) sctl.QueuedJob {
 	return sctl.QueuedJob{ID: id, State: "RUNNING", Partition: "gpu", Nodes: nodes, End: now.Add(left)}
 }
 
+const (
+	two   = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
+	whole = "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"
+	half  = "gres:gpu:1,gres:carma:20480,gres:carmatotal:20480"
+	share = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"
+)
+
 func TestDecide(t *testing.T) {
-	const two, whole, share = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"
+	later := func(id uint32, priority int64, since time.Duration) sctl.QueuedJob {
+		j := running(id, "n1", time.Hour)
+		j.Priority, j.Start, j.TresPerNode = priority, now.Add(-since), share
+		return j
+	}
+	cpu := later(5, 99, time.Minute)
+	cpu.TresPerNode = ""
 	nodes := func(comments ...string) []sctl.NodeState {
 		all := []sctl.NodeState{{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 4},
 			{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n3", Partitions: []string{"other"}, Up: true, GPUs: 8}}
@@ -74,39 +87,80 @@ func TestDecide(t *testing.T) {
 		"two GPUs, the node that is free first":   {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
 		"the node with fewer jobs":                {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
 		"a whole GPU":                             {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
-		"a share is not large":                    {[]sctl.QueuedJob{pending(7, share, time.Hour)}, nodes(), "", 0},
+		"a share that nobody passed":              {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
+		"a share that was passed":                 {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
+		"passed, but not for long":                {[]sctl.QueuedJob{pending(7, half, 5*time.Minute), later(3, 99, time.Minute)}, nodes(), "", 0},
+		"in a reservation":                        {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reservation = "r" })}, nodes(), "", 0},
 		"a job of others":                         {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
 		"not long enough":                         {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
 		"waits for something else":                {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
 		"only the anchor could take it now":       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
 		"a node is down":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
 		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
-		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Array = true })}, nodes(), "", 0},
+		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, "1" })}, nodes(), "n1", 7},
 		"asks for a node":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
 		"more than a node has":                    {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
 		"highest priority first":                  {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
 		"then the oldest":                         {[]sctl.QueuedJob{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
-		"a node keeps for one job only":           {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:2:1"), "n2", 7},
-		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:2:1"), "", 0},
+		"a node keeps for one job only":           {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:2:0:1"), "n2", 7},
+		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:2:0:1"), "", 0},
 		"the next, where the first cannot be had": {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
 	} {
 		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
-		node, h, ok := Decide(in)
-		if node != c.node || h.JobID != c.job || ok != (c.node != "") {
-			t.Errorf("%s: got %s for %d, %v; want %s for %d", name, node, h.JobID, ok, c.node, c.job)
+		d, ok := Decide(in)
+		if d.Node != c.node || d.Hold.JobID != c.job || d.Job.ID != c.job || ok != (c.node != "") {
+			t.Errorf("%s: got %s for %d, %v; want %s for %d", name, d.Node, d.Hold.JobID, ok, c.node, c.job)
 		}
 	}
 }
 
+// What is kept is what the job needs of each GPU.
+func TestDecideHowMuch(t *testing.T) {
+	for tres, want := range map[string]Hold{
+		two:   {GPUs: 2},
+		whole: {GPUs: 1},
+		half:  {GPUs: 1, MiB: 20480},
+		"gres/gpu=2,gres/carma2:10240,gres/carmatotal:20480": {GPUs: 2},
+		"gres:gpu:1,gres:carma:1,gres:carmatotal:20480":      {GPUs: 1, MiB: 20480},
+	} {
+		passing := running(1, "n1", time.Hour)
+		passing.Start, passing.TresPerNode = now, share
+		in := Input{Queue: []sctl.QueuedJob{pending(7, tres, time.Hour), passing}, Nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}},
+			FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
+		want.JobID, want.Since = 7, now
+		if d, _ := Decide(in); d.Hold != want {
+			t.Errorf("%s: %+v, want %+v", tres, d.Hold, want)
+		}
+	}
+}
+
+func TestMisbooked(t *testing.T) {
+	named := pending(1, half, 0)
+	named.ReqNodes = "n1"
+	reserved := pending(2, two, 0)
+	reserved.Reservation = "r"
+	right := named
+	right.ID, right.TresPerNode = 3, "gres:gpu:1,gres:carma:1,gres:carmatotal:20480"
+	others := named
+	others.ID, others.TresPerNode = 4, "gres:gpu:1"
+	runs := running(5, "n1", time.Hour)
+	runs.ReqNodes, runs.TresPerNode = "n1", half
+	got := Misbooked([]sctl.QueuedJob{named, named, reserved, right, others, runs, pending(6, half, time.Hour)})
+	named.TresPerNode, reserved.TresPerNode = right.TresPerNode, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"
+	if want := []sctl.QueuedJob{named, reserved}; !slices.Equal(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
 func FuzzParseComment(f *testing.F) {
-	for _, seed := range []string{"", "carma-hold=7:2:1795257543", "rack carma-hold=7:2:1 x", "carma-hold=::", "(null)"} {
+	for _, seed := range []string{"", "carma-hold=7:2:0:1795257543", "rack carma-hold=7:2:0:1 x", "carma-hold=::", "(null)"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, comment string) {
 		if _, ok := ParseComment(Comment(comment, nil)); ok {
 			t.Errorf("%q: a hold is left", comment)
 		}
-		h := Hold{JobID: 7, GPUs: 2, Since: now}
+		h := Hold{JobID: 7, GPUs: 2, MiB: 1, Since: now}
 		if got, ok := ParseComment(Comment(comment, &h)); !ok || got != h {
 			t.Errorf("%q: read back as %+v", comment, got)
 		}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync"
 )
 
 // Finding is the message that counts.
@@ -68,14 +69,15 @@ func (f Finding) weight0() int {
 // text[from:to], of several the one that begins first, and where.
 func first(text []byte, from, to, above int) (best Signature, at int) {
 	at = -1
-	for i := from + shortest - 1; i < len(text) && i-shortest < to-1; {
+	t := lookup()
+	for i := from + t.shortest - 1; i < len(text) && i-t.shortest < to-1; {
 		block := uint16(text[i-1])<<8 | uint16(text[i])
-		if step := skip[block]; step > 0 {
+		if step := t.skip[block]; step > 0 {
 			i += int(step)
 			continue
 		}
-		begin := i - shortest + 1
-		for _, s := range ending[block] {
+		begin := i - t.shortest + 1
+		for _, s := range t.ending[block] {
 			if s.weight() > above && bytes.HasPrefix(text[begin:], []byte(s.text)) && s.fits(text, begin) {
 				best, at, above = s, begin, s.weight()
 			}
@@ -89,26 +91,33 @@ func first(text []byte, from, to, above int) (best Signature, at int) {
 // algorithm for multi-pattern searching", 1994): by the last two bytes of a
 // window as long as the shortest signature, skip tells how far the window may
 // move; where it may not, ending holds the signatures whose beginning ends so.
-var (
-	shortest = len(slices.MinFunc(Signatures, func(a, b Signature) int { return len(a.text) - len(b.text) }).text)
+type tables struct {
+	shortest int
 	skip     [1 << 16]uint8
-	ending   = map[uint16][]Signature{}
-)
+	ending   map[uint16][]Signature
+}
 
-func init() {
-	for i := range skip {
-		skip[i] = uint8(shortest - 1)
+// lookup makes the tables when they are needed: every hook has this package in it,
+// and few scan.
+var lookup = sync.OnceValue(func() *tables {
+	t := &tables{
+		shortest: len(slices.MinFunc(Signatures, func(a, b Signature) int { return len(a.text) - len(b.text) }).text),
+		ending:   map[uint16][]Signature{},
+	}
+	for i := range t.skip {
+		t.skip[i] = uint8(t.shortest - 1)
 	}
 	for _, s := range Signatures {
-		for i := 1; i < shortest; i++ {
+		for i := 1; i < t.shortest; i++ {
 			block := uint16(s.text[i-1])<<8 | uint16(s.text[i])
-			skip[block] = min(skip[block], uint8(shortest-1-i))
-			if i == shortest-1 {
-				ending[block] = append(ending[block], s)
+			t.skip[block] = min(t.skip[block], uint8(t.shortest-1-i))
+			if i == t.shortest-1 {
+				t.ending[block] = append(t.ending[block], s)
 			}
 		}
 	}
-}
+	return t
+})
 
 // fits judges the line that holds the message, which begins at text[at].
 func (s Signature) fits(text []byte, at int) bool {

@@ -20,10 +20,13 @@ import (
 // NoVal is Slurm's NO_VAL (slurm.h): the user did not say.
 const NoVal = 0xfffffffe
 
+// ArgEnd ends an argument (CARMA_ARG_END of libcarma/carma.h).
+const ArgEnd = "\x1f"
+
 // Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
 type Job struct {
 	UID       uint32
-	Args      string // of the script, in one text
+	Args      string // of the script, each ended by ArgEnd
 	Script    []byte // nil for salloc, srun and all but the first het component
 	Partition string // as asked; empty: the cluster's default
 	TRES      TRES
@@ -34,6 +37,7 @@ type Job struct {
 	SocketsPerNode uint32
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
 	NeedsGPU       bool   // by an option that goes with a gpu request only: --cpus-per-gpu and its like, --exclusive
+	NamesNodes     bool   // --nodelist, or a reservation: the anchor node is none of these
 }
 
 // TRES are the four GRES lists of a request.
@@ -97,7 +101,6 @@ type Site struct {
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 	Estimator        string // submit.estimator
 	AllowPolicies    []string
-	WholeGPUs        bool // a job on several GPUs gets whole ones (placement.policy "carma")
 	Shards           bool // placement.mode "slurm"
 	MaxJobs          int  // that may share a GPU
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
@@ -116,7 +119,6 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		GresPrefix:       gresPrefix,
 		Estimator:        c.Submit.Estimator,
 		AllowPolicies:    c.Placement.AllowPolicies,
-		WholeGPUs:        c.Placement.Policy == "carma",
 		Shards:           c.Placement.BySlurm(),
 		MaxJobs:          c.Placement.MaxJobs,
 		Estimate:         estimator.ByMethod,
@@ -175,7 +177,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if s.Shards {
 		a.bookShards(job, s)
 	} else {
-		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB)
+		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
 	}
 	return a, nil
 }
@@ -191,7 +193,6 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case d.Off:
 		a.Mode = ModeOff
 	case !share || d.Policy == directive.PolicyExclusive:
-	case s.WholeGPUs && a.GPUs > 1: // it is no MPS client (gres/lease), and would only take turns
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:

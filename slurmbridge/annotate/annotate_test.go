@@ -54,6 +54,8 @@ func TestAnnotateSpellings(t *testing.T) {
 		{"--gpus-per-task=2 -n2 -N2", func(j *Job) { j.TRES.PerTask, j.Tasks, j.MinNodes = "gres:gpu:2", 2, 2 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
 		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma2:10240,gres:carmatotal:20480", 2},
 		{"--gpus-per-socket=2 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres:gpu:2", 1 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
+		{"-w node", func(j *Job) { j.TRES.PerNode, j.NamesNodes = "gres:gpu:1", true }, "gres:gpu:1,gres:carma:1,gres:carmatotal:10240", 1},
+		{"-w node --gpus=2", func(j *Job) { j.TRES.PerJob, j.NamesNodes = "gres:gpu:2", true }, "gres:carma2:1,gres:carmatotal:20480", 2},
 		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
 		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carma:1,gres:carmatotal:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
 		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:carmatotal:36,gres:gpu:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
@@ -104,19 +106,6 @@ func TestAnnotateModes(t *testing.T) {
 				t.Errorf("got %+v", a)
 			}
 		})
-	}
-}
-
-// With placement.policy "carma" a job on several GPUs gets whole ones.
-func TestAnnotateWholeGPUs(t *testing.T) {
-	s := site()
-	s.WholeGPUs = true
-	for gpus, want := range map[string]Mode{"gres:gpu:1": ModeShared, "gres:gpu:2": ModeExclusive} {
-		j := job(mem10)
-		j.TRES.PerNode = gpus
-		if a, err := s.Annotate(j); err != nil || a.Mode != want {
-			t.Errorf("%s: %v, %v", gpus, a.Mode, err)
-		}
 	}
 }
 

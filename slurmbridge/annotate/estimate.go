@@ -39,12 +39,7 @@ func (a *Annotation) estimate(d directive.Directive, part config.Partition, s Si
 // estimateSummary estimates by the job's model summary and returns what no run of
 // it can be below; 0: not known.
 func (a *Annotation) estimateSummary(d directive.Directive, part config.Partition, s Site) (floorMiB int64) {
-	spec := SpecOf(d, a.GPUs, part)
-	if shift, ok := s.History.Shift(part.GPUMemMiB); ok {
-		spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift.MiB, 0)
-		spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift.MiB, 0)
-	}
-	e, err := s.Estimate(s.Estimator, spec)
+	e, err := s.Estimate(s.Estimator, s.SpecOf(d, a.GPUs, part))
 	if err != nil {
 		a.Note = err.Error()
 		return 0
@@ -57,6 +52,17 @@ func (a *Annotation) estimateSummary(d directive.Directive, part config.Partitio
 		a.Note = append(e.Reasons, "a lower bound only")[0]
 	}
 	return e.FloorMiB
+}
+
+// SpecOf is what the estimator is asked for a directive here, where earlier runs say
+// how far its base is off.
+func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
+	spec := SpecOf(d, gpus, part)
+	if shift, ok := s.History.Shift(part.GPUMemMiB); ok {
+		spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift.MiB, 0)
+		spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift.MiB, 0)
+	}
+	return spec
 }
 
 // SpecOf is what the estimator is asked for a directive. gpus is the number of

@@ -36,6 +36,7 @@ type Config struct {
 	Hooks     Hooks                `toml:"hooks"`
 	Recovery  Recovery             `toml:"recovery"`
 	Hold      Hold                 `toml:"hold"`
+	Idle      Idle                 `toml:"idle"`
 	Export    Export               `toml:"export"`
 
 	Accounting Accounting `toml:"accounting"`
@@ -77,7 +78,8 @@ type NVML struct {
 	Interval Duration `toml:"interval"` // between two samples
 }
 
-// SMAct are the preconditions on activity (paper: mean of 60 s, at most 80 %).
+// SMAct are the preconditions on activity (paper: mean of 60 s, at most 80 %;
+// docs/bench/sim.md finds 90 % with three jobs a GPU better).
 type SMAct struct {
 	Source       string   `toml:"source"` // auto, gpm, dcgm, nvml-utilisation
 	DCGMI        string   `toml:"dcgmi"`  // path of dcgmi
@@ -99,7 +101,7 @@ type Placement struct {
 	MarginMiB     int64            `toml:"margin_mib"`     // kept free beyond what is booked
 	Margin        map[string]int64 `toml:"margin"`         // the same by method of the estimate
 	Settle        Duration         `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
-	CrossUser     string           `toml:"cross_user"`     // timeslice, never
+	CrossUser     string           `toml:"cross_user"`     // never, timeslice
 	SMActBooking  bool             `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
 }
 
@@ -140,7 +142,8 @@ type Hooks struct {
 	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
 	WaitInteractive Duration `toml:"wait_interactive"` // the same for srun and salloc, which cannot go back
 	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
-	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it asks for whole GPUs
+	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it asks for whole GPUs; 0: never
+	Strict          bool     `toml:"strict"`           // a node that cannot lease, or has lost a GPU, drains
 }
 
 // Recovery is what happens to a job that died of GPU memory.
@@ -155,6 +158,12 @@ type Recovery struct {
 type Hold struct {
 	After   Duration `toml:"after"`   // a large request has waited so long; 0: never
 	Timeout Duration `toml:"timeout"` // a hold ends after so long
+}
+
+// Idle is what happens to a job that holds GPUs and does not use them.
+type Idle struct {
+	Action string   `toml:"action"` // none: it is shown; notify: its user is told too; cancel: it is told, and cancelled
+	After  Duration `toml:"after"`  // unused for so long
 }
 
 // Export is what the agent writes for other tools. Empty: nothing.
@@ -205,13 +214,14 @@ func Default() Config {
 		Slurm:     Slurm{BinDir: "/usr/bin"},
 		Submit:    Submit{OnBadDirective: "reject", Estimator: "analytic"},
 		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
-		SMAct:     SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean", MaxPct: 80, CoarseMaxPct: 95},
-		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 4, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "timeslice"},
+		SMAct:     SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean", MaxPct: 85, CoarseMaxPct: 95},
+		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
-		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
+		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 50},
 		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
-		Hold:      Hold{After: Duration(10 * time.Minute), Timeout: Duration(30 * time.Minute)},
+		Hold:      Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
+		Idle:      Idle{Action: "none", After: Duration(30 * time.Minute)},
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
 		History:    History{File: "/var/lib/carma/history"},

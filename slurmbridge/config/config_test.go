@@ -78,7 +78,7 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 
 const partitions = "[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
 
-const slurm = "[placement]\nmode = \"slurm\"\n"
+const slurm = "[placement]\nmode = \"slurm\"\ncross_user = \"timeslice\"\n"
 
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
@@ -102,14 +102,14 @@ func TestParseErrors(t *testing.T) {
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},
 		{"[smact]\nsmocc_max_pct = 101\n", "line 2: smact.smocc_max_pct: must be more than 0"},
 		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma"},
-		{slurm + "policy = \"lug\"\n", "line 3: placement.policy: slurmctld picks the GPU under placement.mode = \"slurm\"; leave the policy out"},
-		{slurm + "allow_policies = [\"lug\"]\n", "line 3: placement.allow_policies: slurmctld picks the GPU"},
-		{slurm + "cross_user = \"never\"\n", "line 3: placement.cross_user: slurmctld picks the GPU under placement.mode = \"slurm\" and cannot keep users apart"},
-		{slurm + "[placement.margin]\nuser = 1\n", "line 3: placement.margin: slurmctld picks the GPU"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\npolicy = \"lug\"\n", "line 5: nodeset.a.policy: slurmctld picks the GPU"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\ncross_user = \"never\"\n", "line 5: nodeset.a.cross_user: slurmctld picks the GPU"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\nmax_jobs = 2\n", "line 5: nodeset.a.max_jobs: slurmctld picks the GPU"},
-		{slurm + "margin_mib = 40000\n" + partitions, "line 3: placement.margin_mib: leaves no GiB of a GPU of partition gpu"},
+		{slurm + "policy = \"lug\"\n", "line 4: placement.policy: slurmctld picks the GPU under placement.mode = \"slurm\"; leave the policy out"},
+		{slurm + "allow_policies = [\"lug\"]\n", "line 4: placement.allow_policies: slurmctld picks the GPU"},
+		{"[placement]\nmode = \"slurm\"\n", "placement.cross_user: slurmctld picks the GPU under placement.mode = \"slurm\" and cannot keep users apart; say"},
+		{slurm + "[placement.margin]\nuser = 1\n", "line 4: placement.margin: slurmctld picks the GPU"},
+		{slurm + "[nodeset.a]\nnodes = \"a\"\npolicy = \"lug\"\n", "line 6: nodeset.a.policy: slurmctld picks the GPU"},
+		{slurm + "[nodeset.a]\nnodes = \"a\"\ncross_user = \"never\"\n", "line 6: nodeset.a.cross_user: slurmctld picks the GPU"},
+		{slurm + "[nodeset.a]\nnodes = \"a\"\nmax_jobs = 2\n", "line 6: nodeset.a.max_jobs: slurmctld picks the GPU"},
+		{slurm + "margin_mib = 40000\n" + partitions, "line 4: placement.margin_mib: leaves no GiB of a GPU of partition gpu"},
 		{"[placement]\nallow_policies = [\"magm\", \"x\"]\n", "line 2: placement.allow_policies: \"x\" is not one of"},
 		{"[placement.margin]\nuser = -1\n", "line 2: placement.margin.user: must not be negative"},
 		{"[nodeset.a]\npolicy = \"lug\"\n", "nodeset.a.nodes: \"\" is no node list"},
@@ -163,11 +163,11 @@ func TestPathsOfNode(t *testing.T) {
 }
 
 func TestForNode(t *testing.T) {
-	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs = 2\nsmact_max_pct = 70\ncross_user = \"never\"\n")
+	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs = 2\nsmact_max_pct = 70\ncross_user = \"timeslice\"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for node, want := range map[string]string{"gpu0": "magm 4 80 timeslice", "gpu1": "lug 4 80 timeslice", "gpu3": "magm 2 70 never"} {
+	for node, want := range map[string]string{"gpu0": "magm 3 85 never", "gpu1": "lug 3 85 never", "gpu3": "magm 2 70 timeslice"} {
 		n := c.ForNode(node)
 		if got := fmt.Sprint(n.Placement.Policy, " ", n.Placement.MaxJobs, " ", n.SMAct.MaxPct, " ", n.Placement.CrossUser); got != want {
 			t.Errorf("%s: %s, want %s", node, got, want)

@@ -32,15 +32,15 @@ func (c *Config) checkBySlurm() *KeyError {
 		return &KeyError{0, "placement.policy", why + "; leave the policy out"}
 	case len(c.Placement.AllowPolicies) > 0:
 		return &KeyError{0, "placement.allow_policies", why + "; no job can choose"}
-	case c.Placement.CrossUser != def.CrossUser:
-		return &KeyError{0, "placement.cross_user", why + " and cannot keep users apart"}
+	case c.Placement.CrossUser != "timeslice":
+		return &KeyError{0, "placement.cross_user", why + " and cannot keep users apart; say \"timeslice\" if that is meant"}
 	case len(c.Placement.Margin) > 0:
 		return &KeyError{0, "placement.margin", why + " and keeps one margin, placement.margin_mib"}
 	}
 	for _, name := range sortedKeys(c.NodeSet) {
 		if set := c.NodeSet[name]; set.Policy != "" {
 			return &KeyError{0, "nodeset." + name + ".policy", why + "; leave the policy out"}
-		} else if set.CrossUser != "" && set.CrossUser != def.CrossUser {
+		} else if set.CrossUser != "" && set.CrossUser != "timeslice" {
 			return &KeyError{0, "nodeset." + name + ".cross_user", why + " and cannot keep users apart"}
 		} else if set.MaxJobs != 0 {
 			return &KeyError{0, "nodeset." + name + ".max_jobs", why + "; placement.max_jobs holds for all nodes"}

@@ -96,6 +96,9 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 			say(Fail, fmt.Sprintf("%s: jobs would consume %s, and the node would be drained", line, e.Name), inSlurmConf(e.Name, e.Count))
 			return
 		}
+		if e.Name == tres.Total && e.Type == tres.NoConsume {
+			say(Fail, fmt.Sprintf("%s: jobs would not consume %s, and slurmctld could start any number of them at once", line, e.Name), inSlurmConf(e.Name, e.Count))
+		}
 	}
 }
 
@@ -147,6 +150,11 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 			for _, key := range []string{"CPUs", "RealMemory"} {
 				if number(anchor.Get(key)) < number(n.Get(key)) {
 					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, orNone(anchor.Get(key)), n.Name, n.Get(key)), key+"="+n.Get(key)+" or more for "+anchorName)
+				}
+			}
+			for _, feature := range words(featuresOf(n)) {
+				if !has(featuresOf(anchor), feature) {
+					say(Fail, fmt.Sprintf("%s has no feature %s, node %s has: jobs with --constraint=%s that fit nowhere now are refused", anchorName, feature, n.Name, feature), "Features="+featuresOf(n)+" for "+anchorName)
 				}
 			}
 		}

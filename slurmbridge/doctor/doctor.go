@@ -45,6 +45,7 @@ type Facts struct {
 	RunningErr   error
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
+	PluginDirs   []Path // that slurm.conf names
 
 	Controller *Controller // nil: not asked for
 	Node       *Node

@@ -55,12 +55,12 @@ func site(t *testing.T, change ...string) Facts {
 	root := func(path string) Path { return Path{Path: path, Mode: 0o755} }
 	f := Facts{ConfigPath: "/etc/carma/carma.toml", Config: c, SlurmConf: conf, Running: running, Installed: v,
 		Controller: &Controller{PluginPath: "/usr/lib/carma/slurm/job_submit_carma.so", PluginVersion: v, Library: root("/usr/lib/carma/libcarma.so"), ConfigFile: root("/etc/carma/carma.toml")},
-		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:16,carma:40536,carma2:40536,carma3:40536,carma4:40536", GresConf: gresConf,
+		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144", GresConf: gresConf,
 			Hooks: map[string]Path{}, MPS: root("/usr/bin/nvidia-cuda-mps-control"), RunDir: root("/run/carma"), OnTmpfs: true}}
 	for _, h := range hookNames {
 		f.Node.Hooks[h.setting] = root("/usr/sbin/carma-" + h.command)
 	}
-	for i := range 16 {
+	for i := range 12 {
 		f.Node.Slots = append(f.Node.Slots, Path{Path: fmt.Sprintf("/dev/carma/slot%d", i), Major: 120})
 	}
 	for i := range 4 {
@@ -113,8 +113,8 @@ func TestPlanted(t *testing.T) {
 		"no requeue":              {[]string{"PrologFlags=", "JobRequeue=0\nPrologFlags="}, nil, "warn slurm.conf: JobRequeue=0"},
 		"TRES not accounted":      {[]string{"AccountingStorageTRES=gres/gpu,gres/carmatotal", "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu"}, nil, "warn slurm.conf: AccountingStorageTRES lacks gres/carmatotal"},
 		"slurmctld not restarted": {nil, func(f *Facts) { f.Running["jobsubmitplugins"] = "" }, "warn slurm.conf: still runs with JobSubmitPlugins=(none)"},
-		"node without gpu":        {[]string{"Gres=gpu:16,", "Gres="}, nil, "fail nodes: has no gpu"},
-		"too few slots":           {[]string{"Gres=gpu:16,", "Gres=gpu:4,"}, nil, "warn nodes: counts 4 slots: 4 GPUs shared by 4 jobs need 16"},
+		"node without gpu":        {[]string{"Gres=gpu:12,", "Gres="}, nil, "fail nodes: has no gpu"},
+		"too few slots":           {[]string{"Gres=gpu:12,", "Gres=gpu:4,"}, nil, "warn nodes: counts 4 slots: 4 GPUs shared by 3 jobs need 12"},
 		"ceiling of one GPU":      {[]string{"carma2:no_consume:162144", "carma2:no_consume:40536"}, nil, "fail nodes: carma2:40536 is below the node's memory of 162144"},
 		"counts are consumed":     {[]string{"carma2:no_consume:162144", "carma2:162144"}, nil, "fail nodes: jobs would consume carma2"},
 		"no anchor":               {[]string{"NodeName=carma-anchor", "NodeName=other"}, nil, "fail anchor: no node carma-anchor"},
@@ -144,7 +144,19 @@ func TestPlanted(t *testing.T) {
 		"node INVAL by counts": {nil, func(f *Facts) {
 			f.Node.State, f.Node.Reason = "MIXED+DRAIN+INVALID_REG", "gres/carma count changed and jobs are using them (162144 != 50776)"
 		}, "fail node: 162144 != 50776"},
-		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:16" }, "fail node: counts no carma"},
+		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:12" }, "fail node: counts no carma on"},
+		"no carmatotal counted":     {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carma:40536" }, "fail node: counts no carmatotal on gpu1"},
+		"carmatotal published":      {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carma:40536,carmatotal:81072" }, "fail node: counts carmatotal:81072 on gpu1, slurm.conf 162144"},
+		"carmatotal of one GPU":     {[]string{"carmatotal:162144\n", "carmatotal:40536\n"}, func(f *Facts) { f.Node.Gres = "carma:1,carmatotal:40536" }, "fail nodes: carmatotal:40536 is below the node's memory of 162144"},
+		"no carmatotal configured":  {[]string{",carmatotal:162144\n", "\n"}, nil, "fail nodes: carmatotal:0 is below the node's memory"},
+		"carmatotal not consumed":   {[]string{"carmatotal:162144\n", "carmatotal:no_consume:162144\n"}, nil, "fail nodes: would not consume carmatotal"},
+		"no carmatotal on anchor":   {[]string{",carmatotal:16777216", ""}, nil, "fail anchor: carma-anchor has carmatotal:0"},
+		"no type carmatotal":        {[]string{"carma4,carmatotal\n", "carma4\n"}, nil, "fail slurm.conf: GresTypes lacks carmatotal"},
+		"gres.conf counts less":     {nil, func(f *Facts) { f.Node.GresConf.Other[2].Values["count"] = "40536" }, "fail gres.conf: Name=carma2 Count=40536 is less than slurm.conf's 162144"},
+		"gres.conf total less":      {nil, func(f *Facts) { f.Node.GresConf.Other[5].Values["count"] = "40536" }, "fail gres.conf: Name=carmatotal Count=40536 is less"},
+		"gres.conf with few slots":  {nil, func(f *Facts) { f.Node.Slots = f.Node.Slots[:4] }, "fail gres.conf: names 4 slots, slurm.conf counts gpu:12"},
+		"anchor without a feature":  {[]string{"RealMemory=512000", "RealMemory=512000 Feature=a100,ib"}, nil, "fail anchor: no feature a100, node gpu[1-2] has"},
+		"PluginDir missing":         {nil, func(f *Facts) { f.PluginDirs = []Path{{Path: "/x", Err: errors.New("stat /x: no such file")}} }, "fail slurm.conf: PluginDir: stat /x: no such file"},
 		"gres.conf missing":         {nil, func(f *Facts) { f.Node.GresConfErr = os.ErrNotExist }, "fail gres.conf: file does not exist"},
 		"AutoDetect":                {nil, func(f *Facts) { f.Node.GresConf.Settings["autodetect"] = "nvml" }, "fail gres.conf: AutoDetect=nvml"},
 		"slots missing":             {nil, func(f *Facts) { f.Node.Slots[3].Err = errors.New("/dev/carma/slot3: no such file") }, "fail gres.conf: slot /dev/carma/slot3"},
@@ -181,6 +193,20 @@ func TestPlanted(t *testing.T) {
 				t.Errorf("got %q, want %s", found, c.want)
 			}
 		})
+	}
+}
+
+// A node outside of the pilot needs the hooks, and nothing is said of its GPUs.
+func TestNodeOfOthers(t *testing.T) {
+	f := site(t)
+	f.Controller, f.Node = nil, &Node{Name: "cpu1", Hooks: f.Node.Hooks}
+	findings := Diagnose(f)
+	if last := findings[len(findings)-1]; Worst(findings) != Pass || !strings.Contains(last.What, "cpu1 is in no partition of carma.toml") {
+		t.Errorf("%+v", findings)
+	}
+	f.Node.Hooks["Prolog"] = Path{Err: os.ErrNotExist}
+	if Worst(Diagnose(f)) != Fail {
+		t.Error("a missing Prolog is nothing")
 	}
 }
 

@@ -5,10 +5,14 @@ package doctor
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/tres"
 )
 
@@ -19,7 +23,7 @@ func (d *diagnosis) controller() {
 	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
 		switch {
 		case c.PluginPath == "":
-			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")), "install slurm-plugin-carma and add /usr/lib/carma/slurm to PluginDir")
+			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")), "install slurm-plugin-carma, or link job_submit_carma.so into Slurm's plugin directory")
 			return
 		case c.PluginErr != nil:
 			say(Fail, c.PluginErr.Error(), "install slurm-plugin-carma again before slurmctld restarts")
@@ -42,8 +46,14 @@ func (d *diagnosis) controller() {
 	})
 }
 
+// node looks at a GPU node. slurm.conf names the hooks for every node, so one in
+// no partition of CARMA's needs them too, and nothing else.
 func (d *diagnosis) node() {
 	d.hooks()
+	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
+		d.add(Pass, "node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only", "")
+		return
+	}
 	d.registration()
 	if d.Config.Placement.BySlurm() {
 		d.devices()
@@ -75,7 +85,7 @@ func (d *diagnosis) hooks() {
 // A registration whose count differs from the last one's while jobs hold the
 // GRES makes a node INVAL until slurmd registers with none held
 // (gres.c, _node_config_validate, all versions from 22.05 to 26.05).
-var countChanged = regexp.MustCompile(`carma\d* count changed and jobs are using them`)
+var countChanged = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`carma\d* count changed and jobs are using them`) })
 
 func (d *diagnosis) registration() {
 	n := d.Node
@@ -87,25 +97,56 @@ func (d *diagnosis) registration() {
 		switch {
 		case n.State == "":
 			say(Fail, "slurmctld knows no node "+n.Name, "name it with --node as slurm.conf does")
-		case countChanged.MatchString(n.Reason):
+		case countChanged().MatchString(n.Reason):
 			say(Fail, n.Name+" is "+n.State+": "+n.Reason, "when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
 		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
 			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
-		case d.Config.Placement.BySlurm() && tres.Shards(n.Gres) == 0:
-			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
-		case !d.Config.Placement.BySlurm() && d.carmaCount(n.Gres) == 0:
-			say(Fail, "slurmctld counts no carma on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,carma:no_consume:... in slurm.conf")
+		default:
+			d.counted(say)
 		}
 	})
 }
 
-func (d *diagnosis) carmaCount(list string) (names int) {
-	for _, e := range tres.Parse(list) {
-		if tres.K(e.Name) > 0 {
-			names++
+// counted looks at what slurmctld counts on the node: the published counts go up
+// and down, carmatotal never changes.
+func (d *diagnosis) counted(say func(Level, string, string)) {
+	n, counted := d.Node, counts(d.Node.Gres)
+	if d.Config.Placement.BySlurm() {
+		if counted[tres.Shard] == 0 {
+			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
+		}
+		return
+	}
+	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
+	for _, name := range []string{tres.Carma, tres.Total} {
+		if _, ok := counted[name]; !ok {
+			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
+			return
 		}
 	}
-	return names
+	if got := counted[tres.Total]; want > 0 && got != want {
+		say(Fail, fmt.Sprintf("slurmctld counts %s:%d on %s, slurm.conf %d", tres.Total, got, n.Name, want), "let nothing but slurm.conf set "+tres.Total+"; restart slurmctld")
+	}
+}
+
+// nodeRecord is slurm.conf's line of this node.
+func (d *diagnosis) nodeRecord() slurmconf.Record {
+	for _, n := range d.SlurmConf.Nodes {
+		if hostlist.Contains(n.Name, d.Node.Name) {
+			return n
+		}
+	}
+	return slurmconf.Record{}
+}
+
+// memory is that of all GPUs of this node.
+func (d *diagnosis) memory() (mib int64) {
+	for _, name := range d.Config.PartitionNames() {
+		if p := d.Config.Partition[name]; d.inOurs(name) {
+			mib = max(mib, int64(p.GPUsPerNode)*p.GPUMemMiB)
+		}
+	}
+	return mib
 }
 
 // nvidiaMajor is the character major of NVIDIA's devices.
@@ -124,6 +165,7 @@ func (d *diagnosis) slots() {
 		if len(n.Slots) == 0 {
 			say(Fail, "gres.conf has no Name=gpu File= for "+n.Name, "Name=gpu File=/dev/carma/slot[0-...]")
 		}
+		d.gresCounts(say)
 		for _, s := range n.Slots {
 			switch {
 			case s.Err != nil:
@@ -135,6 +177,32 @@ func (d *diagnosis) slots() {
 			}
 		}
 	})
+}
+
+// gresCounts compares gres.conf with slurm.conf: a node that registers with less
+// is drained, "count reported lower than configured".
+func (d *diagnosis) gresCounts(say func(Level, string, string)) {
+	configured, registered := counts(d.nodeRecord().Get("Gres")), map[string]int64{}
+	for _, r := range d.Node.GresConf.Other {
+		name := r.Get("Name")
+		if name == "" { // the line begins with Name=
+			name = r.Name
+		} else if !hostlist.Contains(r.Name, d.Node.Name) {
+			continue
+		}
+		if count := r.Get("Count"); count != "" {
+			registered[name] += counts(name + ":" + count)[name]
+		}
+	}
+	if n := int64(len(d.Node.Slots)); n > 0 && n < configured[tres.GPU] {
+		say(Fail, fmt.Sprintf("it names %d slots, slurm.conf counts gpu:%d: the node is drained when it registers", n, configured[tres.GPU]), fmt.Sprintf("Name=gpu File=/dev/carma/slot[0-%d]", configured[tres.GPU]-1))
+	}
+	for _, name := range carmaNames(d.mostGPUs()) {
+		if n, ok := registered[name]; ok && n < configured[name] {
+			say(Fail, fmt.Sprintf("Name=%s Count=%d is less than slurm.conf's %d: the node is drained when it registers", name, n, configured[name]), fmt.Sprintf("Name=%s Count=%d", name, configured[name]))
+			return
+		}
+	}
 }
 
 func (d *diagnosis) gpus() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/tres"
 )
@@ -22,7 +23,6 @@ type Site struct {
 	Placement string // placement.mode: carma, slurm
 	MarginMiB int64
 	SlurmConf slurmconf.File // as it is; empty: none yet
-	PluginDir string         // where Slurm's own plugins are
 }
 
 // The anchor must cover any job: what no node will have.
@@ -52,14 +52,6 @@ func (s Site) slurmConf(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "# ---- slurm.conf, on every machine. These lines replace those of the same name.\n")
 	fmt.Fprintf(b, "JobSubmitPlugins=%s\n", s.extended("JobSubmitPlugins", "carma"))
-	dirs := strings.Split(s.SlurmConf.Setting("PluginDir"), ":")
-	if dirs[0] == "" {
-		dirs[0] = s.PluginDir
-	}
-	if !slices.Contains(dirs, "/usr/lib/carma/slurm") {
-		dirs = append(dirs, "/usr/lib/carma/slurm")
-	}
-	fmt.Fprintf(b, "PluginDir=%s\n", strings.Join(dirs, ":"))
 	fmt.Fprintf(b, "GresTypes=%s\n", s.extended("GresTypes", append([]string{tres.GPU}, names...)...))
 	if s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd" {
 		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/"+books))
@@ -84,55 +76,130 @@ func (s Site) slurmConf(b *strings.Builder) {
 	}
 }
 
+// nodeLines keep what the site's own lines say of nodes and partition.
 func (s Site) nodeLines(b *strings.Builder, names []string) {
-	hardware, cpus, memory := s.hardware()
 	ceiling, anchor := []string{fmt.Sprintf("gpu:%d", s.slots())}, []string{"gpu:1024"}
 	for _, name := range names {
 		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
 		anchor = append(anchor, inSlurmConf(name, anchorMiB))
 	}
-	fmt.Fprintf(b, "NodeName=%s %s Gres=%s\n", s.Nodes, hardware, strings.Join(ceiling, ","))
-	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d Gres=%s State=DOWN Reason=%[1]s\n", anchorName, anchorCPUs, memory, strings.Join(anchor, ","))
-	fmt.Fprintf(b, "PartitionName=%s Nodes=%s,%s%s DefMemPerCPU=%d\n", s.Partition, s.Nodes, anchorName, s.defaultYes(), memory/cpus)
-	fmt.Fprintf(b, "PartitionName=%s-recovery Nodes=%s,%s PriorityTier=2 DefMemPerCPU=%d\n\n", s.Partition, s.Nodes, anchorName, memory/cpus)
+	own, cpus, memory := s.nodeLine(b, strings.Join(ceiling, ","))
+	features := ""
+	if v := featuresOf(own); v != "" {
+		features = " Features=" + v
+	}
+	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%[1]s\n", anchorName, max(anchorCPUs, cpus), memory, features, strings.Join(anchor, ","))
+	s.partitionLines(b, s.Nodes+","+anchorName, fmt.Sprint(memory/cpus))
 }
 
-// hardware is what slurm.conf is to say of the nodes but for their GRES.
-func (s Site) hardware() (line string, cpus, memory int64) {
-	var hardware []string
-	cpus, memory = 1, 1
-	for _, w := range strings.Fields(s.Hardware) {
-		key, value, _ := strings.Cut(w, "=")
-		switch key {
-		case "NodeName", "Gres", "UpTime", "Found":
-			continue
-		case "RealMemory":
-			memory = max(1, number(value))
-		case "CPUs":
-			cpus = max(1, number(value))
+// nodeLine returns the site's own line of the nodes, and what they have at most.
+func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, cpus, memory int64) {
+	own, node := s.ownNodes(), s.hardware()
+	cpus, memory = max(1, number(valueOf(node, "CPUs"))), max(1, number(valueOf(node, "RealMemory")))
+	if own.Name != "" {
+		node = own.Words
+		cpus, memory = max(cpus, number(own.Get("CPUs"))), max(memory, number(own.Get("RealMemory")))
+		if !hostlist.Same(own.Name, s.Nodes) {
+			fmt.Fprintf(b, "# take %s out of NodeName=%s, and share out NodeAddr and what else has an entry for each\n", s.Nodes, own.Name)
 		}
-		hardware = append(hardware, w)
 	}
-	return strings.Join(hardware, " "), cpus, memory
+	fmt.Fprintf(b, "NodeName=%s %s\n", s.Nodes, strings.Join(with(node, "Gres", gres), " "))
+	return own, cpus, memory
 }
 
-func (s Site) defaultYes() string {
-	if s.isDefault() {
-		return " Default=YES"
+// partitionLines are those of the partition and of the one for recovery. defMem is
+// the DefMemPerCPU of a partition that has no default memory; empty: none.
+func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
+	own := s.ownPartition()
+	if had := own.Get("Nodes"); had != "" && !hostlist.Same(had, s.Nodes) && !hostlist.Same(had, nodes) {
+		fmt.Fprintf(b, "# partition %s has Nodes=%s: those that are not in %s leave it\n", s.Partition, had, s.Nodes)
 	}
-	return ""
+	partition := with(own.Words, "Nodes", nodes)
+	if defMem != "" && !s.hasDefaultMemory(own) {
+		partition = with(partition, "DefMemPerCPU", defMem)
+	}
+	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
+	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool { return strings.EqualFold(keyOf(w), "Default") })
+	fmt.Fprintf(b, "PartitionName=%s-recovery %s\n\n", s.Partition, strings.Join(with(recovery, "PriorityTier", s.above(own)), " "))
 }
 
-func (s Site) slots() int { return s.GPUs * s.MaxJobs }
+// hardware are the words of `slurmd -C` that a NodeName line takes.
+func (s Site) hardware() []string {
+	return slices.DeleteFunc(strings.Fields(s.Hardware), func(w string) bool {
+		return slices.Contains([]string{"NodeName", "Gres", "UpTime", "Found"}, keyOf(w))
+	})
+}
 
-func (s Site) isDefault() bool {
+// ownNodes is slurm.conf's line of the first node of the set; empty: it has none.
+func (s Site) ownNodes() slurmconf.Record {
+	for _, n := range s.SlurmConf.Nodes {
+		if hostlist.Contains(n.Name, hostlist.First(s.Nodes)) {
+			return n
+		}
+	}
+	return slurmconf.Record{}
+}
+
+// featuresOf reads both spellings that Slurm knows.
+func featuresOf(node slurmconf.Record) string {
+	if v := node.Get("Features"); v != "" {
+		return v
+	}
+	return node.Get("Feature")
+}
+
+// ownPartition is slurm.conf's line of the partition; empty: it has none.
+func (s Site) ownPartition() slurmconf.Record {
 	for _, p := range s.SlurmConf.Partitions {
 		if p.Name == s.Partition {
-			return strings.EqualFold(p.Get("Default"), "YES")
+			return p
+		}
+	}
+	return slurmconf.Record{}
+}
+
+func (s Site) hasDefaultMemory(partition slurmconf.Record) bool {
+	for _, key := range []string{"DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"} {
+		if partition.Get(key) != "" || s.SlurmConf.Setting(key) != "" {
+			return true
 		}
 	}
 	return false
 }
+
+// above is a PriorityTier above the partition's own, which is 1 if not said.
+func (s Site) above(partition slurmconf.Record) string {
+	return fmt.Sprint(max(1, number(partition.Get("PriorityTier"))) + 1)
+}
+
+func keyOf(word string) string { key, _, _ := strings.Cut(word, "="); return key }
+
+// valueOf returns the value of a key among "Key=value" words.
+func valueOf(words []string, key string) string {
+	for _, w := range words {
+		if strings.EqualFold(keyOf(w), key) {
+			_, value, _ := strings.Cut(w, "=")
+			return value
+		}
+	}
+	return ""
+}
+
+// with returns words in which key has the value, where it stood or at the end.
+func with(words []string, key, value string) []string {
+	words = slices.Clone(words)
+	for i, w := range words {
+		if strings.EqualFold(keyOf(w), key) {
+			words[i] = key + "=" + value
+			return words
+		}
+	}
+	return append(words, key+"="+value)
+}
+
+func (s Site) slots() int { return s.GPUs * s.MaxJobs }
+
+func (s Site) isDefault() bool { return strings.EqualFold(s.ownPartition().Get("Default"), "YES") }
 
 // extended is a list of slurm.conf with words added that it lacks.
 func (s Site) extended(name string, add ...string) string {
@@ -167,7 +234,7 @@ func (s Site) carmaTOML(b *strings.Builder) {
 	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\nshare = true\nrecovery = \"%s-recovery\"\n\n", s.GPUs, s.GPUMemMiB, s.Partition)
 	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n", s.Partition, s.GPUs, s.GPUMemMiB)
 	if s.bySlurm() {
-		b.WriteString("mode = \"slurm\"\nsettle = \"0s\"\n")
+		b.WriteString("mode = \"slurm\"\nsettle = \"0s\"\ncross_user = \"timeslice\"\n")
 	}
 	fmt.Fprintf(b, "max_jobs = %d\n\n", s.MaxJobs)
 }

@@ -33,11 +33,20 @@ PartitionName=train Nodes=g[1-2] Default=YES
 	if err != nil {
 		t.Fatal(err)
 	}
+	// What the site says of nodes and partition stays.
+	lines, err := slurmconf.Parse(`NodeName=gpu[1-4] NodeAddr=10.0.0.[1-4] Sockets=2 CoresPerSocket=24 RealMemory=900000 Gres=gpu:a100:2 Feature=a100,nvlink Weight=10
+NodeName=head CPUs=8
+PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml DefMemPerGPU=100000 PriorityTier=5
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for file, s := range map[string]Site{
-		"testdata/setup-bare.txt": {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, MaxJobs: 2, PluginDir: "/usr/lib/slurm"},
-		"testdata/setup-shards.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own, PluginDir: "/usr/lib/slurm",
+		"testdata/setup-bare.txt":  {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, MaxJobs: 2},
+		"testdata/setup-lines.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 2, SlurmConf: lines},
+		"testdata/setup-shards.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: lines,
 			Placement: "slurm", MarginMiB: 2048},
-		"testdata/setup-own.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own, PluginDir: "/usr/lib/slurm"},
+		"testdata/setup-own.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own},
 	} {
 		got := Setup(s)
 		if *update {
@@ -67,7 +76,7 @@ func TestSetupOfShardsPassesTheDoctor(t *testing.T) {
 // shardSite is the site that Setup describes, and what it prints.
 func shardSite(t *testing.T, change ...string) (f Facts, out string) {
 	t.Helper()
-	out = Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, PluginDir: "/usr/lib/slurm", Placement: "slurm", MarginMiB: 2048})
+	out = Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, Placement: "slurm", MarginMiB: 2048})
 	changed := out
 	for i := 0; i < len(change); i += 2 {
 		if !strings.Contains(changed, change[i]) {
@@ -121,7 +130,7 @@ func TestShardsWrong(t *testing.T) {
 		{"a backfill that plans without shards", nil, func(f *Facts) { old(f, 23, 11, 11) }, Warn, "slurm", "backfill"},
 		{"no shard in GresTypes", []string{"GresTypes=gpu,shard", "GresTypes=gpu"}, nil, Fail, "slurm.conf", "GresTypes lacks shard"},
 		{"no LL_SHARED_GRES", []string{"CR_Core_Memory,LL_SHARED_GRES", "CR_Core_Memory"}, nil, Fail, "slurm.conf", "lacks LL_SHARED_GRES"},
-		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2]", "PartitionName=gpu OverSubscribe=EXCLUSIVE Nodes=gpu[1-2]"}, nil, Fail, "slurm.conf", "partition gpu has OverSubscribe=EXCLUSIVE"},
+		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2]\n", "PartitionName=gpu Nodes=gpu[1-2] OverSubscribe=EXCLUSIVE\n"}, nil, Fail, "slurm.conf", "partition gpu has OverSubscribe=EXCLUSIVE"},
 		{"settling", []string{`settle = "0s"`, `settle = "30s"`}, nil, Warn, "slurm.conf", "placement.settle = 30s"},
 		{"shards of all memory", []string{"Gres=gpu:4,shard:148", "Gres=gpu:4,shard:156"}, nil, Fail, "nodes", "shard:156; 4 GPUs of 40536 MiB have 37 GiB each"},
 		{"slots", []string{"Gres=gpu:4,", "Gres=gpu:16,"}, nil, Fail, "nodes", "counts gpu:16"},
@@ -159,7 +168,7 @@ func old(f *Facts, major, minor, micro int) {
 
 // What Setup prints is what the doctor wants, and carma.toml is one.
 func TestSetupPassesTheDoctor(t *testing.T) {
-	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, PluginDir: "/usr/lib/slurm"})
+	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3})
 	parts := strings.Split(out, "# ---- ")
 	if len(parts) != 5 {
 		t.Fatalf("%d parts", len(parts))
@@ -182,7 +191,7 @@ func TestSetupPassesTheDoctor(t *testing.T) {
 			t.Errorf("%+v", finding)
 		}
 	}
-	if !strings.Contains(out, "c /dev/carma/slot15 0600 root root - 120:15\n") || strings.Contains(out, "slot16 ") {
-		t.Error("slots are not 0 to 15")
+	if !strings.Contains(out, "c /dev/carma/slot11 0600 root root - 120:11\n") || strings.Contains(out, "slot12 ") {
+		t.Error("slots are not 0 to 11")
 	}
 }

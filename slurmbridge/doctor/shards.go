@@ -4,7 +4,6 @@ package doctor
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -23,7 +22,6 @@ func (s Site) shards() int64 { return int64(s.GPUs) * config.ShardsOf(s.GPUMemMi
 
 // shardLines are slurm.conf's lines for the nodes and partitions.
 func (s Site) shardLines(b *strings.Builder) {
-	hardware, _, _ := s.hardware()
 	params := s.SlurmConf.Setting("SelectTypeParameters")
 	if params == "" {
 		params = "CR_Core_Memory" // Slurm's default
@@ -32,9 +30,8 @@ func (s Site) shardLines(b *strings.Builder) {
 		params += ",LL_SHARED_GRES"
 	}
 	fmt.Fprintf(b, "SelectTypeParameters=%s\n", params)
-	fmt.Fprintf(b, "NodeName=%s %s Gres=gpu:%d,shard:%d\n", s.Nodes, hardware, s.GPUs, s.shards())
-	fmt.Fprintf(b, "PartitionName=%s Nodes=%s%s\n", s.Partition, s.Nodes, s.defaultYes())
-	fmt.Fprintf(b, "PartitionName=%s-recovery Nodes=%s PriorityTier=2\n\n", s.Partition, s.Nodes)
+	s.nodeLine(b, fmt.Sprintf("gpu:%d,shard:%d", s.GPUs, s.shards()))
+	s.partitionLines(b, s.Nodes, "")
 }
 
 // shardsUsable: 23.11 has LL_SHARED_GRES; 23.11.5 no longer gives a whole GPU to a
@@ -113,10 +110,9 @@ func (d *diagnosis) devices() {
 	})
 }
 
-var digits = regexp.MustCompile(`\d+$`)
-
+// lastNumber is the number that a path ends with, -1 if with none.
 func lastNumber(path string) int {
-	n, err := strconv.Atoi(digits.FindString(path))
+	n, err := strconv.Atoi(path[len(strings.TrimRight(path, "0123456789")):])
 	if err != nil {
 		return -1
 	}

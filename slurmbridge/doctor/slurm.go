@@ -101,6 +101,7 @@ func inSlurmConf(name string, count int64) string {
 
 func (d *diagnosis) settings() {
 	d.part("slurm.conf", "has CARMA's lines", func(say func(Level, string, string)) {
+		d.pluginDirs(say)
 		d.submitSettings(say)
 		d.gresSettings(say)
 		d.hookSettings(say)
@@ -130,6 +131,16 @@ func (d *diagnosis) submitSettings(say func(Level, string, string)) {
 	case at != len(plugins)-1:
 		rest := slices.Delete(slices.Clone(plugins), at, at+1)
 		say(Warn, "JobSubmitPlugins runs "+strings.Join(plugins[at+1:], ", ")+" after carma, which may undo its booking", "JobSubmitPlugins="+strings.Join(append(rest, "carma"), ","))
+	}
+}
+
+// pluginDirs: with one that is not there nothing of Slurm starts ("Bad value for
+// PluginDir", read_config.c, 22.05 to 26.05), and all machines read the same line.
+func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
+	for _, dir := range d.PluginDirs {
+		if dir.Err != nil {
+			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here", "take "+dir.Path+" out of PluginDir; the packages need none")
+		}
 	}
 }
 
@@ -184,11 +195,13 @@ func seconds(text string) int {
 
 func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	h := d.Config.Hooks
-	need := int((h.Wait.D() + h.WaitInteractive.D() + h.Deadline.D()).Seconds()) + 5
+	// A Prolog may wait for GPUs; an Epilog, besides three parts with a deadline
+	// each, for its turn to requeue (prolog, turnWait).
+	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 3*h.Deadline.D()+45*time.Second).Seconds()) + 5
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
 		v := seconds(d.setting(name))
 		if v > 0 && v < need {
-			say(Fail, fmt.Sprintf("%s=%d is less than the Prolog may take (%d s): slurmd would drain the node", name, v, need), fmt.Sprintf("%s=%d", name, max(120, need)))
+			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need), fmt.Sprintf("%s=%d", name, max(120, need)))
 		} else if v <= 0 && name == "PrologEpilogTimeout" && seconds(d.setting("PrologTimeout")) <= 0 {
 			say(Warn, "PrologEpilogTimeout is not set: a hook that hangs holds its job for ever", fmt.Sprintf("PrologEpilogTimeout=%d", max(120, need)))
 		}

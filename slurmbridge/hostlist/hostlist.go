@@ -5,6 +5,7 @@ package hostlist
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -53,6 +54,15 @@ func Contains(list, name string) bool {
 		}
 	}
 	return false
+}
+
+// Same tells whether two lists stand for the same nodes, in any order.
+func Same(a, b string) bool {
+	x, errX := Expand(a)
+	y, errY := Expand(b)
+	slices.Sort(x)
+	slices.Sort(y)
+	return errX == nil && errY == nil && slices.Equal(slices.Compact(x), slices.Compact(y))
 }
 
 // split cuts at commas outside brackets.

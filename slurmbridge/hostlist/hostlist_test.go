@@ -39,6 +39,17 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+func TestSame(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{{"n[1-2]", "n2,n1", true}, {"n[1-2]", "n1,n1,n2", true}, {"n[1-2]", "n[1-3]", false}, {"n[1-", "n[1-", false}} {
+		if got := Same(c.a, c.b); got != c.want {
+			t.Errorf("Same(%q, %q) is %v", c.a, c.b, got)
+		}
+	}
+}
+
 func FuzzExpand(f *testing.F) {
 	for _, s := range []string{"gpu[03-05,9],x", "r[1-2]n[1-4]", "[", "]", "n[1-9]]", "[[1]]"} {
 		f.Add(s)

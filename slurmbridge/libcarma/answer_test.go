@@ -28,7 +28,7 @@ time_slot = "4h"
 
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
-	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "4294967294", "0", "", script}, "\x00"))
+	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "4294967294", "0", "0", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -92,12 +92,24 @@ env REQUEUE=timeout
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
+		{"named nodes", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000", "4294967294\x001", 1),
+			`tres_per_node gres:gpu:1,gres:carma:1,gres:carmatotal:40536
+env V=1
+env MODE=off
+env METHOD=none
+env GPUS=1
+env MEM_MIB=40536
+env FULL=40536
+env KEY=6457f804971a3061
+time SUBMIT
+comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
+`},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carma:5,gres:carmatotal:5", "")), "tres_per_node \n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 13 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 13 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 14 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 14 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
 		if got := answerTo([]byte(c.ask)); got != c.want {
@@ -121,7 +133,7 @@ func TestAnswerWithoutConfiguration(t *testing.T) {
 // placement.mode "slurm" needs a Slurm that writes "gres/": 23.11 and later.
 func TestShardsNeedALaterSlurm(t *testing.T) {
 	configure(t)
-	if err := os.WriteFile(site.path, []byte(carmaToml+"[placement]\nmode = \"slurm\"\n"), 0o644); err != nil {
+	if err := os.WriteFile(site.path, []byte(carmaToml+"[placement]\nmode = \"slurm\"\ncross_user = \"timeslice\"\nmax_jobs = 4\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for prefix, want := range map[string]string{"gres:": "leave no usable carma.toml", "gres/": "tres_per_node gres/shard:10\n"} {

@@ -4,6 +4,7 @@ package sctl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -39,8 +40,9 @@ type AccountedFilter struct {
 	From, To        time.Time
 }
 
-// Accounted asks slurmdbd for jobs, all attempts under one entry.
-func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, error) {
+// Accounted asks slurmdbd for jobs and hands them over as sacct prints them, all
+// attempts under one entry. What was handed over before an error is void.
+func (c Client) Accounted(ctx context.Context, f AccountedFilter, each func(Accounted)) error {
 	args := []string{"--noheader", "--allocations", "--parsable2", "--delimiter=" + separator, "--format=" + strings.Join(accountedFields, ",")}
 	list := func(option string, values []string) {
 		if len(values) > 0 {
@@ -63,7 +65,7 @@ func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, 
 	}
 	from := f.From
 	if from.IsZero() && len(f.Jobs) == 0 {
-		from = time.Unix(1, 0)
+		from = time.Unix(1e6, 0) // the first that sacct takes
 	}
 	if !from.IsZero() {
 		args = append(args, "--starttime="+slurmTime(from))
@@ -71,32 +73,31 @@ func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, 
 	if !f.To.IsZero() {
 		args = append(args, "--endtime="+slurmTime(f.To))
 	}
-	out, err := c.run(ctx, "sacct", args...)
-	if err != nil {
-		return nil, err
-	}
-	var jobs []Accounted
-	for line := range strings.Lines(out) {
-		if j, ok := parseAccounted(strings.TrimRight(line, "\n")); ok {
-			jobs = append(jobs, j)
+	return c.lines(ctx, func(line string) {
+		if j, ok := parseAccounted(line); ok {
+			each(j)
 		}
-	}
-	return jobs, nil
+	}, "sacct", args...)
 }
 
-func slurmTime(t time.Time) string { return t.Local().Format("2006-01-02T15:04:05") }
+// slurmTime is a time as every Slurm reads it (parse_time.c, 20.11 to 25.11), without
+// the hour that is there twice when summer time ends.
+func slurmTime(t time.Time) string { return "uts" + strconv.FormatInt(t.Unix(), 10) }
 
 // parseAccounted reads a line; one that is not of a job is left out.
 func parseAccounted(line string) (j Accounted, ok bool) {
-	f := strings.SplitN(line, separator, len(accountedFields))
-	if len(f) != len(accountedFields) {
+	if strings.Count(line, separator) < len(accountedFields)-1 {
 		return j, false
 	}
+	// The comment is long and soon forgotten: it shares no memory with the rest.
+	f := strings.SplitN(line, separator, len(accountedFields))
+	comment := f[len(f)-1]
+	f = strings.Split(strings.Clone(line[:len(line)-len(comment)]), separator)
 	id, err := strconv.ParseUint(f[1], 10, 32)
 	if err != nil { // a step, or a part of a heterogeneous job
 		return j, false
 	}
-	j = Accounted{Cluster: f[0], JobID: uint32(id), User: f[3], Account: f[4], Partition: f[5], Name: f[7], Comment: f[8]}
+	j = Accounted{Cluster: f[0], JobID: uint32(id), User: f[3], Account: f[4], Partition: f[5], Name: f[7], Comment: comment}
 	j.State, _, _ = strings.Cut(f[6], " ")
 	if array, task, isTask := strings.Cut(f[2], "_"); isTask {
 		if n, err := strconv.ParseUint(array, 10, 32); err == nil {
@@ -106,12 +107,16 @@ func parseAccounted(line string) (j Accounted, ok bool) {
 	return j, true
 }
 
+// ErrComment means that sacctmgr would change what others wrote in a comment.
+var ErrComment = errors.New("what others wrote there would be changed by sacctmgr")
+
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
+// The error is ErrComment where it is better left alone.
 func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
 	// no record there than what others wrote spoiled.
 	if strings.ContainsAny(comment, "'\"\n") {
-		return fmt.Errorf("set AdminComment of job %d: what others wrote there has quotes, which sacctmgr would change; the record stays on the node", job)
+		return fmt.Errorf("set AdminComment of job %d: %w (it has quotes)", job, ErrComment)
 	}
 	if comment != strings.ToLower(comment) {
 		v, err := c.Version(ctx)
@@ -119,7 +124,7 @@ func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comm
 			return err
 		}
 		if v.Before(23, 2) {
-			return fmt.Errorf("set AdminComment of job %d: what others wrote there has capitals, which sacctmgr of this version would make small; the record stays on the node", job)
+			return fmt.Errorf("set AdminComment of job %d: %w (it has capitals, which this version makes small)", job, ErrComment)
 		}
 	}
 	args := []string{"--immediate", "--quiet", "modify", "job", "where", fmt.Sprintf("jobid=%d", job)}

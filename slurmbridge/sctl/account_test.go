@@ -5,6 +5,7 @@ package sctl
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestParseAccounted(t *testing.T) {
@@ -24,6 +25,28 @@ func TestParseAccounted(t *testing.T) {
 	} {
 		if got, ok := parseAccounted(c.line); ok != c.ok || got != c.want {
 			t.Errorf("%q: %+v, %v", c.line, got, ok)
+		}
+	}
+}
+
+// What is asked of slurmdbd, with times that mean the same in every zone: half past two
+// of a night that has it twice is told apart.
+func TestAccountedAsks(t *testing.T) {
+	zone := time.FixedZone("CEST", 7200)
+	all := "sacct --noheader --allocations --parsable2 --delimiter=" + separator + " --format=Cluster,JobIDRaw,JobID,User,Account,Partition,State,JobName,AdminComment "
+	for want, f := range map[string]AccountedFilter{
+		"--allusers --starttime=uts1000000": {},
+		"--jobs=1,2 --allusers":             {Jobs: []uint32{1, 2}},
+		"--accounts=ml --clusters=a,b --user=x,y --starttime=uts1792888200 --endtime=uts1792891800": {
+			Accounts: []string{"ml"}, Clusters: []string{"a", "b"}, Users: []string{"x", "y"},
+			From: time.Date(2026, 10, 25, 2, 30, 0, 0, zone), To: time.Date(2026, 10, 25, 3, 30, 0, 0, zone)},
+	} {
+		c := client(t, map[string]string{"sacct": "exit 0"})
+		if err := c.Accounted(t.Context(), f, func(Accounted) {}); err != nil {
+			t.Fatal(err)
+		}
+		if got := calls(t, c); !strings.HasPrefix(got, all+want+" conf=") {
+			t.Errorf("got  %s\nwant %s", got, all+want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ package sctl
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,17 +21,24 @@ type QueuedJob struct {
 	Reason      string
 	Priority    int64
 	Eligible    time.Time // when it could have started first
+	Start       time.Time // when it started, or is expected to
 	End         time.Time // by its time limit; zero: unknown
 	Nodes       string    // that it runs on
 	ReqNodes    string    // that it asks for
-	Array       bool      // a task of a job array: its own id is not known yet
+	Reservation string
+	ArrayJobID  uint32 // 0: no array
+	ArrayTask   string
 	Features    string
 	TresPerNode string
 }
 
+// Unsplit tells whether a task of a job array has no record of its own yet: ID is
+// then the array's, and all its waiting tasks have it.
+func (j QueuedJob) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJobID }
+
 // queueFields are squeue's --Format names; with "|" as the suffix of a field in
 // place of its width, none is cut (squeue 22.05, print.c).
-const queueFields = "JobID:|,State:|,Partition:|,Reason:|,PriorityLong:|,EligibleTime:|,EndTime:|,NodeList:|,ReqNodes:|,ArrayTaskID:|,Feature:|,tres-per-node:"
+const queueFields = "JobID:|,State:|,Partition:|,Reason:|,PriorityLong:|,EligibleTime:|,StartTime:|,EndTime:|,NodeList:|,ReqNodes:|,Reservation:|,ArrayJobID:|,ArrayTaskID:|,Feature:|,tres-per-node:"
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
@@ -50,7 +58,7 @@ func (c Client) Queue(ctx context.Context, partitions []string) ([]QueuedJob, er
 
 func parseQueued(line string) (QueuedJob, bool) {
 	f := strings.Split(line, "|")
-	if len(f) != 12 {
+	if len(f) != 15 {
 		return QueuedJob{}, false
 	}
 	for i := range f {
@@ -63,8 +71,31 @@ func parseQueued(line string) (QueuedJob, bool) {
 		return QueuedJob{}, false
 	}
 	priority, _ := strconv.ParseInt(f[4], 10, 64)
-	return QueuedJob{ID: uint32(id), State: f[1], Partition: f[2], Reason: f[3], Priority: priority, Eligible: unix(f[5]), End: unix(f[6]),
-		Nodes: f[7], ReqNodes: f[8], Array: f[9] != "", Features: f[10], TresPerNode: f[11]}, true
+	j := QueuedJob{ID: uint32(id), State: f[1], Partition: f[2], Reason: f[3], Priority: priority, Eligible: unix(f[5]), Start: unix(f[6]), End: unix(f[7]),
+		Nodes: f[8], ReqNodes: f[9], Reservation: f[10], Features: f[13], TresPerNode: f[14]}
+	if array, err := strconv.ParseUint(f[11], 10, 32); err == nil && f[12] != "" {
+		j.ArrayJobID, j.ArrayTask = uint32(array), f[12]
+	}
+	return j, true
+}
+
+// Split gives a waiting task of a job array a record, and an id, of its own: any
+// update of it does, also one that changes nothing (slurmctld's
+// job_array_split). The last task keeps the array's id.
+func (c Client) Split(ctx context.Context, j QueuedJob) (id uint32, err error) {
+	target := fmt.Sprintf("%d_%s", j.ArrayJobID, j.ArrayTask)
+	if err := c.Update(ctx, target, Change{TresPerNode: j.TresPerNode}); err != nil {
+		return 0, err
+	}
+	out, err := c.run(ctx, "squeue", "--noheader", "--jobs="+target, "--format=%A")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(out), 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("squeue --jobs=%s: %.50q is no job id", target, out)
+	}
+	return uint32(n), nil
 }
 
 // unix reads a time under SLURM_TIME_FORMAT=%s; zero: unknown or none.

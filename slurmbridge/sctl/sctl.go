@@ -5,11 +5,13 @@
 package sctl
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,25 +24,62 @@ type Client struct {
 	Conf   string // SLURM_CONF; empty: Slurm's default
 }
 
-// run executes one command with an environment of its own: a hook's PATH and
-// variables are not to be trusted.
-func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+// command has an environment of its own: a hook's PATH and variables are not to be
+// trusted.
+func (c Client) command(ctx context.Context, command string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.BinDir+"/"+command, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "SLURM_TIME_FORMAT=%s"}
 	if c.Conf != "" {
 		cmd.Env = append(cmd.Env, "SLURM_CONF="+c.Conf)
 	}
 	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// run executes one command and returns what it printed.
+func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+	cmd := c.command(ctx, command, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		text := strings.Join(strings.Fields(stderr.String()+" "+stdout.String()), " ")
-		return "", fmt.Errorf("%s %s: %w: %.200s", command, strings.Join(args, " "), err, text)
+		return "", failed(ctx, cmd, err, stderr.String()+" "+stdout.String())
 	}
 	return stdout.String(), nil
+}
+
+// lines executes one command and hands over what it prints, line by line, while it
+// does. What was handed over before an error is void.
+func (c Client) lines(ctx context.Context, each func(line string), command string, args ...string) error {
+	cmd := c.command(ctx, command, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return failed(ctx, cmd, err, "")
+	}
+	r := bufio.NewReaderSize(out, 1<<16)
+	line, err := r.ReadString('\n')
+	last := ""
+	for ; err == nil; line, err = r.ReadString('\n') {
+		last = line[:len(line)-1]
+		each(last)
+	}
+	if err := cmd.Wait(); err != nil {
+		return failed(ctx, cmd, err, stderr.String()+" "+last)
+	}
+	return nil
+}
+
+// failed says which command did not work, and in whose words.
+func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	words := append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...)
+	return fmt.Errorf("%s: %w: %.200s", strings.Join(words, " "), err, strings.Join(strings.Fields(text), " "))
 }
 
 // Node returns a node's Gres text, as slurmctld counts it, and its Comment.
@@ -82,6 +121,7 @@ type Job struct {
 	Account     string
 	Reason      string    // why it is pending
 	Start       time.Time // when it started or can start; zero: unknown
+	Nodes       int       // that it has, or asks for
 	Name        string
 }
 
@@ -98,7 +138,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%S|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%S|%D|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -118,15 +158,16 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 10)
-	if len(f) != 10 {
+	f := strings.SplitN(line, "|", 11)
+	if len(f) != 11 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[8], Name: f[9]}
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[9], Name: f[10]}
+	j.Nodes, _ = strconv.Atoi(f[8])
 	if j.Account == "(null)" {
 		j.Account = ""
 	}
@@ -288,7 +329,7 @@ func (c Client) Partition(ctx context.Context, name string) (p Partition, err er
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {
-	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+at.Format("2006-01-02T15:04:05"))
+	_, err := c.run(ctx, "scontrol", "update", "JobId="+target, "StartTime="+slurmTime(at))
 	return err
 }
 
@@ -320,5 +361,18 @@ func (c Client) Version(ctx context.Context) (Version, error) {
 // Release lets a held job start.
 func (c Client) Release(ctx context.Context, target string) error {
 	_, err := c.run(ctx, "scontrol", "release", target)
+	return err
+}
+
+// Notify writes a line to the terminal of a job of srun or salloc, and into the
+// stderr of a batch script.
+func (c Client) Notify(ctx context.Context, job uint32, text string) error {
+	_, err := c.run(ctx, "scontrol", "notify", strconv.FormatUint(uint64(job), 10), text)
+	return err
+}
+
+// Cancel ends a job.
+func (c Client) Cancel(ctx context.Context, target string) error {
+	_, err := c.run(ctx, "scancel", target)
 	return err
 }

@@ -84,10 +84,10 @@ func TestJob(t *testing.T) {
 		want         Job
 		target       string
 	}{
-		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1795257543|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|a|b'",
-			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Start: time.Unix(1795257543, 0), TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
-		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1795257543|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|N/A|gres:gpu:1|x'",
-			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
+		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1795257543|1|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|a|b'",
+			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Start: time.Unix(1795257543, 0), Nodes: 1, TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
+		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1795257543|1|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|N/A|1|gres:gpu:1|x'",
+			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", Nodes: 1, TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
 	} {
 		got, err := client(t, map[string]string{"squeue": c.squeue}).Job(t.Context(), 12)
 		if err != nil || got != c.want || got.Target() != c.target {
@@ -97,9 +97,9 @@ func TestJob(t *testing.T) {
 	for name, squeue := range map[string]string{
 		"purged":    "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
 		"nothing":   "",
-		"others":    "echo '13|13|N/A|RUNNING|gpu|ml|None|1|x|y'",
+		"others":    "echo '13|13|N/A|RUNNING|gpu|ml|None|1|1|x|y'",
 		"nonsense":  "echo 12",
-		"bad lines": "echo 'x|12|N/A|RUNNING|gpu|ml|None|1|x|y'",
+		"bad lines": "echo 'x|12|N/A|RUNNING|gpu|ml|None|1|1|x|y'",
 	} {
 		if j, err := client(t, map[string]string{"squeue": squeue}).Job(t.Context(), 12); !errors.Is(err, ErrNoJob) {
 			t.Errorf("%s: got %+v, %v", name, j, err)
@@ -113,7 +113,7 @@ func TestJob(t *testing.T) {
 func TestCommandsThatChange(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "exit 0"})
 	ctx := t.Context()
-	at := time.Date(2026, 11, 21, 10, 40, 5, 0, time.Local)
+	at := time.Unix(1795257605, 0)
 	for _, err := range []error{
 		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
 		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
@@ -127,7 +127,7 @@ func TestCommandsThatChange(t *testing.T) {
 scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
 scontrol release 10_3
 scontrol requeue incomplete 12
-scontrol update JobId=12 StartTime=2026-11-21T10:40:05
+scontrol update JobId=12 StartTime=uts1795257605
 scontrol update JobId=12 AdminComment=carma={"v":1} x
 scontrol update JobId=12 StartTime=now+600
 `

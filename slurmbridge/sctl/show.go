@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -18,14 +19,14 @@ func (c Client) CredExpire(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	m := credExpire.FindStringSubmatch(out)
+	m := credExpire().FindStringSubmatch(out)
 	if m == nil {
 		return 120 * time.Second, nil
 	}
 	return time.ParseDuration(m[1] + "s")
 }
 
-var credExpire = regexp.MustCompile(`(?m)^AuthInfo\s*=.*\bcred_expire=([0-9]{1,9})\b`)
+var credExpire = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^AuthInfo\s*=.*\bcred_expire=([0-9]{1,9})\b`) })
 
 // ShowConfig returns what `scontrol show config` prints.
 func (c Client) ShowConfig(ctx context.Context) (string, error) {
@@ -49,7 +50,7 @@ func (c Client) NodeStatus(ctx context.Context, node string) (NodeStatus, error)
 }
 
 // reasonOf cuts who set the reason and when: "[root@2026-11-21T13:00:00]".
-var reasonOf = regexp.MustCompile(`^(.*?)( \[[^\]]*@[^\]]*\])?$`)
+var reasonOf = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(.*?)( \[[^\]]*@[^\]]*\])?$`) })
 
 func parseNodeStatus(out string) (s NodeStatus) {
 	for line := range strings.Lines(out) {
@@ -61,7 +62,7 @@ func parseNodeStatus(out string) (s NodeStatus) {
 		case name == "State":
 			s.State, _, _ = strings.Cut(value, " ")
 		case name == "Reason":
-			s.Reason = reasonOf.FindStringSubmatch(value)[1]
+			s.Reason = reasonOf().FindStringSubmatch(value)[1]
 		}
 	}
 	return s
@@ -69,7 +70,7 @@ func parseNodeStatus(out string) (s NodeStatus) {
 
 // sdiagTime is in sdiag's first line, 22.05 to 26.05: "sdiag output at Sat Nov
 // 21 13:00:00 2026 (1795266000)".
-var sdiagTime = regexp.MustCompile(`sdiag output at .*\((\d+)\)`)
+var sdiagTime = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`sdiag output at .*\((\d+)\)`) })
 
 // Time asks slurmctld what time it is there, to the second.
 func (c Client) Time(ctx context.Context) (time.Time, error) {
@@ -77,7 +78,7 @@ func (c Client) Time(ctx context.Context) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	m := sdiagTime.FindStringSubmatch(out)
+	m := sdiagTime().FindStringSubmatch(out)
 	if m == nil {
 		return time.Time{}, fmt.Errorf("sdiag: no time in its output")
 	}

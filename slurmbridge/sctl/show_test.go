@@ -20,7 +20,7 @@ func TestParseNodeStatus(t *testing.T) {
 }
 
 func TestTime(t *testing.T) {
-	m := sdiagTime.FindStringSubmatch("*****\nsdiag output at Sat Nov 21 13:00:00 2026 (1795266000)\nData since")
+	m := sdiagTime().FindStringSubmatch("*****\nsdiag output at Sat Nov 21 13:00:00 2026 (1795266000)\nData since")
 	if m == nil || m[1] != "1795266000" {
 		t.Errorf("got %v", m)
 	}

@@ -26,6 +26,11 @@ tail -1 "$build/fake.log"
 echo "shim: the same with the real libcarma"
 CARMA_CONF=$build/carma.toml "$build/real/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
 
+echo "shim: found through a link, as from Slurm's own plugin directory"
+mkdir -p "$build/link/bin"
+ln -sf ../../real/bin/host "$build/link/bin/host"
+CARMA_CONF=$build/carma.toml "$build/link/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
+
 # shellcheck disable=SC2086
 $cc $warn $include -O2 -o "$build/real/bin/time" "$here/test/host.c" "$here/job_submit_carma.c" "$here/worker.c" -ldl -lpthread
 CARMA_CONF=$build/carma.toml "$build/real/bin/time" time 10000 | sed 's/^/shim: /'

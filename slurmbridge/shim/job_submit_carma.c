@@ -215,11 +215,12 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	if (off())
 		return SLURM_SUCCESS;
 	join_args(job, args, sizeof(args));
-	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s",
+	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%d%c%s%c%.*s",
 		       TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
 		       TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		       job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
-		       WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0, needs_gpu(job), 0, args, 0,
+		       WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
+		       *TEXT(job->req_nodes) || *TEXT(job->reservation), 0, needs_gpu(job), 0, args, 0,
 		       CARMA_SCRIPT_MAX, TEXT(job->script));
 	if (len < 0) {
 		worker_complain("out of memory");

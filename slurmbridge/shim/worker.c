@@ -12,6 +12,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -95,20 +96,21 @@ static bool whole(const char *path)
 	return ok;
 }
 
-/* libcarma.so stands one directory above the plugin: no search path and no
- * environment decides what slurmctld loads. */
+/* libcarma.so stands one directory above the plugin, or what the plugin's name
+ * in PluginDir is a link to: no search path and no environment decides what
+ * slurmctld loads. */
 static const char *load(void)
 {
-	char path[4096];
+	char plugin[PATH_MAX], path[PATH_MAX];
 	Dl_info self;
 	void *lib;
 	int (*abi)(void);
 	char *(*configure)(const char *, const char *);
-	const char *slash;
+	char *slash;
 
 	if (!dladdr((void *)worker_start, &self) || !self.dli_fname || self.dli_fname[0] != '/' ||
-	    !(slash = strrchr(self.dli_fname, '/')) ||
-	    snprintf(path, sizeof(path), "%.*s/../libcarma.so", (int)(slash - self.dli_fname), self.dli_fname) >= (int)sizeof(path))
+	    !realpath(self.dli_fname, plugin) || !(slash = strrchr(plugin, '/')) ||
+	    snprintf(path, sizeof(path), "%.*s/../libcarma.so", (int)(slash - plugin), plugin) >= (int)sizeof(path))
 		return "cannot tell where libcarma.so is: PluginDir must be an absolute path";
 	if (access(path, R_OK) == 0 && !whole(path))
 		return "libcarma.so is no library, or only a part of one";

@@ -21,6 +21,7 @@ type File struct {
 type Record struct {
 	Name   string            // NodeName, PartitionName or Name
 	Values map[string]string // by key in lower case
+	Words  []string          // "Key=value" of its own line, as written, without the first
 }
 
 // Get returns a value of the record; the key's case does not matter.
@@ -112,6 +113,7 @@ func (p *parser) record(list []pair) Record {
 	}
 	for _, w := range list[1:] {
 		r.Values[w.key] = w.value
+		r.Words = append(r.Words, w.text)
 	}
 	if strings.EqualFold(r.Name, "DEFAULT") {
 		r.Name = "DEFAULT"
@@ -134,7 +136,7 @@ func (p *parser) includeFile(name string) error {
 	return p.read(text)
 }
 
-type pair struct{ key, value string }
+type pair struct{ key, value, text string }
 
 // pairs splits "Key=value Key="two words"" into its words. A word without "=" is
 // passed over.
@@ -150,18 +152,23 @@ func pairs(line string) []pair {
 			line = line[end:]
 			continue
 		}
-		key := strings.ToLower(strings.TrimRight(line[:end], "+-"))
+		name := strings.TrimRight(line[:end], "+-")
+		key := strings.ToLower(name)
 		line = strings.TrimLeft(rest, " \t")
-		var value string
+		var value, text string
 		if rest, quoted := strings.CutPrefix(line, `"`); quoted {
 			value, line, _ = strings.Cut(rest, `"`)
+			text = `"` + value + `"`
 		} else if end = strings.IndexAny(line, " \t"); end >= 0 {
 			value, line = line[:end], line[end:]
 		} else {
 			value, line = line, ""
 		}
+		if text == "" {
+			text = value
+		}
 		if key != "" {
-			list = append(list, pair{key, value})
+			list = append(list, pair{key, value, name + "=" + text})
 		}
 	}
 	return list

@@ -5,6 +5,7 @@ package slurmconf
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 )
 
@@ -40,7 +41,8 @@ word
 	if len(f.Nodes) != 3 || f.Nodes[0].Name != "login" || f.Nodes[0].Get("CPUs") != "" {
 		t.Fatalf("nodes %+v", f.Nodes)
 	}
-	if n := f.Nodes[1]; n.Name != "n[1-2]" || n.Get("cpus") != "64" || n.Get("Gres") != "gpu:4" || n.Get("Reason") != "two words" {
+	if n := f.Nodes[1]; n.Name != "n[1-2]" || n.Get("cpus") != "64" || n.Get("Gres") != "gpu:4" || n.Get("Reason") != "two words" ||
+		strings.Join(n.Words, " ") != `RealMemory=100 Reason="two words"` {
 		t.Errorf("node %+v", n)
 	}
 	if n := f.Nodes[2]; n.Get("Gres") != "gpu:8" {

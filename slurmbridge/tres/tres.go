@@ -21,6 +21,12 @@ const (
 	Shard = "shard" // Slurm's own part of a GPU; 1 GiB under placement.mode "slurm"
 )
 
+// AnyMiB is what every node offers of each carmaK at any time, and more than that
+// is asked by every job but those that name their nodes: slurmctld refuses such a
+// job, or gives it up for good (BadConstraints), as soon as these nodes offer less
+// than it asks for. What it needs stands in its carmatotal, and its Prolog waits.
+const AnyMiB = 1
+
 // NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
 const NoConsume = "no_consume"
 
@@ -183,21 +189,50 @@ func Request(prefix, name, gresType string, count int64) string {
 	return fmt.Sprintf("%s%s:%d", prefix, name, count)
 }
 
-// Booking returns the first CARMA entry of list: its k and its count in MiB,
-// or zeros.
-func Booking(list string) (k int, mib int64) {
+// Booking returns what list books: MiB on each of k GPUs of a node; zeros if
+// nothing. anywhere is false if the booking is for nodes that the job names.
+func Booking(list string) (k int, mib int64, anywhere bool) {
+	total := int64(0)
 	for _, e := range Parse(list) {
-		if k := K(e.Name); k > 0 {
-			return k, e.Count
+		if n := K(e.Name); n > 0 && k == 0 {
+			k, mib = n, e.Count
+		} else if e.Name == Total {
+			total = e.Count
 		}
 	}
-	return 0, 0
+	if k == 0 {
+		return 0, 0, false
+	}
+	if mib <= AnyMiB {
+		return k, max(total/int64(k), mib), false
+	}
+	return k, mib, true
 }
 
-// Book adds to list what books mib MiB on each of k GPUs of a node. prefix is
-// that of the running Slurm: "gres:" or "gres/".
-func Book(list, prefix string, k int, mib int64) string {
-	return Add(list, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), mib, prefix, Total, int64(k)*mib))
+// Book adds to list what books mib MiB on each of k GPUs of a node: of any node,
+// or of those that the job names. prefix is that of the running Slurm: "gres:" or
+// "gres/".
+func Book(list, prefix string, k int, mib int64, anywhere bool) string {
+	free := mib
+	if !anywhere {
+		free = AnyMiB
+	}
+	return Add(list, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), free, prefix, Total, int64(k)*mib))
+}
+
+// Rebook returns list with another booking in place of its own; a list without
+// one stays as it is.
+func Rebook(list string, mib int64, anywhere bool) string {
+	k, _, _ := Booking(list)
+	if k == 0 {
+		return list
+	}
+	rest, _ := Without(list)
+	prefix := "gres:"
+	if strings.Contains(list, "gres/") {
+		prefix = "gres/"
+	}
+	return Book(rest, prefix, k, mib, anywhere)
 }
 
 // Add appends entry to list.

@@ -73,11 +73,43 @@ func TestGPUsAndBooking(t *testing.T) {
 	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carma:9,gres:carmatotal:9"); n != 3 {
 		t.Errorf("got %d GPUs, want 3", n)
 	}
-	if k, mib := Booking("gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600"); k != 2 || mib != 9800 {
-		t.Errorf("got carma%d:%d", k, mib)
+}
+
+func TestBooking(t *testing.T) {
+	for _, c := range []struct {
+		list     string
+		k        int
+		mib      int64
+		anywhere bool
+	}{
+		{"gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600", 2, 9800, true},
+		{"gres:gpu:2,gres:carma2:1,gres:carmatotal:19600", 2, 9800, false},
+		{"gres/gpu:a100=1,gres/carma:1,gres/carmatotal:9800", 1, 9800, false},
+		{"gres/gpu:a100=1,gres/carma:9800,gres/carmatotal:9800", 1, 9800, true},
+		{"gres:gpu:2", 0, 0, false},
+		{"gres:gpu:2,gres:carmatotal:19600", 0, 0, false},
+		{"", 0, 0, false},
+	} {
+		k, mib, anywhere := Booking(c.list)
+		if k != c.k || mib != c.mib || anywhere != c.anywhere {
+			t.Errorf("%q: got %d GPUs, %d MiB, anywhere %v", c.list, k, mib, anywhere)
+		}
+		if again := Rebook(c.list, mib, anywhere); again != c.list {
+			t.Errorf("%q: booked anew as %q", c.list, again)
+		}
 	}
-	if k, _ := Booking("gres:gpu:2"); k != 0 {
-		t.Errorf("got k=%d of a list without a booking", k)
+	for _, c := range []struct {
+		list     string
+		anywhere bool
+		want     string
+	}{
+		{"gres:carma2:9800,gres:gpu:2,gres:carmatotal:19600", true, "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
+		{"gres/gpu=1,gres/carma:9800,gres/carmatotal:9800", false, "gres/gpu=1,gres/carma:1,gres/carmatotal:40536"},
+		{"gres:gpu:2", true, "gres:gpu:2"},
+	} {
+		if got := Rebook(c.list, 40536, c.anywhere); got != c.want {
+			t.Errorf("%q: got %q, want %q", c.list, got, c.want)
+		}
 	}
 }
 

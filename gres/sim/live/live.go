@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/gres/sim/model"
 	"carma/gres/sim/replay"
 	"carma/slurmbridge/config"
 )
@@ -118,6 +119,8 @@ func (c *Cluster) Setup(s replay.Setup, l Latency) replay.Setup {
 	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
 	p := &s.Model.Slurm
 	p.LaunchS, p.ReleaseS, p.ComebackS = l.Launch.Seconds()*x, l.Release.Seconds()*x, p.ComebackS*x
+	p.PublishS, p.PublishEveryS = p.PublishS*x, p.PublishEveryS*x
+	p.BackOffS = model.Range{p.BackOffS[0] * x, p.BackOffS[1] * x}
 	p.SampleS, p.HoldEveryS = c.Config.NVML.Interval.D().Seconds()*x, c.Config.Capacity.Compare.D().Seconds()*x
 	return s
 }

@@ -75,13 +75,16 @@ type PaperV2 struct {
 
 // Slurm is what the project's way through Slurm adds.
 type Slurm struct {
-	LaunchS     float64 `toml:"launch_s"`
-	ReleaseS    float64 `toml:"release_s"`
-	ComebackS   float64 `toml:"comeback_s"`
-	SampleS     float64 `toml:"sample_s"`
-	HoldEveryS  float64 `toml:"hold_every_s"`
-	Depth       int     `toml:"depth"`
-	MPSMultiGPU bool    `toml:"mps_multi_gpu"`
+	LaunchS       float64 `toml:"launch_s"`
+	ReleaseS      float64 `toml:"release_s"`
+	ComebackS     float64 `toml:"comeback_s"`
+	BackOffS      Range   `toml:"back_off_s"`
+	PublishS      float64 `toml:"publish_s"`
+	PublishEveryS float64 `toml:"publish_every_s"`
+	SampleS       float64 `toml:"sample_s"`
+	HoldEveryS    float64 `toml:"hold_every_s"`
+	Depth         int     `toml:"depth"`
+	MPSMultiGPU   bool    `toml:"mps_multi_gpu"`
 }
 
 // Analytic is the error of the analytic estimator where there is no summary to
@@ -149,7 +152,7 @@ func (m *Model) check() *config.KeyError {
 	for _, r := range []struct {
 		key string
 		v   Range
-	}{{"job.startup_s", m.Job.StartupS}, {"job.spike_s", m.Job.SpikeS}} {
+	}{{"job.startup_s", m.Job.StartupS}, {"job.spike_s", m.Job.SpikeS}, {"slurm.back_off_s", m.Slurm.BackOffS}} {
 		if !(r.v[0] >= 0 && r.v[0] <= r.v[1] && r.v[1] <= 1e6) {
 			return bad(r.key, "must be two times from 0 up, the smaller first")
 		}
@@ -173,6 +176,8 @@ func (m *Model) check() *config.KeyError {
 		{"slurm.launch_s", m.Slurm.LaunchS, 0, 1e6},
 		{"slurm.release_s", m.Slurm.ReleaseS, 0, 1e6},
 		{"slurm.comeback_s", m.Slurm.ComebackS, 0, 1e6},
+		{"slurm.publish_s", m.Slurm.PublishS, 0, 1e6},
+		{"slurm.publish_every_s", m.Slurm.PublishEveryS, 0, 1e6},
 		{"slurm.sample_s", m.Slurm.SampleS, 0.01, 1e6},
 		{"slurm.hold_every_s", m.Slurm.HoldEveryS, 0.1, 1e6},
 		{"slurm.depth", float64(m.Slurm.Depth), 1, 1e6},

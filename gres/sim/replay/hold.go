@@ -22,7 +22,7 @@ func (s *slurm) steward() {
 		e := &s.queue.front[i]
 		_, held := s.holds[e.task]
 		large := e.gpus > 1 || s.bookings[e.task].exclusive
-		if held || !large || s.m.now-s.waits(e) < s.set.HoldAfterS {
+		if held || !large || s.m.now-s.eligible[e.task] < s.set.HoldAfterS {
 			continue
 		}
 		if n := s.soonest(); n >= 0 {
@@ -30,15 +30,6 @@ func (s *slurm) steward() {
 		}
 		return
 	}
-}
-
-// waits is since when a job waits.
-func (s *slurm) waits(e *waiter) float64 {
-	t := &s.m.tasks[e.task]
-	if t.tries > 0 {
-		return t.end
-	}
-	return t.arrival
 }
 
 // soonest is the node with the fewest jobs that keeps no GPUs yet.

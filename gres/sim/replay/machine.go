@@ -16,6 +16,7 @@ type phase uint8
 const (
 	waiting    phase = iota // not started, or not again
 	back                    // waits to be put into the queue again
+	sent                    // on a node, its Prolog waits for GPUs
 	starting                // on the CPU only
 	growing                 // allocates step by step
 	peaking                 // at its start-up peak
@@ -87,11 +88,12 @@ type machine struct {
 	agenda *agenda // entities: tasks, GPUs, then the scheduler's own timers
 	sched  scheduler
 
-	capacity int64 // MiB of a GPU
-	ooms     int
-	done     int // tasks that have ended
-	clients  []model.Client
-	record   *recorder
+	capacity  int64 // MiB of a GPU
+	ooms      int
+	givenBack int
+	done      int // tasks that have ended
+	clients   []model.Client
+	record    *recorder
 }
 
 // scheduler decides. The machine tells it what happened; after everything of
@@ -109,6 +111,7 @@ const (
 	appeared                   // task: its processes are on its GPUs
 	left                       // task: they are gone
 	released                   // task: it has given its GPUs back
+	gaveUp                     // task: its Prolog has waited long enough
 	changed                    // GPU: its activity or memory is another
 	timer                      // GPU: the time that the scheduler planned
 	alarm                      // the scheduler's own timer
@@ -167,6 +170,8 @@ func (m *machine) fire(id int32) {
 	case back:
 		t.phase = waiting
 		m.sched.happened(submitted, id)
+	case sent:
+		m.sched.happened(gaveUp, id)
 	case starting:
 		t.appeared = m.now
 		t.phase = growing

@@ -4,6 +4,7 @@ package replay
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -20,6 +21,7 @@ type waiter struct {
 type queue struct {
 	depth int
 	front []waiter // those that are looked at
+	least []int64  // no tested job of front on 1, 2, ... GPUs needs less
 	rest  []waiter
 	next  int  // of rest
 	fresh bool // somebody has not been looked at
@@ -65,16 +67,21 @@ func (q *queue) fill(left int) {
 // offers enough to is sent there; with fifo the first that finds none ends it. A
 // job that found no node before needs to look only at those that changed.
 func (s *slurm) decide() error {
+	s.retry()
 	q := &s.queue
 	if len(s.dirty) == 0 && !q.fresh {
 		return s.err
 	}
+	s.mostOffered()
+	all := q.fresh // every job is looked at, so that the least needs come out exact
+	if all {
+		q.forget()
+	}
 	kept, gone := 0, 0
-	looked := -1
 	for i := 0; i < len(q.front); i++ {
-		if looked != len(s.dirty) {
-			looked = len(s.dirty)
-			s.mostOffered()
+		if !q.fresh && s.set.Queue != FIFO && !s.worth() {
+			kept += copy(q.front[kept:], q.front[i:])
+			break
 		}
 		e := q.front[i]
 		n := int32(-1)
@@ -82,6 +89,9 @@ func (s *slurm) decide() error {
 			n = s.offering(&e)
 		}
 		if n < 0 {
+			if all || !e.tested {
+				q.least[e.gpus-1] = min(q.least[e.gpus-1], e.need)
+			}
 			if kept < i || !e.tested {
 				e.tested = true
 				q.front[kept] = e
@@ -97,9 +107,8 @@ func (s *slurm) decide() error {
 			gone++
 		}
 		q.fill(len(q.front) - 1 - i + kept)
-		if !s.start(&e, n) {
-			s.veto(e.task, n)
-		}
+		s.start(e.task, n)
+		s.mostOffered()
 	}
 	q.front = q.front[:kept]
 	q.tier -= gone
@@ -111,15 +120,32 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-// mostOffered notes the most that nodes offer which changed, so that most jobs
-// of a pass cost one comparison.
+// forget lets the least needs be found out anew.
+func (q *queue) forget() {
+	for k := range q.least {
+		q.least[k] = math.MaxInt64
+	}
+}
+
+// mostOffered notes the most that nodes have room for which changed, so that most
+// jobs of a pass cost one comparison.
 func (s *slurm) mostOffered() {
 	clear(s.most)
 	for _, n := range s.dirty {
-		for k, mib := range s.nodes[n].offer {
+		for k, mib := range s.nodes[n].room {
 			s.most[k] = max(s.most[k], mib)
 		}
 	}
+}
+
+// worth tells whether a job that has been looked at may fit into what changed.
+func (s *slurm) worth() bool {
+	for k, mib := range s.most {
+		if mib >= s.queue.least[k] {
+			return true
+		}
+	}
+	return false
 }
 
 // offering returns the first node that offers enough; -1: none.
@@ -128,29 +154,9 @@ func (s *slurm) offering(e *waiter) int32 {
 		return int32(s.index.first(0, int(e.gpus), e.need))
 	}
 	for _, n := range s.dirty {
-		if s.nodes[n].offer[e.gpus-1] >= e.need {
+		if s.nodes[n].room[e.gpus-1] >= e.need {
 			return n
 		}
 	}
 	return -1
-}
-
-// veto is what a Prolog does that finds no GPUs for a job which slurmctld has
-// sent: it waits, so that slurmctld sends nobody else, gives the job back, and the
-// job backs off (package prolog, backOff). One that was given back too often asks for whole GPUs.
-func (s *slurm) veto(id, node int32) {
-	const first, most = 5, 300 // s
-	n := s.vetoes[id]
-	s.vetoes[id]++
-	if b := &s.bookings[id]; s.set.Vetoes > 0 && int(n) >= s.set.Vetoes && !b.exclusive {
-		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
-		s.recovered[id] = true
-	}
-	if s.set.PrologWaitS > 0 {
-		s.nodes[node].muted[s.m.tasks[id].job.GPUs-1] = s.m.now + s.set.PrologWaitS
-		s.publish(node)
-		s.refresh(node * int32(s.set.GPUs))
-	}
-	backOff := min(first*float64(int64(1)<<min(n, 10)), most)
-	s.m.comeBack(id, s.set.PrologWaitS+max(backOff, s.set.Model.Slurm.ComebackS))
 }

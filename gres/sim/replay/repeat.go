@@ -25,6 +25,7 @@ type Figures struct {
 	P95Slowdown Spread `json:"p95_slowdown"`
 	OOM         Spread `json:"oom"`
 	Failed      Spread `json:"failed"`
+	GivenBack   Spread `json:"given_back"`
 	EnergyJ     Spread `json:"energy_j"`
 	SMActPct    Spread `json:"smact_pct"`
 	MemMiB      Spread `json:"mem_mib"`
@@ -71,6 +72,7 @@ func figures(results []Result) Figures {
 		P95Slowdown: of(func(r *Result) float64 { return r.P95Slowdown }),
 		OOM:         of(func(r *Result) float64 { return float64(r.OOM) }),
 		Failed:      of(func(r *Result) float64 { return float64(r.Failed) }),
+		GivenBack:   of(func(r *Result) float64 { return float64(r.GivenBack) }),
 		EnergyJ:     of(func(r *Result) float64 { return r.EnergyJ }),
 		SMActPct:    of(func(r *Result) float64 { return r.SMActPct }),
 		MemMiB:      of(func(r *Result) float64 { return r.MemMiB }),

@@ -19,7 +19,7 @@ func exact(gpus int, p choose.Policy) Setup {
 	s := Default()
 	s.GPUs, s.Policy, s.Estimator, s.HoldAfterS = gpus, p, Oracle, 0
 	s.Model.Job.StartupS, s.Model.Job.SpikeS, s.Model.Job.DurationJitterPct = [2]float64{}, [2]float64{}, 0
-	s.Model.Slurm.LaunchS, s.Model.Slurm.ReleaseS = 0, 0
+	s.Model.Slurm.LaunchS, s.Model.Slurm.ReleaseS, s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0, 0, 0, 0
 	s.Record = true
 	return s
 }
@@ -91,6 +91,40 @@ func TestSharingByHand(t *testing.T) {
 	}
 	if want := s.Model.GPU.Watts(0.75) * 400; math.Abs(r.EnergyJ-want) > 1e-6 {
 		t.Errorf("energy %g, want %g", r.EnergyJ, want)
+	}
+}
+
+// Counts are not consumed: slurmctld starts what fits into carmatotal at one
+// moment, whoever gets no GPU waits in its Prolog and then backs off.
+func TestBurstByHand(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		jobs      []string
+		want      string
+		givenBack int
+	}{
+		{"the third would fit into the node, not on a GPU", []string{"0 100 1 25000 50", "0 100 1 25000 50", "0 50 1 25000 50"}, "0-100 0-100 100-150", 1},
+		{"it gets what another gives up in time", []string{"0 3 1 25000 50", "0 100 1 25000 50", "0 50 1 25000 50"}, "0-3 0-100 3-53", 0},
+		{"carmatotal lets two start", []string{"0 100 1 39000 50", "0 100 1 39000 50", "0 50 1 39000 50"}, "0-100 0-100 100-150", 0},
+		{"so do the slots", []string{"0 100 1 1000 50", "0 100 1 1000 50", "0 50 1 1000 50"}, "0-100 0-100 100-150", 0},
+	} {
+		s := exact(2, choose.Carma)
+		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
+		s.Thresholds.MaxJobs = 2
+		if c.name == "so do the slots" {
+			s.Thresholds.MaxJobs = 1
+		}
+		r, err := Run(s, jobs(c.jobs...))
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var got []string
+		for _, j := range r.Jobs {
+			got = append(got, fmt.Sprintf("%.6g-%.6g", j.StartS, j.EndS))
+		}
+		if g := strings.Join(got, " "); g != c.want || r.GivenBack != c.givenBack {
+			t.Errorf("%s:\ngot  %s, %d given back\nwant %s, %d", c.name, g, r.GivenBack, c.want, c.givenBack)
+		}
 	}
 }
 

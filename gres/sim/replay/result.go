@@ -20,6 +20,7 @@ type Result struct {
 	P95Slowdown float64 // of the last attempt's execution against the job alone
 	OOM         int     // attempts that died of GPU memory
 	Failed      int     // jobs that did not end well
+	GivenBack   int     // times that a Prolog gave a job back
 	EnergyJ     float64 // of all GPUs over the makespan
 	SMActPct    float64 // mean over GPUs and makespan
 	MemMiB      float64 // used, mean over GPUs and makespan
@@ -58,7 +59,7 @@ func (m *machine) result() Result {
 		slowdowns = append(slowdowns, t.slowdown())
 	}
 	r.WaitS = r.JCTS - r.ExecS
-	r.OOM = m.ooms
+	r.OOM, r.GivenBack = m.ooms, m.givenBack
 	r.P95Slowdown = quantile(slowdowns, 0.95)
 	m.now = r.MakespanS
 	for g := range m.gpus {

@@ -14,9 +14,11 @@ import (
 	"carma/gres/sim/workload"
 )
 
-// slurm plays the project's way. slurmctld sees of a node only what its agent
-// has published for jobs on 1, 2, ... GPUs; the Prolog chooses GPUs on the node
-// and leases them; the Epilog brings back what died of GPU memory.
+// slurm plays the project's way. slurmctld sees of a node what its agent has
+// told it for jobs on 1, 2, ... GPUs, which jobs do not consume, and the GPU slots
+// and the carmatotal that they do (docs/adr/0003); the Prolog chooses GPUs on the
+// node and leases them, waits or gives the job back; the Epilog brings back what
+// died of GPU memory.
 type slurm struct {
 	m     *machine
 	set   *Setup
@@ -25,12 +27,15 @@ type slurm struct {
 	nodes []node
 	index *index
 	queue queue
-	dirty []int32         // nodes that offer more than at the last pass
+	dirty []int32         // nodes that slurmctld counts more of than at the last pass
+	woken []int32         // nodes where Prologs wait and something has changed
 	holds map[int32]int32 // node that keeps GPUs, by task
 
 	bookings  []booking // by task
 	recovered []bool    // by task: it goes to the recovery partition
 	vetoes    []uint8   // by task: how often a Prolog gave it back
+	eligible  []float64 // by task: since when it is in the queue
+	sentTo    []int32   // by task: node on which its Prolog waits
 	err       error
 
 	offers   []int64      // scratch of publish
@@ -39,20 +44,25 @@ type slurm struct {
 	readings []gres.Reading
 }
 
-// node is what a node's ledger holds.
+// node is what a node's ledger holds, and what slurmctld counts of it.
 type node struct {
 	gpus  []leased
-	offer []int64 // MiB to a job on 1, 2, ... GPUs
+	offer []int64 // MiB to a job on 1, 2, ... GPUs, as the ledger has it
 	last  string  // GPU that was given last
-	dirty bool
+
+	told     []int64 // the same as slurmctld was told
+	tellAt   float64 // it will be told anew then; +Inf: nothing is new
+	tellNext float64 // not before (gres/lease: SetPublished)
+	slots    int64   // of gres/gpu that are free
+	totalMiB int64   // of gres/carmatotal that is free
+	room     []int64 // MiB per GPU that slurmctld would give a job on 1, 2, ... GPUs
+	dirty    bool
+	prologs  []int32 // tasks whose Prologs wait here for GPUs
+	woken    bool
 
 	heldFor   int32 // task that some of its GPUs are kept for, -1: none
 	heldSince float64
 	heldOpen  bool // the job can start on them
-
-	// A Prolog that finds no GPUs holds on to what is offered to jobs on as many
-	// until then. Each number of GPUs has a count of its own (carma, carma2, ...).
-	muted []float64
 }
 
 // leased is one GPU in the ledger.
@@ -68,9 +78,12 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
+		eligible: make([]float64, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
 		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
-	s.queue.depth = m.set.Model.Slurm.Depth
+	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
+	s.queue.depth, s.queue.least = m.set.Model.Slurm.Depth, make([]int64, m.set.GPUs)
+	s.queue.forget()
 	s.nodes = make([]node, m.set.Nodes)
 	uuids := make([]string, m.set.GPUs)
 	for i := range uuids {
@@ -78,7 +91,12 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	}
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		n.gpus, n.offer, n.muted, n.heldFor = make([]leased, m.set.GPUs), make([]int64, m.set.GPUs), make([]float64, m.set.GPUs), -1
+		n.gpus, n.heldFor, n.tellAt = make([]leased, m.set.GPUs), -1, math.Inf(1)
+		n.offer, n.told, n.room = make([]int64, m.set.GPUs), make([]int64, m.set.GPUs), make([]int64, m.set.GPUs)
+		n.slots, n.totalMiB = int64(m.set.GPUs)*int64(m.set.Thresholds.MaxJobs), int64(m.set.GPUs)*m.capacity
+		if m.set.ideal {
+			n.totalMiB = math.MaxInt64 / 2 // it counts what is used, not what is booked
+		}
 		for k := range n.gpus {
 			n.gpus[k].reading = gres.Reading{
 				GPU:    gres.GPU{UUID: uuids[k], Index: k, TotalMiB: m.capacity, NUMA: -1},
@@ -86,6 +104,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 			}
 			s.refresh(int32(i*m.set.GPUs + k))
 		}
+		s.tell(int32(i))
 	}
 	if s.set.Queue == Backfill && s.set.HoldAfterS > 0 {
 		m.plan(m.ownTimer(0), s.set.Model.Slurm.HoldEveryS)
@@ -105,6 +124,8 @@ func (s *slurm) happened(what happening, id int32) {
 		for _, g := range s.m.tasks[id].gpus {
 			s.refresh(g)
 		}
+	case gaveUp:
+		s.giveBack(id)
 	case alarm:
 		s.steward()
 	}
@@ -123,6 +144,7 @@ func (s *slurm) submit(id int32) {
 	b := &s.bookings[id]
 	e := waiter{task: id, gpus: int32(s.m.tasks[id].job.GPUs), need: b.reserveMiB}
 	e.rank = s.rank(id)
+	s.eligible[id] = s.m.now
 	s.queue.add(e, s.recovered[id])
 }
 
@@ -141,6 +163,7 @@ func (s *slurm) rank(id int32) float64 {
 // back.
 func (s *slurm) release(id int32) {
 	t := &s.m.tasks[id]
+	n := t.gpus[0] / int32(s.set.GPUs)
 	for _, g := range t.gpus {
 		l := s.leased(g)
 		i := slices.Index(l.tasks, id)
@@ -148,6 +171,10 @@ func (s *slurm) release(id int32) {
 		l.tasks = slices.Delete(l.tasks, i, i+1)
 		l.since = slices.Delete(l.since, i, i+1)
 		s.refresh(g)
+	}
+	s.consume(id, n, -1)
+	if s.nodes[n].tellNext <= s.m.now { // the Epilog tells
+		s.tell(n)
 	}
 	b := &s.bookings[id]
 	switch {
@@ -197,21 +224,23 @@ func (s *slurm) refresh(g int32) {
 	if open := s.m.gpus[g].trail.falls(now, s.set.WindowS, s.set.Thresholds.SMActMaxPct/100); mib == 0 && open > now {
 		next = min(next, s.tick(open))
 	}
-	n := &s.nodes[g/int32(s.set.GPUs)]
-	unmuted := false
-	for k, until := range n.muted {
-		if until > now {
-			next = min(next, until)
-		} else if until > 0 {
-			n.muted[k], unmuted = 0, true
-		}
+	id := g / int32(s.set.GPUs)
+	n := &s.nodes[id]
+	if len(n.prologs) > 0 && !n.woken {
+		n.woken = true
+		s.woken = append(s.woken, id)
+	}
+	if offer != l.offer {
+		l.offer = offer
+		s.publish(id)
+	}
+	if n.tellAt <= now {
+		s.tell(id)
+	}
+	if g%int32(s.set.GPUs) == 0 {
+		next = min(next, n.tellAt)
 	}
 	s.m.plan(s.m.gpuTimer(g), next)
-	if offer == l.offer && !unmuted {
-		return
-	}
-	l.offer = offer
-	s.publish(g / int32(s.set.GPUs))
 }
 
 // look brings the ledger's view of a GPU up to now and returns when a newcomer
@@ -260,35 +289,10 @@ func (s *slurm) tick(at float64) float64 {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// publish tells slurmctld what jobs on 1, 2, ... GPUs can get of a node.
-func (s *slurm) publish(id int32) {
+// acquire is a Prolog's look at the ledger; false: no choice of GPUs fits.
+func (s *slurm) acquire(task, id int32) bool {
 	n := &s.nodes[id]
-	s.offers = s.offers[:0]
-	for k := range n.gpus {
-		s.offers = append(s.offers, n.gpus[k].offer)
-	}
-	slices.SortFunc(s.offers, func(a, b int64) int { return int(b - a) })
-	more := false
-	for k, mib := range s.offers {
-		if n.muted[k] > s.m.now {
-			mib = 0
-		}
-		if mib != n.offer[k] {
-			more = more || mib > n.offer[k]
-			n.offer[k] = mib
-			s.index.set(int(id), k+1, mib)
-		}
-	}
-	if more && !n.dirty {
-		n.dirty = true
-		s.dirty = append(s.dirty, id)
-	}
-}
-
-// start runs the Prolog of a job on a node; false: no choice of GPUs fits.
-func (s *slurm) start(e *waiter, id int32) bool {
-	n := &s.nodes[id]
-	b, t := &s.bookings[e.task], &s.m.tasks[e.task]
+	b, t := &s.bookings[task], &s.m.tasks[task]
 	s.leases = s.leases[:0]
 	for k := range n.gpus {
 		l := &n.gpus[k]
@@ -297,7 +301,7 @@ func (s *slurm) start(e *waiter, id int32) bool {
 		s.leases = append(s.leases, l.leases...)
 	}
 	r := gres.Request{
-		JobID: uint32(e.task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct, UID: t.user,
+		JobID: uint32(task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct, UID: t.user,
 	}
 	if b.estMiB > 0 && !b.exclusive {
 		r.MarginMiB = s.set.Thresholds.MarginMiB
@@ -306,29 +310,23 @@ func (s *slurm) start(e *waiter, id int32) bool {
 	if d.UUIDs == nil {
 		return false
 	}
-	s.lease(e, id, d.UUIDs)
+	s.lease(task, id, d.UUIDs, d.Daemon)
 	return true
 }
 
 // lease writes what was chosen into the ledger (gres/lease: Acquire) and
 // launches the job.
-func (s *slurm) lease(e *waiter, id int32, uuids []string) {
+func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 	n := &s.nodes[id]
-	b, t := &s.bookings[e.task], &s.m.tasks[e.task]
+	b, t := &s.bookings[task], &s.m.tasks[task]
 	base := id * int32(s.set.GPUs)
 	gpus := make([]int32, 0, len(uuids))
-	// Jobs of one user share through MPS, those of another do not; one on
-	// several GPUs does without unless the model says otherwise.
-	mps := !b.exclusive && !s.set.Streams && (t.job.GPUs == 1 || s.set.Model.Slurm.MPSMultiGPU)
 	for _, uuid := range uuids {
 		k := slices.IndexFunc(n.gpus, func(l leased) bool { return l.reading.UUID == uuid })
 		gpus = append(gpus, base+int32(k))
-		for _, l := range n.gpus[k].leases {
-			mps = mps && (l.UID == t.user || !l.MPS)
-		}
 	}
 	n.last = uuids[len(uuids)-1]
-	s.dropHold(e.task)
+	s.dropHold(task)
 	reserve := b.reserveMiB
 	if b.exclusive {
 		reserve = s.m.capacity
@@ -336,20 +334,20 @@ func (s *slurm) lease(e *waiter, id int32, uuids []string) {
 	for i, g := range gpus {
 		l := s.leased(g)
 		l.leases = append(l.leases, gres.Lease{
-			Job: gres.JobKey{JobID: uint32(e.task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, MPS: mps,
+			Job: gres.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
 		})
-		l.tasks = append(l.tasks, e.task)
+		l.tasks = append(l.tasks, task)
 		l.since = append(l.since, s.m.now)
 		s.refresh(g)
 	}
 	var server int32
 	var limit int64
-	if mps {
+	if daemon != "" {
 		server, limit = int32(t.user)+1, reserve // CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
 	}
 	delay := s.set.Model.Slurm.LaunchS
 	if s.set.ideal {
 		delay, limit = 0, 0
 	}
-	s.m.launch(e.task, gpus, delay, server, limit)
+	s.m.launch(task, gpus, delay, server, limit)
 }

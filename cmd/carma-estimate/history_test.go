@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"carma/estimator/history"
+)
+
+// What slurmctld will know of a script from earlier runs, its caller's own, is said.
+func TestHistory(t *testing.T) {
+	golden, err := filepath.Abs("testdata/golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := os.ReadFile("testdata/carma.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("testdata/job/on.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, text []byte) {
+		t.Helper()
+		if err := os.WriteFile(name, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("on.sh", script)
+	write("carma.toml", append(conf, "\n[history]\nfile = \""+dir+"/history\"\n"...))
+	run := func(args ...string) []byte {
+		t.Helper()
+		var out, errs bytes.Buffer
+		p := program{in: strings.NewReader(""), out: &out, errs: &errs, estimate: fixed}
+		if err := p.run(append([]string{"on.sh", "--config=carma.toml"}, args...)); err != nil || errs.Len() > 0 {
+			t.Errorf("%v %s", err, errs.String())
+		}
+		return out.Bytes()
+	}
+	if out := run(); bytes.Contains(out, []byte("history")) {
+		t.Errorf("before there is a file:\n%s", out)
+	}
+	ask := history.Ask{UID: uint32(os.Getuid()), Script: script, GPUs: 1, FullMiB: 40536}
+	mine := history.KeyOf(ask)
+	ask.UID++
+	other := history.KeyOf(ask)
+	values := map[history.Key]history.Value{
+		mine:  {PeakMiB: 14336, MeanMiB: 14000, SpreadMiB: 200, RunS: 127, SMActPct: 41.3, Runs: 3},
+		other: {PeakMiB: 9, RunS: 9, Runs: 9},
+	}
+	ask.UID--
+	ask.Args = "resnet50\x1f--lr\x1f3\x1f" // as the shim writes them (slurmbridge/shim, join_args)
+	called := history.KeyOf(ask)
+	values[called] = history.Value{PeakMiB: 7000, RunS: 60, Runs: 1}
+	write("history", history.Make([]history.Key{mine, other, called}, values, nil))
+	if out := run("--", "resnet50", "--lr", "3"); !bytes.Contains(out, []byte("history    1 run, peak 7000 MiB, 60 s each\n")) {
+		t.Errorf("with arguments:\n%s", out)
+	}
+	compare(t, filepath.Join(golden, "history.txt"), run())
+	compare(t, filepath.Join(golden, "history.json"), run("--json"))
+	write("history", history.Make([]history.Key{other}, values, nil))
+	if out := run(); bytes.Contains(out, []byte("history")) {
+		t.Errorf("another user's runs:\n%s", out)
+	}
+	write("history", []byte("CARMAHI1 and no more"))
+	if out := run(); !bytes.Contains(out, []byte("history    it is no history, or not a whole one")) {
+		t.Errorf("a spoiled file:\n%s", out)
+	}
+}
+
+// --base is the user's word: what earlier runs say of the base does not change it.
+func TestBaseIsTheUsers(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "history")
+	if err := os.WriteFile(file, history.Make(nil, nil, []history.Shift{{FullMiB: 40536, MiB: 111, Jobs: 9}}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	conf, err := os.ReadFile("testdata/carma.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	toml := filepath.Join(dir, "carma.toml")
+	if err := os.WriteFile(toml, append(conf, "\n[history]\nfile = \""+file+"\"\n"...), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p := program{estimate: fixed}
+	for base, shifts := range map[int64]bool{0: true, 600: false} {
+		s, err := p.loadSite(options{config: toml, mustLoad: true, baseMiB: base})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := s.History.Shift(40536); ok != shifts {
+			t.Errorf("--base=%d: shifted is %v", base, ok)
+		}
+	}
+}

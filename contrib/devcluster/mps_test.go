@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Jobs on several GPUs share them through one MPS daemon, which comes with the
+// first and ends after the last, and are held to their memory on each GPU.
+func TestSharedGPUPairs(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	two := func(mem, lines string) string {
+		return fmt.Sprintf("#SBATCH --gres=gpu:2\n#CARMA mem=%s\necho pipe=$CUDA_MPS_PIPE_DIRECTORY limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n%s", mem, lines)
+	}
+	long := "exec simjob --gpus 2 --mem 8G --smact 20 --ramp 0s --duration 10h\n"
+	pipe := func(id string) string {
+		c.eventually(func() string {
+			text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+			return string(text)
+		}, `pipe=\S+set-\S+ limit=0=\d+M,1=\d+M`)
+		word, _, _ := strings.Cut(c.output(id), " ")
+		return strings.TrimPrefix(word, "pipe=")
+	}
+	first := c.sbatch(alice, "", two("10G", long))
+	second := c.sbatch(alice, "", two("10G", long))
+	a, b := pipe(first), pipe(second)
+	if a == b || filepath.Dir(a) != filepath.Join(c.dir, "run", "n1", "mps") {
+		t.Errorf("pairs of idle GPUs have the daemons %s and %s", a, b)
+	}
+	c.eventually(func() string { return c.clients("n1") }, "^4$") // two jobs on two GPUs each
+
+	// All GPUs are in use: a pair is shared, also by a job on one GPU.
+	third := c.sbatch(alice, "", two("10G", "exec simjob --gpus 2 --mem 8G --smact 20 --ramp 0s --duration 20s\n"))
+	if p := pipe(third); p != a && p != b {
+		t.Errorf("the third job has a daemon of its own: %s", p)
+	}
+	one := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\nexec simjob --mem 2G --smact 5 --ramp 0s --duration 1s\n")
+	if p := pipe(one); p != a && p != b {
+		t.Errorf("the job on one GPU of a pair has the daemon %s", p)
+	}
+	c.ends(one, "COMPLETED")
+
+	// Another user gets none of them, and is told so.
+	other := c.sbatch(bob, "", two("4G", "simjob --gpus 2 --mem 2G --smact 5 --ramp 0s --duration 1s\n"))
+	c.eventually(func() string { return c.hookLog(other) }, "held by another user")
+
+	// One that takes more than it booked on its second GPU fails by its limit;
+	// those beside it do not notice.
+	over := c.sbatch(alice, "--no-requeue", two("4G", "simjob --gpus 2 --mem 9G --smact 5 --ramp 0s --duration 5s\n"))
+	c.ends(over, "FAILED")
+	if r := c.report(over); !r.OOM {
+		t.Errorf("report of the overshooter: %+v", r)
+	}
+	c.ends(third, "COMPLETED")
+	if got := c.job(first+","+second, "%T"); got != "RUNNING\nRUNNING" {
+		t.Errorf("the others are %s", got)
+	}
+	c.sh(alice, "scancel "+first+" "+second)
+	c.ends(other, "COMPLETED")
+	c.eventually(func() string { return strings.Join(glob(t, filepath.Join(c.dir, "run", "n1", "mps", "set-*.gpus")), " ") }, "^$")
+	c.noDrain()
+}
+
+// clients counts the MPS clients on a node's GPUs.
+func (c *cluster) clients(node string) string {
+	n := 0
+	for _, g := range c.status(node) {
+		n += g.MPSClients
+	}
+	return fmt.Sprint(n)
+}
+
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}

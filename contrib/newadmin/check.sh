@@ -1,0 +1,126 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# CARMA as a new administrator meets it: three machines with Debian 12 and its
+# Slurm, two of them with GPUs (simulated). Every block of docs/admin.md that says
+# where it is run is run there as it stands, from the installation to the report,
+# and the way back; Slurm must then be as before. usage: check.sh PACKAGES-DIR
+#
+# Run as root (make test-newadmin). The first time it makes the machines' disk in
+# NEWADMIN_CACHE (default /var/cache/carma-newadmin): two minutes and 600 MB; then
+# it takes two. What was seen is left in build/newadmin.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+cache=${NEWADMIN_CACHE:-/var/cache/carma-newadmin}
+fail() { echo "newadmin: $*" >&2; exit 1; }
+. "$here/machine.sh"
+. "$here/site.sh"
+
+[ $# = 1 ] || { echo "usage: check.sh PACKAGES-DIR" >&2; exit 2; }
+[ "$(id -u)" = 0 ] || fail "needs root"
+packages=$(cd "$1" && pwd)
+if [ -z "${NEWADMIN_INSIDE:-}" ]; then
+	make_root
+	# Mounts, network and processes of their own: all end with this script.
+	NEWADMIN_INSIDE=yes exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private "$0" "$packages"
+fi
+
+work=$(mktemp -d /tmp/newadmin.XXXXXX)
+seen=$top/build/newadmin
+rm -rf "$seen"
+mkdir -p "$seen"
+mapfile -t cgroups < <(awk '$3 ~ /^cgroup/ && ($3 == "cgroup2" || $4 ~ /name=systemd/) { print $2 }' /proc/mounts)
+group=newadmin.$(basename "$work")
+leave() {
+	for m in head gpu1 gpu2; do
+		[ ! -d "$work/$m/root/var/log/slurm" ] || cp -r "$work/$m/root/var/log/slurm" "$seen/slurm.$m"
+		[ -z "${leader_of[$m]:-}" ] || run $m "journalctl -b --no-pager" >"$seen/journal.$m" || true
+		[ ! -e "$work/$m/console" ] || cp "$work/$m/console" "$seen/console.$m"
+	done
+	halt_all
+	for m in head gpu1 gpu2; do umount "$work/$m/root" 2>/dev/null || true; done
+	rm -rf "$work"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+
+say() { printf '%4ds  %s\n' $SECONDS "$*"; }
+
+# places PLACE: the machines that a block's first line speaks of
+places() {
+	case $1 in
+	"on the controller") echo head ;;
+	"on one GPU node") echo gpu1 ;;
+	"on the GPU nodes") echo gpu1 gpu2 ;;
+	"on every machine") echo head gpu1 gpu2 ;;
+	"as a user") echo user ;;
+	*) fail "docs/admin.md: a block is run \"$1\", and nobody knows where that is" ;;
+	esac
+}
+
+# step SECTION N: run the blocks of a numbered step of docs/admin.md.
+step() {
+	local section=$1 number=$2 place block m count=0
+	while IFS= read -r -d '' block; do
+		place=${block%%$'\n'*}
+		place=${place#\# }
+		count=$((count + 1))
+		for m in $(places "$place"); do
+			say "$section, step $number, $place${m:+ ($m)}"
+			{
+				printf '\n== %s %s on %s\n%s\n--\n' "$section" "$number" "$m" "$block"
+				if [ "$m" = user ]; then run head "set -e; $block" alice; else run "$m" "set -e; cd /root/packages; $block"; fi
+			} >>"$seen/steps" 2>&1 </dev/null || { tail -20 "$seen/steps" >&2; fail "$section, step $number does not work $place ($m)"; }
+		done
+	done < <(awk -v section="$section" -v number="$number" '
+		/^## / { inside = ($0 == "## " section); at = 0 }
+		inside && match($0, /^[0-9]+\. /) { at = $0 + 0 }
+		/^ *```/ {
+			if (open && block ~ /^# (on|as) /) printf "%s%c", block, 0
+			open = !open; block = ""; next
+		}
+		open && inside && at == number { sub(/^   /, ""); block = block $0 "\n" }
+	' "$top/docs/admin.md")
+	[ $count -gt 0 ] || fail "docs/admin.md: step $number of \"$section\" has no block to run"
+}
+
+say "three machines boot"
+make_site
+start_network
+boot head 10.77.0.1
+boot gpu1 10.77.0.2
+boot gpu2 10.77.0.3
+for m in gpu1 gpu2; do plug_in_gpus $m; done
+wait_until 60 "Slurm's nodes" nodes_are 3 idle
+say "Slurm without CARMA: ten submissions"
+picture "$seen/before"
+
+pilot="A pilot on one partition"
+step "$pilot" 1
+step "$pilot" 2
+take_over # what an administrator does with the lines that setup has printed
+step "$pilot" 3
+step "$pilot" 4
+wait_until 60 "idle nodes" nodes_are 3 idle
+step "$pilot" 5
+wait_until 60 "published counts" published
+step "$pilot" 6
+say "the report"
+wait_until 120 "the end of the ten jobs" none_in_queue
+step "$pilot" 7
+reported
+say "a GPU node reboots; the agent hangs"
+after_reboot
+watchdog
+nodes_stayed
+
+removal="Switching it off, upgrade, removal"
+for n in 1 2 3 4; do step "$removal" $n; done
+wait_until 60 "Slurm's nodes" nodes_are 3 idle
+say "Slurm without CARMA again: the same submissions"
+picture "$seen/after"
+diff -r -U2 "$seen/before" "$seen/after" || fail "Slurm is not as it was before CARMA"
+nothing_left
+say "as before: configuration, nodes, partitions, submissions, queue, jobs"

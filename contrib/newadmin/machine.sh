@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2154
+# Machines to try an installation on: Debian 12 with its own Slurm, booted with
+# systemd by systemd-nspawn, on a network of their own. They are made inside
+# namespaces that end with the script, so that nothing of them stays but the
+# root that they share, in $cache.
+
+# make_root: Debian 12 with Debian's Slurm, once; two minutes and the network.
+make_root() {
+	[ ! -e "$cache/root/done" ] || return 0
+	"$here/../deps.sh" debootstrap systemd-container
+	echo "newadmin: making a Debian 12 in $cache"
+	rm -rf "$cache/root"
+	mkdir -p "$cache"
+	install_root >"$cache/log" 2>&1 || { tail -5 "$cache/log" >&2; fail "Debian could not be installed in $cache/root"; }
+	touch "$cache/root/done"
+}
+
+# install_root: no daemon starts in a root that is not booted (policy-rc.d).
+install_root() {
+	debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,iproute2,udev,python3,man-db bookworm "$cache/root" &&
+		printf '#!/bin/sh\nexit 101\n' >"$cache/root/usr/sbin/policy-rc.d" &&
+		chmod 755 "$cache/root/usr/sbin/policy-rc.d" &&
+		DEBIAN_FRONTEND=noninteractive chroot "$cache/root" apt-get install -y --no-install-recommends \
+			munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins &&
+		rm "$cache/root/usr/sbin/policy-rc.d"
+}
+
+# start_network: of the machines only; the namespace has no way out.
+start_network() {
+	ip link set lo up
+	ip link add lan type bridge
+	ip link set lan up
+}
+
+declare -A pid_of leader_of
+
+# boot NAME ADDRESS: its disk is a layer over the shared root.
+boot() {
+	local name=$1 address=$2 disk=$work/$1 h
+	mkdir -p "$disk"/{up,tmp,root}
+	mountpoint -q "$disk/root" ||
+		mount -t overlay "$name" -o "lowerdir=$work/site:$cache/root,upperdir=$disk/up,workdir=$disk/tmp" "$disk/root"
+	echo "$name" >"$disk/root/etc/hostname"
+	(
+		# Where the kernel has the old cgroups, systemd wants one of its own in each.
+		for h in "${cgroups[@]}"; do
+			mkdir -p "$h/$group/$name"
+			echo $BASHPID >"$h/$group/$name/cgroup.procs"
+		done
+		exec systemd-nspawn --quiet --directory="$disk/root" --machine="$name" --boot --register=no --keep-unit \
+			--network-bridge=lan --capability=CAP_MKNOD,CAP_SYS_MODULE --console=read-only \
+			--bind="$work/home:/home" --bind-ro="$packages:/root/packages"
+	) </dev/null >>"$disk/console" 2>&1 &
+	pid_of[$name]=$!
+	wait_until 60 "the first process of $name" first_process "$name"
+	wait_until 60 "the network of $name" run "$name" "ip addr replace $address/24 dev host0 && ip link set host0 up"
+	wait_until 120 "the end of $name's boot" booted "$name"
+}
+
+# first_process NAME: nspawn's own child comes first and goes again.
+first_process() {
+	leader_of[$1]=$(pgrep -P "${pid_of[$1]}" -x systemd)
+	[ -n "${leader_of[$1]}" ]
+}
+
+booted() { case $(run "$1" "systemctl is-system-running" 2>/dev/null || true) in running | degraded) ;; *) return 1 ;; esac; }
+
+# run NAME COMMAND [USER]: as a login on that machine would.
+run() {
+	local as=(bash -c)
+	[ -z "${3:-}" ] || as=(setpriv --reuid="$3" --regid="$3" --init-groups --inh-caps=-all bash -c)
+	nsenter --target "${leader_of[$1]}" --all --wdns="/home/${3:-}" env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+		HOME="/home/${3:-}" USER="${3:-root}" SIMGPU_STATE=/dev/shm/simgpu "${as[@]}" "$2"
+}
+
+# halt NAME: the disk stays until the script ends.
+halt() {
+	kill -TERM "${pid_of[$1]}"
+	wait "${pid_of[$1]}" || true
+	unset "pid_of[$1]" "leader_of[$1]"
+}
+
+halt_all() {
+	local name h
+	for name in "${!pid_of[@]}"; do halt "$name"; done
+	for h in "${cgroups[@]}"; do
+		[ ! -d "$h/$group" ] || find "$h/$group" -depth -type d -exec rmdir {} +
+	done
+}
+
+# wait_until SECONDS WHAT COMMAND...
+wait_until() {
+	local end=$((SECONDS + $1)) what=$2
+	shift 2
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -lt $end ] || fail "waited in vain for $what"
+		sleep 0.3
+	done
+}
