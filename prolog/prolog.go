@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 	"time"
 
@@ -142,7 +141,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
 	}
 	if err != nil {
-		err = n.giveBack(ctx, h, r, about, ledger, slurm)
+		err = n.giveBack(ctx, h, r, about, errors.Is(err, errOtherUsers), ledger, slurm)
 		if err == nil {
 			return nil
 		}
@@ -186,31 +185,6 @@ func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease
 	}
 }
 
-// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
-// fail.
-var ErrNode = errors.New("fault of this node")
-
-// lost is how NVML names a GPU that has fallen off the bus or must be reset
-// (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
-var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
-
-// fit tells whether a strict site wants jobs on this node.
-func (n *Node) fit(ctx context.Context, ledger Ledger) error {
-	if err := n.refresh(ctx, ledger); err != nil {
-		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
-	}
-	s, err := ledger.Snapshot(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNode, err)
-	}
-	for _, r := range s.Readings {
-		if lost.MatchString(r.Unreadable) {
-			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
-		}
-	}
-	return nil
-}
-
 // policy is the node's, or the one that the user asks for if jobs may.
 func (n *Node) policy(h jobenv.Hook) choose.Policy {
 	if slices.Contains(n.Config.Placement.AllowPolicies, h.Carma.Policy) {
@@ -221,6 +195,9 @@ func (n *Node) policy(h jobenv.Hook) choose.Policy {
 
 // retryEvery is the pause between two looks while no GPU fits.
 const retryEvery = 100 * time.Millisecond
+
+// errOtherUsers means that no GPU fits, and that other users' jobs are on some.
+var errOtherUsers = fmt.Errorf("%w: other users' jobs are there", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over.
 func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, policy choose.Policy, wait time.Duration) ([]lease.Granted, error) {
@@ -249,6 +226,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 			return nil, err
 		case ctx.Err() != nil || !time.Now().Before(until):
 			n.logRefusals(job.JobKey, r, last)
+			if last.OtherUsers() {
+				err = errOtherUsers
+			}
 			return nil, err
 		}
 		time.Sleep(retryEvery)
@@ -289,10 +269,12 @@ func backOff(n uint32) time.Duration {
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up. A job that was given back hooks.vetoes times asks for
-// whole GPUs: it then waits for capacity instead of being sent around. One that
-// names its nodes does not wait for capacity: the node keeps GPUs for it.
-func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
+// 0 keeps the node up. A job that was given back hooks.vetoes times, and now for
+// others, the jobs of other users, waits for idle GPUs instead of being sent
+// around: slurmctld does not know whose GPUs have room. It shares them none the
+// less. One that names its nodes does not wait for
+// capacity: the node keeps GPUs for it.
+func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, others bool, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
@@ -302,15 +284,14 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	partition := n.Config.Partition[h.Partition].Recovery
 	k, _, anywhere := tres.Booking(j.TresPerNode)
 	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
 	if tired && k > 0 && !anywhere {
 		n.keep(ctx, h, r, ledger)
 	}
-	if tired && !r.Exclusive && anywhere && partition != "" {
-		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
-		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
+	if tired && others && !r.Exclusive && anywhere {
+		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		change := sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}

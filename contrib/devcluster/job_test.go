@@ -330,6 +330,26 @@ func TestTwoUsers(t *testing.T) {
 	c.noDrain()
 }
 
+// slurmctld does not know whose GPUs have room. A job that is given back for that
+// waits for an idle GPU in the end, and then takes no more of it than it booked.
+func TestWaitsForIdle(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.vetoes": "1", "hooks.wait": `"1s"`})
+	var first []string
+	for range 4 {
+		first = append(first, c.sbatch(alice, "", train("10G", "10h")))
+		c.gpu(first[len(first)-1])
+	}
+	id := c.sbatch(bob, "", train("10G", "1s"))
+	c.eventually(func() string { return c.job(id, "%T %b") }, `^PENDING gres[:/]gpu:1,gres[:/]carma:40536,gres[:/]carmatotal:10240$`)
+	c.sh(alice, "scancel "+first[0])
+	c.ends(id, "COMPLETED")
+	if r := c.report(id); r.ReserveMiB != 10240 {
+		t.Errorf("report %+v", r)
+	}
+	c.noDrain()
+}
+
 // 200 short jobs in a row: none is lost, none leaves anything.
 func TestManyShortJobs(t *testing.T) {
 	c := up(t)

@@ -158,12 +158,12 @@ func Misbooked(queue []sctl.QueuedJob) []sctl.QueuedJob {
 	var list []sctl.QueuedJob
 	seen := map[uint32]bool{}
 	for _, j := range queue {
-		_, mib, anywhere := tres.Booking(j.TresPerNode)
+		_, _, anywhere := tres.Booking(j.TresPerNode)
 		if j.State != "PENDING" || !anywhere || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		j.TresPerNode = tres.Rebook(j.TresPerNode, mib, false)
+		j.TresPerNode = tres.Rebook(j.TresPerNode, tres.Reserve(j.TresPerNode), false)
 		list = append(list, j)
 	}
 	return list
