@@ -151,7 +151,7 @@ func TestSMActGateBySlurm(t *testing.T) {
 		c.smact(i, 90)
 	}
 	id := c.sbatch(alice, "", train("14G", "10s"))
-	c.eventually(func() string { return c.hookLog(id) }, `(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 80 %.*given back to the queue`)
+	c.eventually(func() string { return c.hookLog(id) }, `(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 85 %.*given back to the queue`)
 	c.eventually(func() string { return c.job(id, "%T") }, "PENDING")
 	c.sh(alice, "scancel "+strings.Join(busy, " "))
 	c.ends(id, "COMPLETED")
