@@ -62,8 +62,7 @@ func ofMinor(readings []gres.Reading, minor int) *gres.Reading {
 // of ours.
 func (n *Node) booking(tresPerNode string, fullMiB int64) int64 {
 	if !n.Config.Placement.BySlurm() {
-		_, mib, _ := tres.Booking(tresPerNode)
-		return mib
+		return tres.Reserve(tresPerNode)
 	}
 	if shards := tres.Shards(tresPerNode); shards > 0 {
 		return config.MiBOf(shards)
