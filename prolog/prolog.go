@@ -288,22 +288,10 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	k, _, anywhere := tres.Booking(j.TresPerNode)
-	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
-	if tired && k > 0 && !anywhere {
+	if k, _, anywhere := tres.Booking(j.TresPerNode); n.tired(h) && k > 0 && !anywhere {
 		n.keep(ctx, h, r, ledger)
 	}
-	var change sctl.Change
-	switch {
-	case !tired || r.Exclusive:
-	case n.Config.Placement.BySlurm():
-		n.Log.Info("given back often; asks for a GPU of its own now", "job", h.JobKey)
-		change = sctl.Change{Partition: n.recoveryPartition(ctx, h, j.Account, slurm), TresPerNode: n.booked(j.TresPerNode, about.FullMiB, about.FullMiB)}
-	case others && anywhere:
-		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
-		change = sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
-	}
-	if change.TresPerNode != "" {
+	if change := n.instead(ctx, h, r, j, about, others, slurm); change != (sctl.Change{}) {
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
@@ -319,6 +307,28 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	}
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
+}
+
+// tired tells whether the job was given back hooks.vetoes times.
+func (n *Node) tired(h jobenv.Hook) bool {
+	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+}
+
+// instead is what a job that was given back too often asks for from now on; the
+// zero value if that would not help it.
+func (n *Node) instead(ctx context.Context, h jobenv.Hook, r gres.Request, j sctl.Job, about About, others bool, slurm Slurm) sctl.Change {
+	_, _, anywhere := tres.Booking(j.TresPerNode)
+	switch {
+	case !n.tired(h) || r.Exclusive:
+	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
+		partition := n.recoveryPartition(ctx, h, j.Account, slurm)
+		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
+		return sctl.Change{Partition: partition, TresPerNode: n.booked(j.TresPerNode, about.FullMiB, about.FullMiB)}
+	case others && anywhere:
+		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		return sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
+	}
+	return sctl.Change{}
 }
 
 // keep keeps GPUs of this node for a job that names it, or cannot go back, as the
