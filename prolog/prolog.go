@@ -335,7 +335,7 @@ func (n *Node) instead(ctx context.Context, h jobenv.Hook, r gres.Request, j sct
 // steward does for one that waits for capacity.
 func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
 	s, err := ledger.Snapshot(ctx)
-	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+	if err != nil || n.Config.Placement.BySlurm() || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
 		return
 	}
 	mib := r.ReserveMiB
