@@ -113,6 +113,7 @@ func (s *soak) look() (restarts int) {
 // job is lost, no node drains, no controller dies, nothing is left.
 func TestSoak(t *testing.T) {
 	c := up(t, "--time-scale", "20")
+	c.sh("", "printf '[hooks]\nvetoes = 5\n' >>"+c.dir+"/etc/carma.toml") // a job that is sent around longer has lost its way
 	length := time.Duration(number(t, "SOAK_MINUTES", 10)) * time.Minute
 	jobs := number(t, "SOAK_JOBS", 200*int(length.Minutes()))
 	s := &soak{cluster: c, rng: rand.New(rand.NewPCG(1, 2)), state: map[string]string{}, fault: map[string]int{}}
