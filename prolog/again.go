@@ -25,7 +25,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 		}
 		return sctl.Job{ID: h.JobID}, retryUnknown
 	}
-	_, mib, _ := tres.Booking(j.TresPerNode)
+	mib := tres.Reserve(j.TresPerNode)
 	if mib > 0 && !r.Exclusive {
 		if r.ReserveMiB = mib; mib >= about.FullMiB {
 			alone(r, about)

@@ -141,11 +141,12 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
 	}
 	if err != nil {
-		err = n.giveBack(ctx, h, r, about, ledger, slurm)
+		err = n.giveBack(ctx, h, r, about, errors.Is(err, errOtherUsers), ledger, slurm)
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, sctl.ErrBatchOnly) {
+			n.keep(ctx, h, r, ledger)
 			granted, err = n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.WaitInteractive.D())
 		}
 	}
@@ -195,6 +196,9 @@ func (n *Node) policy(h jobenv.Hook) choose.Policy {
 // retryEvery is the pause between two looks while no GPU fits.
 const retryEvery = 100 * time.Millisecond
 
+// errOtherUsers means that no GPU fits, and that other users' jobs are on some.
+var errOtherUsers = fmt.Errorf("%w: other users' jobs are there", lease.ErrNoFit)
+
 // acquire tries until GPUs fit or wait is over.
 func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, policy choose.Policy, wait time.Duration) ([]lease.Granted, error) {
 	var err error
@@ -222,6 +226,9 @@ func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about 
 			return nil, err
 		case ctx.Err() != nil || !time.Now().Before(until):
 			n.logRefusals(job.JobKey, r, last)
+			if last.OtherUsers() {
+				err = errOtherUsers
+			}
 			return nil, err
 		}
 		time.Sleep(retryEvery)
@@ -262,10 +269,12 @@ func backOff(n uint32) time.Duration {
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up. A job that was given back hooks.vetoes times asks for
-// whole GPUs: it then waits for capacity instead of being sent around. One that
-// names its nodes does not wait for capacity: the node keeps GPUs for it.
-func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, ledger Ledger, slurm Slurm) error {
+// 0 keeps the node up. A job that was given back hooks.vetoes times, and now for
+// others, the jobs of other users, waits for idle GPUs instead of being sent
+// around: slurmctld does not know whose GPUs have room. It shares them none the
+// less. One that names its nodes does not wait for
+// capacity: the node keeps GPUs for it.
+func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, others bool, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
@@ -275,15 +284,14 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	partition := n.Config.Partition[h.Partition].Recovery
 	k, _, anywhere := tres.Booking(j.TresPerNode)
 	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
 	if tired && k > 0 && !anywhere {
 		n.keep(ctx, h, r, ledger)
 	}
-	if tired && !r.Exclusive && anywhere && partition != "" {
-		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
-		change := sctl.Change{Partition: partition, TresPerNode: booked(j.TresPerNode, about.FullMiB)}
+	if tired && others && !r.Exclusive && anywhere {
+		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		change := sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
@@ -301,8 +309,8 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	return nil
 }
 
-// keep keeps GPUs of this node for a job that names it, as the steward does for
-// one that waits for capacity.
+// keep keeps GPUs of this node for a job that names it, or cannot go back, as the
+// steward does for one that waits for capacity.
 func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
 	s, err := ledger.Snapshot(ctx)
 	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
@@ -314,10 +322,10 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	}
 	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)
 	if err := ledger.Hold(ctx, h.JobID, mib, uuids); err != nil {
-		n.Log.Warn("keep GPUs for a job that names this node", "job", h.JobKey, "error", err)
+		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
-	n.Log.Info("GPUs are kept for a job that names this node", "job", h.JobKey, "gpus", uuids, "mib", mib)
+	n.Log.Info("GPUs are kept for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return puts a job back on a node that can do nothing for it, as its ledger

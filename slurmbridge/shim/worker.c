@@ -224,6 +224,7 @@ static void *work(void *unused)
 	(void)unused;
 	if (trouble)
 		worker_complain(trouble);
+	dlerror(); /* the second call frees what the first has returned (glibc, dlerror.c) */
 	pthread_mutex_lock(&w.lock);
 	w.broken = trouble ? "libcarma could not be loaded" : NULL;
 	w.ready = true;

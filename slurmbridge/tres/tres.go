@@ -200,6 +200,35 @@ func Rebook(list string, mib int64, anywhere bool) string {
 	return Book(rest, prefix, k, mib, anywhere)
 }
 
+// Reserve returns the MiB that list books on each of k GPUs of a node by their sum;
+// that is less than what Booking returns for a job that waits for idle GPUs.
+func Reserve(list string) int64 {
+	k, mib, _ := Booking(list)
+	for _, e := range Parse(list) {
+		if e.Name == Total && k > 0 {
+			return e.Count / int64(k)
+		}
+	}
+	return mib
+}
+
+// AwaitIdle returns list with fullMiB, all of a GPU, as the count of what must be
+// free, and with the same sum as before: the job starts where GPUs are idle, and
+// takes no more of them than it did.
+func AwaitIdle(list string, fullMiB int64) string {
+	k, _, _ := Booking(list)
+	if k == 0 {
+		return list
+	}
+	reserve := Reserve(list)
+	rest, _ := Without(list)
+	prefix := "gres:"
+	if strings.Contains(list, "gres/") {
+		prefix = "gres/"
+	}
+	return Add(rest, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), fullMiB, prefix, Total, int64(k)*reserve))
+}
+
 // Add appends entry to list.
 func Add(list, entry string) string {
 	if list == "" {
