@@ -134,7 +134,15 @@ func TestSoak(t *testing.T) {
 			restarts = max(restarts, s.look())
 		}
 	}
+	nudged := time.Now()
 	for deadline := time.Now().Add(15 * time.Minute); ; time.Sleep(2 * time.Second) {
+		// A slurmd that is killed while a Prolog runs forgets the job. slurmctld
+		// sees that when the node registers, of its own every half an hour
+		// (src/slurmctld/ping_nodes.c, MAX_REG_FREQUENCY), and puts the job back.
+		if time.Since(nudged) > time.Minute {
+			nudged = time.Now()
+			c.sh("", "scontrol reconfigure")
+		}
 		restarts = max(restarts, s.look())
 		left := c.sh("", "squeue -h | wc -l")
 		if left == "0" {
