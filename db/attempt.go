@@ -148,6 +148,7 @@ func (d *DB) PutAll(ctx context.Context, list []Attempt) error {
 }
 
 func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
+	defer d.queue.Enter(ctx, busy)()
 	tx, err := d.sql.BeginTx(ctx, nil)
 	if err != nil {
 		return err

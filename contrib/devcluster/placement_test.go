@@ -178,6 +178,7 @@ func (c *cluster) hookLog(id string) string {
 // not the last sample.
 func TestSMActGate(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10") // the window is 6 real seconds
+	c.settings(map[string]string{"smact.max_pct": "80"})
 	var busy []string
 	for i := range 4 {
 		busy = append(busy, c.sbatch(alice, "", resident("5G", 90)))

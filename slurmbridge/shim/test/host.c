@@ -10,6 +10,7 @@
  * It stands in for libslurmfull with the few functions that the shim uses.
  */
 #include <assert.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,9 +60,26 @@ void slurm_info(const char *format, ...)
 	(void)format;
 }
 
+/* Makes a thread that logs end late: after AddressSanitizer has let go of it, in
+ * the last round of destructors, and before the C library frees what it kept for
+ * it. The leak checker, which runs meanwhile, must find nothing there. */
+static pthread_key_t ending;
+static bool ends_late;
+
+static void end_late(void *rounds_left)
+{
+	if ((long)rounds_left > 1)
+		pthread_setspecific(ending, (void *)((long)rounds_left - 1));
+	else
+		nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
+}
+
 int slurm_error(const char *format, ...)
 {
 	va_list args;
+
+	if (ends_late)
+		pthread_setspecific(ending, (void *)PTHREAD_DESTRUCTOR_ITERATIONS);
 
 	__atomic_add_fetch(&errors_logged, 1, __ATOMIC_RELAXED);
 	va_start(args, format);
@@ -459,8 +477,9 @@ int main(int argc, char **argv)
 	char script[] = "#!/bin/sh\n#CARMA mem=10G\n";
 	pthread_t thread[8];
 
+	ends_late = argc == 2 && !strcmp(argv[1], "none") && !pthread_key_create(&ending, end_late);
 	CHECK(init() == SLURM_SUCCESS);
-	if (argc == 2 && !strcmp(argv[1], "none")) {
+	if (ends_late) {
 		check_none(script);
 		return 0;
 	}
