@@ -64,7 +64,9 @@ func TestSharedGPUPairs(t *testing.T) {
 	}
 	c.sh(alice, "scancel "+first+" "+second)
 	c.ends(other, "COMPLETED")
-	c.eventually(func() string { return strings.Join(glob(t, filepath.Join(c.dir, "run", "n1", "mps", "set-*.gpus")), " ") }, "^$")
+	c.eventually(func() string {
+		return strings.Join(glob(t, filepath.Join(c.dir, "run", "n1", "mps", "set-*.gpus")), " ")
+	}, "^$")
 	c.noDrain()
 }
 
