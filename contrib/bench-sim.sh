@@ -26,22 +26,23 @@ reproduction=(
 	"MAGM, FakeTensor: $v1 --policy magm --estimator faketensor"
 	"MAGM, GPUMemNet: $v1 --policy magm --estimator gpumemnet"
 )
-carma='--policy carma --smact-cap 100 --max-jobs 3'
+known='--estimator history --known'
 ours=(
 	"exclusive: $v1 --policy exclusive --estimator none"
 	"reference v1: $v1 --policy magm --estimator gpumemnet"
 	"reference v2: --mode paper-v2 --policy magm --estimator none"
-	"magm: --policy magm"
-	"lug: --policy lug"
-	"carma: $carma"
-	"carma, 2 a GPU: --policy carma --smact-cap 100 --max-jobs 2"
-	"carma, history: $carma --estimator history --known"
-	"same, no holds: $carma --estimator history --known --hold-after 0"
-	"carma, first runs: $carma --estimator history"
-	"carma, true peaks: $carma --estimator oracle"
+	"analytic:"
+	"analytic, ladder: --recovery ladder"
+	"first runs: --estimator history"
+	"history: $known"
+	"history, no holds: $known --hold-after 0"
+	"history, holds 10 min: $known --hold-after 600"
+	"history, 80 %, 4 jobs: $known --smact-cap 80 --max-jobs 4"
+	"history, 90 %: $known --smact-cap 90"
+	"history, lug: $known --policy lug"
 	"ideal packer: --ideal"
 )
-printf '[slurm]\nmps_multi_gpu = true\n' >"$tmp/mps.toml"
+printf '[slurm]\nexclusive_user = true\n' >"$tmp/user.toml"
 
 if [ -e "$data/traces/trace60.csv" ]; then
 	echo "# Reproduction"
@@ -51,17 +52,20 @@ if [ -e "$data/traces/trace60.csv" ]; then
 		printf '\n# %s\n\n' "$t"
 		published "$t" "${ours[@]}"
 	done
-	for t in trace60 trace90 trace_t1_v2 trace_t2_v2; do
-		printf '\n# %s, if jobs on several GPUs were MPS clients\n\n' "$t"
-		published "$t" --model "$tmp/mps.toml" "${ours[0]}" "lug: --policy lug --smact-cap 100 --max-jobs 3 --estimator history --known"
-	done
 else
 	echo "bench-sim: no published traces at $data; only the project's own are run" >&2
 fi
 for t in mixed heavy day; do
 	printf '\n# %s\n\n' "$t"
-	$sim compare --trace contrib/traces/$t/trace.csv --jobs contrib/traces/$t/jobs.csv --repeats 12
+	$sim compare --trace contrib/traces/$t/trace.csv --jobs contrib/traces/$t/jobs.csv --repeats 12 "${ours[0]}" "paper-v1 magm: $v1 --policy magm --estimator none" \
+		"analytic:" "history: $known" "history, no holds: $known --hold-after 0" "ideal packer: --ideal"
 done
+
+printf '\n# Twenty users, 50 nodes of 8 GPUs\n\n'
+"$sim" synth --out "$tmp/users" --submissions 4000 --gap 3 --users 20 --seed 1 >/dev/null
+many() { "$sim" compare --trace "$tmp/users/trace.csv" --jobs "$tmp/users/jobs.csv" --nodes 50 --gpus 8 --repeats 3 "$@"; }
+many "exclusive: --policy exclusive" "analytic:" "history: $known"
+many --model "$tmp/user.toml" "ExclusiveUser=YES:" "with history: $known"
 
 printf '\n# Speed\n\n'
 go test -run '^$' -bench . -benchtime 1x ./gres/sim/replay

@@ -148,6 +148,7 @@ func (d *DB) PutAll(ctx context.Context, list []Attempt) error {
 }
 
 func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
+	defer d.queue.Enter(ctx, busy)()
 	tx, err := d.sql.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -209,19 +210,23 @@ type End struct {
 }
 
 // SetEnd completes the record of an attempt, if there is one. An attempt that
-// CARMA itself put back, or whose OOM it found, keeps the state that says so.
-func (d *DB) SetEnd(ctx context.Context, e End) error {
-	err := d.write(ctx, func(tx *sql.Tx) error { return setEnd(ctx, tx, e) })
+// CARMA itself put back, or whose OOM it found, keeps the state that says so. It
+// returns what is in the record then.
+func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
+	err = d.write(ctx, func(tx *sql.Tx) error {
+		list, err = setEnd(ctx, tx, e)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("complete record of job %d: %w", e.JobID, explain(err))
+		return nil, fmt.Errorf("complete record of job %d: %w", e.JobID, explain(err))
 	}
-	return nil
+	return list, nil
 }
 
-func setEnd(ctx context.Context, tx *sql.Tx, e End) error {
+func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 	list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", e.JobID, e.Restart, e.Node)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i := range list {
 		a := &list[i]
@@ -238,16 +243,16 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) error {
 		}
 		a.Total = TotalOf(a.GPUs)
 		if err := put(tx, a); err != nil {
-			return err
+			return nil, err
 		}
 		if !e.Forward {
 			continue
 		}
 		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster, time.Now().Add(sendAfter).Unix()); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return list, nil
 }
 
 // Attempts returns the attempts of the given jobs, or of all jobs if none are

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // In slurmdbd a job's records stand in its AdminComment: "carma1:" and the JSON of
@@ -72,31 +73,43 @@ func ParseComment(comment string) ([]Attempt, error) {
 
 // splitComment takes the records out of a comment.
 func splitComment(comment string) (list []Attempt, others string, err error) {
-	comment = withoutHints(comment)
 	i := strings.LastIndex(comment, commentMark)
 	if i < 0 {
-		return nil, comment, nil
+		return nil, withoutHints(comment), nil
 	}
 	others = strings.TrimRight(strings.TrimSuffix(comment[:i], commentStop), " ")
 	word, after, _ := strings.Cut(comment[i+len(commentMark):], " ")
 	if after != "" { // somebody has added to it
 		others = strings.TrimSpace(others + " " + after)
 	}
-	packed, err := lettersOnly.DecodeString(strings.ToUpper(word))
-	if err != nil {
-		return nil, others, fmt.Errorf("unpack records: %w", err)
+	others = withoutHints(others)
+	text, err := unpack(word)
+	if err == nil {
+		err = json.Unmarshal(text, &list)
 	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
-		return nil, others, fmt.Errorf("unpack records: %w", err)
-	}
-	if err := json.NewDecoder(io.LimitReader(z, maxComment)).Decode(&list); err != nil {
 		return nil, others, fmt.Errorf("unpack records: %w", err)
 	}
 	for i := range list {
 		list[i].Total = TotalOf(list[i].GPUs)
 	}
 	return list, others, nil
+}
+
+// unpackers are gzip readers to be used again: a new one takes longer than its work.
+var unpackers = sync.Pool{New: func() any { return new(gzip.Reader) }}
+
+func unpack(word string) ([]byte, error) {
+	packed, err := lettersOnly.DecodeString(strings.ToUpper(word))
+	if err != nil {
+		return nil, err
+	}
+	z := unpackers.Get().(*gzip.Reader)
+	defer unpackers.Put(z)
+	if err := z.Reset(bytes.NewReader(packed)); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(z, maxComment))
 }
 
 // ours begins what CARMA itself wrote for people: job_submit (annotate.Comment) and the

@@ -4,6 +4,7 @@
 package db
 
 import (
+	"context"
 	"database/sql"
 	"embed"
 	"errors"
@@ -17,6 +18,8 @@ import (
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
+
+	"carma/db/queue"
 )
 
 //go:embed schema/*.sql
@@ -36,7 +39,8 @@ var (
 
 // DB is an open database.
 type DB struct {
-	sql *sql.DB
+	sql   *sql.DB
+	queue *queue.Queue // of writers; nil for a reader
 }
 
 // networkFileSystems are where SQLite's locks and WAL cannot be trusted
@@ -69,13 +73,19 @@ func Open(path string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.queue, err = queue.Open(path + ".queue"); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("open accounting database: %w", err)
+	}
 	// Several that make a new database a WAL database at the same time find it
 	// locked, and SQLite does not wait for each other then.
+	leave := d.queue.Enter(context.Background(), busy)
 	for until := time.Now().Add(busy); ; time.Sleep(10 * time.Millisecond) {
 		if err = d.migrate(schemaFiles, Version); !errors.Is(err, ErrBusy) || time.Now().After(until) {
 			break
 		}
 	}
+	leave()
 	if err != nil {
 		d.Close()
 		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
@@ -136,11 +146,16 @@ func open(driver, path string, options url.Values) (*DB, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	s.SetMaxOpenConns(1)
-	return &DB{s}, nil
+	return &DB{sql: s}, nil
 }
 
 // Close closes the database.
-func (d *DB) Close() error { return d.sql.Close() }
+func (d *DB) Close() error {
+	if d.queue == nil {
+		return d.sql.Close()
+	}
+	return errors.Join(d.sql.Close(), d.queue.Close())
+}
 
 func local(dir string) error {
 	var st unix.Statfs_t

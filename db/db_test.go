@@ -127,8 +127,12 @@ func TestSetEnd(t *testing.T) {
 	}
 	for id := range uint32(5) {
 		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]gres.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
-		if err := d.SetEnd(t.Context(), e); err != nil {
+		list, err := d.SetEnd(t.Context(), e)
+		if err != nil {
 			t.Fatal(err)
+		}
+		if known := id >= 1 && id <= 3; known != (len(list) == 1 && list[0].Name == "x") {
+			t.Errorf("job %d: %+v", id, list)
 		}
 	}
 	got, err := d.Attempts(t.Context(), nil)

@@ -57,7 +57,7 @@ func TestForwardArray(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED", Forward: true}); err != nil {
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED", Forward: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +86,7 @@ func TestForward(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

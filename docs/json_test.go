@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	schemaHeading = regexp.MustCompile(`(?m)^## (carma\.\w+/\d+)$`)
+	schemaHeading = regexp.MustCompile(`(?m)^## (carma[\w-]*\.\w+/\d+)$`)
 	schemaRow     = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ([^|]+) \\|")
 )
 
@@ -40,11 +40,26 @@ func contract(t *testing.T) map[string]map[string]string {
 		}
 		rows := map[string]string{}
 		for _, m := range schemaRow.FindAllSubmatch(text[h[1]:end], -1) {
-			rows[string(m[1])] = string(m[2])
+			for _, key := range expand(string(m[1])) {
+				rows[key] = string(m[2])
+			}
 		}
 		all[string(text[h[2]:h[3]])] = rows
 	}
 	return all
+}
+
+// expand makes a key for each word in braces: a.{b,c} is a.b and a.c.
+func expand(key string) (keys []string) {
+	before, rest, found := strings.Cut(key, "{")
+	words, after, closed := strings.Cut(rest, "}")
+	if !found || !closed {
+		return []string{key}
+	}
+	for word := range strings.SplitSeq(words, ",") {
+		keys = append(keys, expand(before+word+after)...)
+	}
+	return keys
 }
 
 // flatten adds the types of a JSON value to what was seen under its path.
@@ -92,6 +107,7 @@ func outputs(t *testing.T) map[string][][]byte {
 	for schema, pattern := range map[string]string{
 		"carma.report/1": "carma-report/testdata/jobs.json", "carma.summary/1": "carma-report/testdata/summary.json",
 		"carma.gpus/1": "carma-report/testdata/gpus.json", "carma.estimate/1": "carma-estimate/testdata/golden/*.json",
+		"carma-sim.run/1": "carma-sim/testdata/run.json", "carma-sim.compare/1": "carma-sim/testdata/compare.json", "carma-sim.submit/1": "carma-sim/testdata/submit.json",
 	} {
 		files, err := filepath.Glob(filepath.Join(root, "cmd", pattern))
 		if err != nil || len(files) == 0 {

@@ -5,13 +5,29 @@ package docs_test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"regexp"
 	"testing"
 )
 
+// The alerts fire when they should, and only then.
+func TestAlerts(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("no promtool (Debian: prometheus)")
+	}
+	for _, args := range [][]string{{"check", "rules", "carma.rules.yml"}, {"test", "rules", "carma.test.yml"}} {
+		cmd := exec.Command(promtool, args...)
+		cmd.Dir = root + "/contrib/prometheus"
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
 // The dashboard and the alert rules ask for metrics that the agent writes.
 func TestDashboardAndRules(t *testing.T) {
-	source, err := os.ReadFile(root + "/gres/export/export.go")
+	source, err := os.ReadFile(root + "/gres/export/testdata/node.prom") // what it writes
 	if err != nil {
 		t.Fatal(err)
 	}

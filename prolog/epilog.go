@@ -60,6 +60,9 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		// ends (src/slurmctld/job_mgr.c, 22.05.8).
 		h.JobKey, v.putBack = held.JobKey, true
 	}
+	// Whatever the judgement took, and whether it hung.
+	ctx, cancel := n.part(ctx)
+	defer cancel()
 	if err := records.Put(ctx, attempt(h, held, about, v, n.Config.Idle.After.D())); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}

@@ -383,30 +383,53 @@ func TestEpilogLooksIntoOtherFiles(t *testing.T) {
 	}
 }
 
-// Requeues of a node keep their distance; a turn that comes too late is not
-// waited for.
+// Requeues of a node keep their distance, first come first served; a turn that
+// comes too late is not waited for, and takes none from others.
 func TestTurns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), turnFile)
+	begin := time.Now()
+	const every = 10 * time.Second
+	for i := range 5 {
+		at, err := takeTurn(t.Context(), path, every)
+		if want := time.Duration(i) * every; err != nil || at.Sub(begin) < want || at.Sub(begin) > want+every/2 {
+			t.Errorf("turn %d comes after %s, %v", i, at.Sub(begin), err)
+		}
+	}
+	for range 2 {
+		if _, err := takeTurn(t.Context(), path, every); !errors.Is(err, errTooMany) {
+			t.Errorf("a turn after 50 s: %v", err)
+		}
+	}
+	for name, text := range map[string]string{"spoiled": "\x00nonsense", "clock set back": fmt.Sprint(time.Now().Add(time.Hour).UnixNano())} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := takeTurn(t.Context(), path, every); err != nil || time.Until(at) > 0 {
+			t.Errorf("%s: %v %v", name, at, err)
+		}
+	}
+}
+
+// 40 jobs of a node that run out of memory at once all come back, though the
+// last waits longer than a hook may take otherwise.
+func TestManyComeBack(t *testing.T) {
 	w := newWorld(t)
-	w.Config.Recovery.PerSecond = 20
-	start := time.Now()
+	w.Config.Recovery.PerSecond = 15
+	w.Config.Hooks.Deadline = config.Duration(2 * time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), w.Config.Hooks.Deadline.D())
+	defer cancel()
 	var wait sync.WaitGroup
-	for range 6 {
+	for range 40 {
 		wait.Go(func() {
-			if err := w.turn(t.Context()); err != nil {
-				t.Error(err)
+			ctx, cancel, err := w.turn(ctx)
+			if err != nil || ctx.Err() != nil {
+				t.Errorf("%v", err)
+				return
 			}
+			cancel()
 		})
 	}
 	wait.Wait()
-	if took := time.Since(start); took < 250*time.Millisecond-10*time.Millisecond {
-		t.Errorf("6 turns at 20 a second took %s", took)
-	}
-	w.Config.Recovery.PerSecond = 0.1
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if err := w.turn(ctx); err == nil {
-		t.Error("a turn that is 10 s away came")
-	}
 }
 
 // A job that runs again is told why.
@@ -476,8 +499,34 @@ func TestBooked(t *testing.T) {
 		"gres:carma:10240,gres:carmatotal:10240":                    "gres:carma:40536,gres:carmatotal:40536",
 		"gres:gpu:1":                                                "gres:gpu:1",
 	} {
-		if got := booked(list, 40536); got != want {
+		if got := (&Node{}).booked(list, 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
+		}
+	}
+}
+
+// A job is moved only to where its user may be.
+func TestRecoveryPartitionOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		p    sctl.Partition
+		want string // partition and GRES of the update
+	}{
+		{"everybody", sctl.Partition{}, "update 7 gpu-ex gres:"},
+		{"a group of the user's", sctl.Partition{AllowGroups: []string{"root", "ml"}}, "update 7 gpu-ex gres:"},
+		{"groups of others", sctl.Partition{AllowGroups: []string{"root", "nobody-knows"}}, "update 7  gres:"},
+		{"the job's account", sctl.Partition{AllowAccounts: []string{"vision"}}, "update 7 gpu-ex gres:"},
+		{"other accounts", sctl.Partition{AllowAccounts: []string{"physics"}}, "update 7  gres:"},
+		{"all but the job's account", sctl.Partition{DenyAccounts: []string{"vision"}}, "update 7  gres:"},
+	} {
+		w := newWorld(t)
+		w.oom()
+		w.slurm.recovery = c.p
+		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Account: "vision", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.prolog(t, hook(7))
+		w.epilog(t, failed(hook(7)))
+		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, c.want) }) {
+			t.Errorf("%s: calls %v, want %s", c.name, w.slurm.calls, c.want)
 		}
 	}
 }

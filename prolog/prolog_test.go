@@ -28,7 +28,8 @@ import (
 type slurm struct {
 	job        sctl.Job
 	requeueing sctl.Requeueing
-	down       bool             // the recovery partition
+	down       bool // the recovery partition
+	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
 	refuse     func(sctl.Change) error
@@ -61,9 +62,11 @@ func (s *slurm) Update(_ context.Context, t string, c sctl.Change) error {
 func (s *slurm) Requeueing(_ context.Context, id uint32) (sctl.Requeueing, error) {
 	return s.requeueing, s.note(fmt.Sprint("requeueing ", id))
 }
-func (s *slurm) PartitionUp(_ context.Context, name string) (bool, error) {
+func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error) {
 	err := s.note("partition " + name)
-	return err == nil && !s.down, err
+	p := s.recovery
+	p.Up = err == nil && !s.down
+	return p, err
 }
 
 // records keeps what was written.
@@ -118,8 +121,12 @@ func newWorld(t *testing.T) *world {
 			w.asked = append(w.asked, a)
 			return w.stderr, nil
 		},
-		Groups: func(context.Context, string, uint32) []uint32 { return nil },
-		Poke:   func() { w.pokes++ },
+		Groups: func(context.Context, string, uint32) []uint32 { return []uint32{1000, 1001} },
+		Group: func(_ context.Context, name string) (uint32, bool) {
+			gid, ok := map[string]uint32{"root": 0, "ml": 1001}[name]
+			return gid, ok
+		},
+		Poke: func() { w.pokes++ },
 	}
 	return w
 }
@@ -276,22 +283,28 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// After so many times a job waits for whole GPUs instead of being sent around.
-func TestPrologGivesBackForGood(t *testing.T) {
+// After so many times a job waits for idle GPUs instead of being sent around.
+func TestPrologGivesBackOften(t *testing.T) {
 	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
 	for _, c := range []struct {
 		restart uint32
 		books   string
+		others  uint32 // whose jobs are on the GPUs; 0: the user's own, exclusive
 		want    []string
 	}{
-		{4, anywhere, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, []string{"job 7", "job 7", "requeuehold 7", "update 7 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7", "job 7"}},
-		{5, named, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{4, anywhere, 2000, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, anywhere, 2000, []string{"job 7", "job 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carma:40536,gres:carmatotal:10240", "release 7", "job 7"}},
+		{5, anywhere, 0, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, named, 2000, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
+		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
 		for id := range uint32(2) {
 			h := hook(id + 1)
-			h.Carma.Mode = "exclusive"
+			h.UID = c.others
+			if c.others == 0 {
+				h.UID, h.Carma.Mode = hook(7).UID, "exclusive"
+			}
 			w.prolog(t, h)
 		}
 		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
@@ -341,6 +354,10 @@ func TestPrologHidesGPUs(t *testing.T) {
 				t.Error("no error")
 			}
 			got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5")
+			s, err := w.book.Snapshot(t.Context())
+			if srun := name == "srun"; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7) != srun { // it waited, and was to have the next GPU
+				t.Errorf("kept %+v, %v", s.Holds, err)
+			}
 			if !strings.HasPrefix(got, "print carma: no GPU") || !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
 				t.Errorf("task:\n%s", got)
 			}
@@ -434,5 +451,47 @@ func TestReturn(t *testing.T) {
 	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
 	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A strict site's Prolog fails for a GPU that is lost and for a ledger that
+// cannot be used, so that the node drains, and the job is slurmctld's to put back.
+// A GPU that cannot be read for another reason, or is full, is no such fault.
+func TestStrict(t *testing.T) {
+	for name, c := range map[string]struct {
+		strict     bool
+		unreadable string
+		closed     bool // the ledger
+		fault      bool
+	}{
+		"well":                    {true, "", false, false},
+		"GPU lost":                {true, "read memory: GPU is lost", false, true},
+		"GPU to be reset":         {true, "read memory: GPU requires reset", false, true},
+		"GPU lost, named by code": {true, "ERROR_GPU_IS_LOST", false, true},
+		"NVML does not answer":    {true, "NVML does not answer", false, false},
+		"not strict":              {false, "read memory: GPU is lost", false, false},
+		"ledger":                  {true, "", true, true},
+		"ledger, not strict":      {false, "", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Config.Hooks.Strict = c.strict
+			w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
+			readings := idle(2)
+			readings[1].Unreadable = c.unreadable
+			if err := w.book.PutReadings(t.Context(), readings); err != nil {
+				t.Fatal(err)
+			}
+			if c.closed {
+				w.book.Close()
+			}
+			err := w.Node.Prolog(t.Context(), hook(7), w.book, w.slurm)
+			if errors.Is(err, ErrNode) != c.fault {
+				t.Errorf("error %v", err)
+			}
+			if c.fault && len(w.slurm.calls) != 0 {
+				t.Errorf("calls %v", w.slurm.calls)
+			}
+		})
 	}
 }

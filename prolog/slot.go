@@ -36,9 +36,11 @@ func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, sl
 	if err != nil {
 		return err
 	}
-	if err := n.turn(ctx); err != nil {
+	ctx, cancel, err := n.turn(ctx)
+	if err != nil {
 		return err
 	}
+	defer cancel()
 	target, changed := targets(j, r)
 	// One token stands for all slots: a job may have hundreds.
 	comment := strings.TrimSpace(slotTokens().ReplaceAllString(r.AdminComment, "") + " " + slotToken(h))

@@ -6,24 +6,50 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 )
 
-// turnFile is locked by the Epilog whose turn it is to requeue; its time of
-// modification is when the next one may.
+// turnFile holds when this node may requeue its next job, in nanoseconds since
+// 1970. It is locked only while a turn is taken.
 const turnFile = "requeue.turn"
 
+// turnWait is how long an Epilog waits for its turn at most: as many jobs as can
+// end at once on a node, at two a second.
+const turnWait = 45 * time.Second
+
 // turn waits until this node may requeue one more job: an array whose tasks all
-// run out of memory must not become a storm of RPCs.
-func (n *Node) turn(ctx context.Context) error {
-	const poll = 20 * time.Millisecond
+// run out of memory must not become a storm of RPCs. Who comes first goes first.
+// The wait is not the job's: what follows has a deadline of its own, that of the
+// context that turn returns.
+func (n *Node) turn(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	every := time.Duration(float64(time.Second) / n.Config.Recovery.PerSecond)
-	f, err := os.OpenFile(filepath.Join(n.RunDir, turnFile), os.O_RDWR|os.O_CREATE, 0o600)
+	at, err := takeTurn(ctx, filepath.Join(n.RunDir, turnFile), every)
 	if err != nil {
-		return fmt.Errorf("wait for a turn to requeue: %w", err)
+		return nil, nil, fmt.Errorf("wait for a turn to requeue: %w", err)
+	}
+	time.Sleep(time.Until(at))
+	ctx, cancel := n.part(ctx)
+	return ctx, cancel, nil
+}
+
+// part is a context for the next part of a hook: with a deadline of its own, so
+// that one part that hangs does not cost the others their time.
+func (n *Node) part(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), n.Config.Hooks.Deadline.D())
+}
+
+var errTooMany = errors.New("too many jobs of this node came back at once")
+
+// takeTurn returns when it is the caller's turn and puts the next one off.
+func takeTurn(ctx context.Context, path string, every time.Duration) (time.Time, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return time.Time{}, err
 	}
 	defer f.Close()
 	for {
@@ -31,31 +57,30 @@ func (n *Node) turn(ctx context.Context) error {
 		if err == nil {
 			break
 		} else if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return fmt.Errorf("wait for a turn to requeue: %w", err)
+			return time.Time{}, err
 		}
-		if err := sleep(ctx, poll); err != nil {
-			return err
-		}
-	}
-	// A byte tells a file that was used from one just made.
-	if info, err := f.Stat(); err == nil && info.Size() > 0 {
-		// A clock that was set back makes nobody wait longer than one turn.
-		if err := sleep(ctx, min(time.Until(info.ModTime().Add(every)), every)); err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return time.Time{}, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	_, err = f.WriteAt([]byte{'.'}, 0)
-	if err := errors.Join(err, os.Chtimes(f.Name(), time.Now(), time.Now())); err != nil {
-		return fmt.Errorf("wait for a turn to requeue: %w", err)
+	text, err := io.ReadAll(io.LimitReader(f, 64))
+	if err != nil {
+		return time.Time{}, err
 	}
-	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return errors.New("too many jobs of this node came back at once")
-	case <-time.After(d):
-		return nil
+	now := time.Now()
+	at := now
+	if next, err := strconv.ParseInt(string(text), 10, 64); err == nil && next > now.UnixNano() {
+		at = time.Unix(0, next)
 	}
+	switch wait := at.Sub(now); {
+	case wait > turnWait+every: // a clock that was set back makes nobody wait
+		at = now
+	case wait > turnWait:
+		return time.Time{}, errTooMany
+	}
+	// The length does not change before the year 2286.
+	_, err = f.WriteAt(strconv.AppendInt(nil, at.Add(every).UnixNano(), 10), 0)
+	return at, err
 }

@@ -156,6 +156,8 @@ func plain(text string) string {
 // slurmctld takes none for a job that has finished; accounting forwards the
 // note of such a job to slurmdbd.
 func (n *Node) comment(ctx context.Context, h jobenv.Hook, token string, slurm Slurm) {
+	ctx, cancel := n.part(ctx)
+	defer cancel()
 	r, err := slurm.Requeueing(ctx, h.JobID)
 	if err == nil {
 		err = slurm.Update(ctx, fmt.Sprint(h.JobID), sctl.Change{AdminComment: strings.TrimSpace(r.AdminComment + " " + token)})

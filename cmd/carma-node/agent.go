@@ -57,17 +57,21 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
+	r := &records{path: c.DBPath(node), keep: c.Accounting}
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Cluster: slurm, Records: &records{path: c.DBPath(node), keep: c.Accounting},
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
+	}
+	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
+		a.Cluster = slurm
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
 	}
-	a.Export = exporter(c, node)
+	a.Export = exporter(c, node, &r.ended)
 	if c.Accounting.Forward == "slurmdbd" {
 		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
 	}
@@ -87,7 +91,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 const textfileEvery = 10 * time.Second
 
 // exporter writes what carma.toml says; nil: nothing.
-func exporter(c config.Config, node string) func(lease.Snapshot) error {
+func exporter(c config.Config, node string, ended *export.Ended) func(lease.Snapshot) error {
 	if c.Export == (config.Export{}) {
 		return nil
 	}
@@ -99,7 +103,7 @@ func exporter(c config.Config, node string) func(lease.Snapshot) error {
 		}
 		if path := c.Export.Textfile; path != "" && time.Since(written) >= textfileEvery {
 			written = time.Now()
-			err2 = export.WriteText(path, statusOf(c, node, s))
+			err2 = export.WriteText(path, statusOf(c, node, s), ended)
 		}
 		return errors.Join(err1, err2)
 	}

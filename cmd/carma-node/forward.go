@@ -32,13 +32,10 @@ func (s slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 	if cluster != "" {
 		f.Clusters = []string{cluster}
 	}
-	list, err := s.Accounted(ctx, f)
+	comments := map[uint32]db.Comment{}
+	err := s.Accounted(ctx, f, func(j sctl.Accounted) { comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment} })
 	if err != nil {
 		return nil, err
-	}
-	comments := map[uint32]db.Comment{}
-	for _, j := range list {
-		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment}
 	}
 	return comments, nil
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -32,7 +33,8 @@ import (
 )
 
 // A hook ends with status 0 whatever happens: any other drains the node. What
-// went wrong stands in the log.
+// went wrong stands in the log. The one exception is a Prolog at a site that
+// wants its node drained for a fault of its own (hooks.strict).
 
 func runProlog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
@@ -48,9 +50,30 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
+		if n.Config.Partition[h.Partition].Share && startedByStepd() {
+			exitOf(ctx, n.Log, &h, slurm)
+		}
 		p := publisher(n.Config, n.Name, book, slurm)
 		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name), keep: n.Config.Accounting}, slurm, p.Publish)
 	})
+}
+
+// startedByStepd tells whether slurmstepd started this hook and not slurmd, as with
+// PrologFlags=RunInJob (24.05 and later).
+func startedByStepd() bool {
+	o := owners.Owner(os.Getpid())
+	return o.JobID != 0 && !o.Claimed
+}
+
+// exitOf asks slurmctld how the job ended. The Epilog that slurmstepd starts is told
+// 0:0 of every job (slurmstepd/mgr.c, _run_prolog_epilog, 24.05 to 25.11).
+func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
+	code, signal, err := slurm.Exit(ctx, h.JobID)
+	if err != nil {
+		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
+		return
+	}
+	h.Exit = jobenv.Exit{Code: code, Signal: signal}
 }
 
 // oneThread is for processes that do one thing after the other and end: a fifth of
@@ -76,8 +99,11 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		return nil
 	}
 	h, err := jobenv.FromEnv(os.Getenv)
-	if err != nil {
+	if err != nil && os.Getenv("SLURM_JOB_ID") == "" {
 		return err // started by hand: say so
+	} else if err != nil {
+		log.Error("cannot work", "error", err)
+		return nil
 	}
 	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
@@ -88,6 +114,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	book, err := openBook(c, h.Node)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
+		if name == "prolog" && c.Hooks.Strict {
+			return fmt.Errorf("%w: %w", prolog.ErrNode, err)
+		}
 		if name == "prolog" {
 			ctx, cancel := context.WithTimeout(ctx, c.Hooks.Deadline.D())
 			defer cancel()
@@ -100,6 +129,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	defer book.Close()
 	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurm); err != nil {
 		log.Error("failed", "job", h.JobKey, "error", err)
+		if c.Hooks.Strict && errors.Is(err, prolog.ErrNode) {
+			return err
+		}
 	}
 	return nil
 }
@@ -126,6 +158,7 @@ func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, 
 		Sample:     func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) },
 		AsUser:     userfile.Run,
 		Groups:     groups,
+		Group:      group,
 		Poke:       func() { agent.Poke(runDir) },
 	}
 }
@@ -224,6 +257,26 @@ func groups(ctx context.Context, name string, gid uint32) []uint32 {
 	}
 }
 
+// group looks up a group, which may hang as above.
+func group(ctx context.Context, name string) (gid uint32, ok bool) {
+	done := make(chan *user.Group, 1)
+	go func() {
+		g, _ := user.LookupGroup(name)
+		done <- g
+	}()
+	select {
+	case g := <-done:
+		if g == nil {
+			return 0, false
+		}
+		id, err := strconv.ParseUint(g.Gid, 10, 32)
+		return uint32(id), err == nil
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	return 0, false
+}
+
 func runTaskProlog(_ context.Context, e env, _ []string) error {
 	oneThread()
 	c, err := config.Load(e.config)
@@ -253,7 +306,18 @@ func thresholds(c config.Config) choose.Thresholds {
 	}
 }
 
-func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) *capacity.Publisher {
+// capacityPublisher is what the agent and the Epilog publish with.
+type capacityPublisher interface {
+	agent.Publisher
+	Publish(ctx context.Context) error
+}
+
+// publisher tells slurmctld what the node can take. One that picks GPUs itself
+// counts shards and need not be told.
+func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) capacityPublisher {
+	if c.Placement.BySlurm() {
+		return capacity.Untold{}
+	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
 		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,

@@ -10,14 +10,16 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/gres/export"
 	"carma/slurmbridge/config"
 )
 
 // records is the accounting database of the node, opened when there is
 // something to write.
 type records struct {
-	path string
-	keep config.Accounting
+	path  string
+	keep  config.Accounting
+	ended export.Ended
 
 	mu sync.Mutex // the agent looks and talks at the same time
 	db *db.DB
@@ -59,7 +61,11 @@ func (r *records) SetEnd(ctx context.Context, e db.End) error {
 	if err := db.SpoolOf(r.path).Drain(ctx, r.db.Put); err != nil {
 		return err
 	}
-	return r.db.SetEnd(ctx, e)
+	list, err := r.db.SetEnd(ctx, e)
+	for _, a := range list {
+		r.ended.Add(a.OOM != "", a.RequeuedTo != "", a.Method, a.EstMiB, a.Total.PeakMiB)
+	}
+	return err
 }
 
 // Meters returns what is known of the GPUs.

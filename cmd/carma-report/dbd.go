@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"slices"
 
 	"carma/cmd/internal/cli"
@@ -19,40 +20,83 @@ type slurmdbd struct {
 	spoiled  int // jobs whose records cannot be read
 }
 
-// fromSlurmdbd asks slurmdbd once for all jobs of a selection.
+// accountedID names a job in slurmdbd.
+type accountedID struct {
+	cluster string
+	job     uint32
+}
+
+// accountedPart is what a worker has read of some jobs.
+type accountedPart struct {
+	jobs     []sctl.Accounted // without their comments
+	attempts []db.Attempt
+	spoiled  int
+}
+
+// fromSlurmdbd asks slurmdbd once for all jobs of a selection. Their comments are
+// unpacked while sacct prints them.
 func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, error) {
-	list, err := c.Accounted(ctx, sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters, From: s.From, To: s.To})
+	work := make(chan []sctl.Accounted, 2)
+	parts := make(chan accountedPart)
+	workers := runtime.GOMAXPROCS(0)
+	for range workers {
+		go func() {
+			var p accountedPart
+			for batch := range work {
+				p.unpack(batch)
+			}
+			parts <- p
+		}()
+	}
+	var batch []sctl.Accounted
+	err := c.Accounted(ctx, sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters, From: s.From, To: s.To}, func(j sctl.Accounted) {
+		if batch = append(batch, j); len(batch) == 500 {
+			work <- batch
+			batch = nil
+		}
+	})
+	work <- batch
+	close(work)
+	src := &slurmdbd{}
+	known := map[accountedID]*sctl.Accounted{}
+	for range workers {
+		p := <-parts
+		for i, j := range p.jobs {
+			known[accountedID{j.Cluster, j.JobID}] = &p.jobs[i]
+		}
+		src.attempts, src.spoiled = append(src.attempts, p.attempts...), src.spoiled+p.spoiled
+	}
 	if err != nil {
 		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
 	}
-	src := &slurmdbd{}
-	type id struct {
-		cluster string
-		job     uint32
-	}
-	known := map[id]sctl.Accounted{}
-	for _, j := range list {
-		known[id{j.Cluster, j.JobID}] = j
-	}
-	for _, j := range list {
-		attempts, err := db.ParseComment(j.Comment)
-		if err != nil {
-			src.spoiled++
+	kept := src.attempts[:0]
+	for _, a := range src.attempts {
+		// A task of an array may carry the records of another (db.Forward).
+		own, ok := known[accountedID{a.Cluster, a.JobID}]
+		if !ok {
 			continue
 		}
-		for _, a := range attempts {
-			// A task of an array may carry the records of another (db.Forward).
-			own, ok := known[id{j.Cluster, a.JobID}]
-			if !ok {
-				continue
-			}
-			a.Cluster, a.ArrayJobID, a.ArrayTask = own.Cluster, own.ArrayJobID, own.ArrayTask
-			a.Name, a.User, a.Account = own.Name, cmp.Or(own.User, a.User), own.Account
-			src.attempts = append(src.attempts, a)
-		}
+		a.ArrayJobID, a.ArrayTask = own.ArrayJobID, own.ArrayTask
+		a.Name, a.User, a.Account = own.Name, cmp.Or(own.User, a.User), own.Account
+		kept = append(kept, a)
 	}
-	src.attempts = inOrder(src.attempts)
+	src.attempts = inOrder(kept)
 	return src, nil
+}
+
+func (p *accountedPart) unpack(batch []sctl.Accounted) {
+	for _, j := range batch {
+		attempts, err := db.ParseComment(j.Comment)
+		if err != nil {
+			p.spoiled++
+		}
+		for _, a := range attempts {
+			a.Cluster, a.GPUs = j.Cluster, nil // the sums are what reports show
+			p.attempts = append(p.attempts, a)
+		}
+		j.Comment = ""
+		p.jobs = append(p.jobs, j)
+	}
 }
 
 // JobIDs returns the lowest and the highest id.

@@ -23,10 +23,11 @@ const (
 	hours        // GPU time in seconds, shown as hours
 	joules
 	percent
-	moment // a time
-	yesNo  // yes or no
-	ids    // a list of numbers
-	words  // a list of texts
+	deviation // percent, with its sign
+	moment    // a time
+	yesNo     // yes or no
+	ids       // a list of numbers
+	words     // a list of texts
 )
 
 // value is a field of one job. known is false where there is none; what a list has
@@ -94,7 +95,7 @@ var fields = []field{
 	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU", func(j *job) value { return positive(j.PeakMiB) }},
 	{"PeakMemQ", "PEAKQ", "peak_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.PeakHow)) }},
 	{"MeanMem", "MEAN", "mean_mib", mib, "mean memory of one GPU", func(j *job) value { return positive(j.figures.MeanMiB) }},
-	{"MemErr", "ERR", "mem_err_pct", percent, "estimate above (+) or below (-) the peak", func(j *job) value { return measured(j.memErrPct()) }},
+	{"MemErr", "ERR", "mem_err_pct", deviation, "estimate above (+) or below (-) the peak", func(j *job) value { return measured(j.memErrPct()) }},
 	{"SMAct", "SMACT", "smact_pct", percent, "mean SM activity, the job's own", func(j *job) value { return measured(j.figures.SMActPct) }},
 	{"SMActMax", "SMACTMAX", "smact_max", percent, "highest SM activity, the job's own", func(j *job) value { return measured(j.figures.SMActMax) }},
 	{"SMActQ", "SMACTQ", "smact_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.SMActHow)) }},
@@ -218,7 +219,10 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 	case joules:
 		return appendJoules(to, v.num)
 	}
-	return append(strconv.AppendInt(to, int64(math.Round(v.num)), 10), '%') // percent
+	if k == deviation && v.num >= 0.5 {
+		to = append(to, '+')
+	}
+	return append(strconv.AppendInt(to, int64(math.Round(v.num)), 10), '%') // percent, deviation
 }
 
 // appendIDs writes job ids; for people the first ones, and how many more there are.
@@ -276,7 +280,7 @@ func appendJoules(to []byte, v float64) []byte {
 // right tells whether figures of this kind stand to the right.
 func (k kind) right() bool {
 	switch k {
-	case integer, mib, seconds, hours, joules, percent:
+	case integer, mib, seconds, hours, joules, percent, deviation:
 		return true
 	}
 	return false

@@ -98,10 +98,12 @@ func (v *gpuView) json(w io.Writer) error {
 // levels draw a figure from nothing to all in one sign; ASCII, for any terminal.
 const levels = " .:-=+*#%@"
 
+const sparkWidth = 60
+
 // print draws two lines of time for each GPU.
 func (v *gpuView) print(w io.Writer, s *style) error {
-	const width = 60
 	fmt.Fprintf(w, "%s to %s\n", s.time.append(nil, v.From), s.time.append(nil, v.To))
+	fmt.Fprintf(w, "A sign: the highest of %s; @ is all SMs, all memory, the highest power.\n", appendClock(nil, v.To.Sub(v.From).Seconds()/sparkWidth))
 	if len(v.GPUs) == 0 {
 		fmt.Fprintln(w, "no GPUs")
 	}
@@ -109,10 +111,10 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 		fmt.Fprintf(w, "\n%s GPU %d  %s  %s\n", g.Node, g.Index, g.Model, g.UUID)
 		figure := func(k kind, m gres.Measured) string { return string(s.appendText(nil, k, measured(m))) }
 		line := func(name, mean string, part func(gpuSample) float64) {
-			fmt.Fprintf(w, "%-7s |%s| %s\n", name, v.spark(g, width, part), mean)
+			fmt.Fprintf(w, "%-7s |%s| %s\n", name, v.spark(g, sparkWidth, part), mean)
 		}
-		line("SMACT", figure(percent, g.SMActPct), func(x gpuSample) float64 { return float64(x.SMActPct) / 100 })
-		line("memory", gib(g.PeakMiB), func(x gpuSample) float64 { return float64(x.UsedMiB) / float64(max(g.TotalMiB, 1)) })
+		line("SMACT", "mean "+figure(percent, g.SMActPct), func(x gpuSample) float64 { return float64(x.SMActPct) / 100 })
+		line("memory", "peak "+gib(g.PeakMiB), func(x gpuSample) float64 { return float64(x.UsedMiB) / float64(max(g.TotalMiB, 1)) })
 		top := 1.0
 		for _, x := range g.Samples {
 			if x.Watts.Known() {
@@ -121,7 +123,7 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 		}
 		watts := unknownText
 		if g.Watts.Known() {
-			watts = fmt.Sprintf("%.0fW %s", float64(g.Watts), figure(joules, g.EnergyJ))
+			watts = fmt.Sprintf("mean %.0fW, %s", float64(g.Watts), figure(joules, g.EnergyJ))
 		}
 		line("power", watts, func(x gpuSample) float64 { return float64(x.Watts) / top })
 	}

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"carma/cmd/internal/cli"
@@ -17,20 +19,37 @@ import (
 	"carma/gres"
 )
 
+// script says of a key whose it is and what the job with the highest id was called.
+type script struct{ user, name string }
+
+// lesson is what a part of the jobs teaches.
+type lesson struct {
+	runs    []history.Run
+	scripts map[history.Key]script
+}
+
+func (l *lesson) add(j *job) {
+	r := runOf(j)
+	l.runs = append(l.runs, r)
+	if s := (script{j.User, j.Name}); l.scripts[r.Key] != s {
+		l.scripts[r.Key] = script{strings.Clone(s.user), strings.Clone(s.name)} // not to keep the text that they are cut from
+	}
+}
+
 // learn makes a history of all records, whatever the selection says of times.
-func learn(ctx context.Context, sources []source, sel *selection) (*history.Learner, error) {
-	l := history.NewLearner()
+func learn(ctx context.Context, sources []source, sel *selection) (*history.Learner, map[history.Key]script, error) {
+	l, scripts := history.NewLearner(), map[history.Key]script{}
 	s := selection{}
 	s.Users = sel.Users
-	err := each(ctx, sources, &s, func() *[]history.Run { return &[]history.Run{} },
-		func(runs *[]history.Run, j *job) { *runs = append(*runs, runOf(j)) },
-		func(runs *[]history.Run) error {
-			for _, r := range *runs {
+	err := each(ctx, sources, &s, func() *lesson { return &lesson{scripts: map[history.Key]script{}} }, (*lesson).add,
+		func(part *lesson) error {
+			for _, r := range part.runs {
 				l.Add(r)
 			}
+			maps.Copy(scripts, part.scripts)
 			return nil
 		})
-	return l, err
+	return l, scripts, err
 }
 
 // runOf is what a job teaches.
@@ -90,14 +109,14 @@ func readersOf(path string, f *os.File) error {
 }
 
 // printHistory lists what is known, the newest first.
-func printHistory(w io.Writer, l *history.Learner, s *style, most int) error {
+func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]script, s *style, most int) error {
 	order, values := l.Values()
-	t := cli.Table{Columns: []cli.Column{{Title: "KEY"}, {Title: "RUNS", Right: true}, {Title: "PEAK", Right: true}, {Title: "SPREAD", Right: true}, {Title: "BOOKED NEXT", Right: true},
+	t := cli.Table{Columns: []cli.Column{{Title: "KEY"}, {Title: "USER"}, {Title: "NAME"}, {Title: "RUNS", Right: true}, {Title: "PEAK", Right: true}, {Title: "SPREAD", Right: true}, {Title: "BOOKED NEXT", Right: true},
 		{Title: "MEAN", Right: true}, {Title: "SMACT", Right: true}, {Title: "RUN", Right: true}}}
 	memory := func(v int64) string { return string(s.appendText(nil, mib, num(v))) }
 	for _, k := range order[:min(len(order), most)] {
 		v := values[k]
-		t.Rows = append(t.Rows, []string{k.String(), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
+		t.Rows = append(t.Rows, []string{k.String(), orElse(scripts[k].user, unknownText), orElse(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
 			string(s.appendText(nil, percent, measured(gres.Measured(v.SMActPct)))), string(appendClock(nil, float64(v.RunS)))})
 	}
 	_, err := t.WriteTo(w)

@@ -31,7 +31,8 @@ type section struct {
 	Drawing template.HTML
 	Columns []cli.Column
 	Rows    [][]string
-	Notes   []string
+	Wrap    bool // texts in the table may take several lines
+	Notes   []template.HTML
 }
 
 func (d document) write(w io.Writer) error {
@@ -48,14 +49,29 @@ func (p *page) html(w io.Writer) error {
 	facts := [][]string{}
 	for _, f := range fields {
 		if v := f.of(j); v.known {
-			facts = append(facts, []string{f.name, p.text(f.kind, v)})
+			facts = append(facts, []string{f.name, p.text(f.kind, v), f.help})
 		}
 	}
 	return document{Title: "Job " + j.id(), Sections: []section{
-		{Title: "Notes", Notes: notes(p)},
+		{Title: "Notes", Notes: marked(notes(p))},
 		{Title: "Memory and activity", Drawing: template.HTML(p.draw().inline("memory and activity of job " + j.id()))},
-		{Title: "All figures", Columns: []cli.Column{{Title: "figure"}, {Title: ""}}, Rows: facts},
+		{Title: "All figures", Columns: []cli.Column{{Title: "figure"}, {Title: ""}, {Title: "what it is"}}, Rows: facts, Wrap: true},
 	}}.write(w)
+}
+
+// marked has what stands between backticks as code.
+func marked(list []string) (notes []template.HTML) {
+	for _, n := range list {
+		var b strings.Builder
+		for i, part := range strings.Split(n, "`") {
+			if part = template.HTMLEscapeString(part); i%2 == 1 {
+				part = "<code>" + part + "</code>"
+			}
+			b.WriteString(part)
+		}
+		notes = append(notes, template.HTML(b.String()))
+	}
+	return notes
 }
 
 // html writes a table of jobs.
@@ -90,16 +106,18 @@ func (s *summary) html(w io.Writer, tf *timeFormat) error {
 	if s.From != nil {
 		head.Text = []string{fmt.Sprintf("%s to %s, makespan %s", tf.append(nil, *s.From), tf.append(nil, *s.To), appendClock(nil, s.MakespanS))}
 	}
+	head.Text = append(head.Text, s.legend()...)
 	d.Sections = append(d.Sections, head)
 	for _, by := range s.order {
 		sec := section{Title: "By " + by, Columns: slices.Clone(columns), Drawing: template.HTML(s.draw(by).inline("GPU hours by " + by + ": all, and shared"))}
 		sec.Columns[0].Title = by
+		sec.Text = []string{"GPU hours: all (pale), and of them shared."}
 		for _, g := range s.By[by] {
 			sec.Rows = append(sec.Rows, g.row())
 		}
 		d.Sections = append(d.Sections, sec)
 	}
-	sec := section{Title: "Estimates against peaks", Columns: []cli.Column{{Title: "method"}, {Title: "jobs", Right: true}, {Title: "bias", Right: true}, {Title: "error", Right: true}, {Title: "under", Right: true}}}
+	sec := section{Title: "Estimates against peaks", Text: []string{estimatesLegend}, Columns: []cli.Column{{Title: "method"}, {Title: "jobs", Right: true}, {Title: "bias", Right: true}, {Title: "error", Right: true}, {Title: "under", Right: true}}}
 	for _, m := range s.Methods {
 		sec.Rows = append(sec.Rows, []string{m.Name, fmt.Sprint(m.Jobs), fmt.Sprintf("%+.1f%%", m.BiasPct), fmt.Sprintf("%.1f%%", m.ErrPct), fmt.Sprint(m.Under)})
 	}
@@ -111,8 +129,8 @@ func (s *summary) html(w io.Writer, tf *timeFormat) error {
 func (v *gpuView) html(w io.Writer, s *style) error {
 	d := document{Title: "GPUs over time"}
 	for _, g := range v.GPUs {
-		one := newDrawing(chartWidth, 3*(chartHeight+30)+8)
-		v.draw(one, 4, g)
+		one := newDrawing(chartWidth, gpuHeight+8)
+		v.draw(one, 4, g, &s.time)
 		d.Sections = append(d.Sections, section{
 			Title: fmt.Sprintf("%s GPU %d, %s", g.Node, g.Index, g.Model), Text: []string{g.UUID},
 			Drawing: template.HTML(one.inline("SM activity, memory and power")),

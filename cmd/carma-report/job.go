@@ -26,6 +26,7 @@ type job struct {
 	several     struct {      // what Attempt and figures are of, unless one attempt is all
 		db.Attempt
 		figures db.Total
+		smactS  float64 // GPU seconds of the last attempt that its SM activity is of
 	}
 }
 
@@ -56,6 +57,7 @@ func (j *job) merge(attempts []db.Attempt) {
 	for i := range attempts {
 		a := &attempts[i]
 		if i == 0 || a.Restart != attempts[i-1].Restart {
+			s.smactS = 0
 			j.Attempts++
 			j.RunS += a.End.Sub(a.Start).Seconds()
 			j.waited(a, before)
@@ -113,14 +115,13 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 		f.Model, f.EnergyJ, f.IdleJ, f.AloneS, f.EnergyHow = t.Model, t.EnergyJ, t.IdleJ, t.AloneS, t.EnergyHow
 		f.SMActPct, f.SMActMax, f.SMActHow = t.SMActPct, t.SMActMax, t.SMActHow
 		f.PeakHow = t.PeakHow
+		j.several.smactS = t.LeaseS
 	} else {
 		f.EnergyJ, f.IdleJ, f.AloneS = plus(f.EnergyJ, t.EnergyJ), plus(f.IdleJ, t.IdleJ), plus(f.AloneS, t.AloneS)
 		if f.EnergyHow != t.EnergyHow && f.EnergyJ.Known() {
 			f.EnergyHow = gres.Shared
 		}
-		if t.SMActPct.Known() {
-			f.SMActPct, f.SMActMax, f.SMActHow = t.SMActPct, t.SMActMax, t.SMActHow
-		}
+		j.addSMAct(t)
 	}
 	f.LeaseS, f.HeldS, f.SharedS = f.LeaseS+t.LeaseS, f.HeldS+t.HeldS, f.SharedS+t.SharedS
 	if a.OOM != "" {
@@ -133,6 +134,21 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 		j.Requeued = a.RequeuedTo
 	}
 	j.Neighbours = append(j.Neighbours, a.Neighbours...)
+}
+
+// addSMAct takes the mean over the nodes of an attempt, by the time held there.
+func (j *job) addSMAct(t *db.Total) {
+	f, s := j.figures, &j.several.smactS
+	switch {
+	case !t.SMActPct.Known():
+		return
+	case *s == 0 || !f.SMActPct.Known():
+		f.SMActPct, f.SMActMax, f.SMActHow, *s = t.SMActPct, t.SMActMax, t.SMActHow, t.LeaseS
+		return
+	}
+	f.SMActPct = (f.SMActPct*gres.Measured(*s) + t.SMActPct*gres.Measured(t.LeaseS)) / gres.Measured(*s+t.LeaseS)
+	f.SMActMax, f.SMActHow = max(f.SMActMax, t.SMActMax), f.SMActHow.And(t.SMActHow)
+	*s += t.LeaseS
 }
 
 // plus adds what is known.

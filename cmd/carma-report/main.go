@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -36,8 +37,9 @@ summary adds up by user, account, partition, GPU and day; gpus draws SM activity
 memory and power of the GPUs over time; history lists what earlier runs teach, and
 with --write makes the file from which job_submit learns it (a timer's work).
 
-Exit status: 0 fine; 1 wrong usage; 2 nothing found; 3 no database, or it cannot
-be read; 4 the database is newer than this program; 5 no permission.
+Exit status: 0 fine; 1 wrong usage; 2 no record of a job that was named; 3 no
+database, or it cannot be read; 4 the database is newer than this program; 5 no
+permission.
 `
 
 func main() {
@@ -150,6 +152,9 @@ func (o *options) slurmdbd(ctx context.Context, r *report, view string, out io.W
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; it says where sacct is", err)
 	}
+	// All that sacct says is kept, so that a bound would cost time and gain nothing.
+	debug.SetGCPercent(100)
+	debug.SetMemoryLimit(math.MaxInt64)
 	sel := *r.sel
 	if view == "history" {
 		sel.From, sel.To = time.Time{}, time.Time{}
@@ -166,13 +171,13 @@ func (o *options) slurmdbd(ctx context.Context, r *report, view string, out io.W
 }
 
 func (o *options) history(ctx context.Context, r *report, out io.Writer) error {
-	l, err := learn(ctx, r.sources, r.sel)
+	l, scripts, err := learn(ctx, r.sources, r.sel)
 	if err != nil {
 		return err
 	}
 	if !o.write {
 		const shown = 1000
-		return printHistory(out, l, &r.style, shown)
+		return printHistory(out, l, scripts, &r.style, shown)
 	}
 	c, err := config.Load(o.conf)
 	if err != nil {

@@ -168,11 +168,20 @@ func (p *page) printAttempts(b *strings.Builder) {
 			from = to - 1
 		}
 		fmt.Fprintf(b, "  %-9s [%s%s%s] %s", fmt.Sprintf("run %d", a.Restart+1), strings.Repeat(".", from), strings.Repeat("=", to-from), strings.Repeat(" ", width-to), a.State)
-		if len(p.job.Nodes) > 1 {
-			fmt.Fprintf(b, " on %s", a.Node)
-		}
 		b.WriteByte('\n')
+		if len(p.attempts) > 1 {
+			b.WriteString("            " + p.attempt(&a) + "\n")
+		}
 	}
+}
+
+// attempt says of one of several attempts where it was and what it booked and used.
+func (p *page) attempt(a *db.Attempt) string {
+	peak := "not known"
+	if a.Total.PeakMiB > 0 {
+		peak = gib(a.Total.PeakMiB)
+	}
+	return fmt.Sprintf("%s on %s, booked %s, peak %s", a.Partition, a.Node, gib(a.ReserveMiB), peak)
 }
 
 func (p *page) printShare(line func(label, format string, args ...any)) {
@@ -181,8 +190,13 @@ func (p *page) printShare(line func(label, format string, args ...any)) {
 	if len(j.Neighbours) > 0 {
 		others = p.text(ids, numbers(j.Neighbours))
 	}
-	line("Shared with", "%s, %s of %s GPU time", others, p.text(hours, num(j.figures.SharedS)), p.text(hours, num(j.figures.LeaseS)))
-	line("Saved", "%s of GPU time against exclusive", p.text(hours, measured(j.savedS())))
+	clock := func(s float64) string { return p.text(seconds, num(s)) }
+	line("Shared with", "%s, %s of %s GPU time", others, clock(j.figures.SharedS), clock(j.figures.LeaseS))
+	if s := j.savedS(); s.Known() {
+		line("Saved", "%s of GPU time: %s alone, less its part %s", signedClock(float64(s)), clock(float64(j.figures.AloneS)), clock(j.figures.HeldS))
+	} else {
+		line("Saved", "- (how long it takes alone is not known: no smact=, no history)")
+	}
 	if !j.figures.EnergyJ.Known() {
 		line("Energy", "unknown")
 		return
@@ -193,6 +207,14 @@ func (p *page) printShare(line func(label, format string, args ...any)) {
 	}
 	line("Energy", "%s (%.1f Wh), of it idle floor %s; %s", p.text(joules, measured(j.figures.EnergyJ)), float64(j.figures.EnergyJ)/3600,
 		p.text(joules, measured(j.figures.IdleJ)), how)
+}
+
+func signedClock(s float64) string {
+	sign := ""
+	if s <= -0.5 {
+		sign, s = "-", -s
+	}
+	return sign + string(appendClock(nil, max(s, 0)))
 }
 
 func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }

@@ -99,7 +99,7 @@ func TestHistoryOfRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bases[0].Close()
-	l, err := learn(t.Context(), []source{bases[0]}, &selection{})
+	l, _, err := learn(t.Context(), []source{bases[0]}, &selection{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -279,6 +279,22 @@ func (g *group) row() []string {
 		fmt.Sprint(g.OOMs), fmt.Sprint(g.Recovered), energy, wait, clock(g.RunS), completion}
 }
 
+// legend says what the columns are and of how many jobs their figures are known.
+func (s *summary) legend() []string {
+	t := &s.Total
+	of := func(n int) string {
+		if n == t.Jobs {
+			return "all jobs"
+		}
+		return fmt.Sprintf("%d of %d jobs", n, t.Jobs)
+	}
+	return []string{fmt.Sprintf("GPU-H: GPU hours held. SHARED: of them, with other jobs. SAVED: GPU hours against exclusive, known of %s (smact= or earlier runs say how long the work takes alone). "+
+		"OOM: ran out of GPU memory. BACK: of them, came back and ended well. KWH: energy, known of %s. WAIT, RUN, JCT: means of the time in the queue, of execution, and of both (job completion time).",
+		of(t.SavedOf), of(t.EnergyOf))}
+}
+
+const estimatesLegend = "BIAS: mean of estimate above peak. ERROR: mean distance. UNDER: jobs whose peak was above the estimate. Jobs that ran out of memory are not among them."
+
 func (s *summary) print(w io.Writer, tf *timeFormat) error {
 	if s.From == nil {
 		_, err := io.WriteString(w, "no jobs\n")
@@ -299,13 +315,29 @@ func (s *summary) print(w io.Writer, tf *timeFormat) error {
 		}
 		fmt.Fprintln(w)
 	}
-	if len(s.Methods) == 0 {
-		return nil
+	notes := s.legend()
+	if len(s.Methods) > 0 {
+		if err := s.printMethods(w); err != nil {
+			return err
+		}
+		notes = append(notes, estimatesLegend)
 	}
+	for _, n := range notes {
+		if _, err := io.WriteString(w, wrap("", n, 80)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *summary) printMethods(w io.Writer) error {
 	t := cli.Table{Columns: []cli.Column{{Title: "ESTIMATES"}, {Title: "JOBS", Right: true}, {Title: "BIAS", Right: true}, {Title: "ERROR", Right: true}, {Title: "UNDER", Right: true}}}
 	for _, m := range s.Methods {
 		t.Rows = append(t.Rows, []string{m.Name, fmt.Sprint(m.Jobs), fmt.Sprintf("%+.1f%%", m.BiasPct), fmt.Sprintf("%.1f%%", m.ErrPct), fmt.Sprint(m.Under)})
 	}
-	_, err := t.WriteTo(w)
+	if _, err := t.WriteTo(w); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(w)
 	return err
 }

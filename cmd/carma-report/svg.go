@@ -19,7 +19,7 @@ type drawing struct {
 }
 
 // colours holds for drawings and pages alike.
-const colours = `.d-text{fill:#222;font:12px sans-serif}.d-axis{stroke:#999;stroke-width:1}.d-a{fill:#3b6fb6}.d-b{fill:#c9d7ea}.d-c{fill:#d9822b}.d-line{fill:none;stroke:#3b6fb6;stroke-width:1.5}` +
+const colours = `.d-text{fill:#222;font:13px sans-serif}.d-axis{stroke:#999;stroke-width:1}.d-a{fill:#3b6fb6}.d-b{fill:#c9d7ea}.d-c{fill:#d9822b}.d-line{fill:none;stroke:#3b6fb6;stroke-width:1.5}` +
 	`@media(prefers-color-scheme:dark){.d-text{fill:#ddd}.d-axis{stroke:#666}.d-a{fill:#6c9fe0}.d-b{fill:#34465f}.d-c{fill:#e39a4f}.d-line{stroke:#6c9fe0}}`
 
 func newDrawing(width, height int) *drawing { return &drawing{width: width, height: height} }
@@ -56,7 +56,7 @@ const (
 	barHeight  = 16
 	barStep    = 24
 	labelWidth = 130
-	chartWidth = 640
+	chartWidth = 480 // on a phone the texts can still be read
 )
 
 // bars draws horizontal bars on a common scale from 0.
@@ -121,6 +121,12 @@ func chart(d *drawing, top, height float64, title string, from, to time.Time, mo
 	}
 }
 
+// span writes below a chart when it begins and ends.
+func span(d *drawing, top float64, tf *timeFormat, from, to time.Time) {
+	d.text(44, top+12, "start", string(tf.append(nil, from)))
+	d.text(chartWidth-8, top+12, "end", string(tf.append(nil, to)))
+}
+
 // point is a figure over a while.
 type point struct {
 	from, to time.Time
@@ -134,7 +140,11 @@ func short(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-const chartHeight = 60
+const (
+	chartHeight = 60
+	spanHeight  = 18
+	gpuHeight   = 3*(chartHeight+30) + spanHeight // of the charts of a GPU
+)
 
 // svg draws memory and SM activity of a job.
 func (p *page) svg(w io.Writer) error { return p.draw().file(w, "job "+p.job.id()) }
@@ -143,7 +153,7 @@ func (p *page) draw() *drawing {
 	j := p.job
 	height := 4*barStep + 8
 	if len(p.series) > 0 {
-		height += 2 * (chartHeight + 30)
+		height += 2*(chartHeight+30) + spanHeight
 	}
 	d := newDrawing(chartWidth, height)
 	memory := func(label string, v int64, alarm bool) barOf {
@@ -170,6 +180,7 @@ func (p *page) draw() *drawing {
 	top := float64(4*barStep + 14)
 	chart(d, top, chartHeight, "SM activity of the GPU, %", j.Start, j.End, 100, use)
 	chart(d, top+chartHeight+30, chartHeight, "memory of the GPU, GiB", j.Start, j.End, max(float64(p.totalMiB)/1024, 1), memoryUse)
+	span(d, top+2*(chartHeight+30)-10, &p.style.time, j.Start, j.End)
 	return d
 }
 
@@ -216,15 +227,15 @@ func (s *summary) draw(by string) *drawing {
 }
 
 // svg draws all GPUs below each other.
-func (v *gpuView) svg(w io.Writer, _ *style) error {
-	d := newDrawing(chartWidth, max(len(v.GPUs), 1)*3*(chartHeight+30)+8)
+func (v *gpuView) svg(w io.Writer, s *style) error {
+	d := newDrawing(chartWidth, max(len(v.GPUs), 1)*gpuHeight+8)
 	for i, g := range v.GPUs {
-		v.draw(d, float64(4+i*3*(chartHeight+30)), g)
+		v.draw(d, float64(4+i*gpuHeight), g, &s.time)
 	}
 	return d.file(w, "GPUs over time")
 }
 
-func (v *gpuView) draw(d *drawing, top float64, g *gpuSeries) {
+func (v *gpuView) draw(d *drawing, top float64, g *gpuSeries, tf *timeFormat) {
 	var smact, memory, power []point
 	watts := 1.0
 	for _, s := range g.Samples {
@@ -240,4 +251,5 @@ func (v *gpuView) draw(d *drawing, top float64, g *gpuSeries) {
 	chart(d, top, chartHeight, name+"SM activity, %", v.From, v.To, 100, smact)
 	chart(d, top+chartHeight+30, chartHeight, name+"memory, GiB", v.From, v.To, max(float64(g.TotalMiB)/1024, 1), memory)
 	chart(d, top+2*(chartHeight+30), chartHeight, name+"power, W", v.From, v.To, watts, power)
+	span(d, top+3*(chartHeight+30)-10, tf, v.From, v.To)
 }

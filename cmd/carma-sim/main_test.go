@@ -12,10 +12,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
+	"carma/gres/sim/live"
+	"carma/gres/sim/replay"
+	"carma/gres/sim/workload"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -59,6 +63,13 @@ func TestGolden(t *testing.T) {
 	golden(t, "run.json", output(t, mixed("run", "--repeats", "2", "--json")...))
 	golden(t, "compare.txt", output(t, mixed("compare", "--repeats", "2")...))
 	golden(t, "compare.json", output(t, mixed("compare", "--repeats", "2", "--json", "a: --policy exclusive", "b: --mode paper-v2 --estimator none")...))
+	var b strings.Builder
+	got := replay.Result{MakespanS: 100, WaitS: 10, ExecS: 20, JCTS: 30, EnergyJ: 4000, OOM: 1}
+	want := replay.Figures{MakespanS: replay.Spread{Mean: 99}, EnergyJ: replay.Spread{Mean: 3999}, OOM: replay.Spread{Mean: 1}}
+	if err := printJSON(&b, submitted(&workload.Workload{Name: "mixed"}, 120, live.Latency{Launch: 50 * time.Millisecond, Release: time.Second}, got, want)); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "submit.json", b.String())
 	golden(t, "help.txt", output(t, "--help")+output(t, "run", "--help")+output(t, "compare", "--help")+output(t, "import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
 }
 

@@ -90,9 +90,7 @@ func runSubmit(args []string, out io.Writer) error {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	if *asJSON {
-		return printJSON(out, submitJSON{"carma-sim.submit/1", w.Name, len(w.Trace), cluster.GPUs.TimeScale, latency.Launch.Seconds(), latency.Release.Seconds(), outcomeOf(got), outcomeOf(replay.Result{
-			MakespanS: want.MakespanS.Mean, WaitS: want.WaitS.Mean, ExecS: want.ExecS.Mean, JCTS: want.JCTS.Mean, EnergyJ: want.EnergyJ.Mean, OOM: int(want.OOM.Mean), Failed: int(want.Failed.Mean),
-		})})
+		return printJSON(out, submitted(w, cluster.GPUs.TimeScale, latency, got, want))
 	}
 	return printSubmitted(out, got, want, latency)
 }
@@ -141,6 +139,7 @@ func play(ctx context.Context, c *live.Cluster, jobs []live.Job) (replay.Result,
 	return r, latency, err
 }
 
+// submitJSON is what --json prints.
 type submitJSON struct {
 	Schema    string      `json:"schema"`
 	Trace     string      `json:"trace"`
@@ -164,6 +163,12 @@ type liveOutcome struct {
 
 func outcomeOf(r replay.Result) liveOutcome {
 	return liveOutcome{r.MakespanS, r.WaitS, r.ExecS, r.JCTS, r.EnergyJ, r.OOM, r.Failed}
+}
+
+func submitted(w *workload.Workload, timeScale float64, l live.Latency, got replay.Result, want replay.Figures) submitJSON {
+	return submitJSON{"carma-sim.submit/1", w.Name, len(w.Trace), timeScale, l.Launch.Seconds(), l.Release.Seconds(), outcomeOf(got), outcomeOf(replay.Result{
+		MakespanS: want.MakespanS.Mean, WaitS: want.WaitS.Mean, ExecS: want.ExecS.Mean, JCTS: want.JCTS.Mean, EnergyJ: want.EnergyJ.Mean, OOM: int(want.OOM.Mean), Failed: int(want.Failed.Mean),
+	})}
 }
 
 func printSubmitted(out io.Writer, got replay.Result, want replay.Figures, l live.Latency) error {

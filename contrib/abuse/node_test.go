@@ -40,7 +40,7 @@ const squeue = `#!/bin/sh
 for a; do case $a in --jobs=*) id=${a#--jobs=} ;; esac; done
 case $* in
 *admin_comment*) echo "$id|N/A|N/A|1|carma={}" ;;
-*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|N/A|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|job" ;;
+*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|N/A|1|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|job" ;;
 esac
 `
 
@@ -233,6 +233,9 @@ func TestAbuseBrokenNode(t *testing.T) {
 		{"Slurm's commands missing", func(n *node) { n.must(os.RemoveAll(n.dir + "/bin")) }, false},
 		{"scontrol hangs", func(n *node) {
 			n.must(os.WriteFile(n.dir+"/bin/scontrol", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
+		}, false},
+		{"squeue hangs", func(n *node) {
+			n.must(os.WriteFile(n.dir+"/bin/squeue", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -124,8 +124,26 @@ func figures(t *testing.T, pid int) (rss, threads, fds int) {
 	return rss, threads, len(entries)
 }
 
+// cpuMS is the processor time of a process and all its threads, in milliseconds
+// (proc(5), stat: utime and stime in ticks of 10 ms).
+func cpuMS(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatalf("slurmctld is gone: %v", err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	user, _ := strconv.ParseFloat(fields[11], 64)
+	system, _ := strconv.ParseFloat(fields[12], 64)
+	return 10 * (user + system)
+}
+
 // Submissions a second with the plugin, without one, and with job_submit/lua
-// that makes the same change, side by side; medians of PAIRS rounds.
+// that makes the same change, side by side in PAIRS rounds, in turning order.
+// Other work on the machine hits a whole round, so the rounds' own ratios are
+// compared, by their median; slurmctld's processor time, which other work moves
+// less, is the second figure. "booked" asks for the booking itself and has no
+// plugin: what slurmctld pays for a request of three GRES instead of one.
 func TestAbuseSubmissions(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	bin := submitter(t)
@@ -140,44 +158,63 @@ func TestAbuseSubmissions(t *testing.T) {
 	c.sh("", "printf 'MaxJobCount=1000000\\n' >>"+c.dir+"/etc/slurm.conf")
 	logfile := filepath.Join(c.dir, "log", "slurmctld.log")
 	inside := regexp.MustCompile(`_slurm_rpc_submit_batch_job: JobId=\d+ InitPrio=0 usec=(\d+)`)
-	rates := map[string][]float64{}
+	rates, cpu := map[string][]float64{}, map[string][]float64{}
 	usec := map[string][]int{}
-	names := map[string]string{"none": "", "carma": "carma", "lua": "lua"}
+	names := map[string]string{"none": "", "booked": "", "carma": "carma", "lua": "lua"}
+	order := []string{"none", "carma", "booked", "lua"}
 	for round := range pairs {
-		order := []string{"none", "carma", "lua"}
 		for i := range order {
-			name := order[(i+round)%3]
+			name := order[(i+round)%len(order)]
+			gres := "gres:gpu:1"
+			if name == "booked" {
+				gres += ",gres:carma:8192,gres:carmatotal:8192"
+			}
 			// A fresh slurmctld each time: a queue that is longer is slower.
 			c.sh("", "scancel -u root --state=PENDING; rm -f "+c.dir+"/state/job_state*")
 			c.plugins(names[name])
 			c.restart("slurmctld")
 			before, _ := os.ReadFile(logfile)
-			out := c.sh("", bin+" 8 "+strconv.Itoa(jobs/pairs)+" gpu "+script)
+			used := cpuMS(t, c.slurmctld())
+			out := c.sh("", bin+" 8 "+strconv.Itoa(jobs/pairs)+" gpu "+script+" "+gres)
 			var rate float64
 			if _, err := fmt.Sscanf(out, "%f submissions/s, 0 submitters failed", &rate); err != nil {
 				t.Fatalf("%s: %s", name, out)
 			}
 			rates[name] = append(rates[name], rate)
+			cpu[name] = append(cpu[name], (cpuMS(t, c.slurmctld())-used)*1000/float64(jobs/pairs/8*8))
 			after, _ := os.ReadFile(logfile)
 			for _, m := range inside.FindAllSubmatch(after[min(len(before), len(after)):], -1) {
 				n, _ := strconv.Atoi(string(m[1]))
 				usec[name] = append(usec[name], n)
 			}
-			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); (name != "none") != (booked == strconv.Itoa(jobs/pairs/8*8)) && name != "none" {
-				t.Errorf("%s: %s of %d jobs have a booking", name, booked, jobs/pairs)
+			// On a machine that is busy elsewhere an answer may come after its
+			// 50 ms: then the job is as it was written, and the log says so.
+			want := strconv.Itoa(jobs / pairs / 8 * 8)
+			late := name == "carma" && bytes.Contains(after[min(len(before), len(after)):], []byte("job accepted as written"))
+			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); name != "none" && booked != want && !late {
+				t.Errorf("%s: %s of %s jobs have a booking", name, booked, want)
 			}
 		}
 	}
-	median := func(v []float64) float64 { slices.Sort(v); return v[len(v)/2] }
+	median := func(v []float64) float64 { return slices.Sorted(slices.Values(v))[len(v)/2] }
+	ratio := func(a, b []float64) float64 {
+		r := make([]float64, len(a))
+		for i := range a {
+			r[i] = a[i] / b[i]
+		}
+		return median(r)
+	}
 	quantile := func(v []int, q float64) int { slices.Sort(v); return v[min(len(v)-1, int(q*float64(len(v))))] }
-	for _, name := range []string{"none", "carma", "lua"} {
+	for _, name := range order {
 		if len(usec[name]) == 0 {
 			t.Fatalf("%s: slurmctld logged no submission", name)
 		}
-		row(t, fmt.Sprintf("%d submissions, 8 at once, plugin %s", len(usec[name]), name),
-			fmt.Sprintf("%.0f/s; whole RPC p50 %d us, p99 %d us", median(rates[name]), quantile(usec[name], .5), quantile(usec[name], .99)))
+		row(t, fmt.Sprintf("%d submissions, 8 at once: %s", len(usec[name]), name),
+			fmt.Sprintf("%.0f/s; %.0f us of slurmctld each; whole RPC p50 %d us, p99 %d us", median(rates[name]), median(cpu[name]), quantile(usec[name], .5), quantile(usec[name], .99)))
 	}
-	row(t, "carma against none, against lua", fmt.Sprintf("%.3f, %.3f", median(rates["carma"])/median(rates["none"]), median(rates["carma"])/median(rates["lua"])))
+	for _, name := range []string{"none", "booked", "lua"} {
+		row(t, "carma against "+name, fmt.Sprintf("submissions %.3f, processor time %.3f", ratio(rates["carma"], rates[name]), ratio(cpu["carma"], cpu[name])))
+	}
 }
 
 // With SlurmctldParameters=enable_rpc_queue submissions of many come to the
@@ -288,6 +325,9 @@ func TestAbuseArray(t *testing.T) {
 	// lets it wait.
 	c := up(t, "--time-scale", "20", "--gpu-model", "h100")
 	tasks := number(t, "TASKS", 1000)
+	// Each takes its first turn shared: none asks for whole GPUs because it was
+	// sent away too often.
+	c.sh("", "printf '[hooks]\nwait = \"30s\"\nvetoes = 0\n' >>"+c.dir+"/etc/carma.toml")
 	c.sh("", "sdiag -r")
 	start := time.Now()
 	id := c.sbatch(alice, fmt.Sprintf("--array=1-%d -o /dev/null -e '%s/jobs/e.%%a'", tasks, c.dir), "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexec simjob --mem 100G --smact 10 --ramp 0s --duration 1s\n")
@@ -300,7 +340,7 @@ func TestAbuseArray(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	brought, alone := map[string]int{}, 0
+	brought := map[string]int{}
 	var at []float64
 	for _, n := range []string{"n1", "n2"} {
 		text, err := os.ReadFile(filepath.Join(c.dir, "log", "hooks."+n+".log"))
@@ -312,8 +352,6 @@ func TestAbuseArray(t *testing.T) {
 			when, _ := time.Parse(time.RFC3339, string(m[1]))
 			at = append(at, float64(when.UnixMilli())/1000)
 		}
-		// A task that was sent away too often has whole GPUs from the start.
-		alone += bytes.Count(text, []byte(`msg="given back too often`))
 		if bytes.Contains(text, []byte("not brought back")) {
 			t.Errorf("some were not:\n%s", regexp.MustCompile(`(?m)^.*not brought back.*$`).Find(text))
 		}
@@ -323,9 +361,9 @@ func TestAbuseArray(t *testing.T) {
 			t.Errorf("task %s came back %d times", job, n)
 		}
 	}
-	if len(brought)+alone != tasks {
+	if len(brought) != tasks {
 		t.Log(c.sh("", "grep -h 'WARN\\|ERROR' "+c.dir+"/log/hooks.n?.log | grep -v 'passed over\\|no GPU fits' | tail -n 20"))
-		t.Errorf("%d of %d tasks came back, %d had whole GPUs from the start", len(brought), tasks, alone)
+		t.Errorf("%d of %d tasks came back", len(brought), tasks)
 	}
 	slices.Sort(at)
 	most := 0
@@ -336,6 +374,6 @@ func TestAbuseArray(t *testing.T) {
 	if most > 50 {
 		t.Errorf("%d requeues in 10 s", most)
 	}
-	row(t, fmt.Sprintf("array of %d tasks that always run out", tasks), fmt.Sprintf("%d back once, %d alone from the start; at most %.1f requeues/s over 10 s; %s in all", len(brought), alone, float64(most)/10, took.Round(time.Second)))
+	row(t, fmt.Sprintf("array of %d tasks that always run out", tasks), fmt.Sprintf("%d back once; at most %.1f requeues/s over 10 s; %s in all", len(brought), float64(most)/10, took.Round(time.Second)))
 	c.noDrain()
 }

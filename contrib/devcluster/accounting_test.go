@@ -99,6 +99,13 @@ func TestLearnedSharing(t *testing.T) {
 	}
 	expect("first run", once("COMPLETED"), "exclusive", "none", 40503, 1)
 	learned()
+	// carma-estimate finds it by the same key, for the job's user only.
+	if out := c.sh(alice, "carma-estimate "+script); !strings.Contains(out, "history    1 run, peak 10240 MiB") || !strings.Contains(out, "11264 of 40536 MiB") {
+		t.Errorf("carma-estimate:\n%s", out)
+	}
+	if out := c.sh(bob, "carma-estimate "+script); strings.Contains(out, "history") {
+		t.Errorf("carma-estimate of another user:\n%s", out)
+	}
 	expect("second run", once("COMPLETED"), "shared", "history", 11264, 1)
 	learned()
 	expect("third run", once("COMPLETED"), "shared", "history", 10752, 1)

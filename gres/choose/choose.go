@@ -66,6 +66,16 @@ type Decision struct {
 	Refusals []Refusal   // why each GPU that was not taken was passed over
 }
 
+// OtherUsers tells whether a GPU was passed over for the jobs of other users on it.
+func (d *Decision) OtherUsers() bool {
+	for _, r := range d.Refusals {
+		if r.Reason.code == otherUser || r.Reason.code == byTurns {
+			return true
+		}
+	}
+	return false
+}
+
 // Refusal says why a GPU was not taken.
 type Refusal struct {
 	UUID   string
@@ -233,6 +243,9 @@ func GPUs(p Policy, in Input) Decision {
 			why = s.refusedBy(p, in.Thresholds.Streams)
 		}
 		if why.code != 0 {
+			if d.Refusals == nil {
+				d.Refusals = make([]Refusal, 0, len(states))
+			}
 			d.Refusals = append(d.Refusals, Refusal{s.r.UUID, why})
 			continue
 		}

@@ -11,9 +11,10 @@ import (
 )
 
 // Soonest returns the k GPUs that are likely to have mib free first, 0 for all of
-// their memory: for that, those with the fewest jobs; for a share, those with the
-// most memory that nobody uses or was promised. Among equals, those whose jobs are
-// the oldest. GPUs that take nobody are left out.
+// their memory: for a share of one GPU, that with the most memory that nobody uses
+// or was promised; for a whole one, and for several, which mostly have to be idle
+// to be given together, those with the fewest jobs. Among equals, those whose jobs
+// are the oldest. GPUs that take nobody are left out.
 func Soonest(readings []gres.Reading, leases []gres.Lease, k int, mib int64) []string {
 	type candidate struct {
 		uuid    string
@@ -35,7 +36,7 @@ func Soonest(readings []gres.Reading, leases []gres.Lease, k int, mib int64) []s
 				c.age = max(c.age, l.Age)
 			}
 		}
-		if mib > 0 {
+		if mib > 0 && k == 1 {
 			c.freeMiB = r.TotalMiB - max(r.UsedMiB, booked)
 		}
 		all = append(all, c)

@@ -32,7 +32,11 @@ func TestSoonest(t *testing.T) {
 	s.Readings[3].TotalMiB = 10000
 	s.Leases[2].ReserveMiB, s.Leases[3].ReserveMiB = 30000, 20000
 	s.Readings[0].UsedMiB = 25000
-	if got := Soonest(s.Readings, s.Leases, 3, 20480); !slices.Equal(got, []string{"c", "a", "b"}) {
+	if got := Soonest(s.Readings, s.Leases, 1, 20480); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("got %v", got)
+	}
+	// Several: who is on them counts more.
+	if got := Soonest(s.Readings, s.Leases, 3, 20480); !slices.Equal(got, []string{"c", "b", "a"}) {
 		t.Errorf("got %v", got)
 	}
 }

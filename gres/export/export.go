@@ -51,9 +51,9 @@ func yes(f func(status.GPU) bool) func(status.GPU) (float64, bool) {
 	}
 }
 
-// Text is the node in Prometheus' text format. Its labels are the node and the
-// GPU, never a job or a user: those would make a series each.
-func Text(n status.Node) string {
+// Text is the node in Prometheus' text format. Its labels are the node, the GPU and
+// the method of an estimate, never a job or a user: those would make a series each.
+func Text(n status.Node, ended *Ended) string {
 	var b strings.Builder
 	for _, m := range metrics {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n", m.name, m.help, m.name)
@@ -63,12 +63,12 @@ func Text(n status.Node) string {
 			}
 		}
 	}
-	return b.String()
+	return b.String() + ended.text(n.Name)
 }
 
 // WriteText writes the node into the file at path, at once for those who read.
-func WriteText(path string, n status.Node) error {
-	if err := replace(path, Text(n)); err != nil {
+func WriteText(path string, n status.Node, ended *Ended) error {
+	if err := replace(path, Text(n, ended)); err != nil {
 		return fmt.Errorf("export metrics: %w", err)
 	}
 	return nil

@@ -16,16 +16,24 @@ func TestText(t *testing.T) {
 		{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40536}, SMActPct: 41.5, UsedMiB: 1024, LeasedMiB: 2048, OpenMiB: 36000, AgeS: 0.5, Leases: []status.Lease{{JobID: 7, User: "alice"}}},
 		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: gres.Unknown, Closed: "lost", MPS: status.MPSFault},
 	}}
+	var ended Ended
+	ended.Add(false, false, "user", 15, 10)
+	ended.Add(false, false, "user", 12, 10)
+	ended.Add(false, false, "history", 9, 10)
+	ended.Add(false, false, "history", 10, 10)
+	ended.Add(false, false, "none", 0, 10) // no estimate
+	ended.Add(true, true, "user", 4, 4)    // its peak is where it was stopped
+	ended.Add(true, false, "user", 4, 0)
 	want, err := os.ReadFile("testdata/node.prom")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := Text(n); got != string(want) {
+	if got := Text(n, &ended); got != string(want) {
 		t.Errorf("got\n%s", got)
 	}
 	path := filepath.Join(t.TempDir(), "carma.prom")
 	for range 2 { // the second in place of the first
-		if err := WriteText(path, n); err != nil {
+		if err := WriteText(path, n, &ended); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -35,7 +43,7 @@ func TestText(t *testing.T) {
 	if i, err := os.Stat(path); err != nil || i.Mode() != 0o644 {
 		t.Errorf("%v, %v", i.Mode(), err)
 	}
-	if err := WriteText("/nonexistent/carma.prom", n); err == nil {
+	if err := WriteText("/nonexistent/carma.prom", n, &ended); err == nil {
 		t.Error("no directory: no error")
 	}
 }

@@ -15,13 +15,13 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"os"
 	"path/filepath"
 	"time"
 
 	_ "github.com/mattn/go-sqlite3" // the driver
 	"golang.org/x/sys/unix"
 
+	"carma/db/queue"
 	"carma/gres"
 	"carma/gres/failpoint"
 )
@@ -35,7 +35,7 @@ const schemaVersion = 1
 // Book is an open ledger.
 type Book struct {
 	db    *sql.DB
-	queue *os.File
+	queue *queue.Queue
 }
 
 // Job is a job that holds GPUs of the node.
@@ -76,14 +76,14 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
 	db.SetMaxOpenConns(1)
-	queue, err := os.OpenFile(filepath.Join(dir, "leases.queue"), os.O_RDWR|os.O_CREATE, 0o600)
+	q, err := queue.Open(filepath.Join(dir, "leases.queue"))
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	b := &Book{db, queue}
+	b := &Book{db, q}
 	// One at a time: SQLite lets nobody wait while another makes the new file a
 	// WAL database.
-	leave := b.enqueue(context.Background())
+	leave := q.Enter(context.Background(), queueFor)
 	err = b.migrate()
 	leave()
 	if err != nil {
@@ -117,40 +117,12 @@ func (b *Book) migrate() error {
 // Close closes the ledger.
 func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close()) }
 
-// enqueue waits for this process's turn and returns what ends it. SQLite's own
-// waiting is a sleep that grows, so that of 64 Prologs the last would start long
-// after the lock is free; flock(2) wakes the next at once. It is a queue and no
-// guard: who has waited long enough goes on without, and SQLite keeps order.
-func (b *Book) enqueue(ctx context.Context) (leave func()) {
-	leave = func() { unix.Flock(int(b.queue.Fd()), unix.LOCK_UN) }
-	if unix.Flock(int(b.queue.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		return leave
-	}
-	turn := make(chan struct{})
-	go func() {
-		defer close(turn)
-		for unix.Flock(int(b.queue.Fd()), unix.LOCK_EX) == unix.EINTR {
-		}
-	}()
-	select {
-	case <-turn:
-		return leave
-	case <-ctx.Done():
-	case <-time.After(queueFor):
-	}
-	go func() {
-		<-turn // when it comes, pass it on
-		leave()
-	}()
-	return func() {}
-}
-
 // queueFor is longer than any transaction takes.
 const queueFor = time.Second
 
 // write runs f in one immediate transaction.
 func (b *Book) write(ctx context.Context, f func(*sql.Tx) error) error {
-	defer b.enqueue(ctx)()
+	defer b.queue.Enter(ctx, queueFor)()
 	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("lock ledger: %w", err)
@@ -180,14 +152,14 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
 		return fmt.Errorf("write readings: %w", err)
 	}
-	insert, err := tx.Prepare("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
+	insert, err := tx.Prepare("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
 	if err != nil {
 		return fmt.Errorf("write readings: %w", err)
 	}
 	defer insert.Close()
 	now := Now()
 	for _, r := range readings {
-		if _, err := insert.Exec(r.UUID, r.Index, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
+		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
 			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}

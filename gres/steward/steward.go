@@ -137,13 +137,16 @@ func (in *Input) large(j sctl.QueuedJob) bool {
 	return k > 1 || in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
 }
 
-// passed tells whether a job of lower priority has started while the request
-// waited. Requests that are as small as the others are not passed; to keep GPUs
-// for them would help nobody.
+// passed tells whether a job that comes after the request has started while it
+// waited: one of lower priority, or of the same and submitted later. All have the
+// same under priority/multifactor without weights, the default from 23.11 on
+// (read_config.h). Requests that are as small as the others are not passed; to keep
+// GPUs for them would help nobody.
 func (in *Input) passed(j sctl.QueuedJob) bool {
 	return slices.ContainsFunc(in.Queue, func(r sctl.QueuedJob) bool {
 		k, _, _ := tres.Booking(r.TresPerNode)
-		return r.State == "RUNNING" && k > 0 && r.Partition == j.Partition && r.Priority < j.Priority && r.Start.After(j.Eligible)
+		after := r.Priority < j.Priority || r.Priority == j.Priority && r.ID > j.ID
+		return after && r.State == "RUNNING" && k > 0 && r.Partition == j.Partition && r.Start.After(j.Eligible)
 	})
 }
 
@@ -155,12 +158,12 @@ func Misbooked(queue []sctl.QueuedJob) []sctl.QueuedJob {
 	var list []sctl.QueuedJob
 	seen := map[uint32]bool{}
 	for _, j := range queue {
-		_, mib, anywhere := tres.Booking(j.TresPerNode)
+		_, _, anywhere := tres.Booking(j.TresPerNode)
 		if j.State != "PENDING" || !anywhere || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		j.TresPerNode = tres.Rebook(j.TresPerNode, mib, false)
+		j.TresPerNode = tres.Rebook(j.TresPerNode, tres.Reserve(j.TresPerNode), false)
 		list = append(list, j)
 	}
 	return list
@@ -172,9 +175,9 @@ const Anchor = "carma-anchor"
 
 // waitsForRoom tells whether slurmctld's reason says no more than that there is
 // no room. Where only the anchor could take the job now, it names that as a node
-// that is not available (22.05.8).
+// that is not available (22.05.8, 25.11.7), or says nothing (23.11.11).
 func waitsForRoom(reason string) bool {
-	return reason == "Resources" || reason == "Priority" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
+	return reason == "Resources" || reason == "Priority" || reason == "None" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
 }
 
 // soonest returns the node that will be free for the job first, judged by the

@@ -142,7 +142,8 @@ type Hooks struct {
 	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
 	WaitInteractive Duration `toml:"wait_interactive"` // the same for srun and salloc, which cannot go back
 	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
-	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it asks for whole GPUs; 0: never
+	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it waits for idle GPUs; 0: never
+	Strict          bool     `toml:"strict"`           // a node that cannot lease, or has lost a GPU, drains
 }
 
 // Recovery is what happens to a job that died of GPU memory.
@@ -217,7 +218,7 @@ func Default() Config {
 		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
-		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 50},
+		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
 		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
 		Hold:      Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
 		Idle:      Idle{Action: "none", After: Duration(30 * time.Minute)},

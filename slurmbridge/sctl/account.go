@@ -40,8 +40,9 @@ type AccountedFilter struct {
 	From, To        time.Time
 }
 
-// Accounted asks slurmdbd for jobs, all attempts under one entry.
-func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, error) {
+// Accounted asks slurmdbd for jobs and hands them over as sacct prints them, all
+// attempts under one entry. What was handed over before an error is void.
+func (c Client) Accounted(ctx context.Context, f AccountedFilter, each func(Accounted)) error {
 	args := []string{"--noheader", "--allocations", "--parsable2", "--delimiter=" + separator, "--format=" + strings.Join(accountedFields, ",")}
 	list := func(option string, values []string) {
 		if len(values) > 0 {
@@ -72,17 +73,11 @@ func (c Client) Accounted(ctx context.Context, f AccountedFilter) ([]Accounted, 
 	if !f.To.IsZero() {
 		args = append(args, "--endtime="+slurmTime(f.To))
 	}
-	out, err := c.run(ctx, "sacct", args...)
-	if err != nil {
-		return nil, err
-	}
-	var jobs []Accounted
-	for line := range strings.Lines(out) {
-		if j, ok := parseAccounted(strings.TrimRight(line, "\n")); ok {
-			jobs = append(jobs, j)
+	return c.lines(ctx, func(line string) {
+		if j, ok := parseAccounted(line); ok {
+			each(j)
 		}
-	}
-	return jobs, nil
+	}, "sacct", args...)
 }
 
 // slurmTime is a time as every Slurm reads it (parse_time.c, 20.11 to 25.11), without
@@ -91,15 +86,18 @@ func slurmTime(t time.Time) string { return "uts" + strconv.FormatInt(t.Unix(), 
 
 // parseAccounted reads a line; one that is not of a job is left out.
 func parseAccounted(line string) (j Accounted, ok bool) {
-	f := strings.SplitN(line, separator, len(accountedFields))
-	if len(f) != len(accountedFields) {
+	if strings.Count(line, separator) < len(accountedFields)-1 {
 		return j, false
 	}
+	// The comment is long and soon forgotten: it shares no memory with the rest.
+	f := strings.SplitN(line, separator, len(accountedFields))
+	comment := f[len(f)-1]
+	f = strings.Split(strings.Clone(line[:len(line)-len(comment)]), separator)
 	id, err := strconv.ParseUint(f[1], 10, 32)
 	if err != nil { // a step, or a part of a heterogeneous job
 		return j, false
 	}
-	j = Accounted{Cluster: f[0], JobID: uint32(id), User: f[3], Account: f[4], Partition: f[5], Name: f[7], Comment: f[8]}
+	j = Accounted{Cluster: f[0], JobID: uint32(id), User: f[3], Account: f[4], Partition: f[5], Name: f[7], Comment: comment}
 	j.State, _, _ = strings.Cut(f[6], " ")
 	if array, task, isTask := strings.Cut(f[2], "_"); isTask {
 		if n, err := strconv.ParseUint(array, 10, 32); err == nil {

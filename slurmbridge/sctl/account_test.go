@@ -42,7 +42,7 @@ func TestAccountedAsks(t *testing.T) {
 			From: time.Date(2026, 10, 25, 2, 30, 0, 0, zone), To: time.Date(2026, 10, 25, 3, 30, 0, 0, zone)},
 	} {
 		c := client(t, map[string]string{"sacct": "exit 0"})
-		if _, err := c.Accounted(t.Context(), f); err != nil {
+		if err := c.Accounted(t.Context(), f, func(Accounted) {}); err != nil {
 			t.Fatal(err)
 		}
 		if got := calls(t, c); !strings.HasPrefix(got, all+want+" conf=") {

@@ -5,15 +5,16 @@
 package sctl
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os/exec"
-	"regexp"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -23,25 +24,62 @@ type Client struct {
 	Conf   string // SLURM_CONF; empty: Slurm's default
 }
 
-// run executes one command with an environment of its own: a hook's PATH and
-// variables are not to be trusted.
-func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+// command has an environment of its own: a hook's PATH and variables are not to be
+// trusted.
+func (c Client) command(ctx context.Context, command string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.BinDir+"/"+command, args...)
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "SLURM_TIME_FORMAT=%s"}
 	if c.Conf != "" {
 		cmd.Env = append(cmd.Env, "SLURM_CONF="+c.Conf)
 	}
 	cmd.WaitDelay = time.Second
+	return cmd
+}
+
+// run executes one command and returns what it printed.
+func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
+	cmd := c.command(ctx, command, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		text := strings.Join(strings.Fields(stderr.String()+" "+stdout.String()), " ")
-		return "", fmt.Errorf("%s %s: %w: %.200s", command, strings.Join(args, " "), err, text)
+		return "", failed(ctx, cmd, err, stderr.String()+" "+stdout.String())
 	}
 	return stdout.String(), nil
+}
+
+// lines executes one command and hands over what it prints, line by line, while it
+// does. What was handed over before an error is void.
+func (c Client) lines(ctx context.Context, each func(line string), command string, args ...string) error {
+	cmd := c.command(ctx, command, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return failed(ctx, cmd, err, "")
+	}
+	r := bufio.NewReaderSize(out, 1<<16)
+	line, err := r.ReadString('\n')
+	last := ""
+	for ; err == nil; line, err = r.ReadString('\n') {
+		last = line[:len(line)-1]
+		each(last)
+	}
+	if err := cmd.Wait(); err != nil {
+		return failed(ctx, cmd, err, stderr.String()+" "+last)
+	}
+	return nil
+}
+
+// failed says which command did not work, and in whose words.
+func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	words := append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...)
+	return fmt.Errorf("%s: %w: %.200s", strings.Join(words, " "), err, strings.Join(strings.Fields(text), " "))
 }
 
 // Node returns a node's Gres text, as slurmctld counts it, and its Comment.
@@ -223,15 +261,71 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 	return Requeueing{}, ErrNoJob
 }
 
-// PartitionUp tells whether jobs of a partition start. An error is also that
-// there is none of the name.
-func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {
-	out, err := c.run(ctx, "scontrol", "show", "partition", name)
-	return err == nil && stateUp().MatchString(out), err
+// Exit asks slurmctld how a job ended: the exit status of its batch script, or the
+// signal that ended that.
+func (c Client) Exit(ctx context.Context, id uint32) (code, signal int, err error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,exit_code:")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(out) {
+		job, status, _ := strings.Cut(strings.TrimSpace(line), "|")
+		if strings.TrimSpace(job) != strconv.FormatUint(uint64(id), 10) {
+			continue
+		}
+		if _, err := fmt.Sscanf(strings.TrimSpace(status), "%d:%d", &code, &signal); err != nil {
+			return 0, 0, fmt.Errorf("squeue: %.50q is no exit status of job %d", status, id)
+		}
+		return code, signal, nil
+	}
+	return 0, 0, ErrNoJob
 }
 
-// Made when needed, as the others: each hook is a new process.
-var stateUp = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s+State=UP\b`) })
+// Partition is who may use a partition. Empty lists bar nobody.
+type Partition struct {
+	Up            bool // its jobs start
+	AllowGroups   []string
+	AllowAccounts []string
+	DenyAccounts  []string
+}
+
+// Admits tells whether jobs of an account may be there.
+func (p Partition) Admits(account string) bool {
+	if len(p.AllowAccounts) > 0 {
+		return slices.Contains(p.AllowAccounts, account)
+	}
+	return !slices.Contains(p.DenyAccounts, account)
+}
+
+// Partition asks slurmctld about a partition. An error is also that there is none
+// of the name.
+func (c Client) Partition(ctx context.Context, name string) (p Partition, err error) {
+	out, err := c.run(ctx, "scontrol", "show", "partition", name)
+	if err != nil {
+		return p, err
+	}
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, " ") {
+			continue
+		}
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			list := strings.Split(value, ",")
+			switch {
+			case key == "State":
+				p.Up = value == "UP"
+			case value == "ALL" || value == "(null)" || value == "":
+			case key == "AllowGroups":
+				p.AllowGroups = list
+			case key == "AllowAccounts":
+				p.AllowAccounts = list
+			case key == "DenyAccounts":
+				p.DenyAccounts = list
+			}
+		}
+	}
+	return p, nil
+}
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {

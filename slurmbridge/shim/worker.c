@@ -6,7 +6,9 @@
  * call into it. So one thread of our own, with all signals blocked, loads the
  * library and makes every call; Go's threads inherit its mask and slurmctld's
  * threads stay as they were. A caller, who holds slurmctld's locks, waits 50 ms
- * and then goes on without an answer.
+ * and then goes on without an answer. Callers stand in a row: the thread goes
+ * from one to the next and wakes each alone, so that none waits for another to
+ * be scheduled.
  */
 #include <dlfcn.h>
 #include <elf.h>
@@ -31,15 +33,24 @@
 #define DUE_MS 5000   /* and at the latest after so long, between two */
 #define LOG_EVERY_S 60
 
+/* One question. Its caller frees it, or the worker if the caller has gone. */
+struct ask {
+	struct ask *next;
+	enum { WAITING, TAKEN, ANSWERED, ABANDONED } state;
+	char *text, *answer;
+	size_t len;
+	pthread_cond_t done;
+};
+
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t work, done;
+	pthread_cond_t work, loaded;
+	pthread_condattr_t monotonic;
 	bool started, ready;
-	const char *broken; /* why nothing can be asked */
-	enum { FREE, ASKED, TAKEN, ANSWERED, ABANDONED } slot; /* for one ask at a time */
-	struct timespec stuck;                                 /* an abandoned call that is */
-	char *ask, *answer;
-	size_t len;
+	const char *broken;    /* why nothing can be asked */
+	struct ask *first;     /* those that wait */
+	bool abandoned;        /* nobody waits for the call that is being made, */
+	struct timespec stuck; /* and from then on nobody waits behind it */
 	const char *gres_prefix;
 	char config[4096], switch_file[4096];
 	time_t logged;
@@ -144,24 +155,65 @@ static bool past(struct timespec t)
 	return now.tv_sec > t.tv_sec || (now.tv_sec == t.tv_sec && now.tv_nsec > t.tv_nsec);
 }
 
+static struct ask *new_ask(char *text, size_t len)
+{
+	struct ask *a = calloc(1, sizeof(*a));
+
+	if (!a) {
+		free(text);
+		return NULL;
+	}
+	a->text = text;
+	a->len = len;
+	pthread_cond_init(&a->done, &w.monotonic);
+	return a;
+}
+
+static void drop(struct ask *a)
+{
+	pthread_cond_destroy(&a->done);
+	free(a->text);
+	free(a);
+}
+
+static void enqueue(struct ask *a)
+{
+	struct ask **end = &w.first;
+
+	while (*end)
+		end = &(*end)->next;
+	*end = a;
+}
+
+static void leave_queue(struct ask *a)
+{
+	struct ask **at = &w.first;
+
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+}
+
 /* Called and left with the lock held; it is free while the library works. */
 static void answer(void)
 {
+	struct ask *a = w.first;
 	char *text;
 
-	w.slot = TAKEN;
+	w.first = a->next;
+	a->state = TAKEN;
 	pthread_mutex_unlock(&w.lock);
-	text = w.annotate(w.ask, w.len);
+	text = w.annotate(a->text, a->len);
 	pthread_mutex_lock(&w.lock);
-	free(w.ask);
-	if (w.slot == ABANDONED) {
+	if (a->state == ABANDONED) {
+		w.abandoned = false;
 		free(text);
-		w.slot = FREE;
+		drop(a);
 	} else {
-		w.answer = text;
-		w.slot = ANSWERED;
+		a->answer = text;
+		a->state = ANSWERED;
+		pthread_cond_signal(&a->done);
 	}
-	pthread_cond_broadcast(&w.done);
 }
 
 static void *work(void *unused)
@@ -176,9 +228,9 @@ static void *work(void *unused)
 	pthread_mutex_lock(&w.lock);
 	w.broken = trouble ? "libcarma could not be loaded" : NULL;
 	w.ready = true;
-	pthread_cond_broadcast(&w.done);
+	pthread_cond_broadcast(&w.loaded);
 	while (!w.broken) {
-		if (w.slot == ASKED) {
+		if (w.first) {
 			answer();
 			if (!past(due))
 				continue;
@@ -198,16 +250,14 @@ static void *work(void *unused)
 
 static int start_thread(void)
 {
-	pthread_condattr_t monotonic;
 	pthread_t thread;
 	sigset_t all, old;
 	int rc;
 
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&w.work, &monotonic);
-	pthread_cond_init(&w.done, &monotonic);
-	pthread_condattr_destroy(&monotonic);
+	pthread_condattr_init(&w.monotonic);
+	pthread_condattr_setclock(&w.monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&w.work, &w.monotonic);
+	pthread_cond_init(&w.loaded, &w.monotonic);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&thread, NULL, work, NULL);
@@ -233,51 +283,62 @@ void worker_start(const char *gres_prefix)
 		return;
 	}
 	pthread_mutex_lock(&w.lock);
-	while (!w.ready && pthread_cond_timedwait(&w.done, &w.lock, &until) != ETIMEDOUT)
+	while (!w.ready && pthread_cond_timedwait(&w.loaded, &w.lock, &until) != ETIMEDOUT)
 		;
 	pthread_mutex_unlock(&w.lock);
+}
+
+/* Why it is no use to ask now; NULL: it is. A call that takes long may still
+ * end; a library that is stuck must not cost every submission its 50 ms under
+ * slurmctld's locks. */
+static const char *useless(void)
+{
+	return w.broken ? w.broken : !w.ready ? "libcarma is not loaded yet" :
+	       w.abandoned && past(w.stuck) ? "libcarma is stuck in an earlier call" : NULL;
+}
+
+/* Wait for the answer of a, which is in the queue; a is not the caller's after. */
+static const char *await(struct ask *a, struct timespec until, char **answer)
+{
+	int rc = 0;
+
+	while ((a->state == WAITING || a->state == TAKEN) && rc != ETIMEDOUT)
+		rc = pthread_cond_timedwait(&a->done, &w.lock, &until);
+	if (a->state == TAKEN) {
+		a->state = ABANDONED;
+		w.abandoned = true;
+		w.stuck = in_ms(STUCK_MS);
+		return "libcarma gave no answer within 50 ms";
+	}
+	if (a->state == WAITING) {
+		leave_queue(a);
+		drop(a);
+		return "libcarma is busy";
+	}
+	*answer = a->answer;
+	drop(a);
+	return NULL;
 }
 
 char *worker_ask(char *ask, size_t len)
 {
 	struct timespec until = in_ms(ASK_MS);
+	struct ask *a = new_ask(ask, len);
 	const char *trouble;
 	char *answer = NULL;
-	int rc = 0;
 
+	if (!a) {
+		worker_complain("out of memory");
+		return NULL;
+	}
 	pthread_mutex_lock(&w.lock);
-	/* A call that takes long may still end; a library that is stuck must not
-	 * cost every submission its 50 ms under slurmctld's locks. */
-	while (w.ready && !w.broken && w.slot != FREE && !(w.slot == ABANDONED && past(w.stuck)) && rc != ETIMEDOUT)
-		rc = pthread_cond_timedwait(&w.done, &w.lock, &until);
-	trouble = w.broken ? w.broken : !w.ready ? "libcarma is not loaded yet" :
-		  w.slot == ABANDONED ? "libcarma is stuck in an earlier call" :
-		  w.slot != FREE || rc ? "libcarma is busy" : NULL;
-	if (trouble) {
-		free(ask);
-		goto out;
-	}
-	w.slot = ASKED;
-	w.ask = ask;
-	w.len = len;
-	pthread_cond_signal(&w.work);
-	while ((w.slot == ASKED || w.slot == TAKEN) && rc != ETIMEDOUT)
-		rc = pthread_cond_timedwait(&w.done, &w.lock, &until);
-	if (w.slot == ANSWERED) {
-		answer = w.answer;
-		w.slot = FREE;
-	} else if (w.slot == ASKED) {
-		/* Nobody has looked at it, and nobody will. */
-		free(w.ask);
-		w.slot = FREE;
-		trouble = "libcarma is busy";
+	if ((trouble = useless())) {
+		drop(a);
 	} else {
-		w.slot = ABANDONED;
-		w.stuck = in_ms(STUCK_MS);
-		trouble = "libcarma gave no answer within 50 ms";
+		enqueue(a);
+		pthread_cond_signal(&w.work);
+		trouble = await(a, until, &answer);
 	}
-	pthread_cond_broadcast(&w.done);
-out:
 	pthread_mutex_unlock(&w.lock);
 	if (trouble)
 		worker_complain(trouble);

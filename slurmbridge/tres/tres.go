@@ -18,6 +18,7 @@ const (
 	GPU   = "gpu"
 	Carma = "carma"
 	Total = "carmatotal"
+	Shard = "shard" // Slurm's own part of a GPU; 1 GiB under placement.mode "slurm"
 )
 
 // AnyMiB is what every node offers of each carmaK at any time, and more than that
@@ -154,6 +155,40 @@ func GPUs(list string) int64 {
 	return n
 }
 
+// Shards sums the shard entries of list.
+func Shards(list string) int64 {
+	var n int64
+	for _, e := range Parse(list) {
+		if e.Name == Shard {
+			n = min(n+e.Count, 1<<40)
+		}
+	}
+	return n
+}
+
+// WithoutGPUs returns list less its gpu and shard entries, and their type; empty
+// if they have none.
+func WithoutGPUs(list string) (rest, gpuType string) {
+	var kept []string
+	for _, e := range Parse(list) {
+		if e.Name == GPU || e.Name == Shard {
+			gpuType = e.Type
+			continue
+		}
+		kept = append(kept, e.text)
+	}
+	return strings.Join(kept, ","), gpuType
+}
+
+// Request is an entry of list that asks for count of a GRES, of a type unless that
+// is empty. prefix is that of the running Slurm: "gres:" or "gres/".
+func Request(prefix, name, gresType string, count int64) string {
+	if gresType != "" {
+		name += ":" + gresType
+	}
+	return fmt.Sprintf("%s%s:%d", prefix, name, count)
+}
+
 // Booking returns what list books: MiB on each of k GPUs of a node; zeros if
 // nothing. anywhere is false if the booking is for nodes that the job names.
 func Booking(list string) (k int, mib int64, anywhere bool) {
@@ -198,6 +233,35 @@ func Rebook(list string, mib int64, anywhere bool) string {
 		prefix = "gres/"
 	}
 	return Book(rest, prefix, k, mib, anywhere)
+}
+
+// Reserve returns the MiB that list books on each of k GPUs of a node by their sum;
+// that is less than what Booking returns for a job that waits for idle GPUs.
+func Reserve(list string) int64 {
+	k, mib, _ := Booking(list)
+	for _, e := range Parse(list) {
+		if e.Name == Total && k > 0 {
+			return e.Count / int64(k)
+		}
+	}
+	return mib
+}
+
+// AwaitIdle returns list with fullMiB, all of a GPU, as the count of what must be
+// free, and with the same sum as before: the job starts where GPUs are idle, and
+// takes no more of them than it did.
+func AwaitIdle(list string, fullMiB int64) string {
+	k, _, _ := Booking(list)
+	if k == 0 {
+		return list
+	}
+	reserve := Reserve(list)
+	rest, _ := Without(list)
+	prefix := "gres:"
+	if strings.Contains(list, "gres/") {
+		prefix = "gres/"
+	}
+	return Add(rest, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), fullMiB, prefix, Total, int64(k)*reserve))
 }
 
 // Add appends entry to list.

@@ -113,6 +113,26 @@ func TestBooking(t *testing.T) {
 	}
 }
 
+func TestAwaitIdle(t *testing.T) {
+	for list, want := range map[string]string{
+		"gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600": "gres:gpu:2,gres:carma2:40536,gres:carmatotal:19600",
+		"gres/gpu=1,gres/carma:9800,gres/carmatotal:9800":   "gres/gpu=1,gres/carma:40536,gres/carmatotal:9800",
+		"gres:gpu:1,gres:carma:40536,gres:carmatotal:9800":  "gres:gpu:1,gres:carma:40536,gres:carmatotal:9800",
+		"gres:gpu:2": "gres:gpu:2",
+	} {
+		got := AwaitIdle(list, 40536)
+		if got != want {
+			t.Errorf("%q: got %q, want %q", list, got, want)
+		}
+		if a, b := Reserve(list), Reserve(got); a != b || a != 9800 && a != 0 {
+			t.Errorf("%q: reserve %d becomes %d", list, a, b)
+		}
+	}
+	if got := Reserve("gres:gpu:1,gres:carma:40536"); got != 40536 {
+		t.Errorf("without a sum: %d", got)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"gres:gpu:1,gres:carma:5,gres:carmatotal:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
 		f.Add(s)

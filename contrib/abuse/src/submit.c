@@ -4,7 +4,7 @@
  * at once, and prints how many a second. sbatch itself would cost more than
  * what is to be measured.
  *
- * usage: submit SUBMITTERS JOBS PARTITION SCRIPT-FILE
+ * usage: submit SUBMITTERS JOBS PARTITION SCRIPT-FILE [GRES]
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static char *read_file(const char *path)
 }
 
 /* Returns how many were refused. */
-static int submit(int jobs, char *partition, char *script)
+static int submit(int jobs, char *partition, char *script, char *gres)
 {
 	static char *env[] = { "PATH=/usr/bin:/bin", NULL };
 	int failed = 0;
@@ -54,7 +54,7 @@ static int submit(int jobs, char *partition, char *script)
 		job.name = "submit";
 		job.partition = partition;
 		job.script = script;
-		job.tres_per_node = "gres:gpu:1";
+		job.tres_per_node = gres;
 		job.environment = env;
 		job.env_size = 1;
 		job.work_dir = "/tmp";
@@ -78,8 +78,8 @@ int main(int argc, char **argv)
 	char *script;
 	double start;
 
-	if (argc != 5 || (submitters = atoi(argv[1])) < 1 || (jobs = atoi(argv[2])) < 1) {
-		fprintf(stderr, "usage: submit SUBMITTERS JOBS PARTITION SCRIPT-FILE\n");
+	if (argc < 5 || argc > 6 || (submitters = atoi(argv[1])) < 1 || (jobs = atoi(argv[2])) < 1) {
+		fprintf(stderr, "usage: submit SUBMITTERS JOBS PARTITION SCRIPT-FILE [GRES]\n");
 		return 2;
 	}
 	script = read_file(argv[4]);
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
 	start = now();
 	for (int i = 0; i < submitters; i++)
 		if (fork() == 0)
-			_exit(submit(jobs / submitters, argv[3], script) ? 1 : 0);
+			_exit(submit(jobs / submitters, argv[3], script, argc == 6 ? argv[5] : "gres:gpu:1") ? 1 : 0);
 	while (wait(&status) > 0)
 		failed += status != 0;
 	printf("%.1f submissions/s, %d submitters failed\n", jobs / (now() - start), failed);

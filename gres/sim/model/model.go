@@ -84,6 +84,7 @@ type Slurm struct {
 	SampleS       float64 `toml:"sample_s"`
 	HoldEveryS    float64 `toml:"hold_every_s"`
 	Depth         int     `toml:"depth"`
+	ExclusiveUser bool    `toml:"exclusive_user"`
 	MPSMultiGPU   bool    `toml:"mps_multi_gpu"`
 }
 

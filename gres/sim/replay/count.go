@@ -15,10 +15,10 @@ import (
 // often than about once a second.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
-	s.offers, s.leases = s.offers[:0], s.leases[:0]
+	s.offers, s.readings, s.leases = s.offers[:0], s.readings[:0], s.leases[:0]
 	for k := range n.gpus {
 		s.offers = append(s.offers, n.gpus[k].offer)
-		s.readings[k] = n.gpus[k].reading
+		s.readings = append(s.readings, n.gpus[k].reading)
 		s.leases = append(s.leases, n.gpus[k].leases...)
 	}
 	copy(n.offer, capacity.Counts(s.offers, choose.Companies(s.set.Policy, s.readings, s.leases, s.set.Thresholds)))
@@ -74,6 +74,8 @@ func (s *slurm) consume(task, id int32, times int64) {
 	n := &s.nodes[id]
 	gpus := int64(s.m.tasks[task].job.GPUs)
 	n.slots -= times * gpus
+	n.jobs += times
+	n.user = s.m.tasks[task].user
 	n.totalMiB -= times * gpus * s.bookings[task].reserveMiB
 	s.count(id)
 }
@@ -115,7 +117,8 @@ func (s *slurm) retry() {
 
 // giveBack is what a Prolog does that has found no GPUs in time: the job goes
 // back to the queue and backs off (package prolog, backOff). One that was given
-// back too often asks for whole GPUs.
+// back often, and now for other users' jobs, waits for idle GPUs, which it shares
+// none the less.
 func (s *slurm) giveBack(task int32) {
 	id := s.sentTo[task]
 	n := &s.nodes[id]
@@ -126,10 +129,7 @@ func (s *slurm) giveBack(task int32) {
 	s.m.givenBack++
 	given := s.vetoes[task]
 	s.vetoes[task] = min(given, math.MaxUint8-1) + 1
-	if b := &s.bookings[task]; s.set.Vetoes > 0 && int(given) >= s.set.Vetoes && !b.exclusive {
-		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
-		s.recovered[task] = true
-	}
+	s.awaits[task] = s.awaits[task] || s.others[task] && s.set.Vetoes > 0 && int(given) >= s.set.Vetoes
 	first, most := s.set.Model.Slurm.BackOffS[0], s.set.Model.Slurm.BackOffS[1]
 	backOff := min(first*float64(int64(1)<<min(given, 10)), most)
 	s.m.comeBack(task, max(backOff, s.set.Model.Slurm.ComebackS))

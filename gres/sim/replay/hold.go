@@ -6,11 +6,14 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"carma/gres/capacity"
+	"carma/gres/choose"
 )
 
-// steward has GPUs kept for the first job in order that small ones can pass and
-// that has waited long (gres/steward): slurmctld cannot plan a start for a
-// request that no node offers. One decision a period, one hold a node.
+// steward has GPUs kept for the first job in order that others pass and that has
+// waited long (gres/steward): slurmctld cannot plan a start for a request that no
+// node offers. One decision a period, one hold a node.
 func (s *slurm) steward() {
 	s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
 	for _, task := range slices.Sorted(maps.Keys(s.holds)) {
@@ -18,11 +21,17 @@ func (s *slurm) steward() {
 			s.dropHold(task)
 		}
 	}
+	var r *running
 	for i := range s.queue.front {
 		e := &s.queue.front[i]
-		_, held := s.holds[e.task]
-		large := e.gpus > 1 || s.bookings[e.task].exclusive
-		if held || !large || s.m.now-s.eligible[e.task] < s.set.HoldAfterS {
+		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS {
+			continue
+		}
+		if r == nil {
+			r = s.running()
+		}
+		large := e.gpus > 1 || e.need >= s.set.GPUMemMiB
+		if !large && !r.passed(e.task, s.eligible[e.task]) {
 			continue
 		}
 		if n := s.soonest(); n >= 0 {
@@ -30,6 +39,42 @@ func (s *slurm) steward() {
 		}
 		return
 	}
+}
+
+// running is what the steward asks of the jobs that run.
+type running struct {
+	begun  []float64 // in order
+	newest []int32   // the last submission among those that began then or later
+}
+
+func (s *slurm) running() *running {
+	r := &running{}
+	type run struct {
+		begun float64
+		task  int32
+	}
+	var all []run
+	for i := range s.nodes {
+		for k := range s.nodes[i].gpus {
+			for _, id := range s.nodes[i].gpus[k].tasks {
+				all = append(all, run{s.m.tasks[id].begun, id})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b run) int { return cmp.Compare(a.begun, b.begun) })
+	r.begun, r.newest = make([]float64, len(all)), make([]int32, len(all))
+	newest := int32(-1)
+	for i := len(all) - 1; i >= 0; i-- {
+		newest = max(newest, all[i].task)
+		r.begun[i], r.newest[i] = all[i].begun, newest
+	}
+	return r
+}
+
+// passed tells whether a job that was submitted later has started since.
+func (r *running) passed(task int32, since float64) bool {
+	i, _ := slices.BinarySearch(r.begun, since)
+	return i < len(r.newest) && r.newest[i] > task
 }
 
 // soonest is the node with the fewest jobs that keeps no GPUs yet.
@@ -50,49 +95,58 @@ func (s *slurm) soonest() int32 {
 	return best
 }
 
-// hold keeps GPUs of a node for a job: those with the fewest jobs, the oldest
-// of them first (gres/agent).
+// hold keeps GPUs of a node for a job.
 func (s *slurm) hold(e *waiter, id int32) {
 	n := &s.nodes[id]
-	n.heldFor, n.heldSince = e.task, s.m.now
-	s.holds[e.task] = id
-	before := func(a, b *leased) bool {
-		if c := cmp.Compare(len(a.leases), len(b.leases)); c != 0 {
-			return c < 0
-		}
-		return len(a.since) > 0 && a.since[0] < b.since[0]
+	s.lookAll(id)
+	mib := s.bookings[e.task].reserveMiB
+	if e.need >= s.set.GPUMemMiB {
+		mib = 0
 	}
-	for range e.gpus {
-		var best *leased
-		for k := range n.gpus {
-			l := &n.gpus[k]
-			if l.reading.HeldFor == 0 && (best == nil || before(l, best)) {
-				best = l
-			}
+	uuids := choose.Soonest(s.readings, s.leases, int(e.gpus), mib)
+	if uuids == nil {
+		return
+	}
+	n.heldFor, n.heldSince, n.heldMiB = e.task, s.m.now, mib
+	s.holds[e.task] = id
+	for k := range n.gpus {
+		if r := &n.gpus[k].reading; slices.Contains(uuids, r.UUID) {
+			r.HeldFor, r.HeldOpen = uint32(e.task)+1, false
 		}
-		best.reading.HeldFor, best.reading.HeldOpen = uint32(e.task)+1, false
 	}
 	s.openHold(id)
 	s.refreshNode(id)
 }
 
-// openHold offers the GPUs that a node keeps once all of them are idle: not
-// before, for slurmctld would give them to whoever fits.
+// openHold offers the GPUs that a node keeps once all of them have what the job
+// needs: not before, for slurmctld would give them to whoever fits.
 func (s *slurm) openHold(id int32) {
 	n := &s.nodes[id]
-	if n.heldFor < 0 || n.heldOpen {
+	if n.heldFor < 0 || n.heldOpen || !s.heldFits(n) {
 		return
-	}
-	for k := range n.gpus {
-		if l := &n.gpus[k]; l.reading.HeldFor != 0 && len(l.leases) > 0 {
-			return
-		}
 	}
 	n.heldOpen = true
 	for k := range n.gpus {
 		n.gpus[k].reading.HeldOpen = n.gpus[k].reading.HeldFor != 0
 	}
 	s.refreshNode(id)
+}
+
+// heldFits tells whether the GPUs that a node keeps would do for the job.
+func (s *slurm) heldFits(n *node) bool {
+	s.readings, s.leases = s.readings[:0], s.leases[:0]
+	for k := range n.gpus {
+		if l := &n.gpus[k]; l.reading.HeldFor != 0 {
+			r := l.reading
+			r.HeldFor = 0
+			free, _ := choose.Placeable(r, l.leases, s.set.Thresholds)
+			if n.heldMiB == 0 && len(l.leases) > 0 || capacity.Grain(free, r.GPU, s.set.GPUMemMiB) < n.heldMiB {
+				return false
+			}
+			s.readings, s.leases = append(s.readings, r), append(s.leases, l.leases...)
+		}
+	}
+	return choose.Together(s.set.Policy, s.readings, s.leases, s.set.Thresholds)
 }
 
 // dropHold ends the hold for a job, if there is one.

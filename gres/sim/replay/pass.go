@@ -150,12 +150,27 @@ func (s *slurm) worth() bool {
 
 // offering returns the first node that offers enough; -1: none.
 func (s *slurm) offering(e *waiter) int32 {
+	if s.set.Model.Slurm.ExclusiveUser {
+		return s.ofUser(e)
+	}
 	if !e.tested {
 		return int32(s.index.first(0, int(e.gpus), e.need))
 	}
 	for _, n := range s.dirty {
 		if s.nodes[n].room[e.gpus-1] >= e.need {
 			return n
+		}
+	}
+	return -1
+}
+
+// ofUser is the same in a partition with ExclusiveUser=YES: of nodes that have
+// jobs of nobody else. Such a node may become free without offering more.
+func (s *slurm) ofUser(e *waiter) int32 {
+	k := int(e.gpus)
+	for n := s.index.first(0, k, e.need); n >= 0; n = s.index.first(n+1, k, e.need) {
+		if x := &s.nodes[n]; x.jobs == 0 || x.user == s.m.tasks[e.task].user {
+			return int32(n)
 		}
 	}
 	return -1

@@ -128,6 +128,32 @@ func TestBurstByHand(t *testing.T) {
 	}
 }
 
+// One user's GPU has room that slurmctld offers to everybody: the other user's jobs
+// are given back, and in the end wait for an idle GPU, unless a node serves one user
+// at a time.
+func TestOtherUserByHand(t *testing.T) {
+	for vetoes, want := range map[int][2]int{0: {12, 40}, 2: {1, 6}} {
+		s := exact(1, choose.MAGM)
+		s.Thresholds.Settle, s.Vetoes = 0, vetoes
+		w := jobs("0 1000 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
+		w.Trace[1].User, w.Trace[2].User = 1001, 1001
+		r, err := Run(s, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GivenBack < want[0] || r.GivenBack > want[1] || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS < 1000 {
+			t.Errorf("%d vetoes: given back %d times, %+v", vetoes, r.GivenBack, r.Jobs)
+		}
+	}
+	s := exact(1, choose.MAGM)
+	s.Nodes, s.Model.Slurm.ExclusiveUser = 2, true
+	w := jobs("0 100 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
+	w.Trace[1].User = 1001
+	if r, err := Run(s, w); err != nil || r.GivenBack != 0 || r.Jobs[1].StartS != 1 {
+		t.Errorf("with ExclusiveUser: %+v, %v", r, err)
+	}
+}
+
 // An underestimate that MPS holds a job to costs it its first attempt; the
 // second runs alone.
 func TestRecoveryByHand(t *testing.T) {

@@ -115,6 +115,11 @@ func FromConfig(c config.Config, m model.Model) Setup {
 // thresholds, window and queue of their own.
 func (s Setup) As(mode Mode) Setup {
 	s.Mode = mode
+	if mode != Slurm {
+		// The paper's gate; users are one. With four jobs a GPU and more the
+		// results are the same: the gate is the tighter bound.
+		s.Thresholds.SMActMaxPct, s.Thresholds.MaxJobs, s.Thresholds.CrossUser = 80, 4, true
+	}
 	switch v1, v2 := &s.Model.PaperV1, &s.Model.PaperV2; mode {
 	case PaperV1:
 		s.Queue, s.WindowS, s.MinFreeMiB, s.Thresholds.MarginMiB = FIFO, v1.WindowS, v1.MinFreeMiB, 0

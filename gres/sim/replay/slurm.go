@@ -35,6 +35,8 @@ type slurm struct {
 	recovered []bool    // by task: it goes to the recovery partition
 	vetoes    []uint8   // by task: how often a Prolog gave it back
 	eligible  []float64 // by task: since when it is in the queue
+	awaits    []bool    // by task: it waits for idle GPUs
+	others    []bool    // by task: its Prolog has met other users' jobs
 	sentTo    []int32   // by task: node on which its Prolog waits
 	err       error
 
@@ -53,6 +55,8 @@ type node struct {
 	told     []int64 // the same as slurmctld was told
 	tellAt   float64 // it will be told anew then; +Inf: nothing is new
 	tellNext float64 // not before (gres/lease: SetPublished)
+	jobs     int64   // that slurmctld has there
+	user     uint32  // of the last of them
 	slots    int64   // of gres/gpu that are free
 	totalMiB int64   // of gres/carmatotal that is free
 	room     []int64 // MiB per GPU that slurmctld would give a job on 1, 2, ... GPUs
@@ -62,7 +66,8 @@ type node struct {
 
 	heldFor   int32 // task that some of its GPUs are kept for, -1: none
 	heldSince float64
-	heldOpen  bool // the job can start on them
+	heldMiB   int64 // of each, 0: all
+	heldOpen  bool  // the job can start on them
 }
 
 // leased is one GPU in the ledger.
@@ -78,8 +83,8 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
-		eligible: make([]float64, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
+		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue.depth, s.queue.least = m.set.Model.Slurm.Depth, make([]int64, m.set.GPUs)
@@ -143,6 +148,9 @@ func (s *slurm) submit(id int32) {
 	}
 	b := &s.bookings[id]
 	e := waiter{task: id, gpus: int32(s.m.tasks[id].job.GPUs), need: b.reserveMiB}
+	if s.awaits[id] {
+		e.need = s.set.GPUMemMiB
+	}
 	e.rank = s.rank(id)
 	s.eligible[id] = s.m.now
 	s.queue.add(e, s.recovered[id])
@@ -293,13 +301,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 func (s *slurm) acquire(task, id int32) bool {
 	n := &s.nodes[id]
 	b, t := &s.bookings[task], &s.m.tasks[task]
-	s.leases = s.leases[:0]
-	for k := range n.gpus {
-		l := &n.gpus[k]
-		s.look(id*int32(s.set.GPUs)+int32(k), l)
-		s.readings[k] = l.reading
-		s.leases = append(s.leases, l.leases...)
-	}
+	s.lookAll(id)
 	r := gres.Request{
 		JobID: uint32(task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct, UID: t.user,
 	}
@@ -307,11 +309,23 @@ func (s *slurm) acquire(task, id int32) bool {
 		r.MarginMiB = s.set.Thresholds.MarginMiB
 	}
 	d := choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds, Last: n.last})
-	if d.UUIDs == nil {
+	if s.others[task] = d.UUIDs == nil && d.OtherUsers(); d.UUIDs == nil {
 		return false
 	}
 	s.lease(task, id, d.UUIDs, d.Daemon)
 	return true
+}
+
+// lookAll fills in readings and leases of a node as they are now.
+func (s *slurm) lookAll(id int32) {
+	n := &s.nodes[id]
+	s.readings, s.leases = s.readings[:0], s.leases[:0]
+	for k := range n.gpus {
+		l := &n.gpus[k]
+		s.look(id*int32(s.set.GPUs)+int32(k), l)
+		s.readings = append(s.readings, l.reading)
+		s.leases = append(s.leases, l.leases...)
+	}
 }
 
 // lease writes what was chosen into the ledger (gres/lease: Acquire) and

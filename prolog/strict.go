@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+)
+
+// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
+// fail.
+var ErrNode = errors.New("fault of this node")
+
+// lost is how NVML names a GPU that has fallen off the bus or must be reset
+// (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
+var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
+
+// fit tells whether a strict site wants jobs on this node.
+func (n *Node) fit(ctx context.Context, ledger Ledger) error {
+	if err := n.refresh(ctx, ledger); err != nil {
+		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
+	}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNode, err)
+	}
+	for _, r := range s.Readings {
+		if lost.MatchString(r.Unreadable) {
+			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
+		}
+	}
+	return nil
+}
