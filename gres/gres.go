@@ -14,6 +14,7 @@ import (
 type GPU struct {
 	UUID     string `json:"uuid"`  // GPU-8f6c... or MIG-...; what CUDA_VISIBLE_DEVICES takes
 	Index    int    `json:"index"` // NVML index (PCI bus order) of the device, for people
+	Minor    int    `json:"minor"` // N of /dev/nvidiaN, the device of a MIG instance; -1: not known
 	Model    string `json:"model"` // "NVIDIA A100-SXM4-40GB"
 	TotalMiB int64  `json:"total_mib"`
 	MIG      bool   `json:"mig"`    // an instance: given to one job at a time

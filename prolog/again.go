@@ -10,7 +10,6 @@ import (
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
-	"carma/slurmbridge/tres"
 )
 
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
@@ -25,7 +24,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 		}
 		return sctl.Job{ID: h.JobID}, retryUnknown
 	}
-	mib := tres.Reserve(j.TresPerNode)
+	mib := n.booking(j.TresPerNode, about.FullMiB)
 	if mib > 0 && !r.Exclusive {
 		if r.ReserveMiB = mib; mib >= about.FullMiB {
 			alone(r, about)

@@ -499,8 +499,34 @@ func TestBooked(t *testing.T) {
 		"gres:carma:10240,gres:carmatotal:10240":                    "gres:carma:40536,gres:carmatotal:40536",
 		"gres:gpu:1":                                                "gres:gpu:1",
 	} {
-		if got := booked(list, 40536); got != want {
+		if got := (&Node{}).booked(list, 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
+		}
+	}
+}
+
+// A job is moved only to where its user may be.
+func TestRecoveryPartitionOfOthers(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		p    sctl.Partition
+		want string // partition and GRES of the update
+	}{
+		{"everybody", sctl.Partition{}, "update 7 gpu-ex gres:"},
+		{"a group of the user's", sctl.Partition{AllowGroups: []string{"root", "ml"}}, "update 7 gpu-ex gres:"},
+		{"groups of others", sctl.Partition{AllowGroups: []string{"root", "nobody-knows"}}, "update 7  gres:"},
+		{"the job's account", sctl.Partition{AllowAccounts: []string{"vision"}}, "update 7 gpu-ex gres:"},
+		{"other accounts", sctl.Partition{AllowAccounts: []string{"physics"}}, "update 7  gres:"},
+		{"all but the job's account", sctl.Partition{DenyAccounts: []string{"vision"}}, "update 7  gres:"},
+	} {
+		w := newWorld(t)
+		w.oom()
+		w.slurm.recovery = c.p
+		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Account: "vision", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.prolog(t, hook(7))
+		w.epilog(t, failed(hook(7)))
+		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, c.want) }) {
+			t.Errorf("%s: calls %v, want %s", c.name, w.slurm.calls, c.want)
 		}
 	}
 }

@@ -47,7 +47,7 @@ type Slurm interface {
 	RequeueIncomplete(ctx context.Context, target string) error
 	RequeueHold(ctx context.Context, target string) error
 	Requeueing(ctx context.Context, id uint32) (sctl.Requeueing, error)
-	PartitionUp(ctx context.Context, name string) (bool, error)
+	Partition(ctx context.Context, name string) (sctl.Partition, error)
 	Update(ctx context.Context, target string, change sctl.Change) error
 	Release(ctx context.Context, target string) error
 }
@@ -55,7 +55,7 @@ type Slurm interface {
 // Node is what the hooks have at hand on a node.
 type Node struct {
 	Name       string // Slurm's
-	Host       string // short host name, which %N in a file name means (slurmstepd, io.c)
+	Host       string // short host name
 	Config     config.Config
 	Thresholds choose.Thresholds
 	RunDir     string
@@ -67,6 +67,8 @@ type Node struct {
 	AsUser func(ctx context.Context, u userfile.User, ask userfile.Ask) (userfile.Reply, error)
 	// Groups looks up the user's groups.
 	Groups func(ctx context.Context, user string, gid uint32) []uint32
+	// Group looks up a group by its name.
+	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
 }
@@ -92,6 +94,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
 	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
+	// With --exclusive slurmctld gives a job all GPUs of the node.
+	exclusive = exclusive || n.Config.Placement.BySlurm() && len(h.Slots) > 1
 	about := About{
 		User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
@@ -136,7 +140,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 			return err
 		}
 	}
-	granted, err := n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.Wait.D())
+	granted, err := n.acquire(ctx, ledger, job, about, r, n.chooser(h), n.Config.Hooks.Wait.D())
 	if err != nil && !errors.Is(err, lease.ErrNoFit) && n.Config.Hooks.Strict {
 		return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
 	}
@@ -147,7 +151,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		}
 		if errors.Is(err, sctl.ErrBatchOnly) {
 			n.keep(ctx, h, r, ledger)
-			granted, err = n.acquire(ctx, ledger, job, about, r, n.policy(h), n.Config.Hooks.WaitInteractive.D())
+			granted, err = n.acquire(ctx, ledger, job, about, r, n.chooser(h), n.Config.Hooks.WaitInteractive.D())
 		}
 	}
 	// A job that could neither get GPUs nor go back must at least see none:
@@ -200,14 +204,14 @@ const retryEvery = 100 * time.Millisecond
 var errOtherUsers = fmt.Errorf("%w: other users' jobs are there", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over.
-func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, policy choose.Policy, wait time.Duration) ([]lease.Granted, error) {
+func (n *Node) acquire(ctx context.Context, ledger Ledger, job lease.Job, about About, r gres.Request, decide func(choose.Input) choose.Decision, wait time.Duration) ([]lease.Granted, error) {
 	var err error
 	if job.About, err = json.Marshal(about); err != nil {
 		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
 	}
 	var last choose.Decision
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
-		last = choose.GPUs(policy, choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
+		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
 		return last.UUIDs, last.Daemon
 	}
 	until := time.Now().Add(wait)
@@ -284,14 +288,10 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", len(s.Readings))
 		return slurm.RequeueHold(ctx, j.Target())
 	}
-	k, _, anywhere := tres.Booking(j.TresPerNode)
-	tired := n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
-	if tired && k > 0 && !anywhere {
+	if k, _, anywhere := tres.Booking(j.TresPerNode); n.tired(h) && k > 0 && !anywhere {
 		n.keep(ctx, h, r, ledger)
 	}
-	if tired && others && !r.Exclusive && anywhere {
-		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
-		change := sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
+	if change := n.instead(ctx, h, r, j, about, others, slurm); change != (sctl.Change{}) {
 		if _, err := n.putBack(ctx, j.Target(), j.Target(), h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
@@ -307,6 +307,28 @@ func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, abou
 	}
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
+}
+
+// tired tells whether the job was given back hooks.vetoes times.
+func (n *Node) tired(h jobenv.Hook) bool {
+	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+}
+
+// instead is what a job that was given back too often asks for from now on; the
+// zero value if that would not help it.
+func (n *Node) instead(ctx context.Context, h jobenv.Hook, r gres.Request, j sctl.Job, about About, others bool, slurm Slurm) sctl.Change {
+	_, _, anywhere := tres.Booking(j.TresPerNode)
+	switch {
+	case !n.tired(h) || r.Exclusive:
+	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
+		partition := n.recoveryPartition(ctx, h, j.Account, slurm)
+		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
+		return sctl.Change{Partition: partition, TresPerNode: n.booked(j.TresPerNode, about.FullMiB, about.FullMiB)}
+	case others && anywhere:
+		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		return sctl.Change{TresPerNode: tres.AwaitIdle(j.TresPerNode, about.FullMiB)}
+	}
+	return sctl.Change{}
 }
 
 // keep keeps GPUs of this node for a job that names it, or cannot go back, as the
@@ -380,8 +402,14 @@ func (n *Node) outputOf(h jobenv.Hook, j sctl.Job) jobenv.Output {
 	if h.HetJobID != 0 {
 		id = h.HetJobID
 	}
+	// %N is the host's name (fname.c), from 25.11 on Slurm's name of the node
+	// (print_fields.c); that is also when jobs got a SLUID.
+	node := n.Host
+	if h.SLUID != "" {
+		node = h.Node
+	}
 	return jobenv.Output{
 		JobID: id, ArrayJobID: j.ArrayJobID, ArrayTask: j.ArrayTask,
-		Name: j.Name, User: h.User, Node: n.Host, WorkDir: h.WorkDir,
+		Name: j.Name, User: h.User, Node: node, WorkDir: h.WorkDir, SLUID: h.SLUID, Restart: h.Restart,
 	}
 }

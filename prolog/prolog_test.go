@@ -28,7 +28,8 @@ import (
 type slurm struct {
 	job        sctl.Job
 	requeueing sctl.Requeueing
-	down       bool             // the recovery partition
+	down       bool // the recovery partition
+	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
 	refuse     func(sctl.Change) error
@@ -61,9 +62,11 @@ func (s *slurm) Update(_ context.Context, t string, c sctl.Change) error {
 func (s *slurm) Requeueing(_ context.Context, id uint32) (sctl.Requeueing, error) {
 	return s.requeueing, s.note(fmt.Sprint("requeueing ", id))
 }
-func (s *slurm) PartitionUp(_ context.Context, name string) (bool, error) {
+func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error) {
 	err := s.note("partition " + name)
-	return err == nil && !s.down, err
+	p := s.recovery
+	p.Up = err == nil && !s.down
+	return p, err
 }
 
 // records keeps what was written.
@@ -118,8 +121,12 @@ func newWorld(t *testing.T) *world {
 			w.asked = append(w.asked, a)
 			return w.stderr, nil
 		},
-		Groups: func(context.Context, string, uint32) []uint32 { return nil },
-		Poke:   func() { w.pokes++ },
+		Groups: func(context.Context, string, uint32) []uint32 { return []uint32{1000, 1001} },
+		Group: func(_ context.Context, name string) (uint32, bool) {
+			gid, ok := map[string]uint32{"root": 0, "ml": 1001}[name]
+			return gid, ok
+		},
+		Poke: func() { w.pokes++ },
 	}
 	return w
 }

@@ -6,13 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
-	"carma/slurmbridge/tres"
 )
 
 // recover puts the job back, with whole GPUs or a rung up the ladder. It
@@ -25,7 +25,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	mib, alone := n.nextBooking(held, about)
 	if alone {
-		partition = n.recoveryPartition(ctx, h, slurm)
+		partition = n.recoveryPartition(ctx, h, v.job.Account, slurm)
 	}
 	target, changed := targets(v.job, r)
 	ctx, cancel, err := n.turn(ctx)
@@ -34,7 +34,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	defer cancel()
 	change := sctl.Change{
-		Partition: partition, TresPerNode: booked(v.job.TresPerNode, mib),
+		Partition: partition, TresPerNode: n.booked(v.job.TresPerNode, mib, about.FullMiB),
 		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, target, changed, h.Partition, change, slurm); err != nil {
@@ -85,22 +85,42 @@ func (n *Node) nextBooking(held lease.Held, about About) (mib int64, alone bool)
 
 // recoveryPartition is where the job comes back; empty: where it was. A job
 // that books whole GPUs is alone there too.
-func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
+func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Slurm) string {
 	name := n.Config.Partition[h.Partition].Recovery
-	if up, err := slurm.PartitionUp(ctx, name); err != nil || !up {
+	p, err := slurm.Partition(ctx, name)
+	if err != nil || !p.Up {
 		n.Log.Warn("recovery partition is missing or down; the job comes back where it was", "job", h.JobKey, "partition", name, "error", err)
+		return ""
+	}
+	// slurmctld takes the change all the same, unless EnforcePartLimits is set, and
+	// the job would wait there for ever (job_mgr.c, _valid_job_part, 23.02 and later).
+	if !n.inGroups(ctx, h, p.AllowGroups) || !p.Admits(account) {
+		n.Log.Warn("recovery partition is not for this user; the job comes back where it was", "job", h.JobKey, "partition", name, "user", h.User, "account", account)
 		return ""
 	}
 	return name
 }
 
-// expect has the job's start set and, if it comes back alone, its GPUs kept.
+// inGroups tells whether the job's user is in one of the groups; no groups: all are.
+func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool {
+	if len(names) == 0 {
+		return true
+	}
+	own := n.Groups(ctx, h.User, h.GID)
+	return slices.ContainsFunc(names, func(name string) bool {
+		gid, ok := n.Group(ctx, name)
+		return ok && slices.Contains(own, gid)
+	})
+}
+
+// expect has the job's start set and, if it comes back alone, its GPUs kept. A
+// slurmctld that picks the GPU itself keeps one for it by priority.
 func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
 	var uuids []string
 	for _, g := range held.GPUs {
 		uuids = append(uuids, g.UUID)
 	}
-	if alone {
+	if alone && !n.Config.Placement.BySlurm() {
 		if err := ledger.Hold(ctx, h.JobID, 0, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
@@ -151,9 +171,16 @@ const comebackAtMost = 10 * time.Minute
 // to release it.
 var errHeld = errors.New("held")
 
-// updateTries: slurmctld 25.11 and later now and then answers "Resource
-// temporarily unavailable" while a job is COMPLETING.
-const updateTries = 5
+// Where a user has no association (accounting is off, or does not ask for one),
+// slurmctld fails a change of partition with whatever errno the thread has left from
+// something else (job_mgr.c, _update_job: error_code = errno, 23.11 to 26.05). On
+// 25.11.7 that is EAGAIN, "Resource temporarily unavailable", 4 of 5 times; never on
+// 23.11.11, whose threads do not read without blocking. Another try meets another
+// thread.
+const (
+	updateTries = 40
+	updatePause = 20 * time.Millisecond
+)
 
 func (n *Node) update(ctx context.Context, target string, change sctl.Change, slurm Slurm) error {
 	for try := 1; ; try++ {
@@ -161,14 +188,8 @@ func (n *Node) update(ctx context.Context, target string, change sctl.Change, sl
 		if err == nil || try == updateTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {
 			return err
 		}
-		time.Sleep(time.Duration(try) * 100 * time.Millisecond)
+		time.Sleep(updatePause)
 	}
-}
-
-// booked returns a job's GRES list with its booking set to mib.
-func booked(tresPerNode string, mib int64) string {
-	_, _, anywhere := tres.Booking(tresPerNode)
-	return tres.Rebook(tresPerNode, mib, anywhere)
 }
 
 // reason shortens an error of a Slurm command to what Slurm said.

@@ -17,6 +17,7 @@ import (
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/mps"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -31,6 +32,7 @@ type taskFile struct {
 	PipeDir         string   `json:"pipe_dir"`          // of the MPS daemon; empty: no MPS
 	Devices         int      `json:"devices"`           // that the daemon serves
 	ActiveThreadPct int      `json:"active_thread_pct"` // of an MPS client; 0: no limit
+	Shards          int64    `json:"shards"`            // that the job has in place of its GPU; 0: it has the GPU
 	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
 }
 
@@ -40,6 +42,9 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.Shared = t.Shared || !g.Exclusive
 		t.ReserveMiB = g.ReserveMiB
+	}
+	if n.Config.Placement.BySlurm() && t.Shared {
+		t.Shards = config.ShardsFor(t.ReserveMiB)
 	}
 	if n.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
 		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].Daemon)
@@ -86,7 +91,7 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	}
 	t, err := readTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
 	uuids, visibleErr := t.visible(get)
-	return errors.Join(err, visibleErr, t.print(w, uuids))
+	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
 
 // readTaskFile returns what the Prolog of this very attempt left; the zero
@@ -154,7 +159,7 @@ func narrow(step []int, visible string) []int {
 	return slots
 }
 
-func (t taskFile) print(w io.Writer, uuids []string) error {
+func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
@@ -184,6 +189,9 @@ func (t taskFile) print(w io.Writer, uuids []string) error {
 		}
 	} else {
 		b.WriteString("unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n")
+	}
+	if t.Shards > 0 {
+		printSteps(&b, t.Shards, get)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

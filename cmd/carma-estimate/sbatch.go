@@ -30,6 +30,7 @@ type request struct {
 	tasks          uint32
 	tasksPerNode   uint32
 	socketsPerNode uint32
+	needsGPU       bool // --cpus-per-gpu and its like
 
 	args string // of the script, as annotate.Job has them
 
@@ -59,6 +60,15 @@ var sbatchOptions = []sbatchOption{
 	{"ntasks-per-node", 0, len("ntasks-per-n"), func(r *request, v string) error { return number(&r.tasksPerNode, v) }},
 	{"tasks-per-node", 0, len("ta"), func(r *request, v string) error { return number(&r.tasksPerNode, v) }},
 	{"sockets-per-node", 0, len("so"), func(r *request, v string) error { return number(&r.socketsPerNode, v) }},
+	{"cpus-per-gpu", 0, len("cpus-per-g"), needsGPU},
+	{"mem-per-gpu", 0, len("mem-per-g"), needsGPU},
+	{"ntasks-per-gpu", 0, len("ntasks-per-g"), needsGPU},
+	{"gpu-freq", 0, len("gpu-f"), needsGPU},
+}
+
+func needsGPU(r *request, _ string) error {
+	r.needsGPU = true
+	return nil
 }
 
 // sbatch's options without a value, or with one that can only follow directly;
@@ -316,7 +326,7 @@ func (r request) job(text []byte) annotate.Job {
 	j := annotate.Job{
 		UID: uint32(os.Getuid()), Args: r.args, Script: text, Partition: r.partition,
 		MinNodes: orNoVal(r.nodes), Tasks: orNoVal(r.tasks),
-		TasksPerNode: orNoVal(r.tasksPerNode), SocketsPerNode: orNoVal(r.socketsPerNode),
+		TasksPerNode: orNoVal(r.tasksPerNode), SocketsPerNode: orNoVal(r.socketsPerNode), NeedsGPU: r.needsGPU,
 	}
 	if r.tasks > 0 && r.nodes > r.tasks {
 		j.MinNodes = r.tasks // sbatch: no node without a task

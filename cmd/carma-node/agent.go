@@ -62,8 +62,11 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Cluster: slurm, Records: r,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
+	}
+	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
+		a.Cluster = slurm
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}

@@ -50,9 +50,30 @@ func runEpilog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
+		if n.Config.Partition[h.Partition].Share && startedByStepd() {
+			exitOf(ctx, n.Log, &h, slurm)
+		}
 		p := publisher(n.Config, n.Name, book, slurm)
 		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name), keep: n.Config.Accounting}, slurm, p.Publish)
 	})
+}
+
+// startedByStepd tells whether slurmstepd started this hook and not slurmd, as with
+// PrologFlags=RunInJob (24.05 and later).
+func startedByStepd() bool {
+	o := owners.Owner(os.Getpid())
+	return o.JobID != 0 && !o.Claimed
+}
+
+// exitOf asks slurmctld how the job ended. The Epilog that slurmstepd starts is told
+// 0:0 of every job (slurmstepd/mgr.c, _run_prolog_epilog, 24.05 to 25.11).
+func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
+	code, signal, err := slurm.Exit(ctx, h.JobID)
+	if err != nil {
+		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
+		return
+	}
+	h.Exit = jobenv.Exit{Code: code, Signal: signal}
 }
 
 // oneThread is for processes that do one thing after the other and end: a fifth of
@@ -137,6 +158,7 @@ func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, 
 		Sample:     func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) },
 		AsUser:     userfile.Run,
 		Groups:     groups,
+		Group:      group,
 		Poke:       func() { agent.Poke(runDir) },
 	}
 }
@@ -235,6 +257,26 @@ func groups(ctx context.Context, name string, gid uint32) []uint32 {
 	}
 }
 
+// group looks up a group, which may hang as above.
+func group(ctx context.Context, name string) (gid uint32, ok bool) {
+	done := make(chan *user.Group, 1)
+	go func() {
+		g, _ := user.LookupGroup(name)
+		done <- g
+	}()
+	select {
+	case g := <-done:
+		if g == nil {
+			return 0, false
+		}
+		id, err := strconv.ParseUint(g.Gid, 10, 32)
+		return uint32(id), err == nil
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	return 0, false
+}
+
 func runTaskProlog(_ context.Context, e env, _ []string) error {
 	oneThread()
 	c, err := config.Load(e.config)
@@ -264,7 +306,18 @@ func thresholds(c config.Config) choose.Thresholds {
 	}
 }
 
-func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) *capacity.Publisher {
+// capacityPublisher is what the agent and the Epilog publish with.
+type capacityPublisher interface {
+	agent.Publisher
+	Publish(ctx context.Context) error
+}
+
+// publisher tells slurmctld what the node can take. One that picks GPUs itself
+// counts shards and need not be told.
+func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) capacityPublisher {
+	if c.Placement.BySlurm() {
+		return capacity.Untold{}
+	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
 		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,

@@ -21,7 +21,7 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-const setupUsage = `usage: carma-node setup [--nodes LIST] [--partition NAME]
+const setupUsage = `usage: carma-node setup [--nodes LIST] [--partition NAME] [--placement MODE]
 
 Prints the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d for a set
 of nodes that are like this one, made from slurmd -C, NVML and the slurm.conf
@@ -32,8 +32,12 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node setup", setupUsage, os.Stdout)
 	nodes := f.String("nodes", nodeName(e), "Slurm `LIST` of the nodes, as gpu[1-4]")
 	partition := f.String("partition", "gpu", "`NAME` of the partition whose jobs may share GPUs")
+	placement := f.String("placement", "carma", "`MODE` of placement: carma, the node chooses the GPU; or slurm, slurmctld does")
 	if err := cli.Parse(f, args); err != nil {
 		return err
+	}
+	if *placement != "carma" && *placement != "slurm" {
+		return cli.Fail(cli.ExitUsage, "%q is no placement; write carma or slurm", *placement)
 	}
 	if names, err := hostlist.Expand(*nodes); err != nil || len(names) == 0 || strings.ContainsAny(*nodes, " \t\n") {
 		return cli.Fail(cli.ExitUsage, "%q is no node list; write gpu[1-4]", *nodes)
@@ -47,7 +51,7 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs}
+	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs, Placement: *placement, MarginMiB: c.Placement.MarginMiB}
 	if s.GPUs, s.GPUMemMiB, err = gpusOf(ctx, e); err != nil {
 		return err
 	}

@@ -4,13 +4,14 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
 		--gpu-model) gpu_model=${2:-}; shift ;;
 		--time-scale) time_scale=${2:-}; shift ;;
 		--no-carma) carma=no ;;
+		--placement) placement=${2:-}; shift ;;
 		--slurmdbd) dbd=yes ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
@@ -18,6 +19,7 @@ cluster_up() {
 	done
 	[[ $node_count =~ ^[1-9][0-9]?$ ]] || bad "--nodes takes a number from 1 to 99"
 	[[ $time_scale =~ ^[0-9]+(\.[0-9]+)?$ && ! $time_scale =~ ^[0.]+$ ]] || bad "--time-scale takes a number above 0"
+	case $placement in carma | slurm) ;; *) bad "--placement is carma or slurm" ;; esac
 	case $gpu_model in
 	dgx-a100) gpus=4 gpu_mib=40536 gpu_type=a100 ;;
 	h100) gpus=8 gpu_mib=81559 gpu_type=h100 ;;
@@ -74,6 +76,10 @@ write_all() {
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
 	slots=$((gpus * 4)) # for up to four jobs a GPU
+	if [ "$placement" = slurm ]; then
+		slots=$gpus # a device for each GPU
+		shards=$((gpus * ((gpu_mib - 2048) / 1024))) # without placement.margin_mib
+	fi
 	for i in $(seq 0 $((slots - 1))); do
 		# A major of the local/experimental range: no driver owns it.
 		mknod "$dir/dev/slot$i" c 120 "$i"
@@ -106,6 +112,9 @@ pick_ports() {
 	die "found no free ports after $try tries"
 }
 
+# slurm_release: 2311 for 23.11
+slurm_release() { "$slurm_sbin/slurmctld" -V | sed -E 's/^[^0-9]*([0-9]+)\.([0-9]+).*/\1\2/'; }
+
 # carma_gres COUNT: the counts of carma ... carmaN and carmatotal
 carma_gres() {
 	local k list=carma:no_consume:$1
@@ -114,8 +123,13 @@ carma_gres() {
 }
 
 write_slurm_conf() {
-	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' ceiling=$((gpus * gpu_mib)) n i=0 k
-	if [ "$carma" = yes ]; then
+	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' select=CR_Core ceiling=$((gpus * gpu_mib)) n i=0 k
+	if [ "$placement" = slurm ]; then
+		names+=,shard
+		node_gres+=,shard:$shards
+		# From 23.11 on; an older slurmctld does not start with it.
+		if [ "$(slurm_release)" -ge 2311 ]; then select+=,LL_SHARED_GRES; fi
+	elif [ "$carma" = yes ]; then
 		names+=,carma
 		for k in $(seq 2 "$gpus"); do names+=,carma$k; done
 		names+=,carmatotal
@@ -142,7 +156,7 @@ write_slurm_conf() {
 		SwitchType=switch/none
 		MpiDefault=none
 		SelectType=select/cons_tres
-		SelectTypeParameters=CR_Core
+		SelectTypeParameters=$select
 		GresTypes=$names
 		PrologFlags=Alloc
 		PrologEpilogTimeout=120
@@ -175,7 +189,7 @@ write_slurm_conf() {
 			i=$((i + 1))
 			echo "NodeName=$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=64 RealMemory=100000 Gres=$node_gres"
 		done
-		if [ "$carma" = yes ]; then
+		if [ -n "$anchor" ]; then
 			# Never up: it keeps jobs pending that no node can take now.
 			echo "NodeName=carma-anchor NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
 				"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
@@ -190,7 +204,8 @@ write_gres_conf() {
 	local n k
 	for n in $(nodes); do
 		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
-		[ "$carma" = yes ] || continue
+		[ "$placement" = carma ] || echo "NodeName=$n Name=shard Count=$shards"
+		[ "$carma$placement" = yescarma ] || continue
 		echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
 		for k in $(seq 2 "$gpus") total; do echo "NodeName=$n Name=carma$k Count=$((gpus * gpu_mib))"; done
 	done >"$dir/etc/gres.conf"
@@ -249,7 +264,9 @@ write_carma() {
 	window = "$(scaled 60 2)"
 
 	[placement]
-	settle = "$(scaled 30 3)"
+	mode = "$placement"
+	$([ "$placement" = carma ] || echo 'cross_user = "timeslice"')
+	settle = "$([ "$placement" = slurm ] && echo 0s || scaled 30 3)"
 
 	[capacity]
 	compare = "5s"
@@ -288,7 +305,7 @@ start_all() {
 		for n in $(nodes); do start_agent "$n"; done
 	fi
 	wait_for 18 all_idle || die "the nodes did not come up; see $dir/log/"
-	! carma_on || wait_for 10 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
+	[ "$carma$placement" != yescarma ] || wait_for 10 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
 }
 
 all_idle() { [ "$(timeout 5 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }

@@ -39,6 +39,19 @@ type Publisher struct {
 	Floor      bool  // no anchor node: never publish less than a whole GPU
 }
 
+// Untold is the Publisher of a node whose slurmctld counts by itself
+// (placement.mode "slurm").
+type Untold struct{}
+
+// Publish tells nothing.
+func (Untold) Publish(context.Context) error { return nil }
+
+// PublishIf tells nothing.
+func (Untold) PublishIf(context.Context, lease.Snapshot) error { return nil }
+
+// Compare compares nothing.
+func (Untold) Compare(context.Context) (comment string, err error) { return "", nil }
+
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("slurmctld was told less than a second ago")
 

@@ -36,7 +36,11 @@ const (
 	tooFew
 	tooFewTogether
 	noMemory
+	missing
 )
+
+// Missing refuses a device that was given to the job and is no GPU of the node.
+func Missing(device string) Refusal { return Refusal{device, Reason{code: missing}} }
 
 // String says it in words; empty for no reason.
 func (r Reason) String() string {
@@ -84,6 +88,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("fits, but %.0f are needed that one MPS daemon serves", r.a)
 	case noMemory:
 		return "no memory free"
+	case missing:
+		return "NVML shows no GPU there that can be shared"
 	}
 	return ""
 }

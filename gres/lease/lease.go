@@ -152,14 +152,14 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
 		return fmt.Errorf("write readings: %w", err)
 	}
-	insert, err := tx.Prepare("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
+	insert, err := tx.Prepare("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
 	if err != nil {
 		return fmt.Errorf("write readings: %w", err)
 	}
 	defer insert.Close()
 	now := Now()
 	for _, r := range readings {
-		if _, err := insert.Exec(r.UUID, r.Index, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
+		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
 			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}

@@ -35,7 +35,7 @@ func open(t *testing.T, dir string) *Book {
 func gpus(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Model: "A100", TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(), Source: gres.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100", TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(), Source: gres.SourceGPM})
 	}
 	return r
 }

@@ -6,6 +6,7 @@
 CREATE TABLE gpu (              -- the last sample of each GPU
   uuid       TEXT PRIMARY KEY,
   idx        INTEGER NOT NULL,
+  minor      INTEGER NOT NULL,  -- -1: not known
   model      TEXT NOT NULL,
   total_mib  INTEGER NOT NULL,
   mig        INTEGER NOT NULL,

@@ -31,10 +31,13 @@ func (n *NVML) openDevice(index int) (*device, error) {
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	d := &device{Device: dev, lib: n.lib, gpu: gres.GPU{Index: index, NUMA: -1}}
+	d := &device{Device: dev, lib: n.lib, gpu: gres.GPU{Index: index, Minor: -1, NUMA: -1}}
 	var err error
 	if d.gpu.UUID, d.gpu.Model, d.gpu.TotalMiB, err = identity(dev); err != nil {
 		return nil, err
+	}
+	if minor, ret := dev.GetMinorNumber(); ret == nvml.SUCCESS {
+		d.gpu.Minor = minor
 	}
 	mode, _, ret := dev.GetMigMode()
 	d.mig = ret == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE
@@ -144,7 +147,7 @@ func (d *device) instances() []gres.Sample {
 		if errors.Is(ret, nvml.ERROR_NOT_FOUND) || errors.Is(ret, nvml.ERROR_INVALID_ARGUMENT) {
 			continue // no instance of this number
 		}
-		g := gres.GPU{Index: d.gpu.Index, MIG: true, NUMA: d.gpu.NUMA}
+		g := gres.GPU{Index: d.gpu.Index, Minor: d.gpu.Minor, MIG: true, NUMA: d.gpu.NUMA}
 		err := error(nil)
 		if ret != nvml.SUCCESS {
 			err = ret

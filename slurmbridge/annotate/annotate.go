@@ -36,6 +36,7 @@ type Job struct {
 	TasksPerNode   uint32
 	SocketsPerNode uint32
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
+	NeedsGPU       bool   // by an option that goes with a gpu request only: --cpus-per-gpu and its like, --exclusive
 	NamesNodes     bool   // --nodelist, or a reservation: the anchor node is none of these
 }
 
@@ -100,6 +101,8 @@ type Site struct {
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 	Estimator        string // submit.estimator
 	AllowPolicies    []string
+	Shards           bool // placement.mode "slurm"
+	MaxJobs          int  // that may share a GPU
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
 	History  history.Snapshot
@@ -116,6 +119,8 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		GresPrefix:       gresPrefix,
 		Estimator:        c.Submit.Estimator,
 		AllowPolicies:    c.Placement.AllowPolicies,
+		Shards:           c.Placement.BySlurm(),
+		MaxJobs:          c.Placement.MaxJobs,
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -132,6 +137,9 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	part, ok := s.Partitions[name]
 	if !ok {
 		return Annotation{}, nil
+	}
+	if s.Shards && job.TRES.shards() > 0 {
+		return Annotation{}, fmt.Errorf("partition %s: %w", name, errShards)
 	}
 	a := Annotation{Managed: true, TRES: job.TRES.without()}
 	k, err := gpusPerNode(job, part.GPUsPerNode)
@@ -166,7 +174,11 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
-	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
+	if s.Shards {
+		a.bookShards(job, s)
+	} else {
+		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
+	}
 	return a, nil
 }
 

@@ -25,7 +25,7 @@ var Estimators = []string{"analytic", "horus", "gpumemnet", "none"}
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
-		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkPaths,
+		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkBySlurm, c.checkPaths,
 	} {
 		if err := f(); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (c *Config) checkWords() *KeyError {
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
 		{"idle.action", c.Idle.Action, []string{"none", "notify", "cancel"}},
-		{"placement.mode", c.Placement.Mode, []string{"carma"}},
+		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},

@@ -65,6 +65,10 @@ func (d *diagnosis) nodes() {
 }
 
 func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Level, string, string)) {
+	if d.Config.Placement.BySlurm() {
+		d.shardLine(n, p, say)
+		return
+	}
 	sums := counts(n.Get("Gres"))
 	line := "NodeName=" + n.Name
 	maxJobs := d.Config.ForNode(hostlist.First(n.Name)).Placement.MaxJobs
@@ -99,6 +103,9 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 }
 
 func (d *diagnosis) anchor() {
+	if d.Config.Placement.BySlurm() {
+		return // slurmctld keeps jobs pending that fit the node's count
+	}
 	d.part("anchor", "stands as carma.toml says", func(say func(Level, string, string)) {
 		at := slices.IndexFunc(d.SlurmConf.Nodes, func(n slurmconf.Record) bool { return n.Name == anchorName })
 		if !d.Config.Capacity.Anchor {

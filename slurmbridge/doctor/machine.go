@@ -55,7 +55,11 @@ func (d *diagnosis) node() {
 		return
 	}
 	d.registration()
-	d.slots()
+	if d.Config.Placement.BySlurm() {
+		d.devices()
+	} else {
+		d.slots()
+	}
 	d.gpus()
 	d.mps()
 	d.state()
@@ -107,6 +111,12 @@ func (d *diagnosis) registration() {
 // and down, carmatotal never changes.
 func (d *diagnosis) counted(say func(Level, string, string)) {
 	n, counted := d.Node, counts(d.Node.Gres)
+	if d.Config.Placement.BySlurm() {
+		if counted[tres.Shard] == 0 {
+			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
+		}
+		return
+	}
 	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
 	for _, name := range []string{tres.Carma, tres.Total} {
 		if _, ok := counted[name]; !ok {

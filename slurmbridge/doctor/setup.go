@@ -14,12 +14,14 @@ import (
 
 // Site is what the lines for a set of equal nodes are made of.
 type Site struct {
-	Nodes     string         // Slurm's node list of the set
-	Partition string         // for shared jobs
-	Hardware  string         // first line of `slurmd -C`
-	GPUs      int            // of one node
-	GPUMemMiB int64          // of one GPU
-	MaxJobs   int            // that may share a GPU
+	Nodes     string // Slurm's node list of the set
+	Partition string // for shared jobs
+	Hardware  string // first line of `slurmd -C`
+	GPUs      int    // of one node
+	GPUMemMiB int64  // of one GPU
+	MaxJobs   int    // that may share a GPU
+	Placement string // placement.mode: carma, slurm
+	MarginMiB int64
 	SlurmConf slurmconf.File // as it is; empty: none yet
 }
 
@@ -37,17 +39,22 @@ func Setup(s Site) string {
 	s.slurmConf(&b)
 	s.gresConf(&b)
 	s.carmaTOML(&b)
-	s.tmpfiles(&b)
+	if !s.bySlurm() {
+		s.tmpfiles(&b)
+	}
 	return b.String()
 }
 
 func (s Site) slurmConf(b *strings.Builder) {
-	names := carmaNames(s.GPUs)
+	names, books := carmaNames(s.GPUs), tres.Total
+	if s.bySlurm() {
+		names, books = []string{tres.Shard}, tres.Shard
+	}
 	fmt.Fprintf(b, "# ---- slurm.conf, on every machine. These lines replace those of the same name.\n")
 	fmt.Fprintf(b, "JobSubmitPlugins=%s\n", s.extended("JobSubmitPlugins", "carma"))
 	fmt.Fprintf(b, "GresTypes=%s\n", s.extended("GresTypes", append([]string{tres.GPU}, names...)...))
 	if s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd" {
-		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/carmatotal"))
+		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/"+books))
 	}
 	fmt.Fprintf(b, "PrologFlags=%s\n", s.extended("PrologFlags", "Alloc"))
 	for _, h := range hookNames {
@@ -62,7 +69,11 @@ func (s Site) slurmConf(b *strings.Builder) {
 		fmt.Fprintf(b, "PrologEpilogTimeout=120\n")
 	}
 	fmt.Fprintf(b, "SchedulerParameters=%s\n", s.extended("SchedulerParameters", "bf_continue", "nohold_on_prolog_fail"))
-	s.nodeLines(b, names)
+	if s.bySlurm() {
+		s.shardLines(b)
+	} else {
+		s.nodeLines(b, names)
+	}
 }
 
 // nodeLines keep what the site's own lines say of nodes and partition.
@@ -72,8 +83,19 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
 		anchor = append(anchor, inSlurmConf(name, anchorMiB))
 	}
+	own, cpus, memory := s.nodeLine(b, strings.Join(ceiling, ","))
+	features := ""
+	if v := featuresOf(own); v != "" {
+		features = " Features=" + v
+	}
+	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%[1]s\n", anchorName, max(anchorCPUs, cpus), memory, features, strings.Join(anchor, ","))
+	s.partitionLines(b, s.Nodes+","+anchorName, fmt.Sprint(memory/cpus))
+}
+
+// nodeLine returns the site's own line of the nodes, and what they have at most.
+func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, cpus, memory int64) {
 	own, node := s.ownNodes(), s.hardware()
-	cpus, memory := max(1, number(valueOf(node, "CPUs"))), max(1, number(valueOf(node, "RealMemory")))
+	cpus, memory = max(1, number(valueOf(node, "CPUs"))), max(1, number(valueOf(node, "RealMemory")))
 	if own.Name != "" {
 		node = own.Words
 		cpus, memory = max(cpus, number(own.Get("CPUs"))), max(memory, number(own.Get("RealMemory")))
@@ -81,21 +103,20 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 			fmt.Fprintf(b, "# take %s out of NodeName=%s, and share out NodeAddr and what else has an entry for each\n", s.Nodes, own.Name)
 		}
 	}
-	fmt.Fprintf(b, "NodeName=%s %s\n", s.Nodes, strings.Join(with(node, "Gres", strings.Join(ceiling, ",")), " "))
-	features := ""
-	if v := featuresOf(own); v != "" {
-		features = " Features=" + v
-	}
-	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%[1]s\n", anchorName, max(anchorCPUs, cpus), memory, features, strings.Join(anchor, ","))
+	fmt.Fprintf(b, "NodeName=%s %s\n", s.Nodes, strings.Join(with(node, "Gres", gres), " "))
+	return own, cpus, memory
+}
 
-	withAnchor := s.Nodes + "," + anchorName
-	own = s.ownPartition()
-	if nodes := own.Get("Nodes"); nodes != "" && !hostlist.Same(nodes, s.Nodes) && !hostlist.Same(nodes, withAnchor) {
-		fmt.Fprintf(b, "# partition %s has Nodes=%s: those that are not in %s leave it\n", s.Partition, nodes, s.Nodes)
+// partitionLines are those of the partition and of the one for recovery. defMem is
+// the DefMemPerCPU of a partition that has no default memory; empty: none.
+func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
+	own := s.ownPartition()
+	if had := own.Get("Nodes"); had != "" && !hostlist.Same(had, s.Nodes) && !hostlist.Same(had, nodes) {
+		fmt.Fprintf(b, "# partition %s has Nodes=%s: those that are not in %s leave it\n", s.Partition, had, s.Nodes)
 	}
-	partition := with(own.Words, "Nodes", withAnchor)
-	if !s.hasDefaultMemory(own) {
-		partition = with(partition, "DefMemPerCPU", fmt.Sprint(memory/cpus))
+	partition := with(own.Words, "Nodes", nodes)
+	if defMem != "" && !s.hasDefaultMemory(own) {
+		partition = with(partition, "DefMemPerCPU", defMem)
 	}
 	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
 	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool { return strings.EqualFold(keyOf(w), "Default") })
@@ -193,6 +214,11 @@ func (s Site) extended(name string, add ...string) string {
 
 func (s Site) gresConf(b *strings.Builder) {
 	fmt.Fprintf(b, "# ---- gres.conf, on every machine; without AutoDetect for these nodes.\n")
+	if s.bySlurm() {
+		fmt.Fprintf(b, "NodeName=%s Name=gpu File=/dev/nvidia[0-%d]\n", s.Nodes, s.GPUs-1)
+		fmt.Fprintf(b, "NodeName=%s Name=shard Count=%d\n\n", s.Nodes, s.shards())
+		return
+	}
 	fmt.Fprintf(b, "NodeName=%s Name=gpu File=/dev/carma/slot[0-%d]\n", s.Nodes, s.slots()-1)
 	for _, name := range carmaNames(s.GPUs) {
 		fmt.Fprintf(b, "NodeName=%s Name=%s Count=%d\n", s.Nodes, name, int64(s.GPUs)*s.GPUMemMiB)
@@ -206,7 +232,11 @@ func (s Site) carmaTOML(b *strings.Builder) {
 		b.WriteString("default = true\n")
 	}
 	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\nshare = true\nrecovery = \"%s-recovery\"\n\n", s.GPUs, s.GPUMemMiB, s.Partition)
-	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\nmax_jobs = %d\n\n", s.Partition, s.GPUs, s.GPUMemMiB, s.MaxJobs)
+	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n", s.Partition, s.GPUs, s.GPUMemMiB)
+	if s.bySlurm() {
+		b.WriteString("mode = \"slurm\"\nsettle = \"0s\"\ncross_user = \"timeslice\"\n")
+	}
+	fmt.Fprintf(b, "max_jobs = %d\n\n", s.MaxJobs)
 }
 
 func (s Site) tmpfiles(b *strings.Builder) {

@@ -49,6 +49,9 @@ func (d *diagnosis) slurm() {
 		} else if v := d.Running["slurm_version"]; v != "" && v != versionText(d.Installed) {
 			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)), "restart slurmctld once the plugin fits, or update this machine")
 		}
+		if d.Config.Placement.BySlurm() {
+			d.shardsUsable(say)
+		}
 		if skew := d.Skew.Abs(); skew > skewFail {
 			say(Fail, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)), "synchronise the clocks: munge refuses what is 300 s off")
 		} else if skew > skewWarn {
@@ -142,9 +145,13 @@ func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
 }
 
 func (d *diagnosis) gresSettings(say func(Level, string, string)) {
-	types := d.setting("GresTypes")
+	types, names := d.setting("GresTypes"), append([]string{tres.GPU}, carmaNames(d.mostGPUs())...)
+	if d.Config.Placement.BySlurm() {
+		names = []string{tres.GPU, tres.Shard}
+		d.shardSettings(say)
+	}
 	var lacks []string
-	for _, name := range append([]string{tres.GPU}, carmaNames(d.mostGPUs())...) {
+	for _, name := range names {
 		if !has(types, name) {
 			lacks = append(lacks, name)
 		}
@@ -205,7 +212,11 @@ func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
 	if d.setting("AccountingStorageType") != "accounting_storage/slurmdbd" {
 		return
 	}
-	for _, name := range []string{"gres/gpu", "gres/carmatotal"} {
+	books := "gres/" + tres.Total
+	if d.Config.Placement.BySlurm() {
+		books = "gres/" + tres.Shard
+	}
+	for _, name := range []string{"gres/gpu", books} {
 		if !has(d.setting("AccountingStorageTRES"), name) {
 			say(Warn, "AccountingStorageTRES lacks "+name+": sacct will not show it", "add "+name+" to AccountingStorageTRES")
 		}

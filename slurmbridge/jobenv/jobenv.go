@@ -30,6 +30,7 @@ type Hook struct {
 	WorkDir   string
 	StdErr    string // pattern as submitted; empty: not given
 	StdOut    string
+	SLUID     string // the job's other name, from 25.11 on; empty before
 	BatchHost bool   // the batch script runs here
 	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
 	Slots     []int  // of gres/gpu on this node
@@ -80,6 +81,7 @@ func FromEnv(get Getenv) (Hook, error) {
 		WorkDir:   get("SLURM_JOB_WORK_DIR"),
 		StdErr:    get("SLURM_JOB_STDERR"),
 		StdOut:    get("SLURM_JOB_STDOUT"),
+		SLUID:     get("SLURM_JOB_SLUID"),
 	}
 	if h.Node == "" {
 		n.err = errors.Join(n.err, errors.New("SLURMD_NODENAME is not set"))

@@ -104,6 +104,8 @@ func TestPath(t *testing.T) {
 	job := Output{JobID: 12, Name: "train", User: "alice", Node: "n1", WorkDir: "/home/alice"}
 	array := job
 	array.ArrayJobID, array.ArrayTask = 10, "3"
+	later := job
+	later.SLUID, later.Restart = "s06HM7ZFNRVP00", 2
 	for _, c := range []struct {
 		o              Output
 		stdErr, stdOut string
@@ -117,6 +119,8 @@ func TestPath(t *testing.T) {
 		{array, "%A_%a-%j-%J-%b", "", "/home/alice/10_3-12-12-3"},
 		{job, "%A_%a", "", "/home/alice/12_4294967294"},
 		{job, "%5j-%05j-%12j-%3x", "", "/home/alice/00012-00012-0000000012-train"},
+		{job, "%r-%S", "", "/home/alice/%r-%S"},
+		{later, "%r-%03r-%S-%3S", "", "/home/alice/2-002-s06HM7ZFNRVP00-s06HM7ZFNRVP00"},
 		{job, "100%%", "", "/home/alice/100%"},
 		{job, "%q-%", "", "/home/alice/%q-%"},
 		{job, `a\%j`, "", "/home/alice/a%j"},

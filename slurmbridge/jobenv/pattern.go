@@ -16,8 +16,10 @@ type Output struct {
 	ArrayTask  string
 	Name       string
 	User       string
-	Node       string // short host name of the batch host, whatever Slurm calls the node
+	Node       string // what %N stands for
 	WorkDir    string
+	SLUID      string // from 25.11 on; empty before
+	Restart    uint32
 }
 
 // Path returns the file that the batch step's stderr goes to: the pattern of
@@ -106,6 +108,10 @@ func (o Output) symbol(c byte) (value string, numeric, ok bool) {
 		return "0", true, true
 	case 's':
 		return "batch", false, true
+	case 'r':
+		return strconv.FormatUint(uint64(o.Restart), 10), true, o.SLUID != ""
+	case 'S':
+		return o.SLUID, false, o.SLUID != ""
 	case 'u':
 		return o.User, false, true
 	case 'x':

@@ -12,7 +12,7 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 13
+const fields = 14
 
 // answerTo is carma_annotate without C.
 func answerTo(ask []byte) string {
@@ -61,7 +61,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, Args: f[12], Script: ask,
+		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, NeedsGPU: f[12] == "1", Args: f[13], Script: ask,
 	}, nil
 }
 

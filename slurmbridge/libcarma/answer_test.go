@@ -28,7 +28,7 @@ time_slot = "4h"
 
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
-	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "4294967294", "0", "", script}, "\x00"))
+	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "4294967294", "0", "0", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -108,8 +108,8 @@ comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carma:5,gres:carmatotal:5", "")), "tres_per_node \n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 13 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 13 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 14 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 14 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
 		if got := answerTo([]byte(c.ask)); got != c.want {
@@ -127,6 +127,23 @@ func TestAnswerWithoutConfiguration(t *testing.T) {
 	}
 	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "leave no usable carma.toml") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// placement.mode "slurm" needs a Slurm that writes "gres/": 23.11 and later.
+func TestShardsNeedALaterSlurm(t *testing.T) {
+	configure(t)
+	if err := os.WriteFile(site.path, []byte(carmaToml+"[placement]\nmode = \"slurm\"\ncross_user = \"timeslice\"\nmax_jobs = 4\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for prefix, want := range map[string]string{"gres:": "leave no usable carma.toml", "gres/": "tres_per_node gres/shard:10\n"} {
+		site = siteFile{path: site.path, gresPrefix: prefix}
+		if err := site.load(); (err == nil) != (prefix == "gres/") {
+			t.Errorf("%s: %v", prefix, err)
+		}
+		if got := answerTo(ask("gpu", "gres/gpu:1", "#CARMA mem=10G\n")); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q", prefix, got)
+		}
 	}
 }
 

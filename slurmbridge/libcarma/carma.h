@@ -14,6 +14,7 @@
  *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
  *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id time_limit
  *   names_nodes (1: the job asks for nodes by name, or for a reservation; else 0)
+ *   needs_gpu (1: --cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq or --exclusive)
  *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
  * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
@@ -36,7 +37,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 4
+#define CARMA_ABI 5
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

@@ -41,6 +41,9 @@ func (s *siteFile) load() error {
 		s.modified, s.size = info.ModTime(), info.Size()
 	}
 	c, err := config.Load(s.path)
+	if err == nil && c.Placement.BySlurm() && s.gresPrefix != "gres/" {
+		err = fmt.Errorf("%s: placement.mode = \"slurm\" needs Slurm 23.11 or later", s.path)
+	}
 	if err != nil && s.usable {
 		return fmt.Errorf("%w; the configuration read before stays", err)
 	} else if err != nil {

@@ -12,10 +12,9 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -262,15 +261,71 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 	return Requeueing{}, ErrNoJob
 }
 
-// PartitionUp tells whether jobs of a partition start. An error is also that
-// there is none of the name.
-func (c Client) PartitionUp(ctx context.Context, name string) (bool, error) {
-	out, err := c.run(ctx, "scontrol", "show", "partition", name)
-	return err == nil && stateUp().MatchString(out), err
+// Exit asks slurmctld how a job ended: the exit status of its batch script, or the
+// signal that ended that.
+func (c Client) Exit(ctx context.Context, id uint32) (code, signal int, err error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,exit_code:")
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(out) {
+		job, status, _ := strings.Cut(strings.TrimSpace(line), "|")
+		if strings.TrimSpace(job) != strconv.FormatUint(uint64(id), 10) {
+			continue
+		}
+		if _, err := fmt.Sscanf(strings.TrimSpace(status), "%d:%d", &code, &signal); err != nil {
+			return 0, 0, fmt.Errorf("squeue: %.50q is no exit status of job %d", status, id)
+		}
+		return code, signal, nil
+	}
+	return 0, 0, ErrNoJob
 }
 
-// Made when needed, as the others: each hook is a new process.
-var stateUp = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s+State=UP\b`) })
+// Partition is who may use a partition. Empty lists bar nobody.
+type Partition struct {
+	Up            bool // its jobs start
+	AllowGroups   []string
+	AllowAccounts []string
+	DenyAccounts  []string
+}
+
+// Admits tells whether jobs of an account may be there.
+func (p Partition) Admits(account string) bool {
+	if len(p.AllowAccounts) > 0 {
+		return slices.Contains(p.AllowAccounts, account)
+	}
+	return !slices.Contains(p.DenyAccounts, account)
+}
+
+// Partition asks slurmctld about a partition. An error is also that there is none
+// of the name.
+func (c Client) Partition(ctx context.Context, name string) (p Partition, err error) {
+	out, err := c.run(ctx, "scontrol", "show", "partition", name)
+	if err != nil {
+		return p, err
+	}
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, " ") {
+			continue
+		}
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			list := strings.Split(value, ",")
+			switch {
+			case key == "State":
+				p.Up = value == "UP"
+			case value == "ALL" || value == "(null)" || value == "":
+			case key == "AllowGroups":
+				p.AllowGroups = list
+			case key == "AllowAccounts":
+				p.AllowAccounts = list
+			case key == "DenyAccounts":
+				p.DenyAccounts = list
+			}
+		}
+	}
+	return p, nil
+}
 
 // SetStart lets a pending job start at a time and not before.
 func (c Client) SetStart(ctx context.Context, target string, at time.Time) error {

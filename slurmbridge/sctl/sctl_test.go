@@ -5,8 +5,10 @@ package sctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -58,6 +60,21 @@ func TestNode(t *testing.T) {
 	}
 	if _, _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).Node(t.Context(), "n1"); err == nil {
 		t.Error("no Gres line: no error")
+	}
+}
+
+func TestExit(t *testing.T) {
+	for squeue, want := range map[string]string{
+		"echo '12|1:0'":                        "1 0 <nil>",
+		"echo '11|1:0'; echo '12|0:9'":         "0 9 <nil>",
+		"echo '11|1:0'":                        "0 0 no such job",
+		"echo '12|'":                           `0 0 squeue: "" is no exit status of job 12`,
+		"echo 'Invalid job id' >&2; exit 1; #": "0 0 squeue",
+	} {
+		code, signal, err := client(t, map[string]string{"squeue": squeue}).Exit(t.Context(), 12)
+		if got := fmt.Sprint(code, signal, err); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: got %s, want %s", squeue, got, want)
+		}
 	}
 }
 
@@ -136,17 +153,28 @@ func TestRequeueing(t *testing.T) {
 	}
 }
 
-func TestPartitionUp(t *testing.T) {
-	for text, want := range map[string]bool{
-		"PartitionName=x\n   State=UP TotalCPUs=64": true, "PartitionName=x\n   State=DOWN TotalCPUs=64": false,
-		"PartitionName=x\n   State=INACTIVE": false, "PartitionName=State=UP": false,
+func TestPartition(t *testing.T) {
+	for text, want := range map[string]Partition{
+		"PartitionName=x\n   State=UP TotalCPUs=64":                                             {Up: true},
+		"PartitionName=x\n   State=DOWN TotalCPUs=64":                                           {},
+		"PartitionName=x\n   State=INACTIVE":                                                    {},
+		"PartitionName=State=UP":                                                                {},
+		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   State=UP":       {Up: true},
+		"PartitionName=x\n   AllowGroups=ml,root DenyAccounts=a,b AllowQos=ALL\n   State=UP":    {Up: true, AllowGroups: []string{"ml", "root"}, DenyAccounts: []string{"a", "b"}},
+		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=a AllowQos=ALL\n   State=UP Other=x": {Up: true, AllowAccounts: []string{"a"}},
 	} {
-		if up, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).PartitionUp(t.Context(), "x"); err != nil || up != want {
-			t.Errorf("%q: %v, %v", text, up, err)
+		if p, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).Partition(t.Context(), "x"); err != nil || !reflect.DeepEqual(p, want) {
+			t.Errorf("%q: %+v, %v", text, p, err)
 		}
 	}
-	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).PartitionUp(t.Context(), "x"); err == nil {
+	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).Partition(t.Context(), "x"); err == nil {
 		t.Error("no such partition: no error")
+	}
+	if p := (Partition{AllowAccounts: []string{"a"}}); !p.Admits("a") || p.Admits("b") || p.Admits("") {
+		t.Error("AllowAccounts")
+	}
+	if p := (Partition{DenyAccounts: []string{"a"}}); p.Admits("a") || !p.Admits("") {
+		t.Error("DenyAccounts")
 	}
 }
 

@@ -197,6 +197,14 @@ static void join_args(const job_desc_msg_t *job, char *to, size_t room)
 	to[n < room ? n : room - 1] = '\0';
 }
 
+/* Options that slurmctld takes only from a job that asks for GPUs, and --exclusive:
+ * a job for all of a node never gets shards (tried: 23.11.11, 25.11.7). */
+static bool needs_gpu(const job_desc_msg_t *job)
+{
+	return job->cpus_per_tres || job->mem_per_tres || job->tres_freq || job->shared == JOB_SHARED_NONE ||
+	       (job->ntasks_per_tres && job->ntasks_per_tres != NO_VAL16);
+}
+
 extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	char *ask, *answer, args[CARMA_ARGS_MAX];
@@ -207,12 +215,13 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	if (off())
 		return SLURM_SUCCESS;
 	join_args(job, args, sizeof(args));
-	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s",
+	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%d%c%s%c%.*s",
 		       TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
 		       TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		       job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
 		       WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
-		       *TEXT(job->req_nodes) || *TEXT(job->reservation), 0, args, 0, CARMA_SCRIPT_MAX, TEXT(job->script));
+		       *TEXT(job->req_nodes) || *TEXT(job->reservation), 0, needs_gpu(job), 0, args, 0,
+		       CARMA_SCRIPT_MAX, TEXT(job->script));
 	if (len < 0) {
 		worker_complain("out of memory");
 		return SLURM_SUCCESS;

@@ -18,6 +18,7 @@ const (
 	GPU   = "gpu"
 	Carma = "carma"
 	Total = "carmatotal"
+	Shard = "shard" // Slurm's own part of a GPU; 1 GiB under placement.mode "slurm"
 )
 
 // AnyMiB is what every node offers of each carmaK at any time, and more than that
@@ -152,6 +153,40 @@ func GPUs(list string) int64 {
 		}
 	}
 	return n
+}
+
+// Shards sums the shard entries of list.
+func Shards(list string) int64 {
+	var n int64
+	for _, e := range Parse(list) {
+		if e.Name == Shard {
+			n = min(n+e.Count, 1<<40)
+		}
+	}
+	return n
+}
+
+// WithoutGPUs returns list less its gpu and shard entries, and their type; empty
+// if they have none.
+func WithoutGPUs(list string) (rest, gpuType string) {
+	var kept []string
+	for _, e := range Parse(list) {
+		if e.Name == GPU || e.Name == Shard {
+			gpuType = e.Type
+			continue
+		}
+		kept = append(kept, e.text)
+	}
+	return strings.Join(kept, ","), gpuType
+}
+
+// Request is an entry of list that asks for count of a GRES, of a type unless that
+// is empty. prefix is that of the running Slurm: "gres:" or "gres/".
+func Request(prefix, name, gresType string, count int64) string {
+	if gresType != "" {
+		name += ":" + gresType
+	}
+	return fmt.Sprintf("%s%s:%d", prefix, name, count)
 }
 
 // Booking returns what list books: MiB on each of k GPUs of a node; zeros if

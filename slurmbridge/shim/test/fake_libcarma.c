@@ -33,12 +33,12 @@ char *carma_tick(void)
 	return NULL;
 }
 
-/* The script stands behind the thirteenth NUL. */
+/* The script stands behind the fourteenth NUL. */
 static const char *script_of(const char *ask, size_t len)
 {
 	const char *end = ask + len;
 
-	for (int i = 0; i < 13; i++) {
+	for (int i = 0; i < 14; i++) {
 		ask = memchr(ask, 0, (size_t)(end - ask));
 		if (!ask)
 			return "";

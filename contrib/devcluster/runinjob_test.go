@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// cgroups gives a cluster proctrack/cgroup and task/cgroup, which constrains
+// devices, and PrologFlags. It needs cgroup v1, as slurmd of v2 wants systemd or a
+// cgroup of its own. slurmd's cgroups have the names of its nodes: one cluster at a
+// time.
+func (c *cluster) cgroups(prologFlags string) {
+	c.t.Helper()
+	lock, err := os.OpenFile("/run/carma-devcluster.cgroups", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { lock.Close() })
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		c.t.Fatal(err)
+	}
+	path := filepath.Join(c.dir, "etc", "slurm.conf")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	conf := strings.NewReplacer("proctrack/linuxproc", "proctrack/cgroup", "task/none", "task/cgroup", "PrologFlags=Alloc\n", "PrologFlags="+prologFlags+"\n").Replace(string(text))
+	cgroup := "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainDevices=yes\n"
+	for file, text := range map[string]string{path: conf, filepath.Join(c.dir, "etc", "cgroup.conf"): cgroup} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.restart("slurmctld")
+	c.restart("slurmd")
+	c.eventually(func() string { return c.sh("", "sinfo -h -p plain -o %T") }, "^idle")
+}
+
+func needsCgroups(t *testing.T) {
+	t.Helper()
+	for _, controller := range []string{"freezer", "devices"} {
+		dir := filepath.Join("/sys/fs/cgroup", controller, "carma-test")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("no cgroup v1 that can be written: %v", err)
+		}
+		os.Remove(dir)
+		// Registered before the cluster, so done after it: slurmd leaves it.
+		t.Cleanup(func() { os.Remove(filepath.Join("/sys/fs/cgroup", controller, "slurm_n1")) })
+	}
+}
+
+// slurmstepd runs the hooks inside the job's cgroup, and tells the Epilog no exit
+// status: a job that ran out of memory comes back all the same.
+func TestRunInJob(t *testing.T) {
+	if r := release(t); r < 2405 {
+		t.Skipf("PrologFlags=RunInJob came with Slurm 24.05, this is %d.%02d", r/100, r%100)
+	}
+	needsCgroups(t)
+	c := up(t, "--nodes", "1")
+	c.cgroups("Alloc,Contain,RunInJob")
+	var fillers []string
+	for range 4 {
+		fillers = append(fillers, c.sbatch(alice, "", train("10G", "40s")))
+	}
+	for _, id := range fillers {
+		c.gpu(id)
+	}
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsrun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	fails := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexit 3\n")
+	c.ends(fails, "FAILED")
+	c.ends(id, "COMPLETED")
+	for _, f := range fillers {
+		c.ends(f, "COMPLETED")
+	}
+	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" {
+		t.Errorf("report %+v", r)
+	}
+	if r := c.report(fails); r.State != "FAILED" || r.OOM {
+		t.Errorf("report %+v", r)
+	}
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.noDrain()
+}
+
+// Under placement.mode "slurm" the device cgroup holds a job to its GPU.
+func TestDevicesBySlurm(t *testing.T) {
+	if r := release(t); r < 2311 {
+		t.Skipf("placement.mode \"slurm\" needs Slurm 23.11, this is %d.%02d", r/100, r%100)
+	}
+	needsCgroups(t)
+	c := up(t, "--nodes", "1", "--placement", "slurm")
+	c.cgroups("Alloc,Contain")
+	c.sh("", "chmod 666 "+c.dir+"/dev/slot*")
+	// No driver owns these devices: opening one that is allowed says ENXIO.
+	look := "for i in 0 1 2 3; do (: <" + c.dir + "/dev/slot$i) 2>&1 | grep -o 'No such device\\|not permitted'; done | paste -sd,"
+	script := "#SBATCH --gres=gpu:1\n#CARMA mem=9G\necho gpu=$CUDA_VISIBLE_DEVICES\n" + look + "\nsrun bash -c \"" + strings.ReplaceAll(look, "$", "\\$") + "\"\nexec simjob --mem 1G --smact 1 --duration 1h\n"
+	for range 2 {
+		id := c.sbatch(alice, "", script)
+		c.gpu(id)
+		want := []string{"not permitted", "not permitted", "not permitted", "not permitted"}
+		want[c.slurmsIndex(id)] = "No such device"
+		all := strings.Join(want, ",")
+		c.eventually(func() string { return c.output(id) }, "^gpu="+regexp.QuoteMeta(c.status("n1")[c.index(id)].UUID)+"\n"+all+"\n"+all+"\n")
+		if c.index(id) != c.slurmsIndex(id) {
+			t.Errorf("job %s is leased GPU %d, slurmctld gave it %d", id, c.index(id), c.slurmsIndex(id))
+		}
+	}
+	c.sh(alice, "scancel -u "+alice)
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.noDrain()
+}
