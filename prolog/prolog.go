@@ -332,8 +332,12 @@ func (n *Node) instead(ctx context.Context, h jobenv.Hook, r gres.Request, j sct
 }
 
 // keep keeps GPUs of this node for a job that names it, or cannot go back, as the
-// steward does for one that waits for capacity.
+// steward does for one that waits for capacity; not where slurmctld has picked the
+// GPU.
 func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
+	if n.Config.Placement.BySlurm() {
+		return
+	}
 	s, err := ledger.Snapshot(ctx)
 	if err != nil || n.Config.Placement.BySlurm() || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
 		return

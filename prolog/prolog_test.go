@@ -340,11 +340,15 @@ func TestPolicyOfTheJob(t *testing.T) {
 // What cannot be given back must not see other jobs' GPUs.
 func TestPrologHidesGPUs(t *testing.T) {
 	for name, fail := range map[string]map[string]error{
-		"srun":           {"incomplete": sctl.ErrBatchOnly},
-		"slurmctld away": {"job": errors.New("away")},
+		"srun":             {"incomplete": sctl.ErrBatchOnly},
+		"srun, mode=slurm": {"incomplete": sctl.ErrBatchOnly},
+		"slurmctld away":   {"job": errors.New("away")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
+			if name == "srun, mode=slurm" {
+				w.Config.Placement.Mode = "slurm"
+			}
 			for id := range uint32(2) {
 				h := hook(id + 1)
 				h.Carma.Mode = "exclusive"
