@@ -89,6 +89,19 @@ func TestPlacedOnAGPUThatIsClosed(t *testing.T) {
 	}
 }
 
+// slurmctld may send it to busy GPUs for ever; one of its own it can plan.
+func TestGivenBackOftenBySlurm(t *testing.T) {
+	w := bySlurm(t, 0, 1)
+	w.prolog(t, on(6, 0))
+	w.slurm.job = sctl.Job{ID: 7, State: "RUNNING", TresPerNode: "gres/shard:30"}
+	h := on(7, 0)
+	h.Restart, h.Carma.ReserveMiB = uint32(w.Config.Hooks.Vetoes), 30<<10
+	w.prolog(t, h)
+	if want := "update 7 gpu-ex gres/gpu:1"; !slices.Contains(w.slurm.calls, want) {
+		t.Errorf("calls %v, want %s", w.slurm.calls, want)
+	}
+}
+
 // Steps take what the job has, whatever its request looked like.
 func TestStepsOfAJobWithShards(t *testing.T) {
 	w := bySlurm(t, 0, 1)

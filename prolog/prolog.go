@@ -335,11 +335,11 @@ func (n *Node) instead(ctx context.Context, h jobenv.Hook, r gres.Request, j sct
 // steward does for one that waits for capacity.
 func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
 	s, err := ledger.Snapshot(ctx)
-	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+	if err != nil || n.Config.Placement.BySlurm() || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive || r.GPUs > 1 {
+	if r.Exclusive || r.GPUs > 1 || !n.Thresholds.CrossUser { // as the agent has it
 		mib = 0
 	}
 	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)

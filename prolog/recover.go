@@ -87,6 +87,9 @@ func (n *Node) nextBooking(held lease.Held, about About) (mib int64, alone bool)
 // that books whole GPUs is alone there too.
 func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Slurm) string {
 	name := n.Config.Partition[h.Partition].Recovery
+	if name == "" {
+		return ""
+	}
 	p, err := slurm.Partition(ctx, name)
 	if err != nil || !p.Up {
 		n.Log.Warn("recovery partition is missing or down; the job comes back where it was", "job", h.JobKey, "partition", name, "error", err)
