@@ -5,7 +5,7 @@
 # nothing and does not fail, the real one installs, a second one changes nothing;
 # the same for removal. usage: ansible.sh PACKAGES-DIR
 #
-# Run as root (make test-ansible). It takes a minute or two; the machines' disk is
+# Run as root (make test-ansible). It takes minutes; the machines' disk is
 # that of check.sh.
 set -euo pipefail
 
