@@ -116,8 +116,8 @@ func FromConfig(c config.Config, m model.Model) Setup {
 func (s Setup) As(mode Mode) Setup {
 	s.Mode = mode
 	if mode != Slurm {
-		// The paper's gate; users are one. With four jobs a GPU and more the
-		// results are the same: the gate is the tighter bound.
+		// The paper's gate. It knows no users, and no bound of jobs: four a GPU
+		// and forty give the same.
 		s.Thresholds.SMActMaxPct, s.Thresholds.MaxJobs, s.Thresholds.CrossUser = 80, 4, true
 	}
 	switch v1, v2 := &s.Model.PaperV1, &s.Model.PaperV2; mode {
