@@ -24,7 +24,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
 .PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-abuse soak test-versions packages test-packages test-newadmin gpu-check lint man bench \
+	test-integration test-abuse soak test-versions packages test-packages test-newadmin test-ansible gpu-check lint man bench \
 	bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -102,13 +102,19 @@ gpu-check:
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# Names that codespell takes for words.
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo
+
 lint:
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags integration ./contrib/devcluster
 	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	$(GO) run $(STATICCHECK) ./...
-	contrib/deps.sh shellcheck
+	contrib/deps.sh shellcheck codespell
+	git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
+	$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'
+	contrib/vulncheck.sh
 	shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
@@ -172,6 +178,10 @@ test-packages: packages
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
 test-newadmin: packages
 	contrib/newadmin/check.sh build/packages
+
+# The Ansible role on the same machines.
+test-ansible: packages
+	contrib/newadmin/ansible.sh build/packages
 
 clean:
 	rm -rf bin lib build demo

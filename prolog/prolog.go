@@ -339,7 +339,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive || r.GPUs > 1 {
+	if r.Exclusive || r.GPUs > 1 || !n.Thresholds.CrossUser { // as the agent has it
 		mib = 0
 	}
 	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)

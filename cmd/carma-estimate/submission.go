@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
@@ -28,8 +29,8 @@ type site struct {
 }
 
 // examplePartition stands in where there is no carma.toml: a node of the CARMA
-// paper, four A100-40GB.
-var examplePartition = config.Partition{Default: true, GPUsPerNode: 4, GPUMemMiB: 40536, Share: true}
+// paper, four A100-40GB. It has time slots, as a site may.
+var examplePartition = config.Partition{Default: true, GPUsPerNode: 4, GPUMemMiB: 40536, Share: true, TimeSlot: config.Duration(24 * time.Hour)}
 
 // submission is what becomes of a script.
 type submission struct {

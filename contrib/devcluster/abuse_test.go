@@ -302,8 +302,8 @@ func TestAbuseReconfigure(t *testing.T) {
 
 // Reconfiguring while CARMA jobs run and others wait drains no node. slurmctld
 // 22.05 starts waiting jobs between its reconfiguration and the registration of
-// slurmd, and then finds the count of gres/carma changed under them
-// (gres.c, _node_config_validate): this fails as long as that is not dealt with.
+// slurmd, and would find a consumed count of gres/carma changed under them
+// (gres.c, _node_config_validate); ours are not consumed (ADR 3).
 func TestAbuseReconfigureWithBacklog(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	for range 20 {

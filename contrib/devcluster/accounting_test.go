@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,10 +128,16 @@ func TestForward(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
 	// One that runs out of memory beside another and comes back: CARMA itself
 	// writes about it in AdminComment.
-	ids := []string{
-		c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 100s\n"),
-		c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 8G --smact 20 --ramp 0s --duration 10s\n"),
+	var ids []string
+	for range 4 {
+		id := c.sbatch(alice, "-o /dev/null", resident("5G", 20))
+		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
+		ids = append(ids, id)
 	}
+	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 8G --smact 20 --ramp 0s --duration 10s\n")
+	c.eventually(func() string { return c.job(oom, "%P") }, "gpu-recovery")
+	c.sh(alice, "scancel "+strings.Join(ids, " "))
+	c.ends(oom, "COMPLETED")
 	run := func(n int) {
 		t.Helper()
 		for range n {
@@ -150,7 +157,7 @@ func TestForward(t *testing.T) {
 	run(3)
 	time.Sleep(15 * time.Second) // an attempt to send fails
 	c.restart("slurmdbd")
-	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^11$")
+	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^14$")
 	here, there := c.accounts(""), c.accounts("--from slurmdbd")
 	for id := range here {
 		x, y := fmt.Sprintf("%+v", plain(here[id])), fmt.Sprintf("%+v", plain(there[id]))
@@ -158,10 +165,10 @@ func TestForward(t *testing.T) {
 			t.Errorf("job %d\nhere  %s\nthere %s", id, x, y)
 		}
 	}
-	if a := there[2]; !a.OOM || a.Attempts != 2 {
-		t.Errorf("the job that came back: %+v", a)
+	if n, _ := strconv.Atoi(oom); !there[uint32(n)].OOM || there[uint32(n)].Attempts != 2 {
+		t.Errorf("the job that came back: %+v", there[uint32(n)])
 	}
-	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd --by=user"); !strings.Contains(out, "carma-alice     7") || !strings.Contains(out, "carma-bob       4") {
+	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd --by=user"); !regexp.MustCompile(`carma-alice +10 `).MatchString(out) || !regexp.MustCompile(`carma-bob +4 `).MatchString(out) {
 		t.Errorf("summary:\n%s", out)
 	}
 	if _, stderr, err := c.run("", "carma-report gpus --from slurmdbd"); err == nil || !strings.Contains(stderr, "no samples") {

@@ -84,7 +84,7 @@ func (c *cluster) stream() (stop func()) {
 			}
 		}
 	}()
-	c.eventually(func() string { return c.sh("", "squeue -h -t RUNNING | wc -l") }, "^1[0-2]$")
+	c.eventually(func() string { return c.gres("n1") }, "carma:1,") // three on each GPU
 	return func() { close(quit); <-done }
 }
 

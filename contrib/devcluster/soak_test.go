@@ -113,6 +113,7 @@ func (s *soak) look() (restarts int) {
 // job is lost, no node drains, no controller dies, nothing is left.
 func TestSoak(t *testing.T) {
 	c := up(t, "--time-scale", "20")
+	c.sh("", "printf '[hooks]\nvetoes = 5\n' >>"+c.dir+"/etc/carma.toml") // a job that is sent around longer has lost its way
 	length := time.Duration(number(t, "SOAK_MINUTES", 10)) * time.Minute
 	jobs := number(t, "SOAK_JOBS", 200*int(length.Minutes()))
 	s := &soak{cluster: c, rng: rand.New(rand.NewPCG(1, 2)), state: map[string]string{}, fault: map[string]int{}}
@@ -133,7 +134,15 @@ func TestSoak(t *testing.T) {
 			restarts = max(restarts, s.look())
 		}
 	}
+	nudged := time.Now()
 	for deadline := time.Now().Add(15 * time.Minute); ; time.Sleep(2 * time.Second) {
+		// A slurmd that is killed while a Prolog runs forgets the job. slurmctld
+		// sees that when the node registers, of its own every half an hour
+		// (src/slurmctld/ping_nodes.c, MAX_REG_FREQUENCY), and puts the job back.
+		if time.Since(nudged) > time.Minute {
+			nudged = time.Now()
+			c.sh("", "scontrol reconfigure")
+		}
 		restarts = max(restarts, s.look())
 		left := c.sh("", "squeue -h | wc -l")
 		if left == "0" {

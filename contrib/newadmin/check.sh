@@ -19,34 +19,7 @@ fail() { echo "newadmin: $*" >&2; exit 1; }
 . "$here/site.sh"
 
 [ $# = 1 ] || { echo "usage: check.sh PACKAGES-DIR" >&2; exit 2; }
-[ "$(id -u)" = 0 ] || fail "needs root"
-packages=$(cd "$1" && pwd)
-if [ -z "${NEWADMIN_INSIDE:-}" ]; then
-	make_root
-	# Mounts, network and processes of their own: all end with this script.
-	NEWADMIN_INSIDE=yes exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private "$0" "$packages"
-fi
-
-work=$(mktemp -d /tmp/newadmin.XXXXXX)
-seen=$top/build/newadmin
-rm -rf "$seen"
-mkdir -p "$seen"
-mapfile -t cgroups < <(awk '$3 ~ /^cgroup/ && ($3 == "cgroup2" || $4 ~ /name=systemd/) { print $2 }' /proc/mounts)
-group=newadmin.$(basename "$work")
-leave() {
-	for m in head gpu1 gpu2; do
-		[ ! -d "$work/$m/root/var/log/slurm" ] || cp -r "$work/$m/root/var/log/slurm" "$seen/slurm.$m"
-		[ -z "${leader_of[$m]:-}" ] || run $m "journalctl -b --no-pager" >"$seen/journal.$m" || true
-		[ ! -e "$work/$m/console" ] || cp "$work/$m/console" "$seen/console.$m"
-	done
-	halt_all
-	for m in head gpu1 gpu2; do umount "$work/$m/root" 2>/dev/null || true; done
-	rm -rf "$work"
-}
-trap leave EXIT
-trap 'exit 130' INT TERM
-
-say() { printf '%4ds  %s\n' $SECONDS "$*"; }
+enter newadmin "$0" "$1"
 
 # places PLACE: the machines that a block's first line speaks of
 places() {
@@ -88,7 +61,6 @@ step() {
 
 say "three machines boot"
 make_site
-start_network
 boot head 10.77.0.1
 boot gpu1 10.77.0.2
 boot gpu2 10.77.0.3

@@ -5,6 +5,41 @@
 # namespaces that end with the script, so that nothing of them stays but the
 # root that they share, in $cache.
 
+# enter NAME SCRIPT PACKAGES-DIR: run SCRIPT again where its mounts, its network
+# and its processes are its own and end with it; then prepare. What is seen goes
+# to build/NAME.
+enter() {
+	[ "$(id -u)" = 0 ] || fail "needs root"
+	packages=$(cd "$3" && pwd)
+	if [ -z "${NEWADMIN_INSIDE:-}" ]; then
+		make_root
+		NEWADMIN_INSIDE=yes exec unshare --mount --net --pid --fork --kill-child --mount-proc --propagation private "$2" "$packages"
+	fi
+	work=$(mktemp -d /tmp/newadmin.XXXXXX)
+	seen=$top/build/$1
+	rm -rf "$seen"
+	mkdir -p "$seen"
+	mapfile -t cgroups < <(awk '$3 ~ /^cgroup/ && ($3 == "cgroup2" || $4 ~ /name=systemd/) { print $2 }' /proc/mounts)
+	group=newadmin.$(basename "$work")
+	trap leave EXIT
+	trap 'exit 130' INT TERM
+	start_network
+}
+
+leave() {
+	local m
+	for m in head gpu1 gpu2; do
+		[ ! -d "$work/$m/root/var/log/slurm" ] || cp -r "$work/$m/root/var/log/slurm" "$seen/slurm.$m"
+		[ -z "${leader_of[$m]:-}" ] || run $m "journalctl -b --no-pager" >"$seen/journal.$m" || true
+		[ ! -e "$work/$m/console" ] || cp "$work/$m/console" "$seen/console.$m"
+	done
+	halt_all
+	for m in head gpu1 gpu2; do umount "$work/$m/root" 2>/dev/null || true; done
+	rm -rf "$work"
+}
+
+say() { printf '%4ds  %s\n' $SECONDS "$*"; }
+
 # make_root: Debian 12 with Debian's Slurm, once; two minutes and the network.
 make_root() {
 	[ ! -e "$cache/root/done" ] || return 0
@@ -18,7 +53,7 @@ make_root() {
 
 # install_root: no daemon starts in a root that is not booted (policy-rc.d).
 install_root() {
-	debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,iproute2,udev,python3,man-db bookworm "$cache/root" &&
+	debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,iproute2,udev,python3-apt,man-db bookworm "$cache/root" &&
 		printf '#!/bin/sh\nexit 101\n' >"$cache/root/usr/sbin/policy-rc.d" &&
 		chmod 755 "$cache/root/usr/sbin/policy-rc.d" &&
 		DEBIAN_FRONTEND=noninteractive chroot "$cache/root" apt-get install -y --no-install-recommends \

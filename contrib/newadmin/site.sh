@@ -134,6 +134,8 @@ after_reboot() {
 # outlive it.
 watchdog() {
 	local pid mps
+	run gpu1 "systemd-analyze verify carma-node.service carma-history.timer" 2>&1 | tee -a "$seen/steps" | grep carma && fail "systemd finds fault with the units"
+	run gpu1 "systemd-analyze security --no-pager carma-node.service" >"$seen/security" || true
 	run gpu1 "systemctl show carma-node -p Type,NotifyAccess,WatchdogUSec,SubState,StatusText" >>"$seen/steps"
 	run gpu1 "mkdir -p /etc/systemd/system/carma-node.service.d
 		printf '[Service]\nWatchdogSec=6\nTimeoutAbortSec=2\n' >/etc/systemd/system/carma-node.service.d/try.conf

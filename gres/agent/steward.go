@@ -136,9 +136,13 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 				return
 			}
 		}
-		uuids := choose.Soonest(s.Readings, s.Leases, hold.GPUs, hold.MiB)
-		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
-		if err := a.Ledger.Hold(ctx, hold.JobID, hold.MiB, uuids); err != nil {
+		mib := hold.MiB
+		if !a.Thresholds.CrossUser {
+			mib = 0 // the jobs that are there may be of another user
+		}
+		uuids := choose.Soonest(s.Readings, s.Leases, hold.GPUs, mib)
+		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", mib)
+		if err := a.Ledger.Hold(ctx, hold.JobID, mib, uuids); err != nil {
 			a.Log.Error("keep GPUs", "error", err)
 		}
 		return

@@ -109,13 +109,14 @@ func TestFollowComment(t *testing.T) {
 		ledger  []string
 		slurm   []string
 	}{
-		"no word":      {"rack", "PENDING", nil, nil, nil},
-		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [a b] for 7"}, nil},
-		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"not known":    {fresh, "?", nil, nil, nil},
-		"has gone":     {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"no word":          {"rack", "PENDING", nil, nil, nil},
+		"new":              {fresh, "PENDING", nil, []string{"hold 20480 MiB of [a b] for 7"}, nil},
+		"new, users apart": {fresh, "PENDING", nil, []string{"hold 0 MiB of [a b] for 7"}, nil},
+		"kept already":     {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"has started":      {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"did not come":     {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"not known":        {fresh, "?", nil, nil, nil},
+		"has gone":         {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()
@@ -128,6 +129,7 @@ func TestFollowComment(t *testing.T) {
 		if c.state == "?" {
 			a.Jobs = &jobs{err: errors.New("no connection")}
 		}
+		a.Thresholds.CrossUser = name != "new, users apart"
 		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)

@@ -28,7 +28,7 @@ type slurm struct {
 	index *index
 	queue queue
 	dirty []int32         // nodes that slurmctld counts more of than at the last pass
-	woken []int32         // nodes where Prologs wait and something has changed
+	woken []int32         // nodes where Prologs wait and a GPU offers more
 	holds map[int32]int32 // node that keeps GPUs, by task
 
 	bookings  []booking // by task
@@ -234,7 +234,7 @@ func (s *slurm) refresh(g int32) {
 	}
 	id := g / int32(s.set.GPUs)
 	n := &s.nodes[id]
-	if len(n.prologs) > 0 && !n.woken {
+	if len(n.prologs) > 0 && !n.woken && offer > l.offer {
 		n.woken = true
 		s.woken = append(s.woken, id)
 	}

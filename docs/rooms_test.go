@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// imports returns what each package of the program imports itself, without tests.
+func imports(t *testing.T) map[string][]string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	all := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		if name, ok := strings.CutPrefix(words[0], "carma/"); ok {
+			all[name] = words[1:]
+		}
+	}
+	if len(all) < 30 {
+		t.Fatalf("%d packages", len(all))
+	}
+	return all
+}
+
+// within tells whether name is one of rooms, or below one that ends with "/".
+func within(name string, rooms []string) bool {
+	return slices.ContainsFunc(rooms, func(r string) bool { return name == r || strings.HasSuffix(r, "/") && strings.HasPrefix(name, r) })
+}
+
+const (
+	goNVML = "github.com/NVIDIA/go-nvml/"
+	sqlite = "github.com/mattn/go-sqlite3"
+)
+
+// TestRooms holds the packages to the table in architecture.md.
+func TestRooms(t *testing.T) {
+	pure := []string{"slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/jobenv", "slurmbridge/slurmconf",
+		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/training",
+		"gres/choose", "gres/window", "gres/steward", "gres/energy", "gres/sim/chart", "prolog/oomscan"}
+	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/export"}
+	all := imports(t)
+	for _, rule := range []struct {
+		what string
+		in   []string // empty: everywhere
+		but  []string
+		no   []string
+	}{
+		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
+		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
+		{"SQL", nil, []string{"db", "gres/lease", "prolog/bench", "contrib/"}, []string{"database/sql", sqlite}},
+		{"a pure package", pure, nil, []string{"os", "os/exec", "os/user", "io/fs", "net/", "net", "database/sql", "golang.org/x/sys/unix", "log/slog"}},
+		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
+		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
+		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
+		{"contrib", nil, []string{"contrib/"}, []string{"carma/contrib/"}},
+		{"the hooks", nil, []string{"cmd/", "prolog", "prolog/", "contrib/"}, []string{"carma/prolog"}},
+		{"controller", []string{"slurmbridge/libcarma", "slurmbridge/annotate", "slurmbridge/directive"}, nil, []string{"carma/gres/", "carma/db", "carma/slurmbridge/sctl"}},
+	} {
+		looked := 0
+		for name, list := range all {
+			if len(rule.in) > 0 && !within(name, rule.in) || within(name, rule.but) {
+				continue
+			}
+			looked++
+			for _, path := range list {
+				if within(path, rule.no) && path != "net/url" {
+					t.Errorf("%s imports %s: architecture.md says who may (%s)", name, path, rule.what)
+				}
+			}
+		}
+		if looked < len(rule.in) && !strings.HasSuffix(rule.in[0], "/") || looked == 0 {
+			t.Errorf("%s: %d packages looked at; is one of %v gone?", rule.what, looked, rule.in)
+		}
+	}
+	for name, list := range all {
+		for _, other := range adapters {
+			if within(name, adapters) && slices.Contains(list, "carma/"+other) {
+				t.Errorf("%s imports %s: what is outside each is its own", name, other)
+			}
+		}
+	}
+}
