@@ -339,7 +339,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	s, err := ledger.Snapshot(ctx)
-	if err != nil || n.Config.Placement.BySlurm() || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
 		return
 	}
 	mib := r.ReserveMiB
