@@ -101,7 +101,7 @@ func (b *Book) migrate() error {
 	if version == schemaVersion {
 		return nil
 	}
-	return b.write(context.Background(), func(tx *sql.Tx) error {
+	return b.transact(context.Background(), func(tx *sql.Tx) error {
 		// Another process may have been first.
 		if err := tx.QueryRow("PRAGMA user_version").Scan(&version); err != nil || version == schemaVersion {
 			return err
@@ -120,9 +120,13 @@ func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close())
 // queueFor is longer than any transaction takes.
 const queueFor = time.Second
 
-// write runs f in one immediate transaction.
+// write runs f in one immediate transaction when it is this process's turn.
 func (b *Book) write(ctx context.Context, f func(*sql.Tx) error) error {
 	defer b.queue.Enter(ctx, queueFor)()
+	return b.transact(ctx, f)
+}
+
+func (b *Book) transact(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("lock ledger: %w", err)

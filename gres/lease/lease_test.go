@@ -336,6 +336,18 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
+// Who makes a new ledger has its turn already and waits for no other.
+func TestOpenANewOneWaitsForNobody(t *testing.T) {
+	const count = 5
+	start := time.Now()
+	for range count {
+		open(t, t.TempDir())
+	}
+	if took := time.Since(start); took > count*queueFor {
+		t.Errorf("took %v", took)
+	}
+}
+
 func TestOpenRefusesAnotherVersion(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir)
