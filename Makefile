@@ -71,7 +71,7 @@ test-placement: simgpu
 # On development clusters: a real slurmctld, slurmd and munge.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 test-integration: deps all
-	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -parallel 3 -timeout 30m ./contrib/devcluster
+	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -parallel 4 -timeout 40m ./contrib/devcluster
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
 # SLURM_GIT names a clone of Slurm's source, if there is one.
