@@ -10,10 +10,12 @@ cc=${CC:-cc}
 include=-I${SLURM_INCLUDE:-/usr/include}
 warn="-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror"
 
+set -- "$here/job_submit_carma.c" "$here/worker.c"
+for c in host slurmctld job checks hostile timing; do set -- "$@" "$here/test/$c.c"; done
+
 mkdir -p "$build/fake/bin" "$build/real/bin" "$build/none/bin"
 # shellcheck disable=SC2086
-$cc $warn $include -fsanitize=address,undefined -fno-sanitize-recover=all -o "$build/fake/bin/host" \
-	"$here/test/host.c" "$here/job_submit_carma.c" "$here/worker.c" -ldl -lpthread
+$cc $warn $include -fsanitize=address,undefined -fno-sanitize-recover=all -o "$build/fake/bin/host" "$@" -ldl -lpthread
 # shellcheck disable=SC2086
 $cc $warn -fPIC -shared -o "$build/fake/libcarma.so" "$here/test/fake_libcarma.c"
 cp "$build/fake/bin/host" "$build/real/bin/host"
@@ -32,7 +34,7 @@ ln -sf ../../real/bin/host "$build/link/bin/host"
 CARMA_CONF=$build/carma.toml "$build/link/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
 
 # shellcheck disable=SC2086
-$cc $warn $include -O2 -o "$build/real/bin/time" "$here/test/host.c" "$here/job_submit_carma.c" "$here/worker.c" -ldl -lpthread
+$cc $warn $include -O2 -o "$build/real/bin/time" "$@" -ldl -lpthread
 CARMA_CONF=$build/carma.toml "$build/real/bin/time" time 10000 | sed 's/^/shim: /'
 
 echo "shim: without a libcarma that could be loaded"

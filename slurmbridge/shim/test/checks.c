@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What must hold of the shim's answers, one by one. */
+#include <string.h>
+#include <time.h>
+
+#include "host.h"
+
+/* On a machine that is busy elsewhere an answer may come after its 50 ms; the
+ * job must then be as it was written, and the next one is tried a little later:
+ * as long as a late call has not ended, others are turned away at once. */
+void check_annotate(const char *script)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	for (int tries = 0;; tries++) {
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err && tries < 1000);
+		if (strcmp(job.tres_per_node, GRES "gpu:1"))
+			break;
+		CHECK(!job.spank_job_env_size && !job.admin_comment);
+		clear(&job);
+		nap(); /* a library that is stuck turns everybody away at once */
+	}
+	CHECK(strstr(job.tres_per_node, GRES "gpu:1," GRES "carma:"));
+	CHECK(!strcmp(spank(&job, "CARMA_V"), "1"));
+	CHECK(atol(spank(&job, "CARMA_SUBMIT")) > 1000000000);
+	CHECK(!strncmp(job.admin_comment, "carma={", 7));
+	clear(&job);
+}
+
+/* What a client sends under our names does not get through; the rest does. */
+void check_forged(const char *script)
+{
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	empty(&job);
+	job.partition = strdup("gpu");
+	job.tres_per_node = strdup(GRES "gpu:1");
+	job.script = strdup(script);
+	job.admin_comment = strdup("of an earlier plugin");
+	add_spank(&job, "CARMA_MODE=shared");
+	add_spank(&job, "A=1");
+	add_spank(&job, NULL);
+	add_spank(&job, "SPANK_CARMA_MEM_MIB=1");
+	add_spank(&job, "CARMA");
+	add_spank(&job, "SPANK_B=2");
+	add_spank(&job, "");
+	CHECK(job_submit(&job, 1000, &err) == SLURM_SUCCESS);
+	CHECK(!strcmp(spank(&job, "A"), "1") && !strcmp(spank(&job, "SPANK_B"), "2"));
+	CHECK(!spank(&job, "SPANK_CARMA_MEM_MIB"));
+	if (strcmp(job.tres_per_node, GRES "gpu:1")) /* answered in time */
+		CHECK(!strncmp(job.admin_comment, "of an earlier plugin carma={", 28));
+	else
+		CHECK(!spank(&job, "CARMA_MODE"));
+	clear(&job);
+}
+
+void check_answers(void)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carma: line 1: no"));
+	CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.spank_job_env_size);
+	free(err);
+	clear(&job);
+	for (int i = 0; i < 2; i++) {
+		CHECK(submit(&job, i ? "none" : "leave", &err) == SLURM_SUCCESS && !err);
+		CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.spank_job_env_size && !job.admin_comment);
+		clear(&job);
+	}
+}
+
+/* A time slot, and a signal before its end; what the user has said of them stays. */
+void check_slot(void)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carma: cut"));
+	CHECK(job.time_limit == 240 && job.requeue == 1);
+	CHECK(job.warn_signal == 10 && job.warn_time == 300 && job.warn_flags == KILL_JOB_BATCH);
+	free(err);
+	clear(&job);
+	empty(&job);
+	job.script = strdup("slot");
+	job.requeue = 0;
+	job.warn_signal = 12;
+	job.warn_time = 60;
+	CHECK(job_submit(&job, 1000, NULL) == SLURM_SUCCESS);
+	CHECK(job.requeue == 0 && job.warn_signal == 12 && job.warn_time == 60 && job.warn_flags == 0);
+	clear(&job);
+}
+
+/* Only an administrator writes a booking into a pending job. */
+void check_modify(void)
+{
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	for (int field = 0; field < 4; field++) {
+		empty(&job);
+		char **list[] = { &job.tres_per_node, &job.tres_per_job, &job.tres_per_socket, &job.tres_per_task };
+		*list[field] = strdup(GRES "gpu:1");
+		CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS);
+		free(*list[field]);
+		*list[field] = strdup(GRES "gpu:1," GRES "carma:1");
+		CHECK(MODIFY(&job, 1000, &err) == ESLURM_ACCESS_DENIED);
+		CHECK(MODIFY(&job, 0, &err) == SLURM_SUCCESS);
+		clear(&job);
+		free(err);
+		err = NULL;
+	}
+	empty(&job);
+	add_spank(&job, "CARMA_MODE=shared");
+	CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS && !job.spank_job_env_size);
+	clear(&job);
+}
+
+/* A stuck library costs a few submissions their 50 ms and later ones nothing. */
+void check_stuck(void)
+{
+	job_desc_msg_t job;
+	char *err;
+	double start = now_ms();
+	unsigned long before = errors_logged;
+
+	CHECK(submit(&job, "sleep", &err) == SLURM_SUCCESS && !err);
+	CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && now_ms() - start >= 49);
+	clear(&job);
+	while (now_ms() < start + 220) { /* it sleeps 300 ms */
+		CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err && !strcmp(job.tres_per_node, GRES "gpu:1"));
+		clear(&job);
+	}
+	for (int i = 0; i < 100; i++) {
+		CHECK(submit(&job, "x", &err) == SLURM_SUCCESS && !err);
+		clear(&job);
+	}
+	CHECK(errors_logged <= before + 1); /* a line a minute */
+	do { /* it answers at last and is asked again */
+		nap();
+		submit(&job, "x", &err);
+		start = strstr(job.tres_per_node, "carma") ? 1 : 0;
+		clear(&job);
+	} while (start == 0);
+}
+
+/* A submission while the worker looks at carma.toml (every 2 s; the fake takes
+ * 300 ms over it) goes unanswered; the next ones must not. */
+void check_tick(const char *script)
+{
+	const struct timespec until_tick = { 2, 100000000 };
+	job_desc_msg_t job;
+	char *err;
+
+	nanosleep(&until_tick, NULL);
+	CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err);
+	clear(&job);
+	check_annotate(script);
+}
+
+static int ticks(void)
+{
+	job_desc_msg_t job;
+	char *err;
+	int n = -1;
+
+	CHECK(submit(&job, "ticks", &err) == SLURM_SUCCESS);
+	if (err)
+		n = atoi(err);
+	free(err);
+	clear(&job);
+	return n;
+}
+
+/* The worker looks at carma.toml also when submissions leave it no pause. */
+void check_tick_when_busy(void)
+{
+	int before;
+
+	while ((before = ticks()) < 0)
+		nap();
+	for (double start = now_ms(); ticks() <= before; nap())
+		CHECK(now_ms() - start < 20000);
+}
+
+void check_none(const char *script)
+{
+	job_desc_msg_t job;
+	char *err;
+
+	for (int i = 0; i < 100; i++) {
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS && !err);
+		CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.spank_job_env_size && !job.admin_comment);
+		clear(&job);
+	}
+	CHECK(errors_logged == 1);
+}

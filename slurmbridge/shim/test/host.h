@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* The parts of the host program: see host.c. */
+#ifndef HOST_H
+#define HOST_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+
+#include "../shim.h"
+
+/* How slurmctld of this version writes a GRES into a job. */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
+#define GRES "gres/"
+#else
+#define GRES "gres:"
+#endif
+
+#define CHECK(what) \
+	do { \
+		if (!(what)) { \
+			printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #what); \
+			exit(1); \
+		} \
+	} while (0)
+
+/* The plugin, as slurmctld calls it. */
+extern int init(void);
+extern int fini(void);
+extern int job_submit(job_desc_msg_t *job, uint32_t uid, char **err_msg);
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)
+extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid, char **err_msg);
+#define MODIFY(job, uid, err) job_modify(job, NULL, uid, err)
+#else
+extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid);
+#define MODIFY(job, uid, err) job_modify(job, NULL, uid)
+#endif
+
+/* slurmctld.c */
+extern unsigned long errors_logged;
+void end_threads_late(void);
+
+/* job.c */
+double now_ms(void);
+void nap(void);
+void empty(job_desc_msg_t *job);
+void clear(job_desc_msg_t *job);
+void add_spank(job_desc_msg_t *job, const char *entry);
+const char *spank(const job_desc_msg_t *job, const char *name);
+int submit(job_desc_msg_t *job, const char *script, char **err_msg);
+
+/* checks.c */
+void check_annotate(const char *script);
+void check_forged(const char *script);
+void check_answers(void);
+void check_slot(void);
+void check_modify(void);
+void check_stuck(void);
+void check_tick(const char *script);
+void check_tick_when_busy(void);
+void check_none(const char *script);
+
+/* hostile.c */
+void hostile(void);
+
+/* timing.c */
+void time_it(long n, int threads);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Job descriptions, and a moment to wait between them. */
+#include <string.h>
+#include <time.h>
+
+#include "host.h"
+
+double now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
+}
+
+void nap(void)
+{
+	struct timespec pause = { 0, 10000000 };
+
+	nanosleep(&pause, NULL);
+}
+
+void empty(job_desc_msg_t *job)
+{
+	memset(job, 0, sizeof(*job));
+	job->min_nodes = job->num_tasks = NO_VAL;
+	job->ntasks_per_node = job->sockets_per_node = job->requeue = NO_VAL16;
+	job->time_limit = NO_VAL;
+}
+
+void clear(job_desc_msg_t *job)
+{
+	free(job->script);
+	free(job->partition);
+	free(job->tres_per_node);
+	free(job->tres_per_job);
+	free(job->tres_per_socket);
+	free(job->tres_per_task);
+	free(job->admin_comment);
+	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
+		free(job->spank_job_env[i]);
+	free(job->spank_job_env);
+	memset(job, 0, sizeof(*job));
+}
+
+void add_spank(job_desc_msg_t *job, const char *entry)
+{
+	job->spank_job_env = realloc(job->spank_job_env, (job->spank_job_env_size + 1) * sizeof(char *));
+	job->spank_job_env[job->spank_job_env_size++] = entry ? strdup(entry) : NULL;
+}
+
+const char *spank(const job_desc_msg_t *job, const char *name)
+{
+	size_t n = strlen(name);
+
+	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
+		if (!strncmp(job->spank_job_env[i], name, n) && job->spank_job_env[i][n] == '=')
+			return job->spank_job_env[i] + n + 1;
+	return NULL;
+}
+
+int submit(job_desc_msg_t *job, const char *script, char **err_msg)
+{
+	empty(job);
+	job->script = script ? strdup(script) : NULL;
+	job->partition = strdup("gpu");
+	job->tres_per_node = strdup(GRES "gpu:1");
+	*err_msg = NULL;
+	return job_submit(job, 1000, err_msg);
+}
