@@ -175,7 +175,7 @@ func put(tx *sql.Tx, a *Attempt) error {
 		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), strings.Join(t.UUIDs, ","), nullEmpty(t.Model),
 		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		joinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
+		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 func (d *DB) Attempts(ctx context.Context, jobs []uint32) ([]Attempt, error) {
 	where := ""
 	if len(jobs) > 0 {
-		where = "WHERE a.job_id IN (" + joinIDs(jobs) + ") OR a.array_job_id IN (" + joinIDs(jobs) + ")"
+		where = "WHERE a.job_id IN (" + JoinIDs(jobs) + ") OR a.array_job_id IN (" + JoinIDs(jobs) + ")"
 	}
 	list, err := attempts(ctx, d.sql, where)
 	if err != nil {
@@ -351,7 +351,8 @@ func orUnknown(f sql.NullFloat64) gres.Measured {
 	return gres.Measured(f.Float64)
 }
 
-func joinIDs(ids []uint32) string {
+// JoinIDs writes job ids with commas between, as the database keeps them.
+func JoinIDs(ids []uint32) string {
 	var b []byte
 	for i, id := range ids {
 		if i > 0 {

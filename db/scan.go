@@ -49,7 +49,7 @@ func (f Filter) where() (text string, args []any) {
 		}
 	}
 	if len(f.Jobs) > 0 {
-		words = append(words, "(job_id IN ("+joinIDs(f.Jobs)+") OR array_job_id IN ("+joinIDs(f.Jobs)+"))")
+		words = append(words, "(job_id IN ("+JoinIDs(f.Jobs)+") OR array_job_id IN ("+JoinIDs(f.Jobs)+"))")
 	}
 	in("cluster", f.Clusters)
 	in("user", f.Users)

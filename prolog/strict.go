@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 )
 
 // ErrNode is a fault of the node itself, for which a strict site lets its Prolog
@@ -15,7 +16,9 @@ var ErrNode = errors.New("fault of this node")
 
 // lost is how NVML names a GPU that has fallen off the bus or must be reset
 // (nvmlErrorString of NVML_ERROR_GPU_IS_LOST, _RESET_REQUIRED).
-var lost = regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
+var lost = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
+})
 
 // fit tells whether a strict site wants jobs on this node.
 func (n *Node) fit(ctx context.Context, ledger Ledger) error {
@@ -27,7 +30,7 @@ func (n *Node) fit(ctx context.Context, ledger Ledger) error {
 		return fmt.Errorf("%w: %w", ErrNode, err)
 	}
 	for _, r := range s.Readings {
-		if lost.MatchString(r.Unreadable) {
+		if lost().MatchString(r.Unreadable) {
 			return fmt.Errorf("%w: GPU %s: %s", ErrNode, r.UUID, r.Unreadable)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"carma/gres/output"
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -135,21 +136,7 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job)
 
 // retryToken is what AdminComment says of a job that ran out of GPU memory.
 func retryToken(signature, key, value string) string {
-	return fmt.Sprintf(`carma-retry={"reason":"oom","signature":%q,%q:"%s"}`, signature, key, plain(value))
-}
-
-// plain makes text fit into the token: short printable ASCII without quotes.
-func plain(text string) string {
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '"' || r == '\\':
-			return '\''
-		case r < ' ' || r > '~':
-			return '?'
-		}
-		return r
-	}, text)
-	return fmt.Sprintf("%.100s", text)
+	return fmt.Sprintf(`carma-retry={"reason":"oom","signature":%q,%q:"%s"}`, signature, key, admincomment.Plain(value))
 }
 
 // comment adds a token to the AdminComment of a job in the queue, for people.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/db"
 	"carma/gres"
 )
 
@@ -52,16 +53,7 @@ func num[T int64 | float64](v T) value { return value{known: true, num: float64(
 func positive(v int64) value           { return value{known: v > 0, num: float64(v)} }
 func measured(m gres.Measured) value   { return value{known: m.Known(), num: float64(m)} }
 func texts(list []string) value        { return str(strings.Join(list, ",")) }
-func numbers(list []uint32) value {
-	var text []byte
-	for i, id := range list {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = strconv.AppendUint(text, uint64(id), 10)
-	}
-	return str(string(text))
-}
+func numbers(list []uint32) value      { return str(db.JoinIDs(list)) }
 func when(t time.Time) value {
 	return value{known: !t.IsZero(), num: float64(t.UnixMilli()) / 1000}
 }

@@ -274,17 +274,23 @@ func TestForgedBooking(t *testing.T) {
 	}
 }
 
+// fill starts a job of 40 s that books mem on each of a node's four GPUs.
+func (c *cluster) fill(mem string) (ids []string) {
+	c.t.Helper()
+	for range 4 {
+		ids = append(ids, c.sbatch(alice, "", train(mem, "40s")))
+	}
+	for _, id := range ids {
+		c.gpu(id)
+	}
+	return ids
+}
+
 // A job that outgrows what it booked dies of its own limit, its neighbour does
 // not notice, and it comes back alone, once.
 func TestRecovery(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	var fillers []string
-	for range 4 {
-		fillers = append(fillers, c.sbatch(alice, "", train("10G", "40s")))
-	}
-	for _, id := range fillers {
-		c.gpu(id)
-	}
+	fillers := c.fill("10G")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES >>runs\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {

@@ -111,13 +111,7 @@ func TestRecoveryBySlurm(t *testing.T) {
 		return
 	}
 	c := up(t, "--nodes", "1", "--placement", "slurm")
-	var fillers []string
-	for range 4 {
-		fillers = append(fillers, c.sbatch(alice, "", train("14G", "40s")))
-	}
-	for _, id := range fillers {
-		c.gpu(id)
-	}
+	fillers := c.fill("14G")
 	id := c.sbatch(alice, "", "#SBATCH --gpus=a100:1\n#CARMA mem=15G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\nsrun simjob --mem 20G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {

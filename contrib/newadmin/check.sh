@@ -12,10 +12,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-top=$(cd "$here/../.." && pwd)
-cache=${NEWADMIN_CACHE:-/var/cache/carma-newadmin}
 fail() { echo "newadmin: $*" >&2; exit 1; }
-. "$here/machine.sh"
+. "$here/machine.sh" # and $top, $cache
 . "$here/site.sh"
 
 [ $# = 1 ] || { echo "usage: check.sh PACKAGES-DIR" >&2; exit 2; }

@@ -5,6 +5,9 @@
 # namespaces that end with the script, so that nothing of them stays but the
 # root that they share, in $cache.
 
+top=$(cd "$here/../.." && pwd)
+cache=${NEWADMIN_CACHE:-/var/cache/carma-newadmin}
+
 # enter NAME SCRIPT PACKAGES-DIR: run SCRIPT again where its mounts, its network
 # and its processes are its own and end with it; then prepare. What is seen goes
 # to build/NAME.

@@ -92,6 +92,7 @@ type ledger struct {
 	list              []lease.Ended
 	ended             int
 	calls             []string // of Guard
+	meanwhile         []gres.Lease
 }
 
 func (l *ledger) note(format string, args ...any) error {
@@ -99,7 +100,9 @@ func (l *ledger) note(format string, args ...any) error {
 	return nil
 }
 
-func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) { return lease.Snapshot{}, nil }
+func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) {
+	return lease.Snapshot{Leases: l.meanwhile}, nil
+}
 
 func (l *ledger) Hold(_ context.Context, job uint32, mib int64, uuids []string) error {
 	return l.note("hold %d MiB of %v for %d", mib, uuids, job)
@@ -162,7 +165,6 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 }
 
 func TestSetStarts(t *testing.T) {
-	begin := time.Now().Add(120 * time.Second).Truncate(time.Second)
 	for _, c := range []struct {
 		name    string
 		version sctl.Version
@@ -171,8 +173,8 @@ func TestSetStarts(t *testing.T) {
 		start   time.Duration // from now; 0: not set
 		dropped bool
 	}{
-		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 2 * time.Second, true},
-		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: begin}, 0, 125 * time.Second, true},
+		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 2 * time.Second, true},
+		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 125 * time.Second, true},
 		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 125 * time.Second, true},
 		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 125 * time.Second, true},
 		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, false},

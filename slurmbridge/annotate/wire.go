@@ -5,6 +5,8 @@ package annotate
 import (
 	"fmt"
 	"strings"
+
+	"carma/slurmbridge/admincomment"
 )
 
 // EnvVersion is the value of CARMA_V: the meaning of the other keys.
@@ -53,27 +55,8 @@ func (a Annotation) Comment() string {
 	}
 	fmt.Fprintf(&b, `,"reserve_mib":%d`, a.ReserveMiB)
 	if a.Note != "" {
-		fmt.Fprintf(&b, `,"note":"%s"`, plain(a.Note))
+		fmt.Fprintf(&b, `,"note":"%s"`, admincomment.Plain(a.Note))
 	}
 	b.WriteByte('}')
 	return b.String()
-}
-
-// plain makes a note fit into the token: short printable ASCII without quotes.
-// It may repeat words of a user's summary.
-func plain(text string) string {
-	const most = 100
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '"' || r == '\\':
-			return '\''
-		case r < ' ' || r > '~':
-			return '?'
-		}
-		return r
-	}, text)
-	if len(text) > most {
-		text = text[:most-3] + "..."
-	}
-	return text
 }

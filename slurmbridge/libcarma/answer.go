@@ -49,7 +49,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	if strings.ContainsAny(f[1]+f[2]+f[3]+f[4], "\r\n") {
 		return annotate.Job{}, fmt.Errorf("libcarma: line break in a GRES list")
 	}
-	var n [7]uint32
+	var n [8]uint32
 	for i := range n {
 		v, err := strconv.ParseUint(f[5+i], 10, 32)
 		if err != nil {
@@ -61,7 +61,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, NeedsGPU: f[12] == "1", Args: f[13], Script: ask,
+		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, NeedsGPU: n[7] == 1, Args: f[13], Script: ask,
 	}, nil
 }
 

@@ -114,14 +114,12 @@ type Job struct {
 	ID          uint32
 	ArrayJobID  uint32 // 0: no array
 	ArrayTask   string
-	HetJobID    uint32 // leader's id; 0: no heterogeneous job
 	State       string // COMPLETING, RUNNING, ...
 	TresPerNode string
 	Partition   string
 	Account     string
-	Reason      string    // why it is pending
-	Start       time.Time // when it started or can start; zero: unknown
-	Nodes       int       // that it has, or asks for
+	Reason      string // why it is pending
+	Nodes       int    // that it has, or asks for
 	Name        string
 }
 
@@ -138,7 +136,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%S|%D|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -158,21 +156,18 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 11)
-	if len(f) != 11 {
+	f := strings.SplitN(line, "|", 10)
+	if len(f) != 10 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[9], Name: f[10]}
-	j.Nodes, _ = strconv.Atoi(f[8])
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[8], Name: f[9]}
+	j.Nodes, _ = strconv.Atoi(f[7])
 	if j.Account == "(null)" {
 		j.Account = ""
-	}
-	if s, err := strconv.ParseInt(f[7], 10, 64); err == nil { // SLURM_TIME_FORMAT=%s
-		j.Start = time.Unix(s, 0)
 	}
 	// For a job that is no array squeue prints %F = %A and %K = N/A.
 	if array, err := strconv.ParseUint(f[1], 10, 32); err == nil && f[2] != "N/A" && f[2] != "" {
