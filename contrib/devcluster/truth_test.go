@@ -174,11 +174,14 @@ func TestRecordsAreTrue(t *testing.T) {
 	c.script(limited, alone+"#SBATCH -t 1\n")
 	c.script(solo, alone)
 	c.script(killed, alone)
+	for _, j := range []*scripted{limited, solo, killed} {
+		// So that the two below have one GPU left.
+		c.eventually(func() string { return c.sh("", "ls "+filepath.Join(c.dir, "jobs")) }, `(?m)^`+j.name+`\.\.times$`)
+	}
 	two := []*scripted{job("two-a", alice, 10, 60, 30), job("two-b", alice, 6, 40, 30)}
 	for _, j := range two {
 		c.script(j, shared(j))
 	}
-	c.eventually(func() string { return c.job(killed.id, "%T") }, "RUNNING")
 	time.Sleep(20 * time.Second)
 	c.sh(bob, "scancel "+killed.id)
 	end(append(two, solo, killed)...)
