@@ -45,16 +45,45 @@ func submitter(t *testing.T) string {
 	return bin
 }
 
-// luaScript rewrites a request as the plugin does for #CARMA mem=: it finds the
-// line, adds the booking and three variables for the node.
+// luaScript rewrites a request as the plugin does: it reads the directives of the
+// script, adds the booking, the note for people and the variables for the node.
+// (Lua cannot reach the environment of SPANK, so it takes the job's own.)
 const luaScript = `
 function slurm_job_submit(job_desc, part_list, submit_uid)
-	local mem = string.match(job_desc.script or "", "\n#CARMA mem=(%d+)G")
-	if mem and job_desc.tres_per_node and string.find(job_desc.tres_per_node, "gpu") then
-		local mib = tonumber(mem) * 1024
-		job_desc.tres_per_node = job_desc.tres_per_node .. ",gres:carma:" .. mib
-		job_desc.admin_comment = string.format('carma={"v":1,"mode":"shared","reserve_mib":%d}', mib)
+	local request, gpus = job_desc.tres_per_node, nil
+	if not request or string.find(request, "carma") then return slurm.SUCCESS end
+	for entry in string.gmatch(request, "[^,]+") do
+		gpus = gpus or string.match(entry, "^gres:gpu:(%d+)$") or string.match(entry, "^gres:gpu:[^:]+:(%d+)$")
 	end
+	if not gpus then return slurm.SUCCESS end
+	local mem, smact, policy
+	for line in string.gmatch((job_desc.script or "") .. "\n", "(.-)\r?\n") do
+		local words = string.match(line, "^#CARMA%s+(.*)$")
+		if words then
+			for key, value in string.gmatch(words, "(%w+)=(%S+)") do
+				if key == "mem" then
+					mem = string.match(value, "^(%d+)G$")
+					if not mem then return slurm.ERROR end
+				elseif key == "smact" then smact = tonumber(value)
+				elseif key == "policy" then policy = value
+				else return slurm.ERROR end
+			end
+		elseif line ~= "" and string.sub(line, 1, 1) ~= "#" then
+			break
+		end
+	end
+	if not mem then return slurm.SUCCESS end
+	local mib = tonumber(mem) * 1024
+	job_desc.tres_per_node = request .. string.format(",gres:carma:%d,gres:carmatotal:%d", mib, mib * gpus)
+	local env = job_desc.environment
+	env["CARMA_V"], env["CARMA_MODE"], env["CARMA_METHOD"] = "1", "shared", "user"
+	env["CARMA_GPUS"], env["CARMA_MEM_MIB"], env["CARMA_FULL"] = gpus, tostring(mib), "40536"
+	env["CARMA_EST_MIB"], env["CARMA_SUBMIT"] = tostring(mib), tostring(os.time())
+	if smact then env["CARMA_SMACT"] = tostring(smact) end
+	if policy then env["CARMA_POLICY"] = policy end
+	local note = string.format('carma={"v":1,"mode":"shared","method":"user","gpus":%d,"est_mib":%d,"reserve_mib":%d}', gpus, mib, mib)
+	local was = job_desc.admin_comment
+	job_desc.admin_comment = was and (was .. " " .. note) or note
 	return slurm.SUCCESS
 end
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
@@ -169,8 +198,10 @@ func TestAbuseSubmissions(t *testing.T) {
 			if name == "booked" {
 				gres += ",gres:carma:8192,gres:carmatotal:8192"
 			}
-			// A fresh slurmctld each time: a queue that is longer is slower.
-			c.sh("", "scancel -u root --state=PENDING; rm -f "+c.dir+"/state/job_state*")
+			// A fresh slurmctld each time: a queue that is longer is slower, and
+			// the jobs of the last one are in its state.
+			state := fmt.Sprintf("%s/state/%s.%d", c.dir, name, round)
+			c.sh("", "mkdir "+state+"; sed -i 's#^StateSaveLocation=.*#StateSaveLocation="+state+"#' "+c.dir+"/etc/slurm.conf")
 			c.plugins(names[name])
 			c.restart("slurmctld")
 			before, _ := os.ReadFile(logfile)
