@@ -47,6 +47,8 @@ func write(path string) error {
 	if err != nil {
 		return err
 	}
+	fmt.Println("ready")
+	io.Copy(io.Discard, os.Stdin) // until all are
 	for i := range rowsEach {
 		start := time.Now()
 		a := db.Attempt{Cluster: "c", JobID: uint32(first + i), Node: "n1", User: "u", Partition: "gpu", Start: start, End: start, State: "COMPLETED", Mode: "shared", Method: "user"}
@@ -79,9 +81,14 @@ func TestAbuseWriters(t *testing.T) {
 	var mu sync.Mutex
 	committed := map[int]bool{}
 	var took []int
-	var wait sync.WaitGroup
+	var wait, ready sync.WaitGroup
+	begin, closed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for w := range writers {
 		cmd := exec.Command("/proc/self/exe")
+		cmd.Stdin = begin
 		cmd.Env = append(os.Environ(), "ABUSE_WRITER_DB="+path, fmt.Sprint("ABUSE_WRITER_FIRST=", 1+w*rowsEach))
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
@@ -91,19 +98,46 @@ func TestAbuseWriters(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		killed := w < kills
-		if killed {
-			after := time.Duration(rng.IntN(20000)) * time.Millisecond
-			time.AfterFunc(after, func() { cmd.Process.Kill() })
+		after := rowsEach
+		if w < kills {
+			after = rng.IntN(rowsEach) // rows, and then some of what the next ones take
 		}
+		part := time.Duration(rng.IntN(100)) * time.Millisecond
+		ready.Add(1)
 		wait.Go(func() {
-			collect(out, &mu, committed, &took)
-			if err := cmd.Wait(); err != nil && !killed {
+			lines := bufio.NewScanner(out)
+			if lines.Scan(); lines.Text() != "ready" {
+				t.Errorf("writer %d: %q", w, lines.Text())
+			}
+			ready.Done()
+			for rows := 0; rows < after || w >= kills; rows++ {
+				if !lines.Scan() {
+					break
+				}
+				id, us, ok := strings.Cut(lines.Text(), " ")
+				n, err := strconv.Atoi(id)
+				if m, err2 := strconv.Atoi(us); ok && err == nil && err2 == nil {
+					mu.Lock()
+					committed[n] = true
+					took = append(took, m)
+					mu.Unlock()
+				}
+			}
+			if w < kills {
+				time.Sleep(part)
+				cmd.Process.Kill()
+			}
+			io.Copy(io.Discard, out)
+			if err := cmd.Wait(); err != nil && w >= kills {
 				t.Errorf("writer %d: %v", w, err)
 			}
 		})
 	}
+	ready.Wait()
+	began := time.Now()
+	closed.Close()
 	wait.Wait()
+	lasted := time.Since(began)
 	spooled, _ := os.ReadDir(db.SpoolOf(path).Dir)
 	if d, err = db.Open(path); err == nil {
 		for range 3 { // again and again: nothing is there twice
@@ -145,20 +179,7 @@ func TestAbuseWriters(t *testing.T) {
 		t.Errorf("%d of %d committed rows are lost", lost, len(committed))
 	}
 	slices.Sort(took)
-	row(t, fmt.Sprintf("%d writers, %d killed", writers, kills), fmt.Sprintf("%d rows committed, %d of them by the spool, %d lost, p99 %d ms", len(committed), len(spooled), lost, took[len(took)*99/100]/1000))
-}
-
-func collect(out io.Reader, mu *sync.Mutex, committed map[int]bool, took *[]int) {
-	for s := bufio.NewScanner(out); s.Scan(); {
-		id, us, ok := strings.Cut(s.Text(), " ")
-		n, err := strconv.Atoi(id)
-		if m, err2 := strconv.Atoi(us); ok && err == nil && err2 == nil {
-			mu.Lock()
-			committed[n] = true
-			*took = append(*took, m)
-			mu.Unlock()
-		}
-	}
+	row(t, fmt.Sprintf("%d writers, %d killed", writers, kills), fmt.Sprintf("%d rows committed in %.1f s, %d of them by the spool, %d lost, p50 %d ms, p99 %d ms, longest %d ms", len(committed), lasted.Seconds(), len(spooled), lost, took[len(took)/2]/1000, took[len(took)*99/100]/1000, took[len(took)-1]/1000))
 }
 
 // A database of a newer CARMA, or one on a network file system, is refused with

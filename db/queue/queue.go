@@ -3,24 +3,34 @@
 // Package queue lets processes that write to one SQLite database come in turn.
 // SQLite's own waiting is a sleep that grows to 100 ms, so that of many writers
 // some start long after the lock is free, and some never within their busy
-// timeout; flock(2) wakes the next at once. It is a queue and no guard: who has
-// waited long enough goes on without, and SQLite keeps order.
+// timeout; and who has just ended is there again before the one that it has woken.
+// It is a queue and no guard: who has waited long enough goes on without, whoever
+// is killed leaves those behind it to go on, and SQLite keeps order.
 package queue
 
 import (
 	"context"
+	"encoding/binary"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Queue is a file that writers lock one after the other. It is not the database
-// itself: closing that would end the locks that SQLite holds on it (fcntl(2)).
+// Queue is a file in which each writer locks the byte of its number and waits for
+// that of the one before. It is not the database itself: closing that would end
+// the locks that SQLite holds on it (fcntl(2)).
 type Queue struct {
 	file *os.File
 	mine chan struct{} // one of this process at a time: a lock is the file's, not a thread's
 }
+
+// The file holds the number that was given last. Its first byte is locked while
+// a number is taken, those of the numbers lie behind.
+const (
+	door  = 0
+	first = 8
+)
 
 // Open makes the file if need be, for its owner alone.
 func Open(path string) (*Queue, error) {
@@ -46,18 +56,27 @@ func (q *Queue) Enter(ctx context.Context, most time.Duration) (leave func()) {
 	case <-late.C:
 		return func() {}
 	}
+	var number int64
 	end := func() {
-		unix.Flock(int(q.file.Fd()), unix.LOCK_UN)
+		q.unlock(number)
 		<-q.mine
 	}
-	if unix.Flock(int(q.file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-		return end
+	asked := q.lock(door, unix.F_OFD_SETLK) == nil
+	if asked {
+		if number = q.take(); q.lock(number-1, unix.F_OFD_SETLK) == nil {
+			q.unlock(number - 1)
+			return end
+		}
 	}
 	turn := make(chan struct{})
 	go func() {
 		defer close(turn)
-		for unix.Flock(int(q.file.Fd()), unix.LOCK_EX) == unix.EINTR {
+		if !asked {
+			q.await(door)
+			number = q.take()
 		}
+		q.await(number - 1)
+		q.unlock(number - 1)
 	}()
 	select {
 	case <-turn:
@@ -70,4 +89,30 @@ func (q *Queue) Enter(ctx context.Context, most time.Duration) (leave func()) {
 		end()
 	}()
 	return func() {}
+}
+
+// take takes the next number, locks its byte and opens the door. Where the file
+// cannot be written two have one number.
+func (q *Queue) take() int64 {
+	defer q.unlock(door)
+	var text [8]byte
+	q.file.ReadAt(text[:], 0) // nothing yet: 0
+	n := max(int64(binary.LittleEndian.Uint64(text[:])), first) + 1
+	binary.LittleEndian.PutUint64(text[:], uint64(n))
+	q.file.WriteAt(text[:], 0)
+	q.lock(n, unix.F_OFD_SETLK)
+	return n
+}
+
+func (q *Queue) await(at int64) {
+	for q.lock(at, unix.F_OFD_SETLKW) == unix.EINTR {
+	}
+}
+
+func (q *Queue) lock(at int64, how int) error {
+	return unix.FcntlFlock(q.file.Fd(), how, &unix.Flock_t{Type: unix.F_WRLCK, Start: at, Len: 1})
+}
+
+func (q *Queue) unlock(at int64) {
+	unix.FcntlFlock(q.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK, Start: at, Len: 1})
 }

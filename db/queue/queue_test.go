@@ -4,11 +4,15 @@ package queue
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // One at a time, of one process and of several, and all of them.
@@ -76,5 +80,76 @@ func TestEnterGivesUp(t *testing.T) {
 	case <-entered:
 	case <-time.After(time.Minute):
 		t.Error("a turn that nobody waits for is kept")
+	}
+}
+
+// Who comes back waits behind those who wait already.
+func TestEnterInOrder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue")
+	var q [4]*Queue
+	for i := range q {
+		var err error
+		if q[i], err = Open(path); err != nil {
+			t.Fatal(err)
+		}
+		defer q[i].Close()
+	}
+	came := make(chan int, len(q))
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	enter := func(i int) {
+		leave := q[i].Enter(t.Context(), time.Minute)
+		came <- i
+		leave()
+	}
+	taken := func() byte {
+		text, err := os.ReadFile(path)
+		if err != nil || len(text) != 8 {
+			t.Fatal(text, err)
+		}
+		return text[0]
+	}
+	leave := q[0].Enter(t.Context(), time.Minute)
+	for i := 1; i < len(q); i++ {
+		before := taken()
+		wait.Go(func() { enter(i) })
+		for taken() == before {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	leave()
+	enter(0)
+	for i := range q {
+		if want := (i + 1) % len(q); <-came != want {
+			t.Errorf("place %d is not %d's", i, want)
+		}
+	}
+}
+
+// Nobody waits for ever for one who is stopped while it takes its number, and a
+// spoiled file stops nobody.
+func TestEnterBrokenQueue(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue")
+	stopped, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if err := stopped.lock(door, unix.F_OFD_SETLK); err != nil {
+		t.Fatal(err)
+	}
+	q.Enter(t.Context(), time.Millisecond)()
+	stopped.Close()
+	q.Enter(t.Context(), time.Hour)()
+	for _, text := range []string{"", "x", strings.Repeat("\xff", 8), strings.Repeat("\xff", 7) + "\x7f", "\xff\x01\x02"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		q.Enter(t.Context(), time.Hour)()
+		q.Enter(t.Context(), time.Hour)()
 	}
 }
