@@ -22,8 +22,7 @@ func (s *slurm) steward() {
 		}
 	}
 	var r *running
-	for i := range s.queue.front {
-		e := &s.queue.front[i]
+	for e := range s.queue.looked {
 		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sort"
 )
 
 // waiter is a job in the queue.
@@ -17,50 +18,138 @@ type waiter struct {
 	rank   float64
 }
 
-// queue is the waiting jobs in order. slurmctld looks at the first ones only.
+// queue is the waiting jobs in order. slurmctld looks at the first ones only, and
+// at those that were given back.
 type queue struct {
 	depth int
-	front []waiter // those that are looked at
-	least []int64  // no tested job of front on 1, 2, ... GPUs needs less
+	gpus  int
+	front []*block // those that are looked at; the first is the recovery partition's
+	size  int      // of front
 	rest  []waiter
 	next  int  // of rest
 	fresh bool // somebody has not been looked at
-	tier  int  // of front: so many come from the recovery partition, which goes first
+}
+
+// block is a stretch of the queue. A pass goes over those that nobody in can start
+// by one look at what each of them needs.
+type block struct {
+	list  []waiter
+	least []int64 // nobody who was looked at needs less on 1, 2, ... GPUs
+	fresh bool    // somebody has not been looked at
+}
+
+// blockSize is at what length a block is cut in two.
+const blockSize = 256
+
+func newQueue(depth, gpus int) queue {
+	q := queue{depth: depth, gpus: gpus}
+	q.front = []*block{q.newBlock(nil), q.newBlock(nil)}
+	return q
+}
+
+func (q *queue) newBlock(list []waiter) *block {
+	b := &block{list: list, least: make([]int64, q.gpus)}
+	b.forget()
+	for i := range list {
+		b.note(&list[i])
+	}
+	return b
+}
+
+func (b *block) forget() {
+	b.fresh = false
+	for k := range b.least {
+		b.least[k] = math.MaxInt64
+	}
+}
+
+func (b *block) note(e *waiter) {
+	b.least[e.gpus-1] = min(b.least[e.gpus-1], e.need)
+	b.fresh = b.fresh || !e.tested
 }
 
 // add puts a job at its place: at the end, or behind those of its tier.
 func (q *queue) add(e waiter, recovery bool) {
 	q.fresh = true
 	if recovery {
-		q.front = slices.Insert(q.front, q.tier, e)
-		q.tier++
+		q.insert(0, len(q.front[0].list), e)
 		return
 	}
+	compare := func(a, b waiter) int { return cmp.Compare(a.task, b.task) }
 	if e.rank != 0 { // an ideal packer's order, which has no depth
-		at, _ := slices.BinarySearchFunc(q.front[q.tier:], e.rank, func(w waiter, r float64) int { return cmp.Compare(w.rank, r) })
-		q.front = slices.Insert(q.front, q.tier+at, e)
-		return
+		compare = func(a, b waiter) int { return cmp.Compare(a.rank, b.rank) }
 	}
-	at, _ := slices.BinarySearchFunc(q.front[q.tier:], e.task, func(w waiter, task int32) int { return cmp.Compare(w.task, task) })
-	if at += q.tier; at < len(q.front) || len(q.front) < q.depth && q.next == len(q.rest) {
-		q.front = slices.Insert(q.front, at, e) // one that was given back keeps its place
-		return
+	// The first block whose last job comes after it.
+	n := len(q.front)
+	i := 1 + sort.Search(n-1, func(i int) bool {
+		list := q.front[1+i].list
+		return len(list) > 0 && compare(list[len(list)-1], e) >= 0
+	})
+	switch {
+	case i < n: // one that was given back keeps its place
+		at, _ := slices.BinarySearchFunc(q.front[i].list, e, compare)
+		q.insert(i, at, e)
+	case e.rank != 0, q.next == len(q.rest) && q.size < q.depth, q.next < len(q.rest) && compare(e, q.rest[q.next]) < 0:
+		q.insert(n-1, len(q.front[n-1].list), e)
+	default:
+		q.rest = append(q.rest, e)
 	}
-	q.rest = append(q.rest, e)
+}
+
+// insert puts a job into a block, and cuts that in two when it is long.
+func (q *queue) insert(i, at int, e waiter) {
+	b := q.front[i]
+	b.list = slices.Insert(b.list, at, e)
+	b.note(&e)
+	q.size++
+	if half := len(b.list) / 2; i > 0 && len(b.list) >= blockSize {
+		q.front[i] = q.newBlock(b.list[:half:half])
+		q.front = slices.Insert(q.front, i+1, q.newBlock(slices.Clone(b.list[half:])))
+	}
 }
 
 // fill lets the next job be looked at if fewer than depth are left.
-func (q *queue) fill(left int) {
-	if left >= q.depth || q.next == len(q.rest) {
+func (q *queue) fill() {
+	if q.size >= q.depth || q.next == len(q.rest) {
 		return
 	}
-	q.front = append(q.front, q.rest[q.next])
-	q.fresh = true
+	last := q.front[len(q.front)-1]
+	if len(last.list) >= blockSize {
+		last = q.newBlock(nil)
+		q.front = append(q.front, last)
+	}
+	last.list = append(last.list, q.rest[q.next])
+	last.fresh = true
+	q.size++
 	q.next++
 	if q.next > 4096 && 2*q.next > len(q.rest) {
 		q.rest = q.rest[:copy(q.rest, q.rest[q.next:])]
 		q.next = 0
 	}
+}
+
+// looked yields those that are looked at, in order.
+func (q *queue) looked(yield func(*waiter) bool) {
+	for _, b := range q.front {
+		for i := range b.list {
+			if !yield(&b.list[i]) {
+				return
+			}
+		}
+	}
+}
+
+// shrink drops blocks that are empty, but for the first and the last.
+func (q *queue) shrink() {
+	last := q.front[len(q.front)-1]
+	kept := q.front[:1]
+	for _, b := range q.front[1:] {
+		if len(b.list) > 0 || b == last {
+			kept = append(kept, b)
+		}
+	}
+	clear(q.front[len(kept):])
+	q.front = kept
 }
 
 // decide is slurmctld's pass over the queue: every job in order that some node
@@ -73,45 +162,19 @@ func (s *slurm) decide() error {
 		return s.err
 	}
 	s.mostOffered()
-	all := q.fresh // every job is looked at, so that the least needs come out exact
-	if all {
-		q.forget()
-	}
-	kept, gone := 0, 0
-	for i := 0; i < len(q.front); i++ {
-		if !q.fresh && s.set.Queue != FIFO && !s.worth() {
-			kept += copy(q.front[kept:], q.front[i:])
-			break
-		}
-		e := q.front[i]
-		n := int32(-1)
-		if !e.tested || e.need <= s.most[e.gpus-1] {
-			n = s.offering(&e)
-		}
-		if n < 0 {
-			if all || !e.tested {
-				q.least[e.gpus-1] = min(q.least[e.gpus-1], e.need)
-			}
-			if kept < i || !e.tested {
-				e.tested = true
-				q.front[kept] = e
-			}
-			kept++
-			if s.set.Queue == FIFO {
-				kept += copy(q.front[kept:], q.front[i+1:])
+	empty := false
+	for i := 0; i < len(q.front); i++ { // which may grow
+		b := q.front[i]
+		if fifo := s.set.Queue == FIFO; fifo || s.worth(b) {
+			if s.pass(b) && fifo {
 				break
 			}
-			continue
 		}
-		if i < q.tier {
-			gone++
-		}
-		q.fill(len(q.front) - 1 - i + kept)
-		s.start(e.task, n)
-		s.mostOffered()
+		empty = empty || i > 0 && len(b.list) == 0
 	}
-	q.front = q.front[:kept]
-	q.tier -= gone
+	if empty && len(q.front) > 2 {
+		q.shrink()
+	}
 	q.fresh = false
 	for _, n := range s.dirty {
 		s.nodes[n].dirty = false
@@ -120,11 +183,36 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-// forget lets the least needs be found out anew.
-func (q *queue) forget() {
-	for k := range q.least {
-		q.least[k] = math.MaxInt64
+// pass starts those of a block that can, and tells whether somebody cannot.
+func (s *slurm) pass(b *block) (stuck bool) {
+	q := &s.queue
+	b.forget()
+	kept := 0
+	for i := 0; i < len(b.list); i++ { // which may grow
+		e := b.list[i]
+		n := int32(-1)
+		if !e.tested || e.need <= s.most[e.gpus-1] {
+			n = s.offering(&e)
+		}
+		if n >= 0 {
+			q.size--
+			q.fill()
+			s.start(e.task, n)
+			s.mostOffered()
+			continue
+		}
+		e.tested = true
+		b.list[kept] = e
+		b.note(&e)
+		kept++
+		if s.set.Queue == FIFO {
+			stuck = true
+			kept += copy(b.list[kept:], b.list[i+1:])
+			break
+		}
 	}
+	b.list = b.list[:kept]
+	return stuck
 }
 
 // mostOffered notes the most that nodes have room for which changed, so that most
@@ -138,14 +226,14 @@ func (s *slurm) mostOffered() {
 	}
 }
 
-// worth tells whether a job that has been looked at may fit into what changed.
-func (s *slurm) worth() bool {
+// worth tells whether somebody in the block may fit into what changed.
+func (s *slurm) worth(b *block) bool {
 	for k, mib := range s.most {
-		if mib >= s.queue.least[k] {
+		if mib >= b.least[k] {
 			return true
 		}
 	}
-	return false
+	return b.fresh
 }
 
 // offering returns the first node that offers enough; -1: none.

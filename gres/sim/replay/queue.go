@@ -10,7 +10,13 @@ import "math"
 type agenda struct {
 	at   []float64 // by entity; +Inf: nothing planned
 	pos  []int32   // by entity: place in heap, -1: none
-	heap []int32
+	heap []entry
+}
+
+// entry keeps the time beside the entity, which saves a look elsewhere.
+type entry struct {
+	at     float64
+	entity int32
 }
 
 func newAgenda(entities int) *agenda {
@@ -27,8 +33,7 @@ func (a *agenda) next() (int32, float64) {
 	if len(a.heap) == 0 {
 		return -1, math.Inf(1)
 	}
-	e := a.heap[0]
-	return e, a.at[e]
+	return a.heap[0].entity, a.heap[0].at
 }
 
 // plan sets or moves the event of an entity; +Inf removes it.
@@ -45,36 +50,38 @@ func (a *agenda) plan(e int32, at float64) {
 			a.remove(p)
 		}
 	case p < 0:
-		a.heap = append(a.heap, e)
+		a.heap = append(a.heap, entry{at, e})
 		a.pos[e] = int32(len(a.heap) - 1)
 		a.up(a.pos[e])
-	case at < before:
-		a.up(p)
 	default:
-		a.down(p)
+		a.heap[p].at = at
+		if at < before {
+			a.up(p)
+		} else {
+			a.down(p)
+		}
 	}
 }
 
 func (a *agenda) remove(p int32) {
-	e := a.heap[p]
+	a.pos[a.heap[p].entity] = -1
 	last := int32(len(a.heap) - 1)
 	moved := a.heap[last]
 	a.heap = a.heap[:last]
-	a.pos[e] = -1
 	if p == last {
 		return
 	}
 	a.heap[p] = moved
-	a.pos[moved] = p
+	a.pos[moved.entity] = p
 	a.up(p)
-	a.down(a.pos[moved])
+	a.down(a.pos[moved.entity])
 }
 
-func (a *agenda) before(x, y int32) bool {
-	if a.at[x] != a.at[y] {
-		return a.at[x] < a.at[y]
+func before(x, y entry) bool {
+	if x.at != y.at {
+		return x.at < y.at
 	}
-	return x < y
+	return x.entity < y.entity
 }
 
 // The heap has four children a node: fewer levels to miss the cache on.
@@ -84,15 +91,15 @@ func (a *agenda) up(p int32) {
 	e := a.heap[p]
 	for p > 0 {
 		parent := (p - 1) / fanout
-		if !a.before(e, a.heap[parent]) {
+		if !before(e, a.heap[parent]) {
 			break
 		}
 		a.heap[p] = a.heap[parent]
-		a.pos[a.heap[p]] = p
+		a.pos[a.heap[p].entity] = p
 		p = parent
 	}
 	a.heap[p] = e
-	a.pos[e] = p
+	a.pos[e.entity] = p
 }
 
 func (a *agenda) down(p int32) {
@@ -105,17 +112,17 @@ func (a *agenda) down(p int32) {
 		}
 		best := first
 		for c := first + 1; c < min(first+fanout, n); c++ {
-			if a.before(a.heap[c], a.heap[best]) {
+			if before(a.heap[c], a.heap[best]) {
 				best = c
 			}
 		}
-		if !a.before(a.heap[best], e) {
+		if !before(a.heap[best], e) {
 			break
 		}
 		a.heap[p] = a.heap[best]
-		a.pos[a.heap[p]] = p
+		a.pos[a.heap[p].entity] = p
 		p = best
 	}
 	a.heap[p] = e
-	a.pos[e] = p
+	a.pos[e.entity] = p
 }

@@ -87,8 +87,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
-	s.queue.depth, s.queue.least = m.set.Model.Slurm.Depth, make([]int64, m.set.GPUs)
-	s.queue.forget()
+	s.queue = newQueue(m.set.Model.Slurm.Depth, m.set.GPUs)
 	s.nodes = make([]node, m.set.Nodes)
 	uuids := make([]string, m.set.GPUs)
 	for i := range uuids {
