@@ -134,6 +134,39 @@ func TestPublish(t *testing.T) {
 	}
 }
 
+// However many jobs start and end in a second, slurmctld is told once a second,
+// and once more; in the end it knows what is true.
+func TestPublishRate(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:a100:8,carma:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	ctx := t.Context()
+	begin, changes := time.Now(), 0
+	for id := uint32(1); time.Since(begin) < 2*time.Second; id++ {
+		grant(t, p.Book, id, 10240)
+		for _, change := range []func() error{func() error { return nil }, func() error { return p.Book.Release(ctx, gres.JobKey{JobID: id}) }} {
+			if err := change(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Publish(ctx); err != nil && !errors.Is(err, ErrTooSoon) {
+				t.Fatal(err)
+			}
+			changes++
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if most := int(time.Since(begin).Seconds()) + 2; len(s.updates) > most || len(s.updates) < 2 || changes < 20 {
+		t.Errorf("%d changes, slurmctld was told %d times, want at most %d", changes, len(s.updates), most)
+	}
+	for err := ErrTooSoon; err != nil; time.Sleep(100 * time.Millisecond) {
+		if err = p.Publish(ctx); err != nil && !errors.Is(err, ErrTooSoon) {
+			t.Fatal(err)
+		}
+	}
+	if want := "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:40536"; s.gres != want {
+		t.Errorf("at last %s, want %s", s.gres, want)
+	}
+}
+
 // What slurmctld was told is compared with a snapshot that is at hand; only what
 // seems to differ is looked at again.
 func TestPublishIf(t *testing.T) {
