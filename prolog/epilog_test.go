@@ -61,12 +61,12 @@ func TestEpilogBringsBack(t *testing.T) {
 	w := newWorld(t)
 	w.prolog(t, hook(7))
 	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
-	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", Name: "train"}
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Name: "train"}
 	w.slurm.requeueing.AdminComment = "of an earlier plugin"
 	h := failed(hook(7))
 	h.StdErr = "%x-%A_%a-%N.err"
 	w.epilog(t, h)
-	want := []string{"job 7", "requeueing 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 5_2"}
+	want := []string{"job 7", "requeueing 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 5_2"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -169,7 +169,7 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			w := newWorld(t)
 			w.oom()
 			w.slurm.fail[c.fail] = c.err
-			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
@@ -244,11 +244,11 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			w := newWorld(t)
 			w.oom()
 			change(w.slurm)
-			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			last := w.slurm.calls[len(w.slurm.calls)-2:]
-			if update, release := strings.Fields(last[0]), last[1]; update[len(update)-1] != "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536" || strings.Contains(last[0], "gpu-ex") || release != "release 7" {
+			if update, release := strings.Fields(last[0]), last[1]; update[len(update)-1] != "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536" || strings.Contains(last[0], "gpu-ex") || release != "release 7" {
 				t.Errorf("calls %q", w.slurm.calls)
 			}
 			if a := w.records.attempts[0]; a.RequeuedTo != "gpu" || a.State != "REQUEUED" {
@@ -258,7 +258,7 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			// and it is not judged again.
 			h := hook(7)
 			h.Restart = 1
-			w.slurm.job.TresPerNode = "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"
+			w.slurm.job.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
 			w.prolog(t, h)
 			if l := w.leases(t); len(l) != 1 || !l[0].Exclusive {
 				t.Errorf("leases %+v", l)
@@ -282,7 +282,7 @@ func TestLadder(t *testing.T) {
 	book := int64(10240)
 	var books []int64
 	for range 20 {
-		w.slurm.job = sctl.Job{ID: 7, TresPerNode: fmt.Sprintf("gres:gpu:1,gres:carma:%d", book)}
+		w.slurm.job = sctl.Job{ID: 7, TresPerNode: fmt.Sprintf("gres:gpu:1,gres:carmau0:%d", book)}
 		w.prolog(t, h)
 		l := w.leases(t)
 		if len(l) != 1 || l[0].ReserveMiB != book && !l[0].Exclusive {
@@ -311,13 +311,13 @@ func TestLadder(t *testing.T) {
 func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
-	w.slurm.job = sctl.Job{ID: 8, TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+	w.slurm.job = sctl.Job{ID: 8, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
 	w.slurm.requeueing.Leader, w.slurm.requeueing.Component = 7, "7+1"
 	h := hook(8)
 	h.HetJobID = 7
 	w.prolog(t, h)
 	w.epilog(t, failed(h))
-	want := []string{"job 8", "requeueing 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carma:40536,gres:carmatotal:40536", "release 7"}
+	want := []string{"job 8", "requeueing 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -442,7 +442,7 @@ func TestRetryReason(t *testing.T) {
 		`carma-retry={"reason":"$(reboot)"}`:                             "requeued",
 	} {
 		w := newWorld(t)
-		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}
+		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}
 		w.slurm.requeueing.AdminComment = comment
 		h := hook(7)
 		h.Restart = 1
@@ -494,10 +494,10 @@ func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
 
 func TestBooked(t *testing.T) {
 	for list, want := range map[string]string{
-		"gres:gpu:1,gres:carma:10240,gres:carmatotal:10240":         "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536",
+		"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240":       "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536",
 		"gres/gpu:a100:2,gres/carma2:9,gres/carmatotal:18,gres/x:1": "gres/gpu:a100:2,gres/x:1,gres/carma2:40536,gres/carmatotal:81072",
-		"gres:carma:10240,gres:carmatotal:10240":                    "gres:carma:40536,gres:carmatotal:40536",
-		"gres:gpu:1":                                                "gres:gpu:1",
+		"gres:carmau0:10240,gres:carmatotal:10240":                  "gres:carmau0:40536,gres:carmatotal:40536",
+		"gres:gpu:1": "gres:gpu:1",
 	} {
 		if got := (&Node{}).booked(list, 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
@@ -522,7 +522,7 @@ func TestRecoveryPartitionOfOthers(t *testing.T) {
 		w := newWorld(t)
 		w.oom()
 		w.slurm.recovery = c.p
-		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Account: "vision", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Account: "vision", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
 		w.prolog(t, hook(7))
 		w.epilog(t, failed(hook(7)))
 		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, c.want) }) {

@@ -285,7 +285,7 @@ func TestBackOff(t *testing.T) {
 
 // After so many times a job waits for idle GPUs instead of being sent around.
 func TestPrologGivesBackOften(t *testing.T) {
-	const anywhere, named = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carma:1,gres:carmatotal:10240"
+	const anywhere, named = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
 	for _, c := range []struct {
 		restart uint32
 		books   string
@@ -293,7 +293,7 @@ func TestPrologGivesBackOften(t *testing.T) {
 		want    []string
 	}{
 		{4, anywhere, 2000, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, 2000, []string{"job 7", "job 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carma:40536,gres:carmatotal:10240", "release 7", "job 7"}},
+		{5, anywhere, 2000, []string{"job 7", "job 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
 		{5, anywhere, 0, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 		{5, named, 2000, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 	} {

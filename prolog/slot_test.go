@@ -22,7 +22,7 @@ func slotted(restart uint32) jobenv.Hook {
 // It comes back as it was, and AdminComment does not grow with each slot.
 func TestTimeSlotIsOver(t *testing.T) {
 	w := newWorld(t)
-	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
 	w.slurm.requeueing.AdminComment = "of an earlier plugin"
 	for restart := range uint32(3) {
 		w.prolog(t, slotted(restart))
@@ -69,7 +69,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.slurm.job = sctl.Job{ID: 7, Reason: c.reason, TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"}
+			w.slurm.job = sctl.Job{ID: 7, Reason: c.reason, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
 			w.prolog(t, slotted(0))
 			h := slotted(0)
 			c.change(w, &h)

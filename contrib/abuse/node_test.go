@@ -40,7 +40,7 @@ const squeue = `#!/bin/sh
 for a; do case $a in --jobs=*) id=${a#--jobs=} ;; esac; done
 case $* in
 *admin_comment*) echo "$id|N/A|N/A|1|carma={}" ;;
-*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|1|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|job" ;;
+*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|1|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|job" ;;
 esac
 `
 
@@ -48,7 +48,7 @@ const scontrol = `#!/bin/sh
 echo "$*" >>DIR/scontrol.calls
 case "$*" in
 *"show partition"*) printf 'PartitionName=x\n   State=UP\n' ;;
-*"show node"*) printf 'NodeName=n1\n   Gres=gpu:16,carma:40536\n' ;;
+*"show node"*) printf 'NodeName=n1\n   Gres=gpu:16,carmau0:40536\n' ;;
 --version) echo slurm 22.05.8 ;;
 esac
 `

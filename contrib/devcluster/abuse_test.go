@@ -74,7 +74,7 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
 	end
 	if not mem then return slurm.SUCCESS end
 	local mib = tonumber(mem) * 1024
-	job_desc.tres_per_node = request .. string.format(",gres:carma:%d,gres:carmatotal:%d", mib, mib * gpus)
+	job_desc.tres_per_node = request .. string.format(",gres:carmau%d:%d,gres:carmatotal:%d", submit_uid % 8, mib, mib * gpus)
 	local env = job_desc.environment
 	env["CARMA_V"], env["CARMA_MODE"], env["CARMA_METHOD"] = "1", "shared", "user"
 	env["CARMA_GPUS"], env["CARMA_MEM_MIB"], env["CARMA_FULL"] = gpus, tostring(mib), "40536"
@@ -196,7 +196,7 @@ func TestAbuseSubmissions(t *testing.T) {
 			name := order[(i+round)%len(order)]
 			gres := "gres:gpu:1"
 			if name == "booked" {
-				gres += ",gres:carma:8192,gres:carmatotal:8192"
+				gres += ",gres:carmau0:8192,gres:carmatotal:8192"
 			}
 			// A fresh slurmctld each time: a queue that is longer is slower, and
 			// the jobs of the last one are in its state.
@@ -261,7 +261,7 @@ func TestAbuseRPCQueue(t *testing.T) {
 	c.restart("slurmctld")
 	const jobs = 2000
 	out := c.sh("", fmt.Sprint(bin, " 8 ", jobs, " gpu ", script))
-	booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma:8192 || true")
+	booked := c.sh("", "squeue -h -t pending -o %b | grep -c carmau0:8192 || true")
 	unanswered := c.sh("", "grep -c 'job accepted as written' "+c.dir+"/log/slurmctld.log || true")
 	if booked != strconv.Itoa(jobs) && unanswered == "0" {
 		t.Errorf("%s of %d jobs have a booking, and nothing says why", booked, jobs)
@@ -320,7 +320,7 @@ func TestAbuseReconfigure(t *testing.T) {
 	if now := c.slurmctld(); now != pid || syscall.Kill(pid, 0) != nil {
 		t.Fatal("slurmctld died")
 	}
-	c.eventually(func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") }, "carma:1024")
+	c.eventually(func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") }, c.books(alice)+":1024")
 	rss2, threads2, fds2 := figures(t, pid)
 	row(t, fmt.Sprintf("%d reconfigures, %d signals each", rounds, len(storm)), fmt.Sprintf("0 deaths; RSS %+d KiB, threads %+d, descriptors %+d; %d bursts of submissions refused", rss2-rss, threads2-threads, fds2-fds, refused))
 	if threads2 > threads+20 || fds2 > fds+20 {

@@ -13,12 +13,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"carma/slurmbridge/tres"
 )
 
 // cluster is a development cluster of one test.
@@ -28,7 +31,8 @@ type cluster struct {
 	env []string
 }
 
-const alice, bob = "carma-alice", "carma-bob"
+// Carol is counted with alice, bob is not (tres.Part).
+const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
 
 // patience is how long a test waits for something that takes a moment on a
 // machine with nothing else to do.
@@ -193,10 +197,52 @@ func (c *cluster) output(id string) string {
 }
 
 // gres is the Gres text of a node as slurmctld counts it, in plain numbers.
+var part = regexp.MustCompile(`carmau(\d):([^,]*)`)
+
+func (c *cluster) parts(gres string) string {
+	counts := map[string]string{}
+	for _, m := range part.FindAllStringSubmatch(gres, -1) {
+		counts["carmau"+m[1]] = m[2]
+	}
+	if len(counts) == 0 {
+		return gres
+	}
+	alices, bobs, others := c.books(alice), c.books(bob), ""
+	for name, count := range counts {
+		if name != alices && name != bobs {
+			others = count
+		}
+	}
+	text := "alice:" + counts[alices] + ",bob:" + counts[bobs] + ",others:" + others
+	if counts[alices] == counts[bobs] && counts[bobs] == others {
+		text = "carma:" + others
+	}
+	first := part.FindStringIndex(gres)[0]
+	all := part.FindAllStringIndex(gres, -1)
+	return gres[:first] + text + gres[all[len(all)-1][1]:]
+}
+
+// books is the GRES that a user's job on one GPU books.
+func (c *cluster) books(name string) string {
+	c.t.Helper()
+	u, err := user.Lookup(name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return tres.Name(1, uint32(uid))
+}
+
+// gres is what slurmctld counts on a node. The users' parts are told by name:
+// "carma:5" if all are 5, else "alice:5,bob:1,others:1".
 func (c *cluster) gres(node string) string {
 	out := c.sh("", "scontrol show node "+node)
 	out = strings.ReplaceAll(out, "no_consume:", "") // not printed up to 22.05
 	m := regexp.MustCompile(`(?m)^ +Gres=(.*)$`).FindStringSubmatch(out)
+	m[1] = c.parts(m[1])
 	return regexp.MustCompile(`:(\d+)K`).ReplaceAllStringFunc(m[1], func(s string) string {
 		n, _ := strconv.Atoi(s[1 : len(s)-1])
 		return ":" + strconv.Itoa(n*1024)

@@ -51,7 +51,7 @@ start_dbd() {
 	start_slurmdbd
 	timeout 10 sacctmgr -iQ add cluster carma >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the cluster; see $dir/log/"
 	timeout 10 sacctmgr -iQ add account ml Description=ml Organization=carma >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take an account"
-	timeout 10 sacctmgr -iQ add user "${users[0]},${users[1]}" Account=ml >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the users"
+	timeout 10 sacctmgr -iQ add user "$(IFS=,; echo "${users[*]}")" Account=ml >>"$dir/log/sacctmgr.log" 2>&1 || die "slurmdbd does not take the users"
 }
 
 # What is lost with the machine may be lost: no fsync.

@@ -71,7 +71,7 @@ func TestShareAndWait(t *testing.T) {
 	// 40503 - 2 x 10240 - 2048 in steps of 256; each GPU has an MPS daemon of its
 	// own in use, so that no job on several can join.
 	c.eventually(func() string { return c.gres("n1") },
-		"^gpu:a100:16,carma:17920,carma2:1,carma3:1,carma4:1,carmatotal:162144$")
+		"^gpu:a100:16,alice:17920,bob:1,others:1,carma2:1,carma3:1,carma4:1,carmatotal:162144$")
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.
@@ -109,7 +109,7 @@ func TestNamedNodes(t *testing.T) {
 		for range 4 {
 			full = append(full, c.sbatch(alice, "-w "+node, train("26G", "10h")))
 		}
-		c.eventually(func() string { return c.gres(node) }, "carma:11776,")
+		c.eventually(func() string { return c.gres(node) }, "alice:11776,bob:1,others:1,")
 	}
 	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" Flags=ignore_jobs")
 	waiting := map[string]string{
@@ -127,7 +127,7 @@ func TestNamedNodes(t *testing.T) {
 	waiting["an update"], waiting["an update of an array"] = moved, movedArray
 	c.sh("", "scontrol update JobId="+moved+" ReqNodeList=n1 && scontrol update JobId="+movedArray+" ReqNodeList=n1")
 	for _, id := range []string{moved, movedArray} {
-		c.eventually(func() string { return c.job(id, "%b") }, `carma:1,gres.carmatotal[:=]20480`)
+		c.eventually(func() string { return c.job(id, "%b") }, `carmau\d:1,gres.carmatotal[:=]20480`)
 	}
 	for name, id := range waiting {
 		if got := c.job(id, "%T %r"); regexp.MustCompile("BadConstraints|COMPLETED|FAILED|CANCELLED").MatchString(got) {
@@ -258,18 +258,18 @@ func TestWrongDirectives(t *testing.T) {
 // What a user writes under our names counts for nothing.
 func TestForgedBooking(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	id := c.sbatch(alice, "-H --gres=gpu:1,carma:1,carma2:1", "#CARMA mem=10G\nsleep 1\n")
-	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]carma:10240,gres[:/]carmatotal:10240$`).MatchString(got) {
+	id := c.sbatch(alice, "-H --gres=gpu:1,carmau0:1,carma2:1", "#CARMA mem=10G\nsleep 1\n")
+	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]` + c.books(alice) + `:10240,gres[:/]carmatotal:10240$`).MatchString(got) {
 		t.Errorf("booked %s", got)
 	}
-	if _, stderr, err := c.run(alice, "scontrol update JobId="+id+" Gres=gpu:1,carma:1"); err == nil {
+	if _, stderr, err := c.run(alice, "scontrol update JobId="+id+" Gres=gpu:1,carmau0:1"); err == nil {
 		t.Errorf("a user changed a booking: %s", stderr)
 	}
 	if got := c.job(id, "%b"); !strings.HasSuffix(got, "carmatotal:10240") {
 		t.Errorf("booked %s", got)
 	}
-	c.sh("", "scontrol update JobId="+id+" Gres=gpu:1,carma:20480") // the administrator may
-	if got := c.job(id, "%b"); !regexp.MustCompile(`carma:(20480|20K)`).MatchString(got) {
+	c.sh("", "scontrol update JobId="+id+" Gres=gpu:1,carmau0:20480") // the administrator may
+	if got := c.job(id, "%b"); !regexp.MustCompile(`carmau0:(20480|20K)`).MatchString(got) {
 		t.Errorf("booked %s", got)
 	}
 }
@@ -336,8 +336,10 @@ func TestTwoUsers(t *testing.T) {
 	c.noDrain()
 }
 
-// slurmctld does not know whose GPUs have room. A job that is given back for that
-// waits for an idle GPU in the end, and then takes no more of it than it booked.
+// slurmctld does not know whose GPUs have room, but for the part in which a user is
+// counted. A job of another user of the same part is given back, waits for an idle
+// GPU in the end, and then takes no more of it than it booked. One of another part
+// waits at once.
 func TestWaitsForIdle(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hooks.vetoes": "1", "hooks.wait": `"1s"`})
@@ -346,12 +348,17 @@ func TestWaitsForIdle(t *testing.T) {
 		first = append(first, c.sbatch(alice, "", train("10G", "10h")))
 		c.gpu(first[len(first)-1])
 	}
-	id := c.sbatch(bob, "", train("10G", "1s"))
-	c.eventually(func() string { return c.job(id, "%T %b") }, `^PENDING gres[:/]gpu:1,gres[:/]carma:40536,gres[:/]carmatotal:10240$`)
+	other := c.sbatch(bob, "", train("10G", "1s"))
+	id := c.sbatch(carol, "", train("10G", "1s"))
+	c.eventually(func() string { return c.job(id, "%T %b") }, `^PENDING gres[:/]gpu:1,gres[:/]`+c.books(alice)+`:40536,gres[:/]carmatotal:10240$`)
 	c.sh(alice, "scancel "+first[0])
 	c.ends(id, "COMPLETED")
 	if r := c.report(id); r.ReserveMiB != 10240 {
 		t.Errorf("report %+v", r)
+	}
+	c.ends(other, "COMPLETED")
+	if hooks, _ := os.ReadFile(filepath.Join(c.dir, "log", "hooks.n1.log")); strings.Contains(string(hooks), "given back to the queue\" hook=prolog job="+other+" ") {
+		t.Error("a job was sent where only a user of another part has room")
 	}
 	c.noDrain()
 }

@@ -158,7 +158,7 @@ func TestRequeueRules(t *testing.T) {
 func TestHeterogeneousJob(t *testing.T) {
 	c := up(t)
 	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\nset -e\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
-	c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+het+" -o '%i %T %b' | sort") }, `\+0 COMPLETED.*carma:40536\S*\n.*\+1 COMPLETED.*carma2:40536`)
+	c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+het+" -o '%i %T %b' | sort") }, `\+0 COMPLETED.*carmau\d:40536\S*\n.*\+1 COMPLETED.*carma2:40536`)
 	if r := c.report(het); !r.OOM || r.Attempts != 2 || r.RequeuedTo != "gpu-recovery" {
 		t.Errorf("report %+v", r)
 	}

@@ -54,15 +54,25 @@ check_parts() {
 	[ ${#dir} -le 40 ] || die "$dir: the path is longer than 40 characters; take a shorter one"
 }
 
+# same_part: the number of a user who is counted with alice (slurmbridge/tres, Part)
+same_part() {
+	local uid
+	uid=$(id -u carma-alice)
+	while getent passwd $((uid += 8)) >/dev/null; do :; done
+	echo $uid
+}
+
 make_users() {
-	local u made=yes
+	local u made=yes number=()
 	exec 9</run
 	flock 9 # another cluster may come up or go down just now
 	mkdir -p "$registry"
 	echo "$dir" >"$registry/$(echo "$dir" | tr / _)"
 	for u in "${users[@]}"; do
+		number=()
+		[ "$u" != carma-carol ] || number=(--uid "$(same_part)" --user-group)
 		getent passwd "$u" >/dev/null ||
-			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "$u" || made=no
+			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "${number[@]}" "$u" || made=no
 	done
 	exec 9<&-
 	[ $made = yes ] || die "cannot make the users ${users[*]}"
@@ -115,24 +125,26 @@ pick_ports() {
 # slurm_release: 2311 for 23.11
 slurm_release() { "$slurm_sbin/slurmctld" -V | sed -E 's/^[^0-9]*([0-9]+)\.([0-9]+).*/\1\2/'; }
 
-# carma_gres COUNT: the counts of carma ... carmaN and carmatotal
+# carma_names: what CARMA counts that jobs do not consume
+carma_names() {
+	seq -f carmau%g 0 7
+	seq -f carma%g 2 "$gpus"
+}
+
+# carma_gres COUNT: the counts of these and of carmatotal
 carma_gres() {
-	local k list=carma:no_consume:$1
-	for k in $(seq 2 "$gpus"); do list+=,carma$k:no_consume:$1; done
-	echo "$list,carmatotal:$1"
+	printf '%s' "$(carma_names | sed "s/$/:no_consume:$1/" | paste -sd,),carmatotal:$1"
 }
 
 write_slurm_conf() {
-	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' select=CR_Core ceiling=$((gpus * gpu_mib)) n i=0 k
+	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' select=CR_Core ceiling=$((gpus * gpu_mib)) n i=0
 	if [ "$placement" = slurm ]; then
 		names+=,shard
 		node_gres+=,shard:$shards
 		# From 23.11 on; an older slurmctld does not start with it.
 		if [ "$(slurm_release)" -ge 2311 ]; then select+=,LL_SHARED_GRES; fi
 	elif [ "$carma" = yes ]; then
-		names+=,carma
-		for k in $(seq 2 "$gpus"); do names+=,carma$k; done
-		names+=,carmatotal
+		names+=,$(carma_names | paste -sd,),carmatotal
 		node_gres+=,$(carma_gres $ceiling)
 		anchor=,carma-anchor
 	fi
@@ -194,8 +206,8 @@ write_slurm_conf() {
 			echo "NodeName=carma-anchor NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
 				"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
 		fi
-		echo "PartitionName=gpu Nodes=$(nodes | paste -sd,)$anchor Default=YES MaxTime=INFINITE DefMemPerCPU=100"
-		echo "PartitionName=gpu-recovery Nodes=$(nodes | paste -sd,)$anchor PriorityTier=2 MaxTime=INFINITE DefMemPerCPU=100"
+		echo "PartitionName=gpu Nodes=$(nodes | paste -sd,)$anchor Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
+		echo "PartitionName=gpu-recovery Nodes=$(nodes | paste -sd,)$anchor PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
 		echo "PartitionName=plain Nodes=$(nodes | paste -sd,) MaxTime=INFINITE DefMemPerCPU=100"
 	} >"$dir/etc/slurm.conf"
 }
@@ -206,8 +218,7 @@ write_gres_conf() {
 		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
 		[ "$placement" = carma ] || echo "NodeName=$n Name=shard Count=$shards"
 		[ "$carma$placement" = yescarma ] || continue
-		echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
-		for k in $(seq 2 "$gpus") total; do echo "NodeName=$n Name=carma$k Count=$((gpus * gpu_mib))"; done
+		for k in $(carma_names) carmatotal; do echo "NodeName=$n Name=$k Count=$((gpus * gpu_mib))"; done
 	done >"$dir/etc/gres.conf"
 }
 

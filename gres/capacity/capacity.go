@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package capacity tells slurmctld how much GPU memory the node can still
-// take, as counts of the GRES carma, carma2, ...: the count of carmaK is the
-// K-th largest memory that a GPU can be given, so what one job on K GPUs can get.
+// take, as counts of GRES (tres.Names): those of carmau0 to carmau7 are the largest
+// memory that a GPU can give a job on one GPU of these users, that of carmaK is the
+// K-th largest, so what one job on K GPUs can get.
 // Jobs do not consume these counts: slurmctld drains a node that registers while
 // a consumed count is not what it was at an earlier registration (gres.c,
 // _node_config_validate, 22.05 to 26.05), and a node registers twice an hour.
@@ -22,25 +23,41 @@ import (
 // an update of the node table for a few MiB would serve nobody.
 const stepMiB = 256
 
-// Counts returns the counts of carma, carma2, ..., one for each GPU.
-// placeableMiB holds what each GPU can be given, together which GPUs, by their
+// GPU is what one GPU can give, and whom.
+type GPU struct {
+	MiB int64
+	UID uint32 // of the only user, if Own
+	Own bool
+}
+
+// Counts returns the counts of tres.Names. together says which GPUs, by their
 // indices, a job on several can be given at once.
-func Counts(placeableMiB []int64, together [][]int) []int64 {
-	if len(placeableMiB) == 0 {
+func Counts(gpus []GPU, together [][]int) []int64 {
+	if len(gpus) == 0 {
 		return nil
 	}
-	counts := make([]int64, len(placeableMiB))
-	for _, mib := range placeableMiB {
-		counts[0] = max(counts[0], mib)
+	counts := make([]int64, tres.Users+len(gpus)-1)
+	for _, g := range gpus {
+		if g.Own {
+			n := tres.Part(g.UID)
+			counts[n] = max(counts[n], g.MiB)
+			continue
+		}
+		for n := range tres.Users {
+			counts[n] = max(counts[n], g.MiB)
+		}
 	}
 	for _, some := range together {
 		order := make([]int64, 0, len(some))
 		for _, i := range some {
-			order = append(order, placeableMiB[i])
+			order = append(order, gpus[i].MiB)
 		}
 		slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
-		for k, mib := range order {
-			counts[k] = max(counts[k], mib)
+		for i, mib := range order {
+			if k := i + 1; k > 1 {
+				n := tres.Index(k, 0)
+				counts[n] = max(counts[n], mib)
+			}
 		}
 	}
 	return counts
@@ -74,8 +91,10 @@ func Text(nodeGres string, counts []int64) string {
 		}
 		words = append(words, fmt.Sprintf("%s:%d", word, e.Count))
 	}
-	for i, c := range counts {
-		words = append(words, fmt.Sprintf("%s:%s:%d", tres.Name(i+1), tres.NoConsume, max(c, tres.AnyMiB)))
+	if len(counts) > 0 {
+		for i, name := range tres.Names(len(counts) - tres.Users + 1) {
+			words = append(words, fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, max(counts[i], tres.AnyMiB)))
+		}
 	}
 	return strings.Join(words, ",")
 }
@@ -85,14 +104,16 @@ func Same(a, b string) bool {
 	return slices.Equal(countsOf(a), countsOf(b))
 }
 
+const maxCounts = tres.Users + 64
+
 func countsOf(nodeGres string) []int64 {
 	var counts []int64
 	for _, e := range tres.Parse(nodeGres) {
-		if k := tres.K(e.Name); k > 0 && k <= 64 {
-			for len(counts) < k {
+		if i := tres.IndexOf(e.Name); i >= 0 && i < maxCounts {
+			for len(counts) <= i {
 				counts = append(counts, 0)
 			}
-			counts[k-1] = e.Count
+			counts[i] = e.Count
 		}
 	}
 	// Slurm does not print a count of 0.

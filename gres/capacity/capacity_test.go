@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,18 +18,21 @@ import (
 
 func TestCounts(t *testing.T) {
 	for _, c := range []struct {
-		placeable []int64
-		together  [][]int
-		want      []int64
+		gpus     []GPU
+		together [][]int
+		want     []int64 // users 0 to 7, then jobs on 2, 3, ... GPUs
 	}{
 		{nil, nil, nil},
-		{[]int64{100, 100, 100, 100}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100}},
-		{[]int64{20, 100, 0, 50}, [][]int{{0, 1, 2, 3}}, []int64{100, 50, 20, 0}},
-		{[]int64{20, 100, 30, 50}, [][]int{{0, 1}, {2, 3}}, []int64{100, 30, 0, 0}},
-		{[]int64{20, 100, 30, 50}, nil, []int64{100, 0, 0, 0}},
+		{[]GPU{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}},
+		{[]GPU{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 50, 20, 0}},
+		{[]GPU{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 30, 0, 0}},
+		{[]GPU{{MiB: 20}, {MiB: 100}}, nil, []int64{100, 100, 100, 100, 100, 100, 100, 100, 0}},
+		{[]GPU{{MiB: 20}}, nil, []int64{20, 20, 20, 20, 20, 20, 20, 20}},
+		{[]GPU{{20, 1003, true}, {100, 1006, true}, {MiB: 10}}, [][]int{{0, 2}, {1, 2}}, []int64{10, 10, 10, 20, 10, 10, 100, 10, 10, 0}},
+		{[]GPU{{20, 1003, true}, {100, 3, true}}, nil, []int64{0, 0, 0, 100, 0, 0, 0, 0, 0}},
 	} {
-		if got := Counts(c.placeable, c.together); !slices.Equal(got, c.want) {
-			t.Errorf("Counts(%v) = %v, want %v", c.placeable, got, c.want)
+		if got := Counts(c.gpus, c.together); !slices.Equal(got, c.want) {
+			t.Errorf("Counts(%v) = %v, want %v", c.gpus, got, c.want)
 		}
 	}
 }
@@ -45,18 +49,30 @@ func TestGrain(t *testing.T) {
 	}
 }
 
+// users is the counts of the users' parts, all the same.
+func users(mib int) string {
+	var words []string
+	for n := range 8 {
+		words = append(words, fmt.Sprintf("carmau%d:no_consume:%d", n, mib))
+	}
+	return strings.Join(words, ",")
+}
+
 func TestText(t *testing.T) {
 	for _, c := range []struct{ is, want string }{
-		{"gpu:a100:16(S:0-1),carma:40536,carma2:40536", "gpu:a100:16,carma:no_consume:7,carma2:no_consume:1"},
-		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144,carma:no_consume:7,carma2:no_consume:1"},
-		{"(null)", "carma:no_consume:7,carma2:no_consume:1"},
-		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3,carma:no_consume:7,carma2:no_consume:1"},
+		{"gpu:a100:16(S:0-1),carmau3:40536,carma2:40536", "gpu:a100:16," + users(7) + ",carma2:no_consume:1"},
+		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144," + users(7) + ",carma2:no_consume:1"},
+		{"(null)", users(7) + ",carma2:no_consume:1"},
+		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3," + users(7) + ",carma2:no_consume:1"},
 	} {
-		if got := Text(c.is, []int64{7, 0}); got != c.want {
+		if got := Text(c.is, []int64{7, 7, 7, 7, 7, 7, 7, 7, 0}); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.is, got, c.want)
 		}
 	}
-	if !Same("gpu:1,carma:7,carma2:0", "carma:7,gpu:2") || Same("carma:7", "carma:8") || !Same("carma2:5", "carma:no_consume:0,carma2:no_consume:5") {
+	if got := Text("gpu:1", nil); got != "gpu:1" {
+		t.Errorf("without GPUs: %q", got)
+	}
+	if !Same("gpu:1,carmau0:7,carma2:0", "carmau0:7,gpu:2") || Same("carmau0:7", "carmau0:8") || Same("carmau0:7", "carmau1:7") || !Same("carma2:5", "carmau0:no_consume:0,carma2:no_consume:5") {
 		t.Error("Same is wrong")
 	}
 }
@@ -107,10 +123,10 @@ func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 }
 
 func TestPublish(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carma:81072,carma2:81072"}
+	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	ctx := t.Context()
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:40536" {
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:40536" {
 		t.Fatalf("first: %v, %s", err, s.gres)
 	}
 	if err := p.Publish(ctx); err != nil || len(s.updates) != 1 {
@@ -119,7 +135,7 @@ func TestPublish(t *testing.T) {
 	grant(t, p.Book, 7, 10240)
 	// carma: an idle GPU; carma2: what is left beside the job,
 	// 40503 - 10240 - 2048 in steps of 256. One more update may follow at once.
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:28160" {
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:28160" {
 		t.Errorf("after a grant: %v, %s", err, s.gres)
 	}
 	if err := p.Book.Release(ctx, gres.JobKey{JobID: 7}); err != nil {
@@ -129,7 +145,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("a third within a second: %v, %d updates", err, len(s.updates))
 	}
 	time.Sleep(minInterval)
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:40536" {
+	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:40536" {
 		t.Errorf("after a release: %v, %s", err, s.gres)
 	}
 }
@@ -137,7 +153,7 @@ func TestPublish(t *testing.T) {
 // However many jobs start and end in a second, slurmctld is told once a second,
 // and once more; in the end it knows what is true.
 func TestPublishRate(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carma:81072,carma2:81072"}
+	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	ctx := t.Context()
 	begin, changes := time.Now(), 0
@@ -162,7 +178,7 @@ func TestPublishRate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := "gpu:a100:8,carma:no_consume:40536,carma2:no_consume:40536"; s.gres != want {
+	if want := "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"; s.gres != want {
 		t.Errorf("at last %s, want %s", s.gres, want)
 	}
 }
@@ -170,7 +186,7 @@ func TestPublishRate(t *testing.T) {
 // What slurmctld was told is compared with a snapshot that is at hand; only what
 // seems to differ is looked at again.
 func TestPublishIf(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
+	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	ctx := t.Context()
 	before, err := p.Book.Snapshot(ctx)
@@ -197,17 +213,17 @@ func TestPublishIf(t *testing.T) {
 }
 
 func TestCompareRepairsWhatARestartLeft(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8,carma:81072,carma2:81072"}
+	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	for range 2 {
-		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" || s.gres != "gpu:8,carma:no_consume:40536,carma2:no_consume:40536" {
+		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" || s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
 			t.Fatalf("got %v, %s", err, s.gres)
 		}
 	}
 	if len(s.updates) != 1 {
 		t.Errorf("%d updates, want 1", len(s.updates))
 	}
-	s.gres = "gpu:8,carma:81072,carma2:81072" // scontrol reconfigure
+	s.gres = "gpu:8,carmau0:81072,carma2:81072" // scontrol reconfigure
 	if _, err := p.Compare(t.Context()); err != nil || len(s.updates) != 2 {
 		t.Errorf("after a reconfigure: %v, %d updates", err, len(s.updates))
 	}
@@ -218,7 +234,7 @@ func TestPublishWithoutAnchor(t *testing.T) {
 	p := newPublisher(t, s)
 	p.Floor = true
 	grant(t, p.Book, 7, 40000)
-	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,carma:no_consume:40536,carma2:no_consume:40536" {
+	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
 		t.Errorf("got %v, %s", err, s.gres)
 	}
 }

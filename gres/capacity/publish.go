@@ -139,15 +139,17 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
-	placeable := make([]int64, len(s.Readings))
+	gpus := make([]GPU, len(s.Readings))
 	for i, r := range s.Readings {
-		mib, _ := choose.Placeable(r, s.Leases, p.Thresholds)
+		g := &gpus[i]
+		g.MiB, _ = choose.Placeable(r, s.Leases, p.Thresholds)
+		g.UID, g.Own = choose.Owner(p.Policy, r.UUID, s.Leases, p.Thresholds)
 		if p.Floor {
-			mib = r.TotalMiB
+			g.MiB, g.Own = r.TotalMiB, false
 		}
-		placeable[i] = Grain(mib, r.GPU, p.FullMiB)
+		g.MiB = Grain(g.MiB, r.GPU, p.FullMiB)
 	}
-	return Counts(placeable, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
+	return Counts(gpus, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

@@ -276,6 +276,20 @@ func GPUs(p Policy, in Input) Decision {
 	return d
 }
 
+// Owner returns the user whose jobs alone a GPU takes beside those that it has;
+// own is false if it takes anybody's.
+func Owner(p Policy, uuid string, leases []gres.Lease, t Thresholds) (uid uint32, own bool) {
+	if t.CrossUser && p != Carma {
+		return 0, false
+	}
+	for i := range leases {
+		if leases[i].UUID == uuid {
+			return leases[i].UID, true
+		}
+	}
+	return 0, false
+}
+
 // Placeable returns how many MiB a next job of any user can be given on the
 // GPU, and why not if none: all of it when idle, nothing when closed, else what
 // is free less the margin.

@@ -52,9 +52,9 @@ func running(id uint32, nodes string, left time.Duration) sctl.QueuedJob {
 
 const (
 	two   = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
-	whole = "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"
-	half  = "gres:gpu:1,gres:carma:20480,gres:carmatotal:20480"
-	share = "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"
+	whole = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+	half  = "gres:gpu:1,gres:carmau0:20480,gres:carmatotal:20480"
+	share = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 )
 
 func TestDecide(t *testing.T) {
@@ -124,7 +124,7 @@ func TestDecideHowMuch(t *testing.T) {
 		whole: {GPUs: 1},
 		half:  {GPUs: 1, MiB: 20480},
 		"gres/gpu=2,gres/carma2:10240,gres/carmatotal:20480": {GPUs: 2},
-		"gres:gpu:1,gres:carma:1,gres:carmatotal:20480":      {GPUs: 1, MiB: 20480},
+		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:20480":    {GPUs: 1, MiB: 20480},
 	} {
 		passing := running(1, "n1", time.Hour)
 		passing.Start, passing.TresPerNode = now, share
@@ -143,7 +143,7 @@ func TestMisbooked(t *testing.T) {
 	reserved := pending(2, two, 0)
 	reserved.Reservation = "r"
 	right := named
-	right.ID, right.TresPerNode = 3, "gres:gpu:1,gres:carma:1,gres:carmatotal:20480"
+	right.ID, right.TresPerNode = 3, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:20480"
 	others := named
 	others.ID, others.TresPerNode = 4, "gres:gpu:1"
 	runs := running(5, "n1", time.Hour)

@@ -261,7 +261,7 @@ esac`} {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "slurm", "gres"), []byte("   Gres=gpu:32,carma:0\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "slurm", "gres"), []byte("   Gres=gpu:32,carmau0:0\n"), 0o644); err != nil {
 		return nil, err
 	}
 	for _, words := range [][]string{

@@ -177,7 +177,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if s.Shards {
 		a.bookShards(job, s)
 	} else {
-		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, a.ReserveMiB, !job.NamesNodes)
+		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, job.UID, a.ReserveMiB, !job.NamesNodes)
 	}
 	return a, nil
 }

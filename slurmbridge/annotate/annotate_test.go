@@ -39,26 +39,26 @@ func TestAnnotateSpellings(t *testing.T) {
 		want string // tres_per_node
 		gpus int
 	}{
-		{"--gres=gpu:1", func(j *Job) { j.TRES.PerNode = "gres:gpu:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
-		{"--gres=gpu", func(j *Job) { j.TRES.PerNode = "gres:gpu" }, "gres:gpu,gres:carma:10240,gres:carmatotal:10240", 1},
+		{"--gres=gpu:1", func(j *Job) { j.TRES.PerNode = "gres:gpu:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"--gres=gpu", func(j *Job) { j.TRES.PerNode = "gres:gpu" }, "gres:gpu,gres:carmau0:10240,gres:carmatotal:10240", 1},
 		{"--gres=gpu:a100:2", func(j *Job) { j.TRES.PerNode = "gres:gpu:a100:2" }, "gres:gpu:a100:2,gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gres=gpu:1,x:3", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:x:3" }, "gres:gpu:1,gres:x:3,gres:carma:10240,gres:carmatotal:10240", 1},
+		{"--gres=gpu:1,x:3", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:x:3" }, "gres:gpu:1,gres:x:3,gres:carmau0:10240,gres:carmatotal:10240", 1},
 		{"--gpus-per-node=3", func(j *Job) { j.TRES.PerNode = "gres:gpu:3" }, "gres:gpu:3,gres:carma3:10240,gres:carmatotal:30720", 3},
 		{"--gpus=2", func(j *Job) { j.TRES.PerJob = "gres:gpu:2" }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus=4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:4", 4 }, "gres:carma:10240,gres:carmatotal:10240", 1},
+		{"--gpus=4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:4", 4 }, "gres:carmau0:10240,gres:carmatotal:10240", 1},
 		{"--gpus=5 -N3", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:5", 3 }, "gres:carma3:10240,gres:carmatotal:30720", 3},
 		{"--gpus=8 --gpus-per-node=4", func(j *Job) { j.TRES.PerJob, j.TRES.PerNode = "gres:gpu:8", "gres:gpu:4" }, "gres:gpu:4,gres:carma4:10240,gres:carmatotal:40960", 4},
 		{"--gpus-per-task=1 -n2", func(j *Job) { j.TRES.PerTask, j.Tasks = "gres:gpu:1", 2 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres:gpu:1" }, "gres:carma:10240,gres:carmatotal:10240", 1},
+		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres:gpu:1" }, "gres:carmau0:10240,gres:carmatotal:10240", 1},
 		{"--gpus-per-task=1 -n8 --ntasks-per-node=4", func(j *Job) { j.TRES.PerTask, j.Tasks, j.TasksPerNode = "gres:gpu:1", 8, 4 }, "gres:carma4:10240,gres:carmatotal:40960", 4},
 		{"--gpus-per-task=2 -n2 -N2", func(j *Job) { j.TRES.PerTask, j.Tasks, j.MinNodes = "gres:gpu:2", 2, 2 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
 		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma2:10240,gres:carmatotal:20480", 2},
 		{"--gpus-per-socket=2 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres:gpu:2", 1 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"-w node", func(j *Job) { j.TRES.PerNode, j.NamesNodes = "gres:gpu:1", true }, "gres:gpu:1,gres:carma:1,gres:carmatotal:10240", 1},
+		{"-w node", func(j *Job) { j.TRES.PerNode, j.NamesNodes = "gres:gpu:1", true }, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240", 1},
 		{"-w node --gpus=2", func(j *Job) { j.TRES.PerJob, j.NamesNodes = "gres:gpu:2", true }, "gres:carma2:1,gres:carmatotal:20480", 2},
-		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
-		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carma:1,gres:carmatotal:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
-		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:carmatotal:36,gres:gpu:1" }, "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", 1},
+		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:carmatotal:36,gres:gpu:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := job(mem10)
@@ -114,7 +114,7 @@ func TestAnnotateLeavesAlone(t *testing.T) {
 		"another partition":              func(j *Job) { j.Partition = "cpu" },
 		"several partitions":             func(j *Job) { j.Partition = "gpu,cpu" },
 		"another partition, wrong line":  func(j *Job) { j.Partition, j.Script = "cpu", []byte("#CARMA mem=banana\n") },
-		"another partition, own booking": func(j *Job) { j.Partition, j.TRES.PerNode = "cpu", "gres:gpu:1,gres:carma:5,gres:carmatotal:5" },
+		"another partition, own booking": func(j *Job) { j.Partition, j.TRES.PerNode = "cpu", "gres:gpu:1,gres:carmau0:5,gres:carmatotal:5" },
 		"no GPU":                         func(j *Job) { j.TRES.PerNode = "" },
 		"no GPU, wrong line":             func(j *Job) { j.TRES.PerNode, j.Script = "", []byte("#CARMA mem=banana\n") },
 	} {
@@ -130,7 +130,7 @@ func TestAnnotateLeavesAlone(t *testing.T) {
 
 func TestAnnotateTakesABookingWithoutGPUAway(t *testing.T) {
 	j := job("")
-	j.TRES.PerNode = "gres:x:1,gres:carma:40536,gres:carmatotal:40536"
+	j.TRES.PerNode = "gres:x:1,gres:carmau0:40536,gres:carmatotal:40536"
 	a, err := site().Annotate(j)
 	if err != nil || !a.Managed || a.TRES.PerNode != "gres:x:1" || a.GPUs != 0 || a.Env() != nil {
 		t.Errorf("got %+v, %v", a, err)
@@ -182,7 +182,7 @@ func TestGresPrefix(t *testing.T) {
 	j := job(mem10)
 	j.TRES.PerNode = "gres/gpu:1"
 	a, err := s.Annotate(j)
-	if err != nil || a.TRES.PerNode != "gres/gpu:1,gres/carma:10240,gres/carmatotal:10240" {
+	if err != nil || a.TRES.PerNode != "gres/gpu:1,gres/carmau0:10240,gres/carmatotal:10240" {
 		t.Errorf("got %+v, %v", a, err)
 	}
 }

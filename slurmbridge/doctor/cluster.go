@@ -185,6 +185,10 @@ func (d *diagnosis) partitions() {
 				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name, orNone(line.Get("Default")), p.Default),
 					fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
 			}
+			if p.Share && line.Get("LLN") == "" && !has(d.setting("SelectTypeParameters"), "CR_LLN") {
+				// The site may say NO.
+				say(Warn, "partition "+name+" has no LLN: jobs go to the first node with room, and share GPUs there while others are idle", "PartitionName="+name+" LLN=YES")
+			}
 			if len(lines) == 0 {
 				say(Fail, "partition "+name+" has no node that slurm.conf describes", "check Nodes= of PartitionName="+name)
 			}

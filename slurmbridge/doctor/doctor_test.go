@@ -55,7 +55,7 @@ func site(t *testing.T, change ...string) Facts {
 	root := func(path string) Path { return Path{Path: path, Mode: 0o755} }
 	f := Facts{ConfigPath: "/etc/carma/carma.toml", Config: c, SlurmConf: conf, Running: running, Installed: v,
 		Controller: &Controller{PluginPath: "/usr/lib/carma/slurm/job_submit_carma.so", PluginVersion: v, Library: root("/usr/lib/carma/libcarma.so"), ConfigFile: root("/etc/carma/carma.toml")},
-		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144", GresConf: gresConf,
+		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carmau0:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144", GresConf: gresConf,
 			Hooks: map[string]Path{}, MPS: root("/usr/bin/nvidia-cuda-mps-control"), RunDir: root("/run/carma"), OnTmpfs: true}}
 	for _, h := range hookNames {
 		f.Node.Hooks[h.setting] = root("/usr/sbin/carma-" + h.command)
@@ -126,6 +126,7 @@ func TestPlanted(t *testing.T) {
 		"no default memory":       {[]string{"YES DefMemPerCPU=4000", "YES"}, nil, "warn anchor: partition gpu has no default memory"},
 		"partition missing":       {[]string{"PartitionName=gpu-recovery", "PartitionName=other"}, nil, "fail partitions: no partition gpu-recovery"},
 		"default differs":         {[]string{"Default=YES", ""}, nil, "fail partitions: Default=(none)"},
+		"no LLN":                  {[]string{"Default=YES LLN=YES", "Default=YES"}, nil, "warn partitions: partition gpu has no LLN"},
 		"no recovery":             {nil, func(f *Facts) { p := f.Config.Partition["gpu"]; p.Recovery = ""; f.Config.Partition["gpu"] = p }, "warn partitions: no recovery partition"},
 		"recovery without nodes":  {[]string{"PartitionName=gpu-recovery Nodes=gpu[1-2],", "PartitionName=gpu-recovery Nodes="}, nil, "fail partitions: partition gpu-recovery has no node"},
 		"recovery down":           {[]string{"PriorityTier=2", "State=DOWN"}, nil, "fail partitions: gpu-recovery is State=DOWN"},
@@ -144,16 +145,16 @@ func TestPlanted(t *testing.T) {
 		"node INVAL by counts": {nil, func(f *Facts) {
 			f.Node.State, f.Node.Reason = "MIXED+DRAIN+INVALID_REG", "gres/carma count changed and jobs are using them (162144 != 50776)"
 		}, "fail node: 162144 != 50776"},
-		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:12" }, "fail node: counts no carma on"},
-		"no carmatotal counted":     {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carma:40536" }, "fail node: counts no carmatotal on gpu1"},
-		"carmatotal published":      {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carma:40536,carmatotal:81072" }, "fail node: counts carmatotal:81072 on gpu1, slurm.conf 162144"},
-		"carmatotal of one GPU":     {[]string{"carmatotal:162144\n", "carmatotal:40536\n"}, func(f *Facts) { f.Node.Gres = "carma:1,carmatotal:40536" }, "fail nodes: carmatotal:40536 is below the node's memory of 162144"},
+		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:12" }, "fail node: counts no carmau0 on"},
+		"no carmatotal counted":     {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carmau0:40536" }, "fail node: counts no carmatotal on gpu1"},
+		"carmatotal published":      {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carmau0:40536,carmatotal:81072" }, "fail node: counts carmatotal:81072 on gpu1, slurm.conf 162144"},
+		"carmatotal of one GPU":     {[]string{"carmatotal:162144\n", "carmatotal:40536\n"}, func(f *Facts) { f.Node.Gres = "carmau0:1,carmatotal:40536" }, "fail nodes: carmatotal:40536 is below the node's memory of 162144"},
 		"no carmatotal configured":  {[]string{",carmatotal:162144\n", "\n"}, nil, "fail nodes: carmatotal:0 is below the node's memory"},
 		"carmatotal not consumed":   {[]string{"carmatotal:162144\n", "carmatotal:no_consume:162144\n"}, nil, "fail nodes: would not consume carmatotal"},
 		"no carmatotal on anchor":   {[]string{",carmatotal:16777216", ""}, nil, "fail anchor: carma-anchor has carmatotal:0"},
 		"no type carmatotal":        {[]string{"carma4,carmatotal\n", "carma4\n"}, nil, "fail slurm.conf: GresTypes lacks carmatotal"},
-		"gres.conf counts less":     {nil, func(f *Facts) { f.Node.GresConf.Other[2].Values["count"] = "40536" }, "fail gres.conf: Name=carma2 Count=40536 is less than slurm.conf's 162144"},
-		"gres.conf total less":      {nil, func(f *Facts) { f.Node.GresConf.Other[5].Values["count"] = "40536" }, "fail gres.conf: Name=carmatotal Count=40536 is less"},
+		"gres.conf counts less":     {nil, func(f *Facts) { f.Node.GresConf.Other[9].Values["count"] = "40536" }, "fail gres.conf: Name=carma2 Count=40536 is less than slurm.conf's 162144"},
+		"gres.conf total less":      {nil, func(f *Facts) { f.Node.GresConf.Other[12].Values["count"] = "40536" }, "fail gres.conf: Name=carmatotal Count=40536 is less"},
 		"gres.conf with few slots":  {nil, func(f *Facts) { f.Node.Slots = f.Node.Slots[:4] }, "fail gres.conf: names 4 slots, slurm.conf counts gpu:12"},
 		"anchor without a feature":  {[]string{"RealMemory=512000", "RealMemory=512000 Feature=a100,ib"}, nil, "fail anchor: no feature a100, node gpu[1-2] has"},
 		"PluginDir missing":         {nil, func(f *Facts) { f.PluginDirs = []Path{{Path: "/x", Err: errors.New("stat /x: no such file")}} }, "fail slurm.conf: PluginDir: stat /x: no such file"},

@@ -118,7 +118,7 @@ func (d *diagnosis) counted(say func(Level, string, string)) {
 		return
 	}
 	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
-	for _, name := range []string{tres.Carma, tres.Total} {
+	for _, name := range []string{tres.Name(1, 0), tres.Total} {
 		if _, ok := counted[name]; !ok {
 			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
 			return

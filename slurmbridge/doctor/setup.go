@@ -118,6 +118,9 @@ func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
 	if defMem != "" && !s.hasDefaultMemory(own) {
 		partition = with(partition, "DefMemPerCPU", defMem)
 	}
+	if own.Get("LLN") == "" {
+		partition = with(partition, "LLN", "YES")
+	}
 	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
 	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool { return strings.EqualFold(keyOf(w), "Default") })
 	fmt.Fprintf(b, "PartitionName=%s-recovery %s\n\n", s.Partition, strings.Join(with(recovery, "PriorityTier", s.above(own)), " "))

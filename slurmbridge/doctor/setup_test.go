@@ -130,7 +130,7 @@ func TestShardsWrong(t *testing.T) {
 		{"a backfill that plans without shards", nil, func(f *Facts) { old(f, 23, 11, 11) }, Warn, "slurm", "backfill"},
 		{"no shard in GresTypes", []string{"GresTypes=gpu,shard", "GresTypes=gpu"}, nil, Fail, "slurm.conf", "GresTypes lacks shard"},
 		{"no LL_SHARED_GRES", []string{"CR_Core_Memory,LL_SHARED_GRES", "CR_Core_Memory"}, nil, Fail, "slurm.conf", "lacks LL_SHARED_GRES"},
-		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2]\n", "PartitionName=gpu Nodes=gpu[1-2] OverSubscribe=EXCLUSIVE\n"}, nil, Fail, "slurm.conf", "partition gpu has OverSubscribe=EXCLUSIVE"},
+		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2] LLN=YES\n", "PartitionName=gpu Nodes=gpu[1-2] LLN=YES OverSubscribe=EXCLUSIVE\n"}, nil, Fail, "slurm.conf", "partition gpu has OverSubscribe=EXCLUSIVE"},
 		{"settling", []string{`settle = "0s"`, `settle = "30s"`}, nil, Warn, "slurm.conf", "placement.settle = 30s"},
 		{"shards of all memory", []string{"Gres=gpu:4,shard:148", "Gres=gpu:4,shard:156"}, nil, Fail, "nodes", "shard:156; 4 GPUs of 40536 MiB have 37 GiB each"},
 		{"slots", []string{"Gres=gpu:4,", "Gres=gpu:16,"}, nil, Fail, "nodes", "counts gpu:16"},

@@ -81,15 +81,8 @@ func (d *diagnosis) mostGPUs() int {
 	return most
 }
 
-// carmaNames are the GRES that slurm.conf must name: carma ... carmaN and
-// carmatotal.
-func carmaNames(gpus int) []string {
-	var names []string
-	for k := 1; k <= gpus; k++ {
-		names = append(names, tres.Name(k))
-	}
-	return append(names, tres.Total)
-}
+// carmaNames are the GRES that slurm.conf must name.
+func carmaNames(gpus int) []string { return append(tres.Names(gpus), tres.Total) }
 
 // inSlurmConf is a count of one of them as a node's Gres= has it.
 func inSlurmConf(name string, count int64) string {

@@ -49,7 +49,7 @@ func TestAnswer(t *testing.T) {
 	configure(t)
 	for _, c := range []struct{ name, ask, want string }{
 		{"annotate", string(ask("gpu", "gres:gpu:1", "#!/bin/sh\n#CARMA mem=10G\n")),
-			`tres_per_node gres:gpu:1,gres:carma:10240,gres:carmatotal:10240
+			`tres_per_node gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240
 env V=1
 env MODE=shared
 env METHOD=user
@@ -62,7 +62,7 @@ time SUBMIT
 comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240}
 `},
 		{"time slot", strings.Replace(string(ask("slots", "gres:gpu:1", "#CARMA signal=USR1@300\n")), "1000\x004294967294", "1000\x001440", 1),
-			`tres_per_node gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
+			`tres_per_node gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
 time_limit 240
 signal 10 300 steps
 tell carma: jobs of partition slots run in slots of 4:00:00: the time limit is cut to that; with #CARMA requeue=timeout the job comes back after each
@@ -77,7 +77,7 @@ time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"time slots", string(ask("slots", "gres:gpu:1", "#CARMA signal=B:USR1 requeue=timeout\n")),
-			`tres_per_node gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
+			`tres_per_node gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
 time_limit 240
 signal 10 60 batch
 requeue 1
@@ -93,7 +93,7 @@ time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"named nodes", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000", "4294967294\x001", 1),
-			`tres_per_node gres:gpu:1,gres:carma:1,gres:carmatotal:40536
+			`tres_per_node gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536
 env V=1
 env MODE=off
 env METHOD=none
@@ -106,7 +106,7 @@ comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
-		{"take a booking away", string(ask("gpu", "gres:carma:5,gres:carmatotal:5", "")), "tres_per_node \n"},
+		{"take a booking away", string(ask("gpu", "gres:carmau0:5,gres:carmatotal:5", "")), "tres_per_node \n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
 		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 14 fields\n"},
 		{"nothing", "", "leave libcarma: ask has 0 of 14 fields\n"},
@@ -179,7 +179,7 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 
 func FuzzAnswer(f *testing.F) {
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
-	f.Add(ask("", "gres:gpu:2,gres:carma:1,gres:carmatotal:1", "#!/bin/sh\n#CARMA smact=3\n"))
+	f.Add(ask("", "gres:gpu:2,gres:carmau0:1,gres:carmatotal:1", "#!/bin/sh\n#CARMA smact=3\n"))
 	path := filepath.Join(f.TempDir(), "carma.toml")
 	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
 		f.Fatal(err)

@@ -14,7 +14,7 @@ import (
 func TestQueue(t *testing.T) {
 	c := client(t, map[string]string{"squeue": `cat <<'TEXT'
 2|PENDING|gpu|Resources|4294901759|1795257543|1826813645|NONE|||(null)|2|N/A|(null)|gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072
-1|RUNNING|gpu|None|4294901760|1795257500|1795257543|1795261143|n1||(null)|1|N/A|(null)|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240
+1|RUNNING|gpu|None|4294901760|1795257500|1795257543|1795261143|n1||(null)|1|N/A|(null)|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240
 9|PENDING|gpu|Priority|4294901750|1795257543|N/A|N/A||n[1-2]|maint|9|3|bigmem|gres:gpu:1
 8|PENDING|gpu|None|4294901754|1795257543|N/A|NONE|||(null)|6|2|(null)|gres:gpu:1
 text without fields
@@ -24,7 +24,7 @@ TEXT
 	got, err := c.Queue(t.Context(), []string{"gpu", "recovery"})
 	want := []QueuedJob{
 		{ID: 2, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
-		{ID: 1, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240"},
+		{ID: 1, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"},
 		{ID: 9, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: "3", Features: "bigmem", TresPerNode: "gres:gpu:1"},
 		{ID: 8, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754, Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: "2", TresPerNode: "gres:gpu:1"},
 	}
@@ -45,12 +45,12 @@ TEXT
 }
 
 func TestSplit(t *testing.T) {
-	j := QueuedJob{ID: 6, ArrayJobID: 6, ArrayTask: "2", TresPerNode: "gres:gpu:1,gres:carma:1,gres:carmatotal:1"}
+	j := QueuedJob{ID: 6, ArrayJobID: 6, ArrayTask: "2", TresPerNode: "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1"}
 	c := client(t, map[string]string{"scontrol": "", "squeue": "echo 8"})
 	if id, err := c.Split(t.Context(), j); err != nil || id != 8 {
 		t.Errorf("got %d, %v", id, err)
 	}
-	if text := calls(t, c); !strings.Contains(text, "JobId=6_2 Gres=gres:gpu:1,gres:carma:1,gres:carmatotal:1") || !strings.Contains(text, "--jobs=6_2") {
+	if text := calls(t, c); !strings.Contains(text, "JobId=6_2 Gres=gres:gpu:1,gres:carmau0:1,gres:carmatotal:1") || !strings.Contains(text, "--jobs=6_2") {
 		t.Errorf("calls: %s", text)
 	}
 	for what, c := range map[string]Client{
@@ -66,9 +66,9 @@ func TestSplit(t *testing.T) {
 
 func TestNodes(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "", "sinfo": `cat <<'TEXT'
-carma-anchor|gpu*|down|gpu:16,carma:40536|(null)
-n1|gpu*|mix|gpu:a100:16(S:0),carma:10K,carma2:40536|carma-hold=7:2:0:1795257543
-n1|recovery|mix|gpu:a100:16(S:0),carma:10K,carma2:40536|carma-hold=7:2:0:1795257543
+carma-anchor|gpu*|down|gpu:16,carmau0:40536|(null)
+n1|gpu*|mix|gpu:a100:16(S:0),carmau0:10K,carma2:40536|carma-hold=7:2:0:1795257543
+n1|recovery|mix|gpu:a100:16(S:0),carmau0:10K,carma2:40536|carma-hold=7:2:0:1795257543
 n2|gpu*|idle*|gpu:16|(null)
 text without fields
 TEXT

@@ -40,7 +40,7 @@ func calls(t *testing.T, c Client) string {
 const showNode = `cat <<'TEXT'
 NodeName=n1 Arch=x86_64 CoresPerSocket=1
    ActiveFeatures=(null)
-   Gres=gpu:a100:16(S:0-63),carma:10K,carma2:40536
+   Gres=gpu:a100:16(S:0-63),carmau0:10K,carma2:40536
    NodeAddr=127.0.0.1 NodeHostName=localhost Port=41002 Version=22.05.8
    Comment=x Gres=no
 TEXT
@@ -49,13 +49,13 @@ TEXT
 func TestNode(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": showNode})
 	got, comment, err := c.Node(t.Context(), "n1")
-	if err != nil || got != "gpu:a100:16(S:0-63),carma:10K,carma2:40536" || comment != "x Gres=no" {
+	if err != nil || got != "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536" || comment != "x Gres=no" {
 		t.Errorf("got %q, %q, %v", got, comment, err)
 	}
-	if err := c.SetNodeGres(t.Context(), "n1", "gpu:16,carma:5"); err != nil {
+	if err := c.SetNodeGres(t.Context(), "n1", "gpu:16,carmau0:5"); err != nil {
 		t.Error(err)
 	}
-	if want := "scontrol show node n1 conf=/etc/slurm/other.conf\nscontrol update NodeName=n1 Gres=gpu:16,carma:5 conf=/etc/slurm/other.conf\n"; calls(t, c) != want {
+	if want := "scontrol show node n1 conf=/etc/slurm/other.conf\nscontrol update NodeName=n1 Gres=gpu:16,carmau0:5 conf=/etc/slurm/other.conf\n"; calls(t, c) != want {
 		t.Errorf("calls:\n%s", calls(t, c))
 	}
 	if _, _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).Node(t.Context(), "n1"); err == nil {
@@ -84,8 +84,8 @@ func TestJob(t *testing.T) {
 		want         Job
 		target       string
 	}{
-		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1|gres:gpu:1,gres:carma:10240,gres:carmatotal:10240|a|b'",
-			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Nodes: 1, TresPerNode: "gres:gpu:1,gres:carma:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
+		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|a|b'",
+			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Nodes: 1, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
 		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|1|gres:gpu:1|x'",
 			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", Nodes: 1, TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
 	} {
@@ -115,7 +115,7 @@ func TestCommandsThatChange(t *testing.T) {
 	ctx := t.Context()
 	at := time.Unix(1795257605, 0)
 	for _, err := range []error{
-		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carma:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
+		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
 		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
 		c.Update(ctx, "12", Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, "12", Change{StartIn: 10 * time.Minute}),
 	} {
@@ -124,7 +124,7 @@ func TestCommandsThatChange(t *testing.T) {
 		}
 	}
 	want := `scontrol requeuehold 10_3
-scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carma:40536,gres:carmatotal:40536
+scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
 scontrol release 10_3
 scontrol requeue incomplete 12
 scontrol update JobId=12 StartTime=uts1795257605

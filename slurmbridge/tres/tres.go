@@ -10,13 +10,14 @@ import (
 	"strings"
 )
 
-// Names of the resources that CARMA books. gpu counts slots. carma says how many
-// MiB one GPU of a node can still take, carma2 how many MiB each of two GPUs can
-// take at once, and so on; jobs do not consume these. They consume carmatotal,
-// the MiB of all GPUs of the node (docs/adr/0003).
+// Names of the resources that CARMA books. gpu counts slots. carmau0 to carmau7
+// say how many MiB one GPU of a node can still take of a job of some users, carma2
+// how many MiB each of two GPUs can take at once, and so on; jobs do not consume
+// these. They consume carmatotal, the MiB of all GPUs of the node (docs/adr/0003).
 const (
 	GPU   = "gpu"
-	Carma = "carma"
+	carma = "carma"
+	user  = "u"
 	Total = "carmatotal"
 	Shard = "shard" // Slurm's own part of a GPU; 1 GiB under placement.mode "slurm"
 )
@@ -30,28 +31,70 @@ const AnyMiB = 1
 // NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
 const NoConsume = "no_consume"
 
-// Name returns the GRES that books memory on k GPUs of a node at once.
-func Name(k int) string {
+// Users is in how many parts users are counted. A GPU with jobs has room for their
+// user only, and slurmctld knows no users: it would send everybody's jobs there. With
+// eight parts it does so for one user of eight (docs/bench/sim.md).
+const Users = 8
+
+// Part returns in which part a user is counted.
+func Part(uid uint32) int { return int(uid % Users) }
+
+// Index returns the place in Names of what a user's job on k GPUs books.
+func Index(k int, uid uint32) int {
 	if k == 1 {
-		return Carma
+		return Part(uid)
 	}
-	return Carma + strconv.Itoa(k)
+	return Users + k - 2
 }
 
-// K is the inverse of Name: 1 for carma, 2 for carma2, 0 for anything else.
-func K(name string) int {
-	s, ok := strings.CutPrefix(name, Carma)
+// Name returns the GRES that books memory on k GPUs of a node at once for a user.
+func Name(k int, uid uint32) string { return nameAt(Index(k, uid)) }
+
+func nameAt(i int) string {
+	if i < Users {
+		return carma + user + strconv.Itoa(i)
+	}
+	return carma + strconv.Itoa(i-Users+2)
+}
+
+// Names returns all of them for a node with so many GPUs.
+func Names(gpus int) []string {
+	names := make([]string, Users+gpus-1)
+	for i := range names {
+		names[i] = nameAt(i)
+	}
+	return names
+}
+
+// IndexOf returns the place in Names of a GRES; -1: it is none of them.
+func IndexOf(name string) int {
+	s, ok := strings.CutPrefix(name, carma)
 	if !ok {
-		return 0
+		return -1
 	}
-	if s == "" {
+	part, isUser := strings.CutPrefix(s, user)
+	n, err := strconv.Atoi(part)
+	switch {
+	case err != nil || part != strconv.Itoa(n):
+		return -1
+	case isUser && n >= 0 && n < Users:
+		return n
+	case !isUser && n >= 2:
+		return Users + n - 2
+	}
+	return -1
+}
+
+// K returns on how many GPUs a GRES books memory; 0: it books none.
+func K(name string) int {
+	switch i := IndexOf(name); {
+	case i < 0:
+		return 0
+	case i < Users:
 		return 1
+	default:
+		return i - Users + 2
 	}
-	k, err := strconv.Atoi(s)
-	if err != nil || k < 2 || s != strconv.Itoa(k) {
-		return 0
-	}
-	return k
 }
 
 // Entry is one word of a list.
@@ -209,30 +252,43 @@ func Booking(list string) (k int, mib int64, anywhere bool) {
 	return k, mib, true
 }
 
-// Book adds to list what books mib MiB on each of k GPUs of a node: of any node,
-// or of those that the job names. prefix is that of the running Slurm: "gres:" or
-// "gres/".
-func Book(list, prefix string, k int, mib int64, anywhere bool) string {
+// Book adds to list what books mib MiB on each of k GPUs of a node for a user: of
+// any node, or of those that the job names. prefix is that of the running Slurm:
+// "gres:" or "gres/".
+func Book(list, prefix string, k int, uid uint32, mib int64, anywhere bool) string {
 	free := mib
 	if !anywhere {
 		free = AnyMiB
 	}
-	return Add(list, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), free, prefix, Total, int64(k)*mib))
+	return book(list, prefix, Name(k, uid), free, int64(k)*mib)
+}
+
+func book(list, prefix, name string, free, total int64) string {
+	return Add(list, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, name, free, prefix, Total, total))
+}
+
+// rebook returns list with other numbers in its booking, if it has one.
+func rebook(list string, free, each int64) string {
+	for _, e := range Parse(list) {
+		if k := K(e.Name); k > 0 {
+			prefix := "gres:"
+			if strings.Contains(list, "gres/") {
+				prefix = "gres/"
+			}
+			rest, _ := Without(list)
+			return book(rest, prefix, e.Name, free, int64(k)*each)
+		}
+	}
+	return list
 }
 
 // Rebook returns list with another booking in place of its own; a list without
 // one stays as it is.
 func Rebook(list string, mib int64, anywhere bool) string {
-	k, _, _ := Booking(list)
-	if k == 0 {
-		return list
+	if !anywhere {
+		return rebook(list, AnyMiB, mib)
 	}
-	rest, _ := Without(list)
-	prefix := "gres:"
-	if strings.Contains(list, "gres/") {
-		prefix = "gres/"
-	}
-	return Book(rest, prefix, k, mib, anywhere)
+	return rebook(list, mib, mib)
 }
 
 // Reserve returns the MiB that list books on each of k GPUs of a node by their sum;
@@ -251,17 +307,7 @@ func Reserve(list string) int64 {
 // free, and with the same sum as before: the job starts where GPUs are idle, and
 // takes no more of them than it did.
 func AwaitIdle(list string, fullMiB int64) string {
-	k, _, _ := Booking(list)
-	if k == 0 {
-		return list
-	}
-	reserve := Reserve(list)
-	rest, _ := Without(list)
-	prefix := "gres:"
-	if strings.Contains(list, "gres/") {
-		prefix = "gres/"
-	}
-	return Add(rest, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, Name(k), fullMiB, prefix, Total, int64(k)*reserve))
+	return rebook(list, fullMiB, Reserve(list))
 }
 
 // Add appends entry to list.

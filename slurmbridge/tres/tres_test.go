@@ -4,6 +4,7 @@ package tres
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -37,15 +38,25 @@ func TestParse(t *testing.T) {
 }
 
 func TestNameAndK(t *testing.T) {
-	for k, name := range map[int]string{1: "carma", 2: "carma2", 16: "carma16"} {
-		if Name(k) != name || K(name) != k {
-			t.Errorf("Name(%d)=%q, K(%q)=%d", k, Name(k), name, K(name))
+	for _, c := range []struct {
+		k     int
+		uid   uint32
+		name  string
+		index int
+	}{
+		{1, 0, "carmau0", 0}, {1, 1003, "carmau3", 3}, {1, 1<<32 - 1, "carmau7", 7}, {2, 1003, "carma2", 8}, {16, 0, "carma16", 22},
+	} {
+		if got := Name(c.k, c.uid); got != c.name || K(got) != c.k || Index(c.k, c.uid) != c.index || IndexOf(got) != c.index {
+			t.Errorf("%d GPUs for user %d: %s, place %d, of the name %d", c.k, c.uid, got, Index(c.k, c.uid), IndexOf(got))
 		}
 	}
-	for _, name := range []string{"", "gpu", "carma0", "carma1", "carma02", "carma-1", "carmax", "Carma"} {
-		if K(name) != 0 {
-			t.Errorf("K(%q)=%d, want 0", name, K(name))
+	for _, name := range []string{"", "gpu", "carma", "carma0", "carma1", "carma02", "carma-1", "carma+2", "carmax", "Carma", "carmau", "carmau8", "carmau-1", "carmau00", "carmatotal"} {
+		if K(name) != 0 || IndexOf(name) >= 0 {
+			t.Errorf("K(%q)=%d, place %d, want none", name, K(name), IndexOf(name))
 		}
+	}
+	if got, want := strings.Join(Names(3), " "), "carmau0 carmau1 carmau2 carmau3 carmau4 carmau5 carmau6 carmau7 carma2 carma3"; got != want {
+		t.Errorf("names %s, want %s", got, want)
 	}
 }
 
@@ -57,8 +68,8 @@ func TestWithout(t *testing.T) {
 		{"", "", false},
 		{"gres:gpu:1", "gres:gpu:1", false},
 		{"gpu:1 , license:2", "gpu:1 , license:2", false},
-		{"gres:gpu:1,gres:carma:5,gres:carmatotal:5", "gres:gpu:1", true},
-		{"carma:5", "", true},
+		{"gres:gpu:1,gres:carmau0:5,gres:carmatotal:5", "gres:gpu:1", true},
+		{"carmau0:5", "", true},
 		{"gres/carma2=7,gres/gpu:a100=1,gres/x=1", "gres/gpu:a100=1,gres/x=1", true},
 		{"carmaway:1", "carmaway:1", false},
 	} {
@@ -70,7 +81,7 @@ func TestWithout(t *testing.T) {
 }
 
 func TestGPUsAndBooking(t *testing.T) {
-	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carma:9,gres:carmatotal:9"); n != 3 {
+	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carmau0:9,gres:carmatotal:9"); n != 3 {
 		t.Errorf("got %d GPUs, want 3", n)
 	}
 }
@@ -84,8 +95,8 @@ func TestBooking(t *testing.T) {
 	}{
 		{"gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600", 2, 9800, true},
 		{"gres:gpu:2,gres:carma2:1,gres:carmatotal:19600", 2, 9800, false},
-		{"gres/gpu:a100=1,gres/carma:1,gres/carmatotal:9800", 1, 9800, false},
-		{"gres/gpu:a100=1,gres/carma:9800,gres/carmatotal:9800", 1, 9800, true},
+		{"gres/gpu:a100=1,gres/carmau0:1,gres/carmatotal:9800", 1, 9800, false},
+		{"gres/gpu:a100=1,gres/carmau0:9800,gres/carmatotal:9800", 1, 9800, true},
 		{"gres:gpu:2", 0, 0, false},
 		{"gres:gpu:2,gres:carmatotal:19600", 0, 0, false},
 		{"", 0, 0, false},
@@ -104,7 +115,7 @@ func TestBooking(t *testing.T) {
 		want     string
 	}{
 		{"gres:carma2:9800,gres:gpu:2,gres:carmatotal:19600", true, "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
-		{"gres/gpu=1,gres/carma:9800,gres/carmatotal:9800", false, "gres/gpu=1,gres/carma:1,gres/carmatotal:40536"},
+		{"gres/gpu=1,gres/carmau0:9800,gres/carmatotal:9800", false, "gres/gpu=1,gres/carmau0:1,gres/carmatotal:40536"},
 		{"gres:gpu:2", true, "gres:gpu:2"},
 	} {
 		if got := Rebook(c.list, 40536, c.anywhere); got != c.want {
@@ -115,9 +126,9 @@ func TestBooking(t *testing.T) {
 
 func TestAwaitIdle(t *testing.T) {
 	for list, want := range map[string]string{
-		"gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600": "gres:gpu:2,gres:carma2:40536,gres:carmatotal:19600",
-		"gres/gpu=1,gres/carma:9800,gres/carmatotal:9800":   "gres/gpu=1,gres/carma:40536,gres/carmatotal:9800",
-		"gres:gpu:1,gres:carma:40536,gres:carmatotal:9800":  "gres:gpu:1,gres:carma:40536,gres:carmatotal:9800",
+		"gres:gpu:2,gres:carma2:9800,gres:carmatotal:19600":  "gres:gpu:2,gres:carma2:40536,gres:carmatotal:19600",
+		"gres/gpu=1,gres/carmau0:9800,gres/carmatotal:9800":  "gres/gpu=1,gres/carmau0:40536,gres/carmatotal:9800",
+		"gres:gpu:1,gres:carmau0:40536,gres:carmatotal:9800": "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:9800",
 		"gres:gpu:2": "gres:gpu:2",
 	} {
 		got := AwaitIdle(list, 40536)
@@ -128,13 +139,13 @@ func TestAwaitIdle(t *testing.T) {
 			t.Errorf("%q: reserve %d becomes %d", list, a, b)
 		}
 	}
-	if got := Reserve("gres:gpu:1,gres:carma:40536"); got != 40536 {
+	if got := Reserve("gres:gpu:1,gres:carmau0:40536"); got != 40536 {
 		t.Errorf("without a sum: %d", got)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"gres:gpu:1,gres:carma:5,gres:carmatotal:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
+	for _, s := range []string{"gres:gpu:1,gres:carmau0:5,gres:carmatotal:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, list string) {

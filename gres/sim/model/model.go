@@ -85,6 +85,7 @@ type Slurm struct {
 	HoldEveryS    float64 `toml:"hold_every_s"`
 	Depth         int     `toml:"depth"`
 	ExclusiveUser bool    `toml:"exclusive_user"`
+	LeastLoaded   bool    `toml:"least_loaded"`
 	MPSMultiGPU   bool    `toml:"mps_multi_gpu"`
 }
 

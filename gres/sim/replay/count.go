@@ -10,14 +10,16 @@ import (
 	"carma/gres/choose"
 )
 
-// publish works out what jobs on 1, 2, ... GPUs can get of a node, and plans
+// publish works out what jobs can get of a node, and plans
 // that slurmctld is told of it: the agent takes a moment, and may not speak more
 // often than about once a second.
 func (s *slurm) publish(id int32) {
 	n := &s.nodes[id]
 	s.offers, s.readings, s.leases = s.offers[:0], s.readings[:0], s.leases[:0]
 	for k := range n.gpus {
-		s.offers = append(s.offers, n.gpus[k].offer)
+		g := capacity.GPU{MiB: n.gpus[k].offer}
+		g.UID, g.Own = choose.Owner(s.set.Policy, n.gpus[k].reading.UUID, n.gpus[k].leases, s.set.Thresholds)
+		s.offers = append(s.offers, g)
 		s.readings = append(s.readings, n.gpus[k].reading)
 		s.leases = append(s.leases, n.gpus[k].leases...)
 	}
@@ -50,16 +52,16 @@ func (s *slurm) tell(id int32) {
 func (s *slurm) count(id int32) {
 	n := &s.nodes[id]
 	more := false
-	for k, mib := range n.told {
-		gpus := int64(k) + 1
+	for i, mib := range n.told {
+		gpus := s.gpusOf[i]
 		if n.slots < gpus {
 			mib = 0
 		}
 		mib = min(mib, n.totalMiB/gpus)
-		if mib != n.room[k] {
-			more = more || mib > n.room[k]
-			n.room[k] = mib
-			s.index.set(int(id), k+1, mib)
+		if mib != n.room[i] {
+			more = more || mib > n.room[i]
+			n.room[i] = mib
+			s.index.set(int(id), i, mib)
 		}
 	}
 	if more && !n.dirty {
@@ -73,11 +75,22 @@ func (s *slurm) count(id int32) {
 func (s *slurm) consume(task, id int32, times int64) {
 	n := &s.nodes[id]
 	gpus := int64(s.m.tasks[task].job.GPUs)
+	s.setLoad(id, 0)
 	n.slots -= times * gpus
+	s.setLoad(id, 1)
 	n.jobs += times
 	n.user = s.m.tasks[task].user
 	n.totalMiB -= times * gpus * s.bookings[task].reserveMiB
 	s.count(id)
+}
+
+// setLoad notes how many slots of a node are free, bit is 1, or no longer, 0.
+func (s *slurm) setLoad(id int32, bit uint64) {
+	if s.load == nil {
+		return
+	}
+	word, at := &s.load[s.nodes[id].slots][id/64], uint(id%64)
+	*word = *word&^(1<<at) | bit<<at
 }
 
 // start sends a job to a node. Its Prolog takes GPUs there or waits for some.

@@ -29,7 +29,7 @@ func (s *slurm) steward() {
 		if r == nil {
 			r = s.running()
 		}
-		large := e.gpus > 1 || e.need >= s.set.GPUMemMiB
+		large := s.m.tasks[e.task].job.GPUs > 1 || e.need >= s.set.GPUMemMiB
 		if !large && !r.passed(e.task, s.eligible[e.task]) {
 			continue
 		}
@@ -102,7 +102,7 @@ func (s *slurm) hold(e *waiter, id int32) {
 	if e.need >= s.set.GPUMemMiB {
 		mib = 0
 	}
-	uuids := choose.Soonest(s.readings, s.leases, int(e.gpus), mib)
+	uuids := choose.Soonest(s.readings, s.leases, s.m.tasks[e.task].job.GPUs, mib)
 	if uuids == nil {
 		return
 	}

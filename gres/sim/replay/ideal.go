@@ -20,7 +20,7 @@ func Ideal(set Setup, w *workload.Workload) (Result, error) {
 	t := &set.Thresholds
 	t.SMActMaxPct, t.SMOccMaxPct, t.DRAMMaxPct = 100, 0, 0
 	t.MarginMiB, t.Settle, t.MaxJobs = 0, 0, math.MaxInt32
-	set.Model.Slurm.MPSMultiGPU = true
+	set.Model.Slurm.MPSMultiGPU, set.Model.Slurm.LeastLoaded = true, false
 	holdAfterS := set.HoldAfterS
 	var best Result
 	for o := byArrival; o <= shortestFirst; o++ {

@@ -4,17 +4,17 @@ package replay
 
 import "math/bits"
 
-// index finds the first node that offers enough, for jobs on 1, 2, ... GPUs:
-// one tree of maxima over the nodes for each count. So a decision costs the
+// index finds the first node that offers enough of one of tres.Names: a tree of
+// maxima over the nodes for each. So a decision costs the
 // logarithm of the number of nodes.
 type index struct {
 	leaves int // a power of two, the nodes and some empty ones
 	trees  [][]int64
 }
 
-func newIndex(nodes, gpus int) *index {
+func newIndex(nodes, names int) *index {
 	x := &index{leaves: 1 << bits.Len(uint(nodes-1))}
-	x.trees = make([][]int64, gpus)
+	x.trees = make([][]int64, names)
 	for k := range x.trees {
 		x.trees[k] = make([]int64, 2*x.leaves)
 		for i := range x.trees[k] {
@@ -24,9 +24,9 @@ func newIndex(nodes, gpus int) *index {
 	return x
 }
 
-// set says what node offers to a job on k GPUs.
-func (x *index) set(node, k int, mib int64) {
-	t := x.trees[k-1]
+// set says what node offers of a name.
+func (x *index) set(node, name int, mib int64) {
+	t := x.trees[name]
 	i := x.leaves + node
 	if t[i] == mib {
 		return
@@ -41,10 +41,10 @@ func (x *index) set(node, k int, mib int64) {
 	}
 }
 
-// first returns the first node from from on that offers mib to a job on k GPUs;
-// -1 if none does.
-func (x *index) first(from, k int, mib int64) int {
-	t := x.trees[k-1]
+// first returns the first node from from on that offers mib of a name; -1 if none
+// does.
+func (x *index) first(from, name int, mib int64) int {
+	t := x.trees[name]
 	if from >= x.leaves {
 		return -1
 	}

@@ -5,6 +5,7 @@ package replay
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 	"sort"
 )
@@ -12,7 +13,7 @@ import (
 // waiter is a job in the queue.
 type waiter struct {
 	task   int32
-	gpus   int32
+	books  int32 // which of tres.Names
 	tested bool  // since then only nodes that changed matter
 	need   int64 // MiB per GPU, as slurmctld counts it
 	rank   float64
@@ -22,7 +23,7 @@ type waiter struct {
 // at those that were given back.
 type queue struct {
 	depth int
-	gpus  int
+	names int      // of tres.Names
 	front []*block // those that are looked at; the first is the recovery partition's
 	size  int      // of front
 	rest  []waiter
@@ -34,21 +35,21 @@ type queue struct {
 // by one look at what each of them needs.
 type block struct {
 	list  []waiter
-	least []int64 // nobody who was looked at needs less on 1, 2, ... GPUs
+	least []int64 // nobody who was looked at needs less of each of tres.Names
 	fresh bool    // somebody has not been looked at
 }
 
 // blockSize is at what length a block is cut in two.
 const blockSize = 256
 
-func newQueue(depth, gpus int) queue {
-	q := queue{depth: depth, gpus: gpus}
+func newQueue(depth, names int) queue {
+	q := queue{depth: depth, names: names}
 	q.front = []*block{q.newBlock(nil), q.newBlock(nil)}
 	return q
 }
 
 func (q *queue) newBlock(list []waiter) *block {
-	b := &block{list: list, least: make([]int64, q.gpus)}
+	b := &block{list: list, least: make([]int64, q.names)}
 	b.forget()
 	for i := range list {
 		b.note(&list[i])
@@ -64,7 +65,7 @@ func (b *block) forget() {
 }
 
 func (b *block) note(e *waiter) {
-	b.least[e.gpus-1] = min(b.least[e.gpus-1], e.need)
+	b.least[e.books] = min(b.least[e.books], e.need)
 	b.fresh = b.fresh || !e.tested
 }
 
@@ -191,7 +192,7 @@ func (s *slurm) pass(b *block) (stuck bool) {
 	for i := 0; i < len(b.list); i++ { // which may grow
 		e := b.list[i]
 		n := int32(-1)
-		if !e.tested || e.need <= s.most[e.gpus-1] {
+		if !e.tested || e.need <= s.most[e.books] {
 			n = s.offering(&e)
 		}
 		if n >= 0 {
@@ -241,12 +242,34 @@ func (s *slurm) offering(e *waiter) int32 {
 	if s.set.Model.Slurm.ExclusiveUser {
 		return s.ofUser(e)
 	}
+	if s.set.Model.Slurm.LeastLoaded {
+		return s.leastLoaded(e)
+	}
 	if !e.tested {
-		return int32(s.index.first(0, int(e.gpus), e.need))
+		return int32(s.index.first(0, int(e.books), e.need))
 	}
 	for _, n := range s.dirty {
-		if s.nodes[n].room[e.gpus-1] >= e.need {
+		if s.nodes[n].room[e.books] >= e.need {
 			return n
+		}
+	}
+	return -1
+}
+
+// leastLoaded is the same in a partition with LLN=YES: the node with the most idle
+// CPUs, here that with the most free slots.
+func (s *slurm) leastLoaded(e *waiter) int32 {
+	if s.index.first(0, int(e.books), e.need) < 0 {
+		return -1
+	}
+	for slots := len(s.load) - 1; slots >= 0; slots-- {
+		for i, word := range s.load[slots] {
+			for ; word != 0; word &= word - 1 {
+				n := int32(64*i + bits.TrailingZeros64(word))
+				if s.nodes[n].room[e.books] >= e.need {
+					return n
+				}
+			}
 		}
 	}
 	return -1
@@ -255,7 +278,7 @@ func (s *slurm) offering(e *waiter) int32 {
 // ofUser is the same in a partition with ExclusiveUser=YES: of nodes that have
 // jobs of nobody else. Such a node may become free without offering more.
 func (s *slurm) ofUser(e *waiter) int32 {
-	k := int(e.gpus)
+	k := int(e.books)
 	for n := s.index.first(0, k, e.need); n >= 0; n = s.index.first(n+1, k, e.need) {
 		if x := &s.nodes[n]; x.jobs == 0 || x.user == s.m.tasks[e.task].user {
 			return int32(n)

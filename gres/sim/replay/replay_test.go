@@ -12,6 +12,7 @@ import (
 
 	"carma/gres/choose"
 	"carma/gres/sim/workload"
+	"carma/slurmbridge/tres"
 )
 
 // exact is a setup in which nothing but the jobs takes time.
@@ -128,21 +129,24 @@ func TestBurstByHand(t *testing.T) {
 	}
 }
 
-// One user's GPU has room that slurmctld offers to everybody: the other user's jobs
-// are given back, and in the end wait for an idle GPU, unless a node serves one user
-// at a time.
+// One user's GPU has room that slurmctld offers to all users who are counted with
+// that one: such a user's jobs are given back, and in the end wait for an idle GPU,
+// unless a node serves one user at a time. Jobs of others wait at once.
 func TestOtherUserByHand(t *testing.T) {
-	for vetoes, want := range map[int][2]int{0: {12, 40}, 2: {1, 6}} {
+	for _, c := range []struct {
+		vetoes, least, most int
+		user                uint32
+	}{{0, 12, 40, tres.Users}, {2, 1, 6, tres.Users}, {2, 0, 0, 1}} {
 		s := exact(1, choose.MAGM)
-		s.Thresholds.Settle, s.Vetoes = 0, vetoes
+		s.Thresholds.Settle, s.Vetoes = 0, c.vetoes
 		w := jobs("0 1000 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
-		w.Trace[1].User, w.Trace[2].User = 1001, 1001
+		w.Trace[1].User, w.Trace[2].User = w.Trace[0].User+c.user, w.Trace[0].User+c.user
 		r, err := Run(s, w)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.GivenBack < want[0] || r.GivenBack > want[1] || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS < 1000 {
-			t.Errorf("%d vetoes: given back %d times, %+v", vetoes, r.GivenBack, r.Jobs)
+		if r.GivenBack < c.least || r.GivenBack > c.most || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS < 1000 {
+			t.Errorf("%+v: given back %d times, %+v", c, r.GivenBack, r.Jobs)
 		}
 	}
 	s := exact(1, choose.MAGM)

@@ -12,6 +12,7 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/sim/workload"
+	"carma/slurmbridge/tres"
 )
 
 // slurm plays the project's way. slurmctld sees of a node what its agent has
@@ -20,16 +21,18 @@ import (
 // node and leases them, waits or gives the job back; the Epilog brings back what
 // died of GPU memory.
 type slurm struct {
-	m     *machine
-	set   *Setup
-	work  *workload.Workload
-	book  *booker
-	nodes []node
-	index *index
-	queue queue
-	dirty []int32         // nodes that slurmctld counts more of than at the last pass
-	woken []int32         // nodes where Prologs wait and a GPU offers more
-	holds map[int32]int32 // node that keeps GPUs, by task
+	m      *machine
+	set    *Setup
+	work   *workload.Workload
+	book   *booker
+	nodes  []node
+	index  *index
+	gpusOf []int64    // on how many GPUs each of tres.Names books
+	load   [][]uint64 // by free slots: the nodes that have so many, a bit each
+	queue  queue
+	dirty  []int32         // nodes that slurmctld counts more of than at the last pass
+	woken  []int32         // nodes where Prologs wait and a GPU offers more
+	holds  map[int32]int32 // node that keeps GPUs, by task
 
 	bookings  []booking // by task
 	recovered []bool    // by task: it goes to the recovery partition
@@ -40,16 +43,16 @@ type slurm struct {
 	sentTo    []int32   // by task: node on which its Prolog waits
 	err       error
 
-	offers   []int64      // scratch of publish
-	most     []int64      // scratch of decide
-	leases   []gres.Lease // scratch of one choice
+	offers   []capacity.GPU // scratch of publish
+	most     []int64        // scratch of decide
+	leases   []gres.Lease   // scratch of one choice
 	readings []gres.Reading
 }
 
 // node is what a node's ledger holds, and what slurmctld counts of it.
 type node struct {
 	gpus  []leased
-	offer []int64 // MiB to a job on 1, 2, ... GPUs, as the ledger has it
+	offer []int64 // MiB of each tres.Names, as the ledger has it
 	last  string  // GPU that was given last
 
 	told     []int64 // the same as slurmctld was told
@@ -59,7 +62,7 @@ type node struct {
 	user     uint32  // of the last of them
 	slots    int64   // of gres/gpu that are free
 	totalMiB int64   // of gres/carmatotal that is free
-	room     []int64 // MiB per GPU that slurmctld would give a job on 1, 2, ... GPUs
+	room     []int64 // MiB per GPU that slurmctld would give a job that books each of tres.Names
 	dirty    bool
 	prologs  []int32 // tasks whose Prologs wait here for GPUs
 	woken    bool
@@ -81,14 +84,23 @@ type leased struct {
 
 func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
-		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
+		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, len(tres.Names(m.set.GPUs))),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs), holds: map[int32]int32{},
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))), holds: map[int32]int32{},
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
-	s.queue = newQueue(m.set.Model.Slurm.Depth, m.set.GPUs)
+	s.queue = newQueue(m.set.Model.Slurm.Depth, len(tres.Names(m.set.GPUs)))
+	for _, name := range tres.Names(m.set.GPUs) {
+		s.gpusOf = append(s.gpusOf, int64(tres.K(name)))
+	}
 	s.nodes = make([]node, m.set.Nodes)
+	if m.set.Model.Slurm.LeastLoaded {
+		s.load = make([][]uint64, m.set.GPUs*m.set.Thresholds.MaxJobs+1)
+		for i := range s.load {
+			s.load[i] = make([]uint64, (m.set.Nodes+63)/64)
+		}
+	}
 	uuids := make([]string, m.set.GPUs)
 	for i := range uuids {
 		uuids[i] = "GPU-" + strconv.Itoa(i)
@@ -96,8 +108,10 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		n.gpus, n.heldFor, n.tellAt = make([]leased, m.set.GPUs), -1, math.Inf(1)
-		n.offer, n.told, n.room = make([]int64, m.set.GPUs), make([]int64, m.set.GPUs), make([]int64, m.set.GPUs)
+		counts := len(tres.Names(m.set.GPUs))
+		n.offer, n.told, n.room = make([]int64, counts), make([]int64, counts), make([]int64, counts)
 		n.slots, n.totalMiB = int64(m.set.GPUs)*int64(m.set.Thresholds.MaxJobs), int64(m.set.GPUs)*m.capacity
+		s.setLoad(int32(i), 1)
 		if m.set.ideal {
 			n.totalMiB = math.MaxInt64 / 2 // it counts what is used, not what is booked
 		}
@@ -146,7 +160,8 @@ func (s *slurm) submit(id int32) {
 		s.bookings[id] = b
 	}
 	b := &s.bookings[id]
-	e := waiter{task: id, gpus: int32(s.m.tasks[id].job.GPUs), need: b.reserveMiB}
+	t := &s.m.tasks[id]
+	e := waiter{task: id, books: int32(tres.Index(t.job.GPUs, t.user)), need: b.reserveMiB}
 	if s.awaits[id] {
 		e.need = s.set.GPUMemMiB
 	}

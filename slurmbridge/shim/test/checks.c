@@ -21,7 +21,7 @@ void check_annotate(const char *script)
 		clear(&job);
 		nap(); /* a library that is stuck turns everybody away at once */
 	}
-	CHECK(strstr(job.tres_per_node, GRES "gpu:1," GRES "carma:"));
+	CHECK(strstr(job.tres_per_node, GRES "gpu:1," GRES "carmau0:"));
 	CHECK(!strcmp(spank(&job, "CARMA_V"), "1"));
 	CHECK(atol(spank(&job, "CARMA_SUBMIT")) > 1000000000);
 	CHECK(!strncmp(job.admin_comment, "carma={", 7));
@@ -61,7 +61,7 @@ void check_answers(void)
 	job_desc_msg_t job;
 	char *err;
 
-	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carma: line 1: no"));
+	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carmau0: line 1: no"));
 	CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.spank_job_env_size);
 	free(err);
 	clear(&job);
@@ -78,7 +78,7 @@ void check_slot(void)
 	job_desc_msg_t job;
 	char *err;
 
-	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carma: cut"));
+	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carmau0: cut"));
 	CHECK(job.time_limit == 240 && job.requeue == 1);
 	CHECK(job.warn_signal == 10 && job.warn_time == 300 && job.warn_flags == KILL_JOB_BATCH);
 	free(err);
@@ -105,7 +105,7 @@ void check_modify(void)
 		*list[field] = strdup(GRES "gpu:1");
 		CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS);
 		free(*list[field]);
-		*list[field] = strdup(GRES "gpu:1," GRES "carma:1");
+		*list[field] = strdup(GRES "gpu:1," GRES "carmau0:1");
 		CHECK(MODIFY(&job, 1000, &err) == ESLURM_ACCESS_DENIED);
 		CHECK(MODIFY(&job, 0, &err) == SLURM_SUCCESS);
 		clear(&job);
