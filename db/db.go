@@ -69,7 +69,7 @@ func Open(path string) (*DB, error) {
 	if err := local(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
 	}
-	d, err := open(writer, path, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"NORMAL"}})
+	d, err := open(writer, path, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"NORMAL"}, "_cache_size": {writerCacheKiB}})
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +92,10 @@ func Open(path string) (*DB, error) {
 	}
 	return d, nil
 }
+
+// writerCacheKiB bounds the pages that a writer keeps (a negative number is KiB): the
+// agent would come to SQLite's 2 MB in hours, and has no use for them.
+const writerCacheKiB = "-256"
 
 // busy is how long writers wait for each other.
 const busy = 2 * time.Second

@@ -61,7 +61,7 @@ void check_answers(void)
 	job_desc_msg_t job;
 	char *err;
 
-	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carmau0: line 1: no"));
+	CHECK(submit(&job, "refuse", &err) == ESLURM_INVALID_GRES && !strcmp(err, "carma: line 1: no"));
 	CHECK(!strcmp(job.tres_per_node, GRES "gpu:1") && !job.spank_job_env_size);
 	free(err);
 	clear(&job);
@@ -78,7 +78,7 @@ void check_slot(void)
 	job_desc_msg_t job;
 	char *err;
 
-	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carmau0: cut"));
+	CHECK(submit(&job, "slot", &err) == SLURM_SUCCESS && !strcmp(err, "carma: cut"));
 	CHECK(job.time_limit == 240 && job.requeue == 1);
 	CHECK(job.warn_signal == 10 && job.warn_time == 300 && job.warn_flags == KILL_JOB_BATCH);
 	free(err);

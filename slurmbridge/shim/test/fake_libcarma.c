@@ -76,7 +76,7 @@ char *carma_annotate(const char *ask, size_t len)
 		text[(1 << 20) - 1] = '\0';
 		return text;
 	}
-	if (asprintf(&text, "tres_per_node %sgpu:1,%scarma:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", prefix, prefix, len) < 0)
+	if (asprintf(&text, "tres_per_node %sgpu:1,%scarmau0:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", prefix, prefix, len) < 0)
 		return NULL;
 	return text;
 }
