@@ -43,6 +43,7 @@ ours=(
 	"ideal packer: --ideal"
 )
 printf '[slurm]\nexclusive_user = true\n' >"$tmp/user.toml"
+printf '[slurm]\nleast_loaded = false\n' >"$tmp/first.toml"
 
 if [ -e "$data/traces/trace60.csv" ]; then
 	echo "# Reproduction"
@@ -61,11 +62,18 @@ for t in mixed heavy day; do
 		"analytic:" "history: $known" "history, no holds: $known --hold-after 0" "ideal packer: --ideal"
 done
 
-printf '\n# Twenty users, 50 nodes of 8 GPUs\n\n'
-"$sim" synth --out "$tmp/users" --submissions 4000 --gap 3 --users 20 --seed 1 >/dev/null
+# users USERS SECONDS-BETWEEN-JOBS SEED
+users() {
+	printf '\n# %s users, a job every %s s, 50 nodes of 8 GPUs\n\n' "$1" "$2"
+	"$sim" synth --out "$tmp/users" --submissions 4000 --gap "$2" --users "$1" --seed "$3" >/dev/null
+	many "exclusive: --policy exclusive" "analytic:" "history: $known"
+	many --model "$tmp/first.toml" "LLN=NO:"
+	many --model "$tmp/user.toml" "ExclusiveUser=YES:"
+}
 many() { "$sim" compare --trace "$tmp/users/trace.csv" --jobs "$tmp/users/jobs.csv" --nodes 50 --gpus 8 --repeats 3 "$@"; }
-many "exclusive: --policy exclusive" "analytic:" "history: $known"
-many --model "$tmp/user.toml" "ExclusiveUser=YES:" "with history: $known"
+users 20 3 1
+users 8 2 4
+users 60 6 3
 
 printf '\n# Speed\n\n'
 go test -run '^$' -bench . -benchtime 1x ./gres/sim/replay
