@@ -148,6 +148,44 @@ func TestPlaceableAgreesWithChoice(t *testing.T) {
 	}
 }
 
+// Whoever is not the owner is refused, and the owner is not: what is published for
+// the one part of the users and not for the others must be so on the node.
+func TestOwnerAgreesWithChoice(t *testing.T) {
+	of := func(uid uint32) gres.Lease {
+		l := held("a", 10000)
+		l.UID = uid
+		return l
+	}
+	for _, c := range []struct {
+		name      string
+		policy    Policy
+		leases    []gres.Lease
+		crossUser bool
+		own       bool
+	}{
+		{"idle", MAGM, nil, false, false},
+		{"leases elsewhere", MAGM, []gres.Lease{held("b", 10000)}, false, false},
+		{"one user's", MAGM, []gres.Lease{of(7), of(7)}, false, true},
+		{"by turns", MAGM, []gres.Lease{of(7)}, true, false},
+		{"never by turns", Carma, []gres.Lease{of(7)}, true, true},
+	} {
+		th := defaults
+		th.CrossUser = c.crossUser
+		uid, own := Owner(c.policy, "a", c.leases, th)
+		if own != c.own || own && uid != 7 {
+			t.Errorf("%s: user %d, own %v", c.name, uid, own)
+		}
+		for _, user := range []uint32{7, 8} {
+			r := shared(1, 1000)
+			r.UID = user
+			takes := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases, Request: r, Thresholds: th}).UUIDs != nil
+			if want := !own || user == uid; takes != want {
+				t.Errorf("%s: takes user %d's job: %v", c.name, user, takes)
+			}
+		}
+	}
+}
+
 // Each policy has a situation in which it, and only it, takes this GPU.
 func TestPolicies(t *testing.T) {
 	readings := []gres.Reading{

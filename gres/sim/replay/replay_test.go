@@ -129,6 +129,32 @@ func TestBurstByHand(t *testing.T) {
 	}
 }
 
+// With LLN=YES jobs go to the node with the most free slots, and share a GPU only
+// when no node has an idle one; else to the first that has room.
+func TestLeastLoadedByHand(t *testing.T) {
+	for _, lln := range []bool{true, false} {
+		s := exact(1, choose.MAGM)
+		s.Nodes, s.Model.Slurm.LeastLoaded, s.Thresholds.Settle = 70, lln, 0
+		var lines []string
+		for i := range 70 {
+			lines = append(lines, fmt.Sprint(10*i, " 100000 1 1000 10"))
+		}
+		r, err := Run(s, jobs(append(lines, "1000 100 1 1000 100")...)) // one more than nodes
+		if err != nil {
+			t.Fatal(err)
+		}
+		company := 0
+		for _, j := range r.Jobs[:70] {
+			if j.ExecS > 100000.1 {
+				company++
+			}
+		}
+		if lln && company != 1 || !lln && company < 40 {
+			t.Errorf("LLN %v: %d of 70 jobs had company", lln, company)
+		}
+	}
+}
+
 // One user's GPU has room that slurmctld offers to all users who are counted with
 // that one: such a user's jobs are given back, and in the end wait for an idle GPU,
 // unless a node serves one user at a time. Jobs of others wait at once.
