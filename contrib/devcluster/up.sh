@@ -322,4 +322,4 @@ start_all() {
 all_idle() { [ "$(timeout 5 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
 
 # The counts of slurm.conf are the ceiling; an agent's are lower.
-all_published() { ! timeout 5 sinfo -h -p plain -o %G | grep -Eq "carma:(no_consume:)?$((gpus * gpu_mib))"; }
+all_published() { ! timeout 5 sinfo -h -p plain -o %G | grep -Eq "carmau0:(no_consume:)?$((gpus * gpu_mib))"; }

@@ -109,7 +109,7 @@ take_over() {
 }
 
 # What one GPU can take, no more the ceiling.
-published() { run head "sinfo -h -N -p gpu -t idle -o %G" | awk '/carma:(no_consume:)?40[0-9][0-9][0-9],/ { n++ } END { exit n != 2 }'; }
+published() { run head "sinfo -h -N -p gpu -t idle -o %G" | awk '/carmau0:(no_consume:)?40[0-9][0-9][0-9],/ { n++ } END { exit n != 2 }'; }
 
 # The ten jobs of step 6 have ended well, and the nodes' records have them all.
 reported() {
