@@ -275,9 +275,9 @@ func backOff(n uint32) time.Duration {
 // while this Prolog still runs and slurmd then does not launch it; exit status
 // 0 keeps the node up. A job that was given back hooks.vetoes times, and now for
 // others, the jobs of other users, waits for idle GPUs instead of being sent
-// around: slurmctld does not know whose GPUs have room. It shares them none the
-// less. One that names its nodes does not wait for capacity: the node keeps GPUs
-// for it.
+// around: slurmctld counts users in parts, and not one by one. It shares them none
+// the less. One that names its nodes does not wait for capacity: the node keeps
+// GPUs for it.
 func (n *Node) giveBack(ctx context.Context, h jobenv.Hook, r gres.Request, about About, others bool, ledger Ledger, slurm Slurm) error {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
