@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -278,17 +279,15 @@ func TestAbuseReconfigure(t *testing.T) {
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n#CARMA mem=8G\nsleep 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	c.sh("", "printf 'MaxJobCount=1000000\n' >>"+c.dir+"/etc/slurm.conf") // else it is full in the end
+	c.restart("slurmctld")
 	pid := c.slurmctld()
 	c.sh("", bin+" 1 50 gpu "+script) // warm
 	rss, threads, fds := figures(t, pid)
 	stop, stopped := make(chan bool), make(chan bool)
+	end := sync.OnceFunc(func() { close(stop); <-stopped })
+	defer end()
 	refused := 0
-	defer func() {
-		if t.Failed() {
-			close(stop)
-			<-stopped
-		}
-	}()
 	go func() {
 		defer close(stopped)
 		for {
@@ -313,8 +312,7 @@ func TestAbuseReconfigure(t *testing.T) {
 			}
 		}
 	}
-	close(stop)
-	<-stopped
+	end()
 	c.plugins("carma")
 	c.sh("", "scontrol reconfigure")
 	if now := c.slurmctld(); now != pid || syscall.Kill(pid, 0) != nil {
