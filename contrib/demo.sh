@@ -32,7 +32,7 @@ bold "Starting Slurm: slurmctld with CARMA's plugin, two nodes of 4 simulated A1
 "$devcluster" up "$dir" --nodes 2 --gpu-model dgx-a100 --time-scale $scale || exit 1
 eval "$("$devcluster" env "$dir")"
 cd "$dir/jobs" || exit 1
-read -r alice bob <<<"$CARMA_USERS"
+read -r alice bob _ <<<"$CARMA_USERS"
 sinfo -p gpu -t idle -o '  %N: %D nodes idle, %G' -h
 
 # job FILE CARMA-LINE SIMJOB-OPTIONS
