@@ -15,27 +15,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// One at a time, of one process and of several, and all of them.
-func TestEnter(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "queue")
-	shared, err := Open(path)
+// open is another process's queue: a lock is of an open file.
+func open(t *testing.T, path string) *Queue {
+	t.Helper()
+	q, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shared.Close()
+	t.Cleanup(func() { q.Close() })
+	return q
+}
+
+// One at a time, of one process and of several, and all of them.
+func TestEnter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue")
+	shared := open(t, path)
 	var inside, entered atomic.Int32
 	var wait sync.WaitGroup
 	for i := range 20 {
+		q := shared
+		if i%2 == 0 {
+			q = open(t, path)
+		}
 		wait.Go(func() {
-			q := shared
-			if i%2 == 0 { // as another process: a lock is of an open file
-				var err error
-				if q, err = Open(path); err != nil {
-					t.Error(err)
-					return
-				}
-				defer q.Close()
-			}
 			defer q.Enter(t.Context(), time.Minute)()
 			if n := inside.Add(1); n != 1 {
 				t.Errorf("%d at once", n)
@@ -57,11 +59,7 @@ func TestEnterGivesUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue")
 	var q [3]*Queue
 	for i := range q {
-		var err error
-		if q[i], err = Open(path); err != nil {
-			t.Fatal(err)
-		}
-		defer q[i].Close()
+		q[i] = open(t, path)
 	}
 	leave := q[0].Enter(t.Context(), time.Minute)
 	q[1].Enter(t.Context(), time.Millisecond)()
@@ -88,11 +86,7 @@ func TestEnterInOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue")
 	var q [4]*Queue
 	for i := range q {
-		var err error
-		if q[i], err = Open(path); err != nil {
-			t.Fatal(err)
-		}
-		defer q[i].Close()
+		q[i] = open(t, path)
 	}
 	came := make(chan int, len(q))
 	var wait sync.WaitGroup
@@ -130,15 +124,7 @@ func TestEnterInOrder(t *testing.T) {
 // spoiled file stops nobody.
 func TestEnterBrokenQueue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue")
-	stopped, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer q.Close()
+	stopped, q := open(t, path), open(t, path)
 	if err := stopped.lock(door, unix.F_OFD_SETLK); err != nil {
 		t.Fatal(err)
 	}

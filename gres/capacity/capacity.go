@@ -23,8 +23,8 @@ import (
 // an update of the node table for a few MiB would serve nobody.
 const stepMiB = 256
 
-// GPU is what one GPU can give, and whom.
-type GPU struct {
+// Offer is what one GPU can give, and whom.
+type Offer struct {
 	MiB int64
 	UID uint32 // of the only user, if Own
 	Own bool
@@ -32,7 +32,7 @@ type GPU struct {
 
 // Counts returns the counts of tres.Names. together says which GPUs, by their
 // indices, a job on several can be given at once.
-func Counts(gpus []GPU, together [][]int) []int64 {
+func Counts(gpus []Offer, together [][]int) []int64 {
 	if len(gpus) == 0 {
 		return nil
 	}

@@ -18,18 +18,18 @@ import (
 
 func TestCounts(t *testing.T) {
 	for _, c := range []struct {
-		gpus     []GPU
+		gpus     []Offer
 		together [][]int
 		want     []int64 // users 0 to 7, then jobs on 2, 3, ... GPUs
 	}{
 		{nil, nil, nil},
-		{[]GPU{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}},
-		{[]GPU{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 50, 20, 0}},
-		{[]GPU{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 30, 0, 0}},
-		{[]GPU{{MiB: 20}, {MiB: 100}}, nil, []int64{100, 100, 100, 100, 100, 100, 100, 100, 0}},
-		{[]GPU{{MiB: 20}}, nil, []int64{20, 20, 20, 20, 20, 20, 20, 20}},
-		{[]GPU{{20, 1003, true}, {100, 1006, true}, {MiB: 10}}, [][]int{{0, 2}, {1, 2}}, []int64{10, 10, 10, 20, 10, 10, 100, 10, 10, 0}},
-		{[]GPU{{20, 1003, true}, {100, 3, true}}, nil, []int64{0, 0, 0, 100, 0, 0, 0, 0, 0}},
+		{[]Offer{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}},
+		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 50, 20, 0}},
+		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 30, 0, 0}},
+		{[]Offer{{MiB: 20}, {MiB: 100}}, nil, []int64{100, 100, 100, 100, 100, 100, 100, 100, 0}},
+		{[]Offer{{MiB: 20}}, nil, []int64{20, 20, 20, 20, 20, 20, 20, 20}},
+		{[]Offer{{20, 1003, true}, {100, 1006, true}, {MiB: 10}}, [][]int{{0, 2}, {1, 2}}, []int64{10, 10, 10, 20, 10, 10, 100, 10, 10, 0}},
+		{[]Offer{{20, 1003, true}, {100, 3, true}}, nil, []int64{0, 0, 0, 100, 0, 0, 0, 0, 0}},
 	} {
 		if got := Counts(c.gpus, c.together); !slices.Equal(got, c.want) {
 			t.Errorf("Counts(%v) = %v, want %v", c.gpus, got, c.want)
@@ -157,26 +157,28 @@ func TestPublishRate(t *testing.T) {
 	p := newPublisher(t, s)
 	ctx := t.Context()
 	begin, changes := time.Now(), 0
+	publish := func() (told bool) {
+		err := p.Publish(ctx)
+		if err != nil && !errors.Is(err, ErrTooSoon) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
 	for id := uint32(1); time.Since(begin) < 2*time.Second; id++ {
 		grant(t, p.Book, id, 10240)
-		for _, change := range []func() error{func() error { return nil }, func() error { return p.Book.Release(ctx, gres.JobKey{JobID: id}) }} {
-			if err := change(); err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Publish(ctx); err != nil && !errors.Is(err, ErrTooSoon) {
-				t.Fatal(err)
-			}
-			changes++
+		publish()
+		if err := p.Book.Release(ctx, gres.JobKey{JobID: id}); err != nil {
+			t.Fatal(err)
 		}
+		publish()
+		changes += 2
 		time.Sleep(10 * time.Millisecond)
 	}
 	if most := int(time.Since(begin).Seconds()) + 2; len(s.updates) > most || len(s.updates) < 2 || changes < 20 {
 		t.Errorf("%d changes, slurmctld was told %d times, want at most %d", changes, len(s.updates), most)
 	}
-	for err := ErrTooSoon; err != nil; time.Sleep(100 * time.Millisecond) {
-		if err = p.Publish(ctx); err != nil && !errors.Is(err, ErrTooSoon) {
-			t.Fatal(err)
-		}
+	for !publish() {
+		time.Sleep(100 * time.Millisecond)
 	}
 	if want := "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"; s.gres != want {
 		t.Errorf("at last %s, want %s", s.gres, want)

@@ -139,7 +139,7 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
-	gpus := make([]GPU, len(s.Readings))
+	gpus := make([]Offer, len(s.Readings))
 	for i, r := range s.Readings {
 		g := &gpus[i]
 		g.MiB, _ = choose.Placeable(r, s.Leases, p.Thresholds)

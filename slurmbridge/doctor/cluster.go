@@ -34,6 +34,19 @@ func (d *diagnosis) nodesOf(partition string) (lines []slurmconf.Record, line sl
 	return lines, line, true
 }
 
+// nodesIn counts the nodes of a partition that these lines describe.
+func nodesIn(partition slurmconf.Record, lines []slurmconf.Record) (n int) {
+	for _, line := range lines {
+		names, _ := hostlist.Expand(line.Name)
+		for _, name := range names {
+			if inPartition(partition, name) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func inPartition(partition slurmconf.Record, node string) bool {
 	nodes := partition.Get("Nodes")
 	return strings.EqualFold(nodes, "ALL") || hostlist.Contains(nodes, node)
@@ -185,7 +198,7 @@ func (d *diagnosis) partitions() {
 				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name, orNone(line.Get("Default")), p.Default),
 					fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
 			}
-			if p.Share && line.Get("LLN") == "" && !has(d.setting("SelectTypeParameters"), "CR_LLN") {
+			if p.Share && line.Get("LLN") == "" && nodesIn(line, lines) > 1 && !has(d.setting("SelectTypeParameters"), "CR_LLN") {
 				// The site may say NO.
 				say(Warn, "partition "+name+" has no LLN: jobs go to the first node with room, and share GPUs there while others are idle", "PartitionName="+name+" LLN=YES")
 			}

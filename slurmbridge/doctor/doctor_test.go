@@ -69,6 +69,16 @@ func site(t *testing.T, change ...string) Facts {
 	return f
 }
 
+// On one node there is nothing to choose.
+func TestOneNodeNeedsNoLLN(t *testing.T) {
+	const both = "PartitionName=gpu Nodes=gpu[1-2],carma-anchor Default=YES"
+	for _, f := range Diagnose(site(t, both+" LLN=YES", "PartitionName=gpu Nodes=gpu1,carma-anchor Default=YES")) {
+		if strings.Contains(f.What, "LLN") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 func TestNothingWrong(t *testing.T) {
 	findings := Diagnose(site(t))
 	for _, f := range findings {

@@ -166,10 +166,8 @@ func (s *slurm) decide() error {
 	empty := false
 	for i := 0; i < len(q.front); i++ { // which may grow
 		b := q.front[i]
-		if fifo := s.set.Queue == FIFO; fifo || s.worth(b) {
-			if s.pass(b) && fifo {
-				break
-			}
+		if (s.set.Queue == FIFO || s.worth(b)) && s.pass(b) {
+			break
 		}
 		empty = empty || i > 0 && len(b.list) == 0
 	}
@@ -184,8 +182,9 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-// pass starts those of a block that can, and tells whether somebody cannot.
-func (s *slurm) pass(b *block) (stuck bool) {
+// pass starts those of a block that can, and tells whether that ends the pass over
+// the queue.
+func (s *slurm) pass(b *block) (ends bool) {
 	q := &s.queue
 	b.forget()
 	kept := 0
@@ -207,13 +206,13 @@ func (s *slurm) pass(b *block) (stuck bool) {
 		b.note(&e)
 		kept++
 		if s.set.Queue == FIFO {
-			stuck = true
+			ends = true
 			kept += copy(b.list[kept:], b.list[i+1:])
 			break
 		}
 	}
 	b.list = b.list[:kept]
-	return stuck
+	return ends
 }
 
 // mostOffered notes the most that nodes have room for which changed, so that most

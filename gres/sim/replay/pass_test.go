@@ -14,7 +14,9 @@ import (
 func TestQueueOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	q := newQueue(2000, 4)
-	waiter := func(task int32) waiter { return waiter{task: task, books: task & 3, need: rng.Int64N(1000)} }
+	waiter := func(task int32) waiter {
+		return waiter{task: task, books: task & 3, tested: true, need: rng.Int64N(1000)}
+	}
 	next, recovered := int32(0), []int32(nil)
 	var started []int32
 	for step := range 20000 {

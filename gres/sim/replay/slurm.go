@@ -43,9 +43,9 @@ type slurm struct {
 	sentTo    []int32   // by task: node on which its Prolog waits
 	err       error
 
-	offers   []capacity.GPU // scratch of publish
-	most     []int64        // scratch of decide
-	leases   []gres.Lease   // scratch of one choice
+	offers   []capacity.Offer // scratch of publish
+	most     []int64          // scratch of decide
+	leases   []gres.Lease     // scratch of one choice
 	readings []gres.Reading
 }
 
