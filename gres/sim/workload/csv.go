@@ -163,6 +163,7 @@ func ReadTrace(file string, in io.Reader, jobs []Job, lim Limits) (Workload, err
 	if len(w.Trace) == 0 {
 		return w, &LineError{File: file, Reason: "no submissions in it"}
 	}
+	w.ofSecondVersion()
 	return w, nil
 }
 

@@ -4,6 +4,7 @@ package workload
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -35,8 +36,11 @@ func publishedRow(guess map[string]float64) func(*Table) (Job, error) {
 			return 0
 		}
 		j.GPUs = int(num("gpus", 1, maxGPUs))
-		minutes := first(num("gpu_resident_min_observed60", 0, 1e6), num("exec_min_thesis", 0, 1e6), num("exec_min_v2readme", 0, 1e6))
-		j.DurationS = 60 * minutes
+		j.DurationS = 60 * first(num("gpu_resident_min_observed60", 0, 1e6), num("exec_min_thesis", 0, 1e6))
+		j.secondS = 60 * num("exec_min_v2readme", 0, 1e6)
+		if j.DurationS == 0 {
+			j.DurationS, j.second = j.secondS, true
+		}
 		j.PeakMiB = int64(first(num("mem_MB_rad_v1", 0, maxMiB), num("mem_MB_rad_v2", 0, maxMiB)))
 		// Figures called GB there are thousands of MiB.
 		j.SteadyMiB = int64(math.Round(1000 * num("steady_mem_GB_observed60", 0, 1000)))
@@ -55,5 +59,21 @@ func publishedRow(guess map[string]float64) func(*Table) (Job, error) {
 		}
 		j.Name = strings.Clone(t.Text("job"))
 		return j, nil
+	}
+}
+
+// ofSecondVersion gives the jobs of a trace the run times of the second version if
+// it has jobs that the first did not know. With them, the exclusive runs of both
+// published traces of that version take 8.02 and 9.80 h, as
+// known of a simulation before this one; with those of the first, 7.75 and 9.24 h.
+func (w *Workload) ofSecondVersion() {
+	if !slices.ContainsFunc(w.Trace, func(s Submission) bool { return w.Jobs[s.Job].second }) {
+		return
+	}
+	w.Jobs = slices.Clone(w.Jobs) // they may serve another trace
+	for i := range w.Jobs {
+		if j := &w.Jobs[i]; j.secondS > 0 {
+			j.DurationS = j.secondS
+		}
 	}
 }

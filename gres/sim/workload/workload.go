@@ -27,6 +27,11 @@ type Job struct {
 	FakeTensorMiB int64
 	GPUMemNetMiB  int64
 
+	// Of the published table: run time in the second version, 0: none; and whether
+	// only that has the job.
+	secondS float64
+	second  bool
+
 	// Spec is what the analytic estimator is asked; nil: there is no summary.
 	Spec *estimator.Spec
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,6 +133,39 @@ func TestWriteAndReadAgain(t *testing.T) {
 	again, err := ReadTrace("t.csv", &b, jobs, Limits{GPUsPerNode: 4})
 	if err != nil || !reflect.DeepEqual(w, again) {
 		t.Errorf("%v\n%+v\n%+v", err, w, again)
+	}
+}
+
+// A trace of the second version is known by jobs that the first did not have, and
+// has the run times of its own table.
+func TestVersionOfPublishedTimes(t *testing.T) {
+	const jobs = `job,model,gpus,gpu_resident_min_observed60,exec_min_thesis,exec_min_v2readme,mem_MB_rad_v1,mem_MB_rad_v2,smact_observed60
+seen,m,1,10,11,12,5000,4000,0.5
+told,m,1,,21,22,5000,4000,0.5
+old,m,1,30,,,5000,,0.5
+new,m,1,,,42,,4000,0.5
+`
+	table, err := ReadJobs("jobs.csv", strings.NewReader(jobs), nil, 0.9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for trace, want := range map[string][]float64{ // minutes
+		"seen told old":     {10, 21, 30},
+		"seen told old new": {12, 22, 30, 42},
+		"new":               {42},
+	} {
+		text := "arrival_s,job\n0," + strings.ReplaceAll(trace, " ", "\n0,") + "\n"
+		w, err := ReadTrace("t.csv", strings.NewReader(text), table, Limits{GPUsPerNode: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []float64
+		for i := range w.Trace {
+			got = append(got, w.Duration(&w.Trace[i])/60)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v minutes, want %v", trace, got, want)
+		}
 	}
 }
 
