@@ -38,7 +38,7 @@ type Ledger interface {
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
+	Hold(ctx context.Context, job, uid uint32, mib int64, uuids []string) error
 }
 
 // Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
@@ -343,11 +343,11 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive || r.GPUs > 1 || !n.Thresholds.CrossUser { // as the agent has it
+	if r.Exclusive {
 		mib = 0
 	}
-	uuids := choose.Soonest(s.Readings, s.Leases, r.GPUs, mib)
-	if err := ledger.Hold(ctx, h.JobID, mib, uuids); err != nil {
+	uuids := choose.Soonest(s.Readings, s.Leases, r, n.Thresholds)
+	if err := ledger.Hold(ctx, h.JobID, h.UID, mib, uuids); err != nil {
 		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}

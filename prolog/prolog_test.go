@@ -315,11 +315,10 @@ func TestPrologGivesBackOften(t *testing.T) {
 		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
 			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
 		}
-		// For one that names its nodes a GPU is kept, once, and all of it where users
-		// are kept apart.
+		// For one that names its nodes a GPU is kept, once.
 		w.prolog(t, h)
 		s, err := w.book.Snapshot(t.Context())
-		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].MiB == 0) != want || len(s.Holds) > 1 {
+		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].UID == h.UID && s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
 			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
 		}
 	}

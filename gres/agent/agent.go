@@ -22,6 +22,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/gres/resident"
+	"carma/gres/steward"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -89,6 +90,7 @@ type Agent struct {
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
 	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
+	waits       steward.Waits
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration

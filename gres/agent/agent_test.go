@@ -104,8 +104,8 @@ func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) {
 	return lease.Snapshot{Leases: l.meanwhile}, nil
 }
 
-func (l *ledger) Hold(_ context.Context, job uint32, mib int64, uuids []string) error {
-	return l.note("hold %d MiB of %v for %d", mib, uuids, job)
+func (l *ledger) Hold(_ context.Context, job, uid uint32, mib int64, uuids []string) error {
+	return l.note("hold %d MiB of %v for %d of %d", mib, uuids, job, uid)
 }
 func (l *ledger) OpenHold(_ context.Context, job uint32, in time.Duration) error {
 	return l.note("open %d in %s", job, in.Round(time.Second))

@@ -167,6 +167,8 @@ func TestOpenHolds(t *testing.T) {
 		"a share, no GPU":            {lease.Snapshot{Holds: share}, nil},
 		"shares of two, one daemon":  {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}}}, []string{"open 7 in 0s"}},
 		"shares of two, two daemons": {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a"}, {UUID: "b", Daemon: "b"}}}, nil},
+		"shares of two, another's":   {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b", UID: 2000}}}, nil},
+		"a share, another's":         {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
 		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},

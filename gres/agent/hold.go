@@ -17,7 +17,7 @@ import (
 
 // Guard is what keeps GPUs from jobs.
 type Guard interface {
-	Hold(ctx context.Context, job uint32, mib int64, uuids []string) error
+	Hold(ctx context.Context, job, uid uint32, mib int64, uuids []string) error
 	OpenHold(ctx context.Context, job uint32, in time.Duration) error
 	DropHold(ctx context.Context, job uint32) error
 	Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error)
@@ -42,6 +42,7 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 // and one job can be given them all.
 func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 	var kept []gres.Reading
+	var uid uint32
 	for _, h := range s.Holds {
 		if h.JobID != job {
 			continue
@@ -52,6 +53,7 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 		if h.MiB == 0 {
 			continue
 		}
+		uid = h.UID
 		i := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == h.UUID })
 		if i < 0 {
 			return false
@@ -64,7 +66,7 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 		}
 		kept = append(kept, r)
 	}
-	return choose.Together(choose.Policy(a.Config.Placement.Policy), kept, s.Leases, a.Thresholds)
+	return choose.Together(choose.Policy(a.Config.Placement.Policy), kept, s.Leases, uid, a.Thresholds)
 }
 
 // comesBack tells whether the start of a job that was put back is still to be

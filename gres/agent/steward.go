@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
@@ -54,6 +55,10 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		return
 	}
 	a.rebook(ctx, steward.Misbooked(queue))
+	if a.waits == nil {
+		a.waits = steward.Waits{}
+	}
+	a.waits.Restore(queue, time.Now())
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
@@ -136,13 +141,10 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 				return
 			}
 		}
-		mib := hold.MiB
-		if !a.Thresholds.CrossUser {
-			mib = 0 // the jobs that are there may be of another user
-		}
-		uuids := choose.Soonest(s.Readings, s.Leases, hold.GPUs, mib)
-		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", mib)
-		if err := a.Ledger.Hold(ctx, hold.JobID, mib, uuids); err != nil {
+		r := gres.Request{JobID: hold.JobID, UID: j.UID, GPUs: hold.GPUs, ReserveMiB: hold.MiB, Exclusive: hold.MiB == 0}
+		uuids := choose.Soonest(s.Readings, s.Leases, r, a.Thresholds)
+		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
+		if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.MiB, uuids); err != nil {
 			a.Log.Error("keep GPUs", "error", err)
 		}
 		return

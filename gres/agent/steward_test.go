@@ -101,6 +101,7 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 func TestFollowComment(t *testing.T) {
 	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}, {GPU: gres.GPU{UUID: "b", TotalMiB: 40536}}}
 	fresh := steward.Comment("rack", &steward.Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: time.Now()})
+	whole := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 1, Since: time.Now()})
 	late := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now().Add(-24 * time.Hour)})
 	for name, c := range map[string]struct {
 		comment string
@@ -109,28 +110,27 @@ func TestFollowComment(t *testing.T) {
 		ledger  []string
 		slurm   []string
 	}{
-		"no word":          {"rack", "PENDING", nil, nil, nil},
-		"new":              {fresh, "PENDING", nil, []string{"hold 20480 MiB of [a b] for 7"}, nil},
-		"new, users apart": {fresh, "PENDING", nil, []string{"hold 0 MiB of [a b] for 7"}, nil},
-		"kept already":     {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"has started":      {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"did not come":     {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"not known":        {fresh, "?", nil, nil, nil},
-		"has gone":         {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"no word":      {"rack", "PENDING", nil, nil, nil},
+		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 7 of 1000"}, nil},
+		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 7 of 1000"}, nil},
+		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"not known":    {fresh, "?", nil, nil, nil},
+		"has gone":     {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()
 		a.Node, a.Ledger, a.Cluster = "n1", l, slurm
 		known := map[uint32]sctl.Job{}
 		if c.state != "" {
-			known[7] = sctl.Job{State: c.state}
+			known[7] = sctl.Job{State: c.state, UID: 1000}
 		}
 		a.Jobs = &jobs{known: known}
 		if c.state == "?" {
 			a.Jobs = &jobs{err: errors.New("no connection")}
 		}
-		a.Thresholds.CrossUser = name != "new, users apart"
-		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds})
+		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds, Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
 		}

@@ -143,7 +143,7 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	for i, r := range s.Readings {
 		g := &gpus[i]
 		g.MiB, _ = choose.Placeable(r, s.Leases, p.Thresholds)
-		g.UID, g.Own = choose.Owner(p.Policy, r.UUID, s.Leases, p.Thresholds)
+		g.UID, g.Own = choose.Owner(p.Policy, r, s.Leases, p.Thresholds)
 		if p.Floor {
 			g.MiB, g.Own = r.TotalMiB, false
 		}

@@ -276,14 +276,17 @@ func GPUs(p Policy, in Input) Decision {
 	return d
 }
 
-// Owner returns the user whose jobs alone a GPU takes beside those that it has;
-// own is false if it takes anybody's.
-func Owner(p Policy, uuid string, leases []gres.Lease, t Thresholds) (uid uint32, own bool) {
+// Owner returns the user whose jobs alone a GPU takes, for those that it has or for
+// the job that it is kept for; own is false if it takes anybody's.
+func Owner(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (uid uint32, own bool) {
+	if r.HeldFor != 0 {
+		return r.HeldUID, true
+	}
 	if t.CrossUser && p != Carma {
 		return 0, false
 	}
 	for i := range leases {
-		if leases[i].UUID == uuid {
+		if leases[i].UUID == r.UUID {
 			return leases[i].UID, true
 		}
 	}

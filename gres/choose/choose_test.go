@@ -161,24 +161,32 @@ func TestOwnerAgreesWithChoice(t *testing.T) {
 		policy    Policy
 		leases    []gres.Lease
 		crossUser bool
+		heldFor   uint32 // of user 7
 		own       bool
 	}{
-		{"idle", MAGM, nil, false, false},
-		{"leases elsewhere", MAGM, []gres.Lease{held("b", 10000)}, false, false},
-		{"one user's", MAGM, []gres.Lease{of(7), of(7)}, false, true},
-		{"by turns", MAGM, []gres.Lease{of(7)}, true, false},
-		{"never by turns", Carma, []gres.Lease{of(7)}, true, true},
+		{"idle", MAGM, nil, false, 0, false},
+		{"leases elsewhere", MAGM, []gres.Lease{held("b", 10000)}, false, 0, false},
+		{"one user's", MAGM, []gres.Lease{of(7), of(7)}, false, 0, true},
+		{"by turns", MAGM, []gres.Lease{of(7)}, true, 0, false},
+		{"never by turns", Carma, []gres.Lease{of(7)}, true, 0, true},
+		{"kept for a job", MAGM, nil, true, 5, true},
 	} {
 		th := defaults
 		th.CrossUser = c.crossUser
-		uid, own := Owner(c.policy, "a", c.leases, th)
+		a := gpu("a")
+		if a.HeldFor = c.heldFor; c.heldFor != 0 {
+			a.HeldUID, a.HeldOpen = 7, true
+		}
+		uid, own := Owner(c.policy, a, c.leases, th)
 		if own != c.own || own && uid != 7 {
 			t.Errorf("%s: user %d, own %v", c.name, uid, own)
 		}
 		for _, user := range []uint32{7, 8} {
 			r := shared(1, 1000)
-			r.UID = user
-			takes := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases, Request: r, Thresholds: th}).UUIDs != nil
+			if r.UID = user; user == 7 {
+				r.JobID = c.heldFor
+			}
+			takes := GPUs(c.policy, Input{Readings: []gres.Reading{a}, Leases: c.leases, Request: r, Thresholds: th}).UUIDs != nil
 			if want := !own || user == uid; takes != want {
 				t.Errorf("%s: takes user %d's job: %v", c.name, user, takes)
 			}

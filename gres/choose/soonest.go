@@ -4,52 +4,103 @@ package choose
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 
 	"carma/gres"
 )
 
-// Soonest returns the k GPUs that are likely to have mib free first, 0 for all of
-// their memory: for a share of one GPU, that with the most memory that nobody uses
-// or was promised; for a whole one, and for several, which mostly have to be idle
-// to be given together, those with the fewest jobs. Among equals, those whose jobs
-// are the oldest. GPUs that take nobody are left out.
-func Soonest(readings []gres.Reading, leases []gres.Lease, k int, mib int64) []string {
-	type candidate struct {
-		uuid    string
-		freeMiB int64
-		jobs    int
-		age     time.Duration
-	}
-	var all []candidate
-	for _, r := range readings {
-		if r.Unreadable != "" || r.Quarantined != "" || r.HeldFor != 0 || r.MIG || r.TotalMiB < mib {
-			continue
-		}
-		c := candidate{uuid: r.UUID}
-		booked := int64(0)
-		for _, l := range leases {
-			if l.UUID == r.UUID {
-				booked += l.ReserveMiB
-				c.jobs++
-				c.age = max(c.age, l.Age)
+// Soonest returns the GPUs that are likely to be what the request needs first; nil:
+// there are too few. How long jobs still run is not known, so it counts those that
+// have to end before, and of as many prefers those that have run longest. Jobs of
+// the request's user may stay while they leave the memory; for a request on several
+// GPUs only those of a daemon that serves them all, or none. GPUs that take nobody
+// are left out.
+func Soonest(readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) []string {
+	var best []departure
+	for _, d := range daemonsFor(leases, r) {
+		var all []departure
+		for i := range readings {
+			g := &readings[i]
+			closed := g.Unreadable != "" || g.Quarantined != "" || g.HeldFor != 0 || g.MIG || g.TotalMiB < r.ReserveMiB
+			if !closed && (d == "" || d.Serves(g.UUID)) {
+				all = append(all, departures(g, leases, r, d, &t))
 			}
 		}
-		if mib > 0 && k == 1 {
-			c.freeMiB = r.TotalMiB - max(r.UsedMiB, booked)
+		if len(all) < r.GPUs {
+			continue
 		}
-		all = append(all, c)
+		slices.SortStableFunc(all, departure.compare)
+		if all = all[:r.GPUs]; best == nil || sum(all).compare(sum(best)) < 0 {
+			best = all
+		}
 	}
-	if len(all) < k {
-		return nil
-	}
-	slices.SortStableFunc(all, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.freeMiB, a.freeMiB), cmp.Compare(a.jobs, b.jobs), cmp.Compare(b.age, a.age))
-	})
 	var uuids []string
-	for _, c := range all[:k] {
-		uuids = append(uuids, c.uuid)
+	for i := range best {
+		uuids = append(uuids, best[i].uuid)
 	}
 	return uuids
+}
+
+// daemonsFor returns the daemons that a request on several GPUs may join, and none
+// for a new one.
+func daemonsFor(leases []gres.Lease, r gres.Request) []gres.Daemon {
+	daemons := []gres.Daemon{""}
+	for i := range leases {
+		if l := &leases[i]; r.GPUs > 1 && l.UID == r.UID && l.Daemon.Many() && !slices.Contains(daemons, l.Daemon) {
+			daemons = append(daemons, l.Daemon)
+		}
+	}
+	return daemons
+}
+
+// departure is what has to happen on a GPU before it takes a request.
+type departure struct {
+	uuid string
+	jobs int           // that have to end
+	age  time.Duration // of the youngest of them
+}
+
+func (a departure) compare(b departure) int {
+	return cmp.Or(cmp.Compare(a.jobs, b.jobs), cmp.Compare(b.age, a.age))
+}
+
+func sum(list []departure) departure {
+	s := departure{age: math.MaxInt64}
+	for _, d := range list {
+		s.jobs += d.jobs
+		s.age = min(s.age, d.age)
+	}
+	return s
+}
+
+// departures takes those that may stay off the GPU, the oldest first, until there
+// is room for the request.
+func departures(g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon, t *Thresholds) departure {
+	d := departure{uuid: g.UUID, jobs: g.Foreign, age: math.MaxInt64}
+	var stay []*gres.Lease
+	bookedMiB := int64(0)
+	ends := func(l *gres.Lease) {
+		d.jobs++
+		d.age = min(d.age, l.Age)
+	}
+	for i := range leases {
+		l := &leases[i]
+		switch {
+		case l.UUID != g.UUID:
+		case r.Exclusive || l.Exclusive || l.UID != r.UID && !t.CrossUser || r.GPUs > 1 && (daemon == "" || l.Daemon != daemon):
+			ends(l)
+		default:
+			stay = append(stay, l)
+			bookedMiB += l.ReserveMiB
+		}
+	}
+	slices.SortStableFunc(stay, func(a, b *gres.Lease) int { return cmp.Compare(b.Age, a.Age) })
+	for len(stay) > 0 && (len(stay) >= t.MaxJobs || g.TotalMiB-bookedMiB < r.ReserveMiB+t.MarginMiB) {
+		ends(stay[0])
+		bookedMiB -= stay[0].ReserveMiB
+		stay = stay[1:]
+	}
+	return d
 }

@@ -3,7 +3,7 @@
 package choose
 
 import (
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,32 +11,83 @@ import (
 )
 
 func TestSoonest(t *testing.T) {
-	s := struct {
-		Readings []gres.Reading
-		Leases   []gres.Lease
+	const me, other = 1000, 2000
+	shut := func(uuid string, change func(*gres.Reading)) gres.Reading {
+		r := gpu(uuid)
+		change(&r)
+		return r
+	}
+	readings := []gres.Reading{gpu("a"), gpu("b"), gpu("c"), gpu("d"),
+		shut("lost", func(r *gres.Reading) { r.Unreadable = "x" }), shut("bad", func(r *gres.Reading) { r.Quarantined = "x" }),
+		shut("kept", func(r *gres.Reading) { r.HeldFor = 9 }), shut("mig", func(r *gres.Reading) { r.MIG = true }), shut("small", func(r *gres.Reading) { r.TotalMiB = 1000 })}
+	on := func(uuid string, uid uint32, mib int64, minutes int, d gres.Daemon) gres.Lease {
+		return gres.Lease{UUID: uuid, UID: uid, ReserveMiB: mib, Age: time.Duration(minutes) * time.Minute, Daemon: d}
+	}
+	alone := on("a", me, 40000, 50, "")
+	alone.Exclusive = true
+	whole := gres.Request{UID: me, GPUs: 1, Exclusive: true, ReserveMiB: 40000}
+	all := whole
+	all.GPUs = 5
+	for _, c := range []struct {
+		name   string
+		leases []gres.Lease
+		r      gres.Request
+		want   string
 	}{
-		Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}, {GPU: gres.GPU{UUID: "d"}},
-			{GPU: gres.GPU{UUID: "lost"}, Unreadable: "x"}, {GPU: gres.GPU{UUID: "bad"}, Quarantined: "x"}, {GPU: gres.GPU{UUID: "kept"}, HeldFor: 9}},
-		Leases: []gres.Lease{{UUID: "a", Age: time.Minute}, {UUID: "a", Age: time.Hour}, {UUID: "b", Age: time.Minute}, {UUID: "c", Age: time.Hour}},
+		{"idle GPUs in order", nil, shared(2, 20000), "a b"},
+		{"an idle one for a whole GPU", []gres.Lease{on("a", me, 1, 50, "a"), on("b", me, 1, 60, "b"), on("c", me, 1, 70, "c")}, whole, "d"},
+		{"else that with the fewest jobs", []gres.Lease{on("a", me, 1, 90, "a"), on("a", me, 1, 90, "a"), on("b", me, 1, 60, "b"), on("c", me, 1, 70, "c"), on("c", me, 1, 70, "c"), on("d", me, 1, 10, "d")}, whole, "b"},
+		{"more than there are", nil, all, ""},
+		{"where the user's jobs leave room", []gres.Lease{on("a", me, 30000, 90, "a"), on("b", me, 10000, 1, "b"), on("c", other, 10000, 90, "c"), on("d", me, 30000, 90, "d")}, shared(1, 20000), "b"},
+		{"where the user's oldest ends", []gres.Lease{on("a", me, 30000, 9, "a"), on("b", me, 20000, 50, "b"), on("b", me, 15000, 1, "b"), on("c", other, 1, 90, "c"), on("c", other, 1, 90, "c"), on("d", me, 30000, 8, "d")}, shared(1, 20000), "b"},
+		{"not beside one who is alone", []gres.Lease{alone, on("b", me, 30000, 60, "b"), on("c", me, 30000, 40, "c"), on("d", me, 30000, 40, "d")}, shared(1, 20000), "b"},
+		{"as many jobs as may share", []gres.Lease{on("a", me, 1, 1, "a"), on("a", me, 1, 1, "a"), on("a", me, 1, 1, "a"), on("a", me, 1, 1, "a"), on("b", me, 1, 1, "b"), on("c", other, 1, 1, "c"), on("d", other, 1, 1, "d")}, shared(1, 20000), "b"},
+		{"several: none of other daemons", []gres.Lease{on("a", me, 1, 9, "a"), on("b", me, 1, 8, "b"), on("c", me, 1, 7, "c"), on("d", me, 1, 6, "d")}, shared(2, 20000), "a b"},
+		{"several: of one daemon of the user", []gres.Lease{on("a", me, 1, 9, "a"), on("b", me, 1, 8, "b"), on("c", me, 1, 7, "c,d"), on("d", me, 1, 6, "c,d")}, shared(2, 20000), "c d"},
+		{"several: not of another user's", []gres.Lease{on("a", me, 1, 9, "a"), on("b", me, 1, 8, "b"), on("c", other, 1, 7, "c,d"), on("d", other, 1, 6, "c,d")}, shared(2, 20000), "a b"},
+		{"several: a daemon of too few", []gres.Lease{on("a", me, 1, 9, "a"), on("b", me, 1, 8, "b"), on("c", me, 1, 7, "c,d"), on("d", me, 1, 6, "c,d")}, shared(3, 20000), "a b c"},
+		{"several: alone", []gres.Lease{on("c", me, 1, 7, "c,d"), on("d", me, 1, 6, "c,d")}, gres.Request{GPUs: 3, Exclusive: true, ReserveMiB: 40000}, "a b c"},
+	} {
+		c.r.UID = me
+		th := defaults
+		th.CrossUser = false
+		if got := strings.Join(Soonest(readings, c.leases, c.r, th), " "); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
 	}
-	if got := Soonest(s.Readings, s.Leases, 3, 0); !slices.Equal(got, []string{"d", "c", "b"}) {
-		t.Errorf("got %v", got)
+	// Where users may take turns, another's job may stay.
+	leases := []gres.Lease{on("a", me, 30000, 90, "a"), on("b", me, 30000, 90, "b"), on("c", other, 10000, 1, "c"), on("d", me, 30000, 90, "d")}
+	r := shared(1, 20000)
+	r.UID = me
+	if got := strings.Join(Soonest(readings, leases, r, defaults), " "); got != "c" {
+		t.Errorf("by turns: got %q", got)
 	}
-	if got := Soonest(s.Readings, s.Leases, 5, 0); got != nil {
-		t.Errorf("5 of 4: %v", got)
-	}
-	// A share: where most is left.
-	for i := range s.Readings {
-		s.Readings[i].TotalMiB = 40536
-	}
-	s.Readings[3].TotalMiB = 10000
-	s.Leases[2].ReserveMiB, s.Leases[3].ReserveMiB = 30000, 20000
-	s.Readings[0].UsedMiB = 25000
-	if got := Soonest(s.Readings, s.Leases, 1, 20480); !slices.Equal(got, []string{"c"}) {
-		t.Errorf("got %v", got)
-	}
-	// Several: who is on them counts more.
-	if got := Soonest(s.Readings, s.Leases, 3, 20480); !slices.Equal(got, []string{"c", "b", "a"}) {
-		t.Errorf("got %v", got)
+}
+
+func TestTogether(t *testing.T) {
+	const me, other = 1000, 2000
+	two := []gres.Reading{gpu("a"), gpu("b")}
+	never := defaults
+	never.CrossUser = false
+	for name, c := range map[string]struct {
+		readings []gres.Reading
+		leases   []gres.Lease
+		t        Thresholds
+		want     bool
+	}{
+		"idle":                       {two, nil, never, true},
+		"one of the user's":          {two[:1], []gres.Lease{by(me, "a", "a")}, never, true},
+		"one of another's":           {two[:1], []gres.Lease{by(other, "a", "a")}, never, false},
+		"one of another's, by turns": {two[:1], []gres.Lease{by(other, "a", "a")}, defaults, true},
+		"another's elsewhere":        {two[:1], []gres.Lease{by(other, "b", "b")}, never, true},
+		"the user's daemon":          {two, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b")}, never, true},
+		"one of its GPUs is idle":    {two, []gres.Lease{by(me, "a", "a,b")}, never, true},
+		"two daemons":                {two, []gres.Lease{by(me, "a", "a"), by(me, "b", "b")}, never, false},
+		"a daemon of one":            {two, []gres.Lease{by(me, "a", "a")}, never, false},
+		"another's daemon":           {two, []gres.Lease{by(other, "a", "a,b")}, never, false},
+	} {
+		if got := Together(MAGM, c.readings, c.leases, me, c.t); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

@@ -32,6 +32,7 @@ CREATE TABLE quarantine (       -- GPUs that no job may have
 CREATE TABLE hold (             -- GPUs kept for a job that has waited long
   uuid   TEXT PRIMARY KEY,
   job_id INTEGER NOT NULL,
+  uid     INTEGER NOT NULL,     -- of the job
   mib     INTEGER NOT NULL,     -- that the job needs of it; 0: all of it
   at_ns   INTEGER NOT NULL,
   open_ns INTEGER               -- when the job can start; NULL: not yet known

@@ -113,8 +113,8 @@ func Decide(in Input) (d Decision, ok bool) {
 	})
 	for _, j := range waiting {
 		k, mib, _ := tres.Booking(j.TresPerNode)
-		if k > 1 || mib >= in.FullMiB[j.Partition] {
-			mib = 0 // not every GPU with room takes a job on several
+		if mib >= in.FullMiB[j.Partition] {
+			mib = 0
 		}
 		if node := in.soonest(j, k); node != "" {
 			return Decision{node, j, Hold{j.ID, k, mib, in.Now}}, true

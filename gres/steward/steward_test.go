@@ -123,7 +123,7 @@ func TestDecideHowMuch(t *testing.T) {
 		two:   {GPUs: 2},
 		whole: {GPUs: 1},
 		half:  {GPUs: 1, MiB: 20480},
-		"gres/gpu=2,gres/carma2:10240,gres/carmatotal:20480": {GPUs: 2},
+		"gres/gpu=2,gres/carma2:10240,gres/carmatotal:20480": {GPUs: 2, MiB: 10240},
 		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:20480":    {GPUs: 1, MiB: 20480},
 	} {
 		passing := running(1, "n1", time.Hour)

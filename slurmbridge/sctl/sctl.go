@@ -120,6 +120,7 @@ type Job struct {
 	Account     string
 	Reason      string // why it is pending
 	Nodes       int    // that it has, or asks for
+	UID         uint32
 	Name        string
 }
 
@@ -136,7 +137,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%U|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -156,16 +157,18 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 10)
-	if len(f) != 10 {
+	f := strings.SplitN(line, "|", 11)
+	if len(f) != 11 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[8], Name: f[9]}
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[9], Name: f[10]}
 	j.Nodes, _ = strconv.Atoi(f[7])
+	uid, _ := strconv.ParseUint(f[8], 10, 32)
+	j.UID = uint32(uid)
 	if j.Account == "(null)" {
 		j.Account = ""
 	}

@@ -18,7 +18,7 @@ func (s *slurm) publish(id int32) {
 	s.offers, s.readings, s.leases = s.offers[:0], s.readings[:0], s.leases[:0]
 	for k := range n.gpus {
 		g := capacity.Offer{MiB: n.gpus[k].offer}
-		g.UID, g.Own = choose.Owner(s.set.Policy, n.gpus[k].reading.UUID, n.gpus[k].leases, s.set.Thresholds)
+		g.UID, g.Own = choose.Owner(s.set.Policy, n.gpus[k].reading, n.gpus[k].leases, s.set.Thresholds)
 		s.offers = append(s.offers, g)
 		s.readings = append(s.readings, n.gpus[k].reading)
 		s.leases = append(s.leases, n.gpus[k].leases...)

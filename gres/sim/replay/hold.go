@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
 )
@@ -102,7 +103,8 @@ func (s *slurm) hold(e *waiter, id int32) {
 	if e.need >= s.set.GPUMemMiB {
 		mib = 0
 	}
-	uuids := choose.Soonest(s.readings, s.leases, s.m.tasks[e.task].job.GPUs, mib)
+	t := &s.m.tasks[e.task]
+	uuids := choose.Soonest(s.readings, s.leases, gres.Request{UID: t.user, GPUs: t.job.GPUs, ReserveMiB: mib, Exclusive: mib == 0}, s.set.Thresholds)
 	if uuids == nil {
 		return
 	}
@@ -110,7 +112,7 @@ func (s *slurm) hold(e *waiter, id int32) {
 	s.holds[e.task] = id
 	for k := range n.gpus {
 		if r := &n.gpus[k].reading; slices.Contains(uuids, r.UUID) {
-			r.HeldFor, r.HeldOpen = uint32(e.task)+1, false
+			r.HeldFor, r.HeldUID, r.HeldOpen = uint32(e.task)+1, t.user, false
 		}
 	}
 	s.openHold(id)
@@ -145,7 +147,7 @@ func (s *slurm) heldFits(n *node) bool {
 			s.readings, s.leases = append(s.readings, r), append(s.leases, l.leases...)
 		}
 	}
-	return choose.Together(s.set.Policy, s.readings, s.leases, s.set.Thresholds)
+	return choose.Together(s.set.Policy, s.readings, s.leases, s.m.tasks[n.heldFor].user, s.set.Thresholds)
 }
 
 // dropHold ends the hold for a job, if there is one.

@@ -37,7 +37,7 @@ type slurm struct {
 	bookings  []booking // by task
 	recovered []bool    // by task: it goes to the recovery partition
 	vetoes    []uint8   // by task: how often a Prolog gave it back
-	eligible  []float64 // by task: since when it is in the queue
+	eligible  []float64 // by task: since when it waits; -1: it never has
 	awaits    []bool    // by task: it waits for idle GPUs
 	others    []bool    // by task: its Prolog has met other users' jobs
 	sentTo    []int32   // by task: node on which its Prolog waits
@@ -93,6 +93,9 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s.queue = newQueue(m.set.Model.Slurm.Depth, len(tres.Names(m.set.GPUs)))
 	for _, name := range tres.Names(m.set.GPUs) {
 		s.gpusOf = append(s.gpusOf, int64(tres.K(name)))
+	}
+	for i := range s.eligible {
+		s.eligible[i] = -1
 	}
 	s.nodes = make([]node, m.set.Nodes)
 	if m.set.Model.Slurm.LeastLoaded {
@@ -166,7 +169,9 @@ func (s *slurm) submit(id int32) {
 		e.need = s.set.GPUMemMiB
 	}
 	e.rank = s.rank(id)
-	s.eligible[id] = s.m.now
+	if s.eligible[id] < 0 { // not for one that was given back (gres/steward: Waits)
+		s.eligible[id] = s.m.now
+	}
 	s.queue.add(e, s.recovered[id])
 }
 
@@ -222,7 +227,7 @@ func (s *slurm) recover(id int32, b *booking) {
 	} else {
 		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
 	}
-	s.recovered[id] = true
+	s.recovered[id], s.eligible[id] = true, -1
 	t.gpus = nil
 	s.m.comeBack(id, s.set.Model.Slurm.ComebackS)
 }

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steward
+
+import (
+	"time"
+
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// Waits knows since when requests wait. A requeue sets a job's eligible time anew
+// (job_mgr.c, batch_requeue_fini), also when a Prolog gives it back at once: such a
+// job would never have waited long.
+type Waits map[request]wait
+
+// request is a job, or a task of an array, which is given a job id of its own when
+// it starts first.
+type request struct {
+	job  uint32 // or its array
+	task string
+}
+
+type wait struct {
+	since, seen int64 // Unix time
+}
+
+const (
+	// What runs longer was not given back: hooks have this long at most.
+	prologs = time.Minute
+	// A job that is on its way back is not always in the queue.
+	forget = 5 * time.Minute
+)
+
+// Restore gives waiting jobs of the queue the time since which they really wait.
+func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time) {
+	for i := range queue {
+		j := &queue[i]
+		r := request{job: j.ID}
+		if j.ArrayJobID != 0 {
+			r = request{j.ArrayJobID, j.ArrayTask}
+		}
+		known, ok := w[r]
+		switch {
+		case j.State == "PENDING" && !j.Eligible.IsZero():
+			if k, _, _ := tres.Booking(j.TresPerNode); k == 0 {
+				continue
+			}
+			if !ok || j.Eligible.Unix() < known.since {
+				known.since = j.Eligible.Unix()
+			} else {
+				j.Eligible = time.Unix(known.since, 0)
+			}
+			w[r] = wait{known.since, now.Unix()}
+		case ok && j.State == "RUNNING" && now.Sub(j.Start) > prologs:
+			delete(w, r)
+		case ok:
+			w[r] = wait{known.since, now.Unix()}
+		}
+	}
+	for r, known := range w {
+		if now.Unix()-known.seen > int64(forget.Seconds()) {
+			delete(w, r)
+		}
+	}
+}
