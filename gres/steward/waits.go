@@ -48,10 +48,11 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time) {
 			}
 			if !ok || j.Eligible.Unix() < known.since {
 				known.since = j.Eligible.Unix()
-			} else {
-				j.Eligible = time.Unix(known.since, 0)
 			}
 			w[r] = wait{known.since, now.Unix()}
+			if !j.Eligible.After(now) { // else it backs off
+				j.Eligible = time.Unix(known.since, 0)
+			}
 		case ok && j.State == "RUNNING" && now.Sub(j.Start) > prologs:
 			delete(w, r)
 		case ok:

@@ -33,7 +33,10 @@ func TestWaits(t *testing.T) {
 		t.Errorf("at first it has waited %v", got)
 	}
 	look(2*time.Minute, ran(2*time.Minute-10*time.Second)) // in its Prolog
-	if got := look(3*time.Minute, since(10*time.Minute)); got != 3*time.Minute {
+	if got := look(150*time.Second, since(3*time.Minute)); got != -30*time.Second {
+		t.Errorf("while it backs off it has waited %v", got)
+	}
+	if got := look(3*time.Minute, since(3*time.Minute)); got != 3*time.Minute {
 		t.Errorf("given back, it has waited %v", got)
 	}
 	look(4*time.Minute, sctl.QueuedJob{ID: 8}) // on its way back, the job is not in the queue
