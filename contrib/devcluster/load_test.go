@@ -46,6 +46,34 @@ func TestNoStarvation(t *testing.T) {
 	}
 }
 
+// A GPU that is kept for a job needs to be free of its user's other jobs only as far
+// as their memory is in the way: those that run on for long stay.
+func TestHoldLetsOwnJobsStay(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
+	var long []string
+	for range 4 {
+		long = append(long, c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 300s\n"))
+	}
+	for _, id := range long {
+		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
+	}
+	defer c.stream()()
+	submitted := time.Now()
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
+	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
+	if waited := time.Since(submitted); waited > longest*3/2 {
+		t.Errorf("waited %v for jobs of %v", waited, longest)
+	}
+	for _, id := range long {
+		if state := c.job(id, "%T"); state != "RUNNING" {
+			t.Errorf("job %s is %s: nothing was to be seen", id, state)
+		}
+	}
+	c.ends(id, "COMPLETED")
+	c.noDrain()
+}
+
 // A job that names its node is started and given back while the small ones pass
 // it; then the node keeps a GPU for it.
 func TestNoStarvationOfNamedNodes(t *testing.T) {
