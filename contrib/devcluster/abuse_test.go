@@ -188,7 +188,7 @@ func TestAbuseSubmissions(t *testing.T) {
 	c.sh("", "printf 'MaxJobCount=1000000\n' >>"+c.dir+"/etc/slurm.conf")
 	c.submissions("sbatch", []string{"none", "carma", "lua"}, func(jobs int, _ string) float64 {
 		start := time.Now()
-		c.sh("", fmt.Sprintf("seq %d | xargs -P 8 -I{} sbatch --quiet --partition=gpu %s", jobs, script))
+		c.sh("", fmt.Sprintf("seq %d | xargs -P 8 -I{} sbatch --quiet --hold --partition=gpu %s", jobs, script))
 		return float64(jobs) / time.Since(start).Seconds()
 	})
 	c.submissions("program", []string{"none", "carma", "booked", "lua"}, func(jobs int, gres string) (rate float64) {
