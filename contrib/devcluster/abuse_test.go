@@ -219,9 +219,14 @@ func (c *cluster) submissions(by string, order []string, submit func(jobs int, g
 				gres += ",gres:carmau0:8192,gres:carmatotal:8192"
 			}
 			// A fresh slurmctld each time: a queue that is longer is slower, and
-			// the jobs of the last one are in its state.
-			state := fmt.Sprintf("%s/state/%s.%s.%d", c.dir, by, name, round)
-			c.sh("", "mkdir "+state+"; sed -i 's#^StateSaveLocation=.*#StateSaveLocation="+state+"#' "+c.dir+"/etc/slurm.conf")
+			// the jobs of the last one are in its state. That lies in memory, for
+			// a disk takes longer to make two files a job the more were deleted.
+			state, err := os.MkdirTemp("/dev/shm", "carma-state")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(state)
+			c.sh("", "sed -i 's#^StateSaveLocation=.*#StateSaveLocation="+state+"#' "+c.dir+"/etc/slurm.conf")
 			c.plugins(plugin[name])
 			c.restart("slurmctld")
 			before, _ := os.ReadFile(logfile)

@@ -15,13 +15,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,19 +41,21 @@
 /* One question. Its caller frees it, or the worker if the caller has gone. */
 struct ask {
 	struct ask *next;
-	enum { WAITING, TAKEN, ANSWERED, ABANDONED } state;
+	atomic_uint state; /* its caller sleeps on it */
 	char *text, *answer;
 	size_t len;
-	pthread_cond_t done;
 };
+
+enum { WAITING, TAKEN, ANSWERED, ABANDONED };
 
 static struct {
 	pthread_mutex_t lock;
-	pthread_cond_t work, loaded;
-	pthread_condattr_t monotonic;
+	pthread_cond_t loaded;
 	bool started, ready;
 	const char *broken;    /* why nothing can be asked */
 	struct ask *first;     /* those that wait */
+	atomic_uint asked;     /* how often; the worker sleeps on it */
+	bool asleep;           /* the worker is, and nobody wakes it yet */
 	bool abandoned;        /* nobody waits for the call that is being made, */
 	struct timespec stuck; /* and from then on nobody waits behind it */
 	const char *gres_prefix;
@@ -157,6 +162,20 @@ static bool past(struct timespec t)
 	return now.tv_sec > t.tv_sec || (now.tv_sec == t.tv_sec && now.tv_nsec > t.tv_nsec);
 }
 
+/* Sleeping and waking without a mutex: whoever is woken would run into it while
+ * the waker still has it, and each submission would cost two more switches. */
+static int sleep_on(atomic_uint *word, unsigned int seen, const struct timespec *until)
+{
+	/* Its time is absolute and of CLOCK_MONOTONIC, futex(2). */
+	return syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, seen, until, NULL, FUTEX_BITSET_MATCH_ANY) ? errno : 0;
+}
+
+/* The word may be gone by now: waking nobody there does no harm. */
+static void wake(atomic_uint *word)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
 static struct ask *new_ask(char *text, size_t len)
 {
 	struct ask *a = calloc(1, sizeof(*a));
@@ -167,13 +186,11 @@ static struct ask *new_ask(char *text, size_t len)
 	}
 	a->text = text;
 	a->len = len;
-	pthread_cond_init(&a->done, &w.monotonic);
 	return a;
 }
 
 static void drop(struct ask *a)
 {
-	pthread_cond_destroy(&a->done);
 	free(a->text);
 	free(a);
 }
@@ -211,21 +228,39 @@ static void answer(void)
 		w.abandoned = false;
 		free(text);
 		drop(a);
-	} else {
-		a->answer = text;
-		a->state = ANSWERED;
-		pthread_cond_signal(&a->done);
+		return;
 	}
+	a->answer = text;
+	a->state = ANSWERED; /* from here on it is the caller's */
+	pthread_mutex_unlock(&w.lock);
+	wake(&a->state);
+	pthread_mutex_lock(&w.lock);
+}
+
+/* Called and left with the lock held. Tells whether nobody came for IDLE_MS. */
+static bool idle(void)
+{
+	struct timespec until = in_ms(IDLE_MS);
+	unsigned int asked = w.asked;
+	int rc;
+
+	w.asleep = true;
+	pthread_mutex_unlock(&w.lock);
+	rc = sleep_on(&w.asked, asked, &until);
+	pthread_mutex_lock(&w.lock);
+	w.asleep = false;
+	return rc == ETIMEDOUT && !w.first;
 }
 
 static void *work(void *unused)
 {
 	const char *trouble;
-	struct timespec until, due = in_ms(DUE_MS);
+	struct timespec due = in_ms(DUE_MS);
 
 	(void)unused;
 	/* Go's sysmon wakes up every 20 us while calls come (runtime/proc.go), which
-	 * costs as much as the answers. A thread inherits the slack of the one that
+	 * costs as much as the answers. With more slack other threads of Go let an
+	 * answer wait: 1 % of them 2 ms with 5. A thread inherits the slack of the one that
 	 * makes it: Go's threads may be late, this one is not. */
 	prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
 	trouble = load();
@@ -242,10 +277,8 @@ static void *work(void *unused)
 			answer();
 			if (!past(due))
 				continue;
-		} else {
-			until = in_ms(IDLE_MS);
-			if (pthread_cond_timedwait(&w.work, &w.lock, &until) != ETIMEDOUT)
-				continue;
+		} else if (!idle()) {
+			continue;
 		}
 		pthread_mutex_unlock(&w.lock);
 		log_and_free(w.tick());
@@ -259,13 +292,13 @@ static void *work(void *unused)
 static int start_thread(void)
 {
 	pthread_t thread;
+	pthread_condattr_t monotonic;
 	sigset_t all, old;
 	int rc;
 
-	pthread_condattr_init(&w.monotonic);
-	pthread_condattr_setclock(&w.monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&w.work, &w.monotonic);
-	pthread_cond_init(&w.loaded, &w.monotonic);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&w.loaded, &monotonic);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&thread, NULL, work, NULL);
@@ -308,24 +341,28 @@ static const char *useless(void)
 /* Wait for the answer of a, which is in the queue; a is not the caller's after. */
 static const char *await(struct ask *a, struct timespec until, char **answer)
 {
+	unsigned int state;
 	int rc = 0;
 
-	while ((a->state == WAITING || a->state == TAKEN) && rc != ETIMEDOUT)
-		rc = pthread_cond_timedwait(&a->done, &w.lock, &until);
-	if (a->state == TAKEN) {
-		a->state = ABANDONED;
-		w.abandoned = true;
-		w.stuck = in_ms(STUCK_MS);
+	while (((state = a->state) == WAITING || state == TAKEN) && rc != ETIMEDOUT)
+		rc = sleep_on(&a->state, state, &until);
+	if (state != ANSWERED) {
+		pthread_mutex_lock(&w.lock);
+		state = a->state;
+		if (state == TAKEN) {
+			a->state = ABANDONED;
+			w.abandoned = true;
+			w.stuck = in_ms(STUCK_MS);
+		} else if (state == WAITING) {
+			leave_queue(a);
+		}
+		pthread_mutex_unlock(&w.lock);
+	}
+	if (state == TAKEN)
 		return "libcarma gave no answer within 50 ms";
-	}
-	if (a->state == WAITING) {
-		leave_queue(a);
-		drop(a);
-		return "libcarma is busy";
-	}
 	*answer = a->answer;
 	drop(a);
-	return NULL;
+	return state == WAITING ? "libcarma is busy" : NULL;
 }
 
 char *worker_ask(char *ask, size_t len)
@@ -334,20 +371,27 @@ char *worker_ask(char *ask, size_t len)
 	struct ask *a = new_ask(ask, len);
 	const char *trouble;
 	char *answer = NULL;
+	bool asleep = false;
 
 	if (!a) {
 		worker_complain("out of memory");
 		return NULL;
 	}
 	pthread_mutex_lock(&w.lock);
-	if ((trouble = useless())) {
-		drop(a);
-	} else {
+	trouble = useless();
+	if (!trouble) {
 		enqueue(a);
-		pthread_cond_signal(&w.work);
-		trouble = await(a, until, &answer);
+		w.asked++;
+		asleep = w.asleep;
+		w.asleep = false;
 	}
 	pthread_mutex_unlock(&w.lock);
+	if (asleep)
+		wake(&w.asked);
+	if (trouble)
+		drop(a);
+	else
+		trouble = await(a, until, &answer);
 	if (trouble)
 		worker_complain(trouble);
 	return answer;
