@@ -23,7 +23,7 @@ func main() {}
 
 func init() {
 	// A guest in slurmctld keeps its heap and its threads small.
-	runtime.GOMAXPROCS(2)
+	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(256 << 20)
 }

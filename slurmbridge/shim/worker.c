@@ -36,7 +36,7 @@
 #define IDLE_MS 2000  /* carma.toml is looked at after so long without a submission */
 #define DUE_MS 5000   /* and at the latest after so long, between two */
 #define LOG_EVERY_S 60
-#define SLACK_NS 1000000UL
+#define SLACK_NS 50000000UL
 
 /* One question. Its caller frees it, or the worker if the caller has gone. */
 struct ask {
