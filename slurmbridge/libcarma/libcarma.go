@@ -22,7 +22,9 @@ import (
 func main() {}
 
 func init() {
-	// A guest in slurmctld keeps its heap and its threads small.
+	// A guest in slurmctld keeps its heap and its threads small. With more than
+	// one processor, threads that steal work sleep with the timer slack that the
+	// shim gives them (worker.c).
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(256 << 20)

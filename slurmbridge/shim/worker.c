@@ -259,9 +259,9 @@ static void *work(void *unused)
 
 	(void)unused;
 	/* Go's sysmon wakes up every 20 us while calls come (runtime/proc.go), which
-	 * costs as much as the answers. With more slack other threads of Go let an
-	 * answer wait: 1 % of them 2 ms with 5. A thread inherits the slack of the one that
-	 * makes it: Go's threads may be late, this one is not. */
+	 * costs as much as the answers. A thread inherits the slack of the one that
+	 * makes it: Go's threads may be late, this one is not. No answer waits for
+	 * them, as Go has one processor (libcarma.go). */
 	prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
 	trouble = load();
 	prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0);
