@@ -343,10 +343,14 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive {
-		mib = 0
+	if r.Exclusive || n.Thresholds.BookSMAct { // as the agent has it
+		mib, r.Exclusive = 0, true
 	}
-	uuids := choose.Soonest(s.Readings, s.Leases, r, n.Thresholds)
+	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
+	if uuids == nil {
+		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", "too few GPUs here that take jobs")
+		return
+	}
 	if err := ledger.Hold(ctx, h.JobID, h.UID, mib, uuids); err != nil {
 		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
 		return

@@ -90,7 +90,6 @@ type Agent struct {
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
 	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
-	waits       steward.Waits
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration
@@ -99,6 +98,7 @@ type Agent struct {
 
 	// What talk alone uses.
 	acted    map[gres.JobKey]acted // jobs that use none of their GPUs
+	waits    steward.Waits
 	compared time.Duration
 	reaped   time.Duration
 	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered

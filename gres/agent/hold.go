@@ -37,12 +37,32 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
+// kept is the request of a job that GPUs are kept for, as far as it is known here;
+// with 0 MiB it wants all of each.
+func (a *Agent) kept(job, uid uint32, gpus int, mib int64) gres.Request {
+	r := gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0, MarginMiB: a.Config.Placement.MarginMiB}
+	for _, m := range a.Config.Placement.Margin {
+		r.MarginMiB = max(r.MarginMiB, m)
+	}
+	return r
+}
+
+// strictest is the policy, of those that the job may have, by which the fewest GPUs do.
+func (a *Agent) strictest() choose.Policy {
+	p := choose.Policy(a.Config.Placement.Policy)
+	if p != choose.Exclusive && slices.Contains(a.Config.Placement.AllowPolicies, string(choose.Carma)) {
+		return choose.Carma
+	}
+	return p
+}
+
 // ready tells whether the GPUs that are kept for a job, and not offered yet, would
 // do for it if they were not kept: each has as much memory as is then published,
-// and one job can be given them all.
+// and the Prolog would give it all of them.
 func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 	var kept []gres.Reading
 	var uid uint32
+	var mib int64
 	for _, h := range s.Holds {
 		if h.JobID != job {
 			continue
@@ -53,20 +73,24 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 		if h.MiB == 0 {
 			continue
 		}
-		uid = h.UID
+		uid, mib = h.UID, h.MiB
 		i := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == h.UUID })
 		if i < 0 {
 			return false
 		}
 		r := s.Readings[i]
 		r.HeldFor = 0
-		mib, _ := choose.Placeable(r, s.Leases, a.Thresholds)
-		if capacity.Grain(mib, r.GPU, r.TotalMiB) < h.MiB {
+		free, _ := choose.Placeable(r, s.Leases, a.Thresholds)
+		if capacity.Grain(free, r.GPU, r.TotalMiB) < h.MiB {
 			return false
 		}
 		kept = append(kept, r)
 	}
-	return choose.Together(choose.Policy(a.Config.Placement.Policy), kept, s.Leases, uid, a.Thresholds)
+	if len(kept) == 0 {
+		return true
+	}
+	in := choose.Input{Readings: kept, Leases: s.Leases, Request: a.kept(job, uid, len(kept), mib), Thresholds: a.Thresholds}
+	return choose.GPUs(a.strictest(), in).UUIDs != nil
 }
 
 // comesBack tells whether the start of a job that was put back is still to be

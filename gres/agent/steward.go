@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
@@ -58,7 +57,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	if a.waits == nil {
 		a.waits = steward.Waits{}
 	}
-	a.waits.Restore(queue, time.Now())
+	a.waits.Restore(queue, time.Now(), a.Config.Capacity.Compare.D())
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
@@ -141,13 +140,17 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 				return
 			}
 		}
-		r := gres.Request{JobID: hold.JobID, UID: j.UID, GPUs: hold.GPUs, ReserveMiB: hold.MiB, Exclusive: hold.MiB == 0}
-		uuids := choose.Soonest(s.Readings, s.Leases, r, a.Thresholds)
-		a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
-		if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.MiB, uuids); err != nil {
-			a.Log.Error("keep GPUs", "error", err)
+		if a.Thresholds.BookSMAct {
+			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
-		return
+		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB), a.Thresholds); uuids != nil {
+			a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
+			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.MiB, uuids); err != nil {
+				a.Log.Error("keep GPUs", "error", err)
+			}
+			return
+		}
+		a.Log.Warn("have GPUs kept", "job", hold.JobID, "error", "too few GPUs here that take jobs")
 	}
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)

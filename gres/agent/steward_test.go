@@ -82,6 +82,23 @@ func TestKeepSteward(t *testing.T) {
 	}
 }
 
+// A job that was given back between two looks is not new to the second.
+func TestKeepStewardRemembers(t *testing.T) {
+	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{queue: []sctl.QueuedJob{j}, nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}}
+	a := newAgent()
+	a.Node, a.Cluster = "n1", c
+	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+	a.keepSteward(t.Context(), 1)
+	c.queue = []sctl.QueuedJob{j}
+	c.queue[0].Eligible = time.Now().Add(-time.Second)
+	a.Config.Hold.After = config.Duration(118 * time.Minute)
+	a.keepSteward(t.Context(), 2)
+	if want := []string{"nodes", "queue", "nodes", "queue", "n1 keeps 2 for 7"}; !slices.Equal(c.calls, want) {
+		t.Errorf("%v, want %v", c.calls, want)
+	}
+}
+
 // Most agents of a large cluster ask who the steward is once an hour.
 func TestKeepStewardOfManyNodes(t *testing.T) {
 	c := &cluster{}

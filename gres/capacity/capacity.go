@@ -16,12 +16,13 @@ import (
 	"strings"
 
 	"carma/gres"
+	"carma/gres/choose"
 	"carma/slurmbridge/tres"
 )
 
 // stepMiB is the grain of published memory. What is used moves all the time;
 // an update of the node table for a few MiB would serve nobody.
-const stepMiB = 256
+const stepMiB = choose.StepMiB
 
 // Offer is what one GPU can give, and whom.
 type Offer struct {

@@ -154,10 +154,6 @@ func statesOf(buf []state, in *Input) []state {
 
 // closed returns why the GPU takes no job, whatever it asks for.
 func (s *state) closed(t *Thresholds) Reason {
-	smactMax := t.SMActMaxPct
-	if s.r.Source.Coarse() {
-		smactMax = t.CoarseMaxPct
-	}
 	switch {
 	case s.r.Unreadable != "":
 		return Reason{code: unreadable, text: s.r.Unreadable}
@@ -177,6 +173,17 @@ func (s *state) closed(t *Thresholds) Reason {
 		return Reason{code: settling}
 	case s.jobs == 0:
 		return Reason{} // activity of a job that has gone says nothing
+	}
+	return s.busy(t)
+}
+
+// busy returns which gate on activity the GPU's jobs keep shut.
+func (s *state) busy(t *Thresholds) Reason {
+	smactMax := t.SMActMaxPct
+	if s.r.Source.Coarse() {
+		smactMax = t.CoarseMaxPct
+	}
+	switch {
 	case s.r.SMActPct > smactMax:
 		return Reason{code: smact, a: s.r.SMActPct, b: smactMax}
 	case t.SMOccMaxPct > 0 && s.r.SMOccPct > t.SMOccMaxPct:

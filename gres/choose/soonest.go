@@ -11,21 +11,24 @@ import (
 	"carma/gres"
 )
 
+// StepMiB is the grain in which memory is published (package capacity).
+const StepMiB = 256
+
 // Soonest returns the GPUs that are likely to be what the request needs first; nil:
 // there are too few. How long jobs still run is not known, so it counts those that
 // have to end before, and of as many prefers those that have run longest. Jobs of
-// the request's user may stay while they leave the memory; for a request on several
-// GPUs only those of a daemon that serves them all, or none. GPUs that take nobody
-// are left out.
-func Soonest(readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) []string {
+// the request's user may stay while they leave the memory and keep no gate shut; for
+// a request on several GPUs only those of a daemon that serves them all, or none.
+// GPUs that take nobody are left out.
+func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) []string {
 	var best []departure
 	for _, d := range daemonsFor(leases, r) {
 		var all []departure
 		for i := range readings {
 			g := &readings[i]
-			closed := g.Unreadable != "" || g.Quarantined != "" || g.HeldFor != 0 || g.MIG || g.TotalMiB < r.ReserveMiB
+			closed := g.Unreadable != "" || g.Quarantined != "" || g.HeldFor != 0 || g.MIG || g.TotalMiB < r.ReserveMiB && !g.Whole(r.ReserveMiB)
 			if !closed && (d == "" || d.Serves(g.UUID)) {
-				all = append(all, departures(g, leases, r, d, &t))
+				all = append(all, departures(p, g, leases, r, d, &t))
 			}
 		}
 		if len(all) < r.GPUs {
@@ -77,29 +80,34 @@ func sum(list []departure) departure {
 
 // departures takes those that may stay off the GPU, the oldest first, until there
 // is room for the request.
-func departures(g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon, t *Thresholds) departure {
+func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon, t *Thresholds) departure {
 	d := departure{uuid: g.UUID, jobs: g.Foreign, age: math.MaxInt64}
+	var buf [1]state
+	in := Input{Readings: []gres.Reading{*g}, Leases: leases, Request: r, Thresholds: *t}
+	s := &statesOf(buf[:], &in)[0]
+	alone := r.Exclusive || p == Exclusive || s.busy(t).code != 0 || t.MaxClients > 0 && g.MPSClients >= t.MaxClients
+	others := t.CrossUser && p != Carma
+	freeMiB := s.freeMiB()
 	var stay []*gres.Lease
-	bookedMiB := int64(0)
 	ends := func(l *gres.Lease) {
 		d.jobs++
 		d.age = min(d.age, l.Age)
+		freeMiB += l.ReserveMiB
 	}
 	for i := range leases {
 		l := &leases[i]
 		switch {
 		case l.UUID != g.UUID:
-		case r.Exclusive || l.Exclusive || l.UID != r.UID && !t.CrossUser || r.GPUs > 1 && (daemon == "" || l.Daemon != daemon):
+		case alone || l.Exclusive || l.UID != r.UID && !others || r.GPUs > 1 && (daemon == "" || l.Daemon != daemon):
 			ends(l)
 		default:
 			stay = append(stay, l)
-			bookedMiB += l.ReserveMiB
 		}
 	}
 	slices.SortStableFunc(stay, func(a, b *gres.Lease) int { return cmp.Compare(b.Age, a.Age) })
-	for len(stay) > 0 && (len(stay) >= t.MaxJobs || g.TotalMiB-bookedMiB < r.ReserveMiB+t.MarginMiB) {
+	need := r.ReserveMiB + max(r.MarginMiB, t.MarginMiB) + StepMiB
+	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need) {
 		ends(stay[0])
-		bookedMiB -= stay[0].ReserveMiB
 		stay = stay[1:]
 	}
 	return d

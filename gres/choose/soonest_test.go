@@ -3,6 +3,7 @@
 package choose
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ func TestSoonest(t *testing.T) {
 		r      gres.Request
 		want   string
 	}{
+		{"a whole GPU where carma.toml says a little more", nil, gres.Request{GPUs: 1, Exclusive: true, ReserveMiB: 40960}, "a"},
 		{"idle GPUs in order", nil, shared(2, 20000), "a b"},
 		{"an idle one for a whole GPU", []gres.Lease{on("a", me, 1, 50, "a"), on("b", me, 1, 60, "b"), on("c", me, 1, 70, "c")}, whole, "d"},
 		{"else that with the fewest jobs", []gres.Lease{on("a", me, 1, 90, "a"), on("a", me, 1, 90, "a"), on("b", me, 1, 60, "b"), on("c", me, 1, 70, "c"), on("c", me, 1, 70, "c"), on("d", me, 1, 10, "d")}, whole, "b"},
@@ -51,43 +53,35 @@ func TestSoonest(t *testing.T) {
 		c.r.UID = me
 		th := defaults
 		th.CrossUser = false
-		if got := strings.Join(Soonest(readings, c.leases, c.r, th), " "); got != c.want {
+		if got := strings.Join(Soonest(MAGM, readings, c.leases, c.r, th), " "); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
-	// Where users may take turns, another's job may stay.
-	leases := []gres.Lease{on("a", me, 30000, 90, "a"), on("b", me, 30000, 90, "b"), on("c", other, 10000, 1, "c"), on("d", me, 30000, 90, "d")}
+	// What a GPU is used for beyond its bookings, and a gate that is shut: nobody may
+	// stay. Where users may take turns, and the policy lets them, another's job may.
 	r := shared(1, 20000)
-	r.UID = me
-	if got := strings.Join(Soonest(readings, leases, r, defaults), " "); got != "c" {
-		t.Errorf("by turns: got %q", got)
-	}
-}
-
-func TestTogether(t *testing.T) {
-	const me, other = 1000, 2000
-	two := []gres.Reading{gpu("a"), gpu("b")}
-	never := defaults
-	never.CrossUser = false
-	for name, c := range map[string]struct {
-		readings []gres.Reading
-		leases   []gres.Lease
-		t        Thresholds
-		want     bool
+	leases := []gres.Lease{on("a", me, 10000, 1, "a"), on("b", me, 30000, 90, "b"), on("c", other, 10000, 1, "c"), on("d", me, 30000, 80, "d")}
+	for _, c := range []struct {
+		name      string
+		policy    Policy
+		crossUser bool
+		change    func(*gres.Reading) // of a
+		want      string
 	}{
-		"idle":                       {two, nil, never, true},
-		"one of the user's":          {two[:1], []gres.Lease{by(me, "a", "a")}, never, true},
-		"one of another's":           {two[:1], []gres.Lease{by(other, "a", "a")}, never, false},
-		"one of another's, by turns": {two[:1], []gres.Lease{by(other, "a", "a")}, defaults, true},
-		"another's elsewhere":        {two[:1], []gres.Lease{by(other, "b", "b")}, never, true},
-		"the user's daemon":          {two, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b")}, never, true},
-		"one of its GPUs is idle":    {two, []gres.Lease{by(me, "a", "a,b")}, never, true},
-		"two daemons":                {two, []gres.Lease{by(me, "a", "a"), by(me, "b", "b")}, never, false},
-		"a daemon of one":            {two, []gres.Lease{by(me, "a", "a")}, never, false},
-		"another's daemon":           {two, []gres.Lease{by(other, "a", "a,b")}, never, false},
+		{"room", MAGM, false, func(*gres.Reading) {}, "a"},
+		{"busy", MAGM, false, func(r *gres.Reading) { r.SMActPct = 97 }, "b"},
+		{"uses more than it booked", MAGM, false, func(r *gres.Reading) { r.UsedMiB = 35000 }, "b"},
+		{"a step short of the room", MAGM, false, func(r *gres.Reading) { r.UsedMiB = 40536 - 20000 - 2048 - 100 }, "b"},
+		{"nobody shares", Exclusive, false, func(*gres.Reading) {}, "b"},
+		{"by turns", MAGM, true, func(r *gres.Reading) { r.SMActPct = 97 }, "c"},
+		{"never by turns", Carma, true, func(r *gres.Reading) { r.SMActPct = 97 }, "b"},
 	} {
-		if got := Together(MAGM, c.readings, c.leases, me, c.t); got != c.want {
-			t.Errorf("%s: %v", name, got)
+		th := defaults
+		th.CrossUser = c.crossUser
+		with := slices.Clone(readings)
+		c.change(&with[0])
+		if got := strings.Join(Soonest(c.policy, with, leases, r, th), " "); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Waits knows since when requests wait. A requeue sets a job's eligible time anew
 // (job_mgr.c, batch_requeue_fini), also when a Prolog gives it back at once: such a
-// job would never have waited long.
+// job would never have waited long. A user's hold on the job counts as waiting, too.
 type Waits map[request]wait
 
 // request is a job, or a task of an array, which is given a job id of its own when
@@ -25,15 +25,14 @@ type wait struct {
 	since, seen int64 // Unix time
 }
 
-const (
-	// What runs longer was not given back: hooks have this long at most.
-	prologs = time.Minute
-	// A job that is on its way back is not always in the queue.
-	forget = 5 * time.Minute
-)
+// prologs is longer than any Prolog takes that gives its job back: hooks.wait is
+// five minutes at most, hooks.deadline one.
+const prologs = 7 * time.Minute
 
-// Restore gives waiting jobs of the queue the time since which they really wait.
-func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time) {
+// Restore gives waiting jobs of the queue the time since which they really wait. It
+// is called every so often: a job that is on its way back may not be in the queue.
+func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duration) {
+	forget := max(3*every, 5*time.Minute)
 	for i := range queue {
 		j := &queue[i]
 		r := request{job: j.ID}

@@ -55,7 +55,7 @@ static struct {
 	const char *broken;    /* why nothing can be asked */
 	struct ask *first;     /* those that wait */
 	atomic_uint asked;     /* how often; the worker sleeps on it */
-	bool asleep;           /* the worker is, and nobody wakes it yet */
+	bool asleep;           /* the worker is; all who come wake it, for one may be held up */
 	bool abandoned;        /* nobody waits for the call that is being made, */
 	struct timespec stuck; /* and from then on nobody waits behind it */
 	const char *gres_prefix;
@@ -383,7 +383,6 @@ char *worker_ask(char *ask, size_t len)
 		enqueue(a);
 		w.asked++;
 		asleep = w.asleep;
-		w.asleep = false;
 	}
 	pthread_mutex_unlock(&w.lock);
 	if (asleep)

@@ -104,7 +104,7 @@ func (s *slurm) hold(e *waiter, id int32) {
 		mib = 0
 	}
 	t := &s.m.tasks[e.task]
-	uuids := choose.Soonest(s.readings, s.leases, gres.Request{UID: t.user, GPUs: t.job.GPUs, ReserveMiB: mib, Exclusive: mib == 0}, s.set.Thresholds)
+	uuids := choose.Soonest(s.set.Policy, s.readings, s.leases, gres.Request{UID: t.user, GPUs: t.job.GPUs, ReserveMiB: mib, Exclusive: mib == 0}, s.set.Thresholds)
 	if uuids == nil {
 		return
 	}
@@ -147,7 +147,9 @@ func (s *slurm) heldFits(n *node) bool {
 			s.readings, s.leases = append(s.readings, r), append(s.leases, l.leases...)
 		}
 	}
-	return choose.Together(s.set.Policy, s.readings, s.leases, s.m.tasks[n.heldFor].user, s.set.Thresholds)
+	t := &s.m.tasks[n.heldFor]
+	r := gres.Request{UID: t.user, GPUs: t.job.GPUs, ReserveMiB: n.heldMiB, Exclusive: n.heldMiB == 0, MarginMiB: s.set.Thresholds.MarginMiB}
+	return choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds}).UUIDs != nil
 }
 
 // dropHold ends the hold for a job, if there is one.
@@ -169,4 +171,5 @@ func (s *slurm) refreshNode(id int32) {
 	for k := range s.set.GPUs {
 		s.refresh(id*int32(s.set.GPUs) + int32(k))
 	}
+	s.publish(id) // whose the offer is may have changed
 }
