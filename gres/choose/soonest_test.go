@@ -57,8 +57,8 @@ func TestSoonest(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
-	// What a GPU is used for beyond its bookings, and a gate that is shut: nobody may
-	// stay. Where users may take turns, and the policy lets them, another's job may.
+	// Before a gate opens, and where a GPU is used for more than is booked, somebody has
+	// to go. Where users may take turns, and the policy lets them, another's job may.
 	r := shared(1, 20000)
 	leases := []gres.Lease{on("a", me, 10000, 1, "a"), on("b", me, 30000, 90, "b"), on("c", other, 10000, 1, "c"), on("d", me, 30000, 80, "d")}
 	for _, c := range []struct {
