@@ -324,6 +324,52 @@ func TestPrologGivesBackOften(t *testing.T) {
 	}
 }
 
+// What is kept for a job that names its nodes: as much as it books, or all where that
+// does not tell whether it fits; nothing where no GPU takes jobs.
+func TestPrologKeeps(t *testing.T) {
+	const named = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
+	for name, c := range map[string]struct {
+		change func(*world)
+		want   string
+	}{
+		"a share":      {func(*world) {}, "[10240]"},
+		"books SMACT":  {func(w *world) { w.Thresholds.BookSMAct = true }, "[0]"},
+		"none to keep": {func(w *world) { quarantine(t, w, "GPU-0"); quarantine(t, w, "GPU-1") }, "[]"},
+	} {
+		w := newWorld(t)
+		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
+		for id := range uint32(2) {
+			h := hook(id + 1)
+			h.UID = 2000
+			w.prolog(t, h)
+		}
+		c.change(w)
+		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: named}
+		w.Config.Hooks.Vetoes = 5
+		h := hook(7)
+		h.Restart = 5
+		w.prolog(t, h)
+		s, err := w.book.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := []int64{}
+		for _, held := range s.Holds {
+			kept = append(kept, held.MiB)
+		}
+		if got := fmt.Sprint(kept); got != c.want {
+			t.Errorf("%s: kept %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func quarantine(t *testing.T, w *world, uuid string) {
+	t.Helper()
+	if _, err := w.book.Quarantine(t.Context(), uuid, "x"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPolicyOfTheJob(t *testing.T) {
 	w := newWorld(t)
 	w.Config.Placement.AllowPolicies = []string{"first-fit", "mug"}

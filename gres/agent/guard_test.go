@@ -187,6 +187,40 @@ func TestOpenHolds(t *testing.T) {
 	}
 }
 
+// GPUs are not offered to a job whose Prolog might refuse them: it does not tell the
+// agent by which method its memory was estimated, or which policy it chose.
+func TestOpenHoldsAsTheProlog(t *testing.T) {
+	s := lease.Snapshot{
+		Holds:    []lease.Hold{{UUID: "a", JobID: 7, UID: 1000, MiB: 20480}},
+		Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}},
+		Leases:   []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 17000, Seen: true, Daemon: "a"}},
+	}
+	for name, c := range map[string]struct {
+		change func(*Agent)
+		opens  bool
+	}{
+		"as it is":            {func(*Agent) {}, true},
+		"a larger margin":     {func(a *Agent) { a.Config.Placement.Margin = map[string]int64{"user": 4096} }, false},
+		"a smaller margin":    {func(a *Agent) { a.Config.Placement.Margin = map[string]int64{"user": 1024} }, true},
+		"nobody shares":       {func(a *Agent) { a.Config.Placement.Policy = "exclusive" }, false},
+		"another's, by turns": {func(a *Agent) { a.Thresholds.CrossUser, s.Leases[0].UID = true, 2000 }, true},
+		"another's, or carma": {func(a *Agent) {
+			a.Thresholds.CrossUser, s.Leases[0].UID, a.Config.Placement.AllowPolicies = true, 2000, []string{"lug", "carma"}
+		}, false},
+		"the user's, and carma": {func(a *Agent) { a.Config.Placement.AllowPolicies = []string{"carma"} }, true},
+	} {
+		l, a := &ledger{}, newAgent()
+		a.Ledger = l
+		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
+		s.Leases[0].UID = 1000
+		c.change(a)
+		a.openHolds(t.Context(), s)
+		if opens := len(l.calls) == 1; opens != c.opens {
+			t.Errorf("%s: %v", name, l.calls)
+		}
+	}
+}
+
 func TestDropHolds(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()

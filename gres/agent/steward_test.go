@@ -119,6 +119,7 @@ func TestFollowComment(t *testing.T) {
 	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}, {GPU: gres.GPU{UUID: "b", TotalMiB: 40536}}}
 	fresh := steward.Comment("rack", &steward.Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: time.Now()})
 	whole := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 1, Since: time.Now()})
+	many := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 3, MiB: 20480, Since: time.Now()})
 	late := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now().Add(-24 * time.Hour)})
 	for name, c := range map[string]struct {
 		comment string
@@ -135,6 +136,8 @@ func TestFollowComment(t *testing.T) {
 		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"not known":    {fresh, "?", nil, nil, nil},
 		"has gone":     {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"too many":     {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"books SMACT":  {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 7 of 1000"}, nil},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()
@@ -147,6 +150,7 @@ func TestFollowComment(t *testing.T) {
 		if c.state == "?" {
 			a.Jobs = &jobs{err: errors.New("no connection")}
 		}
+		a.Thresholds.BookSMAct = name == "books SMACT"
 		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds, Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)

@@ -20,10 +20,6 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// stepMiB is the grain of published memory. What is used moves all the time;
-// an update of the node table for a few MiB would serve nobody.
-const stepMiB = choose.StepMiB
-
 // Offer is what one GPU can give, and whom.
 type Offer struct {
 	MiB int64
@@ -70,7 +66,7 @@ func Counts(gpus []Offer, together [][]int) []int64 {
 func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 	switch {
 	case mib < g.TotalMiB:
-		return mib / stepMiB * stepMiB
+		return mib / choose.StepMiB * choose.StepMiB
 	case g.Whole(fullMiB):
 		return fullMiB
 	}

@@ -122,6 +122,41 @@ func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 	}
 }
 
+// GPUs that are kept for a job are offered once it can start: a single one to its
+// eighth of the users; several to all, as those counts know no users.
+func TestPublishKept(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	ctx := t.Context()
+	for _, step := range []struct {
+		do         func() error
+		user3, all int
+	}{
+		{func() error { return p.Book.Hold(ctx, 7, 1003, 0, []string{"GPU-0", "GPU-1"}) }, 1, 1},
+		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 40536, 1},
+		{func() error { return p.Book.DropHold(ctx, 7) }, 40536, 40536},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Compare(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for part := range 8 {
+			want := step.all
+			if part == 1003%8 {
+				want = step.user3
+			}
+			if word := fmt.Sprintf("carmau%d:no_consume:%d,", part, want); !strings.Contains(s.gres, word) {
+				t.Errorf("no %s in %s", word, s.gres)
+			}
+		}
+		if word := fmt.Sprintf("carma2:no_consume:%d", step.user3); !strings.HasSuffix(s.gres, word) {
+			t.Errorf("%s does not end with %s", s.gres, word)
+		}
+	}
+}
+
 func TestPublish(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)

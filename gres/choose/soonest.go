@@ -11,7 +11,8 @@ import (
 	"carma/gres"
 )
 
-// StepMiB is the grain in which memory is published (package capacity).
+// StepMiB is the grain of published memory (package capacity). What is used moves all
+// the time; an update of the node table for a few MiB would serve nobody.
 const StepMiB = 256
 
 // Soonest returns the GPUs that are likely to be what the request needs first; nil:

@@ -30,8 +30,8 @@ CREATE TABLE quarantine (       -- GPUs that no job may have
 ) STRICT;
 
 CREATE TABLE hold (             -- GPUs kept for a job that has waited long
-  uuid   TEXT PRIMARY KEY,
-  job_id INTEGER NOT NULL,
+  uuid    TEXT PRIMARY KEY,
+  job_id  INTEGER NOT NULL,
   uid     INTEGER NOT NULL,     -- of the job
   mib     INTEGER NOT NULL,     -- that the job needs of it; 0: all of it
   at_ns   INTEGER NOT NULL,

@@ -103,16 +103,16 @@ func (s *slurm) hold(e *waiter, id int32) {
 	if e.need >= s.set.GPUMemMiB {
 		mib = 0
 	}
-	t := &s.m.tasks[e.task]
-	uuids := choose.Soonest(s.set.Policy, s.readings, s.leases, gres.Request{UID: t.user, GPUs: t.job.GPUs, ReserveMiB: mib, Exclusive: mib == 0}, s.set.Thresholds)
+	r := s.kept(e.task, mib)
+	uuids := choose.Soonest(s.set.Policy, s.readings, s.leases, r, s.set.Thresholds)
 	if uuids == nil {
 		return
 	}
 	n.heldFor, n.heldSince, n.heldMiB = e.task, s.m.now, mib
 	s.holds[e.task] = id
 	for k := range n.gpus {
-		if r := &n.gpus[k].reading; slices.Contains(uuids, r.UUID) {
-			r.HeldFor, r.HeldUID, r.HeldOpen = uint32(e.task)+1, t.user, false
+		if g := &n.gpus[k].reading; slices.Contains(uuids, g.UUID) {
+			g.HeldFor, g.HeldUID, g.HeldOpen = r.JobID, r.UID, false
 		}
 	}
 	s.openHold(id)
@@ -147,9 +147,14 @@ func (s *slurm) heldFits(n *node) bool {
 			s.readings, s.leases = append(s.readings, r), append(s.leases, l.leases...)
 		}
 	}
-	t := &s.m.tasks[n.heldFor]
-	r := gres.Request{UID: t.user, GPUs: t.job.GPUs, ReserveMiB: n.heldMiB, Exclusive: n.heldMiB == 0, MarginMiB: s.set.Thresholds.MarginMiB}
-	return choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds}).UUIDs != nil
+	in := choose.Input{Readings: s.readings, Leases: s.leases, Request: s.kept(n.heldFor, n.heldMiB), Thresholds: s.set.Thresholds}
+	return choose.GPUs(s.set.Policy, in).UUIDs != nil
+}
+
+// kept is the request of a task that GPUs are kept for (gres/agent: kept).
+func (s *slurm) kept(task int32, mib int64) gres.Request {
+	t := &s.m.tasks[task]
+	return gres.Request{JobID: uint32(task) + 1, UID: t.user, GPUs: t.job.GPUs, ReserveMiB: mib, Exclusive: mib == 0, MarginMiB: s.set.Thresholds.MarginMiB}
 }
 
 // dropHold ends the hold for a job, if there is one.
