@@ -337,6 +337,8 @@ func TestPrologKeeps(t *testing.T) {
 		"none to keep": {func(w *world) { quarantine(t, w, "GPU-0"); quarantine(t, w, "GPU-1") }, "[]"},
 	} {
 		w := newWorld(t)
+		var log strings.Builder
+		w.Log = slog.New(slog.NewTextHandler(&log, nil))
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
 		for id := range uint32(2) {
 			h := hook(id + 1)
@@ -359,6 +361,9 @@ func TestPrologKeeps(t *testing.T) {
 		}
 		if got := fmt.Sprint(kept); got != c.want {
 			t.Errorf("%s: kept %s, want %s", name, got, c.want)
+		}
+		if says := strings.Contains(log.String(), "GPUs are kept for the job"); says != (len(kept) > 0) {
+			t.Errorf("%s: the log says %v:\n%s", name, says, log.String())
 		}
 	}
 }
