@@ -149,20 +149,30 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State != "PENDING" {
 		return true, nil
 	}
-	v, err := a.Jobs.Version(ctx)
+	at, err := a.safeStart(ctx)
 	if err != nil {
 		return false, err
 	}
-	at := time.Now().Add(startAfter + c.Delay)
-	if v.Before(23, 2) {
-		expire, err := a.Jobs.CredExpire(ctx)
-		if err != nil {
-			return false, err
-		}
-		at = time.Now().Add(expire + extraUpTo2205 + c.Delay)
-	}
+	at = at.Add(c.Delay)
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return false, err
 	}
 	return true, a.Ledger.OpenHold(ctx, c.JobID, time.Until(at))
+}
+
+// safeStart is the earliest time at which a job whose last Epilog has ended by now
+// may start again.
+func (a *Agent) safeStart(ctx context.Context) (time.Time, error) {
+	v, err := a.Jobs.Version(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if !v.Before(23, 2) {
+		return time.Now().Add(startAfter), nil
+	}
+	expire, err := a.Jobs.CredExpire(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Now().Add(expire + extraUpTo2205), nil
 }

@@ -242,7 +242,7 @@ func (a *Agent) talk(ctx context.Context) {
 		a.reap(ctx, s)
 	}
 	a.tellIdle(ctx, s)
-	a.dropHolds(ctx, s)
+	a.followHolds(ctx, s)
 	a.followComment(ctx, comment, s)
 	a.keepSteward(ctx, now)
 }

@@ -221,7 +221,7 @@ func TestOpenHoldsAsTheProlog(t *testing.T) {
 	}
 }
 
-func TestDropHolds(t *testing.T) {
+func TestFollowHolds(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.Ledger = l
@@ -231,8 +231,39 @@ func TestDropHolds(t *testing.T) {
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
 	}
 	s.Holds[4].Age = a.Config.Hold.Timeout.D() + time.Second
-	a.dropHolds(t.Context(), s)
+	a.followHolds(t.Context(), s)
 	if want := []string{"drop 2", "drop 4", "drop 5"}; !slices.Equal(l.calls, want) {
 		t.Errorf("%v, want %v", l.calls, want)
+	}
+}
+
+// A job whose GPUs are open does not back off any longer.
+func TestHasten(t *testing.T) {
+	soon := time.Now().Add(10 * time.Minute)
+	backsOff := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: soon}
+	for name, c := range map[string]struct {
+		change func(j *sctl.Job, h *lease.Hold, old *sctl.Version)
+		start  time.Duration // from now; 0: not set
+	}{
+		"backs off":       {func(*sctl.Job, *lease.Hold, *sctl.Version) {}, 2 * time.Second},
+		"up to 22.05":     {func(_ *sctl.Job, _ *lease.Hold, v *sctl.Version) { *v = sctl.Version{Major: 22, Minor: 5} }, 125 * time.Second},
+		"not open yet":    {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.Open = false }, 0},
+		"waits for room":  {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Reason = "Resources" }, 0},
+		"still ends":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.State = "COMPLETING" }, 0},
+		"comes soon":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = time.Now().Add(10 * time.Second) }, 0},
+		"user's wish":     {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = soon.Add(time.Hour) }, 0},
+		"does not say":    {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = time.Time{} }, 0},
+		"is late by then": {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.Age = 24 * time.Hour }, 0},
+	} {
+		job, hold, version := backsOff, lease.Hold{UUID: "x", JobID: 1, Open: true}, sctl.Version{Major: 25, Minor: 11}
+		c.change(&job, &hold, &version)
+		a := newAgent()
+		j := &jobs{known: map[uint32]sctl.Job{1: job}, version: version, starts: map[string]time.Time{}}
+		a.Ledger, a.Jobs = &ledger{}, j
+		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}})
+		at, set := j.starts["1"]
+		if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
+			t.Errorf("%s: start %v (set %v)", name, at, set)
+		}
 	}
 }

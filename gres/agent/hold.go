@@ -114,19 +114,23 @@ func heldJobs(holds []lease.Hold) []uint32 {
 	return jobs
 }
 
-// dropHolds ends holds whose job has started elsewhere, has gone, or has not
-// come in time.
-func (a *Agent) dropHolds(ctx context.Context, s lease.Snapshot) {
+// followHolds ends holds whose job has started elsewhere, has gone, or has not come
+// in time, and lets a job come whose GPUs are open.
+func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
-		late := false
+		late, open := false, false
 		for _, h := range s.Holds {
 			late = late || h.JobID == id && h.Age > a.Config.Hold.Timeout.D()
+			open = open || h.JobID == id && h.Open
 		}
 		if !late {
 			j, err := a.Jobs.Job(ctx, id)
 			if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
 				continue
+			}
+			if err == nil && open {
+				a.hasten(ctx, j)
 			}
 			if err == nil && (j.State == "PENDING" || j.State == "COMPLETING") {
 				continue
@@ -136,5 +140,27 @@ func (a *Agent) dropHolds(ctx context.Context, s lease.Snapshot) {
 		if err := a.Ledger.DropHold(ctx, id); err != nil {
 			a.Log.Error("end a hold", "error", err)
 		}
+	}
+}
+
+// longestBackOff is what a Prolog lets a job wait at most that it gives back (package
+// prolog, backOff).
+const longestBackOff = 15 * time.Minute
+
+// hasten lets a job start that backs off, as some Prolog gave it back, while GPUs
+// here are open to it. A start that is further away is its user's wish.
+func (a *Agent) hasten(ctx context.Context, j sctl.Job) {
+	if j.State != "PENDING" || j.Reason != "BeginTime" {
+		return
+	}
+	at, err := a.safeStart(ctx)
+	if err == nil {
+		if later := j.Start.Sub(at); later < a.Config.Capacity.Compare.D() || later > longestBackOff {
+			return
+		}
+		err = a.Jobs.SetStart(ctx, j.Target(), at)
+	}
+	if err != nil {
+		a.Log.Warn("set the start of a job that GPUs are kept for", "job", j.ID, "error", err)
 	}
 }

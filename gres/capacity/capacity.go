@@ -11,6 +11,7 @@
 package capacity
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,9 +23,10 @@ import (
 
 // Offer is what one GPU can give, and whom.
 type Offer struct {
-	MiB int64
-	UID uint32 // of the only user, if Own
-	Own bool
+	MiB  int64
+	UID  uint32 // of the only user, if Own
+	Own  bool
+	GPUs int // of the only job, which it is kept for; 0: of any
 }
 
 // Counts returns the counts of tres.Names. together says which GPUs, by their
@@ -35,6 +37,9 @@ func Counts(gpus []Offer, together [][]int) []int64 {
 	}
 	counts := make([]int64, tres.Users+len(gpus)-1)
 	for _, g := range gpus {
+		if g.GPUs > 1 {
+			continue
+		}
 		if g.Own {
 			n := tres.Part(g.UID)
 			counts[n] = max(counts[n], g.MiB)
@@ -45,19 +50,30 @@ func Counts(gpus []Offer, together [][]int) []int64 {
 		}
 	}
 	for _, some := range together {
-		order := make([]int64, 0, len(some))
-		for _, i := range some {
-			order = append(order, gpus[i].MiB)
-		}
-		slices.SortFunc(order, func(a, b int64) int { return int(b - a) })
-		for i, mib := range order {
-			if k := i + 1; k > 1 {
+		order := slices.Clone(some)
+		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(gpus[b].MiB, gpus[a].MiB) })
+		for k := 2; k <= len(order); k++ {
+			if i := kth(k, order, gpus); i >= 0 {
 				n := tres.Index(k, 0)
-				counts[n] = max(counts[n], mib)
+				counts[n] = max(counts[n], gpus[i].MiB)
 			}
 		}
 	}
 	return counts
+}
+
+// kth returns which of the GPUs in order is the k-th that a job on k of them can be
+// given; -1: there are fewer.
+func kth(k int, order []int, gpus []Offer) int {
+	left := k
+	for _, i := range order {
+		if g := gpus[i].GPUs; g == 0 || g == k {
+			if left--; left == 0 {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 // Grain rounds what a GPU can be given down to whole steps. A GPU that can be

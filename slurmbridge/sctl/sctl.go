@@ -118,8 +118,9 @@ type Job struct {
 	TresPerNode string
 	Partition   string
 	Account     string
-	Reason      string // why it is pending
-	Nodes       int    // that it has, or asks for
+	Reason      string    // why it is pending
+	Start       time.Time // when it started, or can start at the earliest
+	Nodes       int       // that it has, or asks for
 	UID         uint32
 	Name        string
 }
@@ -137,7 +138,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%U|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%U|%S|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -157,15 +158,15 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 11)
-	if len(f) != 11 {
+	f := strings.SplitN(line, "|", 12)
+	if len(f) != 12 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[9], Name: f[10]}
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], Start: unix(f[9]), TresPerNode: f[10], Name: f[11]}
 	j.Nodes, _ = strconv.Atoi(f[7])
 	uid, _ := strconv.ParseUint(f[8], 10, 32)
 	j.UID = uint32(uid)

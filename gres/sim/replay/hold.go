@@ -18,20 +18,25 @@ import (
 func (s *slurm) steward() {
 	s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
 	for _, task := range slices.Sorted(maps.Keys(s.holds)) {
-		if s.m.now-s.nodes[s.holds[task]].heldSince >= s.set.HoldTimeoutS {
+		n := &s.nodes[s.holds[task]]
+		if s.m.now-n.heldSince >= s.set.HoldTimeoutS {
 			s.dropHold(task)
+		} else if n.heldOpen && s.m.tasks[task].phase == back { // gres/agent: hasten
+			timer := s.m.taskTimer(task)
+			s.m.plan(timer, min(s.m.agenda.at[timer], s.m.now+s.set.Model.Slurm.ComebackS))
 		}
 	}
-	var r *running
+	looked := false
 	for e := range s.queue.looked {
 		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS {
 			continue
 		}
-		if r == nil {
-			r = s.running()
+		if !looked {
+			s.running()
+			looked = true
 		}
 		large := s.m.tasks[e.task].job.GPUs > 1 || e.need >= s.set.GPUMemMiB
-		if !large && !r.passed(e.task, s.eligible[e.task]) {
+		if !large && !s.passed(e.task, s.eligible[e.task]) {
 			continue
 		}
 		if n := s.soonest(); n >= 0 {
@@ -41,40 +46,30 @@ func (s *slurm) steward() {
 	}
 }
 
-// running is what the steward asks of the jobs that run.
-type running struct {
-	begun  []float64 // in order
-	newest []int32   // the last submission among those that began then or later
+// started is a job that was given GPUs.
+type started struct {
+	at     float64
+	task   int32
+	newest int32 // the last submission among those that started then or later, and run
 }
 
-func (s *slurm) running() *running {
-	r := &running{}
-	type run struct {
-		begun float64
-		task  int32
-	}
-	var all []run
-	for i := range s.nodes {
-		for k := range s.nodes[i].gpus {
-			for _, id := range s.nodes[i].gpus[k].tasks {
-				all = append(all, run{s.m.tasks[id].begun, id})
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b run) int { return cmp.Compare(a.begun, b.begun) })
-	r.begun, r.newest = make([]float64, len(all)), make([]int32, len(all))
+// running leaves of the jobs that were started, in the order of time, those that run.
+func (s *slurm) running() {
+	s.started = slices.DeleteFunc(s.started, func(r started) bool {
+		t := &s.m.tasks[r.task]
+		return t.begun != r.at || t.phase < starting || t.phase > completing
+	})
 	newest := int32(-1)
-	for i := len(all) - 1; i >= 0; i-- {
-		newest = max(newest, all[i].task)
-		r.begun[i], r.newest[i] = all[i].begun, newest
+	for i := range slices.Backward(s.started) {
+		newest = max(newest, s.started[i].task)
+		s.started[i].newest = newest
 	}
-	return r
 }
 
 // passed tells whether a job that was submitted later has started since.
-func (r *running) passed(task int32, since float64) bool {
-	i, _ := slices.BinarySearch(r.begun, since)
-	return i < len(r.newest) && r.newest[i] > task
+func (s *slurm) passed(task int32, since float64) bool {
+	i, _ := slices.BinarySearchFunc(s.started, since, func(r started, since float64) int { return cmp.Compare(r.at, since) })
+	return i < len(s.started) && s.started[i].newest > task
 }
 
 // soonest is the node with the fewest jobs that keeps no GPUs yet.

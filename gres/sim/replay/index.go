@@ -24,6 +24,10 @@ func newIndex(nodes, names int) *index {
 	return x
 }
 
+// of returns what each node offers of a name, side by side: a look at all of them
+// stays in the cache.
+func (x *index) of(name int) []int64 { return x.trees[name][x.leaves:] }
+
 // set says what node offers of a name.
 func (x *index) set(node, name int, mib int64) {
 	t := x.trees[name]

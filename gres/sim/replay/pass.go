@@ -261,12 +261,12 @@ func (s *slurm) leastLoaded(e *waiter) int32 {
 	if s.index.first(0, int(e.books), e.need) < 0 {
 		return -1
 	}
+	room := s.index.of(int(e.books))
 	for slots := len(s.load) - 1; slots >= 0; slots-- {
 		for i, word := range s.load[slots] {
 			for ; word != 0; word &= word - 1 {
-				n := int32(64*i + bits.TrailingZeros64(word))
-				if s.nodes[n].room[e.books] >= e.need {
-					return n
+				if n := 64*i + bits.TrailingZeros64(word); room[n] >= e.need {
+					return int32(n)
 				}
 			}
 		}

@@ -34,6 +34,8 @@ type slurm struct {
 	woken  []int32         // nodes where Prologs wait and a GPU offers more
 	holds  map[int32]int32 // node that keeps GPUs, by task
 
+	started []started // for the steward
+
 	bookings  []booking // by task
 	recovered []bool    // by task: it goes to the recovery partition
 	vetoes    []uint8   // by task: how often a Prolog gave it back
@@ -383,4 +385,7 @@ func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 		delay, limit = 0, 0
 	}
 	s.m.launch(task, gpus, delay, server, limit)
+	if s.set.HoldAfterS > 0 {
+		s.started = append(s.started, started{at: s.m.now, task: task})
+	}
 }
