@@ -72,6 +72,26 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 	c.noDrain()
 }
 
+// A job that some node has given back does not wait any longer once GPUs that are kept
+// for it are free.
+func TestHeldJobComesAtOnce(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
+	for range 4 {
+		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 40s\n")
+	}
+	c.eventually(func() string { return c.gres("n1") }, "carma:1,")
+	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
+	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, "carma-hold="+id)
+	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as where it was given back
+	c.eventually(func() string { return c.job(id, "%r") }, "BeginTime")
+	start := time.Now()
+	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
+	t.Logf("came after %v", time.Since(start).Round(time.Second))
+	c.ends(id, "COMPLETED")
+	c.noDrain()
+}
+
 // A job that names its node is started and given back while the small ones pass
 // it; then the node keeps a GPU for it.
 func TestNoStarvationOfNamedNodes(t *testing.T) {
