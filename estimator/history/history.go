@@ -10,18 +10,21 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"hash/crc32"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
 // Key names what a job runs: jobs of one key are taken for runs of the same thing.
 type Key uint64
 
-func (k Key) String() string { return fmt.Sprintf("%016x", uint64(k)) }
+func (k Key) String() string {
+	return hex.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(k)))
+}
 
 // Ask is what a key is made of.
 type Ask struct {
@@ -37,7 +40,12 @@ type Ask struct {
 // about sharing.
 func KeyOf(a Ask) Key {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d\x00%d\x00%d\x00%s\x00", a.UID, a.GPUs, a.FullMiB, a.Args)
+	var numbers [64]byte
+	head := numbers[:0]
+	for _, n := range [...]int64{int64(a.UID), int64(a.GPUs), a.FullMiB} {
+		head = append(strconv.AppendInt(head, n, 10), 0)
+	}
+	h.Write(append(append(head, a.Args...), 0))
 	var words []string
 	for rest := a.Script; len(rest) > 0; {
 		var line []byte
@@ -51,13 +59,22 @@ func KeyOf(a Ask) Key {
 			continue
 		}
 		h.Write(line)
-		h.Write([]byte{'\n'})
+		h.Write(newline)
 	}
 	slices.Sort(words)
-	fmt.Fprintf(h, "%q", words)
+	list := append(numbers[:0], '[')
+	for i, word := range words {
+		if i > 0 {
+			list = append(list, ' ')
+		}
+		list = strconv.AppendQuote(list, word)
+	}
+	h.Write(append(list, ']'))
 	var sum [sha256.Size]byte
 	return Key(binary.BigEndian.Uint64(h.Sum(sum[:0])))
 }
+
+var newline = []byte{'\n'}
 
 // directive returns the words of a comment line that count.
 func directive(line []byte) (kept []string) {
@@ -65,7 +82,7 @@ func directive(line []byte) (kept []string) {
 	if !ok {
 		return nil
 	}
-	for _, word := range strings.Fields(string(after)) {
+	for word := range strings.FieldsSeq(string(after)) {
 		if word[0] == '#' {
 			break
 		}

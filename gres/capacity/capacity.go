@@ -94,7 +94,7 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 // see tres.AnyMiB.
 func Text(nodeGres string, counts []int64) string {
 	var words []string
-	for _, e := range tres.Parse(nodeGres) {
+	for e := range tres.Parse(nodeGres) {
 		if tres.K(e.Name) > 0 {
 			continue
 		}
@@ -121,7 +121,7 @@ const maxCounts = tres.Users + 64
 
 func countsOf(nodeGres string) []int64 {
 	var counts []int64
-	for _, e := range tres.Parse(nodeGres) {
+	for e := range tres.Parse(nodeGres) {
 		if i := tres.IndexOf(e.Name); i >= 0 && i < maxCounts {
 			for len(counts) <= i {
 				counts = append(counts, 0)

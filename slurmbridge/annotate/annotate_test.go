@@ -132,7 +132,7 @@ func TestAnnotateTakesABookingWithoutGPUAway(t *testing.T) {
 	j := job("")
 	j.TRES.PerNode = "gres:x:1,gres:carmau0:40536,gres:carmatotal:40536"
 	a, err := site().Annotate(j)
-	if err != nil || !a.Managed || a.TRES.PerNode != "gres:x:1" || a.GPUs != 0 || a.Env() != nil {
+	if err != nil || !a.Managed || a.TRES.PerNode != "gres:x:1" || a.GPUs != 0 || a.AppendEnv(nil, "", " ") != nil {
 		t.Errorf("got %+v, %v", a, err)
 	}
 }
@@ -194,10 +194,10 @@ func TestEnvAndComment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := strings.Join(a.Env(), " "), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 KEY=b3855eebdffef9cc EST_MIB=10240 POLICY=lug SMACT=60"; got != want {
+	if got, want := string(a.AppendEnv(nil, "", " ")), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 KEY=b3855eebdffef9cc EST_MIB=10240 POLICY=lug SMACT=60 "; got != want {
 		t.Errorf("env:\ngot  %s\nwant %s", got, want)
 	}
-	if got, want := a.Comment(), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {
+	if got, want := string(a.AppendComment(nil)), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {
 		t.Errorf("comment:\ngot  %s\nwant %s", got, want)
 	}
 }

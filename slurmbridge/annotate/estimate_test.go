@@ -71,8 +71,8 @@ func TestSummaryThatSaysNothing(t *testing.T) {
 		if err != nil || a.Mode != ModeExclusive || a.ReserveMiB != full {
 			t.Errorf("%s: got %+v, %v", name, a, err)
 		}
-		if name == "nonsense" && (a.Note == "" || !strings.Contains(a.Comment(), `"note":"estimate from summary: `)) {
-			t.Errorf("%s: comment %s", name, a.Comment())
+		if name == "nonsense" && (a.Note == "" || !strings.Contains(string(a.AppendComment(nil)), `"note":"estimate from summary: `)) {
+			t.Errorf("%s: comment %s", name, string(a.AppendComment(nil)))
 		}
 	}
 	s := site()
@@ -86,7 +86,7 @@ func TestSummaryThatSaysNothing(t *testing.T) {
 
 func TestCommentIsPlain(t *testing.T) {
 	a := Annotation{Mode: ModeExclusive, Method: MethodNone, GPUs: 1, ReserveMiB: 5, Note: "say \"x\\\"\n\x1b[31m" + strings.Repeat("long ", 100)}
-	c := a.Comment()
+	c := string(a.AppendComment(nil))
 	if len(c) > 256 || strings.Count(c, `"`)%2 != 0 || strings.ContainsAny(c, "\\\n\x1b") || !strings.HasSuffix(c, `..."}`) {
 		t.Errorf("got %s", c)
 	}

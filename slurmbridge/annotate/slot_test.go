@@ -46,8 +46,8 @@ func TestTimeSlot(t *testing.T) {
 		if err != nil || a.TimeLimitMin != c.want || a.Requeue != c.requeue || !strings.Contains(a.Advice, c.advice) || (c.advice == "") != (a.Advice == "") {
 			t.Errorf("%s: %v %+v", c.name, err, a)
 		}
-		if strings.Contains(strings.Join(a.Env(), " "), "REQUEUE=timeout") != c.requeue {
-			t.Errorf("%s: %v", c.name, a.Env())
+		if strings.Contains(string(a.AppendEnv(nil, "", " ")), "REQUEUE=timeout") != c.requeue {
+			t.Errorf("%s: %v", c.name, a.AppendEnv(nil, "", " "))
 		}
 	}
 }

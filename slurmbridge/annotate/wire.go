@@ -3,8 +3,7 @@
 package annotate
 
 import (
-	"fmt"
-	"strings"
+	"strconv"
 
 	"carma/slurmbridge/admincomment"
 )
@@ -12,51 +11,58 @@ import (
 // EnvVersion is the value of CARMA_V: the meaning of the other keys.
 const EnvVersion = 1
 
-// Env lists what the node's hooks are told, as NAME=value lines without the
-// prefix CARMA_. slurmctld hands them to Prolog and Epilog as SPANK_CARMA_*
-// (job_desc_msg_t.spank_job_env); jobenv reads them back.
-func (a Annotation) Env() []string {
+// AppendEnv appends to b what the node's hooks are told: each variable, as
+// NAME=value without the prefix CARMA_, between begin and end. slurmctld hands
+// them to Prolog and Epilog as SPANK_CARMA_* (job_desc_msg_t.spank_job_env);
+// jobenv reads them back.
+//
+// It is written without fmt, as all that every submission runs through: in
+// slurmctld that code is never in the cache.
+func (a *Annotation) AppendEnv(b []byte, begin, end string) []byte {
 	if a.GPUs == 0 {
-		return nil
+		return b
 	}
-	env := []string{
-		fmt.Sprintf("V=%d", EnvVersion),
-		"MODE=" + string(a.Mode),
-		"METHOD=" + string(a.Method),
-		fmt.Sprintf("GPUS=%d", a.GPUs),
-		fmt.Sprintf("MEM_MIB=%d", a.ReserveMiB),
-		fmt.Sprintf("FULL=%d", a.FullMiB),
+	text := func(name, value string) {
+		b = append(append(append(append(append(b, begin...), name...), '='), value...), end...)
 	}
+	number := func(name string, value int64) { text(name, strconv.FormatInt(value, 10)) }
+	number("V", EnvVersion)
+	text("MODE", string(a.Mode))
+	text("METHOD", string(a.Method))
+	number("GPUS", int64(a.GPUs))
+	number("MEM_MIB", a.ReserveMiB)
+	number("FULL", a.FullMiB)
 	if a.Key != 0 {
-		env = append(env, "KEY="+a.Key.String())
+		text("KEY", a.Key.String())
 	}
 	if a.EstMiB > 0 {
-		env = append(env, fmt.Sprintf("EST_MIB=%d", a.EstMiB))
+		number("EST_MIB", a.EstMiB)
 	}
 	if a.Policy != "" {
-		env = append(env, "POLICY="+a.Policy)
+		text("POLICY", a.Policy)
 	}
 	if a.Requeue {
-		env = append(env, "REQUEUE=timeout")
+		text("REQUEUE", "timeout")
 	}
 	if a.SMActPct > 0 {
-		env = append(env, fmt.Sprintf("SMACT=%d", a.SMActPct))
+		number("SMACT", int64(a.SMActPct))
 	}
-	return env
+	return b
 }
 
-// Comment is the token for people who look at AdminComment. It is never read
-// back: other tools write there too.
-func (a Annotation) Comment() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, `carma={"v":%d,"mode":"%s","method":"%s","gpus":%d`, EnvVersion, a.Mode, a.Method, a.GPUs)
+// AppendComment appends the token for people who look at AdminComment. It is never
+// read back: other tools write there too.
+func (a *Annotation) AppendComment(b []byte) []byte {
+	b = append(append(b, `carma={"v":`...), '0'+EnvVersion)
+	b = append(append(append(b, `,"mode":"`...), a.Mode...), `","method":"`...)
+	b = append(append(b, a.Method...), `","gpus":`...)
+	b = strconv.AppendInt(b, int64(a.GPUs), 10)
 	if a.EstMiB > 0 {
-		fmt.Fprintf(&b, `,"est_mib":%d`, a.EstMiB)
+		b = strconv.AppendInt(append(b, `,"est_mib":`...), a.EstMiB, 10)
 	}
-	fmt.Fprintf(&b, `,"reserve_mib":%d`, a.ReserveMiB)
+	b = strconv.AppendInt(append(b, `,"reserve_mib":`...), a.ReserveMiB, 10)
 	if a.Note != "" {
-		fmt.Fprintf(&b, `,"note":"%s"`, admincomment.Plain(a.Note))
+		b = append(append(append(b, `,"note":"`...), admincomment.Plain(a.Note)...), '"')
 	}
-	b.WriteByte('}')
-	return b.String()
+	return append(b, '}')
 }

@@ -81,15 +81,28 @@ type Directive struct {
 
 	Summary []byte // the "#CARMA|" lines, joined with newlines
 
-	lines map[string]int
+	given []given
+}
+
+// given is a key and its line.
+type given struct {
+	key  string
+	line int
 }
 
 // Line returns the line of the script (from 1) on which key was given, or 0.
-func (d Directive) Line(key string) int { return d.lines[key] }
+func (d *Directive) Line(key string) int {
+	for _, g := range d.given {
+		if g.key == key {
+			return g.line
+		}
+	}
+	return 0
+}
 
 // Equal tells whether d and o say the same, on whatever lines.
 func (d Directive) Equal(o Directive) bool {
-	d.lines, o.lines = nil, nil
+	d.given, o.given = nil, nil
 	return reflect.DeepEqual(d, o)
 }
 
@@ -110,7 +123,7 @@ func (e *Error) Error() string {
 // Parse reads the #CARMA lines of script. The error, if any, is an *Error for
 // the first line that is wrong.
 func Parse(script []byte) (Directive, error) {
-	d := Directive{lines: map[string]int{}}
+	var d Directive
 	n, carmaLines := 0, 0
 	for rest := script; len(rest) > 0; {
 		var line []byte
@@ -152,7 +165,7 @@ func headerTooLong(d Directive, line int) error {
 }
 
 func (d *Directive) parseLine(text string, n int) error {
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if word[0] == '#' { // a comment, as on #SBATCH lines
 			return nil
 		}
@@ -165,13 +178,13 @@ func (d *Directive) parseLine(text string, n int) error {
 			return &Error{n, shorten(word), "takes no value; write " + key}
 		case !k.flag && !hasValue:
 			return &Error{n, shorten(key), "needs a value; write " + k.example}
-		case d.lines[k.name(key)] != 0:
-			return &Error{n, shorten(key), fmt.Sprintf("already given on line %d", d.lines[k.name(key)])}
+		case d.Line(k.name(key)) != 0:
+			return &Error{n, shorten(key), fmt.Sprintf("already given on line %d", d.Line(k.name(key)))}
 		}
 		if err := k.set(d, value); err != nil {
 			return &Error{n, shorten(word), err.Error() + "; write " + k.example}
 		}
-		d.lines[k.name(key)] = n
+		d.given = append(d.given, given{k.name(key), n})
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func inPartition(partition slurmconf.Record, node string) bool {
 // counts sums a GRES list by name.
 func counts(list string) map[string]int64 {
 	sums := map[string]int64{}
-	for _, e := range tres.Parse(list) {
+	for e := range tres.Parse(list) {
 		sums[e.Name] += e.Count
 	}
 	return sums
@@ -102,7 +102,7 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 			return
 		}
 	}
-	for _, e := range tres.Parse(n.Get("Gres")) {
+	for e := range tres.Parse(n.Get("Gres")) {
 		if tres.K(e.Name) > 0 && e.Type != tres.NoConsume {
 			// slurmctld drains a node that registers while a consumed count
 			// is not what it was: "count changed and jobs are using them".

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -32,22 +33,29 @@ func answerTo(ask []byte) string {
 	if !a.Managed {
 		return ""
 	}
-	return lines(job.TRES, a)
+	return lines(job.TRES, &a)
 }
 
 func readAsk(ask []byte) (annotate.Job, error) {
 	var f [fields]string
+	script := ask
 	for i := range f {
-		field, rest, ok := bytes.Cut(ask, []byte{0})
-		if !ok {
+		n := bytes.IndexByte(script, 0)
+		if n < 0 {
 			return annotate.Job{}, fmt.Errorf("libcarma: ask has %d of %d fields", i, fields)
 		}
-		f[i], ask = string(field), rest
+		script = script[n+1:]
+	}
+	head := string(ask[:len(ask)-len(script)])
+	for i := range f {
+		f[i], head, _ = strings.Cut(head, "\x00")
 	}
 	// A list with a newline could forge lines of the answer; Slurm itself
 	// never makes one.
-	if strings.ContainsAny(f[1]+f[2]+f[3]+f[4], "\r\n") {
-		return annotate.Job{}, fmt.Errorf("libcarma: line break in a GRES list")
+	for _, list := range f[1:5] {
+		if strings.ContainsAny(list, "\r\n") {
+			return annotate.Job{}, errors.New("libcarma: line break in a GRES list")
+		}
 	}
 	var n [8]uint32
 	for i := range n {
@@ -61,45 +69,43 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, NeedsGPU: n[7] == 1, Args: f[13], Script: ask,
+		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, NeedsGPU: n[7] == 1, Args: f[13], Script: script,
 	}, nil
 }
 
-func lines(was annotate.TRES, a annotate.Annotation) string {
-	var b strings.Builder
+func lines(was annotate.TRES, a *annotate.Annotation) string {
+	b := make([]byte, 0, 1024)
 	for _, l := range []struct{ word, was, is string }{
-		{"tres_per_node", was.PerNode, a.TRES.PerNode},
-		{"tres_per_job", was.PerJob, a.TRES.PerJob},
-		{"tres_per_socket", was.PerSocket, a.TRES.PerSocket},
-		{"tres_per_task", was.PerTask, a.TRES.PerTask},
+		{"tres_per_node ", was.PerNode, a.TRES.PerNode},
+		{"tres_per_job ", was.PerJob, a.TRES.PerJob},
+		{"tres_per_socket ", was.PerSocket, a.TRES.PerSocket},
+		{"tres_per_task ", was.PerTask, a.TRES.PerTask},
 	} {
 		if l.was != l.is {
-			b.WriteString(l.word + " " + l.is + "\n")
+			b = append(append(append(b, l.word...), l.is...), '\n')
 		}
 	}
 	if a.TimeLimitMin > 0 {
-		fmt.Fprintf(&b, "time_limit %d\n", a.TimeLimitMin)
+		b = fmt.Appendf(b, "time_limit %d\n", a.TimeLimitMin)
 	}
 	if s := a.Signal; s.Number > 0 {
 		to := "steps"
 		if s.Batch {
 			to = "batch"
 		}
-		fmt.Fprintf(&b, "signal %d %d %s\n", s.Number, s.Seconds, to)
+		b = fmt.Appendf(b, "signal %d %d %s\n", s.Number, s.Seconds, to)
 	}
 	if a.Requeue {
-		b.WriteString("requeue 1\n")
+		b = append(b, "requeue 1\n"...)
 	}
 	if a.Advice != "" {
-		b.WriteString("tell carma: " + oneLine(a.Advice) + "\n")
+		b = append(append(append(b, "tell carma: "...), oneLine(a.Advice)...), '\n')
 	}
-	for _, e := range a.Env() {
-		b.WriteString("env " + e + "\n")
-	}
+	b = a.AppendEnv(b, "env ", "\n")
 	if a.GPUs > 0 {
-		b.WriteString("time SUBMIT\ncomment " + a.Comment() + "\n")
+		b = append(a.AppendComment(append(b, "time SUBMIT\ncomment "...)), '\n')
 	}
-	return b.String()
+	return string(b)
 }
 
 // oneLine makes text fit for one line of a log: printable, bounded.

@@ -139,7 +139,7 @@ func (c Client) Nodes(ctx context.Context, partitions []string) ([]NodeState, er
 		}
 		n := NodeState{Name: f[0], Partitions: []string{f[1]}, Comment: f[4]}
 		n.Up = slices.Contains([]string{"idle", "mix", "alloc", "comp"}, f[2])
-		for _, e := range tres.Parse(f[3]) {
+		for e := range tres.Parse(f[3]) {
 			n.GPUs = max(n.GPUs, tres.K(e.Name))
 		}
 		nodes = append(nodes, n)

@@ -5,7 +5,7 @@
 package tres
 
 import (
-	"fmt"
+	"iter"
 	"strconv"
 	"strings"
 )
@@ -105,54 +105,54 @@ type Entry struct {
 	text  string // as written
 }
 
-// Parse splits list into its entries. It takes every spelling that Slurm
+// Parse yields the entries of list. It takes every spelling that Slurm
 // 22.05 to 26.05 uses: with "gres:" or "gres/" in front or without, ":" or "="
 // before the count, a type or none, counts with a suffix K, M, G, T or P, and
 // socket or index notes in parentheses. An entry without a readable count
 // keeps its whole text as Name, so that nothing is lost by String.
-func Parse(list string) []Entry {
-	var entries []Entry
-	for _, word := range split(list) {
-		e := Entry{text: word, Count: 1}
-		s := strings.TrimPrefix(strings.TrimPrefix(word, "gres:"), "gres/")
-		if i := strings.IndexByte(s, '('); i >= 0 {
-			s = s[:i]
-		}
-		parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '=' })
-		if len(parts) > 1 {
-			if n, ok := count(parts[len(parts)-1]); ok {
-				e.Count, parts = n, parts[:len(parts)-1]
+func Parse(list string) iter.Seq[Entry] {
+	return func(yield func(Entry) bool) {
+		// Cut at commas outside parentheses: "gpu:4(IDX:0-1,3)" is one entry.
+		depth, start := 0, 0
+		for i := 0; i <= len(list); i++ {
+			switch {
+			case i == len(list) || list[i] == ',' && depth == 0:
+				if w := strings.TrimSpace(list[start:i]); w != "" && w != "(null)" && !yield(parse(w)) {
+					return
+				}
+				start = i + 1
+			case list[i] == '(':
+				depth++
+			case list[i] == ')' && depth > 0:
+				depth--
 			}
 		}
-		if len(parts) > 1 {
-			e.Type = strings.Join(parts[1:], ":")
-		}
-		if len(parts) > 0 {
-			e.Name = parts[0]
-		}
-		entries = append(entries, e)
 	}
-	return entries
 }
 
-// split cuts at commas outside parentheses: "gpu:4(IDX:0-1,3)" is one word.
-func split(list string) []string {
-	var words []string
-	depth, start := 0, 0
-	for i := 0; i <= len(list); i++ {
-		switch {
-		case i == len(list) || list[i] == ',' && depth == 0:
-			if w := strings.TrimSpace(list[start:i]); w != "" && w != "(null)" {
-				words = append(words, w)
-			}
-			start = i + 1
-		case list[i] == '(':
-			depth++
-		case list[i] == ')' && depth > 0:
-			depth--
+func parse(word string) Entry {
+	e := Entry{text: word, Count: 1}
+	s := strings.TrimPrefix(strings.TrimPrefix(word, "gres:"), "gres/")
+	if i := strings.IndexByte(s, '('); i >= 0 {
+		s = s[:i]
+	}
+	var three [3]string // as most have
+	parts := three[:0]
+	for part := range strings.FieldsFuncSeq(s, func(r rune) bool { return r == ':' || r == '=' }) {
+		parts = append(parts, part)
+	}
+	if len(parts) > 1 {
+		if n, ok := count(parts[len(parts)-1]); ok {
+			e.Count, parts = n, parts[:len(parts)-1]
 		}
 	}
-	return words
+	if len(parts) > 1 {
+		e.Type = strings.Join(parts[1:], ":")
+	}
+	if len(parts) > 0 {
+		e.Name = parts[0]
+	}
+	return e
 }
 
 // count reads a GRES count; suffixes are powers of 1024 (gres.html).
@@ -173,8 +173,11 @@ func count(s string) (int64, bool) {
 // Without returns list as written, less the entries that book CARMA memory,
 // and whether there were any.
 func Without(list string) (rest string, had bool) {
+	if !strings.Contains(list, carma) { // as of all but jobs that come back
+		return list, false
+	}
 	var kept []string
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if K(e.Name) > 0 || e.Name == Total {
 			had = true
 			continue
@@ -190,7 +193,7 @@ func Without(list string) (rest string, had bool) {
 // GPUs sums the gpu entries of list.
 func GPUs(list string) int64 {
 	var n int64
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if e.Name == GPU {
 			n = min(n+e.Count, 1<<40)
 		}
@@ -201,7 +204,7 @@ func GPUs(list string) int64 {
 // Shards sums the shard entries of list.
 func Shards(list string) int64 {
 	var n int64
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if e.Name == Shard {
 			n = min(n+e.Count, 1<<40)
 		}
@@ -213,7 +216,7 @@ func Shards(list string) int64 {
 // if they have none.
 func WithoutGPUs(list string) (rest, gpuType string) {
 	var kept []string
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if e.Name == GPU || e.Name == Shard {
 			gpuType = e.Type
 			continue
@@ -229,14 +232,14 @@ func Request(prefix, name, gresType string, count int64) string {
 	if gresType != "" {
 		name += ":" + gresType
 	}
-	return fmt.Sprintf("%s%s:%d", prefix, name, count)
+	return prefix + name + ":" + strconv.FormatInt(count, 10)
 }
 
 // Booking returns what list books: MiB on each of k GPUs of a node; zeros if
 // nothing. anywhere is false if the booking is for nodes that the job names.
 func Booking(list string) (k int, mib int64, anywhere bool) {
 	total := int64(0)
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if n := K(e.Name); n > 0 && k == 0 {
 			k, mib = n, e.Count
 		} else if e.Name == Total {
@@ -264,12 +267,12 @@ func Book(list, prefix string, k int, uid uint32, mib int64, anywhere bool) stri
 }
 
 func book(list, prefix, name string, free, total int64) string {
-	return Add(list, fmt.Sprintf("%s%s:%d,%s%s:%d", prefix, name, free, prefix, Total, total))
+	return Add(Add(list, Request(prefix, name, "", free)), Request(prefix, Total, "", total))
 }
 
 // rebook returns list with other numbers in its booking, if it has one.
 func rebook(list string, free, each int64) string {
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if k := K(e.Name); k > 0 {
 			prefix := "gres:"
 			if strings.Contains(list, "gres/") {
@@ -295,7 +298,7 @@ func Rebook(list string, mib int64, anywhere bool) string {
 // that is less than what Booking returns for a job that waits for idle GPUs.
 func Reserve(list string) int64 {
 	k, mib, _ := Booking(list)
-	for _, e := range Parse(list) {
+	for e := range Parse(list) {
 		if e.Name == Total && k > 0 {
 			return e.Count / int64(k)
 		}

@@ -4,6 +4,7 @@ package tres
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -27,7 +28,7 @@ func TestParse(t *testing.T) {
 		"gpu:99999999999999999999": {{Name: "gpu", Type: "99999999999999999999", Count: 1}},
 		"gpu:9223372036854775807K": {{Name: "gpu", Type: "9223372036854775807K", Count: 1}},
 	} {
-		got := Parse(list)
+		got := slices.Collect(Parse(list))
 		for i := range got {
 			got[i].text = ""
 		}
@@ -149,7 +150,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, list string) {
-		for _, e := range Parse(list) {
+		for e := range Parse(list) {
 			if e.Count < 0 || e.text == "" {
 				t.Errorf("%q: %+v", list, e)
 			}
