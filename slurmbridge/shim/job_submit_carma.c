@@ -86,19 +86,35 @@ static void drop_forged_env(job_desc_msg_t *job)
 	job->spank_job_env_size = kept;
 }
 
-static void add_env(job_desc_msg_t *job, const char *name_value)
+static void *allocate(size_t n, size_t size)
+{
+	return slurm_xcalloc(n, size, true, false, __FILE__, __LINE__, __func__);
+}
+
+/* Makes room for so many entries more. */
+static void grow_env(job_desc_msg_t *job, size_t more)
 {
 	uint32_t n = job->spank_job_env_size;
-	char **env = slurm_xcalloc(n + 1, sizeof(*env), true, false, __FILE__, __LINE__, __func__);
-	char entry[128];
+	char **env;
 
+	if (!more)
+		return;
+	env = allocate(n + more, sizeof(*env));
 	if (n)
 		memcpy(env, job->spank_job_env, n * sizeof(*env));
-	snprintf(entry, sizeof(entry), "CARMA_%s", name_value);
-	env[n] = slurm_xstrdup(entry);
 	slurm_xfree((void **)&job->spank_job_env);
 	job->spank_job_env = env;
-	job->spank_job_env_size = n + 1;
+}
+
+static void add_env(job_desc_msg_t *job, const char *name_value)
+{
+	static const char prefix[] = "CARMA_";
+	size_t len = strlen(name_value) + 1;
+	char *entry = allocate(1, sizeof(prefix) - 1 + len);
+
+	memcpy(entry, prefix, sizeof(prefix) - 1);
+	memcpy(entry + sizeof(prefix) - 1, name_value, len);
+	job->spank_job_env[job->spank_job_env_size++] = entry;
 }
 
 /* AdminComment may already hold what an earlier plugin wrote. */
@@ -172,11 +188,23 @@ static int apply_line(job_desc_msg_t *job, const char *word, const char *text, c
 	return SLURM_SUCCESS;
 }
 
+static size_t count_env(const char *answer)
+{
+	size_t n = 0;
+
+	for (const char *line = answer; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		n += !strncmp(line, "env ", 4) || !strncmp(line, "time ", 5);
+	}
+	return n;
+}
+
 static int apply(job_desc_msg_t *job, char *answer, char **err_msg)
 {
 	char *line = answer, *end, *text;
 	int rc = SLURM_SUCCESS;
 
+	grow_env(job, count_env(answer));
 	for (; !rc && (end = strchr(line, '\n')); line = end + 1) {
 		*end = '\0';
 		if (!(text = strchr(line, ' ')))
