@@ -40,7 +40,7 @@ ours=(
 	"history, 80 %, 4 jobs: $known --smact-cap 80 --max-jobs 4"
 	"history, 90 %: $known --smact-cap 90"
 	"history, lug: $known --policy lug"
-	"history, no gate: $known --smact-cap 100 --max-jobs 8 --hold-after 0"
+	"history, 100 %, 4 jobs: $known --smact-cap 100 --max-jobs 4"
 	"ideal packer: --ideal"
 )
 printf '[slurm]\nexclusive_user = true\n' >"$tmp/user.toml"
