@@ -40,6 +40,7 @@ ours=(
 	"history, 80 %, 4 jobs: $known --smact-cap 80 --max-jobs 4"
 	"history, 90 %: $known --smact-cap 90"
 	"history, lug: $known --policy lug"
+	"history, shortest first: $known --queue shortest"
 	"history, 100 %, 4 jobs: $known --smact-cap 100 --max-jobs 4"
 	"ideal packer: --ideal"
 )
@@ -60,7 +61,7 @@ fi
 for t in mixed heavy day; do
 	printf '\n# %s\n\n' "$t"
 	$sim compare --trace contrib/traces/$t/trace.csv --jobs contrib/traces/$t/jobs.csv --repeats 12 "${ours[0]}" "paper-v1 magm: $v1 --policy magm --estimator none" \
-		"analytic:" "history: $known" "history, no holds: $known --hold-after 0" "ideal packer: --ideal"
+		"analytic:" "history: $known" "history, no holds: $known --hold-after 0" "history, shortest: $known --queue shortest" "ideal packer: --ideal"
 done
 
 # users USERS SECONDS-BETWEEN-JOBS SEED

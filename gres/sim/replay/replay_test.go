@@ -58,6 +58,7 @@ func TestExclusiveByHand(t *testing.T) {
 		{"two GPUs wait for both", 2, FIFO, []string{"0 100 1 1000 50", "0 60 2 1000 50"}, "0-100 100-160"},
 		{"fifo: nobody passes", 2, FIFO, []string{"0 100 1 1000 50", "0 60 2 1000 50", "0 30 1 1000 50"}, "0-100 100-160 160-190"},
 		{"backfill: a small one passes", 2, Backfill, []string{"0 100 1 1000 50", "0 60 2 1000 50", "0 30 1 1000 50"}, "0-100 100-160 0-30"},
+		{"shortest: the last comes first", 1, Shortest, []string{"0 100 1 1000 50", "5 60 1 1000 50", "6 30 1 1000 50"}, "0-100 130-190 100-130"},
 		{"the trace begins later", 1, FIFO, []string{"500 10 1 1000 50", "505 10 1 1000 50"}, "0-10 10-20"},
 		{"four GPUs, seven jobs", 4, FIFO, []string{"0 40 2 1000 50", "0 40 2 1000 50", "5 10 1 1000 50", "5 20 1 1000 50", "5 30 1 1000 50", "6 5 4 1000 50", "7 1 1 1000 50"},
 			"0-40 0-40 40-50 40-60 40-70 70-75 75-76"},

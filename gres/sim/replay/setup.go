@@ -47,6 +47,7 @@ type Queue string
 const (
 	FIFO     Queue = "fifo"     // the first waiting job, or none
 	Backfill Queue = "backfill" // any that fits, in order, with GPUs held for old ones
+	Shortest Queue = "shortest" // the same, in the order of their run times
 )
 
 // Recovery is what happens to a job that died of GPU memory.
@@ -133,7 +134,7 @@ func (s Setup) As(mode Mode) Setup {
 var (
 	Modes      = []string{string(Slurm), string(PaperV1), string(PaperV2)}
 	Estimators = []string{string(Oracle), string(Analytic), string(GPUMemNet), string(Horus), string(FakeTensor), string(History), string(None)}
-	Queues     = []string{string(FIFO), string(Backfill)}
+	Queues     = []string{string(FIFO), string(Backfill), string(Shortest)}
 	Recoveries = []string{string(RecoverExclusive), string(RecoverLadder)}
 )
 

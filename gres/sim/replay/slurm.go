@@ -129,7 +129,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		}
 		s.tell(int32(i))
 	}
-	if s.set.Queue == Backfill && s.set.HoldAfterS > 0 {
+	if s.set.Queue != FIFO && s.set.HoldAfterS > 0 {
 		m.plan(m.ownTimer(0), s.set.Model.Slurm.HoldEveryS)
 	}
 	return s
@@ -177,13 +177,16 @@ func (s *slurm) submit(id int32) {
 	s.queue.add(e, s.recovered[id])
 }
 
-// rank sorts the queue: by arrival, or as an ideal packer likes it.
+// rank sorts the queue: by arrival, as an ideal packer likes it, or by run times.
 func (s *slurm) rank(id int32) float64 {
-	switch t := &s.m.tasks[id]; s.set.order {
-	case longestFirst:
+	t := &s.m.tasks[id]
+	switch {
+	case s.set.order == longestFirst:
 		return -t.alone * float64(t.job.GPUs)
-	case shortestFirst:
+	case s.set.order == shortestFirst:
 		return t.alone * float64(t.job.GPUs)
+	case s.set.Queue == Shortest:
+		return t.alone
 	}
 	return 0
 }
