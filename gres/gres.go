@@ -85,6 +85,7 @@ type Reading struct {
 	Quarantined string // why no job may have it: its MPS server has faulted
 	HeldFor     uint32 // a job that has waited long for it; 0: none
 	HeldUID     uint32 // its user
+	HeldGPUs    int    // that it wants on one node
 	HeldOpen    bool   // that job can start now: the GPU is offered again
 }
 

@@ -26,7 +26,7 @@ type EpilogLedger interface {
 	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
 	Release(ctx context.Context, key gres.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job, uid uint32, mib int64, uuids []string) error
+	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }
 
 // Records is where accounting goes.

@@ -38,7 +38,7 @@ type Ledger interface {
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job, uid uint32, mib int64, uuids []string) error
+	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }
 
 // Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
@@ -267,8 +267,8 @@ func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
 // backOff is how long a job waits after it was given back for the n-th time,
 // counted from 0.
 func backOff(n uint32) time.Duration {
-	const first, most = 5 * time.Second, 15 * time.Minute
-	return min(first<<min(n, 10), most)
+	const first = 5 * time.Second
+	return min(first<<min(n, 10), lease.LongestDelay)
 }
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
@@ -351,7 +351,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", "too few GPUs here that take jobs")
 		return
 	}
-	if err := ledger.Hold(ctx, h.JobID, h.UID, mib, uuids); err != nil {
+	if err := ledger.Hold(ctx, h.JobID, h.UID, r.GPUs, mib, uuids); err != nil {
 		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}

@@ -124,7 +124,7 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 		uuids = append(uuids, g.UUID)
 	}
 	if alone && !n.Config.Placement.BySlurm() {
-		if err := ledger.Hold(ctx, h.JobID, h.UID, 0, uuids); err != nil {
+		if err := ledger.Hold(ctx, h.JobID, h.UID, max(h.Carma.GPUs, len(uuids)), 0, uuids); err != nil {
 			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
 		}
 	}

@@ -77,13 +77,14 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 func TestHeldJobComesAtOnce(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
+	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\n[ \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000\n")
+	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	for range 4 {
-		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 40s\n")
+		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 60s\n")
 	}
-	c.eventually(func() string { return c.gres("n1") }, "carma:1,")
-	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
+	c.sh("", "scontrol requeue "+id)
 	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, "carma-hold="+id)
-	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as where it was given back
+	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as the node sets it that gives a job back
 	c.eventually(func() string { return c.job(id, "%r") }, "BeginTime")
 	start := time.Now()
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")

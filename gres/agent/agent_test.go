@@ -67,7 +67,10 @@ type jobs struct {
 	asked   int
 	version sctl.Version
 	starts  map[string]time.Time
+	again   int
 }
+
+func (j *jobs) Restarts(context.Context, uint32) (int, error) { return j.again, j.err }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++
@@ -104,7 +107,7 @@ func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) {
 	return lease.Snapshot{Leases: l.meanwhile}, nil
 }
 
-func (l *ledger) Hold(_ context.Context, job, uid uint32, mib int64, uuids []string) error {
+func (l *ledger) Hold(_ context.Context, job, uid uint32, _ int, mib int64, uuids []string) error {
 	return l.note("hold %d MiB of %v for %d of %d", mib, uuids, job, uid)
 }
 func (l *ledger) OpenHold(_ context.Context, job uint32, in time.Duration) error {

@@ -242,7 +242,7 @@ func TestHasten(t *testing.T) {
 	soon := time.Now().Add(10 * time.Minute)
 	backsOff := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: soon}
 	for name, c := range map[string]struct {
-		change func(j *sctl.Job, h *lease.Hold, old *sctl.Version)
+		change func(j *sctl.Job, h *lease.Hold, v *sctl.Version)
 		start  time.Duration // from now; 0: not set
 	}{
 		"backs off":       {func(*sctl.Job, *lease.Hold, *sctl.Version) {}, 2 * time.Second},
@@ -253,14 +253,19 @@ func TestHasten(t *testing.T) {
 		"comes soon":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = time.Now().Add(10 * time.Second) }, 0},
 		"user's wish":     {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = soon.Add(time.Hour) }, 0},
 		"does not say":    {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = time.Time{} }, 0},
+		"never back":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.ID = 2 }, 0},
+		"GPU in use":      {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.UUID = "in use" }, 0},
 		"is late by then": {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.Age = 24 * time.Hour }, 0},
 	} {
 		job, hold, version := backsOff, lease.Hold{UUID: "x", JobID: 1, Open: true}, sctl.Version{Major: 25, Minor: 11}
 		c.change(&job, &hold, &version)
 		a := newAgent()
 		j := &jobs{known: map[uint32]sctl.Job{1: job}, version: version, starts: map[string]time.Time{}}
+		if job.ID == 1 {
+			j.again = 1
+		}
 		a.Ledger, a.Jobs = &ledger{}, j
-		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}})
+		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}, Leases: []gres.Lease{{UUID: "in use"}}})
 		at, set := j.starts["1"]
 		if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 			t.Errorf("%s: start %v (set %v)", name, at, set)

@@ -17,7 +17,7 @@ import (
 
 // Guard is what keeps GPUs from jobs.
 type Guard interface {
-	Hold(ctx context.Context, job, uid uint32, mib int64, uuids []string) error
+	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 	OpenHold(ctx context.Context, job uint32, in time.Duration) error
 	DropHold(ctx context.Context, job uint32) error
 	Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error)
@@ -28,7 +28,8 @@ type Guard interface {
 // the job needs: not before, for slurmctld would give them to whoever fits.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	for _, job := range heldJobs(s.Holds) {
-		if !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
+		opened := slices.ContainsFunc(s.Holds, func(h lease.Hold) bool { return h.JobID == job && h.Open })
+		if opened || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
 			continue
 		}
 		if err := a.Ledger.OpenHold(ctx, job, 0); err != nil {
@@ -56,9 +57,8 @@ func (a *Agent) strictest() choose.Policy {
 	return p
 }
 
-// ready tells whether the GPUs that are kept for a job, and not offered yet, would
-// do for it if they were not kept: each has as much memory as is then published,
-// and the Prolog would give it all of them.
+// ready tells whether the GPUs that are kept for a job would do for it: each has as
+// much memory as is then published, and the Prolog would give it all of them.
 func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 	var kept []gres.Reading
 	var uid uint32
@@ -67,7 +67,7 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 		if h.JobID != job {
 			continue
 		}
-		if h.Open || h.MiB == 0 && slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID }) {
+		if h.MiB == 0 && slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.UUID == h.UUID }) {
 			return false
 		}
 		if h.MiB == 0 {
@@ -115,7 +115,7 @@ func heldJobs(holds []lease.Hold) []uint32 {
 }
 
 // followHolds ends holds whose job has started elsewhere, has gone, or has not come
-// in time, and lets a job come whose GPUs are open.
+// in time, and lets a job come for which GPUs are open.
 func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
 		late, open := false, false
@@ -129,7 +129,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
 				continue
 			}
-			if err == nil && open {
+			if err == nil && open && a.ready(id, s) {
 				a.hasten(ctx, j)
 			}
 			if err == nil && (j.State == "PENDING" || j.State == "COMPLETING") {
@@ -143,21 +143,22 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// longestBackOff is what a Prolog lets a job wait at most that it gives back (package
-// prolog, backOff).
-const longestBackOff = 15 * time.Minute
-
-// hasten lets a job start that backs off, as some Prolog gave it back, while GPUs
-// here are open to it. A start that is further away is its user's wish.
+// hasten lets a job start that backs off, as some Prolog has given it back, while the
+// GPUs that are kept for it would do. A job that has never been back, or whose start is
+// further away, waits for what its user has set.
 func (a *Agent) hasten(ctx context.Context, j sctl.Job) {
 	if j.State != "PENDING" || j.Reason != "BeginTime" {
 		return
 	}
 	at, err := a.safeStart(ctx)
+	if later := j.Start.Sub(at); err == nil && (later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay) {
+		return
+	}
+	restarts := 0
 	if err == nil {
-		if later := j.Start.Sub(at); later < a.Config.Capacity.Compare.D() || later > longestBackOff {
-			return
-		}
+		restarts, err = a.Jobs.Restarts(ctx, j.ID)
+	}
+	if err == nil && restarts > 0 {
 		err = a.Jobs.SetStart(ctx, j.Target(), at)
 	}
 	if err != nil {

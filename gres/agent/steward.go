@@ -145,7 +145,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		}
 		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB), a.Thresholds); uuids != nil {
 			a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
-			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.MiB, uuids); err != nil {
+			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.GPUs, hold.MiB, uuids); err != nil {
 				a.Log.Error("keep GPUs", "error", err)
 			}
 			return

@@ -26,7 +26,7 @@ type Offer struct {
 	MiB  int64
 	UID  uint32 // of the only user, if Own
 	Own  bool
-	GPUs int // of the only job, which it is kept for; 0: of any
+	GPUs int // how many the job wants that it is kept for; 0: it is kept for none
 }
 
 // Counts returns the counts of tres.Names. together says which GPUs, by their

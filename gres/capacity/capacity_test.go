@@ -137,13 +137,18 @@ func TestPublishKept(t *testing.T) {
 		do              func() error
 		user3, all, two int
 	}{
-		{func() error { return p.Book.Hold(ctx, 7, 1003, 0, []string{"GPU-0", "GPU-1"}) }, 1, 1, 1},
+		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 1, 1, 1},
 		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 1, 1, 40536},
 		{func() error { return p.Book.DropHold(ctx, 7) }, 40536, 40536, 40536},
-		{func() error { return p.Book.Hold(ctx, 8, 1003, 0, []string{"GPU-0"}) }, 40536, 40536, 1},
-		{func() error { return p.Book.Hold(ctx, 9, 1003, 0, []string{"GPU-1"}) }, 1, 1, 1},
+		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 1},
+		{func() error { return p.Book.Hold(ctx, 9, 1003, 1, 0, []string{"GPU-1"}) }, 1, 1, 1},
 		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 1, 1},
 		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 1, 1},
+		// One of the two is another's.
+		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 1},
+		{func() error { return p.Book.Hold(ctx, 10, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 1, 1},
+		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 1},
+		{func() error { return p.Book.OpenHold(ctx, 10, 0) }, 40536, 40536, 40536},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)

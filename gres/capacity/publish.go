@@ -144,11 +144,7 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 		g := &gpus[i]
 		g.MiB, _ = choose.Placeable(r, s.Leases, p.Thresholds)
 		g.UID, g.Own = choose.Owner(p.Policy, r, s.Leases, p.Thresholds)
-		for _, other := range s.Readings {
-			if r.HeldFor != 0 && other.HeldFor == r.HeldFor {
-				g.GPUs++
-			}
-		}
+		g.GPUs = r.HeldGPUs
 		if p.Floor {
 			g.MiB, g.Own, g.GPUs = r.TotalMiB, false, 0
 		}

@@ -11,6 +11,9 @@ import (
 	"carma/gres"
 )
 
+// LongestDelay is what a Comeback waits at most for its start.
+const LongestDelay = 15 * time.Minute
+
 // Ended is an attempt that has released its GPUs and whose record does not yet
 // hold slurmctld's word on how it ended.
 type Ended struct {

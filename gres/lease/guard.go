@@ -16,18 +16,19 @@ type Hold struct {
 	UUID  string
 	JobID uint32
 	UID   uint32
-	MiB   int64 // that the job needs of it; 0: all of it
+	GPUs  int   // that the job wants on one node
+	MiB   int64 // that it needs of each; 0: all of it
 	Age   time.Duration
 	Open  bool // the job can start now
 }
 
-// Hold keeps GPUs for a job of a user that needs so many MiB of each, 0 for all of
-// it, and for nobody else, until it starts here or the hold is dropped. GPUs kept
-// for another job stay so.
-func (b *Book) Hold(ctx context.Context, job, uid uint32, mib int64, uuids []string) error {
+// Hold keeps GPUs for a job of a user that wants so many GPUs of a node and needs so
+// many MiB of each, 0 for all of it, and for nobody else, until it starts here or the
+// hold is dropped. GPUs kept for another job stay so.
+func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		for _, uuid := range uuids {
-			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, mib, at_ns) VALUES (?,?,?,?,?)", uuid, job, uid, mib, int64(Now())); err != nil {
+			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)", uuid, job, uid, gpus, mib, int64(Now())); err != nil {
 				return fmt.Errorf("keep GPU %s for job %d: %w", uuid, job, err)
 			}
 		}
@@ -54,7 +55,7 @@ func (b *Book) DropHold(ctx context.Context, job uint32) error {
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	rows, err := q.Query("SELECT uuid, job_id, uid, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
+	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
@@ -63,7 +64,7 @@ func holdsOf(q querier) ([]Hold, error) {
 	for rows.Next() {
 		var h Hold
 		var at int64
-		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.MiB, &at, &h.Open); err != nil {
+		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open); err != nil {
 			return nil, fmt.Errorf("read holds: %w", err)
 		}
 		h.Age = now - time.Duration(at)

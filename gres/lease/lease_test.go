@@ -270,28 +270,28 @@ func TestHolds(t *testing.T) {
 		must(err)
 		var words []string
 		for _, r := range s.Readings {
-			words = append(words, fmt.Sprint(r.HeldFor, r.HeldUID, r.HeldOpen))
+			words = append(words, fmt.Sprint(r.HeldFor, r.HeldUID, r.HeldGPUs, r.HeldOpen))
 		}
 		for _, h := range s.Holds {
-			words = append(words, fmt.Sprint(h.UID, h.MiB))
+			words = append(words, fmt.Sprint(h.UID, h.GPUs, h.MiB))
 		}
 		return fmt.Sprint(words)
 	}
-	must(b.Hold(ctx, 7, 1000, 0, []string{"GPU-0", "GPU-1"}))
-	must(b.Hold(ctx, 8, 2000, 20480, []string{"GPU-1", "GPU-2"})) // the first hold stays
-	if got := state(); got != "[7 1000 false 7 1000 false 8 2000 false 1000 0 1000 0 2000 20480]" {
+	must(b.Hold(ctx, 7, 1000, 2, 0, []string{"GPU-0", "GPU-1"}))
+	must(b.Hold(ctx, 8, 2000, 2, 20480, []string{"GPU-1", "GPU-2"})) // the first hold stays
+	if got := state(); got != "[7 1000 2 false 7 1000 2 false 8 2000 2 false 1000 2 0 1000 2 0 2000 2 20480]" {
 		t.Errorf("got %s", got)
 	}
 	must(b.OpenHold(ctx, 7, 0))
 	must(b.OpenHold(ctx, 8, time.Hour))
-	if got := state(); got != "[7 1000 true 7 1000 true 8 2000 false 1000 0 1000 0 2000 20480]" {
+	if got := state(); got != "[7 1000 2 true 7 1000 2 true 8 2000 2 false 1000 2 0 1000 2 0 2000 2 20480]" {
 		t.Errorf("opened: %s", got)
 	}
 	must(b.DropHold(ctx, 8))
 	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 1)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != "[0 0 false 0 0 false 0 0 false]" {
+	if got := state(); got != "[0 0 0 false 0 0 0 false 0 0 0 false]" {
 		t.Errorf("after the job came: %s", got)
 	}
 }

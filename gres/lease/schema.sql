@@ -33,7 +33,8 @@ CREATE TABLE hold (             -- GPUs kept for a job that has waited long
   uuid    TEXT PRIMARY KEY,
   job_id  INTEGER NOT NULL,
   uid     INTEGER NOT NULL,     -- of the job
-  mib     INTEGER NOT NULL,     -- that the job needs of it; 0: all of it
+  gpus    INTEGER NOT NULL,     -- that the job wants on one node
+  mib     INTEGER NOT NULL,     -- that it needs of each; 0: all of it
   at_ns   INTEGER NOT NULL,
   open_ns INTEGER               -- when the job can start; NULL: not yet known
 ) STRICT;

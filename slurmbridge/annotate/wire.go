@@ -53,7 +53,7 @@ func (a *Annotation) AppendEnv(b []byte, begin, end string) []byte {
 // AppendComment appends the token for people who look at AdminComment. It is never
 // read back: other tools write there too.
 func (a *Annotation) AppendComment(b []byte) []byte {
-	b = append(append(b, `carma={"v":`...), '0'+EnvVersion)
+	b = strconv.AppendInt(append(b, `carma={"v":`...), EnvVersion, 10)
 	b = append(append(append(b, `,"mode":"`...), a.Mode...), `","method":"`...)
 	b = append(append(b, a.Method...), `","gpus":`...)
 	b = strconv.AppendInt(b, int64(a.GPUs), 10)

@@ -47,7 +47,7 @@ type Exit struct {
 // Failed tells whether the job did not end well.
 func (e Exit) Failed() bool { return e.Code != 0 || e.Signal != 0 }
 
-// Carma is what job_submit wrote into spank_job_env (annotate.Env). The zero
+// Carma is what job_submit wrote into spank_job_env (annotate.AppendEnv). The zero
 // value means that the job was not annotated.
 type Carma struct {
 	Annotated  bool

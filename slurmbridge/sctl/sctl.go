@@ -119,7 +119,7 @@ type Job struct {
 	Partition   string
 	Account     string
 	Reason      string    // why it is pending
-	Start       time.Time // when it started, or can start at the earliest
+	Start       time.Time // when it started, or is expected to
 	Nodes       int       // that it has, or asks for
 	UID         uint32
 	Name        string
@@ -258,6 +258,26 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 		return r, nil
 	}
 	return Requeueing{}, ErrNoJob
+}
+
+// Restarts asks slurmctld how often a job has gone back into the queue.
+func (c Client) Restarts(ctx context.Context, id uint32) (int, error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,RestartCnt:")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(out) {
+		job, count, _ := strings.Cut(strings.TrimSpace(line), "|")
+		if strings.TrimSpace(job) != strconv.FormatUint(uint64(id), 10) {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(count))
+		if err != nil {
+			return 0, fmt.Errorf("squeue: %.50q is no count of restarts of job %d", count, id)
+		}
+		return n, nil
+	}
+	return 0, ErrNoJob
 }
 
 // Exit asks slurmctld how a job ended: the exit status of its batch script, or the

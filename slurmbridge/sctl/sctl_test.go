@@ -78,6 +78,21 @@ func TestExit(t *testing.T) {
 	}
 }
 
+func TestRestarts(t *testing.T) {
+	for squeue, want := range map[string]string{
+		"echo '12|3 '":                         "3 <nil>",
+		"echo '11|1'; echo '12|0'":             "0 <nil>",
+		"echo '11|1'":                          "0 no such job",
+		"echo '12|N/A'":                        `0 squeue: "N/A" is no count of restarts of job 12`,
+		"echo 'Invalid job id' >&2; exit 1; #": "0 squeue",
+	} {
+		n, err := client(t, map[string]string{"squeue": squeue}).Restarts(t.Context(), 12)
+		if got := fmt.Sprint(n, err); !strings.HasPrefix(got, want) && !strings.HasPrefix(got, strings.Replace(want, " ", "", 1)) {
+			t.Errorf("%s: got %s, want %s", squeue, got, want)
+		}
+	}
+}
+
 func TestJob(t *testing.T) {
 	for _, c := range []struct {
 		name, squeue string

@@ -19,9 +19,7 @@ func (s *slurm) publish(id int32) {
 	for k := range n.gpus {
 		g := capacity.Offer{MiB: n.gpus[k].offer}
 		g.UID, g.Own = choose.Owner(s.set.Policy, n.gpus[k].reading, n.gpus[k].leases, s.set.Thresholds)
-		if n.gpus[k].reading.HeldFor != 0 {
-			g.GPUs = s.m.tasks[n.heldFor].job.GPUs
-		}
+		g.GPUs = n.gpus[k].reading.HeldGPUs
 		s.offers = append(s.offers, g)
 		s.readings = append(s.readings, n.gpus[k].reading)
 		s.leases = append(s.leases, n.gpus[k].leases...)

@@ -21,7 +21,7 @@ func (s *slurm) steward() {
 		n := &s.nodes[s.holds[task]]
 		if s.m.now-n.heldSince >= s.set.HoldTimeoutS {
 			s.dropHold(task)
-		} else if n.heldOpen && s.m.tasks[task].phase == back { // gres/agent: hasten
+		} else if n.heldOpen && s.m.tasks[task].phase == back && s.heldFits(n) { // gres/agent: hasten
 			timer := s.m.taskTimer(task)
 			s.m.plan(timer, min(s.m.agenda.at[timer], s.m.now+s.set.Model.Slurm.ComebackS))
 		}
@@ -107,7 +107,7 @@ func (s *slurm) hold(e *waiter, id int32) {
 	s.holds[e.task] = id
 	for k := range n.gpus {
 		if g := &n.gpus[k].reading; slices.Contains(uuids, g.UUID) {
-			g.HeldFor, g.HeldUID, g.HeldOpen = r.JobID, r.UID, false
+			g.HeldFor, g.HeldUID, g.HeldGPUs, g.HeldOpen = r.JobID, r.UID, r.GPUs, false
 		}
 	}
 	s.openHold(id)
@@ -162,7 +162,7 @@ func (s *slurm) dropHold(task int32) {
 	n := &s.nodes[id]
 	n.heldFor, n.heldOpen = -1, false
 	for k := range n.gpus {
-		n.gpus[k].reading.HeldFor, n.gpus[k].reading.HeldOpen = 0, false
+		n.gpus[k].reading.HeldFor, n.gpus[k].reading.HeldGPUs, n.gpus[k].reading.HeldOpen = 0, 0, false
 	}
 	s.refreshNode(id)
 }

@@ -185,6 +185,25 @@ func TestOtherUserByHand(t *testing.T) {
 	}
 }
 
+// A job waits for two GPUs of the first node, which are kept for it, is sent to the
+// second with another that gets one of those, and backs off: until the first node's
+// are free, and no longer. Without a hold it backs off to the end.
+func TestHeldByHand(t *testing.T) {
+	for _, c := range []struct{ holdAfterS, timeoutS, start float64 }{{10, 1800, 300}, {0, 1800, 1105}, {10, 100, 1105}} {
+		s := exact(2, choose.MAGM)
+		s.Nodes, s.PrologWaitS, s.HoldAfterS, s.HoldTimeoutS = 2, 5, c.holdAfterS, c.timeoutS
+		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
+		s.Model.Slurm.BackOffS, s.Model.Slurm.ComebackS = [2]float64{1000, 1000}, 0
+		r, err := Run(s, jobs("0 290 1 20000 10", "0 100 1 20000 10", "0 290 1 20000 10", "0 100 1 20000 10", "10 2000 1 30000 10", "11 10 2 21000 10"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Jobs[5].StartS; got != c.start {
+			t.Errorf("holds after %g s, for %g s: it starts after %g s, want %g; given back %d times: %+v", c.holdAfterS, c.timeoutS, got, c.start, r.GivenBack, r.Jobs)
+		}
+	}
+}
+
 // An underestimate that MPS holds a job to costs it its first attempt; the
 // second runs alone.
 func TestRecoveryByHand(t *testing.T) {

@@ -388,7 +388,7 @@ func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 		delay, limit = 0, 0
 	}
 	s.m.launch(task, gpus, delay, server, limit)
-	if s.set.HoldAfterS > 0 {
+	if s.set.HoldAfterS > 0 && s.set.Queue != FIFO {
 		s.started = append(s.started, started{at: s.m.now, task: task})
 	}
 }
