@@ -262,42 +262,43 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 
 // Restarts asks slurmctld how often a job has gone back into the queue.
 func (c Client) Restarts(ctx context.Context, id uint32) (int, error) {
-	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,RestartCnt:")
+	count, err := c.field(ctx, id, "RestartCnt")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(out) {
-		job, count, _ := strings.Cut(strings.TrimSpace(line), "|")
-		if strings.TrimSpace(job) != strconv.FormatUint(uint64(id), 10) {
-			continue
-		}
-		n, err := strconv.Atoi(strings.TrimSpace(count))
-		if err != nil {
-			return 0, fmt.Errorf("squeue: %.50q is no count of restarts of job %d", count, id)
-		}
-		return n, nil
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return 0, fmt.Errorf("squeue: %.50q is no count of restarts of job %d", count, id)
 	}
-	return 0, ErrNoJob
+	return n, nil
 }
 
 // Exit asks slurmctld how a job ended: the exit status of its batch script, or the
 // signal that ended that.
 func (c Client) Exit(ctx context.Context, id uint32) (code, signal int, err error) {
-	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,exit_code:")
+	status, err := c.field(ctx, id, "exit_code")
 	if err != nil {
 		return 0, 0, err
 	}
-	for line := range strings.Lines(out) {
-		job, status, _ := strings.Cut(strings.TrimSpace(line), "|")
-		if strings.TrimSpace(job) != strconv.FormatUint(uint64(id), 10) {
-			continue
-		}
-		if _, err := fmt.Sscanf(strings.TrimSpace(status), "%d:%d", &code, &signal); err != nil {
-			return 0, 0, fmt.Errorf("squeue: %.50q is no exit status of job %d", status, id)
-		}
-		return code, signal, nil
+	if _, err := fmt.Sscanf(status, "%d:%d", &code, &signal); err != nil {
+		return 0, 0, fmt.Errorf("squeue: %.50q is no exit status of job %d", status, id)
 	}
-	return 0, 0, ErrNoJob
+	return code, signal, nil
+}
+
+// field is one of squeue's --Format for a job.
+func (c Client) field(ctx context.Context, id uint32, name string) (string, error) {
+	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,"+name+":")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(out) {
+		job, text, _ := strings.Cut(line, "|")
+		if strings.TrimSpace(job) == strconv.FormatUint(uint64(id), 10) {
+			return strings.TrimSpace(text), nil
+		}
+	}
+	return "", ErrNoJob
 }
 
 // Partition is who may use a partition. Empty lists bar nobody.
