@@ -42,6 +42,7 @@ ours=(
 	"history, lug: $known --policy lug"
 	"history, shortest first: $known --queue shortest"
 	"history, 100 %, 4 jobs: $known --smact-cap 100 --max-jobs 4"
+	"history, longest, 6 jobs: $known --queue longest --smact-cap 100 --max-jobs 6 --margin 512M"
 	"ideal packer: --ideal"
 )
 printf '[slurm]\nexclusive_user = true\n' >"$tmp/user.toml"

@@ -48,6 +48,7 @@ const (
 	FIFO     Queue = "fifo"     // the first waiting job, or none
 	Backfill Queue = "backfill" // any that fits, in order, with GPUs held for old ones
 	Shortest Queue = "shortest" // the same, in the order of their run times
+	Longest  Queue = "longest"  // the other way round
 )
 
 // Recovery is what happens to a job that died of GPU memory.
@@ -134,7 +135,7 @@ func (s Setup) As(mode Mode) Setup {
 var (
 	Modes      = []string{string(Slurm), string(PaperV1), string(PaperV2)}
 	Estimators = []string{string(Oracle), string(Analytic), string(GPUMemNet), string(Horus), string(FakeTensor), string(History), string(None)}
-	Queues     = []string{string(FIFO), string(Backfill), string(Shortest)}
+	Queues     = []string{string(FIFO), string(Backfill), string(Shortest), string(Longest)}
 	Recoveries = []string{string(RecoverExclusive), string(RecoverLadder)}
 )
 

@@ -187,6 +187,8 @@ func (s *slurm) rank(id int32) float64 {
 		return t.alone * float64(t.job.GPUs)
 	case s.set.Queue == Shortest:
 		return t.alone
+	case s.set.Queue == Longest:
+		return -t.alone
 	}
 	return 0
 }
