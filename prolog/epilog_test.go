@@ -80,7 +80,7 @@ func TestEpilogBringsBack(t *testing.T) {
 	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
 		t.Errorf("record %+v", a)
 	}
-	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 || s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 {
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 || s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 || s.Holds[0].GPUs != 1 {
 		t.Errorf("ledger %+v", s)
 	}
 }

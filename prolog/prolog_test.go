@@ -358,6 +358,9 @@ func TestPrologKeeps(t *testing.T) {
 		kept := []int64{}
 		for _, held := range s.Holds {
 			kept = append(kept, held.MiB)
+			if held.GPUs != 1 {
+				t.Errorf("%s: kept for a job on %d GPUs", name, held.GPUs)
+			}
 		}
 		if got := fmt.Sprint(kept); got != c.want {
 			t.Errorf("%s: kept %s, want %s", name, got, c.want)

@@ -107,8 +107,8 @@ func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) {
 	return lease.Snapshot{Leases: l.meanwhile}, nil
 }
 
-func (l *ledger) Hold(_ context.Context, job, uid uint32, _ int, mib int64, uuids []string) error {
-	return l.note("hold %d MiB of %v for %d of %d", mib, uuids, job, uid)
+func (l *ledger) Hold(_ context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
+	return l.note("hold %d MiB of %v for %d GPUs of %d of %d", mib, uuids, gpus, job, uid)
 }
 func (l *ledger) OpenHold(_ context.Context, job uint32, in time.Duration) error {
 	return l.note("open %d in %s", job, in.Round(time.Second))

@@ -28,8 +28,7 @@ type Guard interface {
 // the job needs: not before, for slurmctld would give them to whoever fits.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
 	for _, job := range heldJobs(s.Holds) {
-		opened := slices.ContainsFunc(s.Holds, func(h lease.Hold) bool { return h.JobID == job && h.Open })
-		if opened || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
+		if open(s.Holds, job) || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
 			continue
 		}
 		if err := a.Ledger.OpenHold(ctx, job, 0); err != nil {
@@ -104,6 +103,11 @@ func (a *Agent) comesBack(comebacks []lease.Comeback, job uint32) bool {
 	return false
 }
 
+// open tells whether the GPUs that are kept for a job are offered.
+func open(holds []lease.Hold, job uint32) bool {
+	return slices.ContainsFunc(holds, func(h lease.Hold) bool { return h.JobID == job && h.Open })
+}
+
 func heldJobs(holds []lease.Hold) []uint32 {
 	var jobs []uint32
 	for _, h := range holds {
@@ -118,10 +122,9 @@ func heldJobs(holds []lease.Hold) []uint32 {
 // in time, and lets a job come for which GPUs are open.
 func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
-		late, open := false, false
+		late := false
 		for _, h := range s.Holds {
 			late = late || h.JobID == id && h.Age > a.Config.Hold.Timeout.D()
-			open = open || h.JobID == id && h.Open
 		}
 		if !late {
 			j, err := a.Jobs.Job(ctx, id)
@@ -129,8 +132,10 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
 				continue
 			}
-			if err == nil && open && a.ready(id, s) {
-				a.hasten(ctx, j)
+			if err == nil && open(s.Holds, id) && a.ready(id, s) {
+				if err := a.hasten(ctx, j); err != nil {
+					a.Log.Warn("set the start of a job that GPUs are kept for", "job", id, "error", err)
+				}
 			}
 			if err == nil && (j.State == "PENDING" || j.State == "COMPLETING") {
 				continue
@@ -146,22 +151,20 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 // hasten lets a job start that backs off, as some Prolog has given it back, while the
 // GPUs that are kept for it would do. A job that has never been back, or whose start is
 // further away, waits for what its user has set.
-func (a *Agent) hasten(ctx context.Context, j sctl.Job) {
+func (a *Agent) hasten(ctx context.Context, j sctl.Job) error {
 	if j.State != "PENDING" || j.Reason != "BeginTime" {
-		return
+		return nil
 	}
 	at, err := a.safeStart(ctx)
-	if later := j.Start.Sub(at); err == nil && (later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay) {
-		return
-	}
-	restarts := 0
-	if err == nil {
-		restarts, err = a.Jobs.Restarts(ctx, j.ID)
-	}
-	if err == nil && restarts > 0 {
-		err = a.Jobs.SetStart(ctx, j.Target(), at)
-	}
 	if err != nil {
-		a.Log.Warn("set the start of a job that GPUs are kept for", "job", j.ID, "error", err)
+		return err
 	}
+	if later := j.Start.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
+		return nil
+	}
+	restarts, err := a.Jobs.Restarts(ctx, j.ID)
+	if err != nil || restarts == 0 {
+		return err
+	}
+	return a.Jobs.SetStart(ctx, j.Target(), at)
 }

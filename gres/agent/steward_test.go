@@ -129,15 +129,15 @@ func TestFollowComment(t *testing.T) {
 		slurm   []string
 	}{
 		"no word":      {"rack", "PENDING", nil, nil, nil},
-		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 7 of 1000"}, nil},
-		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 7 of 1000"}, nil},
+		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
 		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
 		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"not known":    {fresh, "?", nil, nil, nil},
 		"has gone":     {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"too many":     {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"books SMACT":  {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 7 of 1000"}, nil},
+		"books SMACT":  {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()

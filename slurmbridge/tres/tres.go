@@ -109,7 +109,7 @@ type Entry struct {
 // 22.05 to 26.05 uses: with "gres:" or "gres/" in front or without, ":" or "="
 // before the count, a type or none, counts with a suffix K, M, G, T or P, and
 // socket or index notes in parentheses. An entry without a readable count
-// keeps its whole text as Name, so that nothing is lost by String.
+// keeps its whole text, so that Without loses nothing.
 func Parse(list string) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		// Cut at commas outside parentheses: "gpu:4(IDX:0-1,3)" is one entry.
