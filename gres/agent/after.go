@@ -12,22 +12,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// slurmctld lets a requeued job wait until the credentials of its last run have
-// expired on the node (AuthInfo=cred_expire, 120 s): as long as slurmd remembers
-// them it takes a new launch of the job for a second step and skips the Prolog.
-//
-// From 23.02 on, slurmd forgets them at the first sight of newer credentials,
-// which must be a second younger than the revocation of the old ones. Up to
-// 22.05 it lets them expire from the end of the Epilog on, which is after
-// slurmctld's clock has begun, and forgets them only in a scan that it makes at
-// most every 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that
-// slurmctld starts the job too early. So the hooks put the start off, and here,
-// when the Epilog has ended, it is set to when it is safe.
-const (
-	startAfter    = 2 * time.Second
-	extraUpTo2205 = 5 * time.Second
-)
-
 // comebacksAtOnce bounds the questions to slurmctld in one tick; a job that is
 // not pending after giveUpAfter needs no help any more.
 const (
@@ -149,30 +133,13 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if j.State != "PENDING" {
 		return true, nil
 	}
-	at, err := a.safeStart(ctx)
+	safe, err := a.Jobs.SafeStart(ctx)
 	if err != nil {
 		return false, err
 	}
-	at = at.Add(c.Delay)
+	at := time.Now().Add(safe + c.Delay)
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return false, err
 	}
 	return true, a.Ledger.OpenHold(ctx, c.JobID, time.Until(at))
-}
-
-// safeStart is the earliest time at which a job whose last Epilog has ended by now
-// may start again.
-func (a *Agent) safeStart(ctx context.Context) (time.Time, error) {
-	v, err := a.Jobs.Version(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
-	if !v.Before(23, 2) {
-		return time.Now().Add(startAfter), nil
-	}
-	expire, err := a.Jobs.CredExpire(ctx)
-	if err != nil {
-		return time.Time{}, err
-	}
-	return time.Now().Add(expire + extraUpTo2205), nil
 }

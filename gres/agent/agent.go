@@ -55,8 +55,7 @@ type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	Restarts(ctx context.Context, id uint32) (int, error)
 	SetStart(ctx context.Context, target string, at time.Time) error
-	Version(ctx context.Context) (sctl.Version, error)
-	CredExpire(ctx context.Context) (time.Duration, error)
+	SafeStart(ctx context.Context) (time.Duration, error)
 }
 
 // Records is where accounting goes.

@@ -85,8 +85,9 @@ func (j *jobs) SetStart(_ context.Context, target string, at time.Time) error {
 	return nil
 }
 
-func (j *jobs) Version(context.Context) (sctl.Version, error)     { return j.version, nil }
-func (j *jobs) CredExpire(context.Context) (time.Duration, error) { return 120 * time.Second, nil }
+func (j *jobs) SafeStart(context.Context) (time.Duration, error) {
+	return sctl.SafeAfter(j.version, 120*time.Second), nil
+}
 
 // ledger keeps what was released and dropped.
 type ledger struct {

@@ -155,10 +155,11 @@ func (a *Agent) hasten(ctx context.Context, j sctl.Job) error {
 	if j.State != "PENDING" || j.Reason != "BeginTime" {
 		return nil
 	}
-	at, err := a.safeStart(ctx)
+	safe, err := a.Jobs.SafeStart(ctx)
 	if err != nil {
 		return err
 	}
+	at := time.Now().Add(safe)
 	if later := j.Start.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
 		return nil
 	}

@@ -28,6 +28,43 @@ func (c Client) CredExpire(ctx context.Context) (time.Duration, error) {
 
 var credExpire = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^AuthInfo\s*=.*\bcred_expire=([0-9]{1,9})\b`) })
 
+// slurmctld lets a requeued job wait until the credentials of its last run have
+// expired on the node (AuthInfo=cred_expire, 120 s): as long as slurmd remembers
+// them it takes a new launch of the job for a second step and skips the Prolog.
+//
+// From 23.02 on, slurmd forgets them at the first sight of newer credentials,
+// which must be a second younger than the revocation of the old ones. Up to
+// 22.05 it lets them expire from the end of the Epilog on, which is after
+// slurmctld's clock has begun, and forgets them only in a scan that it makes at
+// most every 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that
+// slurmctld starts the job too early. So the hooks put the start off, and the
+// agent, when the Epilog has ended, sets it to when it is safe.
+const (
+	startAfter    = 2 * time.Second
+	extraUpTo2205 = 5 * time.Second
+)
+
+// SafeStart asks after how long a job may start again whose last Epilog has ended.
+func (c Client) SafeStart(ctx context.Context) (time.Duration, error) {
+	v, err := c.Version(ctx)
+	if err != nil {
+		return 0, err
+	}
+	expire, err := c.CredExpire(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return SafeAfter(v, expire), nil
+}
+
+// SafeAfter is the same for a release and its credentials' time.
+func SafeAfter(v Version, credExpire time.Duration) time.Duration {
+	if v.Before(23, 2) {
+		return credExpire + extraUpTo2205
+	}
+	return startAfter
+}
+
 // ShowConfig returns what `scontrol show config` prints.
 func (c Client) ShowConfig(ctx context.Context) (string, error) {
 	return c.run(ctx, "scontrol", "show", "config")

@@ -7,6 +7,7 @@ package live
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,6 +22,7 @@ import (
 	"carma/gres/sim/model"
 	"carma/gres/sim/replay"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
 )
 
 // Cluster is a development cluster of one node (contrib/devcluster).
@@ -118,7 +120,7 @@ func (c *Cluster) Setup(s replay.Setup, l Latency) replay.Setup {
 	s.PrologWaitS *= x
 	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
 	p := &s.Model.Slurm
-	p.LaunchS, p.ReleaseS, p.ComebackS = l.Launch.Seconds()*x, l.Release.Seconds()*x, p.ComebackS*x
+	p.LaunchS, p.ReleaseS, p.ComebackS = l.Launch.Seconds()*x, l.Release.Seconds()*x, l.Comeback.Seconds()*x
 	p.PublishS, p.PublishEveryS = p.PublishS*x, p.PublishEveryS*x
 	p.BackOffS = model.Range{p.BackOffS[0] * x, p.BackOffS[1] * x}
 	p.SampleS, p.HoldEveryS = c.Config.NVML.Interval.D().Seconds()*x, c.Config.Capacity.Compare.D().Seconds()*x
@@ -127,8 +129,9 @@ func (c *Cluster) Setup(s replay.Setup, l Latency) replay.Setup {
 
 // Latency is how long the cluster takes around a job, in real time.
 type Latency struct {
-	Launch  time.Duration // from submission on an idle node to the script's first line
-	Release time.Duration // from its last line until a waiting job could be launched
+	Launch   time.Duration // from submission on an idle node to the script's first line
+	Release  time.Duration // from its last line until a waiting job could be launched
+	Comeback time.Duration // from a requeue until the job may start again
 }
 
 // Calibrate measures the latency with jobs that do nothing: one on an idle
@@ -163,5 +166,9 @@ func (c *Cluster) Calibrate(ctx context.Context, rounds int) (Latency, error) {
 	}
 	slices.Sort(launches)
 	slices.Sort(releases)
-	return Latency{launches[rounds/2], releases[rounds/2]}, nil
+	comeback, err := sctl.Client{BinDir: c.Config.Slurm.BinDir, Conf: cmp.Or(c.Config.Slurm.Conf, os.Getenv("SLURM_CONF"))}.SafeStart(ctx)
+	if err != nil {
+		return Latency{}, err
+	}
+	return Latency{launches[rounds/2], releases[rounds/2], comeback}, nil
 }
