@@ -85,7 +85,7 @@ func runSubmit(args []string, out io.Writer) error {
 	if err != nil {
 		return cli.Fail(cli.ExitUnavailable, "%w", err)
 	}
-	want, _, err := replay.Repeat(cluster.Setup(s, latency), w, 1, replay.Run, func() {})
+	want, err := cluster.Simulate(s, latency, w)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
@@ -141,14 +141,14 @@ func play(ctx context.Context, c *live.Cluster, jobs []live.Job) (replay.Result,
 
 // submitJSON is what --json prints.
 type submitJSON struct {
-	Schema    string      `json:"schema"`
-	Trace     string      `json:"trace"`
-	Jobs      int         `json:"jobs"`
-	TimeScale float64     `json:"time_scale"`
-	LaunchS   float64     `json:"launch_s"`  // real
-	ReleaseS  float64     `json:"release_s"` // real
-	Live      liveOutcome `json:"live"`
-	Simulated liveOutcome `json:"simulated"`
+	Schema    string           `json:"schema"`
+	Trace     string           `json:"trace"`
+	Jobs      int              `json:"jobs"`
+	TimeScale float64          `json:"time_scale"`
+	LaunchS   float64          `json:"launch_s"`  // real
+	ReleaseS  float64          `json:"release_s"` // real
+	Live      liveOutcome      `json:"live"`
+	Simulated simulatedOutcome `json:"simulated"`
 }
 
 type liveOutcome struct {
@@ -161,32 +161,42 @@ type liveOutcome struct {
 	Failed    int     `json:"failed"`
 }
 
-func outcomeOf(r replay.Result) liveOutcome {
-	return liveOutcome{r.MakespanS, r.WaitS, r.ExecS, r.JCTS, r.EnergyJ, r.OOM, r.Failed}
+type simulatedOutcome struct {
+	MakespanS replay.Spread `json:"makespan_s"`
+	WaitS     replay.Spread `json:"wait_s"`
+	ExecS     replay.Spread `json:"exec_s"`
+	JCTS      replay.Spread `json:"jct_s"`
+	EnergyJ   replay.Spread `json:"energy_j"`
+	OOM       replay.Spread `json:"oom"`
+	Failed    replay.Spread `json:"failed"`
 }
 
 func submitted(w *workload.Workload, timeScale float64, l live.Latency, got replay.Result, want replay.Figures) submitJSON {
-	return submitJSON{"carma-sim.submit/1", w.Name, len(w.Trace), timeScale, l.Launch.Seconds(), l.Release.Seconds(), outcomeOf(got), outcomeOf(replay.Result{
-		MakespanS: want.MakespanS.Mean, WaitS: want.WaitS.Mean, ExecS: want.ExecS.Mean, JCTS: want.JCTS.Mean, EnergyJ: want.EnergyJ.Mean, OOM: int(want.OOM.Mean), Failed: int(want.Failed.Mean),
-	})}
+	return submitJSON{
+		"carma-sim.submit/1", w.Name, len(w.Trace), timeScale, l.Launch.Seconds(), l.Release.Seconds(),
+		liveOutcome{got.MakespanS, got.WaitS, got.ExecS, got.JCTS, got.EnergyJ, got.OOM, got.Failed},
+		simulatedOutcome{want.MakespanS, want.WaitS, want.ExecS, want.JCTS, want.EnergyJ, want.OOM, want.Failed},
+	}
 }
 
 func printSubmitted(out io.Writer, got replay.Result, want replay.Figures, l live.Latency) error {
 	t := cli.Table{Columns: []cli.Column{{Title: ""}, {Title: "LIVE", Right: true}, {Title: "SIMULATED", Right: true}, {Title: "DIFFERENCE", Right: true}}}
 	for _, row := range []struct {
-		title          string
-		got, want, per float64
-		decimals       int
+		title    string
+		got      float64
+		want     replay.Spread
+		per      float64
+		decimals int
 	}{
-		{"makespan h", got.MakespanS, want.MakespanS.Mean, 3600, 2}, {"waiting min", got.WaitS, want.WaitS.Mean, 60, 1},
-		{"execution min", got.ExecS, want.ExecS.Mean, 60, 1}, {"completion min", got.JCTS, want.JCTS.Mean, 60, 1},
-		{"energy MJ", got.EnergyJ, want.EnergyJ.Mean, 1e6, 2}, {"OOM", float64(got.OOM), want.OOM.Mean, 1, 0}, {"failed", float64(got.Failed), want.Failed.Mean, 1, 0},
+		{"makespan h", got.MakespanS, want.MakespanS, 3600, 2}, {"waiting min", got.WaitS, want.WaitS, 60, 1},
+		{"execution min", got.ExecS, want.ExecS, 60, 1}, {"completion min", got.JCTS, want.JCTS, 60, 1},
+		{"energy MJ", got.EnergyJ, want.EnergyJ, 1e6, 2}, {"OOM", float64(got.OOM), want.OOM, 1, 0}, {"failed", float64(got.Failed), want.Failed, 1, 0},
 	} {
 		diff := ""
-		if row.per > 1 && row.want > 0 {
-			diff = fmt.Sprintf("%+.1f %%", 100*(row.got/row.want-1))
+		if row.per > 1 && row.want.Mean > 0 {
+			diff = fmt.Sprintf("%+.1f %%", 100*(row.got/row.want.Mean-1))
 		}
-		t.Rows = append(t.Rows, []string{row.title, fmt.Sprintf("%.*f", row.decimals, row.got/row.per), fmt.Sprintf("%.*f", row.decimals, row.want/row.per), diff})
+		t.Rows = append(t.Rows, []string{row.title, fmt.Sprintf("%.*f", row.decimals, row.got/row.per), spread(row.want, row.per, row.decimals), diff})
 	}
 	if _, err := t.WriteTo(out); err != nil {
 		return err

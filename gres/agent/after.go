@@ -137,7 +137,7 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if err != nil {
 		return false, err
 	}
-	at := time.Now().Add(safe + c.Delay)
+	at := time.Now().Add(max(safe, c.Delay-c.Age))
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return false, err
 	}

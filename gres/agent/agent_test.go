@@ -174,24 +174,27 @@ func TestSetStarts(t *testing.T) {
 		version sctl.Version
 		job     sctl.Job
 		age     time.Duration
+		delay   time.Duration
 		start   time.Duration // from now; 0: not set
 		dropped bool
 	}{
-		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 2 * time.Second, true},
-		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 125 * time.Second, true},
-		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 125 * time.Second, true},
-		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 125 * time.Second, true},
-		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, false},
-		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, true},
-		{"running again", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "RUNNING"}, 0, 0, true},
-		{"gone", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 9}, 0, 0, true},
+		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 0, 2 * time.Second, true},
+		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 0, 125 * time.Second, true},
+		{"backs off no longer than is safe", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"}, time.Second, 80 * time.Second, 125 * time.Second, true},
+		{"backs off since it was given back", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"}, time.Minute, 15 * time.Minute, 14 * time.Minute, true},
+		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0, 125 * time.Second, true},
+		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 0, 125 * time.Second, true},
+		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, 0, false},
+		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, 0, true},
+		{"running again", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "RUNNING"}, 0, 0, 0, true},
+		{"gone", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 9}, 0, 0, 0, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := &ledger{}
 			j := &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, version: c.version, starts: map[string]time.Time{}}
 			a := newAgent()
 			a.Ledger, a.Jobs = l, j
-			a.setStarts(t.Context(), []lease.Comeback{{JobID: 1, Age: c.age}})
+			a.setStarts(t.Context(), []lease.Comeback{{JobID: 1, Age: c.age, Delay: c.delay}})
 			at, set := j.starts["1"]
 			if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 				t.Errorf("start %v (set %v)", at, set)
