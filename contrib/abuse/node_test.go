@@ -40,7 +40,7 @@ const squeue = `#!/bin/sh
 for a; do case $a in --jobs=*) id=${a#--jobs=} ;; esac; done
 case $* in
 *admin_comment*) echo "$id|N/A|N/A|1|carma={}" ;;
-*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|1|65534|1795257605|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|job" ;;
+*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|1|65534|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|job" ;;
 esac
 `
 

@@ -310,6 +310,31 @@ func TestRecovery(t *testing.T) {
 	c.noDrain()
 }
 
+// The GPU that is kept for a job that comes back is not offered while others are on
+// it: slurmctld would send there whoever fits, to be given back.
+func TestKeptGPUIsNotOffered(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	for range 3 {
+		c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec sleep 1000\n")
+	}
+	neighbour := c.sbatch(alice, "", train("10G", "60s"))
+	c.gpu(neighbour)
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	c.eventually(func() string { return c.job(id, "%T %r %P") }, "PENDING (ReqNodeNotAvail|Resources|Priority).* gpu-recovery") // it may start again
+	for range 20 {
+		if got := c.gres("n1"); !strings.Contains(got, "carma:1,") {
+			t.Fatalf("offered %s", got)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if state := c.job(neighbour, "%T"); state != "RUNNING" {
+		t.Fatalf("the neighbour is %s", state)
+	}
+	c.sh("", "scancel "+neighbour)
+	c.ends(id, "COMPLETED")
+	c.noDrain()
+}
+
 // A job that always dies comes back once and then fails.
 func TestRecoveryOnce(t *testing.T) {
 	c := up(t, "--nodes", "1")

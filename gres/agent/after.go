@@ -141,5 +141,5 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return false, err
 	}
-	return true, a.Ledger.OpenHold(ctx, c.JobID, time.Until(at))
+	return true, nil
 }

@@ -53,7 +53,7 @@ type Publisher interface {
 // Jobs asks slurmctld about single jobs.
 type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Restarts(ctx context.Context, id uint32) (int, error)
+	Comeback(ctx context.Context, id uint32) (sctl.Comeback, error)
 	SetStart(ctx context.Context, target string, at time.Time) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 }
@@ -101,8 +101,9 @@ type Agent struct {
 	waits    steward.Waits
 	compared time.Duration
 	reaped   time.Duration
-	askedEnd time.Duration // how jobs ended, in vain; 0: slurmctld answered
-	rank     int           // of this node among those that may have the steward
+	askedEnd time.Duration            // how jobs ended, in vain; 0: slurmctld answered
+	askedFor map[uint32]time.Duration // when, about jobs that GPUs could be offered for
+	rank     int                      // of this node among those that may have the steward
 	ranked   time.Duration
 }
 
@@ -220,8 +221,8 @@ func (a *Agent) talk(ctx context.Context) {
 	if len(s.Readings) == 0 {
 		return // nothing has been seen yet
 	}
-	a.openHolds(ctx, s)
 	now := lease.Now()
+	a.openHolds(ctx, s, now)
 	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
 	if !due {
 		a.publish(ctx, s)

@@ -67,10 +67,10 @@ type jobs struct {
 	asked   int
 	version sctl.Version
 	starts  map[string]time.Time
-	again   int
+	back    sctl.Comeback
 }
 
-func (j *jobs) Restarts(context.Context, uint32) (int, error) { return j.again, j.err }
+func (j *jobs) Comeback(context.Context, uint32) (sctl.Comeback, error) { return j.back, j.err }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -172,17 +173,68 @@ func TestOpenHolds(t *testing.T) {
 		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
-		"open already":               {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
+		"open already":               {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Opens: true, Open: true}}}, nil},
+		"opens soon":                 {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Opens: true}}}, nil},
 		"start is not set":           {lease.Snapshot{Holds: holds, Comebacks: []lease.Comeback{{JobID: 7}}}, nil},
 		"no holds":                   {lease.Snapshot{}, nil},
 	} {
 		l := &ledger{}
 		a := newAgent()
-		a.Ledger = l
+		a.Ledger, a.Jobs = l, waiting()
 		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
-		a.openHolds(t.Context(), c.s)
+		a.openHolds(t.Context(), c.s, time.Hour)
 		if !slices.Equal(l.calls, c.want) {
 			t.Errorf("%s: %v, want %v", name, l.calls, c.want)
+		}
+	}
+}
+
+// waiting is a slurmctld where job 7 waits for room.
+func waiting() *jobs {
+	return &jobs{
+		known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING"}}, back: sctl.Comeback{Eligible: time.Now().Add(-time.Hour)},
+		version: sctl.Version{Major: 22, Minor: 5}, starts: map[string]time.Time{},
+	}
+}
+
+// GPUs are offered from when their job can start: until then slurmctld would send
+// others there, who are given back. slurmctld is not asked all the time.
+func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
+	s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}}}
+	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
+	for name, c := range map[string]struct {
+		job   sctl.Job
+		back  sctl.Comeback
+		err   error
+		want  string
+		start time.Duration // that is set; 0: none
+	}{
+		"waits for room":        {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 3, Eligible: in(-time.Minute)}, nil, "[open 7 in 0s]", 0},
+		"comes back soon":       {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 1, Eligible: in(20 * time.Second)}, nil, "[open 7 in 20s]", 0},
+		"backs off":             {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 1, Eligible: in(14 * time.Minute)}, nil, "[open 7 in 2m5s]", 125 * time.Second},
+		"is to start at a time": {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0},
+		"in a Prolog":           {sctl.Job{ID: 7, State: "CONFIGURING"}, sctl.Comeback{Restarts: 1, Eligible: in(-time.Minute)}, nil, "[]", 0},
+		"not known":             {sctl.Job{ID: 8}, sctl.Comeback{}, nil, "[]", 0},
+		"slurmctld is away":     {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{}, errors.New("no answer"), "[]", 0},
+	} {
+		l, a := &ledger{}, newAgent()
+		j := waiting()
+		j.known, j.back, j.err = map[uint32]sctl.Job{c.job.ID: c.job}, c.back, c.err
+		a.Ledger, a.Jobs = l, j
+		a.openHolds(t.Context(), s, time.Hour)
+		if got := fmt.Sprint(l.calls); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if at, set := j.starts["7"]; set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
+			t.Errorf("%s: start %v (set %v)", name, at, set)
+		}
+		a.openHolds(t.Context(), s, time.Hour+askAgain/2)
+		if j.asked != 1 {
+			t.Errorf("%s: asked %d times within %s", name, j.asked, askAgain)
+		}
+		a.openHolds(t.Context(), s, time.Hour+askAgain)
+		if j.asked != 2 {
+			t.Errorf("%s: asked %d times", name, j.asked)
 		}
 	}
 }
@@ -210,11 +262,11 @@ func TestOpenHoldsAsTheProlog(t *testing.T) {
 		"the user's, and carma": {func(a *Agent) { a.Config.Placement.AllowPolicies = []string{"carma"} }, true},
 	} {
 		l, a := &ledger{}, newAgent()
-		a.Ledger = l
+		a.Ledger, a.Jobs = l, waiting()
 		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
 		s.Leases[0].UID = 1000
 		c.change(a)
-		a.openHolds(t.Context(), s)
+		a.openHolds(t.Context(), s, time.Hour)
 		if opens := len(l.calls) == 1; opens != c.opens {
 			t.Errorf("%s: %v", name, l.calls)
 		}
@@ -240,30 +292,26 @@ func TestFollowHolds(t *testing.T) {
 // A job whose GPUs are open does not back off any longer.
 func TestHasten(t *testing.T) {
 	soon := time.Now().Add(10 * time.Minute)
-	backsOff := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime", Start: soon}
 	for name, c := range map[string]struct {
-		change func(j *sctl.Job, h *lease.Hold, v *sctl.Version)
+		change func(j *jobs, job *sctl.Job, h *lease.Hold)
 		start  time.Duration // from now; 0: not set
 	}{
-		"backs off":       {func(*sctl.Job, *lease.Hold, *sctl.Version) {}, 2 * time.Second},
-		"up to 22.05":     {func(_ *sctl.Job, _ *lease.Hold, v *sctl.Version) { *v = sctl.Version{Major: 22, Minor: 5} }, 125 * time.Second},
-		"not open yet":    {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.Open = false }, 0},
-		"waits for room":  {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Reason = "Resources" }, 0},
-		"still ends":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.State = "COMPLETING" }, 0},
-		"comes soon":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = time.Now().Add(10 * time.Second) }, 0},
-		"user's wish":     {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = soon.Add(time.Hour) }, 0},
-		"does not say":    {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.Start = time.Time{} }, 0},
-		"never back":      {func(j *sctl.Job, _ *lease.Hold, _ *sctl.Version) { j.ID = 2 }, 0},
-		"GPU in use":      {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.UUID = "in use" }, 0},
-		"is late by then": {func(_ *sctl.Job, h *lease.Hold, _ *sctl.Version) { h.Age = 24 * time.Hour }, 0},
+		"backs off":       {func(*jobs, *sctl.Job, *lease.Hold) {}, 2 * time.Second},
+		"up to 22.05":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.version = sctl.Version{Major: 22, Minor: 5} }, 125 * time.Second},
+		"not open yet":    {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Open = false }, 0},
+		"waits for room":  {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Eligible = time.Now().Add(-time.Hour) }, 0},
+		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0},
+		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Eligible = time.Now().Add(10 * time.Second) }, 0},
+		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Eligible = soon.Add(time.Hour) }, 0},
+		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Restarts = 0 }, 0},
+		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0},
+		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0},
 	} {
-		job, hold, version := backsOff, lease.Hold{UUID: "x", JobID: 1, Open: true}, sctl.Version{Major: 25, Minor: 11}
-		c.change(&job, &hold, &version)
+		job, hold := sctl.Job{ID: 1, State: "PENDING"}, lease.Hold{UUID: "x", JobID: 1, Opens: true, Open: true}
+		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, back: sctl.Comeback{Restarts: 1, Eligible: soon}}
+		c.change(j, &job, &hold)
+		j.known = map[uint32]sctl.Job{1: job}
 		a := newAgent()
-		j := &jobs{known: map[uint32]sctl.Job{1: job}, version: version, starts: map[string]time.Time{}}
-		if job.ID == 1 {
-			j.again = 1
-		}
 		a.Ledger, a.Jobs = &ledger{}, j
 		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}, Leases: []gres.Lease{{UUID: "in use"}}})
 		at, set := j.starts["1"]

@@ -24,17 +24,43 @@ type Guard interface {
 	Readmit(ctx context.Context, uuid string) error
 }
 
-// openHolds offers GPUs that are kept for a job to slurmctld once they are what
-// the job needs: not before, for slurmctld would give them to whoever fits.
-func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot) {
+// askAgain is how soon slurmctld is asked again about a job that could not start yet.
+const askAgain = 2 * time.Second
+
+// openHolds has GPUs that are kept for a job offered to slurmctld, once they are what
+// the job needs, from when it can start: not before, for slurmctld would send there
+// whoever fits.
+func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
+	asked := map[uint32]time.Duration{}
 	for _, job := range heldJobs(s.Holds) {
-		if open(s.Holds, job) || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
+		if opens(s.Holds, job) || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
 			continue
 		}
-		if err := a.Ledger.OpenHold(ctx, job, 0); err != nil {
-			a.Log.Error("offer GPUs that were kept", "job", job, "error", err)
+		if at, ok := a.askedFor[job]; ok && now-at < askAgain {
+			asked[job] = at
+			continue
+		}
+		asked[job] = now
+		if err := a.openHold(ctx, job); err != nil {
+			a.Log.Warn("offer GPUs that were kept", "job", job, "error", err)
 		}
 	}
+	a.askedFor = asked
+}
+
+// openHold does so for one job, if it waits.
+func (a *Agent) openHold(ctx context.Context, job uint32) error {
+	j, err := a.Jobs.Job(ctx, job)
+	if errors.Is(err, sctl.ErrNoJob) || err == nil && j.State != "PENDING" {
+		return nil // which followHolds sees, or it comes back
+	} else if err != nil {
+		return err
+	}
+	at, err := a.hasten(ctx, j)
+	if err != nil {
+		return err
+	}
+	return a.Ledger.OpenHold(ctx, job, max(time.Until(at), 0))
 }
 
 // kept is the request of a job that GPUs are kept for, as far as it is known here;
@@ -103,7 +129,12 @@ func (a *Agent) comesBack(comebacks []lease.Comeback, job uint32) bool {
 	return false
 }
 
-// open tells whether the GPUs that are kept for a job are offered.
+// opens tells whether it is set from when on the GPUs that are kept for a job are offered.
+func opens(holds []lease.Hold, job uint32) bool {
+	return slices.ContainsFunc(holds, func(h lease.Hold) bool { return h.JobID == job && h.Opens })
+}
+
+// open tells whether they are.
 func open(holds []lease.Hold, job uint32) bool {
 	return slices.ContainsFunc(holds, func(h lease.Hold) bool { return h.JobID == job && h.Open })
 }
@@ -132,8 +163,8 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
 				continue
 			}
-			if err == nil && open(s.Holds, id) && a.ready(id, s) {
-				if err := a.hasten(ctx, j); err != nil {
+			if err == nil && j.State == "PENDING" && open(s.Holds, id) && a.ready(id, s) {
+				if _, err := a.hasten(ctx, j); err != nil {
 					a.Log.Warn("set the start of a job that GPUs are kept for", "job", id, "error", err)
 				}
 			}
@@ -148,24 +179,21 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// hasten lets a job start that backs off, as some Prolog has given it back, while the
-// GPUs that are kept for it would do. A job that has never been back, or whose start is
-// further away, waits for what its user has set.
-func (a *Agent) hasten(ctx context.Context, j sctl.Job) error {
-	if j.State != "PENDING" || j.Reason != "BeginTime" {
-		return nil
+// hasten lets a waiting job start that backs off, as some Prolog has given it back,
+// when the GPUs that are kept for it would do, and returns when it may. A job that has
+// never been back, or whose start is further away, waits for what its user has set.
+func (a *Agent) hasten(ctx context.Context, j sctl.Job) (at time.Time, err error) {
+	c, err := a.Jobs.Comeback(ctx, j.ID)
+	if err != nil || c.Restarts == 0 || time.Until(c.Eligible) < a.Config.Capacity.Compare.D() {
+		return c.Eligible, err
 	}
 	safe, err := a.Jobs.SafeStart(ctx)
 	if err != nil {
-		return err
+		return c.Eligible, err
 	}
-	at := time.Now().Add(safe)
-	if later := j.Start.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
-		return nil
+	at = time.Now().Add(safe)
+	if later := c.Eligible.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
+		return c.Eligible, nil
 	}
-	restarts, err := a.Jobs.Restarts(ctx, j.ID)
-	if err != nil || restarts == 0 {
-		return err
-	}
-	return a.Jobs.SetStart(ctx, j.Target(), at)
+	return at, a.Jobs.SetStart(ctx, j.Target(), at)
 }

@@ -19,7 +19,8 @@ type Hold struct {
 	GPUs  int   // that the job wants on one node
 	MiB   int64 // that it needs of each; 0: all of it
 	Age   time.Duration
-	Open  bool // the job can start now
+	Opens bool // since when, or from when on, the GPU is offered is set
+	Open  bool // it is: the job can start now
 }
 
 // Hold keeps GPUs for a job of a user that wants so many GPUs of a node and needs so
@@ -55,7 +56,7 @@ func (b *Book) DropHold(ctx context.Context, job uint32) error {
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
+	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, open_ns IS NOT NULL, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
@@ -64,7 +65,7 @@ func holdsOf(q querier) ([]Hold, error) {
 	for rows.Next() {
 		var h Hold
 		var at int64
-		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open); err != nil {
+		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Opens, &h.Open); err != nil {
 			return nil, fmt.Errorf("read holds: %w", err)
 		}
 		h.Age = now - time.Duration(at)

@@ -118,9 +118,8 @@ type Job struct {
 	TresPerNode string
 	Partition   string
 	Account     string
-	Reason      string    // why it is pending
-	Start       time.Time // when it started, or is expected to
-	Nodes       int       // that it has, or asks for
+	Reason      string // why it is pending
+	Nodes       int    // that it has, or asks for
 	UID         uint32
 	Name        string
 }
@@ -138,7 +137,7 @@ func (j Job) Target() string {
 var ErrNoJob = errors.New("no such job")
 
 // squeueFormat ends with the one field that may hold the separator.
-const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%U|%S|%b|%j"
+const squeueFormat = "%A|%F|%K|%T|%P|%a|%r|%D|%U|%b|%j"
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -158,15 +157,15 @@ func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 }
 
 func parseJob(line string) (Job, bool) {
-	f := strings.SplitN(line, "|", 12)
-	if len(f) != 12 {
+	f := strings.SplitN(line, "|", 11)
+	if len(f) != 11 {
 		return Job{}, false
 	}
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
 		return Job{}, false
 	}
-	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], Start: unix(f[9]), TresPerNode: f[10], Name: f[11]}
+	j := Job{ID: uint32(id), State: f[3], Partition: f[4], Account: f[5], Reason: f[6], TresPerNode: f[9], Name: f[10]}
 	j.Nodes, _ = strconv.Atoi(f[7])
 	uid, _ := strconv.ParseUint(f[8], 10, 32)
 	j.UID = uint32(uid)
@@ -260,17 +259,27 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 	return Requeueing{}, ErrNoJob
 }
 
-// Restarts asks slurmctld how often a job has gone back into the queue.
-func (c Client) Restarts(ctx context.Context, id uint32) (int, error) {
-	count, err := c.field(ctx, id, "RestartCnt")
+// Comeback is what slurmctld knows of a job that may have gone back into the queue.
+type Comeback struct {
+	Restarts int
+	Eligible time.Time // from when on it may start
+}
+
+// Comeback asks slurmctld how often a job has gone back into the queue and from when
+// on it may start. The reason that it waits for says that only after slurmctld's next
+// look at it.
+func (c Client) Comeback(ctx context.Context, id uint32) (Comeback, error) {
+	text, err := c.field(ctx, id, "RestartCnt:|,EligibleTime")
 	if err != nil {
-		return 0, err
+		return Comeback{}, err
 	}
-	n, err := strconv.Atoi(count)
-	if err != nil {
-		return 0, fmt.Errorf("squeue: %.50q is no count of restarts of job %d", count, id)
+	count, at, _ := strings.Cut(text, "|")
+	n, err := strconv.Atoi(strings.TrimSpace(count))
+	eligible := unix(strings.TrimSpace(at))
+	if err != nil || eligible.IsZero() {
+		return Comeback{}, fmt.Errorf("squeue: %.50q is no count of restarts and no time of job %d", text, id)
 	}
-	return n, nil
+	return Comeback{n, eligible}, nil
 }
 
 // Exit asks slurmctld how a job ended: the exit status of its batch script, or the
@@ -286,7 +295,8 @@ func (c Client) Exit(ctx context.Context, id uint32) (code, signal int, err erro
 	return code, signal, nil
 }
 
-// field is one of squeue's --Format for a job.
+// field is what squeue prints of a job for one of its --Format, or for several that
+// are joined as --Format wants them.
 func (c Client) field(ctx context.Context, id uint32, name string) (string, error) {
 	out, err := c.run(ctx, "squeue", "--noheader", "--states=all", "--jobs="+strconv.FormatUint(uint64(id), 10), "--Format=JobID:|,"+name+":")
 	if err != nil {

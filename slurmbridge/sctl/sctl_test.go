@@ -78,16 +78,18 @@ func TestExit(t *testing.T) {
 	}
 }
 
-func TestRestarts(t *testing.T) {
+func TestComeback(t *testing.T) {
 	for squeue, want := range map[string]string{
-		"echo '12|3 '":                         "3 <nil>",
-		"echo '11|1'; echo '12|0'":             "0 <nil>",
-		"echo '11|1'":                          "0 no such job",
-		"echo '12|N/A'":                        `0 squeue: "N/A" is no count of restarts of job 12`,
-		"echo 'Invalid job id' >&2; exit 1; #": "0 squeue",
+		"echo '12|3 |1795257605 '":              "3 1795257605 <nil>",
+		"echo '11|1|1'; echo '12|0|1795257605'": "0 1795257605 <nil>",
+		"echo '11|1|1795257605'":                "0 0 no such job",
+		"echo '12|N/A|1795257605'":              `0 0 squeue: "N/A|1795257605" is no count`,
+		"echo '12|1|N/A'":                       `0 0 squeue: "1|N/A" is no count of restarts and no time of job 12`,
+		"echo '12|1'":                           `0 0 squeue: "1" is no count`,
+		"echo 'Invalid job id' >&2; exit 1; #":  "0 0 squeue",
 	} {
-		n, err := client(t, map[string]string{"squeue": squeue}).Restarts(t.Context(), 12)
-		if got := fmt.Sprint(n, " ", err); !strings.HasPrefix(got, want) {
+		c, err := client(t, map[string]string{"squeue": squeue}).Comeback(t.Context(), 12)
+		if got := fmt.Sprint(c.Restarts, " ", max(c.Eligible.Unix(), 0), " ", err); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s", squeue, got, want)
 		}
 	}
@@ -99,10 +101,10 @@ func TestJob(t *testing.T) {
 		want         Job
 		target       string
 	}{
-		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1|1001|N/A|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|a|b'",
+		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1|1001|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|a|b'",
 			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Nodes: 1, UID: 1001, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
-		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1|1001|N/A|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|1|1001|1795257605|gres:gpu:1|x'",
-			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", Start: time.Unix(1795257605, 0), Nodes: 1, UID: 1001, TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
+		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1|1001|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|1|1001|gres:gpu:1|x'",
+			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", Nodes: 1, UID: 1001, TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
 	} {
 		got, err := client(t, map[string]string{"squeue": c.squeue}).Job(t.Context(), 12)
 		if err != nil || got != c.want || got.Target() != c.target {
@@ -112,9 +114,9 @@ func TestJob(t *testing.T) {
 	for name, squeue := range map[string]string{
 		"purged":    "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
 		"nothing":   "",
-		"others":    "echo '13|13|N/A|RUNNING|gpu|ml|None|1|1001|1|x|y'",
+		"others":    "echo '13|13|N/A|RUNNING|gpu|ml|None|1|1001|x|y'",
 		"nonsense":  "echo 12",
-		"bad lines": "echo 'x|12|N/A|RUNNING|gpu|ml|None|1|1001|1|x|y'",
+		"bad lines": "echo 'x|12|N/A|RUNNING|gpu|ml|None|1|1001|x|y'",
 	} {
 		if j, err := client(t, map[string]string{"squeue": squeue}).Job(t.Context(), 12); !errors.Is(err, ErrNoJob) {
 			t.Errorf("%s: got %+v, %v", name, j, err)
