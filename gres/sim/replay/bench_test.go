@@ -13,24 +13,25 @@ import (
 	"carma/gres/sim/workload"
 )
 
-func mixed(b *testing.B) *workload.Workload {
-	const dir = "../../../contrib/traces/mixed/"
+const publishedTraces = "../../../../shared/data/traces/"
+
+func readWorkload(b *testing.B, trace, table string) *workload.Workload {
 	m := model.Default()
-	f, err := os.Open(dir + "jobs.csv")
+	f, err := os.Open(table)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer f.Close()
-	jobs, err := workload.ReadJobs("jobs.csv", f, nil, m.Job.SteadyShare)
+	jobs, err := workload.ReadJobs(table, f, m.SMActGuess, m.Job.SteadyShare)
 	if err != nil {
 		b.Fatal(err)
 	}
-	t, err := os.Open(dir + "trace.csv")
+	t, err := os.Open(trace)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer t.Close()
-	w, err := workload.ReadTrace("trace.csv", t, jobs, workload.Limits{GPUsPerNode: 4})
+	w, err := workload.ReadTrace(trace, t, jobs, workload.Limits{GPUsPerNode: 4})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,7 +40,7 @@ func mixed(b *testing.B) *workload.Workload {
 
 // One run of a trace of 90 jobs on four GPUs.
 func BenchmarkTrace(b *testing.B) {
-	w := mixed(b)
+	w := readWorkload(b, "../../../contrib/traces/mixed/trace.csv", "../../../contrib/traces/mixed/jobs.csv")
 	for _, mode := range []Mode{Slurm, PaperV1, PaperV2} {
 		b.Run(string(mode), func(b *testing.B) {
 			s := Default().As(mode)

@@ -15,17 +15,17 @@ import (
 // figure of the result is the best of these runs, so that no single run reaches
 // all of them.
 func Ideal(set Setup, w *workload.Workload) (Result, error) {
-	set.Mode, set.Estimator, set.Queue = Slurm, Oracle, Backfill
-	set.Policy, set.Streams, set.Record, set.ideal = choose.LUG, false, false, true
-	t := &set.Thresholds
-	t.SMActMaxPct, t.SMOccMaxPct, t.DRAMMaxPct = 100, 0, 0
-	t.MarginMiB, t.Settle, t.MaxJobs = 0, 0, math.MaxInt32
-	set.Model.Slurm.MPSMultiGPU, set.Model.Slurm.LeastLoaded = true, false
+	set = set.knowing()
+	longest, shortest := make([]float64, len(w.Trace)), make([]float64, len(w.Trace))
+	for i := range w.Trace {
+		shortest[i] = set.DrawOf(w, i).AloneS * float64(w.Jobs[w.Trace[i].Job].GPUs)
+		longest[i] = -shortest[i]
+	}
 	holdAfterS := set.HoldAfterS
 	var best Result
-	for o := byArrival; o <= shortestFirst; o++ {
+	for _, ranks := range [][]float64{nil, longest, shortest} {
 		for _, hold := range []float64{0, holdAfterS} {
-			set.order, set.HoldAfterS = o, hold
+			set.ranks, set.HoldAfterS = ranks, hold
 			r, err := Run(set, w)
 			if err != nil {
 				return Result{}, err
@@ -40,6 +40,17 @@ func Ideal(set Setup, w *workload.Workload) (Result, error) {
 		}
 	}
 	return best, nil
+}
+
+// knowing returns the setup of one who knows what jobs truly use.
+func (s Setup) knowing() Setup {
+	s.Mode, s.Estimator, s.Queue = Slurm, Oracle, Backfill
+	s.Policy, s.Streams, s.Record, s.ideal = choose.LUG, false, false, true
+	t := &s.Thresholds
+	t.SMActMaxPct, t.SMOccMaxPct, t.DRAMMaxPct = 100, 0, 0
+	t.MarginMiB, t.Settle, t.MaxJobs = 0, 0, math.MaxInt32
+	s.Model.Slurm.MPSMultiGPU, s.Model.Slurm.LeastLoaded = true, false
+	return s
 }
 
 // Bound is what no schedule can beat while SM work is conserved.

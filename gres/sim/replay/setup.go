@@ -87,8 +87,8 @@ type Setup struct {
 	Seed   uint64
 	Record bool // keep curves of memory, activity and power
 
-	ideal bool  // package ideal's: the ledger holds what is truly used
-	order order // of the queue
+	ideal bool      // the ledger holds what is truly used
+	ranks []float64 // by submission, above or below 0: the order of the queue; nil: Queue's
 }
 
 // Default returns the setup of an empty command line: the project's own values
@@ -204,12 +204,3 @@ func (s *Setup) release() float64 {
 	}
 	return s.Model.Slurm.ReleaseS
 }
-
-// order is how an ideal packer sorts the queue.
-type order uint8
-
-const (
-	byArrival order = iota
-	longestFirst
-	shortestFirst
-)

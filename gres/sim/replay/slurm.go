@@ -177,18 +177,15 @@ func (s *slurm) submit(id int32) {
 	s.queue.add(e, s.recovered[id])
 }
 
-// rank sorts the queue: by arrival, as an ideal packer likes it, or by run times.
+// rank sorts the queue; 0: by arrival.
 func (s *slurm) rank(id int32) float64 {
-	t := &s.m.tasks[id]
 	switch {
-	case s.set.order == longestFirst:
-		return -t.alone * float64(t.job.GPUs)
-	case s.set.order == shortestFirst:
-		return t.alone * float64(t.job.GPUs)
+	case s.set.ranks != nil:
+		return s.set.ranks[id]
 	case s.set.Queue == Shortest:
-		return t.alone
+		return s.m.tasks[id].alone
 	case s.set.Queue == Longest:
-		return -t.alone
+		return -s.m.tasks[id].alone
 	}
 	return 0
 }
