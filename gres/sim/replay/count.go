@@ -147,4 +147,7 @@ func (s *slurm) giveBack(task int32) {
 	first, most := s.set.Model.Slurm.BackOffS[0], s.set.Model.Slurm.BackOffS[1]
 	backOff := min(first*float64(int64(1)<<min(given, 10)), most)
 	s.m.comeBack(task, max(backOff, s.set.Model.Slurm.ComebackS))
+	if h := s.holds[task]; h != nil {
+		s.openHold(h)
+	}
 }

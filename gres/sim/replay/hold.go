@@ -12,19 +12,36 @@ import (
 	"carma/gres/choose"
 )
 
+// hold is GPUs of a node that are kept for a job.
+type hold struct {
+	task, node int32
+	gpus       []int32
+	mib        int64 // of each, 0: all
+	since      float64
+	open       bool // they are offered: the job can start on them
+	steward    bool // it is the steward's, not a job's that came back (prolog: expect)
+}
+
+func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS > 0 }
+
 // steward has GPUs kept for the first job in order that others pass and that has
 // waited long (gres/steward): slurmctld cannot plan a start for a request that no
-// node offers. One decision a period, one hold a node.
+// node offers. One decision a period, one hold a node. Nodes follow their holds as
+// often.
 func (s *slurm) steward() {
-	s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
+	if s.stewards() || len(s.holds) > 0 {
+		s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
+	}
 	for _, task := range slices.Sorted(maps.Keys(s.holds)) {
-		n := &s.nodes[s.holds[task]]
-		if s.m.now-n.heldSince >= s.set.HoldTimeoutS {
+		h := s.holds[task]
+		if s.m.now-h.since >= s.set.HoldTimeoutS {
 			s.dropHold(task)
-		} else if n.heldOpen && s.m.tasks[task].phase == back && s.heldFits(n) { // gres/agent: hasten
-			timer := s.m.taskTimer(task)
-			s.m.plan(timer, min(s.m.agenda.at[timer], s.m.now+s.set.Model.Slurm.ComebackS))
+		} else if h.open && s.m.tasks[task].phase == back && s.heldFits(h) {
+			s.hasten(task)
 		}
+	}
+	if !s.stewards() {
+		return
 	}
 	looked := false
 	for e := range s.queue.looked {
@@ -40,7 +57,7 @@ func (s *slurm) steward() {
 			continue
 		}
 		if n := s.soonest(); n >= 0 {
-			s.hold(e, n)
+			s.keepSoonest(e, n)
 		}
 		return
 	}
@@ -72,11 +89,11 @@ func (s *slurm) passed(task int32, since float64) bool {
 	return i < len(s.started) && s.started[i].newest > task
 }
 
-// soonest is the node with the fewest jobs that keeps no GPUs yet.
+// soonest is the node with the fewest jobs that has no hold of the steward's yet.
 func (s *slurm) soonest() int32 {
 	best, fewest := int32(-1), 0
 	for i := range s.nodes {
-		if s.nodes[i].heldFor >= 0 {
+		if s.nodes[i].kept {
 			continue
 		}
 		jobs := 0
@@ -90,81 +107,109 @@ func (s *slurm) soonest() int32 {
 	return best
 }
 
-// hold keeps GPUs of a node for a job.
-func (s *slurm) hold(e *waiter, id int32) {
-	n := &s.nodes[id]
+// keepSoonest keeps GPUs of a node for a job.
+func (s *slurm) keepSoonest(e *waiter, id int32) {
 	s.lookAll(id)
-	mib := s.bookings[e.task].reserveMiB
+	h := &hold{task: e.task, node: id, mib: s.bookings[e.task].reserveMiB, steward: true}
 	if e.need >= s.set.GPUMemMiB {
-		mib = 0
+		h.mib = 0
 	}
-	r := s.kept(e.task, mib)
-	uuids := choose.Soonest(s.set.Policy, s.readings, s.leases, r, s.set.Thresholds)
-	if uuids == nil {
+	for _, uuid := range choose.Soonest(s.set.Policy, s.readings, s.leases, s.kept(h), s.set.Thresholds) {
+		k := slices.IndexFunc(s.readings, func(r gres.Reading) bool { return r.UUID == uuid })
+		h.gpus = append(h.gpus, id*int32(s.set.GPUs)+int32(k))
+	}
+	s.keep(h)
+}
+
+// keep keeps the GPUs that are not kept for another job.
+func (s *slurm) keep(h *hold) {
+	r := s.kept(h)
+	h.gpus = slices.DeleteFunc(slices.Clone(h.gpus), func(g int32) bool { return s.leased(g).reading.HeldFor != 0 })
+	if len(h.gpus) == 0 {
 		return
 	}
-	n.heldFor, n.heldSince, n.heldMiB = e.task, s.m.now, mib
-	s.holds[e.task] = id
-	for k := range n.gpus {
-		if g := &n.gpus[k].reading; slices.Contains(uuids, g.UUID) {
-			g.HeldFor, g.HeldUID, g.HeldGPUs, g.HeldOpen = r.JobID, r.UID, r.GPUs, false
+	h.since = s.m.now
+	s.holds[h.task] = h
+	s.nodes[h.node].kept = s.nodes[h.node].kept || h.steward
+	for _, g := range h.gpus {
+		l := &s.leased(g).reading
+		l.HeldFor, l.HeldUID, l.HeldGPUs, l.HeldOpen = r.JobID, r.UID, r.GPUs, false
+	}
+	if s.m.agenda.at[s.m.ownTimer(0)] > s.m.now+s.set.Model.Slurm.HoldEveryS {
+		s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
+	}
+	s.openHold(h)
+	s.refreshNode(h.node)
+}
+
+// openHold offers GPUs that are kept once all of them have what the job needs and it
+// waits, and lets it come if it backs off: not before, for slurmctld would give them to
+// whoever fits.
+func (s *slurm) openHold(h *hold) {
+	if h.open || !s.heldFits(h) {
+		return
+	}
+	switch s.m.tasks[h.task].phase {
+	case back:
+		s.hasten(h.task)
+	case waiting:
+		h.open = true
+		for _, g := range h.gpus {
+			s.leased(g).reading.HeldOpen = true
 		}
+		s.refreshNode(h.node)
 	}
-	s.openHold(id)
-	s.refreshNode(id)
 }
 
-// openHold offers the GPUs that a node keeps once all of them have what the job
-// needs: not before, for slurmctld would give them to whoever fits.
-func (s *slurm) openHold(id int32) {
-	n := &s.nodes[id]
-	if n.heldFor < 0 || n.heldOpen || !s.heldFits(n) {
-		return
+// hasten lets a job that backs off start as soon as is safe (gres/agent).
+func (s *slurm) hasten(task int32) {
+	timer, at := s.m.taskTimer(task), s.m.now+s.set.Model.Slurm.ComebackS
+	if s.m.agenda.at[timer]-at >= s.set.Model.Slurm.HoldEveryS {
+		s.m.plan(timer, at)
 	}
-	n.heldOpen = true
-	for k := range n.gpus {
-		n.gpus[k].reading.HeldOpen = n.gpus[k].reading.HeldFor != 0
-	}
-	s.refreshNode(id)
 }
 
-// heldFits tells whether the GPUs that a node keeps would do for the job.
-func (s *slurm) heldFits(n *node) bool {
+// heldFits tells whether GPUs that are kept would do for their job.
+func (s *slurm) heldFits(h *hold) bool {
 	s.readings, s.leases = s.readings[:0], s.leases[:0]
-	for k := range n.gpus {
-		if l := &n.gpus[k]; l.reading.HeldFor != 0 {
-			r := l.reading
-			r.HeldFor = 0
-			free, _ := choose.Placeable(r, l.leases, s.set.Thresholds)
-			if n.heldMiB == 0 && len(l.leases) > 0 || capacity.Grain(free, r.GPU, s.set.GPUMemMiB) < n.heldMiB {
-				return false
-			}
-			s.readings, s.leases = append(s.readings, r), append(s.leases, l.leases...)
+	for _, g := range h.gpus {
+		l := s.leased(g)
+		r := l.reading
+		r.HeldFor = 0
+		free, _ := choose.Placeable(r, l.leases, s.set.Thresholds)
+		if h.mib == 0 && len(l.leases) > 0 || capacity.Grain(free, r.GPU, s.set.GPUMemMiB) < h.mib {
+			return false
 		}
+		s.readings, s.leases = append(s.readings, r), append(s.leases, l.leases...)
 	}
-	in := choose.Input{Readings: s.readings, Leases: s.leases, Request: s.kept(n.heldFor, n.heldMiB), Thresholds: s.set.Thresholds}
+	if h.mib == 0 {
+		return true
+	}
+	in := choose.Input{Readings: s.readings, Leases: s.leases, Request: s.kept(h), Thresholds: s.set.Thresholds}
 	return choose.GPUs(s.set.Policy, in).UUIDs != nil
 }
 
-// kept is the request of a task that GPUs are kept for (gres/agent: kept).
-func (s *slurm) kept(task int32, mib int64) gres.Request {
-	t := &s.m.tasks[task]
-	return gres.Request{JobID: uint32(task) + 1, UID: t.user, GPUs: t.job.GPUs, ReserveMiB: mib, Exclusive: mib == 0, MarginMiB: s.set.Thresholds.MarginMiB}
+// kept is the request of the task that GPUs are kept for (gres/agent: kept).
+func (s *slurm) kept(h *hold) gres.Request {
+	t := &s.m.tasks[h.task]
+	return gres.Request{JobID: uint32(h.task) + 1, UID: t.user, GPUs: t.job.GPUs, ReserveMiB: h.mib, Exclusive: h.mib == 0, MarginMiB: s.set.Thresholds.MarginMiB}
 }
 
 // dropHold ends the hold for a job, if there is one.
 func (s *slurm) dropHold(task int32) {
-	id, ok := s.holds[task]
-	if !ok {
+	h := s.holds[task]
+	if h == nil {
 		return
 	}
 	delete(s.holds, task)
-	n := &s.nodes[id]
-	n.heldFor, n.heldOpen = -1, false
-	for k := range n.gpus {
-		n.gpus[k].reading.HeldFor, n.gpus[k].reading.HeldGPUs, n.gpus[k].reading.HeldOpen = 0, 0, false
+	if h.steward {
+		s.nodes[h.node].kept = false
 	}
-	s.refreshNode(id)
+	for _, g := range h.gpus {
+		r := &s.leased(g).reading
+		r.HeldFor, r.HeldUID, r.HeldGPUs, r.HeldOpen = 0, 0, 0, false
+	}
+	s.refreshNode(h.node)
 }
 
 func (s *slurm) refreshNode(id int32) {

@@ -188,9 +188,9 @@ func TestOtherUserByHand(t *testing.T) {
 
 // A job waits for two GPUs of the first node, which are kept for it, is sent to the
 // second with another that gets one of those, and backs off: until the first node's
-// are free, and no longer. Without a hold it backs off to the end.
+// are free and slurmctld knows it, and no longer. Without a hold it backs off to the end.
 func TestHeldByHand(t *testing.T) {
-	for _, c := range []struct{ holdAfterS, timeoutS, start float64 }{{10, 1800, 300}, {0, 1800, 1105}, {10, 100, 1105}} {
+	for _, c := range []struct{ holdAfterS, timeoutS, start float64 }{{10, 1800, 291}, {0, 1800, 1105}, {10, 100, 1105}} {
 		s := exact(2, choose.MAGM)
 		s.Nodes, s.PrologWaitS, s.HoldAfterS, s.HoldTimeoutS = 2, 5, c.holdAfterS, c.timeoutS
 		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
@@ -206,13 +206,13 @@ func TestHeldByHand(t *testing.T) {
 }
 
 // An underestimate that MPS holds a job to costs it its first attempt; the
-// second runs alone.
+// second runs alone, on a GPU that nobody else gets meanwhile.
 func TestRecoveryByHand(t *testing.T) {
-	for recovery, want := range map[Recovery]float64{RecoverExclusive: 200, RecoverLadder: 105} {
+	for recovery, want := range map[Recovery]struct{ again, third float64 }{RecoverExclusive: {200, 300}, RecoverLadder: {5, 10}} {
 		s := exact(1, choose.MAGM)
 		s.Thresholds.Settle, s.Estimator, s.Recovery = 0, GPUMemNet, recovery
-		w := jobs("0 200 1 4000 1", "0 100 1 9000 1")
-		w.Jobs[0].GPUMemNetMiB, w.Jobs[1].GPUMemNetMiB = 4000, 5000
+		w := jobs("0 200 1 4000 1", "0 100 1 9000 1", "10 500 1 4000 1")
+		w.Jobs[0].GPUMemNetMiB, w.Jobs[1].GPUMemNetMiB, w.Jobs[2].GPUMemNetMiB = 4000, 5000, 4000
 		s.Model.GPU.Law = "none"
 		r, err := Run(s, w)
 		if err != nil {
@@ -221,9 +221,8 @@ func TestRecoveryByHand(t *testing.T) {
 		if r.OOM != 1 || r.Failed != 0 || r.Jobs[1].Attempts != 2 {
 			t.Errorf("%s: %d OOM, %d failed, %+v", recovery, r.OOM, r.Failed, r.Jobs[1])
 		}
-		start := r.Jobs[1].StartS
-		if recovery == RecoverExclusive && start != want || recovery == RecoverLadder && start+100 != want {
-			t.Errorf("%s: second attempt starts at %g", recovery, start)
+		if again, third := r.Jobs[1].StartS, r.Jobs[2].StartS; again != want.again || third != want.third {
+			t.Errorf("%s: the second attempt starts at %g, the third job at %g; want %+v", recovery, again, third, want)
 		}
 	}
 }

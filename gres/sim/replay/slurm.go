@@ -32,7 +32,7 @@ type slurm struct {
 	queue  queue
 	dirty  []int32         // nodes that slurmctld counts more of than at the last pass
 	woken  []int32         // nodes where Prologs wait and a GPU offers more
-	holds  map[int32]int32 // node that keeps GPUs, by task
+	holds  map[int32]*hold // by task
 
 	started []started // for the steward
 
@@ -69,10 +69,7 @@ type node struct {
 	prologs  []int32 // tasks whose Prologs wait here for GPUs
 	woken    bool
 
-	heldFor   int32 // task that some of its GPUs are kept for, -1: none
-	heldSince float64
-	heldMiB   int64 // of each, 0: all
-	heldOpen  bool  // the job can start on them
+	kept bool // it has a hold of the steward's
 }
 
 // leased is one GPU in the ledger.
@@ -89,7 +86,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, len(tres.Names(m.set.GPUs))),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))), holds: map[int32]int32{},
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))), holds: map[int32]*hold{},
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue = newQueue(m.set.Model.Slurm.Depth, len(tres.Names(m.set.GPUs)))
@@ -112,7 +109,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	}
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		n.gpus, n.heldFor, n.tellAt = make([]leased, m.set.GPUs), -1, math.Inf(1)
+		n.gpus, n.tellAt = make([]leased, m.set.GPUs), math.Inf(1)
 		counts := len(tres.Names(m.set.GPUs))
 		n.offer, n.told, n.room = make([]int64, counts), make([]int64, counts), make([]int64, counts)
 		n.slots, n.totalMiB = int64(m.set.GPUs)*int64(m.set.Thresholds.MaxJobs), int64(m.set.GPUs)*m.capacity
@@ -129,7 +126,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		}
 		s.tell(int32(i))
 	}
-	if s.set.Queue != FIFO && s.set.HoldAfterS > 0 {
+	if s.stewards() {
 		m.plan(m.ownTimer(0), s.set.Model.Slurm.HoldEveryS)
 	}
 	return s
@@ -175,6 +172,9 @@ func (s *slurm) submit(id int32) {
 		s.eligible[id] = s.m.now
 	}
 	s.queue.add(e, s.recovered[id])
+	if h := s.holds[id]; h != nil {
+		s.openHold(h)
+	}
 }
 
 // rank sorts the queue; 0: by arrival.
@@ -190,24 +190,11 @@ func (s *slurm) rank(id int32) float64 {
 	return 0
 }
 
-// release is the end of an Epilog: the leases go, and the job ends or comes
-// back.
+// release is the end of an Epilog: the job ends or comes back, and the leases go.
 func (s *slurm) release(id int32) {
-	t := &s.m.tasks[id]
-	n := t.gpus[0] / int32(s.set.GPUs)
-	for _, g := range t.gpus {
-		l := s.leased(g)
-		i := slices.Index(l.tasks, id)
-		l.leases = slices.Delete(l.leases, i, i+1)
-		l.tasks = slices.Delete(l.tasks, i, i+1)
-		l.since = slices.Delete(l.since, i, i+1)
-		s.refresh(g)
-	}
+	t, b := &s.m.tasks[id], &s.bookings[id]
+	gpus, n := t.gpus, t.gpus[0]/int32(s.set.GPUs)
 	s.consume(id, n, -1)
-	if s.nodes[n].tellNext <= s.m.now { // the Epilog tells
-		s.tell(n)
-	}
-	b := &s.bookings[id]
 	switch {
 	case !t.oom:
 		s.book.learn(s.work.Trace[id].Job, t.peak, t.job.SMActPct)
@@ -217,23 +204,37 @@ func (s *slurm) release(id int32) {
 	default:
 		s.recover(id, b)
 	}
+	for _, g := range gpus {
+		l := s.leased(g)
+		i := slices.Index(l.tasks, id)
+		l.leases = slices.Delete(l.leases, i, i+1)
+		l.tasks = slices.Delete(l.tasks, i, i+1)
+		l.since = slices.Delete(l.since, i, i+1)
+		s.refresh(g)
+	}
+	if s.nodes[n].tellNext <= s.m.now { // the Epilog tells
+		s.tell(n)
+	}
 }
 
-// recover is the Epilog's judgement on a job that shared and died of GPU memory.
+// recover is the Epilog's judgement on a job that shared and died of GPU memory. If it
+// is to come back alone, its GPUs are kept for it.
 func (s *slurm) recover(id int32, b *booking) {
 	t := &s.m.tasks[id]
+	gpus := t.gpus
+	t.gpus = nil
+	s.recovered[id], s.eligible[id] = true, -1
+	s.m.comeBack(id, s.set.Model.Slurm.ComebackS)
 	if s.set.Recovery == RecoverLadder {
 		next, err := s.book.raise(t.job, *b, t.seen)
 		if err != nil && s.err == nil {
 			s.err = err
 		}
 		*b = next
-	} else {
-		*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
+		return
 	}
-	s.recovered[id], s.eligible[id] = true, -1
-	t.gpus = nil
-	s.m.comeBack(id, s.set.Model.Slurm.ComebackS)
+	*b = booking{exclusive: true, reserveMiB: s.set.GPUMemMiB, estMiB: b.estMiB, smactPct: b.smactPct}
+	s.keep(&hold{task: id, node: gpus[0] / int32(s.set.GPUs), gpus: gpus})
 }
 
 func (s *slurm) leased(g int32) *leased {
@@ -248,7 +249,7 @@ func (s *slurm) refresh(g int32) {
 	now := s.m.now
 	next := s.look(g, l)
 	if l.reading.HeldFor != 0 && !l.reading.HeldOpen {
-		s.openHold(g / int32(s.set.GPUs))
+		s.openHold(s.holds[int32(l.reading.HeldFor)-1])
 	}
 	mib, _ := choose.Placeable(l.reading, l.leases, s.set.Thresholds)
 	offer := capacity.Grain(mib, l.reading.GPU, s.set.GPUMemMiB)
