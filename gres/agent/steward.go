@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -134,11 +135,9 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
 		return
 	}
-	if err == nil && j.State == "PENDING" && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
-		for _, h := range s.Holds {
-			if h.JobID == hold.JobID {
-				return
-			}
+	if err == nil && mayComeYet(j.State) && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
+		if j.State != "PENDING" || slices.Contains(heldJobs(s.Holds), hold.JobID) {
+			return
 		}
 		if a.Thresholds.BookSMAct {
 			hold.MiB = 0 // what the job expects is known to its Prolog
