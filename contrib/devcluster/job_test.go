@@ -311,21 +311,35 @@ func TestRecovery(t *testing.T) {
 }
 
 // The GPU that is kept for a job that comes back is not offered while others are on
-// it: slurmctld would send there whoever fits, to be given back.
-func TestKeptGPUIsNotOffered(t *testing.T) {
+// it: slurmctld would send there whoever fits, to be given back. And it stays kept when
+// that happens to the job itself.
+func TestKeptGPU(t *testing.T) {
 	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"8s"`})
 	for range 3 {
-		c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec sleep 1000\n")
+		c.gpu(c.sbatch(bob, "", train("10G", "100s"))) // not for alice's
 	}
-	neighbour := c.sbatch(alice, "", train("10G", "60s"))
+	neighbour := c.sbatch(alice, "", train("10G", "100s"))
 	c.gpu(neighbour)
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.eventually(func() string { return c.job(id, "%T %r %P") }, "PENDING (ReqNodeNotAvail|Resources|Priority).* gpu-recovery") // it may start again
 	for range 20 {
-		if got := c.gres("n1"); !strings.Contains(got, "carma:1,") {
+		if got := c.gres("n1"); !strings.Contains(got, "alice:1,") {
 			t.Fatalf("offered %s", got)
 		}
 		time.Sleep(100 * time.Millisecond)
+	}
+	gres := regexp.MustCompile(`(?m)^ +Gres=(.*)$`).FindStringSubmatch(c.sh("", "scontrol show node n1"))[1]
+	gres = regexp.MustCompile(`(carmau?\d):(no_consume:)?`).ReplaceAllString(gres, "$1:no_consume:")
+	gres = regexp.MustCompile(c.books(alice)+`:no_consume:\w+`).ReplaceAllString(gres, c.books(alice)+":no_consume:40536")
+	c.eventually(func() string {
+		c.sh("", "scontrol update NodeName=n1 Gres="+gres) // as if a GPU were idle
+		return c.job(id, "%T %r")
+	}, "RUNNING Prolog")
+	c.eventually(func() string { return c.hookLog(id) }, "given back to the queue")
+	var kept int
+	if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil || kept != 1 {
+		t.Errorf("%d GPUs are kept for it, %v", kept, err)
 	}
 	if state := c.job(neighbour, "%T"); state != "RUNNING" {
 		t.Fatalf("the neighbour is %s", state)

@@ -213,7 +213,7 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		"comes back soon":       {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 1, Eligible: in(20 * time.Second)}, nil, "[open 7 in 20s]", 0},
 		"backs off":             {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 1, Eligible: in(14 * time.Minute)}, nil, "[open 7 in 2m5s]", 125 * time.Second},
 		"is to start at a time": {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0},
-		"in a Prolog":           {sctl.Job{ID: 7, State: "CONFIGURING"}, sctl.Comeback{Restarts: 1, Eligible: in(-time.Minute)}, nil, "[]", 0},
+		"in a Prolog":           {sctl.Job{ID: 7, State: "RUNNING", Reason: "Prolog"}, sctl.Comeback{Restarts: 1, Eligible: in(-time.Minute)}, nil, "[]", 0},
 		"not known":             {sctl.Job{ID: 8}, sctl.Comeback{}, nil, "[]", 0},
 		"slurmctld is away":     {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{}, errors.New("no answer"), "[]", 0},
 	} {
@@ -277,7 +277,7 @@ func TestFollowHolds(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.Ledger = l
-	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "CONFIGURING"}}}
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}}}
 	var s lease.Snapshot
 	for id := range uint32(6) { // 4 has gone, 6 is in some Prolog, which may give it back
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})

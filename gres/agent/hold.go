@@ -168,7 +168,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 					a.Log.Warn("set the start of a job that GPUs are kept for", "job", id, "error", err)
 				}
 			}
-			if err == nil && mayComeYet(j.State) {
+			if err == nil && mayComeYet(j) {
 				continue
 			}
 		}
@@ -180,10 +180,10 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 }
 
 // mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give it
-// back (PrologFlags=Alloc: it is CONFIGURING). A Prolog that leases GPUs on this node
-// ends the hold itself.
-func mayComeYet(state string) bool {
-	return state == "PENDING" || state == "CONFIGURING" || state == "COMPLETING"
+// back: it is RUNNING then (node_scheduler.c, launch_prolog). A Prolog that leases GPUs
+// on this node ends the hold itself.
+func mayComeYet(j sctl.Job) bool {
+	return j.State == "PENDING" || j.State == "COMPLETING" || j.State == "RUNNING" && j.Reason == "Prolog"
 }
 
 // hasten lets a waiting job start that backs off, as some Prolog has given it back,

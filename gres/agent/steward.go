@@ -135,7 +135,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
 		return
 	}
-	if err == nil && mayComeYet(j.State) && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
+	if err == nil && mayComeYet(j) && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
 		if j.State != "PENDING" || slices.Contains(heldJobs(s.Holds), hold.JobID) {
 			return
 		}

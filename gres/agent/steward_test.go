@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,9 +133,9 @@ func TestFollowComment(t *testing.T) {
 		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
 		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"in a Prolog":  {fresh, "CONFIGURING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"in a Prolog":  {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
 		"given back":   {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"starts":       {fresh, "CONFIGURING", nil, nil, nil},
+		"starts":       {fresh, "RUNNING Prolog", nil, nil, nil},
 		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"not known":    {fresh, "?", nil, nil, nil},
@@ -147,7 +148,8 @@ func TestFollowComment(t *testing.T) {
 		a.Node, a.Ledger, a.Cluster = "n1", l, slurm
 		known := map[uint32]sctl.Job{}
 		if c.state != "" {
-			known[7] = sctl.Job{State: c.state, UID: 1000}
+			state, reason, _ := strings.Cut(c.state, " ")
+			known[7] = sctl.Job{State: state, Reason: reason, UID: 1000}
 		}
 		a.Jobs = &jobs{known: known}
 		if c.state == "?" {
