@@ -53,7 +53,7 @@ type Publisher interface {
 // Jobs asks slurmctld about single jobs.
 type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Comeback(ctx context.Context, id uint32) (sctl.Comeback, error)
+	Eligibility(ctx context.Context, id uint32) (sctl.Eligibility, error)
 	SetStart(ctx context.Context, target string, at time.Time) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 }
@@ -97,14 +97,15 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
-	acted    map[gres.JobKey]acted // jobs that use none of their GPUs
-	waits    steward.Waits
-	compared time.Duration
-	reaped   time.Duration
-	askedEnd time.Duration            // how jobs ended, in vain; 0: slurmctld answered
-	askedFor map[uint32]time.Duration // when, about jobs that GPUs could be offered for
-	rank     int                      // of this node among those that may have the steward
-	ranked   time.Duration
+	acted       map[gres.JobKey]acted // jobs that use none of their GPUs
+	waits       steward.Waits
+	compared    time.Duration
+	reaped      time.Duration
+	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
+	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
+	silentUntil time.Duration            // it did not answer
+	rank        int                      // of this node among those that may have the steward
+	ranked      time.Duration
 }
 
 type gpuState struct {
@@ -222,13 +223,13 @@ func (a *Agent) talk(ctx context.Context) {
 		return // nothing has been seen yet
 	}
 	now := lease.Now()
-	a.openHolds(ctx, s, now)
 	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
 	if !due {
 		a.publish(ctx, s)
 	}
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, now)
+	a.openHolds(ctx, s, now)
 	if !due {
 		return
 	}

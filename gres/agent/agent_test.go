@@ -67,10 +67,13 @@ type jobs struct {
 	asked   int
 	version sctl.Version
 	starts  map[string]time.Time
-	back    sctl.Comeback
+	may     sctl.Eligibility
 }
 
-func (j *jobs) Comeback(context.Context, uint32) (sctl.Comeback, error) { return j.back, j.err }
+func (j *jobs) Eligibility(context.Context, uint32) (sctl.Eligibility, error) {
+	j.asked++
+	return j.may, j.err
+}
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++

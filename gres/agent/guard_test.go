@@ -173,8 +173,7 @@ func TestOpenHolds(t *testing.T) {
 		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
-		"open already":               {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Opens: true, Open: true}}}, nil},
-		"opens soon":                 {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Opens: true}}}, nil},
+		"open already":               {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
 		"start is not set":           {lease.Snapshot{Holds: holds, Comebacks: []lease.Comeback{{JobID: 7}}}, nil},
 		"no holds":                   {lease.Snapshot{}, nil},
 	} {
@@ -191,10 +190,7 @@ func TestOpenHolds(t *testing.T) {
 
 // waiting is a slurmctld where job 7 waits for room.
 func waiting() *jobs {
-	return &jobs{
-		known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING"}}, back: sctl.Comeback{Eligible: time.Now().Add(-time.Hour)},
-		version: sctl.Version{Major: 22, Minor: 5}, starts: map[string]time.Time{},
-	}
+	return &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING", Reason: "Resources"}}, version: sctl.Version{Major: 22, Minor: 5}, starts: map[string]time.Time{}}
 }
 
 // GPUs are offered from when their job can start: until then slurmctld would send
@@ -202,39 +198,47 @@ func waiting() *jobs {
 func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 	s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}}}
 	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
+	compare := newAgent().Config.Capacity.Compare.D()
 	for name, c := range map[string]struct {
-		job   sctl.Job
-		back  sctl.Comeback
-		err   error
-		want  string
-		start time.Duration // that is set; 0: none
+		state, reason string
+		may           sctl.Eligibility
+		err           error
+		want          string
+		start         time.Duration // that is set; 0: none
+		asked         int           // at once
+		again         time.Duration
 	}{
-		"waits for room":        {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 3, Eligible: in(-time.Minute)}, nil, "[open 7 in 0s]", 0},
-		"comes back soon":       {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 1, Eligible: in(20 * time.Second)}, nil, "[open 7 in 20s]", 0},
-		"backs off":             {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Restarts: 1, Eligible: in(14 * time.Minute)}, nil, "[open 7 in 2m5s]", 125 * time.Second},
-		"is to start at a time": {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0},
-		"in a Prolog":           {sctl.Job{ID: 7, State: "RUNNING", Reason: "Prolog"}, sctl.Comeback{Restarts: 1, Eligible: in(-time.Minute)}, nil, "[]", 0},
-		"not known":             {sctl.Job{ID: 8}, sctl.Comeback{}, nil, "[]", 0},
-		"slurmctld is away":     {sctl.Job{ID: 7, State: "PENDING"}, sctl.Comeback{}, errors.New("no answer"), "[]", 0},
+		"waits for room":           {"PENDING", "Priority", sctl.Eligibility{}, nil, "[open 7 in 0s]", 0, 1, compare},
+		"waits, nothing said":      {"PENDING", "None", sctl.Eligibility{At: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, 2, compare},
+		"comes back soon":          {"PENDING", "Prolog", sctl.Eligibility{At: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, 2, compare},
+		"backs off":                {"PENDING", "BeginTime", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 125 * time.Second, 2, askAgain},
+		"is to start at a time":    {"PENDING", "BeginTime", sctl.Eligibility{At: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, 2, compare},
+		"not yet looked at":        {"PENDING", "Prolog", sctl.Eligibility{Restarts: 1}, nil, "[]", 0, 2, compare},
+		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, 1, compare},
+		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Eligibility{}, nil, "[]", 0, 1, compare},
+		"in a Prolog":              {"RUNNING", "Prolog", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
+		"slurmctld is away":        {"PENDING", "Resources", sctl.Eligibility{}, errors.New("no answer"), "[]", 0, 1, compare},
 	} {
-		l, a := &ledger{}, newAgent()
-		j := waiting()
-		j.known, j.back, j.err = map[uint32]sctl.Job{c.job.ID: c.job}, c.back, c.err
+		l, a, j := &ledger{}, newAgent(), waiting()
+		j.known[7] = sctl.Job{ID: 7, State: c.state, Reason: c.reason}
+		if j.may, j.err = c.may, c.err; c.err != nil {
+			j.known = nil
+		}
 		a.Ledger, a.Jobs = l, j
 		a.openHolds(t.Context(), s, time.Hour)
-		if got := fmt.Sprint(l.calls); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
+		if got := fmt.Sprint(l.calls); got != c.want || j.asked != c.asked {
+			t.Errorf("%s: %s, asked %d times; want %s, %d", name, got, j.asked, c.want, c.asked)
 		}
 		if at, set := j.starts["7"]; set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 			t.Errorf("%s: start %v (set %v)", name, at, set)
 		}
-		a.openHolds(t.Context(), s, time.Hour+askAgain/2)
-		if j.asked != 1 {
-			t.Errorf("%s: asked %d times within %s", name, j.asked, askAgain)
+		a.openHolds(t.Context(), s, time.Hour+c.again-1)
+		if j.asked != c.asked {
+			t.Errorf("%s: asked %d times within %s", name, j.asked, c.again)
 		}
-		a.openHolds(t.Context(), s, time.Hour+askAgain)
-		if j.asked != 2 {
-			t.Errorf("%s: asked %d times", name, j.asked)
+		a.openHolds(t.Context(), s, time.Hour+c.again)
+		if j.asked != 2*c.asked {
+			t.Errorf("%s: asked %d times in %s", name, j.asked, c.again)
 		}
 	}
 }
@@ -277,9 +281,9 @@ func TestFollowHolds(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.Ledger = l
-	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}}}
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
 	var s lease.Snapshot
-	for id := range uint32(6) { // 4 has gone, 6 is in some Prolog, which may give it back
+	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may give them back
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
 	}
 	s.Holds[4].Age = a.Config.Hold.Timeout.D() + time.Second
@@ -289,31 +293,38 @@ func TestFollowHolds(t *testing.T) {
 	}
 }
 
-// A job whose GPUs are open does not back off any longer.
+// A job whose GPUs are open does not back off any longer, and they are closed until it
+// comes.
 func TestHasten(t *testing.T) {
 	soon := time.Now().Add(10 * time.Minute)
 	for name, c := range map[string]struct {
 		change func(j *jobs, job *sctl.Job, h *lease.Hold)
 		start  time.Duration // from now; 0: not set
+		calls  string
 	}{
-		"backs off":       {func(*jobs, *sctl.Job, *lease.Hold) {}, 2 * time.Second},
-		"up to 22.05":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.version = sctl.Version{Major: 22, Minor: 5} }, 125 * time.Second},
-		"not open yet":    {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Open = false }, 0},
-		"waits for room":  {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Eligible = time.Now().Add(-time.Hour) }, 0},
-		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0},
-		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Eligible = time.Now().Add(10 * time.Second) }, 0},
-		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Eligible = soon.Add(time.Hour) }, 0},
-		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.back.Restarts = 0 }, 0},
-		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0},
-		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0},
+		"backs off":       {func(*jobs, *sctl.Job, *lease.Hold) {}, 2 * time.Second, "[open 1 in 2s]"},
+		"up to 22.05":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.version = sctl.Version{Major: 22, Minor: 5} }, 125 * time.Second, "[open 1 in 2m5s]"},
+		"no reason yet":   {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Prolog" }, 2 * time.Second, "[open 1 in 2s]"},
+		"not open yet":    {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Open = false }, 0, "[]"},
+		"waits for room":  {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Resources" }, 0, "[]"},
+		"held":            {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "JobHeldUser" }, 0, "[]"},
+		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
+		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
+		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = soon.Add(time.Hour) }, 0, "[open 1 in 1h10m0s]"},
+		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[open 1 in 10m0s]"},
+		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0, "[]"},
+		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0, "[drop 1]"},
 	} {
-		job, hold := sctl.Job{ID: 1, State: "PENDING"}, lease.Hold{UUID: "x", JobID: 1, Opens: true, Open: true}
-		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, back: sctl.Comeback{Restarts: 1, Eligible: soon}}
+		job, hold := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, lease.Hold{UUID: "x", JobID: 1, Open: true}
+		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Eligibility{Restarts: 1, At: soon}}
 		c.change(j, &job, &hold)
 		j.known = map[uint32]sctl.Job{1: job}
-		a := newAgent()
-		a.Ledger, a.Jobs = &ledger{}, j
+		a, l := newAgent(), &ledger{}
+		a.Ledger, a.Jobs = l, j
 		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}, Leases: []gres.Lease{{UUID: "in use"}}})
+		if got := fmt.Sprint(l.calls); got != c.calls {
+			t.Errorf("%s: %s, want %s", name, got, c.calls)
+		}
 		at, set := j.starts["1"]
 		if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 			t.Errorf("%s: start %v (set %v)", name, at, set)

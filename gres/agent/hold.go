@@ -12,6 +12,7 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/gres/steward"
 	"carma/slurmbridge/sctl"
 )
 
@@ -24,43 +25,52 @@ type Guard interface {
 	Readmit(ctx context.Context, uuid string) error
 }
 
-// askAgain is how soon slurmctld is asked again about a job that could not start yet.
+// askAgain is how soon slurmctld is asked again about a job that may start soon.
 const askAgain = 2 * time.Second
 
 // openHolds has GPUs that are kept for a job offered to slurmctld, once they are what
 // the job needs, from when it can start: not before, for slurmctld would send there
-// whoever fits.
+// whoever fits. Until then slurmctld is asked again when counts are compared, as that
+// may change.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
-	asked := map[uint32]time.Duration{}
+	askAt := map[uint32]time.Duration{}
 	for _, job := range heldJobs(s.Holds) {
-		if opens(s.Holds, job) || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
+		if open(s.Holds, job) || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
 			continue
 		}
-		if at, ok := a.askedFor[job]; ok && now-at < askAgain {
-			asked[job] = at
+		askAt[job] = max(a.askAt[job], a.silentUntil)
+		if askAt[job] > now {
 			continue
 		}
-		asked[job] = now
-		if err := a.openHold(ctx, job); err != nil {
+		known, err := a.openHold(ctx, job)
+		askAt[job] = now + askAgain
+		if known || err != nil {
+			askAt[job] = now + a.Config.Capacity.Compare.D()
+		}
+		if err != nil {
+			a.silentUntil = askAt[job]
 			a.Log.Warn("offer GPUs that were kept", "job", job, "error", err)
 		}
 	}
-	a.askedFor = asked
+	a.askAt = askAt
 }
 
-// openHold does so for one job, if it waits.
-func (a *Agent) openHold(ctx context.Context, job uint32) error {
+// openHold does so for one job, and tells whether it is known when that starts.
+func (a *Agent) openHold(ctx context.Context, job uint32) (known bool, err error) {
 	j, err := a.Jobs.Job(ctx, job)
 	if errors.Is(err, sctl.ErrNoJob) || err == nil && j.State != "PENDING" {
-		return nil // which followHolds sees, or it comes back
+		return false, nil // which followHolds sees, or it comes back
 	} else if err != nil {
-		return err
+		return false, err
 	}
-	at, err := a.hasten(ctx, j)
-	if err != nil {
-		return err
+	at, hastened, err := a.startOf(ctx, j)
+	if err != nil || at.IsZero() {
+		return at.IsZero(), err
 	}
-	return a.Ledger.OpenHold(ctx, job, max(time.Until(at), 0))
+	if hastened { // another node may just be setting it too, which gave the job back
+		return false, nil
+	}
+	return true, a.Ledger.OpenHold(ctx, job, max(time.Until(at), 0))
 }
 
 // kept is the request of a job that GPUs are kept for, as far as it is known here;
@@ -129,12 +139,7 @@ func (a *Agent) comesBack(comebacks []lease.Comeback, job uint32) bool {
 	return false
 }
 
-// opens tells whether it is set from when on the GPUs that are kept for a job are offered.
-func opens(holds []lease.Hold, job uint32) bool {
-	return slices.ContainsFunc(holds, func(h lease.Hold) bool { return h.JobID == job && h.Opens })
-}
-
-// open tells whether they are.
+// open tells whether the GPUs that are kept for a job are offered.
 func open(holds []lease.Hold, job uint32) bool {
 	return slices.ContainsFunc(holds, func(h lease.Hold) bool { return h.JobID == job && h.Open })
 }
@@ -164,7 +169,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				continue
 			}
 			if err == nil && j.State == "PENDING" && open(s.Holds, id) && a.ready(id, s) {
-				if _, err := a.hasten(ctx, j); err != nil {
+				if err := a.closeHold(ctx, j); err != nil {
 					a.Log.Warn("set the start of a job that GPUs are kept for", "job", id, "error", err)
 				}
 			}
@@ -179,28 +184,53 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give it
-// back: it is RUNNING then (node_scheduler.c, launch_prolog). A Prolog that leases GPUs
-// on this node ends the hold itself.
-func mayComeYet(j sctl.Job) bool {
-	return j.State == "PENDING" || j.State == "COMPLETING" || j.State == "RUNNING" && j.Reason == "Prolog"
+// closeHold stops offering GPUs to a job that cannot start now, as some Prolog has
+// given it back, until it can.
+func (a *Agent) closeHold(ctx context.Context, j sctl.Job) error {
+	at, _, err := a.startOf(ctx, j)
+	if in := time.Until(at); err == nil && in > 0 {
+		return a.Ledger.OpenHold(ctx, j.ID, in)
+	}
+	return err
 }
 
-// hasten lets a waiting job start that backs off, as some Prolog has given it back,
-// when the GPUs that are kept for it would do, and returns when it may. A job that has
-// never been back, or whose start is further away, waits for what its user has set.
-func (a *Agent) hasten(ctx context.Context, j sctl.Job) (at time.Time, err error) {
-	c, err := a.Jobs.Comeback(ctx, j.ID)
-	if err != nil || c.Restarts == 0 || time.Until(c.Eligible) < a.Config.Capacity.Compare.D() {
-		return c.Eligible, err
+// mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give it
+// back: it is RUNNING then (node_scheduler.c, launch_prolog; not with
+// PrologFlags=NoHold), or CONFIGURING while nodes boot. A Prolog that leases GPUs on
+// this node ends the hold itself.
+func mayComeYet(j sctl.Job) bool {
+	switch j.State {
+	case "PENDING", "COMPLETING", "CONFIGURING":
+		return true
+	}
+	return j.State == "RUNNING" && j.Reason == "Prolog"
+}
+
+// startOf tells from when on a waiting job can start for which GPUs are ready; zero: not
+// as things are. If it backs off, as some Prolog has given it back, it is hastened: it
+// starts as soon as is safe. A job that has never been back, or whose start is further
+// away, waits for what its user has set.
+func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened bool, err error) {
+	switch {
+	case j.Reason == "BeginTime", j.Reason == "Prolog", j.Reason == "None":
+		// Prolog is what a job that was given back has waited for, until slurmctld
+		// next looks at it.
+	case steward.WaitsForRoom(j.Reason):
+		return time.Now(), false, nil
+	default: // held, or waits for another job
+		return time.Time{}, false, nil
+	}
+	e, err := a.Jobs.Eligibility(ctx, j.ID)
+	if err != nil || e.Restarts == 0 || time.Until(e.At) < a.Config.Capacity.Compare.D() {
+		return e.At, false, err
 	}
 	safe, err := a.Jobs.SafeStart(ctx)
 	if err != nil {
-		return c.Eligible, err
+		return e.At, false, err
 	}
 	at = time.Now().Add(safe)
-	if later := c.Eligible.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
-		return c.Eligible, nil
+	if later := e.At.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
+		return e.At, false, nil
 	}
-	return at, a.Jobs.SetStart(ctx, j.Target(), at)
+	return at, true, a.Jobs.SetStart(ctx, j.Target(), at)
 }

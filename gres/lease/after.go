@@ -70,7 +70,7 @@ func (b *Book) ended(ctx context.Context, query string, arg any) ([]Ended, error
 type Comeback struct {
 	JobID uint32
 	Age   time.Duration
-	Delay time.Duration // that it is to wait from then on, if that is longer than is safe
+	Delay time.Duration // that it is to wait from when it was put back, or until it is safe
 }
 
 // AddComeback notes that job was put back now and is to wait.

@@ -19,8 +19,7 @@ type Hold struct {
 	GPUs  int   // that the job wants on one node
 	MiB   int64 // that it needs of each; 0: all of it
 	Age   time.Duration
-	Opens bool // since when, or from when on, the GPU is offered is set
-	Open  bool // it is: the job can start now
+	Open  bool // it is offered: the job can start now
 }
 
 // Hold keeps GPUs for a job of a user that wants so many GPUs of a node and needs so
@@ -37,10 +36,10 @@ func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, u
 	})
 }
 
-// OpenHold says from when on the job that GPUs are kept for can start: then
+// OpenHold says in how long the job that GPUs are kept for can start: from then on
 // they are offered to slurmctld again.
 func (b *Book) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
-	if _, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=? AND open_ns IS NULL", int64(Now()+in), job); err != nil {
+	if _, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job); err != nil {
 		return fmt.Errorf("offer the GPUs kept for job %d: %w", job, err)
 	}
 	return nil
@@ -56,7 +55,7 @@ func (b *Book) DropHold(ctx context.Context, job uint32) error {
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, open_ns IS NOT NULL, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
+	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
@@ -65,7 +64,7 @@ func holdsOf(q querier) ([]Hold, error) {
 	for rows.Next() {
 		var h Hold
 		var at int64
-		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Opens, &h.Open); err != nil {
+		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open); err != nil {
 			return nil, fmt.Errorf("read holds: %w", err)
 		}
 		h.Age = now - time.Duration(at)

@@ -273,18 +273,18 @@ func TestHolds(t *testing.T) {
 			words = append(words, fmt.Sprint(r.HeldFor, r.HeldUID, r.HeldGPUs, r.HeldOpen))
 		}
 		for _, h := range s.Holds {
-			words = append(words, fmt.Sprint(h.UID, h.GPUs, h.MiB, h.Opens, h.Open))
+			words = append(words, fmt.Sprint(h.UID, h.GPUs, h.MiB, h.Open))
 		}
 		return fmt.Sprint(words)
 	}
 	must(b.Hold(ctx, 7, 1000, 2, 0, []string{"GPU-0", "GPU-1"}))
 	must(b.Hold(ctx, 8, 2000, 2, 20480, []string{"GPU-1", "GPU-2"})) // the first hold stays
-	if got := state(); got != "[7 1000 2 false 7 1000 2 false 8 2000 2 false 1000 2 0 false false 1000 2 0 false false 2000 2 20480 false false]" {
+	if got := state(); got != "[7 1000 2 false 7 1000 2 false 8 2000 2 false 1000 2 0 false 1000 2 0 false 2000 2 20480 false]" {
 		t.Errorf("got %s", got)
 	}
 	must(b.OpenHold(ctx, 7, 0))
 	must(b.OpenHold(ctx, 8, time.Hour))
-	if got := state(); got != "[7 1000 2 true 7 1000 2 true 8 2000 2 false 1000 2 0 true true 1000 2 0 true true 2000 2 20480 true false]" {
+	if got := state(); got != "[7 1000 2 true 7 1000 2 true 8 2000 2 false 1000 2 0 true 1000 2 0 true 2000 2 20480 false]" {
 		t.Errorf("opened: %s", got)
 	}
 	must(b.DropHold(ctx, 8))

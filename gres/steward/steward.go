@@ -127,7 +127,7 @@ func Decide(in Input) (d Decision, ok bool) {
 // whose place we cannot judge is left alone.
 func waits(j sctl.QueuedJob) bool {
 	k, _, _ := tres.Booking(j.TresPerNode)
-	return k > 0 && j.State == "PENDING" && waitsForRoom(j.Reason) && j.Features == "" && j.Reservation == ""
+	return k > 0 && j.State == "PENDING" && WaitsForRoom(j.Reason) && j.Features == "" && j.Reservation == ""
 }
 
 // large tells whether any other job can pass the request: it wants several GPUs
@@ -173,10 +173,10 @@ func Misbooked(queue []sctl.QueuedJob) []sctl.QueuedJob {
 // node could take at the moment.
 const Anchor = "carma-anchor"
 
-// waitsForRoom tells whether slurmctld's reason says no more than that there is
+// WaitsForRoom tells whether slurmctld's reason says no more than that there is
 // no room. Where only the anchor could take the job now, it names that as a node
 // that is not available (22.05.8, 25.11.7), or says nothing (23.11.11).
-func waitsForRoom(reason string) bool {
+func WaitsForRoom(reason string) bool {
 	return reason == "Resources" || reason == "Priority" || reason == "None" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
 }
 

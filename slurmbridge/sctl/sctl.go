@@ -118,7 +118,7 @@ type Job struct {
 	TresPerNode string
 	Partition   string
 	Account     string
-	Reason      string // why it is pending
+	Reason      string // why it is pending; Prolog: it runs, and waits for that
 	Nodes       int    // that it has, or asks for
 	UID         uint32
 	Name        string
@@ -259,27 +259,25 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 	return Requeueing{}, ErrNoJob
 }
 
-// Comeback is what slurmctld knows of a job that may have gone back into the queue.
-type Comeback struct {
-	Restarts int
-	Eligible time.Time // from when on it may start
+// Eligibility is from when on a job may start.
+type Eligibility struct {
+	At       time.Time // zero: not as things are, or slurmctld has not looked yet
+	Restarts int       // how often it has gone back into the queue
 }
 
-// Comeback asks slurmctld how often a job has gone back into the queue and from when
-// on it may start. The reason that it waits for says that only after slurmctld's next
-// look at it.
-func (c Client) Comeback(ctx context.Context, id uint32) (Comeback, error) {
+// Eligibility asks slurmctld from when on a job may start. The reason that it waits
+// for tells that only after slurmctld's next look at it.
+func (c Client) Eligibility(ctx context.Context, id uint32) (Eligibility, error) {
 	text, err := c.field(ctx, id, "RestartCnt:|,EligibleTime")
 	if err != nil {
-		return Comeback{}, err
+		return Eligibility{}, err
 	}
 	count, at, _ := strings.Cut(text, "|")
 	n, err := strconv.Atoi(strings.TrimSpace(count))
-	eligible := unix(strings.TrimSpace(at))
-	if err != nil || eligible.IsZero() {
-		return Comeback{}, fmt.Errorf("squeue: %.50q is no count of restarts and no time of job %d", text, id)
+	if err != nil {
+		return Eligibility{}, fmt.Errorf("squeue: %.50q is no count of restarts and no time of job %d", text, id)
 	}
-	return Comeback{n, eligible}, nil
+	return Eligibility{unix(strings.TrimSpace(at)), n}, nil
 }
 
 // Exit asks slurmctld how a job ended: the exit status of its batch script, or the
