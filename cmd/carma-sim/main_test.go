@@ -66,7 +66,7 @@ func TestGolden(t *testing.T) {
 	var b strings.Builder
 	got := replay.Result{MakespanS: 100, WaitS: 10, ExecS: 20, JCTS: 30, EnergyJ: 4000, OOM: 1}
 	want := replay.Figures{MakespanS: replay.Spread{Mean: 99}, EnergyJ: replay.Spread{Mean: 3999}, OOM: replay.Spread{Mean: 1}}
-	if err := printJSON(&b, submitted(&workload.Workload{Name: "mixed"}, 120, live.Latency{Launch: 50 * time.Millisecond, Release: time.Second}, got, want)); err != nil {
+	if err := printJSON(&b, submitted(&workload.Workload{Name: "mixed"}, 120, live.Latency{Schedule: time.Second, Launch: 50 * time.Millisecond}, got, want)); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "submit.json", b.String())

@@ -145,8 +145,8 @@ type submitJSON struct {
 	Trace     string           `json:"trace"`
 	Jobs      int              `json:"jobs"`
 	TimeScale float64          `json:"time_scale"`
-	LaunchS   float64          `json:"launch_s"`  // real
-	ReleaseS  float64          `json:"release_s"` // real
+	ScheduleS float64          `json:"schedule_s"` // real
+	LaunchS   float64          `json:"launch_s"`   // real
 	Live      liveOutcome      `json:"live"`
 	Simulated simulatedOutcome `json:"simulated"`
 }
@@ -173,7 +173,7 @@ type simulatedOutcome struct {
 
 func submitted(w *workload.Workload, timeScale float64, l live.Latency, got replay.Result, want replay.Figures) submitJSON {
 	return submitJSON{
-		"carma-sim.submit/1", w.Name, len(w.Trace), timeScale, l.Launch.Seconds(), l.Release.Seconds(),
+		"carma-sim.submit/1", w.Name, len(w.Trace), timeScale, l.Schedule.Seconds(), l.Launch.Seconds(),
 		liveOutcome{got.MakespanS, got.WaitS, got.ExecS, got.JCTS, got.EnergyJ, got.OOM, got.Failed},
 		simulatedOutcome{want.MakespanS, want.WaitS, want.ExecS, want.JCTS, want.EnergyJ, want.OOM, want.Failed},
 	}
@@ -201,6 +201,6 @@ func printSubmitted(out io.Writer, got replay.Result, want replay.Figures, l liv
 	if _, err := t.WriteTo(out); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "carma-sim: the cluster takes %.2f s to launch a job and %.2f s to release one, real time\n", l.Launch.Seconds(), l.Release.Seconds())
+	fmt.Fprintf(os.Stderr, "carma-sim: slurmctld takes %.2f s to look at a job on an idle node, a launch takes %.2f s, real time\n", l.Schedule.Seconds(), l.Launch.Seconds())
 	return nil
 }

@@ -40,12 +40,14 @@ type Cluster struct {
 type GPUs struct {
 	NowS      float64 `json:"now_s"`
 	TimeScale float64 `json:"time_scale"` // simulated seconds in a real one
-	List      []struct {
-		TotalMiB    int64   `json:"memory_total_mib"`
-		ReservedMiB int64   `json:"memory_reserved_mib"`
-		PowerWatts  float64 `json:"power_w"`
-		EnergyJ     float64 `json:"energy_j"`
-	} `json:"gpus"`
+	List      []GPU   `json:"gpus"`
+}
+
+// GPU is one of them.
+type GPU struct {
+	TotalMiB   int64   `json:"memory_total_mib"`
+	PowerWatts float64 `json:"power_w"`
+	EnergyJ    float64 `json:"energy_j"`
 }
 
 // EnergyJ is the sum of the counters.
@@ -121,34 +123,34 @@ func (c *Cluster) setup(s replay.Setup, l Latency) replay.Setup {
 	s.PrologWaitS *= x
 	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
 	p := &s.Model.Slurm
-	p.LaunchS, p.ReleaseS, p.ComebackS = l.Launch.Seconds()*x, l.Release.Seconds()*x, l.Comeback.Seconds()*x
+	p.ScheduleS, p.LaunchS, p.ReleaseS, p.ComebackS = l.Schedule.Seconds()*x, l.Launch.Seconds()*x, 0, l.Comeback.Seconds()*x
 	p.PublishS, p.PublishEveryS = p.PublishS*x, p.PublishEveryS*x
 	p.BackOffS = model.Range{p.BackOffS[0] * x, p.BackOffS[1] * x}
 	p.SampleS, p.HoldEveryS = c.Config.NVML.Interval.D().Seconds()*x, c.Config.Capacity.Compare.D().Seconds()*x
 	return s
 }
 
+// Runs is how many simulations Simulate makes.
+const Runs = 25
+
 // Simulate plays the same jobs with the same draws. A few tenths of a second at
-// one launch can send everything after it another way, on the cluster as here, and
-// the latency is known no better: so the launches of the runs take a quarter less
-// to a quarter more than was measured, and the figures are those of all runs.
+// one start can send everything after it another way, on the cluster as here, and
+// the latency is known no better: so it is a quarter less to a quarter more than was
+// measured, and the figures are those of all runs.
 func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (replay.Figures, error) {
-	const runs = 25
-	s = c.setup(s, l)
-	seed, launchS := s.Seed, s.Model.Slurm.LaunchS
-	f, _, err := replay.Repeat(s, w, runs, func(s replay.Setup, w *workload.Workload) (replay.Result, error) {
-		run := float64(s.Seed - seed)
-		s.Seed = seed
-		s.Model.Slurm.LaunchS = launchS * (0.75 + 0.5*run/(runs-1))
-		return replay.Run(s, w)
+	run := 0
+	f, _, err := replay.Repeat(s, w, Runs, func(_ replay.Setup, w *workload.Workload) (replay.Result, error) {
+		x := 0.75 + 0.5*float64(run)/(Runs-1)
+		run++
+		return replay.Run(c.setup(s, Latency{times(l.Schedule, x), times(l.Launch, x), l.Comeback}), w)
 	}, func() {})
 	return f, err
 }
 
 // Latency is how long the cluster takes around a job, in real time.
 type Latency struct {
-	Launch   time.Duration // from submission on an idle node to the script's first line
-	Release  time.Duration // from its last line until a waiting job could be launched
+	Schedule time.Duration // from submission until slurmctld starts the job on an idle node
+	Launch   time.Duration // from then to the script's first line, and from the last line of the job before on whose GPUs it waited
 	Comeback time.Duration // from a requeue until the job may start again
 }
 
@@ -157,11 +159,16 @@ type Latency struct {
 const told = 2 * time.Second
 
 // Calibrate measures the latency with jobs that do nothing: one on an idle
-// node, and one that waits for it on whole GPUs. It takes the median of rounds.
+// node, and one that waits for it on whole GPUs, which slurmctld looks at as soon as
+// that has ended. It takes the median of rounds.
 func (c *Cluster) Calibrate(ctx context.Context, rounds int) (Latency, error) {
-	var launches, releases []time.Duration
+	var schedules, launches []time.Duration
 	for range rounds {
-		time.Sleep(told)
+		select {
+		case <-time.After(told):
+		case <-ctx.Done():
+			return Latency{}, ctx.Err()
+		}
 		job := Job{GPUs: len(c.GPUs.List), Exclusive: true, body: "sleep 1"}
 		submitted := time.Now()
 		first, err := c.submit(ctx, job)
@@ -183,15 +190,17 @@ func (c *Cluster) Calibrate(ctx context.Context, rounds int) (Latency, error) {
 		if err != nil {
 			return Latency{}, err
 		}
-		launch := a[0].begin.Sub(submitted)
+		launch := b[0].begin.Sub(a[0].end)
 		launches = append(launches, launch)
-		releases = append(releases, max(b[0].begin.Sub(a[0].end)-launch, 0))
+		schedules = append(schedules, max(a[0].begin.Sub(submitted)-launch, 0))
 	}
+	slices.Sort(schedules)
 	slices.Sort(launches)
-	slices.Sort(releases)
 	comeback, err := sctl.Client{BinDir: c.Config.Slurm.BinDir, Conf: cmp.Or(c.Config.Slurm.Conf, os.Getenv("SLURM_CONF"))}.SafeStart(ctx)
 	if err != nil {
 		return Latency{}, err
 	}
-	return Latency{launches[rounds/2], releases[rounds/2], comeback}, nil
+	return Latency{schedules[rounds/2], launches[rounds/2], comeback}, nil
 }
+
+func times(d time.Duration, x float64) time.Duration { return time.Duration(float64(d) * x) }

@@ -3,11 +3,14 @@
 package live
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"carma/gres/sim/replay"
+	"carma/gres/sim/workload"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 )
 
@@ -46,4 +49,24 @@ func FuzzParseTimes(f *testing.F) {
 			t.Fatal("no attempt and no error")
 		}
 	})
+}
+
+// The jobs of all runs are the same; what the cluster takes around them differs by a
+// quarter each way.
+func TestSimulate(t *testing.T) {
+	c := Cluster{Config: config.Default(), GPUs: GPUs{TimeScale: 100, List: []GPU{{TotalMiB: 40536}}}}
+	s := replay.Default()
+	s.Estimator = replay.Oracle
+	w := workload.Workload{
+		Jobs:  []workload.Job{{Name: "j", GPUs: 1, DurationS: 10000, SMActPct: 50, PeakMiB: 1000, SteadyMiB: 1000}},
+		Trace: []workload.Submission{{User: 1000}},
+	}
+	f, err := c.Simulate(s, Latency{Schedule: 800 * time.Millisecond, Launch: 200 * time.Millisecond}, &w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := s.DrawOf(&w, 0)
+	if alone := d.StartupS + d.AloneS; math.Abs(f.MakespanS.Mean-alone-100) > 1e-6 || math.Abs(f.MakespanS.Max-f.MakespanS.Min-50) > 1e-6 {
+		t.Errorf("%+v; alone it takes %g", f.MakespanS, alone)
+	}
 }

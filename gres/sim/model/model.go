@@ -75,6 +75,7 @@ type PaperV2 struct {
 
 // Slurm is what the project's way through Slurm adds.
 type Slurm struct {
+	ScheduleS     float64 `toml:"schedule_s"`
 	LaunchS       float64 `toml:"launch_s"`
 	ReleaseS      float64 `toml:"release_s"`
 	ComebackS     float64 `toml:"comeback_s"`
@@ -175,6 +176,7 @@ func (m *Model) check() *config.KeyError {
 		{"paper_v2.loop_s", m.PaperV2.LoopS, 0.1, 1e6},
 		{"paper_v2.window_s", m.PaperV2.WindowS, 0.1, 1e6},
 		{"paper_v2.settle_s", m.PaperV2.SettleS, 0, 1e6},
+		{"slurm.schedule_s", m.Slurm.ScheduleS, 0, 1e6},
 		{"slurm.launch_s", m.Slurm.LaunchS, 0, 1e6},
 		{"slurm.release_s", m.Slurm.ReleaseS, 0, 1e6},
 		{"slurm.comeback_s", m.Slurm.ComebackS, 0, 1e6},

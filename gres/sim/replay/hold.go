@@ -30,7 +30,7 @@ func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS
 // often.
 func (s *slurm) steward() {
 	if s.stewards() || len(s.holds) > 0 {
-		s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
+		s.m.plan(s.m.ownTimer(stewardTimer), s.m.now+s.set.Model.Slurm.HoldEveryS)
 	}
 	for _, task := range slices.Sorted(maps.Keys(s.holds)) {
 		h := s.holds[task]
@@ -135,8 +135,8 @@ func (s *slurm) keep(h *hold) {
 		l := &s.leased(g).reading
 		l.HeldFor, l.HeldUID, l.HeldGPUs, l.HeldOpen = r.JobID, r.UID, r.GPUs, false
 	}
-	if s.m.agenda.at[s.m.ownTimer(0)] > s.m.now+s.set.Model.Slurm.HoldEveryS {
-		s.m.plan(s.m.ownTimer(0), s.m.now+s.set.Model.Slurm.HoldEveryS)
+	if s.m.agenda.at[s.m.ownTimer(stewardTimer)] > s.m.now+s.set.Model.Slurm.HoldEveryS {
+		s.m.plan(s.m.ownTimer(stewardTimer), s.m.now+s.set.Model.Slurm.HoldEveryS)
 	}
 	s.openHold(h)
 	s.refreshNode(h.node)

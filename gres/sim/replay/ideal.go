@@ -49,7 +49,7 @@ func (s Setup) knowing() Setup {
 	t := &s.Thresholds
 	t.SMActMaxPct, t.SMOccMaxPct, t.DRAMMaxPct = 100, 0, 0
 	t.MarginMiB, t.Settle, t.MaxJobs = 0, 0, math.MaxInt32
-	s.Model.Slurm.MPSMultiGPU, s.Model.Slurm.LeastLoaded = true, false
+	s.Model.Slurm.MPSMultiGPU, s.Model.Slurm.LeastLoaded, s.Model.Slurm.ScheduleS = true, false, 0
 	return s
 }
 

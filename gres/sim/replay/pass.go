@@ -160,8 +160,17 @@ func (s *slurm) decide() error {
 	s.retry()
 	q := &s.queue
 	if len(s.dirty) == 0 && !q.fresh {
+		s.passAt = math.Inf(1)
 		return s.err
 	}
+	if math.IsInf(s.passAt, 1) {
+		s.passAt = s.m.now + s.set.Model.Slurm.ScheduleS
+	}
+	if s.passAt > s.m.now {
+		s.m.plan(s.m.ownTimer(passTimer), s.passAt)
+		return s.err
+	}
+	s.passAt = math.Inf(1)
 	s.mostOffered()
 	empty := false
 	for i := 0; i < len(q.front); i++ { // which may grow

@@ -205,6 +205,21 @@ func TestHeldByHand(t *testing.T) {
 	}
 }
 
+// slurmctld takes its time after a submission, and none after the end of a job.
+func TestScheduleByHand(t *testing.T) {
+	s := exact(1, choose.Exclusive)
+	s.Model.Slurm.ScheduleS = 3
+	r, err := Run(s, jobs("0 100 1 20000 10", "2 100 1 20000 10", "50 100 1 20000 10", "400 100 1 20000 10"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []float64{3, 103, 203, 403} {
+		if got := r.Jobs[i].StartS; got != want {
+			t.Errorf("job %d starts at %g, want %g", i, got, want)
+		}
+	}
+}
+
 // An underestimate that MPS holds a job to costs it its first attempt; the
 // second runs alone, on a GPU that nobody else gets meanwhile.
 func TestRecoveryByHand(t *testing.T) {

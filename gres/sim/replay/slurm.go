@@ -43,6 +43,7 @@ type slurm struct {
 	awaits    []bool    // by task: it waits for idle GPUs
 	others    []bool    // by task: its Prolog has met other users' jobs
 	sentTo    []int32   // by task: node on which its Prolog waits
+	passAt    float64   // slurmctld will look at its queue; +Inf: there is no need
 	err       error
 
 	offers   []capacity.Offer // scratch of publish
@@ -81,12 +82,18 @@ type leased struct {
 	reading gres.Reading
 }
 
+// The scheduler's own timers.
+const (
+	stewardTimer = iota
+	passTimer
+)
+
 func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, len(tres.Names(m.set.GPUs))),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))), holds: map[int32]*hold{},
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))), holds: map[int32]*hold{}, passAt: math.Inf(1),
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue = newQueue(m.set.Model.Slurm.Depth, len(tres.Names(m.set.GPUs)))
@@ -127,7 +134,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		s.tell(int32(i))
 	}
 	if s.stewards() {
-		m.plan(m.ownTimer(0), s.set.Model.Slurm.HoldEveryS)
+		m.plan(m.ownTimer(stewardTimer), s.set.Model.Slurm.HoldEveryS)
 	}
 	return s
 }
@@ -138,6 +145,7 @@ func (s *slurm) happened(what happening, id int32) {
 		s.submit(id)
 	case released:
 		s.release(id)
+		s.passAt = s.m.now
 	case changed, timer:
 		s.refresh(id)
 	case appeared:
@@ -147,7 +155,9 @@ func (s *slurm) happened(what happening, id int32) {
 	case gaveUp:
 		s.giveBack(id)
 	case alarm:
-		s.steward()
+		if id == stewardTimer {
+			s.steward()
+		}
 	}
 }
 
