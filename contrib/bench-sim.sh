@@ -78,5 +78,9 @@ users 20 3 1
 users 8 2 4
 users 60 6 3
 
+if [ -e "$data/traces/trace60.csv" ]; then
+	printf '\n# Orders found by search\n\n'
+	go test -run '^$' -bench Order -benchtime 1x ./gres/sim/replay
+fi
 printf '\n# Speed\n\n'
-go test -run '^$' -bench . -benchtime 1x ./gres/sim/replay
+go test -run '^$' -bench 'Trace|Cluster' -benchtime 1x ./gres/sim/replay

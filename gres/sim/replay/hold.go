@@ -26,7 +26,7 @@ func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS
 
 // steward has GPUs kept for the first job in order that others pass and that has
 // waited long (gres/steward): slurmctld cannot plan a start for a request that no
-// node offers. One decision a period, one hold a node. Nodes follow their holds as
+// node offers. One decision a period, one hold of his a node. Nodes follow their holds as
 // often.
 func (s *slurm) steward() {
 	if s.stewards() || len(s.holds) > 0 {

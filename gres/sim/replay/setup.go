@@ -88,7 +88,7 @@ type Setup struct {
 	Record bool // keep curves of memory, activity and power
 
 	ideal bool      // the ledger holds what is truly used
-	ranks []float64 // by submission, above or below 0: the order of the queue; nil: Queue's
+	ranks []float64 // by submission: the order of the queue, where 0 would mean by arrival; nil: Queue's
 }
 
 // Default returns the setup of an empty command line: the project's own values
