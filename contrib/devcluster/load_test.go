@@ -73,9 +73,10 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 }
 
 // A job that some node has given back does not wait any longer once GPUs that are kept
-// for it are free.
+// for it are free. That another node is drained changes nothing.
 func TestHeldJobComesAtOnce(t *testing.T) {
-	c := up(t, "--nodes", "1")
+	c := up(t, "--nodes", "2")
+	c.sh("", "scontrol update NodeName=n2 State=DRAIN Reason=test")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
 	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\n[ \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000\n")
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
@@ -90,6 +91,7 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
 	t.Logf("came after %v", time.Since(start).Round(time.Second))
 	c.ends(id, "COMPLETED")
+	c.sh("", "scontrol update NodeName=n2 State=RESUME")
 	c.noDrain()
 }
 

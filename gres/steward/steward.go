@@ -175,9 +175,15 @@ const Anchor = "carma-anchor"
 
 // WaitsForRoom tells whether slurmctld's reason says no more than that there is
 // no room. Where only the anchor could take the job now, it names that as a node
-// that is not available (22.05.8, 25.11.7), or says nothing (23.11.11).
+// that is not available (22.05.8, 25.11.7), with all others of the partition that are
+// drained or down, or says nothing (23.11.11). For a job that names its nodes it lists
+// only these.
 func WaitsForRoom(reason string) bool {
-	return reason == "Resources" || reason == "Priority" || reason == "None" || strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.HasSuffix(reason, ":"+Anchor)
+	if reason == "Resources" || reason == "Priority" || reason == "None" {
+		return true
+	}
+	_, unavailable, _ := strings.Cut(reason, "UnavailableNodes:")
+	return strings.HasPrefix(reason, "ReqNodeNotAvail") && hostlist.Contains(unavailable, Anchor)
 }
 
 // soonest returns the node that will be free for the job first, judged by the
