@@ -91,8 +91,7 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
 	t.Logf("came after %v", time.Since(start).Round(time.Second))
 	c.ends(id, "COMPLETED")
-	c.sh("", "scontrol update NodeName=n2 State=RESUME")
-	c.noDrain()
+	c.eventually(func() string { return c.sh("", "sinfo -N -h -n n1 -p plain -o %T") }, "^idle$")
 }
 
 // A job that names its node is started and given back while the small ones pass
