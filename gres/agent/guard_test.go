@@ -307,7 +307,7 @@ func TestHasten(t *testing.T) {
 		"no reason yet":   {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Prolog" }, 2 * time.Second, "[open 1 in 2s]"},
 		"not open yet":    {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Open = false }, 0, "[]"},
 		"waits for room":  {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Resources" }, 0, "[]"},
-		"held":            {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "JobHeldUser" }, 0, "[]"},
+		"held":            {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "JobHeldUser" }, 0, "[open 1 in 30m0s]"},
 		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
 		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
 		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = soon.Add(time.Hour) }, 0, "[open 1 in 1h10m0s]"},

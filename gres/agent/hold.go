@@ -185,13 +185,17 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 }
 
 // closeHold stops offering GPUs to a job that cannot start now, as some Prolog has
-// given it back, until it can.
+// given it back or its user holds it, until it can.
 func (a *Agent) closeHold(ctx context.Context, j sctl.Job) error {
 	at, _, err := a.startOf(ctx, j)
-	if in := time.Until(at); err == nil && in > 0 {
-		return a.Ledger.OpenHold(ctx, j.ID, in)
+	in := time.Until(at)
+	if at.IsZero() {
+		in = a.Config.Hold.Timeout.D() // openHolds looks again before
 	}
-	return err
+	if err != nil || in <= 0 {
+		return err
+	}
+	return a.Ledger.OpenHold(ctx, j.ID, in)
 }
 
 // mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give it
