@@ -138,8 +138,6 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 		return false, err
 	}
 	at := time.Now().Add(max(safe, c.Delay-c.Age))
-	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
-		return false, err
-	}
-	return true, nil
+	err = a.Jobs.SetStart(ctx, j.Target(), at)
+	return err == nil, err
 }

@@ -217,11 +217,12 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, 1, compare},
 		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Eligibility{}, nil, "[]", 0, 1, compare},
 		"in a Prolog":              {"RUNNING", "Prolog", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
+		"has gone":                 {"", "", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
 		"slurmctld is away":        {"PENDING", "Resources", sctl.Eligibility{}, errors.New("no answer"), "[]", 0, 1, compare},
 	} {
 		l, a, j := &ledger{}, newAgent(), waiting()
 		j.known[7] = sctl.Job{ID: 7, State: c.state, Reason: c.reason}
-		if j.may, j.err = c.may, c.err; c.err != nil {
+		if j.may, j.err = c.may, c.err; c.err != nil || c.state == "" {
 			j.known = nil
 		}
 		a.Ledger, a.Jobs = l, j
@@ -240,6 +241,18 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		if j.asked != 2*c.asked {
 			t.Errorf("%s: asked %d times in %s", name, j.asked, c.again)
 		}
+	}
+}
+
+// A slurmctld that does not answer is not asked about the next job.
+func TestOpenHoldsOfManyJobs(t *testing.T) {
+	s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}, {UUID: "b", JobID: 8}, {UUID: "c", JobID: 9}}}
+	a, j := newAgent(), &jobs{err: errors.New("no answer")}
+	a.Ledger, a.Jobs = &ledger{}, j
+	a.openHolds(t.Context(), s, time.Hour)
+	a.openHolds(t.Context(), s, time.Hour+askAgain)
+	if j.asked != 1 {
+		t.Errorf("asked %d times", j.asked)
 	}
 }
 

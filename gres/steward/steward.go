@@ -182,8 +182,10 @@ func WaitsForRoom(reason string) bool {
 	if reason == "Resources" || reason == "Priority" || reason == "None" {
 		return true
 	}
+	// Its name has no number to be folded with others'. This is asked for each job of
+	// the queue, and there the list may be long.
 	_, unavailable, _ := strings.Cut(reason, "UnavailableNodes:")
-	return strings.HasPrefix(reason, "ReqNodeNotAvail") && hostlist.Contains(unavailable, Anchor)
+	return strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.Contains(","+unavailable+",", ","+Anchor+",")
 }
 
 // soonest returns the node that will be free for the job first, judged by the

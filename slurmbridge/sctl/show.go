@@ -47,14 +47,11 @@ const (
 // SafeStart asks after how long a job may start again whose last Epilog has ended.
 func (c Client) SafeStart(ctx context.Context) (time.Duration, error) {
 	v, err := c.Version(ctx)
-	if err != nil {
-		return 0, err
+	if err != nil || !v.Before(23, 2) {
+		return startAfter, err
 	}
 	expire, err := c.CredExpire(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return SafeAfter(v, expire), nil
+	return SafeAfter(v, expire), err
 }
 
 // SafeAfter is the same for a release and its credentials' time.

@@ -30,11 +30,22 @@ func TestTime(t *testing.T) {
 }
 
 func TestSafeStart(t *testing.T) {
-	for version, want := range map[string]time.Duration{"22.05.8": 15 * time.Second, "23.02.0": 2 * time.Second, "25.11.7": 2 * time.Second} {
-		c := client(t, map[string]string{"scontrol": `case "$*" in --version) echo slurm ` + version + ` ;; *) echo 'AuthInfo = socket=/x,cred_expire=10' ;; esac`})
-		if d, err := c.SafeStart(t.Context()); err != nil || d != want {
-			t.Errorf("%s: %v, %v", version, d, err)
+	const config = `echo 'AuthInfo = socket=/x,cred_expire=10'`
+	for _, c := range []struct {
+		version, config string
+		want            time.Duration
+	}{
+		{"22.05.8", config, 15 * time.Second},
+		{"23.02.0", config, 2 * time.Second},
+		{"25.11.7", "exit 1", 2 * time.Second}, // it is not asked for what does not matter
+	} {
+		slurm := client(t, map[string]string{"scontrol": `case "$*" in --version) echo slurm ` + c.version + ` ;; *) ` + c.config + ` ;; esac`})
+		if d, err := slurm.SafeStart(t.Context()); err != nil || d != c.want {
+			t.Errorf("%s: %v, %v", c.version, d, err)
 		}
+	}
+	if _, err := client(t, map[string]string{"scontrol": `case "$*" in --version) echo slurm 22.05.8 ;; *) exit 1 ;; esac`}).SafeStart(t.Context()); err == nil {
+		t.Error("no configuration: no error")
 	}
 	if _, err := client(t, map[string]string{"scontrol": "exit 1"}).SafeStart(t.Context()); err == nil {
 		t.Error("scontrol failed: no error")

@@ -130,17 +130,15 @@ func (c *Cluster) setup(s replay.Setup, l Latency) replay.Setup {
 	return s
 }
 
-// Runs is how many simulations Simulate makes.
-const Runs = 25
-
 // Simulate plays the same jobs with the same draws. A few tenths of a second at
 // one start can send everything after it another way, on the cluster as here, and
 // the latency is known no better: so it is a quarter less to a quarter more than was
 // measured, and the figures are those of all runs.
 func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (replay.Figures, error) {
+	const runs = 25
 	run := 0
-	f, _, err := replay.Repeat(s, w, Runs, func(_ replay.Setup, w *workload.Workload) (replay.Result, error) {
-		x := 0.75 + 0.5*float64(run)/(Runs-1)
+	f, _, err := replay.Repeat(s, w, runs, func(_ replay.Setup, w *workload.Workload) (replay.Result, error) {
+		x := 0.75 + 0.5*float64(run)/(runs-1)
 		run++
 		return replay.Run(c.setup(s, Latency{times(l.Schedule, x), times(l.Launch, x), l.Comeback}), w)
 	}, func() {})
@@ -150,7 +148,7 @@ func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (rep
 // Latency is how long the cluster takes around a job, in real time.
 type Latency struct {
 	Schedule time.Duration // from submission until slurmctld starts the job on an idle node
-	Launch   time.Duration // from then to the script's first line, and from the last line of the job before on whose GPUs it waited
+	Launch   time.Duration // from then, or from the end of the job on whose GPUs it waited, to the script's first line
 	Comeback time.Duration // from a requeue until the job may start again
 }
 

@@ -93,7 +93,7 @@ func (s *slurm) passed(task int32, since float64) bool {
 func (s *slurm) soonest() int32 {
 	best, fewest := int32(-1), 0
 	for i := range s.nodes {
-		if s.nodes[i].kept {
+		if s.nodes[i].stewards {
 			continue
 		}
 		jobs := 0
@@ -130,7 +130,7 @@ func (s *slurm) keep(h *hold) {
 	}
 	h.since = s.m.now
 	s.holds[h.task] = h
-	s.nodes[h.node].kept = s.nodes[h.node].kept || h.steward
+	s.nodes[h.node].stewards = s.nodes[h.node].stewards || h.steward
 	for _, g := range h.gpus {
 		l := &s.leased(g).reading
 		l.HeldFor, l.HeldUID, l.HeldGPUs, l.HeldOpen = r.JobID, r.UID, r.GPUs, false
@@ -203,7 +203,7 @@ func (s *slurm) dropHold(task int32) {
 	}
 	delete(s.holds, task)
 	if h.steward {
-		s.nodes[h.node].kept = false
+		s.nodes[h.node].stewards = false
 	}
 	for _, g := range h.gpus {
 		r := &s.leased(g).reading

@@ -70,7 +70,7 @@ type node struct {
 	prologs  []int32 // tasks whose Prologs wait here for GPUs
 	woken    bool
 
-	kept bool // it has a hold of the steward's
+	stewards bool // it has a hold of the steward's
 }
 
 // leased is one GPU in the ledger.
@@ -155,7 +155,7 @@ func (s *slurm) happened(what happening, id int32) {
 	case gaveUp:
 		s.giveBack(id)
 	case alarm:
-		if id == stewardTimer {
+		if id == stewardTimer { // passTimer only brings the moment of decide
 			s.steward()
 		}
 	}
