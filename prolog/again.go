@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"sync"
 
@@ -15,29 +16,43 @@ import (
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
 // another node, may have raised its booking, and the environment still holds
 // what the first attempt asked for. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *About, slurm Slurm) (j sctl.Job, retry string) {
-	j, err := slurm.Job(ctx, h.JobID)
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *About, slurm Slurm) (j sctl.Job, w sctl.Words, retry string) {
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	j, err := ask(ctx, h, slurm)
+	if err == nil {
+		w, err = slurm.Words(ctx, h.JobID)
+	}
 	if err != nil {
 		n.Log.Warn("ask what a job books now; it gets whole GPUs", "job", h.JobKey, "error", err)
 		if !r.Exclusive {
 			alone(r, about)
 		}
-		return sctl.Job{ID: h.JobID}, retryUnknown
+		return j, w, retryUnknown
 	}
-	mib := n.booking(j.TresPerNode, about.FullMiB)
+	mib := n.booking(w.TresPerNode, about.FullMiB)
 	if mib > 0 && !r.Exclusive {
 		if r.ReserveMiB = mib; mib >= about.FullMiB {
 			alone(r, about)
 		}
 	}
 	if mib <= h.Carma.ReserveMiB && !h.Carma.Requeue { // nothing of ours was done to it
-		return j, retryUnknown
+		return j, w, retryUnknown
 	}
-	q, err := slurm.Requeueing(ctx, h.JobID)
+	return j, w, retryReason(w.AdminComment)
+}
+
+// ask asks slurmctld about the job of a hook. What slurmctld says of another user's
+// job is never acted on.
+func ask(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
+	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
-		n.Log.Warn("ask why a job comes back", "job", h.JobKey, "error", err)
+		return sctl.Job{}, err
 	}
-	return j, retryReason(q.AdminComment)
+	if j.ID != h.JobID || j.UID != h.UID {
+		return sctl.Job{}, fmt.Errorf("slurmctld names job %d of uid %d where slurmd has %d of uid %d", j.ID, j.UID, h.JobID, h.UID)
+	}
+	return j, nil
 }
 
 // alone turns a request to share into one for whole GPUs.

@@ -91,7 +91,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter time.Duration) db.Attempt {
 	a := db.Attempt{
 		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
-		ArrayJobID: v.job.ArrayJobID, ArrayTask: v.job.ArrayTask,
+		ArrayJobID: v.job.ArrayJobID, ArrayTask: v.job.Task(),
 		User: about.User, UID: h.UID, Partition: about.Partition,
 		Submit: about.Submit, Start: about.Start, End: time.Now(),
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,

@@ -61,12 +61,14 @@ func TestEpilogBringsBack(t *testing.T) {
 	w := newWorld(t)
 	w.prolog(t, hook(7))
 	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
-	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "COMPLETING", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Name: "train"}
-	w.slurm.requeueing.AdminComment = "of an earlier plugin"
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: 2, State: "COMPLETING"}
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.words.Name = "train"
+	w.slurm.words.AdminComment = "of an earlier plugin"
 	h := failed(hook(7))
 	h.StdErr = "%x-%A_%a-%N.err"
 	w.epilog(t, h)
-	want := []string{"job 7", "requeueing 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 5_2"}
+	want := []string{"job 7", "words 7", "words 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 5_2"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -163,13 +165,14 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 		"update":          {"update", errors.New("scontrol update: exit status 1: Invalid partition name specified"), "requeuehold update update", "held: Invalid partition name specified"},
 		"busy for ever":   {"update", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"), "requeuehold" + strings.Repeat(" update", 2*updateTries), "held: Resource temporarily unavailable"},
 		"release":         {"release", errors.New("no"), "requeuehold update release", "held: no"},
-		"slurmctld falls": {"requeueing", errors.New("squeue: Unable to contact slurm controller"), "", "slurmctld did not answer: Unable to contact slurm controller"},
+		"slurmctld falls": {"words", errors.New("squeue: Unable to contact slurm controller"), "", "slurmctld did not answer: Unable to contact slurm controller"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.oom()
 			w.slurm.fail[c.fail] = c.err
-			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
+			w.slurm.job = sctl.Job{ID: 7}
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
@@ -193,7 +196,7 @@ func (w *world) changes() string {
 	var words []string
 	for _, call := range w.slurm.calls {
 		word, _, _ := strings.Cut(call, " ")
-		if word != "job" && word != "requeueing" && word != "partition" {
+		if word != "job" && word != "words" && word != "partition" {
 			words = append(words, word)
 		}
 	}
@@ -211,7 +214,7 @@ func (w *world) said() string {
 func TestEpilogOfAJobThatMayNotBeRequeued(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
-	w.slurm.requeueing.Allowed = false
+	w.slurm.noRequeue = true
 	w.prolog(t, hook(7))
 	w.epilog(t, failed(hook(7)))
 	a := w.records.attempts[0]
@@ -244,7 +247,8 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			w := newWorld(t)
 			w.oom()
 			change(w.slurm)
-			w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
+			w.slurm.job = sctl.Job{ID: 7}
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			last := w.slurm.calls[len(w.slurm.calls)-2:]
@@ -258,7 +262,7 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			// and it is not judged again.
 			h := hook(7)
 			h.Restart = 1
-			w.slurm.job.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
 			w.prolog(t, h)
 			if l := w.leases(t); len(l) != 1 || !l[0].Exclusive {
 				t.Errorf("leases %+v", l)
@@ -282,7 +286,8 @@ func TestLadder(t *testing.T) {
 	book := int64(10240)
 	var books []int64
 	for range 20 {
-		w.slurm.job = sctl.Job{ID: 7, TresPerNode: fmt.Sprintf("gres:gpu:1,gres:carmau0:%d", book)}
+		w.slurm.job = sctl.Job{ID: 7}
+		w.slurm.words.TresPerNode = fmt.Sprintf("gres:gpu:1,gres:carmau0:%d", book)
 		w.prolog(t, h)
 		l := w.leases(t)
 		if len(l) != 1 || l[0].ReserveMiB != book && !l[0].Exclusive {
@@ -311,13 +316,14 @@ func TestLadder(t *testing.T) {
 func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
-	w.slurm.job = sctl.Job{ID: 8, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
-	w.slurm.requeueing.Leader, w.slurm.requeueing.Component = 7, "7+1"
+	w.slurm.job = sctl.Job{ID: 8}
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.job.HetJobID, w.slurm.job.HetOffset = 7, 1
 	h := hook(8)
 	h.HetJobID = 7
 	w.prolog(t, h)
 	w.epilog(t, failed(h))
-	want := []string{"job 8", "requeueing 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7"}
+	want := []string{"job 8", "words 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -442,8 +448,9 @@ func TestRetryReason(t *testing.T) {
 		`carma-retry={"reason":"$(reboot)"}`:                             "requeued",
 	} {
 		w := newWorld(t)
-		w.slurm.job = sctl.Job{ID: 7, TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}
-		w.slurm.requeueing.AdminComment = comment
+		w.slurm.job = sctl.Job{ID: 7}
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+		w.slurm.words.AdminComment = comment
 		h := hook(7)
 		h.Restart = 1
 		w.prolog(t, h)
@@ -522,7 +529,9 @@ func TestRecoveryPartitionOfOthers(t *testing.T) {
 		w := newWorld(t)
 		w.oom()
 		w.slurm.recovery = c.p
-		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Account: "vision", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
+		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING"}
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		w.slurm.words.Account = "vision"
 		w.prolog(t, hook(7))
 		w.epilog(t, failed(hook(7)))
 		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, c.want) }) {

@@ -3,9 +3,11 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"carma/db"
+	"github.com/mattn/go-sqlite3"
+
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -26,15 +30,16 @@ import (
 
 // slurm answers for slurmctld and keeps what it was asked to do.
 type slurm struct {
-	job        sctl.Job
-	requeueing sctl.Requeueing
-	down       bool // the recovery partition
-	recovery   sctl.Partition
-	fail       map[string]error // by the first word of a call
-	calls      []string
-	refuse     func(sctl.Change) error
-	startIn    time.Duration
-	comment    string // AdminComment, as last set
+	job       sctl.Job
+	words     sctl.Words
+	noRequeue bool
+	down      bool // the recovery partition
+	recovery  sctl.Partition
+	fail      map[string]error // by the first word of a call
+	calls     []string
+	refuse    func(sctl.Change) error
+	startIn   time.Duration
+	comment   string // AdminComment, as last set
 }
 
 func (s *slurm) note(call string) error {
@@ -44,23 +49,39 @@ func (s *slurm) note(call string) error {
 }
 
 func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
-	return s.job, s.note(fmt.Sprint("job ", id))
+	j := s.job
+	j.ID = id
+	j.UID = cmp.Or(j.UID, 1000)
+	j.State = cmp.Or(j.State, "RUNNING")
+	j.Requeue = !s.noRequeue
+	return j, s.note(fmt.Sprint("job ", id))
 }
-func (s *slurm) RequeueIncomplete(_ context.Context, t string) error {
-	s.job.State = "PENDING"
-	return s.note("incomplete " + t)
+func (s *slurm) RequeueIncomplete(_ context.Context, t sctl.Target) error {
+	err := s.note("incomplete " + t.String())
+	if err == nil {
+		s.job.State = "PENDING"
+	}
+	return err
 }
-func (s *slurm) RequeueHold(_ context.Context, t string) error { return s.note("requeuehold " + t) }
-func (s *slurm) Release(_ context.Context, t string) error     { return s.note("release " + t) }
-func (s *slurm) Update(_ context.Context, t string, c sctl.Change) error {
+func (s *slurm) RequeueHold(_ context.Context, t sctl.Target) error {
+	err := s.note("requeuehold " + t.String())
+	if err == nil && s.job.State == "RUNNING" {
+		s.job.State = "PENDING"
+	}
+	return err
+}
+func (s *slurm) Release(_ context.Context, t sctl.Target) error {
+	return s.note("release " + t.String())
+}
+func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn
-	if err := s.note(strings.TrimSpace("update " + t + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
+	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
 		return err
 	}
 	return s.refuse(c)
 }
-func (s *slurm) Requeueing(_ context.Context, id uint32) (sctl.Requeueing, error) {
-	return s.requeueing, s.note(fmt.Sprint("requeueing ", id))
+func (s *slurm) Words(_ context.Context, id uint32) (sctl.Words, error) {
+	return s.words, s.note(fmt.Sprint("words ", id))
 }
 func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error) {
 	err := s.note("partition " + name)
@@ -109,7 +130,7 @@ func newWorld(t *testing.T) *world {
 		"gpu":    {GPUsPerNode: 2, GPUMemMiB: 40536, Share: true, Recovery: "gpu-ex"},
 		"gpu-ex": {GPUsPerNode: 2, GPUMemMiB: 40536},
 	}
-	w := &world{book: book, slurm: &slurm{fail: map[string]error{}, requeueing: sctl.Requeueing{Allowed: true}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
+	w := &world{book: book, slurm: &slurm{fail: map[string]error{}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
 	w.Node = &Node{
 		Name: "n1", Host: "gpu7", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true},
@@ -257,7 +278,7 @@ func TestPrologGivesBack(t *testing.T) {
 		h.Carma.Mode = "exclusive"
 		w.prolog(t, h)
 	}
-	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: 2, State: "RUNNING"}
 	w.prolog(t, hook(7))
 	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v, want %v", w.slurm.calls, want)
@@ -292,10 +313,10 @@ func TestPrologGivesBackOften(t *testing.T) {
 		others  uint32 // whose jobs are on the GPUs; 0: the user's own, exclusive
 		want    []string
 	}{
-		{4, anywhere, 2000, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, 2000, []string{"job 7", "job 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
-		{5, anywhere, 0, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, named, 2000, []string{"job 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{4, anywhere, 2000, []string{"job 7", "words 7", "job 7", "incomplete 7", "update 7", "job 7"}},
+		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
+		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
+		{5, named, 2000, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
@@ -307,7 +328,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 			}
 			w.prolog(t, h)
 		}
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: c.books}
+		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
+		w.slurm.words.TresPerNode = c.books
 		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
 		h.Restart = c.restart
@@ -346,7 +368,8 @@ func TestPrologKeeps(t *testing.T) {
 			w.prolog(t, h)
 		}
 		c.change(w)
-		w.slurm.job = sctl.Job{ID: 7, State: "PENDING", TresPerNode: named}
+		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
+		w.slurm.words.TresPerNode = named
 		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
 		h.Restart = 5
@@ -390,36 +413,115 @@ func TestPolicyOfTheJob(t *testing.T) {
 	}
 }
 
-// What cannot be given back must not see other jobs' GPUs.
-func TestPrologHidesGPUs(t *testing.T) {
+// What can be neither leased nor given back waits, and its tasks with it, until GPUs
+// are there: it does not run without, and sees no other job's.
+func TestPrologWaits(t *testing.T) {
 	for name, fail := range map[string]map[string]error{
-		"srun":             {"incomplete": sctl.ErrBatchOnly},
-		"srun, mode=slurm": {"incomplete": sctl.ErrBatchOnly},
-		"slurmctld away":   {"job": errors.New("away")},
+		"srun":           {"incomplete": sctl.ErrBatchOnly},
+		"slurmctld away": {"job": errors.New("away")},
+		"refused":        {"incomplete": errors.New("slurmctld is full")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			if name == "srun, mode=slurm" {
-				w.Config.Placement.Mode = "slurm"
-			}
 			for id := range uint32(2) {
 				h := hook(id + 1)
 				h.Carma.Mode = "exclusive"
 				w.prolog(t, h)
 			}
 			w.slurm.fail = fail
-			if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); err == nil {
-				t.Error("no error")
+			if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+				t.Errorf("got %v", err)
 			}
-			got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5")
 			s, err := w.book.Snapshot(t.Context())
-			if srun := name == "srun"; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7) != srun { // it waited, and was to have the next GPU
+			if srun := name == "srun"; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7) != srun { // it is to have the next GPU
 				t.Errorf("kept %+v, %v", s.Holds, err)
 			}
-			if !strings.HasPrefix(got, "print carma: no GPU") || !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
-				t.Errorf("task:\n%s", got)
+			told := make(chan string)
+			go func() {
+				told <- w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5")
+			}()
+			settled := make(chan error)
+			go func() { settled <- w.Settle(t.Context(), hook(7), w.book, w.slurm) }()
+			select {
+			case text := <-told:
+				t.Fatalf("told before there was a GPU:\n%s", text)
+			case <-time.After(2 * taskLooks):
+			}
+			for id := range uint32(2) {
+				if err := w.book.Release(t.Context(), hook(id+1).JobKey); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := <-settled; err != nil {
+				t.Error(err)
+			}
+			if text := <-told; !strings.Contains(text, "export CUDA_VISIBLE_DEVICES=GPU-") {
+				t.Errorf("task:\n%s", text)
 			}
 		})
+	}
+}
+
+// A job that was cancelled, or is in the queue again, while it waits is let go.
+func TestPrologLetsGo(t *testing.T) {
+	for name, change := range map[string]func(*slurm){
+		"cancelled": func(s *slurm) { s.job.State, s.fail = "COMPLETING", nil },
+		"purged":    func(s *slurm) { s.fail = map[string]error{"job": sctl.ErrNoJob} },
+		"in queue":  func(s *slurm) { s.job.State, s.fail = "PENDING", nil },
+	} {
+		w := newWorld(t)
+		quarantine(t, w, "GPU-0")
+		quarantine(t, w, "GPU-1")
+		w.slurm.fail = map[string]error{"job": errors.New("away")}
+		if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		w.slurm.calls = nil
+		change(w.slurm)
+		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(taskPath(w.RunDir, 7)); !errors.Is(err, fs.ErrNotExist) || len(w.slurm.calls) != 1 {
+			t.Errorf("%s: word for tasks is left: %v; calls %v", name, err, w.slurm.calls)
+		}
+	}
+}
+
+// Whatever slurmctld says, nothing is done to the job of another user.
+func TestHooksActOnTheirOwnJobAlone(t *testing.T) {
+	for name, j := range map[string]sctl.Job{"another user": {UID: 1001}, "root": {UID: 1 << 31}} {
+		w := newWorld(t)
+		quarantine(t, w, "GPU-0")
+		quarantine(t, w, "GPU-1")
+		w.slurm.job = j
+		if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if err := w.Return(t.Context(), hook(7), w.slurm); err == nil {
+			t.Errorf("%s: given back", name)
+		}
+		if want := []string{"job 7", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+			t.Errorf("%s: calls %v", name, w.slurm.calls)
+		}
+	}
+}
+
+// Nobody waits for a process that has died.
+func TestTasksGiveUp(t *testing.T) {
+	w := newWorld(t)
+	if err := w.Undecided(hook(7)); err != nil {
+		t.Fatal(err)
+	}
+	long := time.Now().Add(-2 * taskGivesUpAt)
+	if err := os.Chtimes(taskPath(w.RunDir, 7), long, long); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	err := Task(&b, w.RunDir, func(name string) string {
+		return map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}[name]
+	})
+	if err == nil || !strings.Contains(b.String(), "export CUDA_VISIBLE_DEVICES=\n") {
+		t.Errorf("%v\n%s", err, b.String())
 	}
 }
 
@@ -428,7 +530,7 @@ func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	h := hook(7)
 	h.Slots = []int{0, 1, 2}
 	w.prolog(t, h)
-	if want := []string{"job 7", "requeuehold 0"}; !slices.Equal(w.slurm.calls, want) {
+	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
 	}
 }
@@ -499,37 +601,52 @@ func TestTask(t *testing.T) {
 // A node whose ledger cannot be opened keeps no job that it can give no GPU.
 func TestReturn(t *testing.T) {
 	w := newWorld(t)
-	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: "2", State: "RUNNING"}
+	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: 2, State: "RUNNING"}
 	if err := w.Return(t.Context(), hook(7), w.slurm); err != nil {
 		t.Error(err)
 	}
 	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
 	}
-	w.slurm.fail["incomplete"] = sctl.ErrBatchOnly
+	w.slurm.job.State, w.slurm.fail["incomplete"] = "RUNNING", sctl.ErrBatchOnly
 	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
 		t.Errorf("got %v", err)
 	}
 }
 
+// failing is a ledger that answers with an error.
+type failing struct {
+	*lease.Book
+	err error
+}
+
+func (f failing) Snapshot(context.Context) (lease.Snapshot, error) { return lease.Snapshot{}, f.err }
+
+func (f failing) Acquire(context.Context, lease.Job, gres.Request, lease.Choose) ([]lease.Granted, error) {
+	return nil, f.err
+}
+
 // A strict site's Prolog fails for a GPU that is lost and for a ledger that
-// cannot be used, so that the node drains, and the job is slurmctld's to put back.
+// is damaged, so that the node drains, and the job is slurmctld's to put back.
 // A GPU that cannot be read for another reason, or is full, is no such fault.
 func TestStrict(t *testing.T) {
 	for name, c := range map[string]struct {
 		strict     bool
 		unreadable string
-		closed     bool // the ledger
+		ledger     error
 		fault      bool
 	}{
-		"well":                    {true, "", false, false},
-		"GPU lost":                {true, "read memory: GPU is lost", false, true},
-		"GPU to be reset":         {true, "read memory: GPU requires reset", false, true},
-		"GPU lost, named by code": {true, "ERROR_GPU_IS_LOST", false, true},
-		"NVML does not answer":    {true, "NVML does not answer", false, false},
-		"not strict":              {false, "read memory: GPU is lost", false, false},
-		"ledger":                  {true, "", true, true},
-		"ledger, not strict":      {false, "", true, false},
+		"well":                    {true, "", nil, false},
+		"GPU lost":                {true, "read memory: GPU is lost", nil, true},
+		"GPU to be reset":         {true, "read memory: GPU requires reset", nil, true},
+		"GPU lost, named by code": {true, "ERROR_GPU_IS_LOST", nil, true},
+		"NVML does not answer":    {true, "NVML does not answer", nil, false},
+		"not strict":              {false, "read memory: GPU is lost", nil, false},
+		"ledger locked":           {true, "", sqlite3.Error{Code: sqlite3.ErrBusy}, false},
+		"disk full":               {true, "", sqlite3.Error{Code: sqlite3.ErrFull}, false},
+		"out of time":             {true, "", context.DeadlineExceeded, false},
+		"ledger damaged":          {true, "", sqlite3.Error{Code: sqlite3.ErrCorrupt}, true},
+		"damaged, not strict":     {false, "", sqlite3.Error{Code: sqlite3.ErrCorrupt}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -540,10 +657,11 @@ func TestStrict(t *testing.T) {
 			if err := w.book.PutReadings(t.Context(), readings); err != nil {
 				t.Fatal(err)
 			}
-			if c.closed {
-				w.book.Close()
+			var ledger Ledger = w.book
+			if c.ledger != nil {
+				ledger = failing{w.book, fmt.Errorf("acquire: %w", c.ledger)}
 			}
-			err := w.Node.Prolog(t.Context(), hook(7), w.book, w.slurm)
+			err := w.Node.Prolog(t.Context(), hook(7), ledger, w.slurm)
 			if errors.Is(err, ErrNode) != c.fault {
 				t.Errorf("error %v", err)
 			}

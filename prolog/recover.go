@@ -19,50 +19,42 @@ import (
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
 func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) (partition string, alone bool, err error) {
-	r, err := requeueing(ctx, h, slurm)
+	if !v.job.Requeue {
+		return "", false, errNoRequeue
+	}
+	words, err := slurm.Words(ctx, h.JobID)
 	if err != nil {
-		return "", false, err
+		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
 	mib, alone := n.nextBooking(held, about)
 	if alone {
-		partition = n.recoveryPartition(ctx, h, v.job.Account, slurm)
+		partition = n.recoveryPartition(ctx, h, words.Account, slurm)
 	}
-	target, changed := targets(v.job, r)
 	ctx, cancel, err := n.turn(ctx)
 	if err != nil {
 		return "", false, err
 	}
 	defer cancel()
 	change := sctl.Change{
-		Partition: partition, TresPerNode: n.booked(v.job.TresPerNode, mib, about.FullMiB),
-		AdminComment: strings.TrimSpace(r.AdminComment + " " + retryToken(v.signature, "from", h.Partition)),
+		Partition: partition, TresPerNode: n.booked(words.TresPerNode, mib, about.FullMiB),
+		AdminComment: withToken(words.AdminComment, retryToken(v.signature, "from", h.Partition)),
 	}
-	if partition, err = n.putBack(ctx, target, changed, h.Partition, change, slurm); err != nil {
+	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
 		return "", false, err
 	}
 	n.Log.Info("brought back", "job", h.JobKey, "partition", partition, "books_mib", mib)
 	return partition, alone, nil
 }
 
-// requeueing asks how the job goes back; that it may not is an error.
-func requeueing(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Requeueing, error) {
-	r, err := slurm.Requeueing(ctx, h.JobID)
-	if err != nil {
-		return r, fmt.Errorf("slurmctld did not answer: %s", reason(err))
-	}
-	if !r.Allowed {
-		return r, errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
-	}
-	return r, nil
-}
+var errNoRequeue = errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
 
-// targets are what is requeued and what is changed. slurmctld requeues all
-// components of a heterogeneous job, by the leader's id alone.
-func targets(j sctl.Job, r sctl.Requeueing) (target, changed string) {
-	if r.Leader != 0 {
-		return fmt.Sprint(r.Leader), r.Component
+// withToken adds a token to what others wrote in AdminComment. What they wrote with
+// control characters cannot be written again as it is, and stays.
+func withToken(adminComment, token string) string {
+	if strings.ContainsFunc(adminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return ""
 	}
-	return j.Target(), j.Target()
+	return strings.TrimSpace(adminComment + " " + token)
 }
 
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
@@ -135,9 +127,10 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 
 // putBack puts a running or completing job into the queue again and returns
 // the partition that it is then in. What fails on the way leaves it held, never
-// half moved. target is what is requeued, changed what is changed: they differ
-// for a component of a heterogeneous job. home is its partition so far.
-func (n *Node) putBack(ctx context.Context, target, changed, home string, change sctl.Change, slurm Slurm) (partition string, err error) {
+// half moved. All components of a heterogeneous job are requeued, and the job's own is
+// changed. home is its partition so far.
+func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change, slurm Slurm) (partition string, err error) {
+	target, changed := j.Leader(), j.Component()
 	if err := slurm.RequeueHold(ctx, target); err != nil {
 		return "", fmt.Errorf("requeue refused: %s", reason(err))
 	}
@@ -185,7 +178,7 @@ const (
 	updatePause = 20 * time.Millisecond
 )
 
-func (n *Node) update(ctx context.Context, target string, change sctl.Change, slurm Slurm) error {
+func (n *Node) update(ctx context.Context, target sctl.Target, change sctl.Change, slurm Slurm) error {
 	for try := 1; ; try++ {
 		err := slurm.Update(ctx, target, change)
 		if err == nil || try == updateTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 	"sync"
 
 	"carma/slurmbridge/jobenv"
@@ -22,7 +21,7 @@ func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, slurm Slu
 		v.note = "its time slot was over; " + err.Error()
 		n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
 		if errors.Is(err, errHeld) {
-			n.comment(ctx, h, slotToken(h), slurm)
+			n.comment(ctx, v.job, slotToken(h), slurm)
 		}
 		return v
 	}
@@ -32,19 +31,21 @@ func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, slurm Slu
 }
 
 func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, slurm Slurm) error {
-	r, err := requeueing(ctx, h, slurm)
+	if !j.Requeue {
+		return errNoRequeue
+	}
+	words, err := slurm.Words(ctx, h.JobID)
 	if err != nil {
-		return err
+		return fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
 	ctx, cancel, err := n.turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	target, changed := targets(j, r)
 	// One token stands for all slots: a job may have hundreds.
-	comment := strings.TrimSpace(slotTokens().ReplaceAllString(r.AdminComment, "") + " " + slotToken(h))
-	_, err = n.putBack(ctx, target, changed, h.Partition, sctl.Change{AdminComment: comment}, slurm)
+	comment := withToken(slotTokens().ReplaceAllString(words.AdminComment, ""), slotToken(h))
+	_, err = n.putBack(ctx, j, h.Partition, sctl.Change{AdminComment: comment}, slurm)
 	return err
 }
 

@@ -22,8 +22,9 @@ func slotted(restart uint32) jobenv.Hook {
 // It comes back as it was, and AdminComment does not grow with each slot.
 func TestTimeSlotIsOver(t *testing.T) {
 	w := newWorld(t)
-	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
-	w.slurm.requeueing.AdminComment = "of an earlier plugin"
+	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit"}
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.words.AdminComment = "of an earlier plugin"
 	for restart := range uint32(3) {
 		w.prolog(t, slotted(restart))
 		if restart > 0 {
@@ -33,11 +34,11 @@ func TestTimeSlotIsOver(t *testing.T) {
 		}
 		w.slurm.calls = nil
 		w.epilog(t, slotted(restart))
-		if want := []string{"job 7", "requeueing 7", "requeuehold 7", "update 7", "release 7"}; !slices.Equal(w.slurm.calls, want) {
+		if want := []string{"job 7", "words 7", "requeuehold 7", "update 7", "release 7"}; !slices.Equal(w.slurm.calls, want) {
 			t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 		}
 		want := `of an earlier plugin carma-retry={"reason":"timeslot","restart":` + string(rune('1'+restart)) + `}`
-		if w.slurm.requeueing.AdminComment = w.slurm.comment; w.slurm.comment != want {
+		if w.slurm.words.AdminComment = w.slurm.comment; w.slurm.comment != want {
 			t.Errorf("AdminComment %s, want %s", w.slurm.comment, want)
 		}
 		if a := w.records.attempts[restart]; a.State != "REQUEUED" || a.RequeuedTo != "" || a.OOM != "" || a.OOMNote != "its time slot was over; it came back" {
@@ -60,7 +61,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 		"ended by itself":    {"None", func(*world, *jobenv.Hook) {}, "", "COMPLETED", ""},
 		"failed by itself":   {"NonZeroExitCode", func(_ *world, h *jobenv.Hook) { h.Exit.Code = 1 }, "", "FAILED", ""},
 		"did not ask for it": {"TimeLimit", func(_ *world, h *jobenv.Hook) { h.Carma.Requeue = false }, "", "COMPLETED", ""},
-		"--no-requeue": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.requeueing.Allowed = false }, "", "COMPLETED",
+		"--no-requeue": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, "", "COMPLETED",
 			"its time slot was over; the job may not be requeued (--no-requeue or JobRequeue=0)"},
 		"refused": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["requeuehold"] = errors.New("scontrol: no") }, "requeuehold", "COMPLETED",
 			"its time slot was over; requeue refused: no"},
@@ -69,7 +70,8 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.slurm.job = sctl.Job{ID: 7, Reason: c.reason, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"}
+			w.slurm.job = sctl.Job{ID: 7, Reason: c.reason}
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 			w.prolog(t, slotted(0))
 			h := slotted(0)
 			c.change(w, &h)

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"regexp"
 	"sync"
+
+	"carma/gres/lease"
 )
 
-// ErrNode is a fault of the node itself, for which a strict site lets its Prolog
-// fail.
+// ErrNode is a fault of the node itself that somebody must mend, for which a strict
+// site lets its Prolog fail: a GPU is lost, or the ledger is damaged.
 var ErrNode = errors.New("fault of this node")
 
 // lost is how NVML names a GPU that has fallen off the bus or must be reset
@@ -22,12 +24,17 @@ var lost = sync.OnceValue(func() *regexp.Regexp {
 
 // fit tells whether a strict site wants jobs on this node.
 func (n *Node) fit(ctx context.Context, ledger Ledger) error {
+	ctx, cancel := n.part(ctx)
+	defer cancel()
 	if err := n.refresh(ctx, ledger); err != nil {
 		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
 	}
 	s, err := ledger.Snapshot(ctx)
-	if err != nil {
+	if lease.Damaged(err) {
 		return fmt.Errorf("%w: %w", ErrNode, err)
+	} else if err != nil { // a lock or a full disk ends some time
+		n.Log.Warn("look for lost GPUs", "error", err)
+		return nil
 	}
 	for _, r := range s.Readings {
 		if lost().MatchString(r.Unreadable) {

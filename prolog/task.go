@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"carma/gres"
 	"carma/gres/lease"
@@ -34,6 +35,7 @@ type taskFile struct {
 	ActiveThreadPct int      `json:"active_thread_pct"` // of an MPS client; 0: no limit
 	Shards          int64    `json:"shards"`            // that the job has in place of its GPU; 0: it has the GPU
 	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
+	Undecided       bool     `json:"undecided"`         // tasks wait until another file stands here, or none
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -89,9 +91,31 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil
 	}
-	t, err := readTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	t, err := awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
+}
+
+// A task whose job could be neither leased GPUs nor given back waits for that. Who is
+// at it says so in the file's time of change; when nobody has for so long, nobody is.
+const (
+	taskLooks     = 200 * time.Millisecond
+	taskGivesUpAt = 5 * time.Minute
+)
+
+// awaitTaskFile is readTaskFile once it has been decided what the job gets.
+func awaitTaskFile(runDir string, job uint32, restart string) (taskFile, error) {
+	for {
+		t, err := readTaskFile(runDir, job, restart)
+		if err != nil || !t.Undecided {
+			return t, err
+		}
+		st, err := os.Stat(taskPath(runDir, job))
+		if err == nil && time.Since(st.ModTime()) > taskGivesUpAt {
+			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and nothing of CARMA is at it any more", job)
+		}
+		time.Sleep(taskLooks)
+	}
 }
 
 // readTaskFile returns what the Prolog of this very attempt left; the zero

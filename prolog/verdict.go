@@ -41,7 +41,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return v
 	}
 	var err error
-	if v.job, err = slurm.Job(ctx, h.JobID); err != nil {
+	if v.job, err = ask(ctx, h, slurm); err != nil {
 		v.note = "slurmctld did not answer"
 		n.Log.Error("ask about a job that ended", "job", h.JobKey, "error", err)
 		return v
@@ -53,7 +53,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	if !failed {
 		return v
 	}
-	reply := n.scan(ctx, h, about, v.job)
+	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
 	v.note = noteOf(reply)
 	if reply.Kind != oomscan.GPUMemory {
 		return v
@@ -79,9 +79,21 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	}
 	n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
 	if errors.Is(err, errHeld) {
-		n.comment(ctx, h, retryToken(v.signature, "refused", v.note), slurm)
+		n.comment(ctx, v.job, retryToken(v.signature, "refused", v.note), slurm)
 	}
 	return v
+}
+
+// nameOf asks for the job's name if the name of its output may hold it (%x).
+func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
+	if !strings.Contains(h.StdErr+h.StdOut, "%") || !strings.Contains(h.StdErr+h.StdOut, "x") {
+		return ""
+	}
+	words, err := slurm.Words(ctx, h.JobID)
+	if err != nil {
+		n.Log.Warn("ask for the name of a job that ended", "job", h.JobKey, "error", err)
+	}
+	return words.Name
 }
 
 // noteOf says of a look into stderr what is worth a note in the record.
@@ -112,10 +124,10 @@ func nearBooking(held lease.Held) bool {
 
 // scan looks into the batch script's stderr and into what the agent saw the
 // job's processes write to.
-func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job) userfile.Reply {
+func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job, name string) userfile.Reply {
 	ctx, cancel := context.WithTimeout(ctx, scanDeadline)
 	defer cancel()
-	batch := n.outputOf(h, j).Path(h.StdErr, h.StdOut)
+	batch := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
 	seen, err := output.Read(n.RunDir, h.JobKey)
 	if err != nil {
@@ -142,14 +154,14 @@ func retryToken(signature, key, value string) string {
 // comment adds a token to the AdminComment of a job in the queue, for people.
 // slurmctld takes none for a job that has finished; accounting forwards the
 // note of such a job to slurmdbd.
-func (n *Node) comment(ctx context.Context, h jobenv.Hook, token string, slurm Slurm) {
+func (n *Node) comment(ctx context.Context, j sctl.Job, token string, slurm Slurm) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	r, err := slurm.Requeueing(ctx, h.JobID)
+	w, err := slurm.Words(ctx, j.ID)
 	if err == nil {
-		err = slurm.Update(ctx, fmt.Sprint(h.JobID), sctl.Change{AdminComment: strings.TrimSpace(r.AdminComment + " " + token)})
+		err = slurm.Update(ctx, j.Component(), sctl.Change{AdminComment: withToken(w.AdminComment, token)})
 	}
 	if err != nil {
-		n.Log.Warn("say in AdminComment why a job is held", "job", h.JobKey, "error", err)
+		n.Log.Warn("say in AdminComment why a job is held", "job", j.ID, "error", err)
 	}
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -38,10 +37,6 @@ import (
 
 func runProlog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
-		// The wait for a GPU comes on top of what everything else may take.
-		wait := n.Config.Hooks.Wait.D() + n.Config.Hooks.WaitInteractive.D()
-		ctx, cancel := context.WithTimeout(ctx, wait+n.Config.Hooks.Deadline.D())
-		defer cancel()
 		return n.Prolog(ctx, h, book, slurm)
 	})
 }
@@ -68,12 +63,12 @@ func startedByStepd() bool {
 // exitOf asks slurmctld how the job ended. The Epilog that slurmstepd starts is told
 // 0:0 of every job (slurmstepd/mgr.c, _run_prolog_epilog, 24.05 to 25.11).
 func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
-	code, signal, err := slurm.Exit(ctx, h.JobID)
-	if err != nil {
+	j, err := slurm.Job(ctx, h.JobID)
+	if err != nil || j.UID != h.UID {
 		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
 		return
 	}
-	h.Exit = jobenv.Exit{Code: code, Signal: signal}
+	h.Exit = jobenv.Exit{Code: j.ExitCode, Signal: j.ExitSignal}
 }
 
 // oneThread is for processes that do one thing after the other and end: a fifth of
@@ -111,29 +106,14 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		return nil
 	}
 	slurm := slurmClient(c, h.Conf)
-	book, err := openBook(c, h.Node)
-	if err != nil {
-		log.Error("cannot work", "job", h.JobKey, "error", err)
-		if name == "prolog" && c.Hooks.Strict {
-			return fmt.Errorf("%w: %w", prolog.ErrNode, err)
-		}
-		if name == "prolog" {
-			ctx, cancel := context.WithTimeout(ctx, c.Hooks.Deadline.D())
-			defer cancel()
-			if err := (&prolog.Node{Log: log}).Return(ctx, h, slurm); err != nil {
-				log.Error("failed", "job", h.JobKey, "error", err)
-			}
-		}
-		return nil
+	n := hookNode(c, h.Node, log)
+	book, err := ledgerFor(ctx, name, n, h, slurm)
+	if book == nil {
+		return ended(n, e, h, err)
 	}
 	defer book.Close()
-	if err := step(ctx, hookNode(c, h.Node, log, book, e), h, book, slurm); err != nil {
-		log.Error("failed", "job", h.JobKey, "error", err)
-		if c.Hooks.Strict && errors.Is(err, prolog.ErrNode) {
-			return err
-		}
-	}
-	return nil
+	n.Sample = func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) }
+	return ended(n, e, h, step(ctx, n, h, book, slurm))
 }
 
 // openBook opens the node's ledger, making its directory if need be.
@@ -146,7 +126,7 @@ func openBook(c config.Config, node string) (*lease.Book, error) {
 }
 
 // hookNode gives the hooks the real world.
-func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, e env) *prolog.Node {
+func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 	runDir := c.RunDir(name)
 	return &prolog.Node{
 		Name:       name,
@@ -155,7 +135,6 @@ func hookNode(c config.Config, name string, log *slog.Logger, book *lease.Book, 
 		Thresholds: thresholds(c),
 		RunDir:     runDir,
 		Log:        log,
-		Sample:     func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) },
 		AsUser:     userfile.Run,
 		Groups:     groups,
 		Group:      group,

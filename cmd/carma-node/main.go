@@ -89,6 +89,9 @@ func run(ctx context.Context, args []string) error {
 		f.Usage()
 		return cli.Fail(cli.ExitUsage, "no command given")
 	}
+	if f.Arg(0) == settleCommand {
+		return runSettle(ctx, e, nil)
+	}
 	command, ok := commands[f.Arg(0)]
 	if !ok {
 		return cli.Fail(cli.ExitUsage, "no command %q; see carma-node --help", f.Arg(0))

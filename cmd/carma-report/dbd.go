@@ -29,12 +29,18 @@ type accountedID struct {
 // accountedPart is what a worker has read of some jobs.
 type accountedPart struct {
 	jobs     []sctl.Accounted // without their comments
-	attempts []db.Attempt
+	attempts []recordOf
 	spoiled  int
 }
 
-// fromSlurmdbd asks slurmdbd once for all jobs of a selection. Their comments are
-// unpacked while sacct prints them.
+// recordOf is a record and the job in whose comment it stood.
+type recordOf struct {
+	db.Attempt
+	carrier uint32
+}
+
+// fromSlurmdbd asks slurmdbd once for all jobs of a selection, and once for their names.
+// Their comments are unpacked while sacct prints them.
 func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, error) {
 	work := make(chan []sctl.Accounted, 2)
 	parts := make(chan accountedPart)
@@ -49,7 +55,8 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		}()
 	}
 	var batch []sctl.Accounted
-	err := c.Accounted(ctx, sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters, From: s.From, To: s.To}, func(j sctl.Accounted) {
+	filter := sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters, From: s.From, To: s.To}
+	err := c.Accounted(ctx, filter, func(j sctl.Accounted) {
 		if batch = append(batch, j); len(batch) == 500 {
 			work <- batch
 			batch = nil
@@ -59,29 +66,44 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 	close(work)
 	src := &slurmdbd{}
 	known := map[accountedID]*sctl.Accounted{}
+	var records []recordOf
 	for range workers {
 		p := <-parts
 		for i, j := range p.jobs {
 			known[accountedID{j.Cluster, j.JobID}] = &p.jobs[i]
 		}
-		src.attempts, src.spoiled = append(src.attempts, p.attempts...), src.spoiled+p.spoiled
+		records, src.spoiled = append(records, p.attempts...), src.spoiled+p.spoiled
+	}
+	names := map[accountedID]sctl.Named{}
+	if err == nil && len(records) > 0 {
+		err = c.Names(ctx, filter, func(n sctl.Named) { names[accountedID{n.Cluster, n.JobID}] = n })
 	}
 	if err != nil {
 		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
 	}
-	kept := src.attempts[:0]
-	for _, a := range src.attempts {
-		// A task of an array may carry the records of another (db.Forward).
-		own, ok := known[accountedID{a.Cluster, a.JobID}]
+	for _, r := range records {
+		a := r.Attempt
+		id := accountedID{a.Cluster, a.JobID}
+		own, ok := known[id]
 		if !ok {
 			continue
 		}
+		if !carries(known[accountedID{a.Cluster, r.carrier}], own) || a.UID != own.UID {
+			src.spoiled++
+			continue
+		}
 		a.ArrayJobID, a.ArrayTask = own.ArrayJobID, own.ArrayTask
-		a.Name, a.User, a.Account = own.Name, cmp.Or(own.User, a.User), own.Account
-		kept = append(kept, a)
+		a.Name, a.User, a.Account = names[id].Name, cmp.Or(own.User, a.User), names[id].Account
+		src.attempts = append(src.attempts, a)
 	}
-	src.attempts = inOrder(kept)
+	src.attempts = inOrder(src.attempts)
 	return src, nil
+}
+
+// carries tells whether a job may hold records of another: only a task of an array
+// holds those of other tasks (db.Forward).
+func carries(carrier, of *sctl.Accounted) bool {
+	return carrier.JobID == of.JobID || carrier.ArrayJobID != 0 && carrier.ArrayJobID == of.ArrayJobID
 }
 
 func (p *accountedPart) unpack(batch []sctl.Accounted) {
@@ -92,7 +114,7 @@ func (p *accountedPart) unpack(batch []sctl.Accounted) {
 		}
 		for _, a := range attempts {
 			a.Cluster, a.GPUs = j.Cluster, nil // the sums are what reports show
-			p.attempts = append(p.attempts, a)
+			p.attempts = append(p.attempts, recordOf{a, j.JobID})
 		}
 		j.Comment = ""
 		p.jobs = append(p.jobs, j)

@@ -19,15 +19,19 @@ import (
 	"carma/gres"
 )
 
-// sacct is a program that prints lines, and the carma.toml that names it.
-func sacct(t *testing.T, status int, lines ...string) (config string) {
+// sacct is a program that prints jobs, or their names, with the delimiter that it is
+// asked for in place of \x1f; and the carma.toml that names it.
+func sacct(t *testing.T, status int, jobs, names []string) (config string) {
 	t.Helper()
 	dir := t.TempDir()
-	text := filepath.Join(dir, "lines")
-	script := fmt.Sprintf("#!/bin/sh\ncat '%s'\nexit %d\n", text, status)
+	script := `#!/bin/sh
+for a; do case $a in --delimiter=*) sep=${a#*=};; --format=*AdminComment) file=jobs;; --format=*) file=names;; esac; done
+sed "s/\x1f/$sep/g; s/\$/$sep/" '` + dir + `'/$file
+[ ` + fmt.Sprint(status) + ` = 0 ] || { echo "sacct: error: slurmdbd is away" >&2; exit 1; }
+`
 	config = filepath.Join(dir, "carma.toml")
-	for path, content := range map[string]string{text: strings.Join(lines, "\n") + "\n", filepath.Join(dir, "sacct"): script, config: "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
-		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+	for name, content := range map[string]string{"jobs": strings.Join(jobs, "\n"), "names": strings.Join(names, "\n"), "sacct": script, "carma.toml": "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -39,7 +43,7 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 	t.Helper()
 	var list []db.Attempt
 	for _, id := range ids {
-		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
+		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", UID: 1001, State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
 			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: gres.NoFigures()}}})
 	}
 	comment, err := db.MergeComment(before, list)
@@ -54,9 +58,12 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 // spoiled record: what can be read is shown, and what is not known is "-".
 func TestFromSlurmdbd(t *testing.T) {
 	line := func(cluster, raw, id, state, comment string) string {
-		return strings.Join([]string{cluster, raw, id, "alice", "ml", "gpu", state, "train|x", comment}, "\x1f")
+		return strings.Join([]string{cluster, raw, id, "1001", "alice", "gpu", state, comment}, "\x1f")
 	}
-	config := sacct(t, 0,
+	name := func(cluster, raw string) string {
+		return strings.Join([]string{cluster, raw, "ml", "train|x"}, "\x1f")
+	}
+	config := sacct(t, 0, []string{
 		line("east", "7", "7", "COMPLETED", carried(t, "JS1:AAAA", 7)),
 		line("east", "7.batch", "7.batch", "COMPLETED", ""),
 		line("west", "7", "7", "TELEPORTED", carried(t, "", 7)),
@@ -64,8 +71,10 @@ func TestFromSlurmdbd(t *testing.T) {
 		line("east", "11", "10_1", "COMPLETED", carried(t, "", 10, 11)),
 		line("east", "12", "12", "COMPLETED", "somebody's words"),
 		line("east", "13", "13", "COMPLETED", "carma1:spoiled"),
-		line("east", "14", "14", "COMPLETED", carried(t, "", 99)), // of a job that slurmdbd has purged
-		"a line of something new", "")
+		line("east", "14", "14", "COMPLETED", carried(t, "", 99)),                                     // of a job that slurmdbd has purged
+		line("east", "15", "15", "COMPLETED", carried(t, "", 16)),                                     // of another job, which is there
+		strings.ReplaceAll(line("east", "16", "16", "COMPLETED", carried(t, "", 16)), "1001", "1002"), // of another user's
+	}, []string{name("east", "7"), name("west", "7"), name("east", "10"), name("east", "11"), name("east", "15"), name("east", "16")})
 	var out bytes.Buffer
 	args := []string{"--from", "slurmdbd", "--config", config, "-S", "2023-11-01", "-n", "-o", "Cluster,JobID,JobName,State,PeakMem,Energy"}
 	if err := run(context.Background(), args, &out); err != nil {
@@ -75,7 +84,7 @@ func TestFromSlurmdbd(t *testing.T) {
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	failing := sacct(t, 1, "sacct: error: slurmdbd is away")
+	failing := sacct(t, 1, nil, nil)
 	err := run(context.Background(), []string{"--from", "slurmdbd", "--config", failing}, io.Discard)
 	if cli.Status(err) != cli.ExitUnavailable || !strings.Contains(err.Error(), "slurmdbd is away") {
 		t.Errorf("status %d: %v", cli.Status(err), err)

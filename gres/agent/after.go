@@ -66,6 +66,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 	asked := 0
 	for _, e := range ended {
 		var j sctl.Job
+		var words sctl.Words
 		if e.Age < askNoMore {
 			if asked == endsAskedAtOnce || a.askedEnd != 0 && now-a.askedEnd < a.Config.Capacity.Compare.D() {
 				return
@@ -82,17 +83,21 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 			if j.State == "COMPLETING" && e.Age < forgottenAfter {
 				continue
 			}
+			if j.State != "" { // a record without a name is better than none
+				words, _ = a.Jobs.Words(ctx, e.JobID)
+			}
 		}
-		a.setEnd(ctx, e, j)
+		a.setEnd(ctx, e, j, words)
 	}
 }
 
 // setEnd completes the record of one attempt; j is zero if slurmctld does not
 // know the job any more.
-func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job) {
+func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
-		end.ArrayJobID, end.ArrayTask, end.Name, end.Account, end.State = j.ArrayJobID, j.ArrayTask, j.Name, j.Account, finalState(j.State)
+		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.State)
+		end.Name, end.Account = words.Name, words.Account
 	}
 	var err error
 	if end.Figures, err = a.Ledger.FiguresOf(ctx, e.JobKey); err == nil {

@@ -53,8 +53,9 @@ type Publisher interface {
 // Jobs asks slurmctld about single jobs.
 type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
+	Words(ctx context.Context, id uint32) (sctl.Words, error)
 	Eligibility(ctx context.Context, id uint32) (sctl.Eligibility, error)
-	SetStart(ctx context.Context, target string, at time.Time) error
+	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 }
 

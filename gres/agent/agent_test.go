@@ -63,6 +63,7 @@ func newAgent() *Agent {
 // jobs answers for slurmctld and keeps what it was asked to do.
 type jobs struct {
 	known   map[uint32]sctl.Job
+	words   sctl.Words
 	err     error
 	asked   int
 	version sctl.Version
@@ -83,8 +84,10 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	return sctl.Job{}, sctl.ErrNoJob
 }
 
-func (j *jobs) SetStart(_ context.Context, target string, at time.Time) error {
-	j.starts[target] = at
+func (j *jobs) Words(context.Context, uint32) (sctl.Words, error) { return j.words, j.err }
+
+func (j *jobs) SetStart(_ context.Context, t sctl.Target, at time.Time) error {
+	j.starts[t.String()] = at
 	return nil
 }
 
@@ -229,7 +232,7 @@ func TestComplete(t *testing.T) {
 		state string // written; empty: nothing
 		drops bool
 	}{
-		{"ended", sctl.Job{ID: 1, State: "TIMEOUT", Name: "x", Account: "ml", ArrayJobID: 9, ArrayTask: "3"}, 0, "TIMEOUT", true},
+		{"ended", sctl.Job{ID: 1, State: "TIMEOUT", ArrayJobID: 9, ArrayTask: 3}, 0, "TIMEOUT", true},
 		{"requeued by its user", sctl.Job{ID: 1, State: "PENDING"}, 0, "REQUEUED", true},
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
@@ -240,7 +243,7 @@ func TestComplete(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l, r := &ledger{list: []lease.Ended{{JobKey: gres.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
 			a := newAgent()
-			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}}
+			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, words: sctl.Words{Name: "x", Account: "ml"}}
 			a.complete(t.Context(), time.Hour)
 			want := records{}
 			switch c.state {
@@ -248,7 +251,7 @@ func TestComplete(t *testing.T) {
 				want = records{{JobID: 1, Restart: 2, Node: "n1"}}
 			case "":
 			default:
-				want = records{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.ArrayTask, Name: c.job.Name, Account: c.job.Account, State: c.state}}
+				want = records{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
 			}
 			for i := range want {
 				want[i].Figures = map[string]gres.Figures{"a": {PeakMiB: 7}}

@@ -11,6 +11,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/sctl"
 )
 
 // idlePct is the SM activity below which a GPU counts as unused.
@@ -71,7 +72,7 @@ func (g *account) forgetIdle() {
 // Users is how the agent reaches the users of jobs.
 type Users interface {
 	Notify(ctx context.Context, job uint32, text string) error
-	Cancel(ctx context.Context, target string) error
+	Cancel(ctx context.Context, t sctl.Target) error
 }
 
 // acted is what was done about a job that uses no GPU.
@@ -94,7 +95,7 @@ func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 		text := fmt.Sprintf("carma: job %d holds GPUs and has not used them for %s", key.JobID, j.idle.Round(time.Second))
 		switch {
 		case a.Config.Idle.Action == "cancel" && j.sure >= after && !done.cancelled:
-			done.cancelled, err = a.cancelIdle(ctx, key, j.idle, text, done.told)
+			done.cancelled, err = a.cancelIdle(ctx, key, j, text, done.told)
 		case a.Config.Idle.Action != "none" && !done.told:
 			err = a.Users.Notify(ctx, key.JobID, text)
 		}
@@ -139,8 +140,11 @@ func idleJobs(s lease.Snapshot, interval time.Duration) map[gres.JobKey]idleJob 
 // cancelIdle cancels a job, or tells its user if the job may not be cancelled: a
 // suspended one cannot use its GPUs, and of one on several nodes this one sees a
 // part.
-func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle time.Duration, text string, told bool) (cancelled bool, err error) {
+func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle idleJob, text string, told bool) (cancelled bool, err error) {
 	job, err := a.Jobs.Job(ctx, key.JobID)
+	if err == nil && job.UID != idle.uid {
+		err = fmt.Errorf("slurmctld says that it is uid %d's, the ledger that it is uid %d's", job.UID, idle.uid)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -153,7 +157,7 @@ func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle time.Durat
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
 		a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)
 	}
-	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.Round(time.Second))); err != nil {
+	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.idle.Round(time.Second))); err != nil {
 		return false, err
 	}
 	if err := a.Users.Cancel(ctx, job.Target()); err != nil {

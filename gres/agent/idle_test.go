@@ -79,8 +79,8 @@ func (u *users) Notify(_ context.Context, job uint32, text string) error {
 	return nil
 }
 
-func (u *users) Cancel(_ context.Context, target string) error {
-	u.calls = append(u.calls, "cancel "+target)
+func (u *users) Cancel(_ context.Context, t sctl.Target) error {
+	u.calls = append(u.calls, "cancel "+t.String())
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (l *ledger) Cancelled(_ context.Context, key gres.JobKey, why string) error
 }
 
 func TestTellIdle(t *testing.T) {
-	running := sctl.Job{ID: 7, State: "RUNNING", Nodes: 1, ArrayJobID: 5, ArrayTask: "2"}
+	running := sctl.Job{ID: 7, State: "RUNNING", Nodes: 1, ArrayJobID: 5, ArrayTask: 2}
 	with := func(change func(*sctl.Job)) sctl.Job { j := running; change(&j); return j }
 	const told = "notify 7: carma: job 7 holds GPUs and has not used them for 30m0s"
 	cancelled := []string{told + "; it is cancelled", "cancel 5_2"}
@@ -107,6 +107,7 @@ func TestTellIdle(t *testing.T) {
 		{"not certain", "cancel", running, func(s *lease.Snapshot) { s.Leases[1].IdleSure = 29 * time.Minute }, []string{told}},
 		{"not read", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Unreadable = "lost" }, nil},
 		{"not read lately", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Age = time.Minute }, nil},
+		{"another user's by now", "cancel", with(func(j *sctl.Job) { j.UID = 1 }), func(*lease.Snapshot) {}, nil},
 		{"several nodes", "cancel", with(func(j *sctl.Job) { j.Nodes = 2 }), func(*lease.Snapshot) {}, []string{told}},
 		{"suspended", "cancel", with(func(j *sctl.Job) { j.State = "SUSPENDED" }), func(*lease.Snapshot) {}, []string{told}},
 		{"without leases", "cancel", running, func(s *lease.Snapshot) { s.Leases = nil }, nil},

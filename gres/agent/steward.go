@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"carma/gres/choose"
@@ -20,7 +19,7 @@ type Cluster interface {
 	Queue(ctx context.Context, partitions []string) ([]sctl.QueuedJob, error)
 	Nodes(ctx context.Context, partitions []string) ([]sctl.NodeState, error)
 	SetNodeComment(ctx context.Context, node, comment string) error
-	Update(ctx context.Context, target string, change sctl.Change) error
+	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Split(ctx context.Context, j sctl.QueuedJob) (id uint32, err error)
 }
 
@@ -90,15 +89,36 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 	}
 }
 
-// rebook mends what jobs that name their nodes have booked.
-func (a *Agent) rebook(ctx context.Context, misbooked []sctl.QueuedJob) {
+// rebook mends what jobs that name their nodes have booked. Each is asked about alone
+// before, and left where it is not what it was in the list.
+func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking) {
 	for _, j := range misbooked {
-		if err := a.Cluster.Update(ctx, strconv.FormatUint(uint64(j.ID), 10), sctl.Change{TresPerNode: j.TresPerNode}); err != nil {
+		if err := a.rebookOne(ctx, j); err != nil {
 			a.Log.Warn("mend the booking of a job that names its nodes", "job", j.ID, "error", err)
 			continue
 		}
 		a.Log.Info("booking of a job that names its nodes mended", "job", j.ID)
 	}
+}
+
+func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
+	now, err := a.Jobs.Job(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	words, err := a.Jobs.Words(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	t := now.Target()
+	if now.Unsplit {
+		t = now.WaitingTasks()
+	}
+	if now.UID != r.UID || now.ArrayJobID != r.ArrayJobID || now.Unsplit != r.Unsplit() || now.State != r.State ||
+		words.TresPerNode != r.TresPerNode {
+		return errors.New("it is not what it was in the queue")
+	}
+	return a.Cluster.Update(ctx, t, sctl.Change{TresPerNode: r.Books})
 }
 
 func rankOf(nodes []sctl.NodeState, node string) int {

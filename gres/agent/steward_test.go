@@ -42,8 +42,8 @@ func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error 
 	return c.err
 }
 
-func (c *cluster) Update(_ context.Context, target string, change sctl.Change) error {
-	c.calls = append(c.calls, "update "+target+" "+change.TresPerNode)
+func (c *cluster) Update(_ context.Context, t sctl.Target, change sctl.Change) error {
+	c.calls = append(c.calls, "update "+t.String()+" "+change.TresPerNode)
 	return c.err
 }
 
@@ -56,25 +56,37 @@ func TestKeepSteward(t *testing.T) {
 	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
 	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
 	task, named := old, old
-	task.ArrayJobID, task.ArrayTask = 7, "3"
+	task.ArrayJobID, task.ArrayTask = 7, 3
 	named.ReqNodes = "n2"
+	changed := func(j sctl.Job, tres string) *jobs {
+		return &jobs{known: map[uint32]sctl.Job{7: j}, words: sctl.Words{TresPerNode: tres}}
+	}
 	down := slices.Clone(nodes)
 	down[1].Up = false
 	for _, c := range []struct {
 		name, node string
 		cluster    cluster
 		want       []string
+		jobs       *jobs // as they are when asked about alone; nil: as in the queue
 	}{
-		{"the first node", "n1", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}},
-		{"a task of an array", "n1", cluster{queue: []sctl.QueuedJob{task}, nodes: nodes}, []string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}},
-		{"names its node", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}},
-		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}},
-		{"the second node", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes"}},
-		{"the second node, the first is down", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}},
-		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}},
+		{"the first node", "n1", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}, nil},
+		{"a task of an array", "n1", cluster{queue: []sctl.QueuedJob{task}, nodes: nodes}, []string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
+		{"names its node", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}, nil},
+		{"another user's by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
+		{"another task by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING", ArrayJobID: 6}, old.TresPerNode)},
+		{"asks for other GPUs by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING"}, "gres:gpu:1")},
+		{"runs by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "RUNNING"}, old.TresPerNode)},
+		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}, nil},
+		{"the second node", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes"}, nil},
+		{"the second node, the first is down", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, nil},
+		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}, nil},
 	} {
 		a := newAgent()
 		a.Node, a.Cluster = c.node, &c.cluster
+		a.Jobs = c.jobs
+		if c.jobs == nil {
+			a.Jobs = &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING"}}, words: sctl.Words{TresPerNode: old.TresPerNode}}
+		}
 		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
 		a.keepSteward(t.Context(), 1)
 		if !slices.Equal(c.cluster.calls, c.want) {

@@ -150,12 +150,18 @@ func (in *Input) passed(j sctl.QueuedJob) bool {
 	})
 }
 
+// Rebooking is a waiting job and the GRES that it is to ask for instead.
+type Rebooking struct {
+	sctl.QueuedJob
+	Books string
+}
+
 // Misbooked returns the waiting jobs that name their nodes and yet book memory of
 // any node, with what they are to book instead. They have come to their nodes by
 // an update, which tells no plugin what the job has booked; and slurmctld gives
 // such a job up when these nodes offer less (tres.AnyMiB).
-func Misbooked(queue []sctl.QueuedJob) []sctl.QueuedJob {
-	var list []sctl.QueuedJob
+func Misbooked(queue []sctl.QueuedJob) []Rebooking {
+	var list []Rebooking
 	seen := map[uint32]bool{}
 	for _, j := range queue {
 		_, _, anywhere := tres.Booking(j.TresPerNode)
@@ -163,8 +169,7 @@ func Misbooked(queue []sctl.QueuedJob) []sctl.QueuedJob {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		j.TresPerNode = tres.Rebook(j.TresPerNode, tres.Reserve(j.TresPerNode), false)
-		list = append(list, j)
+		list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, tres.Reserve(j.TresPerNode), false)})
 	}
 	return list
 }

@@ -103,7 +103,7 @@ func TestDecide(t *testing.T) {
 		"the same, on 23.11":                      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "None" })}, nodes(), "n1", 7},
 		"a node is down":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
 		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
-		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, "1" })}, nodes(), "n1", 7},
+		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
 		"asks for a node":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
 		"more than a node has":                    {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
 		"highest priority first":                  {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
@@ -152,8 +152,7 @@ func TestMisbooked(t *testing.T) {
 	runs := running(5, "n1", time.Hour)
 	runs.ReqNodes, runs.TresPerNode = "n1", half
 	got := Misbooked([]sctl.QueuedJob{named, named, reserved, right, others, runs, pending(6, half, time.Hour)})
-	named.TresPerNode, reserved.TresPerNode = right.TresPerNode, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"
-	if want := []sctl.QueuedJob{named, reserved}; !slices.Equal(got, want) {
+	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"}}; !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 }

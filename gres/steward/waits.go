@@ -18,7 +18,7 @@ type Waits map[request]wait
 // it starts first.
 type request struct {
 	job  uint32 // or its array
-	task string
+	task uint32
 }
 
 type wait struct {

@@ -62,23 +62,23 @@ func TestWaits(t *testing.T) {
 // and such as nothing is known of, are left alone.
 func TestWaitsOfTasks(t *testing.T) {
 	w := Waits{}
-	task := func(id uint32, task string, eligible time.Time) sctl.QueuedJob {
+	task := func(id, task uint32, eligible time.Time) sctl.QueuedJob {
 		j := pending(id, two, 0)
 		j.ArrayJobID, j.ArrayTask, j.Eligible = 7, task, eligible
 		return j
 	}
 	cpu, depends := pending(9, "gres:gpu:2", time.Hour), pending(10, two, time.Hour)
 	depends.Eligible = time.Time{}
-	w.Restore([]sctl.QueuedJob{task(7, "1", now), task(7, "2", now), cpu, depends}, now, 30*time.Second)
+	w.Restore([]sctl.QueuedJob{task(7, 1, now), task(7, 2, now), cpu, depends}, now, 30*time.Second)
 	if len(w) != 2 {
 		t.Errorf("%d are known, want the two tasks: %v", len(w), w)
 	}
 	later := now.Add(time.Minute)
-	queue := []sctl.QueuedJob{task(8, "1", later), task(7, "2", now), task(7, "3", later)}
+	queue := []sctl.QueuedJob{task(8, 1, later), task(7, 2, now), task(7, 3, later)}
 	w.Restore(queue, later, 30*time.Second)
 	for i, want := range []time.Time{now, now, later} {
 		if !queue[i].Eligible.Equal(want) {
-			t.Errorf("task %s waits since %v, want %v", queue[i].ArrayTask, queue[i].Eligible, want)
+			t.Errorf("task %d waits since %v, want %v", queue[i].ArrayTask, queue[i].Eligible, want)
 		}
 	}
 }

@@ -146,6 +146,9 @@ type Hooks struct {
 	Strict          bool     `toml:"strict"`           // a node that cannot lease, or has lost a GPU, drains
 }
 
+// Longest is how long a Prolog takes at most.
+func (h Hooks) Longest() time.Duration { return h.Wait.D() + h.WaitInteractive.D() + h.Deadline.D() }
+
 // Recovery is what happens to a job that died of GPU memory.
 type Recovery struct {
 	Enabled         bool    `toml:"enabled"`

@@ -11,26 +11,27 @@ import (
 	"time"
 )
 
-// separator stands between the fields of sacct: any printable one may be in a
-// comment.
-const separator = "\x1f"
-
 // Accounted is a job as slurmdbd has it.
 type Accounted struct {
 	Cluster    string
 	JobID      uint32
+	UID        uint32
 	ArrayJobID uint32 // 0: no array
 	ArrayTask  string
-	Name       string
-	User       string
-	Account    string
+	User       string // Slurm's name for UID
 	Partition  string
 	State      string // CANCELLED for "CANCELLED by 1000"
-	Comment    string // AdminComment
+	Comment    string // AdminComment; only operators write there
 }
 
-// accountedFields are fields that sacct has in every version from 20.11 on.
-var accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "User", "Account", "Partition", "State", "JobName", "AdminComment"}
+// accountedFields and namedFields are fields that sacct has in every version from
+// 20.11 on. What a user can write stands in the second alone, which asks for nothing
+// but that: the separator stands in sacct's arguments, where a user can read it while
+// sacct runs.
+var (
+	accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "UID", "User", "Partition", "State", "AdminComment"}
+	namedFields     = []string{"Cluster", "JobIDRaw", "Account", "JobName"}
+)
 
 // AccountedFilter says which jobs to ask slurmdbd for. Empty means all.
 type AccountedFilter struct {
@@ -43,7 +44,33 @@ type AccountedFilter struct {
 // Accounted asks slurmdbd for jobs and hands them over as sacct prints them, all
 // attempts under one entry. What was handed over before an error is void.
 func (c Client) Accounted(ctx context.Context, f AccountedFilter, each func(Accounted)) error {
-	args := []string{"--noheader", "--allocations", "--parsable2", "--delimiter=" + separator, "--format=" + strings.Join(accountedFields, ",")}
+	return c.sacct(ctx, accountedFields, f, func(row []string) {
+		if j, ok := parseAccounted(row); ok {
+			each(j)
+		}
+	})
+}
+
+// Named is what the users of a job in slurmdbd called it, for people to read.
+type Named struct {
+	Cluster       string
+	JobID         uint32
+	Account, Name string
+}
+
+// Names asks slurmdbd for the names of jobs.
+func (c Client) Names(ctx context.Context, f AccountedFilter, each func(Named)) error {
+	return c.sacct(ctx, namedFields, f, func(row []string) {
+		if id, err := number(row[1]); err == nil {
+			each(Named{Cluster: row[0], JobID: id, Account: row[2], Name: row[3]})
+		}
+	})
+}
+
+// sacct prints fields of jobs, with a separator of this call behind each.
+func (c Client) sacct(ctx context.Context, fields []string, f AccountedFilter, each func([]string)) error {
+	sep := newSeparator()
+	args := []string{"--noheader", "--allocations", "--parsable", "--delimiter=" + string(sep), "--format=" + strings.Join(fields, ",")}
 	list := func(option string, values []string) {
 		if len(values) > 0 {
 			args = append(args, option+"="+strings.Join(values, ","))
@@ -73,35 +100,29 @@ func (c Client) Accounted(ctx context.Context, f AccountedFilter, each func(Acco
 	if !f.To.IsZero() {
 		args = append(args, "--endtime="+slurmTime(f.To))
 	}
-	return c.lines(ctx, func(line string) {
-		if j, ok := parseAccounted(line); ok {
-			each(j)
-		}
-	}, "sacct", args...)
+	return c.rows(ctx, sep, len(fields), each, "sacct", args...)
 }
 
 // slurmTime is a time as every Slurm reads it (parse_time.c, 20.11 to 25.11), without
 // the hour that is there twice when summer time ends.
 func slurmTime(t time.Time) string { return "uts" + strconv.FormatInt(t.Unix(), 10) }
 
-// parseAccounted reads a line; one that is not of a job is left out.
-func parseAccounted(line string) (j Accounted, ok bool) {
-	if strings.Count(line, separator) < len(accountedFields)-1 {
+// parseAccounted reads the fields of a job; one of a step, or of a part of a
+// heterogeneous job, is left out.
+func parseAccounted(f []string) (j Accounted, ok bool) {
+	id, err := number(f[1])
+	if err != nil {
 		return j, false
 	}
-	// The comment is long and soon forgotten: it shares no memory with the rest.
-	f := strings.SplitN(line, separator, len(accountedFields))
-	comment := f[len(f)-1]
-	f = strings.Split(strings.Clone(line[:len(line)-len(comment)]), separator)
-	id, err := strconv.ParseUint(f[1], 10, 32)
-	if err != nil { // a step, or a part of a heterogeneous job
+	uid, err := number(f[3])
+	if err != nil {
 		return j, false
 	}
-	j = Accounted{Cluster: f[0], JobID: uint32(id), User: f[3], Account: f[4], Partition: f[5], Name: f[7], Comment: comment}
+	j = Accounted{Cluster: f[0], JobID: id, UID: uid, User: f[4], Partition: f[5], Comment: f[7]}
 	j.State, _, _ = strings.Cut(f[6], " ")
 	if array, task, isTask := strings.Cut(f[2], "_"); isTask {
-		if n, err := strconv.ParseUint(array, 10, 32); err == nil {
-			j.ArrayJobID, j.ArrayTask = uint32(n), task
+		if n, err := number(array); err == nil {
+			j.ArrayJobID, j.ArrayTask = n, task
 		}
 	}
 	return j, true
@@ -115,8 +136,8 @@ var ErrComment = errors.New("what others wrote there would be changed by sacctmg
 func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
 	// no record there than what others wrote spoiled.
-	if strings.ContainsAny(comment, "'\"\n") {
-		return fmt.Errorf("set AdminComment of job %d: %w (it has quotes)", job, ErrComment)
+	if strings.ContainsFunc(comment, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' || r == '"' }) {
+		return fmt.Errorf("set AdminComment of job %d: %w (it has quotes or control characters)", job, ErrComment)
 	}
 	if comment != strings.ToLower(comment) {
 		v, err := c.Version(ctx)

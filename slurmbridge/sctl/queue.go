@@ -16,6 +16,7 @@ import (
 // QueuedJob is a pending or running job as the steward looks at it.
 type QueuedJob struct {
 	ID          uint32
+	UID         uint32
 	State       string
 	Partition   string
 	Reason      string
@@ -27,8 +28,8 @@ type QueuedJob struct {
 	ReqNodes    string    // that it asks for
 	Reservation string
 	ArrayJobID  uint32 // 0: no array
-	ArrayTask   string
-	Features    string
+	ArrayTask   uint32
+	Features    string // the user's words, as the next
 	TresPerNode string
 }
 
@@ -36,75 +37,95 @@ type QueuedJob struct {
 // then the array's, and all its waiting tasks have it.
 func (j QueuedJob) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJobID }
 
-// queueFields are squeue's --Format names; with "|" as the suffix of a field in
-// place of its width, none is cut (squeue 22.05, print.c).
-const queueFields = "JobID:|,State:|,Partition:|,Reason:|,PriorityLong:|,EligibleTime:|,StartTime:|,EndTime:|,NodeList:|,ReqNodes:|,Reservation:|,ArrayJobID:|,ArrayTaskID:|,Feature:|,tres-per-node:"
+// queueFields are squeue's --Format names. A user's words stand among them, so what
+// is done about a job is done after Job has been asked about it alone.
+var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime", "StartTime", "EndTime",
+	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node"}
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
 func (c Client) Queue(ctx context.Context, partitions []string) ([]QueuedJob, error) {
-	out, err := c.run(ctx, "squeue", "--noheader", "--array", "--states=PENDING,RUNNING", "--partition="+strings.Join(partitions, ","), "--Format="+queueFields)
+	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING", "--partition="+strings.Join(partitions, ","))
 	if err != nil {
 		return nil, err
 	}
 	var jobs []QueuedJob
-	for line := range strings.Lines(out) {
-		if j, ok := parseQueued(strings.TrimRight(line, " \n")); ok {
+	for _, row := range rows {
+		if j, ok := parseQueued(row); ok {
 			jobs = append(jobs, j)
 		}
 	}
 	return jobs, nil
 }
 
-func parseQueued(line string) (QueuedJob, bool) {
-	f := strings.Split(line, "|")
-	if len(f) != 15 {
-		return QueuedJob{}, false
-	}
+// parseQueued reads the fields of a job; ok is false for one whose numbers are none.
+func parseQueued(f []string) (j QueuedJob, ok bool) {
 	for i := range f {
-		if f[i] = strings.TrimSpace(f[i]); f[i] == "(null)" || f[i] == "N/A" {
+		if f[i] = strings.TrimSpace(f[i]); none(f[i]) {
 			f[i] = ""
 		}
 	}
-	id, err := strconv.ParseUint(f[0], 10, 32)
-	if err != nil {
+	id, err1 := number(f[0])
+	uid, err2 := number(f[1])
+	if err1 != nil || err2 != nil {
 		return QueuedJob{}, false
 	}
-	priority, _ := strconv.ParseInt(f[4], 10, 64)
-	j := QueuedJob{ID: uint32(id), State: f[1], Partition: f[2], Reason: f[3], Priority: priority, Eligible: unix(f[5]), Start: unix(f[6]), End: unix(f[7]),
-		Nodes: f[8], ReqNodes: f[9], Reservation: f[10], Features: f[13], TresPerNode: f[14]}
-	if array, err := strconv.ParseUint(f[11], 10, 32); err == nil && f[12] != "" {
-		j.ArrayJobID, j.ArrayTask = uint32(array), f[12]
+	priority, _ := strconv.ParseInt(f[5], 10, 64)
+	j = QueuedJob{ID: id, UID: uid, State: f[2], Partition: f[3], Reason: f[4], Priority: priority,
+		Eligible: unix(f[6]), Start: unix(f[7]), End: unix(f[8]),
+		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15]}
+	if f[13] != "" {
+		array, err1 := number(f[12])
+		task, err2 := number(f[13])
+		if err1 != nil || err2 != nil {
+			return QueuedJob{}, false
+		}
+		j.ArrayJobID, j.ArrayTask = array, task
 	}
 	return j, true
 }
 
 // Split gives a waiting task of a job array a record, and an id, of its own: any
 // update of it does, also one that changes nothing (slurmctld's
-// job_array_split). The last task keeps the array's id.
+// job_array_split). The last task keeps the array's id. The task is asked about alone
+// before: what stood in a list is not enough to change a job.
 func (c Client) Split(ctx context.Context, j QueuedJob) (id uint32, err error) {
-	target := fmt.Sprintf("%d_%s", j.ArrayJobID, j.ArrayTask)
-	if err := c.Update(ctx, target, Change{TresPerNode: j.TresPerNode}); err != nil {
+	t := target(j.ArrayJobID, "_", j.ArrayTask)
+	if _, tres, err := c.task(ctx, t, j); err != nil {
+		return 0, err
+	} else if tres != j.TresPerNode {
+		return 0, fmt.Errorf("job %s asks for other GRES now", t)
+	}
+	if err := c.Update(ctx, t, Change{TresPerNode: j.TresPerNode}); err != nil {
 		return 0, err
 	}
-	out, err := c.run(ctx, "squeue", "--noheader", "--jobs="+target, "--format=%A")
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(out), 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("squeue --jobs=%s: %.50q is no job id", target, out)
-	}
-	return uint32(n), nil
+	id, _, err = c.task(ctx, t, j)
+	return id, err
 }
 
-// unix reads a time under SLURM_TIME_FORMAT=%s; zero: unknown or none.
-func unix(s string) time.Time {
-	v, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || v <= 0 {
-		return time.Time{}
+// task asks about one task of an array, which must be the one of the list still.
+func (c Client) task(ctx context.Context, t Target, j QueuedJob) (id uint32, tresPerNode string, err error) {
+	rows, err := c.squeue(ctx, []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "State", "tres-per-node"}, "--array", "--jobs="+t.text)
+	if err != nil {
+		return 0, "", err
 	}
-	return time.Unix(v, 0)
+	if len(rows) != 1 {
+		return 0, "", fmt.Errorf("squeue --jobs=%s: %d rows", t, len(rows))
+	}
+	row := rows[0]
+	for i := range row {
+		row[i] = strings.TrimSpace(row[i])
+	}
+	for i, want := range []uint32{1: j.UID, 2: j.ArrayJobID, 3: j.ArrayTask} {
+		if got, err := number(row[i]); err != nil || i > 0 && got != want {
+			return 0, "", fmt.Errorf("squeue --jobs=%s: %.50q where %d is expected", t, row[i], want)
+		}
+	}
+	if row[4] != "PENDING" {
+		return 0, "", fmt.Errorf("job %s is %.50s now", t, row[4])
+	}
+	id, err = number(row[0])
+	return id, row[5], err
 }
 
 // NodeState is a node as the steward looks at it.

@@ -10,26 +10,24 @@ import (
 	"time"
 )
 
-// The lines are squeue's and sinfo's of Slurm 22.05.8.
+// The fields are squeue's of Slurm 22.05.8.
 func TestQueue(t *testing.T) {
-	c := client(t, map[string]string{"squeue": `cat <<'TEXT'
-2|PENDING|gpu|Resources|4294901759|1795257543|1826813645|NONE|||(null)|2|N/A|(null)|gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072
-1|RUNNING|gpu|None|4294901760|1795257500|1795257543|1795261143|n1||(null)|1|N/A|(null)|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240
-9|PENDING|gpu|Priority|4294901750|1795257543|N/A|N/A||n[1-2]|maint|9|3|bigmem|gres:gpu:1
-8|PENDING|gpu|None|4294901754|1795257543|N/A|NONE|||(null)|6|2|(null)|gres:gpu:1
-text without fields
-x|PENDING|gpu|Priority|4294901750|N/A|N/A|N/A||||x|N/A|(null)|gres:gpu:1
-TEXT
-`})
+	c := client(t, map[string]string{"squeue": rows(
+		[]string{"2", "1001", "PENDING", "gpu", "Resources", "4294901759", "1795257543", "1826813645", "NONE", "", "", "(null)", "2", "N/A", "(null)", "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
+		[]string{"1", "1001", "RUNNING", "gpu", "None", "4294901760", "1795257500", "1795257543", "1795261143", "n1", "", "(null)", "1", "N/A", "(null)", "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"},
+		[]string{"9", "1002", "PENDING", "gpu", "Priority", "4294901750", "1795257543", "N/A", "N/A", "", "n[1-2]", "maint", "9", "3", "bigmem", "gres:gpu:1"},
+		[]string{"8", "1001", "PENDING", "gpu", "None", "4294901754", "1795257543", "N/A", "NONE", "", "", "(null)", "6", "2", "(null)", "gres:gpu:1"},
+		[]string{"x", "1001", "PENDING", "gpu", "Priority", "4294901750", "N/A", "N/A", "N/A", "", "", "", "x", "N/A", "(null)", "gres:gpu:1"},
+	)})
 	got, err := c.Queue(t.Context(), []string{"gpu", "recovery"})
 	want := []QueuedJob{
-		{ID: 2, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
-		{ID: 1, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"},
-		{ID: 9, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: "3", Features: "bigmem", TresPerNode: "gres:gpu:1"},
-		{ID: 8, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754, Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: "2", TresPerNode: "gres:gpu:1"},
+		{ID: 2, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
+		{ID: 1, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"},
+		{ID: 9, UID: 1002, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: 3, Features: "bigmem", TresPerNode: "gres:gpu:1"},
+		{ID: 8, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754, Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: 2, TresPerNode: "gres:gpu:1"},
 	}
 	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %+v, %v", got, err)
+		t.Fatalf("got %+v, %v", got, err)
 	}
 	for i, unsplit := range []bool{false, false, true, false} {
 		if got[i].Unsplit() != unsplit {
@@ -39,28 +37,45 @@ TEXT
 	if text := calls(t, c); !strings.Contains(text, "--partition=gpu,recovery ") {
 		t.Errorf("calls: %s", text)
 	}
-	if _, err := client(t, map[string]string{"squeue": "exit 1"}).Queue(t.Context(), nil); err == nil {
-		t.Error("squeue failed: no error")
+	for what, squeue := range map[string]string{"squeue failed": "exit 1", "text without fields": "echo text without fields", "cut short": rows([]string{"2", "1001"})} {
+		if got, err := client(t, map[string]string{"squeue": squeue}).Queue(t.Context(), nil); err == nil {
+			t.Errorf("%s: %+v", what, got)
+		}
 	}
 }
 
 func TestSplit(t *testing.T) {
-	j := QueuedJob{ID: 6, ArrayJobID: 6, ArrayTask: "2", TresPerNode: "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1"}
-	c := client(t, map[string]string{"scontrol": "", "squeue": "echo 8"})
+	const books = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1"
+	j := QueuedJob{ID: 6, UID: 1001, ArrayJobID: 6, ArrayTask: 2, TresPerNode: books}
+	good := []string{"8", "1001", "6", "2", "PENDING", books}
+	c := client(t, map[string]string{"scontrol": "", "squeue": rows(good)})
 	if id, err := c.Split(t.Context(), j); err != nil || id != 8 {
 		t.Errorf("got %d, %v", id, err)
 	}
-	if text := calls(t, c); !strings.Contains(text, "JobId=6_2 Gres=gres:gpu:1,gres:carmau0:1,gres:carmatotal:1") || !strings.Contains(text, "--jobs=6_2") {
+	if text := calls(t, c); !strings.Contains(text, "JobId=6_2 Gres="+books) || !strings.Contains(text, "--jobs=6_2") {
 		t.Errorf("calls: %s", text)
 	}
-	for what, c := range map[string]Client{
-		"the update is refused": client(t, map[string]string{"scontrol": "exit 1", "squeue": "echo 8"}),
-		"no squeue":             client(t, map[string]string{"scontrol": "", "squeue": "exit 1"}),
-		"no number":             client(t, map[string]string{"scontrol": "", "squeue": "echo x"}),
+	for what, squeue := range map[string]string{
+		"no squeue":     "exit 1",
+		"no number":     rows([]string{"x", "1001", "6", "2", "PENDING", books}),
+		"no such task":  rows(),
+		"two rows":      rows(good, good),
+		"another user":  rows([]string{"8", "1002", "6", "2", "PENDING", books}),
+		"another array": rows([]string{"8", "1001", "7", "2", "PENDING", books}),
+		"another task":  rows([]string{"8", "1001", "6", "3", "PENDING", books}),
+		"runs":          rows([]string{"8", "1001", "6", "2", "RUNNING", books}),
+		"other GRES":    rows([]string{"8", "1001", "6", "2", "PENDING", "gres:gpu:2"}),
 	} {
+		c := client(t, map[string]string{"scontrol": "", "squeue": squeue})
 		if id, err := c.Split(t.Context(), j); err == nil {
 			t.Errorf("%s: got %d", what, id)
 		}
+		if text := calls(t, c); strings.Contains(text, "update") {
+			t.Errorf("%s: changed all the same: %s", what, text)
+		}
+	}
+	if id, err := client(t, map[string]string{"scontrol": "exit 1", "squeue": rows(good)}).Split(t.Context(), j); err == nil {
+		t.Errorf("the update is refused: got %d", id)
 	}
 }
 

@@ -5,7 +5,6 @@ package sctl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -63,77 +62,15 @@ func TestNode(t *testing.T) {
 	}
 }
 
-func TestExit(t *testing.T) {
-	for squeue, want := range map[string]string{
-		"echo '12|1:0'":                        "1 0 <nil>",
-		"echo '11|1:0'; echo '12|0:9'":         "0 9 <nil>",
-		"echo '11|1:0'":                        "0 0 no such job",
-		"echo '12|'":                           `0 0 squeue: "" is no exit status of job 12`,
-		"echo 'Invalid job id' >&2; exit 1; #": "0 0 squeue",
-	} {
-		code, signal, err := client(t, map[string]string{"squeue": squeue}).Exit(t.Context(), 12)
-		if got := fmt.Sprint(code, signal, err); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: got %s, want %s", squeue, got, want)
-		}
-	}
-}
-
-func TestEligibility(t *testing.T) {
-	for squeue, want := range map[string]string{
-		"echo '12|3 |1795257605 '":              "3 1795257605 <nil>",
-		"echo '11|1|1'; echo '12|0|1795257605'": "0 1795257605 <nil>",
-		"echo '12|1|N/A'":                       "1 0 <nil>", // held, or its dependencies are not there
-		"echo '11|1|1795257605'":                "0 0 no such job",
-		"echo '12|N/A|1795257605'":              `0 0 squeue: "N/A|1795257605" is no count of restarts and no time of job 12`,
-		"echo 'Invalid job id' >&2; exit 1; #":  "0 0 squeue",
-	} {
-		e, err := client(t, map[string]string{"squeue": squeue}).Eligibility(t.Context(), 12)
-		if got := fmt.Sprint(e.Restarts, " ", max(e.At.Unix(), 0), " ", err); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: got %s, want %s", squeue, got, want)
-		}
-	}
-}
-
-func TestJob(t *testing.T) {
-	for _, c := range []struct {
-		name, squeue string
-		want         Job
-		target       string
-	}{
-		{"plain", "echo '12|12|N/A|RUNNING|gpu|ml|None|1|1001|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|a|b'",
-			Job{ID: 12, State: "RUNNING", Partition: "gpu", Account: "ml", Reason: "None", Nodes: 1, UID: 1001, TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Name: "a|b"}, "12"},
-		{"array", "echo '11|10|0|COMPLETING|gpu|(null)|None|1|1001|gres:gpu:1|x'; echo '12|10|3|PENDING|gpu|(null)|BeginTime|1|1001|gres:gpu:1|x'",
-			Job{ID: 12, ArrayJobID: 10, ArrayTask: "3", State: "PENDING", Partition: "gpu", Reason: "BeginTime", Nodes: 1, UID: 1001, TresPerNode: "gres:gpu:1", Name: "x"}, "10_3"},
-	} {
-		got, err := client(t, map[string]string{"squeue": c.squeue}).Job(t.Context(), 12)
-		if err != nil || got != c.want || got.Target() != c.target {
-			t.Errorf("%s: got %+v, %s, %v", c.name, got, got.Target(), err)
-		}
-	}
-	for name, squeue := range map[string]string{
-		"purged":    "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
-		"nothing":   "",
-		"others":    "echo '13|13|N/A|RUNNING|gpu|ml|None|1|1001|x|y'",
-		"nonsense":  "echo 12",
-		"bad lines": "echo 'x|12|N/A|RUNNING|gpu|ml|None|1|1001|x|y'",
-	} {
-		if j, err := client(t, map[string]string{"squeue": squeue}).Job(t.Context(), 12); !errors.Is(err, ErrNoJob) {
-			t.Errorf("%s: got %+v, %v", name, j, err)
-		}
-	}
-	if _, err := client(t, map[string]string{"squeue": "echo Unable to contact slurm controller >&2; exit 1"}).Job(t.Context(), 12); err == nil || errors.Is(err, ErrNoJob) {
-		t.Errorf("slurmctld away: %v", err)
-	}
-}
-
 func TestCommandsThatChange(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "exit 0"})
 	ctx := t.Context()
 	at := time.Unix(1795257605, 0)
+	one, task := Job{ID: 12}.Target(), Job{ID: 12, ArrayJobID: 10, ArrayTask: 3}.Target()
 	for _, err := range []error{
-		c.RequeueHold(ctx, "10_3"), c.Update(ctx, "10_3", Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, "10_3"),
-		c.RequeueIncomplete(ctx, "12"), c.SetStart(ctx, "12", at),
-		c.Update(ctx, "12", Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, "12", Change{StartIn: 10 * time.Minute}),
+		c.RequeueHold(ctx, task), c.Update(ctx, task, Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, task),
+		c.RequeueIncomplete(ctx, one), c.SetStart(ctx, one, at),
+		c.Update(ctx, one, Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, one, Change{StartIn: 10 * time.Minute}),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -149,23 +86,6 @@ scontrol update JobId=12 StartTime=now+600
 `
 	if got := strings.ReplaceAll(calls(t, c), " conf=/etc/slurm/other.conf", ""); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
-	}
-}
-
-// As squeue of Slurm 22.05.8 prints it.
-func TestRequeueing(t *testing.T) {
-	for line, want := range map[string]Requeueing{
-		`12|N/A|N/A|1|carma={"v":1,"mode":"shared"} a|b`: {Allowed: true, AdminComment: `carma={"v":1,"mode":"shared"} a|b`},
-		"12|11|1|0|(null)  ":                             {Leader: 11, Component: "11+1"},
-		"12 |0 |N/A |1 |":                                {Allowed: true},
-	} {
-		c := client(t, map[string]string{"squeue": "cat <<'TEXT'\n11|11|0|1|of another\nno fields\n" + line + "\nTEXT\n"})
-		if got, err := c.Requeueing(t.Context(), 12); err != nil || got != want {
-			t.Errorf("%q: got %+v, %v", line, got, err)
-		}
-	}
-	if _, err := client(t, map[string]string{"squeue": "echo '13|N/A|N/A|1|'"}).Requeueing(t.Context(), 12); !errors.Is(err, ErrNoJob) {
-		t.Errorf("another job: %v", err)
 	}
 }
 
@@ -196,10 +116,10 @@ func TestPartition(t *testing.T) {
 
 func TestErrorsSayWhatSlurmSaid(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "echo 'Only batch jobs are accepted or processed for job 15' >&2; exit 1"})
-	if err := c.RequeueIncomplete(t.Context(), "15"); !errors.Is(err, ErrBatchOnly) {
+	if err := c.RequeueIncomplete(t.Context(), Job{ID: 15}.Target()); !errors.Is(err, ErrBatchOnly) {
 		t.Errorf("got %v", err)
 	}
-	if err := c.Release(t.Context(), "15"); err == nil || !strings.Contains(err.Error(), "scontrol release 15: exit status 1: Only batch jobs") {
+	if err := c.Release(t.Context(), Job{ID: 15}.Target()); err == nil || !strings.Contains(err.Error(), "scontrol release 15: exit status 1: Only batch jobs") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -209,7 +129,7 @@ func TestDeadline(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if err := c.Release(ctx, "1"); !errors.Is(err, context.DeadlineExceeded) {
+	if err := c.Release(ctx, Job{ID: 1}.Target()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	if took := time.Since(start); took > 30*time.Second {

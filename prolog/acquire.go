@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/failpoint"
+	"carma/gres/lease"
+)
+
+// retryEvery is the pause between two looks while no GPU fits.
+const retryEvery = 100 * time.Millisecond
+
+// errOtherUsers means that no GPU fits, and that other users' jobs are on some.
+var errOtherUsers = fmt.Errorf("%w: other users' jobs are there", lease.ErrNoFit)
+
+// acquire tries until GPUs fit or wait is over.
+func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.Duration) ([]lease.Granted, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait+n.Config.Hooks.Deadline.D())
+	defer cancel()
+	job, r, decide := l.job, l.request, n.chooser(l.Hook)
+	var err error
+	if job.About, err = json.Marshal(l.about); err != nil {
+		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
+	}
+	var last choose.Decision
+	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
+		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
+		return last.UUIDs, last.Daemon
+	}
+	until := time.Now().Add(wait)
+	for {
+		if err := n.refresh(ctx, ledger); err != nil {
+			n.Log.Warn("read GPUs; deciding on what was seen last", "job", job.JobKey, "error", err)
+		}
+		failpoint.Here("prolog.refreshed")
+		granted, err := ledger.Acquire(ctx, job, r, pick)
+		failpoint.Here("lease.committed")
+		switch {
+		case err == nil:
+			return granted, nil
+		case !errors.Is(err, lease.ErrNoFit):
+			n.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
+			return nil, err
+		case ctx.Err() != nil || !time.Now().Before(until):
+			n.logRefusals(job.JobKey, r, last)
+			if last.OtherUsers() {
+				err = errOtherUsers
+			}
+			return nil, err
+		}
+		time.Sleep(retryEvery)
+	}
+}
+
+// refresh replaces readings that are too old to decide on, as when the agent
+// does not run.
+func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
+	age, ok, err := ledger.Oldest(ctx)
+	if err != nil || ok && age <= n.staleAfter() {
+		return err
+	}
+	readings, err := n.Sample(ctx)
+	if err != nil {
+		return err
+	}
+	return ledger.PutReadings(ctx, readings)
+}
+
+func (n *Node) staleAfter() time.Duration {
+	return max(3*n.Config.NVML.Interval.D(), 3*time.Second)
+}
+
+func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
+	n.Log.Warn("no GPU fits", "job", key, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
+	for _, refusal := range d.Refusals {
+		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason.String())
+	}
+}

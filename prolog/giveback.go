@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// backOff is how long a job waits after it was given back for the n-th time,
+// counted from 0.
+func backOff(n uint32) time.Duration {
+	const first = 5 * time.Second
+	return min(first<<min(n, 10), lease.LongestDelay)
+}
+
+// giveBack puts the job into the queue again. slurmctld takes the job back
+// while this Prolog still runs and slurmd then does not launch it; exit status
+// 0 keeps the node up. A job that was given back hooks.vetoes times, and now for
+// others, the jobs of other users, waits for idle GPUs instead of being sent
+// around: slurmctld counts users in parts, and not one by one. It shares them none
+// the less. One that names its nodes does not wait for capacity: the node keeps
+// GPUs for it.
+func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledger, slurm Slurm) error {
+	h, r := l.Hook, l.request
+	node := n.gpus(ctx, ledger)
+	ctx, cancel := n.part(ctx) // whatever the ledger took
+	defer cancel()
+	j, err := ask(ctx, h, slurm)
+	if err != nil {
+		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+	}
+	if !startsHere(j.State) {
+		return errGone
+	}
+	if node > 0 && r.GPUs > node {
+		// It would come back for ever: the node has fewer GPUs than slots.
+		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", node)
+		return slurm.RequeueHold(ctx, j.Leader())
+	}
+	var words sctl.Words
+	if n.tired(h) {
+		if words, err = slurm.Words(ctx, h.JobID); err != nil {
+			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+		}
+	}
+	if k, _, anywhere := tres.Booking(words.TresPerNode); n.tired(h) && k > 0 && !anywhere {
+		n.keep(ctx, h, r, ledger)
+	}
+	if change := n.instead(ctx, l, words, others, slurm); change != (sctl.Change{}) {
+		if _, err := n.putBack(ctx, j, h.Partition, change, slurm); err != nil {
+			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+		}
+	} else if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
+		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+	} else if err := n.update(ctx, j.Target(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
+		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
+	}
+	delay := backOff(h.Restart)
+	n.Log.Info("given back to the queue", "job", h.JobKey, "waits", delay)
+	ctx, cancelRest := n.part(ctx)
+	defer cancelRest()
+	n.awaitRevocation(ctx, h, slurm)
+	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
+		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
+	}
+	return nil
+}
+
+// lookAtLedger is how long a ledger may take to tell what a job that goes back would
+// be better off for; a give-back does not hang on it.
+const lookAtLedger = time.Second
+
+// gpus is how many GPUs the node is known to have; 0: that is not known now.
+func (n *Node) gpus(ctx context.Context, ledger Ledger) int {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
+	defer cancel()
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return 0
+	}
+	return len(s.Readings)
+}
+
+// errGone means that the job is not here any more: cancelled, or in the queue again.
+var errGone = errors.New("the job has gone")
+
+// startsHere tells whether a job in this state may be the one whose Prolog runs.
+func startsHere(state string) bool {
+	return state == "RUNNING" || state == "CONFIGURING" || state == "SUSPENDED"
+}
+
+// tired tells whether the job was given back hooks.vetoes times.
+func (n *Node) tired(h jobenv.Hook) bool {
+	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
+}
+
+// instead is what a job that was given back too often asks for from now on; the
+// zero value if that would not help it.
+func (n *Node) instead(ctx context.Context, l *launch, words sctl.Words, others bool, slurm Slurm) sctl.Change {
+	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
+	_, _, anywhere := tres.Booking(words.TresPerNode)
+	switch {
+	case !n.tired(h) || r.Exclusive:
+	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
+		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
+		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
+		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, fullMiB, fullMiB)}
+	case others && anywhere:
+		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		return sctl.Change{TresPerNode: tres.AwaitIdle(words.TresPerNode, fullMiB)}
+	}
+	return sctl.Change{}
+}
+
+// keep keeps GPUs of this node for a job that names it, or cannot go back, as the
+// steward does for one that waits for capacity; not where slurmctld has picked the
+// GPU.
+func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
+	if n.Config.Placement.BySlurm() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
+	defer cancel()
+	s, err := ledger.Snapshot(ctx)
+	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+		return
+	}
+	mib := r.ReserveMiB
+	if r.Exclusive || n.Thresholds.BookSMAct { // as the agent has it
+		mib, r.Exclusive = 0, true
+	}
+	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
+	if uuids == nil {
+		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", "too few GPUs here that take jobs")
+		return
+	}
+	if err := ledger.Hold(ctx, h.JobID, h.UID, r.GPUs, mib, uuids); err != nil {
+		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
+		return
+	}
+	n.Log.Info("GPUs are kept for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
+}
+
+// Return puts a job back on a node that can do nothing for it, as its ledger
+// cannot be opened: it could be given no GPU, and would fail. slurmctld lets it
+// wait before it starts again, here or on a better node.
+func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	j, err := ask(ctx, h, slurm)
+	if err == nil && !startsHere(j.State) {
+		return nil // cancelled, or in the queue again
+	}
+	if err == nil {
+		err = slurm.RequeueIncomplete(ctx, j.Target())
+	}
+	if errors.Is(err, sctl.ErrNoJob) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+	}
+	if err := n.update(ctx, j.Target(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
+		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
+	}
+	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
+	n.awaitRevocation(ctx, h, slurm)
+	return nil
+}
+
+// awaitRevocation stays until slurmd must have seen that the job was taken back.
+func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Slurm) {
+	for range 10 {
+		j, err := slurm.Job(ctx, h.JobID)
+		if err != nil || !startsHere(j.State) || ctx.Err() != nil {
+			return
+		}
+		time.Sleep(retryEvery)
+	}
+}

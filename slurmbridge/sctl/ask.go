@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sctl
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Questions to slurmctld are of two kinds. Identity (Job, Queue) is what root acts
+// on: numbers, states, partitions. Words (Words) are what a user wrote, for records
+// and for the job's own request; nobody acts on another job because of them.
+//
+// Both are read between separators that nobody can know beforehand, for a user's
+// text may hold line breaks and any character: with fixed ones, a job name can be
+// written that reads as a line about another job. The separator travels in the
+// environment, which only root can read, and not in the arguments, which everybody
+// can.
+
+// separator is what stands after each field of one answer: 128 random bits.
+type separator string
+
+func newSeparator() separator {
+	var b [16]byte
+	rand.Read(b[:]) // never fails (crypto/rand, Go 1.24)
+	return separator("@" + hex.EncodeToString(b[:]) + "@")
+}
+
+// format is squeue's --Format for some fields, each followed by the separator; a
+// field without a width is not cut (squeue 22.05, print.c).
+func (s separator) format(fields []string) string {
+	var b strings.Builder
+	for i, f := range fields {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(f + ":" + string(s))
+	}
+	return b.String()
+}
+
+// mostField bounds a field: an AdminComment is the longest (slurmctld takes 64 KiB
+// over the wire of some releases and more of others).
+const mostField = 16 << 20
+
+// scan cuts an answer into rows of n fields. rest is what stands behind the last
+// one: a message, where the command has failed. An answer that does not come out even
+// was cut short.
+func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string, err error) {
+	in := bufio.NewScanner(out)
+	in.Buffer(make([]byte, 1<<16), mostField)
+	in.Split(func(data []byte, atEnd bool) (int, []byte, error) {
+		if i := bytes.Index(data, []byte(s)); i >= 0 {
+			return i + len(s), data[:i], nil
+		}
+		if atEnd {
+			rest = string(data)
+			return len(data), nil, nil
+		}
+		return 0, nil, nil
+	})
+	row := make([]string, 0, n)
+	for in.Scan() {
+		f := in.Text()
+		if len(row) == 0 {
+			f = strings.TrimPrefix(f, "\n")
+		}
+		if row = append(row, f); len(row) == n {
+			each(row)
+			row = make([]string, 0, n)
+		}
+	}
+	switch {
+	case in.Err() != nil:
+		return rest, in.Err()
+	case len(row) > 0 || strings.TrimSpace(rest) != "":
+		return rest, fmt.Errorf("the answer is not whole: %d fields too many, %.50q behind them", len(row), rest)
+	}
+	return rest, nil
+}
+
+// squeue asks for fields of jobs. It says ErrNoJob where slurmctld knows none of the
+// ids that were named.
+func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([][]string, error) {
+	s := newSeparator()
+	cmd := c.command(ctx, "squeue", append([]string{"--noheader"}, args...)...)
+	cmd.Env = append(cmd.Env, "SQUEUE_FORMAT2="+s.format(fields))
+	out, err := output(ctx, cmd)
+	if err != nil {
+		if strings.Contains(err.Error(), "Invalid job id") {
+			return nil, ErrNoJob
+		}
+		return nil, err
+	}
+	var rows [][]string
+	if _, err := s.scan(strings.NewReader(out), len(fields), func(row []string) { rows = append(rows, row) }); err != nil {
+		return nil, fmt.Errorf("%s: %w", words(cmd), err)
+	}
+	return rows, nil
+}
+
+// row asks for fields of one job, the first of which must be JobID. A second row of
+// that id is an error.
+func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, error) {
+	text := strconv.FormatUint(uint64(id), 10)
+	rows, err := c.squeue(ctx, fields, "--states=all", "--jobs="+text)
+	if err != nil {
+		return nil, err
+	}
+	return only(rows, text)
+}
+
+// only finds the one row of an id; an array's id brings those of its tasks along.
+func only(rows [][]string, id string) ([]string, error) {
+	var found []string
+	for _, r := range rows {
+		if r[0] != id {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("squeue: two rows of job %s", id)
+		}
+		found = r
+	}
+	if found == nil {
+		return nil, ErrNoJob
+	}
+	return found, nil
+}
+
+// none is what Slurm prints for what a job has not.
+func none(s string) bool { return s == "" || s == "N/A" || s == "(null)" }
+
+// number reads a number of 32 bits, decimal digits and nothing else.
+func number(s string) (uint32, error) {
+	v, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || strings.HasPrefix(s, "+") {
+		return 0, fmt.Errorf("squeue: %.50q is no number", s)
+	}
+	return uint32(v), nil
+}
+
+// words is a command as a person would type it.
+func words(cmd *exec.Cmd) string {
+	return strings.Join(append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...), " ")
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Target is what a command acts on: one job, one task of an array, or one component
+// of a heterogeneous job. It is made of numbers that slurmctld gave (Job), never of
+// text, and here alone.
+type Target struct{ text string }
+
+// String is the target as scontrol and scancel take it.
+func (t Target) String() string { return t.text }
+
+// Target is the job alone. The raw id of one member of an array equals the array's
+// id and would mean all of it; several tasks under one id are no target.
+func (j Job) Target() Target {
+	if j.Unsplit {
+		return Target{}
+	}
+	if j.ArrayJobID != 0 {
+		return target(j.ArrayJobID, "_", j.ArrayTask)
+	}
+	return Target{strconv.FormatUint(uint64(j.ID), 10)}
+}
+
+// WaitingTasks is all tasks of an array that wait under one id (Unsplit).
+func (j Job) WaitingTasks() Target {
+	if !j.Unsplit {
+		return Target{}
+	}
+	return Target{strconv.FormatUint(uint64(j.ArrayJobID), 10)}
+}
+
+// Leader is what requeues a heterogeneous job: slurmctld takes that id alone, for all
+// components. For others it is the job.
+func (j Job) Leader() Target {
+	if j.HetJobID != 0 {
+		return Target{strconv.FormatUint(uint64(j.HetJobID), 10)}
+	}
+	return j.Target()
+}
+
+// Component is what changes this component of a heterogeneous job alone. For others
+// it is the job.
+func (j Job) Component() Target {
+	if j.HetJobID != 0 {
+		return target(j.HetJobID, "+", j.HetOffset)
+	}
+	return j.Target()
+}
+
+func target(id uint32, sign string, part uint32) Target {
+	return Target{strconv.FormatUint(uint64(id), 10) + sign + strconv.FormatUint(uint64(part), 10)}
+}
+
+// RequeueHold puts a job back into the queue, held.
+func (c Client) RequeueHold(ctx context.Context, t Target) error {
+	return c.act(ctx, t, "scontrol", "requeuehold")
+}
+
+// ErrBatchOnly means that the job cannot be requeued because it is no batch job.
+var ErrBatchOnly = errors.New("not a batch job")
+
+// RequeueIncomplete puts a running job that has not launched back into the
+// queue. The error is ErrBatchOnly for a job of srun or salloc.
+func (c Client) RequeueIncomplete(ctx context.Context, t Target) error {
+	err := c.act(ctx, t, "scontrol", "requeue", "incomplete")
+	if err != nil && strings.Contains(err.Error(), "Only batch jobs") { // ESLURM_BATCH_ONLY
+		return ErrBatchOnly
+	}
+	return err
+}
+
+// Release lets a held job start.
+func (c Client) Release(ctx context.Context, t Target) error {
+	return c.act(ctx, t, "scontrol", "release")
+}
+
+// Cancel ends a job.
+func (c Client) Cancel(ctx context.Context, t Target) error { return c.act(ctx, t, "scancel") }
+
+// Notify writes a line to the terminal of a job of srun or salloc, and into the
+// stderr of a batch script.
+func (c Client) Notify(ctx context.Context, job uint32, text string) error {
+	_, err := c.run(ctx, "scontrol", "notify", strconv.FormatUint(uint64(job), 10), text)
+	return err
+}
+
+// SetStart lets a pending job start at a time and not before.
+func (c Client) SetStart(ctx context.Context, t Target, at time.Time) error {
+	return c.update(ctx, t, "StartTime="+slurmTime(at))
+}
+
+// Change is what an update of a pending or completing job sets; empty fields
+// stay as they are.
+type Change struct {
+	Partition    string
+	TresPerNode  string
+	AdminComment string
+	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
+}
+
+// Update changes a job in one RPC.
+func (c Client) Update(ctx context.Context, t Target, change Change) error {
+	var args []string
+	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}} {
+		if f.value == "" {
+			continue
+		}
+		if !plainList(f.value) {
+			return fmt.Errorf("update job %s: %s=%.50q has characters that no such name has; nothing is changed", t, f.name, f.value)
+		}
+		args = append(args, f.name+"="+f.value)
+	}
+	if change.AdminComment != "" {
+		if strings.ContainsFunc(change.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return fmt.Errorf("update job %s: AdminComment has control characters; nothing is changed", t)
+		}
+		args = append(args, "AdminComment="+change.AdminComment)
+	}
+	if change.StartIn > 0 {
+		args = append(args, fmt.Sprintf("StartTime=now+%.0f", change.StartIn.Seconds()))
+	}
+	return c.update(ctx, t, args...)
+}
+
+// plainList tells whether s is made of characters that stand in lists of GRES and
+// partitions. A user's own request comes back to slurmctld through here.
+func plainList(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool {
+		return (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z') && !strings.ContainsRune("_.-+/:=,@", r)
+	}) < 0
+}
+
+func (c Client) update(ctx context.Context, t Target, args ...string) error {
+	if t == (Target{}) {
+		return errors.New("update: no job")
+	}
+	_, err := c.run(ctx, "scontrol", append([]string{"update", "JobId=" + t.text}, args...)...)
+	return err
+}
+
+// act calls a command whose last argument is the target.
+func (c Client) act(ctx context.Context, t Target, command string, args ...string) error {
+	if t == (Target{}) {
+		return fmt.Errorf("%s: no job", strings.Join(append([]string{command}, args...), " "))
+	}
+	_, err := c.run(ctx, command, append(args, t.text)...)
+	return err
+}

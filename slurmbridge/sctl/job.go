@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Job is what identifies a job and tells where it stands.
+type Job struct {
+	ID         uint32
+	UID        uint32
+	ArrayJobID uint32 // 0: no array
+	ArrayTask  uint32
+	Unsplit    bool   // the id stands for several waiting tasks of the array
+	HetJobID   uint32 // the leader's of a heterogeneous job; 0: none
+	HetOffset  uint32
+	State      string    // COMPLETING, RUNNING, ...
+	Reason     string    // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
+	Partition  string    // several, with commas, while it is pending
+	Nodes      int       // that it has, or asks for
+	Requeue    bool      // false: --no-requeue, or JobRequeue=0
+	Restarts   int       // how often it has gone back into the queue
+	Eligible   time.Time // from when on it may start; zero: not as things are, or slurmctld has not looked yet
+	ExitCode   int       // of the batch script
+	ExitSignal int
+}
+
+// Task is the task's number within its array; empty: it is of none.
+func (j Job) Task() string {
+	if j.ArrayJobID == 0 || j.Unsplit {
+		return ""
+	}
+	return strconv.FormatUint(uint64(j.ArrayTask), 10)
+}
+
+// ErrNoJob means that slurmctld does not know the job (any more).
+var ErrNoJob = errors.New("no such job")
+
+// identity are squeue's --Format names of the fields of a Job. A user's text stands
+// in none of them, but in Reason where a burst buffer plugin writes it.
+var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason"}
+
+// Job asks slurmctld about one job.
+func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
+	row, err := c.row(ctx, id, identity)
+	if err != nil {
+		return Job{}, err
+	}
+	j, err := parseJob(row)
+	if err != nil {
+		return Job{}, fmt.Errorf("job %d: %w", id, err)
+	}
+	return j, nil
+}
+
+// parseJob reads the fields of identity.
+func parseJob(row []string) (j Job, err error) {
+	f := make([]string, len(row))
+	for i := range row {
+		f[i] = strings.TrimSpace(row[i])
+	}
+	var errs []error
+	read := func(s string) uint32 {
+		v, err := number(s)
+		errs = append(errs, err)
+		return v
+	}
+	j = Job{ID: read(f[0]), UID: read(f[1]), State: f[6], Partition: f[7], Reason: f[13], Nodes: int(read(f[8])),
+		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11])}
+	// A job that is no array has its own id as ArrayJobID and no task; one that is
+	// not heterogeneous has 0, or none.
+	if !none(f[3]) {
+		j.ArrayJobID = read(f[2])
+		if j.ArrayTask, err = number(f[3]); err != nil {
+			j.Unsplit = true
+		}
+	}
+	if !none(f[4]) && f[4] != "0" {
+		j.HetJobID, j.HetOffset = read(f[4]), read(f[5])
+	}
+	if j.ExitCode, j.ExitSignal, err = exitStatus(f[12]); err != nil {
+		errs = append(errs, err)
+	}
+	if !plain(f[6]) || !plain(f[7]) {
+		errs = append(errs, fmt.Errorf("squeue: %.50q, %.50q are no state and partition", f[6], f[7]))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Job{}, err
+	}
+	return j, nil
+}
+
+// exitStatus reads "code:signal", or wait(2)'s status as one number as up to 23.02 at
+// least (22.05.8 prints 256; releases with PrologFlags=RunInJob 1:0).
+func exitStatus(s string) (code, signal int, err error) {
+	if left, right, both := strings.Cut(s, ":"); both {
+		c, err1 := number(left)
+		n, err2 := number(right)
+		return int(c), int(n), errors.Join(err1, err2)
+	}
+	status, err := number(s)
+	w := syscall.WaitStatus(status)
+	if w.Exited() {
+		return w.ExitStatus(), 0, err
+	}
+	return 0, int(w.Signal()), err
+}
+
+// plain tells whether s is of characters that Slurm's own names are made of.
+func plain(s string) bool {
+	return s != "" && strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\=`, r) }) < 0
+}
+
+// Words is what users wrote about a job, and others about it for people.
+type Words struct {
+	Name         string
+	Account      string
+	TresPerNode  string // the GRES that it asks for
+	AdminComment string
+}
+
+// Words asks for a job's words. They are the job's own: nothing about another job
+// follows from them.
+func (c Client) Words(ctx context.Context, id uint32) (Words, error) {
+	row, err := c.row(ctx, id, []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment"})
+	if err != nil {
+		return Words{}, err
+	}
+	for i, s := range row {
+		if row[i] = strings.TrimSpace(s); row[i] == "(null)" {
+			row[i] = ""
+		}
+	}
+	if row[3] == "N/A" {
+		row[3] = ""
+	}
+	return Words{Name: row[1], Account: row[2], TresPerNode: row[3], AdminComment: row[4]}, nil
+}
+
+// unix reads a time under SLURM_TIME_FORMAT=%s; zero: unknown or none.
+func unix(s string) time.Time {
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || v <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(v, 0)
+}
+
+// Eligibility is from when on a job may start.
+type Eligibility struct {
+	At       time.Time // zero: not as things are, or slurmctld has not looked yet
+	Restarts int       // how often it has gone back into the queue
+}
+
+// Eligibility asks slurmctld from when on a job may start. The reason that it waits
+// for tells that only after slurmctld's next look at it.
+func (c Client) Eligibility(ctx context.Context, id uint32) (Eligibility, error) {
+	j, err := c.Job(ctx, id)
+	return Eligibility{j.Eligible, j.Restarts}, err
+}
