@@ -184,5 +184,5 @@ test-ansible: packages
 	contrib/newadmin/ansible.sh build/packages
 
 clean:
-	rm -rf bin lib build demo
+	rm -rf bin lib build
 	$(MAKE) -C contrib/simgpu clean

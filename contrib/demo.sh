@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make demo: a real Slurm with two nodes of four simulated A100 each, a dozen
-# jobs of two users, and what became of them. Everything lives in demo/ and goes
-# again at the end, also after Ctrl-C.
+# jobs of two users, and what became of them. Everything lives in a directory of
+# its own in /tmp and goes again at the end, also after Ctrl-C.
 set -uo pipefail
+umask 022 # the users read their scripts
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -13,8 +14,7 @@ if [ "$(id -u)" != 0 ]; then
 	exec sudo --preserve-env=PATH "$0" "$@"
 fi
 
-dir=$root/demo
-[ ${#dir} -le 40 ] || dir=$(mktemp -d /tmp/carma-demo.XXXXXX) # paths of UNIX sockets are short
+dir=$(mktemp -d /tmp/carma-demo.XXXXXX) || exit 1 # short, for UNIX sockets lie below it; open to users, as a home is not
 devcluster=$root/contrib/devcluster/devcluster
 
 down() {
