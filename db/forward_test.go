@@ -199,7 +199,7 @@ func TestMergeComment(t *testing.T) {
 func TestCommentKeepsJobstats(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("no python3 to read as jobstats' readers do")
+		t.Skip("no python3 to read as jobstats' readers do; make deps-test-unit installs it")
 	}
 	for n := range 6 {
 		make := `import base64,gzip,json;print("JS1:"+base64.b64encode(gzip.compress(json.dumps({"x":"` + strings.Repeat("é", n) + `q"}).encode(),mtime=0)).decode())`

@@ -114,7 +114,7 @@ func TestReadRequestRefusals(t *testing.T) {
 func TestSbatch(t *testing.T) {
 	sbatch, err := exec.LookPath("sbatch")
 	if err != nil {
-		t.Skip("sbatch is not installed; contrib/deps.sh installs it")
+		t.Skip("sbatch is not installed; make deps-test-unit installs it")
 	}
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "slurm.conf")
