@@ -16,7 +16,7 @@ if [ $# = 0 ]; then
 fi
 if [ "$(id -u)" != 0 ]; then
 	command -v sudo >/dev/null || { echo "make demo: failed: slurmd starts jobs as their users, so be root or install sudo" >&2; exit 1; }
-	exec sudo env PATH="$PATH" "$0" "$@"
+	exec sudo env PATH="$PATH:/usr/sbin:/sbin" "$0" "$@"
 fi
 began=$1
 
