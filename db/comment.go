@@ -22,7 +22,8 @@ import (
 // job_functions.c hands it to strip_quotes with make_lower). Other tools write there too. What they wrote stays in
 // front: jobstats' "JS1:" is read from the beginning of the comment to its end, by
 // Python's base64.b64decode, which passes over the characters that base64 does not
-// know. Debian 12's stops at padding, Debian 13's (3.13.5) reads on (tried). So behind "JS1:" the records stand in such characters alone, mark included.
+// know. Debian 12's stops at padding, Debian 13's (3.13.5) reads on (tried). So behind
+// "JS1:" the records stand in such characters alone, mark included.
 const (
 	commentMark = "carma1:"
 	symbolsMark = "!~!"
