@@ -31,7 +31,7 @@ list() {
 
 # packages TARGET: its own and those of the targets it names
 packages() {
-	words=$(list | sed -n "s/^$1 *//p")
+	words=$(list | sed -n "s/^$1  *//p")
 	[ -n "$words" ] || { echo "deps: no target '$1'; contrib/deps.sh --list names them" >&2; return 1; }
 	# In a subshell, for the words of each target are its own.
 	for word in $words; do
