@@ -79,7 +79,9 @@ inside() {
 first_process() {
 	local root=$1 user=root d point
 	hostname "$(cat "$root/etc/hostname")"
-	[ "$3" != root-offline ] || ip link set lo up
+	# getaddrinfo with AI_ADDRCONFIG, which Slurm's daemons listen by, wants an address
+	# beside 127.0.0.1, as a machine has whose network is cut.
+	[ "$3" != root-offline ] || { ip link set lo up && ip addr add 127.0.0.2/8 dev lo; }
 	mount --bind "$root" "$root"
 	mount --bind "$2" "$root/usr/local/go"
 	mount -o remount,bind,ro "$root/usr/local/go"
