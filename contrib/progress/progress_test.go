@@ -57,6 +57,9 @@ func TestReasonIsShort(t *testing.T) {
 // make of each target, up to the first that fails; its status and the last line tell.
 func TestMakeAll(t *testing.T) {
 	t.Chdir(t.TempDir())
+	for _, name := range []string{"MAKELEVEL", "MAKEFLAGS", "MFLAGS"} { // of the make that runs the tests
+		t.Setenv(name, "")
+	}
 	makefile := "a:\n\t@echo one; echo '2 passed, 0 failed, 1 skipped'\nb:\n\t@echo '40 passed, 0 failed, 0 skipped'\nbad:\n\t@echo broken; exit 1\n"
 	if err := os.WriteFile("Makefile", []byte(makefile), 0o644); err != nil {
 		t.Fatal(err)
