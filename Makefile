@@ -12,66 +12,99 @@ SLURM_INCLUDE ?= /usr/include
 # Slurm's own plugin directory: make install links the plugin into it.
 SLURM_PLUGIN_DIR ?=
 
-GO ?= go
+export GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
+PROGRESS = build/progress
+STATICCHECK_VERSION = v0.8.2
+STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
+
 COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
 
-.PHONY: all commands libcarma shim simgpu deps demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-abuse soak test-versions packages test-packages test-newadmin test-ansible gpu-check lint man bench \
-	bench-estimator bench-placement bench-sim install clean
+.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
+	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
+	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
 
 commands:
-	$(GO) build -o bin/ $(addprefix ./cmd/,$(COMMANDS))
+	@echo "build: bin/$(COMMANDS)"
+	@$(GO) build -o bin/ $(addprefix ./cmd/,$(COMMANDS))
 
 libcarma:
-	$(GO) build -buildmode=c-shared -o lib/libcarma.so ./slurmbridge/libcarma
+	@echo "build: lib/libcarma.so"
+	@$(GO) build -buildmode=c-shared -o lib/libcarma.so ./slurmbridge/libcarma
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
 SHIM_OUT = lib/slurm/job_submit_carma.so
 shim: $(SHIM_OUT)
 $(SHIM_OUT): $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+	@echo "build: $@"
 	@mkdir -p $(@D)
-	$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
+	@$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
 simgpu:
-	$(MAKE) -C contrib/simgpu all
+	@echo "build: bin/simgpu bin/simjob lib/simgpu"
+	@$(MAKE) --no-print-directory -C contrib/simgpu all
 
-deps:
-	contrib/deps.sh
+# What the README's two commands need beside what it names, from the network;
+# with go mod download they then work without. deps-TARGET: for one target.
+deps: deps-demo deps-test $(STATICCHECK)
 
-demo: deps all
-	contrib/demo.sh
+deps-list:
+	@contrib/deps.sh --list
 
-test: deps all lint test-unit test-shim test-simgpu test-placement test-integration
+deps-%:
+	@contrib/deps.sh $*
 
-test-unit:
-	$(GO) test ./...
+demo: $(PROGRESS)
+	@contrib/demo.sh
+
+# Shows what long targets do (contrib/progress).
+$(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
+	@echo "build: $@"
+	@$(GO) build -o $@ ./contrib/progress
+
+test: $(PROGRESS)
+	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-simgpu test-placement test-integration
+
+test-unit: deps-test-unit $(PROGRESS)
+	@$(PROGRESS) go ./...
 
 # The job_submit shim in a host program, under the sanitizers. N hostile jobs.
-test-shim: libcarma shim
-	$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
+test-shim: deps-test-shim libcarma shim
+	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
 
-test-simgpu:
-	$(MAKE) -C contrib/simgpu test
+test-simgpu: deps-test-simgpu
+	@$(MAKE) --no-print-directory -C contrib/simgpu test
 
 test-placement: simgpu
-	$(GO) run ./prolog/bench --rounds 6 --idle 1s
+	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
 
-# On development clusters: a real slurmctld, slurmd and munge.
+# On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
-test-integration: deps all
-	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -parallel 4 -timeout 40m ./contrib/devcluster
+# RUN='TestSteps|TestArray' takes some of the tests.
+test-integration: deps-test-integration all $(PROGRESS)
+	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+
+AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
+export SLURM_PREFIX
+
+# Both commands of the README in a new Debian with nothing but what the README
+# names (root makes it). CI runs a part of this for Debian 13 (.ci/run).
+test-debian12: deps-test-debian12
+	@contrib/bare.sh bookworm user 'make demo' user 'make test'
+
+test-debian13: deps-test-debian13
+	@contrib/bare.sh trixie user 'make demo' user 'make test'
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
 # SLURM_GIT names a clone of Slurm's source, if there is one.
@@ -81,15 +114,14 @@ test-versions: libcarma
 # Attacks of a hostile user, of broken disks and of killed processes, and their
 # figures: minutes. docs/threat-model.md names what each shows. TASKS, PAIRS,
 # SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
-test-abuse: all
-	contrib/deps.sh strace slurm-wlm-basic-plugins
+test-abuse: deps-test-abuse all
 	N=$${N:-1000000} $(MAKE) test-shim
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
-soak: deps all
+soak: deps-soak all
 	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 0 -run TestSoak ./contrib/devcluster
 
 # On a machine with an NVIDIA GPU that nothing else uses; no Slurm needed. The
@@ -100,24 +132,33 @@ gpu-check:
 	$(CC) $(HARDEN) -o build/gpuload contrib/gpucheck/load/gpuload.c -ldl
 	build/gpucheck --load build/gpuload --json build/gpu-check.json
 
-STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# It asks for a newer Go than CARMA does, which the go command then fetches.
+$(STATICCHECK):
+	@echo "build: $@"
+	@mkdir -p build/tools
+	@GOTOOLCHAIN=auto GOBIN=$(CURDIR)/build/tools $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
+	@mv build/tools/staticcheck $@
 
 # Names that codespell takes for words.
 NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo
 
-lint:
+lint: deps-lint $(STATICCHECK)
+	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
-	$(GO) vet ./...
-	$(GO) vet -tags integration ./contrib/devcluster
-	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
-	$(GO) run $(STATICCHECK) ./...
-	contrib/deps.sh shellcheck codespell
-	git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
-	$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'
-	contrib/vulncheck.sh
-	shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
-	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
-	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
+	@$(GO) vet ./...
+	@$(GO) vet -tags integration ./contrib/devcluster
+	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
+	@echo "lint: staticcheck"
+	@$(STATICCHECK) ./...
+	@echo "lint: codespell, links, imports per room"
+	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
+	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'
+	@echo "lint: govulncheck"
+	@contrib/vulncheck.sh
+	@echo "lint: shellcheck, gcc -fanalyzer"
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
 
 # Manual pages, from docs/man/*.md and the programs' own help.
 man: commands
@@ -169,20 +210,19 @@ packages:
 	GO="$(GO)" contrib/packages/build.sh build/stage build/packages $(VERSION)
 
 # Install, upgrade, remove and purge them on a scratch root.
-test-packages: packages
-	contrib/deps.sh rpm
+test-packages: deps-test-packages packages
 	contrib/packages/check.sh build/packages build/stage
 	contrib/packages/check-rpm.sh build/packages
 
 # docs/admin.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
-test-newadmin: packages
+test-newadmin: deps-test-newadmin packages
 	contrib/newadmin/check.sh build/packages
 
 # The Ansible role on the same machines.
-test-ansible: packages
+test-ansible: deps-test-ansible packages
 	contrib/newadmin/ansible.sh build/packages
 
 clean:
-	rm -rf bin lib build demo
+	rm -rf bin lib build
 	$(MAKE) -C contrib/simgpu clean

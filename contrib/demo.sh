@@ -2,26 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # make demo: a real Slurm with two nodes of four simulated A100 each, a dozen
-# jobs of two users, and what became of them. Everything lives in demo/ and goes
-# again at the end, also after Ctrl-C.
+# jobs of two users, and what became of them. Everything lives in a directory of
+# its own in /tmp and goes again at the end, also after Ctrl-C.
 set -uo pipefail
+umask 022 # the users read their scripts
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
-if [ "$(id -u)" != 0 ]; then
-	command -v sudo >/dev/null || { echo "demo: needs root: slurmd starts jobs as their users" >&2; exit 1; }
-	exec sudo --preserve-env=PATH "$0" "$@"
+# Built as the user who called, shown as root. $1 is when it began.
+if [ $# = 0 ]; then
+	set -- "$(date +%s)"
+	build/progress make "the demo's programs" deps-demo all || { echo "make demo: failed"; exit 1; }
 fi
+if [ "$(id -u)" != 0 ]; then
+	command -v sudo >/dev/null || { echo "make demo: failed: slurmd starts jobs as their users, so be root or install sudo" >&2; exit 1; }
+	exec sudo env PATH="$PATH:/usr/sbin:/sbin" "$0" "$@"
+fi
+began=$1
 
-dir=$root/demo
-[ ${#dir} -le 40 ] || dir=$(mktemp -d /tmp/carma-demo.XXXXXX) # paths of UNIX sockets are short
+dir=$(mktemp -d /tmp/carma-demo.XXXXXX) || exit 1 # short, for UNIX sockets lie below it; open to users, as a home is not
 devcluster=$root/contrib/devcluster/devcluster
 
-down() {
+leave() {
+	local status=$? word=passed
 	"$devcluster" down "$dir" || true
 	rm -rf "$dir"
+	[ $status = 0 ] || word=failed
+	echo "make demo: $word in $(($(date +%s) - began)) s"
 }
-trap down EXIT
+trap leave EXIT
 trap 'echo; exit 130' INT TERM
 
 bold() { if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then printf '\n\033[1m%s\033[0m\n' "$*"; else printf '\n%s\n' "$*"; fi; }

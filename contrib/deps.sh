@@ -1,13 +1,56 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what building and trying CARMA needs from Debian's packages, and
-# says what. Services that the packages bring are kept from starting: the
-# development cluster starts its own.
+# The Debian packages that building and trying CARMA needs, by target of the
+# Makefile, beside what the README names. usage: deps.sh TARGET... installs what
+# is missing; deps.sh --list prints the list. Services that the packages bring
+# are kept from starting: the development cluster starts its own.
 set -eu
 
+# A line is a target and its packages, or @ and another target whose packages it needs too.
+list() {
+	cat <<-'TEXT'
+	all              libc6-dev libslurm-dev
+	cluster          @all slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+	demo             @cluster
+	lint             @all codespell shellcheck
+	test-unit        @all slurm-client python3 prometheus tzdata
+	test-shim        @all binutils
+	test-simgpu      @all
+	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
+	test             @lint @test-unit @test-shim @test-simgpu @test-integration
+	test-abuse       @cluster strace
+	soak             @cluster
+	test-packages    @all rpm
+	test-newadmin    @all debootstrap systemd-container
+	test-ansible     @test-newadmin ansible
+	test-debian12    debootstrap
+	test-debian13    debootstrap
+	TEXT
+}
+
+# packages TARGET: its own and those of the targets it names
+packages() {
+	words=$(list | sed -n "s/^$1  *//p")
+	[ -n "$words" ] || { echo "deps: no target '$1'; contrib/deps.sh --list names them" >&2; return 1; }
+	# In a subshell, for the words of each target are its own.
+	for word in $words; do
+		case $word in @*) (packages "${word#@}") || return 1 ;; *) echo "$word" ;; esac
+	done
+}
+
+case ${1:-} in
+--list) list; exit 0 ;;
+'' | -*) echo "usage: deps.sh TARGET... | --list" >&2; exit 2 ;;
+esac
+wanted=
+for target in "$@"; do
+	some=$(packages "$target") || exit 2
+	wanted="$wanted $some"
+done
 missing=
-for p in slurmctld slurmd slurm-client libslurm-dev slurm-wlm-basic-plugins munge "$@"; do
+# shellcheck disable=SC2086
+for p in $(printf '%s\n' $wanted | sort -u); do
 	dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'install ok installed' || missing="$missing $p"
 done
 [ -n "$missing" ] || exit 0
@@ -22,13 +65,21 @@ echo "deps: installing from Debian's packages:$missing"
 # policy-rc.d is what Debian's packages ask before they start a service.
 policy=/usr/sbin/policy-rc.d
 made_policy=
+log=$(mktemp)
+leave() {
+	[ -z "$made_policy" ] || $as_root rm -f "$policy"
+	rm -f "$log"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
 if [ ! -e "$policy" ]; then
 	made_policy=yes
-	trap '$as_root rm -f "$policy"' EXIT
-	trap 'exit 130' INT TERM
-	printf '#!/bin/sh\nexit 101\n' | $as_root sh -c "cat >$policy && chmod 755 $policy"
+	printf '#!/bin/sh\nexit 101\n' | $as_root sh -c "umask 022; cat >$policy && chmod 755 $policy"
 fi
-$as_root apt-get update -qq
-# shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null
-[ -z "$made_policy" ] || echo "deps: done"
+# umask: what dpkg's scripts make is for all users.
+if ! $as_root sh -c "umask 022; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing" >"$log" 2>&1; then
+	tail -n 20 "$log" >&2
+	echo "deps: apt-get could not install$missing" >&2
+	exit 1
+fi
+echo "deps: done"

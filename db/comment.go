@@ -21,15 +21,23 @@ import (
 // its attempts, gzip, base32: sacctmgr of Slurm 22.05 writes all in lower case (tried;
 // job_functions.c hands it to strip_quotes with make_lower). Other tools write there too. What they wrote stays in
 // front: jobstats' "JS1:" is read from the beginning of the comment to its end, by
-// Python's base64.b64decode and gzip.decompress. These ignore what comes after
-// padding, and zero bytes after the end; "AA==" is a zero byte and padding.
+// Python's base64.b64decode, which passes over the characters that base64 does not
+// know. Debian 12's stops at padding, Debian 13's (3.13.5) reads on (tried). So behind
+// "JS1:" the records stand in such characters alone, mark included.
 const (
 	commentMark = "carma1:"
-	commentStop = " AA== "
+	symbolsMark = "!~!"
 )
+
+// formerStop is what stood between "JS1:" and commentMark before symbols did.
+const formerStop = " AA== "
 
 // lettersOnly is the same in upper and lower case.
 var lettersOnly = base32.HexEncoding.WithPadding(base32.NoPadding)
+
+// symbols are 16 characters for the halves of a byte: none of base64, none that
+// sacctmgr, sacct -P or a shell's word would take for its own.
+const symbols = "!#$&*-.:;<>?@^_~"
 
 // maxComment bounds what is unpacked; a job of 1,000 nodes has a tenth of it.
 const maxComment = 8 << 20
@@ -56,13 +64,36 @@ func MergeComment(comment string, list []Attempt) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("pack records: %w", err)
 	}
-	switch {
-	case strings.HasPrefix(others, "JS1:"):
-		others += commentStop
-	case others != "":
+	if others != "" {
 		others += " "
 	}
+	if strings.HasPrefix(others, "JS1:") {
+		return others + symbolsMark + toSymbols(packed.Bytes()), nil
+	}
 	return others + commentMark + strings.ToLower(lettersOnly.EncodeToString(packed.Bytes())), nil
+}
+
+func toSymbols(packed []byte) string {
+	word := make([]byte, 0, 2*len(packed))
+	for _, b := range packed {
+		word = append(word, symbols[b>>4], symbols[b&15])
+	}
+	return string(word)
+}
+
+func fromSymbols(word string) ([]byte, error) {
+	if len(word)%2 != 0 {
+		return nil, errors.New("half a byte is missing")
+	}
+	packed := make([]byte, len(word)/2)
+	for i := range word {
+		half := strings.IndexByte(symbols, word[i])
+		if half < 0 {
+			return nil, fmt.Errorf("%q is none of %s", word[i], symbols)
+		}
+		packed[i/2] = packed[i/2]<<4 | byte(half)
+	}
+	return packed, nil
 }
 
 // ParseComment returns the records in a comment; none if there are none.
@@ -73,17 +104,26 @@ func ParseComment(comment string) ([]Attempt, error) {
 
 // splitComment takes the records out of a comment.
 func splitComment(comment string) (list []Attempt, others string, err error) {
-	i := strings.LastIndex(comment, commentMark)
+	mark, decode := commentMark, func(word string) ([]byte, error) { return lettersOnly.DecodeString(strings.ToUpper(word)) }
+	i := strings.LastIndex(comment, mark)
+	// The mark may occur in the word too: it is a blank before it that counts.
+	if at := strings.LastIndex(comment, " "+symbolsMark); at > i {
+		i, mark, decode = at+1, symbolsMark, fromSymbols
+	}
 	if i < 0 {
 		return nil, withoutHints(comment), nil
 	}
-	others = strings.TrimRight(strings.TrimSuffix(comment[:i], commentStop), " ")
-	word, after, _ := strings.Cut(comment[i+len(commentMark):], " ")
+	others = strings.TrimRight(strings.TrimSuffix(comment[:i], formerStop), " ")
+	word, after, _ := strings.Cut(comment[i+len(mark):], " ")
 	if after != "" { // somebody has added to it
 		others = strings.TrimSpace(others + " " + after)
 	}
 	others = withoutHints(others)
-	text, err := unpack(word)
+	packed, err := decode(word)
+	var text []byte
+	if err == nil {
+		text, err = unpack(packed)
+	}
 	if err == nil {
 		err = json.Unmarshal(text, &list)
 	}
@@ -99,11 +139,7 @@ func splitComment(comment string) (list []Attempt, others string, err error) {
 // unpackers are gzip readers to be used again: a new one takes longer than its work.
 var unpackers = sync.Pool{New: func() any { return new(gzip.Reader) }}
 
-func unpack(word string) ([]byte, error) {
-	packed, err := lettersOnly.DecodeString(strings.ToUpper(word))
-	if err != nil {
-		return nil, err
-	}
+func unpack(packed []byte) ([]byte, error) {
 	z := unpackers.Get().(*gzip.Reader)
 	defer unpackers.Put(z)
 	if err := z.Reset(bytes.NewReader(packed)); err != nil {

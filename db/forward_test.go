@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -119,7 +120,7 @@ func TestForward(t *testing.T) {
 	if n, err := d.Waiting(t.Context()); n != 0 || err != nil {
 		t.Errorf("%d wait, %v", n, err)
 	}
-	for id, front := range map[uint32]string{1: "JS1:abcd AA== carma1:", 2: "carma1:", 3: "carma1:"} {
+	for id, front := range map[uint32]string{1: "JS1:abcd !~!", 2: "carma1:", 3: "carma1:"} {
 		if !strings.HasPrefix(to.comments[id], front) {
 			t.Errorf("job %d: %.40s", id, to.comments[id])
 		}
@@ -195,11 +196,41 @@ func TestMergeComment(t *testing.T) {
 	}
 }
 
+// What stands behind jobstats' record has no character of base64, and is read again;
+// so is what an earlier release wrote there.
+func TestCommentBehindJobstats(t *testing.T) {
+	plain, err := MergeComment("", []Attempt{attempt(1, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	comment, err := MergeComment("JS1:abcd AA== "+plain, []Attempt{attempt(1, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail, ours := strings.CutPrefix(comment, "JS1:abcd ")
+	if !ours || regexp.MustCompile(`[A-Za-z0-9+/=|'"`+"`"+`]`).MatchString(tail) {
+		t.Errorf("%.60s", comment)
+	}
+	for _, c := range []string{comment, comment + " and more", strings.ToLower(comment)} {
+		if list, err := ParseComment(c); err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 {
+			t.Errorf("%.60s: %+v, %v", c, list, err)
+		}
+	}
+	for _, spoiled := range []string{comment[:len(comment)-1], comment + "a", "JS1:abcd !~!"} {
+		if _, err := ParseComment(spoiled); err == nil {
+			t.Errorf("%q was read", spoiled)
+		}
+		if again, err := MergeComment(spoiled, []Attempt{attempt(1, 0)}); err != nil || !strings.HasPrefix(again, "JS1:abcd !~!") {
+			t.Errorf("%.60s, %v", again, err)
+		}
+	}
+}
+
 // What jobstats wrote can still be read as its readers do it, whatever the length.
 func TestCommentKeepsJobstats(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("no python3 to read as jobstats' readers do")
+		t.Skip("no python3 to read as jobstats' readers do; make deps-test-unit installs it")
 	}
 	for n := range 6 {
 		make := `import base64,gzip,json;print("JS1:"+base64.b64encode(gzip.compress(json.dumps({"x":"` + strings.Repeat("é", n) + `q"}).encode(),mtime=0)).decode())`
@@ -225,6 +256,7 @@ func FuzzParseComment(f *testing.F) {
 	}
 	f.Add(good)
 	f.Add("carma1:H4sI")
+	f.Add("carma1:H4sI !~!#$ x")
 	f.Fuzz(func(t *testing.T, comment string) {
 		if _, err := ParseComment(comment); err != nil {
 			return

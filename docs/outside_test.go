@@ -14,7 +14,7 @@ import (
 func TestAlerts(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("no promtool (Debian: prometheus)")
+		t.Skip("no promtool; make deps-test-unit installs it")
 	}
 	for _, args := range [][]string{{"check", "rules", "carma.rules.yml"}, {"test", "rules", "carma.test.yml"}} {
 		cmd := exec.Command(promtool, args...)

@@ -75,8 +75,8 @@ func needsGPU(r *request, _ string) error {
 // all others take the next word, whatever it is (22.05 to 26.11,
 // src/common/slurm_opt.c).
 const (
-	flagLetters  = "HhOQvVW"
-	valueLetters = "ks" // with a value only directly behind
+	flagLetters  = "HhOQsvVW"
+	valueLetters = "k" // with a value only directly behind
 )
 
 var flagNames = []string{

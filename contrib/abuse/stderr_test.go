@@ -24,7 +24,7 @@ const oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 
 // that has become the user before.
 func TestAbuseStdErr(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
-		t.Fatal("strace is missing; run: contrib/deps.sh strace")
+		t.Fatal("strace is missing; run: make deps-test-abuse")
 	}
 	for i, c := range []struct {
 		name string

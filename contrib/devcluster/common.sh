@@ -7,6 +7,7 @@
 users=(carma-alice carma-bob carma-carol)
 users_note="carma devcluster"
 registry=/run/carma-devcluster
+programs=(carma-node carma-report carma-estimate carma-sim simgpu simjob)
 
 need_root() { [ "$(id -u)" = 0 ] || die "$command needs root: slurmd starts jobs as their users; try sudo"; }
 
@@ -104,7 +105,7 @@ start_slurmd() { daemon "slurmd.$1" "$slurm_sbin/slurmd" -f "$SLURM_CONF" -N "$1
 
 start_agent() {
 	local state=$dir/simgpu/$1
-	SIMGPU_STATE=$state setsid "$root/bin/carma-node" --config "$dir/etc/carma.toml" --node "$1" agent \
+	SIMGPU_STATE=$state setsid "$dir/bin/carma-node" --config "$dir/etc/carma.toml" --node "$1" agent \
 		>>"$dir/log/agent.$1.log" 2>&1 </dev/null &
 	remember "agent.$1" $!
 	disown
@@ -117,7 +118,7 @@ cluster_env() {
 	export CARMA_CONF='$dir/etc/carma.toml'
 	export CARMA_DEVCLUSTER='$dir'
 	export CARMA_USERS='${users[*]}'
-	export PATH='$root/bin:$slurm_bin:$slurm_sbin':"\$PATH"
+	export PATH='$dir/bin:$slurm_bin:$slurm_sbin':"\$PATH"
 	TEXT
 }
 

@@ -10,7 +10,7 @@ mysql_port() { echo $((port + node_count + 3)); }
 check_dbd_parts() {
 	local f
 	for f in "$slurm_sbin/slurmdbd" "$slurm_plugins/accounting_storage_mysql.so" /usr/sbin/mariadbd /usr/bin/mariadb-install-db; do
-		[ -e "$f" ] || die "$f is missing; run: contrib/deps.sh slurmdbd slurm-wlm-mysql-plugin mariadb-server"
+		[ -e "$f" ] || die "$f is missing; run: make deps-test-integration"
 	done
 }
 

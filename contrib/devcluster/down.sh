@@ -59,7 +59,7 @@ stop_mps() {
 	for pipe in "$dir/run/$1"/mps/GPU-*; do
 		[ -S "$pipe/control" ] || continue
 		echo "quit -t 1" | CUDA_MPS_PIPE_DIRECTORY=$pipe SIMGPU_STATE=$dir/simgpu/$1 \
-			timeout 10 "$root/lib/simgpu/nvidia-cuda-mps-control" >/dev/null 2>&1 || true
+			timeout 10 "$dir/lib/nvidia-cuda-mps-control" >/dev/null 2>&1 || true
 	done
 }
 

@@ -46,7 +46,7 @@ check_parts() {
 	for f in "$slurm_sbin/slurmctld" "$slurm_sbin/slurmd" "$slurm_bin/scontrol" "$slurm_plugins" /usr/sbin/munged; do
 		[ -e "$f" ] || die "$f is missing; run: make deps"
 	done
-	for f in bin/carma-node bin/simgpu bin/simjob lib/libcarma.so lib/slurm/job_submit_carma.so lib/simgpu/libnvidia-ml.so.1; do
+	for f in "${programs[@]/#/bin/}" lib/libcarma.so lib/slurm/job_submit_carma.so lib/simgpu/libnvidia-ml.so.1; do
 		[ -e "$root/$f" ] || die "$root/$f is missing; run: make"
 	done
 	# A UNIX socket's path has at most 107 bytes, and MPS puts one below
@@ -79,10 +79,13 @@ make_users() {
 }
 
 write_all() {
-	rm -rf "${dir:?}"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs,mysql}
-	mkdir -p "$dir"/{etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
+	rm -rf "${dir:?}"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs,mysql}
+	mkdir -p "$dir"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
 	chmod 755 "$dir" "$dir"/{munge,simgpu,run,var}
 	chmod 1777 "$dir/jobs" # a place for users to submit from
+	# Copies: the users' jobs run them, and a checkout below somebody's home is closed to them.
+	install -m 755 "${programs[@]/#/$root/bin/}" "$dir/bin/"
+	install -m 755 "$root"/lib/simgpu/* "$dir/lib/"
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
 	slots=$((gpus * 4)) # for up to four jobs a GPU
@@ -96,7 +99,7 @@ write_all() {
 	done
 	for n in $(nodes); do
 		mkdir -p "$dir/spool/$n" "$dir/run/$n"
-		"$root/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
+		"$dir/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
 	done
 	pick_ports
 	write_slurm_conf
@@ -230,7 +233,7 @@ write_hooks() {
 		{
 			echo '#!/bin/sh'
 			[ $h != task-prolog ] || echo "echo export SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME"
-			[ "$carma" = no ] || echo "SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME exec $root/bin/carma-node --config $dir/etc/carma.toml $h"
+			[ "$carma" = no ] || echo "SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME exec $dir/bin/carma-node --config $dir/etc/carma.toml $h"
 		} >"$dir/hooks/$h"
 		chmod 755 "$dir/hooks/$h"
 	done
@@ -267,11 +270,11 @@ write_carma() {
 	gpu_mem_mib = $gpu_mib
 
 	[nvml]
-	library = "$root/lib/simgpu/libnvidia-ml.so.1"
+	library = "$dir/lib/libnvidia-ml.so.1"
 	interval = "$(scaled 1 0.25)"
 
 	[smact]
-	dcgmi = "$root/lib/simgpu/dcgmi"
+	dcgmi = "$dir/lib/dcgmi"
 	window = "$(scaled 60 2)"
 
 	[placement]
@@ -283,7 +286,7 @@ write_carma() {
 	compare = "5s"
 
 	[mps]
-	control = "$root/lib/simgpu/nvidia-cuda-mps-control"
+	control = "$dir/lib/nvidia-cuda-mps-control"
 
 	[accounting]
 	sample = "$(scaled 10 1)"

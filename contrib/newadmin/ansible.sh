@@ -15,7 +15,7 @@ fail() { echo "ansible: $*" >&2; exit 1; }
 . "$here/site.sh"
 
 [ $# = 1 ] || { echo "usage: ansible.sh PACKAGES-DIR" >&2; exit 2; }
-[ -n "${NEWADMIN_INSIDE:-}" ] || "$here/../deps.sh" ansible
+[ -n "${NEWADMIN_INSIDE:-}" ] || "$here/../deps.sh" test-ansible
 enter ansible "$0" "$1"
 
 # The chroot connection, but into the machine as it runs. chroot ROOT COMMAND...

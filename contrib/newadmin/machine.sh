@@ -46,7 +46,7 @@ say() { printf '%4ds  %s\n' $SECONDS "$*"; }
 # make_root: Debian 12 with Debian's Slurm, once; two minutes and the network.
 make_root() {
 	[ ! -e "$cache/root/done" ] || return 0
-	"$here/../deps.sh" debootstrap systemd-container
+	"$here/../deps.sh" test-newadmin
 	echo "newadmin: making a Debian 12 in $cache"
 	rm -rf "$cache/root"
 	mkdir -p "$cache"
