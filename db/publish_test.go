@@ -246,7 +246,7 @@ func TestPause(t *testing.T) {
 		cpu   time.Duration
 		bytes int64
 		want  time.Duration
-	}{{0, 0, time.Second}, {time.Millisecond, 4096, time.Second}, {2 * time.Second, 1 << 20, 100 * time.Second}, {time.Second, 350 << 20, 350 * time.Second}} {
+	}{{0, 0, time.Second}, {time.Millisecond, 4096, time.Second}, {2 * time.Second, 1 << 20, 100 * time.Second}, {time.Second, 350 << 20, 175 * time.Second}} {
 		if got := pause(c.cpu, c.bytes, bytesPerS, soon); got != c.want {
 			t.Errorf("after %v and %d bytes: %v, want %v", c.cpu, c.bytes, got, c.want)
 		}

@@ -133,7 +133,7 @@ func TestLocksOfUsers(t *testing.T) {
 				return err
 			}
 			defer d.Close()
-			return d.Put(t.Context(), db.Attempt{JobID: id, Node: "n1", User: "alice", Start: time.Unix(1, 0), End: time.Unix(2, 0), Name: strings.Repeat("x", 1000)})
+			return d.Put(t.Context(), db.Attempt{JobID: id, Node: "n1", User: "alice", Start: time.Unix(1, 0), End: time.Unix(2, 0), Name: strings.Repeat("x", 60000)})
 		})
 		return slowest
 	}
@@ -153,14 +153,32 @@ func TestLocksOfUsers(t *testing.T) {
 		}
 	}
 	use(2)
+	p := &db.Publisher{Path: path}
+	defer p.Close()
+	published := func() bool {
+		t.Helper()
+		if err := p.Publish(t.Context(), db.Readers{}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := os.Stat(filepath.Join(db.PublicDir(path), "gpus.db"))
+		return err == nil
+	}
+	for !published() {
+		time.Sleep(10 * time.Millisecond)
+	}
 	open := stranger(t, dir)
+	if len(open) == 0 {
+		t.Fatal("a user can open nothing: what is published is not")
+	}
 	for _, file := range open {
-		if strings.HasPrefix(filepath.Base(file), "leases.") || strings.HasPrefix(file, path) {
+		if strings.HasPrefix(filepath.Base(file), "leases.") || strings.HasPrefix(file, path) && filepath.Dir(file) != db.PublicDir(path) {
 			t.Errorf("a user can open %s", file)
 		}
 	}
-	for id := range uint32(600) {
-		if slowest := use(3 + id); t.Failed() {
+	for id := range uint32(150) {
+		slowest := use(3 + id)
+		published()
+		if t.Failed() {
 			t.Fatalf("after %d jobs, one of %v", id, slowest)
 		}
 	}
