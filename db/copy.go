@@ -97,4 +97,3 @@ func (p *Publisher) empty(before time.Time) {
 		p.old = p.old[1:]
 	}
 }
-

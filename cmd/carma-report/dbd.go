@@ -18,6 +18,7 @@ import (
 type slurmdbd struct {
 	attempts []db.Attempt
 	spoiled  int // jobs whose records cannot be read
+	refused  int // records that stand at a job that they are not of
 }
 
 // accountedID names a job in slurmdbd.
@@ -31,6 +32,7 @@ type accountedPart struct {
 	jobs     []sctl.Accounted // without their comments
 	attempts []db.Attempt
 	spoiled  int
+	refused  int
 }
 
 // fromSlurmdbd asks slurmdbd once for all jobs of a selection. Their comments are
@@ -65,6 +67,7 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 			known[accountedID{j.Cluster, j.JobID}] = &p.jobs[i]
 		}
 		src.attempts, src.spoiled = append(src.attempts, p.attempts...), src.spoiled+p.spoiled
+		src.refused += p.refused
 	}
 	if err != nil {
 		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
@@ -86,10 +89,11 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 
 func (p *accountedPart) unpack(batch []sctl.Accounted) {
 	for _, j := range batch {
-		attempts, err := db.ParseComment(j.Comment)
+		attempts, refused, err := db.ParseComment(j.JobID, db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment})
 		if err != nil {
 			p.spoiled++
 		}
+		p.refused += refused
 		for _, a := range attempts {
 			a.Cluster, a.GPUs = j.Cluster, nil // the sums are what reports show
 			p.attempts = append(p.attempts, a)

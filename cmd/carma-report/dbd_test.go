@@ -34,7 +34,7 @@ func sacct(t *testing.T, status int, lines ...string) (config string) {
 	return config
 }
 
-// carried is a comment with the record of a job.
+// carried is a comment with the record of a job, and of the job with the id of its array.
 func carried(t *testing.T, before string, ids ...uint32) string {
 	t.Helper()
 	var list []db.Attempt
@@ -42,7 +42,7 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
 			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: gres.NoFigures()}}})
 	}
-	comment, err := db.MergeComment(before, list)
+	comment, err := db.MergeComment(ids[len(ids)-1], db.Comment{ArrayJobID: ids[0], Text: before}, list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +65,8 @@ func TestFromSlurmdbd(t *testing.T) {
 		line("east", "12", "12", "COMPLETED", "somebody's words"),
 		line("east", "13", "13", "COMPLETED", "carma1:spoiled"),
 		line("east", "14", "14", "COMPLETED", carried(t, "", 99)), // of a job that slurmdbd has purged
+		line("east", "15", "15", "COMPLETED", carried(t, "", 16)), // of a job that it is not
+		line("east", "16", "16", "COMPLETED", ""),
 		"a line of something new", "")
 	var out bytes.Buffer
 	args := []string{"--from", "slurmdbd", "--config", config, "-S", "2023-11-01", "-n", "-o", "Cluster,JobID,JobName,State,PeakMem,Energy"}
