@@ -169,7 +169,7 @@ func put(tx *sql.Tx, a *Attempt) error {
 	t := a.Total
 	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
 		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method, nullEmpty(a.Key),
-		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), strings.Join(t.UUIDs, ","), nullEmpty(t.Model),
+		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), nullEmpty(t.Model),
 		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
 		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
