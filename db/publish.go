@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -176,10 +175,11 @@ func (p *Publisher) step(ctx context.Context, r Readers) error {
 // admit makes the directory, takes away what readers may not see, and what a publisher that
 // was killed left.
 func (p *Publisher) admit(r Readers) error {
-	old := syscall.Umask(0o022)
-	err := os.MkdirAll(p.dir(), 0o755)
-	syscall.Umask(old)
-	if err != nil {
+	// Users open a copy by its name, and need not see whose there are.
+	if err := os.Mkdir(p.dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := os.Chmod(p.dir(), 0o711); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(p.dir())
@@ -192,7 +192,9 @@ func (p *Publisher) admit(r Readers) error {
 		switch name := e.Name(); {
 		case strings.HasSuffix(name, ".new"):
 			err = os.Remove(path)
-		case name == allView && r.Private && r.Operator == 0, name == gpusView && (r.NoGPUs || !suits), !r.Private && userOf(name) != 0:
+		case name == allView && r.Private && r.Operator == 0,
+			name == gpusView && (r.NoGPUs || !suits),
+			!r.Private && userOf(name) != 0:
 			err = p.remove(path)
 		case name == allView:
 			err = r.allow(path, name)

@@ -28,14 +28,16 @@ func uri(path string, options url.Values) string {
 
 // attemptColumns are all of a record but the line, which is made of them.
 const attemptColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus, model,
-	peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how, lease_ms, held_ms, shared_ms, alone_ms,
-	neighbours, oom, oom_note, requeued_to`
+	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
+	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
+	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to`
 
-// fill writes a copy of a database to an empty file, which is nobody else's yet, and returns
-// how many records it has.
+// fill writes a copy of a database to an empty file, which is nobody else's yet, and
+// returns how many records it has.
 func fill(ctx context.Context, path, from, name string, r Readers) (records int64, err error) {
-	to, err := open("sqlite3", path, url.Values{"_journal_mode": {"OFF"}, "_synchronous": {"OFF"}, "_cache_size": {"-1024"}})
+	// The file is thrown away if this fails. No _locking_mode: it would hold for the original, too.
+	options := url.Values{"_journal_mode": {"OFF"}, "_synchronous": {"OFF"}, "_cache_size": {"-1024"}}
+	to, err := open("sqlite3", path, options)
 	if err != nil {
 		return 0, err
 	}
@@ -64,13 +66,14 @@ func fill(ctx context.Context, path, from, name string, r Readers) (records int6
 	switch uid := userOf(name); {
 	case name == gpusView && r.NoGPUs:
 	case name == gpusView:
-		for _, step := range []string{"INSERT INTO main.sample SELECT * FROM live.sample", "INSERT INTO main.gpu SELECT * FROM live.gpu"} {
-			if _, err := tx.ExecContext(ctx, step); err != nil {
+		for _, table := range []string{"sample", "gpu"} {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO main."+table+" SELECT * FROM live."+table); err != nil {
 				return 0, err
 			}
 		}
 	default:
-		step := "INSERT INTO main.attempt (" + attemptColumns + ") SELECT " + strings.Replace(attemptColumns, " key,", " NULL,", 1) + " FROM live.attempt"
+		keyless := strings.Replace(attemptColumns, " key,", " NULL,", 1)
+		step := "INSERT INTO main.attempt (" + attemptColumns + ") SELECT " + keyless + " FROM live.attempt"
 		if uid != 0 {
 			step += fmt.Sprintf(" WHERE uid = %d", uid)
 		}
@@ -123,7 +126,8 @@ func init() {
 func openPublished(path string) (*DB, error) {
 	dir := PublicDir(path)
 	if unix.Access(filepath.Join(dir, gpusView), unix.R_OK) != nil { // the last to be made
-		return nil, fmt.Errorf("open %s: %w; users read a copy that the agent makes, and there is none yet", path, fs.ErrPermission)
+		const why = "users read a copy that the agent makes, and there is none yet"
+		return nil, fmt.Errorf("open %s: %w; %s", path, fs.ErrPermission, why)
 	}
 	for _, name := range []string{allView, viewOf(uint32(os.Geteuid())), gpusView} {
 		err := unix.Access(filepath.Join(dir, name), unix.R_OK)
@@ -186,7 +190,10 @@ func allowUser(path string, uid uint32) error {
 	for _, e := range []struct {
 		tag, permissions uint16
 		id               uint32
-	}{{aclUserObj, aclRead | aclWrite, aclNobody}, {aclUser, aclRead, uid}, {aclGroupObj, 0, aclNobody}, {aclMask, aclRead, aclNobody}, {aclOther, 0, aclNobody}} {
+	}{
+		{aclUserObj, aclRead | aclWrite, aclNobody}, {aclUser, aclRead, uid},
+		{aclGroupObj, 0, aclNobody}, {aclMask, aclRead, aclNobody}, {aclOther, 0, aclNobody},
+	} {
 		acl = binary.LittleEndian.AppendUint16(acl, e.tag)
 		acl = binary.LittleEndian.AppendUint16(acl, e.permissions)
 		acl = binary.LittleEndian.AppendUint32(acl, e.id)

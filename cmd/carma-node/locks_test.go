@@ -4,12 +4,14 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,8 +87,39 @@ func stranger(t *testing.T, dirs ...string) (open []string) {
 	return open
 }
 
-// A user who locks every file of CARMA's that the user can open keeps no hook waiting and
-// lets no log grow, whatever modes an older CARMA left.
+// filesOfNode are where a node keeps its leases and its records.
+type filesOfNode struct{ runDir, db string }
+
+// lease gives a job a GPU, as a Prolog does.
+func (n filesOfNode) lease(t *testing.T, id uint32) error {
+	book, err := lease.Open(n.runDir, time.Second)
+	if err != nil {
+		return err
+	}
+	defer book.Close()
+	readings := []gres.Reading{{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 1000}}}
+	if err := book.PutReadings(t.Context(), readings); err != nil {
+		return err
+	}
+	pick := func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-a"}, "" }
+	job := lease.Job{JobKey: gres.JobKey{JobID: id}}
+	_, err = book.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: 1}, pick)
+	return err
+}
+
+// record writes a large record, as an Epilog does.
+func (n filesOfNode) record(t *testing.T, id uint32) error {
+	d, err := db.Open(n.db)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Put(t.Context(), db.Attempt{JobID: id, Node: "n1", User: "alice", Start: time.Unix(1, 0), End: time.Unix(2, 0),
+		Name: strings.Repeat("x", 60000)})
+}
+
+// A user who locks every file of CARMA's that the user can open fails no hook and lets no
+// log grow, whatever modes an older CARMA left.
 func TestLocksOfUsers(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can become another user")
@@ -96,96 +129,50 @@ func TestLocksOfUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
+	n := filesOfNode{filepath.Join(dir, "run"), filepath.Join(dir, "lib", "carma.db")}
+	if err := errors.Join(os.Chmod(dir, 0o755), prepare(n.runDir), n.lease(t, 1), n.record(t, 1)); err != nil {
 		t.Fatal(err)
 	}
-	runDir, records := filepath.Join(dir, "run"), filepath.Join(dir, "lib")
-	if err := prepare(runDir); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(records, "carma.db")
-	use := func(id uint32) (slowest time.Duration) {
-		t.Helper()
-		timed := func(what string, f func() error) {
-			t.Helper()
-			begin := time.Now()
-			if err := f(); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-			slowest = max(slowest, time.Since(begin))
-		}
-		timed("lease", func() error {
-			book, err := lease.Open(runDir, time.Second)
-			if err != nil {
-				return err
-			}
-			defer book.Close()
-			if err := book.PutReadings(t.Context(), []gres.Reading{{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 1000}}}); err != nil {
-				return err
-			}
-			pick := func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-a"}, "" }
-			_, err = book.Acquire(t.Context(), lease.Job{JobKey: gres.JobKey{JobID: id}}, gres.Request{GPUs: 1, ReserveMiB: 1}, pick)
-			return err
-		})
-		timed("record", func() error {
-			d, err := db.Open(path)
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			return d.Put(t.Context(), db.Attempt{JobID: id, Node: "n1", User: "alice", Start: time.Unix(1, 0), End: time.Unix(2, 0), Name: strings.Repeat("x", 60000)})
-		})
-		return slowest
-	}
-	use(1)
-	// The agent has both open, so that -wal and -shm stay.
-	book, err := lease.Open(runDir, time.Second)
+	book, err := lease.Open(n.runDir, time.Second) // the agent: -wal and -shm stay
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer book.Close()
-	// As CARMA left them before.
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		for _, file := range []string{filepath.Join(runDir, "leases.db"), path} {
-			if err := os.Chmod(file+suffix, 0o644); err != nil && !os.IsNotExist(err) {
-				t.Fatal(err)
-			}
+	if err := n.lease(t, 2); err != nil {
+		t.Fatal(err)
+	}
+	logs := []string{filepath.Join(n.runDir, "leases.db-wal"), n.db + "-wal"}
+	for _, file := range logs { // as they were before
+		name := strings.TrimSuffix(file, "-wal")
+		if err := errors.Join(os.Chmod(name, 0o644), os.Chmod(file, 0o644), os.Chmod(name+"-shm", 0o644)); err != nil {
+			t.Fatal(err)
 		}
 	}
-	use(2)
-	p := &db.Publisher{Path: path}
+	if err := errors.Join(n.lease(t, 3), n.record(t, 3)); err != nil {
+		t.Fatal(err)
+	}
+	p := &db.Publisher{Path: n.db}
 	defer p.Close()
-	published := func() bool {
-		t.Helper()
+	public := []string{filepath.Join(db.PublicDir(n.db), "all.db"), filepath.Join(db.PublicDir(n.db), "gpus.db")}
+	for published := false; !published; time.Sleep(10 * time.Millisecond) {
 		if err := p.Publish(t.Context(), db.Readers{}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := os.Stat(filepath.Join(db.PublicDir(path), "gpus.db"))
-		return err == nil
+		_, err := os.Stat(public[1])
+		published = err == nil
 	}
-	for !published() {
-		time.Sleep(10 * time.Millisecond)
-	}
-	open := stranger(t, dir)
-	if len(open) == 0 {
-		t.Fatal("a user can open nothing: what is published is not")
-	}
-	for _, file := range open {
-		if strings.HasPrefix(filepath.Base(file), "leases.") || strings.HasPrefix(file, path) && filepath.Dir(file) != db.PublicDir(path) {
-			t.Errorf("a user can open %s", file)
-		}
+	if open := stranger(t, append(public, dir)...); !slices.Equal(open, public) {
+		t.Errorf("a user can open %q", open)
 	}
 	for id := range uint32(150) {
-		slowest := use(3 + id)
-		published()
-		if t.Failed() {
-			t.Fatalf("after %d jobs, one of %v", id, slowest)
+		if err := errors.Join(n.lease(t, 4+id), n.record(t, 4+id), p.Publish(t.Context(), db.Readers{})); err != nil {
+			t.Fatalf("after %d jobs: %v", id, err)
 		}
 	}
-	for _, wal := range []string{filepath.Join(runDir, "leases.db-wal"), path + "-wal"} {
+	for _, file := range logs {
 		// SQLite begins it anew from 1,000 pages on.
-		if info, err := os.Stat(wal); err == nil && info.Size() > 3*1000*4096 {
-			t.Errorf("%s has grown to %d bytes", wal, info.Size())
+		if info, err := os.Stat(file); err != nil || info.Size() > 3*1000*4096 {
+			t.Errorf("%s has grown to %d bytes, %v", file, info.Size(), err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,10 +44,10 @@ func publish(ctx context.Context, path string, slurm slurmConfig, log *slog.Logg
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		if now := time.Now(); now.Sub(asked) >= pause {
-			asked, pause = now, askReadersEvery
+			asked, pause = now, askReadersEvery+rand.N(askReadersEvery/5) // agents start together
 			if r, err := askReaders(ctx, slurm); err != nil {
 				pause = askReadersAgain
-				log.Warn("ask slurmctld for PrivateData; who reads records stays as it is, at first each user the own", "error", err)
+				log.Warn("ask slurmctld for PrivateData; until it answers who may read records stays as it is", "error", err)
 			} else {
 				readers = r
 			}

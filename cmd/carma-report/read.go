@@ -30,8 +30,8 @@ func (c cleaned) Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) 
 	return c.source.Scan(ctx, f, func(list []db.Attempt) error {
 		for i := range list {
 			a := &list[i]
-			for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State, &a.Mode, &a.Method, &a.Key,
-				&a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+			for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
+				&a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
 				*s = usertext.Clean(*s)
 			}
 			for k, uuid := range a.Total.UUIDs {
