@@ -85,14 +85,20 @@ func (p *Publisher) Publish(ctx context.Context, r Readers) error {
 	if ok, err := p.open(); err != nil || !ok {
 		return err
 	}
-	if time.Now().Before(p.next) {
-		return p.alive()
+	var err error
+	if !time.Now().Before(p.next) {
+		err = p.step(ctx, r)
 	}
-	err := p.step(ctx, r)
 	if err == nil {
-		return p.alive()
+		err = p.alive()
+	}
+	if err == nil {
+		return nil
 	}
 	p.next = time.Now().Add(failPause)
+	if errors.Is(err, fs.ErrNotExist) { // somebody has cleared the directory away
+		p.readers = nil
+	}
 	return fmt.Errorf("publish records for users: %w", explain(err))
 }
 
@@ -319,7 +325,6 @@ func (p *Publisher) alive() error {
 	if since := now.Sub(p.told); since >= 0 && since < aliveEvery {
 		return nil
 	}
-	p.told = now
 	path := filepath.Join(p.dir(), aliveOf)
 	err := os.Chtimes(path, now, now)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -328,8 +333,8 @@ func (p *Publisher) alive() error {
 			err = errors.Join(f.Chmod(0o644), f.Close())
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("publish records for users: %w", err)
+	if err == nil {
+		p.told = now
 	}
-	return nil
+	return err
 }

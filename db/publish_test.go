@@ -302,4 +302,14 @@ func TestOutdated(t *testing.T) {
 			t.Errorf("it is tried again after %v", wait)
 		}
 	}
+	if err := os.Remove(p.dir()); err != nil {
+		t.Fatal(err)
+	}
+	// An admin has cleared up: all is made anew.
+	p.next, p.told = time.Time{}, time.Time{}
+	if err := p.Publish(t.Context(), Readers{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	p.publish(Readers{})
+	p.expect(allView, 1, 2, 3, 4, 9)
 }
