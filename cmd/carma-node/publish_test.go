@@ -72,7 +72,7 @@ func TestPublishAsksFirst(t *testing.T) {
 				return err == nil
 			}
 			// The samples are published when the records are.
-			for begin := time.Now(); !published("gpus.db") && time.Since(begin) < time.Minute; time.Sleep(10 * time.Millisecond) {
+			for begin := time.Now(); !published("gpus.db") && time.Since(begin) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
 			}
 			cancel()
 			<-done

@@ -1,3 +1,5 @@
+-- SPDX-License-Identifier: Apache-2.0
+
 -- Whose records are newer than what users can read (db.Publisher), and how often they
 -- changed. A later step that changes the table of attempts has to enter all users here.
 CREATE TABLE changed (
