@@ -38,20 +38,19 @@ func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, b
 	}
 	defer os.Remove(temp) // unless it has got its name
 	n, err := fill(ctx, temp, p.Path, name, *p.readers)
-	var info fs.FileInfo
-	if err == nil {
-		info, err = f.Stat()
+	if info, statErr := f.Stat(); statErr == nil {
+		bytes = info.Size() // what was written in vain counts, too
 	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return 0, 0, err
+		return 0, bytes, err
 	}
 	if n == 0 && userOf(name) != 0 { // pruned: who has no record reads none
-		return 0, 0, p.remove(path)
+		return 0, bytes, p.remove(path)
 	}
 	if err := p.readers.allow(temp, name); err != nil {
-		return 0, 0, err
+		return 0, bytes, err
 	}
-	return 0, info.Size(), p.replace(path, func() error { return os.Rename(temp, path) })
+	return 0, bytes, p.replace(path, func() error { return os.Rename(temp, path) })
 }
 
 // processTime is the time that this process has had of all cores.

@@ -95,7 +95,9 @@ func (p *Publisher) Publish(ctx context.Context, r Readers) error {
 	if err == nil {
 		return nil
 	}
-	p.next = time.Now().Add(failPause)
+	if again := time.Now().Add(failPause); p.next.Before(again) {
+		p.next = again
+	}
 	if errors.Is(err, fs.ErrNotExist) { // somebody has cleared the directory away
 		p.readers = nil
 	}
@@ -198,7 +200,7 @@ func (p *Publisher) admit(r Readers) error {
 		switch name := e.Name(); {
 		case strings.HasSuffix(name, ".new"):
 			err = os.Remove(path)
-		case name == allView && r.Private && r.Operator == 0,
+		case name == allView && r.Private && (r.Operator == 0 || !suits),
 			name == gpusView && (r.NoGPUs || !suits),
 			!r.Private && userOf(name) != 0:
 			err = p.remove(path)

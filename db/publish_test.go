@@ -107,6 +107,15 @@ func (p *published) files() (list []string) {
 	return list
 }
 
+func sizeOf(t *testing.T, f *os.File) int64 {
+	t.Helper()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
 func (p *published) expect(name string, want ...uint32) {
 	p.Helper()
 	if got := p.jobs(name); !slices.Equal(got, want) {
@@ -126,7 +135,16 @@ func TestPublish(t *testing.T) {
 	p.publish(Readers{})
 	p.expect(allView, 1, 2, 3, 4, 5)
 	private := Readers{Private: true, Operator: 64030}
+	held, err := os.Open(filepath.Join(p.dir(), allView))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
 	p.publish(private)
+	// Nor does who has it open read on for ever.
+	if p.empty(time.Now().Add(time.Second)); sizeOf(t, held) != 0 {
+		t.Errorf("%d bytes of what was open to all are left", sizeOf(t, held))
+	}
 	for name, want := range map[string][]uint32{"all.db": {1, 2, 3, 4, 5}, "1000.db": {1, 3}, "1001.db": {2, 5}} {
 		p.expect(name, want...)
 	}
@@ -232,8 +250,8 @@ func TestReaderOfAnOldCopy(t *testing.T) {
 		t.Errorf("the copy that was replaced: %d jobs, %v", n, err)
 	}
 	p.empty(time.Now().Add(time.Second))
-	if info, err := held.Stat(); err != nil || info.Size() != 0 {
-		t.Errorf("%d bytes of a copy that was replaced are left, %v", info.Size(), err)
+	if sizeOf(t, held) != 0 {
+		t.Errorf("%d bytes of a copy that was replaced are left", sizeOf(t, held))
 	}
 	if len(p.old) != 0 {
 		t.Errorf("%d copies are kept", len(p.old))
@@ -305,10 +323,14 @@ func TestOutdated(t *testing.T) {
 	if err := os.Remove(p.dir()); err != nil {
 		t.Fatal(err)
 	}
-	// An admin has cleared up: all is made anew.
-	p.next, p.told = time.Time{}, time.Time{}
+	// An admin has cleared up: all is made anew, not before the last copy's pause is over.
+	over := time.Now().Add(time.Hour)
+	p.next, p.told = over, time.Time{}
 	if err := p.Publish(t.Context(), Readers{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
+	}
+	if p.next.Before(over) {
+		t.Errorf("a pause became shorter by %v", over.Sub(p.next))
 	}
 	p.publish(Readers{})
 	p.expect(allView, 1, 2, 3, 4, 9)
