@@ -42,10 +42,10 @@ const symbols = "!#$&*-.:;<>?@^_~"
 // maxComment bounds what is unpacked; a job of 1,000 nodes has a tenth of it.
 const maxComment = 8 << 20
 
-// MergeComment returns a comment with records put into it, those of the same attempt
-// in the place of the old ones.
-func MergeComment(comment string, list []Attempt) (string, error) {
-	old, others, err := splitComment(comment)
+// MergeComment returns the comment of a job with records put into it, those of the same
+// attempt in the place of the old ones. Records that have no place there go.
+func MergeComment(job uint32, c Comment, list []Attempt) (string, error) {
+	old, others, err := splitComment(c.Text)
 	if err != nil {
 		old = nil // spoiled: the new ones are what there is
 	}
@@ -53,6 +53,7 @@ func MergeComment(comment string, list []Attempt) (string, error) {
 		same := func(o Attempt) bool { return o.JobID == a.JobID && o.Restart == a.Restart && o.Node == a.Node }
 		old = append(slices.DeleteFunc(old, same), a)
 	}
+	old = slices.DeleteFunc(old, func(a Attempt) bool { return !c.mayHold(job, a) })
 	slices.SortFunc(old, func(a, b Attempt) int {
 		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
 	})
@@ -96,10 +97,19 @@ func fromSymbols(word string) ([]byte, error) {
 	return packed, nil
 }
 
-// ParseComment returns the records in a comment; none if there are none.
-func ParseComment(comment string) ([]Attempt, error) {
-	list, _, err := splitComment(comment)
-	return list, err
+// ParseComment returns the records in the comment of a job; none if there are none. A record
+// of a job whose comment this is not is refused: it may be anybody's words.
+func ParseComment(job uint32, c Comment) (list []Attempt, refused int, err error) {
+	list, _, err = splitComment(c.Text)
+	n := len(list)
+	list = slices.DeleteFunc(list, func(a Attempt) bool { return !c.mayHold(job, a) })
+	return list, n - len(list), err
+}
+
+// mayHold tells whether a record has its place in the comment of a job: its own, or that of
+// the task that has the id of the array (carrier).
+func (c Comment) mayHold(job uint32, a Attempt) bool {
+	return a.JobID == job || a.JobID == c.ArrayJobID && a.JobID != 0
 }
 
 // splitComment takes the records out of a comment.

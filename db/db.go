@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/db/queue"
+	"carma/db/sqlitefile"
 )
 
 //go:embed schema/*.sql
@@ -27,7 +29,7 @@ var schemaFiles embed.FS
 
 // Version is the newest schema that this program knows: the number of files
 // in schema/.
-const Version = 1
+const Version = 2
 
 // Errors that a caller may tell apart.
 var (
@@ -39,8 +41,9 @@ var (
 
 // DB is an open database.
 type DB struct {
-	sql   *sql.DB
-	queue *queue.Queue // of writers; nil for a reader
+	sql    *sql.DB
+	queue  *queue.Queue // of writers; nil for a reader
+	public string       // directory of the copies; empty: these are the records themselves
 }
 
 // networkFileSystems are where SQLite's locks and WAL cannot be trusted
@@ -60,8 +63,8 @@ func init() {
 	}})
 }
 
-// Open opens the database at path for writing, creating it if need be. Every
-// user may read it, as everybody may read sacct.
+// Open opens the database at path for writing, creating it if need be. Its owner alone
+// may read it: users read what is published (Publisher).
 func Open(path string) (*DB, error) {
 	if err := create(path); err != nil {
 		return nil, fmt.Errorf("open accounting database: %w", err)
@@ -100,12 +103,17 @@ const writerCacheKiB = "-256"
 // busy is how long writers wait for each other.
 const busy = 2 * time.Second
 
-// OpenRead opens the database at path for reading.
-func OpenRead(path string) (*DB, error) {
+// OpenRead opens the records at path for reading: the database itself, or for who may not
+// read that the copy that is published for this user.
+func OpenRead(path string) (d *DB, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w", path, ErrMissing)
 	}
-	d, err := open("sqlite3", path, url.Values{"mode": {"ro"}, "_query_only": {"on"}})
+	if errors.Is(unix.Access(path, unix.R_OK), unix.EACCES) {
+		d, err = openPublished(path)
+	} else {
+		d, err = open("sqlite3", path, url.Values{"mode": {"ro"}, "_query_only": {"on"}})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -121,31 +129,24 @@ func OpenRead(path string) (*DB, error) {
 	return d, nil
 }
 
-// create makes the file and its directory readable for all whatever the umask;
-// SQLite gives -wal and -shm the mode of the database.
+// create makes the file, for its owner alone, and its directory, through which users
+// come to what is published, whatever the umask.
 func create(path string) error {
-	if _, err := os.Stat(path); err == nil {
-		return nil
+	if _, err := os.Stat(filepath.Dir(path)); err != nil {
+		old := syscall.Umask(0o022)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		syscall.Umask(old)
+		if err != nil {
+			return err
+		}
 	}
-	old := syscall.Umask(0o022)
-	defer syscall.Umask(old)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return sqlitefile.Private(path)
 }
 
 func open(driver, path string, options url.Values) (*DB, error) {
-	if options == nil {
-		options = url.Values{}
-	}
-	options.Set("_busy_timeout", fmt.Sprint(busy.Milliseconds()))
-	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: options.Encode()}
-	s, err := sql.Open(driver, dsn.String())
+	all := url.Values{"_busy_timeout": {fmt.Sprint(busy.Milliseconds())}}
+	maps.Copy(all, options)
+	s, err := sql.Open(driver, uri(path, all))
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

@@ -146,25 +146,41 @@ func TestSetEnd(t *testing.T) {
 	}
 }
 
-// Everybody may read, also after the last writer has gone, also with the umask
-// of a hook; nobody else may write.
-func TestReadableForAll(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "sub", "carma.db")
-	old := syscall.Umask(0o077)
-	d, err := Open(path)
-	syscall.Umask(old)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Put(t.Context(), attempt(1, 0)); err != nil {
-		t.Fatal(err)
-	}
-	d.Close()
-	for _, name := range []string{path, path + "-wal", path + "-shm"} {
-		if st, err := os.Stat(name); err != nil || st.Mode().Perm() != 0o644 {
-			t.Errorf("%s: %v, %v", name, st.Mode(), err)
+// Nobody else may open the files and lock them, whatever the umask, also not those of an
+// older CARMA; their directory is open to all for what is published.
+func TestFilesAreTheOwners(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0))
+	path := filepath.Join(t.TempDir(), "sub", "carma.db")
+	for range 2 {
+		d, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
 		}
+		if err := d.Put(t.Context(), attempt(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db")); err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		for _, name := range []string{path, path + "-wal", path + "-shm", path + ".queue"} {
+			st, err := os.Stat(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %v", name, st.Mode())
+			}
+			if err := os.Chmod(name, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(path+".queue", 0o600); err != nil { // has always been so
+			t.Fatal(err)
+		}
+	}
+	if st, err := os.Stat(filepath.Dir(path)); err != nil || st.Mode().Perm() != 0o755 {
+		t.Errorf("directory: %v, %v", st.Mode(), err)
 	}
 }
 

@@ -106,7 +106,7 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		if readErr != nil {
 			return 0, fmt.Errorf("read records of job %d: %w", r.job, explain(readErr))
 		}
-		merged, mergeErr := MergeComment(comments[at].Text, list)
+		merged, mergeErr := MergeComment(at, comments[at], list)
 		if mergeErr != nil {
 			return 0, mergeErr
 		}

@@ -3,7 +3,10 @@
 package db
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -69,12 +72,12 @@ func TestForwardArray(t *testing.T) {
 		t.Errorf("%q, %.20q", to.comments[5], to.comments[7])
 	}
 	for id, want := range map[uint32]string{6: "5 6", 7: "7", 8: "8"} {
-		list, err := ParseComment(to.comments[id])
+		list, refused, err := ParseComment(id, Comment{to.arrays[id], to.comments[id]})
 		var got []string
 		for _, a := range list {
 			got = append(got, fmt.Sprint(a.JobID))
 		}
-		if err != nil || strings.Join(got, " ") != want {
+		if err != nil || refused != 0 || strings.Join(got, " ") != want {
 			t.Errorf("the comment of %d has %v, %v", id, got, err)
 		}
 	}
@@ -124,14 +127,14 @@ func TestForward(t *testing.T) {
 		if !strings.HasPrefix(to.comments[id], front) {
 			t.Errorf("job %d: %.40s", id, to.comments[id])
 		}
-		list, err := ParseComment(to.comments[id])
+		list, _, err := ParseComment(id, Comment{Text: to.comments[id]})
 		if err != nil || len(list) != 1 || list[0].JobID != id || list[0].State != "REQUEUED" || list[0].Total.EnergyJ != 300 {
 			t.Errorf("job %d: %+v, %v", id, list, err)
 		}
 	}
 	end(3) // known anew: in the place of the old
 	forward(500, 1, false)
-	if list, _ := ParseComment(to.comments[3]); len(list) != 1 {
+	if list, _, _ := ParseComment(3, Comment{Text: to.comments[3]}); len(list) != 1 {
 		t.Errorf("%d records of one attempt", len(list))
 	}
 	// What cannot get there is not tried again, and the others go on.
@@ -161,14 +164,14 @@ func TestForward(t *testing.T) {
 
 func TestMergeComment(t *testing.T) {
 	first, second := attempt(1, 0), attempt(1, 1)
-	comment, err := MergeComment("other", []Attempt{second})
+	comment, err := MergeComment(1, Comment{Text: "other"}, []Attempt{second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if comment, err = MergeComment(comment+" more", []Attempt{first, second}); err != nil {
+	if comment, err = MergeComment(1, Comment{Text: comment + " more"}, []Attempt{first, second}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := ParseComment(comment)
+	list, _, err := ParseComment(1, Comment{Text: comment})
 	if err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 || !strings.HasPrefix(comment, "other more carma1:") {
 		t.Errorf("%.40s: %+v, %v", comment, list, err)
 	}
@@ -182,15 +185,15 @@ func TestMergeComment(t *testing.T) {
 		`word carma-retry={"reason":"oom"} more carma={"v":1}`:                                                       "word more carma1:",
 		`not-carma={"v":1} carma={ carma={"v":1}`:                                                                    `not-carma={"v":1} carma={ carma1:`,
 	} {
-		if comment, err := MergeComment(before, []Attempt{first}); err != nil || !strings.HasPrefix(comment, want) {
+		if comment, err := MergeComment(1, Comment{Text: before}, []Attempt{first}); err != nil || !strings.HasPrefix(comment, want) {
 			t.Errorf("%s: %.60s, %v", before, comment, err)
 		}
 	}
 	for _, spoiled := range []string{"carma1:", "x carma1:###", "carma1:" + strings.ToLower(lettersOnly.EncodeToString([]byte("no gzip")))} {
-		if _, err := ParseComment(spoiled); err == nil {
+		if _, _, err := ParseComment(1, Comment{Text: spoiled}); err == nil {
 			t.Errorf("%q was read", spoiled)
 		}
-		if comment, err := MergeComment(spoiled, []Attempt{first}); err != nil || strings.Count(comment, "carma1:") != 1 {
+		if comment, err := MergeComment(1, Comment{Text: spoiled}, []Attempt{first}); err != nil || strings.Count(comment, "carma1:") != 1 {
 			t.Errorf("%q: %.60s, %v", spoiled, comment, err)
 		}
 	}
@@ -199,11 +202,11 @@ func TestMergeComment(t *testing.T) {
 // What stands behind jobstats' record has no character of base64, and is read again;
 // so is what an earlier release wrote there.
 func TestCommentBehindJobstats(t *testing.T) {
-	plain, err := MergeComment("", []Attempt{attempt(1, 0)})
+	plain, err := MergeComment(1, Comment{}, []Attempt{attempt(1, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	comment, err := MergeComment("JS1:abcd AA== "+plain, []Attempt{attempt(1, 1)})
+	comment, err := MergeComment(1, Comment{Text: "JS1:abcd AA== " + plain}, []Attempt{attempt(1, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,15 +215,15 @@ func TestCommentBehindJobstats(t *testing.T) {
 		t.Errorf("%.60s", comment)
 	}
 	for _, c := range []string{comment, comment + " and more", strings.ToLower(comment)} {
-		if list, err := ParseComment(c); err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 {
+		if list, _, err := ParseComment(1, Comment{Text: c}); err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 {
 			t.Errorf("%.60s: %+v, %v", c, list, err)
 		}
 	}
 	for _, spoiled := range []string{comment[:len(comment)-1], comment + "a", "JS1:abcd !~!"} {
-		if _, err := ParseComment(spoiled); err == nil {
+		if _, _, err := ParseComment(1, Comment{Text: spoiled}); err == nil {
 			t.Errorf("%q was read", spoiled)
 		}
-		if again, err := MergeComment(spoiled, []Attempt{attempt(1, 0)}); err != nil || !strings.HasPrefix(again, "JS1:abcd !~!") {
+		if again, err := MergeComment(1, Comment{Text: spoiled}, []Attempt{attempt(1, 0)}); err != nil || !strings.HasPrefix(again, "JS1:abcd !~!") {
 			t.Errorf("%.60s, %v", again, err)
 		}
 	}
@@ -238,7 +241,7 @@ func TestCommentKeepsJobstats(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		comment, err := MergeComment(strings.TrimSpace(string(js1)), []Attempt{attempt(1, 0)})
+		comment, err := MergeComment(1, Comment{Text: strings.TrimSpace(string(js1))}, []Attempt{attempt(1, 0)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -249,20 +252,86 @@ func TestCommentKeepsJobstats(t *testing.T) {
 	}
 }
 
-func FuzzParseComment(f *testing.F) {
-	good, err := MergeComment("JS1:abcd", []Attempt{attempt(1, 0)})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(good)
-	f.Add("carma1:H4sI")
-	f.Add("carma1:H4sI !~!#$ x")
-	f.Fuzz(func(t *testing.T, comment string) {
-		if _, err := ParseComment(comment); err != nil {
-			return
+// A record in the comment of a job that it is not of is neither read nor kept, but for that
+// of the array's own id.
+func TestForeignRecords(t *testing.T) {
+	for _, c := range []struct {
+		job, array uint32
+		ids, want  string
+	}{{7, 0, "7", "7"}, {7, 0, "8", ""}, {7, 0, "6 7 8", "7"}, {7, 5, "5 6 7", "5 7"}, {5, 5, "5 6", "5"}, {7, 0, "0 7", "7"}, {0, 0, "0", "0"}} {
+		var list []Attempt
+		for word := range strings.FieldsSeq(c.ids) {
+			var id uint32
+			fmt.Sscan(word, &id)
+			list = append(list, attempt(id, 0))
 		}
-		if _, err := MergeComment(comment, []Attempt{attempt(1, 0)}); err != nil {
-			t.Error(err)
+		text := packed(t, list)
+		ids := func(list []Attempt) string {
+			var words []string
+			for _, a := range list {
+				words = append(words, fmt.Sprint(a.JobID))
+			}
+			return strings.Join(words, " ")
+		}
+		carrier := Comment{c.array, text}
+		got, refused, err := ParseComment(c.job, carrier)
+		if err != nil || ids(got) != c.want || refused != len(list)-len(got) {
+			t.Errorf("%+v: %q, %d refused, %v", c, ids(got), refused, err)
+		}
+		merged, err := MergeComment(c.job, carrier, []Attempt{attempt(c.job, 9)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all, _, err := splitComment(merged); err != nil || ids(all) != strings.TrimSpace(c.want+" "+fmt.Sprint(c.job)) {
+			t.Errorf("%+v: merged to %q, %v", c, ids(all), err)
+		}
+	}
+}
+
+// packed is a comment with any records, as CARMA never makes it.
+func packed(t testing.TB, list []Attempt) string {
+	t.Helper()
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	if err := errors.Join(json.NewEncoder(z).Encode(list), z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return commentMark + strings.ToLower(lettersOnly.EncodeToString(b.Bytes()))
+}
+
+// Whatever stands in the comment of a job, what is read of it is of that job or of the id of
+// its array.
+func FuzzParseComment(f *testing.F) {
+	f.Add(uint32(1), uint32(0), packed(f, []Attempt{attempt(1, 0), attempt(2, 0)}), "")
+	f.Add(uint32(7), uint32(5), packed(f, []Attempt{attempt(5, 0), attempt(7, 0)}), "")
+	f.Add(uint32(1), uint32(0), "carma1:H4sI", "")
+	f.Add(uint32(1), uint32(0), "carma1:H4sI !~!#$ x", "")
+	f.Add(uint32(1), uint32(0), "JS1:abcd", `[{"JobID":2},{"JobID":1,"Name":"a\u001f\n"}]`)
+	f.Add(uint32(1), uint32(0), "", `[{"JobID":1,"jobid":2}]`)
+	f.Fuzz(func(t *testing.T, job, array uint32, before, records string) {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		z.Write([]byte(records))
+		z.Close()
+		for _, text := range []string{before, before + commentMark + strings.ToLower(lettersOnly.EncodeToString(b.Bytes()))} {
+			c := Comment{array, text}
+			list, _, err := ParseComment(job, c)
+			if err != nil {
+				continue
+			}
+			merged, err := MergeComment(job, c, []Attempt{attempt(job, 0)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, _, err := splitComment(merged)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range append(list, again...) {
+				if a.JobID != job && (a.JobID != array || array == 0) {
+					t.Errorf("the comment of job %d of array %d has a record of %d", job, array, a.JobID)
+				}
+			}
 		}
 	})
 }

@@ -23,6 +23,7 @@ func (d *DB) Prune(ctx context.Context, records, samples time.Time) (p Pruned, e
 	err = d.write(ctx, func(tx *sql.Tx) error {
 		if !records.IsZero() {
 			for _, step := range []string{
+				"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE end_ms < ? ON CONFLICT DO UPDATE SET times = times + 1",
 				"DELETE FROM attempt_gpu WHERE (job_id, cluster, restart, node) IN (SELECT job_id, cluster, restart, node FROM attempt WHERE end_ms < ?)",
 				"DELETE FROM attempt WHERE end_ms < ?",
 			} {
@@ -85,13 +86,13 @@ func (d *DB) Check(ctx context.Context) (found []string, err error) {
 	return found, nil
 }
 
-// Backup writes a copy to path, which must not exist. The database may be in
-// use meanwhile.
+// Backup writes a copy to path, which must not exist, for its owner alone. The
+// database may be in use meanwhile.
 func (d *DB) Backup(ctx context.Context, path string) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("back up to %s: %w", path, fs.ErrExist)
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("back up: %w", err)
 	}

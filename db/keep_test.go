@@ -195,3 +195,65 @@ func TestScan(t *testing.T) {
 		t.Errorf("%d jobs of a time", jobs)
 	}
 }
+
+// Whatever texts a record has, it is read back as one record of its job, and its texts are
+// in their fields.
+func FuzzRecord(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "carma.db")
+	d, err := Open(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { d.Close() })
+	for _, s := range []string{"train", "a\x1fb", "a\x1e8\x1fc\x1f", "\n", "a,b", `{"JobID":8}`, "\xff", "\x00", "'); DROP TABLE attempt; --"} {
+		f.Add(s, "x", "GPU-a")
+		f.Add("x", s, s)
+	}
+	f.Fuzz(func(t *testing.T, name, other, uuid string) {
+		for id := range uint32(3) {
+			a := attempt(id+6, 0)
+			if a.JobID == 7 {
+				a.Name, a.Account, a.Partition, a.OOMNote, a.RequeuedTo, a.GPUs[0].UUID = name, other, name, other, name, uuid
+			}
+			if err := d.Put(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var ids []uint32
+		err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
+			for _, a := range list {
+				ids = append(ids, a.JobID)
+				if a.JobID != 7 && (a.Name != "train" || a.Account != "ml") || a.JobID == 7 && (a.Name != clean(name) || a.Account != clean(other) || a.RequeuedTo != clean(name)) {
+					t.Errorf("job %d: %+v", a.JobID, a)
+				}
+			}
+			return nil
+		})
+		if err != nil || !slices.Equal(ids, []uint32{6, 7, 8}) {
+			t.Errorf("jobs %v, %v", ids, err)
+		}
+		if _, err := d.Prune(t.Context(), time.Unix(1<<40, 0), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// A line that is none is refused; what is read of one has no more fields than there are.
+func FuzzLine(f *testing.F) {
+	f.Add("7\x1fc\x1f0\x1fn1\x1f")
+	f.Add(strings.Repeat("1"+fieldEnd, 42))
+	f.Add(strings.Repeat(fieldEnd, 42))
+	f.Add("7" + fieldEnd + strings.Repeat("1"+fieldEnd, 45))
+	f.Fuzz(func(t *testing.T, line string) {
+		var a Attempt
+		if err := a.parse(line); err != nil {
+			return
+		}
+		if n := strings.Count(line, fieldEnd); n != 42 || !strings.HasSuffix(line, fieldEnd) {
+			t.Errorf("%d fields were read as a record", n)
+		}
+		if first, _, _ := strings.Cut(line, fieldEnd); first != "" && strings.Trim(first, "0123456789") == "" && len(first) < 10 && fmt.Sprint(a.JobID) != strings.TrimLeft(first, "0") && a.JobID != 0 {
+			t.Errorf("job %s was read as %d", first, a.JobID)
+		}
+	})
+}

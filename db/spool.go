@@ -31,7 +31,7 @@ func (s Spool) Add(a Attempt) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
 	}
-	path := filepath.Join(s.Dir, fmt.Sprintf("%d.%d.%s.json", a.JobID, a.Restart, a.Node))
+	path := filepath.Join(s.Dir, spoolName(a))
 	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
@@ -46,15 +46,19 @@ func (s Spool) Add(a Attempt) error {
 	return nil
 }
 
+// spoolName is the file of a record.
+func spoolName(a Attempt) string { return fmt.Sprintf("%d.%d.%s.json", a.JobID, a.Restart, a.Node) }
+
 // Drain writes the kept records with put, oldest name first, and forgets each
-// that was written. A file that is no record is put aside with the suffix .bad.
-// It stops at the first record that cannot be written.
-func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) error) error {
+// that was written. A file that is no record, or that of another attempt than its name
+// says, is refused: it is put aside with the suffix .bad. It stops at the first record
+// that cannot be written.
+func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) error) (refused int, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return 0, nil
 	} else if err != nil {
-		return fmt.Errorf("read spool: %w", err)
+		return 0, fmt.Errorf("read spool: %w", err)
 	}
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") {
@@ -63,21 +67,28 @@ func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) err
 		path := filepath.Join(s.Dir, e.Name())
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("read spool: %w", err)
+			return refused, fmt.Errorf("read spool: %w", err)
 		}
-		var a Attempt
-		if err := json.Unmarshal(text, &a); err != nil {
+		a, ok := spooled(e.Name(), text)
+		if !ok {
 			if err := os.Rename(path, path+".bad"); err != nil {
-				return fmt.Errorf("put spoiled record aside: %w", err)
+				return refused, fmt.Errorf("put spoiled record aside: %w", err)
 			}
+			refused++
 			continue
 		}
 		if err := put(ctx, a); err != nil {
-			return err
+			return refused, err
 		}
 		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("forget spooled record: %w", err)
+			return refused, fmt.Errorf("forget spooled record: %w", err)
 		}
 	}
-	return nil
+	return refused, nil
+}
+
+// spooled reads the record in a file of that name.
+func spooled(name string, text []byte) (a Attempt, ok bool) {
+	err := json.Unmarshal(text, &a)
+	return a, err == nil && spoolName(a) == name
 }

@@ -4,10 +4,12 @@ package db
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"carma/gres"
@@ -17,7 +19,7 @@ func TestSpool(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carma.db")
 	s := SpoolOf(path)
 	d := openFor(t, path)
-	if err := s.Drain(t.Context(), d.Put); err != nil {
+	if _, err := s.Drain(t.Context(), d.Put); err != nil {
 		t.Errorf("no spool: %v", err)
 	}
 	a := attempt(7, 0)
@@ -28,16 +30,18 @@ func TestSpool(t *testing.T) {
 		}
 	}
 	away := errors.New("the database is away")
-	if err := s.Drain(t.Context(), func(context.Context, Attempt) error { return away }); !errors.Is(err, away) {
+	if _, err := s.Drain(t.Context(), func(context.Context, Attempt) error { return away }); !errors.Is(err, away) {
 		t.Errorf("got %v", err)
 	}
-	bad := filepath.Join(s.Dir, "0.json")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := s.Drain(t.Context(), d.Put); err != nil {
+	// No record; and one in the file of another.
+	for name, text := range map[string]string{"0.json": "{", "9.0.n1.json": `{"JobID":7,"Node":"n1","User":"mallory"}`} {
+		if err := os.WriteFile(filepath.Join(s.Dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, want := range []int{2, 0} {
+		if refused, err := s.Drain(t.Context(), d.Put); err != nil || refused != want {
+			t.Fatal(refused, err)
 		}
 	}
 	got, err := d.Attempts(t.Context(), nil)
@@ -46,7 +50,25 @@ func TestSpool(t *testing.T) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, a)
 	}
 	left, err := os.ReadDir(s.Dir)
-	if err != nil || len(left) != 1 || left[0].Name() != "0.json.bad" {
+	if err != nil || len(left) != 2 || left[0].Name() != "0.json.bad" || left[1].Name() != "9.0.n1.json.bad" {
 		t.Errorf("left %v, %v", left, err)
 	}
+}
+
+// What is taken from the spool is the attempt that the file's name says.
+func FuzzSpooled(f *testing.F) {
+	text, err := json.Marshal(attempt(7, 1))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("7.1.n1.json", text)
+	f.Add("8.1.n1.json", text)
+	f.Add("7.1.n1.json", []byte(`{"JobID":7,"Restart":1,"Node":"n1","jobid":8}`))
+	f.Add("7.1.json", []byte(`{"JobID":7,"Restart":1,"Node":"../n1"}`))
+	f.Fuzz(func(t *testing.T, name string, text []byte) {
+		a, ok := spooled(name, text)
+		if ok && (fmt.Sprintf("%d.%d.", a.JobID, a.Restart) != name[:len(name)-len(a.Node)-len(".json")] || !strings.HasSuffix(name, a.Node+".json")) {
+			t.Errorf("%s has %+v", name, a)
+		}
+	})
 }

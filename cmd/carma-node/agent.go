@@ -57,7 +57,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
-	r := &records{path: c.DBPath(node), keep: c.Accounting}
+	r := &records{path: c.DBPath(node), keep: c.Accounting, log: log}
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
@@ -75,6 +75,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if c.Accounting.Forward == "slurmdbd" {
 		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
 	}
+	go publish(ctx, c.DBPath(node), slurm, log)
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {
 		if err := systemd.Alive(); err != nil {

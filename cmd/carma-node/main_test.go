@@ -17,6 +17,10 @@ func TestMain(m *testing.M) {
 		userfile.Child()
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == lockAll {
+		lockUntilClosed(os.Args[2:])
+		return
+	}
 	testscript.Main(m, map[string]func(){"carma-node": main, "carma-prolog": main, "carma-epilog": main})
 }
 

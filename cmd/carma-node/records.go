@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type records struct {
 	path  string
 	keep  config.Accounting
 	ended export.Ended
+	log   *slog.Logger // nil: nothing to say
 
 	mu sync.Mutex // the agent looks and talks at the same time
 	db *db.DB
@@ -58,7 +60,11 @@ func (r *records) SetEnd(ctx context.Context, e db.End) error {
 	if err := r.open(); err != nil {
 		return err
 	}
-	if err := db.SpoolOf(r.path).Drain(ctx, r.db.Put); err != nil {
+	refused, err := db.SpoolOf(r.path).Drain(ctx, r.db.Put)
+	if refused > 0 && r.log != nil {
+		r.log.Warn("files in the spool of records are not what their names say; they are put aside as .bad", "files", refused)
+	}
+	if err != nil {
 		return err
 	}
 	list, err := r.db.SetEnd(ctx, e)

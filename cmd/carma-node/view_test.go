@@ -3,11 +3,15 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"flag"
 	"os"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"carma/cmd/internal/cli"
@@ -78,5 +82,25 @@ func TestPrintStatus(t *testing.T) {
 		if want, err := os.ReadFile("testdata/" + file); err != nil || b.String() != string(want) {
 			t.Errorf("%s: %v, got\n%s", file, err, b.String())
 		}
+	}
+}
+
+// The name of a user and a driver's words come to the terminal as text, also in JSON.
+func TestStatusOfForeignText(t *testing.T) {
+	hostile := "\x1b[2J\u009b\u202e\x7f\n\xff"
+	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 100}, Unreadable: hostile}},
+		Leases: []gres.Lease{{UUID: "GPU-a", Job: gres.JobKey{JobID: 7}}}}
+	n := status.Of("n1", s, choose.Thresholds{}, 0, func(uint32) string { return hostile }, func(string) status.MPS { return status.MPSUp })
+	var b bytes.Buffer
+	if err := errors.Join(printStatus(&b, n, cli.Style{}), json.NewEncoder(&b).Encode(n)); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range b.String() {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Errorf("%q in\n%s", r, b.String())
+		}
+	}
+	if !strings.Contains(b.String(), "7 ?[2J????? ") {
+		t.Errorf("got\n%s", b.String())
 	}
 }

@@ -18,6 +18,7 @@ import (
 type slurmdbd struct {
 	attempts []db.Attempt
 	spoiled  int // jobs whose records cannot be read
+	refused  int // records that stand at a job that they are not of
 }
 
 // accountedID names a job in slurmdbd.
@@ -29,14 +30,9 @@ type accountedID struct {
 // accountedPart is what a worker has read of some jobs.
 type accountedPart struct {
 	jobs     []sctl.Accounted // without their comments
-	attempts []recordOf
+	attempts []db.Attempt
 	spoiled  int
-}
-
-// recordOf is a record and the job in whose comment it stood.
-type recordOf struct {
-	db.Attempt
-	carrier uint32
+	refused  int
 }
 
 // fromSlurmdbd asks slurmdbd once for all jobs of a selection, and once for their names.
@@ -66,13 +62,14 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 	close(work)
 	src := &slurmdbd{}
 	known := map[accountedID]*sctl.Accounted{}
-	var records []recordOf
+	var records []db.Attempt
 	for range workers {
 		p := <-parts
 		for i, j := range p.jobs {
 			known[accountedID{j.Cluster, j.JobID}] = &p.jobs[i]
 		}
 		records, src.spoiled = append(records, p.attempts...), src.spoiled+p.spoiled
+		src.refused += p.refused
 	}
 	names := map[accountedID]sctl.Named{}
 	if err == nil && len(records) > 0 {
@@ -81,15 +78,14 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 	if err != nil {
 		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
 	}
-	for _, r := range records {
-		a := r.Attempt
+	for _, a := range records {
 		id := accountedID{a.Cluster, a.JobID}
 		own, ok := known[id]
 		if !ok {
 			continue
 		}
-		if !carries(known[accountedID{a.Cluster, r.carrier}], own) || a.UID != own.UID {
-			src.spoiled++
+		if a.UID != own.UID {
+			src.refused++
 			continue
 		}
 		a.ArrayJobID, a.ArrayTask = own.ArrayJobID, own.ArrayTask
@@ -100,21 +96,16 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 	return src, nil
 }
 
-// carries tells whether a job may hold records of another: only a task of an array
-// holds those of other tasks (db.Forward).
-func carries(carrier, of *sctl.Accounted) bool {
-	return carrier.JobID == of.JobID || carrier.ArrayJobID != 0 && carrier.ArrayJobID == of.ArrayJobID
-}
-
 func (p *accountedPart) unpack(batch []sctl.Accounted) {
 	for _, j := range batch {
-		attempts, err := db.ParseComment(j.Comment)
+		attempts, refused, err := db.ParseComment(j.JobID, db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment})
 		if err != nil {
 			p.spoiled++
 		}
+		p.refused += refused
 		for _, a := range attempts {
 			a.Cluster, a.GPUs = j.Cluster, nil // the sums are what reports show
-			p.attempts = append(p.attempts, recordOf{a, j.JobID})
+			p.attempts = append(p.attempts, a)
 		}
 		j.Comment = ""
 		p.jobs = append(p.jobs, j)

@@ -38,7 +38,7 @@ sed "s/\x1f/$sep/g; s/\$/$sep/" '` + dir + `'/$file
 	return config
 }
 
-// carried is a comment with the record of a job.
+// carried is a comment with the record of a job, and of the job with the id of its array.
 func carried(t *testing.T, before string, ids ...uint32) string {
 	t.Helper()
 	var list []db.Attempt
@@ -46,7 +46,7 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", UID: 1001, State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
 			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: gres.NoFigures()}}})
 	}
-	comment, err := db.MergeComment(before, list)
+	comment, err := db.MergeComment(ids[len(ids)-1], db.Comment{ArrayJobID: ids[0], Text: before}, list)
 	if err != nil {
 		t.Fatal(err)
 	}

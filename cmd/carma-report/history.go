@@ -67,7 +67,8 @@ func runOf(j *job) history.Run {
 }
 
 // writeHistory puts a new snapshot in the place of the old one, as a whole, and for
-// the same readers; a first one is for all.
+// the same readers; a first one is for the owner of its directory alone: its keys tell who
+// has a script what others' runs of it took.
 func writeHistory(path string, l *history.Learner, now int64) (keys int, err error) {
 	var before history.Snapshot
 	if text, err := os.ReadFile(path); err == nil {
@@ -92,20 +93,29 @@ func writeHistory(path string, l *history.Learner, now int64) (keys int, err err
 	return min(len(order), history.MaxKeys), nil
 }
 
-// readersOf gives a file the mode and the group of the one at path.
+// readersOf gives a file the mode, the owner and the group of the one at path, or the owner
+// and the group of its directory: where root writes it, SlurmUser is to read it.
 func readersOf(path string, f *os.File) error {
+	mode := fs.FileMode(0o600)
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return f.Chmod(0o644)
-	} else if err != nil {
+	if err == nil {
+		mode = info.Mode().Perm()
+	} else if errors.Is(err, fs.ErrNotExist) {
+		info, err = os.Stat(filepath.Dir(path))
+	}
+	if err != nil {
 		return err
 	}
 	if old, ok := info.Sys().(*syscall.Stat_t); ok {
-		if err := f.Chown(-1, int(old.Gid)); err != nil {
+		owner := -1 // only root gives files away
+		if os.Geteuid() == 0 {
+			owner = int(old.Uid)
+		}
+		if err := f.Chown(owner, int(old.Gid)); err != nil {
 			return err
 		}
 	}
-	return f.Chmod(info.Mode().Perm())
+	return f.Chmod(mode)
 }
 
 // printHistory lists what is known, the newest first.

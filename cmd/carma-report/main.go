@@ -127,11 +127,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	for _, d := range bases {
 		r.sources = append(r.sources, d)
+		if view == "history" && d.Public() {
+			return cli.Fail(cli.ExitPermission, "history: what users can read of the records has no keys; be root, or read slurmdbd as SlurmUser (--from slurmdbd)")
+		}
+		if at := d.Outdated(r.style.time.now); !at.IsZero() {
+			fmt.Fprintf(os.Stderr, "carma-report: records as of %s: the agent does not run, or cannot write them\n", at.Format("2006-01-02 15:04"))
+		}
 	}
 	return o.show(ctx, r, view, bases, out)
 }
 
 func (o *options) show(ctx context.Context, r *report, view string, bases []*db.DB, out io.Writer) error {
+	for i, src := range r.sources {
+		r.sources[i] = cleaned{src}
+	}
 	switch view {
 	case "summary":
 		return o.summary(ctx, r, out)
@@ -165,6 +174,9 @@ func (o *options) slurmdbd(ctx context.Context, r *report, view string, out io.W
 	}
 	if src.spoiled > 0 {
 		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd cannot be read; the nodes' databases have them\n", src.spoiled)
+	}
+	if src.refused > 0 {
+		fmt.Fprintf(os.Stderr, "carma-report: %d records in slurmdbd stand at jobs that they are not of; they are left out\n", src.refused)
 	}
 	r.sources = []source{src}
 	return o.show(ctx, r, view, nil, out)

@@ -5,12 +5,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -126,6 +130,71 @@ func TestHistoryOfRecords(t *testing.T) {
 	}
 }
 
+// What users call their jobs moves no cursor, breaks no line and ends no string, in whatever
+// form it is shown.
+func TestTextsOfUsers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	hostile := "\x1b[2J\u009b31m\u202ex\u200b\xff\x7f\n</td>\"&|'"
+	f := gres.NoFigures()
+	f.LeaseS = 100
+	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile, Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
+		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile, Mode: "m" + hostile, Method: "M" + hostile, Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
+		EstMiB: 1, Start: at(0), End: at(100), GPUs: []db.AttemptGPU{{UUID: "GPU-a" + hostile, Model: "model" + hostile, Figures: f}}}
+	for restart := range uint32(2) {
+		a.Restart = restart
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("CARMA_CONF", "")
+	time.Local = time.UTC
+	var all bytes.Buffer
+	for _, args := range [][]string{{"7"}, {"-t", "7"}, {"-o", "all"}, {"-P", "-o", "all"}, {"--csv", "-o", "all"}, {"--json"}, {"--html", "7"}, {"--html"}, {"--svg", "7"}, {"--svg"},
+		{"summary"}, {"summary", "--json"}, {"summary", "--html"}, {"summary", "--svg"}, {"history"}} {
+		var out bytes.Buffer
+		if err := run(context.Background(), append(args, "--db", path, "-S", "2020-01-01"), &out); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		for _, r := range out.String() {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%v prints %q:\n%q", args, r, out.String())
+				break
+			}
+		}
+		if slices.Contains(args, "--json") && !json.Valid(out.Bytes()) {
+			t.Errorf("%v: no JSON:\n%s", args, out.Bytes())
+		}
+		if slices.Contains(args, "--html") && strings.Contains(strings.ReplaceAll(out.String(), "</td>\n", ""), `</td>"`) {
+			t.Errorf("%v: HTML of a user's", args)
+		}
+		fmt.Fprintf(&all, "==== %s\n%s", strings.Join(args, " "), out.Bytes())
+	}
+	compare(t, "hostile.txt", all.Bytes())
+}
+
+// compare holds what was printed to a golden file.
+func compare(t *testing.T, name string, got []byte) {
+	t.Helper()
+	golden := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
+	}
+}
+
 func TestGolden(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carma.db")
 	if err := fill(path); err != nil {
@@ -176,18 +245,6 @@ func TestGolden(t *testing.T) {
 		if err := run(context.Background(), args, &out); err != nil && name != "help.txt" {
 			t.Errorf("%s: %v", name, err)
 		}
-		golden := filepath.Join("testdata", name)
-		if *update {
-			if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(out.Bytes(), want) {
-			t.Errorf("%s:\n%s\nwant\n%s", name, out.Bytes(), want)
-		}
+		compare(t, name, out.Bytes())
 	}
 }

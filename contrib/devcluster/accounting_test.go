@@ -100,6 +100,11 @@ func TestLearnedSharing(t *testing.T) {
 	}
 	expect("first run", once("COMPLETED"), "exclusive", "none", 40503, 1)
 	learned()
+	// What is learned is slurmctld's alone, unless the site opens the file.
+	if out := c.sh(alice, "carma-estimate "+script); !strings.Contains(out, "history    it is not for you to read") {
+		t.Errorf("carma-estimate of what is closed:\n%s", out)
+	}
+	c.sh("", "chmod 644 "+c.dir+"/var/history")
 	// carma-estimate finds it by the same key, for the job's user only.
 	if out := c.sh(alice, "carma-estimate "+script); !strings.Contains(out, "history    1 run, peak 10240 MiB") || !strings.Contains(out, "11264 of 40536 MiB") {
 		t.Errorf("carma-estimate:\n%s", out)

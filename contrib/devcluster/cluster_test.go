@@ -310,6 +310,14 @@ type report struct {
 
 func (c *cluster) report(id string) report {
 	c.t.Helper()
+	// Users read a copy, which comes a moment later.
+	known := "carma-report -P -n -o JobID,State,Attempts,End,PeakMem,EstMem,Neighbours,OOM,Requeued -j " + id
+	var copied, records string
+	c.eventually(func() string {
+		copied, _, _ = c.run(alice, known)
+		records, _, _ = c.run("", known)
+		return fmt.Sprint(copied == records && records != "")
+	}, "true")
 	var r struct {
 		Jobs []report `json:"jobs"`
 	}

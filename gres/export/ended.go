@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"carma/slurmbridge/usertext"
 )
 
 // Ended counts the attempts of jobs that ended on a node since its agent started, with
@@ -18,6 +20,9 @@ type Ended struct {
 	attempts, oom, returned int
 	estimates               map[string]*estimates // by method
 }
+
+// mostMethods bounds the methods that are told apart: CARMA has fewer.
+const mostMethods = 16
 
 // estimates are how those of a method came out. Both sums grow only, so that a rate of
 // each is a rate.
@@ -44,6 +49,9 @@ func (e *Ended) Add(oom, returned bool, method string, estMiB, peakMiB int64) {
 		e.estimates = map[string]*estimates{}
 	}
 	m := e.estimates[method]
+	if m == nil && len(e.estimates) == mostMethods { // each makes series
+		return
+	}
 	if m == nil {
 		m = &estimates{}
 		e.estimates[method] = m
@@ -85,7 +93,7 @@ func (e *Ended) text(node string) string {
 	} {
 		counter(m.name, m.help)
 		for _, method := range slices.Sorted(maps.Keys(e.estimates)) {
-			fmt.Fprintf(&b, "%s{node=%q,method=%q} %s\n", m.name, node, method, strconv.FormatFloat(m.value(e.estimates[method]), 'g', -1, 64))
+			fmt.Fprintf(&b, "%s{node=%q,method=%q} %s\n", m.name, node, usertext.Clean(method), strconv.FormatFloat(m.value(e.estimates[method]), 'g', -1, 64))
 		}
 	}
 	return b.String()

@@ -3,9 +3,12 @@
 package export
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"unicode"
 
 	"carma/gres"
 	"carma/gres/status"
@@ -45,6 +48,27 @@ func TestText(t *testing.T) {
 	}
 	if err := WriteText("/nonexistent/carma.prom", n, &ended); err == nil {
 		t.Error("no directory: no error")
+	}
+}
+
+// Whatever stands in records as a method: a label is one line of printable text, and there
+// are few of them.
+func TestLabelsOfForeignText(t *testing.T) {
+	var ended Ended
+	for i := range 1000 {
+		ended.Add(false, false, fmt.Sprintf("\x1b]0;x\u202e\"\\\n%d", i), 15, 10)
+	}
+	text := ended.text("n1")
+	if n := strings.Count(text, "carma_estimates_total{"); n != mostMethods {
+		t.Errorf("%d series", n)
+	}
+	for _, r := range text {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Fatalf("%q in\n%s", r, text)
+		}
+	}
+	if want := `carma_estimates_total{node="n1",method="?]0;x?\"\\?0"} 1` + "\n"; !strings.Contains(text, want) {
+		t.Errorf("no %s in\n%s", want, text)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/db/queue"
+	"carma/db/sqlitefile"
 	"carma/gres"
 	"carma/gres/failpoint"
 )
@@ -61,13 +62,17 @@ type Granted struct {
 // ErrNoFit means that no choice of GPUs takes the request now.
 var ErrNoFit = errors.New("no GPU fits now")
 
-// Open opens the ledger in dir, which must exist, and creates it if need be.
+// Open opens the ledger in dir, which must exist, and creates it if need be, for root alone.
 // Transactions wait up to busy for each other.
 func Open(dir string, busy time.Duration) (*Book, error) {
+	path := filepath.Join(dir, "leases.db")
+	if err := sqlitefile.Private(path); err != nil {
+		return nil, fmt.Errorf("open ledger: %w", err)
+	}
 	// _txlock=immediate with WAL is the only setting that let 64 of 64
 	// concurrent read-then-write transactions through (docs/adr/0004). The
 	// file ends with the boot, so it need not be synced.
-	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(filepath.Join(dir, "leases.db")), RawQuery: url.Values{
+	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: url.Values{
 		"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"OFF"}, "_foreign_keys": {"on"},
 		"_busy_timeout": {fmt.Sprint(busy.Milliseconds())},
 		"_cache_size":   {"-256"}, // KiB; else the agent comes to SQLite's 2 MB in hours

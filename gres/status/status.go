@@ -10,6 +10,7 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/slurmbridge/usertext"
 )
 
 // Node is a node and its GPUs (JSON: carma.status/1, docs/json.md).
@@ -68,7 +69,7 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
 		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
-			OpenMiB: open, Closed: closed.String(), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
+			OpenMiB: open, Closed: usertext.Clean(closed.String()), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
 		if r.Unreadable != "" {
 			g.SMActPct = gres.Unknown
 		}
@@ -78,7 +79,7 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
 				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, user(l.UID), l.ReserveMiB, l.Exclusive, l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
+				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, usertext.Clean(user(l.UID)), l.ReserveMiB, l.Exclusive, l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
 			}
 		}
 		n.GPUs = append(n.GPUs, g)

@@ -227,7 +227,7 @@ func Default() Config {
 		Idle:      Idle{Action: "none", After: Duration(30 * time.Minute)},
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
-		History:    History{File: "/var/lib/carma/history"},
+		History:    History{File: "/var/lib/carma-history/history"},
 
 		Paths: Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
 	}

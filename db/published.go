@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	sqlite3 "github.com/mattn/go-sqlite3"
+	"golang.org/x/sys/unix"
+)
+
+// uri names a database file to SQLite.
+func uri(path string, options url.Values) string {
+	u := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: options.Encode()}
+	return u.String()
+}
+
+// attemptColumns are all of a record but the line, which is made of them.
+const attemptColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
+	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
+	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
+	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to`
+
+// fill writes a copy of a database to an empty file, which is nobody else's yet, and
+// returns how many records it has.
+func fill(ctx context.Context, path, from, name string, r Readers) (records int64, err error) {
+	// The file is thrown away if this fails. No _locking_mode: it would hold for the original, too.
+	options := url.Values{"_journal_mode": {"OFF"}, "_synchronous": {"OFF"}, "_cache_size": {"-1024"}}
+	to, err := open("sqlite3", path, options)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	c, err := to.sql.Conn(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(ctx, "ATTACH DATABASE ? AS live", uri(from, url.Values{"mode": {"ro"}})); err != nil {
+		return 0, err
+	}
+	// Writers go on meanwhile (WAL), and what is read is of one moment.
+	tx, err := c.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer tx.Rollback()
+	tables := []string{"attempt", "attempt_array"}
+	if name == gpusView {
+		tables = append(tables, "sample", "gpu")
+	}
+	if err := makeTables(ctx, tx, tables); err != nil {
+		return 0, err
+	}
+	switch uid := userOf(name); {
+	case name == gpusView && r.NoGPUs:
+	case name == gpusView:
+		for _, table := range []string{"sample", "gpu"} {
+			if _, err := tx.ExecContext(ctx, "INSERT INTO main."+table+" SELECT * FROM live."+table); err != nil {
+				return 0, err
+			}
+		}
+	default:
+		keyless := strings.Replace(attemptColumns, " key,", " NULL,", 1)
+		step := "INSERT INTO main.attempt (" + attemptColumns + ") SELECT " + keyless + " FROM live.attempt"
+		if uid != 0 {
+			step += fmt.Sprintf(" WHERE uid = %d", uid)
+		}
+		result, err := tx.ExecContext(ctx, step)
+		if err != nil {
+			return 0, err
+		}
+		if records, err = result.RowsAffected(); err != nil {
+			return 0, err
+		}
+	}
+	return records, tx.Commit()
+}
+
+// makeTables makes tables and indexes as the original has them.
+func makeTables(ctx context.Context, tx *sql.Tx, names []string) error {
+	for _, name := range names {
+		var text string
+		if err := tx.QueryRowContext(ctx, "SELECT sql FROM live.sqlite_master WHERE name = ?", name).Scan(&text); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA main.user_version = %d", Version))
+	return err
+}
+
+// reader is the driver for copies: tables of the samples are beside those of the records.
+const reader = "sqlite3-published"
+
+// immutable means that nobody writes to the file: SQLite takes no lock and makes no file.
+var immutable = url.Values{"mode": {"ro"}, "immutable": {"1"}}
+
+func init() {
+	sql.Register(reader, &sqlite3.SQLiteDriver{ConnectHook: func(c *sqlite3.SQLiteConn) error {
+		path := c.GetFilename("main")
+		if filepath.Base(path) == gpusView {
+			return nil
+		}
+		gpus := uri(filepath.Join(filepath.Dir(path), gpusView), immutable)
+		_, err := c.Exec("ATTACH DATABASE ? AS gpus", []driver.Value{gpus})
+		return err
+	}})
+}
+
+// openPublished opens the copy that this user may read of the records at path. One who has
+// no records gets the samples of the GPUs, and no records.
+func openPublished(path string) (*DB, error) {
+	dir := PublicDir(path)
+	if unix.Access(filepath.Join(dir, gpusView), unix.R_OK) != nil { // the last to be made
+		const why = "users read a copy that the agent makes, and there is none yet"
+		return nil, fmt.Errorf("open %s: %w; %s", path, fs.ErrPermission, why)
+	}
+	for _, name := range []string{allView, viewOf(uint32(os.Geteuid())), gpusView} {
+		err := unix.Access(filepath.Join(dir, name), unix.R_OK)
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOENT) {
+			continue
+		} else if err != nil {
+			return nil, fmt.Errorf("open %s: %w", filepath.Join(dir, name), err)
+		}
+		d, err := open(reader, filepath.Join(dir, name), immutable)
+		if err == nil {
+			d.public = dir
+		}
+		return d, err
+	}
+	return nil, fmt.Errorf("open %s: %w", path, fs.ErrPermission)
+}
+
+// Public tells whether these are the records as users may read them: without keys.
+func (d *DB) Public() bool { return d.public != "" }
+
+// outdated is how long the copies may go without a word of the publisher.
+const outdated = 2 * time.Minute
+
+// Outdated returns since when copies are not kept up any longer; zero if they are.
+func (d *DB) Outdated(now time.Time) time.Time {
+	if d.public == "" {
+		return time.Time{}
+	}
+	info, err := os.Stat(filepath.Join(d.public, aliveOf))
+	if err != nil {
+		// The publisher has not come so far, or has gone at once.
+		if info, err = os.Stat(d.public); err != nil {
+			return time.Time{}
+		}
+	}
+	if at := info.ModTime(); now.Sub(at) > outdated {
+		return at
+	}
+	return time.Time{}
+}
+
+// Access control lists (acl(5)), as Linux keeps them in an extended attribute
+// (include/uapi/linux/posix_acl_xattr.h).
+const (
+	aclAttribute = "system.posix_acl_access"
+	aclVersion   = 2
+	aclUserObj   = 0x01
+	aclUser      = 0x02
+	aclGroupObj  = 0x04
+	aclMask      = 0x10
+	aclOther     = 0x20
+	aclRead      = 4
+	aclWrite     = 2
+	aclNobody    = 0xffffffff
+)
+
+// allowUser lets one user read a file beside its owner, and nobody else.
+func allowUser(path string, uid uint32) error {
+	acl := binary.LittleEndian.AppendUint32(nil, aclVersion)
+	for _, e := range []struct {
+		tag, permissions uint16
+		id               uint32
+	}{
+		{aclUserObj, aclRead | aclWrite, aclNobody}, {aclUser, aclRead, uid},
+		{aclGroupObj, 0, aclNobody}, {aclMask, aclRead, aclNobody}, {aclOther, 0, aclNobody},
+	} {
+		acl = binary.LittleEndian.AppendUint16(acl, e.tag)
+		acl = binary.LittleEndian.AppendUint16(acl, e.permissions)
+		acl = binary.LittleEndian.AppendUint32(acl, e.id)
+	}
+	if err := unix.Setxattr(path, aclAttribute, acl, 0); err != nil {
+		return fmt.Errorf("let user %d read %s: %w; the file system needs ACLs", uid, path, err)
+	}
+	return nil
+}
+
+// allowNobody takes such a list away.
+func allowNobody(path string) error {
+	err := unix.Removexattr(path, aclAttribute)
+	if err == nil || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+		return nil
+	}
+	return fmt.Errorf("end what users may read of %s: %w", path, err)
+}
