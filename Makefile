@@ -159,6 +159,7 @@ lint: deps-lint $(STATICCHECK)
 	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.
 man: commands

@@ -79,8 +79,8 @@ func oneThread() { runtime.GOMAXPROCS(1) }
 func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book, sctl.Client) error) error {
 	oneThread()
 	syscall.Umask(0o077)
-	// What slurmd left open is for no child of ours, least of all one that runs
-	// as the user. An old kernel (before 5.11) has no such call.
+	// What slurmd left open is for no child of ours, least of all one that reads
+	// what a user wrote. An old kernel (before 5.11) has no such call.
 	unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("hook", name)
 	defer func() {

@@ -55,7 +55,7 @@ type env struct {
 }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == userfile.Command {
+	if len(os.Args) == 3 && os.Args[1] == userfile.Command {
 		oneThread()
 		userfile.Child()
 		return

@@ -12,8 +12,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The program starts itself as the job's user (package userfile).
-	if len(os.Args) == 2 && os.Args[1] == userfile.Command {
+	// The program starts itself to read with the job's user's rights (package userfile).
+	if len(os.Args) == 3 && os.Args[1] == userfile.Command {
 		userfile.Child()
 		return
 	}

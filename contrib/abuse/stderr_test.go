@@ -21,7 +21,7 @@ const oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 
 
 // A user's stderr in every hostile form: the Epilog ends with status 0 in at
 // most 2 s, and every file below the user's directory is opened by a process
-// that has become the user before.
+// that has the user's rights and no capability.
 func TestAbuseStdErr(t *testing.T) {
 	if _, err := exec.LookPath("strace"); err != nil {
 		t.Fatal("strace is missing; run: make deps-test-abuse")
@@ -118,7 +118,7 @@ func TestAbuseStdErr(t *testing.T) {
 			// Once more under strace, for another job: who opens what.
 			n.hook("prolog", 8, nil)
 			trace := filepath.Join(n.dir, "trace")
-			n.hook("epilog", 8, []string{"strace", "-f", "-o", trace, "-s", "8192", "-e", "trace=openat,openat2,open,setuid,setgid,setgroups,execve"}, vars...)
+			n.hook("epilog", 8, []string{"strace", "-f", "-o", trace, "-s", "8192", "-e", "trace=openat,openat2,open,setfsuid,setgid,setgroups,capset,execve"}, vars...)
 			text, err := os.ReadFile(trace)
 			n.must(err)
 			opened := opensAsUser(t, n, string(text), pattern)
@@ -198,20 +198,20 @@ var (
 )
 
 // opensAsUser requires that every process that opens what the user named has
-// become the user, without root's groups, before; it counts the opens.
+// taken the user's ids for files, without root's groups, and dropped all
+// capabilities before; it counts the opens.
 func opensAsUser(t *testing.T, n *node, trace, pattern string) (opened int) {
 	t.Helper()
-	uid, gid, groups := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	took := map[string]int{} // by process: how much of it
 	for _, m := range traceLine.FindAllStringSubmatch(trace, -1) {
 		pid, call, args := m[1], m[2], m[3]
 		done := strings.HasSuffix(args, "= 0")
 		switch call {
-		case "setuid":
-			uid[pid] = uid[pid] || done && strings.HasPrefix(args, n.uid+")")
-		case "setgid":
-			gid[pid] = gid[pid] || done && strings.HasPrefix(args, n.gid+")")
-		case "setgroups":
-			groups[pid] = groups[pid] || done
+		case "setgroups", "setgid", "setfsuid", "capset":
+			own := map[string]string{"setgroups": "", "setgid": n.gid + ")", "setfsuid": n.uid + ")", "capset": "{"}
+			if done && strings.HasPrefix(args, own[call]) && (call != "capset" || noCapability.MatchString(args)) {
+				took[pid]++
+			}
 		case "open", "openat", "openat2":
 			q := quoted.FindStringSubmatch(args)
 			if q == nil || !strings.Contains(args, "AT_FDCWD") {
@@ -221,27 +221,22 @@ func opensAsUser(t *testing.T, n *node, trace, pattern string) (opened int) {
 				continue
 			}
 			opened++
-			// Threads of the child have numbers of their own; the thread that
-			// execs gives the others its credentials.
-			if !becameUser(trace, pid, uid, gid, groups) {
-				t.Errorf("opened by process %s, which is not the user: %s", pid, m[0])
+			if !tookRights(trace, pid, took) {
+				t.Errorf("opened by process %s, which may more than the user: %s", pid, m[0])
 			}
 		}
 	}
 	return opened
 }
 
-// becameUser tells whether pid, or the process of which it is a thread, has
-// taken the user's ids. In a trace of an Epilog the only process that does is
-// the child for the user, and what it starts are its threads.
-func becameUser(trace, pid string, uid, gid, groups map[string]bool) bool {
-	if uid[pid] && gid[pid] && groups[pid] {
-		return true
-	}
-	// A thread of the child begins after the child's execve and makes no
-	// setuid; root's own threads began before.
-	for p := range uid {
-		if uid[p] && gid[p] && groups[p] && strings.Index(trace, "\n"+pid+" ") > strings.Index(trace, p+" execve(") {
+var noCapability = regexp.MustCompile(`effective=0, permitted=0, inheritable=0`)
+
+// tookRights tells whether pid, or the process of which it is a thread, did all four
+// of what makes the child. In a trace of an Epilog the only process that does is the
+// child, and what it starts afterwards are its threads.
+func tookRights(trace, pid string, took map[string]int) bool {
+	for p, n := range took {
+		if n >= 4 && (p == pid || strings.Index(trace, "\n"+pid+" ") > strings.Index(trace, "\n"+p+" capset(")) {
 			return true
 		}
 	}

@@ -262,6 +262,7 @@ type gpuStatus struct {
 	UUID       string  `json:"uuid"`
 	Index      int     `json:"index"`
 	SMActPct   float64 `json:"smact_pct"`
+	UsedMiB    int64   `json:"used_mib"`
 	Closed     string  `json:"closed"`
 	MPSClients int     `json:"mps_clients"`
 	Leases     []struct {

@@ -47,11 +47,26 @@ func TestReadingCountsForeignProcesses(t *testing.T) {
 		4: {UID: 1000},
 		5: {JobID: 7, UID: 1000, Claimed: true},
 		6: {JobID: 7, UID: 2000, Claimed: true}, // of another user than the job's
+		7: {JobID: 7, UID: 2000},                // so too
+		8: {JobID: 7},                           // root's, started by the job
+		9: {JobID: 7, Claimed: true},            // root's, which only says so
 	}
-	for pid, want := range map[int]int{1: 0, 2: 1, 3: 0, 4: 1, 5: 0, 6: 1, 99: 0} {
-		r := Reading(sample(gres.Process{PID: pid}), []gres.Lease{held(7, 1000)}, o)
+	leases := []gres.Lease{held(7, 1000)}
+	for pid, want := range map[int]int{1: 0, 2: 1, 3: 0, 4: 1, 5: 0, 6: 1, 7: 1, 8: 0, 9: 1, 99: 0} {
+		s := sample(gres.Process{PID: pid, UsedMiB: 500})
+		r := Reading(s, leases, o)
 		if r.Foreign != want {
 			t.Errorf("process %d: %d foreign, want %d", pid, r.Foreign, want)
+		}
+		// What is foreign is neither credited to the job nor held against it.
+		a := newAgent()
+		a.Owners = o
+		ofJob := want == 0 && !o.Owner(pid).MPSServer && !o.Owner(pid).Gone
+		if u := a.account(s, leases, o, lease.Now()); u[0].Present != ofJob || (u[0].UsedMiB == 500) != ofJob {
+			t.Errorf("process %d: the job's usage %+v", pid, u)
+		}
+		if p, ok := a.process(pid, s.UUID, leases); ok != ofJob {
+			t.Errorf("process %d: its output is watched for the job: %v %+v", pid, ok, p)
 		}
 	}
 }

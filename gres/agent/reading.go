@@ -47,10 +47,10 @@ func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 }
 
 // ownerOf returns the job that o is a process of, if that job holds the GPU;
-// else 0. What a process says of itself counts only for its own user's jobs.
+// else 0.
 func ownerOf(o resident.Owner, leases []gres.Lease, uuid string) uint32 {
 	for _, l := range leases {
-		if l.UUID == uuid && l.Job.JobID == o.JobID && o.JobID != 0 && (!o.Claimed || o.UID == l.UID) {
+		if l.UUID == uuid && o.Of(l.Job.JobID, l.UID) {
 			return o.JobID
 		}
 	}

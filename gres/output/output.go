@@ -6,7 +6,7 @@
 // (2>train.err). The kernel knows: /proc/PID/fd/2 of what is seen on a GPU.
 //
 // The agent looks and writes a list; the Epilog reads the list and gives it to
-// a child that opens the files as the job's user. Root opens none of them.
+// a child that opens the files with the rights of the job's user, and no others.
 package output
 
 import (

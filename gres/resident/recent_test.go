@@ -34,11 +34,11 @@ func TestRecent(t *testing.T) {
 	if o := r.Owner(7); o.JobID != 0 {
 		t.Errorf("of no job yet: %+v", o)
 	}
-	write("cgroup", "0::/slurm/job_12/step_0\n")
+	write("cgroup", "0::/system.slice/slurmstepd.scope/job_12/step_0\n")
 	if o := r.Owner(7); o.JobID != 12 {
 		t.Errorf("got %+v", o)
 	}
-	write("cgroup", "0::/slurm/job_13/step_0\n")
+	write("cgroup", "0::/system.slice/slurmstepd.scope/job_13/step_0\n")
 	if o := r.Owner(7); o.JobID != 12 {
 		t.Errorf("forgotten: %+v", o)
 	}

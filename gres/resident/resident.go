@@ -8,10 +8,13 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Owner is whose a process is.
@@ -19,18 +22,21 @@ type Owner struct {
 	Gone      bool   // the process has ended
 	JobID     uint32 // 0: of no job
 	Claimed   bool   // JobID is only what the process's own environment says
-	UID       uint32
-	MPSServer bool // a server that root's MPS control daemon started
+	UID       uint32 // real, or of who made the user namespace that the process is in
+	MPSServer bool   // a server that root's MPS control daemon started
+}
+
+// Of tells whether the process is one of job, which is of the user uid. Of root's
+// processes, those that Slurm started are (sudo, programs that set their uid); what
+// a process says of itself counts for its own user's jobs alone.
+func (o Owner) Of(job, uid uint32) bool {
+	return job != 0 && o.JobID == job && (o.UID == uid || o.UID == 0 && !o.Claimed)
 }
 
 // Proc reads a proc file system.
 type Proc struct {
 	Root string // "/proc"
 }
-
-// slurmd puts every task into a cgroup .../job_<id>/...: cgroup v1 and v2,
-// 22.05 to 26.05. The outermost one counts; those below are the user's to make.
-var jobCgroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`/job_([0-9]+)(?:/|$)`) })
 
 // slurmstepd titles itself "slurmstepd: [<job>.<step>]".
 var stepdTitle = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^slurmstepd: \[([0-9]+)\.`) })
@@ -43,14 +49,17 @@ func (p Proc) Owner(pid int) Owner {
 		return Owner{Gone: true}
 	}
 	o := Owner{UID: st.uid}
+	if maker := p.namespaceOf(pid); maker != 0 {
+		o.UID = maker
+	}
 	if text, err := os.ReadFile(p.file(pid, "cgroup")); err == nil {
-		if m := jobCgroup().FindSubmatch(text); m != nil {
-			o.JobID = number(m[1])
+		init, _ := os.ReadFile(p.file(1, "cgroup"))
+		if o.JobID = cgroupJob(string(text), aboveInit(string(init)), o.UID); o.JobID != 0 {
 			return o
 		}
 	}
 	// What root's control daemon starts is a server of it.
-	if parent, ok := p.stat(st.ppid); ok && parent.uid == 0 && strings.HasPrefix(parent.comm, "nvidia-cuda-mps") {
+	if parent, ok := p.stat(st.ppid); ok && parent.uid == 0 && p.program(st.ppid) == "nvidia-cuda-mps-control" {
 		o.MPSServer = true
 		return o
 	}
@@ -107,10 +116,12 @@ func (p Proc) stepdAbove(st stat) uint32 {
 	return 0
 }
 
-// stepd returns the job of a slurmstepd, 0 for other processes. A user can
-// give a process any title but not root's uid.
+// stepd returns the job of a slurmstepd, 0 for other processes. A user can give a
+// process any name and title, and by a set-uid program root's effective uid, but no
+// process has root's real uid that root did not start.
 func (p Proc) stepd(pid int, st stat) uint32 {
-	if st.uid != 0 || !strings.HasPrefix(st.comm, "slurmstepd") {
+	// Debian's is slurmstepd-wlm.
+	if program := p.program(pid); st.uid != 0 || program != "slurmstepd" && !strings.HasPrefix(program, "slurmstepd-") {
 		return 0
 	}
 	title, err := os.ReadFile(p.file(pid, "cmdline"))
@@ -123,10 +134,42 @@ func (p Proc) stepd(pid int, st stat) uint32 {
 	return 0
 }
 
+// namespaceOf returns the user that made the user namespace of a process, if it is not
+// ours; else 0. In a container that a user started, processes have ids of the range
+// that subuid(5) gives him; the kernel knows whose it is (ioctl_nsfs(2)).
+func (p Proc) namespaceOf(pid int) uint32 {
+	ours, err := os.Readlink(p.Root + "/self/ns/user")
+	if err != nil {
+		return 0
+	}
+	if its, err := os.Readlink(p.file(pid, "ns/user")); err != nil || its == ours {
+		return 0
+	}
+	f, err := os.Open(p.file(pid, "ns/user"))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	uid, err := unix.IoctlGetUint32(int(f.Fd()), unix.NS_GET_OWNER_UID)
+	if err != nil {
+		return 0
+	}
+	return uid
+}
+
+// program is the name of the file that a process runs, which, unlike its name and its
+// title, it cannot choose. The file is not touched: it may lie on a mount that hangs.
+func (p Proc) program(pid int) string {
+	file, err := os.Readlink(p.file(pid, "exe"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(filepath.Base(file), " (deleted)") // replaced while it runs
+}
+
 type stat struct {
-	comm string
 	ppid int
-	uid  uint32 // effective
+	uid  uint32 // real
 }
 
 // stat reads /proc/<pid>/status, in which no field can be forged by a comm
@@ -140,15 +183,14 @@ func (p Proc) stat(pid int) (st stat, ok bool) {
 		key, value, _ := strings.Cut(line, ":")
 		fields := strings.Fields(value)
 		switch {
-		case key == "Name":
-			st.comm = strings.TrimSpace(value)
 		case key == "State" && len(fields) > 0 && fields[0] == "Z":
 			return st, false // a zombie holds nothing
 		case key == "PPid" && len(fields) > 0:
 			st.ppid, _ = strconv.Atoi(fields[0])
-		case key == "Uid" && len(fields) > 1:
-			st.uid = number([]byte(fields[1]))
-			return st, true
+		case key == "Uid" && len(fields) > 0:
+			uid, err := strconv.ParseUint(fields[0], 10, 32)
+			st.uid = uint32(uid)
+			return st, err == nil
 		}
 	}
 	return st, false

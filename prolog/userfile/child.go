@@ -78,7 +78,10 @@ func look(op Op, file File) Reply {
 
 // open opens a regular file for reading and nothing else: O_NONBLOCK keeps a
 // FIFO without a writer from blocking, magic links in /proc are not followed,
-// and what was opened is judged by its descriptor.
+// and what was opened is judged by its descriptor. A setting below /proc/sys that
+// root alone may read can be opened, as the kernel asks for the effective uid there
+// (fs/proc/proc_sysctl.c); it has no size, and no more than its size is read of a
+// file.
 func open(path string) (*os.File, unix.Stat_t, State) {
 	var st unix.Stat_t
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userfile looks into a file that a user named, as that user.
+// Package userfile looks into a file that a user named, with that user's rights.
 //
 // Prolog and Epilog run as root, and a job's stderr may be anything: a link to
 // /etc/shadow, a FIFO, a file on a mount that hangs. So the program starts
-// itself once more as the user, without groups that the user does not have, and
-// that child opens the file. The parent waits until its deadline and goes on
-// whatever happens to the child. No byte of the file reaches the parent: the
-// reply holds numbers and the names of constants.
+// itself once more, with the user's ids and groups for all that concerns files
+// and without capabilities, and that child opens the file. A file server sees
+// the user, whatever it thinks of root. To the user's processes the child is
+// root's: they can neither signal nor trace it (credentials.c). The parent waits
+// until its deadline and goes on whatever happens to the child. No byte of the
+// file reaches the parent: the reply holds numbers and the names of constants.
 package userfile
+
+// #cgo CFLAGS: -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fstack-protector-strong
+// #include "credentials.h"
+import "C"
 
 import (
 	"bytes"
@@ -21,15 +27,22 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
 	"carma/prolog/oomscan"
 )
 
-// Command is the argument with which a program must call Child.
-const Command = "as-user"
+// Command is the argument with which a program must call Child. The user's id
+// follows it.
+const Command = C.USERFILE_COMMAND
+
+// Deadline is how long Run waits for a child: a file that takes longer is not
+// worth a job's start.
+const Deadline = 2 * time.Second
 
 // Op is what the child does with the file.
 type Op string
@@ -79,9 +92,9 @@ type Reply struct {
 	Offset    int64 // of the signature in its file
 }
 
-// check refuses an answer that no child of ours gives. The child runs as the
-// user, who may trace it and answer in its place; what is stored and shown must
-// be one of our own words even then.
+// check refuses an answer that no child of ours gives: the child reads what the
+// user wrote, and what is stored and shown must be one of our own words even if
+// that got the better of it.
 func (r Reply) check() error {
 	if !slices.Contains(states, r.State) {
 		return errors.New("unknown state")
@@ -111,7 +124,7 @@ const (
 // states, the best first.
 var states = []State{StateOK, StateNotRegular, StateDenied, StateMissing, StateError}
 
-// User is whom the child runs as.
+// User is with whose rights the child reads.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
@@ -121,49 +134,73 @@ type User struct {
 // steps, in base64.
 const maxAsk = 1 << 20
 
-// Run asks a child that runs as u. It returns when ctx ends even if the child
-// cannot be killed, as it hangs in a system call on a dead mount.
+// Run asks a child that reads with u's rights. It returns after Deadline, or when
+// ctx ends, even if the child cannot be killed, as it hangs in a system call on a
+// dead mount.
 func Run(ctx context.Context, u User, ask Ask) (Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
+	return run(ctx, u, ask)
+}
+
+func run(ctx context.Context, u User, ask Ask) (reply Reply, err error) {
 	question, err := json.Marshal(ask)
 	if err != nil {
 		return Reply{}, fmt.Errorf("ask about %d files: %w", len(ask.Files), err)
 	}
 	var answer bytes.Buffer
-	cmd := exec.Command("/proc/self/exe", Command)
-	cmd.Dir = "/"
-	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
+	cmd := command(ctx, u)
 	cmd.Stdin = bytes.NewReader(question)
 	cmd.Stdout = &limited{to: &answer, left: 4096}
-	cmd.WaitDelay = 100 * time.Millisecond
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups},
-		Setsid:     true,
-	}
-	if err := cmd.Start(); err != nil {
-		return Reply{}, fmt.Errorf("start a process as uid %d: %w", u.UID, err)
-	}
 	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	go func() {
+		// The child is killed with the thread that started it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		done <- cmd.Run()
+	}()
 	select {
 	case err = <-done:
-	case <-ctx.Done():
-		cmd.Process.Kill()
-		return Reply{}, fmt.Errorf("read a file as uid %d: %w", u.UID, ctx.Err())
+	case <-ctx.Done(): // the child is killed; nobody waits until it has gone
+		err = ctx.Err()
 	}
-	var reply Reply
+	if err == nil {
+		err = json.Unmarshal(answer.Bytes(), &reply)
+	}
+	if err == nil {
+		err = reply.check()
+	}
 	if err != nil {
-		return Reply{}, fmt.Errorf("read a file as uid %d: %w", u.UID, err)
-	}
-	if err := json.Unmarshal(answer.Bytes(), &reply); err != nil {
-		return Reply{}, fmt.Errorf("read a file as uid %d: answer: %w", u.UID, err)
-	}
-	if err := reply.check(); err != nil {
-		return Reply{}, fmt.Errorf("read a file as uid %d: answer: %w", u.UID, err)
+		return Reply{}, fmt.Errorf("read a file of uid %d: %w", u.UID, explain(err))
 	}
 	return reply, nil
 }
 
-// limited refuses to grow beyond its bound: the child is the user's to trace.
+// command is the child, before it has lost what it must not have (credentials.c).
+func command(ctx context.Context, u User) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", Command, strconv.FormatUint(uint64(u.UID), 10))
+	cmd.Dir = "/"
+	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
+	cmd.WaitDelay = 100 * time.Millisecond
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: 0, Gid: u.GID, Groups: u.Groups},
+		Setsid:     true,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	return cmd
+}
+
+// exitRoot is the child's status when it could not give up what root may.
+const exitRoot = 3
+
+func explain(err error) error {
+	if e := (*exec.ExitError)(nil); errors.As(err, &e) && e.ExitCode() == exitRoot {
+		return errors.New("root's rights cannot be given up here; the hook needs CAP_SETUID, CAP_SETPCAP and Linux 4.3")
+	}
+	return err
+}
+
+// limited refuses to grow beyond its bound, whatever the child writes.
 type limited struct {
 	to   io.Writer
 	left int
@@ -178,19 +215,20 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 // Child answers one question from stdin on stdout. The program's main calls it
-// before anything else when its only argument is Command.
+// before anything else when its arguments are Command and a user's id.
 func Child() {
+	if C.userfile_ready != 1 {
+		os.Exit(exitRoot)
+	}
 	for _, l := range []struct {
 		resource int
 		most     uint64
 	}{
 		{syscall.RLIMIT_CPU, 2}, {syscall.RLIMIT_FSIZE, 0}, {syscall.RLIMIT_NOFILE, 16}, {syscall.RLIMIT_CORE, 0},
 	} {
-		syscall.Setrlimit(l.resource, &syscall.Rlimit{Cur: l.most, Max: l.most})
-	}
-	// Never root, whoever called: then there is nothing to protect.
-	if os.Getuid() == 0 && os.Geteuid() != 0 {
-		os.Exit(1)
+		if err := syscall.Setrlimit(l.resource, &syscall.Rlimit{Cur: l.most, Max: l.most}); err != nil {
+			os.Exit(1)
+		}
 	}
 	var ask Ask
 	if err := json.NewDecoder(io.LimitReader(os.Stdin, maxAsk)).Decode(&ask); err != nil {
