@@ -242,7 +242,7 @@ static char *ask_of(const job_desc_msg_t *job, size_t *len)
 	return n < 0 ? NULL : ask;
 }
 
-extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
 	char *ask, *answer, *why = NULL;
 	size_t len;
@@ -264,6 +264,16 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		return SLURM_SUCCESS;
 	rc = apply(job, answer, err_msg);
 	free(answer);
+	return rc;
+}
+
+/* slurmctld takes an errno that is left behind for its own (job_mgr.c of 22.05,
+ * _update_job() with a partition). */
+extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+{
+	int before = errno, rc = submit(job, submit_uid, err_msg);
+
+	errno = before;
 	return rc;
 }
 
@@ -329,9 +339,10 @@ static int modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char 
 extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char **err_msg)
 {
 	char *why = NULL;
-	int rc = modify(job, record, uid, &why);
+	int before = errno, rc = modify(job, record, uid, &why);
 
 	tell(err_msg, why);
+	errno = before;
 	return rc;
 }
 #else
@@ -339,11 +350,12 @@ extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, c
 extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid)
 {
 	char *why = NULL;
-	int rc = modify(job, record, uid, &why);
+	int before = errno, rc = modify(job, record, uid, &why);
 
 	if (why)
 		slurm_info("job_submit/carma: change of a job by uid %u refused: %s", uid, why);
 	slurm_xfree((void **)&why);
+	errno = before;
 	return rc;
 }
 #endif

@@ -83,7 +83,7 @@ static bool booked(void)
 
 /* Three users submit megabytes of model from eight loops each; another's forty jobs
  * are all booked. An answer has 50 ms, which a machine that is busy elsewhere may
- * take away: then once more. With calls of 150 ms none of 800 was booked. */
+ * take away: then once more. */
 void check_flood(void)
 {
 	static const char layer[] = "#CARMA| (l): Linear(in_features=512, out_features=512, bias=True)\n";
@@ -100,8 +100,12 @@ void check_flood(void)
 	flooding = true;
 	for (uintptr_t i = 0; i < LOOPS; i++)
 		CHECK(!pthread_create(&thread[i], NULL, flood, (void *)(2000 + i % 3)));
-	for (; yes < JOBS && tries < TRIES; tries++)
-		yes += booked();
+	for (; yes < JOBS && tries < TRIES; tries++) {
+		if (booked())
+			yes++;
+		else
+			nap(); /* a library that is stuck turns everybody away at once */
+	}
 	flooding = false;
 	for (int i = 0; i < LOOPS; i++)
 		pthread_join(thread[i], NULL);

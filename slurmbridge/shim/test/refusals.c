@@ -26,9 +26,10 @@ static void taken(job_desc_msg_t *job, uint32_t uid)
 	char *err = NULL;
 
 	job->script = "none"; /* libcarma leaves it alone */
-	CHECK(job_submit(job, uid, &err) == SLURM_SUCCESS && !err);
+	errno = 0;
+	CHECK(job_submit(job, uid, &err) == SLURM_SUCCESS && !err && !errno);
 	job->script = NULL;
-	CHECK(MODIFY(job, NULL, uid, &err) == SLURM_SUCCESS && !err);
+	CHECK(MODIFY(job, NULL, uid, &err) == SLURM_SUCCESS && !err && !errno);
 }
 
 /* In whatever partition, by whomever. */
