@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -232,5 +233,28 @@ func TestDependencies(t *testing.T) {
 				t.Errorf("libcarma depends on %s", dep)
 			}
 		}
+	}
+}
+
+// The shim keeps users out of what carma.toml names as recovery, as last read well.
+func TestRecoveryPartitions(t *testing.T) {
+	configure(t)
+	if site.recovery != "" {
+		t.Errorf("none is named, got %q", site.recovery)
+	}
+	load := func(text string) {
+		if err := os.WriteFile(site.path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_ = site.load()
+	}
+	const some = "[partition.%s]\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
+	load(fmt.Sprintf(some+"recovery = \"z\"\n"+some+"recovery = \"c\"\n"+some+some+"recovery = \"z\"\n"+some, "a", "b", "c", "d", "z"))
+	if site.recovery != "c,z" {
+		t.Errorf("got %q", site.recovery)
+	}
+	load("nonsense")
+	if site.recovery != "c,z" {
+		t.Errorf("after a bad file: %q", site.recovery)
 	}
 }
