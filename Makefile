@@ -25,7 +25,7 @@ STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
 
 COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
-SHIM_SRC = $(SHIM)/job_submit_carma.c $(SHIM)/worker.c
+SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
 	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
@@ -45,7 +45,7 @@ libcarma:
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
 SHIM_OUT = lib/slurm/job_submit_carma.so
 shim: $(SHIM_OUT)
-$(SHIM_OUT): $(SHIM_SRC) $(SHIM)/shim.h $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
 	@echo "build: $@"
 	@mkdir -p $(@D)
 	@$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \

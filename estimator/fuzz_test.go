@@ -27,6 +27,9 @@ func FuzzAnalytic(f *testing.F) {
 	f.Add([]byte("Conv2d-1 [-1, 2147483647, 2147483647, 2147483647] 1125899906842624\n"), 1<<20, 1<<22, uint32(0xffffffff))
 	f.Add([]byte("Linear-1 [[-1, 2], [-1, 3]] 9\nSoftmax-2 [-1, 0, 0] 0\n"), 1, 1, uint32(0))
 	f.Add([]byte("A(\n (a): B(\n  (0-9999): 9999 x C()\n )\n)\n"), 1, 1, uint32(3))
+	for _, text := range hostile() {
+		f.Add(text, 32, 512, uint32(5))
+	}
 	f.Fuzz(func(t *testing.T, text []byte, batch, seq int, choice uint32) {
 		s := Spec{Summary: text, Batch: batch, Seq: seq, Base: DefaultBase()}
 		pick := func(n int) int {

@@ -35,10 +35,21 @@ type Ask struct {
 	FullMiB int64  // memory of a GPU: slurmctld does not know its model
 }
 
-// KeyOf returns the key. It leaves out what does not change the memory of a job:
+// Limits of a script that has a key: KeyOf runs inside slurmctld, and costs by the
+// byte and by the line.
+const (
+	maxScriptBytes = 512 << 10
+	maxScriptLines = 1 << 15
+)
+
+// KeyOf returns the key; 0, of which nothing is known, for a script beyond the
+// limits. It leaves out what does not change the memory of a job:
 // comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
 // about sharing.
 func KeyOf(a Ask) Key {
+	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
+		return 0
+	}
 	h := sha256.New()
 	var numbers [64]byte
 	head := numbers[:0]

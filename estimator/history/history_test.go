@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -206,6 +207,20 @@ func BenchmarkParse(b *testing.B) {
 	for b.Loop() {
 		if _, err := Parse(text); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A script that takes long to read has no key, and with it no history.
+func TestKeyOfHugeScripts(t *testing.T) {
+	for script, has := range map[string]bool{
+		strings.Repeat("x", maxScriptBytes):          true,
+		strings.Repeat("x", maxScriptBytes+1):        false,
+		strings.Repeat("x\n", maxScriptLines):        true,
+		strings.Repeat("x\n", maxScriptLines) + "\n": false,
+	} {
+		if key := KeyOf(Ask{Script: []byte(script)}); (key != 0) != has {
+			t.Errorf("%d bytes, %d lines: key %v", len(script), strings.Count(script, "\n"), key)
 		}
 	}
 }

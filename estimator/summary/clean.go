@@ -16,7 +16,10 @@ func clean(text []byte) ([]byte, error) {
 		return nil, ErrEmpty
 	}
 	if len(text) > MaxBytes {
-		return nil, fmt.Errorf("%w: %d bytes, the limit is %d; print fewer levels of the model", ErrTooLarge, len(text), MaxBytes)
+		return nil, fmt.Errorf("%w: more than %d KiB; print less of the model or give mem=", ErrTooLarge, MaxBytes>>10)
+	}
+	if bytes.Count(text, []byte{'\n'})+bytes.Count(text, []byte{'\r'}) > maxLines {
+		return nil, fmt.Errorf("%w: more than %d lines; print less of the model or give mem=", ErrTooLarge, maxLines)
 	}
 	if bytes.IndexByte(text, 0) >= 0 || !utf8.Valid(text) {
 		return nil, fmt.Errorf("%w: it is not text", ErrNoModel)

@@ -41,10 +41,9 @@ func repr(text []byte) (*Model, error) {
 }
 
 type reprParser struct {
-	m        *Model
-	names    nameTable
-	open     []reprOpen
-	repeated int
+	m     *Model
+	names nameTable
+	open  []reprOpen
 }
 
 type reprOpen struct {
@@ -53,10 +52,8 @@ type reprOpen struct {
 }
 
 const (
-	maxDepth = 512
-	// maxRepeated bounds the modules that "N x" stands for: a short text must
-	// not make much work.
-	maxRepeated = 6000
+	maxDepth  = 512
+	maxRepeat = 20000 // of "N x"; a greater number is a slip of the pen
 )
 
 // reprLine says whether a line looks like one of a module representation.
@@ -88,7 +85,7 @@ func (p *reprParser) line(line []byte) error {
 	}
 	repeat := 1
 	if n, used, ok := parseCount(rest); used > 0 && bytes.HasPrefix(rest[used:], []byte(" x ")) {
-		if !ok || n < 1 || n > MaxRows {
+		if !ok || n < 1 || n > maxRepeat {
 			return fmt.Errorf("%w: bad repetition %q", ErrMisread, clip(rest))
 		}
 		repeat = int(n)
@@ -214,11 +211,8 @@ func (p *reprParser) add(r Row, repeat int) error {
 	from := int(r.Start)
 	p.m.Rows = append(p.m.Rows, r)
 	n := len(p.m.Rows) - from
-	if repeat > 1 {
-		p.repeated += n * (repeat - 1)
-	}
-	if len(p.m.Rows)+n*(repeat-1) > MaxRows || p.repeated > maxRepeated {
-		return fmt.Errorf("%w: more than %d modules", ErrTooLarge, MaxRows)
+	if len(p.m.Rows)+n*(repeat-1) > MaxRows {
+		return fmt.Errorf("%w: more than %d modules; print less of the model or give mem=", ErrTooLarge, MaxRows)
 	}
 	for k := 1; k < repeat; k++ {
 		for i := 0; i < n; i++ {

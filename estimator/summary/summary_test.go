@@ -83,9 +83,12 @@ func TestParseErrors(t *testing.T) {
 		{"not utf-8", "Linear-1 [-1, 10] 650\xff", ErrNoModel},
 		{"prose", "hello\n", ErrNoModel},
 		{"too long", strings.Repeat("x", MaxBytes+1), ErrTooLarge},
+		{"too many lines", strings.Repeat("x\n", maxLines+1), ErrTooLarge},
+		{"too many carriage returns", strings.Repeat("x\r", maxLines+1), ErrTooLarge},
 		{"too many rows", strings.Repeat("A-1 [1,1] 1\n", MaxRows+1), ErrTooLarge},
 		{"too many repetitions", "N(\n (0-9): 999999 x Linear(1, 1)\n)\n", ErrMisread},
 		{"expansion", "N(\n (0-9): 19000 x Linear(1, 1)\n)\n", ErrTooLarge},
+		{"expansion in two steps", "N(\n (0-9): 50 x B(\n (0-9): 50 x C(\n (a): Linear(1, 1)\n )\n )\n)\n", ErrTooLarge},
 		{"nesting", "N(\n" + strings.Repeat("(a): B(\n", 600), ErrTooLarge},
 		{"bad count", "├─Linear: 1-1 [1, 8] 99999999999999999999\n", ErrMisread},
 	} {

@@ -119,7 +119,7 @@ func (t *infoTable) row(line []byte) error {
 		return fmt.Errorf("%w: %s: %v", ErrMisread, kind, err)
 	}
 	if len(t.rows) >= MaxRows {
-		return fmt.Errorf("%w: more than %d rows; print fewer levels of the model", ErrTooLarge, MaxRows)
+		return fmt.Errorf("%w: more than %d rows; print less of the model or give mem=", ErrTooLarge, MaxRows)
 	}
 	t.rows = append(t.rows, r)
 	return nil

@@ -37,7 +37,7 @@ func torchSummary(text []byte) (*Model, error) {
 		case st == rowWhole:
 			pending, waited = nil, 0
 			if len(m.Rows) >= MaxRows {
-				return nil, fmt.Errorf("%w: more than %d rows; print fewer levels of the model", ErrTooLarge, MaxRows)
+				return nil, fmt.Errorf("%w: more than %d rows; print less of the model or give mem=", ErrTooLarge, MaxRows)
 			}
 			m.Rows = append(m.Rows, row)
 		case st == rowPart && waited < 3 && len(line) < 1024:

@@ -45,8 +45,9 @@ type Result struct {
 	Peak     int64 // live bytes at most
 	Parts    [nParts]int64
 	// Complete is false when the work budget ran out: Reserved is then the
-	// live peak only.
+	// live peak only, as far as the run came.
 	Complete bool
+	Moves    int64 // in the allocator's free lists: the work done
 }
 
 // Correct adds n bytes of activations, or takes them off, that are known to be
@@ -60,9 +61,10 @@ func (r *Result) Correct(n int64) {
 	r.Reserved += n
 }
 
-// budget bounds the moves in the allocator's free lists; a network of the
-// usual kind needs a few thousand.
-const budget = 40 << 20
+// Budget bounds the moves in the allocator's free lists: beyond it the run ends
+// within an operation. Most models need a few thousand, the most that any of timm's
+// needs is 1.2 million.
+const Budget = 2 << 20
 
 type sim struct {
 	g     *graph.Graph
@@ -103,20 +105,23 @@ func Run(g *graph.Graph, p Plan) Result {
 	s := &sim{g: g, p: p, d: allocator.New(len(g.Tensors) + len(g.Ops) + 2*len(g.Params))}
 	s.prepare()
 	s.start()
-	ok := true
-	for it := 0; it < p.Iterations && ok; it++ {
+	for it := 0; it < p.Iterations && !s.spent(); it++ {
 		s.iterate(it)
-		ok = s.d.Moves < budget
 	}
-	r := Result{Reserved: s.d.Reserved, Peak: s.d.PeakAllocated, Parts: s.parts, Complete: ok}
+	ok := !s.spent()
+	r := Result{Reserved: s.d.Reserved, Peak: s.d.PeakAllocated, Parts: s.parts, Complete: ok, Moves: s.d.Moves}
 	if !ok {
 		r.Reserved = r.Peak
 	}
 	return r
 }
 
+// spent tells whether the work budget has run out.
+func (s *sim) spent() bool { return s.d.Moves >= Budget }
+
+// alloc and free do nothing any more when the budget has run out.
 func (s *sim) alloc(n int64, part Part) slot {
-	if n <= 0 {
+	if n <= 0 || s.spent() {
 		return slot{}
 	}
 	h := s.d.Alloc(n)
@@ -129,11 +134,14 @@ func (s *sim) alloc(n int64, part Part) slot {
 }
 
 func (s *sim) free(x *slot) {
-	if x.h != 0 {
+	if x.h == 0 {
+		return
+	}
+	if !s.spent() {
 		s.live[x.part] -= s.d.Size(x.h)
 		s.d.Free(x.h)
-		*x = slot{}
 	}
+	*x = slot{}
 }
 
 func (s *sim) prepare() {

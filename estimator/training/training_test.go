@@ -103,3 +103,22 @@ func TestParts(t *testing.T) {
 		t.Errorf("parts %v sum to %d, peak %d, reserved %d", r.Parts, sum, r.Peak, r.Reserved)
 	}
 }
+
+// A run ends within an operation when its work is done, and what it has seen by
+// then is a lower bound.
+func TestBudget(t *testing.T) {
+	g := chain(30000, 4096, 256)
+	for i := range g.Tensors {
+		g.Tensors[i].Bytes = 512 * (1 + int64(i)*7919%40000)
+	}
+	r := Run(g, plan())
+	if r.Complete || r.Moves < Budget || r.Moves > Budget+int64(len(g.Tensors)) {
+		t.Errorf("complete: %v, %d moves", r.Complete, r.Moves)
+	}
+	if r.Peak <= 0 || r.Reserved != r.Peak {
+		t.Errorf("reserved %d, peak %d", r.Reserved, r.Peak)
+	}
+	if r := Run(chain(100, 4096, 256), plan()); !r.Complete || r.Moves == 0 || r.Moves > 10000 {
+		t.Errorf("a small one: complete %v, %d moves", r.Complete, r.Moves)
+	}
+}

@@ -75,6 +75,7 @@ type Annotation struct {
 	TRES    TRES // the four lists with the booking in PerNode
 
 	GPUs       int   // K: most GPUs of one node
+	ByNodes    bool  // K follows from the job's nodes and tasks, which must thus stay
 	Mode       Mode  // shared, exclusive, off
 	EstMiB     int64 // per GPU; 0: unknown
 	ReserveMiB int64 // per GPU, booked; FullMiB when exclusive
@@ -168,6 +169,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.Policy = p
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
+	a.ByNodes = tres.GPUs(job.TRES.PerJob) > 0 || tres.GPUs(job.TRES.PerTask) > 0 || tres.GPUs(job.TRES.PerSocket) > 0
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err

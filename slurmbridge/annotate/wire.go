@@ -35,6 +35,9 @@ func (a *Annotation) AppendEnv(b []byte, begin, end string) []byte {
 	if a.Key != 0 {
 		text("KEY", a.Key.String())
 	}
+	if a.ByNodes {
+		text("NODES", "fixed") // for the shim (record.c), when the job is to be changed
+	}
 	if a.EstMiB > 0 {
 		number("EST_MIB", a.EstMiB)
 	}

@@ -21,10 +21,22 @@ import (
 // Limits of what is read. A script may be 4 MiB (slurm.conf max_script_size);
 // what is beyond these limits is refused by name instead of being read.
 const (
-	MaxLines      = 200     // #CARMA lines, without summary lines
-	MaxSummary    = 1 << 20 // bytes of model summary
-	MaxHeader     = 2 << 20 // bytes of leading comment block
-	maxErrorValue = 40      // bytes of a user's value that an error repeats
+	MaxLines       = 200     // #CARMA lines, without summary lines
+	MaxSummary     = 1 << 20 // bytes of model summary
+	MaxHeader      = 2 << 20 // bytes of leading comment block
+	MaxHeaderLines = 1 << 15 // its lines; a line costs more than its bytes
+	maxErrorValue  = 40      // bytes of a user's value that an error repeats
+)
+
+// maxKept is how much of a summary is kept: more than the estimator takes
+// (summary.MaxBytes), so that it sees that there is too much of it.
+const maxKept = 256<<10 + 1
+
+// What a script that is longer than it may be is told.
+var (
+	headerTooLong  = fmt.Sprintf("the leading comment block is longer than %d MiB", MaxHeader>>20)
+	headerTooTall  = fmt.Sprintf("the leading comment block has more than %d lines; print less of the model or give mem=", MaxHeaderLines)
+	summaryTooLong = fmt.Sprintf("the model summary is longer than %d MiB; give mem= instead", MaxSummary>>20)
 )
 
 // Policy says how the user wants the job placed.
@@ -79,7 +91,7 @@ type Directive struct {
 	Signal  Signal // signal=
 	Requeue bool   // requeue=timeout: come back when the time slot is over
 
-	Summary []byte // the "#CARMA|" lines, joined with newlines
+	Summary []byte // the "#CARMA|" lines, joined with newlines; cut at 256 KiB
 
 	given []given
 }
@@ -124,24 +136,30 @@ func (e *Error) Error() string {
 // the first line that is wrong.
 func Parse(script []byte) (Directive, error) {
 	var d Directive
-	n, carmaLines := 0, 0
+	n, carmaLines, summaryBytes := 0, 0, 0
 	for rest := script; len(rest) > 0; {
 		var line []byte
 		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
 		n++
 		if len(script)-len(rest) > MaxHeader {
-			return d, headerTooLong(d, n)
+			return d, tooLong(d, n, headerTooLong)
+		} else if n > MaxHeaderLines {
+			return d, tooLong(d, n, headerTooTall)
 		}
 		kind, text := Classify(line)
 		switch kind {
 		case Command:
 			return d, nil
 		case Summary:
-			if len(d.Summary)+len(text)+1 > MaxSummary {
-				return d, &Error{n, "", "the model summary is longer than 1 MiB; give mem= instead"}
+			if summaryBytes += len(text) + 1; summaryBytes > MaxSummary {
+				return d, &Error{n, "", summaryTooLong}
 			}
-			d.Summary = append(append(d.Summary, text...), '\n')
 			d.Present = true
+			if room := maxKept - len(d.Summary); room > len(text) {
+				d.Summary = append(append(d.Summary, text...), '\n')
+			} else {
+				d.Summary = append(d.Summary, text[:room]...)
+			}
 		case Keys:
 			if carmaLines++; carmaLines > MaxLines {
 				return d, &Error{n, "", fmt.Sprintf("more than %d #CARMA lines", MaxLines)}
@@ -155,13 +173,13 @@ func Parse(script []byte) (Directive, error) {
 	return d, nil
 }
 
-// headerTooLong is an error only for a script that uses CARMA: any other
-// script is none of our business however it looks.
-func headerTooLong(d Directive, line int) error {
+// tooLong is an error only for a script that uses CARMA: any other script is none
+// of our business however it looks.
+func tooLong(d Directive, line int, reason string) error {
 	if !d.Present {
 		return nil
 	}
-	return &Error{line, "", "the leading comment block is longer than 2 MiB"}
+	return &Error{line, "", reason}
 }
 
 func (d *Directive) parseLine(text string, n int) error {

@@ -89,6 +89,7 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) + "...: unknown key; known are " + keyList},
 		{strings.Repeat("#CARMA\n", 201), "line 201: more than 200 #CARMA lines"},
 		{"#CARMA on\n" + strings.Repeat("#CARMA|"+strings.Repeat("x", 1023)+"\n", 1025), "line 1026: the model summary is longer than 1 MiB; give mem= instead"},
+		{"#CARMA on\n" + strings.Repeat("#\n", MaxHeaderLines), "line 32769: the leading comment block has more than 32768 lines; print less of the model or give mem="},
 		{"#CARMA on\n" + strings.Repeat("#"+strings.Repeat("x", 1023)+"\n", 2050), "line 2047: the leading comment block is longer than 2 MiB"},
 	} {
 		_, err := Parse([]byte(c.script))
@@ -145,4 +146,16 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("out of range: %+v", d)
 		}
 	})
+}
+
+// A summary that is too large to be estimated is no error: the estimator says so,
+// and the job runs alone. A script without CARMA may be as tall as it likes.
+func TestLargeScripts(t *testing.T) {
+	d, err := Parse([]byte("#CARMA on\n" + strings.Repeat("#CARMA| "+strings.Repeat("x", 999)+"\n", 900) + "#CARMA batch=7\n"))
+	if err != nil || len(d.Summary) != maxKept || d.Batch != 7 {
+		t.Errorf("%d bytes of summary, batch %d, %v", len(d.Summary), d.Batch, err)
+	}
+	if d, err := Parse([]byte(strings.Repeat("#\n", 2*MaxHeaderLines) + "#CARMA on\n")); err != nil || d.Present {
+		t.Errorf("%+v, %v", d, err)
+	}
 }

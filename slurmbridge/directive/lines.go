@@ -21,8 +21,11 @@ const (
 // counts.
 func Classify(line []byte) (Kind, []byte) {
 	line = bytes.TrimSuffix(line, []byte{'\r'})
-	if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] != '#' {
-		return Command, nil
+	if len(line) == 0 || line[0] != '#' {
+		if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] != '#' {
+			return Command, nil
+		}
+		return Comment, nil
 	}
 	after, ok := bytes.CutPrefix(line, []byte("#CARMA"))
 	switch {

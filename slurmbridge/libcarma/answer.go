@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -50,11 +49,12 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	for i := range f {
 		f[i], head, _ = strings.Cut(head, "\x00")
 	}
-	// A list with a newline could forge lines of the answer; Slurm itself
-	// never makes one.
-	for _, list := range f[1:5] {
-		if strings.ContainsAny(list, "\r\n") {
-			return annotate.Job{}, errors.New("libcarma: line break in a GRES list")
+	// A list with a line break could forge lines of the answer. The shim refuses such
+	// a job (text.c); this holds without it too. Only the script and its arguments
+	// are free text.
+	for i, text := range f[:fields-1] {
+		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			return annotate.Job{}, fmt.Errorf("libcarma: control character in field %d of ask", i)
 		}
 	}
 	var n [8]uint32

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,7 +108,23 @@ comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carmau0:5,gres:carmatotal:5", "")), "tres_per_node \n"},
-		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: line break in a GRES list\n"},
+		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: control character in field 1 of ask\n"},
+		{"another in the partition", string(ask("gpu\x1b[2J", "gres:gpu:1", "")), "leave libcarma: control character in field 0 of ask\n"},
+		{"behind a number", strings.Replace(string(ask("gpu", "", "")), "1000", "1000\n", 1), "leave libcarma: control character in field 9 of ask\n"},
+		{"UTF-8", string(ask("größe", "gres:gpu:1", "")), ""},
+		{"GPUs of the job", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "gres:gpu:1\x00\x00", "\x00gres:gpu:1\x00", 1),
+			`tres_per_node gres:carmau0:40536,gres:carmatotal:40536
+env V=1
+env MODE=off
+env METHOD=none
+env GPUS=1
+env MEM_MIB=40536
+env FULL=40536
+env KEY=6457f804971a3061
+env NODES=fixed
+time SUBMIT
+comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
+`},
 		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 14 fields\n"},
 		{"nothing", "", "leave libcarma: ask has 0 of 14 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
@@ -216,5 +233,28 @@ func TestDependencies(t *testing.T) {
 				t.Errorf("libcarma depends on %s", dep)
 			}
 		}
+	}
+}
+
+// The shim keeps users out of what carma.toml names as recovery, as last read well.
+func TestRecoveryPartitions(t *testing.T) {
+	configure(t)
+	if site.recovery != "" {
+		t.Errorf("none is named, got %q", site.recovery)
+	}
+	load := func(text string) {
+		if err := os.WriteFile(site.path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_ = site.load()
+	}
+	const some = "[partition.%s]\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
+	load(fmt.Sprintf(some+"recovery = \"z\"\n"+some+"recovery = \"c\"\n"+some+some+"recovery = \"z\"\n"+some, "a", "b", "c", "d", "z"))
+	if site.recovery != "c,z" {
+		t.Errorf("got %q", site.recovery)
+	}
+	load("nonsense")
+	if site.recovery != "c,z" {
+		t.Errorf("after a bad file: %q", site.recovery)
 	}
 }

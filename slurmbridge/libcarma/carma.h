@@ -7,7 +7,11 @@
  *   int   carma_abi(void);
  *   char *carma_configure(const char *path, const char *gres_prefix);
  *   char *carma_tick(void);
+ *   char *carma_recovery(void);
  *   char *carma_annotate(const char *ask, size_t len);
+ *
+ * carma_recovery returns the partitions that take jobs from CARMA alone, with
+ * commas between, as of the last carma_configure or carma_tick; NULL: none.
  *
  * ask holds the fields below, each ended by a NUL, and then the script:
  *
@@ -37,7 +41,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 5
+#define CARMA_ABI 6
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

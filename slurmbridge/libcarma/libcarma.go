@@ -52,6 +52,16 @@ func carma_tick() (message *C.char) {
 	return errorText(site.reload())
 }
 
+// carma_recovery returns the partitions for recovery, with commas between.
+//
+//export carma_recovery
+func carma_recovery() *C.char {
+	if site.recovery == "" {
+		return nil
+	}
+	return C.CString(site.recovery)
+}
+
 // carma_annotate answers for one job.
 //
 //export carma_annotate

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"carma/estimator/history"
@@ -21,6 +23,7 @@ type siteFile struct {
 	modified   time.Time
 	size       int64
 	site       annotate.Site
+	recovery   string // partitions that take jobs from CARMA alone, with commas between
 	usable     bool
 	history    historyFile
 	estimates  memory
@@ -51,6 +54,7 @@ func (s *siteFile) load() error {
 	}
 	s.site, s.usable = annotate.NewSite(c, s.gresPrefix), true
 	s.site.Estimate = s.estimates.byMethod
+	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(), func(name string) bool { return !c.RecoveryOf(name) }), ",")
 	s.history.path = c.History.File
 	err = s.history.load()
 	s.site.History = s.history.snapshot

@@ -8,10 +8,12 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$1 plugin=$2 libcarma=$3
 cc=${CC:-cc}
 include=-I${SLURM_INCLUDE:-/usr/include}
-warn="-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror"
+# The shim finds what it takes of slurmctld by name: -rdynamic.
+warn="-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -rdynamic"
 
-set -- "$here/job_submit_carma.c" "$here/worker.c"
-for c in host slurmctld job checks hostile timing; do set -- "$@" "$here/test/$c.c"; done
+set --
+for c in job_submit_carma text spank record worker queue library; do set -- "$@" "$here/$c.c"; done
+for c in host slurmctld job checks refusals fairness hostile timing; do set -- "$@" "$here/test/$c.c"; done
 
 mkdir -p "$build/fake/bin" "$build/real/bin" "$build/none/bin"
 # shellcheck disable=SC2086
@@ -20,13 +22,15 @@ $cc $warn $include -fsanitize=address,undefined -fno-sanitize-recover=all -o "$b
 $cc $warn -fPIC -shared -o "$build/fake/libcarma.so" "$here/test/fake_libcarma.c"
 cp "$build/fake/bin/host" "$build/real/bin/host"
 cp "$libcarma" "$build/real/libcarma.so"
-printf '[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n' >"$build/carma.toml"
+printf '[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\nrecovery = "gpu-recovery"\n[partition.gpu-recovery]\ngpus_per_node = 4\ngpu_mem_mib = 40536\n' >"$build/carma.toml"
+rm -f "$build/carma.disable"
 
 echo "shim: under AddressSanitizer and UndefinedBehaviorSanitizer"
 CARMA_CONF=$build/carma.toml "$build/fake/bin/host" "${N:-20000}" >"$build/fake.log" || { tail -20 "$build/fake.log"; exit 1; }
 tail -1 "$build/fake.log"
 echo "shim: the same with the real libcarma"
 CARMA_CONF=$build/carma.toml "$build/real/bin/host" real >"$build/real.log" || { tail -20 "$build/real.log"; exit 1; }
+sed -n "s/^host: beside/shim: beside/p" "$build/real.log"
 
 echo "shim: found through a link, as from Slurm's own plugin directory"
 mkdir -p "$build/link/bin"

@@ -6,6 +6,8 @@
  * the answer says. It fails open: whatever goes wrong, the job is accepted as
  * it was written and slurmctld goes on. Public headers only.
  */
+#include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +18,7 @@
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
-#include "shim.h"
+#include "job.h"
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
 #define GRES_PREFIX "gres/" /* slurm_get_next_tres() skips only "/" */
@@ -32,15 +34,13 @@ const char plugin_name[] = "CARMA job submission";
 const char plugin_type[] = "job_submit/carma";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 
-/* Private to slurmctld; never looked into. */
-typedef struct job_record job_record_t;
-
 static pid_t loaded_by;
 
 /* A failing init() is fatal for slurmctld: this one cannot fail. */
 extern int init(void)
 {
 	loaded_by = getpid();
+	record_init();
 	worker_start(GRES_PREFIX);
 	return SLURM_SUCCESS;
 }
@@ -66,55 +66,6 @@ static void set(char **field, const char *text)
 
 	slurm_xfree((void **)field);
 	*field = copy;
-}
-
-/* Clients can fill spank_job_env: what looks like ours is not. */
-static void drop_forged_env(job_desc_msg_t *job)
-{
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; job->spank_job_env && i < job->spank_job_env_size; i++) {
-		char *entry = job->spank_job_env[i];
-		const char *name = entry && !strncmp(entry, "SPANK_", 6) ? entry + 6 : entry;
-
-		job->spank_job_env[i] = NULL;
-		if (name && !strncmp(name, "CARMA", 5))
-			slurm_xfree((void **)&entry);
-		else if (name)
-			job->spank_job_env[kept++] = entry;
-	}
-	job->spank_job_env_size = kept;
-}
-
-static void *allocate(size_t n, size_t size)
-{
-	return slurm_xcalloc(n, size, true, false, __FILE__, __LINE__, __func__);
-}
-
-/* Makes room for so many entries more. */
-static void grow_env(job_desc_msg_t *job, size_t more)
-{
-	uint32_t n = job->spank_job_env_size;
-	char **env;
-
-	if (!more)
-		return;
-	env = allocate(n + more, sizeof(*env));
-	if (n)
-		memcpy(env, job->spank_job_env, n * sizeof(*env));
-	slurm_xfree((void **)&job->spank_job_env);
-	job->spank_job_env = env;
-}
-
-static void add_env(job_desc_msg_t *job, const char *name_value)
-{
-	static const char prefix[] = "CARMA_";
-	size_t len = strlen(name_value) + 1;
-	char *entry = allocate(1, sizeof(prefix) - 1 + len);
-
-	memcpy(entry, prefix, sizeof(prefix) - 1);
-	memcpy(entry + sizeof(prefix) - 1, name_value, len);
-	job->spank_job_env[job->spank_job_env_size++] = entry;
 }
 
 /* AdminComment may already hold what an earlier plugin wrote. */
@@ -144,6 +95,15 @@ static void set_signal(job_desc_msg_t *job, const char *text)
 		job->warn_flags |= KILL_JOB_BATCH;
 }
 
+/* Takes text, which is of slurm_xstrdup(), over. */
+static void tell(char **err_msg, char *text)
+{
+	if (text && err_msg && !*err_msg)
+		*err_msg = text;
+	else
+		slurm_xfree((void **)&text);
+}
+
 static int apply_line(job_desc_msg_t *job, const char *word, const char *text, char **err_msg)
 {
 	const struct {
@@ -160,12 +120,12 @@ static int apply_line(job_desc_msg_t *job, const char *word, const char *text, c
 		if (!strcmp(word, lists[i].word))
 			set(lists[i].field, text);
 	if (!strcmp(word, "env")) {
-		add_env(job, text);
+		spank_add(job, text);
 	} else if (!strcmp(word, "time")) {
 		char now[64];
 
 		snprintf(now, sizeof(now), "%.32s=%lld", text, (long long)time(NULL));
-		add_env(job, now);
+		spank_add(job, now);
 	} else if (!strcmp(word, "time_limit")) {
 		job->time_limit = (uint32_t)strtoul(text, NULL, 10);
 	} else if (!strcmp(word, "signal")) {
@@ -174,15 +134,13 @@ static int apply_line(job_desc_msg_t *job, const char *word, const char *text, c
 		if (job->requeue == NO_VAL16)
 			job->requeue = 1;
 	} else if (!strcmp(word, "tell")) {
-		if (err_msg && !*err_msg)
-			*err_msg = slurm_xstrdup(text);
+		tell(err_msg, slurm_xstrdup(text));
 	} else if (!strcmp(word, "comment")) {
 		add_comment(job, text);
 	} else if (!strcmp(word, "leave")) {
 		worker_complain(text);
 	} else if (!strcmp(word, "refuse")) {
-		if (err_msg && !*err_msg)
-			*err_msg = slurm_xstrdup(text);
+		tell(err_msg, slurm_xstrdup(text));
 		return ESLURM_INVALID_GRES;
 	}
 	return SLURM_SUCCESS;
@@ -204,7 +162,7 @@ static int apply(job_desc_msg_t *job, char *answer, char **err_msg)
 	char *line = answer, *end, *text;
 	int rc = SLURM_SUCCESS;
 
-	grow_env(job, count_env(answer));
+	spank_grow(job, count_env(answer));
 	for (; !rc && (end = strchr(line, '\n')); line = end + 1) {
 		*end = '\0';
 		if (!(text = strchr(line, ' ')))
@@ -233,68 +191,171 @@ static bool needs_gpu(const job_desc_msg_t *job)
 	       (job->ntasks_per_tres && job->ntasks_per_tres != NO_VAL16);
 }
 
-extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+/* root and SlurmUser, as which slurmctld runs and CARMA's hooks change jobs. */
+static bool administrator(uint32_t uid)
 {
-	char *ask, *answer, args[CARMA_ARGS_MAX];
-	int len, rc;
+	return uid == 0 || uid == getuid();
+}
 
-	(void)submit_uid;
-	drop_forged_env(job);
+static int __attribute__((format(printf, 3, 4))) refuse(char **why, int rc, const char *format, ...)
+{
+	char line[200];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+	*why = slurm_xstrdup(line);
+	return rc;
+}
+
+/* What is refused in a partition of CARMA's or any other, with libcarma or without:
+ * it would harm others. Nothing is while the switch file is there, for Slurm is
+ * then to be as it was. */
+static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char **why)
+{
+	const char *what;
+	char name[64];
+	unsigned byte;
+
+	if ((what = text_with_control(job, &byte)))
+		return refuse(why, EINVAL, "carma: the job's %s has a control character (byte %u); remove it", what, byte);
+	if (!administrator(uid) && worker_recovers(partitions, name, sizeof(name)))
+		return refuse(why, ESLURM_ACCESS_DENIED, "carma: partition %s takes jobs from CARMA alone; name another", name);
+	return SLURM_SUCCESS;
+}
+
+static char *ask_of(const job_desc_msg_t *job, size_t *len)
+{
+	char *ask, args[CARMA_ARGS_MAX];
+	int n;
+
+	join_args(job, args, sizeof(args));
+	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%d%c%s%c%.*s",
+		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
+		     TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
+		     job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
+		     WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
+		     *TEXT(job->req_nodes) || *TEXT(job->reservation), 0, needs_gpu(job), 0, args, 0,
+		     CARMA_SCRIPT_MAX, TEXT(job->script));
+	*len = (size_t)n;
+	return n < 0 ? NULL : ask;
+}
+
+static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
+{
+	char *ask, *answer, *why = NULL;
+	size_t len;
+	int rc;
+
+	spank_clean(job);
 	if (off())
 		return SLURM_SUCCESS;
-	join_args(job, args, sizeof(args));
-	len = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%d%c%s%c%.*s",
-		       TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
-		       TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
-		       job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
-		       WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
-		       *TEXT(job->req_nodes) || *TEXT(job->reservation), 0, needs_gpu(job), 0, args, 0,
-		       CARMA_SCRIPT_MAX, TEXT(job->script));
-	if (len < 0) {
+	rc = check(job, *TEXT(job->partition) ? job->partition : record_default_partition(), submit_uid, &why);
+	if (rc) {
+		tell(err_msg, why);
+		return rc;
+	}
+	if (!(ask = ask_of(job, &len))) {
 		worker_complain("out of memory");
 		return SLURM_SUCCESS;
 	}
-	if (!(answer = worker_ask(ask, (size_t)len)))
+	if (!(answer = worker_ask(submit_uid, ask, len)))
 		return SLURM_SUCCESS;
 	rc = apply(job, answer, err_msg);
 	free(answer);
 	return rc;
 }
 
-static bool books(const char *list)
+/* slurmctld takes an errno that is left behind for its own (job_mgr.c of 22.05,
+ * _update_job() with a partition). */
+extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
-	return list && strstr(list, "carma");
+	int before = errno, rc = submit(job, submit_uid, err_msg);
+
+	errno = before;
+	return rc;
 }
 
-/* A booking is the controller's word to the other jobs of a node; only an
- * administrator may write one into a pending job. */
-static int modify(job_desc_msg_t *job, uint32_t uid)
+static bool contains(const char *list, const char *word)
 {
-	drop_forged_env(job);
-	if (uid == 0 || uid == getuid())
-		return SLURM_SUCCESS;
-	if (books(job->tres_per_node) || books(job->tres_per_job) ||
-	    books(job->tres_per_socket) || books(job->tres_per_task)) {
-		slurm_info("job_submit/carma: uid %u may not change a carma booking", uid);
-		return ESLURM_ACCESS_DENIED;
+	return list && strstr(list, word);
+}
+
+static bool names(const job_desc_msg_t *job, const char *gres)
+{
+	return contains(job->tres_per_node, gres) || contains(job->tres_per_job, gres) ||
+	       contains(job->tres_per_socket, gres) || contains(job->tres_per_task, gres) ||
+	       contains(job->cpus_per_tres, gres) || contains(job->mem_per_tres, gres);
+}
+
+/* slurmctld makes the job's GRES anew if one of these is given. */
+static bool changes_gres(const job_desc_msg_t *job)
+{
+	return job->tres_per_node || job->tres_per_job || job->tres_per_socket || job->tres_per_task ||
+	       job->cpus_per_tres || job->mem_per_tres;
+}
+
+static bool changes_nodes(const job_desc_msg_t *job)
+{
+	return job->min_nodes != NO_VAL || job->max_nodes != NO_VAL || job->num_tasks != NO_VAL ||
+	       job->ntasks_per_node != NO_VAL16 || job->sockets_per_node != NO_VAL16;
+}
+
+/* A booking is the controller's word to the other jobs of a node: only an
+ * administrator writes one into a job, or changes what it was made for. */
+static bool breaks_booking(const job_desc_msg_t *job, job_record_t *record)
+{
+	if (names(job, "carma"))
+		return true;
+	if (!changes_gres(job) && !changes_nodes(job))
+		return false;
+	switch (record_booking(record)) {
+	case NO_BOOKING:
+		return false;
+	case BOOKED:
+		return changes_gres(job);
+	case BOOKED_BY_NODES:
+		return true;
+	default: /* a slurmctld that does not say: what a booking may be about stays */
+		return names(job, "gpu") || names(job, "shard");
 	}
+}
+
+/* The switch file does not free bookings: the nodes go on by them. */
+static int modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char **why)
+{
+	int rc;
+
+	spank_clean(job);
+	if (!off() && (rc = check(job, job->partition, uid, why)))
+		return rc;
+	if (!administrator(uid) && breaks_booking(job, record))
+		return refuse(why, ESLURM_ACCESS_DENIED, "carma: GPU memory is booked at submission; submit the job anew");
 	return SLURM_SUCCESS;
 }
 
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)
 extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char **err_msg)
 {
-	int rc = modify(job, uid);
+	char *why = NULL;
+	int before = errno, rc = modify(job, record, uid, &why);
 
-	(void)record;
-	if (rc && err_msg && !*err_msg)
-		*err_msg = slurm_xstrdup("carma: GPU memory is booked at submission; submit the job anew");
+	tell(err_msg, why);
+	errno = before;
 	return rc;
 }
 #else
+/* Nobody but the log is told why. */
 extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid)
 {
-	(void)record;
-	return modify(job, uid);
+	char *why = NULL;
+	int before = errno, rc = modify(job, record, uid, &why);
+
+	if (why)
+		slurm_info("job_submit/carma: change of a job by uid %u refused: %s", uid, why);
+	slurm_xfree((void **)&why);
+	errno = before;
+	return rc;
 }
 #endif

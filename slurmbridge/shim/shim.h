@@ -20,9 +20,13 @@ extern int slurm_error(const char *format, ...) __attribute__((format(printf, 1,
  * thread or the library every ask goes unanswered. */
 void worker_start(const char *gres_prefix);
 
-/* Ask libcarma about one job (carma.h) for at most 50 ms. Takes ask over.
- * Returns NULL, having logged why, or an answer that the caller frees. */
-char *worker_ask(char *ask, size_t len);
+/* Ask libcarma about one job of a user (carma.h) for at most 50 ms. Takes ask
+ * over. Returns NULL, having logged why, or an answer that the caller frees. */
+char *worker_ask(uint32_t uid, char *ask, size_t len);
+
+/* Whether a list of partitions names one that carma.toml has for recovery; its
+ * name is written to name. Never waits for libcarma; false while that is missing. */
+bool worker_recovers(const char *partitions, char *name, size_t room);
 
 /* Log that a job goes on as it was written; one line a minute and a count. */
 void worker_complain(const char *why);

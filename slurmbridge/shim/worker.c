@@ -6,15 +6,12 @@
  * call into it. So one thread of our own, with all signals blocked, loads the
  * library and makes every call; Go's threads inherit its mask and slurmctld's
  * threads stay as they were. A caller, who holds slurmctld's locks, waits 50 ms
- * and then goes on without an answer. Callers stand in a row: the thread goes
- * from one to the next and wakes each alone, so that none waits for another to
- * be scheduled.
+ * and then goes on without an answer. Callers stand in a queue (queue.h): the
+ * thread goes from one to the next and wakes each alone, so that none waits for
+ * another to be scheduled.
  */
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,11 +20,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "library.h"
+#include "queue.h"
 #include "shim.h"
 
 #define ASK_MS 50     /* a submission waits so long for an answer */
@@ -38,22 +36,14 @@
 #define LOG_EVERY_S 60
 #define SLACK_NS 50000000UL
 
-/* One question. Its caller frees it, or the worker if the caller has gone. */
-struct ask {
-	struct ask *next;
-	atomic_uint state; /* its caller sleeps on it */
-	char *text, *answer;
-	size_t len;
-};
-
-enum { WAITING, TAKEN, ANSWERED, ABANDONED };
+enum { WAITING, TAKEN, ANSWERED, ABANDONED }; /* the states of an ask */
 
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t loaded;
 	bool started, ready;
 	const char *broken;    /* why nothing can be asked */
-	struct ask *first;     /* those that wait */
+	struct queue queue;    /* those that wait */
 	atomic_uint asked;     /* how often; the worker sleeps on it */
 	bool asleep;           /* the worker is; all who come wake it, for one may be held up */
 	bool abandoned;        /* nobody waits for the call that is being made, */
@@ -62,8 +52,8 @@ static struct {
 	char config[4096], switch_file[4096];
 	time_t logged;
 	unsigned long unlogged;
-	char *(*annotate)(const char *, size_t);
-	char *(*tick)(void);
+	struct library lib;
+	char *recovery; /* partitions that take jobs from CARMA alone, with commas between */
 } w = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 const char *worker_switch_file(void)
@@ -95,55 +85,6 @@ static void log_and_free(char *message)
 	free(message);
 }
 
-/* dlopen() of a file that ends before its segments do maps it all the same, and
- * the first touch of what is missing kills the process with SIGBUS. */
-static bool whole(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat st;
-	Elf64_Ehdr head;
-	Elf64_Phdr part;
-	bool ok = fd >= 0 && !fstat(fd, &st) && pread(fd, &head, sizeof(head), 0) == sizeof(head) &&
-		  !memcmp(head.e_ident, ELFMAG, SELFMAG) && head.e_phentsize == sizeof(part);
-
-	for (int i = 0; ok && i < head.e_phnum; i++)
-		ok = pread(fd, &part, sizeof(part), (off_t)(head.e_phoff + i * sizeof(part))) == sizeof(part) &&
-		     part.p_offset + part.p_filesz <= (Elf64_Off)st.st_size;
-	if (fd >= 0)
-		close(fd);
-	return ok;
-}
-
-/* libcarma.so stands one directory above the plugin, or what the plugin's name
- * in PluginDir is a link to: no search path and no environment decides what
- * slurmctld loads. */
-static const char *load(void)
-{
-	char plugin[PATH_MAX], path[PATH_MAX];
-	Dl_info self;
-	void *lib;
-	int (*abi)(void);
-	char *(*configure)(const char *, const char *);
-	char *slash;
-
-	if (!dladdr((void *)worker_start, &self) || !self.dli_fname || self.dli_fname[0] != '/' ||
-	    !realpath(self.dli_fname, plugin) || !(slash = strrchr(plugin, '/')) ||
-	    snprintf(path, sizeof(path), "%.*s/../libcarma.so", (int)(slash - plugin), plugin) >= (int)sizeof(path))
-		return "cannot tell where libcarma.so is: PluginDir must be an absolute path";
-	if (access(path, R_OK) == 0 && !whole(path))
-		return "libcarma.so is no library, or only a part of one";
-	if (!(lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)))
-		return dlerror();
-	*(void **)&abi = dlsym(lib, "carma_abi");
-	*(void **)&configure = dlsym(lib, "carma_configure");
-	*(void **)&w.annotate = dlsym(lib, "carma_annotate");
-	*(void **)&w.tick = dlsym(lib, "carma_tick");
-	if (!abi || !configure || !w.annotate || !w.tick || abi() != CARMA_ABI)
-		return "libcarma.so is of another version than the plugin";
-	log_and_free(configure(w.config, w.gres_prefix));
-	return NULL;
-}
-
 static struct timespec in_ms(long ms)
 {
 	struct timespec t;
@@ -153,6 +94,13 @@ static struct timespec in_ms(long ms)
 	t.tv_sec += ms / 1000 + t.tv_nsec / 1000000000;
 	t.tv_nsec %= 1000000000;
 	return t;
+}
+
+static uint64_t now_us(void)
+{
+	struct timespec now = in_ms(0);
+
+	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
 static bool past(struct timespec t)
@@ -176,7 +124,7 @@ static void wake(atomic_uint *word)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static struct ask *new_ask(char *text, size_t len)
+static struct ask *new_ask(uint32_t uid, char *text, size_t len)
 {
 	struct ask *a = calloc(1, sizeof(*a));
 
@@ -184,6 +132,7 @@ static struct ask *new_ask(char *text, size_t len)
 		free(text);
 		return NULL;
 	}
+	a->uid = uid;
 	a->text = text;
 	a->len = len;
 	return a;
@@ -195,35 +144,20 @@ static void drop(struct ask *a)
 	free(a);
 }
 
-static void enqueue(struct ask *a)
-{
-	struct ask **end = &w.first;
-
-	while (*end)
-		end = &(*end)->next;
-	*end = a;
-}
-
-static void leave_queue(struct ask *a)
-{
-	struct ask **at = &w.first;
-
-	while (*at != a)
-		at = &(*at)->next;
-	*at = a->next;
-}
-
 /* Called and left with the lock held; it is free while the library works. */
 static void answer(void)
 {
-	struct ask *a = w.first;
+	struct ask *a = queue_next(&w.queue);
+	uint32_t uid = a->uid;
+	uint64_t start;
 	char *text;
 
-	w.first = a->next;
 	a->state = TAKEN;
 	pthread_mutex_unlock(&w.lock);
-	text = w.annotate(a->text, a->len);
+	start = now_us();
+	text = w.lib.annotate(a->text, a->len);
 	pthread_mutex_lock(&w.lock);
+	queue_charge(&w.queue, uid, start, now_us());
 	if (a->state == ABANDONED) {
 		w.abandoned = false;
 		free(text);
@@ -249,12 +183,52 @@ static bool idle(void)
 	rc = sleep_on(&w.asked, asked, &until);
 	pthread_mutex_lock(&w.lock);
 	w.asleep = false;
-	return rc == ETIMEDOUT && !w.first;
+	return rc == ETIMEDOUT && !w.queue.first;
+}
+
+/* Kept here, for the library may be busy when a job is looked at, and a partition
+ * that is closed to users must stay so. */
+static void read_recovery(void)
+{
+	char *now = w.lib.recovery(), *before;
+
+	pthread_mutex_lock(&w.lock);
+	before = w.recovery;
+	w.recovery = now;
+	pthread_mutex_unlock(&w.lock);
+	free(before);
+}
+
+/* Whether a list with commas holds the first n bytes of name as an entry. */
+static bool holds(const char *list, const char *name, size_t n)
+{
+	for (const char *end; list; list = *end ? end + 1 : NULL) {
+		end = strchrnul(list, ',');
+		if (n && (size_t)(end - list) == n && !memcmp(list, name, n))
+			return true;
+	}
+	return false;
+}
+
+bool worker_recovers(const char *partitions, char *name, size_t room)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&w.lock);
+	for (const char *end; partitions && !found; partitions = *end ? end + 1 : NULL) {
+		end = strchrnul(partitions, ',');
+		found = w.recovery && holds(w.recovery, partitions, (size_t)(end - partitions));
+		if (found)
+			snprintf(name, room, "%.*s", (int)(end - partitions), partitions);
+	}
+	pthread_mutex_unlock(&w.lock);
+	return found;
 }
 
 static void *work(void *unused)
 {
 	const char *trouble;
+	char *message = NULL;
 	struct timespec due = in_ms(DUE_MS);
 
 	(void)unused;
@@ -263,17 +237,20 @@ static void *work(void *unused)
 	 * makes it: Go's threads may be late, this one is not. No answer waits for
 	 * them, as Go has one processor (libcarma.go). */
 	prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0);
-	trouble = load();
+	trouble = library_load(&w.lib, w.config, w.gres_prefix, &message);
 	prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0);
+	log_and_free(message);
 	if (trouble)
 		worker_complain(trouble);
 	dlerror(); /* the second call frees what the first has returned (glibc, dlerror.c) */
+	if (!trouble)
+		read_recovery();
 	pthread_mutex_lock(&w.lock);
 	w.broken = trouble ? "libcarma could not be loaded" : NULL;
 	w.ready = true;
 	pthread_cond_broadcast(&w.loaded);
 	while (!w.broken) {
-		if (w.first) {
+		if (w.queue.first) {
 			answer();
 			if (!past(due))
 				continue;
@@ -281,7 +258,8 @@ static void *work(void *unused)
 			continue;
 		}
 		pthread_mutex_unlock(&w.lock);
-		log_and_free(w.tick());
+		log_and_free(w.lib.tick());
+		read_recovery();
 		pthread_mutex_lock(&w.lock);
 		due = in_ms(DUE_MS);
 	}
@@ -354,7 +332,7 @@ static const char *await(struct ask *a, struct timespec until, char **answer)
 			w.abandoned = true;
 			w.stuck = in_ms(STUCK_MS);
 		} else if (state == WAITING) {
-			leave_queue(a);
+			queue_remove(&w.queue, a);
 		}
 		pthread_mutex_unlock(&w.lock);
 	}
@@ -365,10 +343,10 @@ static const char *await(struct ask *a, struct timespec until, char **answer)
 	return state == WAITING ? "libcarma is busy" : NULL;
 }
 
-char *worker_ask(char *ask, size_t len)
+char *worker_ask(uint32_t uid, char *ask, size_t len)
 {
 	struct timespec until = in_ms(ASK_MS);
-	struct ask *a = new_ask(ask, len);
+	struct ask *a = new_ask(uid, ask, len);
 	const char *trouble;
 	char *answer = NULL;
 	bool asleep = false;
@@ -380,7 +358,7 @@ char *worker_ask(char *ask, size_t len)
 	pthread_mutex_lock(&w.lock);
 	trouble = useless();
 	if (!trouble) {
-		enqueue(a);
+		queue_add(&w.queue, a);
 		w.asked++;
 		asleep = w.asleep;
 	}

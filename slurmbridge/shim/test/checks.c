@@ -93,31 +93,6 @@ void check_slot(void)
 	clear(&job);
 }
 
-/* Only an administrator writes a booking into a pending job. */
-void check_modify(void)
-{
-	job_desc_msg_t job;
-	char *err = NULL;
-
-	for (int field = 0; field < 4; field++) {
-		empty(&job);
-		char **list[] = { &job.tres_per_node, &job.tres_per_job, &job.tres_per_socket, &job.tres_per_task };
-		*list[field] = strdup(GRES "gpu:1");
-		CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS);
-		free(*list[field]);
-		*list[field] = strdup(GRES "gpu:1," GRES "carmau0:1");
-		CHECK(MODIFY(&job, 1000, &err) == ESLURM_ACCESS_DENIED);
-		CHECK(MODIFY(&job, 0, &err) == SLURM_SUCCESS);
-		clear(&job);
-		free(err);
-		err = NULL;
-	}
-	empty(&job);
-	add_spank(&job, "CARMA_MODE=shared");
-	CHECK(MODIFY(&job, 1000, &err) == SLURM_SUCCESS && !job.spank_job_env_size);
-	clear(&job);
-}
-
 /* A stuck library costs a few submissions their 50 ms and later ones nothing. */
 void check_stuck(void)
 {

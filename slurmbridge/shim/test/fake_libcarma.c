@@ -24,6 +24,11 @@ char *carma_configure(const char *path, const char *gres_prefix)
 	return strcmp(gres_prefix, "gres:") && strcmp(gres_prefix, "gres/") ? strdup("wrong prefix") : NULL;
 }
 
+char *carma_recovery(void)
+{
+	return strdup("other,gpu-recovery");
+}
+
 static int ticks;
 
 char *carma_tick(void)

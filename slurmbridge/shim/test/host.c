@@ -34,6 +34,8 @@ int main(int argc, char **argv)
 	CHECK(init() == SLURM_SUCCESS);
 	if (none) {
 		check_none(script);
+		check_texts();
+		check_modify();
 		return 0;
 	}
 	if (argc == 3 && !strcmp(argv[1], "time")) {
@@ -44,7 +46,12 @@ int main(int argc, char **argv)
 	CHECK(init() == SLURM_SUCCESS); /* slurmctld 22.05 may do so on reconfigure */
 	check_annotate(script);
 	check_forged(script);
+	check_texts();
+	check_recovery();
 	check_modify();
+	check_switch();
+	check_spank(script);
+	check_queue();
 	for (int i = 0; i < 8; i++)
 		pthread_create(&thread[i], NULL, submitter, script);
 	for (int i = 0; i < 8; i++)
@@ -55,6 +62,8 @@ int main(int argc, char **argv)
 		check_stuck();
 		check_tick(script);
 		check_tick_when_busy();
+	} else {
+		check_flood();
 	}
 	for (long i = 0; i < n; i++)
 		hostile();

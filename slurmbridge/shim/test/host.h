@@ -9,7 +9,7 @@
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
-#include "../shim.h"
+#include "../job.h"
 
 /* How slurmctld of this version writes a GRES into a job. */
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 11, 0)
@@ -31,15 +31,17 @@ extern int init(void);
 extern int fini(void);
 extern int job_submit(job_desc_msg_t *job, uint32_t uid, char **err_msg);
 #if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)
-extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid, char **err_msg);
-#define MODIFY(job, uid, err) job_modify(job, NULL, uid, err)
+extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char **err_msg);
+#define MODIFY(job, record, uid, err) job_modify(job, record, uid, err)
 #else
-extern int job_modify(job_desc_msg_t *job, void *record, uint32_t uid);
-#define MODIFY(job, uid, err) job_modify(job, NULL, uid)
+extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid);
+#define MODIFY(job, record, uid, err) job_modify(job, record, uid)
 #endif
 
 /* slurmctld.c */
 extern unsigned long errors_logged;
+extern char *default_part_name;
+job_record_t *record_of(job_desc_msg_t *job);
 void end_threads_late(void);
 
 /* job.c */
@@ -56,11 +58,21 @@ void check_annotate(const char *script);
 void check_forged(const char *script);
 void check_answers(void);
 void check_slot(void);
-void check_modify(void);
 void check_stuck(void);
 void check_tick(const char *script);
 void check_tick_when_busy(void);
 void check_none(const char *script);
+
+/* refusals.c */
+void check_texts(void);
+void check_recovery(void);
+void check_modify(void);
+void check_switch(void);
+void check_spank(const char *script);
+
+/* fairness.c */
+void check_queue(void);
+void check_flood(void);
 
 /* hostile.c */
 void hostile(void);

@@ -12,16 +12,20 @@ static unsigned dice(unsigned sides)
 	return (seed >> 8) % sides;
 }
 
+/* With control characters now and then: a job that has them goes no further. */
 static char *noise(unsigned most)
 {
-	unsigned n = dice(most + 1);
+	unsigned n = dice(most + 1), lowest = dice(50) ? 0x20 : 1;
 	char *text;
 
 	if (dice(4) == 0)
 		return NULL;
 	text = malloc(n + 1);
-	for (unsigned i = 0; i < n; i++)
-		text[i] = (char)(1 + dice(255));
+	for (unsigned i = 0; i < n; i++) {
+		unsigned c = lowest + dice(256 - lowest);
+
+		text[i] = c == 0x7f && lowest > 1 ? ' ' : (char)c;
+	}
 	text[n] = '\0';
 	return text;
 }
@@ -29,10 +33,12 @@ static char *noise(unsigned most)
 void hostile(void)
 {
 	static const char *scripts[] = { "garbage", "none", "leave", "refuse", "x", "#CARMA mem=1G\n" };
-	job_desc_msg_t job;
+	job_desc_msg_t job, change;
 	char *err = NULL;
+	job_record_t *record;
 
 	empty(&job);
+	empty(&change);
 	if (dice(2))
 		job.script = dice(3) ? strdup(scripts[dice(6)]) : noise(300);
 	if (dice(500) == 0) {
@@ -45,6 +51,9 @@ void hostile(void)
 	job.tres_per_socket = noise(20);
 	job.tres_per_task = noise(20);
 	job.admin_comment = noise(30);
+	job.comment = noise(30);
+	job.name = noise(30);
+	job.account = noise(30);
 	job.min_nodes = dice(2) ? NO_VAL : dice(1000);
 	job.num_tasks = dice(2) ? 0 : 0xffffffff;
 	job.ntasks_per_node = (uint16_t)dice(65536);
@@ -56,6 +65,15 @@ void hostile(void)
 			free(e);
 		}
 	job_submit(&job, dice(100000), dice(2) ? &err : NULL);
+	free(err);
+	err = NULL;
+	/* slurmctld has made a record of it; now comes a change, as hostile */
+	record = record_of(&job);
+	change.tres_per_node = job.tres_per_node;
+	change.partition = job.partition;
+	change.comment = job.name;
+	MODIFY(&change, record, dice(3), &err);
+	free(record);
 	free(err);
 	clear(&job);
 }

@@ -23,20 +23,20 @@ void nap(void)
 void empty(job_desc_msg_t *job)
 {
 	memset(job, 0, sizeof(*job));
-	job->min_nodes = job->num_tasks = NO_VAL;
+	job->min_nodes = job->max_nodes = job->num_tasks = NO_VAL;
 	job->ntasks_per_node = job->sockets_per_node = job->requeue = NO_VAL16;
 	job->time_limit = NO_VAL;
 }
 
 void clear(job_desc_msg_t *job)
 {
-	free(job->script);
-	free(job->partition);
-	free(job->tres_per_node);
-	free(job->tres_per_job);
-	free(job->tres_per_socket);
-	free(job->tres_per_task);
-	free(job->admin_comment);
+	char **texts[] = {
+		&job->script, &job->partition, &job->tres_per_node, &job->tres_per_job, &job->tres_per_socket,
+		&job->tres_per_task, &job->admin_comment, &job->comment, &job->name, &job->account, &job->cpus_per_tres,
+	};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		free(*texts[i]);
 	for (uint32_t i = 0; i < job->spank_job_env_size; i++)
 		free(job->spank_job_env[i]);
 	free(job->spank_job_env);
@@ -45,8 +45,9 @@ void clear(job_desc_msg_t *job)
 
 void add_spank(job_desc_msg_t *job, const char *entry)
 {
-	job->spank_job_env = realloc(job->spank_job_env, (job->spank_job_env_size + 1) * sizeof(char *));
+	job->spank_job_env = realloc(job->spank_job_env, (job->spank_job_env_size + 2) * sizeof(char *));
 	job->spank_job_env[job->spank_job_env_size++] = entry ? strdup(entry) : NULL;
+	job->spank_job_env[job->spank_job_env_size] = NULL;
 }
 
 const char *spank(const job_desc_msg_t *job, const char *name)

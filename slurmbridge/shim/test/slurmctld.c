@@ -11,6 +11,64 @@
 
 unsigned long errors_logged;
 
+/* slurmctld's own: it goes to where jobs without a partition go. */
+char *default_part_name = "gpu";
+
+/* Of a record, which the shim does not look into. */
+struct job_record {
+	job_desc_msg_t *job;
+};
+
+struct job_record *record_of(job_desc_msg_t *job)
+{
+	struct job_record *r = malloc(sizeof(*r));
+
+	r->job = job;
+	return r;
+}
+
+static char **find(char **env, const char *entry, size_t len)
+{
+	while (*env && strncmp(*env, entry, len))
+		env++;
+	return env;
+}
+
+/* As slurmctld's: entries are merged up to the NULL that ends them, those without
+ * "=" or with a long name left out, and then as many as there were get their
+ * prefix, in an array of as many as are left. */
+char **job_common_env_vars(struct job_record *record, bool is_complete)
+{
+	char **from = record->job->spank_job_env, **env = calloc(1, sizeof(*env)), **at;
+	size_t n = 0;
+
+	CHECK(!is_complete);
+	for (; from && *from; from++) {
+		size_t len = strcspn(*from, "=") + 1;
+
+		if (!(*from)[len - 1] || len > 256)
+			continue;
+		at = find(env, *from, len);
+		free(*at);
+		if (!*at) {
+			env = realloc(env, (++n + 1) * sizeof(*env));
+			at = env + n - 1;
+			env[n] = NULL;
+		}
+		*at = strdup(*from);
+	}
+	for (uint32_t i = 0; i < record->job->spank_job_env_size; i++) {
+		char *entry = env[i];
+
+		CHECK(entry);
+		if (strncmp(entry, "SPANK_", 6)) {
+			CHECK(asprintf(&env[i], "SPANK_%s", entry) > 0);
+			free(entry);
+		}
+	}
+	return env;
+}
+
 void *slurm_xcalloc(size_t n, size_t size, bool clear, bool may_fail, const char *file, int line, const char *func)
 {
 	(void)clear, (void)may_fail, (void)file, (void)line, (void)func;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"carma/estimator/summary"
+)
+
+// hostile are the summaries that make the most work for what they are: as many
+// rows as are taken of each kind, sizes that leave gaps, nesting, repetitions, and
+// texts without a row. None comes from a model.
+func hostile() map[string][]byte {
+	rows := func(head, row, tail string) []byte {
+		var b bytes.Buffer
+		b.WriteString(head)
+		for i := range summary.MaxRows - 2 {
+			fmt.Fprintf(&b, row, i)
+		}
+		b.WriteString(tail)
+		return b.Bytes()
+	}
+	texts := map[string][]byte{
+		"table":      rows("Layer (type)\n", "Conv2d-%d [-1, 64, 112, 112] 9,408\n", ""),
+		"tree":       rows("Net\n", "├─Block: 1-%d [32, 77, 64] 300\n", ""),
+		"repetition": []byte(fmt.Sprintf("A(\n (0): %d x Linear(in_features=70, out_features=70)\n)\n", summary.MaxRows-2)),
+		"nesting":    []byte(strings.Repeat("(a): B(\n", 500) + strings.Repeat("(x): Linear(in_features=7, out_features=7)\n", 400) + strings.Repeat(")\n", 500)),
+		"short":      bytes.Repeat([]byte("x\n"), summary.MaxBytes/2),
+		"long":       bytes.Repeat([]byte("(a (b (c (d "), summary.MaxBytes/12),
+		"escapes":    bytes.Repeat([]byte("\x1b[0m"), summary.MaxBytes/4),
+		"keras":      append([]byte("Model: \"\n"), bytes.Repeat([]byte("│(│"), summary.MaxBytes/7-2)...),
+		"1 MiB":      bytes.Repeat([]byte(" (l): Linear(in_features=512, out_features=512, bias=True)\n"), 1<<20/60),
+	}
+	for _, layer := range []string{
+		"Linear(in_features=512, out_features=512, bias=True)", "Conv2d(64, 64, kernel_size=(3, 3))", "ReLU()", "LSTM(64, 64)",
+		"LayerNorm((512,))", "BatchNorm2d(64)", "Embedding(1000, 64)", "Softmax()", "Upsample(scale_factor=2.0)", "Foo(bar=1)",
+	} {
+		name, _, _ := strings.Cut(layer, "(")
+		texts[name] = rows("Net(\n", " (l%d): "+layer+"\n", ")\n")
+	}
+	var sizes bytes.Buffer
+	sizes.WriteString("Layer (type)\n")
+	for i := range summary.MaxRows - 2 {
+		kind := [...]string{"Conv2d", "ReLU", "Linear", "Softmax", "LayerNorm", "Block", "Dropout"}[i%7]
+		fmt.Fprintf(&sizes, "%s-%d [-1, %d, 64] %d\n", kind, i, 100+i*37%3000, i%3*1000)
+	}
+	texts["sizes"] = sizes.Bytes()
+	return texts
+}
+
+// Nothing makes more rows than are allowed, however it is written.
+func TestHostile(t *testing.T) {
+	for name, text := range hostile() {
+		e, err := Analytic(Spec{Summary: text, Batch: 32, Base: DefaultBase()})
+		if err == nil && (e.Rows == 0 || e.Rows > summary.MaxRows) {
+			t.Errorf("%s: %d rows", name, e.Rows)
+		}
+		if name == "1 MiB" && !errors.Is(err, summary.ErrTooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// BenchmarkHostile shows how long the worst inputs take: 10 ms is the most that a
+// submission may, on a slow core. What bounds them is counted (summary.MaxBytes, MaxRows, training.Budget),
+// so that an estimate never depends on how busy the machine is.
+func BenchmarkHostile(b *testing.B) {
+	for name, text := range hostile() {
+		for _, s := range []Spec{
+			{Optimizer: SGD, Foreach: On},
+			{Optimizer: Adadelta, GradCheckpoint: true, GPUs: 4, Parallel: DP},
+		} {
+			s.Summary, s.Batch, s.Seq, s.Input, s.Base = text, 32, 512, [3]int{3, 224, 224}, DefaultBase()
+			b.Run(fmt.Sprintf("%s/%s", name, s.Parallel), func(b *testing.B) {
+				for b.Loop() {
+					_, _ = Analytic(s)
+				}
+			})
+		}
+	}
+}

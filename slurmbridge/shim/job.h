@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What is looked at and written in a job. */
+#ifndef CARMA_JOB_H
+#define CARMA_JOB_H
+
+#include <slurm/slurm.h>
+
+#include "shim.h"
+
+/* Private to slurmctld; never looked into. */
+typedef struct job_record job_record_t;
+
+/* spank.c: drop the entries that look like CARMA's and those that are no entries;
+ * make room for so many more; add CARMA_NAME=VALUE where there is room. */
+void spank_clean(job_desc_msg_t *job);
+void spank_grow(job_desc_msg_t *job, size_t more);
+void spank_add(job_desc_msg_t *job, const char *name_value);
+
+/* text.c: the name of the first text with a control character, and the character;
+ * NULL: there is none. */
+const char *text_with_control(const job_desc_msg_t *job, unsigned *byte);
+
+/* record.c: what slurmctld says of a job that it has, and of itself. */
+enum booking {
+	NO_BOOKING,
+	BOOKED,
+	BOOKED_BY_NODES, /* the GPUs of a node follow from the job's nodes and tasks */
+	UNKNOWN,
+};
+
+void record_init(void);
+enum booking record_booking(job_record_t *record);
+const char *record_default_partition(void); /* NULL: there is none, or it is not known */
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What the shim refuses by itself, at submission and when a job is changed. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host.h"
+
+/* Checks a submission and a change that are refused, and what the user is told;
+ * job_modify() has no way to tell before 23.02. */
+static void refused(job_desc_msg_t *job, uint32_t uid, int rc, const char *why)
+{
+	char *err = NULL;
+
+	CHECK(job_submit(job, uid, NULL) == rc);
+	CHECK(job_submit(job, uid, &err) == rc && !strcmp(err, why));
+	free(err);
+	err = NULL;
+	CHECK(MODIFY(job, NULL, uid, &err) == rc);
+	CHECK(SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(23, 2, 0) || !strcmp(err, why));
+	free(err);
+}
+
+static void taken(job_desc_msg_t *job, uint32_t uid)
+{
+	char *err = NULL;
+
+	job->script = "none"; /* libcarma leaves it alone */
+	errno = 0;
+	CHECK(job_submit(job, uid, &err) == SLURM_SUCCESS && !err && !errno);
+	job->script = NULL;
+	CHECK(MODIFY(job, NULL, uid, &err) == SLURM_SUCCESS && !err && !errno);
+}
+
+/* In whatever partition, by whomever. */
+void check_texts(void)
+{
+	job_desc_msg_t job;
+	char why[100];
+
+	for (unsigned byte = 1; byte < 256; byte++) {
+		char text[] = { 'a', (char)byte, 'z', '\0' };
+
+		empty(&job);
+		job.partition = strdup(byte % 2 ? "plain" : "gpu");
+		job.comment = strdup(text);
+		snprintf(why, sizeof(why), "carma: the job's comment has a control character (byte %u); remove it", byte);
+		if (byte < 0x20 || byte == 0x7f)
+			refused(&job, byte % 3 ? 1000 : 0, EINVAL, why);
+		else
+			taken(&job, 1000);
+		clear(&job);
+	}
+#define TEXT_OF(field, what) { &job.field, what }
+	const struct {
+		char **field;
+		const char *what;
+	} some[] = {
+		TEXT_OF(name, "name"), TEXT_OF(account, "account"), TEXT_OF(comment, "comment"), TEXT_OF(wckey, "wckey"),
+		TEXT_OF(partition, "partition"), TEXT_OF(qos, "QOS"), TEXT_OF(features, "constraint"),
+		TEXT_OF(prefer, "preferred features"), TEXT_OF(reservation, "reservation"), TEXT_OF(req_nodes, "list of nodes"),
+		TEXT_OF(exc_nodes, "list of excluded nodes"), TEXT_OF(licenses, "licenses"), TEXT_OF(dependency, "dependency"),
+		TEXT_OF(work_dir, "working directory"), TEXT_OF(std_out, "path of stdout"), TEXT_OF(std_err, "path of stderr"),
+		TEXT_OF(std_in, "path of stdin"), TEXT_OF(clusters, "list of clusters"), TEXT_OF(network, "network"),
+		TEXT_OF(tres_per_node, "GRES of a node"), TEXT_OF(tres_per_job, "GRES of the job"),
+		TEXT_OF(tres_per_socket, "GRES of a socket"), TEXT_OF(tres_per_task, "GRES of a task"),
+		TEXT_OF(cpus_per_tres, "CPUs per GPU"), TEXT_OF(mem_per_tres, "memory per GPU"), TEXT_OF(array_inx, "array"),
+		TEXT_OF(mail_user, "mail address"), TEXT_OF(extra, "extra text"), TEXT_OF(container, "container"),
+	};
+	for (size_t i = 0; i < sizeof(some) / sizeof(some[0]); i++) {
+		empty(&job);
+		*some[i].field = "1\n1|0,7|running|gpu|";
+		snprintf(why, sizeof(why), "carma: the job's %s has a control character (byte 10); remove it", some[i].what);
+		refused(&job, 1000, EINVAL, why);
+	}
+	/* What is free text stays so. */
+	char *argv[] = { "job.sh", "two\nlines" };
+	empty(&job);
+	job.submit_line = "sbatch --wrap=two\nlines";
+	job.burst_buffer = "#BB x\n#BB y\n";
+	job.admin_comment = "of an earlier\nplugin";
+	job.argc = 2;
+	job.argv = argv;
+	taken(&job, 1000);
+}
+
+void check_recovery(void)
+{
+	static char *closed[] = { "gpu-recovery", "gpu,gpu-recovery", "gpu-recovery,gpu", "a,gpu-recovery,,b" };
+	static char *open[] = { "gpu", "gpu-recovery2", "gpu-rec", "xgpu-recovery", "", ",", "gpu,,plain" };
+	static const char why[] = "carma: partition gpu-recovery takes jobs from CARMA alone; name another";
+	job_desc_msg_t job;
+
+	for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
+		empty(&job);
+		job.partition = closed[i];
+		refused(&job, 1000, ESLURM_ACCESS_DENIED, why);
+		taken(&job, 0);
+		taken(&job, getuid());
+	}
+	for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++) {
+		empty(&job);
+		job.partition = open[i];
+		taken(&job, 1000);
+	}
+	/* A job that names none goes to the site's default. A change that names none,
+	 * as of the time limit, is not about the partition. */
+	empty(&job);
+	taken(&job, 1000);
+	char *err = NULL, *before = default_part_name;
+	default_part_name = "gpu-recovery";
+	CHECK(job_submit(&job, 1000, &err) == ESLURM_ACCESS_DENIED && !strcmp(err, why));
+	free(err);
+	CHECK(MODIFY(&job, NULL, 1000, NULL) == SLURM_SUCCESS);
+	default_part_name = NULL;
+	taken(&job, 1000);
+	default_part_name = before;
+}
+
+/* Only an administrator writes a booking into a pending job, or changes what it was
+ * made for. env is what the job's record has. */
+static void change(const char *env, bool gpus, bool nodes, bool others)
+{
+	job_desc_msg_t of, job;
+	job_record_t *record;
+
+	empty(&of);
+	add_spank(&of, "A=1");
+	if (env)
+		add_spank(&of, "SPANK_CARMA_V=1");
+	if (env && *env)
+		add_spank(&of, env);
+	record = record_of(&of);
+	char **lists[] = { &job.tres_per_node, &job.tres_per_job, &job.tres_per_socket, &job.tres_per_task,
+			   &job.cpus_per_tres, &job.mem_per_tres };
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+		empty(&job);
+		*lists[i] = GRES "gpu:3";
+		CHECK(MODIFY(&job, record, 1000, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
+		*lists[i] = "";
+		CHECK(MODIFY(&job, record, 1000, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+		*lists[i] = GRES "carmau0:1";
+		CHECK(MODIFY(&job, record, 1000, NULL) == ESLURM_ACCESS_DENIED);
+		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
+	}
+	for (int i = 0; i < 5; i++) {
+		empty(&job);
+		*(i == 0 ? &job.min_nodes : i == 1 ? &job.max_nodes : &job.num_tasks) = 1;
+		if (i > 2) {
+			job.num_tasks = NO_VAL;
+			*(i == 3 ? &job.ntasks_per_node : &job.sockets_per_node) = 1;
+		}
+		CHECK(MODIFY(&job, record, 1000, NULL) == (nodes ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
+	}
+	empty(&job);
+	job.time_limit = 7;
+	job.comment = "x";
+	CHECK(MODIFY(&job, record, 1000, NULL) == (others ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+	clear(&of);
+	free(record);
+}
+
+void check_modify(void)
+{
+	job_desc_msg_t job;
+
+	change(NULL, false, false, false);
+	change("", true, false, false);
+	change("SPANK_CARMA_NODES=fixed", true, true, false);
+	/* Where slurmctld does not say, the lists that may be about a booking. */
+	empty(&job);
+	job.tres_per_node = GRES "gpu:3";
+	CHECK(MODIFY(&job, NULL, 1000, NULL) == ESLURM_ACCESS_DENIED);
+	job.tres_per_node = GRES "shard:3";
+	CHECK(MODIFY(&job, NULL, 1000, NULL) == ESLURM_ACCESS_DENIED);
+	job.tres_per_node = GRES "x:3";
+	job.min_nodes = 1;
+	CHECK(MODIFY(&job, NULL, 1000, NULL) == SLURM_SUCCESS);
+	empty(&job);
+	add_spank(&job, "CARMA_MODE=shared");
+	CHECK(MODIFY(&job, NULL, 1000, NULL) == SLURM_SUCCESS && !job.spank_job_env_size);
+	clear(&job);
+}
+
+/* With the switch file Slurm is as it was, but for bookings. */
+void check_switch(void)
+{
+	job_desc_msg_t job;
+	FILE *f = fopen(worker_switch_file(), "w");
+
+	CHECK(f && !fclose(f));
+	empty(&job);
+	job.partition = "gpu-recovery";
+	job.comment = "two\nlines";
+	taken(&job, 1000);
+	job.tres_per_node = GRES "gpu:1," GRES "carmau0:1";
+	CHECK(MODIFY(&job, NULL, 1000, NULL) == ESLURM_ACCESS_DENIED);
+	CHECK(!unlink(worker_switch_file()));
+}
+
+/* What slurmctld cannot merge does not stay, so that it can be asked for the rest:
+ * its stand-in checks that no more is written than there is room for. */
+void check_spank(const char *script)
+{
+	job_desc_msg_t job;
+	job_record_t *record;
+	char longest[300], *err = NULL;
+
+	empty(&job);
+	memset(longest, 'n', sizeof(longest));
+	memcpy(longest + 254, "=1", 3);
+	add_spank(&job, longest);
+	memset(longest, 'm', sizeof(longest));
+	memcpy(longest + 255, "=1", 3);
+	add_spank(&job, longest);
+	for (int i = 0; i < 1000; i++) {
+		add_spank(&job, "A=1");
+		add_spank(&job, "no value");
+		add_spank(&job, "=no name");
+		snprintf(longest, sizeof(longest), "N%d=%d", i, i);
+		add_spank(&job, longest);
+	}
+	job.partition = strdup("gpu");
+	job.tres_per_node = strdup(GRES "gpu:1");
+	job.script = strdup(script);
+	CHECK(job_submit(&job, 1000, &err) == SLURM_SUCCESS && !err);
+	CHECK(!strcmp(spank(&job, "A"), "1") && !strcmp(spank(&job, "N500"), "500") && !spank(&job, "N511"));
+	record = record_of(&job);
+	CHECK(record_booking(record) == (spank(&job, "CARMA_V") ? BOOKED : NO_BOOKING));
+	free(record);
+	clear(&job);
+}
