@@ -30,6 +30,10 @@ type QueuedJob struct {
 	ArrayTask   string
 	Features    string
 	TresPerNode string
+	UID         uint32
+	Restarts    int       // how often it has gone back into the queue
+	Submitted   time.Time // or when it last went back (batch_requeue_fini)
+	NodeCount   int       // that it has, or asks for
 }
 
 // Unsplit tells whether a task of a job array has no record of its own yet: ID is
@@ -38,7 +42,7 @@ func (j QueuedJob) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJ
 
 // queueFields are squeue's --Format names; with "|" as the suffix of a field in
 // place of its width, none is cut (squeue 22.05, print.c).
-const queueFields = "JobID:|,State:|,Partition:|,Reason:|,PriorityLong:|,EligibleTime:|,StartTime:|,EndTime:|,NodeList:|,ReqNodes:|,Reservation:|,ArrayJobID:|,ArrayTaskID:|,Feature:|,tres-per-node:"
+const queueFields = "JobID:|,State:|,Partition:|,Reason:|,PriorityLong:|,EligibleTime:|,StartTime:|,EndTime:|,NodeList:|,ReqNodes:|,Reservation:|,ArrayJobID:|,ArrayTaskID:|,Feature:|,tres-per-node:|,UserID:|,RestartCnt:|,SubmitTime:|,NumNodes:"
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
@@ -58,7 +62,7 @@ func (c Client) Queue(ctx context.Context, partitions []string) ([]QueuedJob, er
 
 func parseQueued(line string) (QueuedJob, bool) {
 	f := strings.Split(line, "|")
-	if len(f) != 15 {
+	if len(f) != 19 {
 		return QueuedJob{}, false
 	}
 	for i := range f {
@@ -72,7 +76,15 @@ func parseQueued(line string) (QueuedJob, bool) {
 	}
 	priority, _ := strconv.ParseInt(f[4], 10, 64)
 	j := QueuedJob{ID: uint32(id), State: f[1], Partition: f[2], Reason: f[3], Priority: priority, Eligible: unix(f[5]), Start: unix(f[6]), End: unix(f[7]),
-		Nodes: f[8], ReqNodes: f[9], Reservation: f[10], Features: f[13], TresPerNode: f[14]}
+		Nodes: f[8], ReqNodes: f[9], Reservation: f[10], Features: f[13], TresPerNode: f[14], Submitted: unix(f[17])}
+	uid, err := strconv.ParseUint(f[15], 10, 32)
+	if err != nil {
+		return QueuedJob{}, false
+	}
+	j.UID = uint32(uid)
+	j.Restarts, _ = strconv.Atoi(f[16])
+	count, _, _ := strings.Cut(f[18], "-") // the least
+	j.NodeCount, _ = strconv.Atoi(count)
 	if array, err := strconv.ParseUint(f[11], 10, 32); err == nil && f[12] != "" {
 		j.ArrayJobID, j.ArrayTask = uint32(array), f[12]
 	}

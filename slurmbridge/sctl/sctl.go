@@ -261,23 +261,25 @@ func (c Client) Requeueing(ctx context.Context, id uint32) (Requeueing, error) {
 
 // Eligibility is from when on a job may start.
 type Eligibility struct {
-	At       time.Time // zero: not as things are, or slurmctld has not looked yet
-	Restarts int       // how often it has gone back into the queue
+	At        time.Time // zero: not as things are, or slurmctld has not looked yet
+	Restarts  int       // how often it has gone back into the queue
+	Submitted time.Time // or when it last went back (batch_requeue_fini)
 }
 
 // Eligibility asks slurmctld from when on a job may start. The reason that it waits
 // for tells that only after slurmctld's next look at it.
 func (c Client) Eligibility(ctx context.Context, id uint32) (Eligibility, error) {
-	text, err := c.field(ctx, id, "RestartCnt:|,EligibleTime")
+	text, err := c.field(ctx, id, "RestartCnt:|,SubmitTime:|,EligibleTime")
 	if err != nil {
 		return Eligibility{}, err
 	}
-	count, at, _ := strings.Cut(text, "|")
+	count, times, _ := strings.Cut(text, "|")
+	submitted, at, _ := strings.Cut(times, "|")
 	n, err := strconv.Atoi(strings.TrimSpace(count))
 	if err != nil {
 		return Eligibility{}, fmt.Errorf("squeue: %.50q is no count of restarts and no time of job %d", text, id)
 	}
-	return Eligibility{unix(strings.TrimSpace(at)), n}, nil
+	return Eligibility{unix(strings.TrimSpace(at)), n, unix(strings.TrimSpace(submitted))}, nil
 }
 
 // Exit asks slurmctld how a job ended: the exit status of its batch script, or the

@@ -80,15 +80,15 @@ func TestExit(t *testing.T) {
 
 func TestEligibility(t *testing.T) {
 	for squeue, want := range map[string]string{
-		"echo '12|3 |1795257605 '":              "3 1795257605 <nil>",
-		"echo '11|1|1'; echo '12|0|1795257605'": "0 1795257605 <nil>",
-		"echo '12|1|N/A'":                       "1 0 <nil>", // held, or its dependencies are not there
-		"echo '11|1|1795257605'":                "0 0 no such job",
-		"echo '12|N/A|1795257605'":              `0 0 squeue: "N/A|1795257605" is no count of restarts and no time of job 12`,
-		"echo 'Invalid job id' >&2; exit 1; #":  "0 0 squeue",
+		"echo '12|3 |1795257600 |1795257605 '":      "3 1795257605 1795257600 <nil>",
+		"echo '11|1|1|1'; echo '12|0|2|1795257605'": "0 1795257605 2 <nil>",
+		"echo '12|1|2|N/A'":                         "1 0 2 <nil>", // held, or its dependencies are not there
+		"echo '11|1|2|1795257605'":                  "0 0 0 no such job",
+		"echo '12|N/A|2|1795257605'":                `0 0 0 squeue: "N/A|2|1795257605" is no count of restarts and no time of job 12`,
+		"echo 'Invalid job id' >&2; exit 1; #":      "0 0 0 squeue",
 	} {
 		e, err := client(t, map[string]string{"squeue": squeue}).Eligibility(t.Context(), 12)
-		if got := fmt.Sprint(e.Restarts, " ", max(e.At.Unix(), 0), " ", err); !strings.HasPrefix(got, want) {
+		if got := fmt.Sprint(e.Restarts, " ", max(e.At.Unix(), 0), " ", max(e.Submitted.Unix(), 0), " ", err); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: got %s, want %s", squeue, got, want)
 		}
 	}
