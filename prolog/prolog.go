@@ -50,6 +50,7 @@ type Slurm interface {
 	Partition(ctx context.Context, name string) (sctl.Partition, error)
 	Update(ctx context.Context, target string, change sctl.Change) error
 	Release(ctx context.Context, target string) error
+	Waiting
 }
 
 // Node is what the hooks have at hand on a node.
@@ -135,6 +136,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if !r.Exclusive && h.BatchHost {
 		about.StdErr = n.markStdErr(ctx, h, j)
 	}
+	ledger = n.inTurn(h, j, ledger, slurm)
 	if n.Config.Hooks.Strict {
 		if err := n.fit(ctx, ledger); err != nil {
 			return err

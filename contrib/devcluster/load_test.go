@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -103,6 +104,45 @@ func TestNoStarvationOfNamedNodes(t *testing.T) {
 	id := c.sbatch(bob, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
 	c.eventually(func() string { return c.hookLog(id) }, "GPUs are kept for the job")
 	c.ends(id, "COMPLETED")
+	c.noDrain()
+}
+
+// A job that names its node is started there whatever the node offers, and its Prolog looks
+// for a GPU all the while. It gets none before one that has waited in the queue for it.
+func TestNamedNodeWaitsItsTurn(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.wait": `"1m"`})
+	const script = "#SBATCH --gres=gpu:1\n#CARMA mem=5G\nsleep 1000\n"
+	var fill []string
+	for range 4 {
+		fill = append(fill, c.sbatch(alice, "", script)) // one on each GPU
+	}
+	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
+	newcomers := func() string {
+		return strings.Join(slices.DeleteFunc(strings.Fields(c.leases("n1")), func(id string) bool { return slices.Contains(fill, id) }), " ")
+	}
+	id := c.sbatch(bob, "", script)
+	c.eventually(func() string { return c.job(id, "%T %r") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None)")
+	for range 9 { // one of them would see first that a GPU is free
+		c.sbatch(carol, "-J named -w n1", script)
+	}
+	srun := make(chan string, 1)
+	go func() {
+		out, stderr, _ := c.run(carol, "srun -w n1 -J named --gres=gpu:1 sh -c 'echo gpu=$CUDA_VISIBLE_DEVICES'")
+		srun <- out + stderr
+	}()
+	c.eventually(func() string { return c.sh("", "squeue -h -n named -o '%T %r' | sort | uniq -c") }, "^ *10 RUNNING Prolog$")
+	c.sh("", "scancel "+fill[0])
+	c.eventually(newcomers, `\d`)
+	if got := newcomers(); got != id {
+		t.Errorf("the GPU went to job %s, the first of those who wait is %s", got, id)
+	}
+	for _, f := range fill[1:] {
+		c.sh("", "scancel "+f)
+	}
+	c.eventually(newcomers, `\d \d`) // nobody is before them any more
+	c.sh("", "scancel -n named")
+	<-srun
 	c.noDrain()
 }
 
