@@ -95,6 +95,37 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "sinfo -N -h -n n1 -p plain -o %T") }, "^idle$")
 }
 
+// GPUs are kept for no job that its user holds, or lets start later, and its waiting
+// begins anew.
+func TestHoldEndsWithItsUsersHold(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
+	for range 4 {
+		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nsleep 1000\n")
+	}
+	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
+	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
+	other := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
+	state := func() string {
+		kept := 0
+		if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		word, _, _ := c.run("", "scontrol show node n1 | grep -o 'carma-hold=[0-9]*'")
+		return strings.TrimSpace(fmt.Sprint(kept, " ", word))
+	}
+	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+600", "scontrol update JobId=" + id + " Dependency=afterany:1"} {
+		c.eventually(state, "^1 carma-hold="+id+"$")
+		c.sh(bob, change)
+		c.eventually(state, "^0( carma-hold="+other+")?$")
+		c.sh(bob, "scontrol release "+id)
+		c.sh(bob, "scontrol update JobId="+id+" StartTime=now Dependency=")
+		c.sh(bob, "scontrol hold "+other) // the first's turn again
+		c.sh(bob, "scontrol release "+other)
+	}
+	c.noDrain()
+}
+
 // A job that names its node is started and given back while the small ones pass
 // it; then the node keeps a GPU for it.
 func TestNoStarvationOfNamedNodes(t *testing.T) {

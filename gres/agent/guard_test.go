@@ -36,6 +36,7 @@ func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
 }
 func (d *daemons) Restart(_ context.Context, on gres.Daemon) error { return d.note("restart", on) }
 func (d *daemons) Quit(_ context.Context, on gres.Daemon) error    { return d.note("quit", on) }
+func (d *daemons) BoundLogs() error                                { return d.err }
 func (d *daemons) Sets() ([]gres.Daemon, error)                    { return d.sets, d.err }
 func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
 	return on == d.fault, d.err
