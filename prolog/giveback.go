@@ -130,7 +130,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	if n.Config.Placement.BySlurm() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
+	ctx, cancel := n.part(ctx)
 	defer cancel()
 	s, err := ledger.Snapshot(ctx)
 	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {

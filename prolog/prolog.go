@@ -47,6 +47,7 @@ type Slurm interface {
 	RequeueHold(ctx context.Context, t sctl.Target) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
+	Waiting
 }
 
 // Node is what the hooks have at hand on a node.
@@ -126,6 +127,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	}
 	failpoint.Here("prolog.start")
 	l := n.arrive(ctx, h, slurm)
+	ledger = n.inTurn(l, ledger, slurm)
 	if n.Config.Hooks.Strict {
 		if err := n.fit(ctx, ledger); err != nil {
 			return err
@@ -146,7 +148,8 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 
 // Settle goes on where Prolog could not decide, for as long as the job is there.
 func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
-	return n.settle(ctx, n.arrive(ctx, h, slurm), ledger, slurm, time.Time{})
+	l := n.arrive(ctx, h, slurm)
+	return n.settle(ctx, l, n.inTurn(l, ledger, slurm), slurm, time.Time{})
 }
 
 // launch is a job that is about to start on this node.
@@ -156,6 +159,7 @@ type launch struct {
 	job     lease.Job
 	about   About
 	retry   string // why it runs again; empty: it does not
+	books   string // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time
 }
 
@@ -168,6 +172,7 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 	if h.Restart > 0 && h.Carma.Annotated {
 		j, words, l.retry = n.again(ctx, h, &l.request, &l.about, slurm)
 	}
+	l.books = words.TresPerNode
 	if !l.request.Exclusive && h.BatchHost {
 		l.about.StdErr = n.markStdErr(ctx, h, j, words.Name)
 	}

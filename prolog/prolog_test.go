@@ -40,6 +40,7 @@ type slurm struct {
 	refuse    func(sctl.Change) error
 	startIn   time.Duration
 	comment   string // AdminComment, as last set
+	queue     []sctl.QueuedJob
 }
 
 func (s *slurm) note(call string) error {
@@ -88,6 +89,10 @@ func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error
 	p := s.recovery
 	p.Up = err == nil && !s.down
 	return p, err
+}
+
+func (s *slurm) Queue(_ context.Context, partitions []string) ([]sctl.QueuedJob, error) {
+	return s.queue, s.note("queue " + strings.Join(partitions, ","))
 }
 
 // records keeps what was written.
@@ -316,7 +321,7 @@ func TestPrologGivesBackOften(t *testing.T) {
 		{4, anywhere, 2000, []string{"job 7", "words 7", "job 7", "incomplete 7", "update 7", "job 7"}},
 		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
 		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
-		{5, named, 2000, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
+		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false

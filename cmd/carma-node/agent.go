@@ -69,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		a.Cluster = slurm
 	}
 	if c.MPS.Enabled {
-		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir}
+		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
 	}
 	a.Export = exporter(c, node, &r.ended)
 	if c.Accounting.Forward == "slurmdbd" {

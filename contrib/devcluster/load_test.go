@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -94,6 +95,36 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "sinfo -N -h -n n1 -p plain -o %T") }, "^idle$")
 }
 
+// GPUs are kept for no job that its user holds, or lets start later, and its waiting
+// begins anew.
+func TestHoldEndsWithItsUsersHold(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
+	long := ""
+	for range 4 {
+		long = c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nsleep 1000\n")
+	}
+	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
+	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
+	state := func() string {
+		kept := 0
+		if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil {
+			t.Fatal(err)
+		}
+		word, _, _ := c.run("", "scontrol show node n1 | grep -o 'carma-hold=[0-9]*'")
+		return strings.TrimSpace(fmt.Sprint(kept, " ", word))
+	}
+	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+600", "scontrol update JobId=" + id + " Dependency=afterany:" + long} {
+		c.eventually(state, "^1 carma-hold="+id+"$")
+		c.sh(bob, change)
+		c.eventually(state, "^0$")
+		c.sh(bob, "scontrol release "+id)
+		c.sh(bob, "scontrol update JobId="+id+" StartTime=now")
+		c.sh(bob, "scontrol update JobId="+id+" Dependency=")
+	}
+	c.noDrain()
+}
+
 // A job that names its node is started and given back while the small ones pass
 // it; then the node keeps a GPU for it.
 func TestNoStarvationOfNamedNodes(t *testing.T) {
@@ -103,6 +134,45 @@ func TestNoStarvationOfNamedNodes(t *testing.T) {
 	id := c.sbatch(bob, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
 	c.eventually(func() string { return c.hookLog(id) }, "GPUs are kept for the job")
 	c.ends(id, "COMPLETED")
+	c.noDrain()
+}
+
+// A job that names its node is started there whatever the node offers, and its Prolog looks
+// for a GPU all the while. It gets none before one that has waited in the queue for it.
+func TestNamedNodeWaitsItsTurn(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.wait": `"1m"`})
+	const script = "#SBATCH --gres=gpu:1\n#CARMA mem=5G\nsleep 1000\n"
+	var fill []string
+	for range 4 {
+		fill = append(fill, c.sbatch(alice, "", script)) // one on each GPU
+	}
+	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
+	newcomers := func() string {
+		return strings.Join(slices.DeleteFunc(strings.Fields(c.leases("n1")), func(id string) bool { return slices.Contains(fill, id) }), " ")
+	}
+	id := c.sbatch(bob, "", script)
+	c.eventually(func() string { return c.job(id, "%T %r") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None)")
+	for range 9 { // one of them would see first that a GPU is free
+		c.sbatch(carol, "-J named -w n1", script)
+	}
+	srun := make(chan string, 1)
+	go func() {
+		out, stderr, _ := c.run(carol, "srun -w n1 -J named --gres=gpu:1 sh -c 'echo gpu=$CUDA_VISIBLE_DEVICES'")
+		srun <- out + stderr
+	}()
+	c.eventually(func() string { return c.sh("", "squeue -h -n named -o '%T %r' | sort | uniq -c") }, "^ *10 RUNNING Prolog$")
+	c.sh("", "scancel "+fill[0])
+	c.eventually(newcomers, `\d`)
+	if got := newcomers(); got != id {
+		t.Errorf("the GPU went to job %s, the first of those who wait is %s", got, id)
+	}
+	for _, f := range fill[1:] {
+		c.sh("", "scancel "+f)
+	}
+	c.eventually(newcomers, `\d \d`) // nobody is before them any more
+	c.sh("", "scancel -n named")
+	<-srun
 	c.noDrain()
 }
 

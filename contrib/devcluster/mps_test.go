@@ -68,6 +68,18 @@ func TestSharedGPUPairs(t *testing.T) {
 		return strings.Join(glob(t, filepath.Join(c.dir, "run", "n1", "mps", "set-*.gpus")), " ")
 	}, "^$")
 	c.noDrain()
+
+	// What the daemons write is on the disk, for root alone.
+	logs := filepath.Join(c.dir, "log", "hooks.n1-mps")
+	if got := len(glob(t, filepath.Join(logs, "*", "control.log"))); got < 6 { // four GPUs, two pairs
+		t.Errorf("%d daemons have a log", got)
+	}
+	if got := glob(t, filepath.Join(c.dir, "run", "n1", "mps", "*", "*.log")); len(got) > 0 {
+		t.Errorf("logs in the run directory: %v", got)
+	}
+	if out, _, err := c.run(alice, "ls "+logs); err == nil {
+		t.Errorf("a user reads %s: %s", logs, out)
+	}
 }
 
 // clients counts the MPS clients on a node's GPUs.

@@ -88,8 +88,8 @@ if d -r carma-node; then fail "hooks can be removed from under slurmd"; fi
 printf 'ClusterName=x\nJobSubmitPlugins=lua # was: carma\n' >"$root/etc/slurm/slurm.conf"
 
 # Removal leaves configuration and records, purge what the admin wrote himself.
-mkdir -p "$root/var/lib/carma" "$root/run/carma"
-touch "$root/var/lib/carma/carma.db" "$root/var/log/carma.log" "$root/var/log/carma.log.1.gz"
+mkdir -p "$root/var/lib/carma" "$root/run/carma" "$root/var/log/carma-mps/GPU-1"
+touch "$root/var/log/carma-mps/GPU-1/control.log" "$root/var/lib/carma/carma.db" "$root/var/log/carma.log" "$root/var/log/carma.log.1.gz"
 d -r carma-tools carma-node slurm-plugin-carma || fail "remove"
 for f in usr/sbin/carma-node usr/sbin/carma-prolog usr/lib/carma/libcarma.so usr/bin/carma-report; do
 	[ ! -e "$root/$f" ] || fail "removed, and $f is still there"

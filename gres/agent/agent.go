@@ -145,6 +145,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		}
 	})
+	if a.MPS != nil {
+		go a.boundLogs(ctx)
+	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {

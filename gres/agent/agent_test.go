@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,9 @@ func TestReadingCountsForeignProcesses(t *testing.T) {
 }
 
 func newAgent() *Agent {
-	return &Agent{Config: config.Default(), Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}}
+	c := config.Default()
+	c.Partition = map[string]config.Partition{"gpu": {}}
+	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.
@@ -94,6 +97,7 @@ func (j *jobs) Eligibility(context.Context, uint32) (sctl.Eligibility, error) {
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++
 	if job, ok := j.known[id]; ok || j.err != nil {
+		job.Partition = cmp.Or(job.Partition, "gpu")
 		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob

@@ -36,6 +36,7 @@ func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
 }
 func (d *daemons) Restart(_ context.Context, on gres.Daemon) error { return d.note("restart", on) }
 func (d *daemons) Quit(_ context.Context, on gres.Daemon) error    { return d.note("quit", on) }
+func (d *daemons) BoundLogs() error                                { return d.err }
 func (d *daemons) Sets() ([]gres.Daemon, error)                    { return d.sets, d.err }
 func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
 	return on == d.fault, d.err
@@ -211,7 +212,7 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		"waits for room":           {"PENDING", "Priority", sctl.Eligibility{}, nil, "[open 7 in 0s]", 0, 1, compare},
 		"waits, nothing said":      {"PENDING", "None", sctl.Eligibility{At: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, 2, compare},
 		"comes back soon":          {"PENDING", "Prolog", sctl.Eligibility{At: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, 2, compare},
-		"backs off":                {"PENDING", "BeginTime", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 125 * time.Second, 2, askAgain},
+		"backs off":                {"PENDING", "BeginTime", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1, Submitted: time.Now()}, nil, "[]", 125 * time.Second, 2, askAgain},
 		"is to start at a time":    {"PENDING", "BeginTime", sctl.Eligibility{At: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, 2, compare},
 		"not yet looked at":        {"PENDING", "Prolog", sctl.Eligibility{Restarts: 1}, nil, "[]", 0, 2, compare},
 		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, 1, compare},
@@ -294,7 +295,7 @@ func TestFollowHolds(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.Ledger = l
-	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING", Reason: "Resources"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
 	var s lease.Snapshot
 	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may give them back
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
@@ -320,16 +321,24 @@ func TestHasten(t *testing.T) {
 		"no reason yet":   {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Prolog" }, 2 * time.Second, "[open 1 in 2s]"},
 		"not open yet":    {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Open = false }, 0, "[]"},
 		"waits for room":  {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Resources" }, 0, "[]"},
-		"held":            {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "JobHeldUser" }, 0, "[open 1 in 30m0s]"},
+		"held":            {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "JobHeldUser" }, 0, "[drop 1]"},
+		"depends":         {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Dependency" }, 0, "[drop 1]"},
+		"wants a licence": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Licenses" }, 0, "[drop 1]"},
+		"at a limit":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "QOSMaxJobsPerUserLimit" }, 0, "[drop 1]"},
+		"past a deadline": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "DeadLine" }, 0, "[drop 1]"},
+		"has moved":       {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, job.Partition = "Resources", "cpu" }, 0, "[drop 1]"},
+		"not answered":    {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.err = errors.New("no answer") }, 0, "[]"},
 		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
 		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
-		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = soon.Add(time.Hour) }, 0, "[open 1 in 1h10m0s]"},
-		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[open 1 in 10m0s]"},
+		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = soon.Add(time.Hour) }, 0, "[drop 1]"},
+		"and then again":  {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Submitted = time.Now().Add(-10 * time.Minute) }, 0, "[drop 1]"},
+		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[drop 1]"},
+		"not looked at":   {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.At = "None", time.Time{} }, 0, "[open 1 in 30m0s]"},
 		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0, "[]"},
 		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0, "[drop 1]"},
 	} {
 		job, hold := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, lease.Hold{UUID: "x", JobID: 1, Open: true}
-		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Eligibility{Restarts: 1, At: soon}}
+		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Eligibility{Restarts: 1, At: soon, Submitted: time.Now()}}
 		c.change(j, &job, &hold)
 		j.known = map[uint32]sctl.Job{1: job}
 		a, l := newAgent(), &ledger{}

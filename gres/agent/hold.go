@@ -154,8 +154,8 @@ func heldJobs(holds []lease.Hold) []uint32 {
 	return jobs
 }
 
-// followHolds ends holds whose job has started elsewhere, has gone, or has not come
-// in time, and lets a job come for which GPUs are open.
+// followHolds ends holds whose job has started elsewhere, has gone, waits for what its
+// user has set, or has not come in time, and lets a job come for which GPUs are open.
 func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
 		late := false
@@ -164,16 +164,20 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 		}
 		if !late {
 			j, err := a.Jobs.Job(ctx, id)
+			comes := false
+			if err == nil {
+				comes, err = a.comes(ctx, j)
+			}
 			if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
 				continue
 			}
-			if err == nil && j.State == "PENDING" && open(s.Holds, id) && a.ready(id, s) {
+			if comes && j.State == "PENDING" && open(s.Holds, id) && a.ready(id, s) {
 				if err := a.closeHold(ctx, j); err != nil {
 					a.Log.Warn("set the start of a job that GPUs are kept for", "job", id, "error", err)
 				}
 			}
-			if err == nil && mayComeYet(j) {
+			if comes {
 				continue
 			}
 		}
@@ -184,8 +188,25 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
+// comes tells whether GPUs are to be kept on for a job: it may come yet, and waits for
+// no more than room or the end of a time that is ours. One that its user holds, or lets
+// start later, wait for another or move elsewhere, has no claim to idle GPUs.
+func (a *Agent) comes(ctx context.Context, j sctl.Job) (bool, error) {
+	if j.State != "PENDING" {
+		return mayComeYet(j), nil
+	}
+	if _, ours := a.Config.Partition[j.Partition]; !ours || steward.WaitsForItsUser(j.Reason) {
+		return false, nil
+	}
+	if j.Reason != "None" && j.Reason != "BeginTime" && j.Reason != "Prolog" {
+		return true, nil
+	}
+	e, err := a.Jobs.Eligibility(ctx, j.ID)
+	return err == nil && (!e.At.After(time.Now()) || steward.BacksOff(e.Restarts, e.Submitted, e.At)), err
+}
+
 // closeHold stops offering GPUs to a job that cannot start now, as some Prolog has
-// given it back or its user holds it, until it can.
+// given it back, until it can.
 func (a *Agent) closeHold(ctx context.Context, j sctl.Job) error {
 	at, _, err := a.startOf(ctx, j)
 	in := time.Until(at)
@@ -212,8 +233,7 @@ func mayComeYet(j sctl.Job) bool {
 
 // startOf tells from when on a waiting job can start for which GPUs are ready; zero: not
 // as things are. If it backs off, as some Prolog has given it back, it is hastened: it
-// starts as soon as is safe. A job that has never been back, or whose start is further
-// away, waits for what its user has set.
+// starts as soon as is safe. A start that its user has set stays.
 func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened bool, err error) {
 	switch {
 	case j.Reason == "BeginTime", j.Reason == "Prolog", j.Reason == "None":
@@ -225,7 +245,7 @@ func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened
 		return time.Time{}, false, nil
 	}
 	e, err := a.Jobs.Eligibility(ctx, j.ID)
-	if err != nil || e.Restarts == 0 || time.Until(e.At) < a.Config.Capacity.Compare.D() {
+	if err != nil || !steward.BacksOff(e.Restarts, e.Submitted, e.At) || time.Until(e.At) < a.Config.Capacity.Compare.D() {
 		return e.At, false, err
 	}
 	safe, err := a.Jobs.SafeStart(ctx)
@@ -233,7 +253,7 @@ func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened
 		return e.At, false, err
 	}
 	at = time.Now().Add(safe)
-	if later := e.At.Sub(at); later < a.Config.Capacity.Compare.D() || later > lease.LongestDelay {
+	if e.At.Sub(at) < a.Config.Capacity.Compare.D() {
 		return e.At, false, nil
 	}
 	return at, true, a.Jobs.SetStart(ctx, j.Target(), at)

@@ -19,11 +19,35 @@ type MPS interface {
 	Terminate(ctx context.Context, d gres.Daemon, pid int) error
 	Restart(ctx context.Context, d gres.Daemon) error
 	Quit(ctx context.Context, d gres.Daemon) error
+	BoundLogs() error
 }
 
 // checkMPSEvery is how often a daemon that has ended, or a server that has
 // faulted, is noticed.
 const checkMPSEvery = 10 * time.Second
+
+// boundLogsEvery is how often the logs of the daemons are looked at.
+const boundLogsEvery = 2 * time.Second
+
+// boundLogs keeps the daemons' logs small until ctx ends. Nothing waits for it: they are
+// on a disk, which may hang.
+func (a *Agent) boundLogs(ctx context.Context) {
+	tick := time.NewTicker(boundLogsEvery)
+	defer tick.Stop()
+	failed := false
+	for {
+		err := a.MPS.BoundLogs()
+		if err != nil && !failed {
+			a.Log.Warn("bound the MPS daemons' logs; not said again until it works", "error", err)
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
 
 // mpsDeadline bounds what is done about one daemon.
 const mpsDeadline = 5 * time.Second

@@ -144,18 +144,23 @@ func firstUp(nodes []sctl.NodeState) string {
 }
 
 // followComment keeps GPUs as the node's Comment says, and takes the word out
-// of it when the job has started, has gone, or did not come in time.
+// of it when the job has started, has gone, waits for what its user has set, or did not
+// come in time.
 func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snapshot) {
 	hold, ok := steward.ParseComment(comment)
 	if !ok || a.Cluster == nil {
 		return
 	}
 	j, err := a.Jobs.Job(ctx, hold.JobID)
+	comes := false
+	if err == nil {
+		comes, err = a.comes(ctx, j)
+	}
 	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
 		return
 	}
-	if err == nil && mayComeYet(j) && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
+	if comes && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
 		if j.State != "PENDING" || slices.Contains(heldJobs(s.Holds), hold.JobID) {
 			return
 		}

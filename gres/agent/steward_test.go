@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,19 +142,20 @@ func TestFollowComment(t *testing.T) {
 		ledger  []string
 		slurm   []string
 	}{
-		"no word":      {"rack", "PENDING", nil, nil, nil},
-		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
-		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
-		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"in a Prolog":  {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"given back":   {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"starts":       {fresh, "RUNNING Prolog", nil, nil, nil},
-		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"did not come": {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"not known":    {fresh, "?", nil, nil, nil},
-		"has gone":     {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"too many":     {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"books SMACT":  {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"no word":          {"rack", "PENDING", nil, nil, nil},
+		"new":              {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"new, all":         {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
+		"kept already":     {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"in a Prolog":      {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"given back":       {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"starts":           {fresh, "RUNNING Prolog", nil, nil, nil},
+		"has started":      {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"held by its user": {fresh, "PENDING JobHeldUser", []lease.Hold{{UUID: "a", JobID: 7}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"did not come":     {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"not known":        {fresh, "?", nil, nil, nil},
+		"has gone":         {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"too many":         {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"books SMACT":      {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()
@@ -162,6 +164,9 @@ func TestFollowComment(t *testing.T) {
 		if c.state != "" {
 			state, reason, _ := strings.Cut(c.state, " ")
 			known[7] = sctl.Job{State: state, Reason: reason, UID: 1000}
+			if state == "PENDING" {
+				known[7] = sctl.Job{State: state, Reason: cmp.Or(reason, "Resources"), UID: 1000}
+			}
 		}
 		a.Jobs = &jobs{known: known}
 		if c.state == "?" {
@@ -172,5 +177,12 @@ func TestFollowComment(t *testing.T) {
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
 		}
+	}
+}
+
+// No start that a hook or an agent sets is taken for one of its user's.
+func TestBackOffIsOurs(t *testing.T) {
+	if longest := lease.LongestDelay; longest >= steward.BackOff {
+		t.Errorf("a job may back off for %v, longer than %v is its user's", longest, steward.BackOff)
 	}
 }

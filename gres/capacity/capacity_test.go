@@ -127,7 +127,7 @@ func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 }
 
 // GPUs that are kept for a job are offered once it can start, to those who ask for
-// as many: a single one to its eighth of the users, several to all, as those counts
+// as many: a single one to its eighth of the users (1003, 1011 and 1019 are of one), several to all, as those counts
 // know no users.
 func TestPublishKept(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
@@ -141,12 +141,12 @@ func TestPublishKept(t *testing.T) {
 		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 1, 1, 40536},
 		{func() error { return p.Book.DropHold(ctx, 7) }, 40536, 40536, 40536},
 		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 1},
-		{func() error { return p.Book.Hold(ctx, 9, 1003, 1, 0, []string{"GPU-1"}) }, 1, 1, 1},
+		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, 1, 1, 1},
 		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 1, 1},
 		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 1, 1},
 		// One of the two is another's.
 		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 1},
-		{func() error { return p.Book.Hold(ctx, 10, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 1, 1},
+		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 1, 1},
 		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 1},
 		{func() error { return p.Book.OpenHold(ctx, 10, 0) }, 40536, 40536, 40536},
 	} {

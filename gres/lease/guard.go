@@ -5,6 +5,7 @@ package lease
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,11 +23,23 @@ type Hold struct {
 	Open  bool // it is offered: the job can start now
 }
 
+// ErrEnoughHeld means that GPUs are kept for other jobs of the user, so many that the
+// others of the node would have to wait for them.
+var ErrEnoughHeld = errors.New("enough GPUs of this node are kept for other jobs of its user")
+
 // Hold keeps GPUs for a job of a user that wants so many GPUs of a node and needs so
 // many MiB of each, 0 for all of it, and for nobody else, until it starts here or the
-// hold is dropped. GPUs kept for another job stay so.
+// hold is dropped. GPUs kept for another job stay so. The error is ErrEnoughHeld if
+// there are others of the user's, and with them it would be more than half of the GPUs.
 func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
+		var others, all int
+		if err := tx.QueryRow("SELECT count(*), (SELECT count(*) FROM gpu) FROM hold WHERE uid=? AND job_id<>?", uid, job).Scan(&others, &all); err != nil {
+			return fmt.Errorf("read holds: %w", err)
+		}
+		if others > 0 && 2*(others+len(uuids)) > all {
+			return ErrEnoughHeld
+		}
 		for _, uuid := range uuids {
 			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)", uuid, job, uid, gpus, mib, int64(Now())); err != nil {
 				return fmt.Errorf("keep GPU %s for job %d: %w", uuid, job, err)

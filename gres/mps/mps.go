@@ -37,8 +37,6 @@ func name(d gres.Daemon) string {
 // there, so only root can write into it.
 func PipeDir(runDir string, d gres.Daemon) string { return filepath.Join(runDir, "mps", name(d)) }
 
-func logDir(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + ".log" }
-
 // noteOf is the file that says which GPUs a daemon of several serves.
 func noteOf(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + ".gpus" }
 
@@ -46,10 +44,16 @@ func noteOf(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + "
 type Control struct {
 	Program string // nvidia-cuda-mps-control
 	RunDir  string
+	LogDir  string // on disk: what users do fills it
 }
 
+// logDir is where a daemon writes control.log and server.log. Only root can go there:
+// a server, which runs as its user, logs through the FIFO "log" of the pipe directory
+// (580.126.09: strace in bottlerocket-os/bottlerocket#4673).
+func (c Control) logDir(d gres.Daemon) string { return filepath.Join(c.LogDir, name(d)) }
+
 func (c Control) env(d gres.Daemon) []string {
-	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + PipeDir(c.RunDir, d), "CUDA_MPS_LOG_DIRECTORY=" + logDir(c.RunDir, d)}
+	env := []string{"CUDA_MPS_PIPE_DIRECTORY=" + PipeDir(c.RunDir, d), "CUDA_MPS_LOG_DIRECTORY=" + c.logDir(d)}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "CUDA_") && !strings.HasPrefix(v, "NOTIFY_SOCKET=") {
 			env = append(env, v)
@@ -63,10 +67,8 @@ func (c Control) Ensure(ctx context.Context, d gres.Daemon) error {
 	if c.Answers(ctx, d) {
 		return nil
 	}
-	for _, dir := range []string{PipeDir(c.RunDir, d), logDir(c.RunDir, d)} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return fmt.Errorf("start MPS daemon of GPU %s: %w", d, err)
-		}
+	if err := errors.Join(os.MkdirAll(PipeDir(c.RunDir, d), 0o755), c.makeLogDir(d)); err != nil {
+		return fmt.Errorf("start MPS daemon of GPU %s: %w", d, err)
 	}
 	if d.Many() {
 		if err := os.WriteFile(noteOf(c.RunDir, d), []byte(d), 0o644); err != nil {

@@ -18,7 +18,7 @@ func program(t *testing.T, body string) Control {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+body), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return Control{Program: path, RunDir: dir}
+	return Control{Program: path, RunDir: dir, LogDir: filepath.Join(dir, "log")}
 }
 
 const daemon = `

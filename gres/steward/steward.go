@@ -9,6 +9,7 @@
 package steward
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,6 +24,7 @@ import (
 // Hold is a job that a node is to keep GPUs for.
 type Hold struct {
 	JobID uint32
+	UID   uint32    // its user
 	GPUs  int       // of one node
 	MiB   int64     // that it needs; 0: all of each
 	Since time.Time // when the steward decided
@@ -32,7 +34,7 @@ const prefix = "carma-hold="
 
 // String is the word for a node's Comment.
 func (h Hold) String() string {
-	return fmt.Sprintf("%s%d:%d:%d:%d", prefix, h.JobID, h.GPUs, h.MiB, h.Since.Unix())
+	return fmt.Sprintf("%s%d:%d:%d:%d:%d", prefix, h.JobID, h.UID, h.GPUs, h.MiB, h.Since.Unix())
 }
 
 // ParseComment finds the hold in a node's Comment.
@@ -43,17 +45,18 @@ func ParseComment(comment string) (h Hold, ok bool) {
 			continue
 		}
 		f := strings.Split(text, ":")
-		if len(f) != 4 {
+		if len(f) != 5 {
 			return Hold{}, false
 		}
 		id, err1 := strconv.ParseUint(f[0], 10, 32)
-		k, err2 := strconv.ParseUint(f[1], 10, 16)
-		mib, err3 := strconv.ParseUint(f[2], 10, 32)
-		since, err4 := strconv.ParseInt(f[3], 10, 64)
-		if err1 != nil || err2 != nil || err3 != nil || err4 != nil || id == 0 || k == 0 {
+		uid, err2 := strconv.ParseUint(f[1], 10, 32)
+		k, err3 := strconv.ParseUint(f[2], 10, 16)
+		mib, err4 := strconv.ParseUint(f[3], 10, 32)
+		since, err5 := strconv.ParseInt(f[4], 10, 64)
+		if err := cmp.Or(err1, err2, err3, err4, err5); err != nil || id == 0 || k == 0 {
 			return Hold{}, false
 		}
-		return Hold{JobID: uint32(id), GPUs: int(k), MiB: int64(mib), Since: time.Unix(since, 0)}, true
+		return Hold{JobID: uint32(id), UID: uint32(uid), GPUs: int(k), MiB: int64(mib), Since: time.Unix(since, 0)}, true
 	}
 	return Hold{}, false
 }
@@ -91,17 +94,18 @@ type Decision struct {
 }
 
 // Decide returns the next decision. ok is false when nobody has waited too long,
-// or no node can.
+// or no node can. GPUs are kept for one job of a user at a time: else who submits a
+// hundred large jobs has them kept on a hundred nodes.
 func Decide(in Input) (d Decision, ok bool) {
-	held := map[uint32]bool{}
+	served := map[uint32]bool{} // users
 	for _, n := range in.Nodes {
-		if h, ok := ParseComment(n.Comment); ok {
-			held[h.JobID] = true
+		if h, ok := ParseComment(n.Comment); ok && n.Up {
+			served[h.UID] = true
 		}
 	}
 	var waiting []sctl.QueuedJob
 	for _, j := range in.Queue {
-		if !held[j.ID] && waits(j) && in.Now.Sub(j.Eligible) >= in.After && (in.large(j) || in.passed(j)) {
+		if !served[j.UID] && waits(j) && in.Now.Sub(j.Eligible) >= in.After && (in.large(j) || in.passed(j)) {
 			waiting = append(waiting, j)
 		}
 	}
@@ -117,17 +121,20 @@ func Decide(in Input) (d Decision, ok bool) {
 			mib = 0
 		}
 		if node := in.soonest(j, k); node != "" {
-			return Decision{node, j, Hold{j.ID, k, mib, in.Now}}, true
+			return Decision{node, j, Hold{j.ID, j.UID, k, mib, in.Now}}, true
 		}
 	}
 	return Decision{}, false
 }
 
 // waits tells whether a job waits for GPUs of ours and for nothing else. One
-// whose place we cannot judge is left alone.
+// whose place we cannot judge is left alone. A job that names its node is started
+// whatever the node offers, given back and backs off: that is how it waits
+// (Waits tells it from one whose user has set a start).
 func waits(j sctl.QueuedJob) bool {
-	k, _, _ := tres.Booking(j.TresPerNode)
-	return k > 0 && j.State == "PENDING" && WaitsForRoom(j.Reason) && j.Features == "" && j.Reservation == ""
+	k, _, anywhere := tres.Booking(j.TresPerNode)
+	room := WaitsForRoom(j.Reason) || !anywhere && (j.Reason == "BeginTime" || j.Reason == "Prolog")
+	return k > 0 && j.State == "PENDING" && room && j.Features == "" && j.Reservation == ""
 }
 
 // large tells whether any other job can pass the request: it wants several GPUs

@@ -13,8 +13,8 @@ import (
 var now = time.Unix(1795257543, 0)
 
 func TestComment(t *testing.T) {
-	hold := Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: now}
-	const word = "carma-hold=7:2:20480:1795257543"
+	hold := Hold{JobID: 7, UID: 1000, GPUs: 2, MiB: 20480, Since: now}
+	const word = "carma-hold=7:1000:2:20480:1795257543"
 	for _, c := range []struct {
 		before string
 		hold   *Hold
@@ -23,7 +23,7 @@ func TestComment(t *testing.T) {
 		{"", &hold, word},
 		{"(null)", &hold, word},
 		{"rack 4", &hold, "rack 4 " + word},
-		{"rack 4 carma-hold=1:1:0:1", &hold, "rack 4 " + word},
+		{"rack 4 carma-hold=1:1000:1:0:1", &hold, "rack 4 " + word},
 		{"rack " + word + " 4", nil, "rack 4"},
 		{word, nil, ""},
 		{"rack 4", nil, "rack 4"},
@@ -35,7 +35,7 @@ func TestComment(t *testing.T) {
 			t.Errorf("%q: read back as %+v, %v", c.after, got, ok)
 		}
 	}
-	for _, bad := range []string{"", "(null)", "hold", "carma-hold=", "carma-hold=1:2:3", "carma-hold=0:1:0:5", "carma-hold=1:0:0:5", "carma-hold=x:1:0:5", "carma-hold=1:1:-1:5", "carma-hold=1:1:0:x", "carma-hold=1:1:1:1:1"} {
+	for _, bad := range []string{"", "(null)", "hold", "carma-hold=", "carma-hold=1:2:3", "carma-hold=1:1:0:5", "carma-hold=0:9:1:0:5", "carma-hold=1:9:0:0:5", "carma-hold=x:9:1:0:5", "carma-hold=1:x:1:0:5", "carma-hold=1:9:1:-1:5", "carma-hold=1:9:1:0:x", "carma-hold=1:9:1:1:1:1"} {
 		if got, ok := ParseComment(bad); ok {
 			t.Errorf("%q: read as %+v", bad, got)
 		}
@@ -43,7 +43,7 @@ func TestComment(t *testing.T) {
 }
 
 func pending(id uint32, tres string, waited time.Duration) sctl.QueuedJob {
-	return sctl.QueuedJob{ID: id, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, Eligible: now.Add(-waited), TresPerNode: tres}
+	return sctl.QueuedJob{ID: id, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, Eligible: now.Add(-waited), TresPerNode: tres, UID: 1000}
 }
 
 func running(id uint32, nodes string, left time.Duration) sctl.QueuedJob {
@@ -84,32 +84,41 @@ func TestDecide(t *testing.T) {
 		node  string
 		job   uint32
 	}{
-		"two GPUs, the node that is free first":   {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
-		"the node with fewer jobs":                {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
-		"a whole GPU":                             {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
-		"a share that nobody passed":              {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
-		"a share that was passed":                 {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
-		"passed by one of the same priority":      {[]sctl.QueuedJob{pending(7, half, time.Hour), later(8, 100, time.Minute)}, nodes(), "n2", 7},
-		"not passed by an earlier one":            {[]sctl.QueuedJob{pending(7, half, time.Hour), later(6, 100, time.Minute)}, nodes(), "", 0},
-		"passed, but not for long":                {[]sctl.QueuedJob{pending(7, half, 5*time.Minute), later(3, 99, time.Minute)}, nodes(), "", 0},
-		"in a reservation":                        {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reservation = "r" })}, nodes(), "", 0},
-		"a job of others":                         {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
-		"not long enough":                         {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
-		"waits for something else":                {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
-		"only the anchor could take it now":       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
-		"the anchor, and a node that is drained":  {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
-		"the anchor, and many":                    {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:a[1-2],carma-anchor,n[4-7,9]" })}, nodes(), "n1", 7},
-		"the anchor, as scontrol writes it":       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail,_UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
-		"the same, on 23.11":                      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "None" })}, nodes(), "n1", 7},
-		"a node is down":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
-		"wants features":                          {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
-		"of an array":                             {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
-		"asks for a node":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
-		"more than a node has":                    {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
-		"highest priority first":                  {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
-		"then the oldest":                         {[]sctl.QueuedJob{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
-		"a node keeps for one job only":           {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:2:0:1"), "n2", 7},
-		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:2:0:1"), "", 0},
+		"two GPUs, the node that is free first":  {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
+		"the node with fewer jobs":               {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
+		"a whole GPU":                            {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
+		"a share that nobody passed":             {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
+		"a share that was passed":                {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
+		"passed by one of the same priority":     {[]sctl.QueuedJob{pending(7, half, time.Hour), later(8, 100, time.Minute)}, nodes(), "n2", 7},
+		"not passed by an earlier one":           {[]sctl.QueuedJob{pending(7, half, time.Hour), later(6, 100, time.Minute)}, nodes(), "", 0},
+		"passed, but not for long":               {[]sctl.QueuedJob{pending(7, half, 5*time.Minute), later(3, 99, time.Minute)}, nodes(), "", 0},
+		"in a reservation":                       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reservation = "r" })}, nodes(), "", 0},
+		"a job of others":                        {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
+		"not long enough":                        {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
+		"waits for something else":               {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
+		"only the anchor could take it now":      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
+		"the anchor, and a node that is drained": {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
+		"the anchor, and many":                   {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:a[1-2],carma-anchor,n[4-7,9]" })}, nodes(), "n1", 7},
+		"the anchor, as scontrol writes it":      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail,_UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
+		"the same, on 23.11":                     {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "None" })}, nodes(), "n1", 7},
+		"a node is down":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
+		"wants features":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
+		"of an array":                            {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
+		"asks for a node":                        {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
+		"more than a node has":                   {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
+		"highest priority first":                 {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
+		"then the oldest":                        {[]sctl.QueuedJob{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
+		"a node keeps for one job only":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:1:2:0:1"), "n2", 7},
+		"a user has one at a time":               {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:1000:2:0:1"), "", 0},
+		"a node that is down keeps nothing": {[]sctl.QueuedJob{pending(7, two, time.Hour)}, func() []sctl.NodeState {
+			all := nodes("carma-hold=5:1000:2:0:1")
+			all[1].Up = false
+			return all
+		}(), "n2", 7},
+		"then it is another's turn":               {[]sctl.QueuedJob{pending(7, two, 2*time.Hour), with(pending(8, two, time.Hour), func(j *sctl.QueuedJob) { j.UID = 1001 })}, nodes("carma-hold=5:1000:2:0:1"), "n2", 8},
+		"names its node, and backs off":           {[]sctl.QueuedJob{with(pending(7, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes, j.Reason = "n2", "BeginTime" })}, nodes(), "n2", 7},
+		"backs off":                               {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "BeginTime" })}, nodes(), "", 0},
+		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:1000:2:0:1"), "", 0},
 		"the next, where the first cannot be had": {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
 	} {
 		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
@@ -133,7 +142,7 @@ func TestDecideHowMuch(t *testing.T) {
 		passing.Start, passing.TresPerNode = now, share
 		in := Input{Queue: []sctl.QueuedJob{pending(7, tres, time.Hour), passing}, Nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}},
 			FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
-		want.JobID, want.Since = 7, now
+		want.JobID, want.UID, want.Since = 7, 1000, now
 		if d, _ := Decide(in); d.Hold != want {
 			t.Errorf("%s: %+v, want %+v", tres, d.Hold, want)
 		}
@@ -158,7 +167,7 @@ func TestMisbooked(t *testing.T) {
 }
 
 func FuzzParseComment(f *testing.F) {
-	for _, seed := range []string{"", "carma-hold=7:2:0:1795257543", "rack carma-hold=7:2:0:1 x", "carma-hold=::", "(null)"} {
+	for _, seed := range []string{"", "carma-hold=7:9:2:0:1795257543", "rack carma-hold=7:9:2:0:1 x", "carma-hold=::", "(null)"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, comment string) {

@@ -3,15 +3,44 @@
 package steward
 
 import (
+	"strings"
 	"time"
 
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
 )
 
-// Waits knows since when requests wait. A requeue sets a job's eligible time anew
-// (job_mgr.c, batch_requeue_fini), also when a Prolog gives it back at once: such a
-// job would never have waited long. A user's hold on the job counts as waiting, too.
+// BackOff is longer than any start is put off by a hook or an agent (lease.LongestDelay,
+// and a minute until it is set).
+const BackOff = 16 * time.Minute
+
+// BacksOff tells whether the time before which a job does not start is one of ours: of
+// a job that was given back or came back. slurmctld sets a job's time of submission anew
+// when it goes back into the queue (job_mgr.c, batch_requeue_fini). A start that is
+// further away than BackOff from there is its user's, and so is any of a job that was never
+// back.
+func BacksOff(restarts int, submitted, eligible time.Time) bool {
+	return restarts > 0 && eligible.Sub(submitted) <= BackOff
+}
+
+// WaitsForItsUser tells whether slurmctld's reason says that a job waits for what its
+// user has set, or a limit, and not for room: a hold, a dependency, a licence. It may
+// still be one of ours with BeginTime, and with Prolog and None, as a job has until
+// slurmctld looks at it (BacksOff).
+func WaitsForItsUser(reason string) bool {
+	switch {
+	case WaitsForRoom(reason), reason == "BeginTime", reason == "Prolog", strings.HasPrefix(reason, "ReqNodeNotAvail"):
+		return false
+	}
+	// "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher
+	// priority partitions" (job_scheduler.c); scontrol writes it with "_".
+	return !strings.HasPrefix(strings.ReplaceAll(reason, "_", " "), "Nodes required for job")
+}
+
+// Waits knows since when requests wait for room. A requeue sets a job's eligible time
+// anew (job_mgr.c, batch_requeue_fini), also when a Prolog gives it back at once: such a
+// job would never have waited long. What its user does to it, a hold, a later start, a
+// dependency, sets that anew as well: such a job waits from then on.
 type Waits map[request]wait
 
 // request is a job, or a task of an array, which is given a job id of its own when
@@ -23,14 +52,16 @@ type request struct {
 
 type wait struct {
 	since, seen int64 // Unix time
+	restarts    int
 }
 
 // prologs is longer than any Prolog takes that gives its job back: hooks.wait is
 // five minutes at most, hooks.deadline one.
 const prologs = 7 * time.Minute
 
-// Restore gives waiting jobs of the queue the time since which they really wait. It
-// is called every so often: a job that is on its way back may not be in the queue.
+// Restore gives waiting jobs of the queue the time since which they really wait for
+// room. It is called every so often: a job that is on its way back may not be in the
+// queue.
 func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duration) {
 	forget := max(3*every, 5*time.Minute)
 	for i := range queue {
@@ -41,21 +72,22 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 		}
 		known, ok := w[r]
 		switch {
-		case j.State == "PENDING" && !j.Eligible.IsZero():
+		case j.State == "PENDING":
 			if k, _, _ := tres.Booking(j.TresPerNode); k == 0 {
 				continue
 			}
-			if !ok || j.Eligible.Unix() < known.since {
-				known.since = j.Eligible.Unix()
+			unseen := j.Eligible.IsZero()
+			if known, ok = waiting(*j, known, ok, now); ok {
+				w[r], j.Eligible = known, time.Unix(known.since, 0)
 			}
-			w[r] = wait{known.since, now.Unix()}
-			if !j.Eligible.After(now) { // else it backs off
-				j.Eligible = time.Unix(known.since, 0)
+			if unseen {
+				j.Eligible = now
 			}
 		case ok && j.State == "RUNNING" && now.Sub(j.Start) > prologs:
 			delete(w, r)
 		case ok:
-			w[r] = wait{known.since, now.Unix()}
+			known.seen = now.Unix()
+			w[r] = known
 		}
 	}
 	for r, known := range w {
@@ -63,4 +95,20 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 			delete(w, r)
 		}
 	}
+}
+
+// waiting returns what is known of a request after a look at its waiting job; ok is
+// false if that is nothing.
+func waiting(j sctl.QueuedJob, known wait, ok bool, now time.Time) (wait, bool) {
+	ours := BacksOff(j.Restarts, j.Submitted, j.Eligible)
+	switch {
+	case WaitsForItsUser(j.Reason) || j.Eligible.After(now) && !ours:
+		return wait{now.Unix(), now.Unix(), j.Restarts}, true
+	case j.Eligible.IsZero(): // slurmctld has not looked at it since it came back, or was released
+		known.seen = now.Unix()
+		return known, ok
+	case !ok, j.Eligible.Unix() > known.seen && j.Restarts == known.restarts && !ours:
+		known.since = j.Eligible.Unix()
+	}
+	return wait{known.since, now.Unix(), j.Restarts}, true
 }

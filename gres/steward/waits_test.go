@@ -19,9 +19,10 @@ func TestWaits(t *testing.T) {
 		w.Restore(queue, at, 30*time.Second)
 		return at.Sub(queue[0].Eligible)
 	}
+	restarts := 0
 	since := func(after time.Duration) sctl.QueuedJob {
 		j := pending(7, two, 0)
-		j.Eligible = now.Add(after)
+		j.Eligible, j.Submitted, j.Restarts = now.Add(after), now.Add(after-time.Minute), restarts
 		return j
 	}
 	ran := func(after time.Duration) sctl.QueuedJob {
@@ -33,16 +34,19 @@ func TestWaits(t *testing.T) {
 		t.Errorf("at first it has waited %v", got)
 	}
 	look(2*time.Minute, ran(2*time.Minute-10*time.Second)) // in its Prolog
-	if got := look(150*time.Second, since(3*time.Minute)); got != -30*time.Second {
+	restarts++
+	if got := look(150*time.Second, since(3*time.Minute)); got != 150*time.Second {
 		t.Errorf("while it backs off it has waited %v", got)
 	}
 	if got := look(3*time.Minute, since(3*time.Minute)); got != 3*time.Minute {
 		t.Errorf("given back, it has waited %v", got)
 	}
+	restarts++
 	look(4*time.Minute, sctl.QueuedJob{ID: 8}) // on its way back, the job is not in the queue
 	if got := look(7*time.Minute, since(5*time.Minute)); got != 7*time.Minute {
 		t.Errorf("given back again, it has waited %v", got)
 	}
+	restarts++
 	look(11*time.Minute, ran(8*time.Minute)) // hooks.wait may be five minutes
 	if got := look(12*time.Minute, since(12*time.Minute)); got != 12*time.Minute {
 		t.Errorf("given back by a slow Prolog, it has waited %v", got)
@@ -65,6 +69,9 @@ func TestWaitsOfTasks(t *testing.T) {
 	task := func(id, task uint32, eligible time.Time) sctl.QueuedJob {
 		j := pending(id, two, 0)
 		j.ArrayJobID, j.ArrayTask, j.Eligible = 7, task, eligible
+		if id != 7 { // it has been given back
+			j.Restarts, j.Submitted = 1, eligible
+		}
 		return j
 	}
 	cpu, depends := pending(9, "gres:gpu:2", time.Hour), pending(10, two, time.Hour)
@@ -79,6 +86,68 @@ func TestWaitsOfTasks(t *testing.T) {
 	for i, want := range []time.Time{now, now, later} {
 		if !queue[i].Eligible.Equal(want) {
 			t.Errorf("task %d waits since %v, want %v", queue[i].ArrayTask, queue[i].Eligible, want)
+		}
+	}
+}
+
+// Time in which a job waited for what its user had set is no waiting for room, however
+// short the steward saw it, and what went before counts no more either.
+func TestWaitsForItsUser(t *testing.T) {
+	start := now.Add(-3 * time.Hour)
+	room := pending(7, two, 3*time.Hour)
+	room.Submitted = start
+	with := func(change func(*sctl.QueuedJob)) sctl.QueuedJob {
+		j := room
+		change(&j)
+		return j
+	}
+	reason := func(r string) sctl.QueuedJob { return with(func(j *sctl.QueuedJob) { j.Reason = r }) }
+	eligible := func(r string, at time.Time, restarts int) sctl.QueuedJob {
+		return with(func(j *sctl.QueuedJob) { j.Reason, j.Eligible, j.Restarts = r, at, restarts })
+	}
+	for name, c := range map[string]struct {
+		between sctl.QueuedJob // seen an hour ago
+		last    sctl.QueuedJob // now
+		want    time.Duration
+	}{
+		"waits":                        {room, room, 3 * time.Hour},
+		"for higher priorities":        {reason("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"), room, 3 * time.Hour},
+		"held":                         {eligible("JobHeldUser", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
+		"held, the time stays":         {reason("JobHeldUser"), room, time.Hour},
+		"is held":                      {room, eligible("JobHeldUser", time.Time{}, 0), 0},
+		"held between two looks":       {room, eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
+		"released just now":            {room, eligible("None", time.Time{}, 0), 0},
+		"a dependency":                 {eligible("Dependency", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
+		"a licence":                    {reason("Licenses"), room, time.Hour},
+		"a limit":                      {reason("QOSMaxJobsPerUserLimit"), room, time.Hour},
+		"a start":                      {eligible("BeginTime", now.Add(time.Hour), 0), eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
+		"a start, given back long ago": {eligible("BeginTime", now.Add(time.Hour), 2), eligible("Resources", now.Add(-time.Minute), 2), time.Minute},
+	} {
+		w := Waits{}
+		w.Restore([]sctl.QueuedJob{room}, now.Add(-2*time.Hour), time.Hour)
+		w.Restore([]sctl.QueuedJob{c.between}, now.Add(-time.Hour), time.Hour)
+		queue := []sctl.QueuedJob{c.last}
+		w.Restore(queue, now, time.Hour)
+		if got := now.Sub(queue[0].Eligible); got != c.want {
+			t.Errorf("%s: it has waited %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestBacksOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		restarts int
+		in       time.Duration // from its requeue
+		want     bool
+	}{
+		"given back":                     {1, 10 * time.Minute, true},
+		"as long as any of ours":         {3, 15 * time.Minute, true},
+		"longer":                         {3, 17 * time.Minute, false},
+		"a start that its user has set":  {0, time.Minute, false},
+		"a start of before it came back": {1, -time.Hour, true},
+	} {
+		if got := BacksOff(c.restarts, now, now.Add(c.in)); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -82,6 +82,7 @@ type Annotation struct {
 	FullMiB    int64 // memory of a whole GPU
 	Method     Method
 	SMActPct   int    // expected; 0: unknown
+	NamesNodes bool   // it starts there whatever they offer (tres.AnyMiB)
 	Policy     string // placement that the user asks for; empty: the site's
 	Key        history.Key
 	Note       string // why an estimate was not used; for people
@@ -179,6 +180,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if s.Shards {
 		a.bookShards(job, s)
 	} else {
+		a.NamesNodes = job.NamesNodes
 		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, job.UID, a.ReserveMiB, !job.NamesNodes)
 	}
 	return a, nil

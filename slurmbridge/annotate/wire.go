@@ -50,6 +50,9 @@ func (a *Annotation) AppendEnv(b []byte, begin, end string) []byte {
 	if a.SMActPct > 0 {
 		number("SMACT", int64(a.SMActPct))
 	}
+	if a.NamesNodes {
+		number("NAMES_NODES", 1)
+	}
 	return b
 }
 

@@ -378,6 +378,12 @@ func (c Config) DBPath(node string) string { return forNode(c.Paths.DB, node) }
 // LogPath is the log of one node's hooks.
 func (c Config) LogPath(node string) string { return forNode(c.Paths.Log, node) }
 
+// MPSLogDir is where the MPS daemons of one node write, beside the hooks' log.
+func (c Config) MPSLogDir(node string) string {
+	log := c.LogPath(node)
+	return strings.TrimSuffix(log, filepath.Ext(log)) + "-mps"
+}
+
 func forNode(path, node string) string { return strings.ReplaceAll(path, "%n", node) }
 
 // PartitionNames lists the partitions in alphabetical order.

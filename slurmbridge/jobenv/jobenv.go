@@ -61,6 +61,7 @@ type Carma struct {
 	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
 	Requeue    bool      // it comes back when its time slot is over
+	NamesNodes bool      // slurmctld started it there whatever they offer
 	Submit     time.Time // zero: unknown
 }
 
@@ -155,6 +156,7 @@ func carma(get Getenv) Carma {
 		FullMiB:    int64(n.required(p+"FULL", 40)),
 		EstMiB:     int64(n.optional(p+"EST_MIB", 40)),
 		SMActPct:   int(n.optional(p+"SMACT", 7)),
+		NamesNodes: get(p+"NAMES_NODES") == "1",
 	}
 	if s := n.optional(p+"SUBMIT", 48); s > 0 {
 		c.Submit = time.Unix(int64(s), 0)

@@ -102,6 +102,7 @@ env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
 env KEY=6457f804971a3061
+env NAMES_NODES=1
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},

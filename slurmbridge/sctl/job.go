@@ -28,6 +28,7 @@ type Job struct {
 	Requeue    bool      // false: --no-requeue, or JobRequeue=0
 	Restarts   int       // how often it has gone back into the queue
 	Eligible   time.Time // from when on it may start; zero: not as things are, or slurmctld has not looked yet
+	Submitted  time.Time // or when it last went back (batch_requeue_fini)
 	ExitCode   int       // of the batch script
 	ExitSignal int
 }
@@ -46,7 +47,7 @@ var ErrNoJob = errors.New("no such job")
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
-	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason"}
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -73,8 +74,8 @@ func parseJob(row []string) (j Job, err error) {
 		errs = append(errs, err)
 		return v
 	}
-	j = Job{ID: read(f[0]), UID: read(f[1]), State: f[6], Partition: f[7], Reason: f[13], Nodes: int(read(f[8])),
-		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11])}
+	j = Job{ID: read(f[0]), UID: read(f[1]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
+		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14])}
 	// A job that is no array has its own id as ArrayJobID and no task; one that is
 	// not heterogeneous has 0, or none.
 	if !none(f[3]) {
@@ -96,6 +97,17 @@ func parseJob(row []string) (j Job, err error) {
 		return Job{}, err
 	}
 	return j, nil
+}
+
+// leastNodes reads a count of nodes, or the range that a waiting job asks for; 0: that
+// cannot be told.
+func leastNodes(s string) int {
+	least, _, _ := strings.Cut(s, "-")
+	n, err := number(least)
+	if err != nil {
+		return 0
+	}
+	return int(n)
 }
 
 // exitStatus reads "code:signal", or wait(2)'s status as one number as up to 23.02 at
@@ -156,13 +168,14 @@ func unix(s string) time.Time {
 
 // Eligibility is from when on a job may start.
 type Eligibility struct {
-	At       time.Time // zero: not as things are, or slurmctld has not looked yet
-	Restarts int       // how often it has gone back into the queue
+	At        time.Time // zero: not as things are, or slurmctld has not looked yet
+	Restarts  int       // how often it has gone back into the queue
+	Submitted time.Time // or when it last went back (batch_requeue_fini)
 }
 
 // Eligibility asks slurmctld from when on a job may start. The reason that it waits
 // for tells that only after slurmctld's next look at it.
 func (c Client) Eligibility(ctx context.Context, id uint32) (Eligibility, error) {
 	j, err := c.Job(ctx, id)
-	return Eligibility{j.Eligible, j.Restarts}, err
+	return Eligibility{j.Eligible, j.Restarts, j.Submitted}, err
 }

@@ -28,14 +28,14 @@ func rows(rows ...[]string) string {
 
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
-	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None"}
+	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600"}
 	for i, s := range change {
 		f[i] = s
 	}
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0)}
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0)}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {
@@ -84,7 +84,7 @@ func TestJobRefused(t *testing.T) {
 		"no state":        rows(fields(map[int]string{6: ""})),
 		"a line break":    rows(fields(map[int]string{7: "gpu\n13"})),
 		"a field less":    rows(fields(nil)[1:]),
-		"no separators":   "echo '12|1001|12|N/A|N/A|N/A|RUNNING|gpu|1|1|0|1|0:0|None'",
+		"no separators":   "echo '12|1001|12|N/A|N/A|N/A|RUNNING|gpu|1|1|0|1|0:0|None|1'",
 		"text behind":     rows(fields(nil)) + "\necho and more",
 		"slurmctld away":  "echo Unable to contact slurm controller >&2; exit 1",
 		"no exit status":  rows(fields(map[int]string{12: "x"})),
@@ -162,7 +162,7 @@ func TestSeparatorIsSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); len(line) < 14*34 || seen[line] {
+		if line = strings.TrimSpace(line); len(line) < 15*34 || seen[line] {
 			t.Errorf("format %q", line)
 		}
 		seen[line] = true

@@ -31,6 +31,9 @@ type QueuedJob struct {
 	ArrayTask   uint32
 	Features    string // the user's words, as the next
 	TresPerNode string
+	Restarts    int       // how often it has gone back into the queue
+	Submitted   time.Time // or when it last went back (batch_requeue_fini)
+	NodeCount   int       // that it has, or asks for
 }
 
 // Unsplit tells whether a task of a job array has no record of its own yet: ID is
@@ -40,7 +43,8 @@ func (j QueuedJob) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJ
 // queueFields are squeue's --Format names. A user's words stand among them, so what
 // is done about a job is done after Job has been asked about it alone.
 var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime", "StartTime", "EndTime",
-	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node"}
+	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
+	"RestartCnt", "SubmitTime", "NumNodes"}
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
@@ -73,7 +77,9 @@ func parseQueued(f []string) (j QueuedJob, ok bool) {
 	priority, _ := strconv.ParseInt(f[5], 10, 64)
 	j = QueuedJob{ID: id, UID: uid, State: f[2], Partition: f[3], Reason: f[4], Priority: priority,
 		Eligible: unix(f[6]), Start: unix(f[7]), End: unix(f[8]),
-		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15]}
+		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17])}
+	j.Restarts, _ = strconv.Atoi(f[16])
+	j.NodeCount = leastNodes(f[18])
 	if f[13] != "" {
 		array, err1 := number(f[12])
 		task, err2 := number(f[13])

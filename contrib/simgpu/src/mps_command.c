@@ -259,6 +259,9 @@ bool command_run(struct daemon *d, struct conn *conn, char *line)
 	char *save = NULL, *text = NULL;
 	size_t size;
 
+	/* With the connection, 221 bytes for a get_server_list, as of 535 and 550. */
+	daemon_log(d, "NEW UI");
+	daemon_log(d, "Cmd:%s", line);
 	for (char *w = strtok_r(line, " \t\r", &save); w != NULL && c.argc < 8; w = strtok_r(NULL, " \t\r", &save))
 		c.argv[c.argc++] = w;
 	c.out = open_memstream(&text, &size);
@@ -272,5 +275,7 @@ bool command_run(struct daemon *d, struct conn *conn, char *line)
 	if (!c.later)
 		command_answer(conn->fd, status, text);
 	free(text);
+	if (!c.later)
+		daemon_log(d, "UI closed");
 	return !c.later;
 }

@@ -215,6 +215,7 @@ static void accept_one(struct daemon *d)
 			continue;
 		if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0)
 			break;
+		daemon_log(d, "Accepting connection...");
 		d->conn[i] = (struct conn){ .fd = fd, .pid = who.pid, .uid = who.uid, .gid = who.gid, .order = d->order++ };
 		return;
 	}

@@ -26,8 +26,8 @@ func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS
 
 // steward has GPUs kept for the first job in order that others pass and that has
 // waited long (gres/steward): slurmctld cannot plan a start for a request that no
-// node offers. One decision a period, one hold of his a node. Nodes follow their holds as
-// often.
+// node offers. One decision a period, one hold of his a node and a user. Nodes follow their
+// holds as often.
 func (s *slurm) steward() {
 	if s.stewards() || len(s.holds) > 0 {
 		s.m.plan(s.m.ownTimer(stewardTimer), s.m.now+s.set.Model.Slurm.HoldEveryS)
@@ -43,9 +43,9 @@ func (s *slurm) steward() {
 	if !s.stewards() {
 		return
 	}
-	looked := false
+	looked, served := false, s.served()
 	for e := range s.queue.looked {
-		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS {
+		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS || served[s.m.tasks[e.task].user] {
 			continue
 		}
 		if !looked {
@@ -121,11 +121,30 @@ func (s *slurm) keepSoonest(e *waiter, id int32) {
 	s.keep(h)
 }
 
-// keep keeps the GPUs that are not kept for another job.
+// served are the users for a job of whom GPUs are kept at the steward's word.
+func (s *slurm) served() map[uint32]bool {
+	users := map[uint32]bool{}
+	for task, h := range s.holds {
+		if h.steward {
+			users[s.m.tasks[task].user] = true
+		}
+	}
+	return users
+}
+
+// keep keeps the GPUs that are not kept for another job, unless enough of the node's
+// are kept for other jobs of its user (gres/lease: Hold).
 func (s *slurm) keep(h *hold) {
 	r := s.kept(h)
+	others := 0
+	for task, other := range s.holds {
+		if other.node == h.node && task != h.task && s.m.tasks[task].user == r.UID {
+			others += len(other.gpus)
+		}
+	}
+	enough := others > 0 && 2*(others+len(h.gpus)) > s.set.GPUs
 	h.gpus = slices.DeleteFunc(slices.Clone(h.gpus), func(g int32) bool { return s.leased(g).reading.HeldFor != 0 })
-	if len(h.gpus) == 0 {
+	if len(h.gpus) == 0 || enough {
 		return
 	}
 	h.since = s.m.now

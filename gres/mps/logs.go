@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"carma/gres"
+)
+
+// A daemon has control.log and server.log, with what each command and each client does:
+// a user who connects in a loop, or writes into the FIFO of the servers, fills them.
+const (
+	MaxLogsMiB = 16 // of one daemon
+	maxLog     = 7 << 20
+	keptOfLog  = 1 << 20 // of one that was emptied, as NAME.old
+)
+
+// keepLogs is how long the logs of a daemon stay that has ended.
+const keepLogs = 24 * time.Hour
+
+func (c Control) makeLogDir(d gres.Daemon) error {
+	for _, dir := range []string{c.LogDir, c.logDir(d)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, 0o700); err != nil { // whoever made it
+			return err
+		}
+	}
+	return nil
+}
+
+// BoundLogs empties logs that have grown too long and removes those of daemons that have
+// ended long ago. A daemon keeps its logs open, and goes on at their beginning, or, if it
+// does not append, where it was: then the file has a hole, which takes no room.
+func (c Control) BoundLogs() error {
+	dirs, err := os.ReadDir(c.LogDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, d := range dirs {
+		if d.IsDir() {
+			err = errors.Join(err, c.boundLogs(d.Name()))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("bound the logs of the MPS daemons: %w", err)
+	}
+	return nil
+}
+
+func (c Control) boundLogs(daemon string) error {
+	dir := filepath.Join(c.LogDir, daemon)
+	st, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	files, err := os.ReadDir(dir)
+	newest := st.ModTime()
+	for _, f := range files {
+		info, statErr := f.Info()
+		if statErr != nil || !info.Mode().IsRegular() {
+			continue // it has gone
+		}
+		if info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Blocks*512 > maxLog {
+			err = errors.Join(err, empty(filepath.Join(dir, f.Name())))
+		}
+	}
+	if time.Since(newest) > keepLogs && !runs(filepath.Join(c.RunDir, "mps", daemon)) {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// empty leaves the end of a log as NAME.old and nothing of it in its place. What is
+// written in between is lost.
+func empty(path string) error {
+	log, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	size, err := log.Seek(0, io.SeekEnd)
+	old, oldErr := os.OpenFile(path+".old", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err == nil && oldErr == nil {
+		_, oldErr = io.Copy(old, io.NewSectionReader(log, max(size-keptOfLog, 0), keptOfLog))
+		oldErr = errors.Join(oldErr, old.Close())
+	}
+	return errors.Join(err, log.Truncate(0), oldErr) // also where the disk is full
+}
+
+// runs tells whether the daemon of a pipe directory is there. One that was killed leaves
+// its pid behind, which may be another's by now: its logs stay the longer.
+func runs(pipeDir string) bool {
+	text, err := os.ReadFile(filepath.Join(pipeDir, "nvidia-cuda-mps-control.pid"))
+	pid, atoiErr := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || atoiErr != nil || pid <= 0 {
+		return false
+	}
+	return unix.Kill(pid, 0) == nil
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steward
+
+import (
+	"cmp"
+	"slices"
+
+	"carma/gres"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// maxAhead bounds who is looked at for one start: more than a node has places for.
+const maxAhead = 256
+
+// Ahead returns, in slurmctld's order, the jobs that wait for GPUs of ours, could run on
+// the node, and come before a job there that names it; none if that job does not. Such
+// are those of higher priority, and of the same and submitted before. A job with features,
+// or on several nodes, is left out: whether and when it could run there is not known.
+func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
+	i := slices.IndexFunc(queue, func(j sctl.QueuedJob) bool { return j.ID == id })
+	if i < 0 {
+		return nil
+	}
+	job := queue[i]
+	if k, _, anywhere := tres.Booking(job.TresPerNode); k == 0 || anywhere {
+		return nil
+	}
+	var ahead []sctl.QueuedJob
+	for _, j := range queue {
+		before := j.Priority > job.Priority || j.Priority == job.Priority && j.ID < job.ID
+		if before && wantsNow(j, node) && j.Reservation == job.Reservation && j.Features == "" && j.NodeCount <= 1 {
+			ahead = append(ahead, j)
+		}
+	}
+	slices.SortStableFunc(ahead, func(a, b sctl.QueuedJob) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
+	})
+	return ahead[:min(len(ahead), maxAhead)]
+}
+
+// wantsNow tells whether a job would take GPUs of the node now: it waits for room, backs
+// off as this node or another has given it back that it names, or is in its Prolog there.
+func wantsNow(j sctl.QueuedJob, node string) bool {
+	k, _, anywhere := tres.Booking(j.TresPerNode)
+	switch {
+	case k == 0 || j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, node):
+		return false
+	case j.State == "RUNNING":
+		return j.Reason == "Prolog" && hostlist.Contains(j.Nodes, node)
+	case j.State != "PENDING":
+		return false
+	case j.Reason == "BeginTime" || j.Reason == "Prolog":
+		return !anywhere && BacksOff(j.Restarts, j.Submitted, j.Eligible)
+	}
+	return WaitsForRoom(j.Reason)
+}
+
+// Request is what a waiting job asks of a node, as far as its booking tells; fullMiB is the
+// memory of a GPU of its partition.
+func Request(j sctl.QueuedJob, fullMiB int64) gres.Request {
+	k, mib, _ := tres.Booking(j.TresPerNode)
+	return gres.Request{JobID: j.ID, UID: j.UID, GPUs: k, ReserveMiB: mib, Exclusive: fullMiB > 0 && mib >= fullMiB}
+}

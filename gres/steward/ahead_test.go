@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steward
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/slurmbridge/sctl"
+)
+
+const named = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536"
+
+func TestAhead(t *testing.T) {
+	job := running(9, "n1", time.Hour)
+	job.Priority, job.ReqNodes, job.Reason, job.TresPerNode = 100, "n1", "Prolog", named
+	for name, c := range map[string]struct {
+		change func(older, job *sctl.QueuedJob)
+		ahead  bool
+	}{
+		"waits for room":             {func(*sctl.QueuedJob, *sctl.QueuedJob) {}, true},
+		"for the anchor alone":       {func(j, _ *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" }, true},
+		"submitted later":            {func(j, _ *sctl.QueuedJob) { j.ID = 12 }, false},
+		"of higher priority":         {func(j, _ *sctl.QueuedJob) { j.ID, j.Priority = 12, 101 }, true},
+		"of lower priority":          {func(j, _ *sctl.QueuedJob) { j.Priority = 99 }, false},
+		"held by its user":           {func(j, _ *sctl.QueuedJob) { j.Reason = "JobHeldUser" }, false},
+		"held, and not for its turn": {func(j, _ *sctl.QueuedJob) { j.Reason = "Dependency" }, false},
+		"names this node":            {func(j, _ *sctl.QueuedJob) { j.ReqNodes = "n[1-2]" }, true},
+		"names another":              {func(j, _ *sctl.QueuedJob) { j.ReqNodes = "n[2-3]" }, false},
+		"in a reservation":           {func(j, _ *sctl.QueuedJob) { j.Reservation = "r" }, false},
+		"both in the reservation":    {func(j, job *sctl.QueuedJob) { j.Reservation, job.Reservation = "r", "r" }, true},
+		"with features":              {func(j, _ *sctl.QueuedJob) { j.Features = "big" }, false},
+		"on several nodes":           {func(j, _ *sctl.QueuedJob) { j.NodeCount = 2 }, false},
+		"of others":                  {func(j, _ *sctl.QueuedJob) { j.TresPerNode = "gres:gpu:1" }, false},
+		"backs off, and names it": {func(j, _ *sctl.QueuedJob) {
+			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted = named, "n1", "BeginTime", 1, j.Eligible
+		}, true},
+		"is to start later":           {func(j, _ *sctl.QueuedJob) { j.TresPerNode, j.ReqNodes, j.Reason = named, "n1", "BeginTime" }, false},
+		"backs off, goes anywhere":    {func(j, _ *sctl.QueuedJob) { j.Reason, j.Restarts, j.Submitted = "BeginTime", 1, j.Eligible }, false},
+		"in its Prolog here":          {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n1" }, true},
+		"in its Prolog elsewhere":     {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n2" }, false},
+		"runs":                        {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "None", "n1" }, false},
+		"the job names no node":       {func(_, job *sctl.QueuedJob) { job.TresPerNode = share }, false},
+		"the job is none of ours":     {func(_, job *sctl.QueuedJob) { job.TresPerNode = "" }, false},
+		"the job is not in the queue": {func(_, job *sctl.QueuedJob) { job.ID = 99 }, false},
+	} {
+		older, own := pending(7, share, time.Hour), job
+		c.change(&older, &own)
+		got := Ahead([]sctl.QueuedJob{own, older}, 9, "n1")
+		if ahead := len(got) == 1 && got[0].ID == older.ID; ahead != c.ahead || len(got) > 1 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// Those ahead stand in slurmctld's order, and the longest queue costs no more than a node
+// has places for.
+func TestAheadInOrder(t *testing.T) {
+	job := pending(5000, named, 0)
+	queue := []sctl.QueuedJob{job}
+	for id := uint32(1000); id > 0; id-- {
+		queue = append(queue, pending(id, share, time.Hour))
+	}
+	queue[500].Priority = 200 // job 501
+	got := Ahead(queue, 5000, "n1")
+	if len(got) != maxAhead || got[0].ID != 501 || got[1].ID != 1 || got[2].ID != 2 {
+		t.Errorf("%d: %+v", len(got), got[:3])
+	}
+}
+
+func TestRequest(t *testing.T) {
+	for list, want := range map[string]gres.Request{
+		share: {GPUs: 1, ReserveMiB: 10240},
+		whole: {GPUs: 1, ReserveMiB: 40536, Exclusive: true},
+		named: {GPUs: 1, ReserveMiB: 40536, Exclusive: true},
+		two:   {GPUs: 2, ReserveMiB: 40536, Exclusive: true},
+	} {
+		want.JobID, want.UID = 7, 1000
+		if got := Request(pending(7, list, 0), 40536); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: %+v, want %+v", list, got, want)
+		}
+	}
+}
