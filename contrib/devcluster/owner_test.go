@@ -38,7 +38,8 @@ func TestOwners(t *testing.T) {
 	if err := os.MkdirAll(lab, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	run := "echo $$ >" + lab + "/cgroup.procs; exec runuser -u " + bob + " -- env SLURM_JOB_ID=" + id + " SIMGPU_STATE=" + c.dir + "/simgpu/n1 CUDA_VISIBLE_DEVICES=" + uuid +
+	run := "echo $$ >" + lab + "/cgroup.procs; exec runuser -u " + bob + " -- env SLURM_JOB_ID=" + id +
+		" SIMGPU_STATE=" + c.dir + "/simgpu/n1 CUDA_VISIBLE_DEVICES=" + uuid +
 		" simjob --mem 1G --smact 1 --ramp 0s --duration 1h"
 	stranger := exec.Command("bash", "-c", run)
 	stranger.Env = append(os.Environ(), c.env...)

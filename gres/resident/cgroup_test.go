@@ -25,7 +25,7 @@ func TestCgroupJob(t *testing.T) {
 		{"0::/site.slice/site-gpu.slice/slurmstepd.scope/job_7/step_0\n", 7},
 		{"0::" + scope + "/job_7/step_0/user/task_0 (deleted)\n", 7},
 		// v1, on systemd with a v2 hierarchy beside it; of several slurmd.
-		{"12:freezer:/slurm/uid_1000/job_7/step_0\n1:name=systemd:/system.slice/slurmd.service\n0::/system.slice/slurmd.service\n", 7},
+		{"12:freezer:/slurm/uid_1000/job_7/step_0\n1:name=systemd:/system.slice/slurmd.service\n0::/\n", 7},
 		{"4:cpu,cpuacct:/\n3:devices:/slurm_n1/uid_1000/job_7/step_batch/task_0\n", 7},
 		{"3:devices:/slurm_n1/uid_1000/job_7/step_extern/task_4294967293\n", 7},
 		// Below its own job a user may make what he likes.
@@ -80,13 +80,14 @@ func TestCgroupJob(t *testing.T) {
 
 // Slurm's scope in a container is below the container's cgroup.
 func TestCgroupJobInContainer(t *testing.T) {
+	const own = "0::/docker.slice/docker-0123.scope"
 	for _, c := range []struct {
 		init, text string
 		want       uint32
 	}{
-		{"0::/docker.slice/docker-0123.scope/init.scope\n", "0::/docker.slice/docker-0123.scope/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
-		{"0::/docker.slice/docker-0123.scope/init.scope\n", "0::/docker.slice/docker-4567.scope/system.slice/slurmstepd.scope/job_7/step_0\n", 0},
-		{"0::/docker.slice/docker-0123.scope/init.scope\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 0},
+		{own + "/init.scope\n", own + "/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
+		{own + "/init.scope\n", "0::/docker.slice/docker-4567.scope/system.slice/slurmstepd.scope/job_7/step_0\n", 0},
+		{own + "/init.scope\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 0},
 		{"0::/init.scope\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
 		{"9:name=systemd:/docker/0123\n0::/\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
 		{"", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
@@ -103,7 +104,7 @@ func FuzzCgroupJob(f *testing.F) {
 	f.Add("0::/system.slice/n1_slurmstepd.scope/job_5/step_0/user/task_0/job_7\n", uint32(1000), uint32(5))
 	f.Add("3:devices:/slurm_n1/uid_1000/job_5/step_0/slurm/uid_1000/job_7\n0::/\n", uint32(1000), uint32(7))
 	f.Add("0::/user.slice/user-1000.slice/user@1000.service/job_7\n1:name=x:/slurm/uid_1/job_2", uint32(1), uint32(0))
-	f.Add("0::/system.slice/slurmstepd.scope/job_07/step_0\n0::/system.slice/slurmstepd.scope/job_4294967303", uint32(1), uint32(1))
+	f.Add("0::/a.slice/slurmstepd.scope/job_07/step_0\n0::/a.slice/slurmstepd.scope/job_4294967303", uint32(1), uint32(1))
 	v2 := regexp.MustCompile(`^0::(?:/[^/]*\.slice)+/(?:[^/]*_)?slurmstepd\.scope/job_([1-9][0-9]*)(?:/|$)`)
 	v1 := regexp.MustCompile(`^[^:]*:[^:]+:/slurm(?:_[^/]*)?/uid_(0|[1-9][0-9]*)/job_([1-9][0-9]*)(?:/|$)`)
 	f.Fuzz(func(t *testing.T, text string, uid, job uint32) {
@@ -112,7 +113,8 @@ func FuzzCgroupJob(f *testing.F) {
 			if m := v2.FindStringSubmatch(line); m != nil && !strings.HasPrefix(line, "0::/user.slice/") {
 				named[m[1]] = true
 			}
-			if m := v1.FindStringSubmatch(line); m != nil && !strings.Contains(line, ":name=") && (m[1] == fmt.Sprint(uid) || uid == 0) {
+			m := v1.FindStringSubmatch(line)
+			if m != nil && !strings.Contains(line, ":name=") && (m[1] == fmt.Sprint(uid) || uid == 0) {
 				named[m[2]] = true
 			}
 		}
@@ -120,8 +122,11 @@ func FuzzCgroupJob(f *testing.F) {
 			t.Errorf("%q: job %d, of %v", text, got, named)
 		}
 		// The same text below a job, where its user may have made it.
-		for _, own := range []string{"0::/system.slice/slurmstepd.scope/job_%d/%s", "2:devices:/slurm/uid_%[3]d/job_%[1]d/%[2]s"} {
-			below := fmt.Sprintf(own+"%.0[3]d", job, strings.ReplaceAll(text, "\n", ""), uid)
+		text = strings.ReplaceAll(text, "\n", "")
+		for _, below := range []string{
+			fmt.Sprintf("0::/system.slice/slurmstepd.scope/job_%d/%s", job, text),
+			fmt.Sprintf("2:devices:/slurm/uid_%d/job_%d/%s", uid, job, text),
+		} {
 			if got := cgroupJob(below, "", uid); got != job {
 				t.Errorf("%q: job %d, want %d", below, got, job)
 			}

@@ -126,7 +126,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-func TestOf(t *testing.T) {
+func TestOwnerOf(t *testing.T) {
 	for _, c := range []struct {
 		o    Owner
 		want bool // of job 7 of user 1000

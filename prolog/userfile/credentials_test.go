@@ -118,7 +118,8 @@ func TestUserCannotTouchTheChild(t *testing.T) {
 	u := nobody(t)
 	as := func(cmd *exec.Cmd) *exec.Cmd {
 		cmd.Dir = "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}}
+		credential := &syscall.Credential{Uid: u.UID, Gid: u.GID, Groups: u.Groups}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
 		return cmd
 	}
 	attacked := func(pid int) string {
@@ -137,8 +138,9 @@ func TestUserCannotTouchTheChild(t *testing.T) {
 	}
 	defer own.Wait()
 	defer own.Process.Kill()
-	if got, want := attacked(own.Process.Pid), "prlimit nice affinity scheduler fds memory seize stop kill "; got != want {
-		t.Errorf("the attacker could do %q to its own process, want %q: it proves nothing", got, want)
+	const all = "prlimit nice affinity scheduler fds memory seize stop kill "
+	if got := attacked(own.Process.Pid); got != all {
+		t.Errorf("the attacker could do %q to its own process, want %q: it proves nothing", got, all)
 	}
 }
 
@@ -271,7 +273,8 @@ func TestRights(t *testing.T) {
 		return path
 	}
 	within := func(path string, mode os.FileMode, uid, gid uint32) string {
-		if err := errors.Join(os.Chmod(filepath.Dir(path), mode), os.Chown(filepath.Dir(path), int(uid), int(gid))); err != nil {
+		d := filepath.Dir(path)
+		if err := errors.Join(os.Chmod(d, mode), os.Chown(d, int(uid), int(gid))); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -294,7 +297,8 @@ func TestRights(t *testing.T) {
 		{"root's, of a job of root", file("root-job", 0o600, 0, 0), User{}, StateOK},
 		{"another's, of a job of root", file("others", 0o600, u.UID, 0), User{}, StateDenied},
 	} {
-		if r := ask(t, c.u, Ask{Op: OpScan, Files: []File{{Path: c.path}}}); r.State != c.want || (r.Signature != "") != (c.want == StateOK) {
+		r := ask(t, c.u, Ask{Op: OpScan, Files: []File{{Path: c.path}}})
+		if r.State != c.want || (r.Signature != "") != (c.want == StateOK) {
 			t.Errorf("%s: %+v, want %s", c.what, r, c.want)
 		}
 	}
@@ -322,7 +326,9 @@ func setACL(path string, uid uint32) error {
 	list := []entry{{1, 6, none}, {2, 4, uid}, {4, 0, none}, {16, 4, none}, {32, 0, none}}
 	value := binary.LittleEndian.AppendUint32(nil, 2)
 	for _, e := range list {
-		value = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16(value, e.tag), e.perm), e.id)
+		value = binary.LittleEndian.AppendUint16(value, e.tag)
+		value = binary.LittleEndian.AppendUint16(value, e.perm)
+		value = binary.LittleEndian.AppendUint32(value, e.id)
 	}
 	return unix.Setxattr(path, "system.posix_acl_access", value, 0)
 }

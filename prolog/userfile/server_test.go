@@ -170,7 +170,8 @@ func TestServerThatSquashesRoot(t *testing.T) {
 	if _, err := os.ReadFile(path); !errors.Is(err, syscall.EACCES) {
 		t.Fatalf("the server lets root in (%v): it proves nothing", err)
 	}
-	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateOK || r.Signature != "pytorch" {
+	r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}})
+	if r.State != StateOK || r.Signature != "pytorch" {
 		t.Errorf("got %+v; the server was asked by %v", r, s.asked)
 	}
 	if r := ask(t, u, Ask{Op: OpMark, Files: []File{{Path: path}}}); !r.Mark.Exists || r.Mark.Size != int64(len(s.text)) {
