@@ -73,7 +73,7 @@ func TestControlCharacters(t *testing.T) {
 	// sbatch --wrap and arguments may have lines.
 	c.ends(c.sh(alice, `sbatch --parsable --wrap $'true\ntrue'`), "COMPLETED")
 	// An administrator who has switched CARMA off has Slurm as it was.
-	c.sh("", "touch etc/carma.disable 2>/dev/null || touch "+c.dir+"/etc/carma.disable")
+	c.sh("", "touch "+c.dir+"/etc/carma.disable")
 	c.sh(alice, "sbatch -H --comment="+line+" --wrap true")
 	c.sh("", "rm -f "+c.dir+"/etc/carma.disable")
 	c.noDrain()
@@ -105,15 +105,9 @@ func TestRecoveryPartitionIsClosed(t *testing.T) {
 		t.Errorf("job %s", got)
 	}
 	c.sh("", "scontrol release "+id)
-	c.gpuOf(id)
+	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	c.sh(alice, "scancel "+id)
 	c.sh("", "sbatch -p gpu-recovery -H --wrap true")
-}
-
-// gpuOf waits until a job runs.
-func (c *cluster) gpuOf(id string) {
-	c.t.Helper()
-	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 }
 
 // The GPUs of a booked job are what was booked: its user does not change them. Those

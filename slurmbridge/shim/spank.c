@@ -6,6 +6,7 @@
 
 #include "job.h"
 
+/* More than any site has; to merge them costs slurmctld the square of their number. */
 #define MAX_ENTRIES 512
 #define MAX_BYTES (256 << 10)
 #define MAX_NAME 254

@@ -5,10 +5,10 @@
  * and any person that reads them, and an escape sequence writes on the terminal of
  * who looks. Bytes from 0x80 on are UTF-8 and stay.
  *
- * Looked at is every text that a user gives and squeue, scontrol show job or sacct
- * print in a line, whether CARMA asks for it today or not. Not looked at:
- * - script, environment, argv: free text by nature, printed nowhere by line, and
- *   hidden from others. Their lines are nobody's but the job's own
+ * Every text is checked that a user gives and that squeue, scontrol show job or
+ * sacct print in a line, whether CARMA asks for it today or not. Not checked:
+ * - script, environment, argv: free text by nature; no question of CARMA's prints
+ *   them
  * - submit_line: repeats argv, and sbatch --wrap has line breaks there
  * - spank_job_env: an environment as well
  * - burst_buffer: the script's #BB lines, with line breaks between
