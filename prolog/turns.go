@@ -58,6 +58,10 @@ func (t *turns) Acquire(ctx context.Context, job lease.Job, r gres.Request, deci
 		t.look(ctx)
 	}
 	return t.Ledger.Acquire(ctx, job, r, func(readings []gres.Reading, leases []gres.Lease, last string) ([]string, gres.Daemon) {
+		uuids, daemon := decide(readings, leases, last)
+		if len(uuids) == 0 || len(t.ahead) == 0 { // nothing to leave to others
+			return uuids, daemon
+		}
 		in := choose.Input{Readings: readings, Leases: leases, Thresholds: t.node.Thresholds, Last: last}
 		return decide(readings, choose.Behind(choose.Policy(t.node.Config.Placement.Policy), in, t.ahead), last)
 	})

@@ -95,8 +95,7 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "sinfo -N -h -n n1 -p plain -o %T") }, "^idle$")
 }
 
-// GPUs are kept for no job that its user holds, or lets start later, and its waiting
-// begins anew.
+// GPUs are kept for no job that its user holds, or lets start later or wait for another.
 func TestHoldEndsWithItsUsersHold(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})

@@ -14,7 +14,7 @@ import (
 func Behind(p Policy, in Input, ahead []gres.Request) []gres.Lease {
 	leases := slices.Clip(in.Leases)
 	for _, r := range ahead {
-		if slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.Job.JobID == r.JobID }) {
+		if slices.ContainsFunc(in.Leases, func(l gres.Lease) bool { return l.Job.JobID == r.JobID }) {
 			continue // it has come
 		}
 		d := GPUs(p, Input{Readings: in.Readings, Leases: leases, Request: r, Thresholds: in.Thresholds, Last: in.Last})

@@ -25,6 +25,7 @@ func TestBehind(t *testing.T) {
 	}{
 		"nobody":                      {nil, nil, []string{"a"}},
 		"one for a GPU":               {nil, []gres.Request{whole(2, 1)}, []string{"b"}},
+		"two tasks of an array":       {nil, []gres.Request{whole(2, 1), whole(2, 1)}, nil},
 		"two for a GPU each":          {nil, []gres.Request{whole(2, 1), whole(3, 1)}, nil},
 		"one for more than is there":  {nil, []gres.Request{whole(2, 3)}, []string{"a"}},
 		"one for both, one is in use": {[]gres.Lease{runs}, []gres.Request{whole(2, 2)}, []string{"b"}},

@@ -51,7 +51,7 @@ func (c Control) BoundLogs() error {
 		return nil
 	}
 	for _, d := range dirs {
-		if d.IsDir() {
+		if d.IsDir() && (strings.HasPrefix(d.Name(), "GPU-") || strings.HasPrefix(d.Name(), "set-")) { // name
 			err = errors.Join(err, c.boundLogs(d.Name()))
 		}
 	}

@@ -125,9 +125,11 @@ func TestLogsOfDaemonsThatEnded(t *testing.T) {
 		}
 	}
 	must(os.WriteFile(filepath.Join(c.LogDir, "file"), nil, 0o644))
+	must(os.Mkdir(filepath.Join(c.LogDir, "others"), 0o755))
+	must(os.Chtimes(filepath.Join(c.LogDir, "others"), long, long))
 	must(c.BoundLogs())
 	left, err := filepath.Glob(filepath.Join(c.LogDir, "*"))
-	if want := []string{"GPU-2", "GPU-3", "file"}; err != nil || len(left) != len(want) || filepath.Base(left[0]) != want[0] || filepath.Base(left[1]) != want[1] {
+	if want := []string{"GPU-2", "GPU-3", "file", "others"}; err != nil || len(left) != len(want) || filepath.Base(left[0]) != want[0] || filepath.Base(left[1]) != want[1] {
 		t.Errorf("left %v, want %v; %v", left, want, err)
 	}
 	must(c.Ensure(t.Context(), "GPU-2"))

@@ -12,8 +12,12 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// maxAhead bounds who is looked at for one start: more than a node has places for.
-const maxAhead = 256
+// So many jobs of one user, and of all, are looked at for one start: more than a node
+// has places for. With a bound for all alone a user's many would hide those of others.
+const (
+	maxOfUser = 64
+	maxAhead  = 1024
+)
 
 // Ahead returns, in slurmctld's order, the jobs that wait for GPUs of ours, could run on
 // the node, and come before a job there that names it; none if that job does not. Such
@@ -37,6 +41,11 @@ func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
 	}
 	slices.SortStableFunc(ahead, func(a, b sctl.QueuedJob) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
+	})
+	seen := map[uint32]int{}
+	ahead = slices.DeleteFunc(ahead, func(j sctl.QueuedJob) bool {
+		seen[j.UID]++
+		return seen[j.UID] > maxOfUser
 	})
 	return ahead[:min(len(ahead), maxAhead)]
 }

@@ -64,9 +64,20 @@ func TestAheadInOrder(t *testing.T) {
 		queue = append(queue, pending(id, share, time.Hour))
 	}
 	queue[500].Priority = 200 // job 501
-	got := Ahead(queue, 5000, "n1")
-	if len(got) != maxAhead || got[0].ID != 501 || got[1].ID != 1 || got[2].ID != 2 {
+	other := pending(4000, share, time.Hour)
+	other.UID = 2000
+	got := Ahead(append(queue, other), 5000, "n1")
+	if len(got) != maxOfUser+1 || got[0].ID != 501 || got[1].ID != 1 || got[2].ID != 2 || got[maxOfUser].ID != 4000 {
 		t.Errorf("%d: %+v", len(got), got[:3])
+	}
+	for i := range queue[1:] {
+		queue[i+1].UID = uint32(i / 10)
+	}
+	for range 2 {
+		queue = append(queue, queue...)
+	}
+	if got := Ahead(queue, 5000, "n1"); len(got) != maxAhead {
+		t.Errorf("%d of %d", len(got), len(queue))
 	}
 }
 

@@ -40,7 +40,7 @@ func WaitsForItsUser(reason string) bool {
 // Waits knows since when requests wait for room. A requeue sets a job's eligible time
 // anew (job_mgr.c, batch_requeue_fini), also when a Prolog gives it back at once: such a
 // job would never have waited long. What its user does to it, a hold, a later start, a
-// dependency, sets that anew as well: such a job waits from then on.
+// dependency, sets that anew as well: time that a job spends so does not count.
 type Waits map[request]wait
 
 // request is a job, or a task of an array, which is given a job id of its own when
@@ -76,13 +76,7 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 			if k, _, _ := tres.Booking(j.TresPerNode); k == 0 {
 				continue
 			}
-			unseen := j.Eligible.IsZero()
-			if known, ok = waiting(*j, known, ok, now); ok {
-				w[r], j.Eligible = known, time.Unix(known.since, 0)
-			}
-			if unseen {
-				j.Eligible = now
-			}
+			j.Eligible = w.look(r, *j, now)
 		case ok && j.State == "RUNNING" && now.Sub(j.Start) > prologs:
 			delete(w, r)
 		case ok:
@@ -97,18 +91,28 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 	}
 }
 
-// waiting returns what is known of a request after a look at its waiting job; ok is
-// false if that is nothing.
-func waiting(j sctl.QueuedJob, known wait, ok bool, now time.Time) (wait, bool) {
+// look notes what a look at a waiting job tells, and returns since when it has waited, as
+// if without a break; now if it does not wait for room at the moment.
+func (w Waits) look(r request, j sctl.QueuedJob, now time.Time) time.Time {
+	known, ok := w[r]
 	ours := BacksOff(j.Restarts, j.Submitted, j.Eligible)
+	room := !WaitsForItsUser(j.Reason) && (ours || !j.Eligible.After(now))
+	eligible := j.Eligible.Unix()
 	switch {
-	case WaitsForItsUser(j.Reason) || j.Eligible.After(now) && !ours:
-		return wait{now.Unix(), now.Unix(), j.Restarts}, true
+	case !room && ok:
+		known.since += now.Unix() - known.seen
+	case !room:
+		known.since = now.Unix()
 	case j.Eligible.IsZero(): // slurmctld has not looked at it since it came back, or was released
-		known.seen = now.Unix()
-		return known, ok
-	case !ok, j.Eligible.Unix() > known.seen && j.Restarts == known.restarts && !ours:
-		known.since = j.Eligible.Unix()
+		return now
+	case !ok:
+		known.since = eligible
+	case eligible > known.seen && j.Restarts == known.restarts && !ours: // what its user did has ended
+		known.since += eligible - known.seen
 	}
-	return wait{known.since, now.Unix(), j.Restarts}, true
+	w[r] = wait{known.since, now.Unix(), j.Restarts}
+	if !room {
+		return now
+	}
+	return time.Unix(known.since, 0)
 }

@@ -90,8 +90,8 @@ func TestWaitsOfTasks(t *testing.T) {
 	}
 }
 
-// Time in which a job waited for what its user had set is no waiting for room, however
-// short the steward saw it, and what went before counts no more either.
+// Time in which a job waited for what its user had set is no waiting for room, whether the
+// steward saw it or not. It counts as that from one look to the next.
 func TestWaitsForItsUser(t *testing.T) {
 	start := now.Add(-3 * time.Hour)
 	room := pending(7, two, 3*time.Hour)
@@ -110,18 +110,19 @@ func TestWaitsForItsUser(t *testing.T) {
 		last    sctl.QueuedJob // now
 		want    time.Duration
 	}{
-		"waits":                        {room, room, 3 * time.Hour},
-		"for higher priorities":        {reason("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"), room, 3 * time.Hour},
-		"held":                         {eligible("JobHeldUser", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
-		"held, the time stays":         {reason("JobHeldUser"), room, time.Hour},
-		"is held":                      {room, eligible("JobHeldUser", time.Time{}, 0), 0},
-		"held between two looks":       {room, eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
-		"released just now":            {room, eligible("None", time.Time{}, 0), 0},
-		"a dependency":                 {eligible("Dependency", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
-		"a licence":                    {reason("Licenses"), room, time.Hour},
-		"a limit":                      {reason("QOSMaxJobsPerUserLimit"), room, time.Hour},
-		"a start":                      {eligible("BeginTime", now.Add(time.Hour), 0), eligible("Resources", now.Add(-time.Minute), 0), time.Minute},
-		"a start, given back long ago": {eligible("BeginTime", now.Add(time.Hour), 2), eligible("Resources", now.Add(-time.Minute), 2), time.Minute},
+		"waits":                            {room, room, 3 * time.Hour},
+		"for higher priorities":            {reason("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"), room, 3 * time.Hour},
+		"held":                             {eligible("JobHeldUser", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
+		"held, the time stays":             {reason("JobHeldUser"), room, 2 * time.Hour},
+		"is held":                          {room, eligible("JobHeldUser", time.Time{}, 0), 0},
+		"held between two looks":           {room, eligible("Resources", now.Add(-time.Minute), 0), 2*time.Hour + time.Minute},
+		"released just now":                {room, eligible("None", time.Time{}, 0), 0},
+		"a dependency":                     {eligible("Dependency", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
+		"a licence":                        {reason("Licenses"), room, 2 * time.Hour},
+		"a limit":                          {reason("QOSMaxJobsPerUserLimit"), room, 2 * time.Hour},
+		"a start":                          {eligible("BeginTime", now.Add(time.Hour), 0), eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
+		"a start, and long ago given back": {eligible("BeginTime", now.Add(time.Hour), 2), eligible("Resources", now.Add(-time.Minute), 2), time.Hour + time.Minute},
+		"is to start later":                {room, eligible("BeginTime", now.Add(time.Hour), 0), 0},
 	} {
 		w := Waits{}
 		w.Restore([]sctl.QueuedJob{room}, now.Add(-2*time.Hour), time.Hour)
