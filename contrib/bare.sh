@@ -104,34 +104,39 @@ first_process() {
 	chroot "$root" runuser -l "$user" -c "cd carma && $4" </dev/null
 }
 
-if [ "${1:-}" = --inside ]; then
-	shift
-	first_process "$@"
-	exit
-fi
+# main: all of it is read before it runs, for a run may outlast an edit.
+main() {
+	if [ "${1:-}" = --inside ]; then
+		shift
+		first_process "$@"
+		return
+	fi
+	if [ $# -lt 3 ] || [ $(($# % 2)) = 0 ]; then usage; fi
+	release=$1
+	case $release in bookworm | trixie) shift ;; *) usage ;; esac
+	[ "$(id -u)" = 0 ] || die "needs root"
+	command -v debootstrap >/dev/null || die "debootstrap is missing; run: contrib/deps.sh test-debian12"
+	command -v go >/dev/null || die "there is no Go on this machine"
+	work=$(mktemp -d /var/tmp/carma-bare.XXXXXX)
+	root=$work/$release
+	trap 'rm -rf --one-file-system "$work"' EXIT
+	trap 'exit 130' INT TERM
 
-if [ $# -lt 3 ] || [ $(($# % 2)) = 0 ]; then usage; fi
-release=$1
-case $release in bookworm | trixie) shift ;; *) usage ;; esac
-[ "$(id -u)" = 0 ] || die "needs root"
-command -v debootstrap >/dev/null || die "debootstrap is missing; run: contrib/deps.sh test-debian12"
-command -v go >/dev/null || die "there is no Go on this machine"
-work=$(mktemp -d /var/tmp/carma-bare.XXXXXX)
-root=$work/$release
-trap 'rm -rf --one-file-system "$work"' EXIT
-trap 'exit 130' INT TERM
+	SECONDS=0
+	make_root
+	local name began word failed=
+	name="Debian $(cat "$root/etc/debian_version")"
+	echo "bare: $name made in $SECONDS s; in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
+	while [ $# -gt 0 ]; do
+		began=$SECONDS word=passed
+		echo "bare: $name, as $1: $2"
+		inside "$1" "$2" || { word=FAILED failed=yes; }
+		echo "bare: $name, as $1: $2: $word in $((SECONDS - began)) s"
+		shift 2
+	done
+	keep_cache
+	[ -z "$failed" ]
+}
 
-SECONDS=0
-make_root
-name="Debian $(cat "$root/etc/debian_version")"
-echo "bare: $name made in $SECONDS s; in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
-failed=
-while [ $# -gt 0 ]; do
-	began=$SECONDS word=passed
-	echo "bare: $name, as $1: $2"
-	inside "$1" "$2" || { word=FAILED failed=yes; }
-	echo "bare: $name, as $1: $2: $word in $((SECONDS - began)) s"
-	shift 2
-done
-keep_cache
-[ -z "$failed" ]
+main "$@"
+exit

@@ -27,6 +27,7 @@ const quiet = 20 * time.Second
 
 func main() {
 	start, status := time.Now(), 2
+	syscall.Umask(0o022) // what is built and tested runs as other users too
 	switch args := os.Args[1:]; {
 	case len(args) > 1 && args[0] == "go":
 		status = goTest(args[1:])

@@ -2,6 +2,7 @@
 /* What must hold of the shim's answers, one by one. */
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "host.h"
 
@@ -46,7 +47,7 @@ void check_forged(const char *script)
 	add_spank(&job, "CARMA");
 	add_spank(&job, "SPANK_B=2");
 	add_spank(&job, "");
-	CHECK(job_submit(&job, 1000, &err) == SLURM_SUCCESS);
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS);
 	CHECK(!strcmp(spank(&job, "A"), "1") && !strcmp(spank(&job, "SPANK_B"), "2"));
 	CHECK(!spank(&job, "SPANK_CARMA_MEM_MIB"));
 	if (strcmp(job.tres_per_node, GRES "gpu:1")) /* answered in time */
@@ -88,7 +89,7 @@ void check_slot(void)
 	job.requeue = 0;
 	job.warn_signal = 12;
 	job.warn_time = 60;
-	CHECK(job_submit(&job, 1000, NULL) == SLURM_SUCCESS);
+	CHECK(job_submit(&job, A_USER, NULL) == SLURM_SUCCESS);
 	CHECK(job.requeue == 0 && job.warn_signal == 12 && job.warn_time == 60 && job.warn_flags == 0);
 	clear(&job);
 }

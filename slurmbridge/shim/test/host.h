@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
@@ -17,6 +18,9 @@
 #else
 #define GRES "gres:"
 #endif
+
+/* A user who is neither root nor SlurmUser, whoever runs the tests. */
+#define A_USER ((uint32_t)getuid() + 1)
 
 #define CHECK(what) \
 	do { \

@@ -67,5 +67,5 @@ int submit(job_desc_msg_t *job, const char *script, char **err_msg)
 	job->partition = strdup("gpu");
 	job->tres_per_node = strdup(GRES "gpu:1");
 	*err_msg = NULL;
-	return job_submit(job, 1000, err_msg);
+	return job_submit(job, A_USER, err_msg);
 }

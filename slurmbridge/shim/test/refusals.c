@@ -46,9 +46,9 @@ void check_texts(void)
 		job.comment = strdup(text);
 		snprintf(why, sizeof(why), "carma: the job's comment has a control character (byte %u); remove it", byte);
 		if (byte < 0x20 || byte == 0x7f)
-			refused(&job, byte % 3 ? 1000 : 0, EINVAL, why);
+			refused(&job, byte % 3 ? A_USER : 0, EINVAL, why);
 		else
-			taken(&job, 1000);
+			taken(&job, A_USER);
 		clear(&job);
 	}
 #define TEXT_OF(field, what) { &job.field, what }
@@ -71,7 +71,7 @@ void check_texts(void)
 		empty(&job);
 		*some[i].field = "1\n1|0,7|running|gpu|";
 		snprintf(why, sizeof(why), "carma: the job's %s has a control character (byte 10); remove it", some[i].what);
-		refused(&job, 1000, EINVAL, why);
+		refused(&job, A_USER, EINVAL, why);
 	}
 	/* What is free text stays so. */
 	char *argv[] = { "job.sh", "two\nlines" };
@@ -81,7 +81,7 @@ void check_texts(void)
 	job.admin_comment = "of an earlier\nplugin";
 	job.argc = 2;
 	job.argv = argv;
-	taken(&job, 1000);
+	taken(&job, A_USER);
 }
 
 void check_recovery(void)
@@ -94,26 +94,26 @@ void check_recovery(void)
 	for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
 		empty(&job);
 		job.partition = closed[i];
-		refused(&job, 1000, ESLURM_ACCESS_DENIED, why);
+		refused(&job, A_USER, ESLURM_ACCESS_DENIED, why);
 		taken(&job, 0);
 		taken(&job, getuid());
 	}
 	for (size_t i = 0; i < sizeof(open) / sizeof(open[0]); i++) {
 		empty(&job);
 		job.partition = open[i];
-		taken(&job, 1000);
+		taken(&job, A_USER);
 	}
 	/* A job that names none goes to the site's default. A change that names none,
 	 * as of the time limit, is not about the partition. */
 	empty(&job);
-	taken(&job, 1000);
+	taken(&job, A_USER);
 	char *err = NULL, *before = default_part_name;
 	default_part_name = "gpu-recovery";
-	CHECK(job_submit(&job, 1000, &err) == ESLURM_ACCESS_DENIED && !strcmp(err, why));
+	CHECK(job_submit(&job, A_USER, &err) == ESLURM_ACCESS_DENIED && !strcmp(err, why));
 	free(err);
-	CHECK(MODIFY(&job, NULL, 1000, NULL) == SLURM_SUCCESS);
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS);
 	default_part_name = NULL;
-	taken(&job, 1000);
+	taken(&job, A_USER);
 	default_part_name = before;
 }
 
@@ -136,12 +136,12 @@ static void change(const char *env, bool gpus, bool nodes, bool others)
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
 		empty(&job);
 		*lists[i] = GRES "gpu:3";
-		CHECK(MODIFY(&job, record, 1000, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+		CHECK(MODIFY(&job, record, A_USER, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
 		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 		*lists[i] = "";
-		CHECK(MODIFY(&job, record, 1000, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+		CHECK(MODIFY(&job, record, A_USER, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
 		*lists[i] = GRES "carmau0:1";
-		CHECK(MODIFY(&job, record, 1000, NULL) == ESLURM_ACCESS_DENIED);
+		CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 	}
 	for (int i = 0; i < 5; i++) {
@@ -151,13 +151,13 @@ static void change(const char *env, bool gpus, bool nodes, bool others)
 			job.num_tasks = NO_VAL;
 			*(i == 3 ? &job.ntasks_per_node : &job.sockets_per_node) = 1;
 		}
-		CHECK(MODIFY(&job, record, 1000, NULL) == (nodes ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+		CHECK(MODIFY(&job, record, A_USER, NULL) == (nodes ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
 		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 	}
 	empty(&job);
 	job.time_limit = 7;
 	job.comment = "x";
-	CHECK(MODIFY(&job, record, 1000, NULL) == (others ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
+	CHECK(MODIFY(&job, record, A_USER, NULL) == (others ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
 	clear(&of);
 	free(record);
 }
@@ -172,15 +172,15 @@ void check_modify(void)
 	/* Where slurmctld does not say, the lists that may be about a booking. */
 	empty(&job);
 	job.tres_per_node = GRES "gpu:3";
-	CHECK(MODIFY(&job, NULL, 1000, NULL) == ESLURM_ACCESS_DENIED);
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 	job.tres_per_node = GRES "shard:3";
-	CHECK(MODIFY(&job, NULL, 1000, NULL) == ESLURM_ACCESS_DENIED);
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 	job.tres_per_node = GRES "x:3";
 	job.min_nodes = 1;
-	CHECK(MODIFY(&job, NULL, 1000, NULL) == SLURM_SUCCESS);
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS);
 	empty(&job);
 	add_spank(&job, "CARMA_MODE=shared");
-	CHECK(MODIFY(&job, NULL, 1000, NULL) == SLURM_SUCCESS && !job.spank_job_env_size);
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS && !job.spank_job_env_size);
 	clear(&job);
 }
 
@@ -194,9 +194,9 @@ void check_switch(void)
 	empty(&job);
 	job.partition = "gpu-recovery";
 	job.comment = "two\nlines";
-	taken(&job, 1000);
+	taken(&job, A_USER);
 	job.tres_per_node = GRES "gpu:1," GRES "carmau0:1";
-	CHECK(MODIFY(&job, NULL, 1000, NULL) == ESLURM_ACCESS_DENIED);
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 	CHECK(!unlink(worker_switch_file()));
 }
 
@@ -225,7 +225,7 @@ void check_spank(const char *script)
 	job.partition = strdup("gpu");
 	job.tres_per_node = strdup(GRES "gpu:1");
 	job.script = strdup(script);
-	CHECK(job_submit(&job, 1000, &err) == SLURM_SUCCESS && !err);
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err);
 	CHECK(!strcmp(spank(&job, "A"), "1") && !strcmp(spank(&job, "N500"), "500") && !spank(&job, "N511"));
 	record = record_of(&job);
 	CHECK(record_booking(record) == (spank(&job, "CARMA_V") ? BOOKED : NO_BOOKING));
