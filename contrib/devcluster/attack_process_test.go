@@ -67,7 +67,7 @@ func attackOwner(t *testing.T, c *cluster) {
 	}
 	const gpu = "simjob --mem 10G --smact 20 --ramp 0s --duration 10h"
 	disguises := map[string]string{
-		"a cgroup job_ID":                   "mkdir -p " + delegated + "/job_ID/step_0; echo $$ >" + delegated + "/job_ID/cgroup.procs; exec " + gpu,
+		"a cgroup job_ID":                   "mkdir -p " + delegated + "/job_ID/step_0; echo $$ >" + delegated + "/job_ID/step_0/cgroup.procs; exec " + gpu,
 		"a variable of its own":             "SLURM_JOB_ID=ID exec " + gpu,
 		"below a sleep with a title":        "mkdir -p tID; ln -sf $(command -v sleep) tID/slurmstepd; " + gpu + " & exec -a 'slurmstepd: [ID.batch]' ./tID/slurmstepd 1h",
 		"below a set-uid program's process": "mkdir -p uID; ln -sf $(command -v su) uID/slurmstepd; sleep 1h | (" + gpu + " & exec -a 'slurmstepd: [ID.batch]' ./uID/slurmstepd)",

@@ -108,10 +108,15 @@ func (f *forgery) byUpdate(what, field string, text func(own string) string, mor
 	if err != nil {
 		f.t.Fatal(what, err)
 	}
-	if _, stderr, err := f.run(alice, f.request+" update "+id+" "+quote(field+"="+textFields[field]+text(id))); err != nil {
-		attacked(f.t, what, "refused: "+strings.TrimSpace(stderr))
+	f.change(id, field, textFields[field]+text(id))
+}
+
+// change changes a field of a job of alice, as its submission was called.
+func (f *forgery) change(id, field, text string) {
+	if _, stderr, err := f.run(alice, f.request+" update "+id+" "+quote(field+"="+text)); err != nil {
+		attacked(f.t, f.ids[id], "refused: "+strings.TrimSpace(stderr))
 	} else {
-		attacked(f.t, what, "accepted as job "+id)
+		attacked(f.t, f.ids[id], "accepted as job "+id)
 	}
 }
 

@@ -29,8 +29,11 @@
 #define PIDS (1 << 22)
 #define ANCESTORS 4
 
+/* An old process does not turn into one of the hooks'. */
+#define YOUNG_SECONDS 1.0
+
 static unsigned char done[PIDS];
-static double stopped_at[PIDS];
+static double first_seen[PIDS], stopped_at[PIDS];
 static int slowed[4096], slow_count;
 
 static volatile sig_atomic_t over;
@@ -82,6 +85,13 @@ static bool has_word(const char *words, ssize_t n, const char *word)
 }
 
 /* A process between fork and exec still has the words of its parent. */
+static bool young(int pid)
+{
+	if (!first_seen[pid])
+		first_seen[pid] = now();
+	return now() - first_seen[pid] < YOUNG_SECONDS;
+}
+
 static bool of_hook(int pid, const char *dir, bool *look)
 {
 	char words[4096], first[4096];
@@ -170,7 +180,7 @@ static void go_on(bool all)
 
 int main(int argc, char **argv)
 {
-	int seen = 0, looks = 0, reached = 0, self = getpid();
+	int looks = 0, reached = 0, self = getpid();
 	double end;
 
 	if (argc < 4 || (!strcmp(argv[1], "freeze") && argc < 5)) {
@@ -187,12 +197,11 @@ int main(int argc, char **argv)
 			int pid = atoi(e->d_name);
 			bool look = false;
 
-			if (!isdigit((unsigned char)*e->d_name) || pid == self || pid >= PIDS || done[pid] || !of_hook(pid, argv[3], &look))
+			if (!isdigit((unsigned char)*e->d_name) || pid == self || pid >= PIDS || done[pid] || !young(pid) || !of_hook(pid, argv[3], &look))
 				continue;
 			/* What a user can reach of it may come with its next exec. */
 			if (look)
 				done[pid] = 1;
-			seen++;
 			looks += look;
 			if (!strcmp(argv[1], "try")) {
 				int found = try(pid);
@@ -217,6 +226,6 @@ int main(int argc, char **argv)
 		usleep(500);
 	}
 	go_on(true);
-	printf("looks=%d seen=%d reached=%d\n", looks, seen, reached);
+	printf("looks=%d reached=%d\n", looks, reached);
 	return 0;
 }
