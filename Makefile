@@ -68,9 +68,14 @@ test-simgpu:
 test-placement: simgpu
 	$(GO) run ./prolog/bench --rounds 6 --idle 1s
 
-# On development clusters: a real slurmctld, slurmd and munge.
+# slurmdbd and its database, for the tests that need them.
+DBD = slurmdbd slurm-wlm-mysql-plugin mariadb-server
+
+# On development clusters: a real slurmctld, slurmd and munge. Attacks of ordinary
+# users are among the tests, in their short form.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 test-integration: deps all
+	contrib/deps.sh $(DBD)
 	SLURM_PREFIX=$(SLURM_PREFIX) $(GO) test -tags integration -count=1 -parallel 4 -timeout 40m ./contrib/devcluster
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
@@ -79,13 +84,14 @@ test-versions: libcarma
 	contrib/versions/shim.sh $(VERSIONS)
 
 # Attacks of a hostile user, of broken disks and of killed processes, and their
-# figures: minutes. docs/threat-model.md names what each shows. TASKS, PAIRS,
+# figures: an hour. docs/threat-model.md names what each shows. TASKS, PAIRS,
 # SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
 test-abuse: all
-	contrib/deps.sh strace slurm-wlm-basic-plugins
+	contrib/deps.sh strace slurm-wlm-basic-plugins $(DBD)
 	N=$${N:-1000000} $(MAKE) test-shim
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
+	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run TestAttack ./contrib/devcluster
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
@@ -110,6 +116,7 @@ lint:
 	$(GO) vet ./...
 	$(GO) vet -tags integration ./contrib/devcluster
 	$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
+	$(GO) vet -tags 'integration abuse' ./contrib/devcluster
 	$(GO) run $(STATICCHECK) ./...
 	contrib/deps.sh shellcheck codespell
 	git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
@@ -117,7 +124,7 @@ lint:
 	contrib/vulncheck.sh
 	shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
-	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
+	$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.
 man: commands

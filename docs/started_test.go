@@ -61,7 +61,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.ShowConfig":        "constants",
 	"slurmbridge/sctl Client.Split":             "a job by its numbers",
 	"slurmbridge/sctl Client.Time":              "constants",
-	"slurmbridge/sctl Client.Update":            "a job by its numbers, and its own request for GRES, which slurmctld has taken as such; partitions of carma.toml and slurm.conf; a comment that administrators and we write",
+	"slurmbridge/sctl Client.Update":            "a job by its numbers; its own GRES; partitions of slurm.conf; the comment as above",
 	"slurmbridge/sctl Client.Version":           "constants",
 }
 

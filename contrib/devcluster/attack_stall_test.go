@@ -76,11 +76,12 @@ func frozen(c *cluster, d time.Duration) func() {
 	}
 }
 
-// pipes has the jobs' stderr be pipes that somebody has open and nobody reads.
+// pipes has jobs' stderr be a pipe that somebody has open and nobody reads. It stays
+// so: slurmstepd waits for a reader (open(2)), with CARMA and without.
 func pipes(c *cluster, d time.Duration) func() {
-	stop := c.background(alice, fmt.Sprintf("rm -f pipe; mkfifo -m 666 pipe; exec 3<>pipe; sleep %.0f", d.Seconds()+600))
+	c.background(alice, fmt.Sprintf("rm -f pipe; mkfifo -m 666 pipe; exec 3<>pipe; exec sleep %.0f", d.Seconds()+1200))
 	c.eventually(func() string { return c.sh("", "[ -p pipe ] && echo there || true") }, "there")
-	return func() { stop() }
+	return func() {}
 }
 
 func lockedLedger(c *cluster, d time.Duration) func() {
@@ -141,7 +142,7 @@ func (c *cluster) stalled(jobs int, d time.Duration, by ...stall) {
 	submit := func(n int) {
 		for i := range n {
 			options := ""
-			if i%5 == 4 {
+			if i%4 == 2 { // alice's
 				options = "-o /dev/null -e pipe"
 			}
 			ids = append(ids, c.sbatch([]string{alice, bob}[i%2], options, script))
