@@ -15,9 +15,15 @@ import (
 // A user who gives CARMA much to do, at submission or on a node, takes no booking from
 // others and fills no disk.
 func TestAttackLoad(t *testing.T) {
-	c := up(t, "--nodes", "1", "--time-scale", "10")
+	c := up(t, "--nodes", "2", "--time-scale", "10")
 	attackSubmissions(t, c)
+	c.eventually(func() string { // it may still be at those
+		id := c.sbatch(bob, "-H", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\ntrue\n")
+		defer c.sh("", "scancel "+id)
+		return c.job(id, "%b")
+	}, "carma")
 	attackServer(t, c)
+	attackExclusive(t, c)
 	c.noDrain()
 }
 
@@ -32,9 +38,10 @@ func modelText(n int) string {
 	return b.String() + "#CARMA| )\nsleep 1\n"
 }
 
-// Beside users whose scripts are as long as Slurm takes them, each job is booked. A
-// machine that is busy elsewhere may answer late; so the attack must fail once in
-// three tries.
+// Beside users whose scripts are as long as Slurm takes them, as many jobs are booked as
+// without. On a machine that is busy elsewhere these are not all, for an answer may come
+// late; so the attack must fail once in three tries. It takes no processor time that
+// anybody else wants: login nodes are other machines.
 func attackSubmissions(t *testing.T, c *cluster) {
 	small := c.file(bob, "small.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsleep 1\n")
 	const jobs = 40
@@ -44,16 +51,16 @@ func attackSubmissions(t *testing.T, c *cluster) {
 		c.sh("", "scancel "+strings.Join(ids, " "))
 		return n
 	}
-	var got int
+	var got, alone int
 	for try := range 3 {
-		alone := booked()
+		alone = booked()
 		var stops []func() string
 		for loop := range 3 {
 			for i := range 4 {
 				c.file(alice, fmt.Sprintf("model%d.%d.sh", loop, i), modelText(1000*try+100*loop+i))
 			}
 			// A text that libcarma has seen costs nothing: each is another one.
-			stops = append(stops, c.background(alice, fmt.Sprintf("n=0; while :; do n=$((n + 1)); for i in 0 1 2 3; do"+
+			stops = append(stops, c.background(alice, fmt.Sprintf("renice -n 19 $$ >/dev/null; n=0; while :; do n=$((n + 1)); for i in 0 1 2 3; do"+
 				" sed \"s/batch=/seq=$n batch=/\" model%d.$i.sh >now%[1]d.sh; sbatch -H -Q now%[1]d.sh; done; done", loop)))
 		}
 		time.Sleep(time.Second)
@@ -64,11 +71,11 @@ func attackSubmissions(t *testing.T, c *cluster) {
 		late := c.sh("", "grep -c 'job accepted as written' ../log/slurmctld.log || true")
 		attacked(t, "long scripts in three loops", fmt.Sprintf("%d of %d jobs of another user booked, %d without the loops; %s in the log", got, jobs, alone, late))
 		c.sh("", "scancel -u "+alice)
-		if got == jobs {
+		if got*10 >= alone*9 && got > 0 {
 			return
 		}
 	}
-	t.Errorf("%d of %d jobs of another user are booked", got, jobs)
+	t.Errorf("%d of %d jobs of another user are booked, %d without the attack", got, jobs, alone)
 }
 
 // What clients of an MPS daemon may leave in a node's run directory, which lies in
@@ -80,14 +87,16 @@ const (
 
 // Clients that come and go at an MPS daemon fill no file system.
 func attackServer(t *testing.T, c *cluster) {
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end >pipe.$SLURM_JOB_ID\nexec sleep 1h\n")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n"+
+		"echo pipe=$CUDA_MPS_PIPE_DIRECTORY end >pipe.$SLURM_JOB_ID\nexec sleep 1h\n")
 	var pipe string
 	c.eventually(func() string {
 		pipe = c.sh("", "sed -n 's/^pipe=\\(.*\\) end/\\1/p' pipe."+id+" 2>/dev/null || true")
 		return pipe
 	}, "/")
 	used := func(where string) (bytes int64) {
-		out := c.sh("", "find "+c.dir+where+" -type f ! -name 'leases.db*' ! -name 'carma.db*' ! -path '*/jobs/*' -printf '%s\\n' | awk '{ n += $1 } END { print n + 0 }'")
+		out := c.sh("", "find "+c.dir+where+" -type f ! -name 'leases.db*' ! -name 'carma.db*' ! -path '*/jobs/*' -printf '%s\\n' |"+
+			" awk '{ n += $1 } END { print n + 0 }'")
 		bytes, _ = strconv.ParseInt(out, 10, 64)
 		return bytes
 	}
@@ -101,4 +110,18 @@ func attackServer(t *testing.T, c *cluster) {
 		t.Errorf("clients of an MPS daemon left %d bytes in the run directory, %d in all", memory, disk)
 	}
 	c.sh("", "scancel "+id)
+}
+
+// Forged lines where root holds a job that asks for more GPUs than its node has: for
+// all slots of it.
+func attackExclusive(t *testing.T, c *cluster) {
+	before, common, _ := victims(c, 1, "-w n2")
+	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\nexec sleep 1h\n")
+	forged := func(id string) string { return c.forged(id, common...) }
+	if id := f.atSubmit("account of a job with --exclusive", "account", forged, "req_nodes=n1", "shared=0"); id != "" {
+		c.sh(alice, "scontrol release "+id)
+		c.eventually(func() string { return c.hookLog(id) }, "leased|held|failed|given back")
+	}
+	time.Sleep(3 * time.Second)
+	c.unchanged(func(string) string { return "forged lines of a job with --exclusive" }, before)
 }

@@ -66,11 +66,17 @@ func attackOwner(t *testing.T, c *cluster) {
 		})
 	}
 	const gpu = "simjob --mem 10G --smact 20 --ramp 0s --duration 10h"
+	// A process with a title of its own, and the one on the GPU below it.
+	titled := func(program, dir, then string) string {
+		return fmt.Sprintf("mkdir -p %s; ln -sf $(command -v %s) %[1]s/slurmstepd; ", dir, program) + then
+	}
 	disguises := map[string]string{
-		"a cgroup job_ID":                   "mkdir -p " + delegated + "/job_ID/step_0; echo $$ >" + delegated + "/job_ID/step_0/cgroup.procs; exec " + gpu,
-		"a variable of its own":             "SLURM_JOB_ID=ID exec " + gpu,
-		"below a sleep with a title":        "mkdir -p tID; ln -sf $(command -v sleep) tID/slurmstepd; " + gpu + " & exec -a 'slurmstepd: [ID.batch]' ./tID/slurmstepd 1h",
-		"below a set-uid program's process": "mkdir -p uID; ln -sf $(command -v su) uID/slurmstepd; sleep 1h | (" + gpu + " & exec -a 'slurmstepd: [ID.batch]' ./uID/slurmstepd)",
+		"a cgroup job_ID": fmt.Sprintf("mkdir -p %s/job_ID/step_0; echo $$ >%[1]s/job_ID/step_0/cgroup.procs; exec %s", delegated, gpu),
+		"a variable":      "SLURM_JOB_ID=ID exec " + gpu,
+		"below a sleep with a title": titled("sleep", "tID",
+			gpu+" & exec -a 'slurmstepd: [ID.batch]' ./tID/slurmstepd 1h"),
+		"below a set-uid program with a title": titled("su", "uID",
+			"sleep 1h | ("+gpu+" & exec -a 'slurmstepd: [ID.batch]' ./uID/slurmstepd)"),
 	}
 	type victim struct{ id, disguise string }
 	var victims []victim
@@ -79,10 +85,11 @@ func attackOwner(t *testing.T, c *cluster) {
 			attacked(t, disguise, "no cgroup v1 that can be written: not tried")
 			continue
 		}
-		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
+		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
+			"exec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
 		c.gpu(id)
-		index := c.index(id)
-		c.background(alice, fmt.Sprintf("export SIMGPU_STATE=%s/simgpu/n1 CUDA_VISIBLE_DEVICES=%d; %s", c.dir, index, strings.ReplaceAll(command, "ID", id)))
+		c.background(alice, fmt.Sprintf("export SIMGPU_STATE=%s/simgpu/n1 CUDA_VISIBLE_DEVICES=%d; %s",
+			c.dir, c.index(id), strings.ReplaceAll(command, "ID", id)))
 		// It is there, and is read.
 		c.eventually(func() string { return c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu show", c.dir)) }, `10240`)
 		victims = append(victims, victim{id, disguise})

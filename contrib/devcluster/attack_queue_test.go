@@ -25,6 +25,9 @@ func TestAttackQueue(t *testing.T) {
 	attackBooking(t, c)
 	attackRecoveryPartition(t, c)
 	attackIdle(t, c)
+	if long {
+		attackSlot(t, c)
+	}
 	attackGivenBack(t, c)
 	attackKept(t, c)
 	attackTurn(t, c)
@@ -109,16 +112,26 @@ func attackRecoveryPartition(t *testing.T, c *cluster) {
 	c.sh("", "scancel "+held+" "+array)
 }
 
+// oneTask is a script for an array of two: the first task has ended when root looks at
+// the second, and squeue prints it first.
+const oneTask = "#!/bin/bash\n#CARMA mem=2G%s\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\nexec sleep 1h\n"
+
+// forgedArray submits such an array of alice that waits, with forged lines in its name.
+func (c *cluster) forgedArray(what, keys string, targets []string) (id string) {
+	c.t.Helper()
+	f := newForgery(c, fmt.Sprintf(oneTask, keys))
+	id, err := f.submit(what, "array=0-1")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	f.change(id, "name", "x"+c.forged(id, targets...))
+	return id
+}
+
 // Forged lines where root cancels a job that uses no GPU.
 func attackIdle(t *testing.T, c *cluster) {
-	f := &forgery{cluster: c, request: c.client("request"), ids: map[string]string{}}
-	f.script = c.file(alice, "idle.sh", "#!/bin/bash\n#CARMA mem=2G\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\nexec sleep 1h\n")
-	before, common, _ := victims(c, 1)
-	id, err := f.submit("name of an idle job", "array=0-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.change(id, "name", "x"+c.forged(id, common...))
+	before, common, _ := victims(c, 1, "")
+	id := c.forgedArray("name of an idle job", "", common)
 	c.settings(map[string]string{"idle.after": `"4s"`, "idle.action": `"cancel"`})
 	c.sh(alice, "scontrol release "+id)
 	c.eventually(func() string { return c.idle() + " " + c.job(id+"_1", "%T") }, `\b`+id+`\b|CANCELLED`)
@@ -128,25 +141,38 @@ func attackIdle(t *testing.T, c *cluster) {
 	c.empty()
 }
 
+// Forged lines where root puts a job back at the end of its time slot.
+func attackSlot(t *testing.T, c *cluster) {
+	c.settings(map[string]string{"partition.gpu.time_slot": `"1m"`})
+	time.Sleep(5 * time.Second) // libcarma looks every 2 s
+	before, common, _ := victims(c, 1, "-t 60")
+	id := c.forgedArray("name of a job in a time slot", " requeue=timeout", common)
+	c.sh(alice, "scontrol release "+id)
+	c.eventually(func() string { return c.job(id+"_1", "%T") }, "RUNNING")
+	c.eventually(func() string { return c.job(id+"_1", "%T") }, "PENDING|TIMEOUT|COMPLETED")
+	time.Sleep(3 * time.Second)
+	delete(before, common[len(common)-1]) // in the slot of a minute too
+	c.unchanged(func(string) string { return "forged lines of a job whose time slot is over" }, before)
+	c.settings(map[string]string{"partition.gpu.time_slot": `"0s"`})
+	c.empty()
+}
+
 // Forged lines where root gives a job back that finds no GPU.
 func attackGivenBack(t *testing.T, c *cluster) {
-	f := &forgery{cluster: c, request: c.client("request"), ids: map[string]string{}}
-	f.script = c.file(alice, "back.sh", "#!/bin/bash\n#CARMA mem=2G\nexec sleep 1h\n")
 	c.settings(map[string]string{"placement.max_jobs": "1"})
-	_, common, _ := victims(c, 1)
+	_, common, _ := victims(c, 1, "")
 	for range 3 { // one is there
 		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
 		c.waiting([]string{id}, "%T %r", "RUNNING None")
 		common = append(common, id)
 	}
 	before := c.shown(common...)
-	id, err := f.submit("account of a job that is given back", "req_nodes=n1")
-	if err != nil {
-		t.Fatal(err)
+	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\nexec sleep 1h\n")
+	forged := func(id string) string { return c.forged(id, common...) }
+	if id := f.atSubmit("account of a job that is given back", "account", forged, "req_nodes=n1"); id != "" {
+		c.sh(alice, "scontrol release "+id)
+		c.eventually(func() string { return c.hookLog(id) + c.job(id, "%r") }, "given back|failed|Resources|ReqNodeNotAvail")
 	}
-	f.change(id, "account", "ml"+c.forged(id, common...))
-	c.sh(alice, "scontrol release "+id)
-	c.eventually(func() string { return c.hookLog(id) + c.job(id, "%r") }, "given back|failed|Resources|ReqNodeNotAvail")
 	time.Sleep(3 * time.Second)
 	c.unchanged(func(string) string { return "forged lines of a job that is given back" }, before)
 	c.settings(map[string]string{"placement.max_jobs": "3"})

@@ -46,7 +46,8 @@ func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\'
 func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
 
 // itself are fields that slurmctld changes while it only looks at a job.
-var itself = regexp.MustCompile(`\b(RunTime|StartTime|EndTime|AccrueTime|LastSchedEval|Scheduler|SuspendTime|SecsPreSuspend|PreemptTime|PreemptEligibleTime)=\S*`)
+var itself = regexp.MustCompile(`\b(RunTime|StartTime|EndTime|AccrueTime|LastSchedEval|Scheduler|SuspendTime|` +
+	`SecsPreSuspend|PreemptTime|PreemptEligibleTime)=\S*`)
 
 // shown is what scontrol shows of jobs, times aside: SubmitTime and EligibleTime
 // stay, as a job that was put back, or may start later, has others.

@@ -61,6 +61,15 @@ type forgery struct {
 	ids             map[string]string
 }
 
+// newForgery is one with a script, which need not have #SBATCH lines.
+func newForgery(c *cluster, script string) *forgery {
+	c.t.Helper()
+	f := &forgery{cluster: c, request: c.client("request"), ids: map[string]string{}}
+	f.script = c.file(alice, fmt.Sprintf("forgery%d.sh", time.Now().UnixNano()), script)
+	f.last, _ = strconv.Atoi(c.sh(alice, "sbatch --parsable -p plain -H --wrap true"))
+	return f
+}
+
 // submit submits a held job of alice; an error is what the request was refused with.
 func (f *forgery) submit(what string, fields ...string) (id string, err error) {
 	command := f.request + " submit " + f.script + " hold=1 std_err=e." + strconv.Itoa(f.last)
@@ -82,23 +91,25 @@ func (f *forgery) submit(what string, fields ...string) (id string, err error) {
 }
 
 // atSubmit submits a job whose field says forged lines of its own id, which is the
-// next one.
-func (f *forgery) atSubmit(what, field string, text func(own string) string, more ...string) {
+// next one; without an id it was refused.
+func (f *forgery) atSubmit(what, field string, text func(own string) string, more ...string) (id string) {
 	f.t.Helper()
 	for range 5 {
 		own := strconv.Itoa(f.last + 1)
 		id, err := f.submit(what, append(more, field+"="+textFields[field]+text(own))...)
 		if err != nil {
 			attacked(f.t, what, "refused: "+err.Error())
-			return
+			return ""
 		}
 		if id == own {
 			attacked(f.t, what, "accepted as job "+id)
-			return
+			return id
 		}
 		f.sh("", "scancel "+id)
+		delete(f.ids, id)
 	}
 	f.t.Errorf("%s: other jobs take the ids", what)
+	return ""
 }
 
 // byUpdate does so by a change of a job that waits.
@@ -139,13 +150,10 @@ func TestAttackText(t *testing.T) {
 }
 
 func attackText(t *testing.T, c *cluster) {
-	f := &forgery{cluster: c, request: c.client("request"), ids: map[string]string{}}
+	before, common, own := victims(c, 2*len(textFields)+8, "")
 	// The first task has ended when the second runs out of memory: squeue then
 	// prints the first one's name before it comes to the second.
-	f.script = c.file(alice, "attack.sh", "#!/bin/bash\n#CARMA mem=2G\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\nsleep 2\necho '"+oomText+"' >&2\nexit 1\n")
-	before, common, own := victims(c, 2*len(textFields)+8)
-	f.last, _ = strconv.Atoi(c.sh(alice, "sbatch --parsable -p plain -H --wrap true"))
-
+	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\nsleep 2\necho '"+oomText+"' >&2\nexit 1\n")
 	aims := map[string]string{} // at which victim of its own an attack aims
 	target := func(what, field string) func(string) string {
 		targets := append([]string{own[0]}, common...)
@@ -181,26 +189,32 @@ func attackText(t *testing.T, c *cluster) {
 func (c *cluster) ended(ids []string) {
 	c.t.Helper()
 	never := "Dependency|Reservation|BadConstraints|Licenses|Held|Nodes?Required|PartitionNodeLimit|Invalid|BurstBuffer"
+	still := `awk -F'|' 'BEGIN { split("` + strings.Join(ids, " ") + `", list, " "); for (i in list) ours[list[i]] = 1 }
+		NF == 5 && ours[$5 + 0] && ($2 ~ /RUNNING|COMPLETING|CONFIGURING/ || $2 ~ /PENDING/ && $4 + 0 == 0 && $3 !~ /` + never + `/)'`
 	c.eventually(func() string {
-		return c.sh("", "squeue -h -t all -r -O 'JobID:|,State:|,Reason:|,RestartCnt:|,ArrayJobID:' | awk -F'|' 'BEGIN { split(\""+strings.Join(ids, " ")+
-			"\", a, \" \"); for (i in a) ours[a[i]] = 1 } NF == 5 && ours[$5 + 0] && ($2 ~ /RUNNING|COMPLETING|CONFIGURING/ || $2 ~ /PENDING/ && $4 + 0 == 0 && $3 !~ /"+never+"/)'")
+		return c.sh("", "squeue -h -t all -r -O 'JobID:|,State:|,Reason:|,RestartCnt:|,ArrayJobID:' | "+still)
 	}, "^$")
 }
 
 // victims are jobs that nobody may touch: common ones, and as many running ones as
 // there are attacks, so that it shows which one hit.
-func victims(c *cluster, attacks int) (before map[string]string, common, own []string) {
-	many := c.sh(bob, fmt.Sprintf("sbatch --parsable -o /dev/null -p plain --array=1-%d --wrap 'exec sleep 1h'", min(attacks+1, 60)))
-	running := c.sh(bob, "sbatch --parsable -o /dev/null -p plain --wrap 'exec sleep 1h'")
-	waits := c.sbatch(bob, "--begin=now+10hours -o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsleep 1\n")
-	array := c.sh(bob, "sbatch --parsable -o /dev/null -p plain --array=0-3%1 --wrap 'exec sleep 1h'")
-	second := c.sh(alice, "sbatch --parsable -o /dev/null -p plain --wrap 'exec sleep 1h'")
-	shares := c.sbatch(bob, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
+func victims(c *cluster, attacks int, options string) (before map[string]string, common, own []string) {
+	sleeps := func(user, more string) string {
+		return c.sh(user, "sbatch --parsable -o /dev/null -p plain "+options+" "+more+" --wrap 'exec sleep 1h'")
+	}
+	const gpu = "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n"
+	tasks := min(attacks+1, 60) // CPUs of a node, less those of the others
+	many := sleeps(bob, fmt.Sprintf("--array=1-%d", tasks))
+	running := sleeps(bob, "")
+	waits := c.sbatch(bob, "--begin=now+10hours -o /dev/null "+options, gpu)
+	array := sleeps(bob, "--array=0-3%1")
+	second := sleeps(alice, "")
+	shares := c.sbatch(bob, "-o /dev/null "+options, gpu)
 	common = []string{running, waits, array, second, shares}
 	c.waiting([]string{running, second, shares, array + "_0"}, "%T %r", "RUNNING None")
 	c.waiting([]string{waits}, "%r", "BeginTime")
 	c.waiting([]string{array + "_3"}, "%r", "JobArrayTaskLimit")
-	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -j "+many+" | wc -l") }, fmt.Sprintf("^%d$", min(attacks+1, 60)))
+	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -j "+many+" | wc -l") }, fmt.Sprintf("^%d$", tasks))
 	// A number that is the array's too means all of it.
 	own = strings.Fields(c.sh("", "squeue -h -t R -j "+many+" -o %A | grep -vx "+many))
 	return c.shown(append(slices.Clone(own), common...)...), common, own
@@ -209,8 +223,7 @@ func victims(c *cluster, attacks int) (before map[string]string, common, own []s
 // A name or an account makes no record of another user's job, changes none, and keeps
 // none from slurmdbd.
 func attackRecords(t *testing.T, c *cluster) {
-	f := &forgery{cluster: c, request: c.client("request"), ids: map[string]string{}}
-	f.script = c.file(alice, "record.sh", "#!/bin/bash\n#CARMA mem=2G\nsleep 1\n")
+	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\nsleep 1\n")
 	record := func() (id string) {
 		id = c.sbatch(bob, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10s\n")
 		c.eventually(func() string { return c.sh("", "sacct -n -P -X -S now-1day -j "+id+" -o AdminComment") }, "carma1:")

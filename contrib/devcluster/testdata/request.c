@@ -56,6 +56,10 @@ static void set(char *text)
 			job.priority = (uint32_t)atoi(value) ? 0 : NO_VAL;
 			return;
 		}
+		if (!strcmp(text, "shared")) { /* 0: --exclusive */
+			job.shared = (uint16_t)atoi(value);
+			return;
+		}
 		for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
 			if (!strcmp(text, fields[i].name)) {
 				*fields[i].value = value;
