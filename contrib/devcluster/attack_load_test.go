@@ -31,7 +31,8 @@ func TestAttackLoad(t *testing.T) {
 // libcarma.
 func modelText(n int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA batch=%d input=3x224x224 optim=adam\n#CARMA| Net(\n", n%4096+1)
+	fmt.Fprintf(&b, "#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA batch=%d input=3x224x224 optim=adam\n", n%4096+1)
+	b.WriteString("#CARMA| Net(\n")
 	for i := 0; b.Len() < 1<<20-100; i++ {
 		fmt.Fprintf(&b, "#CARMA|   (%d): Linear(in_features=%d, out_features=%d, bias=True)\n", i, 64+n%512, 64+n%512)
 	}
@@ -60,7 +61,8 @@ func attackSubmissions(t *testing.T, c *cluster) {
 				c.file(alice, fmt.Sprintf("model%d.%d.sh", loop, i), modelText(1000*try+100*loop+i))
 			}
 			// A text that libcarma has seen costs nothing: each is another one.
-			stops = append(stops, c.background(alice, fmt.Sprintf("renice -n 19 $$ >/dev/null; n=0; while :; do n=$((n + 1)); for i in 0 1 2 3; do"+
+			stops = append(stops, c.background(alice, fmt.Sprintf("renice -n 19 $$ >/dev/null; n=0;"+
+				" while :; do n=$((n + 1)); for i in 0 1 2 3; do"+
 				" sed \"s/batch=/seq=$n batch=/\" model%d.$i.sh >now%[1]d.sh; sbatch -H -Q now%[1]d.sh; done; done", loop)))
 		}
 		time.Sleep(time.Second)
@@ -69,7 +71,8 @@ func attackSubmissions(t *testing.T, c *cluster) {
 			stop()
 		}
 		late := c.sh("", "grep -c 'job accepted as written' ../log/slurmctld.log || true")
-		attacked(t, "long scripts in three loops", fmt.Sprintf("%d of %d jobs of another user booked, %d without the loops; %s in the log", got, jobs, alone, late))
+		attacked(t, "long scripts in three loops",
+			fmt.Sprintf("%d of %d jobs of another user booked, %d without the loops; %s in the log", got, jobs, alone, late))
 		c.sh("", "scancel -u "+alice)
 		if got*10 >= alone*9 && got > 0 {
 			return
@@ -95,8 +98,8 @@ func attackServer(t *testing.T, c *cluster) {
 		return pipe
 	}, "/")
 	used := func(where string) (bytes int64) {
-		out := c.sh("", "find "+c.dir+where+" -type f ! -name 'leases.db*' ! -name 'carma.db*' ! -path '*/jobs/*' -printf '%s\\n' |"+
-			" awk '{ n += $1 } END { print n + 0 }'")
+		out := c.sh("", "find "+c.dir+where+" -type f ! -name 'leases.db*' ! -name 'carma.db*' ! -path '*/jobs/*'"+
+			" -printf '%s\\n' | awk '{ n += $1 } END { print n + 0 }'")
 		bytes, _ = strconv.ParseInt(out, 10, 64)
 		return bytes
 	}
@@ -105,7 +108,8 @@ func attackServer(t *testing.T, c *cluster) {
 	time.Sleep(map[bool]time.Duration{false: 10 * time.Second, true: 2 * time.Minute}[long])
 	stop()
 	memory, disk = used("/run")-memory, used("")-disk
-	attacked(t, "a connect loop at an MPS daemon", fmt.Sprintf("%d more bytes in the run directory, %d in all", memory, disk))
+	attacked(t, "a connect loop at an MPS daemon",
+		fmt.Sprintf("%d more bytes in the run directory, %d in all", memory, disk))
 	if memory > mostInMemory || disk > mostOnDisk {
 		t.Errorf("clients of an MPS daemon left %d bytes in the run directory, %d in all", memory, disk)
 	}

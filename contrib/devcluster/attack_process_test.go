@@ -71,8 +71,9 @@ func attackOwner(t *testing.T, c *cluster) {
 		return fmt.Sprintf("mkdir -p %s; ln -sf $(command -v %s) %[1]s/slurmstepd; ", dir, program) + then
 	}
 	disguises := map[string]string{
-		"a cgroup job_ID": fmt.Sprintf("mkdir -p %s/job_ID/step_0; echo $$ >%[1]s/job_ID/step_0/cgroup.procs; exec %s", delegated, gpu),
-		"a variable":      "SLURM_JOB_ID=ID exec " + gpu,
+		"a cgroup job_ID": fmt.Sprintf("mkdir -p %s/job_ID/step_0; echo $$ >%[1]s/job_ID/step_0/cgroup.procs; exec %s",
+			delegated, gpu),
+		"a variable": "SLURM_JOB_ID=ID exec " + gpu,
 		"below a sleep with a title": titled("sleep", "tID",
 			gpu+" & exec -a 'slurmstepd: [ID.batch]' ./tID/slurmstepd 1h"),
 		"below a set-uid program with a title": titled("su", "uID",
@@ -105,7 +106,8 @@ func attackOwner(t *testing.T, c *cluster) {
 	for _, v := range victims {
 		c.ends(v.id, "CANCELLED")
 		r := c.report(v.id)
-		attacked(t, "a process on the GPU: "+v.disguise, fmt.Sprintf("the other user's job had 3072 MiB, its record says %d", r.PeakMiB))
+		attacked(t, "a process on the GPU: "+v.disguise,
+			fmt.Sprintf("the other user's job had 3072 MiB, its record says %d", r.PeakMiB))
 		if r.PeakMiB != 3072 {
 			t.Errorf("%s: job %s has used 3072 MiB, its record says %d", v.disguise, v.id, r.PeakMiB)
 		}
@@ -117,6 +119,7 @@ func attackOwner(t *testing.T, c *cluster) {
 // let no log grow.
 func attackLocks(t *testing.T, c *cluster) {
 	locker := c.client("lock")
+	const script = "#SBATCH --gres=gpu:1\n#CARMA mem=2G\n[ \"$CUDA_VISIBLE_DEVICES\" ] && sleep 1\n"
 	logged := func() int {
 		out := c.sh("", "cat "+c.dir+"/log/hooks.n1.log "+c.dir+"/log/agent.n1.log | grep -cE 'locked|busy' || true")
 		n, _ := strconv.Atoi(out)
@@ -129,7 +132,7 @@ func attackLocks(t *testing.T, c *cluster) {
 		start := time.Now()
 		var ids []string
 		for range 4 {
-			ids = append(ids, c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=2G\n[ \"$CUDA_VISIBLE_DEVICES\" ] && sleep 1\n"))
+			ids = append(ids, c.sbatch(alice, "", script))
 		}
 		for _, id := range ids {
 			c.ends(id, "COMPLETED")
@@ -143,7 +146,8 @@ func attackLocks(t *testing.T, c *cluster) {
 			c.checkpoints(filepath.Join(c.dir, file), first)
 		}
 		said := stop()
-		attacked(t, fmt.Sprintf("bytes from %d locked", first), fmt.Sprintf("4 jobs in %s; %s", took.Round(time.Second), strings.Join(strings.Fields(said), " ")))
+		attacked(t, fmt.Sprintf("bytes from %d locked", first),
+			fmt.Sprintf("4 jobs in %s; %s", took.Round(time.Second), strings.Join(strings.Fields(said), " ")))
 	}
 }
 

@@ -39,8 +39,9 @@ func TestAttackQueue(t *testing.T) {
 func attackBooking(t *testing.T, c *cluster) {
 	request := c.client("request")
 	for _, change := range []string{
-		"scontrol update JobId=%s Gres=gpu:3", "scontrol update JobId=%s Gres=gpu:1", "scontrol update JobId=%s TresPerNode=gres:gpu:2",
-		"scontrol update JobId=%s Gres=", request + " update %s tres_per_node=gres:gpu:2", request + " update %s tres_per_job=gres:gpu:2",
+		"scontrol update JobId=%s Gres=gpu:3", "scontrol update JobId=%s Gres=gpu:1",
+		"scontrol update JobId=%s TresPerNode=gres:gpu:2", "scontrol update JobId=%s Gres=",
+		request + " update %s tres_per_node=gres:gpu:2", request + " update %s tres_per_job=gres:gpu:2",
 		request + " update %s tres_per_task=gres:gpu:2", request + " update %s tres_per_socket=gres:gpu:2",
 	} {
 		id := c.sbatch(alice, "-H", "#SBATCH --gres=gpu:1\n#CARMA mem=2G\nexec sleep 1h\n")
@@ -50,7 +51,8 @@ func attackBooking(t *testing.T, c *cluster) {
 		request := c.job(id, "%b")
 		booked, _, _ := tres.Booking(request)
 		leased := len(regexp.MustCompile(`\b`+id+`\b`).FindAllString(c.leases("n1"), -1))
-		attacked(t, change, fmt.Sprintf("%d GPUs booked, %d leased; %s", booked, leased, strings.Join(strings.Fields(stderr), " ")))
+		attacked(t, change,
+			fmt.Sprintf("%d GPUs booked, %d leased; %s", booked, leased, strings.Join(strings.Fields(stderr), " ")))
 		if leased > booked {
 			t.Errorf(change+": %d GPUs leased, %d booked by %s", id, leased, booked, request)
 		}
@@ -84,11 +86,14 @@ func attackRecoveryPartition(t *testing.T, c *cluster) {
 		"sbatch -p gpu-recovery " + script, "sbatch -p gpu,gpu-recovery " + script, "sbatch -p gpu-recovery,plain " + script,
 		"SBATCH_PARTITION=gpu-recovery sbatch " + script, "sbatch -p gpu-recovery --array=0-1 " + script,
 		"sbatch -p gpu-recovery -o /dev/null --wrap true", "sbatch -p gpu " + script + " : -p gpu-recovery " + script,
-		"timeout 20 srun -p gpu-recovery --gres=gpu:1 true", "timeout 20 srun -p plain,gpu-recovery true", "timeout 20 salloc -p gpu-recovery true",
-		"timeout 20 salloc -p gpu,gpu-recovery --gres=gpu:1 true",
-		"scontrol update JobId=" + held + " Partition=gpu-recovery", "scontrol update JobId=" + held + " Partition=plain,gpu-recovery",
-		"scontrol update JobId=" + array + " Partition=gpu-recovery", "scontrol update JobId=" + array + "_1 Partition=gpu,gpu-recovery",
-		request + " submit " + script + " partition=gpu-recovery", request + " submit " + script + " partition=gpu,gpu-recovery",
+		"timeout 20 srun -p gpu-recovery --gres=gpu:1 true", "timeout 20 srun -p plain,gpu-recovery true",
+		"timeout 20 salloc -p gpu-recovery true", "timeout 20 salloc -p gpu,gpu-recovery --gres=gpu:1 true",
+		"scontrol update JobId=" + held + " Partition=gpu-recovery",
+		"scontrol update JobId=" + held + " Partition=plain,gpu-recovery",
+		"scontrol update JobId=" + array + " Partition=gpu-recovery",
+		"scontrol update JobId=" + array + "_1 Partition=gpu,gpu-recovery",
+		request + " submit " + script + " partition=gpu-recovery",
+		request + " submit " + script + " partition=gpu,gpu-recovery",
 		request + " update " + held + " partition=gpu-recovery",
 	} {
 		_, _, err := c.run(alice, attack)
@@ -162,7 +167,7 @@ func attackGivenBack(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"placement.max_jobs": "1"})
 	_, common, _ := victims(c, 1, "")
 	for range 3 { // one is there
-		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
+		id := c.sbatch(bob, "", shares("4G"))
 		c.waiting([]string{id}, "%T %r", "RUNNING None")
 		common = append(common, id)
 	}
@@ -209,7 +214,8 @@ func attackKept(t *testing.T, c *cluster) {
 		for c.job(id, "%T") != "RUNNING" && time.Since(start) < soon {
 			time.Sleep(100 * time.Millisecond)
 		}
-		attacked(t, fmt.Sprintf(wait, large), fmt.Sprintf("another user's job is %s after %s", c.job(id, "%T"), time.Since(start).Round(time.Second)))
+		attacked(t, fmt.Sprintf(wait, large),
+			fmt.Sprintf("another user's job is %s after %s", c.job(id, "%T"), time.Since(start).Round(time.Second)))
 		if c.job(id, "%T") != "RUNNING" {
 			t.Errorf("%s: another user's job has waited %s for a GPU that is kept for it", fmt.Sprintf(wait, large), soon)
 		}
@@ -224,7 +230,7 @@ func attackKept(t *testing.T, c *cluster) {
 func attackTurn(t *testing.T, c *cluster) {
 	var fill []string
 	for range 4 { // room on the node, and no GPU that is idle
-		id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nexec simjob --mem 8G --smact 10 --ramp 0s --duration 10h\n")
+		id := c.sbatch(alice, "", shares("10G"))
 		c.waiting([]string{id}, "%T %r", "RUNNING None")
 		fill = append(fill, id)
 	}
@@ -239,7 +245,8 @@ func attackTurn(t *testing.T, c *cluster) {
 	either := regexp.MustCompile(`\b(` + waits + "|" + passes + `)\b`)
 	c.eventually(func() string { return c.leases("n1") }, either.String())
 	first := either.FindString(c.leases("n1"))
-	attacked(t, "srun -w after a batch job that waits", map[string]string{waits: "the batch job came first", passes: "srun came first"}[first])
+	came := map[string]string{waits: "the batch job came first", passes: "srun came first"}
+	attacked(t, "srun -w after a batch job that waits", came[first])
 	if first != waits {
 		t.Errorf("srun -w came before a batch job that had waited for the same GPU")
 	}

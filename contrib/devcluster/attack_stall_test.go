@@ -106,11 +106,13 @@ func (c *cluster) slurmctldPID() string {
 // fail no job, lose none and drain no node, whether the site wants a node with a fault
 // drained or not: a stall is no fault of the node.
 func TestAttackStalls(t *testing.T) {
+	t.Parallel()
 	for name, strict := range map[string]string{"strict": "true", "not strict": "false"} {
 		t.Run(name, func(t *testing.T) {
 			c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "20")
 			// Less than the stalls last.
-			c.settings(map[string]string{"hooks.strict": strict, "hooks.wait": `"1s"`, "hooks.wait_interactive": `"1s"`, "hooks.deadline": `"4s"`})
+			c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"1s"`, "hooks.deadline": `"4s"`,
+				"hooks.strict": strict})
 			if !long {
 				c.stalled(10, 15*time.Second, stalls...)
 				return
@@ -131,17 +133,8 @@ func (c *cluster) stalled(jobs int, d time.Duration, by ...stall) {
 		what = by[0].name
 	}
 	// A job that has no GPU fails.
-	script := "#SBATCH --gres=gpu:1\n#CARMA mem=2G\nsimjob --mem 1G --smact 5 --ramp 0s --duration 1s\n"
+	const script = "#SBATCH --gres=gpu:1\n#CARMA mem=2G\nsimjob --mem 1G --smact 5 --ramp 0s --duration 1s\n"
 	var ids []string
-	submit := func(n int) {
-		for i := range n {
-			options := ""
-			if i%4 == 2 { // alice's
-				options = "-o /dev/null -e pipe"
-			}
-			ids = append(ids, c.sbatch([]string{alice, bob}[i%2], options, script))
-		}
-	}
 	var ends []func()
 	for _, s := range by {
 		ends = append(ends, s.begin(c, d))
@@ -150,7 +143,13 @@ func (c *cluster) stalled(jobs int, d time.Duration, by ...stall) {
 		ends = append(ends, pipes(c, d))
 	}
 	start := time.Now()
-	submit(jobs)
+	for i := range jobs {
+		options := ""
+		if i%4 == 2 { // alice's
+			options = "-o /dev/null -e pipe"
+		}
+		ids = append(ids, c.submitted([]string{alice, bob}[i%2], options, script))
+	}
 	time.Sleep(time.Until(start.Add(d)))
 	for _, end := range ends {
 		end()
@@ -164,9 +163,26 @@ func (c *cluster) stalled(jobs int, d time.Duration, by ...stall) {
 			c.t.Errorf("%s: job %s ended %s\n%s", what, id, state, c.story(id))
 		}
 	}
-	attacked(c.t, what, fmt.Sprintf("%d jobs, %s: %v, the last after %s", jobs, d, states, time.Since(start).Round(time.Second)))
-	out := c.sh("", "sinfo -N -h -p plain -o '%N %T %E'; grep -i drain ../log/slurmctld.log | grep -v carma-anchor || true")
+	attacked(c.t, what,
+		fmt.Sprintf("%d jobs, %s: %v, the last after %s", jobs, d, states, time.Since(start).Round(time.Second)))
+	out := c.sh("", "sinfo -N -h -p plain -o '%N %T %E';"+
+		" grep -i drain ../log/slurmctld.log | grep -v carma-anchor || true")
 	if regexp.MustCompile(`(?i)drain|down|fail|inval`).MatchString(out) {
 		c.t.Errorf("%s: nodes\n%s", what, out)
 	}
+}
+
+// submitted is sbatch, again and again while slurmctld does not answer.
+func (c *cluster) submitted(user, options, script string) (id string) {
+	c.t.Helper()
+	file := c.file(user, fmt.Sprintf("s%d.sh", time.Now().UnixNano()), "#!/bin/bash\n"+script)
+	c.eventually(func() string {
+		out, stderr, err := c.run(user, "sbatch --parsable "+options+" "+file)
+		if err != nil {
+			return stderr
+		}
+		id = strings.TrimSpace(out)
+		return "submitted"
+	}, "^submitted$")
+	return id
 }

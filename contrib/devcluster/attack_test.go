@@ -120,13 +120,18 @@ func (c *cluster) background(user, command string) (stop func() string) {
 	stop = func() string {
 		if !ended {
 			ended = true
-			c.sh("", fmt.Sprintf("kill -CONT -%d 2>/dev/null; kill -TERM -%d 2>/dev/null || true", cmd.Process.Pid, cmd.Process.Pid))
+			c.sh("", fmt.Sprintf("kill -CONT -%d 2>/dev/null; kill -TERM -%[1]d 2>/dev/null || true", cmd.Process.Pid))
 			cmd.Wait()
 		}
 		return out.String()
 	}
 	c.t.Cleanup(func() { stop() })
 	return stop
+}
+
+// shares is a job that books some memory of a GPU and runs until it is cancelled.
+func shares(mem string) string {
+	return "#SBATCH --gres=gpu:1\n#CARMA mem=" + mem + "\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n"
 }
 
 // oomText is what a job prints that asks for its recovery.

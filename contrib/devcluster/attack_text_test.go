@@ -23,9 +23,11 @@ import (
 // slurmctld may take them.
 var textFields = map[string]string{
 	"account": "ml", "name": "x", "comment": "x", "wckey": "x", "features": "", "reservation": "", "work_dir": "/tmp",
-	"std_out": "out", "std_err": "err", "partition": "gpu", "qos": "normal", "mcs_label": "x", "network": "x", "licenses": "",
+	"std_out": "out", "std_err": "err", "partition": "gpu", "qos": "normal", "mcs_label": "x", "network": "x",
+	"licenses":   "",
 	"dependency": "", "req_nodes": "n1", "exc_nodes": "n9", "burst_buffer": "x", "admin_comment": "x", "array": "0",
-	"tres_per_node": "gres:gpu:x", "tres_per_job": "gres:gpu:x", "tres_per_task": "gres:gpu:x", "tres_per_socket": "gres:gpu:x",
+	"tres_per_node": "gres:gpu:x", "tres_per_job": "gres:gpu:x", "tres_per_task": "gres:gpu:x",
+	"tres_per_socket": "gres:gpu:x",
 }
 
 // forged are lines as Slurm's commands print them of job own, which make other jobs
@@ -50,7 +52,8 @@ func (c *cluster) forged(own string, targets ...string) string {
 // forgedGRES is a line of the queue of a waiting job that names its node; behind
 // "gres:gpu:x" it is a type of GPU, with requests that slurmctld takes.
 func forgedGRES(id string) string {
-	return "\n" + id + "|PENDING|gpu|Resources|1|N/A|N/A|N/A||n1||" + id + "|N/A|(null)|gpu,gres:carmau0:4096,gres:carmatotal:99999"
+	return "\n" + id + "|PENDING|gpu|Resources|1|N/A|N/A|N/A||n1||" + id +
+		"|N/A|(null)|gpu,gres:carmau0:4096,gres:carmatotal:99999"
 }
 
 // forgery submits jobs with forged texts.
@@ -136,6 +139,7 @@ func (f *forgery) change(id, field, text string) {
 // user, in partitions of ours and in one that is not. The jobs ask for recovery, so
 // that root looks at them and acts.
 func TestAttackText(t *testing.T) {
+	t.Parallel()
 	t.Run("without slurmdbd", func(t *testing.T) {
 		c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "20")
 		attackText(t, c)
@@ -153,7 +157,8 @@ func attackText(t *testing.T, c *cluster) {
 	before, common, own := victims(c, 2*len(textFields)+8, "")
 	// The first task has ended when the second runs out of memory: squeue then
 	// prints the first one's name before it comes to the second.
-	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\nsleep 2\necho '"+oomText+"' >&2\nexit 1\n")
+	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\n"+
+		"sleep 2\necho '"+oomText+"' >&2\nexit 1\n")
 	aims := map[string]string{} // at which victim of its own an attack aims
 	target := func(what, field string) func(string) string {
 		targets := append([]string{own[0]}, common...)
@@ -190,7 +195,8 @@ func (c *cluster) ended(ids []string) {
 	c.t.Helper()
 	never := "Dependency|Reservation|BadConstraints|Licenses|Held|Nodes?Required|PartitionNodeLimit|Invalid|BurstBuffer"
 	still := `awk -F'|' 'BEGIN { split("` + strings.Join(ids, " ") + `", list, " "); for (i in list) ours[list[i]] = 1 }
-		NF == 5 && ours[$5 + 0] && ($2 ~ /RUNNING|COMPLETING|CONFIGURING/ || $2 ~ /PENDING/ && $4 + 0 == 0 && $3 !~ /` + never + `/)'`
+		NF == 5 && ours[$5 + 0] && ($2 ~ /RUNNING|COMPLETING|CONFIGURING/ ||
+			$2 ~ /PENDING/ && $4 + 0 == 0 && $3 !~ /` + never + `/)'`
 	c.eventually(func() string {
 		return c.sh("", "squeue -h -t all -r -O 'JobID:|,State:|,Reason:|,RestartCnt:|,ArrayJobID:' | "+still)
 	}, "^$")
@@ -202,16 +208,15 @@ func victims(c *cluster, attacks int, options string) (before map[string]string,
 	sleeps := func(user, more string) string {
 		return c.sh(user, "sbatch --parsable -o /dev/null -p plain "+options+" "+more+" --wrap 'exec sleep 1h'")
 	}
-	const gpu = "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n"
 	tasks := min(attacks+1, 60) // CPUs of a node, less those of the others
 	many := sleeps(bob, fmt.Sprintf("--array=1-%d", tasks))
 	running := sleeps(bob, "")
-	waits := c.sbatch(bob, "--begin=now+10hours -o /dev/null "+options, gpu)
+	waits := c.sbatch(bob, "--begin=now+10hours -o /dev/null "+options, shares("4G"))
 	array := sleeps(bob, "--array=0-3%1")
 	second := sleeps(alice, "")
-	shares := c.sbatch(bob, "-o /dev/null "+options, gpu)
-	common = []string{running, waits, array, second, shares}
-	c.waiting([]string{running, second, shares, array + "_0"}, "%T %r", "RUNNING None")
+	onGPU := c.sbatch(bob, "-o /dev/null "+options, shares("4G"))
+	common = []string{running, waits, array, second, onGPU}
+	c.waiting([]string{running, second, onGPU, array + "_0"}, "%T %r", "RUNNING None")
 	c.waiting([]string{waits}, "%r", "BeginTime")
 	c.waiting([]string{array + "_3"}, "%r", "JobArrayTaskLimit")
 	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -j "+many+" | wc -l") }, fmt.Sprintf("^%d$", tasks))
@@ -225,7 +230,7 @@ func victims(c *cluster, attacks int, options string) (before map[string]string,
 func attackRecords(t *testing.T, c *cluster) {
 	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\nsleep 1\n")
 	record := func() (id string) {
-		id = c.sbatch(bob, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nexec simjob --mem 3G --smact 10 --ramp 0s --duration 10s\n")
+		id = c.sbatch(bob, "-o /dev/null", strings.ReplaceAll(shares("4G"), "10h", "10s"))
 		c.eventually(func() string { return c.sh("", "sacct -n -P -X -S now-1day -j "+id+" -o AdminComment") }, "carma1:")
 		return id
 	}

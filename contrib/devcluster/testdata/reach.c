@@ -104,7 +104,8 @@ static bool of_hook(int pid, const char *dir, bool *look)
 		n = read_proc(pid, "cmdline", words, sizeof(words));
 		if (n > 0) {
 			snprintf(first, sizeof(first), "%s", words);
-			if (!strcmp(basename(first), "carma-node") && !has_word(words, n, "task-prolog") && memmem(words, (size_t)n, dir, strlen(dir)))
+			if (!strcmp(basename(first), "carma-node") && !has_word(words, n, "task-prolog") &&
+			    memmem(words, (size_t)n, dir, strlen(dir)))
 				return true;
 		}
 		pid = parent_of(pid);
@@ -197,7 +198,8 @@ int main(int argc, char **argv)
 			int pid = atoi(e->d_name);
 			bool look = false;
 
-			if (!isdigit((unsigned char)*e->d_name) || pid == self || pid >= PIDS || done[pid] || !young(pid) || !of_hook(pid, argv[3], &look))
+			if (!isdigit((unsigned char)*e->d_name) || pid == self || pid >= PIDS || done[pid] || !young(pid) ||
+			    !of_hook(pid, argv[3], &look))
 				continue;
 			/* What a user can reach of it may come with its next exec. */
 			if (look)
