@@ -53,19 +53,21 @@ func frozen(c *cluster, d time.Duration) func() {
 		attacked(c.t, "frozen children", "no freezer of cgroup v1 that can be written: not tried")
 		return func() {}
 	}
-	c.t.Cleanup(func() {
-		os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0)
-		c.eventually(func() string { return fmt.Sprint(os.Remove(group)) }, "nil|no such")
-	})
-	if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte("FROZEN"), 0); err != nil {
-		c.t.Fatal(err)
+	set := func(state string) {
+		if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte(state), 0); err != nil && !os.IsNotExist(err) {
+			c.t.Error(err)
+		}
 	}
+	thaw := func() { // those in it were killed, and end now
+		set("THAWED")
+		c.eventually(func() string { return fmt.Sprint(os.Remove(group)) }, "nil|no such")
+	}
+	c.t.Cleanup(thaw)
+	set("FROZEN")
 	stop := c.background("", fmt.Sprint("exec ", c.client("reach"), " freeze ", d.Seconds(), " ", c.dir, " ", group))
 	return func() {
 		attacked(c.t, "frozen", regexp.MustCompile(`looks=.*`).FindString(stop()))
-		if err := os.WriteFile(filepath.Join(group, "freezer.state"), []byte("THAWED"), 0); err != nil {
-			c.t.Error(err)
-		}
+		thaw()
 	}
 }
 
