@@ -40,9 +40,9 @@ func (c *cluster) forged(own string, targets ...string) string {
 		text += forgedGRES(id)
 	}
 	for _, line := range []string{
-		fmt.Sprintf("%s %s %s RUNNING gpu None 1 %s", own, own, list, uid),
-		fmt.Sprintf("%s|%s|%s|RUNNING|gpu|None|1|%s", own, own, list, uid),
-		fmt.Sprintf("%s|%s|%s|RUNNING|gpu|ml|None|1|%s|gres:gpu:1|x", own, own, list, uid),
+		fmt.Sprintf("%s %s %s RUNNING gpu TimeLimit 1 %s", own, own, list, uid),
+		fmt.Sprintf("%s|%s|%s|RUNNING|gpu|TimeLimit|1|%s", own, own, list, uid),
+		fmt.Sprintf("%s|%s|%s|RUNNING|gpu|ml|TimeLimit|1|%s|gres:gpu:1|x", own, own, list, uid),
 	} {
 		text += "\n" + line
 	}
