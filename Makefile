@@ -90,6 +90,7 @@ test-placement: simgpu
 	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
+# Attacks of ordinary users are among the tests, in their short form.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 # RUN='TestSteps|TestArray' takes some of the tests.
 test-integration: deps-test-integration all $(PROGRESS)
@@ -112,12 +113,13 @@ test-versions: libcarma
 	contrib/versions/shim.sh $(VERSIONS)
 
 # Attacks of a hostile user, of broken disks and of killed processes, and their
-# figures: minutes. docs/threat-model.md names what each shows. TASKS, PAIRS,
+# figures: an hour. docs/threat-model.md names what each shows. TASKS, PAIRS,
 # SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
 test-abuse: deps-test-abuse all
 	N=$${N:-1000000} $(MAKE) test-shim
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
+	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run TestAttack ./contrib/devcluster
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
@@ -158,7 +160,7 @@ lint: deps-lint $(STATICCHECK)
 	@echo "lint: shellcheck, gcc -fanalyzer"
 	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC)
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.

@@ -19,7 +19,7 @@ list() {
 	test-simgpu      @all
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-simgpu @test-integration
-	test-abuse       @cluster strace
+	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm
 	test-newadmin    @all debootstrap systemd-container

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/slurmbridge/tres"
+)
+
+const whole = "#SBATCH --gres=gpu:1\n#CARMA off\n"
+
+// What a user asks of the queue takes nothing from others that it does not give to
+// everybody: no GPU that is not booked, no place before those who wait, no GPU that
+// is kept for a job which does not want to start.
+func TestAttackQueue(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "20")
+	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"1s"`})
+	attackBooking(t, c)
+	attackRecoveryPartition(t, c)
+	attackIdle(t, c)
+	if long {
+		attackSlot(t, c)
+	}
+	attackGivenBack(t, c)
+	attackKept(t, c)
+	attackTurn(t, c)
+	c.noDrain()
+}
+
+// A job has as many GPUs as are booked for it, whatever its user makes of its
+// request while it waits, and recovery can still raise its booking.
+func attackBooking(t *testing.T, c *cluster) {
+	request := c.client("request")
+	for _, change := range []string{
+		"scontrol update JobId=%s Gres=gpu:3", "scontrol update JobId=%s Gres=gpu:1",
+		"scontrol update JobId=%s TresPerNode=gres:gpu:2", "scontrol update JobId=%s Gres=",
+		request + " update %s tres_per_node=gres:gpu:2", request + " update %s tres_per_job=gres:gpu:2",
+		request + " update %s tres_per_task=gres:gpu:2", request + " update %s tres_per_socket=gres:gpu:2",
+	} {
+		id := c.sbatch(alice, "-H", "#SBATCH --gres=gpu:1\n#CARMA mem=2G\nexec sleep 1h\n")
+		_, stderr, _ := c.run(alice, fmt.Sprintf(change, id))
+		c.sh(alice, "scontrol release "+id)
+		c.eventually(func() string { return c.job(id, "%T %r") }, "^(RUNNING None|PENDING .*(Held|BadConstraints|Invalid))")
+		request := c.job(id, "%b")
+		booked, _, _ := tres.Booking(request)
+		leased := len(regexp.MustCompile(`\b`+id+`\b`).FindAllString(c.leases("n1"), -1))
+		attacked(t, change,
+			fmt.Sprintf("%d GPUs booked, %d leased; %s", booked, leased, strings.Join(strings.Fields(stderr), " ")))
+		if leased > booked {
+			t.Errorf(change+": %d GPUs leased, %d booked by %s", id, leased, booked, request)
+		}
+		c.sh("", "scancel "+id)
+	}
+	id := c.sbatch(alice, "-H", oomOnce)
+	c.run(alice, "scontrol update JobId="+id+" Gres=gpu:1")
+	c.sh(alice, "scontrol release "+id)
+	c.eventually(func() string { return c.job(id, "%T") }, "COMPLETED|FAILED")
+	if r := c.report(id); !r.OOM || r.Attempts != 2 || r.State != "COMPLETED" {
+		t.Errorf("a job whose booking its user has tried to change: %+v", r)
+	}
+}
+
+// The recovery partition comes before all others: no user gets a job into it.
+func attackRecoveryPartition(t *testing.T, c *cluster) {
+	inside := func() map[string]bool {
+		ids := map[string]bool{}
+		for line := range strings.Lines(c.sh("", "squeue -h -t all -o '%A|%P' | grep gpu-recovery || true")) {
+			id, _, _ := strings.Cut(line, "|")
+			ids[id] = true
+		}
+		return ids
+	}
+	before := inside()
+	held := c.sbatch(alice, "-H -p plain", "true\n")
+	array := c.sbatch(alice, "-H --array=0-1", whole+"true\n")
+	script := c.file(alice, "recovery.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1\ntrue\n")
+	request := c.client("request")
+	for _, attack := range []string{
+		"sbatch -p gpu-recovery " + script, "sbatch -p gpu,gpu-recovery " + script, "sbatch -p gpu-recovery,plain " + script,
+		"SBATCH_PARTITION=gpu-recovery sbatch " + script, "sbatch -p gpu-recovery --array=0-1 " + script,
+		"sbatch -p gpu-recovery -o /dev/null --wrap true", "sbatch -p gpu " + script + " : -p gpu-recovery " + script,
+		"timeout 20 srun -p gpu-recovery --gres=gpu:1 true", "timeout 20 srun -p plain,gpu-recovery true",
+		"timeout 20 salloc -p gpu-recovery true", "timeout 20 salloc -p gpu,gpu-recovery --gres=gpu:1 true",
+		"scontrol update JobId=" + held + " Partition=gpu-recovery",
+		"scontrol update JobId=" + held + " Partition=plain,gpu-recovery",
+		"scontrol update JobId=" + array + " Partition=gpu-recovery",
+		"scontrol update JobId=" + array + "_1 Partition=gpu,gpu-recovery",
+		request + " submit " + script + " partition=gpu-recovery",
+		request + " submit " + script + " partition=gpu,gpu-recovery",
+		request + " update " + held + " partition=gpu-recovery",
+	} {
+		_, _, err := c.run(alice, attack)
+		now := inside()
+		result := "refused, or somewhere else"
+		for id := range now {
+			if !before[id] {
+				result = "a job is there"
+				t.Errorf("%s: %v, and job %s is in the recovery partition", attack, err, id)
+			}
+		}
+		attacked(t, attack, result)
+		c.sh("", "scontrol update JobId="+held+" Partition=plain; scontrol update JobId="+array+" Partition=gpu || true")
+		before = inside()
+	}
+	id := c.sbatch(alice, "", oomOnce)
+	c.ends(id, "COMPLETED")
+	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" {
+		t.Errorf("CARMA's own way there: %+v", r)
+	}
+	c.sh("", "scancel "+held+" "+array)
+}
+
+// oneTask is a script for an array of two: the first task has ended when root looks at
+// the second, and squeue prints it first.
+const oneTask = "#!/bin/bash\n#CARMA mem=2G%s\n[ \"$SLURM_ARRAY_TASK_ID\" != 0 ] || exit 0\nexec sleep 1h\n"
+
+// forgedArray submits such an array of alice that waits, with forged lines in its name.
+func (c *cluster) forgedArray(what, keys string, targets []string) (id string) {
+	c.t.Helper()
+	f := newForgery(c, fmt.Sprintf(oneTask, keys))
+	id, err := f.submit(what, "array=0-1")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	f.change(id, "name", "x"+c.forged(id, targets...))
+	return id
+}
+
+// Forged lines where root cancels a job that uses no GPU.
+func attackIdle(t *testing.T, c *cluster) {
+	before, common, _ := victims(c, 1, "")
+	id := c.forgedArray("name of an idle job", "", common)
+	c.settings(map[string]string{"idle.after": `"4s"`, "idle.action": `"cancel"`})
+	c.sh(alice, "scontrol release "+id)
+	c.eventually(func() string { return c.idle() + " " + c.job(id+"_1", "%T") }, `\b`+id+`\b|CANCELLED`)
+	time.Sleep(8 * time.Second)
+	c.unchanged(func(string) string { return "forged lines of a job that is idle" }, before)
+	c.settings(map[string]string{"idle.action": `"none"`})
+	c.empty()
+}
+
+// Forged lines where root puts a job back at the end of its time slot.
+func attackSlot(t *testing.T, c *cluster) {
+	c.settings(map[string]string{"partition.gpu.time_slot": `"1m"`})
+	time.Sleep(5 * time.Second) // libcarma looks every 2 s
+	before, common, _ := victims(c, 1, "-t 60")
+	id := c.forgedArray("name of a job in a time slot", " requeue=timeout", common)
+	c.sh(alice, "scontrol release "+id)
+	c.eventually(func() string { return c.job(id+"_1", "%T") }, "RUNNING")
+	c.eventually(func() string { return c.job(id+"_1", "%T") }, "PENDING|TIMEOUT|COMPLETED")
+	time.Sleep(3 * time.Second)
+	delete(before, common[len(common)-1]) // in the slot of a minute too
+	c.unchanged(func(string) string { return "forged lines of a job whose time slot is over" }, before)
+	c.settings(map[string]string{"partition.gpu.time_slot": `"0s"`})
+	c.empty()
+}
+
+// Forged lines where root gives a job back that finds no GPU.
+func attackGivenBack(t *testing.T, c *cluster) {
+	c.settings(map[string]string{"placement.max_jobs": "1"})
+	_, common, _ := victims(c, 1, "")
+	for range 3 { // one is there
+		id := c.sbatch(bob, "", shares("4G"))
+		c.waiting([]string{id}, "%T %r", "RUNNING None")
+		common = append(common, id)
+	}
+	before := c.shown(common...)
+	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\nexec sleep 1h\n")
+	forged := func(id string) string { return c.forged(id, common...) }
+	if id := f.atSubmit("account of a job that is given back", "account", forged, "req_nodes=n1"); id != "" {
+		c.sh(alice, "scontrol release "+id)
+		c.eventually(func() string { return c.hookLog(id) + c.job(id, "%r") }, "given back|failed|Resources|ReqNodeNotAvail")
+	}
+	time.Sleep(3 * time.Second)
+	c.unchanged(func(string) string { return "forged lines of a job that is given back" }, before)
+	c.settings(map[string]string{"placement.max_jobs": "3"})
+	c.empty()
+}
+
+// empty cancels all jobs and waits until they have gone.
+func (c *cluster) empty() {
+	c.t.Helper()
+	c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
+	c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") }, "^$")
+}
+
+// soon is far more than a comparison of counts takes, and far less than a hold lasts.
+const soon = time.Minute
+
+// GPUs are not kept for a job whose user has it wait.
+func attackKept(t *testing.T, c *cluster) {
+	c.settings(map[string]string{"hold.after": `"1s"`, "hold.timeout": `"30m"`})
+	running := c.sbatch(bob, "", whole+"exec sleep 1h\n")
+	c.eventually(func() string { return c.job(running, "%T") }, "RUNNING")
+	for _, wait := range []string{"scontrol hold %s", "scontrol update JobId=%s StartTime=now+5hours"} {
+		large := c.sbatch(alice, "", "#SBATCH --gres=gpu:4\n#CARMA off\nexec sleep 1h\n")
+		c.eventually(func() string {
+			var kept int
+			if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", large).Scan(&kept); err != nil {
+				t.Fatal(err)
+			}
+			return fmt.Sprint(kept)
+		}, "^[1-4]$")
+		c.sh(alice, fmt.Sprintf(wait, large))
+		start := time.Now()
+		id := c.sbatch(bob, "", whole+"exec sleep 1h\n")
+		for c.job(id, "%T") != "RUNNING" && time.Since(start) < soon {
+			time.Sleep(100 * time.Millisecond)
+		}
+		attacked(t, fmt.Sprintf(wait, large),
+			fmt.Sprintf("another user's job is %s after %s", c.job(id, "%T"), time.Since(start).Round(time.Second)))
+		if c.job(id, "%T") != "RUNNING" {
+			t.Errorf("%s: another user's job has waited %s for a GPU that is kept for it", fmt.Sprintf(wait, large), soon)
+		}
+		c.sh("", "scancel "+large+" "+id)
+	}
+	c.settings(map[string]string{"hold.after": `"2h"`})
+	c.empty()
+}
+
+// A job of srun that names its node waits its turn: it cannot go back to the queue, and
+// yet GPUs are not kept for it before a batch job that has waited for the same.
+func attackTurn(t *testing.T, c *cluster) {
+	var fill []string
+	for range 4 { // room on the node, and no GPU that is idle
+		id := c.sbatch(alice, "", shares("10G"))
+		c.waiting([]string{id}, "%T %r", "RUNNING None")
+		fill = append(fill, id)
+	}
+	waits := c.sbatch(bob, "", whole+"exec sleep 1h\n")
+	c.eventually(func() string { return c.job(waits, "%T %r") }, "PENDING [^N]")
+	time.Sleep(5 * time.Second)
+	c.background(alice, "exec srun -J passes -w n1 --gres=gpu:1 sleep 1h")
+	var passes string
+	c.eventually(func() string { passes = c.sh("", "squeue -h -n passes -o %A"); return passes }, "^[0-9]+$")
+	time.Sleep(5 * time.Second)
+	c.sh("", "scancel "+fill[0])
+	either := regexp.MustCompile(`\b(` + waits + "|" + passes + `)\b`)
+	c.eventually(func() string { return c.leases("n1") }, either.String())
+	first := either.FindString(c.leases("n1"))
+	came := map[string]string{waits: "the batch job came first", passes: "srun came first"}
+	attacked(t, "srun -w after a batch job that waits", came[first])
+	if first != waits {
+		t.Errorf("srun -w came before a batch job that had waited for the same GPU")
+	}
+	c.empty()
+}
