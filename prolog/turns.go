@@ -53,18 +53,22 @@ const (
 )
 
 // Acquire leaves those who are ahead what they would be given now.
-func (t *turns) Acquire(ctx context.Context, job lease.Job, r gres.Request, decide lease.Choose) ([]lease.Granted, error) {
+func (t *turns) Acquire(
+	ctx context.Context, job lease.Job, r gres.Request, choice lease.Choose,
+) ([]lease.Granted, error) {
 	if t.yields {
 		t.look(ctx)
 	}
-	return t.Ledger.Acquire(ctx, job, r, func(readings []gres.Reading, leases []gres.Lease, last string) ([]string, gres.Daemon) {
-		uuids, daemon := decide(readings, leases, last)
+	policy := choose.Policy(t.node.Config.Placement.Policy)
+	after := func(readings []gres.Reading, leases []gres.Lease, last string) ([]string, gres.Daemon) {
+		uuids, daemon := choice(readings, leases, last)
 		if len(uuids) == 0 || len(t.ahead) == 0 { // nothing to leave to others
 			return uuids, daemon
 		}
 		in := choose.Input{Readings: readings, Leases: leases, Thresholds: t.node.Thresholds, Last: last}
-		return decide(readings, choose.Behind(choose.Policy(t.node.Config.Placement.Policy), in, t.ahead), last)
-	})
+		return choice(readings, choose.Behind(policy, in, t.ahead), last)
+	}
+	return t.Ledger.Acquire(ctx, job, r, after)
 }
 
 // errBehind means that a job has no claim to GPUs that are not free yet.
@@ -108,6 +112,7 @@ func (t *turns) look(ctx context.Context) {
 		t.ahead = append(t.ahead, steward.Request(j, c.Partition[j.Partition].GPUMemMiB))
 	}
 	if len(t.ahead) > 0 && before == 0 {
-		t.node.Log.Info("waits its turn: it names its node, and others wait that come before it", "job", t.hook.JobKey, "ahead", len(t.ahead), "first", t.ahead[0].JobID)
+		t.node.Log.Info("waits its turn: it names its node, and others wait that come before it",
+			"job", t.hook.JobKey, "ahead", len(t.ahead), "first", t.ahead[0].JobID)
 	}
 }

@@ -80,6 +80,10 @@ func TestSharedGPUPairs(t *testing.T) {
 	if out, _, err := c.run(alice, "ls "+logs); err == nil {
 		t.Errorf("a user reads %s: %s", logs, out)
 	}
+	full := glob(t, filepath.Join(logs, "GPU-*", "control.log"))[0]
+	c.sh("", "head -c 100M /dev/zero >>"+full)
+	c.eventually(func() string { return c.sh("", "stat -c %s "+full+".old; du -m "+filepath.Dir(full)) }, `^1048576\n[1-8]\t`)
+	c.eventually(func() string { return c.sh("", "tail -c 60 "+full) }, "UI closed") // it writes on
 }
 
 // clients counts the MPS clients on a node's GPUs.

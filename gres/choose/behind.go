@@ -19,7 +19,10 @@ func Behind(p Policy, in Input, ahead []gres.Request) []gres.Lease {
 		}
 		d := GPUs(p, Input{Readings: in.Readings, Leases: leases, Request: r, Thresholds: in.Thresholds, Last: in.Last})
 		for _, uuid := range d.UUIDs {
-			leases = append(leases, gres.Lease{Job: gres.JobKey{JobID: r.JobID}, UUID: uuid, UID: r.UID, ReserveMiB: r.ReserveMiB, Exclusive: r.Exclusive, Seen: true, Daemon: d.Daemon})
+			leases = append(leases, gres.Lease{
+				Job: gres.JobKey{JobID: r.JobID}, UUID: uuid, UID: r.UID, ReserveMiB: r.ReserveMiB,
+				Exclusive: r.Exclusive, Seen: true, Daemon: d.Daemon,
+			})
 		}
 	}
 	return leases

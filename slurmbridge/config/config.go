@@ -380,8 +380,7 @@ func (c Config) LogPath(node string) string { return forNode(c.Paths.Log, node) 
 
 // MPSLogDir is where the MPS daemons of one node write, beside the hooks' log.
 func (c Config) MPSLogDir(node string) string {
-	log := c.LogPath(node)
-	return strings.TrimSuffix(log, filepath.Ext(log)) + "-mps"
+	return strings.TrimSuffix(c.LogPath(node), ".log") + "-mps"
 }
 
 func forNode(path, node string) string { return strings.ReplaceAll(path, "%n", node) }
