@@ -73,8 +73,23 @@ func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledg
 	n.awaitRevocation(ctx, h, slurm)
 	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
+		n.setStart(ctx, h, j.Component(), delay, slurm)
 	}
 	return nil
+}
+
+// setStart lets a job that was given back start as soon as is safe, and not sooner than
+// after delay, where the agent will not.
+func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration, slurm Slurm) {
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	safe, err := slurm.SafeStart(ctx)
+	if err == nil {
+		err = n.update(ctx, t, sctl.Change{StartIn: max(safe, delay)}, slurm)
+	}
+	if err != nil {
+		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
+	}
 }
 
 // lookAtLedger is how long a ledger may take to tell what a job that goes back would
@@ -170,9 +185,7 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	} else if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 	}
-	if err := n.update(ctx, j.Target(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
-		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
-	}
+	n.setStart(ctx, h, j.Target(), backOff(h.Restart), slurm)
 	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil

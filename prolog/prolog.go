@@ -47,6 +47,7 @@ type Slurm interface {
 	RequeueHold(ctx context.Context, t sctl.Target) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
+	SafeStart(ctx context.Context) (time.Duration, error)
 	Waiting
 }
 

@@ -64,6 +64,7 @@ func (s *slurm) RequeueIncomplete(_ context.Context, t sctl.Target) error {
 	}
 	return err
 }
+func (s *slurm) SafeStart(context.Context) (time.Duration, error) { return 2 * time.Minute, nil }
 func (s *slurm) RequeueHold(_ context.Context, t sctl.Target) error {
 	err := s.note("requeuehold " + t.String())
 	if err == nil && s.job.State == "RUNNING" {
@@ -612,6 +613,9 @@ func TestReturn(t *testing.T) {
 	}
 	if want := []string{"job 7", "incomplete 5_2", "update 5_2", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
+	}
+	if w.slurm.startIn != 2*time.Minute { // nobody else sets it
+		t.Errorf("starts in %s", w.slurm.startIn)
 	}
 	w.slurm.job.State, w.slurm.fail["incomplete"] = "RUNNING", sctl.ErrBatchOnly
 	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {

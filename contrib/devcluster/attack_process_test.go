@@ -81,6 +81,7 @@ func attackOwner(t *testing.T, c *cluster) {
 	}
 	type victim struct{ id, disguise string }
 	var victims []victim
+	var stops []func() string
 	for disguise, command := range disguises {
 		if strings.Contains(disguise, "cgroup") && delegated == "" {
 			attacked(t, disguise, "no cgroup v1 that can be written: not tried")
@@ -89,8 +90,8 @@ func attackOwner(t *testing.T, c *cluster) {
 		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
 			"exec simjob --mem 3G --smact 10 --ramp 0s --duration 10h\n")
 		c.gpu(id)
-		c.background(alice, fmt.Sprintf("export SIMGPU_STATE=%s/simgpu/n1 CUDA_VISIBLE_DEVICES=%d; %s",
-			c.dir, c.index(id), strings.ReplaceAll(command, "ID", id)))
+		stops = append(stops, c.background(alice, fmt.Sprintf("export SIMGPU_STATE=%s/simgpu/n1 CUDA_VISIBLE_DEVICES=%d; %s",
+			c.dir, c.index(id), strings.ReplaceAll(command, "ID", id))))
 		// It is there, and is read.
 		c.eventually(func() string { return c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu show", c.dir)) }, `10240`)
 		victims = append(victims, victim{id, disguise})
@@ -113,6 +114,9 @@ func attackOwner(t *testing.T, c *cluster) {
 		}
 	}
 	c.eventually(func() string { return c.leases("n1") }, "^$")
+	for _, stop := range stops { // or their GPUs stay closed
+		stop()
+	}
 }
 
 // Locks of others on files that they can open keep no job waiting, lose no record and
