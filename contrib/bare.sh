@@ -35,7 +35,8 @@ make_root() {
 	mkdir -p "$cache/$release" "$cache/mod"
 	# What the README names, what reaches Go's proxy, and sudo.
 	debootstrap --variant=minbase --cache-dir="$cache/$release" --include=gcc,libc6-dev,make,git,ca-certificates,sudo \
-		"$release" "$root" "$from" >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; die "debootstrap could not make a root of $release"; }
+		"$release" "$root" "$from" >"$work/log" 2>&1 ||
+		{ tail -n 20 "$work/log" >&2; die "debootstrap could not make a root of $release"; }
 	find "$cache/$release" -name '*.deb' -exec cp -t "$root/var/cache/apt/archives" {} +
 	apt-config dump | grep -iE '^Acquire::(.*proxy|Check-(Date|Valid-Until))' >"$root/etc/apt/apt.conf.d/90machine" || true
 	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
@@ -88,7 +89,8 @@ first_process() {
 	mount -t proc proc "$root/proc"
 	mount -t sysfs sysfs "$root/sys"
 	mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
-	awk -v below="$root/sys" 'index($2, below) == 1 { print $2 }' /proc/self/mounts | while read -r point; do mount -o remount,bind,ro "$point"; done
+	awk -v below="$root/sys" 'index($2, below) == 1 { print $2 }' /proc/self/mounts |
+		while read -r point; do mount -o remount,bind,ro "$point"; done
 	mount -t tmpfs -o mode=755 dev "$root/dev"
 	for d in "null 1 3" "zero 1 5" "full 1 7" "random 1 8" "urandom 1 9" "tty 5 0"; do
 		read -r name major minor <<<"$d"
@@ -126,7 +128,8 @@ main() {
 	make_root
 	local name began word failed=
 	name="Debian $(cat "$root/etc/debian_version")"
-	echo "bare: $name made in $SECONDS s; in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
+	echo "bare: $name made in $SECONDS s;" \
+		"in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
 	while [ $# -gt 0 ]; do
 		began=$SECONDS word=passed
 		echo "bare: $name, as $1: $2"

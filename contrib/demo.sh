@@ -15,12 +15,14 @@ if [ $# = 0 ]; then
 	build/progress make "the demo's programs" deps-demo all || { echo "make demo: failed"; exit 1; }
 fi
 if [ "$(id -u)" != 0 ]; then
-	command -v sudo >/dev/null || { echo "make demo: failed: slurmd starts jobs as their users, so be root or install sudo" >&2; exit 1; }
+	command -v sudo >/dev/null ||
+		{ echo "make demo: failed: slurmd starts jobs as their users, so be root or install sudo" >&2; exit 1; }
 	exec sudo env PATH="$PATH:/usr/sbin:/sbin" "$0" "$@"
 fi
 began=$1
 
-dir=$(mktemp -d /tmp/carma-demo.XXXXXX) || exit 1 # short, for UNIX sockets lie below it; open to users, as a home is not
+# Short, for UNIX sockets lie below it, and where users come, as in no home.
+dir=$(mktemp -d /tmp/carma-demo.XXXXXX) || exit 1
 devcluster=$root/contrib/devcluster/devcluster
 
 leave() {

@@ -77,7 +77,8 @@ if [ ! -e "$policy" ]; then
 	printf '#!/bin/sh\nexit 101\n' | $as_root sh -c "umask 022; cat >$policy && chmod 755 $policy"
 fi
 # umask: what dpkg's scripts make is for all users.
-if ! $as_root sh -c "umask 022; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing" >"$log" 2>&1; then
+if ! $as_root sh -c "umask 022; apt-get update -qq &&
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing" >"$log" 2>&1; then
 	tail -n 20 "$log" >&2
 	echo "deps: apt-get could not install$missing" >&2
 	exit 1

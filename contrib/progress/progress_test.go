@@ -49,7 +49,8 @@ func TestReasonIsShort(t *testing.T) {
 		output = append(output, "    line\n", "\n")
 	}
 	lines := reason(append(output, "--- FAIL: TestX (0.00s)\n"))
-	if len(lines) != reasonLines+1 || lines[reasonLines] != "..." || len(lines[0]) > reasonWidth || !strings.HasPrefix(lines[0], "    x_test.go:1: é") {
+	if len(lines) != reasonLines+1 || lines[reasonLines] != "..." || len(lines[0]) > reasonWidth ||
+		!strings.HasPrefix(lines[0], "    x_test.go:1: é") {
 		t.Errorf("%d lines: %q", len(lines), lines[:2])
 	}
 }
@@ -60,7 +61,8 @@ func TestMakeAll(t *testing.T) {
 	for _, name := range []string{"MAKELEVEL", "MAKEFLAGS", "MFLAGS"} { // of the make that runs the tests
 		t.Setenv(name, "")
 	}
-	makefile := "a:\n\t@echo one; echo '2 passed, 0 failed, 1 skipped'\nb:\n\t@echo '40 passed, 0 failed, 0 skipped'\nbad:\n\t@echo broken; exit 1\n"
+	makefile := "a:\n\t@echo one; echo '2 passed, 0 failed, 1 skipped'\n" +
+		"b:\n\t@echo '40 passed, 0 failed, 0 skipped'\nbad:\n\t@echo broken; exit 1\n"
 	if err := os.WriteFile("Makefile", []byte(makefile), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +95,8 @@ func TestRunLeavesDaemon(t *testing.T) {
 
 func TestTook(t *testing.T) {
 	for d, want := range map[time.Duration]string{
-		0: "0.0 s", 9949 * time.Millisecond: "9.9 s", 10 * time.Second: "10 s", 119 * time.Second: "119 s", 250 * time.Second: "4 min 10 s",
+		0: "0.0 s", 9949 * time.Millisecond: "9.9 s", 10 * time.Second: "10 s",
+		119 * time.Second: "119 s", 250 * time.Second: "4 min 10 s",
 	} {
 		if got := took(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)

@@ -161,7 +161,8 @@ func (t *tally) still(now time.Time) string {
 	if len(names) == 0 {
 		names = []string{"building"}
 	}
-	return fmt.Sprintf("%5d  finished; now: %s", t.passed+t.failed+t.skipped, strings.Join(names[:min(len(names), 6)], ", "))
+	which := strings.Join(names[:min(len(names), 6)], ", ")
+	return fmt.Sprintf("%5d  finished; now: %s", t.passed+t.failed+t.skipped, which)
 }
 
 // summary tells of the failures and counts; logs are where their outputs are.
