@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -57,7 +58,7 @@ func run(args []string, out, errors io.Writer) int {
 	}
 	defer os.RemoveAll(b.runDir)
 	if _, err := os.Stat(*control); err == nil {
-		b.mps = mps.Control{Program: *control, RunDir: b.runDir}
+		b.mps = mps.Control{Program: *control, RunDir: b.runDir, LogDir: filepath.Join(b.runDir, "log")}
 	}
 	results := b.all(ctx, frameworks())
 	if b.scale != 1 {
