@@ -110,9 +110,12 @@ func leastNodes(s string) int {
 	return int(n)
 }
 
-// exitStatus reads "code:signal", or wait(2)'s status as one number as up to 23.02 at
-// least (22.05.8 prints 256; releases with PrologFlags=RunInJob 1:0).
+// exitStatus reads "code:signal", or wait(2)'s status as one number (22.05.8); nothing
+// stands there for a job that has none yet (25.11.7, _print_job_exit_code).
 func exitStatus(s string) (code, signal int, err error) {
+	if none(s) {
+		return 0, 0, nil
+	}
 	if left, right, both := strings.Cut(s, ":"); both {
 		c, err1 := number(left)
 		n, err2 := number(right)
