@@ -34,6 +34,8 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM", args); err != nil {
 		return err
 	}
+	// The MPS daemons make sockets that their clients, who are users, must reach.
+	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	c, err := config.Load(e.config)

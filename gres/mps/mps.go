@@ -37,6 +37,12 @@ func name(d gres.Daemon) string {
 // there, so only root can write into it.
 func PipeDir(runDir string, d gres.Daemon) string { return filepath.Join(runDir, "mps", name(d)) }
 
+// makePipeDir makes it, and what is above it, whatever the agent's umask.
+func (c Control) makePipeDir(d gres.Daemon) error {
+	dir := PipeDir(c.RunDir, d)
+	return errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))
+}
+
 // noteOf is the file that says which GPUs a daemon of several serves.
 func noteOf(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + ".gpus" }
 
@@ -67,7 +73,7 @@ func (c Control) Ensure(ctx context.Context, d gres.Daemon) error {
 	if c.Answers(ctx, d) {
 		return nil
 	}
-	if err := errors.Join(os.MkdirAll(PipeDir(c.RunDir, d), 0o755), c.makeLogDir(d)); err != nil {
+	if err := errors.Join(c.makePipeDir(d), c.makeLogDir(d)); err != nil {
 		return fmt.Errorf("start MPS daemon of GPU %s: %w", d, err)
 	}
 	if d.Many() {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -41,6 +42,7 @@ esac
 `
 
 func TestEnsureStartsOnce(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o077))
 	t.Setenv("CUDA_VISIBLE_DEVICES", "7")
 	t.Setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1M")
 	c := program(t, daemon)
