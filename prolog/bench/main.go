@@ -252,7 +252,7 @@ func newNode() (*node, error) {
 	if err := os.Mkdir(filepath.Join(dir, "slurm"), 0o755); err != nil {
 		return nil, err
 	}
-	for name, body := range map[string]string{"squeue": "exit 1", "sinfo": "exit 1", "scontrol": `cd "${0%/*}"
+	for name, body := range map[string]string{"squeue": "echo Invalid job id specified >&2; exit 1", "sinfo": "exit 1", "scontrol": `cd "${0%/*}"
 case "$*" in
 update*Gres=*) echo "   Gres=${*##*Gres=}" >gres ;;
 show*) cat gres ;;
