@@ -38,9 +38,11 @@ type node struct {
 
 const squeue = `#!/bin/sh
 for a; do case $a in --jobs=*) id=${a#--jobs=} ;; esac; done
-case $* in
-*admin_comment*) echo "$id|N/A|N/A|1|carma={}" ;;
-*) echo "$id|$id|N/A|COMPLETING|gpu|(null)|None|1|65534|gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240|job" ;;
+sep=${SQUEUE_FORMAT2#*:}; sep=${sep%%,*}
+row() { for f; do printf '%s%s' "$f" "$sep"; done; echo; }
+case $SQUEUE_FORMAT2 in
+*admin_comment*) row "$id" job "(null)" gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240 "carma={}" ;;
+*) row "$id" UID "$id" N/A N/A N/A RUNNING gpu 1 1 0 1795257605 256 None 1795257600 ;;
 esac
 `
 
@@ -73,7 +75,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		"bin/squeue": squeue, "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
+		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
 		"carma.toml": fmt.Sprintf(`[slurm]
 bin_dir = "%[1]s/bin"
 [partition.gpu]
