@@ -23,6 +23,11 @@ PROGRESS = build/progress
 STATICCHECK_VERSION = v0.8.2
 STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
 
+# What --version prints: the release, and the commit where there is git.
+VERSION ?= 0.1.0
+COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)
+LDFLAGS = -X carma/slurmbridge/version.text=$(VERSION)$(if $(COMMIT),+g$(COMMIT))
+
 COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
@@ -35,7 +40,7 @@ all: commands libcarma shim simgpu
 
 commands:
 	@echo "build: bin/$(COMMANDS)"
-	@$(GO) build -o bin/ $(addprefix ./cmd/,$(COMMANDS))
+	@$(GO) build -ldflags "$(LDFLAGS)" -o bin/ $(addprefix ./cmd/,$(COMMANDS))
 
 libcarma:
 	@echo "build: lib/libcarma.so"
@@ -203,8 +208,6 @@ install: all
 	install -m 644 contrib/systemd/carma-node.service contrib/systemd/carma-history.service contrib/systemd/carma-history.timer $(DESTDIR)$(prefix)/lib/systemd/system/
 	install -m 644 contrib/systemd/tmpfiles.conf $(DESTDIR)$(prefix)/lib/tmpfiles.d/carma.conf
 	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
-
-VERSION ?= 0.1.0
 
 # deb and rpm in build/packages. They are for the Slurm of SLURM_INCLUDE.
 packages:

@@ -5,10 +5,12 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 
 	"carma/cmd/internal/cli"
+	"carma/slurmbridge/version"
 )
 
 const usage = `usage: carma-sim COMMAND [OPTIONS]
@@ -36,6 +38,10 @@ func run(args []string, out io.Writer) error {
 	}
 	if args[0] == "--help" || args[0] == "-h" || args[0] == "help" {
 		_, err := io.WriteString(out, usage)
+		return err
+	}
+	if args[0] == "--version" {
+		_, err := fmt.Fprintln(out, "carma-sim", version.String())
 		return err
 	}
 	command, ok := commands[args[0]]

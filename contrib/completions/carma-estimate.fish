@@ -1,4 +1,5 @@
 # fish completion of carma-estimate; made of its flags by go test -update
+complete -c carma-estimate -l version -d 'print the version'
 complete -c carma-estimate -l summary -r -F -d 'model summary; - for stdin'
 complete -c carma-estimate -l batch -x -d 'samples per step and GPU'
 complete -c carma-estimate -l seq -x -d 'tokens per sample'

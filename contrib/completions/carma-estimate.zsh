@@ -1,6 +1,7 @@
 #compdef carma-estimate
 # Made of its flags by go test -update.
 _arguments -s \
+	'*--version[print the version]' \
 	'*--summary[model summary; - for stdin]:FILE:_files' \
 	'*--batch[samples per step and GPU]:N: ' \
 	'*--seq[tokens per sample]:N: ' \

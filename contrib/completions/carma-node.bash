@@ -7,7 +7,7 @@ _carma_node() {
 	--node) return ;;
 	esac
 	if [[ $word == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "--config --node" -- "$word")
+		mapfile -t COMPREPLY < <(compgen -W "--version --config --node" -- "$word")
 	else
 		mapfile -t COMPREPLY < <(compgen -W "agent check db doctor epilog prolog sample setup status task-prolog top" -f -- "$word")
 	fi

@@ -1,4 +1,5 @@
 # fish completion of carma-node; made of its flags by go test -update
+complete -c carma-node -l version -d 'print the version'
 complete -c carma-node -l config -r -F -d 'FILE to read the configuration from'
 complete -c carma-node -l node -x -d 'Slurm\'s NAME of this node (default: the host name up to the first dot)'
 complete -c carma-node -n __fish_use_subcommand -a agent

@@ -1,6 +1,7 @@
 #compdef carma-node
 # Made of its flags by go test -update.
 _arguments -s \
+	'*--version[print the version]' \
 	'*--config[FILE to read the configuration from]:FILE:_files' \
 	'*--node[Slurm'\''s NAME of this node (default\: the host name up to the first dot)]:NAME: ' \
 	'1:command:(agent check db doctor epilog prolog sample setup status task-prolog top)' \

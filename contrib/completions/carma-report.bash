@@ -7,7 +7,7 @@ _carma_report() {
 	--jobs | -j | --user | -u | --accounts | -A | --partition | -r | --clusters | -M | --state | -s | --nodelist | -N | --name | --starttime | -S | --endtime | -E | --format | -o | --delimiter | --units | --by | --from) return ;;
 	esac
 	if [[ $word == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "--jobs -j --user -u --accounts -A --partition -r --clusters -M --state -s --nodelist -N --name --starttime -S --endtime -E --format -o --helpformat -e --noheader -n --parsable2 -P --parsable -p --delimiter --allocations -X --units --noconvert --json --csv --html --svg --table -t --by --write --db --from --config" -- "$word")
+		mapfile -t COMPREPLY < <(compgen -W "--version --jobs -j --user -u --accounts -A --partition -r --clusters -M --state -s --nodelist -N --name --starttime -S --endtime -E --format -o --helpformat -e --noheader -n --parsable2 -P --parsable -p --delimiter --allocations -X --units --noconvert --json --csv --html --svg --table -t --by --write --db --from --config" -- "$word")
 	else
 		mapfile -t COMPREPLY < <(compgen -W "summary gpus history" -f -- "$word")
 	fi

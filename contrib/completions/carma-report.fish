@@ -1,4 +1,5 @@
 # fish completion of carma-report; made of its flags by go test -update
+complete -c carma-report -l version -d 'print the version'
 complete -c carma-report -l jobs -s j -x -d 'only these JOBS, separated by commas'
 complete -c carma-report -l user -s u -x -d 'only jobs of these USERS'
 complete -c carma-report -l accounts -s A -x -d 'only jobs of these ACCOUNTS'

@@ -1,6 +1,7 @@
 #compdef carma-report
 # Made of its flags by go test -update.
 _arguments -s \
+	'*--version[print the version]' \
 	'*--jobs[only these JOBS, separated by commas]:JOBS: ' \
 	'*-j[only these JOBS, separated by commas]:JOBS: ' \
 	'*--user[only jobs of these USERS]:USERS: ' \

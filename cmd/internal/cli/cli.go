@@ -11,10 +11,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/version"
 )
 
 // Exit statuses, the same for every command (docs/json.md, man pages).
@@ -65,7 +67,8 @@ func Exit(program string, err error) {
 	os.Exit(Status(err))
 }
 
-// Flags returns an empty flag set whose help is usage followed by the flags.
+// Flags returns a flag set whose help is usage followed by the flags. That of a program,
+// not of one of its subcommands, has --version.
 func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	f := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	f.SortFlags = false
@@ -76,7 +79,24 @@ func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 			fmt.Fprint(out, "\nOptions:\n", f.FlagUsages())
 		}
 	}
+	if !strings.Contains(name, " ") {
+		f.VarPF(&release{name, out}, "version", "", "print the version").NoOptDefVal = "true"
+	}
 	return f
+}
+
+// release is a flag that prints the version of a program and ends it, as --help does.
+type release struct {
+	program string
+	out     io.Writer
+}
+
+func (r *release) String() string { return "" }
+func (r *release) Type() string   { return "bool" }
+
+func (r *release) Set(string) error {
+	fmt.Fprintln(r.out, r.program, version.String())
+	return pflag.ErrHelp
 }
 
 // Parse parses args; a mistake in them is a usage error.
