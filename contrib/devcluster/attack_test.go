@@ -30,7 +30,7 @@ func (c *cluster) client(name string) string {
 	}
 	bin := filepath.Join(c.dir, "plugin", name)
 	args = append(args, "-o", bin, filepath.Join("testdata", name+".c"))
-	if name == "request" {
+	if name == "request" || name == "rawjob" {
 		args = append(args, "-lslurm")
 	}
 	if out, err := exec.Command("cc", args...).CombinedOutput(); err != nil {

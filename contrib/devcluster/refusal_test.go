@@ -6,21 +6,10 @@ package devcluster_test
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// rawjob builds testdata/rawjob.c where users can run it.
-func (c *cluster) rawjob() string {
-	c.t.Helper()
-	bin := filepath.Join(c.dir, "rawjob")
-	if out, err := exec.Command("cc", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o", bin, "testdata/rawjob.c", "-lslurm").CombinedOutput(); err != nil {
-		c.t.Fatalf("cc: %v\n%s", err, out)
-	}
-	return bin
-}
 
 // refuses requires that a user's command fails and that why is said, to the user or,
 // where Slurm before 23.02 has no way for that, in slurmctld's log.
@@ -47,7 +36,7 @@ func (c *cluster) show(id string) string { return c.sh("", "scontrol show job "+
 // when a job is changed; UTF-8 is text.
 func TestControlCharacters(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	raw := c.rawjob()
+	raw := c.client("rawjob")
 	const line, escape = `$'x\n1|1|0,7|running|gpu|'`, `$'x\e[2J'`
 	for _, partition := range []string{"gpu", "plain"} {
 		p := "-p " + partition
@@ -82,7 +71,7 @@ func TestControlCharacters(t *testing.T) {
 // The recovery partition is tried before all others, so users do not get in.
 func TestRecoveryPartitionIsClosed(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	raw := c.rawjob()
+	raw := c.client("rawjob")
 	const why = "carma: partition gpu-recovery takes jobs from CARMA alone; name another"
 	for _, command := range []string{
 		"sbatch -p gpu-recovery --wrap true", "sbatch -p gpu,gpu-recovery --wrap true", "sbatch -p gpu-recovery,plain --gres=gpu:1 --wrap true",
@@ -114,7 +103,7 @@ func TestRecoveryPartitionIsClosed(t *testing.T) {
 // of a job in a partition of others are Slurm's business.
 func TestGPUsOfABookedJobStay(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	raw := c.rawjob()
+	raw := c.client("rawjob")
 	const why = "carma: GPU memory is booked at submission; submit the job anew"
 	booked := c.held("--gres=gpu:1")
 	before := c.job(booked, "%b")

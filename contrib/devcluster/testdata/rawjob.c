@@ -15,6 +15,13 @@
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
+/* Where a message has the job's id. */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+#define JOB_ID(message) ((message)->step_id.job_id)
+#else
+#define JOB_ID(message) ((message)->job_id)
+#endif
+
 static void set(job_desc_msg_t *job, const char *field, char *text)
 {
 	const struct {
@@ -58,7 +65,7 @@ int main(int argc, char **argv)
 	slurm_init(NULL);
 	slurm_init_job_desc_msg(&job);
 	if (!strcmp(argv[1], "update")) {
-		job.job_id = (uint32_t)strtoul(argv[2], NULL, 10);
+		JOB_ID(&job) = (uint32_t)strtoul(argv[2], NULL, 10);
 		set(&job, argv[3], argv[4]);
 		if (slurm_update_job(&job)) {
 			slurm_perror("update");
@@ -84,6 +91,6 @@ int main(int argc, char **argv)
 			fprintf(stderr, "%s\n", answer->job_submit_user_msg);
 		return 1;
 	}
-	printf("%u\n", answer->job_id);
+	printf("%u\n", JOB_ID(answer));
 	return 0;
 }

@@ -14,6 +14,13 @@
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
+/* Where a message has the job's id. */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+#define JOB_ID(message) ((message)->step_id.job_id)
+#else
+#define JOB_ID(message) ((message)->job_id)
+#endif
+
 static job_desc_msg_t job;
 
 static const struct {
@@ -101,7 +108,7 @@ static int submit(void)
 		return 1;
 	}
 	/* error_code may be a mere note, as that the job is held. */
-	printf("%u\n", answer->job_id);
+	printf("%u\n", JOB_ID(answer));
 	slurm_free_submit_response_response_msg(answer);
 	return 0;
 }
@@ -126,7 +133,7 @@ int main(int argc, char **argv)
 		set(argv[i]);
 	if (!update)
 		return submit();
-	job.job_id = (uint32_t)atoi(argv[2]);
+	JOB_ID(&job) = (uint32_t)atoi(argv[2]);
 	if (slurm_update_job(&job) != SLURM_SUCCESS) {
 		slurm_perror("update");
 		return 1;
