@@ -44,6 +44,9 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		return err
 	}
 	if !ok {
+		if n.undecided(h) { // a task that still waits is ended by now
+			os.Remove(taskPath(n.RunDir, h.JobID))
+		}
 		return nil // no GPUs, or given back by the Prolog, or an Epilog that runs twice
 	}
 	var about About

@@ -36,12 +36,12 @@ func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledg
 	node := n.gpus(ctx, ledger)
 	ctx, cancel := n.part(ctx) // whatever the ledger took
 	defer cancel()
-	j, err := ask(ctx, h, slurm)
+	j, err := waiting(ctx, h, slurm)
 	if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 	}
-	if !startsHere(j.State) {
-		return errGone
+	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
+		return sctl.ErrBatchOnly
 	}
 	if node > 0 && r.GPUs > node {
 		// It would come back for ever: the node has fewer GPUs than slots.
@@ -61,9 +61,9 @@ func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledg
 		if _, err := n.putBack(ctx, j, h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
-	} else if err := slurm.RequeueIncomplete(ctx, j.Target()); err != nil {
+	} else if err := slurm.RequeueIncomplete(ctx, j.Leader()); err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
-	} else if err := n.update(ctx, j.Target(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
+	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
 		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
@@ -111,8 +111,23 @@ func (n *Node) gpus(ctx context.Context, ledger Ledger) int {
 var errGone = errors.New("the job has gone")
 
 // startsHere tells whether a job in this state may be the one whose Prolog runs.
+// slurmctld shows STOPPED, SIGNALING and RESIZING in place of RUNNING.
 func startsHere(state string) bool {
-	return state == "RUNNING" || state == "CONFIGURING" || state == "SUSPENDED"
+	switch state {
+	case "RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING":
+		return true
+	}
+	return false
+}
+
+// waiting asks about the job whose Prolog waits; errGone if that has gone, or is at a
+// later attempt, perhaps on another node.
+func waiting(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
+	j, err := ask(ctx, h, slurm)
+	if err == nil && (!startsHere(j.State) || j.Restarts != int(h.Restart)) {
+		err = errGone
+	}
+	return j, err
 }
 
 // tired tells whether the job was given back hooks.vetoes times.
@@ -173,19 +188,19 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	j, err := ask(ctx, h, slurm)
-	if err == nil && !startsHere(j.State) {
-		return nil // cancelled, or in the queue again
+	j, err := waiting(ctx, h, slurm)
+	if err == nil && !j.Requeue {
+		err = sctl.ErrBatchOnly
 	}
 	if err == nil {
-		err = slurm.RequeueIncomplete(ctx, j.Target())
+		err = slurm.RequeueIncomplete(ctx, j.Leader())
 	}
-	if errors.Is(err, sctl.ErrNoJob) {
-		return nil
+	if errors.Is(err, sctl.ErrNoJob) || errors.Is(err, errGone) {
+		return nil // cancelled, or in the queue again
 	} else if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 	}
-	n.setStart(ctx, h, j.Target(), backOff(h.Restart), slurm)
+	n.setStart(ctx, h, j.Component(), backOff(h.Restart), slurm)
 	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil

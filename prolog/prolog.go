@@ -34,6 +34,7 @@ type Ledger interface {
 	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
+	Release(ctx context.Context, key gres.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }
@@ -59,6 +60,7 @@ type Node struct {
 	Thresholds choose.Thresholds
 	RunDir     string
 	Log        *slog.Logger
+	Until      time.Time // a Prolog ends by then, or soon after
 
 	// Sample reads the GPUs now, in a process of its own.
 	Sample func(ctx context.Context) ([]gres.Reading, error)
@@ -134,7 +136,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 			return err
 		}
 	}
-	for until := l.started.Add(n.Config.Hooks.Longest()); ; until = time.Now().Add(n.Config.Hooks.Longest()) {
+	for until := n.Until; ; until = time.Now().Add(n.Config.Hooks.Longest()) {
 		err := n.settle(ctx, l, ledger, slurm, until)
 		if !errors.Is(err, ErrUndecided) {
 			return err
@@ -150,6 +152,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 // Settle goes on where Prolog could not decide, for as long as the job is there.
 func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	l := n.arrive(ctx, h, slurm)
+	l.job.Late = true
 	return n.settle(ctx, l, n.inTurn(l, ledger, slurm), slurm, time.Time{})
 }
 

@@ -139,6 +139,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{book: book, slurm: &slurm{fail: map[string]error{}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
 	w.Node = &Node{
 		Name: "n1", Host: "gpu7", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
+		Until:      time.Now(), // after one round
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true},
 		Sample: func(context.Context) ([]gres.Reading, error) {
 			w.samples++
@@ -177,6 +178,7 @@ func hook(id uint32) jobenv.Hook {
 
 func (w *world) prolog(t *testing.T, h jobenv.Hook) {
 	t.Helper()
+	w.slurm.job.Restarts = int(h.Restart)
 	if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil {
 		t.Fatal(err)
 	}
@@ -487,8 +489,12 @@ func TestPrologLetsGo(t *testing.T) {
 		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := os.Stat(taskPath(w.RunDir, 7)); !errors.Is(err, fs.ErrNotExist) || len(w.slurm.calls) != 1 {
-			t.Errorf("%s: word for tasks is left: %v; calls %v", name, err, w.slurm.calls)
+		if !w.undecided(hook(7)) || len(w.slurm.calls) != 1 {
+			t.Errorf("%s: a task may start; calls %v", name, w.slurm.calls)
+		}
+		w.epilog(t, hook(7))
+		if _, err := os.Stat(taskPath(w.RunDir, 7)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: word for tasks is left: %v", name, err)
 		}
 	}
 }
@@ -509,6 +515,42 @@ func TestHooksActOnTheirOwnJobAlone(t *testing.T) {
 		if want := []string{"job 7", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 			t.Errorf("%s: calls %v", name, w.slurm.calls)
 		}
+	}
+}
+
+// What goes on for a Prolog does nothing to a later attempt of its job, and keeps no
+// lease of one whose Epilog may have run.
+func TestSettleLeavesOthersAlone(t *testing.T) {
+	for name, j := range map[string]sctl.Job{"a later attempt": {Restarts: 1}, "ends": {State: "COMPLETING"}} {
+		w := newWorld(t)
+		w.slurm.job = j
+		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil || len(w.leases(t)) != 0 || !slices.Equal(w.slurm.calls, []string{"job 7"}) {
+			t.Errorf("%s, with idle GPUs: %v, leases %v, calls %v", name, err, w.leases(t), w.slurm.calls)
+		}
+		quarantine(t, w, "GPU-0")
+		quarantine(t, w, "GPU-1")
+		w.slurm.calls = nil
+		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil || !slices.Equal(w.slurm.calls, []string{"job 7"}) {
+			t.Errorf("%s: %v, calls %v", name, err, w.slurm.calls)
+		}
+	}
+}
+
+// A job that may not be requeued waits as one of srun does, and all components of a
+// heterogeneous job go back by their leader.
+func TestWhoGoesBack(t *testing.T) {
+	w := newWorld(t)
+	quarantine(t, w, "GPU-0")
+	quarantine(t, w, "GPU-1")
+	w.slurm.noRequeue = true
+	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) || !slices.Equal(w.slurm.calls, []string{"job 7"}) {
+		t.Errorf("--no-requeue: %v, calls %v", err, w.slurm.calls)
+	}
+	w.slurm.noRequeue, w.slurm.calls = false, nil
+	w.slurm.job.HetJobID, w.slurm.job.HetOffset = 6, 1
+	w.prolog(t, hook(7))
+	if want := []string{"job 7", "incomplete 6", "update 6+1", "job 7"}; !slices.Equal(w.slurm.calls, want) {
+		t.Errorf("component: calls %v", w.slurm.calls)
 	}
 }
 

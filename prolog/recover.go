@@ -134,6 +134,9 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	if err := slurm.RequeueHold(ctx, target); err != nil {
 		return "", fmt.Errorf("requeue refused: %s", reason(err))
 	}
+	// What comes now must not fail for what came before took long: the job is held.
+	ctx, cancel := n.part(ctx)
+	defer cancel()
 	change.StartIn = comebackAtMost
 	err = n.update(ctx, changed, change, slurm)
 	if err != nil && change.Partition != "" {
@@ -148,6 +151,8 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
 	}
+	ctx, cancelRelease := n.part(ctx)
+	defer cancelRelease()
 	if err := slurm.Release(ctx, target); err != nil {
 		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
 	}

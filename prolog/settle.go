@@ -18,39 +18,57 @@ import (
 // tasks wait for that.
 var ErrUndecided = errors.New("the job waits: it could be neither leased GPUs nor given back yet")
 
-// settlePause is the pause between two rounds.
-const settlePause = time.Second
+// settlePause is the pause between two rounds; heartbeatEvery is much shorter than
+// taskGivesUpAt.
+const (
+	settlePause    = time.Second
+	heartbeatEvery = 10 * time.Second
+)
 
 // settle leases the job its GPUs or gives it back, trying the one and the other in
 // turn until one works, or the job has gone. Each has a deadline of its own, so that
 // one that hangs does not cost the other its time. The error is ErrUndecided when until
 // has come; the zero value is never.
 func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, until time.Time) error {
+	defer n.Heartbeat(l.Hook)()
 	wait := n.Config.Hooks.Wait.D()
 	for interactive := false; ; {
 		granted, err := n.acquire(ctx, l, ledger, wait)
-		if err == nil {
-			return n.finish(ctx, l, granted)
-		}
-		if n.Config.Hooks.Strict && lease.Damaged(err) {
+		switch {
+		case err == nil && until.IsZero() && n.gone(ctx, l.Hook, slurm):
+			// Its Epilog may have run, and found no lease.
+			return ledger.Release(context.WithoutCancel(ctx), l.JobKey)
+		case err == nil:
+			if err = n.finish(ctx, l, granted); err == nil {
+				return nil
+			}
+			n.Log.Error("tell the job its GPUs; tried again", "job", l.JobKey, "error", err)
+		case errors.Is(err, lease.ErrSuperseded):
+			return nil
+		case n.Config.Hooks.Strict && lease.Damaged(err) && !until.IsZero():
 			return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
 		}
-		if !interactive {
+		switch {
+		case granted != nil: // only its tasks do not know yet
+		case !interactive:
 			err = n.giveBack(ctx, l, errors.Is(err, errOtherUsers), ledger, slurm)
-		} else {
-			err = n.stillThere(ctx, l.Hook, slurm)
+		case n.gone(ctx, l.Hook, slurm):
+			err = errGone
+		default:
+			err = nil
 		}
 		switch {
+		case granted != nil:
 		case errors.Is(err, errGone), errors.Is(err, sctl.ErrNoJob):
 			n.Log.Info("gone before it was leased a GPU", "job", l.JobKey)
-			return n.forget(l.Hook)
+			return nil
 		case errors.Is(err, sctl.ErrBatchOnly):
 			n.keep(ctx, l.Hook, l.request, ledger)
 			interactive = true
 		case err != nil:
 			n.Log.Warn("neither leased nor given back; tried again", "job", l.JobKey, "error", err)
 		case !interactive:
-			return n.forget(l.Hook)
+			return nil
 		}
 		wait = n.Config.Hooks.Wait.D()
 		if !until.IsZero() {
@@ -61,21 +79,17 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 			}
 			wait = min(wait, left)
 		}
-		n.heartbeat(l.Hook)
 		time.Sleep(settlePause)
 	}
 }
 
-// stillThere tells whether the job that cannot go back still waits for its GPUs; a
-// slurmctld that does not answer is no reason to think otherwise.
-func (n *Node) stillThere(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+// gone tells whether the job has gone that waits for its GPUs; a slurmctld that does not
+// answer is no reason to think so.
+func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	j, err := ask(ctx, h, slurm)
-	if err == nil && !startsHere(j.State) {
-		return errGone
-	}
-	return err
+	_, err := waiting(ctx, h, slurm)
+	return errors.Is(err, errGone) || errors.Is(err, sctl.ErrNoJob)
 }
 
 // Undecided leaves word for the job's tasks that they are to wait.
@@ -83,18 +97,29 @@ func (n *Node) Undecided(h jobenv.Hook) error {
 	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Undecided: true})
 }
 
-// heartbeat tells tasks that wait that somebody is still at it.
-func (n *Node) heartbeat(h jobenv.Hook) {
-	if t, err := readTaskFile(n.RunDir, h.JobID, fmt.Sprint(h.Restart)); err == nil && t.Undecided {
-		now := time.Now()
-		os.Chtimes(taskPath(n.RunDir, h.JobID), now, now)
-	}
+// Heartbeat tells tasks that wait that somebody is at it, until stop is called. Their
+// word stays when the job has gone: without it a task would start before slurmd has
+// ended it. The Epilog takes it away.
+func (n *Node) Heartbeat(h jobenv.Hook) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		for tick := time.NewTicker(heartbeatEvery); ; {
+			select {
+			case <-done:
+				tick.Stop()
+				return
+			case now := <-tick.C:
+				if n.undecided(h) {
+					os.Chtimes(taskPath(n.RunDir, h.JobID), now, now)
+				}
+			}
+		}
+	}()
+	return func() { close(done) }
 }
 
-// forget takes back the word for tasks of a job that is not here any more.
-func (n *Node) forget(h jobenv.Hook) error {
-	if t, err := readTaskFile(n.RunDir, h.JobID, fmt.Sprint(h.Restart)); err == nil && t.Undecided {
-		return os.Remove(taskPath(n.RunDir, h.JobID))
-	}
-	return nil
+// undecided tells whether tasks of this attempt wait.
+func (n *Node) undecided(h jobenv.Hook) bool {
+	t, err := readTaskFile(n.RunDir, h.JobID, fmt.Sprint(h.Restart))
+	return err == nil && t.Undecided
 }

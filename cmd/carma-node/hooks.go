@@ -107,6 +107,9 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	}
 	slurm := slurmClient(c, h.Conf)
 	n := hookNode(c, h.Node, log)
+	if name == "prolog" {
+		n.Until = time.Now().Add(c.Hooks.Longest())
+	}
 	book, err := ledgerFor(ctx, name, n, h, slurm)
 	if book == nil {
 		return ended(n, e, h, err)

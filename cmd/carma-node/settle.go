@@ -43,13 +43,14 @@ func settleLater(e env) error {
 // back waits until either can be done; until is when this process must end, the zero
 // value never.
 func ledgerOf(ctx context.Context, n *prolog.Node, h jobenv.Hook, slurm sctl.Client, until time.Time) (*lease.Book, error) {
+	defer n.Heartbeat(h)()
 	for {
 		book, err := openBook(n.Config, h.Node)
 		if err == nil {
 			return book, nil
 		}
 		n.Log.Error("cannot work", "job", h.JobKey, "error", err)
-		if n.Config.Hooks.Strict && needsRepair(err) {
+		if n.Config.Hooks.Strict && needsRepair(err) && !until.IsZero() {
 			return nil, fmt.Errorf("%w: %w", prolog.ErrNode, err)
 		}
 		if err = n.Return(ctx, h, slurm); err == nil {
@@ -92,15 +93,6 @@ func ended(n *prolog.Node, e env, h jobenv.Hook, err error) error {
 	return nil
 }
 
-// deadlineOf is when a Prolog ends at the latest; the process that goes on for it has
-// none.
-func deadlineOf(n *prolog.Node, name string) time.Time {
-	if name == settleCommand {
-		return time.Time{}
-	}
-	return time.Now().Add(n.Config.Hooks.Longest())
-}
-
 // ledgerFor opens the ledger for a hook; nil, and no error: there is nothing to do.
 func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) (*lease.Book, error) {
 	if name == "epilog" {
@@ -110,5 +102,5 @@ func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, 
 		}
 		return book, nil
 	}
-	return ledgerOf(ctx, n, h, slurm, deadlineOf(n, name))
+	return ledgerOf(ctx, n, h, slurm, n.Until)
 }

@@ -113,7 +113,8 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 		word, _, _ := c.run("", "scontrol show node n1 | grep -o 'carma-hold=[0-9]*'")
 		return strings.TrimSpace(fmt.Sprint(kept, " ", word))
 	}
-	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+600", "scontrol update JobId=" + id + " Dependency=afterany:" + long} {
+	// Later than any back-off of ours: a Prolog may have given the job back before.
+	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+3600", "scontrol update JobId=" + id + " Dependency=afterany:" + long} {
 		c.eventually(state, "^1 carma-hold="+id+"$")
 		c.sh(bob, change)
 		c.eventually(state, "^0$")

@@ -98,6 +98,7 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++
 	if job, ok := j.known[id]; ok || j.err != nil {
 		job.Partition = cmp.Or(job.Partition, "gpu")
+		job.Eligible, job.Restarts, job.Submitted = j.may.At, j.may.Restarts, j.may.Submitted
 		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"carma/gres"
@@ -166,7 +167,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 			j, err := a.Jobs.Job(ctx, id)
 			comes := false
 			if err == nil {
-				comes, err = a.comes(ctx, j)
+				comes = a.comes(j)
 			}
 			if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
@@ -191,18 +192,19 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 // comes tells whether GPUs are to be kept on for a job: it may come yet, and waits for
 // no more than room or the end of a time that is ours. One that its user holds, or lets
 // start later, wait for another or move elsewhere, has no claim to idle GPUs.
-func (a *Agent) comes(ctx context.Context, j sctl.Job) (bool, error) {
+func (a *Agent) comes(j sctl.Job) bool {
 	if j.State != "PENDING" {
-		return mayComeYet(j), nil
+		return mayComeYet(j)
 	}
-	if _, ours := a.Config.Partition[j.Partition]; !ours || steward.WaitsForItsUser(j.Reason) {
-		return false, nil
+	ours := slices.ContainsFunc(strings.Split(j.Partition, ","), func(name string) bool {
+		_, ok := a.Config.Partition[name]
+		return ok
+	})
+	if !ours || steward.WaitsForItsUser(j.Reason) {
+		return false
 	}
-	if j.Reason != "None" && j.Reason != "BeginTime" && j.Reason != "Prolog" {
-		return true, nil
-	}
-	e, err := a.Jobs.Eligibility(ctx, j.ID)
-	return err == nil && (!e.At.After(time.Now()) || steward.BacksOff(e.Restarts, e.Submitted, e.At)), err
+	// The reason may be the one of before, until slurmctld looks at the job again.
+	return !j.Eligible.After(time.Now()) || steward.BacksOff(j.Restarts, j.Submitted, j.Eligible)
 }
 
 // closeHold stops offering GPUs to a job that cannot start now, as some Prolog has

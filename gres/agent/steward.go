@@ -114,7 +114,7 @@ func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
 	if now.Unsplit {
 		t = now.WaitingTasks()
 	}
-	if now.UID != r.UID || now.ArrayJobID != r.ArrayJobID || now.Unsplit != r.Unsplit() || now.State != r.State ||
+	if now.UID != r.UID || now.ArrayJobID != r.ArrayJobID || now.State != r.State ||
 		words.TresPerNode != r.TresPerNode {
 		return errors.New("it is not what it was in the queue")
 	}
@@ -154,7 +154,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	j, err := a.Jobs.Job(ctx, hold.JobID)
 	comes := false
 	if err == nil {
-		comes, err = a.comes(ctx, j)
+		comes = a.comes(j)
 	}
 	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)

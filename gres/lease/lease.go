@@ -44,6 +44,7 @@ type Job struct {
 	gres.JobKey
 	UID   uint32
 	About json.RawMessage
+	Late  bool // it may be over: a later attempt is not to lose its lease
 }
 
 // Granted is one GPU of a job, with what was measured while the job held it.
@@ -182,6 +183,9 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 // is the GPU that was given last.
 type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string, daemon gres.Daemon)
 
+// ErrSuperseded means that a later attempt of the job has a lease here.
+var ErrSuperseded = errors.New("a later attempt of the job has its GPUs")
+
 // Acquire grants the GPUs that choose picks to job, all or none, each with the
 // request's reserve, or all of its memory if the request is exclusive. A job
 // that already holds GPUs under the same key gets the same again; what an
@@ -195,6 +199,8 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err == nil && restart == job.Restart {
 			granted, err = grantedOf(tx, job.JobID)
 			return err
+		} else if err == nil && restart > job.Restart && job.Late {
+			return ErrSuperseded
 		} else if err == nil {
 			_, err = tx.Exec("DELETE FROM job WHERE job_id=?", job.JobID)
 		} else if errors.Is(err, sql.ErrNoRows) {

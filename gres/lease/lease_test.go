@@ -88,7 +88,7 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	if err != nil || len(again) != 1 || again[0].UUID != "GPU-1" {
 		t.Errorf("the same attempt got %+v, %v", again, err)
 	}
-	job.Restart = 1
+	job.Restart, job.Late = 1, true
 	next, err := b.Acquire(ctx, job, r, pick("GPU-0"))
 	if err != nil || len(next) != 1 || next[0].UUID != "GPU-0" {
 		t.Errorf("the next attempt got %+v, %v", next, err)
@@ -96,6 +96,10 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	s, err := b.Snapshot(ctx)
 	if err != nil || len(s.Leases) != 1 || s.Leases[0].Job != key(7, 1) {
 		t.Errorf("the earlier attempt's lease is left: %+v, %v", s.Leases, err)
+	}
+	job.Restart = 0
+	if _, err := b.Acquire(ctx, job, r, pick("GPU-0")); !errors.Is(err, ErrSuperseded) {
+		t.Errorf("the first attempt again: %v", err)
 	}
 	h, ok, err := b.Find(ctx, key(7, 1))
 	if err != nil || !ok || string(h.About) != `{"a":1}` || h.UID != 1000 {

@@ -25,11 +25,11 @@ func BacksOff(restarts int, submitted, eligible time.Time) bool {
 
 // WaitsForItsUser tells whether slurmctld's reason says that a job waits for what its
 // user has set, or a limit, and not for room: a hold, a dependency, a licence. It may
-// still be one of ours with BeginTime, and with Prolog and None, as a job has until
+// still be one of ours with BeginTime, and with Cleaning, Prolog and None, as a job has until
 // slurmctld looks at it (BacksOff).
 func WaitsForItsUser(reason string) bool {
 	switch {
-	case WaitsForRoom(reason), reason == "BeginTime", reason == "Prolog", strings.HasPrefix(reason, "ReqNodeNotAvail"):
+	case WaitsForRoom(reason), reason == "BeginTime", reason == "Prolog", reason == "Cleaning", strings.HasPrefix(reason, "ReqNodeNotAvail"):
 		return false
 	}
 	// "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher

@@ -74,8 +74,11 @@ func parseJob(row []string) (j Job, err error) {
 		errs = append(errs, err)
 		return v
 	}
-	j = Job{ID: read(f[0]), UID: read(f[1]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
+	j = Job{ID: read(f[0]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14])}
+	if j.UID, err = userID(f[1]); err != nil {
+		errs = append(errs, err)
+	}
 	// A job that is no array has its own id as ArrayJobID and no task; one that is
 	// not heterogeneous has 0, or none.
 	if !none(f[3]) {
@@ -127,6 +130,15 @@ func exitStatus(s string) (code, signal int, err error) {
 		return w.ExitStatus(), 0, err
 	}
 	return 0, int(w.Signal()), err
+}
+
+// userID reads a uid, which squeue prints as a signed number up to 25.11 (_print_int).
+func userID(s string) (uint32, error) {
+	if negative, ok := strings.CutPrefix(s, "-"); ok {
+		n, err := number(negative)
+		return -n, err
+	}
+	return number(s)
 }
 
 // plain tells whether s is of characters that Slurm's own names are made of.

@@ -60,6 +60,7 @@ func TestJob(t *testing.T) {
 			with(func(j *Job) { j.Requeue, j.Restarts, j.Eligible, j.Reason = false, 3, time.Time{}, "JobHeldUser" }), "12", "12", "12"},
 		"failed":                        {[][]string{fields(map[int]string{12: "1:9"})}, with(func(j *Job) { j.ExitCode, j.ExitSignal = 1, 9 }), "12", "12", "12"},
 		"failed, as wait(2) says it":    {[][]string{fields(map[int]string{12: "256"})}, with(func(j *Job) { j.ExitCode = 1 }), "12", "12", "12"},
+		"a large uid":                   {[][]string{fields(map[int]string{1: "-2"})}, with(func(j *Job) { j.UID = 4294967294 }), "12", "12", "12"},
 		"no exit status yet":            {[][]string{fields(map[int]string{12: ""})}, plainJob, "12", "12", "12"},
 		"killed, as wait(2) says it":    {[][]string{fields(map[int]string{12: "9"})}, with(func(j *Job) { j.ExitSignal = 9 }), "12", "12", "12"},
 		"a reason that reads as a line": {[][]string{fields(map[int]string{13: "x\n99|99|N/A"})}, with(func(j *Job) { j.Reason = "x\n99|99|N/A" }), "12", "12", "12"},

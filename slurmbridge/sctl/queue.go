@@ -70,7 +70,7 @@ func parseQueued(f []string) (j QueuedJob, ok bool) {
 		}
 	}
 	id, err1 := number(f[0])
-	uid, err2 := number(f[1])
+	uid, err2 := userID(f[1])
 	if err1 != nil || err2 != nil {
 		return QueuedJob{}, false
 	}
@@ -123,7 +123,7 @@ func (c Client) task(ctx context.Context, t Target, j QueuedJob) (id uint32, tre
 		row[i] = strings.TrimSpace(row[i])
 	}
 	for i, want := range []uint32{1: j.UID, 2: j.ArrayJobID, 3: j.ArrayTask} {
-		if got, err := number(row[i]); err != nil || i > 0 && got != want {
+		if got, err := userID(row[i]); err != nil || i > 0 && got != want {
 			return 0, "", fmt.Errorf("squeue --jobs=%s: %.50q where %d is expected", t, row[i], want)
 		}
 	}
