@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/signal"
 	"os/user"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -39,6 +42,23 @@ func runTop(ctx context.Context, e env, args []string) error {
 	return showStatus(ctx, e, "top", true, args)
 }
 
+// otherNodes names the nodes of a machine with several slurmds that have a ledger, where
+// the one that was looked for has none.
+func otherNodes(c config.Config, node string) string {
+	before, after, several := strings.Cut(c.Paths.RunDir, "%n")
+	found, err := filepath.Glob(c.RunDir("*") + "/leases.db")
+	if !several || err != nil || len(found) == 0 {
+		return ""
+	}
+	for i, path := range found {
+		found[i] = strings.TrimSuffix(strings.TrimPrefix(path, before), after+"/leases.db")
+	}
+	if slices.Contains(found, node) {
+		return ""
+	}
+	return fmt.Sprintf(" This machine has the nodes %s; see --node", strings.Join(found, ", "))
+}
+
 func showStatus(ctx context.Context, e env, name string, watch bool, args []string) error {
 	f := cli.Flags("carma-node "+name, statusUsage, os.Stdout)
 	f.BoolVar(&watch, "watch", watch, "show it again every two seconds, until Ctrl-C")
@@ -55,7 +75,7 @@ func showStatus(ctx context.Context, e env, name string, watch bool, args []stri
 	c = c.ForNode(node)
 	book, err := lease.Open(c.RunDir(node), 2*time.Second)
 	if err != nil {
-		return cli.Fail(cli.ExitUnavailable, "%w; has the agent run, and are you root?", err)
+		return cli.Fail(cli.ExitUnavailable, "%w; has the agent run, and are you root?%s", err, otherNodes(c, node))
 	}
 	defer book.Close()
 	look := func(w io.Writer) error {

@@ -264,7 +264,7 @@ func (g *group) row() []string {
 	clock := func(s float64) string { return string(appendClock(nil, s)) }
 	saved, energy, wait, completion := unknownText, unknownText, unknownText, unknownText
 	if g.SavedOf > 0 {
-		saved = fmt.Sprintf("%.2f", g.SavedHours)
+		saved = fmt.Sprintf("%.2f", math.Round(g.SavedHours*100)/100+0) // no minus before a zero
 	}
 	if g.EnergyOf > 0 {
 		energy = fmt.Sprintf("%.3f", g.EnergyKWh)
