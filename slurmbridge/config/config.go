@@ -369,22 +369,6 @@ func sortedKeys[T any](m map[string]T) []string {
 	return names
 }
 
-// RunDir is the run directory of one node.
-func (c Config) RunDir(node string) string { return forNode(c.Paths.RunDir, node) }
-
-// DBPath is the accounting database of one node.
-func (c Config) DBPath(node string) string { return forNode(c.Paths.DB, node) }
-
-// LogPath is the log of one node's hooks.
-func (c Config) LogPath(node string) string { return forNode(c.Paths.Log, node) }
-
-// MPSLogDir is where the MPS daemons of one node write, beside the hooks' log.
-func (c Config) MPSLogDir(node string) string {
-	return strings.TrimSuffix(c.LogPath(node), ".log") + "-mps"
-}
-
-func forNode(path, node string) string { return strings.ReplaceAll(path, "%n", node) }
-
 // PartitionNames lists the partitions in alphabetical order.
 func (c Config) PartitionNames() []string { return sortedKeys(c.Partition) }
 
