@@ -4,6 +4,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"testing"
 
 	"carma/estimator"
@@ -11,7 +12,12 @@ import (
 
 const data = "../../../shared/data/memory"
 
-// The figures that the estimator is held to, on the measured runs.
+// firstUnseen begins the rows of families that the estimator was not made with: what it
+// comes to there is logged, and not yet held to anything.
+const firstUnseen = "beit_base_patch16_224"
+
+// The figures that the estimator is held to, on the measured runs of the families that it
+// was made with.
 func TestFigures(t *testing.T) {
 	if _, err := os.Stat(data); err != nil {
 		t.Skipf("the measured runs are not part of the repository and not at %s", data)
@@ -35,10 +41,18 @@ func TestFigures(t *testing.T) {
 		}
 		return rows
 	}
-	timm := all(timmSet)
+	seen := slices.IndexFunc(timmSet, func(r run) bool { return r.model == firstUnseen })
+	if seen < 0 {
+		seen = len(timmSet)
+	}
+	unseen := all(timmSet[seen:])
+	timm := all(timmSet[:seen])
 	sure := only(timm, estimator.Sure)
 	ours := methods[0].of
 	r, m, a, s := figures(all(realSet), ours), figures(all(mlpSet), ours), figures(timm, ours), figures(sure, ours)
+	u, us := figures(unseen, ours), figures(only(unseen, estimator.Sure), ours)
+	t.Logf("%d runs of families never seen: median error %.4f, mean %.4f, within 10 %% %.4f, of the sure %.4f and %.4f above the reserve",
+		len(unseen), u.median, u.mape, u.within10, us.within10, us.aboveReserve)
 	for _, c := range []struct {
 		what        string
 		value, goal float64
