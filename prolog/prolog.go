@@ -230,8 +230,6 @@ func (n *Node) policy(h jobenv.Hook) choose.Policy {
 // markStdErr remembers where the job's stderr ends now. Not to know it costs
 // no more than reading an old message once more.
 func (n *Node) markStdErr(ctx context.Context, h jobenv.Hook, j sctl.Job, name string) userfile.Mark {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), scanDeadline)
-	defer cancel()
 	path := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
 	reply, err := n.AsUser(ctx, n.user(ctx, h), userfile.Ask{Op: userfile.OpMark, Files: []userfile.File{{Path: path}}})
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"carma/gres/lease"
 	"carma/gres/output"
@@ -17,10 +16,6 @@ import (
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
-
-// scanDeadline bounds the look into stderr. While an Epilog runs, its node
-// takes no new job.
-const scanDeadline = 2 * time.Second
 
 // verdict is what the Epilog finds out about the end of a job.
 type verdict struct {
@@ -125,8 +120,6 @@ func nearBooking(held lease.Held) bool {
 // scan looks into the batch script's stderr and into what the agent saw the
 // job's processes write to.
 func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job, name string) userfile.Reply {
-	ctx, cancel := context.WithTimeout(ctx, scanDeadline)
-	defer cancel()
 	batch := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
 	seen, err := output.Read(n.RunDir, h.JobKey)

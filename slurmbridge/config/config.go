@@ -140,10 +140,10 @@ type MPS struct {
 // Hooks bounds Prolog and Epilog.
 type Hooks struct {
 	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
-	WaitInteractive Duration `toml:"wait_interactive"` // the same for srun and salloc, which cannot go back
+	WaitInteractive Duration `toml:"wait_interactive"` // so much longer for srun and salloc, which cannot go back; then their tasks wait
 	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
 	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it waits for idle GPUs; 0: never
-	Strict          bool     `toml:"strict"`           // a node that cannot lease, or has lost a GPU, drains
+	Strict          bool     `toml:"strict"`           // a node whose ledger is damaged, or that has lost a GPU, drains
 }
 
 // Longest is how long a Prolog takes at most.
