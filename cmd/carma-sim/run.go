@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/replay"
+	"carma/contrib/sim/replay"
 )
 
 const runUsage = `usage: carma-sim run --trace T.csv --jobs J.csv [OPTIONS]
