@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/usertext"
 )
 
 // Attempt is one run of a job on one node.
@@ -46,6 +47,21 @@ type Attempt struct {
 	OOM        string // signature; empty: no OOM
 	OOMNote    string
 	RequeuedTo string
+	clean      bool // see Clean
+}
+
+// Clean makes the texts of a record fit to be shown (usertext): users gave some of them.
+func (a *Attempt) Clean() {
+	if a.clean { // as nearly all that Scan reads are
+		return
+	}
+	for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
+		&a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+		*s = usertext.Clean(*s)
+	}
+	for k, uuid := range a.Total.UUIDs {
+		a.Total.UUIDs[k] = usertext.Clean(uuid)
+	}
 }
 
 // AttemptGPU is what a job did on one GPU.

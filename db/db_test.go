@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/usertext"
 )
 
 func openFor(t *testing.T, path string) *DB {
@@ -68,6 +70,7 @@ func TestPutAndRead(t *testing.T) {
 	}
 	full.Total, bare.Total = TotalOf(full.GPUs), TotalOf(bare.GPUs)
 	for i, want := range []Attempt{full, bare} {
+		want.clean = true
 		// Sprint compares NaN as equal and times by their wall clock.
 		if fmt.Sprintf("%+v", got[i]) != fmt.Sprintf("%+v", want) {
 			t.Errorf("got  %+v\nwant %+v", got[i], want)
@@ -279,4 +282,33 @@ func tmpType(t *testing.T) int64 {
 		t.Fatal(err)
 	}
 	return int64(uint32(st.Type))
+}
+
+// What Scan reads is fit to be shown after Clean, and is looked at once only.
+func TestClean(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	names := []string{"train", "", "a\x1b]0;b\x07c", "größe", "\u202egnp.exe", "x\xffy", "a\tb\nc", "\x7f",
+		strings.Repeat("a", usertext.Most), strings.Repeat("b", usertext.Most+1)}
+	for i, name := range names {
+		a := attempt(uint32(i+1), 0)
+		a.Name = name
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
+		a := &list[0]
+		stored := a.Name
+		a.Clean()
+		if want := usertext.Clean(stored); a.Name != want {
+			t.Errorf("%.20q: %.20q, want %.20q", stored, a.Name, want)
+		}
+		if plain := usertext.Clean(stored) == stored && stored != "größe"; a.clean != plain {
+			t.Errorf("%.20q: told clean: %v", stored, a.clean)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

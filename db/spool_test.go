@@ -46,6 +46,7 @@ func TestSpool(t *testing.T) {
 	}
 	got, err := d.Attempts(t.Context(), nil)
 	a.Total = TotalOf(a.GPUs)
+	a.clean = true
 	if err != nil || len(got) != 2 || fmt.Sprintf("%+v", got[0]) != fmt.Sprintf("%+v", a) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, a)
 	}

@@ -150,8 +150,23 @@ func hookLog(c config.Config, node, name string) *slog.Logger {
 	out := os.Stderr
 	if f, err := os.OpenFile(c.LogPath(node), os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err == nil {
 		out = f
+		leavePipe(f)
 	}
 	return slog.New(slog.NewTextHandler(out, nil)).With("hook", name)
+}
+
+// leavePipe closes the pipe that slurmd reads what a hook prints from; a crash goes to the
+// log. Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the thread
+// that reads there: to rotate its log, or of scontrol reconfigure (run_command.c, poll). It
+// is patient with one that is done with its output.
+func leavePipe(log *os.File) {
+	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer null.Close()
+	unix.Dup3(int(null.Fd()), 1, 0)
+	unix.Dup3(int(log.Fd()), 2, 0)
 }
 
 // prepare makes the run directory. Root alone writes there; TaskProlog and MPS

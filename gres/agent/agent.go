@@ -54,7 +54,6 @@ type Publisher interface {
 type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	Eligibility(ctx context.Context, id uint32) (sctl.Eligibility, error)
 	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 }

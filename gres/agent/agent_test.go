@@ -86,19 +86,14 @@ type jobs struct {
 	asked   int
 	version sctl.Version
 	starts  map[string]time.Time
-	may     sctl.Eligibility
-}
-
-func (j *jobs) Eligibility(context.Context, uint32) (sctl.Eligibility, error) {
-	j.asked++
-	return j.may, j.err
+	may     sctl.Job // from when on a known one may start
 }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++
 	if job, ok := j.known[id]; ok || j.err != nil {
 		job.Partition = cmp.Or(job.Partition, "gpu")
-		job.Eligible, job.Restarts, job.Submitted = j.may.At, j.may.Restarts, j.may.Submitted
+		job.Eligible, job.Restarts, job.Submitted = j.may.Eligible, j.may.Restarts, j.may.Submitted
 		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob

@@ -202,24 +202,23 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 	compare := newAgent().Config.Capacity.Compare.D()
 	for name, c := range map[string]struct {
 		state, reason string
-		may           sctl.Eligibility
+		may           sctl.Job
 		err           error
 		want          string
 		start         time.Duration // that is set; 0: none
-		asked         int           // at once
 		again         time.Duration
 	}{
-		"waits for room":           {"PENDING", "Priority", sctl.Eligibility{}, nil, "[open 7 in 0s]", 0, 1, compare},
-		"waits, nothing said":      {"PENDING", "None", sctl.Eligibility{At: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, 2, compare},
-		"comes back soon":          {"PENDING", "Prolog", sctl.Eligibility{At: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, 2, compare},
-		"backs off":                {"PENDING", "BeginTime", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1, Submitted: time.Now()}, nil, "[]", 125 * time.Second, 2, askAgain},
-		"is to start at a time":    {"PENDING", "BeginTime", sctl.Eligibility{At: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, 2, compare},
-		"not yet looked at":        {"PENDING", "Prolog", sctl.Eligibility{Restarts: 1}, nil, "[]", 0, 2, compare},
-		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, 1, compare},
-		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Eligibility{}, nil, "[]", 0, 1, compare},
-		"in a Prolog":              {"RUNNING", "Prolog", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
-		"has gone":                 {"", "", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
-		"slurmctld is away":        {"PENDING", "Resources", sctl.Eligibility{}, errors.New("no answer"), "[]", 0, 1, compare},
+		"waits for room":           {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
+		"waits, nothing said":      {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, compare},
+		"comes back soon":          {"PENDING", "Prolog", sctl.Job{Eligible: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, compare},
+		"backs off":                {"PENDING", "BeginTime", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1, Submitted: time.Now()}, nil, "[]", 125 * time.Second, askAgain},
+		"is to start at a time":    {"PENDING", "BeginTime", sctl.Job{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, compare},
+		"not yet looked at":        {"PENDING", "Prolog", sctl.Job{Restarts: 1}, nil, "[]", 0, compare},
+		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, compare},
+		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Job{}, nil, "[]", 0, compare},
+		"in a Prolog":              {"RUNNING", "Prolog", sctl.Job{}, nil, "[]", 0, askAgain},
+		"has gone":                 {"", "", sctl.Job{}, nil, "[]", 0, askAgain},
+		"slurmctld is away":        {"PENDING", "Resources", sctl.Job{}, errors.New("no answer"), "[]", 0, compare},
 	} {
 		l, a, j := &ledger{}, newAgent(), waiting()
 		j.known[7] = sctl.Job{ID: 7, State: c.state, Reason: c.reason}
@@ -228,18 +227,18 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		}
 		a.Ledger, a.Jobs = l, j
 		a.openHolds(t.Context(), s, time.Hour)
-		if got := fmt.Sprint(l.calls); got != c.want || j.asked != c.asked {
-			t.Errorf("%s: %s, asked %d times; want %s, %d", name, got, j.asked, c.want, c.asked)
+		if got := fmt.Sprint(l.calls); got != c.want || j.asked != 1 {
+			t.Errorf("%s: %s, asked %d times; want %s, once", name, got, j.asked, c.want)
 		}
 		if at, set := j.starts["7"]; set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 			t.Errorf("%s: start %v (set %v)", name, at, set)
 		}
 		a.openHolds(t.Context(), s, time.Hour+c.again-1)
-		if j.asked != c.asked {
+		if j.asked != 1 {
 			t.Errorf("%s: asked %d times within %s", name, j.asked, c.again)
 		}
 		a.openHolds(t.Context(), s, time.Hour+c.again)
-		if j.asked != 2*c.asked {
+		if j.asked != 2 {
 			t.Errorf("%s: asked %d times in %s", name, j.asked, c.again)
 		}
 	}
@@ -329,16 +328,16 @@ func TestHasten(t *testing.T) {
 		"has moved":       {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, job.Partition = "Resources", "cpu" }, 0, "[drop 1]"},
 		"not answered":    {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.err = errors.New("no answer") }, 0, "[]"},
 		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
-		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
-		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = soon.Add(time.Hour) }, 0, "[drop 1]"},
+		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
+		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = soon.Add(time.Hour) }, 0, "[drop 1]"},
 		"and then again":  {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Submitted = time.Now().Add(-10 * time.Minute) }, 0, "[drop 1]"},
 		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[drop 1]"},
-		"not looked at":   {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.At = "None", time.Time{} }, 0, "[open 1 in 30m0s]"},
+		"not looked at":   {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.Eligible = "None", time.Time{} }, 0, "[open 1 in 30m0s]"},
 		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0, "[]"},
 		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0, "[drop 1]"},
 	} {
 		job, hold := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, lease.Hold{UUID: "x", JobID: 1, Open: true}
-		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Eligibility{Restarts: 1, At: soon, Submitted: time.Now()}}
+		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Job{Restarts: 1, Eligible: soon, Submitted: time.Now()}}
 		c.change(j, &job, &hold)
 		j.known = map[uint32]sctl.Job{1: job}
 		a, l := newAgent(), &ledger{}

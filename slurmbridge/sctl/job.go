@@ -180,17 +180,3 @@ func unix(s string) time.Time {
 	}
 	return time.Unix(v, 0)
 }
-
-// Eligibility is from when on a job may start.
-type Eligibility struct {
-	At        time.Time // zero: not as things are, or slurmctld has not looked yet
-	Restarts  int       // how often it has gone back into the queue
-	Submitted time.Time // or when it last went back (batch_requeue_fini)
-}
-
-// Eligibility asks slurmctld from when on a job may start. The reason that it waits
-// for tells that only after slurmctld's next look at it.
-func (c Client) Eligibility(ctx context.Context, id uint32) (Eligibility, error) {
-	j, err := c.Job(ctx, id)
-	return Eligibility{j.Eligible, j.Restarts, j.Submitted}, err
-}
