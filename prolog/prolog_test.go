@@ -634,6 +634,12 @@ func TestTask(t *testing.T) {
 	if got := w.task(t, "SLURM_JOB_ID=99", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1"); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
 		t.Errorf("a job that no Prolog knows:\n%s", got)
 	}
+	var gone strings.Builder
+	if err := Task(&gone, w.RunDir, func(name string) string {
+		return map[string]string{"SLURM_JOB_ID": "x", "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}[name]
+	}); err == nil || !strings.Contains(gone.String(), "export CUDA_VISIBLE_DEVICES=\n") {
+		t.Errorf("a job without a number: %v\n%s", err, gone.String())
+	}
 	if err := os.WriteFile(taskPath(w.RunDir, 7), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -83,15 +83,17 @@ func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
 // sees no GPU: the numbers that Slurm gave it are slots, and the GPUs of those
 // numbers are other jobs'.
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
-	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
-	if err != nil {
-		return fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
-	}
 	// A direct srun has only the second.
 	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil
 	}
-	t, err := awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	var t taskFile
+	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
+	if err != nil {
+		err = fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
+	} else {
+		t, err = awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	}
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
@@ -187,7 +189,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
-		b.WriteString("print carma: no GPU of this node could take the job; it sees none\n")
+		b.WriteString("print carma: no lease of the job is known on this node; it sees no GPU\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
 	if t.RetryReason != "" {
