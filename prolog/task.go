@@ -83,15 +83,17 @@ func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
 // sees no GPU: the numbers that Slurm gave it are slots, and the GPUs of those
 // numbers are other jobs'.
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
-	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
-	if err != nil {
-		return fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
-	}
 	// A direct srun has only the second.
 	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil
 	}
-	t, err := awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	var t taskFile
+	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
+	if err != nil {
+		err = fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
+	} else {
+		t, err = awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	}
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
@@ -152,12 +154,20 @@ func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
 	slots = narrow(slots, get("CUDA_VISIBLE_DEVICES"))
 	var uuids []string
 	for _, s := range slots {
-		if i := slices.Index(t.Slots, s); i >= 0 && i < len(t.UUIDs) {
+		i := slices.Index(t.Slots, s)
+		if i >= 0 && t.whole() {
+			i %= len(t.UUIDs) // of all slots of the node a step may be given any
+		}
+		if i >= 0 && i < len(t.UUIDs) && !slices.Contains(uuids, t.UUIDs[i]) {
 			uuids = append(uuids, t.UUIDs[i])
 		}
 	}
 	return uuids, nil
 }
+
+// whole tells whether slurmctld gave the job all slots of the node, and it was leased
+// the GPUs that it asked for.
+func (t taskFile) whole() bool { return 0 < len(t.UUIDs) && len(t.UUIDs) < len(t.Slots) }
 
 // narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),
 // which Slurm tells in CUDA_VISIBLE_DEVICES alone: as slot numbers, or counted
@@ -187,7 +197,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
-		b.WriteString("print carma: no GPU of this node could take the job; it sees none\n")
+		b.WriteString("print carma: no lease of the job is known on this node; it sees no GPU\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
 	if t.RetryReason != "" {
@@ -198,6 +208,9 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	export("CARMA_GPU_UUIDS", list)
 	export("CARMA_RESERVE_MIB", strconv.FormatInt(t.ReserveMiB, 10))
 	export("CARMA_SHARED", map[bool]string{false: "0", true: "1"}[t.Shared])
+	if t.whole() { // slurmctld counted slots
+		export("SLURM_GPUS_ON_NODE", strconv.Itoa(len(t.UUIDs)))
+	}
 	if t.PipeDir != "" && len(uuids) > 0 {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
 		// By number, as the daemon counts: not all releases of it know UUIDs

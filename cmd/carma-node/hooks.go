@@ -88,17 +88,17 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 			log.Error("panic", "value", p)
 		}
 	}()
-	c, err := config.Load(e.config)
-	if err != nil {
-		log.Error("cannot work", "error", err)
-		return nil
-	}
 	h, err := jobenv.FromEnv(os.Getenv)
 	if err != nil && os.Getenv("SLURM_JOB_ID") == "" {
 		return err // started by hand: say so
 	} else if err != nil {
 		log.Error("cannot work", "error", err)
 		return nil
+	}
+	c, err := config.Load(e.config)
+	if err != nil {
+		log.Error("cannot work", "job", h.JobKey, "error", err)
+		return withoutConfig(ctx, name, h, log)
 	}
 	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
@@ -117,6 +117,19 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	defer book.Close()
 	n.Sample = func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) }
 	return ended(n, e, h, step(ctx, n, h, book, slurm))
+}
+
+// withoutConfig does what a Prolog can on a node without a usable carma.toml: a job
+// with GPUs goes back to the queue, for here it would see none.
+func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Logger) error {
+	if name != "prolog" || len(h.Slots) == 0 {
+		return nil
+	}
+	c := config.Default()
+	if err := hookNode(c, h.Node, log).Return(ctx, h, slurmClient(c, h.Conf)); err != nil {
+		log.Error("the job starts, and sees no GPU", "job", h.JobKey, "error", err)
+	}
+	return nil
 }
 
 // openBook opens the node's ledger, making its directory if need be.
@@ -278,8 +291,10 @@ func runTaskProlog(_ context.Context, e env, _ []string) error {
 	oneThread()
 	c, err := config.Load(e.config)
 	if err != nil {
+		// The job's lease may stand where it does by default. If not, the task sees no
+		// GPU: the numbers that Slurm gave it are slots.
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
-		return nil
+		c = config.Default()
 	}
 	if err := prolog.Task(os.Stdout, c.RunDir(os.Getenv("SLURMD_NODENAME")), os.Getenv); err != nil {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
@@ -320,7 +335,7 @@ func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Sl
 		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
-		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)
+		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)
 	}
 	return p
 }

@@ -113,7 +113,7 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 	if err := book.PutReadings(t.Context(), readings); err != nil {
 		t.Fatal(err)
 	}
-	return &Publisher{Node: "n1", RunDir: dir, Slurm: s, Book: book, FullMiB: 40536,
+	return &Publisher{Node: "n1", RunDir: dir, Slurm: s, Book: book, FullMiB: []int64{81920, 40536},
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}
 }
 

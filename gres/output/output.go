@@ -28,7 +28,8 @@ import (
 	"carma/gres"
 )
 
-// most bounds the files of one job: one for each rank of a node and some.
+// most bounds the files of one job: one for each rank of a node and some. Of more the
+// last ones are kept.
 const most = 16
 
 // File is a regular file that a process of the job has as its stderr.
@@ -93,14 +94,29 @@ func (w *Watch) look(processes []Process) {
 			continue
 		}
 		w.seen[process{p.PID, p.Job}] = true
+		w.recall(p.Job)
 		f, ok := of(w.Proc, p)
-		if list := w.files[p.Job]; ok && len(list) < most && !slices.ContainsFunc(list, f.same) {
-			w.files[p.Job] = append(list, f)
+		if list := w.files[p.Job]; ok && !slices.ContainsFunc(list, f.same) {
+			// The last steps are the ones that may have ended the job.
+			w.files[p.Job] = append(list[max(0, len(list)+1-most):], f)
 			if err := write(w.RunDir, p.Job, w.files[p.Job]); err != nil {
 				w.Log.Warn("a job's stderr may go unread", "error", err)
 			}
 		}
 	}
+}
+
+// recall brings back what was noted of a job before: between two steps no process of
+// it is on a GPU, and the agent may have been started anew.
+func (w *Watch) recall(job gres.JobKey) {
+	if _, known := w.files[job]; known {
+		return
+	}
+	files, err := Read(w.RunDir, job)
+	if err != nil {
+		w.Log.Warn("the stderr of a job's earlier steps may go unread", "error", err)
+	}
+	w.files[job] = files
 }
 
 func (f File) same(g File) bool { return f.Dev == g.Dev && f.Ino == g.Ino }

@@ -84,6 +84,31 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// Between two steps no process of a job is seen, and an agent that is started anew has
+// seen none before: what earlier steps wrote is looked at all the same.
+func TestLookAtLaterSteps(t *testing.T) {
+	dir := t.TempDir()
+	a, b, c := filepath.Join(dir, "step1"), filepath.Join(dir, "step2"), filepath.Join(dir, "step3")
+	for _, path := range []string{a, b, c} {
+		put(t, path, "text")
+	}
+	w := newWatch(t, map[int]string{1: a, 2: b, 3: c})
+	job := gres.JobKey{JobID: 7}
+	w.look([]Process{{1, job, time.Now()}})
+	w.look(nil)
+	w.look([]Process{{2, job, time.Now()}})
+	w = &Watch{RunDir: w.RunDir, Proc: w.Proc, Log: w.Log}
+	w.look([]Process{{3, job, time.Now()}})
+	files, err := Read(w.RunDir, job)
+	var paths []string
+	for _, f := range files {
+		paths = append(paths, string(f.Path))
+	}
+	if err != nil || !reflect.DeepEqual(paths, []string{a, b, c}) {
+		t.Errorf("got %q, %v", paths, err)
+	}
+}
+
 func TestLookBounds(t *testing.T) {
 	dir := t.TempDir()
 	stderr := map[int]string{}
@@ -96,8 +121,12 @@ func TestLookBounds(t *testing.T) {
 	}
 	w := newWatch(t, stderr)
 	w.look(all)
-	if files, err := Read(w.RunDir, job); err != nil || len(files) != most {
-		t.Errorf("%d files, %v", len(files), err)
+	files, err := Read(w.RunDir, job)
+	if err != nil || len(files) != most {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	if last := string(files[most-1].Path); last != stderr[3*most-1] {
+		t.Errorf("the last one is %s", last)
 	}
 }
 

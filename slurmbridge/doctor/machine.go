@@ -85,7 +85,7 @@ func (d *diagnosis) hooks() {
 // A registration whose count differs from the last one's while jobs hold the
 // GRES makes a node INVAL until slurmd registers with none held
 // (gres.c, _node_config_validate, all versions from 22.05 to 26.05).
-var countChanged = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`carma\d* count changed and jobs are using them`) })
+var countChanged = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bcarma\w* count changed and jobs are using them`) })
 
 func (d *diagnosis) registration() {
 	n := d.Node
