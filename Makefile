@@ -34,7 +34,7 @@ SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worke
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
 	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
-	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
+	gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
 
@@ -90,6 +90,13 @@ test-shim: deps-test-shim libcarma shim
 
 test-simgpu: deps-test-simgpu
 	@$(MAKE) --no-print-directory -C contrib/simgpu test
+
+# The contract of an MPS control daemon (contrib/simgpu/mps_contract_test.go), which
+# make test-unit holds the stand-in to, on the real daemons of 535 and 550. These are
+# fetched from Debian's non-free into a cache outside of the repository.
+test-mps: deps-test-mps
+	@MPS_REAL=$$(contrib/simgpu/fetch-mps.sh) || echo "test-mps: the real daemons could not be fetched: SKIPPED"; \
+		export MPS_REAL; $(GO) test $(AS_ROOT) -tags mps -count=1 -v -run 'TestMPS.*Contract' ./contrib/simgpu ./gres/mps
 
 test-placement: simgpu
 	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
@@ -147,7 +154,7 @@ $(STATICCHECK):
 	@mv build/tools/staticcheck $@
 
 # Names that codespell takes for words.
-NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon
 
 lint: deps-lint $(STATICCHECK)
 	@echo "lint: gofmt, go vet"
@@ -155,6 +162,7 @@ lint: deps-lint $(STATICCHECK)
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
+	@$(GO) vet -tags mps ./contrib/simgpu
 	@echo "lint: staticcheck"
 	@$(STATICCHECK) ./...
 	@echo "lint: codespell, links, imports per room"
@@ -163,7 +171,7 @@ lint: deps-lint $(STATICCHECK)
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
