@@ -86,6 +86,7 @@ var fields = []field{
 	{"ReserveMem", "BOOKED", "reserve_mib", mib, "memory per GPU as booked", func(j *job) value { return num(j.ReserveMiB) }},
 	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU", func(j *job) value { return positive(j.PeakMiB) }},
 	{"PeakMemQ", "PEAKQ", "peak_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.PeakHow)) }},
+	{"Preallocated", "PREALLOCATED", "preallocated", text, "what of the GPU a framework took at its start, by the peak", func(j *job) value { return str(j.preallocated()) }},
 	{"MeanMem", "MEAN", "mean_mib", mib, "mean memory of one GPU", func(j *job) value { return positive(j.figures.MeanMiB) }},
 	{"MemErr", "ERR", "mem_err_pct", deviation, "estimate above (+) or below (-) the peak", func(j *job) value { return measured(j.memErrPct()) }},
 	{"SMAct", "SMACT", "smact_pct", percent, "mean SM activity, the job's own", func(j *job) value { return measured(j.figures.SMActPct) }},

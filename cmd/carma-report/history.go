@@ -58,7 +58,7 @@ func runOf(j *job) history.Run {
 	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
 		Completed: j.State == "COMPLETED" || j.State == "TIMEOUT", Analytic: j.Method == "analytic", EstMiB: j.EstMiB, FullMiB: j.FullMiB}
 	if j.figures.PeakHow == gres.Exact {
-		r.PeakMiB, r.MeanMiB = j.PeakMiB, j.figures.MeanMiB
+		r.PeakMiB, r.MeanMiB, r.Preallocated = j.PeakMiB, j.figures.MeanMiB, j.preallocated() != ""
 	}
 	if j.figures.SMActPct.Known() {
 		r.SMActPct, r.Alone = float64(j.figures.SMActPct), j.figures.SMActHow == gres.Exact

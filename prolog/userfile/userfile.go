@@ -90,6 +90,7 @@ type Reply struct {
 	Signature string // OpScan: oomscan id; empty: none found
 	Kind      oomscan.Kind
 	Offset    int64 // of the signature in its file
+	BackOff   bool  // the program went on after it (oomscan.Finding)
 }
 
 // check refuses an answer that no child of ours gives: the child reads what the
