@@ -23,10 +23,15 @@ PROGRESS = build/progress
 STATICCHECK_VERSION = v0.8.2
 STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
 
-# What --version prints: the release, and the commit where there is git.
-VERSION ?= 0.1.0
-COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)
-LDFLAGS = -X carma/slurmbridge/version.text=$(VERSION)$(if $(COMMIT),+g$(COMMIT))
+# What --version prints: the release, and the commit. A source archive has both in
+# VERSION (.gitattributes); a checkout asks git.
+VERSION ?= $(shell sed -n 's/^version //p' VERSION)
+COMMIT := $(shell sed -n 's/^commit \([0-9a-f]\{10\}\).*/\1/p' VERSION)
+ifeq ($(COMMIT),)
+COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo .changed)
+endif
+BUILD_VERSION = $(VERSION)$(if $(filter-out .changed,$(COMMIT)),+g$(COMMIT))
+LDFLAGS = -X carma/slurmbridge/version.text=$(BUILD_VERSION)
 
 COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
@@ -44,17 +49,23 @@ commands:
 
 libcarma:
 	@echo "build: lib/libcarma.so"
-	@$(GO) build -buildmode=c-shared -o lib/libcarma.so ./slurmbridge/libcarma
+	@$(GO) build -buildmode=c-shared -ldflags "$(LDFLAGS)" -o lib/libcarma.so ./slurmbridge/libcarma
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
 SHIM_OUT = lib/slurm/job_submit_carma.so
 shim: $(SHIM_OUT)
-$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h build/version
 	@echo "build: $@"
 	@mkdir -p $(@D)
-	@$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
+	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
+
+# Written anew when the version is another.
+build/version: FORCE
+	@mkdir -p $(@D)
+	@echo '$(BUILD_VERSION)' | cmp -s - $@ || echo '$(BUILD_VERSION)' >$@
+FORCE:
 
 simgpu:
 	@echo "build: bin/simgpu bin/simjob lib/simgpu"
