@@ -130,6 +130,7 @@ func TestLearnedSharing(t *testing.T) {
 // Records get to slurmdbd, also those of jobs that ended while it was away: all of
 // them, each once.
 func TestForward(t *testing.T) {
+	needsMySQL(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
 	// One that runs out of memory beside another and comes back: CARMA itself
 	// writes about it in AdminComment.
