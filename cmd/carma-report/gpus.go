@@ -67,6 +67,27 @@ func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuVi
 	return v, nil
 }
 
+// fit moves the ends of the time to where the data begins and ends.
+func (v *gpuView) fit(from, to bool) {
+	var first, last time.Time
+	for _, g := range v.GPUs {
+		for _, x := range g.Samples {
+			if first.IsZero() || x.At.Before(first) {
+				first = x.At
+			}
+			if end := x.At.Add(time.Duration(x.LengthS * float64(time.Second))); end.After(last) {
+				last = end
+			}
+		}
+	}
+	if from && first.After(v.From) {
+		v.From = first
+	}
+	if to && !last.IsZero() && last.Before(v.To) {
+		v.To = last
+	}
+}
+
 func (g *gpuSeries) take(samples []db.Sample) {
 	g.Samples = []gpuSample{}
 	var smact, smactS, energy, unowned, energyS float64
