@@ -205,7 +205,8 @@ func plain(a account) (list []any) {
 
 // Over 500 jobs, jobs and nobody together have used what the GPUs' counters say.
 func TestEnergyConserved(t *testing.T) {
-	c := up(t, "--nodes", "1", "--time-scale", "20")
+	const scale = 20
+	c := up(t, "--nodes", "1", "--time-scale", fmt.Sprint(scale))
 	counter := func() (joules float64) {
 		t.Helper()
 		var s struct {
@@ -217,7 +218,7 @@ func TestEnergyConserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, g := range s.GPUs {
-			joules += g.EnergyJ
+			joules += g.EnergyJ / scale // what NVML says is of real time
 		}
 		return joules
 	}
@@ -238,6 +239,7 @@ func TestEnergyConserved(t *testing.T) {
 		GPUs []struct {
 			EnergyJ  float64 `json:"energy_j"`
 			UnownedJ float64 `json:"unowned_j"`
+			Watts    float64 `json:"watts"`
 		}
 	}
 	if err := json.Unmarshal([]byte(c.sh("", "carma-report gpus -S now-1day --json")), &g); err != nil {
@@ -246,6 +248,9 @@ func TestEnergyConserved(t *testing.T) {
 	unowned, seen, jobs, shared := 0.0, 0.0, 0.0, 0
 	for _, x := range g.GPUs {
 		unowned, seen = unowned+x.UnownedJ, seen+x.EnergyJ
+		if x.Watts < watts(0)-1 || x.Watts > watts(1)+1 {
+			t.Errorf("a mean power of %.0f W", x.Watts)
+		}
 	}
 	all := c.accounts("")
 	if len(all) != 500 {
