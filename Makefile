@@ -16,7 +16,7 @@ export GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -ffile-prefix-map=$(CURDIR)=. -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
 PROGRESS = build/progress
@@ -30,6 +30,8 @@ COMMIT := $(shell sed -n 's/^commit \([0-9a-f]\{10\}\).*/\1/p' VERSION)
 ifeq ($(COMMIT),)
 COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo .changed)
 endif
+# When the commit was made: what is built from it says no other time.
+EPOCH = $(or $(shell sed -n 's/^time \([0-9]\{1,\}\)$$/\1/p' VERSION),$(shell git log -1 --format=%ct 2>/dev/null))
 BUILD_VERSION = $(VERSION)$(if $(filter-out .changed,$(COMMIT)),+g$(COMMIT))
 LDFLAGS = -X carma/slurmbridge/version.text=$(BUILD_VERSION)
 
@@ -38,7 +40,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
+	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages release test-release test-packages test-newadmin test-ansible \
 	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -224,7 +226,16 @@ install: all
 packages:
 	rm -rf build/stage build/packages
 	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
-	GO="$(GO)" contrib/packages/build.sh build/stage build/packages $(VERSION)
+	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh build/stage build/packages $(VERSION)
+
+# dist/: the source archive, the packages of Debian 12 and 13, each built from that
+# archive in a new root of its own, checksums, and what is linked under which licence.
+# test-release builds it twice, as different users, and compares the bytes. As root.
+release: deps-release
+	contrib/release.sh root dist
+
+test-release: deps-release
+	contrib/release.sh --twice build/release
 
 # Install, upgrade, remove and purge them on a scratch root.
 test-packages: deps-test-packages packages
@@ -241,5 +252,5 @@ test-ansible: deps-test-ansible packages
 	contrib/newadmin/ansible.sh build/packages
 
 clean:
-	rm -rf bin lib build
+	rm -rf bin lib build dist
 	$(MAKE) -C contrib/simgpu clean

@@ -22,6 +22,7 @@ list() {
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm
+	release          debootstrap
 	test-newadmin    @all debootstrap systemd-container
 	test-ansible     @test-newadmin ansible
 	test-debian12    debootstrap
