@@ -79,9 +79,10 @@ release() {
 	for debian in "bookworm 12" "trixie 13"; do
 		# The root has a clone of the same commit, whose archive has the same bytes.
 		"$here/bare.sh" --keep packages "$dir/debian${debian#* }" "${debian% *}" \
-			"$as" "make deps-all && git archive --prefix=$name/ HEAD | tar x && cd $name &&
-				GOFLAGS='-trimpath -buildvcs=false' make packages && mkdir ../packages && cp build/packages/*.deb ../packages/" ||
+			"$as" "make deps-all && git archive --prefix=$name/ HEAD | tar x && cd $name && \
+GOFLAGS='-trimpath -buildvcs=false' make packages && mkdir ../packages && cp build/packages/*.deb ../packages/" ||
 			die "the packages of Debian ${debian#* } could not be built"
+		[ "$(git -C "$top" rev-parse HEAD)" = "$commit" ] || die "there has been a commit meanwhile: begin again"
 	done
 	dependencies >"$dir/DEPENDENCIES.txt"
 	chmod -R u=rwX,go=rX "$dir"
@@ -92,6 +93,7 @@ release() {
 
 [ $# = 2 ] || { echo "usage: release.sh root|user DIR | --twice DIR" >&2; exit 2; }
 [ -z "$(git -C "$top" status --porcelain)" ] || die "there are changes that are not committed: a release is of a commit"
+commit=$(git -C "$top" rev-parse HEAD)
 version_of_carma=$(sed -n 's/^version //p' "$top/VERSION")
 grep -q "^## $version_of_carma\b" "$top/CHANGELOG.md" || die "CHANGELOG.md has no heading for $version_of_carma"
 case $1 in
