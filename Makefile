@@ -16,6 +16,12 @@ export GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
+# go wants a cache, also where HOME is not set.
+ifeq ($(HOME),)
+export GOCACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/go-build
+export GOPATH ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/go
+endif
+
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -ffile-prefix-map=$(CURDIR)=. -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
@@ -40,7 +46,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages release test-release test-packages test-newadmin test-ansible \
+	test-integration test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release test-release test-packages test-newadmin test-ansible \
 	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -124,6 +130,14 @@ test-debian12: deps-test-debian12
 
 test-debian13: deps-test-debian13
 	@contrib/bare.sh trixie user 'make demo' user 'make test'
+
+# COMMAND in each of the surroundings that contrib/surroundings.sh names, in new
+# Debians: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some of them.
+SURROUNDINGS ?= all
+COMMAND ?= make test
+test-surroundings: deps-test-surroundings
+	for debian in bookworm trixie; do contrib/bare.sh $$debian root 'make deps deps-test-surroundings all && \
+		GOFLAGS=-count=1 contrib/surroundings.sh $(SURROUNDINGS) "$(COMMAND)"' user '$(COMMAND)' || exit 1; done
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
 # SLURM_GIT names a clone of Slurm's source, if there is one.
@@ -237,19 +251,37 @@ release: deps-release
 test-release: deps-release
 	contrib/release.sh --twice build/release
 
+# The Debian that the packages are tried on: this machine's, or DEBIAN=bookworm or
+# trixie, in a new root of which they are then built.
+HOST := $(shell . /etc/os-release && echo $$VERSION_CODENAME)
+export DEBIAN ?= $(HOST)
+ifeq ($(DEBIAN),$(HOST))
+PACKAGES = build/packages
+packages-to-try: packages
+else
+PACKAGES = build/packages-$(DEBIAN)
+packages-to-try: deps-release all
+	contrib/bare.sh --keep build/packages $(PACKAGES) $(DEBIAN) root 'make deps-all packages'
+endif
+
 # Install, upgrade, remove and purge them on a scratch root.
+ifeq ($(DEBIAN),$(HOST))
 test-packages: deps-test-packages packages
 	contrib/packages/check.sh build/packages build/stage
 	contrib/packages/check-rpm.sh build/packages
+else
+test-packages: deps-release
+	contrib/bare.sh $(DEBIAN) root 'make test-packages'
+endif
 
 # docs/admin.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
-test-newadmin: deps-test-newadmin packages
-	contrib/newadmin/check.sh build/packages
+test-newadmin: deps-test-newadmin packages-to-try
+	contrib/newadmin/check.sh $(PACKAGES)
 
 # The Ansible role on the same machines.
-test-ansible: deps-test-ansible packages
-	contrib/newadmin/ansible.sh build/packages
+test-ansible: deps-test-ansible packages-to-try
+	contrib/newadmin/ansible.sh $(PACKAGES)
 
 clean:
 	rm -rf bin lib build dist
