@@ -52,7 +52,7 @@ make_root() {
 	[ ! -e "$cache/$debian/done" ] || return 0
 	"$here/../deps.sh" test-newadmin
 	echo "newadmin: making a Debian ($debian) in $cache"
-	rm -rf "$cache/$debian"
+	rm -rf "${cache:?}/$debian"
 	mkdir -p "$cache"
 	install_root >"$cache/log" 2>&1 || { tail -5 "$cache/log" >&2; fail "Debian could not be installed in $cache/$debian"; }
 	touch "$cache/$debian/done"
