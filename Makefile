@@ -16,25 +16,38 @@ export GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+# go wants a cache, also where HOME is not set.
+ifeq ($(HOME),)
+export GOCACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/go-build
+export GOPATH ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/go
+endif
+
+HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -ffile-prefix-map=$(CURDIR)=. -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
 PROGRESS = build/progress
 STATICCHECK_VERSION = v0.8.2
 STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
 
-# What --version prints: the release, and the commit where there is git.
-VERSION ?= 0.1.0
-COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)
-LDFLAGS = -X carma/slurmbridge/version.text=$(VERSION)$(if $(COMMIT),+g$(COMMIT))
+# What --version prints: the release, and the commit. A source archive has both in
+# VERSION (.gitattributes); a checkout asks git.
+VERSION ?= $(shell sed -n 's/^version //p' VERSION)
+COMMIT := $(shell sed -n 's/^commit \([0-9a-f]\{10\}\).*/\1/p' VERSION)
+ifeq ($(COMMIT),)
+COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo .changed)
+endif
+# When the commit was made: what is built from it says no other time.
+EPOCH = $(or $(shell sed -n 's/^time \([0-9]\{1,\}\)$$/\1/p' VERSION),$(shell git log -1 --format=%ct 2>/dev/null))
+BUILD_VERSION = $(VERSION)$(if $(filter-out .changed,$(COMMIT)),+g$(COMMIT))
+LDFLAGS = -X carma/slurmbridge/version.text=$(BUILD_VERSION)
 
 COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
-	gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
+	test-integration test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release test-release \
+	test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
 
@@ -44,17 +57,23 @@ commands:
 
 libcarma:
 	@echo "build: lib/libcarma.so"
-	@$(GO) build -buildmode=c-shared -o lib/libcarma.so ./slurmbridge/libcarma
+	@$(GO) build -buildmode=c-shared -ldflags "$(LDFLAGS)" -o lib/libcarma.so ./slurmbridge/libcarma
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
 SHIM_OUT = lib/slurm/job_submit_carma.so
 shim: $(SHIM_OUT)
-$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h build/version
 	@echo "build: $@"
 	@mkdir -p $(@D)
-	@$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
+	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
+
+# Written anew when the version is another.
+build/version: FORCE
+	@mkdir -p $(@D)
+	@echo '$(BUILD_VERSION)' | cmp -s - $@ || echo '$(BUILD_VERSION)' >$@
+FORCE:
 
 simgpu:
 	@echo "build: bin/simgpu bin/simjob lib/simgpu"
@@ -118,6 +137,14 @@ test-debian12: deps-test-debian12
 
 test-debian13: deps-test-debian13
 	@contrib/bare.sh trixie user 'make demo' user 'make test'
+
+# COMMAND in each of the surroundings that contrib/surroundings.sh names, in new
+# Debians: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some of them.
+SURROUNDINGS ?= all
+COMMAND ?= make test
+test-surroundings: deps-test-surroundings
+	for debian in bookworm trixie; do contrib/bare.sh $$debian root 'make deps deps-test-surroundings all && \
+		GOFLAGS=-count=1 contrib/surroundings.sh $(SURROUNDINGS) "$(COMMAND)"' user '$(COMMAND)' || exit 1; done
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
 # SLURM_GIT names a clone of Slurm's source, if there is one.
@@ -221,22 +248,49 @@ install: all
 packages:
 	rm -rf build/stage build/packages
 	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
-	GO="$(GO)" contrib/packages/build.sh build/stage build/packages $(VERSION)
+	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh build/stage build/packages $(VERSION)
+
+# dist/: the source archive, the packages of Debian 12 and 13, each built from that
+# archive in a new root of its own, checksums, and what is linked under which licence.
+# test-release builds it twice, as different users, and compares the bytes. As root.
+release: deps-release
+	contrib/release.sh root dist
+
+test-release: deps-release
+	contrib/release.sh --twice build/release
+
+# The Debian that the packages are tried on: this machine's, or DEBIAN=bookworm or
+# trixie, in a new root of which they are then built.
+HOST := $(shell . /etc/os-release && echo $$VERSION_CODENAME)
+export DEBIAN ?= $(HOST)
+ifeq ($(DEBIAN),$(HOST))
+PACKAGES = build/packages
+packages-to-try: packages
+else
+PACKAGES = build/packages-$(DEBIAN)
+packages-to-try: deps-release all
+	contrib/bare.sh --keep build/packages $(PACKAGES) $(DEBIAN) root 'make deps-all packages'
+endif
 
 # Install, upgrade, remove and purge them on a scratch root.
+ifeq ($(DEBIAN),$(HOST))
 test-packages: deps-test-packages packages
 	contrib/packages/check.sh build/packages build/stage
 	contrib/packages/check-rpm.sh build/packages
+else
+test-packages: deps-release
+	contrib/bare.sh $(DEBIAN) root 'make test-packages'
+endif
 
 # docs/admin.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
-test-newadmin: deps-test-newadmin packages
-	contrib/newadmin/check.sh build/packages
+test-newadmin: deps-test-newadmin packages-to-try
+	contrib/newadmin/check.sh $(PACKAGES)
 
 # The Ansible role on the same machines.
-test-ansible: deps-test-ansible packages
-	contrib/newadmin/ansible.sh build/packages
+test-ansible: deps-test-ansible packages-to-try
+	contrib/newadmin/ansible.sh $(PACKAGES)
 
 clean:
-	rm -rf bin lib build
+	rm -rf bin lib build dist
 	$(MAKE) -C contrib/simgpu clean

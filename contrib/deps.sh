@@ -23,6 +23,8 @@ list() {
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm
+	release          debootstrap
+	test-surroundings debootstrap locales
 	test-newadmin    @all debootstrap systemd-container
 	test-ansible     @test-newadmin ansible
 	test-debian12    debootstrap

@@ -15,6 +15,7 @@ import (
 
 	"carma/gres"
 	"carma/slurmbridge/usertext"
+	"carma/slurmbridge/version"
 )
 
 // Attempt is one run of a job on one node.
@@ -176,7 +177,7 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ") VALUES (?" + strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
+var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" + strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
 
 func put(tx *sql.Tx, a *Attempt) error {
 	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
@@ -188,7 +189,7 @@ func put(tx *sql.Tx, a *Attempt) error {
 		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), nullEmpty(t.Model),
 		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
+		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo), version.String())
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func outputs(t *testing.T) map[string][][]byte {
 		t.Fatal(err)
 	}
 	all["carma.status/1"] = [][]byte{text}
-	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "worst": doctor.Fail, "findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
+	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "version": "x", "worst": doctor.Fail, "findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -426,14 +426,16 @@ func TestManyComeBack(t *testing.T) {
 	defer cancel()
 	var wait sync.WaitGroup
 	for range 40 {
-		wait.Go(func() {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
 			ctx, cancel, err := w.turn(ctx)
 			if err != nil || ctx.Err() != nil {
 				t.Errorf("%v", err)
 				return
 			}
 			cancel()
-		})
+		}()
 	}
 	wait.Wait()
 }

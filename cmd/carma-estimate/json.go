@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"io"
+
+	"carma/slurmbridge/version"
 )
 
 // schema names the meaning of the JSON (docs/json.md).
@@ -12,6 +14,7 @@ const schema = "carma.estimate/1"
 
 type jsonReport struct {
 	Schema     string          `json:"schema"`
+	Version    string          `json:"version"`
 	Submission *jsonSubmission `json:"submission"`
 	Estimate   *jsonEstimate   `json:"estimate"`
 	Fit        []fit           `json:"fit"`
@@ -72,7 +75,7 @@ type jsonHistory struct {
 }
 
 func printJSON(w io.Writer, r report) error {
-	out := jsonReport{Schema: schema, Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
+	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
 	if e := r.Estimate; e != nil {
 		j := jsonEstimate{
 			Method: r.Method, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,

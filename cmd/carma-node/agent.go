@@ -26,6 +26,7 @@ import (
 	"carma/gres/output"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/version"
 )
 
 var owners = resident.Proc{Root: "/proc"}
@@ -85,7 +86,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		}
 	}
 	defer systemd.Stopping()
-	a.Log.Info("agent started", "node", node, "config", e.config)
+	a.Log.Info("agent started", "version", version.String(), "node", node, "config", e.config)
 	return a.Run(ctx)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"carma/db"
 	"carma/gres"
+	"carma/slurmbridge/version"
 )
 
 // gpuSeries is one GPU over time. docs/json.md describes the JSON.
@@ -39,14 +40,15 @@ type gpuSample struct {
 
 // gpuView is all GPUs in a time.
 type gpuView struct {
-	Schema string       `json:"schema"`
-	From   time.Time    `json:"from"`
-	To     time.Time    `json:"to"`
-	GPUs   []*gpuSeries `json:"gpus"`
+	Schema  string       `json:"schema"`
+	Version string       `json:"version"`
+	From    time.Time    `json:"from"`
+	To      time.Time    `json:"to"`
+	GPUs    []*gpuSeries `json:"gpus"`
 }
 
 func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuView, error) {
-	v := &gpuView{Schema: "carma.gpus/1", From: from, To: to, GPUs: []*gpuSeries{}}
+	v := &gpuView{Schema: "carma.gpus/1", Version: version.String(), From: from, To: to, GPUs: []*gpuSeries{}}
 	for _, d := range bases {
 		meters, err := d.Meters(ctx)
 		if err != nil {
@@ -63,6 +65,27 @@ func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuVi
 		}
 	}
 	return v, nil
+}
+
+// fit moves the ends of the time to where the data begins and ends.
+func (v *gpuView) fit(from, to bool) {
+	var first, last time.Time
+	for _, g := range v.GPUs {
+		for _, x := range g.Samples {
+			if first.IsZero() || x.At.Before(first) {
+				first = x.At
+			}
+			if end := x.At.Add(time.Duration(x.LengthS * float64(time.Second))); end.After(last) {
+				last = end
+			}
+		}
+	}
+	if from && first.After(v.From) {
+		v.From = first
+	}
+	if to && !last.IsZero() && last.Before(v.To) {
+		v.To = last
+	}
 }
 
 func (g *gpuSeries) take(samples []db.Sample) {

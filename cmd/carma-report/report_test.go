@@ -195,6 +195,59 @@ func compare(t *testing.T, name string, got []byte) {
 	}
 }
 
+// Without -S and -E the GPUs are drawn over the time that there is something of: a
+// minute of samples is as wide as a day of them.
+func TestGPUsOverTheSpanOfTheData(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	midnight := time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC)
+	begin, now := midnight.Add(8*time.Hour), midnight.Add(9*time.Hour)
+	var samples []db.Sample
+	for i := range 6 {
+		samples = append(samples, db.Sample{UUID: "GPU-a", At: begin.Add(time.Duration(i) * 10 * time.Second), Length: 10 * time.Second, UsedMiB: 40000, SMActPct: gres.Unknown})
+	}
+	err = d.AddSamples(t.Context(), samples, []db.Meter{{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40503}, Node: "n1", At: begin}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	draw := func(o options) string {
+		t.Helper()
+		bases, err := openAll([]string{path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer bases[0].Close()
+		var out bytes.Buffer
+		r := &report{sel: &selection{Filter: db.Filter{From: midnight}}, style: style{time: timeFormat{"", now, time.UTC}}}
+		if err := o.gpus(t.Context(), r, bases, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	for _, c := range []struct {
+		o        options
+		from, to time.Time
+	}{
+		{options{}, begin, begin.Add(time.Minute)}, {options{from: "today"}, midnight, begin.Add(time.Minute)}, {options{to: "now"}, begin, now},
+	} {
+		c.o.json = true
+		var v gpuView
+		if err := json.Unmarshal([]byte(draw(c.o)), &v); err != nil {
+			t.Fatal(err)
+		}
+		if !v.From.Equal(c.from) || !v.To.Equal(c.to) {
+			t.Errorf("%s to %s, want %s to %s", v.From, v.To, c.from, c.to)
+		}
+	}
+	if out := draw(options{}); !strings.Contains(out, "memory  |"+strings.Repeat("@", sparkWidth)+"|") {
+		t.Errorf("not all of the line is full:\n%s", out)
+	}
+}
+
 func TestGolden(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carma.db")
 	if err := fill(path); err != nil {

@@ -277,7 +277,9 @@ func TestAbuseKilledPrologs(t *testing.T) {
 		var wait sync.WaitGroup
 		var mu sync.Mutex
 		for i := range jobs {
-			wait.Go(func() {
+			wait.Add(1)
+			go func() {
+				defer wait.Done()
 				prefix := []string(nil)
 				if i%5 == 0 {
 					prefix = []string{"timeout", "-s", "KILL", fmt.Sprintf("0.%03d", 5+(i*37+round*11)%200)}
@@ -290,7 +292,7 @@ func TestAbuseKilledPrologs(t *testing.T) {
 				mu.Lock()
 				slowest = max(slowest, took)
 				mu.Unlock()
-			})
+			}()
 		}
 		wait.Wait()
 		for _, g := range n.status() {

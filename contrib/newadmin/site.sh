@@ -10,7 +10,7 @@ make_site() {
 	printf '127.0.0.1 localhost\n10.77.0.1 head\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n' >"$work/site/etc/hosts"
 	for m in head gpu1 gpu2; do
 		mkdir -p "$work/$m"/{up,tmp,root}
-		mount -t overlay "$m" -o "lowerdir=$work/site:$cache/root,upperdir=$work/$m/up,workdir=$work/$m/tmp" "$work/$m/root"
+		mount -t overlay "$m" -o "lowerdir=$work/site:$cache/$debian,upperdir=$work/$m/up,workdir=$work/$m/tmp" "$work/$m/root"
 		chroot "$work/$m/root" useradd --uid 2001 --no-create-home --shell /bin/bash alice
 		chroot "$work/$m/root" useradd --uid 2002 --no-create-home --shell /bin/bash bob
 		[ $m = head ] || rm -f "$work/$m/root/etc/systemd/system/multi-user.target.wants/slurmctld.service"

@@ -132,7 +132,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	interval := a.Config.NVML.Interval.D()
 	seen := make(chan struct{}, 1)
 	var talks sync.WaitGroup
-	talks.Go(func() {
+	talks.Add(1)
+	go func() {
+		defer talks.Done()
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
 		for ctx.Err() == nil {
@@ -143,7 +145,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			case <-tick.C:
 			}
 		}
-	})
+	}()
 	if a.MPS != nil {
 		go a.boundLogs(ctx)
 	}

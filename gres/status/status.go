@@ -11,11 +11,13 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/usertext"
+	"carma/slurmbridge/version"
 )
 
 // Node is a node and its GPUs (JSON: carma.status/1, docs/json.md).
 type Node struct {
 	Schema      string  `json:"schema"`
+	Version     string  `json:"version"`
 	Name        string  `json:"node"`
 	WindowS     float64 `json:"window_s"`
 	Statistic   string  `json:"statistic"`
@@ -65,7 +67,7 @@ type Lease struct {
 // Of looks at the ledger as a choice under the thresholds would. A job is idle
 // after idleAfter. Names and states of daemons come from the two functions.
 func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Duration, user func(uid uint32) string, daemon func(uuid string) MPS) Node {
-	n := Node{Schema: "carma.status/1", Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
+	n := Node{Schema: "carma.status/1", Version: version.String(), Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
 		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,

@@ -57,7 +57,7 @@ func TestPluginVersion(t *testing.T) {
 }
 
 func TestCheckLibrary(t *testing.T) {
-	all := "void carma_abi(void) {} void carma_configure(void) {} void carma_annotate(void) {} "
+	all := "void carma_abi(void) {} void carma_version(void) {} void carma_recovery(void) {} void carma_configure(void) {} void carma_annotate(void) {} "
 	if err := CheckLibrary(compile(t, all+"void carma_tick(void) {}")); err != nil {
 		t.Error(err)
 	}
