@@ -204,6 +204,7 @@ func (a *Agent) observe(ctx context.Context) {
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
+		a.accounts.tellAgain()
 		return
 	}
 	a.accounts.flush(ctx, a)

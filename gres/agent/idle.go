@@ -69,6 +69,16 @@ func (g *account) forgetIdle() {
 	}
 }
 
+// tellAgain has the next look say what stands, changed or not: the ledger has not taken
+// what this one said.
+func (c *accounts) tellAgain() {
+	for _, g := range c.gpus {
+		for _, h := range g.holders {
+			h.idle.told = false
+		}
+	}
+}
+
 // Users is how the agent reaches the users of jobs.
 type Users interface {
 	Notify(ctx context.Context, job uint32, text string) error
