@@ -25,6 +25,7 @@ import (
 	"carma/gres/steward"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/sctl"
 )
 
@@ -38,6 +39,7 @@ type Ledger interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 	DropEnded(ctx context.Context, key gres.JobKey) error
 	Guard
+	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
 	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
 	Cancelled(ctx context.Context, key gres.JobKey, why string) error
 }
@@ -61,6 +63,7 @@ type Jobs interface {
 
 // Records is where accounting goes.
 type Records interface {
+	PutLost(ctx context.Context, a db.Attempt) error
 	SetEnd(ctx context.Context, e db.End) error
 	Meters(ctx context.Context) ([]db.Meter, error)
 	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
@@ -83,10 +86,11 @@ type Agent struct {
 	Jobs       Jobs
 	Users      Users
 	Records    Records
-	Outputs    *output.Watch              // nil: only the batch script's stderr is known
-	Cluster    Cluster                    // nil: no steward
-	Export     func(lease.Snapshot) error // for other tools; nil: nothing
-	Alive      func()                     // after each look at everything; nil: nobody asks
+	Lost       func(lease.Held) db.Attempt // the record of an attempt that had no Epilog
+	Outputs    *output.Watch               // nil: only the batch script's stderr is known
+	Cluster    Cluster                     // nil: no steward
+	Export     func(lease.Snapshot) error  // for other tools; nil: nothing
+	Alive      func()                      // after each look at everything; nil: nobody asks
 
 	// Each loop of Run has state that it alone uses. observe:
 	known       map[int]output.Process // on shared GPUs, by pid
@@ -335,10 +339,10 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 
 // reapAge is how old a lease must be before its job is looked for: a job has no
 // slurmstepd while its Prolog runs.
-const reapAge = time.Minute
+const reapAge = 30 * time.Second
 
-// reap releases what jobs hold that have ended without an Epilog, as after a
-// slurmd that was killed. slurmctld has the last word.
+// reap releases what jobs hold that have ended without an Epilog, or run elsewhere, as
+// after a slurmd that was killed. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 	var stepds map[uint32]bool
 	looked := map[gres.JobKey]bool{} // a job may have several GPUs
@@ -362,15 +366,44 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 			a.Log.Warn("look for leases without a job", "job", j.Job, "error", err)
 			continue
 		}
-		if err == nil && holdsNode(job.State) {
+		if err == nil && a.isHere(job, j.Job) {
 			continue
 		}
-		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State)
-		if err := a.Ledger.Release(ctx, j.Job); err != nil {
+		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State, "nodes", job.NodeList, "restarts", job.Restarts)
+		if err := a.endLost(ctx, j.Job); err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
 		}
-		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.Job.JobID}.String()+".json"))
+		if !hostlist.Contains(job.NodeList, a.Node) { // else a later attempt may have written its own
+			os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.Job.JobID}.String()+".json"))
+		}
 	}
+}
+
+// isHere tells whether an attempt of a job is on this node by what slurmctld says of the
+// job. An attempt that completes may be one before what slurmctld counts already.
+func (a *Agent) isHere(j sctl.Job, attempt gres.JobKey) bool {
+	if !holdsNode(j.State) || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
+		return false
+	}
+	return j.State == "COMPLETING" || uint32(j.Restarts) <= attempt.Restart
+}
+
+// endLost ends the lease of an attempt that had no Epilog, and writes its record.
+func (a *Agent) endLost(ctx context.Context, key gres.JobKey) error {
+	held, ok, err := a.Ledger.Find(ctx, key)
+	if err != nil {
+		return err
+	}
+	// An Epilog, or the job's next Prolog here, may have come in between.
+	if !ok || held.Restart != key.Restart {
+		return nil
+	}
+	if a.Records != nil {
+		if err := a.Records.PutLost(ctx, a.Lost(held)); err != nil {
+			a.Log.Error("write record", "job", key, "error", err)
+		}
+	}
+	return a.Ledger.Release(ctx, key)
 }
 
 // holdsNode tells whether a job in this state (squeue's long form) has nodes.

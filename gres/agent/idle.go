@@ -164,6 +164,14 @@ func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle idleJob, t
 		}
 		return false, a.Users.Notify(ctx, key.JobID, text)
 	}
+	// slurmctld may have taken its time.
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure < a.Config.Idle.After.D() {
+		return false, nil
+	}
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
 		a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)
 	}
