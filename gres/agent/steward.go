@@ -121,13 +121,15 @@ func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
 	return a.Cluster.Update(ctx, t, sctl.Change{TresPerNode: r.Books})
 }
 
+// rankOf is how many nodes come before this one that may have the steward: those that are
+// off, or away, leave it to others.
 func rankOf(nodes []sctl.NodeState, node string) int {
 	rank := 0
 	for _, n := range nodes {
 		if n.Name == node {
 			return rank
 		}
-		if n.GPUs > 0 && n.Name != steward.Anchor {
+		if n.GPUs > 0 && n.Lives {
 			rank++
 		}
 	}
@@ -136,7 +138,7 @@ func rankOf(nodes []sctl.NodeState, node string) int {
 
 func firstUp(nodes []sctl.NodeState) string {
 	for _, n := range nodes {
-		if n.Up && n.GPUs > 0 {
+		if n.Lives && n.GPUs > 0 {
 			return n.Name
 		}
 	}

@@ -55,7 +55,7 @@ func (c *cluster) Split(_ context.Context, j sctl.QueuedJob) (uint32, error) {
 
 func TestKeepSteward(t *testing.T) {
 	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
+	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
 	task, named := old, old
 	task.ArrayJobID, task.ArrayTask = 7, 3
 	named.ReqNodes = "n2"
@@ -63,7 +63,7 @@ func TestKeepSteward(t *testing.T) {
 		return &jobs{known: map[uint32]sctl.Job{7: j}, words: sctl.Words{TresPerNode: tres}}
 	}
 	down := slices.Clone(nodes)
-	down[1].Up = false
+	down[1].Up, down[1].Lives = false, false
 	for _, c := range []struct {
 		name, node string
 		cluster    cluster
@@ -99,7 +99,7 @@ func TestKeepSteward(t *testing.T) {
 // A job that was given back between two looks is not new to the second.
 func TestKeepStewardRemembers(t *testing.T) {
 	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{queue: []sctl.QueuedJob{j}, nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}}
+	c := &cluster{queue: []sctl.QueuedJob{j}, nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
 	a := newAgent()
 	a.Node, a.Cluster = "n1", c
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
@@ -117,10 +117,10 @@ func TestKeepStewardRemembers(t *testing.T) {
 func TestKeepStewardOfManyNodes(t *testing.T) {
 	c := &cluster{}
 	for i := range 9 {
-		c.nodes = append(c.nodes, sctl.NodeState{Name: fmt.Sprint("n", i), Up: i > 4, GPUs: 1})
+		c.nodes = append(c.nodes, sctl.NodeState{Name: fmt.Sprint("n", i), Up: i > 4, Lives: i > 4, GPUs: 1})
 	}
 	a := newAgent()
-	a.Node, a.Cluster = "n5", c
+	a.Node, a.Cluster = "n8", c // the fourth that is up
 	for i := range 100 {
 		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
 	}

@@ -64,6 +64,7 @@ const prologs = 7 * time.Minute
 // queue.
 func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duration) {
 	forget := max(3*every, 5*time.Minute)
+	ours := map[string]bool{} // what jobs ask for
 	for i := range queue {
 		j := &queue[i]
 		r := request{job: j.ID}
@@ -73,7 +74,13 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 		known, ok := w[r]
 		switch {
 		case j.State == "PENDING":
-			if k, _, _ := tres.Booking(j.TresPerNode); k == 0 {
+			books, known := ours[j.TresPerNode]
+			if !known {
+				k, _, _ := tres.Booking(j.TresPerNode)
+				books = k > 0
+				ours[j.TresPerNode] = books
+			}
+			if !books {
 				continue
 			}
 			j.Eligible = w.look(r, *j, now)
