@@ -25,6 +25,8 @@ type cluster struct {
 	nodes []sctl.NodeState
 	err   error
 	calls []string
+
+	comment string // of the anchor
 }
 
 func (c *cluster) Queue(context.Context, []string) ([]sctl.QueuedJob, error) {
@@ -38,6 +40,10 @@ func (c *cluster) Nodes(context.Context, []string) ([]sctl.NodeState, error) {
 }
 
 func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error {
+	if node == steward.Anchor {
+		c.comment = comment
+		return c.err
+	}
 	h, _ := steward.ParseComment(comment)
 	c.calls = append(c.calls, fmt.Sprintf("%s keeps %d for %d", node, h.GPUs, h.JobID))
 	return c.err
@@ -110,6 +116,32 @@ func TestKeepStewardRemembers(t *testing.T) {
 	a.keepSteward(t.Context(), 2)
 	if want := []string{"nodes", "queue", "nodes", "queue", "n1 keeps 2 for 7"}; !slices.Equal(c.calls, want) {
 		t.Errorf("%v, want %v", c.calls, want)
+	}
+}
+
+// Nor is it to another steward, by what the first has left in the anchor's Comment.
+func TestKeepStewardHandsOver(t *testing.T) {
+	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{nodes: []sctl.NodeState{{Name: steward.Anchor, GPUs: 4, Comment: "(null)"}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	look := func(a *Agent, after time.Duration) {
+		a.Config.Hold.After = config.Duration(after)
+		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+		a.Node, a.Cluster = "n1", c
+		c.queue = []sctl.QueuedJob{j}
+		a.keepSteward(t.Context(), 1)
+	}
+	first := newAgent()
+	look(first, 3*time.Hour)
+	j.Eligible, j.Submitted, j.Restarts = time.Now().Add(-time.Second), time.Now().Add(-time.Minute), 1
+	look(first, 3*time.Hour)
+	if c.comment == "" {
+		t.Fatalf("nothing is left: %v", c.calls)
+	}
+	c.nodes[0].Comment = c.comment
+	c.calls = nil
+	look(newAgent(), 118*time.Minute)
+	if !slices.Equal(c.calls, []string{"nodes", "queue", "n1 keeps 2 for 7"}) {
+		t.Errorf("%v", c.calls)
 	}
 }
 

@@ -63,16 +63,22 @@ func ParseComment(comment string) (h Hold, ok bool) {
 // Comment puts a hold into a comment, or takes it out (nil), and keeps what
 // others wrote there.
 func Comment(comment string, h *Hold) string {
+	words := without(comment, prefix)
+	if h != nil {
+		words = append(words, h.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// without are the words of a comment that do not begin so.
+func without(comment, prefix string) []string {
 	var words []string
 	for word := range strings.FieldsSeq(comment) {
 		if !strings.HasPrefix(word, prefix) && word != "(null)" {
 			words = append(words, word)
 		}
 	}
-	if h != nil {
-		words = append(words, h.String())
-	}
-	return strings.Join(words, " ")
+	return words
 }
 
 // Input is the cluster as slurmctld tells it.
