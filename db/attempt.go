@@ -65,6 +65,9 @@ func (a *Attempt) Clean() {
 	}
 }
 
+// NodeFail is the state of an attempt that had no Epilog, in sacct's word.
+const NodeFail = "NODE_FAIL"
+
 // AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
 	UUID  string
@@ -142,6 +145,22 @@ func round(m gres.Measured, parts float64) gres.Measured {
 func (d *DB) Put(ctx context.Context, a Attempt) error {
 	if err := d.PutAll(ctx, []Attempt{a}); err != nil {
 		return fmt.Errorf("record of job %d: %w", a.JobID, err)
+	}
+	return nil
+}
+
+// PutIfNone writes a record unless there is one under the same job, restart and node.
+func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
+	err := d.write(ctx, func(tx *sql.Tx) error {
+		list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", a.JobID, a.Restart, a.Node)
+		if err != nil || len(list) > 0 {
+			return err
+		}
+		a.Total = TotalOf(a.GPUs)
+		return put(tx, &a)
+	})
+	if err != nil {
+		return fmt.Errorf("record of job %d: %w", a.JobID, explain(err))
 	}
 	return nil
 }
@@ -227,8 +246,9 @@ type End struct {
 }
 
 // SetEnd completes the record of an attempt, if there is one. An attempt that
-// CARMA itself put back, or whose OOM it found, keeps the state that says so. It
-// returns what is in the record then.
+// CARMA itself put back, or whose OOM it found, keeps the state that says so, and so does
+// one that ended with its node and whose job came back. It returns what is in the record
+// then.
 func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
 	err = d.write(ctx, func(tx *sql.Tx) error {
 		list, err = setEnd(ctx, tx, e)
@@ -249,7 +269,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		a := &list[i]
 		if e.State != "" {
 			a.ArrayJobID, a.ArrayTask, a.Name, a.Account = e.ArrayJobID, e.ArrayTask, e.Name, e.Account
-			if a.State != "REQUEUED" && a.State != "OUT_OF_MEMORY" {
+			if a.State != "REQUEUED" && a.State != "OUT_OF_MEMORY" && (a.State != NodeFail || e.State != "REQUEUED") {
 				a.State = e.State
 			}
 		}

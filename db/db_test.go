@@ -152,6 +152,31 @@ func TestSetEnd(t *testing.T) {
 
 // Nobody else may open the files and lock them, whatever the umask, also not those of an
 // older CARMA; their directory is open to all for what is published.
+// An attempt without an Epilog keeps the state that says so while its job goes on; one
+// whose Epilog had written its record keeps that.
+func TestPutIfNone(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	lost, other := attempt(7, 0), attempt(8, 0)
+	lost.State, other.State = NodeFail, NodeFail
+	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []Attempt{lost, other} {
+		if err := d.PutIfNone(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		job        uint32
+		says, want string
+	}{{7, "REQUEUED", NodeFail}, {7, "", NodeFail}, {8, "COMPLETED", "REQUEUED"}, {7, "CANCELLED", "CANCELLED"}} {
+		list, err := d.SetEnd(t.Context(), End{JobID: c.job, Node: "n1", State: c.says})
+		if err != nil || len(list) != 1 || list[0].State != c.want {
+			t.Errorf("job %d, slurmctld says %q: %+v, %v", c.job, c.says, list, err)
+		}
+	}
+}
+
 func TestFilesAreTheOwners(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
 	path := filepath.Join(t.TempDir(), "sub", "carma.db")

@@ -78,6 +78,7 @@ type Node struct {
 // About is what the Epilog needs to know of a job beyond its leases. The
 // Prolog writes it into the ledger.
 type About struct {
+	Cluster   string        `json:"cluster,omitempty"`
 	User      string        `json:"user"`
 	Partition string        `json:"partition"`
 	Mode      string        `json:"mode"`
@@ -107,7 +108,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 		gpus, exclusive = h.Carma.GPUs, true
 	}
 	about := About{
-		User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
+		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}

@@ -65,7 +65,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r, Lost: hookNode(c, node, log).Lost,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests

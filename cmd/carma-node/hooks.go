@@ -37,6 +37,7 @@ import (
 
 func runProlog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
+		n.EndEarlier(ctx, h, book, &records{path: n.Config.DBPath(n.Name)})
 		return n.Prolog(ctx, h, book, slurm)
 	})
 }

@@ -42,7 +42,7 @@ sep=${SQUEUE_FORMAT2#*:}; sep=${sep%%,*}
 row() { for f; do printf '%s%s' "$f" "$sep"; done; echo; }
 case $SQUEUE_FORMAT2 in
 *admin_comment*) row "$id" job "(null)" gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240 "carma={}" ;;
-*) row "$id" UID "$id" N/A N/A N/A RUNNING gpu 1 1 0 1795257605 256 None 1795257600 ;;
+*) row "$id" UID "$id" N/A N/A N/A RUNNING gpu 1 1 0 1795257605 256 None 1795257600 OK n1 ;;
 esac
 `
 

@@ -93,7 +93,7 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++
 	if job, ok := j.known[id]; ok || j.err != nil {
 		job.Partition = cmp.Or(job.Partition, "gpu")
-		job.Eligible, job.Restarts, job.Submitted = j.may.Eligible, j.may.Restarts, j.may.Submitted
+		job.Eligible, job.Restarts, job.Submitted = j.may.Eligible, max(job.Restarts, j.may.Restarts), j.may.Submitted
 		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob
@@ -117,7 +117,7 @@ type ledger struct {
 	list              []lease.Ended
 	ended             int
 	calls             []string // of Guard
-	meanwhile         []gres.Lease
+	meanwhile         lease.Snapshot
 }
 
 func (l *ledger) note(format string, args ...any) error {
@@ -126,7 +126,7 @@ func (l *ledger) note(format string, args ...any) error {
 }
 
 func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) {
-	return lease.Snapshot{Leases: l.meanwhile}, nil
+	return l.meanwhile, nil
 }
 
 func (l *ledger) Hold(_ context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
@@ -154,6 +154,10 @@ func (l *ledger) DropEnded(context.Context, gres.JobKey) error {
 	return nil
 }
 
+func (l *ledger) Find(_ context.Context, key gres.JobKey) (lease.Held, bool, error) {
+	return lease.Held{Job: lease.Job{JobKey: key}}, true, nil
+}
+
 func (l *ledger) Release(_ context.Context, key gres.JobKey) error {
 	l.released = append(l.released, key.JobID)
 	return nil
@@ -168,7 +172,12 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.RunDir, a.Ledger, a.Owners = t.TempDir(), l, owners{}
-	a.Jobs = &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 53: {State: "PENDING"}}}
+	r := &records{}
+	a.Node, a.Records = "n1", r
+	a.Lost = func(h lease.Held) db.Attempt { return db.Attempt{JobID: h.JobID} }
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 53: {State: "PENDING"},
+		56: {State: "RUNNING", NodeList: "n[2-3]"}, 57: {State: "RUNNING", NodeList: "n[1-3]"}, 58: {State: "RUNNING", NodeList: "n1", Restarts: 1},
+		59: {State: "COMPLETING", NodeList: "n1", Restarts: 1}, 60: {State: "COMPLETING", NodeList: "n2"}}}
 	var s lease.Snapshot
 	for id, age := range map[uint32]time.Duration{
 		50: 2 * time.Minute, // has a slurmstepd
@@ -177,6 +186,11 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 		53: 2 * time.Minute, // requeued
 		54: 2 * time.Minute, // forgotten
 		55: time.Second,     // in its Prolog
+		56: 2 * time.Minute, // runs elsewhere
+		57: 2 * time.Minute,
+		58: 2 * time.Minute, // a later attempt runs here
+		59: 2 * time.Minute, // was put back, and completes
+		60: 2 * time.Minute, // completes elsewhere
 	} {
 		for _, uuid := range []string{"a", "b"} {
 			s.Leases = append(s.Leases, gres.Lease{Job: gres.JobKey{JobID: id}, UUID: uuid, Age: age})
@@ -184,8 +198,12 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 	}
 	a.reap(t.Context(), s)
 	slices.Sort(l.released)
-	if !slices.Equal(l.released, []uint32{52, 53, 54}) {
+	want := []uint32{52, 53, 54, 56, 58, 60}
+	if !slices.Equal(l.released, want) {
 		t.Errorf("released %v", l.released)
+	}
+	if slices.Sort(r.lost); !slices.Equal(r.lost, want) {
+		t.Errorf("records of %v", r.lost)
 	}
 }
 
@@ -228,14 +246,22 @@ func TestSetStarts(t *testing.T) {
 }
 
 // records keeps what was completed.
-type records []db.End
+type records struct {
+	ends []db.End
+	lost []uint32
+}
+
+func (r *records) PutLost(_ context.Context, a db.Attempt) error {
+	r.lost = append(r.lost, a.JobID)
+	return nil
+}
 
 func (r *records) Meters(context.Context) ([]db.Meter, error)                { return nil, nil }
 func (r *records) AddSamples(context.Context, []db.Sample, []db.Meter) error { return nil }
 func (r *records) Tidy(context.Context) error                                { return nil }
 
 func (r *records) SetEnd(_ context.Context, e db.End) error {
-	*r = append(*r, e)
+	r.ends = append(r.ends, e)
 	return nil
 }
 
@@ -260,19 +286,19 @@ func TestComplete(t *testing.T) {
 			a := newAgent()
 			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, words: sctl.Words{Name: "x", Account: "ml"}}
 			a.complete(t.Context(), time.Hour)
-			want := records{}
+			var want []db.End
 			switch c.state {
 			case "unknown": // figures at least
-				want = records{{JobID: 1, Restart: 2, Node: "n1"}}
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1"}}
 			case "":
 			default:
-				want = records{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
 			}
 			for i := range want {
 				want[i].Figures = map[string]gres.Figures{"a": {PeakMiB: 7}}
 			}
-			if fmt.Sprint(*r) != fmt.Sprint(want) || (l.ended == 1) != c.drops {
-				t.Errorf("wrote %+v, dropped %d", *r, l.ended)
+			if fmt.Sprint(r.ends) != fmt.Sprint(want) || (l.ended == 1) != c.drops {
+				t.Errorf("wrote %+v, dropped %d", r.ends, l.ended)
 			}
 		})
 	}
@@ -305,8 +331,8 @@ func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	j.err = nil
 	a.complete(t.Context(), second(61))
 	a.complete(t.Context(), second(90))
-	if j.asked != 3+endsAskedAtOnce || l.ended != 20+endsAskedAtOnce || len(*r) != l.ended {
-		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(*r))
+	if j.asked != 3+endsAskedAtOnce || l.ended != 20+endsAskedAtOnce || len(r.ends) != l.ended {
+		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(r.ends))
 	}
 }
 

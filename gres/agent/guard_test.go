@@ -137,7 +137,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 func TestStoppedDaemonComesBack(t *testing.T) {
 	d := &daemons{sets: []gres.Daemon{"a,b"}}
 	a := newAgent()
-	a.Ledger, a.MPS, a.sets = &ledger{meanwhile: []gres.Lease{{UUID: "a", Daemon: "a,b"}, {UUID: "b", Daemon: "a,b"}}}, d, map[gres.Daemon]bool{"a,b": true}
+	a.Ledger, a.MPS, a.sets = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}, {UUID: "b", Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{"a,b": true}
 	a.checkMPS(t.Context(), nil, lease.Snapshot{})
 	if want := []string{"quit a,b", "ensure a,b"}; !slices.Equal(d.calls, want) {
 		t.Errorf("%v, want %v", d.calls, want)

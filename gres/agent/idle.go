@@ -69,6 +69,16 @@ func (g *account) forgetIdle() {
 	}
 }
 
+// tellAgain has the next look say what stands, changed or not: the ledger has not taken
+// what this one said.
+func (c *accounts) tellAgain() {
+	for _, g := range c.gpus {
+		for _, h := range g.holders {
+			h.idle.told = false
+		}
+	}
+}
+
 // Users is how the agent reaches the users of jobs.
 type Users interface {
 	Notify(ctx context.Context, job uint32, text string) error
@@ -153,6 +163,14 @@ func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle idleJob, t
 			return false, nil
 		}
 		return false, a.Users.Notify(ctx, key.JobID, text)
+	}
+	// slurmctld may have taken its time.
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure < a.Config.Idle.After.D() {
+		return false, nil
 	}
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
 		a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)

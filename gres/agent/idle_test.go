@@ -123,6 +123,7 @@ func TestTellIdle(t *testing.T) {
 				Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}},
 			}
 			c.change(&s)
+			l.meanwhile = s
 			a.tellIdle(t.Context(), s)
 			a.tellIdle(t.Context(), s) // once
 			if !slices.Equal(u.calls, c.want) {
@@ -156,5 +157,18 @@ func TestTellIdleAgain(t *testing.T) {
 	a.Config.Idle.Action, j.err, j.known = "cancel", errors.New("away"), nil
 	if a.tellIdle(t.Context(), s); len(u.calls) != 2 {
 		t.Errorf("told %q", u.calls)
+	}
+}
+
+// A job that goes to work while slurmctld is asked about it is not cancelled.
+func TestTellIdleTooLate(t *testing.T) {
+	u, l := &users{}, &ledger{}
+	a := newAgent()
+	a.Config.Idle.Action = "cancel"
+	a.Users, a.Ledger, a.Jobs = u, l, &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "RUNNING", Nodes: 1}}}
+	s := lease.Snapshot{Leases: []gres.Lease{{Job: gres.JobKey{JobID: 7}, UUID: "a", Idle: time.Hour, IdleSure: time.Hour}}, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+	l.meanwhile = lease.Snapshot{Leases: []gres.Lease{{Job: gres.JobKey{JobID: 7}, UUID: "a"}}, Readings: s.Readings}
+	if a.tellIdle(t.Context(), s); u.calls != nil || l.calls != nil {
+		t.Errorf("%q, ledger %q", u.calls, l.calls)
 	}
 }

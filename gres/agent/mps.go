@@ -59,6 +59,15 @@ func within(ctx context.Context, f func(context.Context)) {
 	f(ctx)
 }
 
+// keepMPS starts daemons that jobs wait for, and looks after all of them every so often.
+func (a *Agent) keepMPS(ctx context.Context, v view) {
+	a.startSets(ctx, v.snapshot.Leases)
+	if now := lease.Now(); a.checked == 0 || now-a.checked >= checkMPSEvery {
+		a.checked = now
+		a.checkMPS(ctx, v.samples, v.snapshot)
+	}
+}
+
 // startSets starts the daemons of several GPUs whose first job's Prolog waits
 // for them.
 func (a *Agent) startSets(ctx context.Context, leases []gres.Lease) {

@@ -273,6 +273,46 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	}
 }
 
+// slow is a slurmctld whose answer about the node takes until it is let go.
+type slow struct {
+	*fakeSlurm
+	asked, goOn chan struct{}
+}
+
+func (s *slow) Node(ctx context.Context, node string) (gres, comment string, err error) {
+	gres, comment, err = s.fakeSlurm.Node(ctx, node)
+	s.asked <- struct{}{}
+	<-s.goOn
+	return gres, comment, err
+}
+
+// A slurmctld that takes its time to say what it counts keeps nobody from telling it, and
+// its old answer does not undo that.
+func TestPublishWhileComparing(t *testing.T) {
+	s := &slow{&fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}, make(chan struct{}), make(chan struct{})}
+	p := newPublisher(t, s.fakeSlurm)
+	ctx := t.Context()
+	if err := p.Publish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.Slurm = s
+	compared := make(chan error, 1)
+	go func() {
+		_, err := p.Compare(ctx)
+		compared <- err
+	}()
+	<-s.asked
+	grant(t, p.Book, 7, 10240)
+	const want = ",carma2:no_consume:28160"
+	if err := p.Publish(ctx); err != nil || !strings.HasSuffix(s.gres, want) {
+		t.Fatalf("while slurmctld is asked: %v, %s", err, s.gres)
+	}
+	close(s.goOn)
+	if err := <-compared; err != nil || !strings.HasSuffix(s.gres, want) || len(s.updates) != 2 {
+		t.Errorf("got %v, %s, %d updates", err, s.gres, len(s.updates))
+	}
+}
+
 func TestPublishWithoutAnchor(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8"}
 	p := newPublisher(t, s)

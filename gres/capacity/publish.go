@@ -102,16 +102,24 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 
 // Compare asks slurmctld what it counts and tells it again if that is not what
 // it was told: a reconfigure or a restart put the counts of slurm.conf back. It
-// returns the node's Comment, which comes with the same answer.
+// returns the node's Comment, which comes with the same answer. While the question is
+// on its way others publish: an answer of before that tells nothing.
 func (p *Publisher) Compare(ctx context.Context) (comment string, err error) {
+	before, _, _, err := p.Book.Published(ctx)
+	if err != nil {
+		return "", err
+	}
+	counted, comment, err := p.Slurm.Node(ctx, p.Node)
+	if err != nil {
+		return "", err
+	}
 	unlock, err := p.lock(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	counted, comment, err := p.Slurm.Node(ctx, p.Node)
-	if err != nil {
-		return "", err
+	if told, _, _, err := p.Book.Published(ctx); err != nil || told != before {
+		return comment, err
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {

@@ -75,7 +75,7 @@ type Comeback struct {
 
 // AddComeback notes that job was put back now and is to wait.
 func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
-	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback VALUES (?,?,?)", job, int64(Now()), int64(delay))
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job, int64(Now()), int64(delay))
 	if err != nil {
 		return fmt.Errorf("note that job %d comes back: %w", job, err)
 	}

@@ -90,7 +90,7 @@ func holdsOf(q querier) ([]Hold, error) {
 // it through MPS: they are its victims.
 func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
+		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
 		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'') RETURNING job_id", reason, uuid)

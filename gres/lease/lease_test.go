@@ -4,14 +4,12 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -349,22 +347,6 @@ func TestOpenANewOneWaitsForNobody(t *testing.T) {
 	}
 	if took := time.Since(start); took > count*queueFor {
 		t.Errorf("took %v", took)
-	}
-}
-
-func TestOpenRefusesAnotherVersion(t *testing.T) {
-	dir := t.TempDir()
-	open(t, dir)
-	d, err := sql.Open("sqlite3", filepath.Join(dir, "leases.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Exec("PRAGMA user_version = 99"); err != nil {
-		t.Fatal(err)
-	}
-	d.Close()
-	if _, err := Open(dir, time.Second); err == nil {
-		t.Error("a ledger of version 99 was opened")
 	}
 }
 

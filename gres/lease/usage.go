@@ -53,7 +53,8 @@ func addUsages(tx *sql.Tx, list []Usage) error {
 	return nil
 }
 
-const addUsageSQL = `INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
+const addUsageSQL = `INSERT INTO usage (job_id, restart, uuid, peak_mib, peak_from, mib_s, mib_for_s, smact_s, smact_for_s, smact_max, smact_from,
+	energy_j, idle_j, energy_for_s, lease_s, held_s, shared_s, alone_s, alone_for_s) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
 	peak_from = iif(excluded.peak_mib > peak_mib, excluded.peak_from, peak_from), peak_mib = max(peak_mib, excluded.peak_mib),
 	mib_s = mib_s + excluded.mib_s, mib_for_s = mib_for_s + excluded.mib_for_s,
 	smact_s = smact_s + excluded.smact_s, smact_for_s = smact_for_s + excluded.smact_for_s, smact_max = max(smact_max, excluded.smact_max),

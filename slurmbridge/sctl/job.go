@@ -32,6 +32,7 @@ type Job struct {
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
+	NodeList   string // where it runs, or completes still; empty: nowhere
 }
 
 // Task is the task's number within its array; empty: it is of none.
@@ -48,7 +49,7 @@ var ErrNoJob = errors.New("no such job")
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
-	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe"}
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -78,6 +79,9 @@ func parseJob(row []string) (j Job, err error) {
 	j = Job{ID: read(f[0]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
 		WholeNode: f[15] == "NO"}
+	if !none(f[16]) {
+		j.NodeList = f[16]
+	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)
 	}

@@ -82,18 +82,20 @@ func TestSplit(t *testing.T) {
 
 func TestNodes(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "", "sinfo": `cat <<'TEXT'
-carma-anchor|gpu*|down|gpu:16,carmau0:40536|(null)
-n1|gpu*|mix|gpu:a100:16(S:0),carmau0:10K,carma2:40536|carma-hold=7:2:0:1795257543
-n1|recovery|mix|gpu:a100:16(S:0),carmau0:10K,carma2:40536|carma-hold=7:2:0:1795257543
-n2|gpu*|idle*|gpu:16|(null)
+carma-anchor|gpu*|down|gpu:16,carmau0:40536|(null)|(null)
+n1|gpu*|mixed+planned|gpu:a100:16(S:0),carmau0:10K,carma2:40536|a100,nvlink|carma-hold=7:2:0:1795257543
+n1|recovery|mixed+planned|gpu:a100:16(S:0),carmau0:10K,carma2:40536|a100,nvlink|carma-hold=7:2:0:1795257543
+n2|gpu*|idle+not_responding|gpu:16|(null)|(null)
+n3|gpu*|idle+reserved|gpu:16|(null)|a | b
 text without fields
 TEXT
 `})
 	got, err := c.Nodes(t.Context(), []string{"gpu", "recovery"})
 	want := []NodeState{
 		{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 1, Comment: "(null)"},
-		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Up: true, GPUs: 2, Comment: "carma-hold=7:2:0:1795257543"},
-		{Name: "n2", Partitions: []string{"gpu"}, Comment: "(null)"}, // idle*: does not answer
+		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Lives: true, Up: true, GPUs: 2, Features: "a100,nvlink", Comment: "carma-hold=7:2:0:1795257543"},
+		{Name: "n2", Partitions: []string{"gpu"}, Comment: "(null)"},
+		{Name: "n3", Partitions: []string{"gpu"}, Lives: true, Comment: "a | b"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
