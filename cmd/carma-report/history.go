@@ -93,22 +93,27 @@ func writeHistory(path string, l *history.Learner, now int64) (keys int, err err
 	return min(len(order), history.MaxKeys), nil
 }
 
-// readersOf gives a file the mode, the owner and the group of the one at path, or the owner
-// and the group of its directory: where root writes it, SlurmUser is to read it.
+// readersOf gives a file the mode, the owner and the group of the one at path. A first one
+// is its writer's alone, but where root writes it, who gives it to the directory's owner:
+// SlurmUser is to read it.
 func readersOf(path string, f *os.File) error {
+	root := os.Geteuid() == 0 // only root gives files away
 	mode := fs.FileMode(0o600)
 	info, err := os.Stat(path)
 	if err == nil {
 		mode = info.Mode().Perm()
 	} else if errors.Is(err, fs.ErrNotExist) {
+		if !root {
+			return f.Chmod(mode)
+		}
 		info, err = os.Stat(filepath.Dir(path))
 	}
 	if err != nil {
 		return err
 	}
 	if old, ok := info.Sys().(*syscall.Stat_t); ok {
-		owner := -1 // only root gives files away
-		if os.Geteuid() == 0 {
+		owner := -1
+		if root {
 			owner = int(old.Uid)
 		}
 		if err := f.Chown(owner, int(old.Gid)); err != nil {

@@ -4,7 +4,7 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
@@ -13,6 +13,7 @@ cluster_up() {
 		--no-carma) carma=no ;;
 		--placement) placement=${2:-}; shift ;;
 		--slurmdbd) dbd=yes ;;
+		--slurm-user) slurm_user=${2:-}; shift ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
 		shift
@@ -36,6 +37,7 @@ cluster_up() {
 	trap 'exit 130' INT TERM
 	cluster_down # what an earlier up that was killed left
 	make_users
+	getent passwd "$slurm_user" >/dev/null || die "--slurm-user: no user '$slurm_user'"
 	write_all
 	start_all
 	trap - EXIT INT TERM
@@ -83,6 +85,7 @@ write_all() {
 	mkdir -p "$dir"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
 	chmod 755 "$dir" "$dir"/{munge,simgpu,run,var}
 	chmod 1777 "$dir/jobs" # a place for users to submit from
+	if [ "$slurm_user" != root ]; then chown "$slurm_user" "$dir"/{log,pid,state}; fi
 	# Copies: the users' jobs run them, and a checkout below somebody's home is closed to them.
 	install -m 755 "${programs[@]/#/$root/bin/}" "$dir/bin/"
 	install -m 755 "$root"/lib/simgpu/* "$dir/lib/"
@@ -156,7 +159,7 @@ write_slurm_conf() {
 		ClusterName=carma
 		SlurmctldHost=localhost(127.0.0.1)
 		SlurmctldPort=$port
-		SlurmUser=root
+		SlurmUser=$slurm_user
 		AuthType=auth/munge
 		CredType=cred/munge
 		AuthInfo=socket=$dir/munge/s,cred_expire=10
