@@ -45,7 +45,7 @@ const (
 func TestRooms(t *testing.T) {
 	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/jobenv", "slurmbridge/slurmconf",
 		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/training",
-		"gres/choose", "gres/window", "gres/steward", "gres/energy", "gres/sim/chart", "prolog/oomscan"}
+		"gres/choose", "gres/window", "gres/steward", "gres/energy", "contrib/sim/chart", "prolog/oomscan"}
 	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/export"}
 	all := imports(t)
 	for _, rule := range []struct {
@@ -61,7 +61,8 @@ func TestRooms(t *testing.T) {
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
-		{"contrib", nil, []string{"contrib/"}, []string{"carma/contrib/"}},
+		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
+		{"the simulator's command", []string{"cmd/carma-sim"}, nil, []string{"carma/contrib/gpucheck", "carma/contrib/simgpu", "carma/contrib/progress"}},
 		{"the hooks", nil, []string{"cmd/", "prolog", "prolog/", "contrib/"}, []string{"carma/prolog"}},
 		{"controller", []string{"slurmbridge/libcarma", "slurmbridge/annotate", "slurmbridge/directive"}, nil, []string{"carma/gres/", "carma/db", "carma/slurmbridge/sctl"}},
 	} {

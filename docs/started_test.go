@@ -28,7 +28,7 @@ var starts = map[string]string{
 	"gres/dcgm Monitor.command":      "smact.dcgmi; constants and numbers",
 	"gres/mps Control.Do":            "mps.control; a command of ours on its stdin",
 	"gres/mps Control.Ensure":        "mps.control; a constant",
-	"gres/sim/live output":           "carma-sim's, as the one who calls it",
+	"contrib/sim/live output":        "carma-sim's, as the one who calls it",
 	"prolog/bench newNode":           "a bench",
 	"prolog/bench node.all":          "a bench",
 	"prolog/bench node.start":        "a bench",
@@ -80,7 +80,7 @@ var startCalls = map[string][]string{
 var startMethods = []string{"command", "run", "rows", "squeue", "row", "act", "update"}
 
 // productDirs hold what runs at a site.
-var productDirs = []string{"cmd", "db", "estimator", "gres", "prolog", "slurmbridge"}
+var productDirs = []string{"cmd", "contrib/sim", "db", "estimator", "gres", "prolog", "slurmbridge"}
 
 // TestStartedPrograms: no command is built where nobody has thought about whose text it
 // holds.

@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/chart"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/chart"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
 	"carma/slurmbridge/version"
 )
 

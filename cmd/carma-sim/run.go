@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/replay"
+	"carma/contrib/sim/replay"
 	"carma/slurmbridge/version"
 )
 

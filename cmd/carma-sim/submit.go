@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/live"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/live"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
 	"carma/slurmbridge/version"
 )
 

@@ -46,11 +46,15 @@ case $SQUEUE_FORMAT2 in
 esac
 `
 
+const sinfo = `#!/bin/sh
+sep=${*##*Gres:}; sep=${sep%%,*}
+echo "gpu:16,carmau0:40536$sep(null)$sep"
+`
+
 const scontrol = `#!/bin/sh
 echo "$*" >>DIR/scontrol.calls
 case "$*" in
 *"show partition"*) printf 'PartitionName=x\n   State=UP\n' ;;
-*"show node"*) printf 'NodeName=n1\n   Gres=gpu:16,carmau0:40536\n' ;;
 --version) echo slurm 22.05.8 ;;
 esac
 `
@@ -75,7 +79,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
+		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/sinfo": sinfo, "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
 		"carma.toml": fmt.Sprintf(`[slurm]
 bin_dir = "%[1]s/bin"
 [partition.gpu]
@@ -235,6 +239,9 @@ func TestAbuseBrokenNode(t *testing.T) {
 		{"Slurm's commands missing", func(n *node) { n.must(os.RemoveAll(n.dir + "/bin")) }, false},
 		{"scontrol hangs", func(n *node) {
 			n.must(os.WriteFile(n.dir+"/bin/scontrol", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
+		}, false},
+		{"sinfo hangs", func(n *node) {
+			n.must(os.WriteFile(n.dir+"/bin/sinfo", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 		}, false},
 		{"squeue hangs", func(n *node) {
 			n.must(os.WriteFile(n.dir+"/bin/squeue", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))

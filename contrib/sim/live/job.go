@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres/sim/replay"
+	"carma/contrib/sim/replay"
 )
 
 // Job is one job of the trace as it is submitted.

@@ -18,7 +18,7 @@ func TestParse(t *testing.T) {
 		"[gpu]\nlaw = \"magic\"\n":         `line 2: gpu.law: "magic" is not one of equal, none, propu, table`,
 		"[job]\nramp_s = -1\n":             "line 2: job.ramp_s: must be between 0 and 1e+06",
 		"[job]\nstartup_s = [5, 1]\n":      "line 2: job.startup_s: must be two times from 0 up, the smaller first",
-		"[job]\nramps = 1\n":               "line 2: job.ramps: unknown key; gres/sim/model/model.toml lists them all",
+		"[job]\nramps = 1\n":               "line 2: job.ramps: unknown key; contrib/sim/model/model.toml lists them all",
 		"[gpu]\npower_watts = [1.0]\n":     "must rise from 0 to 100, with as many watts",
 		"[gpu]\ntable_slowdown = [0.5]\n":  "line 2: gpu.table_slowdown: must be 1 or more",
 		"[history]\nmargin_pct = []\n":     "line 2: history.margin_pct: must have at least one value",

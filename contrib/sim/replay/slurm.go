@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"time"
 
+	"carma/contrib/sim/workload"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
-	"carma/gres/sim/workload"
 	"carma/slurmbridge/tres"
 )
 

@@ -5,7 +5,7 @@ package replay
 import (
 	"math"
 
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/workload"
 )
 
 // Spread is one figure over the repeats. SD is that of a sample; 0 for one run.

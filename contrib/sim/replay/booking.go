@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"carma/contrib/sim/model"
+	"carma/contrib/sim/workload"
 	"carma/estimator"
 	"carma/gres/choose"
-	"carma/gres/sim/model"
-	"carma/gres/sim/workload"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 )

@@ -6,8 +6,8 @@ import (
 	"math"
 	"slices"
 
-	"carma/gres/sim/model"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/model"
+	"carma/contrib/sim/workload"
 )
 
 // phase is what a task does now.

@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"carma/contrib/sim/workload"
 	"carma/gres/choose"
-	"carma/gres/sim/workload"
 )
 
 // How short a makespan some order of the queue has, for one who knows every

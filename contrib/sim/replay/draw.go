@@ -6,7 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/workload"
 )
 
 // Draw is what one run of a submission is like: the job's figures with this

@@ -19,9 +19,9 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres/sim/model"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/model"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
 )

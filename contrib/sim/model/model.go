@@ -118,7 +118,7 @@ type Class struct {
 func Default() Model {
 	var m Model
 	if err := config.Decode(defaults, "", &m); err != nil {
-		panic("gres/sim/model: model.toml: " + err.Error())
+		panic("contrib/sim/model: model.toml: " + err.Error())
 	}
 	return m
 }
@@ -139,7 +139,7 @@ func Load(path string) (Model, error) {
 // Parse reads the text of such a file. The error names line and key.
 func Parse(text string) (Model, error) {
 	m := Default()
-	if err := config.Decode(text, "gres/sim/model/model.toml lists them all", &m); err != nil {
+	if err := config.Decode(text, "contrib/sim/model/model.toml lists them all", &m); err != nil {
 		return Model{}, err
 	}
 	if err := m.check(); err != nil {

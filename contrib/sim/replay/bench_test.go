@@ -8,9 +8,9 @@ import (
 	"syscall"
 	"testing"
 
+	"carma/contrib/sim/model"
+	"carma/contrib/sim/workload"
 	"carma/gres/choose"
-	"carma/gres/sim/model"
-	"carma/gres/sim/workload"
 )
 
 const publishedTraces = "../../../../shared/data/traces/"

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"carma/contrib/sim/workload"
 	"carma/gres/choose"
-	"carma/gres/sim/workload"
 	"carma/slurmbridge/tres"
 )
 

@@ -5,8 +5,8 @@ package replay
 import (
 	"math"
 
+	"carma/contrib/sim/workload"
 	"carma/gres/choose"
-	"carma/gres/sim/workload"
 )
 
 // Ideal plays the workload as a packer would that knows what each job truly

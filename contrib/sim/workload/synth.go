@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"carma/gres/sim/model"
+	"carma/contrib/sim/model"
 )
 
 // Arrivals is a process of arrivals.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 )

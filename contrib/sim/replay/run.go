@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/workload"
 )
 
 // maxTime ends a simulation that cannot end by itself, s.

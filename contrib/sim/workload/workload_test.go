@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"carma/gres/sim/model"
+	"carma/contrib/sim/model"
 )
 
 const table = `job,model,class,gpus,duration_s,smact_pct,peak_mib,steady_mib,horus_mib,faketensor_mib,gpumemnet_mib

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"carma/contrib/sim/model"
 	"carma/gres/choose"
-	"carma/gres/sim/model"
 	"carma/slurmbridge/config"
 )
 
