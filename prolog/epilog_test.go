@@ -104,6 +104,18 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 }
 
 // A verdict needs all three: the signature, the failed exit, the shared GPU.
+// A clock that is set while a job runs makes its record no longer and no shorter.
+func TestRecordWhenTheClockJumps(t *testing.T) {
+	for _, jump := range []time.Duration{-time.Hour, -time.Minute, 0, time.Hour} {
+		held := lease.Held{Age: 10 * time.Minute}
+		about := About{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}
+		a := attempt(hook(7), held, about, verdict{}, time.Hour)
+		if ran := a.End.Sub(a.Start); ran < 10*time.Minute || ran > 10*time.Minute+5*time.Second+time.Minute {
+			t.Errorf("the clock jumps by %v: the job ran for %v", jump, ran)
+		}
+	}
+}
+
 func TestEpilogLeavesOthersAlone(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*world, *jobenv.Hook)

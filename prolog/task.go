@@ -99,7 +99,8 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 }
 
 // A task whose job could be neither leased GPUs nor given back waits for that. Who is
-// at it says so in the file's time of change; when nobody has for so long, nobody is.
+// at it says so in the file's time of change; when that has stayed for so long, by a clock
+// that nobody sets, nobody is.
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
@@ -107,13 +108,19 @@ const (
 
 // awaitTaskFile is readTaskFile once it has been decided what the job gets.
 func awaitTaskFile(runDir string, job uint32, restart string) (taskFile, error) {
+	var touched, seen time.Time
 	for {
 		t, err := readTaskFile(runDir, job, restart)
 		if err != nil || !t.Undecided {
 			return t, err
 		}
-		st, err := os.Stat(taskPath(runDir, job))
-		if err == nil && time.Since(st.ModTime()) > taskGivesUpAt {
+		if st, err := os.Stat(taskPath(runDir, job)); err == nil && !st.ModTime().Equal(touched) || seen.IsZero() {
+			seen = time.Now()
+			if err == nil {
+				touched = st.ModTime()
+			}
+		}
+		if time.Since(seen) > taskGivesUpAt {
 			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and nothing of CARMA is at it any more", job)
 		}
 		time.Sleep(taskLooks)

@@ -181,8 +181,13 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
 		return
 	}
-	if comes && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
-		if j.State != "PENDING" || slices.Contains(heldJobs(s.Holds), hold.JobID) {
+	age := time.Since(hold.Since)
+	kept := slices.IndexFunc(s.Holds, func(h lease.Hold) bool { return h.JobID == hold.JobID })
+	if kept >= 0 {
+		age = s.Holds[kept].Age // by a clock that nobody sets
+	}
+	if comes && age < a.Config.Hold.Timeout.D() {
+		if j.State != "PENDING" || kept >= 0 {
 			return
 		}
 		if a.Thresholds.BookSMAct {

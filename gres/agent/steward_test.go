@@ -184,6 +184,8 @@ func TestFollowComment(t *testing.T) {
 		"has started":      {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"held by its user": {fresh, "PENDING JobHeldUser", []lease.Hold{{UUID: "a", JobID: 7}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"did not come":     {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"the clock jumps":  {late, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Minute}}, nil, nil},
+		"kept for long":    {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Hour}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"not known":        {fresh, "?", nil, nil, nil},
 		"has gone":         {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"too many":         {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},

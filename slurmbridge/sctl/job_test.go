@@ -177,6 +177,17 @@ func TestSeparatorIsSecret(t *testing.T) {
 	}
 }
 
+// An answer that was cut short is none.
+func TestCutShort(t *testing.T) {
+	const sep = separator("@1@")
+	for text, want := range map[string]int{"": 0, "a@1@b@1@\n": 1, "a@1@b@1@\nc@1@d@1@\n": 2, "a@1@\n": -1, "a@1@b@1@\nc": -1, "text": -1} {
+		rows, err := sep.cut(text, 2)
+		if (err != nil) != (want < 0) || len(rows) != max(want, 0) {
+			t.Errorf("%q: %q, %v", text, rows, err)
+		}
+	}
+}
+
 // Never a job that was not asked for, whatever stands in the fields.
 func FuzzJob(f *testing.F) {
 	f.Add("gpu", "None", "RUNNING", "N/A")
@@ -191,9 +202,18 @@ func FuzzJob(f *testing.F) {
 			}
 			b.WriteByte('\n')
 		}
-		var got [][]string
-		if _, err := sep.scan(strings.NewReader(b.String()), len(identity), func(r []string) { got = append(got, r) }); err != nil || len(got) != 2 {
+		got, err := sep.cut(b.String(), len(identity))
+		if err != nil || len(got) != 2 {
 			t.Fatalf("%d rows, %v", len(got), err)
+		}
+		n := 0
+		if _, err := sep.scan(strings.NewReader(b.String()), len(identity), func(r []string) {
+			if n < 2 && !slices.Equal(r, got[n]) {
+				t.Errorf("%q as it comes, %q at hand", r, got[n])
+			}
+			n++
+		}); err != nil || n != 2 {
+			t.Fatalf("%d rows, %v", n, err)
 		}
 		row, err := only(got, "12")
 		if err != nil {

@@ -5,6 +5,7 @@ package sctl
 import (
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -105,5 +106,30 @@ TEXT
 	}
 	if text := calls(t, c); !strings.Contains(text, "scontrol update NodeName=n1 Comment=rack 4 ") {
 		t.Errorf("calls: %s", text)
+	}
+}
+
+// BenchmarkQueue reads the answer about 10,000 waiting tasks of an array and as many
+// running jobs as nodes.
+func BenchmarkQueue(b *testing.B) {
+	sep := newSeparator()
+	var text strings.Builder
+	for i := range 15000 {
+		for _, f := range []string{"7", "1001", "PENDING", "gpu", "Resources", "4294901753", "1795257605", "N/A", "N/A", "", "", "", "7", strconv.Itoa(i), "",
+			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "0", "1795257600", "1"} {
+			text.WriteString(f + string(sep))
+		}
+		text.WriteByte('\n')
+	}
+	for b.Loop() {
+		rows, err := sep.cut(text.String(), len(queueFields))
+		if err != nil || len(rows) != 15000 {
+			b.Fatal(len(rows), err)
+		}
+		for _, row := range rows {
+			if _, ok := parseQueued(row); !ok {
+				b.Fatal(row)
+			}
+		}
 	}
 }
