@@ -90,12 +90,13 @@ type Agent struct {
 
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
-	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
+	failed      map[gres.Daemon]bool   // MPS daemons that did not start, since they were last checked
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration
 	checked     time.Duration // MPS daemons
 	exportFails bool
+	closeFails  bool
 
 	// What talk alone uses.
 	acted       map[gres.JobKey]acted // jobs that use none of their GPUs
@@ -125,7 +126,7 @@ const apart = 150 * time.Millisecond
 // slurmctld in another: a slurmctld that is slow, or away, must not make the
 // readings old.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.sets = map[string]*gpuState{}, map[gres.Daemon]bool{}
+	a.gpus, a.failed = map[string]*gpuState{}, map[gres.Daemon]bool{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -199,7 +200,7 @@ func (a *Agent) observe(ctx context.Context) {
 		interval = 0
 	}
 	a.looked = now
-	a.startSets(ctx, s.Leases)
+	a.startUsed(ctx, s.Leases)
 	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
