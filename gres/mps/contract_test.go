@@ -255,9 +255,12 @@ func TestMPSKilledContract(t *testing.T) {
 		if os.Geteuid() == 0 { // else the stranger is of our user, and counts
 			stranger(t, filepath.Join(dir, "control_lock"))
 		}
+		if Listens(c.RunDir, "GPU-1") {
+			t.Error("a stranger's lock is taken for a daemon")
+		}
 		must(t, c.Ensure(t.Context(), "GPU-1"))
-		if got := pidOf(dir); got == 0 || got == pid {
-			t.Errorf("process %d, after %d", got, pid)
+		if _, err := c.Do(t.Context(), "GPU-1", "get_server_list"); err != nil || pidOf(dir) == 0 {
+			t.Errorf("started again: process %d, %v", pidOf(dir), err)
 		}
 		if os.Geteuid() == 0 && !reaches(t, c.Control, "GPU-1", otherUID) {
 			t.Error("its user does not reach it")
@@ -279,6 +282,9 @@ func TestMPSQuitContract(t *testing.T) {
 		}
 		pid := pidOf(dir)
 		must(t, c.Restart(t.Context(), "GPU-1"))
+		if uidOf(pid) >= 0 {
+			t.Error("the daemon that does not listen to quit runs on")
+		}
 		if got := pidOf(dir); got == 0 || got == pid {
 			t.Errorf("process %d, after %d", got, pid)
 		}
