@@ -16,14 +16,16 @@ func TestRealMPS(t *testing.T) {
 	c := up(t, "--nodes", "1", "--real-mps")
 	daemons := func() string { return c.sh("", "pgrep -fc '^"+c.dir+"/lib/nvidia-cuda-mps-control -d' || true") }
 	c.eventually(daemons, "^4$")
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho $CUDA_MPS_PIPE_DIRECTORY\nexec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho $CUDA_MPS_PIPE_DIRECTORY\n"+
+		"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
 	c.eventually(func() string { return c.hookLog(id) }, "no server of user")
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	c.eventually(func() string { return c.leases("n1") }, "^"+id+"$")
 	c.eventually(func() string { return c.output(id) }, "/mps/GPU-")
 	pipe := strings.TrimSpace(c.output(id))
 	says := func(user, command string) string {
-		out, stderr, _ := c.run(user, "echo "+command+" | CUDA_MPS_PIPE_DIRECTORY="+pipe+" timeout 20 "+c.dir+"/lib/nvidia-cuda-mps-control; echo status $?")
+		out, stderr, _ := c.run(user, "export CUDA_MPS_PIPE_DIRECTORY="+pipe+
+			"; echo "+command+" | timeout 20 "+c.dir+"/lib/nvidia-cuda-mps-control; echo status $?")
 		return out + stderr
 	}
 	if got := says(alice, "get_default_active_thread_percentage"); got != "100.0\nstatus 0\n" {

@@ -94,7 +94,8 @@ func TestKilledMPSDaemons(t *testing.T) {
 		return c.sh("", "find "+c.dir+"/run/n1/mps -name control | wc -l")
 	}, "^4$")
 	c.sh("", "pkill -9 -f '^"+c.dir+"/lib/nvidia-cuda-mps-control -d'")
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY\nexec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY\n"+
+		"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
 	c.eventually(func() string { return c.clients("n1") }, "^1$")
 	pipe := strings.TrimPrefix(c.output(id), "pipe=")
 	pipe = strings.TrimSpace(pipe)

@@ -64,10 +64,11 @@ func closeDir(dir string) error {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return err
 	}
-	if err := unix.Removexattr(dir, aclName); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) {
-		return err
+	err := unix.Removexattr(dir, aclName)
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // lockWait is how long a Prolog waits for the agent to have closed directories. It then

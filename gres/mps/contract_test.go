@@ -145,7 +145,8 @@ func daemons(t *testing.T) []tried {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		c := tried{fmt.Sprintf("%d real=%v", version, isReal), version, isReal, Control{Program: program, RunDir: dir, LogDir: filepath.Join(dir, "log")}}
+		c := tried{fmt.Sprintf("%d real=%v", version, isReal), version, isReal,
+			Control{Program: program, RunDir: dir, LogDir: filepath.Join(dir, "log")}}
 		t.Cleanup(func() { c.Quit(t.Context(), "GPU-1") })
 		list = append(list, c)
 	}
@@ -170,7 +171,8 @@ func each(t *testing.T, f func(t *testing.T, c tried)) {
 func simulate(t *testing.T, c tried) {
 	t.Helper()
 	state := filepath.Join(c.RunDir, "state")
-	if out, err := exec.Command(filepath.Join(standIn, "simgpu"), "create", state, "--model", "h100", "--gpus", "1").CombinedOutput(); err != nil {
+	create := exec.Command(filepath.Join(standIn, "simgpu"), "create", state, "--model", "h100", "--gpus", "1")
+	if out, err := create.CombinedOutput(); err != nil {
 		t.Fatalf("simgpu: %v\n%s", err, out)
 	}
 	t.Setenv("SIMGPU_STATE", state)
@@ -295,7 +297,8 @@ func TestMPSQuitContract(t *testing.T) {
 func TestMPSRefusalsContract(t *testing.T) {
 	each(t, func(t *testing.T, c tried) {
 		must(t, c.Ensure(t.Context(), "GPU-1"))
-		for _, command := range []string{"frobnicate", "get_server_status 1", "get_server_status", "get_client_list 1", "terminate_client 1 2", "start_server"} {
+		for _, command := range []string{"frobnicate", "get_server_status 1", "get_server_status", "get_client_list 1",
+			"terminate_client 1 2", "start_server"} {
 			if text, err := c.Do(t.Context(), "GPU-1", command); err == nil {
 				t.Errorf("%s: %q", command, text)
 			}

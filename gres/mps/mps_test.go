@@ -38,8 +38,8 @@ esac
 
 func TestDoTellsWhatTheDaemonSaid(t *testing.T) {
 	for body, want := range map[string]string{
-		daemon: `MPS daemon of GPU GPU-1: frobnicate: refused: Unknown command "frobnicate"`,
-		"echo Cannot find MPS control daemon process >&2; exit 1": "MPS daemon of GPU GPU-1: frobnicate: exit status 1: Cannot find MPS control daemon process",
+		daemon:                       `MPS daemon of GPU GPU-1: frobnicate: refused: Unknown command "frobnicate"`,
+		"echo No daemon >&2; exit 1": "MPS daemon of GPU GPU-1: frobnicate: exit status 1: No daemon",
 	} {
 		c := program(t, body)
 		if _, err := c.Do(t.Context(), "GPU-1", "frobnicate"); err == nil || err.Error() != want {

@@ -258,8 +258,8 @@ func (d *diagnosis) mps() {
 			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs share by turns and without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
 		}
 		if major, _, _ := strings.Cut(d.Node.Driver, "."); d.Node.Driver != "" && number(major) < oldestMPS {
-			say(Fail, fmt.Sprintf("MPS of driver %s: any user may change its settings, and it does not tell of faults; the agent does not use it", d.Node.Driver),
-				fmt.Sprintf("install driver %d or later, or set mps.enabled = false", oldestMPS))
+			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not tell of faults; "+
+				"the agent does not use it", fmt.Sprintf("install driver %d or later, or set mps.enabled = false", oldestMPS))
 		}
 	})
 }
