@@ -113,9 +113,11 @@ test-simgpu: deps-test-simgpu
 # The contract of an MPS control daemon (contrib/simgpu/mps_contract_test.go), which
 # make test-unit holds the stand-in to, on the real daemons of 535 and 550. These are
 # fetched from Debian's non-free into a cache outside of the repository.
-test-mps: deps-test-mps
-	@MPS_REAL=$$(contrib/simgpu/fetch-mps.sh) || echo "test-mps: the real daemons could not be fetched: SKIPPED"; \
-		export MPS_REAL; $(GO) test $(AS_ROOT) -tags mps -count=1 -v -run 'TestMPS.*Contract' ./contrib/simgpu ./gres/mps
+# The development cluster runs with that of 550, then.
+test-mps: deps-test-mps all
+	@MPS_REAL=$$(contrib/simgpu/fetch-mps.sh) || { MPS_REAL=; echo "test-mps: the real daemons could not be fetched: SKIPPED"; }; \
+		export MPS_REAL; $(GO) test $(AS_ROOT) -tags mps -count=1 -v -run 'TestMPS.*Contract' ./contrib/simgpu ./gres/mps && \
+		{ [ -z "$$MPS_REAL" ] || $(GO) test $(AS_ROOT) -tags 'integration mps' -count=1 -v -run 'TestRealMPS$$' ./contrib/devcluster; }
 
 test-placement: simgpu
 	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
@@ -189,7 +191,7 @@ lint: deps-lint $(STATICCHECK)
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
-	@$(GO) vet -tags mps ./contrib/simgpu
+	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck"
 	@$(STATICCHECK) ./...
 	@echo "lint: codespell, links, imports per room"

@@ -17,7 +17,7 @@ list() {
 	test-unit        @all slurm-client python3 prometheus tzdata
 	test-shim        @all binutils
 	test-simgpu      @all
-	test-mps         @all debian-archive-keyring
+	test-mps         @cluster debian-archive-keyring
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-simgpu @test-integration
 	test-abuse       @test-integration strace

@@ -27,7 +27,7 @@ var starts = map[string]string{
 	"cmd/carma-node sampleElsewhere": "itself; the path of carma.toml",
 	"gres/dcgm Monitor.command":      "smact.dcgmi; constants and numbers",
 	"gres/mps Control.Do":            "mps.control; a command of ours on its stdin",
-	"gres/mps Control.Ensure":        "mps.control; a constant",
+	"gres/mps Control.start":         "mps.control; a constant",
 	"contrib/sim/live output":        "carma-sim's, as the one who calls it",
 	"prolog/bench newNode":           "a bench",
 	"prolog/bench node.all":          "a bench",

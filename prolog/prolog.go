@@ -21,7 +21,6 @@ import (
 	"carma/gres/choose"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
-	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
@@ -73,6 +72,8 @@ type Node struct {
 	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
+	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
+	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
 }
 
 // About is what the Epilog needs to know of a job beyond its leases. The
@@ -224,7 +225,7 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted) e
 	failpoint.Here("prolog.task-file-written")
 	n.Poke()
 	failpoint.Here("prolog.poked")
-	n.awaitDaemon(ctx, l.JobKey, granted)
+	n.awaitDaemon(ctx, l.Hook, granted)
 	for _, g := range granted {
 		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu", g.UUID,
 			"reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
@@ -232,21 +233,19 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted) e
 	return nil
 }
 
-// daemonWait is how long a Prolog waits for a daemon of several GPUs. The agent
+// daemonWait is how long a Prolog waits for the job's MPS daemon and its server. The agent
 // looks at once when it is poked.
 const daemonWait = 5 * time.Second
 
-// awaitDaemon waits until the job's MPS daemon has come up. The agent keeps those of
-// single GPUs up; one of several comes with the first job that needs it.
-func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease.Granted) {
-	if !n.Config.MPS.Enabled || len(granted) == 0 || !granted[0].Daemon.Many() {
+// awaitDaemon has the job's MPS daemon ready for it, if it can.
+func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) {
+	if n.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
 		return
 	}
-	for until := time.Now().Add(daemonWait); !mps.Listens(n.RunDir, granted[0].Daemon); time.Sleep(20 * time.Millisecond) {
-		if ctx.Err() != nil || time.Now().After(until) {
-			n.Log.Warn("the job's MPS daemon does not come up; it runs without", "job", key, "gpus", granted[0].Daemon)
-			return
-		}
+	ctx, cancel := context.WithTimeout(ctx, daemonWait)
+	defer cancel()
+	if err := n.Admit(ctx, granted[0].Daemon, h.UID); err != nil {
+		n.Log.Warn("the job's MPS daemon is not ready; it may run without", "job", h.JobKey, "error", err)
 	}
 }
 

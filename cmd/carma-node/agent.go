@@ -59,6 +59,9 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
+	for _, err := range n.Lost {
+		log.Error("a GPU is not used", "error", err)
+	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	r := &records{path: c.DBPath(node), keep: c.Accounting, log: log}
 	a := &agent.Agent{

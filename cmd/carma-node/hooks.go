@@ -24,6 +24,7 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -145,7 +146,7 @@ func openBook(c config.Config, node string) (*lease.Book, error) {
 // hookNode gives the hooks the real world.
 func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 	runDir := c.RunDir(name)
-	return &prolog.Node{
+	n := &prolog.Node{
 		Name:       name,
 		Host:       shortHost(),
 		Config:     c,
@@ -157,6 +158,10 @@ func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 		Group:      group,
 		Poke:       func() { agent.Poke(runDir) },
 	}
+	if c.MPS.Enabled {
+		n.Admit = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(name)}.Admit
+	}
+	return n
 }
 
 // hookLog appends to paths.log; without it, messages go to slurmd.

@@ -4,7 +4,7 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
@@ -14,6 +14,7 @@ cluster_up() {
 		--placement) placement=${2:-}; shift ;;
 		--slurmdbd) dbd=yes ;;
 		--slurm-user) slurm_user=${2:-}; shift ;;
+		--real-mps) real_mps=yes ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
 		shift
@@ -51,9 +52,10 @@ check_parts() {
 	for f in "${programs[@]/#/bin/}" lib/libcarma.so lib/slurm/job_submit_carma.so lib/simgpu/libnvidia-ml.so.1; do
 		[ -e "$root/$f" ] || die "$root/$f is missing; run: make"
 	done
-	# A UNIX socket's path has at most 107 bytes, and MPS puts one below
-	# run/<node>/mps/<UUID>/.
-	[ ${#dir} -le 40 ] || die "$dir: the path is longer than 40 characters; take a shorter one"
+	# A UNIX socket's path has at most 107 bytes, and MPS makes one of the name
+	# control_privileged in run/<node>/mps/<UUID>.
+	[ ${#dir} -le 35 ] || die "$dir: the path is longer than 35 characters; take a shorter one"
+	[ "$real_mps" = no ] || real_mps=$("$root/contrib/simgpu/fetch-mps.sh")/550/usr/bin/nvidia-cuda-mps-control
 }
 
 # same_part: the number of a user who is counted with alice (slurmbridge/tres, Part)
@@ -89,6 +91,7 @@ write_all() {
 	# Copies: the users' jobs run them, and a checkout below somebody's home is closed to them.
 	install -m 755 "${programs[@]/#/$root/bin/}" "$dir/bin/"
 	install -m 755 "$root"/lib/simgpu/* "$dir/lib/"
+	[ "$real_mps" = no ] || install -m 755 "$real_mps" "$dir/lib/"
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
 	slots=$((gpus * 4)) # for up to four jobs a GPU
@@ -103,6 +106,7 @@ write_all() {
 	for n in $(nodes); do
 		mkdir -p "$dir/spool/$n" "$dir/run/$n"
 		"$dir/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
+		[ "$real_mps" = no ] || : >"$dir/simgpu/$n.real-mps" # simjob does not speak with it
 	done
 	pick_ports
 	write_slurm_conf

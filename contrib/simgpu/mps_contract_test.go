@@ -97,7 +97,8 @@ var (
 		{"set_default_active_thread_percentage 100", "", "100.0"},
 		{"get_default_active_thread_percentage", "", "100.0"},
 	}
-	mayNot = fmt.Sprintf("Insufficient privileges for UID %d. Control deamon settings can only be modified by the user started it or by the root user.", otherUID)
+	lacks  = fmt.Sprintf("Insufficient privileges for UID %d", otherUID)
+	mayNot = lacks + ". Control deamon settings can only be modified by the user started it or by the root user."
 	// And these are for others: 535 lets them.
 	strangers = []exchange{
 		{"set_default_device_pinned_mem_limit 0 3G", none, mayNot},
@@ -105,8 +106,7 @@ var (
 		{"set_default_device_pinned_mem_limit 0 banana", none, mayNot},
 		{"set_default_active_thread_percentage 40", "40.0", mayNot},
 		{"set_default_active_thread_percentage 100", "100.0", mayNot},
-		{"start_server -uid 0", fmt.Sprintf("Insufficient privileges for UID %d", otherUID),
-			fmt.Sprintf("Insufficient privileges for UID %d. Only the root user may start server for another user.", otherUID)},
+		{"start_server -uid 0", lacks, lacks + ". Only the root user may start server for another user."},
 		{"quit", "", "Not enough privilege to execute quit command"},
 		{"quit -t 1", "", "Not enough privilege to execute quit command"},
 	}
@@ -196,7 +196,10 @@ func (r *mpsRoom) start() {
 	want(r.t, "start", r.run(r.uid, "", "-d"), answer{})
 }
 
-var noDaemon = answer{stderr: "Cannot find MPS control daemon process\n", status: 1}
+var (
+	noDaemon = answer{stderr: "Cannot find MPS control daemon process\n", status: 1}
+	oneRuns  = answer{stdout: "An instance of this daemon is already running\n", status: 1}
+)
 
 // files are what lies in the pipe directory, with types and modes.
 func (r *mpsRoom) files() string {
@@ -357,7 +360,7 @@ func life(t *testing.T, d mpsDaemon) {
 		want(t, "pid file", string(text), strconv.Itoa(pid))
 	}
 	want(t, "log pipe", r.fifo(), nil)
-	want(t, "a second daemon", r.run(r.uid, "", "-d"), answer{stdout: "An instance of this daemon is already running\n", status: 1})
+	want(t, "a second daemon", r.run(r.uid, "", "-d"), oneRuns)
 	want(t, "the first goes on", r.run(r.uid, "get_server_list\n"), answer{})
 
 	// A command costs four lines, 221 bytes with a pid of up to five digits.
@@ -435,7 +438,7 @@ func strangersLock(t *testing.T, d mpsDaemon) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "locked\n" {
 		t.Fatalf("the stranger says %q, %v", line, err)
 	}
-	want(t, "start", r.run(r.uid, "", "-d"), answer{stdout: "An instance of this daemon is already running\n", status: 1})
+	want(t, "start", r.run(r.uid, "", "-d"), oneRuns)
 	want(t, "after it", r.run(r.uid, "get_server_list\n"), noDaemon)
 	if err := os.Remove(filepath.Join(r.pipes, "control_lock")); err != nil {
 		t.Fatal(err)
@@ -487,7 +490,9 @@ func silentClient(t *testing.T, d mpsDaemon) {
 	if err := <-done; err != nil {
 		t.Errorf("after the silent client has gone: %v", err)
 	}
-	eventually(t, "the log says so", func() bool { return slices.Contains(r.log(), "User did not send valid credentials") })
+	eventually(t, "the log says so", func() bool {
+		return slices.Contains(r.log(), "User did not send valid credentials")
+	})
 }
 
 // The stand-in answers as the real daemons did.

@@ -99,8 +99,9 @@ type Agent struct {
 	exportFails bool
 
 	// keepMPS:
-	sets    map[gres.Daemon]bool // MPS daemons of several GPUs, since they were last checked
-	checked time.Duration
+	failed     map[gres.Daemon]bool // MPS daemons that did not start, since they were last checked
+	checked    time.Duration
+	closeFails bool
 
 	// askOfJobs:
 	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
@@ -132,7 +133,7 @@ const apart = 150 * time.Millisecond
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
 // loops share no state: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.sets = map[string]*gpuState{}, map[gres.Daemon]bool{}
+	a.gpus, a.failed = map[string]*gpuState{}, map[gres.Daemon]bool{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err

@@ -75,7 +75,7 @@ func TestReadingCountsForeignProcesses(t *testing.T) {
 func newAgent() *Agent {
 	c := config.Default()
 	c.Partition = map[string]config.Partition{"gpu": {}}
-	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}}
+	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}, failed: map[gres.Daemon]bool{}}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.

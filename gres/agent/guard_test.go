@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ type daemons struct {
 	sets  []gres.Daemon
 	err   error
 	calls []string
+	open  map[gres.Daemon]uint32 // to whom, by Close
 }
 
 func (d *daemons) note(call string, on gres.Daemon) error {
@@ -37,7 +39,15 @@ func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
 func (d *daemons) Restart(_ context.Context, on gres.Daemon) error { return d.note("restart", on) }
 func (d *daemons) Quit(_ context.Context, on gres.Daemon) error    { return d.note("quit", on) }
 func (d *daemons) BoundLogs() error                                { return d.err }
-func (d *daemons) Sets() ([]gres.Daemon, error)                    { return d.sets, d.err }
+func (d *daemons) Close(list []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error {
+	of, err := users()
+	d.open = map[gres.Daemon]uint32{}
+	for _, on := range list {
+		d.open[on] = of[on]
+	}
+	return errors.Join(err, d.err)
+}
+func (d *daemons) Sets() ([]gres.Daemon, error) { return d.sets, d.err }
 func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
 	return on == d.fault, d.err
 }
@@ -115,7 +125,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 	} {
 		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault}
 		a := newAgent()
-		a.Ledger, a.MPS, a.Owners, a.sets = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
+		a.Ledger, a.MPS, a.Owners, a.failed = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 		if c.quarantined {
 			s.Readings[0].Quarantined = "fault"
@@ -126,8 +136,9 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 			t.Errorf("%s: MPS %v, ledger %v; want %v, %v", c.name, d.calls, l.calls, c.mps, c.ledger)
 		}
 		d.calls = nil
-		a.startSets(t.Context(), c.leases)
-		if !c.quarantined && d.calls != nil {
+		a.failed["a,b"] = true // it does not start: not tried again before the next check
+		a.startUsed(t.Context(), c.leases)
+		if slices.Contains(d.calls, "ensure a,b") {
 			t.Errorf("%s: started again %v", c.name, d.calls)
 		}
 	}
@@ -137,8 +148,12 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 func TestStoppedDaemonComesBack(t *testing.T) {
 	d := &daemons{sets: []gres.Daemon{"a,b"}}
 	a := newAgent()
-	a.Ledger, a.MPS, a.sets = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}, {UUID: "b", Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{"a,b": true}
-	a.checkMPS(t.Context(), nil, lease.Snapshot{})
+	a.Ledger, a.MPS, a.failed = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"}, {UUID: "b", UID: 7, Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{}
+	a.checkMPS(t.Context(), []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{})
+	// Its directory is open to the user of the job that has come, the others to nobody.
+	if want := map[gres.Daemon]uint32{"a,b": 7, "c": 0}; !maps.Equal(d.open, want) {
+		t.Errorf("open to %v, want %v", d.open, want)
+	}
 	if want := []string{"quit a,b", "ensure a,b"}; !slices.Equal(d.calls, want) {
 		t.Errorf("%v, want %v", d.calls, want)
 	}

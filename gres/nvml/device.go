@@ -238,9 +238,8 @@ next:
 // activity fills in SM activity since the last look, from the best source that
 // the GPU has.
 func (d *device) activity(s *gres.Sample) {
-	if d.hasGPM {
+	if d.hasGPM && d.gpmActivity(s) {
 		s.Source = gres.SourceGPM
-		d.gpmActivity(s)
 		return
 	}
 	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
@@ -270,15 +269,17 @@ func (d *device) processUse() map[int]float64 {
 	return use
 }
 
-func (d *device) gpmActivity(s *gres.Sample) {
+// gpmActivity returns false where GPM is supported and does not answer all the same, as
+// in a virtual machine or without permission.
+func (d *device) gpmActivity(s *gres.Sample) bool {
 	if ret := d.GpmSampleGet(d.gpm[1]); ret != nvml.SUCCESS {
 		d.gpmTaken = false
-		return
+		return false
 	}
 	d.gpm[0], d.gpm[1] = d.gpm[1], d.gpm[0]
 	if !d.gpmTaken {
 		d.gpmTaken = true
-		return
+		return true
 	}
 	get := nvml.GpmMetricsGetType{NumMetrics: 3, Sample1: d.gpm[1], Sample2: d.gpm[0]}
 	figures := [...]*gres.Measured{&s.SMActPct, &s.SMOccPct, &s.DRAMPct}
@@ -286,11 +287,12 @@ func (d *device) gpmActivity(s *gres.Sample) {
 		get.Metrics[i].MetricId = uint32(id)
 	}
 	if ret := d.lib.GpmMetricsGet(&get); ret != nvml.SUCCESS {
-		return
+		return false
 	}
 	for i, f := range figures {
-		if get.Metrics[i].NvmlReturn == uint32(nvml.SUCCESS) {
-			*f = gres.Measured(get.Metrics[i].Value)
+		if v := get.Metrics[i].Value; get.Metrics[i].NvmlReturn == uint32(nvml.SUCCESS) && v >= 0 && !math.IsInf(v, 0) {
+			*f = gres.Measured(v)
 		}
 	}
+	return !math.IsNaN(float64(s.SMActPct))
 }

@@ -155,6 +155,41 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// A GPU that is lost before the library is opened does not hide the others, and is told.
+func TestLostBeforeOpen(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	simgpu(t, "create", state, "--model", "dgx-a100")
+	t.Setenv("SIMGPU_STATE", state)
+	simgpu(t, "fault", "1", "lost")
+	n, err := Open(filepath.Join(built, "libnvidia-ml.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	samples := n.Sample()
+	if len(samples) != 3 || samples[1].Index != 2 || samples[1].Unreadable != "" {
+		t.Errorf("samples %+v", samples)
+	}
+	if len(n.Lost) != 1 || !strings.Contains(fmt.Sprint(n.Lost[1]), "open GPU 1: GPU is lost") {
+		t.Errorf("lost %v", n.Lost)
+	}
+}
+
+// GPM that is supported and does not answer: the coarse utilisation is taken, and said
+// to be the source.
+func TestSilentGPM(t *testing.T) {
+	n := node(t, "--model", "h100")
+	job(t, n, 2, "--mem", "10G", "--smact", "60", "--duration", "1h")
+	simgpu(t, "fault", "2", "silent-gpm")
+	if s := n.SampleTwice(50 * time.Millisecond)[2]; s.Source != gres.SourceUtilisation || s.SMActPct != 75 || s.Unreadable != "" {
+		t.Errorf("%v from %s, %q", s.SMActPct, s.Source, s.Unreadable)
+	}
+	simgpu(t, "fault", "2", "none")
+	if s := n.SampleTwice(200 * time.Millisecond)[2]; s.Source != gres.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 {
+		t.Errorf("after the fault: %v from %s", s.SMActPct, s.Source)
+	}
+}
+
 // Each MIG instance is a GPU of its own.
 func TestMIG(t *testing.T) {
 	n := node(t, "--model", "h100", "--mig", "1=3g.40gb,1=3g.40gb")

@@ -76,8 +76,9 @@ type Node struct {
 
 	Samples   []gres.Sample
 	NVMLErr   error
-	DCGMI     bool // dcgmi is there
-	MPS       Path // nvidia-cuda-mps-control
+	DCGMI     bool   // dcgmi is there
+	MPS       Path   // nvidia-cuda-mps-control
+	Driver    string // its version; empty: it does not say
 	RunDir    Path
 	OnTmpfs   bool
 	DBErr     error

@@ -57,7 +57,7 @@ func site(t *testing.T, change ...string) Facts {
 	f := Facts{ConfigPath: "/etc/carma/carma.toml", Config: c, SlurmConf: conf, Running: running, Installed: v,
 		Controller: &Controller{PluginPath: "/usr/lib/carma/slurm/job_submit_carma.so", PluginVersion: v, Library: root("/usr/lib/carma/libcarma.so"), ConfigFile: root("/etc/carma/carma.toml")},
 		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carmau0:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144", GresConf: gresConf,
-			Hooks: map[string]Path{}, MPS: root("/usr/bin/nvidia-cuda-mps-control"), RunDir: root("/run/carma"), OnTmpfs: true}}
+			Hooks: map[string]Path{}, MPS: root("/usr/bin/nvidia-cuda-mps-control"), Driver: "550.163.01", RunDir: root("/run/carma"), OnTmpfs: true}}
 	for _, h := range hookNames {
 		f.Node.Hooks[h.setting] = root("/usr/sbin/carma-" + h.command)
 	}
@@ -173,6 +173,7 @@ func TestPlanted(t *testing.T) {
 		"no NVML":                   {nil, func(f *Facts) { f.Node.NVMLErr = errors.New("open NVML: no such library") }, "fail gpus: no such library"},
 		"GPU lost":                  {nil, func(f *Facts) { f.Node.Samples = append(f.Node.Samples, gres.Sample{Unreadable: "GPU is lost"}) }, "fail gpus: GPU is lost"},
 		"coarse SM activity":        {nil, func(f *Facts) { f.Node.Samples[3].Source = gres.SourceUtilisation }, "warn gpus: over-states"},
+		"old MPS":                   {nil, func(f *Facts) { f.Node.Driver = "535.261.03" }, "fail mps: MPS of driver 535.261.03"},
 		"no MPS":                    {nil, func(f *Facts) { f.Node.MPS.Err = os.ErrNotExist }, "fail mps: file does not exist"},
 		"no agent":                  {nil, func(f *Facts) { f.Node.LedgerErr = errors.New("no ledger") }, "fail agent: no ledger"},
 		"agent asleep":              {nil, func(f *Facts) { f.Node.AgentAge = time.Hour }, "fail agent: 1h0m0s ago"},

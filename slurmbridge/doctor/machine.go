@@ -245,6 +245,10 @@ func (d *diagnosis) inOurs(partition string) bool {
 	return ok && inPartition(line, d.Node.Name)
 }
 
+// oldestMPS is the oldest driver whose MPS daemons are used (docs/admin.md, several users
+// on one GPU).
+const oldestMPS = 550
+
 func (d *diagnosis) mps() {
 	if !d.Config.MPS.Enabled {
 		return
@@ -252,6 +256,10 @@ func (d *diagnosis) mps() {
 	d.part("mps", d.Node.MPS.Path+" is there", func(say func(Level, string, string)) {
 		if d.Node.MPS.Err != nil {
 			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs share by turns and without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
+		}
+		if major, _, _ := strings.Cut(d.Node.Driver, "."); d.Node.Driver != "" && number(major) < oldestMPS {
+			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not tell of faults; "+
+				"the agent does not use it", fmt.Sprintf("install driver %d or later, or set mps.enabled = false", oldestMPS))
 		}
 	})
 }
