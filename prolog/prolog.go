@@ -19,6 +19,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/choose"
+	"carma/gres/confine"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/gres/mps"
@@ -72,6 +73,10 @@ type Node struct {
 	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
+	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where it
+	// must and could not be had, GuardErr says why.
+	Guard    confine.Guard
+	GuardErr error
 }
 
 // About is what the Epilog needs to know of a job beyond its leases. The
@@ -126,9 +131,12 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 // finish, and Prolog has left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	if len(h.Slots) == 0 {
-		return nil
+		return n.shutOut(ctx, h, slurm)
 	}
 	failpoint.Here("prolog.start")
+	if err := n.confine(h, nil); err != nil { // until it has GPUs; tried again then
+		n.Log.Error("close the GPUs to the job", "job", h.JobKey, "error", err)
+	}
 	l := n.arrive(ctx, h, slurm)
 	ledger = n.inTurn(l, ledger, slurm)
 	if n.Config.Hooks.Strict {
@@ -151,6 +159,9 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 
 // Settle goes on where Prolog could not decide, for as long as the job is there.
 func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
+	if len(h.Slots) == 0 {
+		return n.shutOutLate(ctx, h, slurm)
+	}
 	l := n.arrive(ctx, h, slurm)
 	l.job.Late = true
 	return n.settle(ctx, l, n.inTurn(l, ledger, slurm), slurm, time.Time{})
@@ -184,9 +195,17 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 }
 
 // finish tells the job what it was leased.
-func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted) error {
+func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Ledger) error {
+	gpus, err := n.granted(ctx, granted, ledger)
+	if err == nil {
+		err = n.confine(l.Hook, minors(gpus))
+	}
+	if err != nil {
+		return err
+	}
 	task := newTaskFile(n, l.Hook, granted)
 	task.RetryReason = l.retry
+	task.Ordinals = n.ordinals(gpus, granted)
 	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
 		return err
 	}

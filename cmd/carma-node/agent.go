@@ -67,6 +67,13 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
+	if a.Guard, err = guard(c, node, os.Getenv("SLURM_CONF")); err != nil {
+		log.Error("no job can be confined as devices.confine says; jobs wait", "error", err)
+	} else if a.Guard != nil {
+		log.Info("jobs are confined to their GPUs", "by", a.Guard.String())
+	} else if !c.Placement.BySlurm() {
+		log.Warn("jobs are not confined to their GPUs; carma-node doctor says why")
+	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
 		a.Cluster = slurm
 	}

@@ -19,6 +19,7 @@ import (
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/gres/resident"
@@ -85,6 +86,7 @@ type Agent struct {
 	Records    Records
 	Outputs    *output.Watch              // nil: only the batch script's stderr is known
 	Cluster    Cluster                    // nil: no steward
+	Guard      confine.Guard              // nil: jobs are not confined
 	Export     func(lease.Snapshot) error // for other tools; nil: nothing
 	Alive      func()                     // after each look at everything; nil: nobody asks
 
@@ -98,6 +100,7 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
+	reopened    bool                  // what jobs may open, since the start
 	acted       map[gres.JobKey]acted // jobs that use none of their GPUs
 	waits       steward.Waits
 	compared    time.Duration
@@ -226,6 +229,7 @@ func (a *Agent) talk(ctx context.Context) {
 	if len(s.Readings) == 0 {
 		return // nothing has been seen yet
 	}
+	a.reopen(s)
 	now := lease.Now()
 	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
 	if !due {
@@ -246,6 +250,7 @@ func (a *Agent) talk(ctx context.Context) {
 	if now-a.reaped >= reapAge { // it looks at every process of the machine
 		a.reaped = now
 		a.reap(ctx, s)
+		a.reapConfined(ctx, s)
 	}
 	a.tellIdle(ctx, s)
 	a.followHolds(ctx, s)
