@@ -102,7 +102,7 @@ func program(m bpfMap, level int32) []byte {
 		shiftRight, andImm        = 0x7f, 0x57
 		jumpNot, jumpAbove, jump0 = 0x55, 0x35, 0x15
 		call, exit, wide          = 0x85, 0x95, 0x18
-		lookup, ancestor          = 1, 80 // helpers: map_lookup_elem, get_current_ancestor_cgroup_id
+		lookup, ancestor          = 1, 123 // helpers: map_lookup_elem, get_current_ancestor_cgroup_id
 	)
 	return bytes.Join([][]byte{
 		instruction(load32, 2, 1, 4, 0),

@@ -129,17 +129,32 @@ func findCgroup(h Host) (Guard, error) {
 
 // settings reads the settings of a configuration of Slurm's, includes too.
 func settings(path string) (slurmconf.File, error) {
-	text, err := os.ReadFile(path)
+	text, err := plain(path)
 	if err != nil {
 		return slurmconf.File{}, err
 	}
-	return slurmconf.Parse(string(text), func(name string) (string, error) {
+	return slurmconf.Parse(text, func(name string) (string, error) {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(filepath.Dir(path), name)
 		}
-		text, err := os.ReadFile(name)
-		return string(text), err
+		return plain(name)
 	})
+}
+
+// plain is the text of a file without the lines of nodes, partitions and the like: they may
+// be thousands, and each job's Prolog reads them.
+func plain(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if key, _, _ := strings.Cut(line, "="); !strings.HasSuffix(strings.ToLower(key), "name") {
+			b.WriteString(line)
+		}
+	}
+	return b.String(), nil
 }
 
 func isCgroup2(dir string) bool {

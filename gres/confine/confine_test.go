@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // nodes makes device nodes with NVIDIA's major, which no driver serves here: ENXIO is what
 // comes when nothing forbids to open one.
-func nodes(t testing.TB, n int) (dir, list string) {
+func nodes(t *testing.T, n int) (dir, list string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("makes device nodes: for root alone")
@@ -75,7 +76,7 @@ func opened(t *testing.T, list, group string, uid uint32) string {
 }
 
 // devices is a guard on the machine's own cgroups, below a name of this test's.
-func devices(t testing.TB) *v1 {
+func devices(t *testing.T) *v1 {
 	t.Helper()
 	const root = "/sys/fs/cgroup/devices"
 	home := filepath.Join(root, "carma-test")
@@ -83,7 +84,7 @@ func devices(t testing.TB) *v1 {
 		t.Skipf("no cgroup v1 that can be written: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := os.Remove(home); err != nil {
+		if err := os.Remove(home); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("left behind: %v", err)
 		}
 	})
@@ -108,6 +109,9 @@ func TestV1(t *testing.T) {
 		}
 	}
 	open() // in the Prolog
+	if err := os.Remove(filepath.Dir(filepath.Dir(step))); err == nil {
+		t.Error("Slurm could remove the job's cgroup with its last step, and make it anew")
+	}
 	if err := os.MkdirAll(step, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -133,6 +137,82 @@ func TestV1(t *testing.T) {
 	}
 }
 
+func TestV2(t *testing.T) {
+	_, list := nodes(t, 3)
+	mount := "/sys/fs/cgroup"
+	if !isCgroup2(mount) {
+		mount += "/unified" // beside v1, where Slurm does not use it
+	}
+	scope := filepath.Join(mount, "carma-test.slice", "n1_slurmstepd.scope")
+	early := filepath.Join(scope, "job_5", "step_0")
+	if err := os.MkdirAll(early, 0o755); err != nil {
+		t.Skipf("no cgroup v2 that can be written: %v", err)
+	}
+	t.Cleanup(func() {
+		for _, dir := range []string{early, filepath.Dir(early), scope, filepath.Dir(scope)} {
+			if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("left behind: %v", err)
+			}
+		}
+	})
+	g, err := findV2(mount, "carma-test.slice", Host{Node: "n1", RunDir: t.TempDir()})
+	if err != nil {
+		t.Skip(err)
+	}
+	job := Job{ID: 7, UID: 1000, SLUID: "sABC123"}
+	var step string
+	want := func(want string) {
+		t.Helper()
+		if got := opened(t, list, step, 0); got != want {
+			t.Errorf("a task in %s opens %s, want %s", step, got, want)
+		}
+	}
+	open := func(minors ...int) {
+		t.Helper()
+		if err := g.Open(job, minors); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open()
+	for _, name := range []string{"job_7", "sABC123"} {
+		dir := filepath.Join(scope, name)
+		if err := os.Remove(dir); err == nil {
+			t.Errorf("%s could be removed with its last step", dir)
+		}
+		step = filepath.Join(dir, "step_0", "user", "task_0")
+		if err := os.MkdirAll(step, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		open()
+		want("EPERM EPERM EPERM")
+		open(1)
+		want("EPERM ENXIO EPERM")
+		open(0, 2)
+		want("ENXIO EPERM ENXIO")
+		for d := step; d != dir; d = filepath.Dir(d) {
+			if err := os.Remove(d); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	step = early // was there before the guard
+	want("ENXIO ENXIO ENXIO")
+	step = filepath.Join(scope, "job_9") // no Prolog has heard of it
+	if err := os.Mkdir(step, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want("EPERM EPERM EPERM")
+	os.Remove(step)
+	step = filepath.Dir(scope) // not Slurm's
+	want("ENXIO ENXIO ENXIO")
+	if jobs, err := g.Jobs(); err != nil || len(jobs) != 1 || jobs[0].ID != 7 {
+		t.Errorf("jobs %v, %v", jobs, err)
+	}
+	if err := errors.Join(g.Close(job), g.Close(job)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Whoever holds Slurm's lock, which anybody can take, keeps no job from its start or end.
 func TestV1LockHeld(t *testing.T) {
 	g := devices(t)
@@ -148,7 +228,7 @@ func TestV1LockHeld(t *testing.T) {
 		t.Error(err)
 	}
 	f.Close()
-	g.remove(filepath.Join(g.homes[0], "uid_1000"))
+	g.remove(filepath.Join(g.homes[0], "uid_1000"), g.homes[0])
 }
 
 func TestACL(t *testing.T) {
@@ -243,13 +323,47 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// What confinement adds to a job's start and end, with a GPU: Open twice, and Close.
-func BenchmarkV1(b *testing.B) {
-	g := devices(b)
-	for b.Loop() {
-		job := Job{ID: 7, UID: 1000}
-		if err := errors.Join(g.Open(job, nil), g.Open(job, []int{1}), g.Close(job)); err != nil {
-			b.Fatal(err)
-		}
+// What confinement adds to the Prolog of a job with a GPU, and its Epilog: a look at how
+// Slurm is set up, the job closed, then opened; and all taken away.
+func BenchmarkStart(b *testing.B) {
+	h := Host{Node: "carma-test", SlurmConf: filepath.Join(b.TempDir(), "slurm.conf"), RunDir: b.TempDir()}
+	var conf strings.Builder
+	conf.WriteString("TaskPlugin=task/cgroup\n")
+	for i := range 1000 {
+		fmt.Fprintf(&conf, "NodeName=gpu%d CPUs=64 RealMemory=512000 Gres=gpu:12,carmau0:no_consume:160000\n", i)
+	}
+	if err := os.WriteFile(h.SlurmConf, []byte(conf.String()), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	v2 := "/sys/fs/cgroup"
+	if !isCgroup2(v2) {
+		v2 += "/unified"
+	}
+	for _, c := range []struct{ name, conf, scope string }{
+		{"v1", "ConstrainDevices=yes\n", ""},
+		{"v2", "CgroupMountpoint=" + v2 + "\nCgroupSlice=carma-test.slice\n", v2 + "/carma-test.slice/slurmstepd.scope"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			if err := os.WriteFile(filepath.Join(filepath.Dir(h.SlurmConf), "cgroup.conf"), []byte(c.conf), 0o644); err != nil {
+				b.Fatal(err)
+			}
+			if c.scope != "" {
+				if err := os.MkdirAll(c.scope, 0o755); err != nil {
+					b.Skip(err)
+				}
+				defer os.Remove(filepath.Dir(c.scope))
+				defer os.Remove(c.scope)
+			}
+			for b.Loop() {
+				g, err := Find("cgroup", h)
+				if err != nil {
+					b.Skip(err)
+				}
+				job := Job{ID: 7, UID: 1000}
+				if err := errors.Join(g.Open(job, nil), g.Open(job, []int{1}), g.Close(job)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -35,18 +35,10 @@ func findV1(mount, node string) (Guard, error) {
 		return nil, fmt.Errorf("cgroup v1: %w: %w", errNot, err)
 	}
 	// With --enable-multiple-slurmd, as Debian's, the name has the node's
-	// (interfaces/cgroup.c, cgroup_prepend). Until Slurm has made one: both.
-	names := []string{"slurm_" + node, "slurm"}
-	for _, name := range names {
-		if made, _ := filepath.Glob(filepath.Join(mount, "*", name)); len(made) > 0 {
-			g.homes = append(g.homes, filepath.Join(g.root, name))
-			break
-		}
-	}
-	if g.homes == nil {
-		for _, name := range names {
-			g.homes = append(g.homes, filepath.Join(g.root, name))
-		}
+	// (interfaces/cgroup.c, cgroup_prepend). What lies there already may be of an
+	// earlier Slurm: so both.
+	for _, name := range []string{"slurm_" + node, "slurm"} {
+		g.homes = append(g.homes, filepath.Join(g.root, name))
 	}
 	return g, nil
 }
@@ -151,14 +143,14 @@ func (g *v1) Close(job Job) error {
 		if err := os.Remove(filepath.Join(dir, keeper)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget job %d: %w", job.ID, err)
 		}
-		g.remove(dir, filepath.Dir(dir))
+		g.remove(dir, filepath.Dir(dir), home)
 	}
 	return nil
 }
 
-// remove removes what is empty, as Slurm does and under its lock, which it takes when it
-// makes cgroups (cgroup/v1, cgroup_p_step_create). Anybody can hold that lock: then they
-// stay, as with Slurm's own.
+// remove removes what is empty of a job's cgroup and those above, as Slurm does and under
+// its lock, which it takes when it makes cgroups (cgroup/v1, cgroup_p_step_create). Anybody
+// can hold that lock: then those above stay.
 func (g *v1) remove(dirs ...string) {
 	f, err := os.Open(g.root)
 	if err != nil {
@@ -166,7 +158,7 @@ func (g *v1) remove(dirs ...string) {
 	}
 	defer f.Close()
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		dirs = dirs[:1] // another job of the user may be about to start in the second
+		dirs = dirs[:1] // another job may be about to start in the others
 	}
 	for _, dir := range dirs {
 		if os.Remove(dir) != nil {

@@ -61,14 +61,14 @@ func (g *v2) Exact() bool    { return true }
 // dirs are the cgroups that the job may have: one of them, from 26.05 on the second.
 func (g *v2) dirs(job Job) []string {
 	dirs := []string{jobDir(g.scope, job.ID)}
-	if plain(job.SLUID) {
+	if isSLUID(job.SLUID) {
 		dirs = append(dirs, filepath.Join(g.scope, job.SLUID))
 	}
 	return dirs
 }
 
-// plain tells whether a SLUID is one: a letter and digits of base 32 (common/sluid.c).
-func plain(sluid string) bool {
+// isSLUID tells whether it is one: a letter and digits of base 32 (common/sluid.c).
+func isSLUID(sluid string) bool {
 	return sluid != "" && len(sluid) <= 20 && !strings.ContainsFunc(sluid, func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 	})
