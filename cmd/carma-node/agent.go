@@ -18,6 +18,7 @@ import (
 	"carma/cmd/internal/sdnotify"
 	"carma/gres"
 	"carma/gres/agent"
+	"carma/gres/confine"
 	"carma/gres/dcgm"
 	"carma/gres/export"
 	"carma/gres/lease"
@@ -67,15 +68,9 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
-	if a.Guard, err = guard(c, node, os.Getenv("SLURM_CONF")); err != nil {
-		log.Error("no job can be confined as devices.confine says; jobs wait", "error", err)
-	} else if a.Guard != nil {
-		log.Info("jobs are confined to their GPUs", "by", a.Guard.String())
-	} else if !c.Placement.BySlurm() {
-		log.Warn("jobs are not confined to their GPUs; carma-node doctor says why")
-	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
 		a.Cluster = slurm
+		a.Guard = func() (confine.Guard, error) { return guard(c, node, os.Getenv("SLURM_CONF")) }
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}

@@ -84,11 +84,11 @@ type Agent struct {
 	Jobs       Jobs
 	Users      Users
 	Records    Records
-	Outputs    *output.Watch              // nil: only the batch script's stderr is known
-	Cluster    Cluster                    // nil: no steward
-	Guard      confine.Guard              // nil: jobs are not confined
-	Export     func(lease.Snapshot) error // for other tools; nil: nothing
-	Alive      func()                     // after each look at everything; nil: nobody asks
+	Outputs    *output.Watch                 // nil: only the batch script's stderr is known
+	Cluster    Cluster                       // nil: no steward
+	Guard      func() (confine.Guard, error) // what confines jobs now; nil: nothing ever
+	Export     func(lease.Snapshot) error    // for other tools; nil: nothing
+	Alive      func()                        // after each look at everything; nil: nobody asks
 
 	// What observe alone uses.
 	known       map[int]output.Process // on shared GPUs, by pid
@@ -100,7 +100,8 @@ type Agent struct {
 	exportFails bool
 
 	// What talk alone uses.
-	reopened    bool                  // what jobs may open, since the start
+	confinedBy  string                // as last said
+	reopened    bool                  // what jobs may open, since that was said
 	acted       map[gres.JobKey]acted // jobs that use none of their GPUs
 	waits       steward.Waits
 	compared    time.Duration
@@ -229,7 +230,6 @@ func (a *Agent) talk(ctx context.Context) {
 	if len(s.Readings) == 0 {
 		return // nothing has been seen yet
 	}
-	a.reopen(s)
 	now := lease.Now()
 	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
 	if !due {
@@ -242,6 +242,8 @@ func (a *Agent) talk(ctx context.Context) {
 		return
 	}
 	a.compared = now
+	guard := a.guard()
+	a.reopen(guard, s)
 	comment, err := a.Publisher.Compare(ctx)
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
@@ -250,7 +252,7 @@ func (a *Agent) talk(ctx context.Context) {
 	if now-a.reaped >= reapAge { // it looks at every process of the machine
 		a.reaped = now
 		a.reap(ctx, s)
-		a.reapConfined(ctx, s)
+		a.reapConfined(ctx, guard, s)
 	}
 	a.tellIdle(ctx, s)
 	a.followHolds(ctx, s)
