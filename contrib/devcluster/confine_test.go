@@ -94,7 +94,6 @@ func TestConfine(t *testing.T) {
 	submit := func(user, name, script string) {
 		jobs[name] = c.sbatch(user, "-J "+name+" -o "+name+".out", script)
 	}
-	c.sh("", "chmod 777 .")
 	submit(alice, "one", fmt.Sprintf(gpu, 1))
 	submit(alice, "two", fmt.Sprintf(gpu, 2))
 	submit(bob, "other", fmt.Sprintf(gpu, 1))
@@ -156,17 +155,16 @@ func TestConfine(t *testing.T) {
 // back on another GPU opens that.
 func TestConfineBesideOthers(t *testing.T) {
 	c := confined(t, "--time-scale", "10")
-	c.sh("", "chmod 777 .")
-	watch := "while [ ! -e go ]; do simgpu devices $SIMGPU_DEV; done | uniq\n"
+	watch := "while [ ! -e go ]; do simgpu devices $SIMGPU_DEV; sleep 0.1; done | uniq\n"
 	keeps := c.sbatch(alice, "-o keeps.out", "#SBATCH --gres=gpu:1\n#CARMA mem=6G\n"+watch)
 	none := c.sbatch(bob, "-o none.out", watch)
 	c.gpu(keeps)
 	want := c.leased(keeps)
-	again := c.sbatch(bob, "--requeue --open-mode=append -o again.out",
+	again := c.sbatch(bob, "--requeue --open-mode=append -o again.out -e /dev/null",
 		"#SBATCH --gres=gpu:1\n#CARMA mem=30G\nsimgpu devices $SIMGPU_DEV\n[ -n \"$SLURM_RESTART_COUNT\" ] || sleep 1h\n")
 	c.gpu(again)
 	first := c.leased(again)
-	const many = 60
+	const many = 40
 	ids := c.sbatch(alice, "--array=1-"+strconv.Itoa(many)+" -o a.%a.out", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n"+
 		"simgpu devices $SIMGPU_DEV\nsimjob --mem 3G --smact 5 --ramp 0s --duration 1s || echo false denial\n")
 	c.sh("", "scontrol requeue "+again)
