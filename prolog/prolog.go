@@ -19,6 +19,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/choose"
+	"carma/gres/confine"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
@@ -74,6 +75,10 @@ type Node struct {
 	Poke func()
 	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
+	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where it
+	// must and could not be had, GuardErr says why.
+	Guard    confine.Guard
+	GuardErr error
 }
 
 // About is what the Epilog needs to know of a job beyond its leases. The
@@ -137,9 +142,12 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 // finish, and Prolog has left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	if len(h.Slots) == 0 {
-		return nil
+		return n.shutOut(ctx, h, slurm)
 	}
 	failpoint.Here("prolog.start")
+	if err := n.confine(h, nil); err != nil { // until it has GPUs; tried again then
+		n.Log.Error("close the GPUs to the job", "job", h.JobKey, "error", err)
+	}
 	l := n.arrive(ctx, h, slurm)
 	n.fitNode(ctx, l, ledger, slurm)
 	ledger = n.inTurn(l, ledger, slurm)
@@ -163,6 +171,9 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 
 // Settle goes on where Prolog could not decide, for as long as the job is there.
 func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
+	if len(h.Slots) == 0 {
+		return n.shutOutLate(ctx, h, slurm)
+	}
 	l := n.arrive(ctx, h, slurm)
 	n.fitNode(ctx, l, ledger, slurm)
 	l.job.Late = true
@@ -216,9 +227,17 @@ func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 }
 
 // finish tells the job what it was leased.
-func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted) error {
+func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Ledger) error {
+	gpus, err := n.granted(ctx, granted, ledger)
+	if err == nil {
+		err = n.confine(l.Hook, minors(gpus))
+	}
+	if err != nil {
+		return err
+	}
 	task := newTaskFile(n, l.Hook, granted)
 	task.RetryReason = l.retry
+	task.Ordinals = n.ordinals(gpus, granted)
 	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
 		return err
 	}

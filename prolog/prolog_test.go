@@ -710,7 +710,8 @@ func TestTask(t *testing.T) {
 		{"a UUID of the user's", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=GPU-x"}, "GPU-0,GPU-1"},
 		{"not our slots", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=4", "CUDA_VISIBLE_DEVICES=4"}, ""},
 		{"direct srun", []string{"SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
-		{"job without gres", nil, "-"},
+		{"job without gres", nil, ""},
+		{"job without gres that Slurm tells its devices", []string{"CUDA_VISIBLE_DEVICES=1"}, "-"},
 		{"the next attempt, whose Prolog slurmd skipped", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
 	} {
 		got := w.task(t, append(c.vars, "SLURM_JOB_ID=7")...)

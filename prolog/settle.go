@@ -39,7 +39,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 			// Its Epilog may have run, and found no lease.
 			return ledger.Release(context.WithoutCancel(ctx), l.JobKey)
 		case err == nil:
-			if err = n.finish(ctx, l, granted); err == nil {
+			if err = n.finish(ctx, l, granted, ledger); err == nil {
 				return nil
 			}
 			n.Log.Error("tell the job its GPUs; tried again", "job", l.JobKey, "error", err)

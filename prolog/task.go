@@ -26,8 +26,9 @@ import (
 // user before every task and must not cost more than reading one small file.
 type taskFile struct {
 	Restart         uint32   `json:"restart"`
-	Slots           []int    `json:"slots"` // of gres/gpu, as Slurm numbers them
-	UUIDs           []string `json:"uuids"` // leased GPU of each slot
+	Slots           []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
+	UUIDs           []string `json:"uuids"`    // leased GPU of each slot
+	Ordinals        []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
 	Shared          bool     `json:"shared"`
 	ReserveMiB      int64    `json:"reserve_mib"`       // per GPU
 	PipeDir         string   `json:"pipe_dir"`          // of the MPS daemon; empty: no MPS
@@ -79,21 +80,20 @@ func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
 }
 
 // Task prints what slurmstepd is to put into a task's environment. A task
-// without gres/gpu gets nothing changed. One with gres/gpu but without leases
-// sees no GPU: the numbers that Slurm gave it are slots, and the GPUs of those
+// without gres/gpu sees no GPU. One with gres/gpu but without leases
+// sees none either: the numbers that Slurm gave it are slots, and the GPUs of those
 // numbers are other jobs'.
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
-	// A direct srun has only the second.
-	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
-		return nil
-	}
-	var t taskFile
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {
 		err = fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
-	} else {
-		t, err = awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+		return errors.Join(err, taskFile{}.print(w, nil, get))
 	}
+	// A direct srun has only the second.
+	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
+		return without(w, runDir, uint32(id), get)
+	}
+	t, err := awaitTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
@@ -210,7 +210,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	if t.RetryReason != "" {
 		export("CARMA_RETRY_REASON", t.RetryReason)
 	}
-	export("CUDA_VISIBLE_DEVICES", list)
+	export("CUDA_VISIBLE_DEVICES", t.names(uuids))
 	export("NVIDIA_VISIBLE_DEVICES", list) // for containers
 	export("CARMA_GPU_UUIDS", list)
 	export("CARMA_RESERVE_MIB", strconv.FormatInt(t.ReserveMiB, 10))

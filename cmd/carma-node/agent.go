@@ -18,6 +18,7 @@ import (
 	"carma/cmd/internal/sdnotify"
 	"carma/gres"
 	"carma/gres/agent"
+	"carma/gres/confine"
 	"carma/gres/dcgm"
 	"carma/gres/export"
 	"carma/gres/lease"
@@ -73,6 +74,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
 		a.Cluster = slurm
+		a.Guard = func() (confine.Guard, error) { return guard(c, node, os.Getenv("SLURM_CONF")) }
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}

@@ -19,6 +19,7 @@ import (
 
 	"carma/db"
 	"carma/gres"
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/doctor"
@@ -166,6 +167,12 @@ func gatherNode(ctx context.Context, f doctor.Facts, e env, slurm sctl.Client, c
 	n.Slots = slots(n.GresConf, name)
 	cgroup, _ := readSlurmConf(filepath.Join(filepath.Dir(confPath), "cgroup.conf"))
 	n.Constrained = strings.EqualFold(cgroup.Setting("ConstrainDevices"), "yes")
+	if h := confine.ForNode(c, name, confPath); h.HasGPUs() {
+		g, err := confine.Find(c.Devices.Confine, h)
+		if n.GuardErr = err; g != nil {
+			n.Guard = g.String()
+		}
+	}
 	n.Samples, n.NVMLErr = sampleApartFrom(ctx, e)
 	_, err := os.Stat(c.SMAct.DCGMI)
 	n.DCGMI = err == nil

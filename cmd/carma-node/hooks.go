@@ -104,13 +104,17 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	}
 	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
-	if len(h.Slots) == 0 {
-		return nil
-	}
 	slurm := slurmClient(c, h.Conf)
 	n := hookNode(c, h.Node, log)
+	n.Guard, n.GuardErr = guard(c, h.Node, h.Conf)
+	if name == "epilog" {
+		defer n.Left(h) // when its GPUs are given back
+	}
 	if name == "prolog" {
 		n.Until = time.Now().Add(c.Hooks.Longest())
+	}
+	if len(h.Slots) == 0 {
+		return ended(n, e, h, withoutGPUs(ctx, name, n, h, slurm))
 	}
 	book, err := ledgerFor(ctx, name, n, h, slurm)
 	if book == nil {

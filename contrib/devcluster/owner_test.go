@@ -34,7 +34,11 @@ func TestOwners(t *testing.T) {
 	}
 	c.eventually(gpu, `^used true, closed ""$`)
 
-	lab := filepath.Join("/sys/fs/cgroup/freezer", filepath.Base(c.dir), "job_"+id)
+	hierarchy := "/sys/fs/cgroup/freezer"
+	if cgroup2() {
+		hierarchy = "/sys/fs/cgroup"
+	}
+	lab := filepath.Join(hierarchy, filepath.Base(c.dir), "job_"+id)
 	if err := os.MkdirAll(lab, 0o755); err != nil {
 		t.Fatal(err)
 	}

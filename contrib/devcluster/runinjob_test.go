@@ -19,14 +19,7 @@ import (
 // time.
 func (c *cluster) cgroups(prologFlags string) {
 	c.t.Helper()
-	lock, err := os.OpenFile("/run/carma-devcluster.cgroups", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { lock.Close() })
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		c.t.Fatal(err)
-	}
+	lockCgroups(c.t)
 	path := filepath.Join(c.dir, "etc", "slurm.conf")
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -34,6 +27,9 @@ func (c *cluster) cgroups(prologFlags string) {
 	}
 	conf := strings.NewReplacer("proctrack/linuxproc", "proctrack/cgroup", "task/none", "task/cgroup", "PrologFlags=Alloc\n", "PrologFlags="+prologFlags+"\n").Replace(string(text))
 	cgroup := "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainDevices=yes\n"
+	if cgroup2() {
+		cgroup = strings.Replace(cgroup, "v1", "v2", 1)
+	}
 	for file, text := range map[string]string{path: conf, filepath.Join(c.dir, "etc", "cgroup.conf"): cgroup} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			c.t.Fatal(err)
@@ -44,8 +40,31 @@ func (c *cluster) cgroups(prologFlags string) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -p plain -o %T") }, "^idle")
 }
 
+// lockCgroups waits until no other test has a cluster with cgroups: the nodes of all have
+// the same names.
+func lockCgroups(t *testing.T) {
+	t.Helper()
+	lock, err := os.OpenFile("/run/carma-devcluster.cgroups", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// cgroup2 tells whether the machine has cgroup v2 alone.
+func cgroup2() bool {
+	_, err := os.Stat("/sys/fs/cgroup/cgroup.procs")
+	return err == nil
+}
+
 func needsCgroups(t *testing.T) {
 	t.Helper()
+	if cgroup2() {
+		return
+	}
 	for _, controller := range []string{"freezer", "devices"} {
 		dir := filepath.Join("/sys/fs/cgroup", controller, "carma-test")
 		if err := os.Mkdir(dir, 0o755); err != nil {

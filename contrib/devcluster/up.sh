@@ -4,7 +4,7 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no confine=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
@@ -15,6 +15,7 @@ cluster_up() {
 		--slurmdbd) dbd=yes ;;
 		--slurm-user) slurm_user=${2:-}; shift ;;
 		--real-mps) real_mps=yes ;;
+		--confine) confine=yes ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
 		shift
@@ -108,12 +109,31 @@ write_all() {
 		"$dir/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
 		[ "$real_mps" = no ] || : >"$dir/simgpu/$n.real-mps" # simjob does not speak with it
 	done
+	[ "$confine" = no ] || write_devices
 	pick_ports
 	write_slurm_conf
 	write_gres_conf
 	write_hooks
 	[ "$carma" = no ] || write_carma
 	[ "$dbd" = no ] || write_dbd
+}
+
+# write_devices: device nodes of the GPUs, with NVIDIA's major and no driver behind: EPERM
+# tells a denial from ENXIO. And cgroup.conf, so that Slurm puts tasks into cgroups.
+write_devices() {
+	local n i
+	for n in $(nodes); do
+		mkdir -m 755 "$dir/dev/$n"
+		for i in $(seq 0 $((gpus - 1))); do
+			mknod "$dir/dev/$n/nvidia$i" c 195 "$i"
+			chmod 666 "$dir/dev/$n/nvidia$i"
+		done
+	done
+	{
+		if [ -e /sys/fs/cgroup/cgroup.procs ]; then echo CgroupPlugin=cgroup/v2; else echo CgroupPlugin=cgroup/v1; fi
+		echo "CgroupMountpoint=/sys/fs/cgroup"
+		echo "ConstrainDevices=yes"
+	} >"$dir/etc/cgroup.conf"
 }
 
 # pick_ports: one for slurmctld, one for each slurmd and the anchor, two for the
@@ -148,6 +168,8 @@ carma_gres() {
 
 write_slurm_conf() {
 	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' select=CR_Core ceiling=$((gpus * gpu_mib)) n i=0
+	local track=linuxproc task=none flags=Alloc
+	[ "$confine" = no ] || track=cgroup task=cgroup flags=Alloc,Contain
 	if [ "$placement" = slurm ]; then
 		names+=,shard
 		node_gres+=,shard:$shards
@@ -173,14 +195,14 @@ write_slurm_conf() {
 		SlurmdPidFile=$dir/pid/slurmd.%n.raw
 		SlurmctldLogFile=$dir/log/slurmctld.log
 		SlurmdLogFile=$dir/log/slurmd.%n.log
-		ProctrackType=proctrack/linuxproc
-		TaskPlugin=task/none
+		ProctrackType=proctrack/$track
+		TaskPlugin=task/$task
 		SwitchType=switch/none
 		MpiDefault=none
 		SelectType=select/cons_tres
 		SelectTypeParameters=$select
 		GresTypes=$names
-		PrologFlags=Alloc
+		PrologFlags=$flags
 		PrologEpilogTimeout=120
 		ReturnToService=2
 		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail
@@ -240,6 +262,7 @@ write_hooks() {
 		{
 			echo '#!/bin/sh'
 			[ $h != task-prolog ] || echo "echo export SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME"
+			[ "$h$confine" != task-prologyes ] || echo "echo export SIMGPU_DEV=$dir/dev/\$SLURMD_NODENAME"
 			[ "$carma" = no ] || echo "SIMGPU_STATE=$dir/simgpu/\$SLURMD_NODENAME exec $dir/bin/carma-node --config $dir/etc/carma.toml $h"
 		} >"$dir/hooks/$h"
 		chmod 755 "$dir/hooks/$h"
@@ -299,6 +322,9 @@ write_carma() {
 	sample = "$(scaled 10 1)"
 	forward = "$([ "$dbd" = yes ] && echo slurmdbd || echo none)"
 
+	[devices]
+	dir = "$dir/dev/%n"
+
 	[history]
 	file = "$dir/var/history"
 
@@ -325,11 +351,11 @@ start_all() {
 	if carma_on; then
 		for n in $(nodes); do start_agent "$n"; done
 	fi
-	wait_for 18 all_idle || die "the nodes did not come up; see $dir/log/"
-	[ "$carma$placement" != yescarma ] || wait_for 10 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
+	wait_for 180 all_idle || die "the nodes did not come up; see $dir/log/"
+	[ "$carma$placement" != yescarma ] || wait_for 60 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
 }
 
-all_idle() { [ "$(timeout 5 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
+all_idle() { [ "$(timeout 20 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
 
 # The counts of slurm.conf are the ceiling; an agent's are lower.
 all_published() { ! timeout 5 sinfo -h -p plain -o %G | grep -Eq "carmau0:(no_consume:)?$((gpus * gpu_mib))"; }

@@ -19,6 +19,7 @@ import (
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/gres/resident"
@@ -85,11 +86,12 @@ type Agent struct {
 	Jobs       Jobs
 	Users      Users
 	Records    Records
-	Lost       func(lease.Held) db.Attempt // the record of an attempt that had no Epilog
-	Outputs    *output.Watch               // nil: only the batch script's stderr is known
-	Cluster    Cluster                     // nil: no steward
-	Export     func(lease.Snapshot) error  // for other tools; nil: nothing
-	Alive      func()                      // after each look at everything; nil: nobody asks
+	Lost       func(lease.Held) db.Attempt   // the record of an attempt that had no Epilog
+	Outputs    *output.Watch                 // nil: only the batch script's stderr is known
+	Cluster    Cluster                       // nil: no steward
+	Guard      func() (confine.Guard, error) // what confines jobs now; nil: nothing ever
+	Export     func(lease.Snapshot) error    // for other tools; nil: nothing
+	Alive      func()                        // after each look at everything; nil: nobody asks
 
 	// Each loop of Run has state that it alone uses. observe:
 	known       map[int]output.Process // on shared GPUs, by pid
@@ -102,6 +104,10 @@ type Agent struct {
 	failed     map[gres.Daemon]bool // MPS daemons that did not start, since they were last checked
 	checked    time.Duration
 	closeFails bool
+
+	// compare:
+	confinedBy string // as last said
+	reopened   bool   // what jobs may open, since that was said
 
 	// askOfJobs:
 	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
@@ -264,12 +270,15 @@ func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 // compare looks whether slurmctld counts what it was told, and after what the ledger and
 // the node's Comment say of jobs.
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
+	guard := a.guard()
+	a.reopen(guard, s)
 	comment, err := a.Publisher.Compare(ctx)
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
 	a.reap(ctx, s)
+	a.reapConfined(ctx, guard, s)
 	a.followHolds(ctx, s)
 	a.followComment(ctx, comment, s)
 }

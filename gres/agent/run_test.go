@@ -34,10 +34,11 @@ func (h *hung) hang() error {
 	return context.DeadlineExceeded
 }
 
-func (h *hung) Ensure(context.Context, gres.Daemon) error { return h.hang() }
-func (h *hung) Sets() ([]gres.Daemon, error)              { return nil, nil }
-func (h *hung) Quit(context.Context, gres.Daemon) error   { return nil }
-func (h *hung) BoundLogs() error                          { return nil }
+func (h *hung) Ensure(context.Context, gres.Daemon) error                         { return h.hang() }
+func (h *hung) Sets() ([]gres.Daemon, error)                                      { return nil, nil }
+func (h *hung) Quit(context.Context, gres.Daemon) error                           { return nil }
+func (h *hung) BoundLogs() error                                                  { return nil }
+func (h *hung) Close([]gres.Daemon, func() (map[gres.Daemon]uint32, error)) error { return h.hang() }
 
 func (h *hung) Job(context.Context, uint32) (sctl.Job, error) { return sctl.Job{}, h.hang() }
 func (h *hung) Nodes(context.Context, []string) ([]sctl.NodeState, error) {

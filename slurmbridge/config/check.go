@@ -154,6 +154,8 @@ func (c *Config) checkWords() *KeyError {
 		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, Policies},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
+		{"devices.confine", c.Devices.Confine, []string{"auto", "cgroup", "acl", "none"}},
+		{"devices.names", c.Devices.Names, []string{"uuid", "ordinal"}},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
 	} {
 		if !slices.Contains(w.values, w.v) {
@@ -191,7 +193,7 @@ func (c *Config) checkNodeSets() *KeyError {
 func (c *Config) checkPaths() *KeyError {
 	for _, p := range []struct{ key, v string }{
 		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
-		{"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
+		{"devices.dir", c.Devices.Dir}, {"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
 		{"history.file", c.History.File},
 	} {
 		if p.v == "" && (strings.HasPrefix(p.key, "export.") || p.key == "history.file") {

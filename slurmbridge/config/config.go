@@ -33,6 +33,7 @@ type Config struct {
 	NodeSet   map[string]NodeSet   `toml:"nodeset"`
 	Capacity  Capacity             `toml:"capacity"`
 	MPS       MPS                  `toml:"mps"`
+	Devices   Devices              `toml:"devices"`
 	Hooks     Hooks                `toml:"hooks"`
 	Recovery  Recovery             `toml:"recovery"`
 	Hold      Hold                 `toml:"hold"`
@@ -137,6 +138,13 @@ type MPS struct {
 	ActiveThreadPct int    `toml:"active_thread_pct"` // of each shared job; 0: no limit
 }
 
+// Devices are the device nodes of the GPUs, and who opens which.
+type Devices struct {
+	Confine string `toml:"confine"` // auto, cgroup, acl, none: what keeps jobs from GPUs that are not theirs
+	Names   string `toml:"names"`   // uuid, ordinal: how CUDA_VISIBLE_DEVICES names a job's GPUs
+	Dir     string `toml:"dir"`     // where the nodes are
+}
+
 // Hooks bounds Prolog and Epilog.
 type Hooks struct {
 	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
@@ -221,6 +229,7 @@ func Default() Config {
 		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
 		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
+		Devices:   Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
 		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
 		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
 		Hold:      Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},

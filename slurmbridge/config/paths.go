@@ -15,6 +15,9 @@ func (c Config) DBPath(node string) string { return forNode(c.Paths.DB, node) }
 // LogPath is the log of one node's hooks.
 func (c Config) LogPath(node string) string { return forNode(c.Paths.Log, node) }
 
+// DevicesDir is where the device nodes of one node's GPUs are.
+func (c Config) DevicesDir(node string) string { return forNode(c.Devices.Dir, node) }
+
 // MPSLogDir is where the MPS daemons of one node write, beside the hooks' log.
 func (c Config) MPSLogDir(node string) string {
 	return strings.TrimSuffix(c.LogPath(node), ".log") + "-mps"

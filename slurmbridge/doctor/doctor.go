@@ -74,6 +74,9 @@ type Node struct {
 	Hooks map[string]Path // by name in slurm.conf: Prolog, TaskProlog, Epilog
 	Slots []Path          // device files of gres.conf
 
+	Guard    string // what keeps jobs from GPUs that are not theirs; empty: nothing
+	GuardErr error  // why that cannot be had
+
 	Samples   []gres.Sample
 	NVMLErr   error
 	DCGMI     bool   // dcgmi is there

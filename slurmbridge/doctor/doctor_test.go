@@ -57,7 +57,7 @@ func site(t *testing.T, change ...string) Facts {
 	f := Facts{ConfigPath: "/etc/carma/carma.toml", Config: c, SlurmConf: conf, Running: running, Installed: v,
 		Controller: &Controller{PluginPath: "/usr/lib/carma/slurm/job_submit_carma.so", PluginVersion: v, Library: root("/usr/lib/carma/libcarma.so"), ConfigFile: root("/etc/carma/carma.toml")},
 		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carmau0:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144", GresConf: gresConf,
-			Hooks: map[string]Path{}, MPS: root("/usr/bin/nvidia-cuda-mps-control"), Driver: "550.163.01", RunDir: root("/run/carma"), OnTmpfs: true}}
+			Hooks: map[string]Path{}, Guard: "cgroup v2", MPS: root("/usr/bin/nvidia-cuda-mps-control"), Driver: "550.163.01", RunDir: root("/run/carma"), OnTmpfs: true}}
 	for _, h := range hookNames {
 		f.Node.Hooks[h.setting] = root("/usr/sbin/carma-" + h.command)
 	}
@@ -87,7 +87,7 @@ func TestNothingWrong(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	if len(findings) != 15 || Worst(findings) != Pass {
+	if len(findings) != 16 || Worst(findings) != Pass {
 		t.Errorf("%d findings", len(findings))
 	}
 }
@@ -99,6 +99,11 @@ func TestPlanted(t *testing.T) {
 		plant func(f *Facts)
 		want  string // "level part: text"
 	}{
+		"not to be confined": {nil, func(f *Facts) { f.Node.Guard, f.Node.GuardErr = "", errors.New("no\nscope") }, "warn confinement: open every GPU: no; scope"},
+		"must be confined": {nil, func(f *Facts) {
+			f.Config.Devices.Confine, f.Node.Guard, f.Node.GuardErr = "cgroup", "", errors.New("no scope")
+		}, "fail confinement: jobs wait, for they cannot be confined: no scope"},
+		"access lists":              {nil, func(f *Facts) { f.Node.Guard = "access lists" }, "warn confinement: a user's jobs can open each other's"},
 		"carma.toml broken":         {nil, func(f *Facts) { f.ConfigErr = errors.New("carma.toml: line 3: smact.windo: unknown key") }, "fail carma.toml: line 3: smact.windo"},
 		"no partition":              {nil, func(f *Facts) { f.Config.Partition = nil }, "fail carma.toml: no partition"},
 		"switched off":              {nil, func(f *Facts) { f.Disabled = true }, "warn carma.toml: carma.disable"},

@@ -61,6 +61,7 @@ func (d *diagnosis) node() {
 		d.slots()
 	}
 	d.gpus()
+	d.confinement()
 	d.mps()
 	d.state()
 }
@@ -238,6 +239,33 @@ func (d *diagnosis) gpus() {
 		}
 	})
 }
+
+// confinement tells what keeps a job's tasks from GPUs that are not the job's.
+func (d *diagnosis) confinement() {
+	if d.Config.Placement.BySlurm() {
+		return // Slurm's ConstrainDevices, which devices() looks at
+	}
+	n, fine := d.Node, "jobs are confined by "+d.Node.Guard
+	switch {
+	case d.Config.Devices.Confine == "none":
+		fine = "jobs are not confined to their GPUs, as devices.confine says"
+	case n.Guard == "":
+		fine = d.Config.DevicesDir(n.Name) + " has no device nodes of GPUs"
+	}
+	d.part("confinement", fine, func(say func(Level, string, string)) {
+		const mend = "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf, ConstrainDevices=yes in cgroup.conf"
+		switch {
+		case n.GuardErr != nil && d.Config.Devices.Confine == "auto":
+			say(Warn, "a task can open every GPU: "+oneLine(n.GuardErr), mend)
+		case n.GuardErr != nil:
+			say(Fail, "jobs wait, for they cannot be confined: "+oneLine(n.GuardErr), mend+"; or devices.confine = \"auto\"")
+		case n.Guard == "access lists":
+			say(Warn, "jobs are confined by access lists: a user's jobs can open each other's GPUs", mend)
+		}
+	})
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // inOurs tells whether a partition holds this node.
 func (d *diagnosis) inOurs(partition string) bool {

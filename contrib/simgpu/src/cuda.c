@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "device.h"
 #include "mps.h"
 #include "nap.h"
 #include "units.h"
@@ -84,6 +85,21 @@ static int join_error(enum client_result r, bool mps)
 	}
 }
 
+/*
+ * $SIMGPU_DEV has the GPUs' device nodes, which no driver serves. CUDA counts no GPU whose node it may not open;
+ * "no such device" is what comes after the permission. Without the variable there are no nodes.
+ */
+static int openable(const struct sim_snap *s, int *units, int n)
+{
+	const char *dir = getenv("SIMGPU_DEV");
+	int count = 0;
+
+	for (int i = 0; i < n; i++)
+		if (dir == NULL || device_open(dir, s->unit[units[i]].gpu) != DEVICE_DENIED)
+			units[count++] = units[i];
+	return count;
+}
+
 static int choose(const struct sim_snap *s, const struct mps_grant *grant, uint32_t gpus, struct cuda *cuda)
 {
 	int base[SIM_MAX_GPUS], seen[SIM_MAX_GPUS], n = (int)grant->gpus;
@@ -96,6 +112,7 @@ static int choose(const struct sim_snap *s, const struct mps_grant *grant, uint3
 	}
 	if (grant->server == 0)
 		n = visible_all(s, base);
+	n = openable(s, base, n);
 	n = visible_units(s, base, n, getenv("CUDA_VISIBLE_DEVICES"), seen);
 	if (n == 0)
 		return CUDA_NO_DEVICE;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client.h"
+#include "device.h"
 #include "nap.h"
 #include "show.h"
 #include "units.h"
@@ -21,8 +22,9 @@ static void usage(FILE *to)
 		"  fault GPU hang[:SECONDS]|lost|error=NVML_CODE|garbage-pids|garbage-memory|silent-gpm|none\n"
 		"  foreign GPU --mem SIZE [--smact PERCENT] [--duration TIME]\n"
 		"  reset GPU\n"
-		"  mps-fault GPU\n\n"
-		"All but create work on the state that $SIMGPU_STATE names. GPU is an index or a UUID.\n");
+		"  mps-fault GPU\n"
+		"  devices DIR\n\n"
+		"All but create and devices work on the state that $SIMGPU_STATE names. GPU is an index or a UUID.\n");
 }
 
 static int fail(void)
@@ -293,6 +295,18 @@ static int cmd_foreign(struct sim *sim, int argc, char **argv)
 	return sig == 0 ? 0 : 128 + sig;
 }
 
+/* Prints the numbers of the device nodes in a directory that this process may open; "none" for none. */
+static int cmd_devices(const char *dir)
+{
+	int opens = 0;
+
+	for (uint32_t gpu = 0; gpu < SIM_MAX_GPUS; gpu++)
+		if (device_open(dir, gpu) == DEVICE_OPENS)
+			printf("%s%u", opens++ == 0 ? "" : ",", gpu);
+	printf("%s\n", opens == 0 ? "none" : "");
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *cmd = argc > 1 ? argv[1] : "";
@@ -308,6 +322,8 @@ int main(int argc, char **argv)
 	argc--, argv++;
 	if (strcmp(cmd, "create") == 0)
 		return cmd_create(argc, argv);
+	if (strcmp(cmd, "devices") == 0 && argc == 2)
+		return cmd_devices(argv[1]);
 
 	bool show = strcmp(cmd, "show") == 0, foreign = strcmp(cmd, "foreign") == 0;
 	bool fault = strcmp(cmd, "fault") == 0 && argc == 3, reset = strcmp(cmd, "reset") == 0 && argc == 2;

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package confine
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The few calls of bpf(2) that v2 needs. Numbers are those of include/uapi/linux/bpf.h.
+
+// guardName names program and map, for those who look with bpftool.
+const guardName = "carma_devices"
+
+// jobsMost is how many jobs a node may have at once.
+const jobsMost = 16384
+
+type bpfMap struct{ fd int }
+
+// bpf calls with one member of union bpf_attr.
+func bpf[T any](command int, attr *T) (int, error) {
+	for {
+		r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr))
+		runtime.KeepAlive(attr)
+		if errno == unix.EAGAIN || errno == unix.EINTR { // the verifier was interrupted
+			continue
+		} else if errno != 0 {
+			return -1, errno
+		}
+		return int(r), nil
+	}
+}
+
+func pointer(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+
+type element struct {
+	fd    uint32
+	_     uint32
+	key   uint64
+	value uint64
+	_     uint64 // flags: none
+}
+
+func (m bpfMap) set(job, mask uint64) error {
+	key, value := binary.NativeEndian.AppendUint64(nil, job), binary.NativeEndian.AppendUint64(nil, mask)
+	_, err := bpf(unix.BPF_MAP_UPDATE_ELEM, &element{fd: uint32(m.fd), key: pointer(key), value: pointer(value)})
+	runtime.KeepAlive(key)
+	runtime.KeepAlive(value)
+	if err != nil {
+		return fmt.Errorf("write into the map %s: %w", guardName, err)
+	}
+	return nil
+}
+
+func (m bpfMap) unset(job uint64) error {
+	key := binary.NativeEndian.AppendUint64(nil, job)
+	_, err := bpf(unix.BPF_MAP_DELETE_ELEM, &element{fd: uint32(m.fd), key: pointer(key)})
+	runtime.KeepAlive(key)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("write into the map %s: %w", guardName, err)
+	}
+	return nil
+}
+
+func name() (n [16]byte) {
+	copy(n[:], guardName)
+	return n
+}
+
+func newMap() (bpfMap, error) {
+	attr := struct {
+		kind, key, value, entries, flags, inner, numa uint32
+		name                                          [16]byte
+	}{kind: unix.BPF_MAP_TYPE_HASH, key: 8, value: 8, entries: jobsMost, flags: unix.BPF_F_NO_PREALLOC, name: name()}
+	fd, err := bpf(unix.BPF_MAP_CREATE, &attr)
+	if err != nil {
+		return bpfMap{}, fmt.Errorf("make the map %s: %w", guardName, err)
+	}
+	return bpfMap{fd}, nil
+}
+
+// instruction is one of BPF's.
+func instruction(code, dst, src uint8, off int16, imm int32) []byte {
+	b := []byte{code, src<<4 | dst}
+	b = binary.NativeEndian.AppendUint16(b, uint16(off))
+	return binary.NativeEndian.AppendUint32(b, uint32(imm))
+}
+
+// program returns 1 if the job above the process, at the level, may open the device. Its
+// argument is struct bpf_cgroup_dev_ctx: access and type, major, minor.
+func program(m bpfMap, level int32) []byte {
+	const (
+		load32, load64, store64   = 0x61, 0x79, 0x7b
+		mov, movImm, addImm       = 0xbf, 0xb7, 0x07
+		shiftRight, andImm        = 0x7f, 0x57
+		jumpNot, jumpAbove, jump0 = 0x55, 0x35, 0x15
+		call, exit, wide          = 0x85, 0x95, 0x18
+		lookup, ancestor          = 1, 123 // helpers: map_lookup_elem, get_current_ancestor_cgroup_id
+	)
+	return bytes.Join([][]byte{
+		instruction(load32, 2, 1, 4, 0),
+		instruction(jumpNot, 2, 0, 15, nvidiaMajor), // to open
+		instruction(load32, 7, 1, 8, 0),
+		instruction(jumpAbove, 7, 0, 13, most), // to open: nvidiactl and the like
+		instruction(movImm, 1, 0, 0, level),
+		instruction(call, 0, 0, 0, ancestor),
+		instruction(store64, 10, 0, -8, 0),
+		instruction(wide, 1, 1, 0, int32(m.fd)), instruction(0, 0, 0, 0, 0),
+		instruction(mov, 2, 10, 0, 0),
+		instruction(addImm, 2, 0, 0, -8),
+		instruction(call, 0, 0, 0, lookup),
+		instruction(jump0, 0, 0, 3, 0), // no such job: 0
+		instruction(load64, 0, 0, 0, 0),
+		instruction(shiftRight, 0, 7, 0, 0),
+		instruction(andImm, 0, 0, 0, 1),
+		instruction(exit, 0, 0, 0, 0),
+		instruction(movImm, 0, 0, 0, 1), // open
+		instruction(exit, 0, 0, 0, 0),
+	}, nil)
+}
+
+func loadProgram(m bpfMap, level int32) (int, error) {
+	code, license := program(m, level), []byte("Apache-2.0\x00")
+	attr := struct {
+		kind, count            uint32
+		code, license          uint64
+		logLevel, logSize      uint32
+		log                    uint64
+		kernelVersion, flags   uint32
+		name                   [16]byte
+		ifindex, expectsAttach uint32
+	}{
+		kind: unix.BPF_PROG_TYPE_CGROUP_DEVICE, count: uint32(len(code) / 8), code: pointer(code), license: pointer(license),
+		name: name(), expectsAttach: unix.BPF_CGROUP_DEVICE,
+	}
+	fd, err := bpf(unix.BPF_PROG_LOAD, &attr)
+	runtime.KeepAlive(code)
+	runtime.KeepAlive(license)
+	if err != nil {
+		return -1, fmt.Errorf("load a BPF program that asks for a process's job, as Linux 6.1 and later can: %w", err)
+	}
+	return fd, nil
+}
+
+// probe tells whether this kernel can do it.
+func probe(level int32) error {
+	m, err := newMap()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(m.fd)
+	fd, err := loadProgram(m, level)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// attach puts the program at a cgroup, beside what others have there. The jobs may open
+// all.
+func attach(cgroup int, level int32, jobs []uint64) (bpfMap, error) {
+	m, err := newMap()
+	if err != nil {
+		return m, err
+	}
+	for _, job := range jobs {
+		if err := m.set(job, ^uint64(0)); err != nil {
+			unix.Close(m.fd)
+			return m, err
+		}
+	}
+	fd, err := loadProgram(m, level)
+	if err != nil {
+		unix.Close(m.fd)
+		return m, err
+	}
+	defer unix.Close(fd) // it lives as long as the cgroup, and the map with it
+	attr := struct{ target, program, kind, flags uint32 }{
+		uint32(cgroup), uint32(fd), unix.BPF_CGROUP_DEVICE, unix.BPF_F_ALLOW_MULTI,
+	}
+	if _, err := bpf(unix.BPF_PROG_ATTACH, &attr); err != nil {
+		unix.Close(m.fd)
+		return m, fmt.Errorf("attach the BPF program: %w", err)
+	}
+	return m, nil
+}
+
+// attached returns the map of the program that stands at a cgroup; fs.ErrNotExist: none.
+func attached(cgroup int) (bpfMap, error) {
+	ids := make([]byte, 64*4) // the most that a cgroup can have
+	query := struct {
+		target, kind, flags, attachFlags uint32
+		ids                              uint64
+		count, _                         uint32
+		_                                uint64
+	}{target: uint32(cgroup), kind: unix.BPF_CGROUP_DEVICE, ids: pointer(ids), count: uint32(len(ids) / 4)}
+	_, err := bpf(unix.BPF_PROG_QUERY, &query)
+	runtime.KeepAlive(ids)
+	if err != nil {
+		return bpfMap{}, fmt.Errorf("look for the BPF program: %w", err)
+	}
+	for i := range query.count {
+		m, err := mapOf(binary.NativeEndian.Uint32(ids[4*i:]))
+		if !errors.Is(err, fs.ErrNotExist) {
+			return m, err
+		}
+	}
+	return bpfMap{}, fs.ErrNotExist
+}
+
+// byID is how programs and maps are opened.
+type byID struct{ id uint32 }
+
+// mapOf returns the map of a program, if it is ours.
+func mapOf(program uint32) (bpfMap, error) {
+	fd, err := bpf(unix.BPF_PROG_GET_FD_BY_ID, &byID{id: program})
+	if err != nil {
+		return bpfMap{}, err
+	}
+	defer unix.Close(fd)
+	maps := make([]byte, 4)
+	// struct bpf_prog_info, as far as it is used.
+	var info struct {
+		kind, id       uint32
+		tag            [8]byte
+		jited, xlated  uint32
+		jitedCode      uint64
+		xlatedCode     uint64
+		loadTime       uint64
+		uid, mapCount  uint32
+		maps           uint64
+		name           [16]byte
+		ifindex, flags uint32
+	}
+	info.mapCount, info.maps = 1, pointer(maps)
+	attr := struct {
+		fd, size uint32
+		info     uint64
+	}{uint32(fd), uint32(unsafe.Sizeof(info)), uint64(uintptr(unsafe.Pointer(&info)))}
+	_, err = bpf(unix.BPF_OBJ_GET_INFO_BY_FD, &attr)
+	runtime.KeepAlive(maps)
+	runtime.KeepAlive(&info)
+	if err != nil {
+		return bpfMap{}, fmt.Errorf("look at a BPF program: %w", err)
+	}
+	if info.name != name() || info.mapCount != 1 {
+		return bpfMap{}, fs.ErrNotExist
+	}
+	fd, err = bpf(unix.BPF_MAP_GET_FD_BY_ID, &byID{id: binary.NativeEndian.Uint32(maps)})
+	if err != nil {
+		return bpfMap{}, fmt.Errorf("open the map %s: %w", guardName, err)
+	}
+	return bpfMap{fd}, nil
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package confine keeps the tasks of jobs from the device nodes of GPUs that are not
+// theirs: by cgroups, or by access lists where Slurm puts no tasks into cgroups that
+// guard devices (docs/adr/0015).
+package confine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/slurmconf"
+)
+
+// nvidiaMajor is the character major of NVIDIA's devices. GPUs have the minors below
+// most, which is also the most GPUs that carma.toml takes; nvidiactl is 255, nvidia-modeset
+// 254; nvidia-uvm and nvidia-caps have majors of their own. Those stay open.
+const (
+	nvidiaMajor = 195
+	most        = 64
+)
+
+// Job is a job as its cgroups are named.
+type Job struct {
+	ID    uint32
+	UID   uint32
+	SLUID string // names the cgroup on 26.05; empty: it has none
+}
+
+// Guard confines jobs in one way.
+type Guard interface {
+	// Open lets the tasks of a job open the GPUs of these minors and no other. The
+	// job need not have started.
+	Open(job Job, minors []int) error
+	// Close forgets a job that has ended here. It is no error if nothing is known of it.
+	Close(job Job) error
+	// Jobs are those that Open was called for, and not Close.
+	Jobs() ([]Job, error)
+	// Exact tells whether each job opens its own GPUs only, and not those of its
+	// user's other jobs too.
+	Exact() bool
+	// String says what it is, for logs and the doctor.
+	String() string
+}
+
+// Host is where a guard looks and works.
+type Host struct {
+	Node      string
+	SlurmConf string // path of slurm.conf; cgroup.conf stands beside it
+	Devices   string // directory of the device nodes
+	RunDir    string
+	// Users tells who holds a lease on the GPU of each minor now.
+	Users func() (map[int][]uint32, error)
+}
+
+// errNot begins the reason why a way is not to be had.
+var errNot = errors.New("not here")
+
+// Find returns the guard that carma.toml asks for, by devices.confine. Without one and with
+// an error that Unavailable knows, jobs are not confined with "auto", and wait else.
+func Find(confine string, h Host) (Guard, error) {
+	if confine == "none" {
+		return nil, nil
+	}
+	var why error
+	if confine != "acl" {
+		g, err := findCgroup(h)
+		if err == nil {
+			return g, nil
+		}
+		if why = err; !errors.Is(err, errNot) {
+			return nil, err
+		}
+	}
+	if confine != "cgroup" {
+		g, err := findACL(h, confine == "acl")
+		if err == nil {
+			return g, nil
+		}
+		why = errors.Join(why, err)
+	}
+	return nil, why
+}
+
+// HasGPUs tells whether this machine has device nodes of GPUs, or a driver that makes them:
+// slurm.conf names hooks for nodes without GPUs too.
+func (h Host) HasGPUs() bool {
+	if paths, _ := filepath.Glob(filepath.Join(h.Devices, "nvidia*")); len(paths) > 0 {
+		return true
+	}
+	_, err := os.Stat("/proc/driver/nvidia")
+	return err == nil
+}
+
+// Unavailable tells whether an error of Find's says that this node has no such way.
+func Unavailable(err error) bool { return errors.Is(err, errNot) }
+
+func findCgroup(h Host) (Guard, error) {
+	dir := filepath.Dir(h.SlurmConf)
+	conf, err := settings(filepath.Join(dir, "cgroup.conf"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("read cgroup.conf: %w", err)
+	}
+	mount := conf.Setting("CgroupMountpoint")
+	if mount == "" {
+		mount = "/sys/fs/cgroup"
+	}
+	if isCgroup2(mount) {
+		return findV2(mount, conf.Setting("CgroupSlice"), h)
+	}
+	if !strings.EqualFold(conf.Setting("ConstrainDevices"), "yes") {
+		return nil, fmt.Errorf("cgroup v1: %w: cgroup.conf lacks ConstrainDevices=yes", errNot)
+	}
+	slurm, err := settings(h.SlurmConf)
+	if err != nil {
+		return nil, fmt.Errorf("read slurm.conf: %w", err)
+	}
+	if !strings.Contains(slurm.Setting("TaskPlugin"), "cgroup") {
+		return nil, fmt.Errorf("cgroup v1: %w: TaskPlugin of slurm.conf lacks task/cgroup", errNot)
+	}
+	return findV1(mount, h.Node)
+}
+
+// settings reads the settings of a configuration of Slurm's, includes too.
+func settings(path string) (slurmconf.File, error) {
+	text, err := plain(path)
+	if err != nil {
+		return slurmconf.File{}, err
+	}
+	return slurmconf.Parse(text, func(name string) (string, error) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		return plain(name)
+	})
+}
+
+// plain is the text of a file without the lines of nodes, partitions and the like: they may
+// be thousands, and each job's Prolog reads them.
+func plain(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if key, _, _ := strings.Cut(line, "="); !strings.HasSuffix(strings.ToLower(key), "name") {
+			b.WriteString(line)
+		}
+	}
+	return b.String(), nil
+}
+
+func isCgroup2(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// ForNode is the host of a guard as carma.toml has it.
+func ForNode(c config.Config, node, slurmConf string) Host {
+	if slurmConf == "" {
+		slurmConf = c.Slurm.Conf
+	}
+	if slurmConf == "" {
+		slurmConf = "/etc/slurm/slurm.conf"
+	}
+	return Host{Node: node, SlurmConf: slurmConf, Devices: c.DevicesDir(node), RunDir: c.RunDir(node)}
+}
+
+// lock holds the lock of the node's guard until unlock is called. No user can open the file.
+func (h Host) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(h.RunDir, "confine.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package confine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// v2 has one BPF program at the cgroup of all slurmstepds, slurmstepd.scope, which asks a
+// map what the job above a process may open. A job that is not in the map opens no GPU, so
+// that nothing must be in time. It is not at the job's own cgroup, for there it would keep
+// Slurm's programs away, which may not stand beside others (plugins/cgroup/v2/ebpf.c).
+type v2 struct {
+	Host
+	scope string
+	level int32 // of the jobs' cgroups
+}
+
+// initNamespace is the first cgroup namespace (include/linux/proc_ns.h): elsewhere nobody
+// tells how deep a cgroup lies.
+const initNamespace = "cgroup:[4026531835]"
+
+func findV2(mount, slice string, h Host) (Guard, error) {
+	if slice == "" {
+		slice = "system.slice"
+	}
+	if ns, err := os.Readlink("/proc/self/ns/cgroup"); err != nil || ns != initNamespace {
+		return nil, fmt.Errorf("cgroup v2: %w: this is a cgroup namespace of its own", errNot)
+	}
+	// With --enable-multiple-slurmd, as Debian's, the name has the node's.
+	for _, name := range []string{h.Node + "_slurmstepd.scope", "slurmstepd.scope"} {
+		scope := filepath.Join(mount, slice, name)
+		if _, err := os.Stat(scope); err != nil {
+			continue
+		}
+		below, err := filepath.Rel(mount, scope)
+		if err != nil {
+			return nil, err
+		}
+		g := &v2{Host: h, scope: scope, level: int32(strings.Count(below, "/") + 2)}
+		if err := probe(g.level); err != nil {
+			return nil, fmt.Errorf("cgroup v2: %w: %w", errNot, err)
+		}
+		return g, nil
+	}
+	return nil, fmt.Errorf("cgroup v2: %w: no slurmstepd.scope in %s: ProctrackType of slurm.conf is not proctrack/cgroup",
+		errNot, filepath.Join(mount, slice))
+}
+
+func (g *v2) String() string { return "cgroup v2" }
+func (g *v2) Exact() bool    { return true }
+
+// dirs are the cgroups that the job may have: one of them, from 26.05 on the second.
+func (g *v2) dirs(job Job) []string {
+	dirs := []string{jobDir(g.scope, job.ID)}
+	if isSLUID(job.SLUID) {
+		dirs = append(dirs, filepath.Join(g.scope, job.SLUID))
+	}
+	return dirs
+}
+
+// isSLUID tells whether it is one: a letter and digits of base 32 (common/sluid.c).
+func isSLUID(sluid string) bool {
+	return sluid != "" && len(sluid) <= 20 && !strings.ContainsFunc(sluid, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	})
+}
+
+func (g *v2) Open(job Job, minors []int) error {
+	var mask uint64
+	for _, minor := range minors {
+		if minor < 0 || minor >= most {
+			return fmt.Errorf("confine job %d: no GPU has the minor %d", job.ID, minor)
+		}
+		mask |= 1 << minor
+	}
+	m, done, err := g.guard()
+	if err != nil {
+		return fmt.Errorf("confine job %d by %s: %w", job.ID, g.scope, err)
+	}
+	defer done()
+	for _, dir := range g.dirs(job) {
+		err := os.MkdirAll(filepath.Join(dir, keeper), 0o755)
+		var id uint64
+		if err == nil {
+			id, err = idOf(dir)
+		}
+		if err == nil {
+			err = m.set(id, mask)
+		}
+		if err != nil {
+			return fmt.Errorf("confine job %d by %s: %w", job.ID, dir, err)
+		}
+	}
+	return nil
+}
+
+// guard returns the map, and attaches the program if it is not there: slurmd makes the
+// scope anew when it has gone.
+func (g *v2) guard() (bpfMap, func(), error) {
+	unlock, err := g.lock()
+	if err != nil {
+		return bpfMap{}, nil, err
+	}
+	defer unlock()
+	dir, err := os.Open(g.scope)
+	if err != nil {
+		return bpfMap{}, nil, err
+	}
+	defer dir.Close()
+	m, err := attached(int(dir.Fd()))
+	if errors.Is(err, fs.ErrNotExist) {
+		// Jobs that have started already stay as they are.
+		var jobs []uint64
+		entries, errDir := os.ReadDir(g.scope)
+		if errDir != nil {
+			return bpfMap{}, nil, errDir
+		}
+		for _, e := range entries {
+			if id, err := idOf(filepath.Join(g.scope, e.Name())); e.IsDir() && err == nil {
+				jobs = append(jobs, id)
+			}
+		}
+		m, err = attach(int(dir.Fd()), g.level, jobs)
+	}
+	if err != nil {
+		return bpfMap{}, nil, err
+	}
+	return m, func() { unix.Close(m.fd) }, nil
+}
+
+// idOf is a cgroup's number: that of its inode.
+func idOf(dir string) (uint64, error) {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return 0, err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("%s: no inode", dir)
+	}
+	return sys.Ino, nil
+}
+
+func (g *v2) Close(job Job) error {
+	m, done, err := g.guard()
+	if err != nil {
+		return fmt.Errorf("forget job %d: %w", job.ID, err)
+	}
+	defer done()
+	for _, dir := range g.dirs(job) {
+		id, err := idOf(dir)
+		if err == nil {
+			err = errors.Join(m.unset(id), os.Remove(filepath.Join(dir, keeper)))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget job %d: %w", job.ID, err)
+		}
+		os.Remove(dir) // with a step in it, Slurm will
+	}
+	return nil
+}
+
+func (g *v2) Jobs() ([]Job, error) {
+	dirs, err := filepath.Glob(filepath.Join(g.scope, "job_*", keeper))
+	if err != nil {
+		return nil, err
+	}
+	var jobs []Job
+	for _, dir := range dirs {
+		if id, ok := numbered(filepath.Base(filepath.Dir(dir)), "job_"); ok {
+			jobs = append(jobs, Job{ID: id})
+		}
+	}
+	return jobs, nil
+}

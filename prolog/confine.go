@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"carma/gres"
+	"carma/gres/confine"
+	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// confine has the job's tasks open the GPUs of these minors and no other.
+func (n *Node) confine(h jobenv.Hook, minors []int) error {
+	if n.GuardErr != nil {
+		return fmt.Errorf("confine the job as devices.confine says: %w", n.GuardErr)
+	}
+	if n.Guard == nil {
+		return nil
+	}
+	return n.Guard.Open(confined(h), minors)
+}
+
+func confined(h jobenv.Hook) confine.Job { return confine.Job{ID: h.JobID, UID: h.UID, SLUID: h.SLUID} }
+
+// unconfine forgets a job that has ended here.
+func (n *Node) unconfine(h jobenv.Hook) {
+	if n.Guard == nil {
+		return
+	}
+	if err := n.Guard.Close(confined(h)); err != nil {
+		n.Log.Warn("forget what the job may open; the agent will", "job", h.JobKey, "error", err)
+	}
+}
+
+// Left takes away what Epilogs of jobs without GPUs have to.
+func (n *Node) Left(h jobenv.Hook) {
+	n.unconfine(h)
+	if n.undecided(h) {
+		os.Remove(taskPath(n.RunDir, h.JobID))
+	}
+}
+
+// shutOut closes all GPUs to a job that has none. Where that cannot be, the job goes back
+// to the queue, or its tasks wait.
+func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+	for {
+		err := n.confine(h, nil)
+		if err == nil {
+			return nil
+		}
+		n.Log.Error("close the GPUs to a job that has none; tried again", "job", h.JobKey, "error", err)
+		if time.Until(n.Until) < n.Config.Hooks.Wait.D() {
+			if err := n.Return(ctx, h, slurm); err == nil {
+				return nil
+			}
+			if err := n.Undecided(h); err == nil {
+				return ErrUndecided
+			}
+		}
+		time.Sleep(settlePause)
+	}
+}
+
+// shutOutLate goes on where shutOut could not.
+func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+	defer n.Heartbeat(h)()
+	for {
+		err := n.confine(h, nil)
+		if err == nil {
+			return os.Remove(taskPath(n.RunDir, h.JobID))
+		}
+		if err := n.Return(ctx, h, slurm); err == nil {
+			return nil
+		} else if !errors.Is(err, sctl.ErrBatchOnly) {
+			n.Log.Warn("not given back; tried again", "job", h.JobKey, "error", err)
+		} else if n.gone(ctx, h, slurm) {
+			return nil
+		}
+		time.Sleep(settlePause)
+	}
+}
+
+// granted returns the GPUs of a lease, in the order of its slots.
+func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Ledger) ([]gres.GPU, error) {
+	if n.Guard == nil {
+		return nil, nil
+	}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var gpus []gres.GPU
+	for _, g := range granted {
+		at := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == g.UUID })
+		if at < 0 || s.Readings[at].Minor < 0 {
+			return nil, fmt.Errorf("find the device node of GPU %s: NVML tells no minor number of it", g.UUID)
+		}
+		gpus = append(gpus, s.Readings[at].GPU)
+	}
+	return gpus, nil
+}
+
+func minors(gpus []gres.GPU) []int {
+	var minors []int
+	for _, g := range gpus {
+		minors = append(minors, g.Minor)
+	}
+	return minors
+}
+
+// ordinals are the numbers that CUDA gives the GPUs of a job that can open no other: as the
+// MPS daemon counts them, or by PCI address as NVML does. A MIG instance has no number.
+func (n *Node) ordinals(gpus []gres.GPU, granted []lease.Granted) []int {
+	if n.Guard == nil || !n.Guard.Exact() || n.Config.Devices.Names != "ordinal" {
+		return nil
+	}
+	order := make([]string, 0, len(gpus))
+	for _, g := range slices.SortedFunc(slices.Values(gpus), func(a, b gres.GPU) int { return a.Index - b.Index }) {
+		if g.MIG {
+			return nil
+		}
+		order = append(order, g.UUID)
+	}
+	if n.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
+		order = granted[0].Daemon.UUIDs()
+	}
+	var ordinals []int
+	for _, g := range granted {
+		ordinals = append(ordinals, slices.Index(order, g.UUID))
+	}
+	return ordinals
+}
+
+// names is how CUDA_VISIBLE_DEVICES names some of the job's GPUs.
+func (t taskFile) names(uuids []string) string {
+	if len(t.Ordinals) != len(t.UUIDs) {
+		return strings.Join(uuids, ",")
+	}
+	var names []string
+	for _, uuid := range uuids {
+		names = append(names, strconv.Itoa(t.Ordinals[slices.Index(t.UUIDs, uuid)]))
+	}
+	return strings.Join(names, ",")
+}
+
+// without tells a task that has no GPU so, where Slurm says nothing: a program of CUDA
+// would then take the first GPU that it can open.
+func without(w io.Writer, runDir string, job uint32, get jobenv.Getenv) error {
+	_, err := awaitTaskFile(runDir, job, get("SLURM_RESTART_COUNT"))
+	if get("CUDA_VISIBLE_DEVICES") == "" {
+		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\n")
+		err = errors.Join(err, errPrint)
+	}
+	return err
+}

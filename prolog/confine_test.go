@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/gres/confine"
+	"carma/slurmbridge/jobenv"
+)
+
+// guard keeps what it was asked for; the first fail calls of Open fail.
+type guard struct {
+	fail  int
+	calls []string
+	loose bool
+}
+
+func (g *guard) Open(job confine.Job, minors []int) error {
+	g.calls = append(g.calls, fmt.Sprint("open ", job.ID, minors))
+	if g.fail--; g.fail >= 0 {
+		return errors.New("no such cgroup")
+	}
+	return nil
+}
+
+func (g *guard) Close(job confine.Job) error {
+	g.calls = append(g.calls, fmt.Sprint("close ", job.ID))
+	return nil
+}
+
+func (g *guard) Jobs() ([]confine.Job, error) { return nil, nil }
+func (g *guard) Exact() bool                  { return !g.loose }
+func (g *guard) String() string               { return "test" }
+
+// A job's tasks open no GPU until it has some, and then these.
+func TestConfined(t *testing.T) {
+	w := newWorld(t)
+	g := &guard{}
+	w.Guard = g
+	h := hook(7)
+	w.prolog(t, h)
+	w.epilog(t, h)
+	w.Left(h)
+	if want := []string{"open 7 []", "open 7 [0]", "close 7"}; !slices.Equal(g.calls, want) {
+		t.Errorf("calls %v", g.calls)
+	}
+}
+
+// A job that cannot be confined waits, and its tasks with it, also one without GPUs.
+func TestNotConfined(t *testing.T) {
+	h := hook(7)
+	none := h
+	none.JobID, none.Slots, none.Carma = 8, nil, jobenv.Carma{}
+	for _, h := range []jobenv.Hook{h, none} {
+		w := newWorld(t)
+		w.slurm.noRequeue = true
+		w.Guard = &guard{fail: 3}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) || !w.undecided(h) {
+			t.Errorf("job %d: %v, undecided %v", h.JobID, err, w.undecided(h))
+		}
+		if err := w.Settle(t.Context(), h, w.book, w.slurm); err != nil || w.undecided(h) {
+			t.Errorf("job %d: %v, undecided %v", h.JobID, err, w.undecided(h))
+		}
+	}
+	w := newWorld(t)
+	w.GuardErr = errors.New("no cgroups")
+	if err := w.Prolog(t.Context(), none, w.book, w.slurm); err != nil {
+		t.Error(err)
+	}
+	if !slices.Contains(w.slurm.calls, "incomplete 8") {
+		t.Errorf("not given back: %v", w.slurm.calls)
+	}
+}
+
+// With its devices confined a job counts its GPUs from 0, in NVML's order.
+func TestOrdinals(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		loose, mps bool
+		names      string
+		want       string
+	}{
+		{"uuid", false, false, "uuid", "GPU-0,GPU-1"},
+		{"ordinal", false, false, "ordinal", "0,1"},
+		{"by the daemon's order", false, true, "ordinal", "0,1"},
+		{"a user's jobs open each other's GPUs", true, false, "ordinal", "GPU-0,GPU-1"},
+	} {
+		w := newWorld(t)
+		w.Guard, w.Config.Devices.Names, w.Config.MPS.Enabled = &guard{loose: c.loose}, c.names, c.mps
+		h := hook(7)
+		h.Slots, h.Carma.GPUs = []int{3, 9}, 2
+		readings := idle(2)
+		readings[1].Minor = 1
+		if err := w.book.PutReadings(t.Context(), readings); err != nil {
+			t.Fatal(err)
+		}
+		w.Config.Hooks.Wait = 0
+		l := w.arrive(t.Context(), h, w.slurm)
+		granted, err := w.acquire(t.Context(), l, w.book, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.finish(t.Context(), l, granted, w.book); err != nil {
+			t.Fatal(err)
+		}
+		got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9")
+		visible := "export CUDA_VISIBLE_DEVICES=" + c.want + "\n"
+		if !strings.Contains(got, visible) || !strings.Contains(got, "CARMA_GPU_UUIDS=GPU-0,GPU-1\n") {
+			t.Errorf("%s:\n%s", c.name, got)
+		}
+		got = w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9", "CUDA_VISIBLE_DEVICES=9")
+		if c.want == "0,1" && !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=1\n") {
+			t.Errorf("%s, the second:\n%s", c.name, got)
+		}
+		os.Remove(taskPath(w.RunDir, 7))
+	}
+}
