@@ -32,7 +32,7 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
-.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
+.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-trace test-shim test-simgpu test-placement \
 	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
 	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
 
@@ -93,6 +93,10 @@ test-simgpu: deps-test-simgpu
 
 test-placement: simgpu
 	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
+
+# The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it.
+test-trace: deps-test-trace
+	@python3 contrib/summary/test_carma_trace.py
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.
