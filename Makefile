@@ -179,9 +179,10 @@ man: commands
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
-# The estimator's figures on measured rows, where ../shared/data has them.
+# The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
+# folder of traces by estimator/bench/timm_traces.py.
 bench-estimator:
-	$(GO) run ./estimator/bench
+	$(GO) run ./estimator/bench $(if $(TRACES),../shared/data/memory $(TRACES))
 
 # What policies are worth on traces (docs/bench/sim.md); five minutes.
 bench-sim: commands

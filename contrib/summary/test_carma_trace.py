@@ -216,6 +216,18 @@ class WithTorch(unittest.TestCase):
         self.assertNotIn(f"g{4 * 300 * 200}", births)
         self.assertIn(f"g{4 * 200 * 7}", births)
 
+    def test_an_optimizer_that_was_made_before(self):
+        nn = torch.nn
+        model = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 7))
+        text = self.shown(model, (torch.zeros(8, 300), torch.zeros(8, dtype=torch.long)),
+                          loss=nn.functional.cross_entropy, optimizer=torch.optim.Adam(model.parameters()),
+                          amp=torch.bfloat16)
+        births, _ = unfold(text)
+        self.assertIn("#CARMA| batch 8 4\n", text)
+        self.assertIn("#CARMA| optimizer Adam\n", text)
+        for letter, times in (("p", 1), ("g", 2), ("o", 2)):  # two states; a gradient in each step
+            self.assertEqual(births.count(f"{letter}{4 * 300 * 200}"), times)
+
     def test_a_large_model_takes_no_memory(self):
         code = """
             import resource, torch
