@@ -45,7 +45,7 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
-.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
+.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-trace test-shim test-simgpu test-placement \
 	test-integration test-cgroup2 test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
@@ -121,6 +121,10 @@ test-mps: deps-test-mps all
 
 test-placement: simgpu
 	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
+
+# The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it.
+test-trace: deps-test-trace
+	@python3 contrib/summary/test_carma_trace.py
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.
@@ -217,9 +221,10 @@ man: commands
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
-# The estimator's figures on measured rows, where ../shared/data has them.
+# The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
+# folder of traces by estimator/bench/timm_traces.py.
 bench-estimator:
-	$(GO) run ./estimator/bench
+	$(GO) run ./estimator/bench $(if $(TRACES),../shared/data/memory $(TRACES))
 
 # What policies are worth on traces (docs/bench/sim.md); five minutes.
 bench-sim: commands

@@ -15,6 +15,7 @@ list() {
 	demo             @cluster
 	lint             @all codespell shellcheck
 	test-unit        @all slurm-client python3 prometheus tzdata
+	test-trace       python3 python3-torch
 	test-shim        @all binutils
 	test-simgpu      @all
 	test-mps         @cluster debian-archive-keyring

@@ -96,7 +96,7 @@ func fixed(method string, s estimator.Spec) (estimator.Estimate, error) {
 			Parts: []estimator.Part{{Name: "Horus' formula", MiB: 5000}}}, nil
 	}
 	e := estimator.Estimate{
-		FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
+		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
 		Parts: []estimator.Part{{Name: "base", MiB: 1720}, {Name: "parameters", MiB: 97}, {Name: "gradients", MiB: 97}, {Name: "optimizer", MiB: 195},
 			{Name: "activations", MiB: 10000}, {Name: "workspace", MiB: 236}, {Name: "fragmentation"}},
 		Reasons: []string{"precision=bf16 has not been measured",

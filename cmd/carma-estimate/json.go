@@ -23,6 +23,7 @@ type jsonReport struct {
 
 type jsonEstimate struct {
 	Method     string        `json:"method"`
+	Path       string        `json:"path"`
 	Confidence string        `json:"confidence"`
 	FloorMiB   int64         `json:"floor_mib"`
 	MiB        int64         `json:"mib"`
@@ -78,7 +79,7 @@ func printJSON(w io.Writer, r report) error {
 	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
 	if e := r.Estimate; e != nil {
 		j := jsonEstimate{
-			Method: r.Method, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,
+			Method: r.Method, Path: e.Path, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,
 			Parts: []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
 			Unknown: []jsonUnknown{}, Params: e.Params, Modules: e.Rows,
 		}
