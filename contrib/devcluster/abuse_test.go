@@ -425,6 +425,8 @@ func TestAbuseArray(t *testing.T) {
 	if most > 50 {
 		t.Errorf("%d requeues in 10 s", most)
 	}
-	row(t, fmt.Sprintf("array of %d tasks that always run out", tasks), fmt.Sprintf("%d back once, %d looks too late; at most %.1f requeues/s over 10 s; %s in all", len(brought), late, float64(most)/10, took.Round(time.Second)))
+	row(t, fmt.Sprintf("array of %d tasks that always run out", tasks),
+		fmt.Sprintf("%d back once, %d looks too late; at most %.1f requeues/s over 10 s; %s in all",
+			len(brought), late, float64(most)/10, took.Round(time.Second)))
 	c.noDrain()
 }
