@@ -78,8 +78,8 @@ const chunk = 1000
 // f is given is its own only until it returns.
 func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) error {
 	where, args := filter.where()
-	query := "SELECT ifnull(group_concat(line, '" + lineEnd + "'),''), count(*) FROM (SELECT line FROM attempt WHERE job_id >= ?" + where +
-		" ORDER BY job_id, cluster, restart, node LIMIT ?)"
+	query := "SELECT ifnull(group_concat(line, '" + lineEnd + "'),''), count(*) FROM (" +
+		"SELECT line FROM attempt WHERE job_id >= ?" + where + " ORDER BY job_id, cluster, restart, node LIMIT ?)"
 	from, limit := int64(filter.FromJob), chunk
 	list := make([]Attempt, chunk)
 	for {

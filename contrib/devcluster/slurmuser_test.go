@@ -71,10 +71,11 @@ func TestSlurmUser(t *testing.T) {
 	dir := filepath.Join(c.dir, "var", "learned")
 	c.sh("", "install -d -m 755 -o "+carol+" "+dir)
 	c.settings(map[string]string{"history.file": `"` + dir + `/history"`})
-	if out, stderr, err := c.run(carol, "carma-report history --write"); err == nil || !strings.Contains(stderr, "no keys") {
+	out, stderr, err := c.run(carol, "carma-report history --write")
+	if err == nil || !strings.Contains(stderr, "no keys") {
 		t.Errorf("the history from copies: %s%s%v", out, stderr, err)
 	}
-	if got := c.sh("", "stat -c '%U %a' $("+"setpriv --reuid "+carol+" --regid "+carol+" --init-groups"+
+	if got := c.sh("", "stat -c '%U %a' $(setpriv --reuid "+carol+" --regid "+carol+" --init-groups"+
 		" carma-report history --write --from slurmdbd >/dev/null; echo "+dir+"/history)"); got != carol+" 600" {
 		t.Errorf("the history's file is %q", got)
 	}

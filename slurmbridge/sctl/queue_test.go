@@ -133,3 +133,36 @@ func BenchmarkQueue(b *testing.B) {
 		}
 	}
 }
+
+// Never a job that slurmctld did not list, and none by another's text.
+func FuzzQueue(f *testing.F) {
+	f.Add("gpu", "x", "gres:gpu:1", "N/A")
+	f.Add("a|b\n13|0|PENDING", "x\n", "gres:gpu:x\n13|PENDING|gpu", "0,7")
+	f.Add("@@", "\x1f\x1e", "N/A", "4294967296")
+	f.Fuzz(func(t *testing.T, features, reservation, tres, task string) {
+		sep := newSeparator()
+		var b strings.Builder
+		for _, row := range [][]string{
+			{"11", "1000", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", "", "11", "N/A", "", "gres:gpu:1", "0", "0", "1"},
+			{"12", "1001", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", reservation, "10", task, features, tres, "0", "0", "1"},
+		} {
+			for _, s := range row {
+				b.WriteString(s + string(sep))
+			}
+			b.WriteByte('\n')
+		}
+		var jobs []QueuedJob
+		rows, err := sep.cut(b.String(), len(queueFields))
+		for _, row := range rows {
+			if j, ok := parseQueued(row); ok {
+				jobs = append(jobs, j)
+			}
+		}
+		if err != nil || len(jobs) == 0 || len(jobs) > 2 || jobs[0].ID != 11 || jobs[0].ArrayJobID != 0 {
+			t.Fatalf("%v, %+v", err, jobs)
+		}
+		if len(jobs) == 2 && (jobs[1].ID != 12 || jobs[1].UID != 1001 || jobs[1].ArrayJobID != 0 && jobs[1].ArrayJobID != 10) {
+			t.Errorf("%+v", jobs[1])
+		}
+	})
+}
