@@ -33,7 +33,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
+	test-integration test-situations test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
 	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -104,6 +104,11 @@ test-integration: deps-test-integration all $(PROGRESS)
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
+# Slurm's situations that take longer than 20 s each (docs/admin.md); RUN and
+# SLURM_PREFIX as above.
+test-situations: deps-test-situations all $(PROGRESS)
+	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
+
 # Both commands of the README in a new Debian with nothing but what the README
 # names (root makes it). CI runs a part of this for Debian 13 (.ci/run).
 test-debian12: deps-test-debian12
@@ -154,6 +159,7 @@ lint: deps-lint $(STATICCHECK)
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
+	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	@echo "lint: staticcheck"
 	@$(STATICCHECK) ./...

@@ -28,7 +28,7 @@ func TestPrologAwaitsTheDaemonOfItsGPUs(t *testing.T) {
 		})
 	}
 	h := hook(7)
-	h.Slots = []int{2, 5}
+	h.Slots, h.Carma.GPUs = []int{2, 5}, 2
 	w.prolog(t, h)
 	if !mps.Listens(w.RunDir, daemon) {
 		t.Error("the Prolog did not wait for the daemon")

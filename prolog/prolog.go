@@ -48,6 +48,8 @@ type Slurm interface {
 	RequeueHold(ctx context.Context, t sctl.Target) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
+	Notify(ctx context.Context, job uint32, text string) error
+	Preempting
 	SafeStart(ctx context.Context) (time.Duration, error)
 	Waiting
 }
@@ -94,15 +96,23 @@ type About struct {
 func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
+	if managed && h.Carma.Annotated {
+		full = part.GPUMemMiB // a job that names several partitions books by the smallest
+	}
+	gpus := len(h.Slots)
 	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
-	// With --exclusive slurmctld gives a job all GPUs of the node.
-	exclusive = exclusive || n.Config.Placement.BySlurm() && len(h.Slots) > 1
+	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
+	if n.Config.Placement.BySlurm() {
+		exclusive = exclusive || gpus > 1
+	} else if h.Carma.Annotated && gpus > h.Carma.GPUs {
+		gpus, exclusive = h.Carma.GPUs, true
+	}
 	about := About{
 		User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
-	r := gres.Request{JobID: h.JobID, GPUs: len(h.Slots), Exclusive: exclusive, UID: h.UID, ReserveMiB: full, SMActPct: float64(h.Carma.SMActPct)}
+	r := gres.Request{JobID: h.JobID, GPUs: gpus, Exclusive: exclusive, UID: h.UID, ReserveMiB: full, SMActPct: float64(h.Carma.SMActPct)}
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
@@ -130,6 +140,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	}
 	failpoint.Here("prolog.start")
 	l := n.arrive(ctx, h, slurm)
+	n.fitNode(ctx, l, ledger, slurm)
 	ledger = n.inTurn(l, ledger, slurm)
 	if n.Config.Hooks.Strict {
 		if err := n.fit(ctx, ledger); err != nil {
@@ -152,6 +163,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 // Settle goes on where Prolog could not decide, for as long as the job is there.
 func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	l := n.arrive(ctx, h, slurm)
+	n.fitNode(ctx, l, ledger, slurm)
 	l.job.Late = true
 	return n.settle(ctx, l, n.inTurn(l, ledger, slurm), slurm, time.Time{})
 }
@@ -165,6 +177,8 @@ type launch struct {
 	retry   string // why it runs again; empty: it does not
 	books   string // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time
+
+	preemption preemption
 }
 
 // arrive finds out what the job needs here.
@@ -181,6 +195,25 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 		l.about.StdErr = n.markStdErr(ctx, h, j, words.Name)
 	}
 	return l
+}
+
+// fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
+// given more slots than there are GPUs, all GPUs if it has the node to itself.
+func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slurm) {
+	if l.Carma.Annotated || n.Config.Placement.BySlurm() || l.request.GPUs == 1 {
+		return
+	}
+	node := n.gpus(ctx, ledger)
+	if node == 0 || l.request.GPUs <= node {
+		return
+	}
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	if j, err := ask(ctx, l.Hook, slurm); err != nil {
+		n.Log.Warn("ask whether a job has the node to itself", "job", l.JobKey, "error", err)
+	} else if j.WholeNode {
+		l.request.GPUs = node
+	}
 }
 
 // finish tells the job what it was leased.

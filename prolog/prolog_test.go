@@ -33,14 +33,17 @@ type slurm struct {
 	job       sctl.Job
 	words     sctl.Words
 	noRequeue bool
-	down      bool // the recovery partition
-	recovery  sctl.Partition
-	fail      map[string]error // by the first word of a call
-	calls     []string
-	refuse    func(sctl.Change) error
-	startIn   time.Duration
-	comment   string // AdminComment, as last set
-	queue     []sctl.QueuedJob
+	told      string // the user of a job
+
+	preemption sctl.Preemption
+	down       bool // the recovery partition
+	recovery   sctl.Partition
+	fail       map[string]error // by the first word of a call
+	calls      []string
+	refuse     func(sctl.Change) error
+	startIn    time.Duration
+	comment    string // AdminComment, as last set
+	queue      []sctl.QueuedJob
 }
 
 func (s *slurm) note(call string) error {
@@ -75,6 +78,18 @@ func (s *slurm) RequeueHold(_ context.Context, t sctl.Target) error {
 func (s *slurm) Release(_ context.Context, t sctl.Target) error {
 	return s.note("release " + t.String())
 }
+func (s *slurm) Notify(_ context.Context, id uint32, text string) error {
+	s.told = text
+	return s.note(fmt.Sprint("notify ", id))
+}
+func (s *slurm) Preemption(context.Context) (sctl.Preemption, error) {
+	return s.preemption, s.note("preemption")
+}
+func (s *slurm) Warn(_ context.Context, t sctl.Target) error { return s.note("warn " + t.String()) }
+func (s *slurm) Requeue(_ context.Context, t sctl.Target) error {
+	return s.note("requeue " + t.String())
+}
+func (s *slurm) Cancel(_ context.Context, t sctl.Target) error { return s.note("cancel " + t.String()) }
 func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn
 	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
@@ -576,10 +591,115 @@ func TestTasksGiveUp(t *testing.T) {
 func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	w := newWorld(t)
 	h := hook(7)
-	h.Slots = []int{0, 1, 2}
+	h.Slots, h.Carma.GPUs = []int{0, 1, 2}, 3
 	w.prolog(t, h)
 	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
+	}
+}
+
+// One of srun, or that may not go back, is told.
+func TestPrologTellsWhatNeverFits(t *testing.T) {
+	for name, plant := range map[string]func(*slurm){
+		"srun":         func(s *slurm) { s.fail["requeuehold"] = sctl.ErrBatchOnly },
+		"--no-requeue": func(s *slurm) { s.noRequeue = true },
+	} {
+		w := newWorld(t)
+		plant(w.slurm)
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2}, jobenv.Carma{}
+		w.slurm.job.State = "RUNNING"
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := "carma: the job asks for 3 GPUs on node n1, which has 2, and cannot start; end it and ask for at most 2"; w.slurm.told != want {
+			t.Errorf("%s: told %q, %v", name, w.slurm.told, w.slurm.calls)
+		}
+	}
+}
+
+// slurmctld gives a job with --exclusive all slots of the node: it gets the GPUs that it
+// asked for, whole; one of which job_submit has said nothing gets all.
+func TestPrologOfAWholeNode(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		carma jobenv.Carma
+		gpus  int
+	}{
+		{"shares elsewhere", hook(7).Carma, 1},
+		{"not annotated", jobenv.Carma{}, 2},
+	} {
+		w := newWorld(t)
+		if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
+			t.Fatal(err)
+		}
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2, 3, 4, 5}, c.carma
+		w.slurm.job.WholeNode = true
+		w.prolog(t, h)
+		leases := w.leases(t)
+		if len(leases) != c.gpus || !leases[0].Exclusive {
+			t.Fatalf("%s: %+v, %v", c.name, leases, w.slurm.calls)
+		}
+		want := "GPU-0"
+		if c.gpus == 2 {
+			want = "GPU-0,GPU-1"
+		}
+		for _, vars := range [][]string{
+			{"SLURM_JOB_GPUS=0,1,2,3,4,5", "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5"},
+			{"SLURM_JOB_GPUS=0,1,2,3,4,5", "SLURM_STEP_GPUS=4,5", "CUDA_VISIBLE_DEVICES=4,5"},
+		} {
+			got := w.task(t, append(vars, "SLURM_JOB_ID=7")...)
+			if !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+want+"\n") || !strings.Contains(got, fmt.Sprintf("export SLURM_GPUS_ON_NODE=%d\n", c.gpus)) {
+				t.Errorf("%s, %v:\n%s", c.name, vars, got)
+			}
+		}
+	}
+}
+
+// A job that cannot be counted stays on the node after some give-backs; one that has its
+// GPUs to itself books what this node's GPUs have.
+func TestPrologGivesBackForEverNobody(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		plant func(*world, *jobenv.Hook)
+		want  string // what is done at last
+		err   error
+	}{
+		{"not booked", func(w *world, h *jobenv.Hook) { h.Carma, w.slurm.words.TresPerNode = jobenv.Carma{}, "gres:gpu:1" }, "words 7", ErrUndecided},
+		{"booked by a smaller GPU", func(w *world, h *jobenv.Hook) {
+			h.Carma.Mode, h.Carma.FullMiB = "exclusive", 20000
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"
+		}, "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", nil},
+		{"booked whole", func(w *world, h *jobenv.Hook) {
+			h.Carma.Mode = "exclusive"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+		}, "incomplete 7", nil},
+		{"without an anchor", func(w *world, h *jobenv.Hook) {
+			w.Config.Capacity.Anchor = false
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		}, "incomplete 7", nil},
+	} {
+		w := newWorld(t)
+		for id := range uint32(2) {
+			h := hook(id + 1)
+			h.Carma.Mode = "exclusive"
+			w.prolog(t, h)
+		}
+		h := hook(7)
+		h.Restart = uint32(w.Config.Hooks.Vetoes)
+		c.plant(w, &h)
+		w.slurm.calls, w.slurm.job = nil, sctl.Job{State: "RUNNING", Restarts: int(h.Restart)}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !slices.Contains(w.slurm.calls, c.want) {
+			t.Errorf("%s: %v", c.name, w.slurm.calls)
+		}
+		s, err := w.book.Snapshot(t.Context())
+		if kept := c.name == "not booked" || c.name == "without an anchor"; err != nil || (len(s.Holds) == 1) != kept {
+			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
+		}
 	}
 }
 

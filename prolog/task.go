@@ -154,12 +154,20 @@ func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
 	slots = narrow(slots, get("CUDA_VISIBLE_DEVICES"))
 	var uuids []string
 	for _, s := range slots {
-		if i := slices.Index(t.Slots, s); i >= 0 && i < len(t.UUIDs) {
+		i := slices.Index(t.Slots, s)
+		if i >= 0 && t.whole() {
+			i %= len(t.UUIDs) // of all slots of the node a step may be given any
+		}
+		if i >= 0 && i < len(t.UUIDs) && !slices.Contains(uuids, t.UUIDs[i]) {
 			uuids = append(uuids, t.UUIDs[i])
 		}
 	}
 	return uuids, nil
 }
+
+// whole tells whether slurmctld gave the job all slots of the node, and it was leased
+// the GPUs that it asked for.
+func (t taskFile) whole() bool { return 0 < len(t.UUIDs) && len(t.UUIDs) < len(t.Slots) }
 
 // narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),
 // which Slurm tells in CUDA_VISIBLE_DEVICES alone: as slot numbers, or counted
@@ -200,6 +208,9 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	export("CARMA_GPU_UUIDS", list)
 	export("CARMA_RESERVE_MIB", strconv.FormatInt(t.ReserveMiB, 10))
 	export("CARMA_SHARED", map[bool]string{false: "0", true: "1"}[t.Shared])
+	if t.whole() { // slurmctld counted slots
+		export("SLURM_GPUS_ON_NODE", strconv.Itoa(len(t.UUIDs)))
+	}
 	if t.PipeDir != "" && len(uuids) > 0 {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
 		// By number, as the daemon counts: not all releases of it know UUIDs

@@ -320,7 +320,7 @@ func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Sl
 		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
-		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)
+		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)
 	}
 	return p
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
 )
@@ -35,8 +36,8 @@ type Publisher struct {
 	Book       *lease.Book
 	Policy     choose.Policy
 	Thresholds choose.Thresholds
-	FullMiB    int64 // size of a GPU in carma.toml
-	Floor      bool  // no anchor node: never publish less than a whole GPU
+	FullMiB    []int64 // sizes of GPUs in carma.toml
+	Floor      bool    // no anchor node: never publish less than a whole GPU
 }
 
 // Untold is the Publisher of a node whose slurmctld counts by itself
@@ -142,15 +143,26 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	gpus := make([]Offer, len(s.Readings))
 	for i, r := range s.Readings {
 		g := &gpus[i]
-		g.MiB, _ = choose.Placeable(r, s.Leases, p.Thresholds)
+		g.MiB, _ = choose.Offer(p.Policy, r, s.Leases, p.Thresholds)
 		g.UID, g.Own = choose.Owner(p.Policy, r, s.Leases, p.Thresholds)
 		g.GPUs = r.HeldGPUs
 		if p.Floor {
 			g.MiB, g.Own, g.GPUs = r.TotalMiB, false, 0
 		}
-		g.MiB = Grain(g.MiB, r.GPU, p.FullMiB)
+		g.MiB = Grain(g.MiB, r.GPU, p.fullMiB(r.GPU))
 	}
 	return Counts(gpus, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
+}
+
+// fullMiB is the size that carma.toml gives the GPU, for jobs book that: a cluster may
+// have GPUs of several sizes.
+func (p *Publisher) fullMiB(g gres.GPU) int64 {
+	for _, mib := range p.FullMiB {
+		if g.Whole(mib) {
+			return mib
+		}
+	}
+	return g.TotalMiB
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

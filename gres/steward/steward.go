@@ -176,7 +176,7 @@ func Misbooked(queue []sctl.QueuedJob) []Rebooking {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, tres.Reserve(j.TresPerNode), false)})
+		list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, tres.AnyMiB, tres.Reserve(j.TresPerNode))})
 	}
 	return list
 }

@@ -61,18 +61,22 @@ func target(id uint32, sign string, part uint32) Target {
 	return Target{strconv.FormatUint(uint64(id), 10) + sign + strconv.FormatUint(uint64(part), 10)}
 }
 
-// RequeueHold puts a job back into the queue, held.
-func (c Client) RequeueHold(ctx context.Context, t Target) error {
-	return c.act(ctx, t, "scontrol", "requeuehold")
-}
-
 // ErrBatchOnly means that the job cannot be requeued because it is no batch job.
 var ErrBatchOnly = errors.New("not a batch job")
+
+// RequeueHold puts a job back into the queue, held. The error is ErrBatchOnly for a
+// job of srun or salloc.
+func (c Client) RequeueHold(ctx context.Context, t Target) error {
+	return batchOnly(c.act(ctx, t, "scontrol", "requeuehold"))
+}
 
 // RequeueIncomplete puts a running job that has not launched back into the
 // queue. The error is ErrBatchOnly for a job of srun or salloc.
 func (c Client) RequeueIncomplete(ctx context.Context, t Target) error {
-	err := c.act(ctx, t, "scontrol", "requeue", "incomplete")
+	return batchOnly(c.act(ctx, t, "scontrol", "requeue", "incomplete"))
+}
+
+func batchOnly(err error) error {
 	if err != nil && strings.Contains(err.Error(), "Only batch jobs") { // ESLURM_BATCH_ONLY
 		return ErrBatchOnly
 	}
@@ -105,13 +109,15 @@ type Change struct {
 	Partition    string
 	TresPerNode  string
 	AdminComment string
+	ReqNodes     string        // of a pending job
+	AnyNode      bool          // a pending job no longer names its nodes
 	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
 }
 
 // Update changes a job in one RPC.
 func (c Client) Update(ctx context.Context, t Target, change Change) error {
 	var args []string
-	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}} {
+	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}, {"ReqNodeList", change.ReqNodes}} {
 		if f.value == "" {
 			continue
 		}
@@ -119,6 +125,9 @@ func (c Client) Update(ctx context.Context, t Target, change Change) error {
 			return fmt.Errorf("update job %s: %s=%.50q has characters that no such name has; nothing is changed", t, f.name, f.value)
 		}
 		args = append(args, f.name+"="+f.value)
+	}
+	if change.AnyNode {
+		args = append(args, "ReqNodeList=")
 	}
 	if change.AdminComment != "" {
 		if strings.ContainsFunc(change.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {

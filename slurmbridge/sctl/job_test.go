@@ -28,14 +28,14 @@ func rows(rows ...[]string) string {
 
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
-	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600"}
+	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK", "normal", "1795257606"}
 	for i, s := range change {
 		f[i] = s
 	}
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0)}
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), QOS: "normal", Start: time.Unix(1795257606, 0)}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {
@@ -56,6 +56,8 @@ func TestJob(t *testing.T) {
 		"a component": {[][]string{fields(map[int]string{4: "11", 5: "1"})},
 			with(func(j *Job) { j.HetJobID, j.HetOffset = 11, 1 }), "12", "11", "11+1"},
 		"not heterogeneous, in words of other releases": {[][]string{fields(map[int]string{4: "0", 5: "0"})}, plainJob, "12", "12", "12"},
+		"has the node to itself": {[][]string{fields(map[int]string{15: "NO"})},
+			with(func(j *Job) { j.WholeNode = true }), "12", "12", "12"},
 		"may not go back, has been back, is held": {[][]string{fields(map[int]string{9: "0", 10: "3", 11: "N/A", 13: "JobHeldUser"})},
 			with(func(j *Job) { j.Requeue, j.Restarts, j.Eligible, j.Reason = false, 3, time.Time{}, "JobHeldUser" }), "12", "12", "12"},
 		"failed":                        {[][]string{fields(map[int]string{12: "1:9"})}, with(func(j *Job) { j.ExitCode, j.ExitSignal = 1, 9 }), "12", "12", "12"},

@@ -28,6 +28,11 @@ const (
 // than it asks for. What it needs stands in its carmatotal, and its Prolog waits.
 const AnyMiB = 1
 
+// SentMiB is what a job books instead that was sent to a node to preempt others there
+// (docs/adr/0014): every node offers it, too. So it is told from one whose user names its
+// nodes, and let go again.
+const SentMiB = 2
+
 // NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
 const NoConsume = "no_consume"
 
@@ -249,20 +254,26 @@ func Booking(list string) (k int, mib int64, anywhere bool) {
 	if k == 0 {
 		return 0, 0, false
 	}
-	if mib <= AnyMiB {
+	if mib <= SentMiB {
 		return k, max(total/int64(k), mib), false
 	}
 	return k, mib, true
 }
 
-// Book adds to list what books mib MiB on each of k GPUs of a node for a user: of
-// any node, or of those that the job names. prefix is that of the running Slurm:
-// "gres:" or "gres/".
-func Book(list, prefix string, k int, uid uint32, mib int64, anywhere bool) string {
-	free := mib
-	if !anywhere {
-		free = AnyMiB
+// Sent tells whether list books what a job does that was sent to its node.
+func Sent(list string) bool {
+	for e := range Parse(list) {
+		if K(e.Name) > 0 {
+			return e.Count == SentMiB
+		}
 	}
+	return false
+}
+
+// Book adds to list what books mib MiB on each of k GPUs of a node for a user, where
+// free MiB must be free of each: mib and more, or AnyMiB for a job that names its nodes.
+// prefix is that of the running Slurm: "gres:" or "gres/".
+func Book(list, prefix string, k int, uid uint32, free, mib int64) string {
 	return book(list, prefix, Name(k, uid), free, int64(k)*mib)
 }
 
@@ -270,8 +281,9 @@ func book(list, prefix, name string, free, total int64) string {
 	return Add(Add(list, Request(prefix, name, "", free)), Request(prefix, Total, "", total))
 }
 
-// rebook returns list with other numbers in its booking, if it has one.
-func rebook(list string, free, each int64) string {
+// Rebook returns list with other numbers in its booking, as in Book; a list without one
+// stays as it is.
+func Rebook(list string, free, each int64) string {
 	for e := range Parse(list) {
 		if k := K(e.Name); k > 0 {
 			prefix := "gres:"
@@ -283,15 +295,6 @@ func rebook(list string, free, each int64) string {
 		}
 	}
 	return list
-}
-
-// Rebook returns list with another booking in place of its own; a list without
-// one stays as it is.
-func Rebook(list string, mib int64, anywhere bool) string {
-	if !anywhere {
-		return rebook(list, AnyMiB, mib)
-	}
-	return rebook(list, mib, mib)
 }
 
 // Reserve returns the MiB that list books on each of k GPUs of a node by their sum;
@@ -310,7 +313,7 @@ func Reserve(list string) int64 {
 // free, and with the same sum as before: the job starts where GPUs are idle, and
 // takes no more of them than it did.
 func AwaitIdle(list string, fullMiB int64) string {
-	return rebook(list, fullMiB, Reserve(list))
+	return Rebook(list, fullMiB, Reserve(list))
 }
 
 // Add appends entry to list.

@@ -343,7 +343,7 @@ func (s *slurm) acquire(task, id int32) bool {
 		r.MarginMiB = s.set.Thresholds.MarginMiB
 	}
 	d := choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds, Last: n.last})
-	if s.others[task] = d.UUIDs == nil && d.OtherUsers(); d.UUIDs == nil {
+	if s.others[task] = d.UUIDs == nil && d.Uncounted(); d.UUIDs == nil {
 		return false
 	}
 	s.lease(task, id, d.UUIDs, d.Daemon)
