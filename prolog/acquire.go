@@ -18,8 +18,8 @@ import (
 // retryEvery is the pause between two looks while no GPU fits.
 const retryEvery = 100 * time.Millisecond
 
-// errOtherUsers means that no GPU fits, and that other users' jobs are on some.
-var errOtherUsers = fmt.Errorf("%w: other users' jobs are there", lease.ErrNoFit)
+// errUncounted means that no GPU fits, for what slurmctld does not know of.
+var errUncounted = fmt.Errorf("%w: slurmctld's counts do not tell", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over.
 func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.Duration) ([]lease.Granted, error) {
@@ -51,8 +51,8 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.
 			return nil, err
 		case ctx.Err() != nil || !time.Now().Before(until):
 			n.logRefusals(job.JobKey, r, last)
-			if last.OtherUsers() {
-				err = errOtherUsers
+			if last.Uncounted() {
+				err = errUncounted
 			}
 			return nil, err
 		}

@@ -82,9 +82,7 @@ func (n *Node) booked(tresPerNode, method string, mib, fullMiB int64) string {
 	if !n.Config.Placement.BySlurm() {
 		free := min(mib+n.extra(method), fullMiB)
 		if _, _, anywhere := tres.Booking(tresPerNode); !anywhere {
-			if free = tres.AnyMiB; tres.Sent(tresPerNode) {
-				free = tres.SentMiB
-			}
+			free = tres.AnyMiB
 		}
 		return tres.Rebook(tresPerNode, free, mib)
 	}
