@@ -173,3 +173,25 @@ func TestSituationGiveBacksEnd(t *testing.T) {
 	}
 	c.noDrain()
 }
+
+// srun for more GPUs than the node has is told so; it waits until its user ends it.
+func TestSituationMoreThanTheNodeHas(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.wait": `"1s"`})
+	said := make(chan string, 1)
+	go func() {
+		_, stderr, _ := c.run(alice, "srun -J toomany -p plain --gres=gpu:5 true")
+		said <- stderr
+	}()
+	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out }, "job asks for more GPUs than the node has")
+	time.Sleep(time.Second) // the message is on its way
+	c.sh(alice, "scancel -n toomany")
+	const want = "carma: the job asks for 5 GPUs on node n1, which has 4, and cannot start; end it and ask for at most 4"
+	if got := <-said; !strings.Contains(got, want) {
+		t.Errorf("told %q", got)
+	}
+	if _, stderr, err := c.run(alice, "srun --gres=gpu:5 true"); err == nil || !strings.Contains(stderr, "a node has 4") {
+		t.Errorf("in a partition of CARMA's: %v, %s", err, stderr)
+	}
+	c.noDrain()
+}
