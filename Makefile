@@ -46,7 +46,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-trace test-shim test-simgpu test-placement \
-	test-integration test-cgroup2 test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
+	test-integration test-situations test-cgroup2 test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -141,6 +141,11 @@ test-cgroup2: deps-test-cgroup2 all
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
+# Slurm's situations that take longer than 20 s each (docs/admin.md); RUN and
+# SLURM_PREFIX as above.
+test-situations: deps-test-situations all $(PROGRESS)
+	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
+
 # Both commands of the README in a new Debian with nothing but what the README
 # names (root makes it). CI runs a part of this for Debian 13 (.ci/run).
 test-debian12: deps-test-debian12
@@ -199,6 +204,7 @@ lint: deps-lint $(STATICCHECK)
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
+	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck"

@@ -112,6 +112,7 @@ func (d *diagnosis) settings() {
 			say(Warn, "JobRequeue=0: no job comes back after an OOM unless submitted with --requeue", "JobRequeue=1")
 		}
 		d.accountingSettings(say)
+		d.preemptSettings(say)
 		d.stale(say)
 	})
 }
@@ -212,6 +213,42 @@ func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
 	for _, name := range []string{"gres/gpu", books} {
 		if !has(d.setting("AccountingStorageTRES"), name) {
 			say(Warn, "AccountingStorageTRES lacks "+name+": sacct will not show it", "add "+name+" to AccountingStorageTRES")
+		}
+	}
+}
+
+// preemptSettings: a job that is suspended keeps its memory on the GPUs, so that nobody
+// can be given that, and CARMA does not know of it.
+func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
+	for _, p := range d.SlurmConf.Partitions {
+		if _, ours := d.Config.Partition[p.Name]; ours {
+			suspends(say, "PartitionName="+p.Name+" PreemptMode", p.Get("PreemptMode"))
+		}
+	}
+	kind := strings.TrimPrefix(d.setting("PreemptType"), "preempt/")
+	if kind != "partition_prio" && kind != "qos" {
+		return
+	}
+	suspends(say, "PreemptMode", d.setting("PreemptMode"))
+	if kind != "partition_prio" {
+		return
+	}
+	for _, name := range d.Config.PartitionNames() {
+		recovery := d.Config.Partition[name].Recovery
+		_, low, ok1 := d.nodesOf(name)
+		_, high, ok2 := d.nodesOf(recovery)
+		if ok1 && ok2 && max(number(high.Get("PriorityTier")), 1) > max(number(low.Get("PriorityTier")), 1) && !strings.EqualFold(low.Get("PreemptMode"), "OFF") {
+			say(Warn, "jobs of "+recovery+", which come back after an OOM, may preempt those of "+name+", as its PriorityTier is higher",
+				"give PartitionName="+recovery+" the PriorityTier of "+name+", or PartitionName="+name+" PreemptMode=OFF")
+		}
+	}
+}
+
+func suspends(say func(Level, string, string), setting, mode string) {
+	for _, word := range []string{"SUSPEND", "GANG"} {
+		if has(mode, word) {
+			say(Fail, setting+"="+mode+": a suspended job keeps its memory on the GPUs, and nobody gets that", setting+"=REQUEUE or CANCEL")
+			return
 		}
 	}
 }
