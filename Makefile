@@ -154,8 +154,8 @@ test-debian12: deps-test-debian12
 test-debian13: deps-test-debian13
 	@contrib/bare.sh trixie user 'make demo' user 'make test'
 
-# COMMAND in each of the surroundings that contrib/surroundings.sh names, in new
-# Debians: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some of them.
+# COMMAND in each of the surroundings that contrib/surroundings.sh names, in a new
+# Debian 12 and 13: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some of them.
 SURROUNDINGS ?= all
 COMMAND ?= make test
 test-surroundings: deps-test-surroundings

@@ -62,6 +62,7 @@ make_root() {
 
 # keep_cache: what this run has fetched is there for the next one.
 keep_cache() {
+	local home
 	cp -nt "$cache/$release" "$root"/var/cache/apt/archives/*.deb 2>/dev/null || true
 	for home in root home/dev; do
 		[ ! -d "$root/$home/go/pkg/mod/cache" ] || cp -aTn "$root/$home/go/pkg/mod" "$cache/mod" 2>/dev/null || true

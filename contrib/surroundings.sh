@@ -3,7 +3,7 @@
 #
 # Runs a command in surroundings that it has to hold in, one after the other, and says
 # of each in one line whether it passed. As root, in a checkout that is built; make
-# test-surroundings does it in new Debians.
+# test-surroundings does it in a new Debian 12 and 13.
 # usage: surroundings.sh NAME,... COMMAND     all: every one of the names
 # Without arguments it prints the names.
 set -uo pipefail

@@ -9,7 +9,7 @@ build=$1 plugin=$2 libcarma=$3
 cc=${CC:-cc}
 include=-I${SLURM_INCLUDE:-/usr/include}
 # The shim finds what it takes of slurmctld by name: -rdynamic.
-warn="-DCARMA_VERSION=\"tested\" -std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -rdynamic"
+warn="-std=gnu11 -D_GNU_SOURCE -O1 -g -Wall -Wextra -Werror -rdynamic"
 
 set --
 for c in job_submit_carma text spank record worker queue library; do set -- "$@" "$here/$c.c"; done
