@@ -6,6 +6,8 @@ package devcluster_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -106,7 +108,13 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 	c.ends(c.sbatch(bob, "", train("10G", "1s")), "COMPLETED")
 
 	// A newer ledger than the old programs know.
-	c.sh("", "python3 -c 'import sqlite3; d = sqlite3.connect(\""+c.dir+"/run/n1/leases.db\", timeout=10); d.execute(\"PRAGMA user_version = 99\")'")
+	d, err := sql.Open("sqlite3", "file:"+filepath.Join(c.dir, "run/n1/leases.db")+"?_busy_timeout=10000")
+	if err == nil {
+		_, err = d.Exec("PRAGMA user_version = 99")
+	}
+	if err := errors.Join(err, d.Close()); err != nil {
+		t.Fatal(err)
+	}
 	c.exchange(old)
 	back := c.sbatch(alice, "", train("10G", "1s"))
 	c.eventually(func() string { return c.hookLog(back) }, "it is of version 99")
@@ -131,9 +139,12 @@ func TestSituationNodeFails(t *testing.T) {
 		echo $pid $(sed 's/.*) //' /proc/$pid/stat | cut -d' ' -f20) >`+c.dir+`/pid/agent.n1`)
 	fail := func(id string) {
 		t.Helper()
-		// slurmd first, so that it does not see its steps go.
-		c.sh("", "read -r pid _ <"+c.dir+"/pid/slurmd.n1; kill -9 $pid; pkill -9 -f '^slurmstepd: \\["+id+"\\.' || true; "+
-			"for p in $(pgrep -x simjob); do grep -qz '^SLURM_JOB_ID="+id+"$' /proc/$p/environ && kill -9 $p; done; true")
+		// slurmd first, so that it does not see its steps go; then what of this cluster is a
+		// step, or the job's (down.sh).
+		c.sh("", "read -r pid _ <"+c.dir+"/pid/slurmd.n1; kill -9 $pid\n"+`for p in /proc/[0-9]*; do
+			grep -qazx "SLURM_CONF=$SLURM_CONF" $p/environ 2>/dev/null || continue
+			if grep -qaz '^SLURMSTEPD' $p/environ || grep -qazx SLURM_JOB_ID=`+id+` $p/environ; then kill -9 ${p#/proc/}; fi
+		done; true`)
 		c.sh("", "scontrol update NodeName=n1 State=DOWN Reason=test")
 	}
 	n1, n2 := c.book("n1"), c.book("n2")
