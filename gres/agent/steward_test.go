@@ -159,6 +159,11 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 	if len(c.calls) != 2 || slices.Contains(c.calls, "queue") {
 		t.Errorf("%v", c.calls)
 	}
+	c.calls, a = nil, newAgent()
+	a.Node, a.Cluster = "n5", c // the first that is up, after five that are not
+	if a.keepSteward(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
+		t.Errorf("%v", c.calls)
+	}
 }
 
 func TestFollowComment(t *testing.T) {
