@@ -21,7 +21,6 @@ list() {
 	test-mps         @cluster debian-archive-keyring
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-simgpu @test-integration
-	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-situations  @test-integration
 	test-abuse       @test-integration strace
 	soak             @cluster
