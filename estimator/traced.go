@@ -78,7 +78,8 @@ func (e *Estimate) judgeTrace(s Spec, t *trace.Trace, r trace.Result) {
 		e.lower(Unsure, "shapes that change from step to step fragment the memory")
 	}
 	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
-		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much when it runs", pct)
+		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: "+
+			"cuDNN chooses how much when it runs", pct)
 	}
 	e.judgeBatch(int64(s.Batch), t)
 	if e.Parts[1].MiB == 0 && e.Params == 0 {
@@ -101,9 +102,11 @@ func (e *Estimate) judgeBatch(batch int64, t *trace.Trace) {
 		if why == "" {
 			why = "one batch was traced"
 		}
-		e.lower(Bound, "the trace is of batch %d alone, and batch=%d was asked for (%s): trace again with that batch", t.Batch[0], batch, why)
+		e.lower(Bound, "the trace is of batch %d alone, and batch=%d was asked for (%s): trace again with that batch",
+			t.Batch[0], batch, why)
 	case batch < low || batch > high:
-		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d is outside of the traced %d to %d: on the line through them", batch, low, high))
+		e.Assumed = append(e.Assumed, fmt.Sprintf(
+			"batch %d is outside of the traced %d to %d: on the line through them", batch, low, high))
 		if batch > farBatch*high || batch*farBatch < low {
 			e.lower(Unsure, "batch %d is far outside of the traced %d to %d", batch, low, high)
 		}

@@ -38,10 +38,18 @@ func TestTraced(t *testing.T) {
 			s.Batch = 64
 			*text = strings.Replace(*text, "batch 32 16\n", "", 1)
 		}, Bound, "the trace does not say its batch"},
-		{"unseen", func(_ *Spec, text *string) { *text = strings.Replace(*text, "end", "unseen 3 odd things\nend", 1) }, Unsure, "the trace does not show 3 odd things"},
-		{"amp", func(_ *Spec, text *string) { *text = strings.Replace(*text, "end", "precision amp-bfloat16\nend", 1) }, Unsure, "precision amp-bfloat16 has not been measured"},
-		{"ddp", func(_ *Spec, text *string) { *text = strings.Replace(*text, "end", "parallel ddp\nend", 1) }, Unsure, "parallel ddp has not been measured"},
-		{"expandable", func(_ *Spec, text *string) { *text = strings.Replace(*text, "end", "segments expandable\nend", 1) }, Unsure, "expandable segments"},
+		{"unseen", func(_ *Spec, text *string) {
+			*text = strings.Replace(*text, "end", "unseen 3 odd things\nend", 1)
+		}, Unsure, "the trace does not show 3 odd things"},
+		{"amp", func(_ *Spec, text *string) {
+			*text = strings.Replace(*text, "end", "precision amp-bfloat16\nend", 1)
+		}, Unsure, "precision amp-bfloat16 has not been measured"},
+		{"ddp", func(_ *Spec, text *string) {
+			*text = strings.Replace(*text, "end", "parallel ddp\nend", 1)
+		}, Unsure, "parallel ddp has not been measured"},
+		{"expandable", func(_ *Spec, text *string) {
+			*text = strings.Replace(*text, "end", "segments expandable\nend", 1)
+		}, Unsure, "expandable segments"},
 		{"dynamic", func(s *Spec, _ *string) { s.DynamicShapes = true }, Unsure, "shapes that change"},
 	} {
 		s, text := Spec{Base: DefaultBase()}, text

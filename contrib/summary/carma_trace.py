@@ -292,7 +292,8 @@ class Placement(TorchFunctionMode):
             t.numpy: self.numpy, t.tolist: self.tolist, t.__format__: self.format,
             t.record_stream: lambda x, s: None,
         }
-        self.factories = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.empty_strided}
+        self.factories = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn,
+                          torch.empty_strided}
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -189,7 +189,8 @@ func printPath(w io.Writer, name string, rows []outcome) {
 		e := rows[i].err(float64(rows[i].est.MiB)) + 1
 		worst = max(worst, e, 1/e)
 	}
-	fmt.Fprintf(w, "%-22s %6d rows  median %5.2f %%  mape %5.2f %%  in 10 %% %5.1f  under 10 %% %4.1f  above reserve %4.1f %%  worst %.2f times\n",
+	fmt.Fprintf(w, "%-22s %6d rows  median %5.2f %%  mape %5.2f %%  in 10 %% %5.1f  under 10 %% %4.1f  "+
+		"above reserve %4.1f %%  worst %.2f times\n",
 		name, s.n, 100*s.median, 100*s.mape, 100*s.within10, 100*s.under10, 100*s.aboveReserve, worst)
 }
 

@@ -384,13 +384,13 @@ func (p *parser) events(text []byte) error {
 	return nil
 }
 
-var tooMany = fmt.Errorf("more than %d events: give mem= instead", MaxEvents)
+var errEvents = fmt.Errorf("more than %d events: give mem= instead", MaxEvents)
 
 // copy repeats length tokens that began distance tokens ago; it may reach into
 // what it makes, as for a run of equal layers.
 func (p *parser) copy(distance, length int) error {
 	if len(p.t.events)+length > MaxEvents {
-		return tooMany
+		return errEvents
 	}
 	if distance < 1 || distance > len(p.raw) || length < 1 || length > MaxEvents {
 		return fmt.Errorf("a copy from %d back of %d tokens, where there are %d", distance, length, len(p.raw))
@@ -407,7 +407,7 @@ func (p *parser) copy(distance, length int) error {
 func (p *parser) event(k token) error {
 	t := p.t
 	if len(t.events) == MaxEvents {
-		return tooMany
+		return errEvents
 	}
 	p.raw = append(p.raw, k)
 	e := event{n: k.n}

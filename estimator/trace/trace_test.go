@@ -127,7 +127,9 @@ func TestParseErrors(t *testing.T) {
 }
 
 func TestIs(t *testing.T) {
-	for text, want := range map[string]bool{"carma-trace 1\n": true, "\n  carma-trace 9": true, "Layer (type)": false, "": false} {
+	for text, want := range map[string]bool{
+		"carma-trace 1\n": true, "\n  carma-trace 9": true, "Layer (type)": false, "": false,
+	} {
 		if Is([]byte(text)) != want {
 			t.Errorf("%q: %v", text, !want)
 		}
@@ -155,14 +157,16 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	// The first matrix product takes cuBLAS' workspace for good.
-	if r := tr.Replay(Options{CuBLAS: 12 * mib}); r.Reserved != 52*mib || r.Peak != 40*mib || r.Parts[Workspace] != 12*mib {
+	r = tr.Replay(Options{CuBLAS: 12 * mib})
+	if r.Reserved != 52*mib || r.Peak != 40*mib || r.Parts[Workspace] != 12*mib {
 		t.Errorf("with cuBLAS: %+v", r)
 	}
 }
 
 // A workspace takes what is free, or opens a segment; then it is free again.
 func TestScratch(t *testing.T) {
-	const text = "carma-trace 1\nbatch 8 4\ns a16777216:8388608\nc 16777216:8388608,16777216:8388608,%s,n\ne +0+0f0d0w0-1\nend\n"
+	const text = "carma-trace 1\nbatch 8 4\ns a16777216:8388608\n" +
+		"c 16777216:8388608,16777216:8388608,%s,n\ne +0+0f0d0w0-1\nend\n"
 	s := Scratch{Forward: 2, Data: 9, Weight: 4, Few: 3}
 	for _, c := range []struct {
 		shape string
