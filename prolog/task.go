@@ -37,6 +37,8 @@ type taskFile struct {
 	Shards          int64    `json:"shards"`            // that the job has in place of its GPU; 0: it has the GPU
 	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
 	Undecided       bool     `json:"undecided"`         // tasks wait until another file stands here, or none
+
+	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -54,6 +56,7 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 		t.Devices = len(granted[0].Daemon.UUIDs())
 		t.ActiveThreadPct = n.Config.MPS.ActiveThreadPct
 	}
+	t.Variables = variables(n.Config, h, t)
 	return t
 }
 

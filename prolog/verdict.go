@@ -14,6 +14,7 @@ import (
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/admincomment"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -60,7 +61,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return v
 	}
 	v.signature = reply.Signature
-	advice := oomscan.Advice(reply.Signature, booked(held), about.FullMiB)
+	advice := oomscan.Advice(reply.Signature, booked(held), config.Fraction(booked(held), about.FullMiB))
 	v.note = advice
 	because := func(reason string) {
 		v.note = reason

@@ -127,6 +127,8 @@ func TestGolden(t *testing.T) {
 		"bound.txt":         {args: []string{"--summary=testdata/keras.txt"}},
 		"horus.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--method=horus"}},
 		"shared.txt":        {args: []string{"testdata/job/summary.sh", conf}},
+		"launch.json":       {args: []string{"testdata/job/launch.sh", conf, "--json"}},
+		"launch.txt":        {args: []string{"testdata/job/launch.sh", conf}},
 		"shared.json":       {args: []string{"testdata/job/summary.sh", conf, "--json"}},
 		"two_gpus.txt":      {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:2"}},
 		"exclusive.txt":     {args: []string{"testdata/job/on.sh", conf}},

@@ -64,6 +64,14 @@ type jsonSubmission struct {
 	PerNode    string   `json:"tres_per_node"`
 
 	History *jsonHistory `json:"history"`
+
+	Launches []jsonLaunch `json:"launches"`
+}
+
+type jsonLaunch struct {
+	Name  string `json:"name"`
+	Where string `json:"where"`
+	Says  string `json:"says"`
 }
 
 type jsonHistory struct {
@@ -104,6 +112,10 @@ func submissionJSON(s *submission) *jsonSubmission {
 	j := jsonSubmission{
 		Script: s.script, Written: append([]string{}, s.written...), Partition: s.partition,
 		Managed: s.GPUs > 0, Why: s.why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
+	}
+	j.Launches = []jsonLaunch{}
+	for _, f := range s.launches {
+		j.Launches = append(j.Launches, jsonLaunch(f))
 	}
 	if v := s.seen; v != nil {
 		j.History = &jsonHistory{v.Runs, v.PeakMiB, v.SpreadMiB, v.MeanMiB, v.SMActPct, v.RunS}

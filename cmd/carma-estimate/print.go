@@ -75,6 +75,9 @@ func (s style) submission(b *strings.Builder, v *submission) {
 		each = fmt.Sprintf("each of %d GPUs", v.GPUs)
 	}
 	row("", fmt.Sprintf("%d of %d MiB on %s of a node", v.ReserveMiB, v.FullMiB, each))
+	for _, f := range v.launches {
+		row(f.Name, f.Says+" ("+f.Where+")")
+	}
 }
 
 // estimate prints figures, parts, reasons and what fits.

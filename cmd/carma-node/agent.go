@@ -194,9 +194,27 @@ func runCheck(_ context.Context, e env, args []string) error {
 	if err := plain("check", "reads the configuration and says what is wrong with it", args); err != nil {
 		return err
 	}
-	if _, err := config.Load(e.config); err != nil {
+	c, err := config.Load(e.config)
+	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	fmt.Printf("%s: fine\n", e.config)
-	return nil
+	t := cli.Table{Columns: []cli.Column{{Title: "VARIABLE FOR JOBS"}, {Title: "SHARING"}, {Title: "LEARNING"}, {Title: "OTHERS"}}}
+	for _, name := range c.FrameworkNames() {
+		if v := c.Frameworks[name]; v != (config.Variable{}) {
+			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)), orDash(v.All)})
+		}
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	_, err = t.WriteTo(os.Stdout)
+	return err
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

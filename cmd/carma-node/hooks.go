@@ -306,7 +306,10 @@ func runTaskProlog(_ context.Context, e env, _ []string) error {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 		c = config.Default()
 	}
-	if err := prolog.Task(os.Stdout, c.RunDir(os.Getenv("SLURMD_NODENAME")), os.Getenv); err != nil {
+	runDir := c.RunDir(os.Getenv("SLURMD_NODENAME"))
+	if err := prolog.Task(os.Stdout, runDir, os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
+	} else if err := prolog.Variables(os.Stdout, runDir, os.LookupEnv); err != nil {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 	}
 	return nil

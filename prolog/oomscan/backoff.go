@@ -34,20 +34,22 @@ var log = pattern(`(?:^|[\s:>])[IWEF](?:\d{4})? [^\]]*\.cc:\d+\]`)
 
 // triesAgain are words with which a program says that it caught the error and goes on:
 // fairseq, Detectron2 and mmdetection, Accelerate, Lightning, RAPIDS crossfit, ComfyUI.
-var triesAgain = []string{"skipping batch", "Skipping batch", "Ignoring this choice", "attempting to recover from OOM", "Attempting to copy inputs",
-	"Decreasing batch size", "trying batch size", "reducing batch size to", "etrying with", "alling back to", "unloading all loaded models"}
+var triesAgain = []string{"skipping batch", "Skipping batch", "Ignoring this choice", "attempting to recover from OOM",
+	"Attempting to copy inputs", "Decreasing batch size", "trying batch size", "reducing batch size to", "etrying with",
+	"alling back to", "unloading all loaded models"}
 
 // caughtWithin is in how many lines after the message they do.
 const caughtWithin = 3
 
 // raised is the last line of a traceback, whoever printed it: an error that ended a
 // program. Those about memory are signatures, and weigh more than what went before.
-var raised = pattern(`(?m)^(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|\s*$)`)
+var raised = pattern(`(?m)^(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*` +
+	`[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|\s*$)`)
 
 // ends are words of lines that are not the program's: of Slurm, of the shell, of the C
 // library as it aborts.
-var ends = [][]byte{[]byte("srun: "), []byte("slurmstepd: "), []byte("Killed"), []byte("Aborted"), []byte("Terminated"), []byte("Segmentation fault"),
-	[]byte("core dumped"), []byte("terminate called"), []byte("what():"), []byte("*** ")}
+var ends = []string{"srun: ", "slurmstepd: ", "Killed", "Aborted", "Terminated", "Segmentation fault", "core dumped",
+	"terminate called", "what():", "*** "}
 
 // goesOn tells whether the program said anything of its own in text, which stands behind
 // a message.
@@ -62,9 +64,9 @@ func goesOn(text []byte) bool {
 	return false
 }
 
-func anyIn(line []byte, words [][]byte) bool {
+func anyIn(line []byte, words []string) bool {
 	for _, w := range words {
-		if bytes.Contains(line, w) {
+		if bytes.Contains(line, []byte(w)) {
 			return true
 		}
 	}

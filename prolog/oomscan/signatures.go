@@ -143,22 +143,15 @@ var startOf = map[string]start{
 	"tritonserver": {"Triton", ""},
 }
 
-// Advice says of the refusal of a server to start what would have let it start under a
-// booking on a GPU; empty: nothing is known that would.
-func Advice(id string, reserveMiB, totalMiB int64) string {
+// Advice says of the refusal of a server to start what would have let it start with
+// reserveMiB, which leaves it a fraction of the GPU; empty: nothing is known that would.
+func Advice(id string, reserveMiB int64, fraction float64) string {
 	s := startOf[id]
 	switch {
 	case s == (start{}):
 		return ""
-	case s.setting == "" || totalMiB <= 0 || reserveMiB >= totalMiB:
+	case s.setting == "":
 		return fmt.Sprintf("%s did not start with %d MiB: load fewer models or instances, or book more", s.program, reserveMiB)
 	}
-	return fmt.Sprintf("%s takes a part of the whole GPU: set %s to at most %.2f, or book more", s.program, s.setting,
-		math.Floor(Fraction(reserveMiB, totalMiB)*100)/100)
-}
-
-// Fraction is the part of a GPU that a program may take at its start under a booking:
-// nine tenths of it, for its CUDA context and what it allocates later are not in that part.
-func Fraction(reserveMiB, totalMiB int64) float64 {
-	return 0.9 * float64(reserveMiB) / float64(totalMiB)
+	return fmt.Sprintf("%s takes a part of the whole GPU: set %s to at most %.2f, or book more", s.program, s.setting, math.Floor(fraction*100)/100)
 }

@@ -108,18 +108,18 @@ func TestBackOff(t *testing.T) {
 
 func TestAdvice(t *testing.T) {
 	for _, c := range []struct {
-		id             string
-		reserve, total int64
-		want           string
+		id       string
+		reserve  int64
+		fraction float64
+		want     string
 	}{
-		{"vllm", 14000, 40536, "vLLM takes a part of the whole GPU: set gpu_memory_utilization to at most 0.31, or book more"},
-		{"sglang", 20268, 40536, "SGLang takes a part of the whole GPU: set mem_fraction_static to at most 0.45, or book more"},
-		{"tgi", 10240, 81559, "text-generation-inference takes a part of the whole GPU: set cuda_memory_fraction to at most 0.11, or book more"},
-		{"tritonserver", 8192, 40536, "Triton did not start with 8192 MiB: load fewer models or instances, or book more"},
-		{"vllm", 8192, 0, "vLLM did not start with 8192 MiB: load fewer models or instances, or book more"},
-		{"pytorch", 8192, 40536, ""},
+		{"vllm", 14000, 0.3108, "vLLM takes a part of the whole GPU: set gpu_memory_utilization to at most 0.31, or book more"},
+		{"sglang", 20268, 0.45, "SGLang takes a part of the whole GPU: set mem_fraction_static to at most 0.45, or book more"},
+		{"tgi", 10240, 0.119, "text-generation-inference takes a part of the whole GPU: set cuda_memory_fraction to at most 0.11, or book more"},
+		{"tritonserver", 8192, 0.2, "Triton did not start with 8192 MiB: load fewer models or instances, or book more"},
+		{"pytorch", 8192, 0.2, ""},
 	} {
-		if got := Advice(c.id, c.reserve, c.total); got != c.want {
+		if got := Advice(c.id, c.reserve, c.fraction); got != c.want {
 			t.Errorf("%s: %q", c.id, got)
 		}
 	}

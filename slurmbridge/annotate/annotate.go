@@ -85,6 +85,7 @@ type Annotation struct {
 	NamesNodes bool   // it starts there whatever they offer (tres.AnyMiB)
 	Policy     string // placement that the user asks for; empty: the site's
 	Key        history.Key
+	Learn      bool   // it runs alone for want of a figure that would let it share
 	Note       string // why an estimate was not used; for people
 
 	Signal       directive.Signal // before the time limit
@@ -207,6 +208,7 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	default:
 		a.Mode, a.ReserveMiB = ModeShared, book
 	}
+	a.Learn = a.Mode == ModeExclusive && d.Present && d.MemMiB == 0 && share && d.Policy != directive.PolicyExclusive
 }
 
 // extra is what must be free for an estimate by method beyond what every node keeps

@@ -270,3 +270,18 @@ func BenchmarkAnnotate(b *testing.B) {
 		}
 	}
 }
+
+// Jobs that run alone so that later runs can share are those that a figure would let share.
+func TestLearn(t *testing.T) {
+	for script, want := range map[string]bool{
+		"#CARMA on\n": true, "#CARMA smact=30\n": true, "": false, "#CARMA off\n": false, "#CARMA mem=10G\n": false, "#CARMA mem=39G\n": false,
+		"#CARMA policy=exclusive\n": false, "#CARMA policy=shared\n": false,
+	} {
+		j := job(script)
+		j.TRES.PerNode = "gres:gpu:1"
+		a, err := site().Annotate(j)
+		if err != nil || a.Learn != want || strings.Contains(string(a.AppendEnv(nil, "", " ")), "LEARN=1") != want {
+			t.Errorf("%q: learn %v, %v", script, a.Learn, err)
+		}
+	}
+}

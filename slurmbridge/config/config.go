@@ -42,7 +42,10 @@ type Config struct {
 
 	Accounting Accounting `toml:"accounting"`
 	History    History    `toml:"history"`
-	Paths      Paths      `toml:"paths"`
+
+	Frameworks map[string]Variable `toml:"frameworks"` // by name of the variable
+
+	Paths Paths `toml:"paths"`
 }
 
 // Slurm says where Slurm's commands are.
@@ -237,6 +240,8 @@ func Default() Config {
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
 		History:    History{File: "/var/lib/carma-history/history"},
+
+		Frameworks: frameworks(),
 
 		Paths: Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
 	}

@@ -60,6 +60,7 @@ type Carma struct {
 	SMActPct   int
 	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
+	Learn      bool      // it runs alone for want of a figure that would let it share
 	Requeue    bool      // it comes back when its time slot is over
 	NamesNodes bool      // slurmctld started it there whatever they offer
 	Submit     time.Time // zero: unknown
@@ -150,6 +151,7 @@ func carma(get Getenv) Carma {
 		Method:     get(p + "METHOD"),
 		Policy:     get(p + "POLICY"),
 		Key:        get(p + "KEY"),
+		Learn:      get(p+"LEARN") == "1",
 		Requeue:    get(p+"REQUEUE") == "timeout",
 		GPUs:       int(n.required(p+"GPUS", 16)),
 		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),

@@ -74,6 +74,7 @@ env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
 env KEY=6457f804971a3061
+env LEARN=1
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
@@ -89,6 +90,7 @@ env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
 env KEY=6457f804971a3061
+env LEARN=1
 env REQUEUE=timeout
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
