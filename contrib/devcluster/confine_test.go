@@ -158,11 +158,11 @@ func TestConfineBesideOthers(t *testing.T) {
 	watch := "while [ ! -e go ]; do simgpu devices $SIMGPU_DEV; sleep 0.1; done | uniq\n"
 	keeps := c.sbatch(alice, "-o keeps.out", "#SBATCH --gres=gpu:1\n#CARMA mem=6G\n"+watch)
 	none := c.sbatch(bob, "-o none.out", watch)
-	c.gpu(keeps)
+	c.eventually(func() string { return c.leased(keeps) }, "^[0-3]$")
 	want := c.leased(keeps)
 	again := c.sbatch(bob, "--requeue --open-mode=append -o again.out -e /dev/null",
 		"#SBATCH --gres=gpu:1\n#CARMA mem=30G\nsimgpu devices $SIMGPU_DEV\n[ -n \"$SLURM_RESTART_COUNT\" ] || sleep 1h\n")
-	c.gpu(again)
+	c.eventually(func() string { return c.leased(again) }, "^[0-3]$")
 	first := c.leased(again)
 	const many = 40
 	ids := c.sbatch(alice, "--array=1-"+strconv.Itoa(many)+" -o a.%a.out", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n"+

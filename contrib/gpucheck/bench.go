@@ -130,7 +130,6 @@ func (b *bench) sample() (gres.Sample, error) {
 			if s.Unreadable != "" {
 				return s, fmt.Errorf("read GPU %s: %s", s.UUID, s.Unreadable)
 			}
-			s.EnergyJ *= gres.Measured(b.scale) // of simulated time, as the loads'
 			return s, nil
 		}
 	}
