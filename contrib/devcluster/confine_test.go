@@ -164,6 +164,7 @@ func TestConfineBesideOthers(t *testing.T) {
 		"#SBATCH --gres=gpu:1\n#CARMA mem=30G\nsimgpu devices $SIMGPU_DEV\n[ -n \"$SLURM_RESTART_COUNT\" ] || sleep 1h\n")
 	c.eventually(func() string { return c.leased(again) }, "^[0-3]$")
 	first := c.leased(again)
+	c.eventually(func() string { out, _, _ := c.run("", "cat again.out"); return out }, "^[0-3]\n$")
 	const many = 40
 	ids := c.sbatch(alice, "--array=1-"+strconv.Itoa(many)+" -o a.%a.out", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n"+
 		"simgpu devices $SIMGPU_DEV\nsimjob --mem 3G --smact 5 --ramp 0s --duration 1s || echo false denial\n")

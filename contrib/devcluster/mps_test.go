@@ -83,6 +83,8 @@ func TestSharedGPUPairs(t *testing.T) {
 	full := glob(t, filepath.Join(logs, "GPU-*", "control.log"))[0]
 	c.sh("", "head -c 100M /dev/zero >>"+full)
 	c.eventually(func() string { return c.sh("", "stat -c %s "+full+".old; du -m "+filepath.Dir(full)) }, `^1048576\n[1-8]\t`)
+	c.sh("", "echo get_server_list | CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(c.dir, "run", "n1", "mps", filepath.Base(filepath.Dir(full)))+
+		" "+c.dir+"/lib/nvidia-cuda-mps-control")
 	c.eventually(func() string { return c.sh("", "tail -c 60 "+full) }, "UI closed") // it writes on
 }
 

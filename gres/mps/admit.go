@@ -197,14 +197,17 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 				return nil
 			}
 			seen = 0
-		case !asked && len(servers) == 0:
+		case !asked && len(servers) > 0:
+			// Of a user whose jobs have ended. The daemon ends it when this user's first
+			// client comes, and starts another (NVIDIA's MPS guide, provisioning sequence).
+			return nil
+		case !asked:
 			if _, err := c.Do(ctx, d, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
 				return err
 			}
 			asked = true
 		default:
-			// It has not come, or has ended at once, as without a GPU; or a server of
-			// another user's leftover is in its way.
+			// It has not come, or has ended at once, as without a GPU.
 			if seen++; seen > serverLooks {
 				return fmt.Errorf("no server of user %d comes up", uid)
 			}
