@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 	"carma/slurmbridge/usertext"
 	"carma/slurmbridge/version"
 )
@@ -42,9 +42,9 @@ func attempt(id, restart uint32) Attempt {
 	}
 }
 
-func figures(uuid string, peakMiB int64, smact, joules gres.Measured) AttemptGPU {
-	return AttemptGPU{UUID: uuid, Model: "A100", Figures: gres.Figures{PeakMiB: peakMiB, PeakFrom: gres.MemoryMPS, MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
-		SMActFrom: gres.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
+func figures(uuid string, peakMiB int64, smact, joules figure.Measured) AttemptGPU {
+	return AttemptGPU{UUID: uuid, Model: "A100", Figures: figure.Figures{PeakMiB: peakMiB, PeakFrom: figure.MemoryMPS, MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
+		SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
 }
 
 func TestPutAndRead(t *testing.T) {
@@ -52,7 +52,7 @@ func TestPutAndRead(t *testing.T) {
 	d := openFor(t, path)
 	full := attempt(7, 0)
 	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
-		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: gres.NoFigures()}}}
+		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: figure.NoFigures()}}}
 	g := &full.GPUs[0] // more than is kept
 	g.LeaseS, g.HeldS, g.SharedS, g.AloneS, g.EnergyJ = g.LeaseS+.00041, g.HeldS+.00041, g.SharedS+.00041, g.AloneS+.00041, g.EnergyJ+.3
 	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
@@ -78,21 +78,21 @@ func TestPutAndRead(t *testing.T) {
 		}
 	}
 	if total := got[0].Total; total.PeakMiB != 9500 || total.EnergyJ != 300 || total.SMActPct != 50 || total.SMActMax != 70 || total.HeldS != 10 || total.AloneS != 16 ||
-		total.PeakHow != gres.Exact || total.EnergyHow != gres.Shared || total.SMActHow != gres.Shared {
+		total.PeakHow != figure.Exact || total.EnergyHow != figure.Shared || total.SMActHow != figure.Shared {
 		t.Errorf("total %+v", total)
 	}
-	idle, window := AttemptGPU{UUID: "GPU-1", Figures: gres.NoFigures()}, full.GPUs[0]
-	window.PeakFrom = gres.MemoryWindow // and it shared
+	idle, window := AttemptGPU{UUID: "GPU-1", Figures: figure.NoFigures()}, full.GPUs[0]
+	window.PeakFrom = figure.MemoryWindow // and it shared
 	for _, c := range []struct {
 		gpus []AttemptGPU
-		how  gres.Quality
-	}{{[]AttemptGPU{full.GPUs[0], idle}, gres.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, gres.Exact}, {[]AttemptGPU{idle, idle}, gres.QualityNone},
-		{[]AttemptGPU{full.GPUs[0], window}, gres.Shared}, {[]AttemptGPU{window, idle, full.GPUs[1]}, gres.Shared}} {
+		how  figure.Quality
+	}{{[]AttemptGPU{full.GPUs[0], idle}, figure.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, figure.Exact}, {[]AttemptGPU{idle, idle}, figure.QualityNone},
+		{[]AttemptGPU{full.GPUs[0], window}, figure.Shared}, {[]AttemptGPU{window, idle, full.GPUs[1]}, figure.Shared}} {
 		if total := TotalOf(c.gpus); total.PeakHow != c.how {
 			t.Errorf("peak is %s, want %s: %+v", total.PeakHow, c.how, c.gpus)
 		}
 	}
-	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != gres.QualityNone {
+	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != figure.QualityNone {
 		t.Errorf("what was not measured is known: %+v", total)
 	}
 }
@@ -130,7 +130,7 @@ func TestSetEnd(t *testing.T) {
 		}
 	}
 	for id := range uint32(5) {
-		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]gres.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
+		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]figure.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
 		list, err := d.SetEnd(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 	"carma/slurmbridge/usertext"
 )
 
@@ -154,9 +154,9 @@ func (a *Attempt) parse(line string) error {
 		uuid, list, _ = strings.Cut(list, ",")
 		uuids = append(uuids, uuid)
 	}
-	*t = Total{UUIDs: uuids, Model: p.text(), PeakMiB: p.number(), PeakHow: gres.Quality(p.text()), MeanMiB: p.number(),
-		SMActPct: p.measured(), SMActMax: p.measured(), SMActHow: gres.Quality(p.text()),
-		EnergyJ: p.measured(), IdleJ: p.measured(), EnergyHow: gres.Quality(p.text()),
+	*t = Total{UUIDs: uuids, Model: p.text(), PeakMiB: p.number(), PeakHow: figure.Quality(p.text()), MeanMiB: p.number(),
+		SMActPct: p.measured(), SMActMax: p.measured(), SMActHow: figure.Quality(p.text()),
+		EnergyJ: p.measured(), IdleJ: p.measured(), EnergyHow: figure.Quality(p.text()),
 		LeaseS: float64(p.number()) / 1000, HeldS: float64(p.number()) / 1000, SharedS: float64(p.number()) / 1000, AloneS: p.measured() / 1000}
 	for list := p.text(); list != ""; {
 		var word string
@@ -234,7 +234,7 @@ func (p *parser) time() time.Time {
 }
 
 // measured reads what has at most one decimal.
-func (p *parser) measured() gres.Measured {
+func (p *parser) measured() figure.Measured {
 	v, decimals := int64(0), int64(0)
 digits:
 	for i := 0; i < len(p.rest) && i < 17; i++ {
@@ -242,7 +242,7 @@ digits:
 		switch {
 		case c == fieldEnd[0] && i > 0:
 			p.rest = p.rest[i+1:]
-			return gres.Measured(v) / gres.Measured(max(decimals, 1))
+			return figure.Measured(v) / figure.Measured(max(decimals, 1))
 		case c == '.' && i > 0 && decimals == 0:
 			decimals = 1
 			continue
@@ -254,11 +254,11 @@ digits:
 	}
 	word := p.text()
 	if word == "" {
-		return gres.Unknown
+		return figure.Unknown
 	}
 	f, err := strconv.ParseFloat(word, 64)
 	p.wrong = p.wrong || err != nil || math.IsInf(f, 0)
-	return gres.Measured(f)
+	return figure.Measured(f)
 }
 
 // clean keeps the separators out of a value that others gave.

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/gres/doctor"
 	"carma/gres/status"
-	"carma/slurmbridge/doctor"
 )
 
 var (
@@ -121,7 +121,7 @@ func outputs(t *testing.T) map[string][][]byte {
 			all[schema] = append(all[schema], text)
 		}
 	}
-	gpu := status.GPU{SMActPct: gres.Unknown, Closed: "x", Leases: []status.Lease{{}}}
+	gpu := status.GPU{SMActPct: figure.Unknown, Closed: "x", Leases: []status.Lease{{}}}
 	text, err := json.Marshal(status.Node{Schema: "carma.status/1", GPUs: []status.GPU{gpu, {SMActPct: 1, Leases: []status.Lease{}}}})
 	if err != nil {
 		t.Fatal(err)

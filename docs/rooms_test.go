@@ -44,7 +44,7 @@ const (
 // TestRooms holds the packages to the table in architecture.md.
 func TestRooms(t *testing.T) {
 	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/nodestate", "slurmbridge/constraint", "slurmbridge/jobenv", "slurmbridge/launch", "slurmbridge/slurmconf",
-		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/training",
+		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/trace", "estimator/training", "db/figure",
 		"gres/choose", "gres/window", "gres/steward", "gres/energy", "contrib/sim/chart", "prolog/oomscan"}
 	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine", "gres/export"}
 	all := imports(t)
@@ -88,5 +88,30 @@ func TestRooms(t *testing.T) {
 				t.Errorf("%s imports %s: what is outside each is its own", name, other)
 			}
 		}
+	}
+}
+
+// layers are the top-level folders, lowest first: a package may import its own folder
+// and those before it. contrib may use all.
+var layers = []string{"estimator", "slurmbridge", "db", "gres", "prolog", "cmd"}
+
+// TestLayers: imports run one way between the top-level folders.
+func TestLayers(t *testing.T) {
+	top := func(name string) string { first, _, _ := strings.Cut(name, "/"); return first }
+	edges := 0
+	for name, list := range imports(t) {
+		at := slices.Index(layers, top(name))
+		for _, path := range list {
+			used, ours := strings.CutPrefix(path, "carma/")
+			if !ours || at < 0 || name == "cmd/carma-sim" && strings.HasPrefix(used, "contrib/sim/") {
+				continue
+			}
+			if edges++; slices.Index(layers, top(used)) > at || top(used) == "contrib" {
+				t.Errorf("%s imports %s, against the direction %s", name, used, strings.Join(layers, " <- "))
+			}
+		}
+	}
+	if edges < 50 {
+		t.Errorf("%d imports looked at", edges)
 	}
 }

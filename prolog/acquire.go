@@ -13,6 +13,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 // retryEvery is the pause between two looks while no GPU fits.
@@ -78,7 +79,7 @@ func (n *Node) staleAfter() time.Duration {
 	return max(3*n.Config.NVML.Interval.D(), 3*time.Second)
 }
 
-func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
+func (n *Node) logRefusals(key jobenv.JobKey, r gres.Request, d choose.Decision) {
 	n.Log.Warn("no GPU fits", "job", key, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
 	for _, refusal := range d.Refusals {
 		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason.String())

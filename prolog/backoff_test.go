@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"carma/gres"
 	"carma/gres/lease"
 	"carma/prolog/oomscan"
+	"carma/slurmbridge/jobenv"
 )
 
 // seen is a ledger whose jobs were seen with this peak.
@@ -18,7 +18,7 @@ type seen struct {
 	peak int64
 }
 
-func (s seen) Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error) {
+func (s seen) Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error) {
 	held, ok, err := s.EpilogLedger.Find(ctx, key)
 	for i := range held.GPUs {
 		held.GPUs[i].PeakMiB = s.peak

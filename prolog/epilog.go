@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
@@ -23,8 +22,8 @@ import (
 
 // EpilogLedger is what an Epilog needs of the node's ledger.
 type EpilogLedger interface {
-	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
-	Release(ctx context.Context, key gres.JobKey) error
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }

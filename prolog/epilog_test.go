@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/oomscan"
@@ -347,7 +347,7 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 // What NVML saw can be required beside what the job printed.
 func TestEvidence(t *testing.T) {
 	for peak, near := range map[int64]bool{0: false, 5000: false, 9215: false, 9216: true, 12288: true} {
-		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: gres.Figures{PeakMiB: peak}}}}
+		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: figure.Figures{PeakMiB: peak}}}}
 		if got := nearBooking(held); got != near {
 			t.Errorf("peak %d of 10240: %v", peak, got)
 		}

@@ -7,15 +7,14 @@ import (
 	"encoding/json"
 
 	"carma/db"
-	"carma/gres"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 )
 
 // LostLedger is the ledger as it is looked at for an attempt that had no Epilog.
 type LostLedger interface {
-	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
-	Release(ctx context.Context, key gres.JobKey) error
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
 // LostRecords is where the record of such an attempt goes.

@@ -34,7 +34,7 @@ type Ledger interface {
 	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
-	Release(ctx context.Context, key gres.JobKey) error
+	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }

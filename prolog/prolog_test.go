@@ -17,8 +17,7 @@ import (
 	"time"
 
 	"carma/db"
-	"github.com/mattn/go-sqlite3"
-
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -26,6 +25,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"github.com/mattn/go-sqlite3"
 )
 
 // slurm answers for slurmctld and keeps what it was asked to do.
@@ -167,7 +167,7 @@ func newWorld(t *testing.T) *world {
 func idle(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}, Source: gres.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}, Source: figure.SourceGPM})
 	}
 	return r
 }
@@ -175,7 +175,7 @@ func idle(n int) []gres.Reading {
 // hook is a job that shares one GPU.
 func hook(id uint32) jobenv.Hook {
 	return jobenv.Hook{
-		JobKey: gres.JobKey{JobID: id}, UID: 1000, GID: 1000, User: "alice", Partition: "gpu", Node: "n1", Cluster: "c",
+		JobKey: jobenv.JobKey{JobID: id}, UID: 1000, GID: 1000, User: "alice", Partition: "gpu", Node: "n1", Cluster: "c",
 		WorkDir: "/home/alice", BatchHost: true, Slots: []int{5},
 		Carma: jobenv.Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 1, ReserveMiB: 10240, EstMiB: 10240, FullMiB: 40536, Submit: time.Unix(1000, 0)},
 	}

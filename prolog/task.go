@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/slurmbridge/config"
@@ -64,7 +63,7 @@ func taskPath(runDir string, job uint32) string {
 	return filepath.Join(runDir, "jobs", strconv.FormatUint(uint64(job), 10)+".json")
 }
 
-func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
+func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 	text, err := json.Marshal(t)
 	if err != nil {
 		return fmt.Errorf("describe leases for TaskProlog: %w", err)

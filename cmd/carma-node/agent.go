@@ -16,6 +16,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/cmd/internal/sdnotify"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/confine"
@@ -120,13 +121,13 @@ func exporter(c config.Config, node string, ended *export.Ended) func(lease.Snap
 
 // sampler reads NVML and, where it is to and can, DCGM for SM activity.
 func sampler(ctx context.Context, c config.Config, n *nvml.NVML, log *slog.Logger) func() []gres.Sample {
-	want := gres.Source(c.SMAct.Source)
+	want := figure.Source(c.SMAct.Source)
 	if want == "auto" {
 		if _, err := os.Stat(c.SMAct.DCGMI); err == nil {
-			want = gres.SourceDCGM
+			want = figure.SourceDCGM
 		}
 	}
-	if want != gres.SourceDCGM {
+	if want != figure.SourceDCGM {
 		return n.Sample
 	}
 	m := &dcgm.Monitor{Program: c.SMAct.DCGMI, Interval: c.NVML.Interval.D(), Log: log}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
-	"carma/slurmbridge/doctor"
+	"carma/gres/doctor"
 	"carma/slurmbridge/version"
 )
 

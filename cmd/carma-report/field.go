@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // kind is how a field is written.
@@ -51,7 +51,7 @@ type field struct {
 func str(s string) value               { return value{known: s != "", text: s} }
 func num[T int64 | float64](v T) value { return value{known: true, num: float64(v)} }
 func positive(v int64) value           { return value{known: v > 0, num: float64(v)} }
-func measured(m gres.Measured) value   { return value{known: m.Known(), num: float64(m)} }
+func measured(m figure.Measured) value { return value{known: m.Known(), num: float64(m)} }
 func texts(list []string) value        { return str(strings.Join(list, ",")) }
 func numbers(list []uint32) value      { return str(db.JoinIDs(list)) }
 func when(t time.Time) value {

@@ -10,32 +10,32 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 	"carma/slurmbridge/version"
 )
 
 // gpuSeries is one GPU over time. docs/json.md describes the JSON.
 type gpuSeries struct {
-	UUID     string        `json:"uuid"`
-	Node     string        `json:"node"`
-	Index    int           `json:"index"`
-	Model    string        `json:"model"`
-	TotalMiB int64         `json:"total_mib"`
-	SMActPct gres.Measured `json:"smact_pct"` // mean
-	PeakMiB  int64         `json:"peak_mib"`
-	Watts    gres.Measured `json:"watts"` // mean
-	EnergyJ  gres.Measured `json:"energy_j"`
-	UnownedJ gres.Measured `json:"unowned_j"` // of it, when no job held the GPU
-	Samples  []gpuSample   `json:"samples"`
+	UUID     string          `json:"uuid"`
+	Node     string          `json:"node"`
+	Index    int             `json:"index"`
+	Model    string          `json:"model"`
+	TotalMiB int64           `json:"total_mib"`
+	SMActPct figure.Measured `json:"smact_pct"` // mean
+	PeakMiB  int64           `json:"peak_mib"`
+	Watts    figure.Measured `json:"watts"` // mean
+	EnergyJ  figure.Measured `json:"energy_j"`
+	UnownedJ figure.Measured `json:"unowned_j"` // of it, when no job held the GPU
+	Samples  []gpuSample     `json:"samples"`
 }
 
 type gpuSample struct {
-	At       time.Time     `json:"at"`
-	LengthS  float64       `json:"length_s"`
-	SMActPct gres.Measured `json:"smact_pct"`
-	UsedMiB  int64         `json:"used_mib"`
-	Watts    gres.Measured `json:"watts"`
-	Jobs     int           `json:"jobs"`
+	At       time.Time       `json:"at"`
+	LengthS  float64         `json:"length_s"`
+	SMActPct figure.Measured `json:"smact_pct"`
+	UsedMiB  int64           `json:"used_mib"`
+	Watts    figure.Measured `json:"watts"`
+	Jobs     int             `json:"jobs"`
 }
 
 // gpuView is all GPUs in a time.
@@ -92,9 +92,9 @@ func (g *gpuSeries) take(samples []db.Sample) {
 	g.Samples = []gpuSample{}
 	var smact, smactS, energy, unowned, energyS float64
 	for _, s := range samples {
-		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB, Watts: gres.Unknown, Jobs: s.Jobs}
+		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB, Watts: figure.Unknown, Jobs: s.Jobs}
 		if s.EnergyS > 0 {
-			out.Watts = s.EnergyJ / gres.Measured(s.EnergyS)
+			out.Watts = s.EnergyJ / figure.Measured(s.EnergyS)
 			energy, unowned, energyS = energy+float64(s.EnergyJ), unowned+float64(s.UnownedJ), energyS+s.EnergyS
 		}
 		if s.SMActPct.Known() {
@@ -103,12 +103,12 @@ func (g *gpuSeries) take(samples []db.Sample) {
 		g.PeakMiB = max(g.PeakMiB, s.UsedMiB)
 		g.Samples = append(g.Samples, out)
 	}
-	g.SMActPct, g.Watts, g.EnergyJ, g.UnownedJ = gres.Unknown, gres.Unknown, gres.Unknown, gres.Unknown
+	g.SMActPct, g.Watts, g.EnergyJ, g.UnownedJ = figure.Unknown, figure.Unknown, figure.Unknown, figure.Unknown
 	if smactS > 0 {
-		g.SMActPct = gres.Measured(smact / smactS)
+		g.SMActPct = figure.Measured(smact / smactS)
 	}
 	if energyS > 0 {
-		g.Watts, g.EnergyJ, g.UnownedJ = gres.Measured(energy/energyS), gres.Measured(energy), gres.Measured(unowned)
+		g.Watts, g.EnergyJ, g.UnownedJ = figure.Measured(energy/energyS), figure.Measured(energy), figure.Measured(unowned)
 	}
 }
 
@@ -132,7 +132,7 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 	}
 	for _, g := range v.GPUs {
 		fmt.Fprintf(w, "\n%s GPU %d  %s  %s\n", g.Node, g.Index, g.Model, g.UUID)
-		figure := func(k kind, m gres.Measured) string { return string(s.appendText(nil, k, measured(m))) }
+		figure := func(k kind, m figure.Measured) string { return string(s.appendText(nil, k, measured(m))) }
 		line := func(name, mean string, part func(gpuSample) float64) {
 			fmt.Fprintf(w, "%-7s |%s| %s\n", name, v.spark(g, sparkWidth, part), mean)
 		}

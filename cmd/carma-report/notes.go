@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math"
 
+	"carma/db/figure"
 	"carma/estimator/history"
-	"carma/gres"
 )
 
 // notes say what to change next time: the part of a report that is read first.
@@ -15,7 +15,7 @@ func notes(p *page) (list []string) {
 	j := p.job
 	f := j.figures
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	known := j.PeakMiB > 0 && f.PeakHow != gres.QualityNone
+	known := j.PeakMiB > 0 && f.PeakHow != figure.QualityNone
 	better := suggestion(j.PeakMiB)
 	switch {
 	case j.Requeued != "":
@@ -63,7 +63,7 @@ func notes(p *page) (list []string) {
 // preallocated tells what its highest peak is a part of, if it is what a framework takes
 // at its start.
 func (j *job) preallocated() string {
-	if j.figures.PeakHow != gres.Exact {
+	if j.figures.PeakHow != figure.Exact {
 		return ""
 	}
 	if j.Mode != "shared" { // it had whole GPUs

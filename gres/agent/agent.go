@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
@@ -27,6 +28,7 @@ import (
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -34,15 +36,15 @@ import (
 type Ledger interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
-	Release(ctx context.Context, key gres.JobKey) error
+	Release(ctx context.Context, key jobenv.JobKey) error
 	DropComeback(ctx context.Context, job uint32) error
 	Ended(ctx context.Context, n int) ([]lease.Ended, error)
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
-	DropEnded(ctx context.Context, key gres.JobKey) error
+	DropEnded(ctx context.Context, key jobenv.JobKey) error
 	Guard
-	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
-	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
-	Cancelled(ctx context.Context, key gres.JobKey, why string) error
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
+	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -115,7 +117,7 @@ type Agent struct {
 	silentUntil time.Duration            // it did not answer
 
 	// tellIdle:
-	acted map[gres.JobKey]acted // jobs that use none of their GPUs
+	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs
 
 	// keepSteward:
 	waits  steward.Waits
@@ -338,7 +340,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window
-			pct gres.Measured
+			pct figure.Measured
 			to  *float64
 		}{{st.smact, s.SMActPct, &r.SMActPct}, {st.smocc, s.SMOccPct, &r.SMOccPct}, {st.dram, s.DRAMPct, &r.DRAMPct}} {
 			f.w.Add(now, interval, float64(f.pct))
@@ -358,7 +360,7 @@ const reapAge = 30 * time.Second
 // after a slurmd that was killed. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 	var stepds map[uint32]bool
-	looked := map[gres.JobKey]bool{} // a job may have several GPUs
+	looked := map[jobenv.JobKey]bool{} // a job may have several GPUs
 	for _, j := range s.Leases {
 		if j.Age < reapAge || looked[j.Job] {
 			continue
@@ -387,14 +389,14 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 			a.Log.Error("release", "job", j.Job, "error", err)
 		}
 		if !hostlist.Contains(job.NodeList, a.Node) { // else a later attempt may have written its own
-			os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.Job.JobID}.String()+".json"))
+			os.Remove(filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: j.Job.JobID}.String()+".json"))
 		}
 	}
 }
 
 // isHere tells whether an attempt of a job is on this node by what slurmctld says of the
 // job. An attempt that completes may be one before what slurmctld counts already.
-func (a *Agent) isHere(j sctl.Job, attempt gres.JobKey) bool {
+func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
 	if !holdsNode(j.State) || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
 		return false
 	}
@@ -402,7 +404,7 @@ func (a *Agent) isHere(j sctl.Job, attempt gres.JobKey) bool {
 }
 
 // endLost ends the lease of an attempt that had no Epilog, and writes its record.
-func (a *Agent) endLost(ctx context.Context, key gres.JobKey) error {
+func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) error {
 	held, ok, err := a.Ledger.Find(ctx, key)
 	if err != nil {
 		return err

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -33,11 +35,11 @@ func (o owners) Owner(pid int) resident.Owner {
 func (o owners) Stepds() (map[uint32]bool, error) { return map[uint32]bool{50: true}, nil }
 
 func sample(processes ...gres.Process) gres.Sample {
-	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: gres.SourceGPM, Processes: processes}
+	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: figure.SourceGPM, Processes: processes}
 }
 
 func held(id, uid uint32) gres.Lease {
-	return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "a", UID: uid}
+	return gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: "a", UID: uid}
 }
 
 func TestReadingCountsForeignProcesses(t *testing.T) {
@@ -141,24 +143,24 @@ func (l *ledger) Quarantine(_ context.Context, uuid, reason string) ([]uint32, e
 	return []uint32{1}, l.note("quarantine %s: %s", uuid, reason)
 }
 
-func (l *ledger) FiguresOf(context.Context, gres.JobKey) (map[string]gres.Figures, error) {
-	return map[string]gres.Figures{"a": {PeakMiB: 7}}, nil
+func (l *ledger) FiguresOf(context.Context, jobenv.JobKey) (map[string]figure.Figures, error) {
+	return map[string]figure.Figures{"a": {PeakMiB: 7}}, nil
 }
 
 func (l *ledger) Ended(_ context.Context, n int) ([]lease.Ended, error) {
 	return l.list[:min(n, len(l.list))], nil
 }
 
-func (l *ledger) DropEnded(context.Context, gres.JobKey) error {
+func (l *ledger) DropEnded(context.Context, jobenv.JobKey) error {
 	l.ended++
 	return nil
 }
 
-func (l *ledger) Find(_ context.Context, key gres.JobKey) (lease.Held, bool, error) {
+func (l *ledger) Find(_ context.Context, key jobenv.JobKey) (lease.Held, bool, error) {
 	return lease.Held{Job: lease.Job{JobKey: key}}, true, nil
 }
 
-func (l *ledger) Release(_ context.Context, key gres.JobKey) error {
+func (l *ledger) Release(_ context.Context, key jobenv.JobKey) error {
 	l.released = append(l.released, key.JobID)
 	return nil
 }
@@ -193,7 +195,7 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 		60: 2 * time.Minute, // completes elsewhere
 	} {
 		for _, uuid := range []string{"a", "b"} {
-			s.Leases = append(s.Leases, gres.Lease{Job: gres.JobKey{JobID: id}, UUID: uuid, Age: age})
+			s.Leases = append(s.Leases, gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: uuid, Age: age})
 		}
 	}
 	a.reap(t.Context(), s)
@@ -282,7 +284,7 @@ func TestComplete(t *testing.T) {
 		{"too old to be asked about", sctl.Job{ID: 1, State: "TIMEOUT"}, askNoMore, "unknown", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, r := &ledger{list: []lease.Ended{{JobKey: gres.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
+			l, r := &ledger{list: []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
 			a := newAgent()
 			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, words: sctl.Words{Name: "x", Account: "ml"}}
 			a.complete(t.Context(), time.Hour)
@@ -295,7 +297,7 @@ func TestComplete(t *testing.T) {
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
 			}
 			for i := range want {
-				want[i].Figures = map[string]gres.Figures{"a": {PeakMiB: 7}}
+				want[i].Figures = map[string]figure.Figures{"a": {PeakMiB: 7}}
 			}
 			if fmt.Sprint(r.ends) != fmt.Sprint(want) || (l.ended == 1) != c.drops {
 				t.Errorf("wrote %+v, dropped %d", r.ends, l.ended)
@@ -309,7 +311,7 @@ func TestComplete(t *testing.T) {
 func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	l, r, j := &ledger{}, &records{}, &jobs{err: errors.New("no connection")}
 	for i := range uint32(200) {
-		l.list = append(l.list, lease.Ended{JobKey: gres.JobKey{JobID: i}, Age: 10 * time.Minute})
+		l.list = append(l.list, lease.Ended{JobKey: jobenv.JobKey{JobID: i}, Age: 10 * time.Minute})
 	}
 	a := newAgent()
 	a.Ledger, a.Records, a.Jobs = l, r, j

@@ -15,6 +15,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -54,7 +55,7 @@ func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
 
 func TestCheckMPS(t *testing.T) {
 	client := gres.Process{PID: 1, MPS: true}
-	using := gres.Lease{Job: gres.JobKey{JobID: 7}, UUID: "a", Daemon: "a"}
+	using := gres.Lease{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a"}
 	for _, c := range []struct {
 		name        string
 		sample      gres.Sample
@@ -98,8 +99,8 @@ func TestCheckMPS(t *testing.T) {
 // A daemon of several GPUs comes with the first job that needs it and ends when
 // none does; its fault closes those of its GPUs that no other daemon uses.
 func TestCheckMPSOfSeveralGPUs(t *testing.T) {
-	two := []gres.Lease{{Job: gres.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"}, {Job: gres.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
-	beside := append(slices.Clone(two[:1]), gres.Lease{Job: gres.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
+	two := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"}, {Job: jobenv.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
+	beside := append(slices.Clone(two[:1]), gres.Lease{Job: jobenv.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
 	singles := []string{"ensure a", "ensure b", "ensure c"}
 	left := gres.Process{PID: 2, MPS: true}
 	for _, c := range []struct {
@@ -178,14 +179,14 @@ func TestOpenHolds(t *testing.T) {
 		s    lease.Snapshot
 		want []string
 	}{
-		"a share, room":              {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
-		"a share, no room":           {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
-		"a share, closed":            {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, Exclusive: true}}}, nil},
+		"a share, room":              {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
+		"a share, no room":           {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
+		"a share, closed":            {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, Exclusive: true}}}, nil},
 		"a share, no GPU":            {lease.Snapshot{Holds: share}, nil},
 		"shares of two, one daemon":  {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}}}, []string{"open 7 in 0s"}},
 		"shares of two, two daemons": {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a"}, {UUID: "b", Daemon: "b"}}}, nil},
 		"shares of two, another's":   {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b", UID: 2000}}}, nil},
-		"a share, another's":         {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
+		"a share, another's":         {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
 		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},

@@ -11,6 +11,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -92,7 +93,7 @@ type acted struct{ told, cancelled bool }
 // users are told once for as long as that lasts.
 func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 	after := a.Config.Idle.After.D()
-	still := map[gres.JobKey]acted{}
+	still := map[jobenv.JobKey]acted{}
 	for key, j := range idleJobs(s, a.Config.NVML.Interval.D()) {
 		if j.idle < after {
 			continue
@@ -127,12 +128,12 @@ type idleJob struct {
 
 // idleJobs looks at the jobs of a node. A reading that is old or missing shows
 // nothing.
-func idleJobs(s lease.Snapshot, interval time.Duration) map[gres.JobKey]idleJob {
+func idleJobs(s lease.Snapshot, interval time.Duration) map[jobenv.JobKey]idleJob {
 	fresh := map[string]bool{}
 	for _, r := range s.Readings {
 		fresh[r.UUID] = r.Unreadable == "" && r.Age < sampleDeadline+3*interval
 	}
-	jobs := map[gres.JobKey]idleJob{}
+	jobs := map[jobenv.JobKey]idleJob{}
 	for _, l := range s.Leases {
 		j, ok := jobs[l.Job]
 		if !fresh[l.UUID] {
@@ -150,7 +151,7 @@ func idleJobs(s lease.Snapshot, interval time.Duration) map[gres.JobKey]idleJob 
 // cancelIdle cancels a job, or tells its user if the job may not be cancelled: a
 // suspended one cannot use its GPUs, and of one on several nodes this one sees a
 // part.
-func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle idleJob, text string, told bool) (cancelled bool, err error) {
+func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob, text string, told bool) (cancelled bool, err error) {
 	job, err := a.Jobs.Job(ctx, key.JobID)
 	if err == nil && job.UID != idle.uid {
 		err = fmt.Errorf("slurmctld says that it is uid %d's, the ledger that it is uid %d's", job.UID, idle.uid)

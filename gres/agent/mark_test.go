@@ -10,6 +10,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 // book is a real ledger on which a job holds GPU a.
@@ -24,7 +25,7 @@ func book(t *testing.T, job uint32) *lease.Book {
 		t.Fatal(err)
 	}
 	first := func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"a"}, "" }
-	if _, err := b.Acquire(t.Context(), lease.Job{JobKey: gres.JobKey{JobID: job}}, gres.Request{GPUs: 1}, first); err != nil {
+	if _, err := b.Acquire(t.Context(), lease.Job{JobKey: jobenv.JobKey{JobID: job}}, gres.Request{GPUs: 1}, first); err != nil {
 		t.Fatal(err)
 	}
 	return b

@@ -14,6 +14,7 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestCounts(t *testing.T) {
@@ -119,7 +120,7 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 
 func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 	t.Helper()
-	job := lease.Job{JobKey: gres.JobKey{JobID: id}, UID: 1000}
+	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}, UID: 1000}
 	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "GPU-0" })
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +181,7 @@ func TestPublish(t *testing.T) {
 	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:28160" {
 		t.Errorf("after a grant: %v, %s", err, s.gres)
 	}
-	if err := p.Book.Release(ctx, gres.JobKey{JobID: 7}); err != nil {
+	if err := p.Book.Release(ctx, jobenv.JobKey{JobID: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Publish(ctx); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
@@ -209,7 +210,7 @@ func TestPublishRate(t *testing.T) {
 	for id := uint32(1); time.Since(begin) < 2*time.Second; id++ {
 		grant(t, p.Book, id, 10240)
 		publish()
-		if err := p.Book.Release(ctx, gres.JobKey{JobID: id}); err != nil {
+		if err := p.Book.Release(ctx, jobenv.JobKey{JobID: id}); err != nil {
 			t.Fatal(err)
 		}
 		publish()

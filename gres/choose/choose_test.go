@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -16,7 +17,7 @@ var defaults = Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: 2048, Ma
 
 // gpu is an idle A100 with SM activity from GPM.
 func gpu(uuid string) gres.Reading {
-	return gres.Reading{GPU: gres.GPU{UUID: uuid, TotalMiB: 40536}, SMActPct: math.NaN(), Source: gres.SourceGPM}
+	return gres.Reading{GPU: gres.GPU{UUID: uuid, TotalMiB: 40536}, SMActPct: math.NaN(), Source: figure.SourceGPM}
 }
 
 // with changes a reading.
@@ -63,8 +64,8 @@ func TestMAGM(t *testing.T) {
 		{"the driver's own memory", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1024 })}, nil, exclusive, "a"},
 		{"SM activity at the threshold", []gres.Reading{busy(80)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
 		{"SM activity above it", []gres.Reading{busy(80.5)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 80.5 % above 80 %"},
-		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = gres.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
-		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96), func(r *gres.Reading) { r.Source = gres.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 96.0 % above 95 %"},
+		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
+		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 96.0 % above 95 %"},
 		{"SM activity of a job that has gone", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 99 })}, nil, shared(1, 1000), "a"},
 		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
 		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1), held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // LongestDelay is what a Comeback waits at most for its start.
@@ -17,12 +17,12 @@ const LongestDelay = 15 * time.Minute
 // Ended is an attempt that has released its GPUs and whose record does not yet
 // hold slurmctld's word on how it ended.
 type Ended struct {
-	gres.JobKey
+	jobenv.JobKey
 	Age time.Duration
 }
 
 // DropEnded forgets an ended attempt and what it did.
-func (b *Book) DropEnded(ctx context.Context, key gres.JobKey) error {
+func (b *Book) DropEnded(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		for _, table := range []string{"ended", "usage"} {
 			if _, err := tx.Exec("DELETE FROM "+table+" WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {

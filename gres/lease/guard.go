@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // Hold is a GPU that is kept for a job.
@@ -122,7 +122,7 @@ func (b *Book) Readmit(ctx context.Context, uuid string) error {
 }
 
 // Cancelled notes why the agent cancels a job, for its record.
-func (b *Book) Cancelled(ctx context.Context, key gres.JobKey, why string) error {
+func (b *Book) Cancelled(ctx context.Context, key jobenv.JobKey, why string) error {
 	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID, key.Restart); err != nil {
 		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
 	}

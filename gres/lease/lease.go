@@ -22,10 +22,12 @@ import (
 	_ "github.com/mattn/go-sqlite3" // the driver
 	"golang.org/x/sys/unix"
 
+	"carma/db/figure"
 	"carma/db/queue"
 	"carma/db/sqlitefile"
 	"carma/gres"
 	"carma/gres/failpoint"
+	"carma/slurmbridge/jobenv"
 )
 
 // schemaFiles are the steps of the schema, which SQLite's user_version counts. A node's
@@ -47,7 +49,7 @@ type Book struct {
 
 // Job is a job that holds GPUs of the node.
 type Job struct {
-	gres.JobKey
+	jobenv.JobKey
 	UID   uint32
 	About json.RawMessage
 	Late  bool // it may be over: a later attempt is not to lose its lease
@@ -63,7 +65,7 @@ type Granted struct {
 	Daemon     gres.Daemon
 	Seen       bool
 	Idle       time.Duration // longest time that the job did not use it
-	gres.Figures
+	figure.Figures
 }
 
 // ErrNoFit means that no choice of GPUs takes the request now.
@@ -299,7 +301,7 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 
 // Release ends what key holds and lists it as ended. It is no error if that is
 // nothing.
-func (b *Book) Release(ctx context.Context, key gres.JobKey) error {
+func (b *Book) Release(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)

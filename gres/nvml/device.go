@@ -10,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -122,11 +123,11 @@ func (d *device) sample() []gres.Sample {
 		s.ProcessSMPct = d.processUse()
 	}
 	if mw, ret := d.GetPowerUsage(); ret == nvml.SUCCESS {
-		s.PowerWatts = gres.Measured(mw) / 1000
+		s.PowerWatts = figure.Measured(mw) / 1000
 	}
 	if d.hasEnergy {
 		if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS {
-			s.EnergyJ = gres.Measured(mj) / 1000
+			s.EnergyJ = figure.Measured(mj) / 1000
 		}
 	}
 	return []gres.Sample{s}
@@ -239,11 +240,11 @@ next:
 // the GPU has.
 func (d *device) activity(s *gres.Sample) {
 	if d.hasGPM && d.gpmActivity(s) {
-		s.Source = gres.SourceGPM
+		s.Source = figure.SourceGPM
 		return
 	}
 	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
-		s.SMActPct, s.Source = gres.Measured(u.Gpu), gres.SourceUtilisation
+		s.SMActPct, s.Source = figure.Measured(u.Gpu), figure.SourceUtilisation
 	}
 }
 
@@ -282,7 +283,7 @@ func (d *device) gpmActivity(s *gres.Sample) bool {
 		return true
 	}
 	get := nvml.GpmMetricsGetType{NumMetrics: 3, Sample1: d.gpm[1], Sample2: d.gpm[0]}
-	figures := [...]*gres.Measured{&s.SMActPct, &s.SMOccPct, &s.DRAMPct}
+	figures := [...]*figure.Measured{&s.SMActPct, &s.SMOccPct, &s.DRAMPct}
 	for i, id := range [...]nvml.GpmMetricId{nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_DRAM_BW_UTIL} {
 		get.Metrics[i].MetricId = uint32(id)
 	}
@@ -291,7 +292,7 @@ func (d *device) gpmActivity(s *gres.Sample) bool {
 	}
 	for i, f := range figures {
 		if v := get.Metrics[i].Value; get.Metrics[i].NvmlReturn == uint32(nvml.SUCCESS) && v >= 0 && !math.IsInf(v, 0) {
-			*f = gres.Measured(v)
+			*f = figure.Measured(v)
 		}
 	}
 	return !math.IsNaN(float64(s.SMActPct))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -152,6 +153,6 @@ func (n *NVML) SampleTwice(apart time.Duration) []gres.Sample {
 
 // blank is a sample of nothing.
 func blank(g gres.GPU) gres.Sample {
-	return gres.Sample{GPU: g, SMActPct: gres.Unknown, SMOccPct: gres.Unknown, DRAMPct: gres.Unknown,
-		PowerWatts: gres.Unknown, EnergyJ: gres.Unknown, Source: gres.SourceNone}
+	return gres.Sample{GPU: g, SMActPct: figure.Unknown, SMOccPct: figure.Unknown, DRAMPct: figure.Unknown,
+		PowerWatts: figure.Unknown, EnergyJ: figure.Unknown, Source: figure.SourceNone}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // proc makes a /proc with processes and their stderr.
@@ -52,7 +52,7 @@ func TestLook(t *testing.T) {
 	put(t, a, "old text")
 	put(t, b, "new text")
 	w := newWatch(t, map[int]string{1: a, 2: b, 3: a, 4: "/dev/null", 5: dir, 6: filepath.Join(dir, "gone")})
-	job := gres.JobKey{JobID: 7, Restart: 1}
+	job := jobenv.JobKey{JobID: 7, Restart: 1}
 	early, late := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	w.look([]Process{{1, job, late}, {2, job, early}, {3, job, late}, {4, job, late}, {5, job, late}, {6, job, late}, {99, job, late}})
 	files, err := Read(w.RunDir, job)
@@ -93,7 +93,7 @@ func TestLookAtLaterSteps(t *testing.T) {
 		put(t, path, "text")
 	}
 	w := newWatch(t, map[int]string{1: a, 2: b, 3: c})
-	job := gres.JobKey{JobID: 7}
+	job := jobenv.JobKey{JobID: 7}
 	w.look([]Process{{1, job, time.Now()}})
 	w.look(nil)
 	w.look([]Process{{2, job, time.Now()}})
@@ -112,7 +112,7 @@ func TestLookAtLaterSteps(t *testing.T) {
 func TestLookBounds(t *testing.T) {
 	dir := t.TempDir()
 	stderr := map[int]string{}
-	job := gres.JobKey{JobID: 7}
+	job := jobenv.JobKey{JobID: 7}
 	var all []Process
 	for pid := range 3 * most {
 		stderr[pid] = filepath.Join(dir, fmt.Sprint(pid))
@@ -141,7 +141,7 @@ func TestLookReturnsAtOnce(t *testing.T) {
 
 func TestReadSpoiled(t *testing.T) {
 	w := newWatch(t, nil)
-	job := gres.JobKey{JobID: 7}
+	job := jobenv.JobKey{JobID: 7}
 	put(t, list(w.RunDir, job), "[{")
 	if _, err := Read(w.RunDir, job); err == nil {
 		t.Error("no error")

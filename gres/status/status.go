@@ -7,6 +7,7 @@ package status
 import (
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -39,16 +40,16 @@ const (
 // GPU is one GPU, or one MIG instance.
 type GPU struct {
 	gres.GPU
-	SMActPct   gres.Measured `json:"smact_pct"` // statistic over the window
-	Source     gres.Source   `json:"smact_source"`
-	AgeS       float64       `json:"age_s"` // of the reading
-	UsedMiB    int64         `json:"used_mib"`
-	LeasedMiB  int64         `json:"leased_mib"`
-	OpenMiB    int64         `json:"open_mib"`         // what a next job can get
-	Closed     string        `json:"closed,omitempty"` // why it takes no job
-	MPS        MPS           `json:"mps"`
-	MPSClients int           `json:"mps_clients"`
-	Leases     []Lease       `json:"leases"`
+	SMActPct   figure.Measured `json:"smact_pct"` // statistic over the window
+	Source     figure.Source   `json:"smact_source"`
+	AgeS       float64         `json:"age_s"` // of the reading
+	UsedMiB    int64           `json:"used_mib"`
+	LeasedMiB  int64           `json:"leased_mib"`
+	OpenMiB    int64           `json:"open_mib"`         // what a next job can get
+	Closed     string          `json:"closed,omitempty"` // why it takes no job
+	MPS        MPS             `json:"mps"`
+	MPSClients int             `json:"mps_clients"`
+	Leases     []Lease         `json:"leases"`
 }
 
 // Lease is a job that holds a GPU.
@@ -70,10 +71,10 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 	n := Node{Schema: "carma.status/1", Version: version.String(), Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
-		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
+		g := GPU{GPU: r.GPU, SMActPct: figure.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
 			OpenMiB: open, Closed: usertext.Clean(closed.String()), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
 		if r.Unreadable != "" {
-			g.SMActPct = gres.Unknown
+			g.SMActPct = figure.Unknown
 		}
 		if r.Quarantined != "" {
 			g.MPS = MPSFault

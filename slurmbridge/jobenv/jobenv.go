@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
 	"carma/slurmbridge/hostlist"
 )
 
@@ -20,7 +19,7 @@ type Getenv func(string) string
 
 // Hook is what Prolog and Epilog are told about a job.
 type Hook struct {
-	gres.JobKey
+	JobKey
 	UID, GID  uint32
 	User      string
 	Partition string
@@ -71,7 +70,7 @@ type Carma struct {
 func FromEnv(get Getenv) (Hook, error) {
 	n := numbers{get: get}
 	h := Hook{
-		JobKey:    gres.JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
+		JobKey:    JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
 		UID:       uint32(n.required("SLURM_JOB_UID", 32)),
 		GID:       uint32(n.optional("SLURM_JOB_GID", 32)),
 		HetJobID:  uint32(n.optional("SLURM_HET_JOB_ID", 32)),

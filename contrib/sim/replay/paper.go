@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/choose"
 )
@@ -73,7 +74,7 @@ func (p *paper) reading(g int, window float64) gres.Reading {
 	return gres.Reading{
 		GPU:     gres.GPU{UUID: "GPU-" + strconv.Itoa(g), Index: g, TotalMiB: p.m.capacity, NUMA: -1},
 		UsedMiB: r.used, SMActPct: 100 * r.trail.mean(p.m.now, window), SMOccPct: math.NaN(), DRAMPct: math.NaN(),
-		Source: gres.SourceDCGM, Foreign: len(r.residents),
+		Source: figure.SourceDCGM, Foreign: len(r.residents),
 	}
 }
 

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"carma/contrib/sim/workload"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
 )
 
@@ -127,7 +129,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		for k := range n.gpus {
 			n.gpus[k].reading = gres.Reading{
 				GPU:    gres.GPU{UUID: uuids[k], Index: k, TotalMiB: m.capacity, NUMA: -1},
-				Source: gres.SourceDCGM, SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+				Source: figure.SourceDCGM, SMOccPct: math.NaN(), DRAMPct: math.NaN(),
 			}
 			s.refresh(int32(i*m.set.GPUs + k))
 		}
@@ -382,7 +384,7 @@ func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 	for i, g := range gpus {
 		l := s.leased(g)
 		l.leases = append(l.leases, gres.Lease{
-			Job: gres.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
+			Job: jobenv.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
 		})
 		l.tasks = append(l.tasks, task)
 		l.since = append(l.since, s.m.now)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
@@ -65,7 +66,7 @@ func site(t *testing.T, change ...string) Facts {
 		f.Node.Slots = append(f.Node.Slots, Path{Path: fmt.Sprintf("/dev/carma/slot%d", i), Major: 120})
 	}
 	for i := range 4 {
-		f.Node.Samples = append(f.Node.Samples, gres.Sample{GPU: gres.GPU{Index: i, TotalMiB: 40536}, Source: gres.SourceGPM})
+		f.Node.Samples = append(f.Node.Samples, gres.Sample{GPU: gres.GPU{Index: i, TotalMiB: 40536}, Source: figure.SourceGPM})
 	}
 	return f
 }
@@ -180,7 +181,7 @@ func TestPlanted(t *testing.T) {
 		"real GPUs as slots":        {nil, func(f *Facts) { f.Node.Constrained = true; f.Node.Slots[0].Major = 195 }, "fail gres.conf: is a real GPU"},
 		"no NVML":                   {nil, func(f *Facts) { f.Node.NVMLErr = errors.New("open NVML: no such library") }, "fail gpus: no such library"},
 		"GPU lost":                  {nil, func(f *Facts) { f.Node.Samples = append(f.Node.Samples, gres.Sample{Unreadable: "GPU is lost"}) }, "fail gpus: GPU is lost"},
-		"coarse SM activity":        {nil, func(f *Facts) { f.Node.Samples[3].Source = gres.SourceUtilisation }, "warn gpus: over-states"},
+		"coarse SM activity":        {nil, func(f *Facts) { f.Node.Samples[3].Source = figure.SourceUtilisation }, "warn gpus: over-states"},
 		"old MPS":                   {nil, func(f *Facts) { f.Node.Driver = "535.261.03" }, "fail mps: MPS of driver 535.261.03"},
 		"no MPS":                    {nil, func(f *Facts) { f.Node.MPS.Err = os.ErrNotExist }, "fail mps: file does not exist"},
 		"no agent":                  {nil, func(f *Facts) { f.Node.LedgerErr = errors.New("no ledger") }, "fail agent: no ledger"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package gres
+package figure
 
 // MemorySource says how the memory of a job was measured.
 type MemorySource string

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/tres"
@@ -212,7 +212,7 @@ func (d *diagnosis) gpus() {
 			say(Fail, d.Node.NVMLErr.Error(), "install the NVIDIA driver, or set nvml.library in "+d.ConfigPath)
 			return
 		}
-		gpus, source := 0, gres.SourceNone
+		gpus, source := 0, figure.SourceNone
 		for _, s := range d.Node.Samples {
 			if s.Unreadable != "" {
 				say(Fail, fmt.Sprintf("GPU %d cannot be read: %s", s.Index, s.Unreadable), "see nvidia-smi and the kernel's log")
