@@ -345,7 +345,7 @@ func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Sl
 	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+		Policy: choose.Policy(c.Placement.Policy), IdleOnly: c.Placement.IdleOnly(), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)

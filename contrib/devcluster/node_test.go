@@ -7,6 +7,7 @@ package devcluster_test
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,7 +63,9 @@ func TestNodeStates(t *testing.T) {
 	is(true, true)
 
 	set("update NodeName=n1 AvailableFeatures=old,nvlink ActiveFeatures=nvlink")
-	if n := node("n1"); n.Features != "nvlink" || strings.Join(n.Partitions, " ") != "gpu gpu-recovery" || n.GPUs != 4 {
+	n := node("n1")
+	slices.Sort(n.Partitions)
+	if n.Features != "nvlink" || strings.Join(n.Partitions, " ") != "gpu gpu-recovery" || n.GPUs != 4 {
 		t.Errorf("%+v", n)
 	}
 	w, now := steward.Waits{}, time.Now().Truncate(time.Second)

@@ -116,7 +116,7 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 		}
 		r := s.Readings[i]
 		r.HeldFor = 0
-		free, _ := choose.Offer(choose.Policy(a.Config.Placement.Policy), r, s.Leases, a.Thresholds)
+		free, _ := choose.Offer(a.Config.Placement.IdleOnly(), r, s.Leases, a.Thresholds)
 		if capacity.Grain(free, r.GPU, r.TotalMiB) < h.MiB {
 			return false
 		}

@@ -35,6 +35,7 @@ type Publisher struct {
 	Slurm      Slurm
 	Book       *lease.Book
 	Policy     choose.Policy
+	IdleOnly   bool // config.Placement.IdleOnly
 	Thresholds choose.Thresholds
 	FullMiB    []int64 // sizes of GPUs in carma.toml
 	Floor      bool    // no anchor node: never publish less than a whole GPU
@@ -151,7 +152,7 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	gpus := make([]Offer, len(s.Readings))
 	for i, r := range s.Readings {
 		g := &gpus[i]
-		g.MiB, _ = choose.Offer(p.Policy, r, s.Leases, p.Thresholds)
+		g.MiB, _ = choose.Offer(p.IdleOnly, r, s.Leases, p.Thresholds)
 		g.UID, g.Own = choose.Owner(p.Policy, r, s.Leases, p.Thresholds)
 		g.GPUs = r.HeldGPUs
 		if p.Floor {

@@ -327,10 +327,11 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 	return mib, Reason{}
 }
 
-// Offer is what slurmctld is told of a GPU: what is placeable by the node's policy.
-func Offer(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
+// Offer is what slurmctld is told of a GPU: what is placeable, or 0 of one in use where
+// the policy gives every job idle GPUs alone.
+func Offer(idleOnly bool, r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
 	mib, why = Placeable(r, leases, t)
-	if p == Exclusive && mib > 0 && mib < r.TotalMiB {
+	if idleOnly && mib > 0 && mib < r.TotalMiB {
 		return 0, Reason{code: notIdle}
 	}
 	return mib, why

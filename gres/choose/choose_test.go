@@ -139,7 +139,7 @@ func TestOffer(t *testing.T) {
 		{Exclusive, []gres.Lease{held("a", 10000)}, 0},
 		{MAGM, []gres.Lease{held("a", 10000)}, 28488},
 	} {
-		mib, _ := Offer(c.policy, gpu("a"), c.leases, defaults)
+		mib, _ := Offer(c.policy == Exclusive, gpu("a"), c.leases, defaults)
 		fits := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases, Request: shared(1, max(mib, 1000)), Thresholds: defaults}).UUIDs != nil
 		if mib != c.want || fits != (mib > 0) {
 			t.Errorf("%s, %d leases: offers %d, fits %v", c.policy, len(c.leases), mib, fits)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -115,6 +116,13 @@ func (p Placement) MarginOf(method string) int64 {
 		return m
 	}
 	return p.MarginMiB
+}
+
+// IdleOnly tells whether every job gets idle GPUs alone: that is the node's policy, and a
+// job may ask for no other.
+func (p Placement) IdleOnly() bool {
+	const exclusive = "exclusive"
+	return p.Policy == exclusive && !slices.ContainsFunc(p.AllowPolicies, func(other string) bool { return other != exclusive })
 }
 
 // NodeSet is what some nodes do otherwise. A zero value stands for the setting

@@ -190,3 +190,16 @@ func FuzzParse(f *testing.F) {
 	f.Add("a.b.c = 1\n")
 	f.Fuzz(func(t *testing.T, text string) { Parse(text) })
 }
+
+func TestIdleOnly(t *testing.T) {
+	for want, list := range map[bool][]Placement{
+		true:  {{Policy: "exclusive"}, {Policy: "exclusive", AllowPolicies: []string{"exclusive"}}},
+		false: {{Policy: "magm"}, {Policy: "exclusive", AllowPolicies: []string{"exclusive", "rr"}}},
+	} {
+		for _, p := range list {
+			if p.IdleOnly() != want {
+				t.Errorf("%s, jobs may ask for %v: %v", p.Policy, p.AllowPolicies, !want)
+			}
+		}
+	}
+}
