@@ -82,15 +82,12 @@ func TestSplit(t *testing.T) {
 }
 
 func TestNodes(t *testing.T) {
-	c := client(t, map[string]string{"scontrol": "", "sinfo": `cat <<'TEXT'
-carma-anchor|gpu*|down|gpu:16,carmau0:40536|(null)|(null)
-n1|gpu*|mixed+planned|gpu:a100:16(S:0),carmau0:10K,carma2:40536|a100,nvlink|carma-hold=7:2:0:1795257543
-n1|recovery|mixed+planned|gpu:a100:16(S:0),carmau0:10K,carma2:40536|a100,nvlink|carma-hold=7:2:0:1795257543
-n2|gpu*|idle+not_responding|gpu:16|(null)|(null)
-n3|gpu*|idle+reserved|gpu:16|(null)|a | b
-text without fields
-TEXT
-`})
+	c := client(t, map[string]string{"scontrol": "", "sinfo": showRows(
+		"carma-anchor%gpu*%down%gpu:16,carmau0:40536%(null)%(null)%",
+		"n1%gpu*%mixed+planned%gpu:a100:16(S:0),carmau0:10K,carma2:40536%a100,nvlink%carma-hold=7:2:0:1795257543%",
+		"n1%recovery%mixed+planned%gpu:a100:16(S:0),carmau0:10K,carma2:40536%a100,nvlink%carma-hold=7:2:0:1795257543%",
+		"n2%gpu*%idle+not_responding%gpu:16%(null)%(null)%",
+		"n3%gpu*%idle+reserved%gpu:16%(null)%a | b%")})
 	got, err := c.Nodes(t.Context(), []string{"gpu", "recovery"})
 	want := []NodeState{
 		{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 1, Comment: "(null)"},
@@ -107,6 +104,27 @@ TEXT
 	if text := calls(t, c); !strings.Contains(text, "scontrol update NodeName=n1 Comment=rack 4 ") {
 		t.Errorf("calls: %s", text)
 	}
+}
+
+// Never a node that slurmctld did not list.
+func FuzzNodes(f *testing.F) {
+	f.Add("gpu:1", "nvlink", "rack 4")
+	f.Add("gpu:16\nn9|gpu|idle|gpu:16||", "a|b\nn9|gpu|idle|gpu:16||", "x\nn9|gpu|idle|gpu:16|(null)|carma-hold=7:2:0:1")
+	f.Fuzz(func(t *testing.T, gres, features, comment string) {
+		sep := newSeparator()
+		var b strings.Builder
+		for _, row := range [][]string{{"n1", "gpu*", "idle", gres, features, comment}, {"n2", "gpu*", "idle", "gpu:1", "", ""}} {
+			for _, s := range row {
+				b.WriteString(s + string(sep))
+			}
+			b.WriteByte('\n')
+		}
+		var nodes []NodeState
+		_, err := sep.scan(strings.NewReader(b.String()), len(nodeFields), func(row []string) { nodes = addNode(nodes, row) })
+		if err != nil || len(nodes) != 2 || nodes[0].Name != "n1" || nodes[1].Name != "n2" {
+			t.Errorf("%v, %+v", err, nodes)
+		}
+	})
 }
 
 // BenchmarkQueue reads the answer about 10,000 waiting tasks of an array and as many

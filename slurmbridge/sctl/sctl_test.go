@@ -37,9 +37,9 @@ func calls(t *testing.T, c Client) string {
 	return string(text)
 }
 
-// showNode prints rows of sinfo with the separator that it was called with in place of %.
-func showNode(rows ...string) string {
-	text := "s=${*##*Gres:}; s=${s%%,*}\n"
+// showRows prints rows of sinfo with the separator that it was called with in place of %.
+func showRows(rows ...string) string {
+	text := "s=${*##*--Format=}; s=${s#*:}; s=${s%%,*}\n"
 	for _, row := range rows {
 		text += "echo '" + row + "' | sed \"s/%/$s/g\"\n"
 	}
@@ -48,7 +48,7 @@ func showNode(rows ...string) string {
 
 func TestNode(t *testing.T) {
 	const row = "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536%"
-	c := client(t, map[string]string{"scontrol": "exit 0", "sinfo": showNode(row+"x Gres=no%", row+"x Gres=no%")})
+	c := client(t, map[string]string{"scontrol": "exit 0", "sinfo": showRows(row+"x Gres=no%", row+"x Gres=no%")})
 	got, comment, err := c.Node(t.Context(), "n1")
 	if err != nil || got != "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536" || comment != "x Gres=no" {
 		t.Errorf("got %q, %q, %v", got, comment, err)
@@ -62,10 +62,10 @@ $`
 	if !regexp.MustCompile(want).MatchString(calls(t, c)) {
 		t.Errorf("calls:\n%s", calls(t, c))
 	}
-	if _, comment, err := client(t, map[string]string{"sinfo": showNode("gpu:1%(null)%")}).Node(t.Context(), "n1"); err != nil || comment != "" {
+	if _, comment, err := client(t, map[string]string{"sinfo": showRows("gpu:1%(null)%")}).Node(t.Context(), "n1"); err != nil || comment != "" {
 		t.Errorf("no comment: got %q, %v", comment, err)
 	}
-	for _, answer := range []string{"exit 0", "echo gpu:1", showNode("gpu:1%"), "exit 1"} {
+	for _, answer := range []string{"exit 0", "echo gpu:1", showRows("gpu:1%"), "exit 1"} {
 		if got, _, err := client(t, map[string]string{"sinfo": answer}).Node(t.Context(), "n1"); err == nil {
 			t.Errorf("%s: got %q", answer, got)
 		}
