@@ -4,7 +4,6 @@ package mps
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/db/accesslist"
 	"carma/gres"
 )
 
@@ -27,32 +27,10 @@ import (
 // ErrOpen says that a file system knows no ACLs: everybody can reach its daemons.
 var ErrOpen = errors.New("the file system of the run directory knows no ACLs: every user can reach the MPS daemons")
 
-const aclName = "system.posix_acl_access"
-
-// acl lets root do all and a user read and search (acl(5); the kernel's form is that of
-// include/uapi/linux/posix_acl_xattr.h).
-func acl(uid uint32) []byte {
-	const userObj, user, groupObj, mask, other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, ^uint32(0)
-	b := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, e := range []struct {
-		tag, perm uint16
-		id        uint32
-	}{{userObj, 7, nobody}, {user, 5, uid}, {groupObj, 0, nobody}, {mask, 5, nobody}, {other, 0, nobody}} {
-		b = binary.LittleEndian.AppendUint16(b, e.tag)
-		b = binary.LittleEndian.AppendUint16(b, e.perm)
-		b = binary.LittleEndian.AppendUint32(b, e.id)
-	}
-	return b
-}
-
 // openTo opens a pipe directory to one user and closes it to all others.
 func openTo(dir string, uid uint32) error {
-	want := acl(uid)
-	have := make([]byte, len(want)+1)
-	if n, err := unix.Getxattr(dir, aclName, have); err == nil && string(have[:n]) == string(want) {
-		return nil
-	}
-	err := unix.Setxattr(dir, aclName, want, 0)
+	const all, search = accesslist.Read | accesslist.Write | accesslist.Execute, accesslist.Read | accesslist.Execute
+	err := accesslist.Set(dir, all, search, uid)
 	if errors.Is(err, unix.ENOTSUP) {
 		return errors.Join(ErrOpen, os.Chmod(dir, 0o711))
 	}
@@ -64,11 +42,7 @@ func closeDir(dir string) error {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return err
 	}
-	err := unix.Removexattr(dir, aclName)
-	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
-		return nil
-	}
-	return err
+	return accesslist.Remove(dir)
 }
 
 // lockWait is how long a Prolog waits for the agent to have closed directories. It then
