@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"carma/cmd/internal/cli"
+	"carma/db/report/texttable"
 	"carma/estimator"
 )
 
@@ -144,7 +145,7 @@ func (s style) list(b *strings.Builder, title string, lines []string) {
 // fit prints how many such jobs share a GPU.
 func (s style) fit(b *strings.Builder, r report) {
 	fmt.Fprintf(b, "\n%s\n", s.Paint(cli.Bold, "such jobs on one GPU, by memory"))
-	t := cli.Table{Columns: []cli.Column{{Title: "GPU"}, {Title: "MEMORY", Right: true}, {Title: "JOBS", Right: true}, {Title: ""}}}
+	t := texttable.Table{Columns: texttable.Columns("GPU", ">MEMORY", ">JOBS", "")}
 	for _, f := range r.Fit {
 		note := ""
 		switch {

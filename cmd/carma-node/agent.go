@@ -17,6 +17,7 @@ import (
 	"carma/cmd/internal/cli"
 	"carma/cmd/internal/sdnotify"
 	"carma/db/figure"
+	"carma/db/report/texttable"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/confine"
@@ -34,7 +35,8 @@ import (
 var owners = resident.Proc{Root: "/proc"}
 
 func runAgent(ctx context.Context, e env, args []string) error {
-	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM", args); err != nil {
+	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM",
+		args); err != nil {
 		return err
 	}
 	// The MPS daemons make sockets that their clients, who are users, must reach.
@@ -70,7 +72,8 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r, Lost: hookNode(c, node, log).Lost,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
+		Lost:    hookNode(c, node, log).Lost,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
@@ -200,10 +203,11 @@ func runCheck(_ context.Context, e env, args []string) error {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	fmt.Printf("%s: fine\n", e.config)
-	t := cli.Table{Columns: []cli.Column{{Title: "VARIABLE FOR JOBS"}, {Title: "SHARING"}, {Title: "LEARNING"}, {Title: "OTHERS"}}}
+	t := texttable.Table{Columns: texttable.Columns("VARIABLE FOR JOBS", "SHARING", "LEARNING", "OTHERS")}
 	for _, name := range c.FrameworkNames() {
 		if v := c.Frameworks[name]; v != (config.Variable{}) {
-			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)), orDash(v.All)})
+			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)),
+				orDash(v.All)})
 		}
 	}
 	if len(t.Rows) == 0 {

@@ -11,6 +11,7 @@ import (
 	"carma/contrib/sim/chart"
 	"carma/contrib/sim/replay"
 	"carma/contrib/sim/workload"
+	"carma/db/report/texttable"
 	"carma/slurmbridge/version"
 )
 
@@ -145,11 +146,7 @@ func compare(specs []string, base replay.Setup, w *workload.Workload, rep repeat
 
 // text is the comparison as a table: means, and the spread of what spreads.
 func (c *comparison) text() string {
-	t := cli.Table{Columns: []cli.Column{
-		{Title: "CONFIGURATION"}, {Title: "MAKESPAN h", Right: true}, {Title: "", Right: true},
-		{Title: "COMPLETION min", Right: true}, {Title: "", Right: true}, {Title: "WAITING min", Right: true}, {Title: "ENERGY MJ", Right: true}, {Title: "", Right: true},
-		{Title: "SMACT %", Right: true}, {Title: "P95 SLOWDOWN", Right: true}, {Title: "OOM", Right: true},
-	}}
+	t := texttable.Table{Columns: texttable.Columns("CONFIGURATION", ">MAKESPAN h", ">", ">COMPLETION min", ">", ">WAITING min", ">ENERGY MJ", ">", ">SMACT %", ">P95 SLOWDOWN", ">OOM")}
 	first := &c.Configs[0].Figures
 	for i := range c.Configs {
 		f := &c.Configs[i].Figures

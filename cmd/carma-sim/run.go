@@ -11,6 +11,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/contrib/sim/replay"
+	"carma/db/report/texttable"
 	"carma/slurmbridge/version"
 )
 
@@ -121,7 +122,7 @@ func printJSON(out io.Writer, v any) error {
 }
 
 func printFigures(out io.Writer, f replay.Figures, n int) error {
-	t := cli.Table{Columns: []cli.Column{{Title: ""}, {Title: "MEAN", Right: true}, {Title: "SD", Right: true}, {Title: "MIN", Right: true}, {Title: "MAX", Right: true}}}
+	t := texttable.Table{Columns: texttable.Columns("", ">MEAN", ">SD", ">MIN", ">MAX")}
 	for _, row := range []struct {
 		title string
 		s     replay.Spread

@@ -16,6 +16,7 @@ import (
 	"carma/contrib/sim/live"
 	"carma/contrib/sim/replay"
 	"carma/contrib/sim/workload"
+	"carma/db/report/texttable"
 	"carma/slurmbridge/version"
 )
 
@@ -172,7 +173,7 @@ func submitted(w *workload.Workload, timeScale float64, l live.Latency, got repl
 }
 
 func printSubmitted(out io.Writer, got replay.Result, want replay.Figures, l live.Latency) error {
-	t := cli.Table{Columns: []cli.Column{{Title: ""}, {Title: "LIVE", Right: true}, {Title: "SIMULATED", Right: true}, {Title: "DIFFERENCE", Right: true}}}
+	t := texttable.Table{Columns: texttable.Columns("", ">LIVE", ">SIMULATED", ">DIFFERENCE")}
 	for _, row := range []struct {
 		title    string
 		got      float64

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package slurmtime reads and writes times as Slurm's commands do.
+package slurmtime
 
 import (
 	"fmt"
@@ -18,8 +19,13 @@ var (
 	shortDates   = []string{"01/02", "01.02", "0102"}
 )
 
-// parseTime reads a time of sacct's -S and -E. Days are 24 hours, as Slurm's are.
-func parseTime(word string, now time.Time) (time.Time, error) {
+var units = map[string]time.Duration{
+	"": time.Second, "second": time.Second, "minute": time.Minute, "hour": time.Hour,
+	"day": 24 * time.Hour, "week": 7 * 24 * time.Hour,
+}
+
+// Parse reads a time of sacct's -S and -E. Days are 24 hours, as Slurm's are.
+func Parse(word string, now time.Time) (time.Time, error) {
 	word = strings.ToLower(strings.TrimSpace(word))
 	midnight := time.Date(now.Year(), now.Month(), now.Day(), 0, 0, 0, 0, now.Location())
 	switch word {
@@ -41,8 +47,7 @@ func parseTime(word string, now time.Time) (time.Time, error) {
 		if err != nil || n > 1e6 || n < -1e6 {
 			return time.Time{}, wrongTime(word)
 		}
-		unit := map[string]time.Duration{"": time.Second, "second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour, "week": 7 * 24 * time.Hour}[m[2]]
-		return now.Add(time.Duration(n) * unit), nil
+		return now.Add(time.Duration(n) * units[m[2]]), nil
 	}
 	if h, m, s, ok := parseClock(word); ok {
 		t := time.Date(now.Year(), now.Month(), now.Day(), h, m, s, 0, now.Location())
@@ -100,22 +105,25 @@ func parseClock(word string) (h, m, s int, ok bool) {
 	return h, m, s, h < 24 && m < 60 && s < 60
 }
 
-// timeFormat is SLURM_TIME_FORMAT: empty or "standard", "relative", or a format of
+// Format is SLURM_TIME_FORMAT: empty or "standard", "relative", or a format of
 // strftime(3).
-type timeFormat struct {
-	format string
-	now    time.Time
-	zone   *time.Location
+type Format struct {
+	Text string
+	Now  time.Time
+	Zone *time.Location
 }
 
 var strftime = map[byte]string{
-	'Y': "2006", 'm': "01", 'd': "02", 'H': "15", 'M': "04", 'S': "05", 'y': "06", 'b': "Jan", 'h': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
-	'e': "_2", 'I': "03", 'p': "PM", 'Z': "MST", 'z': "-0700", 'j': "002", 'F': "2006-01-02", 'T': "15:04:05", 'R': "15:04", 'D': "01/02/06",
+	'Y': "2006", 'm': "01", 'd': "02", 'H': "15", 'M': "04", 'S': "05", 'y': "06", 'b': "Jan", 'h': "Jan",
+	'B': "January", 'a': "Mon", 'A': "Monday",
+	'e': "_2", 'I': "03", 'p': "PM", 'Z': "MST", 'z': "-0700", 'j': "002", 'F': "2006-01-02", 'T': "15:04:05",
+	'R': "15:04", 'D': "01/02/06",
 }
 
-func (f *timeFormat) append(to []byte, t time.Time) []byte {
-	t = t.In(f.zone)
-	format := f.format
+// Append writes t.
+func (f *Format) Append(to []byte, t time.Time) []byte {
+	t = t.In(f.Zone)
+	format := f.Text
 	switch format {
 	case "", "standard":
 		return t.AppendFormat(to, "2006-01-02T15:04:05")
@@ -143,8 +151,8 @@ func (f *timeFormat) append(to []byte, t time.Time) []byte {
 }
 
 // relative is the format for a time as near as it is.
-func (f *timeFormat) relative(t time.Time) string {
-	now := f.now.In(f.zone)
+func (f *Format) relative(t time.Time) string {
+	now := f.Now.In(f.Zone)
 	day := func(t time.Time) time.Time { return time.Date(t.Year(), t.Month(), t.Day(), 0, 0, 0, 0, time.UTC) }
 	switch days := int(day(t).Sub(day(now)).Hours() / 24); {
 	case days == 0:

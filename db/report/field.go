@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/slurmtime"
 )
 
 // kind is how a field is written.
@@ -64,45 +65,75 @@ var fields = []field{
 	{"JobIDRaw", "JOBIDRAW", "job_id", integer, "job id", func(j *job) value { return num(int64(j.JobID)) }},
 	{"Cluster", "CLUSTER", "cluster", text, "cluster", func(j *job) value { return str(j.Attempt.Cluster) }},
 	{"JobName", "NAME", "name", text, "name of the job", func(j *job) value { return str(j.Name) }},
-	{"User", "USER", "user", text, "user", func(j *job) value { return str(j.User) }},
+	{"User", "USER", "user", text, "user",
+		func(j *job) value { return str(j.User) }},
 	{"Account", "ACCOUNT", "account", text, "account", func(j *job) value { return str(j.Account) }},
-	{"Partition", "PARTITION", "partition", text, "partition of the last attempt", func(j *job) value { return str(j.Partition) }},
+	{"Partition", "PARTITION", "partition", text, "partition of the last attempt",
+		func(j *job) value { return str(j.Partition) }},
 	{"State", "STATE", "state", text, "state that the job ended in", func(j *job) value { return str(j.State) }},
-	{"ExitCode", "EXIT", "exit_code", text, "exit code:signal of the last attempt", func(j *job) value { return str(strconv.Itoa(j.ExitCode) + ":" + strconv.Itoa(j.ExitSignal)) }},
+	{"ExitCode", "EXIT", "exit_code", text, "exit code:signal of the last attempt",
+		func(j *job) value { return str(strconv.Itoa(j.ExitCode) + ":" + strconv.Itoa(j.ExitSignal)) }},
 	{"NodeList", "NODES", "nodes", words, "nodes of the last attempt", func(j *job) value { return texts(j.Nodes) }},
-	{"NGPUs", "GPUS", "ngpus", integer, "GPUs of the last attempt", func(j *job) value { return num(int64(len(j.figures.UUIDs))) }},
+	{"NGPUs", "GPUS", "ngpus", integer, "GPUs of the last attempt",
+		func(j *job) value { return num(int64(len(j.figures.UUIDs))) }},
 	{"GPU", "GPU", "gpu", text, "model of the GPUs", func(j *job) value { return str(j.figures.Model) }},
-	{"GPUs", "UUIDS", "gpus", words, "UUIDs of the GPUs of the last attempt", func(j *job) value { return texts(j.figures.UUIDs) }},
+	{"GPUs", "UUIDS", "gpus", words, "UUIDs of the GPUs of the last attempt",
+		func(j *job) value { return texts(j.figures.UUIDs) }},
 	{"Submit", "SUBMIT", "submit", moment, "submitted", func(j *job) value { return when(j.Submit) }},
 	{"Start", "START", "start", moment, "first attempt started", func(j *job) value { return when(j.Start) }},
 	{"End", "END", "end", moment, "last attempt ended", func(j *job) value { return when(j.End) }},
-	{"Wait", "WAIT", "wait_s", seconds, "time in the queue, before all attempts", func(j *job) value { return measured(j.WaitS) }},
+	{"Wait", "WAIT", "wait_s", seconds, "time in the queue, before all attempts",
+		func(j *job) value { return measured(j.WaitS) }},
 	{"Elapsed", "RUN", "run_s", seconds, "time of all attempts", func(j *job) value { return num(j.RunS) }},
 	{"Attempts", "TRIES", "attempts", integer, "attempts", func(j *job) value { return num(int64(j.Attempts)) }},
 	{"Mode", "MODE", "mode", text, "shared, exclusive or off", func(j *job) value { return str(j.Mode) }},
 	{"Method", "METHOD", "method", text, "where the estimate came from", func(j *job) value { return str(j.Method) }},
-	{"Key", "KEY", "key", text, "key of the history", func(j *job) value { return str(j.Key) }},
-	{"EstMem", "EST", "est_mib", mib, "memory per GPU as estimated", func(j *job) value { return positive(j.EstMiB) }},
-	{"ReserveMem", "BOOKED", "reserve_mib", mib, "memory per GPU as booked", func(j *job) value { return num(j.ReserveMiB) }},
-	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU", func(j *job) value { return positive(j.PeakMiB) }},
-	{"PeakMemQ", "PEAKQ", "peak_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.PeakHow)) }},
-	{"Preallocated", "PREALLOCATED", "preallocated", text, "what of the GPU a framework took at its start, by the peak", func(j *job) value { return str(j.preallocated()) }},
-	{"MeanMem", "MEAN", "mean_mib", mib, "mean memory of one GPU", func(j *job) value { return positive(j.figures.MeanMiB) }},
-	{"MemErr", "ERR", "mem_err_pct", deviation, "estimate above (+) or below (-) the peak", func(j *job) value { return measured(j.memErrPct()) }},
-	{"SMAct", "SMACT", "smact_pct", percent, "mean SM activity, the job's own", func(j *job) value { return measured(j.figures.SMActPct) }},
-	{"SMActMax", "SMACTMAX", "smact_max", percent, "highest SM activity, the job's own", func(j *job) value { return measured(j.figures.SMActMax) }},
-	{"SMActQ", "SMACTQ", "smact_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.SMActHow)) }},
-	{"Energy", "ENERGY", "energy_j", joules, "energy, the job's share", func(j *job) value { return measured(j.figures.EnergyJ) }},
-	{"EnergyIdle", "IDLE", "idle_j", joules, "of it, the idle floor", func(j *job) value { return measured(j.figures.IdleJ) }},
-	{"EnergyQ", "ENERGYQ", "energy_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.EnergyHow)) }},
+	{"Key", "KEY", "key", text, "key of the history",
+		func(j *job) value { return str(j.Key) }},
+	{"EstMem", "EST", "est_mib", mib, "memory per GPU as estimated",
+		func(j *job) value { return positive(j.EstMiB) }},
+	{"ReserveMem", "BOOKED", "reserve_mib", mib, "memory per GPU as booked",
+		func(j *job) value { return num(j.ReserveMiB) }},
+	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU",
+		func(j *job) value { return positive(j.PeakMiB) }},
+	{"PeakMemQ", "PEAKQ", "peak_quality", text, "how that was got: exact, shared, unknown",
+		func(j *job) value { return str(string(j.figures.PeakHow)) }},
+	{"Preallocated", "PREALLOCATED", "preallocated", text,
+		"what of the GPU a framework took at its start, by the peak",
+		func(j *job) value { return str(j.preallocated()) }},
+	{"MeanMem", "MEAN", "mean_mib", mib, "mean memory of one GPU",
+		func(j *job) value { return positive(j.figures.MeanMiB) }},
+	{"MemErr", "ERR", "mem_err_pct", deviation, "estimate above (+) or below (-) the peak",
+		func(j *job) value { return measured(j.memErrPct()) }},
+	{"SMAct", "SMACT", "smact_pct", percent, "mean SM activity, the job's own",
+		func(j *job) value { return measured(j.figures.SMActPct) }},
+	{"SMActMax", "SMACTMAX", "smact_max", percent, "highest SM activity, the job's own",
+		func(j *job) value { return measured(j.figures.SMActMax) }},
+	{"SMActQ", "SMACTQ", "smact_quality", text, "how that was got: exact, shared, unknown",
+		func(j *job) value { return str(string(j.figures.SMActHow)) }},
+	{"Energy", "ENERGY", "energy_j", joules, "energy, the job's share",
+		func(j *job) value { return measured(j.figures.EnergyJ) }},
+	{"EnergyIdle", "IDLE", "idle_j", joules, "of it, the idle floor",
+		func(j *job) value { return measured(j.figures.IdleJ) }},
+	{"EnergyQ", "ENERGYQ", "energy_quality", text, "how that was got: exact, shared, unknown",
+		func(j *job) value { return str(string(j.figures.EnergyHow)) }},
 	{"GPUHours", "GPUHOURS", "gpu_s", hours, "GPU time held", func(j *job) value { return num(j.figures.LeaseS) }},
-	{"SharedHours", "SHAREDH", "shared_s", hours, "of it, with other jobs", func(j *job) value { return num(j.figures.SharedS) }},
-	{"HeldHours", "HELDH", "held_s", hours, "GPU time divided by the jobs that held the GPU", func(j *job) value { return num(j.figures.HeldS) }},
-	{"Saved", "SAVED", "saved_s", hours, "GPU time that sharing saved against exclusive", func(j *job) value { return measured(j.savedS()) }},
-	{"Neighbours", "SHARED WITH", "neighbours", ids, "jobs that held one of its GPUs at the same time", func(j *job) value { return numbers(j.Neighbours) }},
-	{"OOM", "OOM", "oom", yesNo, "ran out of GPU memory", func(j *job) value { return value{known: true, num: b2f(j.OOM != ""), text: j.oomText()} }},
-	{"OOMSig", "SIGNATURE", "oom_signature", text, "whose words told the OOM", func(j *job) value { return str(j.OOM) }},
-	{"Requeued", "BACK ON", "requeued_to", text, "partition where it came back alone", func(j *job) value { return str(j.Requeued) }},
+	{"SharedHours", "SHAREDH", "shared_s", hours, "of it, with other jobs",
+		func(j *job) value { return num(j.figures.SharedS) }},
+	{"HeldHours", "HELDH", "held_s", hours, "GPU time divided by the jobs that held the GPU",
+		func(j *job) value { return num(j.figures.HeldS) }},
+	{"Saved", "SAVED", "saved_s", hours, "GPU time that sharing saved against exclusive",
+		func(j *job) value { return measured(j.savedS()) }},
+	{"Neighbours", "SHARED WITH", "neighbours", ids, "jobs that held one of its GPUs at the same time",
+		func(j *job) value { return numbers(j.Neighbours) }},
+	{"OOM", "OOM", "oom", yesNo, "ran out of GPU memory", func(j *job) value {
+		return value{known: true,
+			num: b2f(j.OOM != ""), text: j.oomText()}
+	}},
+	{"OOMSig", "SIGNATURE", "oom_signature", text, "whose words told the OOM",
+		func(j *job) value { return str(j.OOM) }},
+	{"Requeued", "BACK ON", "requeued_to", text, "partition where it came back alone",
+		func(j *job) value { return str(j.Requeued) }},
 	{"Note", "NOTE", "note", text, "what else is known of the end", func(j *job) value { return str(j.OOMNote) }},
 }
 
@@ -142,7 +173,8 @@ func parseColumns(list string) ([]column, error) {
 		if hasWidth {
 			w, err := strconv.Atoi(width)
 			if err != nil || w == 0 || w < -500 || w > 500 {
-				return nil, fmt.Errorf("%q: the width must be a number from 1 to 500, or negative to stand to the left", word)
+				const text = "%q: the width must be a number from 1 to 500, or negative to stand to the left"
+				return nil, fmt.Errorf(text, word)
 			}
 			c.width, c.left = max(w, -w), w < 0
 		}
@@ -169,7 +201,7 @@ func parseColumns(list string) ([]column, error) {
 // style is how values are written for people.
 type style struct {
 	unit byte // of memory: K M G T P, 0: M as a plain number
-	time timeFormat
+	time slurmtime.Format
 	raw  bool // plain numbers: MiB, seconds, joules, percent
 }
 
@@ -196,7 +228,7 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 		}
 		return append(to, v.text...)
 	case moment:
-		return s.time.append(to, time.UnixMilli(int64(math.Round(v.num*1000))))
+		return s.time.Append(to, time.UnixMilli(int64(math.Round(v.num*1000))))
 	case mib:
 		return appendMiB(to, v.num, s.unit)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"context"
@@ -92,7 +92,8 @@ func (g *gpuSeries) take(samples []db.Sample) {
 	g.Samples = []gpuSample{}
 	var smact, smactS, energy, unowned, energyS float64
 	for _, s := range samples {
-		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB, Watts: figure.Unknown, Jobs: s.Jobs}
+		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB,
+			Watts: figure.Unknown, Jobs: s.Jobs}
 		if s.EnergyS > 0 {
 			out.Watts = s.EnergyJ / figure.Measured(s.EnergyS)
 			energy, unowned, energyS = energy+float64(s.EnergyJ), unowned+float64(s.UnownedJ), energyS+s.EnergyS
@@ -108,7 +109,8 @@ func (g *gpuSeries) take(samples []db.Sample) {
 		g.SMActPct = figure.Measured(smact / smactS)
 	}
 	if energyS > 0 {
-		g.Watts, g.EnergyJ, g.UnownedJ = figure.Measured(energy/energyS), figure.Measured(energy), figure.Measured(unowned)
+		g.Watts, g.EnergyJ, g.UnownedJ = figure.Measured(energy/energyS), figure.Measured(energy),
+			figure.Measured(unowned)
 	}
 }
 
@@ -125,8 +127,9 @@ const sparkWidth = 60
 
 // print draws two lines of time for each GPU.
 func (v *gpuView) print(w io.Writer, s *style) error {
-	fmt.Fprintf(w, "%s to %s\n", s.time.append(nil, v.From), s.time.append(nil, v.To))
-	fmt.Fprintf(w, "A sign: the highest of %s; @ is all SMs, all memory, the highest power.\n", appendClock(nil, v.To.Sub(v.From).Seconds()/sparkWidth))
+	fmt.Fprintf(w, "%s to %s\n", s.time.Append(nil, v.From), s.time.Append(nil, v.To))
+	fmt.Fprintf(w, "A sign: the highest of %s; @ is all SMs, all memory, the highest power.\n",
+		appendClock(nil, v.To.Sub(v.From).Seconds()/sparkWidth))
 	if len(v.GPUs) == 0 {
 		fmt.Fprintln(w, "no GPUs")
 	}
@@ -136,8 +139,10 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 		line := func(name, mean string, part func(gpuSample) float64) {
 			fmt.Fprintf(w, "%-7s |%s| %s\n", name, v.spark(g, sparkWidth, part), mean)
 		}
-		line("SMACT", "mean "+figure(percent, g.SMActPct), func(x gpuSample) float64 { return float64(x.SMActPct) / 100 })
-		line("memory", "peak "+gib(g.PeakMiB), func(x gpuSample) float64 { return float64(x.UsedMiB) / float64(max(g.TotalMiB, 1)) })
+		line("SMACT", "mean "+figure(percent, g.SMActPct),
+			func(x gpuSample) float64 { return float64(x.SMActPct) / 100 })
+		line("memory", "peak "+gib(g.PeakMiB),
+			func(x gpuSample) float64 { return float64(x.UsedMiB) / float64(max(g.TotalMiB, 1)) })
 		top := 1.0
 		for _, x := range g.Samples {
 			if x.Watts.Known() {

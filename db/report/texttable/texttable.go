@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+// Package texttable writes aligned tables of text.
+package texttable
 
 import (
 	"io"
@@ -13,6 +14,15 @@ import (
 type Column struct {
 	Title string
 	Right bool
+}
+
+// Columns makes columns of titles; one of figures has a > in front.
+func Columns(titles ...string) []Column {
+	list := make([]Column, len(titles))
+	for i, title := range titles {
+		list[i].Title, list[i].Right = strings.CutPrefix(title, ">")
+	}
+	return list
 }
 
 // Table prints aligned rows under their titles.

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"runtime"
 	"slices"
 
-	"carma/cmd/internal/cli"
 	"carma/db"
 )
 
@@ -34,23 +32,6 @@ func (c cleaned) Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) 
 	})
 }
 
-// openAll opens databases.
-func openAll(paths []string) (list []*db.DB, err error) {
-	for _, path := range paths {
-		d, err := db.OpenRead(path)
-		switch {
-		case errors.Is(err, db.ErrNewer):
-			return list, cli.Fail(cli.ExitNewer, "%w", err)
-		case errors.Is(err, os.ErrPermission):
-			return list, cli.Fail(cli.ExitPermission, "%w", err)
-		case err != nil:
-			return list, cli.Fail(cli.ExitUnavailable, "%w", err)
-		}
-		list = append(list, d)
-	}
-	return list, nil
-}
-
 // pieces is in how many parts the job ids are read, and ahead how many of them
 // may be done before it is their turn.
 const (
@@ -61,7 +42,8 @@ const (
 // each makes a part of every range of job ids, several at a time, and hands them
 // to done in the order of the ids. So a million jobs take as many cores as there
 // are, and memory for a few parts.
-func each[T any](ctx context.Context, sources []source, s *selection, start func() T, add func(T, *job), done func(T) error) error {
+func each[T any](ctx context.Context, sources []source, s *selection, start func() T, add func(T, *job),
+	done func(T) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ranges, err := split(ctx, sources)
@@ -106,14 +88,6 @@ func each[T any](ctx context.Context, sources []source, s *selection, start func
 		<-turn
 	}
 	return nil
-}
-
-func unavailable(err error) error {
-	var known *cli.Error
-	if errors.As(err, &known) {
-		return err
-	}
-	return cli.Fail(cli.ExitUnavailable, "%w", err)
 }
 
 // idRange is job ids from, and below before.
@@ -196,7 +170,8 @@ func scan(ctx context.Context, sources []source, s *selection, r idRange, f func
 // and its copy are read.
 func inOrder(all []db.Attempt) []db.Attempt {
 	order := func(a, b db.Attempt) int {
-		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster),
+			cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
 	}
 	slices.SortStableFunc(all, order)
 	return slices.CompactFunc(all, func(a, b db.Attempt) bool { return order(a, b) == 0 })

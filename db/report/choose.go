@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 
 	"carma/db"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/slurmtime"
 )
 
 // selection is which jobs to show.
@@ -80,8 +81,9 @@ func (s *selection) addJobs(list string) error {
 
 // stateNames are the short forms of states (squeue(1), sacct(1)).
 var stateNames = map[string]string{
-	"BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "DL": "DEADLINE", "F": "FAILED", "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY",
-	"PR": "PREEMPTED", "RQ": "REQUEUED", "TO": "TIMEOUT",
+	"BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "DL": "DEADLINE", "F": "FAILED", "NF": "NODE_FAIL",
+	"OOM": "OUT_OF_MEMORY",
+	"PR":  "PREEMPTED", "RQ": "REQUEUED", "TO": "TIMEOUT",
 }
 
 // addStates reads sacct's -s. CARMA has records of jobs that ran.
@@ -112,17 +114,18 @@ func (s *selection) setTimes(from, to string, now time.Time) (err error) {
 		from = "today"
 	}
 	if from != "" {
-		if s.From, err = parseTime(from, now); err != nil {
+		if s.From, err = slurmtime.Parse(from, now); err != nil {
 			return err
 		}
 	}
 	if to != "" {
-		if s.To, err = parseTime(to, now); err != nil {
+		if s.To, err = slurmtime.Parse(to, now); err != nil {
 			return err
 		}
 	}
 	if !s.From.IsZero() && !s.To.IsZero() && s.To.Before(s.From) {
-		return fmt.Errorf("the time ends (%s) before it starts (%s)", s.To.Format(time.RFC3339), s.From.Format(time.RFC3339))
+		to, from := s.To.Format(time.RFC3339), s.From.Format(time.RFC3339)
+		return fmt.Errorf("the time ends (%s) before it starts (%s)", to, from)
 	}
 	return nil
 }

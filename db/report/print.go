@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"bufio"
@@ -17,20 +17,11 @@ import (
 	"carma/slurmbridge/version"
 )
 
-// report is a selection of jobs and how to print it.
-type report struct {
-	sources []source
-	sel     *selection
-	style   style
-	columns []column
-	header  bool
-}
-
 // widthsFrom is from how many jobs the widths of a table's columns are taken.
 const widthsFrom = 1000
 
 // table prints aligned columns, two blanks between them and none at the ends.
-func (r *report) table(ctx context.Context, out io.Writer) (found bool, err error) {
+func (r *Report) table(ctx context.Context, out io.Writer) (found bool, err error) {
 	jobs, rest, err := first(ctx, r.sources, r.sel, widthsFrom)
 	if err != nil {
 		return false, err
@@ -81,7 +72,7 @@ func (r *report) table(ctx context.Context, out io.Writer) (found bool, err erro
 
 // pad adds a cell and the blanks around it. One that is too long for a width
 // that the user gave is cut, with a + as sacct has it.
-func (r *report) pad(line, cell []byte, i, width int) []byte {
+func (r *Report) pad(line, cell []byte, i, width int) []byte {
 	if i > 0 {
 		line = append(line, ' ', ' ')
 	}
@@ -111,7 +102,8 @@ type lines struct {
 }
 
 // stream writes a row for each job; between stands between two of them.
-func (r *report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *job) []byte, between []byte) (found bool, err error) {
+func (r *Report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *job) []byte,
+	between []byte) (found bool, err error) {
 	used := sync.Pool{New: func() any { return &lines{} }}
 	err = each(ctx, r.sources, r.sel, func() *lines { return used.Get().(*lines) },
 		func(l *lines, j *job) {
@@ -135,7 +127,7 @@ func (r *report) stream(ctx context.Context, w *bufio.Writer, row func([]byte, *
 
 // delimited prints what programs read: raw numbers, a separator, quotes where CSV
 // wants them.
-func (r *report) delimited(ctx context.Context, out io.Writer, separator string, csv, trailing bool) (bool, error) {
+func (r *Report) delimited(ctx context.Context, out io.Writer, separator string, csv, trailing bool) (bool, error) {
 	w := bufio.NewWriterSize(out, 1<<16)
 	end := func(line []byte) []byte {
 		if !trailing {
@@ -179,7 +171,7 @@ func quoteCSV(cell []byte) []byte {
 }
 
 // json prints every field of every job (docs/json.md).
-func (r *report) json(ctx context.Context, out io.Writer) (bool, error) {
+func (r *Report) json(ctx context.Context, out io.Writer) (bool, error) {
 	w := bufio.NewWriterSize(out, 1<<16)
 	fmt.Fprintf(w, "{\n  \"schema\": %q,\n  \"version\": %q,\n  \"jobs\": [\n", "carma.report/1", version.String())
 	keys := make([]string, len(fields))
@@ -285,8 +277,8 @@ func plainText(s string) bool {
 	return true
 }
 
-// helpFormat lists the columns.
-func helpFormat(w io.Writer) {
+// HelpFormat lists the columns.
+func HelpFormat(w io.Writer) {
 	for _, f := range fields {
 		fmt.Fprintf(w, "%-12s %s\n", f.name, f.help)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"carma/db/figure"
 )
 
-// page is one job as a page: the job, its attempts in full, and what is known of
+// jobPage is one job as a page: the job, its attempts in full, and what is known of
 // its GPUs.
-type page struct {
+type jobPage struct {
 	job      *job
 	attempts []db.Attempt
 	totalMiB int64       // of its first GPU; 0: not known
@@ -24,17 +24,19 @@ type page struct {
 }
 
 // newPage reads what a page shows. Databases that do not have it leave it out.
-func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s style) (*page, error) {
-	p := &page{job: j, style: s}
+func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s style) (*jobPage, error) {
+	p := &jobPage{job: j, style: s}
 	for _, src := range sources {
-		err := src.Scan(ctx, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1}, func(list []db.Attempt) error {
-			for _, a := range list {
-				if a.Cluster == j.Attempt.Cluster {
-					p.attempts = append(p.attempts, a)
+		err := src.Scan(ctx, db.Filter{FromJob: j.JobID, BeforeJob: uint64(j.JobID) + 1},
+			func(list []db.Attempt) error {
+				for _, a := range list {
+					if a.Cluster == j.Attempt.Cluster {
+						p.attempts = append(p.attempts, a)
+					}
 				}
-			}
-			return nil
-		})
+				return nil
+			},
+		)
 		if err != nil {
 			return nil, unavailable(err)
 		}
@@ -76,10 +78,10 @@ func bar(part float64, label string) string {
 	return "[" + string(text) + "]"
 }
 
-func (p *page) text(k kind, v value) string { return string(p.style.appendText(nil, k, v)) }
+func (p *jobPage) text(k kind, v value) string { return string(p.style.appendText(nil, k, v)) }
 
 // print writes the page, at most 80 columns wide.
-func (p *page) print(w io.Writer) error {
+func (p *jobPage) print(w io.Writer) error {
 	j := p.job
 	var b strings.Builder
 	line := func(label, format string, args ...any) {
@@ -96,10 +98,13 @@ func (p *page) print(w io.Writer) error {
 		name = "  " + j.Name
 	}
 	line("Job", "%s%s", j.id(), name)
-	line("Who, where", "%s (account %s), partition %s, cluster %s", or(j.User), or(j.Account), or(j.Partition), or(j.Attempt.Cluster))
+	line("Who, where", "%s (account %s), partition %s, cluster %s", or(j.User), or(j.Account), or(j.Partition),
+		or(j.Attempt.Cluster))
 	line("State", "%s, exit %d:%d", j.State, j.ExitCode, j.ExitSignal)
-	line("Time", "waited %s, ran %s, from %s", p.text(seconds, measured(j.WaitS)), p.text(seconds, num(j.RunS)), p.text(moment, when(j.Start)))
-	line("GPUs", "%d of %s on %s, %s", len(j.figures.UUIDs), or(j.figures.Model), strings.Join(j.Nodes, ","), mode(j.Mode))
+	line("Time", "waited %s, ran %s, from %s", p.text(seconds, measured(j.WaitS)), p.text(seconds, num(j.RunS)),
+		p.text(moment, when(j.Start)))
+	line("GPUs", "%d of %s on %s, %s", len(j.figures.UUIDs), or(j.figures.Model), strings.Join(j.Nodes, ","),
+		mode(j.Mode))
 	b.WriteByte('\n')
 	p.printBars(line)
 	p.printAttempts(&b)
@@ -122,7 +127,7 @@ func mode(m string) string {
 	return "exclusive"
 }
 
-func (p *page) printBars(line func(label, format string, args ...any)) {
+func (p *jobPage) printBars(line func(label, format string, args ...any)) {
 	j := p.job
 	full := float64(max(p.totalMiB, j.ReserveMiB, j.PeakMiB, j.EstMiB, 1))
 	memory := func(label string, v int64, how string) {
@@ -137,7 +142,8 @@ func (p *page) printBars(line func(label, format string, args ...any)) {
 	memory("Peak", j.PeakMiB, string(j.figures.PeakHow))
 	smact := j.figures.SMActPct
 	if smact.Known() {
-		line("SM activity", "%s %s, max %.0f%%", bar(float64(smact)/100, fmt.Sprintf("%.0f%%", float64(smact))), j.figures.SMActHow, float64(j.figures.SMActMax))
+		line("SM activity", "%s %s, max %.0f%%", bar(float64(smact)/100, fmt.Sprintf("%.0f%%", float64(smact))),
+			j.figures.SMActHow, float64(j.figures.SMActMax))
 	} else {
 		line("SM activity", "%s unknown", bar(0, unknownText))
 	}
@@ -148,7 +154,7 @@ func (p *page) printBars(line func(label, format string, args ...any)) {
 
 // printAttempts draws the attempts on one line of time: dots while the job waited,
 // signs while it ran.
-func (p *page) printAttempts(b *strings.Builder) {
+func (p *jobPage) printAttempts(b *strings.Builder) {
 	j := p.job
 	begin := j.Submit
 	if begin.IsZero() {
@@ -167,7 +173,8 @@ func (p *page) printAttempts(b *strings.Builder) {
 			to = min(from+1, width)
 			from = to - 1
 		}
-		fmt.Fprintf(b, "  %-9s [%s%s%s] %s", fmt.Sprintf("run %d", a.Restart+1), strings.Repeat(".", from), strings.Repeat("=", to-from), strings.Repeat(" ", width-to), a.State)
+		fmt.Fprintf(b, "  %-9s [%s%s%s] %s", fmt.Sprintf("run %d", a.Restart+1), strings.Repeat(".", from),
+			strings.Repeat("=", to-from), strings.Repeat(" ", width-to), a.State)
 		b.WriteByte('\n')
 		if len(p.attempts) > 1 {
 			b.WriteString("            " + p.attempt(&a) + "\n")
@@ -176,7 +183,7 @@ func (p *page) printAttempts(b *strings.Builder) {
 }
 
 // attempt says of one of several attempts where it was and what it booked and used.
-func (p *page) attempt(a *db.Attempt) string {
+func (p *jobPage) attempt(a *db.Attempt) string {
 	peak := "not known"
 	if a.Total.PeakMiB > 0 {
 		peak = gib(a.Total.PeakMiB)
@@ -184,7 +191,7 @@ func (p *page) attempt(a *db.Attempt) string {
 	return fmt.Sprintf("%s on %s, booked %s, peak %s", a.Partition, a.Node, gib(a.ReserveMiB), peak)
 }
 
-func (p *page) printShare(line func(label, format string, args ...any)) {
+func (p *jobPage) printShare(line func(label, format string, args ...any)) {
 	j := p.job
 	others := "nobody"
 	if len(j.Neighbours) > 0 {
@@ -193,7 +200,8 @@ func (p *page) printShare(line func(label, format string, args ...any)) {
 	clock := func(s float64) string { return p.text(seconds, num(s)) }
 	line("Shared with", "%s, %s of %s GPU time", others, clock(j.figures.SharedS), clock(j.figures.LeaseS))
 	if s := j.savedS(); s.Known() {
-		line("Saved", "%s of GPU time: %s alone, less its part %s", signedClock(float64(s)), clock(float64(j.figures.AloneS)), clock(j.figures.HeldS))
+		line("Saved", "%s of GPU time: %s alone, less its part %s", signedClock(float64(s)),
+			clock(float64(j.figures.AloneS)), clock(j.figures.HeldS))
 	} else {
 		line("Saved", "- (how long it takes alone is not known: no smact=, no history)")
 	}
@@ -205,8 +213,11 @@ func (p *page) printShare(line func(label, format string, args ...any)) {
 	if j.figures.EnergyHow == figure.Shared {
 		how = "its share, by SM activity"
 	}
-	line("Energy", "%s (%.1f Wh), of it idle floor %s; %s", p.text(joules, measured(j.figures.EnergyJ)), float64(j.figures.EnergyJ)/3600,
-		p.text(joules, measured(j.figures.IdleJ)), how)
+	line("Energy", "%s (%.1f Wh), of it idle floor %s; %s", p.text(joules, measured(j.figures.EnergyJ)),
+		float64(j.figures.EnergyJ)/3600,
+		p.text(joules, measured(j.figures.IdleJ)),
+		how,
+	)
 }
 
 func signedClock(s float64) string {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 )
 
 // notes say what to change next time: the part of a report that is read first.
-func notes(p *page) (list []string) {
+func notes(p *jobPage) (list []string) {
 	j := p.job
 	f := j.figures
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
@@ -20,7 +20,8 @@ func notes(p *page) (list []string) {
 	switch {
 	case j.Requeued != "":
 		if known {
-			say("it ran out of GPU memory and came back alone on %s; with `#CARMA mem=%dG` its first run would have done", j.Requeued, better)
+			say("it ran out of GPU memory and came back alone on %s; "+
+				"with `#CARMA mem=%dG` its first run would have done", j.Requeued, better)
 		} else {
 			say("it ran out of GPU memory and came back alone on %s", j.Requeued)
 		}
@@ -33,11 +34,13 @@ func notes(p *page) (list []string) {
 		say("%s", j.OOMNote)
 	case j.preallocated() != "": // below: the peak says nothing of the need
 	case j.Mode == "shared" && known && better*1024 <= j.ReserveMiB*9/10:
-		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", gib(max(j.EstMiB, j.ReserveMiB)), gib(j.PeakMiB), better, more(p.totalMiB, j.ReserveMiB, better*1024))
+		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", gib(max(j.EstMiB, j.ReserveMiB)), gib(j.PeakMiB),
+			better, more(p.totalMiB, j.ReserveMiB, better*1024))
 	case j.Mode == "shared" && known && j.PeakMiB > j.ReserveMiB*97/100 && j.Method != "history":
 		say("the peak came within 3 %% of what was booked: `#CARMA mem=%dG` is safer", better)
 	case j.Mode == "exclusive" && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
-		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", gib(j.PeakMiB), gib(p.totalMiB), better)
+		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", gib(j.PeakMiB),
+			gib(p.totalMiB), better)
 	}
 	if what := j.preallocated(); what != "" {
 		say("%s", preallocatedNote(what, gib(j.PeakMiB)))
@@ -84,7 +87,8 @@ func preallocatedNote(what, peak string) string {
 	case "all of the GPU":
 		who, set = "TensorFlow", tensorflow
 	}
-	return fmt.Sprintf("preallocated: the peak of %s is %s, as %s takes it at its start whatever it needs. While other runs are known, nothing is learned from this one; if it is so, set %s", peak, what, who, set)
+	return fmt.Sprintf("preallocated: the peak of %s is %s, as %s takes it at its start whatever it needs. "+
+		"While other runs are known, nothing is learned from this one; if it is so, set %s", peak, what, who, set)
 }
 
 func orElse(s, other string) string {
@@ -97,6 +101,8 @@ func orElse(s, other string) string {
 // suggestion is a mem= in GiB that holds a peak with 5 % to spare.
 func suggestion(peakMiB int64) int64 { return int64(math.Ceil(float64(peakMiB) * 1.05 / 1024)) }
 
+var countWords = [...]string{"", "", "two", "three", "four", "five", "six", "seven", "eight", "nine"}
+
 // more says what a smaller booking would be good for.
 func more(totalMiB, reserve, better int64) string {
 	n := int64(0)
@@ -107,7 +113,7 @@ func more(totalMiB, reserve, better int64) string {
 	case n == 1:
 		return "let one more such job share"
 	case n > 1 && n < 10:
-		return fmt.Sprintf("let %s more such jobs share", [...]string{"", "", "two", "three", "four", "five", "six", "seven", "eight", "nine"}[n])
+		return fmt.Sprintf("let %s more such jobs share", countWords[n])
 	}
 	return "leave more to others"
 }

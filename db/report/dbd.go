@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 
-	"carma/cmd/internal/cli"
 	"carma/db"
 	"carma/slurmbridge/sctl"
 )
@@ -17,8 +16,7 @@ import (
 // knows of a job is Slurm's word.
 type slurmdbd struct {
 	attempts []db.Attempt
-	spoiled  int // jobs whose records cannot be read
-	refused  int // records that stand at a job that they are not of
+	left     Left
 }
 
 // accountedID names a job in slurmdbd.
@@ -31,8 +29,7 @@ type accountedID struct {
 type accountedPart struct {
 	jobs     []sctl.Accounted // without their comments
 	attempts []db.Attempt
-	spoiled  int
-	refused  int
+	left     Left
 }
 
 // fromSlurmdbd asks slurmdbd once for all jobs of a selection, and once for their names.
@@ -51,7 +48,8 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		}()
 	}
 	var batch []sctl.Accounted
-	filter := sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters, From: s.From, To: s.To}
+	filter := sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters,
+		From: s.From, To: s.To}
 	err := c.Accounted(ctx, filter, func(j sctl.Accounted) {
 		if batch = append(batch, j); len(batch) == 500 {
 			work <- batch
@@ -68,15 +66,15 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 		for i, j := range p.jobs {
 			known[accountedID{j.Cluster, j.JobID}] = &p.jobs[i]
 		}
-		records, src.spoiled = append(records, p.attempts...), src.spoiled+p.spoiled
-		src.refused += p.refused
+		records = append(records, p.attempts...)
+		src.left.Spoiled, src.left.Refused = src.left.Spoiled+p.left.Spoiled, src.left.Refused+p.left.Refused
 	}
 	names := map[accountedID]sctl.Named{}
 	if err == nil && len(records) > 0 {
 		err = c.Names(ctx, filter, func(n sctl.Named) { names[accountedID{n.Cluster, n.JobID}] = n })
 	}
 	if err != nil {
-		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
+		return nil, unavailable(err)
 	}
 	for _, a := range records {
 		id := accountedID{a.Cluster, a.JobID}
@@ -85,7 +83,7 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 			continue
 		}
 		if a.UID != own.UID {
-			src.refused++
+			src.left.Refused++
 			continue
 		}
 		a.ArrayJobID, a.ArrayTask = own.ArrayJobID, own.ArrayTask
@@ -100,9 +98,9 @@ func (p *accountedPart) unpack(batch []sctl.Accounted) {
 	for _, j := range batch {
 		attempts, refused, err := db.ParseComment(j.JobID, db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment})
 		if err != nil {
-			p.spoiled++
+			p.left.Spoiled++
 		}
-		p.refused += refused
+		p.left.Refused += refused
 		for _, a := range attempts {
 			a.Cluster, a.GPUs = j.Cluster, nil // the sums are what reports show
 			p.attempts = append(p.attempts, a)
@@ -122,7 +120,8 @@ func (s *slurmdbd) JobIDs(context.Context) (low, high uint32, err error) {
 
 // Scan hands over the jobs of a range of ids; the rest of the filter was sacct's.
 func (s *slurmdbd) Scan(_ context.Context, f db.Filter, each func([]db.Attempt) error) error {
-	from, _ := slices.BinarySearchFunc(s.attempts, f.FromJob, func(a db.Attempt, id uint32) int { return cmp.Compare(a.JobID, id) })
+	byID := func(a db.Attempt, id uint32) int { return cmp.Compare(a.JobID, id) }
+	from, _ := slices.BinarySearchFunc(s.attempts, f.FromJob, byID)
 	list := s.attempts[from:]
 	for len(list) > 0 && (f.BeforeJob == 0 || uint64(list[0].JobID) < f.BeforeJob) {
 		n := 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"strings"
 	"syscall"
 
-	"carma/cmd/internal/cli"
 	"carma/db/figure"
+	"carma/db/report/texttable"
 	"carma/estimator/history"
 )
 
@@ -32,7 +32,8 @@ func (l *lesson) add(j *job) {
 	r := runOf(j)
 	l.runs = append(l.runs, r)
 	if s := (script{j.User, j.Name}); l.scripts[r.Key] != s {
-		l.scripts[r.Key] = script{strings.Clone(s.user), strings.Clone(s.name)} // not to keep the text that they are cut from
+		// Cloned, not to keep the text that they are cut from.
+		l.scripts[r.Key] = script{strings.Clone(s.user), strings.Clone(s.name)}
 	}
 }
 
@@ -56,7 +57,8 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
-		Completed: j.State == "COMPLETED" || j.State == "TIMEOUT", Analytic: j.Method == "analytic", EstMiB: j.EstMiB, FullMiB: j.FullMiB}
+		Completed: j.State == "COMPLETED" || j.State == "TIMEOUT", Analytic: j.Method == "analytic", EstMiB: j.EstMiB,
+		FullMiB: j.FullMiB}
 	if j.figures.PeakHow == figure.Exact {
 		r.PeakMiB, r.MeanMiB, r.Preallocated = j.PeakMiB, j.figures.MeanMiB, j.preallocated() != ""
 	}
@@ -69,28 +71,28 @@ func runOf(j *job) history.Run {
 // writeHistory puts a new snapshot in the place of the old one, as a whole, and for
 // the same readers; a first one is for the owner of its directory alone: its keys tell who
 // has a script what others' runs of it took.
-func writeHistory(path string, l *history.Learner, now int64) (keys int, err error) {
+func writeHistory(path string, l *history.Learner, now int64) error {
 	var before history.Snapshot
 	if text, err := os.ReadFile(path); err == nil {
 		// A spoiled one is replaced, and the base is learned anew.
 		before, _ = history.Parse(text)
 	} else if !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("read the history before: %w", err)
+		return fmt.Errorf("read the history before: %w", err)
 	}
 	order, values := l.Values()
 	f, err := os.CreateTemp(filepath.Dir(path), ".history-*")
 	if err != nil {
-		return 0, fmt.Errorf("write history: %w", err)
+		return fmt.Errorf("write history: %w", err)
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(history.Make(order, values, l.Shifts(before, now)))
 	if err := errors.Join(err, readersOf(path, f), f.Sync(), f.Close()); err != nil {
-		return 0, fmt.Errorf("write history: %w", err)
+		return fmt.Errorf("write history: %w", err)
 	}
 	if err := os.Rename(f.Name(), path); err != nil {
-		return 0, fmt.Errorf("write history: %w", err)
+		return fmt.Errorf("write history: %w", err)
 	}
-	return min(len(order), history.MaxKeys), nil
+	return nil
 }
 
 // readersOf gives a file the mode, the owner and the group of the one at path. A first one
@@ -123,16 +125,39 @@ func readersOf(path string, f *os.File) error {
 	return f.Chmod(mode)
 }
 
+// history lists what earlier runs teach.
+func (r *Report) history(ctx context.Context, out io.Writer) error {
+	const shown = 1000
+	l, scripts, err := learn(ctx, r.sources, r.sel)
+	if err != nil {
+		return err
+	}
+	return printHistory(out, l, scripts, &r.style, shown)
+}
+
+// WriteHistory makes the file from which job_submit learns what earlier runs teach.
+func (r *Report) WriteHistory(ctx context.Context, path string) error {
+	l, _, err := learn(ctx, r.sources, r.sel)
+	if err != nil {
+		return err
+	}
+	return writeHistory(path, l, r.style.time.Now.Unix())
+}
+
 // printHistory lists what is known, the newest first.
 func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]script, s *style, most int) error {
 	order, values := l.Values()
-	t := cli.Table{Columns: []cli.Column{{Title: "KEY"}, {Title: "USER"}, {Title: "NAME"}, {Title: "RUNS", Right: true}, {Title: "PEAK", Right: true}, {Title: "SPREAD", Right: true}, {Title: "BOOKED NEXT", Right: true},
-		{Title: "MEAN", Right: true}, {Title: "SMACT", Right: true}, {Title: "RUN", Right: true}}}
+	t := texttable.Table{Columns: texttable.Columns("KEY", "USER", "NAME", ">RUNS", ">PEAK", ">SPREAD",
+		">BOOKED NEXT", ">MEAN", ">SMACT", ">RUN"),
+	}
 	memory := func(v int64) string { return string(s.appendText(nil, mib, num(v))) }
 	for _, k := range order[:min(len(order), most)] {
 		v := values[k]
-		t.Rows = append(t.Rows, []string{k.String(), orElse(scripts[k].user, unknownText), orElse(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
-			string(s.appendText(nil, percent, measured(figure.Measured(v.SMActPct)))), string(appendClock(nil, float64(v.RunS)))})
+		t.Rows = append(t.Rows, []string{k.String(), orElse(scripts[k].user, unknownText),
+			orElse(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB),
+			memory(v.Reserve()), memory(v.MeanMiB),
+			string(s.appendText(nil, percent, measured(figure.Measured(v.SMActPct)))),
+			string(appendClock(nil, float64(v.RunS)))})
 	}
 	_, err := t.WriteTo(w)
 	return err

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package slurmtime
 
 import (
 	"testing"
 	"time"
-
-	"carma/db"
 )
 
-func TestParseTime(t *testing.T) {
+func TestParse(t *testing.T) {
 	zone, err := time.LoadLocation("Europe/Copenhagen")
 	if err != nil {
 		t.Skip("no time zones on this machine: ", err)
@@ -44,68 +42,48 @@ func TestParseTime(t *testing.T) {
 		"0328-13:00":          "2026-03-28T13:00:00+01:00",
 		"03/28/25-13:00:01":   "2025-03-28T13:00:01+01:00",
 	} {
-		got, err := parseTime(word, now)
+		got, err := Parse(word, now)
 		if err != nil || got.Format(time.RFC3339) != want {
 			t.Errorf("%s: %s, %v; want %s", word, got.Format(time.RFC3339), err, want)
 		}
 	}
-	for _, word := range []string{"", "whenever", "25:00", "12:60", "now-", "now-2moons", "2026-13-01", "2026-01-01T", "13:00pm", "now-99999999days"} {
-		if got, err := parseTime(word, now); err == nil {
+	for _, word := range []string{"", "whenever", "25:00", "12:60", "now-", "now-2moons", "2026-13-01", "2026-01-01T",
+		"13:00pm", "now-99999999days"} {
+		if got, err := Parse(word, now); err == nil {
 			t.Errorf("%q is %s", word, got)
 		}
 	}
 }
 
-// Days of a summary are those of the calendar, also those of 23 and of 25 hours.
-func TestDaysAroundSummerTime(t *testing.T) {
-	zone, err := time.LoadLocation("Europe/Copenhagen")
-	if err != nil {
-		t.Skip("no time zones on this machine: ", err)
-	}
-	for _, begin := range []time.Time{time.Date(2026, 3, 28, 12, 0, 0, 0, zone), time.Date(2026, 10, 24, 12, 0, 0, 0, zone)} {
-		s := newTally([]string{byDay}, zone)
-		hours := map[string]int{}
-		for at := begin; at.Before(begin.Add(72 * time.Hour)); at = at.Add(15 * time.Minute) {
-			var j job
-			j.merge([]db.Attempt{{JobID: 1, Start: at.Add(-time.Minute), End: at, Total: db.TotalOf(nil)}})
-			s.add(&j)
-			hours[at.In(zone).Format("2006-01-02")]++
-		}
-		for day, n := range hours {
-			if g := s.groups[0][day]; g == nil || g.Jobs != n {
-				t.Errorf("%s: %+v, want %d jobs", day, g, n)
-			}
-		}
-	}
-}
-
-func TestTimeFormat(t *testing.T) {
+func TestFormat(t *testing.T) {
 	now := time.Date(2026, 3, 30, 10, 30, 0, 0, time.UTC)
 	at := time.Date(2026, 3, 29, 9, 5, 7, 0, time.UTC)
 	for format, want := range map[string]string{
-		"": "2026-03-29T09:05:07", "standard": "2026-03-29T09:05:07", "%s": "1774775107", "%a %d %b %H:%M %y%%": "Sun 29 Mar 09:05 26%", "%Q%": "%Q%", "relative": "Ystday 09:05",
+		"": "2026-03-29T09:05:07", "standard": "2026-03-29T09:05:07", "%s": "1774775107",
+		"%a %d %b %H:%M %y%%": "Sun 29 Mar 09:05 26%", "%Q%": "%Q%", "relative": "Ystday 09:05",
 		"%F %T %j": "2026-03-29 09:05:07 088",
 	} {
-		f := timeFormat{format, now, time.UTC}
-		if got := string(f.append(nil, at)); got != want {
+		f := Format{format, now, time.UTC}
+		if got := string(f.Append(nil, at)); got != want {
 			t.Errorf("%q: %q, want %q", format, got, want)
 		}
 	}
-	for days, want := range map[int]string{0: "09:05:07", 1: "Tomorr 09:05", -3: "Fri 09:05", -20: "10 Mar 09:05", -200: "11 Sep 2025"} {
-		f := timeFormat{"relative", now, time.UTC}
-		if got := string(f.append(nil, at.AddDate(0, 0, days+1))); got != want {
+	for days, want := range map[int]string{0: "09:05:07", 1: "Tomorr 09:05", -3: "Fri 09:05", -20: "10 Mar 09:05",
+		-200: "11 Sep 2025"} {
+		f := Format{"relative", now, time.UTC}
+		if got := string(f.Append(nil, at.AddDate(0, 0, days+1))); got != want {
 			t.Errorf("%d days: %q, want %q", days, got, want)
 		}
 	}
 }
 
-func FuzzParseTime(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, word := range []string{"now-2days", "2026-03-29T02:30", "03/28/25-13:00:01", "1:05pm", "fika"} {
 		f.Add(word)
 	}
 	now := time.Date(2026, 3, 30, 10, 30, 0, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, word string) {
-		if got, err := parseTime(word, now); err == nil && got.IsZero() {
+		if got, err := Parse(word, now); err == nil && got.IsZero() {
 			t.Errorf("%q is no time and no error", word)
 		}
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"cmp"
@@ -13,7 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"carma/cmd/internal/cli"
+	"carma/db/report/texttable"
+	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/version"
 )
 
@@ -177,9 +178,11 @@ func (g *group) add(j *job) {
 
 func (g *group) plus(o *group) {
 	g.Jobs, g.OOMs, g.Recovered = g.Jobs+o.Jobs, g.OOMs+o.OOMs, g.Recovered+o.Recovered
-	g.GPUHours, g.SharedHours, g.SavedHours, g.SavedOf = g.GPUHours+o.GPUHours, g.SharedHours+o.SharedHours, g.SavedHours+o.SavedHours, g.SavedOf+o.SavedOf
+	g.GPUHours, g.SharedHours = g.GPUHours+o.GPUHours, g.SharedHours+o.SharedHours
+	g.SavedHours, g.SavedOf = g.SavedHours+o.SavedHours, g.SavedOf+o.SavedOf
 	g.EnergyKWh, g.EnergyOf = g.EnergyKWh+o.EnergyKWh, g.EnergyOf+o.EnergyOf
-	g.WaitS, g.RunS, g.CompletionS, g.waits, g.comps = g.WaitS+o.WaitS, g.RunS+o.RunS, g.CompletionS+o.CompletionS, g.waits+o.waits, g.comps+o.comps
+	g.WaitS, g.RunS, g.CompletionS = g.WaitS+o.WaitS, g.RunS+o.RunS, g.CompletionS+o.CompletionS
+	g.waits, g.comps = g.waits+o.waits, g.comps+o.comps
 }
 
 func (g *group) finish() {
@@ -206,7 +209,8 @@ func (t *tally) plus(o *tally) {
 			t.methods[name] = m
 			continue
 		}
-		have.Jobs, have.Under, have.BiasPct, have.ErrPct = have.Jobs+m.Jobs, have.Under+m.Under, have.BiasPct+m.BiasPct, have.ErrPct+m.ErrPct
+		have.Jobs, have.Under = have.Jobs+m.Jobs, have.Under+m.Under
+		have.BiasPct, have.ErrPct = have.BiasPct+m.BiasPct, have.ErrPct+m.ErrPct
 	}
 	if t.from.IsZero() || !o.from.IsZero() && o.from.Before(t.from) {
 		t.from = o.from
@@ -215,14 +219,16 @@ func (t *tally) plus(o *tally) {
 }
 
 // summarise adds up the selected jobs.
-func summarise(ctx context.Context, sources []source, sel *selection, by []string, zone *time.Location) (*summary, error) {
+func summarise(ctx context.Context, sources []source, sel *selection, by []string, zone *time.Location) (*summary,
+	error) {
 	all := newTally(by, zone)
 	err := each(ctx, sources, sel, func() *tally { return newTally(by, zone) }, (*tally).add,
 		func(t *tally) error { all.plus(t); return nil })
 	if err != nil {
 		return nil, err
 	}
-	s := &summary{Schema: "carma.summary/1", Version: version.String(), Total: all.total, By: map[string][]*group{}, Methods: []*method{}, order: by}
+	s := &summary{Schema: "carma.summary/1", Version: version.String(), Total: all.total, By: map[string][]*group{},
+		Methods: []*method{}, order: by}
 	s.Total.Name = "all"
 	s.Total.finish()
 	if !all.from.IsZero() {
@@ -258,8 +264,8 @@ func (s *summary) json(w io.Writer) error {
 }
 
 // groupColumns are the columns of a table of groups.
-var groupColumns = []cli.Column{{Title: ""}, {Title: "JOBS", Right: true}, {Title: "GPU-H", Right: true}, {Title: "SHARED", Right: true}, {Title: "SAVED", Right: true},
-	{Title: "OOM", Right: true}, {Title: "BACK", Right: true}, {Title: "KWH", Right: true}, {Title: "WAIT", Right: true}, {Title: "RUN", Right: true}, {Title: "JCT", Right: true}}
+var groupColumns = texttable.Columns("", ">JOBS", ">GPU-H", ">SHARED", ">SAVED", ">OOM", ">BACK", ">KWH", ">WAIT",
+	">RUN", ">JCT")
 
 // row is a group as text. What is known of no job is "-".
 func (g *group) row() []string {
@@ -277,8 +283,15 @@ func (g *group) row() []string {
 	if g.comps > 0 {
 		completion = clock(g.CompletionS)
 	}
-	return []string{g.Name, fmt.Sprint(g.Jobs), fmt.Sprintf("%.2f", g.GPUHours), fmt.Sprintf("%.2f", g.SharedHours), saved,
-		fmt.Sprint(g.OOMs), fmt.Sprint(g.Recovered), energy, wait, clock(g.RunS), completion}
+	return []string{g.Name, fmt.Sprint(g.Jobs), fmt.Sprintf("%.2f", g.GPUHours), fmt.Sprintf("%.2f", g.SharedHours),
+		saved,
+		fmt.Sprint(g.OOMs),
+		fmt.Sprint(g.Recovered),
+		energy,
+		wait,
+		clock(g.RunS),
+		completion,
+	}
 }
 
 // legend says what the columns are and of how many jobs their figures are known.
@@ -290,21 +303,28 @@ func (s *summary) legend() []string {
 		}
 		return fmt.Sprintf("%d of %d jobs", n, t.Jobs)
 	}
-	return []string{fmt.Sprintf("GPU-H: GPU hours held. SHARED: of them, with other jobs. SAVED: GPU hours against exclusive, known of %s (smact= or earlier runs say how long the work takes alone). "+
-		"OOM: ran out of GPU memory. BACK: of them, came back and ended well. KWH: energy, known of %s. WAIT, RUN, JCT: means of the time in the queue, of execution, and of both (job completion time).",
-		of(t.SavedOf), of(t.EnergyOf))}
+	return []string{fmt.Sprintf("GPU-H: GPU hours held. SHARED: of them, with other jobs. "+
+		"SAVED: GPU hours against exclusive, known of %s (smact= or earlier runs say how long the work takes alone). "+
+		"OOM: ran out of GPU memory. BACK: of them, came back and ended well. KWH: energy, known of %s. "+
+		"WAIT, RUN, JCT: means of the time in the queue, of execution, and of both (job completion time).",
+		of(t.SavedOf),
+		of(t.EnergyOf),
+	),
+	}
 }
 
-const estimatesLegend = "BIAS: mean of estimate above peak. ERROR: mean distance. UNDER: jobs whose peak was above the estimate. Jobs that ran out of memory are not among them."
+const estimatesLegend = "BIAS: mean of estimate above peak. ERROR: mean distance. " +
+	"UNDER: jobs whose peak was above the estimate. Jobs that ran out of memory are not among them."
 
-func (s *summary) print(w io.Writer, tf *timeFormat) error {
+func (s *summary) print(w io.Writer, tf *slurmtime.Format) error {
 	if s.From == nil {
 		_, err := io.WriteString(w, "no jobs\n")
 		return err
 	}
-	fmt.Fprintf(w, "%s to %s, makespan %s\n\n", tf.append(nil, *s.From), tf.append(nil, *s.To), appendClock(nil, s.MakespanS))
+	fmt.Fprintf(w, "%s to %s, makespan %s\n\n", tf.Append(nil, *s.From), tf.Append(nil, *s.To),
+		appendClock(nil, s.MakespanS))
 	for i, by := range s.order {
-		t := cli.Table{Columns: slices.Clone(groupColumns)}
+		t := texttable.Table{Columns: slices.Clone(groupColumns)}
 		t.Columns[0].Title = strings.ToUpper(by)
 		for _, g := range s.By[by] {
 			t.Rows = append(t.Rows, g.row())
@@ -333,9 +353,10 @@ func (s *summary) print(w io.Writer, tf *timeFormat) error {
 }
 
 func (s *summary) printMethods(w io.Writer) error {
-	t := cli.Table{Columns: []cli.Column{{Title: "ESTIMATES"}, {Title: "JOBS", Right: true}, {Title: "BIAS", Right: true}, {Title: "ERROR", Right: true}, {Title: "UNDER", Right: true}}}
+	t := texttable.Table{Columns: texttable.Columns("ESTIMATES", ">JOBS", ">BIAS", ">ERROR", ">UNDER")}
 	for _, m := range s.Methods {
-		t.Rows = append(t.Rows, []string{m.Name, fmt.Sprint(m.Jobs), fmt.Sprintf("%+.1f%%", m.BiasPct), fmt.Sprintf("%.1f%%", m.ErrPct), fmt.Sprint(m.Under)})
+		t.Rows = append(t.Rows, []string{m.Name, fmt.Sprint(m.Jobs), fmt.Sprintf("%+.1f%%", m.BiasPct),
+			fmt.Sprintf("%.1f%%", m.ErrPct), fmt.Sprint(m.Under)})
 	}
 	if _, err := t.WriteTo(w); err != nil {
 		return err

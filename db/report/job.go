@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package report
 
 import (
 	"fmt"
@@ -146,7 +146,8 @@ func (j *job) addSMAct(t *db.Total) {
 		f.SMActPct, f.SMActMax, f.SMActHow, *s = t.SMActPct, t.SMActMax, t.SMActHow, t.LeaseS
 		return
 	}
-	f.SMActPct = (f.SMActPct*figure.Measured(*s) + t.SMActPct*figure.Measured(t.LeaseS)) / figure.Measured(*s+t.LeaseS)
+	f.SMActPct = (f.SMActPct*figure.Measured(*s) +
+		t.SMActPct*figure.Measured(t.LeaseS)) / figure.Measured(*s+t.LeaseS)
 	f.SMActMax, f.SMActHow = max(f.SMActMax, t.SMActMax), f.SMActHow.And(t.SMActHow)
 	*s += t.LeaseS
 }
