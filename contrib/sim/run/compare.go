@@ -1,30 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package run
 
 import (
 	"fmt"
 	"io"
 	"strings"
 
-	"carma/cmd/internal/cli"
+	"github.com/spf13/pflag"
+
 	"carma/contrib/sim/chart"
 	"carma/contrib/sim/replay"
-	"carma/contrib/sim/workload"
 	"carma/db/report/texttable"
 	"carma/slurmbridge/version"
 )
-
-const compareUsage = `usage: carma-sim compare --trace T.csv --jobs J.csv [OPTIONS] ["NAME: OPTIONS"]...
-
-Replays a trace under several configurations, given as a name and options of
-carma-sim run:
-
-  carma-sim compare ... "exclusive: --policy exclusive" "magm: --policy magm"
-
-Changes are against the first one. Without any, the reference system, this
-project's policies and an ideal packer are compared.
-`
 
 // usual are the configurations when none is named. They need no estimates in
 // the job table.
@@ -48,8 +37,8 @@ type outcome struct {
 	curves *replay.Curves
 }
 
-// comparison is what --json prints.
-type comparison struct {
+// Comparison is several configurations of one trace, as --json prints it.
+type Comparison struct {
 	Schema  string    `json:"schema"`
 	Version string    `json:"version"`
 	Trace   string    `json:"trace"`
@@ -62,63 +51,40 @@ type comparison struct {
 		MakespanS float64 `json:"makespan_s"`
 		EnergyJ   float64 `json:"energy_j"`
 	} `json:"bound"`
+	base replay.Setup
 }
 
-func runCompare(args []string, out io.Writer) error {
-	f := cli.Flags("carma-sim compare", compareUsage, out)
-	var in input
-	var rep repeats
-	in.flags(f)
-	rep.flags(f, 8)
-	asJSON := f.Bool("json", false, "print JSON (docs/sim.md)")
-	page := f.String("html", "", "write a page with charts to this `FILE`")
-	if err := cli.Parse(f, args); err != nil {
-		return err
-	}
+// Compare replays a workload under configurations: a name, a colon and options of
+// carma-sim run each. record keeps the curves of the first runs.
+func Compare(in Input, specs []string, rep Repeats, record bool) (*Comparison, error) {
 	if err := rep.check(); err != nil {
-		return err
+		return nil, err
 	}
 	base, err := in.setup()
 	if err != nil {
-		return err
-	}
-	specs := f.Args()
-	if len(specs) == 0 {
-		specs = usual
+		return nil, err
 	}
 	w, err := in.load(base.Model)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	c, err := compare(specs, base, w, rep, *page != "")
-	if err != nil {
-		return err
+	if len(specs) == 0 {
+		specs = usual
 	}
-	if *page != "" {
-		if err := writeFile(*page, func(f io.Writer) error { _, err := io.WriteString(f, c.html(base)); return err }); err != nil {
-			return err
-		}
-	}
-	if *asJSON {
-		return printJSON(out, c)
-	}
-	_, err = io.WriteString(out, c.text())
-	return err
-}
-
-func compare(specs []string, base replay.Setup, w *workload.Workload, rep repeats, record bool) (*comparison, error) {
-	c := &comparison{Schema: "carma-sim.compare/1", Version: version.String(), Trace: w.Name, Jobs: len(w.Trace), Skipped: w.Skipped, Repeats: rep.n, Seed: rep.seed}
+	c := &Comparison{base: base, Schema: "carma-sim.compare/1", Version: version.String(), Trace: w.Name,
+		Jobs: len(w.Trace), Skipped: w.Skipped, Repeats: rep.N, Seed: rep.Seed}
 	bound := replay.BoundOf(base, w)
 	c.Bound.MakespanS, c.Bound.EnergyJ = bound.MakespanS, bound.EnergyJ
 	setups := make([]replay.Setup, len(specs))
-	words := make([]knobs, len(specs))
+	words := make([]Knobs, len(specs))
 	for i, spec := range specs {
 		name, options, ok := strings.Cut(spec, ":")
 		if !ok || strings.TrimSpace(name) == "" {
-			return nil, cli.Fail(cli.ExitUsage, "configuration %q: write \"NAME: OPTIONS\"; see carma-sim compare --help", spec)
+			return nil, fmt.Errorf("configuration %q: write \"NAME: OPTIONS\"; see carma-sim compare --help", spec)
 		}
-		f := cli.Flags("carma-sim run", runUsage, io.Discard)
-		words[i].flags(f)
+		f := pflag.NewFlagSet("carma-sim run", pflag.ContinueOnError)
+		f.SetOutput(io.Discard)
+		words[i].Flags(f)
 		err := f.Parse(strings.Fields(options))
 		if err == nil && f.NArg() > 0 {
 			err = fmt.Errorf("unexpected argument %q", f.Arg(0))
@@ -127,26 +93,28 @@ func compare(specs []string, base replay.Setup, w *workload.Workload, rep repeat
 			setups[i], err = words[i].apply(f, base)
 		}
 		if err != nil {
-			return nil, cli.Fail(cli.ExitUsage, "configuration %q: %w", strings.TrimSpace(name), err)
+			return nil, fmt.Errorf("configuration %q: %w", strings.TrimSpace(name), err)
 		}
-		c.Configs = append(c.Configs, outcome{Name: strings.TrimSpace(name), Options: strings.TrimSpace(options), Config: configOf(setups[i], words[i].ideal)})
+		c.Configs = append(c.Configs, outcome{Name: strings.TrimSpace(name), Options: strings.TrimSpace(options),
+			Config: configOf(setups[i], words[i].ideal)})
 	}
-	p := newProgress(len(specs) * rep.n)
+	p := newProgress(len(specs) * rep.N)
 	defer p.end()
 	for i, s := range setups {
-		s.Seed, s.Record = rep.seed, record
-		figures, first, err := replay.Repeat(s, w, rep.n, words[i].player(), p.step)
+		s.Seed, s.Record = rep.Seed, record
+		figures, first, err := replay.Repeat(s, w, rep.N, words[i].player(), p.step)
 		if err != nil {
-			return nil, cli.Fail(cli.ExitUsage, "configuration %q: %w", c.Configs[i].Name, err)
+			return nil, fmt.Errorf("configuration %q: %w", c.Configs[i].Name, err)
 		}
 		c.Configs[i].Figures, c.Configs[i].curves = figures, first.Curves
 	}
 	return c, nil
 }
 
-// text is the comparison as a table: means, and the spread of what spreads.
-func (c *comparison) text() string {
-	t := texttable.Table{Columns: texttable.Columns("CONFIGURATION", ">MAKESPAN h", ">", ">COMPLETION min", ">", ">WAITING min", ">ENERGY MJ", ">", ">SMACT %", ">P95 SLOWDOWN", ">OOM")}
+// Text is the comparison as a table: means, and the spread of what spreads.
+func (c *Comparison) Text() string {
+	t := texttable.Table{Columns: texttable.Columns("CONFIGURATION", ">MAKESPAN h", ">", ">COMPLETION min", ">",
+		">WAITING min", ">ENERGY MJ", ">", ">SMACT %", ">P95 SLOWDOWN", ">OOM")}
 	first := &c.Configs[0].Figures
 	for i := range c.Configs {
 		f := &c.Configs[i].Figures
@@ -156,15 +124,18 @@ func (c *comparison) text() string {
 			spread(f.JCTS, 60, 0), change(f.JCTS.Mean, first.JCTS.Mean, i),
 			fmt.Sprintf("%.0f", f.WaitS.Mean/60),
 			spread(f.EnergyJ, 1e6, 2), change(f.EnergyJ.Mean, first.EnergyJ.Mean, i),
-			fmt.Sprintf("%.1f", f.SMActPct.Mean), fmt.Sprintf("%.2f", f.P95Slowdown.Mean), fmt.Sprintf("%.1f", f.OOM.Mean),
+			fmt.Sprintf("%.1f", f.SMActPct.Mean), fmt.Sprintf("%.2f", f.P95Slowdown.Mean),
+			fmt.Sprintf("%.1f", f.OOM.Mean),
 		})
 	}
 	t.Rows = append(t.Rows, []string{
-		"no schedule beats", fmt.Sprintf("%.2f", c.Bound.MakespanS/3600), change(c.Bound.MakespanS, first.MakespanS.Mean, 1), "", "", "",
+		"no schedule beats", fmt.Sprintf("%.2f", c.Bound.MakespanS/3600),
+		change(c.Bound.MakespanS, first.MakespanS.Mean, 1), "", "", "",
 		fmt.Sprintf("%.2f", c.Bound.EnergyJ/1e6), change(c.Bound.EnergyJ, first.EnergyJ.Mean, 1), "", "", "",
 	})
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d jobs, means of %d runs, %s of one\n\n", c.Trace, c.Jobs, c.Repeats, "± standard deviation")
+	fmt.Fprintf(&b, "%s: %d jobs, means of %d runs, %s of one\n\n", c.Trace, c.Jobs, c.Repeats,
+		"± standard deviation")
 	t.WriteTo(&b)
 	return b.String()
 }
@@ -180,8 +151,13 @@ func change(v, base float64, i int) string {
 	return fmt.Sprintf("%+.1f %%", 100*(v/base-1))
 }
 
-// html is the comparison with charts.
-func (c *comparison) html(base replay.Setup) string {
+// WriteHTML writes the comparison with charts.
+func (c *Comparison) WriteHTML(w io.Writer) error {
+	_, err := io.WriteString(w, c.html())
+	return err
+}
+
+func (c *Comparison) html() string {
 	var mem, smact, watts []chart.Line
 	for i, o := range c.Configs {
 		if o.curves == nil { // of an ideal packer there is no one run
@@ -195,17 +171,20 @@ func (c *comparison) html(base replay.Setup) string {
 		var list []chart.Bar
 		for i := range c.Configs {
 			s := of(&c.Configs[i].Figures)
-			list = append(list, chart.Bar{Name: c.Configs[i].Name, Mean: s.Mean / per, Min: s.Min / per, Max: s.Max / per})
+			list = append(list, chart.Bar{Name: c.Configs[i].Name, Mean: s.Mean / per, Min: s.Min / per,
+				Max: s.Max / per})
 		}
 		return chart.Bars(title, unit, list)
 	}
-	lead := fmt.Sprintf("%d × %d GPUs of %d MiB. Bars are means of %d runs, with the least and the most; curves are means over the GPUs (power: the sum) in the run with seed %d.",
-		base.Nodes, base.GPUs, base.GPUMemMiB, c.Repeats, c.Seed)
-	return chart.Page("carma-sim: "+c.Trace, lead, c.text(),
+	lead := fmt.Sprintf("%d × %d GPUs of %d MiB. Bars are means of %d runs, with the least and the most; "+
+		"curves are means over the GPUs (power: the sum) in the run with seed %d.",
+		c.base.Nodes, c.base.GPUs, c.base.GPUMemMiB, c.Repeats, c.Seed)
+	return chart.Page("carma-sim: "+c.Trace, lead, c.Text(),
 		bars("Makespan", "hours", 3600, func(f *replay.Figures) replay.Spread { return f.MakespanS }),
 		bars("Mean completion time", "minutes", 60, func(f *replay.Figures) replay.Spread { return f.JCTS }),
 		bars("Energy of the GPUs", "MJ", 1e6, func(f *replay.Figures) replay.Spread { return f.EnergyJ }),
-		bars("Slowdown of the 95th percentile", "times", 1, func(f *replay.Figures) replay.Spread { return f.P95Slowdown }),
+		bars("Slowdown of the 95th percentile", "times", 1,
+			func(f *replay.Figures) replay.Spread { return f.P95Slowdown }),
 		bars("Out of memory", "attempts", 1, func(f *replay.Figures) replay.Spread { return f.OOM }),
 		chart.Legend(mem),
 		chart.Lines("GPU memory used", "MiB", mem),
