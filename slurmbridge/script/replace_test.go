@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package script
 
 import (
 	"errors"
@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"carma/cmd/internal/cli"
 )
 
 const (
@@ -23,7 +21,7 @@ const (
 )
 
 // newTestScript makes a script in a directory of its own.
-func newTestScript(t *testing.T) script {
+func newTestScript(t *testing.T) File {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "job.sh")
 	if err := os.WriteFile(path, []byte(oldScript), 0o644); err != nil {
@@ -32,9 +30,9 @@ func newTestScript(t *testing.T) script {
 	return mustRead(t, path)
 }
 
-func mustRead(t *testing.T, path string) script {
+func mustRead(t *testing.T, path string) File {
 	t.Helper()
-	s, err := readScript(path)
+	s, err := Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +40,7 @@ func mustRead(t *testing.T, path string) script {
 }
 
 // alone tells that a script holds text and that nothing lies beside it.
-func alone(t *testing.T, s script, text string) {
+func alone(t *testing.T, s File, text string) {
 	t.Helper()
 	if got, err := os.ReadFile(s.target); err != nil || string(got) != text {
 		t.Errorf("%s holds %q, %v; want %q", s.target, got, err, text)
@@ -67,7 +65,7 @@ func TestReplaceKeepsModeAndOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		s = mustRead(t, s.target)
-		if err := s.replace([]byte(newScript)); err != nil {
+		if err := s.Replace([]byte(newScript)); err != nil {
 			t.Fatal(err)
 		}
 		alone(t, s, newScript)
@@ -92,7 +90,7 @@ func TestReplaceFollowsLinks(t *testing.T) {
 		}
 	}
 	l := mustRead(t, second)
-	if err := l.replace([]byte(newScript)); err != nil {
+	if err := l.Replace([]byte(newScript)); err != nil {
 		t.Fatal(err)
 	}
 	alone(t, s, newScript)
@@ -105,7 +103,7 @@ func TestReplaceFollowsLinks(t *testing.T) {
 
 func TestReplaceLeavesEqualBytesAlone(t *testing.T) {
 	s := newTestScript(t)
-	if err := s.replace([]byte(oldScript)); err != nil {
+	if err := s.Replace([]byte(oldScript)); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(s.target); err != nil || !os.SameFile(info, s.info) {
@@ -130,7 +128,7 @@ func TestReplaceSeesOthersWriting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = s.replace([]byte(newScript))
+			err = s.Replace([]byte(newScript))
 			if want := s.path + ": it is as it was: somebody else is writing it; try again"; message(err) != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
@@ -142,7 +140,7 @@ func TestReplaceSeesOthersWriting(t *testing.T) {
 // A text that does not say what was meant never takes the script's place.
 func TestReplaceReadsBack(t *testing.T) {
 	s := newTestScript(t)
-	err := s.replace([]byte("#!/bin/sh\n#CARMA mem=banana\n"))
+	err := s.Replace([]byte("#!/bin/sh\n#CARMA mem=banana\n"))
 	if err == nil || !strings.Contains(err.Error(), "read back what was written: line 2: mem=banana") {
 		t.Errorf("got %v", err)
 	}
@@ -171,14 +169,15 @@ func TestReplaceReadOnlyDirectory(t *testing.T) {
 				return
 			}
 		}
-		done <- s.replace([]byte(newScript))
+		done <- s.Replace([]byte(newScript))
 	}()
 	err := <-done
-	if want := s.path + ": it is as it was: make a new file beside it in " + dir + ": permission denied"; message(err) != want {
+	if want := s.path + ": it is as it was: make a new file beside it in " + dir +
+		": permission denied"; message(err) != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
-	if cli.Status(err) != cli.ExitPermission {
-		t.Errorf("exit status %d", cli.Status(err))
+	if !errors.Is(err, os.ErrPermission) { // of which the exit status tells
+		t.Errorf("%v is no lack of permission", err)
 	}
 	alone(t, s, oldScript)
 }

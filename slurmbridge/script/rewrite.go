@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package script
 
 import (
 	"bytes"
@@ -13,19 +13,20 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// edit is what is to stand in the #CARMA lines of a script.
-type edit struct {
-	keys    []string // key=value words; they replace words of the same key
-	summary []byte   // nil: the script's own stays
+// Edit is what is to stand in the #CARMA lines of a script.
+type Edit struct {
+	Keys    []string // key=value words; they replace words of the same key
+	Summary []byte   // nil: the script's own stays
 }
 
-func (e edit) empty() bool { return len(e.keys) == 0 && e.summary == nil }
+// Empty tells whether there is nothing to put in.
+func (e Edit) Empty() bool { return len(e.Keys) == 0 && e.Summary == nil }
 
-// words names what the edit puts into the script.
-func (e edit) words() []string {
-	w := e.keys
-	if e.summary != nil {
-		w = append(w[:len(w):len(w)], fmt.Sprintf("a summary of %d lines", len(summaryLines(e.summary))))
+// Words names what the edit puts into the script.
+func (e Edit) Words() []string {
+	w := e.Keys
+	if e.Summary != nil {
+		w = append(w[:len(w):len(w)], fmt.Sprintf("a summary of %d lines", len(summaryLines(e.Summary))))
 	}
 	return w
 }
@@ -36,15 +37,15 @@ type headerLine struct {
 	text string
 }
 
-// apply returns script with the edit made. Keys that stand in the script get
+// Apply returns script with the edit made. Keys that stand in the script get
 // their new value where they stand; the others make one new line behind the
 // last #CARMA line, or else behind the last #SBATCH line, or else behind the
 // first line where that begins with #!. A summary replaces the one that stands
 // there. All else stays byte for byte, and a second time changes nothing.
 //
 // The error is for the user; a *directive.Error names the line of script.
-func (e edit) apply(script []byte) ([]byte, error) {
-	if e.empty() {
+func (e Edit) Apply(script []byte) ([]byte, error) {
+	if e.Empty() {
 		return script, nil
 	}
 	if err := e.check(script); err != nil {
@@ -69,19 +70,19 @@ func (e edit) apply(script []byte) ([]byte, error) {
 		if i == keysAt && len(missing) > 0 {
 			write("#CARMA " + strings.Join(missing, " ") + eol)
 		}
-		if i == summaryAt && e.summary != nil {
-			for _, line := range summaryLines(e.summary) {
+		if i == summaryAt && e.Summary != nil {
+			for _, line := range summaryLines(e.Summary) {
 				write("#CARMA| " + line + eol)
 			}
 		}
-		if i < len(header) && (header[i].kind != directive.Summary || e.summary == nil) {
+		if i < len(header) && (header[i].kind != directive.Summary || e.Summary == nil) {
 			write(header[i].text)
 		}
 	}
 	write(string(body))
 	out := []byte(b.String())
-	if len(out) > maxScript {
-		return nil, fmt.Errorf("it would be larger than %d MiB with the summary; use --write=mem", maxScript>>20)
+	if len(out) > MaxBytes {
+		return nil, fmt.Errorf("it would be larger than %d MiB with the summary; use --write=mem", MaxBytes>>20)
 	}
 	return out, e.verify(header, out)
 }
@@ -95,13 +96,13 @@ func lineEnd(header []headerLine) string {
 }
 
 // check refuses what can be in no batch script.
-func (e edit) check(script []byte) error {
+func (e Edit) check(script []byte) error {
 	switch {
 	case len(script) == 0:
 		return errors.New("it is empty: not a batch script")
 	case bytes.IndexByte(script, 0) >= 0:
 		return errors.New("it holds a NUL character: not a batch script")
-	case bytes.IndexByte(e.summary, 0) >= 0:
+	case bytes.IndexByte(e.Summary, 0) >= 0:
 		return errors.New("the summary holds a NUL character: not text")
 	}
 	return nil
@@ -127,10 +128,10 @@ func split(script []byte) (header []headerLine, body []byte) {
 // putKeys gives the keys that stand in the header their new values and returns
 // the words of the others. A key that stands there twice, which is an error,
 // is left once.
-func (e edit) putKeys(header []headerLine) (missing []string) {
+func (e Edit) putKeys(header []headerLine) (missing []string) {
 	given := map[string]string{}
-	for _, w := range e.keys {
-		given[keyOf(w)] = w
+	for _, w := range e.Keys {
+		given[KeyOf(w)] = w
 	}
 	put := map[string]bool{}
 	for i := range header {
@@ -143,7 +144,7 @@ func (e edit) putKeys(header []headerLine) (missing []string) {
 		b.WriteString(text[:start])
 		done := start // of text
 		for w := range wordsOf(text[start:]) {
-			key := keyOf(w.text)
+			key := KeyOf(w.text)
 			if given[key] == "" {
 				continue
 			}
@@ -157,10 +158,10 @@ func (e edit) putKeys(header []headerLine) (missing []string) {
 		}
 		header[i].text = b.String() + text[done:]
 	}
-	for _, w := range e.keys {
-		if !put[keyOf(w)] {
+	for _, w := range e.Keys {
+		if !put[KeyOf(w)] {
 			missing = append(missing, w)
-			put[keyOf(w)] = true
+			put[KeyOf(w)] = true
 		}
 	}
 	return missing
@@ -248,7 +249,7 @@ func summaryLines(summary []byte) []string {
 
 // verify tells whether out, read anew, says what is meant: the words of the
 // header and of the edit, and the summary, put together in the simplest way.
-func (e edit) verify(header []headerLine, out []byte) error {
+func (e Edit) verify(header []headerLine, out []byte) error {
 	var meant bytes.Buffer
 	meant.WriteString("#CARMA")
 	put := map[string]bool{}
@@ -258,18 +259,18 @@ func (e edit) verify(header []headerLine, out []byte) error {
 		}
 		for w := range wordsOf(l.text[len("#CARMA"):]) {
 			meant.WriteString(" " + w.text)
-			put[keyOf(w.text)] = true
+			put[KeyOf(w.text)] = true
 		}
 	}
-	for _, w := range e.keys {
-		if !put[keyOf(w)] {
+	for _, w := range e.Keys {
+		if !put[KeyOf(w)] {
 			meant.WriteString(" " + w)
-			put[keyOf(w)] = true
+			put[KeyOf(w)] = true
 		}
 	}
 	meant.WriteByte('\n')
-	if e.summary != nil {
-		for _, line := range summaryLines(e.summary) {
+	if e.Summary != nil {
+		for _, line := range summaryLines(e.Summary) {
 			meant.WriteString("#CARMA| " + line + "\n")
 		}
 	} else {

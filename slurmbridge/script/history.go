@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package script
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 
 // readHistory reads what slurmctld's plugin knows of earlier runs: the same file, by
 // the same key. A job's key holds its user's id, so that one's own runs are found.
-func (s *site) readHistory(path string) {
+func (s *Site) readHistory(path string) {
 	if path == "" {
 		return
 	}
@@ -30,12 +30,12 @@ func (s *site) readHistory(path string) {
 	}
 }
 
-// learned says in words what earlier runs did; empty: nothing is known.
-func (s *submission) learned() string {
-	v := s.seen
+// Learned says in words what earlier runs did; empty: nothing is known.
+func (s *Submission) Learned() string {
+	v := s.Seen
 	switch {
-	case s.site.unread != "":
-		return s.site.unread
+	case s.Site.unread != "":
+		return s.Site.unread
 	case v == nil:
 		return ""
 	}

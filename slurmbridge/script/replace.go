@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package script
 
 import (
 	"bytes"
@@ -10,31 +10,26 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"carma/cmd/internal/cli"
 	"carma/slurmbridge/directive"
 )
 
-// replace puts text into the script's place, with the mode and the owner that
+// Replace puts text into the script's place, with the mode and the owner that
 // it had. At any time the script is either the old or the new one, whole.
-func (s script) replace(text []byte) error {
-	if bytes.Equal(text, s.text) {
+func (s File) Replace(text []byte) error {
+	if bytes.Equal(text, s.Text) {
 		return nil
 	}
-	err := s.swap(text)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
-		return cli.Fail(cli.ExitPermission, "%s: it is as it was: %w", s.path, err)
+	if err := s.swap(text); err != nil {
+		return fmt.Errorf("%s: it is as it was: %w", s.path, err)
 	}
-	return fmt.Errorf("%s: it is as it was: %w", s.path, err)
+	return nil
 }
 
-func (s script) swap(text []byte) (err error) {
+func (s File) swap(text []byte) (err error) {
 	dir := filepath.Dir(s.target)
 	f, err := os.CreateTemp(dir, ".carma-estimate-*")
 	if err != nil {
-		return fmt.Errorf("make a new file beside it in %s: %w", dir, cause(err))
+		return fmt.Errorf("make a new file beside it in %s: %w", dir, Cause(err))
 	}
 	defer func() {
 		f.Close()
@@ -70,7 +65,7 @@ func (s script) swap(text []byte) (err error) {
 
 // dress gives f the owner and the mode of the script. The mode comes last: a
 // change of owner takes set-user-ID away (chown(2)).
-func (s script) dress(f *os.File) error {
+func (s File) dress(f *os.File) error {
 	if was, ok := s.info.Sys().(*syscall.Stat_t); ok {
 		info, err := f.Stat()
 		if err != nil {
@@ -79,7 +74,7 @@ func (s script) dress(f *os.File) error {
 		is, ok := info.Sys().(*syscall.Stat_t)
 		if ok && (is.Uid != was.Uid || is.Gid != was.Gid) {
 			if err := f.Chown(int(was.Uid), int(was.Gid)); err != nil {
-				return fmt.Errorf("keep its owner %d and group %d: %w", was.Uid, was.Gid, cause(err))
+				return fmt.Errorf("keep its owner %d and group %d: %w", was.Uid, was.Gid, Cause(err))
 			}
 		}
 	}
@@ -88,7 +83,7 @@ func (s script) dress(f *os.File) error {
 
 // readBack compares what has reached the file with what was to be written.
 func readBack(path string, text []byte) error {
-	got, _, err := readRegular(path, maxScript)
+	got, _, err := ReadRegular(path, MaxBytes)
 	if err != nil {
 		return fmt.Errorf("read back what was written: %w", err)
 	}
@@ -109,14 +104,4 @@ func syncDir(dir string) {
 		_ = d.Sync()
 		d.Close()
 	}
-}
-
-// cause leaves out a file name that the message has already, or that is that
-// of a temporary file.
-func cause(err error) error {
-	var p *os.PathError
-	if errors.As(err, &p) {
-		return p.Err
-	}
-	return err
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cases
 
 import (
 	"bufio"
@@ -18,11 +18,11 @@ import (
 )
 
 // answers runs cases and returns the objects that came out, without the times.
-func answers(t *testing.T, in io.Reader, estimate func(string, estimator.Spec) (estimator.Estimate, error)) []caseResult {
+func answers(t *testing.T, in io.Reader, estimate func(string, estimator.Spec) (estimator.Estimate,
+	error)) []caseResult {
 	t.Helper()
 	var out bytes.Buffer
-	p := program{in: in, out: &out, estimate: estimate}
-	if err := p.runCases("-"); err != nil {
+	if err := Run(in, "-", "", &out, estimate); err != nil {
 		t.Fatal(err)
 	}
 	var all []caseResult
@@ -53,8 +53,10 @@ func TestCaseSpec(t *testing.T) {
 		return estimator.Estimate{}, nil
 	}
 	full := estimator.Spec{
-		Summary: []byte("a summary\n"), Batch: 4, Seq: 128, Input: [3]int{3, 32, 32}, Optimizer: estimator.SGDMomentum, Foreach: estimator.Off,
-		Precision: estimator.BF16, Parallel: estimator.DDP, GPUs: 2, GradCheckpoint: true, Attention: estimator.SDPA, Params: 7e9,
+		Summary: []byte("a summary\n"), Batch: 4, Seq: 128, Input: [3]int{3, 32, 32},
+		Optimizer: estimator.SGDMomentum, Foreach: estimator.Off,
+		Precision: estimator.BF16, Parallel: estimator.DDP, GPUs: 2, GradCheckpoint: true, Attention: estimator.SDPA,
+		Params:  7e9,
 		Dropout: estimator.On, DynamicShapes: true, Base: estimator.Base{CuBLASMiB: 1700, CuDNNMiB: 1700},
 	}
 	for _, c := range []struct {
@@ -70,7 +72,8 @@ func TestCaseSpec(t *testing.T) {
 	} {
 		line := strings.ReplaceAll(fmt.Sprintf(`{"id": 1, "summary": %q%s}`, summary, c.keys), "\n", " ")
 		r := answers(t, strings.NewReader(line), keep)
-		if len(r) != 1 || r[0].Error != "" || method != c.method || fmt.Sprintf("%+v", spec) != fmt.Sprintf("%+v", c.want) {
+		if len(r) != 1 || r[0].Error != "" || method != c.method ||
+			fmt.Sprintf("%+v", spec) != fmt.Sprintf("%+v", c.want) {
 			t.Errorf("%s:\n%+v\n%s, %+v\nwant %s, %+v", line, r, method, spec, c.method, c.want)
 		}
 	}
@@ -119,8 +122,7 @@ func TestCasesAnswerAtOnce(t *testing.T) {
 	read, out := io.Pipe()
 	done := make(chan error)
 	go func() {
-		p := program{in: in, out: out, estimate: fixed}
-		done <- errors.Join(p.runCases("-"), out.Close())
+		done <- errors.Join(Run(in, "-", "", out, estimator.ByMethod), out.Close())
 	}()
 	r := bufio.NewReader(read)
 	for i := range 3 {
@@ -165,7 +167,8 @@ func TestCacheReadsOnce(t *testing.T) {
 			kept += len(name) + len(e.text) + entryBytes
 		}
 		if kept != c.bytes || kept > cacheBytes || len(c.order) != len(c.entries) {
-			t.Fatalf("%d bytes are kept, %d counted, in %d of %d entries", kept, c.bytes, len(c.order), len(c.entries))
+			t.Fatalf("%d bytes are kept, %d counted, in %d of %d entries", kept, c.bytes, len(c.order),
+				len(c.entries))
 		}
 	}
 	if got, err := c.read("s.txt"); err != nil || len(got) != len(text) {
@@ -176,12 +179,14 @@ func TestCacheReadsOnce(t *testing.T) {
 // FuzzReadCase: whatever the line, the answer is one line of JSON.
 func FuzzReadCase(f *testing.F) {
 	for _, s := range []string{
-		`{"id": "a", "mem": "7G"}`, `{"id": 1e400, "mem": 1, "batch": 32.0, "foreach": true}`, `{"id": "a", "id": null, "summary": "absent"}`,
-		`{"gpus": 9999999999, "base_mib": -1, "method": "horus"}`, `{"mem": {"a": []}}`, "{", "[]", "{\"mem\": \"1 G\x00\"}", `{"params": 1e308}`, `{"a"}`,
+		`{"id": "a", "mem": "7G"}`, `{"id": 1e400, "mem": 1, "batch": 32.0, "foreach": true}`,
+		`{"id": "a", "id": null, "summary": "absent"}`,
+		`{"gpus": 9999999999, "base_mib": -1, "method": "horus"}`, `{"mem": {"a": []}}`, "{", "[]",
+		"{\"mem\": \"1 G\x00\"}", `{"params": 1e308}`, `{"a"}`,
 	} {
 		f.Add([]byte(s))
 	}
-	c := cases{estimate: fixed}
+	c := cases{estimate: estimator.ByMethod}
 	f.Fuzz(func(t *testing.T, line []byte) {
 		if one, err := readCase(line); err == nil && one.summary != "" {
 			return // the fuzzer is not to read files
@@ -191,7 +196,8 @@ func FuzzReadCase(f *testing.F) {
 			t.Fatalf("%s, %v", out, err)
 		}
 		var r caseResult
-		if err := json.Unmarshal(out, &r); err != nil && !strings.Contains(err.Error(), "number") || (r.Error == "") != (r.MiB != nil) {
+		if err := json.Unmarshal(out, &r); err != nil && !strings.Contains(err.Error(), "number") ||
+			(r.Error == "") != (r.MiB != nil) {
 			t.Errorf("%s: %v", out, err)
 		}
 	})
@@ -199,9 +205,9 @@ func FuzzReadCase(f *testing.F) {
 
 // Memory does not grow with the number of lines.
 func BenchmarkCases(b *testing.B) {
-	p := program{in: &repeat{line: []byte("{\"id\": \"a\", \"mem\": \"7G\"}\n"), left: b.N}, out: io.Discard, estimate: fixed}
+	in := &repeat{line: []byte("{\"id\": \"a\", \"mem\": \"7G\"}\n"), left: b.N}
 	b.ReportAllocs()
-	if err := p.runCases("-"); err != nil {
+	if err := Run(in, "-", "", io.Discard, estimator.ByMethod); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cases
 
 import (
 	"archive/tar"
@@ -114,13 +114,15 @@ func TestMeasuredReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range table(t, "real_measured.csv") {
-		keys := map[string]any{"summary": filepath.Join(dir, r["summary_file"]), "batch": r["batch_per_gpu"], "gpus": r["gpus"]}
+		keys := map[string]any{"summary": filepath.Join(dir, r["summary_file"]), "batch": r["batch_per_gpu"],
+			"gpus": r["gpus"]}
 		for key, column := range map[string]string{"seq": "seq_len", "input": "input_shape"} {
 			if strings.Count(r[column], "x") == 2 || key == "seq" && r[column] != "" {
 				keys[key] = r[column]
 			}
 		}
-		for part, optim := range map[string]string{"transformers": "adamw_hf", "Adadelta": "adadelta", "torch AdamW": "adamw"} {
+		for part, optim := range map[string]string{"transformers": "adamw_hf", "Adadelta": "adadelta",
+			"torch AdamW": "adamw"} {
 			if strings.Contains(r["optimizer"], part) {
 				keys["optim"] = optim
 			}
@@ -149,14 +151,17 @@ func TestMeasuredTimm(t *testing.T) {
 		}
 		path := filepath.Join(dir, r["model"]+".txt")
 		_, err := os.Stat(path)
-		if err != nil || r["status"] != "ok" || number64(t, r["actual_mib"]) < 0.95*number64(t, r["faketensor_bwd_mib"]) {
+		if err != nil || r["status"] != "ok" || number64(t, r["actual_mib"]) < 0.95*number64(t,
+			r["faketensor_bwd_mib"]) {
 			continue
 		}
-		keys := map[string]any{"summary": path, "batch": r["batch"], "input": r["input_shape"], "optim": "adamw_hf", "dropout": false}
+		keys := map[string]any{"summary": path, "batch": r["batch"], "input": r["input_shape"], "optim": "adamw_hf",
+			"dropout": false}
 		truths = append(truths, truth{keys, number64(t, r["actual_mib"])})
 	}
 	all, sure, share := medians(t, truths[len(known):])
-	t.Logf("%d rows of families never seen: median error %.2f %%, of the sure (%.0f %%) %.2f %%", len(truths)-len(known), all, 100*share, sure)
+	t.Logf("%d rows of families never seen: median error %.2f %%, of the sure (%.0f %%) %.2f %%",
+		len(truths)-len(known), all, 100*share, sure)
 	all, sure, share = medians(t, known)
 	t.Logf("%d rows: median error %.2f %%, of the sure (%.0f %%) %.2f %%", len(known), all, 100*share, sure)
 	if !(all <= 3.5) || !(sure <= 2.5) || share < 0.65 {

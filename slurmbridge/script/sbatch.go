@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package script
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// request is what the #SBATCH lines of a script ask for, as far as it matters
+// Request is what the #SBATCH lines of a script ask for, as far as it matters
 // to CARMA; empty or zero fields were not given.
-type request struct {
+type Request struct {
 	partition     string
 	gres          string
 	gpus          string // [type:]N, ...
@@ -34,7 +34,7 @@ type request struct {
 
 	args string // of the script, as annotate.Job has them
 
-	het bool // a heterogeneous job: this is its first component
+	Het bool // a heterogeneous job: this is its first component
 }
 
 // sbatchOption is an option of sbatch that is looked at. least is the length
@@ -44,29 +44,32 @@ type sbatchOption struct {
 	name  string
 	short byte // 0: none
 	least int
-	set   func(r *request, value string) error
+	set   func(r *Request, value string) error
 }
 
 var sbatchOptions = []sbatchOption{
-	{"partition", 'p', len("part"), func(r *request, v string) error { r.partition = v; return nil }},
-	{"gres", 0, len("gres"), func(r *request, v string) error { r.gres = v; return nil }},
-	{"gpus", 'G', len("gpus"), func(r *request, v string) error { r.gpus = v; return nil }},
-	{"gpus-per-node", 0, len("gpus-per-n"), func(r *request, v string) error { r.gpusPerNode = v; return nil }},
-	{"gpus-per-socket", 0, len("gpus-per-s"), func(r *request, v string) error { r.gpusPerSocket = v; return nil }},
-	{"gpus-per-task", 0, len("gpus-per-t"), func(r *request, v string) error { r.gpusPerTask = v; return nil }},
-	{"tres-per-task", 0, len("tres-p"), func(r *request, v string) error { r.tresPerTask = v; return nil }},
-	{"nodes", 'N', len("nodes"), func(r *request, v string) error { return leastNodes(&r.nodes, v) }},
-	{"ntasks", 'n', len("ntasks"), func(r *request, v string) error { return number(&r.tasks, v) }},
-	{"ntasks-per-node", 0, len("ntasks-per-n"), func(r *request, v string) error { return number(&r.tasksPerNode, v) }},
-	{"tasks-per-node", 0, len("ta"), func(r *request, v string) error { return number(&r.tasksPerNode, v) }},
-	{"sockets-per-node", 0, len("so"), func(r *request, v string) error { return number(&r.socketsPerNode, v) }},
+	{"partition", 'p', len("part"), func(r *Request, v string) error { r.partition = v; return nil }},
+	{"gres", 0, len("gres"), func(r *Request, v string) error { r.gres = v; return nil }},
+	{"gpus", 'G', len("gpus"), func(r *Request, v string) error { r.gpus = v; return nil }},
+	{"gpus-per-node", 0, len("gpus-per-n"), func(r *Request, v string) error { r.gpusPerNode = v; return nil }},
+	{"gpus-per-socket", 0, len("gpus-per-s"), func(r *Request, v string) error { r.gpusPerSocket = v; return nil }},
+	{"gpus-per-task", 0, len("gpus-per-t"), func(r *Request, v string) error { r.gpusPerTask = v; return nil }},
+	{"tres-per-task", 0, len("tres-p"), func(r *Request, v string) error { r.tresPerTask = v; return nil }},
+	{"nodes", 'N', len("nodes"), func(r *Request, v string) error { return leastNodes(&r.nodes, v) }},
+	{"ntasks", 'n', len("ntasks"), func(r *Request, v string) error { return number(&r.tasks, v) }},
+	{"ntasks-per-node", 0, len("ntasks-per-n"), func(r *Request,
+		v string) error {
+		return number(&r.tasksPerNode, v)
+	}},
+	{"tasks-per-node", 0, len("ta"), func(r *Request, v string) error { return number(&r.tasksPerNode, v) }},
+	{"sockets-per-node", 0, len("so"), func(r *Request, v string) error { return number(&r.socketsPerNode, v) }},
 	{"cpus-per-gpu", 0, len("cpus-per-g"), needsGPU},
 	{"mem-per-gpu", 0, len("mem-per-g"), needsGPU},
 	{"ntasks-per-gpu", 0, len("ntasks-per-g"), needsGPU},
 	{"gpu-freq", 0, len("gpu-f"), needsGPU},
 }
 
-func needsGPU(r *request, _ string) error {
+func needsGPU(r *Request, _ string) error {
 	r.needsGPU = true
 	return nil
 }
@@ -80,8 +83,10 @@ const (
 )
 
 var flagNames = []string{
-	"consolidate-segments", "contiguous", "exclusive", "external", "get-user-env", "help", "hold", "ignore-pbs", "nice", "no-kill", "no-requeue",
-	"oom-kill-step", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue", "resv-ports", "spread-job",
+	"consolidate-segments", "contiguous", "exclusive", "external", "get-user-env", "help", "hold", "ignore-pbs",
+	"nice", "no-kill", "no-requeue",
+	"oom-kill-step", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue",
+	"resv-ports", "spread-job",
 	"spread-segments", "stepmgr", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait",
 }
 
@@ -108,8 +113,8 @@ func (e *refusal) Error() string {
 // _opt_batch_script and get_argument): all their words are one command line
 // for getopt_long, up to the first line that is no comment. The error, if any,
 // is a *refusal. #PBS and #BSUB lines are not looked at.
-func readRequest(text []byte) (request, error) {
-	var r request
+func readRequest(text []byte) (Request, error) {
+	var r Request
 	if reason := unfit(text); reason != "" {
 		return r, &refusal{0, reason}
 	}
@@ -162,7 +167,7 @@ func stray(args []argument) error {
 
 // arguments splits the #SBATCH lines into words, those of the first component
 // if the job is heterogeneous.
-func (r *request) arguments(text []byte) ([]argument, error) {
+func (r *Request) arguments(text []byte) ([]argument, error) {
 	var args []argument
 	n := 0
 	for line := range bytes.Lines(text) {
@@ -178,7 +183,7 @@ func (r *request) arguments(text []byte) ([]argument, error) {
 			}
 			continue
 		}
-		if _, r.het = cutComponent(strings.TrimLeft(string(rest), blanks)); r.het {
+		if _, r.Het = cutComponent(strings.TrimLeft(string(rest), blanks)); r.Het {
 			return args, nil
 		}
 		words, err := splitArguments(string(rest), n)
@@ -196,7 +201,8 @@ const blanks = " \t\n\v\f\r" // isspace in the C locale
 // heterogeneous job where it begins a line, and means nothing elsewhere.
 func cutComponent(s string) (rest string, ok bool) {
 	for _, w := range []string{"hetjob", "packjob"} {
-		if n := len(w); len(s) >= n && strings.EqualFold(s[:n], w) && (len(s) == n || strings.IndexByte(blanks, s[n]) >= 0) {
+		if n := len(w); len(s) >= n && strings.EqualFold(s[:n], w) &&
+			(len(s) == n || strings.IndexByte(blanks, s[n]) >= 0) {
 			return strings.TrimLeft(s[n:], blanks), true
 		}
 	}
@@ -249,7 +255,7 @@ func splitArguments(s string, line int) ([]argument, error) {
 }
 
 // long reads a long option.
-func (r *request) long(a argument, rest []argument) ([]argument, error) {
+func (r *Request) long(a argument, rest []argument) ([]argument, error) {
 	name, value, has := strings.Cut(a.text[2:], "=")
 	if slices.ContainsFunc(flagNames, func(flag string) bool { return strings.HasPrefix(flag, name) }) {
 		return rest, nil
@@ -269,7 +275,7 @@ func (r *request) long(a argument, rest []argument) ([]argument, error) {
 }
 
 // shorts reads a word of short options: -p gpu, -pgpu, -Hp gpu.
-func (r *request) shorts(a argument, rest []argument) ([]argument, error) {
+func (r *Request) shorts(a argument, rest []argument) ([]argument, error) {
 	letters := strings.TrimLeft(a.text[1:], flagLetters)
 	if letters == "" || strings.IndexByte(valueLetters, letters[0]) >= 0 {
 		return rest, nil
@@ -289,7 +295,7 @@ func (r *request) shorts(a argument, rest []argument) ([]argument, error) {
 	return rest, nil
 }
 
-func (o sbatchOption) give(r *request, value string, line int) error {
+func (o sbatchOption) give(r *Request, value string, line int) error {
 	if err := o.set(r, value); err != nil {
 		return &refusal{line, fmt.Sprintf("--%s %q: %v", o.name, value, err)}
 	}
@@ -322,7 +328,7 @@ func leastNodes(to *uint32, s string) error {
 
 // job is the request as slurmctld would get it, without "gres:" in front of
 // its GRES: that differs between versions of Slurm.
-func (r request) job(text []byte) annotate.Job {
+func (r Request) job(text []byte) annotate.Job {
 	j := annotate.Job{
 		UID: uint32(os.Getuid()), Args: r.args, Script: text, Partition: r.partition,
 		MinNodes: orNoVal(r.nodes), Tasks: orNoVal(r.tasks),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package cases
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/script"
 )
 
 // cacheBytes bounds the summaries that are kept: several times all of timm.
@@ -53,10 +54,10 @@ func (c *cache) read(path string) ([]byte, error) {
 }
 
 func (c *cache) load(path string) ([]byte, error) {
-	text, _, err := readRegular(path, directive.MaxSummary)
+	text, _, err := script.ReadRegular(path, directive.MaxSummary)
 	if errors.Is(err, os.ErrNotExist) && c.dir != "" && !filepath.IsAbs(path) {
-		text, _, err = readRegular(filepath.Join(c.dir, path), directive.MaxSummary)
+		text, _, err = script.ReadRegular(filepath.Join(c.dir, path), directive.MaxSummary)
 	}
-	_, text = unwrap(text)
-	return text, cause(err)
+	_, text = script.Unwrap(text)
+	return text, script.Cause(err)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package script
 
 import (
 	"bytes"
@@ -13,25 +13,25 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// defaultMethod estimates unless a flag or carma.toml names another.
-const defaultMethod = "analytic"
+// DefaultMethod estimates unless a flag or carma.toml names another.
+const DefaultMethod = "analytic"
 
-// word makes one word of a #CARMA line.
-func word(key, value string) (string, error) {
+// Word makes one word of a #CARMA line.
+func Word(key, value string) (string, error) {
 	if f := strings.Fields(value); value != "" && (len(f) != 1 || f[0] != value) {
 		return "", fmt.Errorf("a value holds no blanks: %q", value)
 	}
 	return key + "=" + value, nil
 }
 
-// keyOf is the key of a word.
-func keyOf(word string) string {
+// KeyOf is the key of a word.
+func KeyOf(word string) string {
 	key, _, _ := strings.Cut(word, "=")
 	return key
 }
 
-// directiveOf is what a #CARMA line of words says, with a summary.
-func directiveOf(words []string, summary []byte) (directive.Directive, error) {
+// DirectiveOf is what a #CARMA line of words says, with a summary.
+func DirectiveOf(words []string, summary []byte) (directive.Directive, error) {
 	d, err := directive.Parse([]byte("#CARMA " + strings.Join(words, " ") + "\n"))
 	var e *directive.Error
 	if errors.As(err, &e) && e.Key != "" {
@@ -41,8 +41,8 @@ func directiveOf(words []string, summary []byte) (directive.Directive, error) {
 	return d, err
 }
 
-// knownMethod tells whether a method estimates from a summary.
-func knownMethod(name string) error {
+// KnownMethod tells whether a method estimates from a summary.
+func KnownMethod(name string) error {
 	methods := slices.DeleteFunc(slices.Clone(config.Estimators), func(m string) bool { return m == "none" })
 	if !slices.Contains(methods, name) {
 		return errors.New("not one of " + strings.Join(methods, ", "))
@@ -50,10 +50,10 @@ func knownMethod(name string) error {
 	return nil
 }
 
-// unwrap takes a file of #CARMA lines apart, which is what
+// Unwrap takes a file of #CARMA lines apart, which is what
 // contrib/summary/carma_summary.py prints, into the words and the summary.
 // Any other text is a summary.
-func unwrap(text []byte) (words []string, summary []byte) {
+func Unwrap(text []byte) (words []string, summary []byte) {
 	if !bytes.HasPrefix(text, []byte("#CARMA")) {
 		return nil, text
 	}
@@ -71,9 +71,9 @@ func unwrap(text []byte) (words []string, summary []byte) {
 	return words, summary
 }
 
-// without leaves out of words those with the key of one in better.
-func without(words, better []string) []string {
+// Without leaves out of words those with the key of one in better.
+func Without(words, better []string) []string {
 	return slices.DeleteFunc(slices.Clone(words), func(w string) bool {
-		return slices.ContainsFunc(better, func(b string) bool { return keyOf(b) == keyOf(w) })
+		return slices.ContainsFunc(better, func(b string) bool { return KeyOf(b) == KeyOf(w) })
 	})
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package cases estimates many jobs, one JSON object a line.
+package cases
 
 import (
 	"bufio"
@@ -10,8 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"carma/estimator"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/script"
 )
 
 // maxCase is the longest line of a cases file.
@@ -27,7 +27,8 @@ const maxCase = 1 << 20
 // Keys of a case that are those of a #CARMA line; the flags among them may be
 // given as JSON booleans.
 var (
-	caseKeys  = []string{"batch", "seq", "input", "optim", "foreach", "precision", "parallel", "grad_ckpt", "attn", "params", "dropout", "dynamic_shapes", "mem", "smact", "policy"}
+	caseKeys = []string{"batch", "seq", "input", "optim", "foreach", "precision", "parallel", "grad_ckpt", "attn",
+		"params", "dropout", "dynamic_shapes", "mem", "smact", "policy"}
 	caseFlags = []string{"foreach", "grad_ckpt", "dropout", "dynamic_shapes"}
 )
 
@@ -46,7 +47,7 @@ type caseResult struct {
 // cases answers one line after the other.
 type cases struct {
 	texts    cache
-	estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
+	estimate annotate.EstimateFunc
 }
 
 // oneCase is a line as it was read.
@@ -59,27 +60,19 @@ type oneCase struct {
 	gpus    int
 }
 
-// runCases reads one JSON object a line and prints one for each, in order.
-// Memory does not grow with the number of lines.
-func (p *program) runCases(path string) error {
-	in, dir := p.in, ""
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return unreadable("read cases "+path, err)
-		}
-		defer f.Close()
-		in, dir = f, filepath.Dir(path)
-	}
-	c := cases{cache{dir: dir}, p.estimate}
+// Run reads one JSON object a line from in, the file at path, and prints one for each, in
+// order. Summaries are looked for in the working directory and in dir. Memory does not
+// grow with the number of lines.
+func Run(in io.Reader, path, dir string, out io.Writer, estimate annotate.EstimateFunc) error {
+	c := cases{cache{dir: dir}, estimate}
 	r := bufio.NewReaderSize(in, 64<<10)
-	w := bufio.NewWriterSize(p.out, 64<<10)
+	w := bufio.NewWriterSize(out, 64<<10)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	for {
 		line, tooLong, err := readLine(r, maxCase)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return errors.Join(unreadable("read cases "+path, err), w.Flush())
+			return errors.Join(&script.Unreadable{Doing: "read cases " + path, Err: err}, w.Flush())
 		}
 		if tooLong || len(bytes.TrimSpace(line)) > 0 {
 			if err := enc.Encode(c.answer(line, tooLong)); err != nil {
@@ -143,7 +136,7 @@ func (c *cases) result(one oneCase) (caseResult, error) {
 		}
 	}
 	start := time.Now()
-	d, err := directiveOf(one.words, text)
+	d, err := script.DirectiveOf(one.words, text)
 	if err != nil {
 		return caseResult{}, err
 	}
@@ -170,7 +163,7 @@ func (c *cases) result(one oneCase) (caseResult, error) {
 // readCase reads a line. The case has the id, if there is one, beside an
 // error too.
 func readCase(line []byte) (oneCase, error) {
-	one := oneCase{method: defaultMethod, baseMiB: -1, gpus: 1}
+	one := oneCase{method: script.DefaultMethod, baseMiB: -1, gpus: 1}
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.UseNumber()
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -232,7 +225,7 @@ func (one *oneCase) set(key string, value any) (err error) {
 			return nil
 		}
 		one.method = text
-		return knownMethod(text)
+		return script.KnownMethod(text)
 	case key == "base_mib":
 		one.baseMiB, err = whole(value, 0)
 		return err
@@ -244,7 +237,7 @@ func (one *oneCase) set(key string, value any) (err error) {
 		if text, err = caseText(key, value); err != nil {
 			return err
 		}
-		w, err := word(key, text)
+		w, err := script.Word(key, text)
 		one.words = append(one.words, w)
 		return err
 	default:
