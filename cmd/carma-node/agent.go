@@ -27,7 +27,9 @@ import (
 	"carma/gres/mps"
 	"carma/gres/nvml"
 	"carma/gres/output"
+	"carma/gres/records"
 	"carma/gres/resident"
+	"carma/prolog"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/version"
 )
@@ -50,7 +52,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	node := nodeName(e)
 	c = c.ForNode(node)
 	runDir := c.RunDir(node)
-	if err := prepare(runDir); err != nil {
+	if err := prolog.Prepare(runDir); err != nil {
 		return err
 	}
 	book, err := lease.Open(runDir, 5*time.Second)
@@ -67,7 +69,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		log.Error("a GPU is not used", "error", err)
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
-	r := &records{path: c.DBPath(node), keep: c.Accounting, log: log}
+	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
@@ -83,11 +85,11 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
 	}
-	a.Export = exporter(c, node, &r.ended)
+	a.Export = exporter(c, node, &r.Ended)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
+		go records.Forward(ctx, c.DBPath(node), records.Slurmdbd{Client: slurm, Log: log}, log)
 	}
-	go publish(ctx, c.DBPath(node), slurm, log)
+	go records.Publish(ctx, c.DBPath(node), slurm, log)
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {
 		if err := systemd.Alive(); err != nil {

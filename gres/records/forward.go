@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package records
 
 import (
 	"context"
@@ -20,14 +20,14 @@ const (
 	forwardDeadline = 2 * time.Minute
 )
 
-// slurmdbd is slurmdbd as the database sends records to it.
-type slurmdbd struct {
+// Slurmdbd is slurmdbd as the database sends records to it.
+type Slurmdbd struct {
 	sctl.Client
-	log *slog.Logger
+	Log *slog.Logger
 }
 
 // Comments asks sacct.
-func (s slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]db.Comment, error) {
+func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]db.Comment, error) {
 	f := sctl.AccountedFilter{Jobs: jobs}
 	if cluster != "" {
 		f.Clusters = []string{cluster}
@@ -41,19 +41,19 @@ func (s slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 }
 
 // SetComment asks sacctmgr.
-func (s slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
+func (s Slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	err := s.Client.SetComment(ctx, cluster, job, comment)
 	if errors.Is(err, sctl.ErrComment) {
-		s.log.Warn("the record of a job does not get to slurmdbd; it stays on the node", "job", job, "error", err)
+		s.Log.Warn("the record of a job does not get to slurmdbd; it stays on the node", "job", job, "error", err)
 		return fmt.Errorf("%w: %w", db.ErrRefused, err)
 	}
 	return err
 }
 
-// forward sends records to slurmdbd until ctx ends. It has a connection to the
+// Forward sends records to slurmdbd until ctx ends. It has a connection to the
 // database of its own, and nothing waits for it.
-func forward(ctx context.Context, path string, to db.Slurmdbd, log *slog.Logger) {
-	r := records{path: path}
+func Forward(ctx context.Context, path string, to db.Slurmdbd, log *slog.Logger) {
+	r := Records{Path: path}
 	failing := false
 	tick := time.NewTicker(forwardEvery)
 	defer tick.Stop()

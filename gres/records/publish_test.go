@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package records
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func TestPublishAsksFirst(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan bool)
 			go func() {
-				publish(ctx, path, slurmctld(func() (string, error) { return c.answer, c.err }), slog.New(slog.NewTextHandler(io.Discard, nil)))
+				Publish(ctx, path, slurmctld(func() (string, error) { return c.answer, c.err }), slog.New(slog.NewTextHandler(io.Discard, nil)))
 				close(done)
 			}()
 			published := func(name string) bool {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package records
 
 import (
 	"path/filepath"
@@ -16,7 +16,7 @@ import (
 
 // What ends on the node is counted, once, with what its record says.
 func TestEndedIsCounted(t *testing.T) {
-	r := &records{path: filepath.Join(t.TempDir(), "carma.db")}
+	r := &Records{Path: filepath.Join(t.TempDir(), "carma.db")}
 	gpu := db.AttemptGPU{UUID: "GPU-a", Figures: figure.Figures{PeakMiB: 1000, PeakFrom: figure.MemoryMPS}}
 	for _, a := range []db.Attempt{
 		{JobID: 1, Node: "n1", Method: "user", EstMiB: 1500, GPUs: []db.AttemptGPU{gpu}},
@@ -32,7 +32,7 @@ func TestEndedIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text := export.Text(status.Node{Name: "n1"}, &r.ended)
+	text := export.Text(status.Node{Name: "n1"}, &r.Ended)
 	for _, want := range []string{`carma_attempts_total{node="n1"} 2`, `carma_attempts_oom_total{node="n1"} 1`, `carma_attempts_returned_total{node="n1"} 1`,
 		`carma_estimates_total{node="n1",method="user"} 1`, `carma_estimate_over_ratio_total{node="n1",method="user"} 0.5`} {
 		if !strings.Contains(text, want+"\n") {

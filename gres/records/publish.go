@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package records
 
 import (
 	"context"
@@ -32,9 +32,9 @@ const (
 // nobodyElse is for as long as slurmctld has not said who may read what.
 var nobodyElse = db.Readers{Private: true, NoGPUs: true}
 
-// publish keeps the copies of the records that users read until ctx ends. Nothing waits for
+// Publish keeps the copies of the records that users read until ctx ends. Nothing waits for
 // it.
-func publish(ctx context.Context, path string, slurm slurmConfig, log *slog.Logger) {
+func Publish(ctx context.Context, path string, slurm slurmConfig, log *slog.Logger) {
 	p := &db.Publisher{Path: path}
 	defer p.Close()
 	readers, asked := nobodyElse, time.Time{}

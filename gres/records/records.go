@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package records is what a node does with the records of its jobs: it keeps them, sends
+// them to slurmdbd, and publishes what users may read of them.
+package records
 
 import (
 	"context"
@@ -15,40 +17,40 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// records is the accounting database of the node, opened when there is
+// Records is the accounting database of the node, opened when there is
 // something to write.
-type records struct {
-	path  string
-	keep  config.Accounting
-	ended export.Ended
-	log   *slog.Logger // nil: nothing to say
+type Records struct {
+	Path  string
+	Keep  config.Accounting
+	Ended export.Ended
+	Log   *slog.Logger // nil: nothing to say
 
 	mu sync.Mutex // the agent looks and talks at the same time
 	db *db.DB
 }
 
-func (r *records) open() (err error) {
+func (r *Records) open() (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.db == nil {
-		r.db, err = db.Open(r.path)
+		r.db, err = db.Open(r.Path)
 	}
 	return err
 }
 
 // Put writes a record, to the spool if the database does not take it.
-func (r *records) Put(ctx context.Context, a db.Attempt) error {
+func (r *Records) Put(ctx context.Context, a db.Attempt) error {
 	err := r.put(ctx, a)
 	if err == nil {
 		return nil
 	}
-	if spoolErr := db.SpoolOf(r.path).Add(a); spoolErr != nil {
+	if spoolErr := db.SpoolOf(r.Path).Add(a); spoolErr != nil {
 		return errors.Join(err, spoolErr)
 	}
 	return fmt.Errorf("%w; spooled", err)
 }
 
-func (r *records) put(ctx context.Context, a db.Attempt) error {
+func (r *Records) put(ctx context.Context, a db.Attempt) error {
 	if err := r.open(); err != nil {
 		return err
 	}
@@ -56,7 +58,7 @@ func (r *records) put(ctx context.Context, a db.Attempt) error {
 }
 
 // PutLost writes the record of an attempt that had no Epilog, unless that came to write one.
-func (r *records) PutLost(ctx context.Context, a db.Attempt) error {
+func (r *Records) PutLost(ctx context.Context, a db.Attempt) error {
 	if err := r.open(); err != nil {
 		return err
 	}
@@ -64,26 +66,26 @@ func (r *records) PutLost(ctx context.Context, a db.Attempt) error {
 }
 
 // SetEnd completes a record, having written what Epilogs spooled.
-func (r *records) SetEnd(ctx context.Context, e db.End) error {
+func (r *Records) SetEnd(ctx context.Context, e db.End) error {
 	if err := r.open(); err != nil {
 		return err
 	}
-	refused, err := db.SpoolOf(r.path).Drain(ctx, r.db.Put)
-	if refused > 0 && r.log != nil {
-		r.log.Warn("files in the spool of records are not what their names say; they are put aside as .bad", "files", refused)
+	refused, err := db.SpoolOf(r.Path).Drain(ctx, r.db.Put)
+	if refused > 0 && r.Log != nil {
+		r.Log.Warn("files in the spool of records are not what their names say; they are put aside as .bad", "files", refused)
 	}
 	if err != nil {
 		return err
 	}
 	list, err := r.db.SetEnd(ctx, e)
 	for _, a := range list {
-		r.ended.Add(a.OOM != "", a.RequeuedTo != "", a.Method, a.EstMiB, a.Total.PeakMiB)
+		r.Ended.Add(a.OOM != "", a.RequeuedTo != "", a.Method, a.EstMiB, a.Total.PeakMiB)
 	}
 	return err
 }
 
 // Meters returns what is known of the GPUs.
-func (r *records) Meters(ctx context.Context) ([]db.Meter, error) {
+func (r *Records) Meters(ctx context.Context) ([]db.Meter, error) {
 	if err := r.open(); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,7 @@ func (r *records) Meters(ctx context.Context) ([]db.Meter, error) {
 }
 
 // AddSamples writes samples of the GPUs.
-func (r *records) AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error {
+func (r *Records) AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error {
 	if err := r.open(); err != nil {
 		return err
 	}
@@ -99,7 +101,7 @@ func (r *records) AddSamples(ctx context.Context, samples []db.Sample, meters []
 }
 
 // Tidy thins samples and deletes what is older than is to be kept.
-func (r *records) Tidy(ctx context.Context) error {
+func (r *Records) Tidy(ctx context.Context) error {
 	if err := r.open(); err != nil {
 		return err
 	}
@@ -107,8 +109,13 @@ func (r *records) Tidy(ctx context.Context) error {
 	if err := r.db.Thin(ctx, now); err != nil {
 		return err
 	}
-	_, err := r.db.Prune(ctx, before(now, r.keep.KeepRecords), before(now, r.keep.KeepSamples))
+	_, err := Prune(ctx, r.db, r.Keep, now)
 	return err
+}
+
+// Prune deletes what is older than is to be kept.
+func Prune(ctx context.Context, d *db.DB, keep config.Accounting, now time.Time) (db.Pruned, error) {
+	return d.Prune(ctx, before(now, keep.KeepRecords), before(now, keep.KeepSamples))
 }
 
 // before is the time so long ago; zero if everything is kept.
