@@ -144,6 +144,42 @@ func TestSituationStderrOfEarlierSteps(t *testing.T) {
 	}
 }
 
+// A booked job of a higher tier gets its GPUs from jobs of a lower one: these go back to
+// the queue, or end, as their partition says, no more of them than needed, and those of
+// other tiers stay.
+func TestSituationPreemption(t *testing.T) {
+	for _, mode := range []string{"REQUEUE", "CANCEL"} {
+		t.Run(mode, func(t *testing.T) {
+			c := up(t, "--nodes", "2")
+			c.managed("high", true)
+			c.slurmConf("PreemptType=preempt/partition_prio", "PreemptMode="+mode,
+				"PartitionName=high Nodes=n1,n2,carma-anchor PriorityTier=10 LLN=YES MaxTime=INFINITE DefMemPerCPU=100")
+			const low = "#CARMA mem=18G\nexec simjob --mem 4G --smact 5 --ramp 0s --duration 10h\n"
+			var ids []string
+			for range 8 { // two users: a GPU has jobs of one
+				ids = append(ids, c.sbatch(bob, "--gres=gpu:1 --requeue", low))
+			}
+			c.eventually(func() string { return fmt.Sprint(len(strings.Fields(c.leases("n1") + " " + c.leases("n2")))) }, "^8$")
+			start := time.Now()
+			high := c.sbatch(alice, "-p high --gres=gpu:1", "echo gpu=$CUDA_VISIBLE_DEVICES\nsleep 5\n")
+			c.eventually(func() string { return c.job(high, "%T %r") }, "RUNNING None|COMPLETED")
+			c.gpu(high)
+			t.Logf("%s: the job of a higher tier had its GPU after %s", mode, time.Since(start).Round(time.Second))
+			c.ends(high, "COMPLETED")
+			gone := 0
+			for _, id := range ids {
+				if state := c.job(id, "%T"); state == "CANCELLED" || state == "PREEMPTED" || c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt") != "0" {
+					gone++
+				}
+			}
+			if gone == 0 || gone > 2 {
+				t.Errorf("%d jobs were preempted", gone)
+			}
+			c.noDrain()
+		})
+	}
+}
+
 // A job that slurmctld does not count, as its partition is none of CARMA's, and one that the
 // Prolog refuses for what the counts do not tell, are given back hooks.vetoes times and no
 // more; then they wait for something that comes.

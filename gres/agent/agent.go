@@ -107,6 +107,7 @@ type Agent struct {
 	silentUntil time.Duration            // it did not answer
 	rank        int                      // of this node among those that may have the steward
 	ranked      time.Duration
+	preemptors  preemptors
 }
 
 type gpuState struct {
@@ -234,6 +235,7 @@ func (a *Agent) talk(ctx context.Context) {
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)
+	a.sendPreemptors(ctx, now)
 	if !due {
 		return
 	}
