@@ -49,6 +49,7 @@ type Slurm interface {
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
 	Notify(ctx context.Context, job uint32, text string) error
+	Preempting
 	SafeStart(ctx context.Context) (time.Duration, error)
 	Waiting
 }
@@ -189,6 +190,8 @@ type launch struct {
 	retry   string // why it runs again; empty: it does not
 	books   string // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time
+
+	preemption preemption
 }
 
 // arrive finds out what the job needs here.

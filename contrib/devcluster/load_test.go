@@ -225,7 +225,7 @@ func (c *cluster) stream() (stop func()) {
 			}
 		}
 	}()
-	c.eventually(func() string { return c.gres("n1") }, "carma:1,") // three on each GPU
+	c.eventually(func() string { return c.gres("n1") }, "carma:2,") // three on each GPU
 	return func() { close(quit); <-done }
 }
 

@@ -21,6 +21,7 @@ type Cluster interface {
 	SetNodeComment(ctx context.Context, node, comment string) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Split(ctx context.Context, j sctl.QueuedJob) (id uint32, err error)
+	Preemption(ctx context.Context) (sctl.Preemption, error)
 }
 
 // The steward is the agent of the first node that is up, of these many by name:
@@ -32,7 +33,7 @@ const (
 
 // keepSteward does the steward's work if it is this agent's.
 func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
-	if a.Cluster == nil || a.Config.Hold.After == 0 {
+	if a.Cluster == nil {
 		return
 	}
 	if a.ranked != 0 && a.rank >= stewards && now-a.ranked < rankEvery {
@@ -45,7 +46,8 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		return
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
-	if firstUp(nodes) != a.Node || a.rank >= stewards {
+	a.steward.Store(firstUp(nodes) == a.Node && a.rank < stewards)
+	if !a.steward.Load() || a.Config.Hold.After == 0 {
 		return
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
