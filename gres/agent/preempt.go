@@ -72,10 +72,10 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 			continue
 		}
 		if err := a.send(ctx, j, now); err != nil {
-			a.Log.Warn("send a job to where it preempts others", "job", j.ID, "node", j.Node, "error", err)
+			a.Log.Warn("send a job to a node where it preempts others", "job", j.ID, "node", j.Node, "error", err)
 			continue
 		}
-		a.Log.Info("a job is sent to where it preempts others", "job", j.ID, "node", j.Node)
+		a.Log.Info("a job is sent to a node where it preempts others", "job", j.ID, "node", j.Node)
 	}
 	p.waited = waiting
 }
@@ -133,7 +133,7 @@ func (a *Agent) letGo(ctx context.Context, queue []sctl.QueuedJob, now time.Dura
 	known := func(id uint32) bool { _, ok := p.sent[id]; return ok }
 	for _, j := range steward.Stayed(queue, known) {
 		if err := a.changeWaiting(ctx, j.ID, j.QueuedJob, sctl.Change{TresPerNode: j.Books, AnyNode: true}); err != nil {
-			a.Log.Warn("let a job go that was sent to a node", "job", j.ID, "error", err)
+			a.Log.Warn("let a job run anywhere again", "job", j.ID, "error", err)
 		}
 	}
 }
