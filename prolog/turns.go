@@ -106,10 +106,14 @@ func (t *turns) look(ctx context.Context) {
 		t.node.Log.Warn("ask who waits for this node", "job", t.hook.JobKey, "error", t.err)
 		return
 	}
+	fullMiB := map[string]int64{}
+	for name, p := range c.Partition {
+		fullMiB[name] = p.GPUMemMiB
+	}
 	before := len(t.ahead)
 	t.ahead = t.ahead[:0]
 	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name) {
-		t.ahead = append(t.ahead, steward.Request(j, c.Partition[j.Partition].GPUMemMiB))
+		t.ahead = append(t.ahead, steward.Request(j, fullMiB))
 	}
 	if len(t.ahead) > 0 && before == 0 {
 		t.node.Log.Info("waits its turn: it names its node, and others wait that come before it",

@@ -68,8 +68,9 @@ func wantsNow(j sctl.QueuedJob, node string) bool {
 }
 
 // Request is what a waiting job asks of a node, as far as its booking tells; fullMiB is the
-// memory of a GPU of its partition.
-func Request(j sctl.QueuedJob, fullMiB int64) gres.Request {
+// memory of a GPU, by partition.
+func Request(j sctl.QueuedJob, fullMiBOf map[string]int64) gres.Request {
 	k, mib, _ := tres.Booking(j.TresPerNode)
+	fullMiB := smallest(fullMiBOf, j.Partition)
 	return gres.Request{JobID: j.ID, UID: j.UID, GPUs: k, ReserveMiB: mib, Exclusive: fullMiB > 0 && mib >= fullMiB}
 }

@@ -89,7 +89,9 @@ func TestRequest(t *testing.T) {
 		two:   {GPUs: 2, ReserveMiB: 40536, Exclusive: true},
 	} {
 		want.JobID, want.UID = 7, 1000
-		if got := Request(pending(7, list, 0), 40536); fmt.Sprint(got) != fmt.Sprint(want) {
+		j := pending(7, list, 0)
+		j.Partition = "big,gpu,none" // it may run in each, so it is booked for the smallest
+		if got := Request(j, map[string]int64{"gpu": 40536, "big": 81072}); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %+v, want %+v", list, got, want)
 		}
 	}

@@ -128,7 +128,7 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 	for _, j := range waiting {
 		if node := x.soonest(j); node != "" {
 			b := x.booking(j)
-			if b.mib >= in.FullMiB[j.Partition] {
+			if b.mib >= smallest(in.FullMiB, j.Partition) {
 				b.mib = 0
 			}
 			return Decision{node, *j, Hold{j.ID, j.UID, b.gpus, b.mib, in.Now}}, true, x.looks

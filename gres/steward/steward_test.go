@@ -89,6 +89,10 @@ func TestDecide(t *testing.T) {
 	}{
 		"two GPUs, the node that is free first":  {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
 		"the node with fewer jobs":               {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
+		"several partitions":                     {append(busy, with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Partition = "gpu,other" })), nodes(), "n3", 7},
+		"several partitions, and names nodes":    {append(busy, with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Partition, j.ReqNodes = "gpu,other", "n[1,3]" })), nodes(), "n3", 7},
+		"a whole GPU of one of its partitions":   {[]sctl.QueuedJob{with(pending(7, whole, time.Hour), func(j *sctl.QueuedJob) { j.Partition = "none,gpu" })}, nodes(), "n1", 7},
+		"passed in one of its partitions":        {[]sctl.QueuedJob{with(pending(7, half, time.Hour), func(j *sctl.QueuedJob) { j.Partition = "other,gpu" }), later(3, 99, time.Minute)}, nodes(), "n2", 7},
 		"a whole GPU":                            {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
 		"a share that nobody passed":             {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
 		"a share that was passed":                {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
