@@ -107,7 +107,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 		full = part.GPUMemMiB // a job that names several partitions books by the smallest
 	}
 	gpus := len(h.Slots)
-	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
+	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share ||
+		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
 	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
 	if n.Config.Placement.BySlurm() {
 		exclusive = exclusive || gpus > 1

@@ -262,12 +262,13 @@ export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M
 
 func TestPrologGivesWholeGPUs(t *testing.T) {
 	for name, change := range map[string]func(*jobenv.Hook){
-		"exclusive":            func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "exclusive", 40536 },
-		"off":                  func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "off", 40536 },
-		"not annotated":        func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} },
-		"recovery partition":   func(h *jobenv.Hook) { h.Partition, h.Restart = "gpu-ex", 1 },
-		"unknown partition":    func(h *jobenv.Hook) { h.Partition = "cpu" },
-		"a mode of the future": func(h *jobenv.Hook) { h.Carma.Mode = "fractional" },
+		"moved to smaller GPUs": func(h *jobenv.Hook) { h.Carma.ReserveMiB, h.Carma.FullMiB = 61440, 81072 },
+		"exclusive":             func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "exclusive", 40536 },
+		"off":                   func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "off", 40536 },
+		"not annotated":         func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} },
+		"recovery partition":    func(h *jobenv.Hook) { h.Partition, h.Restart = "gpu-ex", 1 },
+		"unknown partition":     func(h *jobenv.Hook) { h.Partition = "cpu" },
+		"a mode of the future":  func(h *jobenv.Hook) { h.Carma.Mode = "fractional" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -144,6 +144,33 @@ func TestSituationStderrOfEarlierSteps(t *testing.T) {
 	}
 }
 
+// A waiting job that its user moves to a partition of smaller GPUs has booked more than any of
+// them has. It books whole ones of these, and runs.
+func TestSituationMovedToSmallerGPUs(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"partition.big.share": "true", "partition.big.gpus_per_node": "4", "partition.big.gpu_mem_mib": "81072",
+		"capacity.compare": `"1s"`})
+	c.slurmConf("PartitionName=big Nodes=n1,carma-anchor MaxTime=INFINITE DefMemPerCPU=100")
+	for options, script := range map[string]string{
+		"--gres=gpu:1":        "#CARMA policy=exclusive\n",
+		"--gres=gpu:1 -J mem": "#CARMA mem=60G\n",
+		"--gres=gpu:3":        "",
+		"-w n1 --gres=gpu:4":  "",
+	} {
+		id := c.sbatch(alice, "-p big --hold "+options, script+"true\n")
+		c.sh(alice, "scontrol update JobId="+id+" Partition=gpu")
+		c.sh(alice, "scontrol release "+id)
+		c.ends(id, "COMPLETED")
+		if got, want := c.job(id, "%P"), "gpu"; got != want {
+			t.Errorf("%s: it ran in partition %s", options, got)
+		}
+		if log := c.hookLog(id); !strings.Contains(log, "exclusive=true") {
+			t.Errorf("%s: it did not run exclusively:\n%s", options, log)
+		}
+	}
+	c.noDrain()
+}
+
 // preemption is a cluster where jobs may preempt others.
 type preemption struct {
 	*cluster

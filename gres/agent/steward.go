@@ -55,15 +55,15 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		a.Log.Warn("look at the queue", "error", err)
 		return
 	}
-	a.rebook(ctx, steward.Misbooked(queue))
-	if a.waits == nil {
-		a.waits = steward.Waits{}
-	}
-	a.restoreWaits(ctx, queue, nodes)
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
+	a.rebook(ctx, steward.Misbooked(queue, in.FullMiB))
+	if a.waits == nil {
+		a.waits = steward.Waits{}
+	}
+	a.restoreWaits(ctx, queue, nodes)
 	if d, ok := steward.Decide(in); ok {
 		a.haveKept(ctx, d, nodes)
 	}
@@ -110,15 +110,15 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 	}
 }
 
-// rebook mends what jobs that name their nodes have booked. Each is asked about alone
+// rebook corrects what jobs have booked. Each is asked about alone
 // before, and left where it is not what it was in the list.
 func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking) {
 	for _, j := range misbooked {
 		if err := a.rebookOne(ctx, j); err != nil {
-			a.Log.Warn("mend the booking of a job that names its nodes", "job", j.ID, "error", err)
+			a.Log.Warn("correct the booking of a job after an update", "job", j.ID, "error", err)
 			continue
 		}
-		a.Log.Info("booking of a job that names its nodes mended", "job", j.ID)
+		a.Log.Info("booking of a job corrected after an update", "job", j.ID)
 	}
 }
 
