@@ -112,7 +112,7 @@ func (t *turns) look(ctx context.Context) {
 	}
 	before := len(t.ahead)
 	t.ahead = t.ahead[:0]
-	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name) {
+	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name, time.Now()) {
 		t.ahead = append(t.ahead, steward.Request(j, fullMiB))
 	}
 	if len(t.ahead) > 0 && before == 0 {
