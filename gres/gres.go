@@ -56,6 +56,13 @@ type Sample struct {
 	Unreadable   string          `json:"unreadable"` // why the GPU could not be read; the figures above are then void
 }
 
+// FalseZero tells whether an SM activity is none: 0 while kernels run. After Xid 31 the
+// profiling counters of DCGM read 0 until its host engine is started again (NVIDIA/DCGM#303).
+// The smallest kernel keeps an SM of some hundred busy, which is more than 0.
+func FalseZero(smactPct, utilisationPct figure.Measured) bool {
+	return smactPct == 0 && utilisationPct >= 10
+}
+
 // Reading is what a choice is made on: the last sample of a GPU and the
 // statistics over its window.
 type Reading struct {

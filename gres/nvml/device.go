@@ -87,9 +87,9 @@ func (d *device) close() {
 	}
 }
 
-// link fills in which GPUs are near each other. What a driver does not tell
+// link fills in which GPUs are near the devices. What a driver does not tell
 // stays unknown.
-func (n *NVML) link(devices []*device) {
+func (n *NVML) link(devices, peers []*device) {
 	has := func(symbol string) bool { return n.lib.Extensions().LookupSymbol(symbol) == nil }
 	numa, p2p := has("nvmlDeviceGetNumaNodeId"), has("nvmlDeviceGetP2PStatus")
 	for _, d := range devices {
@@ -98,7 +98,7 @@ func (n *NVML) link(devices []*device) {
 				d.gpu.NUMA = node
 			}
 		}
-		for _, peer := range devices {
+		for _, peer := range peers {
 			if !p2p || d == peer || peer.gpu.Index >= 64 {
 				continue
 			}
@@ -237,14 +237,19 @@ next:
 }
 
 // activity fills in SM activity since the last look, from the best source that
-// the GPU has.
+// the GPU has and that can be believed.
 func (d *device) activity(s *gres.Sample) {
-	if d.hasGPM && d.gpmActivity(s) {
+	utilisation := figure.Unknown
+	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS && u.Gpu <= 100 {
+		utilisation = figure.Measured(u.Gpu)
+	}
+	if d.hasGPM && d.gpmActivity(s) && !gres.FalseZero(s.SMActPct, utilisation) {
 		s.Source = figure.SourceGPM
 		return
 	}
-	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
-		s.SMActPct, s.Source = figure.Measured(u.Gpu), figure.SourceUtilisation
+	s.SMActPct, s.SMOccPct, s.DRAMPct = figure.Unknown, figure.Unknown, figure.Unknown
+	if utilisation.Known() {
+		s.SMActPct, s.Source = utilisation, figure.SourceUtilisation
 	}
 }
 
