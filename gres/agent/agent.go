@@ -42,6 +42,7 @@ type Ledger interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 	DropEnded(ctx context.Context, key jobenv.JobKey) error
 	Guard
+	Health
 	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
 	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
@@ -129,6 +130,7 @@ type gpuState struct {
 	smact, smocc, dram *window.Window
 	source             figure.Source // as last said
 	other              int           // looks in a row with another one
+	health             health
 }
 
 // otherFor is for how many looks another source of SM activity must stay to be worth a
@@ -271,6 +273,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	a.looked = now
 	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
+	a.watchHealth(ctx, samples)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
 		a.accounts.tellAgain()

@@ -123,6 +123,7 @@ type ledger struct {
 	calls             []string // of Guard
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
+	err               error // of SetFault
 }
 
 func (l *ledger) EndedSince(context.Context, time.Duration) ([]lease.Ended, error) { return nil, nil }

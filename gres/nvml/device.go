@@ -25,6 +25,7 @@ type device struct {
 	gpmTaken  bool
 	hasEnergy bool
 	hasUsage  bool // tells the utilisation of each process
+	health    health
 }
 
 func (n *NVML) openDevice(index int) (*device, error) {
@@ -45,6 +46,7 @@ func (n *NVML) openDevice(index int) (*device, error) {
 	_, ret = dev.GetTotalEnergyConsumption()
 	d.hasEnergy = ret == nvml.SUCCESS
 	d.hasUsage = n.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") == nil
+	d.openHealth()
 	return d, d.openGPM()
 }
 
@@ -81,6 +83,9 @@ func (d *device) openGPM() error {
 }
 
 func (d *device) close() {
+	if d.health.events != nil {
+		d.health.events.Free()
+	}
 	if d.hasGPM {
 		d.lib.GpmSampleFree(d.gpm[0])
 		d.lib.GpmSampleFree(d.gpm[1])
@@ -111,6 +116,16 @@ func (n *NVML) link(devices, peers []*device) {
 
 // sample reads the device, or each of its MIG instances.
 func (d *device) sample() []gres.Sample {
+	samples := d.look()
+	xids := d.xids()
+	d.readHealth()
+	for i := range samples {
+		samples[i].Xids, samples[i].Fault, samples[i].RowsPending = xids, d.health.fault, d.health.rowsPending
+	}
+	return samples
+}
+
+func (d *device) look() []gres.Sample {
 	if d.mig {
 		return d.instances()
 	}
