@@ -33,7 +33,7 @@ SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
 .PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
+	test-integration test-cgroup2 test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
 	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
@@ -101,6 +101,11 @@ test-placement: simgpu
 test-integration: deps-test-integration all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
+# Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
+# under user-mode-linux; root makes it: minutes, and the first time the network.
+test-cgroup2: deps-test-cgroup2 all
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine|TestOwners$$)'
+
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
@@ -163,10 +168,10 @@ lint: deps-lint $(STATICCHECK)
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.
 man: commands

@@ -19,6 +19,7 @@ list() {
 	test-simgpu      @all
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-simgpu @test-integration
+	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm

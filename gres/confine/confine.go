@@ -70,7 +70,7 @@ func Find(confine string, h Host) (Guard, error) {
 	}
 	var why error
 	if confine != "acl" {
-		g, err := findCgroup(h, confine == "cgroup")
+		g, err := findCgroup(h)
 		if err == nil {
 			return g, nil
 		}
@@ -101,7 +101,7 @@ func (h Host) HasGPUs() bool {
 // Unavailable tells whether an error of Find's says that this node has no such way.
 func Unavailable(err error) bool { return errors.Is(err, errNot) }
 
-func findCgroup(h Host, asked bool) (Guard, error) {
+func findCgroup(h Host) (Guard, error) {
 	dir := filepath.Dir(h.SlurmConf)
 	conf, err := settings(filepath.Join(dir, "cgroup.conf"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -111,9 +111,7 @@ func findCgroup(h Host, asked bool) (Guard, error) {
 	if mount == "" {
 		mount = "/sys/fs/cgroup"
 	}
-	if isCgroup2(mount) && !asked { // tried with the kernel, not yet with Slurm
-		return nil, fmt.Errorf("cgroup v2: %w: only where devices.confine is \"cgroup\"", errNot)
-	} else if isCgroup2(mount) {
+	if isCgroup2(mount) {
 		return findV2(mount, conf.Setting("CgroupSlice"), h)
 	}
 	if !strings.EqualFold(conf.Setting("ConstrainDevices"), "yes") {
