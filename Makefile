@@ -16,25 +16,38 @@ export GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+# go wants a cache, also where HOME is not set.
+ifeq ($(HOME),)
+export GOCACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/go-build
+export GOPATH ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/go
+endif
+
+HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -ffile-prefix-map=$(CURDIR)=. -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong
 HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 
 PROGRESS = build/progress
 STATICCHECK_VERSION = v0.8.2
 STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
 
-# What --version prints: the release, and the commit where there is git.
-VERSION ?= 0.1.0
-COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)
-LDFLAGS = -X carma/slurmbridge/version.text=$(VERSION)$(if $(COMMIT),+g$(COMMIT))
+# What --version prints: the release, and the commit. A source archive has both in
+# VERSION (.gitattributes); a checkout asks git.
+VERSION ?= $(shell sed -n 's/^version //p' VERSION)
+COMMIT := $(shell sed -n 's/^commit \([0-9a-f]\{10\}\).*/\1/p' VERSION)
+ifeq ($(COMMIT),)
+COMMIT := $(shell git rev-parse --short=10 HEAD 2>/dev/null)$(shell git diff --quiet HEAD 2>/dev/null || echo .changed)
+endif
+# When the commit was made: what is built from it says no other time.
+EPOCH = $(or $(shell sed -n 's/^time \([0-9]\{1,\}\)$$/\1/p' VERSION),$(shell git log -1 --format=%ct 2>/dev/null))
+BUILD_VERSION = $(VERSION)$(if $(filter-out .changed,$(COMMIT)),+g$(COMMIT))
+LDFLAGS = -X carma/slurmbridge/version.text=$(BUILD_VERSION)
 
 COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
-.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-shim test-simgpu test-placement \
-	test-integration test-cgroup2 test-debian12 test-debian13 test-abuse soak test-versions packages test-packages test-newadmin test-ansible \
-	gpu-check lint man bench bench-estimator bench-placement bench-sim install clean
+.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-trace test-shim test-simgpu test-placement \
+	test-integration test-situations test-cgroup2 test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
+	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim simgpu
 
@@ -44,17 +57,23 @@ commands:
 
 libcarma:
 	@echo "build: lib/libcarma.so"
-	@$(GO) build -buildmode=c-shared -o lib/libcarma.so ./slurmbridge/libcarma
+	@$(GO) build -buildmode=c-shared -ldflags "$(LDFLAGS)" -o lib/libcarma.so ./slurmbridge/libcarma
 	@rm -f lib/libcarma.h
 
 # nodelete: slurmctld up to 23.11 unloads plugins, and the worker thread stays.
 SHIM_OUT = lib/slurm/job_submit_carma.so
 shim: $(SHIM_OUT)
-$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h
+$(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds slurmbridge/libcarma/carma.h build/version
 	@echo "build: $@"
 	@mkdir -p $(@D)
-	@$(CC) $(HARDEN) -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
+	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
+
+# Written anew when the version is another.
+build/version: FORCE
+	@mkdir -p $(@D)
+	@echo '$(BUILD_VERSION)' | cmp -s - $@ || echo '$(BUILD_VERSION)' >$@
+FORCE:
 
 simgpu:
 	@echo "build: bin/simgpu bin/simjob lib/simgpu"
@@ -91,8 +110,21 @@ test-shim: deps-test-shim libcarma shim
 test-simgpu: deps-test-simgpu
 	@$(MAKE) --no-print-directory -C contrib/simgpu test
 
+# The contract of an MPS control daemon (contrib/simgpu/mps_contract_test.go), which
+# make test-unit holds the stand-in to, on the real daemons of 535 and 550. These are
+# fetched from Debian's non-free into a cache outside of the repository.
+# The development cluster runs with that of 550, then.
+test-mps: deps-test-mps all
+	@MPS_REAL=$$(contrib/simgpu/fetch-mps.sh) || { MPS_REAL=; echo "test-mps: the real daemons could not be fetched: SKIPPED"; }; \
+		export MPS_REAL; $(GO) test $(AS_ROOT) -tags mps -count=1 -v -run 'TestMPS.*Contract' ./contrib/simgpu ./gres/mps && \
+		{ [ -z "$$MPS_REAL" ] || $(GO) test $(AS_ROOT) -tags 'integration mps' -count=1 -v -run 'TestRealMPS$$' ./contrib/devcluster; }
+
 test-placement: simgpu
 	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
+
+# The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it.
+test-trace: deps-test-trace
+	@python3 contrib/summary/test_carma_trace.py
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.
@@ -109,6 +141,11 @@ test-cgroup2: deps-test-cgroup2 all
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
+# Slurm's situations that take longer than 20 s each (docs/admin.md); RUN and
+# SLURM_PREFIX as above.
+test-situations: deps-test-situations all $(PROGRESS)
+	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
+
 # Both commands of the README in a new Debian with nothing but what the README
 # names (root makes it). CI runs a part of this for Debian 13 (.ci/run).
 test-debian12: deps-test-debian12
@@ -116,6 +153,14 @@ test-debian12: deps-test-debian12
 
 test-debian13: deps-test-debian13
 	@contrib/bare.sh trixie user 'make demo' user 'make test'
+
+# COMMAND in each of the surroundings that contrib/surroundings.sh names, in a new
+# Debian 12 and 13: hours for all of make test. SURROUNDINGS=tmpfs,locale takes some of them.
+SURROUNDINGS ?= all
+COMMAND ?= make test
+test-surroundings: deps-test-surroundings
+	for debian in bookworm trixie; do contrib/bare.sh $$debian root 'make deps deps-test-surroundings all && \
+		GOFLAGS=-count=1 contrib/surroundings.sh $(SURROUNDINGS) "$(COMMAND)"' user '$(COMMAND)' || exit 1; done
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
 # SLURM_GIT names a clone of Slurm's source, if there is one.
@@ -152,14 +197,16 @@ $(STATICCHECK):
 	@mv build/tools/staticcheck $@
 
 # Names that codespell takes for words.
-NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon
 
 lint: deps-lint $(STATICCHECK)
 	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
+	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
+	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck"
 	@$(STATICCHECK) ./...
 	@echo "lint: codespell, links, imports per room"
@@ -168,7 +215,7 @@ lint: deps-lint $(STATICCHECK)
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
@@ -180,9 +227,10 @@ man: commands
 bench:
 	$(GO) test -run '^$$' -bench . ./...
 
-# The estimator's figures on measured rows, where ../shared/data has them.
+# The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
+# folder of traces by estimator/bench/timm_traces.py.
 bench-estimator:
-	$(GO) run ./estimator/bench
+	$(GO) run ./estimator/bench $(if $(TRACES),../shared/data/memory $(TRACES))
 
 # What policies are worth on traces (docs/bench/sim.md); five minutes.
 bench-sim: commands
@@ -218,22 +266,49 @@ install: all
 packages:
 	rm -rf build/stage build/packages
 	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
-	GO="$(GO)" contrib/packages/build.sh build/stage build/packages $(VERSION)
+	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh build/stage build/packages $(VERSION)
+
+# dist/: the source archive, the packages of Debian 12 and 13, each built from that
+# archive in a new root of its own, checksums, and what is linked under which licence.
+# test-release builds it twice, as different users, and compares the bytes. As root.
+release: deps-release
+	contrib/release.sh root dist
+
+test-release: deps-release
+	contrib/release.sh --twice build/release
+
+# The Debian that the packages are tried on: this machine's, or DEBIAN=bookworm or
+# trixie, in a new root of which they are then built.
+HOST := $(shell . /etc/os-release && echo $$VERSION_CODENAME)
+export DEBIAN ?= $(HOST)
+ifeq ($(DEBIAN),$(HOST))
+PACKAGES = build/packages
+packages-to-try: packages
+else
+PACKAGES = build/packages-$(DEBIAN)
+packages-to-try: deps-release all
+	contrib/bare.sh --keep build/packages $(PACKAGES) $(DEBIAN) root 'make deps-all packages'
+endif
 
 # Install, upgrade, remove and purge them on a scratch root.
+ifeq ($(DEBIAN),$(HOST))
 test-packages: deps-test-packages packages
 	contrib/packages/check.sh build/packages build/stage
 	contrib/packages/check-rpm.sh build/packages
+else
+test-packages: deps-release
+	contrib/bare.sh $(DEBIAN) root 'make test-packages'
+endif
 
 # docs/admin.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
-test-newadmin: deps-test-newadmin packages
-	contrib/newadmin/check.sh build/packages
+test-newadmin: deps-test-newadmin packages-to-try
+	contrib/newadmin/check.sh $(PACKAGES)
 
 # The Ansible role on the same machines.
-test-ansible: deps-test-ansible packages
-	contrib/newadmin/ansible.sh build/packages
+test-ansible: deps-test-ansible packages-to-try
+	contrib/newadmin/ansible.sh $(PACKAGES)
 
 clean:
-	rm -rf bin lib build
+	rm -rf bin lib build dist
 	$(MAKE) -C contrib/simgpu clean

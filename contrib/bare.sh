@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A new Debian with nothing but what the README names, and commands in it: what a
-# new user sees. usage: bare.sh RELEASE AS COMMAND [AS COMMAND]...
+# new user sees. usage: bare.sh [--keep PATH DIR] RELEASE AS COMMAND [AS COMMAND]...
 # RELEASE is bookworm or trixie. AS is user (who has sudo), root, or root-offline:
-# root without a network. Each command runs in a clone of the last commit.
+# root without a network. Each command runs in a clone of the last commit. PATH of
+# that clone, the last command's, is copied to DIR when all have passed.
 #
 # The root is made for this run and goes with it. Only Debian's packages and Go's
 # modules are kept, in ${XDG_CACHE_HOME:-~/.cache}/carma-bare. The mirror, proxies
@@ -13,7 +14,7 @@
 # container.
 set -euo pipefail
 
-usage() { echo "usage: bare.sh bookworm|trixie (user|root|root-offline COMMAND)..." >&2; exit 2; }
+usage() { echo "usage: bare.sh [--keep PATH DIR] bookworm|trixie (user|root|root-offline COMMAND)..." >&2; exit 2; }
 die() { echo "bare: $*" >&2; exit 1; }
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -61,6 +62,7 @@ make_root() {
 
 # keep_cache: what this run has fetched is there for the next one.
 keep_cache() {
+	local home
 	cp -nt "$cache/$release" "$root"/var/cache/apt/archives/*.deb 2>/dev/null || true
 	for home in root home/dev; do
 		[ ! -d "$root/$home/go/pkg/mod/cache" ] || cp -aTn "$root/$home/go/pkg/mod" "$cache/mod" 2>/dev/null || true
@@ -113,6 +115,12 @@ main() {
 		first_process "$@"
 		return
 	fi
+	local keep='' keep_in
+	if [ "${1:-}" = --keep ]; then
+		[ $# -gt 3 ] || usage
+		keep=$2 keep_in=$3
+		shift 3
+	fi
 	if [ $# -lt 3 ] || [ $(($# % 2)) = 0 ]; then usage; fi
 	release=$1
 	case $release in bookworm | trixie) shift ;; *) usage ;; esac
@@ -126,7 +134,7 @@ main() {
 
 	SECONDS=0
 	make_root
-	local name began word failed=
+	local name began word failed='' home
 	name="Debian $(cat "$root/etc/debian_version")"
 	echo "bare: $name made in $SECONDS s;" \
 		"in it are $(chroot "$root" dpkg-query -W | wc -l) packages and $(go version | cut -d' ' -f3)"
@@ -135,10 +143,12 @@ main() {
 		echo "bare: $name, as $1: $2"
 		inside "$1" "$2" || { word=FAILED failed=yes; }
 		echo "bare: $name, as $1: $2: $word in $((SECONDS - began)) s"
+		[ "$1" = user ] && home=$root/home/dev || home=$root/root
 		shift 2
 	done
 	keep_cache
-	[ -z "$failed" ]
+	[ -z "$failed" ] || return 1
+	[ -z "$keep" ] || cp -rT --no-preserve=ownership "$home/carma/$keep" "$keep_in"
 }
 
 main "$@"

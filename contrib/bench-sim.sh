@@ -80,7 +80,7 @@ users 60 6 3
 
 if [ -e "$data/traces/trace60.csv" ]; then
 	printf '\n# Orders found by search\n\n'
-	go test -run '^$' -bench Order -benchtime 1x ./gres/sim/replay
+	go test -run '^$' -bench Order -benchtime 1x ./contrib/sim/replay
 fi
 printf '\n# Speed\n\n'
-go test -run '^$' -bench 'Trace|Cluster' -benchtime 1x ./gres/sim/replay
+go test -run '^$' -bench 'Trace|Cluster' -benchtime 1x ./contrib/sim/replay

@@ -104,7 +104,7 @@ until [ -z "$(squeue -h -t PENDING,RUNNING,COMPLETING)" ]; do
 done
 sleep 3 # the agents put slurmctld's word on each end into the records
 
-bold "carma-report (times in real seconds, each $scale simulated ones; energy of simulated time)"
+bold "carma-report (times and energy of real seconds, each stands for $scale simulated ones)"
 carma-report || exit 1
 
 completed=0 recovered=0 lost=0

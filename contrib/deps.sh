@@ -15,14 +15,19 @@ list() {
 	demo             @cluster
 	lint             @all codespell shellcheck
 	test-unit        @all slurm-client python3 prometheus tzdata
+	test-trace       python3 python3-torch
 	test-shim        @all binutils
 	test-simgpu      @all
+	test-mps         @cluster debian-archive-keyring
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-simgpu @test-integration
+	test-situations  @test-integration
 	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm
+	release          debootstrap
+	test-surroundings debootstrap locales
 	test-newadmin    @all debootstrap systemd-container
 	test-ansible     @test-newadmin ansible
 	test-debian12    debootstrap

@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/slurmbridge/usertext"
+	"carma/slurmbridge/version"
 )
 
 // Attempt is one run of a job on one node.
@@ -46,13 +48,31 @@ type Attempt struct {
 	OOM        string // signature; empty: no OOM
 	OOMNote    string
 	RequeuedTo string
+	clean      bool // see Clean
 }
+
+// Clean makes the texts of a record fit to be shown (usertext): users gave some of them.
+func (a *Attempt) Clean() {
+	if a.clean { // as nearly all that Scan reads are
+		return
+	}
+	for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
+		&a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+		*s = usertext.Clean(*s)
+	}
+	for k, uuid := range a.Total.UUIDs {
+		a.Total.UUIDs[k] = usertext.Clean(uuid)
+	}
+}
+
+// NodeFail is the state of an attempt that had no Epilog, in sacct's word.
+const NodeFail = "NODE_FAIL"
 
 // AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
 	UUID  string
 	Model string
-	gres.Figures
+	figure.Figures
 }
 
 // Total is what a job did on all its GPUs of a node.
@@ -60,38 +80,38 @@ type Total struct {
 	UUIDs     []string
 	Model     string // of the first GPU
 	PeakMiB   int64  // highest; 0: not known
-	PeakHow   gres.Quality
+	PeakHow   figure.Quality
 	MeanMiB   int64
-	SMActPct  gres.Measured // mean over the GPUs
-	SMActMax  gres.Measured
-	SMActHow  gres.Quality
-	EnergyJ   gres.Measured // sums from here on; unknown if one GPU's is
-	IdleJ     gres.Measured
-	EnergyHow gres.Quality
+	SMActPct  figure.Measured // mean over the GPUs
+	SMActMax  figure.Measured
+	SMActHow  figure.Quality
+	EnergyJ   figure.Measured // sums from here on; unknown if one GPU's is
+	IdleJ     figure.Measured
+	EnergyHow figure.Quality
 	LeaseS    float64 // GPU seconds
 	HeldS     float64
 	SharedS   float64
-	AloneS    gres.Measured
+	AloneS    figure.Measured
 }
 
 // TotalOf puts the figures of a job's GPUs together.
 func TotalOf(gpus []AttemptGPU) Total {
-	t := Total{SMActPct: gres.Unknown, SMActMax: gres.Unknown, EnergyJ: gres.Unknown, IdleJ: gres.Unknown, AloneS: gres.Unknown,
-		PeakHow: gres.QualityNone, SMActHow: gres.QualityNone, EnergyHow: gres.QualityNone}
+	t := Total{SMActPct: figure.Unknown, SMActMax: figure.Unknown, EnergyJ: figure.Unknown, IdleJ: figure.Unknown, AloneS: figure.Unknown,
+		PeakHow: figure.QualityNone, SMActHow: figure.QualityNone, EnergyHow: figure.QualityNone}
 	if len(gpus) == 0 {
 		return t
 	}
 	t.Model, t.EnergyJ, t.IdleJ, t.AloneS = gpus[0].Model, 0, 0, 0
 	t.EnergyHow = gpus[0].EnergyQuality()
-	smact, n := gres.Measured(0), 0
+	smact, n := figure.Measured(0), 0
 	for _, g := range gpus {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.PeakMiB, t.MeanMiB = max(t.PeakMiB, g.PeakMiB), max(t.MeanMiB, g.MeanMiB)
 		t.EnergyHow = t.EnergyHow.And(g.EnergyQuality())
 		switch how := g.PeakQuality(); { // a GPU that the job left alone has no peak
-		case t.PeakHow == gres.QualityNone:
+		case t.PeakHow == figure.QualityNone:
 			t.PeakHow = how
-		case how != gres.QualityNone:
+		case how != figure.QualityNone:
 			t.PeakHow = t.PeakHow.And(how)
 		}
 		t.EnergyJ, t.IdleJ, t.AloneS = t.EnergyJ+g.EnergyJ, t.IdleJ+g.IdleJ, t.AloneS+g.AloneS
@@ -106,7 +126,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 		t.SMActMax, t.SMActHow = max(t.SMActMax, g.SMActMax), t.SMActHow.And(g.SMActQuality())
 	}
 	if n > 0 {
-		t.SMActPct = round(smact/gres.Measured(n), 10)
+		t.SMActPct = round(smact/figure.Measured(n), 10)
 	}
 	// As they are kept, so that a record is the same wherever it is read.
 	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1), round(t.AloneS, 1000)
@@ -116,8 +136,8 @@ func TotalOf(gpus []AttemptGPU) Total {
 	return t
 }
 
-func round(m gres.Measured, parts float64) gres.Measured {
-	return gres.Measured(math.Round(float64(m)*parts) / parts)
+func round(m figure.Measured, parts float64) figure.Measured {
+	return figure.Measured(math.Round(float64(m)*parts) / parts)
 }
 
 // Put writes a record; one that is there already under the same job, restart
@@ -125,6 +145,22 @@ func round(m gres.Measured, parts float64) gres.Measured {
 func (d *DB) Put(ctx context.Context, a Attempt) error {
 	if err := d.PutAll(ctx, []Attempt{a}); err != nil {
 		return fmt.Errorf("record of job %d: %w", a.JobID, err)
+	}
+	return nil
+}
+
+// PutIfNone writes a record unless there is one under the same job, restart and node.
+func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
+	err := d.write(ctx, func(tx *sql.Tx) error {
+		list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", a.JobID, a.Restart, a.Node)
+		if err != nil || len(list) > 0 {
+			return err
+		}
+		a.Total = TotalOf(a.GPUs)
+		return put(tx, &a)
+	})
+	if err != nil {
+		return fmt.Errorf("record of job %d: %w", a.JobID, explain(err))
 	}
 	return nil
 }
@@ -160,7 +196,7 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ") VALUES (?" + strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
+var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" + strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
 
 func put(tx *sql.Tx, a *Attempt) error {
 	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
@@ -172,7 +208,7 @@ func put(tx *sql.Tx, a *Attempt) error {
 		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), nullEmpty(t.Model),
 		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo))
+		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo), version.String())
 	if err != nil {
 		return err
 	}
@@ -204,14 +240,15 @@ type End struct {
 	ArrayTask  string
 	Name       string
 	Account    string
-	State      string                  // empty: slurmctld does not know
-	Figures    map[string]gres.Figures // by UUID; nil: none
-	Forward    bool                    // slurmdbd is to get the record
+	State      string                    // empty: slurmctld does not know
+	Figures    map[string]figure.Figures // by UUID; nil: none
+	Forward    bool                      // slurmdbd is to get the record
 }
 
 // SetEnd completes the record of an attempt, if there is one. An attempt that
-// CARMA itself put back, or whose OOM it found, keeps the state that says so. It
-// returns what is in the record then.
+// CARMA itself put back, or whose OOM it found, keeps the state that says so, and so does
+// one that ended with its node and whose job came back. It returns what is in the record
+// then.
 func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
 	err = d.write(ctx, func(tx *sql.Tx) error {
 		list, err = setEnd(ctx, tx, e)
@@ -232,7 +269,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		a := &list[i]
 		if e.State != "" {
 			a.ArrayJobID, a.ArrayTask, a.Name, a.Account = e.ArrayJobID, e.ArrayTask, e.Name, e.Account
-			if a.State != "REQUEUED" && a.State != "OUT_OF_MEMORY" {
+			if a.State != "REQUEUED" && a.State != "OUT_OF_MEMORY" && (a.State != NodeFail || e.State != "REQUEUED") {
 				a.State = e.State
 			}
 		}
@@ -297,7 +334,7 @@ func attempts(ctx context.Context, q queryer, where string, args ...any) (all []
 		if g.UUID == "" {
 			continue
 		}
-		g.Figures = gres.NoFigures()
+		g.Figures = figure.NoFigures()
 		if err := json.Unmarshal([]byte(figures), &g.Figures); err != nil {
 			return nil, fmt.Errorf("job %d: read figures of GPU %s: %w", a.JobID, g.UUID, err)
 		}
@@ -321,14 +358,14 @@ func nullEmpty(s string) any {
 	return s
 }
 
-func nullUnknown(m gres.Measured) any {
+func nullUnknown(m figure.Measured) any {
 	if !m.Known() {
 		return nil
 	}
 	return float64(m)
 }
 
-func whole(m gres.Measured) any {
+func whole(m figure.Measured) any {
 	if !m.Known() {
 		return nil
 	}
@@ -344,11 +381,11 @@ func millis(t time.Time) any {
 	return t.UnixMilli()
 }
 
-func orUnknown(f sql.NullFloat64) gres.Measured {
+func orUnknown(f sql.NullFloat64) figure.Measured {
 	if !f.Valid {
-		return gres.Unknown
+		return figure.Unknown
 	}
-	return gres.Measured(f.Float64)
+	return figure.Measured(f.Float64)
 }
 
 // JoinIDs writes job ids with commas between, as the database keeps them.

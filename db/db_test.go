@@ -9,12 +9,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/slurmbridge/usertext"
+	"carma/slurmbridge/version"
 )
 
 func openFor(t *testing.T, path string) *DB {
@@ -39,9 +42,9 @@ func attempt(id, restart uint32) Attempt {
 	}
 }
 
-func figures(uuid string, peakMiB int64, smact, joules gres.Measured) AttemptGPU {
-	return AttemptGPU{UUID: uuid, Model: "A100", Figures: gres.Figures{PeakMiB: peakMiB, PeakFrom: gres.MemoryMPS, MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
-		SMActFrom: gres.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
+func figures(uuid string, peakMiB int64, smact, joules figure.Measured) AttemptGPU {
+	return AttemptGPU{UUID: uuid, Model: "A100", Figures: figure.Figures{PeakMiB: peakMiB, PeakFrom: figure.MemoryMPS, MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
+		SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
 }
 
 func TestPutAndRead(t *testing.T) {
@@ -49,7 +52,7 @@ func TestPutAndRead(t *testing.T) {
 	d := openFor(t, path)
 	full := attempt(7, 0)
 	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
-		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: gres.NoFigures()}}}
+		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: figure.NoFigures()}}}
 	g := &full.GPUs[0] // more than is kept
 	g.LeaseS, g.HeldS, g.SharedS, g.AloneS, g.EnergyJ = g.LeaseS+.00041, g.HeldS+.00041, g.SharedS+.00041, g.AloneS+.00041, g.EnergyJ+.3
 	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
@@ -68,27 +71,28 @@ func TestPutAndRead(t *testing.T) {
 	}
 	full.Total, bare.Total = TotalOf(full.GPUs), TotalOf(bare.GPUs)
 	for i, want := range []Attempt{full, bare} {
+		want.clean = true
 		// Sprint compares NaN as equal and times by their wall clock.
 		if fmt.Sprintf("%+v", got[i]) != fmt.Sprintf("%+v", want) {
 			t.Errorf("got  %+v\nwant %+v", got[i], want)
 		}
 	}
 	if total := got[0].Total; total.PeakMiB != 9500 || total.EnergyJ != 300 || total.SMActPct != 50 || total.SMActMax != 70 || total.HeldS != 10 || total.AloneS != 16 ||
-		total.PeakHow != gres.Exact || total.EnergyHow != gres.Shared || total.SMActHow != gres.Shared {
+		total.PeakHow != figure.Exact || total.EnergyHow != figure.Shared || total.SMActHow != figure.Shared {
 		t.Errorf("total %+v", total)
 	}
-	idle, window := AttemptGPU{UUID: "GPU-1", Figures: gres.NoFigures()}, full.GPUs[0]
-	window.PeakFrom = gres.MemoryWindow // and it shared
+	idle, window := AttemptGPU{UUID: "GPU-1", Figures: figure.NoFigures()}, full.GPUs[0]
+	window.PeakFrom = figure.MemoryWindow // and it shared
 	for _, c := range []struct {
 		gpus []AttemptGPU
-		how  gres.Quality
-	}{{[]AttemptGPU{full.GPUs[0], idle}, gres.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, gres.Exact}, {[]AttemptGPU{idle, idle}, gres.QualityNone},
-		{[]AttemptGPU{full.GPUs[0], window}, gres.Shared}, {[]AttemptGPU{window, idle, full.GPUs[1]}, gres.Shared}} {
+		how  figure.Quality
+	}{{[]AttemptGPU{full.GPUs[0], idle}, figure.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, figure.Exact}, {[]AttemptGPU{idle, idle}, figure.QualityNone},
+		{[]AttemptGPU{full.GPUs[0], window}, figure.Shared}, {[]AttemptGPU{window, idle, full.GPUs[1]}, figure.Shared}} {
 		if total := TotalOf(c.gpus); total.PeakHow != c.how {
 			t.Errorf("peak is %s, want %s: %+v", total.PeakHow, c.how, c.gpus)
 		}
 	}
-	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != gres.QualityNone {
+	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != figure.QualityNone {
 		t.Errorf("what was not measured is known: %+v", total)
 	}
 }
@@ -126,7 +130,7 @@ func TestSetEnd(t *testing.T) {
 		}
 	}
 	for id := range uint32(5) {
-		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]gres.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
+		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]figure.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
 		list, err := d.SetEnd(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
@@ -148,6 +152,31 @@ func TestSetEnd(t *testing.T) {
 
 // Nobody else may open the files and lock them, whatever the umask, also not those of an
 // older CARMA; their directory is open to all for what is published.
+// An attempt without an Epilog keeps the state that says so while its job goes on; one
+// whose Epilog had written its record keeps that.
+func TestPutIfNone(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	lost, other := attempt(7, 0), attempt(8, 0)
+	lost.State, other.State = NodeFail, NodeFail
+	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []Attempt{lost, other} {
+		if err := d.PutIfNone(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		job        uint32
+		says, want string
+	}{{7, "REQUEUED", NodeFail}, {7, "", NodeFail}, {8, "COMPLETED", "REQUEUED"}, {7, "CANCELLED", "CANCELLED"}} {
+		list, err := d.SetEnd(t.Context(), End{JobID: c.job, Node: "n1", State: c.says})
+		if err != nil || len(list) != 1 || list[0].State != c.want {
+			t.Errorf("job %d, slurmctld says %q: %+v, %v", c.job, c.says, list, err)
+		}
+	}
+}
+
 func TestFilesAreTheOwners(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0))
 	path := filepath.Join(t.TempDir(), "sub", "carma.db")
@@ -208,6 +237,38 @@ func TestManyWriters(t *testing.T) {
 	got, err := openFor(t, path).Attempts(t.Context(), nil)
 	if err != nil || len(got) != 160 {
 		t.Errorf("%d attempts, %v", len(got), err)
+	}
+}
+
+// A record says which CARMA wrote it; those of a database from before that stay readable.
+func TestRecordsNameTheirVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	old, err := open(writer, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.migrate(schemaFiles, 2); err != nil {
+		t.Fatal(err)
+	}
+	values := "7, 'c', 0, 'n1', NULL, NULL, NULL, NULL, 'alice', 1, 'gpu', NULL, 1, 2, 'COMPLETED', 0, 0, 'shared', 'user', NULL, NULL, 1, NULL, ''," +
+		"NULL, NULL, 'unknown', NULL, NULL, NULL, 'unknown', NULL, NULL, 'unknown', 0, 0, 0, NULL, '', NULL, NULL, NULL"
+	if _, err := old.sql.Exec("INSERT INTO attempt (" + attemptColumns + ") VALUES (" + values + ")"); err != nil {
+		t.Fatal(err)
+	}
+	old.Close()
+	d := openFor(t, path)
+	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
+		t.Fatal(err)
+	}
+	var versions string
+	if err := d.sql.QueryRow("SELECT group_concat(ifnull(version, 'none') ORDER BY job_id) FROM attempt").Scan(&versions); err != nil {
+		t.Fatal(err)
+	}
+	if want := "none," + version.String(); versions != want {
+		t.Errorf("versions %q, want %q", versions, want)
+	}
+	if list, err := d.Attempts(t.Context(), nil); err != nil || len(list) != 2 || list[0].JobID != 7 {
+		t.Errorf("%v, %v", list, err)
 	}
 }
 
@@ -279,4 +340,33 @@ func tmpType(t *testing.T) int64 {
 		t.Fatal(err)
 	}
 	return int64(uint32(st.Type))
+}
+
+// What Scan reads is fit to be shown after Clean, and is looked at once only.
+func TestClean(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	names := []string{"train", "", "a\x1b]0;b\x07c", "größe", "\u202egnp.exe", "x\xffy", "a\tb\nc", "\x7f",
+		strings.Repeat("a", usertext.Most), strings.Repeat("b", usertext.Most+1)}
+	for i, name := range names {
+		a := attempt(uint32(i+1), 0)
+		a.Name = name
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
+		a := &list[0]
+		stored := a.Name
+		a.Clean()
+		if want := usertext.Clean(stored); a.Name != want {
+			t.Errorf("%.20q: %.20q, want %.20q", stored, a.Name, want)
+		}
+		if plain := usertext.Clean(stored) == stored && stored != "größe"; a.clean != plain {
+			t.Errorf("%.20q: told clean: %v", stored, a.clean)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -14,7 +14,7 @@ import (
 	"testing/fstest"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 )
 
 func TestThinKeepsEnergy(t *testing.T) {
@@ -23,9 +23,9 @@ func TestThinKeepsEnergy(t *testing.T) {
 	var samples []Sample
 	joules := 0.0
 	for at := now.Add(-9 * 24 * time.Hour); at.Before(now); at = at.Add(10 * time.Second) {
-		s := Sample{UUID: "GPU-0", At: at, Length: 10 * time.Second, UsedMiB: int64(at.Minute()), SMActPct: gres.Measured(at.Second()), SMActMax: 90, SMActS: 10, EnergyJ: 600, UnownedJ: 60, EnergyS: 10, Jobs: at.Hour()}
+		s := Sample{UUID: "GPU-0", At: at, Length: 10 * time.Second, UsedMiB: int64(at.Minute()), SMActPct: figure.Measured(at.Second()), SMActMax: 90, SMActS: 10, EnergyJ: 600, UnownedJ: 60, EnergyS: 10, Jobs: at.Hour()}
 		if at.Second() == 30 {
-			s.SMActPct, s.SMActMax, s.SMActS = gres.Unknown, gres.Unknown, 0
+			s.SMActPct, s.SMActMax, s.SMActS = figure.Unknown, figure.Unknown, 0
 		}
 		samples = append(samples, s)
 		joules += 600
@@ -61,7 +61,7 @@ func TestThinKeepsEnergy(t *testing.T) {
 func TestMetersSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carma.db")
 	d := openFor(t, path)
-	want := []Meter{{GPU: gres.GPU{UUID: "a", Index: 1, Model: "A100", TotalMiB: 40536}, Node: "n1", CounterJ: 5.5, At: time.UnixMilli(1700000000250), FloorWatts: gres.Unknown}}
+	want := []Meter{{UUID: "a", Index: 1, Model: "A100", TotalMiB: 40536, Node: "n1", CounterJ: 5.5, At: time.UnixMilli(1700000000250), FloorWatts: figure.Unknown}}
 	if err := d.AddSamples(t.Context(), nil, want); err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"carma/gres"
 )
 
 // published is a database with records of three users, and its publisher.
@@ -33,7 +31,7 @@ func newPublished(t *testing.T) *published {
 	for i, uid := range []uint32{1000, 1001, 1000, 0} {
 		p.put(uint32(i+1), uid)
 	}
-	if err := p.db.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: at(10), Length: time.Second}}, []Meter{{GPU: gres.GPU{UUID: "GPU-0", TotalMiB: 40503}}}); err != nil {
+	if err := p.db.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: at(10), Length: time.Second}}, []Meter{{UUID: "GPU-0", TotalMiB: 40503}}); err != nil {
 		t.Fatal(err)
 	}
 	return p

@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +17,8 @@ import (
 
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
+
+	"carma/db/accesslist"
 )
 
 // uri names a database file to SQLite.
@@ -169,36 +170,9 @@ func (d *DB) Outdated(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// Access control lists (acl(5)), as Linux keeps them in an extended attribute
-// (include/uapi/linux/posix_acl_xattr.h).
-const (
-	aclAttribute = "system.posix_acl_access"
-	aclVersion   = 2
-	aclUserObj   = 0x01
-	aclUser      = 0x02
-	aclGroupObj  = 0x04
-	aclMask      = 0x10
-	aclOther     = 0x20
-	aclRead      = 4
-	aclWrite     = 2
-	aclNobody    = 0xffffffff
-)
-
 // allowUser lets one user read a file beside its owner, and nobody else.
 func allowUser(path string, uid uint32) error {
-	acl := binary.LittleEndian.AppendUint32(nil, aclVersion)
-	for _, e := range []struct {
-		tag, permissions uint16
-		id               uint32
-	}{
-		{aclUserObj, aclRead | aclWrite, aclNobody}, {aclUser, aclRead, uid},
-		{aclGroupObj, 0, aclNobody}, {aclMask, aclRead, aclNobody}, {aclOther, 0, aclNobody},
-	} {
-		acl = binary.LittleEndian.AppendUint16(acl, e.tag)
-		acl = binary.LittleEndian.AppendUint16(acl, e.permissions)
-		acl = binary.LittleEndian.AppendUint32(acl, e.id)
-	}
-	if err := unix.Setxattr(path, aclAttribute, acl, 0); err != nil {
+	if err := accesslist.Set(path, accesslist.Read|accesslist.Write, accesslist.Read, uid); err != nil {
 		return fmt.Errorf("let user %d read %s: %w; the file system needs ACLs", uid, path, err)
 	}
 	return nil
@@ -206,9 +180,8 @@ func allowUser(path string, uid uint32) error {
 
 // allowNobody takes such a list away.
 func allowNobody(path string) error {
-	err := unix.Removexattr(path, aclAttribute)
-	if err == nil || errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
-		return nil
+	if err := accesslist.Remove(path); err != nil {
+		return fmt.Errorf("end what users may read of %s: %w", path, err)
 	}
-	return fmt.Errorf("end what users may read of %s: %w", path, err)
+	return nil
 }

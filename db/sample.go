@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // Sample is what a GPU did for a while.
@@ -16,23 +16,26 @@ type Sample struct {
 	UUID     string
 	At       time.Time // beginning
 	Length   time.Duration
-	UsedMiB  int64         // most
-	SMActPct gres.Measured // mean
-	SMActMax gres.Measured
+	UsedMiB  int64           // most
+	SMActPct figure.Measured // mean
+	SMActMax figure.Measured
 	SMActS   float64 // seconds that the mean covers
-	EnergyJ  gres.Measured
-	UnownedJ gres.Measured // of it, when no job held the GPU
-	EnergyS  float64       // seconds that the energy covers
-	Jobs     int           // most at once
+	EnergyJ  figure.Measured
+	UnownedJ figure.Measured // of it, when no job held the GPU
+	EnergyS  float64         // seconds that the energy covers
+	Jobs     int             // most at once
 }
 
 // Meter is what an agent that starts needs to know of a GPU.
 type Meter struct {
-	gres.GPU
+	UUID       string
+	Index      int // of NVML
+	Model      string
+	TotalMiB   int64
 	Node       string
-	CounterJ   gres.Measured // total-energy counter
-	At         time.Time     // of that
-	FloorWatts gres.Measured // power with nobody on it
+	CounterJ   figure.Measured // total-energy counter
+	At         time.Time       // of that
+	FloorWatts figure.Measured // power with nobody on it
 }
 
 // AddSamples writes samples and the state of the meters. A sample that is there

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/slurmbridge/usertext"
 )
 
 // The driver takes about 100 ns for each column of each row, four seconds for a
@@ -77,8 +78,8 @@ const chunk = 1000
 // f is given is its own only until it returns.
 func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) error {
 	where, args := filter.where()
-	query := "SELECT ifnull(group_concat(line, ''),''), count(*) FROM (SELECT line||'" + lineEnd + "' AS line FROM attempt WHERE job_id >= ?" + where +
-		" ORDER BY job_id, cluster, restart, node LIMIT ?)"
+	query := "SELECT ifnull(group_concat(line, '" + lineEnd + "'),''), count(*) FROM (" +
+		"SELECT line FROM attempt WHERE job_id >= ?" + where + " ORDER BY job_id, cluster, restart, node LIMIT ?)"
 	from, limit := int64(filter.FromJob), chunk
 	list := make([]Attempt, chunk)
 	for {
@@ -153,9 +154,9 @@ func (a *Attempt) parse(line string) error {
 		uuid, list, _ = strings.Cut(list, ",")
 		uuids = append(uuids, uuid)
 	}
-	*t = Total{UUIDs: uuids, Model: p.text(), PeakMiB: p.number(), PeakHow: gres.Quality(p.text()), MeanMiB: p.number(),
-		SMActPct: p.measured(), SMActMax: p.measured(), SMActHow: gres.Quality(p.text()),
-		EnergyJ: p.measured(), IdleJ: p.measured(), EnergyHow: gres.Quality(p.text()),
+	*t = Total{UUIDs: uuids, Model: p.text(), PeakMiB: p.number(), PeakHow: figure.Quality(p.text()), MeanMiB: p.number(),
+		SMActPct: p.measured(), SMActMax: p.measured(), SMActHow: figure.Quality(p.text()),
+		EnergyJ: p.measured(), IdleJ: p.measured(), EnergyHow: figure.Quality(p.text()),
 		LeaseS: float64(p.number()) / 1000, HeldS: float64(p.number()) / 1000, SharedS: float64(p.number()) / 1000, AloneS: p.measured() / 1000}
 	for list := p.text(); list != ""; {
 		var word string
@@ -168,6 +169,7 @@ func (a *Attempt) parse(line string) error {
 		a.Neighbours = nil
 	}
 	a.OOM, a.OOMNote, a.RequeuedTo = p.text(), p.text(), p.text()
+	a.clean = !p.foreign
 	if p.wrong || p.rest != "" {
 		return fmt.Errorf("the record of job %d cannot be read; carma-node db check says more", a.JobID)
 	}
@@ -177,19 +179,29 @@ func (a *Attempt) parse(line string) error {
 // parser takes the fields off a line. It reads a number digit by digit: a million
 // records have 25 million of them.
 type parser struct {
-	rest  string
-	wrong bool
+	rest    string
+	wrong   bool
+	foreign bool // some text is not what usertext.Clean leaves as it is
 }
 
+// text looks on its way at what the characters are, which costs nothing for fields as
+// short as these.
 func (p *parser) text() string {
-	i := strings.IndexByte(p.rest, fieldEnd[0])
-	if i < 0 {
-		p.wrong, p.rest = true, ""
-		return ""
+	for i := 0; i < len(p.rest); i++ {
+		c := p.rest[i]
+		if c-' ' <= '~'-' ' {
+			continue
+		}
+		if c == fieldEnd[0] {
+			field := p.rest[:i]
+			p.rest = p.rest[i+1:]
+			p.foreign = p.foreign || i > usertext.Most
+			return field
+		}
+		p.foreign = true
 	}
-	field := p.rest[:i]
-	p.rest = p.rest[i+1:]
-	return field
+	p.wrong, p.rest = true, ""
+	return ""
 }
 
 // number is 0 for NULL.
@@ -222,7 +234,7 @@ func (p *parser) time() time.Time {
 }
 
 // measured reads what has at most one decimal.
-func (p *parser) measured() gres.Measured {
+func (p *parser) measured() figure.Measured {
 	v, decimals := int64(0), int64(0)
 digits:
 	for i := 0; i < len(p.rest) && i < 17; i++ {
@@ -230,7 +242,7 @@ digits:
 		switch {
 		case c == fieldEnd[0] && i > 0:
 			p.rest = p.rest[i+1:]
-			return gres.Measured(v) / gres.Measured(max(decimals, 1))
+			return figure.Measured(v) / figure.Measured(max(decimals, 1))
 		case c == '.' && i > 0 && decimals == 0:
 			decimals = 1
 			continue
@@ -242,11 +254,11 @@ digits:
 	}
 	word := p.text()
 	if word == "" {
-		return gres.Unknown
+		return figure.Unknown
 	}
 	f, err := strconv.ParseFloat(word, 64)
 	p.wrong = p.wrong || err != nil || math.IsInf(f, 0)
-	return gres.Measured(f)
+	return figure.Measured(f)
 }
 
 // clean keeps the separators out of a value that others gave.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"carma/gres"
+	"carma/db/figure"
 )
 
 func TestSpool(t *testing.T) {
@@ -23,7 +23,7 @@ func TestSpool(t *testing.T) {
 		t.Errorf("no spool: %v", err)
 	}
 	a := attempt(7, 0)
-	a.GPUs[0].EnergyJ = gres.Unknown
+	a.GPUs[0].EnergyJ = figure.Unknown
 	for _, a := range []Attempt{a, attempt(8, 1), a} {
 		if err := s.Add(a); err != nil {
 			t.Fatal(err)
@@ -46,6 +46,7 @@ func TestSpool(t *testing.T) {
 	}
 	got, err := d.Attempts(t.Context(), nil)
 	a.Total = TotalOf(a.GPUs)
+	a.clean = true
 	if err != nil || len(got) != 2 || fmt.Sprintf("%+v", got[0]) != fmt.Sprintf("%+v", a) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, a)
 	}

@@ -293,3 +293,46 @@ func TestLogLines(t *testing.T) {
 		t.Errorf("%d log lines found", found)
 	}
 }
+
+var namedTest = regexp.MustCompile("`(Test\\w+)`")
+
+// TestSituations: each row of the table names tests, and they are there.
+func TestSituations(t *testing.T) {
+	admin, err := os.ReadFile("admin.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(admin), "\n## Slurm's situations\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var code strings.Builder
+	files, err := filepath.Glob(filepath.Join(root, "contrib", "devcluster", "*_test.go"))
+	for _, file := range files {
+		text, failed := os.ReadFile(file)
+		if err == nil {
+			err = failed
+		}
+		code.Write(text)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(section) {
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| situation ") {
+			continue
+		}
+		rows++
+		tests := namedTest.FindAllStringSubmatch(line, -1)
+		if len(tests) == 0 {
+			t.Errorf("no test: %s", line)
+		}
+		for _, m := range tests {
+			if !strings.Contains(code.String(), "func "+m[1]+"(t *testing.T)") {
+				t.Errorf("no %s in contrib/devcluster: %s", m[1], line)
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("no situations")
+	}
+}

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/gres/doctor"
 	"carma/gres/status"
-	"carma/slurmbridge/doctor"
 )
 
 var (
@@ -121,13 +121,13 @@ func outputs(t *testing.T) map[string][][]byte {
 			all[schema] = append(all[schema], text)
 		}
 	}
-	gpu := status.GPU{SMActPct: gres.Unknown, Closed: "x", Leases: []status.Lease{{}}}
+	gpu := status.GPU{SMActPct: figure.Unknown, Closed: "x", Leases: []status.Lease{{}}}
 	text, err := json.Marshal(status.Node{Schema: "carma.status/1", GPUs: []status.GPU{gpu, {SMActPct: 1, Leases: []status.Lease{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all["carma.status/1"] = [][]byte{text}
-	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "worst": doctor.Fail, "findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
+	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "version": "x", "worst": doctor.Fail, "findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

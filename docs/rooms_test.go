@@ -43,9 +43,9 @@ const (
 
 // TestRooms holds the packages to the table in architecture.md.
 func TestRooms(t *testing.T) {
-	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/jobenv", "slurmbridge/slurmconf",
-		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/training",
-		"gres/choose", "gres/window", "gres/steward", "gres/energy", "gres/sim/chart", "prolog/oomscan"}
+	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/nodestate", "slurmbridge/constraint", "slurmbridge/jobenv", "slurmbridge/launch", "slurmbridge/slurmconf",
+		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/trace", "estimator/training", "db/figure",
+		"gres/choose", "gres/window", "gres/steward", "gres/energy", "contrib/sim/chart", "prolog/oomscan"}
 	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine", "gres/export"}
 	all := imports(t)
 	for _, rule := range []struct {
@@ -61,7 +61,8 @@ func TestRooms(t *testing.T) {
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
-		{"contrib", nil, []string{"contrib/"}, []string{"carma/contrib/"}},
+		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
+		{"the simulator's command", []string{"cmd/carma-sim"}, nil, []string{"carma/contrib/gpucheck", "carma/contrib/simgpu", "carma/contrib/progress"}},
 		{"the hooks", nil, []string{"cmd/", "prolog", "prolog/", "contrib/"}, []string{"carma/prolog"}},
 		{"controller", []string{"slurmbridge/libcarma", "slurmbridge/annotate", "slurmbridge/directive"}, nil, []string{"carma/gres/", "carma/db", "carma/slurmbridge/sctl"}},
 	} {
@@ -87,5 +88,30 @@ func TestRooms(t *testing.T) {
 				t.Errorf("%s imports %s: what is outside each is its own", name, other)
 			}
 		}
+	}
+}
+
+// layers are the top-level folders, lowest first: a package may import its own folder
+// and those before it. contrib may use all.
+var layers = []string{"estimator", "slurmbridge", "db", "gres", "prolog", "cmd"}
+
+// TestLayers: imports run one way between the top-level folders.
+func TestLayers(t *testing.T) {
+	top := func(name string) string { first, _, _ := strings.Cut(name, "/"); return first }
+	edges := 0
+	for name, list := range imports(t) {
+		at := slices.Index(layers, top(name))
+		for _, path := range list {
+			used, ours := strings.CutPrefix(path, "carma/")
+			if !ours || at < 0 || name == "cmd/carma-sim" && strings.HasPrefix(used, "contrib/sim/") {
+				continue
+			}
+			if edges++; slices.Index(layers, top(used)) > at || top(used) == "contrib" {
+				t.Errorf("%s imports %s, against the direction %s", name, used, strings.Join(layers, " <- "))
+			}
+		}
+	}
+	if edges < 50 {
+		t.Errorf("%d imports looked at", edges)
 	}
 }

@@ -27,8 +27,8 @@ var starts = map[string]string{
 	"cmd/carma-node sampleElsewhere": "itself; the path of carma.toml",
 	"gres/dcgm Monitor.command":      "smact.dcgmi; constants and numbers",
 	"gres/mps Control.Do":            "mps.control; a command of ours on its stdin",
-	"gres/mps Control.Ensure":        "mps.control; a constant",
-	"gres/sim/live output":           "carma-sim's, as the one who calls it",
+	"gres/mps Control.start":         "mps.control; a constant",
+	"contrib/sim/live output":        "carma-sim's, as the one who calls it",
 	"prolog/bench newNode":           "a bench",
 	"prolog/bench node.all":          "a bench",
 	"prolog/bench node.start":        "a bench",
@@ -80,7 +80,7 @@ var startCalls = map[string][]string{
 var startMethods = []string{"command", "run", "rows", "squeue", "row", "act", "update"}
 
 // productDirs hold what runs at a site.
-var productDirs = []string{"cmd", "db", "estimator", "gres", "prolog", "slurmbridge"}
+var productDirs = []string{"cmd", "contrib/sim", "db", "estimator", "gres", "prolog", "slurmbridge"}
 
 // TestStartedPrograms: no command is built where nobody has thought about whose text it
 // holds.

@@ -8,6 +8,7 @@ import (
 
 	"carma/estimator/graph"
 	"carma/estimator/summary"
+	"carma/estimator/trace"
 	"carma/estimator/training"
 )
 
@@ -41,7 +42,20 @@ var ErrBatch = errors.New("batch size unknown: the summary has -1, say batch=")
 // list of operations of a training step, and that is played on a simulation
 // of PyTorch's caching allocator. It fails on a summary or a Spec that cannot
 // be read; what it only understands in part lowers the confidence.
-func Analytic(s Spec) (Estimate, error) { return analytic(s, 0) }
+//
+// A text of carma_trace.py is played instead: see package trace.
+func Analytic(s Spec) (Estimate, error) {
+	if trace.Is(s.Summary) {
+		return traced(s, fittedScratch)
+	}
+	return analytic(s, 0)
+}
+
+// fittedScratch is cuDNN's workspace as fitted on traces (README.md).
+var fittedScratch = trace.Scratch{Forward: 0, Data: 9, Weight: 9, Few: 4}
+
+// RefitTrace is Analytic of a trace with other constants, for cross-validation.
+func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o) }
 
 // Refit is Analytic with another value of the one constant that is fitted
 // beside the base, for cross-validation: the scratch memory of backward
@@ -66,7 +80,7 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 	o := s.options(batch)
 	o.WorkspaceQuarters = workspaceQuarters
 	g := graph.Build(m, o)
-	e := Estimate{CuDNN: g.CuDNN, Rows: len(m.Rows), Assumed: g.Assumed}
+	e := Estimate{Path: FromSummary, CuDNN: g.CuDNN, Rows: len(m.Rows), Assumed: g.Assumed}
 	if s.Batch == 0 {
 		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d, as printed in the summary", batch))
 	}
@@ -266,13 +280,19 @@ func (e *Estimate) fill(s Spec, r training.Result) {
 	if s.GPUs > 1 && s.Parallel != None && s.Parallel != DP {
 		base += ncclMiB
 	}
+	e.fillParts(base, r.Reserved, r.Peak, r.Parts[:])
+}
+
+// fillParts makes the estimate of base, segments and live peak; parts are in
+// bytes and in the order of their names.
+func (e *Estimate) fillParts(base, reserved, peak int64, parts []int64) {
 	up := func(n int64) int64 { return (n + MiB - 1) / MiB }
-	e.FloorMiB = base + up(r.Peak)
-	e.MiB = max(base+up(r.Reserved), e.FloorMiB)
+	e.FloorMiB = base + up(peak)
+	e.MiB = max(base+up(reserved), e.FloorMiB)
 	e.Parts = []Part{{"base", base}}
 	left := e.MiB - base
 	for k, name := range [...]string{"parameters", "gradients", "optimizer", "activations", workspacePart} {
-		n := min(r.Parts[k]/MiB, left)
+		n := min(parts[k]/MiB, left)
 		e.Parts = append(e.Parts, Part{name, n})
 		left -= n
 	}

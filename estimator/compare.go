@@ -7,6 +7,7 @@ import (
 
 	"carma/estimator/baseline"
 	"carma/estimator/summary"
+	"carma/estimator/trace"
 )
 
 // ByMethod estimates from a summary by the name of a method: analytic, horus or
@@ -73,6 +74,9 @@ func Oracle(useMiB int64) (Estimate, error) {
 func (s *Spec) parse() (*summary.Model, error) {
 	if err := s.check(); err != nil {
 		return nil, err
+	}
+	if trace.Is(s.Summary) {
+		return nil, errTrace
 	}
 	m, err := summary.Parse(s.Summary)
 	if err != nil {

@@ -43,9 +43,10 @@ type Unknown struct {
 
 // Estimate is the memory that a training run takes on its fullest GPU.
 type Estimate struct {
-	FloorMiB   int64 // base and live tensors: less is impossible
-	MiB        int64 // the likely value of nvidia-smi's memory.used
-	ReserveMiB int64 // what to book
+	Path       string // FromSummary or FromTrace; empty: neither, as for Keras
+	FloorMiB   int64  // base and live tensors: less is impossible
+	MiB        int64  // the likely value of nvidia-smi's memory.used
+	ReserveMiB int64  // what to book
 	Confidence Confidence
 	Parts      []Part   // in order; the sum is MiB
 	Reasons    []string // why the confidence is not Sure

@@ -27,6 +27,7 @@ func FuzzAnalytic(f *testing.F) {
 	f.Add([]byte("Conv2d-1 [-1, 2147483647, 2147483647, 2147483647] 1125899906842624\n"), 1<<20, 1<<22, uint32(0xffffffff))
 	f.Add([]byte("Linear-1 [[-1, 2], [-1, 3]] 9\nSoftmax-2 [-1, 0, 0] 0\n"), 1, 1, uint32(0))
 	f.Add([]byte("A(\n (a): B(\n  (0-9999): 9999 x C()\n )\n)\n"), 1, 1, uint32(3))
+	f.Add([]byte(resnet18Trace(f)), 64, 0, uint32(0))
 	for _, text := range hostile() {
 		f.Add(text, 32, 512, uint32(5))
 	}

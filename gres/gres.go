@@ -5,9 +5,11 @@
 package gres
 
 import (
-	"fmt"
 	"strings"
 	"time"
+
+	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
 )
 
 // GPU is one device of a node, or one MIG instance, as NVML tells it.
@@ -30,21 +32,6 @@ func (g GPU) Whole(mib int64) bool {
 	return d > -mib/50 && d < mib/50
 }
 
-// Source says how SM activity was measured.
-type Source string
-
-// The sources, best first. Utilisation counts the time in which any kernel
-// ran, so it over-states SMACT (thesis 3.3.2): readings of it are coarse.
-const (
-	SourceGPM         Source = "gpm"  // NVML GPM, Hopper and later
-	SourceDCGM        Source = "dcgm" // dcgmi dmon, Volta and later
-	SourceUtilisation Source = "nvml-utilisation"
-	SourceNone        Source = "none"
-)
-
-// Coarse tells whether readings of the source over-state SM activity.
-func (s Source) Coarse() bool { return s == SourceUtilisation }
-
 // Process is a process that holds a context on a GPU.
 type Process struct {
 	PID     int   `json:"pid"`
@@ -55,17 +42,17 @@ type Process struct {
 // Sample is one look at one GPU.
 type Sample struct {
 	GPU
-	UsedMiB   int64     `json:"used_mib"`
-	SMActPct  Measured  `json:"smact_pct"` // since the previous sample
-	SMOccPct  Measured  `json:"smocc_pct"` // SM occupancy
-	DRAMPct   Measured  `json:"dram_pct"`  // memory bandwidth
-	Source    Source    `json:"smact_source"`
-	Processes []Process `json:"processes"`
+	UsedMiB   int64           `json:"used_mib"`
+	SMActPct  figure.Measured `json:"smact_pct"` // since the previous sample
+	SMOccPct  figure.Measured `json:"smocc_pct"` // SM occupancy
+	DRAMPct   figure.Measured `json:"dram_pct"`  // memory bandwidth
+	Source    figure.Source   `json:"smact_source"`
+	Processes []Process       `json:"processes"`
 	// ProcessSMPct is the SM utilisation of the last second, by process id; nil
 	// where the driver does not tell.
 	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
-	PowerWatts   Measured        `json:"power_watts"`
-	EnergyJ      Measured        `json:"energy_j"`   // total-energy counter
+	PowerWatts   figure.Measured `json:"power_watts"`
+	EnergyJ      figure.Measured `json:"energy_j"`   // total-energy counter
 	Unreadable   string          `json:"unreadable"` // why the GPU could not be read; the figures above are then void
 }
 
@@ -78,7 +65,7 @@ type Reading struct {
 	SMActPct    float64 // statistic over the window; NaN: not measured
 	SMOccPct    float64
 	DRAMPct     float64
-	Source      Source
+	Source      figure.Source
 	Foreign     int // processes of no job of ours
 	MPSClients  int
 	Unreadable  string // as in Sample
@@ -89,22 +76,9 @@ type Reading struct {
 	HeldOpen    bool   // that job can start now: the GPU is offered again
 }
 
-// JobKey names one attempt of a job on this node.
-type JobKey struct {
-	JobID   uint32
-	Restart uint32 // SLURM_JOB_RESTART_COUNT
-}
-
-func (k JobKey) String() string {
-	if k.Restart == 0 {
-		return fmt.Sprint(k.JobID)
-	}
-	return fmt.Sprintf("%d (restart %d)", k.JobID, k.Restart)
-}
-
 // Lease is a promise of memory on one GPU to one job.
 type Lease struct {
-	Job        JobKey
+	Job        jobenv.JobKey
 	UUID       string
 	UID        uint32
 	ReserveMiB int64

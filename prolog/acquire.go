@@ -13,13 +13,14 @@ import (
 	"carma/gres/choose"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 // retryEvery is the pause between two looks while no GPU fits.
 const retryEvery = 100 * time.Millisecond
 
-// errOtherUsers means that no GPU fits, and that other users' jobs are on some.
-var errOtherUsers = fmt.Errorf("%w: other users' jobs are there", lease.ErrNoFit)
+// errUncounted means that no GPU fits, for what slurmctld does not know of.
+var errUncounted = fmt.Errorf("%w: slurmctld's counts do not tell", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over.
 func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.Duration) ([]lease.Granted, error) {
@@ -51,8 +52,8 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.
 			return nil, err
 		case ctx.Err() != nil || !time.Now().Before(until):
 			n.logRefusals(job.JobKey, r, last)
-			if last.OtherUsers() {
-				err = errOtherUsers
+			if last.Uncounted() {
+				err = errUncounted
 			}
 			return nil, err
 		}
@@ -78,7 +79,7 @@ func (n *Node) staleAfter() time.Duration {
 	return max(3*n.Config.NVML.Interval.D(), 3*time.Second)
 }
 
-func (n *Node) logRefusals(key gres.JobKey, r gres.Request, d choose.Decision) {
+func (n *Node) logRefusals(key jobenv.JobKey, r gres.Request, d choose.Decision) {
 	n.Log.Warn("no GPU fits", "job", key, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
 	for _, refusal := range d.Refusals {
 		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason.String())

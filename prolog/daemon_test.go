@@ -3,38 +3,33 @@
 package prolog
 
 import (
-	"os"
+	"context"
+	"errors"
 	"testing"
-	"time"
 
 	"carma/gres"
 	"carma/gres/mps"
 )
 
-// The Prolog of a job on two GPUs waits until their MPS daemon listens, which the
-// agent starts when it is poked; its tasks are limited on both.
+// The Prolog has the daemon of its job's GPUs ready for the job's user, after the agent
+// was poked; without it the job starts all the same. Its tasks are limited on both GPUs.
 func TestPrologAwaitsTheDaemonOfItsGPUs(t *testing.T) {
 	w := newWorld(t)
 	daemon := gres.Daemon("GPU-0,GPU-1")
-	started := make(chan error, 1)
-	w.Poke = func() {
-		time.AfterFunc(100*time.Millisecond, func() {
-			dir := mps.PipeDir(w.RunDir, daemon)
-			err := os.MkdirAll(dir, 0o755)
-			if err == nil {
-				err = os.WriteFile(dir+"/control", nil, 0o644)
-			}
-			started <- err
-		})
-	}
 	h := hook(7)
-	h.Slots = []int{2, 5}
-	w.prolog(t, h)
-	if !mps.Listens(w.RunDir, daemon) {
-		t.Error("the Prolog did not wait for the daemon")
+	h.Slots, h.Carma.GPUs = []int{2, 5}, 2
+	poked, admitted := false, false
+	w.Poke = func() { poked = true }
+	w.Admit = func(ctx context.Context, d gres.Daemon, uid uint32) error {
+		if _, bounded := ctx.Deadline(); d != daemon || uid != h.UID || !poked || !bounded {
+			t.Errorf("admit user %d to %s, poked %v, bounded %v", uid, d, poked, bounded)
+		}
+		admitted = true
+		return errors.New("it does not come up")
 	}
-	if err := <-started; err != nil {
-		t.Fatal(err)
+	w.prolog(t, h)
+	if !admitted {
+		t.Error("the Prolog did not wait for the daemon")
 	}
 	want := `export CUDA_VISIBLE_DEVICES=GPU-0,GPU-1
 export NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-1

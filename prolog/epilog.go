@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
@@ -23,8 +22,8 @@ import (
 
 // EpilogLedger is what an Epilog needs of the node's ledger.
 type EpilogLedger interface {
-	Find(ctx context.Context, key gres.JobKey) (lease.Held, bool, error)
-	Release(ctx context.Context, key gres.JobKey) error
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }
@@ -91,6 +90,10 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	return nil
 }
 
+// clockJump is longer than any Prolog takes (hooks.wait is five minutes at most,
+// hooks.deadline one).
+const clockJump = 7 * time.Minute
+
 func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter time.Duration) db.Attempt {
 	a := db.Attempt{
 		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
@@ -100,6 +103,10 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter t
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
 		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
+	}
+	// The lease knows how long, by a clock that nobody sets; its Prolog may have waited.
+	if before := a.End.Sub(a.Start) - held.Age; before < 0 || before > clockJump {
+		a.Start = a.End.Add(-held.Age)
 	}
 	if a.OOMNote == "" && h.Exit.Failed() {
 		a.OOMNote = held.Fault

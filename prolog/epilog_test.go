@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/oomscan"
@@ -104,6 +104,18 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 }
 
 // A verdict needs all three: the signature, the failed exit, the shared GPU.
+// A clock that is set while a job runs makes its record no longer and no shorter.
+func TestRecordWhenTheClockJumps(t *testing.T) {
+	for _, jump := range []time.Duration{-time.Hour, -time.Minute, 0, time.Hour} {
+		held := lease.Held{Age: 10 * time.Minute}
+		about := About{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}
+		a := attempt(hook(7), held, about, verdict{}, time.Hour)
+		if ran := a.End.Sub(a.Start); ran < 10*time.Minute || ran > 10*time.Minute+5*time.Second+time.Minute {
+			t.Errorf("the clock jumps by %v: the job ran for %v", jump, ran)
+		}
+	}
+}
+
 func TestEpilogLeavesOthersAlone(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*world, *jobenv.Hook)
@@ -335,7 +347,7 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 // What NVML saw can be required beside what the job printed.
 func TestEvidence(t *testing.T) {
 	for peak, near := range map[int64]bool{0: false, 5000: false, 9215: false, 9216: true, 12288: true} {
-		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: gres.Figures{PeakMiB: peak}}}}
+		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: figure.Figures{PeakMiB: peak}}}}
 		if got := nearBooking(held); got != near {
 			t.Errorf("peak %d of 10240: %v", peak, got)
 		}
@@ -426,14 +438,16 @@ func TestManyComeBack(t *testing.T) {
 	defer cancel()
 	var wait sync.WaitGroup
 	for range 40 {
-		wait.Go(func() {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
 			ctx, cancel, err := w.turn(ctx)
 			if err != nil || ctx.Err() != nil {
 				t.Errorf("%v", err)
 				return
 			}
 			cancel()
-		})
+		}()
 	}
 	wait.Wait()
 }
@@ -506,7 +520,7 @@ func TestBooked(t *testing.T) {
 		"gres:carmau0:10240,gres:carmatotal:10240":                  "gres:carmau0:40536,gres:carmatotal:40536",
 		"gres:gpu:1": "gres:gpu:1",
 	} {
-		if got := (&Node{}).booked(list, 40536, 40536); got != want {
+		if got := (&Node{}).booked(list, "user", 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
 		}
 	}

@@ -26,12 +26,14 @@ func backOff(n uint32) time.Duration {
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up. A job that was given back hooks.vetoes times, and now for
-// others, the jobs of other users, waits for idle GPUs instead of being sent
-// around: slurmctld counts users in parts, and not one by one. It shares them none
-// the less. One that names its nodes does not wait for capacity: the node keeps
-// GPUs for it.
-func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledger, slurm Slurm) error {
+// 0 keeps the node up. A job that was given back hooks.vetoes times is not sent around
+// any more, but waits for something that comes. One that was given back for what
+// slurmctld does not count (choose.Uncounted) books idle GPUs; it shares them none the
+// less. For one that names its nodes, and thus does not wait for capacity, and where
+// nodes publish none (capacity.anchor = false), the node keeps GPUs. One that was never
+// booked, as job_submit was off or the partition is none of CARMA's, stays here until
+// it has its GPUs.
+func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) error {
 	h, r := l.Hook, l.request
 	node := n.gpus(ctx, ledger)
 	ctx, cancel := n.part(ctx) // whatever the ledger took
@@ -40,13 +42,11 @@ func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledg
 	if err != nil {
 		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 	}
+	if node > 0 && r.GPUs > node {
+		return n.tooMany(ctx, l, j, node, slurm)
+	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
 		return sctl.ErrBatchOnly
-	}
-	if node > 0 && r.GPUs > node {
-		// It would come back for ever: the node has fewer GPUs than slots.
-		n.Log.Error("job asks for more GPUs than the node has; held", "job", h.JobKey, "gpus", r.GPUs, "node_has", node)
-		return slurm.RequeueHold(ctx, j.Leader())
 	}
 	var words sctl.Words
 	if n.tired(h) {
@@ -54,10 +54,16 @@ func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledg
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
 	}
-	if k, _, anywhere := tres.Booking(words.TresPerNode); n.tired(h) && k > 0 && !anywhere {
-		n.keep(ctx, h, r, ledger)
+	if n.tired(h) {
+		switch k, _, anywhere := tres.Booking(words.TresPerNode); {
+		case n.Config.Placement.BySlurm():
+		case k == 0: // slurmctld counts nothing of it, and would send it around for ever
+			return sctl.ErrBatchOnly
+		case !anywhere || !n.Config.Capacity.Anchor:
+			n.keep(ctx, h, r, ledger)
+		}
 	}
-	if change := n.instead(ctx, l, words, others, slurm); change != (sctl.Change{}) {
+	if change := n.instead(ctx, l, words, uncounted, slurm); change != (sctl.Change{}) {
 		if _, err := n.putBack(ctx, j, h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
 		}
@@ -76,6 +82,24 @@ func (n *Node) giveBack(ctx context.Context, l *launch, others bool, ledger Ledg
 		n.setStart(ctx, h, j.Component(), delay, slurm)
 	}
 	return nil
+}
+
+// tooMany holds a job that asks for more GPUs than the node has: it would come back for
+// ever. One that cannot go back is told, and waits until its user ends it.
+func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slurm Slurm) error {
+	n.Log.Error("job asks for more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
+	err := sctl.ErrBatchOnly
+	if j.Requeue {
+		err = slurm.RequeueHold(ctx, j.Leader())
+	}
+	if !errors.Is(err, sctl.ErrBatchOnly) {
+		return err
+	}
+	text := fmt.Sprintf("carma: the job asks for %d GPUs on node %s, which has %d, and cannot start; end it and ask for at most %d", l.request.GPUs, l.Node, node, node)
+	if failed := slurm.Notify(ctx, l.JobID, text); failed != nil {
+		n.Log.Warn("tell a job that it cannot start", "job", l.JobKey, "error", failed)
+	}
+	return err
 }
 
 // setStart lets a job that was given back start as soon as is safe, and not sooner than
@@ -137,16 +161,19 @@ func (n *Node) tired(h jobenv.Hook) bool {
 
 // instead is what a job that was given back too often asks for from now on; the
 // zero value if that would not help it.
-func (n *Node) instead(ctx context.Context, l *launch, words sctl.Words, others bool, slurm Slurm) sctl.Change {
+func (n *Node) instead(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Slurm) sctl.Change {
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
-	_, _, anywhere := tres.Booking(words.TresPerNode)
+	_, free, anywhere := tres.Booking(words.TresPerNode)
 	switch {
-	case !n.tired(h) || r.Exclusive:
+	case !n.tired(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !anywhere || free >= fullMiB):
+	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share
+		n.Log.Info("given back often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
+		return sctl.Change{TresPerNode: tres.Rebook(words.TresPerNode, fullMiB, fullMiB)}
 	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
 		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
 		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
-		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, fullMiB, fullMiB)}
-	case others && anywhere:
+		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, l.about.Method, fullMiB, fullMiB)}
+	case uncounted && anywhere:
 		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
 		return sctl.Change{TresPerNode: tres.AwaitIdle(words.TresPerNode, fullMiB)}
 	}

@@ -22,7 +22,6 @@ import (
 	"carma/gres/confine"
 	"carma/gres/failpoint"
 	"carma/gres/lease"
-	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
@@ -35,7 +34,7 @@ type Ledger interface {
 	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
 	PutReadings(ctx context.Context, readings []gres.Reading) error
 	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
-	Release(ctx context.Context, key gres.JobKey) error
+	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }
@@ -49,6 +48,7 @@ type Slurm interface {
 	RequeueHold(ctx context.Context, t sctl.Target) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
+	Notify(ctx context.Context, job uint32, text string) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 	Waiting
 }
@@ -73,6 +73,8 @@ type Node struct {
 	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
+	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
+	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
 	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where it
 	// must and could not be had, GuardErr says why.
 	Guard    confine.Guard
@@ -82,6 +84,7 @@ type Node struct {
 // About is what the Epilog needs to know of a job beyond its leases. The
 // Prolog writes it into the ledger.
 type About struct {
+	Cluster   string        `json:"cluster,omitempty"`
 	User      string        `json:"user"`
 	Partition string        `json:"partition"`
 	Mode      string        `json:"mode"`
@@ -99,15 +102,23 @@ type About struct {
 func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
+	if managed && h.Carma.Annotated {
+		full = part.GPUMemMiB // a job that names several partitions books by the smallest
+	}
+	gpus := len(h.Slots)
 	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
-	// With --exclusive slurmctld gives a job all GPUs of the node.
-	exclusive = exclusive || n.Config.Placement.BySlurm() && len(h.Slots) > 1
+	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
+	if n.Config.Placement.BySlurm() {
+		exclusive = exclusive || gpus > 1
+	} else if h.Carma.Annotated && gpus > h.Carma.GPUs {
+		gpus, exclusive = h.Carma.GPUs, true
+	}
 	about := About{
-		User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
+		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
-	r := gres.Request{JobID: h.JobID, GPUs: len(h.Slots), Exclusive: exclusive, UID: h.UID, ReserveMiB: full, SMActPct: float64(h.Carma.SMActPct)}
+	r := gres.Request{JobID: h.JobID, GPUs: gpus, Exclusive: exclusive, UID: h.UID, ReserveMiB: full, SMActPct: float64(h.Carma.SMActPct)}
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
@@ -138,6 +149,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		n.Log.Error("close the GPUs to the job", "job", h.JobKey, "error", err)
 	}
 	l := n.arrive(ctx, h, slurm)
+	n.fitNode(ctx, l, ledger, slurm)
 	ledger = n.inTurn(l, ledger, slurm)
 	if n.Config.Hooks.Strict {
 		if err := n.fit(ctx, ledger); err != nil {
@@ -163,6 +175,7 @@ func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		return n.shutOutLate(ctx, h, slurm)
 	}
 	l := n.arrive(ctx, h, slurm)
+	n.fitNode(ctx, l, ledger, slurm)
 	l.job.Late = true
 	return n.settle(ctx, l, n.inTurn(l, ledger, slurm), slurm, time.Time{})
 }
@@ -194,6 +207,25 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 	return l
 }
 
+// fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
+// given more slots than there are GPUs, all GPUs if it has the node to itself.
+func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slurm) {
+	if l.Carma.Annotated || n.Config.Placement.BySlurm() || l.request.GPUs == 1 {
+		return
+	}
+	node := n.gpus(ctx, ledger)
+	if node == 0 || l.request.GPUs <= node {
+		return
+	}
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	if j, err := ask(ctx, l.Hook, slurm); err != nil {
+		n.Log.Warn("ask whether a job has the node to itself", "job", l.JobKey, "error", err)
+	} else if j.WholeNode {
+		l.request.GPUs = node
+	}
+}
+
 // finish tells the job what it was leased.
 func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Ledger) error {
 	gpus, err := n.granted(ctx, granted, ledger)
@@ -212,7 +244,7 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 	failpoint.Here("prolog.task-file-written")
 	n.Poke()
 	failpoint.Here("prolog.poked")
-	n.awaitDaemon(ctx, l.JobKey, granted)
+	n.awaitDaemon(ctx, l.Hook, granted)
 	for _, g := range granted {
 		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu", g.UUID,
 			"reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
@@ -220,21 +252,19 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 	return nil
 }
 
-// daemonWait is how long a Prolog waits for a daemon of several GPUs. The agent
+// daemonWait is how long a Prolog waits for the job's MPS daemon and its server. The agent
 // looks at once when it is poked.
 const daemonWait = 5 * time.Second
 
-// awaitDaemon waits until the job's MPS daemon has come up. The agent keeps those of
-// single GPUs up; one of several comes with the first job that needs it.
-func (n *Node) awaitDaemon(ctx context.Context, key gres.JobKey, granted []lease.Granted) {
-	if !n.Config.MPS.Enabled || len(granted) == 0 || !granted[0].Daemon.Many() {
+// awaitDaemon has the job's MPS daemon ready for it, if it can.
+func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) {
+	if n.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
 		return
 	}
-	for until := time.Now().Add(daemonWait); !mps.Listens(n.RunDir, granted[0].Daemon); time.Sleep(20 * time.Millisecond) {
-		if ctx.Err() != nil || time.Now().After(until) {
-			n.Log.Warn("the job's MPS daemon does not come up; it runs without", "job", key, "gpus", granted[0].Daemon)
-			return
-		}
+	ctx, cancel := context.WithTimeout(ctx, daemonWait)
+	defer cancel()
+	if err := n.Admit(ctx, granted[0].Daemon, h.UID); err != nil {
+		n.Log.Warn("the job's MPS daemon is not ready; it may run without", "job", h.JobKey, "error", err)
 	}
 }
 

@@ -17,8 +17,7 @@ import (
 	"time"
 
 	"carma/db"
-	"github.com/mattn/go-sqlite3"
-
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -26,6 +25,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"github.com/mattn/go-sqlite3"
 )
 
 // slurm answers for slurmctld and keeps what it was asked to do.
@@ -33,7 +33,8 @@ type slurm struct {
 	job       sctl.Job
 	words     sctl.Words
 	noRequeue bool
-	down      bool // the recovery partition
+	told      string // the user of a job
+	down      bool   // the recovery partition
 	recovery  sctl.Partition
 	fail      map[string]error // by the first word of a call
 	calls     []string
@@ -74,6 +75,10 @@ func (s *slurm) RequeueHold(_ context.Context, t sctl.Target) error {
 }
 func (s *slurm) Release(_ context.Context, t sctl.Target) error {
 	return s.note("release " + t.String())
+}
+func (s *slurm) Notify(_ context.Context, id uint32, text string) error {
+	s.told = text
+	return s.note(fmt.Sprint("notify ", id))
 }
 func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn
@@ -162,7 +167,7 @@ func newWorld(t *testing.T) *world {
 func idle(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}, Source: gres.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}, Source: figure.SourceGPM})
 	}
 	return r
 }
@@ -170,7 +175,7 @@ func idle(n int) []gres.Reading {
 // hook is a job that shares one GPU.
 func hook(id uint32) jobenv.Hook {
 	return jobenv.Hook{
-		JobKey: gres.JobKey{JobID: id}, UID: 1000, GID: 1000, User: "alice", Partition: "gpu", Node: "n1", Cluster: "c",
+		JobKey: jobenv.JobKey{JobID: id}, UID: 1000, GID: 1000, User: "alice", Partition: "gpu", Node: "n1", Cluster: "c",
 		WorkDir: "/home/alice", BatchHost: true, Slots: []int{5},
 		Carma: jobenv.Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 1, ReserveMiB: 10240, EstMiB: 10240, FullMiB: 40536, Submit: time.Unix(1000, 0)},
 	}
@@ -554,32 +559,118 @@ func TestWhoGoesBack(t *testing.T) {
 	}
 }
 
-// Nobody waits for a process that has died.
-func TestTasksGiveUp(t *testing.T) {
-	w := newWorld(t)
-	if err := w.Undecided(hook(7)); err != nil {
-		t.Fatal(err)
-	}
-	long := time.Now().Add(-2 * taskGivesUpAt)
-	if err := os.Chtimes(taskPath(w.RunDir, 7), long, long); err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	err := Task(&b, w.RunDir, func(name string) string {
-		return map[string]string{"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}[name]
-	})
-	if err == nil || !strings.Contains(b.String(), "export CUDA_VISIBLE_DEVICES=\n") {
-		t.Errorf("%v\n%s", err, b.String())
-	}
-}
-
 func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	w := newWorld(t)
 	h := hook(7)
-	h.Slots = []int{0, 1, 2}
+	h.Slots, h.Carma.GPUs = []int{0, 1, 2}, 3
 	w.prolog(t, h)
 	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
+	}
+}
+
+// One of srun, or that may not go back, is told.
+func TestPrologTellsWhatNeverFits(t *testing.T) {
+	for name, plant := range map[string]func(*slurm){
+		"srun":         func(s *slurm) { s.fail["requeuehold"] = sctl.ErrBatchOnly },
+		"--no-requeue": func(s *slurm) { s.noRequeue = true },
+	} {
+		w := newWorld(t)
+		plant(w.slurm)
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2}, jobenv.Carma{}
+		w.slurm.job.State = "RUNNING"
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := "carma: the job asks for 3 GPUs on node n1, which has 2, and cannot start; end it and ask for at most 2"; w.slurm.told != want {
+			t.Errorf("%s: told %q, %v", name, w.slurm.told, w.slurm.calls)
+		}
+	}
+}
+
+// slurmctld gives a job with --exclusive all slots of the node: it gets the GPUs that it
+// asked for, whole; one of which job_submit has said nothing gets all.
+func TestPrologOfAWholeNode(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		carma jobenv.Carma
+		gpus  int
+	}{
+		{"shares elsewhere", hook(7).Carma, 1},
+		{"not annotated", jobenv.Carma{}, 2},
+	} {
+		w := newWorld(t)
+		if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
+			t.Fatal(err)
+		}
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2, 3, 4, 5}, c.carma
+		w.slurm.job.WholeNode = true
+		w.prolog(t, h)
+		leases := w.leases(t)
+		if len(leases) != c.gpus || !leases[0].Exclusive {
+			t.Fatalf("%s: %+v, %v", c.name, leases, w.slurm.calls)
+		}
+		want := "GPU-0"
+		if c.gpus == 2 {
+			want = "GPU-0,GPU-1"
+		}
+		for _, vars := range [][]string{
+			{"SLURM_JOB_GPUS=0,1,2,3,4,5", "CUDA_VISIBLE_DEVICES=0,1,2,3,4,5"},
+			{"SLURM_JOB_GPUS=0,1,2,3,4,5", "SLURM_STEP_GPUS=4,5", "CUDA_VISIBLE_DEVICES=4,5"},
+		} {
+			got := w.task(t, append(vars, "SLURM_JOB_ID=7")...)
+			if !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+want+"\n") || !strings.Contains(got, fmt.Sprintf("export SLURM_GPUS_ON_NODE=%d\n", c.gpus)) {
+				t.Errorf("%s, %v:\n%s", c.name, vars, got)
+			}
+		}
+	}
+}
+
+// A job that cannot be counted stays on the node after some give-backs; one that has its
+// GPUs to itself books what this node's GPUs have.
+func TestPrologGivesBackForEverNobody(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		plant func(*world, *jobenv.Hook)
+		want  string // what is done at last
+		err   error
+	}{
+		{"not booked", func(w *world, h *jobenv.Hook) { h.Carma, w.slurm.words.TresPerNode = jobenv.Carma{}, "gres:gpu:1" }, "words 7", ErrUndecided},
+		{"booked by a smaller GPU", func(w *world, h *jobenv.Hook) {
+			h.Carma.Mode, h.Carma.FullMiB = "exclusive", 20000
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"
+		}, "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", nil},
+		{"booked whole", func(w *world, h *jobenv.Hook) {
+			h.Carma.Mode = "exclusive"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+		}, "incomplete 7", nil},
+		{"without an anchor", func(w *world, h *jobenv.Hook) {
+			w.Config.Capacity.Anchor = false
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		}, "incomplete 7", nil},
+	} {
+		w := newWorld(t)
+		for id := range uint32(2) {
+			h := hook(id + 1)
+			h.Carma.Mode = "exclusive"
+			w.prolog(t, h)
+		}
+		h := hook(7)
+		h.Restart = uint32(w.Config.Hooks.Vetoes)
+		c.plant(w, &h)
+		w.slurm.calls, w.slurm.job = nil, sctl.Job{State: "RUNNING", Restarts: int(h.Restart)}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if !slices.Contains(w.slurm.calls, c.want) {
+			t.Errorf("%s: %v", c.name, w.slurm.calls)
+		}
+		s, err := w.book.Snapshot(t.Context())
+		if kept := c.name == "not booked" || c.name == "without an anchor"; err != nil || (len(s.Holds) == 1) != kept {
+			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
+		}
 	}
 }
 
@@ -634,6 +725,12 @@ func TestTask(t *testing.T) {
 	}
 	if got := w.task(t, "SLURM_JOB_ID=99", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1"); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
 		t.Errorf("a job that no Prolog knows:\n%s", got)
+	}
+	var gone strings.Builder
+	if err := Task(&gone, w.RunDir, func(name string) string {
+		return map[string]string{"SLURM_JOB_ID": "x", "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}[name]
+	}); err == nil || !strings.Contains(gone.String(), "export CUDA_VISIBLE_DEVICES=\n") {
+		t.Errorf("a job without a number: %v\n%s", err, gone.String())
 	}
 	if err := os.WriteFile(taskPath(w.RunDir, 7), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)

@@ -36,7 +36,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	defer cancel()
 	change := sctl.Change{
-		Partition: partition, TresPerNode: n.booked(words.TresPerNode, mib, about.FullMiB),
+		Partition: partition, TresPerNode: n.booked(words.TresPerNode, about.Method, mib, about.FullMiB),
 		AdminComment: withToken(words.AdminComment, retryToken(v.signature, "from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
@@ -69,7 +69,7 @@ func (n *Node) nextBooking(held lease.Held, about About) (mib int64, alone bool)
 		mib = max(mib, g.PeakMiB, g.ReserveMiB)
 	}
 	mib = max(mib, about.EstMiB) + ladderStepMiB
-	if mib+n.Config.Placement.MarginMiB > about.FullMiB {
+	if mib+n.Config.Placement.MarginMiB+n.extra(about.Method) > about.FullMiB {
 		return about.FullMiB, true
 	}
 	return mib, false

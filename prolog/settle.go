@@ -51,7 +51,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 		switch {
 		case granted != nil: // only its tasks do not know yet
 		case !interactive:
-			err = n.giveBack(ctx, l, errors.Is(err, errOtherUsers), ledger, slurm)
+			err = n.giveBack(ctx, l, errors.Is(err, errUncounted), ledger, slurm)
 		case n.gone(ctx, l.Hook, slurm):
 			err = errGone
 		default:

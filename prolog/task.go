@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/slurmbridge/config"
@@ -37,6 +36,8 @@ type taskFile struct {
 	Shards          int64    `json:"shards"`            // that the job has in place of its GPU; 0: it has the GPU
 	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
 	Undecided       bool     `json:"undecided"`         // tasks wait until another file stands here, or none
+
+	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -54,6 +55,7 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 		t.Devices = len(granted[0].Daemon.UUIDs())
 		t.ActiveThreadPct = n.Config.MPS.ActiveThreadPct
 	}
+	t.Variables = variables(n.Config, h, t)
 	return t
 }
 
@@ -61,7 +63,7 @@ func taskPath(runDir string, job uint32) string {
 	return filepath.Join(runDir, "jobs", strconv.FormatUint(uint64(job), 10)+".json")
 }
 
-func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
+func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 	text, err := json.Marshal(t)
 	if err != nil {
 		return fmt.Errorf("describe leases for TaskProlog: %w", err)
@@ -86,7 +88,8 @@ func writeTaskFile(runDir string, key gres.JobKey, t taskFile) error {
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {
-		return fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
+		err = fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
+		return errors.Join(err, taskFile{}.print(w, nil, get))
 	}
 	// A direct srun has only the second.
 	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
@@ -98,7 +101,8 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 }
 
 // A task whose job could be neither leased GPUs nor given back waits for that. Who is
-// at it says so in the file's time of change; when nobody has for so long, nobody is.
+// at it says so in the file's time of change; when that has stayed for so long, by a clock
+// that nobody sets, nobody is.
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
@@ -106,13 +110,19 @@ const (
 
 // awaitTaskFile is readTaskFile once it has been decided what the job gets.
 func awaitTaskFile(runDir string, job uint32, restart string) (taskFile, error) {
+	var touched, seen time.Time
 	for {
 		t, err := readTaskFile(runDir, job, restart)
 		if err != nil || !t.Undecided {
 			return t, err
 		}
-		st, err := os.Stat(taskPath(runDir, job))
-		if err == nil && time.Since(st.ModTime()) > taskGivesUpAt {
+		if st, err := os.Stat(taskPath(runDir, job)); err == nil && !st.ModTime().Equal(touched) || seen.IsZero() {
+			seen = time.Now()
+			if err == nil {
+				touched = st.ModTime()
+			}
+		}
+		if time.Since(seen) > taskGivesUpAt {
 			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and nothing of CARMA is at it any more", job)
 		}
 		time.Sleep(taskLooks)
@@ -153,12 +163,20 @@ func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
 	slots = narrow(slots, get("CUDA_VISIBLE_DEVICES"))
 	var uuids []string
 	for _, s := range slots {
-		if i := slices.Index(t.Slots, s); i >= 0 && i < len(t.UUIDs) {
+		i := slices.Index(t.Slots, s)
+		if i >= 0 && t.whole() {
+			i %= len(t.UUIDs) // of all slots of the node a step may be given any
+		}
+		if i >= 0 && i < len(t.UUIDs) && !slices.Contains(uuids, t.UUIDs[i]) {
 			uuids = append(uuids, t.UUIDs[i])
 		}
 	}
 	return uuids, nil
 }
+
+// whole tells whether slurmctld gave the job all slots of the node, and it was leased
+// the GPUs that it asked for.
+func (t taskFile) whole() bool { return 0 < len(t.UUIDs) && len(t.UUIDs) < len(t.Slots) }
 
 // narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),
 // which Slurm tells in CUDA_VISIBLE_DEVICES alone: as slot numbers, or counted
@@ -188,7 +206,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
-		b.WriteString("print carma: no GPU of this node could take the job; it sees none\n")
+		b.WriteString("print carma: no lease of the job is known on this node; it sees no GPU\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
 	if t.RetryReason != "" {
@@ -199,6 +217,9 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	export("CARMA_GPU_UUIDS", list)
 	export("CARMA_RESERVE_MIB", strconv.FormatInt(t.ReserveMiB, 10))
 	export("CARMA_SHARED", map[bool]string{false: "0", true: "1"}[t.Shared])
+	if t.whole() { // slurmctld counted slots
+		export("SLURM_GPUS_ON_NODE", strconv.Itoa(len(t.UUIDs)))
+	}
 	if t.PipeDir != "" && len(uuids) > 0 {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
 		// By number, as the daemon counts: not all releases of it know UUIDs

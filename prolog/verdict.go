@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"strings"
 
+	"carma/estimator/history"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/admincomment"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -53,24 +55,36 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	if reply.Kind != oomscan.GPUMemory {
 		return v
 	}
-	v.signature = reply.Signature
 	seen := nearBooking(held)
+	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
+		n.Log.Info("made do with less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
+		return v
+	}
+	v.signature = reply.Signature
+	advice := oomscan.Advice(reply.Signature, booked(held), config.Fraction(booked(held), about.FullMiB))
+	v.note = advice
+	because := func(reason string) {
+		v.note = reason
+		if advice != "" {
+			v.note += "; " + advice
+		}
+	}
 	n.Log.Info("out of GPU memory", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset, "seen_by_nvml", seen)
 	switch {
 	case !n.Config.Recovery.Enabled:
-		v.note = "recovery is off"
+		because("recovery is off")
 		return v
 	case n.Config.Partition[h.Partition].Recovery == "":
-		v.note = "partition has no recovery partition"
+		because("partition has no recovery partition")
 		return v
 	case !seen && n.Config.Recovery.RequireEvidence:
-		v.note = "not seen by NVML near what it booked"
+		because("not seen by NVML near what it booked")
 	default:
 		v.requeuedTo, v.alone, err = n.recover(ctx, h, held, about, v, slurm)
 		if err == nil {
 			return v
 		}
-		v.note = err.Error()
+		because(err.Error())
 	}
 	n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
 	if errors.Is(err, errHeld) {
@@ -115,6 +129,25 @@ func nearBooking(held lease.Held) bool {
 		}
 	}
 	return false
+}
+
+// preallocated tells whether one of the job's peaks is what a framework takes at its
+// start: no evidence of what the job needed.
+func preallocated(held lease.Held, fullMiB int64) bool {
+	for _, g := range held.GPUs {
+		if history.Preallocated(g.PeakMiB, g.ReserveMiB, fullMiB) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// booked is what the job booked of each GPU.
+func booked(held lease.Held) (mib int64) {
+	for _, g := range held.GPUs {
+		mib = max(mib, g.ReserveMiB)
+	}
+	return mib
 }
 
 // scan looks into the batch script's stderr and into what the agent saw the

@@ -96,7 +96,7 @@ func fixed(method string, s estimator.Spec) (estimator.Estimate, error) {
 			Parts: []estimator.Part{{Name: "Horus' formula", MiB: 5000}}}, nil
 	}
 	e := estimator.Estimate{
-		FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
+		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
 		Parts: []estimator.Part{{Name: "base", MiB: 1720}, {Name: "parameters", MiB: 97}, {Name: "gradients", MiB: 97}, {Name: "optimizer", MiB: 195},
 			{Name: "activations", MiB: 10000}, {Name: "workspace", MiB: 236}, {Name: "fragmentation"}},
 		Reasons: []string{"precision=bf16 has not been measured",
@@ -127,6 +127,8 @@ func TestGolden(t *testing.T) {
 		"bound.txt":         {args: []string{"--summary=testdata/keras.txt"}},
 		"horus.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--method=horus"}},
 		"shared.txt":        {args: []string{"testdata/job/summary.sh", conf}},
+		"launch.json":       {args: []string{"testdata/job/launch.sh", conf, "--json"}},
+		"launch.txt":        {args: []string{"testdata/job/launch.sh", conf}},
 		"shared.json":       {args: []string{"testdata/job/summary.sh", conf, "--json"}},
 		"two_gpus.txt":      {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:2"}},
 		"exclusive.txt":     {args: []string{"testdata/job/on.sh", conf}},

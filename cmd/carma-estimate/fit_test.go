@@ -8,6 +8,7 @@ import (
 	"carma/estimator"
 	"carma/gres"
 	"carma/gres/choose"
+	"carma/slurmbridge/jobenv"
 )
 
 // What the table says is what the Prolog does: jobs are put on a GPU by
@@ -25,7 +26,7 @@ func TestFitsAsThePrologDoes(t *testing.T) {
 			}
 			for want < 1000 && len(choose.GPUs(choose.MAGM, in).UUIDs) == 1 {
 				want++
-				in.Leases = append(in.Leases, gres.Lease{Job: gres.JobKey{JobID: uint32(want)}, UUID: "GPU-a", ReserveMiB: reserve, Seen: true})
+				in.Leases = append(in.Leases, gres.Lease{Job: jobenv.JobKey{JobID: uint32(want)}, UUID: "GPU-a", ReserveMiB: reserve, Seen: true})
 				in.Readings[0].UsedMiB += reserve - 100
 			}
 			if reserve <= g.memMiB {

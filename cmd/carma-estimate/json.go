@@ -5,6 +5,8 @@ package main
 import (
 	"encoding/json"
 	"io"
+
+	"carma/slurmbridge/version"
 )
 
 // schema names the meaning of the JSON (docs/json.md).
@@ -12,6 +14,7 @@ const schema = "carma.estimate/1"
 
 type jsonReport struct {
 	Schema     string          `json:"schema"`
+	Version    string          `json:"version"`
 	Submission *jsonSubmission `json:"submission"`
 	Estimate   *jsonEstimate   `json:"estimate"`
 	Fit        []fit           `json:"fit"`
@@ -20,6 +23,7 @@ type jsonReport struct {
 
 type jsonEstimate struct {
 	Method     string        `json:"method"`
+	Path       string        `json:"path"`
 	Confidence string        `json:"confidence"`
 	FloorMiB   int64         `json:"floor_mib"`
 	MiB        int64         `json:"mib"`
@@ -60,6 +64,14 @@ type jsonSubmission struct {
 	PerNode    string   `json:"tres_per_node"`
 
 	History *jsonHistory `json:"history"`
+
+	Launches []jsonLaunch `json:"launches"`
+}
+
+type jsonLaunch struct {
+	Name  string `json:"name"`
+	Where string `json:"where"`
+	Says  string `json:"says"`
 }
 
 type jsonHistory struct {
@@ -72,10 +84,10 @@ type jsonHistory struct {
 }
 
 func printJSON(w io.Writer, r report) error {
-	out := jsonReport{Schema: schema, Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
+	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
 	if e := r.Estimate; e != nil {
 		j := jsonEstimate{
-			Method: r.Method, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,
+			Method: r.Method, Path: e.Path, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,
 			Parts: []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
 			Unknown: []jsonUnknown{}, Params: e.Params, Modules: e.Rows,
 		}
@@ -100,6 +112,10 @@ func submissionJSON(s *submission) *jsonSubmission {
 	j := jsonSubmission{
 		Script: s.script, Written: append([]string{}, s.written...), Partition: s.partition,
 		Managed: s.GPUs > 0, Why: s.why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
+	}
+	j.Launches = []jsonLaunch{}
+	for _, f := range s.launches {
+		j.Launches = append(j.Launches, jsonLaunch(f))
 	}
 	if v := s.seen; v != nil {
 		j.History = &jsonHistory{v.Runs, v.PeakMiB, v.SpreadMiB, v.MeanMiB, v.SMActPct, v.RunS}

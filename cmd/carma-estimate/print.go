@@ -75,6 +75,9 @@ func (s style) submission(b *strings.Builder, v *submission) {
 		each = fmt.Sprintf("each of %d GPUs", v.GPUs)
 	}
 	row("", fmt.Sprintf("%d of %d MiB on %s of a node", v.ReserveMiB, v.FullMiB, each))
+	for _, f := range v.launches {
+		row(f.Name, f.Says+" ("+f.Where+")")
+	}
 }
 
 // estimate prints figures, parts, reasons and what fits.
@@ -85,17 +88,30 @@ func (s style) estimate(b *strings.Builder, r report) {
 	if e.Confidence == estimator.Bound {
 		estimate, reserve = fmt.Sprintf("estimate at least %d MiB,", e.MiB), "a whole GPU"
 	}
+	way := r.Method
+	if e.Path != "" { // analytic, which tells which of its two ways it went
+		way = e.Path
+	}
 	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
-		s.Paint(cli.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), r.Method)
+		s.Paint(cli.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), way)
 	s.parts(b, e)
 	s.list(b, e.Confidence.String()+", because", e.Reasons)
 	s.list(b, "assumed", e.Assumed)
+	s.list(b, "to be sure", advice(e))
 	var unknown []string
 	for _, u := range e.Unknown {
 		unknown = append(unknown, fmt.Sprintf("%d x %s", u.Count, u.Kind))
 	}
 	s.list(b, "not understood", unknown)
 	s.fit(b, r)
+}
+
+// advice is the one command that tells more than a summary that was not enough.
+func advice(e *estimator.Estimate) []string {
+	if e.Path != estimator.FromSummary || e.Confidence == estimator.Sure {
+		return nil
+	}
+	return []string{"trace the PyTorch script, which needs no GPU: carma_trace.py -o trace.txt train.py ARGS; then --summary trace.txt"}
 }
 
 func (s style) parts(b *strings.Builder, e *estimator.Estimate) {

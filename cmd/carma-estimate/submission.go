@@ -6,7 +6,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +20,7 @@ import (
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/launch"
 )
 
 // site is the cluster that a script is judged for.
@@ -45,6 +48,8 @@ type submission struct {
 	seen    *history.Value // what earlier runs did; nil: there are none, or it is not known
 	annotate.Annotation
 	why string // in words: why the job is left alone, or not shared
+
+	launches []launch.Finding // frameworks and launchers that the script shows
 }
 
 // runScript says what slurmctld will make of a script and puts the keys and
@@ -182,6 +187,9 @@ func (p *program) judge(o options, where site, text []byte) (report, error) {
 	}
 	d, err := directive.Parse(text)
 	s.explain(d, err)
+	if s.GPUs > 0 {
+		s.launches = launch.Look(o.script, text, launch.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}, readBeside)
+	}
 	r := report{Submission: s, MaxJobs: where.placement.MaxJobs}
 	if err != nil || len(d.Summary) == 0 {
 		return r, nil
@@ -204,6 +212,22 @@ func (p *program) judge(o options, where site, text []byte) (report, error) {
 	}
 	r.Estimate, r.Fit = &e, fits(e, where.placement.MarginOf(r.Method), gpus)
 	return r, nil
+}
+
+// readBeside reads a file that a script names: from the directory that sbatch would be
+// called in, and nothing but a regular file.
+func readBeside(path string) ([]byte, bool) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, launch.MaxBytes))
+	return text, err == nil
 }
 
 // override applies the options that win over #SBATCH lines.

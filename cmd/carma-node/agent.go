@@ -16,6 +16,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/cmd/internal/sdnotify"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/confine"
@@ -27,6 +28,7 @@ import (
 	"carma/gres/output"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/version"
 )
 
 var owners = resident.Proc{Root: "/proc"}
@@ -59,13 +61,16 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
+	for _, err := range n.Lost {
+		log.Error("a GPU is not used", "error", err)
+	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	r := &records{path: c.DBPath(node), keep: c.Accounting, log: log}
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r, Lost: hookNode(c, node, log).Lost,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
@@ -87,7 +92,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		}
 	}
 	defer systemd.Stopping()
-	a.Log.Info("agent started", "node", node, "config", e.config)
+	a.Log.Info("agent started", "version", version.String(), "node", node, "config", e.config)
 	return a.Run(ctx)
 }
 
@@ -116,13 +121,13 @@ func exporter(c config.Config, node string, ended *export.Ended) func(lease.Snap
 
 // sampler reads NVML and, where it is to and can, DCGM for SM activity.
 func sampler(ctx context.Context, c config.Config, n *nvml.NVML, log *slog.Logger) func() []gres.Sample {
-	want := gres.Source(c.SMAct.Source)
+	want := figure.Source(c.SMAct.Source)
 	if want == "auto" {
 		if _, err := os.Stat(c.SMAct.DCGMI); err == nil {
-			want = gres.SourceDCGM
+			want = figure.SourceDCGM
 		}
 	}
-	if want != gres.SourceDCGM {
+	if want != figure.SourceDCGM {
 		return n.Sample
 	}
 	m := &dcgm.Monitor{Program: c.SMAct.DCGMI, Interval: c.NVML.Interval.D(), Log: log}
@@ -190,9 +195,27 @@ func runCheck(_ context.Context, e env, args []string) error {
 	if err := plain("check", "reads the configuration and says what is wrong with it", args); err != nil {
 		return err
 	}
-	if _, err := config.Load(e.config); err != nil {
+	c, err := config.Load(e.config)
+	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	fmt.Printf("%s: fine\n", e.config)
-	return nil
+	t := cli.Table{Columns: []cli.Column{{Title: "VARIABLE FOR JOBS"}, {Title: "SHARING"}, {Title: "LEARNING"}, {Title: "OTHERS"}}}
+	for _, name := range c.FrameworkNames() {
+		if v := c.Frameworks[name]; v != (config.Variable{}) {
+			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)), orDash(v.All)})
+		}
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	_, err = t.WriteTo(os.Stdout)
+	return err
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }

@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
-	"carma/slurmbridge/doctor"
+	"carma/gres/doctor"
+	"carma/slurmbridge/version"
 )
 
 const doctorUsage = `usage: carma-node [--node NAME] doctor [--controller] [--node] [--json]
@@ -43,7 +44,7 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 	if *asJSON {
 		enc := json.NewEncoder(os.Stdout)
 		enc.SetIndent("", "  ")
-		if err := enc.Encode(map[string]any{"schema": "carma.doctor/1", "worst": doctor.Worst(findings), "findings": findings}); err != nil {
+		if err := enc.Encode(map[string]any{"schema": "carma.doctor/1", "version": version.String(), "worst": doctor.Worst(findings), "findings": findings}); err != nil {
 			return err
 		}
 	} else if err := printFindings(os.Stdout, findings, colours(os.Stdout)); err != nil {

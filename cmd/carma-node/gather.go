@@ -20,9 +20,9 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/confine"
+	"carma/gres/doctor"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/doctor"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
@@ -179,6 +179,9 @@ func gatherNode(ctx context.Context, f doctor.Facts, e env, slurm sctl.Client, c
 	var st unix.Statfs_t
 	n.OnTmpfs = unix.Statfs(n.RunDir.Path, &st) == nil && st.Type == unix.TMPFS_MAGIC
 	n.AgentAge, n.LedgerErr = agentAge(ctx, n.RunDir.Path)
+	if text, err := os.ReadFile("/sys/module/nvidia/version"); err == nil {
+		n.Driver = strings.TrimSpace(string(text))
+	}
 	n.DBErr = writable(c.DBPath(name))
 	return n
 }

@@ -24,6 +24,7 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -37,6 +38,7 @@ import (
 
 func runProlog(ctx context.Context, e env, _ []string) error {
 	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
+		n.EndEarlier(ctx, h, book, &records{path: n.Config.DBPath(n.Name)})
 		return n.Prolog(ctx, h, book, slurm)
 	})
 }
@@ -88,17 +90,17 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 			log.Error("panic", "value", p)
 		}
 	}()
-	c, err := config.Load(e.config)
-	if err != nil {
-		log.Error("cannot work", "error", err)
-		return nil
-	}
 	h, err := jobenv.FromEnv(os.Getenv)
 	if err != nil && os.Getenv("SLURM_JOB_ID") == "" {
 		return err // started by hand: say so
 	} else if err != nil {
 		log.Error("cannot work", "error", err)
 		return nil
+	}
+	c, err := config.Load(e.config)
+	if err != nil {
+		log.Error("cannot work", "job", h.JobKey, "error", err)
+		return withoutConfig(ctx, name, h, log)
 	}
 	c = c.ForNode(h.Node)
 	log = hookLog(c, h.Node, name)
@@ -123,6 +125,19 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	return ended(n, e, h, step(ctx, n, h, book, slurm))
 }
 
+// withoutConfig does what a Prolog can on a node without a usable carma.toml: a job
+// with GPUs goes back to the queue, for here it would see none.
+func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Logger) error {
+	if name != "prolog" || len(h.Slots) == 0 {
+		return nil
+	}
+	c := config.Default()
+	if err := hookNode(c, h.Node, log).Return(ctx, h, slurmClient(c, h.Conf)); err != nil {
+		log.Error("the job starts, and sees no GPU", "job", h.JobKey, "error", err)
+	}
+	return nil
+}
+
 // openBook opens the node's ledger, making its directory if need be.
 func openBook(c config.Config, node string) (*lease.Book, error) {
 	runDir := c.RunDir(node)
@@ -135,7 +150,7 @@ func openBook(c config.Config, node string) (*lease.Book, error) {
 // hookNode gives the hooks the real world.
 func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 	runDir := c.RunDir(name)
-	return &prolog.Node{
+	n := &prolog.Node{
 		Name:       name,
 		Host:       shortHost(),
 		Config:     c,
@@ -147,6 +162,10 @@ func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 		Group:      group,
 		Poke:       func() { agent.Poke(runDir) },
 	}
+	if c.MPS.Enabled {
+		n.Admit = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(name)}.Admit
+	}
+	return n
 }
 
 // hookLog appends to paths.log; without it, messages go to slurmd.
@@ -154,8 +173,23 @@ func hookLog(c config.Config, node, name string) *slog.Logger {
 	out := os.Stderr
 	if f, err := os.OpenFile(c.LogPath(node), os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err == nil {
 		out = f
+		leavePipe(f)
 	}
 	return slog.New(slog.NewTextHandler(out, nil)).With("hook", name)
+}
+
+// leavePipe closes the pipe that slurmd reads what a hook prints from; a crash goes to the
+// log. Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the thread
+// that reads there: to rotate its log, or of scontrol reconfigure (run_command.c, poll). It
+// is patient with one that is done with its output.
+func leavePipe(log *os.File) {
+	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer null.Close()
+	unix.Dup3(int(null.Fd()), 1, 0)
+	unix.Dup3(int(log.Fd()), 2, 0)
 }
 
 // prepare makes the run directory. Root alone writes there; TaskProlog and MPS
@@ -267,10 +301,15 @@ func runTaskProlog(_ context.Context, e env, _ []string) error {
 	oneThread()
 	c, err := config.Load(e.config)
 	if err != nil {
+		// The job's lease may stand where it does by default. If not, the task sees no
+		// GPU: the numbers that Slurm gave it are slots.
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
-		return nil
+		c = config.Default()
 	}
-	if err := prolog.Task(os.Stdout, c.RunDir(os.Getenv("SLURMD_NODENAME")), os.Getenv); err != nil {
+	runDir := c.RunDir(os.Getenv("SLURMD_NODENAME"))
+	if err := prolog.Task(os.Stdout, runDir, os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
+	} else if err := prolog.Variables(os.Stdout, runDir, os.LookupEnv); err != nil {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 	}
 	return nil
@@ -306,10 +345,10 @@ func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Sl
 	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Policy: choose.Policy(c.Placement.Policy), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+		Policy: choose.Policy(c.Placement.Policy), IdleOnly: c.Placement.IdleOnly(), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
-		p.FullMiB = max(p.FullMiB, c.Partition[name].GPUMemMiB)
+		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)
 	}
 	return p
 }

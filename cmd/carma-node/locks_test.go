@@ -22,6 +22,7 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 // lockAll starts this program as one that locks all it can.
@@ -102,7 +103,7 @@ func (n filesOfNode) lease(t *testing.T, id uint32) error {
 		return err
 	}
 	pick := func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-a"}, "" }
-	job := lease.Job{JobKey: gres.JobKey{JobID: id}}
+	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}}
 	_, err = book.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: 1}, pick)
 	return err
 }

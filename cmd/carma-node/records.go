@@ -55,6 +55,14 @@ func (r *records) put(ctx context.Context, a db.Attempt) error {
 	return r.db.Put(ctx, a)
 }
 
+// PutLost writes the record of an attempt that had no Epilog, unless that came to write one.
+func (r *records) PutLost(ctx context.Context, a db.Attempt) error {
+	if err := r.open(); err != nil {
+		return err
+	}
+	return r.db.PutIfNone(ctx, a)
+}
+
 // SetEnd completes a record, having written what Epilogs spooled.
 func (r *records) SetEnd(ctx context.Context, e db.End) error {
 	if err := r.open(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 	"carma/gres/export"
 	"carma/gres/status"
 )
@@ -17,7 +17,7 @@ import (
 // What ends on the node is counted, once, with what its record says.
 func TestEndedIsCounted(t *testing.T) {
 	r := &records{path: filepath.Join(t.TempDir(), "carma.db")}
-	gpu := db.AttemptGPU{UUID: "GPU-a", Figures: gres.Figures{PeakMiB: 1000, PeakFrom: gres.MemoryMPS}}
+	gpu := db.AttemptGPU{UUID: "GPU-a", Figures: figure.Figures{PeakMiB: 1000, PeakFrom: figure.MemoryMPS}}
 	for _, a := range []db.Attempt{
 		{JobID: 1, Node: "n1", Method: "user", EstMiB: 1500, GPUs: []db.AttemptGPU{gpu}},
 		{JobID: 2, Node: "n1", Method: "user", EstMiB: 500, GPUs: []db.AttemptGPU{gpu}, OOM: "pytorch", RequeuedTo: "gpu-ex"},

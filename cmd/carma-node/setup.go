@@ -15,8 +15,8 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/gres"
+	"carma/gres/doctor"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/doctor"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
-	"carma/gres"
+	"carma/db/figure"
 	"carma/gres/status"
 )
 
@@ -27,7 +27,7 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 	var head status.GPU // that the last heading was for
 	for i, g := range n.GPUs {
 		// One that cannot be read has no source; that is said below it.
-		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != gres.SourceNone {
+		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
 			head = g
 			fmt.Fprintf(&b, "%s, SM activity %s\n", g.Model, by(g.Source))
 			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/LEASED/ALL GiB  MPS  OPEN\n", smactCells, "", memoryCells-6, "")
@@ -56,8 +56,8 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 	return err
 }
 
-func by(source gres.Source) string {
-	if source == gres.SourceNone {
+func by(source figure.Source) string {
+	if source == figure.SourceNone {
 		return "not measured"
 	}
 	return "by " + string(source)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // BenchmarkMillion runs every view over a million jobs. CARMA_BENCH_DB keeps the
@@ -78,9 +78,9 @@ func million(path string, n int) error {
 			User: fmt.Sprintf("user%d", rng.IntN(200)), UID: 1000, Partition: "gpu", Submit: submit, Start: submit.Add(time.Minute), End: submit.Add(time.Minute + run),
 			State: []string{"COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "TIMEOUT"}[rng.IntN(5)], Mode: "shared", Method: []string{"user", "history", "analytic"}[rng.IntN(3)],
 			Key: "0123456789abcdef", EstMiB: peak + 500, ReserveMiB: peak + 1000, Neighbours: []uint32{uint32(i + 2)},
-			GPUs: []db.AttemptGPU{{UUID: fmt.Sprintf("GPU-%08x-1111-2222-3333-444455556666", rng.IntN(200)), Model: "NVIDIA A100-SXM4-40GB", Figures: gres.Figures{
-				PeakMiB: peak, PeakFrom: gres.MemoryMPS, MeanMiB: peak, SMActPct: 40, SMActMax: 60, SMActFrom: gres.SourceDCGM, EnergyJ: gres.Measured(run.Seconds() * 120), IdleJ: 1000,
-				LeaseS: run.Seconds(), HeldS: run.Seconds() / 2, SharedS: run.Seconds(), AloneS: gres.Measured(run.Seconds() * 0.9)}}}}
+			GPUs: []db.AttemptGPU{{UUID: fmt.Sprintf("GPU-%08x-1111-2222-3333-444455556666", rng.IntN(200)), Model: "NVIDIA A100-SXM4-40GB", Figures: figure.Figures{
+				PeakMiB: peak, PeakFrom: figure.MemoryMPS, MeanMiB: peak, SMActPct: 40, SMActMax: 60, SMActFrom: figure.SourceDCGM, EnergyJ: figure.Measured(run.Seconds() * 120), IdleJ: 1000,
+				LeaseS: run.Seconds(), HeldS: run.Seconds() / 2, SharedS: run.Seconds(), AloneS: figure.Measured(run.Seconds() * 0.9)}}}}
 		if list = append(list, a); len(list) == cap(list) || i == n-1 {
 			if err := d.PutAll(context.Background(), list); err != nil {
 				return err

@@ -16,7 +16,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // sacct is a program that prints jobs, or their names, with the delimiter that it is
@@ -44,7 +44,7 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 	var list []db.Attempt
 	for _, id := range ids {
 		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", UID: 1001, State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
-			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: gres.NoFigures()}}})
+			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: figure.NoFigures()}}})
 	}
 	comment, err := db.MergeComment(ids[len(ids)-1], db.Comment{ArrayJobID: ids[0], Text: before}, list)
 	if err != nil {

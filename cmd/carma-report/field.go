@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // kind is how a field is written.
@@ -51,7 +51,7 @@ type field struct {
 func str(s string) value               { return value{known: s != "", text: s} }
 func num[T int64 | float64](v T) value { return value{known: true, num: float64(v)} }
 func positive(v int64) value           { return value{known: v > 0, num: float64(v)} }
-func measured(m gres.Measured) value   { return value{known: m.Known(), num: float64(m)} }
+func measured(m figure.Measured) value { return value{known: m.Known(), num: float64(m)} }
 func texts(list []string) value        { return str(strings.Join(list, ",")) }
 func numbers(list []uint32) value      { return str(db.JoinIDs(list)) }
 func when(t time.Time) value {
@@ -86,6 +86,7 @@ var fields = []field{
 	{"ReserveMem", "BOOKED", "reserve_mib", mib, "memory per GPU as booked", func(j *job) value { return num(j.ReserveMiB) }},
 	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU", func(j *job) value { return positive(j.PeakMiB) }},
 	{"PeakMemQ", "PEAKQ", "peak_quality", text, "how that was got: exact, shared, unknown", func(j *job) value { return str(string(j.figures.PeakHow)) }},
+	{"Preallocated", "PREALLOCATED", "preallocated", text, "what of the GPU a framework took at its start, by the peak", func(j *job) value { return str(j.preallocated()) }},
 	{"MeanMem", "MEAN", "mean_mib", mib, "mean memory of one GPU", func(j *job) value { return positive(j.figures.MeanMiB) }},
 	{"MemErr", "ERR", "mem_err_pct", deviation, "estimate above (+) or below (-) the peak", func(j *job) value { return measured(j.memErrPct()) }},
 	{"SMAct", "SMACT", "smact_pct", percent, "mean SM activity, the job's own", func(j *job) value { return measured(j.figures.SMActPct) }},

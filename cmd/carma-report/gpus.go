@@ -10,43 +10,45 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
+	"carma/slurmbridge/version"
 )
 
 // gpuSeries is one GPU over time. docs/json.md describes the JSON.
 type gpuSeries struct {
-	UUID     string        `json:"uuid"`
-	Node     string        `json:"node"`
-	Index    int           `json:"index"`
-	Model    string        `json:"model"`
-	TotalMiB int64         `json:"total_mib"`
-	SMActPct gres.Measured `json:"smact_pct"` // mean
-	PeakMiB  int64         `json:"peak_mib"`
-	Watts    gres.Measured `json:"watts"` // mean
-	EnergyJ  gres.Measured `json:"energy_j"`
-	UnownedJ gres.Measured `json:"unowned_j"` // of it, when no job held the GPU
-	Samples  []gpuSample   `json:"samples"`
+	UUID     string          `json:"uuid"`
+	Node     string          `json:"node"`
+	Index    int             `json:"index"`
+	Model    string          `json:"model"`
+	TotalMiB int64           `json:"total_mib"`
+	SMActPct figure.Measured `json:"smact_pct"` // mean
+	PeakMiB  int64           `json:"peak_mib"`
+	Watts    figure.Measured `json:"watts"` // mean
+	EnergyJ  figure.Measured `json:"energy_j"`
+	UnownedJ figure.Measured `json:"unowned_j"` // of it, when no job held the GPU
+	Samples  []gpuSample     `json:"samples"`
 }
 
 type gpuSample struct {
-	At       time.Time     `json:"at"`
-	LengthS  float64       `json:"length_s"`
-	SMActPct gres.Measured `json:"smact_pct"`
-	UsedMiB  int64         `json:"used_mib"`
-	Watts    gres.Measured `json:"watts"`
-	Jobs     int           `json:"jobs"`
+	At       time.Time       `json:"at"`
+	LengthS  float64         `json:"length_s"`
+	SMActPct figure.Measured `json:"smact_pct"`
+	UsedMiB  int64           `json:"used_mib"`
+	Watts    figure.Measured `json:"watts"`
+	Jobs     int             `json:"jobs"`
 }
 
 // gpuView is all GPUs in a time.
 type gpuView struct {
-	Schema string       `json:"schema"`
-	From   time.Time    `json:"from"`
-	To     time.Time    `json:"to"`
-	GPUs   []*gpuSeries `json:"gpus"`
+	Schema  string       `json:"schema"`
+	Version string       `json:"version"`
+	From    time.Time    `json:"from"`
+	To      time.Time    `json:"to"`
+	GPUs    []*gpuSeries `json:"gpus"`
 }
 
 func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuView, error) {
-	v := &gpuView{Schema: "carma.gpus/1", From: from, To: to, GPUs: []*gpuSeries{}}
+	v := &gpuView{Schema: "carma.gpus/1", Version: version.String(), From: from, To: to, GPUs: []*gpuSeries{}}
 	for _, d := range bases {
 		meters, err := d.Meters(ctx)
 		if err != nil {
@@ -65,13 +67,34 @@ func newGPUView(ctx context.Context, bases []*db.DB, from, to time.Time) (*gpuVi
 	return v, nil
 }
 
+// fit moves the ends of the time to where the data begins and ends.
+func (v *gpuView) fit(from, to bool) {
+	var first, last time.Time
+	for _, g := range v.GPUs {
+		for _, x := range g.Samples {
+			if first.IsZero() || x.At.Before(first) {
+				first = x.At
+			}
+			if end := x.At.Add(time.Duration(x.LengthS * float64(time.Second))); end.After(last) {
+				last = end
+			}
+		}
+	}
+	if from && first.After(v.From) {
+		v.From = first
+	}
+	if to && !last.IsZero() && last.Before(v.To) {
+		v.To = last
+	}
+}
+
 func (g *gpuSeries) take(samples []db.Sample) {
 	g.Samples = []gpuSample{}
 	var smact, smactS, energy, unowned, energyS float64
 	for _, s := range samples {
-		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB, Watts: gres.Unknown, Jobs: s.Jobs}
+		out := gpuSample{At: s.At, LengthS: s.Length.Seconds(), SMActPct: s.SMActPct, UsedMiB: s.UsedMiB, Watts: figure.Unknown, Jobs: s.Jobs}
 		if s.EnergyS > 0 {
-			out.Watts = s.EnergyJ / gres.Measured(s.EnergyS)
+			out.Watts = s.EnergyJ / figure.Measured(s.EnergyS)
 			energy, unowned, energyS = energy+float64(s.EnergyJ), unowned+float64(s.UnownedJ), energyS+s.EnergyS
 		}
 		if s.SMActPct.Known() {
@@ -80,12 +103,12 @@ func (g *gpuSeries) take(samples []db.Sample) {
 		g.PeakMiB = max(g.PeakMiB, s.UsedMiB)
 		g.Samples = append(g.Samples, out)
 	}
-	g.SMActPct, g.Watts, g.EnergyJ, g.UnownedJ = gres.Unknown, gres.Unknown, gres.Unknown, gres.Unknown
+	g.SMActPct, g.Watts, g.EnergyJ, g.UnownedJ = figure.Unknown, figure.Unknown, figure.Unknown, figure.Unknown
 	if smactS > 0 {
-		g.SMActPct = gres.Measured(smact / smactS)
+		g.SMActPct = figure.Measured(smact / smactS)
 	}
 	if energyS > 0 {
-		g.Watts, g.EnergyJ, g.UnownedJ = gres.Measured(energy/energyS), gres.Measured(energy), gres.Measured(unowned)
+		g.Watts, g.EnergyJ, g.UnownedJ = figure.Measured(energy/energyS), figure.Measured(energy), figure.Measured(unowned)
 	}
 }
 
@@ -109,7 +132,7 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 	}
 	for _, g := range v.GPUs {
 		fmt.Fprintf(w, "\n%s GPU %d  %s  %s\n", g.Node, g.Index, g.Model, g.UUID)
-		figure := func(k kind, m gres.Measured) string { return string(s.appendText(nil, k, measured(m))) }
+		figure := func(k kind, m figure.Measured) string { return string(s.appendText(nil, k, measured(m))) }
 		line := func(name, mean string, part func(gpuSample) float64) {
 			fmt.Fprintf(w, "%-7s |%s| %s\n", name, v.spark(g, sparkWidth, part), mean)
 		}

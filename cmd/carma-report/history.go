@@ -15,8 +15,8 @@ import (
 	"syscall"
 
 	"carma/cmd/internal/cli"
+	"carma/db/figure"
 	"carma/estimator/history"
-	"carma/gres"
 )
 
 // script says of a key whose it is and what the job with the highest id was called.
@@ -57,11 +57,11 @@ func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
 		Completed: j.State == "COMPLETED" || j.State == "TIMEOUT", Analytic: j.Method == "analytic", EstMiB: j.EstMiB, FullMiB: j.FullMiB}
-	if j.figures.PeakHow == gres.Exact {
-		r.PeakMiB, r.MeanMiB = j.PeakMiB, j.figures.MeanMiB
+	if j.figures.PeakHow == figure.Exact {
+		r.PeakMiB, r.MeanMiB, r.Preallocated = j.PeakMiB, j.figures.MeanMiB, j.preallocated() != ""
 	}
 	if j.figures.SMActPct.Known() {
-		r.SMActPct, r.Alone = float64(j.figures.SMActPct), j.figures.SMActHow == gres.Exact
+		r.SMActPct, r.Alone = float64(j.figures.SMActPct), j.figures.SMActHow == figure.Exact
 	}
 	return r
 }
@@ -93,22 +93,27 @@ func writeHistory(path string, l *history.Learner, now int64) (keys int, err err
 	return min(len(order), history.MaxKeys), nil
 }
 
-// readersOf gives a file the mode, the owner and the group of the one at path, or the owner
-// and the group of its directory: where root writes it, SlurmUser is to read it.
+// readersOf gives a file the mode, the owner and the group of the one at path. A first one
+// is its writer's alone, but where root writes it, who gives it to the directory's owner:
+// SlurmUser is to read it.
 func readersOf(path string, f *os.File) error {
+	root := os.Geteuid() == 0 // only root gives files away
 	mode := fs.FileMode(0o600)
 	info, err := os.Stat(path)
 	if err == nil {
 		mode = info.Mode().Perm()
 	} else if errors.Is(err, fs.ErrNotExist) {
+		if !root {
+			return f.Chmod(mode)
+		}
 		info, err = os.Stat(filepath.Dir(path))
 	}
 	if err != nil {
 		return err
 	}
 	if old, ok := info.Sys().(*syscall.Stat_t); ok {
-		owner := -1 // only root gives files away
-		if os.Geteuid() == 0 {
+		owner := -1
+		if root {
 			owner = int(old.Uid)
 		}
 		if err := f.Chown(owner, int(old.Gid)); err != nil {
@@ -127,7 +132,7 @@ func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]scrip
 	for _, k := range order[:min(len(order), most)] {
 		v := values[k]
 		t.Rows = append(t.Rows, []string{k.String(), orElse(scripts[k].user, unknownText), orElse(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB), memory(v.Reserve()), memory(v.MeanMiB),
-			string(s.appendText(nil, percent, measured(gres.Measured(v.SMActPct)))), string(appendClock(nil, float64(v.RunS)))})
+			string(s.appendText(nil, percent, measured(figure.Measured(v.SMActPct)))), string(appendClock(nil, float64(v.RunS)))})
 	}
 	_, err := t.WriteTo(w)
 	return err

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // job is all attempts of one job, on all its nodes.
@@ -17,13 +17,13 @@ type job struct {
 	*db.Attempt          // the last attempt on its first node: names, state, mode, method, reserve
 	Nodes       []string // of the last attempt
 	Attempts    int
-	WaitS       gres.Measured // before all attempts
-	RunS        float64       // of all attempts
-	PeakMiB     int64         // highest of all attempts
-	Requeued    string        // partition where it came back
-	Recovered   bool          // came back and ended well
-	figures     *db.Total     // sums over attempts and nodes
-	several     struct {      // what Attempt and figures are of, unless one attempt is all
+	WaitS       figure.Measured // before all attempts
+	RunS        float64         // of all attempts
+	PeakMiB     int64           // highest of all attempts
+	Requeued    string          // partition where it came back
+	Recovered   bool            // came back and ended well
+	figures     *db.Total       // sums over attempts and nodes
+	several     struct {        // what Attempt and figures are of, unless one attempt is all
 		db.Attempt
 		figures db.Total
 		smactS  float64 // GPU seconds of the last attempt that its SM activity is of
@@ -85,7 +85,7 @@ func (j *job) one(a *db.Attempt) {
 
 func (j *job) reset(a *db.Attempt, figures *db.Total) {
 	j.Attempt, j.figures = a, figures
-	j.Nodes, j.Attempts, j.WaitS, j.RunS, j.PeakMiB, j.Requeued = j.Nodes[:0], 0, gres.Unknown, 0, 0, ""
+	j.Nodes, j.Attempts, j.WaitS, j.RunS, j.PeakMiB, j.Requeued = j.Nodes[:0], 0, figure.Unknown, 0, 0, ""
 }
 
 func (j *job) finish() {
@@ -119,7 +119,7 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 	} else {
 		f.EnergyJ, f.IdleJ, f.AloneS = plus(f.EnergyJ, t.EnergyJ), plus(f.IdleJ, t.IdleJ), plus(f.AloneS, t.AloneS)
 		if f.EnergyHow != t.EnergyHow && f.EnergyJ.Known() {
-			f.EnergyHow = gres.Shared
+			f.EnergyHow = figure.Shared
 		}
 		j.addSMAct(t)
 	}
@@ -146,13 +146,13 @@ func (j *job) addSMAct(t *db.Total) {
 		f.SMActPct, f.SMActMax, f.SMActHow, *s = t.SMActPct, t.SMActMax, t.SMActHow, t.LeaseS
 		return
 	}
-	f.SMActPct = (f.SMActPct*gres.Measured(*s) + t.SMActPct*gres.Measured(t.LeaseS)) / gres.Measured(*s+t.LeaseS)
+	f.SMActPct = (f.SMActPct*figure.Measured(*s) + t.SMActPct*figure.Measured(t.LeaseS)) / figure.Measured(*s+t.LeaseS)
 	f.SMActMax, f.SMActHow = max(f.SMActMax, t.SMActMax), f.SMActHow.And(t.SMActHow)
 	*s += t.LeaseS
 }
 
 // plus adds what is known.
-func plus(a, b gres.Measured) gres.Measured {
+func plus(a, b figure.Measured) figure.Measured {
 	switch {
 	case !a.Known():
 		return b
@@ -175,7 +175,7 @@ func (j *job) waited(a *db.Attempt, before time.Time) {
 		j.WaitS = 0
 	}
 	// Submission is known to the second only.
-	j.WaitS += gres.Measured(max(a.Start.Sub(from).Seconds(), 0))
+	j.WaitS += figure.Measured(max(a.Start.Sub(from).Seconds(), 0))
 }
 
 // id is the job's number as its user knows it: 12, or 10_2 of an array.
@@ -188,14 +188,14 @@ func (j *job) id() string {
 
 // savedS is the GPU time that the job would have kept for itself alone, less what
 // it kept: known where it is known how long the work takes alone.
-func (j *job) savedS() gres.Measured { return j.figures.AloneS - gres.Measured(j.figures.HeldS) }
+func (j *job) savedS() figure.Measured { return j.figures.AloneS - figure.Measured(j.figures.HeldS) }
 
 // memErrPct is how far the estimate was off the peak.
-func (j *job) memErrPct() gres.Measured {
+func (j *job) memErrPct() figure.Measured {
 	if j.EstMiB == 0 || j.PeakMiB == 0 {
-		return gres.Unknown
+		return figure.Unknown
 	}
-	return 100 * gres.Measured(j.EstMiB-j.PeakMiB) / gres.Measured(j.PeakMiB)
+	return 100 * figure.Measured(j.EstMiB-j.PeakMiB) / figure.Measured(j.PeakMiB)
 }
 
 // oomText says what came of an OOM.

@@ -298,6 +298,9 @@ func (o *options) gpus(ctx context.Context, r *report, bases []*db.DB, out io.Wr
 		to = r.style.time.now
 	}
 	v, err := newGPUView(ctx, bases, r.sel.From, to)
+	if err == nil {
+		v.fit(o.from == "", o.to == "")
+	}
 	switch {
 	case err != nil:
 		return err

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"math"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/estimator/history"
 )
 
 // notes say what to change next time: the part of a report that is read first.
@@ -14,7 +15,7 @@ func notes(p *page) (list []string) {
 	j := p.job
 	f := j.figures
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	known := j.PeakMiB > 0 && f.PeakHow != gres.QualityNone
+	known := j.PeakMiB > 0 && f.PeakHow != figure.QualityNone
 	better := suggestion(j.PeakMiB)
 	switch {
 	case j.Requeued != "":
@@ -23,16 +24,23 @@ func notes(p *page) (list []string) {
 		} else {
 			say("it ran out of GPU memory and came back alone on %s", j.Requeued)
 		}
+		if j.OOMNote != "" {
+			say("%s", j.OOMNote)
+		}
 	case j.OOM != "":
 		say("it ran out of GPU memory (%s) and did not come back: %s", j.OOM, orElse(j.OOMNote, "no reason is known"))
 	case j.OOMNote != "":
 		say("%s", j.OOMNote)
+	case j.preallocated() != "": // below: the peak says nothing of the need
 	case j.Mode == "shared" && known && better*1024 <= j.ReserveMiB*9/10:
 		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", gib(max(j.EstMiB, j.ReserveMiB)), gib(j.PeakMiB), better, more(p.totalMiB, j.ReserveMiB, better*1024))
 	case j.Mode == "shared" && known && j.PeakMiB > j.ReserveMiB*97/100 && j.Method != "history":
 		say("the peak came within 3 %% of what was booked: `#CARMA mem=%dG` is safer", better)
 	case j.Mode == "exclusive" && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
 		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", gib(j.PeakMiB), gib(p.totalMiB), better)
+	}
+	if what := j.preallocated(); what != "" {
+		say("%s", preallocatedNote(what, gib(j.PeakMiB)))
 	}
 	busy := f.LeaseS > 60 && f.SMActPct.Known()
 	switch {
@@ -50,6 +58,33 @@ func notes(p *page) (list []string) {
 		say("it was started %d times", j.Attempts)
 	}
 	return list
+}
+
+// preallocated tells what its highest peak is a part of, if it is what a framework takes
+// at its start.
+func (j *job) preallocated() string {
+	if j.figures.PeakHow != figure.Exact {
+		return ""
+	}
+	if j.Mode != "shared" { // it had whole GPUs
+		return history.Preallocated(j.PeakMiB, 0, max(j.FullMiB, j.ReserveMiB))
+	}
+	return history.Preallocated(j.PeakMiB, j.ReserveMiB, j.FullMiB)
+}
+
+// preallocatedNote says which setting shows the need of a job whose peak may not.
+func preallocatedNote(what, peak string) string {
+	const jax, tensorflow = "XLA_PYTHON_CLIENT_PREALLOCATE=false", "TF_FORCE_GPU_ALLOW_GROWTH=true"
+	who, set := "JAX or TensorFlow", jax+" or "+tensorflow
+	switch what {
+	case "75 %":
+		what, who, set = "75 % of the GPU", "JAX", jax
+	case "90 %":
+		what, who, set = "90 % of the GPU", "vLLM or SGLang", "gpu_memory_utilization or mem_fraction_static"
+	case "all of the GPU":
+		who, set = "TensorFlow", tensorflow
+	}
+	return fmt.Sprintf("preallocated: the peak of %s is %s, as %s takes it at its start whatever it needs. While other runs are known, nothing is learned from this one; if it is so, set %s", peak, what, who, set)
 }
 
 func orElse(s, other string) string {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
+	"carma/db/figure"
 )
 
 // page is one job as a page: the job, its attempts in full, and what is known of
@@ -202,7 +202,7 @@ func (p *page) printShare(line func(label, format string, args ...any)) {
 		return
 	}
 	how := "its own"
-	if j.figures.EnergyHow == gres.Shared {
+	if j.figures.EnergyHow == figure.Shared {
 		how = "its share, by SM activity"
 	}
 	line("Energy", "%s (%.1f Wh), of it idle floor %s; %s", p.text(joules, measured(j.figures.EnergyJ)), float64(j.figures.EnergyJ)/3600,

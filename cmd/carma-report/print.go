@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"carma/slurmbridge/version"
 )
 
 // report is a selection of jobs and how to print it.
@@ -179,7 +181,7 @@ func quoteCSV(cell []byte) []byte {
 // json prints every field of every job (docs/json.md).
 func (r *report) json(ctx context.Context, out io.Writer) (bool, error) {
 	w := bufio.NewWriterSize(out, 1<<16)
-	fmt.Fprintf(w, "{\n  \"schema\": %q,\n  \"jobs\": [\n", "carma.report/1")
+	fmt.Fprintf(w, "{\n  \"schema\": %q,\n  \"version\": %q,\n  \"jobs\": [\n", "carma.report/1", version.String())
 	keys := make([]string, len(fields))
 	for i := range fields {
 		keys[i] = `, "` + fields[i].json + `": `

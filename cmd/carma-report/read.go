@@ -12,7 +12,6 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/db"
-	"carma/slurmbridge/usertext"
 )
 
 // source is where records come from.
@@ -29,14 +28,7 @@ type cleaned struct{ source }
 func (c cleaned) Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) error) error {
 	return c.source.Scan(ctx, f, func(list []db.Attempt) error {
 		for i := range list {
-			a := &list[i]
-			for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
-				&a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
-				*s = usertext.Clean(*s)
-			}
-			for k, uuid := range a.Total.UUIDs {
-				a.Total.UUIDs[k] = usertext.Clean(uuid)
-			}
+			list[i].Clean()
 		}
 		return each(list)
 	})

@@ -19,8 +19,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/estimator/history"
-	"carma/gres"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -48,9 +48,9 @@ func fill(path string) error {
 		return err
 	}
 	defer d.Close()
-	gpu := func(uuid string, peak int64, smact, joules gres.Measured, leaseS, sharedS float64) db.AttemptGPU {
-		f := gres.Figures{PeakMiB: peak, PeakFrom: gres.MemoryProcess, MeanMiB: peak * 9 / 10, SMActPct: smact, SMActMax: smact + 5, SMActFrom: gres.SourceGPM,
-			EnergyJ: joules, IdleJ: joules / 4, LeaseS: leaseS, SharedS: sharedS, HeldS: leaseS - sharedS/2, AloneS: gres.Measured(leaseS - sharedS/10)}
+	gpu := func(uuid string, peak int64, smact, joules figure.Measured, leaseS, sharedS float64) db.AttemptGPU {
+		f := figure.Figures{PeakMiB: peak, PeakFrom: figure.MemoryProcess, MeanMiB: peak * 9 / 10, SMActPct: smact, SMActMax: smact + 5, SMActFrom: figure.SourceGPM,
+			EnergyJ: joules, IdleJ: joules / 4, LeaseS: leaseS, SharedS: sharedS, HeldS: leaseS - sharedS/2, AloneS: figure.Measured(leaseS - sharedS/10)}
 		return db.AttemptGPU{UUID: uuid, Model: "NVIDIA A100-SXM4-40GB", Figures: f}
 	}
 	for _, a := range []db.Attempt{
@@ -61,7 +61,7 @@ func fill(path string) error {
 		{JobID: 102, Restart: 1, User: "bob", State: "COMPLETED", Mode: "exclusive", Method: "user", EstMiB: 8192, ReserveMiB: 40503, Submit: at(1), Start: at(160), End: at(90160),
 			GPUs: []db.AttemptGPU{gpu("GPU-b", 12288, 35, 15e6, 90000, 0)}},
 		{JobID: 103, User: "bob", State: "FAILED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Start: at(5), End: at(5.2), ExitCode: 1,
-			GPUs: []db.AttemptGPU{{UUID: "GPU-c", Figures: gres.NoFigures()}}},
+			GPUs: []db.AttemptGPU{{UUID: "GPU-c", Figures: figure.NoFigures()}}},
 		{JobID: 104, User: "alice", State: "OUT_OF_MEMORY", Mode: "shared", Method: "user", EstMiB: 2048, ReserveMiB: 2048, Submit: at(5), Start: at(5), End: at(65), ExitCode: 1,
 			OOM: "cuda", OOMNote: "requeue refused: Requested operation is presently disabled", GPUs: []db.AttemptGPU{gpu("GPU-a", 2000, 5, 900, 60, 60)}},
 		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5), Start: at(5), End: at(65), Node: "n1",
@@ -86,9 +86,9 @@ func fill(path string) error {
 	var samples []db.Sample
 	for i := range 360 {
 		samples = append(samples, db.Sample{UUID: "GPU-a", At: at(float64(i * 10)).Truncate(10 * time.Second), Length: 10 * time.Second, UsedMiB: int64(min(i*200, 9216)),
-			SMActPct: gres.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10, Jobs: 1 + i/180})
+			SMActPct: figure.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10, Jobs: 1 + i/180})
 	}
-	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...), []db.Meter{{GPU: gres.GPU{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503}, Node: "n1", CounterJ: 1, At: at(0), FloorWatts: 58}})
+	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...), []db.Meter{{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503, Node: "n1", CounterJ: 1, At: at(0), FloorWatts: 58}})
 }
 
 // What a history file holds is found again by the key that job_submit makes.
@@ -140,7 +140,7 @@ func TestTextsOfUsers(t *testing.T) {
 	}
 	defer d.Close()
 	hostile := "\x1b[2J\u009b31m\u202ex\u200b\xff\x7f\n</td>\"&|'"
-	f := gres.NoFigures()
+	f := figure.NoFigures()
 	f.LeaseS = 100
 	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile, Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
 		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile, Mode: "m" + hostile, Method: "M" + hostile, Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
@@ -192,6 +192,59 @@ func compare(t *testing.T, name string, got []byte) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
+	}
+}
+
+// Without -S and -E the GPUs are drawn over the time that there is something of: a
+// minute of samples is as wide as a day of them.
+func TestGPUsOverTheSpanOfTheData(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	d, err := db.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	midnight := time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC)
+	begin, now := midnight.Add(8*time.Hour), midnight.Add(9*time.Hour)
+	var samples []db.Sample
+	for i := range 6 {
+		samples = append(samples, db.Sample{UUID: "GPU-a", At: begin.Add(time.Duration(i) * 10 * time.Second), Length: 10 * time.Second, UsedMiB: 40000, SMActPct: figure.Unknown})
+	}
+	err = d.AddSamples(t.Context(), samples, []db.Meter{{UUID: "GPU-a", TotalMiB: 40503, Node: "n1", At: begin}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	draw := func(o options) string {
+		t.Helper()
+		bases, err := openAll([]string{path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer bases[0].Close()
+		var out bytes.Buffer
+		r := &report{sel: &selection{Filter: db.Filter{From: midnight}}, style: style{time: timeFormat{"", now, time.UTC}}}
+		if err := o.gpus(t.Context(), r, bases, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	for _, c := range []struct {
+		o        options
+		from, to time.Time
+	}{
+		{options{}, begin, begin.Add(time.Minute)}, {options{from: "today"}, midnight, begin.Add(time.Minute)}, {options{to: "now"}, begin, now},
+	} {
+		c.o.json = true
+		var v gpuView
+		if err := json.Unmarshal([]byte(draw(c.o)), &v); err != nil {
+			t.Fatal(err)
+		}
+		if !v.From.Equal(c.from) || !v.To.Equal(c.to) {
+			t.Errorf("%s to %s, want %s to %s", v.From, v.To, c.from, c.to)
+		}
+	}
+	if out := draw(options{}); !strings.Contains(out, "memory  |"+strings.Repeat("@", sparkWidth)+"|") {
+		t.Errorf("not all of the line is full:\n%s", out)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
+	"carma/slurmbridge/version"
 )
 
 // group is what some jobs come to together. Means are over jobs. docs/json.md
@@ -47,6 +48,7 @@ type method struct {
 // summary is the answer to `carma-report summary`.
 type summary struct {
 	Schema    string              `json:"schema"`
+	Version   string              `json:"version"`
 	From      *time.Time          `json:"from"`
 	To        *time.Time          `json:"to"`
 	MakespanS float64             `json:"makespan_s"` // first submission to last end
@@ -220,7 +222,7 @@ func summarise(ctx context.Context, sources []source, sel *selection, by []strin
 	if err != nil {
 		return nil, err
 	}
-	s := &summary{Schema: "carma.summary/1", Total: all.total, By: map[string][]*group{}, Methods: []*method{}, order: by}
+	s := &summary{Schema: "carma.summary/1", Version: version.String(), Total: all.total, By: map[string][]*group{}, Methods: []*method{}, order: by}
 	s.Total.Name = "all"
 	s.Total.finish()
 	if !all.from.IsZero() {

@@ -8,9 +8,10 @@ import (
 	"strings"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/chart"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/chart"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
+	"carma/slurmbridge/version"
 )
 
 const compareUsage = `usage: carma-sim compare --trace T.csv --jobs J.csv [OPTIONS] ["NAME: OPTIONS"]...
@@ -49,6 +50,7 @@ type outcome struct {
 // comparison is what --json prints.
 type comparison struct {
 	Schema  string    `json:"schema"`
+	Version string    `json:"version"`
 	Trace   string    `json:"trace"`
 	Jobs    int       `json:"jobs"`
 	Skipped int       `json:"skipped"`
@@ -104,7 +106,7 @@ func runCompare(args []string, out io.Writer) error {
 }
 
 func compare(specs []string, base replay.Setup, w *workload.Workload, rep repeats, record bool) (*comparison, error) {
-	c := &comparison{Schema: "carma-sim.compare/1", Trace: w.Name, Jobs: len(w.Trace), Skipped: w.Skipped, Repeats: rep.n, Seed: rep.seed}
+	c := &comparison{Schema: "carma-sim.compare/1", Version: version.String(), Trace: w.Name, Jobs: len(w.Trace), Skipped: w.Skipped, Repeats: rep.n, Seed: rep.seed}
 	bound := replay.BoundOf(base, w)
 	c.Bound.MakespanS, c.Bound.EnergyJ = bound.MakespanS, bound.EnergyJ
 	setups := make([]replay.Setup, len(specs))

@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/live"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/live"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

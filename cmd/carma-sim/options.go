@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
+	"carma/contrib/sim/model"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
 	"carma/gres/choose"
-	"carma/gres/sim/model"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 )
@@ -35,7 +35,7 @@ func (in *input) flags(f *pflag.FlagSet) {
 	f.IntVar(&in.gpus, "gpus", 4, "GPUs of one node")
 	f.StringVar(&in.gpuMem, "gpu-mem", "40536", "memory of one GPU: `MIB` or a size such as 80G")
 	f.IntVar(&in.nodes, "nodes", 1, "nodes")
-	f.StringVar(&in.model, "model", "", "TOML `FILE` that replaces parts of the model (gres/sim/model/model.toml)")
+	f.StringVar(&in.model, "model", "", "TOML `FILE` that replaces parts of the model (contrib/sim/model/model.toml)")
 	f.StringVar(&in.config, "config", "", "take thresholds from this carma.toml `FILE`")
 	f.BoolVar(&in.skipBad, "skip-bad", false, "leave bad lines of the trace out and count them")
 }

@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/replay"
+	"carma/contrib/sim/replay"
+	"carma/slurmbridge/version"
 )
 
 const runUsage = `usage: carma-sim run --trace T.csv --jobs J.csv [OPTIONS]
@@ -61,7 +62,7 @@ func runRun(args []string, out io.Writer) error {
 		}
 	}
 	if *asJSON {
-		return printJSON(out, runJSON{Schema: "carma-sim.run/1", Trace: w.Name, Jobs: len(w.Trace), Skipped: w.Skipped, Repeats: rep.n, Seed: rep.seed, Config: configOf(s, k.ideal), Figures: figures})
+		return printJSON(out, runJSON{Schema: "carma-sim.run/1", Version: version.String(), Trace: w.Name, Jobs: len(w.Trace), Skipped: w.Skipped, Repeats: rep.n, Seed: rep.seed, Config: configOf(s, k.ideal), Figures: figures})
 	}
 	return printFigures(out, figures, rep.n)
 }
@@ -69,6 +70,7 @@ func runRun(args []string, out io.Writer) error {
 // runJSON is what --json prints.
 type runJSON struct {
 	Schema  string     `json:"schema"`
+	Version string     `json:"version"`
 	Trace   string     `json:"trace"`
 	Jobs    int        `json:"jobs"`
 	Skipped int        `json:"skipped"`

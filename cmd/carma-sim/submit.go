@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/live"
-	"carma/gres/sim/replay"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/live"
+	"carma/contrib/sim/replay"
+	"carma/contrib/sim/workload"
+	"carma/slurmbridge/version"
 )
 
 const submitUsage = `usage: carma-sim submit --trace T.csv --jobs J.csv [OPTIONS]
@@ -142,6 +143,7 @@ func play(ctx context.Context, c *live.Cluster, jobs []live.Job) (replay.Result,
 // submitJSON is what --json prints.
 type submitJSON struct {
 	Schema    string         `json:"schema"`
+	Version   string         `json:"version"`
 	Trace     string         `json:"trace"`
 	Jobs      int            `json:"jobs"`
 	TimeScale float64        `json:"time_scale"`
@@ -163,7 +165,7 @@ type liveOutcome struct {
 
 func submitted(w *workload.Workload, timeScale float64, l live.Latency, got replay.Result, want replay.Figures) submitJSON {
 	return submitJSON{
-		"carma-sim.submit/1", w.Name, len(w.Trace), timeScale, l.Schedule.Seconds(), l.Launch.Seconds(),
+		"carma-sim.submit/1", version.String(), w.Name, len(w.Trace), timeScale, l.Schedule.Seconds(), l.Launch.Seconds(),
 		liveOutcome{got.MakespanS, got.WaitS, got.ExecS, got.JCTS, got.EnergyJ, got.OOM, got.Failed},
 		want,
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"carma/cmd/internal/cli"
-	"carma/gres/sim/model"
-	"carma/gres/sim/workload"
+	"carma/contrib/sim/model"
+	"carma/contrib/sim/workload"
 )
 
 const importUsage = `usage: carma-sim import sacct|philly|csv FILE --jobs J.csv [OPTIONS] > T.csv

@@ -104,7 +104,9 @@ func TestAbuseWriters(t *testing.T) {
 		}
 		part := time.Duration(rng.IntN(100)) * time.Millisecond
 		ready.Add(1)
-		wait.Go(func() {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
 			lines := bufio.NewScanner(out)
 			if lines.Scan(); lines.Text() != "ready" {
 				t.Errorf("writer %d: %q", w, lines.Text())
@@ -131,7 +133,7 @@ func TestAbuseWriters(t *testing.T) {
 			if err := cmd.Wait(); err != nil && w >= kills {
 				t.Errorf("writer %d: %v", w, err)
 			}
-		})
+		}()
 	}
 	ready.Wait()
 	began := time.Now()

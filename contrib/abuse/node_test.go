@@ -42,15 +42,19 @@ sep=${SQUEUE_FORMAT2#*:}; sep=${sep%%,*}
 row() { for f; do printf '%s%s' "$f" "$sep"; done; echo; }
 case $SQUEUE_FORMAT2 in
 *admin_comment*) row "$id" job "(null)" gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240 "carma={}" ;;
-*) row "$id" UID "$id" N/A N/A N/A RUNNING gpu 1 1 0 1795257605 256 None 1795257600 ;;
+*) row "$id" UID "$id" N/A N/A N/A RUNNING gpu 1 1 0 1795257605 256 None 1795257600 OK n1 ;;
 esac
+`
+
+const sinfo = `#!/bin/sh
+sep=${*##*Gres:}; sep=${sep%%,*}
+echo "gpu:16,carmau0:40536$sep(null)$sep"
 `
 
 const scontrol = `#!/bin/sh
 echo "$*" >>DIR/scontrol.calls
 case "$*" in
 *"show partition"*) printf 'PartitionName=x\n   State=UP\n' ;;
-*"show node"*) printf 'NodeName=n1\n   Gres=gpu:16,carmau0:40536\n' ;;
 --version) echo slurm 22.05.8 ;;
 esac
 `
@@ -75,7 +79,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
+		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/sinfo": sinfo, "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
 		"carma.toml": fmt.Sprintf(`[slurm]
 bin_dir = "%[1]s/bin"
 [partition.gpu]
@@ -236,6 +240,9 @@ func TestAbuseBrokenNode(t *testing.T) {
 		{"scontrol hangs", func(n *node) {
 			n.must(os.WriteFile(n.dir+"/bin/scontrol", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 		}, false},
+		{"sinfo hangs", func(n *node) {
+			n.must(os.WriteFile(n.dir+"/bin/sinfo", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
+		}, false},
 		{"squeue hangs", func(n *node) {
 			n.must(os.WriteFile(n.dir+"/bin/squeue", []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
 		}, false},
@@ -270,7 +277,9 @@ func TestAbuseKilledPrologs(t *testing.T) {
 		var wait sync.WaitGroup
 		var mu sync.Mutex
 		for i := range jobs {
-			wait.Go(func() {
+			wait.Add(1)
+			go func() {
+				defer wait.Done()
 				prefix := []string(nil)
 				if i%5 == 0 {
 					prefix = []string{"timeout", "-s", "KILL", fmt.Sprintf("0.%03d", 5+(i*37+round*11)%200)}
@@ -283,7 +292,7 @@ func TestAbuseKilledPrologs(t *testing.T) {
 				mu.Lock()
 				slowest = max(slowest, took)
 				mu.Unlock()
-			})
+			}()
 		}
 		wait.Wait()
 		for _, g := range n.status() {

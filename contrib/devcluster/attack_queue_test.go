@@ -191,9 +191,6 @@ func (c *cluster) empty() {
 	c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") }, "^$")
 }
 
-// soon is far more than a comparison of counts takes, and far less than a hold lasts.
-const soon = time.Minute
-
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"hold.after": `"1s"`, "hold.timeout": `"30m"`})
@@ -211,13 +208,13 @@ func attackKept(t *testing.T, c *cluster) {
 		c.sh(alice, fmt.Sprintf(wait, large))
 		start := time.Now()
 		id := c.sbatch(bob, "", whole+"exec sleep 1h\n")
-		for c.job(id, "%T") != "RUNNING" && time.Since(start) < soon {
+		for c.job(id, "%T") != "RUNNING" && time.Since(start) < patience { // far less than a hold lasts
 			time.Sleep(100 * time.Millisecond)
 		}
 		attacked(t, fmt.Sprintf(wait, large),
 			fmt.Sprintf("another user's job is %s after %s", c.job(id, "%T"), time.Since(start).Round(time.Second)))
 		if c.job(id, "%T") != "RUNNING" {
-			t.Errorf("%s: another user's job has waited %s for a GPU that is kept for it", fmt.Sprintf(wait, large), soon)
+			t.Errorf("%s: another user's job has waited %s for a GPU that is kept for it", fmt.Sprintf(wait, large), patience)
 		}
 		c.sh("", "scancel "+large+" "+id)
 	}

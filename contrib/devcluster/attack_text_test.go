@@ -146,6 +146,7 @@ func TestAttackText(t *testing.T) {
 		c.noDrain()
 	})
 	t.Run("with slurmdbd", func(t *testing.T) {
+		needsMySQL(t)
 		c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "20", "--slurmdbd")
 		attackText(t, c)
 		attackRecords(t, c)

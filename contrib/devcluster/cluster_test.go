@@ -96,6 +96,17 @@ func (c *cluster) story(id string) string {
 	return logs + page
 }
 
+// needsMySQL skips a test of slurmdbd on a Slurm that was built without its plugin for
+// MySQL. Debian has it in a package, which make deps-test-integration installs.
+func needsMySQL(t *testing.T) {
+	t.Helper()
+	if prefix := os.Getenv("SLURM_PREFIX"); prefix != "" {
+		if _, err := os.Stat(filepath.Join(prefix, "lib", "slurm", "accounting_storage_mysql.so")); err != nil {
+			t.Skipf("slurmdbd cannot run: %v", err)
+		}
+	}
+}
+
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }
 
 // processesOf lists processes whose command line names the cluster.
@@ -154,6 +165,12 @@ func (c *cluster) job(id, format string) string {
 
 // eventually waits until what returns want.
 func (c *cluster) eventually(what func() string, want string) {
+	c.t.Helper()
+	c.within(patience, what, want)
+}
+
+// within is eventually with another patience, for what backs off for longer and longer.
+func (c *cluster) within(patience time.Duration, what func() string, want string) {
 	c.t.Helper()
 	var got string
 	for start := time.Now(); time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {

@@ -29,7 +29,7 @@ write_dbd() {
 		DbdHost=localhost
 		DbdAddr=127.0.0.1
 		DbdPort=$(dbd_port)
-		SlurmUser=root
+		SlurmUser=$slurm_user
 		AuthType=auth/munge
 		AuthInfo=socket=$dir/munge/s
 		PidFile=$dir/pid/slurmdbd.raw
@@ -42,6 +42,7 @@ write_dbd() {
 		StorageLoc=slurm_acct_db
 		TEXT
 		if [ -n "${SLURM_PREFIX:-}" ]; then echo "PluginDir=$slurm_plugins" >>"$dir/etc/slurmdbd.conf"; fi
+		chown "$slurm_user" "$dir/etc/slurmdbd.conf"
 	)
 }
 

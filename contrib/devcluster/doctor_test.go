@@ -19,6 +19,12 @@ func TestDoctor(t *testing.T) {
 	if out, stderr, err := c.run("", doctor); err != nil || strings.Contains(out, "fail  ") || !strings.Contains(out, "pass  gpus         NVML shows 4") {
 		t.Errorf("%v %s\n%s", err, stderr, out)
 	}
+	// All parts are of one version, and slurmctld's log says so first.
+	version := strings.TrimPrefix(c.sh("", "carma-node --version"), "carma-node ")
+	said := c.sh("", "grep -o 'job_submit/carma: .*' "+c.dir+"/log/slurmctld.log | head -2")
+	if want := "job_submit/carma: version " + version + "\njob_submit/carma: libcarma " + version; said != want {
+		t.Errorf("slurmctld's log: %q, want %q", said, want)
+	}
 	// What another release's plugin would do to slurmctld is said before.
 	plugin := filepath.Join(c.dir, "plugin", "slurm", "job_submit_carma.so")
 	if err := os.Remove(plugin); err != nil {

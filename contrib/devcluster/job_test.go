@@ -323,6 +323,7 @@ func TestKeptGPU(t *testing.T) {
 	c.gpu(neighbour)
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.eventually(func() string { return c.job(id, "%T %r %P") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None).* gpu-recovery") // it may start again; 23.11 says nothing
+	c.eventually(func() string { return c.gres("n1") }, "alice:1,")                                                                  // slurmctld is told at most once a second
 	for range 20 {
 		if got := c.gres("n1"); !strings.Contains(got, "alice:1,") {
 			t.Fatalf("offered %s", got)

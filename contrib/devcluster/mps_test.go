@@ -83,7 +83,34 @@ func TestSharedGPUPairs(t *testing.T) {
 	full := glob(t, filepath.Join(logs, "GPU-*", "control.log"))[0]
 	c.sh("", "head -c 100M /dev/zero >>"+full)
 	c.eventually(func() string { return c.sh("", "stat -c %s "+full+".old; du -m "+filepath.Dir(full)) }, `^1048576\n[1-8]\t`)
+	c.sh("", "echo get_server_list | CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(c.dir, "run", "n1", "mps", filepath.Base(filepath.Dir(full)))+
+		" "+c.dir+"/lib/nvidia-cuda-mps-control")
 	c.eventually(func() string { return c.sh("", "tail -c 60 "+full) }, "UI closed") // it writes on
+}
+
+// A daemon that was killed has left its sockets: a job that comes then is its successor's
+// client. The daemon's directory is open to the user of the GPU's jobs alone.
+func TestKilledMPSDaemons(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.eventually(func() string {
+		return c.sh("", "find "+c.dir+"/run/n1/mps -name control | wc -l")
+	}, "^4$")
+	c.sh("", "pkill -9 -f '^"+c.dir+"/lib/nvidia-cuda-mps-control -d'")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY\n"+
+		"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
+	c.eventually(func() string { return c.clients("n1") }, "^1$")
+	pipe := strings.TrimPrefix(c.output(id), "pipe=")
+	pipe = strings.TrimSpace(pipe)
+	reaches := func(user string) string {
+		out, _, _ := c.run(user, "test -w "+pipe+"/control && test -w "+pipe+"/log && echo yes || echo no")
+		return strings.TrimSpace(out)
+	}
+	if a, b := reaches(alice), reaches(bob); a != "yes" || b != "no" {
+		t.Errorf("%s is reached by alice: %s, by bob: %s", pipe, a, b)
+	}
+	c.sh(alice, "scancel "+id)
+	c.eventually(func() string { return reaches(alice) }, "no")
+	c.noDrain()
 }
 
 // clients counts the MPS clients on a node's GPUs.

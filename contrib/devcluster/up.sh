@@ -4,7 +4,7 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma confine=no
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no confine=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
@@ -13,6 +13,8 @@ cluster_up() {
 		--no-carma) carma=no ;;
 		--placement) placement=${2:-}; shift ;;
 		--slurmdbd) dbd=yes ;;
+		--slurm-user) slurm_user=${2:-}; shift ;;
+		--real-mps) real_mps=yes ;;
 		--confine) confine=yes ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
@@ -37,6 +39,7 @@ cluster_up() {
 	trap 'exit 130' INT TERM
 	cluster_down # what an earlier up that was killed left
 	make_users
+	getent passwd "$slurm_user" >/dev/null || die "--slurm-user: no user '$slurm_user'"
 	write_all
 	start_all
 	trap - EXIT INT TERM
@@ -50,9 +53,10 @@ check_parts() {
 	for f in "${programs[@]/#/bin/}" lib/libcarma.so lib/slurm/job_submit_carma.so lib/simgpu/libnvidia-ml.so.1; do
 		[ -e "$root/$f" ] || die "$root/$f is missing; run: make"
 	done
-	# A UNIX socket's path has at most 107 bytes, and MPS puts one below
-	# run/<node>/mps/<UUID>/.
-	[ ${#dir} -le 40 ] || die "$dir: the path is longer than 40 characters; take a shorter one"
+	# A UNIX socket's path has at most 107 bytes, and MPS makes one of the name
+	# control_privileged in run/<node>/mps/<UUID>.
+	[ ${#dir} -le 35 ] || die "$dir: the path is longer than 35 characters; take a shorter one"
+	[ "$real_mps" = no ] || real_mps=$("$root/contrib/simgpu/fetch-mps.sh")/550/usr/bin/nvidia-cuda-mps-control
 }
 
 # same_part: the number of a user who is counted with alice (slurmbridge/tres, Part)
@@ -84,9 +88,11 @@ write_all() {
 	mkdir -p "$dir"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
 	chmod 755 "$dir" "$dir"/{munge,simgpu,run,var}
 	chmod 1777 "$dir/jobs" # a place for users to submit from
+	if [ "$slurm_user" != root ]; then chown "$slurm_user" "$dir"/{log,pid,state}; fi
 	# Copies: the users' jobs run them, and a checkout below somebody's home is closed to them.
 	install -m 755 "${programs[@]/#/$root/bin/}" "$dir/bin/"
 	install -m 755 "$root"/lib/simgpu/* "$dir/lib/"
+	[ "$real_mps" = no ] || install -m 755 "$real_mps" "$dir/lib/"
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
 	slots=$((gpus * 4)) # for up to four jobs a GPU
@@ -101,6 +107,7 @@ write_all() {
 	for n in $(nodes); do
 		mkdir -p "$dir/spool/$n" "$dir/run/$n"
 		"$dir/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
+		[ "$real_mps" = no ] || : >"$dir/simgpu/$n.real-mps" # simjob does not speak with it
 	done
 	[ "$confine" = no ] || write_devices
 	pick_ports
@@ -178,7 +185,7 @@ write_slurm_conf() {
 		ClusterName=carma
 		SlurmctldHost=localhost(127.0.0.1)
 		SlurmctldPort=$port
-		SlurmUser=root
+		SlurmUser=$slurm_user
 		AuthType=auth/munge
 		CredType=cred/munge
 		AuthInfo=socket=$dir/munge/s,cred_expire=10

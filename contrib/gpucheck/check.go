@@ -205,7 +205,7 @@ func (b *bench) attribution(ctx context.Context, r *result) error {
 		if err != nil {
 			return err
 		}
-		seconds := time.Since(begin).Seconds() * b.scale
+		seconds := time.Since(begin).Seconds() // the counter's
 		seen := 0
 		for _, p := range s.Processes {
 			if mib, ours := asked[p.PID]; ours {
@@ -301,7 +301,7 @@ func (b *bench) together(ctx context.Context, j job, k int) (seconds, joules flo
 	}
 	seconds = time.Since(begin).Seconds() * b.scale
 	after, err := b.sample()
-	return seconds, float64(after.EnergyJ - before.EnergyJ), err
+	return seconds, float64(after.EnergyJ-before.EnergyJ) * b.scale, err
 }
 
 // framework is a program that asks its framework for more memory than any GPU

@@ -22,6 +22,7 @@ import (
 	"carma/gres"
 	"carma/gres/mps"
 	"carma/gres/nvml"
+	"carma/slurmbridge/version"
 )
 
 const (
@@ -119,7 +120,7 @@ func printResults(w io.Writer, model string, results []result) {
 }
 
 func writeJSON(path string, gpu gres.GPU, results []result) error {
-	text, err := json.MarshalIndent(map[string]any{"schema": "carma.gpu-check/1", "gpu": gpu, "checks": results}, "", "  ")
+	text, err := json.MarshalIndent(map[string]any{"schema": "carma.gpu-check/1", "version": version.String(), "gpu": gpu, "checks": results}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}

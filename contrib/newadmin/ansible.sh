@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The Ansible role on three booted machines with Debian 12: a dry run changes
+# The Ansible role on three booted machines with Debian 12 or 13: a dry run changes
 # nothing and does not fail, the real one installs, a second one changes nothing;
 # the same for removal. usage: ansible.sh PACKAGES-DIR
 #

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# CARMA as a new administrator meets it: three machines with Debian 12 and its
-# Slurm, two of them with GPUs (simulated). Every block of docs/admin.md that says
+# CARMA as a new administrator meets it: three machines with Debian 12 (or 13:
+# DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/admin.md that says
 # where it is run is run there as it stands, from the installation to the report,
 # and the way back; Slurm must then be as before. usage: check.sh PACKAGES-DIR
 #

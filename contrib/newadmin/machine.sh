@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2154
-# Machines to try an installation on: Debian 12 with its own Slurm, booted with
+# Machines to try an installation on: Debian with its own Slurm, booted with
 # systemd by systemd-nspawn, on a network of their own. They are made inside
 # namespaces that end with the script, so that nothing of them stays but the
-# root that they share, in $cache.
+# root that they share, in $cache. DEBIAN says which: bookworm or trixie.
 
 top=$(cd "$here/../.." && pwd)
 cache=${NEWADMIN_CACHE:-/var/cache/carma-newadmin}
+debian=${DEBIAN:-bookworm}
+case $debian in bookworm | trixie) ;; *) fail "DEBIAN=$debian: must be bookworm or trixie" ;; esac
+# systemd of Debian 13 does not boot with the old cgroups.
+[ "$debian" = bookworm ] || export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
 
 # enter NAME SCRIPT PACKAGES-DIR: run SCRIPT again where its mounts, its network
 # and its processes are its own and end with it; then prepare. What is seen goes
@@ -43,25 +47,25 @@ leave() {
 
 say() { printf '%4ds  %s\n' $SECONDS "$*"; }
 
-# make_root: Debian 12 with Debian's Slurm, once; two minutes and the network.
+# make_root: Debian with Debian's Slurm, once; two minutes and the network.
 make_root() {
-	[ ! -e "$cache/root/done" ] || return 0
+	[ ! -e "$cache/$debian/done" ] || return 0
 	"$here/../deps.sh" test-newadmin
-	echo "newadmin: making a Debian 12 in $cache"
-	rm -rf "$cache/root"
+	echo "newadmin: making a Debian ($debian) in $cache"
+	rm -rf "${cache:?}/$debian"
 	mkdir -p "$cache"
-	install_root >"$cache/log" 2>&1 || { tail -5 "$cache/log" >&2; fail "Debian could not be installed in $cache/root"; }
-	touch "$cache/root/done"
+	install_root >"$cache/log" 2>&1 || { tail -5 "$cache/log" >&2; fail "Debian could not be installed in $cache/$debian"; }
+	touch "$cache/$debian/done"
 }
 
 # install_root: no daemon starts in a root that is not booted (policy-rc.d).
 install_root() {
-	debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,iproute2,udev,python3-apt,man-db bookworm "$cache/root" &&
-		printf '#!/bin/sh\nexit 101\n' >"$cache/root/usr/sbin/policy-rc.d" &&
-		chmod 755 "$cache/root/usr/sbin/policy-rc.d" &&
-		DEBIAN_FRONTEND=noninteractive chroot "$cache/root" apt-get install -y --no-install-recommends \
+	debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,iproute2,udev,python3-apt,man-db "$debian" "$cache/$debian" &&
+		printf '#!/bin/sh\nexit 101\n' >"$cache/$debian/usr/sbin/policy-rc.d" &&
+		chmod 755 "$cache/$debian/usr/sbin/policy-rc.d" &&
+		DEBIAN_FRONTEND=noninteractive chroot "$cache/$debian" apt-get install -y --no-install-recommends \
 			munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins &&
-		rm "$cache/root/usr/sbin/policy-rc.d"
+		rm "$cache/$debian/usr/sbin/policy-rc.d"
 }
 
 # start_network: of the machines only; the namespace has no way out.
@@ -78,7 +82,7 @@ boot() {
 	local name=$1 address=$2 disk=$work/$1 h
 	mkdir -p "$disk"/{up,tmp,root}
 	mountpoint -q "$disk/root" ||
-		mount -t overlay "$name" -o "lowerdir=$work/site:$cache/root,upperdir=$disk/up,workdir=$disk/tmp" "$disk/root"
+		mount -t overlay "$name" -o "lowerdir=$work/site:$cache/$debian,upperdir=$disk/up,workdir=$disk/tmp" "$disk/root"
 	echo "$name" >"$disk/root/etc/hostname"
 	(
 		# Where the kernel has the old cgroups, systemd wants one of its own in each.

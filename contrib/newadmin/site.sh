@@ -7,10 +7,13 @@ make_site() {
 	local m
 	mkdir -p "$work"/site/etc/{slurm,tmpfiles.d} "$work/home"
 	cp "$here"/site/{slurm.conf,gres.conf} "$work/site/etc/slurm/"
+	# The machines have no controllers of cgroups for slurmd to use; nothing here asks for
+	# them. 22.05 does without by itself and does not know the word.
+	[ "$debian" = bookworm ] || echo CgroupPlugin=disabled >"$work/site/etc/slurm/cgroup.conf"
 	printf '127.0.0.1 localhost\n10.77.0.1 head\n10.77.0.2 gpu1\n10.77.0.3 gpu2\n' >"$work/site/etc/hosts"
 	for m in head gpu1 gpu2; do
 		mkdir -p "$work/$m"/{up,tmp,root}
-		mount -t overlay "$m" -o "lowerdir=$work/site:$cache/root,upperdir=$work/$m/up,workdir=$work/$m/tmp" "$work/$m/root"
+		mount -t overlay "$m" -o "lowerdir=$work/site:$cache/$debian,upperdir=$work/$m/up,workdir=$work/$m/tmp" "$work/$m/root"
 		chroot "$work/$m/root" useradd --uid 2001 --no-create-home --shell /bin/bash alice
 		chroot "$work/$m/root" useradd --uid 2002 --no-create-home --shell /bin/bash bob
 		[ $m = head ] || rm -f "$work/$m/root/etc/systemd/system/multi-user.target.wants/slurmctld.service"

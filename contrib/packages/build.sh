@@ -14,6 +14,8 @@ mkdir -p "$2"
 out=$(cd "$2" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+# The same bytes from the same source: files are as old as the commit.
+if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then find "$stage" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +; fi
 
 # The last release whose modules a plain Go proxy has.
 nfpm() {

@@ -35,7 +35,7 @@ slurm=$(rpm -qp --qf '%{VERSION}' "$plugin" | sed 's/.*slurm//')
 next=${slurm%.*}.$((${slurm##*.} + 1))
 conf=$root/etc/slurm/slurm.conf
 echo 'ClusterName=x' >"$conf"
-glibc=$(built glibc 2.36) # rpmbuild before the root has a database of packages
+glibc=$(built glibc "$(dpkg-query -W -f '${Version}' libc6 | cut -d- -f1)") # rpmbuild before the root has a database of packages
 old=$(built slurm-slurmctld "${slurm%.*}.0") fits=$(built slurm-slurmctld "$slurm") new=$(built slurm-slurmctld "$next")
 
 # The plugin goes only with its exact release.

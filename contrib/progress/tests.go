@@ -68,6 +68,10 @@ func (t *tally) take(e event, now time.Time) string {
 		t.builds[e.ImportPath] = append(t.builds[e.ImportPath], e.Output)
 	case "output":
 		t.output[at] = append(t.output[at], e.Output)
+		if sub {
+			part := test{at.pkg, e.Test}
+			t.output[part] = append(t.output[part], e.Output)
+		}
 		if name == "" && (strings.HasPrefix(e.Output, "ok  \t") || strings.HasPrefix(e.Output, "FAIL\t")) {
 			return e.Output // go test's own closing line of a package
 		}
@@ -83,6 +87,11 @@ func (t *tally) take(e event, now time.Time) string {
 		if !sub {
 			return t.ended(at, e)
 		}
+		part := test{at.pkg, e.Test}
+		if e.Action == "skip" { // the whole passes, and yet not all of it has run
+			return t.ended(part, e)
+		}
+		delete(t.output, part)
 	}
 	return ""
 }

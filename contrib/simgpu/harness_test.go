@@ -20,6 +20,9 @@ import (
 var build string
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv("MPS_LOCK"); path != "" {
+		os.Exit(holdLock(path))
+	}
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "simgpu")
 		if err != nil {

@@ -37,7 +37,9 @@ func TestEnter(t *testing.T) {
 		if i%2 == 0 {
 			q = open(t, path)
 		}
-		wait.Go(func() {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
 			defer q.Enter(t.Context(), time.Minute)()
 			if n := inside.Add(1); n != 1 {
 				t.Errorf("%d at once", n)
@@ -45,7 +47,7 @@ func TestEnter(t *testing.T) {
 			entered.Add(1)
 			time.Sleep(time.Millisecond)
 			inside.Add(-1)
-		})
+		}()
 	}
 	wait.Wait()
 	if entered.Load() != 20 {
@@ -106,7 +108,11 @@ func TestEnterInOrder(t *testing.T) {
 	leave := q[0].Enter(t.Context(), time.Minute)
 	for i := 1; i < len(q); i++ {
 		before := taken()
-		wait.Go(func() { enter(i) })
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			enter(i)
+		}()
 		for taken() == before {
 			time.Sleep(time.Millisecond)
 		}

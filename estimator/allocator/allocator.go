@@ -37,8 +37,8 @@ type freeEntry struct {
 }
 
 // classes is the number of size classes: one a power of two of blocks of
-// minBlock, up to maxBytes rounded to segments.
-const classes = 45
+// minBlock, up to what a segment that grows can come to.
+const classes = 56
 
 // pool holds free blocks by size class, each list ordered by size, then
 // address: the first that is not before a size is the best fit.
@@ -58,6 +58,11 @@ type Device struct {
 	unused   []int32
 	pools    [2]pool // large, small
 	nextAddr int64
+	tails    [2]int32 // of each pool the last block, where its segment can grow
+
+	// Expandable is PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: each pool
+	// has one segment, which grows at its end. Set it before the first Alloc.
+	Expandable bool
 
 	Reserved      int64 // bytes in segments
 	Allocated     int64 // bytes in live blocks
@@ -88,6 +93,8 @@ func (d *Device) Alloc(n int64) Handle {
 	at, found := free.bestFit(size)
 	if found {
 		id = free.lists[at.class][at.index].id
+	} else if d.Expandable {
+		id = d.grow(size, small)
 	} else {
 		id = d.segment(size, small)
 	}
@@ -170,6 +177,43 @@ func (d *Device) segment(size int64, small bool) int32 {
 	return id
 }
 
+// expandableStart is where the small pool's segment begins, beyond all that the
+// large one's can come to.
+const expandableStart = 1 << 61
+
+// grow makes a pool's only segment longer, by pages of smallBuffer or largeBuffer
+// (ExpandableSegment::map), so that its last block has size bytes, and takes
+// that block.
+func (d *Device) grow(size int64, small bool) int32 {
+	free, page, start := d.pool(small), int64(largeBuffer), int64(0)
+	if small {
+		page, start = smallBuffer, expandableStart
+	}
+	tail := &d.tails[0]
+	if small {
+		tail = &d.tails[1]
+	}
+	t := *tail
+	if t != 0 && d.blocks[t].free {
+		b := &d.blocks[t]
+		d.drop(free, free.find(b))
+		more := (size - b.size + page - 1) / page * page
+		b.size += more
+		d.Reserved += more
+		return t
+	}
+	id := d.newBlock()
+	n := (size + page - 1) / page * page
+	d.blocks[id] = block{size: n, addr: start, prev: t, small: small}
+	if t != 0 {
+		d.blocks[id].addr = d.blocks[t].addr + d.blocks[t].size
+		d.blocks[t].next = id
+	}
+	d.Reserved += n
+	*tail = id
+	return id
+}
+
 func (d *Device) newBlock() int32 {
 	if k := len(d.unused); k > 0 {
 		id := d.unused[k-1]
@@ -190,9 +234,19 @@ func (d *Device) split(id int32, size int64) freeEntry {
 	if b.next != 0 {
 		d.blocks[b.next].prev = rest
 	}
+	d.moveTail(id, rest)
 	b.next = rest
 	b.size = size
 	return freeEntry{d.blocks[rest].size, d.blocks[rest].addr, rest}
+}
+
+// moveTail follows the last block of a segment that grows.
+func (d *Device) moveTail(from, to int32) {
+	for i, t := range d.tails {
+		if t == from && t != 0 {
+			d.tails[i] = to
+		}
+	}
 }
 
 // merge appends block b to its left neighbour a.
@@ -202,6 +256,7 @@ func (d *Device) merge(a, b int32) {
 	if n := d.blocks[b].next; n != 0 {
 		d.blocks[n].prev = a
 	}
+	d.moveTail(b, a)
 	d.blocks[b] = block{free: true}
 	d.unused = append(d.unused, b)
 }

@@ -68,11 +68,41 @@ func TestFreeTwice(t *testing.T) {
 	}
 }
 
+// A segment that grows has no gaps between what its blocks leave: 30 and 50 MiB
+// make room for 80.
+func TestExpandable(t *testing.T) {
+	d := New(8)
+	d.Expandable = true
+	a, b := d.Alloc(30*mib), d.Alloc(50*mib)
+	d.Free(a)
+	d.Free(b)
+	if d.Alloc(80 * mib); d.Reserved != 80*mib {
+		t.Errorf("reserved %d", d.Reserved)
+	}
+	// The small pool has its own, in pages of 2 MiB; the large one grows by 20.
+	d.Alloc(512)
+	if d.Alloc(81 * mib); d.Reserved != (80+2+100)*mib {
+		t.Errorf("reserved %d", d.Reserved)
+	}
+	// What is free at the end counts.
+	if d.Alloc(39 * mib); d.Reserved != (80+2+100+20)*mib {
+		t.Errorf("reserved %d", d.Reserved)
+	}
+}
+
 // Any order of calls keeps the books: live bytes add up, blocks do not
 // overlap, the free lists are sorted.
 func TestBooks(t *testing.T) {
+	for _, expandable := range []bool{false, true} {
+		books(t, expandable)
+	}
+}
+
+func books(t *testing.T, expandable bool) {
+	t.Helper()
 	rng := rand.New(rand.NewSource(1))
 	d := New(8)
+	d.Expandable = expandable
 	live := map[Handle]bool{}
 	for range 20000 {
 		if len(live) > 0 && rng.Intn(100) < 48 {

@@ -105,7 +105,7 @@ var methods = []struct {
 }
 
 // report prints the whole table.
-func report(w io.Writer, dir string) error {
+func report(w io.Writer, dir, traces string) error {
 	realSet, err := realRuns(dir)
 	if err != nil {
 		return err
@@ -142,6 +142,9 @@ func report(w io.Writer, dir string) error {
 		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, drop.impossible, drop.noSummary)
 	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: published or computed\n\n")
 	if err := crossValidate(w, timmSet); err != nil {
+		return err
+	}
+	if err := traceReport(w, timmSet, traces); err != nil {
 		return err
 	}
 	return costs(w, realSet)

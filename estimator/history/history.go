@@ -45,7 +45,7 @@ const (
 // KeyOf returns the key; 0, of which nothing is known, for a script beyond the
 // limits. It leaves out what does not change the memory of a job:
 // comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
-// about sharing.
+// about sharing and about the end of the job's time.
 func KeyOf(a Ask) Key {
 	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
 		return 0
@@ -98,7 +98,7 @@ func directive(line []byte) (kept []string) {
 			break
 		}
 		switch key, _, _ := strings.Cut(word, "="); key {
-		case "on", "off", "mem", "policy", "smact":
+		case "on", "off", "mem", "policy", "smact", "signal", "requeue":
 		default:
 			kept = append(kept, word)
 		}

@@ -17,7 +17,7 @@ func TestKeyOf(t *testing.T) {
 	script := func(s string) Ask { return with(func(a *Ask) { a.Script = []byte(s) }) }
 	same := []Ask{
 		script("#!/bin/sh\n\n# a comment\n#CARMA seq=512 on batch=32 mem=5G policy=shared # mine\n#CARMA| Linear 5\n#SBATCH -J x\npython train.py   \r\n\n"),
-		script("#CARMA batch=32 smact=5\n#CARMA seq=512\n#CARMA| Linear 5\npython train.py"),
+		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout\n#CARMA seq=512\n#CARMA| Linear 5\npython train.py"),
 	}
 	other := []Ask{
 		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }), with(func(a *Ask) { a.Args = "x" }),
@@ -56,6 +56,11 @@ func TestLearn(t *testing.T) {
 		r.OOM, r.Completed = true, recovered
 		return r
 	}
+	took := func(end int64) Run {
+		r := run(1, end, 30402)
+		r.Preallocated = true
+		return r
+	}
 	shared := run(1, 20, 5000)
 	shared.Alone, shared.SMActPct = false, 10
 	killed := run(1, 20, 100)
@@ -77,6 +82,11 @@ func TestLearn(t *testing.T) {
 		{"outgrown, and not recovered", []Run{run(1, 10, 1000), oom(30, 1000, false)}, Value{}, false, 0},
 		{"well again", []Run{oom(30, 1000, false), run(1, 40, 3000)}, Value{3000, 2900, 0, 60, 40, 1}, true, 3300},
 		{"nothing known", []Run{{Key: 1, Completed: true}}, Value{}, false, 0},
+		{"by turns", []Run{run(1, 10, 8000), run(1, 20, 1000), run(1, 30, 8000), run(1, 40, 1000)}, Value{8000, 7900, 7000, 60, 40, 4}, true, 8400},
+		{"one that took the card", []Run{run(1, 10, 1000), took(20)}, Value{1000, 900, 0, 60, 40, 1}, true, 1100},
+		{"the first took the card", []Run{took(5), run(1, 10, 1000), took(20), run(1, 30, 1000)}, Value{1000, 900, 0, 60, 40, 2}, true, 1050},
+		{"all took the card", []Run{took(5), took(10)}, Value{30402, 30302, 0, 60, 40, 2}, true, 31923},
+		{"took the card and outgrew it", []Run{run(1, 10, 1000), took(20), oom(30, 1000, false)}, Value{}, false, 0},
 	} {
 		l := NewLearner()
 		for _, r := range c.runs {
@@ -89,11 +99,47 @@ func TestLearn(t *testing.T) {
 		}
 	}
 	l := NewLearner()
+	l.Add(run(1, 1, 1000))
+	for i := range int64(15) { // they do not push out what teaches
+		l.Add(took(10 + i))
+	}
+	if _, values := l.Values(); values[1].PeakMiB != 1000 || len(l.runs[1]) != 1+last {
+		t.Errorf("%+v of %d runs", values[1], len(l.runs[1]))
+	}
+	l = NewLearner()
 	for i := range int64(15) { // it shrank: what is long ago is forgotten
 		l.Add(run(1, i, max(1000, 10000-1000*i)))
 	}
 	if _, values := l.Values(); values[1].PeakMiB != 5000 || values[1].Runs != last {
 		t.Errorf("%+v", values[1])
+	}
+}
+
+func TestPreallocated(t *testing.T) {
+	const a100, l4, v100, h100 = 40536, 23034, 16160, 81559
+	for _, c := range []struct {
+		name              string
+		peak, limit, full int64
+		want              string
+	}{
+		{"JAX alone", a100*75/100 + 450, a100, a100, "75 %"},
+		{"JAX alone on a small card", l4*75/100 + 450, l4, l4, "75 %"},
+		{"vLLM alone", a100 * 90 / 100, a100, a100, "90 %"},
+		{"TensorFlow alone", 38220 + 450, a100, a100, "all of the GPU"},
+		{"TensorFlow alone, Volta", 15110, v100, v100, "all of the GPU"},
+		{"TensorFlow alone, Hopper", 79300, h100, h100, "all of the GPU"},
+		{"at its limit", 10100, 10240, a100, "its limit"},
+		{"on a GPU of unknown size", 10100, 10240, 0, "its limit"},
+		{"what was learned, 10 % booked beyond it", 9309, 10240, a100, ""},
+		{"what was learned, 5 % booked beyond it", 9752, 10240, a100, ""},
+		{"half a card", a100 / 2, a100, a100, ""},
+		{"between", a100 * 83 / 100, a100, a100, ""},
+		{"nothing seen", 0, a100, a100, ""},
+		{"nothing known", 1000, 0, 0, ""},
+	} {
+		if got := Preallocated(c.peak, c.limit, c.full); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
 	}
 }
 

@@ -20,6 +20,8 @@ type Run struct {
 	RunS      int64
 	Completed bool // it ran to its end, or to its time limit
 	OOM       bool
+	// The peak is what a framework took at its start (function Preallocated).
+	Preallocated bool
 	// For the base of the analytic estimate.
 	Analytic bool
 	EstMiB   int64
@@ -52,7 +54,7 @@ const maxResiduals = 1000
 
 // Add takes a run.
 func (l *Learner) Add(r Run) {
-	if r.Analytic && r.EstMiB > 0 && r.PeakMiB > 0 && r.Completed && !r.OOM {
+	if r.Analytic && r.EstMiB > 0 && r.PeakMiB > 0 && r.Completed && !r.OOM && !r.Preallocated {
 		list := append(l.errors[r.FullMiB], residual{r.Submit, r.PeakMiB - r.EstMiB})
 		if len(list) > 2*maxResiduals {
 			slices.SortFunc(list, func(a, b residual) int { return cmp.Compare(b.submit, a.submit) })
@@ -65,10 +67,18 @@ func (l *Learner) Add(r Run) {
 	}
 	list := l.runs[r.Key]
 	at, _ := slices.BinarySearchFunc(list, r, func(a, b Run) int { return cmp.Compare(b.End, a.End) })
-	if at < last {
-		list = slices.Insert(list, at, r)
-		l.runs[r.Key] = list[:min(len(list), last)]
+	list = slices.Insert(list, at, r)
+	// So many of each kind, that those which teach nothing do not push out those that do.
+	kind := func(o Run) bool { return o.Preallocated == r.Preallocated }
+	if seen := 0; len(list) > last {
+		list = slices.DeleteFunc(list, func(o Run) bool {
+			if kind(o) {
+				seen++
+			}
+			return kind(o) && seen > last
+		})
 	}
+	l.runs[r.Key] = list
 }
 
 // Values returns what was learned, and the keys, those with the newest runs first. A
@@ -88,14 +98,21 @@ func (l *Learner) Values() (order []Key, values map[Key]Value) {
 	return order, values
 }
 
-// valueOf puts runs together, newest first.
+// valueOf puts runs together, newest first. A job that takes turns between sizes is known by
+// the highest. What a framework took at its start teaches only where there is
+// nothing else.
 func valueOf(runs []Run) (v Value, ok bool) {
 	low, smact, smactRuns, alone := int64(0), 0.0, 0, false
+	teaches := func(r Run) bool { return r.Completed && r.PeakMiB > 0 && !r.Preallocated }
+	onlyPreallocated := !slices.ContainsFunc(runs, teaches)
 	for i, r := range runs {
 		if !r.Completed || r.PeakMiB == 0 {
 			if i == 0 {
 				return Value{}, false
 			}
+			continue
+		}
+		if !teaches(r) && !onlyPreallocated {
 			continue
 		}
 		v.Runs++

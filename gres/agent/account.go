@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/energy"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/slurmbridge/jobenv"
 )
 
 // accounts is what the agent keeps to tell who did what: a meter for each GPU,
@@ -21,7 +23,7 @@ import (
 type accounts struct {
 	loaded  bool
 	gpus    map[string]*account
-	ended   map[gres.JobKey]time.Duration // when, on the ledger's clock
+	ended   map[jobenv.JobKey]time.Duration // when, on the ledger's clock
 	pending []db.Sample
 	tidied  time.Time
 	failing bool
@@ -35,7 +37,7 @@ type account struct {
 	floor   energy.Floor
 	at      time.Duration // of the last look; 0: none
 	idle    bool          // nobody was there at the last look
-	holders map[gres.JobKey]*holder
+	holders map[jobenv.JobKey]*holder
 	bucket  db.Sample
 	smactS  float64 // percent x seconds in the bucket
 }
@@ -45,7 +47,7 @@ type holder struct {
 	lease gres.Lease
 	energy.Evidence
 	usedMiB int64
-	from    gres.MemorySource
+	from    figure.MemorySource
 	gone    bool
 	idle    idleness
 }
@@ -58,7 +60,7 @@ const maxPending = 8640
 // the last tick.
 func (c *accounts) begin(ctx context.Context, a *Agent, ended []lease.Ended) {
 	now := lease.Now()
-	c.ended = map[gres.JobKey]time.Duration{}
+	c.ended = map[jobenv.JobKey]time.Duration{}
 	for _, e := range ended {
 		c.ended[e.JobKey] = now - e.Age
 	}
@@ -71,7 +73,7 @@ func (c *accounts) begin(ctx context.Context, a *Agent, ended []lease.Ended) {
 		a.Log.Warn("read energy meters; energy used while no agent ran is not accounted", "error", err)
 	}
 	for _, m := range meters {
-		g := c.of(m.GPU)
+		g := c.of(gres.GPU{UUID: m.UUID, Index: m.Index, Model: m.Model, TotalMiB: m.TotalMiB})
 		g.floor.Watts = float64(m.FloorWatts)
 		if since := time.Since(m.At); m.CounterJ.Known() && since > 0 && since < now {
 			g.meter, g.last, g.at = energy.Since(float64(m.CounterJ)), float64(m.CounterJ), now-since
@@ -85,7 +87,7 @@ func (c *accounts) of(gpu gres.GPU) *account {
 	}
 	g := c.gpus[gpu.UUID]
 	if g == nil {
-		g = &account{floor: energy.Floor{Watts: math.NaN()}, holders: map[gres.JobKey]*holder{}, bucket: db.Sample{UUID: gpu.UUID}}
+		g = &account{floor: energy.Floor{Watts: math.NaN()}, holders: map[jobenv.JobKey]*holder{}, bucket: db.Sample{UUID: gpu.UUID}}
 		c.gpus[gpu.UUID] = g
 	}
 	g.gpu = gpu
@@ -121,7 +123,7 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now t
 	}
 	g.addToBucket(s, joules, split.unownedJ, seconds, len(order))
 	g.at = now
-	maps.DeleteFunc(g.holders, func(_ gres.JobKey, h *holder) bool { return h.gone })
+	maps.DeleteFunc(g.holders, func(_ jobenv.JobKey, h *holder) bool { return h.gone })
 	return usages
 }
 
@@ -153,7 +155,7 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence, serverPct float64) {
 	for _, h := range holders {
 		if !h.gone {
-			h.Present, h.ProcessPct, h.usedMiB, h.from = false, 0, 0, gres.MemoryProcess
+			h.Present, h.ProcessPct, h.usedMiB, h.from = false, 0, 0, figure.MemoryProcess
 		}
 	}
 	known := int64(0)
@@ -165,7 +167,7 @@ func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, own
 			h.ProcessPct += s.ProcessSMPct[p.PID]
 			h.usedMiB += p.UsedMiB
 			if p.MPS {
-				h.from = gres.MemoryMPS
+				h.from = figure.MemoryMPS
 			}
 		case o.MPSServer:
 			serverPct += s.ProcessSMPct[p.PID]
@@ -177,14 +179,14 @@ func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, own
 	}
 	for _, h := range holders {
 		if h.Present && !h.gone && h.usedMiB == 0 {
-			h.usedMiB, h.from = max(s.UsedMiB-known, 0), gres.MemoryWindow
+			h.usedMiB, h.from = max(s.UsedMiB-known, 0), figure.MemoryWindow
 		}
 	}
 	return foreign, serverPct
 }
 
 // keyOf is ownerOf with the restart.
-func keyOf(o resident.Owner, leases []gres.Lease, uuid string) (key gres.JobKey) {
+func keyOf(o resident.Owner, leases []gres.Lease, uuid string) (key jobenv.JobKey) {
 	job := ownerOf(o, leases, uuid)
 	for _, l := range leases {
 		if job != 0 && l.UUID == uuid && l.Job.JobID == job {
@@ -201,7 +203,7 @@ type interval struct {
 	unownedJ float64
 }
 
-func (v *interval) add(order []*holder, foreign energy.Evidence, from, to time.Duration, ended map[gres.JobKey]time.Duration) {
+func (v *interval) add(order []*holder, foreign energy.Evidence, from, to time.Duration, ended map[jobenv.JobKey]time.Duration) {
 	length := float64(to - from)
 	part := func(at time.Duration) float64 {
 		if from == 0 || length <= 0 {
@@ -272,8 +274,8 @@ func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, 
 		return
 	}
 	if !math.IsNaN(joules) {
-		b.EnergyJ += gres.Measured(joules)
-		b.UnownedJ += gres.Measured(unownedJ)
+		b.EnergyJ += figure.Measured(joules)
+		b.UnownedJ += figure.Measured(unownedJ)
 		b.EnergyS += seconds
 	}
 	if s.SMActPct.Known() {
@@ -315,9 +317,9 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 	}
 	b := g.bucket
 	b.Length = length
-	b.SMActPct, b.SMActMax = gres.Unknown, gres.Unknown
+	b.SMActPct, b.SMActMax = figure.Unknown, figure.Unknown
 	if b.SMActS > 0 {
-		b.SMActPct, b.SMActMax = gres.Measured(g.smactS/b.SMActS), g.bucket.SMActMax
+		b.SMActPct, b.SMActMax = figure.Measured(g.smactS/b.SMActS), g.bucket.SMActMax
 	}
 	g.bucket, g.smactS = db.Sample{UUID: b.UUID, At: at}, 0
 	if b.At.IsZero() {
@@ -334,7 +336,8 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 	var meters []db.Meter
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
 		g := c.gpus[uuid]
-		meters = append(meters, db.Meter{GPU: g.gpu, Node: a.Node, CounterJ: gres.Measured(g.last), At: time.Now().Add(g.at - lease.Now()), FloorWatts: gres.Measured(g.floor.Watts)})
+		meters = append(meters, db.Meter{UUID: g.gpu.UUID, Index: g.gpu.Index, Model: g.gpu.Model, TotalMiB: g.gpu.TotalMiB, Node: a.Node,
+			CounterJ: figure.Measured(g.last), At: time.Now().Add(g.at - lease.Now()), FloorWatts: figure.Measured(g.floor.Watts)})
 	}
 	err := a.Records.AddSamples(ctx, c.pending, meters)
 	if err != nil {

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestAccountSplits(t *testing.T) {
@@ -31,8 +33,8 @@ func TestAccountSplits(t *testing.T) {
 		t.Fatalf("%+v", usages)
 	}
 	for i, want := range []lease.Usage{
-		{Job: gres.JobKey{JobID: 7}, UsedMiB: 150, UsedFrom: gres.MemoryProcess, SMActPct: 30, EnergyJ: 50 + 150, IdleJ: 50},
-		{Job: gres.JobKey{JobID: 8}, UsedMiB: 30, UsedFrom: gres.MemoryMPS, SMActPct: 10, EnergyJ: 50 + 50, IdleJ: 50},
+		{Job: jobenv.JobKey{JobID: 7}, UsedMiB: 150, UsedFrom: figure.MemoryProcess, SMActPct: 30, EnergyJ: 50 + 150, IdleJ: 50},
+		{Job: jobenv.JobKey{JobID: 8}, UsedMiB: 30, UsedFrom: figure.MemoryMPS, SMActPct: 10, EnergyJ: 50 + 50, IdleJ: 50},
 	} {
 		u := usages[i]
 		if u.Job != want.Job || u.UsedMiB != want.UsedMiB || u.UsedFrom != want.UsedFrom || u.SMActPct != want.SMActPct || u.EnergyJ != want.EnergyJ || u.IdleJ != want.IdleJ ||
@@ -42,7 +44,7 @@ func TestAccountSplits(t *testing.T) {
 	}
 	// What the driver does not tell of a process is what is left of the GPU.
 	s.Processes[2].UsedMiB, s.UsedMiB = 0, 400
-	if u := a.account(s, leases, a.Owners, 3*time.Second)[1]; u.UsedMiB != 250 || u.UsedFrom != gres.MemoryWindow {
+	if u := a.account(s, leases, a.Owners, 3*time.Second)[1]; u.UsedMiB != 250 || u.UsedFrom != figure.MemoryWindow {
 		t.Errorf("no process memory: %+v", u)
 	}
 }
@@ -83,7 +85,7 @@ func TestAccountConserves(t *testing.T) {
 				o[int(j.id)] = resident.Owner{JobID: j.id}
 				processes = append(processes, gres.Process{PID: int(j.id), UsedMiB: 10})
 			case j.end <= at && at < j.end+5:
-				ended = append(ended, lease.Ended{JobKey: gres.JobKey{JobID: j.id}, Age: lease.Now() - base - time.Duration(j.end*float64(time.Second))})
+				ended = append(ended, lease.Ended{JobKey: jobenv.JobKey{JobID: j.id}, Age: lease.Now() - base - time.Duration(j.end*float64(time.Second))})
 			}
 		}
 		step := 58 + rng.Float64()*200
@@ -94,7 +96,7 @@ func TestAccountConserves(t *testing.T) {
 			counter = step // the driver was loaded anew
 		}
 		s := sample(processes...)
-		s.EnergyJ, s.PowerWatts, s.SMActPct = gres.Measured(counter), gres.Measured(step), gres.Measured(rng.Float64()*100)
+		s.EnergyJ, s.PowerWatts, s.SMActPct = figure.Measured(counter), figure.Measured(step), figure.Measured(rng.Float64()*100)
 		a.accounts.begin(t.Context(), a, ended)
 		a.accounts.flush(t.Context(), a)
 		for _, u := range a.account(s, leases, a.Owners, now) {

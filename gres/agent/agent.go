@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/choose"
@@ -26,6 +27,8 @@ import (
 	"carma/gres/steward"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -33,14 +36,15 @@ import (
 type Ledger interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
-	Release(ctx context.Context, key gres.JobKey) error
+	Release(ctx context.Context, key jobenv.JobKey) error
 	DropComeback(ctx context.Context, job uint32) error
 	Ended(ctx context.Context, n int) ([]lease.Ended, error)
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
-	DropEnded(ctx context.Context, key gres.JobKey) error
+	DropEnded(ctx context.Context, key jobenv.JobKey) error
 	Guard
-	FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error)
-	Cancelled(ctx context.Context, key gres.JobKey, why string) error
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
+	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 
 // Publisher tells slurmctld what the node can take.
@@ -55,13 +59,13 @@ type Publisher interface {
 type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	Eligibility(ctx context.Context, id uint32) (sctl.Eligibility, error)
 	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
 	SafeStart(ctx context.Context) (time.Duration, error)
 }
 
 // Records is where accounting goes.
 type Records interface {
+	PutLost(ctx context.Context, a db.Attempt) error
 	SetEnd(ctx context.Context, e db.End) error
 	Meters(ctx context.Context) ([]db.Meter, error)
 	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
@@ -84,33 +88,41 @@ type Agent struct {
 	Jobs       Jobs
 	Users      Users
 	Records    Records
+	Lost       func(lease.Held) db.Attempt   // the record of an attempt that had no Epilog
 	Outputs    *output.Watch                 // nil: only the batch script's stderr is known
 	Cluster    Cluster                       // nil: no steward
 	Guard      func() (confine.Guard, error) // what confines jobs now; nil: nothing ever
 	Export     func(lease.Snapshot) error    // for other tools; nil: nothing
 	Alive      func()                        // after each look at everything; nil: nobody asks
 
-	// What observe alone uses.
+	// Each loop of Run has state that it alone uses. observe:
 	known       map[int]output.Process // on shared GPUs, by pid
-	sets        map[gres.Daemon]bool   // MPS daemons of several GPUs, since they were last checked
 	gpus        map[string]*gpuState
 	accounts    accounts
 	looked      time.Duration
-	checked     time.Duration // MPS daemons
 	exportFails bool
 
-	// What talk alone uses.
-	confinedBy  string                // as last said
-	reopened    bool                  // what jobs may open, since that was said
-	acted       map[gres.JobKey]acted // jobs that use none of their GPUs
-	waits       steward.Waits
-	compared    time.Duration
-	reaped      time.Duration
+	// keepMPS:
+	failed     map[gres.Daemon]bool // MPS daemons that did not start, since they were last checked
+	checked    time.Duration
+	closeFails bool
+
+	// compare:
+	confinedBy string // as last said
+	reopened   bool   // what jobs may open, since that was said
+
+	// askOfJobs:
 	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
 	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration            // it did not answer
-	rank        int                      // of this node among those that may have the steward
-	ranked      time.Duration
+
+	// tellIdle:
+	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs
+
+	// keepSteward:
+	waits  steward.Waits
+	rank   int // of this node among those that may have the steward
+	ranked time.Duration
 }
 
 type gpuState struct {
@@ -125,37 +137,41 @@ const sampleDeadline = 5 * time.Second
 // and hooks may come in swarms.
 const apart = 150 * time.Millisecond
 
-// Run works until ctx ends. It looks at the GPUs in one loop and talks to
-// slurmctld in another: a slurmctld that is slow, or away, must not make the
-// readings old.
+// Run works until ctx ends. What may hang has a loop of its own, so that it delays
+// nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
+// loops share no state: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.sets = map[string]*gpuState{}, map[gres.Daemon]bool{}
+	a.gpus, a.failed = map[string]*gpuState{}, map[gres.Daemon]bool{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
 	}
-	interval := a.Config.NVML.Interval.D()
+	interval, compare := a.Config.NVML.Interval.D(), a.Config.Capacity.Compare.D()
+	var work sync.WaitGroup
+	tell := []latest[lease.Snapshot]{
+		every(ctx, &work, 0, publishDeadline, a.publish),
+		every(ctx, &work, 0, slurmDeadline, a.askOfJobs),
+		every(ctx, &work, compare, slurmDeadline, a.compare),
+		every(ctx, &work, compare, slurmDeadline, a.tellIdle),
+		every(ctx, &work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.keepSteward(ctx, lease.Now()) }),
+	}
 	seen := make(chan struct{}, 1)
-	var talks sync.WaitGroup
-	talks.Go(func() {
-		tick := time.NewTicker(interval)
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			a.talk(ctx)
-			select {
-			case <-ctx.Done():
-			case <-seen:
-			case <-tick.C:
-			}
-		}
-	})
+	work.Add(1)
+	go func() {
+		defer work.Done()
+		a.share(ctx, seen, tell)
+	}()
+	views := make(latest[view], 1)
 	if a.MPS != nil {
+		views = every(ctx, &work, 0, 0, a.keepMPS)
 		go a.boundLogs(ctx)
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		a.observe(ctx)
+		if v, ok := a.observe(ctx); ok {
+			views.put(v)
+		}
 		select {
 		case seen <- struct{}{}:
 		default: // it has not come to the last one yet
@@ -170,32 +186,61 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		}
 	}
-	talks.Wait()
+	work.Wait()
 	a.accounts.close(a)
 	a.stopMPS()
 	return nil
 }
 
+// share hands what the ledger says after each look to the loops that talk to slurmctld,
+// and in a while also if a look hangs.
+func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[lease.Snapshot]) {
+	tick := time.NewTicker(a.Config.NVML.Interval.D())
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		s, err := a.Ledger.Snapshot(ctx)
+		if err != nil && ctx.Err() == nil {
+			a.Log.Error("read ledger", "error", err)
+		}
+		if err == nil && len(s.Readings) > 0 { // else nothing has been seen yet
+			for _, to := range tell {
+				to.put(s)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-seen:
+		case <-tick.C:
+		}
+	}
+}
+
+// view is one look at the GPUs.
+type view struct {
+	samples  []gres.Sample
+	snapshot lease.Snapshot // a little older
+}
+
 // observe reads the GPUs and puts what it sees into the ledger. Errors are logged
 // and the next time tries again.
-func (a *Agent) observe(ctx context.Context) {
+func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	if a.Alive != nil {
 		defer a.Alive()
 	}
 	samples, ok := a.sampleInTime(ctx)
 	if !ok {
-		return
+		return v, false
 	}
 	s, err := a.Ledger.Snapshot(ctx)
 	if err != nil {
 		a.Log.Error("read ledger", "error", err)
-		return
+		return v, false
 	}
 	// The last snapshot is a little older than the last look.
 	ended, err := a.Ledger.EndedSince(ctx, a.looked-sampleDeadline)
 	if err != nil {
 		a.Log.Error("read ledger", "error", err)
-		return
+		return v, false
 	}
 	now := lease.Now()
 	interval := now - a.looked
@@ -203,45 +248,30 @@ func (a *Agent) observe(ctx context.Context) {
 		interval = 0
 	}
 	a.looked = now
-	a.startSets(ctx, s.Leases)
 	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
-		return
+		a.accounts.tellAgain()
+		return v, false
 	}
 	a.accounts.flush(ctx, a)
 	a.export(s)
 	a.watchOutputs(samples, s.Leases)
-	if a.checked == 0 || now-a.checked >= checkMPSEvery {
-		a.checked = now
-		a.checkMPS(ctx, samples, s)
-	}
+	return view{samples, s}, true
 }
 
-// talk tells slurmctld what the node can take, and then asks what it must know
-// of jobs.
-func (a *Agent) talk(ctx context.Context) {
-	s, err := a.Ledger.Snapshot(ctx)
-	if err != nil {
-		a.Log.Error("read ledger", "error", err)
-		return
-	}
-	if len(s.Readings) == 0 {
-		return // nothing has been seen yet
-	}
+// askOfJobs asks slurmctld what must be known of jobs soon, at each look.
+func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
-	due := a.compared == 0 || now-a.compared >= a.Config.Capacity.Compare.D()
-	if !due {
-		a.publish(ctx, s)
-	}
 	a.setStarts(ctx, s.Comebacks)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)
-	if !due {
-		return
-	}
-	a.compared = now
+}
+
+// compare looks whether slurmctld counts what it was told, and after what the ledger and
+// the node's Comment say of jobs.
+func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	guard := a.guard()
 	a.reopen(guard, s)
 	comment, err := a.Publisher.Compare(ctx)
@@ -249,15 +279,10 @@ func (a *Agent) talk(ctx context.Context) {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
-	if now-a.reaped >= reapAge { // it looks at every process of the machine
-		a.reaped = now
-		a.reap(ctx, s)
-		a.reapConfined(ctx, guard, s)
-	}
-	a.tellIdle(ctx, s)
+	a.reap(ctx, s)
+	a.reapConfined(ctx, guard, s)
 	a.followHolds(ctx, s)
 	a.followComment(ctx, comment, s)
-	a.keepSteward(ctx, now)
 }
 
 // sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs
@@ -315,7 +340,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window
-			pct gres.Measured
+			pct figure.Measured
 			to  *float64
 		}{{st.smact, s.SMActPct, &r.SMActPct}, {st.smocc, s.SMOccPct, &r.SMOccPct}, {st.dram, s.DRAMPct, &r.DRAMPct}} {
 			f.w.Add(now, interval, float64(f.pct))
@@ -329,13 +354,13 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 
 // reapAge is how old a lease must be before its job is looked for: a job has no
 // slurmstepd while its Prolog runs.
-const reapAge = time.Minute
+const reapAge = 30 * time.Second
 
-// reap releases what jobs hold that have ended without an Epilog, as after a
-// slurmd that was killed. slurmctld has the last word.
+// reap releases what jobs hold that have ended without an Epilog, or run elsewhere, as
+// after a slurmd that was killed. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 	var stepds map[uint32]bool
-	looked := map[gres.JobKey]bool{} // a job may have several GPUs
+	looked := map[jobenv.JobKey]bool{} // a job may have several GPUs
 	for _, j := range s.Leases {
 		if j.Age < reapAge || looked[j.Job] {
 			continue
@@ -356,15 +381,44 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 			a.Log.Warn("look for leases without a job", "job", j.Job, "error", err)
 			continue
 		}
-		if err == nil && holdsNode(job.State) {
+		if err == nil && a.isHere(job, j.Job) {
 			continue
 		}
-		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State)
-		if err := a.Ledger.Release(ctx, j.Job); err != nil {
+		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State, "nodes", job.NodeList, "restarts", job.Restarts)
+		if err := a.endLost(ctx, j.Job); err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
 		}
-		os.Remove(filepath.Join(a.RunDir, "jobs", gres.JobKey{JobID: j.Job.JobID}.String()+".json"))
+		if !hostlist.Contains(job.NodeList, a.Node) { // else a later attempt may have written its own
+			os.Remove(filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: j.Job.JobID}.String()+".json"))
+		}
 	}
+}
+
+// isHere tells whether an attempt of a job is on this node by what slurmctld says of the
+// job. An attempt that completes may be one before what slurmctld counts already.
+func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
+	if !holdsNode(j.State) || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
+		return false
+	}
+	return j.State == "COMPLETING" || uint32(j.Restarts) <= attempt.Restart
+}
+
+// endLost ends the lease of an attempt that had no Epilog, and writes its record.
+func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) error {
+	held, ok, err := a.Ledger.Find(ctx, key)
+	if err != nil {
+		return err
+	}
+	// An Epilog, or the job's next Prolog here, may have come in between.
+	if !ok || held.Restart != key.Restart {
+		return nil
+	}
+	if a.Records != nil {
+		if err := a.Records.PutLost(ctx, a.Lost(held)); err != nil {
+			a.Log.Error("write record", "job", key, "error", err)
+		}
+	}
+	return a.Ledger.Release(ctx, key)
 }
 
 // holdsNode tells whether a job in this state (squeue's long form) has nodes.

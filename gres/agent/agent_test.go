@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -33,11 +35,11 @@ func (o owners) Owner(pid int) resident.Owner {
 func (o owners) Stepds() (map[uint32]bool, error) { return map[uint32]bool{50: true}, nil }
 
 func sample(processes ...gres.Process) gres.Sample {
-	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: gres.SourceGPM, Processes: processes}
+	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: figure.SourceGPM, Processes: processes}
 }
 
 func held(id, uid uint32) gres.Lease {
-	return gres.Lease{Job: gres.JobKey{JobID: id}, UUID: "a", UID: uid}
+	return gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: "a", UID: uid}
 }
 
 func TestReadingCountsForeignProcesses(t *testing.T) {
@@ -75,7 +77,7 @@ func TestReadingCountsForeignProcesses(t *testing.T) {
 func newAgent() *Agent {
 	c := config.Default()
 	c.Partition = map[string]config.Partition{"gpu": {}}
-	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}}
+	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}, failed: map[gres.Daemon]bool{}}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.
@@ -86,19 +88,14 @@ type jobs struct {
 	asked   int
 	version sctl.Version
 	starts  map[string]time.Time
-	may     sctl.Eligibility
-}
-
-func (j *jobs) Eligibility(context.Context, uint32) (sctl.Eligibility, error) {
-	j.asked++
-	return j.may, j.err
+	may     sctl.Job // from when on a known one may start
 }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.asked++
 	if job, ok := j.known[id]; ok || j.err != nil {
 		job.Partition = cmp.Or(job.Partition, "gpu")
-		job.Eligible, job.Restarts, job.Submitted = j.may.At, j.may.Restarts, j.may.Submitted
+		job.Eligible, job.Restarts, job.Submitted = j.may.Eligible, max(job.Restarts, j.may.Restarts), j.may.Submitted
 		return job, j.err
 	}
 	return sctl.Job{}, sctl.ErrNoJob
@@ -122,7 +119,7 @@ type ledger struct {
 	list              []lease.Ended
 	ended             int
 	calls             []string // of Guard
-	meanwhile         []gres.Lease
+	meanwhile         lease.Snapshot
 }
 
 func (l *ledger) note(format string, args ...any) error {
@@ -131,7 +128,7 @@ func (l *ledger) note(format string, args ...any) error {
 }
 
 func (l *ledger) Snapshot(context.Context) (lease.Snapshot, error) {
-	return lease.Snapshot{Leases: l.meanwhile}, nil
+	return l.meanwhile, nil
 }
 
 func (l *ledger) Hold(_ context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
@@ -146,20 +143,24 @@ func (l *ledger) Quarantine(_ context.Context, uuid, reason string) ([]uint32, e
 	return []uint32{1}, l.note("quarantine %s: %s", uuid, reason)
 }
 
-func (l *ledger) FiguresOf(context.Context, gres.JobKey) (map[string]gres.Figures, error) {
-	return map[string]gres.Figures{"a": {PeakMiB: 7}}, nil
+func (l *ledger) FiguresOf(context.Context, jobenv.JobKey) (map[string]figure.Figures, error) {
+	return map[string]figure.Figures{"a": {PeakMiB: 7}}, nil
 }
 
 func (l *ledger) Ended(_ context.Context, n int) ([]lease.Ended, error) {
 	return l.list[:min(n, len(l.list))], nil
 }
 
-func (l *ledger) DropEnded(context.Context, gres.JobKey) error {
+func (l *ledger) DropEnded(context.Context, jobenv.JobKey) error {
 	l.ended++
 	return nil
 }
 
-func (l *ledger) Release(_ context.Context, key gres.JobKey) error {
+func (l *ledger) Find(_ context.Context, key jobenv.JobKey) (lease.Held, bool, error) {
+	return lease.Held{Job: lease.Job{JobKey: key}}, true, nil
+}
+
+func (l *ledger) Release(_ context.Context, key jobenv.JobKey) error {
 	l.released = append(l.released, key.JobID)
 	return nil
 }
@@ -173,7 +174,12 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.RunDir, a.Ledger, a.Owners = t.TempDir(), l, owners{}
-	a.Jobs = &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 53: {State: "PENDING"}}}
+	r := &records{}
+	a.Node, a.Records = "n1", r
+	a.Lost = func(h lease.Held) db.Attempt { return db.Attempt{JobID: h.JobID} }
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 53: {State: "PENDING"},
+		56: {State: "RUNNING", NodeList: "n[2-3]"}, 57: {State: "RUNNING", NodeList: "n[1-3]"}, 58: {State: "RUNNING", NodeList: "n1", Restarts: 1},
+		59: {State: "COMPLETING", NodeList: "n1", Restarts: 1}, 60: {State: "COMPLETING", NodeList: "n2"}}}
 	var s lease.Snapshot
 	for id, age := range map[uint32]time.Duration{
 		50: 2 * time.Minute, // has a slurmstepd
@@ -182,15 +188,24 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 		53: 2 * time.Minute, // requeued
 		54: 2 * time.Minute, // forgotten
 		55: time.Second,     // in its Prolog
+		56: 2 * time.Minute, // runs elsewhere
+		57: 2 * time.Minute,
+		58: 2 * time.Minute, // a later attempt runs here
+		59: 2 * time.Minute, // was put back, and completes
+		60: 2 * time.Minute, // completes elsewhere
 	} {
 		for _, uuid := range []string{"a", "b"} {
-			s.Leases = append(s.Leases, gres.Lease{Job: gres.JobKey{JobID: id}, UUID: uuid, Age: age})
+			s.Leases = append(s.Leases, gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: uuid, Age: age})
 		}
 	}
 	a.reap(t.Context(), s)
 	slices.Sort(l.released)
-	if !slices.Equal(l.released, []uint32{52, 53, 54}) {
+	want := []uint32{52, 53, 54, 56, 58, 60}
+	if !slices.Equal(l.released, want) {
 		t.Errorf("released %v", l.released)
+	}
+	if slices.Sort(r.lost); !slices.Equal(r.lost, want) {
+		t.Errorf("records of %v", r.lost)
 	}
 }
 
@@ -233,14 +248,22 @@ func TestSetStarts(t *testing.T) {
 }
 
 // records keeps what was completed.
-type records []db.End
+type records struct {
+	ends []db.End
+	lost []uint32
+}
+
+func (r *records) PutLost(_ context.Context, a db.Attempt) error {
+	r.lost = append(r.lost, a.JobID)
+	return nil
+}
 
 func (r *records) Meters(context.Context) ([]db.Meter, error)                { return nil, nil }
 func (r *records) AddSamples(context.Context, []db.Sample, []db.Meter) error { return nil }
 func (r *records) Tidy(context.Context) error                                { return nil }
 
 func (r *records) SetEnd(_ context.Context, e db.End) error {
-	*r = append(*r, e)
+	r.ends = append(r.ends, e)
 	return nil
 }
 
@@ -261,23 +284,23 @@ func TestComplete(t *testing.T) {
 		{"too old to be asked about", sctl.Job{ID: 1, State: "TIMEOUT"}, askNoMore, "unknown", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l, r := &ledger{list: []lease.Ended{{JobKey: gres.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
+			l, r := &ledger{list: []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
 			a := newAgent()
 			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, words: sctl.Words{Name: "x", Account: "ml"}}
 			a.complete(t.Context(), time.Hour)
-			want := records{}
+			var want []db.End
 			switch c.state {
 			case "unknown": // figures at least
-				want = records{{JobID: 1, Restart: 2, Node: "n1"}}
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1"}}
 			case "":
 			default:
-				want = records{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
 			}
 			for i := range want {
-				want[i].Figures = map[string]gres.Figures{"a": {PeakMiB: 7}}
+				want[i].Figures = map[string]figure.Figures{"a": {PeakMiB: 7}}
 			}
-			if fmt.Sprint(*r) != fmt.Sprint(want) || (l.ended == 1) != c.drops {
-				t.Errorf("wrote %+v, dropped %d", *r, l.ended)
+			if fmt.Sprint(r.ends) != fmt.Sprint(want) || (l.ended == 1) != c.drops {
+				t.Errorf("wrote %+v, dropped %d", r.ends, l.ended)
 			}
 		})
 	}
@@ -288,7 +311,7 @@ func TestComplete(t *testing.T) {
 func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	l, r, j := &ledger{}, &records{}, &jobs{err: errors.New("no connection")}
 	for i := range uint32(200) {
-		l.list = append(l.list, lease.Ended{JobKey: gres.JobKey{JobID: i}, Age: 10 * time.Minute})
+		l.list = append(l.list, lease.Ended{JobKey: jobenv.JobKey{JobID: i}, Age: 10 * time.Minute})
 	}
 	a := newAgent()
 	a.Ledger, a.Records, a.Jobs = l, r, j
@@ -310,8 +333,8 @@ func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	j.err = nil
 	a.complete(t.Context(), second(61))
 	a.complete(t.Context(), second(90))
-	if j.asked != 3+endsAskedAtOnce || l.ended != 20+endsAskedAtOnce || len(*r) != l.ended {
-		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(*r))
+	if j.asked != 3+endsAskedAtOnce || l.ended != 20+endsAskedAtOnce || len(r.ends) != l.ended {
+		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(r.ends))
 	}
 }
 

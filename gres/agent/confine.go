@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 
-	"carma/gres"
 	"carma/gres/confine"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -103,7 +103,7 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 		if err == nil && holdsNode(job.State) || err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue
 		}
-		a.Log.Warn("confined job without an end forgotten", "job", gres.JobKey{JobID: j.ID}, "state", job.State)
+		a.Log.Warn("confined job without an end forgotten", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
 		if err := g.Close(j); err != nil {
 			a.Log.Error("forget a confined job", "job", j.ID, "error", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -23,6 +25,7 @@ type daemons struct {
 	sets  []gres.Daemon
 	err   error
 	calls []string
+	open  map[gres.Daemon]uint32 // to whom, by Close
 }
 
 func (d *daemons) note(call string, on gres.Daemon) error {
@@ -37,14 +40,22 @@ func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
 func (d *daemons) Restart(_ context.Context, on gres.Daemon) error { return d.note("restart", on) }
 func (d *daemons) Quit(_ context.Context, on gres.Daemon) error    { return d.note("quit", on) }
 func (d *daemons) BoundLogs() error                                { return d.err }
-func (d *daemons) Sets() ([]gres.Daemon, error)                    { return d.sets, d.err }
+func (d *daemons) Close(list []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error {
+	of, err := users()
+	d.open = map[gres.Daemon]uint32{}
+	for _, on := range list {
+		d.open[on] = of[on]
+	}
+	return errors.Join(err, d.err)
+}
+func (d *daemons) Sets() ([]gres.Daemon, error) { return d.sets, d.err }
 func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
 	return on == d.fault, d.err
 }
 
 func TestCheckMPS(t *testing.T) {
 	client := gres.Process{PID: 1, MPS: true}
-	using := gres.Lease{Job: gres.JobKey{JobID: 7}, UUID: "a", Daemon: "a"}
+	using := gres.Lease{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a"}
 	for _, c := range []struct {
 		name        string
 		sample      gres.Sample
@@ -88,8 +99,8 @@ func TestCheckMPS(t *testing.T) {
 // A daemon of several GPUs comes with the first job that needs it and ends when
 // none does; its fault closes those of its GPUs that no other daemon uses.
 func TestCheckMPSOfSeveralGPUs(t *testing.T) {
-	two := []gres.Lease{{Job: gres.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"}, {Job: gres.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
-	beside := append(slices.Clone(two[:1]), gres.Lease{Job: gres.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
+	two := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"}, {Job: jobenv.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
+	beside := append(slices.Clone(two[:1]), gres.Lease{Job: jobenv.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
 	singles := []string{"ensure a", "ensure b", "ensure c"}
 	left := gres.Process{PID: 2, MPS: true}
 	for _, c := range []struct {
@@ -115,7 +126,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 	} {
 		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault}
 		a := newAgent()
-		a.Ledger, a.MPS, a.Owners, a.sets = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
+		a.Ledger, a.MPS, a.Owners, a.failed = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 		if c.quarantined {
 			s.Readings[0].Quarantined = "fault"
@@ -126,8 +137,9 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 			t.Errorf("%s: MPS %v, ledger %v; want %v, %v", c.name, d.calls, l.calls, c.mps, c.ledger)
 		}
 		d.calls = nil
-		a.startSets(t.Context(), c.leases)
-		if !c.quarantined && d.calls != nil {
+		a.failed["a,b"] = true // it does not start: not tried again before the next check
+		a.startUsed(t.Context(), c.leases)
+		if slices.Contains(d.calls, "ensure a,b") {
 			t.Errorf("%s: started again %v", c.name, d.calls)
 		}
 	}
@@ -137,8 +149,12 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 func TestStoppedDaemonComesBack(t *testing.T) {
 	d := &daemons{sets: []gres.Daemon{"a,b"}}
 	a := newAgent()
-	a.Ledger, a.MPS, a.sets = &ledger{meanwhile: []gres.Lease{{UUID: "a", Daemon: "a,b"}, {UUID: "b", Daemon: "a,b"}}}, d, map[gres.Daemon]bool{"a,b": true}
-	a.checkMPS(t.Context(), nil, lease.Snapshot{})
+	a.Ledger, a.MPS, a.failed = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"}, {UUID: "b", UID: 7, Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{}
+	a.checkMPS(t.Context(), []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{})
+	// Its directory is open to the user of the job that has come, the others to nobody.
+	if want := map[gres.Daemon]uint32{"a,b": 7, "c": 0}; !maps.Equal(d.open, want) {
+		t.Errorf("open to %v, want %v", d.open, want)
+	}
 	if want := []string{"quit a,b", "ensure a,b"}; !slices.Equal(d.calls, want) {
 		t.Errorf("%v, want %v", d.calls, want)
 	}
@@ -163,14 +179,14 @@ func TestOpenHolds(t *testing.T) {
 		s    lease.Snapshot
 		want []string
 	}{
-		"a share, room":              {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
-		"a share, no room":           {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
-		"a share, closed":            {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, Exclusive: true}}}, nil},
+		"a share, room":              {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
+		"a share, no room":           {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
+		"a share, closed":            {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, Exclusive: true}}}, nil},
 		"a share, no GPU":            {lease.Snapshot{Holds: share}, nil},
 		"shares of two, one daemon":  {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}}}, []string{"open 7 in 0s"}},
 		"shares of two, two daemons": {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a"}, {UUID: "b", Daemon: "b"}}}, nil},
 		"shares of two, another's":   {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b", UID: 2000}}}, nil},
-		"a share, another's":         {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: gres.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
+		"a share, another's":         {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
 		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
 		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
 		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
@@ -202,24 +218,23 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 	compare := newAgent().Config.Capacity.Compare.D()
 	for name, c := range map[string]struct {
 		state, reason string
-		may           sctl.Eligibility
+		may           sctl.Job
 		err           error
 		want          string
 		start         time.Duration // that is set; 0: none
-		asked         int           // at once
 		again         time.Duration
 	}{
-		"waits for room":           {"PENDING", "Priority", sctl.Eligibility{}, nil, "[open 7 in 0s]", 0, 1, compare},
-		"waits, nothing said":      {"PENDING", "None", sctl.Eligibility{At: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, 2, compare},
-		"comes back soon":          {"PENDING", "Prolog", sctl.Eligibility{At: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, 2, compare},
-		"backs off":                {"PENDING", "BeginTime", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1, Submitted: time.Now()}, nil, "[]", 125 * time.Second, 2, askAgain},
-		"is to start at a time":    {"PENDING", "BeginTime", sctl.Eligibility{At: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, 2, compare},
-		"not yet looked at":        {"PENDING", "Prolog", sctl.Eligibility{Restarts: 1}, nil, "[]", 0, 2, compare},
-		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Eligibility{At: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, 1, compare},
-		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Eligibility{}, nil, "[]", 0, 1, compare},
-		"in a Prolog":              {"RUNNING", "Prolog", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
-		"has gone":                 {"", "", sctl.Eligibility{}, nil, "[]", 0, 1, askAgain},
-		"slurmctld is away":        {"PENDING", "Resources", sctl.Eligibility{}, errors.New("no answer"), "[]", 0, 1, compare},
+		"waits for room":           {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
+		"waits, nothing said":      {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, compare},
+		"comes back soon":          {"PENDING", "Prolog", sctl.Job{Eligible: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, compare},
+		"backs off":                {"PENDING", "BeginTime", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1, Submitted: time.Now()}, nil, "[]", 125 * time.Second, askAgain},
+		"is to start at a time":    {"PENDING", "BeginTime", sctl.Job{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, compare},
+		"not yet looked at":        {"PENDING", "Prolog", sctl.Job{Restarts: 1}, nil, "[]", 0, compare},
+		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, compare},
+		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Job{}, nil, "[]", 0, compare},
+		"in a Prolog":              {"RUNNING", "Prolog", sctl.Job{}, nil, "[]", 0, askAgain},
+		"has gone":                 {"", "", sctl.Job{}, nil, "[]", 0, askAgain},
+		"slurmctld is away":        {"PENDING", "Resources", sctl.Job{}, errors.New("no answer"), "[]", 0, compare},
 	} {
 		l, a, j := &ledger{}, newAgent(), waiting()
 		j.known[7] = sctl.Job{ID: 7, State: c.state, Reason: c.reason}
@@ -228,18 +243,18 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		}
 		a.Ledger, a.Jobs = l, j
 		a.openHolds(t.Context(), s, time.Hour)
-		if got := fmt.Sprint(l.calls); got != c.want || j.asked != c.asked {
-			t.Errorf("%s: %s, asked %d times; want %s, %d", name, got, j.asked, c.want, c.asked)
+		if got := fmt.Sprint(l.calls); got != c.want || j.asked != 1 {
+			t.Errorf("%s: %s, asked %d times; want %s, once", name, got, j.asked, c.want)
 		}
 		if at, set := j.starts["7"]; set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 			t.Errorf("%s: start %v (set %v)", name, at, set)
 		}
 		a.openHolds(t.Context(), s, time.Hour+c.again-1)
-		if j.asked != c.asked {
+		if j.asked != 1 {
 			t.Errorf("%s: asked %d times within %s", name, j.asked, c.again)
 		}
 		a.openHolds(t.Context(), s, time.Hour+c.again)
-		if j.asked != 2*c.asked {
+		if j.asked != 2 {
 			t.Errorf("%s: asked %d times in %s", name, j.asked, c.again)
 		}
 	}
@@ -329,16 +344,16 @@ func TestHasten(t *testing.T) {
 		"has moved":       {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, job.Partition = "Resources", "cpu" }, 0, "[drop 1]"},
 		"not answered":    {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.err = errors.New("no answer") }, 0, "[]"},
 		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
-		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
-		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.At = soon.Add(time.Hour) }, 0, "[drop 1]"},
+		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
+		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = soon.Add(time.Hour) }, 0, "[drop 1]"},
 		"and then again":  {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Submitted = time.Now().Add(-10 * time.Minute) }, 0, "[drop 1]"},
 		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[drop 1]"},
-		"not looked at":   {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.At = "None", time.Time{} }, 0, "[open 1 in 30m0s]"},
+		"not looked at":   {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.Eligible = "None", time.Time{} }, 0, "[open 1 in 30m0s]"},
 		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0, "[]"},
 		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0, "[drop 1]"},
 	} {
 		job, hold := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, lease.Hold{UUID: "x", JobID: 1, Open: true}
-		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Eligibility{Restarts: 1, At: soon, Submitted: time.Now()}}
+		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Job{Restarts: 1, Eligible: soon, Submitted: time.Now()}}
 		c.change(j, &job, &hold)
 		j.known = map[uint32]sctl.Job{1: job}
 		a, l := newAgent(), &ledger{}

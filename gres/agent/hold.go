@@ -116,7 +116,7 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 		}
 		r := s.Readings[i]
 		r.HeldFor = 0
-		free, _ := choose.Placeable(r, s.Leases, a.Thresholds)
+		free, _ := choose.Offer(a.Config.Placement.IdleOnly(), r, s.Leases, a.Thresholds)
 		if capacity.Grain(free, r.GPU, r.TotalMiB) < h.MiB {
 			return false
 		}
@@ -246,17 +246,16 @@ func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened
 	default: // held, or waits for another job
 		return time.Time{}, false, nil
 	}
-	e, err := a.Jobs.Eligibility(ctx, j.ID)
-	if err != nil || !steward.BacksOff(e.Restarts, e.Submitted, e.At) || time.Until(e.At) < a.Config.Capacity.Compare.D() {
-		return e.At, false, err
+	if !steward.BacksOff(j.Restarts, j.Submitted, j.Eligible) || time.Until(j.Eligible) < a.Config.Capacity.Compare.D() {
+		return j.Eligible, false, nil
 	}
 	safe, err := a.Jobs.SafeStart(ctx)
 	if err != nil {
-		return e.At, false, err
+		return j.Eligible, false, err
 	}
 	at = time.Now().Add(safe)
-	if e.At.Sub(at) < a.Config.Capacity.Compare.D() {
-		return e.At, false, nil
+	if j.Eligible.Sub(at) < a.Config.Capacity.Compare.D() {
+		return j.Eligible, false, nil
 	}
 	return at, true, a.Jobs.SetStart(ctx, j.Target(), at)
 }

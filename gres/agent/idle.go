@@ -11,6 +11,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -69,6 +70,16 @@ func (g *account) forgetIdle() {
 	}
 }
 
+// tellAgain has the next look say what stands, changed or not: the ledger has not taken
+// what this one said.
+func (c *accounts) tellAgain() {
+	for _, g := range c.gpus {
+		for _, h := range g.holders {
+			h.idle.told = false
+		}
+	}
+}
+
 // Users is how the agent reaches the users of jobs.
 type Users interface {
 	Notify(ctx context.Context, job uint32, text string) error
@@ -82,7 +93,7 @@ type acted struct{ told, cancelled bool }
 // users are told once for as long as that lasts.
 func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 	after := a.Config.Idle.After.D()
-	still := map[gres.JobKey]acted{}
+	still := map[jobenv.JobKey]acted{}
 	for key, j := range idleJobs(s, a.Config.NVML.Interval.D()) {
 		if j.idle < after {
 			continue
@@ -117,12 +128,12 @@ type idleJob struct {
 
 // idleJobs looks at the jobs of a node. A reading that is old or missing shows
 // nothing.
-func idleJobs(s lease.Snapshot, interval time.Duration) map[gres.JobKey]idleJob {
+func idleJobs(s lease.Snapshot, interval time.Duration) map[jobenv.JobKey]idleJob {
 	fresh := map[string]bool{}
 	for _, r := range s.Readings {
 		fresh[r.UUID] = r.Unreadable == "" && r.Age < sampleDeadline+3*interval
 	}
-	jobs := map[gres.JobKey]idleJob{}
+	jobs := map[jobenv.JobKey]idleJob{}
 	for _, l := range s.Leases {
 		j, ok := jobs[l.Job]
 		if !fresh[l.UUID] {
@@ -140,7 +151,7 @@ func idleJobs(s lease.Snapshot, interval time.Duration) map[gres.JobKey]idleJob 
 // cancelIdle cancels a job, or tells its user if the job may not be cancelled: a
 // suspended one cannot use its GPUs, and of one on several nodes this one sees a
 // part.
-func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle idleJob, text string, told bool) (cancelled bool, err error) {
+func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob, text string, told bool) (cancelled bool, err error) {
 	job, err := a.Jobs.Job(ctx, key.JobID)
 	if err == nil && job.UID != idle.uid {
 		err = fmt.Errorf("slurmctld says that it is uid %d's, the ledger that it is uid %d's", job.UID, idle.uid)
@@ -153,6 +164,14 @@ func (a *Agent) cancelIdle(ctx context.Context, key gres.JobKey, idle idleJob, t
 			return false, nil
 		}
 		return false, a.Users.Notify(ctx, key.JobID, text)
+	}
+	// slurmctld may have taken its time.
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure < a.Config.Idle.After.D() {
+		return false, nil
 	}
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
 		a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -22,24 +24,24 @@ func TestUnused(t *testing.T) {
 		name         string
 		present      bool
 		own          float64
-		total        gres.Measured
-		source       gres.Source
+		total        figure.Measured
+		source       figure.Source
 		processes    []gres.Process
 		foreign      bool
 		holders      int
 		idle, coarse bool
 	}{
-		{"works", true, 60, 60, gres.SourceGPM, []gres.Process{p}, false, 1, false, false},
-		{"has a context and does nothing", true, 0, 0.1, gres.SourceGPM, []gres.Process{p}, false, 1, true, false},
-		{"the same, not measured well", true, 0, 0, gres.SourceUtilisation, []gres.Process{p}, false, 1, true, true},
-		{"the same, not measured", true, math.NaN(), gres.Unknown, gres.SourceNone, []gres.Process{p}, false, 1, false, false},
-		{"no context, others have one", false, math.NaN(), 50, gres.SourceGPM, []gres.Process{p}, false, 2, true, false},
-		{"no context, nobody has one", false, 0, 0, gres.SourceGPM, nil, false, 1, true, false},
-		{"no context, and yet there is activity", false, 50, 50, gres.SourceGPM, nil, false, 1, false, false},
-		{"no context, and nothing is measured", false, math.NaN(), gres.Unknown, gres.SourceNone, nil, false, 1, false, false},
-		{"no context, but processes of no job", false, 0, 0, gres.SourceGPM, []gres.Process{p}, true, 1, false, false},
-		{"does nothing beside one that works", true, 0, 50, gres.SourceGPM, []gres.Process{p}, false, 2, true, true},
-		{"works beside one that works", true, 20, 50, gres.SourceGPM, []gres.Process{p}, false, 2, false, true},
+		{"works", true, 60, 60, figure.SourceGPM, []gres.Process{p}, false, 1, false, false},
+		{"has a context and does nothing", true, 0, 0.1, figure.SourceGPM, []gres.Process{p}, false, 1, true, false},
+		{"the same, not measured well", true, 0, 0, figure.SourceUtilisation, []gres.Process{p}, false, 1, true, true},
+		{"the same, not measured", true, math.NaN(), figure.Unknown, figure.SourceNone, []gres.Process{p}, false, 1, false, false},
+		{"no context, others have one", false, math.NaN(), 50, figure.SourceGPM, []gres.Process{p}, false, 2, true, false},
+		{"no context, nobody has one", false, 0, 0, figure.SourceGPM, nil, false, 1, true, false},
+		{"no context, and yet there is activity", false, 50, 50, figure.SourceGPM, nil, false, 1, false, false},
+		{"no context, and nothing is measured", false, math.NaN(), figure.Unknown, figure.SourceNone, nil, false, 1, false, false},
+		{"no context, but processes of no job", false, 0, 0, figure.SourceGPM, []gres.Process{p}, true, 1, false, false},
+		{"does nothing beside one that works", true, 0, 50, figure.SourceGPM, []gres.Process{p}, false, 2, true, true},
+		{"works beside one that works", true, 20, 50, figure.SourceGPM, []gres.Process{p}, false, 2, false, true},
 	} {
 		s := gres.Sample{SMActPct: c.total, Source: c.source, Processes: c.processes}
 		if idle, coarse := unused(c.present, c.own, s, c.foreign, c.holders); idle != c.idle || idle && coarse != c.coarse {
@@ -51,9 +53,9 @@ func TestUnused(t *testing.T) {
 // The ledger hears of a change alone, and of what stands once after a start.
 func TestIdlenessTellsChanges(t *testing.T) {
 	var i idleness
-	quiet := gres.Sample{SMActPct: 0, Source: gres.SourceGPM, Processes: []gres.Process{{PID: 1}}}
+	quiet := gres.Sample{SMActPct: 0, Source: figure.SourceGPM, Processes: []gres.Process{{PID: 1}}}
 	busy, coarse := quiet, quiet
-	busy.SMActPct, coarse.Source = 50, gres.SourceUtilisation
+	busy.SMActPct, coarse.Source = 50, figure.SourceUtilisation
 	for n, c := range []struct {
 		s          gres.Sample
 		own        float64
@@ -84,7 +86,7 @@ func (u *users) Cancel(_ context.Context, t sctl.Target) error {
 	return nil
 }
 
-func (l *ledger) Cancelled(_ context.Context, key gres.JobKey, why string) error {
+func (l *ledger) Cancelled(_ context.Context, key jobenv.JobKey, why string) error {
 	return l.note("cancelled %s: %s", key, why)
 }
 
@@ -117,12 +119,13 @@ func TestTellIdle(t *testing.T) {
 			a := newAgent()
 			a.Config.Idle.Action = c.action
 			a.Users, a.Ledger, a.Jobs = u, l, &jobs{known: map[uint32]sctl.Job{7: c.job}}
-			key := gres.JobKey{JobID: 7}
+			key := jobenv.JobKey{JobID: 7}
 			s := lease.Snapshot{
-				Leases:   []gres.Lease{{Job: key, UUID: "a", Idle: 30 * time.Minute, IdleSure: 30 * time.Minute}, {Job: key, UUID: "b", Idle: 40 * time.Minute, IdleSure: 40 * time.Minute}, {Job: gres.JobKey{JobID: 8}, UUID: "b"}},
+				Leases:   []gres.Lease{{Job: key, UUID: "a", Idle: 30 * time.Minute, IdleSure: 30 * time.Minute}, {Job: key, UUID: "b", Idle: 40 * time.Minute, IdleSure: 40 * time.Minute}, {Job: jobenv.JobKey{JobID: 8}, UUID: "b"}},
 				Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}},
 			}
 			c.change(&s)
+			l.meanwhile = s
 			a.tellIdle(t.Context(), s)
 			a.tellIdle(t.Context(), s) // once
 			if !slices.Equal(u.calls, c.want) {
@@ -143,7 +146,7 @@ func TestTellIdleAgain(t *testing.T) {
 	a.Config.Idle.Action = "notify"
 	j := &jobs{known: map[uint32]sctl.Job{7: {ID: 7}}}
 	a.Users, a.Jobs = u, j
-	key := gres.JobKey{JobID: 7}
+	key := jobenv.JobKey{JobID: 7}
 	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 	for _, idle := range []time.Duration{time.Hour, 0, time.Hour} {
 		s.Leases = []gres.Lease{{Job: key, UUID: "a", Idle: idle}}
@@ -156,5 +159,18 @@ func TestTellIdleAgain(t *testing.T) {
 	a.Config.Idle.Action, j.err, j.known = "cancel", errors.New("away"), nil
 	if a.tellIdle(t.Context(), s); len(u.calls) != 2 {
 		t.Errorf("told %q", u.calls)
+	}
+}
+
+// A job that goes to work while slurmctld is asked about it is not cancelled.
+func TestTellIdleTooLate(t *testing.T) {
+	u, l := &users{}, &ledger{}
+	a := newAgent()
+	a.Config.Idle.Action = "cancel"
+	a.Users, a.Ledger, a.Jobs = u, l, &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "RUNNING", Nodes: 1}}}
+	s := lease.Snapshot{Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Idle: time.Hour, IdleSure: time.Hour}}, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+	l.meanwhile = lease.Snapshot{Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a"}}, Readings: s.Readings}
+	if a.tellIdle(t.Context(), s); u.calls != nil || l.calls != nil {
+		t.Errorf("%q, ledger %q", u.calls, l.calls)
 	}
 }

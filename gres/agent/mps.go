@@ -20,6 +20,7 @@ type MPS interface {
 	Restart(ctx context.Context, d gres.Daemon) error
 	Quit(ctx context.Context, d gres.Daemon) error
 	BoundLogs() error
+	Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error
 }
 
 // checkMPSEvery is how often a daemon that has ended, or a server that has
@@ -59,16 +60,24 @@ func within(ctx context.Context, f func(context.Context)) {
 	f(ctx)
 }
 
-// startSets starts the daemons of several GPUs whose first job's Prolog waits
-// for them.
-func (a *Agent) startSets(ctx context.Context, leases []gres.Lease) {
+// keepMPS starts daemons that jobs wait for, and looks after all of them every so often.
+func (a *Agent) keepMPS(ctx context.Context, v view) {
+	a.startUsed(ctx, v.snapshot.Leases)
+	if now := lease.Now(); a.checked == 0 || now-a.checked >= checkMPSEvery {
+		a.checked = now
+		a.checkMPS(ctx, v.samples, v.snapshot)
+	}
+}
+
+// startUsed starts the daemons whose jobs' Prologs wait for them: those of several GPUs,
+// and any that has ended. One that does not start is left until all are checked.
+func (a *Agent) startUsed(ctx context.Context, leases []gres.Lease) {
 	if a.MPS == nil {
 		return
 	}
 	for _, d := range daemonsOf(leases) {
-		if d.Many() && !a.sets[d] {
-			within(ctx, func(ctx context.Context) { a.ensure(ctx, d) })
-			a.sets[d] = true
+		if !a.failed[d] {
+			within(ctx, func(ctx context.Context) { a.failed[d] = !a.ensure(ctx, d) })
 		}
 	}
 }
@@ -102,7 +111,7 @@ func (a *Agent) checkMPS(ctx context.Context, samples []gres.Sample, s lease.Sna
 	if err != nil {
 		a.Log.Error("keep the MPS daemon up", "error", err)
 	}
-	clear(a.sets)
+	clear(a.failed)
 	bad := map[string]bool{}
 	for _, r := range s.Readings {
 		bad[r.UUID] = r.Quarantined != ""
@@ -117,6 +126,8 @@ func (a *Agent) checkMPS(ctx context.Context, samples []gres.Sample, s lease.Sna
 				a.readmit(ctx, sample, used)
 			} else if a.ensure(ctx, gres.Daemon(sample.UUID)) {
 				a.endLeftovers(ctx, sample, s.Leases, sets)
+			} else {
+				a.failed[gres.Daemon(sample.UUID)] = true
 			}
 		})
 	}
@@ -131,6 +142,28 @@ func (a *Agent) checkMPS(ctx context.Context, samples []gres.Sample, s lease.Sna
 			within(ctx, func(ctx context.Context) { a.quitSet(ctx, d) })
 		}
 	}
+	a.closeUnused(ctx, samples, sets)
+}
+
+// closeUnused closes the pipe directories of daemons to users whose jobs have ended.
+func (a *Agent) closeUnused(ctx context.Context, samples []gres.Sample, daemons []gres.Daemon) {
+	for _, sample := range samples {
+		daemons = append(daemons, gres.Daemon(sample.UUID))
+	}
+	err := a.MPS.Close(daemons, func() (map[gres.Daemon]uint32, error) {
+		s, err := a.Ledger.Snapshot(ctx)
+		users := map[gres.Daemon]uint32{}
+		for _, l := range s.Leases {
+			if l.Daemon != "" {
+				users[l.Daemon] = l.UID
+			}
+		}
+		return users, err
+	})
+	if err != nil && !a.closeFails {
+		a.Log.Warn("close MPS pipe directories; not said again until it works", "error", err)
+	}
+	a.closeFails = err != nil
 }
 
 // readmit opens a quarantined GPU again when its victims have gone.
@@ -154,8 +187,11 @@ func (a *Agent) readmit(ctx context.Context, sample gres.Sample, used []gres.Dae
 // checkUsed looks after a daemon that jobs are clients of; asking the others
 // would only cost processes.
 func (a *Agent) checkUsed(ctx context.Context, d gres.Daemon, leases []gres.Lease) {
-	if d.Many() && a.ensure(ctx, d) {
-		a.sets[d] = true
+	if d.Many() { // the others have been started
+		a.failed[d] = !a.ensure(ctx, d)
+	}
+	if a.failed[d] {
+		return
 	}
 	faulted, err := a.MPS.Faulted(ctx, d)
 	if err != nil {
@@ -190,7 +226,7 @@ func (a *Agent) quitSet(ctx context.Context, d gres.Daemon) {
 		a.Log.Error("read ledger", "error", err)
 		return
 	}
-	a.startSets(ctx, s.Leases)
+	a.startUsed(ctx, s.Leases)
 }
 
 // endLeftovers ends MPS clients of jobs that hold the GPU no more: what a job

@@ -8,6 +8,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/output"
+	"carma/slurmbridge/jobenv"
 )
 
 // watchOutputs lets the Epilog know where the processes on shared GPUs write
@@ -46,6 +47,6 @@ func (a *Agent) process(pid int, uuid string, leases []gres.Lease) (output.Proce
 	return output.Process{}, false
 }
 
-func shares(leases []gres.Lease, uuid string, job gres.JobKey) bool {
+func shares(leases []gres.Lease, uuid string, job jobenv.JobKey) bool {
 	return slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.Job == job && !l.Exclusive })
 }

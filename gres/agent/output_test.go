@@ -8,6 +8,7 @@ import (
 	"carma/gres"
 	"carma/gres/output"
 	"carma/gres/resident"
+	"carma/slurmbridge/jobenv"
 )
 
 // counted answers for one job and counts the questions.
@@ -26,7 +27,7 @@ func (c *counted) Owner(pid int) resident.Owner {
 func TestWatchOutputs(t *testing.T) {
 	c := &counted{}
 	a := &Agent{Owners: c, Outputs: &output.Watch{RunDir: t.TempDir(), Proc: t.TempDir()}}
-	leases := []gres.Lease{{Job: gres.JobKey{JobID: 1}, UUID: "GPU-0"}, {Job: gres.JobKey{JobID: 2}, UUID: "GPU-1", Exclusive: true}}
+	leases := []gres.Lease{{Job: jobenv.JobKey{JobID: 1}, UUID: "GPU-0"}, {Job: jobenv.JobKey{JobID: 2}, UUID: "GPU-1", Exclusive: true}}
 	samples := []gres.Sample{
 		{GPU: gres.GPU{UUID: "GPU-0"}, Processes: []gres.Process{{PID: 11}, {PID: 12}, {PID: 91}}},
 		{GPU: gres.GPU{UUID: "GPU-1"}, Processes: []gres.Process{{PID: 21}}},

@@ -57,13 +57,32 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	if a.waits == nil {
 		a.waits = steward.Waits{}
 	}
-	a.waits.Restore(queue, time.Now(), a.Config.Capacity.Compare.D())
+	a.restoreWaits(ctx, queue, nodes)
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
 	if d, ok := steward.Decide(in); ok {
 		a.haveKept(ctx, d, nodes)
+	}
+}
+
+// restoreWaits gives jobs of the queue the time since which they really wait, by what this
+// steward has seen and others have left in the anchor's Comment, and leaves it there.
+func (a *Agent) restoreWaits(ctx context.Context, queue []sctl.QueuedJob, nodes []sctl.NodeState) {
+	now, every := time.Now(), a.Config.Capacity.Compare.D()
+	i := slices.IndexFunc(nodes, func(n sctl.NodeState) bool { return n.Name == steward.Anchor })
+	if i < 0 {
+		a.waits.Restore(queue, now, every)
+		return
+	}
+	before := nodes[i].Comment
+	a.waits.Learn(before, now)
+	a.waits.Restore(queue, now, every)
+	if after := a.waits.Comment(before); after != steward.Comment(before, nil) {
+		if err := a.Cluster.SetNodeComment(ctx, steward.Anchor, after); err != nil {
+			a.Log.Warn("leave to the next steward who has waited", "error", err)
+		}
 	}
 }
 
@@ -121,13 +140,15 @@ func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
 	return a.Cluster.Update(ctx, t, sctl.Change{TresPerNode: r.Books})
 }
 
+// rankOf is how many nodes come before this one that may have the steward: those that are
+// off, or away, leave it to others.
 func rankOf(nodes []sctl.NodeState, node string) int {
 	rank := 0
 	for _, n := range nodes {
 		if n.Name == node {
 			return rank
 		}
-		if n.GPUs > 0 && n.Name != steward.Anchor {
+		if n.GPUs > 0 && n.Lives {
 			rank++
 		}
 	}
@@ -136,7 +157,7 @@ func rankOf(nodes []sctl.NodeState, node string) int {
 
 func firstUp(nodes []sctl.NodeState) string {
 	for _, n := range nodes {
-		if n.Up && n.GPUs > 0 {
+		if n.Lives && n.GPUs > 0 {
 			return n.Name
 		}
 	}
@@ -160,8 +181,13 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
 		return
 	}
-	if comes && time.Since(hold.Since) < a.Config.Hold.Timeout.D() {
-		if j.State != "PENDING" || slices.Contains(heldJobs(s.Holds), hold.JobID) {
+	age := time.Since(hold.Since)
+	kept := slices.IndexFunc(s.Holds, func(h lease.Hold) bool { return h.JobID == hold.JobID })
+	if kept >= 0 {
+		age = s.Holds[kept].Age // by a clock that nobody sets
+	}
+	if comes && age < a.Config.Hold.Timeout.D() {
+		if j.State != "PENDING" || kept >= 0 {
 			return
 		}
 		if a.Thresholds.BookSMAct {

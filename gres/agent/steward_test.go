@@ -25,6 +25,8 @@ type cluster struct {
 	nodes []sctl.NodeState
 	err   error
 	calls []string
+
+	comment string // of the anchor
 }
 
 func (c *cluster) Queue(context.Context, []string) ([]sctl.QueuedJob, error) {
@@ -38,6 +40,10 @@ func (c *cluster) Nodes(context.Context, []string) ([]sctl.NodeState, error) {
 }
 
 func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error {
+	if node == steward.Anchor {
+		c.comment = comment
+		return c.err
+	}
 	h, _ := steward.ParseComment(comment)
 	c.calls = append(c.calls, fmt.Sprintf("%s keeps %d for %d", node, h.GPUs, h.JobID))
 	return c.err
@@ -55,7 +61,7 @@ func (c *cluster) Split(_ context.Context, j sctl.QueuedJob) (uint32, error) {
 
 func TestKeepSteward(t *testing.T) {
 	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}
+	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
 	task, named := old, old
 	task.ArrayJobID, task.ArrayTask = 7, 3
 	named.ReqNodes = "n2"
@@ -63,7 +69,7 @@ func TestKeepSteward(t *testing.T) {
 		return &jobs{known: map[uint32]sctl.Job{7: j}, words: sctl.Words{TresPerNode: tres}}
 	}
 	down := slices.Clone(nodes)
-	down[1].Up = false
+	down[1].Up, down[1].Lives = false, false
 	for _, c := range []struct {
 		name, node string
 		cluster    cluster
@@ -99,7 +105,7 @@ func TestKeepSteward(t *testing.T) {
 // A job that was given back between two looks is not new to the second.
 func TestKeepStewardRemembers(t *testing.T) {
 	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{queue: []sctl.QueuedJob{j}, nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}}
+	c := &cluster{queue: []sctl.QueuedJob{j}, nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
 	a := newAgent()
 	a.Node, a.Cluster = "n1", c
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
@@ -113,18 +119,49 @@ func TestKeepStewardRemembers(t *testing.T) {
 	}
 }
 
+// Nor is it to another steward, by what the first has left in the anchor's Comment.
+func TestKeepStewardHandsOver(t *testing.T) {
+	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{nodes: []sctl.NodeState{{Name: steward.Anchor, GPUs: 4, Comment: "(null)"}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	look := func(a *Agent, after time.Duration) {
+		a.Config.Hold.After = config.Duration(after)
+		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+		a.Node, a.Cluster = "n1", c
+		c.queue = []sctl.QueuedJob{j}
+		a.keepSteward(t.Context(), 1)
+	}
+	first := newAgent()
+	look(first, 3*time.Hour)
+	j.Eligible, j.Submitted, j.Restarts = time.Now().Add(-time.Second), time.Now().Add(-time.Minute), 1
+	look(first, 3*time.Hour)
+	if c.comment == "" {
+		t.Fatalf("nothing is left: %v", c.calls)
+	}
+	c.nodes[0].Comment = c.comment
+	c.calls = nil
+	look(newAgent(), 118*time.Minute)
+	if !slices.Equal(c.calls, []string{"nodes", "queue", "n1 keeps 2 for 7"}) {
+		t.Errorf("%v", c.calls)
+	}
+}
+
 // Most agents of a large cluster ask who the steward is once an hour.
 func TestKeepStewardOfManyNodes(t *testing.T) {
 	c := &cluster{}
 	for i := range 9 {
-		c.nodes = append(c.nodes, sctl.NodeState{Name: fmt.Sprint("n", i), Up: i > 4, GPUs: 1})
+		c.nodes = append(c.nodes, sctl.NodeState{Name: fmt.Sprint("n", i), Up: i > 4, Lives: i > 4, GPUs: 1})
 	}
 	a := newAgent()
-	a.Node, a.Cluster = "n5", c
+	a.Node, a.Cluster = "n8", c // the fourth that is up
 	for i := range 100 {
 		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
 	}
 	if len(c.calls) != 2 || slices.Contains(c.calls, "queue") {
+		t.Errorf("%v", c.calls)
+	}
+	c.calls, a = nil, newAgent()
+	a.Node, a.Cluster = "n5", c // the first that is up, after five that are not
+	if a.keepSteward(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
 		t.Errorf("%v", c.calls)
 	}
 }
@@ -152,6 +189,8 @@ func TestFollowComment(t *testing.T) {
 		"has started":      {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"held by its user": {fresh, "PENDING JobHeldUser", []lease.Hold{{UUID: "a", JobID: 7}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"did not come":     {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"the clock jumps":  {late, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Minute}}, nil, nil},
+		"kept for long":    {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Hour}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"not known":        {fresh, "?", nil, nil, nil},
 		"has gone":         {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"too many":         {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},

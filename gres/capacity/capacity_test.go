@@ -14,6 +14,7 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestCounts(t *testing.T) {
@@ -113,13 +114,13 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 	if err := book.PutReadings(t.Context(), readings); err != nil {
 		t.Fatal(err)
 	}
-	return &Publisher{Node: "n1", RunDir: dir, Slurm: s, Book: book, FullMiB: 40536,
+	return &Publisher{Node: "n1", RunDir: dir, Slurm: s, Book: book, FullMiB: []int64{81920, 40536},
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}
 }
 
 func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
 	t.Helper()
-	job := lease.Job{JobKey: gres.JobKey{JobID: id}, UID: 1000}
+	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}, UID: 1000}
 	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "GPU-0" })
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +181,7 @@ func TestPublish(t *testing.T) {
 	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:28160" {
 		t.Errorf("after a grant: %v, %s", err, s.gres)
 	}
-	if err := p.Book.Release(ctx, gres.JobKey{JobID: 7}); err != nil {
+	if err := p.Book.Release(ctx, jobenv.JobKey{JobID: 7}); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Publish(ctx); !errors.Is(err, ErrTooSoon) || len(s.updates) != 2 {
@@ -209,7 +210,7 @@ func TestPublishRate(t *testing.T) {
 	for id := uint32(1); time.Since(begin) < 2*time.Second; id++ {
 		grant(t, p.Book, id, 10240)
 		publish()
-		if err := p.Book.Release(ctx, gres.JobKey{JobID: id}); err != nil {
+		if err := p.Book.Release(ctx, jobenv.JobKey{JobID: id}); err != nil {
 			t.Fatal(err)
 		}
 		publish()
@@ -270,6 +271,46 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	s.gres = "gpu:8,carmau0:81072,carma2:81072" // scontrol reconfigure
 	if _, err := p.Compare(t.Context()); err != nil || len(s.updates) != 2 {
 		t.Errorf("after a reconfigure: %v, %d updates", err, len(s.updates))
+	}
+}
+
+// slow is a slurmctld whose answer about the node takes until it is let go.
+type slow struct {
+	*fakeSlurm
+	asked, goOn chan struct{}
+}
+
+func (s *slow) Node(ctx context.Context, node string) (gres, comment string, err error) {
+	gres, comment, err = s.fakeSlurm.Node(ctx, node)
+	s.asked <- struct{}{}
+	<-s.goOn
+	return gres, comment, err
+}
+
+// A slurmctld that takes its time to say what it counts keeps nobody from telling it, and
+// its old answer does not undo that.
+func TestPublishWhileComparing(t *testing.T) {
+	s := &slow{&fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}, make(chan struct{}), make(chan struct{})}
+	p := newPublisher(t, s.fakeSlurm)
+	ctx := t.Context()
+	if err := p.Publish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.Slurm = s
+	compared := make(chan error, 1)
+	go func() {
+		_, err := p.Compare(ctx)
+		compared <- err
+	}()
+	<-s.asked
+	grant(t, p.Book, 7, 10240)
+	const want = ",carma2:no_consume:28160"
+	if err := p.Publish(ctx); err != nil || !strings.HasSuffix(s.gres, want) {
+		t.Fatalf("while slurmctld is asked: %v, %s", err, s.gres)
+	}
+	close(s.goOn)
+	if err := <-compared; err != nil || !strings.HasSuffix(s.gres, want) || len(s.updates) != 2 {
+		t.Errorf("got %v, %s, %d updates", err, s.gres, len(s.updates))
 	}
 }
 

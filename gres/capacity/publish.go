@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
 )
@@ -34,9 +35,10 @@ type Publisher struct {
 	Slurm      Slurm
 	Book       *lease.Book
 	Policy     choose.Policy
+	IdleOnly   bool // config.Placement.IdleOnly
 	Thresholds choose.Thresholds
-	FullMiB    int64 // size of a GPU in carma.toml
-	Floor      bool  // no anchor node: never publish less than a whole GPU
+	FullMiB    []int64 // sizes of GPUs in carma.toml
+	Floor      bool    // no anchor node: never publish less than a whole GPU
 }
 
 // Untold is the Publisher of a node whose slurmctld counts by itself
@@ -101,16 +103,24 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 
 // Compare asks slurmctld what it counts and tells it again if that is not what
 // it was told: a reconfigure or a restart put the counts of slurm.conf back. It
-// returns the node's Comment, which comes with the same answer.
+// returns the node's Comment, which comes with the same answer. While the question is
+// on its way others publish: an answer of before that tells nothing.
 func (p *Publisher) Compare(ctx context.Context) (comment string, err error) {
+	before, _, _, err := p.Book.Published(ctx)
+	if err != nil {
+		return "", err
+	}
+	counted, comment, err := p.Slurm.Node(ctx, p.Node)
+	if err != nil {
+		return "", err
+	}
 	unlock, err := p.lock(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	counted, comment, err := p.Slurm.Node(ctx, p.Node)
-	if err != nil {
-		return "", err
+	if told, _, _, err := p.Book.Published(ctx); err != nil || told != before {
+		return comment, err
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {
@@ -142,15 +152,26 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	gpus := make([]Offer, len(s.Readings))
 	for i, r := range s.Readings {
 		g := &gpus[i]
-		g.MiB, _ = choose.Placeable(r, s.Leases, p.Thresholds)
+		g.MiB, _ = choose.Offer(p.IdleOnly, r, s.Leases, p.Thresholds)
 		g.UID, g.Own = choose.Owner(p.Policy, r, s.Leases, p.Thresholds)
 		g.GPUs = r.HeldGPUs
 		if p.Floor {
 			g.MiB, g.Own, g.GPUs = r.TotalMiB, false, 0
 		}
-		g.MiB = Grain(g.MiB, r.GPU, p.FullMiB)
+		g.MiB = Grain(g.MiB, r.GPU, p.fullMiB(r.GPU))
 	}
 	return Counts(gpus, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
+}
+
+// fullMiB is the size that carma.toml gives the GPU, for jobs book that: a cluster may
+// have GPUs of several sizes.
+func (p *Publisher) fullMiB(g gres.GPU) int64 {
+	for _, mib := range p.FullMiB {
+		if g.Whole(mib) {
+			return mib
+		}
+	}
+	return g.TotalMiB
 }
 
 // lock takes the node's publication lock, waiting for it until ctx ends.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // Behind returns the leases as they are once the requests ahead, in their order, have been
@@ -20,7 +21,7 @@ func Behind(p Policy, in Input, ahead []gres.Request) []gres.Lease {
 		d := GPUs(p, Input{Readings: in.Readings, Leases: leases, Request: r, Thresholds: in.Thresholds, Last: in.Last})
 		for _, uuid := range d.UUIDs {
 			leases = append(leases, gres.Lease{
-				Job: gres.JobKey{JobID: r.JobID}, UUID: uuid, UID: r.UID, ReserveMiB: r.ReserveMiB,
+				Job: jobenv.JobKey{JobID: r.JobID}, UUID: uuid, UID: r.UID, ReserveMiB: r.ReserveMiB,
 				Exclusive: r.Exclusive, Seen: true, Daemon: d.Daemon,
 			})
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestBehind(t *testing.T) {
@@ -17,7 +18,7 @@ func TestBehind(t *testing.T) {
 	share := func(id uint32, mib int64) gres.Request {
 		return gres.Request{JobID: id, GPUs: 1, ReserveMiB: mib, UID: 1000}
 	}
-	runs := gres.Lease{Job: gres.JobKey{JobID: 1}, UUID: "a", UID: 1000, ReserveMiB: 40536, Exclusive: true, Seen: true}
+	runs := gres.Lease{Job: jobenv.JobKey{JobID: 1}, UUID: "a", UID: 1000, ReserveMiB: 40536, Exclusive: true, Seen: true}
 	for name, c := range map[string]struct {
 		leases []gres.Lease
 		ahead  []gres.Request

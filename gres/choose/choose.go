@@ -7,6 +7,7 @@
 package choose
 
 import (
+	"slices"
 	"time"
 
 	"carma/gres"
@@ -66,14 +67,18 @@ type Decision struct {
 	Refusals []Refusal   // why each GPU that was not taken was passed over
 }
 
-// OtherUsers tells whether a GPU was passed over for the jobs of other users on it.
-func (d *Decision) OtherUsers() bool {
-	for _, r := range d.Refusals {
-		if r.Reason.code == otherUser || r.Reason.code == byTurns {
+// Uncounted tells whether a GPU was passed over for what slurmctld's counts do not know
+// of: they say how much memory a GPU can give, and not to which user, beside which
+// activity, through which daemon, or alone. Such a request can be sent to the node again
+// and again; where it waits for idle GPUs the counts know all that matters.
+func (d *Decision) Uncounted() bool {
+	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool {
+		switch r.Reason.code {
+		case otherUser, byTurns, notIdle, smactBooked, tooFewTogether:
 			return true
 		}
-	}
-	return false
+		return false
+	})
 }
 
 // Refusal says why a GPU was not taken.
@@ -320,4 +325,14 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 		return 0, Reason{code: noMemory}
 	}
 	return mib, Reason{}
+}
+
+// Offer is what slurmctld is told of a GPU: what is placeable, or 0 of one in use where
+// the policy gives every job idle GPUs alone.
+func Offer(idleOnly bool, r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
+	mib, why = Placeable(r, leases, t)
+	if idleOnly && mib > 0 && mib < r.TotalMiB {
+		return 0, Reason{code: notIdle}
+	}
+	return mib, why
 }

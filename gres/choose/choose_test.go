@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -16,7 +17,7 @@ var defaults = Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: 2048, Ma
 
 // gpu is an idle A100 with SM activity from GPM.
 func gpu(uuid string) gres.Reading {
-	return gres.Reading{GPU: gres.GPU{UUID: uuid, TotalMiB: 40536}, SMActPct: math.NaN(), Source: gres.SourceGPM}
+	return gres.Reading{GPU: gres.GPU{UUID: uuid, TotalMiB: 40536}, SMActPct: math.NaN(), Source: figure.SourceGPM}
 }
 
 // with changes a reading.
@@ -63,8 +64,8 @@ func TestMAGM(t *testing.T) {
 		{"the driver's own memory", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1024 })}, nil, exclusive, "a"},
 		{"SM activity at the threshold", []gres.Reading{busy(80)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
 		{"SM activity above it", []gres.Reading{busy(80.5)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 80.5 % above 80 %"},
-		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = gres.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
-		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96), func(r *gres.Reading) { r.Source = gres.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 96.0 % above 95 %"},
+		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
+		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 96.0 % above 95 %"},
 		{"SM activity of a job that has gone", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 99 })}, nil, shared(1, 1000), "a"},
 		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
 		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1), held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},
@@ -123,6 +124,67 @@ func TestPlaceable(t *testing.T) {
 		mib, why := Placeable(c.r, c.leases, defaults)
 		if got := fmt.Sprint(mib, " ", why); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// A node that gives idle GPUs alone offers no others.
+func TestOffer(t *testing.T) {
+	for _, c := range []struct {
+		policy Policy
+		leases []gres.Lease
+		want   int64
+	}{
+		{Exclusive, nil, 40536},
+		{Exclusive, []gres.Lease{held("a", 10000)}, 0},
+		{MAGM, []gres.Lease{held("a", 10000)}, 28488},
+	} {
+		mib, _ := Offer(c.policy == Exclusive, gpu("a"), c.leases, defaults)
+		fits := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases, Request: shared(1, max(mib, 1000)), Thresholds: defaults}).UUIDs != nil
+		if mib != c.want || fits != (mib > 0) {
+			t.Errorf("%s, %d leases: offers %d, fits %v", c.policy, len(c.leases), mib, fits)
+		}
+	}
+}
+
+// Every GPU that a request is refused is closed in the counts, or has too little memory
+// there, or the request waits for idle GPUs after some give-backs.
+func TestUncounted(t *testing.T) {
+	other := held("a", 10000)
+	other.UID = 2000
+	never, booking := defaults, defaults
+	never.CrossUser = false
+	booking.BookSMAct = true
+	active := held("a", 10000)
+	active.SMActPct = 60
+	many := func(uuid string, d gres.Daemon) gres.Lease {
+		l := held(uuid, 10000)
+		l.Daemon = d
+		return l
+	}
+	alone := gres.Request{GPUs: 1, Exclusive: true, ReserveMiB: 20000, UID: held("a", 0).UID}
+	busy := shared(1, 1000)
+	busy.SMActPct = 50
+	for _, c := range []struct {
+		name     string
+		p        Policy
+		readings []gres.Reading
+		leases   []gres.Lease
+		r        gres.Request
+		t        Thresholds
+		want     bool
+	}{
+		{"another user", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), never, true},
+		{"by turns", Carma, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), defaults, true},
+		{"alone, booked by a smaller GPU", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 10000)}, alone, defaults, true},
+		{"booked activity", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{active}, busy, booking, true},
+		{"two daemons", Carma, []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{many("a", "a"), many("b", "b")}, shared(2, 1000), defaults, true},
+		{"full", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 39000)}, shared(1, 10000), defaults, false},
+		{"faulty", MAGM, []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Quarantined = "fault" })}, nil, shared(1, 1000), defaults, false},
+	} {
+		d := GPUs(c.p, Input{Readings: c.readings, Leases: c.leases, Request: c.r, Thresholds: c.t})
+		if d.UUIDs != nil || d.Uncounted() != c.want {
+			t.Errorf("%s: %+v, uncounted %v", c.name, d, d.Uncounted())
 		}
 	}
 }

@@ -3,19 +3,17 @@
 package confine
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"carma/db/accesslist"
 	"carma/gres"
 )
 
@@ -23,9 +21,6 @@ import (
 // processes, and nobody else. Without a cgroup there is no better: what a user's jobs
 // without GPUs must not open they can as long as another job of his may.
 type acl struct{ Host }
-
-// access is the extended attribute in which the kernel keeps a file's access list.
-const access = "system.posix_acl_access"
 
 func findACL(h Host, asked bool) (Guard, error) {
 	nodes := h.nodes()
@@ -40,7 +35,7 @@ func findACL(h Host, asked bool) (Guard, error) {
 			" set NVreg_ModifyDeviceFiles=0 for the nvidia module", errNot)
 	}
 	for _, path := range nodes {
-		if _, err := unix.Getxattr(path, access, nil); err != nil && !errors.Is(err, unix.ENODATA) {
+		if _, err := unix.Getxattr(path, accesslist.Attribute, nil); err != nil && !errors.Is(err, unix.ENODATA) {
 			return nil, fmt.Errorf("access lists: %w: %s: %w", errNot, path, err)
 		}
 	}
@@ -88,50 +83,13 @@ func (g acl) follow() error {
 		return fmt.Errorf("set access lists: %w", err)
 	}
 	for minor, path := range g.nodes() {
-		if err := grant(path, users[minor]); err != nil {
+		// The file's mode is what it was for programs that look: 0660.
+		const readWrite = accesslist.Read | accesslist.Write
+		if err := accesslist.Set(path, readWrite, readWrite, users[minor]...); err != nil {
 			return fmt.Errorf("set access list of %s: %w", path, err)
 		}
 	}
 	return nil
-}
-
-// grant lets root and these users read and write a file. The file's mode is what it was
-// for programs that look: 0660.
-func grant(path string, users []uint32) error {
-	want := list(users)
-	have := make([]byte, len(want)+1)
-	if n, err := unix.Getxattr(path, access, have); err == nil && bytes.Equal(have[:n], want) {
-		return nil
-	}
-	return unix.Setxattr(path, access, want, 0)
-}
-
-// Tags and permissions of an entry (include/uapi/linux/posix_acl.h).
-const (
-	tagOwner, tagUser, tagGroup, tagMask, tagOther = 0x01, 0x02, 0x04, 0x10, 0x20
-	readWrite                                      = 6
-)
-
-// list is an access list in the kernel's form (posix_acl_xattr.h): a version, then entries
-// of tag, permissions and id, users in order.
-func list(users []uint32) []byte {
-	users = slices.Clone(users)
-	slices.Sort(users)
-	b := binary.LittleEndian.AppendUint32(nil, 2)
-	entry := func(tag, perm uint16, id uint32) {
-		b = binary.LittleEndian.AppendUint16(b, tag)
-		b = binary.LittleEndian.AppendUint16(b, perm)
-		b = binary.LittleEndian.AppendUint32(b, id)
-	}
-	const none = ^uint32(0)
-	entry(tagOwner, readWrite, none)
-	for _, uid := range slices.Compact(users) {
-		entry(tagUser, readWrite, uid)
-	}
-	entry(tagGroup, 0, none)
-	entry(tagMask, readWrite, none)
-	entry(tagOther, 0, none)
-	return b
 }
 
 // Users tells by the leases who may open the GPU of each minor.

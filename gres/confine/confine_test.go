@@ -3,7 +3,6 @@
 package confine
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -259,16 +258,6 @@ func TestACL(t *testing.T) {
 		if got := opened(t, list, "", c.uid); got != c.want {
 			t.Errorf("%v: user %d gets %s, want %s", c.users, c.uid, got, c.want)
 		}
-	}
-}
-
-// The form is the kernel's (acl(5), posix_acl_xattr.h): user::rw-, user:1:rw-,
-// user:258:rw-, group::---, mask::rw-, other::---.
-func TestList(t *testing.T) {
-	want := "02000000" + "01000600ffffffff" + "0200060001000000" + "0200060002010000" +
-		"04000000ffffffff" + "10000600ffffffff" + "20000000ffffffff"
-	if got := hex.EncodeToString(list([]uint32{258, 1, 258})); got != want {
-		t.Errorf("%s, want %s", got, want)
 	}
 }
 

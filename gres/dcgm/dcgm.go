@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -41,7 +42,7 @@ type Monitor struct {
 
 type figures struct {
 	at                 time.Time
-	smact, smocc, dram gres.Measured
+	smact, smocc, dram figure.Measured
 }
 
 // Run keeps a dmon running until ctx ends, and starts it again when it stops,
@@ -161,10 +162,10 @@ func parseLine(line string) (id string, f figures, ok bool) {
 	if _, err := strconv.Atoi(words[1]); err != nil {
 		return "", f, false
 	}
-	for i, to := range []*gres.Measured{&f.smact, &f.smocc, &f.dram} {
-		*to = gres.Unknown
+	for i, to := range []*figure.Measured{&f.smact, &f.smocc, &f.dram} {
+		*to = figure.Unknown
 		if v, err := strconv.ParseFloat(words[2+i], 64); err == nil && v >= 0 && v <= 1 {
-			*to = gres.Measured(100 * v)
+			*to = figure.Measured(100 * v)
 		}
 	}
 	return words[1], f, true
@@ -177,9 +178,9 @@ func (m *Monitor) Overlay(samples []gres.Sample) {
 	for i := range samples {
 		s := &samples[i]
 		f, ok := m.figures[s.UUID]
-		if !ok || time.Since(f.at) > fresh || !f.smact.Known() || s.Source == gres.SourceGPM || s.Unreadable != "" {
+		if !ok || time.Since(f.at) > fresh || !f.smact.Known() || s.Source == figure.SourceGPM || s.Unreadable != "" {
 			continue
 		}
-		s.SMActPct, s.SMOccPct, s.DRAMPct, s.Source = f.smact, f.smocc, f.dram, gres.SourceDCGM
+		s.SMActPct, s.SMOccPct, s.DRAMPct, s.Source = f.smact, f.smocc, f.dram, figure.SourceDCGM
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -37,14 +38,14 @@ func TestParseDiscovery(t *testing.T) {
 }
 
 func coarse(uuid string) gres.Sample {
-	return gres.Sample{GPU: gres.GPU{UUID: uuid}, SMActPct: 99, SMOccPct: gres.Unknown, DRAMPct: gres.Unknown, Source: gres.SourceUtilisation}
+	return gres.Sample{GPU: gres.GPU{UUID: uuid}, SMActPct: 99, SMOccPct: figure.Unknown, DRAMPct: figure.Unknown, Source: figure.SourceUtilisation}
 }
 
 func TestOverlay(t *testing.T) {
 	m := &Monitor{}
 	m.read(strings.NewReader(read(t, "dmon.txt")), map[string]string{"0": "a", "1": "b"})
 	gpm := coarse("a")
-	gpm.Source = gres.SourceGPM
+	gpm.Source = figure.SourceGPM
 	lost := coarse("a")
 	lost.Unreadable = "GPU is lost"
 	samples := []gres.Sample{coarse("a"), coarse("b"), coarse("c"), gpm, lost}
@@ -53,7 +54,7 @@ func TestOverlay(t *testing.T) {
 		t.Errorf("got %+v", s)
 	}
 	for i, s := range samples[1:] { // nonsense, unknown GPU, better source, lost
-		if s.SMActPct != 99 || s.Source == gres.SourceDCGM {
+		if s.SMActPct != 99 || s.Source == figure.SourceDCGM {
 			t.Errorf("sample %d: %+v", i+1, s)
 		}
 	}
@@ -61,7 +62,7 @@ func TestOverlay(t *testing.T) {
 	f.at = time.Now().Add(-fresh - time.Second)
 	m.figures["a"] = f
 	old := []gres.Sample{coarse("a")}
-	if m.Overlay(old); old[0].Source == gres.SourceDCGM {
+	if m.Overlay(old); old[0].Source == figure.SourceDCGM {
 		t.Error("old figures were used")
 	}
 }
@@ -92,7 +93,7 @@ exec sleep 1000
 		return s[0]
 	}
 	for range 600 {
-		if got().Source == gres.SourceDCGM {
+		if got().Source == figure.SourceDCGM {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -128,7 +129,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		parseDiscovery(text)
 		if _, fig, ok := parseLine(text); ok {
-			for _, v := range []gres.Measured{fig.smact, fig.smocc, fig.dram} {
+			for _, v := range []figure.Measured{fig.smact, fig.smocc, fig.dram} {
 				if v.Known() && (v < 0 || v > 100) {
 					t.Errorf("%q: %v", text, v)
 				}

@@ -16,6 +16,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/status"
+	"carma/slurmbridge/version"
 )
 
 // metric is a Prometheus metric with a value for each GPU.
@@ -51,10 +52,11 @@ func yes(f func(status.GPU) bool) func(status.GPU) (float64, bool) {
 	}
 }
 
-// Text is the node in Prometheus' text format. Its labels are the node, the GPU and
-// the method of an estimate, never a job or a user: those would make a series each.
+// Text is the node in Prometheus' text format. Its labels are the node, the GPU,
+// the method of an estimate and the version, never a job or a user: those would make a series each.
 func Text(n status.Node, ended *Ended) string {
 	var b strings.Builder
+	fmt.Fprintf(&b, "# HELP carma_build_info 1, for the version of CARMA.\n# TYPE carma_build_info gauge\ncarma_build_info{node=%q,version=%q} 1\n", n.Name, version.String())
 	for _, m := range metrics {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n", m.name, m.help, m.name)
 		for _, g := range n.GPUs {

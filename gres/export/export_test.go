@@ -10,14 +10,16 @@ import (
 	"testing"
 	"unicode"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/status"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestText(t *testing.T) {
 	n := status.Node{Name: "n1", GPUs: []status.GPU{
 		{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40536}, SMActPct: 41.5, UsedMiB: 1024, LeasedMiB: 2048, OpenMiB: 36000, AgeS: 0.5, Leases: []status.Lease{{JobID: 7, User: "alice"}}},
-		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: gres.Unknown, Closed: "lost", MPS: status.MPSFault},
+		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: figure.Unknown, Closed: "lost", MPS: status.MPSFault},
 	}}
 	var ended Ended
 	ended.Add(false, false, "user", 15, 10)
@@ -75,7 +77,7 @@ func TestLabelsOfForeignText(t *testing.T) {
 func TestWriteJobs(t *testing.T) {
 	dir := t.TempDir()
 	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b", Index: 1}}, {GPU: gres.GPU{UUID: "c", Index: 2}}, {GPU: gres.GPU{UUID: "m", Index: 3, MIG: true}}}
-	held := func(uuid string, id uint32) gres.Lease { return gres.Lease{UUID: uuid, Job: gres.JobKey{JobID: id}} }
+	held := func(uuid string, id uint32) gres.Lease { return gres.Lease{UUID: uuid, Job: jobenv.JobKey{JobID: id}} }
 	check := func(want map[string]string) {
 		t.Helper()
 		files, err := os.ReadDir(dir)

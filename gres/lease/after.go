@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // LongestDelay is what a Comeback waits at most for its start.
@@ -17,12 +17,12 @@ const LongestDelay = 15 * time.Minute
 // Ended is an attempt that has released its GPUs and whose record does not yet
 // hold slurmctld's word on how it ended.
 type Ended struct {
-	gres.JobKey
+	jobenv.JobKey
 	Age time.Duration
 }
 
 // DropEnded forgets an ended attempt and what it did.
-func (b *Book) DropEnded(ctx context.Context, key gres.JobKey) error {
+func (b *Book) DropEnded(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		for _, table := range []string{"ended", "usage"} {
 			if _, err := tx.Exec("DELETE FROM "+table+" WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
@@ -75,7 +75,7 @@ type Comeback struct {
 
 // AddComeback notes that job was put back now and is to wait.
 func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
-	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback VALUES (?,?,?)", job, int64(Now()), int64(delay))
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job, int64(Now()), int64(delay))
 	if err != nil {
 		return fmt.Errorf("note that job %d comes back: %w", job, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"time"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // Hold is a GPU that is kept for a job.
@@ -90,7 +90,7 @@ func holdsOf(q querier) ([]Hold, error) {
 // it through MPS: they are its victims.
 func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
+		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
 		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'') RETURNING job_id", reason, uuid)
@@ -122,7 +122,7 @@ func (b *Book) Readmit(ctx context.Context, uuid string) error {
 }
 
 // Cancelled notes why the agent cancels a job, for its record.
-func (b *Book) Cancelled(ctx context.Context, key gres.JobKey, why string) error {
+func (b *Book) Cancelled(ctx context.Context, key jobenv.JobKey, why string) error {
 	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID, key.Restart); err != nil {
 		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
 	}

@@ -9,10 +9,11 @@ package lease
 import (
 	"context"
 	"database/sql"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"net/url"
 	"path/filepath"
@@ -21,17 +22,24 @@ import (
 	_ "github.com/mattn/go-sqlite3" // the driver
 	"golang.org/x/sys/unix"
 
+	"carma/db/figure"
 	"carma/db/queue"
 	"carma/db/sqlitefile"
 	"carma/gres"
 	"carma/gres/failpoint"
+	"carma/slurmbridge/jobenv"
 )
 
-//go:embed schema.sql
-var schema string
+// schemaFiles are the steps of the schema, which SQLite's user_version counts. A node's
+// agent and hooks are not exchanged at one moment, and jobs run meanwhile: so a step only
+// adds, tables or columns with a default, and a program works on a ledger that is newer
+// than itself. A step that is in a release is not changed any more.
+//
+//go:embed schema
+var schemaFiles embed.FS
 
-// schemaVersion is user_version of schema.sql.
-const schemaVersion = 1
+// version is the number of the newest step.
+const version = 1
 
 // Book is an open ledger.
 type Book struct {
@@ -41,7 +49,7 @@ type Book struct {
 
 // Job is a job that holds GPUs of the node.
 type Job struct {
-	gres.JobKey
+	jobenv.JobKey
 	UID   uint32
 	About json.RawMessage
 	Late  bool // it may be over: a later attempt is not to lose its lease
@@ -57,7 +65,7 @@ type Granted struct {
 	Daemon     gres.Daemon
 	Seen       bool
 	Idle       time.Duration // longest time that the job did not use it
-	gres.Figures
+	figure.Figures
 }
 
 // ErrNoFit means that no choice of GPUs takes the request now.
@@ -91,7 +99,7 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 	// One at a time: SQLite lets nobody wait while another makes the new file a
 	// WAL database.
 	leave := q.Enter(context.Background(), queueFor)
-	err = b.migrate()
+	err = b.migrate(schemaFiles, version)
 	leave()
 	if err != nil {
 		b.Close()
@@ -100,23 +108,27 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 	return b, nil
 }
 
-func (b *Book) migrate() error {
-	var version int
-	if err := b.db.QueryRow("PRAGMA user_version").Scan(&version); err != nil {
+// migrate brings the schema to a version, and leaves one that is newer.
+func (b *Book) migrate(steps fs.FS, to int) error {
+	var at int
+	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at >= to {
 		return err
-	}
-	if version == schemaVersion {
-		return nil
 	}
 	return b.transact(context.Background(), func(tx *sql.Tx) error {
 		// Another process may have been first.
-		if err := tx.QueryRow("PRAGMA user_version").Scan(&version); err != nil || version == schemaVersion {
+		if err := tx.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at >= to {
 			return err
 		}
-		if version != 0 {
-			return fmt.Errorf("it is of version %d, this program knows %d", version, schemaVersion)
+		for ; at < to; at++ {
+			text, err := fs.ReadFile(steps, fmt.Sprintf("schema/%04d.sql", at+1))
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(string(text)); err != nil {
+				return fmt.Errorf("bring its schema to version %d: %w", at+1, err)
+			}
 		}
-		_, err := tx.Exec(schema)
+		_, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", to))
 		return err
 	})
 }
@@ -159,11 +171,14 @@ func (b *Book) PutReadings(ctx context.Context, readings []gres.Reading) error {
 	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
 }
 
+const insertReading = `INSERT INTO gpu (uuid, idx, minor, model, total_mib, mig, numa, nvlink, at_ns, used_mib, smact_pct, smocc_pct, dram_pct,
+	source, processes, clients, unreadable) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+
 func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
 		return fmt.Errorf("write readings: %w", err)
 	}
-	insert, err := tx.Prepare("INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")
+	insert, err := tx.Prepare(insertReading)
 	if err != nil {
 		return fmt.Errorf("write readings: %w", err)
 	}
@@ -226,7 +241,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if len(uuids) == 0 {
 			return ErrNoFit
 		}
-		if _, err := tx.Exec("INSERT OR REPLACE INTO given VALUES (1,?)", uuids[len(uuids)-1]); err != nil {
+		if _, err := tx.Exec("INSERT OR REPLACE INTO given (one, uuid) VALUES (1,?)", uuids[len(uuids)-1]); err != nil {
 			return fmt.Errorf("note the GPU given last: %w", err)
 		}
 		// What it was kept for has come.
@@ -272,7 +287,7 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 		if l.UUID != uuid {
 			continue
 		}
-		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour VALUES (?1,?2),(?2,?1)", j.JobID, l.Job.JobID); err != nil {
+		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour (job_id, other) VALUES (?1,?2),(?2,?1)", j.JobID, l.Job.JobID); err != nil {
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
@@ -286,12 +301,12 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 
 // Release ends what key holds and lists it as ended. It is no error if that is
 // nothing.
-func (b *Book) Release(ctx context.Context, key gres.JobKey) error {
+func (b *Book) Release(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
-		if _, err := tx.Exec("INSERT OR REPLACE INTO ended VALUES (?,?,?)", key.JobID, key.Restart, int64(Now())); err != nil {
+		if _, err := tx.Exec("INSERT OR REPLACE INTO ended (job_id, restart, at_ns) VALUES (?,?,?)", key.JobID, key.Restart, int64(Now())); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
 		failpoint.Here("lease.release-written")

@@ -4,14 +4,12 @@ package lease
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 func open(t *testing.T, dir string) *Book {
@@ -35,12 +35,12 @@ func open(t *testing.T, dir string) *Book {
 func gpus(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100", TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(), Source: gres.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100", TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(), Source: figure.SourceGPM})
 	}
 	return r
 }
 
-func key(id, restart uint32) gres.JobKey { return gres.JobKey{JobID: id, Restart: restart} }
+func key(id, restart uint32) jobenv.JobKey { return jobenv.JobKey{JobID: id, Restart: restart} }
 
 // pick chooses the GPUs, to be shared through a daemon of theirs.
 func pick(uuids ...string) Choose {
@@ -164,8 +164,8 @@ func TestMeasure(t *testing.T) {
 	}
 	nan := math.NaN()
 	use := func(id uint32, seconds, smact, joules float64, mib int64) Usage {
-		return Usage{Job: key(id, 0), UUID: "GPU-0", Seconds: seconds, SMActPct: smact, SMActFrom: gres.SourceGPM, EnergyJ: joules, IdleJ: joules / 2,
-			Present: mib > 0, UsedMiB: mib, UsedFrom: gres.MemoryProcess, HeldS: seconds / 2, SharedS: seconds, AloneS: nan}
+		return Usage{Job: key(id, 0), UUID: "GPU-0", Seconds: seconds, SMActPct: smact, SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2,
+			Present: mib > 0, UsedMiB: mib, UsedFrom: figure.MemoryProcess, HeldS: seconds / 2, SharedS: seconds, AloneS: nan}
 	}
 	measure := func(us ...Usage) {
 		t.Helper()
@@ -349,22 +349,6 @@ func TestOpenANewOneWaitsForNobody(t *testing.T) {
 	}
 	if took := time.Since(start); took > count*queueFor {
 		t.Errorf("took %v", took)
-	}
-}
-
-func TestOpenRefusesAnotherVersion(t *testing.T) {
-	dir := t.TempDir()
-	open(t, dir)
-	d, err := sql.Open("sqlite3", filepath.Join(dir, "leases.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Exec("PRAGMA user_version = 99"); err != nil {
-		t.Fatal(err)
-	}
-	d.Close()
-	if _, err := Open(dir, time.Second); err == nil {
-		t.Error("a ledger of version 99 was opened")
 	}
 }
 

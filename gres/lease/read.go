@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // Held is a job and its GPUs.
@@ -91,7 +92,7 @@ func (b *Book) Oldest(ctx context.Context) (age time.Duration, ok bool, err erro
 
 // Find returns what key, or an earlier attempt of its job, holds; ok is false if
 // that is nothing.
-func (b *Book) Find(ctx context.Context, key gres.JobKey) (h Held, ok bool, err error) {
+func (b *Book) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, err error) {
 	h.JobKey = key
 	var at int64
 	var about string

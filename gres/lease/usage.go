@@ -9,21 +9,22 @@ import (
 	"math"
 	"time"
 
-	"carma/gres"
+	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
 )
 
 // Usage is what one attempt did on one GPU in the interval before a sample. NaN
 // stands for what was not measured.
 type Usage struct {
-	Job       gres.JobKey
+	Job       jobenv.JobKey
 	UUID      string
 	Present   bool  // a process of the job is on the GPU
 	Seen      bool  // as the lease says already
 	UsedMiB   int64 // 0: not known
-	UsedFrom  gres.MemorySource
+	UsedFrom  figure.MemorySource
 	Seconds   float64 // of the interval that the job held the GPU; 0 at the first sample
 	SMActPct  float64 // its own
-	SMActFrom gres.Source
+	SMActFrom figure.Source
 	EnergyJ   float64 // its share
 	IdleJ     float64 // of the share, the idle floor
 	HeldS     float64 // Seconds divided by the holders at the time
@@ -53,7 +54,8 @@ func addUsages(tx *sql.Tx, list []Usage) error {
 	return nil
 }
 
-const addUsageSQL = `INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
+const addUsageSQL = `INSERT INTO usage (job_id, restart, uuid, peak_mib, peak_from, mib_s, mib_for_s, smact_s, smact_for_s, smact_max, smact_from,
+	energy_j, idle_j, energy_for_s, lease_s, held_s, shared_s, alone_s, alone_for_s) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
 	peak_from = iif(excluded.peak_mib > peak_mib, excluded.peak_from, peak_from), peak_mib = max(peak_mib, excluded.peak_mib),
 	mib_s = mib_s + excluded.mib_s, mib_for_s = mib_for_s + excluded.mib_for_s,
 	smact_s = smact_s + excluded.smact_s, smact_for_s = smact_for_s + excluded.smact_for_s, smact_max = max(smact_max, excluded.smact_max),
@@ -98,13 +100,13 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 
 // FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
 // that has ended, until DropEnded.
-func (b *Book) FiguresOf(ctx context.Context, key gres.JobKey) (map[string]gres.Figures, error) {
+func (b *Book) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
 	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?", key.JobID, key.Restart)
 	if err != nil {
 		return nil, fmt.Errorf("read usage of job %s: %w", key, err)
 	}
 	defer rows.Close()
-	all := map[string]gres.Figures{}
+	all := map[string]figure.Figures{}
 	for rows.Next() {
 		var uuid string
 		var u usageRow
@@ -123,7 +125,7 @@ const usageColumns = `ifnull(u.peak_mib,0), ifnull(u.peak_from,''), ifnull(u.mib
 	ifnull(u.lease_s,0), ifnull(u.held_s,0), ifnull(u.shared_s,0), ifnull(u.alone_s,0), ifnull(u.alone_for_s,0)`
 
 type usageRow struct {
-	f                                             gres.Figures
+	f                                             figure.Figures
 	mibS, mibForS, smactS, smactForS, smactMax    float64
 	energyJ, idleJ, energyForS, aloneS, aloneForS float64
 }
@@ -135,13 +137,13 @@ func (u *usageRow) fields() []any {
 
 // figures turns sums into means; one that covers too little of the time is no
 // figure.
-func (u *usageRow) figures() gres.Figures {
+func (u *usageRow) figures() figure.Figures {
 	f := u.f
-	known := func(v, seconds float64) gres.Measured {
+	known := func(v, seconds float64) figure.Measured {
 		if !f.Covers(seconds) {
-			return gres.Unknown
+			return figure.Unknown
 		}
-		return gres.Measured(v)
+		return figure.Measured(v)
 	}
 	if u.mibForS > 0 {
 		f.MeanMiB = int64(math.Round(u.mibS / u.mibForS))

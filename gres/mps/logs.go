@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -81,7 +80,7 @@ func (c Control) boundLogs(daemon string) error {
 			err = errors.Join(err, empty(filepath.Join(dir, f.Name())))
 		}
 	}
-	if time.Since(newest) > keepLogs && !runs(filepath.Join(c.RunDir, "mps", daemon)) {
+	if time.Since(newest) > keepLogs && pidOf(filepath.Join(c.RunDir, "mps", daemon)) == 0 {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
 	return err
@@ -102,15 +101,4 @@ func empty(path string) error {
 		oldErr = errors.Join(oldErr, old.Close())
 	}
 	return errors.Join(err, log.Truncate(0), oldErr) // also where the disk is full
-}
-
-// runs tells whether the daemon of a pipe directory is there. One that was killed leaves
-// its pid behind, which may be another's by now: its logs stay the longer.
-func runs(pipeDir string) bool {
-	text, err := os.ReadFile(filepath.Join(pipeDir, "nvidia-cuda-mps-control.pid"))
-	pid, atoiErr := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil || atoiErr != nil || pid <= 0 {
-		return false
-	}
-	return unix.Kill(pid, 0) == nil
 }

@@ -5,6 +5,7 @@ package mps
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,11 +14,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // writer stands for a daemon: it keeps its log open, and writes as many MiB as it is told.
 const writer = `
-echo $$ >"$PIPE/nvidia-cuda-mps-control.pid"
 while read -r mib; do
 	yes "Accepting connection..." | head -c $((mib << 20)) >&3
 	echo "written $mib" >&3
@@ -46,12 +48,12 @@ func usage(t *testing.T, dir string) (bytes int64) {
 func TestBoundLogs(t *testing.T) {
 	for _, open := range []string{"exec 3>>", "exec 3>"} {
 		c := program(t, daemon)
-		if err := c.Ensure(t.Context(), "GPU-1"); err != nil {
+		if err := c.makeLogDir("GPU-1"); err != nil {
 			t.Fatal(err)
 		}
 		dir := c.logDir("GPU-1")
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", open+`"$LOG"; `+writer)
-		cmd.Env = append(os.Environ(), "LOG="+filepath.Join(dir, "server.log"), "PIPE="+PipeDir(c.RunDir, "GPU-1"))
+		cmd.Env = append(os.Environ(), "LOG="+filepath.Join(dir, "server.log"))
 		in, err := cmd.StdinPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -92,6 +94,16 @@ func TestBoundLogs(t *testing.T) {
 	}
 }
 
+// listen stands for a daemon that has no lock.
+func listen(t *testing.T, path string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 1))
+}
+
 // Nobody but root sees what a daemon writes; logs go when their daemon has ended long ago,
 // and what is no log stays.
 func TestLogsOfDaemonsThatEnded(t *testing.T) {
@@ -109,12 +121,12 @@ func TestLogsOfDaemonsThatEnded(t *testing.T) {
 		}
 	}
 	long := time.Now().Add(-2 * keepLogs)
-	for name, pid := range map[string]int{"GPU-1": 0, "GPU-2": 0, "GPU-3": os.Getpid(), "GPU-4": 1 << 30} {
+	for name, listens := range map[string]bool{"GPU-1": false, "GPU-2": false, "GPU-3": true, "GPU-4": false} {
 		d, pipe := filepath.Join(c.LogDir, name), filepath.Join(c.RunDir, "mps", name)
 		must(os.MkdirAll(pipe, 0o755))
 		must(os.MkdirAll(d, 0o755))
-		if pid != 0 {
-			must(os.WriteFile(filepath.Join(pipe, "nvidia-cuda-mps-control.pid"), fmt.Append(nil, pid), 0o644))
+		if listens {
+			must(listen(t, filepath.Join(pipe, "control")))
 		}
 		log := filepath.Join(d, "control.log")
 		must(os.WriteFile(log, nil, 0o644))
@@ -132,7 +144,7 @@ func TestLogsOfDaemonsThatEnded(t *testing.T) {
 	if want := []string{"GPU-2", "GPU-3", "file", "others"}; err != nil || len(left) != len(want) || filepath.Base(left[0]) != want[0] || filepath.Base(left[1]) != want[1] {
 		t.Errorf("left %v, want %v; %v", left, want, err)
 	}
-	must(c.Ensure(t.Context(), "GPU-2"))
+	must(c.makeLogDir("GPU-2"))
 	for _, dir := range []string{c.LogDir, c.logDir("GPU-2")} {
 		if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", dir, st.Mode(), err)

@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"carma/gres"
 )
@@ -33,14 +36,24 @@ func name(d gres.Daemon) string {
 	return fmt.Sprintf("set-%x", sum[:8])
 }
 
-// PipeDir is where a daemon listens. Clients of every user must be able to go
-// there, so only root can write into it.
+// PipeDir is where a daemon listens. Root alone writes into it, and the user of its jobs
+// alone reaches it (admit.go).
 func PipeDir(runDir string, d gres.Daemon) string { return filepath.Join(runDir, "mps", name(d)) }
 
-// makePipeDir makes it, and what is above it, whatever the agent's umask.
+// makePipeDir makes it, closed, and what is above it, whatever the agent's umask. One
+// that is there may be open to a user whose jobs run.
 func (c Control) makePipeDir(d gres.Daemon) error {
 	dir := PipeDir(c.RunDir, d)
-	return errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Chmod(dir, 0o700)
 }
 
 // noteOf is the file that says which GPUs a daemon of several serves.
@@ -48,7 +61,7 @@ func noteOf(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + "
 
 // Control starts, asks and stops daemons.
 type Control struct {
-	Program string // nvidia-cuda-mps-control
+	Program string // path of nvidia-cuda-mps-control
 	RunDir  string
 	LogDir  string // on disk: what users do fills it
 }
@@ -68,66 +81,112 @@ func (c Control) env(d gres.Daemon) []string {
 	return env
 }
 
-// Ensure starts the daemon unless it answers already.
+// ErrOld says that a daemon is older than 550: any user may change its settings, and it
+// does not tell that a server has faulted.
+var ErrOld = errors.New("it is older than driver 550, which CARMA needs for MPS")
+
+// Ensure starts the daemon unless it runs.
 func (c Control) Ensure(ctx context.Context, d gres.Daemon) error {
-	if c.Answers(ctx, d) {
+	if Listens(c.RunDir, d) {
 		return nil
 	}
-	if err := errors.Join(c.makePipeDir(d), c.makeLogDir(d)); err != nil {
+	if err := c.start(ctx, d); err != nil {
 		return fmt.Errorf("start MPS daemon of GPU %s: %w", d, err)
-	}
-	if d.Many() {
-		if err := os.WriteFile(noteOf(c.RunDir, d), []byte(d), 0o644); err != nil {
-			return fmt.Errorf("start MPS daemon of GPU %s: %w", d, err)
-		}
-	}
-	cmd := exec.CommandContext(ctx, c.Program, "-d")
-	cmd.Env = append(c.env(d), "CUDA_VISIBLE_DEVICES="+string(d))
-	cmd.Dir = "/"
-	cmd.WaitDelay = time.Second
-	// A session of its own: what ends the agent does not end the daemon,
-	// whose clients are running jobs. No pipe either: a daemon that holds
-	// one keeps whoever reads it waiting.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("start MPS daemon of GPU %s: %s -d: %w", d, c.Program, err)
-	}
-	for !c.Answers(ctx, d) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("start MPS daemon of GPU %s: it does not answer: %w", d, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
 	return nil
 }
 
-// Listens tells whether the daemon has been started and not stopped.
-func Listens(runDir string, d gres.Daemon) bool {
-	_, err := os.Stat(filepath.Join(PipeDir(runDir, d), "control"))
-	return err == nil
-}
-
-// Answers tells whether the daemon runs.
-func (c Control) Answers(ctx context.Context, d gres.Daemon) bool {
-	if !Listens(c.RunDir, d) {
-		return false
+func (c Control) start(ctx context.Context, d gres.Daemon) error {
+	if err := errors.Join(c.makePipeDir(d), c.makeLogDir(d)); err != nil {
+		return err
 	}
-	_, err := c.Do(ctx, d, "get_server_list")
-	return err == nil
+	if err := tidy(PipeDir(c.RunDir, d)); err != nil {
+		return err
+	}
+	if d.Many() {
+		if err := os.WriteFile(noteOf(c.RunDir, d), []byte(d), 0o644); err != nil {
+			return err
+		}
+	}
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, c.Program, "-d")
+	cmd.Env = append(c.env(d), "CUDA_VISIBLE_DEVICES="+string(d))
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.WaitDelay = time.Second
+	// A session of its own: what ends the agent does not end the daemon, whose clients
+	// are running jobs.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// One that keeps its caller's pipes lets it wait for WaitDelay and no longer.
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("%s -d: %w: %.100s", c.Program, err, bytes.TrimSpace(said.Bytes()))
+	}
+	for !Listens(c.RunDir, d) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it does not come up: %w", ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	// There is no command for its version; 535 does not know this one.
+	if _, err := c.Do(ctx, d, "get_server_status 0"); unknown(err) {
+		return errors.Join(ErrOld, c.Quit(ctx, d))
+	}
+	return nil
 }
 
-// Quit stops the daemon.
+// Quit stops the daemon, which nobody may be using, and sees to it that it ends.
 func (c Control) Quit(ctx context.Context, d gres.Daemon) error {
-	_, err := c.Do(ctx, d, "quit")
-	if err == nil && d.Many() {
-		err = os.Remove(noteOf(c.RunDir, d))
+	if err := c.quit(ctx, d); err != nil {
+		return fmt.Errorf("stop MPS daemon of GPU %s: %w", d, err)
+	}
+	return nil
+}
+
+func (c Control) quit(ctx context.Context, d gres.Daemon) error {
+	dir := PipeDir(c.RunDir, d)
+	if pid := pidOf(dir); pid != 0 {
+		// It takes no clients any more while it waits for those it has; -t ends these. It
+		// may not listen at all. Its status is that of its servers.
+		asked, cancel := context.WithTimeout(ctx, quitWait)
+		_, err := c.Do(asked, d, "quit -t 2")
+		hangs := asked.Err() != nil
+		cancel()
+		if hangs || !ends(ctx, dir, pid, quitWait) {
+			if killErr := unix.Kill(pid, unix.SIGKILL); killErr != nil || !ends(ctx, dir, pid, killWait) {
+				return errors.Join(errors.New("it does not end"), err, killErr)
+			}
+		}
+	}
+	err := tidy(dir)
+	if removeErr := os.Remove(dir); !errors.Is(removeErr, fs.ErrNotExist) {
+		err = errors.Join(err, removeErr)
+	}
+	if d.Many() {
+		if removeErr := os.Remove(noteOf(c.RunDir, d)); !errors.Is(removeErr, fs.ErrNotExist) {
+			err = errors.Join(err, removeErr)
+		}
 	}
 	return err
 }
 
+const (
+	quitWait = 3 * time.Second // longer than the timeout of quit
+	killWait = time.Second     // for the kernel to end it
+)
+
+// ends waits until a daemon has ended.
+func ends(ctx context.Context, dir string, pid int, wait time.Duration) bool {
+	for until := time.Now().Add(wait); pidOf(dir) == pid; time.Sleep(20 * time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(until) {
+			return false
+		}
+	}
+	return true
+}
+
 // Sets returns the daemons of several GPUs that have been started and not
-// stopped, by whatever process.
+// stopped, by whatever process, whether they run or not.
 func (c Control) Sets() ([]gres.Daemon, error) {
 	notes, err := filepath.Glob(filepath.Join(c.RunDir, "mps", "set-*.gpus"))
 	if err != nil {
@@ -139,9 +198,7 @@ func (c Control) Sets() ([]gres.Daemon, error) {
 		if err != nil {
 			return nil, fmt.Errorf("list MPS daemons: %w", err)
 		}
-		if d := gres.Daemon(text); Listens(c.RunDir, d) {
-			sets = append(sets, d)
-		}
+		sets = append(sets, gres.Daemon(text))
 	}
 	return sets, nil
 }
@@ -155,7 +212,10 @@ func (c Control) Faulted(ctx context.Context, d gres.Daemon) (bool, error) {
 		return false, err
 	}
 	for _, server := range servers {
-		status, err := c.Do(ctx, d, "get_server_status "+server)
+		status, err := c.Do(ctx, d, fmt.Sprintf("get_server_status %d", server))
+		if gone(err) {
+			continue
+		}
 		if err != nil {
 			return false, err
 		}
@@ -174,27 +234,33 @@ func (c Control) Terminate(ctx context.Context, d gres.Daemon, pid int) error {
 		return err
 	}
 	for _, server := range servers {
-		clients, err := c.Do(ctx, d, "get_client_list "+server)
+		clients, err := c.Do(ctx, d, fmt.Sprintf("get_client_list %d", server))
+		if gone(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}
 		if slices.Contains(strings.Fields(clients), strconv.Itoa(pid)) {
-			_, err := c.Do(ctx, d, fmt.Sprintf("terminate_client %s %d", server, pid))
+			said, err := c.Do(ctx, d, fmt.Sprintf("terminate_client %d %d", server, pid))
+			if err == nil && said != "" && said != "0" { // 1 after a refusal (535 and 550)
+				err = fmt.Errorf("MPS daemon of GPU %s: terminate_client: %.100s", d, said)
+			}
 			return err
 		}
 	}
 	return nil
 }
 
-func (c Control) servers(ctx context.Context, d gres.Daemon) ([]string, error) {
+func (c Control) servers(ctx context.Context, d gres.Daemon) ([]int, error) {
 	list, err := c.Do(ctx, d, "get_server_list")
 	if err != nil {
 		return nil, err
 	}
-	var pids []string
+	var pids []int
 	for _, word := range strings.Fields(list) {
-		if _, err := strconv.Atoi(word); err == nil {
-			pids = append(pids, word)
+		if pid, err := strconv.Atoi(word); err == nil {
+			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
@@ -206,14 +272,43 @@ func (c Control) Restart(ctx context.Context, d gres.Daemon) error {
 	if err := c.Quit(ctx, d); err != nil {
 		return err
 	}
-	for c.Answers(ctx, d) {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("restart MPS daemon of GPU %s: it does not end: %w", d, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+	return c.Ensure(ctx, d)
+}
+
+// A refusal is what a daemon says to a command that it does not do. The status of
+// nvidia-cuda-mps-control is 0 all the same (535 and 550).
+type refusal string
+
+func (r refusal) Error() string { return "refused: " + string(r) }
+
+// What refusals begin with, in the words of 535 and 550.
+const (
+	unknownCommand = "Unknown command"
+	serverNotFound = "Server "
+)
+
+var refusals = []string{unknownCommand, serverNotFound, "Insufficient privileges", "Not enough privilege", "A server PID is required",
+	"A user id (UID) is required"}
+
+// refused returns the refusal in an answer; nil: there is none.
+func refused(answer string) error {
+	for _, words := range refusals {
+		if strings.HasPrefix(answer, words) {
+			return refusal(answer)
 		}
 	}
-	return c.Ensure(ctx, d)
+	return nil
+}
+
+func unknown(err error) bool {
+	var r refusal
+	return errors.As(err, &r) && strings.HasPrefix(string(r), unknownCommand)
+}
+
+// gone tells whether a server that was in the list has ended since.
+func gone(err error) bool {
+	var r refusal
+	return errors.As(err, &r) && strings.HasPrefix(string(r), serverNotFound)
 }
 
 // Do sends one command to the daemon and returns what it answers.
@@ -225,11 +320,11 @@ func (c Control) Do(ctx context.Context, d gres.Daemon, command string) (string,
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(bytes.ToValidUTF8(out, []byte("?"))))
-	if err == nil && strings.HasPrefix(text, "Cannot find MPS control daemon process") {
-		err = errors.New("no daemon")
-	}
 	if err != nil {
 		return "", fmt.Errorf("MPS daemon of GPU %s: %s: %w: %.100s", d, command, err, text)
+	}
+	if err := refused(text); err != nil {
+		return "", fmt.Errorf("MPS daemon of GPU %s: %s: %w", d, command, err)
 	}
 	return text, nil
 }

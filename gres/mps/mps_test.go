@@ -6,12 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 )
 
-// program writes a stand-in for nvidia-cuda-mps-control. The real words are
-// tried on the development cluster and, where there is one, on a GPU.
+// program writes a script in place of nvidia-cuda-mps-control, for what its servers would
+// have to say. contract_test.go has the stand-in of simgpu and the real daemons.
 func program(t *testing.T, body string) Control {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,54 +22,24 @@ func program(t *testing.T, body string) Control {
 }
 
 const daemon = `
-echo "$@ pipe=$CUDA_MPS_PIPE_DIRECTORY visible=$CUDA_VISIBLE_DEVICES limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" >>"$(dirname "$0")/calls"
-if [ "$1" = -d ]; then
-	: >"$CUDA_MPS_PIPE_DIRECTORY/control"
-	exit 0
-fi
 read -r command
 case $command in
-get_server_list) echo 111; echo 222 ;;
+get_server_list) echo 111; echo 222; echo 333 ;;
 "get_server_status 111") echo ACTIVE ;;
 "get_server_status 222") if [ -e "$(dirname "$0")/fault" ]; then echo FAULT; else echo ACTIVE; fi ;;
 "get_client_list 111") echo 5 ;;
-"get_client_list 222") echo 7; echo 77 ;;
+"get_client_list 222") echo 7; echo 77; echo 8 ;;
+"terminate_client 222 8") echo 1 ;;
 terminate_client*) echo "$command" >>"$(dirname "$0")/terminated" ;;
-quit) rm "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
-*) echo "Unknown command"; exit 1 ;;
+*333) echo "Server 333 not found" ;;
+*) echo "Unknown command \"$command\"" ;;
 esac
 `
 
-func TestEnsureStartsOnce(t *testing.T) {
-	defer syscall.Umask(syscall.Umask(0o077))
-	t.Setenv("CUDA_VISIBLE_DEVICES", "7")
-	t.Setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1M")
-	c := program(t, daemon)
-	for range 2 {
-		if err := c.Ensure(t.Context(), "GPU-1"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	calls, err := os.ReadFile(filepath.Join(c.RunDir, "calls"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe := PipeDir(c.RunDir, "GPU-1")
-	if want := "-d pipe=" + pipe + " visible=GPU-1 limit=\n"; !strings.HasPrefix(string(calls), want) || strings.Count(string(calls), "-d ") != 1 {
-		t.Errorf("calls:\n%swant one\n%s", calls, want)
-	}
-	if st, err := os.Stat(pipe); err != nil || st.Mode().Perm() != 0o755 {
-		t.Errorf("pipe directory: %v, %v", st, err)
-	}
-	if err := c.Quit(t.Context(), "GPU-1"); err != nil || c.Answers(t.Context(), "GPU-1") {
-		t.Errorf("after quit: %v", err)
-	}
-}
-
 func TestDoTellsWhatTheDaemonSaid(t *testing.T) {
 	for body, want := range map[string]string{
-		daemon: "MPS daemon of GPU GPU-1: frobnicate: exit status 1: Unknown command",
-		"echo Cannot find MPS control daemon process": "MPS daemon of GPU GPU-1: frobnicate: no daemon: Cannot find MPS control daemon process",
+		daemon:                       `MPS daemon of GPU GPU-1: frobnicate: refused: Unknown command "frobnicate"`,
+		"echo No daemon >&2; exit 1": "MPS daemon of GPU GPU-1: frobnicate: exit status 1: No daemon",
 	} {
 		c := program(t, body)
 		if _, err := c.Do(t.Context(), "GPU-1", "frobnicate"); err == nil || err.Error() != want {
@@ -94,6 +63,10 @@ func TestFaultAndTerminate(t *testing.T) {
 		if err := c.Terminate(t.Context(), "GPU-1", pid); err != nil {
 			t.Error(err)
 		}
+	}
+	// The status of a refusal is 0.
+	if err := c.Terminate(t.Context(), "GPU-1", 8); err == nil || !strings.Contains(err.Error(), "terminate_client: 1") {
+		t.Errorf("refused: %v", err)
 	}
 	got, err := os.ReadFile(filepath.Join(c.RunDir, "terminated"))
 	if want := "terminate_client 222 77\nterminate_client 111 5\n"; err != nil || string(got) != want {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -122,11 +123,11 @@ func (d *device) sample() []gres.Sample {
 		s.ProcessSMPct = d.processUse()
 	}
 	if mw, ret := d.GetPowerUsage(); ret == nvml.SUCCESS {
-		s.PowerWatts = gres.Measured(mw) / 1000
+		s.PowerWatts = figure.Measured(mw) / 1000
 	}
 	if d.hasEnergy {
 		if mj, ret := d.GetTotalEnergyConsumption(); ret == nvml.SUCCESS {
-			s.EnergyJ = gres.Measured(mj) / 1000
+			s.EnergyJ = figure.Measured(mj) / 1000
 		}
 	}
 	return []gres.Sample{s}
@@ -238,13 +239,12 @@ next:
 // activity fills in SM activity since the last look, from the best source that
 // the GPU has.
 func (d *device) activity(s *gres.Sample) {
-	if d.hasGPM {
-		s.Source = gres.SourceGPM
-		d.gpmActivity(s)
+	if d.hasGPM && d.gpmActivity(s) {
+		s.Source = figure.SourceGPM
 		return
 	}
 	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
-		s.SMActPct, s.Source = gres.Measured(u.Gpu), gres.SourceUtilisation
+		s.SMActPct, s.Source = figure.Measured(u.Gpu), figure.SourceUtilisation
 	}
 }
 
@@ -270,27 +270,30 @@ func (d *device) processUse() map[int]float64 {
 	return use
 }
 
-func (d *device) gpmActivity(s *gres.Sample) {
+// gpmActivity returns false where GPM is supported and does not answer all the same, as
+// in a virtual machine or without permission.
+func (d *device) gpmActivity(s *gres.Sample) bool {
 	if ret := d.GpmSampleGet(d.gpm[1]); ret != nvml.SUCCESS {
 		d.gpmTaken = false
-		return
+		return false
 	}
 	d.gpm[0], d.gpm[1] = d.gpm[1], d.gpm[0]
 	if !d.gpmTaken {
 		d.gpmTaken = true
-		return
+		return true
 	}
 	get := nvml.GpmMetricsGetType{NumMetrics: 3, Sample1: d.gpm[1], Sample2: d.gpm[0]}
-	figures := [...]*gres.Measured{&s.SMActPct, &s.SMOccPct, &s.DRAMPct}
+	figures := [...]*figure.Measured{&s.SMActPct, &s.SMOccPct, &s.DRAMPct}
 	for i, id := range [...]nvml.GpmMetricId{nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_DRAM_BW_UTIL} {
 		get.Metrics[i].MetricId = uint32(id)
 	}
 	if ret := d.lib.GpmMetricsGet(&get); ret != nvml.SUCCESS {
-		return
+		return false
 	}
 	for i, f := range figures {
-		if get.Metrics[i].NvmlReturn == uint32(nvml.SUCCESS) {
-			*f = gres.Measured(get.Metrics[i].Value)
+		if v := get.Metrics[i].Value; get.Metrics[i].NvmlReturn == uint32(nvml.SUCCESS) && v >= 0 && !math.IsInf(v, 0) {
+			*f = figure.Measured(v)
 		}
 	}
+	return !math.IsNaN(float64(s.SMActPct))
 }

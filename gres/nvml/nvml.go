@@ -16,6 +16,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -26,6 +27,9 @@ const answerIn = 2 * time.Second
 type NVML struct {
 	lib     nvml.Interface
 	readers []*reader
+	// Lost are the GPUs that cannot be opened, by index, as one that has fallen off the
+	// bus. They have no sample, for their UUID is not known.
+	Lost map[int]error
 }
 
 // reader reads one device in a goroutine of its own.
@@ -38,10 +42,10 @@ type reader struct {
 }
 
 // Open loads the library, a name for the dynamic linker or a path, and lists
-// the GPUs. The first Sample after it has no SM activity from GPM, which needs
+// the GPUs that can be opened. The first Sample after it has no SM activity from GPM, which needs
 // two looks.
 func Open(library string) (*NVML, error) {
-	n := &NVML{lib: nvml.New(nvml.WithLibraryPath(library))}
+	n := &NVML{lib: nvml.New(nvml.WithLibraryPath(library)), Lost: map[int]error{}}
 	if ret := n.lib.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("load NVML from %s: %w", library, ret)
 	}
@@ -54,8 +58,8 @@ func Open(library string) (*NVML, error) {
 	for i := range count {
 		d, err := n.openDevice(i)
 		if err != nil {
-			n.lib.Shutdown()
-			return nil, fmt.Errorf("open GPU %d: %w", i, err)
+			n.Lost[i] = fmt.Errorf("open GPU %d: %w", i, err)
+			continue
 		}
 		devices = append(devices, d)
 	}
@@ -149,6 +153,6 @@ func (n *NVML) SampleTwice(apart time.Duration) []gres.Sample {
 
 // blank is a sample of nothing.
 func blank(g gres.GPU) gres.Sample {
-	return gres.Sample{GPU: g, SMActPct: gres.Unknown, SMOccPct: gres.Unknown, DRAMPct: gres.Unknown,
-		PowerWatts: gres.Unknown, EnergyJ: gres.Unknown, Source: gres.SourceNone}
+	return gres.Sample{GPU: g, SMActPct: figure.Unknown, SMOccPct: figure.Unknown, DRAMPct: figure.Unknown,
+		PowerWatts: figure.Unknown, EnergyJ: figure.Unknown, Source: figure.SourceNone}
 }

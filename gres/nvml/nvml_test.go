@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 )
 
@@ -95,7 +96,7 @@ func TestIdleA100(t *testing.T) {
 		if s.TotalMiB != 40503 || s.UsedMiB != 0 || len(s.Processes) != 0 || s.Unreadable != "" {
 			t.Errorf("GPU %d: %+v", i, s)
 		}
-		if s.Source != gres.SourceUtilisation || s.SMActPct != 0 || s.PowerWatts != 58 {
+		if s.Source != figure.SourceUtilisation || s.SMActPct != 0 || s.PowerWatts != 58 {
 			t.Errorf("GPU %d: %+v", i, s)
 		}
 	}
@@ -107,7 +108,7 @@ func TestBusyH100(t *testing.T) {
 	n.Sample()
 	time.Sleep(200 * time.Millisecond)
 	s := n.Sample()[2]
-	if s.Source != gres.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 || math.Abs(float64(s.SMOccPct)-30) > 0.5 || math.Abs(float64(s.DRAMPct)-24) > 0.5 {
+	if s.Source != figure.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 || math.Abs(float64(s.SMOccPct)-30) > 0.5 || math.Abs(float64(s.DRAMPct)-24) > 0.5 {
 		t.Errorf("SM activity %v from %s", s.SMActPct, s.Source)
 	}
 	want := gres.Process{PID: cmd.Process.Pid, UsedMiB: 10240}
@@ -152,6 +153,41 @@ func TestFaults(t *testing.T) {
 				t.Errorf("after the fault: %q", s.Unreadable)
 			}
 		})
+	}
+}
+
+// A GPU that is lost before the library is opened does not hide the others, and is told.
+func TestLostBeforeOpen(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	simgpu(t, "create", state, "--model", "dgx-a100")
+	t.Setenv("SIMGPU_STATE", state)
+	simgpu(t, "fault", "1", "lost")
+	n, err := Open(filepath.Join(built, "libnvidia-ml.so.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	samples := n.Sample()
+	if len(samples) != 3 || samples[1].Index != 2 || samples[1].Unreadable != "" {
+		t.Errorf("samples %+v", samples)
+	}
+	if len(n.Lost) != 1 || !strings.Contains(fmt.Sprint(n.Lost[1]), "open GPU 1: GPU is lost") {
+		t.Errorf("lost %v", n.Lost)
+	}
+}
+
+// GPM that is supported and does not answer: the coarse utilisation is taken, and said
+// to be the source.
+func TestSilentGPM(t *testing.T) {
+	n := node(t, "--model", "h100")
+	job(t, n, 2, "--mem", "10G", "--smact", "60", "--duration", "1h")
+	simgpu(t, "fault", "2", "silent-gpm")
+	if s := n.SampleTwice(50 * time.Millisecond)[2]; s.Source != figure.SourceUtilisation || s.SMActPct != 75 || s.Unreadable != "" {
+		t.Errorf("%v from %s, %q", s.SMActPct, s.Source, s.Unreadable)
+	}
+	simgpu(t, "fault", "2", "none")
+	if s := n.SampleTwice(200 * time.Millisecond)[2]; s.Source != figure.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 {
+		t.Errorf("after the fault: %v from %s", s.SMActPct, s.Source)
 	}
 }
 

@@ -25,10 +25,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
-// most bounds the files of one job: one for each rank of a node and some.
+// most bounds the files of one job: one for each rank of a node and some. Of more the
+// last ones are kept.
 const most = 16
 
 // File is a regular file that a process of the job has as its stderr.
@@ -42,13 +43,13 @@ type File struct {
 // Process is a process of a job, seen on a GPU.
 type Process struct {
 	PID   int
-	Job   gres.JobKey
+	Job   jobenv.JobKey
 	Since time.Time // when the job was given its GPUs
 }
 
 type process struct {
 	pid int
-	job gres.JobKey
+	job jobenv.JobKey
 }
 
 // Watch keeps the lists of a node's jobs.
@@ -58,7 +59,7 @@ type Watch struct {
 	Log    *slog.Logger
 
 	busy  atomic.Bool
-	files map[gres.JobKey][]File
+	files map[jobenv.JobKey][]File
 	seen  map[process]bool
 }
 
@@ -76,7 +77,7 @@ func (w *Watch) Look(processes []Process) {
 
 func (w *Watch) look(processes []Process) {
 	if w.files == nil {
-		w.files, w.seen = map[gres.JobKey][]File{}, map[process]bool{}
+		w.files, w.seen = map[jobenv.JobKey][]File{}, map[process]bool{}
 	}
 	for job := range w.files {
 		if !slices.ContainsFunc(processes, func(p Process) bool { return p.Job == job }) {
@@ -93,14 +94,29 @@ func (w *Watch) look(processes []Process) {
 			continue
 		}
 		w.seen[process{p.PID, p.Job}] = true
+		w.recall(p.Job)
 		f, ok := of(w.Proc, p)
-		if list := w.files[p.Job]; ok && len(list) < most && !slices.ContainsFunc(list, f.same) {
-			w.files[p.Job] = append(list, f)
+		if list := w.files[p.Job]; ok && !slices.ContainsFunc(list, f.same) {
+			// The last steps are the ones that may have ended the job.
+			w.files[p.Job] = append(list[max(0, len(list)+1-most):], f)
 			if err := write(w.RunDir, p.Job, w.files[p.Job]); err != nil {
 				w.Log.Warn("a job's stderr may go unread", "error", err)
 			}
 		}
 	}
+}
+
+// recall brings back what was noted of a job before: between two steps no process of
+// it is on a GPU, and the agent may have been started anew.
+func (w *Watch) recall(job jobenv.JobKey) {
+	if _, known := w.files[job]; known {
+		return
+	}
+	files, err := Read(w.RunDir, job)
+	if err != nil {
+		w.Log.Warn("the stderr of a job's earlier steps may go unread", "error", err)
+	}
+	w.files[job] = files
 }
 
 func (f File) same(g File) bool { return f.Dev == g.Dev && f.Ino == g.Ino }
@@ -127,11 +143,11 @@ func of(proc string, p Process) (File, bool) {
 	return f, true
 }
 
-func list(runDir string, job gres.JobKey) string {
+func list(runDir string, job jobenv.JobKey) string {
 	return filepath.Join(runDir, "jobs", fmt.Sprintf("%d.%d.stderr", job.JobID, job.Restart))
 }
 
-func write(runDir string, job gres.JobKey, files []File) error {
+func write(runDir string, job jobenv.JobKey, files []File) error {
 	text, err := json.Marshal(files)
 	if err != nil {
 		return fmt.Errorf("note where job %s writes its errors: %w", job, err)
@@ -144,7 +160,7 @@ func write(runDir string, job gres.JobKey, files []File) error {
 }
 
 // Read returns the files of a job; none if nothing was noted.
-func Read(runDir string, job gres.JobKey) ([]File, error) {
+func Read(runDir string, job jobenv.JobKey) ([]File, error) {
 	text, err := os.ReadFile(list(runDir, job))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -160,7 +176,7 @@ func Read(runDir string, job gres.JobKey) ([]File, error) {
 }
 
 // Drop forgets a job.
-func Drop(runDir string, job gres.JobKey) error {
+func Drop(runDir string, job jobenv.JobKey) error {
 	if err := os.Remove(list(runDir, job)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget where job %s writes its errors: %w", job, err)
 	}

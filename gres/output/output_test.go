@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"carma/gres"
+	"carma/slurmbridge/jobenv"
 )
 
 // proc makes a /proc with processes and their stderr.
@@ -52,7 +52,7 @@ func TestLook(t *testing.T) {
 	put(t, a, "old text")
 	put(t, b, "new text")
 	w := newWatch(t, map[int]string{1: a, 2: b, 3: a, 4: "/dev/null", 5: dir, 6: filepath.Join(dir, "gone")})
-	job := gres.JobKey{JobID: 7, Restart: 1}
+	job := jobenv.JobKey{JobID: 7, Restart: 1}
 	early, late := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	w.look([]Process{{1, job, late}, {2, job, early}, {3, job, late}, {4, job, late}, {5, job, late}, {6, job, late}, {99, job, late}})
 	files, err := Read(w.RunDir, job)
@@ -84,10 +84,35 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// Between two steps no process of a job is seen, and an agent that is started anew has
+// seen none before: what earlier steps wrote is looked at all the same.
+func TestLookAtLaterSteps(t *testing.T) {
+	dir := t.TempDir()
+	a, b, c := filepath.Join(dir, "step1"), filepath.Join(dir, "step2"), filepath.Join(dir, "step3")
+	for _, path := range []string{a, b, c} {
+		put(t, path, "text")
+	}
+	w := newWatch(t, map[int]string{1: a, 2: b, 3: c})
+	job := jobenv.JobKey{JobID: 7}
+	w.look([]Process{{1, job, time.Now()}})
+	w.look(nil)
+	w.look([]Process{{2, job, time.Now()}})
+	w = &Watch{RunDir: w.RunDir, Proc: w.Proc, Log: w.Log}
+	w.look([]Process{{3, job, time.Now()}})
+	files, err := Read(w.RunDir, job)
+	var paths []string
+	for _, f := range files {
+		paths = append(paths, string(f.Path))
+	}
+	if err != nil || !reflect.DeepEqual(paths, []string{a, b, c}) {
+		t.Errorf("got %q, %v", paths, err)
+	}
+}
+
 func TestLookBounds(t *testing.T) {
 	dir := t.TempDir()
 	stderr := map[int]string{}
-	job := gres.JobKey{JobID: 7}
+	job := jobenv.JobKey{JobID: 7}
 	var all []Process
 	for pid := range 3 * most {
 		stderr[pid] = filepath.Join(dir, fmt.Sprint(pid))
@@ -96,8 +121,12 @@ func TestLookBounds(t *testing.T) {
 	}
 	w := newWatch(t, stderr)
 	w.look(all)
-	if files, err := Read(w.RunDir, job); err != nil || len(files) != most {
-		t.Errorf("%d files, %v", len(files), err)
+	files, err := Read(w.RunDir, job)
+	if err != nil || len(files) != most {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	if last := string(files[most-1].Path); last != stderr[3*most-1] {
+		t.Errorf("the last one is %s", last)
 	}
 }
 
@@ -112,7 +141,7 @@ func TestLookReturnsAtOnce(t *testing.T) {
 
 func TestReadSpoiled(t *testing.T) {
 	w := newWatch(t, nil)
-	job := gres.JobKey{JobID: 7}
+	job := jobenv.JobKey{JobID: 7}
 	put(t, list(w.RunDir, job), "[{")
 	if _, err := Read(w.RunDir, job); err == nil {
 		t.Error("no error")

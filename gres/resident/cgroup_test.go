@@ -15,7 +15,9 @@ func TestCgroupJob(t *testing.T) {
 		text string
 		want uint32
 	}{
-		// v2, of 22.05 to 25.11, and of 26.05 with CgroupJobIdPaths=yes.
+		// v2, of 22.05 to 25.11 (cgroup_v2.c of 23.11.11:1216, 24.05.8:1330, 24.11.7:1773, 25.05.8:1856,
+		// 25.11.7:1924), and of 26.05 with CgroupJobIdPaths=yes (26.05.3:1932). The scope: 23.11.11:238,
+		// 24.11.7:409, 25.11.7:440, 26.05.3:442; with IgnoreSystemd=yes slurmd makes the same one itself.
 		{"0::" + scope + "/job_7/step_0/user/task_0\n", 7},
 		{"0::" + scope + "/job_7/step_batch/slurm\n", 7},
 		{"0::" + scope + "/job_7/step_extern/user/task_special\n", 7},
@@ -23,8 +25,11 @@ func TestCgroupJob(t *testing.T) {
 		{"0::/system.slice/gpu-07_slurmstepd.scope/job_7/step_0/user/task_0\n", 7}, // --enable-multiple-slurmd
 		{"0::/gpu.slice/n1_slurmstepd.scope/job_7/step_0/user/task_0\n", 7},        // CgroupSlice
 		{"0::/site.slice/site-gpu.slice/slurmstepd.scope/job_7/step_0\n", 7},
+		// CgroupSlice is free text (25.11.7, cgroup.c:372), and need not be a slice where systemd is ignored.
+		{"0::/slurm/slurmstepd.scope/job_7/step_0/user/task_0\n", 0},
 		{"0::" + scope + "/job_7/step_0/user/task_0 (deleted)\n", 7},
-		// v1, on systemd with a v2 hierarchy beside it; of several slurmd.
+		// v1, on systemd with a v2 hierarchy beside it; of several slurmd (xcgroup.c, 22.05.8:426 to 26.05.3:368,
+		// 414, 424: CgroupPrepend cannot be set, and there are no SLUIDs).
 		{"12:freezer:/slurm/uid_1000/job_7/step_0\n1:name=systemd:/system.slice/slurmd.service\n0::/\n", 7},
 		{"4:cpu,cpuacct:/\n3:devices:/slurm_n1/uid_1000/job_7/step_batch/task_0\n", 7},
 		{"3:devices:/slurm_n1/uid_1000/job_7/step_extern/task_4294967293\n", 7},
@@ -56,7 +61,10 @@ func TestCgroupJob(t *testing.T) {
 		{"3:devices:slurm/uid_1000/job_7\n", 0},
 		{"3:devices:/slurm/job_7\n", 0},
 		{"3:devices:/slurm/uid_1000\n", 0},
-		{"0::" + scope + "/s6FZ1AB2C3D400/step_0/user/task_0\n", 0}, // 26.05: a SLUID
+		{"0::" + scope + "/s6FZ1AB2C3D400/step_0/user/task_0\n", 0}, // 26.05.3, cgroup_v2.c:1935: a SLUID
+		{"0::/gpu.slice/n1_slurmstepd.scope/s6FZ1AB2C3D400/step_batch/slurm\n", 0},
+		{"0::" + scope + "/s6FZ1AB2C3D400/step_0/user/task_0/job_7/step_0\n", 0}, // below it the user's own
+		{"0::" + scope + "/slurmd\n", 0},                                         // 25.11.7, cgroup_v2.c:69
 		{"0::" + scope + "/system\n", 0},
 		{"0::" + scope + "/job_7x/step_0\n", 0},
 		{"0::" + scope + "/job_07/step_0\n", 0},
@@ -91,6 +99,10 @@ func TestCgroupJobInContainer(t *testing.T) {
 		{"0::/init.scope\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
 		{"9:name=systemd:/docker/0123\n0::/\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
 		{"", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
+		// A cgroup namespace (24.11.7 to 26.05.3, cgroup_v2.c, _get_proc_cg_path).
+		{"0::/\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 7},
+		// slurmd is process 1 and ignores systemd (25.11.7:428): its scope is above it, and tells no job here.
+		{"0::/system.slice/slurmstepd.scope/slurmd\n", "0::/system.slice/slurmstepd.scope/job_7/step_0\n", 0},
 	} {
 		if got := cgroupJob(c.text, aboveInit(c.init), 1000); got != c.want {
 			t.Errorf("process 1 in %q, %q: job %d, want %d", c.init, c.text, got, c.want)

@@ -7,15 +7,18 @@ package status
 import (
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/usertext"
+	"carma/slurmbridge/version"
 )
 
 // Node is a node and its GPUs (JSON: carma.status/1, docs/json.md).
 type Node struct {
 	Schema      string  `json:"schema"`
+	Version     string  `json:"version"`
 	Name        string  `json:"node"`
 	WindowS     float64 `json:"window_s"`
 	Statistic   string  `json:"statistic"`
@@ -37,16 +40,16 @@ const (
 // GPU is one GPU, or one MIG instance.
 type GPU struct {
 	gres.GPU
-	SMActPct   gres.Measured `json:"smact_pct"` // statistic over the window
-	Source     gres.Source   `json:"smact_source"`
-	AgeS       float64       `json:"age_s"` // of the reading
-	UsedMiB    int64         `json:"used_mib"`
-	LeasedMiB  int64         `json:"leased_mib"`
-	OpenMiB    int64         `json:"open_mib"`         // what a next job can get
-	Closed     string        `json:"closed,omitempty"` // why it takes no job
-	MPS        MPS           `json:"mps"`
-	MPSClients int           `json:"mps_clients"`
-	Leases     []Lease       `json:"leases"`
+	SMActPct   figure.Measured `json:"smact_pct"` // statistic over the window
+	Source     figure.Source   `json:"smact_source"`
+	AgeS       float64         `json:"age_s"` // of the reading
+	UsedMiB    int64           `json:"used_mib"`
+	LeasedMiB  int64           `json:"leased_mib"`
+	OpenMiB    int64           `json:"open_mib"`         // what a next job can get
+	Closed     string          `json:"closed,omitempty"` // why it takes no job
+	MPS        MPS             `json:"mps"`
+	MPSClients int             `json:"mps_clients"`
+	Leases     []Lease         `json:"leases"`
 }
 
 // Lease is a job that holds a GPU.
@@ -65,13 +68,13 @@ type Lease struct {
 // Of looks at the ledger as a choice under the thresholds would. A job is idle
 // after idleAfter. Names and states of daemons come from the two functions.
 func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Duration, user func(uid uint32) string, daemon func(uuid string) MPS) Node {
-	n := Node{Schema: "carma.status/1", Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
+	n := Node{Schema: "carma.status/1", Version: version.String(), Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
-		g := GPU{GPU: r.GPU, SMActPct: gres.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
+		g := GPU{GPU: r.GPU, SMActPct: figure.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
 			OpenMiB: open, Closed: usertext.Clean(closed.String()), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
 		if r.Unreadable != "" {
-			g.SMActPct = gres.Unknown
+			g.SMActPct = figure.Unknown
 		}
 		if r.Quarantined != "" {
 			g.MPS = MPSFault

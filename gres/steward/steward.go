@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
 )
@@ -64,16 +63,22 @@ func ParseComment(comment string) (h Hold, ok bool) {
 // Comment puts a hold into a comment, or takes it out (nil), and keeps what
 // others wrote there.
 func Comment(comment string, h *Hold) string {
+	words := without(comment, prefix)
+	if h != nil {
+		words = append(words, h.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// without are the words of a comment that do not begin so.
+func without(comment, prefix string) []string {
 	var words []string
 	for word := range strings.FieldsSeq(comment) {
 		if !strings.HasPrefix(word, prefix) && word != "(null)" {
 			words = append(words, word)
 		}
 	}
-	if h != nil {
-		words = append(words, h.String())
-	}
-	return strings.Join(words, " ")
+	return words
 }
 
 // Input is the cluster as slurmctld tells it.
@@ -97,64 +102,39 @@ type Decision struct {
 // or no node can. GPUs are kept for one job of a user at a time: else who submits a
 // hundred large jobs has them kept on a hundred nodes.
 func Decide(in Input) (d Decision, ok bool) {
+	d, ok, _ = decide(in)
+	return d, ok
+}
+
+func decide(in Input) (d Decision, ok bool, looks int) {
+	x := newIndex(in)
 	served := map[uint32]bool{} // users
 	for _, n := range in.Nodes {
 		if h, ok := ParseComment(n.Comment); ok && n.Up {
 			served[h.UID] = true
 		}
 	}
-	var waiting []sctl.QueuedJob
-	for _, j := range in.Queue {
-		if !served[j.UID] && waits(j) && in.Now.Sub(j.Eligible) >= in.After && (in.large(j) || in.passed(j)) {
+	var waiting []*sctl.QueuedJob
+	for i := range in.Queue {
+		j := &in.Queue[i]
+		x.looks++
+		if !served[j.UID] && in.Now.Sub(j.Eligible) >= in.After && x.waits(j) && (x.large(j) || x.passed(j)) {
 			waiting = append(waiting, j)
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b sctl.QueuedJob) int {
-		if a.Priority != b.Priority {
-			return int(min(max(b.Priority-a.Priority, -1), 1))
-		}
-		return a.Eligible.Compare(b.Eligible)
+	slices.SortStableFunc(waiting, func(a, b *sctl.QueuedJob) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Eligible.Compare(b.Eligible))
 	})
 	for _, j := range waiting {
-		k, mib, _ := tres.Booking(j.TresPerNode)
-		if mib >= in.FullMiB[j.Partition] {
-			mib = 0
-		}
-		if node := in.soonest(j, k); node != "" {
-			return Decision{node, j, Hold{j.ID, j.UID, k, mib, in.Now}}, true
+		if node := x.soonest(j); node != "" {
+			b := x.booking(j)
+			if b.mib >= in.FullMiB[j.Partition] {
+				b.mib = 0
+			}
+			return Decision{node, *j, Hold{j.ID, j.UID, b.gpus, b.mib, in.Now}}, true, x.looks
 		}
 	}
-	return Decision{}, false
-}
-
-// waits tells whether a job waits for GPUs of ours and for nothing else. One
-// whose place we cannot judge is left alone. A job that names its node is started
-// whatever the node offers, given back and backs off: that is how it waits
-// (Waits tells it from one whose user has set a start).
-func waits(j sctl.QueuedJob) bool {
-	k, _, anywhere := tres.Booking(j.TresPerNode)
-	room := WaitsForRoom(j.Reason) || !anywhere && (j.Reason == "BeginTime" || j.Reason == "Prolog")
-	return k > 0 && j.State == "PENDING" && room && j.Features == "" && j.Reservation == ""
-}
-
-// large tells whether any other job can pass the request: it wants several GPUs
-// at once, or a whole one.
-func (in *Input) large(j sctl.QueuedJob) bool {
-	k, mib, _ := tres.Booking(j.TresPerNode)
-	return k > 1 || in.FullMiB[j.Partition] > 0 && mib >= in.FullMiB[j.Partition]
-}
-
-// passed tells whether a job that comes after the request has started while it
-// waited: one of lower priority, or of the same and submitted later. All have the
-// same under priority/multifactor without weights, the default from 23.11 on
-// (read_config.h). Requests that are as small as the others are not passed; to keep
-// GPUs for them would help nobody.
-func (in *Input) passed(j sctl.QueuedJob) bool {
-	return slices.ContainsFunc(in.Queue, func(r sctl.QueuedJob) bool {
-		k, _, _ := tres.Booking(r.TresPerNode)
-		after := r.Priority < j.Priority || r.Priority == j.Priority && r.ID > j.ID
-		return after && r.State == "RUNNING" && k > 0 && r.Partition == j.Partition && r.Start.After(j.Eligible)
-	})
+	return Decision{}, false, x.looks
 }
 
 // Rebooking is a waiting job and the GRES that it is to ask for instead.
@@ -170,13 +150,16 @@ type Rebooking struct {
 func Misbooked(queue []sctl.QueuedJob) []Rebooking {
 	var list []Rebooking
 	seen := map[uint32]bool{}
-	for _, j := range queue {
-		_, _, anywhere := tres.Booking(j.TresPerNode)
-		if j.State != "PENDING" || !anywhere || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
+	for i := range queue {
+		j := &queue[i]
+		if j.State != "PENDING" || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, tres.Reserve(j.TresPerNode), false)})
+		if _, _, anywhere := tres.Booking(j.TresPerNode); !anywhere {
+			continue
+		}
+		list = append(list, Rebooking{*j, tres.Rebook(j.TresPerNode, tres.AnyMiB, tres.Reserve(j.TresPerNode))})
 	}
 	return list
 }
@@ -198,40 +181,4 @@ func WaitsForRoom(reason string) bool {
 	// the queue, and there the list may be long.
 	_, unavailable, _ := strings.Cut(reason, "UnavailableNodes:")
 	return strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.Contains(","+unavailable+",", ","+Anchor+",")
-}
-
-// soonest returns the node that will be free for the job first, judged by the
-// fewest running jobs, then by the earliest end of the last of them. squeue
-// (22.05) does not tell which nodes a job excludes: such a hold ends by its
-// time-out.
-func (in *Input) soonest(j sctl.QueuedJob, k int) string {
-	best, bestJobs, bestEnd := "", 0, time.Time{}
-	for _, n := range in.Nodes {
-		if !n.Up || n.GPUs < k || !slices.Contains(n.Partitions, j.Partition) {
-			continue
-		}
-		if _, taken := ParseComment(n.Comment); taken {
-			continue
-		}
-		if j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, n.Name) {
-			continue
-		}
-		jobs, end := in.running(n.Name)
-		if best == "" || jobs < bestJobs || jobs == bestJobs && end.Before(bestEnd) {
-			best, bestJobs, bestEnd = n.Name, jobs, end
-		}
-	}
-	return best
-}
-
-func (in *Input) running(node string) (jobs int, end time.Time) {
-	for _, j := range in.Queue {
-		if j.State == "RUNNING" && hostlist.Contains(j.Nodes, node) {
-			jobs++
-			if j.End.After(end) {
-				end = j.End
-			}
-		}
-	}
-	return jobs, end
 }

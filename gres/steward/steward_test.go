@@ -3,6 +3,7 @@
 package steward
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -77,6 +78,8 @@ func TestDecide(t *testing.T) {
 		change(&j)
 		return j
 	}
+	featured := nodes()
+	featured[1].Features, featured[2].Features = "old", "new,big"
 	busy := []sctl.QueuedJob{running(1, "n1", time.Hour), running(2, "n2", time.Minute)}
 	for name, c := range map[string]struct {
 		queue []sctl.QueuedJob
@@ -103,6 +106,9 @@ func TestDecide(t *testing.T) {
 		"the same, on 23.11":                     {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "None" })}, nodes(), "n1", 7},
 		"a node is down":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
 		"wants features":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
+		"wants a feature that the second has":    {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big|huge" })}, featured, "n2", 7},
+		"wants features that none has both":      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big&old" })}, featured, "", 0},
+		"wants what cannot be read":              {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big||" })}, featured, "", 0},
 		"of an array":                            {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
 		"asks for a node":                        {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
 		"more than a node has":                   {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
@@ -179,4 +185,60 @@ func FuzzParseComment(f *testing.F) {
 			t.Errorf("%q: read back as %+v", comment, got)
 		}
 	})
+}
+
+// queueOf is a cluster with so many waiting tasks of an array, jobs of one user that all
+// name other nodes and features, and running jobs. No node can take any of them.
+func queueOf(tasks, others, nodes int) Input {
+	in := Input{FullMiB: map[string]int64{"gpu": 40536}, After: time.Minute, Now: now}
+	for i := range nodes {
+		name := fmt.Sprint("n", i)
+		in.Nodes = append(in.Nodes, sctl.NodeState{Name: name, Partitions: []string{"gpu"}, Lives: true, Up: true, GPUs: 1, Features: fmt.Sprint("a,f", i%7)})
+		r := running(uint32(1000000+i), name, time.Hour)
+		r.TresPerNode, r.Start, r.Priority = share, now, 1
+		in.Queue = append(in.Queue, r)
+	}
+	for i := range tasks {
+		j := pending(7, two, time.Hour)
+		j.ArrayJobID, j.ArrayTask = 7, uint32(i)
+		in.Queue = append(in.Queue, j)
+	}
+	for i := range others {
+		j := pending(uint32(100000+i), two, time.Hour)
+		j.UID, j.Features = 1001, fmt.Sprint("a&x", i)
+		if i%2 == 0 {
+			j.ReqNodes = fmt.Sprintf("n[0-%d]", i%max(nodes, 1))
+		}
+		in.Queue = append(in.Queue, j)
+	}
+	return in
+}
+
+// Twice the jobs and nodes cost twice the looks, whatever users ask for.
+func TestDecideIsLinear(t *testing.T) {
+	looksOf := func(tasks, others, nodes int) int {
+		in := queueOf(tasks, others, nodes)
+		_, ok, looks := decide(in)
+		if ok {
+			t.Fatal("a node was found")
+		}
+		return looks
+	}
+	const most = 2 + 2*searchesOfUser // looks at each job and node
+	for _, c := range [][3]int{{1000, 0, 100}, {0, 1000, 100}, {1000, 1000, 1000}, {10000, 1000, 5000}} {
+		if looks, limit := looksOf(c[0], c[1], c[2]), most*(c[0]+c[1]+2*c[2]); looks > limit {
+			t.Errorf("%d tasks, %d other jobs, %d nodes: %d looks, at most %d", c[0], c[1], c[2], looks, limit)
+		}
+	}
+}
+
+func BenchmarkSteward(b *testing.B) {
+	in := queueOf(10000, 0, 5000)
+	w := Waits{}
+	for b.Loop() {
+		queue := slices.Clone(in.Queue)
+		Misbooked(queue)
+		w.Restore(queue, now, time.Minute)
+		Decide(Input{Queue: queue, Nodes: in.Nodes, FullMiB: in.FullMiB, After: in.After, Now: in.Now})
+	}
 }

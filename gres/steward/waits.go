@@ -3,6 +3,10 @@
 package steward
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,7 +56,9 @@ type request struct {
 
 type wait struct {
 	since, seen int64 // Unix time
+	eligible    int64 // as slurmctld has it
 	restarts    int
+	heard       bool // of another steward; it has not been seen yet
 }
 
 // prologs is longer than any Prolog takes that gives its job back: hooks.wait is
@@ -64,6 +70,7 @@ const prologs = 7 * time.Minute
 // queue.
 func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duration) {
 	forget := max(3*every, 5*time.Minute)
+	ours := map[string]bool{} // what jobs ask for
 	for i := range queue {
 		j := &queue[i]
 		r := request{job: j.ID}
@@ -73,7 +80,13 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 		known, ok := w[r]
 		switch {
 		case j.State == "PENDING":
-			if k, _, _ := tres.Booking(j.TresPerNode); k == 0 {
+			books, known := ours[j.TresPerNode]
+			if !known {
+				k, _, _ := tres.Booking(j.TresPerNode)
+				books = k > 0
+				ours[j.TresPerNode] = books
+			}
+			if !books {
 				continue
 			}
 			j.Eligible = w.look(r, *j, now)
@@ -96,6 +109,9 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 func (w Waits) look(r request, j sctl.QueuedJob, now time.Time) time.Time {
 	known, ok := w[r]
 	ours := BacksOff(j.Restarts, j.Submitted, j.Eligible)
+	if known.heard && (!ours || known.since > j.Eligible.Unix()) {
+		ok = false // slurmctld knows better, or its user did something to it since
+	}
 	room := !WaitsForItsUser(j.Reason) && (ours || !j.Eligible.After(now))
 	eligible := j.Eligible.Unix()
 	switch {
@@ -110,9 +126,63 @@ func (w Waits) look(r request, j sctl.QueuedJob, now time.Time) time.Time {
 	case eligible > known.seen && j.Restarts == known.restarts && !ours: // what its user did has ended
 		known.since += eligible - known.seen
 	}
-	w[r] = wait{known.since, now.Unix(), j.Restarts}
+	w[r] = wait{since: known.since, seen: now.Unix(), eligible: eligible, restarts: j.Restarts}
 	if !room {
 		return now
 	}
 	return time.Unix(known.since, 0)
+}
+
+// waitsPrefix begins the word of the anchor's Comment in which a steward leaves to the next
+// one what slurmctld does not tell.
+const waitsPrefix = "carma-waits="
+
+// most bounds that word: it comes with every answer about the nodes.
+const most = 512
+
+// Comment puts into a comment which jobs have waited longer than slurmctld says, those of
+// the longest waits, and keeps what others wrote there.
+func (w Waits) Comment(comment string) string {
+	var longer []request
+	for r, known := range w {
+		if known.since+int64(time.Minute/time.Second) <= known.eligible {
+			longer = append(longer, r)
+		}
+	}
+	slices.SortFunc(longer, func(a, b request) int {
+		return cmp.Or(cmp.Compare(w[a].since, w[b].since), cmp.Compare(a.job, b.job), cmp.Compare(a.task, b.task))
+	})
+	words := without(comment, waitsPrefix)
+	if longer = longer[:min(len(longer), most)]; len(longer) > 0 {
+		var b strings.Builder
+		for i, r := range longer {
+			fmt.Fprintf(&b, "%s%d:%d:%d", []string{waitsPrefix, ","}[min(i, 1)], r.job, r.task, w[r].since)
+		}
+		words = append(words, b.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// Learn takes over what another steward has left in a comment, but for jobs that are known
+// already.
+func (w Waits) Learn(comment string, now time.Time) {
+	for word := range strings.FieldsSeq(comment) {
+		list, ok := strings.CutPrefix(word, waitsPrefix)
+		if !ok {
+			continue
+		}
+		for entry := range strings.SplitSeq(list, ",") {
+			f := strings.Split(entry, ":")
+			if len(f) != 3 {
+				continue
+			}
+			job, err1 := strconv.ParseUint(f[0], 10, 32)
+			task, err2 := strconv.ParseUint(f[1], 10, 32)
+			since, err3 := strconv.ParseInt(f[2], 10, 64)
+			r := request{uint32(job), uint32(task)}
+			if _, known := w[r]; cmp.Or(err1, err2, err3) == nil && !known {
+				w[r] = wait{since: since, seen: now.Unix(), eligible: now.Unix(), heard: true}
+			}
+		}
+	}
 }

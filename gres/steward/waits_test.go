@@ -3,6 +3,8 @@
 package steward
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +151,68 @@ func TestBacksOff(t *testing.T) {
 	} {
 		if got := BacksOff(c.restarts, now, now.Add(c.in)); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A new steward knows from the last one who has waited longer than slurmctld tells, and
+// nothing else.
+func TestWaitsSurviveTheirSteward(t *testing.T) {
+	first := Waits{}
+	at := func(after time.Duration) time.Time { return now.Add(after) }
+	givenBack := func(id uint32, eligible time.Duration, restarts int) sctl.QueuedJob {
+		j := pending(id, two, 0)
+		j.Eligible, j.Submitted, j.Restarts = at(eligible), at(eligible-time.Minute), restarts
+		return j
+	}
+	task := func(restarts int) sctl.QueuedJob {
+		j := givenBack(9, 59*time.Minute, restarts)
+		j.ArrayJobID, j.ArrayTask = 5, 3
+		return j
+	}
+	first.Restore([]sctl.QueuedJob{pending(7, two, time.Hour), pending(8, two, 0), task(0)}, now, time.Minute)
+	first.Restore([]sctl.QueuedJob{givenBack(7, 59*time.Minute, 1), pending(8, two, 0), task(1)}, at(time.Minute), time.Minute)
+	comment := first.Comment("rack 4 carma-waits=1:0:1")
+	if want := fmt.Sprintf("rack 4 carma-waits=7:0:%d,5:3:%d", at(-time.Hour).Unix(), now.Unix()); comment != want {
+		t.Fatalf("left %q, want %q", comment, want)
+	}
+	for _, c := range []struct {
+		what string
+		job  sctl.QueuedJob
+		want time.Time // since when it has waited
+	}{
+		{"given back", givenBack(7, 59*time.Minute, 1), at(-time.Hour)},
+		{"given back again", givenBack(7, 65*time.Minute, 2), at(-time.Hour)},
+		{"a task", task(1), now},
+		{"not given back", pending(8, two, 0), now},
+		{"held by its user since", func() sctl.QueuedJob {
+			j := givenBack(7, 80*time.Minute, 1)
+			j.Submitted = at(59 * time.Minute)
+			return j
+		}(), at(80 * time.Minute)},
+	} {
+		next := Waits{}
+		next.Learn(comment, at(90*time.Minute))
+		queue := []sctl.QueuedJob{c.job}
+		next.Restore(queue, at(90*time.Minute), time.Minute)
+		if !queue[0].Eligible.Equal(c.want) {
+			t.Errorf("%s: it has waited since %v, want %v", c.what, queue[0].Eligible, c.want)
+		}
+		if again := next.Comment(comment); c.what == "given back" && again != comment {
+			t.Errorf("it leaves %q, want %q", again, comment)
+		}
+	}
+	many := Waits{}
+	for i := range uint32(2000) {
+		many[request{job: i + 1}] = wait{since: int64(i), eligible: 100000}
+	}
+	if text := many.Comment(""); strings.Count(text, ",") != most-1 || !strings.HasPrefix(text, waitsPrefix+"1:0:0,2:0:1,") {
+		t.Errorf("%d jobs left: %.60s", strings.Count(text, ",")+1, text)
+	}
+	for _, bad := range []string{"(null)", "carma-waits=", "carma-waits=1", "carma-waits=x:0:1,1:0:1:1,1:y:1,1:0:z"} {
+		w := Waits{}
+		if w.Learn(bad, now); len(w) != 0 {
+			t.Errorf("%q: %v", bad, w)
 		}
 	}
 }

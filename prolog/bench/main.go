@@ -252,16 +252,20 @@ func newNode() (*node, error) {
 	if err := os.Mkdir(filepath.Join(dir, "slurm"), 0o755); err != nil {
 		return nil, err
 	}
-	for name, body := range map[string]string{"squeue": "echo Invalid job id specified >&2; exit 1", "sinfo": "exit 1", "scontrol": `cd "${0%/*}"
+	for name, body := range map[string]string{"squeue": "echo Invalid job id specified >&2; exit 1", "sinfo": `cd "${0%/*}"
+sep=${*##*Gres:}; sep=${sep%%,*}
 case "$*" in
-update*Gres=*) echo "   Gres=${*##*Gres=}" >gres ;;
-show*) cat gres ;;
+*--nodes=*) echo "$(cat gres)$sep(null)$sep" ;;
+*) exit 1 ;;
+esac`, "scontrol": `cd "${0%/*}"
+case "$*" in
+update*Gres=*) echo "${*##*Gres=}" >gres ;;
 esac`} {
 		if err := os.WriteFile(filepath.Join(dir, "slurm", name), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "slurm", "gres"), []byte("   Gres=gpu:32,carmau0:0\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "slurm", "gres"), []byte("gpu:32,carmau0:0\n"), 0o644); err != nil {
 		return nil, err
 	}
 	for _, words := range [][]string{

@@ -17,19 +17,25 @@ import (
 type Finding struct {
 	Signature
 	Offset int64 // of its first byte
+	// BackOff: a message after which programs make do with less, and after which this
+	// one went on. It is a reason to bring a job back only where NVML saw the same.
+	BackOff bool
 }
 
 const (
 	chunk = 256 << 10
-	// A message is judged by its line, of a long one by so much around it.
-	before, after = 256, 1024
+	// A message is judged by its line, of a long one by so much around it, and by
+	// what follows within the same stretch.
+	before, after = 256, 2048
+	// lastPart is how much of the end of a text is looked at for its last words.
+	lastPart = 8 << 10
 )
 
 // Scan reads r to its end and returns the weightiest message in it, the first
 // of several; ok is false if there is none. It keeps one chunk in memory
 // whatever it reads.
 func Scan(r io.Reader) (best Finding, ok bool, err error) {
-	buf := make([]byte, 0, before+chunk+after)
+	buf := make([]byte, 0, lastPart+chunk+after)
 	var base int64 // offset of buf[0]
 	from := 0      // buf before this has been searched
 	for {
@@ -44,31 +50,66 @@ func Scan(r io.Reader) (best Finding, ok bool, err error) {
 			to = len(buf)
 		}
 		to = max(to, from)
-		if s, at := first(buf, from, to, best.weight0()); at >= 0 {
-			best, ok = Finding{s, base + int64(at)}, true
+		if s, at, w := first(buf, from, to, best.rank()); at >= 0 {
+			best, ok = Finding{s, base + int64(at), w == backOff}, true
 		}
 		if end {
+			best, ok = lastWord(best, ok, buf, base)
 			return best, ok, nil
 		}
-		keep := max(to-before, 0)
+		keep := max(to-lastPart, 0)
 		base += int64(keep)
 		buf = buf[:copy(buf, buf[keep:])]
 		from = to - keep
 	}
 }
 
-// weight0 is the weight of a finding; 0 of none.
-func (f Finding) weight0() int {
-	if f.ID == "" {
+// rank is the weight of a finding; 0 of none.
+func (f Finding) rank() int {
+	switch {
+	case f.ID == "":
 		return 0
+	case f.BackOff:
+		return backOff
 	}
 	return f.weight()
 }
 
+// lastWord decides about a message after which programs go on, by what the text, of
+// which buf is the last part, says behind it. An error of another kind is what ended the
+// program; where nothing of its own follows, it did not go on.
+func lastWord(f Finding, ok bool, buf []byte, base int64) (Finding, bool) {
+	if !f.BackOff {
+		return f, ok
+	}
+	tail := buf[max(len(buf)-lastPart, 0):]
+	begin := base + int64(len(buf)-len(tail))
+	rest := tail
+	if f.Offset >= begin {
+		rest = tail[f.Offset-begin:]
+		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
+			rest = rest[i+1:]
+		} else {
+			rest = nil
+		}
+	}
+	if all := raised().FindAll(rest, -1); len(all) > 0 {
+		// Its name is all that some versions of TensorFlow say in that line.
+		if !bytes.Contains(all[len(all)-1], []byte("ResourceExhausted")) {
+			return Finding{}, false
+		}
+		f.BackOff = false
+		return f, true
+	}
+	f.BackOff = f.Offset < begin || goesOn(rest)
+	return f, true
+}
+
 // first returns the weightiest signature above a weight that begins in
-// text[from:to], of several the one that begins first, and where.
-func first(text []byte, from, to, above int) (best Signature, at int) {
-	at = -1
+// text[from:to], where, and what it weighs there. Of several it is the one that begins
+// first; of messages after which programs go on the last, for that one may be the end.
+func first(text []byte, from, to, above int) (best Signature, at, weight int) {
+	at, weight = -1, above
 	t := lookup()
 	for i := from + t.shortest - 1; i < len(text) && i-t.shortest < to-1; {
 		block := uint16(text[i-1])<<8 | uint16(text[i])
@@ -78,13 +119,16 @@ func first(text []byte, from, to, above int) (best Signature, at int) {
 		}
 		begin := i - t.shortest + 1
 		for _, s := range t.ending[block] {
-			if s.weight() > above && bytes.HasPrefix(text[begin:], []byte(s.text)) && s.fits(text, begin) {
-				best, at, above = s, begin, s.weight()
+			if s.weight() <= weight && weight != backOff || !bytes.HasPrefix(text[begin:], []byte(s.text)) {
+				continue
+			}
+			if w := s.weigh(text, begin); w > weight || w == weight && w == backOff {
+				best, at, weight = s, begin, w
 			}
 		}
 		i++
 	}
-	return best, at
+	return best, at, weight
 }
 
 // All signatures are looked for in one pass, as S. Wu and U. Manber do ("A fast
@@ -119,18 +163,42 @@ var lookup = sync.OnceValue(func() *tables {
 	return t
 })
 
-// fits judges the line that holds the message, which begins at text[at].
-func (s Signature) fits(text []byte, at int) bool {
+// weigh judges the message that begins at text[at] by its line and by what follows; 0: it
+// is none.
+func (s Signature) weigh(text []byte, at int) int {
 	whole, from := line(text, at)
 	if !bytes.Contains(whole[from:], []byte(s.with)) {
-		return false
+		return 0
 	}
 	for _, word := range s.unless {
 		if bytes.Contains(whole, []byte(word)) {
-			return false
+			return 0
 		}
 	}
-	return true
+	w := s.weight()
+	if w == ofMemory && (allocators[s.ID] && retried(whole, from) || caught(text[at:])) {
+		return backOff
+	}
+	return w
+}
+
+// caught tells whether the program says, on the next lines, that it tries again with less.
+func caught(text []byte) bool {
+	text = text[:min(len(text), after)]
+	for range caughtWithin {
+		i := bytes.IndexByte(text, '\n')
+		if i < 0 {
+			return false
+		}
+		text = text[i+1:]
+		next, _, _ := bytes.Cut(text, []byte{'\n'})
+		for _, words := range triesAgain {
+			if bytes.Contains(next, []byte(words)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // line returns what stands around text[at] on its line, and where in it at is.

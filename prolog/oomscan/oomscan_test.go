@@ -79,6 +79,11 @@ func TestEverySignatureIsNeeded(t *testing.T) {
 				}
 			}
 		}
+		for _, q := range threads(t, "oom.txt") {
+			if !yield([]byte(q.text)) {
+				return
+			}
+		}
 	}), []byte("\n"))
 	for _, s := range Signatures {
 		if !bytes.Contains(all, []byte(s.text)) && s.ID != "cusparse" && s.text != "CUDA_ERROR_ILLEGAL_ADDRESS" {
@@ -162,9 +167,10 @@ func FuzzScan(f *testing.F) {
 			t.Fatal(err)
 		}
 		// At once instead of in pieces, the same is found.
-		want, at := first(text, 0, len(text), 0)
-		if ok != (at >= 0) || ok && (got.ID != want.ID || got.Offset != int64(at)) {
-			t.Errorf("found %q at %d, want %q at %d", got.ID, got.Offset, want.ID, at)
+		s, at, weight := first(text, 0, len(text), 0)
+		want, found := lastWord(Finding{s, int64(at), weight == backOff}, at >= 0, text, 0)
+		if ok != found || ok && (got.ID != want.ID || got.Offset != want.Offset || got.BackOff != want.BackOff) {
+			t.Errorf("found %q at %d, %v, want %q at %d, %v", got.ID, got.Offset, got.BackOff, want.ID, want.Offset, want.BackOff)
 		}
 	})
 }

@@ -2,6 +2,11 @@
 
 package oomscan
 
+import (
+	"fmt"
+	"math"
+)
+
 // Kind is what a message tells about the end of a job.
 type Kind string
 
@@ -29,27 +34,38 @@ type Signature struct {
 // onHost are words of messages about pinned or ordinary memory of the node.
 var onHost = []string{"on host", "cuda_host_bfc", "gpu_host_bfc", "device:CPU:", "by allocator cpu", "by allocator mklcpu", "cudaHostAlloc", "cudaMallocHost", "host memory"}
 
-// goesOn are words of messages after which the program goes on: caches that
-// make do with less, autotuners that drop one choice.
-var goesOn = []string{"this is not a failure", "Ignoring this choice", "for benchmark choice", "skipping batch", "Skipping batch", "will be ignored"}
+// harmless are words of messages that say themselves that the program goes on: caches
+// that make do with less, autotuners that drop one choice, loops that drop a batch.
+var harmless = []string{"this is not a failure", "Ignoring this choice", "for benchmark choice", "skipping batch", "Skipping batch", "will be ignored",
+	"alling back to", "etrying with", "using CPU"}
 
 // Signatures in the order in which they are tried at one place of the text.
 // testdata/oom and testdata/other hold messages as they were printed, with the
 // versions. cublasCreate's CUBLAS_STATUS_NOT_INITIALIZED is none: a failed
 // assertion on the device gives it as well.
 var Signatures = []Signature{
-	{"pytorch", "PyTorch 2.5 and later", GPUMemory, "torch.OutOfMemoryError: ", "", goesOn},
-	{"pytorch", "PyTorch 1.13 to 2.4", GPUMemory, "torch.cuda.OutOfMemoryError: ", "", goesOn},
-	{"pytorch", "PyTorch, as rich prints it", GPUMemory, "OutOfMemoryError: CUDA out of memory", "", goesOn},
-	{"pytorch", "PyTorch of any version", GPUMemory, "CUDA out of memory. Tried to allocate", "", goesOn},
+	{"pytorch", "PyTorch 2.5 and later", GPUMemory, "torch.OutOfMemoryError: ", "", harmless},
+	{"pytorch", "PyTorch 1.13 to 2.4", GPUMemory, "torch.cuda.OutOfMemoryError: ", "", harmless},
+	{"pytorch", "PyTorch, as rich prints it", GPUMemory, "OutOfMemoryError: CUDA out of memory", "", harmless},
+	{"pytorch", "PyTorch of any version", GPUMemory, "CUDA out of memory. Tried to allocate", "", harmless},
 	{"pytorch", "PyTorch before 1.0", GPUMemory, "cuda runtime error (2) : out of memory", "", nil},
 	{"vllm", "vLLM", GPUMemory, "No available memory for the cache blocks", "", nil},
 	{"vllm", "vLLM 0.9 and later", GPUMemory, "is less than desired GPU memory utilization", "", nil},
 	{"vllm", "vLLM", GPUMemory, "larger than the available KV cache memory", "", nil},
+	{"vllm", "vLLM before 0.8", GPUMemory, "larger than the maximum number of tokens that can be stored in KV cache", "", nil},
+	{"sglang", "SGLang", GPUMemory, "Not enough memory. Please try to increase --mem-fraction-static", "", nil},
+	{"sglang", "SGLang", GPUMemory, "Capture cuda graph failed: CUDA out of memory", "", nil},
+	{"tgi", "text-generation-inference", GPUMemory, "Not enough memory to handle", "prefill tokens", nil},
+	{"tritonserver", "Triton Inference Server", GPUMemory, "UNAVAILABLE: Internal: onnx runtime error 6: Exception during initialization: ", "AllocateRawInternal", nil},
 	{"tensorflow", "TensorFlow", GPUMemory, "OOM when allocating tensor", "", onHost},
-	{"tensorflow", "TensorFlow", GPUMemory, "_bfc) ran out of memory trying to allocate", "", append(onHost, goesOn...)},
+	{"tensorflow", "TensorFlow 1.15 and later", GPUMemory, "Dst tensor is not initialized", "", nil},
+	{"tensorflow", "TensorFlow", GPUMemory, "EigenAllocator for GPU ran out of memory", "", nil},
+	{"tensorflow", "TensorFlow", GPUMemory, "_bfc) ran out of memory trying to allocate", "", append(onHost, harmless...)},
 	{"jax", "JAX, TensorFlow 2.17 and later", GPUMemory, "RESOURCE_EXHAUSTED: Out of memory", "", onHost},
 	{"jax", "JAX before 0.2.20", GPUMemory, "Resource exhausted: Out of memory", "", onHost},
+	{"jax", "JAX", GPUMemory, "RESOURCE_EXHAUSTED: Failed to allocate request for", "", onHost},
+	{"jax", "JAX before 0.2.20", GPUMemory, "Resource exhausted: Failed to allocate request for", "", onHost},
+	{"jax", "JAX", GPUMemory, "INTERNAL: Failed to allocate ", "bytes for new constant", nil},
 	{"cupy", "CuPy", GPUMemory, "Out of memory allocating", "(allocated so far", nil},
 	{"cupy", "CuPy before 6", GPUMemory, "cupy.cuda.memory.OutOfMemoryError: out of memory to allocate", "", nil},
 	{"onnxruntime", "ONNX Runtime", GPUMemory, "Failed to allocate memory for requested buffer of size", "", nil},
@@ -90,16 +106,52 @@ var Signatures = []Signature{
 	{"gpu-fault", "CUDA runtime", GPUFault, "uncorrectable ECC error", "", nil},
 }
 
-// weight tells which of several messages in one text counts. slurmstepd's word
-// that the kernel killed a process is about the end itself, and no GPU has
-// more of the node's memory. What MPS clients and illegal accesses print is
-// often what other ranks say after one of them ran out of memory.
+// The weights of messages: the heaviest in a text is what counts. slurmstepd's word that
+// the kernel killed a process is about the end itself, and no GPU has more of the node's
+// memory. A server that does not start says why after the error that it met. What
+// MPS clients and illegal accesses print is often what other ranks say after one of
+// them ran out of memory. What a program made do without is the last.
+const (
+	backOff = iota + 1
+	ofOthers
+	ofMemory
+	ofStart
+	ofKernel
+)
+
 func (s Signature) weight() int {
 	switch {
 	case s.ID == "oom-kill":
-		return 3
+		return ofKernel
+	case startOf[s.ID] != (start{}):
+		return ofStart
 	case s.Kind == GPUMemory:
-		return 2
+		return ofMemory
 	}
-	return 1
+	return ofOthers
+}
+
+// start is what tells a server that takes a part of the whole GPU at its start to take
+// less: with its setting's name as users write it.
+type start struct{ program, setting string }
+
+// A server of Triton has no such setting for what its models take.
+var startOf = map[string]start{
+	"vllm":         {"vLLM", "gpu_memory_utilization"},
+	"sglang":       {"SGLang", "mem_fraction_static"},
+	"tgi":          {"text-generation-inference", "cuda_memory_fraction"},
+	"tritonserver": {"Triton", ""},
+}
+
+// Advice says of the refusal of a server to start what would have let it start with
+// reserveMiB, which leaves it a fraction of the GPU; empty: nothing is known that would.
+func Advice(id string, reserveMiB int64, fraction float64) string {
+	s := startOf[id]
+	switch {
+	case s == (start{}):
+		return ""
+	case s.setting == "":
+		return fmt.Sprintf("%s did not start with %d MiB: load fewer models or instances, or book more", s.program, reserveMiB)
+	}
+	return fmt.Sprintf("%s takes a part of the whole GPU: set %s to at most %.2f, or book more", s.program, s.setting, math.Floor(fraction*100)/100)
 }

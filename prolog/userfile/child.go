@@ -45,8 +45,10 @@ func answer(ask Ask) Reply {
 	for _, f := range ask.Files {
 		r := look(ask.Op, f)
 		switch {
-		case r.Kind == oomscan.GPUMemory: // the one that would bring the job back
+		case r.Kind == oomscan.GPUMemory && !r.BackOff: // the one that would bring the job back
 			return r
+		case best.BackOff && r.Signature != "": // the end of a program, not what one made do without
+			best = r
 		case best.Signature == "" && (r.Signature != "" || slices.Index(states, r.State) < slices.Index(states, best.State)):
 			best = r
 		}
@@ -138,7 +140,7 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	if err != nil || !ok {
 		return err
 	}
-	r.Signature, r.Kind, r.Offset = found.ID, found.Kind, start+found.Offset
+	r.Signature, r.Kind, r.Offset, r.BackOff = found.ID, found.Kind, start+found.Offset, found.BackOff
 	if found.Offset >= maxHead {
 		r.Offset += gap
 	}

@@ -90,6 +90,7 @@ type Reply struct {
 	Signature string // OpScan: oomscan id; empty: none found
 	Kind      oomscan.Kind
 	Offset    int64 // of the signature in its file
+	BackOff   bool  // the program went on after it (oomscan.Finding)
 }
 
 // check refuses an answer that no child of ours gives: the child reads what the
@@ -181,7 +182,9 @@ func command(ctx context.Context, u User) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", Command, strconv.FormatUint(uint64(u.UID), 10))
 	cmd.Dir = "/"
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
-	cmd.WaitDelay = 100 * time.Millisecond
+	// On a busy machine an answer that is there may be read late; run waits for neither
+	// the child nor this.
+	cmd.WaitDelay = Deadline
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: 0, Gid: u.GID, Groups: u.Groups},
 		Setsid:     true,

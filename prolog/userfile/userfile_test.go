@@ -3,6 +3,7 @@
 package userfile
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -227,6 +228,18 @@ func TestDeadline(t *testing.T) {
 	cancel()
 	if _, err := Run(ctx, u, Ask{Op: OpScan, Files: []File{{Path: "/etc/passwd"}}}); err == nil {
 		t.Error("no error after the deadline")
+	}
+}
+
+// An answer that is read some time after its child has ended, as on a machine where others
+// have the processors, counts.
+func TestAnswerThatIsReadLate(t *testing.T) {
+	cmd := command(t.Context(), User{})
+	cmd.Path, cmd.Args, cmd.SysProcAttr = "/bin/sh", []string{"sh", "-c", "echo answer; sleep 0.5 & exit 0"}, nil
+	var answer bytes.Buffer
+	cmd.Stdout = &limited{to: &answer, left: 4096}
+	if err := cmd.Run(); err != nil || answer.String() != "answer\n" {
+		t.Errorf("%q, %v", answer.String(), err)
 	}
 }
 

@@ -28,7 +28,7 @@ type Job struct {
 	UID       uint32
 	Args      string // of the script, each ended by ArgEnd
 	Script    []byte // nil for salloc, srun and all but the first het component
-	Partition string // as asked; empty: the cluster's default
+	Partition string // as asked, several with commas; empty: the cluster's default
 	TRES      TRES
 	MinNodes  uint32
 	Tasks     uint32
@@ -85,6 +85,7 @@ type Annotation struct {
 	NamesNodes bool   // it starts there whatever they offer (tres.AnyMiB)
 	Policy     string // placement that the user asks for; empty: the site's
 	Key        history.Key
+	Learn      bool   // it runs alone for want of a figure that would let it share
 	Note       string // why an estimate was not used; for people
 
 	Signal       directive.Signal // before the time limit
@@ -98,10 +99,11 @@ type Site struct {
 	Partitions       map[string]config.Partition
 	DefaultPartition string
 	MarginMiB        int64
-	MinFreeMiB       int64  // booked by policy=shared without an estimate
-	IgnoreBad        bool   // a wrong #CARMA line counts as none
-	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
-	Estimator        string // submit.estimator
+	Margin           map[string]int64 // by method, in place of MarginMiB
+	MinFreeMiB       int64            // booked by policy=shared without an estimate
+	IgnoreBad        bool             // a wrong #CARMA line counts as none
+	GresPrefix       string           // "gres:" up to Slurm 23.02, "gres/" from 23.11
+	Estimator        string           // submit.estimator
 	AllowPolicies    []string
 	Shards           bool // placement.mode "slurm"
 	MaxJobs          int  // that may share a GPU
@@ -116,6 +118,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		Partitions:       c.Partition,
 		DefaultPartition: c.DefaultPartition(),
 		MarginMiB:        c.Placement.MarginMiB,
+		Margin:           c.Placement.Margin,
 		MinFreeMiB:       c.Placement.MinFreeMiB,
 		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
 		GresPrefix:       gresPrefix,
@@ -130,13 +133,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 // Annotate returns what to add to job. An error is for the user: the job is to
 // be refused with its text.
 func (s Site) Annotate(job Job) (Annotation, error) {
-	name := job.Partition
-	if name == "" {
-		name = s.DefaultPartition
-	}
-	// A job that names several partitions is left alone: with a booking it
-	// could run in none but ours. The Prolog gives it whole GPUs here.
-	part, ok := s.Partitions[name]
+	name, part, ok := s.partition(job.Partition)
 	if !ok {
 		return Annotation{}, nil
 	}
@@ -181,7 +178,14 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.bookShards(job, s)
 	} else {
 		a.NamesNodes = job.NamesNodes
-		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, job.UID, a.ReserveMiB, !job.NamesNodes)
+		free := a.ReserveMiB
+		if a.Mode == ModeShared && a.EstMiB > 0 {
+			free += s.extra(a.Method)
+		}
+		if job.NamesNodes {
+			free = tres.AnyMiB
+		}
+		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, job.UID, free, a.ReserveMiB)
 	}
 	return a, nil
 }
@@ -200,11 +204,16 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:
-	case book+s.MarginMiB > a.FullMiB: // nobody would fit beside it
+	case book+s.MarginMiB+s.extra(a.Method) > a.FullMiB: // nobody would fit beside it
 	default:
 		a.Mode, a.ReserveMiB = ModeShared, book
 	}
+	a.Learn = a.Mode == ModeExclusive && d.Present && d.MemMiB == 0 && share && d.Policy != directive.PolicyExclusive
 }
+
+// extra is what must be free for an estimate by method beyond what every node keeps
+// free: the Prolog keeps to it, so slurmctld has to know.
+func (s Site) extra(method Method) int64 { return max(s.Margin[string(method)]-s.MarginMiB, 0) }
 
 func (t TRES) without() TRES {
 	t.PerNode, _ = tres.Without(t.PerNode)

@@ -3,8 +3,10 @@
 package annotate
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"carma/slurmbridge/config"
 )
@@ -112,7 +114,7 @@ func TestAnnotateModes(t *testing.T) {
 func TestAnnotateLeavesAlone(t *testing.T) {
 	for name, set := range map[string]func(*Job){
 		"another partition":              func(j *Job) { j.Partition = "cpu" },
-		"several partitions":             func(j *Job) { j.Partition = "gpu,cpu" },
+		"several partitions of others":   func(j *Job) { j.Partition = "fat,cpu" },
 		"another partition, wrong line":  func(j *Job) { j.Partition, j.Script = "cpu", []byte("#CARMA mem=banana\n") },
 		"another partition, own booking": func(j *Job) { j.Partition, j.TRES.PerNode = "cpu", "gres:gpu:1,gres:carmau0:5,gres:carmatotal:5" },
 		"no GPU":                         func(j *Job) { j.TRES.PerNode = "" },
@@ -124,6 +126,61 @@ func TestAnnotateLeavesAlone(t *testing.T) {
 		a, err := site().Annotate(j)
 		if err != nil || a.Managed {
 			t.Errorf("%s: got %+v, %v", name, a, err)
+		}
+	}
+}
+
+// slurmctld starts a job that names several partitions in any of them: it is booked for
+// the smallest GPUs, and refused where it could get more of a node than one has.
+func TestAnnotateSeveralPartitions(t *testing.T) {
+	s := site()
+	s.Partitions["big"] = config.Partition{GPUsPerNode: 8, GPUMemMiB: 81559, Share: true}
+	s.Partitions["alone"] = config.Partition{GPUsPerNode: 2, GPUMemMiB: full}
+	s.Partitions["slots"] = config.Partition{GPUsPerNode: 4, GPUMemMiB: full, Share: true, TimeSlot: config.Duration(time.Hour)}
+	for _, c := range []struct {
+		partitions, script string
+		gpus               int
+		want               string // tres_per_node, or what is refused
+	}{
+		{"gpu,cpu", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240"},
+		{"cpu,gpu", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240"},
+		{"gpu,big", mem10, 2, "gres:carma2:10240,gres:carmatotal:20480"},
+		{"big,gpu", "", 1, "gres:carmau0:40536,gres:carmatotal:40536"},
+		{"big,gpu", "#CARMA mem=50G\n", 1, "line 1: mem: 50.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
+		{"gpu,alone", mem10, 1, "gres:carmau0:40536,gres:carmatotal:40536"},
+		{"gpu,alone", mem10, 3, "partition alone: the job can get 3 GPUs on one node, a node has 2; ask for at most 2 per node"},
+		{"big,gpu", mem10, 5, "partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
+		{"gpu,slots", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240 1 h"},
+	} {
+		j := job(c.script)
+		j.Partition, j.TRES.PerNode = c.partitions, fmt.Sprintf("gres:gpu:%d", c.gpus)
+		a, err := s.Annotate(j)
+		got := strings.TrimPrefix(a.TRES.PerNode, j.TRES.PerNode+",")
+		if err != nil {
+			got = err.Error()
+		} else if a.TimeLimitMin == 60 {
+			got += " 1 h"
+		}
+		if got != c.want {
+			t.Errorf("%s %d: got %s, want %s", c.partitions, c.gpus, got, c.want)
+		}
+	}
+}
+
+// What the Prolog keeps free beyond every node's margin is asked of slurmctld, too; what
+// it keeps less of is not.
+func TestAnnotateMargins(t *testing.T) {
+	s := site()
+	for margin, want := range map[int64]string{
+		1024: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240",
+		4096: "gres:gpu:1,gres:carmau0:12288,gres:carmatotal:10240",
+		full: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", // nobody fits beside it
+	} {
+		s.Margin = map[string]int64{"user": margin}
+		j := job(mem10)
+		j.TRES.PerNode = "gres:gpu:1"
+		if a, err := s.Annotate(j); err != nil || a.TRES.PerNode != want {
+			t.Errorf("margin %d: got %s, %v; want %s", margin, a.TRES.PerNode, err, want)
 		}
 	}
 }
@@ -210,6 +267,21 @@ func BenchmarkAnnotate(b *testing.B) {
 	for b.Loop() {
 		if _, err := s.Annotate(j); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// Jobs that run alone so that later runs can share are those that a figure would let share.
+func TestLearn(t *testing.T) {
+	for script, want := range map[string]bool{
+		"#CARMA on\n": true, "#CARMA smact=30\n": true, "": false, "#CARMA off\n": false, "#CARMA mem=10G\n": false, "#CARMA mem=39G\n": false,
+		"#CARMA policy=exclusive\n": false, "#CARMA policy=shared\n": false,
+	} {
+		j := job(script)
+		j.TRES.PerNode = "gres:gpu:1"
+		a, err := site().Annotate(j)
+		if err != nil || a.Learn != want || strings.Contains(string(a.AppendEnv(nil, "", " ")), "LEARN=1") != want {
+			t.Errorf("%q: learn %v, %v", script, a.Learn, err)
 		}
 	}
 }

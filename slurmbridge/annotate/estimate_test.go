@@ -36,6 +36,8 @@ func TestSummary(t *testing.T) {
 	}{
 		{"a small network", "#CARMA batch=64", "mlp.txt", ModeShared, MethodAnalytic, true},
 		{"a network with convolutions", "#CARMA batch=32", "resnet.txt", ModeShared, MethodAnalytic, true},
+		{"a trace", "#CARMA batch=64", "../trace/testdata/resnet18.txt", ModeShared, MethodAnalytic, true},
+		{"a trace with its own batch", "#CARMA on", "../trace/testdata/resnet18.txt", ModeShared, MethodAnalytic, true},
 		{"the user's word wins", "#CARMA batch=32 mem=7G", "resnet.txt", ModeShared, MethodUser, true},
 		{"too large to share", "#CARMA batch=4096", "resnet.txt", ModeExclusive, MethodAnalytic, false},
 		{"TensorFlow takes the whole GPU", "#CARMA batch=32", "keras.txt", ModeExclusive, MethodNone, false},

@@ -41,6 +41,9 @@ func (a *Annotation) AppendEnv(b []byte, begin, end string) []byte {
 	if a.EstMiB > 0 {
 		number("EST_MIB", a.EstMiB)
 	}
+	if a.Learn {
+		number("LEARN", 1)
+	}
 	if a.Policy != "" {
 		text("POLICY", a.Policy)
 	}

@@ -25,7 +25,7 @@ var Estimators = []string{"analytic", "horus", "gpumemnet", "none"}
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
-		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkBySlurm, c.checkPaths,
+		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkBySlurm, c.checkFrameworks, c.checkPaths,
 	} {
 		if err := f(); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -42,7 +43,10 @@ type Config struct {
 
 	Accounting Accounting `toml:"accounting"`
 	History    History    `toml:"history"`
-	Paths      Paths      `toml:"paths"`
+
+	Frameworks map[string]Variable `toml:"frameworks"` // by name of the variable
+
+	Paths Paths `toml:"paths"`
 }
 
 // Slurm says where Slurm's commands are.
@@ -112,6 +116,13 @@ func (p Placement) MarginOf(method string) int64 {
 		return m
 	}
 	return p.MarginMiB
+}
+
+// IdleOnly tells whether every job gets idle GPUs alone: that is the node's policy, and a
+// job may ask for no other.
+func (p Placement) IdleOnly() bool {
+	const exclusive = "exclusive"
+	return p.Policy == exclusive && !slices.ContainsFunc(p.AllowPolicies, func(other string) bool { return other != exclusive })
 }
 
 // NodeSet is what some nodes do otherwise. A zero value stands for the setting
@@ -237,6 +248,8 @@ func Default() Config {
 
 		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
 		History:    History{File: "/var/lib/carma-history/history"},
+
+		Frameworks: frameworks(),
 
 		Paths: Paths{RunDir: "/run/carma", DB: "/var/lib/carma/carma.db", Log: "/var/log/carma.log"},
 	}

@@ -126,6 +126,11 @@ func TestParseErrors(t *testing.T) {
 		{partitions + "recovery = \"gpu\"\n", "line 5: partition.gpu.recovery: must be another partition"},
 		{partitions + "recovery = \"x\"\n", "line 5: partition.gpu.recovery: there is no [partition.x]"},
 		{partitions + "recovery = \"b\"\n[partition.b]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n", "line 5: partition.gpu.recovery: partition b shares its GPUs"},
+		{"[frameworks.XLA_CLIENT_MEM_FRACTION]\nsharing = \"0.3\"\n", "line 1: frameworks.XLA_CLIENT_MEM_FRACTION: JAX refuses it beside XLA_PYTHON_CLIENT_MEM_FRACTION"},
+		{"[frameworks.A]\nsharing = \"{memory}\"\n", "line 2: frameworks.A.sharing: {memory} is not one of {reserve_mib}"},
+		{"[frameworks.A]\nall = \"a b\"\n", "line 2: frameworks.A.all: must be at most 256 printable characters"},
+		{"[frameworks.\"A-B\"]\nall = \"1\"\n", "frameworks.A-B: is no name of a variable"},
+		{"[frameworks.A]\nalone = \"1\"\n", "line 2: frameworks.A.alone: unknown key"},
 		{partitions + "default = true\n[partition.a]\ndefault = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n", "line 5: partition.gpu.default: only one partition"},
 	} {
 		_, err := Parse(c.text)
@@ -184,4 +189,17 @@ func FuzzParse(f *testing.F) {
 	f.Add("[partition.gpu]\ngpus_per_node = 4\n")
 	f.Add("a.b.c = 1\n")
 	f.Fuzz(func(t *testing.T, text string) { Parse(text) })
+}
+
+func TestIdleOnly(t *testing.T) {
+	for want, list := range map[bool][]Placement{
+		true:  {{Policy: "exclusive"}, {Policy: "exclusive", AllowPolicies: []string{"exclusive"}}},
+		false: {{Policy: "magm"}, {Policy: "exclusive", AllowPolicies: []string{"exclusive", "rr"}}},
+	} {
+		for _, p := range list {
+			if p.IdleOnly() != want {
+				t.Errorf("%s, jobs may ask for %v: %v", p.Policy, p.AllowPolicies, !want)
+			}
+		}
+	}
 }

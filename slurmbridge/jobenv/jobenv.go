@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"carma/gres"
 	"carma/slurmbridge/hostlist"
 )
 
@@ -20,7 +19,7 @@ type Getenv func(string) string
 
 // Hook is what Prolog and Epilog are told about a job.
 type Hook struct {
-	gres.JobKey
+	JobKey
 	UID, GID  uint32
 	User      string
 	Partition string
@@ -60,6 +59,7 @@ type Carma struct {
 	SMActPct   int
 	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
+	Learn      bool      // it runs alone for want of a figure that would let it share
 	Requeue    bool      // it comes back when its time slot is over
 	NamesNodes bool      // slurmctld started it there whatever they offer
 	Submit     time.Time // zero: unknown
@@ -70,7 +70,7 @@ type Carma struct {
 func FromEnv(get Getenv) (Hook, error) {
 	n := numbers{get: get}
 	h := Hook{
-		JobKey:    gres.JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
+		JobKey:    JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
 		UID:       uint32(n.required("SLURM_JOB_UID", 32)),
 		GID:       uint32(n.optional("SLURM_JOB_GID", 32)),
 		HetJobID:  uint32(n.optional("SLURM_HET_JOB_ID", 32)),
@@ -150,6 +150,7 @@ func carma(get Getenv) Carma {
 		Method:     get(p + "METHOD"),
 		Policy:     get(p + "POLICY"),
 		Key:        get(p + "KEY"),
+		Learn:      get(p+"LEARN") == "1",
 		Requeue:    get(p+"REQUEUE") == "timeout",
 		GPUs:       int(n.required(p+"GPUS", 16)),
 		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"carma/gres"
 )
 
 // fromFile reads an environment as it was captured in a hook.
@@ -40,7 +38,7 @@ func TestFromEnv(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Hook{
-		JobKey: gres.JobKey{JobID: 6}, UID: 1001, GID: 1001, User: "carma-alice", Partition: "gpu", Node: "n1", Cluster: "carma",
+		JobKey: JobKey{JobID: 6}, UID: 1001, GID: 1001, User: "carma-alice", Partition: "gpu", Node: "n1", Cluster: "carma",
 		Conf: "/etc/slurm/slurm.conf", WorkDir: "/home/alice", BatchHost: true, Slots: []int{0, 1},
 		Carma: Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 2, ReserveMiB: 12000, EstMiB: 12000, FullMiB: 40536, Submit: time.Unix(1795253465, 0)},
 	}

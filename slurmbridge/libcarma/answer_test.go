@@ -73,7 +73,8 @@ env METHOD=none
 env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
-env KEY=5fd2043a8fdfa11f
+env KEY=6457f804971a3061
+env LEARN=1
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
@@ -88,7 +89,8 @@ env METHOD=none
 env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
-env KEY=f0b812a1779b0824
+env KEY=6457f804971a3061
+env LEARN=1
 env REQUEUE=timeout
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}

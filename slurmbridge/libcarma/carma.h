@@ -5,6 +5,7 @@
  * NULL or comes from malloc(); the caller frees it.
  *
  *   int   carma_abi(void);
+ *   char *carma_version(void);
  *   char *carma_configure(const char *path, const char *gres_prefix);
  *   char *carma_tick(void);
  *   char *carma_recovery(void);
@@ -41,7 +42,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 6
+#define CARMA_ABI 7
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

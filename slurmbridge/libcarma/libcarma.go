@@ -17,6 +17,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"unsafe"
+
+	"carma/slurmbridge/version"
 )
 
 func main() {}
@@ -32,6 +34,11 @@ func init() {
 
 //export carma_abi
 func carma_abi() C.int { return C.CARMA_ABI }
+
+// carma_version returns what --version of the commands prints.
+//
+//export carma_version
+func carma_version() *C.char { return C.CString(version.String()) }
 
 // carma_configure sets where carma.toml is and how this Slurm writes a GRES,
 // and reads the file. It returns NULL or a message for the log.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -101,9 +102,32 @@ func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([]
 		}
 		return nil, err
 	}
-	var rows [][]string
-	if _, err := s.scan(strings.NewReader(out), len(fields), func(row []string) { rows = append(rows, row) }); err != nil {
+	rows, err := s.cut(out, len(fields))
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", words(cmd), err)
+	}
+	return rows, nil
+}
+
+// cut is scan for an answer that is at hand: a queue may have ten thousands of rows.
+func (s separator) cut(text string, n int) ([][]string, error) {
+	fields := make([]string, 0, strings.Count(text, string(s)))
+	for {
+		f, rest, ok := strings.Cut(text, string(s))
+		if !ok {
+			break
+		}
+		if len(fields)%n == 0 {
+			f = strings.TrimPrefix(f, "\n")
+		}
+		fields, text = append(fields, f), rest
+	}
+	if over := len(fields) % n; over > 0 || strings.TrimSpace(text) != "" {
+		return nil, fmt.Errorf("the answer is not whole: %d fields too many, %.50q behind them", over, text)
+	}
+	var rows [][]string
+	for row := range slices.Chunk(fields, n) {
+		rows = append(rows, row)
 	}
 	return rows, nil
 }

@@ -61,18 +61,22 @@ func target(id uint32, sign string, part uint32) Target {
 	return Target{strconv.FormatUint(uint64(id), 10) + sign + strconv.FormatUint(uint64(part), 10)}
 }
 
-// RequeueHold puts a job back into the queue, held.
-func (c Client) RequeueHold(ctx context.Context, t Target) error {
-	return c.act(ctx, t, "scontrol", "requeuehold")
-}
-
 // ErrBatchOnly means that the job cannot be requeued because it is no batch job.
 var ErrBatchOnly = errors.New("not a batch job")
+
+// RequeueHold puts a job back into the queue, held. The error is ErrBatchOnly for a
+// job of srun or salloc.
+func (c Client) RequeueHold(ctx context.Context, t Target) error {
+	return batchOnly(c.act(ctx, t, "scontrol", "requeuehold"))
+}
 
 // RequeueIncomplete puts a running job that has not launched back into the
 // queue. The error is ErrBatchOnly for a job of srun or salloc.
 func (c Client) RequeueIncomplete(ctx context.Context, t Target) error {
-	err := c.act(ctx, t, "scontrol", "requeue", "incomplete")
+	return batchOnly(c.act(ctx, t, "scontrol", "requeue", "incomplete"))
+}
+
+func batchOnly(err error) error {
 	if err != nil && strings.Contains(err.Error(), "Only batch jobs") { // ESLURM_BATCH_ONLY
 		return ErrBatchOnly
 	}

@@ -29,8 +29,10 @@ type Job struct {
 	Restarts   int       // how often it has gone back into the queue
 	Eligible   time.Time // from when on it may start; zero: not as things are, or slurmctld has not looked yet
 	Submitted  time.Time // or when it last went back (batch_requeue_fini)
+	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
+	NodeList   string // where it runs, or completes still; empty: nowhere
 }
 
 // Task is the task's number within its array; empty: it is of none.
@@ -47,7 +49,7 @@ var ErrNoJob = errors.New("no such job")
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
-	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime"}
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -75,7 +77,11 @@ func parseJob(row []string) (j Job, err error) {
 		return v
 	}
 	j = Job{ID: read(f[0]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
-		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14])}
+		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
+		WholeNode: f[15] == "NO"}
+	if !none(f[16]) {
+		j.NodeList = f[16]
+	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)
 	}
@@ -179,18 +185,4 @@ func unix(s string) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(v, 0)
-}
-
-// Eligibility is from when on a job may start.
-type Eligibility struct {
-	At        time.Time // zero: not as things are, or slurmctld has not looked yet
-	Restarts  int       // how often it has gone back into the queue
-	Submitted time.Time // or when it last went back (batch_requeue_fini)
-}
-
-// Eligibility asks slurmctld from when on a job may start. The reason that it waits
-// for tells that only after slurmctld's next look at it.
-func (c Client) Eligibility(ctx context.Context, id uint32) (Eligibility, error) {
-	j, err := c.Job(ctx, id)
-	return Eligibility{j.Eligible, j.Restarts, j.Submitted}, err
 }

@@ -28,14 +28,14 @@ func rows(rows ...[]string) string {
 
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
-	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600"}
+	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK", "n[1-2]"}
 	for i, s := range change {
 		f[i] = s
 	}
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0)}
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]"}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {
@@ -56,8 +56,11 @@ func TestJob(t *testing.T) {
 		"a component": {[][]string{fields(map[int]string{4: "11", 5: "1"})},
 			with(func(j *Job) { j.HetJobID, j.HetOffset = 11, 1 }), "12", "11", "11+1"},
 		"not heterogeneous, in words of other releases": {[][]string{fields(map[int]string{4: "0", 5: "0"})}, plainJob, "12", "12", "12"},
+		"has the node to itself": {[][]string{fields(map[int]string{15: "NO"})},
+			with(func(j *Job) { j.WholeNode = true }), "12", "12", "12"},
 		"may not go back, has been back, is held": {[][]string{fields(map[int]string{9: "0", 10: "3", 11: "N/A", 13: "JobHeldUser"})},
 			with(func(j *Job) { j.Requeue, j.Restarts, j.Eligible, j.Reason = false, 3, time.Time{}, "JobHeldUser" }), "12", "12", "12"},
+		"runs nowhere":                  {[][]string{fields(map[int]string{16: "(null)"})}, with(func(j *Job) { j.NodeList = "" }), "12", "12", "12"},
 		"failed":                        {[][]string{fields(map[int]string{12: "1:9"})}, with(func(j *Job) { j.ExitCode, j.ExitSignal = 1, 9 }), "12", "12", "12"},
 		"failed, as wait(2) says it":    {[][]string{fields(map[int]string{12: "256"})}, with(func(j *Job) { j.ExitCode = 1 }), "12", "12", "12"},
 		"a large uid":                   {[][]string{fields(map[int]string{1: "-2"})}, with(func(j *Job) { j.UID = 4294967294 }), "12", "12", "12"},
@@ -174,6 +177,17 @@ func TestSeparatorIsSecret(t *testing.T) {
 	}
 }
 
+// An answer that was cut short is none.
+func TestCutShort(t *testing.T) {
+	const sep = separator("@1@")
+	for text, want := range map[string]int{"": 0, "a@1@b@1@\n": 1, "a@1@b@1@\nc@1@d@1@\n": 2, "a@1@\n": -1, "a@1@b@1@\nc": -1, "text": -1} {
+		rows, err := sep.cut(text, 2)
+		if (err != nil) != (want < 0) || len(rows) != max(want, 0) {
+			t.Errorf("%q: %q, %v", text, rows, err)
+		}
+	}
+}
+
 // Never a job that was not asked for, whatever stands in the fields.
 func FuzzJob(f *testing.F) {
 	f.Add("gpu", "None", "RUNNING", "N/A")
@@ -188,9 +202,18 @@ func FuzzJob(f *testing.F) {
 			}
 			b.WriteByte('\n')
 		}
-		var got [][]string
-		if _, err := sep.scan(strings.NewReader(b.String()), len(identity), func(r []string) { got = append(got, r) }); err != nil || len(got) != 2 {
+		got, err := sep.cut(b.String(), len(identity))
+		if err != nil || len(got) != 2 {
 			t.Fatalf("%d rows, %v", len(got), err)
+		}
+		n := 0
+		if _, err := sep.scan(strings.NewReader(b.String()), len(identity), func(r []string) {
+			if n < 2 && !slices.Equal(r, got[n]) {
+				t.Errorf("%q as it comes, %q at hand", r, got[n])
+			}
+			n++
+		}); err != nil || n != 2 {
+			t.Fatalf("%d rows, %v", n, err)
 		}
 		row, err := only(got, "12")
 		if err != nil {

@@ -5,11 +5,11 @@ package sctl
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"carma/slurmbridge/nodestate"
 	"carma/slurmbridge/tres"
 )
 
@@ -138,40 +138,42 @@ func (c Client) task(ctx context.Context, t Target, j QueuedJob) (id uint32, tre
 type NodeState struct {
 	Name       string
 	Partitions []string
-	Up         bool // can be given jobs
-	GPUs       int  // by its carma counts; 0: none of ours
+	Lives      bool   // its agent can be counted on
+	Up         bool   // and it can be given jobs
+	GPUs       int    // by its carma counts; 0: none of ours
+	Features   string // that it has now, separated by commas
 	Comment    string
 }
 
+var nodeFields = []string{"NodeList", "Partition", "StateComplete", "Gres", "Features_act", "Comment"}
+
 // Nodes returns the nodes of some partitions, in the order of their names.
-func (c Client) Nodes(ctx context.Context, partitions []string) ([]NodeState, error) {
-	out, err := c.run(ctx, "sinfo", "--noheader", "--Node", "--partition="+strings.Join(partitions, ","), "--Format=NodeList:|,Partition:|,StateCompact:|,Gres:|,Comment:")
+func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []NodeState, err error) {
+	s := newSeparator()
+	err = c.rows(ctx, s, len(nodeFields), func(row []string) { nodes = addNode(nodes, row) },
+		"sinfo", "--noheader", "--Node", "--partition="+strings.Join(partitions, ","), "--Format="+s.format(nodeFields))
 	if err != nil {
 		return nil, err
 	}
-	var nodes []NodeState
-	for line := range strings.Lines(out) {
-		f := strings.SplitN(strings.TrimRight(line, " \n"), "|", 5)
-		if len(f) != 5 {
-			continue
-		}
-		for i := range f {
-			f[i] = strings.TrimSpace(f[i])
-		}
-		f[1] = strings.TrimSuffix(f[1], "*") // the default partition's mark
-		// A node has a line for each of its partitions.
-		if n := len(nodes); n > 0 && nodes[n-1].Name == f[0] {
-			nodes[n-1].Partitions = append(nodes[n-1].Partitions, f[1])
-			continue
-		}
-		n := NodeState{Name: f[0], Partitions: []string{f[1]}, Comment: f[4]}
-		n.Up = slices.Contains([]string{"idle", "mix", "alloc", "comp"}, f[2])
-		for e := range tres.Parse(f[3]) {
-			n.GPUs = max(n.GPUs, tres.K(e.Name))
-		}
-		nodes = append(nodes, n)
-	}
 	return nodes, nil
+}
+
+// addNode adds what a row says; a node has one for each of its partitions.
+func addNode(nodes []NodeState, f []string) []NodeState {
+	partition := strings.TrimSuffix(f[1], "*") // the default partition's mark
+	if n := len(nodes); n > 0 && nodes[n-1].Name == f[0] {
+		nodes[n-1].Partitions = append(nodes[n-1].Partitions, partition)
+		return nodes
+	}
+	state := nodestate.Parse(f[2])
+	n := NodeState{Name: f[0], Partitions: []string{partition}, Lives: state.Lives(), Up: state.Takes(), Comment: f[5]}
+	if !none(f[4]) {
+		n.Features = f[4]
+	}
+	for e := range tres.Parse(f[3]) {
+		n.GPUs = max(n.GPUs, tres.K(e.Name))
+	}
+	return append(nodes, n)
 }
 
 // SetNodeComment replaces the Comment of a node.

@@ -5,6 +5,7 @@ package sctl
 import (
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,19 +82,18 @@ func TestSplit(t *testing.T) {
 }
 
 func TestNodes(t *testing.T) {
-	c := client(t, map[string]string{"scontrol": "", "sinfo": `cat <<'TEXT'
-carma-anchor|gpu*|down|gpu:16,carmau0:40536|(null)
-n1|gpu*|mix|gpu:a100:16(S:0),carmau0:10K,carma2:40536|carma-hold=7:2:0:1795257543
-n1|recovery|mix|gpu:a100:16(S:0),carmau0:10K,carma2:40536|carma-hold=7:2:0:1795257543
-n2|gpu*|idle*|gpu:16|(null)
-text without fields
-TEXT
-`})
+	c := client(t, map[string]string{"scontrol": "", "sinfo": showRows(
+		"carma-anchor%gpu*%down%gpu:16,carmau0:40536%(null)%(null)%",
+		"n1%gpu*%mixed+planned%gpu:a100:16(S:0),carmau0:10K,carma2:40536%a100,nvlink%carma-hold=7:2:0:1795257543%",
+		"n1%recovery%mixed+planned%gpu:a100:16(S:0),carmau0:10K,carma2:40536%a100,nvlink%carma-hold=7:2:0:1795257543%",
+		"n2%gpu*%idle+not_responding%gpu:16%(null)%(null)%",
+		"n3%gpu*%idle+reserved%gpu:16%(null)%a | b%")})
 	got, err := c.Nodes(t.Context(), []string{"gpu", "recovery"})
 	want := []NodeState{
 		{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 1, Comment: "(null)"},
-		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Up: true, GPUs: 2, Comment: "carma-hold=7:2:0:1795257543"},
-		{Name: "n2", Partitions: []string{"gpu"}, Comment: "(null)"}, // idle*: does not answer
+		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Lives: true, Up: true, GPUs: 2, Features: "a100,nvlink", Comment: "carma-hold=7:2:0:1795257543"},
+		{Name: "n2", Partitions: []string{"gpu"}, Comment: "(null)"},
+		{Name: "n3", Partitions: []string{"gpu"}, Lives: true, Comment: "a | b"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
@@ -104,4 +104,83 @@ TEXT
 	if text := calls(t, c); !strings.Contains(text, "scontrol update NodeName=n1 Comment=rack 4 ") {
 		t.Errorf("calls: %s", text)
 	}
+}
+
+// Never a node that slurmctld did not list.
+func FuzzNodes(f *testing.F) {
+	f.Add("gpu:1", "nvlink", "rack 4")
+	f.Add("gpu:16\nn9|gpu|idle|gpu:16||", "a|b\nn9|gpu|idle|gpu:16||", "x\nn9|gpu|idle|gpu:16|(null)|carma-hold=7:2:0:1")
+	f.Fuzz(func(t *testing.T, gres, features, comment string) {
+		sep := newSeparator()
+		var b strings.Builder
+		for _, row := range [][]string{{"n1", "gpu*", "idle", gres, features, comment}, {"n2", "gpu*", "idle", "gpu:1", "", ""}} {
+			for _, s := range row {
+				b.WriteString(s + string(sep))
+			}
+			b.WriteByte('\n')
+		}
+		var nodes []NodeState
+		_, err := sep.scan(strings.NewReader(b.String()), len(nodeFields), func(row []string) { nodes = addNode(nodes, row) })
+		if err != nil || len(nodes) != 2 || nodes[0].Name != "n1" || nodes[1].Name != "n2" {
+			t.Errorf("%v, %+v", err, nodes)
+		}
+	})
+}
+
+// BenchmarkQueue reads the answer about 10,000 waiting tasks of an array and as many
+// running jobs as nodes.
+func BenchmarkQueue(b *testing.B) {
+	sep := newSeparator()
+	var text strings.Builder
+	for i := range 15000 {
+		for _, f := range []string{"7", "1001", "PENDING", "gpu", "Resources", "4294901753", "1795257605", "N/A", "N/A", "", "", "", "7", strconv.Itoa(i), "",
+			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "0", "1795257600", "1"} {
+			text.WriteString(f + string(sep))
+		}
+		text.WriteByte('\n')
+	}
+	for b.Loop() {
+		rows, err := sep.cut(text.String(), len(queueFields))
+		if err != nil || len(rows) != 15000 {
+			b.Fatal(len(rows), err)
+		}
+		for _, row := range rows {
+			if _, ok := parseQueued(row); !ok {
+				b.Fatal(row)
+			}
+		}
+	}
+}
+
+// Never a job that slurmctld did not list, and none by another's text.
+func FuzzQueue(f *testing.F) {
+	f.Add("gpu", "x", "gres:gpu:1", "N/A")
+	f.Add("a|b\n13|0|PENDING", "x\n", "gres:gpu:x\n13|PENDING|gpu", "0,7")
+	f.Add("@@", "\x1f\x1e", "N/A", "4294967296")
+	f.Fuzz(func(t *testing.T, features, reservation, tres, task string) {
+		sep := newSeparator()
+		var b strings.Builder
+		for _, row := range [][]string{
+			{"11", "1000", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", "", "11", "N/A", "", "gres:gpu:1", "0", "0", "1"},
+			{"12", "1001", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", reservation, "10", task, features, tres, "0", "0", "1"},
+		} {
+			for _, s := range row {
+				b.WriteString(s + string(sep))
+			}
+			b.WriteByte('\n')
+		}
+		var jobs []QueuedJob
+		rows, err := sep.cut(b.String(), len(queueFields))
+		for _, row := range rows {
+			if j, ok := parseQueued(row); ok {
+				jobs = append(jobs, j)
+			}
+		}
+		if err != nil || len(jobs) == 0 || len(jobs) > 2 || jobs[0].ID != 11 || jobs[0].ArrayJobID != 0 {
+			t.Fatalf("%v, %+v", err, jobs)
+		}
+		if len(jobs) == 2 && (jobs[1].ID != 12 || jobs[1].UID != 1001 || jobs[1].ArrayJobID != 0 && jobs[1].ArrayJobID != 10) {
+			t.Errorf("%+v", jobs[1])
+		}
+	})
 }

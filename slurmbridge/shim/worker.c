@@ -186,6 +186,14 @@ static bool idle(void)
 	return rc == ETIMEDOUT && !w.queue.first;
 }
 
+static void say_version(void)
+{
+	char *version = w.lib.version();
+
+	slurm_info("job_submit/carma: libcarma %s", version ? version : "unknown");
+	free(version);
+}
+
 /* Kept here, for the library may be busy when a job is looked at, and a partition
  * that is closed to users must stay so. */
 static void read_recovery(void)
@@ -243,8 +251,10 @@ static void *work(void *unused)
 	if (trouble)
 		worker_complain(trouble);
 	dlerror(); /* the second call frees what the first has returned (glibc, dlerror.c) */
-	if (!trouble)
+	if (!trouble) {
+		say_version();
 		read_recovery();
+	}
 	pthread_mutex_lock(&w.lock);
 	w.broken = trouble ? "libcarma could not be loaded" : NULL;
 	w.ready = true;

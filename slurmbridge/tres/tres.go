@@ -255,14 +255,10 @@ func Booking(list string) (k int, mib int64, anywhere bool) {
 	return k, mib, true
 }
 
-// Book adds to list what books mib MiB on each of k GPUs of a node for a user: of
-// any node, or of those that the job names. prefix is that of the running Slurm:
-// "gres:" or "gres/".
-func Book(list, prefix string, k int, uid uint32, mib int64, anywhere bool) string {
-	free := mib
-	if !anywhere {
-		free = AnyMiB
-	}
+// Book adds to list what books mib MiB on each of k GPUs of a node for a user, where
+// free MiB must be free of each: mib and more, or AnyMiB for a job that names its nodes.
+// prefix is that of the running Slurm: "gres:" or "gres/".
+func Book(list, prefix string, k int, uid uint32, free, mib int64) string {
 	return book(list, prefix, Name(k, uid), free, int64(k)*mib)
 }
 
@@ -270,8 +266,9 @@ func book(list, prefix, name string, free, total int64) string {
 	return Add(Add(list, Request(prefix, name, "", free)), Request(prefix, Total, "", total))
 }
 
-// rebook returns list with other numbers in its booking, if it has one.
-func rebook(list string, free, each int64) string {
+// Rebook returns list with other numbers in its booking, as in Book; a list without one
+// stays as it is.
+func Rebook(list string, free, each int64) string {
 	for e := range Parse(list) {
 		if k := K(e.Name); k > 0 {
 			prefix := "gres:"
@@ -283,15 +280,6 @@ func rebook(list string, free, each int64) string {
 		}
 	}
 	return list
-}
-
-// Rebook returns list with another booking in place of its own; a list without
-// one stays as it is.
-func Rebook(list string, mib int64, anywhere bool) string {
-	if !anywhere {
-		return rebook(list, AnyMiB, mib)
-	}
-	return rebook(list, mib, mib)
 }
 
 // Reserve returns the MiB that list books on each of k GPUs of a node by their sum;
@@ -310,7 +298,7 @@ func Reserve(list string) int64 {
 // free, and with the same sum as before: the job starts where GPUs are idle, and
 // takes no more of them than it did.
 func AwaitIdle(list string, fullMiB int64) string {
-	return rebook(list, fullMiB, Reserve(list))
+	return Rebook(list, fullMiB, Reserve(list))
 }
 
 // Add appends entry to list.

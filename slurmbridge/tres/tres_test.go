@@ -106,20 +106,24 @@ func TestBooking(t *testing.T) {
 		if k != c.k || mib != c.mib || anywhere != c.anywhere {
 			t.Errorf("%q: got %d GPUs, %d MiB, anywhere %v", c.list, k, mib, anywhere)
 		}
-		if again := Rebook(c.list, mib, anywhere); again != c.list {
+		free := mib
+		if !anywhere {
+			free = AnyMiB
+		}
+		if again := Rebook(c.list, free, mib); again != c.list {
 			t.Errorf("%q: booked anew as %q", c.list, again)
 		}
 	}
 	for _, c := range []struct {
-		list     string
-		anywhere bool
-		want     string
+		list string
+		free int64
+		want string
 	}{
-		{"gres:carma2:9800,gres:gpu:2,gres:carmatotal:19600", true, "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
-		{"gres/gpu=1,gres/carmau0:9800,gres/carmatotal:9800", false, "gres/gpu=1,gres/carmau0:1,gres/carmatotal:40536"},
-		{"gres:gpu:2", true, "gres:gpu:2"},
+		{"gres:carma2:9800,gres:gpu:2,gres:carmatotal:19600", 40536, "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"},
+		{"gres/gpu=1,gres/carmau0:9800,gres/carmatotal:9800", AnyMiB, "gres/gpu=1,gres/carmau0:1,gres/carmatotal:40536"},
+		{"gres:gpu:2", 40536, "gres:gpu:2"},
 	} {
-		if got := Rebook(c.list, 40536, c.anywhere); got != c.want {
+		if got := Rebook(c.list, c.free, 40536); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.list, got, c.want)
 		}
 	}

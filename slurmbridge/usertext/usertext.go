@@ -9,24 +9,25 @@ import (
 	"unicode/utf8"
 )
 
-// most bounds a text, in characters.
-const most = 256
+// Most bounds a text, in characters.
+const Most = 256
 
 // Clean puts a question mark, as ls(1) does, in the place of each character that prints
 // nothing or changes how others print: control characters of ASCII and Latin-1 (escape
 // sequences), line breaks, what turns the direction of writing, what has no width, bytes
 // that are no UTF-8. A text that is too long is cut, with a + as Slurm's commands have it.
+// Printable ASCII of at most Most characters stays as it is.
 func Clean(s string) string {
 	if plain(s) {
 		return s
 	}
-	clean := make([]rune, 0, min(len(s), most+1))
+	clean := make([]rune, 0, min(len(s), Most+1))
 	for _, r := range s {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			r = '?'
 		}
-		if clean = append(clean, r); len(clean) > most {
-			clean = append(clean[:most-1], '+')
+		if clean = append(clean, r); len(clean) > Most {
+			clean = append(clean[:Most-1], '+')
 			break
 		}
 	}
@@ -35,7 +36,7 @@ func Clean(s string) string {
 
 // plain tells whether s is short and of printable ASCII, as nearly all are.
 func plain(s string) bool {
-	if len(s) > most {
+	if len(s) > Most {
 		return false
 	}
 	for i := 0; i < len(s); i++ {

@@ -55,7 +55,7 @@ func FuzzClean(f *testing.F) {
 				t.Errorf("%q has %q", c, r)
 			}
 		}
-		if !utf8.ValidString(c) || utf8.RuneCountInString(c) > most || Clean(c) != c {
+		if !utf8.ValidString(c) || utf8.RuneCountInString(c) > Most || Clean(c) != c {
 			t.Errorf("%q becomes %q", s, c)
 		}
 	})

@@ -21,7 +21,7 @@ int main(int argc, char **argv)
 	}
 	strcpy(to.sun_path, argv[1]);
 	for (;;) {
-		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 		char answer;
 
 		if (!connect(fd, (struct sockaddr *)&to, sizeof(to)) && send(fd, "attach", 6, MSG_NOSIGNAL) == 6)

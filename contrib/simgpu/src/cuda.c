@@ -123,11 +123,20 @@ static int choose(const struct sim_snap *s, const struct mps_grant *grant, uint3
 	return 0;
 }
 
+/* Beside STATE.real-mps the daemon is NVIDIA's, which has no server here: as without MPS. */
+static bool real_daemon(void)
+{
+	char path[4096];
+
+	snprintf(path, sizeof(path), "%s.real-mps", getenv(SIM_STATE_ENV) == NULL ? "" : getenv(SIM_STATE_ENV));
+	return access(path, F_OK) == 0;
+}
+
 int cuda_open(struct sim *sim, struct sim_proc *p, uint32_t gpus, int signals, struct cuda *cuda)
 {
 	const char *pipe_dir = getenv(MPS_PIPE_ENV);
 	struct mps_grant grant = { 0 };
-	int fd = pipe_dir == NULL ? -1 : mps_connect(pipe_dir);
+	int fd = pipe_dir == NULL || real_daemon() ? -1 : mps_connect(pipe_dir);
 	int rc = fd < 0 ? 0 : attach(fd, signals, &grant);
 	struct sim_snap *s = malloc(sizeof(*s));
 

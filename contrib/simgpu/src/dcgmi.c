@@ -219,6 +219,7 @@ static int dmon(struct sim *sim, int argc, char **argv)
 		for (uint32_t g = 0; sig == 0 && g < s.gpus; g++) {
 			struct reading r = read_gpu(&s, g, before, last[g]);
 
+			r.joules /= sim_scale(sim); /* as NVML's */
 			if (wanted[g])
 				print_row(&s, g, &r, f, n);
 		}

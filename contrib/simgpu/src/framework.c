@@ -33,9 +33,9 @@ static const struct {
 
 bool framework_parse(const char *text, enum framework *fw)
 {
-	static const char *const name[] = { "pytorch", "tensorflow", "jax", "cuda" };
+	static const char *const name[] = { "pytorch", "tensorflow", "jax", "cuda", "vllm" };
 
-	for (int i = 0; i < 4; i++) {
+	for (unsigned i = 0; i < sizeof(name) / sizeof(name[0]); i++) {
 		if (strcmp(text, name[i]) == 0) {
 			*fw = (enum framework)i;
 			return true;
@@ -108,6 +108,7 @@ int framework_cuda_error(enum framework fw, enum cuda_error e)
 		i++;
 	switch (fw) {
 	case FW_PYTORCH:
+	case FW_VLLM:
 		return pytorch_error(e, errors[i].runtime, errors[i].text);
 	case FW_TENSORFLOW:
 		if (e != CUDA_ILLEGAL_ADDRESS && e != CUDA_MPS_RPC_FAILURE && e != CUDA_MPS_CLIENT_TERMINATED) {
@@ -197,7 +198,7 @@ int framework_oom(enum framework fw, const struct sim_snap *s, const struct clie
 	unsigned long long want = why->requested, rounded = (want + 255) & ~255ULL;
 	const char *xla = fw == FW_JAX ? "external/xla" : "external/local_xla";
 
-	if (fw == FW_PYTORCH)
+	if (fw == FW_PYTORCH || fw == FW_VLLM)
 		return pytorch_oom(s, why, unit);
 	if (fw == FW_CUDA)
 		return framework_cuda_error(fw, CUDA_OUT_OF_MEMORY);
@@ -229,4 +230,14 @@ int framework_oom(enum framework fw, const struct sim_snap *s, const struct clie
 		" [Op:__inference_train_function_3317]\n",
 		want);
 	return 1;
+}
+
+void framework_refused(enum framework fw, uint64_t bytes)
+{
+	/* xla/stream_executor/cuda/cuda_driver.cc, as TensorFlow 2.16 and JAX 0.4 print it. */
+	fprintf(stderr,
+		"%s: E %s/xla/stream_executor/cuda/cuda_driver.cc:1035] failed to allocate %.2fGiB (%llu bytes) from "
+		"device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n",
+		stamp(), fw == FW_JAX ? "external/xla" : "external/local_xla", (double)bytes / 1073741824.0,
+		(unsigned long long)bytes);
 }

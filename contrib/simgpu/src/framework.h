@@ -5,7 +5,7 @@
 
 #include "client.h"
 
-enum framework { FW_PYTORCH, FW_TENSORFLOW, FW_JAX, FW_CUDA };
+enum framework { FW_PYTORCH, FW_TENSORFLOW, FW_JAX, FW_CUDA, FW_VLLM };
 
 /* Numbers of cudaError_t. */
 enum cuda_error {
@@ -28,5 +28,8 @@ int framework_cuda_error(enum framework fw, enum cuda_error e);
 
 /* Prints out of memory on the process's device number why->use. s: the moment of the refusal. Exit status. */
 int framework_oom(enum framework fw, const struct sim_snap *s, const struct client_refusal *why, int unit);
+
+/* Prints the log line of an allocation that was refused and is tried again with less. */
+void framework_refused(enum framework fw, uint64_t bytes);
 
 #endif

@@ -14,7 +14,7 @@ int mps_connect(const char *pipe_dir)
 
 	if ((size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/control", pipe_dir) >= sizeof(a.sun_path))
 		return -1;
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0); /* as 535 and 550 do */
 
 	if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) != 0) {
 		close(fd);

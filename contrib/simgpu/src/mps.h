@@ -2,7 +2,8 @@
 /*
  * The stand-in for CUDA MPS: a control daemon per pipe directory, one server process per user at a time.
  *
- * The daemon listens on the socket "control" in the pipe directory and takes one line:
+ * The daemon listens on the socket "control" in the pipe directory and takes one message of one line. As the real
+ * one it does nothing else until a client that has connected sends it:
  *   attach            from a CUDA client: answered by a grant when a server of its user is ready; until then it
  *                     waits, and the open connection is the client's membership
  *   run COMMAND ...   from nvidia-cuda-mps-control: answered by a status line and the output
@@ -14,6 +15,7 @@
 
 #define MPS_PIPE_ENV "CUDA_MPS_PIPE_DIRECTORY"
 #define MPS_LOG_ENV "CUDA_MPS_LOG_DIRECTORY"
+#define MPS_VERSION_ENV "SIMGPU_MPS_VERSION" /* whose words it has: 535, or 550 */
 #define MPS_PERCENT_ENV "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 #define MPS_LIMIT_ENV "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 #define MPS_LINE 4096

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The commands of nvidia-cuda-mps-control, on the daemon's side. */
+#include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -14,7 +16,7 @@ void command_answer(int fd, int status, const char *text)
 	char head[16];
 
 	snprintf(head, sizeof(head), "%d\n", status);
-	if (send(fd, head, strlen(head), MSG_NOSIGNAL) > 0)
+	if (send(fd, head, strlen(head), MSG_NOSIGNAL) > 0 && text[0] != '\0') /* an empty message reads as an end */
 		send(fd, text, strlen(text), MSG_NOSIGNAL);
 }
 
@@ -27,30 +29,50 @@ struct call {
 	bool later; /* the answer comes when something has happened */
 };
 
-static int refuse(struct call *c, const char *text)
+/* A refusal is a text, to the caller and in the log. The status is 0: so say 535 and 550. */
+__attribute__((format(printf, 2, 3))) static int refuse(struct call *c, const char *fmt, ...)
 {
+	char text[256];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
 	fprintf(c->out, "%s\n", text);
-	return 1;
+	daemon_log(c->d, "%s", text);
+	return 0;
 }
 
-static bool is_server(const struct call *c, const char *text)
+static const char *argument(const struct call *c, int i) { return i < c->argc ? c->argv[i] : ""; }
+
+/* The number in an argument; 0 for anything else, as the real daemon's words show. */
+static long number(const struct call *c, int i)
 {
-	long pid;
+	long n;
 
-	return parse_long(text, 1, 1L << 30, &pid) && pid == c->d->server.pid;
+	return parse_long(argument(c, i), 1, 1L << 30, &n) ? n : 0;
 }
+
+static bool is_server(const struct call *c, long pid) { return pid != 0 && pid == c->d->server.pid; }
+
+/* Whoever is not root and has not started the daemon. */
+static bool stranger(const struct call *c) { return c->conn->uid != 0 && c->conn->uid != geteuid(); }
 
 static int get_server_list(struct call *c)
 {
-	if (c->d->server.pid != 0)
-		fprintf(c->out, "%d\n", c->d->server.pid);
+	if (c->d->server.pid == 0)
+		return 0;
+	fprintf(c->out, "%d\n", c->d->server.pid);
+	daemon_log(c->d, "%d", c->d->server.pid);
 	return 0;
 }
 
 static int get_server_status(struct call *c)
 {
-	if (!is_server(c, c->argv[1]))
-		return refuse(c, "Server is not found");
+	if (number(c, 1) == 0)
+		return refuse(c, "A server PID is required");
+	if (!is_server(c, number(c, 1)))
+		return refuse(c, "Server %ld not found", number(c, 1));
 	const struct sim_proc *p = snap_by_pid(daemon_look(c->d), c->d->server.pid);
 
 	fprintf(c->out, "%s\n", !c->d->server.ready || p == NULL ? "INITIALIZING" : p->faulted ? "FAULT" : "ACTIVE");
@@ -61,18 +83,20 @@ static int start_server(struct call *c)
 {
 	long uid;
 
-	if (c->argc != 3 || strcmp(c->argv[1], "-uid") != 0 || !parse_long(c->argv[2], 0, 1L << 32, &uid))
-		return refuse(c, "Usage: start_server -uid <user id>");
-	if (c->d->server.pid != 0 && c->d->server.uid != (uid_t)uid)
-		return refuse(c, "A server of another user is running");
-	daemon_start_server(c->d, (uid_t)uid, (gid_t)uid);
+	if (strcmp(argument(c, 1), "-uid") != 0 || !parse_long(argument(c, 2), 0, 1L << 32, &uid))
+		return refuse(c, "A user id (UID) is required to start a new server");
+	if (c->conn->uid != 0 && c->conn->uid != (uid_t)uid)
+		return refuse(c, c->d->version < 550 ? "Insufficient privileges for UID %u" :
+			      "Insufficient privileges for UID %u. Only the root user may start server for another user.",
+			      c->conn->uid);
+	daemon_start_server(c->d, (uid_t)uid, (gid_t)uid); /* of another user's server nothing is said */
 	return 0;
 }
 
 static int get_client_list(struct call *c)
 {
-	if (!is_server(c, c->argv[1]))
-		return refuse(c, "Server is not found");
+	if (!is_server(c, number(c, 1)))
+		return refuse(c, "Server %ld not found", number(c, 1));
 	for (int i = 0; i < MPS_MAX_CONNS; i++)
 		if (c->d->conn[i].fd >= 0 && c->d->conn[i].server != 0)
 			fprintf(c->out, "%d\n", c->d->conn[i].pid);
@@ -94,6 +118,8 @@ static int ps(struct call *c)
 {
 	const struct sim_snap *s = daemon_look(c->d);
 
+	if (c->d->server.pid == 0)
+		return refuse(c, "Server not found");
 	fprintf(c->out, "%-8s %-4s %-8s %-42s %-12s %s\n", "PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND");
 	for (uint32_t i = 0; i < s->procs; i++) {
 		const struct sim_proc *p = &s->proc[i];
@@ -111,6 +137,10 @@ static int get_device_client_list(struct call *c)
 {
 	const struct sim_snap *s = daemon_look(c->d);
 
+	if (c->argc > 1 && !is_server(c, number(c, 1)))
+		return refuse(c, "Server %ld not found", number(c, 1));
+	if (c->d->server.pid == 0)
+		return 0;
 	for (uint32_t g = 0; g < c->d->defaults.gpus; g++) {
 		int unit = c->d->defaults.gpu[g].unit;
 
@@ -138,24 +168,44 @@ static int device(const struct call *c, const char *text)
 	return -1;
 }
 
+static int refuse_settings(struct call *c)
+{
+	return refuse(c, "Insufficient privileges for UID %u. Control deamon settings can only be modified by the user "
+			 "started it or by the root user.", c->conn->uid);
+}
+
+/* What cannot be read as a size clears the limit. */
 static int set_limit(struct call *c)
 {
-	int g = device(c, c->argv[1]);
+	if (c->d->version >= 550 && stranger(c))
+		return refuse_settings(c);
+	int g = device(c, argument(c, 1));
 	uint64_t bytes;
 
-	if (g < 0 || !parse_bytes(c->argv[2], &bytes))
-		return refuse(c, "Invalid device or value");
-	c->d->defaults.gpu[g].limit = bytes;
+	if (g < 0)
+		return 0;
+	bool ok = parse_bytes(argument(c, 2), &bytes);
+
+	c->d->defaults.gpu[g].limit = ok ? bytes : 0;
+	snprintf(c->d->limit_text[g], sizeof(c->d->limit_text[g]), "%s", ok ? argument(c, 2) : "");
 	return 0;
 }
 
 static int get_limit(struct call *c)
 {
-	int g = device(c, c->argv[1]);
+	int g = device(c, argument(c, 1));
 
-	if (g < 0)
-		return refuse(c, "Invalid device");
-	fprintf(c->out, "%lluM\n", (unsigned long long)(c->d->defaults.gpu[g].limit / MIB));
+	if (g < 0 || c->d->limit_text[g][0] == '\0')
+		daemon_log(c->d, "No default pinned memory limit set for the device!");
+	else
+		fprintf(c->out, "%s\n", c->d->limit_text[g]);
+	return 0;
+}
+
+static int get_percentage(struct call *c)
+{
+	fprintf(c->out, "%.1f\n", (double)c->d->defaults.percent);
+	daemon_log(c->d, "%.1f", (double)c->d->defaults.percent);
 	return 0;
 }
 
@@ -163,31 +213,47 @@ static int set_percentage(struct call *c)
 {
 	double percent;
 
-	if (!parse_double(c->argv[1], 1.0, 100.0, &percent))
-		return refuse(c, "Invalid percentage");
-	c->d->defaults.percent = (uint32_t)percent;
-	fprintf(c->out, "%.1f\n", (double)c->d->defaults.percent);
-	return 0;
+	if (c->d->version >= 550 && stranger(c))
+		return refuse_settings(c);
+	if (!parse_double(argument(c, 1), 0.0, 100.0, &percent) || percent <= 0.0)
+		daemon_log(c->d, "Invalid percentage, expected between (0.0, 100.0]");
+	else
+		c->d->defaults.percent = (uint32_t)percent;
+	return get_percentage(c);
 }
 
-static int get_percentage(struct call *c)
+static int shutdown_server(struct call *c)
 {
-	fprintf(c->out, "%.1f\n", (double)c->d->defaults.percent);
+	if (!is_server(c, number(c, 1)))
+		return refuse(c, "Server %ld not found", number(c, 1));
+	if (stranger(c) && c->conn->uid != c->d->server.uid)
+		return refuse(c, "Insufficient privileges for UID %u. Only the root user may shutdown another user's server.",
+			      c->conn->uid);
+	if (strcmp(argument(c, 2), "-f") == 0)
+		kill(c->d->server.pid, SIGKILL);
+	else
+		daemon_stop_server(c->d);
 	return 0;
 }
 
 static int terminate_client(struct call *c)
 {
-	long pid;
+	long pid = number(c, 2);
 
-	if (!is_server(c, c->argv[1]))
-		return refuse(c, "Server is not found");
+	if (!is_server(c, number(c, 1))) {
+		refuse(c, "Server %ld not found", number(c, 1));
+		refuse(c, "Server %ld not found!", number(c, 1));
+		return refuse(c, "1");
+	}
+	if (c->d->version >= 550 && stranger(c) && c->conn->uid != c->d->server.uid)
+		return refuse(c, "Insufficient privileges for UID %u. Only the root user may terminate clients on another "
+				 "user's server.", c->conn->uid);
 	struct sim_snap *s = sim_begin(c->d->sim);
-	struct sim_proc *p = parse_long(c->argv[2], 1, 1L << 30, &pid) ? snap_by_pid(s, (int)pid) : NULL;
+	struct sim_proc *p = pid != 0 ? snap_by_pid(s, (int)pid) : NULL;
 
 	if (p == NULL || !snap_is_mps_client(p) || p->server != c->d->server.pid) {
 		sim_abort(c->d->sim);
-		return refuse(c, "Client is not found");
+		return refuse(c, "1");
 	}
 	p->stop = SIM_STOP_TERMINATED;
 	sim_commit(c->d->sim, true);
@@ -202,12 +268,12 @@ static int quit(struct call *c)
 	struct timespec ts;
 	double wait = 1e9;
 
-	if (c->argc == 2 && strcmp(c->argv[1], "-f") == 0)
+	if (stranger(c))
+		return refuse(c, "Not enough privilege to execute quit command");
+	if (strcmp(argument(c, 1), "-f") == 0)
 		wait = 0.0;
-	else if (c->argc == 3 && strcmp(c->argv[1], "-t") == 0 && parse_double(c->argv[2], 0.0, 1e9, &wait))
-		;
-	else if (c->argc != 1)
-		return refuse(c, "Usage: quit [-t TIMEOUT | -f]");
+	else if (strcmp(argument(c, 1), "-t") == 0 && parse_double(argument(c, 2), 0.0, 1e9, &wait))
+		daemon_log(c->d, "quit command issued with timeout of %s", argument(c, 2));
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	c->d->quitting = true;
 	c->d->quit_at = (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9 + wait;
@@ -218,39 +284,30 @@ static int quit(struct call *c)
 
 static const struct {
 	const char *name;
-	int min, max; /* arguments */
+	int since; /* version */
 	int (*run)(struct call *c);
 } commands[] = {
-	{ "get_server_list", 0, 0, get_server_list },
-	{ "get_server_status", 1, 1, get_server_status },
-	{ "start_server", 2, 2, start_server },
-	{ "get_client_list", 1, 1, get_client_list },
-	{ "get_device_client_list", 0, 1, get_device_client_list },
-	{ "ps", 0, 0, ps },
-	{ "set_default_device_pinned_mem_limit", 2, 2, set_limit },
-	{ "get_default_device_pinned_mem_limit", 1, 1, get_limit },
-	{ "set_default_active_thread_percentage", 1, 1, set_percentage },
-	{ "get_default_active_thread_percentage", 0, 0, get_percentage },
-	{ "terminate_client", 2, 2, terminate_client },
-	{ "quit", 0, 2, quit },
+	{ "get_server_list", 0, get_server_list },
+	{ "get_server_status", 550, get_server_status },
+	{ "start_server", 0, start_server },
+	{ "shutdown_server", 0, shutdown_server },
+	{ "get_client_list", 0, get_client_list },
+	{ "get_device_client_list", 0, get_device_client_list },
+	{ "ps", 0, ps },
+	{ "set_default_device_pinned_mem_limit", 0, set_limit },
+	{ "get_default_device_pinned_mem_limit", 0, get_limit },
+	{ "set_default_active_thread_percentage", 0, set_percentage },
+	{ "get_default_active_thread_percentage", 0, get_percentage },
+	{ "terminate_client", 0, terminate_client },
+	{ "quit", 0, quit },
 };
 
-/* Reading is for all; what changes the daemon is for its own user and root. */
 static int dispatch(struct call *c)
 {
-	for (unsigned i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-		if (strcmp(commands[i].name, c->argv[0]) != 0)
-			continue;
-		if (c->argc - 1 < commands[i].min || c->argc - 1 > commands[i].max)
-			return refuse(c, "Wrong number of arguments");
-		bool reads = strncmp(c->argv[0], "get_", 4) == 0 || strcmp(c->argv[0], "ps") == 0;
-
-		if (!reads && c->conn->uid != 0 && c->conn->uid != geteuid())
-			return refuse(c, "Permission denied");
-		return commands[i].run(c);
-	}
-	fprintf(c->out, "Unknown command: %s\n", c->argv[0]);
-	return 1;
+	for (unsigned i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (strcmp(commands[i].name, c->argv[0]) == 0 && c->d->version >= commands[i].since)
+			return commands[i].run(c);
+	return refuse(c, "Unknown command \"%s\"", c->argv[0]);
 }
 
 bool command_run(struct daemon *d, struct conn *conn, char *line)
@@ -265,7 +322,9 @@ bool command_run(struct daemon *d, struct conn *conn, char *line)
 	for (char *w = strtok_r(line, " \t\r", &save); w != NULL && c.argc < 8; w = strtok_r(NULL, " \t\r", &save))
 		c.argv[c.argc++] = w;
 	c.out = open_memstream(&text, &size);
-	if (c.out == NULL || c.argc == 0) {
+	if (c.argc == 0)
+		c.argv[c.argc++] = "";
+	if (c.out == NULL) {
 		command_answer(conn->fd, 1, "");
 		return true;
 	}

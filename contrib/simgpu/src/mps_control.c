@@ -13,7 +13,8 @@ static int send_command(const char *line)
 {
 	const char *dir = getenv(MPS_PIPE_ENV);
 	int fd = mps_connect(dir == NULL ? "/tmp/nvidia-mps" : dir);
-	char buf[4096], *text = NULL, *newline;
+	static char buf[1 << 16]; /* a message is one answer, which may be a long list */
+	char *text = NULL, *newline;
 	size_t size = 0;
 	int status = -1;
 
@@ -44,12 +45,10 @@ static int interactive(void)
 
 	while (fgets(line, sizeof(line), stdin) != NULL) {
 		line[strcspn(line, "\r\n")] = '\0';
-		if (line[strspn(line, " \t")] == '\0')
-			continue;
 		status = send_command(line);
 		if (status < 0) {
 			/* The real tool's words, exit status and stream. */
-			printf("Cannot find MPS control daemon process\n");
+			fprintf(stderr, "Cannot find MPS control daemon process\n");
 			return 1;
 		}
 		fflush(stdout);

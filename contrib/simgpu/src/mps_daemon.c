@@ -8,7 +8,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,6 +19,8 @@
 #include "mps_daemon.h"
 #include "nap.h"
 #include "visible.h"
+
+#define PID_FILE "nvidia-cuda-mps-control.pid"
 
 void daemon_log(struct daemon *d, const char *fmt, ...)
 {
@@ -96,7 +97,7 @@ void daemon_start_server(struct daemon *d, uid_t uid, gid_t gid)
 	daemon_log(d, "Starting new server %d for user %u", pid, uid);
 }
 
-static void stop_server(struct daemon *d)
+void daemon_stop_server(struct daemon *d)
 {
 	if (d->server.pid == 0 || d->server.stopping)
 		return;
@@ -158,7 +159,7 @@ static void serve_queue(struct daemon *d)
 			return;
 		if (d->server.uid != c->uid) {
 			if (clients(d) == 0)
-				stop_server(d);
+				daemon_stop_server(d);
 			return;
 		}
 		daemon_log(d, "NEW CLIENT %d from user %u: Server already exists", c->pid, c->uid);
@@ -202,6 +203,17 @@ static void server_gone(struct daemon *d)
 	d->server = (struct server){ .pipe = -1 };
 }
 
+/* As 535 and 550: while a client that has connected says nothing, nobody else is served. */
+static bool says_something(int fd)
+{
+	char c;
+	ssize_t n;
+
+	while ((n = recv(fd, &c, 1, MSG_PEEK)) < 0 && errno == EINTR)
+		;
+	return n > 0;
+}
+
 static void accept_one(struct daemon *d)
 {
 	int fd = accept4(d->listener, NULL, NULL, SOCK_CLOEXEC);
@@ -216,6 +228,10 @@ static void accept_one(struct daemon *d)
 		if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) != 0)
 			break;
 		daemon_log(d, "Accepting connection...");
+		if (!says_something(fd)) {
+			daemon_log(d, "User did not send valid credentials");
+			break;
+		}
 		d->conn[i] = (struct conn){ .fd = fd, .pid = who.pid, .uid = who.uid, .gid = who.gid, .order = d->order++ };
 		return;
 	}
@@ -268,23 +284,34 @@ static bool quit_now(struct daemon *d)
 	if (d->server.pid == 0)
 		return true;
 	if (clients(d) == 0)
-		stop_server(d);
+		daemon_stop_server(d);
 	else if (monotonic() >= d->quit_at)
 		kill(d->server.pid, SIGKILL);
 	return false;
 }
 
+static void read_fifo(struct daemon *d)
+{
+	char buf[4096];
+	ssize_t n;
+
+	while ((n = read(d->fifo, buf, sizeof(buf))) > 0)
+		if (write(d->server_log, buf, (size_t)n) != n)
+			return;
+}
+
 static void loop(struct daemon *d)
 {
 	while (!quit_now(d)) {
-		struct pollfd p[MPS_MAX_CONNS + 3] = { { .fd = d->signals, .events = POLLIN },
+		struct pollfd p[MPS_MAX_CONNS + 4] = { { .fd = d->signals, .events = POLLIN },
 						       { .fd = d->listener, .events = POLLIN },
-						       { .fd = d->server.ready ? -1 : d->server.pipe, .events = POLLIN } };
+						       { .fd = d->server.ready ? -1 : d->server.pipe, .events = POLLIN },
+						       { .fd = d->fifo, .events = POLLIN } };
 		char c;
 
 		for (int i = 0; i < MPS_MAX_CONNS; i++)
-			p[i + 3] = (struct pollfd){ .fd = d->conn[i].fd, .events = POLLIN };
-		poll(p, MPS_MAX_CONNS + 3, d->quitting ? 50 : -1);
+			p[i + 4] = (struct pollfd){ .fd = d->conn[i].fd, .events = POLLIN };
+		poll(p, MPS_MAX_CONNS + 4, d->quitting ? 50 : -1);
 		if (p[0].revents != 0)
 			read_signals(d);
 		if (d->server.pipe >= 0 && p[2].fd == d->server.pipe && p[2].revents != 0 &&
@@ -293,35 +320,68 @@ static void loop(struct daemon *d)
 			daemon_log(d, "NEW SERVER %d: Ready", d->server.pid);
 		}
 		for (int i = 0; i < MPS_MAX_CONNS; i++)
-			if (p[i + 3].revents != 0 && d->conn[i].fd == p[i + 3].fd)
+			if (p[i + 4].revents != 0 && d->conn[i].fd == p[i + 4].fd)
 				read_conn(d, &d->conn[i]);
+		if (p[3].revents != 0)
+			read_fifo(d);
 		if (p[1].revents != 0)
 			accept_one(d);
 		serve_queue(d);
 	}
 }
 
-static int listen_on(const char *dir)
+static int listen_on(const char *dir, const char *name)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-	if (fd < 0 || (size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/control", dir) >= sizeof(a.sun_path))
+	if (fd < 0 || (size_t)snprintf(a.sun_path, sizeof(a.sun_path), "%s/%s", dir, name) >= sizeof(a.sun_path))
 		return -1;
 	unlink(a.sun_path);
-	mode_t old = umask(0);
-	int rc = bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 ? listen(fd, 128) : -1;
-
-	umask(old);
-	return rc == 0 ? fd : -1;
+	return bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && listen(fd, 128) == 0 ? fd : -1;
 }
 
-static int open_in(const char *dir, const char *name, int flags)
+/* mode: whatever the umask; 0: what the umask leaves of 0644. */
+static int open_in(const char *dir, const char *name, int flags, mode_t mode)
 {
 	char path[PATH_MAX + 64];
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	return open(path, flags | O_CREAT | O_CLOEXEC, 0644);
+	if (mode == 0)
+		return open(path, flags | O_CREAT | O_CLOEXEC, 0644);
+	mode_t old = umask(0);
+	int fd = open(path, flags | O_CREAT | O_CLOEXEC, mode);
+
+	umask(old);
+	return fd;
+}
+
+static void remove_in(const char *dir, const char *name)
+{
+	char path[PATH_MAX + 64];
+
+	snprintf(path, sizeof(path), "%s/%s", dir, name);
+	unlink(path);
+}
+
+/* The FIFO that servers, which run as users, log through. */
+static int make_fifo(const char *dir)
+{
+	char path[PATH_MAX + 64];
+
+	snprintf(path, sizeof(path), "%s/log", dir);
+	unlink(path);
+	if (mkfifo(path, 0777) != 0 || chmod(path, 0777) != 0)
+		return -1;
+	return open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+}
+
+/* The lock of a process, which ends with it; anybody who can open the file can take it before. */
+static bool take_lock(int fd)
+{
+	struct flock all = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+
+	return fcntl(fd, F_SETLK, &all) == 0;
 }
 
 /* NULL, or what failed. */
@@ -337,21 +397,31 @@ static const char *setup(struct daemon *d)
 		log_dir = "/var/log/nvidia-mps";
 	mkdir(dir, 0755);
 	mkdir(log_dir, 0755);
-	int lock = open_in(dir, "control_lock", O_RDWR), log = open_in(log_dir, "control.log", O_WRONLY | O_APPEND);
+	d->version = getenv(MPS_VERSION_ENV) == NULL ? 550 : atoi(getenv(MPS_VERSION_ENV));
+	int lock = open_in(dir, "control_lock", O_WRONLY, 0666);
 
-	if (lock < 0 || log < 0 || realpath(dir, d->dir) == NULL)
-		return "Cannot write to CUDA_MPS_PIPE_DIRECTORY or CUDA_MPS_LOG_DIRECTORY";
-	if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+	if (lock >= 0 && !take_lock(lock))
 		return "An instance of this daemon is already running";
+	int log = open_in(log_dir, "control.log", O_WRONLY | O_APPEND, 0);
+
+	d->server_log = open_in(log_dir, "server.log", O_WRONLY | O_APPEND, 0);
+	if (lock < 0 || log < 0 || d->server_log < 0 || realpath(dir, d->dir) == NULL)
+		return "Cannot write to CUDA_MPS_PIPE_DIRECTORY or CUDA_MPS_LOG_DIRECTORY";
 	if ((d->sim = sim_open(NULL)) == NULL)
 		return sim_error();
-	if ((d->log = fdopen(log, "a")) == NULL || (d->listener = listen_on(dir)) < 0)
+	if ((d->log = fdopen(log, "a")) == NULL || (d->fifo = make_fifo(dir)) < 0 ||
+	    (d->privileged = listen_on(dir, "control_privileged")) < 0 || (d->listener = listen_on(dir, "control")) < 0)
 		return "Cannot listen on CUDA_MPS_PIPE_DIRECTORY/control: is the path longer than 107 bytes?";
 	/* The server finds the state by the same variable, from another directory. */
 	char *state = realpath(getenv(SIM_STATE_ENV), NULL);
 	const struct sim_snap *s = daemon_look(d);
 
-	if (state == NULL || setenv(SIM_STATE_ENV, state, 1) != 0 || chdir("/") != 0)
+	char path[PATH_MAX + 64];
+
+	snprintf(path, sizeof(path), "%s/control", d->dir);
+	if (chmod(path, 0666) != 0)
+		return "Cannot open CUDA_MPS_PIPE_DIRECTORY/control for clients";
+	if (state == NULL || setenv(SIM_STATE_ENV, state, 1) != 0 || setenv(MPS_PIPE_ENV, d->dir, 1) != 0 || chdir("/") != 0)
 		return "Cannot resolve the path of the state";
 	free(state);
 	d->defaults.percent = 100;
@@ -361,7 +431,9 @@ static const char *setup(struct daemon *d)
 		d->defaults.gpu[i].limit = visible_mem_limit(getenv(MPS_LIMIT_ENV), (int)i, s->unit[unit[i]].uuid);
 	}
 	d->signals = nap_open(signals);
-	int pid_file = open_in(d->dir, "nvidia-cuda-mps-control.pid", O_WRONLY | O_TRUNC);
+	if (d->version < 550) /* 535 leaves none */
+		return NULL;
+	int pid_file = open_in(d->dir, PID_FILE, O_WRONLY | O_TRUNC, 0666);
 
 	dprintf(pid_file, "%d", getpid());
 	close(pid_file);
@@ -371,7 +443,6 @@ static const char *setup(struct daemon *d)
 int daemon_run(int report_fd)
 {
 	static struct daemon d;
-	char path[PATH_MAX + 64];
 
 	d.quit_fd = d.server.pipe = -1;
 	for (int i = 0; i < MPS_MAX_CONNS; i++)
@@ -387,11 +458,10 @@ int daemon_run(int report_fd)
 	daemon_log(&d, "Starting control daemon using socket %s/control", d.dir);
 	daemon_log(&d, "To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=%s", d.dir);
 	loop(&d);
-	daemon_log(&d, "Exit");
-	snprintf(path, sizeof(path), "%s/control", d.dir);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/nvidia-cuda-mps-control.pid", d.dir);
-	unlink(path);
+	daemon_log(&d, "Exit with status 0");
+	/* As 535 and 550: its sockets and its lock file stay, and so does all of this if it is killed. */
+	remove_in(d.dir, "log");
+	remove_in(d.dir, PID_FILE);
 	if (d.quit_fd >= 0)
 		command_answer(d.quit_fd, 0, "");
 	return 0;

@@ -36,9 +36,12 @@ struct server {
 struct daemon {
 	struct sim *sim;
 	char dir[PATH_MAX];
-	int listener, signals;
+	int listener, privileged, signals;
+	int fifo, server_log; /* servers write into the one, the daemon takes it to the other */
+	int version;	      /* 535 or 550 */
 	FILE *log;
 	struct mps_grant defaults; /* for the next server */
+	char limit_text[SIM_MAX_GPUS][32]; /* the defaults' limits, as they were set; empty: none */
 	struct server server;
 	struct conn conn[MPS_MAX_CONNS];
 	unsigned long order;
@@ -55,6 +58,9 @@ void daemon_log(struct daemon *d, const char *fmt, ...) __attribute__((format(pr
 
 /* Starts a server for a user, if there is none. */
 void daemon_start_server(struct daemon *d, uid_t uid, gid_t gid);
+
+/* Tells the server to end when its clients have. */
+void daemon_stop_server(struct daemon *d);
 
 /* The snapshot for the commands: fresh, valid until the next call. */
 const struct sim_snap *daemon_look(struct daemon *d);

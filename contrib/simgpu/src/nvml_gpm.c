@@ -43,6 +43,8 @@ static nvmlReturn_t take(nvmlDevice_t device, unsigned int instance, nvmlGpmSamp
 
 	if (!v.model->gpm || v.mig != NULL)
 		return NVML_ERROR_NOT_SUPPORTED;
+	if (v.gpu->fault == SIM_SILENT_GPM) /* supported, and yet it does not answer */
+		return NVML_ERROR_NO_PERMISSION;
 	if (instance != 0 && (!view_mig_enabled(&v) || instance > v.gpu->units))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*sample = (struct nvmlGpmSample_st){ .filled = true, .time = v.s->now };

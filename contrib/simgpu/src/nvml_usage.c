@@ -213,7 +213,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 		return rc;                                                        \
 	}
 FROM_LOAD(nvmlDeviceGetPowerUsage, unsigned int, model_power(v.model, smact) * 1e3)
-FROM_LOAD(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, v.gpu->joules * 1e3)
+/* Over the time of who reads it, as power is: its mean is then watts. */
+FROM_LOAD(nvmlDeviceGetTotalEnergyConsumption, unsigned long long, v.gpu->joules * 1e3 / sim_scale(view_sim()))
 FROM_LOAD(nvmlDeviceGetPowerManagementLimit, unsigned int, v.model->power_limit_w * 1e3)
 /* Bit 0: the clocks are low because the GPU is idle. */
 FROM_LOAD(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, smact == 0.0)

@@ -19,7 +19,7 @@ static void usage(FILE *to)
 		"Usage: simgpu COMMAND [argument...]\n\n"
 		"  create STATE --model dgx-a100|h100|h200 [--gpus N] [--time-scale X] [--mig GPU=PROFILE,...]\n"
 		"  show [--json]\n"
-		"  fault GPU hang[:SECONDS]|lost|error=NVML_CODE|garbage-pids|garbage-memory|none\n"
+		"  fault GPU hang[:SECONDS]|lost|error=NVML_CODE|garbage-pids|garbage-memory|silent-gpm|none\n"
 		"  foreign GPU --mem SIZE [--smact PERCENT] [--duration TIME]\n"
 		"  reset GPU\n"
 		"  mps-fault GPU\n"
@@ -141,7 +141,8 @@ static bool parse_fault(const char *text, double now, struct sim_gpu *g)
 		      { "hang", SIM_HANG },
 		      { "lost", SIM_LOST },
 		      { "garbage-pids", SIM_GARBAGE_PIDS },
-		      { "garbage-memory", SIM_GARBAGE_MEMORY } };
+		      { "garbage-memory", SIM_GARBAGE_MEMORY },
+		      { "silent-gpm", SIM_SILENT_GPM } };
 	double seconds;
 	long code;
 

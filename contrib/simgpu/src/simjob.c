@@ -9,6 +9,7 @@
 
 #include "cuda.h"
 #include "nap.h"
+#include "pool.h"
 #include "units.h"
 
 #define RAMP_STEPS 32
@@ -20,6 +21,7 @@ struct job {
 	double smact; /* 0 to 1 */
 	uint32_t gpus;
 	enum framework framework;
+	double fraction;
 	const char *checkpoint;
 	bool verbose;
 };
@@ -31,6 +33,7 @@ struct run {
 	int signals;
 	double started, joined;
 	struct cuda cuda;
+	struct pool pool;
 	uint64_t bytes, peak;
 	double ends; /* predicted */
 	double share; /* of the work done when last looked */
@@ -49,7 +52,9 @@ static void usage(FILE *to)
 		"  --ramp TIME         grow to the first peak over that time\n"
 		"  --startup TIME      run on the CPU first\n"
 		"  --gpus N            use the first N visible GPUs (1)\n"
-		"  --framework NAME    pytorch, tensorflow, jax or cuda: whose errors to print (pytorch)\n"
+		"  --framework NAME    pytorch, tensorflow, jax, vllm or cuda: whose errors to print (pytorch), and\n"
+		"                      who takes memory at its start: jax and tensorflow as their variables say\n"
+		"  --fraction PART     of the GPU that vllm takes (0.9)\n"
 		"  --checkpoint FILE   on SIGUSR1 append a line to FILE and go on\n"
 		"  --verbose           print every 10 percent of progress\n\n"
 		"Times are simulated: the state's time scale divides them.\n");
@@ -101,6 +106,8 @@ static bool parse_option(int key, const char *v, struct job *job)
 		return true;
 	case 'f':
 		return framework_parse(v, &job->framework);
+	case 'p':
+		return parse_double(v, 0.01, 1.0, &job->fraction);
 	case 'c':
 		job->checkpoint = v;
 		return true;
@@ -117,11 +124,11 @@ static int parse(int argc, char **argv, struct job *job)
 		{ "mem", 1, NULL, 'm' },	{ "smact", 1, NULL, 's' },	{ "duration", 1, NULL, 'd' },
 		{ "spike", 1, NULL, 'k' },	{ "ramp", 1, NULL, 'r' },	{ "startup", 1, NULL, 'u' },
 		{ "gpus", 1, NULL, 'g' },	{ "framework", 1, NULL, 'f' }, { "checkpoint", 1, NULL, 'c' },
-		{ "verbose", 0, NULL, 'v' },	{ "help", 0, NULL, 'h' },	{ NULL, 0, NULL, 0 },
+		{ "fraction", 1, NULL, 'p' },	{ "verbose", 0, NULL, 'v' },	{ "help", 0, NULL, 'h' },	{ NULL, 0, NULL, 0 },
 	};
 	int key, index = 0;
 
-	*job = (struct job){ .gpus = 1 };
+	*job = (struct job){ .gpus = 1, .fraction = 0.9 };
 	while ((key = getopt_long(argc, argv, "", options, &index)) != -1) {
 		if (key == 'h') {
 			usage(stdout);
@@ -200,23 +207,62 @@ static void pause_until(struct run *r, double until, bool joined)
 	}
 }
 
-static void resize_to(struct run *r, uint64_t bytes)
+static void refused(struct run *r, enum client_result result, const struct client_refusal *why)
 {
-	struct client_refusal why;
-	enum client_result result = client_resize(r->sim, r->cuda.slot, bytes, &why);
-
-	if (result == CLIENT_OK) {
-		r->bytes = bytes;
-		r->peak = bytes > r->peak ? bytes : r->peak;
-		return;
-	}
 	sim_read(r->sim, r->snap);
 	client_leave(r->sim, r->cuda.slot);
 	if (result == CLIENT_NOT_READY) {
 		fprintf(stderr, "simjob: this process is no longer in the state: was it reset?\n");
 		exit(1);
 	}
-	exit(framework_oom(r->job->framework, r->snap, &why, r->cuda.unit[why.use]));
+	exit(framework_oom(r->job->framework, r->snap, why, r->cuda.unit[why->use]));
+}
+
+/* What the program needs; what the process holds is more where a framework keeps what it once had. */
+static void resize_to(struct run *r, uint64_t bytes)
+{
+	struct client_refusal why = { .requested = bytes - r->bytes };
+	uint64_t held = bytes > r->pool.held ? bytes : r->pool.held;
+	enum client_result result = CLIENT_LIMIT_OOM;
+
+	if (bytes <= r->pool.most)
+		result = client_resize(r->sim, r->cuda.slot, held, &why);
+	if (result != CLIENT_OK)
+		refused(r, result, &why);
+	r->bytes = bytes;
+	r->peak = held > r->peak ? held : r->peak;
+	if (r->pool.keeps)
+		r->pool.held = held;
+}
+
+/* What the framework takes before the program has asked for anything. */
+static int take_pool(struct run *r)
+{
+	const struct sim_proc *me;
+	const struct sim_use *u;
+	uint64_t total, used, left;
+	struct client_refusal why;
+	int rc;
+
+	sim_read(r->sim, r->snap);
+	me = snap_by_slot(r->snap, r->cuda.slot);
+	if (me == NULL)
+		return 0; /* the first look says so */
+	u = &me->use[0];
+	total = r->snap->unit[u->unit].bytes;
+	used = snap_unit_used(r->snap, u->unit);
+	left = used < total ? total - used : 0;
+	/* Free memory is told to a client of MPS as of its limit, the total is not. */
+	if (u->limit != 0 && u->limit < left)
+		left = u->limit;
+	rc = pool_plan(r->job->framework, r->job->fraction, peak_of(r->job), total, left, &r->pool);
+	if (rc != 0)
+		return rc;
+	while (r->pool.held > 0 && client_resize(r->sim, r->cuda.slot, r->pool.held, &why) != CLIENT_OK)
+		if (!pool_back_off(r->job->framework, &r->pool))
+			r->pool.held = 0;
+	r->peak = r->pool.held;
+	return 0;
 }
 
 /* Late or not, memory grows step by step: what is refused does not depend on how fast the machine is. */
@@ -325,6 +371,11 @@ int main(int argc, char **argv)
 	if (rc > 0)
 		return framework_cuda_error(job.framework, (enum cuda_error)rc);
 	r.joined = sim_now(r.sim);
+	rc = take_pool(&r);
+	if (rc != 0) {
+		client_leave(r.sim, r.cuda.slot);
+		return rc;
+	}
 	train(&r);
 	client_leave(r.sim, r.cuda.slot);
 	printf("simjob: done wall_s=%.1f alone_s=%.1f peak_mib=%llu\n", r.ends - r.started, job.duration,

@@ -20,7 +20,7 @@ enum sim_kind { SIM_JOB, SIM_FOREIGN, SIM_MPS_SERVER };
 /* Why a process must end, as CUDA tells it: set by others, obeyed by the process itself. */
 enum sim_stop { SIM_RUN, SIM_STOP_FAULT, SIM_STOP_TERMINATED, SIM_STOP_SERVER_GONE };
 
-enum sim_fault { SIM_OK, SIM_HANG, SIM_LOST, SIM_ERROR, SIM_GARBAGE_PIDS, SIM_GARBAGE_MEMORY };
+enum sim_fault { SIM_OK, SIM_HANG, SIM_LOST, SIM_ERROR, SIM_GARBAGE_PIDS, SIM_GARBAGE_MEMORY, SIM_SILENT_GPM };
 
 /* NVML's numbers for the compute mode. */
 enum sim_compute_mode { SIM_SHARED = 0, SIM_PROHIBITED = 2, SIM_EXCLUSIVE_PROCESS = 3 };

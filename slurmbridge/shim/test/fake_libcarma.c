@@ -15,6 +15,11 @@ int carma_abi(void)
 	return CARMA_ABI;
 }
 
+char *carma_version(void)
+{
+	return strdup("of the test");
+}
+
 static const char *prefix = "";
 
 char *carma_configure(const char *path, const char *gres_prefix)

@@ -32,6 +32,7 @@ int main(int argc, char **argv)
 	if (none)
 		end_threads_late();
 	CHECK(init() == SLURM_SUCCESS);
+	CHECK(!strcmp(first_info, "job_submit/carma: version unknown"));
 	if (none) {
 		check_none(script);
 		check_texts();

@@ -44,6 +44,7 @@ extern int job_modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid);
 
 /* slurmctld.c */
 extern unsigned long errors_logged;
+extern char first_info[]; /* the first line that the shim has logged */
 extern char *default_part_name;
 job_record_t *record_of(job_desc_msg_t *job);
 void end_threads_late(void);

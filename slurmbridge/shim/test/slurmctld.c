@@ -88,9 +88,17 @@ char *slurm_xstrdup(const char *text)
 	return text ? strdup(text) : NULL;
 }
 
+char first_info[128];
+
 void slurm_info(const char *format, ...)
 {
-	(void)format;
+	va_list args;
+
+	if (*first_info)
+		return;
+	va_start(args, format);
+	vsnprintf(first_info, sizeof(first_info), format, args);
+	va_end(args);
 }
 
 /* Makes a thread that logs end late: after AddressSanitizer has let go of it, in

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/gres/steward"
+	"carma/slurmbridge/sctl"
+)
+
+// Nodes are for the steward what they are for slurmctld, and what it leaves in the
+// anchor's Comment comes back.
+func TestNodeStates(t *testing.T) {
+	c := up(t)
+	slurm := sctl.Client{BinDir: filepath.Dir(c.sh("", "command -v scontrol")), Conf: filepath.Join(c.dir, "etc/slurm.conf")}
+	node := func(name string) sctl.NodeState {
+		nodes, err := slurm.Nodes(t.Context(), []string{"gpu", "gpu-recovery"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range nodes {
+			if n.Name == name {
+				return n
+			}
+		}
+		t.Fatalf("no node %s in %+v", name, nodes)
+		return sctl.NodeState{}
+	}
+	is := func(lives, takes bool) {
+		t.Helper()
+		c.eventually(func() string { n := node("n1"); return fmt.Sprint(n.Lives, n.Up) }, fmt.Sprintf("^%v %v$", lives, takes))
+	}
+	set := func(text string) { c.sh("", "scontrol "+text) }
+	is(true, true)
+	set("update NodeName=n1 State=DRAIN Reason=test")
+	is(false, false)
+	set("update NodeName=n1 State=RESUME")
+	is(true, true)
+	id := c.sbatch(alice, "-w n1", train("10G", "1h"))
+	c.gpu(id)
+	is(true, true) // mixed
+	c.sh(alice, "scancel "+id)
+	c.ends(id, "CANCELLED")
+	set("create reservation ReservationName=r StartTime=now Duration=10 Users=root Nodes=n1")
+	is(true, false)
+	set("delete ReservationName=r")
+	is(true, true)
+	set("create reservation ReservationName=r StartTime=now Duration=10 Users=root Nodes=n1 Flags=MAINT")
+	is(false, false)
+	set("delete ReservationName=r")
+	is(true, true)
+	set("update NodeName=n1 State=DOWN Reason=test")
+	is(false, false)
+	set("update NodeName=n1 State=RESUME")
+	is(true, true)
+
+	set("update NodeName=n1 AvailableFeatures=old,nvlink ActiveFeatures=nvlink")
+	n := node("n1")
+	slices.Sort(n.Partitions)
+	if n.Features != "nvlink" || strings.Join(n.Partitions, " ") != "gpu gpu-recovery" || n.GPUs != 4 {
+		t.Errorf("%+v", n)
+	}
+	w, now := steward.Waits{}, time.Now().Truncate(time.Second)
+	w.Learn(fmt.Sprintf("carma-waits=7:3:%d", now.Add(-time.Hour).Unix()), now)
+	left := w.Comment("(null)")
+	if err := slurm.SetNodeComment(t.Context(), steward.Anchor, left); err != nil {
+		t.Fatal(err)
+	}
+	if n := node(steward.Anchor); n.Comment != left || n.Lives || n.Up {
+		t.Errorf("%+v, left %q", n, left)
+	}
+	set("update NodeName=" + steward.Anchor + " Comment=")
+}

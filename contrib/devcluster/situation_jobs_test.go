@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration && situations
+
+package devcluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Situations of jobs (docs/admin.md, "Slurm's situations").
+
+// A job that has the node to itself gets the GPUs that it asked for, whole, however its
+// user says so; nothing else is placed there meanwhile.
+func TestSituationExclusive(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.managed("whole", true)
+	c.slurmConf("PartitionName=whole Nodes=n1,carma-anchor OverSubscribe=EXCLUSIVE MaxTime=INFINITE DefMemPerCPU=100")
+	const script = "#CARMA mem=8G\necho gpu=$CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE\nsrun --gres=gpu:1 bash -c 'echo step=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; done\n"
+	const uuid = `GPU-[0-9a-f-]+`
+	for options, want := range map[string]string{
+		"--exclusive --gres=gpu:1": "^gpu=" + uuid + " of 1\nstep=" + uuid + "\n",
+		"--exclusive --gpus=2":     "^gpu=" + uuid + "," + uuid + " of 2\nstep=" + uuid + "\n",
+		"-p whole --gres=gpu:1":    "^gpu=" + uuid + " of 1\nstep=" + uuid + "\n",
+	} {
+		id := c.sbatch(alice, options, script)
+		c.eventually(func() string {
+			text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+			return string(text)
+		}, want)
+		beside := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=1G\ntrue\n")
+		c.eventually(func() string { return c.job(beside, "%T %r") }, "PENDING (Resources|Priority|Nodes|ReqNode)")
+		if got, want := len(strings.Fields(c.leases("n1"))), strings.Count(want[:strings.Index(want, " of")], uuid); got != want {
+			t.Errorf("%s: %d leases, want %d", options, got, want)
+		}
+		c.sh(alice, "touch go")
+		c.ends(id, "COMPLETED")
+		c.ends(beside, "COMPLETED")
+		c.sh(alice, "rm go")
+	}
+	for command, want := range map[string]string{
+		"srun --exclusive --gres=gpu:1":                       "^" + uuid + "$",
+		"srun --exclusive=user --gres=gpu:1":                  "^" + uuid + "$",
+		"srun --exclusive=mcs --gres=gpu:2":                   "^" + uuid + "," + uuid + "$",
+		"salloc -Q --exclusive --gres=gpu:3 srun":             "^" + uuid + "," + uuid + "," + uuid + "$",
+		"srun -p plain --exclusive --gres=gpu:1":              "^" + uuid + "$", // of the four that it holds, as its step asks for one
+		"srun -p whole -n1 --gpus-per-task=1 --cpu-bind=none": "^" + uuid + "$",
+	} {
+		out, stderr, err := c.run(alice, "timeout 60 "+command+" bash -c 'echo $CUDA_VISIBLE_DEVICES'")
+		if err != nil || !regexp.MustCompile(want).MatchString(strings.TrimSpace(out)) {
+			t.Errorf("%s: %v, %q, %s", command, err, out, stderr)
+		}
+	}
+	c.noDrain()
+}
+
+// A job that names several partitions waits for what it booked, and is given back by
+// nobody; it starts in either.
+func TestSituationSeveralPartitions(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.managed("second", true)
+	c.slurmConf("PartitionName=second Nodes=n1,carma-anchor MaxTime=INFINITE DefMemPerCPU=100 PriorityTier=3")
+	full := c.sbatch(bob, "", "#SBATCH --gres=gpu:4\nuntil [ -e go ]; do sleep 0.1; done\n")
+	c.eventually(func() string { return c.leases("n1") }, strings.Repeat(full+" ", 3)+full)
+	ids := map[string]string{}
+	for _, names := range []string{"gpu,plain", "plain,gpu", "gpu,second", "second,gpu"} {
+		ids[names] = c.sbatch(alice, "-p "+names+" --gres=gpu:1", "#CARMA mem=8G\ntrue\n")
+	}
+	ids["moved"] = c.sbatch(alice, "-p gpu --gres=gpu:1", "#CARMA mem=8G\ntrue\n")
+	c.sh(alice, "scontrol update JobId="+ids["moved"]+" Partition=second,gpu")
+	time.Sleep(8 * time.Second) // some rounds of slurmctld's schedulers
+	for name, id := range ids {
+		if got := c.job(id, "%T"); got != "PENDING" || c.hookLog(id) != "" {
+			t.Errorf("%s: %s\n%s", name, got, c.hookLog(id))
+		}
+	}
+	c.sh(bob, "touch go")
+	for name, id := range ids {
+		c.ends(id, "COMPLETED")
+		if got := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt"); got != "0" {
+			t.Errorf("%s was given back %s times", name, got)
+		}
+	}
+	if _, stderr, err := c.run(alice, "sbatch -p second,gpu --gres=gpu:5 --wrap true"); err == nil || !strings.Contains(stderr, "a node has 4") {
+		t.Errorf("five GPUs: %v, %s", err, stderr)
+	}
+	c.noDrain()
+}
+
+// A step on a node whose carma.toml or task file is broken or gone sees no GPU, and no
+// slot for one; a job whose Prolog has no carma.toml goes back to the queue.
+func TestSituationWithoutConfiguration(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	script := "#CARMA mem=8G\nsrun bash -c 'echo first=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; done\nsrun bash -c 'echo second=$CUDA_VISIBLE_DEVICES'\n"
+	id := c.sbatch(alice, "--gres=gpu:1", script)
+	gone := c.sbatch(bob, "--gres=gpu:1", script)
+	output := func(id string) func() string {
+		return func() string {
+			text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+			return string(text)
+		}
+	}
+	for _, id := range []string{id, gone} {
+		c.eventually(output(id), "first=GPU-")
+	}
+	c.sh("", "rm "+c.dir+"/run/n1/jobs/"+gone+".json; chmod 600 "+c.dir+"/etc/carma.toml; touch "+c.dir+"/jobs/go")
+	for _, id := range []string{id, gone} {
+		c.eventually(output(id), "(?m)^second=$")
+	}
+	c.sh("", "chmod 644 "+c.dir+"/etc/carma.toml; cp -p "+c.dir+"/etc/carma.toml "+c.dir+"/etc/good; echo '[' >>"+c.dir+"/etc/carma.toml")
+	if os.Getenv("SLURM_PREFIX") == "" { // the default bin_dir has this Slurm's commands
+		back := c.sbatch(alice, "--gres=gpu:1", "echo second=$CUDA_VISIBLE_DEVICES\n")
+		c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+back+" -O RestartCnt") }, "1")
+		c.sh("", "cp -p "+c.dir+"/etc/good "+c.dir+"/etc/carma.toml")
+		c.ends(back, "COMPLETED")
+		c.eventually(output(back), "(?m)^second=GPU-")
+	}
+	c.noDrain()
+}
+
+// The errors of a step are looked at when others have run since, and an agent anew.
+func TestSituationStderrOfEarlierSteps(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"+
+		"srun -e one-%t.err bash -c 'simjob --mem 4G --smact 10 --ramp 0s --duration 4s; simjob --mem 12G --smact 10 --ramp 0s --duration 1s'\n"+
+		"touch one; until [ -e go ]; do sleep 0.1; done\n"+
+		"[ \"$CARMA_RETRY_REASON\" = oom ] && exit\n"+
+		"srun -e two-%t.err simjob --mem 4G --smact 10 --ramp 0s --duration 4s; exit 1\n")
+	c.eventually(func() string {
+		out, _, _ := c.run("", "ls one; cat "+c.dir+"/run/n1/jobs/"+id+".0.stderr")
+		return out
+	}, "(?s)one\n.*[Pp]ath")
+	c.restart("agent", "n1")
+	c.sh(alice, "touch go")
+	c.ends(id, "COMPLETED")
+	if r := c.report(id); !r.OOM {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A job that slurmctld does not count, as its partition is none of CARMA's, and one that the
+// Prolog refuses for what the counts do not tell, are given back hooks.vetoes times and no
+// more; then they wait for something that comes.
+func TestSituationGiveBacksEnd(t *testing.T) {
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	c.settings(map[string]string{
+		"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80", "hooks.wait": `"1s"`, "hooks.wait_interactive": `"2s"`,
+		"hooks.deadline": `"2s"`, "hooks.vetoes": "1",
+	})
+	c.restart("slurmctld")
+	for range 4 {
+		id := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=60\nsimjob --mem 3G --smact 2 --ramp 0s --duration 10h & until [ -e go ]; do sleep 0.1; done; kill %1\n")
+		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
+	}
+	uncounted := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=30\ntrue\n")
+	c.eventually(func() string { return c.hookLog(uncounted) }, "given back often; waits for idle GPUs now")
+	unbooked := c.sbatch(alice, "-p plain --gres=gpu:1", "true\n")
+	c.eventually(func() string { return c.hookLog(unbooked) }, "GPUs are kept for the job")
+	time.Sleep(10 * time.Second)
+	c.sh(alice, "touch go")
+	for id, most := range map[string]int{uncounted: 2, unbooked: 1} {
+		c.ends(id, "COMPLETED")
+		restarts := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
+		if n := strings.Count(c.hookLog(id), "given back to the queue"); n > most {
+			t.Errorf("%s: given back %d times, %s restarts", id, n, restarts)
+		}
+	}
+	c.noDrain()
+}
+
+// srun for more GPUs than the node has is told so; it waits until its user ends it.
+func TestSituationMoreThanTheNodeHas(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hooks.wait": `"1s"`})
+	said := make(chan string, 1)
+	go func() {
+		_, stderr, _ := c.run(alice, "srun -J toomany -p plain --gres=gpu:5 true")
+		said <- stderr
+	}()
+	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out }, "job asks for more GPUs than the node has")
+	time.Sleep(time.Second) // the message is on its way
+	c.sh(alice, "scancel -n toomany")
+	const want = "carma: the job asks for 5 GPUs on node n1, which has 4, and cannot start; end it and ask for at most 4"
+	if got := <-said; !strings.Contains(got, want) {
+		t.Errorf("told %q", got)
+	}
+	if _, stderr, err := c.run(alice, "srun --gres=gpu:5 true"); err == nil || !strings.Contains(stderr, "a node has 4") {
+		t.Errorf("in a partition of CARMA's: %v, %s", err, stderr)
+	}
+	c.noDrain()
+}

@@ -1,0 +1,1023 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Trace what a training step allocates, without a GPU and without its memory.
+
+    carma_trace.py train.py --batch-size 64      # an unchanged training script
+    carma_trace.py -o trace.txt train.py ...     # into a file
+
+or from Python, for a model that is not needed afterwards:
+
+    import carma_trace
+    carma_trace.show(model, (images, labels), loss=torch.nn.CrossEntropyLoss(),
+                     optimizer=torch.optim.AdamW(model.parameters()))
+
+The first two steps run on PyTorch's fake tensors, which have shapes and no
+data: nothing is computed, nothing is trained, and no GPU is touched. What is
+printed are #CARMA lines for a batch script: the births and deaths of the
+memory of a GPU in order. docs/trace.md describes the text.
+
+Only PyTorch 2 is needed.
+"""
+
+import argparse
+import contextlib
+import os
+import pickle
+import runpy
+import sys
+import tempfile
+import traceback
+import warnings
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+STEPS = 2  # a second step allocates what the optimizer's first one broke up
+MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
+MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
+FAKE_FROM = 1 << 14  # elements of a host tensor from which its data are left out
+GIB = 1 << 30
+
+
+class Refused(Exception):
+    """The training cannot be traced; the text says why and what to do."""
+
+
+class Done(BaseException):
+    """Ends a script after its second step; not an Exception, so that none catches it."""
+
+
+if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves, tree_map
+    from torch.utils.weak import WeakTensorKeyDictionary
+else:
+    TorchDispatchMode = TorchFunctionMode = object
+
+
+def need_torch():
+    if torch is None:
+        raise Refused(f"PyTorch is not installed for this Python ({sys.executable}): run it where your training runs")
+    if int(torch.__version__.split(".")[0]) < 2:
+        raise Refused(f"PyTorch {torch.__version__} has no fake tensors to trace with: PyTorch 2.0 or later is needed")
+
+
+# What is in memory: classes of the text.
+PARAMETER, GRADIENT, STATE, ACTIVATION = "p", "g", "o", "a"
+
+
+class Recorder(TorchDispatchMode):
+    """Births and deaths of the storages of one imagined GPU, in order.
+
+    A storage is on the GPU if it was put there, or if an operation made it of
+    one that is. Its tensors are fake ones of the device cpu: a fake device cuda
+    needs a PyTorch that is linked with CUDA, and keeps the same.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
+        self.live = {}  # storage -> (weak reference, id)
+        self.count = 0
+        self.kinds = {}  # id -> class
+        self.convolutions = {}  # description -> number
+        self.unseen = {}  # name -> count
+        self.force = 0  # more than 0: whatever is made is on the GPU
+        self.hide = 0  # more than 0: nothing is
+        self.steps = 0
+        self.settings = {}
+        self.false = WeakTensorKeyDictionary()  # tensors that say whether something is wrong
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def on_gpu(self, tensor):
+        if not isinstance(tensor, FakeTensor):
+            return False
+        known = self.live.get(tensor.untyped_storage()._cdata)
+        return known is not None and not known[0].expired()
+
+    def note(self, name):
+        self.unseen[name] = self.unseen.get(name, 0) + 1
+
+    def sweep(self):
+        expired = torch.UntypedStorage._expired  # what StorageWeakRef.expired asks, without its way there
+        for key in [key for key, (weak, _) in self.live.items() if expired(weak.cdata)]:
+            self.events.append(("-", self.live.pop(key)[1]))
+
+    def born(self, tensor):
+        storage = tensor.untyped_storage()
+        known = self.live.get(storage._cdata)
+        if known is not None and not known[0].expired():
+            return
+        size = storage.nbytes()
+        if size == 0:
+            return
+        self.sweep()
+        self.live[storage._cdata] = (StorageWeakRef(storage), self.count)
+        self.events.append(("+", self.count, size))
+        self.count += 1
+        if len(self.events) > 2 * MOST_EVENTS:
+            raise Refused(f"a step makes more than {MOST_EVENTS:,} allocations: give mem= in the script instead")
+
+    def id_of(self, tensor):
+        known = self.live.get(tensor.untyped_storage()._cdata)
+        return None if known is None else known[1]
+
+    def name(self, tensors, kind):
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor) and self.on_gpu(tensor):
+                self.kinds[self.id_of(tensor)] = kind
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            return self.value(args[0])
+        if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
+            return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        gpu = self.hide == 0 and (self.force > 0 or any(self.on_gpu(t) for t in tensors))
+        faked = any(isinstance(t, FakeTensor) for t in tensors)
+        if not gpu and not self.force and not faked:
+            return func(*args, **kwargs)
+        try:
+            with contextlib.nullcontext() if faked else self.fake:
+                out = func(*args, **kwargs)
+        except Exception as err:
+            if type(err).__name__ in ("DynamicOutputShapeException", "DataDependentOutputException"):
+                raise Refused(f"{func} makes a tensor whose size depends on data, which a trace has not") from err
+            raise
+        if not gpu:
+            return out
+        made = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        if func is torch.ops.aten.convolution_backward.default:
+            self.convolution_backward(args, out)
+        else:
+            for t in made:
+                self.born(t)
+            self.operation(func, args, made)
+        return out
+
+    def operation(self, func, args, made):
+        packet = func.overloadpacket
+        if packet is torch.ops.aten.convolution:
+            self.events.append(("f", self.convolution(args[0], args[1], made[0], args[6], args[8], args[3])))
+        elif packet in MATMULS:
+            self.events.append(("m", None))
+        elif packet in WRONG:
+            self.false[made[0]] = True
+        elif packet in (torch.ops.aten.any, torch.ops.aten.logical_or) and any(
+                isinstance(t, torch.Tensor) and t in self.false for t in args):
+            self.false[made[0]] = True
+
+    def convolution_backward(self, args, out):
+        grad, given, weight, transposed, groups, stride = args[0], args[1], args[2], args[7], args[9], args[4]
+        number = self.convolution(given, weight, grad, transposed, groups, stride)
+        for letter, tensor in zip("dwb", out):
+            if isinstance(tensor, torch.Tensor):
+                self.born(tensor)
+                if letter != "b":
+                    self.events.append((letter, number))
+
+    def convolution(self, given, weight, out, transposed, groups, stride):
+        """The number of a convolution's description; bytes first, they depend on the batch."""
+        what = (bytes_of(given), bytes_of(out), tuple(weight.shape), int(groups),
+                max(stride) if stride else 1, weight.element_size(), bool(transposed))
+        return self.convolutions.setdefault(what, len(self.convolutions))
+
+    def value(self, tensor):
+        """What a script reads out of a tensor that has no data."""
+        if tensor.dtype == torch.bool:
+            return tensor not in self.false
+        return 1.0 if tensor.is_floating_point() else 1
+
+    # What the recorder makes itself.
+
+    @contextlib.contextmanager
+    def on(self):
+        self.force += 1
+        try:
+            yield
+        finally:
+            self.force -= 1
+
+    def to_gpu(self, tensor, dtype=None):
+        if not self.on_gpu(tensor):
+            plain = tensor.detach()
+            with torch.no_grad(), self.on():
+                copy = torch.empty_like(plain, dtype=dtype or tensor.dtype, device="cpu")
+            return copy.requires_grad_(tensor.requires_grad) if tensor.requires_grad else copy
+        return tensor if dtype is None else tensor.to(dtype)
+
+    def module_to_gpu(self, module, dtype=None):
+        """Puts a module's parameters and buffers on the GPU; shared ones stay shared."""
+        new = {}
+        for m in module.modules():
+            for name, p in m._parameters.items():
+                if p is None:
+                    continue
+                if id(p) not in new:
+                    kind = dtype if dtype is not None and p.is_floating_point() else None
+                    new[id(p)] = p, (p if self.on_gpu(p) and kind in (None, p.dtype) else torch.nn.Parameter(
+                        self.to_gpu(p.detach(), kind), requires_grad=p.requires_grad))
+                m._parameters[name] = new[id(p)][1]
+            for name, b in m._buffers.items():
+                if b is not None:
+                    m._buffers[name] = self.to_gpu(b, dtype if dtype is not None and b.is_floating_point() else None)
+            if isinstance(m, torch.nn.RNNBase):
+                m._flat_weights = [getattr(m, n, None) for n in m._flat_weights_names]
+                self.note("recurrent layers: cuDNN's kernels keep other tensors")
+        self.name((p for _, p in new.values()), PARAMETER)
+        for o in list(OPTIMIZERS):
+            for group in o.param_groups:
+                group["params"] = [new[id(p)][1] if id(p) in new else p for p in group["params"]]
+        return module
+
+    def step_begins(self, optimizer):
+        if not self.settings.get("optimizer"):
+            self.settings["optimizer"] = type(optimizer).__name__
+        params = [p for g in optimizer.param_groups for p in g["params"]]
+        self.name(params, PARAMETER)
+        self.name((p.grad for p in params if p.grad is not None), GRADIENT)
+
+    def step_ends(self, optimizer):
+        for state in optimizer.state.values():
+            self.name((t for t in tree_leaves(state) if isinstance(t, torch.Tensor)), STATE)
+        self.sweep()
+        optimizer._carma_steps = getattr(optimizer, "_carma_steps", 0) + 1
+        self.steps = optimizer._carma_steps
+        stepped = [o._carma_steps for o in OPTIMIZERS if getattr(o, "_carma_steps", 0)]
+        return min(stepped) >= STEPS or max(stepped) > STEPS
+
+
+OPTIMIZERS = []  # of this trace, in order
+MATMULS = WRONG = IN_PLACE = frozenset()
+if torch is not None:
+    _aten = torch.ops.aten
+    MATMULS = frozenset((_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot))
+    IN_PLACE = frozenset((_aten.add_, _aten.sub_, _aten.mul_, _aten.div_, _aten.addcmul_, _aten.addcdiv_, _aten.lerp_,
+                          _aten.zero_, _aten.fill_, _aten.copy_, _aten.uniform_, _aten.normal_))
+    WRONG = frozenset((_aten.isnan, _aten.isinf, _aten.isneginf, _aten.isposinf))
+
+
+def bytes_of(tensor):
+    return tensor.numel() * tensor.element_size()
+
+
+def is_gpu(device):
+    if device is None or isinstance(device, bool):
+        return False
+    if isinstance(device, int):
+        return True
+    try:
+        return torch.device(device).type == "cuda"
+    except (RuntimeError, TypeError):
+        return False
+
+
+class Placement(TorchFunctionMode):
+    """Makes what a script says of cuda true of the recorder's GPU."""
+
+    def __init__(self, recorder):
+        super().__init__()
+        self.recorder = recorder
+        t = torch.Tensor
+        self.special = {
+            t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to, t.cpu: self.to_host,
+            t.pin_memory: lambda x, *a, **k: x, t.is_pinned: lambda x, *a, **k: True,
+            t.get_device: lambda x: 0 if recorder.on_gpu(x) else -1,
+            t.numpy: self.numpy, t.tolist: self.tolist, t.__format__: self.format,
+            t.record_stream: lambda x, s: None,
+        }
+        self.factories = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn,
+                          torch.empty_strided}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        special = self.special.get(func)
+        if special is not None:
+            return special(*args, **kwargs)
+        if kwargs.get("device") is not None and is_gpu(kwargs["device"]):
+            with self.recorder.on():
+                out = func(*args, **dict(kwargs, device="cpu"))
+            return out
+        if func in self.factories and not self.recorder.force:
+            with self.recorder.fake:
+                self.recorder.hide += 1
+                out = func(*args, **kwargs)
+                self.recorder.hide -= 1
+            if out.is_floating_point() and out.numel() >= FAKE_FROM:
+                return out
+        return func(*args, **kwargs)
+
+    def to(self, x, *args, **kwargs):
+        dtype, device, rest = kwargs.pop("dtype", None), kwargs.pop("device", None), []
+        for a in args:
+            if isinstance(a, torch.dtype):
+                dtype = a
+            elif isinstance(a, torch.Tensor):
+                dtype, device = a.dtype, "cuda" if self.recorder.on_gpu(a) else "cpu"
+            elif isinstance(a, (str, torch.device)) or (isinstance(a, int) and not isinstance(a, bool)):
+                device = a
+        kwargs.pop("non_blocking", None)
+        if device is not None and is_gpu(device):
+            return self.recorder.to_gpu(x, dtype)
+        if device is not None and torch.device(device).type == "cpu" and self.recorder.on_gpu(x):
+            x = self.to_host(x)
+        return x.to(dtype, *rest, **kwargs) if dtype is not None else x.to(**kwargs) if kwargs else x
+
+    def to_host(self, x, *args, **kwargs):
+        if not self.recorder.on_gpu(x):
+            return x
+        self.recorder.hide += 1
+        try:
+            with torch.no_grad():
+                return torch.empty_like(x.detach())
+        finally:
+            self.recorder.hide -= 1
+
+    def numpy(self, x, **kwargs):
+        if not isinstance(x, FakeTensor):
+            return x.numpy(**kwargs)
+        self.recorder.note("values read by .numpy(): zeros were given")
+        return torch.zeros(1, dtype=x.dtype).expand(tuple(x.shape)).contiguous().numpy()
+
+    def tolist(self, x):
+        return self.numpy(x).tolist() if isinstance(x, FakeTensor) else x.tolist()
+
+    def format(self, x, spec):
+        if isinstance(x, FakeTensor) and x.dim() == 0:
+            return format(x.item(), spec)
+        return repr(x) if isinstance(x, FakeTensor) else x.__format__(spec)
+
+
+def rows_first(shape, like):
+    """A tensor of batch, heads, rows, columns that lies as batch, rows, heads, columns, as the kernels leave it."""
+    if len(shape) != 4:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    return torch.empty((shape[0], shape[2], shape[1], shape[3]), dtype=like.dtype, device=like.device).transpose(1, 2)
+
+
+def attention_class():
+    class Attention(torch.autograd.Function):
+        """scaled_dot_product_attention as CUDA's fused kernels keep it: inputs, output, one row of sums."""
+
+        @staticmethod
+        def forward(ctx, q, k, v, mask):
+            out = rows_first((*q.shape[:-1], v.shape[-1]), q)
+            sums = torch.empty(*q.shape[:-2], (q.shape[-2] + 31) // 32 * 32, dtype=torch.float32, device=q.device)
+            ctx.save_for_backward(q, k, v, out, sums, *([] if mask is None else [mask]))
+            return out
+
+        @staticmethod
+        def backward(ctx, grad):
+            q, k, v, _out, _sums, *mask = ctx.saved_tensors
+            grads = [rows_first(t.shape, t) for t in (q, k, v)]
+            if q.element_size() < 4:  # sums in full width
+                torch.empty(q.shape, dtype=torch.float32, device=q.device)
+            bias = None
+            if mask and ctx.needs_input_grad[3]:
+                bias = torch.empty_like(mask[0])
+            return (*grads, bias)
+
+    return Attention
+
+
+def patched_attention(recorder, plain):
+    attention = attention_class()
+
+    def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, **kwargs):
+        if not recorder.on_gpu(query) or kwargs.get("enable_gqa") or query.dim() < 3:
+            return plain(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
+        if torch.is_autocast_enabled("cpu"):
+            dtype = torch.get_autocast_dtype("cpu")
+            query, key, value = (t.to(dtype) for t in (query, key, value))
+        if attn_mask is not None and (attn_mask.dtype == torch.bool or attn_mask.dtype != query.dtype):
+            attn_mask = attn_mask.to(query.dtype)
+        with recorder.on():
+            return attention.apply(query, key, value, attn_mask)
+
+    return scaled_dot_product_attention
+
+
+def patched_dropout(recorder, plain):
+    def dropout(input, p=0.5, training=True, inplace=False):
+        if recorder.on_gpu(input) and training and 0 < p < 1 and not inplace:
+            return torch.native_dropout(input, p, True)[0]  # a mask of a byte, as on CUDA; four on the CPU
+        return plain(input, p, training, inplace)
+
+    return dropout
+
+
+# What CUDA's autocast runs in fp32 and the CPU's does not (torch/amp's op lists).
+FP32_OPS = ("layer_norm", "group_norm", "softmax.int", "log_softmax.int", "exp", "log", "pow.Tensor_Scalar", "rsqrt",
+            "sum", "sum.dim_IntList", "cumsum", "prod", "softplus", "l1_loss", "smooth_l1_loss",
+            "binary_cross_entropy_with_logits", "norm.ScalarOpt_dim", "cosine_similarity")
+
+
+def register_autocast():
+    library = torch.library.Library("aten", "IMPL")
+
+    def fp32(op):
+        def run(*args, **kwargs):
+            def up(x):
+                narrow = isinstance(x, torch.Tensor) and x.dtype in (torch.float16, torch.bfloat16)
+                return x.float() if narrow else x
+            with torch.amp.autocast("cpu", enabled=False):
+                return op(*tree_map(up, args), **tree_map(up, kwargs))
+        return run
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in FP32_OPS:
+            packet, _, overload = name.partition(".")
+            with contextlib.suppress(RuntimeError, AttributeError):
+                library.impl(name, fp32(getattr(getattr(torch.ops.aten, packet), overload or "default")), "AutocastCPU")
+    return library
+
+
+class Parallel(torch.nn.Module if torch is not None else object):
+    """DistributedDataParallel of one process: its buckets are a second copy of the gradients."""
+
+    def __init__(self, module, *args, bucket_cap_mb=25, gradient_as_bucket_view=False, **kwargs):
+        super().__init__()
+        self.module = module
+        recorder = Tracing.current
+        recorder.settings["parallel"] = "ddp"
+        if gradient_as_bucket_view:
+            recorder.note("gradient_as_bucket_view: the buckets were counted beside the gradients")
+        sizes, size = [], 0
+        for p in module.parameters():
+            if p.requires_grad:
+                size += bytes_of(p)
+                if size >= (bucket_cap_mb or 25) << 20:
+                    sizes.append(size)
+                    size = 0
+        with recorder.on(), torch.no_grad():
+            self._carma_buckets = [torch.empty(n, dtype=torch.uint8, device="cpu") for n in sizes + [size] if n]
+        recorder.name(self._carma_buckets, GRADIENT)
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def no_sync(self):
+        return contextlib.nullcontext()
+
+
+class Tracing:
+    """The patches under which a model or a script is traced; all are taken back."""
+
+    current = None
+
+    def __init__(self, batch=None):
+        need_torch()
+        self.recorder = Recorder()
+        self.stack = contextlib.ExitStack()
+        self.batch = batch  # of a second trace: what DataLoaders shall give
+        self.loaders = []  # batch sizes of the loaders that the script made
+
+    def put(self, owner, name, value):
+        if hasattr(owner, name):
+            old = owner.__dict__.get(name, None) if isinstance(owner, type) else getattr(owner, name)
+            setattr(owner, name, value)
+            self.stack.callback(setattr, owner, name, old)
+
+    def __enter__(self):
+        recorder = self.recorder
+        Tracing.current = recorder
+        del OPTIMIZERS[:]
+        functional = torch.nn.functional
+        self.put(functional, "scaled_dot_product_attention",
+                 patched_attention(recorder, functional.scaled_dot_product_attention))
+        self.put(functional, "dropout", patched_dropout(recorder, functional.dropout))
+        self.optimizers()
+        self.autocast()
+        self.modules()
+        self.library = register_autocast()
+        self.stack.callback(self.library._destroy)
+        self.stack.enter_context(Placement(recorder))
+        self.stack.enter_context(recorder)
+        return self
+
+    def __exit__(self, *error):
+        Tracing.current = None
+        return self.stack.__exit__(*error)
+
+    def optimizers(self):
+        base = torch.optim.Optimizer
+        init = base.__init__
+
+        def started(o, *args, **kwargs):
+            init(o, *args, **kwargs)
+            OPTIMIZERS.append(o)
+
+        def before(o, *_):
+            self.recorder.step_begins(o)
+
+        def after(o, *_):
+            if self.recorder.step_ends(o):
+                raise Done
+
+        self.put(base, "__init__", started)
+        hooks = sys.modules["torch.optim.optimizer"]
+        for hook in (hooks.register_optimizer_step_pre_hook(before),
+                     hooks.register_optimizer_step_post_hook(after)):
+            self.stack.callback(hook.remove)
+
+        def default(params, differentiable, use_fused=False):
+            return False, not differentiable  # as with parameters on CUDA
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("torch.optim.") and hasattr(module, "_default_to_fused_or_foreach"):
+                self.put(module, "_default_to_fused_or_foreach", default)
+        clip = sys.modules.get("torch.nn.utils.clip_grad")
+        if clip is not None:
+            self.put(clip, "_has_foreach_support", lambda tensors, device: True)
+
+    def autocast(self):
+        kind = torch.amp.autocast_mode.autocast
+        init = kind.__init__
+
+        def started(a, device_type, dtype=None, enabled=True, cache_enabled=None):
+            if device_type == "cuda":
+                device_type, dtype = "cpu", dtype or torch.float16
+            if enabled and dtype is not None and dtype != torch.float32:
+                self.recorder.settings["precision"] = "amp-" + str(dtype).replace("torch.", "")
+            init(a, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+        self.put(kind, "__init__", started)
+        scaler = torch.amp.grad_scaler.GradScaler if hasattr(torch.amp, "grad_scaler") else torch.cuda.amp.GradScaler
+        scaler_init = scaler.__init__
+
+        def scaler_started(s, *args, **kwargs):
+            kwargs["enabled"] = False  # its few numbers have no values here
+            scaler_init(s, *args, **kwargs)
+
+        self.put(scaler, "__init__", scaler_started)
+
+    def modules(self):
+        recorder, module = self.recorder, torch.nn.Module
+        to = module.to
+
+        def moved(m, *args, **kwargs):
+            device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+            if device is not None and device.type == "cuda":
+                return recorder.module_to_gpu(m, dtype)
+            return to(m, *args, **kwargs)
+
+        self.put(module, "to", moved)
+        self.put(module, "cuda", lambda m, device=None: recorder.module_to_gpu(m))
+        self.put(torch.nn.parallel, "DistributedDataParallel", Parallel)
+        self.put(torch.nn, "DataParallel", lambda m, *a, **k: recorder.note(
+            "DataParallel: one GPU was traced") or recorder.module_to_gpu(m))
+
+        def compiled(model=None, **kwargs):
+            recorder.note("torch.compile: the eager operations were traced")
+            return model if model is not None else (lambda m: m)
+
+        self.put(torch, "compile", compiled)
+        self.put(module, "compile", lambda m, *a, **k: compiled(m) and None)
+
+    def script(self):
+        """What only a script may ask for: a GPU, other processes, loaders."""
+        self.gpu()
+        self.processes()
+        loader, tracing = torch.utils.data.DataLoader, self
+        init = loader.__init__
+
+        def started(d, dataset, batch_size=1, *args, **kwargs):
+            for k in ("pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context",
+                      "pin_memory_device", "timeout"):
+                kwargs.pop(k, None)
+            kwargs["num_workers"] = 0
+            if len(args) > 3:
+                args = (*args[:3], 0)  # shuffle, sampler, batch_sampler, num_workers
+                kwargs.pop("num_workers")
+            if batch_size is not None and kwargs.get("batch_sampler") is None:
+                tracing.loaders.append(batch_size)
+                # The first loader is taken for the training one.
+                if tracing.batch and batch_size == tracing.loaders[0]:
+                    batch_size = tracing.batch
+            init(d, dataset, batch_size, *args, **kwargs)
+
+        self.put(loader, "__init__", started)
+
+    def gpu(self):
+        class Properties:
+            name, total_memory, major, minor, multi_processor_count = "carma_trace", 80 * GIB, 8, 0, 108
+
+        class Nothing:
+            def __init__(self, *args, **kwargs):
+                pass
+
+            def __getattr__(self, name):
+                return lambda *args, **kwargs: 1.0 if name == "elapsed_time" else None
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                return False
+
+        cuda = torch.cuda
+        for name, value in {
+            "is_available": True, "device_count": 1, "current_device": 0, "get_device_name": "carma_trace",
+            "get_device_capability": (8, 0), "get_device_properties": Properties(), "is_bf16_supported": True,
+            "is_initialized": True, "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0,
+            "max_memory_reserved": 0, "mem_get_info": (80 * GIB, 80 * GIB), "memory_summary": "", "memory_stats": {},
+            "get_rng_state": None, "get_rng_state_all": [], "current_stream": Nothing(), "default_stream": Nothing(),
+            "synchronize": None, "set_device": None, "empty_cache": None, "manual_seed": None, "manual_seed_all": None,
+            "reset_peak_memory_stats": None, "reset_max_memory_allocated": None, "init": None, "ipc_collect": None,
+            "set_per_process_memory_fraction": None, "set_rng_state": None, "set_rng_state_all": None,
+            "_lazy_init": None,
+        }.items():
+            self.put(cuda, name, lambda *a, _value=value, **k: _value)
+        for name in ("Stream", "Event", "device", "stream"):
+            self.put(cuda, name, Nothing)
+
+        def graphs(*args, **kwargs):
+            raise Refused("the script uses CUDA graphs, whose memory is a pool of its own: give mem= instead")
+
+        for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+            self.put(cuda, name, graphs)
+
+    def processes(self):
+        for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                            "MASTER_PORT": "29500"}.items():
+            os.environ.setdefault(name, value)
+        if int(os.environ["WORLD_SIZE"]) > 1 or os.environ["RANK"] != "0":
+            os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        d = torch.distributed
+        if not d.is_available():
+            return
+        for name, value in {"init_process_group": None, "destroy_process_group": None, "barrier": None,
+                            "is_initialized": True, "get_rank": 0, "get_world_size": 1, "get_backend": "nccl",
+                            "all_reduce": None, "broadcast": None, "reduce": None, "broadcast_object_list": None,
+                            }.items():
+            self.put(d, name, lambda *a, _value=value, **k: _value)
+
+        def refused(*args, **kwargs):
+            raise Refused("FSDP spreads a model over processes, of which a trace has one: give mem= instead")
+
+        with contextlib.suppress(ImportError):
+            import torch.distributed.fsdp as fsdp
+            self.put(fsdp, "FullyShardedDataParallel", refused)
+
+        def spawn(fn, args=(), nprocs=1, **kwargs):
+            fn(0, *args)
+
+        self.put(torch.multiprocessing, "spawn", spawn)
+
+    def result(self):
+        r = self.recorder
+        r.sweep()
+        return {
+            "events": r.events, "kinds": r.kinds, "unseen": r.unseen, "settings": r.settings, "steps": r.steps,
+            "convolutions": list(r.convolutions), "loader": self.loaders[0] if self.loaders else 0,
+            "torch": torch.__version__.split("+")[0],
+            "expandable": "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+        }
+
+
+# The text.
+
+
+def tokens(result):
+    """The events with births numbered by class and size, deaths by their distance."""
+    out, deep, born = [], 0, 0
+    for event in result["events"]:
+        if event[0] == "+":
+            out.append(("+", (result["kinds"].get(event[1], ACTIVATION), event[2])))
+            born = event[1] + 1
+        elif event[0] == "-":
+            age = born - event[1]
+            if age <= NEAR:
+                out.append(("-", age))
+            else:
+                out.append(("~", event[1] - deep))
+                deep = event[1]
+        elif event[0] == "m":
+            out.append(("m", ""))
+        else:
+            out.append(event)
+    return once(out)
+
+
+NEAR = 8  # births since its own, up to which a death is told by them
+
+
+def once(stream):
+    """Leaves out all but the first matrix product: cuBLAS takes its workspace once."""
+    seen, out = False, []
+    for token in stream:
+        if token[0] != "m" or not seen:
+            out.append(token)
+        seen = seen or token[0] == "m"
+    return out
+
+
+def shape_of(stream):
+    """What two batch sizes must have in common: everything but sizes."""
+    return [(k, v[0] if k == "+" else v if k in "-~" else "") for k, v in stream]
+
+
+def fold(stream):
+    """Writes a run that stood before as =DISTANCE,LENGTH."""
+    shortest, chain = 4, 64
+    places, out, i = {}, [], 0
+    while i < len(stream):
+        key = tuple(stream[i:i + shortest])
+        best, far = 0, 0
+        for p in reversed(places.get(key, ())[-chain:] if len(key) == shortest else ()):
+            n = shortest
+            while i + n < len(stream) and stream[p + n] == stream[i + n]:
+                n += 1
+            if n > best:
+                best, far = n, i - p
+        width = best if best >= shortest else 1
+        out.append(f"={far},{best}" if best >= shortest else stream[i])
+        for j in range(i, min(i + width, len(stream) - shortest + 1)):
+            places.setdefault(tuple(stream[j:j + shortest]), []).append(j)
+        i += width
+    return out
+
+
+def number_of(n, second):
+    return str(n) if second is None or n == second else f"{n}:{second}"
+
+
+def wrap(words, prefix, glue=" ", width=108):
+    line = prefix
+    for word in words:
+        if len(line) + len(glue) + len(word) > width and line != prefix:
+            yield line
+            line = prefix
+        line += (glue if line != prefix else " ") + word
+    if line != prefix:
+        yield line
+
+
+def text(first, batch=0, second=None, second_batch=0):
+    """The lines of a trace; of two if they differ by their sizes alone."""
+    one = tokens(first)
+    other = tokens(second) if second else None
+    unseen, single = first["unseen"], first.get("single", "")
+    if other is not None and shape_of(one) != shape_of(other):
+        other, single = None, f"with {second_batch} its step runs other operations"
+    if other is not None and one == other:
+        other, single = None, f"nothing changed with {second_batch}"
+    yield "carma-trace 1"
+    yield f"torch {first['torch']}"
+    if batch:
+        yield f"batch {batch}" + (f" {second_batch}" if other else "")
+    for key in ("optimizer", "precision", "parallel"):
+        if first["settings"].get(key):
+            yield f"{key} {first['settings'][key]}"
+    if first.get("expandable"):
+        yield "segments expandable"
+    if single:
+        yield f"single {single}"[:200]
+    for name in sorted(unseen):
+        yield f"unseen {unseen[name]} {name}"[:200]
+    sizes, convolutions, stream = {}, {}, []
+    for k, (letter, value) in enumerate(one):
+        if letter == "+":
+            pair = value[0] + number_of(value[1], other[k][1][1] if other else None)
+            stream.append(f"+{sizes.setdefault(pair, len(sizes))}")
+        elif letter in "fdw":
+            c = first["convolutions"][value]
+            d = second["convolutions"][other[k][1]] if other else c
+            given, out, shape, groups, stride, width, transposed = c
+            word = ",".join([number_of(given, d[0]), number_of(out, d[1]), str(shape[0]), str(shape[1] * groups),
+                             "x".join(map(str, shape[2:])), str(groups), str(stride), str(width),
+                             "t" if transposed else "n"])
+            stream.append(f"{letter}{convolutions.setdefault(word, len(convolutions))}")
+        else:
+            stream.append(f"{letter}{value}")
+    yield from wrap(sizes, "s")
+    yield from wrap(convolutions, "c")
+    yield from wrap(fold(stream), "e", "")
+    yield "end"
+
+
+def lines(first, batch=0, second=None, second_batch=0):
+    """The #CARMA lines of a trace."""
+    if len(first["events"]) > MOST_EVENTS:
+        raise Refused(f"two steps make {len(first['events']):,} allocations, more than {MOST_EVENTS:,}: "
+                      "give mem= in the script instead")
+    out = ["#CARMA on" if not batch else f"#CARMA batch={batch}"]
+    out += ["#CARMA| " + line for line in text(first, batch, second, second_batch)]
+    if sum(len(line) - 7 for line in out[1:]) > MOST_BYTES:
+        raise Refused("the trace is longer than 256 KiB: give mem= in the script instead")
+    return out
+
+
+# A model.
+
+
+def resized(value, batch, new):
+    """A sample with another number of rows: its tensors whose first dimension is the batch."""
+    def change(t):
+        if not isinstance(t, torch.Tensor) or t.dim() == 0 or t.shape[0] != batch:
+            return t
+        return t.new_empty((new, *t.shape[1:]))
+    return tree_map(change, value)
+
+
+def other_batch(batch):
+    """The second size: half, or the double of a small one, which BatchNorm may refuse to halve."""
+    return batch // 2 if batch >= 4 else 2 * batch
+
+
+def trace(model, sample, loss=None, optimizer=None, amp=None):
+    """Trace two steps of a model.
+
+    sample is what a loader gives, (inputs, targets), each a tensor or several;
+    loss takes output and targets, and is the output's sum (or its .loss) if
+    not given; optimizer is one of the model's parameters, or makes one of
+    them (default AdamW); amp is autocast's dtype. The model and the optimizer
+    are of no use afterwards: their tensors have lost their data.
+    """
+    given = optimizer
+    with Tracing() as tracing, contextlib.suppress(Done):
+        r = tracing.recorder
+        if isinstance(given, torch.optim.Optimizer):
+            given.state.clear()
+            given._carma_steps = 0
+            OPTIMIZERS.append(given)
+        model.train()
+        for p in model.parameters():
+            p.grad = None
+        r.module_to_gpu(model)
+        if optimizer is None:
+            optimizer = torch.optim.AdamW(model.parameters())
+        elif not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
+        inputs, targets = sample if isinstance(sample, (tuple, list)) else (sample, None)
+        out = value = None
+        for _ in range(STEPS + 1):
+            x, y = (tree_map(lambda t: r.to_gpu(t) if isinstance(t, torch.Tensor) else t, v) for v in (inputs, targets))
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cuda", dtype=amp) if amp is not None else contextlib.nullcontext():
+                out = (model(**x) if isinstance(x, dict) else model(*x) if isinstance(x, (tuple, list)) else model(x))
+                value = loss(out, y) if loss else getattr(out, "loss", None)
+                if value is None:
+                    value = sum(t.sum() for t in tree_leaves(out) if isinstance(t, torch.Tensor))
+            value.backward()
+            optimizer.step()
+    return tracing.result()
+
+
+def show(model, sample, loss=None, optimizer=None, amp=None, batch=None, out=None):
+    """Print the #CARMA lines of two steps of a model, as trace() runs them, for two batch sizes."""
+    need_torch()
+    first_tensor = next((t for t in tree_leaves(sample) if isinstance(t, torch.Tensor) and t.dim()), None)
+    batch = batch or (first_tensor.shape[0] if first_tensor is not None else 0)
+    second = None
+    new = other_batch(batch) if batch else 0
+    if batch:
+        with contextlib.suppress(RuntimeError, ValueError, Refused):
+            second = trace(model, resized(sample, batch, new), loss, optimizer, amp)
+    first = trace(model, sample, loss, optimizer, amp)
+    for line in lines(first, batch, second, new):
+        print(line, file=out or sys.stdout)
+
+
+# A script.
+
+BATCH_OPTIONS = ("--batch-size", "--batch_size", "--batchsize", "--batch", "-b", "--bs", "--train-batch-size",
+                 "--train_batch_size", "--per_device_train_batch_size", "--per-device-train-batch-size")
+
+
+def batch_of(argv):
+    """The place of the batch size in a script's arguments, and the size."""
+    for i, word in enumerate(argv):
+        name, given, value = word.partition("=")
+        if name in BATCH_OPTIONS:
+            value = value if given else argv[i + 1] if i + 1 < len(argv) else ""
+            if value.isdigit() and int(value) > 0:
+                return i, int(value)
+    return None, 0
+
+
+def with_batch(argv, place, batch):
+    argv = list(argv)
+    name, given, _ = argv[place].partition("=")
+    if given:
+        argv[place] = f"{name}={batch}"
+    else:
+        argv[place + 1] = str(batch)
+    return argv
+
+
+def caught(script, argv, loader_batch=None):
+    """Run a script until its second step and return what it allocated."""
+    sys.argv = [script, *argv]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    tracing = Tracing(loader_batch)
+    try:
+        with tracing:
+            tracing.script()
+            with contextlib.redirect_stdout(sys.stderr):
+                runpy.run_path(script, run_name="__main__")
+    except Done:
+        return tracing.result()
+    except Refused as err:
+        raise Refused(f"{script}: {err}") from err
+    except SystemExit as err:
+        if err.code not in (None, 0):
+            raise Refused(f"{script}: it ended with {err.code!r} before its second step") from err
+    except FileNotFoundError as err:
+        raise Refused(f"{script}: it reads {err.filename or err}, which is not here: run it where the data are, "
+                      "with a few samples in their place, or call carma_trace.show()") from err
+    except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError, AssertionError, ImportError,
+            KeyError, IndexError, OSError) as err:
+        at = traceback.extract_tb(err.__traceback__)
+        own = [f for f in at if os.path.abspath(f.filename) == os.path.abspath(script)]
+        line = f" in line {own[-1].lineno}" if own else ""
+        raise Refused(f"{script}: it stopped{line}: {type(err).__name__}: {str(err)[:300]}: "
+                      "call carma_trace.show() with the model, or give mem=") from err
+    r = tracing.recorder
+    if r.steps == 0 or not any(e[0] == "+" for e in r.events):
+        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer on a GPU: "
+                      "nothing was traced")
+    tracing.recorder.note("the script ended after its first step")
+    return tracing.result()
+
+
+def apart(script, argv, loader_batch=None):
+    """caught() in a process of its own, for a script leaves its marks."""
+    with tempfile.TemporaryFile() as answer:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                pickle.dump(caught(script, argv, loader_batch), answer)
+                status = 0
+            except Refused as err:
+                pickle.dump(str(err), answer)
+                status = 0
+            except BaseException:  # noqa: B036 - the child must not go on as the parent
+                traceback.print_exc()
+            finally:
+                answer.flush()
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            raise Refused(f"{script}: its process ended with status {status}: see above")
+        answer.seek(0)
+        result = pickle.load(answer)
+    if isinstance(result, str):
+        raise Refused(result)
+    return result
+
+
+def trace_script(script, argv):
+    """The #CARMA lines of a script; its second run has another batch size."""
+    first = apart(script, argv)
+    place, batch = batch_of(argv)
+    batch = batch or first["loader"]
+    second, new = None, 0
+    if batch:
+        new = other_batch(batch)
+        try:
+            second = (apart(script, with_batch(argv, place, new)) if place is not None
+                      else apart(script, argv, new))
+        except Refused as err:
+            first["single"] = str(err)[:150]
+    return lines(first, batch, second, new)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        prog="carma_trace.py", description="trace what a training script allocates in its first two steps, "
+        "without a GPU, and print #CARMA lines")
+    parser.add_argument("-o", "--output", help="file to write the lines to (default: stdout)")
+    parser.add_argument("script", help="the training script; it stops after its second step")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    args = parser.parse_args(argv)
+    try:
+        need_torch()
+        if not os.path.isfile(args.script):
+            raise Refused(f"{args.script}: no such file")
+        os.environ.setdefault("PYTORCH_JIT", "0")
+        made = trace_script(args.script, args.args)
+    except Refused as err:
+        raise SystemExit(f"carma_trace: {err}") from err
+    body = "\n".join(made) + "\n"
+    if args.output:
+        with open(args.output, "w", encoding="ascii", errors="replace") as f:
+            f.write(body)
+    else:
+        sys.stdout.write(body)
+
+
+if __name__ == "__main__":
+    main()

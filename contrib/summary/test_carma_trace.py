@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of carma_trace.py; those that trace need PyTorch 2 and say so."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import carma_trace  # noqa: E402
+
+torch = carma_trace.torch
+LINE = re.compile(r"[+-]\d+|~-?\d+|=\d+,\d+|[fdw]\d+|m")
+
+
+def unfold(text):
+    """The events of a text, read by the description in docs/trace.md and not by the program's own code."""
+    body = [line.removeprefix("#CARMA| ") for line in text.splitlines()]
+    sizes = [w for line in body if line.startswith("s ") for w in line.split()[1:]]
+    stream = []
+    for token in LINE.findall("".join(line[2:] for line in body if line.startswith("e "))):
+        if token[0] == "=":
+            distance, length = map(int, token[1:].split(","))
+            for _ in range(length):
+                stream.append(stream[-distance])
+        else:
+            stream.append(token)
+    events, deep, births = [], 0, []
+    for token in stream:
+        if token[0] == "+":
+            births.append(sizes[int(token[1:])])
+            events.append(("+", len(births) - 1))
+        elif token[0] == "-":
+            events.append(("-", len(births) - int(token[1:])))
+        elif token[0] == "~":
+            deep += int(token[1:])
+            events.append(("-", deep))
+        else:
+            events.append((token, None))
+    return births, events
+
+
+def peak(text, second=False):
+    """The most bytes that are alive at once."""
+    births, events = unfold(text)
+    sizes = [int((w[1:].split(":") * 2)[1 if second else 0]) for w in births]
+    live = most = 0
+    for what, n in events:
+        live += {"+": 1, "-": -1}.get(what, 0) * (sizes[n] if n is not None else 0)
+        most = max(most, live)
+    return most
+
+
+class WithoutTorch(unittest.TestCase):
+    def test_says_that_pytorch_is_missing(self):
+        code = "import sys; sys.modules['torch'] = None; import carma_trace; carma_trace.main(['x.py'])"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=HERE)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("PyTorch is not installed", run.stderr)
+
+    def result(self, births, kinds=None):
+        events = [("+", i, n) for i, n in enumerate(births)] + [("-", i) for i in reversed(range(len(births)))]
+        return {"events": events, "kinds": kinds or {}, "unseen": {}, "settings": {}, "convolutions": [],
+                "torch": "2.6.0", "steps": 2}
+
+    def test_folds_and_unfolds(self):
+        births = [512, 1024, 4096, 8] * 50 + [7] + [512, 1024, 4096, 8] * 20
+        text = "\n".join(carma_trace.text(self.result(births)))
+        self.assertLess(len(text), 500)
+        sizes, events = unfold(text)
+        self.assertEqual([int(w[1:]) for w in sizes], births)
+        self.assertEqual([n for what, n in events if what == "-"], list(reversed(range(len(births)))))
+
+    def test_two_batches(self):
+        two = "\n".join(carma_trace.text(self.result([100, 64, 10]), 8, self.result([100, 32, 5]), 4))
+        self.assertIn("\nbatch 8 4\n", two)
+        self.assertIn("a100 a64:32 a10:5", two)
+        other = "\n".join(carma_trace.text(self.result([100, 64]), 8, self.result([100, 32, 5]), 4))
+        self.assertIn("\nbatch 8\n", other)
+        self.assertIn("single ", other)
+
+    def test_batch_of_a_script(self):
+        for argv, place, batch in ((["--lr", "1", "-b", "64"], 2, 64), (["--batch-size=8"], 0, 8), (["x"], None, 0)):
+            self.assertEqual(carma_trace.batch_of(argv), (place, batch))
+        self.assertEqual(carma_trace.with_batch(["-b", "64", "x"], 0, 32), ["-b", "32", "x"])
+        self.assertEqual(carma_trace.with_batch(["--batch-size=64"], 0, 32), ["--batch-size=32"])
+
+
+PLAIN = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30 * 30, 10)).cuda()
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+data = torch.utils.data.TensorDataset(torch.randn(64, 3, 32, 32), torch.zeros(64, dtype=torch.long))
+loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True, num_workers=4, pin_memory=True)
+total = 0.0
+for epoch in range(90):
+    for x, y in loader:
+        x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
+        loss = nn.functional.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        total += loss.item()
+        print(f"{loss:.3f} {loss.item()} {torch.cuda.memory_allocated()}")
+raise SystemExit("it went on")
+"""
+
+ENCODER = """
+import torch
+from torch import nn
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+model = nn.Sequential(nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Linear(64, 100)).to(device)
+opt = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for step in range(100):
+    ids = torch.randint(0, 100, (8, 32), device=device)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+    scaler.scale(loss).backward()
+    scaler.unscale_(opt)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+    opt.zero_grad()
+"""
+
+
+TRACES = torch is not None and int(torch.__version__.split(".")[0]) >= 2
+
+
+@unittest.skipUnless(TRACES, "PyTorch 2 is not installed")
+class WithTorch(unittest.TestCase):
+    def script(self, code, *args):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "train.py")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(textwrap.dedent(code))
+            run = subprocess.run([sys.executable, os.path.join(HERE, "carma_trace.py"), path, *args],
+                                 capture_output=True, text=True, cwd=folder)
+        return run
+
+    def traced(self, code, *args):
+        run = self.script(code, *args)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("#CARMA| end\n", run.stdout)
+        self.assertTrue(all(line.startswith("#CARMA") for line in run.stdout.splitlines()), run.stdout)
+        return run.stdout
+
+    def shown(self, model, sample, **kw):
+        out = io.StringIO()
+        carma_trace.show(model, sample, out=out, **kw)
+        return out.getvalue()
+
+    def test_a_plain_loop(self):
+        text = self.traced(PLAIN)
+        self.assertTrue(text.startswith("#CARMA batch=16\n#CARMA| carma-trace 1\n"))
+        self.assertIn("#CARMA| batch 16 8\n", text)
+        self.assertIn("#CARMA| optimizer SGD\n", text)
+        self.assertNotIn("unseen", text)
+        births, events = unfold(text)
+        weights = {"p" + str(4 * n) for n in (8 * 27, 8, 72000, 10)}
+        self.assertLessEqual(weights, set(births))
+        self.assertLessEqual({w.replace("p", "g") for w in weights}, set(births))
+        self.assertLessEqual({w.replace("p", "o") for w in weights}, set(births))  # momentum
+        image, features = 4 * 16 * 3 * 32 * 32, 4 * 16 * 8 * 30 * 30
+        self.assertIn(f"a{image}:{image // 2}", births)
+        self.assertEqual(births.count(f"a{features}:{features // 2}") % 2, 0)  # as many in both steps
+        self.assertEqual([w for w, _ in events].count("f0"), 2)
+        self.assertEqual([w for w, _ in events].count("w0"), 2)
+        self.assertNotIn("d0", [w for w, _ in events])  # nobody wants an image's gradient
+        self.assertAlmostEqual(peak(text, True) / peak(text), 0.75, delta=0.25)
+
+    def test_a_batch_option_wins(self):
+        code = PLAIN.replace("batch_size=16", "batch_size=int(__import__('sys').argv[2])")
+        self.assertIn("#CARMA| batch 32 16\n", self.traced(code, "--batch-size", "32"))
+
+    def test_amp_dropout_and_attention(self):
+        text = self.traced(ENCODER)
+        self.assertIn("#CARMA| precision amp-bfloat16\n", text)
+        births, _ = unfold(text)
+        self.assertIn(f"a{8 * 32 * 128}", births)  # a dropout's mask: a byte
+        self.assertIn(f"a{2 * 8 * 32 * 3 * 64}", births)  # queries, keys and values of two bytes
+        self.assertNotIn(f"a{4 * 8 * 4 * 32 * 32}", births)  # no attention matrix
+
+    def test_checkpointing_takes_less(self):
+        from torch.utils.checkpoint import checkpoint
+        nn = torch.nn
+
+        class Deep(nn.Module):
+            def __init__(self, checkpointed):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(12)])
+                self.checkpointed = checkpointed
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = checkpoint(layer, x, use_reentrant=False) if self.checkpointed else layer(x)
+                return x
+
+        most = [peak(self.shown(Deep(c), torch.zeros(4096, 64))) for c in (False, True)]
+        self.assertLess(most[1], 0.7 * most[0])
+
+    def test_frozen_parameters_have_no_gradient(self):
+        nn = torch.nn
+        model = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 7))
+        for p in model[0].parameters():
+            p.requires_grad = False
+        births, _ = unfold(self.shown(model, torch.zeros(4, 300)))
+        self.assertNotIn(f"g{4 * 300 * 200}", births)
+        self.assertIn(f"g{4 * 200 * 7}", births)
+
+    def test_an_optimizer_that_was_made_before(self):
+        nn = torch.nn
+        model = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 7))
+        text = self.shown(model, (torch.zeros(8, 300), torch.zeros(8, dtype=torch.long)),
+                          loss=nn.functional.cross_entropy, optimizer=torch.optim.Adam(model.parameters()),
+                          amp=torch.bfloat16)
+        births, _ = unfold(text)
+        self.assertIn("#CARMA| batch 8 4\n", text)
+        self.assertIn("#CARMA| optimizer Adam\n", text)
+        for letter, times in (("p", 1), ("g", 2), ("o", 2)):  # two states; a gradient in each step
+            self.assertEqual(births.count(f"{letter}{4 * 300 * 200}"), times)
+
+    def test_a_large_model_takes_no_memory(self):
+        code = """
+            import resource, torch
+            from torch import nn
+            model = nn.Sequential(*[nn.Linear(20000, 20000) for _ in range(5)]).cuda()
+            opt = torch.optim.AdamW(model.parameters())
+            for _ in range(3):
+                opt.zero_grad()
+                model(torch.zeros(1, 20000, device="cuda")).sum().backward()
+                assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20
+                opt.step()
+        """
+        text = self.traced(code)
+        self.assertGreater(peak(text), 5 * 4 * 4 * 20000 * 20000)
+
+    def test_parallel_and_compiled(self):
+        code = PLAIN.replace("data = ", """
+import os, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = torch.compile(nn.parallel.DistributedDataParallel(model, device_ids=[0]))
+data = """)
+        text = self.traced(code)
+        self.assertIn("#CARMA| parallel ddp\n", text)
+        self.assertIn("torch.compile", text)
+
+    def test_refused_in_words(self):
+        for change, why in (
+                ("open('/no/such/data')", "reads /no/such/data, which is not here"),
+                ("from torch.distributed.fsdp import FullyShardedDataParallel as F; F(model)", "FSDP"),
+                ("torch.cuda.CUDAGraph()", "CUDA graphs"),
+                ("1 / 0", "ZeroDivisionError"),
+                ("raise SystemExit(3)", "it ended with 3"),
+                ("raise SystemExit(0)", "without a step"),
+                ("torch.nonzero(torch.zeros(4, device='cuda'))", "depends on data")):
+            run = self.script(PLAIN.replace("data = ", change + "\ndata = "))
+            self.assertEqual(run.returncode, 1, run.stdout)
+            self.assertIn(why, run.stderr)
+            self.assertEqual(run.stdout, "")
+
+
+if __name__ == "__main__":
+    if not TRACES:
+        print("carma_trace: no PyTorch 2 for this Python: tracing itself was not tested; "
+              "on Debian 13: apt-get install python3-torch", flush=True)
+    unittest.main()

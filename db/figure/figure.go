@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package figure
+
+// MemorySource says how the memory of a job was measured.
+type MemorySource string
+
+// The sources. NVML tells the memory of each process, of MPS clients from Volta
+// on. Where it does not (some containers, MIG), the memory of the GPU while the
+// job held it is what there is, less what is known of the others.
+const (
+	MemoryProcess MemorySource = "process"
+	MemoryMPS     MemorySource = "mps"
+	MemoryWindow  MemorySource = "window"
+)
+
+// Figures is what a job did on one GPU while it held it.
+type Figures struct {
+	PeakMiB   int64        `json:"peak_mib"` // 0: not known
+	PeakFrom  MemorySource `json:"peak_from"`
+	MeanMiB   int64        `json:"mean_mib"`  // while its processes were there; 0: not known
+	SMActPct  Measured     `json:"smact_pct"` // mean of its own
+	SMActMax  Measured     `json:"smact_max"`
+	SMActFrom Source       `json:"smact_from"`
+	EnergyJ   Measured     `json:"energy_j"` // its share
+	IdleJ     Measured     `json:"idle_j"`   // of the share, the idle floor
+	LeaseS    float64      `json:"lease_s"`  // time that it held the GPU, as far as it was measured
+	HeldS     float64      `json:"held_s"`   // the same, divided by the holders at the time
+	SharedS   float64      `json:"shared_s"` // of LeaseS, with other holders
+	AloneS    Measured     `json:"alone_s"`  // time that the same work takes alone
+}
+
+// NoFigures is what is known of a job that was never measured.
+func NoFigures() Figures {
+	return Figures{SMActPct: Unknown, SMActMax: Unknown, SMActFrom: SourceNone, EnergyJ: Unknown, IdleJ: Unknown, AloneS: Unknown}
+}
+
+// Quality says how a figure of a job was got.
+type Quality string
+
+// The qualities.
+const (
+	Exact       Quality = "exact"   // its own
+	Shared      Quality = "shared"  // its part, by rule, of what several did
+	QualityNone Quality = "unknown" // not measured
+)
+
+// leaseCovered is the part of the lease that a figure must cover to be one.
+const leaseCovered = 0.9
+
+// And is the quality of a figure that is made of two.
+func (q Quality) And(o Quality) Quality {
+	switch {
+	case q == QualityNone || o == QualityNone:
+		return QualityNone
+	case q == Shared || o == Shared:
+		return Shared
+	}
+	return Exact
+}
+
+// Covers tells whether measuring for seconds of the lease makes a figure of it.
+func (f Figures) Covers(seconds float64) bool {
+	return seconds > 0 && seconds >= leaseCovered*f.LeaseS
+}
+
+// PeakQuality says how PeakMiB was got.
+func (f Figures) PeakQuality() Quality {
+	switch {
+	case f.PeakMiB == 0:
+		return QualityNone
+	case f.PeakFrom == MemoryWindow && f.SharedS > 0:
+		return Shared
+	}
+	return Exact
+}
+
+// EnergyQuality says how EnergyJ was got.
+func (f Figures) EnergyQuality() Quality { return f.split(f.EnergyJ) }
+
+// SMActQuality says how SMActPct was got.
+func (f Figures) SMActQuality() Quality { return f.split(f.SMActPct) }
+
+func (f Figures) split(m Measured) Quality {
+	switch {
+	case !m.Known():
+		return QualityNone
+	case f.SharedS > 0:
+		return Shared
+	}
+	return Exact
+}

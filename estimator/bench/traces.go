@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"sort"
+
+	"carma/estimator"
+	"carma/estimator/trace"
+)
+
+// tracedRuns are the runs of runs whose model has a trace MODEL.txt in dir, as
+// timm_traces.py writes them; the trace takes the summary's place.
+func tracedRuns(runs []run, dir string) ([]run, int, error) {
+	texts := map[string][]byte{}
+	var out []run
+	for _, r := range runs {
+		text, known := texts[r.model]
+		if !known {
+			var err error
+			text, err = os.ReadFile(filepath.Join(dir, r.model+".txt"))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, 0, err
+			}
+			texts[r.model] = text
+		}
+		if text != nil {
+			r.spec.Summary = text
+			out = append(out, r)
+		}
+	}
+	models := 0
+	for _, text := range texts {
+		if text != nil {
+			models++
+		}
+	}
+	return out, models, nil
+}
+
+// constants are what is fitted for traces.
+type constants struct {
+	base    int64
+	scratch trace.Scratch
+}
+
+// step is a constant's values to choose from.
+type step struct {
+	name   string
+	values []int64
+	of     func(*constants) *int64
+}
+
+var steps = []step{
+	{"base", []int64{1660, 1680, 1700, 1720, 1740}, func(c *constants) *int64 { return &c.base }},
+	{"forward", []int64{0, 2, 4, 9}, func(c *constants) *int64 { return &c.scratch.Forward }},
+	{"data", []int64{0, 4, 6, 9, 12}, func(c *constants) *int64 { return &c.scratch.Data }},
+	{"weight", []int64{0, 4, 6, 9, 12}, func(c *constants) *int64 { return &c.scratch.Weight }},
+	{"few", []int64{0, 4, 9}, func(c *constants) *int64 { return &c.scratch.Few }},
+}
+
+// traceFit estimates traces with any constants, each once.
+type traceFit struct {
+	runs []run
+	made map[trace.Scratch][]float64 // MiB without the base, by run
+}
+
+func (f *traceFit) estimates(s trace.Scratch) ([]float64, error) {
+	if have := f.made[s]; have != nil {
+		return have, nil
+	}
+	out := make([]float64, len(f.runs))
+	for i, r := range f.runs {
+		e, err := estimator.RefitTrace(r.spec, s)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%d: %w", r.model, r.batch, err)
+		}
+		out[i] = float64(e.MiB - e.Parts[0].MiB)
+	}
+	f.made[s] = out
+	return out, nil
+}
+
+// loss is the mean error of the runs that are in, each cut at 50 % so that a
+// few wild ones do not decide.
+func (f *traceFit) loss(c constants, in func(i int) bool) (float64, error) {
+	est, err := f.estimates(c.scratch)
+	if err != nil {
+		return 0, err
+	}
+	sum, n := 0.0, 0
+	for i, r := range f.runs {
+		if in(i) {
+			sum += min(math.Abs((est[i]+float64(c.base))/r.actualMiB-1), 0.5)
+			n++
+		}
+	}
+	return sum / float64(max(n, 1)), nil
+}
+
+// fit goes through the constants, one after the other, until none gets better.
+func (f *traceFit) fit(in func(i int) bool) (constants, error) {
+	c := constants{1720, trace.Scratch{Forward: 0, Data: 9, Weight: 9, Few: 4}}
+	best, err := f.loss(c, in)
+	for better := true; better && err == nil; {
+		better = false
+		for _, s := range steps {
+			for _, v := range s.values {
+				try := c
+				*s.of(&try) = v
+				l, e := f.loss(try, in)
+				if err = e; err != nil {
+					return c, err
+				}
+				if l < best-1e-9 {
+					c, best, better = try, l, true
+				}
+			}
+		}
+	}
+	return c, err
+}
+
+// traceReport prints traces against truth: with the constants as they are, and
+// with constants that never saw the family.
+func traceReport(w io.Writer, timm []run, dir string) error {
+	runs, models, err := tracedRuns(timm, dir)
+	if err != nil || len(runs) == 0 {
+		fmt.Fprintf(w, "traces: none in %s: make them with estimator/bench/timm_traces.py\n", dir)
+		return err
+	}
+	rows, err := estimateAll(runs)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\ntraces of %d timm models, %d families\n", models, len(families(runs)))
+	printPath(w, "by trace", rows)
+	printPath(w, "trace sure", only(rows, estimator.Sure))
+	printPath(w, "unsure", only(rows, estimator.Unsure))
+	var summaries []run
+	for _, r := range timm {
+		for i := range runs {
+			if runs[i].model == r.model && runs[i].batch == r.batch {
+				summaries = append(summaries, r)
+			}
+		}
+	}
+	same, err := estimateAll(summaries)
+	if err != nil {
+		return err
+	}
+	printPath(w, "by summary", same)
+	if err := leaveFamiliesOut(w, runs); err != nil {
+		return err
+	}
+	sort.Slice(rows, func(a, b int) bool {
+		return math.Abs(rows[a].err(float64(rows[a].est.MiB))) > math.Abs(rows[b].err(float64(rows[b].est.MiB)))
+	})
+	fmt.Fprintln(w, "worst:")
+	for _, o := range rows[:min(len(rows), 20)] {
+		fmt.Fprintf(w, "  %-36s %4d  measured %6.0f  estimate %6d  %+5.1f %%  %s\n",
+			o.model, o.batch, o.actualMiB, o.est.MiB, 100*o.err(float64(o.est.MiB)), o.est.Confidence)
+	}
+	return nil
+}
+
+func families(runs []run) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range runs {
+		out[r.family] = true
+	}
+	return out
+}
+
+func printPath(w io.Writer, name string, rows []outcome) {
+	s := figures(rows, func(o *outcome) float64 { return float64(o.est.MiB) })
+	if s.n == 0 {
+		return
+	}
+	worst := 0.0
+	for i := range rows {
+		e := rows[i].err(float64(rows[i].est.MiB)) + 1
+		worst = max(worst, e, 1/e)
+	}
+	fmt.Fprintf(w, "%-22s %6d rows  median %5.2f %%  mape %5.2f %%  in 10 %% %5.1f  under 10 %% %4.1f  "+
+		"above reserve %4.1f %%  worst %.2f times\n",
+		name, s.n, 100*s.median, 100*s.mape, 100*s.within10, 100*s.under10, 100*s.aboveReserve, worst)
+}
+
+// leaveFamiliesOut fits on all families but one and judges on that one, in turn.
+func leaveFamiliesOut(w io.Writer, runs []run) error {
+	f := traceFit{runs: runs, made: map[trace.Scratch][]float64{}}
+	all, err := f.fit(func(int) bool { return true })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "fitted on all: %+v\n", all)
+	picks := map[constants]int{}
+	var held []outcome
+	for name := range families(runs) {
+		c, err := f.fit(func(i int) bool { return runs[i].family != name })
+		if err != nil {
+			return err
+		}
+		picks[c]++
+		est, err := f.estimates(c.scratch)
+		if err != nil {
+			return err
+		}
+		for i, r := range runs {
+			if r.family == name {
+				mib := int64(est[i]) + c.base
+				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib, ReserveMiB: estimator.Sure.Reserve(mib)}})
+			}
+		}
+	}
+	printPath(w, "families left out", held)
+	for c, n := range picks {
+		fmt.Fprintf(w, "  %d of them pick %+v\n", n, c)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+)
+
+// hung takes ten minutes for everything, or until the test ends: an MPS control daemon and
+// a slurmctld that do not answer.
+type hung struct {
+	MPS
+	Jobs
+	Cluster
+	until     chan struct{}
+	asked     atomic.Int32
+	published atomic.Int32
+}
+
+func (h *hung) hang() error {
+	h.asked.Add(1)
+	select {
+	case <-h.until:
+	case <-time.After(10 * time.Minute):
+	}
+	return context.DeadlineExceeded
+}
+
+func (h *hung) Ensure(context.Context, gres.Daemon) error                         { return h.hang() }
+func (h *hung) Sets() ([]gres.Daemon, error)                                      { return nil, nil }
+func (h *hung) Quit(context.Context, gres.Daemon) error                           { return nil }
+func (h *hung) BoundLogs() error                                                  { return nil }
+func (h *hung) Close([]gres.Daemon, func() (map[gres.Daemon]uint32, error)) error { return h.hang() }
+
+func (h *hung) Job(context.Context, uint32) (sctl.Job, error) { return sctl.Job{}, h.hang() }
+func (h *hung) Nodes(context.Context, []string) ([]sctl.NodeState, error) {
+	return nil, h.hang()
+}
+
+func (h *hung) PublishIf(context.Context, lease.Snapshot) error {
+	h.published.Add(1)
+	return nil
+}
+func (h *hung) Compare(context.Context) (string, error) { return "", h.hang() }
+
+// MPS daemons and a slurmctld that do not answer delay no reading of the GPUs and no
+// publication, and none of them the others.
+func TestNothingWaitsForWhatHangs(t *testing.T) {
+	b := book(t, 7)
+	if err := b.AddComeback(t.Context(), 9, 0); err != nil {
+		t.Fatal(err)
+	}
+	h := &hung{until: make(chan struct{})}
+	var looks atomic.Int32
+	a := newAgent()
+	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{1: {JobID: 7}}
+	a.MPS, a.Jobs, a.Cluster, a.Publisher = h, h, h, h
+	a.Config.NVML.Interval = config.Duration(10 * time.Millisecond)
+	a.Config.Capacity.Compare = config.Duration(10 * time.Millisecond)
+	a.Sample = func() []gres.Sample {
+		looks.Add(1)
+		return []gres.Sample{sample(gres.Process{PID: 1})}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	// One question each about MPS, the counts, the job that comes back, the steward.
+	for start := time.Now(); looks.Load() < 20 || h.published.Load() < 20 || h.asked.Load() < 4; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > time.Minute {
+			t.Fatalf("%d looks, %d publications, %d questions", looks.Load(), h.published.Load(), h.asked.Load())
+		}
+	}
+	cancel()
+	close(h.until)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

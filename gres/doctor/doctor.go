@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package doctor judges an installation of CARMA: from facts that somebody else
+// has gathered it says what is right and what is to be done about the rest.
+package doctor
+
+import (
+	"io/fs"
+	"time"
+
+	"carma/gres"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/slurmconf"
+)
+
+// Level is how grave a finding is.
+type Level string
+
+// Warn works, with a drawback; Fail does not work or endangers jobs.
+const (
+	Pass Level = "pass"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is one line of the diagnosis.
+type Finding struct {
+	Level Level  `json:"level"`
+	Part  string `json:"part"` // what was looked at: plugin, anchor, hooks, ...
+	What  string `json:"what"`
+	Do    string `json:"do,omitempty"` // the one thing to do; empty for pass
+}
+
+// Facts are what the diagnosis is made on. Errors are facts, too.
+type Facts struct {
+	ConfigPath string
+	Config     config.Config
+	ConfigErr  error
+	Disabled   bool // carma.disable stands beside carma.toml
+
+	SlurmConf    slurmconf.File // slurm.conf as the file has it
+	SlurmConfErr error
+	Running      map[string]string // settings of the running slurmctld, names in lower case
+	RunningErr   error
+	Installed    sctl.Version // of Slurm's commands on this machine
+	Skew         time.Duration
+	PluginDirs   []Path // that slurm.conf names
+
+	Controller *Controller // nil: not asked for
+	Node       *Node
+}
+
+// Controller is what only the machine of slurmctld has.
+type Controller struct {
+	PluginPath    string // job_submit_carma.so in PluginDir; empty: nowhere
+	PluginVersion sctl.Version
+	PluginErr     error
+	Library       Path // libcarma.so beside it
+	LibraryErr    error
+	ConfigFile    Path // carma.toml, which slurmctld trusts
+}
+
+// Node is what only a GPU node has.
+type Node struct {
+	Name        string
+	State       string // as scontrol shows it; empty: slurmctld does not know the node
+	Reason      string
+	Gres        string // as slurmctld counts it
+	GresConf    slurmconf.File
+	GresConfErr error
+	Constrained bool // cgroup.conf: ConstrainDevices=yes
+
+	Hooks map[string]Path // by name in slurm.conf: Prolog, TaskProlog, Epilog
+	Slots []Path          // device files of gres.conf
+
+	Guard    string // what keeps jobs from GPUs that are not theirs; empty: nothing
+	GuardErr error  // why that cannot be had
+
+	Samples   []gres.Sample
+	NVMLErr   error
+	DCGMI     bool   // dcgmi is there
+	MPS       Path   // nvidia-cuda-mps-control
+	Driver    string // its version; empty: it does not say
+	RunDir    Path
+	OnTmpfs   bool
+	DBErr     error
+	AgentAge  time.Duration // of the agent's last reading
+	LedgerErr error
+}
+
+// Path is what can be said of a file from outside.
+type Path struct {
+	Path  string
+	Err   error // it cannot be looked at; void otherwise
+	Mode  fs.FileMode
+	UID   uint32
+	Major uint32 // of a device file
+}
+
+// safe tells whether nobody but root can change the file.
+func (p Path) safe() bool { return p.Err == nil && p.UID == 0 && p.Mode.Perm()&0o022 == 0 }
+
+// Diagnose returns the findings on the facts, in an order to mend them in.
+func Diagnose(f Facts) []Finding {
+	d := &diagnosis{Facts: f}
+	d.configuration()
+	if f.ConfigErr == nil {
+		d.slurm()
+		if f.SlurmConfErr == nil {
+			d.settings()
+			d.nodes()
+			d.anchor()
+			d.partitions()
+		}
+		if f.Controller != nil {
+			d.controller()
+		}
+		if f.Node != nil {
+			d.node()
+		}
+	}
+	return d.findings
+}
+
+// diagnosis collects findings. A part that nothing is said against passes.
+type diagnosis struct {
+	Facts
+	findings []Finding
+}
+
+// add leaves out what the same step mends as an earlier finding.
+func (d *diagnosis) add(level Level, part, what, do string) {
+	for _, f := range d.findings {
+		if f.Part == part && f.Do == do {
+			return
+		}
+	}
+	d.findings = append(d.findings, Finding{level, part, what, do})
+}
+
+// part looks at one part; if look finds nothing to say, it passes with fine.
+func (d *diagnosis) part(name, fine string, look func(say func(level Level, what, do string))) {
+	before := len(d.findings)
+	look(func(level Level, what, do string) { d.add(level, name, what, do) })
+	if len(d.findings) == before {
+		d.add(Pass, name, fine, "")
+	}
+}
+
+// setting is what slurmctld takes at its next start: the file's, else the
+// default, which a running slurmctld tells.
+func (d *diagnosis) setting(name string) string {
+	if v := d.SlurmConf.Setting(name); v != "" {
+		return v
+	}
+	return d.Running[lower(name)]
+}
+
+// Worst is the gravest level among the findings.
+func Worst(findings []Finding) Level {
+	worst := Pass
+	for _, f := range findings {
+		if f.Level == Fail || f.Level == Warn && worst == Pass {
+			worst = f.Level
+		}
+	}
+	return worst
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/db/figure"
+	"carma/gres"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/slurmconf"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// site is the site of contrib/slurm with nothing wrong; change edits its
+// slurm.conf before it is read.
+func site(t *testing.T, change ...string) Facts {
+	t.Helper()
+	c, err := config.Load("../../contrib/slurm/carma.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := read(t, "../../contrib/slurm/slurm.conf")
+	for i := 0; i < len(change); i += 2 {
+		if !strings.Contains(text, change[i]) {
+			t.Fatalf("contrib/slurm/slurm.conf has no %q", change[i])
+		}
+		text = strings.ReplaceAll(text, change[i], change[i+1])
+	}
+	conf, err := slurmconf.Parse(text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gresConf, err := slurmconf.Parse(read(t, "../../contrib/slurm/gres.conf"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := map[string]string{"slurm_version": "22.05.8", "selecttype": "select/cons_tres", "jobrequeue": "1"}
+	maps.Copy(running, conf.Settings)
+	v := sctl.Version{Major: 22, Minor: 5, Micro: 8}
+	root := func(path string) Path { return Path{Path: path, Mode: 0o755} }
+	f := Facts{ConfigPath: "/etc/carma/carma.toml", Config: c, SlurmConf: conf, Running: running, Installed: v,
+		Controller: &Controller{PluginPath: "/usr/lib/carma/slurm/job_submit_carma.so", PluginVersion: v, Library: root("/usr/lib/carma/libcarma.so"), ConfigFile: root("/etc/carma/carma.toml")},
+		Node: &Node{Name: "gpu1", State: "IDLE", Gres: "gpu:12,carmau0:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144", GresConf: gresConf,
+			Hooks: map[string]Path{}, Guard: "cgroup v2", MPS: root("/usr/bin/nvidia-cuda-mps-control"), Driver: "550.163.01", RunDir: root("/run/carma"), OnTmpfs: true}}
+	for _, h := range hookNames {
+		f.Node.Hooks[h.setting] = root("/usr/sbin/carma-" + h.command)
+	}
+	for i := range 12 {
+		f.Node.Slots = append(f.Node.Slots, Path{Path: fmt.Sprintf("/dev/carma/slot%d", i), Major: 120})
+	}
+	for i := range 4 {
+		f.Node.Samples = append(f.Node.Samples, gres.Sample{GPU: gres.GPU{Index: i, TotalMiB: 40536}, Source: figure.SourceGPM})
+	}
+	return f
+}
+
+// On one node there is nothing to choose.
+func TestOneNodeNeedsNoLLN(t *testing.T) {
+	const both = "PartitionName=gpu Nodes=gpu[1-2],carma-anchor Default=YES"
+	for _, f := range Diagnose(site(t, both+" LLN=YES", "PartitionName=gpu Nodes=gpu1,carma-anchor Default=YES")) {
+		if strings.Contains(f.What, "LLN") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestNothingWrong(t *testing.T) {
+	findings := Diagnose(site(t))
+	for _, f := range findings {
+		if f.Level != Pass || f.Do != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(findings) != 16 || Worst(findings) != Pass {
+		t.Errorf("%d findings", len(findings))
+	}
+}
+
+// Each misconfiguration is found, by one finding that says what to do.
+func TestPlanted(t *testing.T) {
+	for name, c := range map[string]struct {
+		conf  []string // edits of slurm.conf: from, to
+		plant func(f *Facts)
+		want  string // "level part: text"
+	}{
+		"not to be confined": {nil, func(f *Facts) { f.Node.Guard, f.Node.GuardErr = "", errors.New("no\nscope") }, "warn confinement: open every GPU: no; scope"},
+		"must be confined": {nil, func(f *Facts) {
+			f.Config.Devices.Confine, f.Node.Guard, f.Node.GuardErr = "cgroup", "", errors.New("no scope")
+		}, "fail confinement: jobs wait, for they cannot be confined: no scope"},
+		"access lists":              {nil, func(f *Facts) { f.Node.Guard = "access lists" }, "warn confinement: a user's jobs can open each other's"},
+		"carma.toml broken":         {nil, func(f *Facts) { f.ConfigErr = errors.New("carma.toml: line 3: smact.windo: unknown key") }, "fail carma.toml: line 3: smact.windo"},
+		"no partition":              {nil, func(f *Facts) { f.Config.Partition = nil }, "fail carma.toml: no partition"},
+		"switched off":              {nil, func(f *Facts) { f.Disabled = true }, "warn carma.toml: carma.disable"},
+		"slurmctld silent":          {nil, func(f *Facts) { f.RunningErr = errors.New("no route") }, "warn slurm: does not answer"},
+		"no Slurm in bin_dir":       {nil, func(f *Facts) { f.Installed = sctl.Version{}; f.Controller.PluginVersion = sctl.Version{} }, "fail slurm: do not answer in /usr/bin"},
+		"slurmctld upgraded":        {nil, func(f *Facts) { f.Running["slurm_version"] = "22.05.7" }, "warn slurm: slurmctld is 22.05.7, the commands here are 22.05.8"},
+		"clock off":                 {nil, func(f *Facts) { f.Skew = -20 * time.Second }, "warn slurm: -20s off"},
+		"clock far off":             {nil, func(f *Facts) { f.Skew = 10 * time.Minute }, "fail slurm: 10m0s off"},
+		"slurm.conf unreadable":     {nil, func(f *Facts) { f.SlurmConfErr = errors.New("slurm.conf: permission denied") }, "fail slurm: permission denied"},
+		"plugin not enabled":        {[]string{"JobSubmitPlugins=carma", "JobSubmitPlugins=lua"}, nil, "fail slurm.conf: JobSubmitPlugins lacks carma"},
+		"plugin before another":     {[]string{"JobSubmitPlugins=carma", "JobSubmitPlugins=carma,lua"}, nil, "warn slurm.conf: runs lua after carma"},
+		"GresTypes incomplete":      {[]string{"carma2,carma3,carma4,carmatotal\n", "carma2,carmatotal\n"}, nil, "fail slurm.conf: GresTypes lacks carma3, carma4"},
+		"no Prolog":                 {[]string{"\nProlog=/usr/sbin/carma-prolog", ""}, nil, "fail slurm.conf: Prolog is not set"},
+		"no TaskProlog":             {[]string{"TaskProlog=/usr/sbin/carma-task-prolog", ""}, nil, "fail slurm.conf: TaskProlog is not set"},
+		"no Epilog":                 {[]string{"Epilog=/usr/sbin/carma-epilog", ""}, nil, "fail slurm.conf: Epilog is not set"},
+		"PrologFlags":               {[]string{"PrologFlags=Alloc,Contain", ""}, nil, "fail slurm.conf: PrologFlags lacks Alloc"},
+		"RunInJob":                  {[]string{"Alloc,Contain", "Alloc,Contain,RunInJob"}, nil, "warn slurm.conf: RunInJob"},
+		"serial Prologs":            {[]string{"Alloc,Contain", "Alloc,Serial"}, nil, "warn slurm.conf: Serial"},
+		"short timeout":             {[]string{"PrologEpilogTimeout=120", "PrologEpilogTimeout=30"}, nil, "fail slurm.conf: PrologEpilogTimeout=30 is less"},
+		"no timeout":                {[]string{"PrologEpilogTimeout=120", ""}, func(f *Facts) { f.Running["prologepilogtimeout"] = "65534 sec" }, "warn slurm.conf: PrologEpilogTimeout is not set"},
+		"select/linear":             {[]string{"PrologFlags=", "SelectType=select/linear\nPrologFlags="}, nil, "fail slurm.conf: SelectType=select/linear"},
+		"SchedulerParameters":       {[]string{",nohold_on_prolog_fail", ""}, nil, "warn slurm.conf: lacks nohold_on_prolog_fail"},
+		"suspend":                   {[]string{"PrologFlags=", "PreemptType=preempt/partition_prio\nPreemptMode=SUSPEND,GANG\nPrologFlags=", "PriorityTier=2", ""}, nil, "fail slurm.conf: PreemptMode=SUSPEND,GANG: a suspended job keeps its memory"},
+		"partition suspends":        {[]string{"Default=YES", "Default=YES PreemptMode=suspend"}, nil, "fail slurm.conf: PartitionName=gpu PreemptMode=suspend"},
+		"recovery preempts":         {[]string{"PrologFlags=", "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nPrologFlags="}, nil, "warn slurm.conf: jobs of gpu-recovery, which come back after an OOM, may preempt"},
+		"no requeue":                {[]string{"PrologFlags=", "JobRequeue=0\nPrologFlags="}, nil, "warn slurm.conf: JobRequeue=0"},
+		"TRES not accounted":        {[]string{"AccountingStorageTRES=gres/gpu,gres/carmatotal", "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu"}, nil, "warn slurm.conf: AccountingStorageTRES lacks gres/carmatotal"},
+		"slurmctld not restarted":   {nil, func(f *Facts) { f.Running["jobsubmitplugins"] = "" }, "warn slurm.conf: still runs with JobSubmitPlugins=(none)"},
+		"node without gpu":          {[]string{"Gres=gpu:12,", "Gres="}, nil, "fail nodes: has no gpu"},
+		"too few slots":             {[]string{"Gres=gpu:12,", "Gres=gpu:4,"}, nil, "warn nodes: counts 4 slots: 4 GPUs shared by 3 jobs need 12"},
+		"ceiling of one GPU":        {[]string{"carma2:no_consume:162144", "carma2:no_consume:40536"}, nil, "fail nodes: carma2:40536 is below the node's memory of 162144"},
+		"counts are consumed":       {[]string{"carma2:no_consume:162144", "carma2:162144"}, nil, "fail nodes: jobs would consume carma2"},
+		"no anchor":                 {[]string{"NodeName=carma-anchor", "NodeName=other"}, nil, "fail anchor: no node carma-anchor"},
+		"anchor not wanted":         {nil, func(f *Facts) { f.Config.Capacity.Anchor = false }, "warn anchor: capacity.anchor=false"},
+		"anchor up":                 {[]string{" State=DOWN", ""}, nil, "fail anchor: is not State=DOWN"},
+		"anchor not in partition":   {[]string{"PartitionName=gpu Nodes=gpu[1-2],carma-anchor", "PartitionName=gpu Nodes=gpu[1-2]"}, nil, "fail anchor: partition gpu has no carma-anchor"},
+		"anchor too small":          {[]string{"carma3:no_consume:16777216", "carma3:no_consume:4096"}, nil, "fail anchor: carma-anchor has carma3:4096"},
+		"anchor with few CPUs":      {[]string{"CPUs=1024", "CPUs=32"}, nil, "fail anchor: carma-anchor has CPUs=32, node gpu[1-2] has 64"},
+		"no default memory":         {[]string{"YES DefMemPerCPU=4000", "YES"}, nil, "warn anchor: partition gpu has no default memory"},
+		"partition missing":         {[]string{"PartitionName=gpu-recovery", "PartitionName=other"}, nil, "fail partitions: no partition gpu-recovery"},
+		"default differs":           {[]string{"Default=YES", ""}, nil, "fail partitions: Default=(none)"},
+		"no LLN":                    {[]string{"Default=YES LLN=YES", "Default=YES"}, nil, "warn partitions: partition gpu has no LLN"},
+		"no recovery":               {nil, func(f *Facts) { p := f.Config.Partition["gpu"]; p.Recovery = ""; f.Config.Partition["gpu"] = p }, "warn partitions: no recovery partition"},
+		"recovery without nodes":    {[]string{"PartitionName=gpu-recovery Nodes=gpu[1-2],", "PartitionName=gpu-recovery Nodes="}, nil, "fail partitions: partition gpu-recovery has no node"},
+		"recovery down":             {[]string{"PriorityTier=2", "State=DOWN"}, nil, "fail partitions: gpu-recovery is State=DOWN"},
+		"plugin missing":            {nil, func(f *Facts) { f.Controller.PluginPath = "" }, "fail plugin: no job_submit_carma.so"},
+		"plugin of another Slurm":   {nil, func(f *Facts) { f.Controller.PluginVersion.Micro = 9 }, "fail plugin: built for Slurm 22.05.9, installed is 22.05.8"},
+		"plugin broken":             {nil, func(f *Facts) { f.Controller.PluginErr = errors.New("x.so: no plugin") }, "fail plugin: x.so: no plugin"},
+		"libcarma missing":          {nil, func(f *Facts) { f.Controller.LibraryErr = errors.New("libcarma.so: no such file") }, "fail plugin: libcarma.so: no such file"},
+		"libcarma writable":         {nil, func(f *Facts) { f.Controller.Library.Mode = 0o777 }, "fail plugin: can be changed by others"},
+		"carma.toml a user's":       {nil, func(f *Facts) { f.Controller.ConfigFile.UID = 1000 }, "fail permissions: can be changed by others"},
+		"carma.toml hidden":         {nil, func(f *Facts) { f.Controller.ConfigFile.Mode = 0o600 }, "warn permissions: cannot be read by users"},
+		"hook missing":              {nil, func(f *Facts) { f.Node.Hooks["Prolog"] = Path{Err: os.ErrNotExist} }, "fail hooks: Prolog: file does not exist"},
+		"hook not executable":       {nil, func(f *Facts) { f.Node.Hooks["Epilog"] = Path{Path: "/e", Mode: 0o644} }, "fail hooks: Epilog: /e is not executable"},
+		"hook writable":             {nil, func(f *Facts) { f.Node.Hooks["TaskProlog"] = Path{Path: "/t", Mode: 0o775} }, "fail hooks: TaskProlog: /t can be changed"},
+		"node unknown":              {nil, func(f *Facts) { f.Node.State = "" }, "fail node: knows no node gpu1"},
+		"node drained":              {nil, func(f *Facts) { f.Node.State, f.Node.Reason = "IDLE+DRAIN", "Prolog error" }, "fail node: IDLE+DRAIN: Prolog error"},
+		"no counts":                 {nil, func(f *Facts) { f.Node.Gres = "gpu:12" }, "fail node: counts no carmau0 on"},
+		"no carmatotal counted":     {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carmau0:40536" }, "fail node: counts no carmatotal on gpu1"},
+		"carmatotal published":      {nil, func(f *Facts) { f.Node.Gres = "gpu:12,carmau0:40536,carmatotal:81072" }, "fail node: counts carmatotal:81072 on gpu1, slurm.conf 162144"},
+		"carmatotal of one GPU":     {[]string{"carmatotal:162144\n", "carmatotal:40536\n"}, func(f *Facts) { f.Node.Gres = "carmau0:1,carmatotal:40536" }, "fail nodes: carmatotal:40536 is below the node's memory of 162144"},
+		"no carmatotal configured":  {[]string{",carmatotal:162144\n", "\n"}, nil, "fail nodes: carmatotal:0 is below the node's memory"},
+		"carmatotal not consumed":   {[]string{"carmatotal:162144\n", "carmatotal:no_consume:162144\n"}, nil, "fail nodes: would not consume carmatotal"},
+		"no carmatotal on anchor":   {[]string{",carmatotal:16777216", ""}, nil, "fail anchor: carma-anchor has carmatotal:0"},
+		"no type carmatotal":        {[]string{"carma4,carmatotal\n", "carma4\n"}, nil, "fail slurm.conf: GresTypes lacks carmatotal"},
+		"gres.conf counts less":     {nil, func(f *Facts) { f.Node.GresConf.Other[9].Values["count"] = "40536" }, "fail gres.conf: Name=carma2 Count=40536 is less than slurm.conf's 162144"},
+		"gres.conf total less":      {nil, func(f *Facts) { f.Node.GresConf.Other[12].Values["count"] = "40536" }, "fail gres.conf: Name=carmatotal Count=40536 is less"},
+		"gres.conf with few slots":  {nil, func(f *Facts) { f.Node.Slots = f.Node.Slots[:4] }, "fail gres.conf: names 4 slots, slurm.conf counts gpu:12"},
+		"anchor without a feature":  {[]string{"RealMemory=512000", "RealMemory=512000 Feature=a100,ib"}, nil, "fail anchor: no feature a100, node gpu[1-2] has"},
+		"PluginDir missing":         {nil, func(f *Facts) { f.PluginDirs = []Path{{Path: "/x", Err: errors.New("stat /x: no such file")}} }, "fail slurm.conf: PluginDir: stat /x: no such file"},
+		"gres.conf missing":         {nil, func(f *Facts) { f.Node.GresConfErr = os.ErrNotExist }, "fail gres.conf: file does not exist"},
+		"AutoDetect":                {nil, func(f *Facts) { f.Node.GresConf.Settings["autodetect"] = "nvml" }, "fail gres.conf: AutoDetect=nvml"},
+		"slots missing":             {nil, func(f *Facts) { f.Node.Slots[3].Err = errors.New("/dev/carma/slot3: no such file") }, "fail gres.conf: slot /dev/carma/slot3"},
+		"real GPUs as slots":        {nil, func(f *Facts) { f.Node.Constrained = true; f.Node.Slots[0].Major = 195 }, "fail gres.conf: is a real GPU"},
+		"no NVML":                   {nil, func(f *Facts) { f.Node.NVMLErr = errors.New("open NVML: no such library") }, "fail gpus: no such library"},
+		"GPU lost":                  {nil, func(f *Facts) { f.Node.Samples = append(f.Node.Samples, gres.Sample{Unreadable: "GPU is lost"}) }, "fail gpus: GPU is lost"},
+		"coarse SM activity":        {nil, func(f *Facts) { f.Node.Samples[3].Source = figure.SourceUtilisation }, "warn gpus: over-states"},
+		"old MPS":                   {nil, func(f *Facts) { f.Node.Driver = "535.261.03" }, "fail mps: MPS of driver 535.261.03"},
+		"no MPS":                    {nil, func(f *Facts) { f.Node.MPS.Err = os.ErrNotExist }, "fail mps: file does not exist"},
+		"no agent":                  {nil, func(f *Facts) { f.Node.LedgerErr = errors.New("no ledger") }, "fail agent: no ledger"},
+		"agent asleep":              {nil, func(f *Facts) { f.Node.AgentAge = time.Hour }, "fail agent: 1h0m0s ago"},
+		"run directory writable":    {nil, func(f *Facts) { f.Node.RunDir.Mode = 0o777 }, "fail agent: could forge leases"},
+		"run directory on disk":     {nil, func(f *Facts) { f.Node.OnTmpfs = false }, "warn agent: not on tmpfs"},
+		"database not writable":     {nil, func(f *Facts) { f.Node.DBErr = errors.New("read-only") }, "fail database: read-only"},
+		"scheduled without gpu":     {[]string{"GresTypes=gpu,", "GresTypes="}, nil, "fail slurm.conf: GresTypes lacks gpu"},
+		"anchor with little memory": {[]string{"RealMemory=4000000", "RealMemory=4000"}, nil, "fail anchor: has RealMemory=4000, node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := site(t, c.conf...)
+			if c.plant != nil {
+				c.plant(&f)
+			}
+			var found []string
+			for _, f := range Diagnose(f) {
+				if f.Level == Pass {
+					continue
+				}
+				found = append(found, fmt.Sprintf("%s %s: %s", f.Level, f.Part, f.What))
+				if f.Do == "" {
+					t.Errorf("nothing to do about: %s", f.What)
+				}
+			}
+			head, text, _ := strings.Cut(c.want, ": ")
+			if len(found) != 1 || !strings.HasPrefix(found[0], head+": ") || !strings.Contains(found[0], text) {
+				t.Errorf("got %q, want %s", found, c.want)
+			}
+		})
+	}
+}
+
+// A count that was changed under running jobs: what mends it is a registration without
+// jobs, which the general advice does not say.
+func TestCountChanged(t *testing.T) {
+	for _, name := range []string{"carmatotal", "carmau3", "carma2"} {
+		f := site(t)
+		f.Node.State, f.Node.Reason = "MIXED+DRAIN+INVALID_REG", "gres/"+name+" count changed and jobs are using them (162144 != 50776)"
+		at := slices.IndexFunc(Diagnose(f), func(f Finding) bool { return f.Level == Fail })
+		if at < 0 || !strings.Contains(Diagnose(f)[at].Do, "systemctl restart slurmd") {
+			t.Errorf("%s: %+v", name, Diagnose(f))
+		}
+	}
+}
+
+// A node outside of the pilot needs the hooks, and nothing is said of its GPUs.
+func TestNodeOfOthers(t *testing.T) {
+	f := site(t)
+	f.Controller, f.Node = nil, &Node{Name: "cpu1", Hooks: f.Node.Hooks}
+	findings := Diagnose(f)
+	if last := findings[len(findings)-1]; Worst(findings) != Pass || !strings.Contains(last.What, "cpu1 is in no partition of carma.toml") {
+		t.Errorf("%+v", findings)
+	}
+	f.Node.Hooks["Prolog"] = Path{Err: os.ErrNotExist}
+	if Worst(Diagnose(f)) != Fail {
+		t.Error("a missing Prolog is nothing")
+	}
+}
+
+// Fewer GPUs and GPUs of another size are two findings: both are said, and once
+// for the two partitions of the node.
+func TestGPUsDiffer(t *testing.T) {
+	f := site(t)
+	f.Node.Samples = f.Node.Samples[:3]
+	f.Node.Samples[0].TotalMiB = 81559
+	var do []string
+	for _, f := range Diagnose(f) {
+		if f.Level == Fail {
+			do = append(do, f.Do)
+		}
+	}
+	want := "gpu_mem_mib = 81559 gpus_per_node = 3"
+	if got := strings.Join(do, " "); got != want {
+		t.Errorf("got %s", got)
+	}
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"carma/db/figure"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/slurmconf"
+	"carma/slurmbridge/tres"
+)
+
+// controller looks at what slurmctld loads. A plugin that it cannot load keeps
+// it from starting, so this is to be asked before a restart.
+func (d *diagnosis) controller() {
+	c := d.Controller
+	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
+		switch {
+		case c.PluginPath == "":
+			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")), "install slurm-plugin-carma, or link job_submit_carma.so into Slurm's plugin directory")
+			return
+		case c.PluginErr != nil:
+			say(Fail, c.PluginErr.Error(), "install slurm-plugin-carma again before slurmctld restarts")
+		case c.PluginVersion != d.Installed:
+			say(Fail, fmt.Sprintf("%s is built for Slurm %s, installed is %s: slurmctld would not start", c.PluginPath, versionText(c.PluginVersion), versionText(d.Installed)),
+				"install slurm-plugin-carma for "+versionText(d.Installed)+" before slurmctld restarts")
+		}
+		if c.LibraryErr != nil {
+			say(Fail, "jobs are accepted as written: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
+		} else if !c.Library.safe() {
+			say(Fail, c.Library.Path+" can be changed by others than root, and slurmctld runs it", "chown root "+c.Library.Path+"; chmod 644 "+c.Library.Path)
+		}
+	})
+	d.part("permissions", "carma.toml is root's", func(say func(Level, string, string)) {
+		if !c.ConfigFile.safe() {
+			say(Fail, c.ConfigFile.Path+" can be changed by others than root", "chown root "+c.ConfigFile.Path+"; chmod 644 "+c.ConfigFile.Path)
+		} else if c.ConfigFile.Mode.Perm()&0o004 == 0 {
+			say(Warn, c.ConfigFile.Path+" cannot be read by users: carma-estimate and carma-report need it", "chmod 644 "+c.ConfigFile.Path)
+		}
+	})
+}
+
+// node looks at a GPU node. slurm.conf names the hooks for every node, so one in
+// no partition of CARMA's needs them too, and nothing else.
+func (d *diagnosis) node() {
+	d.hooks()
+	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
+		d.add(Pass, "node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only", "")
+		return
+	}
+	d.registration()
+	if d.Config.Placement.BySlurm() {
+		d.devices()
+	} else {
+		d.slots()
+	}
+	d.gpus()
+	d.confinement()
+	d.mps()
+	d.state()
+}
+
+func (d *diagnosis) hooks() {
+	d.part("hooks", "are there, and root's", func(say func(Level, string, string)) {
+		for _, h := range hookNames {
+			p, ok := d.Node.Hooks[h.setting]
+			switch {
+			case !ok: // said by settings
+			case p.Err != nil:
+				say(Fail, h.setting+": "+p.Err.Error(), "install carma-node, or mend "+h.setting+" in slurm.conf")
+			case p.Mode.Perm()&0o111 == 0:
+				say(Fail, h.setting+": "+p.Path+" is not executable: every job drains the node", "chmod 755 "+p.Path)
+			case !p.safe():
+				say(Fail, h.setting+": "+p.Path+" can be changed by others than root", "chown root "+p.Path+"; chmod 755 "+p.Path)
+			}
+		}
+	})
+}
+
+// A registration whose count differs from the last one's while jobs hold the
+// GRES makes a node INVAL until slurmd registers with none held
+// (gres.c, _node_config_validate, all versions from 22.05 to 26.05).
+var countChanged = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bcarma\w* count changed and jobs are using them`) })
+
+func (d *diagnosis) registration() {
+	n := d.Node
+	if d.RunningErr != nil {
+		return // that nobody answers is said
+	}
+	d.part("node", n.Name+" is "+n.State, func(say func(Level, string, string)) {
+		state := strings.ToUpper(n.State)
+		switch {
+		case n.State == "":
+			say(Fail, "slurmctld knows no node "+n.Name, "name it with --node as slurm.conf does")
+		case countChanged().MatchString(n.Reason):
+			say(Fail, n.Name+" is "+n.State+": "+n.Reason, "when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
+		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
+			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
+		default:
+			d.counted(say)
+		}
+	})
+}
+
+// counted looks at what slurmctld counts on the node: the published counts go up
+// and down, carmatotal never changes.
+func (d *diagnosis) counted(say func(Level, string, string)) {
+	n, counted := d.Node, counts(d.Node.Gres)
+	if d.Config.Placement.BySlurm() {
+		if counted[tres.Shard] == 0 {
+			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
+		}
+		return
+	}
+	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
+	for _, name := range []string{tres.Name(1, 0), tres.Total} {
+		if _, ok := counted[name]; !ok {
+			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
+			return
+		}
+	}
+	if got := counted[tres.Total]; want > 0 && got != want {
+		say(Fail, fmt.Sprintf("slurmctld counts %s:%d on %s, slurm.conf %d", tres.Total, got, n.Name, want), "let nothing but slurm.conf set "+tres.Total+"; restart slurmctld")
+	}
+}
+
+// nodeRecord is slurm.conf's line of this node.
+func (d *diagnosis) nodeRecord() slurmconf.Record {
+	for _, n := range d.SlurmConf.Nodes {
+		if hostlist.Contains(n.Name, d.Node.Name) {
+			return n
+		}
+	}
+	return slurmconf.Record{}
+}
+
+// memory is that of all GPUs of this node.
+func (d *diagnosis) memory() (mib int64) {
+	for _, name := range d.Config.PartitionNames() {
+		if p := d.Config.Partition[name]; d.inOurs(name) {
+			mib = max(mib, int64(p.GPUsPerNode)*p.GPUMemMiB)
+		}
+	}
+	return mib
+}
+
+// nvidiaMajor is the character major of NVIDIA's devices.
+const nvidiaMajor = 195
+
+func (d *diagnosis) slots() {
+	n := d.Node
+	d.part("gres.conf", fmt.Sprintf("names %d slots", len(n.Slots)), func(say func(Level, string, string)) {
+		if n.GresConfErr != nil {
+			say(Fail, n.GresConfErr.Error(), "write gres.conf as contrib/slurm/gres.conf does")
+			return
+		}
+		if v := n.GresConf.Setting("AutoDetect"); v != "" && !strings.EqualFold(v, "off") {
+			say(Fail, "AutoDetect="+v+" finds the real GPUs and not the slots", "take AutoDetect out of gres.conf for nodes of CARMA's")
+		}
+		if len(n.Slots) == 0 {
+			say(Fail, "gres.conf has no Name=gpu File= for "+n.Name, "Name=gpu File=/dev/carma/slot[0-...]")
+		}
+		d.gresCounts(say)
+		for _, s := range n.Slots {
+			switch {
+			case s.Err != nil:
+				say(Fail, "slot "+s.Err.Error(), "systemd-tmpfiles --create carma.conf")
+				return
+			case s.Major == nvidiaMajor && n.Constrained:
+				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them", "let gres.conf name the slots of /dev/carma")
+				return
+			}
+		}
+	})
+}
+
+// gresCounts compares gres.conf with slurm.conf: a node that registers with less
+// is drained, "count reported lower than configured".
+func (d *diagnosis) gresCounts(say func(Level, string, string)) {
+	configured, registered := counts(d.nodeRecord().Get("Gres")), map[string]int64{}
+	for _, r := range d.Node.GresConf.Other {
+		name := r.Get("Name")
+		if name == "" { // the line begins with Name=
+			name = r.Name
+		} else if !hostlist.Contains(r.Name, d.Node.Name) {
+			continue
+		}
+		if count := r.Get("Count"); count != "" {
+			registered[name] += counts(name + ":" + count)[name]
+		}
+	}
+	if n := int64(len(d.Node.Slots)); n > 0 && n < configured[tres.GPU] {
+		say(Fail, fmt.Sprintf("it names %d slots, slurm.conf counts gpu:%d: the node is drained when it registers", n, configured[tres.GPU]), fmt.Sprintf("Name=gpu File=/dev/carma/slot[0-%d]", configured[tres.GPU]-1))
+	}
+	for _, name := range carmaNames(d.mostGPUs()) {
+		if n, ok := registered[name]; ok && n < configured[name] {
+			say(Fail, fmt.Sprintf("Name=%s Count=%d is less than slurm.conf's %d: the node is drained when it registers", name, n, configured[name]), fmt.Sprintf("Name=%s Count=%d", name, configured[name]))
+			return
+		}
+	}
+}
+
+func (d *diagnosis) gpus() {
+	d.part("gpus", fmt.Sprintf("NVML shows %d", len(d.Node.Samples)), func(say func(Level, string, string)) {
+		if d.Node.NVMLErr != nil {
+			say(Fail, d.Node.NVMLErr.Error(), "install the NVIDIA driver, or set nvml.library in "+d.ConfigPath)
+			return
+		}
+		gpus, source := 0, figure.SourceNone
+		for _, s := range d.Node.Samples {
+			if s.Unreadable != "" {
+				say(Fail, fmt.Sprintf("GPU %d cannot be read: %s", s.Index, s.Unreadable), "see nvidia-smi and the kernel's log")
+				continue
+			}
+			source = s.Source
+			if gpus++; s.MIG {
+				continue
+			}
+			for _, name := range d.Config.PartitionNames() {
+				p := d.Config.Partition[name]
+				if d.inOurs(name) && !s.Whole(p.GPUMemMiB) {
+					say(Fail, fmt.Sprintf("GPU %d has %d MiB, [partition.%s] says %d", s.Index, s.TotalMiB, name, p.GPUMemMiB), fmt.Sprintf("gpu_mem_mib = %d", s.TotalMiB))
+				}
+			}
+		}
+		for _, name := range d.Config.PartitionNames() {
+			if p := d.Config.Partition[name]; d.inOurs(name) && gpus != p.GPUsPerNode {
+				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode), fmt.Sprintf("gpus_per_node = %d", gpus))
+			}
+		}
+		if gpus > 0 && source.Coarse() && !d.Node.DCGMI {
+			say(Warn, "SM activity is known only as NVML utilisation, which over-states it", "install DCGM (dcgmi), and set smact.dcgmi if it is not "+d.Config.SMAct.DCGMI)
+		}
+	})
+}
+
+// confinement tells what keeps a job's tasks from GPUs that are not the job's.
+func (d *diagnosis) confinement() {
+	if d.Config.Placement.BySlurm() {
+		return // Slurm's ConstrainDevices, which devices() looks at
+	}
+	n, fine := d.Node, "jobs are confined by "+d.Node.Guard
+	switch {
+	case d.Config.Devices.Confine == "none":
+		fine = "jobs are not confined to their GPUs, as devices.confine says"
+	case n.Guard == "":
+		fine = d.Config.DevicesDir(n.Name) + " has no device nodes of GPUs"
+	}
+	d.part("confinement", fine, func(say func(Level, string, string)) {
+		const mend = "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf, ConstrainDevices=yes in cgroup.conf"
+		switch {
+		case n.GuardErr != nil && d.Config.Devices.Confine == "auto":
+			say(Warn, "a task can open every GPU: "+oneLine(n.GuardErr), mend)
+		case n.GuardErr != nil:
+			say(Fail, "jobs wait, for they cannot be confined: "+oneLine(n.GuardErr), mend+"; or devices.confine = \"auto\"")
+		case n.Guard == "access lists":
+			say(Warn, "jobs are confined by access lists: a user's jobs can open each other's GPUs", mend)
+		}
+	})
+}
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// inOurs tells whether a partition holds this node.
+func (d *diagnosis) inOurs(partition string) bool {
+	_, line, ok := d.nodesOf(partition)
+	return ok && inPartition(line, d.Node.Name)
+}
+
+// oldestMPS is the oldest driver whose MPS daemons are used (docs/admin.md, several users
+// on one GPU).
+const oldestMPS = 550
+
+func (d *diagnosis) mps() {
+	if !d.Config.MPS.Enabled {
+		return
+	}
+	d.part("mps", d.Node.MPS.Path+" is there", func(say func(Level, string, string)) {
+		if d.Node.MPS.Err != nil {
+			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs share by turns and without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
+		}
+		if major, _, _ := strings.Cut(d.Node.Driver, "."); d.Node.Driver != "" && number(major) < oldestMPS {
+			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not tell of faults; "+
+				"the agent does not use it", fmt.Sprintf("install driver %d or later, or set mps.enabled = false", oldestMPS))
+		}
+	})
+}
+
+// stale is how old the agent's last look at the GPUs may be.
+const stale = 30 * time.Second
+
+func (d *diagnosis) state() {
+	n := d.Node
+	d.part("agent", "sees the GPUs", func(say func(Level, string, string)) {
+		switch {
+		case n.LedgerErr != nil:
+			say(Fail, n.LedgerErr.Error(), "systemctl start carma-node, and ask as root")
+		case n.AgentAge > stale+d.Config.NVML.Interval.D():
+			say(Fail, fmt.Sprintf("the agent last saw the GPUs %s ago", n.AgentAge.Round(time.Second)), "systemctl restart carma-node")
+		}
+		if n.RunDir.Err == nil && !n.RunDir.safe() {
+			say(Fail, n.RunDir.Path+" can be written by others than root: they could forge leases", "chown root "+n.RunDir.Path+"; chmod 755 "+n.RunDir.Path)
+		}
+		if n.RunDir.Err == nil && !n.OnTmpfs {
+			say(Warn, n.RunDir.Path+" is not on tmpfs: leases outlive a reboot until the agent has looked", "set paths.run_dir to a directory below /run")
+		}
+	})
+	d.part("database", d.Config.DBPath(n.Name)+" can be written", func(say func(Level, string, string)) {
+		if n.DBErr != nil {
+			say(Fail, n.DBErr.Error(), "set paths.db to a directory of root's on a local disk")
+		}
+	})
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+var lower = strings.ToLower
+
+func (d *diagnosis) configuration() {
+	d.part("carma.toml", d.ConfigPath+" can be read", func(say func(Level, string, string)) {
+		switch {
+		case d.ConfigErr != nil:
+			say(Fail, d.ConfigErr.Error(), "mend it; contrib/slurm/carma.toml explains every key")
+			return
+		case len(d.Config.Partition) == 0:
+			say(Fail, "no partition is CARMA's", "add a [partition.NAME] to "+d.ConfigPath)
+		}
+		if d.Disabled {
+			say(Warn, "switched off: carma.disable stands beside it", "remove carma.disable when CARMA is to annotate jobs")
+		}
+	})
+}
+
+// The skew that munge bears by default is 300 s; job records suffer earlier.
+const (
+	skewWarn = 5 * time.Second
+	skewFail = 4 * time.Minute
+)
+
+func (d *diagnosis) slurm() {
+	d.part("slurm", "slurmctld "+d.Running["slurm_version"]+" answers", func(say func(Level, string, string)) {
+		if d.RunningErr != nil {
+			say(Warn, "slurmctld does not answer: "+d.RunningErr.Error(), "start it, or judge by slurm.conf alone")
+		}
+		if d.SlurmConfErr != nil {
+			say(Fail, d.SlurmConfErr.Error(), "make slurm.conf readable, or set slurm.conf in "+d.ConfigPath)
+		}
+		if d.Installed == (sctl.Version{}) {
+			say(Fail, "Slurm's commands do not answer in "+d.Config.Slurm.BinDir, "set slurm.bin_dir in "+d.ConfigPath)
+		} else if v := d.Running["slurm_version"]; v != "" && v != versionText(d.Installed) {
+			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)), "restart slurmctld once the plugin fits, or update this machine")
+		}
+		if d.Config.Placement.BySlurm() {
+			d.shardsUsable(say)
+		}
+		if skew := d.Skew.Abs(); skew > skewFail {
+			say(Fail, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)), "synchronise the clocks: munge refuses what is 300 s off")
+		} else if skew > skewWarn {
+			say(Warn, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)), "synchronise the clocks: waits and starts are told wrongly")
+		}
+	})
+}
+
+func versionText(v sctl.Version) string {
+	return fmt.Sprintf("%d.%02d.%d", v.Major, v.Minor, v.Micro)
+}
+
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func has(list, word string) bool {
+	return slices.ContainsFunc(words(list), func(w string) bool { return strings.EqualFold(w, word) })
+}
+
+// mostGPUs is the largest number of GPUs of a node of ours.
+func (d *diagnosis) mostGPUs() int {
+	most := 0
+	for _, p := range d.Config.Partition {
+		most = max(most, p.GPUsPerNode)
+	}
+	return most
+}
+
+// carmaNames are the GRES that slurm.conf must name.
+func carmaNames(gpus int) []string { return append(tres.Names(gpus), tres.Total) }
+
+// inSlurmConf is a count of one of them as a node's Gres= has it.
+func inSlurmConf(name string, count int64) string {
+	if name == tres.Total {
+		return fmt.Sprintf("%s:%d", name, count)
+	}
+	return fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, count)
+}
+
+func (d *diagnosis) settings() {
+	d.part("slurm.conf", "has CARMA's lines", func(say func(Level, string, string)) {
+		d.pluginDirs(say)
+		d.submitSettings(say)
+		d.gresSettings(say)
+		d.hookSettings(say)
+		d.timeSettings(say)
+		if v := d.setting("SelectType"); v != "" && v != "select/cons_tres" {
+			say(Fail, "SelectType="+v+" counts no GRES per node as CARMA needs", "SelectType=select/cons_tres")
+		}
+		params := d.setting("SchedulerParameters")
+		for _, word := range []string{"nohold_on_prolog_fail", "bf_continue"} {
+			if !has(params, word) {
+				say(Warn, "SchedulerParameters lacks "+word, "add "+word+" to SchedulerParameters")
+			}
+		}
+		if v := d.setting("JobRequeue"); v == "0" && d.Config.Recovery.Enabled {
+			say(Warn, "JobRequeue=0: no job comes back after an OOM unless submitted with --requeue", "JobRequeue=1")
+		}
+		d.accountingSettings(say)
+		d.preemptSettings(say)
+		d.stale(say)
+	})
+}
+
+func (d *diagnosis) submitSettings(say func(Level, string, string)) {
+	plugins := words(d.setting("JobSubmitPlugins"))
+	switch at := slices.Index(plugins, "carma"); {
+	case at < 0:
+		say(Fail, "JobSubmitPlugins lacks carma: no job is annotated", "JobSubmitPlugins="+strings.Join(append(plugins, "carma"), ","))
+	case at != len(plugins)-1:
+		rest := slices.Delete(slices.Clone(plugins), at, at+1)
+		say(Warn, "JobSubmitPlugins runs "+strings.Join(plugins[at+1:], ", ")+" after carma, which may undo its booking", "JobSubmitPlugins="+strings.Join(append(rest, "carma"), ","))
+	}
+}
+
+// pluginDirs: with one that is not there nothing of Slurm starts ("Bad value for
+// PluginDir", read_config.c, 22.05 to 26.05), and all machines read the same line.
+func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
+	for _, dir := range d.PluginDirs {
+		if dir.Err != nil {
+			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here", "take "+dir.Path+" out of PluginDir; the packages need none")
+		}
+	}
+}
+
+func (d *diagnosis) gresSettings(say func(Level, string, string)) {
+	types, names := d.setting("GresTypes"), append([]string{tres.GPU}, carmaNames(d.mostGPUs())...)
+	if d.Config.Placement.BySlurm() {
+		names = []string{tres.GPU, tres.Shard}
+		d.shardSettings(say)
+	}
+	var lacks []string
+	for _, name := range names {
+		if !has(types, name) {
+			lacks = append(lacks, name)
+		}
+	}
+	if len(lacks) > 0 {
+		say(Fail, "GresTypes lacks "+strings.Join(lacks, ", "), "GresTypes="+strings.Join(append(words(types), lacks...), ","))
+	}
+}
+
+// hookNames are what slurm.conf must name and how.
+var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"TaskProlog", "task-prolog"}, {"Epilog", "epilog"}}
+
+func (d *diagnosis) hookSettings(say func(Level, string, string)) {
+	for _, h := range hookNames {
+		if d.setting(h.setting) == "" {
+			say(Fail, h.setting+" is not set", h.setting+"=/usr/sbin/carma-"+h.command+", or call that from a script of your own")
+		}
+	}
+	flags := d.setting("PrologFlags")
+	if !has(flags, "Alloc") && !has(flags, "Contain") && !has(flags, "X11") { // both imply Alloc
+		say(Fail, "PrologFlags lacks Alloc: steps start before a GPU is leased", "PrologFlags=Alloc")
+	}
+	if has(flags, "RunInJob") {
+		say(Warn, "PrologFlags=RunInJob runs the Prolog inside the job's cgroup: without the agent it cannot read the GPUs", "take RunInJob out of PrologFlags")
+	}
+	if has(flags, "Serial") {
+		say(Warn, "PrologFlags=Serial: a job that waits for a GPU holds up every other of its node", "take Serial out of PrologFlags")
+	}
+}
+
+// seconds reads "120", "120 sec"; -1: none. Slurm shows an unset timeout as
+// 65534, NO_VAL16.
+func seconds(text string) int {
+	number, _, _ := strings.Cut(strings.TrimSpace(text), " ")
+	n, err := strconv.Atoi(number)
+	if err != nil || n >= 65534 {
+		return -1
+	}
+	return n
+}
+
+func (d *diagnosis) timeSettings(say func(Level, string, string)) {
+	h := d.Config.Hooks
+	// A Prolog may wait for GPUs; an Epilog, besides three parts with a deadline
+	// each, for its turn to requeue (prolog, turnWait).
+	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 3*h.Deadline.D()+45*time.Second).Seconds()) + 5
+	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
+		v := seconds(d.setting(name))
+		if v > 0 && v < need {
+			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need), fmt.Sprintf("%s=%d", name, max(120, need)))
+		} else if v <= 0 && name == "PrologEpilogTimeout" && seconds(d.setting("PrologTimeout")) <= 0 {
+			say(Warn, "PrologEpilogTimeout is not set: a hook that hangs holds its job for ever", fmt.Sprintf("PrologEpilogTimeout=%d", max(120, need)))
+		}
+	}
+}
+
+func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
+	if d.setting("AccountingStorageType") != "accounting_storage/slurmdbd" {
+		return
+	}
+	books := "gres/" + tres.Total
+	if d.Config.Placement.BySlurm() {
+		books = "gres/" + tres.Shard
+	}
+	for _, name := range []string{"gres/gpu", books} {
+		if !has(d.setting("AccountingStorageTRES"), name) {
+			say(Warn, "AccountingStorageTRES lacks "+name+": sacct will not show it", "add "+name+" to AccountingStorageTRES")
+		}
+	}
+}
+
+// preemptSettings: a job that is suspended keeps its memory on the GPUs, so that nobody
+// can be given that, and CARMA does not know of it.
+func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
+	for _, p := range d.SlurmConf.Partitions {
+		if _, ours := d.Config.Partition[p.Name]; ours {
+			suspends(say, "PartitionName="+p.Name+" PreemptMode", p.Get("PreemptMode"))
+		}
+	}
+	kind := strings.TrimPrefix(d.setting("PreemptType"), "preempt/")
+	if kind != "partition_prio" && kind != "qos" {
+		return
+	}
+	suspends(say, "PreemptMode", d.setting("PreemptMode"))
+	if kind != "partition_prio" {
+		return
+	}
+	for _, name := range d.Config.PartitionNames() {
+		recovery := d.Config.Partition[name].Recovery
+		_, low, ok1 := d.nodesOf(name)
+		_, high, ok2 := d.nodesOf(recovery)
+		if ok1 && ok2 && max(number(high.Get("PriorityTier")), 1) > max(number(low.Get("PriorityTier")), 1) && !strings.EqualFold(low.Get("PreemptMode"), "OFF") {
+			say(Warn, "jobs of "+recovery+", which come back after an OOM, may preempt those of "+name+", as its PriorityTier is higher",
+				"give PartitionName="+recovery+" the PriorityTier of "+name+", or PartitionName="+name+" PreemptMode=OFF")
+		}
+	}
+}
+
+func suspends(say func(Level, string, string), setting, mode string) {
+	for _, word := range []string{"SUSPEND", "GANG"} {
+		if has(mode, word) {
+			say(Fail, setting+"="+mode+": a suspended job keeps its memory on the GPUs, and nobody gets that", setting+"=REQUEUE or CANCEL")
+			return
+		}
+	}
+}
+
+// stale tells of lines that slurmctld has not read yet.
+func (d *diagnosis) stale(say func(Level, string, string)) {
+	if d.RunningErr != nil {
+		return
+	}
+	for _, name := range []string{"JobSubmitPlugins", "GresTypes", "Prolog", "Epilog", "TaskProlog", "PrologFlags", "PluginDir"} {
+		file, running := d.SlurmConf.Setting(name), d.Running[lower(name)]
+		// From 23.11 on several Prologs are shown as Prolog[0] and so on.
+		if name == "Prolog" || name == "Epilog" {
+			if first, ok := d.Running[lower(name)+"[0]"]; ok {
+				running = first
+			}
+		}
+		if file != "" && !sameWords(file, running) {
+			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, orNone(running)), "restart slurmctld and slurmd to take slurm.conf's "+name)
+		}
+	}
+}
+
+func sameWords(a, b string) bool {
+	x, y := words(lower(a)), words(lower(b))
+	for _, w := range x {
+		if !slices.Contains(y, w) {
+			return false
+		}
+	}
+	return true
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "(none)"
+	}
+	return s
+}

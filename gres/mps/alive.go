@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mps
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"carma/gres"
+)
+
+// What a daemon leaves in its pipe directory: all of it when it is killed, without
+// "log" and the pid file when it is told to quit (535 and 550).
+var leftovers = []string{"control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"}
+
+// Listens tells whether the daemon runs. No command is sent, which would cost 221 bytes
+// of its log and wait for whoever has connected and says nothing. As long as it lives it
+// has the lock of control_lock; should a later one not take it, it listens.
+func Listens(runDir string, d gres.Daemon) bool { return pidOf(PipeDir(runDir, d)) != 0 }
+
+// pidOf is the process of the daemon that runs in a pipe directory; 0: none. Its lock
+// file and its socket are open to users; a process that is not ours is none.
+func pidOf(pipeDir string) int {
+	if pid := lockHolder(filepath.Join(pipeDir, "control_lock")); pid > 0 && ours(pid) {
+		return pid
+	}
+	if pid := listener(filepath.Join(pipeDir, "control")); pid > 0 && ours(pid) {
+		return pid
+	}
+	return 0
+}
+
+func lockHolder(path string) int {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
+		return 0
+	}
+	return int(lock.Pid)
+}
+
+// listener is who made the socket and listens on it. A full queue is no sign of life:
+// the kernel keeps it for as long as somebody has the socket, who may not be ours.
+func listener(path string) int {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return 0
+	}
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0
+	}
+	return int(cred.Pid)
+}
+
+// ours tells whether a process has our real uid, which no user's set-uid program has.
+func ours(pid int) bool { return uidOf(pid) == os.Getuid() }
+
+// uidOf is the real uid of a process that has not ended; -1: there is none.
+func uidOf(pid int) int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || bytes.Contains(text, []byte("\nState:\tZ")) {
+		return -1
+	}
+	_, rest, _ := bytes.Cut(text, []byte("\nUid:\t"))
+	word, _, _ := bytes.Cut(rest, []byte("\t"))
+	uid, err := strconv.Atoi(string(word))
+	if err != nil {
+		return -1
+	}
+	return uid
+}
+
+// tidy removes what a daemon has left that does not run. A lock that somebody has taken
+// meanwhile keeps no new one from starting then, and no client waits at a pipe that
+// nobody reads.
+func tidy(pipeDir string) error {
+	var err error
+	for _, name := range leftovers {
+		if removeErr := os.Remove(filepath.Join(pipeDir, name)); !errors.Is(removeErr, fs.ErrNotExist) {
+			err = errors.Join(err, removeErr)
+		}
+	}
+	return err
+}

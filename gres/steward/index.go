@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steward
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"carma/slurmbridge/constraint"
+	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// index has what is asked about each waiting job at hand, so that none of them costs a
+// look at all jobs, and few one at all nodes: users decide how many jobs wait.
+type index struct {
+	in      Input
+	booked  map[string]booking
+	started map[string][]start // by partition, who comes last in the queue first
+	free    map[string][]*node // by partition, who is free soonest first
+	nodes   map[string]*node   // by name
+	classes [][]string         // features of nodes
+	asked   map[search]bool    // in vain
+	askedBy map[uint32]int     // users
+	looks   int                // at a job or a node, for a test
+}
+
+type booking struct {
+	gpus     int
+	mib      int64
+	anywhere bool
+}
+
+// start is a job of ours that runs.
+type start struct {
+	priority int64
+	id       uint32
+	latest   time.Time // start of it, or of one before it in the list
+}
+
+// node is one that may keep GPUs.
+type node struct {
+	sctl.NodeState
+	class int // of its features
+	jobs  int // that run
+	end   time.Time
+}
+
+// search is what tells one search for a node from another.
+type search struct {
+	partition, reqNodes, features string
+	gpus                          int
+	several                       bool // nodes
+}
+
+// So many searches for one user, and for all, are made for one decision.
+const (
+	searchesOfUser = 16
+	searchesOfAll  = 256
+)
+
+// longestConstraint is longer than any that a person writes.
+const longestConstraint = 1024
+
+func newIndex(in Input) *index {
+	x := &index{in: in, booked: map[string]booking{}, started: map[string][]start{}, free: map[string][]*node{},
+		nodes: map[string]*node{}, asked: map[search]bool{}, askedBy: map[uint32]int{}}
+	classOf := map[string]int{}
+	for _, n := range in.Nodes {
+		x.looks++
+		if _, taken := ParseComment(n.Comment); taken || !n.Up || n.GPUs == 0 {
+			continue
+		}
+		class, ok := classOf[n.Features]
+		if !ok {
+			class = len(x.classes)
+			classOf[n.Features] = class
+			x.classes = append(x.classes, strings.Split(n.Features, ","))
+		}
+		x.nodes[n.Name] = &node{NodeState: n, class: class}
+	}
+	for i := range in.Queue {
+		if j := &in.Queue[i]; j.State == "RUNNING" {
+			x.run(j)
+		}
+	}
+	for _, list := range x.started {
+		slices.SortFunc(list, func(a, b start) int { return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.id, a.id)) })
+		for i := 1; i < len(list); i++ {
+			if before := list[i-1].latest; before.After(list[i].latest) {
+				list[i].latest = before
+			}
+		}
+	}
+	// By name first, which the order of nodes is.
+	for _, n := range in.Nodes {
+		if own := x.nodes[n.Name]; own != nil {
+			for _, p := range n.Partitions {
+				x.free[p] = append(x.free[p], own)
+			}
+		}
+	}
+	for _, list := range x.free {
+		slices.SortStableFunc(list, func(a, b *node) int { return cmp.Or(cmp.Compare(a.jobs, b.jobs), a.end.Compare(b.end)) })
+	}
+	return x
+}
+
+// run counts a running job on its nodes and among those that may have passed others.
+func (x *index) run(j *sctl.QueuedJob) {
+	names, _ := hostlist.Expand(j.Nodes)
+	for _, name := range names {
+		x.looks++
+		if n := x.nodes[name]; n != nil {
+			n.jobs++
+			if j.End.After(n.end) {
+				n.end = j.End
+			}
+		}
+	}
+	if x.booking(j).gpus > 0 {
+		x.started[j.Partition] = append(x.started[j.Partition], start{j.Priority, j.ID, j.Start})
+	}
+}
+
+func (x *index) booking(j *sctl.QueuedJob) booking {
+	b, ok := x.booked[j.TresPerNode]
+	if !ok {
+		b.gpus, b.mib, b.anywhere = tres.Booking(j.TresPerNode)
+		x.booked[j.TresPerNode] = b
+	}
+	return b
+}
+
+// waits tells whether a job waits for GPUs of ours and for nothing else. One
+// whose place we cannot judge is left alone. A job that names its node is started
+// whatever the node offers, given back and backs off: that is how it waits
+// (Waits tells it from one whose user has set a start).
+func (x *index) waits(j *sctl.QueuedJob) bool {
+	b := x.booking(j)
+	if b.gpus == 0 || j.State != "PENDING" || j.Reservation != "" {
+		return false
+	}
+	return WaitsForRoom(j.Reason) || !b.anywhere && (j.Reason == "BeginTime" || j.Reason == "Prolog")
+}
+
+// large tells whether any other job can pass the request: it wants several GPUs
+// at once, or a whole one.
+func (x *index) large(j *sctl.QueuedJob) bool {
+	b, full := x.booking(j), x.in.FullMiB[j.Partition]
+	return b.gpus > 1 || full > 0 && b.mib >= full
+}
+
+// passed tells whether a job that comes after the request has started while it
+// waited: one of lower priority, or of the same and submitted later. All have the
+// same under priority/multifactor without weights, the default from 23.11 on
+// (read_config.h). Requests that are as small as the others are not passed; to keep
+// GPUs for them would help nobody.
+func (x *index) passed(j *sctl.QueuedJob) bool {
+	list := x.started[j.Partition]
+	after := sort.Search(len(list), func(i int) bool {
+		r := list[i]
+		return r.priority > j.Priority || r.priority == j.Priority && r.id <= j.ID
+	})
+	return after > 0 && list[after-1].latest.After(j.Eligible)
+}
+
+// soonest returns the node that will be free for the job first, judged by the
+// fewest running jobs, then by the earliest end of the last of them. squeue
+// (22.05) does not tell which nodes a job excludes: such a hold ends by its
+// time-out.
+func (x *index) soonest(j *sctl.QueuedJob) string {
+	r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1}
+	x.looks++
+	if x.asked[r] || len(x.asked) >= searchesOfAll || x.askedBy[j.UID] >= searchesOfUser {
+		return ""
+	}
+	x.asked[r] = true
+	x.askedBy[j.UID]++
+	does, ok := x.featured(j)
+	if !ok {
+		return ""
+	}
+	fits := func(n *node) bool {
+		x.looks++
+		return n.GPUs >= r.gpus && does[n.class]
+	}
+	if j.ReqNodes == "" {
+		if i := slices.IndexFunc(x.free[j.Partition], fits); i >= 0 {
+			return x.free[j.Partition][i].Name
+		}
+		return ""
+	}
+	names, _ := hostlist.Expand(j.ReqNodes)
+	var best *node
+	for _, name := range names {
+		n := x.nodes[name]
+		if n == nil || !slices.Contains(n.Partitions, j.Partition) || !fits(n) {
+			continue
+		}
+		if best == nil || cmp.Or(cmp.Compare(n.jobs, best.jobs), n.end.Compare(best.end), strings.Compare(n.Name, best.Name)) < 0 {
+			best = n
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return best.Name
+}
+
+// featured tells which classes of nodes have the features that a job wants.
+func (x *index) featured(j *sctl.QueuedJob) (does []bool, ok bool) {
+	if len(j.Features) > longestConstraint {
+		return nil, false
+	}
+	e, err := constraint.Parse(j.Features)
+	if err != nil {
+		return nil, false
+	}
+	does = make([]bool, len(x.classes))
+	for i, features := range x.classes {
+		does[i] = e.May(func(f string) bool { return slices.Contains(features, f) }, j.NodeCount)
+	}
+	return does, true
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+)
+
+// Variables of frameworks (carma.toml, frameworks): the Prolog works out what the
+// job's tasks are to get, and leaves it in the task file; what tells tasks of their GPUs,
+// now TaskProlog, sets what the user has not.
+
+// variables is what a job's tasks get where their user has set none.
+func variables(c config.Config, h jobenv.Hook, t taskFile) map[string]string {
+	if len(t.UUIDs) == 0 {
+		return nil
+	}
+	kind := ""
+	switch {
+	case t.Shared:
+		kind = config.Sharing
+	case h.Carma.Learn, h.Carma.Mode == "shared": // the second: it comes back after an OOM
+		kind = config.Learning
+	}
+	total := t.ReserveMiB // of a job with whole GPUs
+	if t.Shared {
+		total = max(h.Carma.FullMiB, total)
+	}
+	set := map[string]string{}
+	for name, v := range c.Frameworks {
+		if value := v.Of(kind); value != "" {
+			set[name] = config.Expand(value, t.ReserveMiB, total)
+		}
+	}
+	return set
+}
+
+// listed is the variable that lists, NAME=value with spaces between, what was set
+// here. By it a step's tasks, and another job that was submitted from this one and got
+// its environment, tell CARMA's values from the user's.
+const listed = "CARMA_VARIABLES"
+
+// Variables prints what slurmstepd is to put into a task's environment so that frameworks
+// keep to the job's booking. look is the task's environment so far: slurmstepd gives
+// TaskProlog the very one that the task is to have (exec_task, src/slurmd/slurmstepd/task.c),
+// with what the user set when submitting, or with less, as --export says.
+func Variables(w io.Writer, runDir string, look func(string) (string, bool)) error {
+	get := func(name string) string {
+		value, _ := look(name)
+		return value
+	}
+	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
+	if err != nil {
+		return fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
+	}
+	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
+		return nil
+	}
+	t, err := readTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, assign(t.Variables, look))
+	return err
+}
+
+// assign says what to do for a task that has the environment look, in TaskProlog's words.
+func assign(want map[string]string, look func(string) (string, bool)) string {
+	var b strings.Builder
+	list, hadList := look(listed)
+	earlier := map[string]string{}
+	for word := range strings.FieldsSeq(list) {
+		name, value, _ := strings.Cut(word, "=")
+		earlier[name] = value
+	}
+	// users tells whether a variable has a value that is not from here.
+	users := func(name string) bool {
+		value, set := look(name)
+		before, ours := earlier[name]
+		return set && !(ours && value == before)
+	}
+	set := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		_, has := look(name)
+		before, ours := earlier[name]
+		switch other := config.Instead[name]; {
+		case users(name), other != "" && users(other):
+		case ours && !has: // the user has taken it away
+			set[name] = before
+		default:
+			set[name] = want[name]
+			fmt.Fprintf(&b, "export %s=%s\n", name, want[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(earlier)) {
+		if _, has := look(name); has && !users(name) && set[name] == "" {
+			fmt.Fprintf(&b, "unset %s\n", name) // another job's
+		}
+	}
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		words = append(words, name+"="+set[name])
+	}
+	if len(words) > 0 {
+		fmt.Fprintf(&b, "export %s=%s\n", listed, strings.Join(words, " "))
+	} else if hadList {
+		fmt.Fprintf(&b, "unset %s\n", listed)
+	}
+	return b.String()
+}

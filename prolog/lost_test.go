@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"testing"
+
+	"carma/db"
+)
+
+func (r *records) PutLost(ctx context.Context, a db.Attempt) error { return r.Put(ctx, a) }
+
+// What an earlier attempt left here ends, with a record, when the job comes back to the
+// node; the attempt's own lease stays.
+func TestEndEarlier(t *testing.T) {
+	w := newWorld(t)
+	w.prolog(t, hook(7))
+	w.EndEarlier(t.Context(), hook(8), w.book, w.records)
+	w.EndEarlier(t.Context(), hook(7), w.book, w.records)
+	if l := w.leases(t); len(l) != 1 || len(w.records.attempts) != 0 {
+		t.Fatalf("leases %+v, records %+v", l, w.records.attempts)
+	}
+	again := hook(7)
+	again.Restart = 1
+	w.EndEarlier(t.Context(), again, w.book, w.records)
+	if l := w.leases(t); len(l) != 0 || len(w.records.attempts) != 1 {
+		t.Fatalf("leases %+v, records %+v", l, w.records.attempts)
+	}
+	a := w.records.attempts[0]
+	if a.JobID != 7 || a.Restart != 0 || a.State != db.NodeFail || a.User != "alice" || a.UID != 1000 || a.ReserveMiB != 10240 || len(a.GPUs) != 1 || a.Cluster != again.Cluster {
+		t.Errorf("record %+v", a)
+	}
+	if ended, err := w.book.Ended(t.Context(), 9); err != nil || len(ended) != 1 || ended[0].JobKey != hook(7).JobKey {
+		t.Errorf("ended %+v, %v", ended, err)
+	}
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package annotate
+
+import (
+	"strings"
+
+	"carma/slurmbridge/config"
+)
+
+// partition returns the partition that the job is booked for, and its name for people;
+// false if it names none of CARMA's. slurmctld starts a job that names several in any
+// of them: it is booked so that it can run in each that is CARMA's, by the smallest
+// GPUs, the fewest of a node, the shortest time slot, and shared where all share. In
+// another partition it starts only on nodes that CARMA counts too.
+func (s Site) partition(names string) (name string, part config.Partition, ok bool) {
+	if names == "" {
+		names = s.DefaultPartition
+	}
+	for one := range strings.SplitSeq(names, ",") {
+		p, managed := s.Partitions[one]
+		switch {
+		case !managed:
+		case !ok:
+			name, part, ok = one, p, true
+		default:
+			if p.GPUMemMiB < part.GPUMemMiB || p.GPUMemMiB == part.GPUMemMiB && p.GPUsPerNode < part.GPUsPerNode {
+				name = one
+			}
+			part = smaller(part, p)
+		}
+	}
+	return name, part, ok
+}
+
+func smaller(a, b config.Partition) config.Partition {
+	a.GPUMemMiB = min(a.GPUMemMiB, b.GPUMemMiB)
+	a.GPUsPerNode = min(a.GPUsPerNode, b.GPUsPerNode)
+	a.Share = a.Share && b.Share
+	if a.TimeSlot == 0 || b.TimeSlot > 0 && b.TimeSlot < a.TimeSlot {
+		a.TimeSlot = b.TimeSlot
+	}
+	a.BaseCuBLASMiB = max(a.BaseCuBLASMiB, b.BaseCuBLASMiB)
+	a.BaseCuDNNMiB = max(a.BaseCuDNNMiB, b.BaseCuDNNMiB)
+	return a
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package launch reads a batch script, and the Python files that it names, for
+// frameworks that take GPU memory at their start and for launchers that start several
+// processes, and says what follows for the job's memory. It is pure, and it guesses:
+// what a program imports elsewhere it does not see.
+package launch
+
+import (
+	"bytes"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"carma/slurmbridge/config"
+)
+
+// Job is what is known of the job's GPUs.
+type Job struct {
+	GPUs       int   // of a node
+	ReserveMiB int64 // per GPU
+	FullMiB    int64 // a whole GPU
+}
+
+// Finding is a framework or a launcher, where it stands, and what follows.
+type Finding struct {
+	Name  string // jax, vllm, torchrun, ...
+	Where string // file and line
+	Says  string
+}
+
+// Bounds of what is read beside the script.
+const (
+	maxFiles = 8
+	MaxBytes = 1 << 20 // of a file; the rest is not read
+)
+
+// rule is what is looked for and said. A rule matches by a module that Python imports, a
+// command, or python's -m.
+type rule struct {
+	name     string
+	modules  []string
+	commands []string
+	says     func(j Job, text []byte, line string) string
+}
+
+var rules = []rule{
+	{"jax", []string{"jax", "flax", "haiku", "optax", "equinox"}, nil, func(_ Job, text []byte, _ string) string {
+		return growth(text, "JAX takes 75 % of the GPU at its start", "XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+	}},
+	{"tensorflow", []string{"tensorflow", "keras"}, nil, func(_ Job, text []byte, _ string) string {
+		if bytes.Contains(text, []byte("set_memory_growth")) {
+			return "the script asks TensorFlow for growth: its peak is what it needs"
+		}
+		return growth(text, "TensorFlow takes all of the GPU at its start", "TF_FORCE_GPU_ALLOW_GROWTH", "true")
+	}},
+	{"vllm", []string{"vllm"}, []string{"vllm"}, func(j Job, _ []byte, _ string) string {
+		return part(j, "vLLM", "--gpu-memory-utilization")
+	}},
+	{"sglang", []string{"sglang"}, nil, func(j Job, _ []byte, _ string) string {
+		return part(j, "SGLang", "--mem-fraction-static")
+	}},
+	{"torchrun", []string{"torch.distributed.run", "torch.distributed.launch"}, []string{"torchrun"},
+		func(j Job, _ []byte, line string) string {
+			return processes(j, line, 1, "--nproc_per_node", "--nproc-per-node")
+		}},
+	{"accelerate", []string{"accelerate"}, []string{"accelerate"}, func(j Job, _ []byte, line string) string {
+		return processes(j, line, 0, "--num_processes", "--num-processes")
+	}},
+	{"deepspeed", []string{"deepspeed"}, []string{"deepspeed"}, func(j Job, _ []byte, line string) string {
+		return processes(j, line, 0, "--num_gpus") + "; say parallel=zero1, zero2 or zero3 for the estimate"
+	}},
+	{"mpirun", nil, []string{"mpirun", "mpiexec"}, func(j Job, _ []byte, line string) string {
+		return processes(j, line, 0, "-np", "-n", "--np", "--n")
+	}},
+}
+
+// growth is said of a framework that a variable keeps from taking everything.
+func growth(text []byte, takes, variable, value string) string {
+	if bytes.Contains(text, []byte(variable)) {
+		return variable + " is set in the script: it stands, and where it lets the framework take what it likes, " +
+			"that is what later runs book"
+	}
+	return fmt.Sprintf("%s unless told otherwise; CARMA sets %s=%s where you do not, so that its peak is what it needs",
+		takes, variable, value)
+}
+
+// part is said of a server that takes a part of the whole GPU.
+func part(j Job, program, option string) string {
+	text := fmt.Sprintf("%s takes 0.9 of the whole GPU at its start, and does not start with less", program)
+	if j.FullMiB > 0 && j.ReserveMiB > 0 && j.ReserveMiB < j.FullMiB {
+		text += fmt.Sprintf("; with %d MiB booked at most %.2f", j.ReserveMiB, config.Fraction(j.ReserveMiB, j.FullMiB))
+	}
+	return text + fmt.Sprintf(": %s $CARMA_MEM_FRACTION", option)
+}
+
+// processes is said of a launcher: how many processes come to a GPU. few is how many it
+// starts unless told; 0: one for each GPU, or as its own configuration says.
+func processes(j Job, line string, few int, options ...string) string {
+	n := few
+	words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '=' })
+	for i, w := range words[:max(len(words)-1, 0)] {
+		if slices.Contains(options, w) {
+			if v, err := strconv.Atoi(words[i+1]); err == nil && v > 0 && v < 1<<16 {
+				n = v
+			}
+		}
+	}
+	gpus := max(j.GPUs, 1)
+	const each = "mem= is for all processes on a GPU together, and the limit holds each of them by itself"
+	switch {
+	case n == 0:
+		return "one process for each GPU unless told otherwise; with more of them " + each
+	case n > gpus:
+		return fmt.Sprintf("%d processes on %d %s: %s", n, gpus, plural(gpus), each)
+	case n < gpus:
+		return fmt.Sprintf("for %d of the %d %s of a node", n, gpus, plural(gpus))
+	}
+	return fmt.Sprintf("one process on each of %d %s", gpus, plural(gpus))
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return "GPU"
+	}
+	return "GPUs"
+}
+
+var (
+	imports = regexp.MustCompile(`^\s*(?:from\s+([\w.]+)\s+import\b|import\s+([\w., \t]+))`)
+	running = regexp.MustCompile(`(?:^|\s)-m\s+([\w.]+)`)
+)
+
+// Look reads a script and what read gives of the Python files that it names.
+func Look(name string, script []byte, j Job, read func(path string) ([]byte, bool)) []Finding {
+	type source struct {
+		name string
+		text []byte
+	}
+	sources, all := []source{{name, script}}, bytes.Clone(script)
+	for _, file := range pythonFiles(script) {
+		if text, ok := read(file); ok {
+			sources = append(sources, source{file, text})
+			all = append(append(all, '\n'), text...)
+		}
+	}
+	var list []Finding
+	for _, s := range sources {
+		n := 0
+		for line := range bytes.Lines(s.text) {
+			n++
+			text := strings.TrimSpace(string(line[:min(len(line), 4096)]))
+			if strings.HasPrefix(text, "#") {
+				continue
+			}
+			for _, r := range rules {
+				if r.matches(text) && !slices.ContainsFunc(list, func(f Finding) bool { return f.Name == r.name }) {
+					list = append(list, Finding{r.name, fmt.Sprintf("%s line %d", s.name, n), r.says(j, all, text)})
+				}
+			}
+		}
+	}
+	return list
+}
+
+func (r rule) matches(line string) bool {
+	if m := imports.FindStringSubmatch(line); m != nil {
+		for word := range strings.SplitSeq(m[1]+m[2], ",") {
+			module, _, _ := strings.Cut(strings.TrimSpace(word), " ")
+			if r.has(module) {
+				return true
+			}
+		}
+	}
+	if m := running.FindStringSubmatch(line); m != nil && r.has(m[1]) {
+		return true
+	}
+	// A command: the first word, behind what starts it and assignments, or behind ; & |.
+	for part := range strings.FieldsFuncSeq(line, func(c rune) bool { return c == ';' || c == '&' || c == '|' }) {
+		if slices.Contains(r.commands, command(part)) {
+			return true
+		}
+	}
+	return false
+}
+
+// has tells whether a module is one of the rule's, or within one.
+func (r rule) has(module string) bool {
+	return slices.ContainsFunc(r.modules, func(m string) bool { return module == m || strings.HasPrefix(module, m+".") })
+}
+
+// before are words that a program stands behind.
+var before = []string{"exec", "srun", "time", "nohup", "env", "then", "do", "if", "uv", "run", "poetry"}
+
+// command is the program that a command line runs, without its directory.
+func command(line string) string {
+	for word := range strings.FieldsSeq(line) {
+		switch {
+		case strings.Contains(word, "="), strings.HasPrefix(word, "-"):
+		case slices.Contains(before, word):
+		default:
+			return path.Base(word)
+		}
+	}
+	return ""
+}
+
+var pythonFile = regexp.MustCompile(`[^\s"'=;|&<>$]+\.py\b`)
+
+// pythonFiles lists the Python files that a script names.
+func pythonFiles(script []byte) (files []string) {
+	for line := range bytes.Lines(script) {
+		if bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
+			continue
+		}
+		for _, m := range pythonFile.FindAll(line, -1) {
+			if f := string(m); len(files) < maxFiles && !slices.Contains(files, f) {
+				files = append(files, f)
+			}
+		}
+	}
+	return files
+}
