@@ -141,7 +141,7 @@ test-cgroup2: deps-test-cgroup2 all
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
-# Slurm's situations that take longer than 20 s each (docs/admin.md); RUN and
+# Slurm's situations that take longer than 20 s each (docs/situations.md); RUN and
 # SLURM_PREFIX as above.
 test-situations: deps-test-situations all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
@@ -300,7 +300,7 @@ test-packages: deps-release
 	contrib/bare.sh $(DEBIAN) root 'make test-packages'
 endif
 
-# docs/admin.md followed from the installation to the removal on three booted
+# docs/pilot.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
 test-newadmin: deps-test-newadmin packages-to-try
 	contrib/newadmin/check.sh $(PACKAGES)

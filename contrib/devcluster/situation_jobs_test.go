@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Situations of jobs (docs/admin.md, "Slurm's situations").
+// Situations of jobs (docs/situations.md).
 
 // A job that has the node to itself gets the GPUs that it asked for, whole, however its
 // user says so; nothing else is placed there meanwhile.
