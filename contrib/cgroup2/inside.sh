@@ -16,6 +16,6 @@ ip addr add 127.0.0.2/8 dev lo
 		./devcluster.test -test.v -test.parallel 1 -test.timeout 18m -test.run "$(cat /tests)" 2>&1
 	echo $? >/mnt/seen/status
 } >/mnt/seen/tests.log 2>&1
-for d in /tmp/cdc*; do [ ! -d "$d" ] || { cp -r "$d/log" "$d/etc" "/mnt/seen/" ; }; done
+for d in /var/tmp/cdc*; do [ ! -d "$d" ] || { cp -r "$d/log" "$d/etc" "/mnt/seen/" ; }; done
 journalctl -b --no-pager >/mnt/seen/journal
 sync

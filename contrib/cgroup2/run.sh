@@ -47,8 +47,11 @@ make_image() {
 	mkdir -p "$tree/contrib" "$cache/root/lib/modules" "$cache/root/etc/systemd/system/default.target.wants"
 	cp -r /usr/lib/uml/modules/* "$cache/root/lib/modules/"
 	cp -r "$top/bin" "$top/lib" "$tree/"
+	rm -f "$tree/lib/slurm/job_submit_carma.so" # is for this machine's Slurm
 	cp -r "$top/contrib/devcluster" "$tree/contrib/"
-	make -s -C "$top" shim SLURM_INCLUDE="$cache/root/usr/include" SHIM_OUT="$tree/lib/slurm/job_submit_carma.so"
+	mkdir "$work/include" # Slurm's alone: the C library is this machine's
+	cp -r "$cache/root/usr/include/slurm" "$work/include/"
+	make -s -C "$top" shim SLURM_INCLUDE="$work/include" SHIM_OUT="$tree/lib/slurm/job_submit_carma.so"
 	(cd "$top" && ${GO:-go} test -c -tags integration -o "$tree/contrib/devcluster/devcluster.test" ./contrib/devcluster)
 	install -m 755 "$here/inside.sh" "$cache/root/inside.sh"
 	cp "$here/carma-tests.service" "$cache/root/etc/systemd/system/"

@@ -15,33 +15,46 @@
 #include <unistd.h>
 
 #define STATE_MAX 12288 /* of AMX's processors: 11008 */
-#define STATES 2048
+#define STATES 4096
+#define PROBES 64
 #define HEADER 512 /* xstate_bv, after the legacy area; then 56 bytes */
 
-static struct state {
-	uintptr_t of;
-	char bytes[STATE_MAX];
-} table[STATES]; /* pages that nothing is put into cost nothing */
+static uintptr_t owners[STATES];
+static char states[STATES][STATE_MAX]; /* pages that nothing is put into cost nothing */
 
-/* A place that another state had is taken over: that one is then what linux.uml itself knows of it. */
-static struct state *place(void *of)
+/*
+ * Where the rest of the state at an address is, or where it can be put: places stay their owners', which linux.uml
+ * uses again for the next process. One whose place is taken has only what linux.uml knows, and programs that use
+ * AVX-512, as the C library does, end without a word.
+ */
+static size_t place(uintptr_t of)
 {
-	return &table[((uintptr_t)of >> 6) % STATES];
+	size_t first = (of >> 6) % STATES, free = STATES;
+
+	for (size_t i = 0; i < PROBES; i++) {
+		size_t at = (first + i) % STATES;
+
+		if (owners[at] == of)
+			return at;
+		if (owners[at] == 0 && free == STATES)
+			free = at;
+	}
+	return free < STATES ? free : first;
 }
 
 static long get(long pid, struct iovec *part)
 {
-	struct state *s = place(part->iov_base);
-	struct iovec whole = { s->bytes, sizeof(s->bytes) };
+	size_t at = place((uintptr_t)part->iov_base);
+	struct iovec whole = { states[at], STATE_MAX };
 	long rc = syscall(SYS_ptrace, PTRACE_GETREGSET, pid, NT_X86_XSTATE, &whole);
 
-	s->of = 0;
+	owners[at] = 0;
 	if (rc != 0)
 		return rc;
-	s->of = (uintptr_t)part->iov_base;
+	owners[at] = (uintptr_t)part->iov_base;
 	if (part->iov_len > whole.iov_len)
 		part->iov_len = whole.iov_len;
-	memcpy(part->iov_base, s->bytes, part->iov_len);
+	memcpy(part->iov_base, states[at], part->iov_len);
 	return 0;
 }
 
@@ -49,16 +62,17 @@ static long set(long pid, const struct iovec *part)
 {
 	static char bytes[STATE_MAX]; /* linux.uml's stacks are small */
 	struct iovec whole = { bytes, sizeof(bytes) };
-	const struct state *s = place(part->iov_base);
+	size_t at = place((uintptr_t)part->iov_base);
+	int known = owners[at] == (uintptr_t)part->iov_base;
 	uint64_t features;
 
 	/* How long it is to be, and which features there are. */
 	if (syscall(SYS_ptrace, PTRACE_GETREGSET, pid, NT_X86_XSTATE, &whole) != 0)
 		return -1;
-	if (s->of == (uintptr_t)part->iov_base)
-		memcpy(bytes, s->bytes, whole.iov_len);
+	if (known)
+		memcpy(bytes, states[at], whole.iov_len);
 	memcpy(bytes, part->iov_base, part->iov_len < whole.iov_len ? part->iov_len : whole.iov_len);
-	if (s->of != (uintptr_t)part->iov_base) { /* a new process: no more than what linux.uml knows */
+	if (!known) { /* a new process: no more than what linux.uml knows */
 		memcpy(&features, bytes + HEADER, sizeof(features));
 		features &= 7;
 		memcpy(bytes + HEADER, &features, sizeof(features));

@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"carma/slurmbridge/tres"
 )
 
@@ -47,7 +49,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if first := note(t.Name(), false); first {
 		t.Parallel()
 	}
-	dir, err := os.MkdirTemp("/tmp", "cdc") // short: UNIX sockets lie below it
+	dir, err := os.MkdirTemp(shortDir(), "cdc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +71,16 @@ func up(t *testing.T, args ...string) *cluster {
 		c.env = append(c.env, m[1]+"="+value)
 	}
 	return c
+}
+
+// shortDir is where clusters lie: short, for UNIX sockets lie below it, and device nodes
+// can be opened there, which they cannot on Debian 13's /tmp.
+func shortDir() string {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/tmp", &st); err == nil && st.Flags&unix.ST_NODEV != 0 {
+		return "/var/tmp"
+	}
+	return "/tmp"
 }
 
 // down also sees to it that nothing is left running.

@@ -55,6 +55,7 @@ type Host struct {
 	SlurmConf string // path of slurm.conf; cgroup.conf stands beside it
 	Devices   string // directory of the device nodes
 	RunDir    string
+	Pins      string // directory of the node's in the BPF file system
 	// Users tells who holds a lease on the GPU of each minor now.
 	Users func() (map[int][]uint32, error)
 }
@@ -86,6 +87,23 @@ func Find(confine string, h Host) (Guard, error) {
 		why = errors.Join(why, err)
 	}
 	return nil, why
+}
+
+// Undo takes away what other guards have left than the one that the node has now, or none:
+// it would keep jobs from their GPUs. What cgroup v2 has is left by a change of carma.toml
+// alone: else it goes with slurmstepd.scope.
+func Undo(confine string, now Guard, h Host) error {
+	var errs []error
+	if confine == "none" || confine == "acl" {
+		errs = append(errs, os.RemoveAll(h.Pins))
+	}
+	if _, ok := now.(acl); !ok {
+		errs = append(errs, acl{h}.undo())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("take away what confined jobs: %w", err)
+	}
+	return nil
 }
 
 // HasGPUs tells whether this machine has device nodes of GPUs, or a driver that makes them:
@@ -162,6 +180,10 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
+// bpfDir is where the programs of this machine's nodes are pinned. Who removes it takes
+// them away.
+const bpfDir = "/sys/fs/bpf/carma"
+
 // ForNode is the host of a guard as carma.toml has it.
 func ForNode(c config.Config, node, slurmConf string) Host {
 	if slurmConf == "" {
@@ -170,7 +192,8 @@ func ForNode(c config.Config, node, slurmConf string) Host {
 	if slurmConf == "" {
 		slurmConf = "/etc/slurm/slurm.conf"
 	}
-	return Host{Node: node, SlurmConf: slurmConf, Devices: c.DevicesDir(node), RunDir: c.RunDir(node)}
+	return Host{Node: node, SlurmConf: slurmConf, Devices: c.DevicesDir(node), RunDir: c.RunDir(node),
+		Pins: filepath.Join(bpfDir, node)}
 }
 
 // lock holds the lock of the node's guard until unlock is called. No user can open the file.

@@ -46,13 +46,30 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 			return nil, err
 		}
 		g := &v2{Host: h, scope: scope, level: int32(strings.Count(below, "/") + 2)}
-		if err := probe(g.level); err != nil {
-			return nil, fmt.Errorf("cgroup v2: %w: %w", errNot, err)
+		if err := g.probe(); err != nil {
+			return nil, fmt.Errorf("cgroup v2: %w", err)
 		}
 		return g, nil
 	}
 	return nil, fmt.Errorf("cgroup v2: %w: no slurmstepd.scope in %s: ProctrackType of slurm.conf is not proctrack/cgroup",
 		errNot, filepath.Join(mount, slice))
+}
+
+// probe tells whether this machine can do it; errNot: no.
+func (g *v2) probe() error {
+	if _, err := os.Stat(filepath.Join(g.Pins, linkPin)); err == nil {
+		return nil // it could
+	}
+	top := filepath.Dir(filepath.Dir(g.Pins))
+	var st unix.Statfs_t
+	if err := unix.Statfs(top, &st); err != nil || st.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("%w: no BPF file system on %s: mount -t bpf bpf %[2]s", errNot, top)
+	}
+	err := probe(g.level)
+	if err != nil && !errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("%w: %w", errNot, err)
+	}
+	return err
 }
 
 func (g *v2) String() string { return "cgroup v2" }
@@ -116,7 +133,11 @@ func (g *v2) guard() (bpfMap, func(), error) {
 		return bpfMap{}, nil, err
 	}
 	defer dir.Close()
-	m, err := attached(int(dir.Fd()))
+	id, err := idOf(g.scope)
+	if err != nil {
+		return bpfMap{}, nil, err
+	}
+	m, err := attached(id, g.Pins)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Jobs that have started already stay as they are.
 		var jobs []uint64
@@ -129,7 +150,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 				jobs = append(jobs, id)
 			}
 		}
-		m, err = attach(int(dir.Fd()), g.level, jobs)
+		m, err = attach(int(dir.Fd()), g.level, jobs, g.Pins)
 	}
 	if err != nil {
 		return bpfMap{}, nil, err
