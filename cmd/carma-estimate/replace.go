@@ -25,9 +25,9 @@ func (s script) replace(text []byte) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
-		return cli.Fail(cli.ExitPermission, "%s: it is as it was: %w", s.path, err)
+		return cli.Fail(cli.ExitPermission, "%s: it is unchanged: %w", s.path, err)
 	}
-	return fmt.Errorf("%s: it is as it was: %w", s.path, err)
+	return fmt.Errorf("%s: it is unchanged: %w", s.path, err)
 }
 
 func (s script) swap(text []byte) (err error) {
@@ -59,7 +59,7 @@ func (s script) swap(text []byte) (err error) {
 		return err
 	}
 	if !os.SameFile(now, s.info) || !now.ModTime().Equal(s.info.ModTime()) || now.Size() != s.info.Size() {
-		return errors.New("somebody else is writing it; try again")
+		return errors.New("another process is writing it; try again")
 	}
 	if err = os.Rename(f.Name(), s.target); err != nil {
 		return err

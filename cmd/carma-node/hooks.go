@@ -67,7 +67,7 @@ func startedByStepd() bool {
 func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil || j.UID != h.UID {
-		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
+		log.Error("query how a job ended", "job", h.JobKey, "error", err)
 		return
 	}
 	h.Exit = jobenv.Exit{Code: j.ExitCode, Signal: j.ExitSignal}
@@ -133,7 +133,7 @@ func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Lo
 	}
 	c := config.Default()
 	if err := hookNode(c, h.Node, log).Return(ctx, h, slurmClient(c, h.Conf)); err != nil {
-		log.Error("the job starts, and sees no GPU", "job", h.JobKey, "error", err)
+		log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
 	}
 	return nil
 }

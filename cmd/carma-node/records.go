@@ -70,7 +70,7 @@ func (r *records) SetEnd(ctx context.Context, e db.End) error {
 	}
 	refused, err := db.SpoolOf(r.path).Drain(ctx, r.db.Put)
 	if refused > 0 && r.log != nil {
-		r.log.Warn("files in the spool of records are not what their names say; they are put aside as .bad", "files", refused)
+		r.log.Warn("spool files do not match their names; renamed to .bad", "files", refused)
 	}
 	if err != nil {
 		return err

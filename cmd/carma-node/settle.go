@@ -56,7 +56,7 @@ func ledgerOf(ctx context.Context, n *prolog.Node, h jobenv.Hook, slurm sctl.Cli
 		if err = n.Return(ctx, h, slurm); err == nil {
 			return nil, nil
 		}
-		n.Log.Warn("neither leased nor given back; tried again", "job", h.JobKey, "error", err)
+		n.Log.Warn("neither leased nor returned; retrying", "job", h.JobKey, "error", err)
 		if !until.IsZero() && time.Until(until) < 2*n.Config.Hooks.Deadline.D() {
 			if err := n.Undecided(h); err == nil {
 				return nil, prolog.ErrUndecided

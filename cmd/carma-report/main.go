@@ -28,17 +28,16 @@ const usage = `usage: carma-report [OPTIONS] [JOB...]
        carma-report [OPTIONS] history [--write]
 
 Shows jobs that ran on GPUs under CARMA: what was estimated, booked and used,
-with whom they shared, what they cost and what that saved, whether they ran out
-of GPU memory and came back. One job is shown as a page, several as a table. A
-JOB is an id or the name of its output file. Like sacct, jobs of today are
-shown unless -S or jobs are given.
+which jobs shared the GPU, what it cost and saved, and OOMs and requeues. One job
+is shown in detail, several as a table. A JOB is a job id or the name of its
+output file. As with sacct, the default is today's jobs, unless -S or jobs are given.
 
-summary adds up by user, account, partition, GPU and day; gpus draws SM activity,
-memory and power of the GPUs over time; history lists what earlier runs teach, and
-with --write makes the file from which job_submit learns it (a timer's work).
+summary prints totals by user, account, partition, GPU and day; gpus shows SM
+activity, memory and power of the GPUs over time; history lists learned memory, and
+with --write writes the file that job_submit reads (run by a timer).
 
-Exit status: 0 fine; 1 wrong usage; 2 no record of a job that was named; 3 no
-database, or it cannot be read; 4 the database is newer than this program; 5 no
+Exit status: 0 success; 1 wrong usage; 2 no record of a named job; 3 the database
+is missing or cannot be read; 4 the database is newer than this program; 5 no
 permission.
 `
 
@@ -77,18 +76,18 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.StringVarP(&o.to, "endtime", "E", "", "only jobs that ran before `TIME`")
 	f.StringVarP(&o.format, "format", "o", "", "these `COLUMNS`: JobID,State%20; +Saved adds to the usual ones ($CARMA_REPORT_FORMAT)")
 	f.BoolVarP(&o.helpFormat, "helpformat", "e", false, "list the columns")
-	f.BoolVarP(&o.noHeader, "noheader", "n", false, "no titles")
+	f.BoolVarP(&o.noHeader, "noheader", "n", false, "no header")
 	f.BoolVarP(&o.parsable2, "parsable2", "P", false, "plain figures (MiB, seconds, joules) between |")
-	f.BoolVarP(&o.parsable, "parsable", "p", false, "the same with a | at the end")
+	f.BoolVarP(&o.parsable, "parsable", "p", false, "the same, with a | at the end of each line")
 	f.StringVar(&o.delimiter, "delimiter", "|", "with -P: `TEXT` between the figures")
-	f.BoolVarP(&o.allocations, "allocations", "X", false, "jobs without steps, as is always so")
+	f.BoolVarP(&o.allocations, "allocations", "X", false, "accepted for sacct's sake; there are never steps")
 	f.StringVar(&o.units, "units", "G", "memory in this `UNIT`: K, M, G, T, P")
 	f.BoolVar(&o.noConvert, "noconvert", false, "memory as plain MiB")
 	f.BoolVar(&o.json, "json", false, "print JSON (docs/json.md)")
 	f.BoolVar(&o.csv, "csv", false, "print CSV with plain figures")
-	f.BoolVar(&o.html, "html", false, "print a page for a browser, in one file")
-	f.BoolVar(&o.svg, "svg", false, "print a drawing")
-	f.BoolVarP(&o.table, "table", "t", false, "a table also of one job")
+	f.BoolVar(&o.html, "html", false, "print an HTML page")
+	f.BoolVar(&o.svg, "svg", false, "print an SVG drawing")
+	f.BoolVarP(&o.table, "table", "t", false, "a table even for one job")
 	f.StringVar(&o.by, "by", "user,account,partition,gpu,day", "summary: add up by these `WORDS`")
 	f.BoolVar(&o.write, "write", false, "history: write history.file of carma.toml")
 	f.StringArrayVar(&o.files, "db", nil, "read this database `FILE`; may be given several times (default: paths.db of carma.toml)")
@@ -173,7 +172,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report, view string, out io.W
 		return err
 	}
 	if src.spoiled > 0 {
-		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd cannot be read; the nodes' databases have them\n", src.spoiled)
+		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd are corrupt; the nodes' databases have them\n", src.spoiled)
 	}
 	if src.refused > 0 {
 		fmt.Fprintf(os.Stderr, "carma-report: %d records in slurmdbd stand at jobs that they are not of; they are left out\n", src.refused)
