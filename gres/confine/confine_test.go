@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -240,6 +241,13 @@ func TestV2(t *testing.T) {
 	want("EPERM EPERM ENXIO")
 	if err := Undo("none", nil, h); err != nil {
 		t.Error(err)
+	}
+	// The kernel takes its time to detach it.
+	for range 600 {
+		if opened(t, list, step, 0) == "ENXIO ENXIO ENXIO" {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	want("ENXIO ENXIO ENXIO")
 	for _, dir := range []string{filepath.Join(scope, job.SLUID, keeper), filepath.Join(scope, job.SLUID), filepath.Join(step, keeper), step} {
