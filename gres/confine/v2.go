@@ -105,7 +105,7 @@ func (g *v2) Open(job Job, minors []int) error {
 	}
 	defer done()
 	for _, dir := range g.dirs(job) {
-		err := os.MkdirAll(filepath.Join(dir, keeper), 0o755)
+		err := makeGroups(filepath.Join(dir, keeper))
 		var id uint64
 		if err == nil {
 			id, err = idOf(dir)
