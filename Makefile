@@ -28,6 +28,8 @@ HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 PROGRESS = build/progress
 STATICCHECK_VERSION = v0.8.2
 STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
+ERRORLINT_VERSION = v1.8.0
+ERRORLINT = build/go-errorlint-$(ERRORLINT_VERSION)
 
 # What --version prints: the release, and the commit. A source archive has both in
 # VERSION (.gitattributes); a checkout asks git.
@@ -81,7 +83,7 @@ simgpu:
 
 # What the README's two commands need beside what it names, from the network;
 # with go mod download they then work without. deps-TARGET: for one target.
-deps: deps-demo deps-test $(STATICCHECK)
+deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT)
 
 deps-list:
 	@contrib/deps.sh --list
@@ -191,10 +193,17 @@ $(STATICCHECK):
 	@GOTOOLCHAIN=auto GOBIN=$(CURDIR)/build/tools $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
 	@mv build/tools/staticcheck $@
 
+# Errors are wrapped in CARMA, so == and type assertions on them miss.
+$(ERRORLINT):
+	@echo "build: $@"
+	@mkdir -p build/tools
+	@GOTOOLCHAIN=auto GOBIN=$(CURDIR)/build/tools $(GO) install github.com/polyfloyd/go-errorlint@$(ERRORLINT_VERSION)
+	@mv build/tools/go-errorlint $@
+
 # Names that codespell takes for words.
 NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon
 
-lint: deps-lint $(STATICCHECK)
+lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
@@ -202,8 +211,9 @@ lint: deps-lint $(STATICCHECK)
 	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
-	@echo "lint: staticcheck"
+	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
+	@$(ERRORLINT) ./...
 	@echo "lint: codespell, links, imports per room"
 	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
 	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'

@@ -22,7 +22,7 @@ import (
 func ExitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil || j.UID != h.UID {
-		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
+		log.Error("query how a job ended", "job", h.JobKey, "error", err)
 		return
 	}
 	h.Exit = jobenv.Exit{Code: j.ExitCode, Signal: j.ExitSignal}

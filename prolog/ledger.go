@@ -56,7 +56,7 @@ func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lea
 		if err = n.Return(ctx, h, slurm); err == nil {
 			return nil, nil
 		}
-		n.Log.Warn("neither leased nor given back; tried again", "job", h.JobKey, "error", err)
+		n.Log.Warn("neither leased nor returned; retrying", "job", h.JobKey, "error", err)
 		if !until.IsZero() && time.Until(until) < 2*n.Config.Hooks.Deadline.D() {
 			if err := n.Undecided(h); err == nil {
 				return nil, ErrUndecided

@@ -401,7 +401,7 @@ func TestPrologKeeps(t *testing.T) {
 		if got := fmt.Sprint(kept); got != c.want {
 			t.Errorf("%s: kept %s, want %s", name, got, c.want)
 		}
-		if says := strings.Contains(log.String(), "GPUs are kept for the job"); says != (len(kept) > 0) {
+		if says := strings.Contains(log.String(), "GPUs are held for the job"); says != (len(kept) > 0) {
 			t.Errorf("%s: the log says %v:\n%s", name, says, log.String())
 		}
 	}

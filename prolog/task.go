@@ -123,7 +123,7 @@ func awaitTaskFile(runDir string, job uint32, restart string) (taskFile, error) 
 			}
 		}
 		if time.Since(seen) > taskGivesUpAt {
-			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and nothing of CARMA is at it any more", job)
+			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and no CARMA process handles it any more", job)
 		}
 		time.Sleep(taskLooks)
 	}
@@ -206,7 +206,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
-		b.WriteString("print carma: no lease of the job is known on this node; it sees no GPU\n")
+		b.WriteString("print carma: this node knows no lease of the job; it sees no GPU\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
 	if t.RetryReason != "" {

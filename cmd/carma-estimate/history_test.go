@@ -74,7 +74,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("another user's runs:\n%s", out)
 	}
 	write("history", []byte("CARMAHI1 and no more"))
-	if out := run(); !bytes.Contains(out, []byte("history    it is no history, or not a whole one")) {
+	if out := run(); !bytes.Contains(out, []byte("history    it is not a history file")) {
 		t.Errorf("a spoiled file:\n%s", out)
 	}
 }

@@ -16,7 +16,7 @@ func TestStatus(t *testing.T) {
 	for want, err := range map[int]error{
 		cli.ExitOK:         nil,
 		cli.ExitUsage:      unreadable("read script x", os.ErrNotExist),
-		cli.ExitPermission: fmt.Errorf("job.sh: it is as it was: %w", syscall.EROFS),
+		cli.ExitPermission: fmt.Errorf("job.sh: it is unchanged: %w", syscall.EROFS),
 		cli.ExitInternal:   errors.New("anything else"),
 	} {
 		if got := cli.Status(status(err)); got != want {

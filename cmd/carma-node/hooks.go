@@ -124,7 +124,7 @@ func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Lo
 	}
 	c := config.Default()
 	if err := hookNode(c, h.Node, log).Return(ctx, h, slurmClient(c, h.Conf)); err != nil {
-		log.Error("the job starts, and sees no GPU", "job", h.JobKey, "error", err)
+		log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
 	}
 	return nil
 }

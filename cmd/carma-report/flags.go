@@ -24,17 +24,16 @@ const usage = `usage: carma-report [OPTIONS] [JOB...]
        carma-report [OPTIONS] history [--write]
 
 Shows jobs that ran on GPUs under CARMA: what was estimated, booked and used,
-with whom they shared, what they cost and what that saved, whether they ran out
-of GPU memory and came back. One job is shown as a page, several as a table. A
-JOB is an id or the name of its output file. Like sacct, jobs of today are
-shown unless -S or jobs are given.
+which jobs shared the GPU, what it cost and saved, and OOMs and requeues. One job
+is shown in detail, several as a table. A JOB is a job id or the name of its
+output file. As with sacct, the default is today's jobs, unless -S or jobs are given.
 
-summary adds up by user, account, partition, GPU and day; gpus draws SM activity,
-memory and power of the GPUs over time; history lists what earlier runs teach, and
-with --write makes the file from which job_submit learns it (a timer's work).
+summary prints totals by user, account, partition, GPU and day; gpus shows SM
+activity, memory and power of the GPUs over time; history lists learned memory, and
+with --write writes the file that job_submit reads (run by a timer).
 
-Exit status: 0 fine; 1 wrong usage; 2 no record of a job that was named; 3 no
-database, or it cannot be read; 4 the database is newer than this program; 5 no
+Exit status: 0 success; 1 wrong usage; 2 no record of a named job; 3 the database
+is missing or cannot be read; 4 the database is newer than this program; 5 no
 permission.
 `
 
@@ -67,18 +66,18 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 		"these `COLUMNS`: JobID,State%20; +Saved adds to the usual ones ($CARMA_REPORT_FORMAT)",
 	)
 	f.BoolVarP(&o.helpFormat, "helpformat", "e", false, "list the columns")
-	f.BoolVarP(&o.NoHeader, "noheader", "n", false, "no titles")
+	f.BoolVarP(&o.NoHeader, "noheader", "n", false, "no header")
 	f.BoolVarP(&o.Parsable2, "parsable2", "P", false, "plain figures (MiB, seconds, joules) between |")
-	f.BoolVarP(&o.Parsable, "parsable", "p", false, "the same with a | at the end")
+	f.BoolVarP(&o.Parsable, "parsable", "p", false, "the same, with a | at the end of each line")
 	f.StringVar(&o.Delimiter, "delimiter", "|", "with -P: `TEXT` between the figures")
-	f.BoolVarP(&o.allocations, "allocations", "X", false, "jobs without steps, as is always so")
+	f.BoolVarP(&o.allocations, "allocations", "X", false, "accepted for sacct's sake; there are never steps")
 	f.StringVar(&o.Units, "units", "G", "memory in this `UNIT`: K, M, G, T, P")
 	f.BoolVar(&o.NoConvert, "noconvert", false, "memory as plain MiB")
 	f.BoolVar(&o.JSON, "json", false, "print JSON (docs/json.md)")
 	f.BoolVar(&o.CSV, "csv", false, "print CSV with plain figures")
-	f.BoolVar(&o.HTML, "html", false, "print a page for a browser, in one file")
-	f.BoolVar(&o.SVG, "svg", false, "print a drawing")
-	f.BoolVarP(&o.Table, "table", "t", false, "a table also of one job")
+	f.BoolVar(&o.HTML, "html", false, "print an HTML page")
+	f.BoolVar(&o.SVG, "svg", false, "print an SVG drawing")
+	f.BoolVarP(&o.Table, "table", "t", false, "a table even for one job")
 	f.StringVar(&o.By, "by", "user,account,partition,gpu,day", "summary: add up by these `WORDS`")
 	f.BoolVar(&o.write, "write", false, "history: write history.file of carma.toml")
 	f.StringArrayVar(

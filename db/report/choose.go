@@ -68,10 +68,10 @@ func (s *selection) addJobs(list string) error {
 		number, task, isTask := strings.Cut(job, "_")
 		id, err := strconv.ParseUint(number, 10, 32)
 		if err != nil || id == 0 {
-			return fmt.Errorf("%q is no job id", word)
+			return fmt.Errorf("%q is not a job id", word)
 		}
 		if _, err := strconv.ParseUint(task, 10, 32); isTask && err != nil {
-			return fmt.Errorf("%q is no job id", word)
+			return fmt.Errorf("%q is not a job id", word)
 		}
 		s.Jobs = append(s.Jobs, uint32(id))
 		s.tasks = append(s.tasks, job)
@@ -101,7 +101,7 @@ func (s *selection) addStates(list string) error {
 			known = known || long == word
 		}
 		if !known {
-			return fmt.Errorf("%q is no state that a job ends in", word)
+			return fmt.Errorf("%q is not an end state of a job", word)
 		}
 		s.states = append(s.states, word)
 	}

@@ -20,16 +20,16 @@ func notes(p *jobPage) (list []string) {
 	switch {
 	case j.Requeued != "":
 		if known {
-			say("it ran out of GPU memory and came back alone on %s; "+
-				"with `#CARMA mem=%dG` its first run would have done", j.Requeued, better)
+			say("it ran out of GPU memory and was requeued to run alone on %s; "+
+				"with `#CARMA mem=%dG` its first run would have sufficed", j.Requeued, better)
 		} else {
-			say("it ran out of GPU memory and came back alone on %s", j.Requeued)
+			say("it ran out of GPU memory and was requeued to run alone on %s", j.Requeued)
 		}
 		if j.OOMNote != "" {
 			say("%s", j.OOMNote)
 		}
 	case j.OOM != "":
-		say("it ran out of GPU memory (%s) and did not come back: %s", j.OOM, orElse(j.OOMNote, "no reason is known"))
+		say("it ran out of GPU memory (%s) and was not requeued: %s", j.OOM, orElse(j.OOMNote, "no reason is known"))
 	case j.OOMNote != "":
 		say("%s", j.OOMNote)
 	case j.preallocated() != "": // below: the peak says nothing of the need
@@ -52,7 +52,7 @@ func notes(p *jobPage) (list []string) {
 	case busy && len(f.UUIDs) > 1 && f.SMActPct < 20:
 		say("its %d GPUs were %.0f %% busy: fewer may do", len(f.UUIDs), float64(f.SMActPct))
 	case busy && f.SMActPct < 5:
-		say("the GPU was %.0f %% busy: look whether data arrive fast enough", float64(f.SMActPct))
+		say("the GPU was %.0f %% busy: check whether the input pipeline is fast enough", float64(f.SMActPct))
 	}
 	if s := j.savedS(); s.Known() && s > 60 {
 		say("sharing saved %.2f GPU-hours against a GPU of its own", float64(s)/3600)
@@ -87,8 +87,8 @@ func preallocatedNote(what, peak string) string {
 	case "all of the GPU":
 		who, set = "TensorFlow", tensorflow
 	}
-	return fmt.Sprintf("preallocated: the peak of %s is %s, as %s takes it at its start whatever it needs. "+
-		"While other runs are known, nothing is learned from this one; if it is so, set %s", peak, what, who, set)
+	return fmt.Sprintf("preallocated: the peak of %s is %s, which %s allocates at its start whatever it needs. "+
+		"Nothing is learned from this run while there are others; to see the real need, set %s", peak, what, who, set)
 }
 
 func orElse(s, other string) string {

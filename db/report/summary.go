@@ -28,7 +28,7 @@ type group struct {
 	SavedHours   float64 `json:"saved_gpu_hours"` // of the jobs of which it is known
 	SavedOf      int     `json:"saved_jobs"`      // how many these are
 	OOMs         int     `json:"ooms"`            // jobs that ran out of GPU memory
-	Recovered    int     `json:"recovered"`       // of them, came back and ended well
+	Recovered    int     `json:"recovered"`       // of them, requeued and completed
 	EnergyKWh    float64 `json:"energy_kwh"`      // of the jobs of which it is known
 	EnergyOf     int     `json:"energy_jobs"`     // how many these are
 	WaitS        float64 `json:"wait_s"`          // mean of submission to start (paper: waiting time)
@@ -305,7 +305,7 @@ func (s *summary) legend() []string {
 	}
 	return []string{fmt.Sprintf("GPU-H: GPU hours held. SHARED: of them, with other jobs. "+
 		"SAVED: GPU hours against exclusive, known of %s (smact= or earlier runs say how long the work takes alone). "+
-		"OOM: ran out of GPU memory. BACK: of them, came back and ended well. KWH: energy, known of %s. "+
+		"OOM: ran out of GPU memory. BACK: of them, requeued and completed. KWH: energy, known of %s. "+
 		"WAIT, RUN, JCT: means of the time in the queue, of execution, and of both (job completion time).",
 		of(t.SavedOf),
 		of(t.EnergyOf),

@@ -33,7 +33,7 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 		slice = "system.slice"
 	}
 	if ns, err := os.Readlink("/proc/self/ns/cgroup"); err != nil || ns != initNamespace {
-		return nil, fmt.Errorf("cgroup v2: %w: this is a cgroup namespace of its own", errNot)
+		return nil, fmt.Errorf("cgroup v2: %w: this process is in a cgroup namespace", errNot)
 	}
 	// With --enable-multiple-slurmd, as Debian's, the name has the node's.
 	for _, name := range []string{h.Node + "_slurmstepd.scope", "slurmstepd.scope"} {

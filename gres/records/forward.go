@@ -44,7 +44,7 @@ func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 func (s Slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	err := s.Client.SetComment(ctx, cluster, job, comment)
 	if errors.Is(err, sctl.ErrComment) {
-		s.Log.Warn("the record of a job does not get to slurmdbd; it stays on the node", "job", job, "error", err)
+		s.Log.Warn("the record of a job is not forwarded to slurmdbd; it stays on the node", "job", job, "error", err)
 		return fmt.Errorf("%w: %w", db.ErrRefused, err)
 	}
 	return err
@@ -70,9 +70,9 @@ func Forward(ctx context.Context, path string, to db.Slurmdbd, log *slog.Logger)
 			cancel()
 		}
 		if err != nil && !failing {
-			log.Warn("records do not get to slurmdbd; they wait on the node", "error", err)
+			log.Warn("records are not forwarded to slurmdbd; they wait on the node", "error", err)
 		} else if err == nil && failing {
-			log.Info("slurmdbd answers again")
+			log.Info("records are forwarded to slurmdbd again")
 		}
 		failing = err != nil
 	}

@@ -47,7 +47,7 @@ func Publish(ctx context.Context, path string, slurm slurmConfig, log *slog.Logg
 			asked, pause = now, askReadersEvery+rand.N(askReadersEvery/5) // agents start together
 			if r, err := askReaders(ctx, slurm); err != nil {
 				pause = askReadersAgain
-				log.Warn("ask slurmctld for PrivateData; until it answers who may read records stays as it is", "error", err)
+				log.Warn("query PrivateData; access to records stays as it is until slurmctld answers", "error", err)
 			} else {
 				readers = r
 			}
@@ -56,7 +56,7 @@ func Publish(ctx context.Context, path string, slurm slurmConfig, log *slog.Logg
 		if err != nil && !failing && ctx.Err() == nil {
 			log.Warn("users read old records", "error", err)
 		} else if err == nil && failing {
-			log.Info("users read new records again")
+			log.Info("users read current records again")
 		}
 		failing = err != nil
 		select {

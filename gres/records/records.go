@@ -72,7 +72,7 @@ func (r *Records) SetEnd(ctx context.Context, e db.End) error {
 	}
 	refused, err := db.SpoolOf(r.Path).Drain(ctx, r.db.Put)
 	if refused > 0 && r.Log != nil {
-		r.Log.Warn("files in the spool of records are not what their names say; they are put aside as .bad", "files", refused)
+		r.Log.Warn("spool files do not match their names; renamed to .bad", "files", refused)
 	}
 	if err != nil {
 		return err

@@ -167,7 +167,7 @@ func readCase(line []byte) (oneCase, error) {
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.UseNumber()
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return one, errors.New("the line is no JSON object")
+		return one, errors.New("the line is not a JSON object")
 	}
 	var wrong error // the first; reading goes on for the id
 	seen := map[string]bool{}
@@ -199,9 +199,9 @@ func readCase(line []byte) (oneCase, error) {
 
 func notJSON(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("the line is no JSON object: it breaks off")
+		return errors.New("the line is not a JSON object: it breaks off")
 	}
-	return fmt.Errorf("the line is no JSON object: %w", err)
+	return fmt.Errorf("the line is not a JSON object: %w", err)
 }
 
 // set takes one key of a case; null stands for a key that is not given.

@@ -20,7 +20,7 @@ func (s File) Replace(text []byte) error {
 		return nil
 	}
 	if err := s.swap(text); err != nil {
-		return fmt.Errorf("%s: it is as it was: %w", s.path, err)
+		return fmt.Errorf("%s: it is unchanged: %w", s.path, err)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (s File) swap(text []byte) (err error) {
 		return err
 	}
 	if !os.SameFile(now, s.info) || !now.ModTime().Equal(s.info.ModTime()) || now.Size() != s.info.Size() {
-		return errors.New("somebody else is writing it; try again")
+		return errors.New("another process is writing it; try again")
 	}
 	if err = os.Rename(f.Name(), s.target); err != nil {
 		return err

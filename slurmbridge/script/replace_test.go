@@ -129,7 +129,7 @@ func TestReplaceSeesOthersWriting(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = s.Replace([]byte(newScript))
-			if want := s.path + ": it is as it was: somebody else is writing it; try again"; message(err) != want {
+			if want := s.path + ": it is unchanged: another process is writing it; try again"; message(err) != want {
 				t.Errorf("got %v, want %s", err, want)
 			}
 			alone(t, s, string(theirs))
@@ -172,7 +172,7 @@ func TestReplaceReadOnlyDirectory(t *testing.T) {
 		done <- s.Replace([]byte(newScript))
 	}()
 	err := <-done
-	if want := s.path + ": it is as it was: make a new file beside it in " + dir +
+	if want := s.path + ": it is unchanged: make a new file beside it in " + dir +
 		": permission denied"; message(err) != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -290,7 +290,7 @@ func (e Edit) verify(header []headerLine, out []byte) error {
 		return plainly(err)
 	}
 	if !got.Equal(want) {
-		return errors.New("the #CARMA lines would not say what is meant; nothing was written")
+		return errors.New("the #CARMA lines would not mean what was asked; nothing was written")
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func Parse(word string, now time.Time) (time.Time, error) {
 }
 
 func wrongTime(word string) error {
-	return fmt.Errorf("%q is no time; write now-2days, today, 13:00 or 2026-01-31T13:00", word)
+	return fmt.Errorf("%q is not a time; write now-2days, today, 13:00 or 2026-01-31T13:00", word)
 }
 
 func hourOf(day time.Time, hour int) time.Time {
