@@ -57,7 +57,7 @@ func TestRooms(t *testing.T) {
 	}{
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
-		{"SQL", nil, []string{"db", "gres/lease", "prolog/bench", "contrib/"}, []string{"database/sql", sqlite}},
+		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
 		{"a pure package", pure, nil, []string{"os", "os/exec", "os/user", "io/fs", "net/", "net", "database/sql", "golang.org/x/sys/unix", "log/slog"}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
