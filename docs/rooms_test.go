@@ -45,7 +45,7 @@ const (
 func TestRooms(t *testing.T) {
 	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/nodestate", "slurmbridge/constraint", "slurmbridge/jobenv", "slurmbridge/launch", "slurmbridge/slurmconf",
 		"slurmbridge/slurmtime", "db/report/page", "db/report/texttable",
-		"estimator", "estimator/allocator", "estimator/baseline", "estimator/graph", "estimator/history", "estimator/summary", "estimator/trace", "estimator/training", "db/figure",
+		"estimator", "estimator/allocator", "estimator/graph", "estimator/history", "estimator/method", "estimator/summary", "estimator/trace", "estimator/training", "db/figure",
 		"gres/choose", "gres/window", "gres/steward", "gres/energy", "contrib/sim/chart", "prolog/oomscan"}
 	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine", "gres/export"}
 	all := imports(t)
@@ -114,5 +114,34 @@ func TestLayers(t *testing.T) {
 	}
 	if edges < 50 {
 		t.Errorf("%d imports looked at", edges)
+	}
+}
+
+// TestLinked: the programs of the product, and libcarma, link nothing of contrib, where
+// published estimators are compared with ours, and of the estimator what they need.
+func TestLinked(t *testing.T) {
+	for name, needs := range map[string][]string{
+		"cmd/carma-node":   {"carma/estimator/history", "carma/estimator/method"},
+		"cmd/carma-report": {"carma/estimator/history", "carma/estimator/method"},
+		// These estimate.
+		"cmd/carma-estimate":   nil,
+		"slurmbridge/libcarma": nil,
+	} {
+		cmd := exec.Command("go", "list", "-deps", "./"+name)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list -deps ./%s: %v", name, err)
+		}
+		linked := strings.Fields(string(out))
+		if !slices.Contains(linked, "carma/"+name) {
+			t.Errorf("%s is not among its own packages", name)
+		}
+		for _, path := range linked {
+			estimates := strings.HasPrefix(path, "carma/estimator") && needs != nil && !slices.Contains(needs, path)
+			if strings.HasPrefix(path, "carma/contrib/") || estimates {
+				t.Errorf("%s links %s", name, path)
+			}
+		}
 	}
 }
