@@ -47,11 +47,14 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
-.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-trace test-shim test-simgpu test-placement \
-	test-integration test-situations test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
+SPANK = slurmbridge/spank
+SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
+
+.PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
+	test-integration test-situations test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
-all: commands libcarma shim simgpu
+all: commands libcarma shim spank simgpu
 
 commands:
 	@echo "build: bin/$(COMMANDS)"
@@ -70,6 +73,15 @@ $(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds sl
 	@mkdir -p $(@D)
 	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
+
+# The plugin for slurmstepd (plugstack.conf), where containers need one.
+SPANK_OUT = lib/slurm/spank_carma.so
+spank: $(SPANK_OUT)
+$(SPANK_OUT): $(SPANK_SRC) $(SPANK)/spank.h $(SPANK)/spank_carma.lds
+	@echo "build: $@"
+	@mkdir -p $(@D)
+	@$(CC) $(HARDEN) -DCARMA_TASK_PROLOG='"$(prefix)/sbin/carma-task-prolog"' -I$(SLURM_INCLUDE) -shared -o $@ $(SPANK_SRC) $(HARDEN_LD) \
+		-Wl,--version-script=$(SPANK)/spank_carma.lds
 
 # Written anew when the version is another.
 build/version: FORCE
@@ -100,7 +112,7 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@$(GO) build -o $@ ./contrib/progress
 
 test: $(PROGRESS)
-	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-simgpu test-placement test-integration
+	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-integration
 
 test-unit: deps-test-unit $(PROGRESS)
 	@$(PROGRESS) go ./...
@@ -108,6 +120,10 @@ test-unit: deps-test-unit $(PROGRESS)
 # The job_submit shim in a host program, under the sanitizers. N hostile jobs.
 test-shim: deps-test-shim libcarma shim
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
+
+# The SPANK plugin in a host program, under the sanitizers. N hostile outputs.
+test-spank: deps-test-spank spank
+	@$(SPANK)/check.sh $(CURDIR)/build/spank lib/slurm/spank_carma.so
 
 test-simgpu: deps-test-simgpu
 	@$(MAKE) --no-print-directory -C contrib/simgpu test
@@ -134,6 +150,11 @@ test-trace: deps-test-trace
 # RUN='TestSteps|TestArray' takes some of the tests.
 test-integration: deps-test-integration all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+
+# Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
+# under user-mode-linux; root makes it: minutes, and the first time the network.
+test-cgroup2: deps-test-cgroup2 all
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestOwners$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
@@ -172,6 +193,11 @@ test-abuse: deps-test-abuse all
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
 	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run TestAttack ./contrib/devcluster
+
+# Confinement with CONFINE_JOBS starts beside programs that open everything, and with every
+# process that makes it killed at random; cgroup v1.
+test-confine-kill: deps-test-confine-kill all
+	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run 'TestConfineKilled$$|TestConfineManyStarts$$' ./contrib/devcluster
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
@@ -220,10 +246,10 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.
 man: commands
@@ -251,7 +277,7 @@ install: all
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
-	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	install -m 644 lib/slurm/job_submit_carma.so lib/slurm/spank_carma.so $(DESTDIR)$(libdir)/slurm/
 	$(if $(SLURM_PLUGIN_DIR),install -d $(DESTDIR)$(SLURM_PLUGIN_DIR) && ln -sf $(libdir)/slurm/job_submit_carma.so $(DESTDIR)$(SLURM_PLUGIN_DIR)/)
 	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d

@@ -157,7 +157,7 @@ func (t taskFile) names(uuids []string) string {
 // without tells a task that has no GPU so, where Slurm says nothing: a program of CUDA
 // would then take the first GPU that it can open.
 func without(w io.Writer, runDir string, job uint32, get jobenv.Getenv) error {
-	_, err := awaitTaskFile(runDir, job, get("SLURM_RESTART_COUNT"))
+	_, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
 	if get("CUDA_VISIBLE_DEVICES") == "" {
 		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\n")
 		err = errors.Join(err, errPrint)

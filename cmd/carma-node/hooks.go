@@ -200,6 +200,9 @@ func outputWithin(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 
 func runTaskProlog(_ context.Context, e env, _ []string) error {
 	oneThread()
+	if prolog.Told(os.Getenv) {
+		return nil
+	}
 	c, err := config.Load(e.config)
 	if err != nil {
 		// The job's lease may stand where it does by default. If not, the task sees no

@@ -50,6 +50,7 @@ func (d *diagnosis) controller() {
 // no partition of CARMA's needs them too, and nothing else.
 func (d *diagnosis) node() {
 	d.hooks()
+	d.spank()
 	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
 		d.add(Pass, "node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only", "")
 		return

@@ -160,7 +160,7 @@ var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"Task
 
 func (d *diagnosis) hookSettings(say func(Level, string, string)) {
 	for _, h := range hookNames {
-		if d.setting(h.setting) == "" {
+		if d.setting(h.setting) == "" && !(h.setting == "TaskProlog" && d.SPANK.Named()) {
 			say(Fail, h.setting+" is not set", h.setting+"=/usr/sbin/carma-"+h.command+", or call that from a script of your own")
 		}
 	}
