@@ -14,7 +14,6 @@ import (
 
 	"carma/db"
 	"carma/gres/capacity"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
@@ -54,7 +53,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := json.Unmarshal(held.About, &about); err != nil {
 		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
 	}
-	failpoint.Here("epilog.start")
+	lease.FailPoint("epilog.start")
 	var v verdict
 	if held.Restart == h.Restart {
 		v = n.judge(ctx, h, held, about, slurm)
@@ -70,7 +69,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := records.Put(ctx, attempt(h, held, about, v, n.Config.Idle.After.D())); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
-	failpoint.Here("epilog.recorded")
+	lease.FailPoint("epilog.recorded")
 	n.countFailure(ctx, h, held, v, ledger)
 	if v.requeuedTo != "" || v.slotOver {
 		n.expect(ctx, h, held, v.alone, ledger)
@@ -78,7 +77,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
 	}
-	failpoint.Here("epilog.released")
+	lease.FailPoint("epilog.released")
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}
