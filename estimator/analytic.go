@@ -48,7 +48,13 @@ func Analytic(s Spec) (Estimate, error) {
 	if trace.Is(s.Summary) {
 		return traced(s, fittedScratch)
 	}
-	return analytic(s, 0)
+	return analytic(s, refit{evidence: shipped})
+}
+
+// refit is what is fitted beside the base, and what was measured.
+type refit struct {
+	workspaceQuarters int64
+	evidence          func(name string) Evidence
 }
 
 // fittedScratch is cuDNN's workspace as fitted on traces (README.md).
@@ -60,9 +66,16 @@ func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o)
 // Refit is Analytic with another value of the one constant that is fitted
 // beside the base, for cross-validation: the scratch memory of backward
 // convolutions in quarters of what they read and write.
-func Refit(s Spec, workspaceQuarters int64) (Estimate, error) { return analytic(s, workspaceQuarters) }
+func Refit(s Spec, workspaceQuarters int64) (Estimate, error) {
+	return analytic(s, refit{workspaceQuarters, shipped})
+}
 
-func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
+// Rejudge is Analytic with other evidence than what was shipped, for cross-validation.
+func Rejudge(s Spec, of func(name string) Evidence) (Estimate, error) {
+	return analytic(s, refit{0, of})
+}
+
+func analytic(s Spec, fitted refit) (Estimate, error) {
 	m, err := s.parse()
 	if err != nil {
 		return Estimate{}, err
@@ -78,7 +91,7 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 		return Estimate{}, ErrBatch
 	}
 	o := s.options(batch)
-	o.WorkspaceQuarters = workspaceQuarters
+	o.WorkspaceQuarters = fitted.workspaceQuarters
 	g := graph.Build(m, o)
 	e := Estimate{Path: FromSummary, CuDNN: g.CuDNN, Rows: len(m.Rows), Assumed: g.Assumed}
 	if s.Batch == 0 {
@@ -98,13 +111,16 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 		e.lower(Unsure, "the summary is denser than any tool prints: simulated in short")
 	}
 	r := training.Run(g, p)
-	if n := measuredKept(s, m, batch); n > 0 {
+	n := measuredKept(s, m, batch)
+	if n > 0 {
 		// Counted, not inferred: the difference is live at the peak.
 		r.Correct(n - g.Kept)
 		g.Guessed = 0
 	}
 	e.fill(s, r)
 	e.judge(s, m, g, r)
+	e.earn(s, m, g, r, fitted.evidence, n > 0)
+	e.transforms(g, batch)
 	e.margin()
 	return e, nil
 }

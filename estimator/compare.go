@@ -88,6 +88,6 @@ func (s *Spec) parse() (*summary.Model, error) {
 // plain is an estimate that is one number.
 func plain(n int64, name string) Estimate {
 	e := Estimate{FloorMiB: n, MiB: n, Confidence: Unsure, Parts: []Part{{name, n}}}
-	e.ReserveMiB = n + marginMiB
+	e.ReserveMiB = n + MarginMiB
 	return e
 }

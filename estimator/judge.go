@@ -117,14 +117,9 @@ func (e *Estimate) untested(s Spec) {
 	}
 }
 
-// Margins on top of the estimate, by confidence: with the sure one at most
-// one in twenty runs of unknown vision models needed more, with the unsure
-// one about one in twenty (README.md).
-const (
-	sureMarginPct   = 10
-	unsureMarginPct = 40
-	marginMiB       = 128
-)
+// MarginMiB is booked on top of every estimate, beside a percentage of it by
+// confidence (measured.go).
+const MarginMiB = 128
 
 // margin sets what to book. For Bound the caller books the GPU; the number is
 // then only the least that it needs.
@@ -136,5 +131,5 @@ func (c Confidence) Reserve(mib int64) int64 {
 	if c != Sure {
 		pct = unsureMarginPct
 	}
-	return mib + mib/100*pct + marginMiB
+	return mib + mib/100*pct + MarginMiB
 }

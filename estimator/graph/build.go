@@ -195,7 +195,9 @@ func Build(m *summary.Model, opt Options) *Graph {
 		shapes(b.rows, b.opt.Input)
 	}
 	b.gamma = b.hiddenScales(m)
+	b.g.Hidden = b.hiddenParams(m)
 	b.drop = b.dropoutActive()
+	b.g.ByOutputs, b.g.Outputs = b.byOutputs()
 	b.cur = b.input()
 	b.scan()
 	b.finish()

@@ -255,6 +255,10 @@ func denseChannels(r *summary.Row, area int64) int64 {
 	return 0
 }
 
+// transformBytes is what cuDNN's FFT algorithms take for one filter: a tile of
+// 32 x 32 has 32 x 17 complex frequencies of eight bytes.
+const transformBytes = 32 * 17 * 8
+
 // emitConv makes the output; the backward needs workspace in cuDNN.
 func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 	b.convIn[b.nConvIn%len(b.convIn)] = b.cur
@@ -283,6 +287,9 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 	dense := area > 1 && groups < cin
 	if dense {
 		op.BwdTmp = b.convWorkspace(in, out, cin, area, groups)
+	}
+	if si, so := b.shape(in), b.shape(out); si.N == 3 && so.N == 3 && si.D[1] == so.D[1] && si.D[2] == so.D[2] && si.D[1] > 1 {
+		b.g.Transform = max(b.g.Transform, mul(r.Params/max(area, 1), transformBytes))
 	}
 	if has(r.Kind, "StdConv") {
 		op.Aux = add(op.Aux, mul(r.Params, 4)) // the standardised weight

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"carma/estimator/graph"
+)
+
+// rows makes a torchsummary text: kind, shape and parameters a line.
+func torchsummary(total int64, rows ...string) []byte {
+	var b strings.Builder
+	b.WriteString("        Layer (type)               Output Shape         Param #\n")
+	for i, r := range rows {
+		kind, rest, _ := strings.Cut(r, " ")
+		shape, params, _ := strings.Cut(rest, " ")
+		if params == "" {
+			params = "0"
+		}
+		fmt.Fprintf(&b, "%20s  %25s %15s\n", fmt.Sprintf("%s-%d", kind, i+1), "[-1, "+strings.ReplaceAll(shape, "x", ", ")+"]", params)
+	}
+	if total > 0 {
+		fmt.Fprintf(&b, "Total params: %d\n", total)
+	}
+	return []byte(b.String())
+}
+
+// encoder is a transformer of one block, whose container has the given class.
+func encoder(block string, total int64) []byte {
+	return torchsummary(
+		total,
+		"Conv2d 192x14x14 147648", "Identity 196x192", "PatchEmbed 196x192",
+		"LayerNorm 196x192 384", "Linear 196x576 111168", "Linear 196x192 37056", "Dropout 196x192", "Attention 196x192",
+		"LayerNorm 196x192 384", "Linear 196x768 148224", "GELU 196x768", "Linear 196x192 147648", "Mlp 196x192", block+" 196x192",
+		"LayerNorm 196x192 384", "Linear 1000 193000",
+	)
+}
+
+const encoderParams = 147648 + 384 + 111168 + 37056 + 384 + 148224 + 147648 + 384 + 193000
+
+func TestEarned(t *testing.T) {
+	conv := func(batch int) Spec {
+		return Spec{Batch: batch, Input: [3]int{1024, 14, 14}, Summary: torchsummary(0,
+			"Conv2d 2048x14x14 2097152", "BatchNorm2d 2048x14x14 4096", "ReLU 2048x14x14")}
+	}
+	vit := func(block string, total int64) Spec {
+		return Spec{Batch: 64, Input: [3]int{3, 224, 224}, Dropout: Off, Summary: encoder(block, total)}
+	}
+	for _, c := range []struct {
+		name string
+		s    Spec
+		want Confidence
+		why  string
+	}{
+		{"known classes", vit("Block", encoderParams), Sure, ""},
+		{"a block by its last word", vit("NeverSeenBlock", encoderParams), Sure, ""},
+		{"a class that nobody measured", vit("Whirl", encoderParams), Unsure, "1 modules are of class Whirl"},
+		{"a table of positions and a class token", vit("Block", encoderParams+197*192), Sure, ""},
+		{"a table of relative positions", vit("Block", encoderParams+27*27*3), Unsure, "2187 parameters belong to calls"},
+		{"a module used twice, counted once", vit("Block", encoderParams-37056), Unsure, "37056 parameters belong to calls"},
+		{"large filters at a small batch", conv(8), Unsure, "by FFT"},
+		{"large filters at a large batch", conv(64), Sure, ""},
+	} {
+		c.s.Base = DefaultBase()
+		e, err := Analytic(c.s)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if e.Confidence != c.want || c.why != "" && !strings.Contains(strings.Join(e.Reasons, "\n"), c.why) {
+			t.Errorf("%s: %s because %q, want %s because %q", c.name, e.Confidence, e.Reasons, c.want, c.why)
+		}
+	}
+}
+
+// Weights that a map of channels was taken for were multiplied into terabytes.
+func TestMapsAreNoWeights(t *testing.T) {
+	e, err := Analytic(Spec{
+		Batch: 64, Input: [3]int{3, 224, 224}, Base: DefaultBase(),
+		Summary: torchsummary(0,
+			"Conv2d 512x14x14 393216", "Conv2d 2048x14x14 1048576", "BatchNorm2d 2048x14x14 4096", "ConvNorm 2048x14x14",
+			"SiLU 1024x14x14", "Conv2d 512x14x14 524288", "BatchNorm2d 512x14x14 1024", "ConvNorm 512x14x14", "Attention 512x14x14"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.MiB > 4096 {
+		t.Errorf("one attention over maps: %d MiB", e.MiB)
+	}
+}
+
+// A wrong multiplication in one count shows against the other.
+func TestTwoCounts(t *testing.T) {
+	const kept = 1000 << 20
+	for _, c := range []struct {
+		calls, outputs, all, mib int64
+		precision                Precision
+		want                     Confidence
+	}{
+		{kept, kept, 2 * kept, 4000, FP32, Sure},
+		{kept, kept * 11 / 10, 2 * kept, 4000, FP32, Sure},
+		{kept, kept * 10 / 13, 2 * kept, 4000, FP32, Unsure},
+		{kept, kept * 13 / 10, 2 * kept, 4000, FP32, Unsure},
+		{kept, kept * 13 / 10, 2 * kept, 20000, FP32, Sure}, // a small part of the whole
+		{5 * kept, kept, 2 * kept, 9000, FP32, Bound},
+		{5 * kept, 5 * kept, 2 * kept, 9000, FP32, Bound},
+		{kept, 2 * kept, 2 * kept, 4000, AMP, Sure}, // never sure for another reason
+	} {
+		e := Estimate{MiB: c.mib}
+		e.twoCounts(Spec{Precision: c.precision}, &graph.Graph{Kept: c.calls, ByOutputs: c.outputs, Outputs: c.all})
+		if e.Confidence != c.want {
+			t.Errorf("%+v: %s because %q", c, e.Confidence, e.Reasons)
+		}
+	}
+}
+
+// shipped looks names up by halves.
+func TestMeasuredInOrder(t *testing.T) {
+	if !slices.IsSortedFunc(measured[:], func(a, b Evidence) int { return strings.Compare(a.Name, b.Name) }) {
+		t.Error("measured.go is out of order: run estimator/bench -measured estimator/measured.go")
+	}
+	if v := shipped("*Block"); v.Families < fewFamilies || v.Runs < v.Within {
+		t.Errorf("*Block: %+v", v)
+	}
+	if v := shipped("Whirl"); v != (Evidence{}) {
+		t.Errorf("Whirl: %+v", v)
+	}
+}
