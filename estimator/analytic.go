@@ -16,7 +16,7 @@ import (
 const (
 	maxBatch = 1 << 20
 	maxSeq   = 1 << 22
-	maxDim   = 1 << 16
+	maxDim   = 1 << 20 // flat features
 	maxGPUs  = 1 << 16
 	// maxShared bounds the tensors that are looked at for shared weights.
 	maxShared = 8
@@ -144,8 +144,8 @@ func (s *Spec) check() error {
 	if s.Base.CuBLASMiB < 0 || s.Base.CuDNNMiB < 0 || max(s.Base.CuBLASMiB, s.Base.CuDNNMiB) > 1<<20 {
 		return fmt.Errorf("base of %d and %d MiB is out of range", s.Base.CuBLASMiB, s.Base.CuDNNMiB)
 	}
-	if n := s.Input; (n[0] > 0 || n[1] > 0 || n[2] > 0) && (n[0] == 0 || n[1] == 0 || n[2] == 0) {
-		return fmt.Errorf("input=%dx%dx%d is not CxHxW", n[0], n[1], n[2])
+	if n := s.Input; n[0] == 0 && n[1] > 0 || n[1] == 0 && n[2] > 0 {
+		return fmt.Errorf("input=%dx%dx%d is not the size of a sample: use N, CxL or CxHxW", n[0], n[1], n[2])
 	}
 	return nil
 }
@@ -154,8 +154,11 @@ func (s *Spec) options(batch int) graph.Options {
 	o := graph.Options{
 		Batch: int64(batch), Seq: int32(s.Seq), Dropout: int8(s.Dropout),
 	}
-	if s.Input[0] > 0 {
-		o.Input = summary.Dims(int32(s.Input[0]), int32(s.Input[1]), int32(s.Input[2]))
+	for k, n := range s.Input {
+		if n > 0 {
+			o.Input.D[k] = int32(n)
+			o.Input.N = uint8(k + 1)
+		}
 	}
 	switch s.Precision {
 	case AMP:

@@ -129,3 +129,31 @@ func TestMeasuredInOrder(t *testing.T) {
 		t.Errorf("Whirl: %+v", v)
 	}
 }
+
+// The features of a sample tell what a perceptron's first layer reads.
+func TestFlatInput(t *testing.T) {
+	table := torchsummary(0, "Linear 512 401920", "ReLU 512", "Linear 10 5130")
+	repr := []byte("Net(\n  (a): Linear(in_features=784, out_features=512, bias=True)\n  (b): Linear(in_features=512, out_features=10, bias=True)\n)\n")
+	for _, c := range []struct {
+		name  string
+		text  []byte
+		input [3]int
+	}{
+		{"table", table, [3]int{784}}, {"table, features untold", table, [3]int{}},
+		{"representation", repr, [3]int{784}}, {"map that is flattened", table, [3]int{1, 28, 28}},
+	} {
+		e, err := Analytic(Spec{Summary: c.text, Batch: 65536, Input: c.input, Base: DefaultBase()})
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		// The samples, twice: that of the last step stays until the next is there.
+		if least := int64(1443 + 196 + 128); e.FloorMiB < least || e.Confidence == Bound {
+			t.Errorf("%s: floor %d MiB, at least %d; %s because %q", c.name, e.FloorMiB, least, e.Confidence, e.Reasons)
+		}
+	}
+	for _, bad := range [][3]int{{0, 28, 28}, {1, 0, 28}, {0, 0, 3}, {1 << 21}} {
+		if _, err := Analytic(Spec{Summary: table, Batch: 1, Input: bad}); err == nil {
+			t.Errorf("input %v: no error", bad)
+		}
+	}
+}

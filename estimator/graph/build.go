@@ -33,7 +33,7 @@ const (
 type Options struct {
 	Batch     int64
 	Seq       int32
-	Input     Shape // CxHxW, N==0 if not given
+	Input     Shape // of a sample, N==0 if not given
 	Precision Precision
 	Attention Attention
 	// WorkspaceQuarters is the scratch memory of a backward convolution in
@@ -197,8 +197,8 @@ func Build(m *summary.Model, opt Options) *Graph {
 	b.gamma = b.hiddenScales(m)
 	b.g.Hidden = b.hiddenParams(m)
 	b.drop = b.dropoutActive()
-	b.g.ByOutputs, b.g.Outputs = b.byOutputs()
 	b.cur = b.input()
+	b.g.ByOutputs, b.g.Outputs = b.byOutputs()
 	b.scan()
 	b.finish()
 	return b.g

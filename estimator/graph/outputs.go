@@ -15,6 +15,7 @@ import (
 // that prints more than its last row made has joined several, and what the norms of
 // summed branches make is not kept. all is every row's output, kept or not.
 func (b *builder) byOutputs() (kept, all int64) {
+	kept, all = b.elems(b.cur), b.elems(b.cur) // the sample, which the first module keeps
 	var last Shape
 	for i := range b.rows {
 		r := &b.rows[i]
