@@ -121,6 +121,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	e.judge(s, m, g, r)
 	e.earn(s, m, g, r, fitted.evidence, n > 0)
 	e.transforms(g, batch)
+	e.remedy(g, hiddenModules(m, g))
 	e.margin()
 	return e, nil
 }

@@ -83,6 +83,7 @@ func unmeasured(m *summary.Model, of func(string) Evidence) (kind string, count 
 // itself (contrib/summary), so that nothing had to be inferred.
 func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Result, of func(string) Evidence, counted bool) {
 	if !counted {
+		before := len(e.Reasons)
 		if kind, n := unmeasured(m, of); n > 0 {
 			e.lower(Unsure, "%d modules are of class %s, and no model with such has been measured", n, kind)
 		}
@@ -90,6 +91,9 @@ func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Res
 			e.lower(Unsure, "%d parameters belong to calls that no row shows", max(g.Hidden, -g.Hidden))
 		}
 		e.twoCounts(s, g)
+		if len(e.Reasons) > before {
+			e.want(Trace)
+		}
 	}
 	if least := r.Parts[training.Parameters] + r.Parts[training.OptimizerState] + g.Largest(); r.Peak < least {
 		e.lower(Bound, "parameters, optimizer and the largest layer alone are %d MiB", least>>20)

@@ -157,3 +157,33 @@ func TestFlatInput(t *testing.T) {
 		}
 	}
 }
+
+// What is said to help does: the size of a sample before a trace, a trace where calls
+// were inferred, a run where nothing else shows it.
+func TestRemedy(t *testing.T) {
+	conv := func(kernel string) []byte {
+		return []byte("Net(\n  (a): Conv2d(3, 64, kernel_size=" + kernel + ", stride=(1, 1))\n  (b): ReLU()\n)\n")
+	}
+	deep := []byte("Layer (type:depth-idx)   Output Shape   Param #\nNet   [32, 10]   --\n" +
+		"├─Whirl: 1-1   [32, 10]   5,000\n├─Linear: 1-2   [32, 10]   110\n")
+	for _, c := range []struct {
+		name string
+		s    Spec
+		want Remedy
+	}{
+		{"sure", Spec{Batch: 64, Input: [3]int{3, 224, 224}, Summary: encoder("Block", encoderParams)}, NoRemedy},
+		{"no size of a sample", Spec{Batch: 8, Summary: conv("(3, 3)")}, SaySample},
+		{"modules without children", Spec{Batch: 32, Summary: deep}, MoreDepth},
+		{"a class never measured", Spec{Batch: 64, Input: [3]int{3, 224, 224}, Summary: encoder("Whirl", encoderParams)}, Trace},
+		{"another precision", Spec{Batch: 64, Precision: BF16, Input: [3]int{3, 224, 224}, Summary: encoder("Block", encoderParams)}, FirstRun},
+	} {
+		c.s.Base = DefaultBase()
+		e, err := Analytic(c.s)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if e.Remedy != c.want {
+			t.Errorf("%s: remedy %d, want %d; %s because %q", c.name, e.Remedy, c.want, e.Confidence, e.Reasons)
+		}
+	}
+}

@@ -28,12 +28,35 @@ func (e *Estimate) lower(c Confidence, format string, args ...any) {
 	e.Reasons = append(e.Reasons, fmt.Sprintf(format, args...))
 }
 
+// want notes what would help; the least trouble counts.
+func (e *Estimate) want(r Remedy) {
+	if e.Remedy == NoRemedy || r < e.Remedy {
+		e.Remedy = r
+	}
+}
+
+// remedy says what would help, from what stands in the way.
+func (e *Estimate) remedy(g *graph.Graph, hidden int) {
+	switch {
+	case e.Confidence == Sure:
+		e.Remedy = NoRemedy
+		return
+	case g.LacksInput:
+		e.want(SaySample)
+	case hidden > 0:
+		e.want(MoreDepth)
+	}
+	e.want(FirstRun)
+}
+
 // judge sets the confidence.
 func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Result) {
 	switch pct := g.Guessed / max((g.Kept+g.Guessed)/100, 1); {
 	case pct >= boundPct:
+		e.want(Trace)
 		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
 	case pct >= unsurePct:
+		e.want(Trace)
 		e.lower(Unsure, "%d %% of the activations were guessed", pct)
 	}
 	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
@@ -49,9 +72,11 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Bound, "the model is too large to simulate: the live bytes are a lower bound")
 	}
 	if m.Format == summary.Repr && !hasCounts(m) {
+		e.want(Trace)
 		e.lower(Unsure, "the module representation has no parameter counts")
 	}
 	if m.Recursive > 0 {
+		e.want(Trace)
 		e.lower(Unsure, "%d modules are used more than once", m.Recursive)
 	}
 	if m.Format != summary.Repr && m.Batch > 0 && s.Batch > 0 && int(m.Batch) != s.Batch {
