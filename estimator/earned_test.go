@@ -187,3 +187,22 @@ func TestRemedy(t *testing.T) {
 		}
 	}
 }
+
+// Where the graph had to guess, the outputs of the rows are believed if they say more.
+func TestMoreByOutputs(t *testing.T) {
+	for _, c := range []struct {
+		s                      Spec
+		kept, guessed, outputs int64
+		want                   int64
+	}{
+		{Spec{}, 1000, 100, 1300, 300},
+		{Spec{}, 1000, 100, 900, 0},
+		{Spec{}, 1000, 0, 1300, 0},
+		{Spec{GradCheckpoint: true}, 1000, 100, 1300, 0},
+		{Spec{Precision: BF16}, 500, 100, 1300, 150},
+	} {
+		if got := c.s.moreByOutputs(&graph.Graph{Kept: c.kept, Guessed: c.guessed, ByOutputs: c.outputs}); got != c.want {
+			t.Errorf("%+v: %d more, want %d", c, got, c.want)
+		}
+	}
+}

@@ -15,6 +15,8 @@ import (
 const (
 	unsurePct = 1
 	boundPct  = 15
+	// agreedPct is what may be guessed where the outputs of the rows tell the same.
+	agreedPct = 5
 	// scratchPct is the share of the estimate for scratch memory and the gaps
 	// that it leaves, above which cuDNN's choice of algorithm decides.
 	scratchPct = 25
@@ -51,11 +53,11 @@ func (e *Estimate) remedy(g *graph.Graph, hidden int) {
 
 // judge sets the confidence.
 func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Result) {
-	switch pct := g.Guessed / max((g.Kept+g.Guessed)/100, 1); {
+	switch pct := g.GuessedPct(); {
 	case pct >= boundPct:
 		e.want(Trace)
 		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
-	case pct >= unsurePct:
+	case pct >= agreedPct || pct >= unsurePct && !e.agree(s, g):
 		e.want(Trace)
 		e.lower(Unsure, "%d %% of the activations were guessed", pct)
 	}

@@ -92,6 +92,9 @@ type Graph struct {
 	Assumed []string
 }
 
+// GuessedPct is the percentage of what is kept whose source was guessed.
+func (g *Graph) GuessedPct() int64 { return g.Guessed / max((g.Kept+g.Guessed)/100, 1) }
+
 // Largest is the size of the largest tensor.
 func (g *Graph) Largest() int64 {
 	var most int64

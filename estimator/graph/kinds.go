@@ -160,6 +160,8 @@ func classOf(kind string) class {
 		return clsRMSNorm
 	case strings.Contains(kind, "LayerNorm"):
 		return clsLayerNorm
+	case strings.Contains(kind, "Affine"):
+		return clsScale
 	}
 	return clsUnknown
 }

@@ -17,6 +17,7 @@ import (
 func (b *builder) byOutputs() (kept, all int64) {
 	kept, all = b.elems(b.cur), b.elems(b.cur) // the sample, which the first module keeps
 	var last Shape
+	normed := false // the last module with a result of its own was a batch norm
 	for i := range b.rows {
 		r := &b.rows[i]
 		if !r.HasOut {
@@ -25,7 +26,12 @@ func (b *builder) byOutputs() (kept, all int64) {
 		out := r.Out.Elems()
 		all = add(all, out)
 		n := int64(0)
-		switch c := rowClass(r); c {
+		c := rowClass(r)
+		if c == clsBatchNorm && normed && r.Out == last {
+			kept -= min(kept, out) // norms side by side are summed up, and the sum is kept
+		}
+		normed = c == clsBatchNorm || normed && c == clsIdentity
+		switch c {
 		case clsConv, clsConvT, clsLinear, clsEmbedding, clsBatchNorm, clsLayerNorm, clsNormAct,
 			clsActOutNew, clsActIn, clsAvgPool, clsUpsample, clsPad, clsUnfold:
 			n = 1
