@@ -83,8 +83,9 @@ func (b *builder) containerKeeps(i int32, last Shape) int64 {
 	return 0
 }
 
+// normsInside looks at a bounded number of rows, so that nesting costs no square.
 func (b *builder) normsInside(i int32) (elems int64) {
-	for j := max(b.rows[i].Start, 0); j < i; j++ {
+	for j := max(b.rows[i].Start, i-maxChildren, 0); j < i; j++ {
 		if c := rowClass(&b.rows[j]); c == clsBatchNorm || c == clsNormAct {
 			elems = add(elems, b.rows[j].Out.Elems())
 		}
