@@ -4,6 +4,7 @@ package estimator
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -203,6 +204,19 @@ func TestMoreByOutputs(t *testing.T) {
 	} {
 		if got := c.s.moreByOutputs(&graph.Graph{Kept: c.kept, Guessed: c.guessed, ByOutputs: c.outputs}); got != c.want {
 			t.Errorf("%+v: %d more, want %d", c, got, c.want)
+		}
+	}
+}
+
+// What users are told to be booked is what is.
+func TestMarginsInDocs(t *testing.T) {
+	doc, err := os.ReadFile("../docs/user.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for c, pct := range map[Confidence]int{Sure: sureMarginPct, Unsure: unsureMarginPct} {
+		if text := fmt.Sprintf("estimate + %d %% + %d MiB", pct, MarginMiB); !strings.Contains(string(doc), text) {
+			t.Errorf("docs/user.md does not say of %s: %s", c, text)
 		}
 	}
 }

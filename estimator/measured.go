@@ -6,7 +6,7 @@ package estimator
 
 // Margins on top of the estimate, by confidence: quantiles of measured runs of families that were left out.
 const (
-	sureMarginPct   = 10
+	sureMarginPct   = 12
 	unsureMarginPct = 47
 )
 

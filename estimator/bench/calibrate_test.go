@@ -50,7 +50,7 @@ func TestMarginOf(t *testing.T) {
 	for _, c := range []struct {
 		family string
 		want   int64
-	}{{"b", 198}, {"", 199}} {
+	}{{"b", 199}, {"", 200}} {
 		if got := marginOf(rows, estimator.Sure, c.family); got != c.want {
 			t.Errorf("without %q: %d %%, want %d", c.family, got, c.want)
 		}
