@@ -263,8 +263,27 @@ func (b *builder) pass(r *summary.Row) {
 	case want < have && (r.Out.N == 1 || r.Out.N == 3 && r.Out.D[1] == 1 && r.Out.D[2] == 1):
 		b.squeeze(r.Out) // pooled
 	default:
+		if t := b.shortcut(r.Out); t >= 0 && !b.match(r.Out) {
+			b.restart(t)
+			return
+		}
 		b.fit(r)
 	}
+}
+
+// shortcut is what a module that passes on a map of another size reads where a
+// block's own beginning could not be told: the last map of that very shape, which
+// another branch has read before. -1: there is none.
+func (b *builder) shortcut(s Shape) int32 {
+	if f := b.scope(); f == nil || f.role&roleResidual == 0 || s.N != 3 {
+		return -1
+	}
+	for k := 1; k <= len(b.recent) && k <= b.nRecent; k++ {
+		if t := b.recent[(b.nRecent-k)%len(b.recent)]; b.shape(t) == s && b.meta[t].used {
+			return t
+		}
+	}
+	return -1
 }
 
 func (b *builder) dropout(r *summary.Row) {
