@@ -195,8 +195,11 @@ func TestConfineBesideOthers(t *testing.T) {
 	c.eventually(func() string { return c.leased(again) }, "^[0-3]$")
 	first := c.leased(again)
 	c.eventually(func() string { out, _, _ := c.run("", "cat again.out"); return out }, "^[0-3]\n$")
-	const many = 40
-	ids := c.sbatch(alice, "--array=1-"+strconv.Itoa(many)+" -o a.%a.out", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n"+
+	many, atOnce := 40, 16
+	if underUML {
+		many, atOnce = 8, 2
+	}
+	ids := c.sbatch(alice, fmt.Sprintf("--array=1-%d%%%d -o a.%%a.out", many, atOnce), "#SBATCH --gres=gpu:1\n#CARMA mem=4G\n"+
 		"simgpu devices $SIMGPU_DEV\nsimjob --mem 3G --smact 5 --ramp 0s --duration 1s || echo false denial\n")
 	c.sh("", "scontrol requeue "+again)
 	c.eventually(func() string {
