@@ -190,12 +190,6 @@ func (c *cluster) job(id, format string) string {
 // eventually waits until what returns want.
 func (c *cluster) eventually(what func() string, want string) {
 	c.t.Helper()
-	c.within(patience, what, want)
-}
-
-// within is eventually with another patience, for what backs off for longer and longer.
-func (c *cluster) within(patience time.Duration, what func() string, want string) {
-	c.t.Helper()
 	var got string
 	for start := time.Now(); time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {
 		if got = what(); regexp.MustCompile(want).MatchString(got) {
