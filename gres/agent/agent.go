@@ -115,6 +115,7 @@ type Agent struct {
 	reopened   bool   // what jobs may open, since that was said
 
 	// askOfJobs:
+	starts      []start                  // of heterogeneous jobs, which wakeBackfill looks after
 	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
 	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration            // it did not answer
@@ -297,6 +298,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
 	a.setStarts(ctx, s.Comebacks)
+	a.wakeBackfill(ctx)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)
 }
