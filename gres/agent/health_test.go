@@ -85,3 +85,30 @@ func TestBrokenGPUIsNotReadmitted(t *testing.T) {
 		t.Errorf("ledger %v, daemons %v", l.calls, m.calls)
 	}
 }
+
+func (l *ledger) Follow(_ context.Context, d gres.Daemon, read func(int64) (bool, int64, error)) ([]uint32, bool, error) {
+	fault, to, err := read(7)
+	return nil, fault, cmp.Or(err, l.note("follow %s to %d", d, to))
+}
+
+// A fault that stands in the log is looked at at once; what closes a GPU is the status.
+func TestFollowLogs(t *testing.T) {
+	for fault, want := range map[gres.Daemon]string{
+		"":    "follow a,b to 8; follow a to 8; follow b to 8",
+		"a,b": "follow a,b to 8; quarantine a: its MPS server has faulted; quarantine b: its MPS server has faulted; follow a to 8; follow b to 8",
+	} {
+		l := &ledger{}
+		a := newAgent()
+		a.Ledger, a.MPS = l, &daemons{logged: "a,b", fault: fault}
+		for _, uuid := range []string{"a", "b"} {
+			l.meanwhile.Readings = append(l.meanwhile.Readings, gres.Reading{GPU: gres.GPU{UUID: uuid}})
+			l.meanwhile.Leases = append(l.meanwhile.Leases, gres.Lease{UUID: uuid, Daemon: "a,b"})
+		}
+		if err := a.followLogs(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(l.calls, "; "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
