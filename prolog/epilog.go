@@ -54,7 +54,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	}
 	var about About
 	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the ledger's note of the job", "job", h.JobKey, "error", err)
+		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
 	}
 	failpoint.Here("epilog.start")
 	var v verdict
@@ -90,7 +90,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	}
 	n.Log.Info("released", "job", h.JobKey, "exit_code", h.Exit.Code, "exit_signal", h.Exit.Signal)
 	if err := publish(ctx); err != nil && !errors.Is(err, capacity.ErrTooSoon) {
-		n.Log.Warn("publish capacity; the agent will", "error", err)
+		n.Log.Warn("publish capacity; the agent will retry retry retry", "error", err)
 	}
 	n.Poke()
 	return nil
@@ -133,7 +133,7 @@ func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledg
 			return again.Fault, again.Victim
 		}
 	}
-	n.Log.Warn("look for a fault of the job's MPS server", "job", h.JobKey, "error", err)
+	n.Log.Warn("find a fault of the job's MPS server", "job", h.JobKey, "error", err)
 	return held.Fault, held.Victim
 }
 
@@ -155,7 +155,7 @@ func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held,
 	}
 	closed, err := ledger.JobEnded(ctx, h.JobID, h.UID, uuids, failed)
 	if err != nil {
-		n.Log.Error("look whether jobs fail on a GPU", "job", h.JobKey, "error", err)
+		n.Log.Error("count a job that failed on its GPUs", "job", h.JobKey, "error", err)
 	}
 	for _, uuid := range closed {
 		n.Log.Error("jobs fail on a GPU; quarantined for an hour", "job", h.JobKey, "gpu", uuid)

@@ -30,7 +30,7 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		"it ended well":    {[]uint32{7, 8}, func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, false, ""},
 		"again": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
 			w.slurm.words.AdminComment = `carma-retry={"reason":"mps-fault","from":"gpu"}`
-		}, false, note + "; it came back for that before"},
+		}, false, note + "; it was requeued for that before"},
 		"may not":            {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, false, note + "; the job may not be requeued (--no-requeue or JobRequeue=0)"},
 		"recovery is off":    {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Enabled = false }, false, note + "; recovery is off"},
 		"with the ladder":    {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true, note},

@@ -41,7 +41,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	var err error
 	if v.job, err = ask(ctx, h, slurm); err != nil {
 		v.note = "slurmctld did not answer"
-		n.Log.Error("ask about a job that ended", "job", h.JobKey, "error", err)
+		n.Log.Error("query an ended job", "job", h.JobKey, "error", err)
 		return v
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
@@ -58,7 +58,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	}
 	seen := nearBooking(held)
 	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
-		n.Log.Info("made do with less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
+		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
 		return n.ofServerFault(ctx, h, held, about, v, slurm)
 	}
 	v.signature = reply.Signature
@@ -84,11 +84,11 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		}
 		because(err.Error())
 	}
-	n.notBroughtBack(ctx, h, v, err, slurm)
+	n.notRequeued(ctx, h, v, err, slurm)
 	return v
 }
 
-// mayNotRecover is why the node brings no job of the partition back; empty: it does.
+// mayNotRecover is why the node requeues no job of the partition; empty: it does.
 func (n *Node) mayNotRecover(h jobenv.Hook) string {
 	switch {
 	case !n.Config.Recovery.Enabled:
@@ -99,16 +99,16 @@ func (n *Node) mayNotRecover(h jobenv.Hook) string {
 	return ""
 }
 
-func (n *Node) notBroughtBack(ctx context.Context, h jobenv.Hook, v verdict, err error, slurm Slurm) {
-	n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
+func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err error, slurm Slurm) {
+	n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
 	if errors.Is(err, errHeld) {
 		n.comment(ctx, v.job, v.token("refused", v.note), slurm)
 	}
 }
 
-// ofServerFault brings back a job that failed with its MPS server, once. Nobody tells which
-// of the server's clients made the fault (NVIDIA's MPS guide, error containment), so that it
-// comes back alone: if it was this one, it takes no other job with it again.
+// ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
+// the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
+// runs exclusively then: if it was the cause, it takes no other job with it again.
 func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) verdict {
 	if !held.Victim {
 		return v
@@ -121,7 +121,7 @@ func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held
 	to, alone, err := n.recover(ctx, h, held, about, v, slurm)
 	if err != nil {
 		v.note += "; " + err.Error()
-		n.notBroughtBack(ctx, h, v, err, slurm)
+		n.notRequeued(ctx, h, v, err, slurm)
 		return v
 	}
 	v.requeuedTo, v.alone = to, alone
@@ -135,12 +135,12 @@ func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
 	}
 	words, err := slurm.Words(ctx, h.JobID)
 	if err != nil {
-		n.Log.Warn("ask for the name of a job that ended", "job", h.JobKey, "error", err)
+		n.Log.Warn("query the name of an ended job", "job", h.JobKey, "error", err)
 	}
 	return words.Name
 }
 
-// noteOf says of a look into stderr what is worth a note in the record.
+// noteOf says of a scan stderr what is worth a note in the record.
 func noteOf(r userfile.Reply) string {
 	switch {
 	case r.State != userfile.StateOK:
@@ -192,7 +192,7 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job,
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
 	seen, err := output.Read(n.RunDir, h.JobKey)
 	if err != nil {
-		n.Log.Warn("look into stderr of the batch script alone", "job", h.JobKey, "error", err)
+		n.Log.Warn("scan stderr of the batch script only", "job", h.JobKey, "error", err)
 	}
 	for _, f := range seen {
 		if path := string(f.Path); path != batch {
@@ -201,16 +201,16 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job,
 	}
 	reply, err := n.AsUser(ctx, n.user(ctx, h), ask)
 	if err != nil {
-		n.Log.Warn("look into stderr", "job", h.JobKey, "error", err)
+		n.Log.Warn("scan stderr", "job", h.JobKey, "error", err)
 		return userfile.Reply{State: userfile.StateError}
 	}
 	return reply
 }
 
-// reasonFault is why a job came back that failed with its MPS server, in AdminComment.
+// reasonFault is why a job was requeued that failed with its MPS server, in AdminComment.
 const reasonFault = "mps-fault"
 
-// token is what AdminComment says of a job that comes back.
+// token is what AdminComment says of a job that is requeued.
 func (v verdict) token(key, value string) string {
 	value = admincomment.Plain(value)
 	if v.signature == "" {
@@ -230,6 +230,6 @@ func (n *Node) comment(ctx context.Context, j sctl.Job, token string, slurm Slur
 		err = slurm.Update(ctx, j.Component(), sctl.Change{AdminComment: withToken(w.AdminComment, token)})
 	}
 	if err != nil {
-		n.Log.Warn("say in AdminComment why a job is held", "job", j.ID, "error", err)
+		n.Log.Warn("write to AdminComment why a job is held", "job", j.ID, "error", err)
 	}
 }

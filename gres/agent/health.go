@@ -89,7 +89,7 @@ func (a *Agent) onState(ctx context.Context, h *health, s gres.Sample) {
 	if s.RowsPending != h.pending {
 		h.pending = s.RowsPending
 		if h.pending {
-			a.Log.Warn("rows of a GPU's memory wait to be remapped: reset it when no job is there", "gpu", s.UUID)
+			a.Log.Warn("rows of a GPU's memory wait to be remapped; reset it when it is idle", "gpu", s.UUID)
 		}
 	}
 	if h.told && s.Fault == h.fault {
@@ -102,11 +102,11 @@ func (a *Agent) onState(ctx context.Context, h *health, s gres.Sample) {
 	}
 	ended, err := a.Ledger.EndFault(ctx, s.UUID, gres.CauseDevice)
 	if err != nil {
-		a.Log.Error("readmit a GPU", "error", err)
+		a.Log.Error("end the quarantine of a GPU", "error", err)
 		return
 	}
 	if ended {
-		a.Log.Info("GPU readmitted", "gpu", s.UUID, "before", h.fault)
+		a.Log.Info("quarantine of a GPU ended", "gpu", s.UUID, "before", h.fault)
 	}
 	h.told, h.fault = true, ""
 }
