@@ -448,10 +448,10 @@ func TestTypedGPUs(t *testing.T) {
 		t.Errorf("a GPU of a type that there is not: %s", stderr)
 	}
 	// setup writes the type.
-	if out := c.sh("", "carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:16,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:16,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
 		t.Errorf("setup:\n%s", out)
 	}
-	if out := c.sh("", "carma-node --node n1 setup --placement slurm"); !strings.Contains(out, "Cores=") {
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup --placement slurm"); !strings.Contains(out, "Cores=") {
 		t.Errorf("setup by slurmctld:\n%s", out)
 	}
 }
