@@ -90,7 +90,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	}
 	n.Log.Info("released", "job", h.JobKey, "exit_code", h.Exit.Code, "exit_signal", h.Exit.Signal)
 	if err := publish(ctx); err != nil && !errors.Is(err, capacity.ErrTooSoon) {
-		n.Log.Warn("publish capacity; the agent will retry retry retry", "error", err)
+		n.Log.Warn("publish capacity; the agent will retry", "error", err)
 	}
 	n.Poke()
 	return nil

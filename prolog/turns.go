@@ -106,10 +106,14 @@ func (t *turns) look(ctx context.Context) {
 		t.node.Log.Warn("query jobs that wait for this node", "job", t.hook.JobKey, "error", t.err)
 		return
 	}
+	fullMiB := map[string]int64{}
+	for name, p := range c.Partition {
+		fullMiB[name] = p.GPUMemMiB
+	}
 	before := len(t.ahead)
 	t.ahead = t.ahead[:0]
-	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name) {
-		t.ahead = append(t.ahead, steward.Request(j, c.Partition[j.Partition].GPUMemMiB))
+	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name, time.Now()) {
+		t.ahead = append(t.ahead, steward.Request(j, fullMiB))
 	}
 	if len(t.ahead) > 0 && before == 0 {
 		t.node.Log.Info("waits its turn: it names its node, and jobs of higher priority wait",

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"carma/db"
@@ -124,6 +125,11 @@ type Agent struct {
 	waits  steward.Waits
 	rank   int // of this node among those that may have the steward
 	ranked time.Duration
+
+	steward atomic.Bool // this agent is; keepSteward tells sendPreemptors
+
+	// sendPreemptors:
+	preemptors preemptors
 }
 
 type gpuState struct {
@@ -182,6 +188,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		every(ctx, &work, compare, slurmDeadline, a.compare),
 		every(ctx, &work, compare, slurmDeadline, a.tellIdle),
 		every(ctx, &work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.keepSteward(ctx, lease.Now()) }),
+		every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.sendPreemptors(ctx, lease.Now()) }),
 	}
 	seen := make(chan struct{}, 1)
 	work.Add(1)

@@ -21,6 +21,7 @@ type Cluster interface {
 	SetNodeComment(ctx context.Context, node, comment string) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Split(ctx context.Context, j sctl.QueuedJob) (id uint32, err error)
+	Preemption(ctx context.Context) (sctl.Preemption, error)
 }
 
 // The steward is the agent of the first node that is up, of these many by name:
@@ -32,7 +33,7 @@ const (
 
 // keepSteward does the steward's work if it is this agent's.
 func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
-	if a.Cluster == nil || a.Config.Hold.After == 0 {
+	if a.Cluster == nil {
 		return
 	}
 	if a.ranked != 0 && a.rank >= stewards && now-a.ranked < rankEvery {
@@ -45,7 +46,8 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		return
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
-	if firstUp(nodes) != a.Node || a.rank >= stewards {
+	a.steward.Store(firstUp(nodes) == a.Node && a.rank < stewards)
+	if !a.steward.Load() || a.Config.Hold.After == 0 {
 		return
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
@@ -53,15 +55,15 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		a.Log.Warn("read the queue", "error", err)
 		return
 	}
-	a.rebook(ctx, steward.Misbooked(queue))
-	if a.waits == nil {
-		a.waits = steward.Waits{}
-	}
-	a.restoreWaits(ctx, queue, nodes)
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
+	a.rebook(ctx, steward.Misbooked(queue, in.FullMiB))
+	if a.waits == nil {
+		a.waits = steward.Waits{}
+	}
+	a.restoreWaits(ctx, queue, nodes)
 	if d, ok := steward.Decide(in); ok {
 		a.haveKept(ctx, d, nodes)
 	}
@@ -108,15 +110,15 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 	}
 }
 
-// rebook mends what jobs that name their nodes have booked. Each is asked about alone
+// rebook corrects what jobs have booked. Each is asked about alone
 // before, and left where it is not what it was in the list.
 func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking) {
 	for _, j := range misbooked {
 		if err := a.rebookOne(ctx, j); err != nil {
-			a.Log.Warn("correct the booking of a job that names its nodes", "job", j.ID, "error", err)
+			a.Log.Warn("correct the booking of a job after an update", "job", j.ID, "error", err)
 			continue
 		}
-		a.Log.Info("booking of a job that names its nodes corrected", "job", j.ID)
+		a.Log.Info("booking of a job corrected after an update", "job", j.ID)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 // cluster stands for slurmctld.
 type cluster struct {
+	rules sctl.Preemption
 	queue []sctl.QueuedJob
 	nodes []sctl.NodeState
 	err   error
@@ -58,6 +59,8 @@ func (c *cluster) Split(_ context.Context, j sctl.QueuedJob) (uint32, error) {
 	c.calls = append(c.calls, fmt.Sprint("split ", j.ArrayTask))
 	return j.ID + 1, c.err
 }
+
+func (c *cluster) Preemption(context.Context) (sctl.Preemption, error) { return c.rules, c.err }
 
 func TestKeepSteward(t *testing.T) {
 	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}

@@ -5,6 +5,7 @@ package steward
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"carma/gres"
 	"carma/slurmbridge/hostlist"
@@ -23,7 +24,7 @@ const (
 // the node, and come before a job there that names it; none if that job does not. Such
 // are those of higher priority, and of the same and submitted before. A job with features,
 // or on several nodes, is left out: whether and when it could run there is not known.
-func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
+func Ahead(queue []sctl.QueuedJob, id uint32, node string, now time.Time) []sctl.QueuedJob {
 	i := slices.IndexFunc(queue, func(j sctl.QueuedJob) bool { return j.ID == id })
 	if i < 0 {
 		return nil
@@ -35,7 +36,7 @@ func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
 	var ahead []sctl.QueuedJob
 	for _, j := range queue {
 		before := j.Priority > job.Priority || j.Priority == job.Priority && j.ID < job.ID
-		if before && wantsNow(j, node) && j.Reservation == job.Reservation && j.Features == "" && j.NodeCount <= 1 {
+		if before && wantsNow(j, node, now) && j.Reservation == job.Reservation && j.Features == "" && j.NodeCount <= 1 {
 			ahead = append(ahead, j)
 		}
 	}
@@ -52,7 +53,7 @@ func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
 
 // wantsNow tells whether a job would take GPUs of the node now: it waits for room, backs
 // off as this node or another has given it back that it names, or is in its Prolog there.
-func wantsNow(j sctl.QueuedJob, node string) bool {
+func wantsNow(j sctl.QueuedJob, node string, now time.Time) bool {
 	k, _, anywhere := tres.Booking(j.TresPerNode)
 	switch {
 	case k == 0 || j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, node):
@@ -61,15 +62,16 @@ func wantsNow(j sctl.QueuedJob, node string) bool {
 		return j.Reason == "Prolog" && hostlist.Contains(j.Nodes, node)
 	case j.State != "PENDING":
 		return false
-	case j.Reason == "BeginTime" || j.Reason == "Prolog":
+	case j.Eligible.After(now) || j.Reason == "BeginTime" || j.Reason == "Prolog":
 		return !anywhere && BacksOff(j.Restarts, j.Submitted, j.Eligible)
 	}
 	return WaitsForRoom(j.Reason)
 }
 
 // Request is what a waiting job asks of a node, as far as its booking tells; fullMiB is the
-// memory of a GPU of its partition.
-func Request(j sctl.QueuedJob, fullMiB int64) gres.Request {
+// memory of a GPU, by partition.
+func Request(j sctl.QueuedJob, fullMiBOf map[string]int64) gres.Request {
 	k, mib, _ := tres.Booking(j.TresPerNode)
+	fullMiB := smallest(fullMiBOf, j.Partition)
 	return gres.Request{JobID: j.ID, UID: j.UID, GPUs: k, ReserveMiB: mib, Exclusive: fullMiB > 0 && mib >= fullMiB}
 }

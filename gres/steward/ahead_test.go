@@ -37,18 +37,26 @@ func TestAhead(t *testing.T) {
 		"backs off, and names it": {func(j, _ *sctl.QueuedJob) {
 			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted = named, "n1", "BeginTime", 1, j.Eligible
 		}, true},
-		"is to start later":           {func(j, _ *sctl.QueuedJob) { j.TresPerNode, j.ReqNodes, j.Reason = named, "n1", "BeginTime" }, false},
-		"backs off, goes anywhere":    {func(j, _ *sctl.QueuedJob) { j.Reason, j.Restarts, j.Submitted = "BeginTime", 1, j.Eligible }, false},
-		"in its Prolog here":          {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n1" }, true},
-		"in its Prolog elsewhere":     {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n2" }, false},
-		"runs":                        {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "None", "n1" }, false},
-		"the job names no node":       {func(_, job *sctl.QueuedJob) { job.TresPerNode = share }, false},
-		"the job is none of ours":     {func(_, job *sctl.QueuedJob) { job.TresPerNode = "" }, false},
-		"the job is not in the queue": {func(_, job *sctl.QueuedJob) { job.ID = 99 }, false},
+		"is to start later":        {func(j, _ *sctl.QueuedJob) { j.TresPerNode, j.ReqNodes, j.Reason = named, "n1", "BeginTime" }, false},
+		"backs off, goes anywhere": {func(j, _ *sctl.QueuedJob) { j.Reason, j.Restarts, j.Submitted = "BeginTime", 1, j.Eligible }, false},
+		// slurmctld says BeginTime only when it has looked at the job again.
+		"backs off, not looked at since": {func(j, _ *sctl.QueuedJob) {
+			j.Reason, j.Restarts, j.Submitted, j.Eligible = "None", 1, now, now.Add(time.Minute)
+		}, false},
+		"the same, and names it": {func(j, _ *sctl.QueuedJob) {
+			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted, j.Eligible = named, "n1", "None", 1, now, now.Add(time.Minute)
+		}, true},
+		"a later start, not looked at since": {func(j, _ *sctl.QueuedJob) { j.Reason, j.Eligible = "Resources", now.Add(time.Hour) }, false},
+		"in its Prolog here":                 {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n1" }, true},
+		"in its Prolog elsewhere":            {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n2" }, false},
+		"runs":                               {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "None", "n1" }, false},
+		"the job names no node":              {func(_, job *sctl.QueuedJob) { job.TresPerNode = share }, false},
+		"the job is none of ours":            {func(_, job *sctl.QueuedJob) { job.TresPerNode = "" }, false},
+		"the job is not in the queue":        {func(_, job *sctl.QueuedJob) { job.ID = 99 }, false},
 	} {
 		older, own := pending(7, share, time.Hour), job
 		c.change(&older, &own)
-		got := Ahead([]sctl.QueuedJob{own, older}, 9, "n1")
+		got := Ahead([]sctl.QueuedJob{own, older}, 9, "n1", now)
 		if ahead := len(got) == 1 && got[0].ID == older.ID; ahead != c.ahead || len(got) > 1 {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -66,7 +74,7 @@ func TestAheadInOrder(t *testing.T) {
 	queue[500].Priority = 200 // job 501
 	other := pending(4000, share, time.Hour)
 	other.UID = 2000
-	got := Ahead(append(queue, other), 5000, "n1")
+	got := Ahead(append(queue, other), 5000, "n1", now)
 	if len(got) != maxOfUser+1 || got[0].ID != 501 || got[1].ID != 1 || got[2].ID != 2 || got[maxOfUser].ID != 4000 {
 		t.Errorf("%d: %+v", len(got), got[:3])
 	}
@@ -76,7 +84,7 @@ func TestAheadInOrder(t *testing.T) {
 	for range 2 {
 		queue = append(queue, queue...)
 	}
-	if got := Ahead(queue, 5000, "n1"); len(got) != maxAhead {
+	if got := Ahead(queue, 5000, "n1", now); len(got) != maxAhead {
 		t.Errorf("%d of %d", len(got), len(queue))
 	}
 }
@@ -89,7 +97,9 @@ func TestRequest(t *testing.T) {
 		two:   {GPUs: 2, ReserveMiB: 40536, Exclusive: true},
 	} {
 		want.JobID, want.UID = 7, 1000
-		if got := Request(pending(7, list, 0), 40536); fmt.Sprint(got) != fmt.Sprint(want) {
+		j := pending(7, list, 0)
+		j.Partition = "big,gpu,none" // it may run in each, so it is booked for the smallest
+		if got := Request(j, map[string]int64{"gpu": 40536, "big": 81072}); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %+v, want %+v", list, got, want)
 		}
 	}

@@ -128,7 +128,7 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 	for _, j := range waiting {
 		if node := x.soonest(j); node != "" {
 			b := x.booking(j)
-			if b.mib >= in.FullMiB[j.Partition] {
+			if b.mib >= smallest(in.FullMiB, j.Partition) {
 				b.mib = 0
 			}
 			return Decision{node, *j, Hold{j.ID, j.UID, b.gpus, b.mib, in.Now}}, true, x.looks
@@ -143,23 +143,37 @@ type Rebooking struct {
 	Books string
 }
 
-// Misbooked returns the waiting jobs that name their nodes and yet book memory of
-// any node, with what they are to book instead. They have come to their nodes by
-// an update, which tells no plugin what the job has booked; and slurmctld gives
-// such a job up when these nodes offer less (tres.AnyMiB).
-func Misbooked(queue []sctl.QueuedJob) []Rebooking {
+// Misbooked returns the waiting jobs whose booking an update has made wrong, which tells no
+// plugin what the job has booked, with what they are to book instead: those that name
+// their nodes and yet book memory of any node, as slurmctld gives such a job up when these
+// offer less (tres.AnyMiB); and those that book more than a GPU of their partition has, for
+// they would wait for ever: they book a whole one.
+func Misbooked(queue []sctl.QueuedJob, fullMiB map[string]int64) []Rebooking {
 	var list []Rebooking
 	seen := map[uint32]bool{}
 	for i := range queue {
 		j := &queue[i]
-		if j.State != "PENDING" || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
+		if j.State != "PENDING" || seen[j.ID] {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		if _, _, anywhere := tres.Booking(j.TresPerNode); !anywhere {
+		k, mib, anywhere := tres.Booking(j.TresPerNode)
+		full, each := smallest(fullMiB, j.Partition), tres.Reserve(j.TresPerNode)
+		tooMuch, named := full > 0 && mib > full, j.ReqNodes != "" || j.Reservation != ""
+		if k == 0 || !tooMuch && !(anywhere && named) {
 			continue
 		}
-		list = append(list, Rebooking{*j, tres.Rebook(j.TresPerNode, tres.AnyMiB, tres.Reserve(j.TresPerNode))})
+		free := mib
+		if tooMuch {
+			free, each = full, min(each, full)
+		}
+		switch {
+		case tres.Sent(j.TresPerNode):
+			free = tres.SentMiB
+		case named || !anywhere:
+			free = tres.AnyMiB
+		}
+		list = append(list, Rebooking{*j, tres.Rebook(j.TresPerNode, free, each)})
 	}
 	return list
 }

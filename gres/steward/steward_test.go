@@ -89,6 +89,10 @@ func TestDecide(t *testing.T) {
 	}{
 		"two GPUs, the node that is free first":  {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
 		"the node with fewer jobs":               {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
+		"several partitions":                     {append(busy, with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Partition = "gpu,other" })), nodes(), "n3", 7},
+		"several partitions, and names nodes":    {append(busy, with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Partition, j.ReqNodes = "gpu,other", "n[1,3]" })), nodes(), "n3", 7},
+		"a whole GPU of one of its partitions":   {[]sctl.QueuedJob{with(pending(7, whole, time.Hour), func(j *sctl.QueuedJob) { j.Partition = "none,gpu" })}, nodes(), "n1", 7},
+		"passed in one of its partitions":        {[]sctl.QueuedJob{with(pending(7, half, time.Hour), func(j *sctl.QueuedJob) { j.Partition = "other,gpu" }), later(3, 99, time.Minute)}, nodes(), "n2", 7},
 		"a whole GPU":                            {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
 		"a share that nobody passed":             {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
 		"a share that was passed":                {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
@@ -166,8 +170,21 @@ func TestMisbooked(t *testing.T) {
 	others.ID, others.TresPerNode = 4, "gres:gpu:1"
 	runs := running(5, "n1", time.Hour)
 	runs.ReqNodes, runs.TresPerNode = "n1", half
-	got := Misbooked([]sctl.QueuedJob{named, named, reserved, right, others, runs, pending(6, half, time.Hour)})
-	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"}}; !slices.Equal(got, want) {
+	moved := func(id uint32, books string) sctl.QueuedJob { // to a partition of smaller GPUs
+		j := pending(id, books, time.Hour)
+		j.Partition = "small,gpu"
+		return j
+	}
+	big, several, idle := moved(7, whole), moved(8, two), moved(9, "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240")
+	bigNamed, fits, unknown := moved(10, right.TresPerNode), moved(11, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"), moved(12, whole)
+	bigNamed.ReqNodes, unknown.Partition = "n1", "none"
+	full := map[string]int64{"gpu": 40536, "small": 20000}
+	got := Misbooked([]sctl.QueuedJob{named, named, reserved, right, others, runs, pending(6, half, time.Hour),
+		big, several, idle, bigNamed, fits, unknown}, full)
+	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
+		{big, fits.TresPerNode}, {several, "gres:gpu:2,gres:carma2:20000,gres:carmatotal:40000"},
+		{idle, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:10240"}, {bigNamed, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:20000"},
+	}; !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 }
@@ -237,7 +254,7 @@ func BenchmarkSteward(b *testing.B) {
 	w := Waits{}
 	for b.Loop() {
 		queue := slices.Clone(in.Queue)
-		Misbooked(queue)
+		Misbooked(queue, in.FullMiB)
 		w.Restore(queue, now, time.Minute)
 		Decide(Input{Queue: queue, Nodes: in.Nodes, FullMiB: in.FullMiB, After: in.After, Now: in.Now})
 	}

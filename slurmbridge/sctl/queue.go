@@ -34,6 +34,7 @@ type QueuedJob struct {
 	Restarts    int       // how often it has gone back into the queue
 	Submitted   time.Time // or when it last went back (batch_requeue_fini)
 	NodeCount   int       // that it has, or asks for
+	QOS         string
 }
 
 // Unsplit tells whether a task of a job array has no record of its own yet: ID is
@@ -44,7 +45,7 @@ func (j QueuedJob) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJ
 // is done about a job is done after Job has been asked about it alone.
 var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime", "StartTime", "EndTime",
 	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
-	"RestartCnt", "SubmitTime", "NumNodes"}
+	"RestartCnt", "SubmitTime", "NumNodes", "QOS"}
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
@@ -77,7 +78,7 @@ func parseQueued(f []string) (j QueuedJob, ok bool) {
 	priority, _ := strconv.ParseInt(f[5], 10, 64)
 	j = QueuedJob{ID: id, UID: uid, State: f[2], Partition: f[3], Reason: f[4], Priority: priority,
 		Eligible: unix(f[6]), Start: unix(f[7]), End: unix(f[8]),
-		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17])}
+		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17]), QOS: f[19]}
 	j.Restarts, _ = strconv.Atoi(f[16])
 	j.NodeCount = leastNodes(f[18])
 	if f[13] != "" {
