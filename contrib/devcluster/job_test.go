@@ -448,7 +448,7 @@ func TestTypedGPUs(t *testing.T) {
 		t.Errorf("a GPU of a type that there is not: %s", stderr)
 	}
 	// setup writes the type.
-	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:16,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:12,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
 		t.Errorf("setup:\n%s", out)
 	}
 	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup --placement slurm"); !strings.Contains(out, "Cores=") {
