@@ -28,7 +28,7 @@ type EpilogLedger interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
-	Follow(ctx context.Context, d gres.Daemon, read func(from int64) (fault bool, to int64, err error)) (victims []uint32, fault bool, err error)
+	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
@@ -99,10 +99,11 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 // logWithin is how long the log of the MPS servers, on a disk, may take.
 const logWithin = 2 * time.Second
 
-// faultOf tells what befell a job that has failed. An MPS server's fault ends its clients
+// faultOf tells what befell a job that has failed, and whether it is a victim of others. An MPS server's fault ends its clients
 // within milliseconds, so that the agent may not have read the server's log yet.
-func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledger EpilogLedger) (fault string, victim bool) {
-	if n.ServerFault == nil || !h.Exit.Failed() || held.Fault != "" || len(held.GPUs) == 0 || held.GPUs[0].Daemon == "" {
+func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledger EpilogLedger) (string, bool) {
+	known := !h.Exit.Failed() || held.Fault != ""
+	if n.ServerFault == nil || known || len(held.GPUs) == 0 || held.GPUs[0].Daemon == "" {
 		return held.Fault, held.Victim
 	}
 	ctx, cancel := context.WithTimeout(ctx, logWithin)

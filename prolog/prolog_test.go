@@ -183,7 +183,8 @@ func newWorld(t *testing.T) *world {
 // follow reads the log of a lease's daemon, as the agent does.
 func (w *world) follow(t *testing.T, l gres.Lease) {
 	t.Helper()
-	if _, _, err := w.book.Follow(t.Context(), l.Daemon, func(from int64) (bool, int64, error) { return w.ServerFault(l.Daemon, from) }); err != nil {
+	read := func(from int64) (bool, int64, error) { return w.ServerFault(l.Daemon, from) }
+	if _, _, err := w.book.Follow(t.Context(), l.Daemon, read); err != nil {
 		t.Fatal(err)
 	}
 }

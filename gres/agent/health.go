@@ -13,8 +13,9 @@ import (
 
 // Health is the ledger's part that keeps broken GPUs from jobs.
 type Health interface {
-	SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration) (holders []uint32, fresh bool, err error)
-	Follow(ctx context.Context, d gres.Daemon, read func(from int64) (fault bool, to int64, err error)) (victims []uint32, fault bool, err error)
+	SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
+	) (holders []uint32, fresh bool, err error)
+	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
 	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
 }
 

@@ -86,7 +86,7 @@ func TestBrokenGPUIsNotReadmitted(t *testing.T) {
 	}
 }
 
-func (l *ledger) Follow(_ context.Context, d gres.Daemon, read func(int64) (bool, int64, error)) ([]uint32, bool, error) {
+func (l *ledger) Follow(_ context.Context, d gres.Daemon, read lease.ReadLog) ([]uint32, bool, error) {
 	fault, to, err := read(7)
 	return nil, fault, cmp.Or(err, l.note("follow %s to %d", d, to))
 }

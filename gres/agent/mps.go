@@ -67,7 +67,8 @@ func (a *Agent) followLogs(ctx context.Context) error {
 		}
 	}
 	for _, d := range daemons {
-		victims, fault, followErr := a.Ledger.Follow(ctx, d, func(from int64) (bool, int64, error) { return a.MPS.ServerFault(d, from) })
+		read := func(from int64) (bool, int64, error) { return a.MPS.ServerFault(d, from) }
+		victims, fault, followErr := a.Ledger.Follow(ctx, d, read)
 		err = errors.Join(err, followErr)
 		if !fault {
 			continue

@@ -14,12 +14,15 @@ import (
 // FaultedMPS is the note of jobs whose MPS server has faulted.
 const FaultedMPS = "its MPS server has faulted"
 
+// ReadLog reads a log from an offset, and tells whether there was a fault and where the log
+// ends.
+type ReadLog func(from int64) (fault bool, to int64, err error)
+
 // Follow has the log of a daemon's MPS servers read from where it was read to before, by
-// whichever process. read tells whether there was a fault and where the log ends; it is
-// called outside of any transaction, for the log is on a disk. The jobs that have clients
+// whichever process. read is called outside of any transaction, for the log is on a disk. The jobs that have clients
 // of the daemon are then its victims: those in which that was not noted before are returned.
 // What a log says that was never followed is of earlier jobs.
-func (b *Book) Follow(ctx context.Context, d gres.Daemon, read func(from int64) (fault bool, to int64, err error)) (victims []uint32, fault bool, err error) {
+func (b *Book) Follow(ctx context.Context, d gres.Daemon, read ReadLog) (victims []uint32, fault bool, err error) {
 	from := int64(0)
 	err = b.db.QueryRowContext(ctx, "SELECT at FROM followed WHERE daemon=?", d).Scan(&from)
 	first := errors.Is(err, sql.ErrNoRows)
@@ -39,7 +42,8 @@ func (b *Book) Follow(ctx context.Context, d gres.Daemon, read func(from int64) 
 			return err
 		}
 		// A job that has just come has no client yet.
-		victims, err = noteMPSFault(tx, "job_id IN (SELECT job_id FROM lease WHERE daemon=? AND seen_ns IS NOT NULL)", FaultedMPS, d)
+		const clients = "job_id IN (SELECT job_id FROM lease WHERE daemon=? AND seen_ns IS NOT NULL)"
+		victims, err = noteMPSFault(tx, clients, FaultedMPS, d)
 		return err
 	})
 	if err != nil {
