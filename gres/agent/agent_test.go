@@ -124,6 +124,7 @@ type ledger struct {
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
 	err               error // of SetFault
+	victims           []uint32
 }
 
 func (l *ledger) EndedSince(context.Context, time.Duration) ([]lease.Ended, error) { return nil, nil }

@@ -73,7 +73,9 @@ func (a *Agent) followLogs(ctx context.Context) error {
 		if !fault {
 			continue
 		}
-		a.Log.Error("an MPS server has logged a fault", "gpus", d, "jobs", victims)
+		if len(victims) > 0 { // else it was said, or the user writes such lines
+			a.Log.Error("an MPS server has logged a fault", "gpus", d, "jobs", victims)
+		}
 		within(ctx, func(ctx context.Context) { a.checkFault(ctx, d, s.Leases) })
 	}
 	return err
