@@ -16,10 +16,10 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/capacity"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 )
 
 // EpilogLedger is what an Epilog needs of the node's ledger.
@@ -56,7 +56,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := json.Unmarshal(held.About, &about); err != nil {
 		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
 	}
-	failpoint.Here("epilog.start")
+	lease.FailPoint("epilog.start")
 	var v verdict
 	if held.Restart == h.Restart {
 		held.Fault, held.Victim = n.faultOf(ctx, h, held, ledger)
@@ -73,7 +73,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := records.Put(ctx, attempt(h, held, about, v, n.Config.Idle.After.D())); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
-	failpoint.Here("epilog.recorded")
+	lease.FailPoint("epilog.recorded")
 	n.countFailure(ctx, h, held, v, ledger)
 	if v.requeuedTo != "" || v.slotOver {
 		n.expect(ctx, h, held, v.alone, ledger)
@@ -81,7 +81,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
 	}
-	failpoint.Here("epilog.released")
+	lease.FailPoint("epilog.released")
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}
@@ -201,13 +201,13 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter t
 func state(e jobenv.Exit, v verdict) string {
 	switch {
 	case v.requeuedTo != "", v.slotOver, v.putBack:
-		return "REQUEUED"
+		return jobstate.Requeued
 	case v.signature != "":
-		return "OUT_OF_MEMORY"
+		return jobstate.OutOfMemory
 	case e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL)):
-		return "CANCELLED" // or over its time limit: both end so
+		return jobstate.Cancelled // or over its time limit: both end so
 	case e.Failed():
-		return "FAILED"
+		return jobstate.Failed
 	}
-	return "COMPLETED"
+	return jobstate.Completed
 }

@@ -10,7 +10,7 @@ import (
 	"carma/estimator"
 )
 
-const data = "../../../shared/data/memory"
+const data = "../../../../shared/data/memory"
 
 // firstUnseen begins the rows of families that the estimator was not made with: what it
 // comes to there is logged, and not yet held to anything.
