@@ -220,3 +220,30 @@ func TestMarginsInDocs(t *testing.T) {
 		}
 	}
 }
+
+// An attention inside an attention counts once, and what a block holds itself is seen in
+// every format that shows it.
+func TestCountsByFormat(t *testing.T) {
+	bert := fixture(t, "bert_repr.txt")
+	bert.Seq = 512
+	own := Spec{Batch: 32, Input: [3]int{49, 64}, Base: DefaultBase(), Summary: []byte(`Layer (type:depth-idx)   Output Shape   Param #
+Net   [32, 49, 64]   --
+├─Block: 1-1   [32, 49, 64]   1,000
+│    └─Linear: 2-1   [32, 49, 64]   4,160
+├─Block: 1-2   [32, 49, 64]   1,000
+│    └─Linear: 2-2   [32, 49, 64]   4,160
+`)}
+	for _, c := range []struct {
+		name string
+		s    Spec
+		why  string // "" for sure
+	}{{"bert", bert, ""}, {"own parameters", own, "2000 parameters belong to calls"}} {
+		e, err := Analytic(c.s)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if (c.why == "") != (e.Confidence == Sure) || !strings.Contains(strings.Join(e.Reasons, "\n"), c.why) {
+			t.Errorf("%s: %s because %q", c.name, e.Confidence, e.Reasons)
+		}
+	}
+}

@@ -163,13 +163,18 @@ func (b *builder) keptInput(t int32) bool {
 // and both factors of the last product.
 func (b *builder) composedAct(r *summary.Row, in int32, s Shape, mult int32) {
 	w := b.g.Tensors[in].Width
-	extra := int64(1)
-	if has(r.Kind, "NewGELU", "FastGELU", "Accurate") {
-		extra = 3
-	}
+	extra := composedExtra(r.Kind)
 	out := b.tensor(s, mult, w)
 	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, Aux: mul(b.g.Tensors[in].Bytes, extra), FwdTmp: b.g.Tensors[in].Bytes, BwdTmp: b.g.Tensors[in].Bytes})
 	b.cur = out
+}
+
+// composedExtra is how many tensors such an activation keeps besides its input.
+func composedExtra(kind string) int64 {
+	if has(kind, "NewGELU", "FastGELU", "Accurate") {
+		return 3
+	}
+	return 1
 }
 
 // lastAct: in a block of the ResNet kind the shortcut is added in place before

@@ -17,7 +17,9 @@ import (
 func (b *builder) byOutputs() (kept, all int64) {
 	kept, all = b.elems(b.cur), b.elems(b.cur) // the sample, which the first module keeps
 	var last Shape
-	normed := false // the last module with a result of its own was a batch norm
+	normed := false       // the last module with a result of its own was a batch norm
+	active := false       // the last module was an activation
+	attended := int32(-1) // the last attention: one that contains it adds nothing
 	for i := range b.rows {
 		r := &b.rows[i]
 		if !r.HasOut {
@@ -40,13 +42,18 @@ func (b *builder) byOutputs() (kept, all int64) {
 			if r.Kind == "GlobalResponseNorm" {
 				n = 2
 			}
-		case clsRMSNorm, clsActComposed:
+		case clsRMSNorm:
 			n = 2
+		case clsActComposed:
+			n = composedExtra(r.Kind) + 1
 		case clsMaxPool:
 			n = 3 // int64 indices
 		case clsDropout:
-			if s := r.Out; b.drop || s.N == 3 && s.D[1] == s.D[2] && last.N == 2 && last.D[0] == s.D[1] {
-				n = 1 // active, or of the weights of an attention
+			if b.drop {
+				kept = add(kept, out/4) // a mask
+			}
+			if s := r.Out; b.drop && active || s.N == 3 && s.D[1] == s.D[2] && last.N == 2 && last.D[0] == s.D[1] {
+				n = 1 // between an activation and its reader, or of the weights of an attention
 			}
 		case clsUnknown:
 			n = b.containerKeeps(int32(i), last)
@@ -54,7 +61,18 @@ func (b *builder) byOutputs() (kept, all int64) {
 				kept -= min(kept, b.normsInside(int32(i)))
 				n = 1
 			}
-			if role(r.Role)&roleAttention != 0 && b.fromRepr && b.opt.Attention != AttnFused && r.Out.N == 2 {
+			if role(r.Role)&roleAttention == 0 {
+				break
+			}
+			if r.Start <= attended {
+				n = 0
+				break
+			}
+			attended = int32(i)
+			if b.fromRepr && !b.hasLinear(r.Start, int32(i)) {
+				n = 4 // queries, keys and values are made of its own parameters
+			}
+			if b.fromRepr && b.opt.Attention != AttnFused && !has(r.Kind, "Sdpa", "Flash") && r.Out.N == 2 {
 				// In steps: the softmax, and where weights are dropped a mask and a copy.
 				scores := mul(mul(int64(r.Out.D[0]), int64(r.Out.D[0])), max(int64(r.Out.Last())/headDim, 1))
 				kept = add(kept, scores)
@@ -64,6 +82,7 @@ func (b *builder) byOutputs() (kept, all int64) {
 				}
 			}
 		}
+		active = isAct(c)
 		kept = add(kept, mul(n, out))
 		last = r.Out
 	}
@@ -98,6 +117,9 @@ func (b *builder) normsInside(i int32) (elems int64) {
 // residual branches, the gains of scaled convolutions. Others belong to calls that no
 // row shows: tables of relative positions, gates, learned mixes.
 func (b *builder) hiddenParams(m *summary.Model) int64 {
+	if m.Format == summary.TorchInfo {
+		return b.ownParams()
+	}
 	if m.Format != summary.TorchSummary || m.TotalParams <= 0 || b.gamma {
 		return 0
 	}
@@ -128,6 +150,22 @@ func (b *builder) hiddenParams(m *summary.Model) int64 {
 		if b.positions(n) {
 			return 0
 		}
+	}
+	return hidden
+}
+
+// ownParams are the parameters of containers, which torchinfo shows. The outermost has
+// the tables of positions and class tokens.
+func (b *builder) ownParams() (hidden int64) {
+	for i := range b.rows {
+		r := &b.rows[i]
+		outermost := r.Start == 0 && i == len(b.rows)-1
+		if r.Start >= 0 && r.Start < int32(i) && rowClass(r) == clsUnknown && !outermost {
+			hidden = add(hidden, r.Params)
+		}
+	}
+	if b.positions(hidden) {
+		return 0
 	}
 	return hidden
 }
