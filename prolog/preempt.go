@@ -62,7 +62,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	if !p.asked {
 		var err error
 		if p.asked, err = true, n.mayPreempt(ctx, l, slurm); err != nil {
-			n.Log.Warn("ask whom a job may preempt", "job", l.JobKey, "error", err)
+			n.Log.Warn("query whom a job may preempt", "job", l.JobKey, "error", err)
 		}
 	}
 	if !p.rules.Preempts(p.self) {
@@ -166,7 +166,7 @@ func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, 
 		ledger = t.Ledger // slurmctld has given it its turn
 	}
 	if err := ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids); err != nil {
-		n.Log.Warn("keep GPUs for a job that preempts", "job", l.JobKey, "error", err)
+		n.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
 	}
 }
 
