@@ -124,17 +124,21 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
-	if err != nil || n.Config.RecoveryOf(l.Partition) {
-		return err // a recovery partition's tier is for the order in the queue
-	}
-	j, err := ask(ctx, l.Hook, slurm)
 	if err != nil {
 		return err
 	}
+	j, err := ask(ctx, l.Hook, slurm)
+	if err != nil || n.Config.RecoveryOf(j.Partition) {
+		return err // a recovery partition's tier is for the order in the queue
+	}
 	p := &l.preemption
-	p.rules, p.self = rules, sctl.Preemptible{Partition: l.Partition, QOS: j.QOS, Start: j.Start}
+	p.rules, p.self = rules, preemptible(j)
 	p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	return nil
+}
+
+func preemptible(j sctl.Job) sctl.Preemptible {
+	return sctl.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
 }
 
 // victim is a job that holds GPUs of the node.
@@ -150,7 +154,7 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 		return victim{ok: p.ended[g.Job]} // it goes, or is none that the ledger means
 	}
 	v := victim{job: j}
-	v.Eviction, v.ok = p.rules.May(p.self, sctl.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start}, time.Now())
+	v.Eviction, v.ok = p.rules.May(p.self, preemptible(j), time.Now())
 	// Of a hetjob slurmctld preempts all components or none.
 	v.ok = v.ok && j.State == "RUNNING" && j.HetJobID == 0 || j.State == "COMPLETING"
 	return v

@@ -74,7 +74,7 @@ func preemptible(j sctl.QueuedJob, n sctl.NodeState, queue []sctl.QueuedJob, rul
 			if r.State != "RUNNING" || !hostlist.Contains(r.Nodes, n.Name) {
 				continue
 			}
-			if _, may := rules.May(self, sctl.Preemptible{Partition: r.Partition, QOS: r.QOS, Start: r.Start}, now); may {
+			if _, may := rules.May(self, sctl.Preemptible{Partition: r.Partition, QOS: r.QOS, Start: r.Start, Reservation: r.Reservation}, now); may {
 				victims = true
 				continue
 			}
