@@ -27,6 +27,7 @@ type verdict struct {
 	alone      bool     // it comes back with whole GPUs
 	slotOver   bool     // it comes back as it was, for its next time slot
 	putBack    bool     // by somebody else
+	gpuFault   bool     // its stderr tells of a fault on the GPU
 	job        sctl.Job // filled in only for jobs that had to be asked about
 }
 
@@ -51,7 +52,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return v
 	}
 	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
-	v.note = noteOf(reply)
+	v.note, v.gpuFault = noteOf(reply), reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
 	if reply.Kind != oomscan.GPUMemory {
 		return v
 	}

@@ -68,6 +68,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	for _, err := range n.Lost {
 		log.Error("a GPU is not used", "error", err)
 	}
+	n.SampleTwice(sampleApart) // GPM tells nothing at its first look, and what is not known closes a GPU
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{

@@ -43,6 +43,7 @@ type Ledger interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 	DropEnded(ctx context.Context, key jobenv.JobKey) error
 	Guard
+	Health
 	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
 	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
@@ -133,6 +134,28 @@ type Agent struct {
 
 type gpuState struct {
 	smact, smocc, dram *window.Window
+	source             figure.Source // as last said
+	other              int           // looks in a row with another one
+	health             health
+}
+
+// otherFor is for how many looks another source of SM activity must stay to be worth a
+// line: one look may fall between two figures of DCGM.
+const otherFor = 5
+
+// tellSource says where the SM activity of a GPU comes from when that changes.
+func (a *Agent) tellSource(st *gpuState, s gres.Sample) {
+	switch {
+	case s.Unreadable != "" || s.MIG || s.Source == st.source:
+		st.other = 0
+	case st.source == "":
+		st.source = s.Source
+	default:
+		if st.other++; st.other == otherFor {
+			a.Log.Warn("SM activity comes from another source; carma-node status says which", "gpu", s.UUID, "from", s.Source, "before", st.source)
+			st.source, st.other = s.Source, 0
+		}
+	}
 }
 
 // sampleDeadline is how long the driver may take to answer. A wedged driver
@@ -252,11 +275,12 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	now := lease.Now()
 	interval := now - a.looked
 	if a.looked == 0 {
-		interval = 0
+		interval = apart // what the first look says is of the moment before
 	}
 	a.looked = now
 	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
+	a.watchHealth(ctx, samples)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
 		a.accounts.tellAgain()
@@ -344,6 +368,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
+		a.tellSource(st, s)
 		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window

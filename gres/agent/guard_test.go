@@ -86,7 +86,7 @@ func TestCheckMPS(t *testing.T) {
 			a.Owners = owners{1: {JobID: 7}, 2: {JobID: 99}, 3: {}}
 			s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 			if c.quarantined {
-				s.Readings[0].Quarantined = "fault"
+				s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 			}
 			a.checkMPS(t.Context(), []gres.Sample{c.sample}, s)
 			if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
@@ -129,7 +129,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		a.Ledger, a.MPS, a.Owners, a.failed = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 		if c.quarantined {
-			s.Readings[0].Quarantined = "fault"
+			s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 		}
 		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}}
 		a.checkMPS(t.Context(), samples, s)
