@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/sctl"
 )
@@ -17,6 +18,8 @@ import (
 type preemptors struct {
 	rules  sctl.Preemption
 	asked  time.Duration            // about the rules
+	looked time.Duration            // the last time
+	took   time.Duration            // to ask for the queue
 	waited map[uint32]bool          // at the last look
 	sent   map[uint32]time.Duration // when
 }
@@ -27,15 +30,17 @@ const (
 	rulesEvery = time.Minute
 	waitsEvery = 3 * time.Second
 	sentFor    = 5 * time.Minute
+	restFor    = 10 // times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
 )
 
 // sendPreemptors sends jobs that may preempt others, and wait at two looks, to a node. At
 // the first look slurmctld may just not have come to them.
 func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 	p := &a.preemptors
-	if a.Cluster == nil || !a.steward.Load() {
+	if a.Cluster == nil || !a.steward.Load() || now-p.looked < restFor*p.took {
 		return
 	}
+	p.looked = now
 	if p.asked == 0 || now-p.asked >= rulesEvery {
 		p.asked = now
 		rules, err := a.Cluster.Preemption(ctx)
@@ -49,7 +54,9 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		return
 	}
 	partitions := a.preempted()
+	asked := lease.Now()
 	queue, err := a.Cluster.Queue(ctx, partitions)
+	p.took = lease.Now() - asked
 	if err != nil {
 		a.Log.Warn("look for jobs that preempt", "error", err)
 		return
@@ -96,8 +103,12 @@ func (a *Agent) preempted() []string {
 func (a *Agent) waitingPreemptors(queue []sctl.QueuedJob, ours func(string) bool) map[uint32]bool {
 	waiting := map[uint32]bool{}
 	for _, j := range queue {
+		if j.State != "PENDING" || !steward.WaitsForRoom(j.Reason) {
+			continue
+		}
 		for partition := range strings.SplitSeq(j.Partition, ",") {
-			if j.State == "PENDING" && steward.WaitsForRoom(j.Reason) && ours(partition) && a.preemptors.rules.Preempts(sctl.Preemptible{Partition: partition, QOS: j.QOS}) {
+			self := sctl.Preemptible{Partition: partition, QOS: j.QOS}
+			if ours(partition) && a.preemptors.rules.Preempts(self) {
 				waiting[j.ID] = true
 			}
 		}
