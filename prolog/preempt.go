@@ -10,13 +10,15 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
 )
 
 // Preempting is what a Prolog asks, and does, for a job that preempts others.
 type Preempting interface {
-	Preemption(ctx context.Context) (sctl.Preemption, error)
+	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error
 	Requeue(ctx context.Context, t sctl.Target) error
 	Cancel(ctx context.Context, t sctl.Target) error
@@ -28,8 +30,8 @@ type Preempting interface {
 // not for these.
 type preemption struct {
 	asked  bool
-	rules  sctl.Preemption
-	self   sctl.Preemptible
+	rules  schedule.Preemption
+	self   schedule.Preemptible
 	looked time.Time
 	warned map[jobenv.JobKey]time.Time
 	ended  map[jobenv.JobKey]bool
@@ -137,13 +139,13 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 	return nil
 }
 
-func preemptible(j sctl.Job) sctl.Preemptible {
-	return sctl.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
+func preemptible(j sctl.Job) schedule.Preemptible {
+	return schedule.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
 }
 
 // victim is a job that holds GPUs of the node.
 type victim struct {
-	sctl.Eviction
+	schedule.Eviction
 	job sctl.Job
 	ok  bool
 }
@@ -156,7 +158,7 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 	v := victim{job: j}
 	v.Eviction, v.ok = p.rules.May(p.self, preemptible(j), time.Now())
 	// Of a hetjob slurmctld preempts all components or none.
-	v.ok = v.ok && j.State == "RUNNING" && j.HetJobID == 0 || j.State == "COMPLETING"
+	v.ok = v.ok && j.State == jobstate.Running && j.HetJobID == 0 || j.State == jobstate.Completing
 	return v
 }
 
@@ -177,7 +179,7 @@ func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, 
 // evict ends a job, once: by requeue, or for good, after the time that it is given.
 func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim, slurm Slurm) {
 	p := &l.preemption
-	if p.ended[job] || v.job.State != "RUNNING" {
+	if p.ended[job] || v.job.State != jobstate.Running {
 		return
 	}
 	warned, told := p.warned[job]

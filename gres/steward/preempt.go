@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"carma/slurmbridge/hostlist"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
 // Preemptor is a waiting job that is to be sent to a node, where its Prolog preempts
 // others (docs/adr/0014).
 type Preemptor struct {
-	sctl.QueuedJob
+	schedule.Job
 	Node  string
 	Books string // the GRES that it asks for from then on
 }
@@ -30,7 +31,7 @@ const (
 
 // occupant is a job that runs on a node, and how many GPUs it has there at most.
 type occupant struct {
-	sctl.Preemptible
+	schedule.Preemptible
 	gpus int
 }
 
@@ -38,7 +39,7 @@ type occupant struct {
 // node: to one whose GPUs would do if all had gone that they may preempt, whichever GPUs
 // these have. A node is sent one job at a time. Of jobs on several nodes, with features or
 // in a reservation it is not known where they can run.
-func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preemption, ours func(partition string) bool,
+func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool,
 	now time.Time) []Preemptor {
 	type booking struct {
 		k, gpus        int
@@ -46,7 +47,7 @@ func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preempti
 	}
 	booked := map[string]booking{}
 	busy, on := map[string]bool{}, map[string][]occupant{}
-	var waiting []*sctl.QueuedJob
+	var waiting []*schedule.Job
 	for i := range queue {
 		j := &queue[i]
 		b, known := booked[j.TresPerNode]
@@ -55,21 +56,21 @@ func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preempti
 			b.gpus, b.sent = max(b.k, int(tres.GPUs(j.TresPerNode))), tres.Sent(j.TresPerNode)
 			booked[j.TresPerNode] = b
 		}
-		if b.sent && (j.State == "PENDING" || j.Reason == "Prolog") {
+		if b.sent && (j.State == jobstate.Pending || j.Reason == jobstate.InProlog) {
 			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
 		}
 		switch {
-		case j.State == "RUNNING":
+		case j.State == jobstate.Running:
 			names, _ := hostlist.Expand(j.Nodes)
 			for _, name := range names {
 				on[name] = append(on[name], occupant{preemptible(j, j.Partition), b.gpus})
 			}
-		case b.k > 0 && b.anywhere && j.State == "PENDING" && WaitsForRoom(j.Reason) &&
+		case b.k > 0 && b.anywhere && j.State == jobstate.Pending && j.Reason.IsRoom() &&
 			j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
 			waiting = append(waiting, j)
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b *sctl.QueuedJob) int { return cmp.Compare(b.Priority, a.Priority) })
+	slices.SortStableFunc(waiting, func(a, b *schedule.Job) int { return cmp.Compare(b.Priority, a.Priority) })
 	type request struct {
 		partition, qos string
 		gpus           int
@@ -78,7 +79,7 @@ func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preempti
 	var sent []Preemptor
 	for _, j := range waiting {
 		r := request{j.Partition, j.QOS, booked[j.TresPerNode].k}
-		var selves []sctl.Preemptible
+		var selves []schedule.Preemptible
 		for partition := range strings.SplitSeq(j.Partition, ",") {
 			if self := preemptible(j, partition); ours(partition) && rules.Preempts(self) {
 				selves = append(selves, self)
@@ -109,13 +110,13 @@ func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preempti
 	return sent
 }
 
-func preemptible(j *sctl.QueuedJob, partition string) sctl.Preemptible {
-	return sctl.Preemptible{Partition: partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
+func preemptible(j *schedule.Job, partition string) schedule.Preemptible {
+	return schedule.Preemptible{Partition: partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
 }
 
 // makesRoom tells whether a job would have its GPUs on the node if all had gone that it
 // may preempt, as one of selves, and how many GPUs the others have at most.
-func makesRoom(selves []sctl.Preemptible, n *sctl.NodeState, there []occupant, gpus int, rules *sctl.Preemption,
+func makesRoom(selves []schedule.Preemptible, n *schedule.Node, there []occupant, gpus int, rules *schedule.Preemption,
 	now time.Time) (keepers int, ok bool) {
 	for _, self := range selves {
 		if !slices.Contains(n.Partitions, self.Partition) {
@@ -139,10 +140,10 @@ func makesRoom(selves []sctl.Preemptible, n *sctl.NodeState, there []occupant, g
 // Stayed returns the jobs that were sent to a node and wait all the same, with what they
 // are to book instead: such a job may run on any node again. known tells of those that
 // were sent a moment ago.
-func Stayed(queue []sctl.QueuedJob, known func(id uint32) bool) []Rebooking {
+func Stayed(queue []schedule.Job, known func(id uint32) bool) []Rebooking {
 	var list []Rebooking
 	for _, j := range queue {
-		if j.State == "PENDING" && tres.Sent(j.TresPerNode) && !known(j.ID) {
+		if j.State == jobstate.Pending && tres.Sent(j.TresPerNode) && !known(j.ID) {
 			mib := tres.Reserve(j.TresPerNode)
 			list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, mib, mib)})
 		}
