@@ -38,7 +38,8 @@ type slurm struct {
 	told      string // the user of a job
 
 	preemption schedule.Preemption
-	down       bool // the recovery partition
+	elsewhere  map[uint32]string // jobs in other partitions than job
+	down       bool              // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
@@ -56,6 +57,9 @@ func (s *slurm) note(call string) error {
 
 func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j := s.job
+	if partition, ok := s.elsewhere[id]; ok {
+		j.Partition, j.Reservation = partition, ""
+	}
 	j.ID = id
 	j.UID = cmp.Or(j.UID, 1000)
 	j.State = cmp.Or(j.State, "RUNNING")
