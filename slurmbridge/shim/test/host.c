@@ -18,6 +18,7 @@ static void *submitter(void *script)
 {
 	for (int i = 0; i < 2000; i++)
 		check_annotate(script);
+		check_tasks_per_gpu(script);
 	return NULL;
 }
 
@@ -46,6 +47,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(init() == SLURM_SUCCESS); /* slurmctld 22.05 may do so on reconfigure */
 	check_annotate(script);
+	check_tasks_per_gpu(script);
 	check_forged(script);
 	check_texts();
 	check_recovery();
