@@ -28,6 +28,8 @@ HARDEN_LD = -Wl,-z,relro,-z,now,-z,noexecstack
 PROGRESS = build/progress
 STATICCHECK_VERSION = v0.8.2
 STATICCHECK = build/staticcheck-$(STATICCHECK_VERSION)
+ERRORLINT_VERSION = v1.8.0
+ERRORLINT = build/go-errorlint-$(ERRORLINT_VERSION)
 
 # What --version prints: the release, and the commit. A source archive has both in
 # VERSION (.gitattributes); a checkout asks git.
@@ -45,11 +47,14 @@ COMMANDS = carma-node carma-report carma-estimate carma-sim
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
-.PHONY: all commands libcarma shim simgpu deps deps-list demo test test-unit test-trace test-shim test-simgpu test-placement \
+SPANK = slurmbridge/spank
+SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
+
+.PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
 	test-integration test-situations test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
-all: commands libcarma shim simgpu
+all: commands libcarma shim spank simgpu
 
 commands:
 	@echo "build: bin/$(COMMANDS)"
@@ -69,6 +74,15 @@ $(SHIM_OUT): $(SHIM_SRC) $(wildcard $(SHIM)/*.h) $(SHIM)/job_submit_carma.lds sl
 	@$(CC) $(HARDEN) -DCARMA_VERSION='"$(BUILD_VERSION)"' -I$(SLURM_INCLUDE) -shared -o $@ $(SHIM_SRC) $(HARDEN_LD) -Wl,-z,nodelete \
 		-Wl,--version-script=$(SHIM)/job_submit_carma.lds -ldl -lpthread
 
+# The plugin for slurmstepd (plugstack.conf), where containers need one.
+SPANK_OUT = lib/slurm/spank_carma.so
+spank: $(SPANK_OUT)
+$(SPANK_OUT): $(SPANK_SRC) $(SPANK)/spank.h $(SPANK)/spank_carma.lds
+	@echo "build: $@"
+	@mkdir -p $(@D)
+	@$(CC) $(HARDEN) -DCARMA_TASK_PROLOG='"$(prefix)/sbin/carma-task-prolog"' -I$(SLURM_INCLUDE) -shared -o $@ $(SPANK_SRC) $(HARDEN_LD) \
+		-Wl,--version-script=$(SPANK)/spank_carma.lds
+
 # Written anew when the version is another.
 build/version: FORCE
 	@mkdir -p $(@D)
@@ -81,7 +95,7 @@ simgpu:
 
 # What the README's two commands need beside what it names, from the network;
 # with go mod download they then work without. deps-TARGET: for one target.
-deps: deps-demo deps-test $(STATICCHECK)
+deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT)
 
 deps-list:
 	@contrib/deps.sh --list
@@ -98,7 +112,7 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@$(GO) build -o $@ ./contrib/progress
 
 test: $(PROGRESS)
-	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-simgpu test-placement test-integration
+	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-integration
 
 test-unit: deps-test-unit $(PROGRESS)
 	@$(PROGRESS) go ./...
@@ -106,6 +120,10 @@ test-unit: deps-test-unit $(PROGRESS)
 # The job_submit shim in a host program, under the sanitizers. N hostile jobs.
 test-shim: deps-test-shim libcarma shim
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
+
+# The SPANK plugin in a host program, under the sanitizers. N hostile outputs.
+test-spank: deps-test-spank spank
+	@$(SPANK)/check.sh $(CURDIR)/build/spank lib/slurm/spank_carma.so
 
 test-simgpu: deps-test-simgpu
 	@$(MAKE) --no-print-directory -C contrib/simgpu test
@@ -136,7 +154,7 @@ test-integration: deps-test-integration all $(PROGRESS)
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
-# Slurm's situations that take longer than 20 s each (docs/admin.md); RUN and
+# Slurm's situations that take longer than 20 s each (docs/situations.md); RUN and
 # SLURM_PREFIX as above.
 test-situations: deps-test-situations all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
@@ -191,10 +209,17 @@ $(STATICCHECK):
 	@GOTOOLCHAIN=auto GOBIN=$(CURDIR)/build/tools $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
 	@mv build/tools/staticcheck $@
 
+# Errors are wrapped in CARMA, so == and type assertions on them miss.
+$(ERRORLINT):
+	@echo "build: $@"
+	@mkdir -p build/tools
+	@GOTOOLCHAIN=auto GOBIN=$(CURDIR)/build/tools $(GO) install github.com/polyfloyd/go-errorlint@$(ERRORLINT_VERSION)
+	@mv build/tools/go-errorlint $@
+
 # Names that codespell takes for words.
 NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon
 
-lint: deps-lint $(STATICCHECK)
+lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
@@ -202,17 +227,18 @@ lint: deps-lint $(STATICCHECK)
 	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
-	@echo "lint: staticcheck"
+	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
+	@$(ERRORLINT) ./...
 	@echo "lint: codespell, links, imports per room"
 	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
 	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) contrib/devcluster/testdata/*.c
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.
@@ -241,7 +267,7 @@ install: all
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
-	install -m 644 lib/slurm/job_submit_carma.so $(DESTDIR)$(libdir)/slurm/
+	install -m 644 lib/slurm/job_submit_carma.so lib/slurm/spank_carma.so $(DESTDIR)$(libdir)/slurm/
 	$(if $(SLURM_PLUGIN_DIR),install -d $(DESTDIR)$(SLURM_PLUGIN_DIR) && ln -sf $(libdir)/slurm/job_submit_carma.so $(DESTDIR)$(SLURM_PLUGIN_DIR)/)
 	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
@@ -295,7 +321,7 @@ test-packages: deps-release
 	contrib/bare.sh $(DEBIAN) root 'make test-packages'
 endif
 
-# docs/admin.md followed from the installation to the removal on three booted
+# docs/pilot.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
 test-newadmin: deps-test-newadmin packages-to-try
 	contrib/newadmin/check.sh $(PACKAGES)

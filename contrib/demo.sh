@@ -91,7 +91,7 @@ said_oom='' looks=0
 until [ -z "$(squeue -h -t PENDING,RUNNING,COMPLETING)" ]; do
 	sleep 1
 	if [ -z "$said_oom" ] && said_oom=$(grep -hoE 'msg="out of GPU memory".*' "$dir"/log/hooks.*.log 2>/dev/null | head -n 1) && [ -n "$said_oom" ]; then
-		bold "liar.sh ran out of the GPU memory that it booked. Its neighbours did not notice; it comes back alone."
+		bold "liar.sh ran out of the GPU memory that it booked. Its neighbours are not affected; it is requeued to run alone."
 		squeue -h -o '  job %i: partition %P, %T (%r), asks for %b' -p gpu-recovery
 	fi
 	case $((looks++)) in
@@ -111,7 +111,7 @@ completed=0 recovered=0 lost=0
 for id in "${submitted[@]}"; do
 	state=$(squeue -h -t all -j "$id" -o %T)
 	if [ "$state" = COMPLETED ]; then completed=$((completed + 1)); else lost=$((lost + 1)); fi
-	if carma-report -j "$id" | grep -q 'came back alone on gpu-recovery'; then recovered=$((recovered + 1)); fi
+	if carma-report -j "$id" | grep -q 'requeued to run alone on gpu-recovery'; then recovered=$((recovered + 1)); fi
 done
 printf '\ndemo: %d jobs completed, %d recovered from OOM, %d lost\n' "$completed" "$recovered" "$lost"
 [ "$completed" = 12 ] && [ "$recovered" = 1 ] && [ "$lost" = 0 ]

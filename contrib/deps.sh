@@ -17,10 +17,11 @@ list() {
 	test-unit        @all slurm-client python3 prometheus tzdata
 	test-trace       python3 python3-torch
 	test-shim        @all binutils
+	test-spank       @all binutils
 	test-simgpu      @all
 	test-mps         @cluster debian-archive-keyring
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
-	test             @lint @test-unit @test-shim @test-simgpu @test-integration
+	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-integration
 	test-situations  @test-integration
 	test-abuse       @test-integration strace
 	soak             @cluster

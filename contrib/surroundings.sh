@@ -4,12 +4,14 @@
 # Runs a command in surroundings that it has to hold in, one after the other, and says
 # of each in one line whether it passed. As root, in a checkout that is built; make
 # test-surroundings does it in a new Debian 12 and 13.
-# usage: surroundings.sh NAME,... COMMAND     all: every one of the names
+# usage: surroundings.sh NAME[+NAME...],... COMMAND     all: every one of the names
+# A+B is B within A, at once; container, which may mount nothing, comes last.
 # Without arguments it prints the names.
 set -uo pipefail
+self=$(realpath "$0")
 
 names=(short-uptime tmpfs overlayfs umask-077 no-home locale no-ipv6 one-cpu load-20 container)
-usage() { echo "usage: surroundings.sh all|NAME,... COMMAND; the names: ${names[*]}" >&2; exit 2; }
+usage() { echo "usage: surroundings.sh all|NAME[+NAME...],... COMMAND; the names: ${names[*]}" >&2; exit 2; }
 die() { echo "surroundings: $*" >&2; exit 1; }
 
 # short-uptime: a machine that started a minute ago.
@@ -78,7 +80,8 @@ command=$2
 wanted=("${names[@]}")
 [ "$1" = all ] || IFS=, read -ra wanted <<<"$1"
 for name in "${wanted[@]}"; do
-	[[ " ${names[*]} " = *" $name "* ]] || usage
+	IFS=+ read -ra parts <<<"$name"
+	for part in "${parts[@]}"; do [[ " ${names[*]} " = *" $part "* ]] || usage; done
 done
 work=
 trap 'rm -rf "$work"' EXIT
@@ -89,7 +92,9 @@ for name in "${wanted[@]}"; do
 	chmod 755 "$work"
 	SECONDS=0 word=passed
 	echo "surroundings: $name: $command"
-	"$name" "$command" || { word=FAILED failed=yes; }
+	inner=$command
+	[[ $name != *+* ]] || inner=$(printf '%q ' "$self" "${name#*+}" "$command")
+	"${name%%+*}" "$inner" || { word=FAILED failed=yes; }
 	rm -rf "$work"
 	said+=("$(printf 'surroundings: %-12s %s in %d s' "$name" "$word" $SECONDS)")
 done

@@ -205,7 +205,7 @@ func (d *DB) migrate(files fs.FS, to int) error {
 			return err
 		}
 		if _, err := tx.Exec(string(text)); err != nil {
-			return fmt.Errorf("bring the schema to version %d: %w", v+1, err)
+			return fmt.Errorf("migrate the schema to version %d: %w", v+1, err)
 		}
 	}
 	if _, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", to)); err != nil {

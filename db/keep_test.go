@@ -129,7 +129,7 @@ func TestMigrate(t *testing.T) {
 		t.Fatal(err)
 	}
 	files["schema/0003.sql"].Data = []byte("CREATE INDEX broken ON nothing (b);")
-	if err := d.migrate(files, 3); err == nil || !strings.Contains(err.Error(), "bring the schema to version 3") {
+	if err := d.migrate(files, 3); err == nil || !strings.Contains(err.Error(), "migrate the schema to version 3") {
 		t.Errorf("a broken step: %v", err)
 	}
 	if v, err := d.version(d.sql); err != nil || v != 1 {

@@ -173,7 +173,7 @@ func (d *DB) Outdated(now time.Time) time.Time {
 // allowUser lets one user read a file beside its owner, and nobody else.
 func allowUser(path string, uid uint32) error {
 	if err := accesslist.Set(path, accesslist.Read|accesslist.Write, accesslist.Read, uid); err != nil {
-		return fmt.Errorf("let user %d read %s: %w; the file system needs ACLs", uid, path, err)
+		return fmt.Errorf("grant user %d access to %s: %w; the file system needs ACLs", uid, path, err)
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func allowUser(path string, uid uint32) error {
 // allowNobody takes such a list away.
 func allowNobody(path string) error {
 	if err := accesslist.Remove(path); err != nil {
-		return fmt.Errorf("end what users may read of %s: %w", path, err)
+		return fmt.Errorf("revoke users' access to %s: %w", path, err)
 	}
 	return nil
 }

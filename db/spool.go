@@ -72,7 +72,7 @@ func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) err
 		a, ok := spooled(e.Name(), text)
 		if !ok {
 			if err := os.Rename(path, path+".bad"); err != nil {
-				return refused, fmt.Errorf("put spoiled record aside: %w", err)
+				return refused, fmt.Errorf("rename corrupt record: %w", err)
 			}
 			refused++
 			continue

@@ -264,9 +264,9 @@ func TestDirectiveKeys(t *testing.T) {
 
 var logged = regexp.MustCompile(`\b[lL]og\.(?:Info|Warn|Error)\(\s*"([^"]+)"`)
 
-// TestLogLines: what a program logs stands in the administrator's page.
+// TestLogLines: what a program logs stands in the page of log messages.
 func TestLogLines(t *testing.T) {
-	admin, err := os.ReadFile("admin.md")
+	page, err := os.ReadFile("log-messages.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,8 +279,8 @@ func TestLogLines(t *testing.T) {
 			text, err := os.ReadFile(path)
 			for _, m := range logged.FindAllStringSubmatch(string(text), -1) {
 				found++
-				if !strings.Contains(string(admin), "`"+m[1]+"`") {
-					t.Errorf("%s logs %q; docs/admin.md does not say what it means", path, m[1])
+				if !strings.Contains(string(page), "`"+m[1]+"`") {
+					t.Errorf("%s logs %q; docs/log-messages.md does not say what it means", path, m[1])
 				}
 			}
 			return err
@@ -298,12 +298,10 @@ var namedTest = regexp.MustCompile("`(Test\\w+)`")
 
 // TestSituations: each row of the table names tests, and they are there.
 func TestSituations(t *testing.T) {
-	admin, err := os.ReadFile("admin.md")
+	page, err := os.ReadFile("situations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(admin), "\n## Slurm's situations\n")
-	section, _, _ = strings.Cut(section, "\n## ")
 	var code strings.Builder
 	files, err := filepath.Glob(filepath.Join(root, "contrib", "devcluster", "*_test.go"))
 	for _, file := range files {
@@ -317,7 +315,7 @@ func TestSituations(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := 0
-	for line := range strings.Lines(section) {
+	for line := range strings.Lines(string(page)) {
 		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--") || strings.HasPrefix(line, "| situation ") {
 			continue
 		}

@@ -105,11 +105,15 @@ func outputs(t *testing.T) map[string][][]byte {
 	t.Helper()
 	all := map[string][][]byte{}
 	for schema, pattern := range map[string]string{
-		"carma.report/1": "carma-report/testdata/jobs.json", "carma.summary/1": "carma-report/testdata/summary.json",
-		"carma.gpus/1": "carma-report/testdata/gpus.json", "carma.estimate/1": "carma-estimate/testdata/golden/*.json",
-		"carma-sim.run/1": "carma-sim/testdata/run.json", "carma-sim.compare/1": "carma-sim/testdata/compare.json", "carma-sim.submit/1": "carma-sim/testdata/submit.json",
+		"carma.report/1":      "cmd/carma-report/testdata/jobs.json",
+		"carma.summary/1":     "cmd/carma-report/testdata/summary.json",
+		"carma.gpus/1":        "cmd/carma-report/testdata/gpus.json",
+		"carma.estimate/1":    "cmd/carma-estimate/testdata/golden/*.json",
+		"carma-sim.run/1":     "cmd/carma-sim/testdata/run.json",
+		"carma-sim.compare/1": "cmd/carma-sim/testdata/compare.json",
+		"carma-sim.submit/1":  "contrib/sim/run/testdata/submit.json",
 	} {
-		files, err := filepath.Glob(filepath.Join(root, "cmd", pattern))
+		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, err)
 		}

@@ -34,6 +34,7 @@ var starts = map[string]string{
 	"prolog/bench node.start":        "a bench",
 	"prolog/userfile command":        "itself, and a number; a user's path goes over stdin to a process that has that user's rights",
 	"prolog/userfile/credentials.c":  "nothing: execve(2) stands in its comment",
+	"slurmbridge/spank/helper.c":     "plugstack.conf; as the job's user, whose environment it gets",
 	"cmd/carma-node settleLater":     "itself; the path of carma.toml",
 
 	"slurmbridge/sctl Client.command": "slurm.bin_dir; the callers' words",

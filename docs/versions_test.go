@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write the tables that are made of data anew")
 
-// versionsHead begins the table of releases in admin.md.
+// versionsHead begins the table of releases in slurm-conf.md.
 const versionsHead = "| Slurm | had as | run | date | commit | passed | failed | skipped |\n|---|---|---|---|---|---|---|---|\n"
 
 // versionsTable makes the table of the rows that contrib/versions/record.sh has written.
@@ -49,14 +49,14 @@ func versionsTable(t *testing.T) string {
 
 // The table of releases holds what was run, and nothing else.
 func TestVersionsTable(t *testing.T) {
-	page := filepath.Join(root, "docs", "admin.md")
+	page := filepath.Join(root, "docs", "slurm-conf.md")
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	before, rest, found := strings.Cut(string(text), versionsHead)
 	if !found {
-		t.Fatal("admin.md has no table of releases")
+		t.Fatal("slurm-conf.md has no table of releases")
 	}
 	_, after, _ := strings.Cut("\n"+rest, "\n\n")
 	want := before + versionsTable(t) + "\n" + after
@@ -64,7 +64,7 @@ func TestVersionsTable(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("admin.md has another table than contrib/versions/runs.tsv; run: go test ./docs -run TestVersionsTable -update")
+		t.Fatal("slurm-conf.md has another table than contrib/versions/runs.tsv; run: go test ./docs -run TestVersionsTable -update")
 	}
 	if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 		t.Fatal(err)

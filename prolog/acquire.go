@@ -20,7 +20,7 @@ import (
 const retryEvery = 100 * time.Millisecond
 
 // errUncounted means that no GPU fits, for what slurmctld does not know of.
-var errUncounted = fmt.Errorf("%w: slurmctld's counts do not tell", lease.ErrNoFit)
+var errUncounted = fmt.Errorf("%w: not visible in slurmctld's counts", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over.
 func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.Duration) ([]lease.Granted, error) {
@@ -39,7 +39,7 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.
 	until := time.Now().Add(wait)
 	for {
 		if err := n.refresh(ctx, ledger); err != nil {
-			n.Log.Warn("read GPUs; deciding on what was seen last", "job", job.JobKey, "error", err)
+			n.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
 		}
 		failpoint.Here("prolog.refreshed")
 		granted, err := ledger.Acquire(ctx, job, r, pick)

@@ -24,7 +24,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 		w, err = slurm.Words(ctx, h.JobID)
 	}
 	if err != nil {
-		n.Log.Warn("ask what a job books now; it gets whole GPUs", "job", h.JobKey, "error", err)
+		n.Log.Warn("query what a job books now; it gets whole GPUs", "job", h.JobKey, "error", err)
 		if !r.Exclusive {
 			alone(r, about)
 		}

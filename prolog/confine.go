@@ -39,7 +39,7 @@ func (n *Node) unconfine(h jobenv.Hook) {
 		return
 	}
 	if err := n.Guard.Close(confined(h)); err != nil {
-		n.Log.Warn("forget what the job may open; the agent will", "job", h.JobKey, "error", err)
+		n.Log.Warn("remove the job's confinement; the agent will retry", "job", h.JobKey, "error", err)
 	}
 }
 
@@ -59,7 +59,7 @@ func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 		if err == nil {
 			return nil
 		}
-		n.Log.Error("close the GPUs to a job that has none; tried again", "job", h.JobKey, "error", err)
+		n.Log.Error("confine a job without GPUs; retrying", "job", h.JobKey, "error", err)
 		if time.Until(n.Until) < n.Config.Hooks.Wait.D() {
 			if err := n.Return(ctx, h, slurm); err == nil {
 				return nil
@@ -83,7 +83,7 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 		if err := n.Return(ctx, h, slurm); err == nil {
 			return nil
 		} else if !errors.Is(err, sctl.ErrBatchOnly) {
-			n.Log.Warn("not given back; tried again", "job", h.JobKey, "error", err)
+			n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)
 		} else if n.gone(ctx, h, slurm) {
 			return nil
 		}
@@ -158,7 +158,7 @@ func (t taskFile) names(uuids []string) string {
 // would then take the first GPU that it can open. What a component of a heterogeneous
 // job finds is the leader's.
 func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
-	_, err := awaitTaskFile(runDir, job, get("SLURM_RESTART_COUNT"))
+	_, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
 	if component || get("CUDA_VISIBLE_DEVICES") == "" {
 		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\n")
 		err = errors.Join(err, errPrint)

@@ -50,7 +50,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	}
 	var about About
 	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the ledger's note of the job", "job", h.JobKey, "error", err)
+		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
 	}
 	failpoint.Here("epilog.start")
 	var v verdict
@@ -84,7 +84,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	}
 	n.Log.Info("released", "job", h.JobKey, "exit_code", h.Exit.Code, "exit_signal", h.Exit.Signal)
 	if err := publish(ctx); err != nil && !errors.Is(err, capacity.ErrTooSoon) {
-		n.Log.Warn("publish capacity; the agent will", "error", err)
+		n.Log.Warn("publish capacity; the agent will retry retry retry", "error", err)
 	}
 	n.Poke()
 	return nil

@@ -40,7 +40,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	defer cancel()
 	j, err := waiting(ctx, h, slurm)
 	if err != nil {
-		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
 	if node > 0 && r.GPUs > node {
 		return n.tooMany(ctx, l, j, node, slurm)
@@ -51,7 +51,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	var words sctl.Words
 	if n.tired(h) {
 		if words, err = slurm.Words(ctx, h.JobID); err != nil {
-			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
 	}
 	if n.tired(h) {
@@ -65,20 +65,20 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	}
 	if change := n.instead(ctx, l, words, uncounted, slurm); change != (sctl.Change{}) {
 		if _, err := n.putBack(ctx, j, h.Partition, change, slurm); err != nil {
-			return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
 	} else if err := slurm.RequeueIncomplete(ctx, j.Leader()); err != nil {
-		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
-		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
+		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
-	n.Log.Info("given back to the queue", "job", h.JobKey, "waits", delay)
+	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
 	n.awaitRevocation(ctx, h, slurm)
 	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
-		n.Log.Warn("the agent will not set its start", "job", h.JobKey, "error", err)
+		n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
 		n.setStart(ctx, h, j.Component(), delay, slurm)
 	}
 	return nil
@@ -87,7 +87,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for
 // ever. One that cannot go back is told, and waits until its user ends it.
 func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slurm Slurm) error {
-	n.Log.Error("job asks for more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
+	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
 	if j.Requeue {
 		err = slurm.RequeueHold(ctx, j.Leader())
@@ -97,7 +97,7 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slu
 	}
 	text := fmt.Sprintf("carma: the job asks for %d GPUs on node %s, which has %d, and cannot start; end it and ask for at most %d", l.request.GPUs, l.Node, node, node)
 	if failed := slurm.Notify(ctx, l.JobID, text); failed != nil {
-		n.Log.Warn("tell a job that it cannot start", "job", l.JobKey, "error", failed)
+		n.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
 	}
 	return err
 }
@@ -112,7 +112,7 @@ func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay
 		err = n.update(ctx, t, sctl.Change{StartIn: max(safe, delay)}, slurm)
 	}
 	if err != nil {
-		n.Log.Warn("set the start of a job that comes back", "job", h.JobKey, "error", err)
+		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
 }
 
@@ -167,14 +167,14 @@ func (n *Node) instead(ctx context.Context, l *launch, words sctl.Words, uncount
 	switch {
 	case !n.tired(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !anywhere || free >= fullMiB):
 	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share
-		n.Log.Info("given back often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
+		n.Log.Info("returned often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
 		return sctl.Change{TresPerNode: tres.Rebook(words.TresPerNode, fullMiB, fullMiB)}
 	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
 		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
-		n.Log.Warn("given back too often; asks for whole GPUs now", "job", h.JobKey, "partition", partition)
+		n.Log.Warn("returned too often; requests whole GPUs now", "job", h.JobKey, "partition", partition)
 		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, l.about.Method, fullMiB, fullMiB)}
 	case uncounted && anywhere:
-		n.Log.Info("given back often; waits for idle GPUs now", "job", h.JobKey)
+		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
 		return sctl.Change{TresPerNode: tres.AwaitIdle(words.TresPerNode, fullMiB)}
 	}
 	return sctl.Change{}
@@ -199,14 +199,14 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	}
 	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
 	if uuids == nil {
-		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", "too few GPUs here that take jobs")
+		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", "too few GPUs here that take jobs")
 		return
 	}
 	if err := ledger.Hold(ctx, h.JobID, h.UID, r.GPUs, mib, uuids); err != nil {
-		n.Log.Warn("keep GPUs for the job", "job", h.JobKey, "error", err)
+		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
-	n.Log.Info("GPUs are kept for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
+	n.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return puts a job back on a node that can do nothing for it, as its ledger
@@ -225,10 +225,10 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	if errors.Is(err, sctl.ErrNoJob) || errors.Is(err, errGone) {
 		return nil // cancelled, or in the queue again
 	} else if err != nil {
-		return fmt.Errorf("give job %s back: %w", h.JobKey, err)
+		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
 	n.setStart(ctx, h, j.Component(), backOff(h.Restart), slurm)
-	n.Log.Error("given back: this node can lease no GPU", "job", h.JobKey)
+	n.Log.Error("returned: this node cannot lease any GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
 }

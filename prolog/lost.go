@@ -27,7 +27,7 @@ type LostRecords interface {
 func (n *Node) Lost(held lease.Held) db.Attempt {
 	var about About
 	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the ledger's note of the job", "job", held.JobKey, "error", err)
+		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)
 	}
 	h := jobenv.Hook{JobKey: held.JobKey, UID: held.UID, Node: n.Name, Cluster: about.Cluster}
 	a := attempt(h, held, about, verdict{}, n.Config.Idle.After.D())

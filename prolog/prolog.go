@@ -146,7 +146,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	}
 	failpoint.Here("prolog.start")
 	if err := n.confine(h, nil); err != nil { // until it has GPUs; tried again then
-		n.Log.Error("close the GPUs to the job", "job", h.JobKey, "error", err)
+		n.Log.Error("confine the job", "job", h.JobKey, "error", err)
 	}
 	l := n.arrive(ctx, h, slurm)
 	n.fitNode(ctx, l, ledger, slurm)
@@ -164,7 +164,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		if failed := n.Undecided(h); failed == nil {
 			return err
 		} else { // then the job waits here
-			n.Log.Error("tell tasks that they are to wait", "job", h.JobKey, "error", failed)
+			n.Log.Error("let tasks wait", "job", h.JobKey, "error", failed)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	if j, err := ask(ctx, l.Hook, slurm); err != nil {
-		n.Log.Warn("ask whether a job has the node to itself", "job", l.JobKey, "error", err)
+		n.Log.Warn("query whether a job has the node exclusively", "job", l.JobKey, "error", err)
 	} else if j.WholeNode {
 		l.request.GPUs = node
 	}

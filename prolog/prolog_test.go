@@ -250,6 +250,25 @@ export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M
 	}
 }
 
+func TestTold(t *testing.T) {
+	for _, test := range []struct {
+		mark, job, pid string
+		want           bool
+	}{
+		{"7:100", "7", "100", true},
+		{"7:100", "7", "101", false}, // a step's task has its batch script's
+		{"6:100", "7", "100", false}, // a job that another has submitted
+		{"", "7", "100", false},
+		{":", "7", "100", false},
+		{"7:", "7", "100", false},
+	} {
+		vars := map[string]string{"CARMA_TASK": test.mark, "SLURM_JOB_ID": test.job, "SLURM_TASK_PID": test.pid}
+		if got := Told(func(name string) string { return vars[name] }); got != test.want {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}
+
 func TestPrologGivesWholeGPUs(t *testing.T) {
 	for name, change := range map[string]func(*jobenv.Hook){
 		"exclusive":            func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "exclusive", 40536 },
@@ -401,7 +420,7 @@ func TestPrologKeeps(t *testing.T) {
 		if got := fmt.Sprint(kept); got != c.want {
 			t.Errorf("%s: kept %s, want %s", name, got, c.want)
 		}
-		if says := strings.Contains(log.String(), "GPUs are kept for the job"); says != (len(kept) > 0) {
+		if says := strings.Contains(log.String(), "GPUs are held for the job"); says != (len(kept) > 0) {
 			t.Errorf("%s: the log says %v:\n%s", name, says, log.String())
 		}
 	}

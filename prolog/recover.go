@@ -42,7 +42,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
 		return "", false, err
 	}
-	n.Log.Info("brought back", "job", h.JobKey, "partition", partition, "books_mib", mib)
+	n.Log.Info("requeued after OOM", "job", h.JobKey, "partition", partition, "books_mib", mib)
 	return partition, alone, nil
 }
 
@@ -84,13 +84,13 @@ func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account str
 	}
 	p, err := slurm.Partition(ctx, name)
 	if err != nil || !p.Up {
-		n.Log.Warn("recovery partition is missing or down; the job comes back where it was", "job", h.JobKey, "partition", name, "error", err)
+		n.Log.Warn("recovery partition is missing or down; the job is requeued in its own partition", "job", h.JobKey, "partition", name, "error", err)
 		return ""
 	}
 	// slurmctld takes the change all the same, unless EnforcePartLimits is set, and
 	// the job would wait there for ever (job_mgr.c, _valid_job_part, 23.02 and later).
 	if !n.inGroups(ctx, h, p.AllowGroups) || !p.Admits(account) {
-		n.Log.Warn("recovery partition is not for this user; the job comes back where it was", "job", h.JobKey, "partition", name, "user", h.User, "account", account)
+		n.Log.Warn("recovery partition is closed to this user; the job is requeued in its own partition", "job", h.JobKey, "partition", name, "user", h.User, "account", account)
 		return ""
 	}
 	return name
@@ -117,11 +117,11 @@ func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone
 	}
 	if alone && !n.Config.Placement.BySlurm() {
 		if err := ledger.Hold(ctx, h.JobID, h.UID, max(h.Carma.GPUs, len(uuids)), 0, uuids); err != nil {
-			n.Log.Warn("keep its GPUs for a job that comes back", "job", h.JobKey, "error", err)
+			n.Log.Warn("hold the GPUs of a requeued job", "job", h.JobKey, "error", err)
 		}
 	}
 	if err := ledger.AddComeback(ctx, h.JobID, 0); err != nil {
-		n.Log.Warn("the job starts only after slurmctld's delay", "job", h.JobKey, "error", err)
+		n.Log.Warn("the requeued job starts after slurmctld's delay", "job", h.JobKey, "error", err)
 	}
 }
 
@@ -144,7 +144,7 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 		// GPUs are whole GPUs where the job was, too. slurmctld reports
 		// that after it has set the partition, so it is set back (22.05,
 		// job_mgr.c, _update_job).
-		n.Log.Warn("cannot move the job; it comes back where it was", "target", changed, "partition", change.Partition, "error", err)
+		n.Log.Warn("cannot move the job; it is requeued in its own partition", "target", changed, "partition", change.Partition, "error", err)
 		change.Partition = home
 		err = n.update(ctx, changed, change, slurm)
 	}

@@ -16,7 +16,7 @@ import (
 
 // ErrUndecided means that a job could be neither leased GPUs nor given back yet. Its
 // tasks wait for that.
-var ErrUndecided = errors.New("the job waits: it could be neither leased GPUs nor given back yet")
+var ErrUndecided = errors.New("the job waits: it could neither be leased GPUs nor be returned to the queue yet")
 
 // settlePause is the pause between two rounds; heartbeatEvery is much shorter than
 // taskGivesUpAt.
@@ -42,7 +42,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 			if err = n.finish(ctx, l, granted, ledger); err == nil {
 				return nil
 			}
-			n.Log.Error("tell the job its GPUs; tried again", "job", l.JobKey, "error", err)
+			n.Log.Error("write the job's GPUs for TaskProlog; retrying", "job", l.JobKey, "error", err)
 		case errors.Is(err, lease.ErrSuperseded):
 			return nil
 		case n.Config.Hooks.Strict && lease.Damaged(err) && !until.IsZero():
@@ -60,13 +60,13 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 		switch {
 		case granted != nil:
 		case errors.Is(err, errGone), errors.Is(err, sctl.ErrNoJob):
-			n.Log.Info("gone before it was leased a GPU", "job", l.JobKey)
+			n.Log.Info("ended before it was leased a GPU", "job", l.JobKey)
 			return nil
 		case errors.Is(err, sctl.ErrBatchOnly):
 			n.keep(ctx, l.Hook, l.request, ledger)
 			interactive = true
 		case err != nil:
-			n.Log.Warn("neither leased nor given back; tried again", "job", l.JobKey, "error", err)
+			n.Log.Warn("neither leased nor returned; retrying", "job", l.JobKey, "error", err)
 		case !interactive:
 			return nil
 		}

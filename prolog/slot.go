@@ -16,17 +16,17 @@ import (
 // nextSlot puts a job whose time slot is over into the queue again, as it was:
 // where it was, with what it books.
 func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, slurm Slurm) verdict {
-	v.note = "its time slot was over; it came back"
+	v.note = "requeued after its time slot"
 	if err := n.putBackForSlot(ctx, h, v.job, slurm); err != nil {
 		v.note = "its time slot was over; " + err.Error()
-		n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
+		n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
 		if errors.Is(err, errHeld) {
 			n.comment(ctx, v.job, slotToken(h), slurm)
 		}
 		return v
 	}
 	v.slotOver = true
-	n.Log.Info("time slot is over; back in the queue", "job", h.JobKey)
+	n.Log.Info("requeued after its time slot", "job", h.JobKey)
 	return v
 }
 

@@ -41,7 +41,7 @@ func TestTimeSlotIsOver(t *testing.T) {
 		if w.slurm.words.AdminComment = w.slurm.comment; w.slurm.comment != want {
 			t.Errorf("AdminComment %s, want %s", w.slurm.comment, want)
 		}
-		if a := w.records.attempts[restart]; a.State != "REQUEUED" || a.RequeuedTo != "" || a.OOM != "" || a.OOMNote != "its time slot was over; it came back" {
+		if a := w.records.attempts[restart]; a.State != "REQUEUED" || a.RequeuedTo != "" || a.OOM != "" || a.OOMNote != "requeued after its time slot" {
 			t.Errorf("record %+v", a)
 		}
 		if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 0 {

@@ -27,13 +27,13 @@ func (n *Node) fit(ctx context.Context, ledger Ledger) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	if err := n.refresh(ctx, ledger); err != nil {
-		n.Log.Warn("read GPUs; deciding on what was seen last", "error", err)
+		n.Log.Warn("read GPUs; using the last readings", "error", err)
 	}
 	s, err := ledger.Snapshot(ctx)
 	if lease.Damaged(err) {
 		return fmt.Errorf("%w: %w", ErrNode, err)
 	} else if err != nil { // a lock or a full disk ends some time
-		n.Log.Warn("look for lost GPUs", "error", err)
+		n.Log.Warn("check for lost GPUs", "error", err)
 		return nil
 	}
 	for _, r := range s.Readings {

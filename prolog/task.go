@@ -97,7 +97,7 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	if get("SLURM_STEP_GPUS") == "" && !unbound(get) && (get("SLURM_JOB_GPUS") == "" || !known) {
 		return without(w, runDir, job, !known, get)
 	}
-	t, err := awaitTaskFile(runDir, job, get("SLURM_RESTART_COUNT"))
+	t, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
@@ -138,17 +138,27 @@ func (t taskFile) has(slots []int) bool {
 	return !slices.ContainsFunc(slots, func(s int) bool { return !slices.Contains(t.Slots, s) })
 }
 
+// Told tells whether the SPANK plugin (slurmbridge/spank) has had this very task told, so that
+// TaskProlog, where slurm.conf names it too, has nothing to do. A step's task inherits the mark
+// of the batch script: the mark names the process.
+func Told(get jobenv.Getenv) bool {
+	mark := get("CARMA_TASK")
+	return mark != "" && mark == get("SLURM_JOB_ID")+":"+get("SLURM_TASK_PID")
+}
+
 // A task whose job could be neither leased GPUs nor given back waits for that. Who is
 // at it says so in the file's time of change; when that has stayed for so long, by a clock
 // that nobody sets, nobody is.
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
+	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends what says nothing for a minute
 )
 
 // awaitTaskFile is readTaskFile once it has been decided what the job gets.
-func awaitTaskFile(runDir string, job uint32, restart string) (taskFile, error) {
+func awaitTaskFile(w io.Writer, runDir string, job uint32, restart string) (taskFile, error) {
 	var touched, seen time.Time
+	said := time.Now()
 	for {
 		t, err := readTaskFile(runDir, job, restart)
 		if err != nil || !t.Undecided {
@@ -161,7 +171,11 @@ func awaitTaskFile(runDir string, job uint32, restart string) (taskFile, error) 
 			}
 		}
 		if time.Since(seen) > taskGivesUpAt {
-			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and nothing of CARMA is at it any more", job)
+			return taskFile{}, fmt.Errorf("job %d waits for GPUs, and no CARMA process handles it any more", job)
+		}
+		if time.Since(said) >= taskSays {
+			said = time.Now()
+			io.WriteString(w, "\n")
 		}
 		time.Sleep(taskLooks)
 	}
@@ -256,7 +270,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
-		b.WriteString("print carma: no lease of the job is known on this node; it sees no GPU\n")
+		b.WriteString("print carma: this node knows no lease of the job; it sees no GPU\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
 	if t.RetryReason != "" {

@@ -30,7 +30,7 @@ func (n *Node) turn(ctx context.Context) (context.Context, context.CancelFunc, e
 	every := time.Duration(float64(time.Second) / n.Config.Recovery.PerSecond)
 	at, err := takeTurn(ctx, filepath.Join(n.RunDir, turnFile), every)
 	if err != nil {
-		return nil, nil, fmt.Errorf("wait for a turn to requeue: %w", err)
+		return nil, nil, fmt.Errorf("wait for the requeue rate limit: %w", err)
 	}
 	time.Sleep(time.Until(at))
 	ctx, cancel := n.part(ctx)
@@ -43,7 +43,7 @@ func (n *Node) part(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), n.Config.Hooks.Deadline.D())
 }
 
-var errTooMany = errors.New("too many jobs of this node came back at once")
+var errTooMany = errors.New("too many requeues from this node at once")
 
 // takeTurn returns when it is the caller's turn and puts the next one off.
 func takeTurn(ctx context.Context, path string, every time.Duration) (time.Time, error) {

@@ -86,7 +86,7 @@ func (t *turns) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, 
 	return t.Ledger.Hold(ctx, job, uid, gpus, mib, uuids)
 }
 
-// look asks who is ahead. Without an answer it is as it was: the job is not to wait for
+// look asks who is ahead. Without an answer it is unchanged: the job is not to wait for
 // a slurmctld that is away.
 func (t *turns) look(ctx context.Context) {
 	if time.Since(t.looked) < queueEvery {
@@ -103,7 +103,7 @@ func (t *turns) look(ctx context.Context) {
 	queue, t.err = t.slurm.Queue(ctx, partitions)
 	t.looked = time.Now()
 	if t.err != nil {
-		t.node.Log.Warn("ask who waits for this node", "job", t.hook.JobKey, "error", t.err)
+		t.node.Log.Warn("query jobs that wait for this node", "job", t.hook.JobKey, "error", t.err)
 		return
 	}
 	before := len(t.ahead)
@@ -112,7 +112,7 @@ func (t *turns) look(ctx context.Context) {
 		t.ahead = append(t.ahead, steward.Request(j, c.Partition[j.Partition].GPUMemMiB))
 	}
 	if len(t.ahead) > 0 && before == 0 {
-		t.node.Log.Info("waits its turn: it names its node, and others wait that come before it",
+		t.node.Log.Info("waits its turn: it names its node, and jobs of higher priority wait",
 			"job", t.hook.JobKey, "ahead", len(t.ahead), "first", t.ahead[0].JobID)
 	}
 }

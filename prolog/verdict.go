@@ -40,7 +40,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	var err error
 	if v.job, err = ask(ctx, h, slurm); err != nil {
 		v.note = "slurmctld did not answer"
-		n.Log.Error("ask about a job that ended", "job", h.JobKey, "error", err)
+		n.Log.Error("query an ended job", "job", h.JobKey, "error", err)
 		return v
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
@@ -57,7 +57,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	}
 	seen := nearBooking(held)
 	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
-		n.Log.Info("made do with less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
+		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
 		return v
 	}
 	v.signature = reply.Signature
@@ -86,7 +86,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		}
 		because(err.Error())
 	}
-	n.Log.Error("not brought back", "job", h.JobKey, "reason", v.note)
+	n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
 	if errors.Is(err, errHeld) {
 		n.comment(ctx, v.job, retryToken(v.signature, "refused", v.note), slurm)
 	}
@@ -100,12 +100,12 @@ func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
 	}
 	words, err := slurm.Words(ctx, h.JobID)
 	if err != nil {
-		n.Log.Warn("ask for the name of a job that ended", "job", h.JobKey, "error", err)
+		n.Log.Warn("query the name of an ended job", "job", h.JobKey, "error", err)
 	}
 	return words.Name
 }
 
-// noteOf says of a look into stderr what is worth a note in the record.
+// noteOf says of a scan stderr what is worth a note in the record.
 func noteOf(r userfile.Reply) string {
 	switch {
 	case r.State != userfile.StateOK:
@@ -157,7 +157,7 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job,
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
 	seen, err := output.Read(n.RunDir, h.JobKey)
 	if err != nil {
-		n.Log.Warn("look into stderr of the batch script alone", "job", h.JobKey, "error", err)
+		n.Log.Warn("scan stderr of the batch script only", "job", h.JobKey, "error", err)
 	}
 	for _, f := range seen {
 		if path := string(f.Path); path != batch {
@@ -166,7 +166,7 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job,
 	}
 	reply, err := n.AsUser(ctx, n.user(ctx, h), ask)
 	if err != nil {
-		n.Log.Warn("look into stderr", "job", h.JobKey, "error", err)
+		n.Log.Warn("scan stderr", "job", h.JobKey, "error", err)
 		return userfile.Reply{State: userfile.StateError}
 	}
 	return reply
@@ -188,6 +188,6 @@ func (n *Node) comment(ctx context.Context, j sctl.Job, token string, slurm Slur
 		err = slurm.Update(ctx, j.Component(), sctl.Change{AdminComment: withToken(w.AdminComment, token)})
 	}
 	if err != nil {
-		n.Log.Warn("say in AdminComment why a job is held", "job", j.ID, "error", err)
+		n.Log.Warn("write to AdminComment why a job is held", "job", j.ID, "error", err)
 	}
 }

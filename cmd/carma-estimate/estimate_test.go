@@ -16,6 +16,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
+	"carma/slurmbridge/script"
 	"carma/slurmbridge/tres"
 )
 
@@ -57,8 +58,8 @@ func makeHostile(ts *testscript.TestScript, _ bool, args []string) {
 		"binary":  "\x7fELF\x02\x01\x01\x00\x00\x00\n\x00",
 		"crlf":    strings.ReplaceAll(header, "\n", "\r\n"),
 		"noeol":   "#!/bin/sh\n#SBATCH -p gpu --gres=gpu:1",
-		"4mib":    header + strings.Repeat("x", maxScript-len(header)),
-		"4mib+1":  header + strings.Repeat("x", maxScript-len(header)+1),
+		"4mib":    header + strings.Repeat("x", script.MaxBytes-len(header)),
+		"4mib+1":  header + strings.Repeat("x", script.MaxBytes-len(header)+1),
 		"header":  header[:len(header)-len("echo hi\n")] + strings.Repeat("# a comment\n", 3<<20/12),
 		"summary": strings.Repeat("x", 1<<20+1),
 	}

@@ -74,34 +74,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("another user's runs:\n%s", out)
 	}
 	write("history", []byte("CARMAHI1 and no more"))
-	if out := run(); !bytes.Contains(out, []byte("history    it is no history, or not a whole one")) {
+	if out := run(); !bytes.Contains(out, []byte("history    it is not a history file")) {
 		t.Errorf("a spoiled file:\n%s", out)
-	}
-}
-
-// --base is the user's word: what earlier runs say of the base does not change it.
-func TestBaseIsTheUsers(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "history")
-	if err := os.WriteFile(file, history.Make(nil, nil, []history.Shift{{FullMiB: 40536, MiB: 111, Jobs: 9}}), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	conf, err := os.ReadFile("testdata/carma.toml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	toml := filepath.Join(dir, "carma.toml")
-	if err := os.WriteFile(toml, append(conf, "\n[history]\nfile = \""+file+"\"\n"...), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	p := program{estimate: fixed}
-	for base, shifts := range map[int64]bool{0: true, 600: false} {
-		s, err := p.loadSite(options{config: toml, mustLoad: true, baseMiB: base})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, ok := s.History.Shift(40536); ok != shifts {
-			t.Errorf("--base=%d: shifted is %v", base, ok)
-		}
 	}
 }

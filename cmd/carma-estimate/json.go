@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 
+	"carma/slurmbridge/script"
 	"carma/slurmbridge/version"
 )
 
@@ -108,23 +109,23 @@ func printJSON(w io.Writer, r report) error {
 	return enc.Encode(out)
 }
 
-func submissionJSON(s *submission) *jsonSubmission {
+func submissionJSON(s *script.Submission) *jsonSubmission {
 	j := jsonSubmission{
-		Script: s.script, Written: append([]string{}, s.written...), Partition: s.partition,
-		Managed: s.GPUs > 0, Why: s.why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
+		Script: s.Script, Written: append([]string{}, s.Written...), Partition: s.Partition,
+		Managed: s.GPUs > 0, Why: s.Why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
 	}
 	j.Launches = []jsonLaunch{}
-	for _, f := range s.launches {
+	for _, f := range s.Launches {
 		j.Launches = append(j.Launches, jsonLaunch(f))
 	}
-	if v := s.seen; v != nil {
+	if v := s.Seen; v != nil {
 		j.History = &jsonHistory{v.Runs, v.PeakMiB, v.SpreadMiB, v.MeanMiB, v.SMActPct, v.RunS}
 	}
-	if s.site.path != "" {
-		j.Config = &s.site.path
+	if s.Site.Path != "" {
+		j.Config = &s.Site.Path
 	}
-	if s.refused != nil {
-		text := s.refused.Error()
+	if s.Refused != nil {
+		text := s.Refused.Error()
 		j.Refused = &text
 	}
 	if s.GPUs > 0 {

@@ -5,16 +5,21 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
 	"carma/slurmbridge/annotate"
+	"carma/slurmbridge/cases"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/script"
 )
 
 const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
@@ -37,7 +42,7 @@ type program struct {
 	in        io.Reader
 	out, errs io.Writer
 	style     style
-	estimate  func(method string, s estimator.Spec) (estimator.Estimate, error)
+	estimate  annotate.EstimateFunc
 }
 
 // options are the command line.
@@ -99,11 +104,37 @@ func (p *program) run(args []string) error {
 	case err != nil:
 		return err
 	case o.cases != "":
-		return p.runCases(o.cases)
+		return status(p.runCases(o.cases))
 	case o.script != "":
-		return p.runScript(o)
+		return status(p.runScript(o))
 	}
-	return p.runSummary(o)
+	return status(p.runSummary(o))
+}
+
+// status gives an error about a file of the user's its exit status.
+func status(err error) error {
+	var unread *script.Unreadable
+	switch {
+	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
+		return cli.Fail(cli.ExitPermission, "%w", err)
+	case errors.As(err, &unread):
+		return cli.Fail(cli.ExitUsage, "%w", err)
+	}
+	return err
+}
+
+// runCases answers the cases of a file.
+func (p *program) runCases(path string) error {
+	in, dir := p.in, ""
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return unreadable("read cases "+path, err)
+		}
+		defer f.Close()
+		in, dir = f, filepath.Dir(path)
+	}
+	return cases.Run(in, path, dir, p.out, p.estimate)
 }
 
 // flags is the table of flags, with what they set.
@@ -145,7 +176,7 @@ func (p *program) options(args []string) (options, error) {
 		if !f.Changed(k.flag) {
 			continue
 		}
-		w, err := word(strings.ReplaceAll(k.flag, "-", "_"), values[i])
+		w, err := script.Word(strings.ReplaceAll(k.flag, "-", "_"), values[i])
 		if err != nil {
 			return o, cli.Fail(cli.ExitUsage, "--%s: %w", k.flag, err)
 		}
@@ -201,7 +232,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 		return cli.Fail(cli.ExitUsage, "--write=%s: write --write or --write=mem", o.write)
 	}
 	if f.Changed("method") {
-		if err := knownMethod(o.method); err != nil {
+		if err := script.KnownMethod(o.method); err != nil {
 			return cli.Fail(cli.ExitUsage, "--method=%s: %w", o.method, err)
 		}
 	}

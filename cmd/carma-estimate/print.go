@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"carma/cmd/internal/cli"
+	"carma/db/report/texttable"
 	"carma/estimator"
+	"carma/slurmbridge/script"
 )
 
 // barCells is what 80 columns leave for the longest bar.
@@ -34,36 +36,36 @@ func (p *program) print(r report, asJSON bool) error {
 }
 
 // submission prints what becomes of a script.
-func (s style) submission(b *strings.Builder, v *submission) {
+func (s style) submission(b *strings.Builder, v *script.Submission) {
 	row := func(label, text string) { b.WriteString(wrap(fmt.Sprintf("%-11s", label), text)) }
-	row("script", v.script)
-	if len(v.written) > 0 {
-		row("written", strings.Join(v.written, ", "))
+	row("script", v.Script)
+	if len(v.Written) > 0 {
+		row("written", strings.Join(v.Written, ", "))
 	}
-	if v.refused != nil {
-		row("refused", v.refused.Error())
+	if v.Refused != nil {
+		row("refused", v.Refused.Error())
 		return
 	}
-	if v.part.GPUsPerNode > 0 {
-		row("partition", fmt.Sprintf("%s: %d GPUs of %d MiB per node", v.partition, v.part.GPUsPerNode, v.part.GPUMemMiB))
+	if v.Part.GPUsPerNode > 0 {
+		row("partition", fmt.Sprintf("%s: %d GPUs of %d MiB per node", v.Partition, v.Part.GPUsPerNode, v.Part.GPUMemMiB))
 	}
-	if v.request.het {
+	if v.Request.Het {
 		row("component", "the first of a heterogeneous job; the others get whole GPUs")
 	}
 	if v.GPUs == 0 {
-		row("mode", "left as it is: "+v.why)
+		row("mode", "left as it is: "+v.Why)
 		return
 	}
 	row("mode", string(v.Mode))
-	if v.why != "" {
-		row("because", v.why)
+	if v.Why != "" {
+		row("because", v.Why)
 	}
 	method := string(v.Method)
 	if v.EstMiB > 0 {
 		method += fmt.Sprintf(", %d MiB", v.EstMiB)
 	}
 	row("method", method)
-	if text := v.learned(); text != "" {
+	if text := v.Learned(); text != "" {
 		row("history", text)
 	}
 	if v.Policy != "" {
@@ -75,7 +77,7 @@ func (s style) submission(b *strings.Builder, v *submission) {
 		each = fmt.Sprintf("each of %d GPUs", v.GPUs)
 	}
 	row("", fmt.Sprintf("%d of %d MiB on %s of a node", v.ReserveMiB, v.FullMiB, each))
-	for _, f := range v.launches {
+	for _, f := range v.Launches {
 		row(f.Name, f.Says+" ("+f.Where+")")
 	}
 }
@@ -144,7 +146,7 @@ func (s style) list(b *strings.Builder, title string, lines []string) {
 // fit prints how many such jobs share a GPU.
 func (s style) fit(b *strings.Builder, r report) {
 	fmt.Fprintf(b, "\n%s\n", s.Paint(cli.Bold, "such jobs on one GPU, by memory"))
-	t := cli.Table{Columns: []cli.Column{{Title: "GPU"}, {Title: "MEMORY", Right: true}, {Title: "JOBS", Right: true}, {Title: ""}}}
+	t := texttable.Table{Columns: texttable.Columns("GPU", ">MEMORY", ">JOBS", "")}
 	for _, f := range r.Fit {
 		note := ""
 		switch {

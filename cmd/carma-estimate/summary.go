@@ -11,6 +11,7 @@ import (
 	"carma/estimator"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/script"
 )
 
 // report is what is printed, as text or as JSON.
@@ -18,8 +19,8 @@ type report struct {
 	Estimate   *estimator.Estimate // nil: no summary, or none that says anything
 	Method     string              // of Estimate
 	Fit        []fit
-	MaxJobs    int         // that may share a GPU whatever their memory
-	Submission *submission // nil: no script was given
+	MaxJobs    int                // that may share a GPU whatever their memory
+	Submission *script.Submission // nil: no script was given
 }
 
 // runSummary estimates from a summary alone.
@@ -28,13 +29,13 @@ func (p *program) runSummary(o options) error {
 	if err != nil {
 		return err
 	}
-	words, text := unwrap(text)
-	d, err := directiveOf(append(without(words, o.keys), o.keys...), text)
+	words, text := script.Unwrap(text)
+	d, err := script.DirectiveOf(append(script.Without(words, o.keys), o.keys...), text)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	part := config.Partition{BaseCuBLASMiB: o.baseMiB, BaseCuDNNMiB: o.baseMiB}
-	method := cmp.Or(o.method, defaultMethod)
+	method := cmp.Or(o.method, script.DefaultMethod)
 	e, err := p.breakdown(method, annotate.SpecOf(d, max(o.gpus, 1), part))
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%s: %w", o.summary, err)

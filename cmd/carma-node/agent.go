@@ -17,6 +17,7 @@ import (
 	"carma/cmd/internal/cli"
 	"carma/cmd/internal/sdnotify"
 	"carma/db/figure"
+	"carma/db/report/texttable"
 	"carma/gres"
 	"carma/gres/agent"
 	"carma/gres/confine"
@@ -26,7 +27,9 @@ import (
 	"carma/gres/mps"
 	"carma/gres/nvml"
 	"carma/gres/output"
+	"carma/gres/records"
 	"carma/gres/resident"
+	"carma/prolog"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/version"
 )
@@ -34,7 +37,8 @@ import (
 var owners = resident.Proc{Root: "/proc"}
 
 func runAgent(ctx context.Context, e env, args []string) error {
-	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM", args); err != nil {
+	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM",
+		args); err != nil {
 		return err
 	}
 	// The MPS daemons make sockets that their clients, who are users, must reach.
@@ -48,7 +52,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	node := nodeName(e)
 	c = c.ForNode(node)
 	runDir := c.RunDir(node)
-	if err := prepare(runDir); err != nil {
+	if err := prolog.Prepare(runDir); err != nil {
 		return err
 	}
 	book, err := lease.Open(runDir, 5*time.Second)
@@ -65,12 +69,13 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		log.Error("a GPU is not used", "error", err)
 	}
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
-	r := &records{path: c.DBPath(node), keep: c.Accounting, log: log}
+	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: thresholds(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler(ctx, c, n, log), Owners: &resident.Recent{Proc: owners}, Ledger: book,
-		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r, Lost: hookNode(c, node, log).Lost,
+		Publisher: publisher(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
+		Lost:    hookNode(c, node, log).Lost,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
@@ -80,11 +85,11 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
 	}
-	a.Export = exporter(c, node, &r.ended)
+	a.Export = exporter(c, node, &r.Ended)
 	if c.Accounting.Forward == "slurmdbd" {
-		go forward(ctx, c.DBPath(node), slurmdbd{slurm, log}, log)
+		go records.Forward(ctx, c.DBPath(node), records.Slurmdbd{Client: slurm, Log: log}, log)
 	}
-	go publish(ctx, c.DBPath(node), slurm, log)
+	go records.Publish(ctx, c.DBPath(node), slurm, log)
 	systemd := sdnotify.New(os.Getenv)
 	a.Alive = func() {
 		if err := systemd.Alive(); err != nil {
@@ -200,10 +205,11 @@ func runCheck(_ context.Context, e env, args []string) error {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	fmt.Printf("%s: fine\n", e.config)
-	t := cli.Table{Columns: []cli.Column{{Title: "VARIABLE FOR JOBS"}, {Title: "SHARING"}, {Title: "LEARNING"}, {Title: "OTHERS"}}}
+	t := texttable.Table{Columns: texttable.Columns("VARIABLE FOR JOBS", "SHARING", "LEARNING", "OTHERS")}
 	for _, name := range c.FrameworkNames() {
 		if v := c.Frameworks[name]; v != (config.Variable{}) {
-			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)), orDash(v.All)})
+			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)),
+				orDash(v.All)})
 		}
 	}
 	if len(t.Rows) == 0 {

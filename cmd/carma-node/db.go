@@ -11,6 +11,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/db"
+	"carma/gres/records"
 	"carma/slurmbridge/config"
 )
 
@@ -25,13 +26,13 @@ const dbUsage = `usage: carma-node db check|backup|prune [OPTIONS]
 func runDB(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node db", dbUsage, os.Stdout)
 	path := f.String("db", "", "database `FILE` (default: paths.db of carma.toml)")
-	records := f.Duration("records", 0, "prune: delete records older than this (default: keep_records)")
-	samples := f.Duration("samples", 0, "prune: delete samples older than this (default: keep_samples)")
+	keepRecords := f.Duration("records", 0, "prune: delete records older than this (default: keep_records)")
+	keepSamples := f.Duration("samples", 0, "prune: delete samples older than this (default: keep_samples)")
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
 	c := config.Default()
-	if *path == "" || f.Arg(0) == "prune" && *records+*samples == 0 {
+	if *path == "" || f.Arg(0) == "prune" && *keepRecords+*keepSamples == 0 {
 		var err error
 		if c, err = config.Load(e.config); err != nil {
 			return cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
@@ -46,12 +47,11 @@ func runDB(ctx context.Context, e env, args []string) error {
 	case f.NArg() == 2 && f.Arg(0) == "backup":
 		return withDB(*path, func(d *db.DB) error { return d.Backup(ctx, f.Arg(1)) })
 	case f.NArg() == 1 && f.Arg(0) == "prune":
-		if *records+*samples > 0 {
-			c.Accounting.KeepRecords, c.Accounting.KeepSamples = config.Duration(*records), config.Duration(*samples)
+		if *keepRecords+*keepSamples > 0 {
+			c.Accounting.KeepRecords, c.Accounting.KeepSamples = config.Duration(*keepRecords), config.Duration(*keepSamples)
 		}
 		return withDB(*path, func(d *db.DB) error {
-			now := time.Now()
-			p, err := d.Prune(ctx, before(now, c.Accounting.KeepRecords), before(now, c.Accounting.KeepSamples))
+			p, err := records.Prune(ctx, d, c.Accounting, time.Now())
 			if err == nil {
 				fmt.Printf("%d records and %d samples deleted\n", p.Attempts, p.Samples)
 			}

@@ -19,12 +19,12 @@ import (
 
 const doctorUsage = `usage: carma-node [--node NAME] doctor [--controller] [--node] [--json]
 
-Looks at an installation and says for each part whether it is right, and what
+Checks an installation and says for each part whether it is correct, and what
 to do if it is not. It changes nothing. Run it as root: before slurmctld
 restarts with the plugin, on a new node, and after an upgrade of Slurm.
 
-Without --controller and --node it looks at what slurm.conf says this machine
-is. It ends with status 6 if something must be mended.
+Without --controller and --node it checks the role that slurm.conf gives this
+machine. It exits with status 6 if something must be fixed.
 `
 
 func runDoctor(ctx context.Context, e env, args []string) error {

@@ -51,6 +51,7 @@ func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
 	for _, dir := range filepath.SplitList(f.SlurmConf.Setting("PluginDir")) {
 		f.PluginDirs = append(f.PluginDirs, look(dir))
 	}
+	f.SPANK = gatherSPANK(f, path)
 	name := nodeName(e)
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
@@ -128,6 +129,44 @@ func gatherController(f doctor.Facts, configPath string) *doctor.Controller {
 		break
 	}
 	return c
+}
+
+func gatherSPANK(f doctor.Facts, slurmConf string) doctor.SPANK {
+	s := doctor.SPANK{Path: setting(f, "PlugStackConfig")}
+	if s.Path == "" || s.Path == "(null)" {
+		s.Path = filepath.Join(filepath.Dir(slurmConf), "plugstack.conf")
+	}
+	text, _ := os.ReadFile(s.Path) // a missing one is an empty one
+	s.Plugins = slurmconf.Plugstack(string(text), func(pattern string) (texts []string) {
+		if !filepath.IsAbs(pattern) {
+			pattern = filepath.Join(filepath.Dir(s.Path), pattern)
+		}
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			text, _ := os.ReadFile(file)
+			texts = append(texts, string(text))
+		}
+		return texts
+	})
+	if !s.Named() {
+		return s
+	}
+	s.File = s.Own().Path
+	if !filepath.IsAbs(s.File) {
+		for _, dir := range filepath.SplitList(setting(f, "PluginDir")) {
+			if _, err := os.Stat(filepath.Join(dir, s.Own().Path)); err == nil {
+				s.File = filepath.Join(dir, s.Own().Path)
+				break
+			}
+		}
+	}
+	s.Version, s.Err = doctor.SPANKVersion(s.File)
+	program := "/usr/sbin/carma-task-prolog" // the Makefile's CARMA_TASK_PROLOG
+	if args := s.Own().Args; len(args) > 0 {
+		program = args[0]
+	}
+	s.Program = look(program)
+	return s
 }
 
 func look(path string) doctor.Path {

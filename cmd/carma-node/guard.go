@@ -32,7 +32,7 @@ func guard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 
 // usersOf tells who holds a lease on the GPU of each minor.
 func usersOf(c config.Config, node string) (map[int][]uint32, error) {
-	book, err := openBook(c, node)
+	book, err := prolog.OpenBook(c, node)
 	if err != nil {
 		return nil, err
 	}

@@ -10,10 +10,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"os/user"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -25,6 +22,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/mps"
+	"carma/gres/records"
 	"carma/prolog"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -37,21 +35,24 @@ import (
 // wants its node drained for a fault of its own (hooks.strict).
 
 func runProlog(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
-		n.EndEarlier(ctx, h, book, &records{path: n.Config.DBPath(n.Name)})
+	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book,
+		slurm sctl.Client) error {
+		n.EndEarlier(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name)})
 		return n.Prolog(ctx, h, book, slurm)
 	})
 }
 
 func runEpilog(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book, slurm sctl.Client) error {
+	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book,
+		slurm sctl.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
 		if n.Config.Partition[h.Partition].Share && startedByStepd() {
-			exitOf(ctx, n.Log, &h, slurm)
+			prolog.ExitOf(ctx, n.Log, &h, slurm)
 		}
 		p := publisher(n.Config, n.Name, book, slurm)
-		return n.Epilog(ctx, h, book, &records{path: n.Config.DBPath(n.Name), keep: n.Config.Accounting}, slurm, p.Publish)
+		return n.Epilog(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name), Keep: n.Config.Accounting},
+			slurm, p.Publish)
 	})
 }
 
@@ -62,23 +63,13 @@ func startedByStepd() bool {
 	return o.JobID != 0 && !o.Claimed
 }
 
-// exitOf asks slurmctld how the job ended. The Epilog that slurmstepd starts is told
-// 0:0 of every job (slurmstepd/mgr.c, _run_prolog_epilog, 24.05 to 25.11).
-func exitOf(ctx context.Context, log *slog.Logger, h *jobenv.Hook, slurm sctl.Client) {
-	j, err := slurm.Job(ctx, h.JobID)
-	if err != nil || j.UID != h.UID {
-		log.Error("ask how a job ended", "job", h.JobKey, "error", err)
-		return
-	}
-	h.Exit = jobenv.Exit{Code: j.ExitCode, Signal: j.ExitSignal}
-}
-
 // oneThread is for processes that do one thing after the other and end: a fifth of
 // what a Prolog costs went into threads that look for work.
 func oneThread() { runtime.GOMAXPROCS(1) }
 
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.
-func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book, sctl.Client) error) error {
+func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book,
+	sctl.Client) error) error {
 	oneThread()
 	syscall.Umask(0o077)
 	// What slurmd left open is for no child of ours, least of all one that reads
@@ -103,7 +94,7 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		return withoutConfig(ctx, name, h, log)
 	}
 	c = c.ForNode(h.Node)
-	log = hookLog(c, h.Node, name)
+	log = prolog.OpenLog(c.LogPath(h.Node)).With("hook", name)
 	slurm := slurmClient(c, h.Conf)
 	n := hookNode(c, h.Node, log)
 	n.Guard, n.GuardErr = guard(c, h.Node, h.Conf)
@@ -133,18 +124,9 @@ func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Lo
 	}
 	c := config.Default()
 	if err := hookNode(c, h.Node, log).Return(ctx, h, slurmClient(c, h.Conf)); err != nil {
-		log.Error("the job starts, and sees no GPU", "job", h.JobKey, "error", err)
+		log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
 	}
 	return nil
-}
-
-// openBook opens the node's ledger, making its directory if need be.
-func openBook(c config.Config, node string) (*lease.Book, error) {
-	runDir := c.RunDir(node)
-	if err := prepare(runDir); err != nil {
-		return nil, err
-	}
-	return lease.Open(runDir, c.Hooks.Deadline.D())
 }
 
 // hookNode gives the hooks the real world.
@@ -158,49 +140,14 @@ func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 		RunDir:     runDir,
 		Log:        log,
 		AsUser:     userfile.Run,
-		Groups:     groups,
-		Group:      group,
+		Groups:     prolog.Groups,
+		Group:      prolog.Group,
 		Poke:       func() { agent.Poke(runDir) },
 	}
 	if c.MPS.Enabled {
 		n.Admit = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(name)}.Admit
 	}
 	return n
-}
-
-// hookLog appends to paths.log; without it, messages go to slurmd.
-func hookLog(c config.Config, node, name string) *slog.Logger {
-	out := os.Stderr
-	if f, err := os.OpenFile(c.LogPath(node), os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW, 0o600); err == nil {
-		out = f
-		leavePipe(f)
-	}
-	return slog.New(slog.NewTextHandler(out, nil)).With("hook", name)
-}
-
-// leavePipe closes the pipe that slurmd reads what a hook prints from; a crash goes to the
-// log. Up to 22.05 slurmd kills a hook, and drains the node, when a signal comes to the thread
-// that reads there: to rotate its log, or of scontrol reconfigure (run_command.c, poll). It
-// is patient with one that is done with its output.
-func leavePipe(log *os.File) {
-	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
-	if err != nil {
-		return
-	}
-	defer null.Close()
-	unix.Dup3(int(null.Fd()), 1, 0)
-	unix.Dup3(int(log.Fd()), 2, 0)
-}
-
-// prepare makes the run directory. Root alone writes there; TaskProlog and MPS
-// clients of every user must get in.
-func prepare(runDir string) error {
-	old := syscall.Umask(0o022)
-	defer syscall.Umask(old)
-	if err := os.MkdirAll(filepath.Join(runDir, "jobs"), 0o755); err != nil {
-		return fmt.Errorf("make run directory: %w", err)
-	}
-	return nil
 }
 
 // sampleElsewhere reads the GPUs in a process of its own: a call into a wedged
@@ -251,54 +198,11 @@ func outputWithin(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	}
 }
 
-// groups looks up the supplementary groups of a user; the look-up may go to a
-// directory service that does not answer.
-func groups(ctx context.Context, name string, gid uint32) []uint32 {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	done := make(chan []uint32, 1)
-	go func() {
-		ids := []uint32{gid}
-		if u, err := user.Lookup(name); err == nil {
-			list, _ := u.GroupIds()
-			for _, s := range list {
-				if id, err := strconv.ParseUint(s, 10, 32); err == nil && uint32(id) != gid {
-					ids = append(ids, uint32(id))
-				}
-			}
-		}
-		done <- ids
-	}()
-	select {
-	case ids := <-done:
-		return ids
-	case <-ctx.Done():
-		return []uint32{gid}
-	}
-}
-
-// group looks up a group, which may hang as above.
-func group(ctx context.Context, name string) (gid uint32, ok bool) {
-	done := make(chan *user.Group, 1)
-	go func() {
-		g, _ := user.LookupGroup(name)
-		done <- g
-	}()
-	select {
-	case g := <-done:
-		if g == nil {
-			return 0, false
-		}
-		id, err := strconv.ParseUint(g.Gid, 10, 32)
-		return uint32(id), err == nil
-	case <-ctx.Done():
-	case <-time.After(time.Second):
-	}
-	return 0, false
-}
-
 func runTaskProlog(_ context.Context, e env, _ []string) error {
 	oneThread()
+	if prolog.Told(os.Getenv) {
+		return nil
+	}
 	c, err := config.Load(e.config)
 	if err != nil {
 		// The job's lease may stand where it does by default. If not, the task sees no
@@ -345,7 +249,8 @@ func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Sl
 	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Policy: choose.Policy(c.Placement.Policy), IdleOnly: c.Placement.IdleOnly(), Thresholds: thresholds(c), Floor: !c.Capacity.Anchor,
+		Policy: choose.Policy(c.Placement.Policy), IdleOnly: c.Placement.IdleOnly(), Thresholds: thresholds(c),
+		Floor: !c.Capacity.Anchor,
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)

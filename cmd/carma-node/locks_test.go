@@ -22,6 +22,7 @@ import (
 	"carma/db"
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/prolog"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -131,7 +132,7 @@ func TestLocksOfUsers(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := filesOfNode{filepath.Join(dir, "run"), filepath.Join(dir, "lib", "carma.db")}
-	if err := errors.Join(os.Chmod(dir, 0o755), prepare(n.runDir), n.lease(t, 1), n.record(t, 1)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), prolog.Prepare(n.runDir), n.lease(t, 1), n.record(t, 1)); err != nil {
 		t.Fatal(err)
 	}
 	book, err := lease.Open(n.runDir, time.Second) // the agent: -wal and -shm stay

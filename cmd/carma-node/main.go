@@ -18,20 +18,20 @@ import (
 const usage = `usage: carma-node [--config FILE] [--node NAME] COMMAND
 
 Commands:
-  agent        sample GPUs, keep MPS daemons up, publish capacity (a service)
-  status       show the GPUs of this node and who holds them
-  top          the same, again and again
+  agent        sample GPUs, run MPS daemons, publish capacity (a service)
+  status       show the GPUs of this node and their jobs
+  top          the same, refreshed
   prolog       Slurm's Prolog
   task-prolog  Slurm's TaskProlog
   epilog       Slurm's Epilog
   sample       read the GPUs once and print JSON
-  check        read the configuration and say what is wrong with it
+  check        read the configuration and report mistakes
   db           check, back up or prune the accounting database
-  doctor       look at the whole installation and say what to do
-  setup        print the lines of configuration that nodes like this one need
+  doctor       check the whole installation and say what to fix
+  setup        print the configuration lines for nodes like this one
 
-slurm.conf names hooks without arguments: let it name the links carma-prolog,
-carma-task-prolog and carma-epilog to this program.
+In slurm.conf, name the hooks by the links carma-prolog, carma-task-prolog and
+carma-epilog to this program, without arguments.
 `
 
 var commands = map[string]func(context.Context, env, []string) error{

@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os/exec"
 	"syscall"
-	"time"
 
 	"carma/gres/lease"
 	"carma/prolog"
@@ -38,41 +36,6 @@ func settleLater(e env) error {
 	return cmd.Process.Release()
 }
 
-// ledgerOf opens the ledger for a Prolog. A node whose ledger cannot be opened can
-// lease no GPU: the job goes back to the queue, and nil comes back. One that cannot go
-// back waits until either can be done; until is when this process must end, the zero
-// value never.
-func ledgerOf(ctx context.Context, n *prolog.Node, h jobenv.Hook, slurm sctl.Client, until time.Time) (*lease.Book, error) {
-	defer n.Heartbeat(h)()
-	for {
-		book, err := openBook(n.Config, h.Node)
-		if err == nil {
-			return book, nil
-		}
-		n.Log.Error("cannot work", "job", h.JobKey, "error", err)
-		if n.Config.Hooks.Strict && needsRepair(err) && !until.IsZero() {
-			return nil, fmt.Errorf("%w: %w", prolog.ErrNode, err)
-		}
-		if err = n.Return(ctx, h, slurm); err == nil {
-			return nil, nil
-		}
-		n.Log.Warn("neither leased nor given back; tried again", "job", h.JobKey, "error", err)
-		if !until.IsZero() && time.Until(until) < 2*n.Config.Hooks.Deadline.D() {
-			if err := n.Undecided(h); err == nil {
-				return nil, prolog.ErrUndecided
-			}
-		}
-		time.Sleep(time.Second)
-	}
-}
-
-// needsRepair tells whether somebody has to mend the node. A lock, a full disk or a
-// time-out is over some time.
-func needsRepair(err error) bool {
-	return lease.Damaged(err) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
-		errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EROFS)
-}
-
 // ended says what the error of a hook means for slurmd: nothing, but for a fault of the
 // node at a strict site.
 func ended(n *prolog.Node, e env, h jobenv.Hook, err error) error {
@@ -96,11 +59,11 @@ func ended(n *prolog.Node, e env, h jobenv.Hook, err error) error {
 // ledgerFor opens the ledger for a hook; nil, and no error: there is nothing to do.
 func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) (*lease.Book, error) {
 	if name == "epilog" {
-		book, err := openBook(n.Config, h.Node)
+		book, err := prolog.OpenBook(n.Config, h.Node)
 		if err != nil {
 			n.Log.Error("cannot work", "job", h.JobKey, "error", err)
 		}
 		return book, nil
 	}
-	return ledgerOf(ctx, n, h, slurm, n.Until)
+	return n.OpenLedger(ctx, h, slurm)
 }

@@ -24,8 +24,8 @@ import (
 const setupUsage = `usage: carma-node setup [--nodes LIST] [--partition NAME] [--placement MODE]
 
 Prints the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d for a set
-of nodes that are like this one, made from slurmd -C, NVML and the slurm.conf
-that there is. It changes nothing. Run it as root on one of the nodes.
+of nodes that are like this one, from slurmd -C, NVML and the existing
+slurm.conf. It changes nothing. Run it as root on one of the nodes.
 `
 
 func runSetup(ctx context.Context, e env, args []string) error {

@@ -30,8 +30,8 @@ const statusUsage = `usage: carma-node status [--json] [--watch]
        carma-node top
 
 Shows the GPUs of this node: SM activity over the window, memory used and
-leased, the jobs that hold each, and why a closed one takes no more. top is
-status --watch.
+leased, the jobs on each, and why a closed GPU takes no more. top is status
+--watch.
 `
 
 func runStatus(ctx context.Context, e env, args []string) error {
@@ -61,7 +61,7 @@ func otherNodes(c config.Config, node string) string {
 
 func showStatus(ctx context.Context, e env, name string, watch bool, args []string) error {
 	f := cli.Flags("carma-node "+name, statusUsage, os.Stdout)
-	f.BoolVar(&watch, "watch", watch, "show it again every two seconds, until Ctrl-C")
+	f.BoolVar(&watch, "watch", watch, "refresh every two seconds, until Ctrl-C")
 	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	ascii := f.Bool("ascii", false, "draw with ASCII only")
 	if err := cli.Parse(f, args); err != nil {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,18 +99,13 @@ func TestHistoryOfRecords(t *testing.T) {
 	if err := fill(path); err != nil {
 		t.Fatal(err)
 	}
-	bases, err := openAll([]string{path})
-	if err != nil {
+	file, config := filepath.Join(dir, "history"), filepath.Join(dir, "carma.toml")
+	if err := os.WriteFile(config, []byte("[history]\nfile = \""+file+"\"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	defer bases[0].Close()
-	l, _, err := learn(t.Context(), []source{bases[0]}, &selection{})
+	err := run(t.Context(), []string{"history", "--write", "--db", path, "--config", config}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "history")
-	if n, err := writeHistory(file, l, 7); n != 2 || err != nil {
-		t.Fatal(n, err)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -118,6 +114,9 @@ func TestHistoryOfRecords(t *testing.T) {
 	h, err := history.Parse(text)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := h.Len(); n != 2 {
+		t.Errorf("%d keys", n)
 	}
 	if v, ok := h.Find(101); !ok || v.PeakMiB != 9216 || v.Runs != 1 || v.SMActPct != 62 {
 		t.Errorf("%+v, %v", v, ok)
@@ -192,59 +191,6 @@ func compare(t *testing.T, name string, got []byte) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s:\n%s\nwant\n%s", name, got, want)
-	}
-}
-
-// Without -S and -E the GPUs are drawn over the time that there is something of: a
-// minute of samples is as wide as a day of them.
-func TestGPUsOverTheSpanOfTheData(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "carma.db")
-	d, err := db.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	midnight := time.Date(2026, 1, 31, 0, 0, 0, 0, time.UTC)
-	begin, now := midnight.Add(8*time.Hour), midnight.Add(9*time.Hour)
-	var samples []db.Sample
-	for i := range 6 {
-		samples = append(samples, db.Sample{UUID: "GPU-a", At: begin.Add(time.Duration(i) * 10 * time.Second), Length: 10 * time.Second, UsedMiB: 40000, SMActPct: figure.Unknown})
-	}
-	err = d.AddSamples(t.Context(), samples, []db.Meter{{UUID: "GPU-a", TotalMiB: 40503, Node: "n1", At: begin}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Close()
-	draw := func(o options) string {
-		t.Helper()
-		bases, err := openAll([]string{path})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer bases[0].Close()
-		var out bytes.Buffer
-		r := &report{sel: &selection{Filter: db.Filter{From: midnight}}, style: style{time: timeFormat{"", now, time.UTC}}}
-		if err := o.gpus(t.Context(), r, bases, &out); err != nil {
-			t.Fatal(err)
-		}
-		return out.String()
-	}
-	for _, c := range []struct {
-		o        options
-		from, to time.Time
-	}{
-		{options{}, begin, begin.Add(time.Minute)}, {options{from: "today"}, midnight, begin.Add(time.Minute)}, {options{to: "now"}, begin, now},
-	} {
-		c.o.json = true
-		var v gpuView
-		if err := json.Unmarshal([]byte(draw(c.o)), &v); err != nil {
-			t.Fatal(err)
-		}
-		if !v.From.Equal(c.from) || !v.To.Equal(c.to) {
-			t.Errorf("%s to %s, want %s to %s", v.From, v.To, c.from, c.to)
-		}
-	}
-	if out := draw(options{}); !strings.Contains(out, "memory  |"+strings.Repeat("@", sparkWidth)+"|") {
-		t.Errorf("not all of the line is full:\n%s", out)
 	}
 }
 

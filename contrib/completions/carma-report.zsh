@@ -25,23 +25,23 @@ _arguments -s \
 	'*-o[these COLUMNS\: JobID,State%20; +Saved adds to the usual ones ($CARMA_REPORT_FORMAT)]:COLUMNS: ' \
 	'*--helpformat[list the columns]' \
 	'*-e[list the columns]' \
-	'*--noheader[no titles]' \
-	'*-n[no titles]' \
+	'*--noheader[no header]' \
+	'*-n[no header]' \
 	'*--parsable2[plain figures (MiB, seconds, joules) between |]' \
 	'*-P[plain figures (MiB, seconds, joules) between |]' \
-	'*--parsable[the same with a | at the end]' \
-	'*-p[the same with a | at the end]' \
+	'*--parsable[the same, with a | at the end of each line]' \
+	'*-p[the same, with a | at the end of each line]' \
 	'*--delimiter[with -P\: TEXT between the figures]:TEXT: ' \
-	'*--allocations[jobs without steps, as is always so]' \
-	'*-X[jobs without steps, as is always so]' \
+	'*--allocations[accepted for sacct'\''s sake; there are never steps]' \
+	'*-X[accepted for sacct'\''s sake; there are never steps]' \
 	'*--units[memory in this UNIT\: K, M, G, T, P]:UNIT: ' \
 	'*--noconvert[memory as plain MiB]' \
 	'*--json[print JSON (docs/json.md)]' \
 	'*--csv[print CSV with plain figures]' \
-	'*--html[print a page for a browser, in one file]' \
-	'*--svg[print a drawing]' \
-	'*--table[a table also of one job]' \
-	'*-t[a table also of one job]' \
+	'*--html[print an HTML page]' \
+	'*--svg[print an SVG drawing]' \
+	'*--table[a table even for one job]' \
+	'*-t[a table even for one job]' \
 	'*--by[summary\: add up by these WORDS]:WORDS: ' \
 	'*--write[history\: write history.file of carma.toml]' \
 	'*--db[read this database FILE; may be given several times (default\: paths.db of carma.toml)]:FILE:_files' \

@@ -29,7 +29,7 @@ func number(t *testing.T, name string, usual int) int {
 	}
 	n, err := strconv.Atoi(os.Getenv(name))
 	if err != nil || n < 1 {
-		t.Fatalf("%s=%q is no number", name, os.Getenv(name))
+		t.Fatalf("%s=%q is not a number", name, os.Getenv(name))
 	}
 	return n
 }
@@ -397,14 +397,14 @@ func TestAbuseArray(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^time=(\S+) .*msg="brought back".* job=(\S+)`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^time=(\S+) .*msg="requeued after OOM".* job=(\S+)`).FindAllSubmatch(text, -1) {
 			brought[string(m[2])]++
 			when, _ := time.Parse(time.RFC3339, string(m[1]))
 			at = append(at, float64(when.UnixMilli())/1000)
 		}
-		late += len(regexp.MustCompile(`msg="look into stderr".*context deadline exceeded`).FindAll(text, -1))
-		if bytes.Contains(text, []byte("not brought back")) {
-			t.Errorf("some were not:\n%s", regexp.MustCompile(`(?m)^.*not brought back.*$`).Find(text))
+		late += len(regexp.MustCompile(`msg="scan stderr".*context deadline exceeded`).FindAll(text, -1))
+		if bytes.Contains(text, []byte("not requeued")) {
+			t.Errorf("some were not:\n%s", regexp.MustCompile(`(?m)^.*not requeued.*$`).Find(text))
 		}
 	}
 	for job, n := range brought {

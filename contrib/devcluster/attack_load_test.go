@@ -124,7 +124,7 @@ func attackExclusive(t *testing.T, c *cluster) {
 	forged := func(id string) string { return c.forged(id, common...) }
 	if id := f.atSubmit("account of a job with --exclusive", "account", forged, "req_nodes=n1", "shared=0"); id != "" {
 		c.sh(alice, "scontrol release "+id)
-		c.eventually(func() string { return c.hookLog(id) }, "leased|held|failed|given back")
+		c.eventually(func() string { return c.hookLog(id) }, "leased|held|failed|returned")
 	}
 	time.Sleep(3 * time.Second)
 	c.unchanged(func(string) string { return "forged lines of a job with --exclusive" }, before)

@@ -176,7 +176,7 @@ func attackGivenBack(t *testing.T, c *cluster) {
 	forged := func(id string) string { return c.forged(id, common...) }
 	if id := f.atSubmit("account of a job that is given back", "account", forged, "req_nodes=n1"); id != "" {
 		c.sh(alice, "scontrol release "+id)
-		c.eventually(func() string { return c.hookLog(id) + c.job(id, "%r") }, "given back|failed|Resources|ReqNodeNotAvail")
+		c.eventually(func() string { return c.hookLog(id) + c.job(id, "%r") }, "returned|failed|Resources|ReqNodeNotAvail")
 	}
 	time.Sleep(3 * time.Second)
 	c.unchanged(func(string) string { return "forged lines of a job that is given back" }, before)

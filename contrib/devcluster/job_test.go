@@ -304,7 +304,7 @@ func TestRecovery(t *testing.T) {
 	if err != nil || !regexp.MustCompile(`^run= gpu=GPU-\S+\nrun=1 gpu=GPU-\S+\n$`).Match(runs) {
 		t.Errorf("runs %v\n%s", err, runs)
 	}
-	if out := c.sh(alice, "carma-report -j "+id); !strings.Contains(out, "came back alone on gpu-recovery") {
+	if out := c.sh(alice, "carma-report -j "+id); !strings.Contains(out, "requeued to run alone on gpu-recovery") {
 		t.Errorf("report:\n%s", out)
 	}
 	c.noDrain()
@@ -337,7 +337,7 @@ func TestKeptGPU(t *testing.T) {
 		c.sh("", "scontrol update NodeName=n1 Gres="+gres) // as if a GPU were idle
 		return c.job(id, "%T %r")
 	}, "RUNNING Prolog")
-	c.eventually(func() string { return c.hookLog(id) }, "given back to the queue")
+	c.eventually(func() string { return c.hookLog(id) }, "returned to the queue")
 	var kept int
 	if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil || kept != 1 {
 		t.Errorf("%d GPUs are kept for it, %v", kept, err)
@@ -397,7 +397,7 @@ func TestWaitsForIdle(t *testing.T) {
 		t.Errorf("report %+v", r)
 	}
 	c.ends(other, "COMPLETED")
-	if hooks, _ := os.ReadFile(filepath.Join(c.dir, "log", "hooks.n1.log")); strings.Contains(string(hooks), "given back to the queue\" hook=prolog job="+other+" ") {
+	if hooks, _ := os.ReadFile(filepath.Join(c.dir, "log", "hooks.n1.log")); strings.Contains(string(hooks), "returned to the queue\" hook=prolog job="+other+" ") {
 		t.Error("a job was sent where only a user of another part has room")
 	}
 	c.noDrain()

@@ -94,7 +94,7 @@ func TestPlacementSlurm(t *testing.T) {
 		t.Errorf("report %+v, want neighbour %s", r, company[1])
 	}
 	// Nobody had to be sent back for what slurmctld could know.
-	if out := c.sh("", "grep -c 'given back' "+c.dir+"/log/hooks.n1.log || true"); out != "0" {
+	if out := c.sh("", "grep -c 'returned to the queue' "+c.dir+"/log/hooks.n1.log || true"); out != "0" {
 		t.Errorf("%s jobs were given back", out)
 	}
 	c.sh(alice, "scancel -u "+alice)
@@ -147,7 +147,7 @@ func TestSMActGateBySlurm(t *testing.T) {
 		c.smact(i, 90)
 	}
 	id := c.sbatch(alice, "", train("14G", "10s"))
-	c.eventually(func() string { return c.hookLog(id) }, `(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 85 %.*given back to the queue`)
+	c.eventually(func() string { return c.hookLog(id) }, `(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 85 %.*returned to the queue`)
 	c.eventually(func() string { return c.job(id, "%T") }, "PENDING")
 	c.sh(alice, "scancel "+strings.Join(busy, " "))
 	c.ends(id, "COMPLETED")

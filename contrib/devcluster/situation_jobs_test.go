@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Situations of jobs (docs/admin.md, "Slurm's situations").
+// Situations of jobs (docs/situations.md).
 
 // A job that has the node to itself gets the GPUs that it asked for, whole, however its
 // user says so; nothing else is placed there meanwhile.
@@ -159,15 +159,15 @@ func TestSituationGiveBacksEnd(t *testing.T) {
 		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
 	}
 	uncounted := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=30\ntrue\n")
-	c.eventually(func() string { return c.hookLog(uncounted) }, "given back often; waits for idle GPUs now")
+	c.eventually(func() string { return c.hookLog(uncounted) }, "returned often; waits for idle GPUs now")
 	unbooked := c.sbatch(alice, "-p plain --gres=gpu:1", "true\n")
-	c.eventually(func() string { return c.hookLog(unbooked) }, "GPUs are kept for the job")
+	c.eventually(func() string { return c.hookLog(unbooked) }, "GPUs are held for the job")
 	time.Sleep(10 * time.Second)
 	c.sh(alice, "touch go")
 	for id, most := range map[string]int{uncounted: 2, unbooked: 1} {
 		c.ends(id, "COMPLETED")
 		restarts := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
-		if n := strings.Count(c.hookLog(id), "given back to the queue"); n > most {
+		if n := strings.Count(c.hookLog(id), "returned to the queue"); n > most {
 			t.Errorf("%s: given back %d times, %s restarts", id, n, restarts)
 		}
 	}
@@ -183,7 +183,7 @@ func TestSituationMoreThanTheNodeHas(t *testing.T) {
 		_, stderr, _ := c.run(alice, "srun -J toomany -p plain --gres=gpu:5 true")
 		said <- stderr
 	}()
-	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out }, "job asks for more GPUs than the node has")
+	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out }, "job requests more GPUs than the node has")
 	time.Sleep(time.Second) // the message is on its way
 	c.sh(alice, "scancel -n toomany")
 	const want = "carma: the job asks for 5 GPUs on node n1, which has 4, and cannot start; end it and ask for at most 4"

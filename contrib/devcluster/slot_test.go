@@ -48,7 +48,7 @@ RUN simjob --mem 4G --smact 10 --duration 1h --checkpoint $SLURM_JOB_ID.ckpt
 		if r := c.report(id); r.Attempts != 2 || r.OOM || r.RequeuedTo != "" || r.State != "COMPLETED" {
 			t.Errorf("report %+v", r)
 		}
-		if got := c.sh("", "carma-report -j "+id); !strings.Contains(got, "its time slot was over; it came back") {
+		if got := c.sh("", "carma-report -j "+id); !strings.Contains(got, "requeued after its time slot") {
 			t.Errorf("report:\n%s", got)
 		}
 		if got := strings.TrimSpace(c.adminComment(id)); !strings.HasSuffix(got, `carma-retry={"reason":"timeslot","restart":1}`) {

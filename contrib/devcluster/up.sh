@@ -4,7 +4,7 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no confine=no
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no confine=no spank=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
@@ -16,6 +16,7 @@ cluster_up() {
 		--slurm-user) slurm_user=${2:-}; shift ;;
 		--real-mps) real_mps=yes ;;
 		--confine) confine=yes ;;
+		--spank) spank=yes ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
 		shift
@@ -50,7 +51,7 @@ check_parts() {
 	for f in "$slurm_sbin/slurmctld" "$slurm_sbin/slurmd" "$slurm_bin/scontrol" "$slurm_plugins" /usr/sbin/munged; do
 		[ -e "$f" ] || die "$f is missing; run: make deps"
 	done
-	for f in "${programs[@]/#/bin/}" lib/libcarma.so lib/slurm/job_submit_carma.so lib/simgpu/libnvidia-ml.so.1; do
+	for f in "${programs[@]/#/bin/}" lib/libcarma.so lib/slurm/job_submit_carma.so lib/slurm/spank_carma.so lib/simgpu/libnvidia-ml.so.1; do
 		[ -e "$root/$f" ] || die "$root/$f is missing; run: make"
 	done
 	# A UNIX socket's path has at most 107 bytes, and MPS makes one of the name
@@ -114,6 +115,7 @@ write_all() {
 	write_slurm_conf
 	write_gres_conf
 	write_hooks
+	[ "$spank" = no ] || write_spank
 	[ "$carma" = no ] || write_carma
 	[ "$dbd" = no ] || write_dbd
 }
@@ -213,8 +215,13 @@ write_slurm_conf() {
 		SlurmdParameters=config_overrides
 		Prolog=$dir/hooks/prolog
 		Epilog=$dir/hooks/epilog
-		TaskProlog=$dir/hooks/task-prolog
 		TEXT
+		# With the plugin no TaskProlog is needed, and with pyxis none may be there.
+		if [ "$spank" = yes ]; then
+			echo "PlugStackConfig=$dir/etc/plugstack.conf"
+		else
+			echo "TaskProlog=$dir/hooks/task-prolog"
+		fi
 		if [ "$dbd" = yes ]; then
 			echo "AccountingStorageType=accounting_storage/slurmdbd"
 			echo "AccountingStorageHost=127.0.0.1"
@@ -267,6 +274,17 @@ write_hooks() {
 		} >"$dir/hooks/$h"
 		chmod 755 "$dir/hooks/$h"
 	done
+}
+
+# write_spank: the SPANK plugin, and plugstack.conf
+write_spank() {
+	if [ -n "${SLURM_PREFIX:-}" ]; then
+		make -s -C "$root" spank SLURM_INCLUDE="$SLURM_PREFIX/include" SPANK_OUT="$dir/plugin/slurm/spank_carma.so" ||
+			die "the SPANK plugin for $SLURM_PREFIX could not be built"
+	else
+		cp "$root/lib/slurm/spank_carma.so" "$dir/plugin/slurm/"
+	fi
+	echo "optional $dir/plugin/slurm/spank_carma.so $dir/hooks/task-prolog" >"$dir/etc/plugstack.conf"
 }
 
 # scaled SECONDS MINIMUM: a time of the simulated world in real time

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # CARMA as a new administrator meets it: three machines with Debian 12 (or 13:
-# DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/admin.md that says
+# DEBIAN=trixie) and its Slurm, two of them with GPUs (simulated). Every block of docs/pilot.md that says
 # where it is run is run there as it stands, from the installation to the report,
 # and the way back; Slurm must then be as before. usage: check.sh PACKAGES-DIR
 #
@@ -27,11 +27,11 @@ places() {
 	"on the GPU nodes") echo gpu1 gpu2 ;;
 	"on every machine") echo head gpu1 gpu2 ;;
 	"as a user") echo user ;;
-	*) fail "docs/admin.md: a block is run \"$1\", and nobody knows where that is" ;;
+	*) fail "docs/pilot.md: a block is run \"$1\", and nobody knows where that is" ;;
 	esac
 }
 
-# step SECTION N: run the blocks of a numbered step of docs/admin.md.
+# step SECTION N: run the blocks of a numbered step of docs/pilot.md.
 step() {
 	local section=$1 number=$2 place block m count=0
 	while IFS= read -r -d '' block; do
@@ -53,8 +53,8 @@ step() {
 			open = !open; block = ""; next
 		}
 		open && inside && at == number { sub(/^   /, ""); block = block $0 "\n" }
-	' "$top/docs/admin.md")
-	[ $count -gt 0 ] || fail "docs/admin.md: step $number of \"$section\" has no block to run"
+	' "$top/docs/pilot.md")
+	[ $count -gt 0 ] || fail "docs/pilot.md: step $number of \"$section\" has no block to run"
 }
 
 say "three machines boot"

@@ -102,7 +102,7 @@ node() {
 	tree /usr/share/carma/carma-health "" 0755
 	of_command carma-node
 	manual carma-node.8 carma.7 carma.toml.5
-	for h in carma.toml slurm.conf gres.conf tmpfiles.conf carma.json carma.rules.yml; do tree "/usr/share/carma/$h"; done
+	for h in carma.toml slurm.conf gres.conf plugstack.conf tmpfiles.conf carma.json carma.rules.yml; do tree "/usr/share/carma/$h"; done
 	cat <<-TEXT
 	scripts: {postinstall: $here/node.postinst, preremove: $here/node.prerm, postremove: $here/node.postrm}
 	overrides:
@@ -151,7 +151,29 @@ plugin() {
 	TEXT
 }
 
-for package in tools node plugin; do
+# slurmstepd loads a SPANK plugin of its major and minor release, and goes on without one of
+# another ("optional" in plugstack.conf): where slurm.conf has no TaskProlog, tasks are then told
+# nothing. So this package goes where slurmd goes, too.
+spank() {
+	local slurm next libc
+	slurm=$(slurm_of "$stage/usr/lib/carma/slurm/spank_carma.so")
+	slurm=${slurm%.*}
+	next=${slurm%.*}.$(printf '%02d' $((10#${slurm##*.} + 1)))
+	libc=$(glibc_of "$stage/usr/lib/carma/slurm/spank_carma.so")
+	version="$version+slurm$slurm" head_of slurm-spank-carma "CARMA for Slurm: SPANK plugin for Slurm $slurm" GPL-2.0-or-later
+	echo contents:
+	tree /usr/lib/carma/slurm/spank_carma.so "" 0644
+	cat <<-TEXT
+	overrides:
+	  deb:
+	    depends: ["libc6 (>= $libc)", carma-node, "slurmd (>= $slurm) | slurm-smd-slurmd (>= $slurm)"]
+	    conflicts: ["slurmd (<< $slurm)", "slurmd (>= $next~)", "slurm-smd-slurmd (<< $slurm)", "slurm-smd-slurmd (>= $next~)"]
+	  rpm:
+	    depends: ["glibc >= $libc", carma-node, "slurm-slurmd >= $slurm", "slurm-slurmd < $next"]
+	TEXT
+}
+
+for package in tools node plugin spank; do
 	"$package" >"$work/$package.yaml"
 	for format in deb rpm; do
 		nfpm package --config "$work/$package.yaml" --packager "$format" --target "$out" >"$work/log" 2>&1 ||

@@ -31,12 +31,14 @@ built() {
 }
 
 tools=$(ls "$packages"/carma-tools-*.rpm) node=$(ls "$packages"/carma-node-*.rpm) plugin=$(ls "$packages"/slurm-plugin-carma-*.rpm)
+spank=$(ls "$packages"/slurm-spank-carma-*.rpm)
 slurm=$(rpm -qp --qf '%{VERSION}' "$plugin" | sed 's/.*slurm//')
 next=${slurm%.*}.$((${slurm##*.} + 1))
 conf=$root/etc/slurm/slurm.conf
 echo 'ClusterName=x' >"$conf"
 glibc=$(built glibc "$(dpkg-query -W -f '${Version}' libc6 | cut -d- -f1)") # rpmbuild before the root has a database of packages
 old=$(built slurm-slurmctld "${slurm%.*}.0") fits=$(built slurm-slurmctld "$slurm") new=$(built slurm-slurmctld "$next")
+slurmd=$(built slurm-slurmd "${slurm%.*}.99") later=$(built slurm-slurmd 99.05.1)
 
 # The plugin goes only with its exact release.
 r -i "$glibc" || fail "stand-in for glibc"
@@ -48,16 +50,21 @@ r -i "$tools" "$node" "$plugin" || fail "install"
 if grep -v '^rpm: ' "$work/log" | grep -q .; then fail "installing is not silent"; fi # Debian's rpm warns of itself
 if r -U "$new"; then fail "slurmctld can be upgraded to $next under the plugin"; fi
 grep -q "slurm-slurmctld < $next is needed by" "$work/log" || fail "the refusal does not name the plugin's need"
-for f in usr/sbin/carma-node usr/sbin/carma-prolog usr/lib/carma/libcarma.so usr/lib/systemd/system/carma-node.service usr/share/man/man8/carma-node.8; do
+# The SPANK plugin goes with every slurmd of its release.
+if r -i "$spank"; then fail "the SPANK plugin can be installed without slurmd"; fi
+r -i "$slurmd" || fail "slurmd ${slurm%.*}.99"
+r -i "$spank" || fail "install the SPANK plugin"
+if r -U "$later"; then fail "slurmd can be upgraded to 99.05 under the SPANK plugin"; fi
+for f in usr/sbin/carma-node usr/sbin/carma-prolog usr/lib/carma/libcarma.so usr/lib/carma/slurm/spank_carma.so usr/lib/systemd/system/carma-node.service usr/share/man/man8/carma-node.8; do
 	[ -e "$root/$f" ] || fail "$f is not installed"
 done
 [ -d "$root/etc/carma" ] || fail "no /etc/carma: the script after the installation did not run"
-r -V --nodeps carma-tools carma-node slurm-plugin-carma || fail "files are not as the packages say"
+r -V --nodeps carma-tools carma-node slurm-plugin-carma slurm-spank-carma || fail "files are not as the packages say"
 
 # An upgrade keeps what the admin wrote, and runs no script of a removal.
 echo "# mine" >>"$root/etc/logrotate.d/carma-node"
 printf 'JobSubmitPlugins=carma\nProlog=/usr/sbin/carma-prolog\n' >>"$conf"
-r -U --replacepkgs "$tools" "$node" "$plugin" || fail "upgrade"
+r -U --replacepkgs "$tools" "$node" "$plugin" "$spank" || fail "upgrade"
 grep -q mine "$root/etc/logrotate.d/carma-node" || fail "the upgrade took the admin's logrotate file"
 
 # As long as slurm.conf names them they cannot be removed.
@@ -67,7 +74,7 @@ if r -e carma-node; then fail "hooks can be removed from under slurmd"; fi
 echo 'ClusterName=x' >"$conf"
 mkdir -p "$root/var/lib/carma"
 touch "$root/var/lib/carma/carma.db" "$root/etc/carma/carma.toml"
-r -e carma-tools carma-node slurm-plugin-carma || fail "remove"
+r -e carma-tools carma-node slurm-plugin-carma slurm-spank-carma || fail "remove"
 left=$(cd "$root" && find . -iname '*carma*' -type f | sort | paste -sd' ')
 [ "$left" = "./etc/carma/carma.toml ./etc/logrotate.d/carma-node.rpmsave ./var/lib/carma/carma.db" ] || fail "removed, and left: $left"
 r -U "$new" || fail "slurmctld cannot be upgraded after the plugin has gone"

@@ -32,6 +32,7 @@ state() { dpkg-query --admindir="$root/var/lib/dpkg" -W -f='${db:Status-Status}'
 files() { (cd "$root" && find . -path ./var/lib/dpkg -prune -o -type f -print -o -type l -print | sort); }
 
 tools=$(ls "$packages"/carma-tools_*.deb) node=$(ls "$packages"/carma-node_*.deb) plugin=$(ls "$packages"/slurm-plugin-carma_*.deb)
+spank=$(ls "$packages"/slurm-spank-carma_*.deb)
 slurm=$(dpkg-deb -f "$plugin" Version | sed 's/.*+slurm//')
 next=${slurm%.*}.$((${slurm##*.} + 1))
 printf '# the site'"'"'s own\nClusterName=x\n' >"$root/etc/slurm/slurm.conf"
@@ -46,14 +47,20 @@ d -i "$old" || fail "old slurmctld"
 if d -i "$plugin"; then fail "the plugin can be installed with slurmctld $(version slurmctld)"; fi
 d -i "$fits" || fail "slurmctld $slurm"
 d -i "$tools" "$node" "$plugin" || fail "install"
-for p in carma-tools carma-node slurm-plugin-carma; do [ "$(state $p)" = installed ] || fail "$p is $(state $p)"; done
+# The SPANK plugin goes with every slurmd of its release.
+if d -i "$spank"; then fail "the SPANK plugin can be installed without slurmd"; fi
+d -r slurm-spank-carma || true
+d -i "$(empty slurmd "${slurm%.*}.99-1")" || fail "slurmd ${slurm%.*}.99"
+d -i "$spank" || fail "install the SPANK plugin"
+if d -i "$(empty slurmd 99.05.1-1)"; then fail "slurmd can be upgraded to 99.05 under the SPANK plugin"; fi
+for p in carma-tools carma-node slurm-plugin-carma slurm-spank-carma; do [ "$(state $p)" = installed ] || fail "$p is $(state $p)"; done
 if d -i "$new"; then fail "slurmctld can be upgraded to $next under the plugin"; fi
 [ "$(version slurmctld)" = "$slurm-4+deb0u1" ] || fail "slurmctld became $(version slurmctld)"
 
 # What is there: all that make install installs.
 missing=$(comm -23 <(cd "$stage" && find . -type f -o -type l | sort) <(files))
 [ -z "$missing" ] || fail "in no package: $missing"
-for f in usr/bin/carma-report usr/bin/carma-estimate usr/sbin/carma-node usr/lib/carma/libcarma.so usr/lib/carma/slurm/job_submit_carma.so \
+for f in usr/bin/carma-report usr/bin/carma-estimate usr/sbin/carma-node usr/lib/carma/libcarma.so usr/lib/carma/slurm/job_submit_carma.so usr/lib/carma/slurm/spank_carma.so \
 	usr/lib/systemd/system/carma-node.service usr/lib/tmpfiles.d/carma.conf etc/logrotate.d/carma-node usr/share/carma/carma.toml usr/share/carma/slurm.conf; do
 	[ -s "$root/$f" ] || fail "$f is not installed"
 	[ "$(stat -c %u:%g "$root/$f")" = 0:0 ] || fail "$f is not root's"
@@ -69,7 +76,7 @@ done
 # stand for the next release.
 echo "# mine" >>"$root/etc/logrotate.d/carma-node"
 echo 'partition = {}' >"$root/etc/carma/carma.toml"
-for p in "$tools" "$node" "$plugin"; do
+for p in "$tools" "$node" "$plugin" "$spank"; do
 	dpkg-deb -R "$p" "$work/next"
 	sed -i 's/^Version: 0/Version: 9/' "$work/next/DEBIAN/control"
 	dpkg-deb -b "$work/next" "$work/next-$(basename "$p")" >/dev/null
@@ -90,14 +97,14 @@ printf 'ClusterName=x\nJobSubmitPlugins=lua # was: carma\n' >"$root/etc/slurm/sl
 # Removal leaves configuration and records, purge what the admin wrote himself.
 mkdir -p "$root/var/lib/carma" "$root/run/carma" "$root/var/log/carma-mps/GPU-1"
 touch "$root/var/log/carma-mps/GPU-1/control.log" "$root/var/lib/carma/carma.db" "$root/var/log/carma.log" "$root/var/log/carma.log.1.gz"
-d -r carma-tools carma-node slurm-plugin-carma || fail "remove"
+d -r carma-tools carma-node slurm-plugin-carma slurm-spank-carma || fail "remove"
 for f in usr/sbin/carma-node usr/sbin/carma-prolog usr/lib/carma/libcarma.so usr/bin/carma-report; do
 	[ ! -e "$root/$f" ] || fail "removed, and $f is still there"
 done
 for f in var/lib/carma/carma.db etc/logrotate.d/carma-node; do
 	[ -e "$root/$f" ] || fail "removal took $f"
 done
-d -P carma-tools carma-node slurm-plugin-carma || fail "purge"
+d -P carma-tools carma-node slurm-plugin-carma slurm-spank-carma || fail "purge"
 left=$(files | grep -v '^./etc/slurm/slurm.conf$' || true)
 [ "$left" = "./etc/carma/carma.toml" ] || fail "purged, and left: $left"
 echo "packages: install, upgrade, remove and purge work; the plugin goes with Slurm $slurm only"

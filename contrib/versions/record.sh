@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Runs the tests on a release of Slurm and writes down what came of it: a row of
-# runs.tsv, and the table of docs/admin.md, which is made of these rows.
+# runs.tsv, and the table of docs/slurm-conf.md, which is made of these rows.
 # usage: record.sh suite               the integration tests; SLURM_PREFIX as for make
 #        record.sh plugin [VERSION...] the plugin's, with the headers of releases (shim.sh)
 #        record.sh log FILE SLURM ORIGIN RUN COMMIT
@@ -59,7 +59,7 @@ plugin() {
 }
 
 as_committed() {
-	[ -z "$(git status --porcelain --untracked-files=no -- ':!contrib/versions/runs.tsv' ':!docs/admin.md')" ] ||
+	[ -z "$(git status --porcelain --untracked-files=no -- ':!contrib/versions/runs.tsv' ':!docs/slurm-conf.md')" ] ||
 		die "the tree is not as committed: a row would name the wrong commit"
 	commit=$(git rev-parse --short=10 HEAD) date=$(date -u +%F)
 	mkdir -p build

@@ -11,6 +11,7 @@ package queue
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"time"
 
@@ -105,7 +106,7 @@ func (q *Queue) take() int64 {
 }
 
 func (q *Queue) await(at int64) {
-	for q.lock(at, unix.F_OFD_SETLKW) == unix.EINTR {
+	for errors.Is(q.lock(at, unix.F_OFD_SETLKW), unix.EINTR) {
 	}
 }
 

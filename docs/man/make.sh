@@ -37,7 +37,7 @@ statuses() {
 	: no permission
 
 	**6**
-	: carma-node doctor has found something to mend
+	: carma-node doctor has found a fault
 
 	**70**
 	: an error in the program

@@ -153,7 +153,7 @@ type Snapshot struct {
 }
 
 // ErrSpoiled means that a file is no snapshot, or not a whole one.
-var ErrSpoiled = errors.New("it is no history, or not a whole one; carma-report history --write makes a new one")
+var ErrSpoiled = errors.New("it is not a history file; carma-report history --write makes a new one")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 

@@ -302,7 +302,7 @@ func (c *accounts) flush(ctx context.Context, a *Agent) {
 	if now := time.Now(); now.Sub(c.tidied) > tidyEvery {
 		c.tidied = now
 		if err := a.Records.Tidy(ctx); err != nil {
-			a.Log.Warn("tidy the accounting database; the next hour tries again", "error", err)
+			a.Log.Warn("tidy the accounting database; retried in an hour", "error", err)
 		}
 	}
 }
@@ -342,7 +342,7 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 	err := a.Records.AddSamples(ctx, c.pending, meters)
 	if err != nil {
 		if !c.failing {
-			a.Log.Error("write samples; they are kept until the database takes them", "error", err)
+			a.Log.Error("write samples; kept until the database accepts them", "error", err)
 		}
 		c.failing = true
 		c.pending = c.pending[max(len(c.pending)-maxPending, 0):]

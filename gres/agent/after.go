@@ -27,13 +27,13 @@ func (a *Agent) setStarts(ctx context.Context, comebacks []lease.Comeback) {
 		}
 		done, err := a.setStart(ctx, c)
 		if err != nil {
-			a.Log.Warn("set the start of a job that comes back", "job", c.JobID, "error", err)
+			a.Log.Warn("set the start time of a requeued job", "job", c.JobID, "error", err)
 		}
 		if !done && c.Age < giveUpAfter {
 			continue
 		}
 		if err := a.Ledger.DropComeback(ctx, c.JobID); err != nil {
-			a.Log.Error("set the start of a job that comes back", "error", err)
+			a.Log.Error("set the start time of a requeued job", "error", err)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 			a.askedEnd = 0
 			if !known {
 				a.askedEnd = now
-				a.Log.Warn("ask how a job ended", "job", e.JobKey, "error", err)
+				a.Log.Warn("query how a job ended", "job", e.JobKey, "error", err)
 				return
 			}
 			if j.State == "COMPLETING" && e.Age < forgottenAfter {

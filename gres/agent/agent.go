@@ -296,7 +296,7 @@ func (a *Agent) sampleInTime(ctx context.Context) ([]gres.Sample, bool) {
 	case <-ctx.Done():
 		return nil, false
 	case <-time.After(sampleDeadline):
-		a.Log.Error("NVML does not answer; waiting for it")
+		a.Log.Error("NVML does not answer; waiting")
 		select {
 		case s := <-done:
 			return s, true
@@ -319,7 +319,7 @@ func (a *Agent) export(s lease.Snapshot) {
 	}
 	err := a.Export(s)
 	if err != nil && !a.exportFails {
-		a.Log.Warn("write for other tools; not said again until it works", "error", err)
+		a.Log.Warn("write for other tools; not repeated until it succeeds", "error", err)
 	}
 	a.exportFails = err != nil
 }
@@ -369,7 +369,7 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 		if stepds == nil {
 			var err error
 			if stepds, err = a.Owners.Stepds(); err != nil {
-				a.Log.Error("look for leases without a job", "error", err)
+				a.Log.Error("find leases without a job", "error", err)
 				return
 			}
 		}
@@ -378,7 +378,7 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 		}
 		job, err := a.Jobs.Job(ctx, j.Job.JobID)
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
-			a.Log.Warn("look for leases without a job", "job", j.Job, "error", err)
+			a.Log.Warn("find leases without a job", "job", j.Job, "error", err)
 			continue
 		}
 		if err == nil && a.isHere(job, j.Job) {

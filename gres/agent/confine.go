@@ -71,7 +71,7 @@ func (a *Agent) reopen(g confine.Guard, s lease.Snapshot) {
 	}
 	for job, gpus := range own {
 		if err := g.Open(job, gpus); err != nil {
-			a.Log.Error("confine a job that is here already", "job", job.ID, "error", err)
+			a.Log.Error("confine a job that was already running", "job", job.ID, "error", err)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 	}
 	jobs, err := g.Jobs()
 	if err != nil {
-		a.Log.Error("look for confined jobs that have ended", "error", err)
+		a.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
 	here := map[uint32]bool{}
@@ -92,7 +92,7 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 	}
 	stepds, err := a.Owners.Stepds()
 	if err != nil {
-		a.Log.Error("look for confined jobs that have ended", "error", err)
+		a.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
 	for _, j := range jobs {
@@ -103,9 +103,9 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 		if err == nil && holdsNode(job.State) || err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue
 		}
-		a.Log.Warn("confined job without an end forgotten", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
+		a.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
 		if err := g.Close(j); err != nil {
-			a.Log.Error("forget a confined job", "job", j.ID, "error", err)
+			a.Log.Error("remove a job's confinement", "job", j.ID, "error", err)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Durati
 		}
 		if err != nil {
 			a.silentUntil = askAt[job]
-			a.Log.Warn("offer GPUs that were kept", "job", job, "error", err)
+			a.Log.Warn("offer held GPUs", "job", job, "error", err)
 		}
 	}
 	a.askAt = askAt
@@ -170,19 +170,19 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				comes = a.comes(j)
 			}
 			if err != nil && !errors.Is(err, sctl.ErrNoJob) {
-				a.Log.Warn("ask about a job that GPUs are kept for", "job", id, "error", err)
+				a.Log.Warn("query a job that a hold is for", "job", id, "error", err)
 				continue
 			}
 			if comes && j.State == "PENDING" && open(s.Holds, id) && a.ready(id, s) {
 				if err := a.closeHold(ctx, j); err != nil {
-					a.Log.Warn("set the start of a job that GPUs are kept for", "job", id, "error", err)
+					a.Log.Warn("set the start time of a job with a hold", "job", id, "error", err)
 				}
 			}
 			if comes {
 				continue
 			}
 		}
-		a.Log.Info("GPUs are kept no more", "job", id, "timed_out", late)
+		a.Log.Info("hold ended", "job", id, "timed_out", late)
 		if err := a.Ledger.DropHold(ctx, id); err != nil {
 			a.Log.Error("end a hold", "error", err)
 		}

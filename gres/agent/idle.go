@@ -111,7 +111,7 @@ func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 			err = a.Users.Notify(ctx, key.JobID, text)
 		}
 		if err != nil {
-			a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)
+			a.Log.Warn("notify or cancel a job that uses no GPU", "job", key, "error", err)
 		}
 		done.told = true
 		still[key] = done
@@ -174,7 +174,7 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 		return false, nil
 	}
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
-		a.Log.Warn("act on a job that uses no GPU", "job", key, "error", err)
+		a.Log.Warn("notify or cancel a job that uses no GPU", "job", key, "error", err)
 	}
 	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.idle.Round(time.Second))); err != nil {
 		return false, err

@@ -39,7 +39,7 @@ func (a *Agent) boundLogs(ctx context.Context) {
 	for {
 		err := a.MPS.BoundLogs()
 		if err != nil && !failed {
-			a.Log.Warn("bound the MPS daemons' logs; not said again until it works", "error", err)
+			a.Log.Warn("truncate the MPS daemons' logs; not repeated until it succeeds", "error", err)
 		}
 		failed = err != nil
 		select {
@@ -161,7 +161,7 @@ func (a *Agent) closeUnused(ctx context.Context, samples []gres.Sample, daemons 
 		return users, err
 	})
 	if err != nil && !a.closeFails {
-		a.Log.Warn("close MPS pipe directories; not said again until it works", "error", err)
+		a.Log.Warn("restrict MPS pipe directories; not repeated until it succeeds", "error", err)
 	}
 	a.closeFails = err != nil
 }
@@ -178,10 +178,10 @@ func (a *Agent) readmit(ctx context.Context, sample gres.Sample, used []gres.Dae
 		return
 	}
 	if err := a.Ledger.Readmit(ctx, uuid); err != nil {
-		a.Log.Error("readmit a GPU", "error", err)
+		a.Log.Error("end the quarantine of a GPU", "error", err)
 		return
 	}
-	a.Log.Info("GPU readmitted", "gpu", uuid)
+	a.Log.Info("quarantine of a GPU ended", "gpu", uuid)
 }
 
 // checkUsed looks after a daemon that jobs are clients of; asking the others
@@ -195,7 +195,7 @@ func (a *Agent) checkUsed(ctx context.Context, d gres.Daemon, leases []gres.Leas
 	}
 	faulted, err := a.MPS.Faulted(ctx, d)
 	if err != nil {
-		a.Log.Warn("ask the MPS daemon", "error", err)
+		a.Log.Warn("query the MPS daemon", "error", err)
 		return
 	}
 	if !faulted {
@@ -246,7 +246,7 @@ func (a *Agent) endLeftovers(ctx context.Context, sample gres.Sample, leases []g
 				continue
 			}
 			if err := a.MPS.Terminate(ctx, d, p.PID); err != nil {
-				a.Log.Error("end an MPS client", "error", err)
+				a.Log.Error("terminate an MPS client", "error", err)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	partitions := a.Config.PartitionNames()
 	nodes, err := a.Cluster.Nodes(ctx, partitions)
 	if err != nil {
-		a.Log.Warn("look for the steward", "error", err)
+		a.Log.Warn("find the steward", "error", err)
 		return
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
@@ -50,7 +50,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
 	if err != nil {
-		a.Log.Warn("look at the queue", "error", err)
+		a.Log.Warn("read the queue", "error", err)
 		return
 	}
 	a.rebook(ctx, steward.Misbooked(queue))
@@ -81,7 +81,7 @@ func (a *Agent) restoreWaits(ctx context.Context, queue []sctl.QueuedJob, nodes 
 	a.waits.Restore(queue, now, every)
 	if after := a.waits.Comment(before); after != steward.Comment(before, nil) {
 		if err := a.Cluster.SetNodeComment(ctx, steward.Anchor, after); err != nil {
-			a.Log.Warn("leave to the next steward who has waited", "error", err)
+			a.Log.Warn("save waiting times for the next steward", "error", err)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 	if d.Job.Unsplit() {
 		var err error
 		if hold.JobID, err = a.Cluster.Split(ctx, d.Job); err != nil {
-			a.Log.Warn("have GPUs kept", "job", d.Job.ID, "error", err)
+			a.Log.Warn("place a hold", "job", d.Job.ID, "error", err)
 			return
 		}
 	}
@@ -101,10 +101,10 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 			continue
 		}
 		if err := a.Cluster.SetNodeComment(ctx, n.Name, steward.Comment(n.Comment, &hold)); err != nil {
-			a.Log.Warn("have GPUs kept", "job", hold.JobID, "error", err)
+			a.Log.Warn("place a hold", "job", hold.JobID, "error", err)
 			return
 		}
-		a.Log.Info("a request has waited long; GPUs are to be kept for it", "job", hold.JobID, "gpus", hold.GPUs, "mib", hold.MiB, "node", n.Name)
+		a.Log.Info("a request has waited long; hold placed", "job", hold.JobID, "gpus", hold.GPUs, "mib", hold.MiB, "node", n.Name)
 	}
 }
 
@@ -113,10 +113,10 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking) {
 	for _, j := range misbooked {
 		if err := a.rebookOne(ctx, j); err != nil {
-			a.Log.Warn("mend the booking of a job that names its nodes", "job", j.ID, "error", err)
+			a.Log.Warn("correct the booking of a job that names its nodes", "job", j.ID, "error", err)
 			continue
 		}
-		a.Log.Info("booking of a job that names its nodes mended", "job", j.ID)
+		a.Log.Info("booking of a job that names its nodes corrected", "job", j.ID)
 	}
 }
 
@@ -178,7 +178,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		comes = a.comes(j)
 	}
 	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
-		a.Log.Warn("ask about a job that GPUs are to be kept for", "job", hold.JobID, "error", err)
+		a.Log.Warn("query a job that is to get a hold", "job", hold.JobID, "error", err)
 		return
 	}
 	age := time.Since(hold.Since)
@@ -194,18 +194,18 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
 		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB), a.Thresholds); uuids != nil {
-			a.Log.Info("GPUs are kept", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
+			a.Log.Info("hold started", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
 			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.GPUs, hold.MiB, uuids); err != nil {
-				a.Log.Error("keep GPUs", "error", err)
+				a.Log.Error("start a hold", "error", err)
 			}
 			return
 		}
-		a.Log.Warn("have GPUs kept", "job", hold.JobID, "error", "too few GPUs here that take jobs")
+		a.Log.Warn("place a hold", "job", hold.JobID, "error", "too few GPUs here that take jobs")
 	}
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)
 	}
 	if err := a.Cluster.SetNodeComment(ctx, a.Node, steward.Comment(comment, nil)); err != nil {
-		a.Log.Warn("take a hold out of the node's Comment", "error", err)
+		a.Log.Warn("remove a hold from the node's Comment", "error", err)
 	}
 }

@@ -55,7 +55,7 @@ func (Untold) PublishIf(context.Context, lease.Snapshot) error { return nil }
 func (Untold) Compare(context.Context) (comment string, err error) { return "", nil }
 
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
-var ErrTooSoon = errors.New("slurmctld was told less than a second ago")
+var ErrTooSoon = errors.New("the last update was less than a second ago")
 
 // Publish tells slurmctld the node's capacity if it differs from what it was
 // last told. The error is ErrTooSoon if the caller should come again.

@@ -59,7 +59,7 @@ func TestMAGM(t *testing.T) {
 		{"exclusive finds none", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1000)}, exclusive, "a: not idle"},
 		{"exclusive by the size in carma.toml", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.TotalMiB = 40503 })}, nil, exclusive, "a"},
 		{"exclusive, but too small a GPU", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.TotalMiB = 24564 })}, nil, exclusive, "a: it has 24564 MiB, 40536 needed"},
-		{"exclusive is left alone", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, Exclusive: true, ReserveMiB: 40536, Seen: true}}, shared(1, 1000), "a: held exclusively"},
+		{"exclusive is left alone", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, Exclusive: true, ReserveMiB: 40536, Seen: true}}, shared(1, 1000), "a: leased exclusively"},
 		{"memory that nobody owns", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1025 })}, nil, exclusive, "a: not idle"},
 		{"the driver's own memory", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1024 })}, nil, exclusive, "a"},
 		{"SM activity at the threshold", []gres.Reading{busy(80)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
@@ -69,7 +69,7 @@ func TestMAGM(t *testing.T) {
 		{"SM activity of a job that has gone", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 99 })}, nil, shared(1, 1000), "a"},
 		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
 		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1), held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},
-		{"a newcomer settles", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 29 * time.Second}}, shared(1, 1000), "a: a new job has not shown itself yet"},
+		{"a newcomer settles", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 29 * time.Second}}, shared(1, 1000), "a: a new job has not settled yet"},
 		{"a newcomer that never shows itself", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 30 * time.Second}}, shared(1, 1000), "a"},
 		{"a process of no job", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Foreign = 1 })}, nil, shared(1, 1000), "a: 1 process of no job"},
 		{"a GPU that cannot be read", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Unreadable = "GPU is lost" }), gpu("b")}, nil, shared(1, 1000), "b"},
@@ -100,7 +100,7 @@ func TestMAGMOtherUsersNever(t *testing.T) {
 	never := defaults
 	never.CrossUser = false
 	d := GPUs(MAGM, Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, Request: shared(1, 1000), Thresholds: never})
-	if d.UUIDs != nil || len(d.Refusals) != 1 || d.Refusals[0].Reason.String() != "held by another user" {
+	if d.UUIDs != nil || len(d.Refusals) != 1 || d.Refusals[0].Reason.String() != "leased to another user" {
 		t.Errorf("got %+v", d)
 	}
 }
@@ -117,7 +117,7 @@ func TestPlaceable(t *testing.T) {
 		{"used more than promised", with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 20000 }), []gres.Lease{held("a", 10000)}, "18488 "},
 		{"full", gpu("a"), []gres.Lease{held("a", 39000)}, "0 no memory free"},
 		{"closed", with(gpu("a"), func(r *gres.Reading) { r.Foreign = 2 }), nil, "0 2 processes of no job"},
-		{"kept for a job", with(gpu("a"), func(r *gres.Reading) { r.HeldFor = 7 }), nil, "0 kept for job 7"},
+		{"kept for a job", with(gpu("a"), func(r *gres.Reading) { r.HeldFor = 7 }), nil, "0 held for job 7"},
 		{"kept for a job that can start", with(gpu("a"), func(r *gres.Reading) { r.HeldFor, r.HeldOpen = 7, true }), nil, "40536 "},
 		{"leases elsewhere", gpu("a"), []gres.Lease{held("b", 10000)}, "40536 "},
 	} {
@@ -418,7 +418,7 @@ func TestGates(t *testing.T) {
 		{"memory bandwidth", busy(func(r *gres.Reading) { r.DRAMPct = 41 }), one, 0, "DRAM activity 41.0 % above 40 %"},
 		{"not measured", busy(func(r *gres.Reading) { r.SMOccPct, r.DRAMPct = math.NaN(), math.NaN() }), one, 0, ""},
 		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, 0, "MPS server in FAULT"},
-		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "kept for job 77"},
+		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "held for job 77"},
 		{"kept for this one", busy(func(r *gres.Reading) { r.HeldFor = 5 }), nil, 0, ""},
 		{"expected activity", busy(func(*gres.Reading) {}), expects(50), 40, "SM activity of 50 % is booked, 40 % more expected"},
 		{"expected activity that fits", busy(func(*gres.Reading) {}), expects(50), 30, ""},

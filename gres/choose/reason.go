@@ -48,7 +48,7 @@ func (r Reason) String() string {
 	case unreadable, quarantined:
 		return r.text
 	case heldExclusively:
-		return "held exclusively"
+		return "leased exclusively"
 	case foreign:
 		if r.a == 1 {
 			return "1 process of no job"
@@ -61,7 +61,7 @@ func (r Reason) String() string {
 	case fullOfClients:
 		return fmt.Sprintf("its MPS server has %.0f clients", r.a)
 	case settling:
-		return "a new job has not shown itself yet"
+		return "a new job has not settled yet"
 	case smact:
 		return fmt.Sprintf("SM activity %.1f %% above %.0f %%", r.a, r.b)
 	case smocc:
@@ -69,13 +69,13 @@ func (r Reason) String() string {
 	case dram:
 		return fmt.Sprintf("DRAM activity %.1f %% above %.0f %%", r.a, r.b)
 	case heldBack:
-		return fmt.Sprintf("kept for job %.0f", r.a)
+		return fmt.Sprintf("held for job %.0f", r.a)
 	case tooSmall:
 		return fmt.Sprintf("it has %.0f MiB, %.0f needed", r.a, r.b)
 	case notIdle:
 		return "not idle"
 	case otherUser:
-		return "held by another user"
+		return "leased to another user"
 	case memory:
 		return fmt.Sprintf("%.0f MiB free, %.0f needed", r.a, r.b)
 	case smactBooked:

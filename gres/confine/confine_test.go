@@ -107,7 +107,13 @@ func TestV1(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open() // in the Prolog
+	defer syscall.Umask(syscall.Umask(0o077)) // a Prolog's
+	open()                                    // in the Prolog
+	for dir := filepath.Join(g.homes[0], "uid_1000", "job_7"); dir != g.root; dir = filepath.Dir(dir) {
+		if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v; its user is to look into it", dir, st.Mode(), err)
+		}
+	}
 	if err := os.Remove(filepath.Dir(filepath.Dir(step))); err == nil {
 		t.Error("Slurm could remove the job's cgroup with its last step, and make it anew")
 	}

@@ -33,7 +33,7 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 		slice = "system.slice"
 	}
 	if ns, err := os.Readlink("/proc/self/ns/cgroup"); err != nil || ns != initNamespace {
-		return nil, fmt.Errorf("cgroup v2: %w: this is a cgroup namespace of its own", errNot)
+		return nil, fmt.Errorf("cgroup v2: %w: this process is in a cgroup namespace", errNot)
 	}
 	// With --enable-multiple-slurmd, as Debian's, the name has the node's.
 	for _, name := range []string{h.Node + "_slurmstepd.scope", "slurmstepd.scope"} {
@@ -88,7 +88,7 @@ func (g *v2) Open(job Job, minors []int) error {
 	}
 	defer done()
 	for _, dir := range g.dirs(job) {
-		err := os.MkdirAll(filepath.Join(dir, keeper), 0o755)
+		err := makeGroups(filepath.Join(dir, keeper))
 		var id uint64
 		if err == nil {
 			id, err = idOf(dir)

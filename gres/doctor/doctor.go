@@ -46,6 +46,7 @@ type Facts struct {
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
 	PluginDirs   []Path // that slurm.conf names
+	SPANK        SPANK
 
 	Controller *Controller // nil: not asked for
 	Node       *Node

@@ -129,7 +129,7 @@ func TestPlanted(t *testing.T) {
 		"SchedulerParameters":       {[]string{",nohold_on_prolog_fail", ""}, nil, "warn slurm.conf: lacks nohold_on_prolog_fail"},
 		"suspend":                   {[]string{"PrologFlags=", "PreemptType=preempt/partition_prio\nPreemptMode=SUSPEND,GANG\nPrologFlags=", "PriorityTier=2", ""}, nil, "fail slurm.conf: PreemptMode=SUSPEND,GANG: a suspended job keeps its memory"},
 		"partition suspends":        {[]string{"Default=YES", "Default=YES PreemptMode=suspend"}, nil, "fail slurm.conf: PartitionName=gpu PreemptMode=suspend"},
-		"recovery preempts":         {[]string{"PrologFlags=", "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nPrologFlags="}, nil, "warn slurm.conf: jobs of gpu-recovery, which come back after an OOM, may preempt"},
+		"recovery preempts":         {[]string{"PrologFlags=", "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nPrologFlags="}, nil, "warn slurm.conf: jobs of gpu-recovery, which were requeued after OOM, may preempt"},
 		"no requeue":                {[]string{"PrologFlags=", "JobRequeue=0\nPrologFlags="}, nil, "warn slurm.conf: JobRequeue=0"},
 		"TRES not accounted":        {[]string{"AccountingStorageTRES=gres/gpu,gres/carmatotal", "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu"}, nil, "warn slurm.conf: AccountingStorageTRES lacks gres/carmatotal"},
 		"slurmctld not restarted":   {nil, func(f *Facts) { f.Running["jobsubmitplugins"] = "" }, "warn slurm.conf: still runs with JobSubmitPlugins=(none)"},

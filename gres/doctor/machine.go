@@ -50,6 +50,7 @@ func (d *diagnosis) controller() {
 // no partition of CARMA's needs them too, and nothing else.
 func (d *diagnosis) node() {
 	d.hooks()
+	d.spank()
 	if d.SlurmConfErr == nil && !slices.ContainsFunc(d.Config.PartitionNames(), d.inOurs) {
 		d.add(Pass, "node", d.Node.Name+" is in no partition of carma.toml; it needs the hooks only", "")
 		return
@@ -283,7 +284,7 @@ func (d *diagnosis) mps() {
 	}
 	d.part("mps", d.Node.MPS.Path+" is there", func(say func(Level, string, string)) {
 		if d.Node.MPS.Err != nil {
-			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs share by turns and without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
+			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs are time-sliced, without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
 		}
 		if major, _, _ := strings.Cut(d.Node.Driver, "."); d.Node.Driver != "" && number(major) < oldestMPS {
 			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not tell of faults; "+

@@ -15,7 +15,12 @@ import (
 // and checks that it has what slurmctld's loader asks for (plugin.c,
 // job_submit.c). Slurm takes a plugin of its exact release only.
 func PluginVersion(path string) (sctl.Version, error) {
-	f, symbols, err := library(path, "plugin_name", "plugin_type", "plugin_version", "job_submit", "job_modify")
+	return versionOf(path, "plugin_name", "plugin_type", "plugin_version", "job_submit", "job_modify")
+}
+
+// versionOf reads plugin_version of a plugin that has these symbols.
+func versionOf(path string, needs ...string) (sctl.Version, error) {
+	f, symbols, err := library(path, needs...)
 	if err != nil {
 		return sctl.Version{}, err
 	}

@@ -61,7 +61,7 @@ func (d *diagnosis) shardSettings(say func(Level, string, string)) {
 		}
 	}
 	if p := d.Config.Placement; p.Settle.D() > d.Config.Hooks.Wait.D() {
-		say(Warn, fmt.Sprintf("placement.settle = %s: slurmctld does not wait for it, and jobs are given back", p.Settle.D()), "placement.settle = \"0s\"")
+		say(Warn, fmt.Sprintf("placement.settle = %s: slurmctld does not wait for it, and jobs are returned to the queue", p.Settle.D()), "placement.settle = \"0s\"")
 	}
 }
 

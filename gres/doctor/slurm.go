@@ -109,7 +109,7 @@ func (d *diagnosis) settings() {
 			}
 		}
 		if v := d.setting("JobRequeue"); v == "0" && d.Config.Recovery.Enabled {
-			say(Warn, "JobRequeue=0: no job comes back after an OOM unless submitted with --requeue", "JobRequeue=1")
+			say(Warn, "JobRequeue=0: no job is requeued after OOM unless submitted with --requeue", "JobRequeue=1")
 		}
 		d.accountingSettings(say)
 		d.preemptSettings(say)
@@ -160,7 +160,7 @@ var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"Task
 
 func (d *diagnosis) hookSettings(say func(Level, string, string)) {
 	for _, h := range hookNames {
-		if d.setting(h.setting) == "" {
+		if d.setting(h.setting) == "" && !(h.setting == "TaskProlog" && d.SPANK.Named()) {
 			say(Fail, h.setting+" is not set", h.setting+"=/usr/sbin/carma-"+h.command+", or call that from a script of your own")
 		}
 	}
@@ -238,7 +238,7 @@ func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
 		_, low, ok1 := d.nodesOf(name)
 		_, high, ok2 := d.nodesOf(recovery)
 		if ok1 && ok2 && max(number(high.Get("PriorityTier")), 1) > max(number(low.Get("PriorityTier")), 1) && !strings.EqualFold(low.Get("PreemptMode"), "OFF") {
-			say(Warn, "jobs of "+recovery+", which come back after an OOM, may preempt those of "+name+", as its PriorityTier is higher",
+			say(Warn, "jobs of "+recovery+", which were requeued after OOM, may preempt those of "+name+", as its PriorityTier is higher",
 				"give PartitionName="+recovery+" the PriorityTier of "+name+", or PartitionName="+name+" PreemptMode=OFF")
 		}
 	}

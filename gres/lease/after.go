@@ -77,7 +77,7 @@ type Comeback struct {
 func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job, int64(Now()), int64(delay))
 	if err != nil {
-		return fmt.Errorf("note that job %d comes back: %w", job, err)
+		return fmt.Errorf("record that job %d is requeued: %w", job, err)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration)
 // DropComeback forgets the note.
 func (b *Book) DropComeback(ctx context.Context, job uint32) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM comeback WHERE job_id=?", job); err != nil {
-		return fmt.Errorf("forget that job %d comes back: %w", job, err)
+		return fmt.Errorf("forget that job %d is requeued: %w", job, err)
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (b *Book) DropComeback(ctx context.Context, job uint32) error {
 func comebacksOf(q querier) ([]Comeback, error) {
 	rows, err := q.Query("SELECT job_id, at_ns, delay_ns FROM comeback ORDER BY at_ns")
 	if err != nil {
-		return nil, fmt.Errorf("read comebacks: %w", err)
+		return nil, fmt.Errorf("read requeued jobs: %w", err)
 	}
 	defer rows.Close()
 	var list []Comeback
@@ -102,7 +102,7 @@ func comebacksOf(q querier) ([]Comeback, error) {
 		var c Comeback
 		var at int64
 		if err := rows.Scan(&c.JobID, &at, &c.Delay); err != nil {
-			return nil, fmt.Errorf("read comebacks: %w", err)
+			return nil, fmt.Errorf("read requeued jobs: %w", err)
 		}
 		c.Age = now - time.Duration(at)
 		list = append(list, c)

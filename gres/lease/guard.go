@@ -25,7 +25,7 @@ type Hold struct {
 
 // ErrEnoughHeld means that GPUs are kept for other jobs of the user, so many that the
 // others of the node would have to wait for them.
-var ErrEnoughHeld = errors.New("enough GPUs of this node are kept for other jobs of its user")
+var ErrEnoughHeld = errors.New("enough GPUs of this node are held for other jobs of its user")
 
 // Hold keeps GPUs for a job of a user that wants so many GPUs of a node and needs so
 // many MiB of each, 0 for all of it, and for nobody else, until it starts here or the
@@ -42,7 +42,7 @@ func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, u
 		}
 		for _, uuid := range uuids {
 			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)", uuid, job, uid, gpus, mib, int64(Now())); err != nil {
-				return fmt.Errorf("keep GPU %s for job %d: %w", uuid, job, err)
+				return fmt.Errorf("hold GPU %s for job %d: %w", uuid, job, err)
 			}
 		}
 		return nil
@@ -53,7 +53,7 @@ func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, u
 // they are offered to slurmctld again.
 func (b *Book) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
 	if _, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job); err != nil {
-		return fmt.Errorf("offer the GPUs kept for job %d: %w", job, err)
+		return fmt.Errorf("offer the GPUs held for job %d: %w", job, err)
 	}
 	return nil
 }

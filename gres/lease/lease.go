@@ -125,7 +125,7 @@ func (b *Book) migrate(steps fs.FS, to int) error {
 				return err
 			}
 			if _, err := tx.Exec(string(text)); err != nil {
-				return fmt.Errorf("bring its schema to version %d: %w", at+1, err)
+				return fmt.Errorf("migrate its schema to version %d: %w", at+1, err)
 			}
 		}
 		_, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", to))
@@ -235,14 +235,14 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		}
 		var last string
 		if err := tx.QueryRow("SELECT uuid FROM given").Scan(&last); err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("read the GPU given last: %w", err)
+			return fmt.Errorf("read the last leased GPU: %w", err)
 		}
 		uuids, daemon := choose(readings, leases, last)
 		if len(uuids) == 0 {
 			return ErrNoFit
 		}
 		if _, err := tx.Exec("INSERT OR REPLACE INTO given (one, uuid) VALUES (1,?)", uuids[len(uuids)-1]); err != nil {
-			return fmt.Errorf("note the GPU given last: %w", err)
+			return fmt.Errorf("write the last leased GPU: %w", err)
 		}
 		// What it was kept for has come.
 		if _, err := tx.Exec("DELETE FROM hold WHERE job_id=?", job.JobID); err != nil {

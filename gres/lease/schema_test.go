@@ -149,7 +149,7 @@ func TestMigrateFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	step := fstest.MapFS{filepath.Join("schema", fmt.Sprintf("%04d.sql", version+1)): {Data: []byte("CREATE TABLE later (a INTEGER) STRICT; ALTER TABLE nothing ADD COLUMN a;")}}
-	if err := b.migrate(step, version+1); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("bring its schema to version %d", version+1)) {
+	if err := b.migrate(step, version+1); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("migrate its schema to version %d", version+1)) {
 		t.Errorf("got %v", err)
 	}
 	if s, err := b.Snapshot(t.Context()); err != nil || len(s.Leases) != 1 {

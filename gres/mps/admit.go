@@ -25,7 +25,7 @@ import (
 // root's, so that nobody else makes or removes a name in it.
 
 // ErrOpen says that a file system knows no ACLs: everybody can reach its daemons.
-var ErrOpen = errors.New("the file system of the run directory knows no ACLs: every user can reach the MPS daemons")
+var ErrOpen = errors.New("the file system of the run directory has no ACLs: every user can reach the MPS daemons")
 
 // openTo opens a pipe directory to one user and closes it to all others.
 func openTo(dir string, uid uint32) error {
@@ -73,7 +73,7 @@ func lockAdmission(runDir string) (unlock func(), err error) {
 // and 807).
 func (c Control) Admit(ctx context.Context, d gres.Daemon, uid uint32) error {
 	if err := c.admit(ctx, d, uid); err != nil {
-		return fmt.Errorf("have the MPS daemon of GPU %s ready: %w", d, err)
+		return fmt.Errorf("prepare the MPS daemon of GPU %s: %w", d, err)
 	}
 	return nil
 }
@@ -183,12 +183,12 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 		default:
 			// It has not come, or has ended at once, as without a GPU.
 			if seen++; seen > serverLooks {
-				return fmt.Errorf("no server of user %d comes up", uid)
+				return fmt.Errorf("no server for user %d starts", uid)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("its server of user %d does not come up: %w", uid, ctx.Err())
+			return fmt.Errorf("its server for user %d does not start: %w", uid, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -3,7 +3,9 @@
 package resident
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -209,7 +211,11 @@ func TestOwnerInUserNamespace(t *testing.T) {
 		return its != ours
 	})
 	for _, file := range []string{"uid_map", "gid_map"} {
-		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", maker, file), []byte("0 100000 10\n"), 0); err != nil {
+		err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", maker, file), []byte("0 100000 10\n"), 0)
+		if errors.Is(err, fs.ErrPermission) { // root in a container: no CAP_SYS_ADMIN (user_namespaces(7))
+			t.Skipf("not tried: root may give no ids here: %v", err)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}

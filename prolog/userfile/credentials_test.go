@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,9 +109,15 @@ func TestCredentials(t *testing.T) {
 	u.Groups[0], u.Groups[2] = u.Groups[2], u.Groups[0] // the kernel tells them in order
 	pid := held(t, u)
 	checkThreads(t, pid, u)
-	if cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); cwd != "/" {
-		t.Errorf("works in %q (%v): it holds somebody's directory", cwd, err)
-	}
+	t.Run("directory", func(t *testing.T) {
+		cwd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+		if errors.Is(err, fs.ErrPermission) { // root in a container: no CAP_SYS_PTRACE (proc(5))
+			t.Skipf("root may not ask here: %v", err)
+		}
+		if cwd != "/" {
+			t.Errorf("works in %q (%v): it holds somebody's directory", cwd, err)
+		}
+	})
 }
 
 // What a process can do to another of its own user it cannot do to the child.

@@ -94,6 +94,9 @@ type Annotation struct {
 	Advice       string           // for the user; empty: none
 }
 
+// EstimateFunc estimates from a summary by a method.
+type EstimateFunc func(method string, s estimator.Spec) (estimator.Estimate, error)
+
 // Site is the part of carma.toml that annotating needs.
 type Site struct {
 	Partitions       map[string]config.Partition
@@ -108,7 +111,7 @@ type Site struct {
 	Shards           bool // placement.mode "slurm"
 	MaxJobs          int  // that may share a GPU
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
-	Estimate func(method string, s estimator.Spec) (estimator.Estimate, error)
+	Estimate EstimateFunc
 	History  history.Snapshot
 }
 

@@ -136,11 +136,11 @@ func ranges(text string) ([]string, error) {
 		}
 		a, err := strconv.ParseUint(from, 10, 32)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no range", shorten(part))
+			return nil, fmt.Errorf("%q is not a range", shorten(part))
 		}
 		b, err := strconv.ParseUint(to, 10, 32)
 		if err != nil || b < a || b-a >= most {
-			return nil, fmt.Errorf("%q is no range", shorten(part))
+			return nil, fmt.Errorf("%q is not a range", shorten(part))
 		}
 		for n := a; n <= b; n++ {
 			numbers = append(numbers, fmt.Sprintf("%0*d", len(from), n))

@@ -114,7 +114,7 @@ type numbers struct {
 func (n *numbers) required(name string, bits int) uint64 {
 	v, err := strconv.ParseUint(n.get(name), 10, bits)
 	if err != nil {
-		n.err = errors.Join(n.err, fmt.Errorf("%s=%q is no number", name, n.get(name)))
+		n.err = errors.Join(n.err, fmt.Errorf("%s=%q is not a number", name, n.get(name)))
 	}
 	return v
 }
@@ -182,7 +182,7 @@ func Indices(list string) ([]int, error) {
 			last, err = strconv.Atoi(to)
 		}
 		if err != nil || first < 0 || last < first || last > 4096 {
-			return nil, fmt.Errorf("%q is no list of device numbers", list)
+			return nil, fmt.Errorf("%q is not a list of device numbers", list)
 		}
 		for i := first; i <= last; i++ {
 			all = append(all, i)

@@ -179,7 +179,7 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 		}
 	}
 	write("[smact]\nmax_pct = 0\n")
-	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "the configuration read before stays") {
+	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "the previous configuration stays in force") {
 		t.Errorf("got %v", err)
 	}
 	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "tres_per_node") {

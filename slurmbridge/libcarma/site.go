@@ -33,7 +33,7 @@ var site siteFile
 
 func (s *siteFile) current() (annotate.Site, error) {
 	if !s.usable {
-		return annotate.Site{}, errors.New("no usable carma.toml: jobs go on as they were written")
+		return annotate.Site{}, errors.New("no usable carma.toml: jobs are accepted as written")
 	}
 	return s.site, nil
 }
@@ -48,7 +48,7 @@ func (s *siteFile) load() error {
 		err = fmt.Errorf("%s: placement.mode = \"slurm\" needs Slurm 23.11 or later", s.path)
 	}
 	if err != nil && s.usable {
-		return fmt.Errorf("%w; the configuration read before stays", err)
+		return fmt.Errorf("%w; the previous configuration stays in force", err)
 	} else if err != nil {
 		return err
 	}

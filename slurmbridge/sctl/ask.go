@@ -84,7 +84,7 @@ func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string,
 	case in.Err() != nil:
 		return rest, in.Err()
 	case len(row) > 0 || strings.TrimSpace(rest) != "":
-		return rest, fmt.Errorf("the answer is not whole: %d fields too many, %.50q behind them", len(row), rest)
+		return rest, fmt.Errorf("the answer is incomplete: %d fields too many, %.50q behind them", len(row), rest)
 	}
 	return rest, nil
 }
@@ -123,7 +123,7 @@ func (s separator) cut(text string, n int) ([][]string, error) {
 		fields, text = append(fields, f), rest
 	}
 	if over := len(fields) % n; over > 0 || strings.TrimSpace(text) != "" {
-		return nil, fmt.Errorf("the answer is not whole: %d fields too many, %.50q behind them", over, text)
+		return nil, fmt.Errorf("the answer is incomplete: %d fields too many, %.50q behind them", over, text)
 	}
 	var rows [][]string
 	for row := range slices.Chunk(fields, n) {
@@ -168,7 +168,7 @@ func none(s string) bool { return s == "" || s == "N/A" || s == "(null)" }
 func number(s string) (uint32, error) {
 	v, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || strings.HasPrefix(s, "+") {
-		return 0, fmt.Errorf("squeue: %.50q is no number", s)
+		return 0, fmt.Errorf("squeue: %.50q is not a number", s)
 	}
 	return uint32(v), nil
 }

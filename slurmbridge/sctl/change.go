@@ -120,7 +120,7 @@ func (c Client) Update(ctx context.Context, t Target, change Change) error {
 			continue
 		}
 		if !plainList(f.value) {
-			return fmt.Errorf("update job %s: %s=%.50q has characters that no such name has; nothing is changed", t, f.name, f.value)
+			return fmt.Errorf("update job %s: %s=%.50q has characters that such a name cannot have; nothing is changed", t, f.name, f.value)
 		}
 		args = append(args, f.name+"="+f.value)
 	}

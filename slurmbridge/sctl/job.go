@@ -100,7 +100,7 @@ func parseJob(row []string) (j Job, err error) {
 		errs = append(errs, err)
 	}
 	if !plain(f[6]) || !plain(f[7]) {
-		errs = append(errs, fmt.Errorf("squeue: %.50q, %.50q are no state and partition", f[6], f[7]))
+		errs = append(errs, fmt.Errorf("squeue: %.50q, %.50q are not a state and a partition", f[6], f[7]))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Job{}, err

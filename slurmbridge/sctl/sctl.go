@@ -172,10 +172,10 @@ func (c Client) Version(ctx context.Context) (Version, error) {
 	var v Version
 	fields := strings.Fields(out) // "slurm 23.11.1", on Debian "slurm-wlm 22.05.8"
 	if len(fields) < 2 {
-		return v, fmt.Errorf("scontrol --version: %.50q is no version", out)
+		return v, fmt.Errorf("scontrol --version: %.50q is not a version", out)
 	}
 	if _, err := fmt.Sscanf(fields[1], "%d.%d.%d", &v.Major, &v.Minor, &v.Micro); err != nil {
-		return v, fmt.Errorf("scontrol --version: %.50q is no version", out)
+		return v, fmt.Errorf("scontrol --version: %.50q is not a version", out)
 	}
 	return v, nil
 }

@@ -46,9 +46,9 @@ const char *library_load(struct library *lib, const char *config, const char *gr
 	if (!dladdr((void *)library_load, &self) || !self.dli_fname || self.dli_fname[0] != '/' ||
 	    !realpath(self.dli_fname, plugin) || !(slash = strrchr(plugin, '/')) ||
 	    snprintf(path, sizeof(path), "%.*s/../libcarma.so", (int)(slash - plugin), plugin) >= (int)sizeof(path))
-		return "cannot tell where libcarma.so is: PluginDir must be an absolute path";
+		return "cannot locate libcarma.so: PluginDir must be an absolute path";
 	if (access(path, R_OK) == 0 && !whole(path))
-		return "libcarma.so is no library, or only a part of one";
+		return "libcarma.so is not a library, or is truncated";
 	if (!(so = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)))
 		return dlerror();
 	*(void **)&abi = dlsym(so, "carma_abi");

@@ -308,7 +308,7 @@ void worker_start(const char *gres_prefix)
 	snprintf(w.config, sizeof(w.config), "%s", config && *config == '/' ? config : "/etc/carma/carma.toml");
 	snprintf(w.switch_file, sizeof(w.switch_file), "%.*s/carma.disable", (int)(strrchr(w.config, '/') - w.config), w.config);
 	if (start_thread()) {
-		w.broken = "no thread could be started";
+		w.broken = "cannot start a thread";
 		return;
 	}
 	pthread_mutex_lock(&w.lock);
@@ -347,7 +347,7 @@ static const char *await(struct ask *a, struct timespec until, char **answer)
 		pthread_mutex_unlock(&w.lock);
 	}
 	if (state == TAKEN)
-		return "libcarma gave no answer within 50 ms";
+		return "libcarma did not answer within 50 ms";
 	*answer = a->answer;
 	drop(a);
 	return state == WAITING ? "libcarma is busy" : NULL;

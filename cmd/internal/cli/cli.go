@@ -27,7 +27,7 @@ const (
 	ExitUnavailable = 3 // database or cluster cannot be reached
 	ExitNewer       = 4 // database is newer than the program
 	ExitPermission  = 5
-	ExitUnfit       = 6 // something of the installation must be mended
+	ExitUnfit       = 6 // something in the installation must be fixed
 	ExitInternal    = 70
 )
 

@@ -4,6 +4,7 @@ package chart
 
 import (
 	"encoding/xml"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -21,7 +22,7 @@ func TestChartsAreWellFormed(t *testing.T) {
 		d := xml.NewDecoder(strings.NewReader(c))
 		for {
 			_, err := d.Token()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {

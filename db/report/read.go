@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+
+	"carma/db"
+)
+
+// source is where records come from.
+type source interface {
+	JobIDs(ctx context.Context) (low, high uint32, err error)
+	Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) error) error
+}
+
+// cleaned is a source whose texts can be shown: users gave some of them. Every view reads
+// through it.
+type cleaned struct{ source }
+
+// Scan is the source's.
+func (c cleaned) Scan(ctx context.Context, f db.Filter, each func([]db.Attempt) error) error {
+	return c.source.Scan(ctx, f, func(list []db.Attempt) error {
+		for i := range list {
+			list[i].Clean()
+		}
+		return each(list)
+	})
+}
+
+// pieces is in how many parts the job ids are read, and ahead how many of them
+// may be done before it is their turn.
+const (
+	pieces = 512
+	ahead  = 8
+)
+
+// each makes a part of every range of job ids, several at a time, and hands them
+// to done in the order of the ids. So a million jobs take as many cores as there
+// are, and memory for a few parts.
+func each[T any](ctx context.Context, sources []source, s *selection, start func() T, add func(T, *job),
+	done func(T) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ranges, err := split(ctx, sources)
+	if err != nil {
+		return err
+	}
+	type result struct {
+		part T
+		err  error
+	}
+	results := make([]chan result, len(ranges))
+	for i := range results {
+		results[i] = make(chan result, 1)
+	}
+	slots := make(chan struct{}, min(runtime.GOMAXPROCS(0), ahead))
+	turn := make(chan struct{}, ahead)
+	go func() {
+		for i, r := range ranges {
+			select {
+			case turn <- struct{}{}:
+			case <-ctx.Done():
+				results[i] <- result{err: ctx.Err()}
+				continue
+			}
+			slots <- struct{}{}
+			go func() {
+				defer func() { <-slots }()
+				part := start()
+				err := scan(ctx, sources, s, r, func(j *job) error { add(part, j); return nil })
+				results[i] <- result{part, err}
+			}()
+		}
+	}()
+	for i := range results {
+		r := <-results[i]
+		if r.err != nil {
+			return unavailable(r.err)
+		}
+		if err := done(r.part); err != nil {
+			return err
+		}
+		<-turn
+	}
+	return nil
+}
+
+// idRange is job ids from, and below before.
+type idRange struct {
+	from   uint32
+	before uint64
+}
+
+func split(ctx context.Context, sources []source) ([]idRange, error) {
+	var low, high uint32
+	for _, src := range sources {
+		l, h, err := src.JobIDs(ctx)
+		if err != nil {
+			return nil, unavailable(err)
+		}
+		if h == 0 {
+			continue
+		}
+		if low == 0 || l < low {
+			low = l
+		}
+		high = max(high, h)
+	}
+	if high == 0 {
+		return nil, nil
+	}
+	var list []idRange
+	step := (uint64(high) - uint64(low) + pieces) / pieces
+	for from := uint64(low); from <= uint64(high); from += step {
+		list = append(list, idRange{uint32(from), from + step})
+	}
+	return list, nil
+}
+
+// scan hands the selected jobs of a range to f, one after the other; f must not
+// keep them.
+func scan(ctx context.Context, sources []source, s *selection, r idRange, f func(*job) error) error {
+	filter := s.Filter
+	filter.FromJob, filter.BeforeJob = r.from, r.before
+	var j job
+	one := func(attempts []db.Attempt) error {
+		j.merge(attempts)
+		if !s.has(&j) {
+			return nil
+		}
+		return f(&j)
+	}
+	if len(sources) == 1 {
+		return sources[0].Scan(ctx, filter, one)
+	}
+	// A job of several nodes has attempts in several databases.
+	var all []db.Attempt
+	for _, src := range sources {
+		err := src.Scan(ctx, filter, func(attempts []db.Attempt) error {
+			for _, a := range attempts {
+				a.Neighbours, a.Total.UUIDs = slices.Clone(a.Neighbours), slices.Clone(a.Total.UUIDs)
+				all = append(all, a)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	all = inOrder(all)
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].JobID == all[0].JobID && all[n].Cluster == all[0].Cluster {
+			n++
+		}
+		if err := one(all[:n]); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+// inOrder sorts attempts and drops those that are there twice, as when a database
+// and its copy are read.
+func inOrder(all []db.Attempt) []db.Attempt {
+	order := func(a, b db.Attempt) int {
+		return cmp.Or(cmp.Compare(a.JobID, b.JobID), cmp.Compare(a.Cluster, b.Cluster),
+			cmp.Compare(a.Restart, b.Restart), cmp.Compare(a.Node, b.Node))
+	}
+	slices.SortStableFunc(all, order)
+	return slices.CompactFunc(all, func(a, b db.Attempt) bool { return order(a, b) == 0 })
+}
+
+// errEnough ends a scan that has what it wants.
+var errEnough = errors.New("enough")
+
+// first returns the first jobs of the selection, at most so many; rest tells
+// whether there may be more.
+func first(ctx context.Context, sources []source, s *selection, most int) (jobs []*job, rest bool, err error) {
+	ranges, err := split(ctx, sources)
+	if err != nil || len(ranges) == 0 {
+		return nil, false, err
+	}
+	looked := 0
+	count := *s
+	err = scan(ctx, sources, &selection{Filter: s.Filter}, idRange{ranges[0].from, 0}, func(j *job) error {
+		if looked++; len(jobs) == most || looked > 20*most {
+			return errEnough
+		}
+		if count.has(j) {
+			jobs = append(jobs, j.clone())
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return jobs, true, nil
+	}
+	if err != nil {
+		return nil, false, unavailable(err)
+	}
+	return jobs, false, nil
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package report
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"carma/db/report/page"
+	"carma/slurmbridge/slurmtime"
+)
+
+const (
+	chartHeight = 60
+	spanHeight  = 18
+	gpuHeight   = 3*(chartHeight+30) + spanHeight // of the charts of a GPU
+)
+
+// svg draws memory and SM activity of a job.
+func (p *jobPage) svg(w io.Writer) error { return p.draw().File(w, "job "+p.job.id()) }
+
+func (p *jobPage) draw() *page.Drawing {
+	j := p.job
+	height := 4*page.BarStep + 8
+	if len(p.series) > 0 {
+		height += 2*(chartHeight+30) + spanHeight
+	}
+	d := page.New(page.Width, height)
+	memory := func(label string, v int64, alarm bool) page.Bar {
+		b := page.Bar{Label: label, Figure: unknownText, Back: float64(p.totalMiB), Alarm: alarm}
+		if v > 0 {
+			b.Value, b.Figure = float64(v), gib(v)
+		}
+		return b
+	}
+	d.Bars(4, []page.Bar{memory("estimate", j.EstMiB, false), memory("booked", j.ReserveMiB, false),
+		memory("peak", j.PeakMiB, j.PeakMiB > j.ReserveMiB || j.OOM != "")})
+	smact := page.Bar{Label: "SM activity", Figure: unknownText, Back: 100}
+	if m := j.figures.SMActPct; m.Known() {
+		smact.Value, smact.Figure = float64(m), fmt.Sprintf("%.0f %%", float64(m))
+	}
+	d.Bars(4+3*page.BarStep, []page.Bar{smact})
+	if len(p.series) == 0 {
+		return d
+	}
+	var use, memoryUse []page.Point
+	for _, s := range p.series {
+		use = append(use, page.Point{From: s.At, To: s.At.Add(s.Length), Value: float64(s.SMActPct)})
+		memoryUse = append(
+			memoryUse,
+			page.Point{From: s.At, To: s.At.Add(s.Length), Value: float64(s.UsedMiB) / 1024},
+		)
+	}
+	top := float64(4*page.BarStep + 14)
+	d.Chart(top, chartHeight, "SM activity of the GPU, %", j.Start, j.End, 100, use)
+	d.Chart(top+chartHeight+30, chartHeight, "memory of the GPU, GiB", j.Start, j.End,
+		max(float64(p.totalMiB)/1024, 1), memoryUse)
+	d.Span(
+		top+2*(chartHeight+30)-10,
+		string(p.style.time.Append(nil, j.Start)),
+		string(p.style.time.Append(nil, j.End)),
+	)
+	return d
+}
+
+// svg draws the memory of some jobs: booked behind, peak before.
+func (r *Report) svg(w io.Writer, jobs []*job) error {
+	return drawJobs(jobs).File(w, "memory of jobs: booked and peak")
+}
+
+func drawJobs(jobs []*job) *page.Drawing {
+	const most = 40
+	jobs = jobs[:min(len(jobs), most)]
+	d := page.New(page.Width, len(jobs)*page.BarStep+8)
+	var list []page.Bar
+	for _, j := range jobs {
+		b := page.Bar{Label: j.id(), Figure: unknownText, Back: float64(j.ReserveMiB), Value: float64(j.PeakMiB),
+			Alarm: j.OOM != ""}
+		if j.PeakMiB > 0 {
+			b.Figure = gib(j.PeakMiB)
+		}
+		list = append(list, b)
+	}
+	d.Bars(4, list)
+	return d
+}
+
+// svg draws the GPU time of the first of a summary's groups.
+func (s *summary) svg(w io.Writer) error {
+	if len(s.order) == 0 {
+		return page.New(page.Width, page.BarStep).File(w, "no jobs")
+	}
+	return s.draw(s.order[0]).File(w, "GPU hours by "+s.order[0]+": all, and shared")
+}
+
+func (s *summary) draw(by string) *page.Drawing {
+	const most = 30
+	groups := s.By[by]
+	groups = groups[:min(len(groups), most)]
+	d := page.New(page.Width, len(groups)*page.BarStep+8)
+	var list []page.Bar
+	for _, g := range groups {
+		list = append(list, page.Bar{Label: g.Name, Figure: fmt.Sprintf("%.1f h", g.GPUHours), Back: g.GPUHours,
+			Value: g.SharedHours})
+	}
+	d.Bars(4, list)
+	return d
+}
+
+// svg draws all GPUs below each other.
+func (v *gpuView) svg(w io.Writer, s *style) error {
+	d := page.New(page.Width, max(len(v.GPUs), 1)*gpuHeight+8)
+	for i, g := range v.GPUs {
+		v.draw(d, float64(4+i*gpuHeight), g, &s.time)
+	}
+	return d.File(w, "GPUs over time")
+}
+
+func (v *gpuView) draw(d *page.Drawing, top float64, g *gpuSeries, tf *slurmtime.Format) {
+	var smact, memory, power []page.Point
+	watts := 1.0
+	for _, s := range g.Samples {
+		to := s.At.Add(time.Duration(s.LengthS * float64(time.Second)))
+		smact = append(smact, page.Point{From: s.At, To: to, Value: float64(s.SMActPct)})
+		memory = append(memory, page.Point{From: s.At, To: to, Value: float64(s.UsedMiB) / 1024})
+		power = append(power, page.Point{From: s.At, To: to, Value: float64(s.Watts)})
+		if s.Watts.Known() {
+			watts = max(watts, float64(s.Watts))
+		}
+	}
+	name := fmt.Sprintf("%s GPU %d: ", g.Node, g.Index)
+	d.Chart(top, chartHeight, name+"SM activity, %", v.From, v.To, 100, smact)
+	d.Chart(top+chartHeight+30, chartHeight, name+"memory, GiB", v.From, v.To, max(float64(g.TotalMiB)/1024, 1),
+		memory)
+	d.Chart(top+2*(chartHeight+30), chartHeight, name+"power, W", v.From, v.To, watts, power)
+	d.Span(top+3*(chartHeight+30)-10, string(tf.Append(nil, v.From)), string(tf.Append(nil, v.To)))
+}

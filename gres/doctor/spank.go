@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/slurmconf"
+)
+
+// spankFile is the SPANK plugin's in plugstack.conf, and pyxisFile that of pyxis.
+const (
+	spankFile = "spank_carma.so"
+	pyxisFile = "spank_pyxis.so"
+)
+
+// SPANK is what plugstack.conf says, and its plugin of CARMA's.
+type SPANK struct {
+	Path    string // of plugstack.conf
+	Plugins []slurmconf.Plugin
+	File    string // the plugin's
+	Version sctl.Version
+	Err     error
+	Program Path // that the plugin runs
+}
+
+// SPANKVersion reads which release of Slurm a SPANK plugin was built for.
+func SPANKVersion(path string) (sctl.Version, error) {
+	return versionOf(path, "plugin_name", "plugin_type", "plugin_version", "slurm_spank_task_init")
+}
+
+// position is where a plugin stands in the stack; -1: it is not there.
+func (s SPANK) position(file string) int {
+	return slices.IndexFunc(s.Plugins, func(p slurmconf.Plugin) bool { return p.Name() == file })
+}
+
+// Named tells whether plugstack.conf names the plugin of CARMA's.
+func (s SPANK) Named() bool { return s.position(spankFile) >= 0 }
+
+// Own is the line of CARMA's; only where Named.
+func (s SPANK) Own() slurmconf.Plugin { return s.Plugins[s.position(spankFile)] }
+
+// spank judges the plugin; nothing is said where neither it nor pyxis is there.
+func (d *diagnosis) spank() {
+	s := d.SPANK
+	at, pyxis := s.position(spankFile), s.position(pyxisFile)
+	if at < 0 && pyxis < 0 {
+		return
+	}
+	good := fmt.Sprintf("%s has %s, for Slurm %d.%02d", s.Path, spankFile, s.Version.Major, s.Version.Minor)
+	d.part("spank", good, func(say func(Level, string, string)) {
+		if at < 0 {
+			say(Warn, "pyxis enters containers before TaskProlog has told them their GPUs",
+				"put \"optional /usr/lib/carma/slurm/"+spankFile+"\" before pyxis into "+s.Path)
+			return
+		}
+		unheard := Warn // as TaskProlog tells tasks of their GPUs, too
+		if d.setting("TaskProlog") == "" {
+			unheard = Fail
+		}
+		switch {
+		case s.Err != nil:
+			say(unheard, s.Err.Error()+": slurmd does not load it", "install slurm-spank-carma for this Slurm")
+		case d.Installed != (sctl.Version{}) && (s.Version.Major != d.Installed.Major || s.Version.Minor != d.Installed.Minor):
+			say(unheard, fmt.Sprintf("%s is for Slurm %d.%02d, this is %s: slurmd does not load it", s.File, s.Version.Major, s.Version.Minor, versionText(d.Installed)),
+				"install slurm-spank-carma for this Slurm")
+		}
+		if s.Own().Required {
+			say(Fail, s.Path+" says \"required\": where the plugin cannot be loaded no job starts", "write \"optional "+s.Own().Path+"\"")
+		}
+		if p := s.Program; p.Err != nil {
+			say(unheard, "the program that it runs: "+p.Err.Error(), "install carma-node, or mend the line in "+s.Path)
+		} else if !p.safe() || p.Mode.Perm()&0o111 == 0 {
+			say(Fail, p.Path+", which it runs, is not executable or can be changed by others than root", "chown root "+p.Path+"; chmod 755 "+p.Path)
+		}
+		if pyxis >= 0 && pyxis < at {
+			say(Warn, "pyxis stands before "+spankFile+" and enters containers that do not know their GPUs", "put "+spankFile+" first in "+s.Path)
+		}
+		// From 24.11 on slurmstepd starts the program by one of its own, which no image has
+		// (NVIDIA/pyxis#163).
+		if v := d.setting("TaskProlog"); pyxis >= 0 && v != "" && !d.Installed.Before(24, 11) {
+			say(Warn, "TaskProlog="+v+" is not in a container's image: tasks of pyxis fail from Slurm 24.11 on", "take TaskProlog out of slurm.conf: "+spankFile+" does its work")
+		}
+	})
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package script
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"carma/estimator/history"
+	"carma/slurmbridge/annotate"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
+	"carma/slurmbridge/launch"
+)
+
+// Site is the cluster that a script is judged for.
+type Site struct {
+	annotate.Site
+	Path      string // of carma.toml; empty: there is none, the partition is an example
+	Placement config.Placement
+	unread    string // why history.file could not be read; empty: it could, or there is none
+}
+
+// ExamplePartition stands in where there is no carma.toml: a node of the CARMA
+// paper, four A100-40GB. It has time slots, as a site may.
+var ExamplePartition = config.Partition{Default: true, GPUsPerNode: 4, GPUMemMiB: 40536, Share: true,
+	TimeSlot: config.Duration(24 * time.Hour)}
+
+// Submission is what becomes of a script.
+type Submission struct {
+	Script    string
+	Site      Site
+	Request   Request
+	Partition string
+	Part      config.Partition
+	Written   []string // what was put into the script
+
+	Refused error          // why sbatch fails; nil: it does not
+	Seen    *history.Value // what earlier runs did; nil: there are none, or it is not known
+	annotate.Annotation
+	Why string // in words: why the job is left alone, or not shared
+
+	Launches []launch.Finding // frameworks and launchers that the script shows
+}
+
+// Ask is what the command line says of a script and of its estimate.
+type Ask struct {
+	Script    string // its path
+	Args      string // as annotate.Job has them
+	Partition string // this and the next two win over #SBATCH lines
+	GRES      string
+	GPUs      int    // 0: not given
+	BaseMiB   int64  // 0: not given
+	Method    string // empty: not given
+}
+
+// LoadSite reads carma.toml, if there is one; mustLoad: there has to be.
+func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc) (Site, error) {
+	c, err := config.Load(path)
+	switch {
+	case err == nil:
+	case !mustLoad && errors.Is(err, fs.ErrNotExist):
+		path = ""
+		c = config.Default()
+	default:
+		return Site{}, fmt.Errorf("judge a script: %w", err)
+	}
+	s := Site{Site: annotate.NewSite(c, ""), Path: path, Placement: c.Placement}
+	s.Estimate = estimate
+	s.Estimator = cmp.Or(a.Method, s.Estimator)
+	s.readHistory(c.History.File)
+	if a.BaseMiB > 0 {
+		s.History = s.History.WithoutShifts() // the base is what the user says
+	}
+	return s, nil
+}
+
+// Judge does what slurmctld's job_submit plugin does with a script; one that would be
+// refused is no error. d is what its #CARMA lines say; bad: why they cannot be read.
+func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive, bad error) {
+	s = &Submission{Script: a.Script, Site: where}
+	s.Request, s.Refused = readRequest(text)
+	s.Request.args = a.Args
+	s.override(a)
+	s.choosePartition(a.BaseMiB)
+	if s.Refused == nil {
+		annotation, err := s.Site.Annotate(s.Request.job(text))
+		s.Annotation = annotation
+		if err != nil {
+			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says it
+		}
+		if v, ok := s.Site.History.Find(annotation.Key); ok && annotation.GPUs > 0 {
+			s.Seen = &v
+		}
+	}
+	d, bad = directive.Parse(text)
+	s.explain(d, bad)
+	if s.GPUs > 0 {
+		job := launch.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
+		s.Launches = launch.Look(a.Script, text, job, readBeside)
+	}
+	return s, d, bad
+}
+
+// readBeside reads a file that a script names: from the directory that sbatch would be
+// called in, and nothing but a regular file.
+func readBeside(path string) ([]byte, bool) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, false
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, launch.MaxBytes))
+	return text, err == nil
+}
+
+// override applies the options that win over #SBATCH lines.
+func (s *Submission) override(a Ask) {
+	s.Request.partition = cmp.Or(a.Partition, s.Request.partition)
+	s.Request.gres = cmp.Or(a.GRES, s.Request.gres)
+	if a.GPUs > 0 {
+		s.Request.gpus = strconv.Itoa(a.GPUs)
+	}
+}
+
+// choosePartition finds the partition and gives it the base of the command
+// line. Without a carma.toml every partition is the example.
+func (s *Submission) choosePartition(baseMiB int64) {
+	s.Partition = cmp.Or(s.Request.partition, s.Site.DefaultPartition)
+	if s.Site.Path == "" && !strings.Contains(s.Partition, ",") {
+		s.Partition = cmp.Or(s.Partition, "example")
+		s.Site.DefaultPartition = s.Partition
+		s.Site.Partitions = map[string]config.Partition{s.Partition: ExamplePartition}
+	}
+	part, ok := s.Site.Partitions[s.Partition]
+	if !ok {
+		return
+	}
+	if baseMiB > 0 {
+		part.BaseCuBLASMiB, part.BaseCuDNNMiB = baseMiB, baseMiB
+		s.Site.Partitions = map[string]config.Partition{s.Partition: part}
+	}
+	s.Part = part
+}
+
+// explain says in words why a job is left alone, or why it does not share.
+func (s *Submission) explain(d directive.Directive, bad error) {
+	switch {
+	case s.Refused != nil:
+	case s.GPUs == 0:
+		s.Why = s.leftAlone()
+	case bad != nil:
+		s.Why = bad.Error() + ": all #CARMA lines are ignored (submit.on_bad_directive)"
+	case s.Mode == annotate.ModeShared && s.Method == annotate.MethodNone:
+		s.Why = "policy=shared without an estimate books placement.min_free_mib"
+	case s.Mode == annotate.ModeShared:
+	case s.Mode == annotate.ModeOff:
+		s.Why = fmt.Sprintf("line %d says off", d.Line("on"))
+	case !s.Part.Share:
+		s.Why = "partition " + s.Partition + " does not share its GPUs"
+	case d.Policy == directive.PolicyExclusive:
+		s.Why = fmt.Sprintf("line %d says policy=exclusive", d.Line("policy"))
+	case s.Note != "":
+		s.Why = s.Note
+	case s.Method != annotate.MethodNone:
+		s.Why = fmt.Sprintf("with a margin of %d MiB nobody would fit beside it", s.Site.MarginMiB)
+	case len(d.Summary) > 0:
+		s.Why = "summaries are not estimated here (submit.estimator)"
+	default:
+		s.Why = "nothing says how much memory it takes: give a model summary or mem="
+	}
+}
+
+func (s *Submission) leftAlone() string {
+	_, known := s.Site.Partitions[s.Partition]
+	names := make([]string, 0, len(s.Site.Partitions))
+	for n := range s.Site.Partitions {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	ours := "; CARMA looks after " + cmp.Or(strings.Join(names, ", "), "none")
+	switch {
+	case known:
+		return "the job asks for no GPU"
+	case s.Partition == "":
+		return "no partition is named" + ours
+	case strings.Contains(s.Partition, ","):
+		return "several partitions are named" + ours
+	}
+	return "partition " + s.Partition + " is not looked after" + ours
+}

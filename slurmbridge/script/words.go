@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package script
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
+)
+
+// DefaultMethod estimates unless a flag or carma.toml names another.
+const DefaultMethod = "analytic"
+
+// Word makes one word of a #CARMA line.
+func Word(key, value string) (string, error) {
+	if f := strings.Fields(value); value != "" && (len(f) != 1 || f[0] != value) {
+		return "", fmt.Errorf("a value holds no blanks: %q", value)
+	}
+	return key + "=" + value, nil
+}
+
+// KeyOf is the key of a word.
+func KeyOf(word string) string {
+	key, _, _ := strings.Cut(word, "=")
+	return key
+}
+
+// DirectiveOf is what a #CARMA line of words says, with a summary.
+func DirectiveOf(words []string, summary []byte) (directive.Directive, error) {
+	d, err := directive.Parse([]byte("#CARMA " + strings.Join(words, " ") + "\n"))
+	var e *directive.Error
+	if errors.As(err, &e) && e.Key != "" {
+		err = fmt.Errorf("%s: %s", e.Key, e.Reason) // there is no line to name
+	}
+	d.Summary = summary
+	return d, err
+}
+
+// KnownMethod tells whether a method estimates from a summary.
+func KnownMethod(name string) error {
+	methods := slices.DeleteFunc(slices.Clone(config.Estimators), func(m string) bool { return m == "none" })
+	if !slices.Contains(methods, name) {
+		return errors.New("not one of " + strings.Join(methods, ", "))
+	}
+	return nil
+}
+
+// Unwrap takes a file of #CARMA lines apart, which is what
+// contrib/summary/carma_summary.py prints, into the words and the summary.
+// Any other text is a summary.
+func Unwrap(text []byte) (words []string, summary []byte) {
+	if !bytes.HasPrefix(text, []byte("#CARMA")) {
+		return nil, text
+	}
+	for line := range bytes.Lines(text) {
+		kind, after := directive.Classify(bytes.TrimSuffix(line, []byte{'\n'}))
+		switch kind {
+		case directive.Keys:
+			for w := range wordsOf(string(after)) {
+				words = append(words, w.text)
+			}
+		case directive.Summary:
+			summary = append(append(summary, after...), '\n')
+		}
+	}
+	return words, summary
+}
+
+// Without leaves out of words those with the key of one in better.
+func Without(words, better []string) []string {
+	return slices.DeleteFunc(slices.Clone(words), func(w string) bool {
+		return slices.ContainsFunc(better, func(b string) bool { return KeyOf(b) == KeyOf(w) })
+	})
+}
