@@ -96,7 +96,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
-		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.State)
+		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j, e.Restart)
 		end.Name, end.Account = words.Name, words.Account
 	}
 	var err error
@@ -114,12 +114,16 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 	}
 }
 
-// finalState is what an attempt came to if its job is in this state after it.
-func finalState(state string) string {
-	if holdsNode(state) || state == "PENDING" {
+// finalState is what an attempt came to by what slurmctld says of its job after it; empty:
+// it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
+func finalState(j sctl.Job, restart uint32) string {
+	switch {
+	case holdsNode(j.State) && uint32(j.Restarts) == restart:
+		return ""
+	case holdsNode(j.State), j.State == "PENDING":
 		return "REQUEUED"
 	}
-	return state
+	return j.State
 }
 
 // setStart returns whether nothing is left to do for the job.
