@@ -729,6 +729,7 @@ func TestTask(t *testing.T) {
 		{"a UUID of the user's", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=GPU-x"}, "GPU-0,GPU-1"},
 		{"not our slots", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=4", "CUDA_VISIBLE_DEVICES=4"}, ""},
 		{"direct srun", []string{"SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"another user's job of the same id", []string{"SLURM_JOB_UID=4711", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
 		{"tasks that are bound to none", []string{"SLURM_JOB_GPUS=3,9", "SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
 		{"the same, direct srun", []string{"SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
 		{"the next attempt of it", []string{"SLURM_RESTART_COUNT=1", "SLURM_GPUS_ON_NODE=2"}, ""},

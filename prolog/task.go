@@ -26,6 +26,7 @@ import (
 // user before every task and must not cost more than reading one small file.
 type taskFile struct {
 	Restart         uint32   `json:"restart"`
+	UID             uint32   `json:"uid"`
 	Slots           []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
 	UUIDs           []string `json:"uuids"`    // leased GPU of each slot
 	Ordinals        []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
@@ -42,7 +43,7 @@ type taskFile struct {
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
-	t := taskFile{Restart: h.Restart, Slots: h.Slots}
+	t := taskFile{Restart: h.Restart, UID: h.UID, Slots: h.Slots}
 	for _, g := range granted {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.Shared = t.Shared || !g.Exclusive
@@ -98,6 +99,11 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 		return without(w, runDir, job, !known, get)
 	}
 	t, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
+	// A slurmctld that has lost its state gives ids again, and slurmd up to 22.05 skips the
+	// Prolog of a job whose id it has just seen. 0: written by older programs, or root's.
+	if uid := get("SLURM_JOB_UID"); uid != "" && t.UID != 0 && uid != strconv.FormatUint(uint64(t.UID), 10) {
+		t = taskFile{}
+	}
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
