@@ -49,6 +49,7 @@ type Slurm interface {
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
 	Notify(ctx context.Context, job uint32, text string) error
+	Preempting
 	SafeStart(ctx context.Context) (time.Duration, error)
 	Waiting
 }
@@ -106,7 +107,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 		full = part.GPUMemMiB // a job that names several partitions books by the smallest
 	}
 	gpus := len(h.Slots)
-	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
+	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share ||
+		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
 	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
 	if n.Config.Placement.BySlurm() {
 		exclusive = exclusive || gpus > 1
@@ -189,6 +191,8 @@ type launch struct {
 	retry   string // why it runs again; empty: it does not
 	books   string // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time
+
+	preemption preemption
 }
 
 // arrive finds out what the job needs here.

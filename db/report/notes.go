@@ -21,7 +21,7 @@ func notes(p *jobPage) (list []string) {
 	case j.Requeued != "":
 		if known {
 			say("it ran out of GPU memory and was requeued to run alone on %s; "+
-				"with `#CARMA mem=%dG` its first run would have done", j.Requeued, better)
+				"with `#CARMA mem=%dG` its first run would have sufficed", j.Requeued, better)
 		} else {
 			say("it ran out of GPU memory and was requeued to run alone on %s", j.Requeued)
 		}
@@ -87,8 +87,8 @@ func preallocatedNote(what, peak string) string {
 	case "all of the GPU":
 		who, set = "TensorFlow", tensorflow
 	}
-	return fmt.Sprintf("preallocated: the peak of %s is %s, as %s takes it at its start whatever it needs. "+
-		"While other runs are known, nothing is learned from this one; if it is so, set %s", peak, what, who, set)
+	return fmt.Sprintf("preallocated: the peak of %s is %s, which %s allocates at its start whatever it needs. "+
+		"Nothing is learned from this run while there are others; to see the real need, set %s", peak, what, who, set)
 }
 
 func orElse(s, other string) string {

@@ -9,6 +9,7 @@ import (
 
 	"carma/db"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -80,7 +81,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 				a.Log.Warn("query how a job ended", "job", e.JobKey, "error", err)
 				return
 			}
-			if j.State == "COMPLETING" && e.Age < forgottenAfter {
+			if j.State == jobstate.Completing && e.Age < forgottenAfter {
 				continue
 			}
 			if j.State != "" { // a record without a name is better than none
@@ -118,12 +119,12 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 // it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
 func finalState(j sctl.Job, restart uint32) string {
 	switch {
-	case holdsNode(j.State) && uint32(j.Restarts) == restart:
+	case j.State.HoldsNode() && uint32(j.Restarts) == restart:
 		return ""
-	case holdsNode(j.State), j.State == "PENDING":
-		return "REQUEUED"
+	case j.State.HoldsNode(), j.State == jobstate.Pending:
+		return jobstate.Requeued
 	}
-	return j.State
+	return string(j.State)
 }
 
 // setStart returns whether nothing is left to do for the job.
@@ -134,12 +135,12 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	} else if err != nil {
 		return false, err
 	}
-	if j.State == "COMPLETING" {
+	if j.State == jobstate.Completing {
 		return false, nil
 	}
 	// Its reason says nothing: until slurmctld next looks at a requeued job that is
 	// what it was before, "Prolog" say.
-	if j.State != "PENDING" {
+	if j.State != jobstate.Pending {
 		return true, nil
 	}
 	safe, err := a.Jobs.SafeStart(ctx)

@@ -39,7 +39,7 @@ import (
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 1
+const version = 2
 
 // Book is an open ledger.
 type Book struct {

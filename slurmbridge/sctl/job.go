@@ -3,6 +3,7 @@
 package sctl
 
 import (
+	"carma/slurmbridge/jobstate"
 	"context"
 	"errors"
 	"fmt"
@@ -21,19 +22,21 @@ type Job struct {
 	Unsplit    bool   // the id stands for several waiting tasks of the array
 	HetJobID   uint32 // the leader's of a heterogeneous job; 0: none
 	HetOffset  uint32
-	State      string    // COMPLETING, RUNNING, ...
-	Reason     string    // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
-	Partition  string    // several, with commas, while it is pending
-	Nodes      int       // that it has, or asks for
-	Requeue    bool      // false: --no-requeue, or JobRequeue=0
-	Restarts   int       // how often it has gone back into the queue
-	Eligible   time.Time // from when on it may start; zero: not as things are, or slurmctld has not looked yet
-	Submitted  time.Time // or when it last went back (batch_requeue_fini)
+	State      jobstate.State
+	Reason     jobstate.Reason // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
+	Partition  string          // several, with commas, while it is pending
+	Nodes      int             // that it has, or asks for
+	Requeue    bool            // false: --no-requeue, or JobRequeue=0
+	Restarts   int             // how often it has gone back into the queue
+	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
+	Submitted  time.Time       // or when it last went back (batch_requeue_fini)
+	QOS        string
+	Start      time.Time // zero: it has not started
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
 	Suspended  time.Duration // for how long it has not run since it started; at most a second too much
-	NodeList   string // where it runs, or completes still; empty: nowhere
+	NodeList   string        // where it runs, or completes still; empty: nowhere
 }
 
 // Task is the task's number within its array; empty: it is of none.
@@ -50,7 +53,7 @@ var ErrNoJob = errors.New("no such job")
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
-	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList",
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList", "QOS",
 	"StartTime", "TimeUsed"}
 
 // Job asks slurmctld about one job.
@@ -78,15 +81,15 @@ func parseJob(row []string) (j Job, err error) {
 		errs = append(errs, err)
 		return v
 	}
-	j = Job{ID: read(f[0]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
+	j = Job{ID: read(f[0]), State: jobstate.State(f[6]), Partition: f[7], Reason: jobstate.Reason(f[13]), Nodes: leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
-		WholeNode: f[15] == "NO"}
+		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18])}
 	if !none(f[16]) {
 		j.NodeList = f[16]
 	}
 	// What squeue counts as used is without the time in which the job was suspended.
-	if used, ok := elapsed(f[18]); ok && j.State == "RUNNING" && !unix(f[17]).IsZero() {
-		j.Suspended = max(time.Since(unix(f[17])).Truncate(time.Second)-used, 0)
+	if used, ok := elapsed(f[19]); ok && j.State == jobstate.Running && !unix(f[18]).IsZero() {
+		j.Suspended = max(time.Since(unix(f[18])).Truncate(time.Second)-used, 0)
 	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)

@@ -41,7 +41,7 @@ func TestSuspended(t *testing.T) {
 		{"SUSPENDED", "1:00", time.Hour, 0, true},
 		{"PENDING", "0:00", -time.Hour, 0, true},
 	} {
-		j, err := parseJob(fields(map[int]string{6: c.state, 17: fmt.Sprint(time.Now().Add(-c.ago).Unix()), 18: c.used}))
+		j, err := parseJob(fields(map[int]string{6: c.state, 18: fmt.Sprint(time.Now().Add(-c.ago).Unix()), 19: c.used}))
 		if err != nil || j.Suspended < c.atLeast || c.none != (j.Suspended == 0) {
 			t.Errorf("%+v: %s, %v", c, j.Suspended, err)
 		}
@@ -50,14 +50,15 @@ func TestSuspended(t *testing.T) {
 
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
-	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK", "n[1-2]", "N/A", "0:00"}
+	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK",
+		"n[1-2]", "normal", "1795257606", "N/A"}
 	for i, s := range change {
 		f[i] = s
 	}
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]"}
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal", Start: time.Unix(1795257606, 0)}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {
