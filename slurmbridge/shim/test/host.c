@@ -18,7 +18,6 @@ static void *submitter(void *script)
 {
 	for (int i = 0; i < 2000; i++)
 		check_annotate(script);
-		check_tasks_per_gpu(script);
 	return NULL;
 }
 
