@@ -98,7 +98,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
-		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.State)
+		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j, e.Restart)
 		end.Name, end.Account = words.Name, words.Account
 	}
 	var err error
@@ -116,12 +116,16 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 	}
 }
 
-// finalState is what an attempt came to if its job is in this state after it.
-func finalState(state jobstate.State) string {
-	if state.HoldsNode() || state == jobstate.Pending {
+// finalState is what an attempt came to by what slurmctld says of its job after it; empty:
+// it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
+func finalState(j sctl.Job, restart uint32) string {
+	switch {
+	case j.State.HoldsNode() && uint32(j.Restarts) == restart:
+		return ""
+	case j.State.HoldsNode(), j.State == jobstate.Pending:
 		return jobstate.Requeued
 	}
-	return string(state)
+	return string(j.State)
 }
 
 // setStart returns whether nothing is left to do for the job.
@@ -179,7 +183,7 @@ func (a *Agent) wakeBackfill(ctx context.Context) {
 		}
 		asked++
 		j, err := a.Jobs.Job(ctx, s.job)
-		if err == nil && j.State == "PENDING" && !j.Eligible.IsZero() && !j.Eligible.After(now) {
+		if err == nil && j.State == jobstate.Pending && !j.Eligible.IsZero() && !j.Eligible.After(now) {
 			err = a.Jobs.SetStart(ctx, j.Target(), now)
 		}
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {

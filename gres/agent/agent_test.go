@@ -337,6 +337,7 @@ func TestComplete(t *testing.T) {
 		{"ended", sctl.Job{ID: 1, State: "TIMEOUT", ArrayJobID: 9, ArrayTask: 3}, 0, "TIMEOUT", true},
 		{"requeued by its user", sctl.Job{ID: 1, State: "PENDING"}, 0, "REQUEUED", true},
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
+		{"runs on without this node", sctl.Job{ID: 1, State: "RUNNING", Restarts: 2}, 0, "as the Epilog saw", true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
 		{"completing for ever", sctl.Job{ID: 1, State: "COMPLETING"}, 2 * forgottenAfter, "REQUEUED", true},
 		{"forgotten", sctl.Job{ID: 2}, 0, "unknown", true},
@@ -352,6 +353,8 @@ func TestComplete(t *testing.T) {
 			case "unknown": // figures at least
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1"}}
 			case "":
+			case "as the Epilog saw":
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", Name: "x", Account: "ml"}}
 			default:
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
 			}

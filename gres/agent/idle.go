@@ -172,7 +172,8 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err != nil {
 		return false, err
 	}
-	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure < a.Config.Idle.After.D() {
+	// In what it has been seen without use it may have been suspended.
+	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure-job.Suspended < a.Config.Idle.After.D() {
 		return false, nil
 	}
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {

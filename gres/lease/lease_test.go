@@ -108,6 +108,15 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	if _, ok, _ := b.Find(ctx, key(7, 0)); ok {
 		t.Error("the earlier attempt is still found")
 	}
+	// A slurmctld that has lost its state gives ids again: that is another job.
+	job.UID, r.UID, r.ReserveMiB = 1001, 1001, 4096
+	other, err := b.Acquire(ctx, job, r, pick("GPU-1"))
+	if err != nil || len(other) != 1 || other[0].UUID != "GPU-1" || other[0].ReserveMiB != 4096 {
+		t.Errorf("another user's job of the same id got %+v, %v", other, err)
+	}
+	if s, err := b.Snapshot(ctx); err != nil || len(s.Leases) != 1 || s.Leases[0].UID != 1001 {
+		t.Errorf("the lease of the job of before is left: %+v, %v", s.Leases, err)
+	}
 }
 
 func TestAcquireAllOrNone(t *testing.T) {
