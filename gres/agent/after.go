@@ -179,7 +179,7 @@ func (a *Agent) wakeBackfill(ctx context.Context) {
 		}
 		asked++
 		j, err := a.Jobs.Job(ctx, s.job)
-		if err == nil && j.State == "PENDING" && !j.Eligible.IsZero() && !j.Eligible.After(now) {
+		if err == nil && j.State == jobstate.Pending && !j.Eligible.IsZero() && !j.Eligible.After(now) {
 			err = a.Jobs.SetStart(ctx, j.Target(), now)
 		}
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
