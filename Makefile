@@ -138,7 +138,7 @@ test-mps: deps-test-mps all
 		{ [ -z "$$MPS_REAL" ] || $(GO) test $(AS_ROOT) -tags 'integration mps' -count=1 -v -run 'TestRealMPS$$' ./contrib/devcluster; }
 
 test-placement: simgpu
-	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
+	@$(GO) run ./contrib/bench/placement --rounds 6 --idle 1s
 
 # The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it.
 test-trace: deps-test-trace
@@ -259,9 +259,9 @@ bench:
 	$(GO) test -run '^$$' -bench . ./...
 
 # The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
-# folder of traces by estimator/bench/timm_traces.py.
+# folder of traces by contrib/bench/estimator/timm_traces.py.
 bench-estimator:
-	$(GO) run ./estimator/bench $(if $(TRACES),../shared/data/memory $(TRACES))
+	$(GO) run ./contrib/bench/estimator $(if $(TRACES),../shared/data/memory $(TRACES))
 
 # What policies are worth on traces (docs/bench/sim.md); five minutes.
 bench-sim: commands
@@ -269,7 +269,7 @@ bench-sim: commands
 
 # Prologs at once, killed at named places; the ledger's log checked.
 bench-placement: simgpu
-	$(GO) run ./prolog/bench
+	$(GO) run ./contrib/bench/placement
 
 install: all
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma

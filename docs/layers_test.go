@@ -60,7 +60,7 @@ func TestImports(t *testing.T) {
 	}{
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
-		{"SQL", nil, []string{"db", "gres/lease", "prolog/bench", "contrib/"}, []string{"database/sql", sqlite}},
+		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
@@ -228,4 +228,33 @@ func literals(t *testing.T, file string, f func(at token.Position, s string)) {
 		}
 		return true
 	})
+}
+
+// TestLinked: the programs of the product, and libcarma, link nothing of contrib, where
+// published estimators are compared with ours, and of the estimator what they need.
+func TestLinked(t *testing.T) {
+	for name, needs := range map[string][]string{
+		"cmd/carma-node":   {"carma/estimator/history", "carma/estimator/method"},
+		"cmd/carma-report": {"carma/estimator/history", "carma/estimator/method"},
+		// These estimate.
+		"cmd/carma-estimate":   nil,
+		"slurmbridge/libcarma": nil,
+	} {
+		cmd := exec.Command("go", "list", "-deps", "./"+name)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list -deps ./%s: %v", name, err)
+		}
+		linked := strings.Fields(string(out))
+		if !slices.Contains(linked, "carma/"+name) {
+			t.Errorf("%s is not among its own packages", name)
+		}
+		for _, path := range linked {
+			estimates := strings.HasPrefix(path, "carma/estimator") && needs != nil && !slices.Contains(needs, path)
+			if strings.HasPrefix(path, "carma/contrib/") || estimates {
+				t.Errorf("%s links %s", name, path)
+			}
+		}
+	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"carma/gres"
 	"carma/gres/choose"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 )
@@ -42,9 +41,9 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		if err := n.refresh(ctx, ledger); err != nil {
 			n.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
 		}
-		failpoint.Here("prolog.refreshed")
+		lease.FailPoint("prolog.refreshed")
 		granted, err := ledger.Acquire(ctx, job, r, pick)
-		failpoint.Here("lease.committed")
+		lease.FailPoint("lease.committed")
 		switch {
 		case err == nil:
 			return granted, nil

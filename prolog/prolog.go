@@ -20,7 +20,6 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/confine"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -76,6 +75,8 @@ type Node struct {
 	Poke func()
 	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
+	// ServerFault reads the log of a daemon's servers. Nil: there is no MPS.
+	ServerFault func(d gres.Daemon, from int64) (fault bool, to int64, err error)
 	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where it
 	// must and could not be had, GuardErr says why.
 	Guard    confine.Guard
@@ -146,7 +147,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if len(h.Slots) == 0 {
 		return n.shutOut(ctx, h, slurm)
 	}
-	failpoint.Here("prolog.start")
+	lease.FailPoint("prolog.start")
 	if err := n.confine(h, nil); err != nil { // until it has GPUs; tried again then
 		n.Log.Error("confine the job", "job", h.JobKey, "error", err)
 	}
@@ -245,9 +246,9 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
 		return err
 	}
-	failpoint.Here("prolog.task-file-written")
+	lease.FailPoint("prolog.task-file-written")
 	n.Poke()
-	failpoint.Here("prolog.poked")
+	lease.FailPoint("prolog.poked")
 	n.awaitDaemon(ctx, l.Hook, granted)
 	for _, g := range granted {
 		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu", g.UUID,

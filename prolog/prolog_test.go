@@ -131,6 +131,8 @@ type world struct {
 	slurm   *slurm
 	records *records
 	stderr  userfile.Reply
+	logged  bool // the log of MPS servers tells of a fault
+	logAt   int64
 	asked   []userfile.Ask
 	samples int
 	pokes   int
@@ -173,7 +175,20 @@ func newWorld(t *testing.T) *world {
 		},
 		Poke: func() { w.pokes++ },
 	}
+	w.ServerFault = func(gres.Daemon, int64) (bool, int64, error) {
+		w.logAt++
+		return w.logged, w.logAt, nil
+	}
 	return w
+}
+
+// follow reads the log of a lease's daemon, as the agent does.
+func (w *world) follow(t *testing.T, l gres.Lease) {
+	t.Helper()
+	read := func(from int64) (bool, int64, error) { return w.ServerFault(l.Daemon, from) }
+	if _, _, err := w.book.Follow(t.Context(), l.Daemon, read); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func idle(n int) []gres.Reading {

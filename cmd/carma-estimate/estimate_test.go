@@ -86,15 +86,11 @@ func endsWith(ts *testscript.TestScript, neg bool, args []string) {
 
 // fixed are estimates in which everything occurs; the estimator's own figures
 // are its own tests' affair.
-func fixed(method string, s estimator.Spec) (estimator.Estimate, error) {
+func fixed(_ string, s estimator.Spec) (estimator.Estimate, error) {
 	if bytes.Contains(s.Summary, []byte("(None,")) {
 		return estimator.Estimate{Confidence: estimator.Bound, FloorMiB: 900, MiB: 900, ReserveMiB: 900,
 			Parts:   []estimator.Part{{Name: "parameters", MiB: 900}},
 			Reasons: []string{"TensorFlow takes all of a GPU's memory by default: book a whole GPU"}}, nil
-	}
-	if method != "analytic" {
-		return estimator.Estimate{FloorMiB: 5000, MiB: 5000, ReserveMiB: 5128, Confidence: estimator.Unsure,
-			Parts: []estimator.Part{{Name: "Horus' formula", MiB: 5000}}}, nil
 	}
 	e := estimator.Estimate{
 		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
@@ -104,10 +100,11 @@ func fixed(method string, s estimator.Spec) (estimator.Estimate, error) {
 			"7 modules with parameters show neither kind nor children: print the summary with more depth"},
 		Assumed: []string{"batch 32, as printed in the summary"},
 		Unknown: []estimator.Unknown{{Kind: "Mixer\x1b[2J", Count: 12}, {Kind: "Gate", Count: 1}},
+		Remedy:  estimator.MoreDepth,
 		Params:  25557032, Rows: 175, CuDNN: true,
 	}
 	if s.Precision == estimator.FP32 {
-		e.Confidence, e.Reasons, e.ReserveMiB, e.Unknown = estimator.Sure, nil, 13707, nil
+		e.Confidence, e.Reasons, e.ReserveMiB, e.Unknown, e.Remedy = estimator.Sure, nil, 13707, nil, estimator.NoRemedy
 	}
 	return e, nil
 }
@@ -126,7 +123,6 @@ func TestGolden(t *testing.T) {
 		"ascii.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--ascii"}},
 		"colour.txt":        {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16"}, colour: true},
 		"bound.txt":         {args: []string{"--summary=testdata/keras.txt"}},
-		"horus.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--method=horus"}},
 		"shared.txt":        {args: []string{"testdata/job/summary.sh", conf}},
 		"launch.json":       {args: []string{"testdata/job/launch.sh", conf, "--json"}},
 		"launch.txt":        {args: []string{"testdata/job/launch.sh", conf}},

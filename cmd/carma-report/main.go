@@ -81,7 +81,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 	client := sctl.Client{BinDir: c.Slurm.BinDir, Conf: cmp.Or(c.Slurm.Conf, os.Getenv("SLURM_CONF"))}
 	left, err := r.ReadSlurmdbd(ctx, client)
 	if left.Spoiled > 0 {
-		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd cannot be read; "+
+		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd are corrupt; "+
 			"the nodes' databases have them\n", left.Spoiled)
 	}
 	if left.Refused > 0 {

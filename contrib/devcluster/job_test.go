@@ -429,3 +429,29 @@ func TestManyShortJobs(t *testing.T) {
 	c.noDrain()
 	c.eventually(func() string { return c.sh(alice, "carma-report | wc -l") }, "^201$")
 }
+
+// Scripts name the type of their GPUs, in each of Slurm's ways.
+func TestTypedGPUs(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	for _, ask := range []string{"--gres=gpu:a100:1", "--gres=gpu:a100", "--gpus-per-node=a100:1", "--gpus=a100:1"} {
+		id := c.sbatch(alice, ask, "#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 --ramp 0s --duration 1s\n")
+		c.ends(id, "COMPLETED")
+		if gpu := c.gpu(id); !strings.HasPrefix(gpu, "GPU-") {
+			t.Errorf("%s: the job saw %q", ask, gpu)
+		}
+		if r := c.report(id); r.ReserveMiB == 0 {
+			t.Errorf("%s: %+v", ask, r)
+		}
+	}
+	// There is no such GPU: slurmctld says so, as without CARMA.
+	if _, stderr, err := c.run(alice, "cd "+c.dir+"/jobs && sbatch --gres=gpu:h100:1 --wrap true"); err == nil {
+		t.Errorf("a GPU of a type that there is not: %s", stderr)
+	}
+	// setup writes the type.
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:12,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
+		t.Errorf("setup:\n%s", out)
+	}
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup --placement slurm"); !strings.Contains(out, "Cores=") {
+		t.Errorf("setup by slurmctld:\n%s", out)
+	}
+}

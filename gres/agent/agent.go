@@ -138,6 +138,7 @@ type gpuState struct {
 	smact, smocc, dram *window.Window
 	source             figure.Source // as last said
 	other              int           // looks in a row with another one
+	worse              bool          // that was said of a worse one
 	health             health
 }
 
@@ -153,10 +154,14 @@ func (a *Agent) tellSource(st *gpuState, s gres.Sample) {
 	case st.source == "":
 		st.source = s.Source
 	default:
-		if st.other++; st.other == otherFor {
-			a.Log.Warn("SM activity comes from another source; carma-node status says which", "gpu", s.UUID, "from", s.Source, "before", st.source)
-			st.source, st.other = s.Source, 0
+		if st.other++; st.other < otherFor {
+			return
 		}
+		worse := s.Source == figure.SourceNone || s.Source.Coarse() && st.source != figure.SourceNone
+		if worse || st.worse { // dcgmi takes a while to start: that is nothing to say
+			a.Log.Warn("SM activity comes from another source", "gpu", s.UUID, "from", s.Source, "before", st.source)
+		}
+		st.source, st.other, st.worse = s.Source, 0, worse
 	}
 }
 

@@ -124,6 +124,7 @@ type ledger struct {
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
 	err               error // of SetFault
+	victims           []uint32
 }
 
 func (l *ledger) EndedSince(context.Context, time.Duration) ([]lease.Ended, error) { return nil, nil }
@@ -441,7 +442,7 @@ func TestTellSource(t *testing.T) {
 		source figure.Source
 		want   int
 	}{
-		{3, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0}, {1, figure.SourceGPM, 0},
+		{3, figure.SourceUtilisation, 0}, {otherFor, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0}, {1, figure.SourceGPM, 0},
 		{otherFor, figure.SourceUtilisation, 1}, {100, figure.SourceUtilisation, 1}, {otherFor, figure.SourceGPM, 2},
 	} {
 		if got := look(c.looks, c.source); got != c.want {

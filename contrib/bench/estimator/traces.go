@@ -133,7 +133,7 @@ func (f *traceFit) fit(in func(i int) bool) (constants, error) {
 func traceReport(w io.Writer, timm []run, dir string) error {
 	runs, models, err := tracedRuns(timm, dir)
 	if err != nil || len(runs) == 0 {
-		fmt.Fprintf(w, "traces: none in %s: make them with estimator/bench/timm_traces.py\n", dir)
+		fmt.Fprintf(w, "traces: none in %s: make them with contrib/bench/estimator/timm_traces.py\n", dir)
 		return err
 	}
 	rows, err := estimateAll(runs)
@@ -217,7 +217,7 @@ func leaveFamiliesOut(w io.Writer, runs []run) error {
 		for i, r := range runs {
 			if r.family == name {
 				mib := int64(est[i]) + c.base
-				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib, ReserveMiB: estimator.Sure.Reserve(mib)}})
+				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib, ReserveMiB: estimator.Sure.TraceReserve(mib)}})
 			}
 		}
 	}

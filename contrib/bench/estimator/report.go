@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"sort"
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/summary"
 )
 
 // outcome is a run with our estimate.
@@ -30,8 +32,8 @@ func estimateAll(runs []run) ([]outcome, error) {
 			return nil, fmt.Errorf("%s/%d: %w", r.model, r.batch, err)
 		}
 		o := outcome{run: r, est: e, horus: r.horusMiB, bucket: r.gpumemnetMiB}
-		if h, err := estimator.Horus(r.spec); err == nil && o.horus == 0 {
-			o.horus = float64(h.MiB)
+		if o.horus == 0 {
+			o.horus = horusOf(r.spec)
 		}
 		if o.bucket == 0 {
 			// Its classifiers are not at hand: the bucket that holds the truth,
@@ -45,6 +47,19 @@ func estimateAll(runs []run) ([]outcome, error) {
 		out = append(out, o)
 	}
 	return out, nil
+}
+
+// horusOf is what Horus' formula gives; 0: it gives nothing.
+func horusOf(s estimator.Spec) float64 {
+	m, err := summary.Parse(s.Summary)
+	if err != nil {
+		return 0
+	}
+	mib, err := horus(m, int64(s.Batch))
+	if err != nil {
+		return 0
+	}
+	return float64(mib)
 }
 
 // summaryOf is one line's figures of one method.
@@ -105,7 +120,7 @@ var methods = []struct {
 }
 
 // report prints the whole table.
-func report(w io.Writer, dir, traces string) error {
+func report(w io.Writer, dir, traces, measured string) error {
 	realSet, err := realRuns(dir)
 	if err != nil {
 		return err
@@ -120,7 +135,7 @@ func report(w io.Writer, dir, traces string) error {
 	}
 	fmt.Fprintf(w, "%-10s %-10s %6s %8s %8s %8s %8s %8s %8s %8s\n",
 		"set", "method", "rows", "median%", "mape%", "in10%", "under10%", "over30%", ">resv%", "1GB-bkt")
-	var timm []outcome
+	var timm, others []outcome
 	for _, set := range []struct {
 		name string
 		runs []run
@@ -132,6 +147,8 @@ func report(w io.Writer, dir, traces string) error {
 		printSet(w, set.name, rows)
 		if set.name == "timm all" {
 			timm = rows
+		} else {
+			others = append(others, rows...)
 		}
 	}
 	sure := only(timm, estimator.Sure)
@@ -141,6 +158,16 @@ func report(w io.Writer, dir, traces string) error {
 	fmt.Fprintf(w, "\ntimm: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically needed, %d without a summary\n",
 		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, drop.impossible, drop.noSummary)
 	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: published or computed\n\n")
+	rows, list, err := judgeLeftOut(timm, others)
+	if err != nil {
+		return err
+	}
+	calibration(w, rows)
+	if measured != "" {
+		if err := os.WriteFile(measured, list, 0o644); err != nil {
+			return err
+		}
+	}
 	if err := crossValidate(w, timmSet); err != nil {
 		return err
 	}
