@@ -44,7 +44,7 @@ const (
 // TestRooms holds the packages to the table in architecture.md.
 func TestRooms(t *testing.T) {
 	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/nodestate", "slurmbridge/constraint", "slurmbridge/jobenv", "slurmbridge/launch", "slurmbridge/slurmconf",
-		"slurmbridge/slurmtime", "db/report/page", "db/report/texttable",
+		"slurmbridge/policy", "slurmbridge/slurmtime", "db/report/page", "db/report/texttable",
 		"estimator", "estimator/allocator", "estimator/graph", "estimator/history", "estimator/method", "estimator/summary", "estimator/trace", "estimator/training", "db/figure",
 		"gres/choose", "gres/window", "gres/steward", "gres/energy", "contrib/sim/chart", "prolog/oomscan"}
 	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine", "gres/export"}
