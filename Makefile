@@ -240,9 +240,9 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
 	@$(ERRORLINT) ./...
-	@echo "lint: codespell, links, imports per room"
+	@echo "lint: codespell, links, imports"
 	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
-	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'
+	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestImports|TestPure|TestSlurmWords|TestLayers'
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"

@@ -17,6 +17,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 )
 
 // EpilogLedger is what an Epilog needs of the node's ledger.
@@ -154,13 +155,13 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter t
 func state(e jobenv.Exit, v verdict) string {
 	switch {
 	case v.requeuedTo != "", v.slotOver, v.putBack:
-		return "REQUEUED"
+		return jobstate.Requeued
 	case v.signature != "":
-		return "OUT_OF_MEMORY"
+		return jobstate.OutOfMemory
 	case e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL)):
-		return "CANCELLED" // or over its time limit: both end so
+		return jobstate.Cancelled // or over its time limit: both end so
 	case e.Failed():
-		return "FAILED"
+		return jobstate.Failed
 	}
-	return "COMPLETED"
+	return jobstate.Completed
 }

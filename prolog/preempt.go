@@ -10,13 +10,15 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
 )
 
 // Preempting is what a Prolog asks, and does, for a job that preempts others.
 type Preempting interface {
-	Preemption(ctx context.Context) (sctl.Preemption, error)
+	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error
 	Requeue(ctx context.Context, t sctl.Target) error
 	Cancel(ctx context.Context, t sctl.Target) error
@@ -28,8 +30,8 @@ type Preempting interface {
 // not for these.
 type preemption struct {
 	asked  bool
-	rules  sctl.Preemption
-	self   sctl.Preemptible
+	rules  schedule.Preemption
+	self   schedule.Preemptible
 	looked time.Time
 	warned map[jobenv.JobKey]time.Time
 	ended  map[jobenv.JobKey]bool
@@ -132,14 +134,14 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err
 	}
 	p := &l.preemption
-	p.rules, p.self = rules, sctl.Preemptible{Partition: l.Partition, QOS: j.QOS, Start: j.Start}
+	p.rules, p.self = rules, schedule.Preemptible{Partition: l.Partition, QOS: j.QOS, Start: j.Start}
 	p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	return nil
 }
 
 // victim is a job that holds GPUs of the node.
 type victim struct {
-	sctl.Eviction
+	schedule.Eviction
 	job sctl.Job
 	ok  bool
 }
@@ -150,9 +152,9 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 		return victim{ok: p.ended[g.Job]} // it goes, or is none that the ledger means
 	}
 	v := victim{job: j}
-	v.Eviction, v.ok = p.rules.May(p.self, sctl.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start}, time.Now())
+	v.Eviction, v.ok = p.rules.May(p.self, schedule.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start}, time.Now())
 	// Of a hetjob slurmctld preempts all components or none.
-	v.ok = v.ok && j.State == "RUNNING" && j.HetJobID == 0 || j.State == "COMPLETING"
+	v.ok = v.ok && j.State == jobstate.Running && j.HetJobID == 0 || j.State == jobstate.Completing
 	return v
 }
 
@@ -173,7 +175,7 @@ func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, 
 // evict ends a job, once: by requeue, or for good, after the time that it is given.
 func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim, slurm Slurm) {
 	p := &l.preemption
-	if p.ended[job] || v.job.State != "RUNNING" {
+	if p.ended[job] || v.job.State != jobstate.Running {
 		return
 	}
 	warned, told := p.warned[job]

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
@@ -17,10 +18,10 @@ import (
 // nobody else does.
 func TestPrologPreempts(t *testing.T) {
 	const sent, anywhere = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
-	rules := func(mode string) sctl.Preemption {
-		return sctl.Preemption{ByPartition: true, Rules: map[string]sctl.PreemptRule{"high": {Tier: 5, Mode: "REQUEUE"}, "gpu": {Tier: 1, Mode: mode}, "gpu-ex": {Tier: 5, Mode: "REQUEUE"}}}
+	rules := func(mode string) schedule.Preemption {
+		return schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 5, Mode: "REQUEUE"}, "gpu": {Tier: 1, Mode: mode}, "gpu-ex": {Tier: 5, Mode: "REQUEUE"}}}
 	}
-	grace := func(p sctl.Preemption, d time.Duration) sctl.Preemption {
+	grace := func(p schedule.Preemption, d time.Duration) schedule.Preemption {
 		low := p.Rules["gpu"]
 		low.Grace = d
 		p.Rules["gpu"] = low
@@ -28,7 +29,7 @@ func TestPrologPreempts(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, books, partition string
-		rules                  sctl.Preemption
+		rules                  schedule.Preemption
 		plant                  func(*slurm)
 		want                   string // the last of what is done to job 2
 	}{
@@ -42,7 +43,7 @@ func TestPrologPreempts(t *testing.T) {
 		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, ""},
 		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, ""},
 		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2"},
-		{"nobody preempts", sent, "high", sctl.Preemption{}, nil, ""},
+		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, ""},
 		{"suspend", sent, "high", rules("SUSPEND"), nil, ""},
 	} {
 		w := newWorld(t)

@@ -24,7 +24,9 @@ import (
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
+
 	"github.com/mattn/go-sqlite3"
 )
 
@@ -35,7 +37,7 @@ type slurm struct {
 	noRequeue bool
 	told      string // the user of a job
 
-	preemption sctl.Preemption
+	preemption schedule.Preemption
 	down       bool // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
@@ -43,7 +45,7 @@ type slurm struct {
 	refuse     func(sctl.Change) error
 	startIn    time.Duration
 	comment    string // AdminComment, as last set
-	queue      []sctl.QueuedJob
+	queue      []schedule.Job
 }
 
 func (s *slurm) note(call string) error {
@@ -82,7 +84,7 @@ func (s *slurm) Notify(_ context.Context, id uint32, text string) error {
 	s.told = text
 	return s.note(fmt.Sprint("notify ", id))
 }
-func (s *slurm) Preemption(context.Context) (sctl.Preemption, error) {
+func (s *slurm) Preemption(context.Context) (schedule.Preemption, error) {
 	return s.preemption, s.note("preemption")
 }
 func (s *slurm) Warn(_ context.Context, t sctl.Target) error { return s.note("warn " + t.String()) }
@@ -107,7 +109,7 @@ func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error
 	return p, err
 }
 
-func (s *slurm) Queue(_ context.Context, partitions []string) ([]sctl.QueuedJob, error) {
+func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, error) {
 	return s.queue, s.note("queue " + strings.Join(partitions, ","))
 }
 

@@ -12,13 +12,13 @@ import (
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
 // Waiting is what a Prolog asks about those who wait.
 type Waiting interface {
-	Queue(ctx context.Context, partitions []string) ([]sctl.QueuedJob, error)
+	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
 }
 
 // inTurn returns the ledger as the job is to use it. slurmctld starts a job that names
@@ -99,7 +99,7 @@ func (t *turns) look(ctx context.Context) {
 	if recovery := c.Partition[t.hook.Partition].Recovery; recovery != "" {
 		partitions = append(partitions, recovery)
 	}
-	var queue []sctl.QueuedJob
+	var queue []schedule.Job
 	queue, t.err = t.slurm.Queue(ctx, partitions)
 	t.looked = time.Now()
 	if t.err != nil {

@@ -16,6 +16,7 @@ import (
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -45,7 +46,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return v
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
-	if h.Carma.Requeue && v.job.Reason == "TimeLimit" {
+	if h.Carma.Requeue && v.job.Reason == jobstate.TimeLimit {
 		return n.nextSlot(ctx, h, v, slurm)
 	}
 	if !failed {

@@ -31,7 +31,7 @@ func runReadmit(ctx context.Context, e env, args []string) error {
 	if f.NArg() != 1 {
 		return cli.Fail(cli.ExitUsage, "one GPU is needed; see carma-node readmit --help")
 	}
-	c, err := config.Load(e.config)
+	c, err := config.Load(e.config, os.ReadFile)
 	if err != nil {
 		return err
 	}

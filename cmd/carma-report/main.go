@@ -71,7 +71,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 	if r.View == report.GPUs {
 		return cli.Fail(cli.ExitUsage, "slurmdbd has no samples of GPUs; read the nodes' databases")
 	}
-	c, err := config.Load(o.conf)
+	c, err := config.Load(o.conf, os.ReadFile)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; it says where sacct is", err)
 	}
@@ -92,7 +92,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 }
 
 func (o *options) writeHistory(ctx context.Context, r *report.Report) error {
-	c, err := config.Load(o.conf)
+	c, err := config.Load(o.conf, os.ReadFile)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}

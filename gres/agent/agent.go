@@ -30,6 +30,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -429,10 +430,10 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 // isHere tells whether an attempt of a job is on this node by what slurmctld says of the
 // job. An attempt that completes may be one before what slurmctld counts already.
 func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
-	if !holdsNode(j.State) || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
+	if !j.State.HoldsNode() || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
 		return false
 	}
-	return j.State == "COMPLETING" || uint32(j.Restarts) <= attempt.Restart
+	return j.State == jobstate.Completing || uint32(j.Restarts) <= attempt.Restart
 }
 
 // endLost ends the lease of an attempt that had no Epilog, and writes its record.
@@ -451,13 +452,4 @@ func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) error {
 		}
 	}
 	return a.Ledger.Release(ctx, key)
-}
-
-// holdsNode tells whether a job in this state (squeue's long form) has nodes.
-func holdsNode(state string) bool {
-	switch state {
-	case "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT":
-		return true
-	}
-	return false
 }

@@ -377,14 +377,6 @@ func TestSampleHangs(t *testing.T) {
 	}
 }
 
-func TestHoldsNode(t *testing.T) {
-	for state, want := range map[string]bool{"RUNNING": true, "COMPLETING": true, "SUSPENDED": true, "PENDING": false, "COMPLETED": false, "": false} {
-		if holdsNode(state) != want {
-			t.Error(fmt.Sprint(state, " holds a node: ", !want))
-		}
-	}
-}
-
 // A source of SM activity that stays away is said once, one that comes and goes is not.
 func TestTellSource(t *testing.T) {
 	var log bytes.Buffer

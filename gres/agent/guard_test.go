@@ -16,6 +16,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -217,12 +218,13 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
 	compare := newAgent().Config.Capacity.Compare.D()
 	for name, c := range map[string]struct {
-		state, reason string
-		may           sctl.Job
-		err           error
-		want          string
-		start         time.Duration // that is set; 0: none
-		again         time.Duration
+		state  jobstate.State
+		reason jobstate.Reason
+		may    sctl.Job
+		err    error
+		want   string
+		start  time.Duration // that is set; 0: none
+		again  time.Duration
 	}{
 		"waits for room":           {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
 		"waits, nothing said":      {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, compare},

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"carma/gres/steward"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
 // preemptors is what the steward knows of jobs that may preempt others.
 type preemptors struct {
-	rules  sctl.Preemption
+	rules  schedule.Preemption
 	asked  time.Duration            // about the rules
 	waited map[uint32]bool          // at the last look
 	sent   map[uint32]time.Duration // when
@@ -55,7 +57,7 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		return
 	}
 	a.letGo(ctx, queue, now)
-	var nodes []sctl.NodeState
+	var nodes []schedule.Node
 	ours := func(name string) bool {
 		_, ok := a.Config.Partition[name]
 		return ok && !a.Config.RecoveryOf(name)
@@ -93,11 +95,11 @@ func (a *Agent) preempted() []string {
 }
 
 // waitingPreemptors are those jobs of the queue that wait for room and may preempt others.
-func (a *Agent) waitingPreemptors(queue []sctl.QueuedJob, ours func(string) bool) map[uint32]bool {
+func (a *Agent) waitingPreemptors(queue []schedule.Job, ours func(string) bool) map[uint32]bool {
 	waiting := map[uint32]bool{}
 	for _, j := range queue {
 		for partition := range strings.SplitSeq(j.Partition, ",") {
-			if j.State == "PENDING" && steward.WaitsForRoom(j.Reason) && ours(partition) && a.preemptors.rules.Preempts(sctl.Preemptible{Partition: partition, QOS: j.QOS}) {
+			if j.State == jobstate.Pending && j.Reason.IsRoom() && ours(partition) && a.preemptors.rules.Preempts(schedule.Preemptible{Partition: partition, QOS: j.QOS}) {
 				waiting[j.ID] = true
 			}
 		}
@@ -108,11 +110,11 @@ func (a *Agent) waitingPreemptors(queue []sctl.QueuedJob, ours func(string) bool
 func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration) (err error) {
 	id := j.ID
 	if j.Unsplit() {
-		if id, err = a.Cluster.Split(ctx, j.QueuedJob); err != nil {
+		if id, err = a.Cluster.Split(ctx, j.Job); err != nil {
 			return err
 		}
 	}
-	if err := a.changeWaiting(ctx, id, j.QueuedJob, sctl.Change{TresPerNode: j.Books, ReqNodes: j.Node}); err != nil {
+	if err := a.changeWaiting(ctx, id, j.Job, sctl.Change{TresPerNode: j.Books, ReqNodes: j.Node}); err != nil {
 		return err
 	}
 	if a.preemptors.sent == nil {
@@ -123,7 +125,7 @@ func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration
 }
 
 // letGo lets jobs run anywhere again that have not started where they were sent.
-func (a *Agent) letGo(ctx context.Context, queue []sctl.QueuedJob, now time.Duration) {
+func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
 	p := &a.preemptors
 	for id, at := range p.sent {
 		if now-at >= sentFor {
@@ -132,7 +134,7 @@ func (a *Agent) letGo(ctx context.Context, queue []sctl.QueuedJob, now time.Dura
 	}
 	known := func(id uint32) bool { _, ok := p.sent[id]; return ok }
 	for _, j := range steward.Stayed(queue, known) {
-		if err := a.changeWaiting(ctx, j.ID, j.QueuedJob, sctl.Change{TresPerNode: j.Books, AnyNode: true}); err != nil {
+		if err := a.changeWaiting(ctx, j.ID, j.Job, sctl.Change{TresPerNode: j.Books, AnyNode: true}); err != nil {
 			a.Log.Warn("let a job run anywhere again", "job", j.ID, "error", err)
 		}
 	}
@@ -140,7 +142,7 @@ func (a *Agent) letGo(ctx context.Context, queue []sctl.QueuedJob, now time.Dura
 
 // changeWaiting changes a waiting job that is asked about alone before, and left where it
 // is not what it was in the list.
-func (a *Agent) changeWaiting(ctx context.Context, id uint32, j sctl.QueuedJob, change sctl.Change) error {
+func (a *Agent) changeWaiting(ctx context.Context, id uint32, j schedule.Job, change sctl.Change) error {
 	now, err := a.Jobs.Job(ctx, id)
 	if err != nil {
 		return err
@@ -149,7 +151,7 @@ func (a *Agent) changeWaiting(ctx context.Context, id uint32, j sctl.QueuedJob, 
 	if err != nil {
 		return err
 	}
-	if now.UID != j.UID || now.ArrayJobID != j.ArrayJobID || now.State != "PENDING" || words.TresPerNode != j.TresPerNode {
+	if now.UID != j.UID || now.ArrayJobID != j.ArrayJobID || now.State != jobstate.Pending || words.TresPerNode != j.TresPerNode {
 		return errors.New("it is not what it was in the queue")
 	}
 	return a.Cluster.Update(ctx, now.Target(), change)

@@ -11,7 +11,8 @@ import (
 
 	"carma/slurmbridge/constraint"
 	"carma/slurmbridge/hostlist"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
@@ -56,7 +57,7 @@ type start struct {
 
 // node is one that may keep GPUs.
 type node struct {
-	sctl.NodeState
+	schedule.Node
 	class int // of its features
 	jobs  int // that run
 	end   time.Time
@@ -93,10 +94,10 @@ func newIndex(in Input) *index {
 			classOf[n.Features] = class
 			x.classes = append(x.classes, strings.Split(n.Features, ","))
 		}
-		x.nodes[n.Name] = &node{NodeState: n, class: class}
+		x.nodes[n.Name] = &node{Node: n, class: class}
 	}
 	for i := range in.Queue {
-		if j := &in.Queue[i]; j.State == "RUNNING" {
+		if j := &in.Queue[i]; j.State == jobstate.Running {
 			x.run(j)
 		}
 	}
@@ -123,7 +124,7 @@ func newIndex(in Input) *index {
 }
 
 // run counts a running job on its nodes and among those that may have passed others.
-func (x *index) run(j *sctl.QueuedJob) {
+func (x *index) run(j *schedule.Job) {
 	names, _ := hostlist.Expand(j.Nodes)
 	for _, name := range names {
 		x.looks++
@@ -139,7 +140,7 @@ func (x *index) run(j *sctl.QueuedJob) {
 	}
 }
 
-func (x *index) booking(j *sctl.QueuedJob) booking {
+func (x *index) booking(j *schedule.Job) booking {
 	b, ok := x.booked[j.TresPerNode]
 	if !ok {
 		b.gpus, b.mib, b.anywhere = tres.Booking(j.TresPerNode)
@@ -152,17 +153,17 @@ func (x *index) booking(j *sctl.QueuedJob) booking {
 // whose place we cannot judge is left alone. A job that names its node is started
 // whatever the node offers, given back and backs off: that is how it waits
 // (Waits tells it from one whose user has set a start).
-func (x *index) waits(j *sctl.QueuedJob) bool {
+func (x *index) waits(j *schedule.Job) bool {
 	b := x.booking(j)
-	if b.gpus == 0 || j.State != "PENDING" || j.Reservation != "" {
+	if b.gpus == 0 || j.State != jobstate.Pending || j.Reservation != "" {
 		return false
 	}
-	return WaitsForRoom(j.Reason) || !b.anywhere && (j.Reason == "BeginTime" || j.Reason == "Prolog")
+	return j.Reason.IsRoom() || !b.anywhere && (j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog)
 }
 
 // large tells whether any other job can pass the request: it wants several GPUs
 // at once, or a whole one.
-func (x *index) large(j *sctl.QueuedJob) bool {
+func (x *index) large(j *schedule.Job) bool {
 	b, full := x.booking(j), smallest(x.in.FullMiB, j.Partition)
 	return b.gpus > 1 || full > 0 && b.mib >= full
 }
@@ -172,7 +173,7 @@ func (x *index) large(j *sctl.QueuedJob) bool {
 // same under priority/multifactor without weights, the default from 23.11 on
 // (read_config.h). Requests that are as small as the others are not passed; to keep
 // GPUs for them would help nobody.
-func (x *index) passed(j *sctl.QueuedJob) bool {
+func (x *index) passed(j *schedule.Job) bool {
 	for partition := range strings.SplitSeq(j.Partition, ",") {
 		list := x.started[partition]
 		after := sort.Search(len(list), func(i int) bool {
@@ -190,7 +191,7 @@ func (x *index) passed(j *sctl.QueuedJob) bool {
 // fewest running jobs, then by the earliest end of the last of them. squeue
 // (22.05) does not tell which nodes a job excludes: such a hold ends by its
 // time-out.
-func (x *index) soonest(j *sctl.QueuedJob) string {
+func (x *index) soonest(j *schedule.Job) string {
 	r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1}
 	x.looks++
 	if x.asked[r] || x.searches >= searchesOfAll || x.askedBy[j.UID] >= searchesOfUser {
@@ -236,7 +237,7 @@ func (x *index) soonest(j *sctl.QueuedJob) string {
 }
 
 // featured tells which classes of nodes have the features that a job wants.
-func (x *index) featured(j *sctl.QueuedJob) (does []bool, ok bool) {
+func (x *index) featured(j *schedule.Job) (does []bool, ok bool) {
 	if len(j.Features) > longestConstraint {
 		return nil, false
 	}

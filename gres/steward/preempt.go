@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"carma/slurmbridge/hostlist"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
 // Preemptor is a waiting job that is to be sent to a node, where its Prolog preempts
 // others (docs/adr/0014).
 type Preemptor struct {
-	sctl.QueuedJob
+	schedule.Job
 	Node  string
 	Books string // the GRES that it asks for from then on
 }
@@ -25,21 +26,21 @@ type Preemptor struct {
 // node: to one whose GPUs would do if all had gone that they may preempt, whichever GPUs
 // these have. A node is sent one job at a time. Of jobs on several nodes, with features or
 // in a reservation it is not known where they can run.
-func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preemption, ours func(partition string) bool, now time.Time) []Preemptor {
+func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool, now time.Time) []Preemptor {
 	busy := map[string]bool{}
 	for _, j := range queue {
-		if tres.Sent(j.TresPerNode) && (j.State == "PENDING" || j.Reason == "Prolog") {
+		if tres.Sent(j.TresPerNode) && (j.State == jobstate.Pending || j.Reason == jobstate.InProlog) {
 			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
 		}
 	}
-	var waiting []sctl.QueuedJob
+	var waiting []schedule.Job
 	for _, j := range queue {
 		k, _, anywhere := tres.Booking(j.TresPerNode)
-		if k > 0 && anywhere && j.State == "PENDING" && WaitsForRoom(j.Reason) && j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1 {
+		if k > 0 && anywhere && j.State == jobstate.Pending && j.Reason.IsRoom() && j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1 {
 			waiting = append(waiting, j)
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b sctl.QueuedJob) int { return cmp.Compare(b.Priority, a.Priority) })
+	slices.SortStableFunc(waiting, func(a, b schedule.Job) int { return cmp.Compare(b.Priority, a.Priority) })
 	var sent []Preemptor
 	for _, j := range waiting {
 		best, fewest := "", 0
@@ -62,19 +63,19 @@ func Preempt(queue []sctl.QueuedJob, nodes []sctl.NodeState, rules sctl.Preempti
 
 // preemptible tells whether a job would have its GPUs on the node if all had gone that it
 // may preempt, and how many GPUs the others have at most.
-func preemptible(j sctl.QueuedJob, n sctl.NodeState, queue []sctl.QueuedJob, rules sctl.Preemption, ours func(string) bool, now time.Time) (keepers int, ok bool) {
+func preemptible(j schedule.Job, n schedule.Node, queue []schedule.Job, rules schedule.Preemption, ours func(string) bool, now time.Time) (keepers int, ok bool) {
 	k, _, _ := tres.Booking(j.TresPerNode)
 	for partition := range strings.SplitSeq(j.Partition, ",") {
-		self := sctl.Preemptible{Partition: partition, QOS: j.QOS}
+		self := schedule.Preemptible{Partition: partition, QOS: j.QOS}
 		if !ours(partition) || !slices.Contains(n.Partitions, partition) || !rules.Preempts(self) {
 			continue
 		}
 		keepers, victims := 0, false
 		for _, r := range queue {
-			if r.State != "RUNNING" || !hostlist.Contains(r.Nodes, n.Name) {
+			if r.State != jobstate.Running || !hostlist.Contains(r.Nodes, n.Name) {
 				continue
 			}
-			if _, may := rules.May(self, sctl.Preemptible{Partition: r.Partition, QOS: r.QOS, Start: r.Start}, now); may {
+			if _, may := rules.May(self, schedule.Preemptible{Partition: r.Partition, QOS: r.QOS, Start: r.Start}, now); may {
 				victims = true
 				continue
 			}
@@ -91,10 +92,10 @@ func preemptible(j sctl.QueuedJob, n sctl.NodeState, queue []sctl.QueuedJob, rul
 // Stayed returns the jobs that were sent to a node and wait all the same, with what they
 // are to book instead: such a job may run on any node again. known tells of those that
 // were sent a moment ago.
-func Stayed(queue []sctl.QueuedJob, known func(id uint32) bool) []Rebooking {
+func Stayed(queue []schedule.Job, known func(id uint32) bool) []Rebooking {
 	var list []Rebooking
 	for _, j := range queue {
-		if j.State == "PENDING" && tres.Sent(j.TresPerNode) && !known(j.ID) {
+		if j.State == jobstate.Pending && tres.Sent(j.TresPerNode) && !known(j.ID) {
 			mib := tres.Reserve(j.TresPerNode)
 			list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, mib, mib)})
 		}

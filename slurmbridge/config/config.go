@@ -7,7 +7,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -257,9 +256,10 @@ func Default() Config {
 	}
 }
 
-// Load reads and checks the file at path. The error names file, line and key.
-func Load(path string) (Config, error) {
-	text, err := os.ReadFile(path)
+// Load reads and checks the file at path; read is os.ReadFile, which this package leaves to
+// its callers. The error names file, line and key.
+func Load(path string, read func(path string) ([]byte, error)) (Config, error) {
+	text, err := read(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}

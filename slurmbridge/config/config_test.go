@@ -28,7 +28,7 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(example)
+	c, err := Load(example, os.ReadFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +145,11 @@ func TestLoadNamesFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("[mps]\nenabld = true\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Load(path)
+	_, err := Load(path, os.ReadFile)
 	if want := path + ": line 2: mps.enabld: unknown key"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, err := Load(path + ".none"); err == nil || !strings.Contains(err.Error(), path+".none") {
+	if _, err := Load(path+".none", os.ReadFile); err == nil || !strings.Contains(err.Error(), path+".none") {
 		t.Errorf("missing file: %v", err)
 	}
 }

@@ -3,99 +3,23 @@
 package sctl
 
 import (
+	"carma/slurmbridge/schedule"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Preemption is who may preempt whom, as slurmctld has it (slurm.conf(5), preempt.html).
-// The zero value: nobody.
-type Preemption struct {
-	ByPartition bool // PreemptType=preempt/partition_prio
-	ByQOS       bool // preempt/qos
-	Exempt      time.Duration
-	KillWait    time.Duration
-	Rules       map[string]PreemptRule   // by partition, or QOS
-	ExemptIn    map[string]time.Duration // by QOS: what it says of that
-	QOSOf       map[string]string        // by partition: a QOS that its jobs have beside their own
-}
-
-// PreemptRule is what is said of one partition or QOS.
-type PreemptRule struct {
-	Tier     int      // of a partition
-	Preempts []string // of a QOS
-	Mode     string   // REQUEUE, CANCEL, OFF, SUSPEND, GANG: of its jobs when they are preempted
-	Grace    time.Duration
-}
-
-// Preemptible is what counts of a job.
-type Preemptible struct {
-	Partition string
-	QOS       string
-	Start     time.Time
-}
-
-// Eviction is how a job is to be preempted.
-type Eviction struct {
-	Cancel bool // and not requeued
-	Grace  time.Duration
-}
-
-// May tells whether one job may preempt another now, and how. A mode that leaves the job's
-// memory on its GPUs (SUSPEND, GANG) frees none.
-//
-// It is stricter than slurmctld where that needs less: the longest of the exempt times
-// counts (acct_policy_get_preemptable_time takes the first that is set).
-func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Eviction, ok bool) {
-	exempt := max(p.Exempt, p.ExemptIn[victim.QOS], p.ExemptIn[p.QOSOf[victim.Partition]])
-	if exempt > 0 && (victim.Start.IsZero() || now.Sub(victim.Start) < exempt) {
-		return e, false
-	}
-	var a, b PreemptRule
-	switch {
-	case p.ByPartition:
-		a, b = p.Rules[preemptor.Partition], p.Rules[victim.Partition]
-		ok = a.Tier > b.Tier && b.Tier > 0
-	case p.ByQOS:
-		a, b = p.Rules[preemptor.QOS], p.Rules[victim.QOS]
-		ok = slices.Contains(a.Preempts, victim.QOS) && preemptor.QOS != victim.QOS
-	}
-	if !ok || strings.Contains(a.Mode, byPriority) || b.Mode != "REQUEUE" && b.Mode != "CANCEL" {
-		return e, false
-	}
-	return Eviction{Cancel: b.Mode == "CANCEL", Grace: b.Grace}, true
-}
-
-// Preempts tells whether a job may preempt any other.
-func (p Preemption) Preempts(j Preemptible) bool {
-	if p.ByQOS {
-		return len(p.Rules[j.QOS].Preempts) > 0
-	}
-	tier := p.Rules[j.Partition].Tier
-	for _, r := range p.Rules {
-		if p.ByPartition && r.Tier < tier {
-			return true
-		}
-	}
-	return false
-}
-
-// byPriority is a PreemptMode with which a job preempts only those of lower priority (24.05
-// and later); minExempt a PreemptParameter by which some of high priority are exempt.
-const (
-	byPriority = "PRIORITY"
-	minExempt  = "min_exempt_priority"
-)
+// minExempt is a PreemptParameter by which some jobs of high priority are exempt.
+const minExempt = "min_exempt_priority"
 
 // Preemption asks slurmctld. Where nobody preempts it is one cheap RPC. With settings by
 // which priorities decide, too, it says that nobody does: these change while one asks.
-func (c Client) Preemption(ctx context.Context) (Preemption, error) {
+func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 	out, err := c.ShowConfig(ctx)
 	if err != nil {
-		return Preemption{}, err
+		return schedule.Preemption{}, err
 	}
 	settings := map[string]string{}
 	for line := range strings.Lines(out) {
@@ -104,28 +28,28 @@ func (c Client) Preemption(ctx context.Context) (Preemption, error) {
 		}
 	}
 	kind := strings.TrimPrefix(settings["PreemptType"], "preempt/")
-	p := Preemption{ByPartition: kind == "partition_prio", ByQOS: kind == "qos", KillWait: seconds(settings["KillWait"])}
+	p := schedule.Preemption{ByPartition: kind == "partition_prio", ByQOS: kind == "qos", KillWait: seconds(settings["KillWait"])}
 	if settings["PreemptExemptTime"] != "NONE" {
 		p.Exempt = seconds(settings["PreemptExemptTime"])
 	}
 	mode := settings["PreemptMode"]
-	if mode == "OFF" || strings.Contains(mode, byPriority) || strings.Contains(settings["PreemptParameters"], minExempt) || !p.ByPartition && !p.ByQOS {
-		return Preemption{}, nil
+	if mode == "OFF" || strings.Contains(mode, schedule.ByPriority) || strings.Contains(settings["PreemptParameters"], minExempt) || !p.ByPartition && !p.ByQOS {
+		return schedule.Preemption{}, nil
 	}
 	partitions, qosOf, err := c.partitionRules(ctx)
 	if err != nil {
-		return Preemption{}, err
+		return schedule.Preemption{}, err
 	}
 	p.Rules, p.QOSOf = partitions, qosOf
 	if settings["AccountingStorageType"] != "accounting_storage/slurmdbd" {
 		if p.ByQOS {
-			return Preemption{}, nil // there are none
+			return schedule.Preemption{}, nil // there are none
 		}
 		return p, nil
 	}
 	rules, exempt, err := c.qosRules(ctx, mode)
 	if err != nil {
-		return Preemption{}, err
+		return schedule.Preemption{}, err
 	}
 	p.ExemptIn = exempt
 	if p.ByQOS {
@@ -134,15 +58,15 @@ func (c Client) Preemption(ctx context.Context) (Preemption, error) {
 	return p, nil
 }
 
-func (c Client) partitionRules(ctx context.Context) (rules map[string]PreemptRule, qosOf map[string]string, err error) {
+func (c Client) partitionRules(ctx context.Context) (rules map[string]schedule.PreemptRule, qosOf map[string]string, err error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
 	if err != nil {
 		return nil, nil, err
 	}
-	rules, qosOf = map[string]PreemptRule{}, map[string]string{}
+	rules, qosOf = map[string]schedule.PreemptRule{}, map[string]string{}
 	for line := range strings.Lines(out) {
 		var name, qos string
-		var r PreemptRule
+		var r schedule.PreemptRule
 		for word := range strings.FieldsSeq(line) {
 			key, value, _ := strings.Cut(word, "=")
 			switch key {
@@ -167,19 +91,19 @@ func (c Client) partitionRules(ctx context.Context) (rules map[string]PreemptRul
 
 // qosRules asks slurmdbd: slurmctld shows all of a QOS but whom it preempts, and the time for
 // which its jobs are exempt.
-func (c Client) qosRules(ctx context.Context, mode string) (rules map[string]PreemptRule, exempt map[string]time.Duration, err error) {
+func (c Client) qosRules(ctx context.Context, mode string) (rules map[string]schedule.PreemptRule, exempt map[string]time.Duration, err error) {
 	out, err := c.run(ctx, "sacctmgr", "--noheader", "--parsable2", "show", "qos",
 		"format=Name,Preempt,PreemptMode,GraceTime,PreemptExemptTime")
 	if err != nil {
 		return nil, nil, err
 	}
-	rules, exempt = map[string]PreemptRule{}, map[string]time.Duration{}
+	rules, exempt = map[string]schedule.PreemptRule{}, map[string]time.Duration{}
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimSpace(line), "|")
 		if len(f) != 5 {
 			return nil, nil, fmt.Errorf("read who preempts whom: sacctmgr show qos: %.50q has not five fields", line)
 		}
-		r := PreemptRule{Mode: strings.ToUpper(f[2]), Grace: seconds(f[3])}
+		r := schedule.PreemptRule{Mode: strings.ToUpper(f[2]), Grace: seconds(f[3])}
 		if f[1] != "" {
 			r.Preempts = strings.Split(f[1], ",")
 		}

@@ -3,8 +3,15 @@
 package docs_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -31,9 +38,9 @@ func imports(t *testing.T) map[string][]string {
 	return all
 }
 
-// within tells whether name is one of rooms, or below one that ends with "/".
-func within(name string, rooms []string) bool {
-	return slices.ContainsFunc(rooms, func(r string) bool { return name == r || strings.HasSuffix(r, "/") && strings.HasPrefix(name, r) })
+// within tells whether name is one of list, or below one that ends with "/".
+func within(name string, list []string) bool {
+	return slices.ContainsFunc(list, func(r string) bool { return name == r || strings.HasSuffix(r, "/") && strings.HasPrefix(name, r) })
 }
 
 const (
@@ -41,12 +48,8 @@ const (
 	sqlite = "github.com/mattn/go-sqlite3"
 )
 
-// TestRooms holds the packages to the table in architecture.md.
-func TestRooms(t *testing.T) {
-	pure := []string{"slurmbridge/admincomment", "slurmbridge/directive", "slurmbridge/annotate", "slurmbridge/tres", "slurmbridge/hostlist", "slurmbridge/nodestate", "slurmbridge/constraint", "slurmbridge/jobenv", "slurmbridge/launch", "slurmbridge/slurmconf",
-		"slurmbridge/policy", "slurmbridge/slurmtime", "db/report/page", "db/report/texttable",
-		"estimator", "estimator/allocator", "estimator/graph", "estimator/history", "estimator/method", "estimator/summary", "estimator/trace", "estimator/training", "db/figure",
-		"gres/choose", "gres/window", "gres/steward", "gres/energy", "contrib/sim/chart", "prolog/oomscan"}
+// TestImports: who may use what.
+func TestImports(t *testing.T) {
 	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine", "gres/export"}
 	all := imports(t)
 	for _, rule := range []struct {
@@ -58,7 +61,6 @@ func TestRooms(t *testing.T) {
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
 		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
-		{"a pure package", pure, nil, []string{"os", "os/exec", "os/user", "io/fs", "net/", "net", "database/sql", "golang.org/x/sys/unix", "log/slog"}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
@@ -115,6 +117,117 @@ func TestLayers(t *testing.T) {
 	if edges < 50 {
 		t.Errorf("%d imports looked at", edges)
 	}
+}
+
+// pure are the packages that architecture.md calls so.
+func pure(t *testing.T) []string {
+	t.Helper()
+	page, err := os.ReadFile("architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "\nPure (no files, clocks, processes or state between calls):")
+	text, _, _ = strings.Cut(text, "\n\n")
+	var list []string
+	for _, m := range regexp.MustCompile("`([a-z/]+)`").FindAllStringSubmatch(text, -1) {
+		list = append(list, m[1])
+	}
+	if len(list) < 20 {
+		t.Fatalf("architecture.md names %d pure packages", len(list))
+	}
+	return list
+}
+
+// TestPure: what architecture.md calls pure imports nothing that does I/O, not by way of
+// another package of ours either, and reads no clock and no environment.
+func TestPure(t *testing.T) {
+	list, all := pure(t), imports(t)
+	io := []string{"os", "os/exec", "os/user", "io/fs", "net", "net/http", "database/sql", "golang.org/x/sys/unix", "log/slog",
+		"crypto/rand", "math/rand", goNVML, sqlite}
+	clock := regexp.MustCompile(`\btime\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTicker|NewTimer)\(`)
+	for _, name := range list {
+		if all[name] == nil {
+			t.Errorf("architecture.md: there is no package %s", name)
+		}
+		for _, path := range all[name] {
+			if ours, ok := strings.CutPrefix(path, "carma/"); within(path, io) || ok && !slices.Contains(list, ours) {
+				t.Errorf("%s imports %s, and is to be pure", name, path)
+			}
+		}
+		for _, file := range sources(t, name) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := clock.Find(text); found != nil {
+				t.Errorf("%s: %s) in a pure package: take the time as a parameter", file, found)
+			}
+		}
+	}
+}
+
+// sources are the files of a package, without tests.
+func sources(t *testing.T, name string) (files []string) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(root, name, "*.go"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%s has no sources: %v", name, err)
+	}
+	for _, f := range all {
+		if !strings.HasSuffix(f, "_test.go") {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
+// TestSlurmWords: the words in which Slurm says states and reasons of jobs stand in
+// slurmbridge/jobstate, so that a new release is looked at in one place.
+func TestSlurmWords(t *testing.T) {
+	words := map[string]bool{}
+	literals(t, filepath.Join(root, "slurmbridge/jobstate/state.go"), func(_ token.Position, s string) {
+		if regexp.MustCompile(`^[A-Z_]{4,}$`).MatchString(s) {
+			words[s] = true
+		}
+	})
+	if len(words) < 15 {
+		t.Fatalf("%d words", len(words))
+	}
+	looked := 0
+	for name := range imports(t) {
+		if top, _, _ := strings.Cut(name, "/"); !slices.Contains(layers, top) || name == "slurmbridge/jobstate" {
+			continue
+		}
+		for _, file := range sources(t, name) {
+			looked++
+			literals(t, file, func(at token.Position, s string) {
+				if words[s] {
+					t.Errorf("%s: %q: take it from slurmbridge/jobstate", at, s)
+				}
+			})
+		}
+	}
+	if looked < 200 {
+		t.Errorf("%d files looked at", looked)
+	}
+}
+
+// literals calls f for each string of a Go file.
+func literals(t *testing.T, file string, f func(at token.Position, s string)) {
+	t.Helper()
+	set := token.NewFileSet()
+	tree, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(tree, func(n ast.Node) bool {
+		if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			if s, err := strconv.Unquote(l.Value); err == nil {
+				f(set.Position(l.Pos()), s)
+			}
+		}
+		return true
+	})
 }
 
 // TestLinked: the programs of the product, and libcarma, link nothing of contrib, where
