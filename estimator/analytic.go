@@ -16,7 +16,7 @@ import (
 const (
 	maxBatch = 1 << 20
 	maxSeq   = 1 << 22
-	maxDim   = 1 << 16
+	maxDim   = 1 << 20 // flat features
 	maxGPUs  = 1 << 16
 	// maxShared bounds the tensors that are looked at for shared weights.
 	maxShared = 8
@@ -48,7 +48,13 @@ func Analytic(s Spec) (Estimate, error) {
 	if trace.Is(s.Summary) {
 		return traced(s, fittedScratch)
 	}
-	return analytic(s, 0)
+	return analytic(s, refit{evidence: shipped})
+}
+
+// refit is what is fitted beside the base, and what was measured.
+type refit struct {
+	workspaceQuarters int64
+	evidence          func(name string) Evidence
 }
 
 // fittedScratch is cuDNN's workspace as fitted on traces (README.md).
@@ -60,9 +66,16 @@ func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o)
 // Refit is Analytic with another value of the one constant that is fitted
 // beside the base, for cross-validation: the scratch memory of backward
 // convolutions in quarters of what they read and write.
-func Refit(s Spec, workspaceQuarters int64) (Estimate, error) { return analytic(s, workspaceQuarters) }
+func Refit(s Spec, workspaceQuarters int64) (Estimate, error) {
+	return analytic(s, refit{workspaceQuarters, shipped})
+}
 
-func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
+// Rejudge is Analytic with other evidence than what was shipped, for cross-validation.
+func Rejudge(s Spec, of func(name string) Evidence) (Estimate, error) {
+	return analytic(s, refit{0, of})
+}
+
+func analytic(s Spec, fitted refit) (Estimate, error) {
 	m, err := s.parse()
 	if err != nil {
 		return Estimate{}, err
@@ -78,7 +91,7 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 		return Estimate{}, ErrBatch
 	}
 	o := s.options(batch)
-	o.WorkspaceQuarters = workspaceQuarters
+	o.WorkspaceQuarters = fitted.workspaceQuarters
 	g := graph.Build(m, o)
 	e := Estimate{Path: FromSummary, CuDNN: g.CuDNN, Rows: len(m.Rows), Assumed: g.Assumed}
 	if s.Batch == 0 {
@@ -98,13 +111,20 @@ func analytic(s Spec, workspaceQuarters int64) (Estimate, error) {
 		e.lower(Unsure, "the summary is denser than any tool prints: simulated in short")
 	}
 	r := training.Run(g, p)
-	if n := measuredKept(s, m, batch); n > 0 {
+	n := measuredKept(s, m, batch)
+	if n > 0 {
 		// Counted, not inferred: the difference is live at the peak.
 		r.Correct(n - g.Kept)
 		g.Guessed = 0
+	} else if more := s.moreByOutputs(g); more > 0 {
+		r.Correct(more)
+		e.Assumed = append(e.Assumed, "what is kept for the backward pass counted by the modules' outputs")
 	}
 	e.fill(s, r)
 	e.judge(s, m, g, r)
+	e.earn(s, m, g, r, fitted.evidence, n > 0)
+	e.transforms(g, batch)
+	e.remedy(g, hiddenModules(m, g))
 	e.margin()
 	return e, nil
 }
@@ -139,8 +159,8 @@ func (s *Spec) check() error {
 	if s.Base.CuBLASMiB < 0 || s.Base.CuDNNMiB < 0 || max(s.Base.CuBLASMiB, s.Base.CuDNNMiB) > 1<<20 {
 		return fmt.Errorf("base of %d and %d MiB is out of range", s.Base.CuBLASMiB, s.Base.CuDNNMiB)
 	}
-	if n := s.Input; (n[0] > 0 || n[1] > 0 || n[2] > 0) && (n[0] == 0 || n[1] == 0 || n[2] == 0) {
-		return fmt.Errorf("input=%dx%dx%d is not CxHxW", n[0], n[1], n[2])
+	if n := s.Input; n[0] == 0 && n[1] > 0 || n[1] == 0 && n[2] > 0 {
+		return fmt.Errorf("input=%dx%dx%d is not the size of a sample: use N, CxL or CxHxW", n[0], n[1], n[2])
 	}
 	return nil
 }
@@ -149,8 +169,11 @@ func (s *Spec) options(batch int) graph.Options {
 	o := graph.Options{
 		Batch: int64(batch), Seq: int32(s.Seq), Dropout: int8(s.Dropout),
 	}
-	if s.Input[0] > 0 {
-		o.Input = summary.Dims(int32(s.Input[0]), int32(s.Input[1]), int32(s.Input[2]))
+	for k, n := range s.Input {
+		if n > 0 {
+			o.Input.D[k] = int32(n)
+			o.Input.N = uint8(k + 1)
+		}
 	}
 	switch s.Precision {
 	case AMP:
@@ -211,6 +234,21 @@ func largestBlock(g *graph.Graph) int64 {
 		best = max(best, sum)
 	}
 	return best
+}
+
+// moreByOutputs is how many bytes the outputs of the rows show to be kept beyond those
+// that the graph finds, where it had to guess: calls that no row shows keep more. Of
+// 464 measured runs for which they do, 59 in a hundred are within 10 % without it, 73
+// with it.
+func (s *Spec) moreByOutputs(g *graph.Graph) int64 {
+	if s.GradCheckpoint || g.GuessedPct() < unsurePct {
+		return 0
+	}
+	n := g.ByOutputs
+	if s.Precision != FP32 {
+		n /= 2
+	}
+	return max(n-g.Kept, 0)
 }
 
 // applyParams settles which parameters are trained. A count below what the

@@ -29,6 +29,18 @@ func (c Confidence) String() string {
 	return "bound"
 }
 
+// Remedy is what would make an estimate from a summary sure, the least trouble first.
+type Remedy uint8
+
+// The remedies.
+const (
+	NoRemedy  Remedy = iota
+	SaySample        // input= or seq=
+	MoreDepth        // a summary of all levels
+	Trace            // carma_trace.py: calls are seen and not inferred
+	FirstRun         // nothing but a run shows it
+)
+
 // Part is a share of the estimate.
 type Part struct {
 	Name string
@@ -50,6 +62,7 @@ type Estimate struct {
 	Confidence Confidence
 	Parts      []Part   // in order; the sum is MiB
 	Reasons    []string // why the confidence is not Sure
+	Remedy     Remedy   // what would make it Sure
 	Assumed    []string // what the user did not say
 	Unknown    []Unknown
 	Params     int64 // parameters counted

@@ -34,6 +34,8 @@ func hostile() map[string][]byte {
 		"long":       bytes.Repeat([]byte("(a (b (c (d "), summary.MaxBytes/12),
 		"escapes":    bytes.Repeat([]byte("\x1b[0m"), summary.MaxBytes/4),
 		"keras":      append([]byte("Model: \"\n"), bytes.Repeat([]byte("│(│"), summary.MaxBytes/7-2)...),
+		"classes":    rows("Layer (type)\n", "C%[1]dBlock-%[1]d [-1, 8, 8, 8] 0\n", ""),
+		"branches":   []byte(strings.Repeat("(a): RepVggBlock(\n", 1400) + strings.Repeat("(x): BatchNorm2d(7)\n", 1500) + strings.Repeat(")\n", 1400)),
 		"1 MiB":      bytes.Repeat([]byte(" (l): Linear(in_features=512, out_features=512, bias=True)\n"), 1<<20/60),
 	}
 	for _, layer := range []string{

@@ -15,6 +15,8 @@ import (
 const (
 	unsurePct = 1
 	boundPct  = 15
+	// agreedPct is what may be guessed where the outputs of the rows tell the same.
+	agreedPct = 5
 	// scratchPct is the share of the estimate for scratch memory and the gaps
 	// that it leaves, above which cuDNN's choice of algorithm decides.
 	scratchPct = 25
@@ -28,12 +30,35 @@ func (e *Estimate) lower(c Confidence, format string, args ...any) {
 	e.Reasons = append(e.Reasons, fmt.Sprintf(format, args...))
 }
 
+// want notes what would help; the least trouble counts.
+func (e *Estimate) want(r Remedy) {
+	if e.Remedy == NoRemedy || r < e.Remedy {
+		e.Remedy = r
+	}
+}
+
+// remedy says what would help, from what stands in the way.
+func (e *Estimate) remedy(g *graph.Graph, hidden int) {
+	switch {
+	case e.Confidence == Sure:
+		e.Remedy = NoRemedy
+		return
+	case g.LacksInput:
+		e.want(SaySample)
+	case hidden > 0:
+		e.want(MoreDepth)
+	}
+	e.want(FirstRun)
+}
+
 // judge sets the confidence.
 func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Result) {
-	switch pct := g.Guessed / max((g.Kept+g.Guessed)/100, 1); {
+	switch pct := g.GuessedPct(); {
 	case pct >= boundPct:
+		e.want(Trace)
 		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
-	case pct >= unsurePct:
+	case pct >= agreedPct || pct >= unsurePct && !e.agree(s, g):
+		e.want(Trace)
 		e.lower(Unsure, "%d %% of the activations were guessed", pct)
 	}
 	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
@@ -49,9 +74,11 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Bound, "the model is too large to simulate: the live bytes are a lower bound")
 	}
 	if m.Format == summary.Repr && !hasCounts(m) {
+		e.want(Trace)
 		e.lower(Unsure, "the module representation has no parameter counts")
 	}
 	if m.Recursive > 0 {
+		e.want(Trace)
 		e.lower(Unsure, "%d modules are used more than once", m.Recursive)
 	}
 	if m.Format != summary.Repr && m.Batch > 0 && s.Batch > 0 && int(m.Batch) != s.Batch {
@@ -117,24 +144,37 @@ func (e *Estimate) untested(s Spec) {
 	}
 }
 
-// Margins on top of the estimate, by confidence: with the sure one at most
-// one in twenty runs of unknown vision models needed more, with the unsure
-// one about one in twenty (README.md).
+// MarginMiB is booked on top of every estimate, beside a percentage of it by
+// confidence (measured.go).
+const MarginMiB = 128
+
+// Margins of traces, of which too few were measured to fit them (README.md).
 const (
-	sureMarginPct   = 10
-	unsureMarginPct = 40
-	marginMiB       = 128
+	traceSureMarginPct   = 10
+	traceUnsureMarginPct = 40
 )
 
 // margin sets what to book. For Bound the caller books the GPU; the number is
 // then only the least that it needs.
-func (e *Estimate) margin() { e.ReserveMiB = e.Confidence.Reserve(e.MiB) }
-
-// Reserve returns what is booked for an estimate of mib.
-func (c Confidence) Reserve(mib int64) int64 {
-	pct := int64(sureMarginPct)
-	if c != Sure {
-		pct = unsureMarginPct
+func (e *Estimate) margin() {
+	e.ReserveMiB = e.Confidence.Reserve(e.MiB)
+	if e.Path == FromTrace {
+		e.ReserveMiB = e.Confidence.TraceReserve(e.MiB)
 	}
-	return mib + mib/100*pct + marginMiB
+}
+
+// Reserve returns what is booked for an estimate of mib from a summary.
+func (c Confidence) Reserve(mib int64) int64 { return c.reserve(mib, sureMarginPct, unsureMarginPct) }
+
+// TraceReserve returns what is booked for an estimate of mib from a trace.
+func (c Confidence) TraceReserve(mib int64) int64 {
+	return c.reserve(mib, traceSureMarginPct, traceUnsureMarginPct)
+}
+
+func (c Confidence) reserve(mib, surePct, unsurePct int64) int64 {
+	pct := surePct
+	if c != Sure {
+		pct = unsurePct
+	}
+	return mib + mib/100*pct + MarginMiB
 }

@@ -19,7 +19,7 @@ type Spec struct {
 	Summary []byte // model summary, any of the formats of package summary
 	Batch   int    // per GPU; 0: the one printed in the summary
 	Seq     int    // tokens per sample; 0: the length of the position table
-	Input   [3]int // CxHxW of a sample; zeros: from the summary
+	Input   [3]int // of a sample: CxHxW, CxL or N features; zeros: from the summary
 	GPUs    int    // GPUs of the job; 0 or 1: one
 
 	Optimizer Optimizer

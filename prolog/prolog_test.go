@@ -38,7 +38,8 @@ type slurm struct {
 	told      string // the user of a job
 
 	preemption schedule.Preemption
-	down       bool // the recovery partition
+	elsewhere  map[uint32]string // jobs in other partitions than job
+	down       bool              // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
@@ -56,6 +57,9 @@ func (s *slurm) note(call string) error {
 
 func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j := s.job
+	if partition, ok := s.elsewhere[id]; ok {
+		j.Partition, j.Reservation = partition, ""
+	}
 	j.ID = id
 	j.UID = cmp.Or(j.UID, 1000)
 	j.State = cmp.Or(j.State, "RUNNING")
@@ -131,6 +135,8 @@ type world struct {
 	slurm   *slurm
 	records *records
 	stderr  userfile.Reply
+	logged  bool // the log of MPS servers tells of a fault
+	logAt   int64
 	asked   []userfile.Ask
 	samples int
 	pokes   int
@@ -173,7 +179,20 @@ func newWorld(t *testing.T) *world {
 		},
 		Poke: func() { w.pokes++ },
 	}
+	w.ServerFault = func(gres.Daemon, int64) (bool, int64, error) {
+		w.logAt++
+		return w.logged, w.logAt, nil
+	}
 	return w
+}
+
+// follow reads the log of a lease's daemon, as the agent does.
+func (w *world) follow(t *testing.T, l gres.Lease) {
+	t.Helper()
+	read := func(from int64) (bool, int64, error) { return w.ServerFault(l.Daemon, from) }
+	if _, _, err := w.book.Follow(t.Context(), l.Daemon, read); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func idle(n int) []gres.Reading {

@@ -100,10 +100,11 @@ func fixed(_ string, s estimator.Spec) (estimator.Estimate, error) {
 			"7 modules with parameters show neither kind nor children: print the summary with more depth"},
 		Assumed: []string{"batch 32, as printed in the summary"},
 		Unknown: []estimator.Unknown{{Kind: "Mixer\x1b[2J", Count: 12}, {Kind: "Gate", Count: 1}},
+		Remedy:  estimator.MoreDepth,
 		Params:  25557032, Rows: 175, CuDNN: true,
 	}
 	if s.Precision == estimator.FP32 {
-		e.Confidence, e.Reasons, e.ReserveMiB, e.Unknown = estimator.Sure, nil, 13707, nil
+		e.Confidence, e.Reasons, e.ReserveMiB, e.Unknown, e.Remedy = estimator.Sure, nil, 13707, nil, estimator.NoRemedy
 	}
 	return e, nil
 }

@@ -110,10 +110,17 @@ func (s style) estimate(b *strings.Builder, r report) {
 
 // advice is the one command that tells more than a summary that was not enough.
 func advice(e *estimator.Estimate) []string {
-	if e.Path != estimator.FromSummary || e.Confidence == estimator.Sure {
-		return nil
+	switch e.Remedy {
+	case estimator.SaySample:
+		return []string{"say the size of a sample: --input 3x224x224, --input 784 or --seq 512"}
+	case estimator.MoreDepth:
+		return []string{"print the modules of all levels: torchinfo.summary(model, depth=99)"}
+	case estimator.Trace:
+		return []string{"trace the PyTorch script, which needs no GPU: carma_trace.py -o trace.txt train.py ARGS; then --summary trace.txt"}
+	case estimator.FirstRun:
+		return []string{"only a run shows it: submit with #CARMA on instead of a summary, and later runs book what the first one used"}
 	}
-	return []string{"trace the PyTorch script, which needs no GPU: carma_trace.py -o trace.txt train.py ARGS; then --summary trace.txt"}
+	return nil
 }
 
 func (s style) parts(b *strings.Builder, e *estimator.Estimate) {

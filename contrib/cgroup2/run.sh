@@ -36,8 +36,8 @@ install_root() {
 		DEBIAN_FRONTEND=noninteractive chroot "$cache/root" apt-get install -y --no-install-recommends \
 			munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev nfs-kernel-server nfs-common &&
 		chroot "$cache/root" apt-get clean &&
-		chroot "$cache/root" systemctl mask slurmctld slurmd munge nfs-server rpcbind rpcbind.socket nfs-blkmap rpc-statd-notify \
-			e2scrub_reap getty@tty1 serial-getty@tty0 apt-daily.timer apt-daily-upgrade.timer man-db.timer
+		chroot "$cache/root" systemctl mask slurmctld slurmd munge nfs-server rpcbind rpcbind.socket nfs-blkmap \
+			rpc-statd-notify e2scrub_reap getty@tty1 serial-getty@tty0 apt-daily.timer apt-daily-upgrade.timer man-db.timer
 }
 
 # make_image: the root, with the kernel's modules, this tree and its tests.

@@ -41,10 +41,12 @@ func (c *cluster) starts(jobs int, disturb func()) {
 	}
 	c.eventually(func() string { return c.sh("", "cat looker.*.out | grep -c leased || true") }, "^20$")
 	look := "echo \"$SLURM_RESTART_COUNT|$CARMA_GPU_UUIDS|$(CUDA_VISIBLE_DEVICES=0,1,2,3 simgpu devices $SIMGPU_DEV)\"\n"
-	body := look + "sleep 0.$((RANDOM % 9))\nsrun -n 1 bash -c '" + strings.ReplaceAll(look, "'", "") + "'\n" + look
+	step := "srun -n 1 bash -c '" + strings.TrimSpace(look) + "'\n"
+	body := look + "sleep 0.$((RANDOM % 9))\n" + step + look
 	c.sbatch(alice, "--array=1-"+strconv.Itoa(jobs/4)+" --open-mode=append -e /dev/null -o a.%a.out", gpu+body)
 	c.sbatch(bob, "--array=1-"+strconv.Itoa(jobs/4)+" --open-mode=append -e /dev/null -o b.%a.out", gpu+body)
-	c.sbatch(carol, "--array=1-"+strconv.Itoa(jobs/2)+" --open-mode=append -e /dev/null -o c.%a.out", "#SBATCH -p plain\n"+body)
+	c.sbatch(carol, "--array=1-"+strconv.Itoa(jobs/2)+" --open-mode=append -e /dev/null -o c.%a.out",
+		"#SBATCH -p plain\n"+body)
 	left := func() string {
 		out, _, err := c.run("", "squeue -h -r -t PD,R,CG,CF -o %A | wc -l")
 		if err != nil {
@@ -130,7 +132,8 @@ func TestConfineKilled(t *testing.T) {
 		if err != nil {
 			return
 		}
-		if pid, err := strconv.Atoi(strings.Fields(string(text))[0]); err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil {
+		pid, err := strconv.Atoi(strings.Fields(string(text))[0])
+		if err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil {
 			killed[name]++
 		}
 		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)

@@ -161,6 +161,9 @@ func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
 	if f.attnRun || r.Out.N != 3 || r.Out.Elems() == b.elems(b.cur) || b.elems(b.cur) == mul(r.Out.Elems(), int64(b.meta[b.cur].mult)) {
 		return false
 	}
+	if s := b.shape(b.cur); s.N == 3 && s.D[1] == r.Out.D[1] && s.D[2] == r.Out.D[2] {
+		return false // a map of fewer channels, not weights over tokens
+	}
 	square := r.Out.D[1] == r.Out.D[2]
 	if f.nProj == 0 {
 		if c := rowClass(r); !square || c != clsDropout && r.Kind != "Softmax" || !b.functionalBefore(f) {

@@ -33,7 +33,7 @@ const (
 type Options struct {
 	Batch     int64
 	Seq       int32
-	Input     Shape // CxHxW, N==0 if not given
+	Input     Shape // of a sample, N==0 if not given
 	Precision Precision
 	Attention Attention
 	// WorkspaceQuarters is the scratch memory of a backward convolution in
@@ -82,6 +82,7 @@ type builder struct {
 	half            int32 // the other half of a gated linear unit, -1
 	weightOp        bool  // the previous leaf had weights
 	row             int32
+	normed          int32     // the result of the last batch norm, -1
 	gamma           bool      // residual branches are scaled by a parameter that no row shows
 	convIn          [16]int32 // inputs of the last convolutions
 	nConvIn         int
@@ -178,7 +179,7 @@ func (b *builder) params(n, bias int64) [2]int32 {
 
 // Build makes the op list of rows that have output shapes.
 func Build(m *summary.Model, opt Options) *Graph {
-	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, fromRepr: m.Format == summary.Repr}
+	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, normed: -1, fromRepr: m.Format == summary.Repr}
 	n := len(m.Rows)
 	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, n+16), Ops: make([]Op, 0, n+16), Params: make([]Param, 0, n+16)}
 	b.meta = make([]tensorMeta, 0, n+16)
@@ -195,8 +196,10 @@ func Build(m *summary.Model, opt Options) *Graph {
 		shapes(b.rows, b.opt.Input)
 	}
 	b.gamma = b.hiddenScales(m)
+	b.g.Hidden = b.hiddenParams(m)
 	b.drop = b.dropoutActive()
 	b.cur = b.input()
+	b.g.ByOutputs, b.g.Outputs = b.byOutputs()
 	b.scan()
 	b.finish()
 	return b.g

@@ -154,6 +154,9 @@ func (b *builder) convInput(r *summary.Row, transposed bool) (area, groups int64
 	if b.gate >= 0 && r.Out.N == 3 && (r.Out.D[1] > 1 || r.Out.D[2] > 1) && b.shape(b.gate).N == 3 && b.shape(b.cur).Elems() < b.shape(b.gate).Elems() {
 		b.applyGate()
 	}
+	if area, groups := b.mixedWeights(r); area > 0 {
+		return area, groups
+	}
 	score, area, groups := convFit(r, b.convChannels(b.cur, r))
 	if score >= 3 || transposed && score > 0 {
 		b.chunkAdd(r)
@@ -174,6 +177,22 @@ func (b *builder) convInput(r *summary.Row, transposed bool) (area, groups int64
 		return 4, 1
 	}
 	return b.joinedConv(r)
+}
+
+// mixedWeights: a conditional convolution has the weights of several experts, which
+// it mixes for each sample.
+func (b *builder) mixedWeights(r *summary.Row) (area, groups int64) {
+	c, o := b.convChannels(b.cur, r), int64(r.Out.D[0])
+	if r.Kind != "CondConv2d" || c <= 0 || o <= 0 {
+		return 0, 0
+	}
+	const mostExperts = 64
+	for _, a := range [...]int64{9, 25, 49} {
+		if n := r.Params / (o * a); o == c && r.Params%(o*a) == 0 && n > 1 && n <= mostExperts {
+			return a, c
+		}
+	}
+	return 1, 1
 }
 
 // spatialDrop: a 1x1 output of a map that is not 1x1.
@@ -255,6 +274,10 @@ func denseChannels(r *summary.Row, area int64) int64 {
 	return 0
 }
 
+// transformBytes is what cuDNN's FFT algorithms take for one filter: a tile of
+// 32 x 32 has 32 x 17 complex frequencies of eight bytes.
+const transformBytes = 32 * 17 * 8
+
 // emitConv makes the output; the backward needs workspace in cuDNN.
 func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 	b.convIn[b.nConvIn%len(b.convIn)] = b.cur
@@ -283,6 +306,13 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 	dense := area > 1 && groups < cin
 	if dense {
 		op.BwdTmp = b.convWorkspace(in, out, cin, area, groups)
+	}
+	if si, so := b.shape(in), b.shape(out); si.N == 3 && so.N == 3 && si.D[1] == so.D[1] && si.D[2] == so.D[2] && si.D[1] > 1 {
+		b.g.Transform = max(b.g.Transform, mul(r.Params/max(area, 1), transformBytes))
+	}
+	if r.Kind == "CondConv2d" {
+		// A weight for each sample, mixed from those of several experts.
+		op.Aux = add(op.Aux, mul(mul(o*cin/max(groups, 1), area), mul(b.opt.Batch, 4)))
 	}
 	if has(r.Kind, "StdConv") {
 		op.Aux = add(op.Aux, mul(r.Params, 4)) // the standardised weight

@@ -80,8 +80,28 @@ type Graph struct {
 	CuDNN   bool  // some op runs in cuDNN
 	Guessed int64 // bytes of kept tensors whose source was guessed
 	Kept    int64 // bytes kept for the backward in all
+	// ByOutputs is Kept as counted from the rows' outputs alone, in numbers of four
+	// bytes; Outputs are those of every row, kept or not.
+	ByOutputs, Outputs int64
+	// Transform is the scratch memory that the largest convolution takes if cuDNN
+	// computes it by FFT: its filters, transformed.
+	Transform int64
+	// Hidden counts parameters that no row shows and no known habit explains.
+	Hidden  int64
 	Unknown []Unknown
 	Assumed []string
+}
+
+// GuessedPct is the percentage of what is kept whose source was guessed.
+func (g *Graph) GuessedPct() int64 { return g.Guessed / max((g.Kept+g.Guessed)/100, 1) }
+
+// Largest is the size of the largest tensor.
+func (g *Graph) Largest() int64 {
+	var most int64
+	for i := range g.Tensors {
+		most = max(most, g.Tensors[i].Bytes)
+	}
+	return most
 }
 
 // Unknown counts the modules of one class that were not understood.

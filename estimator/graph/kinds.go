@@ -100,6 +100,39 @@ func leafClass(kind string) class {
 // KnownLeaf says whether a class is one whose memory behaviour is known.
 func KnownLeaf(kind string) bool { return classOf(kind) != clsUnknown || kind == "MultiheadAttention" }
 
+// Pattern is what stands for a class name where evidence is counted: for a module
+// whose memory behaviour is known, that behaviour; for any other the last word of
+// its name, which is how containers are named (a LevitBlock is a *Block).
+func Pattern(kind string) string {
+	if c := classOf(kind); c != clsUnknown {
+		return behaviours[c]
+	}
+	i := len(kind)
+	for i > 0 && !isUpper(kind[i-1]) {
+		i--
+	}
+	for acronym := i == len(kind); i > 0 && isUpper(kind[i-1]); i-- {
+		if !acronym {
+			i--
+			break
+		}
+	}
+	return "*" + kind[i:]
+}
+
+// behaviours names the classes in the list of what was measured.
+var behaviours = [...]string{
+	clsConv: "convolution", clsConvT: "transposed convolution", clsLinear: "linear", clsEmbedding: "embedding",
+	clsBatchNorm: "batch norm", clsLayerNorm: "layer norm", clsRMSNorm: "rms norm", clsNormAct: "norm with activation",
+	clsActOut: "activation that keeps its output in place", clsActOutNew: "activation that keeps its output",
+	clsActIn: "activation that keeps its input", clsActLeaky: "leaky activation", clsActComposed: "composed activation",
+	clsMaxPool: "max pool", clsAvgPool: "average pool", clsGlobalPool: "global pool", clsIdentity: "identity",
+	clsDropout: "dropout", clsDropPath: "drop path", clsFlatten: "flatten", clsScale: "scale", clsPad: "pad",
+	clsUpsample: "upsample", clsUnfold: "unfold", clsSide: "side value",
+}
+
+func isUpper(c byte) bool { return c >= 'A' && c <= 'Z' }
+
 // ConvNormAct says whether a class is a convolution, a norm or an activation.
 func ConvNormAct(kind string) bool {
 	switch c := classOf(kind); c {
@@ -127,6 +160,8 @@ func classOf(kind string) class {
 		return clsRMSNorm
 	case strings.Contains(kind, "LayerNorm"):
 		return clsLayerNorm
+	case strings.Contains(kind, "Affine"):
+		return clsScale
 	}
 	return clsUnknown
 }

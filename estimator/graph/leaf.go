@@ -163,13 +163,18 @@ func (b *builder) keptInput(t int32) bool {
 // and both factors of the last product.
 func (b *builder) composedAct(r *summary.Row, in int32, s Shape, mult int32) {
 	w := b.g.Tensors[in].Width
-	extra := int64(1)
-	if has(r.Kind, "NewGELU", "FastGELU", "Accurate") {
-		extra = 3
-	}
+	extra := composedExtra(r.Kind)
 	out := b.tensor(s, mult, w)
 	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, Aux: mul(b.g.Tensors[in].Bytes, extra), FwdTmp: b.g.Tensors[in].Bytes, BwdTmp: b.g.Tensors[in].Bytes})
 	b.cur = out
+}
+
+// composedExtra is how many tensors such an activation keeps besides its input.
+func composedExtra(kind string) int64 {
+	if has(kind, "NewGELU", "FastGELU", "Accurate") {
+		return 3
+	}
+	return 1
 }
 
 // lastAct: in a block of the ResNet kind the shortcut is added in place before
@@ -263,8 +268,27 @@ func (b *builder) pass(r *summary.Row) {
 	case want < have && (r.Out.N == 1 || r.Out.N == 3 && r.Out.D[1] == 1 && r.Out.D[2] == 1):
 		b.squeeze(r.Out) // pooled
 	default:
+		if t := b.shortcut(r.Out); t >= 0 && !b.match(r.Out) {
+			b.restart(t)
+			return
+		}
 		b.fit(r)
 	}
+}
+
+// shortcut is what a module that passes on a map of another size reads where a
+// block's own beginning could not be told: the last map of that very shape, which
+// another branch has read before. -1: there is none.
+func (b *builder) shortcut(s Shape) int32 {
+	if f := b.scope(); f == nil || f.role&roleResidual == 0 || s.N != 3 {
+		return -1
+	}
+	for k := 1; k <= len(b.recent) && k <= b.nRecent; k++ {
+		if t := b.recent[(b.nRecent-k)%len(b.recent)]; b.shape(t) == s && b.meta[t].used {
+			return t
+		}
+	}
+	return -1
 }
 
 func (b *builder) dropout(r *summary.Row) {

@@ -12,6 +12,10 @@ func (b *builder) norm(i int32) {
 		return
 	}
 	c := rowClass(r)
+	beside := int32(-1)
+	if c == clsBatchNorm && b.normed == b.cur {
+		beside = b.besideNorm(r)
+	}
 	b.midAdd(f, r, i)
 	if cs := b.shape(b.cur); c == clsBatchNorm && r.Out.N == 1 && cs.N == 2 && cs.Last() == r.Out.Last() {
 		rr := *r // BatchNorm1d over tokens flattened into the batch
@@ -58,10 +62,32 @@ func (b *builder) norm(i int32) {
 	}
 	b.op(o)
 	b.cur = o.Out
+	if beside >= 0 {
+		b.addTo(beside, true)
+	}
+	b.normed = -1
+	if c == clsBatchNorm {
+		b.normed = b.cur
+	}
 	b.touch(f)
 	if f != nil && f.postNorm {
 		f.sinceAdd = false
 	}
+}
+
+// besideNorm: nobody normalises twice, so a norm of a norm's shape reads what came
+// before the convolution that the first norm follows, and the two are added. It makes
+// that the current tensor, and gives the first norm's result.
+func (b *builder) besideNorm(r *summary.Row) int32 {
+	first := b.cur
+	for k := 1; k <= len(b.recent) && k <= b.nRecent; k++ {
+		t := b.recent[(b.nRecent-k)%len(b.recent)]
+		if t < first-1 && b.shape(t) == r.Out {
+			b.cur = t
+			return first
+		}
+	}
+	return -1
 }
 
 // composedNorm: norms written in Python keep their intermediates.

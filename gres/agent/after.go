@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"carma/db"
@@ -143,7 +144,47 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if err != nil {
 		return false, err
 	}
-	at := time.Now().Add(max(safe, c.Delay-c.Age))
-	err = a.Jobs.SetStart(ctx, j.Target(), at)
+	err = a.startAt(ctx, j, time.Now().Add(max(safe, c.Delay-c.Age)))
 	return err == nil, err
+}
+
+// start is when a heterogeneous job may start.
+type start struct {
+	job uint32
+	at  time.Time
+}
+
+// startsKept bounds what is remembered of them; a job beyond starts at the next change.
+const startsKept = 1000
+
+// startAt sets the start time of a pending job.
+func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
+	err := a.Jobs.SetStart(ctx, j.Target(), at)
+	if err == nil && j.HetJobID != 0 && len(a.starts) < startsKept {
+		a.starts = append(a.starts, start{j.ID, at})
+	}
+	return err
+}
+
+// wakeBackfill changes heterogeneous jobs whose start has come. sched/backfill alone
+// starts them, and as long as no job, node, partition or reservation changes it does
+// not look again (backfill.c, _more_work, 22.05 to 26.05): on a quiet cluster they
+// would wait for something else to happen. A start that its user has set stays.
+func (a *Agent) wakeBackfill(ctx context.Context) {
+	now := time.Now()
+	asked := 0
+	a.starts = slices.DeleteFunc(a.starts, func(s start) bool {
+		if now.Before(s.at.Add(time.Second)) || asked == comebacksAtOnce { // slurmctld counts whole seconds
+			return false
+		}
+		asked++
+		j, err := a.Jobs.Job(ctx, s.job)
+		if err == nil && j.State == "PENDING" && !j.Eligible.IsZero() && !j.Eligible.After(now) {
+			err = a.Jobs.SetStart(ctx, j.Target(), now)
+		}
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			a.Log.Warn("set the start time of a requeued job", "job", s.job, "error", err)
+		}
+		return true
+	})
 }

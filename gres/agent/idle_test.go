@@ -174,3 +174,32 @@ func TestTellIdleTooLate(t *testing.T) {
 		t.Errorf("%q, ledger %q", u.calls, l.calls)
 	}
 }
+
+// A job that the agent cancels leaves the MPS servers before signals end it, where other jobs
+// are clients too; whether that works, it is cancelled.
+func TestCancelledJobsLeaveMPSFirst(t *testing.T) {
+	key := jobenv.JobKey{JobID: 7}
+	mine := gres.Lease{Job: key, UID: 1000, UUID: "a", Daemon: "a", Idle: time.Hour, IdleSure: time.Hour}
+	other := gres.Lease{Job: jobenv.JobKey{JobID: 8}, UID: 1000, UUID: "a", Daemon: "a"}
+	for name, c := range map[string]struct {
+		leases []gres.Lease
+		err    error
+		want   string
+	}{
+		"with another": {[]gres.Lease{mine, other}, nil, "[terminate a]"},
+		"alone":        {[]gres.Lease{mine}, nil, "[]"},
+		"fails":        {[]gres.Lease{mine, other}, errors.New("no answer"), "[terminate a]"},
+	} {
+		u, m := &users{}, &daemons{err: c.err}
+		a := newAgent()
+		a.Config.Idle.Action = "cancel"
+		a.Users, a.MPS, a.Jobs = u, m, &jobs{known: map[uint32]sctl.Job{7: {ID: 7, UID: 1000, State: "RUNNING", Nodes: 1}}}
+		a.Owners = owners{1: {JobID: 7, UID: 1000}, 2: {JobID: 8, UID: 1000}, 3: {}}
+		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+		a.Ledger = &ledger{meanwhile: s}
+		a.tellIdle(t.Context(), s)
+		if got := fmt.Sprint(m.calls); got != c.want || len(u.calls) != 2 {
+			t.Errorf("%s: daemons %s, want %s; users %q", name, got, c.want, u.calls)
+		}
+	}
+}

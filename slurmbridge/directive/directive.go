@@ -75,7 +75,7 @@ type Directive struct {
 	Policy  Policy // policy=
 	Batch   int    // batch=
 	Seq     int    // seq=, tokens
-	Input   [3]int // input=CxHxW
+	Input   [3]int // input=CxHxW, CxL or N; zeros: fewer dimensions
 
 	Optimizer string // optim=
 	Foreach   *bool  // foreach=

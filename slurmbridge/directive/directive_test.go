@@ -75,7 +75,7 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA batch=0\n", "line 1: batch=0: must be at least 1; write batch=32"},
 		{"#CARMA batch=3.5\n", "line 1: batch=3.5: not a whole number; write batch=32"},
 		{"#CARMA smact=101\n", "line 1: smact=101: must be at most 100; write smact=60"},
-		{"#CARMA input=224x224\n", "line 1: input=224x224: not channels x height x width; write input=3x224x224"},
+		{"#CARMA input=1x3x224x224\n", "line 1: input=1x3x224x224: not the size of a sample: features, channels x length, or channels x height x width; write input=3x224x224"},
 		{"#CARMA optim=lion\n", "line 1: optim=lion: not one of adam, adamw, adamw_hf, adam8bit, sgd, sgdm, adagrad, adadelta, rmsprop, adafactor; write optim=adamw"},
 		{"#CARMA foreach=yes\n", "line 1: foreach=yes: neither 0 nor 1; write foreach=0 or foreach=1"},
 		{"#CARMA params=many\n", "line 1: params=many: not a number of parameters; write params=110M"},

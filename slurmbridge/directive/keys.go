@@ -167,8 +167,8 @@ func count(to *int, s string, most int) error {
 
 func shape(to *[3]int, s string) error {
 	parts := strings.Split(s, "x")
-	if len(parts) != 3 {
-		return errors.New("not channels x height x width")
+	if len(parts) > len(to) {
+		return errors.New("not the size of a sample: features, channels x length, or channels x height x width")
 	}
 	for i, p := range parts {
 		if err := count(&to[i], p, 1<<20); err != nil {

@@ -36,6 +36,8 @@ type Job struct {
 	ExitCode   int       // of the batch script
 	ExitSignal int
 	NodeList   string // where it runs, or completes still; empty: nowhere
+
+	Reservation string
 }
 
 // Task is the task's number within its array; empty: it is of none.
@@ -53,7 +55,7 @@ var ErrNoJob = errors.New("no such job")
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
 	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList", "QOS",
-	"StartTime"}
+	"StartTime", "Reservation"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -85,6 +87,9 @@ func parseJob(row []string) (j Job, err error) {
 		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18])}
 	if !none(f[16]) {
 		j.NodeList = f[16]
+	}
+	if !none(f[19]) {
+		j.Reservation = f[19]
 	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)

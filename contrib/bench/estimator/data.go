@@ -68,7 +68,7 @@ func inputShape(s string) (in [3]int) {
 	for i, p := range strings.SplitN(s, "x", 3) {
 		n, err := strconv.Atoi(p)
 		if err != nil {
-			return [3]int{}
+			return [3]int{} // a text model has none
 		}
 		in[i] = n
 	}
@@ -133,7 +133,8 @@ func mlpRuns(dir string) ([]run, error) {
 			model: "mlp", family: t.text(r, "arch"), batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib"),
 			spec: estimator.Spec{
 				Summary: []byte(b.String()), Batch: int(t.num(r, "batch")), Dropout: estimator.On,
-				Base: estimator.DefaultBase(),
+				Input: inputShape(t.text(r, "input")), // flat features, as input=N
+				Base:  estimator.DefaultBase(),
 			},
 		})
 	}

@@ -10,6 +10,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,19 +18,21 @@ import (
 )
 
 func main() {
+	measured := flag.String("measured", "", "write the classes that were measured, and the margins, to `FILE` (estimator/measured.go)")
+	flag.Parse()
 	dir := "../shared/data/memory"
-	if len(os.Args) > 1 {
-		dir = os.Args[1]
+	if flag.NArg() > 0 {
+		dir = flag.Arg(0)
 	}
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(os.Stderr, "bench: no data at %s: give the folder that holds real_measured.csv\n", dir)
 		os.Exit(3)
 	}
 	traces := filepath.Join(dir, "timm_traces")
-	if len(os.Args) > 2 {
-		traces = os.Args[2]
+	if flag.NArg() > 1 {
+		traces = flag.Arg(1)
 	}
-	if err := report(os.Stdout, dir, traces); err != nil {
+	if err := report(os.Stdout, dir, traces, *measured); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 		os.Exit(1)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"sort"
 	"testing"
 
@@ -119,7 +120,7 @@ var methods = []struct {
 }
 
 // report prints the whole table.
-func report(w io.Writer, dir, traces string) error {
+func report(w io.Writer, dir, traces, measured string) error {
 	realSet, err := realRuns(dir)
 	if err != nil {
 		return err
@@ -134,7 +135,7 @@ func report(w io.Writer, dir, traces string) error {
 	}
 	fmt.Fprintf(w, "%-10s %-10s %6s %8s %8s %8s %8s %8s %8s %8s\n",
 		"set", "method", "rows", "median%", "mape%", "in10%", "under10%", "over30%", ">resv%", "1GB-bkt")
-	var timm []outcome
+	var timm, others []outcome
 	for _, set := range []struct {
 		name string
 		runs []run
@@ -146,6 +147,8 @@ func report(w io.Writer, dir, traces string) error {
 		printSet(w, set.name, rows)
 		if set.name == "timm all" {
 			timm = rows
+		} else {
+			others = append(others, rows...)
 		}
 	}
 	sure := only(timm, estimator.Sure)
@@ -155,6 +158,16 @@ func report(w io.Writer, dir, traces string) error {
 	fmt.Fprintf(w, "\ntimm: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically needed, %d without a summary\n",
 		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, drop.impossible, drop.noSummary)
 	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: published or computed\n\n")
+	rows, list, err := judgeLeftOut(timm, others)
+	if err != nil {
+		return err
+	}
+	calibration(w, rows)
+	if measured != "" {
+		if err := os.WriteFile(measured, list, 0o644); err != nil {
+			return err
+		}
+	}
 	if err := crossValidate(w, timmSet); err != nil {
 		return err
 	}

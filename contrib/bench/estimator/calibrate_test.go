@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	"carma/estimator"
+)
+
+// madeUp is a run of a family whose module has a class of its own.
+func madeUp(family, kind string, actualMiB float64) outcome {
+	o := outcome{est: estimator.Estimate{MiB: 1000}}
+	o.model, o.family, o.actualMiB = family, family, actualMiB
+	o.spec.Summary = []byte("  Linear-1  [-1, 10]  110\n  " + kind + "-2  [-1, 10]  0\n  Linear-3  [-1, 10]  110\n")
+	return o
+}
+
+// A family that is left out gives no evidence for itself.
+func TestEvidence(t *testing.T) {
+	tally, err := evidence([]outcome{
+		madeUp("a", "OneBlock", 1000), madeUp("a", "OneBlock", 1050), madeUp("b", "TwoBlock", 950), madeUp("c", "WrongBlock", 3000),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, without string
+		want          estimator.Evidence
+	}{
+		{"OneBlock", "", estimator.Evidence{Name: "OneBlock", Families: 1, Runs: 2, Within: 2}},
+		{"OneBlock", "a", estimator.Evidence{Name: "OneBlock"}},
+		{"*Block", "", estimator.Evidence{Name: "*Block", Families: 2, Runs: 4, Within: 3}},
+		{"*Block", "b", estimator.Evidence{Name: "*Block", Families: 1, Runs: 3, Within: 2}},
+		{"WrongBlock", "", estimator.Evidence{Name: "WrongBlock", Runs: 1}},
+		{"linear", "", estimator.Evidence{Name: "linear", Families: 2, Runs: 4, Within: 3}},
+	} {
+		if got := tally.without(c.without)(c.name); got != c.want {
+			t.Errorf("%s without %q: %+v, want %+v", c.name, c.without, got, c.want)
+		}
+	}
+}
+
+func TestMarginOf(t *testing.T) {
+	var rows []outcome
+	for i := range 200 { // what is needed beside the fixed part: 1 to 200 % more
+		rows = append(rows, madeUp("a", "X", float64(1000+10*(i+1)+estimator.MarginMiB)))
+	}
+	rows = append(rows, madeUp("b", "X", 1e6))
+	for _, c := range []struct {
+		family string
+		want   int64
+	}{{"b", 199}, {"", 200}} {
+		if got := marginOf(rows, estimator.Sure, c.family); got != c.want {
+			t.Errorf("without %q: %d %%, want %d", c.family, got, c.want)
+		}
+	}
+	if got := marginOf(rows, estimator.Unsure, ""); got != 0 {
+		t.Errorf("no unsure run: %d %%", got)
+	}
+}

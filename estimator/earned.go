@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package estimator
+
+import (
+	"slices"
+	"strings"
+
+	"carma/estimator/graph"
+	"carma/estimator/summary"
+	"carma/estimator/training"
+)
+
+// What a summary must show before its estimate is sure. Each figure was judged on
+// measured runs, every family left out in turn (README.md).
+const (
+	// agreePct is how far apart the two counts of what is kept may be, of the larger
+	// one, and agreeEstimatePct the same of the whole estimate: less is no matter.
+	agreePct         = 18
+	agreeEstimatePct = 4
+	// mostOutputs is how many times the outputs of all rows can be kept at most; no
+	// measured model keeps more than 1.3 times.
+	mostOutputs = 2
+	// transformBatch is the largest batch at which cuDNN was often seen to compute a
+	// convolution by FFT, which needs scratch memory for the transformed filters:
+	// from transformPct of the estimate on that matters.
+	transformBatch = 32
+	transformPct   = 100
+	// fewFamilies must have shown a naming pattern before it counts as measured.
+	fewFamilies = 2
+)
+
+// Evidence counts what was measured of a class of modules, or of a naming pattern.
+type Evidence struct {
+	Name     string // of the class, or graph.Pattern
+	Families int    // of models whose estimates are right: see RightPct
+	Runs     int    // measured, of all families
+	Within   int    // of Runs, within 10 % of the truth
+}
+
+// mostClasses bounds the classes that are looked up in a summary: no model has as many,
+// and the rest counts as unmeasured.
+const mostClasses = 512
+
+// RightPct of a family's runs must be within 10 % for the family to count.
+const RightPct = 80
+
+// Measured says whether a class of modules has measured runs behind it: of its own
+// name, or those of several families behind its naming pattern.
+func Measured(kind string, of func(name string) Evidence) bool {
+	return of(kind).Families > 0 || of(graph.Pattern(kind)).Families >= fewFamilies
+}
+
+// shipped is the evidence that the bench found: see measured.go.
+func shipped(name string) Evidence {
+	i, ok := slices.BinarySearchFunc(measured[:], name, func(v Evidence, name string) int { return strings.Compare(v.Name, name) })
+	if !ok {
+		return Evidence{}
+	}
+	return measured[i]
+}
+
+// unmeasured finds the first class of modules that has no measured runs behind it,
+// and counts its modules. The outermost module is left out: its name is the model's.
+func unmeasured(m *summary.Model, of func(string) Evidence) (kind string, count int) {
+	known := map[string]bool{}
+	for i := range m.Rows {
+		r := &m.Rows[i]
+		if known[r.Kind] || i > 0 && r.Start == 0 && i == len(m.Rows)-1 {
+			continue
+		}
+		if kind == "" {
+			if known[r.Kind] = len(known) < mostClasses && Measured(r.Kind, of); !known[r.Kind] {
+				kind = r.Kind
+			}
+		}
+		if r.Kind == kind {
+			count++
+		}
+	}
+	return kind, count
+}
+
+// earn lowers the confidence where evidence is missing: kinds of modules that were
+// never measured, parameters that no row shows, two counts that disagree, a result
+// that physics excludes. counted says that the bytes kept were counted by autograd
+// itself (contrib/summary), so that nothing had to be inferred.
+func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Result, of func(string) Evidence, counted bool) {
+	if !counted {
+		before := len(e.Reasons)
+		if kind, n := unmeasured(m, of); n > 0 {
+			e.lower(Unsure, "%d modules are of class %s, and no model with such has been measured", n, kind)
+		}
+		if g.Hidden != 0 {
+			e.lower(Unsure, "%d parameters belong to calls that no row shows", max(g.Hidden, -g.Hidden))
+		}
+		e.twoCounts(s, g)
+		if len(e.Reasons) > before {
+			e.want(Trace)
+		}
+	}
+	if least := r.Parts[training.Parameters] + r.Parts[training.OptimizerState] + g.Largest(); r.Peak < least {
+		e.lower(Bound, "parameters, optimizer and the largest layer alone are %d MiB", least>>20)
+	}
+}
+
+// twoCounts holds what the graph says is kept for the backward pass against what the
+// outputs of the rows say, and against all that the rows make.
+func (e *Estimate) twoCounts(s Spec, g *graph.Graph) {
+	if s.Precision != FP32 {
+		return // never sure, and the second count is of four-byte numbers
+	}
+	switch {
+	case g.Kept > mostOutputs*g.Outputs && g.Kept-g.Outputs > e.little():
+		e.lower(Bound, "%d MiB kept for the backward pass are more than all modules make", g.Kept>>20)
+	case !e.agree(s, g):
+		e.lower(Unsure, "%d MiB are kept for the backward pass by the calls between modules, %d MiB by their outputs",
+			g.Kept>>20, g.ByOutputs>>20)
+	}
+}
+
+// agree says whether the two counts of what is kept tell the same.
+func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
+	most := max(g.Kept, g.ByOutputs)
+	return s.Precision == FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
+}
+
+// little is a difference that does not matter to the estimate.
+func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
+
+// transforms says when the scratch memory of one convolution may exceed all else.
+func (e *Estimate) transforms(g *graph.Graph, batch int) {
+	if t := g.Transform >> 20; batch <= transformBatch && t > e.MiB/100*transformPct {
+		e.lower(Unsure, "at small batches cuDNN may compute a convolution by FFT, which takes up to %d MiB for a moment", t)
+	}
+}
