@@ -212,8 +212,9 @@ const linkPin, mapPin = "link", "jobs"
 
 // object is the member of union bpf_attr for pins.
 type object struct {
-	path      uint64
-	fd, flags uint32
+	path uint64
+	fd   uint32
+	_    uint32 // file_flags
 }
 
 func pin(path string, fd int) error {
