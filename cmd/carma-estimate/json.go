@@ -88,8 +88,9 @@ func printJSON(w io.Writer, r report) error {
 	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
 	if e := r.Estimate; e != nil {
 		j := jsonEstimate{
-			Method: r.Method, Path: e.Path, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB, ReserveMiB: e.ReserveMiB,
-			Parts: []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
+			Method: r.Method, Path: e.Path, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB,
+			ReserveMiB: e.ReserveMiB,
+			Parts:      []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
 			Unknown: []jsonUnknown{}, Params: e.Params, Modules: e.Rows,
 		}
 		for _, p := range e.Parts {

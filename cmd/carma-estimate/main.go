@@ -224,7 +224,8 @@ func (o *options) check(f *pflag.FlagSet) error {
 	}
 	switch {
 	case o.script == "" && o.summary == "":
-		return cli.Fail(cli.ExitUsage, "nothing to estimate: give --summary, a script or --cases; see carma-estimate --help")
+		return cli.Fail(cli.ExitUsage,
+			"nothing to estimate: give --summary, a script or --cases; see carma-estimate --help")
 	case f.Changed("gpus") && o.gpus < 1:
 		return cli.Fail(cli.ExitUsage, "--gpus=%d: must be at least 1", o.gpus)
 	case f.Changed("base") && o.baseMiB < 1:

@@ -47,7 +47,8 @@ func (s style) submission(b *strings.Builder, v *script.Submission) {
 		return
 	}
 	if v.Part.GPUsPerNode > 0 {
-		row("partition", fmt.Sprintf("%s: %d GPUs of %d MiB per node", v.Partition, v.Part.GPUsPerNode, v.Part.GPUMemMiB))
+		row("partition", fmt.Sprintf("%s: %d GPUs of %d MiB per node", v.Partition, v.Part.GPUsPerNode,
+			v.Part.GPUMemMiB))
 	}
 	if v.Request.Het {
 		row("component", "the first of a heterogeneous job; the others get whole GPUs")
@@ -85,7 +86,8 @@ func (s style) submission(b *strings.Builder, v *script.Submission) {
 // estimate prints figures, parts, reasons and what fits.
 func (s style) estimate(b *strings.Builder, r report) {
 	e := r.Estimate
-	colour := map[estimator.Confidence]string{estimator.Sure: cli.Green, estimator.Unsure: cli.Yellow, estimator.Bound: cli.Red}[e.Confidence]
+	colour := map[estimator.Confidence]string{estimator.Sure: cli.Green, estimator.Unsure: cli.Yellow,
+		estimator.Bound: cli.Red}[e.Confidence]
 	estimate, reserve := fmt.Sprintf("estimate %d MiB,", e.MiB), fmt.Sprintf("%d MiB", e.ReserveMiB)
 	if e.Confidence == estimator.Bound {
 		estimate, reserve = fmt.Sprintf("estimate at least %d MiB,", e.MiB), "a whole GPU"

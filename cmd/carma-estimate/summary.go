@@ -42,7 +42,8 @@ func (p *program) runSummary(o options) error {
 		return cli.Fail(cli.ExitUsage, "%s: %w", o.summary, err)
 	}
 	place := config.Default().Placement
-	return p.print(report{Estimate: &e, Method: name, Fit: fits(e, place.MarginOf(name), gpuModels), MaxJobs: place.MaxJobs}, o.json)
+	return p.print(report{Estimate: &e, Method: name, Fit: fits(e, place.MarginOf(name), gpuModels),
+		MaxJobs: place.MaxJobs}, o.json)
 }
 
 // breakdown estimates and puts the parts into the order in which they are
@@ -55,7 +56,8 @@ func (p *program) breakdown(method string, s estimator.Spec) (estimator.Estimate
 	e.Parts = slices.Clone(e.Parts)
 	slices.SortStableFunc(e.Parts, func(a, b estimator.Part) int { return last(a) - last(b) })
 	if s.Parallel != estimator.None && s.GPUs <= 1 {
-		e.Assumed = append(slices.Clone(e.Assumed), fmt.Sprintf("one GPU, on which parallel=%s changes nothing", s.Parallel))
+		e.Assumed = append(slices.Clone(e.Assumed), fmt.Sprintf("one GPU, on which parallel=%s changes nothing",
+			s.Parallel))
 	}
 	return e, nil
 }
