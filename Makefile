@@ -51,7 +51,7 @@ SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
 .PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
-	test-integration test-situations test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
+	test-integration test-situations test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim spank simgpu
@@ -138,7 +138,7 @@ test-mps: deps-test-mps all
 		{ [ -z "$$MPS_REAL" ] || $(GO) test $(AS_ROOT) -tags 'integration mps' -count=1 -v -run 'TestRealMPS$$' ./contrib/devcluster; }
 
 test-placement: simgpu
-	@$(GO) run ./prolog/bench --rounds 6 --idle 1s
+	@$(GO) run ./contrib/bench/placement --rounds 6 --idle 1s
 
 # The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it.
 test-trace: deps-test-trace
@@ -150,6 +150,11 @@ test-trace: deps-test-trace
 # RUN='TestSteps|TestArray' takes some of the tests.
 test-integration: deps-test-integration all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
+
+# Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
+# under user-mode-linux; root makes it: minutes, and the first time the network.
+test-cgroup2: deps-test-cgroup2 all
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestOwners$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
@@ -188,6 +193,11 @@ test-abuse: deps-test-abuse all
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
 	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run TestAttack ./contrib/devcluster
+
+# Confinement with CONFINE_JOBS starts beside programs that open everything, and with every
+# process that makes it killed at random; cgroup v1.
+test-confine-kill: deps-test-confine-kill all
+	$(GO) test -tags 'integration abuse' -count=1 -parallel 1 -v -timeout 90m -run 'TestConfineKilled$$|TestConfineManyStarts$$' ./contrib/devcluster
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
@@ -230,16 +240,16 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
 	@$(ERRORLINT) ./...
-	@echo "lint: codespell, links, imports per room"
+	@echo "lint: codespell, links, imports"
 	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)
-	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestRooms'
+	@$(GO) test ./docs -run 'TestLinks|TestCommands|TestMakeAndDevcluster|TestImports|TestPure|TestSlurmWords|TestLayers'
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
-	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c
+	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c
 
 # Manual pages, from docs/man/*.md and the programs' own help.
 man: commands
@@ -249,9 +259,9 @@ bench:
 	$(GO) test -run '^$$' -bench . ./...
 
 # The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
-# folder of traces by estimator/bench/timm_traces.py.
+# folder of traces by contrib/bench/estimator/timm_traces.py.
 bench-estimator:
-	$(GO) run ./estimator/bench $(if $(TRACES),../shared/data/memory $(TRACES))
+	$(GO) run ./contrib/bench/estimator $(if $(TRACES),../shared/data/memory $(TRACES))
 
 # What policies are worth on traces (docs/bench/sim.md); five minutes.
 bench-sim: commands
@@ -259,7 +269,7 @@ bench-sim: commands
 
 # Prologs at once, killed at named places; the ledger's log checked.
 bench-placement: simgpu
-	$(GO) run ./prolog/bench
+	$(GO) run ./contrib/bench/placement
 
 install: all
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma

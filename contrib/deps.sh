@@ -23,6 +23,8 @@ list() {
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-integration
 	test-situations  @test-integration
+	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
+	test-confine-kill @test-integration
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/usertext"
 	"carma/slurmbridge/version"
 )
@@ -66,7 +67,7 @@ func (a *Attempt) Clean() {
 }
 
 // NodeFail is the state of an attempt that had no Epilog, in sacct's word.
-const NodeFail = "NODE_FAIL"
+const NodeFail = jobstate.NodeFail
 
 // AttemptGPU is what a job did on one GPU.
 type AttemptGPU struct {
@@ -269,7 +270,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		a := &list[i]
 		if e.State != "" {
 			a.ArrayJobID, a.ArrayTask, a.Name, a.Account = e.ArrayJobID, e.ArrayTask, e.Name, e.Account
-			if a.State != "REQUEUED" && a.State != "OUT_OF_MEMORY" && (a.State != NodeFail || e.State != "REQUEUED") {
+			if a.State != jobstate.Requeued && a.State != jobstate.OutOfMemory && (a.State != NodeFail || e.State != jobstate.Requeued) {
 				a.State = e.State
 			}
 		}

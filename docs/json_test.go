@@ -125,7 +125,7 @@ func outputs(t *testing.T) map[string][][]byte {
 			all[schema] = append(all[schema], text)
 		}
 	}
-	gpu := status.GPU{SMActPct: figure.Unknown, Closed: "x", Leases: []status.Lease{{}}}
+	gpu := status.GPU{SMActPct: figure.Unknown, Closed: "x", Quarantine: "xid", Leases: []status.Lease{{}}}
 	text, err := json.Marshal(status.Node{Schema: "carma.status/1", GPUs: []status.GPU{gpu, {SMActPct: 1, Leases: []status.Lease{}}}})
 	if err != nil {
 		t.Fatal(err)

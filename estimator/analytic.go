@@ -129,6 +129,17 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	return e, nil
 }
 
+func (s *Spec) parse() (*summary.Model, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	m, err := summary.Parse(s.Summary)
+	if err != nil {
+		return nil, fmt.Errorf("estimate from summary: %w", err)
+	}
+	return m, nil
+}
+
 // check refuses numbers that no training has.
 func (s *Spec) check() error {
 	for _, c := range [...]struct {

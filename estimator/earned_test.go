@@ -121,7 +121,7 @@ func TestTwoCounts(t *testing.T) {
 // shipped looks names up by halves.
 func TestMeasuredInOrder(t *testing.T) {
 	if !slices.IsSortedFunc(measured[:], func(a, b Evidence) int { return strings.Compare(a.Name, b.Name) }) {
-		t.Error("measured.go is out of order: run estimator/bench -measured estimator/measured.go")
+		t.Error("measured.go is out of order: run contrib/bench/estimator -measured estimator/measured.go")
 	}
 	if v := shipped("*Block"); v.Families < fewFamilies || v.Runs < v.Within {
 		t.Errorf("*Block: %+v", v)

@@ -288,24 +288,3 @@ func TestWords(t *testing.T) {
 		t.Errorf("unknown optimizer: %v does not list what is known", err)
 	}
 }
-
-func TestCompare(t *testing.T) {
-	s := fixture(t, "resnet.txt")
-	h, err := Horus(s)
-	if err != nil || h.MiB < 800 {
-		t.Errorf("horus: %d MiB, %v", h.MiB, err)
-	}
-	g, err := GPUMemNet(s)
-	if err != nil || g.MiB%8000 != 0 {
-		t.Errorf("gpumemnet: %d MiB is no bucket of 8000, %v", g.MiB, err)
-	}
-	if f, err := FakeTensor(1234); err != nil || f.MiB != 1234 {
-		t.Errorf("faketensor: %v %v", f, err)
-	}
-	if _, err := FakeTensor(-1); err == nil {
-		t.Error("faketensor takes a negative number")
-	}
-	if o, err := Oracle(777); err != nil || o.ReserveMiB != 777 || o.Confidence != Sure {
-		t.Errorf("oracle: %v %v", o, err)
-	}
-}

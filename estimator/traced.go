@@ -3,7 +3,6 @@
 package estimator
 
 import (
-	"errors"
 	"fmt"
 
 	"carma/estimator/trace"
@@ -114,6 +113,3 @@ func (e *Estimate) judgeBatch(batch int64, t *trace.Trace) {
 		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d lies between the traced %d and %d", batch, low, high))
 	}
 }
-
-// errTrace is what the methods say that read summaries only.
-var errTrace = errors.New("this is a trace, which method analytic reads: take that, or give a summary")

@@ -52,8 +52,18 @@ type Sample struct {
 	// where the driver does not tell.
 	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
 	PowerWatts   figure.Measured `json:"power_watts"`
-	EnergyJ      figure.Measured `json:"energy_j"`   // total-energy counter
-	Unreadable   string          `json:"unreadable"` // why the GPU could not be read; the figures above are then void
+	EnergyJ      figure.Measured `json:"energy_j"`               // total-energy counter
+	Xids         []uint64        `json:"xids,omitempty"`         // errors that the driver has reported since the previous sample
+	Fault        string          `json:"fault,omitempty"`        // why the GPU is not to be used, by what the driver tells of its state
+	RowsPending  bool            `json:"rows_pending,omitempty"` // a reset will remap rows of its memory; until then it can be used
+	Unreadable   string          `json:"unreadable"`             // why the GPU could not be read; the figures above are then void
+}
+
+// FalseZero tells whether an SM activity is none: 0 while kernels run. After Xid 31 the
+// profiling counters of DCGM read 0 until its host engine is started again (NVIDIA/DCGM#303).
+// The smallest kernel keeps an SM of some hundred busy, which is more than 0.
+func FalseZero(smactPct, utilisationPct figure.Measured) bool {
+	return smactPct == 0 && utilisationPct >= 10
 }
 
 // Reading is what a choice is made on: the last sample of a GPU and the
@@ -69,12 +79,24 @@ type Reading struct {
 	Foreign     int // processes of no job of ours
 	MPSClients  int
 	Unreadable  string // as in Sample
-	Quarantined string // why no job may have it: its MPS server has faulted
+	Quarantined string // why no job may have it: its MPS server has faulted, or it is broken
+	Cause       Cause  // of that
 	HeldFor     uint32 // a job that has waited long for it; 0: none
 	HeldUID     uint32 // its user
 	HeldGPUs    int    // that it wants on one node
 	HeldOpen    bool   // that job can start now: the GPU is offered again
 }
+
+// Cause is what a GPU is quarantined for, and says what ends that.
+type Cause string
+
+// The causes.
+const (
+	CauseMPS    Cause = "mps"    // a fault of its MPS server; ends when the server's clients have gone
+	CauseXid    Cause = "xid"    // an error that the driver reported; ends by carma-node readmit, or at a reboot
+	CauseDevice Cause = "device" // a state that NVML tells; ends with the state
+	CauseJobs   Cause = "jobs"   // several jobs that failed on it; ends by itself
+)
 
 // Lease is a promise of memory on one GPU to one job.
 type Lease struct {

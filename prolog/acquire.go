@@ -11,7 +11,6 @@ import (
 
 	"carma/gres"
 	"carma/gres/choose"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 )
@@ -22,9 +21,10 @@ const retryEvery = 100 * time.Millisecond
 // errUncounted means that no GPU fits, for what slurmctld does not know of.
 var errUncounted = fmt.Errorf("%w: not visible in slurmctld's counts", lease.ErrNoFit)
 
-// acquire tries until GPUs fit or wait is over.
-func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.Duration) ([]lease.Granted, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait+n.Config.Hooks.Deadline.D())
+// acquire tries until GPUs fit or wait is over, and no longer than most while jobs go
+// that this one preempts.
+func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, wait, most time.Duration) ([]lease.Granted, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+n.Config.Hooks.Deadline.D())
 	defer cancel()
 	job, r, decide := l.job, l.request, n.chooser(l.Hook)
 	var err error
@@ -36,21 +36,28 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, wait time.
 		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
 		return last.UUIDs, last.Daemon
 	}
-	until := time.Now().Add(wait)
+	until, latest := time.Now().Add(wait), time.Now().Add(most)
 	for {
 		if err := n.refresh(ctx, ledger); err != nil {
 			n.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
 		}
-		failpoint.Here("prolog.refreshed")
+		lease.FailPoint("prolog.refreshed")
 		granted, err := ledger.Acquire(ctx, job, r, pick)
-		failpoint.Here("lease.committed")
+		lease.FailPoint("lease.committed")
 		switch {
 		case err == nil:
 			return granted, nil
 		case !errors.Is(err, lease.ErrNoFit):
 			n.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
 			return nil, err
-		case ctx.Err() != nil || !time.Now().Before(until):
+		}
+		if gone := n.preempt(ctx, l, ledger, slurm, latest); gone.After(until) {
+			until = gone
+			if until.After(latest) {
+				until = latest
+			}
+		}
+		if ctx.Err() != nil || !time.Now().Before(until) {
 			n.logRefusals(job.JobKey, r, last)
 			if last.Uncounted() {
 				err = errUncounted

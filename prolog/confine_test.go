@@ -103,7 +103,7 @@ func TestOrdinals(t *testing.T) {
 		}
 		w.Config.Hooks.Wait = 0
 		l := w.arrive(t.Context(), h, w.slurm)
-		granted, err := w.acquire(t.Context(), l, w.book, time.Second)
+		granted, err := w.acquire(t.Context(), l, w.book, w.slurm, time.Second, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}

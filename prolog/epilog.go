@@ -14,10 +14,10 @@ import (
 
 	"carma/db"
 	"carma/gres/capacity"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 )
 
 // EpilogLedger is what an Epilog needs of the node's ledger.
@@ -26,6 +26,7 @@ type EpilogLedger interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
+	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
 // Records is where accounting goes.
@@ -52,7 +53,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := json.Unmarshal(held.About, &about); err != nil {
 		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
 	}
-	failpoint.Here("epilog.start")
+	lease.FailPoint("epilog.start")
 	var v verdict
 	if held.Restart == h.Restart {
 		v = n.judge(ctx, h, held, about, slurm)
@@ -68,14 +69,15 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if err := records.Put(ctx, attempt(h, held, about, v, n.Config.Idle.After.D())); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
-	failpoint.Here("epilog.recorded")
+	lease.FailPoint("epilog.recorded")
+	n.countFailure(ctx, h, held, v, ledger)
 	if v.requeuedTo != "" || v.slotOver {
 		n.expect(ctx, h, held, v.alone, ledger)
 	}
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
 	}
-	failpoint.Here("epilog.released")
+	lease.FailPoint("epilog.released")
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}
@@ -84,10 +86,35 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	}
 	n.Log.Info("released", "job", h.JobKey, "exit_code", h.Exit.Code, "exit_signal", h.Exit.Signal)
 	if err := publish(ctx); err != nil && !errors.Is(err, capacity.ErrTooSoon) {
-		n.Log.Warn("publish capacity; the agent will retry retry retry", "error", err)
+		n.Log.Warn("publish capacity; the agent will retry", "error", err)
 	}
 	n.Poke()
 	return nil
+}
+
+// soon is how long a job that fails soon has run at most.
+const soon = time.Minute
+
+// countFailure tells the ledger what the end of a job says of its GPUs: that they may be
+// broken, or that they work. Most ends say neither.
+func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held, v verdict, ledger EpilogLedger) {
+	failed := v.gpuFault && held.Fault == "" && held.Age < soon
+	var uuids []string
+	for _, g := range held.GPUs {
+		if failed || g.Seen && (!h.Exit.Failed() || held.Age >= soon) {
+			uuids = append(uuids, g.UUID)
+		}
+	}
+	if uuids == nil {
+		return
+	}
+	closed, err := ledger.JobEnded(ctx, h.JobID, h.UID, uuids, failed)
+	if err != nil {
+		n.Log.Error("look whether jobs fail on a GPU", "job", h.JobKey, "error", err)
+	}
+	for _, uuid := range closed {
+		n.Log.Error("jobs fail on a GPU; quarantined for an hour", "job", h.JobKey, "gpu", uuid)
+	}
 }
 
 // clockJump is longer than any Prolog takes (hooks.wait is five minutes at most,
@@ -108,7 +135,7 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter t
 	if before := a.End.Sub(a.Start) - held.Age; before < 0 || before > clockJump {
 		a.Start = a.End.Add(-held.Age)
 	}
-	if a.OOMNote == "" && h.Exit.Failed() {
+	if h.Exit.Failed() && v.signature == "" && held.Fault != "" {
 		a.OOMNote = held.Fault
 	}
 	if a.OOMNote == "" {
@@ -128,13 +155,13 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter t
 func state(e jobenv.Exit, v verdict) string {
 	switch {
 	case v.requeuedTo != "", v.slotOver, v.putBack:
-		return "REQUEUED"
+		return jobstate.Requeued
 	case v.signature != "":
-		return "OUT_OF_MEMORY"
+		return jobstate.OutOfMemory
 	case e.Code == 0 && (e.Signal == int(syscall.SIGTERM) || e.Signal == int(syscall.SIGKILL)):
-		return "CANCELLED" // or over its time limit: both end so
+		return jobstate.Cancelled // or over its time limit: both end so
 	case e.Failed():
-		return "FAILED"
+		return jobstate.Failed
 	}
-	return "COMPLETED"
+	return jobstate.Completed
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/oomscan"
@@ -576,5 +578,64 @@ func TestEpilogOfARequeuedJob(t *testing.T) {
 	w.epilog(t, h)
 	if len(w.leases(t)) != 1 {
 		t.Error("the lease of the next attempt is gone")
+	}
+}
+
+// Only a job that failed soon, with a fault of the GPU in its stderr, counts against its
+// GPU; one that used it and ended well, or ran for long, speaks for it.
+func TestEpilogCountsFailures(t *testing.T) {
+	for name, c := range map[string]struct {
+		ran  time.Duration
+		seen bool
+		exit jobenv.Exit
+		kind oomscan.Kind
+		want string
+	}{
+		"a fault of the GPU":         {5 * time.Second, false, jobenv.Exit{Code: 1}, oomscan.GPUFault, "[GPU-0] true"},
+		"the same after an hour":     {time.Hour, true, jobenv.Exit{Code: 1}, oomscan.GPUFault, "[GPU-0] false"},
+		"a mistake in the script":    {5 * time.Second, true, jobenv.Exit{Code: 1}, "", ""},
+		"well":                       {5 * time.Second, true, jobenv.Exit{}, "", "[GPU-0] false"},
+		"well, and not on the GPU":   {time.Hour, false, jobenv.Exit{}, "", ""},
+		"an MPS server that faulted": {5 * time.Second, true, jobenv.Exit{Code: 1}, oomscan.GPUFault, ""},
+	} {
+		l := &counting{}
+		h := hook(7)
+		h.Exit = c.exit
+		held := lease.Held{Age: c.ran, GPUs: []lease.Granted{{UUID: "GPU-0", Seen: c.seen}}}
+		if strings.Contains(name, "MPS") {
+			held.Fault = "its MPS server has faulted"
+		}
+		n := &Node{Log: slog.New(slog.DiscardHandler)}
+		n.countFailure(t.Context(), h, held, verdict{gpuFault: c.kind == oomscan.GPUFault}, l)
+		if l.got != c.want {
+			t.Errorf("%s: %q, want %q", name, l.got, c.want)
+		}
+	}
+}
+
+type counting struct {
+	EpilogLedger
+	got string
+}
+
+func (c *counting) JobEnded(_ context.Context, _, _ uint32, uuids []string, failed bool) ([]string, error) {
+	c.got = fmt.Sprint(uuids, failed)
+	return nil, nil
+}
+
+// Jobs of two users that fail on a GPU close it, through Prologs and Epilogs.
+func TestEpilogClosesAGPU(t *testing.T) {
+	w := newWorld(t)
+	w.stderr.State, w.stderr.Kind = userfile.StateOK, oomscan.GPUFault
+	for i := range uint32(3) {
+		h := failed(hook(7 + i))
+		h.UID = 1000 + i/2
+		w.slurm.job = sctl.Job{ID: h.JobID, UID: h.UID, State: "COMPLETING"}
+		w.prolog(t, h)
+		w.epilog(t, h)
+	}
+	s, err := w.book.Snapshot(t.Context())
+	if err != nil || s.Readings[0].Cause != gres.CauseJobs {
+		t.Errorf("%+v, %v", s.Readings, err)
 	}
 }

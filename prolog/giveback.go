@@ -134,21 +134,11 @@ func (n *Node) gpus(ctx context.Context, ledger Ledger) int {
 // errGone means that the job is not here any more: cancelled, or in the queue again.
 var errGone = errors.New("the job has gone")
 
-// startsHere tells whether a job in this state may be the one whose Prolog runs.
-// slurmctld shows STOPPED, SIGNALING and RESIZING in place of RUNNING.
-func startsHere(state string) bool {
-	switch state {
-	case "RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING":
-		return true
-	}
-	return false
-}
-
 // waiting asks about the job whose Prolog waits; errGone if that has gone, or is at a
 // later attempt, perhaps on another node.
 func waiting(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
 	j, err := ask(ctx, h, slurm)
-	if err == nil && (!startsHere(j.State) || j.Restarts != int(h.Restart)) {
+	if err == nil && (!j.State.MayBeInProlog() || j.Restarts != int(h.Restart)) {
 		err = errGone
 	}
 	return j, err
@@ -237,7 +227,7 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Slurm) {
 	for range 10 {
 		j, err := slurm.Job(ctx, h.JobID)
-		if err != nil || !startsHere(j.State) || ctx.Err() != nil {
+		if err != nil || !j.State.MayBeInProlog() || ctx.Err() != nil {
 			return
 		}
 		time.Sleep(retryEvery)

@@ -82,7 +82,9 @@ func (n *Node) booked(tresPerNode, method string, mib, fullMiB int64) string {
 	if !n.Config.Placement.BySlurm() {
 		free := min(mib+n.extra(method), fullMiB)
 		if _, _, anywhere := tres.Booking(tresPerNode); !anywhere {
-			free = tres.AnyMiB
+			if free = tres.AnyMiB; tres.Sent(tresPerNode) {
+				free = tres.SentMiB
+			}
 		}
 		return tres.Rebook(tresPerNode, free, mib)
 	}

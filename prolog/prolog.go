@@ -20,7 +20,6 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/confine"
-	"carma/gres/failpoint"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -49,6 +48,7 @@ type Slurm interface {
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
 	Release(ctx context.Context, t sctl.Target) error
 	Notify(ctx context.Context, job uint32, text string) error
+	Preempting
 	SafeStart(ctx context.Context) (time.Duration, error)
 	Waiting
 }
@@ -106,7 +106,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 		full = part.GPUMemMiB // a job that names several partitions books by the smallest
 	}
 	gpus := len(h.Slots)
-	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share
+	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share ||
+		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
 	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
 	if n.Config.Placement.BySlurm() {
 		exclusive = exclusive || gpus > 1
@@ -144,7 +145,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if len(h.Slots) == 0 {
 		return n.shutOut(ctx, h, slurm)
 	}
-	failpoint.Here("prolog.start")
+	lease.FailPoint("prolog.start")
 	if err := n.confine(h, nil); err != nil { // until it has GPUs; tried again then
 		n.Log.Error("confine the job", "job", h.JobKey, "error", err)
 	}
@@ -189,6 +190,8 @@ type launch struct {
 	retry   string // why it runs again; empty: it does not
 	books   string // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time
+
+	preemption preemption
 }
 
 // arrive finds out what the job needs here.
@@ -241,9 +244,9 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
 		return err
 	}
-	failpoint.Here("prolog.task-file-written")
+	lease.FailPoint("prolog.task-file-written")
 	n.Poke()
-	failpoint.Here("prolog.poked")
+	lease.FailPoint("prolog.poked")
 	n.awaitDaemon(ctx, l.Hook, granted)
 	for _, g := range granted {
 		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu", g.UUID,

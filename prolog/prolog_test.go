@@ -24,7 +24,9 @@ import (
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
+
 	"github.com/mattn/go-sqlite3"
 )
 
@@ -34,14 +36,16 @@ type slurm struct {
 	words     sctl.Words
 	noRequeue bool
 	told      string // the user of a job
-	down      bool   // the recovery partition
-	recovery  sctl.Partition
-	fail      map[string]error // by the first word of a call
-	calls     []string
-	refuse    func(sctl.Change) error
-	startIn   time.Duration
-	comment   string // AdminComment, as last set
-	queue     []sctl.QueuedJob
+
+	preemption schedule.Preemption
+	down       bool // the recovery partition
+	recovery   sctl.Partition
+	fail       map[string]error // by the first word of a call
+	calls      []string
+	refuse     func(sctl.Change) error
+	startIn    time.Duration
+	comment    string // AdminComment, as last set
+	queue      []schedule.Job
 }
 
 func (s *slurm) note(call string) error {
@@ -80,6 +84,14 @@ func (s *slurm) Notify(_ context.Context, id uint32, text string) error {
 	s.told = text
 	return s.note(fmt.Sprint("notify ", id))
 }
+func (s *slurm) Preemption(context.Context) (schedule.Preemption, error) {
+	return s.preemption, s.note("preemption")
+}
+func (s *slurm) Warn(_ context.Context, t sctl.Target) error { return s.note("warn " + t.String()) }
+func (s *slurm) Requeue(_ context.Context, t sctl.Target) error {
+	return s.note("requeue " + t.String())
+}
+func (s *slurm) Cancel(_ context.Context, t sctl.Target) error { return s.note("cancel " + t.String()) }
 func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn
 	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
@@ -97,7 +109,7 @@ func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error
 	return p, err
 }
 
-func (s *slurm) Queue(_ context.Context, partitions []string) ([]sctl.QueuedJob, error) {
+func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, error) {
 	return s.queue, s.note("queue " + strings.Join(partitions, ","))
 }
 
@@ -271,12 +283,13 @@ func TestTold(t *testing.T) {
 
 func TestPrologGivesWholeGPUs(t *testing.T) {
 	for name, change := range map[string]func(*jobenv.Hook){
-		"exclusive":            func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "exclusive", 40536 },
-		"off":                  func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "off", 40536 },
-		"not annotated":        func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} },
-		"recovery partition":   func(h *jobenv.Hook) { h.Partition, h.Restart = "gpu-ex", 1 },
-		"unknown partition":    func(h *jobenv.Hook) { h.Partition = "cpu" },
-		"a mode of the future": func(h *jobenv.Hook) { h.Carma.Mode = "fractional" },
+		"moved to smaller GPUs": func(h *jobenv.Hook) { h.Carma.ReserveMiB, h.Carma.FullMiB = 61440, 81072 },
+		"exclusive":             func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "exclusive", 40536 },
+		"off":                   func(h *jobenv.Hook) { h.Carma.Mode, h.Carma.ReserveMiB = "off", 40536 },
+		"not annotated":         func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} },
+		"recovery partition":    func(h *jobenv.Hook) { h.Partition, h.Restart = "gpu-ex", 1 },
+		"unknown partition":     func(h *jobenv.Hook) { h.Partition = "cpu" },
+		"a mode of the future":  func(h *jobenv.Hook) { h.Carma.Mode = "fractional" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

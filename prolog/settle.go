@@ -33,7 +33,11 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 	defer n.Heartbeat(l.Hook)()
 	wait := n.Config.Hooks.Wait.D()
 	for interactive := false; ; {
-		granted, err := n.acquire(ctx, l, ledger, wait)
+		most := preemptionTakes
+		if !until.IsZero() {
+			most = time.Until(until) - 2*n.Config.Hooks.Deadline.D()
+		}
+		granted, err := n.acquire(ctx, l, ledger, slurm, wait, most)
 		switch {
 		case err == nil && until.IsZero() && n.gone(ctx, l.Hook, slurm):
 			// Its Epilog may have run, and found no lease.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -70,7 +71,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.slurm.job = sctl.Job{ID: 7, Reason: c.reason}
+			w.slurm.job = sctl.Job{ID: 7, Reason: jobstate.Reason(c.reason)}
 			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 			w.prolog(t, slotted(0))
 			h := slotted(0)

@@ -12,13 +12,13 @@ import (
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
 // Waiting is what a Prolog asks about those who wait.
 type Waiting interface {
-	Queue(ctx context.Context, partitions []string) ([]sctl.QueuedJob, error)
+	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
 }
 
 // inTurn returns the ledger as the job is to use it. slurmctld starts a job that names
@@ -99,17 +99,21 @@ func (t *turns) look(ctx context.Context) {
 	if recovery := c.Partition[t.hook.Partition].Recovery; recovery != "" {
 		partitions = append(partitions, recovery)
 	}
-	var queue []sctl.QueuedJob
+	var queue []schedule.Job
 	queue, t.err = t.slurm.Queue(ctx, partitions)
 	t.looked = time.Now()
 	if t.err != nil {
 		t.node.Log.Warn("query jobs that wait for this node", "job", t.hook.JobKey, "error", t.err)
 		return
 	}
+	fullMiB := map[string]int64{}
+	for name, p := range c.Partition {
+		fullMiB[name] = p.GPUMemMiB
+	}
 	before := len(t.ahead)
 	t.ahead = t.ahead[:0]
-	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name) {
-		t.ahead = append(t.ahead, steward.Request(j, c.Partition[j.Partition].GPUMemMiB))
+	for _, j := range steward.Ahead(queue, t.hook.JobID, t.node.Name, time.Now()) {
+		t.ahead = append(t.ahead, steward.Request(j, fullMiB))
 	}
 	if len(t.ahead) > 0 && before == 0 {
 		t.node.Log.Info("waits its turn: it names its node, and jobs of higher priority wait",

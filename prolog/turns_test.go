@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"carma/gres/lease"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
@@ -15,30 +16,30 @@ import (
 // kept for it while others wait that are ahead; nobody but those is before it.
 func TestNamedNodeWaitsItsTurn(t *testing.T) {
 	const whole, named, anywhere = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
-	own := sctl.QueuedJob{ID: 7, State: "RUNNING", Partition: "gpu", Reason: "Prolog", Priority: 100, ReqNodes: "n1", Nodes: "n1", TresPerNode: named}
-	older := sctl.QueuedJob{ID: 5, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, UID: 2000, TresPerNode: whole}
+	own := schedule.Job{ID: 7, State: "RUNNING", Partition: "gpu", Reason: "Prolog", Priority: 100, ReqNodes: "n1", Nodes: "n1", TresPerNode: named}
+	older := schedule.Job{ID: 5, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, UID: 2000, TresPerNode: whole}
 	large, held, free := older, older, own
 	large.TresPerNode = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
 	held.Reason = "JobHeldUser"
 	free.TresPerNode = anywhere
 	for name, c := range map[string]struct {
 		flag   bool // what the job was submitted with
-		queue  []sctl.QueuedJob
+		queue  []schedule.Job
 		busy   uint32 // GPUs in use, of two
 		leased bool
 		kept   bool
 		asked  bool
 	}{
-		"nobody waits":               {true, []sctl.QueuedJob{own}, 1, true, false, true},
-		"one is ahead":               {true, []sctl.QueuedJob{own, older}, 1, false, false, true},
-		"one is ahead, two are free": {true, []sctl.QueuedJob{own, older}, 0, true, false, true},
-		"one that needs more":        {true, []sctl.QueuedJob{own, large}, 1, true, false, true},
-		"one that is held":           {true, []sctl.QueuedJob{own, held}, 1, true, false, true},
-		"none is free":               {true, []sctl.QueuedJob{own, held}, 2, false, true, true},
-		"none is free, one is ahead": {true, []sctl.QueuedJob{own, older}, 2, false, false, true},
-		"nodes by an update":         {false, []sctl.QueuedJob{own, older}, 2, false, false, true},
-		"of any node":                {false, []sctl.QueuedJob{free, older}, 1, true, false, false},
-		"of any node, none is free":  {false, []sctl.QueuedJob{free, older}, 2, false, true, true},
+		"nobody waits":               {true, []schedule.Job{own}, 1, true, false, true},
+		"one is ahead":               {true, []schedule.Job{own, older}, 1, false, false, true},
+		"one is ahead, two are free": {true, []schedule.Job{own, older}, 0, true, false, true},
+		"one that needs more":        {true, []schedule.Job{own, large}, 1, true, false, true},
+		"one that is held":           {true, []schedule.Job{own, held}, 1, true, false, true},
+		"none is free":               {true, []schedule.Job{own, held}, 2, false, true, true},
+		"none is free, one is ahead": {true, []schedule.Job{own, older}, 2, false, false, true},
+		"nodes by an update":         {false, []schedule.Job{own, older}, 2, false, false, true},
+		"of any node":                {false, []schedule.Job{free, older}, 1, true, false, false},
+		"of any node, none is free":  {false, []schedule.Job{free, older}, 2, false, true, true},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle = 0

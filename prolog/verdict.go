@@ -16,6 +16,7 @@ import (
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -27,6 +28,7 @@ type verdict struct {
 	alone      bool     // it comes back with whole GPUs
 	slotOver   bool     // it comes back as it was, for its next time slot
 	putBack    bool     // by somebody else
+	gpuFault   bool     // its stderr tells of a fault on the GPU
 	job        sctl.Job // filled in only for jobs that had to be asked about
 }
 
@@ -44,14 +46,14 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return v
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
-	if h.Carma.Requeue && v.job.Reason == "TimeLimit" {
+	if h.Carma.Requeue && v.job.Reason == jobstate.TimeLimit {
 		return n.nextSlot(ctx, h, v, slurm)
 	}
 	if !failed {
 		return v
 	}
 	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
-	v.note = noteOf(reply)
+	v.note, v.gpuFault = noteOf(reply), reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
 	if reply.Kind != oomscan.GPUMemory {
 		return v
 	}

@@ -86,15 +86,11 @@ func endsWith(ts *testscript.TestScript, neg bool, args []string) {
 
 // fixed are estimates in which everything occurs; the estimator's own figures
 // are its own tests' affair.
-func fixed(method string, s estimator.Spec) (estimator.Estimate, error) {
+func fixed(_ string, s estimator.Spec) (estimator.Estimate, error) {
 	if bytes.Contains(s.Summary, []byte("(None,")) {
 		return estimator.Estimate{Confidence: estimator.Bound, FloorMiB: 900, MiB: 900, ReserveMiB: 900,
 			Parts:   []estimator.Part{{Name: "parameters", MiB: 900}},
 			Reasons: []string{"TensorFlow takes all of a GPU's memory by default: book a whole GPU"}}, nil
-	}
-	if method != "analytic" {
-		return estimator.Estimate{FloorMiB: 5000, MiB: 5000, ReserveMiB: 5128, Confidence: estimator.Unsure,
-			Parts: []estimator.Part{{Name: "Horus' formula", MiB: 5000}}}, nil
 	}
 	e := estimator.Estimate{
 		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
@@ -127,7 +123,6 @@ func TestGolden(t *testing.T) {
 		"ascii.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--ascii"}},
 		"colour.txt":        {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16"}, colour: true},
 		"bound.txt":         {args: []string{"--summary=testdata/keras.txt"}},
-		"horus.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--method=horus"}},
 		"shared.txt":        {args: []string{"testdata/job/summary.sh", conf}},
 		"launch.json":       {args: []string{"testdata/job/launch.sh", conf, "--json"}},
 		"launch.txt":        {args: []string{"testdata/job/launch.sh", conf}},

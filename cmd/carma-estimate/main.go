@@ -16,6 +16,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
+	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/cases"
 	"carma/slurmbridge/directive"
@@ -150,7 +151,7 @@ func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet
 	}
 	f.IntVarP(&o.gpus, "gpus", "G", 0, "GPUs `N` of the job on one node; with a script as sbatch's")
 	f.Int64Var(&o.baseMiB, "base", 0, "`MIB` a process holds before it allocates (default: measured on an A100)")
-	add(&o.method, "method", "", "WORD", "analytic, horus, gpumemnet (default analytic)")
+	add(&o.method, "method", "", "WORD", strings.Join(method.Names(), ", ")+" (default "+method.Default+")")
 	add(&o.write, "write", "", "all|mem", "put the summary and the keys into the script, or only mem=")
 	f.Lookup("write").NoOptDefVal = writeAll
 	add(&o.partition, "partition", "p", "NAME", "as sbatch's")

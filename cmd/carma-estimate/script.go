@@ -10,6 +10,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
+	"carma/estimator/method"
 	"carma/slurmbridge/script"
 )
 
@@ -126,8 +127,8 @@ func (p *program) judge(o options, where script.Site, text []byte) (report, erro
 		return r, nil
 	}
 	r.Method = s.Site.Estimator
-	if r.Method == "none" {
-		r.Method = script.DefaultMethod
+	if r.Method == method.None {
+		r.Method = method.Default
 	}
 	e, err := p.breakdown(r.Method, s.Site.SpecOf(d, cmp.Or(s.GPUs, o.gpus, 1), s.Part))
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/estimator"
+	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/script"
@@ -35,13 +36,13 @@ func (p *program) runSummary(o options) error {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	part := config.Partition{BaseCuBLASMiB: o.baseMiB, BaseCuDNNMiB: o.baseMiB}
-	method := cmp.Or(o.method, script.DefaultMethod)
-	e, err := p.breakdown(method, annotate.SpecOf(d, max(o.gpus, 1), part))
+	name := cmp.Or(o.method, method.Default)
+	e, err := p.breakdown(name, annotate.SpecOf(d, max(o.gpus, 1), part))
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%s: %w", o.summary, err)
 	}
 	place := config.Default().Placement
-	return p.print(report{Estimate: &e, Method: method, Fit: fits(e, place.MarginOf(method), gpuModels), MaxJobs: place.MaxJobs}, o.json)
+	return p.print(report{Estimate: &e, Method: name, Fit: fits(e, place.MarginOf(name), gpuModels), MaxJobs: place.MaxJobs}, o.json)
 }
 
 // breakdown estimates and puts the parts into the order in which they are

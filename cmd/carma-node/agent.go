@@ -45,7 +45,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	c, err := config.Load(e.config)
+	c, err := config.Load(e.config, os.ReadFile)
 	if err != nil {
 		return err
 	}
@@ -68,6 +68,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	for _, err := range n.Lost {
 		log.Error("a GPU is not used", "error", err)
 	}
+	n.SampleTwice(sampleApart) // GPM tells nothing at its first look, and what is not known closes a GPU
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{
@@ -200,7 +201,7 @@ func runCheck(_ context.Context, e env, args []string) error {
 	if err := plain("check", "reads the configuration and says what is wrong with it", args); err != nil {
 		return err
 	}
-	c, err := config.Load(e.config)
+	c, err := config.Load(e.config, os.ReadFile)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}

@@ -34,7 +34,7 @@ func runDB(ctx context.Context, e env, args []string) error {
 	c := config.Default()
 	if *path == "" || f.Arg(0) == "prune" && *keepRecords+*keepSamples == 0 {
 		var err error
-		if c, err = config.Load(e.config); err != nil {
+		if c, err = config.Load(e.config, os.ReadFile); err != nil {
 			return cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
 		}
 	}

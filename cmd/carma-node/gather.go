@@ -32,7 +32,7 @@ import (
 // among the facts.
 func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
 	f := doctor.Facts{ConfigPath: e.config}
-	if f.Config, f.ConfigErr = config.Load(e.config); f.ConfigErr != nil {
+	if f.Config, f.ConfigErr = config.Load(e.config, os.ReadFile); f.ConfigErr != nil {
 		return f
 	}
 	_, err := os.Stat(filepath.Join(filepath.Dir(e.config), "carma.disable"))

@@ -15,19 +15,22 @@ import (
 // guard is what keeps tasks from GPUs that are not their job's; nil: nothing does. The
 // error says why it cannot be had where carma.toml wants one.
 func guard(c config.Config, node, slurmConf string) (confine.Guard, error) {
-	if c.Placement.BySlurm() {
-		return nil, nil
-	}
 	h := confine.ForNode(c, node, slurmConf)
+	if c.Placement.BySlurm() {
+		return nil, confine.Undo("none", nil, h)
+	}
 	if !h.HasGPUs() {
 		return nil, nil
 	}
 	h.Users = func() (map[int][]uint32, error) { return usersOf(c, node) }
 	g, err := confine.Find(c.Devices.Confine, h)
 	if c.Devices.Confine == "auto" && confine.Unavailable(err) {
-		return nil, nil // the agent and the doctor say so
+		g, err = nil, nil // the agent and the doctor say so
 	}
-	return g, err
+	if err != nil {
+		return nil, err
+	}
+	return g, confine.Undo(c.Devices.Confine, g, h)
 }
 
 // usersOf tells who holds a lease on the GPU of each minor.

@@ -88,7 +88,7 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		log.Error("cannot work", "error", err)
 		return nil
 	}
-	c, err := config.Load(e.config)
+	c, err := config.Load(e.config, os.ReadFile)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
 		return withoutConfig(ctx, name, h, log)
@@ -203,7 +203,7 @@ func runTaskProlog(_ context.Context, e env, _ []string) error {
 	if prolog.Told(os.Getenv) {
 		return nil
 	}
-	c, err := config.Load(e.config)
+	c, err := config.Load(e.config, os.ReadFile)
 	if err != nil {
 		// The job's lease may stand where it does by default. If not, the task sees no
 		// GPU: the numbers that Slurm gave it are slots.

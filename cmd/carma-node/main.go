@@ -21,6 +21,7 @@ Commands:
   agent        sample GPUs, run MPS daemons, publish capacity (a service)
   status       show the GPUs of this node and their jobs
   top          the same, refreshed
+  readmit      end the quarantine of a GPU
   prolog       Slurm's Prolog
   task-prolog  Slurm's TaskProlog
   epilog       Slurm's Epilog
@@ -38,6 +39,7 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"agent":       runAgent,
 	"status":      runStatus,
 	"top":         runTop,
+	"readmit":     runReadmit,
 	"prolog":      runProlog,
 	"task-prolog": runTaskProlog,
 	"epilog":      runEpilog,

@@ -70,7 +70,7 @@ func runSetup(ctx context.Context, e env, args []string) error {
 
 // loadOrDefault is for what is asked before there is a carma.toml.
 func loadOrDefault(path string) (config.Config, error) {
-	c, err := config.Load(path)
+	c, err := config.Load(path, os.ReadFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return config.Default(), nil
 	}

@@ -67,7 +67,7 @@ func showStatus(ctx context.Context, e env, name string, watch bool, args []stri
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
-	c, err := config.Load(e.config)
+	c, err := config.Load(e.config, os.ReadFile)
 	if err != nil {
 		return err
 	}

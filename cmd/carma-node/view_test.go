@@ -38,7 +38,7 @@ func exampleNode() status.Node {
 		job(1, 2, 4242, 10240, time.Minute), job(2, 10, 0, 40536, time.Second)}
 	s.Leases[5].Exclusive = true
 	s.Leases[0].Idle, s.Leases[1].Idle = 45*time.Minute, 50*time.Second
-	s.Readings[3].Quarantined = "its MPS server has faulted"
+	s.Readings[3].Quarantined, s.Readings[3].Cause = "its MPS server has faulted", gres.CauseMPS
 	s.Readings[4].HeldFor = 99
 	h100 := gpu(5, 0, 0)
 	h100.Model, h100.TotalMiB, h100.Source = "NVIDIA H100 80GB HBM3", 81559, figure.SourceUtilisation

@@ -105,7 +105,7 @@ func (o *options) open(r *report.Report) (closeAll func(), err error) {
 		}
 	}
 	if len(o.files) == 0 {
-		c, err := config.Load(o.conf)
+		c, err := config.Load(o.conf, os.ReadFile)
 		if err != nil {
 			return closeAll, cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
 		}

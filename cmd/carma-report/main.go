@@ -71,7 +71,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 	if r.View == report.GPUs {
 		return cli.Fail(cli.ExitUsage, "slurmdbd has no samples of GPUs; read the nodes' databases")
 	}
-	c, err := config.Load(o.conf)
+	c, err := config.Load(o.conf, os.ReadFile)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; it says where sacct is", err)
 	}
@@ -81,7 +81,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 	client := sctl.Client{BinDir: c.Slurm.BinDir, Conf: cmp.Or(c.Slurm.Conf, os.Getenv("SLURM_CONF"))}
 	left, err := r.ReadSlurmdbd(ctx, client)
 	if left.Spoiled > 0 {
-		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd cannot be read; "+
+		fmt.Fprintf(os.Stderr, "carma-report: the records of %d jobs in slurmdbd are corrupt; "+
 			"the nodes' databases have them\n", left.Spoiled)
 	}
 	if left.Refused > 0 {
@@ -92,7 +92,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 }
 
 func (o *options) writeHistory(ctx context.Context, r *report.Report) error {
-	c, err := config.Load(o.conf)
+	c, err := config.Load(o.conf, os.ReadFile)
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}

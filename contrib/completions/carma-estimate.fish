@@ -15,7 +15,7 @@ complete -c carma-estimate -l dynamic-shapes -d 'lengths or sizes vary between s
 complete -c carma-estimate -l params -x -d 'unique trainable parameters: 110M, 7B'
 complete -c carma-estimate -l gpus -s G -x -d 'GPUs N of the job on one node; with a script as sbatch\'s'
 complete -c carma-estimate -l base -x -d 'MIB a process holds before it allocates (default: measured on an A100)'
-complete -c carma-estimate -l method -x -d 'analytic, horus, gpumemnet (default analytic)'
+complete -c carma-estimate -l method -x -d 'analytic (default analytic)'
 complete -c carma-estimate -l write -d 'put the summary and the keys into the script, or only mem='
 complete -c carma-estimate -l partition -s p -x -d 'as sbatch\'s'
 complete -c carma-estimate -l gres -x -d 'as sbatch\'s'

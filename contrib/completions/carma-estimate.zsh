@@ -18,7 +18,7 @@ _arguments -s \
 	'*--gpus[GPUs N of the job on one node; with a script as sbatch'\''s]:N: ' \
 	'*-G[GPUs N of the job on one node; with a script as sbatch'\''s]:N: ' \
 	'*--base[MIB a process holds before it allocates (default\: measured on an A100)]:MIB: ' \
-	'*--method[analytic, horus, gpumemnet (default analytic)]:WORD: ' \
+	'*--method[analytic (default analytic)]:WORD: ' \
 	'*--write[put the summary and the keys into the script, or only mem=]' \
 	'*--partition[as sbatch'\''s]:NAME: ' \
 	'*-p[as sbatch'\''s]:NAME: ' \

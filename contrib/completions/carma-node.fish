@@ -8,6 +8,7 @@ complete -c carma-node -n __fish_use_subcommand -a db
 complete -c carma-node -n __fish_use_subcommand -a doctor
 complete -c carma-node -n __fish_use_subcommand -a epilog
 complete -c carma-node -n __fish_use_subcommand -a prolog
+complete -c carma-node -n __fish_use_subcommand -a readmit
 complete -c carma-node -n __fish_use_subcommand -a sample
 complete -c carma-node -n __fish_use_subcommand -a setup
 complete -c carma-node -n __fish_use_subcommand -a status

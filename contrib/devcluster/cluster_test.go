@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"carma/slurmbridge/tres"
 )
 
@@ -35,8 +37,13 @@ type cluster struct {
 const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
 
 // patience is how long a test waits for something that takes a moment on a
-// machine with nothing else to do.
-const patience = 3 * time.Minute
+// machine with nothing else to do. Under user-mode-linux everything is ten times slower.
+var patience = func() time.Duration {
+	if text, _ := os.ReadFile("/proc/cpuinfo"); bytes.Contains(text, []byte("User Mode Linux")) {
+		return 15 * time.Minute
+	}
+	return 3 * time.Minute
+}()
 
 func devcluster(args ...string) *exec.Cmd { return exec.Command("./devcluster", args...) }
 
@@ -47,7 +54,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if first := note(t.Name(), false); first {
 		t.Parallel()
 	}
-	dir, err := os.MkdirTemp("/tmp", "cdc") // short: UNIX sockets lie below it
+	dir, err := os.MkdirTemp(shortDir(), "cdc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +76,16 @@ func up(t *testing.T, args ...string) *cluster {
 		c.env = append(c.env, m[1]+"="+value)
 	}
 	return c
+}
+
+// shortDir is where clusters lie: short, for UNIX sockets lie below it, and device nodes
+// can be opened there, which they cannot on Debian 13's /tmp.
+func shortDir() string {
+	var st unix.Statfs_t
+	if err := unix.Statfs("/tmp", &st); err == nil && st.Flags&unix.ST_NODEV != 0 {
+		return "/var/tmp"
+	}
+	return "/tmp"
 }
 
 // down also sees to it that nothing is left running.
@@ -165,12 +182,6 @@ func (c *cluster) job(id, format string) string {
 
 // eventually waits until what returns want.
 func (c *cluster) eventually(what func() string, want string) {
-	c.t.Helper()
-	c.within(patience, what, want)
-}
-
-// within is eventually with another patience, for what backs off for longer and longer.
-func (c *cluster) within(patience time.Duration, what func() string, want string) {
 	c.t.Helper()
 	var got string
 	for start := time.Now(); time.Since(start) < patience; time.Sleep(100 * time.Millisecond) {

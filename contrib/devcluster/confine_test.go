@@ -147,8 +147,38 @@ func TestConfine(t *testing.T) {
 	if !regexp.MustCompile("^([0-3])\n[0-3]$").MatchString(got) || got[0] != got[2] {
 		t.Errorf("steps of an allocation open %q", got)
 	}
+	// Integers for programs that read no UUIDs.
+	c.setDevices("names = \"ordinal\"")
+	c.ends(c.sbatch(alice, "-o ordinal.out -e /dev/null", "#SBATCH --gres=gpu:2 -p gpu -n 2\n#CARMA mem=6G\necho $CUDA_VISIBLE_DEVICES\n"+
+		"srun -n 1 bash -c 'echo $CUDA_VISIBLE_DEVICES; exec simjob --mem 3G --smact 5 --ramp 0s --duration 1s'\n"), "COMPLETED")
+	if text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "ordinal.out")); !strings.HasPrefix(string(text), "0,1\n0,1\n") {
+		t.Errorf("a job of two GPUs finds them as %q", text)
+	}
+	c.eventually(groups, "^$")
+	// What is not wanted any more confines nobody.
+	c.setDevices("confine = \"none\"")
+	c.restart("agent")
+	c.eventually(func() string {
+		return c.sh(alice, "srun -Q -p plain simgpu devices "+c.dir+"/dev/n1")
+	}, "^0,1,2,3$")
+	if left, _ := filepath.Glob("/sys/fs/bpf/carma/n1/*"); left != nil {
+		t.Errorf("left: %v", left)
+	}
 	c.eventually(groups, "^$")
 	c.noDrain()
+}
+
+// setDevices adds a line to the table of devices in carma.toml.
+func (c *cluster) setDevices(line string) {
+	c.t.Helper()
+	path := filepath.Join(c.dir, "etc", "carma.toml")
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, []byte(strings.Replace(string(text), "[devices]\n", "[devices]\n"+line+"\n", 1)), 0o644)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // While jobs start and end beside it, a job opens what it may and no other; one that comes

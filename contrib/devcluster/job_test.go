@@ -109,7 +109,7 @@ func TestNamedNodes(t *testing.T) {
 		for range 4 {
 			full = append(full, c.sbatch(alice, "-w "+node, train("26G", "10h")))
 		}
-		c.eventually(func() string { return c.gres(node) }, "alice:11776,bob:1,others:1,")
+		c.eventually(func() string { return c.gres(node) }, "alice:11776,bob:2,others:2,")
 	}
 	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" Flags=ignore_jobs")
 	waiting := map[string]string{
@@ -325,7 +325,7 @@ func TestKeptGPU(t *testing.T) {
 	c.eventually(func() string { return c.job(id, "%T %r %P") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None).* gpu-recovery") // it may start again; 23.11 says nothing
 	c.eventually(func() string { return c.gres("n1") }, "alice:1,")                                                                  // slurmctld is told at most once a second
 	for range 20 {
-		if got := c.gres("n1"); !strings.Contains(got, "alice:1,") {
+		if got := c.gres("n1"); !strings.Contains(got, "alice:2,") {
 			t.Fatalf("offered %s", got)
 		}
 		time.Sleep(100 * time.Millisecond)

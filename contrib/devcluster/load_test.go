@@ -155,7 +155,7 @@ func TestNoStarvationOfNamedNodes(t *testing.T) {
 	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.vetoes": "1"})
 	defer c.stream()()
 	id := c.sbatch(bob, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
-	c.within(4*patience, func() string { return c.hookLog(id) }, "GPUs are held for the job")
+	c.eventually(func() string { return c.hookLog(id) }, "GPUs are held for the job")
 	c.ends(id, "COMPLETED")
 	c.noDrain()
 }
@@ -225,7 +225,7 @@ func (c *cluster) stream() (stop func()) {
 			}
 		}
 	}()
-	c.eventually(func() string { return c.gres("n1") }, "carma:1,") // three on each GPU
+	c.eventually(func() string { return c.gres("n1") }, "carma:2,") // three on each GPU
 	return func() { close(quit); <-done }
 }
 

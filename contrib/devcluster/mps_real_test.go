@@ -5,6 +5,8 @@
 package devcluster_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -21,7 +23,10 @@ func TestRealMPS(t *testing.T) {
 	c.eventually(func() string { return c.hookLog(id) }, "no server of user")
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	c.eventually(func() string { return c.leases("n1") }, "^"+id+"$")
-	c.eventually(func() string { return c.output(id) }, "/mps/GPU-")
+	c.eventually(func() string {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+		return string(text)
+	}, "/mps/GPU-")
 	pipe := strings.TrimSpace(c.output(id))
 	says := func(user, command string) string {
 		out, stderr, _ := c.run(user, "export CUDA_MPS_PIPE_DIRECTORY="+pipe+

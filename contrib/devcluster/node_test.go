@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"carma/gres/steward"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
@@ -21,7 +23,7 @@ import (
 func TestNodeStates(t *testing.T) {
 	c := up(t)
 	slurm := sctl.Client{BinDir: filepath.Dir(c.sh("", "command -v scontrol")), Conf: filepath.Join(c.dir, "etc/slurm.conf")}
-	node := func(name string) sctl.NodeState {
+	node := func(name string) schedule.Node {
 		nodes, err := slurm.Nodes(t.Context(), []string{"gpu", "gpu-recovery"})
 		if err != nil {
 			t.Fatal(err)
@@ -32,7 +34,7 @@ func TestNodeStates(t *testing.T) {
 			}
 		}
 		t.Fatalf("no node %s in %+v", name, nodes)
-		return sctl.NodeState{}
+		return schedule.Node{}
 	}
 	is := func(lives, takes bool) {
 		t.Helper()
@@ -71,11 +73,11 @@ func TestNodeStates(t *testing.T) {
 	w, now := steward.Waits{}, time.Now().Truncate(time.Second)
 	w.Learn(fmt.Sprintf("carma-waits=7:3:%d", now.Add(-time.Hour).Unix()), now)
 	left := w.Comment("(null)")
-	if err := slurm.SetNodeComment(t.Context(), steward.Anchor, left); err != nil {
+	if err := slurm.SetNodeComment(t.Context(), jobstate.Anchor, left); err != nil {
 		t.Fatal(err)
 	}
-	if n := node(steward.Anchor); n.Comment != left || n.Lives || n.Up {
+	if n := node(jobstate.Anchor); n.Comment != left || n.Lives || n.Up {
 		t.Errorf("%+v, left %q", n, left)
 	}
-	set("update NodeName=" + steward.Anchor + " Comment=")
+	set("update NodeName=" + jobstate.Anchor + " Comment=")
 }

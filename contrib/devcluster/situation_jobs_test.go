@@ -144,6 +144,136 @@ func TestSituationStderrOfEarlierSteps(t *testing.T) {
 	}
 }
 
+// A waiting job that its user moves to a partition of smaller GPUs has booked more than any of
+// them has. It books whole ones of these, and runs.
+func TestSituationMovedToSmallerGPUs(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"partition.big.share": "true", "partition.big.gpus_per_node": "4", "partition.big.gpu_mem_mib": "81072",
+		"capacity.compare": `"1s"`})
+	c.slurmConf("PartitionName=big Nodes=n1,carma-anchor MaxTime=INFINITE DefMemPerCPU=100")
+	for options, script := range map[string]string{
+		"--gres=gpu:1":        "#CARMA policy=exclusive\n",
+		"--gres=gpu:1 -J mem": "#CARMA mem=60G\n",
+		"--gres=gpu:3":        "",
+		"-w n1 --gres=gpu:4":  "",
+	} {
+		id := c.sbatch(alice, "-p big --hold "+options, script+"true\n")
+		c.sh(alice, "scontrol update JobId="+id+" Partition=gpu")
+		c.sh(alice, "scontrol release "+id)
+		c.ends(id, "COMPLETED")
+		if got, want := c.job(id, "%P"), "gpu"; got != want {
+			t.Errorf("%s: it ran in partition %s", options, got)
+		}
+		if log := c.hookLog(id); !strings.Contains(log, "exclusive=true") {
+			t.Errorf("%s: it did not run exclusively:\n%s", options, log)
+		}
+	}
+	c.noDrain()
+}
+
+// preemption is a cluster where jobs may preempt others.
+type preemption struct {
+	*cluster
+	high, requeue, cancel, safe string // options of jobs: who preempts, how they are preempted, who is not
+}
+
+// A booked job of a higher tier or QOS gets its GPUs from jobs of a lower one: as few of them
+// as it needs, the youngest first, go back to the queue, or end after the time that they are
+// given, and those whom slurmctld does not preempt stay.
+func TestSituationPreemption(t *testing.T) {
+	c := up(t, "--nodes", "2")
+	c.managed("high", true)
+	c.managed("cancel", true)
+	c.managed("safe", true)
+	const nodes = " Nodes=n1,n2,carma-anchor LLN=YES MaxTime=INFINITE DefMemPerCPU=100 "
+	c.slurmConf("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "PartitionName=high PriorityTier=10"+nodes,
+		"PartitionName=cancel PreemptMode=CANCEL GraceTime=5"+nodes, "PartitionName=safe PreemptMode=OFF"+nodes)
+	preemption{c, "-p high", "", "-p cancel", "-p safe"}.test()
+}
+
+func TestSituationPreemptionByQOS(t *testing.T) {
+	needsMySQL(t)
+	c := up(t, "--nodes", "2", "--slurmdbd")
+	for _, qos := range []string{"low PreemptMode=requeue", "scavenge PreemptMode=cancel GraceTime=5", "new PreemptMode=requeue PreemptExemptTime=1:00:00",
+		"high Preempt=low,scavenge,new"} {
+		c.sh("", "sacctmgr -iQ add qos "+qos)
+	}
+	c.sh("", "sacctmgr -iQ modify user "+alice+","+bob+" set qos=low,scavenge,new,high defaultqos=low")
+	c.slurmConf("PreemptType=preempt/qos", "PreemptMode=REQUEUE", "AccountingStorageEnforce=qos")
+	preemption{c, "--qos=high", "--qos=low", "--qos=scavenge", "--qos=new"}.test()
+}
+
+func (c preemption) test() {
+	c.t.Helper()
+	c.restart("agent") // it asks once a minute who may preempt whom
+	start := time.Now()
+	waited := func(id string) time.Duration {
+		c.eventually(func() string { return c.job(id, "%T %r") }, "RUNNING None|COMPLETED")
+		return time.Since(start).Round(time.Second)
+	}
+	control := map[string]time.Duration{} // processors, that CARMA has no part in
+	for _, low := range []string{c.requeue, c.cancel} {
+		for range 2 {
+			c.sbatch(bob, "-n 64 -N 1 --requeue "+low, "exec sleep 1000\n")
+		}
+		c.eventually(func() string { return c.sh("", "squeue -h -t R -o %i | wc -l") }, "^2$")
+		start = time.Now()
+		id := c.sbatch(alice, "-n 64 -N 1 "+c.high, "exec sleep 1000\n")
+		control[low] = waited(id)
+		c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
+		c.eventually(func() string { return c.sh("", "squeue -h") }, "^$")
+	}
+	const script = "#CARMA mem=26G\ntrap 'echo warned' TERM\nsimjob --mem 4G --smact 5 --ramp 0s --duration 10h & until wait; do :; done\n"
+	for _, k := range []struct {
+		how, low string
+		gpus     int
+	}{{"requeue", c.requeue, 1}, {"cancel", c.cancel, 1}, {"requeue", c.requeue, 2}} {
+		var ids []string
+		for i := range 8 { // one on each GPU
+			options := "--gres=gpu:1 --requeue "
+			if i%4 < 2 {
+				options += c.safe
+			} else {
+				options += k.low
+			}
+			ids = append(ids, c.sbatch(bob, options, script))
+			c.eventually(func() string { return c.job(ids[i], "%T %r") }, "RUNNING None")
+		}
+		start = time.Now()
+		id := c.sbatch(alice, fmt.Sprintf("%s --gres=gpu:%d", c.high, k.gpus), "echo gpu=$CUDA_VISIBLE_DEVICES\nexec sleep 1000\n")
+		took := waited(id)
+		c.t.Logf("%s for %d GPUs: they were there after %s; processors of a job without GPUs after %s", k.how, k.gpus, took, control[k.low])
+		c.gpu(id)
+		var gone []string
+		for i, low := range ids {
+			state := c.job(low, "%T")
+			if state == "RUNNING" && c.sh("", "squeue -h -j "+low+" -O RestartCnt") == "0" {
+				continue
+			}
+			gone = append(gone, low)
+			if want := map[string]string{"requeue": "PENDING", "cancel": "CANCELLED|PREEMPTED"}[k.how]; !regexp.MustCompile(want).MatchString(state) || i%4 < 2 {
+				c.t.Errorf("%s: job %d of 8 is %s", k.how, i, state)
+			}
+			if k.how == "cancel" && !strings.Contains(c.output(low), "warned") {
+				c.t.Errorf("job %s was not told that it is to be preempted", low)
+			}
+		}
+		if len(gone) != k.gpus {
+			c.t.Errorf("%s: %s were preempted, want %d", k.how, gone, k.gpus)
+		}
+		c.sh("", "scancel "+id)
+		if k.how == "requeue" {
+			for _, low := range gone {
+				c.eventually(func() string { return c.job(low, "%T %r") }, "RUNNING None")
+			}
+		}
+		c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
+		c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") + c.leases("n2") }, "^$")
+		c.eventually(func() string { return c.gres("n1") + " " + c.gres("n2") }, "^(gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144 ?){2}$")
+		c.noDrain()
+	}
+}
+
 // A job that slurmctld does not count, as its partition is none of CARMA's, and one that the
 // Prolog refuses for what the counts do not tell, are given back hooks.vetoes times and no
 // more; then they wait for something that comes.

@@ -13,6 +13,7 @@ import (
 
 	"carma/db"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/slurmtime"
 )
 
@@ -81,9 +82,9 @@ func (s *selection) addJobs(list string) error {
 
 // stateNames are the short forms of states (squeue(1), sacct(1)).
 var stateNames = map[string]string{
-	"BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "DL": "DEADLINE", "F": "FAILED", "NF": "NODE_FAIL",
-	"OOM": "OUT_OF_MEMORY",
-	"PR":  "PREEMPTED", "RQ": "REQUEUED", "TO": "TIMEOUT",
+	"BF": jobstate.BootFail, "CA": jobstate.Cancelled, "CD": jobstate.Completed, "DL": jobstate.Deadline, "F": jobstate.Failed, "NF": jobstate.NodeFail,
+	"OOM": jobstate.OutOfMemory,
+	"PR":  jobstate.Preempted, "RQ": jobstate.Requeued, "TO": jobstate.Timeout,
 }
 
 // addStates reads sacct's -s. CARMA has records of jobs that ran.

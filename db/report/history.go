@@ -17,6 +17,7 @@ import (
 	"carma/db/figure"
 	"carma/db/report/texttable"
 	"carma/estimator/history"
+	"carma/slurmbridge/jobstate"
 )
 
 // script says of a key whose it is and what the job with the highest id was called.
@@ -57,7 +58,7 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
-		Completed: j.State == "COMPLETED" || j.State == "TIMEOUT", Analytic: j.Method == "analytic", EstMiB: j.EstMiB,
+		Completed: j.State == jobstate.Completed || j.State == jobstate.Timeout, Analytic: j.Method == "analytic", EstMiB: j.EstMiB,
 		FullMiB: j.FullMiB}
 	if j.figures.PeakHow == figure.Exact {
 		r.PeakMiB, r.MeanMiB, r.Preallocated = j.PeakMiB, j.figures.MeanMiB, j.preallocated() != ""

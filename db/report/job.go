@@ -10,6 +10,7 @@ import (
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/jobstate"
 )
 
 // job is all attempts of one job, on all its nodes.
@@ -89,7 +90,7 @@ func (j *job) reset(a *db.Attempt, figures *db.Total) {
 }
 
 func (j *job) finish() {
-	j.Recovered = j.Requeued != "" && j.State == "COMPLETED"
+	j.Recovered = j.Requeued != "" && j.State == jobstate.Completed
 	slices.Sort(j.Neighbours)
 	j.Neighbours = slices.Compact(j.Neighbours)
 }

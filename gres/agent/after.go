@@ -9,6 +9,7 @@ import (
 
 	"carma/db"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -80,7 +81,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 				a.Log.Warn("query how a job ended", "job", e.JobKey, "error", err)
 				return
 			}
-			if j.State == "COMPLETING" && e.Age < forgottenAfter {
+			if j.State == jobstate.Completing && e.Age < forgottenAfter {
 				continue
 			}
 			if j.State != "" { // a record without a name is better than none
@@ -115,11 +116,11 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 }
 
 // finalState is what an attempt came to if its job is in this state after it.
-func finalState(state string) string {
-	if holdsNode(state) || state == "PENDING" {
-		return "REQUEUED"
+func finalState(state jobstate.State) string {
+	if state.HoldsNode() || state == jobstate.Pending {
+		return jobstate.Requeued
 	}
-	return state
+	return string(state)
 }
 
 // setStart returns whether nothing is left to do for the job.
@@ -130,12 +131,12 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	} else if err != nil {
 		return false, err
 	}
-	if j.State == "COMPLETING" {
+	if j.State == jobstate.Completing {
 		return false, nil
 	}
 	// Its reason says nothing: until slurmctld next looks at a requeued job that is
 	// what it was before, "Prolog" say.
-	if j.State != "PENDING" {
+	if j.State != jobstate.Pending {
 		return true, nil
 	}
 	safe, err := a.Jobs.SafeStart(ctx)

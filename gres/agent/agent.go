@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"carma/db"
@@ -29,6 +30,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -42,6 +44,7 @@ type Ledger interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 	DropEnded(ctx context.Context, key jobenv.JobKey) error
 	Guard
+	Health
 	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
 	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
@@ -123,10 +126,37 @@ type Agent struct {
 	waits  steward.Waits
 	rank   int // of this node among those that may have the steward
 	ranked time.Duration
+
+	steward atomic.Bool // this agent is; keepSteward tells sendPreemptors
+
+	// sendPreemptors:
+	preemptors preemptors
 }
 
 type gpuState struct {
 	smact, smocc, dram *window.Window
+	source             figure.Source // as last said
+	other              int           // looks in a row with another one
+	health             health
+}
+
+// otherFor is for how many looks another source of SM activity must stay to be worth a
+// line: one look may fall between two figures of DCGM.
+const otherFor = 5
+
+// tellSource says where the SM activity of a GPU comes from when that changes.
+func (a *Agent) tellSource(st *gpuState, s gres.Sample) {
+	switch {
+	case s.Unreadable != "" || s.MIG || s.Source == st.source:
+		st.other = 0
+	case st.source == "":
+		st.source = s.Source
+	default:
+		if st.other++; st.other == otherFor {
+			a.Log.Warn("SM activity comes from another source; carma-node status says which", "gpu", s.UUID, "from", s.Source, "before", st.source)
+			st.source, st.other = s.Source, 0
+		}
+	}
 }
 
 // sampleDeadline is how long the driver may take to answer. A wedged driver
@@ -154,6 +184,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		every(ctx, &work, compare, slurmDeadline, a.compare),
 		every(ctx, &work, compare, slurmDeadline, a.tellIdle),
 		every(ctx, &work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.keepSteward(ctx, lease.Now()) }),
+		every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.sendPreemptors(ctx, lease.Now()) }),
 	}
 	seen := make(chan struct{}, 1)
 	work.Add(1)
@@ -245,11 +276,12 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	now := lease.Now()
 	interval := now - a.looked
 	if a.looked == 0 {
-		interval = 0
+		interval = apart // what the first look says is of the moment before
 	}
 	a.looked = now
 	a.accounts.begin(ctx, a, ended)
 	readings, usages := a.measure(samples, s.Leases, now, interval)
+	a.watchHealth(ctx, samples)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
 		a.accounts.tellAgain()
@@ -337,6 +369,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
 			a.gpus[s.UUID] = st
 		}
+		a.tellSource(st, s)
 		r := Reading(s, leases, owners)
 		for _, f := range []struct {
 			w   *window.Window
@@ -397,10 +430,10 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 // isHere tells whether an attempt of a job is on this node by what slurmctld says of the
 // job. An attempt that completes may be one before what slurmctld counts already.
 func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
-	if !holdsNode(j.State) || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
+	if !j.State.HoldsNode() || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
 		return false
 	}
-	return j.State == "COMPLETING" || uint32(j.Restarts) <= attempt.Restart
+	return j.State == jobstate.Completing || uint32(j.Restarts) <= attempt.Restart
 }
 
 // endLost ends the lease of an attempt that had no Epilog, and writes its record.
@@ -419,13 +452,4 @@ func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) error {
 		}
 	}
 	return a.Ledger.Release(ctx, key)
-}
-
-// holdsNode tells whether a job in this state (squeue's long form) has nodes.
-func holdsNode(state string) bool {
-	switch state {
-	case "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT":
-		return true
-	}
-	return false
 }

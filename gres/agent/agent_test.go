@@ -3,12 +3,14 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,6 +122,15 @@ type ledger struct {
 	ended             int
 	calls             []string // of Guard
 	meanwhile         lease.Snapshot
+	measured          []gres.Reading
+	err               error // of SetFault
+}
+
+func (l *ledger) EndedSince(context.Context, time.Duration) ([]lease.Ended, error) { return nil, nil }
+
+func (l *ledger) Measure(_ context.Context, readings []gres.Reading, _ []lease.Usage) error {
+	l.measured = readings
+	return nil
 }
 
 func (l *ledger) note(format string, args ...any) error {
@@ -366,10 +377,43 @@ func TestSampleHangs(t *testing.T) {
 	}
 }
 
-func TestHoldsNode(t *testing.T) {
-	for state, want := range map[string]bool{"RUNNING": true, "COMPLETING": true, "SUSPENDED": true, "PENDING": false, "COMPLETED": false, "": false} {
-		if holdsNode(state) != want {
-			t.Error(fmt.Sprint(state, " holds a node: ", !want))
+// A source of SM activity that stays away is said once, one that comes and goes is not.
+func TestTellSource(t *testing.T) {
+	var log bytes.Buffer
+	a := newAgent()
+	a.Log = slog.New(slog.NewTextHandler(&log, nil))
+	st := &gpuState{}
+	look := func(n int, source figure.Source) int {
+		for range n {
+			a.tellSource(st, gres.Sample{GPU: gres.GPU{UUID: "a"}, Source: source})
 		}
+		return strings.Count(log.String(), "another source")
+	}
+	for i, c := range []struct {
+		looks  int
+		source figure.Source
+		want   int
+	}{
+		{3, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0}, {1, figure.SourceGPM, 0},
+		{otherFor, figure.SourceUtilisation, 1}, {100, figure.SourceUtilisation, 1}, {otherFor, figure.SourceGPM, 2},
+	} {
+		if got := look(c.looks, c.source); got != c.want {
+			t.Errorf("step %d: %d lines, want %d\n%s", i, got, c.want, log.String())
+		}
+	}
+}
+
+// The first look of an agent fills the window: else no GPU in use would take a job until
+// the second.
+func TestFirstLookCounts(t *testing.T) {
+	a := newAgent()
+	l := &ledger{meanwhile: lease.Snapshot{}}
+	a.Ledger, a.Owners = l, owners{}
+	a.Sample = func() []gres.Sample {
+		return []gres.Sample{{GPU: gres.GPU{UUID: "a"}, SMActPct: 40, Source: figure.SourceGPM}}
+	}
+	a.observe(t.Context())
+	if len(l.measured) != 1 || l.measured[0].SMActPct != 40 {
+		t.Errorf("readings %+v", l.measured)
 	}
 }

@@ -100,7 +100,7 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 			continue
 		}
 		job, err := a.Jobs.Job(ctx, j.ID)
-		if err == nil && holdsNode(job.State) || err != nil && !errors.Is(err, sctl.ErrNoJob) {
+		if err == nil && job.State.HoldsNode() || err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue
 		}
 		a.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)

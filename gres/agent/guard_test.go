@@ -16,6 +16,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -86,7 +87,7 @@ func TestCheckMPS(t *testing.T) {
 			a.Owners = owners{1: {JobID: 7}, 2: {JobID: 99}, 3: {}}
 			s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 			if c.quarantined {
-				s.Readings[0].Quarantined = "fault"
+				s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 			}
 			a.checkMPS(t.Context(), []gres.Sample{c.sample}, s)
 			if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
@@ -129,7 +130,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		a.Ledger, a.MPS, a.Owners, a.failed = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 		if c.quarantined {
-			s.Readings[0].Quarantined = "fault"
+			s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 		}
 		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}}
 		a.checkMPS(t.Context(), samples, s)
@@ -217,12 +218,13 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
 	compare := newAgent().Config.Capacity.Compare.D()
 	for name, c := range map[string]struct {
-		state, reason string
-		may           sctl.Job
-		err           error
-		want          string
-		start         time.Duration // that is set; 0: none
-		again         time.Duration
+		state  jobstate.State
+		reason jobstate.Reason
+		may    sctl.Job
+		err    error
+		want   string
+		start  time.Duration // that is set; 0: none
+		again  time.Duration
 	}{
 		"waits for room":           {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
 		"waits, nothing said":      {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, compare},

@@ -14,6 +14,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -59,7 +60,7 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Durati
 // openHold does so for one job, and tells whether it is known when that starts.
 func (a *Agent) openHold(ctx context.Context, job uint32) (known bool, err error) {
 	j, err := a.Jobs.Job(ctx, job)
-	if errors.Is(err, sctl.ErrNoJob) || err == nil && j.State != "PENDING" {
+	if errors.Is(err, sctl.ErrNoJob) || err == nil && j.State != jobstate.Pending {
 		return false, nil // which followHolds sees, or it comes back
 	} else if err != nil {
 		return false, err
@@ -173,7 +174,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				a.Log.Warn("query a job that a hold is for", "job", id, "error", err)
 				continue
 			}
-			if comes && j.State == "PENDING" && open(s.Holds, id) && a.ready(id, s) {
+			if comes && j.State == jobstate.Pending && open(s.Holds, id) && a.ready(id, s) {
 				if err := a.closeHold(ctx, j); err != nil {
 					a.Log.Warn("set the start time of a job with a hold", "job", id, "error", err)
 				}
@@ -193,14 +194,14 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 // no more than room or the end of a time that is ours. One that its user holds, or lets
 // start later, wait for another or move elsewhere, has no claim to idle GPUs.
 func (a *Agent) comes(j sctl.Job) bool {
-	if j.State != "PENDING" {
+	if j.State != jobstate.Pending {
 		return mayComeYet(j)
 	}
 	ours := slices.ContainsFunc(strings.Split(j.Partition, ","), func(name string) bool {
 		_, ok := a.Config.Partition[name]
 		return ok
 	})
-	if !ours || steward.WaitsForItsUser(j.Reason) {
+	if !ours || j.Reason.IsOfItsUser() {
 		return false
 	}
 	// The reason may be the one of before, until slurmctld looks at the job again.
@@ -227,10 +228,10 @@ func (a *Agent) closeHold(ctx context.Context, j sctl.Job) error {
 // this node ends the hold itself.
 func mayComeYet(j sctl.Job) bool {
 	switch j.State {
-	case "PENDING", "COMPLETING", "CONFIGURING":
+	case jobstate.Pending, jobstate.Completing, jobstate.Configuring:
 		return true
 	}
-	return j.State == "RUNNING" && j.Reason == "Prolog"
+	return j.State == jobstate.Running && j.Reason == jobstate.InProlog
 }
 
 // startOf tells from when on a waiting job can start for which GPUs are ready; zero: not
@@ -238,10 +239,10 @@ func mayComeYet(j sctl.Job) bool {
 // starts as soon as is safe. A start that its user has set stays.
 func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened bool, err error) {
 	switch {
-	case j.Reason == "BeginTime", j.Reason == "Prolog", j.Reason == "None":
+	case j.Reason == jobstate.BeginTime, j.Reason == jobstate.InProlog, j.Reason == jobstate.None:
 		// Prolog is what a job that was given back has waited for, until slurmctld
 		// next looks at it.
-	case steward.WaitsForRoom(j.Reason):
+	case j.Reason.IsRoom():
 		return time.Now(), false, nil
 	default: // held, or waits for another job
 		return time.Time{}, false, nil

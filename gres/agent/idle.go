@@ -12,6 +12,7 @@ import (
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -159,7 +160,7 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err != nil {
 		return false, err
 	}
-	if job.State != "RUNNING" || job.Nodes != 1 {
+	if job.State != jobstate.Running || job.Nodes != 1 {
 		if told {
 			return false, nil
 		}

@@ -114,7 +114,7 @@ func (a *Agent) checkMPS(ctx context.Context, samples []gres.Sample, s lease.Sna
 	clear(a.failed)
 	bad := map[string]bool{}
 	for _, r := range s.Readings {
-		bad[r.UUID] = r.Quarantined != ""
+		bad[r.UUID] = r.Cause == gres.CauseMPS
 	}
 	used := daemonsOf(s.Leases)
 	for _, sample := range samples {

@@ -11,6 +11,7 @@ import (
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
@@ -41,7 +42,7 @@ func (h *hung) BoundLogs() error                                                
 func (h *hung) Close([]gres.Daemon, func() (map[gres.Daemon]uint32, error)) error { return h.hang() }
 
 func (h *hung) Job(context.Context, uint32) (sctl.Job, error) { return sctl.Job{}, h.hang() }
-func (h *hung) Nodes(context.Context, []string) ([]sctl.NodeState, error) {
+func (h *hung) Nodes(context.Context, []string) ([]schedule.Node, error) {
 	return nil, h.hang()
 }
 

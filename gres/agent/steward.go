@@ -11,16 +11,19 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
 // Cluster is what the steward looks at and says.
 type Cluster interface {
-	Queue(ctx context.Context, partitions []string) ([]sctl.QueuedJob, error)
-	Nodes(ctx context.Context, partitions []string) ([]sctl.NodeState, error)
+	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
+	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
 	SetNodeComment(ctx context.Context, node, comment string) error
 	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
-	Split(ctx context.Context, j sctl.QueuedJob) (id uint32, err error)
+	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
+	Preemption(ctx context.Context) (schedule.Preemption, error)
 }
 
 // The steward is the agent of the first node that is up, of these many by name:
@@ -32,7 +35,7 @@ const (
 
 // keepSteward does the steward's work if it is this agent's.
 func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
-	if a.Cluster == nil || a.Config.Hold.After == 0 {
+	if a.Cluster == nil {
 		return
 	}
 	if a.ranked != 0 && a.rank >= stewards && now-a.ranked < rankEvery {
@@ -45,7 +48,8 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		return
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
-	if firstUp(nodes) != a.Node || a.rank >= stewards {
+	a.steward.Store(firstUp(nodes) == a.Node && a.rank < stewards)
+	if !a.steward.Load() || a.Config.Hold.After == 0 {
 		return
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
@@ -53,15 +57,15 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		a.Log.Warn("read the queue", "error", err)
 		return
 	}
-	a.rebook(ctx, steward.Misbooked(queue))
-	if a.waits == nil {
-		a.waits = steward.Waits{}
-	}
-	a.restoreWaits(ctx, queue, nodes)
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
+	a.rebook(ctx, steward.Misbooked(queue, in.FullMiB))
+	if a.waits == nil {
+		a.waits = steward.Waits{}
+	}
+	a.restoreWaits(ctx, queue, nodes)
 	if d, ok := steward.Decide(in); ok {
 		a.haveKept(ctx, d, nodes)
 	}
@@ -69,9 +73,9 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 
 // restoreWaits gives jobs of the queue the time since which they really wait, by what this
 // steward has seen and others have left in the anchor's Comment, and leaves it there.
-func (a *Agent) restoreWaits(ctx context.Context, queue []sctl.QueuedJob, nodes []sctl.NodeState) {
+func (a *Agent) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []schedule.Node) {
 	now, every := time.Now(), a.Config.Capacity.Compare.D()
-	i := slices.IndexFunc(nodes, func(n sctl.NodeState) bool { return n.Name == steward.Anchor })
+	i := slices.IndexFunc(nodes, func(n schedule.Node) bool { return n.Name == jobstate.Anchor })
 	if i < 0 {
 		a.waits.Restore(queue, now, every)
 		return
@@ -80,14 +84,14 @@ func (a *Agent) restoreWaits(ctx context.Context, queue []sctl.QueuedJob, nodes 
 	a.waits.Learn(before, now)
 	a.waits.Restore(queue, now, every)
 	if after := a.waits.Comment(before); after != steward.Comment(before, nil) {
-		if err := a.Cluster.SetNodeComment(ctx, steward.Anchor, after); err != nil {
+		if err := a.Cluster.SetNodeComment(ctx, jobstate.Anchor, after); err != nil {
 			a.Log.Warn("save waiting times for the next steward", "error", err)
 		}
 	}
 }
 
 // haveKept writes a decision into the node's Comment.
-func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.NodeState) {
+func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []schedule.Node) {
 	hold := d.Hold
 	if d.Job.Unsplit() {
 		var err error
@@ -108,15 +112,15 @@ func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []sctl.N
 	}
 }
 
-// rebook mends what jobs that name their nodes have booked. Each is asked about alone
+// rebook corrects what jobs have booked. Each is asked about alone
 // before, and left where it is not what it was in the list.
 func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking) {
 	for _, j := range misbooked {
 		if err := a.rebookOne(ctx, j); err != nil {
-			a.Log.Warn("correct the booking of a job that names its nodes", "job", j.ID, "error", err)
+			a.Log.Warn("correct the booking of a job after an update", "job", j.ID, "error", err)
 			continue
 		}
-		a.Log.Info("booking of a job that names its nodes corrected", "job", j.ID)
+		a.Log.Info("booking of a job corrected after an update", "job", j.ID)
 	}
 }
 
@@ -142,7 +146,7 @@ func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
 
 // rankOf is how many nodes come before this one that may have the steward: those that are
 // off, or away, leave it to others.
-func rankOf(nodes []sctl.NodeState, node string) int {
+func rankOf(nodes []schedule.Node, node string) int {
 	rank := 0
 	for _, n := range nodes {
 		if n.Name == node {
@@ -155,7 +159,7 @@ func rankOf(nodes []sctl.NodeState, node string) int {
 	return stewards
 }
 
-func firstUp(nodes []sctl.NodeState) string {
+func firstUp(nodes []schedule.Node) string {
 	for _, n := range nodes {
 		if n.Lives && n.GPUs > 0 {
 			return n.Name
@@ -187,7 +191,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		age = s.Holds[kept].Age // by a clock that nobody sets
 	}
 	if comes && age < a.Config.Hold.Timeout.D() {
-		if j.State != "PENDING" || kept >= 0 {
+		if j.State != jobstate.Pending || kept >= 0 {
 			return
 		}
 		if a.Thresholds.BookSMAct {

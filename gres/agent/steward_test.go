@@ -16,31 +16,34 @@ import (
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
 // cluster stands for slurmctld.
 type cluster struct {
-	queue []sctl.QueuedJob
-	nodes []sctl.NodeState
+	rules schedule.Preemption
+	queue []schedule.Job
+	nodes []schedule.Node
 	err   error
 	calls []string
 
 	comment string // of the anchor
 }
 
-func (c *cluster) Queue(context.Context, []string) ([]sctl.QueuedJob, error) {
+func (c *cluster) Queue(context.Context, []string) ([]schedule.Job, error) {
 	c.calls = append(c.calls, "queue")
 	return c.queue, c.err
 }
 
-func (c *cluster) Nodes(context.Context, []string) ([]sctl.NodeState, error) {
+func (c *cluster) Nodes(context.Context, []string) ([]schedule.Node, error) {
 	c.calls = append(c.calls, "nodes")
 	return c.nodes, c.err
 }
 
 func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error {
-	if node == steward.Anchor {
+	if node == jobstate.Anchor {
 		c.comment = comment
 		return c.err
 	}
@@ -54,14 +57,16 @@ func (c *cluster) Update(_ context.Context, t sctl.Target, change sctl.Change) e
 	return c.err
 }
 
-func (c *cluster) Split(_ context.Context, j sctl.QueuedJob) (uint32, error) {
+func (c *cluster) Split(_ context.Context, j schedule.Job) (uint32, error) {
 	c.calls = append(c.calls, fmt.Sprint("split ", j.ArrayTask))
 	return j.ID + 1, c.err
 }
 
+func (c *cluster) Preemption(context.Context) (schedule.Preemption, error) { return c.rules, c.err }
+
 func TestKeepSteward(t *testing.T) {
-	old := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	nodes := []sctl.NodeState{{Name: steward.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
+	old := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	nodes := []schedule.Node{{Name: jobstate.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
 	task, named := old, old
 	task.ArrayJobID, task.ArrayTask = 7, 3
 	named.ReqNodes = "n2"
@@ -76,16 +81,16 @@ func TestKeepSteward(t *testing.T) {
 		want       []string
 		jobs       *jobs // as they are when asked about alone; nil: as in the queue
 	}{
-		{"the first node", "n1", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}, nil},
-		{"a task of an array", "n1", cluster{queue: []sctl.QueuedJob{task}, nodes: nodes}, []string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
-		{"names its node", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}, nil},
-		{"another user's by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
-		{"another task by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING", ArrayJobID: 6}, old.TresPerNode)},
-		{"asks for other GPUs by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING"}, "gres:gpu:1")},
-		{"runs by now", "n1", cluster{queue: []sctl.QueuedJob{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "RUNNING"}, old.TresPerNode)},
+		{"the first node", "n1", cluster{queue: []schedule.Job{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}, nil},
+		{"a task of an array", "n1", cluster{queue: []schedule.Job{task}, nodes: nodes}, []string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
+		{"names its node", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}, nil},
+		{"another user's by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
+		{"another task by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING", ArrayJobID: 6}, old.TresPerNode)},
+		{"asks for other GPUs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING"}, "gres:gpu:1")},
+		{"runs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "RUNNING"}, old.TresPerNode)},
 		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}, nil},
-		{"the second node", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: nodes}, []string{"nodes"}, nil},
-		{"the second node, the first is down", "n2", cluster{queue: []sctl.QueuedJob{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, nil},
+		{"the second node", "n2", cluster{queue: []schedule.Job{old}, nodes: nodes}, []string{"nodes"}, nil},
+		{"the second node, the first is down", "n2", cluster{queue: []schedule.Job{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, nil},
 		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}, nil},
 	} {
 		a := newAgent()
@@ -104,13 +109,13 @@ func TestKeepSteward(t *testing.T) {
 
 // A job that was given back between two looks is not new to the second.
 func TestKeepStewardRemembers(t *testing.T) {
-	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{queue: []sctl.QueuedJob{j}, nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{queue: []schedule.Job{j}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
 	a := newAgent()
 	a.Node, a.Cluster = "n1", c
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
 	a.keepSteward(t.Context(), 1)
-	c.queue = []sctl.QueuedJob{j}
+	c.queue = []schedule.Job{j}
 	c.queue[0].Eligible = time.Now().Add(-time.Second)
 	a.Config.Hold.After = config.Duration(118 * time.Minute)
 	a.keepSteward(t.Context(), 2)
@@ -121,13 +126,13 @@ func TestKeepStewardRemembers(t *testing.T) {
 
 // Nor is it to another steward, by what the first has left in the anchor's Comment.
 func TestKeepStewardHandsOver(t *testing.T) {
-	j := sctl.QueuedJob{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{nodes: []sctl.NodeState{{Name: steward.Anchor, GPUs: 4, Comment: "(null)"}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
 	look := func(a *Agent, after time.Duration) {
 		a.Config.Hold.After = config.Duration(after)
 		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
 		a.Node, a.Cluster = "n1", c
-		c.queue = []sctl.QueuedJob{j}
+		c.queue = []schedule.Job{j}
 		a.keepSteward(t.Context(), 1)
 	}
 	first := newAgent()
@@ -149,7 +154,7 @@ func TestKeepStewardHandsOver(t *testing.T) {
 func TestKeepStewardOfManyNodes(t *testing.T) {
 	c := &cluster{}
 	for i := range 9 {
-		c.nodes = append(c.nodes, sctl.NodeState{Name: fmt.Sprint("n", i), Up: i > 4, Lives: i > 4, GPUs: 1})
+		c.nodes = append(c.nodes, schedule.Node{Name: fmt.Sprint("n", i), Up: i > 4, Lives: i > 4, GPUs: 1})
 	}
 	a := newAgent()
 	a.Node, a.Cluster = "n8", c // the fourth that is up
@@ -202,9 +207,9 @@ func TestFollowComment(t *testing.T) {
 		known := map[uint32]sctl.Job{}
 		if c.state != "" {
 			state, reason, _ := strings.Cut(c.state, " ")
-			known[7] = sctl.Job{State: state, Reason: reason, UID: 1000}
+			known[7] = sctl.Job{State: jobstate.State(state), Reason: jobstate.Reason(reason), UID: 1000}
 			if state == "PENDING" {
-				known[7] = sctl.Job{State: state, Reason: cmp.Or(reason, "Resources"), UID: 1000}
+				known[7] = sctl.Job{State: jobstate.State(state), Reason: jobstate.Reason(cmp.Or(reason, "Resources")), UID: 1000}
 			}
 		}
 		a.Jobs = &jobs{known: known}

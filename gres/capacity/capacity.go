@@ -91,7 +91,7 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 
 // Text returns a node's Gres text with the CARMA counts replaced and everything
 // else kept, as "scontrol update NodeName=... Gres=" takes it. A count is never 0:
-// see tres.AnyMiB.
+// see tres.AnyMiB and SentMiB.
 func Text(nodeGres string, counts []int64) string {
 	var words []string
 	for e := range tres.Parse(nodeGres) {
@@ -106,7 +106,7 @@ func Text(nodeGres string, counts []int64) string {
 	}
 	if len(counts) > 0 {
 		for i, name := range tres.Names(len(counts) - tres.Users + 1) {
-			words = append(words, fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, max(counts[i], tres.AnyMiB)))
+			words = append(words, fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, max(counts[i], tres.SentMiB)))
 		}
 	}
 	return strings.Join(words, ",")

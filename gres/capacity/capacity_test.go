@@ -65,10 +65,10 @@ func users(mib int) string {
 
 func TestText(t *testing.T) {
 	for _, c := range []struct{ is, want string }{
-		{"gpu:a100:16(S:0-1),carmau3:40536,carma2:40536", "gpu:a100:16," + users(7) + ",carma2:no_consume:1"},
-		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144," + users(7) + ",carma2:no_consume:1"},
-		{"(null)", users(7) + ",carma2:no_consume:1"},
-		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3," + users(7) + ",carma2:no_consume:1"},
+		{"gpu:a100:16(S:0-1),carmau3:40536,carma2:40536", "gpu:a100:16," + users(7) + ",carma2:no_consume:2"},
+		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144," + users(7) + ",carma2:no_consume:2"},
+		{"(null)", users(7) + ",carma2:no_consume:2"},
+		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3," + users(7) + ",carma2:no_consume:2"},
 	} {
 		if got := Text(c.is, []int64{7, 7, 7, 7, 7, 7, 7, 7, 0}); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.is, got, c.want)
@@ -138,17 +138,17 @@ func TestPublishKept(t *testing.T) {
 		do              func() error
 		user3, all, two int
 	}{
-		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 1, 1, 1},
-		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 1, 1, 40536},
+		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 2, 2, 2},
+		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 2, 2, 40536},
 		{func() error { return p.Book.DropHold(ctx, 7) }, 40536, 40536, 40536},
-		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 1},
-		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, 1, 1, 1},
-		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 1, 1},
-		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 1, 1},
+		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 2},
+		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, 2, 2, 2},
+		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 2, 2},
+		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 2, 2},
 		// One of the two is another's.
-		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 1},
-		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 1, 1},
-		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 1},
+		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 2},
+		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 2, 2},
+		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 2},
 		{func() error { return p.Book.OpenHold(ctx, 10, 0) }, 40536, 40536, 40536},
 	} {
 		if err := step.do(); err != nil {

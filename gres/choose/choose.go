@@ -189,15 +189,19 @@ func (s *state) busy(t *Thresholds) Reason {
 		smactMax = t.CoarseMaxPct
 	}
 	switch {
-	case s.r.SMActPct > smactMax:
+	case shuts(s.r.SMActPct, smactMax):
 		return Reason{code: smact, a: s.r.SMActPct, b: smactMax}
-	case t.SMOccMaxPct > 0 && s.r.SMOccPct > t.SMOccMaxPct:
+	case t.SMOccMaxPct > 0 && shuts(s.r.SMOccPct, t.SMOccMaxPct):
 		return Reason{code: smocc, a: s.r.SMOccPct, b: t.SMOccMaxPct}
-	case t.DRAMMaxPct > 0 && s.r.DRAMPct > t.DRAMMaxPct:
+	case t.DRAMMaxPct > 0 && shuts(s.r.DRAMPct, t.DRAMMaxPct):
 		return Reason{code: dram, a: s.r.DRAMPct, b: t.DRAMMaxPct}
 	}
 	return Reason{}
 }
+
+// shuts tells whether a gate is shut to a reading. What is not known passes no gate: GPUs
+// whose counters do not answer would take every job.
+func shuts(pct, maxPct float64) bool { return maxPct < 100 && !(pct <= maxPct) }
 
 // refuses returns why the GPU does not take the request.
 func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {

@@ -17,7 +17,7 @@ var defaults = Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: 2048, Ma
 
 // gpu is an idle A100 with SM activity from GPM.
 func gpu(uuid string) gres.Reading {
-	return gres.Reading{GPU: gres.GPU{UUID: uuid, TotalMiB: 40536}, SMActPct: math.NaN(), Source: figure.SourceGPM}
+	return gres.Reading{GPU: gres.GPU{UUID: uuid, TotalMiB: 40536}, Source: figure.SourceGPM}
 }
 
 // with changes a reading.
@@ -67,7 +67,7 @@ func TestMAGM(t *testing.T) {
 		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
 		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 96.0 % above 95 %"},
 		{"SM activity of a job that has gone", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 99 })}, nil, shared(1, 1000), "a"},
-		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
+		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity is not known"},
 		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1), held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},
 		{"a newcomer settles", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 29 * time.Second}}, shared(1, 1000), "a: a new job has not settled yet"},
 		{"a newcomer that never shows itself", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 30 * time.Second}}, shared(1, 1000), "a"},
@@ -416,7 +416,12 @@ func TestGates(t *testing.T) {
 		{"open", busy(func(*gres.Reading) {}), one, 0, ""},
 		{"occupancy", busy(func(r *gres.Reading) { r.SMOccPct = 46 }), one, 0, "SM occupancy 46.0 % above 45 %"},
 		{"memory bandwidth", busy(func(r *gres.Reading) { r.DRAMPct = 41 }), one, 0, "DRAM activity 41.0 % above 40 %"},
-		{"not measured", busy(func(r *gres.Reading) { r.SMOccPct, r.DRAMPct = math.NaN(), math.NaN() }), one, 0, ""},
+		{"activity not known", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), one, 0, "SM activity is not known"},
+		{"coarse activity not known", busy(func(r *gres.Reading) { r.SMActPct, r.Source = math.NaN(), figure.SourceUtilisation }), one, 0,
+			"SM activity is not known"},
+		{"occupancy not known", busy(func(r *gres.Reading) { r.SMOccPct = math.NaN() }), one, 0, "SM occupancy is not known"},
+		{"memory bandwidth not known", busy(func(r *gres.Reading) { r.DRAMPct = math.NaN() }), one, 0, "DRAM activity is not known"},
+		{"not known and idle", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), nil, 0, ""},
 		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, 0, "MPS server in FAULT"},
 		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "held for job 77"},
 		{"kept for this one", busy(func(r *gres.Reading) { r.HeldFor = 5 }), nil, 0, ""},

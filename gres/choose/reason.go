@@ -2,7 +2,10 @@
 
 package choose
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Reason is why a GPU was not taken. Its words are made only when somebody
 // reads them. The zero value is no reason.
@@ -63,11 +66,11 @@ func (r Reason) String() string {
 	case settling:
 		return "a new job has not settled yet"
 	case smact:
-		return fmt.Sprintf("SM activity %.1f %% above %.0f %%", r.a, r.b)
+		return above("SM activity", r.a, r.b)
 	case smocc:
-		return fmt.Sprintf("SM occupancy %.1f %% above %.0f %%", r.a, r.b)
+		return above("SM occupancy", r.a, r.b)
 	case dram:
-		return fmt.Sprintf("DRAM activity %.1f %% above %.0f %%", r.a, r.b)
+		return above("DRAM activity", r.a, r.b)
 	case heldBack:
 		return fmt.Sprintf("held for job %.0f", r.a)
 	case tooSmall:
@@ -92,4 +95,12 @@ func (r Reason) String() string {
 		return "NVML shows no GPU there that can be shared"
 	}
 	return ""
+}
+
+// above says why a gate is shut.
+func above(what string, pct, maxPct float64) string {
+	if math.IsNaN(pct) {
+		return what + " is not known"
+	}
+	return fmt.Sprintf("%s %.1f %% above %.0f %%", what, pct, maxPct)
 }

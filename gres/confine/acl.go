@@ -79,6 +79,9 @@ func (g acl) follow() error {
 	}
 	defer unlock()
 	users, err := g.Users()
+	if err == nil {
+		err = os.WriteFile(g.mark(), nil, 0o600)
+	}
 	if err != nil {
 		return fmt.Errorf("set access lists: %w", err)
 	}
@@ -90,6 +93,47 @@ func (g acl) follow() error {
 		}
 	}
 	return nil
+}
+
+// mark is a file that tells that access lists were set since this machine has booted.
+func (g acl) mark() string { return filepath.Join(g.RunDir, "access-lists") }
+
+// undo gives the device nodes back as the driver makes them, if they were set.
+func (g acl) undo() error {
+	if _, err := os.Lstat(g.mark()); err != nil {
+		return nil
+	}
+	unlock, err := g.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for _, path := range g.nodes() {
+		if err := unix.Removexattr(path, accesslist.Attribute); err != nil && !errors.Is(err, unix.ENODATA) {
+			return fmt.Errorf("remove access list of %s: %w", path, err)
+		}
+		if err := os.Chmod(path, deviceMode("/proc/driver/nvidia/params")); err != nil {
+			return err
+		}
+	}
+	return os.Remove(g.mark())
+}
+
+// deviceMode is the mode of device nodes by the driver's parameters, in decimal digits there.
+func deviceMode(params string) os.FileMode {
+	const usual = 0o666
+	text, err := os.ReadFile(params)
+	if err != nil {
+		return usual
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "DeviceFileMode: "); ok {
+			if mode, err := strconv.ParseUint(strings.TrimSpace(value), 10, 9); err == nil {
+				return os.FileMode(mode)
+			}
+		}
+	}
+	return usual
 }
 
 // Users tells by the leases who may open the GPU of each minor.

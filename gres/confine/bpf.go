@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"runtime"
 	"unsafe"
 
@@ -163,99 +165,106 @@ func probe(level int32) error {
 	return unix.Close(fd)
 }
 
-// attach puts the program at a cgroup, beside what others have there. The jobs may open
+// attach puts the program at a cgroup, beside what others have there, for as long as both
+// the cgroup is there and the link, which is pinned in dir beside the map. The jobs may open
 // all.
-func attach(cgroup int, level int32, jobs []uint64) (bpfMap, error) {
+func attach(cgroup int, level int32, jobs []uint64, dir string) (bpfMap, error) {
 	m, err := newMap()
 	if err != nil {
 		return m, err
 	}
-	for _, job := range jobs {
-		if err := m.set(job, ^uint64(0)); err != nil {
-			unix.Close(m.fd)
-			return m, err
-		}
-	}
-	fd, err := loadProgram(m, level)
-	if err != nil {
+	if err := m.attach(cgroup, level, jobs, dir); err != nil {
 		unix.Close(m.fd)
 		return m, err
-	}
-	defer unix.Close(fd) // it lives as long as the cgroup, and the map with it
-	attr := struct{ target, program, kind, flags uint32 }{
-		uint32(cgroup), uint32(fd), unix.BPF_CGROUP_DEVICE, unix.BPF_F_ALLOW_MULTI,
-	}
-	if _, err := bpf(unix.BPF_PROG_ATTACH, &attr); err != nil {
-		unix.Close(m.fd)
-		return m, fmt.Errorf("attach the BPF program: %w", err)
 	}
 	return m, nil
 }
 
-// attached returns the map of the program that stands at a cgroup; fs.ErrNotExist: none.
-func attached(cgroup int) (bpfMap, error) {
-	ids := make([]byte, 64*4) // the most that a cgroup can have
-	query := struct {
-		target, kind, flags, attachFlags uint32
-		ids                              uint64
-		count, _                         uint32
-		_                                uint64
-	}{target: uint32(cgroup), kind: unix.BPF_CGROUP_DEVICE, ids: pointer(ids), count: uint32(len(ids) / 4)}
-	_, err := bpf(unix.BPF_PROG_QUERY, &query)
-	runtime.KeepAlive(ids)
-	if err != nil {
-		return bpfMap{}, fmt.Errorf("look for the BPF program: %w", err)
-	}
-	for i := range query.count {
-		m, err := mapOf(binary.NativeEndian.Uint32(ids[4*i:]))
-		if !errors.Is(err, fs.ErrNotExist) {
-			return m, err
+func (m bpfMap) attach(cgroup int, level int32, jobs []uint64, dir string) error {
+	for _, job := range jobs {
+		if err := m.set(job, ^uint64(0)); err != nil {
+			return err
 		}
 	}
-	return bpfMap{}, fs.ErrNotExist
+	program, err := loadProgram(m, level)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(program)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	// The link last: where it is, the map is its.
+	if err := pin(filepath.Join(dir, mapPin), m.fd); err != nil {
+		return err
+	}
+	attr := struct{ program, target, kind, flags uint32 }{uint32(program), uint32(cgroup), unix.BPF_CGROUP_DEVICE, 0}
+	link, err := bpf(unix.BPF_LINK_CREATE, &attr)
+	if err != nil {
+		return fmt.Errorf("attach the BPF program: %w", err)
+	}
+	defer unix.Close(link)
+	return pin(filepath.Join(dir, linkPin), link)
 }
 
-// byID is how programs and maps are opened.
-type byID struct{ id uint32 }
+// linkPin and mapPin are their names in the BPF file system.
+const linkPin, mapPin = "link", "jobs"
 
-// mapOf returns the map of a program, if it is ours.
-func mapOf(program uint32) (bpfMap, error) {
-	fd, err := bpf(unix.BPF_PROG_GET_FD_BY_ID, &byID{id: program})
+// object is the member of union bpf_attr for pins.
+type object struct {
+	path      uint64
+	fd, flags uint32
+}
+
+func pin(path string, fd int) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	name := append([]byte(path), 0)
+	_, err := bpf(unix.BPF_OBJ_PIN, &object{path: pointer(name), fd: uint32(fd)})
+	runtime.KeepAlive(name)
+	if err != nil {
+		return fmt.Errorf("pin %s: %w", path, err)
+	}
+	return nil
+}
+
+func pinned(path string) (int, error) {
+	name := append([]byte(path), 0)
+	fd, err := bpf(unix.BPF_OBJ_GET, &object{path: pointer(name)})
+	runtime.KeepAlive(name)
+	if err != nil {
+		return -1, fmt.Errorf("open %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+// attached returns the map of the program that stands at a cgroup of this number by what is
+// pinned in dir; fs.ErrNotExist: none does.
+func attached(id uint64, dir string) (bpfMap, error) {
+	link, err := pinned(filepath.Join(dir, linkPin))
 	if err != nil {
 		return bpfMap{}, err
 	}
-	defer unix.Close(fd)
-	maps := make([]byte, 4)
-	// struct bpf_prog_info, as far as it is used.
+	defer unix.Close(link)
+	// struct bpf_link_info, as far as it is used. Of a cgroup that has gone it has 0.
 	var info struct {
-		kind, id       uint32
-		tag            [8]byte
-		jited, xlated  uint32
-		jitedCode      uint64
-		xlatedCode     uint64
-		loadTime       uint64
-		uid, mapCount  uint32
-		maps           uint64
-		name           [16]byte
-		ifindex, flags uint32
+		kind, id, program, _ uint32
+		cgroup               uint64
+		attachKind, _        uint32
 	}
-	info.mapCount, info.maps = 1, pointer(maps)
 	attr := struct {
 		fd, size uint32
 		info     uint64
-	}{uint32(fd), uint32(unsafe.Sizeof(info)), uint64(uintptr(unsafe.Pointer(&info)))}
+	}{uint32(link), uint32(unsafe.Sizeof(info)), uint64(uintptr(unsafe.Pointer(&info)))}
 	_, err = bpf(unix.BPF_OBJ_GET_INFO_BY_FD, &attr)
-	runtime.KeepAlive(maps)
 	runtime.KeepAlive(&info)
 	if err != nil {
-		return bpfMap{}, fmt.Errorf("look at a BPF program: %w", err)
+		return bpfMap{}, fmt.Errorf("look at %s: %w", dir, err)
 	}
-	if info.name != name() || info.mapCount != 1 {
+	if info.cgroup != id {
 		return bpfMap{}, fs.ErrNotExist
 	}
-	fd, err = bpf(unix.BPF_MAP_GET_FD_BY_ID, &byID{id: binary.NativeEndian.Uint32(maps)})
-	if err != nil {
-		return bpfMap{}, fmt.Errorf("open the map %s: %w", guardName, err)
-	}
-	return bpfMap{fd}, nil
+	fd, err := pinned(filepath.Join(dir, mapPin))
+	return bpfMap{fd}, err
 }

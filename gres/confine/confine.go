@@ -55,6 +55,7 @@ type Host struct {
 	SlurmConf string // path of slurm.conf; cgroup.conf stands beside it
 	Devices   string // directory of the device nodes
 	RunDir    string
+	Pins      string // directory of the node's in the BPF file system
 	// Users tells who holds a lease on the GPU of each minor now.
 	Users func() (map[int][]uint32, error)
 }
@@ -70,7 +71,7 @@ func Find(confine string, h Host) (Guard, error) {
 	}
 	var why error
 	if confine != "acl" {
-		g, err := findCgroup(h, confine == "cgroup")
+		g, err := findCgroup(h)
 		if err == nil {
 			return g, nil
 		}
@@ -88,6 +89,23 @@ func Find(confine string, h Host) (Guard, error) {
 	return nil, why
 }
 
+// Undo takes away what other guards have left than the one that the node has now, or none:
+// it would keep jobs from their GPUs. What cgroup v2 has is left by a change of carma.toml
+// alone: else it goes with slurmstepd.scope.
+func Undo(confine string, now Guard, h Host) error {
+	var errs []error
+	if confine == "none" || confine == "acl" {
+		errs = append(errs, os.RemoveAll(h.Pins))
+	}
+	if _, ok := now.(acl); !ok {
+		errs = append(errs, acl{h}.undo())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("take away what confined jobs: %w", err)
+	}
+	return nil
+}
+
 // HasGPUs tells whether this machine has device nodes of GPUs, or a driver that makes them:
 // slurm.conf names hooks for nodes without GPUs too.
 func (h Host) HasGPUs() bool {
@@ -101,7 +119,7 @@ func (h Host) HasGPUs() bool {
 // Unavailable tells whether an error of Find's says that this node has no such way.
 func Unavailable(err error) bool { return errors.Is(err, errNot) }
 
-func findCgroup(h Host, asked bool) (Guard, error) {
+func findCgroup(h Host) (Guard, error) {
 	dir := filepath.Dir(h.SlurmConf)
 	conf, err := settings(filepath.Join(dir, "cgroup.conf"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -111,9 +129,7 @@ func findCgroup(h Host, asked bool) (Guard, error) {
 	if mount == "" {
 		mount = "/sys/fs/cgroup"
 	}
-	if isCgroup2(mount) && !asked { // tried with the kernel, not yet with Slurm
-		return nil, fmt.Errorf("cgroup v2: %w: only where devices.confine is \"cgroup\"", errNot)
-	} else if isCgroup2(mount) {
+	if isCgroup2(mount) {
 		return findV2(mount, conf.Setting("CgroupSlice"), h)
 	}
 	if !strings.EqualFold(conf.Setting("ConstrainDevices"), "yes") {
@@ -164,6 +180,10 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
+// bpfDir is where the programs of this machine's nodes are pinned. Who removes it takes
+// them away.
+const bpfDir = "/sys/fs/bpf/carma"
+
 // ForNode is the host of a guard as carma.toml has it.
 func ForNode(c config.Config, node, slurmConf string) Host {
 	if slurmConf == "" {
@@ -172,7 +192,8 @@ func ForNode(c config.Config, node, slurmConf string) Host {
 	if slurmConf == "" {
 		slurmConf = "/etc/slurm/slurm.conf"
 	}
-	return Host{Node: node, SlurmConf: slurmConf, Devices: c.DevicesDir(node), RunDir: c.RunDir(node)}
+	return Host{Node: node, SlurmConf: slurmConf, Devices: c.DevicesDir(node), RunDir: c.RunDir(node),
+		Pins: filepath.Join(bpfDir, node)}
 }
 
 // lock holds the lock of the node's guard until unlock is called. No user can open the file.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -46,8 +47,8 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 			return nil, err
 		}
 		g := &v2{Host: h, scope: scope, level: int32(strings.Count(below, "/") + 2)}
-		if err := probe(g.level); err != nil {
-			return nil, fmt.Errorf("cgroup v2: %w: %w", errNot, err)
+		if err := g.probe(); err != nil {
+			return nil, fmt.Errorf("cgroup v2: %w", err)
 		}
 		return g, nil
 	}
@@ -55,14 +56,38 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 		errNot, filepath.Join(mount, slice))
 }
 
+// probe tells whether this machine can do it; errNot: no.
+func (g *v2) probe() error {
+	if _, err := os.Stat(filepath.Join(g.Pins, linkPin)); err == nil {
+		return nil // it could
+	}
+	top := filepath.Dir(filepath.Dir(g.Pins))
+	var st unix.Statfs_t
+	if err := unix.Statfs(top, &st); err != nil || st.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("%w: no BPF file system on %s: mount -t bpf bpf %[2]s", errNot, top)
+	}
+	err := probe(g.level)
+	if err != nil && !errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("%w: %w", errNot, err)
+	}
+	return err
+}
+
 func (g *v2) String() string { return "cgroup v2" }
 func (g *v2) Exact() bool    { return true }
 
-// dirs are the cgroups that the job may have: one of them, from 26.05 on the second.
+// dirs are the cgroups that the job may have: one of them, from 26.05 on the second, whose
+// name is noted below the keeper of the first for those who know the job's number alone.
 func (g *v2) dirs(job Job) []string {
 	dirs := []string{jobDir(g.scope, job.ID)}
 	if isSLUID(job.SLUID) {
-		dirs = append(dirs, filepath.Join(g.scope, job.SLUID))
+		return append(dirs, filepath.Join(g.scope, job.SLUID))
+	}
+	noted, _ := os.ReadDir(filepath.Join(dirs[0], keeper))
+	for _, e := range noted {
+		if e.IsDir() && isSLUID(e.Name()) {
+			dirs = append(dirs, filepath.Join(g.scope, e.Name()))
+		}
 	}
 	return dirs
 }
@@ -87,6 +112,11 @@ func (g *v2) Open(job Job, minors []int) error {
 		return fmt.Errorf("confine job %d by %s: %w", job.ID, g.scope, err)
 	}
 	defer done()
+	if isSLUID(job.SLUID) {
+		if err := makeGroups(filepath.Join(jobDir(g.scope, job.ID), keeper, job.SLUID)); err != nil {
+			return fmt.Errorf("confine job %d by %s: %w", job.ID, g.scope, err)
+		}
+	}
 	for _, dir := range g.dirs(job) {
 		err := makeGroups(filepath.Join(dir, keeper))
 		var id uint64
@@ -116,7 +146,11 @@ func (g *v2) guard() (bpfMap, func(), error) {
 		return bpfMap{}, nil, err
 	}
 	defer dir.Close()
-	m, err := attached(int(dir.Fd()))
+	id, err := idOf(g.scope)
+	if err != nil {
+		return bpfMap{}, nil, err
+	}
+	m, err := attached(id, g.Pins)
 	if errors.Is(err, fs.ErrNotExist) {
 		// Jobs that have started already stay as they are.
 		var jobs []uint64
@@ -129,7 +163,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 				jobs = append(jobs, id)
 			}
 		}
-		m, err = attach(int(dir.Fd()), g.level, jobs)
+		m, err = attach(int(dir.Fd()), g.level, jobs, g.Pins)
 	}
 	if err != nil {
 		return bpfMap{}, nil, err
@@ -151,15 +185,24 @@ func idOf(dir string) (uint64, error) {
 }
 
 func (g *v2) Close(job Job) error {
-	m, done, err := g.guard()
-	if err != nil {
+	scope, err := idOf(g.scope)
+	var m bpfMap
+	if err == nil {
+		m, err = attached(scope, g.Pins)
+	}
+	stands := err == nil
+	if stands {
+		defer unix.Close(m.fd)
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget job %d: %w", job.ID, err)
 	}
-	defer done()
-	for _, dir := range g.dirs(job) {
+	for _, dir := range slices.Backward(g.dirs(job)) { // the note last
 		id, err := idOf(dir)
+		if err == nil && stands {
+			err = m.unset(id)
+		}
 		if err == nil {
-			err = errors.Join(m.unset(id), os.Remove(filepath.Join(dir, keeper)))
+			err = removeKeeper(filepath.Join(dir, keeper))
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("forget job %d: %w", job.ID, err)
@@ -167,6 +210,18 @@ func (g *v2) Close(job Job) error {
 		os.Remove(dir) // with a step in it, Slurm will
 	}
 	return nil
+}
+
+func removeKeeper(dir string) error {
+	noted, _ := os.ReadDir(dir)
+	for _, e := range noted {
+		if e.IsDir() {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return os.Remove(dir)
 }
 
 func (g *v2) Jobs() ([]Job, error) {

@@ -181,6 +181,9 @@ func (m *Monitor) Overlay(samples []gres.Sample) {
 		if !ok || time.Since(f.at) > fresh || !f.smact.Known() || s.Source == figure.SourceGPM || s.Unreadable != "" {
 			continue
 		}
+		if s.Source == figure.SourceUtilisation && gres.FalseZero(f.smact, s.SMActPct) {
+			continue
+		}
 		s.SMActPct, s.SMOccPct, s.DRAMPct, s.Source = f.smact, f.smocc, f.dram, figure.SourceDCGM
 	}
 }

@@ -58,6 +58,13 @@ func TestOverlay(t *testing.T) {
 			t.Errorf("sample %d: %+v", i+1, s)
 		}
 	}
+	m.figures["c"] = figures{time.Now(), 0, 0, 0}
+	quiet := coarse("c")
+	quiet.SMActPct = 9
+	busy := []gres.Sample{coarse("c"), quiet} // 0 % beside 99 % and 9 % of utilisation
+	if m.Overlay(busy); busy[0].Source == figure.SourceDCGM || busy[1].Source != figure.SourceDCGM {
+		t.Errorf("zeros: %+v", busy)
+	}
 	f := m.figures["a"]
 	f.at = time.Now().Add(-fresh - time.Second)
 	m.figures["a"] = f

@@ -32,7 +32,7 @@ func read(t *testing.T, path string) string {
 // slurm.conf before it is read.
 func site(t *testing.T, change ...string) Facts {
 	t.Helper()
-	c, err := config.Load("../../contrib/slurm/carma.toml")
+	c, err := config.Load("../../contrib/slurm/carma.toml", os.ReadFile)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ var metrics = []metric{
 	{"carma_gpu_memory_open_bytes", "Memory that a next job can get; 0 while the GPU is closed.", bytes(func(g status.GPU) int64 { return g.OpenMiB })},
 	{"carma_gpu_leases", "Jobs that hold the GPU.", func(g status.GPU) (float64, bool) { return float64(len(g.Leases)), true }},
 	{"carma_gpu_closed", "1 if the GPU takes no job.", yes(func(g status.GPU) bool { return g.Closed != "" })},
-	{"carma_gpu_quarantined", "1 if the GPU's MPS server has faulted.", yes(func(g status.GPU) bool { return g.MPS == status.MPSFault })},
+	{"carma_gpu_quarantined", "1 if the GPU is kept from jobs for a fault.", yes(func(g status.GPU) bool { return g.Quarantine != "" })},
 	{"carma_gpu_reading_age_seconds", "Age of the last reading through NVML.", func(g status.GPU) (float64, bool) { return g.AgeS, true }},
 }
 
@@ -63,6 +63,12 @@ func Text(n status.Node, ended *Ended) string {
 			if v, ok := m.value(g); ok {
 				fmt.Fprintf(&b, "%s{node=%q,uuid=%q,gpu=\"%d\"} %s\n", m.name, n.Name, g.UUID, g.Index, strconv.FormatFloat(v, 'g', -1, 64))
 			}
+		}
+	}
+	b.WriteString("# HELP carma_gpu_quarantine_cause 1, for the cause: mps, xid, device, jobs.\n# TYPE carma_gpu_quarantine_cause gauge\n")
+	for _, g := range n.GPUs {
+		if g.Quarantine != "" {
+			fmt.Fprintf(&b, "carma_gpu_quarantine_cause{node=%q,uuid=%q,gpu=\"%d\",cause=%q} 1\n", n.Name, g.UUID, g.Index, g.Quarantine)
 		}
 	}
 	return b.String() + ended.text(n.Name)

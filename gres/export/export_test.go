@@ -19,7 +19,7 @@ import (
 func TestText(t *testing.T) {
 	n := status.Node{Name: "n1", GPUs: []status.GPU{
 		{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40536}, SMActPct: 41.5, UsedMiB: 1024, LeasedMiB: 2048, OpenMiB: 36000, AgeS: 0.5, Leases: []status.Lease{{JobID: 7, User: "alice"}}},
-		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: figure.Unknown, Closed: "lost", MPS: status.MPSFault},
+		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: figure.Unknown, Closed: "lost", Quarantine: gres.CauseXid},
 	}}
 	var ended Ended
 	ended.Add(false, false, "user", 15, 10)

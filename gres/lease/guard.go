@@ -93,19 +93,8 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
-		rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'') RETURNING job_id", reason, uuid)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var id uint32
-			if err := rows.Scan(&id); err != nil {
-				return err
-			}
-			victims = append(victims, id)
-		}
-		return rows.Err()
+		victims, err = noteFault(tx, "job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'')", reason, uuid)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("quarantine GPU %s: %w", uuid, err)

@@ -26,7 +26,6 @@ import (
 	"carma/db/queue"
 	"carma/db/sqlitefile"
 	"carma/gres"
-	"carma/gres/failpoint"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -39,7 +38,7 @@ import (
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 1
+const version = 2
 
 // Book is an open ledger.
 type Book struct {
@@ -224,7 +223,7 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err != nil {
 			return fmt.Errorf("look for an earlier lease: %w", err)
 		}
-		failpoint.Here("lease.locked")
+		FailPoint("lease.locked")
 		readings, err := readingsOf(tx)
 		if err != nil {
 			return err
@@ -251,13 +250,13 @@ func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choo
 		if err := insertJob(tx, job); err != nil {
 			return err
 		}
-		failpoint.Here("lease.job-written")
+		FailPoint("lease.job-written")
 		for slot, uuid := range uuids {
 			if err := insertLease(tx, job, r, slot, uuid, daemon, readings, leases); err != nil {
 				return err
 			}
 		}
-		failpoint.Here("lease.written")
+		FailPoint("lease.written")
 		granted, err = grantedOf(tx, job.JobID)
 		return err
 	})
@@ -309,7 +308,7 @@ func (b *Book) Release(ctx context.Context, key jobenv.JobKey) error {
 		if _, err := tx.Exec("INSERT OR REPLACE INTO ended (job_id, restart, at_ns) VALUES (?,?,?)", key.JobID, key.Restart, int64(Now())); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
-		failpoint.Here("lease.release-written")
+		FailPoint("lease.release-written")
 		return nil
 	})
 }

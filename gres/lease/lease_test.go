@@ -492,3 +492,98 @@ func TestIdleLease(t *testing.T) {
 		t.Errorf("%+v %v", h, err)
 	}
 }
+
+// Faults of a GPU close it, beside each other and for as long as each stands.
+func TestFaults(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx := t.Context()
+	if err := b.PutReadings(ctx, gpus(2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000}, pick("GPU-0")); err != nil {
+		t.Fatal(err)
+	}
+	set := func(cause gres.Cause, reason string, lasts time.Duration, wantHolders int, wantFresh bool) {
+		t.Helper()
+		holders, fresh, err := b.SetFault(ctx, "GPU-0", cause, reason, lasts)
+		if err != nil || len(holders) != wantHolders || fresh != wantFresh {
+			t.Errorf("%s: holders %v, fresh %v, %v", cause, holders, fresh, err)
+		}
+	}
+	is := func(cause gres.Cause, reason string) {
+		t.Helper()
+		s, err := b.Snapshot(ctx)
+		if err != nil || s.Readings[0].Cause != cause || s.Readings[0].Quarantined != reason || s.Readings[1].Quarantined != "" {
+			t.Errorf("readings %+v, %v", s.Readings, err)
+		}
+	}
+	set(gres.CauseJobs, "jobs", time.Nanosecond, 1, true)
+	is("", "")
+	set(gres.CauseJobs, "jobs again", time.Hour, 0, true)
+	set(gres.CauseXid, "Xid 79", 0, 0, true)
+	set(gres.CauseXid, "Xid 95", 0, 0, false)
+	is(gres.CauseXid, "Xid 95")
+	if _, err := b.Quarantine(ctx, "GPU-0", "MPS"); err != nil {
+		t.Fatal(err)
+	}
+	is(gres.CauseMPS, "MPS")
+	if err := b.Readmit(ctx, "GPU-0"); err != nil {
+		t.Fatal(err)
+	}
+	if ended, err := b.EndFault(ctx, "GPU-0", gres.CauseDevice); ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	if ended, err := b.EndFault(ctx, "GPU-0", gres.CauseXid); !ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	is(gres.CauseJobs, "jobs again")
+	if ended, err := b.EndFault(ctx, "GPU-0", ""); !ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	is("", "")
+	if h, _, err := b.Find(ctx, key(7, 0)); err != nil || h.Fault != "jobs" {
+		t.Errorf("the job's note %q, %v", h.Fault, err)
+	}
+}
+
+// Three jobs of two users in a row close a GPU, one user's do not, nor those around one
+// that went well, and never more than half of the node's GPUs.
+func TestJobsThatFailOnAGPU(t *testing.T) {
+	type end struct {
+		uid    uint32
+		uuid   string
+		failed bool
+	}
+	bad := func(uid uint32, uuid string) end { return end{uid, uuid, true} }
+	for name, c := range map[string]struct {
+		gpus int
+		ends []end
+		want []string
+	}{
+		"three of two users":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, []string{"GPU-0"}},
+		"two of two users":    {2, []end{bad(1, "GPU-0"), bad(2, "GPU-0")}, nil},
+		"ten of one user":     {2, slices.Repeat([]end{bad(1, "GPU-0")}, 10), nil},
+		"one that went well":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), {3, "GPU-0", false}, bad(2, "GPU-0")}, nil},
+		"on several GPUs":     {2, []end{bad(1, "GPU-0"), bad(1, "GPU-1"), bad(2, "GPU-0")}, nil},
+		"the node's only GPU": {1, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, nil},
+		"at most half": {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0"), bad(1, "GPU-1"), bad(1, "GPU-1"), bad(2, "GPU-1")},
+			[]string{"GPU-0"}},
+	} {
+		b := open(t, t.TempDir())
+		if err := b.PutReadings(t.Context(), gpus(c.gpus)); err != nil {
+			t.Fatal(err)
+		}
+		var closed []string
+		for i, e := range c.ends {
+			now, err := b.JobEnded(t.Context(), uint32(i), e.uid, []string{e.uuid}, e.failed)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed = append(closed, now...)
+		}
+		s, err := b.Snapshot(t.Context())
+		if err != nil || !slices.Equal(closed, c.want) || (s.Readings[0].Cause == gres.CauseJobs) != (len(c.want) > 0) {
+			t.Errorf("%s: closed %v, want %v; %+v, %v", name, closed, c.want, s.Readings[0], err)
+		}
+	}
+}

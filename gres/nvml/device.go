@@ -25,6 +25,7 @@ type device struct {
 	gpmTaken  bool
 	hasEnergy bool
 	hasUsage  bool // tells the utilisation of each process
+	health    health
 }
 
 func (n *NVML) openDevice(index int) (*device, error) {
@@ -45,6 +46,7 @@ func (n *NVML) openDevice(index int) (*device, error) {
 	_, ret = dev.GetTotalEnergyConsumption()
 	d.hasEnergy = ret == nvml.SUCCESS
 	d.hasUsage = n.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") == nil
+	d.openHealth()
 	return d, d.openGPM()
 }
 
@@ -81,15 +83,18 @@ func (d *device) openGPM() error {
 }
 
 func (d *device) close() {
+	if d.health.events != nil {
+		d.health.events.Free()
+	}
 	if d.hasGPM {
 		d.lib.GpmSampleFree(d.gpm[0])
 		d.lib.GpmSampleFree(d.gpm[1])
 	}
 }
 
-// link fills in which GPUs are near each other. What a driver does not tell
+// link fills in which GPUs are near the devices. What a driver does not tell
 // stays unknown.
-func (n *NVML) link(devices []*device) {
+func (n *NVML) link(devices, peers []*device) {
 	has := func(symbol string) bool { return n.lib.Extensions().LookupSymbol(symbol) == nil }
 	numa, p2p := has("nvmlDeviceGetNumaNodeId"), has("nvmlDeviceGetP2PStatus")
 	for _, d := range devices {
@@ -98,7 +103,7 @@ func (n *NVML) link(devices []*device) {
 				d.gpu.NUMA = node
 			}
 		}
-		for _, peer := range devices {
+		for _, peer := range peers {
 			if !p2p || d == peer || peer.gpu.Index >= 64 {
 				continue
 			}
@@ -111,6 +116,16 @@ func (n *NVML) link(devices []*device) {
 
 // sample reads the device, or each of its MIG instances.
 func (d *device) sample() []gres.Sample {
+	samples := d.look()
+	xids := d.xids()
+	d.readHealth()
+	for i := range samples {
+		samples[i].Xids, samples[i].Fault, samples[i].RowsPending = xids, d.health.fault, d.health.rowsPending
+	}
+	return samples
+}
+
+func (d *device) look() []gres.Sample {
 	if d.mig {
 		return d.instances()
 	}
@@ -237,14 +252,19 @@ next:
 }
 
 // activity fills in SM activity since the last look, from the best source that
-// the GPU has.
+// the GPU has and that can be believed.
 func (d *device) activity(s *gres.Sample) {
-	if d.hasGPM && d.gpmActivity(s) {
+	utilisation := figure.Unknown
+	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS && u.Gpu <= 100 {
+		utilisation = figure.Measured(u.Gpu)
+	}
+	if d.hasGPM && d.gpmActivity(s) && !gres.FalseZero(s.SMActPct, utilisation) {
 		s.Source = figure.SourceGPM
 		return
 	}
-	if u, ret := d.GetUtilizationRates(); ret == nvml.SUCCESS {
-		s.SMActPct, s.Source = figure.Measured(u.Gpu), figure.SourceUtilisation
+	s.SMActPct, s.SMOccPct, s.DRAMPct = figure.Unknown, figure.Unknown, figure.Unknown
+	if utilisation.Known() {
+		s.SMActPct, s.Source = utilisation, figure.SourceUtilisation
 	}
 }
 

@@ -12,6 +12,8 @@ package nvml
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -28,9 +30,22 @@ type NVML struct {
 	lib     nvml.Interface
 	readers []*reader
 	// Lost are the GPUs that cannot be opened, by index, as one that has fallen off the
-	// bus. They have no sample, for their UUID is not known.
-	Lost map[int]error
+	// bus. They have no sample, for their UUID is not known. They are tried again.
+	Lost      map[int]error
+	trying    chan opened // a try that has not come back; nil: none
+	tried     time.Time
+	triedLast int // the GPU
 }
+
+// opened is what a try to open a GPU came to.
+type opened struct {
+	index  int
+	device *device
+	err    error
+}
+
+// tryEvery is how often a GPU that could not be opened is tried again.
+const tryEvery = 30 * time.Second
 
 // reader reads one device in a goroutine of its own.
 type reader struct {
@@ -45,7 +60,7 @@ type reader struct {
 // the GPUs that can be opened. The first Sample after it has no SM activity from GPM, which needs
 // two looks.
 func Open(library string) (*NVML, error) {
-	n := &NVML{lib: nvml.New(nvml.WithLibraryPath(library)), Lost: map[int]error{}}
+	n := &NVML{lib: nvml.New(nvml.WithLibraryPath(library)), Lost: map[int]error{}, tried: time.Now()}
 	if ret := n.lib.Init(); ret != nvml.SUCCESS {
 		return nil, fmt.Errorf("load NVML from %s: %w", library, ret)
 	}
@@ -63,17 +78,61 @@ func Open(library string) (*NVML, error) {
 		}
 		devices = append(devices, d)
 	}
-	n.link(devices)
+	n.link(devices, devices)
 	for _, d := range devices {
-		r := &reader{device: d, ask: make(chan struct{}), answer: make(chan []gres.Sample, 1)}
-		go r.run()
-		n.readers = append(n.readers, r)
+		n.read(d)
 	}
 	return n, nil
 }
 
+func (n *NVML) read(d *device) {
+	r := &reader{device: d, ask: make(chan struct{}), answer: make(chan []gres.Sample, 1)}
+	go r.run()
+	n.readers = append(n.readers, r)
+}
+
+// reopen tries again to open what is lost, one GPU at a time, and waits for none: the call
+// may hang.
+func (n *NVML) reopen() {
+	select {
+	case o := <-n.trying:
+		n.trying = nil
+		if o.err != nil {
+			n.Lost[o.index] = fmt.Errorf("open GPU %d: %w", o.index, o.err)
+			break
+		}
+		delete(n.Lost, o.index)
+		devices := []*device{o.device}
+		for _, r := range n.readers {
+			devices = append(devices, r.device)
+		}
+		n.link(devices[:1], devices)
+		n.read(o.device)
+		slices.SortFunc(n.readers, func(a, b *reader) int { return a.device.gpu.Index - b.device.gpu.Index })
+	default:
+	}
+	if n.trying != nil || len(n.Lost) == 0 || time.Since(n.tried) < tryEvery {
+		return
+	}
+	lost := slices.Sorted(maps.Keys(n.Lost))
+	index := lost[0]
+	if after := slices.IndexFunc(lost, func(i int) bool { return i > n.triedLast }); after >= 0 {
+		index = lost[after]
+	}
+	n.tried, n.triedLast = time.Now(), index
+	answer := make(chan opened, 1)
+	n.trying = answer
+	go func() {
+		d, err := n.openDevice(index)
+		answer <- opened{index, d, err}
+	}()
+}
+
 // Close unloads the library, unless a GPU hangs in a call into it.
 func (n *NVML) Close() {
+	if n.trying != nil {
+		return
+	}
 	for _, r := range n.readers {
 		if r.busy {
 			return
@@ -97,6 +156,7 @@ func (r *reader) run() {
 // being read; one that has hung since an earlier look is not waited for again.
 // A device with MIG has a sample for each instance.
 func (n *NVML) Sample() []gres.Sample {
+	n.reopen()
 	ctx, cancel := context.WithTimeout(context.Background(), answerIn)
 	defer cancel()
 	gone, goneCancel := context.WithCancel(ctx)

@@ -174,6 +174,18 @@ func TestLostBeforeOpen(t *testing.T) {
 	if len(n.Lost) != 1 || !strings.Contains(fmt.Sprint(n.Lost[1]), "open GPU 1: GPU is lost") {
 		t.Errorf("lost %v", n.Lost)
 	}
+	// It is tried again.
+	simgpu(t, "fault", "1", "none")
+	for range 600 {
+		n.tried = time.Time{}
+		if samples = n.Sample(); len(samples) == 4 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if len(samples) != 4 || samples[1].Index != 1 || samples[1].Unreadable != "" || len(n.Lost) != 0 {
+		t.Errorf("after the fault %+v, lost %v", samples, n.Lost)
+	}
 }
 
 // GPM that is supported and does not answer: the coarse utilisation is taken, and said
@@ -257,5 +269,44 @@ func TestOpenFails(t *testing.T) {
 	os.Unsetenv("SIMGPU_STATE")
 	if _, err := Open(filepath.Join(built, "libnvidia-ml.so.1")); err == nil {
 		t.Error("a library without a driver was opened")
+	}
+}
+
+// Counters that answer nonsense are not believed: the coarse utilisation is taken, and where
+// there is none, nothing is known.
+func TestActivityThatIsNone(t *testing.T) {
+	n := node(t, "--model", "h100")
+	job(t, n, 2, "--mem", "10G", "--smact", "60", "--duration", "1h")
+	for _, c := range []struct {
+		fault  string
+		source figure.Source
+		smact  float64
+	}{
+		{"nan-gpm", figure.SourceUtilisation, 75},
+		{"zero-smact", figure.SourceUtilisation, 75}, // 0 % beside a utilisation of 75 %
+		{"no-activity", figure.SourceNone, math.NaN()},
+	} {
+		simgpu(t, "fault", "2", c.fault)
+		s := n.SampleTwice(200 * time.Millisecond)[2]
+		if s.Source != c.source || fmt.Sprint(float64(s.SMActPct)) != fmt.Sprint(c.smact) || s.SMOccPct.Known() || s.DRAMPct.Known() || s.Unreadable != "" {
+			t.Errorf("%s: %v, %v, %v from %s, %q", c.fault, s.SMActPct, s.SMOccPct, s.DRAMPct, s.Source, s.Unreadable)
+		}
+	}
+}
+
+// A driver that tells 0 of every process: nobody's share is known, so that it goes by rule.
+func TestNoShares(t *testing.T) {
+	n := node(t, "--model", "dgx-a100")
+	job(t, n, 1, "--mem", "1G", "--smact", "20", "--duration", "1h")
+	job(t, n, 1, "--mem", "1G", "--smact", "40", "--duration", "1h")
+	simgpu(t, "fault", "1", "no-shares")
+	s := n.Sample()[1]
+	for pid, pct := range s.ProcessSMPct {
+		if pct != 0 {
+			t.Errorf("process %d: %v", pid, pct)
+		}
+	}
+	if len(s.Processes) != 2 || !s.SMActPct.Known() {
+		t.Errorf("got %+v", s)
 	}
 }

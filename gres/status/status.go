@@ -47,6 +47,7 @@ type GPU struct {
 	LeasedMiB  int64           `json:"leased_mib"`
 	OpenMiB    int64           `json:"open_mib"`         // what a next job can get
 	Closed     string          `json:"closed,omitempty"` // why it takes no job
+	Quarantine gres.Cause      `json:"quarantine,omitempty"`
 	MPS        MPS             `json:"mps"`
 	MPSClients int             `json:"mps_clients"`
 	Leases     []Lease         `json:"leases"`
@@ -72,11 +73,11 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
 		g := GPU{GPU: r.GPU, SMActPct: figure.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
-			OpenMiB: open, Closed: usertext.Clean(closed.String()), MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
+			OpenMiB: open, Closed: usertext.Clean(closed.String()), Quarantine: r.Cause, MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
 		if r.Unreadable != "" {
 			g.SMActPct = figure.Unknown
 		}
-		if r.Quarantined != "" {
+		if g.Quarantine == gres.CauseMPS {
 			g.MPS = MPSFault
 		}
 		for _, l := range s.Leases {

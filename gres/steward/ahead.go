@@ -5,10 +5,12 @@ package steward
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"carma/gres"
 	"carma/slurmbridge/hostlist"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
@@ -23,8 +25,8 @@ const (
 // the node, and come before a job there that names it; none if that job does not. Such
 // are those of higher priority, and of the same and submitted before. A job with features,
 // or on several nodes, is left out: whether and when it could run there is not known.
-func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
-	i := slices.IndexFunc(queue, func(j sctl.QueuedJob) bool { return j.ID == id })
+func Ahead(queue []schedule.Job, id uint32, node string, now time.Time) []schedule.Job {
+	i := slices.IndexFunc(queue, func(j schedule.Job) bool { return j.ID == id })
 	if i < 0 {
 		return nil
 	}
@@ -32,18 +34,18 @@ func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
 	if k, _, anywhere := tres.Booking(job.TresPerNode); k == 0 || anywhere {
 		return nil
 	}
-	var ahead []sctl.QueuedJob
+	var ahead []schedule.Job
 	for _, j := range queue {
 		before := j.Priority > job.Priority || j.Priority == job.Priority && j.ID < job.ID
-		if before && wantsNow(j, node) && j.Reservation == job.Reservation && j.Features == "" && j.NodeCount <= 1 {
+		if before && wantsNow(j, node, now) && j.Reservation == job.Reservation && j.Features == "" && j.NodeCount <= 1 {
 			ahead = append(ahead, j)
 		}
 	}
-	slices.SortStableFunc(ahead, func(a, b sctl.QueuedJob) int {
+	slices.SortStableFunc(ahead, func(a, b schedule.Job) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.ID, b.ID))
 	})
 	seen := map[uint32]int{}
-	ahead = slices.DeleteFunc(ahead, func(j sctl.QueuedJob) bool {
+	ahead = slices.DeleteFunc(ahead, func(j schedule.Job) bool {
 		seen[j.UID]++
 		return seen[j.UID] > maxOfUser
 	})
@@ -52,24 +54,25 @@ func Ahead(queue []sctl.QueuedJob, id uint32, node string) []sctl.QueuedJob {
 
 // wantsNow tells whether a job would take GPUs of the node now: it waits for room, backs
 // off as this node or another has given it back that it names, or is in its Prolog there.
-func wantsNow(j sctl.QueuedJob, node string) bool {
+func wantsNow(j schedule.Job, node string, now time.Time) bool {
 	k, _, anywhere := tres.Booking(j.TresPerNode)
 	switch {
 	case k == 0 || j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, node):
 		return false
-	case j.State == "RUNNING":
-		return j.Reason == "Prolog" && hostlist.Contains(j.Nodes, node)
-	case j.State != "PENDING":
+	case j.State == jobstate.Running:
+		return j.Reason == jobstate.InProlog && hostlist.Contains(j.Nodes, node)
+	case j.State != jobstate.Pending:
 		return false
-	case j.Reason == "BeginTime" || j.Reason == "Prolog":
+	case j.Eligible.After(now) || j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog:
 		return !anywhere && BacksOff(j.Restarts, j.Submitted, j.Eligible)
 	}
-	return WaitsForRoom(j.Reason)
+	return j.Reason.IsRoom()
 }
 
 // Request is what a waiting job asks of a node, as far as its booking tells; fullMiB is the
-// memory of a GPU of its partition.
-func Request(j sctl.QueuedJob, fullMiB int64) gres.Request {
+// memory of a GPU, by partition.
+func Request(j schedule.Job, fullMiBOf map[string]int64) gres.Request {
 	k, mib, _ := tres.Booking(j.TresPerNode)
+	fullMiB := smallest(fullMiBOf, j.Partition)
 	return gres.Request{JobID: j.ID, UID: j.UID, GPUs: k, ReserveMiB: mib, Exclusive: fullMiB > 0 && mib >= fullMiB}
 }

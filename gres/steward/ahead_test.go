@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"carma/gres"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/schedule"
 )
 
 const named = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536"
@@ -17,38 +17,46 @@ func TestAhead(t *testing.T) {
 	job := running(9, "n1", time.Hour)
 	job.Priority, job.ReqNodes, job.Reason, job.TresPerNode = 100, "n1", "Prolog", named
 	for name, c := range map[string]struct {
-		change func(older, job *sctl.QueuedJob)
+		change func(older, job *schedule.Job)
 		ahead  bool
 	}{
-		"waits for room":             {func(*sctl.QueuedJob, *sctl.QueuedJob) {}, true},
-		"for the anchor alone":       {func(j, _ *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" }, true},
-		"submitted later":            {func(j, _ *sctl.QueuedJob) { j.ID = 12 }, false},
-		"of higher priority":         {func(j, _ *sctl.QueuedJob) { j.ID, j.Priority = 12, 101 }, true},
-		"of lower priority":          {func(j, _ *sctl.QueuedJob) { j.Priority = 99 }, false},
-		"held by its user":           {func(j, _ *sctl.QueuedJob) { j.Reason = "JobHeldUser" }, false},
-		"held, and not for its turn": {func(j, _ *sctl.QueuedJob) { j.Reason = "Dependency" }, false},
-		"names this node":            {func(j, _ *sctl.QueuedJob) { j.ReqNodes = "n[1-2]" }, true},
-		"names another":              {func(j, _ *sctl.QueuedJob) { j.ReqNodes = "n[2-3]" }, false},
-		"in a reservation":           {func(j, _ *sctl.QueuedJob) { j.Reservation = "r" }, false},
-		"both in the reservation":    {func(j, job *sctl.QueuedJob) { j.Reservation, job.Reservation = "r", "r" }, true},
-		"with features":              {func(j, _ *sctl.QueuedJob) { j.Features = "big" }, false},
-		"on several nodes":           {func(j, _ *sctl.QueuedJob) { j.NodeCount = 2 }, false},
-		"of others":                  {func(j, _ *sctl.QueuedJob) { j.TresPerNode = "gres:gpu:1" }, false},
-		"backs off, and names it": {func(j, _ *sctl.QueuedJob) {
+		"waits for room":             {func(*schedule.Job, *schedule.Job) {}, true},
+		"for the anchor alone":       {func(j, _ *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" }, true},
+		"submitted later":            {func(j, _ *schedule.Job) { j.ID = 12 }, false},
+		"of higher priority":         {func(j, _ *schedule.Job) { j.ID, j.Priority = 12, 101 }, true},
+		"of lower priority":          {func(j, _ *schedule.Job) { j.Priority = 99 }, false},
+		"held by its user":           {func(j, _ *schedule.Job) { j.Reason = "JobHeldUser" }, false},
+		"held, and not for its turn": {func(j, _ *schedule.Job) { j.Reason = "Dependency" }, false},
+		"names this node":            {func(j, _ *schedule.Job) { j.ReqNodes = "n[1-2]" }, true},
+		"names another":              {func(j, _ *schedule.Job) { j.ReqNodes = "n[2-3]" }, false},
+		"in a reservation":           {func(j, _ *schedule.Job) { j.Reservation = "r" }, false},
+		"both in the reservation":    {func(j, job *schedule.Job) { j.Reservation, job.Reservation = "r", "r" }, true},
+		"with features":              {func(j, _ *schedule.Job) { j.Features = "big" }, false},
+		"on several nodes":           {func(j, _ *schedule.Job) { j.NodeCount = 2 }, false},
+		"of others":                  {func(j, _ *schedule.Job) { j.TresPerNode = "gres:gpu:1" }, false},
+		"backs off, and names it": {func(j, _ *schedule.Job) {
 			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted = named, "n1", "BeginTime", 1, j.Eligible
 		}, true},
-		"is to start later":           {func(j, _ *sctl.QueuedJob) { j.TresPerNode, j.ReqNodes, j.Reason = named, "n1", "BeginTime" }, false},
-		"backs off, goes anywhere":    {func(j, _ *sctl.QueuedJob) { j.Reason, j.Restarts, j.Submitted = "BeginTime", 1, j.Eligible }, false},
-		"in its Prolog here":          {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n1" }, true},
-		"in its Prolog elsewhere":     {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n2" }, false},
-		"runs":                        {func(j, _ *sctl.QueuedJob) { j.State, j.Reason, j.Nodes = "RUNNING", "None", "n1" }, false},
-		"the job names no node":       {func(_, job *sctl.QueuedJob) { job.TresPerNode = share }, false},
-		"the job is none of ours":     {func(_, job *sctl.QueuedJob) { job.TresPerNode = "" }, false},
-		"the job is not in the queue": {func(_, job *sctl.QueuedJob) { job.ID = 99 }, false},
+		"is to start later":        {func(j, _ *schedule.Job) { j.TresPerNode, j.ReqNodes, j.Reason = named, "n1", "BeginTime" }, false},
+		"backs off, goes anywhere": {func(j, _ *schedule.Job) { j.Reason, j.Restarts, j.Submitted = "BeginTime", 1, j.Eligible }, false},
+		// slurmctld says BeginTime only when it has looked at the job again.
+		"backs off, not looked at since": {func(j, _ *schedule.Job) {
+			j.Reason, j.Restarts, j.Submitted, j.Eligible = "None", 1, now, now.Add(time.Minute)
+		}, false},
+		"the same, and names it": {func(j, _ *schedule.Job) {
+			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted, j.Eligible = named, "n1", "None", 1, now, now.Add(time.Minute)
+		}, true},
+		"a later start, not looked at since": {func(j, _ *schedule.Job) { j.Reason, j.Eligible = "Resources", now.Add(time.Hour) }, false},
+		"in its Prolog here":                 {func(j, _ *schedule.Job) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n1" }, true},
+		"in its Prolog elsewhere":            {func(j, _ *schedule.Job) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n2" }, false},
+		"runs":                               {func(j, _ *schedule.Job) { j.State, j.Reason, j.Nodes = "RUNNING", "None", "n1" }, false},
+		"the job names no node":              {func(_, job *schedule.Job) { job.TresPerNode = share }, false},
+		"the job is none of ours":            {func(_, job *schedule.Job) { job.TresPerNode = "" }, false},
+		"the job is not in the queue":        {func(_, job *schedule.Job) { job.ID = 99 }, false},
 	} {
 		older, own := pending(7, share, time.Hour), job
 		c.change(&older, &own)
-		got := Ahead([]sctl.QueuedJob{own, older}, 9, "n1")
+		got := Ahead([]schedule.Job{own, older}, 9, "n1", now)
 		if ahead := len(got) == 1 && got[0].ID == older.ID; ahead != c.ahead || len(got) > 1 {
 			t.Errorf("%s: %+v", name, got)
 		}
@@ -59,14 +67,14 @@ func TestAhead(t *testing.T) {
 // has places for.
 func TestAheadInOrder(t *testing.T) {
 	job := pending(5000, named, 0)
-	queue := []sctl.QueuedJob{job}
+	queue := []schedule.Job{job}
 	for id := uint32(1000); id > 0; id-- {
 		queue = append(queue, pending(id, share, time.Hour))
 	}
 	queue[500].Priority = 200 // job 501
 	other := pending(4000, share, time.Hour)
 	other.UID = 2000
-	got := Ahead(append(queue, other), 5000, "n1")
+	got := Ahead(append(queue, other), 5000, "n1", now)
 	if len(got) != maxOfUser+1 || got[0].ID != 501 || got[1].ID != 1 || got[2].ID != 2 || got[maxOfUser].ID != 4000 {
 		t.Errorf("%d: %+v", len(got), got[:3])
 	}
@@ -76,7 +84,7 @@ func TestAheadInOrder(t *testing.T) {
 	for range 2 {
 		queue = append(queue, queue...)
 	}
-	if got := Ahead(queue, 5000, "n1"); len(got) != maxAhead {
+	if got := Ahead(queue, 5000, "n1", now); len(got) != maxAhead {
 		t.Errorf("%d of %d", len(got), len(queue))
 	}
 }
@@ -89,7 +97,9 @@ func TestRequest(t *testing.T) {
 		two:   {GPUs: 2, ReserveMiB: 40536, Exclusive: true},
 	} {
 		want.JobID, want.UID = 7, 1000
-		if got := Request(pending(7, list, 0), 40536); fmt.Sprint(got) != fmt.Sprint(want) {
+		j := pending(7, list, 0)
+		j.Partition = "big,gpu,none" // it may run in each, so it is booked for the smallest
+		if got := Request(j, map[string]int64{"gpu": 40536, "big": 81072}); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s: %+v, want %+v", list, got, want)
 		}
 	}

@@ -11,28 +11,41 @@ import (
 
 	"carma/slurmbridge/constraint"
 	"carma/slurmbridge/hostlist"
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
 // index has what is asked about each waiting job at hand, so that none of them costs a
 // look at all jobs, and few one at all nodes: users decide how many jobs wait.
 type index struct {
-	in      Input
-	booked  map[string]booking
-	started map[string][]start // by partition, who comes last in the queue first
-	free    map[string][]*node // by partition, who is free soonest first
-	nodes   map[string]*node   // by name
-	classes [][]string         // features of nodes
-	asked   map[search]bool    // in vain
-	askedBy map[uint32]int     // users
-	looks   int                // at a job or a node, for a test
+	in       Input
+	booked   map[string]booking
+	started  map[string][]start // by partition, who comes last in the queue first
+	free     map[string][]*node // by partition, who is free soonest first
+	nodes    map[string]*node   // by name
+	classes  [][]string         // features of nodes
+	asked    map[search]bool    // in vain
+	askedBy  map[uint32]int     // users
+	searches int
+	looks    int // at a job or a node, for a test
 }
 
 type booking struct {
 	gpus     int
 	mib      int64
 	anywhere bool
+}
+
+// smallest is the memory of a GPU in that partition of a waiting job where it is smallest:
+// a job that names several is booked to run in each of them. 0: it is not known.
+func smallest(fullMiB map[string]int64, partitions string) (mib int64) {
+	for p := range strings.SplitSeq(partitions, ",") {
+		if full := fullMiB[p]; full > 0 && (mib == 0 || full < mib) {
+			mib = full
+		}
+	}
+	return mib
 }
 
 // start is a job of ours that runs.
@@ -44,7 +57,7 @@ type start struct {
 
 // node is one that may keep GPUs.
 type node struct {
-	sctl.NodeState
+	schedule.Node
 	class int // of its features
 	jobs  int // that run
 	end   time.Time
@@ -57,7 +70,7 @@ type search struct {
 	several                       bool // nodes
 }
 
-// So many searches for one user, and for all, are made for one decision.
+// So many searches of a partition for one user, and for all, are made for one decision.
 const (
 	searchesOfUser = 16
 	searchesOfAll  = 256
@@ -81,10 +94,10 @@ func newIndex(in Input) *index {
 			classOf[n.Features] = class
 			x.classes = append(x.classes, strings.Split(n.Features, ","))
 		}
-		x.nodes[n.Name] = &node{NodeState: n, class: class}
+		x.nodes[n.Name] = &node{Node: n, class: class}
 	}
 	for i := range in.Queue {
-		if j := &in.Queue[i]; j.State == "RUNNING" {
+		if j := &in.Queue[i]; j.State == jobstate.Running {
 			x.run(j)
 		}
 	}
@@ -111,7 +124,7 @@ func newIndex(in Input) *index {
 }
 
 // run counts a running job on its nodes and among those that may have passed others.
-func (x *index) run(j *sctl.QueuedJob) {
+func (x *index) run(j *schedule.Job) {
 	names, _ := hostlist.Expand(j.Nodes)
 	for _, name := range names {
 		x.looks++
@@ -127,7 +140,7 @@ func (x *index) run(j *sctl.QueuedJob) {
 	}
 }
 
-func (x *index) booking(j *sctl.QueuedJob) booking {
+func (x *index) booking(j *schedule.Job) booking {
 	b, ok := x.booked[j.TresPerNode]
 	if !ok {
 		b.gpus, b.mib, b.anywhere = tres.Booking(j.TresPerNode)
@@ -140,18 +153,18 @@ func (x *index) booking(j *sctl.QueuedJob) booking {
 // whose place we cannot judge is left alone. A job that names its node is started
 // whatever the node offers, given back and backs off: that is how it waits
 // (Waits tells it from one whose user has set a start).
-func (x *index) waits(j *sctl.QueuedJob) bool {
+func (x *index) waits(j *schedule.Job) bool {
 	b := x.booking(j)
-	if b.gpus == 0 || j.State != "PENDING" || j.Reservation != "" {
+	if b.gpus == 0 || j.State != jobstate.Pending || j.Reservation != "" {
 		return false
 	}
-	return WaitsForRoom(j.Reason) || !b.anywhere && (j.Reason == "BeginTime" || j.Reason == "Prolog")
+	return j.Reason.IsRoom() || !b.anywhere && (j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog)
 }
 
 // large tells whether any other job can pass the request: it wants several GPUs
 // at once, or a whole one.
-func (x *index) large(j *sctl.QueuedJob) bool {
-	b, full := x.booking(j), x.in.FullMiB[j.Partition]
+func (x *index) large(j *schedule.Job) bool {
+	b, full := x.booking(j), smallest(x.in.FullMiB, j.Partition)
 	return b.gpus > 1 || full > 0 && b.mib >= full
 }
 
@@ -160,27 +173,35 @@ func (x *index) large(j *sctl.QueuedJob) bool {
 // same under priority/multifactor without weights, the default from 23.11 on
 // (read_config.h). Requests that are as small as the others are not passed; to keep
 // GPUs for them would help nobody.
-func (x *index) passed(j *sctl.QueuedJob) bool {
-	list := x.started[j.Partition]
-	after := sort.Search(len(list), func(i int) bool {
-		r := list[i]
-		return r.priority > j.Priority || r.priority == j.Priority && r.id <= j.ID
-	})
-	return after > 0 && list[after-1].latest.After(j.Eligible)
+func (x *index) passed(j *schedule.Job) bool {
+	for partition := range strings.SplitSeq(j.Partition, ",") {
+		list := x.started[partition]
+		after := sort.Search(len(list), func(i int) bool {
+			r := list[i]
+			return r.priority > j.Priority || r.priority == j.Priority && r.id <= j.ID
+		})
+		if after > 0 && list[after-1].latest.After(j.Eligible) {
+			return true
+		}
+	}
+	return false
 }
 
 // soonest returns the node that will be free for the job first, judged by the
 // fewest running jobs, then by the earliest end of the last of them. squeue
 // (22.05) does not tell which nodes a job excludes: such a hold ends by its
 // time-out.
-func (x *index) soonest(j *sctl.QueuedJob) string {
+func (x *index) soonest(j *schedule.Job) string {
 	r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1}
 	x.looks++
-	if x.asked[r] || len(x.asked) >= searchesOfAll || x.askedBy[j.UID] >= searchesOfUser {
+	if x.asked[r] || x.searches >= searchesOfAll || x.askedBy[j.UID] >= searchesOfUser {
 		return ""
 	}
+	partitions := strings.Split(j.Partition, ",")
+	partitions = partitions[:min(len(partitions), searchesOfUser)]
 	x.asked[r] = true
-	x.askedBy[j.UID]++
+	x.askedBy[j.UID] += len(partitions)
+	x.searches += len(partitions)
 	does, ok := x.featured(j)
 	if !ok {
 		return ""
@@ -189,21 +210,24 @@ func (x *index) soonest(j *sctl.QueuedJob) string {
 		x.looks++
 		return n.GPUs >= r.gpus && does[n.class]
 	}
-	if j.ReqNodes == "" {
-		if i := slices.IndexFunc(x.free[j.Partition], fits); i >= 0 {
-			return x.free[j.Partition][i].Name
-		}
-		return ""
-	}
-	names, _ := hostlist.Expand(j.ReqNodes)
 	var best *node
-	for _, name := range names {
-		n := x.nodes[name]
-		if n == nil || !slices.Contains(n.Partitions, j.Partition) || !fits(n) {
-			continue
-		}
+	better := func(n *node) {
 		if best == nil || cmp.Or(cmp.Compare(n.jobs, best.jobs), n.end.Compare(best.end), strings.Compare(n.Name, best.Name)) < 0 {
 			best = n
+		}
+	}
+	if j.ReqNodes == "" {
+		for _, partition := range partitions {
+			if i := slices.IndexFunc(x.free[partition], fits); i >= 0 {
+				better(x.free[partition][i])
+			}
+		}
+	}
+	names, _ := hostlist.Expand(j.ReqNodes)
+	for _, name := range names {
+		n := x.nodes[name]
+		if n != nil && slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) }) && fits(n) {
+			better(n)
 		}
 	}
 	if best == nil {
@@ -213,7 +237,7 @@ func (x *index) soonest(j *sctl.QueuedJob) string {
 }
 
 // featured tells which classes of nodes have the features that a job wants.
-func (x *index) featured(j *sctl.QueuedJob) (does []bool, ok bool) {
+func (x *index) featured(j *schedule.Job) (does []bool, ok bool) {
 	if len(j.Features) > longestConstraint {
 		return nil, false
 	}

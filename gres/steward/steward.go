@@ -16,7 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
@@ -83,8 +84,8 @@ func without(comment, prefix string) []string {
 
 // Input is the cluster as slurmctld tells it.
 type Input struct {
-	Queue   []sctl.QueuedJob // pending and running jobs of our partitions
-	Nodes   []sctl.NodeState
+	Queue   []schedule.Job // pending and running jobs of our partitions
+	Nodes   []schedule.Node
 	FullMiB map[string]int64 // memory of a GPU, by partition
 	After   time.Duration    // a request must have waited so long
 	Now     time.Time
@@ -94,7 +95,7 @@ type Input struct {
 // which a task of an array may have to be given first.
 type Decision struct {
 	Node string
-	Job  sctl.QueuedJob
+	Job  schedule.Job
 	Hold Hold
 }
 
@@ -114,7 +115,7 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 			served[h.UID] = true
 		}
 	}
-	var waiting []*sctl.QueuedJob
+	var waiting []*schedule.Job
 	for i := range in.Queue {
 		j := &in.Queue[i]
 		x.looks++
@@ -122,13 +123,13 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 			waiting = append(waiting, j)
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b *sctl.QueuedJob) int {
+	slices.SortStableFunc(waiting, func(a, b *schedule.Job) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Eligible.Compare(b.Eligible))
 	})
 	for _, j := range waiting {
 		if node := x.soonest(j); node != "" {
 			b := x.booking(j)
-			if b.mib >= in.FullMiB[j.Partition] {
+			if b.mib >= smallest(in.FullMiB, j.Partition) {
 				b.mib = 0
 			}
 			return Decision{node, *j, Hold{j.ID, j.UID, b.gpus, b.mib, in.Now}}, true, x.looks
@@ -139,46 +140,41 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 
 // Rebooking is a waiting job and the GRES that it is to ask for instead.
 type Rebooking struct {
-	sctl.QueuedJob
+	schedule.Job
 	Books string
 }
 
-// Misbooked returns the waiting jobs that name their nodes and yet book memory of
-// any node, with what they are to book instead. They have come to their nodes by
-// an update, which tells no plugin what the job has booked; and slurmctld gives
-// such a job up when these nodes offer less (tres.AnyMiB).
-func Misbooked(queue []sctl.QueuedJob) []Rebooking {
+// Misbooked returns the waiting jobs whose booking an update has made wrong, which tells no
+// plugin what the job has booked, with what they are to book instead: those that name
+// their nodes and yet book memory of any node, as slurmctld gives such a job up when these
+// offer less (tres.AnyMiB); and those that book more than a GPU of their partition has, for
+// they would wait for ever: they book a whole one.
+func Misbooked(queue []schedule.Job, fullMiB map[string]int64) []Rebooking {
 	var list []Rebooking
 	seen := map[uint32]bool{}
 	for i := range queue {
 		j := &queue[i]
-		if j.State != "PENDING" || seen[j.ID] || j.ReqNodes == "" && j.Reservation == "" {
+		if j.State != jobstate.Pending || seen[j.ID] {
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		if _, _, anywhere := tres.Booking(j.TresPerNode); !anywhere {
+		k, mib, anywhere := tres.Booking(j.TresPerNode)
+		full, each := smallest(fullMiB, j.Partition), tres.Reserve(j.TresPerNode)
+		tooMuch, named := full > 0 && mib > full, j.ReqNodes != "" || j.Reservation != ""
+		if k == 0 || !tooMuch && !(anywhere && named) {
 			continue
 		}
-		list = append(list, Rebooking{*j, tres.Rebook(j.TresPerNode, tres.AnyMiB, tres.Reserve(j.TresPerNode))})
+		free := mib
+		if tooMuch {
+			free, each = full, min(each, full)
+		}
+		switch {
+		case tres.Sent(j.TresPerNode):
+			free = tres.SentMiB
+		case named || !anywhere:
+			free = tres.AnyMiB
+		}
+		list = append(list, Rebooking{*j, tres.Rebook(j.TresPerNode, free, each)})
 	}
 	return list
-}
-
-// Anchor is the node that is never up. It keeps requests pending that no other
-// node could take at the moment.
-const Anchor = "carma-anchor"
-
-// WaitsForRoom tells whether slurmctld's reason says no more than that there is
-// no room. Where only the anchor could take the job now, it names that as a node
-// that is not available (22.05.8, 25.11.7), with all others of the partition that are
-// drained or down, or says nothing (23.11.11). For a job that names its nodes it lists
-// only these.
-func WaitsForRoom(reason string) bool {
-	if reason == "Resources" || reason == "Priority" || reason == "None" {
-		return true
-	}
-	// Its name has no number to be folded with others'. This is asked for each job of
-	// the queue, and there the list may be long.
-	_, unavailable, _ := strings.Cut(reason, "UnavailableNodes:")
-	return strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.Contains(","+unavailable+",", ","+Anchor+",")
 }

@@ -3,12 +3,11 @@
 package steward
 
 import (
+	"carma/slurmbridge/schedule"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
-
-	"carma/slurmbridge/sctl"
 )
 
 var now = time.Unix(1795257543, 0)
@@ -43,12 +42,12 @@ func TestComment(t *testing.T) {
 	}
 }
 
-func pending(id uint32, tres string, waited time.Duration) sctl.QueuedJob {
-	return sctl.QueuedJob{ID: id, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, Eligible: now.Add(-waited), TresPerNode: tres, UID: 1000}
+func pending(id uint32, tres string, waited time.Duration) schedule.Job {
+	return schedule.Job{ID: id, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, Eligible: now.Add(-waited), TresPerNode: tres, UID: 1000}
 }
 
-func running(id uint32, nodes string, left time.Duration) sctl.QueuedJob {
-	return sctl.QueuedJob{ID: id, State: "RUNNING", Partition: "gpu", Nodes: nodes, End: now.Add(left)}
+func running(id uint32, nodes string, left time.Duration) schedule.Job {
+	return schedule.Job{ID: id, State: "RUNNING", Partition: "gpu", Nodes: nodes, End: now.Add(left)}
 }
 
 const (
@@ -59,73 +58,77 @@ const (
 )
 
 func TestDecide(t *testing.T) {
-	later := func(id uint32, priority int64, since time.Duration) sctl.QueuedJob {
+	later := func(id uint32, priority int64, since time.Duration) schedule.Job {
 		j := running(id, "n1", time.Hour)
 		j.Priority, j.Start, j.TresPerNode = priority, now.Add(-since), share
 		return j
 	}
 	cpu := later(5, 99, time.Minute)
 	cpu.TresPerNode = ""
-	nodes := func(comments ...string) []sctl.NodeState {
-		all := []sctl.NodeState{{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 4},
+	nodes := func(comments ...string) []schedule.Node {
+		all := []schedule.Node{{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 4},
 			{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4}, {Name: "n3", Partitions: []string{"other"}, Up: true, GPUs: 8}}
 		for i, c := range comments {
 			all[i+1].Comment = c
 		}
 		return all
 	}
-	with := func(j sctl.QueuedJob, change func(*sctl.QueuedJob)) sctl.QueuedJob {
+	with := func(j schedule.Job, change func(*schedule.Job)) schedule.Job {
 		change(&j)
 		return j
 	}
 	featured := nodes()
 	featured[1].Features, featured[2].Features = "old", "new,big"
-	busy := []sctl.QueuedJob{running(1, "n1", time.Hour), running(2, "n2", time.Minute)}
+	busy := []schedule.Job{running(1, "n1", time.Hour), running(2, "n2", time.Minute)}
 	for name, c := range map[string]struct {
-		queue []sctl.QueuedJob
-		nodes []sctl.NodeState
+		queue []schedule.Job
+		nodes []schedule.Node
 		node  string
 		job   uint32
 	}{
 		"two GPUs, the node that is free first":  {append(busy, pending(7, two, time.Hour)), nodes(), "n2", 7},
 		"the node with fewer jobs":               {append(busy, running(3, "n[2-3]", time.Second), pending(7, two, time.Hour)), nodes(), "n1", 7},
-		"a whole GPU":                            {[]sctl.QueuedJob{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
-		"a share that nobody passed":             {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
-		"a share that was passed":                {[]sctl.QueuedJob{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
-		"passed by one of the same priority":     {[]sctl.QueuedJob{pending(7, half, time.Hour), later(8, 100, time.Minute)}, nodes(), "n2", 7},
-		"not passed by an earlier one":           {[]sctl.QueuedJob{pending(7, half, time.Hour), later(6, 100, time.Minute)}, nodes(), "", 0},
-		"passed, but not for long":               {[]sctl.QueuedJob{pending(7, half, 5*time.Minute), later(3, 99, time.Minute)}, nodes(), "", 0},
-		"in a reservation":                       {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reservation = "r" })}, nodes(), "", 0},
-		"a job of others":                        {[]sctl.QueuedJob{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
-		"not long enough":                        {[]sctl.QueuedJob{pending(7, two, time.Minute)}, nodes(), "", 0},
-		"waits for something else":               {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "Dependency" })}, nodes(), "", 0},
-		"only the anchor could take it now":      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
-		"the anchor, and a node that is drained": {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
-		"the anchor, and many":                   {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:a[1-2],carma-anchor,n[4-7,9]" })}, nodes(), "n1", 7},
-		"the anchor, as scontrol writes it":      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail,_UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
-		"the same, on 23.11":                     {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "None" })}, nodes(), "n1", 7},
-		"a node is down":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
-		"wants features":                         {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big" })}, nodes(), "", 0},
-		"wants a feature that the second has":    {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big|huge" })}, featured, "n2", 7},
-		"wants features that none has both":      {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big&old" })}, featured, "", 0},
-		"wants what cannot be read":              {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Features = "big||" })}, featured, "", 0},
-		"of an array":                            {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
-		"asks for a node":                        {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
-		"more than a node has":                   {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
-		"highest priority first":                 {[]sctl.QueuedJob{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *sctl.QueuedJob) { j.Priority = 200 })}, nodes(), "n1", 8},
-		"then the oldest":                        {[]sctl.QueuedJob{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
-		"a node keeps for one job only":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:1:2:0:1"), "n2", 7},
-		"a user has one at a time":               {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=5:1000:2:0:1"), "", 0},
-		"a node that is down keeps nothing": {[]sctl.QueuedJob{pending(7, two, time.Hour)}, func() []sctl.NodeState {
+		"several partitions":                     {append(busy, with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Partition = "gpu,other" })), nodes(), "n3", 7},
+		"several partitions, and names nodes":    {append(busy, with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Partition, j.ReqNodes = "gpu,other", "n[1,3]" })), nodes(), "n3", 7},
+		"a whole GPU of one of its partitions":   {[]schedule.Job{with(pending(7, whole, time.Hour), func(j *schedule.Job) { j.Partition = "none,gpu" })}, nodes(), "n1", 7},
+		"passed in one of its partitions":        {[]schedule.Job{with(pending(7, half, time.Hour), func(j *schedule.Job) { j.Partition = "other,gpu" }), later(3, 99, time.Minute)}, nodes(), "n2", 7},
+		"a whole GPU":                            {[]schedule.Job{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
+		"a share that nobody passed":             {[]schedule.Job{pending(7, half, time.Hour), later(3, 99, 2*time.Hour), later(4, 101, time.Minute), cpu}, nodes(), "", 0},
+		"a share that was passed":                {[]schedule.Job{pending(7, half, time.Hour), later(3, 99, time.Minute)}, nodes(), "n2", 7},
+		"passed by one of the same priority":     {[]schedule.Job{pending(7, half, time.Hour), later(8, 100, time.Minute)}, nodes(), "n2", 7},
+		"not passed by an earlier one":           {[]schedule.Job{pending(7, half, time.Hour), later(6, 100, time.Minute)}, nodes(), "", 0},
+		"passed, but not for long":               {[]schedule.Job{pending(7, half, 5*time.Minute), later(3, 99, time.Minute)}, nodes(), "", 0},
+		"in a reservation":                       {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reservation = "r" })}, nodes(), "", 0},
+		"a job of others":                        {[]schedule.Job{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
+		"not long enough":                        {[]schedule.Job{pending(7, two, time.Minute)}, nodes(), "", 0},
+		"waits for something else":               {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "Dependency" })}, nodes(), "", 0},
+		"only the anchor could take it now":      {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
+		"the anchor, and a node that is drained": {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
+		"the anchor, and many":                   {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:a[1-2],carma-anchor,n[4-7,9]" })}, nodes(), "n1", 7},
+		"the anchor, as scontrol writes it":      {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail,_UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
+		"the same, on 23.11":                     {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "None" })}, nodes(), "n1", 7},
+		"a node is down":                         {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
+		"wants features":                         {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Features = "big" })}, nodes(), "", 0},
+		"wants a feature that the second has":    {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Features = "big|huge" })}, featured, "n2", 7},
+		"wants features that none has both":      {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Features = "big&old" })}, featured, "", 0},
+		"wants what cannot be read":              {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Features = "big||" })}, featured, "", 0},
+		"of an array":                            {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
+		"asks for a node":                        {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
+		"more than a node has":                   {[]schedule.Job{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
+		"highest priority first":                 {[]schedule.Job{pending(7, two, time.Hour), with(pending(8, two, 30*time.Minute), func(j *schedule.Job) { j.Priority = 200 })}, nodes(), "n1", 8},
+		"then the oldest":                        {[]schedule.Job{pending(8, two, 30*time.Minute), pending(7, two, time.Hour)}, nodes(), "n1", 7},
+		"a node keeps for one job only":          {[]schedule.Job{pending(7, two, time.Hour)}, nodes("carma-hold=5:1:2:0:1"), "n2", 7},
+		"a user has one at a time":               {[]schedule.Job{pending(7, two, time.Hour)}, nodes("carma-hold=5:1000:2:0:1"), "", 0},
+		"a node that is down keeps nothing": {[]schedule.Job{pending(7, two, time.Hour)}, func() []schedule.Node {
 			all := nodes("carma-hold=5:1000:2:0:1")
 			all[1].Up = false
 			return all
 		}(), "n2", 7},
-		"then it is another's turn":               {[]sctl.QueuedJob{pending(7, two, 2*time.Hour), with(pending(8, two, time.Hour), func(j *sctl.QueuedJob) { j.UID = 1001 })}, nodes("carma-hold=5:1000:2:0:1"), "n2", 8},
-		"names its node, and backs off":           {[]sctl.QueuedJob{with(pending(7, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", time.Hour), func(j *sctl.QueuedJob) { j.ReqNodes, j.Reason = "n2", "BeginTime" })}, nodes(), "n2", 7},
-		"backs off":                               {[]sctl.QueuedJob{with(pending(7, two, time.Hour), func(j *sctl.QueuedJob) { j.Reason = "BeginTime" })}, nodes(), "", 0},
-		"a job that is kept for is done":          {[]sctl.QueuedJob{pending(7, two, time.Hour)}, nodes("carma-hold=7:1000:2:0:1"), "", 0},
-		"the next, where the first cannot be had": {[]sctl.QueuedJob{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
+		"then it is another's turn":               {[]schedule.Job{pending(7, two, 2*time.Hour), with(pending(8, two, time.Hour), func(j *schedule.Job) { j.UID = 1001 })}, nodes("carma-hold=5:1000:2:0:1"), "n2", 8},
+		"names its node, and backs off":           {[]schedule.Job{with(pending(7, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", time.Hour), func(j *schedule.Job) { j.ReqNodes, j.Reason = "n2", "BeginTime" })}, nodes(), "n2", 7},
+		"backs off":                               {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) { j.Reason = "BeginTime" })}, nodes(), "", 0},
+		"a job that is kept for is done":          {[]schedule.Job{pending(7, two, time.Hour)}, nodes("carma-hold=7:1000:2:0:1"), "", 0},
+		"the next, where the first cannot be had": {[]schedule.Job{pending(7, "gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
 	} {
 		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
 		d, ok := Decide(in)
@@ -146,7 +149,7 @@ func TestDecideHowMuch(t *testing.T) {
 	} {
 		passing := running(1, "n1", time.Hour)
 		passing.Start, passing.TresPerNode = now, share
-		in := Input{Queue: []sctl.QueuedJob{pending(7, tres, time.Hour), passing}, Nodes: []sctl.NodeState{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}},
+		in := Input{Queue: []schedule.Job{pending(7, tres, time.Hour), passing}, Nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}},
 			FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
 		want.JobID, want.UID, want.Since = 7, 1000, now
 		if d, _ := Decide(in); d.Hold != want {
@@ -166,8 +169,21 @@ func TestMisbooked(t *testing.T) {
 	others.ID, others.TresPerNode = 4, "gres:gpu:1"
 	runs := running(5, "n1", time.Hour)
 	runs.ReqNodes, runs.TresPerNode = "n1", half
-	got := Misbooked([]sctl.QueuedJob{named, named, reserved, right, others, runs, pending(6, half, time.Hour)})
-	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"}}; !slices.Equal(got, want) {
+	moved := func(id uint32, books string) schedule.Job { // to a partition of smaller GPUs
+		j := pending(id, books, time.Hour)
+		j.Partition = "small,gpu"
+		return j
+	}
+	big, several, idle := moved(7, whole), moved(8, two), moved(9, "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240")
+	bigNamed, fits, unknown := moved(10, right.TresPerNode), moved(11, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"), moved(12, whole)
+	bigNamed.ReqNodes, unknown.Partition = "n1", "none"
+	full := map[string]int64{"gpu": 40536, "small": 20000}
+	got := Misbooked([]schedule.Job{named, named, reserved, right, others, runs, pending(6, half, time.Hour),
+		big, several, idle, bigNamed, fits, unknown}, full)
+	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
+		{big, fits.TresPerNode}, {several, "gres:gpu:2,gres:carma2:20000,gres:carmatotal:40000"},
+		{idle, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:10240"}, {bigNamed, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:20000"},
+	}; !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 }
@@ -193,7 +209,7 @@ func queueOf(tasks, others, nodes int) Input {
 	in := Input{FullMiB: map[string]int64{"gpu": 40536}, After: time.Minute, Now: now}
 	for i := range nodes {
 		name := fmt.Sprint("n", i)
-		in.Nodes = append(in.Nodes, sctl.NodeState{Name: name, Partitions: []string{"gpu"}, Lives: true, Up: true, GPUs: 1, Features: fmt.Sprint("a,f", i%7)})
+		in.Nodes = append(in.Nodes, schedule.Node{Name: name, Partitions: []string{"gpu"}, Lives: true, Up: true, GPUs: 1, Features: fmt.Sprint("a,f", i%7)})
 		r := running(uint32(1000000+i), name, time.Hour)
 		r.TresPerNode, r.Start, r.Priority = share, now, 1
 		in.Queue = append(in.Queue, r)
@@ -237,7 +253,7 @@ func BenchmarkSteward(b *testing.B) {
 	w := Waits{}
 	for b.Loop() {
 		queue := slices.Clone(in.Queue)
-		Misbooked(queue)
+		Misbooked(queue, in.FullMiB)
 		w.Restore(queue, now, time.Minute)
 		Decide(Input{Queue: queue, Nodes: in.Nodes, FullMiB: in.FullMiB, After: in.After, Now: in.Now})
 	}

@@ -10,7 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
 
@@ -25,20 +26,6 @@ const BackOff = 16 * time.Minute
 // back.
 func BacksOff(restarts int, submitted, eligible time.Time) bool {
 	return restarts > 0 && eligible.Sub(submitted) <= BackOff
-}
-
-// WaitsForItsUser tells whether slurmctld's reason says that a job waits for what its
-// user has set, or a limit, and not for room: a hold, a dependency, a licence. It may
-// still be one of ours with BeginTime, and with Cleaning, Prolog and None, as a job has until
-// slurmctld looks at it (BacksOff).
-func WaitsForItsUser(reason string) bool {
-	switch {
-	case WaitsForRoom(reason), reason == "BeginTime", reason == "Prolog", reason == "Cleaning", strings.HasPrefix(reason, "ReqNodeNotAvail"):
-		return false
-	}
-	// "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher
-	// priority partitions" (job_scheduler.c); scontrol writes it with "_".
-	return !strings.HasPrefix(strings.ReplaceAll(reason, "_", " "), "Nodes required for job")
 }
 
 // Waits knows since when requests wait for room. A requeue sets a job's eligible time
@@ -68,7 +55,7 @@ const prologs = 7 * time.Minute
 // Restore gives waiting jobs of the queue the time since which they really wait for
 // room. It is called every so often: a job that is on its way back may not be in the
 // queue.
-func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duration) {
+func (w Waits) Restore(queue []schedule.Job, now time.Time, every time.Duration) {
 	forget := max(3*every, 5*time.Minute)
 	ours := map[string]bool{} // what jobs ask for
 	for i := range queue {
@@ -79,7 +66,7 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 		}
 		known, ok := w[r]
 		switch {
-		case j.State == "PENDING":
+		case j.State == jobstate.Pending:
 			books, known := ours[j.TresPerNode]
 			if !known {
 				k, _, _ := tres.Booking(j.TresPerNode)
@@ -90,7 +77,7 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 				continue
 			}
 			j.Eligible = w.look(r, *j, now)
-		case ok && j.State == "RUNNING" && now.Sub(j.Start) > prologs:
+		case ok && j.State == jobstate.Running && now.Sub(j.Start) > prologs:
 			delete(w, r)
 		case ok:
 			known.seen = now.Unix()
@@ -106,13 +93,13 @@ func (w Waits) Restore(queue []sctl.QueuedJob, now time.Time, every time.Duratio
 
 // look notes what a look at a waiting job tells, and returns since when it has waited, as
 // if without a break; now if it does not wait for room at the moment.
-func (w Waits) look(r request, j sctl.QueuedJob, now time.Time) time.Time {
+func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 	known, ok := w[r]
 	ours := BacksOff(j.Restarts, j.Submitted, j.Eligible)
 	if known.heard && (!ours || known.since > j.Eligible.Unix()) {
 		ok = false // slurmctld knows better, or its user did something to it since
 	}
-	room := !WaitsForItsUser(j.Reason) && (ours || !j.Eligible.After(now))
+	room := !j.Reason.IsOfItsUser() && (ours || !j.Eligible.After(now))
 	eligible := j.Eligible.Unix()
 	switch {
 	case !room && ok:

@@ -3,31 +3,31 @@
 package steward
 
 import (
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"carma/slurmbridge/sctl"
 )
 
 // A job that Prolog after Prolog gives back waits all the while.
 func TestWaits(t *testing.T) {
 	w := Waits{}
-	look := func(after time.Duration, j sctl.QueuedJob) time.Duration {
+	look := func(after time.Duration, j schedule.Job) time.Duration {
 		t.Helper()
 		at := now.Add(after)
-		queue := []sctl.QueuedJob{j}
+		queue := []schedule.Job{j}
 		w.Restore(queue, at, 30*time.Second)
 		return at.Sub(queue[0].Eligible)
 	}
 	restarts := 0
-	since := func(after time.Duration) sctl.QueuedJob {
+	since := func(after time.Duration) schedule.Job {
 		j := pending(7, two, 0)
 		j.Eligible, j.Submitted, j.Restarts = now.Add(after), now.Add(after-time.Minute), restarts
 		return j
 	}
-	ran := func(after time.Duration) sctl.QueuedJob {
+	ran := func(after time.Duration) schedule.Job {
 		j := running(7, "n1", time.Hour)
 		j.Start, j.TresPerNode = now.Add(after), two
 		return j
@@ -44,7 +44,7 @@ func TestWaits(t *testing.T) {
 		t.Errorf("given back, it has waited %v", got)
 	}
 	restarts++
-	look(4*time.Minute, sctl.QueuedJob{ID: 8}) // on its way back, the job is not in the queue
+	look(4*time.Minute, schedule.Job{ID: 8}) // on its way back, the job is not in the queue
 	if got := look(7*time.Minute, since(5*time.Minute)); got != 7*time.Minute {
 		t.Errorf("given back again, it has waited %v", got)
 	}
@@ -58,7 +58,7 @@ func TestWaits(t *testing.T) {
 	if got := look(24*time.Minute, since(22*time.Minute)); got != 2*time.Minute {
 		t.Errorf("after a run it has waited %v", got)
 	}
-	look(30*time.Minute, sctl.QueuedJob{ID: 8})
+	look(30*time.Minute, schedule.Job{ID: 8})
 	if len(w) != 0 {
 		t.Errorf("a job that has gone is remembered: %v", w)
 	}
@@ -68,7 +68,7 @@ func TestWaits(t *testing.T) {
 // and such as nothing is known of, are left alone.
 func TestWaitsOfTasks(t *testing.T) {
 	w := Waits{}
-	task := func(id, task uint32, eligible time.Time) sctl.QueuedJob {
+	task := func(id, task uint32, eligible time.Time) schedule.Job {
 		j := pending(id, two, 0)
 		j.ArrayJobID, j.ArrayTask, j.Eligible = 7, task, eligible
 		if id != 7 { // it has been given back
@@ -78,12 +78,12 @@ func TestWaitsOfTasks(t *testing.T) {
 	}
 	cpu, depends := pending(9, "gres:gpu:2", time.Hour), pending(10, two, time.Hour)
 	depends.Eligible = time.Time{}
-	w.Restore([]sctl.QueuedJob{task(7, 1, now), task(7, 2, now), cpu, depends}, now, 30*time.Second)
+	w.Restore([]schedule.Job{task(7, 1, now), task(7, 2, now), cpu, depends}, now, 30*time.Second)
 	if len(w) != 2 {
 		t.Errorf("%d are known, want the two tasks: %v", len(w), w)
 	}
 	later := now.Add(time.Minute)
-	queue := []sctl.QueuedJob{task(8, 1, later), task(7, 2, now), task(7, 3, later)}
+	queue := []schedule.Job{task(8, 1, later), task(7, 2, now), task(7, 3, later)}
 	w.Restore(queue, later, 30*time.Second)
 	for i, want := range []time.Time{now, now, later} {
 		if !queue[i].Eligible.Equal(want) {
@@ -98,18 +98,18 @@ func TestWaitsForItsUser(t *testing.T) {
 	start := now.Add(-3 * time.Hour)
 	room := pending(7, two, 3*time.Hour)
 	room.Submitted = start
-	with := func(change func(*sctl.QueuedJob)) sctl.QueuedJob {
+	with := func(change func(*schedule.Job)) schedule.Job {
 		j := room
 		change(&j)
 		return j
 	}
-	reason := func(r string) sctl.QueuedJob { return with(func(j *sctl.QueuedJob) { j.Reason = r }) }
-	eligible := func(r string, at time.Time, restarts int) sctl.QueuedJob {
-		return with(func(j *sctl.QueuedJob) { j.Reason, j.Eligible, j.Restarts = r, at, restarts })
+	reason := func(r jobstate.Reason) schedule.Job { return with(func(j *schedule.Job) { j.Reason = r }) }
+	eligible := func(r jobstate.Reason, at time.Time, restarts int) schedule.Job {
+		return with(func(j *schedule.Job) { j.Reason, j.Eligible, j.Restarts = r, at, restarts })
 	}
 	for name, c := range map[string]struct {
-		between sctl.QueuedJob // seen an hour ago
-		last    sctl.QueuedJob // now
+		between schedule.Job // seen an hour ago
+		last    schedule.Job // now
 		want    time.Duration
 	}{
 		"waits":                            {room, room, 3 * time.Hour},
@@ -127,9 +127,9 @@ func TestWaitsForItsUser(t *testing.T) {
 		"is to start later":                {room, eligible("BeginTime", now.Add(time.Hour), 0), 0},
 	} {
 		w := Waits{}
-		w.Restore([]sctl.QueuedJob{room}, now.Add(-2*time.Hour), time.Hour)
-		w.Restore([]sctl.QueuedJob{c.between}, now.Add(-time.Hour), time.Hour)
-		queue := []sctl.QueuedJob{c.last}
+		w.Restore([]schedule.Job{room}, now.Add(-2*time.Hour), time.Hour)
+		w.Restore([]schedule.Job{c.between}, now.Add(-time.Hour), time.Hour)
+		queue := []schedule.Job{c.last}
 		w.Restore(queue, now, time.Hour)
 		if got := now.Sub(queue[0].Eligible); got != c.want {
 			t.Errorf("%s: it has waited %v, want %v", name, got, c.want)
@@ -160,32 +160,32 @@ func TestBacksOff(t *testing.T) {
 func TestWaitsSurviveTheirSteward(t *testing.T) {
 	first := Waits{}
 	at := func(after time.Duration) time.Time { return now.Add(after) }
-	givenBack := func(id uint32, eligible time.Duration, restarts int) sctl.QueuedJob {
+	givenBack := func(id uint32, eligible time.Duration, restarts int) schedule.Job {
 		j := pending(id, two, 0)
 		j.Eligible, j.Submitted, j.Restarts = at(eligible), at(eligible-time.Minute), restarts
 		return j
 	}
-	task := func(restarts int) sctl.QueuedJob {
+	task := func(restarts int) schedule.Job {
 		j := givenBack(9, 59*time.Minute, restarts)
 		j.ArrayJobID, j.ArrayTask = 5, 3
 		return j
 	}
-	first.Restore([]sctl.QueuedJob{pending(7, two, time.Hour), pending(8, two, 0), task(0)}, now, time.Minute)
-	first.Restore([]sctl.QueuedJob{givenBack(7, 59*time.Minute, 1), pending(8, two, 0), task(1)}, at(time.Minute), time.Minute)
+	first.Restore([]schedule.Job{pending(7, two, time.Hour), pending(8, two, 0), task(0)}, now, time.Minute)
+	first.Restore([]schedule.Job{givenBack(7, 59*time.Minute, 1), pending(8, two, 0), task(1)}, at(time.Minute), time.Minute)
 	comment := first.Comment("rack 4 carma-waits=1:0:1")
 	if want := fmt.Sprintf("rack 4 carma-waits=7:0:%d,5:3:%d", at(-time.Hour).Unix(), now.Unix()); comment != want {
 		t.Fatalf("left %q, want %q", comment, want)
 	}
 	for _, c := range []struct {
 		what string
-		job  sctl.QueuedJob
+		job  schedule.Job
 		want time.Time // since when it has waited
 	}{
 		{"given back", givenBack(7, 59*time.Minute, 1), at(-time.Hour)},
 		{"given back again", givenBack(7, 65*time.Minute, 2), at(-time.Hour)},
 		{"a task", task(1), now},
 		{"not given back", pending(8, two, 0), now},
-		{"held by its user since", func() sctl.QueuedJob {
+		{"held by its user since", func() schedule.Job {
 			j := givenBack(7, 80*time.Minute, 1)
 			j.Submitted = at(59 * time.Minute)
 			return j
@@ -193,7 +193,7 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 	} {
 		next := Waits{}
 		next.Learn(comment, at(90*time.Minute))
-		queue := []sctl.QueuedJob{c.job}
+		queue := []schedule.Job{c.job}
 		next.Restore(queue, at(90*time.Minute), time.Minute)
 		if !queue[0].Eligible.Equal(c.want) {
 			t.Errorf("%s: it has waited since %v, want %v", c.what, queue[0].Eligible, c.want)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"carma/estimator"
+	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/script"
@@ -163,7 +164,7 @@ func (c *cases) result(one oneCase) (caseResult, error) {
 // readCase reads a line. The case has the id, if there is one, beside an
 // error too.
 func readCase(line []byte) (oneCase, error) {
-	one := oneCase{method: script.DefaultMethod, baseMiB: -1, gpus: 1}
+	one := oneCase{method: method.Default, baseMiB: -1, gpus: 1}
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.UseNumber()
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {

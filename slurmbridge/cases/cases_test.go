@@ -64,7 +64,7 @@ func TestCaseSpec(t *testing.T) {
 		want         estimator.Spec
 	}{
 		{``, "analytic", estimator.Spec{Summary: full.Summary, GPUs: 1, Base: estimator.DefaultBase()}},
-		{`, "base_mib": 0, "method": "horus"`, "horus", estimator.Spec{Summary: full.Summary, GPUs: 1}},
+		{`, "base_mib": 0, "method": "analytic"`, "analytic", estimator.Spec{Summary: full.Summary, GPUs: 1}},
 		{`, "batch": 4, "seq": 128, "input": "3x32x32", "optim": "sgdm", "foreach": false, "precision": "bf16", "parallel": "ddp", "gpus": 2,
 			"grad_ckpt": true, "attn": "sdpa", "params": "7B", "dropout": true, "dynamic_shapes": true, "base_mib": 1700`, "analytic", full},
 		{`, "batch": "4", "seq": "128", "input": "3x32x32", "optim": "sgdm", "foreach": "0", "precision": "bf16", "parallel": "ddp", "gpus": "2",

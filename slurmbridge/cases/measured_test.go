@@ -105,7 +105,7 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// The figures of issue 3, by way of the command: keys as estimator/bench gives
+// The figures of issue 3, by way of the command: keys as contrib/bench/estimator gives
 // them to the estimator.
 func TestMeasuredReal(t *testing.T) {
 	var truths []truth

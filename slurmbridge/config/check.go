@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/estimator/method"
 	"carma/slurmbridge/hostlist"
 )
 
@@ -18,9 +19,8 @@ var Policies = []string{"carma", "magm", "lug", "mug", "rr", "exclusive", "first
 // Statistics are the names that smact.statistic may have (package window).
 var Statistics = []string{"mean", "median", "p95", "ema", "risk"}
 
-// Estimators are the names that submit.estimator may have. horus and gpumemnet
-// are there to be compared with.
-var Estimators = []string{"analytic", "horus", "gpumemnet", "none"}
+// Estimators are the names that submit.estimator may have.
+var Estimators = append(method.Names(), method.None)
 
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {

@@ -7,7 +7,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sort"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"carma/estimator/method"
 	"carma/slurmbridge/hostlist"
 )
 
@@ -234,7 +234,7 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 func Default() Config {
 	return Config{
 		Slurm:     Slurm{BinDir: "/usr/bin"},
-		Submit:    Submit{OnBadDirective: "reject", Estimator: "analytic"},
+		Submit:    Submit{OnBadDirective: "reject", Estimator: method.Default},
 		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
 		SMAct:     SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean", MaxPct: 85, CoarseMaxPct: 95},
 		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
@@ -255,9 +255,10 @@ func Default() Config {
 	}
 }
 
-// Load reads and checks the file at path. The error names file, line and key.
-func Load(path string) (Config, error) {
-	text, err := os.ReadFile(path)
+// Load reads and checks the file at path; read is os.ReadFile, which this package leaves to
+// its callers. The error names file, line and key.
+func Load(path string, read func(path string) ([]byte, error)) (Config, error) {
+	text, err := read(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}

@@ -28,7 +28,7 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(example)
+	c, err := Load(example, os.ReadFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestParseErrors(t *testing.T) {
 		{"[placement]\nmax_jobs = 49\n", "line 2: placement.max_jobs: must be 1 to 48"},
 		{"[placement]\nmargin_mib = -1\n", "line 2: placement.margin_mib: must not be negative"},
 		{"[placement]\ncross_user = \"maybe\"\n", "line 2: placement.cross_user: \"maybe\" is not one of"},
-		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of analytic, horus, gpumemnet, none"},
+		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of analytic, none"},
 		{partitions + "base_cudnn_mib = 50000\n", "line 5: partition.gpu.base_cudnn_mib: must be 0 or a part"},
 		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},
@@ -145,11 +145,11 @@ func TestLoadNamesFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("[mps]\nenabld = true\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Load(path)
+	_, err := Load(path, os.ReadFile)
 	if want := path + ": line 2: mps.enabld: unknown key"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if _, err := Load(path + ".none"); err == nil || !strings.Contains(err.Error(), path+".none") {
+	if _, err := Load(path+".none", os.ReadFile); err == nil || !strings.Contains(err.Error(), path+".none") {
 		t.Errorf("missing file: %v", err)
 	}
 }

@@ -34,7 +34,7 @@ func TestMemory(t *testing.T) {
 	other := spec
 	other.Batch = 64
 	a, _ := m.byMethod("analytic", other)
-	b, _ := m.byMethod("horus", spec)
+	b, _ := m.byMethod("another", spec)
 	if a.MiB == want.MiB || b.MiB == want.MiB || len(m.answers) != 3 {
 		t.Errorf("%d answers, %d and %d MiB", len(m.answers), a.MiB, b.MiB)
 	}

@@ -43,7 +43,7 @@ func (s *siteFile) load() error {
 	if info, err := os.Stat(s.path); err == nil {
 		s.modified, s.size = info.ModTime(), info.Size()
 	}
-	c, err := config.Load(s.path)
+	c, err := config.Load(s.path, os.ReadFile)
 	if err == nil && c.Placement.BySlurm() && s.gresPrefix != "gres/" {
 		err = fmt.Errorf("%s: placement.mode = \"slurm\" needs Slurm 23.11 or later", s.path)
 	}

@@ -7,7 +7,10 @@
 // flags: the others tell the one that Slurm finds most telling.
 package nodestate
 
-import "strings"
+import (
+	"carma/slurmbridge/jobstate"
+	"strings"
+)
 
 // Base is what a node is doing.
 type Base uint8
@@ -69,7 +72,7 @@ var bases = map[string]Base{
 
 // flags by their words in the complete form.
 var flags = map[string]Flags{
-	"BLOCKED": Blocked, "CLOUD": Cloud, "COMPLETING": Completing, "DRAIN": Drain, "DYNAMIC_FUTURE": DynamicFuture,
+	"BLOCKED": Blocked, "CLOUD": Cloud, jobstate.Completing: Completing, "DRAIN": Drain, "DYNAMIC_FUTURE": DynamicFuture,
 	"DYNAMIC_NORM": DynamicNorm, "EXTERNAL": External, "INVALID_REG": InvalidReg, "FAIL": Fail, "MAINTENANCE": Maintenance,
 	"PERFCTRS": PerfCtrs, "POWER_DOWN": PowerDown, "POWER_UP": PowerUp, "POWERED_DOWN": PoweredDown,
 	"POWERING_DOWN": PoweringDown, "POWERING_UP": PoweringUp, "REBOOT_REQUESTED": RebootRequested,
@@ -87,7 +90,7 @@ var words = map[string]State{
 	"POWER_UP": {Unknown, PowerUp}, "POW_UP": {Unknown, PowerUp}, "POWERING_DOWN": {Unknown, PoweringDown},
 	"POWRING_DN": {Unknown, PoweringDown}, "POWERED_DOWN": {Unknown, PoweredDown}, "POWERED_DN": {Unknown, PoweredDown},
 	"POWERING_UP": {Unknown, PoweringUp}, "UNDRAIN": {Unknown, Undrain}, "DYNAMIC_FUTURE": {Unknown, DynamicFuture},
-	"DYNAMIC_NORM": {Unknown, DynamicNorm}, "COMPLETING": {Idle, Completing}, "COMP": {Idle, Completing},
+	"DYNAMIC_NORM": {Unknown, DynamicNorm}, jobstate.Completing: {Idle, Completing}, "COMP": {Idle, Completing},
 	"RESERVED": {Idle, Reserved}, "RESV": {Idle, Reserved}, "BLOCKED": {Idle, Blocked}, "BLOCK": {Idle, Blocked},
 	"PLANNED": {Idle, Planned}, "PLND": {Idle, Planned}, "PERFCTRS": {Idle, PerfCtrs}, "NPC": {Idle, PerfCtrs},
 	"RESUME": {Unknown, Resume}, "RESM": {Unknown, Resume},

@@ -64,7 +64,7 @@ type Ask struct {
 
 // LoadSite reads carma.toml, if there is one; mustLoad: there has to be.
 func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc) (Site, error) {
-	c, err := config.Load(path)
+	c, err := config.Load(path, os.ReadFile)
 	switch {
 	case err == nil:
 	case !mustLoad && errors.Is(err, fs.ErrNotExist):

@@ -9,12 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"carma/slurmbridge/config"
+	"carma/estimator/method"
 	"carma/slurmbridge/directive"
 )
-
-// DefaultMethod estimates unless a flag or carma.toml names another.
-const DefaultMethod = "analytic"
 
 // Word makes one word of a #CARMA line.
 func Word(key, value string) (string, error) {
@@ -43,9 +40,8 @@ func DirectiveOf(words []string, summary []byte) (directive.Directive, error) {
 
 // KnownMethod tells whether a method estimates from a summary.
 func KnownMethod(name string) error {
-	methods := slices.DeleteFunc(slices.Clone(config.Estimators), func(m string) bool { return m == "none" })
-	if !slices.Contains(methods, name) {
-		return errors.New("not one of " + strings.Join(methods, ", "))
+	if !slices.Contains(method.Names(), name) {
+		return errors.New("not one of " + strings.Join(method.Names(), ", "))
 	}
 	return nil
 }

@@ -109,13 +109,15 @@ type Change struct {
 	Partition    string
 	TresPerNode  string
 	AdminComment string
+	ReqNodes     string        // of a pending job
+	AnyNode      bool          // a pending job no longer names its nodes
 	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
 }
 
 // Update changes a job in one RPC.
 func (c Client) Update(ctx context.Context, t Target, change Change) error {
 	var args []string
-	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}} {
+	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}, {"ReqNodeList", change.ReqNodes}} {
 		if f.value == "" {
 			continue
 		}
@@ -123,6 +125,9 @@ func (c Client) Update(ctx context.Context, t Target, change Change) error {
 			return fmt.Errorf("update job %s: %s=%.50q has characters that such a name cannot have; nothing is changed", t, f.name, f.value)
 		}
 		args = append(args, f.name+"="+f.value)
+	}
+	if change.AnyNode {
+		args = append(args, "ReqNodeList=")
 	}
 	if change.AdminComment != "" {
 		if strings.ContainsFunc(change.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {

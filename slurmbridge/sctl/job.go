@@ -3,6 +3,7 @@
 package sctl
 
 import (
+	"carma/slurmbridge/jobstate"
 	"context"
 	"errors"
 	"fmt"
@@ -21,14 +22,16 @@ type Job struct {
 	Unsplit    bool   // the id stands for several waiting tasks of the array
 	HetJobID   uint32 // the leader's of a heterogeneous job; 0: none
 	HetOffset  uint32
-	State      string    // COMPLETING, RUNNING, ...
-	Reason     string    // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
-	Partition  string    // several, with commas, while it is pending
-	Nodes      int       // that it has, or asks for
-	Requeue    bool      // false: --no-requeue, or JobRequeue=0
-	Restarts   int       // how often it has gone back into the queue
-	Eligible   time.Time // from when on it may start; zero: not as things are, or slurmctld has not looked yet
-	Submitted  time.Time // or when it last went back (batch_requeue_fini)
+	State      jobstate.State
+	Reason     jobstate.Reason // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
+	Partition  string          // several, with commas, while it is pending
+	Nodes      int             // that it has, or asks for
+	Requeue    bool            // false: --no-requeue, or JobRequeue=0
+	Restarts   int             // how often it has gone back into the queue
+	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
+	Submitted  time.Time       // or when it last went back (batch_requeue_fini)
+	QOS        string
+	Start      time.Time // zero: it has not started
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
@@ -49,7 +52,8 @@ var ErrNoJob = errors.New("no such job")
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
-	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList"}
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList", "QOS",
+	"StartTime"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -76,9 +80,9 @@ func parseJob(row []string) (j Job, err error) {
 		errs = append(errs, err)
 		return v
 	}
-	j = Job{ID: read(f[0]), State: f[6], Partition: f[7], Reason: f[13], Nodes: leastNodes(f[8]),
+	j = Job{ID: read(f[0]), State: jobstate.State(f[6]), Partition: f[7], Reason: jobstate.Reason(f[13]), Nodes: leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
-		WholeNode: f[15] == "NO"}
+		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18])}
 	if !none(f[16]) {
 		j.NodeList = f[16]
 	}

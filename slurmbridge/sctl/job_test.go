@@ -28,14 +28,15 @@ func rows(rows ...[]string) string {
 
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
-	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK", "n[1-2]"}
+	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK",
+		"n[1-2]", "normal", "1795257606"}
 	for i, s := range change {
 		f[i] = s
 	}
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]"}
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal", Start: time.Unix(1795257606, 0)}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {

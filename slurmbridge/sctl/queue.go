@@ -7,53 +7,27 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/nodestate"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
-
-// QueuedJob is a pending or running job as the steward looks at it.
-type QueuedJob struct {
-	ID          uint32
-	UID         uint32
-	State       string
-	Partition   string
-	Reason      string
-	Priority    int64
-	Eligible    time.Time // when it could have started first
-	Start       time.Time // when it started, or is expected to
-	End         time.Time // by its time limit; zero: unknown
-	Nodes       string    // that it runs on
-	ReqNodes    string    // that it asks for
-	Reservation string
-	ArrayJobID  uint32 // 0: no array
-	ArrayTask   uint32
-	Features    string // the user's words, as the next
-	TresPerNode string
-	Restarts    int       // how often it has gone back into the queue
-	Submitted   time.Time // or when it last went back (batch_requeue_fini)
-	NodeCount   int       // that it has, or asks for
-}
-
-// Unsplit tells whether a task of a job array has no record of its own yet: ID is
-// then the array's, and all its waiting tasks have it.
-func (j QueuedJob) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJobID }
 
 // queueFields are squeue's --Format names. A user's words stand among them, so what
 // is done about a job is done after Job has been asked about it alone.
 var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime", "StartTime", "EndTime",
 	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
-	"RestartCnt", "SubmitTime", "NumNodes"}
+	"RestartCnt", "SubmitTime", "NumNodes", "QOS"}
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
-func (c Client) Queue(ctx context.Context, partitions []string) ([]QueuedJob, error) {
+func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job, error) {
 	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING", "--partition="+strings.Join(partitions, ","))
 	if err != nil {
 		return nil, err
 	}
-	var jobs []QueuedJob
+	var jobs []schedule.Job
 	for _, row := range rows {
 		if j, ok := parseQueued(row); ok {
 			jobs = append(jobs, j)
@@ -63,7 +37,7 @@ func (c Client) Queue(ctx context.Context, partitions []string) ([]QueuedJob, er
 }
 
 // parseQueued reads the fields of a job; ok is false for one whose numbers are none.
-func parseQueued(f []string) (j QueuedJob, ok bool) {
+func parseQueued(f []string) (j schedule.Job, ok bool) {
 	for i := range f {
 		if f[i] = strings.TrimSpace(f[i]); none(f[i]) {
 			f[i] = ""
@@ -72,19 +46,19 @@ func parseQueued(f []string) (j QueuedJob, ok bool) {
 	id, err1 := number(f[0])
 	uid, err2 := userID(f[1])
 	if err1 != nil || err2 != nil {
-		return QueuedJob{}, false
+		return schedule.Job{}, false
 	}
 	priority, _ := strconv.ParseInt(f[5], 10, 64)
-	j = QueuedJob{ID: id, UID: uid, State: f[2], Partition: f[3], Reason: f[4], Priority: priority,
+	j = schedule.Job{ID: id, UID: uid, State: jobstate.State(f[2]), Partition: f[3], Reason: jobstate.Reason(f[4]), Priority: priority,
 		Eligible: unix(f[6]), Start: unix(f[7]), End: unix(f[8]),
-		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17])}
+		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17]), QOS: f[19]}
 	j.Restarts, _ = strconv.Atoi(f[16])
 	j.NodeCount = leastNodes(f[18])
 	if f[13] != "" {
 		array, err1 := number(f[12])
 		task, err2 := number(f[13])
 		if err1 != nil || err2 != nil {
-			return QueuedJob{}, false
+			return schedule.Job{}, false
 		}
 		j.ArrayJobID, j.ArrayTask = array, task
 	}
@@ -95,7 +69,7 @@ func parseQueued(f []string) (j QueuedJob, ok bool) {
 // update of it does, also one that changes nothing (slurmctld's
 // job_array_split). The last task keeps the array's id. The task is asked about alone
 // before: what stood in a list is not enough to change a job.
-func (c Client) Split(ctx context.Context, j QueuedJob) (id uint32, err error) {
+func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error) {
 	t := target(j.ArrayJobID, "_", j.ArrayTask)
 	if _, tres, err := c.task(ctx, t, j); err != nil {
 		return 0, err
@@ -110,7 +84,7 @@ func (c Client) Split(ctx context.Context, j QueuedJob) (id uint32, err error) {
 }
 
 // task asks about one task of an array, which must be the one of the list still.
-func (c Client) task(ctx context.Context, t Target, j QueuedJob) (id uint32, tresPerNode string, err error) {
+func (c Client) task(ctx context.Context, t Target, j schedule.Job) (id uint32, tresPerNode string, err error) {
 	rows, err := c.squeue(ctx, []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "State", "tres-per-node"}, "--array", "--jobs="+t.text)
 	if err != nil {
 		return 0, "", err
@@ -127,28 +101,17 @@ func (c Client) task(ctx context.Context, t Target, j QueuedJob) (id uint32, tre
 			return 0, "", fmt.Errorf("squeue --jobs=%s: %.50q where %d is expected", t, row[i], want)
 		}
 	}
-	if row[4] != "PENDING" {
+	if row[4] != jobstate.Pending {
 		return 0, "", fmt.Errorf("job %s is %.50s now", t, row[4])
 	}
 	id, err = number(row[0])
 	return id, row[5], err
 }
 
-// NodeState is a node as the steward looks at it.
-type NodeState struct {
-	Name       string
-	Partitions []string
-	Lives      bool   // its agent can be counted on
-	Up         bool   // and it can be given jobs
-	GPUs       int    // by its carma counts; 0: none of ours
-	Features   string // that it has now, separated by commas
-	Comment    string
-}
-
 var nodeFields = []string{"NodeList", "Partition", "StateComplete", "Gres", "Features_act", "Comment"}
 
 // Nodes returns the nodes of some partitions, in the order of their names.
-func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []NodeState, err error) {
+func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedule.Node, err error) {
 	s := newSeparator()
 	err = c.rows(ctx, s, len(nodeFields), func(row []string) { nodes = addNode(nodes, row) },
 		"sinfo", "--noheader", "--Node", "--partition="+strings.Join(partitions, ","), "--Format="+s.format(nodeFields))
@@ -159,14 +122,14 @@ func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []NodeSta
 }
 
 // addNode adds what a row says; a node has one for each of its partitions.
-func addNode(nodes []NodeState, f []string) []NodeState {
+func addNode(nodes []schedule.Node, f []string) []schedule.Node {
 	partition := strings.TrimSuffix(f[1], "*") // the default partition's mark
 	if n := len(nodes); n > 0 && nodes[n-1].Name == f[0] {
 		nodes[n-1].Partitions = append(nodes[n-1].Partitions, partition)
 		return nodes
 	}
 	state := nodestate.Parse(f[2])
-	n := NodeState{Name: f[0], Partitions: []string{partition}, Lives: state.Lives(), Up: state.Takes(), Comment: f[5]}
+	n := schedule.Node{Name: f[0], Partitions: []string{partition}, Lives: state.Lives(), Up: state.Takes(), Comment: f[5]}
 	if !none(f[4]) {
 		n.Features = f[4]
 	}

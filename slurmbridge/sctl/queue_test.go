@@ -3,6 +3,7 @@
 package sctl
 
 import (
+	"carma/slurmbridge/schedule"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,19 +15,19 @@ import (
 // The fields are squeue's of Slurm 22.05.8.
 func TestQueue(t *testing.T) {
 	c := client(t, map[string]string{"squeue": rows(
-		[]string{"2", "1001", "PENDING", "gpu", "Resources", "4294901759", "1795257543", "1826813645", "NONE", "", "", "(null)", "2", "N/A", "(null)", "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", "0", "1795257543", "1"},
-		[]string{"1", "1001", "RUNNING", "gpu", "None", "4294901760", "1795257500", "1795257543", "1795261143", "n1", "", "(null)", "1", "N/A", "(null)", "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "2", "1795257480", "1"},
-		[]string{"9", "1002", "PENDING", "gpu", "Priority", "4294901750", "1795257543", "N/A", "N/A", "", "n[1-2]", "maint", "9", "3", "bigmem", "gres:gpu:1", "0", "1795257543", "2-4"},
-		[]string{"8", "1001", "PENDING", "gpu", "None", "4294901754", "1795257543", "N/A", "NONE", "", "", "(null)", "6", "2", "(null)", "gres:gpu:1", "0", "1795257543", "1"},
-		[]string{"x", "1001", "PENDING", "gpu", "Priority", "4294901750", "N/A", "N/A", "N/A", "", "", "", "x", "N/A", "(null)", "gres:gpu:1", "0", "1795257543", "1"},
-		[]string{"7", "x", "PENDING", "gpu", "Priority", "1", "N/A", "N/A", "N/A", "", "", "", "7", "N/A", "(null)", "gres:gpu:1", "0", "1795257543", "1"},
+		[]string{"2", "1001", "PENDING", "gpu", "Resources", "4294901759", "1795257543", "1826813645", "NONE", "", "", "(null)", "2", "N/A", "(null)", "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", "0", "1795257543", "1", "normal"},
+		[]string{"1", "1001", "RUNNING", "gpu", "None", "4294901760", "1795257500", "1795257543", "1795261143", "n1", "", "(null)", "1", "N/A", "(null)", "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "2", "1795257480", "1", "normal"},
+		[]string{"9", "1002", "PENDING", "gpu", "Priority", "4294901750", "1795257543", "N/A", "N/A", "", "n[1-2]", "maint", "9", "3", "bigmem", "gres:gpu:1", "0", "1795257543", "2-4", "normal"},
+		[]string{"8", "1001", "PENDING", "gpu", "None", "4294901754", "1795257543", "N/A", "NONE", "", "", "(null)", "6", "2", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
+		[]string{"x", "1001", "PENDING", "gpu", "Priority", "4294901750", "N/A", "N/A", "N/A", "", "", "", "x", "N/A", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
+		[]string{"7", "x", "PENDING", "gpu", "Priority", "1", "N/A", "N/A", "N/A", "", "", "", "7", "N/A", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
 	)})
 	got, err := c.Queue(t.Context(), []string{"gpu", "recovery"})
-	want := []QueuedJob{
-		{ID: 2, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", Submitted: time.Unix(1795257543, 0), NodeCount: 1},
-		{ID: 1, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Restarts: 2, Submitted: time.Unix(1795257480, 0), NodeCount: 1},
-		{ID: 9, UID: 1002, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: 3, Features: "bigmem", TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 2},
-		{ID: 8, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754, Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: 2, TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 1},
+	want := []schedule.Job{
+		{ID: 2, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", Submitted: time.Unix(1795257543, 0), NodeCount: 1, QOS: "normal"},
+		{ID: 1, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Restarts: 2, Submitted: time.Unix(1795257480, 0), NodeCount: 1, QOS: "normal"},
+		{ID: 9, UID: 1002, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: 3, Features: "bigmem", TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 2, QOS: "normal"},
+		{ID: 8, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754, Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: 2, TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 1, QOS: "normal"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
@@ -48,7 +49,7 @@ func TestQueue(t *testing.T) {
 
 func TestSplit(t *testing.T) {
 	const books = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1"
-	j := QueuedJob{ID: 6, UID: 1001, ArrayJobID: 6, ArrayTask: 2, TresPerNode: books}
+	j := schedule.Job{ID: 6, UID: 1001, ArrayJobID: 6, ArrayTask: 2, TresPerNode: books}
 	good := []string{"8", "1001", "6", "2", "PENDING", books}
 	c := client(t, map[string]string{"scontrol": "", "squeue": rows(good)})
 	if id, err := c.Split(t.Context(), j); err != nil || id != 8 {
@@ -89,7 +90,7 @@ func TestNodes(t *testing.T) {
 		"n2%gpu*%idle+not_responding%gpu:16%(null)%(null)%",
 		"n3%gpu*%idle+reserved%gpu:16%(null)%a | b%")})
 	got, err := c.Nodes(t.Context(), []string{"gpu", "recovery"})
-	want := []NodeState{
+	want := []schedule.Node{
 		{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 1, Comment: "(null)"},
 		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Lives: true, Up: true, GPUs: 2, Features: "a100,nvlink", Comment: "carma-hold=7:2:0:1795257543"},
 		{Name: "n2", Partitions: []string{"gpu"}, Comment: "(null)"},
@@ -119,7 +120,7 @@ func FuzzNodes(f *testing.F) {
 			}
 			b.WriteByte('\n')
 		}
-		var nodes []NodeState
+		var nodes []schedule.Node
 		_, err := sep.scan(strings.NewReader(b.String()), len(nodeFields), func(row []string) { nodes = addNode(nodes, row) })
 		if err != nil || len(nodes) != 2 || nodes[0].Name != "n1" || nodes[1].Name != "n2" {
 			t.Errorf("%v, %+v", err, nodes)
@@ -161,15 +162,15 @@ func FuzzQueue(f *testing.F) {
 		sep := newSeparator()
 		var b strings.Builder
 		for _, row := range [][]string{
-			{"11", "1000", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", "", "11", "N/A", "", "gres:gpu:1", "0", "0", "1"},
-			{"12", "1001", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", reservation, "10", task, features, tres, "0", "0", "1"},
+			{"11", "1000", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", "", "11", "N/A", "", "gres:gpu:1", "0", "0", "1", "normal"},
+			{"12", "1001", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", reservation, "10", task, features, tres, "0", "0", "1", "normal"},
 		} {
 			for _, s := range row {
 				b.WriteString(s + string(sep))
 			}
 			b.WriteByte('\n')
 		}
-		var jobs []QueuedJob
+		var jobs []schedule.Job
 		rows, err := sep.cut(b.String(), len(queueFields))
 		for _, row := range rows {
 			if j, ok := parseQueued(row); ok {

@@ -28,6 +28,11 @@ const (
 // than it asks for. What it needs stands in its carmatotal, and its Prolog waits.
 const AnyMiB = 1
 
+// SentMiB is what a job books instead that was sent to a node to preempt others there
+// (docs/adr/0014): every node offers it, too. So it is told from one whose user names its
+// nodes, and let go again.
+const SentMiB = 2
+
 // NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
 const NoConsume = "no_consume"
 
@@ -249,10 +254,20 @@ func Booking(list string) (k int, mib int64, anywhere bool) {
 	if k == 0 {
 		return 0, 0, false
 	}
-	if mib <= AnyMiB {
+	if mib <= SentMiB {
 		return k, max(total/int64(k), mib), false
 	}
 	return k, mib, true
+}
+
+// Sent tells whether list books what a job does that was sent to its node.
+func Sent(list string) bool {
+	for e := range Parse(list) {
+		if K(e.Name) > 0 {
+			return e.Count == SentMiB
+		}
+	}
+	return false
 }
 
 // Book adds to list what books mib MiB on each of k GPUs of a node for a user, where

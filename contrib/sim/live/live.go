@@ -74,7 +74,7 @@ func Open(ctx context.Context) (*Cluster, error) {
 	}
 	c.user = user
 	var err error
-	if c.Config, err = config.Load(os.Getenv("CARMA_CONF")); err != nil {
+	if c.Config, err = config.Load(os.Getenv("CARMA_CONF"), os.ReadFile); err != nil {
 		return nil, fmt.Errorf("read the cluster's carma.toml: %w", err)
 	}
 	states, err := filepath.Glob(filepath.Join(c.dir, "simgpu", "*"))

@@ -54,7 +54,7 @@ func (in *Input) setup() (replay.Setup, error) {
 	c := config.Default()
 	if in.Config != "" {
 		var err error
-		if c, err = config.Load(in.Config); err != nil {
+		if c, err = config.Load(in.Config, os.ReadFile); err != nil {
 			return replay.Setup{}, err
 		}
 	}

@@ -88,6 +88,8 @@ static struct reading read_gpu(const struct sim_snap *s, uint32_t g, double befo
 	r.smact = before < 0.0 ? NAN : (now[0] - last[0]) / (s->now - before);
 	r.resident = before < 0.0 ? NAN : (now[1] - last[1]) / (s->now - before);
 	memcpy(last, now, sizeof(now));
+	if (gpu->fault == SIM_ZERO_SMACT && before >= 0.0)
+		r.smact = r.resident = 0.0;
 	r.power = model_power(m, smact);
 	r.joules = gpu->joules;
 	r.util = round(100.0 * (1.0 - idle));

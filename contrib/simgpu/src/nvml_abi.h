@@ -18,6 +18,7 @@ enum {
 	NVML_ERROR_NOT_FOUND = 6,
 	NVML_ERROR_INSUFFICIENT_SIZE = 7,
 	NVML_ERROR_DRIVER_NOT_LOADED = 9,
+	NVML_ERROR_TIMEOUT = 10,
 	NVML_ERROR_GPU_IS_LOST = 15,
 	NVML_ERROR_MEMORY = 20,
 	NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -90,6 +91,36 @@ typedef struct {
 	unsigned int version, isSupportedDevice;
 } nvmlGpmSupport_t;
 
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+typedef struct {
+	nvmlDevice_t device;
+	unsigned long long eventType, eventData;
+} nvmlEventData_v1_t;
+
+typedef struct {
+	nvmlDevice_t device;
+	unsigned long long eventType, eventData;
+	unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+
+#define NVML_EVENT_XID 8ull
+
+typedef struct {
+	unsigned int fieldId, scopeId;
+	long long timestamp, latencyUsec;
+	unsigned int valueType;
+	nvmlReturn_t nvmlReturn;
+	union {
+		double d;
+		unsigned int ui;
+		unsigned long long ull;
+	} value;
+} nvmlFieldValue_t;
+
+#define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230
+#define NVML_VALUE_TYPE_UNSIGNED_INT 1
+
 #define NVML_STRUCT_VERSION(type, n) ((unsigned int)(sizeof(type) | (n) << 24))
 #define NVML_GPM_METRIC_MAX 333
 
@@ -102,6 +133,8 @@ _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24 && offsetof(nvmlProcessInfo_v2
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "nvmlDeviceAttributes_t");
 _Static_assert(sizeof(nvmlGpmMetric_t) == 40 && offsetof(nvmlGpmMetric_t, value) == 8, "nvmlGpmMetric_t");
+_Static_assert(sizeof(nvmlEventData_v1_t) == 24 && sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
+_Static_assert(sizeof(nvmlFieldValue_t) == 40 && offsetof(nvmlFieldValue_t, value) == 32, "nvmlFieldValue_t");
 _Static_assert(offsetof(nvmlGpmMetricsGet_t, metrics) == 24, "nvmlGpmMetricsGet_t");
 
 #endif

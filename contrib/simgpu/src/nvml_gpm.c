@@ -6,7 +6,7 @@
 #include "nvml_view.h"
 
 struct nvmlGpmSample_st {
-	bool filled;
+	bool filled, nan, zero; /* nan, zero: the faults of those names */
 	double time, smact, resident; /* seconds; integrals in seconds */
 };
 
@@ -43,11 +43,13 @@ static nvmlReturn_t take(nvmlDevice_t device, unsigned int instance, nvmlGpmSamp
 
 	if (!v.model->gpm || v.mig != NULL)
 		return NVML_ERROR_NOT_SUPPORTED;
-	if (v.gpu->fault == SIM_SILENT_GPM) /* supported, and yet it does not answer */
+	if (v.gpu->fault == SIM_SILENT_GPM || v.gpu->fault == SIM_NO_ACTIVITY) /* supported, and yet it does not answer */
 		return NVML_ERROR_NO_PERMISSION;
 	if (instance != 0 && (!view_mig_enabled(&v) || instance > v.gpu->units))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*sample = (struct nvmlGpmSample_st){ .filled = true, .time = v.s->now };
+	sample->nan = v.gpu->fault == SIM_NAN_GPM;
+	sample->zero = v.gpu->fault == SIM_ZERO_SMACT;
 	for (uint32_t u = v.gpu->first_unit; u < v.gpu->first_unit + v.gpu->units; u++) {
 		const struct sim_unit *unit = &v.s->unit[u];
 		double weight = instance == 0 ? unit->share : unit->mig == instance;
@@ -81,6 +83,9 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	double smact = 100.0 * (b->smact - a->smact) / seconds;
 	double resident = 100.0 * (b->resident - a->resident) / seconds;
+
+	if (b->nan || b->zero)
+		smact = resident = b->nan ? NAN : 0.0;
 	const struct {
 		unsigned int id;
 		double value;

@@ -147,7 +147,7 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
 
 /*
  * Versioned names that a driver of this age has and bindings choose at load time, of features that these GPUs do
- * not have (vGPU, licensing, Windows driver models, PCI peers behind NVSwitch, events).
+ * not have (vGPU, licensing, Windows driver models, PCI peers behind NVSwitch).
  */
 #define NOT_ON_THESE_GPUS(name)                  \
 	nvmlReturn_t name(void);                 \
@@ -159,7 +159,6 @@ NOT_ON_THESE_GPUS(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 NOT_ON_THESE_GPUS(nvmlDeviceGetGridLicensableFeatures_v2)
 NOT_ON_THESE_GPUS(nvmlDeviceGetGridLicensableFeatures_v3)
 NOT_ON_THESE_GPUS(nvmlDeviceGetGridLicensableFeatures_v4)
-NOT_ON_THESE_GPUS(nvmlEventSetWait_v2)
 NOT_ON_THESE_GPUS(nvmlComputeInstanceGetInfo_v2)
 NOT_ON_THESE_GPUS(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
 NOT_ON_THESE_GPUS(nvmlVgpuInstanceGetLicenseInfo_v2)

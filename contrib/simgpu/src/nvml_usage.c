@@ -145,6 +145,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 
 	if (rc != NVML_SUCCESS)
 		return rc;
+	if (v.gpu->fault == SIM_NO_ACTIVITY)
+		return NVML_ERROR_UNKNOWN;
 	u->gpu = (unsigned int)(100.0 * load[v.gpu->first_unit].resident + 0.5);
 	u->memory = (unsigned int)(100.0 * LAW_DRAM_PER_SMACT * smact + 0.5);
 	return NVML_SUCCESS;
@@ -184,7 +186,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 
 		if (!snap_on_gpu(v.s, p, v.index, NULL) || snap_demand(p) <= 0.0)
 			continue;
-		double part = snap_demand(p) / sum;
+		double part = v.gpu->fault == SIM_NO_SHARES ? 0.0 : snap_demand(p) / sum;
 
 		if (n++ < room)
 			to[n - 1] = (nvmlProcessUtilizationSample_t){

@@ -6,7 +6,8 @@
 static struct law_load load[SIM_MAX_UNITS];
 static double rate[SIM_MAX_PROCS];
 
-static const char *const fault_name[] = { "none", "hang", "lost", "error", "garbage-pids", "garbage-memory", "silent-gpm" };
+static const char *const fault_name[] = { "none", "hang", "lost", "error", "garbage-pids", "garbage-memory", "silent-gpm",
+					  "nan-gpm", "zero-smact", "no-activity", "no-shares" };
 static const char *const kind_name[] = { "job", "foreign", "mps-server" };
 static const char *const mode_name[] = { "default", "exclusive-thread", "prohibited", "exclusive-process" };
 

@@ -19,7 +19,8 @@ static void usage(FILE *to)
 		"Usage: simgpu COMMAND [argument...]\n\n"
 		"  create STATE --model dgx-a100|h100|h200 [--gpus N] [--time-scale X] [--mig GPU=PROFILE,...]\n"
 		"  show [--json]\n"
-		"  fault GPU hang[:SECONDS]|lost|error=NVML_CODE|garbage-pids|garbage-memory|silent-gpm|none\n"
+		"  fault GPU hang[:SECONDS]|lost|error=NVML_CODE|garbage-pids|garbage-memory|silent-gpm|nan-gpm|\n"
+		"            zero-smact|no-activity|no-shares|xid=CODE|rows=pending|rows=failure|recovery=ACTION|none\n"
 		"  foreign GPU --mem SIZE [--smact PERCENT] [--duration TIME]\n"
 		"  reset GPU\n"
 		"  mps-fault GPU\n"
@@ -142,10 +143,29 @@ static bool parse_fault(const char *text, double now, struct sim_gpu *g)
 		      { "lost", SIM_LOST },
 		      { "garbage-pids", SIM_GARBAGE_PIDS },
 		      { "garbage-memory", SIM_GARBAGE_MEMORY },
-		      { "silent-gpm", SIM_SILENT_GPM } };
+		      { "silent-gpm", SIM_SILENT_GPM },
+		      { "nan-gpm", SIM_NAN_GPM },
+		      { "zero-smact", SIM_ZERO_SMACT },
+		      { "no-activity", SIM_NO_ACTIVITY },
+		      { "no-shares", SIM_NO_SHARES } };
 	double seconds;
 	long code;
 
+	/* These stand beside another fault. */
+	if (strncmp(text, "xid=", 4) == 0 && parse_long(text + 4, 1, 999, &code)) {
+		g->xid[g->xids++ % SIM_XIDS] = (uint32_t)code;
+		return true;
+	}
+	if (strncmp(text, "recovery=", 9) == 0 && parse_long(text + 9, 0, 99, &code)) {
+		g->recovery = (uint32_t)code;
+		return true;
+	}
+	if (strcmp(text, "rows=pending") == 0 || strcmp(text, "rows=failure") == 0) {
+		g->rows = text[5] == 'p' ? SIM_ROWS_PENDING : SIM_ROWS_FAILED;
+		return true;
+	}
+	if (strcmp(text, "none") == 0)
+		g->rows = g->recovery = 0;
 	g->fault_until = 0.0;
 	g->fault_code = 0;
 	for (unsigned i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
@@ -201,6 +221,7 @@ static int cmd_reset(struct sim *sim, const char *gpu)
 	struct sim_gpu *g = &s->gpu[s->unit[unit].gpu];
 
 	g->fault = SIM_OK;
+	g->rows = g->recovery = 0;
 	g->compute_mode = SIM_SHARED;
 	g->joules = 0.0;
 	for (uint32_t u = g->first_unit; u < g->first_unit + g->units; u++)

@@ -20,7 +20,24 @@ enum sim_kind { SIM_JOB, SIM_FOREIGN, SIM_MPS_SERVER };
 /* Why a process must end, as CUDA tells it: set by others, obeyed by the process itself. */
 enum sim_stop { SIM_RUN, SIM_STOP_FAULT, SIM_STOP_TERMINATED, SIM_STOP_SERVER_GONE };
 
-enum sim_fault { SIM_OK, SIM_HANG, SIM_LOST, SIM_ERROR, SIM_GARBAGE_PIDS, SIM_GARBAGE_MEMORY, SIM_SILENT_GPM };
+enum sim_fault {
+	SIM_OK,
+	SIM_HANG,
+	SIM_LOST,
+	SIM_ERROR,
+	SIM_GARBAGE_PIDS,
+	SIM_GARBAGE_MEMORY,
+	SIM_SILENT_GPM,
+	SIM_NAN_GPM,
+	SIM_ZERO_SMACT,
+	SIM_NO_ACTIVITY,
+	SIM_NO_SHARES,
+};
+
+/* What nvmlDeviceGetRemappedRows tells. */
+enum sim_rows { SIM_ROWS_OK, SIM_ROWS_PENDING, SIM_ROWS_FAILED };
+
+#define SIM_XIDS 8 /* that wait for readers of events */
 
 /* NVML's numbers for the compute mode. */
 enum sim_compute_mode { SIM_SHARED = 0, SIM_PROHIBITED = 2, SIM_EXCLUSIVE_PROCESS = 3 };
@@ -70,6 +87,10 @@ struct sim_gpu {
 	uint32_t fault;
 	int32_t fault_code;  /* SIM_ERROR: the NVML code */
 	double fault_until;  /* SIM_HANG: its end, 0 for none */
+	uint32_t rows;
+	uint32_t recovery; /* NVML's number of the recovery action */
+	uint32_t xids;	   /* that have been, ever; number n is xid[n % SIM_XIDS] */
+	uint32_t xid[SIM_XIDS];
 	double joules;
 	char uuid[44];
 };

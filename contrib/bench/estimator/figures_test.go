@@ -11,7 +11,7 @@ import (
 	"carma/estimator"
 )
 
-const data = "../../../shared/data/memory"
+const data = "../../../../shared/data/memory"
 
 // The figures that the estimator is held to: on timm's models with evidence and margins of
 // other families than their own.
@@ -43,8 +43,8 @@ func TestFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have, err := os.ReadFile("../measured.go"); err != nil || !bytes.Equal(have, list) {
-		t.Errorf("estimator/measured.go is not what the bench finds (%v): run estimator/bench -measured estimator/measured.go", err)
+	if have, err := os.ReadFile("../../../estimator/measured.go"); err != nil || !bytes.Equal(have, list) {
+		t.Errorf("estimator/measured.go is not what the bench finds (%v): run contrib/bench/estimator -measured estimator/measured.go", err)
 	}
 	sure := only(timm, estimator.Sure)
 	ours := methods[0].of

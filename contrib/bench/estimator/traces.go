@@ -133,7 +133,7 @@ func (f *traceFit) fit(in func(i int) bool) (constants, error) {
 func traceReport(w io.Writer, timm []run, dir string) error {
 	runs, models, err := tracedRuns(timm, dir)
 	if err != nil || len(runs) == 0 {
-		fmt.Fprintf(w, "traces: none in %s: make them with estimator/bench/timm_traces.py\n", dir)
+		fmt.Fprintf(w, "traces: none in %s: make them with contrib/bench/estimator/timm_traces.py\n", dir)
 		return err
 	}
 	rows, err := estimateAll(runs)

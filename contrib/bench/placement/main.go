@@ -24,7 +24,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The places to die at (package failpoint), by hook.
+// The places to die at (lease.FailPoint), by hook.
 var (
 	inProlog = []string{"prolog.start", "prolog.refreshed", "lease.locked", "lease.job-written", "lease.written", "lease.committed", "prolog.task-file-written", "prolog.poked"}
 	inEpilog = []string{"epilog.start", "epilog.recorded", "lease.release-written", "epilog.released"}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/summary"
 )
 
 // outcome is a run with our estimate.
@@ -31,8 +32,8 @@ func estimateAll(runs []run) ([]outcome, error) {
 			return nil, fmt.Errorf("%s/%d: %w", r.model, r.batch, err)
 		}
 		o := outcome{run: r, est: e, horus: r.horusMiB, bucket: r.gpumemnetMiB}
-		if h, err := estimator.Horus(r.spec); err == nil && o.horus == 0 {
-			o.horus = float64(h.MiB)
+		if o.horus == 0 {
+			o.horus = horusOf(r.spec)
 		}
 		if o.bucket == 0 {
 			// Its classifiers are not at hand: the bucket that holds the truth,
@@ -46,6 +47,19 @@ func estimateAll(runs []run) ([]outcome, error) {
 		out = append(out, o)
 	}
 	return out, nil
+}
+
+// horusOf is what Horus' formula gives; 0: it gives nothing.
+func horusOf(s estimator.Spec) float64 {
+	m, err := summary.Parse(s.Summary)
+	if err != nil {
+		return 0
+	}
+	mib, err := horus(m, int64(s.Batch))
+	if err != nil {
+		return 0
+	}
+	return float64(mib)
 }
 
 // summaryOf is one line's figures of one method.

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build failpoints
+
+package main
+
+import (
+	"os"
+	"syscall"
+
+	"carma/gres/lease"
+)
+
+// With this tag the process ends, as by kill -9, at the place that $CARMA_FAILPOINT names.
+func init() {
+	lease.FailPoint = func(place string) {
+		if os.Getenv("CARMA_FAILPOINT") == place {
+			syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration
+
+package devcluster_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// A GPU that the driver says is broken takes no job until it is well, or somebody says so;
+// what a user's program can cause closes none.
+func TestBrokenGPU(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	fault := func(gpu int, what string) {
+		c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu fault %d %s", c.dir, gpu, what))
+	}
+	closed := func(gpu int) func() string {
+		return func() string { return c.status("n1")[gpu].Closed }
+	}
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
+		"simjob --mem 8G --smact 10 --ramp 0s --duration 10h &\nuntil [ -e end ]; do sleep 0.2; done\nkill %1\nexit 1\n")
+	gpu := c.gpu(id)
+	at := -1
+	for _, g := range c.status("n1") {
+		if g.UUID == gpu {
+			at = g.Index
+		}
+	}
+	other := (at + 1) % 4
+	fault(at, "xid=31") // an illegal access of a program
+	fault(at, "xid=79")
+	c.eventually(closed(at), "^Xid 79: GPU has fallen off the bus$")
+	fault(other, "recovery=1")
+	c.eventually(closed(other), "^the driver asks for a reset of the GPU$")
+	if got := c.job(id, "%T"); got != "RUNNING" {
+		t.Errorf("the job there is %s", got)
+	}
+	for range 3 {
+		next := c.sbatch(alice, "", train("10G", "1s"))
+		if g := c.gpu(next); g == gpu || g == c.status("n1")[other].UUID {
+			t.Errorf("a job runs on the broken GPU %s", g)
+		}
+		c.ends(next, "COMPLETED")
+	}
+	fault(other, "recovery=0")
+	c.eventually(closed(other), "^$")
+	if got := closed(at)(); got == "" {
+		t.Error("the other one is open, too")
+	}
+	if out := c.sh("", fmt.Sprintf("carma-node --node n1 readmit %d", at)); !strings.Contains(out, "takes jobs again: Xid 79") {
+		t.Errorf("readmit says %q", out)
+	}
+	c.eventually(closed(at), "^$")
+	c.sh("", "touch "+c.dir+"/jobs/end")
+	c.ends(id, "FAILED")
+	if out := c.sh("", "carma-report -j "+id); !strings.Contains(out, "Xid 79") {
+		t.Errorf("the report does not say why:\n%s", out)
+	}
+	c.noDrain()
+}

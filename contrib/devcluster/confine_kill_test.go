@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration && abuse
+
+package devcluster_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// looker opens every device node as long as it runs, whatever its variables say, and prints
+// a line when it finds others open than before. First it prints what it was leased.
+const looker = "export CUDA_VISIBLE_DEVICES=0,1,2,3\necho \"leased $CARMA_GPU_UUIDS\"\n" +
+	"while [ ! -e go ]; do simgpu devices $SIMGPU_DEV; sleep 0.5; done | uniq\n"
+
+// starts runs jobs beside 20 lookers until all have ended or time is up, and disturbs
+// meanwhile. Then it requires that each opened what it was leased, and nothing else.
+func (c *cluster) starts(jobs int, disturb func()) {
+	c.t.Helper()
+	indices := map[string]string{}
+	for _, g := range c.status("n1") {
+		indices[g.UUID] = strconv.Itoa(g.Index)
+	}
+	user := func(i int) string { return []string{alice, bob, carol}[i%3] }
+	gpu := "#SBATCH --gres=gpu:1\n#CARMA mem=2G\n"
+	var lookers []string
+	for i := range 20 {
+		head := gpu
+		if i%2 == 0 {
+			head = "#SBATCH -p plain\n"
+		}
+		lookers = append(lookers, c.sbatch(user(i/2), fmt.Sprintf("--no-requeue -o looker.%d.out", i), head+looker))
+	}
+	c.eventually(func() string { return c.sh("", "cat looker.*.out | grep -c leased || true") }, "^20$")
+	look := "echo \"$SLURM_RESTART_COUNT|$CARMA_GPU_UUIDS|$(CUDA_VISIBLE_DEVICES=0,1,2,3 simgpu devices $SIMGPU_DEV)\"\n"
+	body := look + "sleep 0.$((RANDOM % 9))\nsrun -n 1 bash -c '" + strings.ReplaceAll(look, "'", "") + "'\n" + look
+	c.sbatch(alice, "--array=1-"+strconv.Itoa(jobs/4)+" --open-mode=append -e /dev/null -o a.%a.out", gpu+body)
+	c.sbatch(bob, "--array=1-"+strconv.Itoa(jobs/4)+" --open-mode=append -e /dev/null -o b.%a.out", gpu+body)
+	c.sbatch(carol, "--array=1-"+strconv.Itoa(jobs/2)+" --open-mode=append -e /dev/null -o c.%a.out", "#SBATCH -p plain\n"+body)
+	left := func() string {
+		out, _, err := c.run("", "squeue -h -r -t PD,R,CG,CF -o %A | wc -l")
+		if err != nil {
+			return err.Error()
+		}
+		return strings.TrimSpace(out)
+	}
+	for start := time.Now(); left() != strconv.Itoa(len(lookers)) && time.Since(start) < 15*time.Minute; {
+		disturb()
+	}
+	c.t.Logf("%s jobs are left, of them %d lookers", left(), len(lookers))
+	c.sh("", "touch go")
+	for _, id := range lookers {
+		c.ends(id, "COMPLETED")
+	}
+	c.sh("", "scancel -u "+alice+"; scancel -u "+bob+"; scancel -u "+carol)
+
+	opened := func(uuids string) string {
+		if uuids == "" {
+			return "none"
+		}
+		return indices[uuids]
+	}
+	for i := range lookers {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", fmt.Sprintf("looker.%d.out", i)))
+		leased, found, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		if want := opened(strings.TrimPrefix(leased, "leased ")); found != want || want == "" || i%2 == 0 && want != "none" {
+			c.t.Errorf("looker %d printed %q, want %s", i, text, want)
+		}
+	}
+	looks := 0
+	files, _ := filepath.Glob(filepath.Join(c.dir, "jobs", "[abc].*.out"))
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(text)) {
+			field := strings.Split(strings.TrimSpace(line), "|")
+			if len(field) != 3 {
+				continue // of Slurm's, or cut off
+			}
+			looks++
+			plain := strings.HasPrefix(filepath.Base(file), "c.")
+			if want := opened(field[1]); field[2] != want || plain != (want == "none") {
+				c.t.Errorf("%s: leased %q, opened %q, want %q", filepath.Base(file), field[1], field[2], want)
+			}
+		}
+	}
+	c.t.Logf("%d jobs looked %d times", len(files), looks)
+	if len(files) < jobs*9/10 {
+		c.t.Errorf("only %d of %d jobs have started", len(files), jobs)
+	}
+}
+
+// kept lists the cgroups that CARMA itself has made. Slurm leaves its own behind when a
+// slurmstepd is killed.
+func kept() string {
+	var found []string
+	for _, pattern := range []string{
+		"/sys/fs/cgroup/devices/slurm*/uid_*/job_*/carma",
+		"/sys/fs/cgroup/system.slice/*slurmstepd.scope/*/carma",
+	} {
+		dirs, _ := filepath.Glob(pattern)
+		found = append(found, dirs...)
+	}
+	return strings.Join(found, " ")
+}
+
+// CONFINE_JOBS jobs start and end beside programs that open everything.
+func TestConfineManyStarts(t *testing.T) {
+	c := confined(t, "--time-scale", "10")
+	c.starts(number(t, "CONFINE_JOBS", 1000), func() { time.Sleep(time.Second) })
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.eventually(kept, "^$")
+	c.noDrain()
+}
+
+// Agent, slurmd, slurmstepds, Prologs and Epilogs are killed at random places.
+func TestConfineKilled(t *testing.T) {
+	c := confined(t, "--time-scale", "10")
+	rng := rand.New(rand.NewPCG(1, 2))
+	killed := map[string]int{}
+	daemon := func(name string) {
+		text, err := os.ReadFile(filepath.Join(c.dir, "pid", name+".n1"))
+		if err != nil {
+			return
+		}
+		if pid, err := strconv.Atoi(strings.Fields(string(text))[0]); err == nil && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			killed[name]++
+		}
+		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
+		c.restart(name, "n1")
+	}
+	// A hook, or the slurmstepd of a job that is not a looker (theirs have the ids 1 to 20).
+	process := func(what string) {
+		var pids []int
+		files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, file := range files {
+			text, _ := os.ReadFile(file)
+			environ, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
+			command := strings.ReplaceAll(string(text), "\x00", " ")
+			ours := strings.Contains(string(environ), "SLURM_CONF="+c.dir+"/")
+			if what == "slurmstepd" {
+				var job int
+				n, _ := fmt.Sscanf(command, "slurmstepd: [%d.", &job)
+				ours = ours && n == 1 && job > 20
+			} else {
+				ours = strings.Contains(command, c.dir+"/etc/carma.toml "+what+" ")
+			}
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && ours {
+				pids = append(pids, pid)
+			}
+		}
+		if len(pids) > 0 && syscall.Kill(pids[rng.IntN(len(pids))], syscall.SIGKILL) == nil {
+			killed[what]++
+		}
+	}
+	n := 0
+	c.starts(number(t, "CONFINE_JOBS", 200), func() {
+		n++
+		switch {
+		case n%40 == 0:
+			daemon("agent")
+		case n%40 == 20:
+			daemon("slurmd")
+		default:
+			process([]string{"slurmstepd", "prolog", "prolog", "epilog"}[rng.IntN(4)])
+		}
+		time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+		if n%10 == 0 { // slurmd drains a node whose Prolog was killed
+			c.run("", "scontrol update NodeName=n1 State=RESUME")
+		}
+	})
+	t.Logf("killed: %v", killed)
+	for _, what := range []string{"agent", "slurmd", "slurmstepd", "prolog"} {
+		if killed[what] == 0 {
+			t.Errorf("no %s was killed", what)
+		}
+	}
+	c.run("", "scontrol update NodeName=n1 State=RESUME")
+	c.restart("slurmd", "n1")
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.eventually(kept, "^$")
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package choose
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"carma/gres"
+	"carma/slurmbridge/jobenv"
+)
+
+// Evict returns the GPUs on which the request fits when as few jobs as possible have gone
+// that it may preempt, the youngest first, and these jobs; none if that is not enough.
+// What is measured of the jobs that go is not known apart, so that GPUs whose other jobs
+// keep a gate shut may need another look.
+func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs []jobenv.JobKey) {
+	type gpu struct {
+		uuid string
+		jobs []jobenv.JobKey
+		departure
+	}
+	var all []gpu
+	for i := range in.Readings {
+		g := &in.Readings[i]
+		held := g.HeldFor != 0 && g.HeldFor != in.Request.JobID
+		small := g.TotalMiB < in.Request.ReserveMiB && !g.Whole(in.Request.ReserveMiB)
+		if g.Unreadable != "" || g.Quarantined != "" || g.Foreign > 0 || held || g.MIG || small {
+			continue
+		}
+		if jobs, age, ok := evictions(p, g, &in, may); ok {
+			all = append(all, gpu{g.UUID, jobs, departure{jobs: len(jobs), age: time.Duration(age)}})
+		}
+	}
+	if len(all) < in.Request.GPUs {
+		return nil, nil
+	}
+	slices.SortStableFunc(all, func(a, b gpu) int {
+		return cmp.Or(cmp.Compare(a.departure.jobs, b.departure.jobs), cmp.Compare(a.age, b.age))
+	})
+	for _, g := range all[:in.Request.GPUs] {
+		uuids = append(uuids, g.uuid)
+		for _, j := range g.jobs {
+			if !slices.Contains(jobs, j) {
+				jobs = append(jobs, j)
+			}
+		}
+	}
+	return uuids, jobs
+}
+
+// evictions returns the jobs that have to leave one GPU, and the age of the youngest; ok
+// is false if one of them may not be preempted.
+func evictions(p Policy, g *gres.Reading, in *Input, may func(*gres.Lease) bool) (jobs []jobenv.JobKey, age int64, ok bool) {
+	r, t := &in.Request, &in.Thresholds
+	var buf [1]state
+	one := *in
+	one.Readings = []gres.Reading{*g}
+	s := &statesOf(buf[:], &one)[0]
+	alone := r.Exclusive || p == Exclusive || r.GPUs > 1 // a daemon of several comes up on GPUs without jobs
+	others := t.CrossUser && p != Carma
+	busy := s.busy(t).code != 0 || t.MaxClients > 0 && g.MPSClients >= t.MaxClients
+	freeMiB := s.freeMiB()
+	age, ok = math.MaxInt64, true
+	ends := func(l *gres.Lease) {
+		ok = ok && may(l)
+		jobs = append(jobs, l.Job)
+		age = min(age, int64(l.Age))
+		freeMiB += l.ReserveMiB
+	}
+	var stay []*gres.Lease
+	for i := range in.Leases {
+		switch l := &in.Leases[i]; {
+		case l.UUID != g.UUID || l.Job.JobID == r.JobID:
+		case alone || l.Exclusive || l.UID != r.UID && !others:
+			ends(l)
+		default:
+			stay = append(stay, l)
+		}
+	}
+	slices.SortStableFunc(stay, func(a, b *gres.Lease) int {
+		if x, y := may(a), may(b); x != y {
+			return map[bool]int{true: -1, false: 1}[x]
+		}
+		return cmp.Compare(a.Age, b.Age)
+	})
+	need := r.ReserveMiB + max(r.MarginMiB, t.MarginMiB)
+	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && len(jobs) == 0) {
+		ends(stay[0])
+		stay = stay[1:]
+	}
+	return jobs, age, ok
+}

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lease
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"carma/gres"
+)
+
+// SetFault closes a GPU to all jobs for a cause other than its MPS server, for a while, or
+// until the fault is ended if that is 0, and notes the reason in the jobs that hold it. holders
+// are those in which it was not noted before; fresh tells whether there was no such fault.
+func (b *Book) SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration) (holders []uint32, fresh bool, err error) {
+	err = b.write(ctx, func(tx *sql.Tx) error {
+		now := int64(Now())
+		var n int
+		if err := tx.QueryRow("SELECT count(*) FROM fault WHERE uuid=? AND cause=? AND "+standing, uuid, cause, now).Scan(&n); err != nil {
+			return err
+		}
+		fresh = n == 0
+		var until any
+		if lasts > 0 {
+			until = now + int64(lasts)
+		}
+		if _, err := tx.Exec("INSERT OR REPLACE INTO fault (uuid, cause, reason, at_ns, until_ns) VALUES (?,?,?,?,?)", uuid, cause, reason, now, until); err != nil {
+			return err
+		}
+		holders, err = noteFault(tx, "job_id IN (SELECT job_id FROM lease WHERE uuid=?)", reason, uuid)
+		return err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("quarantine GPU %s: %w", uuid, err)
+	}
+	return holders, fresh, nil
+}
+
+// standing is the condition of a fault that has not ended by itself.
+const standing = "(until_ns IS NULL OR until_ns > ?)"
+
+// noteFault notes what befell jobs, of which where selects some, and returns those in which
+// nothing stood.
+func noteFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, err error) {
+	rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND "+where+" RETURNING job_id", append([]any{reason}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id uint32
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		jobs = append(jobs, id)
+	}
+	return jobs, rows.Err()
+}
+
+// EndFault ends a fault of a GPU; ended is false if there was none. An empty cause means
+// all of them, and the jobs that have failed on the GPU are forgotten.
+func (b *Book) EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error) {
+	err = b.write(ctx, func(tx *sql.Tx) error {
+		result, err := tx.Exec("DELETE FROM fault WHERE uuid=?1 AND (cause=?2 OR ?2='')", uuid, cause)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if ended = n > 0; err == nil && cause == "" {
+			_, err = tx.Exec("DELETE FROM failure WHERE uuid=?", uuid)
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("readmit GPU %s: %w", uuid, err)
+	}
+	return ended, nil
+}
+
+// Jobs that fail on a GPU close it when so many in a row did, of so many users: one user's
+// broken program closes none. It may be the programs all the same, so that it ends by
+// itself, and half of the node's GPUs stay open whatever jobs do.
+const (
+	failedJobs  = 3
+	failedUsers = 2
+	failedFor   = time.Hour
+)
+
+// JobEnded counts a job that has failed soon after its start with a fault of its GPU, or,
+// if it has not, forgets those that did so on its GPUs before. It returns the GPUs that are
+// quarantined for it.
+func (b *Book) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error) {
+	err = b.write(ctx, func(tx *sql.Tx) error {
+		for _, uuid := range uuids {
+			if !failed {
+				if _, err := tx.Exec("DELETE FROM failure WHERE uuid=?", uuid); err != nil {
+					return err
+				}
+				continue
+			}
+			if _, err := tx.Exec("INSERT OR IGNORE INTO failure (uuid, job_id, uid) VALUES (?,?,?)", uuid, job, uid); err != nil {
+				return err
+			}
+			yes, err := closeFailing(tx, uuid)
+			if err != nil {
+				return err
+			}
+			if yes {
+				closed = append(closed, uuid)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("note how job %d ended on its GPUs: %w", job, err)
+	}
+	return closed, nil
+}
+
+func closeFailing(tx *sql.Tx, uuid string) (closed bool, err error) {
+	now := int64(Now())
+	var jobs, users, others, all int
+	if err := tx.QueryRow("SELECT count(*), count(DISTINCT uid) FROM failure WHERE uuid=?", uuid).Scan(&jobs, &users); err != nil {
+		return false, err
+	}
+	err = tx.QueryRow("SELECT (SELECT count(*) FROM fault WHERE cause=? AND uuid<>? AND "+standing+"), (SELECT count(*) FROM gpu)",
+		gres.CauseJobs, uuid, now).Scan(&others, &all)
+	if err != nil || jobs < failedJobs || users < failedUsers || 2*(others+1) > all {
+		return false, err
+	}
+	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", jobs, users)
+	if _, err := tx.Exec("INSERT OR REPLACE INTO fault (uuid, cause, reason, at_ns, until_ns) VALUES (?,?,?,?,?)",
+		uuid, gres.CauseJobs, reason, now, now+int64(failedFor)); err != nil {
+		return false, err
+	}
+	_, err = tx.Exec("DELETE FROM failure WHERE uuid=?", uuid)
+	return true, err
+}

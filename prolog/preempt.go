@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/schedule"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// Preempting is what a Prolog asks, and does, for a job that preempts others.
+type Preempting interface {
+	Preemption(ctx context.Context) (schedule.Preemption, error)
+	Warn(ctx context.Context, t sctl.Target) error
+	Requeue(ctx context.Context, t sctl.Target) error
+	Cancel(ctx context.Context, t sctl.Target) error
+}
+
+// preemption is what a Prolog does for a job that slurmctld has started here whatever the
+// node offers, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
+// memory of its GPUs comes with their end, so it preempts for processors and slots, and
+// not for these.
+type preemption struct {
+	asked  bool
+	rules  schedule.Preemption
+	self   schedule.Preemptible
+	looked time.Time
+	warned map[jobenv.JobKey]time.Time
+	ended  map[jobenv.JobKey]bool
+	uuids  []string // the GPUs that are to come free
+}
+
+const (
+	preemptEvery = time.Second
+	// evictionTakes is what a job's end takes beyond KillWait: its Epilog, and for memory
+	// to be seen as free.
+	evictionTakes = 15 * time.Second
+	// preemptionTakes bounds it all where nothing else does.
+	preemptionTakes = 10 * time.Minute
+)
+
+// preempt ends jobs on the node that this one may preempt, if it fits then, and returns
+// until when they may take to go; zero if there are none. A job that is to be given longer
+// than until latest is left alone: who gives it that has gone by then.
+func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, latest time.Time) (until time.Time) {
+	p := &l.preemption
+	if p.looked.IsZero() {
+		p.looked = time.Now() // most who wait do so for a moment
+	}
+	if n.Config.Placement.BySlurm() || time.Since(p.looked) < preemptEvery {
+		return time.Time{}
+	}
+	p.looked = time.Now()
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	if !p.asked {
+		var err error
+		if p.asked, err = true, n.mayPreempt(ctx, l, slurm); err != nil {
+			n.Log.Warn("ask whom a job may preempt", "job", l.JobKey, "error", err)
+		}
+	}
+	if !p.rules.Preempts(p.self) {
+		return time.Time{}
+	}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		n.Log.Warn("look for jobs to preempt", "job", l.JobKey, "error", err)
+		return time.Time{}
+	}
+	found := map[jobenv.JobKey]victim{}
+	may := func(g *gres.Lease) bool {
+		v, known := found[g.Job]
+		if !known {
+			v = n.victim(ctx, p, g, slurm)
+			if _, told := p.warned[g.Job]; v.ok && !told && v.Grace > 0 && time.Until(latest) < v.Grace+2*preemptEvery {
+				n.Log.Info("is not preempted: its GraceTime is longer than this Prolog may take; raise hooks.wait_interactive",
+					"job", g.Job, "by", l.JobKey, "grace", v.Grace)
+				v.ok = false
+			}
+			found[g.Job] = v
+		}
+		return v.ok
+	}
+	in := choose.Input{Leases: s.Leases, Request: l.request, Thresholds: n.Thresholds}
+	for _, r := range s.Readings { // once chosen they stay: the jobs of others are none of ours
+		if len(p.uuids) == 0 || slices.Contains(p.uuids, r.UUID) {
+			in.Readings = append(in.Readings, r)
+		}
+	}
+	uuids, jobs := choose.Evict(n.policy(l.Hook), in, may)
+	if len(jobs) == 0 {
+		return time.Time{}
+	}
+	if len(p.uuids) == 0 {
+		p.uuids = uuids
+		n.keepForPreemptor(ctx, l, uuids, ledger)
+	}
+	var grace time.Duration
+	for _, job := range jobs {
+		v := found[job]
+		grace = max(grace, v.Grace)
+		n.evict(ctx, l, job, v, slurm)
+	}
+	return time.Now().Add(grace + p.rules.KillWait + evictionTakes)
+}
+
+// mayPreempt asks slurmctld about the job and its rights.
+func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
+	books := l.books
+	if books == "" {
+		words, err := slurm.Words(ctx, l.JobID)
+		if err != nil {
+			return err
+		}
+		books = words.TresPerNode
+	}
+	if k, _, anywhere := tres.Booking(books); k == 0 || anywhere {
+		return nil // it came for what the node offered
+	}
+	rules, err := slurm.Preemption(ctx)
+	if err != nil || n.Config.RecoveryOf(l.Partition) {
+		return err // a recovery partition's tier is for the order in the queue
+	}
+	j, err := ask(ctx, l.Hook, slurm)
+	if err != nil {
+		return err
+	}
+	p := &l.preemption
+	p.rules, p.self = rules, schedule.Preemptible{Partition: l.Partition, QOS: j.QOS, Start: j.Start}
+	p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
+	return nil
+}
+
+// victim is a job that holds GPUs of the node.
+type victim struct {
+	schedule.Eviction
+	job sctl.Job
+	ok  bool
+}
+
+func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Slurm) victim {
+	j, err := slurm.Job(ctx, g.Job.JobID)
+	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
+		return victim{ok: p.ended[g.Job]} // it goes, or is none that the ledger means
+	}
+	v := victim{job: j}
+	v.Eviction, v.ok = p.rules.May(p.self, schedule.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start}, time.Now())
+	// Of a hetjob slurmctld preempts all components or none.
+	v.ok = v.ok && j.State == jobstate.Running && j.HetJobID == 0 || j.State == jobstate.Completing
+	return v
+}
+
+// keepForPreemptor keeps the GPUs for the job: those that it preempts come back.
+func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ledger) {
+	mib := l.request.ReserveMiB
+	if l.request.Exclusive {
+		mib = 0
+	}
+	if t, ok := ledger.(*turns); ok {
+		ledger = t.Ledger // slurmctld has given it its turn
+	}
+	if err := ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids); err != nil {
+		n.Log.Warn("keep GPUs for a job that preempts", "job", l.JobKey, "error", err)
+	}
+}
+
+// evict ends a job, once: by requeue, or for good, after the time that it is given.
+func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim, slurm Slurm) {
+	p := &l.preemption
+	if p.ended[job] || v.job.State != jobstate.Running {
+		return
+	}
+	warned, told := p.warned[job]
+	if v.Grace > 0 && !told {
+		p.warned[job] = time.Now()
+		n.Log.Info("is to be preempted", "job", job, "by", l.JobKey, "in", v.Grace)
+		if err := slurm.Warn(ctx, v.job.Target()); err != nil {
+			n.Log.Warn("warn a job that is to be preempted", "job", job, "error", err)
+		}
+		return
+	}
+	if v.Grace > 0 && time.Since(warned) < v.Grace {
+		return
+	}
+	p.ended[job] = true
+	err := sctl.ErrBatchOnly
+	if !v.Cancel && v.job.Requeue {
+		err = slurm.Requeue(ctx, v.job.Leader())
+	}
+	how := "requeue"
+	if err != nil { // what Slurm does with one that cannot be requeued
+		how, err = "cancel", slurm.Cancel(ctx, v.job.Leader())
+	}
+	n.Log.Info("preempted", "job", job, "by", l.JobKey, "how", how, "error", err)
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/schedule"
+	"carma/slurmbridge/sctl"
+)
+
+// A job that slurmctld has started whatever the node offers makes room by its rights, and
+// nobody else does.
+func TestPrologPreempts(t *testing.T) {
+	const sent, anywhere = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+	rules := func(mode string) schedule.Preemption {
+		return schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 5, Mode: "REQUEUE"}, "gpu": {Tier: 1, Mode: mode}, "gpu-ex": {Tier: 5, Mode: "REQUEUE"}}}
+	}
+	grace := func(p schedule.Preemption, d time.Duration) schedule.Preemption {
+		low := p.Rules["gpu"]
+		low.Grace = d
+		p.Rules["gpu"] = low
+		return p
+	}
+	for _, c := range []struct {
+		name, books, partition string
+		rules                  schedule.Preemption
+		plant                  func(*slurm)
+		want                   string // the last of what is done to job 2
+	}{
+		{"requeue", sent, "high", rules("REQUEUE"), nil, "requeue 2"},
+		{"cancel", sent, "high", rules("CANCEL"), nil, "cancel 2"},
+		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["requeue"] = sctl.ErrBatchOnly }, "cancel 2"},
+		{"one that came for what is offered", anywhere, "high", rules("REQUEUE"), nil, ""},
+		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, ""},
+		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, ""},
+		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 2 }, ""},
+		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, ""},
+		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, ""},
+		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2"},
+		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, ""},
+		{"suspend", sent, "high", rules("SUSPEND"), nil, ""},
+	} {
+		w := newWorld(t)
+		w.Config.Partition["high"] = w.Config.Partition["gpu"]
+		for id := range uint32(2) {
+			h := hook(id + 1)
+			h.Carma.Mode = "exclusive"
+			w.prolog(t, h)
+		}
+		w.slurm.calls, w.slurm.words.TresPerNode, w.slurm.preemption = nil, c.books, c.rules
+		w.slurm.job = sctl.Job{State: "RUNNING", Partition: "gpu", Start: time.Now().Add(-time.Hour)}
+		if c.plant != nil {
+			c.plant(w.slurm)
+		}
+		h := hook(7)
+		h.Partition, h.Carma.Mode = c.partition, "exclusive"
+		w.Config.Hooks.Wait = config.Duration(preemptEvery + retryEvery)
+		if c.rules.Rules["gpu"].Grace > 0 {
+			w.Until = time.Now().Add(6*time.Second + 2*w.Config.Hooks.Deadline.D())
+		}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		var done []string
+		for _, call := range w.slurm.calls {
+			if strings.HasPrefix(call, "requeue ") || strings.HasPrefix(call, "cancel ") || strings.HasPrefix(call, "warn ") {
+				done = append(done, call)
+			}
+		}
+		if c.want == "" && len(done) > 0 || c.want != "" && (len(done) == 0 || done[len(done)-1] != c.want) {
+			t.Errorf("%s: %v", c.name, w.slurm.calls)
+		}
+		s, err := w.book.Snapshot(t.Context())
+		if kept := len(s.Holds) == 1 && s.Holds[0].JobID == 7; err != nil || kept != (c.want != "") {
+			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
+		}
+		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, "incomplete ") }) {
+			t.Errorf("%s: not given back in the end: %v", c.name, w.slurm.calls)
+		}
+	}
+}
