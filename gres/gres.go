@@ -53,6 +53,7 @@ type Sample struct {
 	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
 	PowerWatts   figure.Measured `json:"power_watts"`
 	EnergyJ      figure.Measured `json:"energy_j"`               // total-energy counter
+	CPUs         []int           `json:"cpus,omitempty"`         // logical CPUs near the GPU; none: not known
 	Xids         []uint64        `json:"xids,omitempty"`         // errors that the driver has reported since the previous sample
 	Fault        string          `json:"fault,omitempty"`        // why the GPU is not to be used, by what the driver tells of its state
 	RowsPending  bool            `json:"rows_pending,omitempty"` // a reset will remap rows of its memory; until then it can be used

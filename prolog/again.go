@@ -65,7 +65,9 @@ func alone(r *gres.Request, about *About) {
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"
 
-var retryTokens = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot)"`) })
+var retryTokens = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot|` + reasonFault + `)"`)
+})
 
 // retryReason reads in AdminComment why the job came back last. Other tools
 // write there too; what they take away costs the job no more than the word.

@@ -155,10 +155,11 @@ func (t taskFile) names(uuids []string) string {
 }
 
 // without tells a task that has no GPU so, where Slurm says nothing: a program of CUDA
-// would then take the first GPU that it can open.
-func without(w io.Writer, runDir string, job uint32, get jobenv.Getenv) error {
+// would then take the first GPU that it can open. What a component of a heterogeneous
+// job finds is the leader's.
+func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
 	_, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
-	if get("CUDA_VISIBLE_DEVICES") == "" {
+	if component || get("CUDA_VISIBLE_DEVICES") == "" {
 		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\n")
 		err = errors.Join(err, errPrint)
 	}

@@ -82,22 +82,27 @@ func TestNotConfined(t *testing.T) {
 // With its devices confined a job counts its GPUs from 0, in NVML's order.
 func TestOrdinals(t *testing.T) {
 	for _, c := range []struct {
-		name       string
-		loose, mps bool
-		names      string
-		want       string
+		name            string
+		loose, mps, mig bool
+		names           string
+		want            string
 	}{
-		{"uuid", false, false, "uuid", "GPU-0,GPU-1"},
-		{"ordinal", false, false, "ordinal", "0,1"},
-		{"by the daemon's order", false, true, "ordinal", "0,1"},
-		{"a user's jobs open each other's GPUs", true, false, "ordinal", "GPU-0,GPU-1"},
+		{"uuid", false, false, false, "uuid", "GPU-0,GPU-1"},
+		{"ordinal", false, false, false, "ordinal", "0,1"},
+		{"by the daemon's order", false, true, false, "ordinal", "0,1"},
+		{"a user's jobs open each other's GPUs", true, false, false, "ordinal", "GPU-0,GPU-1"},
+		{"instances of MIG, which have no number", false, false, true, "ordinal", "GPU-0,GPU-1"},
 	} {
 		w := newWorld(t)
-		w.Guard, w.Config.Devices.Names, w.Config.MPS.Enabled = &guard{loose: c.loose}, c.names, c.mps
+		g := &guard{loose: c.loose}
+		w.Guard, w.Config.Devices.Names, w.Config.MPS.Enabled = g, c.names, c.mps
 		h := hook(7)
 		h.Slots, h.Carma.GPUs = []int{3, 9}, 2
 		readings := idle(2)
 		readings[1].Minor = 1
+		if c.mig { // of one GPU, whose device node they share
+			readings[0].MIG, readings[1].MIG, readings[1].Minor = true, true, 0
+		}
 		if err := w.book.PutReadings(t.Context(), readings); err != nil {
 			t.Fatal(err)
 		}
@@ -109,6 +114,9 @@ func TestOrdinals(t *testing.T) {
 		}
 		if err := w.finish(t.Context(), l, granted, w.book); err != nil {
 			t.Fatal(err)
+		}
+		if want := fmt.Sprint("open ", 7, []int{0, readings[1].Minor}); !slices.Contains(g.calls, want) {
+			t.Errorf("%s: %v, want %s", c.name, g.calls, want)
 		}
 		got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9")
 		visible := "export CUDA_VISIBLE_DEVICES=" + c.want + "\n"

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
 	"carma/db"
+	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/output"
@@ -26,6 +28,7 @@ type EpilogLedger interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
+	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
@@ -56,6 +59,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	lease.FailPoint("epilog.start")
 	var v verdict
 	if held.Restart == h.Restart {
+		held.Fault, held.Victim = n.faultOf(ctx, h, held, ledger)
 		v = n.judge(ctx, h, held, about, slurm)
 	} else {
 		// Requeued already, by an operator or for a preemption: slurmctld
@@ -92,6 +96,48 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	return nil
 }
 
+// logWithin is how long the log of the MPS servers, on a disk, may take.
+const logWithin = 2 * time.Second
+
+// faultOf tells what befell a job that has failed, and whether it is a victim of others. An MPS server's fault ends its clients
+// within milliseconds, so that the agent may not have read the server's log yet.
+func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledger EpilogLedger) (string, bool) {
+	known := !h.Exit.Failed() || held.Fault != ""
+	if n.ServerFault == nil || known || len(held.GPUs) == 0 || held.GPUs[0].Daemon == "" {
+		return held.Fault, held.Victim
+	}
+	ctx, cancel := context.WithTimeout(ctx, logWithin)
+	defer cancel()
+	d := held.GPUs[0].Daemon
+	_, _, err := ledger.Follow(ctx, d, func(from int64) (bool, int64, error) {
+		type answer struct {
+			fault bool
+			to    int64
+			err   error
+		}
+		done := make(chan answer, 1)
+		go func() {
+			var a answer
+			a.fault, a.to, a.err = n.ServerFault(d, from)
+			done <- a
+		}()
+		select {
+		case a := <-done:
+			return a.fault, a.to, a.err
+		case <-ctx.Done():
+			return false, from, ctx.Err()
+		}
+	})
+	if err == nil {
+		var again lease.Held
+		if again, _, err = ledger.Find(ctx, h.JobKey); err == nil {
+			return again.Fault, again.Victim
+		}
+	}
+	n.Log.Warn("find a fault of the job's MPS server", "job", h.JobKey, "error", err)
+	return held.Fault, held.Victim
+}
+
 // soon is how long a job that fails soon has run at most.
 const soon = time.Minute
 
@@ -110,7 +156,7 @@ func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held,
 	}
 	closed, err := ledger.JobEnded(ctx, h.JobID, h.UID, uuids, failed)
 	if err != nil {
-		n.Log.Error("look whether jobs fail on a GPU", "job", h.JobKey, "error", err)
+		n.Log.Error("count a job that failed on its GPUs", "job", h.JobKey, "error", err)
 	}
 	for _, uuid := range closed {
 		n.Log.Error("jobs fail on a GPU; quarantined for an hour", "job", h.JobKey, "gpu", uuid)
@@ -135,8 +181,8 @@ func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter t
 	if before := a.End.Sub(a.Start) - held.Age; before < 0 || before > clockJump {
 		a.Start = a.End.Add(-held.Age)
 	}
-	if h.Exit.Failed() && v.signature == "" && held.Fault != "" {
-		a.OOMNote = held.Fault
+	if h.Exit.Failed() && v.signature == "" && !strings.HasPrefix(v.note, held.Fault) {
+		a.OOMNote = held.Fault // rather than what the job printed of it
 	}
 	if a.OOMNote == "" {
 		a.OOMNote = held.Cancelled

@@ -64,7 +64,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	if !p.asked {
 		var err error
 		if p.asked, err = true, n.mayPreempt(ctx, l, slurm); err != nil {
-			n.Log.Warn("ask whom a job may preempt", "job", l.JobKey, "error", err)
+			n.Log.Warn("query whom a job may preempt", "job", l.JobKey, "error", err)
 		}
 	}
 	if !p.rules.Preempts(p.self) {
@@ -126,17 +126,21 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
-	if err != nil || n.Config.RecoveryOf(l.Partition) {
-		return err // a recovery partition's tier is for the order in the queue
-	}
-	j, err := ask(ctx, l.Hook, slurm)
 	if err != nil {
 		return err
 	}
+	j, err := ask(ctx, l.Hook, slurm)
+	if err != nil || n.Config.RecoveryOf(j.Partition) {
+		return err // a recovery partition's tier is for the order in the queue
+	}
 	p := &l.preemption
-	p.rules, p.self = rules, schedule.Preemptible{Partition: l.Partition, QOS: j.QOS, Start: j.Start}
+	p.rules, p.self = rules, preemptible(j)
 	p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	return nil
+}
+
+func preemptible(j sctl.Job) schedule.Preemptible {
+	return schedule.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
 }
 
 // victim is a job that holds GPUs of the node.
@@ -152,7 +156,7 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 		return victim{ok: p.ended[g.Job]} // it goes, or is none that the ledger means
 	}
 	v := victim{job: j}
-	v.Eviction, v.ok = p.rules.May(p.self, schedule.Preemptible{Partition: j.Partition, QOS: j.QOS, Start: j.Start}, time.Now())
+	v.Eviction, v.ok = p.rules.May(p.self, preemptible(j), time.Now())
 	// Of a hetjob slurmctld preempts all components or none.
 	v.ok = v.ok && j.State == jobstate.Running && j.HetJobID == 0 || j.State == jobstate.Completing
 	return v
@@ -168,7 +172,7 @@ func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, 
 		ledger = t.Ledger // slurmctld has given it its turn
 	}
 	if err := ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids); err != nil {
-		n.Log.Warn("keep GPUs for a job that preempts", "job", l.JobKey, "error", err)
+		n.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
 	}
 }
 

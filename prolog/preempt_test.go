@@ -40,6 +40,7 @@ func TestPrologPreempts(t *testing.T) {
 		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, ""},
 		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, ""},
 		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 2 }, ""},
+		{"in a reservation", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, ""},
 		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, ""},
 		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, ""},
 		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2"},
@@ -55,6 +56,7 @@ func TestPrologPreempts(t *testing.T) {
 		}
 		w.slurm.calls, w.slurm.words.TresPerNode, w.slurm.preemption = nil, c.books, c.rules
 		w.slurm.job = sctl.Job{State: "RUNNING", Partition: "gpu", Start: time.Now().Add(-time.Hour)}
+		w.slurm.elsewhere = map[uint32]string{7: c.partition}
 		if c.plant != nil {
 			c.plant(w.slurm)
 		}

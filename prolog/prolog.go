@@ -75,6 +75,8 @@ type Node struct {
 	Poke func()
 	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
+	// ServerFault reads the log of a daemon's servers. Nil: there is no MPS.
+	ServerFault func(d gres.Daemon, from int64) (fault bool, to int64, err error)
 	// Guard keeps tasks from GPUs that are not their job's; nil: nothing does. Where it
 	// must and could not be had, GuardErr says why.
 	Guard    confine.Guard

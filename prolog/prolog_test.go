@@ -38,7 +38,8 @@ type slurm struct {
 	told      string // the user of a job
 
 	preemption schedule.Preemption
-	down       bool // the recovery partition
+	elsewhere  map[uint32]string // jobs in other partitions than job
+	down       bool              // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
@@ -56,6 +57,9 @@ func (s *slurm) note(call string) error {
 
 func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j := s.job
+	if partition, ok := s.elsewhere[id]; ok {
+		j.Partition, j.Reservation = partition, ""
+	}
 	j.ID = id
 	j.UID = cmp.Or(j.UID, 1000)
 	j.State = cmp.Or(j.State, "RUNNING")
@@ -131,6 +135,8 @@ type world struct {
 	slurm   *slurm
 	records *records
 	stderr  userfile.Reply
+	logged  bool // the log of MPS servers tells of a fault
+	logAt   int64
 	asked   []userfile.Ask
 	samples int
 	pokes   int
@@ -173,7 +179,20 @@ func newWorld(t *testing.T) *world {
 		},
 		Poke: func() { w.pokes++ },
 	}
+	w.ServerFault = func(gres.Daemon, int64) (bool, int64, error) {
+		w.logAt++
+		return w.logged, w.logAt, nil
+	}
 	return w
+}
+
+// follow reads the log of a lease's daemon, as the agent does.
+func (w *world) follow(t *testing.T, l gres.Lease) {
+	t.Helper()
+	read := func(from int64) (bool, int64, error) { return w.ServerFault(l.Daemon, from) }
+	if _, _, err := w.book.Follow(t.Context(), l.Daemon, read); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func idle(n int) []gres.Reading {
@@ -742,6 +761,10 @@ func TestTask(t *testing.T) {
 		{"a UUID of the user's", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=GPU-x"}, "GPU-0,GPU-1"},
 		{"not our slots", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=4", "CUDA_VISIBLE_DEVICES=4"}, ""},
 		{"direct srun", []string{"SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"another user's job of the same id", []string{"SLURM_JOB_UID=4711", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
+		{"tasks that are bound to none", []string{"SLURM_JOB_GPUS=3,9", "SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
+		{"the same, direct srun", []string{"SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
+		{"the next attempt of it", []string{"SLURM_RESTART_COUNT=1", "SLURM_GPUS_ON_NODE=2"}, ""},
 		{"job without gres", nil, ""},
 		{"job without gres that Slurm tells its devices", []string{"CUDA_VISIBLE_DEVICES=1"}, "-"},
 		{"the next attempt, whose Prolog slurmd skipped", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
@@ -773,6 +796,57 @@ func TestTask(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(b.String(), "export CUDA_VISIBLE_DEVICES=\n") {
 		t.Errorf("a spoiled file: %v\n%s", err, b.String())
+	}
+}
+
+// A step of a heterogeneous job sees the GPUs of its component, though it is told the
+// leader's id; one of a component without GPUs sees none, and waits while that is not sure.
+func TestTaskOfComponent(t *testing.T) {
+	w := newWorld(t)
+	leader, second := hook(7), hook(8)
+	leader.Slots, second.Slots = []int{3}, []int{5}
+	leader.HetJobID, second.HetJobID = 7, 7
+	w.prolog(t, leader)
+	w.prolog(t, second)
+	gpu := func(job string) string {
+		_, rest, _ := strings.Cut(w.task(t, "SLURM_JOB_ID="+job, "SLURM_STEP_GPUS="+map[string]string{"7": "3", "8": "5"}[job]), "export CUDA_VISIBLE_DEVICES=")
+		uuid, _, _ := strings.Cut(rest, "\n")
+		return uuid
+	}
+	for _, c := range []struct {
+		name, vars, want string
+	}{
+		{"batch script", "SLURM_JOB_GPUS=3 CUDA_VISIBLE_DEVICES=3", gpu("7")},
+		{"leader", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=3 CUDA_VISIBLE_DEVICES=3", gpu("7")},
+		{"component of sbatch", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5", gpu("8")},
+		{"component of srun", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_0= SLURM_JOB_ID_HET_GROUP_1= SLURM_JOB_ID_PACK_GROUP_0=7 SLURM_JOB_ID_PACK_GROUP_1=8", gpu("8")},
+		{"slots of nobody", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=4 CUDA_VISIBLE_DEVICES=4", ""},
+		{"the next attempt", "SLURM_RESTART_COUNT=1 SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5", ""},
+		{"no such component", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_HET_SIZE=1", ""},
+		{"text for numbers", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_1=../8", ""},
+	} {
+		vars := append(strings.Fields(c.vars), "SLURM_JOB_ID=7", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=7", "SLURM_JOB_ID_HET_GROUP_1=8")
+		if got := w.task(t, vars...); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+c.want+"\n") {
+			t.Errorf("%s:\n%swant %s", c.name, got, c.want)
+		}
+	}
+	// On a node with a component that has no GPUs the leader's are in the environment.
+	vars := []string{"SLURM_JOB_ID=70", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=70", "SLURM_JOB_ID_HET_GROUP_1=71", "SLURM_JOB_GPUS=3", "CUDA_VISIBLE_DEVICES=GPU-9"}
+	if got := w.task(t, vars...); got != "export CUDA_VISIBLE_DEVICES=\n" {
+		t.Errorf("a component without GPUs:\n%s", got)
+	}
+	// It waits for what its own Prolog could not decide.
+	if err := w.Undecided(jobenv.Hook{JobKey: jobenv.JobKey{JobID: 71}}); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan string)
+	go func() { done <- w.task(t, vars...) }()
+	select {
+	case got := <-done:
+		t.Errorf("an undecided component without GPUs did not wait:\n%s", got)
+	case <-time.After(3 * taskLooks):
+		os.Remove(taskPath(w.RunDir, 71))
+		<-done
 	}
 }
 

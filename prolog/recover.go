@@ -26,7 +26,13 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if err != nil {
 		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
-	mib, alone := n.nextBooking(held, about)
+	if v.signature == "" && strings.Contains(words.AdminComment, `{"reason":"`+reasonFault+`"`) {
+		return "", false, errFaultAgain
+	}
+	mib, alone := about.FullMiB, true
+	if v.signature != "" {
+		mib, alone = n.nextBooking(held, about)
+	}
 	if alone {
 		partition = n.recoveryPartition(ctx, h, words.Account, slurm)
 	}
@@ -37,7 +43,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	defer cancel()
 	change := sctl.Change{
 		Partition: partition, TresPerNode: n.booked(words.TresPerNode, about.Method, mib, about.FullMiB),
-		AdminComment: withToken(words.AdminComment, retryToken(v.signature, "from", h.Partition)),
+		AdminComment: withToken(words.AdminComment, v.token("from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
 		return "", false, err
@@ -45,6 +51,8 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	n.Log.Info("requeued after OOM", "job", h.JobKey, "partition", partition, "books_mib", mib)
 	return partition, alone, nil
 }
+
+var errFaultAgain = errors.New("it was requeued for that before")
 
 var errNoRequeue = errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
 

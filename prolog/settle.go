@@ -98,7 +98,7 @@ func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
 
 // Undecided leaves word for the job's tasks that they are to wait.
 func (n *Node) Undecided(h jobenv.Hook) error {
-	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Undecided: true})
+	return writeTaskFile(n.RunDir, h.JobKey, taskFile{Restart: h.Restart, Slots: h.Slots, Undecided: true})
 }
 
 // Heartbeat tells tasks that wait that somebody is at it, until stop is called. Their

@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 // user before every task and must not cost more than reading one small file.
 type taskFile struct {
 	Restart         uint32   `json:"restart"`
+	UID             uint32   `json:"uid"`
 	Slots           []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
 	UUIDs           []string `json:"uuids"`    // leased GPU of each slot
 	Ordinals        []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
@@ -41,7 +43,7 @@ type taskFile struct {
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
-	t := taskFile{Restart: h.Restart, Slots: h.Slots}
+	t := taskFile{Restart: h.Restart, UID: h.UID, Slots: h.Slots}
 	for _, g := range granted {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.Shared = t.Shared || !g.Exclusive
@@ -91,13 +93,55 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 		err = fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
 		return errors.Join(err, taskFile{}.print(w, nil, get))
 	}
-	// A direct srun has only the second.
-	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
-		return without(w, runDir, uint32(id), get)
+	job, known := jobOfStep(runDir, uint32(id), get)
+	// A direct srun has only the second. A component without GPUs has the leader's first.
+	if get("SLURM_STEP_GPUS") == "" && !unbound(get) && (get("SLURM_JOB_GPUS") == "" || !known) {
+		return without(w, runDir, job, !known, get)
 	}
-	t, err := awaitTaskFile(w, runDir, uint32(id), get("SLURM_RESTART_COUNT"))
+	t, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
+	// A slurmctld that has lost its state gives ids again, and slurmd up to 22.05 skips the
+	// Prolog of a job whose id it has just seen. 0: written by older programs, or root's.
+	if uid := get("SLURM_JOB_UID"); uid != "" && t.UID != 0 && uid != strconv.FormatUint(uint64(t.UID), 10) {
+		t = taskFile{}
+	}
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
+}
+
+// mostComponents is how many components a heterogeneous job may have (MAX_HET_JOB_COMPS).
+const mostComponents = 128
+
+// jobOfStep is the id of the job that a task's step is of. A step of a heterogeneous job
+// is told the leader's, whatever component it is of; srun names the components, by HET in
+// a job of sbatch or salloc and by PACK in one of its own (tried: 22.05.8, 25.11.7). Which
+// of them it is tell the step's slots, each of which is one job's. known is false where
+// the step is of a component that has no GPUs here.
+func jobOfStep(runDir string, leader uint32, get jobenv.Getenv) (id uint32, known bool) {
+	size, _ := strconv.Atoi(get("SLURM_HET_SIZE"))
+	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
+	if err != nil || size <= 0 {
+		return leader, true
+	}
+	ids := []uint32{leader}
+	for i := range min(size, mostComponents) {
+		name := strconv.Itoa(i)
+		text := cmp.Or(get("SLURM_JOB_ID_HET_GROUP_"+name), get("SLURM_JOB_ID_PACK_GROUP_"+name))
+		if component, err := strconv.ParseUint(text, 10, 32); err == nil {
+			ids = append(ids, uint32(component))
+		}
+	}
+	for _, id := range ids {
+		t, err := readTaskFile(runDir, id, get("SLURM_RESTART_COUNT"))
+		if err == nil && len(t.Slots)+len(t.UUIDs) > 0 && t.has(step) || t.Undecided && len(step) == 0 {
+			return id, true
+		}
+	}
+	return leader, false
+}
+
+// has tells whether the job was given all these slots.
+func (t taskFile) has(slots []int) bool {
+	return !slices.ContainsFunc(slots, func(s int) bool { return !slices.Contains(t.Slots, s) })
 }
 
 // Told tells whether the SPANK plugin (slurmbridge/spank) has had this very task told, so that
@@ -164,8 +208,20 @@ func readTaskFile(runDir string, job uint32, restart string) (t taskFile, err er
 	return t, nil
 }
 
-// visible returns the GPUs of the step: those whose slots Slurm gave it.
+// unbound tells whether the step has GPUs and Slurm does not say which: several tasks
+// with --gpu-bind=none. The count is unset for a step without GPUs (gres_common.c of
+// 22.05, gres_common_gpu_set_env).
+func unbound(get jobenv.Getenv) bool {
+	n, _ := strconv.Atoi(get("SLURM_GPUS_ON_NODE"))
+	return n > 0 && get("SLURM_STEP_GPUS") == "" && get("CUDA_VISIBLE_DEVICES") == ""
+}
+
+// visible returns the GPUs of the step: those whose slots Slurm gave it, and all of the
+// job's where it binds no task.
 func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
+	if unbound(get) {
+		return t.UUIDs, nil
+	}
 	list := get("SLURM_STEP_GPUS")
 	if list == "" && get("CUDA_VISIBLE_DEVICES") != "" {
 		list = get("SLURM_JOB_GPUS") // the batch step has only these

@@ -55,12 +55,12 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
 	v.note, v.gpuFault = noteOf(reply), reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
 	if reply.Kind != oomscan.GPUMemory {
-		return v
+		return n.ofServerFault(ctx, h, held, about, v, slurm)
 	}
 	seen := nearBooking(held)
 	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
 		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
-		return v
+		return n.ofServerFault(ctx, h, held, about, v, slurm)
 	}
 	v.signature = reply.Signature
 	advice := oomscan.Advice(reply.Signature, booked(held), config.Fraction(booked(held), about.FullMiB))
@@ -72,12 +72,9 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		}
 	}
 	n.Log.Info("out of GPU memory", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset, "seen_by_nvml", seen)
-	switch {
-	case !n.Config.Recovery.Enabled:
-		because("recovery is off")
-		return v
-	case n.Config.Partition[h.Partition].Recovery == "":
-		because("partition has no recovery partition")
+	switch why := n.mayNotRecover(h); {
+	case why != "":
+		because(why)
 		return v
 	case !seen && n.Config.Recovery.RequireEvidence:
 		because("not seen by NVML near what it booked")
@@ -88,10 +85,47 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		}
 		because(err.Error())
 	}
+	n.notRequeued(ctx, h, v, err, slurm)
+	return v
+}
+
+// mayNotRecover is why the node requeues no job of the partition; empty: it does.
+func (n *Node) mayNotRecover(h jobenv.Hook) string {
+	switch {
+	case !n.Config.Recovery.Enabled:
+		return "recovery is off"
+	case n.Config.Partition[h.Partition].Recovery == "":
+		return "partition has no recovery partition"
+	}
+	return ""
+}
+
+func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err error, slurm Slurm) {
 	n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
 	if errors.Is(err, errHeld) {
-		n.comment(ctx, v.job, retryToken(v.signature, "refused", v.note), slurm)
+		n.comment(ctx, v.job, v.token("refused", v.note), slurm)
 	}
+}
+
+// ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
+// the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
+// runs exclusively then: if it was the cause, it takes no other job with it again.
+func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) verdict {
+	if !held.Victim {
+		return v
+	}
+	v.note = held.Fault
+	if why := n.mayNotRecover(h); why != "" {
+		v.note += "; " + why
+		return v
+	}
+	to, alone, err := n.recover(ctx, h, held, about, v, slurm)
+	if err != nil {
+		v.note += "; " + err.Error()
+		n.notRequeued(ctx, h, v, err, slurm)
+		return v
+	}
+	v.requeuedTo, v.alone = to, alone
 	return v
 }
 
@@ -174,9 +208,16 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job,
 	return reply
 }
 
-// retryToken is what AdminComment says of a job that ran out of GPU memory.
-func retryToken(signature, key, value string) string {
-	return fmt.Sprintf(`carma-retry={"reason":"oom","signature":%q,%q:"%s"}`, signature, key, admincomment.Plain(value))
+// reasonFault is why a job was requeued that failed with its MPS server, in AdminComment.
+const reasonFault = "mps-fault"
+
+// token is what AdminComment says of a job that is requeued.
+func (v verdict) token(key, value string) string {
+	value = admincomment.Plain(value)
+	if v.signature == "" {
+		return fmt.Sprintf(`carma-retry={"reason":%q,%q:"%s"}`, reasonFault, key, value)
+	}
+	return fmt.Sprintf(`carma-retry={"reason":"oom","signature":%q,%q:"%s"}`, v.signature, key, value)
 }
 
 // comment adds a token to the AdminComment of a job in the queue, for people.

@@ -145,7 +145,8 @@ func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 		Poke:       func() { agent.Poke(runDir) },
 	}
 	if c.MPS.Enabled {
-		n.Admit = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(name)}.Admit
+		control := mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(name)}
+		n.Admit, n.ServerFault = control.Admit, control.ServerFault
 	}
 	return n
 }

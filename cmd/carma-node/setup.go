@@ -52,9 +52,11 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs, Placement: *placement, MarginMiB: c.Placement.MarginMiB}
-	if s.GPUs, s.GPUMemMiB, err = gpusOf(ctx, e); err != nil {
+	gpus, err := gpusOf(ctx, e)
+	if err != nil {
 		return err
 	}
+	s.GPUs, s.GPUMemMiB, s.Type, s.Cores = len(gpus), gpus[0].TotalMiB, typeOf(gpus), coresOf(gpus)
 	slurm := slurmClient(c, os.Getenv("SLURM_CONF"))
 	text, _ := slurm.ShowConfig(ctx) // slurmctld may be down
 	running := slurmconf.Running(text)
@@ -77,27 +79,50 @@ func loadOrDefault(path string) (config.Config, error) {
 	return c, err
 }
 
-// gpusOf counts the GPUs of this machine, which must be alike.
-func gpusOf(ctx context.Context, e env) (n int, mib int64, err error) {
+// gpusOf returns the GPUs of this machine, which must be alike.
+func gpusOf(ctx context.Context, e env) ([]gres.Sample, error) {
 	samples, err := sampleApartFrom(ctx, e)
 	if err != nil {
-		return 0, 0, cli.Fail(cli.ExitUnavailable, "%w", err)
+		return nil, cli.Fail(cli.ExitUnavailable, "%w", err)
 	}
-	var first gres.GPU
 	for _, s := range samples {
 		if s.Unreadable != "" {
-			return 0, 0, cli.Fail(cli.ExitUnavailable, "GPU %d cannot be read: %s", s.Index, s.Unreadable)
+			return nil, cli.Fail(cli.ExitUnavailable, "GPU %d cannot be read: %s", s.Index, s.Unreadable)
 		}
-		if n++; n == 1 {
-			first = s.GPU
-		} else if !first.Whole(s.TotalMiB) {
-			return 0, 0, cli.Fail(cli.ExitUsage, "GPUs of %d and of %d MiB in one node: a partition's GPUs must be alike", first.TotalMiB, s.TotalMiB)
+		if first := samples[0]; !first.Whole(s.TotalMiB) {
+			return nil, cli.Fail(cli.ExitUsage, "GPUs of %d and of %d MiB in one node: a partition's GPUs must be alike", first.TotalMiB, s.TotalMiB)
 		}
 	}
-	if n == 0 {
-		return 0, 0, cli.Fail(cli.ExitUnavailable, "NVML shows no GPU here; run it on a GPU node")
+	if len(samples) == 0 {
+		return nil, cli.Fail(cli.ExitUnavailable, "NVML shows no GPU here; run it on a GPU node")
 	}
-	return n, first.TotalMiB, nil
+	return samples, nil
+}
+
+// typeOf is the GPUs' type; empty if they are of several models.
+func typeOf(gpus []gres.Sample) string {
+	for _, g := range gpus {
+		if g.Model != gpus[0].Model {
+			return ""
+		}
+	}
+	return doctor.GPUType(gpus[0].Model)
+}
+
+// coresOf are the cores near each GPU, by minor number; nil where something is not known.
+func coresOf(gpus []gres.Sample) []string {
+	cpus, err := doctor.ReadCPUs("/sys/devices/system/cpu")
+	if err != nil {
+		return nil
+	}
+	list := make([]string, len(gpus))
+	for _, g := range gpus {
+		if g.Minor < 0 || g.Minor >= len(list) || g.MIG {
+			return nil
+		}
+		list[g.Minor] = doctor.Cores(g.CPUs, cpus)
+	}
+	return list
 }
 
 // hardwareOf asks slurmd what it sees. slurmd stands beside Slurm's commands or in

@@ -13,7 +13,7 @@ ip addr add 127.0.0.2/8 dev lo
 {
 	echo "kernel $(uname -r), Slurm $(slurmd -V), $(stat -fc %T /sys/fs/cgroup)"
 	cd /carma/contrib/devcluster && PATH=$PATH:/usr/sbin:/sbin \
-		./devcluster.test -test.v -test.parallel 1 -test.timeout 18m -test.run "$(cat /tests)" 2>&1
+		./devcluster.test -test.v -test.parallel 1 -test.timeout 55m -test.run "$(cat /tests)" 2>&1
 	echo $? >/mnt/seen/status
 } >/mnt/seen/tests.log 2>&1
 for d in /var/tmp/cdc*; do [ ! -d "$d" ] || { cp -r "$d/log" "$d/etc" "/mnt/seen/" ; }; done

@@ -36,8 +36,8 @@ install_root() {
 		DEBIAN_FRONTEND=noninteractive chroot "$cache/root" apt-get install -y --no-install-recommends \
 			munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev nfs-kernel-server nfs-common &&
 		chroot "$cache/root" apt-get clean &&
-		chroot "$cache/root" systemctl mask slurmctld slurmd munge nfs-server rpcbind rpcbind.socket nfs-blkmap rpc-statd-notify \
-			e2scrub_reap getty@tty1 serial-getty@tty0 apt-daily.timer apt-daily-upgrade.timer man-db.timer
+		chroot "$cache/root" systemctl mask slurmctld slurmd munge nfs-server rpcbind rpcbind.socket nfs-blkmap \
+			rpc-statd-notify e2scrub_reap getty@tty1 serial-getty@tty0 apt-daily.timer apt-daily-upgrade.timer man-db.timer
 }
 
 # make_image: the root, with the kernel's modules, this tree and its tests.
@@ -72,7 +72,7 @@ trap 'exit 130' INT TERM
 ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fPIC -shared -o "$work/xstate.so" "$here/xstate.c"
 make_image
 say "booting; the console is in $seen/console"
-LD_PRELOAD=$work/xstate.so timeout 1200 linux.uml ubd0="$work/image" root=/dev/ubda rw mem=3072M \
+LD_PRELOAD=$work/xstate.so timeout 3600 linux.uml ubd0="$work/image" root=/dev/ubda rw mem=3072M \
 	con=null con0=null,fd:1 quiet "carma.seen=$seen" </dev/null >"$seen/console" 2>&1 || true
 [ -e "$seen/status" ] || { tail -n 20 "$seen/console" >&2; fail "the machine has not come to the tests"; }
 cat "$seen/tests.log"

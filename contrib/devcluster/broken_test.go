@@ -61,3 +61,68 @@ func TestBrokenGPU(t *testing.T) {
 	}
 	c.noDrain()
 }
+
+// A fault of an MPS server ends the jobs of all of its clients within a third of a second,
+// before anybody asks for its status: they come back once, alone. A job that was the only
+// client has made the fault itself, and stays failed.
+func TestServerFault(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	script := "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES retry=$CARMA_RETRY_REASON shared=$CARMA_SHARED\n" +
+		"exec simjob --mem 8G --smact 10 --ramp 0s --duration $([ -z $CARMA_RETRY_REASON ] && echo 10h || echo 1s)\n"
+	fault := func(index int) {
+		c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu mps-fault %d", c.dir, index))
+	}
+	var ids []string
+	for range 5 { // of four GPUs: two jobs share one
+		ids = append(ids, c.sbatch(alice, "", script))
+	}
+	gpus := map[string][]string{}
+	for _, id := range ids {
+		gpu, _, _ := strings.Cut(c.gpu(id), " ")
+		gpus[gpu] = append(gpus[gpu], id)
+	}
+	c.eventually(func() string { return c.clients("n1") }, "^5$")
+	ledger := c.ledger("n1")
+	c.eventually(func() string { // all of them have been seen on their GPUs
+		var n int
+		if err := ledger.QueryRow("SELECT count(*) FROM lease WHERE seen_ns IS NOT NULL").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(n)
+	}, "^5$")
+	for _, g := range c.status("n1") {
+		if len(gpus[g.UUID]) != 1 {
+			continue
+		}
+		alone := gpus[g.UUID][0]
+		fault(g.Index)
+		c.ends(alone, "FAILED")
+		if out := c.sh("", "carma-report -j "+alone); !strings.Contains(out, "its MPS server has faulted") {
+			t.Errorf("report of the job that was alone:\n%s", out)
+		}
+		break
+	}
+	for _, g := range c.status("n1") {
+		if len(gpus[g.UUID]) != 2 {
+			continue
+		}
+		fault(g.Index)
+		for _, id := range gpus[g.UUID] {
+			c.ends(id, "COMPLETED")
+			if out := c.output(id); !strings.Contains(out, "retry=mps-fault shared=0") {
+				t.Errorf("job %s came back so: %s", id, out)
+			}
+			if r := c.report(id); r.RequeuedTo == "" || r.Attempts != 2 || r.OOM {
+				t.Errorf("report of job %s: %+v", id, r)
+			}
+		}
+	}
+	c.eventually(func() string {
+		closed := ""
+		for _, g := range c.status("n1") {
+			closed += g.Closed
+		}
+		return closed
+	}, "^$")
+	c.noDrain()
+}

@@ -29,13 +29,13 @@ func TestBrokenLibcarma(t *testing.T) {
 		library           []byte // nil: none
 	}{
 		{"missing", "", "libcarma.so: cannot open shared object file", nil},
-		{"empty", "", "only a part of one", []byte{}},
-		{"truncated", "", "only a part of one", whole[:len(whole)/2]},
-		{"no library", "", "only a part of one", []byte(strings.Repeat("no library", 100))},
+		{"empty", "", "is not a library, or is truncated", []byte{}},
+		{"truncated", "", "is not a library, or is truncated", whole[:len(whole)/2]},
+		{"no library", "", "is not a library, or is truncated", []byte(strings.Repeat("no library", 100))},
 		{"panics", "# carma-fault: panic", "libcarma: panic: asked for by the script", whole},
 		{"nil map", "# carma-fault: nil", "libcarma: panic: assignment to entry in nil map", whole},
 		{"too much memory", "# carma-fault: allocate", "libcarma: panic: runtime error: makeslice", whole},
-		{"sleeps", "# carma-fault: sleep", "no answer within 50 ms", whole},
+		{"sleeps", "# carma-fault: sleep", "did not answer within 50 ms", whole},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cl := up(t, "--nodes", "1")

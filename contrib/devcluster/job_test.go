@@ -71,7 +71,7 @@ func TestShareAndWait(t *testing.T) {
 	// 40503 - 2 x 10240 - 2048 in steps of 256; each GPU has an MPS daemon of its
 	// own in use, so that no job on several can join.
 	c.eventually(func() string { return c.gres("n1") },
-		"^gpu:a100:16,alice:17920,bob:1,others:1,carma2:1,carma3:1,carma4:1,carmatotal:162144$")
+		"^gpu:a100:16,alice:17920,bob:2,others:2,carma2:2,carma3:2,carma4:2,carmatotal:162144$")
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.
@@ -323,7 +323,7 @@ func TestKeptGPU(t *testing.T) {
 	c.gpu(neighbour)
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.eventually(func() string { return c.job(id, "%T %r %P") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None).* gpu-recovery") // it may start again; 23.11 says nothing
-	c.eventually(func() string { return c.gres("n1") }, "alice:1,")                                                                  // slurmctld is told at most once a second
+	c.eventually(func() string { return c.gres("n1") }, "alice:2,")                                                                  // slurmctld is told at most once a second
 	for range 20 {
 		if got := c.gres("n1"); !strings.Contains(got, "alice:2,") {
 			t.Fatalf("offered %s", got)
@@ -428,4 +428,30 @@ func TestManyShortJobs(t *testing.T) {
 	}
 	c.noDrain()
 	c.eventually(func() string { return c.sh(alice, "carma-report | wc -l") }, "^201$")
+}
+
+// Scripts name the type of their GPUs, in each of Slurm's ways.
+func TestTypedGPUs(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	for _, ask := range []string{"--gres=gpu:a100:1", "--gres=gpu:a100", "--gpus-per-node=a100:1", "--gpus=a100:1"} {
+		id := c.sbatch(alice, ask, "#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 --ramp 0s --duration 1s\n")
+		c.ends(id, "COMPLETED")
+		if gpu := c.gpu(id); !strings.HasPrefix(gpu, "GPU-") {
+			t.Errorf("%s: the job saw %q", ask, gpu)
+		}
+		if r := c.report(id); r.ReserveMiB == 0 {
+			t.Errorf("%s: %+v", ask, r)
+		}
+	}
+	// There is no such GPU: slurmctld says so, as without CARMA.
+	if _, stderr, err := c.run(alice, "cd "+c.dir+"/jobs && sbatch --gres=gpu:h100:1 --wrap true"); err == nil {
+		t.Errorf("a GPU of a type that there is not: %s", stderr)
+	}
+	// setup writes the type.
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:12,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
+		t.Errorf("setup:\n%s", out)
+	}
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup --placement slurm"); !strings.Contains(out, "Cores=") {
+		t.Errorf("setup by slurmctld:\n%s", out)
+	}
 }

@@ -42,8 +42,10 @@ func TestNoStarvation(t *testing.T) {
 			waited := time.Since(submitted).Round(100 * time.Millisecond)
 			t.Logf("waited %v, %.2f of the longest job; %s small ones wait now", waited, waited.Seconds()/longest.Seconds(), c.sh("", "squeue -h -t PENDING | wc -l"))
 			const room = 12 // small jobs at a time
-			if n := c.overtaken(id); n > 3*room {
-				t.Errorf("%d jobs that came later have started before", n)
+			n := c.overtaken(id)
+			t.Logf("%d jobs that came later have started before", n)
+			if n > 3*room {
+				t.Errorf("these are more than three times what the node takes, %d", room)
 			}
 			c.ends(id, "COMPLETED")
 			c.noDrain()

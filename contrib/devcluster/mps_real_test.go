@@ -20,7 +20,7 @@ func TestRealMPS(t *testing.T) {
 	c.eventually(daemons, "^4$")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho $CUDA_MPS_PIPE_DIRECTORY\n"+
 		"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
-	c.eventually(func() string { return c.hookLog(id) }, "no server of user")
+	c.eventually(func() string { return c.hookLog(id) }, "no server for user")
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 	c.eventually(func() string { return c.leases("n1") }, "^"+id+"$")
 	c.eventually(func() string {

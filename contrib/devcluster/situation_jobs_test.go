@@ -254,7 +254,8 @@ func (c preemption) test() {
 			if want := map[string]string{"requeue": "PENDING", "cancel": "CANCELLED|PREEMPTED"}[k.how]; !regexp.MustCompile(want).MatchString(state) || i%4 < 2 {
 				c.t.Errorf("%s: job %d of 8 is %s", k.how, i, state)
 			}
-			if k.how == "cancel" && !strings.Contains(c.output(low), "warned") {
+			if told := c.sh("", "grep -hE 'is to be preempted.* job="+low+" ' "+c.dir+"/log/hooks.*.log || true"); k.how == "cancel" &&
+				(told == "" || !strings.Contains(c.output(low), "warned")) {
 				c.t.Errorf("job %s was not told that it is to be preempted", low)
 			}
 		}

@@ -132,7 +132,7 @@ var fields = []field{
 	}},
 	{"OOMSig", "SIGNATURE", "oom_signature", text, "signature of the OOM message",
 		func(j *job) value { return str(j.OOM) }},
-	{"Requeued", "BACK ON", "requeued_to", text, "partition where it was requeued after OOM",
+	{"Requeued", "BACK ON", "requeued_to", text, "recovery partition where it was requeued",
 		func(j *job) value { return str(j.Requeued) }},
 	{"Note", "NOTE", "note", text, "further information about the end", func(j *job) value { return str(j.OOMNote) }},
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"carma/db"
@@ -97,7 +98,7 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
-		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j.State)
+		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j, e.Restart)
 		end.Name, end.Account = words.Name, words.Account
 	}
 	var err error
@@ -115,12 +116,16 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 	}
 }
 
-// finalState is what an attempt came to if its job is in this state after it.
-func finalState(state jobstate.State) string {
-	if state.HoldsNode() || state == jobstate.Pending {
+// finalState is what an attempt came to by what slurmctld says of its job after it; empty:
+// it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
+func finalState(j sctl.Job, restart uint32) string {
+	switch {
+	case j.State.HoldsNode() && uint32(j.Restarts) == restart:
+		return ""
+	case j.State.HoldsNode(), j.State == jobstate.Pending:
 		return jobstate.Requeued
 	}
-	return string(state)
+	return string(j.State)
 }
 
 // setStart returns whether nothing is left to do for the job.
@@ -143,7 +148,47 @@ func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err 
 	if err != nil {
 		return false, err
 	}
-	at := time.Now().Add(max(safe, c.Delay-c.Age))
-	err = a.Jobs.SetStart(ctx, j.Target(), at)
+	err = a.startAt(ctx, j, time.Now().Add(max(safe, c.Delay-c.Age)))
 	return err == nil, err
+}
+
+// start is when a heterogeneous job may start.
+type start struct {
+	job uint32
+	at  time.Time
+}
+
+// startsKept bounds what is remembered of them; a job beyond starts at the next change.
+const startsKept = 1000
+
+// startAt sets the start time of a pending job.
+func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
+	err := a.Jobs.SetStart(ctx, j.Target(), at)
+	if err == nil && j.HetJobID != 0 && len(a.starts) < startsKept {
+		a.starts = append(a.starts, start{j.ID, at})
+	}
+	return err
+}
+
+// wakeBackfill changes heterogeneous jobs whose start has come. sched/backfill alone
+// starts them, and as long as no job, node, partition or reservation changes it does
+// not look again (backfill.c, _more_work, 22.05 to 26.05): on a quiet cluster they
+// would wait for something else to happen. A start that its user has set stays.
+func (a *Agent) wakeBackfill(ctx context.Context) {
+	now := time.Now()
+	asked := 0
+	a.starts = slices.DeleteFunc(a.starts, func(s start) bool {
+		if now.Before(s.at.Add(time.Second)) || asked == comebacksAtOnce { // slurmctld counts whole seconds
+			return false
+		}
+		asked++
+		j, err := a.Jobs.Job(ctx, s.job)
+		if err == nil && j.State == jobstate.Pending && !j.Eligible.IsZero() && !j.Eligible.After(now) {
+			err = a.Jobs.SetStart(ctx, j.Target(), now)
+		}
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			a.Log.Warn("set the start time of a requeued job", "job", s.job, "error", err)
+		}
+		return true
+	})
 }

@@ -115,6 +115,7 @@ type Agent struct {
 	reopened   bool   // what jobs may open, since that was said
 
 	// askOfJobs:
+	starts      []start                  // of heterogeneous jobs, which wakeBackfill looks after
 	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
 	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration            // it did not answer
@@ -137,6 +138,7 @@ type gpuState struct {
 	smact, smocc, dram *window.Window
 	source             figure.Source // as last said
 	other              int           // looks in a row with another one
+	worse              bool          // that was said of a worse one
 	health             health
 }
 
@@ -152,10 +154,14 @@ func (a *Agent) tellSource(st *gpuState, s gres.Sample) {
 	case st.source == "":
 		st.source = s.Source
 	default:
-		if st.other++; st.other == otherFor {
-			a.Log.Warn("SM activity comes from another source; carma-node status says which", "gpu", s.UUID, "from", s.Source, "before", st.source)
-			st.source, st.other = s.Source, 0
+		if st.other++; st.other < otherFor {
+			return
 		}
+		worse := s.Source == figure.SourceNone || s.Source.Coarse() && st.source != figure.SourceNone
+		if worse || st.worse { // dcgmi takes a while to start: that is nothing to say
+			a.Log.Warn("SM activity comes from another source", "gpu", s.UUID, "from", s.Source, "before", st.source)
+		}
+		st.source, st.other, st.worse = s.Source, 0, worse
 	}
 }
 
@@ -297,6 +303,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
 	a.setStarts(ctx, s.Comebacks)
+	a.wakeBackfill(ctx)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)
 }

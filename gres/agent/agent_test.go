@@ -124,6 +124,7 @@ type ledger struct {
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
 	err               error // of SetFault
+	victims           []uint32
 }
 
 func (l *ledger) EndedSince(context.Context, time.Duration) ([]lease.Ended, error) { return nil, nil }
@@ -258,6 +259,53 @@ func TestSetStarts(t *testing.T) {
 	}
 }
 
+// A heterogeneous job is changed once more when its start has come.
+func TestWakeBackfill(t *testing.T) {
+	ctx := t.Context()
+	for _, c := range []struct {
+		name     string
+		job      sctl.Job // when its start has come
+		het      uint32
+		eligible time.Duration // from now
+		woken    bool
+	}{
+		{"waits", sctl.Job{State: "PENDING"}, 1, -time.Second, true},
+		{"its user lets it start later", sctl.Job{State: "PENDING"}, 1, time.Hour, false},
+		{"runs", sctl.Job{State: "RUNNING"}, 1, -time.Second, false},
+		{"not heterogeneous", sctl.Job{State: "PENDING"}, 0, -time.Second, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := &jobs{known: map[uint32]sctl.Job{}, version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}}
+			j.known[1] = sctl.Job{ID: 1, State: "PENDING", HetJobID: c.het}
+			a := newAgent()
+			a.Ledger, a.Jobs = &ledger{}, j
+			a.setStarts(ctx, []lease.Comeback{{JobID: 1}})
+			if len(j.starts) != 1 || (len(a.starts) == 1) != (c.het != 0) {
+				t.Fatalf("set %v, remembered %v", j.starts, a.starts)
+			}
+			clear(j.starts)
+			a.wakeBackfill(ctx)
+			if len(j.starts) != 0 {
+				t.Errorf("woken before its start: %v", j.starts)
+			}
+			for i := range a.starts {
+				a.starts[i].at = time.Now().Add(-time.Minute)
+			}
+			c.job.ID, c.job.HetJobID, j.may.Eligible = 1, c.het, time.Now().Add(c.eligible)
+			j.known[1] = c.job
+			a.wakeBackfill(ctx)
+			if woken := len(j.starts) == 1; woken != c.woken || len(a.starts) != 0 {
+				t.Errorf("woken %v, remembered %v", woken, a.starts)
+			}
+			clear(j.starts)
+			a.wakeBackfill(ctx)
+			if len(j.starts) != 0 {
+				t.Errorf("woken twice: %v", j.starts)
+			}
+		})
+	}
+}
+
 // records keeps what was completed.
 type records struct {
 	ends []db.End
@@ -289,6 +337,7 @@ func TestComplete(t *testing.T) {
 		{"ended", sctl.Job{ID: 1, State: "TIMEOUT", ArrayJobID: 9, ArrayTask: 3}, 0, "TIMEOUT", true},
 		{"requeued by its user", sctl.Job{ID: 1, State: "PENDING"}, 0, "REQUEUED", true},
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
+		{"runs on without this node", sctl.Job{ID: 1, State: "RUNNING", Restarts: 2}, 0, "as the Epilog saw", true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
 		{"completing for ever", sctl.Job{ID: 1, State: "COMPLETING"}, 2 * forgottenAfter, "REQUEUED", true},
 		{"forgotten", sctl.Job{ID: 2}, 0, "unknown", true},
@@ -304,6 +353,8 @@ func TestComplete(t *testing.T) {
 			case "unknown": // figures at least
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1"}}
 			case "":
+			case "as the Epilog saw":
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", Name: "x", Account: "ml"}}
 			default:
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
 			}
@@ -394,7 +445,7 @@ func TestTellSource(t *testing.T) {
 		source figure.Source
 		want   int
 	}{
-		{3, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0}, {1, figure.SourceGPM, 0},
+		{3, figure.SourceUtilisation, 0}, {otherFor, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0}, {1, figure.SourceGPM, 0},
 		{otherFor, figure.SourceUtilisation, 1}, {100, figure.SourceUtilisation, 1}, {otherFor, figure.SourceGPM, 2},
 	} {
 		if got := look(c.looks, c.source); got != c.want {

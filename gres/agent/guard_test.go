@@ -22,11 +22,12 @@ import (
 
 // daemons stands for the MPS daemons.
 type daemons struct {
-	fault gres.Daemon
-	sets  []gres.Daemon
-	err   error
-	calls []string
-	open  map[gres.Daemon]uint32 // to whom, by Close
+	fault  gres.Daemon
+	logged gres.Daemon // whose log tells of a fault
+	sets   []gres.Daemon
+	err    error
+	calls  []string
+	open   map[gres.Daemon]uint32 // to whom, by Close
 }
 
 func (d *daemons) note(call string, on gres.Daemon) error {
@@ -38,9 +39,13 @@ func (d *daemons) Ensure(_ context.Context, on gres.Daemon) error { return d.not
 func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
 	return d.note("terminate", on)
 }
-func (d *daemons) Restart(_ context.Context, on gres.Daemon) error { return d.note("restart", on) }
-func (d *daemons) Quit(_ context.Context, on gres.Daemon) error    { return d.note("quit", on) }
-func (d *daemons) BoundLogs() error                                { return d.err }
+func (d *daemons) Clients(context.Context, gres.Daemon) ([]int, error) { return []int{1, 2, 3}, d.err }
+func (d *daemons) Restart(_ context.Context, on gres.Daemon) error     { return d.note("restart", on) }
+func (d *daemons) Quit(_ context.Context, on gres.Daemon) error        { return d.note("quit", on) }
+func (d *daemons) ServerFault(on gres.Daemon, from int64) (bool, int64, error) {
+	return on == d.logged, from + 1, d.err
+}
+func (d *daemons) BoundLogs() error { return d.err }
 func (d *daemons) Close(list []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error {
 	of, err := users()
 	d.open = map[gres.Daemon]uint32{}

@@ -13,7 +13,9 @@ import (
 
 // Health is the ledger's part that keeps broken GPUs from jobs.
 type Health interface {
-	SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration) (holders []uint32, fresh bool, err error)
+	SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
+	) (holders []uint32, fresh bool, err error)
+	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
 	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
 }
 
@@ -88,7 +90,7 @@ func (a *Agent) onState(ctx context.Context, h *health, s gres.Sample) {
 	if s.RowsPending != h.pending {
 		h.pending = s.RowsPending
 		if h.pending {
-			a.Log.Warn("rows of a GPU's memory wait to be remapped: reset it when no job is there", "gpu", s.UUID)
+			a.Log.Warn("rows of a GPU's memory wait to be remapped; reset it when it is idle", "gpu", s.UUID)
 		}
 	}
 	if h.told && s.Fault == h.fault {

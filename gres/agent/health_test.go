@@ -3,10 +3,12 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -83,5 +85,44 @@ func TestBrokenGPUIsNotReadmitted(t *testing.T) {
 	a.checkMPS(t.Context(), []gres.Sample{sample()}, lease.Snapshot{Readings: []gres.Reading{r}})
 	if strings.Contains(fmt.Sprint(l.calls), "readmit") || strings.Contains(fmt.Sprint(m.calls), "restart") {
 		t.Errorf("ledger %v, daemons %v", l.calls, m.calls)
+	}
+}
+
+func (l *ledger) Follow(_ context.Context, d gres.Daemon, read lease.ReadLog) ([]uint32, bool, error) {
+	fault, to, err := read(7)
+	return l.victims, fault, cmp.Or(err, l.note("follow %s to %d", d, to))
+}
+
+// A fault that stands in the log is looked at at once; what closes a GPU is the status.
+func TestFollowLogs(t *testing.T) {
+	for fault, want := range map[gres.Daemon]string{
+		"":    "follow a,b to 8; follow a to 8; follow b to 8",
+		"a,b": "follow a,b to 8; quarantine a: its MPS server has faulted; quarantine b: its MPS server has faulted; follow a to 8; follow b to 8",
+	} {
+		l := &ledger{}
+		var log bytes.Buffer
+		a := newAgent()
+		a.Log = slog.New(slog.NewTextHandler(&log, nil))
+		a.Ledger, a.MPS = l, &daemons{logged: "a,b", fault: fault}
+		for _, uuid := range []string{"a", "b"} {
+			l.meanwhile.Readings = append(l.meanwhile.Readings, gres.Reading{GPU: gres.GPU{UUID: uuid}})
+			l.meanwhile.Leases = append(l.meanwhile.Leases, gres.Lease{UUID: uuid, Daemon: "a,b"})
+		}
+		if err := a.followLogs(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := strings.Join(l.calls, "; "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		// A user may write such lines all day: without a new victim they are not repeated.
+		const line = "an MPS server has logged a fault"
+		said := strings.Count(log.String(), line)
+		l.victims = []uint32{7}
+		if err := a.followLogs(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if now := strings.Count(log.String(), line); said != 0 || now != 1 {
+			t.Errorf("%d lines without a victim, %d with one", said, now)
+		}
 	}
 }

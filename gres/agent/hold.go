@@ -258,5 +258,5 @@ func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened
 	if j.Eligible.Sub(at) < a.Config.Capacity.Compare.D() {
 		return j.Eligible, false, nil
 	}
-	return at, true, a.Jobs.SetStart(ctx, j.Target(), at)
+	return at, true, a.startAt(ctx, j, at)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"carma/gres"
@@ -171,7 +172,8 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err != nil {
 		return false, err
 	}
-	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure < a.Config.Idle.After.D() {
+	// In what it has been seen without use it may have been suspended.
+	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure-job.Suspended < a.Config.Idle.After.D() {
 		return false, nil
 	}
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
@@ -180,8 +182,39 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.idle.Round(time.Second))); err != nil {
 		return false, err
 	}
+	a.endClients(ctx, key, s)
 	if err := a.Users.Cancel(ctx, job.Target()); err != nil {
 		return false, errors.Join(err, a.Ledger.Cancelled(ctx, key, "")) // tried again
 	}
 	return true, nil
+}
+
+// endClients has the MPS servers let go of a job's processes before signals end them, where
+// other jobs are clients of the same servers: what a client that dies by a signal does to
+// them is not defined (NVIDIA's MPS guide, terminate_client). The job ends all the same if
+// that fails.
+func (a *Agent) endClients(ctx context.Context, key jobenv.JobKey, s lease.Snapshot) {
+	if a.MPS == nil {
+		return
+	}
+	done := map[gres.Daemon]bool{}
+	for _, l := range s.Leases {
+		d := l.Daemon
+		others := func(o gres.Lease) bool { return o.Daemon == d && o.Job.JobID != key.JobID }
+		if l.Job != key || d == "" || done[d] || !slices.ContainsFunc(s.Leases, others) {
+			continue
+		}
+		done[d] = true
+		within(ctx, func(ctx context.Context) {
+			clients, err := a.MPS.Clients(ctx, d)
+			for _, pid := range clients {
+				if a.Owners.Owner(pid).Of(key.JobID, l.UID) {
+					err = errors.Join(err, a.MPS.Terminate(ctx, d, pid))
+				}
+			}
+			if err != nil {
+				a.Log.Warn("end the MPS clients of a job that is cancelled", "job", key, "error", err)
+			}
+		})
+	}
 }

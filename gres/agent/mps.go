@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -16,9 +17,11 @@ type MPS interface {
 	Ensure(ctx context.Context, d gres.Daemon) error
 	Sets() ([]gres.Daemon, error)
 	Faulted(ctx context.Context, d gres.Daemon) (bool, error)
+	Clients(ctx context.Context, d gres.Daemon) ([]int, error)
 	Terminate(ctx context.Context, d gres.Daemon, pid int) error
 	Restart(ctx context.Context, d gres.Daemon) error
 	Quit(ctx context.Context, d gres.Daemon) error
+	ServerFault(d gres.Daemon, from int64) (fault bool, to int64, err error)
 	BoundLogs() error
 	Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error
 }
@@ -30,16 +33,16 @@ const checkMPSEvery = 10 * time.Second
 // boundLogsEvery is how often the logs of the daemons are looked at.
 const boundLogsEvery = 2 * time.Second
 
-// boundLogs keeps the daemons' logs small until ctx ends. Nothing waits for it: they are
-// on a disk, which may hang.
+// boundLogs follows the daemons' logs and keeps them small until ctx ends. Nothing waits for
+// it: they are on a disk, which may hang.
 func (a *Agent) boundLogs(ctx context.Context) {
 	tick := time.NewTicker(boundLogsEvery)
 	defer tick.Stop()
 	failed := false
 	for {
-		err := a.MPS.BoundLogs()
+		err := errors.Join(a.followLogs(ctx), a.MPS.BoundLogs())
 		if err != nil && !failed {
-			a.Log.Warn("truncate the MPS daemons' logs; not repeated until it succeeds", "error", err)
+			a.Log.Warn("follow and truncate the MPS daemons' logs; not repeated until it succeeds", "error", err)
 		}
 		failed = err != nil
 		select {
@@ -48,6 +51,34 @@ func (a *Agent) boundLogs(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+// followLogs looks for faults in the logs of the daemons' servers: most have ended when
+// somebody asks for the servers' status.
+func (a *Agent) followLogs(ctx context.Context) error {
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	daemons := daemonsOf(s.Leases)
+	for _, r := range s.Readings { // also those that nobody uses yet: what is logged now is not of the next job
+		if d := gres.Daemon(r.UUID); !r.MIG && !slices.Contains(daemons, d) {
+			daemons = append(daemons, d)
+		}
+	}
+	for _, d := range daemons {
+		read := func(from int64) (bool, int64, error) { return a.MPS.ServerFault(d, from) }
+		victims, fault, followErr := a.Ledger.Follow(ctx, d, read)
+		err = errors.Join(err, followErr)
+		if !fault {
+			continue
+		}
+		if len(victims) > 0 { // else it was said, or the user writes such lines
+			a.Log.Error("an MPS server has logged a fault", "gpus", d, "jobs", victims)
+		}
+		within(ctx, func(ctx context.Context) { a.checkFault(ctx, d, s.Leases) })
+	}
+	return err
 }
 
 // mpsDeadline bounds what is done about one daemon.
@@ -190,9 +221,14 @@ func (a *Agent) checkUsed(ctx context.Context, d gres.Daemon, leases []gres.Leas
 	if d.Many() { // the others have been started
 		a.failed[d] = !a.ensure(ctx, d)
 	}
-	if a.failed[d] {
-		return
+	if !a.failed[d] {
+		a.checkFault(ctx, d, leases)
 	}
+}
+
+// checkFault quarantines the GPUs of a daemon whose server says by its status that it has
+// faulted.
+func (a *Agent) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lease) {
 	faulted, err := a.MPS.Faulted(ctx, d)
 	if err != nil {
 		a.Log.Warn("query the MPS daemon", "error", err)
@@ -205,7 +241,7 @@ func (a *Agent) checkUsed(ctx context.Context, d gres.Daemon, leases []gres.Leas
 		if slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.Daemon != "" && l.Daemon != d }) {
 			continue // none of its clients is there
 		}
-		victims, err := a.Ledger.Quarantine(ctx, uuid, "its MPS server has faulted")
+		victims, err := a.Ledger.Quarantine(ctx, uuid, lease.FaultedMPS)
 		if err != nil {
 			a.Log.Error("quarantine", "error", err)
 			return

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
@@ -19,6 +20,8 @@ import (
 type preemptors struct {
 	rules  schedule.Preemption
 	asked  time.Duration            // about the rules
+	looked time.Duration            // the last time
+	took   time.Duration            // to ask for the queue
 	waited map[uint32]bool          // at the last look
 	sent   map[uint32]time.Duration // when
 }
@@ -29,20 +32,22 @@ const (
 	rulesEvery = time.Minute
 	waitsEvery = 3 * time.Second
 	sentFor    = 5 * time.Minute
+	restFor    = 10 // times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
 )
 
 // sendPreemptors sends jobs that may preempt others, and wait at two looks, to a node. At
 // the first look slurmctld may just not have come to them.
 func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 	p := &a.preemptors
-	if a.Cluster == nil || !a.steward.Load() {
+	if a.Cluster == nil || !a.steward.Load() || now-p.looked < restFor*p.took {
 		return
 	}
+	p.looked = now
 	if p.asked == 0 || now-p.asked >= rulesEvery {
 		p.asked = now
 		rules, err := a.Cluster.Preemption(ctx)
 		if err != nil {
-			a.Log.Warn("ask who may preempt whom", "error", err)
+			a.Log.Warn("query who may preempt whom", "error", err)
 			return
 		}
 		p.rules = rules
@@ -51,7 +56,9 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		return
 	}
 	partitions := a.preempted()
+	asked := lease.Now()
 	queue, err := a.Cluster.Queue(ctx, partitions)
+	p.took = lease.Now() - asked
 	if err != nil {
 		a.Log.Warn("look for jobs that preempt", "error", err)
 		return
@@ -98,8 +105,12 @@ func (a *Agent) preempted() []string {
 func (a *Agent) waitingPreemptors(queue []schedule.Job, ours func(string) bool) map[uint32]bool {
 	waiting := map[uint32]bool{}
 	for _, j := range queue {
+		if j.State != jobstate.Pending || !j.Reason.IsRoom() {
+			continue
+		}
 		for partition := range strings.SplitSeq(j.Partition, ",") {
-			if j.State == jobstate.Pending && j.Reason.IsRoom() && ours(partition) && a.preemptors.rules.Preempts(schedule.Preemptible{Partition: partition, QOS: j.QOS}) {
+			self := schedule.Preemptible{Partition: partition, QOS: j.QOS}
+			if ours(partition) && a.preemptors.rules.Preempts(self) {
 				waiting[j.ID] = true
 			}
 		}

@@ -38,6 +38,7 @@ func (h *hung) hang() error {
 func (h *hung) Ensure(context.Context, gres.Daemon) error                         { return h.hang() }
 func (h *hung) Sets() ([]gres.Daemon, error)                                      { return nil, nil }
 func (h *hung) Quit(context.Context, gres.Daemon) error                           { return nil }
+func (h *hung) ServerFault(gres.Daemon, int64) (bool, int64, error)               { return false, 0, h.hang() }
 func (h *hung) BoundLogs() error                                                  { return nil }
 func (h *hung) Close([]gres.Daemon, func() (map[gres.Daemon]uint32, error)) error { return h.hang() }
 

@@ -11,28 +11,23 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/policy"
 )
 
 // Policy orders the GPUs that fit.
-type Policy string
+type Policy = policy.Name
 
-// The policies (thesis 6.2.2, the fits of its oracle runs, and our own).
+// Policies, as this package and those that use it call them.
 const (
-	Carma Policy = "carma" // least utilised GPU, and never by turns
-
-	Exclusive  Policy = "exclusive" // idle GPUs only, in order
-	RoundRobin Policy = "rr"        // the next ones after those given last
-	MAGM       Policy = "magm"      // most available GPU memory
-	LUG        Policy = "lug"       // least utilised GPU
-	MUG        Policy = "mug"       // most utilised GPU: fills GPUs before it opens another
-	FirstFit   Policy = "first-fit" // in order
-	BestFit    Policy = "best-fit"  // least memory left over
+	Carma      = policy.Carma
+	Exclusive  = policy.Exclusive
+	RoundRobin = policy.RoundRobin
+	MAGM       = policy.MAGM
+	LUG        = policy.LUG
+	MUG        = policy.MUG
+	FirstFit   = policy.FirstFit
+	BestFit    = policy.BestFit
 )
-
-// Policies lists their names.
-func Policies() []string {
-	return []string{string(Carma), string(MAGM), string(LUG), string(MUG), string(RoundRobin), string(Exclusive), string(FirstFit), string(BestFit)}
-}
 
 // Thresholds are the preconditions, from carma.toml. A percentage of 100 or
 // more switches its gate off.

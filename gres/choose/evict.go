@@ -53,7 +53,9 @@ func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs
 
 // evictions returns the jobs that have to leave one GPU, and the age of the youngest; ok
 // is false if one of them may not be preempted.
-func evictions(p Policy, g *gres.Reading, in *Input, may func(*gres.Lease) bool) (jobs []jobenv.JobKey, age int64, ok bool) {
+func evictions(
+	p Policy, g *gres.Reading, in *Input, may func(*gres.Lease) bool,
+) (jobs []jobenv.JobKey, age int64, ok bool) {
 	r, t := &in.Request, &in.Thresholds
 	var buf [1]state
 	one := *in

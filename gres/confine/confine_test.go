@@ -171,7 +171,11 @@ func TestV2(t *testing.T) {
 			}
 		}
 	})
-	h := Host{Node: "n1", RunDir: t.TempDir(), Pins: pins(t)}
+	h := Host{Node: "n1", RunDir: t.TempDir(), Pins: filepath.Join(t.TempDir(), "carma", "n1")}
+	if _, err := findV2(mount, "carma-test.slice", h); !Unavailable(err) {
+		t.Errorf("without a BPF file system: %v", err)
+	}
+	h.Pins = pins(t)
 	g, err := findV2(mount, "carma-test.slice", h)
 	if err != nil {
 		t.Skip(err)

@@ -63,7 +63,9 @@ func (g *v2) probe() error {
 	}
 	top := filepath.Dir(filepath.Dir(g.Pins))
 	var st unix.Statfs_t
-	if err := unix.Statfs(top, &st); err != nil || st.Type != unix.BPF_FS_MAGIC {
+	if err := unix.Statfs(top, &st); err != nil {
+		return fmt.Errorf("%w: look for the BPF file system on %s: %w", errNot, top, err)
+	} else if st.Type != unix.BPF_FS_MAGIC {
 		return fmt.Errorf("%w: no BPF file system on %s: mount -t bpf bpf %[2]s", errNot, top)
 	}
 	err := probe(g.level)

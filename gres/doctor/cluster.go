@@ -139,6 +139,11 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 	if state := strings.ToUpper(anchor.Get("State")); !strings.HasPrefix(state, "DOWN") {
 		say(Fail, anchorName+" is not State=DOWN", "State=DOWN Reason="+anchorName)
 	}
+	// Power saving acts on nodes that are down, too (power_save.c of 22.05 to 26.05).
+	if program := d.setting("SuspendProgram"); program != "" && program != "(null)" && !hostlist.Contains(d.setting("SuspendExcNodes"), anchorName) &&
+		!has(strings.ToUpper(d.setting("SuspendExcStates")), "DOWN") {
+		say(Fail, "power saving would call SuspendProgram for "+anchorName, "add "+anchorName+" to SuspendExcNodes=")
+	}
 	sums := counts(anchor.Get("Gres"))
 	for _, name := range d.Config.PartitionNames() {
 		p := d.Config.Partition[name]

@@ -140,6 +140,7 @@ func TestPlanted(t *testing.T) {
 		"no anchor":                 {[]string{"NodeName=carma-anchor", "NodeName=other"}, nil, "fail anchor: no node carma-anchor"},
 		"anchor not wanted":         {nil, func(f *Facts) { f.Config.Capacity.Anchor = false }, "warn anchor: capacity.anchor=false"},
 		"anchor up":                 {[]string{" State=DOWN", ""}, nil, "fail anchor: is not State=DOWN"},
+		"anchor without power":      {[]string{"NodeName=carma-anchor", "SuspendProgram=/usr/sbin/off\nSuspendExcNodes=login1,gpu[1-2]:1\nNodeName=carma-anchor"}, nil, "fail anchor: power saving would call SuspendProgram for carma-anchor"},
 		"anchor not in partition":   {[]string{"PartitionName=gpu Nodes=gpu[1-2],carma-anchor", "PartitionName=gpu Nodes=gpu[1-2]"}, nil, "fail anchor: partition gpu has no carma-anchor"},
 		"anchor too small":          {[]string{"carma3:no_consume:16777216", "carma3:no_consume:4096"}, nil, "fail anchor: carma-anchor has carma3:4096"},
 		"anchor with few CPUs":      {[]string{"CPUs=1024", "CPUs=32"}, nil, "fail anchor: carma-anchor has CPUs=32, node gpu[1-2] has 64"},

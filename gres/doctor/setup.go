@@ -14,13 +14,15 @@ import (
 
 // Site is what the lines for a set of equal nodes are made of.
 type Site struct {
-	Nodes     string // Slurm's node list of the set
-	Partition string // for shared jobs
-	Hardware  string // first line of `slurmd -C`
-	GPUs      int    // of one node
-	GPUMemMiB int64  // of one GPU
-	MaxJobs   int    // that may share a GPU
-	Placement string // placement.mode: carma, slurm
+	Nodes     string   // Slurm's node list of the set
+	Partition string   // for shared jobs
+	Hardware  string   // first line of `slurmd -C`
+	GPUs      int      // of one node
+	GPUMemMiB int64    // of one GPU
+	Type      string   // of the GPUs, as in gpu:a100:1; empty: none
+	Cores     []string // near each GPU, by its minor number, in Slurm's notation; empty: not known
+	MaxJobs   int      // that may share a GPU
+	Placement string   // placement.mode: carma, slurm
 	MarginMiB int64
 	SlurmConf slurmconf.File // as it is; empty: none yet
 }
@@ -78,7 +80,7 @@ func (s Site) slurmConf(b *strings.Builder) {
 
 // nodeLines keep what the site's own lines say of nodes and partition.
 func (s Site) nodeLines(b *strings.Builder, names []string) {
-	ceiling, anchor := []string{fmt.Sprintf("gpu:%d", s.slots())}, []string{"gpu:1024"}
+	ceiling, anchor := []string{s.gpus(s.slots())}, s.anchorGPUs()
 	for _, name := range names {
 		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
 		anchor = append(anchor, inSlurmConf(name, anchorMiB))
@@ -124,6 +126,40 @@ func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
 	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
 	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool { return strings.EqualFold(keyOf(w), "Default") })
 	fmt.Fprintf(b, "PartitionName=%s-recovery %s\n\n", s.Partition, strings.Join(with(recovery, "PriorityTier", s.above(own)), " "))
+}
+
+// gpuType is what the nodes' GPUs are called so far, or else what they are.
+func (s Site) gpuType() string {
+	for _, g := range strings.Split(s.ownNodes().Get("Gres"), ",") {
+		if w := strings.Split(g, ":"); len(w) == 3 && w[0] == tres.GPU {
+			return w[1]
+		}
+	}
+	return s.Type
+}
+
+// gpus counts GPUs, with their type.
+func (s Site) gpus(n int) string {
+	if t := s.gpuType(); t != "" {
+		return fmt.Sprintf("gpu:%s:%d", t, n)
+	}
+	return fmt.Sprintf("gpu:%d", n)
+}
+
+// anchorGPUs must cover jobs of all types: those of this set, and of the anchor as it is.
+func (s Site) anchorGPUs() []string {
+	list := []string{s.gpus(1024)}
+	for _, n := range s.SlurmConf.Nodes {
+		if n.Name != anchorName {
+			continue
+		}
+		for _, g := range strings.Split(n.Get("Gres"), ",") {
+			if w := strings.Split(g, ":"); len(w) == 3 && w[0] == tres.GPU && !slices.Contains(list, g) {
+				list = append(list, g)
+			}
+		}
+	}
+	return list
 }
 
 // hardware are the words of `slurmd -C` that a NodeName line takes.
@@ -218,15 +254,53 @@ func (s Site) extended(name string, add ...string) string {
 func (s Site) gresConf(b *strings.Builder) {
 	fmt.Fprintf(b, "# ---- gres.conf, on every machine; without AutoDetect for these nodes.\n")
 	if s.bySlurm() {
-		fmt.Fprintf(b, "NodeName=%s Name=gpu File=/dev/nvidia[0-%d]\n", s.Nodes, s.GPUs-1)
+		for first := 0; first < s.GPUs; {
+			last := first
+			for last+1 < s.GPUs && s.cores(last+1) == s.cores(first) {
+				last++
+			}
+			s.gpuLine(b, fmt.Sprintf("/dev/nvidia%s", span(first, last)), s.cores(first))
+			first = last + 1
+		}
 		fmt.Fprintf(b, "NodeName=%s Name=shard Count=%d\n\n", s.Nodes, s.shards())
 		return
 	}
-	fmt.Fprintf(b, "NodeName=%s Name=gpu File=/dev/carma/slot[0-%d]\n", s.Nodes, s.slots()-1)
+	if len(s.Cores) > 0 {
+		b.WriteString("# No Cores=: a slot is no GPU, the node chooses that when the job starts.\n")
+	}
+	s.gpuLine(b, fmt.Sprintf("/dev/carma/slot%s", span(0, s.slots()-1)), "")
 	for _, name := range carmaNames(s.GPUs) {
 		fmt.Fprintf(b, "NodeName=%s Name=%s Count=%d\n", s.Nodes, name, int64(s.GPUs)*s.GPUMemMiB)
 	}
 	b.WriteString("\n")
+}
+
+func (s Site) gpuLine(b *strings.Builder, file, cores string) {
+	fmt.Fprintf(b, "NodeName=%s Name=gpu", s.Nodes)
+	if t := s.gpuType(); t != "" {
+		fmt.Fprintf(b, " Type=%s", t)
+	}
+	fmt.Fprintf(b, " File=%s", file)
+	if cores != "" {
+		fmt.Fprintf(b, " Cores=%s", cores)
+	}
+	b.WriteByte('\n')
+}
+
+// cores are those near the GPU of a minor number, if they are known of all.
+func (s Site) cores(minor int) string {
+	if len(s.Cores) != s.GPUs || slices.Contains(s.Cores, "") {
+		return ""
+	}
+	return s.Cores[minor]
+}
+
+// span is the notation of files with numbers.
+func span(first, last int) string {
+	if first == last {
+		return fmt.Sprint(first)
+	}
+	return fmt.Sprintf("[%d-%d]", first, last)
 }
 
 func (s Site) carmaTOML(b *strings.Builder) {

@@ -36,15 +36,16 @@ PartitionName=train Nodes=g[1-2] Default=YES
 	// What the site says of nodes and partition stays.
 	lines, err := slurmconf.Parse(`NodeName=gpu[1-4] NodeAddr=10.0.0.[1-4] Sockets=2 CoresPerSocket=24 RealMemory=900000 Gres=gpu:a100:2 Feature=a100,nvlink Weight=10
 NodeName=head CPUs=8
+NodeName=carma-anchor CPUs=1024 Gres=gpu:a100:1024,gpu:h100:1024,carmatotal:16777216 State=DOWN
 PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml DefMemPerGPU=100000 PriorityTier=5
 `, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for file, s := range map[string]Site{
-		"testdata/setup-bare.txt":  {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, MaxJobs: 2},
+		"testdata/setup-bare.txt":  {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, Type: "h100", Cores: []string{"0-3"}, MaxJobs: 2},
 		"testdata/setup-lines.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 2, SlurmConf: lines},
-		"testdata/setup-shards.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: lines,
+		"testdata/setup-shards.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: lines, Type: "nvidia", Cores: []string{"0-23", "24-47"},
 			Placement: "slurm", MarginMiB: 2048},
 		"testdata/setup-own.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own},
 	} {
@@ -76,7 +77,8 @@ func TestSetupOfShardsPassesTheDoctor(t *testing.T) {
 // shardSite is the site that Setup describes, and what it prints.
 func shardSite(t *testing.T, change ...string) (f Facts, out string) {
 	t.Helper()
-	out = Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, Placement: "slurm", MarginMiB: 2048})
+	out = Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, Placement: "slurm", MarginMiB: 2048,
+		Type: "a100", Cores: []string{"0-15", "0-15", "16-31", "16-31"}})
 	changed := out
 	for i := 0; i < len(change); i += 2 {
 		if !strings.Contains(changed, change[i]) {
@@ -132,8 +134,8 @@ func TestShardsWrong(t *testing.T) {
 		{"no LL_SHARED_GRES", []string{"CR_Core_Memory,LL_SHARED_GRES", "CR_Core_Memory"}, nil, Fail, "slurm.conf", "lacks LL_SHARED_GRES"},
 		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2] LLN=YES\n", "PartitionName=gpu Nodes=gpu[1-2] LLN=YES OverSubscribe=EXCLUSIVE\n"}, nil, Fail, "slurm.conf", "partition gpu has OverSubscribe=EXCLUSIVE"},
 		{"settling", []string{`settle = "0s"`, `settle = "30s"`}, nil, Warn, "slurm.conf", "placement.settle = 30s"},
-		{"shards of all memory", []string{"Gres=gpu:4,shard:148", "Gres=gpu:4,shard:156"}, nil, Fail, "nodes", "shard:156; 4 GPUs of 40536 MiB have 37 GiB each"},
-		{"slots", []string{"Gres=gpu:4,", "Gres=gpu:16,"}, nil, Fail, "nodes", "counts gpu:16"},
+		{"shards of all memory", []string{"Gres=gpu:a100:4,shard:148", "Gres=gpu:a100:4,shard:156"}, nil, Fail, "nodes", "shard:156; 4 GPUs of 40536 MiB have 37 GiB each"},
+		{"slots", []string{"Gres=gpu:a100:4,", "Gres=gpu:a100:16,"}, nil, Fail, "nodes", "counts gpu:16"},
 		{"a node that does not know shards", nil, func(f *Facts) { f.Node.Gres = "gpu:4" }, Fail, "node", "counts no shard"},
 		{"AutoDetect", []string{"NodeName=gpu[1-2] Name=shard", "AutoDetect=nvml\nNodeName=gpu[1-2] Name=shard"}, nil, Fail, "gres.conf", "AutoDetect=nvml"},
 		{"a device too few", nil, func(f *Facts) { f.Node.Slots = f.Node.Slots[:3] }, Fail, "gres.conf", "names 3 devices, NVML shows 4"},
@@ -168,7 +170,7 @@ func old(f *Facts, major, minor, micro int) {
 
 // What Setup prints is what the doctor wants, and carma.toml is one.
 func TestSetupPassesTheDoctor(t *testing.T) {
-	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3})
+	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3, Type: "a100"})
 	parts := strings.Split(out, "# ---- ")
 	if len(parts) != 5 {
 		t.Fatalf("%d parts", len(parts))

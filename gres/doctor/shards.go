@@ -30,7 +30,7 @@ func (s Site) shardLines(b *strings.Builder) {
 		params += ",LL_SHARED_GRES"
 	}
 	fmt.Fprintf(b, "SelectTypeParameters=%s\n", params)
-	s.nodeLine(b, fmt.Sprintf("gpu:%d,shard:%d", s.GPUs, s.shards()))
+	s.nodeLine(b, fmt.Sprintf("%s,shard:%d", s.gpus(s.GPUs), s.shards()))
 	s.partitionLines(b, s.Nodes, "")
 }
 

@@ -39,10 +39,10 @@ func (e *Ended) Add(oom, returned bool, method string, estMiB, peakMiB int64) {
 	if oom {
 		e.oom++
 	}
-	if returned {
+	if oom && returned {
 		e.returned++
 	}
-	if oom || estMiB == 0 || peakMiB == 0 { // out of memory: its peak is not what it wanted
+	if oom || returned || estMiB == 0 || peakMiB == 0 { // out of memory, or ended by another: its peak is not what it needed
 		return
 	}
 	if e.estimates == nil {

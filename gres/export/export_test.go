@@ -29,6 +29,7 @@ func TestText(t *testing.T) {
 	ended.Add(false, false, "none", 0, 10) // no estimate
 	ended.Add(true, true, "user", 4, 4)    // its peak is where it was stopped
 	ended.Add(true, false, "user", 4, 0)
+	ended.Add(false, true, "user", 15, 1) // with its MPS server
 	want, err := os.ReadFile("testdata/node.prom")
 	if err != nil {
 		t.Fatal(err)

@@ -14,11 +14,13 @@ import (
 // SetFault closes a GPU to all jobs for a cause other than its MPS server, for a while, or
 // until the fault is ended if that is 0, and notes the reason in the jobs that hold it. holders
 // are those in which it was not noted before; fresh tells whether there was no such fault.
-func (b *Book) SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration) (holders []uint32, fresh bool, err error) {
+func (b *Book) SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
+) (holders []uint32, fresh bool, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		now := int64(Now())
 		var n int
-		if err := tx.QueryRow("SELECT count(*) FROM fault WHERE uuid=? AND cause=? AND "+standing, uuid, cause, now).Scan(&n); err != nil {
+		known := tx.QueryRow("SELECT count(*) FROM fault WHERE uuid=? AND cause=? AND "+standing, uuid, cause, now)
+		if err := known.Scan(&n); err != nil {
 			return err
 		}
 		fresh = n == 0
@@ -26,7 +28,7 @@ func (b *Book) SetFault(ctx context.Context, uuid string, cause gres.Cause, reas
 		if lasts > 0 {
 			until = now + int64(lasts)
 		}
-		if _, err := tx.Exec("INSERT OR REPLACE INTO fault (uuid, cause, reason, at_ns, until_ns) VALUES (?,?,?,?,?)", uuid, cause, reason, now, until); err != nil {
+		if _, err := tx.Exec(insertFault, uuid, cause, reason, now, until); err != nil {
 			return err
 		}
 		holders, err = noteFault(tx, "job_id IN (SELECT job_id FROM lease WHERE uuid=?)", reason, uuid)
@@ -37,6 +39,8 @@ func (b *Book) SetFault(ctx context.Context, uuid string, cause gres.Cause, reas
 	}
 	return holders, fresh, nil
 }
+
+const insertFault = "INSERT OR REPLACE INTO fault (uuid, cause, reason, at_ns, until_ns) VALUES (?,?,?,?,?)"
 
 // standing is the condition of a fault that has not ended by itself.
 const standing = "(until_ns IS NULL OR until_ns > ?)"
@@ -131,8 +135,7 @@ func closeFailing(tx *sql.Tx, uuid string) (closed bool, err error) {
 		return false, err
 	}
 	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", jobs, users)
-	if _, err := tx.Exec("INSERT OR REPLACE INTO fault (uuid, cause, reason, at_ns, until_ns) VALUES (?,?,?,?,?)",
-		uuid, gres.CauseJobs, reason, now, now+int64(failedFor)); err != nil {
+	if _, err := tx.Exec(insertFault, uuid, gres.CauseJobs, reason, now, now+int64(failedFor)); err != nil {
 		return false, err
 	}
 	_, err = tx.Exec("DELETE FROM failure WHERE uuid=?", uuid)

@@ -93,7 +93,7 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
 		}
-		victims, err = noteFault(tx, "job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'')", reason, uuid)
+		victims, err = noteMPSFault(tx, "job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'')", reason, uuid)
 		return err
 	})
 	if err != nil {

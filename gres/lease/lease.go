@@ -208,12 +208,13 @@ var ErrSuperseded = errors.New("a later attempt of the job has its GPUs")
 func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choose) ([]Granted, error) {
 	var granted []Granted
 	err := b.write(ctx, func(tx *sql.Tx) (err error) {
-		var restart uint32
-		err = tx.QueryRow("SELECT restart FROM job WHERE job_id=?", job.JobID).Scan(&restart)
-		if err == nil && restart == job.Restart {
+		var restart, uid uint32
+		err = tx.QueryRow("SELECT restart, uid FROM job WHERE job_id=?", job.JobID).Scan(&restart, &uid)
+		same := err == nil && uid == job.UID // a slurmctld that has lost its state gives ids again
+		if same && restart == job.Restart {
 			granted, err = grantedOf(tx, job.JobID)
 			return err
-		} else if err == nil && restart > job.Restart && job.Late {
+		} else if same && restart > job.Restart && job.Late {
 			return ErrSuperseded
 		} else if err == nil {
 			_, err = tx.Exec("DELETE FROM job WHERE job_id=?", job.JobID)

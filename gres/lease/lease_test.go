@@ -108,6 +108,15 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	if _, ok, _ := b.Find(ctx, key(7, 0)); ok {
 		t.Error("the earlier attempt is still found")
 	}
+	// A slurmctld that has lost its state gives ids again: that is another job.
+	job.UID, r.UID, r.ReserveMiB = 1001, 1001, 4096
+	other, err := b.Acquire(ctx, job, r, pick("GPU-1"))
+	if err != nil || len(other) != 1 || other[0].UUID != "GPU-1" || other[0].ReserveMiB != 4096 {
+		t.Errorf("another user's job of the same id got %+v, %v", other, err)
+	}
+	if s, err := b.Snapshot(ctx); err != nil || len(s.Leases) != 1 || s.Leases[0].UID != 1001 {
+		t.Errorf("the lease of the job of before is left: %+v, %v", s.Leases, err)
+	}
 }
 
 func TestAcquireAllOrNone(t *testing.T) {
@@ -584,6 +593,76 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		s, err := b.Snapshot(t.Context())
 		if err != nil || !slices.Equal(closed, c.want) || (s.Readings[0].Cause == gres.CauseJobs) != (len(c.want) > 0) {
 			t.Errorf("%s: closed %v, want %v; %+v, %v", name, closed, c.want, s.Readings[0], err)
+		}
+	}
+}
+
+// A fault in the log of a daemon's servers is noted in the jobs that have clients of it,
+// once, whoever reads the log; two of them may be victims of each other, one alone is not.
+func TestFollow(t *testing.T) {
+	ctx := t.Context()
+	for name, c := range map[string]struct {
+		jobs    []uint32 // with clients
+		victims string
+	}{
+		"two":  {[]uint32{1, 2}, "[1 2]"},
+		"one":  {[]uint32{1}, "[1]"},
+		"none": {nil, "[]"},
+	} {
+		b := open(t, t.TempDir())
+		if err := b.PutReadings(ctx, gpus(2)); err != nil {
+			t.Fatal(err)
+		}
+		on := func(uuid string) Choose {
+			return func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) {
+				return []string{uuid}, gres.Daemon(uuid)
+			}
+		}
+		for id, uuid := range map[uint32]string{1: "GPU-0", 2: "GPU-0", 3: "GPU-0", 4: "GPU-1"} {
+			if _, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000}, on(uuid)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Measure(ctx, gpus(2), []Usage{{Job: key(4, 0), UUID: "GPU-1", Present: true}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range c.jobs {
+			if err := b.Measure(ctx, gpus(2), []Usage{{Job: key(id, 0), UUID: "GPU-0", Present: true}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		look := func(from int64, fault bool, to int64) string {
+			t.Helper()
+			victims, _, err := b.Follow(ctx, "GPU-0", func(at int64) (bool, int64, error) {
+				if at != from {
+					t.Errorf("%s: read from %d, want %d", name, at, from)
+				}
+				return fault, to, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(victims)
+			return fmt.Sprint(victims)
+		}
+		if got := look(0, true, 100); got != "[]" {
+			t.Errorf("%s: a log of before has the victims %s", name, got)
+		}
+		if got := look(100, false, 150); got != "[]" {
+			t.Errorf("%s: no fault, and the victims %s", name, got)
+		}
+		if got := look(150, true, 200); got != c.victims {
+			t.Errorf("%s: victims %s, want %s", name, got, c.victims)
+		}
+		if got := look(200, true, 300); got != "[]" {
+			t.Errorf("%s: noted twice: %s", name, got)
+		}
+		for id := range uint32(4) {
+			h, _, err := b.Find(ctx, key(id+1, 0))
+			noted := slices.Contains(c.jobs, id+1)
+			if err != nil || (h.Fault != "") != noted || h.Victim != (noted && len(c.jobs) > 1) {
+				t.Errorf("%s: job %d: %q, %v, %v", name, id+1, h.Fault, h.Victim, err)
+			}
 		}
 	}
 }

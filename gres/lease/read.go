@@ -21,6 +21,7 @@ type Held struct {
 	GPUs       []Granted
 	Neighbours []uint32 // job ids that held one of its GPUs at the same time
 	Fault      string   // what befell it
+	Victim     bool     // that was a fault of its MPS server, with clients of other jobs
 	Cancelled  string   // why the agent has cancelled it; empty: it has not
 }
 
@@ -96,8 +97,8 @@ func (b *Book) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, er
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault, cancelled FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
-		Scan(&h.Restart, &h.UID, &at, &about, &h.Fault, &h.Cancelled)
+	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault, victim, cancelled FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
+		Scan(&h.Restart, &h.UID, &at, &about, &h.Fault, &h.Victim, &h.Cancelled)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
 	} else if err != nil {

@@ -345,7 +345,7 @@ func TestMPSAdmitContract(t *testing.T) {
 		err := c.Admit(t.Context(), "GPU-1", userUID)
 		reach("admitted", true, false)
 		if c.real {
-			if err == nil || !strings.Contains(err.Error(), "no server of user") {
+			if err == nil || !strings.Contains(err.Error(), "no server for user") {
 				t.Errorf("without a GPU: %v", err)
 			}
 		} else {

@@ -253,7 +253,12 @@ func (c Control) Terminate(ctx context.Context, d gres.Daemon, pid int) error {
 }
 
 func (c Control) servers(ctx context.Context, d gres.Daemon) ([]int, error) {
-	list, err := c.Do(ctx, d, "get_server_list")
+	return c.pids(ctx, d, "get_server_list")
+}
+
+// pids runs a command whose answer is a list of processes.
+func (c Control) pids(ctx context.Context, d gres.Daemon, command string) ([]int, error) {
+	list, err := c.Do(ctx, d, command)
 	if err != nil {
 		return nil, err
 	}
@@ -262,6 +267,23 @@ func (c Control) servers(ctx context.Context, d gres.Daemon) ([]int, error) {
 		if pid, err := strconv.Atoi(word); err == nil {
 			pids = append(pids, pid)
 		}
+	}
+	return pids, nil
+}
+
+// Clients lists the processes that are clients of the daemon's servers.
+func (c Control) Clients(ctx context.Context, d gres.Daemon) ([]int, error) {
+	servers, err := c.servers(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, server := range servers {
+		list, err := c.pids(ctx, d, fmt.Sprintf("get_client_list %d", server))
+		if err != nil && !gone(err) {
+			return nil, err
+		}
+		pids = append(pids, list...)
 	}
 	return pids, nil
 }

@@ -22,67 +22,115 @@ type Preemptor struct {
 	Books string // the GRES that it asks for from then on
 }
 
+// So many preemptors of one user, and of all, are looked at each time: users decide how many
+// wait. Of those that ask for the same one is, until a node is found.
+const (
+	preemptorsOfUser = 16
+	preemptorsOfAll  = 64
+)
+
+// occupant is a job that runs on a node, and how many GPUs it has there at most.
+type occupant struct {
+	schedule.Preemptible
+	gpus int
+}
+
 // Preempt returns the jobs that wait for room, may preempt others, and are to be sent to a
 // node: to one whose GPUs would do if all had gone that they may preempt, whichever GPUs
 // these have. A node is sent one job at a time. Of jobs on several nodes, with features or
 // in a reservation it is not known where they can run.
-func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool, now time.Time) []Preemptor {
-	busy := map[string]bool{}
-	for _, j := range queue {
-		if tres.Sent(j.TresPerNode) && (j.State == jobstate.Pending || j.Reason == jobstate.InProlog) {
+func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool,
+	now time.Time) []Preemptor {
+	type booking struct {
+		k, gpus        int
+		anywhere, sent bool
+	}
+	booked := map[string]booking{}
+	busy, on := map[string]bool{}, map[string][]occupant{}
+	var waiting []*schedule.Job
+	for i := range queue {
+		j := &queue[i]
+		b, known := booked[j.TresPerNode]
+		if !known {
+			b.k, _, b.anywhere = tres.Booking(j.TresPerNode)
+			b.gpus, b.sent = max(b.k, int(tres.GPUs(j.TresPerNode))), tres.Sent(j.TresPerNode)
+			booked[j.TresPerNode] = b
+		}
+		if b.sent && (j.State == jobstate.Pending || j.Reason == jobstate.InProlog) {
 			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
 		}
-	}
-	var waiting []schedule.Job
-	for _, j := range queue {
-		k, _, anywhere := tres.Booking(j.TresPerNode)
-		if k > 0 && anywhere && j.State == jobstate.Pending && j.Reason.IsRoom() && j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1 {
+		switch {
+		case j.State == jobstate.Running:
+			names, _ := hostlist.Expand(j.Nodes)
+			for _, name := range names {
+				on[name] = append(on[name], occupant{preemptible(j, j.Partition), b.gpus})
+			}
+		case b.k > 0 && b.anywhere && j.State == jobstate.Pending && j.Reason.IsRoom() &&
+			j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
 			waiting = append(waiting, j)
 		}
 	}
-	slices.SortStableFunc(waiting, func(a, b schedule.Job) int { return cmp.Compare(b.Priority, a.Priority) })
+	slices.SortStableFunc(waiting, func(a, b *schedule.Job) int { return cmp.Compare(b.Priority, a.Priority) })
+	type request struct {
+		partition, qos string
+		gpus           int
+	}
+	inVain, ofUser, searches := map[request]bool{}, map[uint32]int{}, 0
 	var sent []Preemptor
 	for _, j := range waiting {
+		r := request{j.Partition, j.QOS, booked[j.TresPerNode].k}
+		var selves []schedule.Preemptible
+		for partition := range strings.SplitSeq(j.Partition, ",") {
+			if self := preemptible(j, partition); ours(partition) && rules.Preempts(self) {
+				selves = append(selves, self)
+			}
+		}
+		if len(selves) == 0 || inVain[r] || ofUser[j.UID] >= preemptorsOfUser || searches+len(selves) > preemptorsOfAll {
+			continue
+		}
+		ofUser[j.UID]++
+		searches += len(selves)
 		best, fewest := "", 0
-		for _, n := range nodes {
+		for i := range nodes {
+			n := &nodes[i]
 			if busy[n.Name] || !n.Up {
 				continue
 			}
-			if keepers, ok := preemptible(j, n, queue, rules, ours, now); ok && (best == "" || keepers < fewest) {
+			if keepers, ok := makesRoom(selves, n, on[n.Name], r.gpus, &rules, now); ok && (best == "" || keepers < fewest) {
 				best, fewest = n.Name, keepers
 			}
 		}
 		if best == "" {
+			inVain[r] = true
 			continue
 		}
 		busy[best] = true
-		sent = append(sent, Preemptor{j, best, tres.Rebook(j.TresPerNode, tres.SentMiB, tres.Reserve(j.TresPerNode))})
+		sent = append(sent, Preemptor{*j, best, tres.Rebook(j.TresPerNode, tres.SentMiB, tres.Reserve(j.TresPerNode))})
 	}
 	return sent
 }
 
-// preemptible tells whether a job would have its GPUs on the node if all had gone that it
-// may preempt, and how many GPUs the others have at most.
-func preemptible(j schedule.Job, n schedule.Node, queue []schedule.Job, rules schedule.Preemption, ours func(string) bool, now time.Time) (keepers int, ok bool) {
-	k, _, _ := tres.Booking(j.TresPerNode)
-	for partition := range strings.SplitSeq(j.Partition, ",") {
-		self := schedule.Preemptible{Partition: partition, QOS: j.QOS}
-		if !ours(partition) || !slices.Contains(n.Partitions, partition) || !rules.Preempts(self) {
+func preemptible(j *schedule.Job, partition string) schedule.Preemptible {
+	return schedule.Preemptible{Partition: partition, QOS: j.QOS, Start: j.Start, Reservation: j.Reservation}
+}
+
+// makesRoom tells whether a job would have its GPUs on the node if all had gone that it
+// may preempt, as one of selves, and how many GPUs the others have at most.
+func makesRoom(selves []schedule.Preemptible, n *schedule.Node, there []occupant, gpus int, rules *schedule.Preemption,
+	now time.Time) (keepers int, ok bool) {
+	for _, self := range selves {
+		if !slices.Contains(n.Partitions, self.Partition) {
 			continue
 		}
 		keepers, victims := 0, false
-		for _, r := range queue {
-			if r.State != jobstate.Running || !hostlist.Contains(r.Nodes, n.Name) {
-				continue
-			}
-			if _, may := rules.May(self, schedule.Preemptible{Partition: r.Partition, QOS: r.QOS, Start: r.Start}, now); may {
+		for _, o := range there {
+			if _, may := rules.May(self, o.Preemptible, now); may {
 				victims = true
 				continue
 			}
-			gpus, _, _ := tres.Booking(r.TresPerNode)
-			keepers += max(gpus, int(tres.GPUs(r.TresPerNode)))
+			keepers += o.gpus
 		}
-		if victims && keepers+k <= n.GPUs {
+		if victims && keepers+gpus <= n.GPUs {
 			return keepers, true
 		}
 	}

@@ -62,3 +62,23 @@ func TestPreempt(t *testing.T) {
 		}
 	}
 }
+
+// Users decide how many jobs wait: 10,000 that nothing can be done for, of 2,000 users, and 5,000
+// nodes.
+func BenchmarkPreempt(b *testing.B) {
+	in := queueOf(0, 0, 5000)
+	for i := range in.Queue {
+		in.Queue[i].Partition = "low"
+	}
+	for i := range uint32(10000) {
+		j := pending(2000000+i, two, 0)
+		j.UID, j.Partition, j.QOS = 1000+i/5, "gpu", fmt.Sprint("q", i)
+		in.Queue = append(in.Queue, j)
+	}
+	rules := schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"gpu": {Tier: 2, Mode: "REQUEUE"}, "low": {Tier: 1, Mode: "REQUEUE"}}}
+	for b.Loop() {
+		if sent := Preempt(in.Queue, in.Nodes, rules, func(string) bool { return true }, now); len(sent) != 0 {
+			b.Fatal(sent)
+		}
+	}
+}

@@ -11,10 +11,8 @@ import (
 
 	"carma/estimator/method"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/policy"
 )
-
-// Policies are the names that placement.policy may have (package choose).
-var Policies = []string{"carma", "magm", "lug", "mug", "rr", "exclusive", "first-fit", "best-fit"}
 
 // Statistics are the names that smact.statistic may have (package window).
 var Statistics = []string{"mean", "median", "p95", "ema", "risk"}
@@ -152,7 +150,7 @@ func (c *Config) checkWords() *KeyError {
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
 		{"idle.action", c.Idle.Action, []string{"none", "notify", "cancel"}},
 		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
-		{"placement.policy", c.Placement.Policy, Policies},
+		{"placement.policy", c.Placement.Policy, policy.Names()},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"devices.confine", c.Devices.Confine, []string{"auto", "cgroup", "acl", "none"}},
 		{"devices.names", c.Devices.Names, []string{"uuid", "ordinal"}},
@@ -167,8 +165,9 @@ func (c *Config) checkWords() *KeyError {
 
 func (c *Config) checkNodeSets() *KeyError {
 	for _, p := range c.Placement.AllowPolicies {
-		if !slices.Contains(Policies, p) {
-			return &KeyError{0, "placement.allow_policies", fmt.Sprintf("%q is not one of %s", p, strings.Join(Policies, ", "))}
+		if !slices.Contains(policy.Names(), p) {
+			names := strings.Join(policy.Names(), ", ")
+			return &KeyError{0, "placement.allow_policies", fmt.Sprintf("%q is not one of %s", p, names)}
 		}
 	}
 	for _, name := range sortedKeys(c.NodeSet) {
@@ -177,8 +176,9 @@ func (c *Config) checkNodeSets() *KeyError {
 			return &KeyError{0, key + ".nodes", fmt.Sprintf("%q is no node list; write gpu[1-4]", set.Nodes)}
 		}
 		switch {
-		case set.Policy != "" && !slices.Contains(Policies, set.Policy):
-			return &KeyError{0, key + ".policy", fmt.Sprintf("%q is not one of %s", set.Policy, strings.Join(Policies, ", "))}
+		case set.Policy != "" && !slices.Contains(policy.Names(), set.Policy):
+			names := strings.Join(policy.Names(), ", ")
+			return &KeyError{0, key + ".policy", fmt.Sprintf("%q is not one of %s", set.Policy, names)}
 		case set.MaxJobs < 0 || set.MaxJobs > 48:
 			return &KeyError{0, key + ".max_jobs", "must be 1 to 48"}
 		case set.SMActMaxPct < 0 || set.SMActMaxPct > 100:

@@ -17,6 +17,7 @@ import (
 
 	"carma/estimator/method"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/policy"
 )
 
 // DefaultPath is where carma.toml stands unless a program is told otherwise.
@@ -121,7 +122,7 @@ func (p Placement) MarginOf(method string) int64 {
 // IdleOnly tells whether every job gets idle GPUs alone: that is the node's policy, and a
 // job may ask for no other.
 func (p Placement) IdleOnly() bool {
-	const exclusive = "exclusive"
+	const exclusive = string(policy.Exclusive)
 	return p.Policy == exclusive && !slices.ContainsFunc(p.AllowPolicies, func(other string) bool { return other != exclusive })
 }
 

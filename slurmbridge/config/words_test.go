@@ -3,28 +3,34 @@
 package config_test
 
 import (
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
-	"carma/gres/choose"
+	"carma/estimator/method"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/directive"
+	"carma/slurmbridge/policy"
 )
 
-// The words that carma.toml and #CARMA lines take are those that the packages
-// behind them know. Reading a file must not need those packages, so the words
-// stand twice.
+// The statistics that carma.toml takes are those that package window knows. Reading a file
+// must not need that package, so the words stand twice.
 func TestWords(t *testing.T) {
-	if want := choose.Policies(); !slices.Equal(config.Policies, want) {
-		t.Errorf("placement.policy takes %v, package choose knows %v", config.Policies, want)
-	}
 	if want := window.Statistics(); !slices.Equal(config.Statistics, want) {
 		t.Errorf("smact.statistic takes %v, package window knows %v", config.Statistics, want)
 	}
-	// policy=exclusive is a word of its own: it books a whole GPU.
-	want := slices.DeleteFunc(choose.Policies(), func(p string) bool { return p == string(choose.Exclusive) })
-	if !slices.Equal(directive.Placements, want) {
-		t.Errorf("#CARMA policy= takes %v, package choose knows %v", directive.Placements, want)
+}
+
+// Every policy and every method stands in the example, of which the manual page is made.
+func TestWordsInExample(t *testing.T) {
+	text, err := os.ReadFile("../../contrib/slurm/carma.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(policy.Names(), method.Names()...) {
+		if !strings.Contains(string(text), `"`+name+`"`) {
+			t.Errorf("%q is not in contrib/slurm/carma.toml", name)
+		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"carma/slurmbridge/policy"
 )
 
 // key is one word that a #CARMA line may hold.
@@ -35,7 +37,7 @@ var (
 	Precisions = []string{"fp32", "amp", "bf16", "fp16"}
 	Parallels  = []string{"none", "dp", "ddp", "fsdp", "zero1", "zero2", "zero3"}
 	Attentions = []string{"eager", "sdpa", "flash"}
-	Placements = []string{"carma", "magm", "lug", "mug", "rr", "first-fit", "best-fit"}
+	Placements = policy.Placements()
 )
 
 var keys = map[string]key{

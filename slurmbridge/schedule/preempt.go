@@ -33,6 +33,8 @@ type Preemptible struct {
 	Partition string
 	QOS       string
 	Start     time.Time
+
+	Reservation string
 }
 
 // Eviction is how a job is to be preempted.
@@ -47,6 +49,9 @@ type Eviction struct {
 // It is stricter than slurmctld where that needs less: the longest of the exempt times
 // counts (acct_policy_get_preemptable_time takes the first that is set).
 func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Eviction, ok bool) {
+	if preemptor.Reservation != victim.Reservation {
+		return e, false // what it would free is for others
+	}
 	exempt := max(p.Exempt, p.ExemptIn[victim.QOS], p.ExemptIn[p.QOSOf[victim.Partition]])
 	if exempt > 0 && (victim.Start.IsZero() || now.Sub(victim.Start) < exempt) {
 		return e, false

@@ -35,7 +35,10 @@ type Job struct {
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
-	NodeList   string // where it runs, or completes still; empty: nowhere
+	Suspended  time.Duration // for how long it has not run since it started; at most a second too much
+	NodeList   string        // where it runs, or completes still; empty: nowhere
+
+	Reservation string
 }
 
 // Task is the task's number within its array; empty: it is of none.
@@ -53,7 +56,7 @@ var ErrNoJob = errors.New("no such job")
 // in none of them, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
 	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList", "QOS",
-	"StartTime"}
+	"StartTime", "Reservation", "TimeUsed"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -86,6 +89,13 @@ func parseJob(row []string) (j Job, err error) {
 	if !none(f[16]) {
 		j.NodeList = f[16]
 	}
+	if !none(f[19]) {
+		j.Reservation = f[19]
+	}
+	// What squeue counts as used is without the time in which the job was suspended.
+	if used, ok := elapsed(f[20]); ok && j.State == jobstate.Running && !unix(f[18]).IsZero() {
+		j.Suspended = max(time.Since(unix(f[18])).Truncate(time.Second)-used, 0)
+	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)
 	}
@@ -110,6 +120,33 @@ func parseJob(row []string) (j Job, err error) {
 		return Job{}, err
 	}
 	return j, nil
+}
+
+// elapsed reads a time as squeue prints it: [days-][hours:]minutes:seconds.
+func elapsed(s string) (time.Duration, bool) {
+	days, clock, hasDays := strings.Cut(s, "-")
+	if !hasDays {
+		days, clock = "0", s
+	}
+	n, err := number(days)
+	d := time.Duration(n) * 24
+	for i, part := range strings.Split(clock, ":") {
+		var v uint32
+		if i > 0 {
+			d *= 60
+		}
+		if err == nil {
+			v, err = number(part)
+		}
+		d += time.Duration(v)
+	}
+	switch strings.Count(clock, ":") {
+	case 1:
+		return d * time.Second, err == nil && !hasDays
+	case 2:
+		return d * time.Second, err == nil
+	}
+	return 0, false
 }
 
 // leastNodes reads a count of nodes, or the range that a waiting job asks for; 0: that

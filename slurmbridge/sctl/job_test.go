@@ -26,17 +26,40 @@ func rows(rows ...[]string) string {
 	return b.String()
 }
 
+// How long a job has been suspended follows from what squeue counts as used.
+func TestSuspended(t *testing.T) {
+	for _, c := range []struct {
+		state, used  string
+		ago, atLeast time.Duration
+		none         bool
+	}{
+		{"RUNNING", "1:00", 100 * time.Second, 40 * time.Second, false},
+		{"RUNNING", "1:01:05", 2 * time.Hour, 3535 * time.Second, false},
+		{"RUNNING", "2-01:00:00", 50 * time.Hour, time.Hour, false},
+		{"RUNNING", "INVALID", time.Hour, 0, true},
+		{"RUNNING", "2:00", 100 * time.Second, 0, true}, // clocks that differ
+		{"SUSPENDED", "1:00", time.Hour, 0, true},
+		{"PENDING", "0:00", -time.Hour, 0, true},
+	} {
+		j, err := parseJob(fields(map[int]string{6: c.state, 18: fmt.Sprint(time.Now().Add(-c.ago).Unix()), 20: c.used}))
+		if err != nil || j.Suspended < c.atLeast || c.none != (j.Suspended == 0) {
+			t.Errorf("%+v: %s, %v", c, j.Suspended, err)
+		}
+	}
+}
+
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
 	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK",
-		"n[1-2]", "normal", "1795257606"}
+		"n[1-2]", "normal", "1795257606", "maintenance", "N/A"}
 	for i, s := range change {
 		f[i] = s
 	}
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal", Start: time.Unix(1795257606, 0)}
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal", Start: time.Unix(1795257606, 0),
+	Reservation: "maintenance"}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {

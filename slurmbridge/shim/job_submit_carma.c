@@ -230,14 +230,39 @@ static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char
 	return SLURM_SUCCESS;
 }
 
-static char *ask_of(const job_desc_msg_t *job, size_t *len)
+/* The GPUs of a job that tells only its tasks and how many of them a GPU has, as
+ * slurmctld makes them (gres.c, gres_job_state_validate(), 22.05). */
+static void gpus_for_tasks(const job_desc_msg_t *job, char *to, size_t room)
+{
+	bool told = job->tres_per_node || job->tres_per_job || job->tres_per_socket || job->tres_per_task;
+	uint32_t per_gpu = WIDE(job->ntasks_per_tres), tasks = job->num_tasks;
+
+	*to = '\0';
+	if (!told && per_gpu && per_gpu != CARMA_NO_VAL && tasks != NO_VAL && tasks >= per_gpu)
+		snprintf(to, room, GRES_PREFIX "gpu:%u", tasks / per_gpu);
+}
+
+/* slurmctld takes --ntasks-per-gpu for tasks of each unit of any GRES, and a booking of
+ * 40536 MiB for so many times as many tasks (tried: 22.05.8, 25.11.7). The client has
+ * made their number of the GPUs already; srun binds its tasks by its own option. */
+static void spell_tasks_out(job_desc_msg_t *job, const char *gpus)
+{
+	if (!job->ntasks_per_tres || job->ntasks_per_tres == NO_VAL16)
+		return;
+	if (*gpus)
+		set(&job->tres_per_job, gpus);
+	if (job->num_tasks != NO_VAL)
+		job->ntasks_per_tres = NO_VAL16;
+}
+
+static char *ask_of(const job_desc_msg_t *job, const char *gpus, size_t *len)
 {
 	char *ask, args[CARMA_ARGS_MAX];
 	int n;
 
 	join_args(job, args, sizeof(args));
 	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%d%c%s%c%.*s",
-		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, TEXT(job->tres_per_job), 0,
+		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, *gpus ? gpus : TEXT(job->tres_per_job), 0,
 		     TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		     job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
 		     WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
@@ -249,8 +274,9 @@ static char *ask_of(const job_desc_msg_t *job, size_t *len)
 
 static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
-	char *ask, *answer, *why = NULL;
+	char *ask, *answer, *why = NULL, gpus[32];
 	size_t len;
+	bool booked;
 	int rc;
 
 	spank_clean(job);
@@ -261,13 +287,17 @@ static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		tell(err_msg, why);
 		return rc;
 	}
-	if (!(ask = ask_of(job, &len))) {
+	gpus_for_tasks(job, gpus, sizeof(gpus));
+	if (!(ask = ask_of(job, gpus, &len))) {
 		worker_complain("out of memory");
 		return SLURM_SUCCESS;
 	}
 	if (!(answer = worker_ask(submit_uid, ask, len)))
 		return SLURM_SUCCESS;
+	booked = !strncmp(answer, "tres_per_node ", 14) || strstr(answer, "\ntres_per_node ");
 	rc = apply(job, answer, err_msg);
+	if (!rc && booked)
+		spell_tasks_out(job, gpus);
 	free(answer);
 	return rc;
 }

@@ -12,6 +12,7 @@ import (
 
 	"carma/contrib/sim/workload"
 	"carma/gres/choose"
+	"carma/slurmbridge/policy"
 	"carma/slurmbridge/tres"
 )
 
@@ -294,7 +295,7 @@ func (w watcher) happened(what happening, id int32) {
 
 func setups() []Setup {
 	var all []Setup
-	for _, p := range choose.Policies() {
+	for _, p := range policy.Names() {
 		for _, e := range Estimators {
 			for _, mode := range Modes {
 				s := Default()

@@ -14,6 +14,7 @@ import (
 	"carma/contrib/sim/model"
 	"carma/gres/choose"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/policy"
 )
 
 // Mode is whose way of working is played.
@@ -149,7 +150,7 @@ func (s *Setup) Check() error {
 		values  []string
 	}{
 		{"mode", string(s.Mode), Modes},
-		{"policy", string(s.Policy), choose.Policies()},
+		{"policy", string(s.Policy), policy.Names()},
 		{"estimator", string(s.Estimator), Estimators},
 		{"queue", string(s.Queue), Queues},
 		{"recovery", string(s.Recovery), Recoveries},

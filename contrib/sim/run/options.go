@@ -18,6 +18,7 @@ import (
 	"carma/gres/choose"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/policy"
 )
 
 // Input is where a workload and its world come from.
@@ -130,7 +131,7 @@ type Knobs struct {
 // Flags are the words of the configuration.
 func (k *Knobs) Flags(f *pflag.FlagSet) {
 	f.StringVar(&k.mode, "mode", string(replay.Slurm), "whose way of working: "+strings.Join(replay.Modes, ", "))
-	f.StringVar(&k.policy, "policy", "", "placement: "+strings.Join(choose.Policies(), ", "))
+	f.StringVar(&k.policy, "policy", "", "placement: "+strings.Join(policy.Names(), ", "))
 	f.StringVar(&k.estimator, "estimator", string(replay.Analytic),
 		"memory estimates: "+strings.Join(replay.Estimators, ", "))
 	f.BoolVar(&k.known, "known", false, "history knows every job from earlier runs")

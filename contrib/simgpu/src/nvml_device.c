@@ -38,6 +38,20 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major,
 	return NVML_SUCCESS;
 }
 
+/* The CPUs of the host, shared out among the GPUs' NUMA nodes. */
+nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int words, unsigned long *set)
+{
+	OPEN(v, device, words > 0 && set != NULL && v.mig == NULL);
+	unsigned int cpus = (unsigned int)sysconf(_SC_NPROCESSORS_CONF), nodes = model_numa_node(v.s->gpus - 1, v.s->gpus) + 1;
+	unsigned int node = model_numa_node(v.index, v.s->gpus), bits = 8 * sizeof(*set);
+
+	memset(set, 0, words * sizeof(*set));
+	for (unsigned int n = 0; n < cpus && n < words * bits; n++)
+		if (n * nodes / cpus == node)
+			set[n / bits] |= 1ul << n % bits;
+	return NVML_SUCCESS;
+}
+
 static nvmlReturn_t pci_info(nvmlDevice_t device, nvmlPciInfo_t *pci, size_t size)
 {
 	OPEN(v, device, pci != NULL);

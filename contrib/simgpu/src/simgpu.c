@@ -242,8 +242,7 @@ static int cmd_mps_fault(struct sim *sim, const char *gpu)
 
 		if (!snap_is_mps_client(p) || server == NULL || !snap_on_gpu(s, server, s->unit[unit].gpu, NULL))
 			continue;
-		p->stop = SIM_STOP_FAULT;
-		server->faulted = 1;
+		server->faulted = 1; /* the server says so in its log, and ends the clients */
 		hit++;
 	}
 	if (hit == 0) {

@@ -16,4 +16,11 @@ CREATE TABLE failure (          -- jobs in a row that failed soon with a fault o
   PRIMARY KEY (uuid, job_id)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE followed (         -- how far the log of a daemon's MPS servers has been read
+  daemon TEXT PRIMARY KEY,
+  at     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+ALTER TABLE job ADD COLUMN victim INTEGER NOT NULL DEFAULT 0; -- its MPS server faulted, with clients of other jobs
+
 PRAGMA user_version = 2;

@@ -29,6 +29,35 @@ void check_annotate(const char *script)
 	clear(&job);
 }
 
+/* --ntasks-per-gpu would be so many tasks for each booked MiB; without a number of GPUs
+ * they follow from the tasks. */
+void check_tasks_per_gpu(const char *script)
+{
+	job_desc_msg_t job;
+	char *err = NULL;
+
+	for (int named = 0; named < 2; named++) {
+		for (int tries = 0;; tries++) {
+			empty(&job);
+			job.partition = strdup("gpu");
+			job.script = strdup(script);
+			job.num_tasks = 2;
+			job.ntasks_per_tres = 2;
+			if (named)
+				job.tres_per_job = strdup(GRES "gpu:1");
+			CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && tries < 1000);
+			if (job.tres_per_node) /* answered in time */
+				break;
+			CHECK(job.ntasks_per_tres == 2 && !job.tres_per_job == !named);
+			clear(&job);
+			nap();
+		}
+		CHECK(strstr(job.tres_per_node, GRES "carmau0:") && !strcmp(job.tres_per_job, GRES "gpu:1"));
+		CHECK(job.ntasks_per_tres == NO_VAL16 && job.num_tasks == 2);
+		clear(&job);
+	}
+}
+
 /* What a client sends under our names does not get through; the rest does. */
 void check_forged(const char *script)
 {

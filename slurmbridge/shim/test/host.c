@@ -46,6 +46,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(init() == SLURM_SUCCESS); /* slurmctld 22.05 may do so on reconfigure */
 	check_annotate(script);
+	check_tasks_per_gpu(script);
 	check_forged(script);
 	check_texts();
 	check_recovery();

@@ -60,6 +60,7 @@ int submit(job_desc_msg_t *job, const char *script, char **err_msg);
 
 /* checks.c */
 void check_annotate(const char *script);
+void check_tasks_per_gpu(const char *script);
 void check_forged(const char *script);
 void check_answers(void);
 void check_slot(void);

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"carma/gres/lease"
+	"carma/prolog/oomscan"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// A job that fails when its MPS server, with clients of other jobs, has had a fault comes
+// back once and alone. One that was alone has made the fault itself, and stays failed.
+func TestEpilogOfAServerFault(t *testing.T) {
+	const note = "its MPS server has faulted"
+	for name, c := range map[string]struct {
+		jobs   []uint32 // with clients
+		change func(*world, *jobenv.Hook)
+		back   bool
+		note   string
+	}{
+		"with another":     {[]uint32{7, 8}, nil, true, note},
+		"alone":            {[]uint32{7}, nil, false, note},
+		"not a client yet": {[]uint32{8}, nil, false, "fault of a program on the GPU"},
+		"no fault":         {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.logged = false }, false, "fault of a program on the GPU"},
+		"it ended well":    {[]uint32{7, 8}, func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, false, ""},
+		"again": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
+			w.slurm.words.AdminComment = `carma-retry={"reason":"mps-fault","from":"gpu"}`
+		}, false, note + "; it was requeued for that before"},
+		"may not":            {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, false, note + "; the job may not be requeued (--no-requeue or JobRequeue=0)"},
+		"recovery is off":    {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Enabled = false }, false, note + "; recovery is off"},
+		"with the ladder":    {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true, note},
+		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory }, true, ""},
+	} {
+		w := newWorld(t)
+		w.Config.Placement.Policy = "first-fit"
+		for _, id := range []uint32{7, 8} {
+			w.prolog(t, hook(id))
+		}
+		l := w.leases(t)
+		if l[0].UUID != l[1].UUID || l[0].Daemon == "" {
+			t.Fatalf("leases %+v", l)
+		}
+		for _, id := range c.jobs {
+			if err := w.book.Measure(t.Context(), idle(2), []lease.Usage{{Job: jobenv.JobKey{JobID: id}, UUID: l[0].UUID, Present: true}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.logged = false
+		w.follow(t, l[0])
+		w.logged = true
+		h := failed(hook(7))
+		w.stderr.Kind = oomscan.GPUFault
+		w.slurm.job = sctl.Job{ID: 7, UID: 1000, State: "COMPLETING", Requeue: true}
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		if c.change != nil {
+			c.change(w, &h)
+		}
+		w.epilog(t, h)
+		a := w.records.attempts[0]
+		if (a.RequeuedTo == "gpu-ex") != c.back || a.OOMNote != c.note || (a.State == "REQUEUED") != c.back {
+			t.Errorf("%s: %q, back on %q, note %q, want %q", name, a.State, a.RequeuedTo, a.OOMNote, c.note)
+		}
+		whole := slices.Contains(w.slurm.calls, "update 7 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536")
+		said := strings.Contains(w.slurm.comment, `carma-retry={"reason":"mps-fault","from":"gpu"}`)
+		if wantSaid := c.back && a.OOM == ""; whole != c.back || said != wantSaid {
+			t.Errorf("%s: calls %v, comment %s", name, w.slurm.calls, w.slurm.comment)
+		}
+	}
+}
