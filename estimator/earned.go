@@ -53,7 +53,8 @@ func Measured(kind string, of func(name string) Evidence) bool {
 
 // shipped is the evidence that the bench found: see measured.go.
 func shipped(name string) Evidence {
-	i, ok := slices.BinarySearchFunc(measured[:], name, func(v Evidence, name string) int { return strings.Compare(v.Name, name) })
+	i, ok := slices.BinarySearchFunc(measured[:], name,
+		func(v Evidence, name string) int { return strings.Compare(v.Name, name) })
 	if !ok {
 		return Evidence{}
 	}
@@ -85,7 +86,9 @@ func unmeasured(m *summary.Model, of func(string) Evidence) (kind string, count 
 // never measured, parameters that no row shows, two counts that disagree, a result
 // that physics excludes. counted says that the bytes kept were counted by autograd
 // itself (contrib/summary), so that nothing had to be inferred.
-func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Result, of func(string) Evidence, counted bool) {
+func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Result,
+	of func(string) Evidence, counted bool,
+) {
 	if !counted {
 		before := len(e.Reasons)
 		if kind, n := unmeasured(m, of); n > 0 {

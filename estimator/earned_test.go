@@ -22,7 +22,8 @@ func torchsummary(total int64, rows ...string) []byte {
 		if params == "" {
 			params = "0"
 		}
-		fmt.Fprintf(&b, "%20s  %25s %15s\n", fmt.Sprintf("%s-%d", kind, i+1), "[-1, "+strings.ReplaceAll(shape, "x", ", ")+"]", params)
+		shape = "[-1, " + strings.ReplaceAll(shape, "x", ", ") + "]"
+		fmt.Fprintf(&b, "%20s  %25s %15s\n", fmt.Sprintf("%s-%d", kind, i+1), shape, params)
 	}
 	if total > 0 {
 		fmt.Fprintf(&b, "Total params: %d\n", total)
@@ -36,7 +37,8 @@ func encoder(block string, total int64) []byte {
 		total,
 		"Conv2d 192x14x14 147648", "Identity 196x192", "PatchEmbed 196x192",
 		"LayerNorm 196x192 384", "Linear 196x576 111168", "Linear 196x192 37056", "Dropout 196x192", "Attention 196x192",
-		"LayerNorm 196x192 384", "Linear 196x768 148224", "GELU 196x768", "Linear 196x192 147648", "Mlp 196x192", block+" 196x192",
+		"LayerNorm 196x192 384", "Linear 196x768 148224", "GELU 196x768", "Linear 196x192 147648", "Mlp 196x192",
+		block+" 196x192",
 		"LayerNorm 196x192 384", "Linear 1000 193000",
 	)
 }
@@ -83,7 +85,8 @@ func TestMapsAreNoWeights(t *testing.T) {
 		Batch: 64, Input: [3]int{3, 224, 224}, Base: DefaultBase(),
 		Summary: torchsummary(0,
 			"Conv2d 512x14x14 393216", "Conv2d 2048x14x14 1048576", "BatchNorm2d 2048x14x14 4096", "ConvNorm 2048x14x14",
-			"SiLU 1024x14x14", "Conv2d 512x14x14 524288", "BatchNorm2d 512x14x14 1024", "ConvNorm 512x14x14", "Attention 512x14x14"),
+			"SiLU 1024x14x14", "Conv2d 512x14x14 524288", "BatchNorm2d 512x14x14 1024", "ConvNorm 512x14x14",
+			"Attention 512x14x14"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +137,8 @@ func TestMeasuredInOrder(t *testing.T) {
 // The features of a sample tell what a perceptron's first layer reads.
 func TestFlatInput(t *testing.T) {
 	table := torchsummary(0, "Linear 512 401920", "ReLU 512", "Linear 10 5130")
-	repr := []byte("Net(\n  (a): Linear(in_features=784, out_features=512, bias=True)\n  (b): Linear(in_features=512, out_features=10, bias=True)\n)\n")
+	repr := []byte("Net(\n  (a): Linear(in_features=784, out_features=512, bias=True)\n" +
+		"  (b): Linear(in_features=512, out_features=10, bias=True)\n)\n")
 	for _, c := range []struct {
 		name  string
 		text  []byte
@@ -162,6 +166,7 @@ func TestFlatInput(t *testing.T) {
 // What is said to help does: the size of a sample before a trace, a trace where calls
 // were inferred, a run where nothing else shows it.
 func TestRemedy(t *testing.T) {
+	image := [3]int{3, 224, 224}
 	conv := func(kernel string) []byte {
 		return []byte("Net(\n  (a): Conv2d(3, 64, kernel_size=" + kernel + ", stride=(1, 1))\n  (b): ReLU()\n)\n")
 	}
@@ -172,11 +177,15 @@ func TestRemedy(t *testing.T) {
 		s    Spec
 		want Remedy
 	}{
-		{"sure", Spec{Batch: 64, Input: [3]int{3, 224, 224}, Summary: encoder("Block", encoderParams)}, NoRemedy},
+		{"sure", Spec{Batch: 64, Input: image, Summary: encoder("Block", encoderParams)}, NoRemedy},
 		{"no size of a sample", Spec{Batch: 8, Summary: conv("(3, 3)")}, SaySample},
 		{"modules without children", Spec{Batch: 32, Summary: deep}, MoreDepth},
-		{"a class never measured", Spec{Batch: 64, Input: [3]int{3, 224, 224}, Summary: encoder("Whirl", encoderParams)}, Trace},
-		{"another precision", Spec{Batch: 64, Precision: BF16, Input: [3]int{3, 224, 224}, Summary: encoder("Block", encoderParams)}, FirstRun},
+		{"a class never measured", Spec{Batch: 64, Input: image, Summary: encoder("Whirl", encoderParams)}, Trace},
+		{
+			"another precision",
+			Spec{Batch: 64, Precision: BF16, Input: image, Summary: encoder("Block", encoderParams)},
+			FirstRun,
+		},
 	} {
 		c.s.Base = DefaultBase()
 		e, err := Analytic(c.s)
@@ -226,13 +235,14 @@ func TestMarginsInDocs(t *testing.T) {
 func TestCountsByFormat(t *testing.T) {
 	bert := fixture(t, "bert_repr.txt")
 	bert.Seq = 512
-	own := Spec{Batch: 32, Input: [3]int{49, 64}, Base: DefaultBase(), Summary: []byte(`Layer (type:depth-idx)   Output Shape   Param #
+	own := Spec{Batch: 32, Input: [3]int{49, 64}, Base: DefaultBase()}
+	own.Summary = []byte(`Layer (type:depth-idx)   Output Shape   Param #
 Net   [32, 49, 64]   --
 ├─Block: 1-1   [32, 49, 64]   1,000
 │    └─Linear: 2-1   [32, 49, 64]   4,160
 ├─Block: 1-2   [32, 49, 64]   1,000
 │    └─Linear: 2-2   [32, 49, 64]   4,160
-`)}
+`)
 	for _, c := range []struct {
 		name string
 		s    Spec

@@ -4,7 +4,8 @@
 
 package estimator
 
-// Margins on top of the estimate, by confidence: quantiles of measured runs of families that were left out.
+// Margins on top of the estimate, by confidence: quantiles of measured runs of families
+// that were left out.
 const (
 	sureMarginPct   = 12
 	unsureMarginPct = 47

@@ -16,7 +16,8 @@ func build(t *testing.T, input Shape, total int64, rows ...string) *Graph {
 	var b strings.Builder
 	for i, r := range rows {
 		f := strings.Fields(r + " 0")
-		fmt.Fprintf(&b, "%20s  %25s %15s\n", fmt.Sprintf("%s-%d", f[0], i+1), "[-1, "+strings.ReplaceAll(f[1], "x", ", ")+"]", f[2])
+		shape := "[-1, " + strings.ReplaceAll(f[1], "x", ", ") + "]"
+		fmt.Fprintf(&b, "%20s  %25s %15s\n", fmt.Sprintf("%s-%d", f[0], i+1), shape, f[2])
 	}
 	if total > 0 {
 		fmt.Fprintf(&b, "Total params: %d\n", total)
@@ -50,7 +51,8 @@ func TestTwoCountsOfKept(t *testing.T) {
 	} {
 		g := build(t, summary.Dims(4, 32, 32), 0, c.rows...)
 		if g.Kept/unit != c.calls || g.ByOutputs/unit != c.outputs {
-			t.Errorf("%s: %d maps by the calls, %d by the outputs; want %d and %d", c.name, g.Kept/unit, g.ByOutputs/unit, c.calls, c.outputs)
+			t.Errorf("%s: %d maps by the calls, %d by the outputs; want %d and %d",
+				c.name, g.Kept/unit, g.ByOutputs/unit, c.calls, c.outputs)
 		}
 	}
 }
@@ -67,7 +69,10 @@ func TestConditionalConvolution(t *testing.T) {
 
 // Parameters that no row shows are told from those that a habit explains.
 func TestHidden(t *testing.T) {
-	block := []string{"LayerNorm 49x64 128", "Linear 49x64 4160", "Block 49x64", "LayerNorm 49x64 128", "Linear 49x64 4160", "Block 49x64"}
+	block := []string{
+		"LayerNorm 49x64 128", "Linear 49x64 4160", "Block 49x64",
+		"LayerNorm 49x64 128", "Linear 49x64 4160", "Block 49x64",
+	}
 	const shown = 2 * (128 + 4160)
 	for _, c := range []struct {
 		name       string

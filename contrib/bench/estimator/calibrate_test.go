@@ -19,7 +19,8 @@ func madeUp(family, kind string, actualMiB float64) outcome {
 // A family that is left out gives no evidence for itself.
 func TestEvidence(t *testing.T) {
 	tally, err := evidence([]outcome{
-		madeUp("a", "OneBlock", 1000), madeUp("a", "OneBlock", 1050), madeUp("b", "TwoBlock", 950), madeUp("c", "WrongBlock", 3000),
+		madeUp("a", "OneBlock", 1000), madeUp("a", "OneBlock", 1050),
+		madeUp("b", "TwoBlock", 950), madeUp("c", "WrongBlock", 3000),
 	})
 	if err != nil {
 		t.Fatal(err)
