@@ -16,7 +16,7 @@ import (
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
 // another node, may have raised its booking, and the environment still holds
 // what the first attempt asked for. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *About, slurm Slurm) (j sctl.Job, w sctl.Words, retry string) {
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Slurm) (j sctl.Job, w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	j, err := ask(ctx, h, slurm)
@@ -26,14 +26,14 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 	if err != nil {
 		n.Log.Warn("query what a job books now; it gets whole GPUs", "job", h.JobKey, "error", err)
 		if !r.Exclusive {
-			alone(r, about)
+			makeExclusive(r, about)
 		}
 		return j, w, retryUnknown
 	}
 	mib := n.booking(w.TresPerNode, about.FullMiB)
 	if mib > 0 && !r.Exclusive {
 		if r.ReserveMiB = mib; mib >= about.FullMiB {
-			alone(r, about)
+			makeExclusive(r, about)
 		}
 	}
 	if mib <= h.Carma.ReserveMiB && !h.Carma.Requeue { // nothing of ours was done to it
@@ -55,8 +55,8 @@ func ask(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
 	return j, nil
 }
 
-// alone turns a request to share into one for whole GPUs.
-func alone(r *gres.Request, about *About) {
+// makeExclusive turns a request to share into one for whole GPUs.
+func makeExclusive(r *gres.Request, about *JobMeta) {
 	r.Exclusive, r.ReserveMiB = true, about.FullMiB
 	about.Mode = "exclusive"
 }

@@ -52,7 +52,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		}
 		return nil // no GPUs, or given back by the Prolog, or an Epilog that runs twice
 	}
-	var about About
+	var about JobMeta
 	if err := json.Unmarshal(held.About, &about); err != nil {
 		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
 	}
@@ -76,7 +76,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	lease.FailPoint("epilog.recorded")
 	n.countFailure(ctx, h, held, v, ledger)
 	if v.requeuedTo != "" || v.slotOver {
-		n.expect(ctx, h, held, v.alone, ledger)
+		n.scheduleRestart(ctx, h, held, v.alone, ledger)
 	}
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
@@ -167,7 +167,7 @@ func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held,
 // hooks.deadline one).
 const clockJump = 7 * time.Minute
 
-func attempt(h jobenv.Hook, held lease.Held, about About, v verdict, idleAfter time.Duration) db.Attempt {
+func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter time.Duration) db.Attempt {
 	a := db.Attempt{
 		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
 		ArrayJobID: v.job.ArrayJobID, ArrayTask: v.job.Task(),

@@ -95,12 +95,12 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 	held := lease.Held{GPUs: []lease.Granted{{Idle: time.Minute}, {Idle: 45 * time.Minute}}}
 	for cancelled, want := range map[string]string{"": "a GPU of it was not used for 45m0s", "cancelled: x": "cancelled: x"} {
 		held.Cancelled = cancelled
-		if a := attempt(hook(7), held, About{}, verdict{}, 30*time.Minute); a.OOMNote != want {
+		if a := attempt(hook(7), held, JobMeta{}, verdict{}, 30*time.Minute); a.OOMNote != want {
 			t.Errorf("note %q, want %q", a.OOMNote, want)
 		}
 	}
 	held.Cancelled = ""
-	if a := attempt(hook(7), held, About{}, verdict{}, time.Hour); a.OOMNote != "" {
+	if a := attempt(hook(7), held, JobMeta{}, verdict{}, time.Hour); a.OOMNote != "" {
 		t.Errorf("note %q", a.OOMNote)
 	}
 }
@@ -110,7 +110,7 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 func TestRecordWhenTheClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{-time.Hour, -time.Minute, 0, time.Hour} {
 		held := lease.Held{Age: 10 * time.Minute}
-		about := About{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}
+		about := JobMeta{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}
 		a := attempt(hook(7), held, about, verdict{}, time.Hour)
 		if ran := a.End.Sub(a.Start); ran < 10*time.Minute || ran > 10*time.Minute+5*time.Second+time.Minute {
 			t.Errorf("the clock jumps by %v: the job ran for %v", jump, ran)

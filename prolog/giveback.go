@@ -49,12 +49,12 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		return sctl.ErrBatchOnly
 	}
 	var words sctl.Words
-	if n.tired(h) {
+	if n.overVetoLimit(h) {
 		if words, err = slurm.Words(ctx, h.JobID); err != nil {
 			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
 	}
-	if n.tired(h) {
+	if n.overVetoLimit(h) {
 		switch k, _, anywhere := tres.Booking(words.TresPerNode); {
 		case n.Config.Placement.BySlurm():
 		case k == 0: // slurmctld counts nothing of it, and would send it around for ever
@@ -63,7 +63,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 			n.keep(ctx, h, r, ledger)
 		}
 	}
-	if change := n.instead(ctx, l, words, uncounted, slurm); change != (sctl.Change{}) {
+	if change := n.escalate(ctx, l, words, uncounted, slurm); change != (sctl.Change{}) {
 		if _, err := n.putBack(ctx, j, h.Partition, change, slurm); err != nil {
 			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
@@ -144,18 +144,18 @@ func waiting(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) 
 	return j, err
 }
 
-// tired tells whether the job was given back hooks.vetoes times.
-func (n *Node) tired(h jobenv.Hook) bool {
+// overVetoLimit tells whether the job was given back hooks.vetoes times.
+func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
 }
 
-// instead is what a job that was given back too often asks for from now on; the
+// escalate is what a job that was given back too often asks for from now on; the
 // zero value if that would not help it.
-func (n *Node) instead(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Slurm) sctl.Change {
+func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Slurm) sctl.Change {
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
 	_, free, anywhere := tres.Booking(words.TresPerNode)
 	switch {
-	case !n.tired(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !anywhere || free >= fullMiB):
+	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !anywhere || free >= fullMiB):
 	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share
 		n.Log.Info("returned often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
 		return sctl.Change{TresPerNode: tres.Rebook(words.TresPerNode, fullMiB, fullMiB)}

@@ -29,7 +29,7 @@ func Prepare(runDir string) error {
 }
 
 // OpenBook opens the node's ledger, making its directory if need be.
-func OpenBook(c config.Config, node string) (*lease.Book, error) {
+func OpenBook(c config.Config, node string) (*lease.Ledger, error) {
 	runDir := c.RunDir(node)
 	if err := Prepare(runDir); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func OpenBook(c config.Config, node string) (*lease.Book, error) {
 // lease no GPU: the job goes back to the queue, and nil comes back. One that cannot go
 // back waits until either can be done; Node.Until is when this process must end,
 // the zero value never.
-func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lease.Book, error) {
+func (n *Node) OpenLedger(ctx context.Context, h jobenv.Hook, slurm Slurm) (*lease.Ledger, error) {
 	until := n.Until
 	defer n.Heartbeat(h)()
 	for {

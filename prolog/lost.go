@@ -25,7 +25,7 @@ type LostRecords interface {
 // Lost is the record of an attempt that ended with its node, or its slurmd: without an
 // Epilog. What slurmctld says of the job is added later.
 func (n *Node) Lost(held lease.Held) db.Attempt {
-	var about About
+	var about JobMeta
 	if err := json.Unmarshal(held.About, &about); err != nil {
 		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)
 	}

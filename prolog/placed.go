@@ -19,17 +19,17 @@ import (
 // chooser is how the job's GPUs are chosen.
 func (n *Node) chooser(h jobenv.Hook) func(choose.Input) choose.Decision {
 	if n.Config.Placement.BySlurm() {
-		return func(in choose.Input) choose.Decision { return placed(h.Slots, in) }
+		return func(in choose.Input) choose.Decision { return slurmAssigned(h.Slots, in) }
 	}
 	policy := n.policy(h)
 	return func(in choose.Input) choose.Decision { return choose.GPUs(policy, in) }
 }
 
-// placed is the choice that slurmctld has made: the GPUs that the job was given, in
+// slurmAssigned is the choice that slurmctld has made: the GPUs that the job was given, in
 // their order, or none if one of them takes no further job now. given are their
 // numbers in SLURM_JOB_GPUS: places in the order of gres.conf's files
 // (gres_common.c, common_gres_set_env), which are /dev/nvidia0 and up.
-func placed(given []int, in choose.Input) choose.Decision {
+func slurmAssigned(given []int, in choose.Input) choose.Decision {
 	uuids := make([]string, len(given))
 	candidates := make([]gres.Reading, len(given))
 	for i, minor := range given {

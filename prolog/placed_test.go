@@ -84,7 +84,7 @@ func TestPlacedOnAGPUThatIsClosed(t *testing.T) {
 			t.Errorf("%s: leases %+v, calls %v", name, w.leases(t), w.slurm.calls)
 		}
 	}
-	d := placed([]int{3}, choose.Input{})
+	d := slurmAssigned([]int{3}, choose.Input{})
 	if len(d.Refusals) != 1 || d.Refusals[0].UUID != "/dev/nvidia3" || d.Refusals[0].Reason.String() != "NVML shows no GPU there that can be shared" {
 		t.Errorf("refusals %+v", d.Refusals)
 	}

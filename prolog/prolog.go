@@ -83,9 +83,9 @@ type Node struct {
 	GuardErr error
 }
 
-// About is what the Epilog needs to know of a job beyond its leases. The
+// JobMeta is what the Epilog needs to know of a job beyond its leases. The
 // Prolog writes it into the ledger.
-type About struct {
+type JobMeta struct {
 	Cluster   string        `json:"cluster,omitempty"`
 	User      string        `json:"user"`
 	Partition string        `json:"partition"`
@@ -101,7 +101,7 @@ type About struct {
 // request derives from the environment what the job needs of this node. A job
 // that job_submit did not annotate, or that runs in a partition that does not
 // share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
-func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
+func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	part, managed := n.Config.Partition[h.Partition]
 	full := h.Carma.FullMiB // 0 if not annotated: any GPU will do
 	if managed && h.Carma.Annotated {
@@ -116,7 +116,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	} else if h.Carma.Annotated && gpus > h.Carma.GPUs {
 		gpus, exclusive = h.Carma.GPUs, true
 	}
-	about := About{
+	about := JobMeta{
 		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
@@ -133,7 +133,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, About) {
 	} else if about.Mode == "shared" {
 		// Brought back after an OOM: the Epilog raised the booking to a
 		// whole GPU; spank_job_env keeps what the first attempt asked for.
-		alone(&r, &about)
+		makeExclusive(&r, &about)
 	}
 	return r, job, about
 }
@@ -155,7 +155,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	n.fitNode(ctx, l, ledger, slurm)
 	ledger = n.inTurn(l, ledger, slurm)
 	if n.Config.Hooks.Strict {
-		if err := n.fit(ctx, ledger); err != nil {
+		if err := n.checkNode(ctx, ledger); err != nil {
 			return err
 		}
 	}
@@ -188,7 +188,7 @@ type launch struct {
 	jobenv.Hook
 	request gres.Request
 	job     lease.Job
-	about   About
+	about   JobMeta
 	retry   string // why it runs again; empty: it does not
 	books   string // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time

@@ -131,7 +131,7 @@ func (r *records) Put(_ context.Context, a db.Attempt) error {
 // world is a node with two idle GPUs and a real ledger.
 type world struct {
 	*Node
-	book    *lease.Book
+	book    *lease.Ledger
 	slurm   *slurm
 	records *records
 	stderr  userfile.Reply
@@ -871,7 +871,7 @@ func TestReturn(t *testing.T) {
 
 // failing is a ledger that answers with an error.
 type failing struct {
-	*lease.Book
+	*lease.Ledger
 	err error
 }
 

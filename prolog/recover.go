@@ -18,7 +18,7 @@ import (
 // recover puts the job back, with whole GPUs or a rung up the ladder. It
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
-func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) (partition string, alone bool, err error) {
+func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, slurm Slurm) (partition string, alone bool, err error) {
 	if !v.job.Requeue {
 		return "", false, errNoRequeue
 	}
@@ -69,7 +69,7 @@ func withToken(adminComment, token string) string {
 const ladderStepMiB = 5 << 10
 
 // nextBooking is what the job books per GPU when it comes back.
-func (n *Node) nextBooking(held lease.Held, about About) (mib int64, alone bool) {
+func (n *Node) nextBooking(held lease.Held, about JobMeta) (mib int64, alone bool) {
 	if n.Config.Recovery.Retry != "ladder" {
 		return about.FullMiB, true
 	}
@@ -116,9 +116,9 @@ func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool
 	})
 }
 
-// expect has the job's start set and, if it comes back alone, its GPUs kept. A
+// scheduleRestart has the job's start set and, if it comes back alone, its GPUs kept. A
 // slurmctld that picks the GPU itself keeps one for it by priority.
-func (n *Node) expect(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
+func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
 	var uuids []string
 	for _, g := range held.GPUs {
 		uuids = append(uuids, g.UUID)

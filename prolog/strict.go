@@ -22,8 +22,8 @@ var lost = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)gpu[ _]is[ _]lost|gpu requires reset|reset_required`)
 })
 
-// fit tells whether a strict site wants jobs on this node.
-func (n *Node) fit(ctx context.Context, ledger Ledger) error {
+// checkNode tells whether a strict site wants jobs on this node.
+func (n *Node) checkNode(ctx context.Context, ledger Ledger) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	if err := n.refresh(ctx, ledger); err != nil {

@@ -34,7 +34,7 @@ type verdict struct {
 
 // judge decides whether the job died of GPU memory: a signature in its own
 // stderr, and a failed exit, and a shared GPU. Text alone proves nothing.
-func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about About, slurm Slurm) (v verdict) {
+func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, slurm Slurm) (v verdict) {
 	failed := h.Exit.Failed() && about.Mode == "shared"
 	if !h.BatchHost || !failed && !h.Carma.Requeue {
 		return v
@@ -110,7 +110,7 @@ func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err er
 // ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if it was the cause, it takes no other job with it again.
-func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about About, v verdict, slurm Slurm) verdict {
+func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, slurm Slurm) verdict {
 	if !held.Victim {
 		return v
 	}
@@ -188,7 +188,7 @@ func booked(held lease.Held) (mib int64) {
 
 // scan looks into the batch script's stderr and into what the agent saw the
 // job's processes write to.
-func (n *Node) scan(ctx context.Context, h jobenv.Hook, about About, j sctl.Job, name string) userfile.Reply {
+func (n *Node) scan(ctx context.Context, h jobenv.Hook, about JobMeta, j sctl.Job, name string) userfile.Reply {
 	batch := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
 	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
 	seen, err := output.Read(n.RunDir, h.JobKey)

@@ -35,7 +35,7 @@ import (
 // wants its node drained for a fault of its own (hooks.strict).
 
 func runProlog(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book,
+	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
 		n.EndEarlier(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name)})
 		return n.Prolog(ctx, h, book, slurm)
@@ -43,7 +43,7 @@ func runProlog(ctx context.Context, e env, _ []string) error {
 }
 
 func runEpilog(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book,
+	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
@@ -68,7 +68,7 @@ func startedByStepd() bool {
 func oneThread() { runtime.GOMAXPROCS(1) }
 
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.
-func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Book,
+func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger,
 	sctl.Client) error) error {
 	oneThread()
 	syscall.Umask(0o077)
@@ -153,7 +153,7 @@ func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 
 // sampleElsewhere reads the GPUs in a process of its own: a call into a wedged
 // driver never returns, and the hook must.
-func sampleElsewhere(ctx context.Context, e env, book *lease.Book) ([]gres.Reading, error) {
+func sampleElsewhere(ctx context.Context, e env, book *lease.Ledger) ([]gres.Reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	cmd := exec.Command("/proc/self/exe", "--config", e.config, "sample")
@@ -244,9 +244,9 @@ type capacityPublisher interface {
 
 // publisher tells slurmctld what the node can take. One that picks GPUs itself
 // counts shards and need not be told.
-func publisher(c config.Config, node string, book *lease.Book, slurm capacity.Slurm) capacityPublisher {
+func publisher(c config.Config, node string, book *lease.Ledger, slurm capacity.Slurm) capacityPublisher {
 	if c.Placement.BySlurm() {
-		return capacity.Untold{}
+		return capacity.NoPublisher{}
 	}
 	p := &capacity.Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,

@@ -19,7 +19,7 @@ import (
 const settleCommand = "settle"
 
 func runSettle(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, settleCommand, func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Book,
+	return hook(ctx, e, settleCommand, func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
 		return n.Settle(ctx, h, book, slurm)
 	})
@@ -58,7 +58,7 @@ func ended(n *prolog.Node, e env, h jobenv.Hook, err error) error {
 }
 
 // ledgerFor opens the ledger for a hook; nil, and no error: there is nothing to do.
-func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) (*lease.Book,
+func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) (*lease.Ledger,
 	error) {
 	if name == "epilog" {
 		book, err := prolog.OpenBook(n.Config, h.Node)

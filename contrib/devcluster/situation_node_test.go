@@ -45,7 +45,7 @@ func (c *cluster) exchange(bin string) {
 }
 
 // book opens a node's ledger.
-func (c *cluster) book(node string) *lease.Book {
+func (c *cluster) book(node string) *lease.Ledger {
 	c.t.Helper()
 	b, err := lease.Open(filepath.Join(c.dir, "run", node), 10*time.Second)
 	if err != nil {
@@ -56,7 +56,7 @@ func (c *cluster) book(node string) *lease.Book {
 }
 
 // holders are the jobs with leases, by the ledger itself.
-func holders(t *testing.T, b *lease.Book) string {
+func holders(t *testing.T, b *lease.Ledger) string {
 	t.Helper()
 	s, err := b.Snapshot(context.Background())
 	if err != nil {
@@ -212,7 +212,7 @@ func TestSituationNodeFails(t *testing.T) {
 }
 
 // readings counts how often the node's GPUs were read while f ran.
-func readings(t *testing.T, b *lease.Book, f func()) int {
+func readings(t *testing.T, b *lease.Ledger, f func()) int {
 	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()

@@ -22,7 +22,7 @@ const (
 )
 
 // setStarts lets jobs that were put back start as early as is safe.
-func (a *Agent) setStarts(ctx context.Context, comebacks []lease.Comeback) {
+func (a *Agent) setStarts(ctx context.Context, comebacks []lease.PendingRestart) {
 	for i, c := range comebacks {
 		if i == comebacksAtOnce {
 			return
@@ -129,7 +129,7 @@ func finalState(j sctl.Job, restart uint32) string {
 }
 
 // setStart returns whether nothing is left to do for the job.
-func (a *Agent) setStart(ctx context.Context, c lease.Comeback) (done bool, err error) {
+func (a *Agent) setStart(ctx context.Context, c lease.PendingRestart) (done bool, err error) {
 	j, err := a.Jobs.Job(ctx, c.JobID)
 	if errors.Is(err, sctl.ErrNoJob) {
 		return true, nil

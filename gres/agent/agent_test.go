@@ -247,7 +247,7 @@ func TestSetStarts(t *testing.T) {
 			j := &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, version: c.version, starts: map[string]time.Time{}}
 			a := newAgent()
 			a.Ledger, a.Jobs = l, j
-			a.setStarts(t.Context(), []lease.Comeback{{JobID: 1, Age: c.age, Delay: c.delay}})
+			a.setStarts(t.Context(), []lease.PendingRestart{{JobID: 1, Age: c.age, Delay: c.delay}})
 			at, set := j.starts["1"]
 			if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 				t.Errorf("start %v (set %v)", at, set)
@@ -279,7 +279,7 @@ func TestWakeBackfill(t *testing.T) {
 			j.known[1] = sctl.Job{ID: 1, State: "PENDING", HetJobID: c.het}
 			a := newAgent()
 			a.Ledger, a.Jobs = &ledger{}, j
-			a.setStarts(ctx, []lease.Comeback{{JobID: 1}})
+			a.setStarts(ctx, []lease.PendingRestart{{JobID: 1}})
 			if len(j.starts) != 1 || (len(a.starts) == 1) != (c.het != 0) {
 				t.Fatalf("set %v, remembered %v", j.starts, a.starts)
 			}

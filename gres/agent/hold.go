@@ -132,7 +132,7 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 
 // comesBack tells whether the start of a job that was put back is still to be
 // set: its GPUs are offered from that moment on.
-func (a *Agent) comesBack(comebacks []lease.Comeback, job uint32) bool {
+func (a *Agent) comesBack(comebacks []lease.PendingRestart, job uint32) bool {
 	for _, c := range comebacks {
 		if c.JobID == job {
 			return true

@@ -14,7 +14,7 @@ import (
 )
 
 // book is a real ledger on which a job holds GPU a.
-func book(t *testing.T, job uint32) *lease.Book {
+func book(t *testing.T, job uint32) *lease.Ledger {
 	t.Helper()
 	b, err := lease.Open(t.TempDir(), 5*time.Second)
 	if err != nil {
@@ -33,7 +33,7 @@ func book(t *testing.T, job uint32) *lease.Book {
 
 // refusing is a ledger that takes no measurement while it refuses.
 type refusing struct {
-	*lease.Book
+	*lease.Ledger
 	refuses bool
 }
 
@@ -41,13 +41,13 @@ func (r *refusing) Measure(ctx context.Context, readings []gres.Reading, usages 
 	if r.refuses {
 		return errors.New("disk is full")
 	}
-	return r.Book.Measure(ctx, readings, usages)
+	return r.Ledger.Measure(ctx, readings, usages)
 }
 
 // A mark that a job is idle does not outlive the write that was to end it: the ledger is
 // told again until it has taken it, so that a job at work is not cancelled.
 func TestIdleMarkAfterAFailedWrite(t *testing.T) {
-	b := &refusing{Book: book(t, 7)}
+	b := &refusing{Ledger: book(t, 7)}
 	a := newAgent()
 	a.Ledger, a.Owners = b, owners{1: {JobID: 7}}
 	quiet := sample(gres.Process{PID: 1})

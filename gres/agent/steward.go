@@ -61,13 +61,13 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
-	a.rebook(ctx, steward.Misbooked(queue, in.FullMiB))
+	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB))
 	if a.waits == nil {
 		a.waits = steward.Waits{}
 	}
 	a.restoreWaits(ctx, queue, nodes)
 	if d, ok := steward.Decide(in); ok {
-		a.haveKept(ctx, d, nodes)
+		a.placeHold(ctx, d, nodes)
 	}
 }
 
@@ -90,8 +90,8 @@ func (a *Agent) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []
 	}
 }
 
-// haveKept writes a decision into the node's Comment.
-func (a *Agent) haveKept(ctx context.Context, d steward.Decision, nodes []schedule.Node) {
+// placeHold writes a decision into the node's Comment.
+func (a *Agent) placeHold(ctx context.Context, d steward.Decision, nodes []schedule.Node) {
 	hold := d.Hold
 	if d.Job.Unsplit() {
 		var err error

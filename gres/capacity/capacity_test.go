@@ -118,7 +118,7 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}
 }
 
-func grant(t *testing.T, b *lease.Book, id uint32, mib int64) {
+func grant(t *testing.T, b *lease.Ledger, id uint32, mib int64) {
 	t.Helper()
 	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}, UID: 1000}
 	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "GPU-0" })

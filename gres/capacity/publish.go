@@ -33,7 +33,7 @@ type Publisher struct {
 	Node       string
 	RunDir     string
 	Slurm      Slurm
-	Book       *lease.Book
+	Book       *lease.Ledger
 	Policy     choose.Policy
 	IdleOnly   bool // config.Placement.IdleOnly
 	Thresholds choose.Thresholds
@@ -41,18 +41,18 @@ type Publisher struct {
 	Floor      bool    // no anchor node: never publish less than a whole GPU
 }
 
-// Untold is the Publisher of a node whose slurmctld counts by itself
+// NoPublisher is the Publisher of a node whose slurmctld counts by itself
 // (placement.mode "slurm").
-type Untold struct{}
+type NoPublisher struct{}
 
 // Publish tells nothing.
-func (Untold) Publish(context.Context) error { return nil }
+func (NoPublisher) Publish(context.Context) error { return nil }
 
 // PublishIf tells nothing.
-func (Untold) PublishIf(context.Context, lease.Snapshot) error { return nil }
+func (NoPublisher) PublishIf(context.Context, lease.Snapshot) error { return nil }
 
 // Compare compares nothing.
-func (Untold) Compare(context.Context) (comment string, err error) { return "", nil }
+func (NoPublisher) Compare(context.Context) (comment string, err error) { return "", nil }
 
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last update was less than a second ago")
@@ -160,7 +160,7 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 		}
 		g.MiB = Grain(g.MiB, r.GPU, p.fullMiB(r.GPU))
 	}
-	return Counts(gpus, choose.Companies(p.Policy, s.Readings, s.Leases, p.Thresholds))
+	return Counts(gpus, choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
 }
 
 // fullMiB is the size that carma.toml gives the GPU, for jobs book that: a cluster may

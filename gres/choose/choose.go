@@ -265,7 +265,7 @@ func GPUs(p Policy, in Input) Decision {
 	}
 	k := in.Request.GPUs
 	short := tooFew
-	if k > 1 && fit >= k && !in.Request.Exclusive && !in.Thresholds.Streams && !together(p, states, k) {
+	if k > 1 && fit >= k && !in.Request.Exclusive && !in.Thresholds.Streams && !shareable(p, states, k) {
 		fit, short = 0, tooFewTogether
 	}
 	if k < 1 || fit < k {

@@ -55,7 +55,7 @@ func companies(p Policy, states []state, f func(company) bool) {
 
 // together leaves of the GPUs that fit those of the first company that has k of
 // them; false: none has.
-func together(p Policy, states []state, k int) (found bool) {
+func shareable(p Policy, states []state, k int) (found bool) {
 	companies(p, states, func(c company) bool {
 		n := 0
 		for i := range states {
@@ -139,9 +139,9 @@ func newDaemon(states []state, chosen []string) gres.Daemon {
 	return gres.Daemon(b.String())
 }
 
-// Companies returns, as indices into readings, the GPUs that a job of some user
+// ShareableSets returns, as indices into readings, the GPUs that a job of some user
 // on several GPUs can be given together.
-func Companies(p Policy, readings []gres.Reading, leases []gres.Lease, t Thresholds) [][]int {
+func ShareableSets(p Policy, readings []gres.Reading, leases []gres.Lease, t Thresholds) [][]int {
 	var buf [maxGPUs]state
 	in := Input{Readings: readings, Leases: leases, Thresholds: t}
 	states := statesOf(buf[:], &in)

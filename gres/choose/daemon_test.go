@@ -97,7 +97,7 @@ func TestCompanies(t *testing.T) {
 		{"used ones first", MUG, never, "[[0 1] [1 3]]"},
 		{"carma", Carma, defaults, "[[1 3] [0 1]]"},
 	} {
-		if got := fmt.Sprint(Companies(c.policy, readings, leases, c.t)); got != c.want {
+		if got := fmt.Sprint(ShareableSets(c.policy, readings, leases, c.t)); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}

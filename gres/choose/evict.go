@@ -20,7 +20,7 @@ func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs
 	type gpu struct {
 		uuid string
 		jobs []jobenv.JobKey
-		departure
+		evictionCost
 	}
 	var all []gpu
 	for i := range in.Readings {
@@ -31,14 +31,14 @@ func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs
 			continue
 		}
 		if jobs, age, ok := evictions(p, g, &in, may); ok {
-			all = append(all, gpu{g.UUID, jobs, departure{jobs: len(jobs), age: time.Duration(age)}})
+			all = append(all, gpu{g.UUID, jobs, evictionCost{jobs: len(jobs), age: time.Duration(age)}})
 		}
 	}
 	if len(all) < in.Request.GPUs {
 		return nil, nil
 	}
 	slices.SortStableFunc(all, func(a, b gpu) int {
-		return cmp.Or(cmp.Compare(a.departure.jobs, b.departure.jobs), cmp.Compare(a.age, b.age))
+		return cmp.Or(cmp.Compare(a.evictionCost.jobs, b.evictionCost.jobs), cmp.Compare(a.age, b.age))
 	})
 	for _, g := range all[:in.Request.GPUs] {
 		uuids = append(uuids, g.uuid)

@@ -22,9 +22,9 @@ const StepMiB = 256
 // a request on several GPUs only those of a daemon that serves them all, or none.
 // GPUs that take nobody are left out.
 func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) []string {
-	var best []departure
+	var best []evictionCost
 	for _, d := range daemonsFor(leases, r) {
-		var all []departure
+		var all []evictionCost
 		for i := range readings {
 			g := &readings[i]
 			closed := g.Unreadable != "" || g.Quarantined != "" || g.HeldFor != 0 || g.MIG || g.TotalMiB < r.ReserveMiB && !g.Whole(r.ReserveMiB)
@@ -35,7 +35,7 @@ func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Requ
 		if len(all) < r.GPUs {
 			continue
 		}
-		slices.SortStableFunc(all, departure.compare)
+		slices.SortStableFunc(all, evictionCost.compare)
 		if all = all[:r.GPUs]; best == nil || sum(all).compare(sum(best)) < 0 {
 			best = all
 		}
@@ -59,19 +59,19 @@ func daemonsFor(leases []gres.Lease, r gres.Request) []gres.Daemon {
 	return daemons
 }
 
-// departure is what has to happen on a GPU before it takes a request.
-type departure struct {
+// evictionCost is what has to happen on a GPU before it takes a request.
+type evictionCost struct {
 	uuid string
 	jobs int           // that have to end
 	age  time.Duration // of the youngest of them
 }
 
-func (a departure) compare(b departure) int {
+func (a evictionCost) compare(b evictionCost) int {
 	return cmp.Or(cmp.Compare(a.jobs, b.jobs), cmp.Compare(b.age, a.age))
 }
 
-func sum(list []departure) departure {
-	s := departure{age: math.MaxInt64}
+func sum(list []evictionCost) evictionCost {
+	s := evictionCost{age: math.MaxInt64}
 	for _, d := range list {
 		s.jobs += d.jobs
 		s.age = min(s.age, d.age)
@@ -81,8 +81,8 @@ func sum(list []departure) departure {
 
 // departures takes those that may stay off the GPU, the oldest first, until there
 // is room for the request.
-func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon, t *Thresholds) departure {
-	d := departure{uuid: g.UUID, jobs: g.Foreign, age: math.MaxInt64}
+func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon, t *Thresholds) evictionCost {
+	d := evictionCost{uuid: g.UUID, jobs: g.Foreign, age: math.MaxInt64}
 	var buf [1]state
 	in := Input{Readings: []gres.Reading{*g}, Leases: leases, Request: r, Thresholds: *t}
 	s := &statesOf(buf[:], &in)[0]

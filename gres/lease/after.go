@@ -11,7 +11,7 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// LongestDelay is what a Comeback waits at most for its start.
+// LongestDelay is what a PendingRestart waits at most for its start.
 const LongestDelay = 15 * time.Minute
 
 // Ended is an attempt that has released its GPUs and whose record does not yet
@@ -22,7 +22,7 @@ type Ended struct {
 }
 
 // DropEnded forgets an ended attempt and what it did.
-func (b *Book) DropEnded(ctx context.Context, key jobenv.JobKey) error {
+func (b *Ledger) DropEnded(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		for _, table := range []string{"ended", "usage"} {
 			if _, err := tx.Exec("DELETE FROM "+table+" WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
@@ -34,17 +34,17 @@ func (b *Book) DropEnded(ctx context.Context, key jobenv.JobKey) error {
 }
 
 // Ended lists at most n ended attempts, the oldest first.
-func (b *Book) Ended(ctx context.Context, n int) ([]Ended, error) {
+func (b *Ledger) Ended(ctx context.Context, n int) ([]Ended, error) {
 	return b.ended(ctx, "SELECT job_id, restart, at_ns FROM ended ORDER BY at_ns LIMIT ?", n)
 }
 
 // EndedSince lists the attempts that have ended at a moment of the ledger's
 // clock or later, the oldest first.
-func (b *Book) EndedSince(ctx context.Context, at time.Duration) ([]Ended, error) {
+func (b *Ledger) EndedSince(ctx context.Context, at time.Duration) ([]Ended, error) {
 	return b.ended(ctx, "SELECT job_id, restart, at_ns FROM ended WHERE at_ns >= ? ORDER BY at_ns", int64(at))
 }
 
-func (b *Book) ended(ctx context.Context, query string, arg any) ([]Ended, error) {
+func (b *Ledger) ended(ctx context.Context, query string, arg any) ([]Ended, error) {
 	rows, err := b.db.QueryContext(ctx, query, arg)
 	if err != nil {
 		return nil, fmt.Errorf("read ended jobs: %w", err)
@@ -64,17 +64,17 @@ func (b *Book) ended(ctx context.Context, query string, arg any) ([]Ended, error
 	return list, rows.Err()
 }
 
-// Comeback is a job that an Epilog has put back into the queue. slurmctld lets
+// PendingRestart is a job that an Epilog has put back into the queue. slurmctld lets
 // it wait until the credentials of its first run have expired (120 s); the agent
 // lifts that once the job is pending.
-type Comeback struct {
+type PendingRestart struct {
 	JobID uint32
 	Age   time.Duration
 	Delay time.Duration // that it is to wait from when it was put back, or until it is safe
 }
 
 // AddComeback notes that job was put back now and is to wait.
-func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
+func (b *Ledger) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job, int64(Now()), int64(delay))
 	if err != nil {
 		return fmt.Errorf("record that job %d is requeued: %w", job, err)
@@ -83,23 +83,23 @@ func (b *Book) AddComeback(ctx context.Context, job uint32, delay time.Duration)
 }
 
 // DropComeback forgets the note.
-func (b *Book) DropComeback(ctx context.Context, job uint32) error {
+func (b *Ledger) DropComeback(ctx context.Context, job uint32) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM comeback WHERE job_id=?", job); err != nil {
 		return fmt.Errorf("forget that job %d is requeued: %w", job, err)
 	}
 	return nil
 }
 
-func comebacksOf(q querier) ([]Comeback, error) {
+func comebacksOf(q querier) ([]PendingRestart, error) {
 	rows, err := q.Query("SELECT job_id, at_ns, delay_ns FROM comeback ORDER BY at_ns")
 	if err != nil {
 		return nil, fmt.Errorf("read requeued jobs: %w", err)
 	}
 	defer rows.Close()
-	var list []Comeback
+	var list []PendingRestart
 	now := Now()
 	for rows.Next() {
-		var c Comeback
+		var c PendingRestart
 		var at int64
 		if err := rows.Scan(&c.JobID, &at, &c.Delay); err != nil {
 			return nil, fmt.Errorf("read requeued jobs: %w", err)

@@ -14,7 +14,7 @@ import (
 // SetFault closes a GPU to all jobs for a cause other than its MPS server, for a while, or
 // until the fault is ended if that is 0, and notes the reason in the jobs that hold it. holders
 // are those in which it was not noted before; fresh tells whether there was no such fault.
-func (b *Book) SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
+func (b *Ledger) SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
 ) (holders []uint32, fresh bool, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		now := int64(Now())
@@ -65,7 +65,7 @@ func noteFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, er
 
 // EndFault ends a fault of a GPU; ended is false if there was none. An empty cause means
 // all of them, and the jobs that have failed on the GPU are forgotten.
-func (b *Book) EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error) {
+func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		result, err := tx.Exec("DELETE FROM fault WHERE uuid=?1 AND (cause=?2 OR ?2='')", uuid, cause)
 		if err != nil {
@@ -95,7 +95,7 @@ const (
 // JobEnded counts a job that has failed soon after its start with a fault of its GPU, or,
 // if it has not, forgets those that did so on its GPUs before. It returns the GPUs that are
 // quarantined for it.
-func (b *Book) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error) {
+func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		for _, uuid := range uuids {
 			if !failed {

@@ -22,7 +22,7 @@ type ReadLog func(from int64) (fault bool, to int64, err error)
 // whichever process. read is called outside of any transaction, for the log is on a disk. The jobs that have clients
 // of the daemon are then its victims: those in which that was not noted before are returned.
 // What a log says that was never followed is of earlier jobs.
-func (b *Book) Follow(ctx context.Context, d gres.Daemon, read ReadLog) (victims []uint32, fault bool, err error) {
+func (b *Ledger) Follow(ctx context.Context, d gres.Daemon, read ReadLog) (victims []uint32, fault bool, err error) {
 	from := int64(0)
 	err = b.db.QueryRowContext(ctx, "SELECT at FROM followed WHERE daemon=?", d).Scan(&from)
 	first := errors.Is(err, sql.ErrNoRows)

@@ -31,7 +31,7 @@ var ErrEnoughHeld = errors.New("enough GPUs of this node are held for other jobs
 // many MiB of each, 0 for all of it, and for nobody else, until it starts here or the
 // hold is dropped. GPUs kept for another job stay so. The error is ErrEnoughHeld if
 // there are others of the user's, and with them it would be more than half of the GPUs.
-func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
+func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		var others, all int
 		if err := tx.QueryRow("SELECT count(*), (SELECT count(*) FROM gpu) FROM hold WHERE uid=? AND job_id<>?", uid, job).Scan(&others, &all); err != nil {
@@ -51,7 +51,7 @@ func (b *Book) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, u
 
 // OpenHold says in how long the job that GPUs are kept for can start: from then on
 // they are offered to slurmctld again.
-func (b *Book) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
+func (b *Ledger) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
 	if _, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job); err != nil {
 		return fmt.Errorf("offer the GPUs held for job %d: %w", job, err)
 	}
@@ -59,7 +59,7 @@ func (b *Book) OpenHold(ctx context.Context, job uint32, in time.Duration) error
 }
 
 // DropHold keeps nothing for the job any more.
-func (b *Book) DropHold(ctx context.Context, job uint32) error {
+func (b *Ledger) DropHold(ctx context.Context, job uint32) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM hold WHERE job_id=?", job); err != nil {
 		return fmt.Errorf("end the hold for job %d: %w", job, err)
 	}
@@ -88,7 +88,7 @@ func holdsOf(q querier) ([]Hold, error) {
 
 // Quarantine closes a GPU to all jobs and notes the fault in those that hold
 // it through MPS: they are its victims.
-func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
+func (b *Ledger) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
 			return err
@@ -103,7 +103,7 @@ func (b *Book) Quarantine(ctx context.Context, uuid, reason string) (victims []u
 }
 
 // Readmit ends the quarantine of a GPU.
-func (b *Book) Readmit(ctx context.Context, uuid string) error {
+func (b *Ledger) Readmit(ctx context.Context, uuid string) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM quarantine WHERE uuid=?", uuid); err != nil {
 		return fmt.Errorf("readmit GPU %s: %w", uuid, err)
 	}
@@ -111,7 +111,7 @@ func (b *Book) Readmit(ctx context.Context, uuid string) error {
 }
 
 // Cancelled notes why the agent cancels a job, for its record.
-func (b *Book) Cancelled(ctx context.Context, key jobenv.JobKey, why string) error {
+func (b *Ledger) Cancelled(ctx context.Context, key jobenv.JobKey, why string) error {
 	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID, key.Restart); err != nil {
 		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
 	}

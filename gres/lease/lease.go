@@ -40,8 +40,8 @@ var schemaFiles embed.FS
 // version is the number of the newest step.
 const version = 2
 
-// Book is an open ledger.
-type Book struct {
+// Ledger is an open ledger.
+type Ledger struct {
 	db    *sql.DB
 	queue *queue.Queue
 }
@@ -72,7 +72,7 @@ var ErrNoFit = errors.New("no GPU fits now")
 
 // Open opens the ledger in dir, which must exist, and creates it if need be, for root alone.
 // Transactions wait up to busy for each other.
-func Open(dir string, busy time.Duration) (*Book, error) {
+func Open(dir string, busy time.Duration) (*Ledger, error) {
 	path := filepath.Join(dir, "leases.db")
 	if err := sqlitefile.Private(path); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
@@ -94,7 +94,7 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	b := &Book{db, q}
+	b := &Ledger{db, q}
 	// One at a time: SQLite lets nobody wait while another makes the new file a
 	// WAL database.
 	leave := q.Enter(context.Background(), queueFor)
@@ -108,7 +108,7 @@ func Open(dir string, busy time.Duration) (*Book, error) {
 }
 
 // migrate brings the schema to a version, and leaves one that is newer.
-func (b *Book) migrate(steps fs.FS, to int) error {
+func (b *Ledger) migrate(steps fs.FS, to int) error {
 	var at int
 	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at >= to {
 		return err
@@ -133,18 +133,18 @@ func (b *Book) migrate(steps fs.FS, to int) error {
 }
 
 // Close closes the ledger.
-func (b *Book) Close() error { return errors.Join(b.db.Close(), b.queue.Close()) }
+func (b *Ledger) Close() error { return errors.Join(b.db.Close(), b.queue.Close()) }
 
 // queueFor is longer than any transaction takes.
 const queueFor = time.Second
 
 // write runs f in one immediate transaction when it is this process's turn.
-func (b *Book) write(ctx context.Context, f func(*sql.Tx) error) error {
+func (b *Ledger) write(ctx context.Context, f func(*sql.Tx) error) error {
 	defer b.queue.Enter(ctx, queueFor)()
 	return b.transact(ctx, f)
 }
 
-func (b *Book) transact(ctx context.Context, f func(*sql.Tx) error) error {
+func (b *Ledger) transact(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := b.db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("lock ledger: %w", err)
@@ -166,7 +166,7 @@ func Now() time.Duration {
 }
 
 // PutReadings replaces the readings of all GPUs by those taken now.
-func (b *Book) PutReadings(ctx context.Context, readings []gres.Reading) error {
+func (b *Ledger) PutReadings(ctx context.Context, readings []gres.Reading) error {
 	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
 }
 
@@ -205,7 +205,7 @@ var ErrSuperseded = errors.New("a later attempt of the job has its GPUs")
 // that already holds GPUs under the same key gets the same again; what an
 // earlier attempt of it left is dropped. The error is ErrNoFit if choose picks
 // none.
-func (b *Book) Acquire(ctx context.Context, job Job, r gres.Request, choose Choose) ([]Granted, error) {
+func (b *Ledger) Acquire(ctx context.Context, job Job, r gres.Request, choose Choose) ([]Granted, error) {
 	var granted []Granted
 	err := b.write(ctx, func(tx *sql.Tx) (err error) {
 		var restart, uid uint32
@@ -301,7 +301,7 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 
 // Release ends what key holds and lists it as ended. It is no error if that is
 // nothing.
-func (b *Book) Release(ctx context.Context, key jobenv.JobKey) error {
+func (b *Ledger) Release(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)

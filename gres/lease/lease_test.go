@@ -22,7 +22,7 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-func open(t *testing.T, dir string) *Book {
+func open(t *testing.T, dir string) *Ledger {
 	t.Helper()
 	b, err := Open(dir, 5*time.Second)
 	if err != nil {

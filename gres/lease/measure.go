@@ -13,7 +13,7 @@ import (
 )
 
 // Measure replaces the readings and adds usages to what is known of attempts.
-func (b *Book) Measure(ctx context.Context, readings []gres.Reading, usages []Usage) error {
+func (b *Ledger) Measure(ctx context.Context, readings []gres.Reading, usages []Usage) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if err := putReadings(tx, readings); err != nil {
 			return err
@@ -24,7 +24,7 @@ func (b *Book) Measure(ctx context.Context, readings []gres.Reading, usages []Us
 
 // Published returns the Gres text that slurmctld was last told and from when on
 // it may be told the next, counted from now; ok is false if it was told nothing.
-func (b *Book) Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error) {
+func (b *Ledger) Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error) {
 	var next int64
 	err = b.db.QueryRowContext(ctx, "SELECT gres, next_ns FROM published").Scan(&gresText, &next)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -38,7 +38,7 @@ func (b *Book) Published(ctx context.Context) (gresText string, wait time.Durati
 // SetPublished records what slurmctld is told now. On average it may be told
 // once in an interval, and once more at any time: a GPU that becomes free just
 // after another change is not kept waiting.
-func (b *Book) SetPublished(ctx context.Context, gresText string, interval time.Duration) error {
+func (b *Ledger) SetPublished(ctx context.Context, gresText string, interval time.Duration) error {
 	now := int64(Now())
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published (one, gres, next_ns) VALUES (1, ?1, max(?2, ifnull((SELECT next_ns FROM published), 0) + ?3))",
 		gresText, now, int64(interval))

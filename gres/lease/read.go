@@ -33,14 +33,14 @@ type querier interface {
 
 // Snapshot is the ledger at one moment: what is true of the GPUs now.
 type Snapshot struct {
-	Readings  []gres.Reading // by index
-	Leases    []gres.Lease   // by GPU, oldest first
-	Comebacks []Comeback     // oldest first
-	Holds     []Hold         // GPUs kept for a job
+	Readings  []gres.Reading   // by index
+	Leases    []gres.Lease     // by GPU, oldest first
+	Comebacks []PendingRestart // oldest first
+	Holds     []Hold           // GPUs kept for a job
 }
 
 // Snapshot reads the ledger at one moment. It waits for nobody.
-func (b *Book) Snapshot(ctx context.Context) (s Snapshot, err error) {
+func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	c, err := b.db.Conn(ctx)
 	if err != nil {
 		return s, fmt.Errorf("read ledger: %w", err)
@@ -83,7 +83,7 @@ func (c connection) QueryRow(query string, args ...any) *sql.Row {
 }
 
 // Oldest returns the age of the oldest reading; ok is false if there is none.
-func (b *Book) Oldest(ctx context.Context) (age time.Duration, ok bool, err error) {
+func (b *Ledger) Oldest(ctx context.Context) (age time.Duration, ok bool, err error) {
 	var at sql.NullInt64
 	if err := b.db.QueryRowContext(ctx, "SELECT min(at_ns) FROM gpu").Scan(&at); err != nil {
 		return 0, false, fmt.Errorf("read readings: %w", err)
@@ -93,7 +93,7 @@ func (b *Book) Oldest(ctx context.Context) (age time.Duration, ok bool, err erro
 
 // Find returns what key, or an earlier attempt of its job, holds; ok is false if
 // that is nothing.
-func (b *Book) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, err error) {
+func (b *Ledger) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, err error) {
 	h.JobKey = key
 	var at int64
 	var about string

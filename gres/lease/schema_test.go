@@ -66,7 +66,7 @@ func TestOldProgramsWrite(t *testing.T) {
 }
 
 // next is a step that a later release may bring: a column in every table, and a table.
-func next(t *testing.T, b *Book) fstest.MapFS {
+func next(t *testing.T, b *Ledger) fstest.MapFS {
 	t.Helper()
 	rows, err := b.db.Query("SELECT name FROM sqlite_schema WHERE type='table' AND name NOT LIKE 'sqlite_%'")
 	if err != nil {

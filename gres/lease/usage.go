@@ -100,7 +100,7 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 
 // FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
 // that has ended, until DropEnded.
-func (b *Book) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
+func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
 	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?", key.JobID, key.Restart)
 	if err != nil {
 		return nil, fmt.Errorf("read usage of job %s: %w", key, err)

@@ -144,12 +144,12 @@ type Rebooking struct {
 	Books string
 }
 
-// Misbooked returns the waiting jobs whose booking an update has made wrong, which tells no
+// NeedsRebooking returns the waiting jobs whose booking an update has made wrong, which tells no
 // plugin what the job has booked, with what they are to book instead: those that name
 // their nodes and yet book memory of any node, as slurmctld gives such a job up when these
 // offer less (tres.AnyMiB); and those that book more than a GPU of their partition has, for
 // they would wait for ever: they book a whole one.
-func Misbooked(queue []schedule.Job, fullMiB map[string]int64) []Rebooking {
+func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64) []Rebooking {
 	var list []Rebooking
 	seen := map[uint32]bool{}
 	for i := range queue {

@@ -178,7 +178,7 @@ func TestMisbooked(t *testing.T) {
 	bigNamed, fits, unknown := moved(10, right.TresPerNode), moved(11, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"), moved(12, whole)
 	bigNamed.ReqNodes, unknown.Partition = "n1", "none"
 	full := map[string]int64{"gpu": 40536, "small": 20000}
-	got := Misbooked([]schedule.Job{named, named, reserved, right, others, runs, pending(6, half, time.Hour),
+	got := NeedsRebooking([]schedule.Job{named, named, reserved, right, others, runs, pending(6, half, time.Hour),
 		big, several, idle, bigNamed, fits, unknown}, full)
 	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
 		{big, fits.TresPerNode}, {several, "gres:gpu:2,gres:carma2:20000,gres:carmatotal:40000"},
@@ -253,7 +253,7 @@ func BenchmarkSteward(b *testing.B) {
 	w := Waits{}
 	for b.Loop() {
 		queue := slices.Clone(in.Queue)
-		Misbooked(queue, in.FullMiB)
+		NeedsRebooking(queue, in.FullMiB)
 		w.Restore(queue, now, time.Minute)
 		Decide(Input{Queue: queue, Nodes: in.Nodes, FullMiB: in.FullMiB, After: in.After, Now: in.Now})
 	}

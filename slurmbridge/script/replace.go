@@ -40,7 +40,7 @@ func (s File) swap(text []byte) (err error) {
 	if _, err = f.Write(text); err != nil {
 		return err
 	}
-	if err = s.dress(f); err != nil {
+	if err = s.copyOwnerAndMode(f); err != nil {
 		return err
 	}
 	if err = f.Sync(); err != nil {
@@ -63,9 +63,9 @@ func (s File) swap(text []byte) (err error) {
 	return nil
 }
 
-// dress gives f the owner and the mode of the script. The mode comes last: a
+// copyOwnerAndMode gives f the owner and the mode of the script. The mode comes last: a
 // change of owner takes set-user-ID away (chown(2)).
-func (s File) dress(f *os.File) error {
+func (s File) copyOwnerAndMode(f *os.File) error {
 	if was, ok := s.info.Sys().(*syscall.Stat_t); ok {
 		info, err := f.Stat()
 		if err != nil {

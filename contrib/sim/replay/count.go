@@ -24,7 +24,7 @@ func (s *slurm) publish(id int32) {
 		s.readings = append(s.readings, n.gpus[k].reading)
 		s.leases = append(s.leases, n.gpus[k].leases...)
 	}
-	copy(n.offer, capacity.Counts(s.offers, choose.Companies(s.set.Policy, s.readings, s.leases, s.set.Thresholds)))
+	copy(n.offer, capacity.Counts(s.offers, choose.ShareableSets(s.set.Policy, s.readings, s.leases, s.set.Thresholds)))
 	switch p := &s.set.Model.Slurm; {
 	case slices.Equal(n.offer, n.told):
 		n.tellAt = math.Inf(1)

@@ -37,7 +37,7 @@ func (s *slurm) steward() {
 		if s.m.now-h.since >= s.set.HoldTimeoutS {
 			s.dropHold(task)
 		} else if h.open && s.m.tasks[task].phase == back && s.heldFits(h) {
-			s.hasten(task)
+			s.advanceStart(task)
 		}
 	}
 	if !s.stewards() {
@@ -170,7 +170,7 @@ func (s *slurm) openHold(h *hold) {
 	}
 	switch s.m.tasks[h.task].phase {
 	case back:
-		s.hasten(h.task)
+		s.advanceStart(h.task)
 	case waiting:
 		h.open = true
 		for _, g := range h.gpus {
@@ -180,8 +180,8 @@ func (s *slurm) openHold(h *hold) {
 	}
 }
 
-// hasten lets a job that backs off start as soon as is safe (gres/agent).
-func (s *slurm) hasten(task int32) {
+// advanceStart lets a job that backs off start as soon as is safe (gres/agent).
+func (s *slurm) advanceStart(task int32) {
 	timer, at := s.m.taskTimer(task), s.m.now+s.set.Model.Slurm.ComebackS
 	if s.m.agenda.at[timer]-at >= s.set.Model.Slurm.HoldEveryS {
 		s.m.plan(timer, at)
