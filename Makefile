@@ -51,7 +51,7 @@ SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
 .PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
-	test-integration test-situations test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
+	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim spank simgpu
@@ -164,6 +164,11 @@ export SLURM_PREFIX
 test-situations: deps-test-situations all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
 
+# Jobs in containers: pyxis and enroot, built from their public sources, and Slurm's own with
+# crun or runc. ENROOT_GIT and PYXIS_GIT name clones, where github.com is out of reach.
+test-containers: deps-test-containers all $(PROGRESS)
+	@$(PROGRESS) go $(AS_ROOT) -tags 'integration containers' -count=1 -timeout 40m -run '^(TestPyxis|TestContainerOCI)$$' ./contrib/devcluster
+
 # Both commands of the README in a new Debian with nothing but what the README
 # names (root makes it). CI runs a part of this for Debian 13 (.ci/run).
 test-debian12: deps-test-debian12
@@ -235,6 +240,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@$(GO) vet ./...
 	@$(GO) vet -tags integration ./contrib/devcluster
 	@$(GO) vet -tags 'integration situations' ./contrib/devcluster
+	@$(GO) vet -tags 'integration containers' ./contrib/devcluster
 	@$(GO) vet -tags abuse ./contrib/devcluster ./contrib/abuse
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck, errorlint"
@@ -246,7 +252,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/containers/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c

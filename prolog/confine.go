@@ -155,12 +155,12 @@ func (t taskFile) names(uuids []string) string {
 }
 
 // without tells a task that has no GPU so, where Slurm says nothing: a program of CUDA
-// would then take the first GPU that it can open. What a component of a heterogeneous
-// job finds is the leader's.
+// would then take the first GPU that it can open, and enroot's hook bring in all, for most
+// images ask for that. What a component of a heterogeneous job finds is the leader's.
 func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
 	_, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
 	if component || get("CUDA_VISIBLE_DEVICES") == "" {
-		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\n")
+		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\nexport NVIDIA_VISIBLE_DEVICES=void\n")
 		err = errors.Join(err, errPrint)
 	}
 	return err

@@ -832,7 +832,7 @@ func TestTaskOfComponent(t *testing.T) {
 	}
 	// On a node with a component that has no GPUs the leader's are in the environment.
 	vars := []string{"SLURM_JOB_ID=70", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=70", "SLURM_JOB_ID_HET_GROUP_1=71", "SLURM_JOB_GPUS=3", "CUDA_VISIBLE_DEVICES=GPU-9"}
-	if got := w.task(t, vars...); got != "export CUDA_VISIBLE_DEVICES=\n" {
+	if got := w.task(t, vars...); got != "export CUDA_VISIBLE_DEVICES=\nexport NVIDIA_VISIBLE_DEVICES=void\n" {
 		t.Errorf("a component without GPUs:\n%s", got)
 	}
 	// It waits for what its own Prolog could not decide.

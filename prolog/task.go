@@ -158,7 +158,7 @@ func Told(get jobenv.Getenv) bool {
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
-	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends what says nothing for a minute
+	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends what says nothing for five
 )
 
 // awaitTaskFile is readTaskFile once it has been decided what the job gets.

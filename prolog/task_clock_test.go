@@ -41,7 +41,7 @@ func TestTasksGiveUp(t *testing.T) {
 		if waited := time.Since(begin) - lives; waited < taskGivesUpAt-10*time.Second || waited > taskGivesUpAt+10*time.Second {
 			t.Errorf("it gave up %v after the other had died", waited)
 		}
-		// The SPANK plugin ends a program that says nothing for a minute.
+		// The SPANK plugin ends a program that says nothing for five minutes.
 		if lines, least := strings.Count(b.String(), "\n"), int(lives/(30*time.Second)); lines < least {
 			t.Errorf("%d lines in %v, want %d at least", lines, lives, least)
 		}

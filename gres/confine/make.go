@@ -3,27 +3,22 @@
 package confine
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
 
-// makeGroups makes a cgroup and those above it that are missing, as Slurm makes them: users may
-// look into them, also where a hook's umask is stricter. enroot mounts a task's own cgroups, as
-// its user (conf/hooks/10-cgroups.sh).
-func makeGroups(path string) error {
-	err := os.Mkdir(path, 0o755)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := makeGroups(filepath.Dir(path)); err != nil {
-			return err
-		}
-		err = os.Mkdir(path, 0o755)
-	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	} else if err != nil {
+// makeGroups makes a cgroup and what is missing above it. Like Slurm's own, it and those above
+// it, so many in all, may be looked into by users, whatever a hook's umask is: enroot mounts a
+// task's cgroups as its user (conf/hooks/10-cgroups.sh).
+func makeGroups(path string, levels int) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err
 	}
-	return os.Chmod(path, 0o755)
+	for range levels {
+		if err := os.Chmod(path, 0o755); err != nil {
+			return err
+		}
+		path = filepath.Dir(path)
+	}
+	return nil
 }

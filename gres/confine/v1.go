@@ -68,7 +68,7 @@ func (g *v1) open(dir string, minors []int) error {
 	// Slurm may remove a user's cgroup between the two.
 	var err error
 	for range 10 {
-		if err = makeGroups(filepath.Join(dir, keeper)); !errors.Is(err, fs.ErrNotExist) {
+		if err = makeGroups(filepath.Join(dir, keeper), 4); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}

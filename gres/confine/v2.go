@@ -115,12 +115,12 @@ func (g *v2) Open(job Job, minors []int) error {
 	}
 	defer done()
 	if isSLUID(job.SLUID) {
-		if err := makeGroups(filepath.Join(jobDir(g.scope, job.ID), keeper, job.SLUID)); err != nil {
+		if err := makeGroups(filepath.Join(jobDir(g.scope, job.ID), keeper, job.SLUID), 3); err != nil {
 			return fmt.Errorf("confine job %d by %s: %w", job.ID, g.scope, err)
 		}
 	}
 	for _, dir := range g.dirs(job) {
-		err := makeGroups(filepath.Join(dir, keeper))
+		err := makeGroups(filepath.Join(dir, keeper), 2)
 		var id uint64
 		if err == nil {
 			id, err = idOf(dir)

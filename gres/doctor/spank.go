@@ -42,6 +42,9 @@ func (s SPANK) Named() bool { return s.position(spankFile) >= 0 }
 // Own is the line of CARMA's; only where Named.
 func (s SPANK) Own() slurmconf.Plugin { return s.Plugins[s.position(spankFile)] }
 
+// release is what a SPANK plugin and its Slurm have in common.
+func release(v sctl.Version) string { return fmt.Sprintf("%d.%02d", v.Major, v.Minor) }
+
 // spank judges the plugin; nothing is said where neither it nor pyxis is there.
 func (d *diagnosis) spank() {
 	s := d.SPANK
@@ -49,7 +52,7 @@ func (d *diagnosis) spank() {
 	if at < 0 && pyxis < 0 {
 		return
 	}
-	good := fmt.Sprintf("%s has %s, for Slurm %d.%02d", s.Path, spankFile, s.Version.Major, s.Version.Minor)
+	good := fmt.Sprintf("%s has %s, for Slurm %s", s.Path, spankFile, release(s.Version))
 	d.part("spank", good, func(say func(Level, string, string)) {
 		if at < 0 {
 			say(Warn, "pyxis enters containers before TaskProlog has told them their GPUs",
@@ -63,25 +66,29 @@ func (d *diagnosis) spank() {
 		switch {
 		case s.Err != nil:
 			say(unheard, s.Err.Error()+": slurmd does not load it", "install slurm-spank-carma for this Slurm")
-		case d.Installed != (sctl.Version{}) && (s.Version.Major != d.Installed.Major || s.Version.Minor != d.Installed.Minor):
-			say(unheard, fmt.Sprintf("%s is for Slurm %d.%02d, this is %s: slurmd does not load it", s.File, s.Version.Major, s.Version.Minor, versionText(d.Installed)),
-				"install slurm-spank-carma for this Slurm")
+		case d.Installed != (sctl.Version{}) && release(s.Version) != release(d.Installed):
+			say(unheard, fmt.Sprintf("%s is for Slurm %s, this is %s: slurmd does not load it",
+				s.File, release(s.Version), versionText(d.Installed)), "install slurm-spank-carma for this Slurm")
 		}
 		if s.Own().Required {
-			say(Fail, s.Path+" says \"required\": where the plugin cannot be loaded no job starts", "write \"optional "+s.Own().Path+"\"")
+			say(Fail, s.Path+" says \"required\": where the plugin cannot be loaded no job starts",
+				"write \"optional "+s.Own().Path+"\"")
 		}
 		if p := s.Program; p.Err != nil {
 			say(unheard, "the program that it runs: "+p.Err.Error(), "install carma-node, or mend the line in "+s.Path)
 		} else if !p.safe() || p.Mode.Perm()&0o111 == 0 {
-			say(Fail, p.Path+", which it runs, is not executable or can be changed by others than root", "chown root "+p.Path+"; chmod 755 "+p.Path)
+			say(Fail, p.Path+", which it runs, is not executable or can be changed by others than root",
+				"chown root "+p.Path+"; chmod 755 "+p.Path)
 		}
 		if pyxis >= 0 && pyxis < at {
-			say(Warn, "pyxis stands before "+spankFile+" and enters containers that do not know their GPUs", "put "+spankFile+" first in "+s.Path)
+			say(Warn, "pyxis stands before "+spankFile+" and enters containers that do not know their GPUs",
+				"put "+spankFile+" first in "+s.Path)
 		}
 		// From 24.11 on slurmstepd starts the program by one of its own, which no image has
 		// (NVIDIA/pyxis#163).
 		if v := d.setting("TaskProlog"); pyxis >= 0 && v != "" && !d.Installed.Before(24, 11) {
-			say(Warn, "TaskProlog="+v+" is not in a container's image: tasks of pyxis fail from Slurm 24.11 on", "take TaskProlog out of slurm.conf: "+spankFile+" does its work")
+			say(Warn, "TaskProlog="+v+" is not in a container's image: tasks of pyxis fail from Slurm 24.11 on",
+				"take TaskProlog out of slurm.conf: "+spankFile+" does its work")
 		}
 	})
 }

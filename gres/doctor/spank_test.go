@@ -17,6 +17,20 @@ func TestSPANK(t *testing.T) {
 	own := slurmconf.Plugin{Path: "/usr/lib/carma/slurm/spank_carma.so"}
 	pyxis := slurmconf.Plugin{Required: true, Path: "/usr/local/lib/slurm/spank_pyxis.so"}
 	noHook := []string{"TaskProlog=/usr/sbin/carma-task-prolog", ""}
+	add := func(f *Facts) { f.SPANK.Plugins = append(f.SPANK.Plugins, pyxis) }
+	alone := func(f *Facts) { f.SPANK = SPANK{Plugins: []slurmconf.Plugin{pyxis}} }
+	first := func(f *Facts) { f.SPANK.Plugins = []slurmconf.Plugin{pyxis, own} }
+	other := func(f *Facts) { f.SPANK.Version.Major = 23 }
+	gone := func(f *Facts) { f.SPANK.Program = Path{Err: os.ErrNotExist} }
+	broken := func(f *Facts) { f.SPANK.Err = errors.New("x.so: no symbols") }
+	required := func(f *Facts) { f.SPANK.Plugins[0].Required = true }
+	writable := func(f *Facts) { f.SPANK.Program.Mode = 0o777 }
+	newer := func(f *Facts) {
+		add(f)
+		f.Installed = sctl.Version{Major: 25, Minor: 11, Micro: 7}
+		f.SPANK.Version = f.Installed
+		f.Running["slurm_version"] = "25.11.7"
+	}
 	for name, c := range map[string]struct {
 		conf   []string // edits of slurm.conf
 		change func(*Facts)
@@ -26,23 +40,23 @@ func TestSPANK(t *testing.T) {
 		"with TaskProlog":      {nil, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
 		"no plugin, no pyxis":  {nil, func(f *Facts) { f.SPANK = SPANK{} }, ""},
 		"neither":              {noHook, func(f *Facts) { f.SPANK = SPANK{} }, "fail TaskProlog is not set"},
-		"pyxis alone":          {nil, func(f *Facts) { f.SPANK = SPANK{Plugins: []slurmconf.Plugin{pyxis}} }, "warn pyxis enters containers before TaskProlog"},
-		"pyxis last":           {noHook, func(f *Facts) { f.SPANK.Plugins = append(f.SPANK.Plugins, pyxis) }, "pass /etc"},
-		"pyxis first":          {noHook, func(f *Facts) { f.SPANK.Plugins = []slurmconf.Plugin{pyxis, own} }, "warn pyxis stands before"},
-		"another Slurm":        {noHook, func(f *Facts) { f.SPANK.Version.Major = 23 }, "fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05, this is 22.05.8"},
-		"beside TaskProlog":    {nil, func(f *Facts) { f.SPANK.Version.Major = 23 }, "warn /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05"},
+		"pyxis alone":          {nil, alone, "warn pyxis enters containers before TaskProlog"},
+		"pyxis last":           {noHook, add, "pass /etc"},
+		"pyxis first":          {noHook, first, "warn pyxis stands before"},
+		"another Slurm":        {noHook, other, "fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05, this is 22.05.8"},
+		"beside TaskProlog":    {nil, other, "warn /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05"},
 		"another micro":        {noHook, func(f *Facts) { f.SPANK.Version.Micro = 1 }, "pass /etc"},
-		"cannot be read":       {noHook, func(f *Facts) { f.SPANK.Err = errors.New("x.so: no symbols") }, "fail x.so: no symbols: slurmd does not load it"},
-		"required":             {noHook, func(f *Facts) { f.SPANK.Plugins[0].Required = true }, "fail /etc/slurm/plugstack.conf says \"required\""},
-		"program missing":      {noHook, func(f *Facts) { f.SPANK.Program = Path{Err: os.ErrNotExist} }, "fail the program that it runs: file does not exist"},
-		"program writable":     {noHook, func(f *Facts) { f.SPANK.Program.Mode = 0o777 }, "fail /usr/sbin/carma-task-prolog, which it runs, is not executable or can be changed"},
-		"TaskProlog and pyxis": {nil, func(f *Facts) { f.SPANK.Plugins = append(f.SPANK.Plugins, pyxis); newer(f) }, "warn TaskProlog=/usr/sbin/carma-task-prolog is not in a container's image"},
-		"the same in 22.05":    {nil, func(f *Facts) { f.SPANK.Plugins = append(f.SPANK.Plugins, pyxis) }, "pass /etc"},
+		"cannot be read":       {noHook, broken, "fail x.so: no symbols: slurmd does not load it"},
+		"required":             {noHook, required, "fail /etc/slurm/plugstack.conf says \"required\""},
+		"program missing":      {noHook, gone, "fail the program that it runs: file does not exist"},
+		"program writable":     {noHook, writable, "fail /usr/sbin/carma-task-prolog, which it runs, is not executable"},
+		"TaskProlog and pyxis": {nil, newer, "warn TaskProlog=/usr/sbin/carma-task-prolog is not in a container's image"},
+		"the same in 22.05":    {nil, add, "pass /etc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := site(t, c.conf...)
-			f.SPANK = SPANK{Path: "/etc/slurm/plugstack.conf", Plugins: []slurmconf.Plugin{own}, File: own.Path, Version: f.Installed,
-				Program: Path{Path: "/usr/sbin/carma-task-prolog", Mode: 0o755}}
+			f.SPANK = SPANK{Path: "/etc/slurm/plugstack.conf", Plugins: []slurmconf.Plugin{own}, File: own.Path,
+				Version: f.Installed, Program: Path{Path: "/usr/sbin/carma-task-prolog", Mode: 0o755}}
 			if c.change != nil {
 				c.change(&f)
 			}
@@ -57,10 +71,4 @@ func TestSPANK(t *testing.T) {
 			}
 		})
 	}
-}
-
-func newer(f *Facts) {
-	f.Installed = sctl.Version{Major: 25, Minor: 11, Micro: 7}
-	f.SPANK.Version = f.Installed
-	f.Running["slurm_version"] = "25.11.7"
 }

@@ -25,9 +25,10 @@ SPANK_PLUGIN(carma, 1)
 #endif
 
 /* A job that waits for the decision what it gets makes TaskProlog print an empty line every
- * few seconds (prolog/task.go, taskSays). */
+ * few seconds (prolog/task.go, taskSays). A program that hangs, on a file system say, is not waited
+ * for for ever; one on a machine that is busy is to have its time. */
 #ifndef SILENCE_MS
-#define SILENCE_MS 60000
+#define SILENCE_MS 300000
 #endif
 
 static void export(void *to, const char *name, const char *value)

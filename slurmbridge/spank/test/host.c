@@ -242,7 +242,8 @@ static void check_failures(void)
 
 static void check_program(void)
 {
-	char *relative[] = { "carma-task-prolog", NULL }, *missing[] = { "/no/such/program", NULL }, *args[] = { helper, NULL };
+	char *relative[] = { "carma-task-prolog", NULL }, *missing[] = { "/no/such/program", NULL };
+	char *args[] = { helper, NULL };
 
 	/* Not there: CARMA is not on this node, and Slurm's word stays. */
 	clear();
@@ -338,7 +339,9 @@ static void ignore_text(void *to, const char *text, size_t len)
 
 static void hostile(long n)
 {
-	static const char *words[] = { "export ", "unset ", "print ", "A", "=", "\n", "_", "9", " ", "\t", "CUDA_VISIBLE_DEVICES" };
+	static const char *words[] = {
+		"export ", "unset ", "print ", "A", "=", "\n", "_", "9", " ", "\t", "CUDA_VISIBLE_DEVICES"
+	};
 	static const struct line_actions act = { .export = ignore, .unset = ignore_name, .print = ignore_text };
 	size_t sum = 0;
 

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build integration && containers
+
+package devcluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Each test starts a job's tasks in containers of one kind, and beside them another user's job
+// on a GPU of its own. A task opens its job's GPUs and no other; its variables are there; it
+// reaches its own MPS daemon and no other.
+
+// containers builds what the containers are made of, below the cluster's directory.
+func (c *cluster) containers(what string) (dir string) {
+	c.t.Helper()
+	dir = filepath.Join(c.dir, "containers")
+	build := exec.Command("../containers/build.sh", dir, what)
+	if out, err := build.CombinedOutput(); build.ProcessState.ExitCode() == 3 {
+		c.t.Skipf("the sources cannot be had; set ENROOT_GIT and PYXIS_GIT\n%s", out)
+	} else if err != nil {
+		c.t.Fatalf("contrib/containers/build.sh: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// neighbour starts bob's job that others are not to reach, and returns its pipe directory.
+func (c *cluster) neighbour() string {
+	c.t.Helper()
+	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY\nsleep 1h\n")
+	var pipe string
+	c.eventually(func() string {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+		_, pipe, _ = strings.Cut(strings.TrimSpace(string(text)), "pipe=")
+		return pipe
+	}, "^/.*/GPU-")
+	return pipe
+}
+
+// mounts are the directories that a container needs: the GPUs' device nodes, the MPS pipes,
+// and the state of the simulated GPUs.
+func (c *cluster) mounts() []string {
+	return []string{c.dir + "/dev/n1", c.dir + "/run/n1/mps", c.dir + "/simgpu"}
+}
+
+// probe says what a task has. NVIDIA's daemon does not serve clients in other PID
+// namespaces here, for the simulated one tells them by their numbers.
+func probe(pipeOfOthers, more string) string {
+	return `echo "opens $(simgpu devices $SIMGPU_DEV)"; ` +
+		`echo "told $CUDA_VISIBLE_DEVICES $CARMA_RESERVE_MIB $CARMA_MEM_FRACTION"; ` +
+		`[ -w $CUDA_MPS_PIPE_DIRECTORY/control ] && echo "reaches own"; ` +
+		`ls ` + pipeOfOthers + ` 2>/dev/null && echo "reaches others"; ` + more
+}
+
+// holds compares what probe printed with the job's lease.
+func (c *cluster) holds(id, out string, tasks int) {
+	c.t.Helper()
+	m := regexp.MustCompile(`(?m)^batch (\d) (GPU-\S+)$`).FindStringSubmatch(out)
+	if m == nil {
+		c.t.Fatalf("job %s printed\n%s", id, out)
+	}
+	for _, want := range []string{"opens " + m[1], "told " + m[2] + " 10240 0.2273", "reaches own"} {
+		if got := len(regexp.MustCompile("(?m)^"+want+"$").FindAllString(out, -1)); got != tasks {
+			c.t.Errorf("job %s: %d of %d tasks print %q\n%s", id, got, tasks, want, out)
+		}
+	}
+	if strings.Contains(out, "reaches others") {
+		c.t.Errorf("job %s reaches another user's MPS daemon\n%s", id, out)
+	}
+}
+
+// said logs what a job printed, if the test has failed.
+func (c *cluster) said(id string) {
+	if c.t.Failed() {
+		c.t.Logf("job %s printed\n%s", id, c.output(id))
+	}
+}
+
+// batchLine is the line that a batch script begins with outside of its containers.
+const batchLine = "echo batch $(simgpu devices $SIMGPU_DEV) $CUDA_VISIBLE_DEVICES\n"
+
+func TestPyxis(t *testing.T) {
+	c := confined(t, "--spank", "--time-scale", "10")
+	dir := c.containers("pyxis")
+	c.sh("", fmt.Sprintf("echo 'required %[1]s/spank_pyxis.so runtime_path=%[1]s/pyxis' >>%s/etc/plugstack.conf", dir, c.dir))
+	restart := devcluster("restart", c.dir, "slurmd") // makes runtime_path; pyxis finds enroot by its PATH
+	restart.Env = append(os.Environ(), "PATH="+dir+"/enroot/bin:"+os.Getenv("PATH"))
+	if out, err := restart.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %t") }, "idle")
+	pipe := c.neighbour()
+	container := " --container-image=" + dir + "/image.sqsh --container-mounts=" + strings.Join(c.mounts(), ",") + " "
+	small := "simjob --mem 4G --smact 5 --ramp 0s --duration 1s && echo trains; " +
+		"simjob --mem 20G --smact 5 --ramp 0s --duration 1s 2>/dev/null || echo is held"
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -n 2\n#CARMA mem=10G\n"+batchLine+
+		"srun"+container+"sh -c "+quote(probe(pipe, small))+"\n")
+	defer c.said(id)
+	c.ends(id, "COMPLETED")
+	out := c.output(id)
+	c.holds(id, out, 2)
+	for _, word := range []string{"trains", "is held"} {
+		if strings.Count(out, word+"\n") != 2 {
+			t.Errorf("two tasks do not print %q\n%s", word, out)
+		}
+	}
+	gpu := regexp.MustCompile("GPU-[-0-9a-f]+").FindString(out)
+
+	// An allocation and a step in one, whose environment nobody has told before.
+	const says = `echo "$SLURM_JOB_ID $CUDA_VISIBLE_DEVICES $(simgpu devices $SIMGPU_DEV)"`
+	direct := c.sh(alice, "srun --gres=gpu:1"+container+"sh -c "+quote(says))
+	m := regexp.MustCompile(`^(\d+) (GPU-\S+) [0-3]$`).FindStringSubmatch(direct)
+	if m == nil {
+		t.Fatalf("srun printed %q", direct)
+	}
+	if none := c.sh(bob, "srun -p plain"+container+"sh -c "+quote(says)); !regexp.MustCompile(`^\d+  none$`).MatchString(none) {
+		t.Errorf("a task without a GPU printed %q", none)
+	}
+	// enroot's hook has been told the jobs' GPUs, and not the image's word, which is all; of the
+	// job without one it has brought in nothing.
+	log := c.sh("", "cat "+dir+"/home/cli.log")
+	want := "^job=" + id + " .* --device=" + gpu + " .*\njob=" + m[1] + " .* --device=" + m[2] + " .*$"
+	if !regexp.MustCompile(want).MatchString(log) {
+		t.Errorf("enroot's hook was told\n%s\nwant %s", log, want)
+	}
+	c.sh("", "scancel -u "+bob)
+	c.noDrain()
+}
+
+// Slurm's own containers. Up to 22.05 a container has the environment with which srun was
+// started, so srun is started by a batch script that was told.
+func TestContainerOCI(t *testing.T) {
+	if prefix := os.Getenv("SLURM_PREFIX"); prefix != "" {
+		if _, err := os.Stat(prefix + "/lib/slurm/serializer_json.so"); err != nil {
+			t.Skipf("this Slurm was built without JSON and has no --container: %v", err)
+		}
+	}
+	runtime := ociRuntime(t)
+	c := confined(t, "--spank", "--time-scale", "10")
+	dir := c.containers("image")
+	c.bundle(dir)
+	var conf strings.Builder
+	for _, line := range []struct{ key, command string }{
+		{"Query", "state"}, {"Kill", "kill -a"}, {"Delete", "delete --force"}, {"Run", "run --bundle=%b"},
+	} {
+		fmt.Fprintf(&conf, "RunTime%s=\"%s --rootless=true --root=%s/home/oci-%%u %s %%n.%%u.%%j.%%s.%%t\"\n",
+			line.key, runtime, dir, line.command)
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "etc", "oci.conf"), []byte(conf.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c.restart("slurmd")
+	pipe := c.neighbour()
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\n"+batchLine+
+		"srun --container="+dir+"/bundle sh -c "+quote(probe(pipe, "true"))+"\n")
+	defer c.said(id)
+	c.ends(id, "COMPLETED")
+	c.holds(id, c.output(id), 1)
+	c.sh("", "scancel -u "+bob)
+	c.noDrain()
+}
+
+// ociRuntime is crun, or runc where crun refuses the machine: version 1.8 takes no cgroup v1
+// with v2 beside it.
+func ociRuntime(t *testing.T) string {
+	t.Helper()
+	if _, err := os.Stat("/sys/fs/cgroup/unified"); err != nil {
+		return "crun"
+	}
+	t.Log("crun does not run with cgroup v1 and v2 side by side; runc does")
+	return "runc"
+}
+
+// bundle writes config.json for alice's containers.
+func (c *cluster) bundle(dir string) {
+	c.t.Helper()
+	c.sh("", "cd "+dir+"/bundle && crun spec --rootless")
+	path := filepath.Join(dir, "bundle", "config.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var conf map[string]any
+	if err := json.Unmarshal(text, &conf); err != nil {
+		c.t.Fatal(err)
+	}
+	conf["process"].(map[string]any)["terminal"] = false
+	var mounts []any
+	for _, m := range conf["mounts"].([]any) {
+		// The job's cgroups are not the user's to mount.
+		if m.(map[string]any)["type"] != "cgroup" {
+			mounts = append(mounts, m)
+		}
+	}
+	for _, dir := range c.mounts() {
+		mounts = append(mounts, map[string]any{
+			"destination": dir, "source": dir, "type": "bind", "options": []string{"rbind", "rw"}})
+	}
+	conf["mounts"] = mounts
+	linux := conf["linux"].(map[string]any)
+	for key, option := range map[string]string{"uidMappings": "-u", "gidMappings": "-g"} {
+		id := json.Number(c.sh("", "id "+option+" "+alice))
+		linux[key] = []any{map[string]any{"containerID": 0, "hostID": id, "size": 1}}
+	}
+	if text, err = json.Marshal(conf); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
