@@ -127,6 +127,9 @@ func TestConfineManyStarts(t *testing.T) {
 // was killed slurmd starts the job again without any (docs/adr/0015).
 func TestConfineKilled(t *testing.T) {
 	c := confined(t, "--time-scale", "10")
+	t.Cleanup(func() { // what slurmstepds that were killed have left, of n1 alone
+		c.run("", "kill -9 $(cat /sys/fs/cgroup/freezer/slurm_n1/uid_*/job_*/step_*/cgroup.procs)")
+	})
 	rng := rand.New(rand.NewPCG(1, 2))
 	killed := map[string]int{}
 	daemon := func(name string) {
