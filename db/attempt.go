@@ -97,7 +97,8 @@ type Total struct {
 
 // TotalOf puts the figures of a job's GPUs together.
 func TotalOf(gpus []AttemptGPU) Total {
-	t := Total{SMActPct: figure.Unknown, SMActMax: figure.Unknown, EnergyJ: figure.Unknown, IdleJ: figure.Unknown, AloneS: figure.Unknown,
+	t := Total{SMActPct: figure.Unknown, SMActMax: figure.Unknown, EnergyJ: figure.Unknown, IdleJ: figure.Unknown,
+		AloneS:  figure.Unknown,
 		PeakHow: figure.QualityNone, SMActHow: figure.QualityNone, EnergyHow: figure.QualityNone}
 	if len(gpus) == 0 {
 		return t
@@ -130,7 +131,8 @@ func TotalOf(gpus []AttemptGPU) Total {
 		t.SMActPct = round(smact/figure.Measured(n), 10)
 	}
 	// As they are kept, so that a record is the same wherever it is read.
-	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1), round(t.AloneS, 1000)
+	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1),
+		round(t.AloneS, 1000)
 	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS} {
 		*s = float64(toMillis(*s)) / 1000
 	}
@@ -197,17 +199,22 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" + strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
+var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" +
+	strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
 
 func put(tx *sql.Tx, a *Attempt) error {
-	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
+		&a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
 		*s = clean(*s)
 	}
 	t := a.Total
-	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)), nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
-		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal, a.Mode, a.Method, nullEmpty(a.Key),
+	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)),
+		nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
+		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal,
+		a.Mode, a.Method, nullEmpty(a.Key),
 		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), nullEmpty(t.Model),
-		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow, whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
+		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow,
+		whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
 		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo), version.String())
 	if err != nil {
@@ -216,7 +223,8 @@ func put(tx *sql.Tx, a *Attempt) error {
 	if err := touch(tx, a.UID); err != nil {
 		return err
 	}
-	if _, err := tx.Exec("DELETE FROM attempt_gpu WHERE job_id=? AND cluster=? AND restart=? AND node=?", a.JobID, a.Cluster, a.Restart, a.Node); err != nil {
+	if _, err := tx.Exec("DELETE FROM attempt_gpu WHERE job_id=? AND cluster=? AND restart=? AND node=?", a.JobID,
+		a.Cluster, a.Restart, a.Node); err != nil {
 		return err
 	}
 	for slot, g := range a.GPUs {
@@ -224,7 +232,8 @@ func put(tx *sql.Tx, a *Attempt) error {
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec("INSERT INTO attempt_gpu VALUES (?,?,?,?,?,?,?,?)", a.JobID, a.Cluster, a.Restart, a.Node, slot, g.UUID, g.Model, string(figures)); err != nil {
+		if _, err := tx.Exec("INSERT INTO attempt_gpu VALUES (?,?,?,?,?,?,?,?)", a.JobID, a.Cluster, a.Restart, a.Node, slot,
+			g.UUID, g.Model, string(figures)); err != nil {
 			return err
 		}
 	}
@@ -270,7 +279,8 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		a := &list[i]
 		if e.State != "" {
 			a.ArrayJobID, a.ArrayTask, a.Name, a.Account = e.ArrayJobID, e.ArrayTask, e.Name, e.Account
-			if a.State != jobstate.Requeued && a.State != jobstate.OutOfMemory && (a.State != NodeFail || e.State != jobstate.Requeued) {
+			if a.State != jobstate.Requeued && a.State != jobstate.OutOfMemory &&
+				(a.State != NodeFail || e.State != jobstate.Requeued) {
 				a.State = e.State
 			}
 		}
@@ -286,7 +296,8 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		if !e.Forward {
 			continue
 		}
-		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster, time.Now().Add(sendAfter).Unix()); err != nil {
+		if _, err := tx.Exec("INSERT OR REPLACE INTO outbox (job_id, cluster, at) VALUES (?,?,?)", a.JobID, a.Cluster,
+			time.Now().Add(sendAfter).Unix()); err != nil {
 			return nil, err
 		}
 	}
@@ -313,7 +324,8 @@ type queryer interface {
 }
 
 func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT a.line, ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
+	rows, err := q.QueryContext(ctx, "SELECT a.line, ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
+		"attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
 		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)
 	if err != nil {
 		return nil, err
@@ -329,7 +341,8 @@ func attempts(ctx context.Context, q queryer, where string, args ...any) (all []
 		if err := a.parse(line); err != nil {
 			return nil, err
 		}
-		if n := len(all); n == 0 || all[n-1].JobID != a.JobID || all[n-1].Cluster != a.Cluster || all[n-1].Restart != a.Restart || all[n-1].Node != a.Node {
+		if n := len(all); n == 0 || all[n-1].JobID != a.JobID || all[n-1].Cluster != a.Cluster ||
+			all[n-1].Restart != a.Restart || all[n-1].Node != a.Node {
 			all = append(all, a)
 		}
 		if g.UUID == "" {

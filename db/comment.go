@@ -114,7 +114,10 @@ func (c Comment) mayHold(job uint32, a Attempt) bool {
 
 // splitComment takes the records out of a comment.
 func splitComment(comment string) (list []Attempt, others string, err error) {
-	mark, decode := commentMark, func(word string) ([]byte, error) { return lettersOnly.DecodeString(strings.ToUpper(word)) }
+	mark, decode := commentMark, func(word string) ([]byte,
+		error) {
+		return lettersOnly.DecodeString(strings.ToUpper(word))
+	}
 	i := strings.LastIndex(comment, mark)
 	// The mark may occur in the word too: it is a blank before it that counts.
 	if at := strings.LastIndex(comment, " "+symbolsMark); at > i {

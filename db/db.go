@@ -72,7 +72,8 @@ func Open(path string) (*DB, error) {
 	if err := local(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("open accounting database %s: %w", path, err)
 	}
-	d, err := open(writer, path, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"NORMAL"}, "_cache_size": {writerCacheKiB}})
+	d, err := open(writer, path, url.Values{"_journal_mode": {"WAL"}, "_txlock": {"immediate"},
+		"_synchronous": {"NORMAL"}, "_cache_size": {writerCacheKiB}})
 	if err != nil {
 		return nil, err
 	}

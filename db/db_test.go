@@ -35,15 +35,18 @@ func at(s float64) time.Time { return time.Unix(0, int64(s*1e9)) }
 // attempt is a record with every field set.
 func attempt(id, restart uint32) Attempt {
 	return Attempt{
-		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", Name: "train", Account: "ml", User: "alice", UID: 1000, Partition: "gpu",
-		Submit: at(1000), Start: at(1010.5), End: at(1020.25), State: "REQUEUED", ExitCode: 1, ExitSignal: 0, Mode: "shared", Method: "user",
+		Cluster: "c", JobID: id, Restart: restart, Node: "n1", ArrayJobID: 5, ArrayTask: "2", Name: "train", Account: "ml",
+		User: "alice", UID: 1000, Partition: "gpu",
+		Submit: at(1000), Start: at(1010.5), End: at(1020.25), State: "REQUEUED", ExitCode: 1, ExitSignal: 0, Mode: "shared",
+		Method: "user",
 		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
 		GPUs: []AttemptGPU{figures("GPU-0", 9000, 40, 100), figures("GPU-1", 9500, 60, 200)}, Key: "0123", FullMiB: 40503,
 	}
 }
 
 func figures(uuid string, peakMiB int64, smact, joules figure.Measured) AttemptGPU {
-	return AttemptGPU{UUID: uuid, Model: "A100", Figures: figure.Figures{PeakMiB: peakMiB, PeakFrom: figure.MemoryMPS, MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
+	return AttemptGPU{UUID: uuid, Model: "A100", Figures: figure.Figures{PeakMiB: peakMiB, PeakFrom: figure.MemoryMPS,
+		MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
 		SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
 }
 
@@ -51,10 +54,12 @@ func TestPutAndRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b", "carma.db")
 	d := openFor(t, path)
 	full := attempt(7, 0)
-	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2), State: "COMPLETED", Mode: "exclusive", Method: "none",
+	bare := Attempt{Cluster: "c", JobID: 8, Node: "n1", User: "bob", Partition: "gpu", Start: at(1), End: at(2),
+		State: "COMPLETED", Mode: "exclusive", Method: "none",
 		GPUs: []AttemptGPU{{UUID: "GPU-0", Figures: figure.NoFigures()}}}
 	g := &full.GPUs[0] // more than is kept
-	g.LeaseS, g.HeldS, g.SharedS, g.AloneS, g.EnergyJ = g.LeaseS+.00041, g.HeldS+.00041, g.SharedS+.00041, g.AloneS+.00041, g.EnergyJ+.3
+	g.LeaseS, g.HeldS, g.SharedS, g.AloneS, g.EnergyJ = g.LeaseS+.00041, g.HeldS+.00041, g.SharedS+.00041,
+		g.AloneS+.00041, g.EnergyJ+.3
 	for _, a := range []Attempt{full, bare, full} { // an Epilog may run twice
 		if err := d.Put(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -77,7 +82,8 @@ func TestPutAndRead(t *testing.T) {
 			t.Errorf("got  %+v\nwant %+v", got[i], want)
 		}
 	}
-	if total := got[0].Total; total.PeakMiB != 9500 || total.EnergyJ != 300 || total.SMActPct != 50 || total.SMActMax != 70 || total.HeldS != 10 || total.AloneS != 16 ||
+	if total := got[0].Total; total.PeakMiB != 9500 || total.EnergyJ != 300 || total.SMActPct != 50 ||
+		total.SMActMax != 70 || total.HeldS != 10 || total.AloneS != 16 ||
 		total.PeakHow != figure.Exact || total.EnergyHow != figure.Shared || total.SMActHow != figure.Shared {
 		t.Errorf("total %+v", total)
 	}
@@ -86,13 +92,15 @@ func TestPutAndRead(t *testing.T) {
 	for _, c := range []struct {
 		gpus []AttemptGPU
 		how  figure.Quality
-	}{{[]AttemptGPU{full.GPUs[0], idle}, figure.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, figure.Exact}, {[]AttemptGPU{idle, idle}, figure.QualityNone},
+	}{{[]AttemptGPU{full.GPUs[0], idle}, figure.Exact}, {[]AttemptGPU{idle, full.GPUs[0]}, figure.Exact},
+		{[]AttemptGPU{idle, idle}, figure.QualityNone},
 		{[]AttemptGPU{full.GPUs[0], window}, figure.Shared}, {[]AttemptGPU{window, idle, full.GPUs[1]}, figure.Shared}} {
 		if total := TotalOf(c.gpus); total.PeakHow != c.how {
 			t.Errorf("peak is %s, want %s: %+v", total.PeakHow, c.how, c.gpus)
 		}
 	}
-	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() || total.PeakHow != figure.QualityNone {
+	if total := got[1].Total; total.SMActPct.Known() || total.EnergyJ.Known() || total.AloneS.Known() ||
+		total.PeakHow != figure.QualityNone {
 		t.Errorf("what was not measured is known: %+v", total)
 	}
 }
@@ -130,7 +138,8 @@ func TestSetEnd(t *testing.T) {
 		}
 	}
 	for id := range uint32(5) {
-		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT", Figures: map[string]figure.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
+		e := End{JobID: id, Node: "n1", ArrayJobID: 9, ArrayTask: "3", Name: "x", Account: "ml", State: "TIMEOUT",
+			Figures: map[string]figure.Figures{"GPU-1": figures("", 9999, 1, 500).Figures}}
 		list, err := d.SetEnd(t.Context(), e)
 		if err != nil {
 			t.Fatal(err)
@@ -144,7 +153,8 @@ func TestSetEnd(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	for i, want := range []string{"TIMEOUT", "REQUEUED", "OUT_OF_MEMORY"} {
-		if a := got[i]; a.State != want || a.Name != "x" || a.Account != "ml" || a.ArrayJobID != 9 || a.ArrayTask != "3" || a.Total.EnergyJ != 600 || a.Total.PeakMiB != 9999 {
+		if a := got[i]; a.State != want || a.Name != "x" || a.Account != "ml" || a.ArrayJobID != 9 || a.ArrayTask != "3" ||
+			a.Total.EnergyJ != 600 || a.Total.PeakMiB != 9999 {
 			t.Errorf("got %+v, want %s", a, want)
 		}
 	}
@@ -250,7 +260,8 @@ func TestRecordsNameTheirVersion(t *testing.T) {
 	if err := old.migrate(schemaFiles, 2); err != nil {
 		t.Fatal(err)
 	}
-	values := "7, 'c', 0, 'n1', NULL, NULL, NULL, NULL, 'alice', 1, 'gpu', NULL, 1, 2, 'COMPLETED', 0, 0, 'shared', 'user', NULL, NULL, 1, NULL, ''," +
+	values := "7, 'c', 0, 'n1', NULL, NULL, NULL, NULL, 'alice', 1, 'gpu', NULL, 1, 2, 'COMPLETED', 0, 0, 'shared', " +
+		"'user', NULL, NULL, 1, NULL, ''," +
 		"NULL, NULL, 'unknown', NULL, NULL, NULL, 'unknown', NULL, NULL, 'unknown', 0, 0, 0, NULL, '', NULL, NULL, NULL"
 	if _, err := old.sql.Exec("INSERT INTO attempt (" + attemptColumns + ") VALUES (" + values + ")"); err != nil {
 		t.Fatal(err)
@@ -261,7 +272,8 @@ func TestRecordsNameTheirVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	var versions string
-	if err := d.sql.QueryRow("SELECT group_concat(ifnull(version, 'none') ORDER BY job_id) FROM attempt").Scan(&versions); err != nil {
+	if err := d.sql.QueryRow("SELECT group_concat(ifnull(version, 'none') ORDER BY job_id) FROM " +
+		"attempt").Scan(&versions); err != nil {
 		t.Fatal(err)
 	}
 	if want := "none," + version.String(); versions != want {

@@ -74,7 +74,8 @@ func (d *DB) Forward(ctx context.Context, to Slurmdbd, now time.Time) (sent int,
 }
 
 func (d *DB) due(ctx context.Context, now time.Time) (list []outboxRow, err error) {
-	rows, err := d.sql.QueryContext(ctx, "SELECT job_id, cluster, tries FROM outbox WHERE at <= ? ORDER BY at LIMIT ?", now.Unix(), forwardAtOnce)
+	rows, err := d.sql.QueryContext(ctx, "SELECT job_id, cluster, tries FROM outbox WHERE at <= ? ORDER BY at LIMIT ?",
+		now.Unix(), forwardAtOnce)
 	if err != nil {
 		return nil, fmt.Errorf("read outbox: %w", explain(err))
 	}
@@ -89,7 +90,8 @@ func (d *DB) due(ctx context.Context, now time.Time) (list []outboxRow, err erro
 	return list, rows.Err()
 }
 
-func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, rows []outboxRow, now time.Time) (sent int, err error) {
+func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, rows []outboxRow,
+	now time.Time) (sent int, err error) {
 	jobs := make([]uint32, len(rows))
 	for i, r := range rows {
 		jobs[i] = r.job
@@ -168,7 +170,8 @@ func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) 
 		return d.drop(ctx, r)
 	}
 	wait := min(tryFirst<<min(r.tries, 20), tryMost)
-	if _, err := d.sql.ExecContext(ctx, "UPDATE outbox SET tries = tries + 1, at = ?4 WHERE job_id=?1 AND cluster=?2 AND tries=?3",
+	if _, err := d.sql.ExecContext(ctx, "UPDATE outbox SET tries = tries + 1, at = ?4 WHERE job_id=?1 AND cluster=?2 "+
+		"AND tries=?3",
 		r.job, r.cluster, r.tries, now.Add(wait).Unix()); err != nil {
 		return fmt.Errorf("write outbox: %w", explain(err))
 	}
@@ -177,7 +180,8 @@ func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) 
 
 // drop takes a job out of the outbox, unless it has been put there anew.
 func (d *DB) drop(ctx context.Context, r outboxRow) error {
-	if _, err := d.sql.ExecContext(ctx, "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", r.job, r.cluster, r.tries); err != nil {
+	if _, err := d.sql.ExecContext(ctx, "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", r.job, r.cluster,
+		r.tries); err != nil {
 		return fmt.Errorf("write outbox: %w", explain(err))
 	}
 	return nil
@@ -185,7 +189,8 @@ func (d *DB) drop(ctx context.Context, r outboxRow) error {
 
 // Waiting is how many jobs are in the outbox.
 func (d *DB) Waiting(ctx context.Context) (n int, err error) {
-	if err := d.sql.QueryRowContext(ctx, "SELECT count(*) FROM outbox").Scan(&n); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if err := d.sql.QueryRowContext(ctx, "SELECT count(*) FROM outbox").Scan(&n); err != nil &&
+		!errors.Is(err, sql.ErrNoRows) {
 		return 0, fmt.Errorf("read outbox: %w", explain(err))
 	}
 	return n, nil

@@ -61,7 +61,8 @@ func TestForwardArray(t *testing.T) {
 		if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED", Forward: true}); err != nil {
+		if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", ArrayJobID: to.arrays[id], State: "COMPLETED",
+			Forward: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -128,7 +129,8 @@ func TestForward(t *testing.T) {
 			t.Errorf("job %d: %.40s", id, to.comments[id])
 		}
 		list, _, err := ParseComment(id, Comment{Text: to.comments[id]})
-		if err != nil || len(list) != 1 || list[0].JobID != id || list[0].State != "REQUEUED" || list[0].Total.EnergyJ != 300 {
+		if err != nil || len(list) != 1 || list[0].JobID != id || list[0].State != "REQUEUED" ||
+			list[0].Total.EnergyJ != 300 {
 			t.Errorf("job %d: %+v, %v", id, list, err)
 		}
 	}
@@ -172,7 +174,8 @@ func TestMergeComment(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, _, err := ParseComment(1, Comment{Text: comment})
-	if err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 || !strings.HasPrefix(comment, "other more carma1:") {
+	if err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 ||
+		!strings.HasPrefix(comment, "other more carma1:") {
 		t.Errorf("%.40s: %+v, %v", comment, list, err)
 	}
 	first.Total = TotalOf(first.GPUs)
@@ -185,15 +188,18 @@ func TestMergeComment(t *testing.T) {
 		`word carma-retry={"reason":"oom"} more carma={"v":1}`:                                                       "word more carma1:",
 		`not-carma={"v":1} carma={ carma={"v":1}`:                                                                    `not-carma={"v":1} carma={ carma1:`,
 	} {
-		if comment, err := MergeComment(1, Comment{Text: before}, []Attempt{first}); err != nil || !strings.HasPrefix(comment, want) {
+		if comment, err := MergeComment(1, Comment{Text: before}, []Attempt{first}); err != nil ||
+			!strings.HasPrefix(comment, want) {
 			t.Errorf("%s: %.60s, %v", before, comment, err)
 		}
 	}
-	for _, spoiled := range []string{"carma1:", "x carma1:###", "carma1:" + strings.ToLower(lettersOnly.EncodeToString([]byte("no gzip")))} {
+	for _, spoiled := range []string{"carma1:", "x carma1:###",
+		"carma1:" + strings.ToLower(lettersOnly.EncodeToString([]byte("no gzip")))} {
 		if _, _, err := ParseComment(1, Comment{Text: spoiled}); err == nil {
 			t.Errorf("%q was read", spoiled)
 		}
-		if comment, err := MergeComment(1, Comment{Text: spoiled}, []Attempt{first}); err != nil || strings.Count(comment, "carma1:") != 1 {
+		if comment, err := MergeComment(1, Comment{Text: spoiled}, []Attempt{first}); err != nil ||
+			strings.Count(comment, "carma1:") != 1 {
 			t.Errorf("%q: %.60s, %v", spoiled, comment, err)
 		}
 	}
@@ -215,7 +221,8 @@ func TestCommentBehindJobstats(t *testing.T) {
 		t.Errorf("%.60s", comment)
 	}
 	for _, c := range []string{comment, comment + " and more", strings.ToLower(comment)} {
-		if list, _, err := ParseComment(1, Comment{Text: c}); err != nil || len(list) != 2 || list[0].Restart != 0 || list[1].Restart != 1 {
+		if list, _, err := ParseComment(1, Comment{Text: c}); err != nil || len(list) != 2 || list[0].Restart != 0 ||
+			list[1].Restart != 1 {
 			t.Errorf("%.60s: %+v, %v", c, list, err)
 		}
 	}
@@ -223,7 +230,8 @@ func TestCommentBehindJobstats(t *testing.T) {
 		if _, _, err := ParseComment(1, Comment{Text: spoiled}); err == nil {
 			t.Errorf("%q was read", spoiled)
 		}
-		if again, err := MergeComment(1, Comment{Text: spoiled}, []Attempt{attempt(1, 0)}); err != nil || !strings.HasPrefix(again, "JS1:abcd !~!") {
+		if again, err := MergeComment(1, Comment{Text: spoiled}, []Attempt{attempt(1, 0)}); err != nil ||
+			!strings.HasPrefix(again, "JS1:abcd !~!") {
 			t.Errorf("%.60s, %v", again, err)
 		}
 	}
@@ -236,7 +244,8 @@ func TestCommentKeepsJobstats(t *testing.T) {
 		t.Skip("no python3 to read as jobstats' readers do; make deps-test-unit installs it")
 	}
 	for n := range 6 {
-		make := `import base64,gzip,json;print("JS1:"+base64.b64encode(gzip.compress(json.dumps({"x":"` + strings.Repeat("é", n) + `q"}).encode(),mtime=0)).decode())`
+		make := `import base64,gzip,json;print("JS1:"+base64.b64encode(gzip.compress(json.dumps({"x":"` +
+			strings.Repeat("é", n) + `q"}).encode(),mtime=0)).decode())`
 		js1, err := exec.Command(python, "-c", make).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -258,7 +267,8 @@ func TestForeignRecords(t *testing.T) {
 	for _, c := range []struct {
 		job, array uint32
 		ids, want  string
-	}{{7, 0, "7", "7"}, {7, 0, "8", ""}, {7, 0, "6 7 8", "7"}, {7, 5, "5 6 7", "5 7"}, {5, 5, "5 6", "5"}, {7, 0, "0 7", "7"}, {0, 0, "0", "0"}} {
+	}{{7, 0, "7", "7"}, {7, 0, "8", ""}, {7, 0, "6 7 8", "7"}, {7, 5, "5 6 7", "5 7"}, {5, 5, "5 6", "5"},
+		{7, 0, "0 7", "7"}, {0, 0, "0", "0"}} {
 		var list []Attempt
 		for word := range strings.FieldsSeq(c.ids) {
 			var id uint32

@@ -23,8 +23,10 @@ func (d *DB) Prune(ctx context.Context, records, samples time.Time) (p Pruned, e
 	err = d.write(ctx, func(tx *sql.Tx) error {
 		if !records.IsZero() {
 			for _, step := range []string{
-				"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE end_ms < ? ON CONFLICT DO UPDATE SET times = times + 1",
-				"DELETE FROM attempt_gpu WHERE (job_id, cluster, restart, node) IN (SELECT job_id, cluster, restart, node FROM attempt WHERE end_ms < ?)",
+				"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE end_ms < ? ON CONFLICT DO UPDATE SET times = " +
+					"times + 1",
+				"DELETE FROM attempt_gpu WHERE (job_id, cluster, restart, node) IN (SELECT job_id, cluster, restart, node FROM " +
+					"attempt WHERE end_ms < ?)",
 				"DELETE FROM attempt WHERE end_ms < ?",
 			} {
 				r, err := tx.Exec(step, records.UnixMilli())
@@ -71,7 +73,8 @@ func (d *DB) Check(ctx context.Context) (found []string, err error) {
 	}
 	for _, c := range []struct{ what, query string }{
 		{"records that end before they start", "SELECT count(*) FROM attempt WHERE end_ms < start_ms"},
-		{"GPU rows without a record", "SELECT count(*) FROM attempt_gpu WHERE (job_id, cluster, restart, node) NOT IN (SELECT job_id, cluster, restart, node FROM attempt)"},
+		{"GPU rows without a record", "SELECT count(*) FROM attempt_gpu WHERE (job_id, cluster, restart, node) NOT IN " +
+			"(SELECT job_id, cluster, restart, node FROM attempt)"},
 		{"records whose energy is less than nothing", "SELECT count(*) FROM attempt WHERE energy_j < 0"},
 		{"samples with more energy of nobody than in all", "SELECT count(*) FROM sample WHERE unowned_j > energy_j + 0.5"},
 	} {

@@ -23,7 +23,9 @@ func TestThinKeepsEnergy(t *testing.T) {
 	var samples []Sample
 	joules := 0.0
 	for at := now.Add(-9 * 24 * time.Hour); at.Before(now); at = at.Add(10 * time.Second) {
-		s := Sample{UUID: "GPU-0", At: at, Length: 10 * time.Second, UsedMiB: int64(at.Minute()), SMActPct: figure.Measured(at.Second()), SMActMax: 90, SMActS: 10, EnergyJ: 600, UnownedJ: 60, EnergyS: 10, Jobs: at.Hour()}
+		s := Sample{UUID: "GPU-0", At: at, Length: 10 * time.Second, UsedMiB: int64(at.Minute()),
+			SMActPct: figure.Measured(at.Second()), SMActMax: 90, SMActS: 10, EnergyJ: 600, UnownedJ: 60, EnergyS: 10,
+			Jobs: at.Hour()}
 		if at.Second() == 30 {
 			s.SMActPct, s.SMActMax, s.SMActS = figure.Unknown, figure.Unknown, 0
 		}
@@ -50,7 +52,8 @@ func TestThinKeepsEnergy(t *testing.T) {
 			t.Fatalf("a minute: %+v", s)
 		}
 	}
-	if count[10*time.Second] != 8640 || count[time.Minute] != 6*24*60 || count[10*time.Minute] != 2*24*6 || math.Abs(sum-joules) > 1e-3 {
+	if count[10*time.Second] != 8640 || count[time.Minute] != 6*24*60 || count[10*time.Minute] != 2*24*6 ||
+		math.Abs(sum-joules) > 1e-3 {
 		t.Errorf("%v samples, %v J of %v", count, sum, joules)
 	}
 	if p, err := d.Prune(t.Context(), time.Time{}, now.Add(-24*time.Hour)); err != nil || p.Samples != 6*24*60+2*24*6 {
@@ -61,7 +64,8 @@ func TestThinKeepsEnergy(t *testing.T) {
 func TestMetersSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "carma.db")
 	d := openFor(t, path)
-	want := []Meter{{UUID: "a", Index: 1, Model: "A100", TotalMiB: 40536, Node: "n1", CounterJ: 5.5, At: time.UnixMilli(1700000000250), FloorWatts: figure.Unknown}}
+	want := []Meter{{UUID: "a", Index: 1, Model: "A100", TotalMiB: 40536, Node: "n1", CounterJ: 5.5,
+		At: time.UnixMilli(1700000000250), FloorWatts: figure.Unknown}}
 	if err := d.AddSamples(t.Context(), nil, want); err != nil {
 		t.Fatal(err)
 	}
@@ -96,11 +100,13 @@ func TestPruneBackupCheck(t *testing.T) {
 	if got, err := openFor(t, copyPath).Attempts(t.Context(), nil); err != nil || len(got) != 10 {
 		t.Errorf("the copy has %d attempts, %v", len(got), err)
 	}
-	if _, err := d.sql.Exec("UPDATE attempt SET end_ms = 1, energy_j = -5 WHERE job_id = 7; DELETE FROM attempt WHERE job_id = 8"); err != nil {
+	if _, err := d.sql.Exec("UPDATE attempt SET end_ms = 1, energy_j = -5 WHERE job_id = 7; DELETE FROM attempt WHERE " +
+		"job_id = 8"); err != nil {
 		t.Fatal(err)
 	}
 	found, err := d.Check(t.Context())
-	if err != nil || !slices.Equal(found, []string{"1 records that end before they start", "2 GPU rows without a record", "1 records whose energy is less than nothing"}) {
+	if err != nil || !slices.Equal(found, []string{"1 records that end before they start", "2 GPU rows without a record",
+		"1 records whose energy is less than nothing"}) {
 		t.Errorf("found %q, %v", found, err)
 	}
 }
@@ -141,7 +147,8 @@ func TestMigrate(t *testing.T) {
 	}
 	var a int
 	var b string
-	if err := d.sql.QueryRow("SELECT a, b FROM x INDEXED BY xb WHERE b > ''").Scan(&a, &b); err != nil || a != 7 || b != "old" {
+	if err := d.sql.QueryRow("SELECT a, b FROM x INDEXED BY xb WHERE b > ''").Scan(&a, &b); err != nil || a != 7 ||
+		b != "old" {
 		t.Errorf("got %d %q, %v", a, b, err)
 	}
 	if err := d.migrate(files, 2); !errors.Is(err, ErrNewer) {
@@ -167,7 +174,8 @@ func TestScan(t *testing.T) {
 	scan := func(f Filter) (jobs, attempts int) {
 		last := uint32(0)
 		err := d.Scan(t.Context(), f, func(list []Attempt) error {
-			if list[0].JobID <= last || len(list) != 1+int(list[0].JobID-1)%3 || list[0].Name != "a b c" || len(list[0].Neighbours) != 2 || len(list[0].Total.UUIDs) != 2 {
+			if list[0].JobID <= last || len(list) != 1+int(list[0].JobID-1)%3 || list[0].Name != "a b c" ||
+				len(list[0].Neighbours) != 2 || len(list[0].Total.UUIDs) != 2 {
 				return fmt.Errorf("after %d: %+v", last, list)
 			}
 			last, jobs, attempts = list[0].JobID, jobs+1, attempts+len(list)
@@ -205,7 +213,8 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { d.Close() })
-	for _, s := range []string{"train", "a\x1fb", "a\x1e8\x1fc\x1f", "\n", "a,b", `{"JobID":8}`, "\xff", "\x00", "'); DROP TABLE attempt; --"} {
+	for _, s := range []string{"train", "a\x1fb", "a\x1e8\x1fc\x1f", "\n", "a,b", `{"JobID":8}`, "\xff", "\x00",
+		"'); DROP TABLE attempt; --"} {
 		f.Add(s, "x", "GPU-a")
 		f.Add("x", s, s)
 	}
@@ -223,7 +232,8 @@ func FuzzRecord(f *testing.F) {
 		err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
 			for _, a := range list {
 				ids = append(ids, a.JobID)
-				if a.JobID != 7 && (a.Name != "train" || a.Account != "ml") || a.JobID == 7 && (a.Name != clean(name) || a.Account != clean(other) || a.RequeuedTo != clean(name)) {
+				if a.JobID != 7 && (a.Name != "train" || a.Account != "ml") || a.JobID == 7 &&
+					(a.Name != clean(name) || a.Account != clean(other) || a.RequeuedTo != clean(name)) {
 					t.Errorf("job %d: %+v", a.JobID, a)
 				}
 			}
@@ -252,7 +262,8 @@ func FuzzLine(f *testing.F) {
 		if n := strings.Count(line, fieldEnd); n != 42 || !strings.HasSuffix(line, fieldEnd) {
 			t.Errorf("%d fields were read as a record", n)
 		}
-		if first, _, _ := strings.Cut(line, fieldEnd); first != "" && strings.Trim(first, "0123456789") == "" && len(first) < 10 && fmt.Sprint(a.JobID) != strings.TrimLeft(first, "0") && a.JobID != 0 {
+		if first, _, _ := strings.Cut(line, fieldEnd); first != "" && strings.Trim(first, "0123456789") == "" &&
+			len(first) < 10 && fmt.Sprint(a.JobID) != strings.TrimLeft(first, "0") && a.JobID != 0 {
 			t.Errorf("job %s was read as %d", first, a.JobID)
 		}
 	})

@@ -31,7 +31,8 @@ func newPublished(t *testing.T) *published {
 	for i, uid := range []uint32{1000, 1001, 1000, 0} {
 		p.put(uint32(i+1), uid)
 	}
-	if err := p.db.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: at(10), Length: time.Second}}, []Meter{{UUID: "GPU-0", TotalMiB: 40503}}); err != nil {
+	if err := p.db.AddSamples(t.Context(), []Sample{{UUID: "GPU-0", At: at(10), Length: time.Second}},
+		[]Meter{{UUID: "GPU-0", TotalMiB: 40503}}); err != nil {
 		t.Fatal(err)
 	}
 	return p
@@ -147,7 +148,8 @@ func TestPublish(t *testing.T) {
 		p.expect(name, want...)
 	}
 	// 640: the mode of a file that has a list shows its mask.
-	if got, want := p.files(), []string{"1000.db 640", "1001.db 640", "alive 644", "all.db 640", "gpus.db 644"}; !slices.Equal(got, want) {
+	if got, want := p.files(), []string{"1000.db 640", "1001.db 640", "alive 644", "all.db 640",
+		"gpus.db 644"}; !slices.Equal(got, want) {
 		t.Errorf("files %q, want %q", got, want)
 	}
 	// Of one user's records, one copy is made, and that of all.
@@ -262,7 +264,8 @@ func TestPause(t *testing.T) {
 		cpu   time.Duration
 		bytes int64
 		want  time.Duration
-	}{{0, 0, time.Second}, {time.Millisecond, 4096, time.Second}, {2 * time.Second, 1 << 20, 100 * time.Second}, {time.Second, 350 << 20, 175 * time.Second}} {
+	}{{0, 0, time.Second}, {time.Millisecond, 4096, time.Second}, {2 * time.Second, 1 << 20, 100 * time.Second},
+		{time.Second, 350 << 20, 175 * time.Second}} {
 		if got := pause(c.cpu, c.bytes, bytesPerS, soon); got != c.want {
 			t.Errorf("after %v and %d bytes: %v, want %v", c.cpu, c.bytes, got, c.want)
 		}
@@ -311,7 +314,8 @@ func TestOutdated(t *testing.T) {
 		if err := os.WriteFile(p.dir(), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Publish(t.Context(), Readers{}); err == nil || !strings.Contains(err.Error(), "publish records for users: ") {
+		if err := p.Publish(t.Context(), Readers{}); err == nil ||
+			!strings.Contains(err.Error(), "publish records for users: ") {
 			t.Errorf("got %v", err)
 		}
 		if wait := time.Until(p.next); wait < failPause/2 {

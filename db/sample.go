@@ -48,7 +48,8 @@ func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) e
 			}
 		}
 		for _, m := range meters {
-			_, err := tx.Exec("INSERT OR REPLACE INTO gpu VALUES (?,?,?,?,?,?,?,?)", m.UUID, m.Node, m.Index, m.Model, m.TotalMiB,
+			_, err := tx.Exec("INSERT OR REPLACE INTO gpu VALUES (?,?,?,?,?,?,?,?)", m.UUID, m.Node, m.Index, m.Model,
+				m.TotalMiB,
 				nullUnknown(m.CounterJ), float64(m.At.UnixMilli())/1000, nullUnknown(m.FloorWatts))
 			if err != nil {
 				return err
@@ -63,14 +64,17 @@ func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) e
 }
 
 func putSample(tx *sql.Tx, s Sample) error {
-	_, err := tx.Exec("INSERT OR REPLACE INTO sample VALUES (?,?,?,?,?,?,?,?,?,?,?)", s.UUID, s.At.Unix(), int64(s.Length.Seconds()), s.UsedMiB,
-		nullUnknown(s.SMActPct), nullUnknown(s.SMActMax), s.SMActS, float64(s.EnergyJ), float64(s.UnownedJ), s.EnergyS, s.Jobs)
+	_, err := tx.Exec("INSERT OR REPLACE INTO sample VALUES (?,?,?,?,?,?,?,?,?,?,?)", s.UUID, s.At.Unix(),
+		int64(s.Length.Seconds()), s.UsedMiB,
+		nullUnknown(s.SMActPct), nullUnknown(s.SMActMax), s.SMActS, float64(s.EnergyJ), float64(s.UnownedJ), s.EnergyS,
+		s.Jobs)
 	return err
 }
 
 // Meters returns the state of all GPUs, by node and index.
 func (d *DB) Meters(ctx context.Context) ([]Meter, error) {
-	rows, err := d.sql.QueryContext(ctx, "SELECT uuid, node, idx, model, total_mib, counter_j, at, floor_watts FROM gpu ORDER BY node, idx, uuid")
+	rows, err := d.sql.QueryContext(ctx, "SELECT uuid, node, idx, model, total_mib, counter_j, at, floor_watts FROM "+
+		"gpu ORDER BY node, idx, uuid")
 	if err != nil {
 		return nil, fmt.Errorf("read GPUs: %w", explain(err))
 	}
@@ -102,10 +106,12 @@ func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sam
 		var s Sample
 		var at, length int64
 		var smact, smactMax sql.NullFloat64
-		if err := rows.Scan(&s.UUID, &at, &length, &s.UsedMiB, &smact, &smactMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ, &s.EnergyS, &s.Jobs); err != nil {
+		if err := rows.Scan(&s.UUID, &at, &length, &s.UsedMiB, &smact, &smactMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ,
+			&s.EnergyS, &s.Jobs); err != nil {
 			return nil, fmt.Errorf("read samples: %w", err)
 		}
-		s.At, s.Length, s.SMActPct, s.SMActMax = time.Unix(at, 0), time.Duration(length)*time.Second, orUnknown(smact), orUnknown(smactMax)
+		s.At, s.Length, s.SMActPct, s.SMActMax = time.Unix(at, 0), time.Duration(length)*time.Second, orUnknown(smact),
+			orUnknown(smactMax)
 		list = append(list, s)
 	}
 	return list, rows.Err()
@@ -131,7 +137,8 @@ func (d *DB) Thin(ctx context.Context, now time.Time) error {
 			}
 			for _, step := range []string{
 				"DELETE FROM sample WHERE length < ?1 AND at < ?2",
-				"INSERT OR REPLACE INTO sample SELECT uuid, begin, ?1, used, mean, most, smact_s, energy, unowned, energy_s, jobs FROM thin WHERE ?2 > 0",
+				"INSERT OR REPLACE INTO sample SELECT uuid, begin, ?1, used, mean, most, smact_s, energy, unowned, energy_s, " +
+					"jobs FROM thin WHERE ?2 > 0",
 				"DROP TABLE thin",
 			} {
 				args := []any{length, before}

@@ -85,7 +85,8 @@ func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) e
 	for {
 		var text string
 		var n int
-		if err := d.sql.QueryRowContext(ctx, query, append(append([]any{from}, args...), limit)...).Scan(&text, &n); err != nil {
+		if err := d.sql.QueryRowContext(ctx, query, append(append([]any{from}, args...), limit)...).Scan(&text,
+			&n); err != nil {
 			return fmt.Errorf("read records: %w", explain(err))
 		}
 		if n > len(list) {
@@ -132,7 +133,8 @@ func eachJob(list []Attempt, f func([]Attempt) error) error {
 
 // JobIDs returns the lowest and the highest job id; 0, 0 without any.
 func (d *DB) JobIDs(ctx context.Context) (low, high uint32, err error) {
-	err = d.sql.QueryRowContext(ctx, "SELECT ifnull((SELECT min(job_id) FROM attempt), 0), ifnull((SELECT max(job_id) FROM attempt), 0)").Scan(&low, &high)
+	err = d.sql.QueryRowContext(ctx, "SELECT ifnull((SELECT min(job_id) FROM attempt), 0), ifnull((SELECT max(job_id) "+
+		"FROM attempt), 0)").Scan(&low, &high)
 	if err != nil {
 		return 0, 0, fmt.Errorf("read records: %w", explain(err))
 	}
@@ -143,10 +145,12 @@ func (d *DB) JobIDs(ctx context.Context) (low, high uint32, err error) {
 func (a *Attempt) parse(line string) error {
 	p := parser{rest: line}
 	t := &a.Total
-	*a = Attempt{JobID: uint32(p.number()), Cluster: p.text(), Restart: uint32(p.number()), Node: p.text(), ArrayJobID: uint32(p.number()), ArrayTask: p.text(),
+	*a = Attempt{JobID: uint32(p.number()), Cluster: p.text(), Restart: uint32(p.number()), Node: p.text(),
+		ArrayJobID: uint32(p.number()), ArrayTask: p.text(),
 		Name: p.text(), Account: p.text(), User: p.text(), UID: uint32(p.number()), Partition: p.text(),
-		Submit: p.time(), Start: p.time(), End: p.time(), State: p.text(), ExitCode: int(p.number()), ExitSignal: int(p.number()),
-		Mode: p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(), ReserveMiB: p.number(), FullMiB: p.number(),
+		Submit: p.time(), Start: p.time(), End: p.time(), State: p.text(), ExitCode: int(p.number()),
+		ExitSignal: int(p.number()),
+		Mode:       p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(), ReserveMiB: p.number(), FullMiB: p.number(),
 		Neighbours: a.Neighbours[:0]}
 	uuids := t.UUIDs[:0]
 	for list := p.text(); list != ""; {
@@ -157,7 +161,8 @@ func (a *Attempt) parse(line string) error {
 	*t = Total{UUIDs: uuids, Model: p.text(), PeakMiB: p.number(), PeakHow: figure.Quality(p.text()), MeanMiB: p.number(),
 		SMActPct: p.measured(), SMActMax: p.measured(), SMActHow: figure.Quality(p.text()),
 		EnergyJ: p.measured(), IdleJ: p.measured(), EnergyHow: figure.Quality(p.text()),
-		LeaseS: float64(p.number()) / 1000, HeldS: float64(p.number()) / 1000, SharedS: float64(p.number()) / 1000, AloneS: p.measured() / 1000}
+		LeaseS: float64(p.number()) / 1000, HeldS: float64(p.number()) / 1000, SharedS: float64(p.number()) / 1000,
+		AloneS: p.measured() / 1000}
 	for list := p.text(); list != ""; {
 		var word string
 		word, list, _ = strings.Cut(list, ",")

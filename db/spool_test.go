@@ -68,7 +68,8 @@ func FuzzSpooled(f *testing.F) {
 	f.Add("7.1.json", []byte(`{"JobID":7,"Restart":1,"Node":"../n1"}`))
 	f.Fuzz(func(t *testing.T, name string, text []byte) {
 		a, ok := spooled(name, text)
-		if ok && (fmt.Sprintf("%d.%d.", a.JobID, a.Restart) != name[:len(name)-len(a.Node)-len(".json")] || !strings.HasSuffix(name, a.Node+".json")) {
+		if ok && (fmt.Sprintf("%d.%d.", a.JobID, a.Restart) != name[:len(name)-len(a.Node)-len(".json")] ||
+			!strings.HasSuffix(name, a.Node+".json")) {
 			t.Errorf("%s has %+v", name, a)
 		}
 	})

@@ -142,7 +142,8 @@ func TestCommands(t *testing.T) {
 				}
 				words := strings.Fields(m[2])
 				// In a table or a picture the name stands alone, with text behind it.
-				if len(words) > 0 && (strings.HasPrefix(words[0], "-") && words[0] != "->" || slices.Contains(prog.words, words[0]) && !strings.Contains(s.text, "  ")) {
+				if len(words) > 0 && (strings.HasPrefix(words[0], "-") && words[0] != "->" ||
+					slices.Contains(prog.words, words[0]) && !strings.Contains(s.text, "  ")) {
 					found++
 					if wrong := prog.check(words); wrong != "" {
 						t.Errorf("%s:%d: %s: %s", p.path, s.line, m[1], wrong)

@@ -126,12 +126,14 @@ func outputs(t *testing.T) map[string][][]byte {
 		}
 	}
 	gpu := status.GPU{SMActPct: figure.Unknown, Closed: "x", Quarantine: "xid", Leases: []status.Lease{{}}}
-	text, err := json.Marshal(status.Node{Schema: "carma.status/1", GPUs: []status.GPU{gpu, {SMActPct: 1, Leases: []status.Lease{}}}})
+	text, err := json.Marshal(status.Node{Schema: "carma.status/1",
+		GPUs: []status.GPU{gpu, {SMActPct: 1, Leases: []status.Lease{}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all["carma.status/1"] = [][]byte{text}
-	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "version": "x", "worst": doctor.Fail, "findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
+	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "version": "x", "worst": doctor.Fail,
+		"findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

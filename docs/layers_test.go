@@ -40,7 +40,10 @@ func imports(t *testing.T) map[string][]string {
 
 // within tells whether name is one of list, or below one that ends with "/".
 func within(name string, list []string) bool {
-	return slices.ContainsFunc(list, func(r string) bool { return name == r || strings.HasSuffix(r, "/") && strings.HasPrefix(name, r) })
+	return slices.ContainsFunc(list, func(r string) bool {
+		return name == r || strings.HasSuffix(r, "/") &&
+			strings.HasPrefix(name, r)
+	})
 }
 
 const (
@@ -50,7 +53,8 @@ const (
 
 // TestImports: who may use what.
 func TestImports(t *testing.T) {
-	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine", "gres/export"}
+	adapters := []string{"gres/lease", "gres/nvml", "gres/dcgm", "gres/mps", "gres/resident", "gres/confine",
+		"gres/export"}
 	all := imports(t)
 	for _, rule := range []struct {
 		what string
@@ -61,13 +65,16 @@ func TestImports(t *testing.T) {
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
 		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
-		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"}, []string{"os/exec"}},
+		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"},
+			[]string{"os/exec"}},
 		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
 		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
-		{"the simulator's command", []string{"cmd/carma-sim"}, nil, []string{"carma/contrib/gpucheck", "carma/contrib/simgpu", "carma/contrib/progress"}},
+		{"the simulator's command", []string{"cmd/carma-sim"}, nil,
+			[]string{"carma/contrib/gpucheck", "carma/contrib/simgpu", "carma/contrib/progress"}},
 		{"the hooks", nil, []string{"cmd/", "prolog", "prolog/", "contrib/"}, []string{"carma/prolog"}},
-		{"controller", []string{"slurmbridge/libcarma", "slurmbridge/annotate", "slurmbridge/directive"}, nil, []string{"carma/gres/", "carma/db", "carma/slurmbridge/sctl"}},
+		{"controller", []string{"slurmbridge/libcarma", "slurmbridge/annotate", "slurmbridge/directive"}, nil,
+			[]string{"carma/gres/", "carma/db", "carma/slurmbridge/sctl"}},
 	} {
 		looked := 0
 		for name, list := range all {
@@ -142,7 +149,8 @@ func pure(t *testing.T) []string {
 // another package of ours either, and reads no clock and no environment.
 func TestPure(t *testing.T) {
 	list, all := pure(t), imports(t)
-	io := []string{"os", "os/exec", "os/user", "io/fs", "net", "net/http", "database/sql", "golang.org/x/sys/unix", "log/slog",
+	io := []string{"os", "os/exec", "os/user", "io/fs", "net", "net/http", "database/sql", "golang.org/x/sys/unix",
+		"log/slog",
 		"crypto/rand", "math/rand", goNVML, sqlite}
 	clock := regexp.MustCompile(`\btime\.(Now|Since|Until|Sleep|After|AfterFunc|Tick|NewTicker|NewTimer)\(`)
 	for _, name := range list {

@@ -17,7 +17,8 @@ type change struct{ file, place, text string }
 // test is a file that tests what the changes brought.
 func test(file, imports, body string) change {
 	pkg := filepath.Base(filepath.Dir(file))
-	return change{file, "", "package " + pkg + "\n\nimport (\n\t\"testing\"\n" + imports + ")\n\nfunc TestRecipe(t *testing.T) {\n" + body + "}\n"}
+	return change{file, "", "package " + pkg + "\n\nimport (\n\t\"testing\"\n" + imports +
+		")\n\nfunc TestRecipe(t *testing.T) {\n" + body + "}\n"}
 }
 
 // TestRecipes: what CONTRIBUTING says to touch for something new suffices. The changes lie
@@ -50,7 +51,8 @@ func TestRecipes(t *testing.T) {
 		"an estimator method": {
 			{"estimator/method/method.go", "Analytic} }", "\"flat\", "},
 			{"estimator/methods.go", "\tmethod.Analytic: Analytic,", "\t\"flat\": Flat,\n"},
-			{"estimator/flat.go", "", "package estimator\n\nfunc Flat(Spec) (Estimate, error) { return Estimate{MiB: 7}, nil }\n"},
+			{"estimator/flat.go", "", "package estimator\n\nfunc Flat(Spec) (Estimate, error) { return Estimate{MiB: 7}, " +
+				"nil }\n"},
 			test("estimator/recipe_test.go", "", `
 	if e, err := ByMethod("flat", Spec{}); err != nil || e.MiB != 7 {
 		t.Error(e, err)
@@ -85,7 +87,8 @@ func TestRecipes(t *testing.T) {
 `),
 		},
 		"a key of carma.toml": {
-			{"slurmbridge/config/config.go", "\tTimeout Duration `toml:\"timeout\"`", "\tMost int `toml:\"most\"` // holds at a time\n"},
+			{"slurmbridge/config/config.go", "\tTimeout Duration `toml:\"timeout\"`",
+				"\tMost int `toml:\"most\"` // holds at a time\n"},
 			{"slurmbridge/config/config.go", "Timeout: Duration(30 * time.Minute)}", "Most: 3, "},
 			test("slurmbridge/config/recipe_test.go", "", `
 	c, err := Parse("[hold]\nmost = 4\n")

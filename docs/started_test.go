@@ -29,10 +29,11 @@ var starts = map[string]string{
 	"gres/mps Control.Do":            "mps.control; a command of ours on its stdin",
 	"gres/mps Control.start":         "mps.control; a constant",
 	"contrib/sim/live output":        "carma-sim's, as the one who calls it",
-	"prolog/userfile command":        "itself, and a number; a user's path goes over stdin to a process that has that user's rights",
-	"prolog/userfile/credentials.c":  "nothing: execve(2) stands in its comment",
-	"slurmbridge/spank/helper.c":     "plugstack.conf; as the job's user, whose environment it gets",
-	"cmd/carma-node settleLater":     "itself; the path of carma.toml",
+	"prolog/userfile command": "itself, and a number; a user's path goes over stdin to a process that has that " +
+		"user's rights",
+	"prolog/userfile/credentials.c": "nothing: execve(2) stands in its comment",
+	"slurmbridge/spank/helper.c":    "plugstack.conf; as the job's user, whose environment it gets",
+	"cmd/carma-node settleLater":    "itself; the path of carma.toml",
 
 	"slurmbridge/sctl Client.command": "slurm.bin_dir; the callers' words",
 	"slurmbridge/sctl Client.run":     "the callers' words",
@@ -60,14 +61,15 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.SetStart":          "a job by its numbers, and a time",
 	"slurmbridge/sctl Client.ShowConfig":        "constants",
 	"slurmbridge/sctl Client.Time":              "constants",
-	"slurmbridge/sctl Client.Update":            "a job by its numbers; its own GRES, of characters that GRES have; partitions; a node's name; the comment as above",
-	"slurmbridge/sctl Client.Version":           "constants",
-	"slurmbridge/sctl Client.Warn":              "a job by its numbers",
-	"slurmbridge/sctl Client.Words":             "a number",
-	"slurmbridge/sctl Client.partitionRules":    "constants",
-	"slurmbridge/sctl Client.qosRules":          "constants",
-	"slurmbridge/sctl Client.sacct":             "numbers and times; words of the one who calls carma-report",
-	"slurmbridge/sctl Client.task":              "a task by its numbers",
+	"slurmbridge/sctl Client.Update": "a job by its numbers; its own GRES, of characters that GRES have; " +
+		"partitions; a node's name; the comment as above",
+	"slurmbridge/sctl Client.Version":        "constants",
+	"slurmbridge/sctl Client.Warn":           "a job by its numbers",
+	"slurmbridge/sctl Client.Words":          "a number",
+	"slurmbridge/sctl Client.partitionRules": "constants",
+	"slurmbridge/sctl Client.qosRules":       "constants",
+	"slurmbridge/sctl Client.sacct":          "numbers and times; words of the one who calls carma-report",
+	"slurmbridge/sctl Client.task":           "a task by its numbers",
 }
 
 // startCalls are functions that start programs, by import path.

@@ -14,7 +14,8 @@ import (
 var update = flag.Bool("update", false, "write the tables that are made of data anew")
 
 // versionsHead begins the table of releases in slurm-conf.md.
-const versionsHead = "| Slurm | had as | run | date | commit | passed | failed | skipped |\n|---|---|---|---|---|---|---|---|\n"
+const versionsHead = "| Slurm | had as | run | date | commit | passed | failed | skipped " +
+	"|\n|---|---|---|---|---|---|---|---|\n"
 
 // versionsTable makes the table of the rows that contrib/versions/record.sh has written.
 func versionsTable(t *testing.T) string {
@@ -64,7 +65,8 @@ func TestVersionsTable(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("slurm-conf.md has another table than contrib/versions/runs.tsv; run: go test ./docs -run TestVersionsTable -update")
+		t.Fatal("slurm-conf.md has another table than contrib/versions/runs.tsv; run: go test ./docs -run " +
+			"TestVersionsTable -update")
 	}
 	if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
 		t.Fatal(err)

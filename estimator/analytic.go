@@ -351,7 +351,8 @@ func (e *Estimate) fillParts(base, reserved, peak int64, parts []int64) {
 // kerasEstimate: TensorFlow takes the whole GPU unless told otherwise
 // (tf.config.experimental.set_memory_growth), so there is nothing to share.
 func kerasEstimate(m *summary.Model) Estimate {
-	e := Estimate{Confidence: Bound, Rows: len(m.Rows), Reasons: []string{"TensorFlow takes all of a GPU's memory by default: book a whole GPU"}}
+	e := Estimate{Confidence: Bound, Rows: len(m.Rows),
+		Reasons: []string{"TensorFlow takes all of a GPU's memory by default: book a whole GPU"}}
 	for i := range m.Rows {
 		e.Params += m.Rows[i].Params
 	}

@@ -62,7 +62,8 @@ func TestGolden(t *testing.T) {
 		{"lora", func(s *Spec) { s.Params = 20000 }},
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-20s %-9s %7s %7s %8s %-7s %9s  parts\n", "summary", "variant", "floor", "mib", "reserve", "conf", "params")
+	fmt.Fprintf(&b, "%-20s %-9s %7s %7s %8s %-7s %9s  parts\n", "summary", "variant", "floor", "mib", "reserve", "conf",
+		"params")
 	for _, name := range fixtures {
 		for _, v := range variants {
 			s := fixture(t, name)
@@ -71,7 +72,8 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s %s: %v", name, v.name, err)
 			}
-			fmt.Fprintf(&b, "%-20s %-9s %7d %7d %8d %-7s %9d ", name, v.name, e.FloorMiB, e.MiB, e.ReserveMiB, e.Confidence, e.Params)
+			fmt.Fprintf(&b, "%-20s %-9s %7d %7d %8d %-7s %9d ", name, v.name, e.FloorMiB, e.MiB, e.ReserveMiB, e.Confidence,
+				e.Params)
 			for _, p := range e.Parts {
 				fmt.Fprintf(&b, " %s=%d", p.Name, p.MiB)
 			}
@@ -225,9 +227,11 @@ func TestBadInput(t *testing.T) {
 		{"negative batch", Spec{Summary: mlp, Batch: -1}, nil, "batch=-1"},
 		{"huge batch", Spec{Summary: mlp, Batch: 1 << 30}, nil, "out of range"},
 		{"negative count", Spec{Summary: []byte("Linear-1 [-1, 10] -110\n"), Batch: 1}, summary.ErrMisread, "line 1"},
-		{"overflowing count", Spec{Summary: []byte("Linear-1 [-1, 10] 99999999999999999999\n"), Batch: 1}, summary.ErrMisread, "line 1"},
+		{"overflowing count", Spec{Summary: []byte("Linear-1 [-1, 10] 99999999999999999999\n"), Batch: 1},
+			summary.ErrMisread, "line 1"},
 		{"negative dimension", Spec{Summary: []byte("Linear-1 [-1, -10] 110\n"), Batch: 1}, summary.ErrMisread, "line 1"},
-		{"overflowing dimension", Spec{Summary: []byte("Linear-1 [-1, 99999999999] 110\n"), Batch: 1}, summary.ErrMisread, "line 1"},
+		{"overflowing dimension", Spec{Summary: []byte("Linear-1 [-1, 99999999999] 110\n"), Batch: 1}, summary.ErrMisread,
+			"line 1"},
 		{"nan", Spec{Summary: []byte("Linear-1 [-1, nan] 110\n"), Batch: 1}, summary.ErrMisread, "line 1"},
 		{"input", Spec{Summary: mlp, Batch: 1, Input: [3]int{3, 0, 5}}, nil, "CxHxW"},
 		{"base", Spec{Summary: mlp, Batch: 1, Base: Base{CuBLASMiB: -1}}, nil, "base"},

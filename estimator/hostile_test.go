@@ -29,18 +29,22 @@ func hostile() map[string][]byte {
 		"table":      rows("Layer (type)\n", "Conv2d-%d [-1, 64, 112, 112] 9,408\n", ""),
 		"tree":       rows("Net\n", "├─Block: 1-%d [32, 77, 64] 300\n", ""),
 		"repetition": []byte(fmt.Sprintf("A(\n (0): %d x Linear(in_features=70, out_features=70)\n)\n", summary.MaxRows-2)),
-		"nesting":    []byte(strings.Repeat("(a): B(\n", 500) + strings.Repeat("(x): Linear(in_features=7, out_features=7)\n", 400) + strings.Repeat(")\n", 500)),
-		"short":      bytes.Repeat([]byte("x\n"), summary.MaxBytes/2),
-		"long":       bytes.Repeat([]byte("(a (b (c (d "), summary.MaxBytes/12),
-		"escapes":    bytes.Repeat([]byte("\x1b[0m"), summary.MaxBytes/4),
-		"keras":      append([]byte("Model: \"\n"), bytes.Repeat([]byte("│(│"), summary.MaxBytes/7-2)...),
-		"classes":    rows("Layer (type)\n", "C%[1]dBlock-%[1]d [-1, 8, 8, 8] 0\n", ""),
-		"branches":   []byte(strings.Repeat("(a): RepVggBlock(\n", 1400) + strings.Repeat("(x): BatchNorm2d(7)\n", 1500) + strings.Repeat(")\n", 1400)),
-		"1 MiB":      bytes.Repeat([]byte(" (l): Linear(in_features=512, out_features=512, bias=True)\n"), 1<<20/60),
+		"nesting": []byte(strings.Repeat("(a): B(\n", 500) +
+			strings.Repeat("(x): Linear(in_features=7, out_features=7)\n", 400) + strings.Repeat(")\n", 500)),
+		"short":   bytes.Repeat([]byte("x\n"), summary.MaxBytes/2),
+		"long":    bytes.Repeat([]byte("(a (b (c (d "), summary.MaxBytes/12),
+		"escapes": bytes.Repeat([]byte("\x1b[0m"), summary.MaxBytes/4),
+		"keras":   append([]byte("Model: \"\n"), bytes.Repeat([]byte("│(│"), summary.MaxBytes/7-2)...),
+		"classes": rows("Layer (type)\n", "C%[1]dBlock-%[1]d [-1, 8, 8, 8] 0\n", ""),
+		"branches": []byte(strings.Repeat("(a): RepVggBlock(\n", 1400) + strings.Repeat("(x): BatchNorm2d(7)\n", 1500) +
+			strings.Repeat(")\n", 1400)),
+		"1 MiB": bytes.Repeat([]byte(" (l): Linear(in_features=512, out_features=512, bias=True)\n"), 1<<20/60),
 	}
 	for _, layer := range []string{
-		"Linear(in_features=512, out_features=512, bias=True)", "Conv2d(64, 64, kernel_size=(3, 3))", "ReLU()", "LSTM(64, 64)",
-		"LayerNorm((512,))", "BatchNorm2d(64)", "Embedding(1000, 64)", "Softmax()", "Upsample(scale_factor=2.0)", "Foo(bar=1)",
+		"Linear(in_features=512, out_features=512, bias=True)", "Conv2d(64, 64, kernel_size=(3, 3))", "ReLU()",
+		"LSTM(64, 64)",
+		"LayerNorm((512,))", "BatchNorm2d(64)", "Embedding(1000, 64)", "Softmax()", "Upsample(scale_factor=2.0)",
+		"Foo(bar=1)",
 	} {
 		name, _, _ := strings.Cut(layer, "(")
 		texts[name] = rows("Net(\n", " (l%d): "+layer+"\n", ")\n")

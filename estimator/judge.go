@@ -62,7 +62,8 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Unsure, "%d %% of the activations were guessed", pct)
 	}
 	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
-		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much when it runs", pct)
+		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much "+
+			"when it runs", pct)
 	}
 	if n := hiddenModules(m, g); n > 0 {
 		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)

@@ -16,7 +16,8 @@ func TestKeptBytes(t *testing.T) {
 	}
 	const extra = 64 * MiB
 	for _, perSample := range []string{"12,000,000", "30,000,000"} {
-		s.Summary = []byte(strings.Replace(string(text(t, "resnet.txt")), "Total params", "Kept bytes per sample: "+perSample+"\nTotal params", 1))
+		s.Summary = []byte(strings.Replace(string(text(t, "resnet.txt")), "Total params",
+			"Kept bytes per sample: "+perSample+"\nTotal params", 1))
 		e, err := Analytic(s)
 		if err != nil {
 			t.Fatal(err)

@@ -75,7 +75,8 @@ const (
 	Adam8bit
 )
 
-var optimizerWords = [...]string{"adam", "adamw", "adamw_hf", "sgd", "sgdm", "adagrad", "adadelta", "rmsprop", "adafactor", "adam8bit"}
+var optimizerWords = [...]string{"adam", "adamw", "adamw_hf", "sgd", "sgdm", "adagrad", "adadelta", "rmsprop",
+	"adafactor", "adam8bit"}
 
 // Precision as in the precision= key.
 type Precision uint8

@@ -29,7 +29,8 @@ func TestTraced(t *testing.T) {
 		{"its batch", func(s *Spec, _ *string) { s.Batch = 32 }, Sure, "of the #CARMA keys only batch counts"},
 		{"between", func(s *Spec, _ *string) { s.Batch = 24 }, Sure, "batch 24 lies between the traced 16 and 32"},
 		{"outside", func(s *Spec, _ *string) { s.Batch = 40 }, Sure, "batch 40 is outside of the traced 16 to 32"},
-		{"far outside", func(s *Spec, _ *string) { s.Batch = 1024 }, Unsure, "batch 1024 is far outside of the traced 16 to 32"},
+		{"far outside", func(s *Spec, _ *string) { s.Batch = 1024 }, Unsure,
+			"batch 1024 is far outside of the traced 16 to 32"},
 		{"one batch", func(s *Spec, text *string) {
 			s.Batch = 64
 			*text = strings.Replace(*text, "batch 32 16", "batch 32\nsingle it stopped", 1)

@@ -52,12 +52,16 @@ type Sample struct {
 	// where the driver does not tell.
 	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
 	PowerWatts   figure.Measured `json:"power_watts"`
-	EnergyJ      figure.Measured `json:"energy_j"`               // total-energy counter
-	CPUs         []int           `json:"cpus,omitempty"`         // logical CPUs near the GPU; none: not known
-	Xids         []uint64        `json:"xids,omitempty"`         // errors that the driver has reported since the previous sample
-	Fault        string          `json:"fault,omitempty"`        // why the GPU is not to be used, by what the driver tells of its state
-	RowsPending  bool            `json:"rows_pending,omitempty"` // a reset will remap rows of its memory; until then it can be used
-	Unreadable   string          `json:"unreadable"`             // why the GPU could not be read; the figures above are then void
+	EnergyJ      figure.Measured `json:"energy_j"`       // total-energy counter
+	CPUs         []int           `json:"cpus,omitempty"` // logical CPUs near the GPU; none: not known
+	// errors that the driver has reported since the previous sample
+	Xids []uint64 `json:"xids,omitempty"`
+	// why the GPU is not to be used, by what the driver tells of its state
+	Fault string `json:"fault,omitempty"`
+	// a reset will remap rows of its memory; until then it can be used
+	RowsPending bool `json:"rows_pending,omitempty"`
+	// why the GPU could not be read; the figures above are then void
+	Unreadable string `json:"unreadable"`
 }
 
 // FalseZero tells whether an SM activity is none: 0 while kernels run. After Xid 31 the

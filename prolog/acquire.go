@@ -23,7 +23,8 @@ var errUncounted = fmt.Errorf("%w: not visible in slurmctld's counts", lease.Err
 
 // acquire tries until GPUs fit or wait is over, and no longer than most while jobs go
 // that this one preempts.
-func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, wait, most time.Duration) ([]lease.Granted, error) {
+func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, wait,
+	most time.Duration) ([]lease.Granted, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+n.Config.Hooks.Deadline.D())
 	defer cancel()
 	job, r, decide := l.job, l.request, n.chooser(l.Hook)

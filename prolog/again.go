@@ -16,7 +16,8 @@ import (
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
 // another node, may have raised its booking, and the environment still holds
 // what the first attempt asked for. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Slurm) (j sctl.Job, w sctl.Words, retry string) {
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Slurm) (j sctl.Job,
+	w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	j, err := ask(ctx, h, slurm)
@@ -50,7 +51,8 @@ func ask(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
 		return sctl.Job{}, err
 	}
 	if j.ID != h.JobID || j.UID != h.UID {
-		return sctl.Job{}, fmt.Errorf("slurmctld names job %d of uid %d where slurmd has %d of uid %d", j.ID, j.UID, h.JobID, h.UID)
+		return sctl.Job{}, fmt.Errorf("slurmctld names job %d of uid %d where slurmd has %d of uid %d", j.ID, j.UID, h.JobID,
+			h.UID)
 	}
 	return j, nil
 }

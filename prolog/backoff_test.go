@@ -35,10 +35,12 @@ func TestBackOffLines(t *testing.T) {
 		w.stderr.Signature, w.stderr.BackOff = "cuda", true
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 		w.prolog(t, hook(7))
-		if err := w.Epilog(t.Context(), failed(hook(7)), seen{w.book, peak}, w.records, w.slurm, func(context.Context) error { return nil }); err != nil {
+		if err := w.Epilog(t.Context(), failed(hook(7)), seen{w.book, peak}, w.records, w.slurm,
+			func(context.Context) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom || !oom && (a.State != "FAILED" || a.OOMNote != "") {
+		if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom || !oom &&
+			(a.State != "FAILED" || a.OOMNote != "") {
 			t.Errorf("peak %d: %+v", peak, a)
 		}
 	}
@@ -57,7 +59,8 @@ func TestAdviceInTheRecord(t *testing.T) {
 		w.prolog(t, hook(7))
 		w.epilog(t, failed(hook(7)))
 		a := w.records.attempts[0]
-		if !strings.Contains(a.OOMNote, advice) || (a.RequeuedTo != "") != enabled || strings.Contains(a.OOMNote, "recovery is off") == enabled {
+		if !strings.Contains(a.OOMNote, advice) || (a.RequeuedTo != "") != enabled ||
+			strings.Contains(a.OOMNote, "recovery is off") == enabled {
 			t.Errorf("recovery %v: %+v", enabled, a)
 		}
 	}

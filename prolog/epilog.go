@@ -41,7 +41,8 @@ type Records interface {
 // that it shared, writes its record and gives its GPUs back. Whatever fails,
 // the GPUs are given back; publish then tells slurmctld, before the job leaves
 // COMPLETING.
-func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, records Records, slurm Slurm, publish func(context.Context) error) error {
+func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, records Records, slurm Slurm,
+	publish func(context.Context) error) error {
 	held, ok, err := ledger.Find(ctx, h.JobKey)
 	if err != nil {
 		return err
@@ -99,7 +100,8 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 // logWithin is how long the log of the MPS servers, on a disk, may take.
 const logWithin = 2 * time.Second
 
-// faultOf tells what befell a job that has failed, and whether it is a victim of others. An MPS server's fault ends its clients
+// faultOf tells what befell a job that has failed, and whether it is a victim of others. An MPS server's fault ends
+// its clients
 // within milliseconds, so that the agent may not have read the server's log yet.
 func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledger EpilogLedger) (string, bool) {
 	known := !h.Exit.Failed() || held.Fault != ""

@@ -38,8 +38,10 @@ func TestEpilogOfAGoodJob(t *testing.T) {
 		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
 	}
 	a := w.records.attempts[0]
-	if a.JobID != 7 || a.State != "COMPLETED" || a.User != "alice" || a.Mode != "shared" || a.EstMiB != 10240 || a.ReserveMiB != 10240 ||
-		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || !a.Submit.Equal(time.Unix(1000, 0)) || a.End.Before(a.Start) {
+	if a.JobID != 7 || a.State != "COMPLETED" || a.User != "alice" || a.Mode != "shared" || a.EstMiB != 10240 ||
+		a.ReserveMiB != 10240 ||
+		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || !a.Submit.Equal(time.Unix(1000, 0)) ||
+		a.End.Before(a.Start) {
 		t.Errorf("record %+v", a)
 	}
 	if l := w.leases(t); len(l) != 1 || l[0].Job.JobID != 8 {
@@ -70,11 +72,13 @@ func TestEpilogBringsBack(t *testing.T) {
 	h := failed(hook(7))
 	h.StdErr = "%x-%A_%a-%N.err"
 	w.epilog(t, h)
-	want := []string{"job 7", "words 7", "words 7", "partition gpu-ex", "requeuehold 5_2", "update 5_2 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 5_2"}
+	want := []string{"job 7", "words 7", "words 7", "partition gpu-ex", "requeuehold 5_2",
+		"update 5_2 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 5_2"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
-	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan || last.Files[0].Path != "/home/alice/train-5_2-gpu7.err" {
+	if last := w.asked[len(w.asked)-1]; last.Op != userfile.OpScan ||
+		last.Files[0].Path != "/home/alice/train-5_2-gpu7.err" {
 		t.Errorf("scanned %+v", last)
 	}
 	if want := `of an earlier plugin carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"}`; w.slurm.comment != want {
@@ -84,7 +88,8 @@ func TestEpilogBringsBack(t *testing.T) {
 	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
 		t.Errorf("record %+v", a)
 	}
-	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 || s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 || s.Holds[0].GPUs != 1 {
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 ||
+		s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 || s.Holds[0].GPUs != 1 {
 		t.Errorf("ledger %+v", s)
 	}
 }
@@ -93,7 +98,8 @@ func TestEpilogBringsBack(t *testing.T) {
 // cancelled it, or else for how long, from idle.after on.
 func TestRecordOfAnIdleJob(t *testing.T) {
 	held := lease.Held{GPUs: []lease.Granted{{Idle: time.Minute}, {Idle: 45 * time.Minute}}}
-	for cancelled, want := range map[string]string{"": "a GPU of it was not used for 45m0s", "cancelled: x": "cancelled: x"} {
+	for cancelled, want := range map[string]string{"": "a GPU of it was not used for 45m0s",
+		"cancelled: x": "cancelled: x"} {
 		held.Cancelled = cancelled
 		if a := attempt(hook(7), held, JobMeta{}, verdict{}, 30*time.Minute); a.OOMNote != want {
 			t.Errorf("note %q, want %q", a.OOMNote, want)
@@ -123,11 +129,12 @@ func TestEpilogLeavesOthersAlone(t *testing.T) {
 		change func(*world, *jobenv.Hook)
 		state  string
 	}{
-		"exit 0":           {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
-		"no signature":     {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateOK} }, "FAILED"},
-		"not batch host":   {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
-		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} }, "FAILED"},
-		"slurmctld away":   {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
+		"exit 0":         {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
+		"no signature":   {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateOK} }, "FAILED"},
+		"not batch host": {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
+		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} },
+			"FAILED"},
+		"slurmctld away": {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
 		"cancelled": {func(w *world, h *jobenv.Hook) {
 			w.stderr.Kind, w.stderr.Signature, h.Exit = "", "", jobenv.Exit{Signal: 15}
 		}, "CANCELLED"},
@@ -175,11 +182,16 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 		calls string
 		note  string
 	}{
-		"requeue is off":  {"requeuehold", errors.New("scontrol requeuehold 7: exit status 1: Requested operation is presently disabled for job 7"), "requeuehold", "requeue refused: Requested operation is presently disabled for job 7"},
-		"update":          {"update", errors.New("scontrol update: exit status 1: Invalid partition name specified"), "requeuehold update update", "held: Invalid partition name specified"},
-		"busy for ever":   {"update", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"), "requeuehold" + strings.Repeat(" update", 2*updateTries), "held: Resource temporarily unavailable"},
-		"release":         {"release", errors.New("no"), "requeuehold update release", "held: no"},
-		"slurmctld falls": {"words", errors.New("squeue: Unable to contact slurm controller"), "", "slurmctld did not answer: Unable to contact slurm controller"},
+		"requeue is off": {"requeuehold", errors.New("scontrol requeuehold 7: exit status 1: Requested operation is " +
+			"presently disabled for job 7"), "requeuehold",
+			"requeue refused: Requested operation is presently disabled for job 7"},
+		"update": {"update", errors.New("scontrol update: exit status 1: Invalid partition name specified"),
+			"requeuehold update update", "held: Invalid partition name specified"},
+		"busy for ever": {"update", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"),
+			"requeuehold" + strings.Repeat(" update", 2*updateTries), "held: Resource temporarily unavailable"},
+		"release": {"release", errors.New("no"), "requeuehold update release", "held: no"},
+		"slurmctld falls": {"words", errors.New("squeue: Unable to contact slurm controller"), "",
+			"slurmctld did not answer: Unable to contact slurm controller"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -190,7 +202,8 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
-			if got := w.changes(); got != c.calls+w.said() || a.OOMNote != c.note || a.RequeuedTo != "" || a.State != "OUT_OF_MEMORY" {
+			if got := w.changes(); got != c.calls+w.said() || a.OOMNote != c.note || a.RequeuedTo != "" ||
+				a.State != "OUT_OF_MEMORY" {
 				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
 			}
 			if strings.HasPrefix(c.note, "held") != strings.Contains(w.slurm.comment, `"refused":"`+c.note+`"`) {
@@ -266,7 +279,9 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			last := w.slurm.calls[len(w.slurm.calls)-2:]
-			if update, release := strings.Fields(last[0]), last[1]; update[len(update)-1] != "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536" || strings.Contains(last[0], "gpu-ex") || release != "release 7" {
+			if update, release := strings.Fields(last[0]),
+				last[1]; update[len(update)-1] != "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536" ||
+				strings.Contains(last[0], "gpu-ex") || release != "release 7" {
 				t.Errorf("calls %q", w.slurm.calls)
 			}
 			if a := w.records.attempts[0]; a.RequeuedTo != "gpu" || a.State != "REQUEUED" {
@@ -337,7 +352,8 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	h.HetJobID = 7
 	w.prolog(t, h)
 	w.epilog(t, failed(h))
-	want := []string{"job 8", "words 8", "partition gpu-ex", "requeuehold 7", "update 7+1 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7"}
+	want := []string{"job 8", "words 8", "partition gpu-ex", "requeuehold 7",
+		"update 7+1 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -359,7 +375,8 @@ func TestEvidence(t *testing.T) {
 	w.Config.Recovery.RequireEvidence = true
 	w.prolog(t, hook(7))
 	w.epilog(t, failed(hook(7)))
-	if a := w.records.attempts[0]; w.changes() != "" || a.State != "OUT_OF_MEMORY" || !strings.Contains(a.OOMNote, "not seen by NVML") {
+	if a := w.records.attempts[0]; w.changes() != "" || a.State != "OUT_OF_MEMORY" ||
+		!strings.Contains(a.OOMNote, "not seen by NVML") {
 		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}
 }
@@ -367,7 +384,8 @@ func TestEvidence(t *testing.T) {
 // Ends that are no lack of GPU memory are named and leave the job failed.
 func TestEpilogTellsOtherEnds(t *testing.T) {
 	for kind, note := range map[oomscan.Kind]string{
-		oomscan.HostMemory: "out of the node's memory", oomscan.MPS: "ended or not served by MPS", oomscan.GPUFault: "fault of a program on the GPU",
+		oomscan.HostMemory: "out of the node's memory", oomscan.MPS: "ended or not served by MPS",
+		oomscan.GPUFault: "fault of a program on the GPU",
 	} {
 		w := newWorld(t)
 		w.stderr.Signature, w.stderr.Kind = "some", kind
@@ -384,7 +402,8 @@ func TestEpilogLooksIntoOtherFiles(t *testing.T) {
 	w := newWorld(t)
 	h := failed(hook(7))
 	h.StdErr = "batch.err"
-	list, err := json.Marshal([]output.File{{Path: []byte("/home/alice/step\xff.err"), Dev: 1, Ino: 2, Size: 3}, {Path: []byte("/home/alice/batch.err")}})
+	list, err := json.Marshal([]output.File{{Path: []byte("/home/alice/step\xff.err"), Dev: 1, Ino: 2, Size: 3},
+		{Path: []byte("/home/alice/batch.err")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,7 +414,8 @@ func TestEpilogLooksIntoOtherFiles(t *testing.T) {
 	}
 	w.epilog(t, h)
 	files := w.asked[len(w.asked)-1].Files
-	if len(files) != 2 || files[1].Path != "/home/alice/step\xff.err" || files[1].From != (userfile.Mark{Exists: true, Dev: 1, Ino: 2, Size: 3}) {
+	if len(files) != 2 || files[1].Path != "/home/alice/step\xff.err" ||
+		files[1].From != (userfile.Mark{Exists: true, Dev: 1, Ino: 2, Size: 3}) {
 		t.Errorf("looked into %+v", files)
 	}
 	if _, err := os.Stat(path); err == nil {
@@ -420,7 +440,8 @@ func TestTurns(t *testing.T) {
 			t.Errorf("a turn after 50 s: %v", err)
 		}
 	}
-	for name, text := range map[string]string{"spoiled": "\x00nonsense", "clock set back": fmt.Sprint(time.Now().Add(time.Hour).UnixNano())} {
+	for name, text := range map[string]string{"spoiled": "\x00nonsense",
+		"clock set back": fmt.Sprint(time.Now().Add(time.Hour).UnixNano())} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -470,7 +491,8 @@ func TestRetryReason(t *testing.T) {
 		h := hook(7)
 		h.Restart = 1
 		w.prolog(t, h)
-		if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5"); !strings.Contains(got, "export CARMA_RETRY_REASON="+want+"\n") {
+		if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=5",
+			"CUDA_VISIBLE_DEVICES=5"); !strings.Contains(got, "export CARMA_RETRY_REASON="+want+"\n") {
 			t.Errorf("%s:\n%s", comment, got)
 		}
 	}

@@ -26,15 +26,22 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		"with another":     {[]uint32{7, 8}, nil, true, note},
 		"alone":            {[]uint32{7}, nil, false, note},
 		"not a client yet": {[]uint32{8}, nil, false, "fault of a program on the GPU"},
-		"no fault":         {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.logged = false }, false, "fault of a program on the GPU"},
-		"it ended well":    {[]uint32{7, 8}, func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, false, ""},
+		"no fault": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.logged = false }, false,
+			"fault of a program on the GPU"},
+		"it ended well": {[]uint32{7, 8}, func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, false, ""},
 		"again": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
 			w.slurm.words.AdminComment = `carma-retry={"reason":"mps-fault","from":"gpu"}`
 		}, false, note + "; it was requeued for that before"},
-		"may not":            {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, false, note + "; the job may not be requeued (--no-requeue or JobRequeue=0)"},
-		"recovery is off":    {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Enabled = false }, false, note + "; recovery is off"},
-		"with the ladder":    {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true, note},
-		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory }, true, ""},
+		"may not": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, false,
+			note + "; the job may not be requeued (--no-requeue or JobRequeue=0)"},
+		"recovery is off": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Enabled = false }, false,
+			note + "; recovery is off"},
+		"with the ladder": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true,
+			note},
+		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
+			w.stderr.Signature,
+				w.stderr.Kind = "pytorch", oomscan.GPUMemory
+		}, true, ""},
 	} {
 		w := newWorld(t)
 		w.Config.Placement.Policy = "first-fit"
@@ -46,7 +53,8 @@ func TestEpilogOfAServerFault(t *testing.T) {
 			t.Fatalf("leases %+v", l)
 		}
 		for _, id := range c.jobs {
-			if err := w.book.Measure(t.Context(), idle(2), []lease.Usage{{Job: jobenv.JobKey{JobID: id}, UUID: l[0].UUID, Present: true}}); err != nil {
+			if err := w.book.Measure(t.Context(), idle(2), []lease.Usage{{Job: jobenv.JobKey{JobID: id}, UUID: l[0].UUID,
+				Present: true}}); err != nil {
 				t.Fatal(err)
 			}
 		}

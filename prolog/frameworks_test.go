@@ -22,7 +22,8 @@ func TestVariables(t *testing.T) {
 		want      string
 	}{
 		{"sharing", part, 10240, false,
-			"CARMA_MEM_FRACTION=0.2273 TF_DEVICE_MIN_SYS_MEMORY_IN_MB=256 TF_FORCE_GPU_ALLOW_GROWTH=true XLA_PYTHON_CLIENT_MEM_FRACTION=0.2526 XLA_PYTHON_CLIENT_PREALLOCATE=false"},
+			"CARMA_MEM_FRACTION=0.2273 TF_DEVICE_MIN_SYS_MEMORY_IN_MB=256 TF_FORCE_GPU_ALLOW_GROWTH=true " +
+				"XLA_PYTHON_CLIENT_MEM_FRACTION=0.2526 XLA_PYTHON_CLIENT_PREALLOCATE=false"},
 		{"learning", with(func(c *jobenv.Carma) { c.Learn, c.Mode = true, "exclusive" }), 40536, true,
 			"CARMA_MEM_FRACTION=0.9 TF_FORCE_GPU_ALLOW_GROWTH=true XLA_PYTHON_CLIENT_PREALLOCATE=false"},
 		{"after an OOM", with(func(c *jobenv.Carma) { c.Mode = "shared" }), 40536, true,
@@ -31,7 +32,8 @@ func TestVariables(t *testing.T) {
 		{"of no CARMA", jobenv.Carma{}, 40536, true, "CARMA_MEM_FRACTION=0.9"},
 	} {
 		n := &Node{Config: config.Default(), RunDir: t.TempDir()}
-		task := newTaskFile(n, jobenv.Hook{Carma: c.carma, Slots: []int{0}}, []lease.Granted{{UUID: "GPU-0", ReserveMiB: c.reserve, Exclusive: c.exclusive}})
+		task := newTaskFile(n, jobenv.Hook{Carma: c.carma, Slots: []int{0}},
+			[]lease.Granted{{UUID: "GPU-0", ReserveMiB: c.reserve, Exclusive: c.exclusive}})
 		if got := assign(task.Variables, env(nil)); !strings.HasSuffix(got, "export CARMA_VARIABLES="+c.want+"\n") {
 			t.Errorf("%s:\n%swant %s", c.name, got, c.want)
 		}
@@ -57,15 +59,22 @@ func TestUsersVariablesStay(t *testing.T) {
 		want string
 	}{
 		{"none set", nil, all},
-		{"a value of the user", map[string]string{pre: "true"}, "export " + old + "=0.25\nexport CARMA_VARIABLES=" + old + "=0.25\n"},
-		{"the same value", map[string]string{pre: "false"}, "export " + old + "=0.25\nexport CARMA_VARIABLES=" + old + "=0.25\n"},
-		{"an empty value of the user", map[string]string{pre: ""}, "export " + old + "=0.25\nexport CARMA_VARIABLES=" + old + "=0.25\n"},
-		{"under the newer name", map[string]string{newer: "3.2"}, "export " + pre + "=false\nexport CARMA_VARIABLES=" + pre + "=false\n"},
+		{"a value of the user", map[string]string{pre: "true"}, "export " + old + "=0.25\nexport CARMA_VARIABLES=" + old +
+			"=0.25\n"},
+		{"the same value", map[string]string{pre: "false"}, "export " + old + "=0.25\nexport CARMA_VARIABLES=" + old +
+			"=0.25\n"},
+		{"an empty value of the user", map[string]string{pre: ""},
+			"export " + old + "=0.25\nexport CARMA_VARIABLES=" + old + "=0.25\n"},
+		{"under the newer name", map[string]string{newer: "3.2"}, "export " + pre + "=false\nexport CARMA_VARIABLES=" + pre +
+			"=false\n"},
 		{"all of the user", map[string]string{pre: "true", old: "0.9"}, ""},
-		{"a later step", map[string]string{pre: "false", old: "0.25", "CARMA_VARIABLES": old + "=0.25 " + pre + "=false"}, all},
-		{"submitted from another job", map[string]string{pre: "false", old: "0.7", "TF": "true", "CARMA_VARIABLES": "TF=true " + old + "=0.7 " + pre + "=false"},
+		{"a later step", map[string]string{pre: "false", old: "0.25", "CARMA_VARIABLES": old + "=0.25 " + pre + "=false"},
+			all},
+		{"submitted from another job", map[string]string{pre: "false", old: "0.7", "TF": "true",
+			"CARMA_VARIABLES": "TF=true " + old + "=0.7 " + pre + "=false"},
 			strings.Replace(all, "export CARMA", "unset TF\nexport CARMA", 1)},
-		{"changed in the script", map[string]string{pre: "true", old: "0.25", "CARMA_VARIABLES": old + "=0.25 " + pre + "=false"},
+		{"changed in the script", map[string]string{pre: "true", old: "0.25",
+			"CARMA_VARIABLES": old + "=0.25 " + pre + "=false"},
 			"export " + old + "=0.25\nexport CARMA_VARIABLES=" + old + "=0.25\n"},
 		{"taken away in the script", map[string]string{old: "0.25", "CARMA_VARIABLES": old + "=0.25 " + pre + "=false"},
 			"export " + old + "=0.25\nexport CARMA_VARIABLES=" + old + "=0.25 " + pre + "=false\n"},
@@ -76,7 +85,8 @@ func TestUsersVariablesStay(t *testing.T) {
 		}
 	}
 	// A job that gets none, submitted from one that had them.
-	got := assign(nil, env(map[string]string{pre: "false", old: "0.9", "CARMA_VARIABLES": old + "=0.25 " + pre + "=false"}))
+	got := assign(nil, env(map[string]string{pre: "false", old: "0.9",
+		"CARMA_VARIABLES": old + "=0.25 " + pre + "=false"}))
 	if want := "unset " + pre + "\nunset CARMA_VARIABLES\n"; got != want {
 		t.Errorf("%swant\n%s", got, want)
 	}

@@ -95,7 +95,8 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slu
 	if !errors.Is(err, sctl.ErrBatchOnly) {
 		return err
 	}
-	text := fmt.Sprintf("carma: the job asks for %d GPUs on node %s, which has %d, and cannot start; end it and ask for at most %d", l.request.GPUs, l.Node, node, node)
+	text := fmt.Sprintf("carma: the job asks for %d GPUs on node %s, which has %d, and cannot start; end it and ask "+
+		"for at most %d", l.request.GPUs, l.Node, node, node)
 	if failed := slurm.Notify(ctx, l.JobID, text); failed != nil {
 		n.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
 	}

@@ -28,7 +28,8 @@ func TestEndEarlier(t *testing.T) {
 		t.Fatalf("leases %+v, records %+v", l, w.records.attempts)
 	}
 	a := w.records.attempts[0]
-	if a.JobID != 7 || a.Restart != 0 || a.State != db.NodeFail || a.User != "alice" || a.UID != 1000 || a.ReserveMiB != 10240 || len(a.GPUs) != 1 || a.Cluster != again.Cluster {
+	if a.JobID != 7 || a.Restart != 0 || a.State != db.NodeFail || a.User != "alice" || a.UID != 1000 ||
+		a.ReserveMiB != 10240 || len(a.GPUs) != 1 || a.Cluster != again.Cluster {
 		t.Errorf("record %+v", a)
 	}
 	if ended, err := w.book.Ended(t.Context(), 9); err != nil || len(ended) != 1 || ended[0].JobKey != hook(7).JobKey {

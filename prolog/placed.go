@@ -102,7 +102,8 @@ func (n *Node) booked(tresPerNode, method string, mib, fullMiB int64) string {
 // request variables that sbatch sets from the user's options and srun reads as its
 // own (srun.1): a job that has shards in place of its GPU has no GPU for a step to
 // ask for.
-var gpuRequests = []string{"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_BIND"}
+var gpuRequests = []string{"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK",
+	"SLURM_GPU_BIND", "SLURM_TRES_BIND"}
 
 // printSteps lets the steps of a job with shards have what the job has. A step
 // takes over the job's request by itself, but not one with a type; with

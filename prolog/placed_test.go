@@ -54,7 +54,9 @@ func TestPlacedWhereSlurmSays(t *testing.T) {
 		t.Errorf("leases %v, want %v", got, want)
 	}
 	for slot, uuid := range map[int]string{1: "GPU-2", 2: "GPU-0"} {
-		if got := w.task(t, "SLURM_JOB_ID=9", "SLURM_JOB_GPUS=1,2", fmt.Sprint("SLURM_STEP_GPUS=", slot), fmt.Sprint("CUDA_VISIBLE_DEVICES=", slot)); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+uuid+"\n") || strings.Contains(got, "SLURM_STEP_GRES") {
+		if got := w.task(t, "SLURM_JOB_ID=9", "SLURM_JOB_GPUS=1,2", fmt.Sprint("SLURM_STEP_GPUS=", slot),
+			fmt.Sprint("CUDA_VISIBLE_DEVICES=", slot)); !strings.Contains(got,
+			"export CUDA_VISIBLE_DEVICES="+uuid+"\n") || strings.Contains(got, "SLURM_STEP_GRES") {
 			t.Errorf("task on GPU %d:\n%s", slot, got)
 		}
 	}
@@ -85,7 +87,8 @@ func TestPlacedOnAGPUThatIsClosed(t *testing.T) {
 		}
 	}
 	d := slurmAssigned([]int{3}, choose.Input{})
-	if len(d.Refusals) != 1 || d.Refusals[0].UUID != "/dev/nvidia3" || d.Refusals[0].Reason.String() != "NVML shows no GPU there that can be shared" {
+	if len(d.Refusals) != 1 || d.Refusals[0].UUID != "/dev/nvidia3" ||
+		d.Refusals[0].Reason.String() != "NVML shows no GPU there that can be shared" {
 		t.Errorf("refusals %+v", d.Refusals)
 	}
 }
@@ -108,7 +111,8 @@ func TestGivenBackOftenBySlurm(t *testing.T) {
 func TestStepsOfAJobWithShards(t *testing.T) {
 	w := bySlurm(t, 0, 1)
 	w.prolog(t, on(7, 1))
-	got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1", "SLURM_GPUS_PER_NODE=a100:1", "SLURM_TRES_BIND=gres/gpu:per_task:1", "SLURM_TRES_PER_TASK=cpu=2,gres/gpu=1")
+	got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1", "SLURM_GPUS_PER_NODE=a100:1",
+		"SLURM_TRES_BIND=gres/gpu:per_task:1", "SLURM_TRES_PER_TASK=cpu=2,gres/gpu=1")
 	want := `export CARMA_SHARED=1
 export CUDA_MPS_PIPE_DIRECTORY=` + w.RunDir + `/mps/GPU-1
 export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M

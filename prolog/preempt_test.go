@@ -17,9 +17,11 @@ import (
 // A job that slurmctld has started whatever the node offers makes room by its rights, and
 // nobody else does.
 func TestPrologPreempts(t *testing.T) {
-	const sent, anywhere = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+	const sent, anywhere = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:40536",
+		"gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
 	rules := func(mode string) schedule.Preemption {
-		return schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 5, Mode: "REQUEUE"}, "gpu": {Tier: 1, Mode: mode}, "gpu-ex": {Tier: 5, Mode: "REQUEUE"}}}
+		return schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 5,
+			Mode: "REQUEUE"}, "gpu": {Tier: 1, Mode: mode}, "gpu-ex": {Tier: 5, Mode: "REQUEUE"}}}
 	}
 	grace := func(p schedule.Preemption, d time.Duration) schedule.Preemption {
 		low := p.Rules["gpu"]
@@ -35,7 +37,8 @@ func TestPrologPreempts(t *testing.T) {
 	}{
 		{"requeue", sent, "high", rules("REQUEUE"), nil, "requeue 2"},
 		{"cancel", sent, "high", rules("CANCEL"), nil, "cancel 2"},
-		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["requeue"] = sctl.ErrBatchOnly }, "cancel 2"},
+		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["requeue"] = sctl.ErrBatchOnly },
+			"cancel 2"},
 		{"one that came for what is offered", anywhere, "high", rules("REQUEUE"), nil, ""},
 		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, ""},
 		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, ""},

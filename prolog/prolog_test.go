@@ -98,7 +98,8 @@ func (s *slurm) Requeue(_ context.Context, t sctl.Target) error {
 func (s *slurm) Cancel(_ context.Context, t sctl.Target) error { return s.note("cancel " + t.String()) }
 func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn
-	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode)); err != nil || s.refuse == nil {
+	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode)); err != nil ||
+		s.refuse == nil {
 		return err
 	}
 	return s.refuse(c)
@@ -159,7 +160,8 @@ func newWorld(t *testing.T) *world {
 		"gpu":    {GPUsPerNode: 2, GPUMemMiB: 40536, Share: true, Recovery: "gpu-ex"},
 		"gpu-ex": {GPUsPerNode: 2, GPUMemMiB: 40536},
 	}
-	w := &world{book: book, slurm: &slurm{fail: map[string]error{}}, records: &records{}, stderr: userfile.Reply{State: userfile.StateOK}}
+	w := &world{book: book, slurm: &slurm{fail: map[string]error{}}, records: &records{},
+		stderr: userfile.Reply{State: userfile.StateOK}}
 	w.Node = &Node{
 		Name: "n1", Host: "gpu7", Config: c, RunDir: dir, Log: slog.New(slog.DiscardHandler),
 		Until:      time.Now(), // after one round
@@ -198,7 +200,8 @@ func (w *world) follow(t *testing.T, l gres.Lease) {
 func idle(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503}, Source: figure.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40503},
+			Source: figure.SourceGPM})
 	}
 	return r
 }
@@ -208,7 +211,8 @@ func hook(id uint32) jobenv.Hook {
 	return jobenv.Hook{
 		JobKey: jobenv.JobKey{JobID: id}, UID: 1000, GID: 1000, User: "alice", Partition: "gpu", Node: "n1", Cluster: "c",
 		WorkDir: "/home/alice", BatchHost: true, Slots: []int{5},
-		Carma: jobenv.Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 1, ReserveMiB: 10240, EstMiB: 10240, FullMiB: 40536, Submit: time.Unix(1000, 0)},
+		Carma: jobenv.Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 1, ReserveMiB: 10240, EstMiB: 10240,
+			FullMiB: 40536, Submit: time.Unix(1000, 0)},
 	}
 }
 
@@ -222,7 +226,8 @@ func (w *world) prolog(t *testing.T, h jobenv.Hook) {
 
 func (w *world) epilog(t *testing.T, h jobenv.Hook) {
 	t.Helper()
-	if err := w.Epilog(t.Context(), h, w.book, w.records, w.slurm, func(context.Context) error { return nil }); err != nil {
+	if err := w.Epilog(t.Context(), h, w.book, w.records, w.slurm,
+		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -318,7 +323,9 @@ func TestPrologGivesWholeGPUs(t *testing.T) {
 			if l := w.leases(t); len(l) != 1 || !l[0].Exclusive || l[0].ReserveMiB != 40503 {
 				t.Errorf("leases %+v", l)
 			}
-			if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5", fmt.Sprint("SLURM_RESTART_COUNT=", h.Restart)); !strings.Contains(got, "CARMA_SHARED=0\nunset CUDA_MPS_PIPE_DIRECTORY") {
+			if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5",
+				fmt.Sprint("SLURM_RESTART_COUNT=", h.Restart)); !strings.Contains(got,
+				"CARMA_SHARED=0\nunset CUDA_MPS_PIPE_DIRECTORY") {
 				t.Errorf("task:\n%s", got)
 			}
 		})
@@ -361,7 +368,8 @@ func TestPrologGivesBack(t *testing.T) {
 }
 
 func TestBackOff(t *testing.T) {
-	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second, 7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
+	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second,
+		7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
 		if got := backOff(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
@@ -370,7 +378,8 @@ func TestBackOff(t *testing.T) {
 
 // After so many times a job waits for idle GPUs instead of being sent around.
 func TestPrologGivesBackOften(t *testing.T) {
-	const anywhere, named = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
+	const anywhere, named = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240",
+		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
 	for _, c := range []struct {
 		restart uint32
 		books   string
@@ -378,9 +387,11 @@ func TestPrologGivesBackOften(t *testing.T) {
 		want    []string
 	}{
 		{4, anywhere, 2000, []string{"job 7", "words 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7", "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
+		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7",
+			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
 		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
-		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
+		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7",
+			"job 7"}},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
@@ -404,7 +415,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 		// For one that names its nodes a GPU is kept, once.
 		w.prolog(t, h)
 		s, err := w.book.Snapshot(t.Context())
-		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].UID == h.UID && s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
+		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].UID == h.UID &&
+			s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
 			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
 		}
 	}
@@ -497,7 +509,8 @@ func TestPrologWaits(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			s, err := w.book.Snapshot(t.Context())
-			if srun := name == "srun"; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7) != srun { // it is to have the next GPU
+			// it is to have the next GPU
+			if srun := name == "srun"; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7) != srun {
 				t.Errorf("kept %+v, %v", s.Holds, err)
 			}
 			told := make(chan string)
@@ -580,13 +593,15 @@ func TestSettleLeavesOthersAlone(t *testing.T) {
 	for name, j := range map[string]sctl.Job{"a later attempt": {Restarts: 1}, "ends": {State: "COMPLETING"}} {
 		w := newWorld(t)
 		w.slurm.job = j
-		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil || len(w.leases(t)) != 0 || !slices.Equal(w.slurm.calls, []string{"job 7"}) {
+		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil || len(w.leases(t)) != 0 ||
+			!slices.Equal(w.slurm.calls, []string{"job 7"}) {
 			t.Errorf("%s, with idle GPUs: %v, leases %v, calls %v", name, err, w.leases(t), w.slurm.calls)
 		}
 		quarantine(t, w, "GPU-0")
 		quarantine(t, w, "GPU-1")
 		w.slurm.calls = nil
-		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil || !slices.Equal(w.slurm.calls, []string{"job 7"}) {
+		if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil ||
+			!slices.Equal(w.slurm.calls, []string{"job 7"}) {
 			t.Errorf("%s: %v, calls %v", name, err, w.slurm.calls)
 		}
 	}
@@ -599,7 +614,8 @@ func TestWhoGoesBack(t *testing.T) {
 	quarantine(t, w, "GPU-0")
 	quarantine(t, w, "GPU-1")
 	w.slurm.noRequeue = true
-	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) || !slices.Equal(w.slurm.calls, []string{"job 7"}) {
+	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
+		!slices.Equal(w.slurm.calls, []string{"job 7"}) {
 		t.Errorf("--no-requeue: %v, calls %v", err, w.slurm.calls)
 	}
 	w.slurm.noRequeue, w.slurm.calls = false, nil
@@ -634,7 +650,8 @@ func TestPrologTellsWhatNeverFits(t *testing.T) {
 		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if want := "carma: the job asks for 3 GPUs on node n1, which has 2, and cannot start; end it and ask for at most 2"; w.slurm.told != want {
+		if want := "carma: the job asks for 3 GPUs on node n1, which has 2, and cannot start; end it and ask for at most " +
+			"2"; w.slurm.told != want {
 			t.Errorf("%s: told %q, %v", name, w.slurm.told, w.slurm.calls)
 		}
 	}
@@ -672,7 +689,8 @@ func TestPrologOfAWholeNode(t *testing.T) {
 			{"SLURM_JOB_GPUS=0,1,2,3,4,5", "SLURM_STEP_GPUS=4,5", "CUDA_VISIBLE_DEVICES=4,5"},
 		} {
 			got := w.task(t, append(vars, "SLURM_JOB_ID=7")...)
-			if !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+want+"\n") || !strings.Contains(got, fmt.Sprintf("export SLURM_GPUS_ON_NODE=%d\n", c.gpus)) {
+			if !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+want+"\n") ||
+				!strings.Contains(got, fmt.Sprintf("export SLURM_GPUS_ON_NODE=%d\n", c.gpus)) {
 				t.Errorf("%s, %v:\n%s", c.name, vars, got)
 			}
 		}
@@ -688,7 +706,8 @@ func TestPrologGivesBackForEverNobody(t *testing.T) {
 		want  string // what is done at last
 		err   error
 	}{
-		{"not booked", func(w *world, h *jobenv.Hook) { h.Carma, w.slurm.words.TresPerNode = jobenv.Carma{}, "gres:gpu:1" }, "words 7", ErrUndecided},
+		{"not booked", func(w *world, h *jobenv.Hook) { h.Carma, w.slurm.words.TresPerNode = jobenv.Carma{}, "gres:gpu:1" },
+			"words 7", ErrUndecided},
 		{"booked by a smaller GPU", func(w *world, h *jobenv.Hook) {
 			h.Carma.Mode, h.Carma.FullMiB = "exclusive", 20000
 			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"
@@ -755,19 +774,23 @@ func TestTask(t *testing.T) {
 		{"step with all", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
 		{"step with one", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9", "CUDA_VISIBLE_DEVICES=9"}, "GPU-1"},
 		{"task bound to one", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=9"}, "GPU-1"},
-		{"task bound to one by local number", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=1"}, "GPU-1"},
+		{"task bound to one by local number", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9",
+			"CUDA_VISIBLE_DEVICES=1"}, "GPU-1"},
 		{"constrained step", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9", "CUDA_VISIBLE_DEVICES=0"}, "GPU-1"},
 		{"step without GPUs", []string{"SLURM_JOB_GPUS=3,9"}, ""},
-		{"a UUID of the user's", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=GPU-x"}, "GPU-0,GPU-1"},
+		{"a UUID of the user's", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=GPU-x"},
+			"GPU-0,GPU-1"},
 		{"not our slots", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=4", "CUDA_VISIBLE_DEVICES=4"}, ""},
 		{"direct srun", []string{"SLURM_STEP_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
-		{"another user's job of the same id", []string{"SLURM_JOB_UID=4711", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
+		{"another user's job of the same id", []string{"SLURM_JOB_UID=4711", "SLURM_JOB_GPUS=3,9",
+			"CUDA_VISIBLE_DEVICES=3,9"}, ""},
 		{"tasks that are bound to none", []string{"SLURM_JOB_GPUS=3,9", "SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
 		{"the same, direct srun", []string{"SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
 		{"the next attempt of it", []string{"SLURM_RESTART_COUNT=1", "SLURM_GPUS_ON_NODE=2"}, ""},
 		{"job without gres", nil, ""},
 		{"job without gres that Slurm tells its devices", []string{"CUDA_VISIBLE_DEVICES=1"}, "-"},
-		{"the next attempt, whose Prolog slurmd skipped", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9", "CUDA_VISIBLE_DEVICES=3,9"}, ""},
+		{"the next attempt, whose Prolog slurmd skipped", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9",
+			"CUDA_VISIBLE_DEVICES=3,9"}, ""},
 	} {
 		got := w.task(t, append(c.vars, "SLURM_JOB_ID=7")...)
 		if c.want == "-" {
@@ -778,7 +801,8 @@ func TestTask(t *testing.T) {
 			t.Errorf("%s:\n%swant %s", c.name, got, c.want)
 		}
 	}
-	if got := w.task(t, "SLURM_JOB_ID=99", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1"); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=\n") {
+	if got := w.task(t, "SLURM_JOB_ID=99", "SLURM_JOB_GPUS=1", "CUDA_VISIBLE_DEVICES=1"); !strings.Contains(got,
+		"export CUDA_VISIBLE_DEVICES=\n") {
 		t.Errorf("a job that no Prolog knows:\n%s", got)
 	}
 	var gone strings.Builder
@@ -809,7 +833,8 @@ func TestTaskOfComponent(t *testing.T) {
 	w.prolog(t, leader)
 	w.prolog(t, second)
 	gpu := func(job string) string {
-		_, rest, _ := strings.Cut(w.task(t, "SLURM_JOB_ID="+job, "SLURM_STEP_GPUS="+map[string]string{"7": "3", "8": "5"}[job]), "export CUDA_VISIBLE_DEVICES=")
+		_, rest, _ := strings.Cut(w.task(t, "SLURM_JOB_ID="+job, "SLURM_STEP_GPUS="+map[string]string{"7": "3",
+			"8": "5"}[job]), "export CUDA_VISIBLE_DEVICES=")
 		uuid, _, _ := strings.Cut(rest, "\n")
 		return uuid
 	}
@@ -819,19 +844,22 @@ func TestTaskOfComponent(t *testing.T) {
 		{"batch script", "SLURM_JOB_GPUS=3 CUDA_VISIBLE_DEVICES=3", gpu("7")},
 		{"leader", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=3 CUDA_VISIBLE_DEVICES=3", gpu("7")},
 		{"component of sbatch", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5", gpu("8")},
-		{"component of srun", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_0= SLURM_JOB_ID_HET_GROUP_1= SLURM_JOB_ID_PACK_GROUP_0=7 SLURM_JOB_ID_PACK_GROUP_1=8", gpu("8")},
+		{"component of srun", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_0= " +
+			"SLURM_JOB_ID_HET_GROUP_1= SLURM_JOB_ID_PACK_GROUP_0=7 SLURM_JOB_ID_PACK_GROUP_1=8", gpu("8")},
 		{"slots of nobody", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=4 CUDA_VISIBLE_DEVICES=4", ""},
 		{"the next attempt", "SLURM_RESTART_COUNT=1 SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5", ""},
 		{"no such component", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_HET_SIZE=1", ""},
 		{"text for numbers", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_1=../8", ""},
 	} {
-		vars := append(strings.Fields(c.vars), "SLURM_JOB_ID=7", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=7", "SLURM_JOB_ID_HET_GROUP_1=8")
+		vars := append(strings.Fields(c.vars), "SLURM_JOB_ID=7", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=7",
+			"SLURM_JOB_ID_HET_GROUP_1=8")
 		if got := w.task(t, vars...); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+c.want+"\n") {
 			t.Errorf("%s:\n%swant %s", c.name, got, c.want)
 		}
 	}
 	// On a node with a component that has no GPUs the leader's are in the environment.
-	vars := []string{"SLURM_JOB_ID=70", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=70", "SLURM_JOB_ID_HET_GROUP_1=71", "SLURM_JOB_GPUS=3", "CUDA_VISIBLE_DEVICES=GPU-9"}
+	vars := []string{"SLURM_JOB_ID=70", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=70", "SLURM_JOB_ID_HET_GROUP_1=71",
+		"SLURM_JOB_GPUS=3", "CUDA_VISIBLE_DEVICES=GPU-9"}
 	if got := w.task(t, vars...); got != "export CUDA_VISIBLE_DEVICES=\nexport NVIDIA_VISIBLE_DEVICES=void\n" {
 		t.Errorf("a component without GPUs:\n%s", got)
 	}

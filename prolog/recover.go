@@ -18,7 +18,8 @@ import (
 // recover puts the job back, with whole GPUs or a rung up the ladder. It
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
-func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, slurm Slurm) (partition string, alone bool, err error) {
+func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
+	slurm Slurm) (partition string, alone bool, err error) {
 	if !v.job.Requeue {
 		return "", false, errNoRequeue
 	}
@@ -92,13 +93,15 @@ func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account str
 	}
 	p, err := slurm.Partition(ctx, name)
 	if err != nil || !p.Up {
-		n.Log.Warn("recovery partition is missing or down; the job is requeued in its own partition", "job", h.JobKey, "partition", name, "error", err)
+		n.Log.Warn("recovery partition is missing or down; the job is requeued in its own partition", "job", h.JobKey,
+			"partition", name, "error", err)
 		return ""
 	}
 	// slurmctld takes the change all the same, unless EnforcePartLimits is set, and
 	// the job would wait there for ever (job_mgr.c, _valid_job_part, 23.02 and later).
 	if !n.inGroups(ctx, h, p.AllowGroups) || !p.Admits(account) {
-		n.Log.Warn("recovery partition is closed to this user; the job is requeued in its own partition", "job", h.JobKey, "partition", name, "user", h.User, "account", account)
+		n.Log.Warn("recovery partition is closed to this user; the job is requeued in its own partition", "job", h.JobKey,
+			"partition", name, "user", h.User, "account", account)
 		return ""
 	}
 	return name
@@ -137,7 +140,8 @@ func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.He
 // the partition that it is then in. What fails on the way leaves it held, never
 // half moved. All components of a heterogeneous job are requeued, and the job's own is
 // changed. home is its partition so far.
-func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change, slurm Slurm) (partition string, err error) {
+func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change,
+	slurm Slurm) (partition string, err error) {
 	target, changed := j.Leader(), j.Component()
 	if err := slurm.RequeueHold(ctx, target); err != nil {
 		return "", fmt.Errorf("requeue refused: %s", reason(err))
@@ -152,7 +156,8 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 		// GPUs are whole GPUs where the job was, too. slurmctld reports
 		// that after it has set the partition, so it is set back (22.05,
 		// job_mgr.c, _update_job).
-		n.Log.Warn("cannot move the job; it is requeued in its own partition", "target", changed, "partition", change.Partition, "error", err)
+		n.Log.Warn("cannot move the job; it is requeued in its own partition", "target", changed, "partition",
+			change.Partition, "error", err)
 		change.Partition = home
 		err = n.update(ctx, changed, change, slurm)
 	}

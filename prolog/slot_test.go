@@ -29,20 +29,23 @@ func TestTimeSlotIsOver(t *testing.T) {
 	for restart := range uint32(3) {
 		w.prolog(t, slotted(restart))
 		if restart > 0 {
-			if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_RESTART_COUNT="+string(rune('0'+restart)), "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5"); !strings.Contains(got, "export CARMA_RETRY_REASON=timeslot\n") {
+			if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_RESTART_COUNT="+string(rune('0'+restart)), "SLURM_JOB_GPUS=5",
+				"CUDA_VISIBLE_DEVICES=5"); !strings.Contains(got, "export CARMA_RETRY_REASON=timeslot\n") {
 				t.Errorf("slot %d sees\n%s", restart, got)
 			}
 		}
 		w.slurm.calls = nil
 		w.epilog(t, slotted(restart))
-		if want := []string{"job 7", "words 7", "requeuehold 7", "update 7", "release 7"}; !slices.Equal(w.slurm.calls, want) {
+		if want := []string{"job 7", "words 7", "requeuehold 7", "update 7", "release 7"}; !slices.Equal(w.slurm.calls,
+			want) {
 			t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 		}
 		want := `of an earlier plugin carma-retry={"reason":"timeslot","restart":` + string(rune('1'+restart)) + `}`
 		if w.slurm.words.AdminComment = w.slurm.comment; w.slurm.comment != want {
 			t.Errorf("AdminComment %s, want %s", w.slurm.comment, want)
 		}
-		if a := w.records.attempts[restart]; a.State != "REQUEUED" || a.RequeuedTo != "" || a.OOM != "" || a.OOMNote != "requeued after its time slot" {
+		if a := w.records.attempts[restart]; a.State != "REQUEUED" || a.RequeuedTo != "" || a.OOM != "" ||
+			a.OOMNote != "requeued after its time slot" {
 			t.Errorf("record %+v", a)
 		}
 		if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 0 {
@@ -64,9 +67,14 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 		"did not ask for it": {"TimeLimit", func(_ *world, h *jobenv.Hook) { h.Carma.Requeue = false }, "", "COMPLETED", ""},
 		"--no-requeue": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, "", "COMPLETED",
 			"its time slot was over; the job may not be requeued (--no-requeue or JobRequeue=0)"},
-		"refused": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["requeuehold"] = errors.New("scontrol: no") }, "requeuehold", "COMPLETED",
+		"refused": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["requeuehold"] = errors.New("scontrol: no") },
+			"requeuehold", "COMPLETED",
 			"its time slot was over; requeue refused: no"},
-		"cannot be released": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["release"] = errors.New("scontrol: no") }, "requeuehold update release update", "COMPLETED",
+		"cannot be released": {"TimeLimit", func(w *world,
+			_ *jobenv.Hook) {
+			w.slurm.fail["release"] = errors.New("scontrol: no")
+		}, "requeuehold update release update",
+			"COMPLETED",
 			"its time slot was over; held: no"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,8 @@ func TestTasksGiveUp(t *testing.T) {
 		begin, lives := time.Now(), time.Hour
 		go func() {
 			for n := 0; time.Since(begin) < lives; n++ {
-				at := begin.Add(time.Duration(n%3-1)*time.Hour + time.Duration(n)*time.Second) // an hour back, none, an hour forwards
+				// an hour back, none, an hour forwards
+				at := begin.Add(time.Duration(n%3-1)*time.Hour + time.Duration(n)*time.Second)
 				if err := os.Chtimes(path, at, at); err != nil {
 					t.Error(err)
 				}
@@ -38,7 +39,8 @@ func TestTasksGiveUp(t *testing.T) {
 		if err == nil || !strings.Contains(b.String(), "export CUDA_VISIBLE_DEVICES=\n") {
 			t.Errorf("%v\n%s", err, b.String())
 		}
-		if waited := time.Since(begin) - lives; waited < taskGivesUpAt-10*time.Second || waited > taskGivesUpAt+10*time.Second {
+		if waited := time.Since(begin) - lives; waited < taskGivesUpAt-10*time.Second ||
+			waited > taskGivesUpAt+10*time.Second {
 			t.Errorf("it gave up %v after the other had died", waited)
 		}
 		// The SPANK plugin ends a program that says nothing for five minutes.

@@ -15,9 +15,12 @@ import (
 // A job that names its node takes no GPU that a job ahead of it could have, and has none
 // kept for it while others wait that are ahead; nobody but those is before it.
 func TestNamedNodeWaitsItsTurn(t *testing.T) {
-	const whole, named, anywhere = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
-	own := schedule.Job{ID: 7, State: "RUNNING", Partition: "gpu", Reason: "Prolog", Priority: 100, ReqNodes: "n1", Nodes: "n1", TresPerNode: named}
-	older := schedule.Job{ID: 5, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, UID: 2000, TresPerNode: whole}
+	const whole, named, anywhere = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536",
+		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536", "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+	own := schedule.Job{ID: 7, State: "RUNNING", Partition: "gpu", Reason: "Prolog", Priority: 100, ReqNodes: "n1",
+		Nodes: "n1", TresPerNode: named}
+	older := schedule.Job{ID: 5, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100, UID: 2000,
+		TresPerNode: whole}
 	large, held, free := older, older, own
 	large.TresPerNode = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
 	held.Reason = "JobHeldUser"

@@ -59,7 +59,8 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	}
 	seen := nearBooking(held)
 	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
-		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset)
+		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature",
+			reply.Signature, "offset", reply.Offset)
 		return n.ofServerFault(ctx, h, held, about, v, slurm)
 	}
 	v.signature = reply.Signature
@@ -71,7 +72,8 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 			v.note += "; " + advice
 		}
 	}
-	n.Log.Info("out of GPU memory", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset, "seen_by_nvml", seen)
+	n.Log.Info("out of GPU memory", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset, "seen_by_nvml",
+		seen)
 	switch why := n.mayNotRecover(h); {
 	case why != "":
 		because(why)
@@ -110,7 +112,8 @@ func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err er
 // ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if it was the cause, it takes no other job with it again.
-func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, slurm Slurm) verdict {
+func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
+	slurm Slurm) verdict {
 	if !held.Victim {
 		return v
 	}
@@ -197,7 +200,8 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about JobMeta, j sctl.Jo
 	}
 	for _, f := range seen {
 		if path := string(f.Path); path != batch {
-			ask.Files = append(ask.Files, userfile.File{Path: path, From: userfile.Mark{Exists: true, Dev: f.Dev, Ino: f.Ino, Size: f.Size}})
+			ask.Files = append(ask.Files, userfile.File{Path: path, From: userfile.Mark{Exists: true, Dev: f.Dev, Ino: f.Ino,
+				Size: f.Size}})
 		}
 	}
 	reply, err := n.AsUser(ctx, n.user(ctx, h), ask)

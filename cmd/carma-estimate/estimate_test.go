@@ -94,7 +94,8 @@ func fixed(_ string, s estimator.Spec) (estimator.Estimate, error) {
 	}
 	e := estimator.Estimate{
 		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
-		Parts: []estimator.Part{{Name: "base", MiB: 1720}, {Name: "parameters", MiB: 97}, {Name: "gradients", MiB: 97}, {Name: "optimizer", MiB: 195},
+		Parts: []estimator.Part{{Name: "base", MiB: 1720}, {Name: "parameters", MiB: 97}, {Name: "gradients", MiB: 97},
+			{Name: "optimizer", MiB: 195},
 			{Name: "activations", MiB: 10000}, {Name: "workspace", MiB: 236}, {Name: "fragmentation"}},
 		Reasons: []string{"precision=bf16 has not been measured",
 			"7 modules with parameters show neither kind nor children: print the summary with more depth"},
@@ -116,33 +117,39 @@ func TestGolden(t *testing.T) {
 		colour bool
 		fails  string
 	}{
-		"help.txt":          {args: []string{"--help"}, fails: "pflag: help requested"},
-		"sure.txt":          {args: []string{"--summary=testdata/model.txt", "--batch=32"}},
-		"unsure.txt":        {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--parallel=ddp"}},
-		"unsure.json":       {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--json"}},
-		"ascii.txt":         {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--ascii"}},
-		"colour.txt":        {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16"}, colour: true},
-		"bound.txt":         {args: []string{"--summary=testdata/keras.txt"}},
-		"shared.txt":        {args: []string{"testdata/job/summary.sh", conf}},
-		"launch.json":       {args: []string{"testdata/job/launch.sh", conf, "--json"}},
-		"launch.txt":        {args: []string{"testdata/job/launch.sh", conf}},
-		"shared.json":       {args: []string{"testdata/job/summary.sh", conf, "--json"}},
-		"two_gpus.txt":      {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:2"}},
-		"exclusive.txt":     {args: []string{"testdata/job/on.sh", conf}},
-		"no_sharing.txt":    {args: []string{"testdata/job/mem.sh", conf, "-p", "gpu-recovery"}},
-		"left_alone.txt":    {args: []string{"testdata/job/mem.sh", conf, "-p", "cpu"}},
-		"left_alone.json":   {args: []string{"testdata/job/mem.sh", conf, "-p", "cpu", "--json"}},
-		"example.txt":       {args: []string{"testdata/job/mem.sh"}},
-		"refused.txt":       {args: []string{"testdata/job/bad.sh", conf}, fails: "testdata/job/bad.sh: sbatch would fail: carma: line 3: mem=banana: not a size; write mem=12G"},
-		"refused.json":      {args: []string{"testdata/job/bad.sh", conf, "--json"}, fails: "testdata/job/bad.sh: sbatch would fail: carma: line 3: mem=banana: not a size; write mem=12G"},
-		"too_large.json":    {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:9", "--json"}, fails: "testdata/job/mem.sh: sbatch would fail: carma: partition gpu: the job can get 9 GPUs on one node, a node has 4; ask for at most 4 per node"},
+		"help.txt": {args: []string{"--help"}, fails: "pflag: help requested"},
+		"sure.txt": {args: []string{"--summary=testdata/model.txt", "--batch=32"}},
+		"unsure.txt": {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16",
+			"--parallel=ddp"}},
+		"unsure.json":     {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--json"}},
+		"ascii.txt":       {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16", "--ascii"}},
+		"colour.txt":      {args: []string{"--summary=testdata/model.txt", "--batch=32", "--precision=bf16"}, colour: true},
+		"bound.txt":       {args: []string{"--summary=testdata/keras.txt"}},
+		"shared.txt":      {args: []string{"testdata/job/summary.sh", conf}},
+		"launch.json":     {args: []string{"testdata/job/launch.sh", conf, "--json"}},
+		"launch.txt":      {args: []string{"testdata/job/launch.sh", conf}},
+		"shared.json":     {args: []string{"testdata/job/summary.sh", conf, "--json"}},
+		"two_gpus.txt":    {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:2"}},
+		"exclusive.txt":   {args: []string{"testdata/job/on.sh", conf}},
+		"no_sharing.txt":  {args: []string{"testdata/job/mem.sh", conf, "-p", "gpu-recovery"}},
+		"left_alone.txt":  {args: []string{"testdata/job/mem.sh", conf, "-p", "cpu"}},
+		"left_alone.json": {args: []string{"testdata/job/mem.sh", conf, "-p", "cpu", "--json"}},
+		"example.txt":     {args: []string{"testdata/job/mem.sh"}},
+		"refused.txt": {args: []string{"testdata/job/bad.sh", conf},
+			fails: "testdata/job/bad.sh: sbatch would fail: carma: line 3: mem=banana: not a size; write mem=12G"},
+		"refused.json": {args: []string{"testdata/job/bad.sh", conf, "--json"},
+			fails: "testdata/job/bad.sh: sbatch would fail: carma: line 3: mem=banana: not a size; write mem=12G"},
+		"too_large.json": {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:9", "--json"},
+			fails: "testdata/job/mem.sh: sbatch would fail: carma: partition gpu: the job can get 9 GPUs on one node, a " +
+				"node has 4; ask for at most 4 per node"},
 		"preview.txt":       {args: []string{"testdata/job/on.sh", conf, "--summary=testdata/model.txt", "--batch=32"}},
 		"heterogeneous.txt": {args: []string{"testdata/job/het.sh", conf}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CARMA_CONF", "/etc/carma/carma.toml.absent")
 			var out, errs bytes.Buffer
-			p := program{in: strings.NewReader(""), out: &out, errs: &errs, style: style{cli.Style{Colour: c.colour}}, estimate: fixed}
+			p := program{in: strings.NewReader(""), out: &out, errs: &errs, style: style{cli.Style{Colour: c.colour}},
+				estimate: fixed}
 			err := p.run(c.args)
 			if got := message(err); got != c.fails {
 				t.Errorf("error %q, want %q", got, c.fails)

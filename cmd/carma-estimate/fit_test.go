@@ -26,7 +26,8 @@ func TestFitsAsThePrologDoes(t *testing.T) {
 			}
 			for want < 1000 && len(choose.GPUs(choose.MAGM, in).UUIDs) == 1 {
 				want++
-				in.Leases = append(in.Leases, gres.Lease{Job: jobenv.JobKey{JobID: uint32(want)}, UUID: "GPU-a", ReserveMiB: reserve, Seen: true})
+				in.Leases = append(in.Leases, gres.Lease{Job: jobenv.JobKey{JobID: uint32(want)}, UUID: "GPU-a",
+					ReserveMiB: reserve, Seen: true})
 				in.Readings[0].UsedMiB += reserve - 100
 			}
 			if reserve <= g.memMiB {

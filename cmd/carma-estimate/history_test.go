@@ -64,7 +64,8 @@ func TestHistory(t *testing.T) {
 	called := history.KeyOf(ask)
 	values[called] = history.Value{PeakMiB: 7000, RunS: 60, Runs: 1}
 	write("history", history.Make([]history.Key{mine, other, called}, values, nil))
-	if out := run("--", "resnet50", "--lr", "3"); !bytes.Contains(out, []byte("history    1 run, peak 7000 MiB, 60 s each\n")) {
+	if out := run("--", "resnet50", "--lr", "3"); !bytes.Contains(out,
+		[]byte("history    1 run, peak 7000 MiB, 60 s each\n")) {
 		t.Errorf("with arguments:\n%s", out)
 	}
 	compare(t, filepath.Join(golden, "history.txt"), run())

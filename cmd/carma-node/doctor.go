@@ -44,7 +44,8 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 	if *asJSON {
 		enc := json.NewEncoder(os.Stdout)
 		enc.SetIndent("", "  ")
-		if err := enc.Encode(map[string]any{"schema": "carma.doctor/1", "version": version.String(), "worst": doctor.Worst(findings), "findings": findings}); err != nil {
+		if err := enc.Encode(map[string]any{"schema": "carma.doctor/1", "version": version.String(),
+			"worst": doctor.Worst(findings), "findings": findings}); err != nil {
 			return err
 		}
 	} else if err := printFindings(os.Stdout, findings, colours(os.Stdout)); err != nil {

@@ -116,7 +116,8 @@ func (n filesOfNode) record(t *testing.T, id uint32) error {
 		return err
 	}
 	defer d.Close()
-	return d.Put(t.Context(), db.Attempt{JobID: id, Node: "n1", User: "alice", Start: time.Unix(1, 0), End: time.Unix(2, 0),
+	return d.Put(t.Context(), db.Attempt{JobID: id, Node: "n1", User: "alice", Start: time.Unix(1, 0),
+		End:  time.Unix(2, 0),
 		Name: strings.Repeat("x", 60000)})
 }
 

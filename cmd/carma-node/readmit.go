@@ -59,7 +59,8 @@ func runReadmit(ctx context.Context, e env, args []string) error {
 		case ended:
 			fmt.Printf("GPU %d (%s) takes jobs again: %s\n", r.Index, r.UUID, r.Quarantined)
 		case r.Cause == gres.CauseMPS:
-			fmt.Printf("GPU %d (%s): %s; it takes jobs again when the server's clients have gone\n", r.Index, r.UUID, r.Quarantined)
+			fmt.Printf("GPU %d (%s): %s; it takes jobs again when the server's clients have gone\n", r.Index, r.UUID,
+				r.Quarantined)
 		default:
 			fmt.Printf("GPU %d (%s) was not in quarantine\n", r.Index, r.UUID)
 		}

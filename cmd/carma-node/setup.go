@@ -32,7 +32,8 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node setup", setupUsage, os.Stdout)
 	nodes := f.String("nodes", nodeName(e), "Slurm `LIST` of the nodes, as gpu[1-4]")
 	partition := f.String("partition", "gpu", "`NAME` of the partition whose jobs may share GPUs")
-	placement := f.String("placement", "carma", "`MODE` of placement: carma, the node chooses the GPU; or slurm, slurmctld does")
+	placement := f.String("placement", "carma",
+		"`MODE` of placement: carma, the node chooses the GPU; or slurm, slurmctld does")
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
@@ -51,7 +52,8 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs, Placement: *placement, MarginMiB: c.Placement.MarginMiB}
+	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs, Placement: *placement,
+		MarginMiB: c.Placement.MarginMiB}
 	gpus, err := gpusOf(ctx, e)
 	if err != nil {
 		return err
@@ -90,7 +92,8 @@ func gpusOf(ctx context.Context, e env) ([]gres.Sample, error) {
 			return nil, cli.Fail(cli.ExitUnavailable, "GPU %d cannot be read: %s", s.Index, s.Unreadable)
 		}
 		if first := samples[0]; !first.Whole(s.TotalMiB) {
-			return nil, cli.Fail(cli.ExitUsage, "GPUs of %d and of %d MiB in one node: a partition's GPUs must be alike", first.TotalMiB, s.TotalMiB)
+			return nil, cli.Fail(cli.ExitUsage, "GPUs of %d and of %d MiB in one node: a partition's GPUs must be alike",
+				first.TotalMiB, s.TotalMiB)
 		}
 	}
 	if len(samples) == 0 {
@@ -128,7 +131,8 @@ func coresOf(gpus []gres.Sample) []string {
 // hardwareOf asks slurmd what it sees. slurmd stands beside Slurm's commands or in
 // the sbin next to them.
 func hardwareOf(ctx context.Context, c config.Config) (string, error) {
-	for _, path := range []string{c.Slurm.Command("slurmd"), filepath.Join(filepath.Dir(c.Slurm.BinDir), "sbin", "slurmd")} {
+	for _, path := range []string{c.Slurm.Command("slurmd"), filepath.Join(filepath.Dir(c.Slurm.BinDir), "sbin",
+		"slurmd")} {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}

@@ -30,10 +30,13 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
 			head = g
 			fmt.Fprintf(&b, "%s, SM activity %s\n", g.Model, by(g.Source))
-			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/LEASED/ALL GiB  MPS  OPEN\n", smactCells, "", memoryCells-6, "")
+			fmt.Fprintf(&b, "GPU  UUID      SMACT%-*s MEMORY%-*s USED/LEASED/ALL GiB  MPS  OPEN\n", smactCells, "",
+				memoryCells-6, "")
 		}
-		fmt.Fprintf(&b, "%3d  %-8.8s  %s %4s %s  %-19s  %3s  %s\n", g.Index, shortUUID(g.UUID), smactBar(g, n.SMActMaxPct, style), percent(g),
-			memoryBar(g, style), fmt.Sprintf("%s/%s/%s", gib(g.UsedMiB), gib(g.LeasedMiB), gib(g.TotalMiB)), mpsWord(g), openWord(g, style))
+		fmt.Fprintf(&b, "%3d  %-8.8s  %s %4s %s  %-19s  %3s  %s\n", g.Index, shortUUID(g.UUID),
+			smactBar(g, n.SMActMaxPct, style), percent(g),
+			memoryBar(g, style), fmt.Sprintf("%s/%s/%s", gib(g.UsedMiB), gib(g.LeasedMiB), gib(g.TotalMiB)), mpsWord(g),
+			openWord(g, style))
 		if len(g.Leases) > 0 {
 			var jobs []string
 			for _, l := range g.Leases {
@@ -175,5 +178,6 @@ func memoryBar(g status.GPU, style cli.Style) string {
 	used := cells(g.UsedMiB)
 	leased := max(cells(g.LeasedMiB), used)
 	full, half, empty := marks(style)
-	return style.Paint(cli.Cyan, strings.Repeat(full, used)) + style.Paint(cli.Dim, strings.Repeat(half, leased-used)) + strings.Repeat(empty, memoryCells-leased)
+	return style.Paint(cli.Cyan, strings.Repeat(full, used)) + style.Paint(cli.Dim, strings.Repeat(half, leased-used)) +
+		strings.Repeat(empty, memoryCells-leased)
 }

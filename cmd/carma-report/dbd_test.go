@@ -30,7 +30,8 @@ sed "s/\x1f/$sep/g; s/\$/$sep/" '` + dir + `'/$file
 [ ` + fmt.Sprint(status) + ` = 0 ] || { echo "sacct: error: slurmdbd is away" >&2; exit 1; }
 `
 	config = filepath.Join(dir, "carma.toml")
-	for name, content := range map[string]string{"jobs": strings.Join(jobs, "\n"), "names": strings.Join(names, "\n"), "sacct": script, "carma.toml": "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
+	for name, content := range map[string]string{"jobs": strings.Join(jobs, "\n"), "names": strings.Join(names, "\n"),
+		"sacct": script, "carma.toml": "[slurm]\nbin_dir = \"" + dir + "\"\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,8 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 	t.Helper()
 	var list []db.Attempt
 	for _, id := range ids {
-		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", UID: 1001, State: "COMPLETED", Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
+		list = append(list, db.Attempt{Cluster: "x", JobID: id, Node: "n1", User: "u", UID: 1001, State: "COMPLETED",
+			Mode: "shared", Method: "user", ReserveMiB: 1024, Start: at(float64(id)), End: at(float64(id) + 60),
 			GPUs: []db.AttemptGPU{{UUID: "GPU-a", Figures: figure.NoFigures()}}})
 	}
 	comment, err := db.MergeComment(ids[len(ids)-1], db.Comment{ArrayJobID: ids[0], Text: before}, list)
@@ -71,16 +73,21 @@ func TestFromSlurmdbd(t *testing.T) {
 		line("east", "11", "10_1", "COMPLETED", carried(t, "", 10, 11)),
 		line("east", "12", "12", "COMPLETED", "somebody's words"),
 		line("east", "13", "13", "COMPLETED", "carma1:spoiled"),
-		line("east", "14", "14", "COMPLETED", carried(t, "", 99)),                                     // of a job that slurmdbd has purged
-		line("east", "15", "15", "COMPLETED", carried(t, "", 16)),                                     // of another job, which is there
+		// of a job that slurmdbd has purged
+		line("east", "14", "14", "COMPLETED", carried(t, "", 99)),
+		// of another job, which is there
+		line("east", "15", "15", "COMPLETED", carried(t, "", 16)),
 		strings.ReplaceAll(line("east", "16", "16", "COMPLETED", carried(t, "", 16)), "1001", "1002"), // of another user's
-	}, []string{name("east", "7"), name("west", "7"), name("east", "10"), name("east", "11"), name("east", "15"), name("east", "16")})
+	}, []string{name("east", "7"), name("west", "7"), name("east", "10"), name("east", "11"), name("east", "15"),
+		name("east", "16")})
 	var out bytes.Buffer
-	args := []string{"--from", "slurmdbd", "--config", config, "-S", "2023-11-01", "-n", "-o", "Cluster,JobID,JobName,State,PeakMem,Energy"}
+	args := []string{"--from", "slurmdbd", "--config", config, "-S", "2023-11-01", "-n", "-o",
+		"Cluster,JobID,JobName,State,PeakMem,Energy"}
 	if err := run(context.Background(), args, &out); err != nil {
 		t.Fatal(err)
 	}
-	want := "east  7     train|x  COMPLETED  -  -\nwest  7     train|x  COMPLETED  -  -\neast  10_2  train|x  COMPLETED  -  -\neast  10_1  train|x  COMPLETED  -  -\n"
+	want := "east  7     train|x  COMPLETED  -  -\nwest  7     train|x  COMPLETED  -  -\neast  10_2  train|x  " +
+		"COMPLETED  -  -\neast  10_1  train|x  COMPLETED  -  -\n"
 	if got := out.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

@@ -50,24 +50,35 @@ func fill(path string) error {
 	}
 	defer d.Close()
 	gpu := func(uuid string, peak int64, smact, joules figure.Measured, leaseS, sharedS float64) db.AttemptGPU {
-		f := figure.Figures{PeakMiB: peak, PeakFrom: figure.MemoryProcess, MeanMiB: peak * 9 / 10, SMActPct: smact, SMActMax: smact + 5, SMActFrom: figure.SourceGPM,
-			EnergyJ: joules, IdleJ: joules / 4, LeaseS: leaseS, SharedS: sharedS, HeldS: leaseS - sharedS/2, AloneS: figure.Measured(leaseS - sharedS/10)}
+		f := figure.Figures{PeakMiB: peak, PeakFrom: figure.MemoryProcess, MeanMiB: peak * 9 / 10, SMActPct: smact,
+			SMActMax: smact + 5, SMActFrom: figure.SourceGPM,
+			EnergyJ: joules, IdleJ: joules / 4, LeaseS: leaseS, SharedS: sharedS, HeldS: leaseS - sharedS/2,
+			AloneS: figure.Measured(leaseS - sharedS/10)}
 		return db.AttemptGPU{UUID: uuid, Model: "NVIDIA A100-SXM4-40GB", Figures: f}
 	}
 	for _, a := range []db.Attempt{
-		{JobID: 101, User: "alice", State: "COMPLETED", Mode: "shared", Method: "user", EstMiB: 10240, ReserveMiB: 10240, Submit: at(0), Start: at(2), End: at(3602),
+		{JobID: 101, User: "alice", State: "COMPLETED", Mode: "shared", Method: "user", EstMiB: 10240, ReserveMiB: 10240,
+			Submit: at(0), Start: at(2), End: at(3602),
 			Neighbours: []uint32{102, 103, 104, 105, 106}, GPUs: []db.AttemptGPU{gpu("GPU-a", 9216, 62, 421000, 3600, 1800)}},
-		{JobID: 102, User: "bob", State: "REQUEUED", Mode: "shared", Method: "user", EstMiB: 8192, ReserveMiB: 8192, Submit: at(1), Start: at(4), End: at(34), ExitCode: 1,
-			Neighbours: []uint32{101}, OOM: "pytorch", RequeuedTo: "gpu-recovery", GPUs: []db.AttemptGPU{gpu("GPU-a", 8100, 70, 3000, 30, 30)}},
-		{JobID: 102, Restart: 1, User: "bob", State: "COMPLETED", Mode: "exclusive", Method: "user", EstMiB: 8192, ReserveMiB: 40503, Submit: at(1), Start: at(160), End: at(90160),
+		{JobID: 102, User: "bob", State: "REQUEUED", Mode: "shared", Method: "user", EstMiB: 8192, ReserveMiB: 8192,
+			Submit: at(1), Start: at(4), End: at(34), ExitCode: 1,
+			Neighbours: []uint32{101}, OOM: "pytorch", RequeuedTo: "gpu-recovery",
+			GPUs: []db.AttemptGPU{gpu("GPU-a", 8100, 70, 3000, 30, 30)}},
+		{JobID: 102, Restart: 1, User: "bob", State: "COMPLETED", Mode: "exclusive", Method: "user", EstMiB: 8192,
+			ReserveMiB: 40503, Submit: at(1), Start: at(160), End: at(90160),
 			GPUs: []db.AttemptGPU{gpu("GPU-b", 12288, 35, 15e6, 90000, 0)}},
-		{JobID: 103, User: "bob", State: "FAILED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Start: at(5), End: at(5.2), ExitCode: 1,
+		{JobID: 103, User: "bob", State: "FAILED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Start: at(5),
+			End: at(5.2), ExitCode: 1,
 			GPUs: []db.AttemptGPU{{UUID: "GPU-c", Figures: figure.NoFigures()}}},
-		{JobID: 104, User: "alice", State: "OUT_OF_MEMORY", Mode: "shared", Method: "user", EstMiB: 2048, ReserveMiB: 2048, Submit: at(5), Start: at(5), End: at(65), ExitCode: 1,
-			OOM: "cuda", OOMNote: "requeue refused: Requested operation is presently disabled", GPUs: []db.AttemptGPU{gpu("GPU-a", 2000, 5, 900, 60, 60)}},
-		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5), Start: at(5), End: at(65), Node: "n1",
+		{JobID: 104, User: "alice", State: "OUT_OF_MEMORY", Mode: "shared", Method: "user", EstMiB: 2048, ReserveMiB: 2048,
+			Submit: at(5), Start: at(5), End: at(65), ExitCode: 1,
+			OOM: "cuda", OOMNote: "requeue refused: Requested operation is presently disabled",
+			GPUs: []db.AttemptGPU{gpu("GPU-a", 2000, 5, 900, 60, 60)}},
+		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5),
+			Start: at(5), End: at(65), Node: "n1",
 			GPUs: []db.AttemptGPU{gpu("GPU-d", 30000, 80, 20000, 60, 0), gpu("GPU-e", 31000, 90, 21000, 60, 0)}},
-		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5), Start: at(5), End: at(65), Node: "n2",
+		{JobID: 105, User: "alice", State: "COMPLETED", Mode: "exclusive", Method: "none", ReserveMiB: 40503, Submit: at(5),
+			Start: at(5), End: at(65), Node: "n2",
 			GPUs: []db.AttemptGPU{gpu("GPU-f", 30500, 85, 20500, 60, 0)}},
 	} {
 		a.Cluster, a.Partition, a.Account, a.Name = "c", "gpu", "ml", fmt.Sprintf("train %d, \"x\"", a.JobID)
@@ -86,10 +97,14 @@ func fill(path string) error {
 	}
 	var samples []db.Sample
 	for i := range 360 {
-		samples = append(samples, db.Sample{UUID: "GPU-a", At: at(float64(i * 10)).Truncate(10 * time.Second), Length: 10 * time.Second, UsedMiB: int64(min(i*200, 9216)),
-			SMActPct: figure.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10, Jobs: 1 + i/180})
+		samples = append(samples, db.Sample{UUID: "GPU-a", At: at(float64(i * 10)).Truncate(10 * time.Second),
+			Length: 10 * time.Second, UsedMiB: int64(min(i*200, 9216)),
+			SMActPct: figure.Measured(30 + i%50), SMActMax: 90, SMActS: 10, EnergyJ: 1500, UnownedJ: 0, EnergyS: 10,
+			Jobs: 1 + i/180})
 	}
-	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...), []db.Meter{{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503, Node: "n1", CounterJ: 1, At: at(0), FloorWatts: 58}})
+	return d.AddSamples(context.Background(), append(samples[:200], samples[220:]...),
+		[]db.Meter{{UUID: "GPU-a", Model: "NVIDIA A100-SXM4-40GB", TotalMiB: 40503, Node: "n1", CounterJ: 1, At: at(0),
+			FloorWatts: 58}})
 }
 
 // What a history file holds is found again by the key that job_submit makes.
@@ -141,9 +156,12 @@ func TestTextsOfUsers(t *testing.T) {
 	hostile := "\x1b[2J\u009b31m\u202ex\u200b\xff\x7f\n</td>\"&|'"
 	f := figure.NoFigures()
 	f.LeaseS = 100
-	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile, Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
-		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile, Mode: "m" + hostile, Method: "M" + hostile, Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
-		EstMiB: 1, Start: at(0), End: at(100), GPUs: []db.AttemptGPU{{UUID: "GPU-a" + hostile, Model: "model" + hostile, Figures: f}}}
+	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile,
+		Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
+		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile, Mode: "m" + hostile, Method: "M" + hostile,
+		Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
+		EstMiB: 1, Start: at(0), End: at(100), GPUs: []db.AttemptGPU{{UUID: "GPU-a" + hostile, Model: "model" + hostile,
+			Figures: f}}}
 	for restart := range uint32(2) {
 		a.Restart = restart
 		if err := d.Put(t.Context(), a); err != nil {
@@ -153,7 +171,8 @@ func TestTextsOfUsers(t *testing.T) {
 	t.Setenv("CARMA_CONF", "")
 	time.Local = time.UTC
 	var all bytes.Buffer
-	for _, args := range [][]string{{"7"}, {"-t", "7"}, {"-o", "all"}, {"-P", "-o", "all"}, {"--csv", "-o", "all"}, {"--json"}, {"--html", "7"}, {"--html"}, {"--svg", "7"}, {"--svg"},
+	for _, args := range [][]string{{"7"}, {"-t", "7"}, {"-o", "all"}, {"-P", "-o", "all"}, {"--csv", "-o", "all"},
+		{"--json"}, {"--html", "7"}, {"--html"}, {"--svg", "7"}, {"--svg"},
 		{"summary"}, {"summary", "--json"}, {"summary", "--html"}, {"summary", "--svg"}, {"history"}} {
 		var out bytes.Buffer
 		if err := run(context.Background(), append(args, "--db", path, "-S", "2020-01-01"), &out); err != nil {

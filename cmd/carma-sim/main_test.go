@@ -54,12 +54,16 @@ func output(t *testing.T, args ...string) string {
 
 func TestGolden(t *testing.T) {
 	golden(t, "run.txt", output(t, mixed("run")...))
-	golden(t, "run-repeats.txt", output(t, mixed("run", "--repeats", "3", "--policy", "lug", "--estimator", "oracle", "--queue", "fifo", "--recovery", "ladder", "--share", "streams",
-		"--smact-cap", "75", "--min-free", "5G", "--margin", "1G", "--gpus", "2", "--nodes", "2", "--gpu-mem", "80G", "--max-jobs", "3", "--hold-after", "60")...))
+	golden(t, "run-repeats.txt", output(t, mixed("run", "--repeats", "3", "--policy", "lug", "--estimator", "oracle",
+		"--queue", "fifo", "--recovery", "ladder", "--share", "streams",
+		"--smact-cap", "75", "--min-free", "5G", "--margin", "1G", "--gpus", "2", "--nodes", "2", "--gpu-mem", "80G",
+		"--max-jobs", "3", "--hold-after", "60")...))
 	golden(t, "run.json", output(t, mixed("run", "--repeats", "2", "--json")...))
 	golden(t, "compare.txt", output(t, mixed("compare", "--repeats", "2")...))
-	golden(t, "compare.json", output(t, mixed("compare", "--repeats", "2", "--json", "a: --policy exclusive", "b: --mode paper-v2 --estimator none")...))
-	golden(t, "help.txt", output(t, "--help")+output(t, "run", "--help")+output(t, "compare", "--help")+output(t, "import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
+	golden(t, "compare.json", output(t, mixed("compare", "--repeats", "2", "--json", "a: --policy exclusive",
+		"b: --mode paper-v2 --estimator none")...))
+	golden(t, "help.txt", output(t, "--help")+output(t, "run", "--help")+output(t, "compare", "--help")+output(t,
+		"import", "--help")+output(t, "synth", "--help")+output(t, "submit", "--help"))
 }
 
 func TestJSONKeys(t *testing.T) {
@@ -67,7 +71,8 @@ func TestJSONKeys(t *testing.T) {
 	if err := json.Unmarshal([]byte(output(t, mixed("run", "--json")...)), &got); err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"makespan_s", "wait_s", "exec_s", "jct_s", "p95_slowdown", "oom", "energy_j", "smact_pct", "mem_mib"} {
+	for _, key := range []string{"makespan_s", "wait_s", "exec_s", "jct_s", "p95_slowdown", "oom", "energy_j",
+		"smact_pct", "mem_mib"} {
 		var s map[string]float64
 		if err := json.Unmarshal(got[key], &s); err != nil {
 			t.Errorf("%s: %v", key, err)
@@ -105,8 +110,10 @@ func TestPage(t *testing.T) {
 func TestShippedTraces(t *testing.T) {
 	for name, args := range map[string][]string{
 		"mixed": {"--submissions", "90", "--gap", "300", "--seed", "1"},
-		"heavy": {"--submissions", "60", "--gap", "400", "--arrivals", "bursty", "--mix", "medium=83,heavy=17", "--kinds", "20", "--seed", "2"},
-		"day":   {"--submissions", "400", "--gap", "215", "--arrivals", "diurnal", "--users", "4", "--kinds", "40", "--seed", "3"},
+		"heavy": {"--submissions", "60", "--gap", "400", "--arrivals", "bursty", "--mix", "medium=83,heavy=17", "--kinds",
+			"20", "--seed", "2"},
+		"day": {"--submissions", "400", "--gap", "215", "--arrivals", "diurnal", "--users", "4", "--kinds", "40", "--seed",
+			"3"},
 	} {
 		dir := t.TempDir()
 		output(t, append([]string{"synth", "--out", dir}, args...)...)
@@ -133,7 +140,8 @@ func TestImportRuns(t *testing.T) {
 	if err := os.WriteFile(in, []byte("t,s,g\n0,600,1\n60,1200,2\n90,30,1\nx,3,1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	trace := output(t, "import", "csv", in, "--jobs", traces+"mixed/jobs.csv", "--arrival", "t", "--duration", "s", "--gpus", "g", "--skip-bad")
+	trace := output(t, "import", "csv", in, "--jobs", traces+"mixed/jobs.csv", "--arrival", "t", "--duration", "s",
+		"--gpus", "g", "--skip-bad")
 	if n := strings.Count(trace, "\n"); n != 4 {
 		t.Fatalf("got\n%s", trace)
 	}
@@ -164,23 +172,31 @@ func TestUsage(t *testing.T) {
 		{[]string{"fly"}, cli.ExitUsage, `no command "fly"; see carma-sim --help`},
 		{[]string{"run"}, cli.ExitUsage, "no --trace; carma-sim synth makes one"},
 		{[]string{"run", "--trace", "x"}, cli.ExitUsage, "no --jobs; which job table does the trace belong to?"},
-		{[]string{"run", "--trace", "none", "--jobs", traces + "mixed/jobs.csv"}, cli.ExitNotFound, "open none: no such file or directory"},
-		{[]string{"run", "--trace", unsorted, "--jobs", traces + "mixed/jobs.csv"}, cli.ExitUsage, unsorted + ": line 3: arrival_s: 4 comes after 5; sort the trace by arrival"},
-		{mixed("run", "--policy", "x"), cli.ExitUsage, `policy "x" is not one of carma, magm, lug, mug, rr, exclusive, first-fit, best-fit`},
+		{[]string{"run", "--trace", "none", "--jobs", traces + "mixed/jobs.csv"}, cli.ExitNotFound,
+			"open none: no such file or directory"},
+		{[]string{"run", "--trace", unsorted, "--jobs", traces + "mixed/jobs.csv"}, cli.ExitUsage,
+			unsorted + ": line 3: arrival_s: 4 comes after 5; sort the trace by arrival"},
+		{mixed("run", "--policy", "x"), cli.ExitUsage,
+			`policy "x" is not one of carma, magm, lug, mug, rr, exclusive, first-fit, best-fit`},
 		{mixed("run", "--share", "x"), cli.ExitUsage, `share "x" is not one of mps, streams`},
 		{mixed("run", "--margin", "x"), cli.ExitUsage, `--margin: "x": `},
 		{mixed("run", "--repeats", "0"), cli.ExitUsage, "repeats 0: must be between 1 and 100000"},
-		{mixed("run", "--mode", "paper-v1", "--queue", "backfill"), cli.ExitUsage, "mode paper-v1: the reference system knows the queue fifo only"},
+		{mixed("run", "--mode", "paper-v1", "--queue", "backfill"), cli.ExitUsage,
+			"mode paper-v1: the reference system knows the queue fifo only"},
 		{mixed("run", "--estimator", "horus"), cli.ExitUsage, "estimator horus: job medium24 has no number of it"},
 		{mixed("run", "more"), cli.ExitUsage, `unexpected argument "more"; see carma-sim run --help`},
-		{mixed("run", "--gpus", "1"), cli.ExitUsage, traces + "mixed/trace.csv: line 4: job heavy2 wants 2 GPUs, a node has 1"},
-		{mixed("compare", "nothing"), cli.ExitUsage, `configuration "nothing": write "NAME: OPTIONS"; see carma-sim compare --help`},
+		{mixed("run", "--gpus", "1"), cli.ExitUsage,
+			traces + "mixed/trace.csv: line 4: job heavy2 wants 2 GPUs, a node has 1"},
+		{mixed("compare", "nothing"), cli.ExitUsage,
+			`configuration "nothing": write "NAME: OPTIONS"; see carma-sim compare --help`},
 		{mixed("compare", "a: --policy"), cli.ExitUsage, `configuration "a": flag needs an argument: --policy`},
 		{[]string{"synth"}, cli.ExitUsage, "synth takes --out DIR and no argument; see carma-sim synth --help"},
 		{[]string{"synth", "--out", "x", "--mix", "light=1"}, cli.ExitUsage, `mix "light=1": the shares make 1 %, not 100`},
 		{[]string{"import", "csv"}, cli.ExitUsage, "import takes a kind and a file; see carma-sim import --help"},
-		{[]string{"import", "pbs", unsorted, "--jobs", traces + "mixed/jobs.csv"}, cli.ExitUsage, `import "pbs" is not one of sacct, philly, csv`},
-		{[]string{"submit", "--trace", "x"}, cli.ExitUnavailable, "no development cluster in the environment; start one with"},
+		{[]string{"import", "pbs", unsorted, "--jobs", traces + "mixed/jobs.csv"}, cli.ExitUsage,
+			`import "pbs" is not one of sacct, philly, csv`},
+		{[]string{"submit", "--trace", "x"}, cli.ExitUnavailable,
+			"no development cluster in the environment; start one with"},
 	} {
 		err := execute(c.args, &bytes.Buffer{})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) || cli.Status(err) != c.status {

@@ -51,7 +51,8 @@ func write(path string) error {
 	io.Copy(io.Discard, os.Stdin) // until all are
 	for i := range rowsEach {
 		start := time.Now()
-		a := db.Attempt{Cluster: "c", JobID: uint32(first + i), Node: "n1", User: "u", Partition: "gpu", Start: start, End: start, State: "COMPLETED", Mode: "shared", Method: "user"}
+		a := db.Attempt{Cluster: "c", JobID: uint32(first + i), Node: "n1", User: "u", Partition: "gpu", Start: start,
+			End: start, State: "COMPLETED", Mode: "shared", Method: "user"}
 		// As carma-node does: what is not taken goes to the spool, and from
 		// there into the database later.
 		if err := d.Put(context.Background(), a); err != nil {
@@ -184,7 +185,10 @@ func TestAbuseWriters(t *testing.T) {
 		t.Errorf("%d of %d committed rows are lost", lost, len(committed))
 	}
 	slices.Sort(took)
-	row(t, fmt.Sprintf("%d writers, %d killed", writers, kills), fmt.Sprintf("%d rows committed in %.1f s, %d of them by the spool, %d lost, p50 %d ms, p99 %d ms, longest %d ms", len(committed), lasted.Seconds(), len(spooled), lost, took[len(took)/2]/1000, took[len(took)*99/100]/1000, took[len(took)-1]/1000))
+	row(t, fmt.Sprintf("%d writers, %d killed", writers, kills),
+		fmt.Sprintf("%d rows committed in %.1f s, %d of them by the spool, %d lost, p50 %d ms, p99 %d ms, longest %d ms",
+			len(committed), lasted.Seconds(), len(spooled), lost, took[len(took)/2]/1000, took[len(took)*99/100]/1000,
+			took[len(took)-1]/1000))
 }
 
 // A database of a newer CARMA, or one on a network file system, is refused with
@@ -210,14 +214,16 @@ func TestAbuseDatabases(t *testing.T) {
 			n := newNode(t)
 			d, err := db.Open(n.dir + "/var/carma.db")
 			n.must(err)
-			n.must(d.Put(context.Background(), db.Attempt{Cluster: "c", JobID: 7, Node: "n1", User: "u", Partition: "gpu", Start: time.Now(), End: time.Now(), State: "COMPLETED", Mode: "shared", Method: "user"}))
+			n.must(d.Put(context.Background(), db.Attempt{Cluster: "c", JobID: 7, Node: "n1", User: "u", Partition: "gpu",
+				Start: time.Now(), End: time.Now(), State: "COMPLETED", Mode: "shared", Method: "user"}))
 			n.must(d.Close())
 			n.must(spoil(n.dir + "/var/carma.db"))
 			cmd := exec.Command(root+"/bin/carma-report", "-j", "7")
 			cmd.Env = append(os.Environ(), "CARMA_CONF="+n.dir+"/carma.toml")
 			out, err := cmd.CombinedOutput()
 			row(t, "report of a database "+name, fmt.Sprintf("%v: %.90q", err, out))
-			if whole := strings.Contains(string(out), "COMPLETED"); whole == (err != nil) || strings.Contains(string(out), "panic") {
+			if whole := strings.Contains(string(out), "COMPLETED"); whole == (err != nil) ||
+				strings.Contains(string(out), "panic") {
 				t.Errorf("%v: %s", err, out)
 			}
 		})

@@ -30,7 +30,8 @@ func TestAbuseHookSurroundings(t *testing.T) {
 	for _, name := range []string{"squeue", "scontrol"} {
 		text, err := os.ReadFile(n.dir + "/bin/" + name)
 		n.must(err)
-		n.must(os.WriteFile(n.dir+"/bin/"+name, []byte(strings.ReplaceAll(spy, "DIR", n.dir)+strings.TrimPrefix(string(text), "#!/bin/sh\n")), 0o755))
+		n.must(os.WriteFile(n.dir+"/bin/"+name, []byte(strings.ReplaceAll(spy, "DIR", n.dir)+strings.TrimPrefix(string(text),
+			"#!/bin/sh\n")), 0o755))
 	}
 	// Programs of the same names where a PATH or the working directory leads.
 	evil := filepath.Join(n.dir, "evil")
@@ -41,9 +42,12 @@ func TestAbuseHookSurroundings(t *testing.T) {
 	secret := filepath.Join(n.dir, "secret")
 	n.must(os.WriteFile(secret, []byte("secret"), 0o600))
 	job := filepath.Join(n.dir, "home", "job.err")
-	prefix := []string{"/bin/sh", "-c", "umask 000; cd " + evil + "; exec 7<" + secret + " 9>>" + secret + `; exec "$@"`, "sh"}
-	vars := []string{"PATH=" + evil, "LD_LIBRARY_PATH=" + evil, "TMPDIR=" + evil, "HOME=" + evil, "SLURM_CONF=" + n.dir + "/slurm.conf",
-		"SQUEUE_FORMAT=evil", "SLURM_JOB_STDERR=" + job, "SLURM_JOB_EXIT_CODE2=1:0", "CARMA_CONF=" + evil, "IFS=x", "BASH_ENV=" + evil + "/sh", "ENV=" + evil + "/sh"}
+	prefix := []string{"/bin/sh", "-c", "umask 000; cd " + evil + "; exec 7<" + secret + " 9>>" + secret + `; exec "$@"`,
+		"sh"}
+	vars := []string{"PATH=" + evil, "LD_LIBRARY_PATH=" + evil, "TMPDIR=" + evil, "HOME=" + evil,
+		"SLURM_CONF=" + n.dir + "/slurm.conf",
+		"SQUEUE_FORMAT=evil", "SLURM_JOB_STDERR=" + job, "SLURM_JOB_EXIT_CODE2=1:0", "CARMA_CONF=" + evil, "IFS=x",
+		"BASH_ENV=" + evil + "/sh", "ENV=" + evil + "/sh"}
 	for _, name := range []string{"prolog", "epilog"} {
 		if name == "epilog" {
 			n.asUser("job.err", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n")
@@ -75,7 +79,8 @@ func TestAbuseHookSurroundings(t *testing.T) {
 	// No file of ours may be written by others, and none but these read.
 	readable := regexp.MustCompile(`/(run|run/jobs|var|var/carma\.db(-wal|-shm)?|run/jobs/\d+\.json)$`)
 	n.must(filepath.WalkDir(n.dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasPrefix(path, n.run) && !strings.HasPrefix(path, n.dir+"/var") && path != n.dir+"/hooks.log" {
+		if err != nil || !strings.HasPrefix(path, n.run) && !strings.HasPrefix(path, n.dir+"/var") &&
+			path != n.dir+"/hooks.log" {
 			return err
 		}
 		info, err := d.Info()
@@ -84,7 +89,8 @@ func TestAbuseHookSurroundings(t *testing.T) {
 		}
 		return err
 	}))
-	row(t, "PATH, variables, umask, descriptors of others", fmt.Sprintf("%d commands started, none saw them", strings.Count(spied, "command ")))
+	row(t, "PATH, variables, umask, descriptors of others", fmt.Sprintf("%d commands started, none saw them",
+		strings.Count(spied, "command ")))
 }
 
 // Whatever slurmd's variables hold, a hook ends with status 0 and soon.
@@ -92,9 +98,12 @@ func TestAbuseHookEnvironment(t *testing.T) {
 	n := newNode(t)
 	var slowest time.Duration
 	tries := 0
-	for _, name := range []string{"SLURM_JOB_UID", "SLURM_JOB_GID", "SLURM_JOB_GPUS", "SLURMD_NODENAME", "SLURM_JOB_USER", "SLURM_JOB_PARTITION", "SLURM_NODELIST",
-		"SLURM_JOB_WORK_DIR", "SLURM_JOB_STDERR", "SLURM_JOB_EXIT_CODE2", "SLURM_JOB_RESTART_COUNT", "SPANK_CARMA_MEM_MIB", "SPANK_CARMA_MODE", "SPANK_CARMA_V", "SLURM_CONF"} {
-		for _, value := range []string{"", "-1", "99999999999999999999", "x", "0-4096", "../../../etc/shadow", "$(reboot)", "a\nb", strings.Repeat("x", 100000), "\xff\xfe"} {
+	for _, name := range []string{"SLURM_JOB_UID", "SLURM_JOB_GID", "SLURM_JOB_GPUS", "SLURMD_NODENAME", "SLURM_JOB_USER",
+		"SLURM_JOB_PARTITION", "SLURM_NODELIST",
+		"SLURM_JOB_WORK_DIR", "SLURM_JOB_STDERR", "SLURM_JOB_EXIT_CODE2", "SLURM_JOB_RESTART_COUNT", "SPANK_CARMA_MEM_MIB",
+		"SPANK_CARMA_MODE", "SPANK_CARMA_V", "SLURM_CONF"} {
+		for _, value := range []string{"", "-1", "99999999999999999999", "x", "0-4096", "../../../etc/shadow", "$(reboot)",
+			"a\nb", strings.Repeat("x", 100000), "\xff\xfe"} {
 			for _, hook := range []string{"prolog", "task-prolog", "epilog"} {
 				out, took, err := n.hook(hook, 7, nil, "SLURM_JOB_EXIT_CODE2=1:0", name+"="+value)
 				var exit *exec.ExitError
@@ -106,5 +115,6 @@ func TestAbuseHookEnvironment(t *testing.T) {
 			}
 		}
 	}
-	row(t, fmt.Sprintf("%d hooks with variables that are wrong", tries), fmt.Sprintf("status 0, slowest %s", slowest.Round(time.Millisecond)))
+	row(t, fmt.Sprintf("%d hooks with variables that are wrong", tries),
+		fmt.Sprintf("status 0, slowest %s", slowest.Round(time.Millisecond)))
 }

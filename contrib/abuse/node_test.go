@@ -79,7 +79,8 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	for path, text := range map[string]string{
-		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/sinfo": sinfo, "bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
+		"bin/squeue": strings.ReplaceAll(squeue, "UID", u.Uid), "bin/sinfo": sinfo,
+		"bin/scontrol": strings.ReplaceAll(scontrol, "DIR", dir),
 		"carma.toml": fmt.Sprintf(`[slurm]
 bin_dir = "%[1]s/bin"
 [partition.gpu]
@@ -114,12 +115,16 @@ log = "%[1]s/hooks.log"
 	}
 	n.must(os.Chmod(dir, 0o755))
 	n.must(os.Mkdir(filepath.Join(dir, "var"), 0o755))
-	if out, err := exec.Command(abs+"/bin/simgpu", "create", dir+"/gpus", "--model", "dgx-a100").CombinedOutput(); err != nil {
+	if out, err := exec.Command(abs+"/bin/simgpu", "create", dir+"/gpus", "--model",
+		"dgx-a100").CombinedOutput(); err != nil {
 		t.Fatalf("simgpu: %v\n%s", err, out)
 	}
-	n.env = []string{"SIMGPU_STATE=" + dir + "/gpus", "SLURMD_NODENAME=n1", "SLURM_CLUSTER_NAME=c", "SLURM_JOB_USER=nobody", "SLURM_JOB_UID=" + u.Uid,
-		"SLURM_JOB_GID=" + u.Gid, "SLURM_JOB_PARTITION=gpu", "SLURM_NODELIST=n1", "SLURM_JOB_GPUS=0", "SLURM_JOB_WORK_DIR=" + dir,
-		"SPANK_CARMA_V=1", "SPANK_CARMA_MODE=shared", "SPANK_CARMA_METHOD=user", "SPANK_CARMA_GPUS=1", "SPANK_CARMA_MEM_MIB=10240", "SPANK_CARMA_FULL=40536", "SPANK_CARMA_EST_MIB=10240"}
+	n.env = []string{"SIMGPU_STATE=" + dir + "/gpus", "SLURMD_NODENAME=n1", "SLURM_CLUSTER_NAME=c",
+		"SLURM_JOB_USER=nobody", "SLURM_JOB_UID=" + u.Uid,
+		"SLURM_JOB_GID=" + u.Gid, "SLURM_JOB_PARTITION=gpu", "SLURM_NODELIST=n1", "SLURM_JOB_GPUS=0",
+		"SLURM_JOB_WORK_DIR=" + dir,
+		"SPANK_CARMA_V=1", "SPANK_CARMA_MODE=shared", "SPANK_CARMA_METHOD=user", "SPANK_CARMA_GPUS=1",
+		"SPANK_CARMA_MEM_MIB=10240", "SPANK_CARMA_FULL=40536", "SPANK_CARMA_EST_MIB=10240"}
 	return n
 }
 
@@ -154,7 +159,8 @@ type gpu struct {
 
 func (n *node) status() []gpu {
 	n.t.Helper()
-	out, err := exec.Command(root+"/bin/carma-node", "--config", n.dir+"/carma.toml", "--node", "n1", "status", "--json").Output()
+	out, err := exec.Command(root+"/bin/carma-node", "--config", n.dir+"/carma.toml", "--node", "n1", "status",
+		"--json").Output()
 	n.must(err)
 	var s struct {
 		GPUs []gpu `json:"gpus"`
@@ -226,7 +232,10 @@ func TestAbuseBrokenNode(t *testing.T) {
 			n.must(os.MkdirAll(n.run, 0o755))
 			n.must(os.WriteFile(n.run+"/leases.db", bytes.Repeat([]byte("nonsense"), 10000), 0o600))
 		}, true},
-		{"accounting database truncated", func(n *node) { n.must(os.WriteFile(n.dir+"/var/carma.db", []byte("SQLite format 3\x00cut"), 0o644)) }, false},
+		{"accounting database truncated", func(n *node) {
+			n.must(os.WriteFile(n.dir+"/var/carma.db",
+				[]byte("SQLite format 3\x00cut"), 0o644))
+		}, false},
 		{"accounting directory read-only", func(n *node) {
 			n.must(os.Remove(n.dir + "/var"))
 			n.must(os.WriteFile(n.dir+"/var", nil, 0o644))
@@ -234,7 +243,8 @@ func TestAbuseBrokenNode(t *testing.T) {
 		{"log not writable", func(n *node) { n.must(os.Mkdir(n.dir+"/hooks.log", 0o755)) }, false},
 		{"NVML library missing", func(n *node) {
 			text, _ := os.ReadFile(n.dir + "/carma.toml")
-			n.must(os.WriteFile(n.dir+"/carma.toml", bytes.ReplaceAll(text, []byte("libnvidia-ml.so.1"), []byte("none.so")), 0o644))
+			n.must(os.WriteFile(n.dir+"/carma.toml", bytes.ReplaceAll(text, []byte("libnvidia-ml.so.1"), []byte("none.so")),
+				0o644))
 		}, true},
 		{"Slurm's commands missing", func(n *node) { n.must(os.RemoveAll(n.dir + "/bin")) }, false},
 		{"scontrol hangs", func(n *node) {
@@ -311,5 +321,6 @@ func TestAbuseKilledPrologs(t *testing.T) {
 			}
 		}
 	}
-	row(t, fmt.Sprintf("%d x %d Prologs at once, a fifth killed", rounds, jobs), fmt.Sprintf("nothing promised twice, slowest %s", slowest.Round(time.Millisecond)))
+	row(t, fmt.Sprintf("%d x %d Prologs at once, a fifth killed", rounds, jobs),
+		fmt.Sprintf("nothing promised twice, slowest %s", slowest.Round(time.Millisecond)))
 }

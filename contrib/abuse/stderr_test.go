@@ -63,7 +63,8 @@ func TestAbuseStdErr(t *testing.T) {
 			return p
 		}, false},
 		{"directory", func(n *node) string { return filepath.Dir(n.asUser("x", "")) }, false},
-		{"sparse file of 1 TiB", func(n *node) string { p := n.asUser("err", oom); n.must(os.Truncate(p, 1<<40)); return p }, true},
+		{"sparse file of 1 TiB", func(n *node) string { p := n.asUser("err", oom); n.must(os.Truncate(p, 1<<40)); return p },
+			true},
 		{"grows while it is read", grows, false},
 		{"mode 000", func(n *node) string { p := n.asUser("err", oom); n.must(os.Chmod(p, 0)); return p }, false},
 		{"deleted", func(n *node) string { p := n.asUser("err", oom); n.must(os.Remove(p)); return p }, false},
@@ -85,8 +86,16 @@ func TestAbuseStdErr(t *testing.T) {
 		{"1 MiB made to be searched slowly", func(n *node) string {
 			return n.asUser("err", strings.Repeat("Cuda failure CUDA error: out of memory on host ", 20000))
 		}, false},
-		{"terminal escapes and a fake log line", func(n *node) string { return n.asUser("err", "\x1b[2J\nlevel=ERROR msg=forged\n"+oom) }, true},
-		{"root-squashed (readable by the user alone)", func(n *node) string { p := n.asUser("err", oom); n.must(os.Chmod(p, 0o400)); return p }, true},
+		{"terminal escapes and a fake log line", func(n *node) string {
+			return n.asUser("err",
+				"\x1b[2J\nlevel=ERROR msg=forged\n"+oom)
+		}, true},
+		{"root-squashed (readable by the user alone)", func(n *node) string {
+			p := n.asUser("err",
+				oom)
+			n.must(os.Chmod(p, 0o400))
+			return p
+		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := newNode(t)
@@ -113,12 +122,14 @@ func TestAbuseStdErr(t *testing.T) {
 			if _, err := os.Stat(n.dir + "/pwned"); err == nil {
 				t.Error("a name reached a shell")
 			}
-			row(t, fmt.Sprintf("%2d %s", i+1, c.name), fmt.Sprintf("status 0, %s, brought back: %v", took.Round(time.Millisecond), c.oom))
+			row(t, fmt.Sprintf("%2d %s", i+1, c.name), fmt.Sprintf("status 0, %s, brought back: %v",
+				took.Round(time.Millisecond), c.oom))
 
 			// Once more under strace, for another job: who opens what.
 			n.hook("prolog", 8, nil)
 			trace := filepath.Join(n.dir, "trace")
-			n.hook("epilog", 8, []string{"strace", "-f", "-o", trace, "-s", "8192", "-e", "trace=openat,openat2,open,setfsuid,setgid,setgroups,capset,execve"}, vars...)
+			n.hook("epilog", 8, []string{"strace", "-f", "-o", trace, "-s", "8192", "-e",
+				"trace=openat,openat2,open,setfsuid,setgid,setgroups,capset,execve"}, vars...)
 			text, err := os.ReadFile(trace)
 			n.must(err)
 			opened := opensAsUser(t, n, string(text), pattern)
@@ -217,7 +228,8 @@ func opensAsUser(t *testing.T, n *node, trace, pattern string) (opened int) {
 			if q == nil || !strings.Contains(args, "AT_FDCWD") {
 				continue
 			}
-			if mine := strings.HasPrefix(q[1], n.dir+"/home") || pattern != "" && !strings.HasPrefix(pattern, n.dir) && q[1] == pattern; !mine {
+			if mine := strings.HasPrefix(q[1], n.dir+"/home") || pattern != "" && !strings.HasPrefix(pattern, n.dir) &&
+				q[1] == pattern; !mine {
 				continue
 			}
 			opened++

@@ -40,7 +40,8 @@ func row(t *testing.T, what, result string) { t.Logf("%-44s %s", what, result) }
 func submitter(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "submit")
-	if out, err := exec.Command("cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", bin, "../abuse/src/submit.c", "-lslurm").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", bin,
+		"../abuse/src/submit.c", "-lslurm").CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
 	return bin
@@ -179,7 +180,8 @@ func TestAbuseSubmissions(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	bin := submitter(t)
 	script := filepath.Join(c.dir, "jobs", "submit.sh")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\n#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsleep 1\n"), 0o644); err != nil {
+	if err := os.WriteFile(script, []byte("#!/bin/sh\n#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsleep 1\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(c.dir, "etc", "job_submit.lua"), []byte(luaScript), 0o644); err != nil {
@@ -241,7 +243,8 @@ func (c *cluster) submissions(by string, order []string, submit func(jobs int, g
 			// On a machine that is busy elsewhere an answer may come after its
 			// 50 ms: then the job is as it was written, and the log says so.
 			late := name == "carma" && bytes.Contains(after[min(len(before), len(after)):], []byte("job accepted as written"))
-			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); name != "none" && booked != strconv.Itoa(jobs) && !late {
+			if booked := c.sh("", "squeue -h -t pending -o %b | grep -c carma || true"); name != "none" &&
+				booked != strconv.Itoa(jobs) && !late {
 				t.Errorf("%s: %s of %d jobs have a booking", name, booked, jobs)
 			}
 		}
@@ -260,11 +263,13 @@ func (c *cluster) submissions(by string, order []string, submit func(jobs int, g
 			t.Fatalf("%s: slurmctld logged no submission", name)
 		}
 		row(t, fmt.Sprintf("%d submissions by 8 at once, %s: %s", len(usec[name]), by, name),
-			fmt.Sprintf("%.0f/s; %.0f us of slurmctld each; whole RPC p50 %d us, p99 %d us", median(rates[name]), median(cpu[name]), quantile(usec[name], .5), quantile(usec[name], .99)))
+			fmt.Sprintf("%.0f/s; %.0f us of slurmctld each; whole RPC p50 %d us, p99 %d us", median(rates[name]),
+				median(cpu[name]), quantile(usec[name], .5), quantile(usec[name], .99)))
 	}
 	for _, name := range order {
 		if name != "carma" {
-			row(t, fmt.Sprintf("carma against %s, %s", name, by), fmt.Sprintf("submissions %.3f, processor time %.3f", ratio(rates["carma"], rates[name]), ratio(cpu["carma"], cpu[name])))
+			row(t, fmt.Sprintf("carma against %s, %s", name, by), fmt.Sprintf("submissions %.3f, processor time %.3f",
+				ratio(rates["carma"], rates[name]), ratio(cpu["carma"], cpu[name])))
 		}
 	}
 }
@@ -338,9 +343,12 @@ func TestAbuseReconfigure(t *testing.T) {
 	if now := c.slurmctld(); now != pid || syscall.Kill(pid, 0) != nil {
 		t.Fatal("slurmctld died")
 	}
-	c.eventually(func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") }, c.books(alice)+":1024")
+	c.eventually(func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") },
+		c.books(alice)+":1024")
 	rss2, threads2, fds2 := figures(t, pid)
-	row(t, fmt.Sprintf("%d reconfigures, %d signals each", rounds, len(storm)), fmt.Sprintf("0 deaths; RSS %+d KiB, threads %+d, descriptors %+d; %d bursts of submissions refused", rss2-rss, threads2-threads, fds2-fds, refused))
+	row(t, fmt.Sprintf("%d reconfigures, %d signals each", rounds, len(storm)),
+		fmt.Sprintf("0 deaths; RSS %+d KiB, threads %+d, descriptors %+d; %d bursts of submissions refused", rss2-rss,
+			threads2-threads, fds2-fds, refused))
 	if threads2 > threads+20 || fds2 > fds+20 {
 		t.Errorf("threads %d to %d, descriptors %d to %d", threads, threads2, fds, fds2)
 	}
@@ -379,7 +387,8 @@ func TestAbuseArray(t *testing.T) {
 	c.sh("", "printf '[hooks]\nwait = \"30s\"\nvetoes = 0\n' >>"+c.dir+"/etc/carma.toml")
 	c.sh("", "sdiag -r")
 	start := time.Now()
-	id := c.sbatch(alice, fmt.Sprintf("--array=1-%d -o /dev/null -e '%s/jobs/e.%%a'", tasks, c.dir), "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexec simjob --mem 100G --smact 10 --ramp 0s --duration 1s\n")
+	id := c.sbatch(alice, fmt.Sprintf("--array=1-%d -o /dev/null -e '%s/jobs/e.%%a'", tasks, c.dir),
+		"#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexec simjob --mem 100G --smact 10 --ramp 0s --duration 1s\n")
 	for deadline := time.Now().Add(time.Minute + time.Duration(tasks)*5*time.Second); ; time.Sleep(2 * time.Second) {
 		if c.sh("", "squeue -h -j "+id+" | wc -l") == "0" {
 			break
@@ -397,7 +406,8 @@ func TestAbuseArray(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?m)^time=(\S+) .*msg="requeued after OOM".* job=(\S+)`).FindAllSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)^time=(\S+) .*msg="requeued after OOM".* job=(\S+)`).FindAllSubmatch(text,
+			-1) {
 			brought[string(m[2])]++
 			when, _ := time.Parse(time.RFC3339, string(m[1]))
 			at = append(at, float64(when.UnixMilli())/1000)
@@ -413,7 +423,8 @@ func TestAbuseArray(t *testing.T) {
 		}
 	}
 	if len(brought)+late != tasks {
-		t.Log(c.sh("", "grep -h 'WARN\\|ERROR' "+c.dir+"/log/hooks.n?.log | grep -v 'passed over\\|no GPU fits' | tail -n 20"))
+		t.Log(c.sh("", "grep -h 'WARN\\|ERROR' "+c.dir+"/log/hooks.n?.log | grep -v 'passed over\\|no GPU fits' | tail "+
+			"-n 20"))
 		t.Errorf("%d of %d tasks came back", len(brought), tasks)
 	}
 	slices.Sort(at)

@@ -76,7 +76,8 @@ func TestLearnedSharing(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := filepath.Join(c.dir, "jobs", "learn.sh")
-	if err := os.WriteFile(script, []byte("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\nsimjob --mem $(cat size) --smact 30 --ramp 1s --duration 30s\n"), 0o755); err != nil {
+	if err := os.WriteFile(script, []byte("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\nsimjob --mem $(cat size) "+
+		"--smact 30 --ramp 1s --duration 30s\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	learned := func() {
@@ -106,7 +107,8 @@ func TestLearnedSharing(t *testing.T) {
 	}
 	c.sh("", "chmod 644 "+c.dir+"/var/history")
 	// carma-estimate finds it by the same key, for the job's user only.
-	if out := c.sh(alice, "carma-estimate "+script); !strings.Contains(out, "history    1 run, peak 10240 MiB") || !strings.Contains(out, "11264 of 40536 MiB") {
+	if out := c.sh(alice, "carma-estimate "+script); !strings.Contains(out, "history    1 run, peak 10240 MiB") ||
+		!strings.Contains(out, "11264 of 40536 MiB") {
 		t.Errorf("carma-estimate:\n%s", out)
 	}
 	if out := c.sh(bob, "carma-estimate "+script); strings.Contains(out, "history") {
@@ -140,16 +142,19 @@ func TestForward(t *testing.T) {
 		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
 		ids = append(ids, id)
 	}
-	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 8G --smact 20 --ramp 0s --duration 10s\n")
+	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 8G --smact 20 --ramp 0s --duration "+
+		"10s\n")
 	c.eventually(func() string { return c.job(oom, "%P") }, "gpu-recovery")
 	c.sh(alice, "scancel "+strings.Join(ids, " "))
 	c.ends(oom, "COMPLETED")
 	run := func(n int) {
 		t.Helper()
 		for range n {
-			ids = append(ids, c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"))
+			ids = append(ids, c.sbatch(alice, "-o /dev/null",
+				"#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"))
 		}
-		ids = append(ids, c.sbatch(bob, "-o /dev/null --array=1-2", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"))
+		ids = append(ids, c.sbatch(bob, "-o /dev/null --array=1-2",
+			"#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3G --smact 20 --ramp 0s --duration 10s\n"))
 		for _, id := range ids[len(ids)-n-1:] {
 			c.eventually(func() string { return c.sh("", "squeue -h -j "+id+" 2>/dev/null | wc -l") }, "^0$")
 		}
@@ -174,10 +179,12 @@ func TestForward(t *testing.T) {
 	if n, _ := strconv.Atoi(oom); !there[uint32(n)].OOM || there[uint32(n)].Attempts != 2 {
 		t.Errorf("the job that came back: %+v", there[uint32(n)])
 	}
-	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd --by=user"); !regexp.MustCompile(`carma-alice +10 `).MatchString(out) || !regexp.MustCompile(`carma-bob +4 `).MatchString(out) {
+	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd "+
+		"--by=user"); !regexp.MustCompile(`carma-alice +10 `).MatchString(out) || !regexp.MustCompile(`carma-bob +4 `).MatchString(out) {
 		t.Errorf("summary:\n%s", out)
 	}
-	if _, stderr, err := c.run("", "carma-report gpus --from slurmdbd"); err == nil || !strings.Contains(stderr, "no samples") {
+	if _, stderr, err := c.run("", "carma-report gpus --from slurmdbd"); err == nil ||
+		!strings.Contains(stderr, "no samples") {
 		t.Errorf("gpus: %v %s", err, stderr)
 	}
 }
@@ -253,7 +260,8 @@ func TestEnergyConserved(t *testing.T) {
 	before := counter() - seen
 	var ids []string
 	for i := range 10 {
-		script := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=6G\nsimjob --mem 4G --smact %d --ramp 0s --duration $((RANDOM %% 40 + 5))s\n", 10+5*i)
+		script := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=6G\nsimjob --mem 4G --smact %d --ramp 0s --duration "+
+			"$((RANDOM %% 40 + 5))s\n", 10+5*i)
 		ids = append(ids, c.sbatch([]string{alice, bob}[i%2], "-o /dev/null --array=1-50", script))
 	}
 	list := strings.Join(ids, ",")
@@ -282,7 +290,8 @@ func TestEnergyConserved(t *testing.T) {
 			shared++
 		}
 	}
-	t.Logf("counters %.0f J, samples %.0f J, jobs %.0f J, nobody %.0f J; %d jobs shared", total, seen, jobs, unowned, shared)
+	t.Logf("counters %.0f J, samples %.0f J, jobs %.0f J, nobody %.0f J; %d jobs shared", total, seen, jobs, unowned,
+		shared)
 	if math.Abs(jobs+unowned-total) > 0.01*total || shared < 100 {
 		t.Errorf("jobs and nobody are off by %.2f %%", 100*(jobs+unowned-total)/total)
 	}

@@ -50,7 +50,8 @@ func TestBrokenGPU(t *testing.T) {
 	if got := closed(at)(); got == "" {
 		t.Error("the other one is open, too")
 	}
-	if out := c.sh("", fmt.Sprintf("carma-node --node n1 readmit %d", at)); !strings.Contains(out, "takes jobs again: Xid 79") {
+	if out := c.sh("", fmt.Sprintf("carma-node --node n1 readmit %d", at)); !strings.Contains(out,
+		"takes jobs again: Xid 79") {
 		t.Errorf("readmit says %q", out)
 	}
 	c.eventually(closed(at), "^$")
@@ -67,7 +68,8 @@ func TestBrokenGPU(t *testing.T) {
 // client has made the fault itself, and stays failed.
 func TestServerFault(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	script := "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES retry=$CARMA_RETRY_REASON shared=$CARMA_SHARED\n" +
+	script := "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES retry=$CARMA_RETRY_REASON " +
+		"shared=$CARMA_SHARED\n" +
 		"exec simjob --mem 8G --smact 10 --ramp 0s --duration $([ -z $CARMA_RETRY_REASON ] && echo 10h || echo 1s)\n"
 	fault := func(index int) {
 		c.sh("", fmt.Sprintf("SIMGPU_STATE=%s/simgpu/n1 simgpu mps-fault %d", c.dir, index))

@@ -75,7 +75,8 @@ func up(t *testing.T, args ...string) *cluster {
 	if err != nil {
 		t.Fatalf("devcluster env: %v", err)
 	}
-	for _, m := range regexp.MustCompile(`(?m)^export (\w+)='([^']*)'(?::"\$PATH")?$`).FindAllStringSubmatch(string(out), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^export (\w+)='([^']*)'(?::"\$PATH")?$`).FindAllStringSubmatch(string(out),
+		-1) {
 		value := m[2]
 		if m[1] == "PATH" {
 			value += ":" + os.Getenv("PATH")
@@ -287,7 +288,8 @@ func (c *cluster) gres(node string) string {
 // noDrain requires every node up and of no bad state.
 func (c *cluster) noDrain() {
 	c.t.Helper()
-	if out := c.sh("", "sinfo -N -h -p plain -o '%N %T %E'"); regexp.MustCompile(`drain|down|fail|\*|inval`).MatchString(strings.ToLower(out)) {
+	if out := c.sh("", "sinfo -N -h -p plain -o '%N %T "+
+		"%E'"); regexp.MustCompile(`drain|down|fail|\*|inval`).MatchString(strings.ToLower(out)) {
 		c.t.Errorf("nodes:\n%s", out)
 	}
 }

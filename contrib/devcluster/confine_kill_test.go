@@ -74,7 +74,8 @@ func (c *cluster) starts(jobs int, disturb func()) {
 	for i := range lookers {
 		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", fmt.Sprintf("looker.%d.out", i)))
 		leased, found, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-		if want := opened(strings.TrimPrefix(leased, "leased ")); found != want || want == "" || (want == "none") != (i >= looking) {
+		if want := opened(strings.TrimPrefix(leased, "leased ")); found != want || want == "" ||
+			(want == "none") != (i >= looking) {
 			c.t.Errorf("looker %d printed %q, want %s", i, text, want)
 		}
 	}

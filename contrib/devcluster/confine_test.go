@@ -84,7 +84,8 @@ func (c *cluster) extern(id, user, command string) string {
 // without GPUs opens none.
 func TestConfine(t *testing.T) {
 	c := confined(t, "--time-scale", "10")
-	if out := c.sh("", "carma-node --node n1 doctor --node || true"); !strings.Contains(out, "jobs are confined by cgroup v") {
+	if out := c.sh("", "carma-node --node n1 doctor --node || true"); !strings.Contains(out,
+		"jobs are confined by cgroup v") {
 		t.Errorf("the doctor says\n%s", out)
 	}
 	body := opens + "export -f o\no batch\nsrun -n 1 bash -c 'o step'\nsrun -n 2 bash -c 'o rank'\n" +
@@ -122,7 +123,8 @@ func TestConfine(t *testing.T) {
 		}
 	}
 	// Others come and go meanwhile.
-	steps := " bash -c 'srun simgpu devices " + c.dir + "/dev/n1; sleep 2; srun --interactive simgpu devices " + c.dir + "/dev/n1'"
+	steps := " bash -c 'srun simgpu devices " + c.dir + "/dev/n1; sleep 2; srun --interactive simgpu devices " + c.dir +
+		"/dev/n1'"
 	interactive := c.sh(bob, "salloc -Q -p plain"+steps)
 	if interactive != "none\nnone" {
 		t.Errorf("interactive steps without a GPU open %s", interactive)

@@ -90,7 +90,8 @@ const batchLine = "echo batch $(simgpu devices $SIMGPU_DEV) $CUDA_VISIBLE_DEVICE
 func TestPyxis(t *testing.T) {
 	c := confined(t, "--spank", "--time-scale", "10")
 	dir := c.containers("pyxis")
-	c.sh("", fmt.Sprintf("echo 'required %[1]s/spank_pyxis.so runtime_path=%[1]s/pyxis' >>%s/etc/plugstack.conf", dir, c.dir))
+	c.sh("", fmt.Sprintf("echo 'required %[1]s/spank_pyxis.so runtime_path=%[1]s/pyxis' >>%s/etc/plugstack.conf", dir,
+		c.dir))
 	restart := devcluster("restart", c.dir, "slurmd") // makes runtime_path; pyxis finds enroot by its PATH
 	restart.Env = append(os.Environ(), "PATH="+dir+"/enroot/bin:"+os.Getenv("PATH"))
 	if out, err := restart.CombinedOutput(); err != nil {
@@ -121,7 +122,8 @@ func TestPyxis(t *testing.T) {
 	if m == nil {
 		t.Fatalf("srun printed %q", direct)
 	}
-	if none := c.sh(bob, "srun -p plain"+container+"sh -c "+quote(says)); !regexp.MustCompile(`^\d+  none$`).MatchString(none) {
+	if none := c.sh(bob, "srun -p plain"+container+"sh "+
+		"-c "+quote(says)); !regexp.MustCompile(`^\d+  none$`).MatchString(none) {
 		t.Errorf("a task without a GPU printed %q", none)
 	}
 	// enroot's hook has been told the jobs' GPUs, and not the image's word, which is all; of the

@@ -16,7 +16,8 @@ import (
 func TestDoctor(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	doctor := "SIMGPU_STATE=" + c.dir + "/simgpu/n1 carma-node --node n1 doctor --controller --node"
-	if out, stderr, err := c.run("", doctor); err != nil || strings.Contains(out, "fail  ") || !strings.Contains(out, "pass  gpus         NVML shows 4") {
+	if out, stderr, err := c.run("", doctor); err != nil || strings.Contains(out, "fail  ") ||
+		!strings.Contains(out, "pass  gpus         NVML shows 4") {
 		t.Errorf("%v %s\n%s", err, stderr, out)
 	}
 	// All parts are of one version, and slurmctld's log says so first.
@@ -32,7 +33,8 @@ func TestDoctor(t *testing.T) {
 	}
 	c.sh("", "scontrol update NodeName=n1 State=DRAIN Reason=test")
 	out, stderr, err := c.run("", doctor)
-	for _, want := range []string{"fail  plugin       no job_submit_carma.so", "fail  node         n1 is IDLE+DRAIN: test"} {
+	for _, want := range []string{"fail  plugin       no job_submit_carma.so",
+		"fail  node         n1 is IDLE+DRAIN: test"} {
 		if err == nil || !strings.Contains(out, want) || !strings.Contains(stderr, "2 to mend") {
 			t.Errorf("no %q in\n%s%s", want, out, stderr)
 		}

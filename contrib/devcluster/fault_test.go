@@ -17,7 +17,8 @@ import (
 // says so in one line.
 func TestBrokenLibcarma(t *testing.T) {
 	faulty := filepath.Join(t.TempDir(), "libcarma.so")
-	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-tags", "carmafault", "-o", faulty, "../../slurmbridge/libcarma").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-tags", "carmafault", "-o", faulty,
+		"../../slurmbridge/libcarma").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	whole, err := os.ReadFile(faulty)
@@ -101,7 +102,8 @@ func TestWithoutAgents(t *testing.T) {
 	for range 12 {
 		ids = append(ids, c.sbatch(alice, "", train("10G", "1s")))
 	}
-	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration "+
+		"1s\n")
 	for _, id := range append(ids, oom) {
 		c.ends(id, "COMPLETED")
 	}

@@ -24,7 +24,8 @@ func TestFrameworksShare(t *testing.T) {
 	submit := func(framework, seconds string) string {
 		path := filepath.Join(c.dir, "jobs", framework+".sh")
 		script := fmt.Sprintf("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA on\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
-			"exec simjob --framework %s --mem %dM --smact 10 --ramp 2s --duration $(cat %s/jobs/seconds)\n", framework, needs[framework], c.dir)
+			"exec simjob --framework %s --mem %dM --smact 10 --ramp 2s --duration $(cat %s/jobs/seconds)\n", framework,
+			needs[framework], c.dir)
 		for name, text := range map[string]string{path: script, filepath.Join(c.dir, "jobs", "seconds"): seconds} {
 			if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
 				t.Fatal(err)
@@ -44,7 +45,8 @@ func TestFrameworksShare(t *testing.T) {
 				booked = want + (want*10+99)/100
 			}
 			if r := c.report(id); r.PeakMiB != want || r.ReserveMiB != booked {
-				t.Errorf("%s run of %s: peak %d MiB, booked %d; want %d, %d\n%s", run, framework, r.PeakMiB, r.ReserveMiB, want, booked, c.output(id))
+				t.Errorf("%s run of %s: peak %d MiB, booked %d; want %d, %d\n%s", run, framework, r.PeakMiB, r.ReserveMiB, want,
+					booked, c.output(id))
 			}
 		}
 		c.complete(ids...)
@@ -110,13 +112,15 @@ srun --overlap ./show changed
 	}{
 		{"none set", "", "#CARMA mem=10G\n" + body, []string{
 			"batch: " + ours, "step: " + ours, "without: " + ours,
-			"own: pre=maybe part=0.2526 growth=true fraction=0.2273", "changed: pre=false part=0.2526 growth=no fraction=0.2273"}},
+			"own: pre=maybe part=0.2526 growth=true fraction=0.2273",
+			"changed: pre=false part=0.2526 growth=no fraction=0.2273"}},
 		{"the user's", "--export=ALL,XLA_PYTHON_CLIENT_PREALLOCATE=true,TF_FORCE_GPU_ALLOW_GROWTH=,XLA_CLIENT_MEM_FRACTION=3.2,CARMA_MEM_FRACTION=0.5", "#CARMA mem=10G\n" + body, []string{
 			"batch: pre=true part= growth= fraction=0.5", "step: pre=true part= growth= fraction=0.5", "without: " + ours,
 			"own: pre=maybe part= growth= fraction=0.5", "changed: pre=true part= growth=no fraction=0.5"}},
 		{"learning", "", "#CARMA on\n./show batch\n", []string{"batch: pre=false part= growth=true fraction=0.9"}},
 		{"for itself", "", "./show batch\n", []string{"batch: pre= part= growth= fraction=0.9"}},
-		{"a job that submits another", "", "#CARMA mem=10G\n./show batch\nsbatch --wait -o inner --gres=gpu:1 --wrap './show inner'\ncat inner\n", []string{
+		{"a job that submits another", "", "#CARMA mem=10G\n./show batch\nsbatch --wait -o inner --gres=gpu:1 --wrap " +
+			"'./show inner'\ncat inner\n", []string{
 			"batch: " + ours, "inner: pre= part= growth= fraction=0.9"}},
 	} {
 		id := c.sbatch(alice, test.options, "#SBATCH --gres=gpu:1\n"+test.script)

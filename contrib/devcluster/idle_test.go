@@ -19,12 +19,14 @@ func TestIdleJobs(t *testing.T) {
 	const head = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"
 	none := c.sbatch(alice, "", head+"sleep 1h\n")
 	still := c.sbatch(bob, "", head+"exec simjob --mem 4G --smact 0.02 --ramp 0s --duration 1h\n")
-	works := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nexec simjob --mem 4G --smact 50 --ramp 0s --duration 1h\n")
+	works := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nexec simjob --mem 4G --smact 50 "+
+		"--ramp 0s --duration 1h\n")
 	c.eventually(func() string { return c.job(works, "%T") }, "RUNNING")
 	for _, id := range []string{none, still} {
 		c.eventually(func() string { return c.idle() }, `\b`+id+`\b`)
 		c.eventually(func() string { return c.output(id) }, `carma: job `+id+` holds GPUs and has not used them for \S+s\n`)
-		if got := c.sh("", "carma-node --node n1 status"); !regexp.MustCompile(id + ` carma-\w+ 8.0G idle \d+s of \d+s`).MatchString(got) {
+		if got := c.sh("", "carma-node --node n1 status"); !regexp.MustCompile(id +
+			` carma-\w+ 8.0G idle \d+s of \d+s`).MatchString(got) {
 			t.Errorf("status:\n%s", got)
 		}
 	}

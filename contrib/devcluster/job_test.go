@@ -19,7 +19,8 @@ import (
 // train is a job that books and uses memory until its file appears or it has
 // run long enough.
 func train(mem, duration string) string {
-	return "#SBATCH --gres=gpu:1\n#CARMA mem=" + mem + "\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 --ramp 0s --duration " + duration + "\n"
+	return "#SBATCH --gres=gpu:1\n#CARMA mem=" + mem +
+		"\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 --ramp 0s --duration " + duration + "\n"
 }
 
 var visible = regexp.MustCompile(`(?m)^gpu=(.*)$`)
@@ -88,7 +89,8 @@ func TestShareAndWait(t *testing.T) {
 		t.Errorf("report %+v", r)
 	}
 	c.sh(alice, "scancel "+alone+" "+strings.Join(jobs, " "))
-	c.eventually(func() string { return c.gres("n1") }, "^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$")
+	c.eventually(func() string { return c.gres("n1") },
+		"^gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
 	// A shared job that was cancelled has company in its record.
 	c.eventually(func() string { return c.report(jobs[0]).State }, "CANCELLED")
@@ -111,7 +113,8 @@ func TestNamedNodes(t *testing.T) {
 		}
 		c.eventually(func() string { return c.gres(node) }, "alice:11776,bob:2,others:2,")
 	}
-	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" Flags=ignore_jobs")
+	c.sh("", "scontrol create reservation ReservationName=r StartTime=now Duration=60 Nodes=n2 Users="+bob+" "+
+		"Flags=ignore_jobs")
 	waiting := map[string]string{
 		"-w":            c.sbatch(bob, "-w n1", train("20G", "1s")),
 		"a whole GPU":   c.sbatch(bob, "-w n1 --gres=gpu:1", "sleep 1\n"),
@@ -191,8 +194,10 @@ srun -n2 --gpus-per-task=1 bash -c 'show task'
 		}
 	}
 	// srun without a job of sbatch around it.
-	for _, options := range []string{"--gpus=1", "--gres=gpu:1", "--gres=gpu:a100:1", "--gpus-per-node=1", "-n1 --gpus-per-task=1"} {
-		if out := c.sh(bob, "srun "+options+" bash -c 'echo $CUDA_VISIBLE_DEVICES'"); !regexp.MustCompile(`^GPU-[0-9a-f-]+$`).MatchString(out) {
+	for _, options := range []string{"--gpus=1", "--gres=gpu:1", "--gres=gpu:a100:1", "--gpus-per-node=1",
+		"-n1 --gpus-per-task=1"} {
+		if out := c.sh(bob, "srun "+options+" bash -c 'echo "+
+			"$CUDA_VISIBLE_DEVICES'"); !regexp.MustCompile(`^GPU-[0-9a-f-]+$`).MatchString(out) {
 			t.Errorf("srun %s sees %q", options, out)
 		}
 	}
@@ -206,10 +211,12 @@ srun -n2 --gpus-per-task=1 bash -c 'show task'
 func TestOtherPartitionIsUntouched(t *testing.T) {
 	show := func(c *cluster) string {
 		var all strings.Builder
-		for _, options := range []string{"--gres=gpu:1", "--gpus=2", "-n2 --gpus-per-task=1", "--gpus-per-node=1 --comment=x", "-N2", "--array=1-3 --gres=gpu:a100:1"} {
+		for _, options := range []string{"--gres=gpu:1", "--gpus=2", "-n2 --gpus-per-task=1",
+			"--gpus-per-node=1 --comment=x", "-N2", "--array=1-3 --gres=gpu:a100:1"} {
 			id := c.sbatch(alice, "-H -p plain -J same "+options, "#CARMA mem=banana\n#CARMA frobnicate\nsleep 1\n")
 			out := c.sh("", "scontrol show job "+id)
-			for _, varies := range []string{`\S+Time=\S+`, `JobId=\S+`, `Priority=\S+`, `/tmp/cdc\d+`, `s\d{10,}\.sh`, `slurm-\S+`, `ArrayJobId=\d+`, `AllocNode:Sid=\S+`, `LastSchedEval=\S+`} {
+			for _, varies := range []string{`\S+Time=\S+`, `JobId=\S+`, `Priority=\S+`, `/tmp/cdc\d+`, `s\d{10,}\.sh`,
+				`slurm-\S+`, `ArrayJobId=\d+`, `AllocNode:Sid=\S+`, `LastSchedEval=\S+`} {
 				out = regexp.MustCompile(varies).ReplaceAllString(out, "#")
 			}
 			all.WriteString(out + "\n")
@@ -246,11 +253,13 @@ func TestWrongDirectives(t *testing.T) {
 			t.Errorf("%s: got %q %q %v", line, out, stderr, err)
 		}
 	}
-	if _, stderr, err := c.run(alice, "sbatch --gres=gpu:5 --wrap true"); err == nil || !strings.Contains(stderr, "a node has 4") {
+	if _, stderr, err := c.run(alice, "sbatch --gres=gpu:5 --wrap true"); err == nil ||
+		!strings.Contains(stderr, "a node has 4") {
 		t.Errorf("gpu:5: %q %v", stderr, err)
 	}
 	// On success sbatch says nothing but the job id.
-	if out, stderr, err := c.run(alice, `printf '#!/bin/sh\n#CARMA mem=1G\n' | sbatch --gres=gpu:1`); err != nil || stderr != "" || !strings.HasPrefix(out, "Submitted batch job") {
+	if out, stderr, err := c.run(alice, `printf '#!/bin/sh\n#CARMA mem=1G\n' | sbatch --gres=gpu:1`); err != nil ||
+		stderr != "" || !strings.HasPrefix(out, "Submitted batch job") {
 		t.Errorf("got %q %q %v", out, stderr, err)
 	}
 }
@@ -259,7 +268,8 @@ func TestWrongDirectives(t *testing.T) {
 func TestForgedBooking(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	id := c.sbatch(alice, "-H --gres=gpu:1,carmau0:1,carma2:1", "#CARMA mem=10G\nsleep 1\n")
-	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]` + c.books(alice) + `:10240,gres[:/]carmatotal:10240$`).MatchString(got) {
+	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1,gres[:/]` + c.books(alice) +
+		`:10240,gres[:/]carmatotal:10240$`).MatchString(got) {
 		t.Errorf("booked %s", got)
 	}
 	if _, stderr, err := c.run(alice, "scontrol update JobId="+id+" Gres=gpu:1,carmau0:1"); err == nil {
@@ -291,13 +301,15 @@ func (c *cluster) fill(mem string) (ids []string) {
 func TestRecovery(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	fillers := c.fill("10G")
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES >>runs\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT "+
+		"gpu=$CUDA_VISIBLE_DEVICES >>runs\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")
 	}
 	r := c.report(id)
-	if !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" || r.PeakMiB != 12288 || len(r.Neighbours) != 1 {
+	if !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" || r.PeakMiB != 12288 ||
+		len(r.Neighbours) != 1 {
 		t.Errorf("report %+v", r)
 	}
 	runs, err := os.ReadFile(filepath.Join(c.dir, "jobs", "runs"))
@@ -322,8 +334,11 @@ func TestKeptGPU(t *testing.T) {
 	neighbour := c.sbatch(alice, "", train("10G", "100s"))
 	c.gpu(neighbour)
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
-	c.eventually(func() string { return c.job(id, "%T %r %P") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None).* gpu-recovery") // it may start again; 23.11 says nothing
-	c.eventually(func() string { return c.gres("n1") }, "alice:2,")                                                                  // slurmctld is told at most once a second
+	// it may start again; 23.11 says nothing
+	c.eventually(func() string { return c.job(id, "%T %r %P") },
+		"PENDING (ReqNodeNotAvail|Resources|Priority|None).* gpu-recovery")
+	// slurmctld is told at most once a second
+	c.eventually(func() string { return c.gres("n1") }, "alice:2,")
 	for range 20 {
 		if got := c.gres("n1"); !strings.Contains(got, "alice:2,") {
 			t.Fatalf("offered %s", got)
@@ -339,7 +354,8 @@ func TestKeptGPU(t *testing.T) {
 	}, "RUNNING Prolog")
 	c.eventually(func() string { return c.hookLog(id) }, "returned to the queue")
 	var kept int
-	if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil || kept != 1 {
+	if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil ||
+		kept != 1 {
 		t.Errorf("%d GPUs are kept for it, %v", kept, err)
 	}
 	if state := c.job(neighbour, "%T"); state != "RUNNING" {
@@ -390,14 +406,16 @@ func TestWaitsForIdle(t *testing.T) {
 	}
 	other := c.sbatch(bob, "", train("10G", "1s"))
 	id := c.sbatch(carol, "", train("10G", "1s"))
-	c.eventually(func() string { return c.job(id, "%T %b") }, `^PENDING gres[:/]gpu:1,gres[:/]`+c.books(alice)+`:40536,gres[:/]carmatotal:10240$`)
+	c.eventually(func() string { return c.job(id, "%T %b") },
+		`^PENDING gres[:/]gpu:1,gres[:/]`+c.books(alice)+`:40536,gres[:/]carmatotal:10240$`)
 	c.sh(alice, "scancel "+first[0])
 	c.ends(id, "COMPLETED")
 	if r := c.report(id); r.ReserveMiB != 10240 {
 		t.Errorf("report %+v", r)
 	}
 	c.ends(other, "COMPLETED")
-	if hooks, _ := os.ReadFile(filepath.Join(c.dir, "log", "hooks.n1.log")); strings.Contains(string(hooks), "returned to the queue\" hook=prolog job="+other+" ") {
+	if hooks, _ := os.ReadFile(filepath.Join(c.dir, "log", "hooks.n1.log")); strings.Contains(string(hooks),
+		"returned to the queue\" hook=prolog job="+other+" ") {
 		t.Error("a job was sent where only a user of another part has room")
 	}
 	c.noDrain()
@@ -410,7 +428,8 @@ func TestManyShortJobs(t *testing.T) {
 	var ids []string
 	for i := range 200 {
 		user := []string{alice, bob}[i%2]
-		script := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%dG\nsimjob --mem %dG --smact %d --ramp 0s --duration %ds\n", 3+rng.IntN(10), 1+rng.IntN(2), 5+rng.IntN(20), 1+rng.IntN(5))
+		script := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%dG\nsimjob --mem %dG --smact %d --ramp 0s --duration %ds\n",
+			3+rng.IntN(10), 1+rng.IntN(2), 5+rng.IntN(20), 1+rng.IntN(5))
 		ids = append(ids, c.sbatch(user, "-o /dev/null", script))
 	}
 	list := strings.Join(ids, ",")
@@ -434,7 +453,8 @@ func TestManyShortJobs(t *testing.T) {
 func TestTypedGPUs(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	for _, ask := range []string{"--gres=gpu:a100:1", "--gres=gpu:a100", "--gpus-per-node=a100:1", "--gpus=a100:1"} {
-		id := c.sbatch(alice, ask, "#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 --ramp 0s --duration 1s\n")
+		id := c.sbatch(alice, ask, "#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\nexec simjob --mem 9G --smact 10 "+
+			"--ramp 0s --duration 1s\n")
 		c.ends(id, "COMPLETED")
 		if gpu := c.gpu(id); !strings.HasPrefix(gpu, "GPU-") {
 			t.Errorf("%s: the job saw %q", ask, gpu)
@@ -448,10 +468,12 @@ func TestTypedGPUs(t *testing.T) {
 		t.Errorf("a GPU of a type that there is not: %s", stderr)
 	}
 	// setup writes the type.
-	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out, "Gres=gpu:a100:12,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup"); !strings.Contains(out,
+		"Gres=gpu:a100:12,") || !strings.Contains(out, "Name=gpu Type=a100 File=") {
 		t.Errorf("setup:\n%s", out)
 	}
-	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup --placement slurm"); !strings.Contains(out, "Cores=") {
+	if out := c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 setup --placement "+
+		"slurm"); !strings.Contains(out, "Cores=") {
 		t.Errorf("setup by slurmctld:\n%s", out)
 	}
 }

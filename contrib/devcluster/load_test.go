@@ -40,7 +40,8 @@ func TestNoStarvation(t *testing.T) {
 			}
 			c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
 			waited := time.Since(submitted).Round(100 * time.Millisecond)
-			t.Logf("waited %v, %.2f of the longest job; %s small ones wait now", waited, waited.Seconds()/longest.Seconds(), c.sh("", "squeue -h -t PENDING | wc -l"))
+			t.Logf("waited %v, %.2f of the longest job; %s small ones wait now", waited, waited.Seconds()/longest.Seconds(),
+				c.sh("", "squeue -h -t PENDING | wc -l"))
 			const room = 12 // small jobs at a time
 			n := c.overtaken(id)
 			t.Logf("%d jobs that came later have started before", n)
@@ -79,7 +80,8 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
 	var long []string
 	for range 4 {
-		long = append(long, c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 300s\n"))
+		long = append(long, c.sbatch(alice, "",
+			"#SBATCH --gres=gpu:1\n#CARMA mem=10G\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 300s\n"))
 	}
 	for _, id := range long {
 		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
@@ -139,7 +141,8 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 		return strings.TrimSpace(fmt.Sprint(kept, " ", word))
 	}
 	// Later than any back-off of ours: a Prolog may have given the job back before.
-	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+3600", "scontrol update JobId=" + id + " Dependency=afterany:" + long} {
+	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+3600",
+		"scontrol update JobId=" + id + " Dependency=afterany:" + long} {
 		c.eventually(state, "^1 carma-hold="+id+"$")
 		c.sh(bob, change)
 		c.eventually(state, "^0$")
@@ -174,7 +177,8 @@ func TestNamedNodeWaitsItsTurn(t *testing.T) {
 	}
 	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
 	newcomers := func() string {
-		return strings.Join(slices.DeleteFunc(strings.Fields(c.leases("n1")), func(id string) bool { return slices.Contains(fill, id) }), " ")
+		return strings.Join(slices.DeleteFunc(strings.Fields(c.leases("n1")),
+			func(id string) bool { return slices.Contains(fill, id) }), " ")
 	}
 	id := c.sbatch(bob, "", script)
 	c.eventually(func() string { return c.job(id, "%T %r") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None)")
@@ -186,7 +190,8 @@ func TestNamedNodeWaitsItsTurn(t *testing.T) {
 		out, stderr, _ := c.run(carol, "srun -w n1 -J named --gres=gpu:1 sh -c 'echo gpu=$CUDA_VISIBLE_DEVICES'")
 		srun <- out + stderr
 	}()
-	c.eventually(func() string { return c.sh("", "squeue -h -n named -o '%T %r' | sort | uniq -c") }, "^ *10 RUNNING Prolog$")
+	c.eventually(func() string { return c.sh("", "squeue -h -n named -o '%T %r' | sort | uniq -c") },
+		"^ *10 RUNNING Prolog$")
 	c.sh("", "scancel "+fill[0])
 	c.eventually(newcomers, `\d`)
 	if got := newcomers(); got != id {
@@ -208,7 +213,8 @@ const longest = 40 * time.Second
 // more arrive than can leave, until stop is called.
 func (c *cluster) stream() (stop func()) {
 	small := func(d time.Duration) {
-		c.run(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nexec simjob --mem 8G --smact 5 --ramp 0s --duration %ds\\n' | sbatch -o /dev/null", int(d.Seconds())))
+		c.run(alice, fmt.Sprintf("printf '#!/bin/sh\\n#SBATCH --gres=gpu:1\\n#CARMA mem=10G\\nexec simjob --mem 8G "+
+			"--smact 5 --ramp 0s --duration %ds\\n' | sbatch -o /dev/null", int(d.Seconds())))
 	}
 	for i := range 16 { // of all ages
 		small(longest * time.Duration(i+1) / 16)
@@ -271,8 +277,12 @@ func TestJobMix(t *testing.T) {
 		if rng.IntN(5) == 0 { // a GPU that cannot be read for a while
 			gpu := fmt.Sprint(rng.IntN(4))
 			node := nodes[rng.IntN(4)]
-			c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" "+[]string{"hang:20s", "lost", "error=15"}[rng.IntN(3)])
-			time.AfterFunc(3*time.Second, func() { c.run("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" none") })
+			c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" "+[]string{"hang:20s", "lost",
+				"error=15"}[rng.IntN(3)])
+			time.AfterFunc(3*time.Second, func() {
+				c.run("",
+					"SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu fault "+gpu+" none")
+			})
 		}
 		for waiting() > 60 {
 			time.Sleep(time.Second)
@@ -286,7 +296,8 @@ func TestJobMix(t *testing.T) {
 	}
 	waiting()
 	explains := map[string]string{
-		"well": "COMPLETED", "crash": "FAILED", "timeout": "TIMEOUT", "cancel": "CANCELLED COMPLETED", "overshoot": "COMPLETED", "two": "COMPLETED", "whole": "COMPLETED",
+		"well": "COMPLETED", "crash": "FAILED", "timeout": "TIMEOUT", "cancel": "CANCELLED COMPLETED",
+		"overshoot": "COMPLETED", "two": "COMPLETED", "whole": "COMPLETED",
 	}
 	kinds := map[string]int{}
 	for _, j := range jobs {

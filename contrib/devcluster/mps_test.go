@@ -17,7 +17,8 @@ import (
 func TestSharedGPUPairs(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	two := func(mem, lines string) string {
-		return fmt.Sprintf("#SBATCH --gres=gpu:2\n#CARMA mem=%s\necho pipe=$CUDA_MPS_PIPE_DIRECTORY limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n%s", mem, lines)
+		return fmt.Sprintf("#SBATCH --gres=gpu:2\n#CARMA mem=%s\necho pipe=$CUDA_MPS_PIPE_DIRECTORY "+
+			"limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n%s", mem, lines)
 	}
 	long := "exec simjob --gpus 2 --mem 8G --smact 20 --ramp 0s --duration 10h\n"
 	pipe := func(id string) string {
@@ -41,7 +42,8 @@ func TestSharedGPUPairs(t *testing.T) {
 	if p := pipe(third); p != a && p != b {
 		t.Errorf("the third job has a daemon of its own: %s", p)
 	}
-	one := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\nexec simjob --mem 2G --smact 5 --ramp 0s --duration 1s\n")
+	one := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY "+
+		"limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\nexec simjob --mem 2G --smact 5 --ramp 0s --duration 1s\n")
 	if p := pipe(one); p != a && p != b {
 		t.Errorf("the job on one GPU of a pair has the daemon %s", p)
 	}
@@ -82,8 +84,10 @@ func TestSharedGPUPairs(t *testing.T) {
 	}
 	full := glob(t, filepath.Join(logs, "GPU-*", "control.log"))[0]
 	c.sh("", "head -c 100M /dev/zero >>"+full)
-	c.eventually(func() string { return c.sh("", "stat -c %s "+full+".old; du -m "+filepath.Dir(full)) }, `^1048576\n[1-8]\t`)
-	c.sh("", "echo get_server_list | CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(c.dir, "run", "n1", "mps", filepath.Base(filepath.Dir(full)))+
+	c.eventually(func() string { return c.sh("", "stat -c %s "+full+".old; du -m "+filepath.Dir(full)) },
+		`^1048576\n[1-8]\t`)
+	c.sh("", "echo get_server_list | CUDA_MPS_PIPE_DIRECTORY="+filepath.Join(c.dir, "run", "n1", "mps",
+		filepath.Base(filepath.Dir(full)))+
 		" "+c.dir+"/lib/nvidia-cuda-mps-control")
 	c.eventually(func() string { return c.sh("", "tail -c 60 "+full) }, "UI closed") // it writes on
 }

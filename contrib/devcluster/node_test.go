@@ -22,7 +22,8 @@ import (
 // anchor's Comment comes back.
 func TestNodeStates(t *testing.T) {
 	c := up(t)
-	slurm := sctl.Client{BinDir: filepath.Dir(c.sh("", "command -v scontrol")), Conf: filepath.Join(c.dir, "etc/slurm.conf")}
+	slurm := sctl.Client{BinDir: filepath.Dir(c.sh("", "command -v scontrol")),
+		Conf: filepath.Join(c.dir, "etc/slurm.conf")}
 	node := func(name string) schedule.Node {
 		nodes, err := slurm.Nodes(t.Context(), []string{"gpu", "gpu-recovery"})
 		if err != nil {
@@ -38,7 +39,8 @@ func TestNodeStates(t *testing.T) {
 	}
 	is := func(lives, takes bool) {
 		t.Helper()
-		c.eventually(func() string { n := node("n1"); return fmt.Sprint(n.Lives, n.Up) }, fmt.Sprintf("^%v %v$", lives, takes))
+		c.eventually(func() string { n := node("n1"); return fmt.Sprint(n.Lives, n.Up) },
+			fmt.Sprintf("^%v %v$", lives, takes))
 	}
 	set := func(text string) { c.sh("", "scontrol "+text) }
 	is(true, true)

@@ -81,15 +81,17 @@ func (c *cluster) smact(index int, pct float64) {
 }
 
 func resident(mem string, smact int) string {
-	return fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%s\nexec simjob --mem %s --smact %d --ramp 0s --duration 10h\n", mem, mem, smact)
+	return fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%s\nexec simjob --mem %s --smact %d --ramp 0s --duration 10h\n",
+		mem, mem, smact)
 }
 
 // In one and the same situation each policy takes another GPU; exclusive takes
 // none, and the job waits.
 func TestPolicies(t *testing.T) {
 	c := up(t, "--nodes", "1", "--gpu-model", "h100")
-	c.settings(map[string]string{"placement.policy": `"exclusive"`, "placement.allow_policies": `["rr", "magm", "lug", "mug", "first-fit", "best-fit", "exclusive"]`,
-		"placement.settle": `"0s"`, "hooks.wait": `"1s"`})
+	c.settings(map[string]string{"placement.policy": `"exclusive"`,
+		"placement.allow_policies": `["rr", "magm", "lug", "mug", "first-fit", "best-fit", "exclusive"]`,
+		"placement.settle":         `"0s"`, "hooks.wait": `"1s"`})
 	c.restart("slurmctld")
 	gpus := []struct {
 		mem   string
@@ -117,7 +119,8 @@ func TestPolicies(t *testing.T) {
 		policy string
 		index  int
 	}{{"rr", 5}, {"magm", 4}, {"lug", 2}, {"mug", 1}, {"first-fit", 0}, {"best-fit", 3}} {
-		id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=6G policy="+want.policy+"\nexec simjob --mem 1G --smact 1 --ramp 0s --duration 10h\n")
+		id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=6G policy="+want.policy+"\nexec simjob --mem 1G "+
+			"--smact 1 --ramp 0s --duration 10h\n")
 		c.eventually(func() string { return c.job(id, "%T") }, "RUNNING")
 		c.eventually(func() string { return strings.TrimPrefix(fmt.Sprint(c.index(id)), "-1") }, ".")
 		if got := c.index(id); got != want.index {
@@ -146,12 +149,14 @@ func TestPolicies(t *testing.T) {
 func TestExclusiveAndMUG(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	for _, step := range []struct{ policy, want string }{{"exclusive", "0 1 2 3 -1 -1"}, {"mug", "0 0 0 1 1 1"}} {
-		c.settings(map[string]string{"placement.policy": `"` + step.policy + `"`, "placement.settle": `"0s"`, "hooks.wait": `"1s"`})
+		c.settings(map[string]string{"placement.policy": `"` + step.policy + `"`, "placement.settle": `"0s"`,
+			"hooks.wait": `"1s"`})
 		var ids, where []string
 		for range 6 {
 			id := c.sbatch(alice, "", resident("12G", 10))
 			// It has a GPU, or waits, as the node offers none.
-			c.eventually(func() string { return fmt.Sprint(c.index(id), c.job(id, " %T %r")) }, "^[0-9]|PENDING (Resources|Priority|ReqNode)")
+			c.eventually(func() string { return fmt.Sprint(c.index(id), c.job(id, " %T %r")) },
+				"^[0-9]|PENDING (Resources|Priority|ReqNode)")
 			ids, where = append(ids, id), append(where, fmt.Sprint(c.index(id)))
 		}
 		if got := strings.Join(where, " "); got != step.want {
@@ -255,9 +260,11 @@ func TestSMActGate(t *testing.T) {
 // measured. Without smact_booking there is.
 func TestSMActBooking(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10")
-	c.settings(map[string]string{"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80", "hooks.wait": `"1s"`})
+	c.settings(map[string]string{"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80",
+		"hooks.wait": `"1s"`})
 	saying := func(smact string) string {
-		return c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G "+smact+"\nexec simjob --mem 3G --smact 2 --ramp 0s --duration 10h\n")
+		return c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G "+smact+"\nexec simjob --mem 3G --smact 2 --ramp "+
+			"0s --duration 10h\n")
 	}
 	for range 4 { // one on each GPU: two of them would be 120 %
 		id := saying("smact=60")
@@ -293,7 +300,8 @@ func TestOvershoot(t *testing.T) {
 	}
 	var ids []string
 	for i := range 20 {
-		ids = append(ids, c.sbatch(alice, "--no-requeue", fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=6G\nsimjob --mem %dG --smact 5 --ramp 1s --duration 20s\n", 8+i)))
+		ids = append(ids, c.sbatch(alice, "--no-requeue",
+			fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=6G\nsimjob --mem %dG --smact 5 --ramp 1s --duration 20s\n", 8+i)))
 	}
 	for _, id := range ids {
 		c.ends(id, "FAILED")

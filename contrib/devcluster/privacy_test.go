@@ -46,7 +46,8 @@ func TestPrivateData(t *testing.T) {
 	if out, stderr, err := c.run(alice, "carma-report history"); err == nil || !strings.Contains(stderr, "no keys") {
 		t.Errorf("the history as a user: %s%s%v", out, stderr, err)
 	}
-	if out := c.sh(alice, "find "+c.dir+"/run "+c.dir+"/var -type f -readable ! -path '*.public/*' ! -name '*.json' ! -path '*/mps/*' 2>/dev/null || true"); out != "" {
+	if out := c.sh(alice, "find "+c.dir+"/run "+c.dir+"/var -type f -readable ! -path '*.public/*' ! -name '*.json' ! "+
+		"-path '*/mps/*' 2>/dev/null || true"); out != "" {
 		t.Errorf("a user can open\n%s", out)
 	}
 }

@@ -34,7 +34,8 @@ func (c *cluster) adminComment(id string) string {
 func TestOutputs(t *testing.T) {
 	c := up(t)
 	jobs := filepath.Join(c.dir, "jobs")
-	if err := os.WriteFile(filepath.Join(jobs, "old.err"), []byte("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(jobs, "old.err"),
+		[]byte("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Chmod(filepath.Join(jobs, "old.err"), 0o666); err != nil {
@@ -61,10 +62,13 @@ func TestOutputs(t *testing.T) {
 		"step through batch": {"", head + "srun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n", wanted{oom: true}},
 		"no file":            {"-o /dev/null", oomOnce, wanted{note: "stderr: not-regular"}},
 		"of an earlier job":  {"--open-mode=append -e old.err", head + "exit 3\n", wanted{}},
-		"exit 0":             {"", head + "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate' >&2\n", wanted{}},
-		"alone":              {"", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\necho 'torch.OutOfMemoryError: CUDA out of memory' >&2\nexit 1\n", wanted{}},
-		"host memory":        {"", head + "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=1.batch.' >&2\nexit 137\n", wanted{note: "out of the node's memory"}},
-		"array":              {"--array=3-4 -e a-%A_%a.err", oomOnce, wanted{oom: true}},
+		"exit 0": {"", head + "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate' >&2\n",
+			wanted{}},
+		"alone": {"", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\necho 'torch.OutOfMemoryError: CUDA " +
+			"out of memory' >&2\nexit 1\n", wanted{}},
+		"host memory": {"", head + "echo 'slurmstepd: error: Detected 1 oom_kill event in StepId=1.batch.' " +
+			">&2\nexit 137\n", wanted{note: "out of the node's memory"}},
+		"array": {"--array=3-4 -e a-%A_%a.err", oomOnce, wanted{oom: true}},
 	} {
 		ids[name] = c.sbatch(alice, j.options, j.script)
 		want[name] = j.wanted
@@ -129,14 +133,16 @@ func TestRequeueRules(t *testing.T) {
 	}
 
 	// afterok must not see the failed attempt, nor --wait return with it.
-	script := strings.Replace(oomOnce, "simjob", "set -e\necho reason=$CARMA_RETRY_REASON restart=$SLURM_RESTART_COUNT\nsimjob", 1)
+	script := strings.Replace(oomOnce, "simjob",
+		"set -e\necho reason=$CARMA_RETRY_REASON restart=$SLURM_RESTART_COUNT\nsimjob", 1)
 	first := c.sbatch(alice, "", script)
 	second := c.sbatch(alice, "-d afterok:"+first, "echo after\n")
 	third := c.sbatch(alice, "-d afternotok:"+first, "echo after\n")
 	any := c.sbatch(alice, "-d afterany:"+first, "echo $(squeue -h -t all -j "+first+" -o %T)\n")
 	wait := make(chan error, 1)
 	go func() {
-		_, _, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; printf '#!/bin/bash\n"+strings.ReplaceAll(oomOnce, "\n", `\n`)+"' >w.sh; sbatch --wait w.sh")
+		_, _, err := c.run(alice, "sbatch --wait --wrap 'true' --gres=gpu:1 >/dev/null; printf "+
+			"'#!/bin/bash\n"+strings.ReplaceAll(oomOnce, "\n", `\n`)+"' >w.sh; sbatch --wait w.sh")
 		wait <- err
 	}()
 	c.ends(first, "COMPLETED")
@@ -148,7 +154,8 @@ func TestRequeueRules(t *testing.T) {
 	if got := c.job(third, "%T %r"); !strings.Contains(got, "Dependency") {
 		t.Errorf("afternotok: %s", got)
 	}
-	if got := c.adminComment(first); !strings.Contains(got, `carma={"v":1`) || !strings.Contains(got, `carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"}`) {
+	if got := c.adminComment(first); !strings.Contains(got, `carma={"v":1`) ||
+		!strings.Contains(got, `carma-retry={"reason":"oom","signature":"pytorch","from":"gpu"}`) {
 		t.Errorf("AdminComment %s", got)
 	}
 	if got := c.output(first); !strings.Contains(got, "reason=oom restart=1") {
@@ -182,8 +189,10 @@ func TestRequeueRules(t *testing.T) {
 // GPU alone, the others book what they did.
 func TestHeterogeneousJob(t *testing.T) {
 	c := up(t)
-	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\nset -e\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
-	c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+het+" -o '%i %T %b' | sort") }, `\+0 COMPLETED.*carmau\d:40536\S*\n.*\+1 COMPLETED.*carma2:40536`)
+	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\nset "+
+		"-e\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+het+" -o '%i %T %b' | sort") },
+		`\+0 COMPLETED.*carmau\d:40536\S*\n.*\+1 COMPLETED.*carma2:40536`)
 	if r := c.report(het); !r.OOM || r.Attempts != 2 || r.RequeuedTo != "gpu-recovery" {
 		t.Errorf("report %+v", r)
 	}

@@ -40,20 +40,27 @@ func TestControlCharacters(t *testing.T) {
 	const line, escape = `$'x\n1|1|0,7|running|gpu|'`, `$'x\e[2J'`
 	for _, partition := range []string{"gpu", "plain"} {
 		p := "-p " + partition
-		c.refuses("sbatch "+p+" --comment="+line+" --wrap true", "carma: the job's comment has a control character (byte 10); remove it")
-		c.refuses("sbatch "+p+" -J "+line+" --wrap true", "carma: the job's name has a control character (byte 10); remove it")
-		c.refuses("sbatch "+p+" -A "+escape+" --wrap true", "carma: the job's account has a control character (byte 27); remove it")
+		c.refuses("sbatch "+p+" --comment="+line+" --wrap true",
+			"carma: the job's comment has a control character (byte 10); remove it")
+		c.refuses("sbatch "+p+" -J "+line+" --wrap true",
+			"carma: the job's name has a control character (byte 10); remove it")
+		c.refuses("sbatch "+p+" -A "+escape+" --wrap true",
+			"carma: the job's account has a control character (byte 27); remove it")
 		c.refuses("srun "+p+" --wckey="+line+" true", "carma: the job's wckey has a control character (byte 10)")
 		c.refuses("salloc "+p+" -J "+line+" true", "carma: the job's name has a control character (byte 10)")
 		c.refuses("sbatch "+p+" -o "+line+" --wrap true", "carma: the job's path of stdout has a control character (byte 10)")
-		for field, what := range map[string]string{"tres_per_node": "GRES of a node", "tres_per_task": "GRES of a task", "features": "constraint", "mail_user": "mail address"} {
-			c.refuses(raw+" submit "+partition+" "+field+` $'gres:gpu:a\nb'`, "carma: the job's "+what+" has a control character (byte 10)")
+		for field, what := range map[string]string{"tres_per_node": "GRES of a node", "tres_per_task": "GRES of a task",
+			"features": "constraint", "mail_user": "mail address"} {
+			c.refuses(raw+" submit "+partition+" "+field+` $'gres:gpu:a\nb'`,
+				"carma: the job's "+what+" has a control character (byte 10)")
 		}
 		id := c.held(p)
-		for field, what := range map[string]string{"name": "name", "comment": "comment", "account": "account", "tres_per_node": "GRES of a node", "partition": "partition"} {
+		for field, what := range map[string]string{"name": "name", "comment": "comment", "account": "account",
+			"tres_per_node": "GRES of a node", "partition": "partition"} {
 			c.refuses(raw+" update "+id+" "+field+" "+line, "carma: the job's "+what+" has a control character (byte 10)")
 		}
-		c.refuses("scontrol update JobId="+id+" Comment="+escape, "carma: the job's comment has a control character (byte 27)")
+		c.refuses("scontrol update JobId="+id+" Comment="+escape,
+			"carma: the job's comment has a control character (byte 27)")
 		c.sh(alice, "scontrol update JobId="+id+" Comment='größer, 数 €' JobName=ñandú")
 		if got := c.show(id); !strings.Contains(got, "Comment=größer, 数 €") || !strings.Contains(got, "JobName=ñandú") {
 			t.Errorf("UTF-8: %s", got)
@@ -74,7 +81,8 @@ func TestRecoveryPartitionIsClosed(t *testing.T) {
 	raw := c.client("rawjob")
 	const why = "carma: partition gpu-recovery takes jobs from CARMA alone; name another"
 	for _, command := range []string{
-		"sbatch -p gpu-recovery --wrap true", "sbatch -p gpu,gpu-recovery --wrap true", "sbatch -p gpu-recovery,plain --gres=gpu:1 --wrap true",
+		"sbatch -p gpu-recovery --wrap true", "sbatch -p gpu,gpu-recovery --wrap true",
+		"sbatch -p gpu-recovery,plain --gres=gpu:1 --wrap true",
 		"SBATCH_PARTITION=gpu-recovery sbatch --wrap true", "srun -p gpu-recovery true", "salloc -p plain,gpu-recovery true",
 		"sbatch -p gpu : -p gpu-recovery --wrap true",
 		raw + " submit gpu-recovery name x",
@@ -114,7 +122,8 @@ func TestGPUsOfABookedJobStay(t *testing.T) {
 	const why = "carma: GPU memory is booked at submission; submit the job anew"
 	booked := c.held("--gres=gpu:1")
 	before := c.job(booked, "%b")
-	for _, change := range []string{"Gres=gpu:3", "TresPerNode=gres:gpu:3", "TresPerJob=gres:gpu:3", "TresPerTask=gres:gpu:3", "TresPerSocket=gres:gpu:3", "Gres=gpu:1", "CpusPerTres=gres:gpu:2"} {
+	for _, change := range []string{"Gres=gpu:3", "TresPerNode=gres:gpu:3", "TresPerJob=gres:gpu:3",
+		"TresPerTask=gres:gpu:3", "TresPerSocket=gres:gpu:3", "Gres=gpu:1", "CpusPerTres=gres:gpu:2"} {
 		c.refuses("scontrol update JobId="+booked+" "+change, why)
 	}
 	for _, field := range []string{"tres_per_node", "tres_per_job", "cpus_per_tres", "mem_per_tres"} {

@@ -32,7 +32,8 @@ func (c *cluster) slurmConf(lines ...string) {
 func (c *cluster) managed(name string, share bool) {
 	c.t.Helper()
 	c.settings(map[string]string{
-		"partition." + name + ".share": fmt.Sprint(share), "partition." + name + ".gpus_per_node": "4", "partition." + name + ".gpu_mem_mib": "40536",
+		"partition." + name + ".share": fmt.Sprint(share), "partition." + name + ".gpus_per_node": "4",
+		"partition." + name + ".gpu_mem_mib": "40536",
 	})
 }
 

@@ -25,7 +25,8 @@ func (c *cluster) cgroups(prologFlags string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	conf := strings.NewReplacer("proctrack/linuxproc", "proctrack/cgroup", "task/none", "task/cgroup", "PrologFlags=Alloc\n", "PrologFlags="+prologFlags+"\n").Replace(string(text))
+	conf := strings.NewReplacer("proctrack/linuxproc", "proctrack/cgroup", "task/none", "task/cgroup",
+		"PrologFlags=Alloc\n", "PrologFlags="+prologFlags+"\n").Replace(string(text))
 	cgroup := "CgroupPlugin=cgroup/v1\nCgroupMountpoint=/sys/fs/cgroup\nConstrainDevices=yes\n"
 	if cgroup2() {
 		cgroup = strings.Replace(cgroup, "v1", "v2", 1)
@@ -92,7 +93,8 @@ func TestRunInJob(t *testing.T) {
 	for _, id := range fillers {
 		c.gpu(id)
 	}
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsrun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsrun simjob --mem 12G --smact 10 --ramp 0s "+
+		"--duration 1s\n")
 	fails := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexit 3\n")
 	c.ends(fails, "FAILED")
 	c.ends(id, "COMPLETED")
@@ -119,15 +121,18 @@ func TestDevicesBySlurm(t *testing.T) {
 	c.cgroups("Alloc,Contain")
 	c.sh("", "chmod 666 "+c.dir+"/dev/slot*")
 	// No driver owns these devices: opening one that is allowed says ENXIO.
-	look := "for i in 0 1 2 3; do (: <" + c.dir + "/dev/slot$i) 2>&1 | grep -o 'No such device\\|not permitted'; done | paste -sd,"
-	script := "#SBATCH --gres=gpu:1\n#CARMA mem=9G\necho gpu=$CUDA_VISIBLE_DEVICES\n" + look + "\nsrun bash -c \"" + strings.ReplaceAll(look, "$", "\\$") + "\"\nexec simjob --mem 1G --smact 1 --duration 1h\n"
+	look := "for i in 0 1 2 3; do (: <" + c.dir +
+		"/dev/slot$i) 2>&1 | grep -o 'No such device\\|not permitted'; done | paste -sd,"
+	script := "#SBATCH --gres=gpu:1\n#CARMA mem=9G\necho gpu=$CUDA_VISIBLE_DEVICES\n" + look + "\nsrun bash -c \"" +
+		strings.ReplaceAll(look, "$", "\\$") + "\"\nexec simjob --mem 1G --smact 1 --duration 1h\n"
 	for range 2 {
 		id := c.sbatch(alice, "", script)
 		c.gpu(id)
 		want := []string{"not permitted", "not permitted", "not permitted", "not permitted"}
 		want[c.slurmsIndex(id)] = "No such device"
 		all := strings.Join(want, ",")
-		c.eventually(func() string { return c.output(id) }, "^gpu="+regexp.QuoteMeta(c.status("n1")[c.index(id)].UUID)+"\n"+all+"\n"+all+"\n")
+		c.eventually(func() string { return c.output(id) },
+			"^gpu="+regexp.QuoteMeta(c.status("n1")[c.index(id)].UUID)+"\n"+all+"\n"+all+"\n")
 		if c.index(id) != c.slurmsIndex(id) {
 			t.Errorf("job %s is leased GPU %d, slurmctld gave it %d", id, c.index(id), c.slurmsIndex(id))
 		}

@@ -32,7 +32,8 @@ func (c *cluster) lockLedger(node string) (unlock func()) {
 // drain, and a job that its user ends meanwhile leaves nothing behind.
 func TestTasksWaitForTheirGPU(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"1s"`, "hooks.deadline": `"1s"`, "hooks.strict": "true"})
+	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.wait_interactive": `"1s"`, "hooks.deadline": `"1s"`,
+		"hooks.strict": "true"})
 	unlock := c.lockLedger("n1")
 	defer unlock()
 	batch := c.sbatch(bob, "--gres=gpu:1 --requeue", "#CARMA mem=1G\ntrue")

@@ -82,11 +82,13 @@ func TestPlacementSlurm(t *testing.T) {
 		}
 	}
 	waits := c.sbatch(bob, "", train("15G", "1s"))
-	c.eventually(func() string { return c.job(waits, "%T %r") }, "PENDING (Resources|Priority|None|InvalidAccount)") // 23.11 without accounting says the latter
+	// 23.11 without accounting says the latter
+	c.eventually(func() string { return c.job(waits, "%T %r") }, "PENDING (Resources|Priority|None|InvalidAccount)")
 	company := on[c.index(jobs[0])]
 	c.sh(alice, "scancel "+strings.Join(company, " "))
 	c.ends(waits, "COMPLETED")
-	if r := c.report(waits); r.User != bob || r.EstMiB != 15360 || r.ReserveMiB != 15360 || r.PeakMiB != 9216 || len(r.GPUs) != 1 || len(r.Neighbours) != 0 {
+	if r := c.report(waits); r.User != bob || r.EstMiB != 15360 || r.ReserveMiB != 15360 || r.PeakMiB != 9216 ||
+		len(r.GPUs) != 1 || len(r.Neighbours) != 0 {
 		t.Errorf("report %+v", r)
 	}
 	c.eventually(func() string { return c.report(company[0]).State }, "CANCELLED")
@@ -99,7 +101,8 @@ func TestPlacementSlurm(t *testing.T) {
 	}
 	c.sh(alice, "scancel -u "+alice)
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.eventually(func() string { return c.sh("", "scontrol show -d node n1") }, `GresUsed=gpu:a100:0\(IDX:N/A\),shard:a100:0\(0/37,0/37,0/37,0/37\)`)
+	c.eventually(func() string { return c.sh("", "scontrol show -d node n1") },
+		`GresUsed=gpu:a100:0\(IDX:N/A\),shard:a100:0\(0/37,0/37,0/37,0/37\)`)
 	c.noDrain()
 }
 
@@ -112,7 +115,8 @@ func TestRecoveryBySlurm(t *testing.T) {
 	}
 	c := up(t, "--nodes", "1", "--placement", "slurm")
 	fillers := c.fill("14G")
-	id := c.sbatch(alice, "", "#SBATCH --gpus=a100:1\n#CARMA mem=15G\necho run=$SLURM_RESTART_COUNT gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\nsrun simjob --mem 20G --smact 10 --ramp 0s --duration 1s\n")
+	id := c.sbatch(alice, "", "#SBATCH --gpus=a100:1\n#CARMA mem=15G\necho run=$SLURM_RESTART_COUNT "+
+		"gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\nsrun simjob --mem 20G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")
@@ -120,7 +124,8 @@ func TestRecoveryBySlurm(t *testing.T) {
 	if got := c.job(id, "%P %b"); got != "gpu-recovery gres/gpu:a100:1" {
 		t.Errorf("the job came back as %s", got)
 	}
-	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" || r.PeakMiB != 20480 || len(r.Neighbours) != 1 {
+	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" ||
+		r.PeakMiB != 20480 || len(r.Neighbours) != 1 {
 		t.Errorf("report %+v", r)
 	}
 	runs, err := os.ReadFile(filepath.Join(c.dir, "jobs", "runs"))
@@ -147,7 +152,8 @@ func TestSMActGateBySlurm(t *testing.T) {
 		c.smact(i, 90)
 	}
 	id := c.sbatch(alice, "", train("14G", "10s"))
-	c.eventually(func() string { return c.hookLog(id) }, `(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 85 %.*returned to the queue`)
+	c.eventually(func() string { return c.hookLog(id) },
+		`(?s)no GPU fits.*SM activity (89|90|91)\.\d % above 85 %.*returned to the queue`)
 	c.eventually(func() string { return c.job(id, "%T") }, "PENDING")
 	c.sh(alice, "scancel "+strings.Join(busy, " "))
 	c.ends(id, "COMPLETED")
@@ -162,7 +168,8 @@ func TestSpellingsBySlurm(t *testing.T) {
 		return
 	}
 	c := up(t, "--placement", "slurm")
-	script := "#CARMA mem=14G\nshow() { echo $CARMA_SHARED $CUDA_VISIBLE_DEVICES; }\nexport -f show\nshow\nsrun -n1 bash -c show\n"
+	script := "#CARMA mem=14G\nshow() { echo $CARMA_SHARED $CUDA_VISIBLE_DEVICES; }\nexport -f show\nshow\nsrun -n1 " +
+		"bash -c show\n"
 	type asked struct{ options, line, shared, books string }
 	jobs := map[string]asked{}
 	for _, a := range []asked{
@@ -195,15 +202,19 @@ func TestSpellingsBySlurm(t *testing.T) {
 		}
 		lines := strings.Split(strings.TrimSpace(c.output(output)), "\n")
 		lines = slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, "GPU-") })
-		if got := c.job(id, "%b"); got != a.books || len(lines) < 2 || !strings.HasPrefix(lines[0], a.shared+" GPU-") || lines[1] != lines[0] {
+		if got := c.job(id, "%b"); got != a.books || len(lines) < 2 || !strings.HasPrefix(lines[0], a.shared+" GPU-") ||
+			lines[1] != lines[0] {
 			t.Errorf("%s %s books %s, and sees %q", a.options, a.line, got, lines)
 		}
 	}
-	if _, stderr, err := c.run(alice, "sbatch --gres=shard:3 --wrap true"); err == nil || !strings.Contains(stderr, "ask for a GPU, as --gres=gpu:1") {
+	if _, stderr, err := c.run(alice, "sbatch --gres=shard:3 --wrap true"); err == nil ||
+		!strings.Contains(stderr, "ask for a GPU, as --gres=gpu:1") {
 		t.Errorf("shards by hand: %s", stderr)
 	}
-	for _, options := range []string{"--gpus=1", "--gres=gpu:a100:1", "-n1 --gpus-per-task=1", "--exclusive --gres=gpu:1"} {
-		if out := c.sh(bob, "srun "+options+" bash -c 'echo $CUDA_VISIBLE_DEVICES'"); !regexp.MustCompile(`^GPU-[0-9a-f-]+(,GPU-[0-9a-f-]+)*$`).MatchString(out) {
+	for _, options := range []string{"--gpus=1", "--gres=gpu:a100:1", "-n1 --gpus-per-task=1",
+		"--exclusive --gres=gpu:1"} {
+		if out := c.sh(bob, "srun "+options+" bash -c 'echo "+
+			"$CUDA_VISIBLE_DEVICES'"); !regexp.MustCompile(`^GPU-[0-9a-f-]+(,GPU-[0-9a-f-]+)*$`).MatchString(out) {
 			t.Errorf("srun %s sees %q", options, out)
 		}
 	}
@@ -223,7 +234,8 @@ func tooOldForShards(t *testing.T) {
 	if got := c.job(id, "%b"); !regexp.MustCompile(`^gres[:/]gpu:1$`).MatchString(got) {
 		t.Errorf("booked %s", got)
 	}
-	if log := c.sh("", "cat "+c.dir+"/log/slurmctld.log"); !strings.Contains(log, `placement.mode = "slurm" needs Slurm 23.11 or later`) {
+	if log := c.sh("", "cat "+c.dir+"/log/slurmctld.log"); !strings.Contains(log,
+		`placement.mode = "slurm" needs Slurm 23.11 or later`) {
 		t.Errorf("slurmctld says nothing of it:\n%s", tail([]byte(log), 2000))
 	}
 	c.noDrain()

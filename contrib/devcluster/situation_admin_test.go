@@ -24,12 +24,14 @@ func TestSituationSuspended(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"idle.after": `"40s"`, "idle.action": `"cancel"`})
 	c.restart("agent")
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\nuntil [ -e go ]; do sleep 0.1; done\nexec simjob --mem 9G --smact 30 --ramp 0s --duration 5s\n")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES\nuntil [ -e go ]; "+
+		"do sleep 0.1; done\nexec simjob --mem 9G --smact 30 --ramp 0s --duration 5s\n")
 	c.gpu(id)
 	c.sh("", "scontrol suspend "+id)
 	beside := c.sbatch(alice, "", train("20G", "1s"))
 	c.ends(beside, "COMPLETED")
-	c.eventually(func() string { return c.sh("", "carma-node --node n1 status") }, id+` carma-alice 10.0G idle (4[5-9]|5\ds|1m)`)
+	c.eventually(func() string { return c.sh("", "carma-node --node n1 status") },
+		id+` carma-alice 10.0G idle (4[5-9]|5\ds|1m)`)
 	if got := c.job(id, "%T") + c.leases("n1"); got != "SUSPENDED"+id {
 		t.Errorf("the job is %s", got)
 	}
@@ -90,7 +92,8 @@ func TestSituationMaintenance(t *testing.T) {
 			if grep -qaz '^CUDA_MPS_PIPE_DIRECTORY=`+c.dir+`/run/n1/' $p/environ 2>/dev/null; then kill -9 ${p#/proc/}; fi
 		done; rm -rf `+c.dir+`/run/n1/* `+c.dir+`/pid/slurmd.n1*`)
 	time.Sleep(2 * time.Second) // a boot takes time
-	c.sh("", "slurmd -f $SLURM_CONF -N n1 -b </dev/null >>"+c.dir+"/log/slurmd.n1.out 2>&1; until [ -s "+c.dir+"/pid/slurmd.n1.raw ]; do sleep 0.1; done; "+
+	c.sh("", "slurmd -f $SLURM_CONF -N n1 -b </dev/null >>"+c.dir+"/log/slurmd.n1.out 2>&1; until [ "+
+		"-s "+c.dir+"/pid/slurmd.n1.raw ]; do sleep 0.1; done; "+
 		c.remember("slurmd.n1", "$(cat "+c.dir+"/pid/slurmd.n1.raw)"))
 	c.restart("agent", "n1")
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")

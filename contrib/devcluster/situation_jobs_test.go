@@ -22,7 +22,8 @@ func TestSituationExclusive(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.managed("whole", true)
 	c.slurmConf("PartitionName=whole Nodes=n1,carma-anchor OverSubscribe=EXCLUSIVE MaxTime=INFINITE DefMemPerCPU=100")
-	const script = "#CARMA mem=8G\necho gpu=$CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE\nsrun --gres=gpu:1 bash -c 'echo step=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; done\n"
+	const script = "#CARMA mem=8G\necho gpu=$CUDA_VISIBLE_DEVICES of $SLURM_GPUS_ON_NODE\nsrun --gres=gpu:1 bash -c " +
+		"'echo step=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; done\n"
 	const uuid = `GPU-[0-9a-f-]+`
 	for options, want := range map[string]string{
 		"--exclusive --gres=gpu:1": "^gpu=" + uuid + " of 1\nstep=" + uuid + "\n",
@@ -36,7 +37,8 @@ func TestSituationExclusive(t *testing.T) {
 		}, want)
 		beside := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=1G\ntrue\n")
 		c.eventually(func() string { return c.job(beside, "%T %r") }, "PENDING (Resources|Priority|Nodes|ReqNode)")
-		if got, want := len(strings.Fields(c.leases("n1"))), strings.Count(want[:strings.Index(want, " of")], uuid); got != want {
+		if got, want := len(strings.Fields(c.leases("n1"))), strings.Count(want[:strings.Index(want, " of")],
+			uuid); got != want {
 			t.Errorf("%s: %d leases, want %d", options, got, want)
 		}
 		c.sh(alice, "touch go")
@@ -45,11 +47,12 @@ func TestSituationExclusive(t *testing.T) {
 		c.sh(alice, "rm go")
 	}
 	for command, want := range map[string]string{
-		"srun --exclusive --gres=gpu:1":                       "^" + uuid + "$",
-		"srun --exclusive=user --gres=gpu:1":                  "^" + uuid + "$",
-		"srun --exclusive=mcs --gres=gpu:2":                   "^" + uuid + "," + uuid + "$",
-		"salloc -Q --exclusive --gres=gpu:3 srun":             "^" + uuid + "," + uuid + "," + uuid + "$",
-		"srun -p plain --exclusive --gres=gpu:1":              "^" + uuid + "$", // of the four that it holds, as its step asks for one
+		"srun --exclusive --gres=gpu:1":           "^" + uuid + "$",
+		"srun --exclusive=user --gres=gpu:1":      "^" + uuid + "$",
+		"srun --exclusive=mcs --gres=gpu:2":       "^" + uuid + "," + uuid + "$",
+		"salloc -Q --exclusive --gres=gpu:3 srun": "^" + uuid + "," + uuid + "," + uuid + "$",
+		// of the four that it holds, as its step asks for one
+		"srun -p plain --exclusive --gres=gpu:1":              "^" + uuid + "$",
 		"srun -p whole -n1 --gpus-per-task=1 --cpu-bind=none": "^" + uuid + "$",
 	} {
 		out, stderr, err := c.run(alice, "timeout 60 "+command+" bash -c 'echo $CUDA_VISIBLE_DEVICES'")
@@ -87,7 +90,8 @@ func TestSituationSeveralPartitions(t *testing.T) {
 			t.Errorf("%s was given back %s times", name, got)
 		}
 	}
-	if _, stderr, err := c.run(alice, "sbatch -p second,gpu --gres=gpu:5 --wrap true"); err == nil || !strings.Contains(stderr, "a node has 4") {
+	if _, stderr, err := c.run(alice, "sbatch -p second,gpu --gres=gpu:5 --wrap true"); err == nil ||
+		!strings.Contains(stderr, "a node has 4") {
 		t.Errorf("five GPUs: %v, %s", err, stderr)
 	}
 	c.noDrain()
@@ -97,7 +101,8 @@ func TestSituationSeveralPartitions(t *testing.T) {
 // slot for one; a job whose Prolog has no carma.toml goes back to the queue.
 func TestSituationWithoutConfiguration(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	script := "#CARMA mem=8G\nsrun bash -c 'echo first=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; done\nsrun bash -c 'echo second=$CUDA_VISIBLE_DEVICES'\n"
+	script := "#CARMA mem=8G\nsrun bash -c 'echo first=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; " +
+		"done\nsrun bash -c 'echo second=$CUDA_VISIBLE_DEVICES'\n"
 	id := c.sbatch(alice, "--gres=gpu:1", script)
 	gone := c.sbatch(bob, "--gres=gpu:1", script)
 	output := func(id string) func() string {
@@ -113,7 +118,8 @@ func TestSituationWithoutConfiguration(t *testing.T) {
 	for _, id := range []string{id, gone} {
 		c.eventually(output(id), "(?m)^second=$")
 	}
-	c.sh("", "chmod 644 "+c.dir+"/etc/carma.toml; cp -p "+c.dir+"/etc/carma.toml "+c.dir+"/etc/good; echo '[' >>"+c.dir+"/etc/carma.toml")
+	c.sh("", "chmod 644 "+c.dir+"/etc/carma.toml; cp -p "+c.dir+"/etc/carma.toml "+c.dir+"/etc/good; echo '[' "+
+		">>"+c.dir+"/etc/carma.toml")
 	if os.Getenv("SLURM_PREFIX") == "" { // the default bin_dir has this Slurm's commands
 		back := c.sbatch(alice, "--gres=gpu:1", "echo second=$CUDA_VISIBLE_DEVICES\n")
 		c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+back+" -O RestartCnt") }, "1")
@@ -128,7 +134,8 @@ func TestSituationWithoutConfiguration(t *testing.T) {
 func TestSituationStderrOfEarlierSteps(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"+
-		"srun -e one-%t.err bash -c 'simjob --mem 4G --smact 10 --ramp 0s --duration 4s; simjob --mem 12G --smact 10 --ramp 0s --duration 1s'\n"+
+		"srun -e one-%t.err bash -c 'simjob --mem 4G --smact 10 --ramp 0s --duration 4s; simjob --mem 12G --smact 10 "+
+		"--ramp 0s --duration 1s'\n"+
 		"touch one; until [ -e go ]; do sleep 0.1; done\n"+
 		"[ \"$CARMA_RETRY_REASON\" = oom ] && exit\n"+
 		"srun -e two-%t.err simjob --mem 4G --smact 10 --ramp 0s --duration 4s; exit 1\n")
@@ -148,8 +155,9 @@ func TestSituationStderrOfEarlierSteps(t *testing.T) {
 // them has. It books whole ones of these, and runs.
 func TestSituationMovedToSmallerGPUs(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	c.settings(map[string]string{"partition.big.share": "true", "partition.big.gpus_per_node": "4", "partition.big.gpu_mem_mib": "81072",
-		"capacity.compare": `"1s"`})
+	c.settings(map[string]string{"partition.big.share": "true", "partition.big.gpus_per_node": "4",
+		"partition.big.gpu_mem_mib": "81072",
+		"capacity.compare":          `"1s"`})
 	c.slurmConf("PartitionName=big Nodes=n1,carma-anchor MaxTime=INFINITE DefMemPerCPU=100")
 	for options, script := range map[string]string{
 		"--gres=gpu:1":        "#CARMA policy=exclusive\n",
@@ -194,7 +202,8 @@ func TestSituationPreemption(t *testing.T) {
 func TestSituationPreemptionByQOS(t *testing.T) {
 	needsMySQL(t)
 	c := up(t, "--nodes", "2", "--slurmdbd")
-	for _, qos := range []string{"low PreemptMode=requeue", "scavenge PreemptMode=cancel GraceTime=5", "new PreemptMode=requeue PreemptExemptTime=1:00:00",
+	for _, qos := range []string{"low PreemptMode=requeue", "scavenge PreemptMode=cancel GraceTime=5",
+		"new PreemptMode=requeue PreemptExemptTime=1:00:00",
 		"high Preempt=low,scavenge,new"} {
 		c.sh("", "sacctmgr -iQ add qos "+qos)
 	}
@@ -223,7 +232,8 @@ func (c preemption) test() {
 		c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
 		c.eventually(func() string { return c.sh("", "squeue -h") }, "^$")
 	}
-	const script = "#CARMA mem=26G\ntrap 'echo warned' TERM\nsimjob --mem 4G --smact 5 --ramp 0s --duration 10h & until wait; do :; done\n"
+	const script = "#CARMA mem=26G\ntrap 'echo warned' TERM\nsimjob --mem 4G --smact 5 --ramp 0s --duration 10h & " +
+		"until wait; do :; done\n"
 	for _, k := range []struct {
 		how, low string
 		gpus     int
@@ -240,9 +250,11 @@ func (c preemption) test() {
 			c.eventually(func() string { return c.job(ids[i], "%T %r") }, "RUNNING None")
 		}
 		start = time.Now()
-		id := c.sbatch(alice, fmt.Sprintf("%s --gres=gpu:%d", c.high, k.gpus), "echo gpu=$CUDA_VISIBLE_DEVICES\nexec sleep 1000\n")
+		id := c.sbatch(alice, fmt.Sprintf("%s --gres=gpu:%d", c.high, k.gpus),
+			"echo gpu=$CUDA_VISIBLE_DEVICES\nexec sleep 1000\n")
 		took := waited(id)
-		c.t.Logf("%s for %d GPUs: they were there after %s; processors of a job without GPUs after %s", k.how, k.gpus, took, control[k.low])
+		c.t.Logf("%s for %d GPUs: they were there after %s; processors of a job without GPUs after %s", k.how, k.gpus, took,
+			control[k.low])
 		c.gpu(id)
 		var gone []string
 		for i, low := range ids {
@@ -251,10 +263,12 @@ func (c preemption) test() {
 				continue
 			}
 			gone = append(gone, low)
-			if want := map[string]string{"requeue": "PENDING", "cancel": "CANCELLED|PREEMPTED"}[k.how]; !regexp.MustCompile(want).MatchString(state) || i%4 < 2 {
+			if want := map[string]string{"requeue": "PENDING",
+				"cancel": "CANCELLED|PREEMPTED"}[k.how]; !regexp.MustCompile(want).MatchString(state) || i%4 < 2 {
 				c.t.Errorf("%s: job %d of 8 is %s", k.how, i, state)
 			}
-			if told := c.sh("", "grep -hE 'is to be preempted.* job="+low+" ' "+c.dir+"/log/hooks.*.log || true"); k.how == "cancel" &&
+			if told := c.sh("", "grep -hE 'is to be preempted.* job="+low+" ' "+c.dir+"/log/hooks.*.log || "+
+				"true"); k.how == "cancel" &&
 				(told == "" || !strings.Contains(c.output(low), "warned")) {
 				c.t.Errorf("job %s was not told that it is to be preempted", low)
 			}
@@ -270,7 +284,8 @@ func (c preemption) test() {
 		}
 		c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
 		c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") + c.leases("n2") }, "^$")
-		c.eventually(func() string { return c.gres("n1") + " " + c.gres("n2") }, "^(gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144 ?){2}$")
+		c.eventually(func() string { return c.gres("n1") + " " + c.gres("n2") },
+			"^(gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144 ?){2}$")
 		c.noDrain()
 	}
 }
@@ -281,12 +296,14 @@ func (c preemption) test() {
 func TestSituationGiveBacksEnd(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.settings(map[string]string{
-		"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80", "hooks.wait": `"1s"`, "hooks.wait_interactive": `"2s"`,
-		"hooks.deadline": `"2s"`, "hooks.vetoes": "1",
+		"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80", "hooks.wait": `"1s"`,
+		"hooks.wait_interactive": `"2s"`,
+		"hooks.deadline":         `"2s"`, "hooks.vetoes": "1",
 	})
 	c.restart("slurmctld")
 	for range 4 {
-		id := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=60\nsimjob --mem 3G --smact 2 --ramp 0s --duration 10h & until [ -e go ]; do sleep 0.1; done; kill %1\n")
+		id := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=60\nsimjob --mem 3G --smact 2 --ramp 0s --duration "+
+			"10h & until [ -e go ]; do sleep 0.1; done; kill %1\n")
 		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
 	}
 	uncounted := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=30\ntrue\n")
@@ -314,7 +331,8 @@ func TestSituationMoreThanTheNodeHas(t *testing.T) {
 		_, stderr, _ := c.run(alice, "srun -J toomany -p plain --gres=gpu:5 true")
 		said <- stderr
 	}()
-	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out }, "job requests more GPUs than the node has")
+	c.eventually(func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/hooks.n1.log"); return out },
+		"job requests more GPUs than the node has")
 	time.Sleep(time.Second) // the message is on its way
 	c.sh(alice, "scancel -n toomany")
 	const want = "carma: the job asks for 5 GPUs on node n1, which has 4, and cannot start; end it and ask for at most 4"

@@ -27,7 +27,8 @@ const oldCommit = "4f24302"
 func commandsOf(t *testing.T, commit string) string {
 	t.Helper()
 	dir := t.TempDir()
-	build := exec.Command("bash", "-ec", "git -C ../.. archive "+commit+" | tar -x -C "+dir+"; make --no-print-directory -C "+dir+" commands")
+	build := exec.Command("bash", "-ec", "git -C ../.. archive "+commit+" | tar -x -C "+dir+"; make "+
+		"--no-print-directory -C "+dir+" commands")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the commands of %s, which needs the repository's history: %v\n%s", commit, err, out)
 	}
@@ -39,7 +40,8 @@ func commandsOf(t *testing.T, commit string) string {
 func (c *cluster) exchange(bin string) {
 	c.t.Helper()
 	for _, name := range []string{"carma-node", "carma-report"} {
-		c.sh("", fmt.Sprintf("cp %s/%s %s/bin/%s.new && mv %s/bin/%s.new %s/bin/%s", bin, name, c.dir, name, c.dir, name, c.dir, name))
+		c.sh("", fmt.Sprintf("cp %s/%s %s/bin/%s.new && mv %s/bin/%s.new %s/bin/%s", bin, name, c.dir, name, c.dir, name,
+			c.dir, name))
 	}
 	c.restart("agent")
 }
@@ -89,7 +91,8 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 	}
 	holds := func(want ...string) {
 		t.Helper()
-		c.eventually(func() string { return holders(t, b) }, "^("+strings.Join(want, "|")+")( ("+strings.Join(want, "|")+")){"+fmt.Sprint(len(want)-1)+"}$")
+		c.eventually(func() string { return holders(t, b) }, "^("+strings.Join(want, "|")+")( ("+strings.Join(want,
+			"|")+")){"+fmt.Sprint(len(want)-1)+"}$")
 		for _, id := range want {
 			if got := c.job(id, "%T"); got != "RUNNING" {
 				t.Fatalf("job %s is %s\n%s", id, got, c.story(id))
@@ -240,7 +243,8 @@ func TestSituationNothingAnswers(t *testing.T) {
 	b := c.book("n1")
 	id := c.sbatch(alice, "", train("10G", "1h"))
 	c.gpu(id)
-	c.sh("", "cd "+c.dir+"/lib && mv nvidia-cuda-mps-control real && printf '#!/bin/sh\\necho >>"+c.dir+"/log/mps.calls\\nexec sleep 600\\n' >new && chmod 755 new && mv new nvidia-cuda-mps-control")
+	c.sh("", "cd "+c.dir+"/lib && mv nvidia-cuda-mps-control real && printf '#!/bin/sh\\necho "+
+		">>"+c.dir+"/log/mps.calls\\nexec sleep 600\\n' >new && chmod 755 new && mv new nvidia-cuda-mps-control")
 	calls := func() string { return c.sh("", "cat "+c.dir+"/log/mps.calls 2>/dev/null | wc -l") }
 	c.eventually(calls, "^[1-9]")
 	n := readings(t, b, func() {
@@ -249,7 +253,8 @@ func TestSituationNothingAnswers(t *testing.T) {
 	if n < 6 {
 		t.Errorf("the GPUs were read %d times while three commands of MPS hung", n)
 	}
-	another := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nexec simjob --mem 9G --smact 10 --ramp 0s --duration 1h\n")
+	another := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nexec simjob --mem 9G --smact 10 "+
+		"--ramp 0s --duration 1h\n")
 	c.eventually(func() string { return c.job(another, "%T") }, "RUNNING")
 	c.eventually(func() string { return c.gres("n1") }, "carma2:40536,carma3:[0-9]{5},carma4:2,")
 	c.sh("", "cd "+c.dir+"/lib && mv real nvidia-cuda-mps-control")

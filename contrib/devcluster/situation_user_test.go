@@ -36,7 +36,8 @@ func TestSituationUsersOperations(t *testing.T) {
 	id := c.sbatch(alice, "", train("10G", "1h"))
 	runs := func(restarts string) {
 		t.Helper()
-		c.eventually(func() string { return c.job(id, "%T") + c.restarts(id) + " " + c.leases("n1") }, "^RUNNING"+restarts+" "+id+"$")
+		c.eventually(func() string { return c.job(id, "%T") + c.restarts(id) + " " + c.leases("n1") },
+			"^RUNNING"+restarts+" "+id+"$")
 	}
 	runs("0")
 	c.sh(alice, "scontrol requeue "+id)
@@ -57,7 +58,8 @@ func TestSituationUsersOperations(t *testing.T) {
 	waits := c.sbatch(alice, "--hold", train("10G", "1s"))
 	other := c.sbatch(alice, "--hold", train("10G", "1s"))
 	booked := c.job(waits, "%b")
-	for _, change := range []string{"TimeLimit=30", "Nice=10", "NumCPUs=2", "Comment=x", "JobName=x", "NumNodes=2", "NumNodes=1", "Partition=plain", "Partition=gpu"} {
+	for _, change := range []string{"TimeLimit=30", "Nice=10", "NumCPUs=2", "Comment=x", "JobName=x", "NumNodes=2",
+		"NumNodes=1", "Partition=plain", "Partition=gpu"} {
 		c.sh(alice, "scontrol update JobId="+waits+" "+change)
 		if got := c.job(waits, "%b"); got != booked || !strings.Contains(got, "carmatotal:10240") {
 			t.Errorf("after %s it books %s", change, got)
@@ -113,10 +115,12 @@ func TestSituationDependencies(t *testing.T) {
 	depends := func(on, how string) string { return c.sbatch(alice, "-d "+how+":"+on, "true\n") }
 	type end struct{ id, want string }
 	var all []end
-	for how, want := range map[string]string{"after": "COMPLETED", "afterok": "COMPLETED", "afterany": "COMPLETED", "afternotok": "PENDING DependencyNeverSatisfied"} {
+	for how, want := range map[string]string{"after": "COMPLETED", "afterok": "COMPLETED", "afterany": "COMPLETED",
+		"afternotok": "PENDING DependencyNeverSatisfied"} {
 		all = append(all, end{depends(first, how), want})
 	}
-	for how, want := range map[string]string{"after": "COMPLETED", "afterok": "PENDING DependencyNeverSatisfied", "afterany": "COMPLETED", "afternotok": "COMPLETED"} {
+	for how, want := range map[string]string{"after": "COMPLETED", "afterok": "PENDING DependencyNeverSatisfied",
+		"afterany": "COMPLETED", "afternotok": "COMPLETED"} {
 		all = append(all, end{depends(last, how), want})
 	}
 	single := c.sbatch(alice, "-J one -d singleton", back)
@@ -227,7 +231,8 @@ func TestSituationKindsOfTasks(t *testing.T) {
 	id := c.sbatch(alice, "", script)
 	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -n1\n#SBATCH hetjob\n#SBATCH --gres=gpu:2 -n1\n#CARMA mem=4G\n"+
 		"./show batch\nsrun --het-group=1 ./show one\nsrun ./show colon : ./show colon\nsrun --het-group=0,1 ./show both\n")
-	cpu := c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -n1\n#SBATCH hetjob\n#SBATCH -n1\n#CARMA mem=4G\nsrun --het-group=0,1 ./show both\n")
+	cpu := c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -n1\n#SBATCH hetjob\n#SBATCH -n1\n#CARMA mem=4G\nsrun "+
+		"--het-group=0,1 ./show both\n")
 	for _, id := range []string{id, het, cpu} {
 		c.eventually(func() string { return c.job(id, "%T") }, "COMPLETED")
 	}
@@ -271,7 +276,8 @@ func TestSituationKindsOfTasks(t *testing.T) {
 // others; it grows where the site lets it.
 func TestSituationResize(t *testing.T) {
 	c := up(t)
-	id := c.sbatch(alice, "", "#SBATCH -N2 --gres=gpu:1\n#CARMA mem=10G\nsrun -l bash -c 'echo before=$CUDA_VISIBLE_DEVICES'\n"+
+	id := c.sbatch(alice, "", "#SBATCH -N2 --gres=gpu:1\n#CARMA mem=10G\nsrun -l bash -c 'echo "+
+		"before=$CUDA_VISIBLE_DEVICES'\n"+
 		"until [ -e go ]; do sleep 0.1; done\nsrun -N1 -n1 bash -c 'echo after=$CUDA_VISIBLE_DEVICES'\n")
 	c.eventually(func() string { return c.written(id) }, `(?s)before=GPU-.*before=GPU-`)
 	c.sh(alice, "scontrol update JobId="+id+" NumNodes=1")
@@ -298,12 +304,15 @@ func TestSituationResize(t *testing.T) {
 // GPUs in the shell and in steps.
 func TestSituationInteractiveStep(t *testing.T) {
 	c := up(t, "--nodes", "1")
-	c.slurmConf("LaunchParameters=use_interactive_step", "InteractiveStepOptions=\"--interactive --preserve-env /bin/bash\"")
+	c.slurmConf("LaunchParameters=use_interactive_step",
+		"InteractiveStepOptions=\"--interactive --preserve-env /bin/bash\"")
 	c.restart("slurmd")
 	const uuid = "GPU-[0-9a-f-]+"
 	out, stderr, err := c.run(alice, "timeout --foreground 100 salloc -Q --gres=gpu:2 <<'E'\n"+
-		"echo shell=$CUDA_VISIBLE_DEVICES\nsrun --overlap -n1 --gres=gpu:1 bash -c 'echo step=$CUDA_VISIBLE_DEVICES'\nexit\nE")
-	if err != nil || !regexp.MustCompile("shell="+uuid+","+uuid+"\n").MatchString(out) || !regexp.MustCompile("step="+uuid+"\n").MatchString(out) {
+		"echo shell=$CUDA_VISIBLE_DEVICES\nsrun --overlap -n1 --gres=gpu:1 bash -c 'echo "+
+		"step=$CUDA_VISIBLE_DEVICES'\nexit\nE")
+	if err != nil || !regexp.MustCompile("shell="+uuid+","+uuid+"\n").MatchString(out) ||
+		!regexp.MustCompile("step="+uuid+"\n").MatchString(out) {
 		t.Errorf("%v, %s\n%s", err, out, stderr)
 	}
 	c.eventually(func() string { return c.leases("n1") }, "^$")

@@ -33,7 +33,8 @@ RUN simjob --mem 4G --smact 10 --duration 1h --checkpoint $SLURM_JOB_ID.ckpt
 	batch := c.sbatch(alice, "", strings.NewReplacer("SIGNAL", "B:USR1@30", "RUN", "exec").Replace(script))
 	c.sh("", "printf '#!/bin/sh\n#CARMA mem=8G\nexec sleep 1h\n' >"+c.dir+"/jobs/long.sh")
 	out, stderr, err := c.run(alice, "sbatch --parsable --gres=gpu:1 -t 10 long.sh")
-	if err != nil || !strings.Contains(stderr, "carma: jobs of partition gpu run in slots of 0:01:00: the time limit is cut to that") {
+	if err != nil || !strings.Contains(stderr,
+		"carma: jobs of partition gpu run in slots of 0:01:00: the time limit is cut to that") {
 		t.Fatalf("sbatch says %q %q %v", out, stderr, err)
 	}
 	long := strings.TrimSpace(out)
@@ -42,7 +43,8 @@ RUN simjob --mem 4G --smact 10 --duration 1h --checkpoint $SLURM_JOB_ID.ckpt
 		if got := c.output(id); !regexp.MustCompile(`(?s)^restart= reason= from=0\n.*restart=1 reason=timeslot from=1\n$`).MatchString(got) {
 			t.Errorf("job %s says\n%s", id, got)
 		}
-		if text, err := os.ReadFile(filepath.Join(c.dir, "jobs", id+".ckpt")); err != nil || !strings.HasPrefix(string(text), "checkpoint ") {
+		if text, err := os.ReadFile(filepath.Join(c.dir, "jobs", id+".ckpt")); err != nil ||
+			!strings.HasPrefix(string(text), "checkpoint ") {
 			t.Errorf("job %s left %q %v", id, text, err)
 		}
 		if r := c.report(id); r.Attempts != 2 || r.OOM || r.RequeuedTo != "" || r.State != "COMPLETED" {
@@ -51,7 +53,8 @@ RUN simjob --mem 4G --smact 10 --duration 1h --checkpoint $SLURM_JOB_ID.ckpt
 		if got := c.sh("", "carma-report -j "+id); !strings.Contains(got, "requeued after its time slot") {
 			t.Errorf("report:\n%s", got)
 		}
-		if got := strings.TrimSpace(c.adminComment(id)); !strings.HasSuffix(got, `carma-retry={"reason":"timeslot","restart":1}`) {
+		if got := strings.TrimSpace(c.adminComment(id)); !strings.HasSuffix(got,
+			`carma-retry={"reason":"timeslot","restart":1}`) {
 			t.Errorf("AdminComment %s", got)
 		}
 	}

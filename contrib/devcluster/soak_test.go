@@ -28,7 +28,8 @@ type soak struct {
 // scripts of the soak: most share, some run out of memory once, some fail.
 func (s *soak) script() (options, script string) {
 	mem := 2 + s.rng.IntN(12)
-	run := fmt.Sprintf("simjob --mem %dG --smact %d --ramp 2s --duration %ds\n", max(1, mem-1), 5+s.rng.IntN(40), 10+s.rng.IntN(60))
+	run := fmt.Sprintf("simjob --mem %dG --smact %d --ramp 2s --duration %ds\n", max(1, mem-1), 5+s.rng.IntN(40),
+		10+s.rng.IntN(60))
 	head := fmt.Sprintf("#SBATCH --gres=gpu:1\n#CARMA mem=%dG\n", mem)
 	switch n := s.rng.IntN(100); {
 	case n < 5:
@@ -59,7 +60,8 @@ func (s *soak) disturb() {
 			}
 		}
 	}
-	names := []string{"agent killed", "slurmd killed", "slurmctld restarted", "reconfigured", "GPU hangs", "GPU lost", "GPU errors", "MPS fault", "GPU garbage"}
+	names := []string{"agent killed", "slurmd killed", "slurmctld restarted", "reconfigured", "GPU hangs", "GPU lost",
+		"GPU errors", "MPS fault", "GPU garbage"}
 	name := names[s.rng.IntN(len(names))]
 	s.fault[name]++
 	switch name {
@@ -96,7 +98,8 @@ var ended = regexp.MustCompile(`(?m)^(\d+) (COMPLETED|FAILED|CANCELLED|TIMEOUT|N
 
 // look notes which jobs have ended, before slurmctld forgets them.
 func (s *soak) look() (restarts int) {
-	out, _, err := s.run("", "squeue -h -r -t all -O 'JobArrayID:|,State:|,RestartCnt:|' | tr -d ' ' | tr '|' ' ' | sed 's/_[0-9]*//; s/ $//'")
+	out, _, err := s.run("", "squeue -h -r -t all -O 'JobArrayID:|,State:|,RestartCnt:|' | tr -d ' ' | tr '|' ' ' | "+
+		"sed 's/_[0-9]*//; s/ $//'")
 	if err != nil {
 		return 0
 	}
@@ -113,7 +116,8 @@ func (s *soak) look() (restarts int) {
 // job is lost, no node drains, no controller dies, nothing is left.
 func TestSoak(t *testing.T) {
 	c := up(t, "--time-scale", "20")
-	c.sh("", "printf '[hooks]\nvetoes = 5\n' >>"+c.dir+"/etc/carma.toml") // a job that is sent around longer has lost its way
+	// a job that is sent around longer has lost its way
+	c.sh("", "printf '[hooks]\nvetoes = 5\n' >>"+c.dir+"/etc/carma.toml")
 	length := time.Duration(number(t, "SOAK_MINUTES", 10)) * time.Minute
 	jobs := number(t, "SOAK_JOBS", 200*int(length.Minutes()))
 	s := &soak{cluster: c, rng: rand.New(rand.NewPCG(1, 2)), state: map[string]string{}, fault: map[string]int{}}
@@ -149,7 +153,8 @@ func TestSoak(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s jobs are still there:\n%s", left, c.sh("", "squeue -o '%i %T %P %r %b'; scontrol show node | grep -i 'gres=\\|state='"))
+			t.Fatalf("%s jobs are still there:\n%s", left,
+				c.sh("", "squeue -o '%i %T %P %r %b'; scontrol show node | grep -i 'gres=\\|state='"))
 		}
 	}
 	lost, states := 0, map[string]int{}
@@ -169,5 +174,6 @@ func TestSoak(t *testing.T) {
 		c.eventually(func() string { return c.leases(node) }, "^$")
 	}
 	c.noDrain()
-	row(t, fmt.Sprintf("soak, %s, %d jobs", time.Since(start).Round(time.Second), jobs), fmt.Sprintf("%d lost, %d drained, most restarts of a job %d; ends %v; faults %v", lost, 0, restarts, states, s.fault))
+	row(t, fmt.Sprintf("soak, %s, %d jobs", time.Since(start).Round(time.Second), jobs),
+		fmt.Sprintf("%d lost, %d drained, most restarts of a job %d; ends %v; faults %v", lost, 0, restarts, states, s.fault))
 }

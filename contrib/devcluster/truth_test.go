@@ -90,7 +90,8 @@ func (c *cluster) script(j *scripted, lines string) {
 	c.t.Helper()
 	text := "#!/bin/bash\n#SBATCH --gres=gpu:1\n" + lines
 	if j.length > 0 {
-		text += fmt.Sprintf("date +%%s.%%N >>%[1]s.$SLURM_RESTART_COUNT.times\nsimjob --mem %[2]dG --smact %[3]g --ramp 0s --duration %[4]gs\nrc=$?\ndate +%%s.%%N >>%[1]s.$SLURM_RESTART_COUNT.times\nexit $rc\n",
+		text += fmt.Sprintf("date +%%s.%%N >>%[1]s.$SLURM_RESTART_COUNT.times\nsimjob --mem %[2]dG --smact %[3]g --ramp "+
+			"0s --duration %[4]gs\nrc=$?\ndate +%%s.%%N >>%[1]s.$SLURM_RESTART_COUNT.times\nexit $rc\n",
 			j.name, j.memGiB, j.smact, j.length)
 	}
 	path := filepath.Join(c.dir, "jobs", j.name+".sh")
@@ -170,7 +171,8 @@ func TestRecordsAreTrue(t *testing.T) {
 			}
 		}
 	}
-	limited, solo, killed := job("limited", alice, 5, 60, 600), job("solo", alice, 8, 40, 30), job("killed", bob, 5, 50, 600)
+	limited, solo, killed := job("limited", alice, 5, 60, 600), job("solo", alice, 8, 40, 30),
+		job("killed", bob, 5, 50, 600)
 	c.script(limited, alone+"#SBATCH -t 1\n")
 	c.script(solo, alone)
 	c.script(killed, alone)
@@ -191,7 +193,8 @@ func TestRecordsAreTrue(t *testing.T) {
 	check(two...)
 	check(solo)
 	check(killed)
-	three := []*scripted{job("three-a", alice, 8, 30, 30), job("three-b", alice, 6, 50, 20), job("three-c", alice, 4, 20, 20)}
+	three := []*scripted{job("three-a", alice, 8, 30, 30), job("three-b", alice, 6, 50, 20),
+		job("three-c", alice, 4, 20, 20)}
 	for _, j := range three {
 		c.script(j, shared(j))
 		time.Sleep(6 * time.Second)
@@ -213,7 +216,8 @@ func TestRecordsAreTrue(t *testing.T) {
 		t.Errorf("no process has a peak: %+v", none.account)
 	}
 	pair := job("pair", alice, 5, 50, 20)
-	text := strings.Replace(alone, "\n", "\n#SBATCH --gres=gpu:2\n", 1) + "date +%s.%N >pair..times\nsimjob --gpus 2 --mem 5G --smact 50 --ramp 0s --duration 20s\ndate +%s.%N >>pair..times\n"
+	text := strings.Replace(alone, "\n", "\n#SBATCH --gres=gpu:2\n", 1) +
+		"date +%s.%N >pair..times\nsimjob --gpus 2 --mem 5G --smact 50 --ramp 0s --duration 20s\ndate +%s.%N >>pair..times\n"
 	pair.length = 0
 	c.script(pair, text)
 	pair.length = 20
@@ -229,14 +233,16 @@ func TestRecordsAreTrue(t *testing.T) {
 		t.Errorf("pair: %+v", pair.account)
 	}
 	c.eventually(func() string { return c.sh("", "squeue -h -j "+array.id+" 2>/dev/null | wc -l") }, "^0$")
-	c.eventually(func() string { return c.sh("", "carma-report -n -t -o JobID,State,PeakMem "+array.id) }, `^`+array.id+`_[34] +COMPLETED +5.0G\n`+array.id+`_[34] +COMPLETED +5.0G$`)
+	c.eventually(func() string { return c.sh("", "carma-report -n -t -o JobID,State,PeakMem "+array.id) },
+		`^`+array.id+`_[34] +COMPLETED +5.0G\n`+array.id+`_[34] +COMPLETED +5.0G$`)
 	beside, victim := job("beside", alice, 10, 20, 60), job("victim", alice, 20, 20, 10)
 	c.script(beside, shared(beside))
 	c.eventually(func() string { return c.job(beside.id, "%T") }, "RUNNING")
 	time.Sleep(5 * time.Second)
 	c.script(victim, "#CARMA mem=8G smact=20\n")
 	end(beside, victim)
-	if !victim.OOM || victim.Attempts != 2 || victim.State != "COMPLETED" || victim.PeakMiB == nil || *victim.PeakMiB != 20*1024 || len(victim.Neighbours) != 1 || len(beside.Neighbours) != 1 {
+	if !victim.OOM || victim.Attempts != 2 || victim.State != "COMPLETED" || victim.PeakMiB == nil ||
+		*victim.PeakMiB != 20*1024 || len(victim.Neighbours) != 1 || len(beside.Neighbours) != 1 {
 		t.Errorf("victim %+v\nbeside %+v", victim.account, beside.account)
 	}
 	near(victim, "wait and run", &victim.RunS, victim.LeaseS, 0.3)

@@ -82,7 +82,8 @@ type process struct {
 }
 
 func (b *bench) start(ctx context.Context, j job) (*process, error) {
-	p := &process{cmd: exec.CommandContext(ctx, b.load, "--mem", fmt.Sprintf("%dM", j.memMiB), "--smact", fmt.Sprint(j.smactPct),
+	p := &process{cmd: exec.CommandContext(ctx, b.load, "--mem", fmt.Sprintf("%dM", j.memMiB), "--smact",
+		fmt.Sprint(j.smactPct),
 		"--duration", fmt.Sprintf("%dms", j.alone.Milliseconds()))}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "CUDA_") {

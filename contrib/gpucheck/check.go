@@ -21,7 +21,8 @@ func (b *bench) all(ctx context.Context, frameworks []framework) []result {
 		name string
 		f    func(context.Context, *result) error
 	}{
-		{"readings", b.readings}, {"overhead", b.overhead}, {"memory-limit", b.memoryLimit}, {"attribution", b.attribution}, {"throughput", b.throughput},
+		{"readings", b.readings}, {"overhead", b.overhead}, {"memory-limit", b.memoryLimit}, {"attribution", b.attribution},
+		{"throughput", b.throughput},
 	} {
 		r := result{Name: c.name, Figures: []figure{}}
 		if err := c.f(ctx, &r); err != nil {

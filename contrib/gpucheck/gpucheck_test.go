@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	built = dir
-	if out, err := exec.Command("make", "-C", "../simgpu", "all", "BIN="+dir, "LIB="+dir, "BUILD="+dir+"/build").CombinedOutput(); err != nil {
+	if out, err := exec.Command("make", "-C", "../simgpu", "all", "BIN="+dir, "LIB="+dir,
+		"BUILD="+dir+"/build").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build simgpu: %v\n%s", err, out)
 		os.Exit(1)
 	}
@@ -42,12 +43,14 @@ func TestMain(m *testing.M) {
 func check(t *testing.T, model, load string) (status int, out string, results map[string]result) {
 	t.Helper()
 	state := filepath.Join(built, "state-"+strings.ReplaceAll(t.Name(), "/", "-"))
-	if out, err := exec.Command(filepath.Join(built, "simgpu"), "create", state, "--model", model, "--time-scale", "60").CombinedOutput(); err != nil {
+	if out, err := exec.Command(filepath.Join(built, "simgpu"), "create", state, "--model", model, "--time-scale",
+		"60").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	file := filepath.Join(t.TempDir(), "results.json")
 	var o, e bytes.Buffer
-	cmd := exec.Command(os.Args[0], "--library", filepath.Join(built, "libnvidia-ml.so.1"), "--load", load, "--mps-control", filepath.Join(built, "nvidia-cuda-mps-control"),
+	cmd := exec.Command(os.Args[0], "--library", filepath.Join(built, "libnvidia-ml.so.1"), "--load", load,
+		"--mps-control", filepath.Join(built, "nvidia-cuda-mps-control"),
 		"--time-scale", "60", "--rounds", "3", "--json", file)
 	cmd.Env = append(os.Environ(), child+"=1", "SIMGPU_STATE="+state)
 	cmd.Stdout, cmd.Stderr = &o, &e
@@ -133,7 +136,8 @@ func TestReadingsOff(t *testing.T) {
 
 func TestNoGPU(t *testing.T) {
 	var o, e bytes.Buffer
-	if status := run([]string{"--library", "/none/libnvidia-ml.so.1"}, &o, &e); status != exitNoGPU || !strings.HasPrefix(e.String(), "gpucheck: no GPU to check: ") {
+	if status := run([]string{"--library", "/none/libnvidia-ml.so.1"}, &o, &e); status != exitNoGPU ||
+		!strings.HasPrefix(e.String(), "gpucheck: no GPU to check: ") {
 		t.Errorf("status %d, %s", status, e.String())
 	}
 }

@@ -98,8 +98,11 @@ func frameworks() []framework {
 	const absent = 77
 	script := "import sys\ntry:\n import %s\nexcept ImportError:\n sys.exit(77)\n%s\n"
 	return []framework{
-		{"pytorch", []string{"python3", "-c", fmt.Sprintf(script, "torch", "torch.cuda.is_available() or sys.exit(77)\ntorch.empty(1 << 50, dtype=torch.uint8, device='cuda')")}, absent},
-		{"jax", []string{"python3", "-c", fmt.Sprintf(script, "jax", "any(d.platform == 'gpu' for d in jax.devices()) or sys.exit(77)\njax.numpy.zeros(1 << 40, dtype='float32').block_until_ready()")}, absent},
+		{"pytorch", []string{"python3", "-c", fmt.Sprintf(script, "torch",
+			"torch.cuda.is_available() or sys.exit(77)\ntorch.empty(1 << 50, dtype=torch.uint8, device='cuda')")}, absent},
+		{"jax", []string{"python3", "-c", fmt.Sprintf(script, "jax",
+			"any(d.platform == 'gpu' for d in jax.devices()) or sys.exit(77)\njax.numpy.zeros(1 << 40, "+
+				"dtype='float32').block_until_ready()")}, absent},
 	}
 }
 
@@ -120,7 +123,8 @@ func printResults(w io.Writer, model string, results []result) {
 }
 
 func writeJSON(path string, gpu gres.GPU, results []result) error {
-	text, err := json.MarshalIndent(map[string]any{"schema": "carma.gpu-check/1", "version": version.String(), "gpu": gpu, "checks": results}, "", "  ")
+	text, err := json.MarshalIndent(map[string]any{"schema": "carma.gpu-check/1", "version": version.String(), "gpu": gpu,
+		"checks": results}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write results: %w", err)
 	}

@@ -46,14 +46,16 @@ func TestTally(t *testing.T) {
 func TestSkippedPart(t *testing.T) {
 	tally, said := newTally(), ""
 	for _, e := range []event{
-		{Action: "run", Test: "TestX"}, {Action: "run", Test: "TestX/a"}, {Action: "output", Test: "TestX/a", Output: "=== RUN   TestX/a\n"},
+		{Action: "run", Test: "TestX"}, {Action: "run", Test: "TestX/a"},
+		{Action: "output", Test: "TestX/a", Output: "=== RUN   TestX/a\n"},
 		{Action: "output", Test: "TestX/a", Output: "    x_test.go:1: no FUSE here\n"}, {Action: "skip", Test: "TestX/a"},
 		{Action: "run", Test: "TestX/b"}, {Action: "pass", Test: "TestX/b"}, {Action: "pass", Test: "TestX"},
 	} {
 		e.Package = "carma/p"
 		said += tally.take(e, time.Unix(1000, 0))
 	}
-	want := "    1  skip     0.0 s  p TestX/a: x_test.go:1: no FUSE here\n    2  ok       0.0 s  p TestX\n1 passed, 0 failed, 1 skipped\n"
+	want := "    1  skip     0.0 s  p TestX/a: x_test.go:1: no FUSE here\n    2  ok       0.0 s  p TestX\n1 passed, 0 " +
+		"failed, 1 skipped\n"
 	if said += tally.summary(nil); said != want {
 		t.Errorf("got\n%s", said)
 	}

@@ -33,7 +33,8 @@ func TestMIG(t *testing.T) {
 	want(t, "compute instance", value[int](t, "GetComputeInstanceId")(mig.GetComputeInstanceId()), 0)
 	want(t, "name", value[string](t, "GetName")(mig.GetName()), "NVIDIA H100 80GB HBM3 MIG 4g.40gb")
 	attr := value[nvml.DeviceAttributes](t, "GetAttributes")(mig.GetAttributes())
-	want(t, "attributes", fmt.Sprint(attr.MultiprocessorCount, attr.GpuInstanceSliceCount, attr.MemorySizeMB), "64 4 40320")
+	want(t, "attributes", fmt.Sprint(attr.MultiprocessorCount, attr.GpuInstanceSliceCount, attr.MemorySizeMB),
+		"64 4 40320")
 	want(t, "memory", value[nvml.Memory](t, "GetMemoryInfo")(mig.GetMemoryInfo()).Used, 4<<30)
 	other := value[nvml.Device](t, "GetMigDeviceHandleByIndex")(d.GetMigDeviceHandleByIndex(0))
 	want(t, "memory of the other", value[nvml.Memory](t, "GetMemoryInfo")(other.GetMemoryInfo()).Used, 0)

@@ -34,7 +34,8 @@ const a100At60 = 204 + 28*2.0/3
 
 var models = []model{
 	{"dgx-a100", "NVIDIA A100-SXM4-40GB", 4, 40536, 33, nvml.DEVICE_ARCH_AMPERE, 8, false, 12, 400, 58, a100At60},
-	{"h100", "NVIDIA H100 80GB HBM3", 8, 81559, 551, nvml.DEVICE_ARCH_HOPPER, 9, true, 18, 700, 58 * 1.75, a100At60 * 1.75},
+	{"h100", "NVIDIA H100 80GB HBM3", 8, 81559, 551, nvml.DEVICE_ARCH_HOPPER, 9, true, 18, 700, 58 * 1.75,
+		a100At60 * 1.75},
 	{"h200", "NVIDIA H200", 8, 143771, 611, nvml.DEVICE_ARCH_HOPPER, 9, true, 18, 700, 58 * 1.75, a100At60 * 1.75},
 }
 
@@ -95,7 +96,8 @@ func checkIdentity(t *testing.T, lib nvml.Interface, m model, i int, g gpuState)
 	want(t, "PciInfo.Bus", fmt.Sprintf("%02X", pci.Bus), g.PCIBusID[9:11])
 	want(t, "PciInfo vendor", pci.PciDeviceId&0xffff, 0x10de)
 
-	want(t, "GetPersistenceMode", value[nvml.EnableState](t, "GetPersistenceMode")(d.GetPersistenceMode()), nvml.FEATURE_ENABLED)
+	want(t, "GetPersistenceMode", value[nvml.EnableState](t, "GetPersistenceMode")(d.GetPersistenceMode()),
+		nvml.FEATURE_ENABLED)
 	current, pending, ret := d.GetMigMode()
 	must(t, "GetMigMode", ret)
 	want(t, "MIG mode", [2]int{current, pending}, [2]int{nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_DISABLE})
@@ -119,7 +121,8 @@ func checkPairs(t *testing.T, lib nvml.Interface, m model) {
 	want(t, "itself", level(a.GetTopologyCommonAncestor(a)), nvml.TOPOLOGY_INTERNAL)
 	status := value[nvml.GpuP2PStatus](t, "GetP2PStatus")(a.GetP2PStatus(far, nvml.P2P_CAPS_INDEX_NVLINK))
 	want(t, "GetP2PStatus", status, nvml.P2P_STATUS_OK)
-	want(t, "GetNvLinkState", value[nvml.EnableState](t, "GetNvLinkState")(a.GetNvLinkState(m.links-1)), nvml.FEATURE_ENABLED)
+	want(t, "GetNvLinkState", value[nvml.EnableState](t, "GetNvLinkState")(a.GetNvLinkState(m.links-1)),
+		nvml.FEATURE_ENABLED)
 	_, ret := a.GetNvLinkState(m.links)
 	want(t, "GetNvLinkState beyond the last", ret, nvml.ERROR_INVALID_ARGUMENT)
 }
@@ -133,13 +136,16 @@ func checkIdle(t *testing.T, lib nvml.Interface, m model) {
 	want(t, "power", value[uint32](t, "GetPowerUsage")(d.GetPowerUsage()), uint32(m.powerIdle*1000))
 	want(t, "limit", value[uint32](t, "GetPowerManagementLimit")(d.GetPowerManagementLimit()), m.limitW*1000)
 	want(t, "temperature", value[uint32](t, "GetTemperature")(d.GetTemperature(nvml.TEMPERATURE_GPU)), 30)
-	want(t, "event reasons", value[uint64](t, "GetCurrentClocksEventReasons")(d.GetCurrentClocksEventReasons()), nvml.ClocksEventReasonGpuIdle)
-	want(t, "throttle reasons", value[uint64](t, "GetCurrentClocksThrottleReasons")(d.GetCurrentClocksThrottleReasons()), 1)
+	want(t, "event reasons", value[uint64](t, "GetCurrentClocksEventReasons")(d.GetCurrentClocksEventReasons()),
+		nvml.ClocksEventReasonGpuIdle)
+	want(t, "throttle reasons", value[uint64](t, "GetCurrentClocksThrottleReasons")(d.GetCurrentClocksThrottleReasons()),
+		1)
 	_, ret := d.GetProcessUtilization(0)
 	want(t, "GetProcessUtilization", ret, nvml.ERROR_NOT_FOUND)
 
 	want(t, "compute mode", value[nvml.ComputeMode](t, "GetComputeMode")(d.GetComputeMode()), nvml.COMPUTEMODE_DEFAULT)
-	want(t, "SetComputeMode(EXCLUSIVE_THREAD)", d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_THREAD), nvml.ERROR_NOT_SUPPORTED)
+	want(t, "SetComputeMode(EXCLUSIVE_THREAD)", d.SetComputeMode(nvml.COMPUTEMODE_EXCLUSIVE_THREAD),
+		nvml.ERROR_NOT_SUPPORTED)
 	if os.Geteuid() != 0 {
 		want(t, "SetComputeMode", d.SetComputeMode(nvml.COMPUTEMODE_PROHIBITED), nvml.ERROR_NO_PERMISSION)
 		return
@@ -164,7 +170,8 @@ func checkMemory(t *testing.T, d nvml.Device, m model, usedMiB uint64) {
 func checkBusy(t *testing.T, lib nvml.Interface, m model) {
 	d := device(t, lib, 0)
 	before := show(t)
-	job := start(t, []string{"CUDA_VISIBLE_DEVICES=" + before.GPUs[0].UUID}, "simjob", "--mem", "4G", "--smact", "60", "--duration", "100h")
+	job := start(t, []string{"CUDA_VISIBLE_DEVICES=" + before.GPUs[0].UUID}, "simjob", "--mem", "4G", "--smact", "60",
+		"--duration", "100h")
 	pid := uint32(job.Process.Pid)
 	eventually(t, "the job is on GPU 0", func() bool { return show(t).GPUs[0].UsedMiB == 4096 })
 
@@ -173,7 +180,8 @@ func checkBusy(t *testing.T, lib nvml.Interface, m model) {
 	want(t, "compute processes", fmt.Sprint(procs), fmt.Sprint([]nvml.ProcessInfo{{Pid: pid, UsedGpuMemory: 4 << 30,
 		GpuInstanceId: math.MaxUint32, ComputeInstanceId: math.MaxUint32}}))
 	want(t, "MPS processes", len(value[[]nvml.ProcessInfo](t, "MPS")(d.GetMPSComputeRunningProcesses())), 0)
-	want(t, "utilisation", value[nvml.Utilization](t, "GetUtilizationRates")(d.GetUtilizationRates()), nvml.Utilization{Gpu: 75, Memory: 24})
+	want(t, "utilisation", value[nvml.Utilization](t, "GetUtilizationRates")(d.GetUtilizationRates()),
+		nvml.Utilization{Gpu: 75, Memory: 24})
 	near(t, "power", float64(value[uint32](t, "GetPowerUsage")(d.GetPowerUsage())), m.power*1000, 1)
 	want(t, "event reasons", value[uint64](t, "GetCurrentClocksEventReasons")(d.GetCurrentClocksEventReasons()), 0)
 	var samples []nvml.ProcessUtilizationSample

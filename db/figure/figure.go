@@ -32,7 +32,8 @@ type Figures struct {
 
 // NoFigures is what is known of a job that was never measured.
 func NoFigures() Figures {
-	return Figures{SMActPct: Unknown, SMActMax: Unknown, SMActFrom: SourceNone, EnergyJ: Unknown, IdleJ: Unknown, AloneS: Unknown}
+	return Figures{SMActPct: Unknown, SMActMax: Unknown, SMActFrom: SourceNone, EnergyJ: Unknown, IdleJ: Unknown,
+		AloneS: Unknown}
 }
 
 // Quality says how a figure of a job was got.

@@ -82,7 +82,8 @@ func (s *selection) addJobs(list string) error {
 
 // stateNames are the short forms of states (squeue(1), sacct(1)).
 var stateNames = map[string]string{
-	"BF": jobstate.BootFail, "CA": jobstate.Cancelled, "CD": jobstate.Completed, "DL": jobstate.Deadline, "F": jobstate.Failed, "NF": jobstate.NodeFail,
+	"BF": jobstate.BootFail, "CA": jobstate.Cancelled, "CD": jobstate.Completed, "DL": jobstate.Deadline,
+	"F": jobstate.Failed, "NF": jobstate.NodeFail,
 	"OOM": jobstate.OutOfMemory,
 	"PR":  jobstate.Preempted, "RQ": jobstate.Requeued, "TO": jobstate.Timeout,
 }

@@ -58,7 +58,8 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
-		Completed: j.State == jobstate.Completed || j.State == jobstate.Timeout, Analytic: j.Method == "analytic", EstMiB: j.EstMiB,
+		Completed: j.State == jobstate.Completed || j.State == jobstate.Timeout, Analytic: j.Method == "analytic",
+		EstMiB:  j.EstMiB,
 		FullMiB: j.FullMiB}
 	if j.figures.PeakHow == figure.Exact {
 		r.PeakMiB, r.MeanMiB, r.Preallocated = j.PeakMiB, j.figures.MeanMiB, j.preallocated() != ""

@@ -158,7 +158,8 @@ func (b *builder) functionalAttention(f *frame, r *summary.Row) {
 // scoresRow: a row of shape [heads, N, M] inside an attention shows its
 // matrix of weights: the attention is computed in steps.
 func (b *builder) scoresRow(f *frame, r *summary.Row) bool {
-	if f.attnRun || r.Out.N != 3 || r.Out.Elems() == b.elems(b.cur) || b.elems(b.cur) == mul(r.Out.Elems(), int64(b.meta[b.cur].mult)) {
+	if f.attnRun || r.Out.N != 3 || r.Out.Elems() == b.elems(b.cur) ||
+		b.elems(b.cur) == mul(r.Out.Elems(), int64(b.meta[b.cur].mult)) {
 		return false
 	}
 	if s := b.shape(b.cur); s.N == 3 && s.D[1] == r.Out.D[1] && s.D[2] == r.Out.D[2] {
@@ -237,7 +238,8 @@ func (b *builder) attention(f *frame, out int64) {
 	}
 	o := b.tensor(s, mult, w)
 	heads := max(out/headDim, 1)
-	b.op(Op{In: in, Out: o, Attention: true, Keep: KeepIn0 | KeepIn1 | KeepIn2 | KeepOut, Aux: mul(mul(heads, tokens), mul(b.opt.Batch, 4))})
+	b.op(Op{In: in, Out: o, Attention: true, Keep: KeepIn0 | KeepIn1 | KeepIn2 | KeepOut,
+		Aux: mul(mul(heads, tokens), mul(b.opt.Batch, 4))})
 	b.cur = o
 }
 

@@ -174,7 +174,8 @@ func (b *builder) chunkAdd(r *summary.Row) {
 	if f == nil || f.chunk < 0 || !has(b.rows[f.end].Kind, "2neck", "Res2") || f.nBranch > 0 {
 		return
 	}
-	if b.shape(b.cur).D[0] == r.Out.D[0] && b.shape(b.cur).D[1] == b.shape(f.chunk).D[1] && r.Out.D[1] == b.shape(b.cur).D[1] && b.elems(f.entry) == b.rows[f.end].Out.Elems() {
+	if b.shape(b.cur).D[0] == r.Out.D[0] && b.shape(b.cur).D[1] == b.shape(f.chunk).D[1] &&
+		r.Out.D[1] == b.shape(b.cur).D[1] && b.elems(f.entry) == b.rows[f.end].Out.Elems() {
 		out := b.like(b.cur)
 		b.op(Op{In: in1(b.cur), Out: out, Share: true})
 		b.cur = out

@@ -12,7 +12,8 @@ func (b *builder) open(i int32) {
 		return
 	}
 	r := &b.rows[i]
-	f := frame{end: i, role: role(r.Role), entry: b.cur, skip: b.cur, attnIn: -1, chunk: -1, firstTensor: int32(len(b.g.Tensors)), firstOp: int32(len(b.g.Ops))}
+	f := frame{end: i, role: role(r.Role), entry: b.cur, skip: b.cur, attnIn: -1, chunk: -1,
+		firstTensor: int32(len(b.g.Tensors)), firstOp: int32(len(b.g.Ops))}
 	if r.Params > 0 && rowClass(r) != clsNormAct && role(r.Role)&roleAttention == 0 {
 		b.sideRow(r) // parameters of the container itself
 	}
@@ -145,7 +146,8 @@ func (b *builder) mismatch(r *summary.Row) {
 	if m := int64(b.meta[b.cur].mult); m > 1 && want*m == have {
 		return
 	}
-	if d := want - have; d < 0 && r.Out.N == 1 || d > 0 && d <= 16*int64(r.Out.Last()) || -d > 0 && -d <= 16*int64(r.Out.Last()) {
+	if d := want - have; d < 0 && r.Out.N == 1 || d > 0 && d <= 16*int64(r.Out.Last()) || -d > 0 &&
+		-d <= 16*int64(r.Out.Last()) {
 		b.reshape(r.Out, 1)
 		return
 	}

@@ -7,7 +7,8 @@ import "carma/estimator/summary"
 // kernels are the areas that a convolution's parameters may stand for.
 func plausibleArea(k int64) bool {
 	switch k {
-	case 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 21, 25, 27, 31, 36, 49, 64, 81, 100, 121, 144, 169, 196, 225, 256, 289, 361, 441, 484, 576, 729, 784, 961, 1024:
+	case 1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 21, 25, 27, 31, 36, 49, 64, 81, 100, 121, 144, 169, 196, 225, 256, 289,
+		361, 441, 484, 576, 729, 784, 961, 1024:
 		return true
 	}
 	return false
@@ -151,7 +152,8 @@ func (b *builder) convInput(r *summary.Row, transposed bool) (area, groups int64
 			return a, g
 		}
 	}
-	if b.gate >= 0 && r.Out.N == 3 && (r.Out.D[1] > 1 || r.Out.D[2] > 1) && b.shape(b.gate).N == 3 && b.shape(b.cur).Elems() < b.shape(b.gate).Elems() {
+	if b.gate >= 0 && r.Out.N == 3 && (r.Out.D[1] > 1 || r.Out.D[2] > 1) && b.shape(b.gate).N == 3 &&
+		b.shape(b.cur).Elems() < b.shape(b.gate).Elems() {
 		b.applyGate()
 	}
 	if area, groups := b.mixedWeights(r); area > 0 {
@@ -307,7 +309,8 @@ func (b *builder) emitConv(r *summary.Row, area, groups int64) {
 	if dense {
 		op.BwdTmp = b.convWorkspace(in, out, cin, area, groups)
 	}
-	if si, so := b.shape(in), b.shape(out); si.N == 3 && so.N == 3 && si.D[1] == so.D[1] && si.D[2] == so.D[2] && si.D[1] > 1 {
+	if si, so := b.shape(in), b.shape(out); si.N == 3 && so.N == 3 && si.D[1] == so.D[1] && si.D[2] == so.D[2] &&
+		si.D[1] > 1 {
 		b.g.Transform = max(b.g.Transform, mul(r.Params/max(area, 1), transformBytes))
 	}
 	if r.Kind == "CondConv2d" {

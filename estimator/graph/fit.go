@@ -97,7 +97,8 @@ func (b *builder) fit(r *summary.Row) (mult int32) {
 			return 1
 		}
 	}
-	if cs := b.shape(b.cur); s.N == 3 && cs.N == 3 && cs.D[0] == s.D[0] && s.D[1] > 0 && cs.D[1]/s.D[1] == 2 && cs.D[2]/max(s.D[2], 1) == 2 {
+	if cs := b.shape(b.cur); s.N == 3 && cs.N == 3 && cs.D[0] == s.D[0] && s.D[1] > 0 && cs.D[1]/s.D[1] == 2 &&
+		cs.D[2]/max(s.D[2], 1) == 2 {
 		// F.max_pool2d(x, 2), which no row shows.
 		out := b.tensor(s, 1, b.g.Tensors[b.cur].Width)
 		b.op(Op{In: in1(b.cur), Out: out, Keep: KeepIn0, Aux: mul(b.g.Tensors[out].Elems, 8)})

@@ -43,12 +43,15 @@ func TestKept(t *testing.T) {
 		want int64
 	}{
 		{"linear keeps its input", rows("Linear [-1, 10] 110"), vec, 10},
-		{"relu's output is the next input", rows("Linear [-1, 10] 110", "ReLU [-1, 10] 0", "Linear [-1, 5] 55"), vec, 10 + 10},
+		{"relu's output is the next input", rows("Linear [-1, 10] 110", "ReLU [-1, 10] 0", "Linear [-1, 5] 55"), vec,
+			10 + 10},
 		{"gelu keeps its input too", rows("Linear [-1, 10] 110", "GELU [-1, 10] 0", "Linear [-1, 5] 55"), vec, 10 + 10 + 10},
 		{"sigmoid keeps its output", rows("Linear [-1, 10] 110", "Sigmoid [-1, 10] 0"), vec, 10 + 10},
 		{"dropout keeps a byte mask", rows("Linear [-1, 8] 88", "Dropout [-1, 8] 0", "Linear [-1, 4] 36"), vec, 10 + 2 + 8},
-		{"conv, norm, relu", rows("Conv2d [-1, 4, 8, 8] 108", "BatchNorm2d [-1, 4, 8, 8] 8", "ReLU [-1, 4, 8, 8] 0"), img, 3*64 + 256 + 256},
-		{"max pool keeps input and indices", rows("Conv2d [-1, 4, 8, 8] 108", "MaxPool2d [-1, 4, 4, 4] 0"), img, 3*64 + 256 + 2*64},
+		{"conv, norm, relu", rows("Conv2d [-1, 4, 8, 8] 108", "BatchNorm2d [-1, 4, 8, 8] 8", "ReLU [-1, 4, 8, 8] 0"), img,
+			3*64 + 256 + 256},
+		{"max pool keeps input and indices", rows("Conv2d [-1, 4, 8, 8] 108", "MaxPool2d [-1, 4, 4, 4] 0"), img,
+			3*64 + 256 + 2*64},
 		{"layer norm keeps two numbers a row", rows("Linear [-1, 7, 10] 110", "LayerNorm [-1, 7, 10] 20"), vec, 70 + 70 + 14},
 		{"a residual adds one tensor", rows(
 			"Linear [-1, 7, 8] 72",
@@ -109,15 +112,18 @@ func TestReorder(t *testing.T) {
 			"Linear GELU Linear GPT2MLP N",
 		},
 		{
-			"norm defined before dropout", "N(\n(o): BertOutput(\n(d): Linear(4, 4)\n(n): LayerNorm((4,))\n(x): Dropout(p=0.1)\n)\n)\n",
+			"norm defined before dropout", "N(\n(o): BertOutput(\n(d): Linear(4, 4)\n(n): LayerNorm((4,))\n(x): " +
+				"Dropout(p=0.1)\n)\n)\n",
 			"Linear Dropout LayerNorm BertOutput N",
 		},
 		{
-			"norms defined last", "N(\n(l): LlamaDecoderLayer(\n(self_attn): LlamaAttention(\n(q): Linear(4, 4)\n)\n(mlp): LlamaMLP(\n(g): Linear(4, 4)\n)\n(n1): LlamaRMSNorm((4,))\n(n2): LlamaRMSNorm((4,))\n)\n)\n",
+			"norms defined last", "N(\n(l): LlamaDecoderLayer(\n(self_attn): LlamaAttention(\n(q): Linear(4, 4)\n)\n(mlp): " +
+				"LlamaMLP(\n(g): Linear(4, 4)\n)\n(n1): LlamaRMSNorm((4,))\n(n2): LlamaRMSNorm((4,))\n)\n)\n",
 			"LlamaRMSNorm Linear LlamaAttention LlamaRMSNorm Linear LlamaMLP LlamaDecoderLayer N",
 		},
 		{
-			"one activation for all", "N(\n(b): BasicBlock(\n(c1): Conv2d(3, 8, kernel_size=(3, 3))\n(n1): BatchNorm2d(8)\n(r): ReLU()\n(c2): Conv2d(8, 8, kernel_size=(3, 3))\n(n2): BatchNorm2d(8)\n)\n)\n",
+			"one activation for all", "N(\n(b): BasicBlock(\n(c1): Conv2d(3, 8, kernel_size=(3, 3))\n(n1): " +
+				"BatchNorm2d(8)\n(r): ReLU()\n(c2): Conv2d(8, 8, kernel_size=(3, 3))\n(n2): BatchNorm2d(8)\n)\n)\n",
 			"Conv2d BatchNorm2d ReLU Conv2d BatchNorm2d ReLU BasicBlock N",
 		},
 	} {

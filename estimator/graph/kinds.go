@@ -150,13 +150,17 @@ func classOf(kind string) class {
 		return c
 	}
 	switch {
-	case (strings.HasSuffix(kind, "NormAct") || strings.HasSuffix(kind, "NormAct2d")) && !strings.HasPrefix(kind, "Conv") ||
-		strings.HasPrefix(kind, "EvoNorm") || strings.HasPrefix(kind, "FilterResponseNorm") || strings.HasPrefix(kind, "InplaceAbn"):
+	case (strings.HasSuffix(kind, "NormAct") || strings.HasSuffix(kind, "NormAct2d")) &&
+		!strings.HasPrefix(kind, "Conv") ||
+		strings.HasPrefix(kind, "EvoNorm") || strings.HasPrefix(kind, "FilterResponseNorm") ||
+		strings.HasPrefix(kind, "InplaceAbn"):
 		return clsNormAct
-	case strings.HasSuffix(kind, "RelPosBias") || strings.HasSuffix(kind, "RelPosBiasTf") || strings.HasSuffix(kind, "RelPosMlp") ||
+	case strings.HasSuffix(kind, "RelPosBias") || strings.HasSuffix(kind, "RelPosBiasTf") ||
+		strings.HasSuffix(kind, "RelPosMlp") ||
 		strings.Contains(kind, "Rotary"):
 		return clsSide
-	case strings.HasSuffix(kind, "RMSNorm") || strings.HasSuffix(kind, "RmsNorm") || strings.HasSuffix(kind, "RmsNorm2d") || kind == "T5LayerNorm":
+	case strings.HasSuffix(kind, "RMSNorm") || strings.HasSuffix(kind, "RmsNorm") ||
+		strings.HasSuffix(kind, "RmsNorm2d") || kind == "T5LayerNorm":
 		return clsRMSNorm
 	case strings.Contains(kind, "LayerNorm"):
 		return clsLayerNorm

@@ -165,7 +165,8 @@ func (b *builder) composedAct(r *summary.Row, in int32, s Shape, mult int32) {
 	w := b.g.Tensors[in].Width
 	extra := composedExtra(r.Kind)
 	out := b.tensor(s, mult, w)
-	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, Aux: mul(b.g.Tensors[in].Bytes, extra), FwdTmp: b.g.Tensors[in].Bytes, BwdTmp: b.g.Tensors[in].Bytes})
+	b.op(Op{In: in1(in), Out: out, Keep: KeepIn0, Aux: mul(b.g.Tensors[in].Bytes, extra), FwdTmp: b.g.Tensors[in].Bytes,
+		BwdTmp: b.g.Tensors[in].Bytes})
 	b.cur = out
 }
 
@@ -297,7 +298,8 @@ func (b *builder) dropout(r *summary.Row) {
 		return
 	}
 	p := r.Attr.DropP
-	if f != nil && f.role&roleAttention != 0 && b.fromRepr && (f.nProj >= 2 && !f.attnRun || has(r.Name, "attn_drop", "attention_drop")) {
+	if f != nil && f.role&roleAttention != 0 && b.fromRepr && (f.nProj >= 2 && !f.attnRun ||
+		has(r.Name, "attn_drop", "attention_drop")) {
 		return // of the attention's weights: see eagerAttention
 	}
 	if !b.drop || r.Attr.Known && p == 0 {

@@ -7,7 +7,8 @@ import "carma/estimator/summary"
 // linear handles a Linear, which may be one of an attention's projections.
 func (b *builder) linear(i int32) {
 	r := &b.rows[i]
-	if in, in2nd := linearIn(r); (in > 0 && in <= 3 || in2nd > 0 && in2nd <= 3) && r.HasOut && int64(b.shape(b.cur).Last()) > 3 && i > 0 {
+	if in, in2nd := linearIn(r); (in > 0 && in <= 3 || in2nd > 0 && in2nd <= 3) && r.HasOut &&
+		int64(b.shape(b.cur).Last()) > 3 && i > 0 {
 		b.side(r) // reads coordinates
 		return
 	}
@@ -155,7 +156,8 @@ func (b *builder) dense(r *summary.Row) {
 	}
 	outTokens := r.Out.Elems() / max(o, 1)
 	switch {
-	case outTokens > 3 && inTokens > outTokens && inTokens%outTokens == 0 && r.Out.N > 1 && (b.windowed() || b.meta[in].mult > 1):
+	case outTokens > 3 && inTokens > outTokens && inTokens%outTokens == 0 && r.Out.N > 1 &&
+		(b.windowed() || b.meta[in].mult > 1):
 		mult = int32(min(inTokens/outTokens, 1<<20)) // windows
 	case outTokens == 1 && inTokens > 1:
 		// One token is picked, or the mean taken.

@@ -130,7 +130,8 @@ func (b *builder) midAdd(f *frame, r *summary.Row, i int32) {
 		b.selfOut(f)
 		return
 	}
-	if f.role&roleResidual == 0 || f.role&rolePostAct != 0 || f != b.top() && rowClass(&b.rows[b.top().end]) != clsNormAct {
+	if f.role&roleResidual == 0 || f.role&rolePostAct != 0 || f != b.top() &&
+		rowClass(&b.rows[b.top().end]) != clsNormAct {
 		return
 	}
 	if r.Out.Elems() == b.elems(f.skip) && b.elems(b.cur) == b.elems(f.skip) && f.nBranch == 0 {

@@ -32,7 +32,8 @@ func roleOf(kind string) role {
 	switch {
 	case kind == "Sequential" || kind == "ModuleList":
 		return 0
-	case has(kind, "SqueezeExcit", "SEModule", "SELayer", "SEBlock", "EcaModule", "Gather", "CbamModule", "ChannelAttn", "EffectiveSE", "SqueezeEx"):
+	case has(kind, "SqueezeExcit", "SEModule", "SELayer", "SEBlock", "EcaModule", "Gather", "CbamModule", "ChannelAttn",
+		"EffectiveSE", "SqueezeEx"):
 		return roleGate
 	case has(kind, "MobileOneBlock", "RepVggBlock", "RepVGGBlock", "RepVggDw", "RepVGGDW", "RepConv"):
 		return roleBranches
@@ -42,13 +43,15 @@ func roleOf(kind string) role {
 		return roleAttention
 	case has(kind, "Mlp", "MLP", "FeedForward", "FFN"):
 		return roleMlp
-	case has(kind, "ConvBlock", "FeatureBlock", "DenseBlock", "OsaBlock", "StemBlock", "VGGBlock", "ClassBlock") && !has(kind, "NextConvBlock", "MbConvBlock"):
+	case has(kind, "ConvBlock", "FeatureBlock", "DenseBlock", "OsaBlock", "StemBlock", "VGGBlock", "ClassBlock") &&
+		!has(kind, "NextConvBlock", "MbConvBlock"):
 		return 0
 	case has(kind, "PreAct", "NormFree", "Inverted"):
 		return roleResidual
 	case has(kind, "Bottleneck", "BasicBlock", "Bottle2neck", "ResBlock"):
 		return roleResidual | rolePostAct
-	case has(kind, "Block", "Residual", "EncoderLayer", "DecoderLayer", "Layer", "MBConv", "DSConv", "MbConv", "EdgeResidual"):
+	case has(kind, "Block", "Residual", "EncoderLayer", "DecoderLayer", "Layer", "MBConv", "DSConv", "MbConv",
+		"EdgeResidual"):
 		return roleResidual
 	}
 	return 0

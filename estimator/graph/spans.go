@@ -194,7 +194,8 @@ func (s *spanner) single(i int, k int32, limit int, own role) int {
 func (s *spanner) inBranch(at int, out *Shape) bool {
 	i := s.stack[at]
 	r := &s.rows[i]
-	return r.Out == *out && (r.Start == i || rowClass(r) == clsNormAct || s.rootRole(at) == roleGate || strings.HasPrefix(r.Kind, "Conv"))
+	return r.Out == *out && (r.Start == i || rowClass(r) == clsNormAct || s.rootRole(at) == roleGate ||
+		strings.HasPrefix(r.Kind, "Conv"))
 }
 
 // normBefore counts the subtrees up to and with a norm that stands before the

@@ -164,7 +164,8 @@ func Parse(text []byte) (Snapshot, error) {
 	}
 	keys, shifts := int(binary.LittleEndian.Uint32(text[8:])), int(binary.LittleEndian.Uint32(text[12:]))
 	body := text[headSize:]
-	if keys > MaxKeys || shifts > maxShifts || len(body) != (keys+shifts)*recordSize || crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(text[16:]) {
+	if keys > MaxKeys || shifts > maxShifts || len(body) != (keys+shifts)*recordSize ||
+		crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(text[16:]) {
 		return Snapshot{}, ErrSpoiled
 	}
 	s := Snapshot{records: body[:keys*recordSize]}
@@ -174,7 +175,8 @@ func Parse(text []byte) (Snapshot, error) {
 		}
 	}
 	for rest := body[keys*recordSize:]; len(rest) > 0; rest = rest[recordSize:] {
-		s.shifts = append(s.shifts, Shift{FullMiB: int64(binary.LittleEndian.Uint32(rest)), MiB: int64(int32(binary.LittleEndian.Uint32(rest[4:]))),
+		s.shifts = append(s.shifts, Shift{FullMiB: int64(binary.LittleEndian.Uint32(rest)),
+			MiB:  int64(int32(binary.LittleEndian.Uint32(rest[4:]))),
 			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), Since: int64(binary.LittleEndian.Uint64(rest[16:]))})
 	}
 	return s, nil

@@ -12,16 +12,21 @@ import (
 )
 
 func TestKeyOf(t *testing.T) {
-	base := Ask{UID: 1000, Script: []byte("#!/bin/bash\n#SBATCH -t 5\n#CARMA batch=32 seq=512\n#CARMA| Linear 5\npython train.py\n"), GPUs: 1, FullMiB: 40536}
+	base := Ask{UID: 1000, Script: []byte("#!/bin/bash\n#SBATCH -t 5\n#CARMA batch=32 seq=512\n#CARMA| Linear " +
+		"5\npython train.py\n"), GPUs: 1, FullMiB: 40536}
 	with := func(f func(*Ask)) Ask { a := base; f(&a); return a }
 	script := func(s string) Ask { return with(func(a *Ask) { a.Script = []byte(s) }) }
 	same := []Ask{
-		script("#!/bin/sh\n\n# a comment\n#CARMA seq=512 on batch=32 mem=5G policy=shared # mine\n#CARMA| Linear 5\n#SBATCH -J x\npython train.py   \r\n\n"),
-		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout\n#CARMA seq=512\n#CARMA| Linear 5\npython train.py"),
+		script("#!/bin/sh\n\n# a comment\n#CARMA seq=512 on batch=32 mem=5G policy=shared # mine\n#CARMA| Linear " +
+			"5\n#SBATCH -J x\npython train.py   \r\n\n"),
+		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout\n#CARMA seq=512\n#CARMA| Linear 5\npython " +
+			"train.py"),
 	}
 	other := []Ask{
-		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }), with(func(a *Ask) { a.Args = "x" }),
-		script("#CARMA batch=64 seq=512\n#CARMA| Linear 5\npython train.py"), script("#CARMA batch=32 seq=512\n#CARMA| Linear 6\npython train.py"),
+		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }),
+		with(func(a *Ask) { a.Args = "x" }),
+		script("#CARMA batch=64 seq=512\n#CARMA| Linear 5\npython train.py"),
+		script("#CARMA batch=32 seq=512\n#CARMA| Linear 6\npython train.py"),
 		script("#CARMA batch=32 seq=512\n#CARMA| Linear 5\n python train.py"), script(""),
 	}
 	for i, a := range same {
@@ -47,7 +52,8 @@ func TestKeyOf(t *testing.T) {
 }
 
 func run(key Key, end, peak int64) Run {
-	return Run{Key: key, Submit: end - 100, End: end, PeakMiB: peak, MeanMiB: peak - 100, SMActPct: 40, Alone: true, RunS: 60, Completed: true}
+	return Run{Key: key, Submit: end - 100, End: end, PeakMiB: peak, MeanMiB: peak - 100, SMActPct: 40, Alone: true,
+		RunS: 60, Completed: true}
 }
 
 func TestLearn(t *testing.T) {
@@ -78,13 +84,16 @@ func TestLearn(t *testing.T) {
 		{"activity alone counts", []Run{run(1, 10, 5000), shared}, Value{5000, 4900, 0, 60, 40, 2}, true, 5250},
 		{"activity with others is better than none", []Run{shared}, Value{5000, 4900, 0, 60, 10, 1}, true, 5500},
 		{"cut short", []Run{run(1, 10, 1000), killed}, Value{1000, 900, 0, 60, 40, 1}, true, 1100},
-		{"outgrown, and recovered", []Run{run(1, 10, 1000), run(1, 20, 1000), oom(30, 2000, true)}, Value{2000, 1900, 1000, 60, 40, 3}, true, 2100},
+		{"outgrown, and recovered", []Run{run(1, 10, 1000), run(1, 20, 1000), oom(30, 2000, true)},
+			Value{2000, 1900, 1000, 60, 40, 3}, true, 2100},
 		{"outgrown, and not recovered", []Run{run(1, 10, 1000), oom(30, 1000, false)}, Value{}, false, 0},
 		{"well again", []Run{oom(30, 1000, false), run(1, 40, 3000)}, Value{3000, 2900, 0, 60, 40, 1}, true, 3300},
 		{"nothing known", []Run{{Key: 1, Completed: true}}, Value{}, false, 0},
-		{"by turns", []Run{run(1, 10, 8000), run(1, 20, 1000), run(1, 30, 8000), run(1, 40, 1000)}, Value{8000, 7900, 7000, 60, 40, 4}, true, 8400},
+		{"by turns", []Run{run(1, 10, 8000), run(1, 20, 1000), run(1, 30, 8000), run(1, 40, 1000)},
+			Value{8000, 7900, 7000, 60, 40, 4}, true, 8400},
 		{"one that took the card", []Run{run(1, 10, 1000), took(20)}, Value{1000, 900, 0, 60, 40, 1}, true, 1100},
-		{"the first took the card", []Run{took(5), run(1, 10, 1000), took(20), run(1, 30, 1000)}, Value{1000, 900, 0, 60, 40, 2}, true, 1050},
+		{"the first took the card", []Run{took(5), run(1, 10, 1000), took(20), run(1, 30, 1000)},
+			Value{1000, 900, 0, 60, 40, 2}, true, 1050},
 		{"all took the card", []Run{took(5), took(10)}, Value{30402, 30302, 0, 60, 40, 2}, true, 31923},
 		{"took the card and outgrew it", []Run{run(1, 10, 1000), took(20), oom(30, 1000, false)}, Value{}, false, 0},
 	} {
@@ -181,7 +190,8 @@ func TestSnapshot(t *testing.T) {
 	for range MaxKeys + 10 {
 		k := Key(rng.Uint64())
 		order = append(order, k)
-		values[k] = Value{PeakMiB: rng.Int64N(80000), MeanMiB: rng.Int64N(80000), SpreadMiB: rng.Int64N(1000), RunS: rng.Int64N(1e6), SMActPct: float64(rng.IntN(1001)) / 10, Runs: 1 + rng.IntN(10)}
+		values[k] = Value{PeakMiB: rng.Int64N(80000), MeanMiB: rng.Int64N(80000), SpreadMiB: rng.Int64N(1000),
+			RunS: rng.Int64N(1e6), SMActPct: float64(rng.IntN(1001)) / 10, Runs: 1 + rng.IntN(10)}
 	}
 	text := Make(order, values, []Shift{{40536, -12, 7, 1 << 33}})
 	if len(text) > MaxBytes {
@@ -193,7 +203,8 @@ func TestSnapshot(t *testing.T) {
 	}
 	for i, k := range order {
 		v, ok := s.Find(k)
-		if ok != (i < MaxKeys) || ok && (math.Abs(v.SMActPct-values[k].SMActPct) > 1e-9 || v.PeakMiB != values[k].PeakMiB || v.Runs != values[k].Runs || v.RunS != values[k].RunS) {
+		if ok != (i < MaxKeys) || ok && (math.Abs(v.SMActPct-values[k].SMActPct) > 1e-9 || v.PeakMiB != values[k].PeakMiB ||
+			v.Runs != values[k].Runs || v.RunS != values[k].RunS) {
 			t.Fatalf("key %d: %+v of %+v, %v", i, v, values[k], ok)
 		}
 	}

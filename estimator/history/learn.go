@@ -171,7 +171,8 @@ func (l *Learner) Shifts(before Snapshot, now int64) (shifts []Shift) {
 		case len(since) >= fewest:
 			slices.Sort(since)
 			middle := since[len(since)/2]
-			shifts = append(shifts, Shift{FullMiB: full, MiB: min(max(old.MiB+middle, -furthest), furthest), Jobs: len(since), Since: now})
+			shifts = append(shifts, Shift{FullMiB: full, MiB: min(max(old.MiB+middle, -furthest), furthest), Jobs: len(since),
+				Since: now})
 		case old.Jobs > 0:
 			shifts = append(shifts, old)
 		}

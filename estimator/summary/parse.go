@@ -19,7 +19,8 @@ func Parse(text []byte) (*Model, error) {
 		return nil, err
 	}
 	if len(m.Rows) == 0 {
-		return nil, fmt.Errorf("%w: expected the output of torchsummary, torchinfo, Keras' model.summary() or print(model)", ErrNoModel)
+		return nil, fmt.Errorf("%w: expected the output of torchsummary, torchinfo, Keras' model.summary() or print(model)",
+			ErrNoModel)
 	}
 	m.settleBatch()
 	return m, nil

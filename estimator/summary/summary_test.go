@@ -28,32 +28,39 @@ func TestParse(t *testing.T) {
 			[]string{"Conv2d[64 112 112] 9408 -1", "Linear[10] 650 -1"},
 		},
 		{"fixed batch", "Linear-1 [32, 10] 650\n", TorchSummary, 32, []string{"Linear[10] 650 -1"}},
-		{"log noise", "INFO [main] x: Linear-1 [-1, 10] 650 done\nloss 0.3\n", TorchSummary, 0, []string{"Linear[10] 650 -1"}},
+		{"log noise", "INFO [main] x: Linear-1 [-1, 10] 650 done\nloss 0.3\n", TorchSummary, 0,
+			[]string{"Linear[10] 650 -1"}},
 		{"wrapped", "Linear-1\n   [-1, 10]\n  650\n", TorchSummary, 0, []string{"Linear[10] 650 -1"}},
 		{"colours and returns", "\x1b[1mLinear-1\x1b[0m [-1, 10] 1_650\r\n", TorchSummary, 0, []string{"Linear[10] 1650 -1"}},
 		{"two outputs", "LSTM-1 [[-1, 5, 8], [-1, 3]] 7\n", TorchSummary, 0, []string{"LSTM[5 8] 7 -1"}},
 		{
-			"torchinfo", "Layer (type:depth-idx)   Output Shape   Param #\nNet  [2, 10]  --\n├─Block: 1-1  [2, 4]  --\n│    └─Linear: 2-1  [2, 4]  20\n├─ReLU: 1-2 [2, 4] (recursive)\n",
+			"torchinfo", "Layer (type:depth-idx)   Output Shape   Param #\nNet  [2, 10]  --\n├─Block: 1-1  [2, 4]  --\n│    " +
+				"└─Linear: 2-1  [2, 4]  20\n├─ReLU: 1-2 [2, 4] (recursive)\n",
 			TorchInfo, 2, []string{"Linear[4] 20 0", "Block[4] 0 0", "ReLU[4] 0 2"},
 		},
 		{
-			"torchinfo columns", "Layer (type (var_name))  Input Shape  Output Shape  Param #  Kernel Shape\n├─Conv2d (c)  [1, 3, 9, 9]  [1, 8, 7, 7]  (224)  [3, 3]\n",
+			"torchinfo columns", "Layer (type (var_name))  Input Shape  Output Shape  Param #  Kernel Shape\n├─Conv2d (c)  " +
+				"[1, 3, 9, 9]  [1, 8, 7, 7]  (224)  [3, 3]\n",
 			TorchInfo, 1, []string{"Conv2d[8 7 7] 224 0"},
 		},
 		{"keras", " conv2d (Conv2D)    (None, 26, 26, 32)   320\n", Keras, 0, []string{"Conv2D[26 26 32] 320 0"}},
 		{
-			"repr", "Net(\n  (a): Linear(in_features=4, out_features=2, bias=True)\n  (b): Sequential(\n    (0): ReLU()\n  )\n)\n",
+			"repr", "Net(\n  (a): Linear(in_features=4, out_features=2, bias=True)\n  (b): Sequential(\n    (0): ReLU()\n  " +
+				")\n)\n",
 			Repr, 0, []string{"Linear[] 10 0", "ReLU[] 0 1", "Sequential[] 0 1", "Net[] 0 0"},
 		},
 		{
-			"repr with counts", "Net(\n  (a): XLAttention(\n    (n): LayerNorm((8,), eps=1e-12), 16 params\n  ), 80 params\n), 1,080 params\n",
+			"repr with counts", "Net(\n  (a): XLAttention(\n    (n): LayerNorm((8,), eps=1e-12), 16 params\n  ), 80 " +
+				"params\n), 1,080 params\n",
 			Repr, 0, []string{"LayerNorm[] 16 0", "XLAttention[] 64 0", "Net[] 1000 0"},
 		},
 		{
 			"repeated", "Net(\n  (0-2): 3 x Block(\n    (l): Linear(4, 4)\n  )\n)\n",
-			Repr, 0, []string{"Linear[] 20 0", "Block[] 0 0", "Linear[] 20 2", "Block[] 0 2", "Linear[] 20 4", "Block[] 0 4", "Net[] 0 0"},
+			Repr, 0, []string{"Linear[] 20 0", "Block[] 0 0", "Linear[] 20 2", "Block[] 0 2", "Linear[] 20 4", "Block[] 0 4",
+				"Net[] 0 0"},
 		},
-		{"data parallel", "DataParallel(\n  (module): Linear(in_features=4, out_features=2, bias=False), 8 params\n), 8 params\n", Repr, 0, []string{"Linear[] 8 0"}},
+		{"data parallel", "DataParallel(\n  (module): Linear(in_features=4, out_features=2, bias=False), 8 params\n), 8 " +
+			"params\n", Repr, 0, []string{"Linear[] 8 0"}},
 	} {
 		m, err := Parse([]byte(c.text))
 		if err != nil {

@@ -294,7 +294,8 @@ func FuzzTrace(f *testing.F) {
 		f.Add(string(text), int64(8))
 	}
 	f.Add(small, int64(4))
-	f.Add("carma-trace 1\nbatch 8 4\ns a1:1099511627776 p512\nc 8,8,4,4,3x3,1,1,4,n\ne +0m+1f0-2=3,2~0\nend\n", int64(1<<24))
+	f.Add("carma-trace 1\nbatch 8 4\ns a1:1099511627776 p512\nc 8,8,4,4,3x3,1,1,4,n\ne +0m+1f0-2=3,2~0\nend\n",
+		int64(1<<24))
 	f.Add("carma-trace 1\nsegments expandable\ns a30000000 a50000000\ne +0+1-2-1+0=4,3\nend\n", int64(1))
 	f.Fuzz(func(t *testing.T, text string, batch int64) {
 		tr, err := Parse([]byte(text))

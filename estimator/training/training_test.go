@@ -26,7 +26,8 @@ func chain(n int, bytes int64, params int64) *graph.Graph {
 }
 
 func plan() Plan {
-	return Plan{ParamBytes: 4, GradBytes: 4, StateShards: 1, GradShards: 1, ParamShards: 1, Replicas: 1, Iterations: 2, Foreach: true}
+	return Plan{ParamBytes: 4, GradBytes: 4, StateShards: 1, GradShards: 1, ParamShards: 1, Replicas: 1, Iterations: 2,
+		Foreach: true}
 }
 
 const mib = 1 << 20

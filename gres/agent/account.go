@@ -87,7 +87,8 @@ func (c *accounts) of(gpu gres.GPU) *account {
 	}
 	g := c.gpus[gpu.UUID]
 	if g == nil {
-		g = &account{floor: energy.Floor{Watts: math.NaN()}, holders: map[jobenv.JobKey]*holder{}, bucket: db.Sample{UUID: gpu.UUID}}
+		g = &account{floor: energy.Floor{Watts: math.NaN()}, holders: map[jobenv.JobKey]*holder{},
+			bucket: db.Sample{UUID: gpu.UUID}}
 		c.gpus[gpu.UUID] = g
 	}
 	g.gpu = gpu
@@ -152,7 +153,8 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 
 // look finds out what each holder has on the GPU, and what is there of no job.
 // One that has gone keeps what was last seen of it.
-func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence, serverPct float64) {
+func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence,
+	serverPct float64) {
 	for _, h := range holders {
 		if !h.gone {
 			h.Present, h.ProcessPct, h.usedMiB, h.from = false, 0, 0, figure.MemoryProcess
@@ -203,7 +205,8 @@ type interval struct {
 	unownedJ float64
 }
 
-func (v *interval) add(order []*holder, foreign energy.Evidence, from, to time.Duration, ended map[jobenv.JobKey]time.Duration) {
+func (v *interval) add(order []*holder, foreign energy.Evidence, from, to time.Duration,
+	ended map[jobenv.JobKey]time.Duration) {
 	length := float64(to - from)
 	part := func(at time.Duration) float64 {
 		if from == 0 || length <= 0 {
@@ -229,7 +232,8 @@ func (v *interval) add(order []*holder, foreign energy.Evidence, from, to time.D
 	}
 }
 
-func (v *interval) usages(s gres.Sample, order []*holder, joules, seconds float64, floor *energy.Floor, serverPct float64) []lease.Usage {
+func (v *interval) usages(s gres.Sample, order []*holder, joules, seconds float64, floor *energy.Floor,
+	serverPct float64) []lease.Usage {
 	for i, w := range energy.Activities(v.evidence, serverPct) {
 		v.holders[i].Activity = w
 	}
@@ -336,8 +340,10 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 	var meters []db.Meter
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
 		g := c.gpus[uuid]
-		meters = append(meters, db.Meter{UUID: g.gpu.UUID, Index: g.gpu.Index, Model: g.gpu.Model, TotalMiB: g.gpu.TotalMiB, Node: a.Node,
-			CounterJ: figure.Measured(g.last), At: time.Now().Add(g.at - lease.Now()), FloorWatts: figure.Measured(g.floor.Watts)})
+		meters = append(meters, db.Meter{UUID: g.gpu.UUID, Index: g.gpu.Index, Model: g.gpu.Model, TotalMiB: g.gpu.TotalMiB,
+			Node:     a.Node,
+			CounterJ: figure.Measured(g.last), At: time.Now().Add(g.at - lease.Now()),
+			FloorWatts: figure.Measured(g.floor.Watts)})
 	}
 	err := a.Records.AddSamples(ctx, c.pending, meters)
 	if err != nil {

@@ -22,7 +22,8 @@ func TestAccountSplits(t *testing.T) {
 	a.Owners = owners{1: {JobID: 7}, 2: {JobID: 7}, 3: {JobID: 8}}
 	leases := []gres.Lease{held(7, 1000), held(8, 1000)}
 	leases[0].Age, leases[1].Age = time.Minute, time.Minute
-	s := sample(gres.Process{PID: 1, UsedMiB: 100}, gres.Process{PID: 2, UsedMiB: 50}, gres.Process{PID: 3, UsedMiB: 30, MPS: true})
+	s := sample(gres.Process{PID: 1, UsedMiB: 100}, gres.Process{PID: 2, UsedMiB: 50},
+		gres.Process{PID: 3, UsedMiB: 30, MPS: true})
 	s.EnergyJ, s.PowerWatts, s.SMActPct = 1000, 200, 40
 	s.ProcessSMPct = map[int]float64{1: 20, 2: 10, 3: 10}
 	a.accounts.of(s.GPU).floor.Watts = 100
@@ -33,11 +34,13 @@ func TestAccountSplits(t *testing.T) {
 		t.Fatalf("%+v", usages)
 	}
 	for i, want := range []lease.Usage{
-		{Job: jobenv.JobKey{JobID: 7}, UsedMiB: 150, UsedFrom: figure.MemoryProcess, SMActPct: 30, EnergyJ: 50 + 150, IdleJ: 50},
+		{Job: jobenv.JobKey{JobID: 7}, UsedMiB: 150, UsedFrom: figure.MemoryProcess, SMActPct: 30, EnergyJ: 50 + 150,
+			IdleJ: 50},
 		{Job: jobenv.JobKey{JobID: 8}, UsedMiB: 30, UsedFrom: figure.MemoryMPS, SMActPct: 10, EnergyJ: 50 + 50, IdleJ: 50},
 	} {
 		u := usages[i]
-		if u.Job != want.Job || u.UsedMiB != want.UsedMiB || u.UsedFrom != want.UsedFrom || u.SMActPct != want.SMActPct || u.EnergyJ != want.EnergyJ || u.IdleJ != want.IdleJ ||
+		if u.Job != want.Job || u.UsedMiB != want.UsedMiB || u.UsedFrom != want.UsedFrom || u.SMActPct != want.SMActPct ||
+			u.EnergyJ != want.EnergyJ || u.IdleJ != want.IdleJ ||
 			!u.Present || u.Seconds != 1 || u.HeldS != 0.5 || u.SharedS != 1 || !math.IsNaN(u.AloneS) {
 			t.Errorf("got  %+v\nwant %+v", u, want)
 		}
@@ -85,7 +88,8 @@ func TestAccountConserves(t *testing.T) {
 				o[int(j.id)] = resident.Owner{JobID: j.id}
 				processes = append(processes, gres.Process{PID: int(j.id), UsedMiB: 10})
 			case j.end <= at && at < j.end+5:
-				ended = append(ended, lease.Ended{JobKey: jobenv.JobKey{JobID: j.id}, Age: lease.Now() - base - time.Duration(j.end*float64(time.Second))})
+				ended = append(ended, lease.Ended{JobKey: jobenv.JobKey{JobID: j.id},
+					Age: lease.Now() - base - time.Duration(j.end*float64(time.Second))})
 			}
 		}
 		step := 58 + rng.Float64()*200
@@ -96,7 +100,8 @@ func TestAccountConserves(t *testing.T) {
 			counter = step // the driver was loaded anew
 		}
 		s := sample(processes...)
-		s.EnergyJ, s.PowerWatts, s.SMActPct = figure.Measured(counter), figure.Measured(step), figure.Measured(rng.Float64()*100)
+		s.EnergyJ, s.PowerWatts, s.SMActPct = figure.Measured(counter), figure.Measured(step),
+			figure.Measured(rng.Float64()*100)
 		a.accounts.begin(t.Context(), a, ended)
 		a.accounts.flush(t.Context(), a)
 		for _, u := range a.account(s, leases, a.Owners, now) {

@@ -189,8 +189,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		every(ctx, &work, 0, slurmDeadline, a.askOfJobs),
 		every(ctx, &work, compare, slurmDeadline, a.compare),
 		every(ctx, &work, compare, slurmDeadline, a.tellIdle),
-		every(ctx, &work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.keepSteward(ctx, lease.Now()) }),
-		every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { a.sendPreemptors(ctx, lease.Now()) }),
+		every(ctx, &work, compare, slurmDeadline, func(ctx context.Context,
+			_ lease.Snapshot) {
+			a.keepSteward(ctx, lease.Now())
+		}),
+		every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context,
+			_ lease.Snapshot) {
+			a.sendPreemptors(ctx, lease.Now())
+		}),
 	}
 	seen := make(chan struct{}, 1)
 	work.Add(1)
@@ -365,7 +371,8 @@ func (a *Agent) export(s lease.Snapshot) {
 
 // measure turns samples into readings for the next choice and into usages of
 // the jobs that hold the GPUs.
-func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading, []lease.Usage) {
+func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading,
+	[]lease.Usage) {
 	var readings []gres.Reading
 	var usages []lease.Usage
 	owners := once{a.Owners, map[int]resident.Owner{}}
@@ -424,7 +431,8 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 		if err == nil && a.isHere(job, j.Job) {
 			continue
 		}
-		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State, "nodes", job.NodeList, "restarts", job.Restarts)
+		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State, "nodes", job.NodeList, "restarts",
+			job.Restarts)
 		if err := a.endLost(ctx, j.Job); err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
 		}

@@ -37,7 +37,8 @@ func (o owners) Owner(pid int) resident.Owner {
 func (o owners) Stepds() (map[uint32]bool, error) { return map[uint32]bool{50: true}, nil }
 
 func sample(processes ...gres.Process) gres.Sample {
-	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: figure.SourceGPM, Processes: processes}
+	return gres.Sample{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, UsedMiB: 100, Source: figure.SourceGPM,
+		Processes: processes}
 }
 
 func held(id, uid uint32) gres.Lease {
@@ -79,7 +80,8 @@ func TestReadingCountsForeignProcesses(t *testing.T) {
 func newAgent() *Agent {
 	c := config.Default()
 	c.Partition = map[string]config.Partition{"gpu": {}}
-	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{}, failed: map[gres.Daemon]bool{}}
+	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{},
+		failed: map[gres.Daemon]bool{}}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.
@@ -190,7 +192,8 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 	a.Node, a.Records = "n1", r
 	a.Lost = func(h lease.Held) db.Attempt { return db.Attempt{JobID: h.JobID} }
 	a.Jobs = &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 53: {State: "PENDING"},
-		56: {State: "RUNNING", NodeList: "n[2-3]"}, 57: {State: "RUNNING", NodeList: "n[1-3]"}, 58: {State: "RUNNING", NodeList: "n1", Restarts: 1},
+		56: {State: "RUNNING", NodeList: "n[2-3]"}, 57: {State: "RUNNING", NodeList: "n[1-3]"},
+		58: {State: "RUNNING", NodeList: "n1", Restarts: 1},
 		59: {State: "COMPLETING", NodeList: "n1", Restarts: 1}, 60: {State: "COMPLETING", NodeList: "n2"}}}
 	var s lease.Snapshot
 	for id, age := range map[uint32]time.Duration{
@@ -231,14 +234,21 @@ func TestSetStarts(t *testing.T) {
 		start   time.Duration // from now; 0: not set
 		dropped bool
 	}{
-		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 0, 2 * time.Second, true},
-		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 0, 125 * time.Second, true},
-		{"backs off no longer than is safe", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"}, time.Second, 80 * time.Second, 125 * time.Second, true},
-		{"backs off since it was given back", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"}, time.Minute, 15 * time.Minute, 14 * time.Minute, true},
-		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0, 125 * time.Second, true},
-		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 0, 125 * time.Second, true},
+		{"lifted from 23.02 on", sctl.Version{Major: 23, Minor: 2}, sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"},
+			0, 0, 2 * time.Second, true},
+		{"made longer up to 22.05", sctl.Version{Major: 22, Minor: 5, Micro: 8},
+			sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 0, 125 * time.Second, true},
+		{"backs off no longer than is safe", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"},
+			time.Second, 80 * time.Second, 125 * time.Second, true},
+		{"backs off since it was given back", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"},
+			time.Minute, 15 * time.Minute, 14 * time.Minute, true},
+		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0,
+			125 * time.Second, true},
+		{"with the reason of its last run", sctl.Version{Major: 22, Minor: 5},
+			sctl.Job{ID: 1, State: "PENDING", Reason: "Prolog"}, 0, 0, 125 * time.Second, true},
 		{"still completing", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, 0, 0, 0, false},
-		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, 0, true},
+		{"completing for ever", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "COMPLETING"}, time.Hour, 0, 0,
+			true},
 		{"running again", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 1, State: "RUNNING"}, 0, 0, 0, true},
 		{"gone", sctl.Version{Major: 25, Minor: 11}, sctl.Job{ID: 9}, 0, 0, 0, true},
 	} {
@@ -346,7 +356,8 @@ func TestComplete(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l, r := &ledger{list: []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1, Restart: 2}, Age: c.age}}}, &records{}
 			a := newAgent()
-			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, words: sctl.Words{Name: "x", Account: "ml"}}
+			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job},
+				words: sctl.Words{Name: "x", Account: "ml"}}
 			a.complete(t.Context(), time.Hour)
 			var want []db.End
 			switch c.state {
@@ -356,7 +367,8 @@ func TestComplete(t *testing.T) {
 			case "as the Epilog saw":
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", Name: "x", Account: "ml"}}
 			default:
-				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(), Name: "x", Account: "ml", State: c.state}}
+				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(),
+					Name: "x", Account: "ml", State: c.state}}
 			}
 			for i := range want {
 				want[i].Figures = map[string]figure.Figures{"a": {PeakMiB: 7}}
@@ -445,7 +457,8 @@ func TestTellSource(t *testing.T) {
 		source figure.Source
 		want   int
 	}{
-		{3, figure.SourceUtilisation, 0}, {otherFor, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0}, {1, figure.SourceGPM, 0},
+		{3, figure.SourceUtilisation, 0}, {otherFor, figure.SourceGPM, 0}, {otherFor - 1, figure.SourceUtilisation, 0},
+		{1, figure.SourceGPM, 0},
 		{otherFor, figure.SourceUtilisation, 1}, {100, figure.SourceUtilisation, 1}, {otherFor, figure.SourceGPM, 2},
 	} {
 		if got := look(c.looks, c.source); got != c.want {

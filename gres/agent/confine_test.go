@@ -45,7 +45,8 @@ func TestReopen(t *testing.T) {
 		}
 		return g, nil
 	}
-	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}}, Leases: []gres.Lease{held(7, 1000)}}
+	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
+		Leases: []gres.Lease{held(7, 1000)}}
 	missing = errors.New("slurmd has not started")
 	for range 2 {
 		a.reopen(a.guard(), s)

@@ -72,11 +72,13 @@ func TestCheckMPS(t *testing.T) {
 	}{
 		{"nobody", sample(), nil, false, true, []string{"ensure a"}, nil},
 		{"in use", sample(client), []gres.Lease{using}, false, false, []string{"ensure a"}, nil},
-		{"fault", sample(client), []gres.Lease{using}, false, true, []string{"ensure a"}, []string{"quarantine a: its MPS server has faulted"}},
+		{"fault", sample(client), []gres.Lease{using}, false, true, []string{"ensure a"},
+			[]string{"quarantine a: its MPS server has faulted"}},
 		{"victims are there", sample(client), []gres.Lease{using}, true, true, nil, nil},
 		{"a victim's process is there", sample(client), nil, true, true, nil, nil},
 		{"victims have gone", sample(), nil, true, true, []string{"restart a"}, []string{"readmit a"}},
-		{"left by a job", sample(gres.Process{PID: 2, MPS: true}), nil, false, false, []string{"ensure a", "terminate a"}, nil},
+		{"left by a job", sample(gres.Process{PID: 2, MPS: true}), nil, false, false, []string{"ensure a", "terminate a"},
+			nil},
 		{"of no job", sample(gres.Process{PID: 3, MPS: true}), nil, false, false, []string{"ensure a"}, nil},
 		{"no client", sample(gres.Process{PID: 2}), nil, false, false, []string{"ensure a"}, nil},
 		{"MIG", gres.Sample{GPU: gres.GPU{UUID: "a", MIG: true}}, nil, false, false, nil, nil},
@@ -105,7 +107,8 @@ func TestCheckMPS(t *testing.T) {
 // A daemon of several GPUs comes with the first job that needs it and ends when
 // none does; its fault closes those of its GPUs that no other daemon uses.
 func TestCheckMPSOfSeveralGPUs(t *testing.T) {
-	two := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"}, {Job: jobenv.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
+	two := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"},
+		{Job: jobenv.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
 	beside := append(slices.Clone(two[:1]), gres.Lease{Job: jobenv.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
 	singles := []string{"ensure a", "ensure b", "ensure c"}
 	left := gres.Process{PID: 2, MPS: true}
@@ -120,7 +123,8 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 	}{
 		{"comes up", two, nil, nil, "", false, append(singles, "ensure a,b"), nil},
 		{"is not used", nil, []gres.Daemon{"a,b"}, nil, "", false, append(singles, "quit a,b"), nil},
-		{"one of two is used", two, []gres.Daemon{"a,b", "b,c"}, nil, "", false, append(singles, "ensure a,b", "quit b,c"), nil},
+		{"one of two is used", two, []gres.Daemon{"a,b", "b,c"}, nil, "", false, append(singles, "ensure a,b", "quit b,c"),
+			nil},
 		{"fault", two, []gres.Daemon{"a,b"}, nil, "a,b", false, append(singles, "ensure a,b"),
 			[]string{"quarantine a: its MPS server has faulted", "quarantine b: its MPS server has faulted"}},
 		{"fault beside another daemon", beside, []gres.Daemon{"a,b"}, nil, "a,b", false, append(singles, "ensure a,b"),
@@ -128,7 +132,8 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		{"left on a, used on b", two[1:], []gres.Daemon{"a,b", "b,c"}, []gres.Process{left}, "", false,
 			[]string{"ensure a", "terminate a", "terminate a,b", "ensure b", "ensure c", "ensure a,b", "quit b,c"}, nil},
 		{"a victim runs on b", two[1:], []gres.Daemon{"a,b"}, nil, "a,b", true, []string{"ensure b", "ensure c"}, nil},
-		{"the victims have gone", nil, []gres.Daemon{"a,b"}, nil, "", true, []string{"restart a", "ensure b", "ensure c", "quit a,b"}, []string{"readmit a"}},
+		{"the victims have gone", nil, []gres.Daemon{"a,b"}, nil, "", true,
+			[]string{"restart a", "ensure b", "ensure c", "quit a,b"}, []string{"readmit a"}},
 	} {
 		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault}
 		a := newAgent()
@@ -137,7 +142,8 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		if c.quarantined {
 			s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 		}
-		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}}, {GPU: gres.GPU{UUID: "c"}}}
+		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}},
+			{GPU: gres.GPU{UUID: "c"}}}
 		a.checkMPS(t.Context(), samples, s)
 		if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
 			t.Errorf("%s: MPS %v, ledger %v; want %v, %v", c.name, d.calls, l.calls, c.mps, c.ledger)
@@ -155,7 +161,8 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 func TestStoppedDaemonComesBack(t *testing.T) {
 	d := &daemons{sets: []gres.Daemon{"a,b"}}
 	a := newAgent()
-	a.Ledger, a.MPS, a.failed = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"}, {UUID: "b", UID: 7, Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{}
+	a.Ledger, a.MPS, a.failed = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"},
+		{UUID: "b", UID: 7, Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{}
 	a.checkMPS(t.Context(), []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{})
 	// Its directory is open to the user of the job that has come, the others to nobody.
 	if want := map[gres.Daemon]uint32{"a,b": 7, "c": 0}; !maps.Equal(d.open, want) {
@@ -180,25 +187,35 @@ func TestOpenHolds(t *testing.T) {
 	share := []lease.Hold{{UUID: "a", JobID: 7, MiB: 20480}}
 	gpu := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}}
 	shares := []lease.Hold{{UUID: "a", JobID: 7, MiB: 10240}, {UUID: "b", JobID: 7, MiB: 10240}}
-	two := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7}, {GPU: gres.GPU{UUID: "b", TotalMiB: 40503}, HeldFor: 7}}
+	two := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40503}, HeldFor: 7},
+		{GPU: gres.GPU{UUID: "b", TotalMiB: 40503}, HeldFor: 7}}
 	for name, c := range map[string]struct {
 		s    lease.Snapshot
 		want []string
 	}{
-		"a share, room":              {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}}, []string{"open 7 in 0s"}},
-		"a share, no room":           {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
-		"a share, closed":            {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, Exclusive: true}}}, nil},
-		"a share, no GPU":            {lease.Snapshot{Holds: share}, nil},
-		"shares of two, one daemon":  {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}}}, []string{"open 7 in 0s"}},
-		"shares of two, two daemons": {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a"}, {UUID: "b", Daemon: "b"}}}, nil},
-		"shares of two, another's":   {lease.Snapshot{Holds: shares, Readings: two, Leases: []gres.Lease{{UUID: "a", Daemon: "a,b", UID: 2000}}}, nil},
-		"a share, another's":         {lease.Snapshot{Holds: share, Readings: gpu, Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
-		"all idle":                   {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
-		"one busy":                   {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
-		"others busy":                {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}}, []string{"open 7 in 0s"}},
-		"open already":               {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
-		"start is not set":           {lease.Snapshot{Holds: holds, Comebacks: []lease.PendingRestart{{JobID: 7}}}, nil},
-		"no holds":                   {lease.Snapshot{}, nil},
+		"a share, room": {lease.Snapshot{Holds: share, Readings: gpu,
+			Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 17000, Seen: true}}},
+			[]string{"open 7 in 0s"}},
+		"a share, no room": {lease.Snapshot{Holds: share, Readings: gpu,
+			Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, ReserveMiB: 19000, Seen: true}}}, nil},
+		"a share, closed": {lease.Snapshot{Holds: share, Readings: gpu,
+			Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, Exclusive: true}}}, nil},
+		"a share, no GPU": {lease.Snapshot{Holds: share}, nil},
+		"shares of two, one daemon": {lease.Snapshot{Holds: shares, Readings: two,
+			Leases: []gres.Lease{{UUID: "a", Daemon: "a,b"}}}, []string{"open 7 in 0s"}},
+		"shares of two, two daemons": {lease.Snapshot{Holds: shares, Readings: two,
+			Leases: []gres.Lease{{UUID: "a", Daemon: "a"}, {UUID: "b", Daemon: "b"}}}, nil},
+		"shares of two, another's": {lease.Snapshot{Holds: shares, Readings: two,
+			Leases: []gres.Lease{{UUID: "a", Daemon: "a,b", UID: 2000}}}, nil},
+		"a share, another's": {lease.Snapshot{Holds: share, Readings: gpu,
+			Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, UID: 2000, Seen: true}}}, nil},
+		"all idle": {lease.Snapshot{Holds: holds}, []string{"open 7 in 0s"}},
+		"one busy": {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "b"}}}, nil},
+		"others busy": {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}},
+			[]string{"open 7 in 0s"}},
+		"open already":     {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
+		"start is not set": {lease.Snapshot{Holds: holds, Comebacks: []lease.PendingRestart{{JobID: 7}}}, nil},
+		"no holds":         {lease.Snapshot{}, nil},
 	} {
 		l := &ledger{}
 		a := newAgent()
@@ -213,7 +230,8 @@ func TestOpenHolds(t *testing.T) {
 
 // waiting is a slurmctld where job 7 waits for room.
 func waiting() *jobs {
-	return &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING", Reason: "Resources"}}, version: sctl.Version{Major: 22, Minor: 5}, starts: map[string]time.Time{}}
+	return &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING", Reason: "Resources"}},
+		version: sctl.Version{Major: 22, Minor: 5}, starts: map[string]time.Time{}}
 }
 
 // GPUs are offered from when their job can start: until then slurmctld would send
@@ -231,17 +249,22 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		start  time.Duration // that is set; 0: none
 		again  time.Duration
 	}{
-		"waits for room":           {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
-		"waits, nothing said":      {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil, "[open 7 in 0s]", 0, compare},
-		"comes back soon":          {"PENDING", "Prolog", sctl.Job{Eligible: in(20 * time.Second), Restarts: 1}, nil, "[open 7 in 20s]", 0, compare},
-		"backs off":                {"PENDING", "BeginTime", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1, Submitted: time.Now()}, nil, "[]", 125 * time.Second, askAgain},
-		"is to start at a time":    {"PENDING", "BeginTime", sctl.Job{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0, compare},
-		"not yet looked at":        {"PENDING", "Prolog", sctl.Job{Restarts: 1}, nil, "[]", 0, compare},
-		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1}, nil, "[]", 0, compare},
-		"its array has enough":     {"PENDING", "JobArrayTaskLimit", sctl.Job{}, nil, "[]", 0, compare},
-		"in a Prolog":              {"RUNNING", "Prolog", sctl.Job{}, nil, "[]", 0, askAgain},
-		"has gone":                 {"", "", sctl.Job{}, nil, "[]", 0, askAgain},
-		"slurmctld is away":        {"PENDING", "Resources", sctl.Job{}, errors.New("no answer"), "[]", 0, compare},
+		"waits for room": {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
+		"waits, nothing said": {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil,
+			"[open 7 in 0s]", 0, compare},
+		"comes back soon": {"PENDING", "Prolog", sctl.Job{Eligible: in(20 * time.Second), Restarts: 1}, nil,
+			"[open 7 in 20s]", 0, compare},
+		"backs off": {"PENDING", "BeginTime", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1,
+			Submitted: time.Now()}, nil, "[]", 125 * time.Second, askAgain},
+		"is to start at a time": {"PENDING", "BeginTime", sctl.Job{Eligible: in(time.Hour)}, nil, "[open 7 in 1h0m0s]", 0,
+			compare},
+		"not yet looked at": {"PENDING", "Prolog", sctl.Job{Restarts: 1}, nil, "[]", 0, compare},
+		"held, while it backs off": {"PENDING", "JobHeldUser", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1}, nil,
+			"[]", 0, compare},
+		"its array has enough": {"PENDING", "JobArrayTaskLimit", sctl.Job{}, nil, "[]", 0, compare},
+		"in a Prolog":          {"RUNNING", "Prolog", sctl.Job{}, nil, "[]", 0, askAgain},
+		"has gone":             {"", "", sctl.Job{}, nil, "[]", 0, askAgain},
+		"slurmctld is away":    {"PENDING", "Resources", sctl.Job{}, errors.New("no answer"), "[]", 0, compare},
 	} {
 		l, a, j := &ledger{}, newAgent(), waiting()
 		j.known[7] = sctl.Job{ID: 7, State: c.state, Reason: c.reason}
@@ -317,7 +340,8 @@ func TestFollowHolds(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.Ledger = l
-	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING", Reason: "Resources"}, 2: {State: "RUNNING"}, 3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING", Reason: "Resources"}, 2: {State: "RUNNING"},
+		3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
 	var s lease.Snapshot
 	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may give them back
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
@@ -338,29 +362,40 @@ func TestHasten(t *testing.T) {
 		start  time.Duration // from now; 0: not set
 		calls  string
 	}{
-		"backs off":       {func(*jobs, *sctl.Job, *lease.Hold) {}, 2 * time.Second, "[open 1 in 2s]"},
-		"up to 22.05":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.version = sctl.Version{Major: 22, Minor: 5} }, 125 * time.Second, "[open 1 in 2m5s]"},
-		"no reason yet":   {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Prolog" }, 2 * time.Second, "[open 1 in 2s]"},
+		"backs off": {func(*jobs, *sctl.Job, *lease.Hold) {}, 2 * time.Second, "[open 1 in 2s]"},
+		"up to 22.05": {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.version = sctl.Version{Major: 22, Minor: 5} },
+			125 * time.Second, "[open 1 in 2m5s]"},
+		"no reason yet": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Prolog" }, 2 * time.Second,
+			"[open 1 in 2s]"},
 		"not open yet":    {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Open = false }, 0, "[]"},
 		"waits for room":  {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Resources" }, 0, "[]"},
 		"held":            {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "JobHeldUser" }, 0, "[drop 1]"},
 		"depends":         {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Dependency" }, 0, "[drop 1]"},
 		"wants a licence": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "Licenses" }, 0, "[drop 1]"},
-		"at a limit":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "QOSMaxJobsPerUserLimit" }, 0, "[drop 1]"},
+		"at a limit": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "QOSMaxJobsPerUserLimit" }, 0,
+			"[drop 1]"},
 		"past a deadline": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason = "DeadLine" }, 0, "[drop 1]"},
-		"has moved":       {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, job.Partition = "Resources", "cpu" }, 0, "[drop 1]"},
-		"not answered":    {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.err = errors.New("no answer") }, 0, "[]"},
-		"still ends":      {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
-		"comes soon":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = time.Now().Add(10 * time.Second) }, 0, "[open 1 in 10s]"},
-		"user's wish":     {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = soon.Add(time.Hour) }, 0, "[drop 1]"},
-		"and then again":  {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Submitted = time.Now().Add(-10 * time.Minute) }, 0, "[drop 1]"},
-		"never back":      {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[drop 1]"},
-		"not looked at":   {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.Eligible = "None", time.Time{} }, 0, "[open 1 in 30m0s]"},
+		"has moved": {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, job.Partition = "Resources", "cpu" },
+			0, "[drop 1]"},
+		"not answered": {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.err = errors.New("no answer") }, 0, "[]"},
+		"still ends":   {func(_ *jobs, job *sctl.Job, _ *lease.Hold) { job.State = "COMPLETING" }, 0, "[]"},
+		"comes soon": {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = time.Now().Add(10 * time.Second) },
+			0, "[open 1 in 10s]"},
+		"user's wish": {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Eligible = soon.Add(time.Hour) }, 0,
+			"[drop 1]"},
+		"and then again": {func(j *jobs, _ *sctl.Job,
+			_ *lease.Hold) {
+			j.may.Submitted = time.Now().Add(-10 * time.Minute)
+		}, 0, "[drop 1]"},
+		"never back": {func(j *jobs, _ *sctl.Job, _ *lease.Hold) { j.may.Restarts = 0 }, 0, "[drop 1]"},
+		"not looked at": {func(j *jobs, job *sctl.Job, _ *lease.Hold) { job.Reason, j.may.Eligible = "None", time.Time{} },
+			0, "[open 1 in 30m0s]"},
 		"GPU in use":      {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.UUID = "in use" }, 0, "[]"},
 		"is late by then": {func(_ *jobs, _ *sctl.Job, h *lease.Hold) { h.Age = 24 * time.Hour }, 0, "[drop 1]"},
 	} {
 		job, hold := sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, lease.Hold{UUID: "x", JobID: 1, Open: true}
-		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}, may: sctl.Job{Restarts: 1, Eligible: soon, Submitted: time.Now()}}
+		j := &jobs{version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{},
+			may: sctl.Job{Restarts: 1, Eligible: soon, Submitted: time.Now()}}
 		c.change(j, &job, &hold)
 		j.known = map[uint32]sctl.Job{1: job}
 		a, l := newAgent(), &ledger{}

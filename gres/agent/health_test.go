@@ -17,7 +17,8 @@ import (
 	"carma/gres/lease"
 )
 
-func (l *ledger) SetFault(_ context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration) ([]uint32, bool, error) {
+func (l *ledger) SetFault(_ context.Context, uuid string, cause gres.Cause, reason string,
+	lasts time.Duration) ([]uint32, bool, error) {
 	return nil, true, cmp.Or(l.err, l.note("%s %s %s: %s", cause, uuid, lasts, reason))
 }
 
@@ -38,14 +39,19 @@ func TestWatchHealth(t *testing.T) {
 		looks []gres.Sample
 		want  string
 	}{
-		"well":                        {[]gres.Sample{well, well}, "end device a"},
-		"a state":                     {[]gres.Sample{reset, reset, well, well}, "device a 0s: reset; end device a"},
-		"unreadable says nothing":     {[]gres.Sample{s(func(s *gres.Sample) { s.Unreadable = "lost" })}, ""},
-		"a program's error":           {[]gres.Sample{xids(13, 31, 43, 45, 68, 94, 109)}, "end device a"},
-		"broken":                      {[]gres.Sample{xids(31, 79), well}, "xid a 0s: Xid 79: GPU has fallen off the bus; end device a"},
-		"lost with its last word":     {[]gres.Sample{s(func(s *gres.Sample) { s.Xids, s.Unreadable = []uint64{79}, "lost" })}, "xid a 0s: Xid 79: GPU has fallen off the bus"},
-		"the same again is said once": {[]gres.Sample{xids(119), xids(119, 119)}, "xid a 0s: Xid 119: GSP does not answer; end device a"},
-		"rows that wait close none":   {[]gres.Sample{s(func(s *gres.Sample) { s.RowsPending = true })}, "end device a"},
+		"well":                    {[]gres.Sample{well, well}, "end device a"},
+		"a state":                 {[]gres.Sample{reset, reset, well, well}, "device a 0s: reset; end device a"},
+		"unreadable says nothing": {[]gres.Sample{s(func(s *gres.Sample) { s.Unreadable = "lost" })}, ""},
+		"a program's error":       {[]gres.Sample{xids(13, 31, 43, 45, 68, 94, 109)}, "end device a"},
+		"broken": {[]gres.Sample{xids(31, 79), well},
+			"xid a 0s: Xid 79: GPU has fallen off the bus; end device a"},
+		"lost with its last word": {[]gres.Sample{s(func(s *gres.Sample) {
+			s.Xids, s.Unreadable = []uint64{79},
+				"lost"
+		})}, "xid a 0s: Xid 79: GPU has fallen off the bus"},
+		"the same again is said once": {[]gres.Sample{xids(119), xids(119, 119)},
+			"xid a 0s: Xid 119: GSP does not answer; end device a"},
+		"rows that wait close none": {[]gres.Sample{s(func(s *gres.Sample) { s.RowsPending = true })}, "end device a"},
 	} {
 		l := &ledger{}
 		a := newAgent()
@@ -96,8 +102,9 @@ func (l *ledger) Follow(_ context.Context, d gres.Daemon, read lease.ReadLog) ([
 // A fault that stands in the log is looked at at once; what closes a GPU is the status.
 func TestFollowLogs(t *testing.T) {
 	for fault, want := range map[gres.Daemon]string{
-		"":    "follow a,b to 8; follow a to 8; follow b to 8",
-		"a,b": "follow a,b to 8; quarantine a: its MPS server has faulted; quarantine b: its MPS server has faulted; follow a to 8; follow b to 8",
+		"": "follow a,b to 8; follow a to 8; follow b to 8",
+		"a,b": "follow a,b to 8; quarantine a: its MPS server has faulted; quarantine b: its MPS server has faulted; " +
+			"follow a to 8; follow b to 8",
 	} {
 		l := &ledger{}
 		var log bytes.Buffer

@@ -78,7 +78,8 @@ func (a *Agent) openHold(ctx context.Context, job uint32) (known bool, err error
 // kept is the request of a job that GPUs are kept for, as far as it is known here;
 // with 0 MiB it wants all of each.
 func (a *Agent) kept(job, uid uint32, gpus int, mib int64) gres.Request {
-	r := gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0, MarginMiB: a.Config.Placement.MarginMiB}
+	r := gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0,
+		MarginMiB: a.Config.Placement.MarginMiB}
 	for _, m := range a.Config.Placement.Margin {
 		r.MarginMiB = max(r.MarginMiB, m)
 	}
@@ -126,7 +127,8 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 	if len(kept) == 0 {
 		return true
 	}
-	in := choose.Input{Readings: kept, Leases: s.Leases, Request: a.kept(job, uid, len(kept), mib), Thresholds: a.Thresholds}
+	in := choose.Input{Readings: kept, Leases: s.Leases, Request: a.kept(job, uid, len(kept), mib),
+		Thresholds: a.Thresholds}
 	return choose.GPUs(a.strictest(), in).UUIDs != nil
 }
 

@@ -102,7 +102,8 @@ func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 		}
 		done := a.acted[key]
 		if !done.told {
-			a.Log.Warn("a job holds GPUs and does not use them", "job", key, "uid", j.uid, "for", j.idle.Round(time.Second), "certain", j.sure.Round(time.Second))
+			a.Log.Warn("a job holds GPUs and does not use them", "job", key, "uid", j.uid, "for", j.idle.Round(time.Second),
+				"certain", j.sure.Round(time.Second))
 		}
 		var err error
 		text := fmt.Sprintf("carma: job %d holds GPUs and has not used them for %s", key.JobID, j.idle.Round(time.Second))
@@ -153,7 +154,8 @@ func idleJobs(s lease.Snapshot, interval time.Duration) map[jobenv.JobKey]idleJo
 // cancelIdle cancels a job, or tells its user if the job may not be cancelled: a
 // suspended one cannot use its GPUs, and of one on several nodes this one sees a
 // part.
-func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob, text string, told bool) (cancelled bool, err error) {
+func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob, text string,
+	told bool) (cancelled bool, err error) {
 	job, err := a.Jobs.Job(ctx, key.JobID)
 	if err == nil && job.UID != idle.uid {
 		err = fmt.Errorf("slurmctld says that it is uid %d's, the ledger that it is uid %d's", job.UID, idle.uid)
@@ -179,7 +181,8 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err := a.Users.Notify(ctx, key.JobID, text+"; it is cancelled"); err != nil {
 		a.Log.Warn("notify or cancel a job that uses no GPU", "job", key, "error", err)
 	}
-	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s", idle.idle.Round(time.Second))); err != nil {
+	if err := a.Ledger.Cancelled(ctx, key, fmt.Sprintf("cancelled: it used none of its GPUs for %s",
+		idle.idle.Round(time.Second))); err != nil {
 		return false, err
 	}
 	a.endClients(ctx, key, s)

@@ -36,11 +36,13 @@ func TestUnused(t *testing.T) {
 		{"works", true, 60, 60, figure.SourceGPM, []gres.Process{p}, false, 1, false, false},
 		{"has a context and does nothing", true, 0, 0.1, figure.SourceGPM, []gres.Process{p}, false, 1, true, false},
 		{"the same, not measured well", true, 0, 0, figure.SourceUtilisation, []gres.Process{p}, false, 1, true, true},
-		{"the same, not measured", true, math.NaN(), figure.Unknown, figure.SourceNone, []gres.Process{p}, false, 1, false, false},
+		{"the same, not measured", true, math.NaN(), figure.Unknown, figure.SourceNone, []gres.Process{p}, false, 1, false,
+			false},
 		{"no context, others have one", false, math.NaN(), 50, figure.SourceGPM, []gres.Process{p}, false, 2, true, false},
 		{"no context, nobody has one", false, 0, 0, figure.SourceGPM, nil, false, 1, true, false},
 		{"no context, and yet there is activity", false, 50, 50, figure.SourceGPM, nil, false, 1, false, false},
-		{"no context, and nothing is measured", false, math.NaN(), figure.Unknown, figure.SourceNone, nil, false, 1, false, false},
+		{"no context, and nothing is measured", false, math.NaN(), figure.Unknown, figure.SourceNone, nil, false, 1, false,
+			false},
 		{"no context, but processes of no job", false, 0, 0, figure.SourceGPM, []gres.Process{p}, true, 1, false, false},
 		{"does nothing beside one that works", true, 0, 50, figure.SourceGPM, []gres.Process{p}, false, 2, true, true},
 		{"works beside one that works", true, 20, 50, figure.SourceGPM, []gres.Process{p}, false, 2, false, true},
@@ -108,13 +110,15 @@ func TestTellIdle(t *testing.T) {
 		{"cancel", "cancel", running, func(*lease.Snapshot) {}, cancelled},
 		{"not for long", "cancel", running, func(s *lease.Snapshot) { s.Leases[0].Idle = 29 * time.Minute }, nil},
 		{"uses one of two", "cancel", running, func(s *lease.Snapshot) { s.Leases[1].Idle = 0 }, nil},
-		{"not certain", "cancel", running, func(s *lease.Snapshot) { s.Leases[1].IdleSure = 29 * time.Minute }, []string{told}},
+		{"not certain", "cancel", running, func(s *lease.Snapshot) { s.Leases[1].IdleSure = 29 * time.Minute },
+			[]string{told}},
 		{"not read", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Unreadable = "lost" }, nil},
 		{"not read lately", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Age = time.Minute }, nil},
 		{"another user's by now", "cancel", with(func(j *sctl.Job) { j.UID = 1 }), func(*lease.Snapshot) {}, nil},
 		{"several nodes", "cancel", with(func(j *sctl.Job) { j.Nodes = 2 }), func(*lease.Snapshot) {}, []string{told}},
 		{"suspended", "cancel", with(func(j *sctl.Job) { j.State = "SUSPENDED" }), func(*lease.Snapshot) {}, []string{told}},
-		{"suspended a part of the time", "cancel", with(func(j *sctl.Job) { j.Suspended = time.Minute }), func(*lease.Snapshot) {}, nil},
+		{"suspended a part of the time", "cancel", with(func(j *sctl.Job) { j.Suspended = time.Minute }),
+			func(*lease.Snapshot) {}, nil},
 		{"suspended before", "cancel", with(func(j *sctl.Job) { j.Suspended = time.Minute }), func(s *lease.Snapshot) {
 			s.Leases[0].Idle, s.Leases[0].IdleSure = 31*time.Minute, 31*time.Minute
 		}, []string{strings.Replace(told, "30", "31", 1) + "; it is cancelled", "cancel 5_2"}},
@@ -127,7 +131,9 @@ func TestTellIdle(t *testing.T) {
 			a.Users, a.Ledger, a.Jobs = u, l, &jobs{known: map[uint32]sctl.Job{7: c.job}}
 			key := jobenv.JobKey{JobID: 7}
 			s := lease.Snapshot{
-				Leases:   []gres.Lease{{Job: key, UUID: "a", Idle: 30 * time.Minute, IdleSure: 30 * time.Minute}, {Job: key, UUID: "b", Idle: 40 * time.Minute, IdleSure: 40 * time.Minute}, {Job: jobenv.JobKey{JobID: 8}, UUID: "b"}},
+				Leases: []gres.Lease{{Job: key, UUID: "a", Idle: 30 * time.Minute, IdleSure: 30 * time.Minute},
+					{Job: key, UUID: "b", Idle: 40 * time.Minute, IdleSure: 40 * time.Minute},
+					{Job: jobenv.JobKey{JobID: 8}, UUID: "b"}},
 				Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}},
 			}
 			c.change(&s)
@@ -137,7 +143,8 @@ func TestTellIdle(t *testing.T) {
 			if !slices.Equal(u.calls, c.want) {
 				t.Errorf("%q\nwant %q", u.calls, c.want)
 			}
-			if noted := len(l.calls) == 1 && regexp.MustCompile("^cancelled 7: cancelled: it used none of its GPUs for 3[01]m0s$").MatchString(l.calls[0]); noted != (len(c.want) == 2) {
+			if noted := len(l.calls) == 1 && regexp.MustCompile("^cancelled 7: cancelled: it used none of its GPUs for "+
+				"3[01]m0s$").MatchString(l.calls[0]); noted != (len(c.want) == 2) {
 				t.Errorf("ledger %q", l.calls)
 			}
 		})
@@ -174,7 +181,8 @@ func TestTellIdleTooLate(t *testing.T) {
 	a := newAgent()
 	a.Config.Idle.Action = "cancel"
 	a.Users, a.Ledger, a.Jobs = u, l, &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "RUNNING", Nodes: 1}}}
-	s := lease.Snapshot{Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Idle: time.Hour, IdleSure: time.Hour}}, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
+	s := lease.Snapshot{Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Idle: time.Hour,
+		IdleSure: time.Hour}}, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 	l.meanwhile = lease.Snapshot{Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a"}}, Readings: s.Readings}
 	if a.tellIdle(t.Context(), s); u.calls != nil || l.calls != nil {
 		t.Errorf("%q, ledger %q", u.calls, l.calls)

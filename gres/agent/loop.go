@@ -30,7 +30,8 @@ const (
 
 // every starts a loop that does something with the newest of what it is given, at most once
 // in a while, until ctx ends. Each time has the deadline; 0: what is done has its own.
-func every[T any](ctx context.Context, work *sync.WaitGroup, pause, deadline time.Duration, do func(context.Context, T)) latest[T] {
+func every[T any](ctx context.Context, work *sync.WaitGroup, pause, deadline time.Duration,
+	do func(context.Context, T)) latest[T] {
 	in := make(latest[T], 1)
 	work.Add(1)
 	go func() {

@@ -25,7 +25,8 @@ func book(t *testing.T, job uint32) *lease.Ledger {
 		t.Fatal(err)
 	}
 	first := func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"a"}, "" }
-	if _, err := b.Acquire(t.Context(), lease.Job{JobKey: jobenv.JobKey{JobID: job}}, gres.Request{GPUs: 1}, first); err != nil {
+	if _, err := b.Acquire(t.Context(), lease.Job{JobKey: jobenv.JobKey{JobID: job}}, gres.Request{GPUs: 1},
+		first); err != nil {
 		t.Fatal(err)
 	}
 	return b

@@ -27,7 +27,8 @@ func (c *counted) Owner(pid int) resident.Owner {
 func TestWatchOutputs(t *testing.T) {
 	c := &counted{}
 	a := &Agent{Owners: c, Outputs: &output.Watch{RunDir: t.TempDir(), Proc: t.TempDir()}}
-	leases := []gres.Lease{{Job: jobenv.JobKey{JobID: 1}, UUID: "GPU-0"}, {Job: jobenv.JobKey{JobID: 2}, UUID: "GPU-1", Exclusive: true}}
+	leases := []gres.Lease{{Job: jobenv.JobKey{JobID: 1}, UUID: "GPU-0"},
+		{Job: jobenv.JobKey{JobID: 2}, UUID: "GPU-1", Exclusive: true}}
 	samples := []gres.Sample{
 		{GPU: gres.GPU{UUID: "GPU-0"}, Processes: []gres.Process{{PID: 11}, {PID: 12}, {PID: 91}}},
 		{GPU: gres.GPU{UUID: "GPU-1"}, Processes: []gres.Process{{PID: 21}}},

@@ -162,7 +162,8 @@ func (a *Agent) changeWaiting(ctx context.Context, id uint32, j schedule.Job, ch
 	if err != nil {
 		return err
 	}
-	if now.UID != j.UID || now.ArrayJobID != j.ArrayJobID || now.State != jobstate.Pending || words.TresPerNode != j.TresPerNode {
+	if now.UID != j.UID || now.ArrayJobID != j.ArrayJobID || now.State != jobstate.Pending ||
+		words.TresPerNode != j.TresPerNode {
 		return errors.New("it is not what it was in the queue")
 	}
 	return a.Cluster.Update(ctx, now.Target(), change)

@@ -32,7 +32,8 @@ func (o once) Owner(pid int) resident.Owner {
 // Reading turns one sample into what a choice is made on. SM activity is that
 // of the sample; the agent replaces it by the mean over its window.
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
-	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source, Unreadable: s.Unreadable}
+	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source,
+		Unreadable: s.Unreadable}
 	r.SMOccPct, r.DRAMPct = float64(s.SMOccPct), float64(s.DRAMPct)
 	for _, p := range s.Processes {
 		if p.MPS {

@@ -75,7 +75,8 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
 	// One question each about MPS, the counts, the job that comes back, the steward.
-	for start := time.Now(); looks.Load() < 20 || h.published.Load() < 20 || h.asked.Load() < 4; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); looks.Load() < 20 || h.published.Load() < 20 ||
+		h.asked.Load() < 4; time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > time.Minute {
 			t.Fatalf("%d looks, %d publications, %d questions", looks.Load(), h.published.Load(), h.asked.Load())
 		}

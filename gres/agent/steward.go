@@ -57,7 +57,8 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		a.Log.Warn("read the queue", "error", err)
 		return
 	}
-	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(), Now: time.Now()}
+	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(),
+		Now: time.Now()}
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name] = p.GPUMemMiB
 	}
@@ -108,7 +109,8 @@ func (a *Agent) placeHold(ctx context.Context, d steward.Decision, nodes []sched
 			a.Log.Warn("place a hold", "job", hold.JobID, "error", err)
 			return
 		}
-		a.Log.Info("a request has waited long; hold placed", "job", hold.JobID, "gpus", hold.GPUs, "mib", hold.MiB, "node", n.Name)
+		a.Log.Info("a request has waited long; hold placed", "job", hold.JobID, "gpus", hold.GPUs, "mib", hold.MiB, "node",
+			n.Name)
 	}
 }
 
@@ -197,7 +199,8 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		if a.Thresholds.BookSMAct {
 			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
-		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB), a.Thresholds); uuids != nil {
+		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB),
+			a.Thresholds); uuids != nil {
 			a.Log.Info("hold started", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
 			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.GPUs, hold.MiB, uuids); err != nil {
 				a.Log.Error("start a hold", "error", err)

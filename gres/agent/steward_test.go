@@ -65,8 +65,10 @@ func (c *cluster) Split(_ context.Context, j schedule.Job) (uint32, error) {
 func (c *cluster) Preemption(context.Context) (schedule.Preemption, error) { return c.rules, c.err }
 
 func TestKeepSteward(t *testing.T) {
-	old := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	nodes := []schedule.Node{{Name: jobstate.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
+	old := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
+		Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	nodes := []schedule.Node{{Name: jobstate.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true,
+		Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
 	task, named := old, old
 	task.ArrayJobID, task.ArrayTask = 7, 3
 	named.ReqNodes = "n2"
@@ -81,23 +83,33 @@ func TestKeepSteward(t *testing.T) {
 		want       []string
 		jobs       *jobs // as they are when asked about alone; nil: as in the queue
 	}{
-		{"the first node", "n1", cluster{queue: []schedule.Job{old}, nodes: nodes}, []string{"nodes", "queue", "n1 keeps 2 for 7"}, nil},
-		{"a task of an array", "n1", cluster{queue: []schedule.Job{task}, nodes: nodes}, []string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
-		{"names its node", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}, nil},
-		{"another user's by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
-		{"another task by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING", ArrayJobID: 6}, old.TresPerNode)},
-		{"asks for other GPUs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING"}, "gres:gpu:1")},
-		{"runs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "RUNNING"}, old.TresPerNode)},
+		{"the first node", "n1", cluster{queue: []schedule.Job{old}, nodes: nodes},
+			[]string{"nodes", "queue", "n1 keeps 2 for 7"}, nil},
+		{"a task of an array", "n1", cluster{queue: []schedule.Job{task}, nodes: nodes},
+			[]string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
+		{"names its node", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
+			[]string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}, nil},
+		{"another user's by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
+		{"another task by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING", ArrayJobID: 6},
+				old.TresPerNode)},
+		{"asks for other GPUs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING"}, "gres:gpu:1")},
+		{"runs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "RUNNING"}, old.TresPerNode)},
 		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}, nil},
 		{"the second node", "n2", cluster{queue: []schedule.Job{old}, nodes: nodes}, []string{"nodes"}, nil},
-		{"the second node, the first is down", "n2", cluster{queue: []schedule.Job{old}, nodes: down}, []string{"nodes", "queue", "n2 keeps 2 for 7"}, nil},
+		{"the second node, the first is down", "n2", cluster{queue: []schedule.Job{old}, nodes: down},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, nil},
 		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}, nil},
 	} {
 		a := newAgent()
 		a.Node, a.Cluster = c.node, &c.cluster
 		a.Jobs = c.jobs
 		if c.jobs == nil {
-			a.Jobs = &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING"}}, words: sctl.Words{TresPerNode: old.TresPerNode}}
+			a.Jobs = &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING"}},
+				words: sctl.Words{TresPerNode: old.TresPerNode}}
 		}
 		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
 		a.keepSteward(t.Context(), 1)
@@ -109,8 +121,10 @@ func TestKeepSteward(t *testing.T) {
 
 // A job that was given back between two looks is not new to the second.
 func TestKeepStewardRemembers(t *testing.T) {
-	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{queue: []schedule.Job{j}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
+		Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{queue: []schedule.Job{j}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true,
+		Lives: true, GPUs: 4}}}
 	a := newAgent()
 	a.Node, a.Cluster = "n1", c
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
@@ -126,8 +140,10 @@ func TestKeepStewardRemembers(t *testing.T) {
 
 // Nor is it to another steward, by what the first has left in the anchor's Comment.
 func TestKeepStewardHandsOver(t *testing.T) {
-	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources", Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"}, {Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
+		Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"},
+		{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
 	look := func(a *Agent, after time.Duration) {
 		a.Config.Hold.After = config.Duration(after)
 		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
@@ -184,22 +200,24 @@ func TestFollowComment(t *testing.T) {
 		ledger  []string
 		slurm   []string
 	}{
-		"no word":          {"rack", "PENDING", nil, nil, nil},
-		"new":              {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
-		"new, all":         {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
-		"kept already":     {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"in a Prolog":      {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"given back":       {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"starts":           {fresh, "RUNNING Prolog", nil, nil, nil},
-		"has started":      {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"held by its user": {fresh, "PENDING JobHeldUser", []lease.Hold{{UUID: "a", JobID: 7}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"did not come":     {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"the clock jumps":  {late, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Minute}}, nil, nil},
-		"kept for long":    {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Hour}}, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"not known":        {fresh, "?", nil, nil, nil},
-		"has gone":         {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"too many":         {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"books SMACT":      {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"no word":      {"rack", "PENDING", nil, nil, nil},
+		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
+		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"in a Prolog":  {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"given back":   {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"starts":       {fresh, "RUNNING Prolog", nil, nil, nil},
+		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"held by its user": {fresh, "PENDING JobHeldUser", []lease.Hold{{UUID: "a", JobID: 7}}, []string{"drop 7"},
+			[]string{"n1 keeps 0 for 0"}},
+		"did not come":    {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"the clock jumps": {late, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Minute}}, nil, nil},
+		"kept for long": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Hour}}, []string{"drop 7"},
+			[]string{"n1 keeps 0 for 0"}},
+		"not known":   {fresh, "?", nil, nil, nil},
+		"has gone":    {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"too many":    {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"books SMACT": {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()
@@ -217,7 +235,8 @@ func TestFollowComment(t *testing.T) {
 			a.Jobs = &jobs{err: errors.New("no connection")}
 		}
 		a.Thresholds.BookSMAct = name == "books SMACT"
-		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds, Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
+		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds,
+			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
 		}

@@ -24,17 +24,23 @@ func TestCounts(t *testing.T) {
 		want     []int64 // users 0 to 7, then jobs on 2, 3, ... GPUs
 	}{
 		{nil, nil, nil},
-		{[]Offer{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}},
-		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 50, 20, 0}},
-		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}}, []int64{100, 100, 100, 100, 100, 100, 100, 100, 30, 0, 0}},
+		{[]Offer{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}},
+			[]int64{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}},
+		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}},
+			[]int64{100, 100, 100, 100, 100, 100, 100, 100, 50, 20, 0}},
+		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}},
+			[]int64{100, 100, 100, 100, 100, 100, 100, 100, 30, 0, 0}},
 		{[]Offer{{MiB: 20}, {MiB: 100}}, nil, []int64{100, 100, 100, 100, 100, 100, 100, 100, 0}},
 		{[]Offer{{MiB: 20}}, nil, []int64{20, 20, 20, 20, 20, 20, 20, 20}},
-		{[]Offer{{20, 1003, true, 0}, {100, 1006, true, 0}, {MiB: 10}}, [][]int{{0, 2}, {1, 2}}, []int64{10, 10, 10, 20, 10, 10, 100, 10, 10, 0}},
+		{[]Offer{{20, 1003, true, 0}, {100, 1006, true, 0}, {MiB: 10}}, [][]int{{0, 2}, {1, 2}},
+			[]int64{10, 10, 10, 20, 10, 10, 100, 10, 10, 0}},
 		{[]Offer{{20, 1003, true, 0}, {100, 3, true, 0}}, nil, []int64{0, 0, 0, 100, 0, 0, 0, 0, 0}},
 		// Kept for a job on one GPU, two and three.
 		{[]Offer{{100, 1003, true, 1}, {MiB: 10}}, [][]int{{0, 1}}, []int64{10, 10, 10, 100, 10, 10, 10, 10, 0}},
-		{[]Offer{{100, 1003, true, 2}, {90, 1003, true, 2}, {MiB: 10}, {MiB: 20}}, [][]int{{0, 1, 2, 3}}, []int64{20, 20, 20, 20, 20, 20, 20, 20, 90, 0, 0}},
-		{[]Offer{{100, 1003, true, 3}, {90, 1003, true, 3}, {80, 1003, true, 3}}, [][]int{{0, 1, 2}}, []int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 80}},
+		{[]Offer{{100, 1003, true, 2}, {90, 1003, true, 2}, {MiB: 10}, {MiB: 20}}, [][]int{{0, 1, 2, 3}},
+			[]int64{20, 20, 20, 20, 20, 20, 20, 20, 90, 0, 0}},
+		{[]Offer{{100, 1003, true, 3}, {90, 1003, true, 3}, {80, 1003, true, 3}}, [][]int{{0, 1, 2}},
+			[]int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 80}},
 	} {
 		if got := Counts(c.gpus, c.together); !slices.Equal(got, c.want) {
 			t.Errorf("Counts(%v) = %v, want %v", c.gpus, got, c.want)
@@ -77,7 +83,8 @@ func TestText(t *testing.T) {
 	if got := Text("gpu:1", nil); got != "gpu:1" {
 		t.Errorf("without GPUs: %q", got)
 	}
-	if !Same("gpu:1,carmau0:7,carma2:0", "carmau0:7,gpu:2") || Same("carmau0:7", "carmau0:8") || Same("carmau0:7", "carmau1:7") || !Same("carma2:5", "carmau0:no_consume:0,carma2:no_consume:5") {
+	if !Same("gpu:1,carmau0:7,carma2:0", "carmau0:7,gpu:2") || Same("carmau0:7", "carmau0:8") ||
+		Same("carmau0:7", "carmau1:7") || !Same("carma2:5", "carmau0:no_consume:0,carma2:no_consume:5") {
 		t.Error("Same is wrong")
 	}
 }
@@ -121,7 +128,8 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 func grant(t *testing.T, b *lease.Ledger, id uint32, mib int64) {
 	t.Helper()
 	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}, UID: 1000}
-	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000}, func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "GPU-0" })
+	_, err := b.Acquire(t.Context(), job, gres.Request{GPUs: 1, ReserveMiB: mib, UID: 1000},
+		func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "GPU-0" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +165,8 @@ func TestPublishKept(t *testing.T) {
 		if _, err := p.Compare(ctx); err != nil {
 			t.Fatal(err)
 		}
-		want := strings.ReplaceAll("gpu:a100:8,"+users(step.all), fmt.Sprintf("carmau3:no_consume:%d", step.all), fmt.Sprintf("carmau3:no_consume:%d", step.user3))
+		want := strings.ReplaceAll("gpu:a100:8,"+users(step.all), fmt.Sprintf("carmau3:no_consume:%d", step.all),
+			fmt.Sprintf("carmau3:no_consume:%d", step.user3))
 		want += fmt.Sprintf(",carma2:no_consume:%d", step.two)
 		if s.gres != want {
 			t.Errorf("%s, want\n%s", s.gres, want)
@@ -261,7 +270,8 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	for range 2 {
-		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" || s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
+		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" ||
+			s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
 			t.Fatalf("got %v, %s", err, s.gres)
 		}
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 func TestBehind(t *testing.T) {
-	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a", Index: 0, TotalMiB: 40536}}, {GPU: gres.GPU{UUID: "b", Index: 1, TotalMiB: 40536}}}
+	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a", Index: 0, TotalMiB: 40536}},
+		{GPU: gres.GPU{UUID: "b", Index: 1, TotalMiB: 40536}}}
 	whole := func(id uint32, gpus int) gres.Request {
 		return gres.Request{JobID: id, GPUs: gpus, ReserveMiB: 40536, Exclusive: true, UID: 1000}
 	}
@@ -35,7 +36,8 @@ func TestBehind(t *testing.T) {
 		"two that share":              {nil, []gres.Request{share(2, 10000), share(3, 10000)}, []string{"b"}},
 		"one that is too large":       {[]gres.Lease{runs}, []gres.Request{share(2, 60000)}, []string{"b"}},
 	} {
-		in := Input{Readings: readings, Leases: c.leases, Request: whole(9, 1), Thresholds: Thresholds{SMActMaxPct: 80, MaxJobs: 4, MarginMiB: 2048}}
+		in := Input{Readings: readings, Leases: c.leases, Request: whole(9, 1),
+			Thresholds: Thresholds{SMActMaxPct: 80, MaxJobs: 4, MarginMiB: 2048}}
 		before := slices.Clone(c.leases)
 		in.Leases = Behind(FirstFit, in, c.ahead)
 		if got := GPUs(FirstFit, in).UUIDs; !slices.Equal(got, c.want) {

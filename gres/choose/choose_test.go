@@ -13,7 +13,8 @@ import (
 	"carma/gres"
 )
 
-var defaults = Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: 2048, MaxJobs: 4, Settle: 30 * time.Second, CrossUser: true}
+var defaults = Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: 2048, MaxJobs: 4, Settle: 30 * time.Second,
+	CrossUser: true}
 
 // gpu is an idle A100 with SM activity from GPM.
 func gpu(uuid string) gres.Reading {
@@ -45,38 +46,62 @@ func TestMAGM(t *testing.T) {
 		want     string // GPUs, or the refusals
 	}{
 		{"idle GPUs in order", []gres.Reading{gpu("a"), gpu("b")}, nil, shared(1, 10240), "a"},
-		{"most available memory", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{held("a", 5000), held("b", 4000)}, shared(1, 10240), "b"},
-		{"what was promised counts as used", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 3000 }), gpu("b")},
+		{"most available memory", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{held("a", 5000), held("b", 4000)},
+			shared(1, 10240), "b"},
+		{"what was promised counts as used", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 3000 }),
+			gpu("b")},
 			[]gres.Lease{held("a", 3000), held("b", 30000)}, shared(1, 5000), "a"},
-		{"what is used counts though it was not promised", []gres.Reading{busy(10), with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 39000 })},
+		{"what is used counts though it was not promised", []gres.Reading{busy(10),
+			with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 39000 })},
 			[]gres.Lease{held("a", 1000), held("b", 5000)}, shared(1, 5000), "b"},
-		{"the margin is kept free", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 20000)}, shared(1, 18489), "a: 20536 MiB free, 20537 needed"},
+		{"the margin is kept free", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 20000)}, shared(1, 18489),
+			"a: 20536 MiB free, 20537 needed"},
 		{"to the last MiB", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 20000)}, shared(1, 18488), "a"},
-		{"no margin without an estimate", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 20000)}, gres.Request{GPUs: 1, ReserveMiB: 20536, UID: 1000}, "a"},
+		{"no margin without an estimate", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 20000)},
+			gres.Request{GPUs: 1, ReserveMiB: 20536, UID: 1000}, "a"},
 		{"an idle GPU takes what fits into all of it", []gres.Reading{gpu("a")}, nil, shared(1, 40000), "a"},
 		{"more than it has", []gres.Reading{gpu("a")}, nil, shared(1, 50000), "a: it has 40536 MiB, 50000 needed"},
 		{"exclusive wants an idle one", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{held("a", 1000)}, exclusive, "b"},
 		{"exclusive finds none", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1000)}, exclusive, "a: not idle"},
-		{"exclusive by the size in carma.toml", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.TotalMiB = 40503 })}, nil, exclusive, "a"},
-		{"exclusive, but too small a GPU", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.TotalMiB = 24564 })}, nil, exclusive, "a: it has 24564 MiB, 40536 needed"},
-		{"exclusive is left alone", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, Exclusive: true, ReserveMiB: 40536, Seen: true}}, shared(1, 1000), "a: leased exclusively"},
-		{"memory that nobody owns", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1025 })}, nil, exclusive, "a: not idle"},
-		{"the driver's own memory", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1024 })}, nil, exclusive, "a"},
+		{"exclusive by the size in carma.toml", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.TotalMiB = 40503 })},
+			nil, exclusive, "a"},
+		{"exclusive, but too small a GPU", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.TotalMiB = 24564 })}, nil,
+			exclusive, "a: it has 24564 MiB, 40536 needed"},
+		{"exclusive is left alone", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, Exclusive: true,
+			ReserveMiB: 40536, Seen: true}}, shared(1, 1000), "a: leased exclusively"},
+		{"memory that nobody owns", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1025 })}, nil,
+			exclusive, "a: not idle"},
+		{"the driver's own memory", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 1024 })}, nil,
+			exclusive, "a"},
 		{"SM activity at the threshold", []gres.Reading{busy(80)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
-		{"SM activity above it", []gres.Reading{busy(80.5)}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 80.5 % above 80 %"},
-		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
-		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity 96.0 % above 95 %"},
-		{"SM activity of a job that has gone", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 99 })}, nil, shared(1, 1000), "a"},
-		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000), "b: SM activity is not known"},
-		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1), held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},
-		{"a newcomer settles", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 29 * time.Second}}, shared(1, 1000), "a: a new job has not settled yet"},
-		{"a newcomer that never shows itself", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 30 * time.Second}}, shared(1, 1000), "a"},
-		{"a process of no job", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Foreign = 1 })}, nil, shared(1, 1000), "a: 1 process of no job"},
-		{"a GPU that cannot be read", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Unreadable = "GPU is lost" }), gpu("b")}, nil, shared(1, 1000), "b"},
-		{"another user's GPU comes last", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}, held("b", 20000)}, shared(1, 1000), "b"},
-		{"another user's GPU rather than none", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, shared(1, 1000), "a"},
+		{"SM activity above it", []gres.Reading{busy(80.5)}, []gres.Lease{held("b", 5000)}, shared(1, 1000),
+			"b: SM activity 80.5 % above 80 %"},
+		{"coarse SM activity", []gres.Reading{with(busy(90), func(r *gres.Reading) { r.Source = figure.SourceUtilisation })},
+			[]gres.Lease{held("b", 5000)}, shared(1, 1000), "b"},
+		{"coarse SM activity above its threshold", []gres.Reading{with(busy(96),
+			func(r *gres.Reading) { r.Source = figure.SourceUtilisation })}, []gres.Lease{held("b", 5000)}, shared(1, 1000),
+			"b: SM activity 96.0 % above 95 %"},
+		{"SM activity of a job that has gone", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 99 })},
+			nil, shared(1, 1000), "a"},
+		{"SM activity not measured", []gres.Reading{busy(math.NaN())}, []gres.Lease{held("b", 5000)}, shared(1, 1000),
+			"b: SM activity is not known"},
+		{"at most so many jobs", []gres.Reading{gpu("a")}, []gres.Lease{held("a", 1), held("a", 1), held("a", 1),
+			held("a", 1)}, shared(1, 1000), "a: 4 jobs share it already"},
+		{"a newcomer settles", []gres.Reading{gpu("a")}, []gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000,
+			Age: 29 * time.Second}}, shared(1, 1000), "a: a new job has not settled yet"},
+		{"a newcomer that never shows itself", []gres.Reading{gpu("a")},
+			[]gres.Lease{{UUID: "a", UID: 1000, ReserveMiB: 1000, Age: 30 * time.Second}}, shared(1, 1000), "a"},
+		{"a process of no job", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Foreign = 1 })}, nil,
+			shared(1, 1000), "a: 1 process of no job"},
+		{"a GPU that cannot be read", []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Unreadable = "GPU is lost" }),
+			gpu("b")}, nil, shared(1, 1000), "b"},
+		{"another user's GPU comes last", []gres.Reading{gpu("a"), gpu("b")},
+			[]gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}, held("b", 20000)}, shared(1, 1000), "b"},
+		{"another user's GPU rather than none", []gres.Reading{gpu("a")},
+			[]gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, shared(1, 1000), "a"},
 		{"two GPUs", []gres.Reading{gpu("a"), gpu("b"), gpu("c")}, []gres.Lease{held("a", 1000)}, shared(2, 9000), "b c"},
-		{"two GPUs or none", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{held("a", 39000)}, shared(2, 9000), "a: 1536 MiB free, 11048 needed; b: fits, but 2 are needed at once"},
+		{"two GPUs or none", []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{held("a", 39000)}, shared(2, 9000),
+			"a: 1536 MiB free, 11048 needed; b: fits, but 2 are needed at once"},
 		{"no GPU at all", nil, nil, shared(1, 1), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,7 +124,8 @@ func TestMAGM(t *testing.T) {
 func TestMAGMOtherUsersNever(t *testing.T) {
 	never := defaults
 	never.CrossUser = false
-	d := GPUs(MAGM, Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{{UUID: "a", UID: 2000, ReserveMiB: 1000, Seen: true}}, Request: shared(1, 1000), Thresholds: never})
+	d := GPUs(MAGM, Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{{UUID: "a", UID: 2000,
+		ReserveMiB: 1000, Seen: true}}, Request: shared(1, 1000), Thresholds: never})
 	if d.UUIDs != nil || len(d.Refusals) != 1 || d.Refusals[0].Reason.String() != "leased to another user" {
 		t.Errorf("got %+v", d)
 	}
@@ -114,11 +140,13 @@ func TestPlaceable(t *testing.T) {
 	}{
 		{"idle", gpu("a"), nil, "40536 "},
 		{"shared", gpu("a"), []gres.Lease{held("a", 10000)}, "28488 "},
-		{"used more than promised", with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 20000 }), []gres.Lease{held("a", 10000)}, "18488 "},
+		{"used more than promised", with(gpu("a"), func(r *gres.Reading) { r.UsedMiB = 20000 }),
+			[]gres.Lease{held("a", 10000)}, "18488 "},
 		{"full", gpu("a"), []gres.Lease{held("a", 39000)}, "0 no memory free"},
 		{"closed", with(gpu("a"), func(r *gres.Reading) { r.Foreign = 2 }), nil, "0 2 processes of no job"},
 		{"kept for a job", with(gpu("a"), func(r *gres.Reading) { r.HeldFor = 7 }), nil, "0 held for job 7"},
-		{"kept for a job that can start", with(gpu("a"), func(r *gres.Reading) { r.HeldFor, r.HeldOpen = 7, true }), nil, "40536 "},
+		{"kept for a job that can start", with(gpu("a"), func(r *gres.Reading) { r.HeldFor, r.HeldOpen = 7, true }), nil,
+			"40536 "},
 		{"leases elsewhere", gpu("a"), []gres.Lease{held("b", 10000)}, "40536 "},
 	} {
 		mib, why := Placeable(c.r, c.leases, defaults)
@@ -140,7 +168,8 @@ func TestOffer(t *testing.T) {
 		{MAGM, []gres.Lease{held("a", 10000)}, 28488},
 	} {
 		mib, _ := Offer(c.policy == Exclusive, gpu("a"), c.leases, defaults)
-		fits := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases, Request: shared(1, max(mib, 1000)), Thresholds: defaults}).UUIDs != nil
+		fits := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases,
+			Request: shared(1, max(mib, 1000)), Thresholds: defaults}).UUIDs != nil
 		if mib != c.want || fits != (mib > 0) {
 			t.Errorf("%s, %d leases: offers %d, fits %v", c.policy, len(c.leases), mib, fits)
 		}
@@ -176,11 +205,14 @@ func TestUncounted(t *testing.T) {
 	}{
 		{"another user", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), never, true},
 		{"by turns", Carma, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), defaults, true},
-		{"alone, booked by a smaller GPU", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 10000)}, alone, defaults, true},
+		{"alone, booked by a smaller GPU", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 10000)}, alone, defaults,
+			true},
 		{"booked activity", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{active}, busy, booking, true},
-		{"two daemons", Carma, []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{many("a", "a"), many("b", "b")}, shared(2, 1000), defaults, true},
+		{"two daemons", Carma, []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{many("a", "a"), many("b", "b")},
+			shared(2, 1000), defaults, true},
 		{"full", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 39000)}, shared(1, 10000), defaults, false},
-		{"faulty", MAGM, []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Quarantined = "fault" })}, nil, shared(1, 1000), defaults, false},
+		{"faulty", MAGM, []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Quarantined = "fault" })}, nil,
+			shared(1, 1000), defaults, false},
 	} {
 		d := GPUs(c.p, Input{Readings: c.readings, Leases: c.leases, Request: c.r, Thresholds: c.t})
 		if d.UUIDs != nil || d.Uncounted() != c.want {
@@ -198,7 +230,8 @@ func TestPlaceableAgreesWithChoice(t *testing.T) {
 			leases := []gres.Lease{held("a", booked)}
 			mib, _ := Placeable(r, leases, defaults)
 			takes := func(mib int64) bool {
-				return GPUs(MAGM, Input{Readings: []gres.Reading{r}, Leases: leases, Request: shared(1, mib), Thresholds: defaults}).UUIDs != nil
+				return GPUs(MAGM, Input{Readings: []gres.Reading{r}, Leases: leases, Request: shared(1, mib),
+					Thresholds: defaults}).UUIDs != nil
 			}
 			if mib > 0 && !takes(mib) {
 				t.Fatalf("used %d, booked %d: %d MiB published do not fit", used, booked, mib)
@@ -248,7 +281,8 @@ func TestOwnerAgreesWithChoice(t *testing.T) {
 			if r.UID = user; user == 7 {
 				r.JobID = c.heldFor
 			}
-			takes := GPUs(c.policy, Input{Readings: []gres.Reading{a}, Leases: c.leases, Request: r, Thresholds: th}).UUIDs != nil
+			takes := GPUs(c.policy, Input{Readings: []gres.Reading{a}, Leases: c.leases, Request: r,
+				Thresholds: th}).UUIDs != nil
 			if want := !own || user == uid; takes != want {
 				t.Errorf("%s: takes user %d's job: %v", c.name, user, takes)
 			}
@@ -269,7 +303,8 @@ func TestPolicies(t *testing.T) {
 		with(gpu("hot"), func(r *gres.Reading) { r.SMActPct = 90 }),
 	}
 	leases := []gres.Lease{
-		held("first", 10000), held("tight", 20000), held("busy", 12000), held("quiet", 11000), held("roomy", 1000), held("turn", 13000), held("hot", 100),
+		held("first", 10000), held("tight", 20000), held("busy", 12000), held("quiet", 11000), held("roomy", 1000),
+		held("turn", 13000), held("hot", 100),
 	}
 	for p, want := range map[Policy]string{
 		MAGM: "roomy", LUG: "idle", MUG: "busy", RoundRobin: "turn", Exclusive: "idle", FirstFit: "first", BestFit: "tight",
@@ -383,9 +418,12 @@ func TestNearness(t *testing.T) {
 		want     string
 	}{
 		{"NUMA", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, nil, 2, "ac"},
-		{"NVLink before NUMA", []gres.Reading{at("a", 0, 0, 1<<3), at("b", 1, 0, 1<<2), at("c", 2, 1, 1<<1), at("d", 3, 1, 1<<0)}, nil, 2, "ad"},
-		{"after the policy's first", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)}, []gres.Lease{held("a", 100)}, 2, "bd"},
-		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)}, []gres.Lease{by(1000, "a", "a,b"), by(1000, "b", "a,b"), by(1000, "b", "a,b"), by(1000, "c", "c")}, 2, "ab"},
+		{"NVLink before NUMA", []gres.Reading{at("a", 0, 0, 1<<3), at("b", 1, 0, 1<<2), at("c", 2, 1, 1<<1),
+			at("d", 3, 1, 1<<0)}, nil, 2, "ad"},
+		{"after the policy's first", []gres.Reading{at("a", 0, 0, 0), at("b", 1, 1, 0), at("c", 2, 0, 0), at("d", 3, 1, 0)},
+			[]gres.Lease{held("a", 100)}, 2, "bd"},
+		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)},
+			[]gres.Lease{by(1000, "a", "a,b"), by(1000, "b", "a,b"), by(1000, "b", "a,b"), by(1000, "c", "c")}, 2, "ab"},
 	} {
 		d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: shared(c.k, 1000), Thresholds: defaults})
 		if g := strings.Join(d.UUIDs, ""); g != c.want {
@@ -417,18 +455,24 @@ func TestGates(t *testing.T) {
 		{"occupancy", busy(func(r *gres.Reading) { r.SMOccPct = 46 }), one, 0, "SM occupancy 46.0 % above 45 %"},
 		{"memory bandwidth", busy(func(r *gres.Reading) { r.DRAMPct = 41 }), one, 0, "DRAM activity 41.0 % above 40 %"},
 		{"activity not known", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), one, 0, "SM activity is not known"},
-		{"coarse activity not known", busy(func(r *gres.Reading) { r.SMActPct, r.Source = math.NaN(), figure.SourceUtilisation }), one, 0,
+		{"coarse activity not known", busy(func(r *gres.Reading) {
+			r.SMActPct, r.Source = math.NaN(),
+				figure.SourceUtilisation
+		}), one, 0,
 			"SM activity is not known"},
 		{"occupancy not known", busy(func(r *gres.Reading) { r.SMOccPct = math.NaN() }), one, 0, "SM occupancy is not known"},
-		{"memory bandwidth not known", busy(func(r *gres.Reading) { r.DRAMPct = math.NaN() }), one, 0, "DRAM activity is not known"},
+		{"memory bandwidth not known", busy(func(r *gres.Reading) { r.DRAMPct = math.NaN() }), one, 0,
+			"DRAM activity is not known"},
 		{"not known and idle", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), nil, 0, ""},
 		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, 0, "MPS server in FAULT"},
 		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "held for job 77"},
 		{"kept for this one", busy(func(r *gres.Reading) { r.HeldFor = 5 }), nil, 0, ""},
-		{"expected activity", busy(func(*gres.Reading) {}), expects(50), 40, "SM activity of 50 % is booked, 40 % more expected"},
+		{"expected activity", busy(func(*gres.Reading) {}), expects(50), 40,
+			"SM activity of 50 % is booked, 40 % more expected"},
 		{"expected activity that fits", busy(func(*gres.Reading) {}), expects(50), 30, ""},
 		{"activity of one is not known", busy(func(*gres.Reading) {}), expects(90), 0, ""},
-		{"clients of the MPS server", busy(func(r *gres.Reading) { r.MPSClients = 48 }), one, 0, "its MPS server has 48 clients"},
+		{"clients of the MPS server", busy(func(r *gres.Reading) { r.MPSClients = 48 }), one, 0,
+			"its MPS server has 48 clients"},
 		{"MIG instance", busy(func(r *gres.Reading) { r.MIG = true }), nil, 0, ""},
 		{"MIG instance in use", busy(func(r *gres.Reading) { r.MIG = true }), one, 0, "MIG instance in use"},
 	} {

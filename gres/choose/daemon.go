@@ -114,7 +114,8 @@ func daemonOf(states []state, in *Input, chosen []string) gres.Daemon {
 func inUse(in *Input, chosen []string) gres.Daemon {
 	for i := range in.Leases {
 		l := &in.Leases[i]
-		if l.UID == in.Request.UID && l.Daemon.Many() && !slices.ContainsFunc(chosen, func(uuid string) bool { return !l.Daemon.Serves(uuid) }) {
+		if l.UID == in.Request.UID && l.Daemon.Many() && !slices.ContainsFunc(chosen,
+			func(uuid string) bool { return !l.Daemon.Serves(uuid) }) {
 			return l.Daemon
 		}
 	}

@@ -38,26 +38,40 @@ func TestDaemon(t *testing.T) {
 		{"one GPU joins", MUG, defaults, []gres.Lease{by(me, "b", "b")}, 1, "b > b"},
 		{"several GPUs start a daemon", MAGM, defaults, nil, 2, "a b > a,b"},
 		{"in the order of the devices", RoundRobin, defaults, nil, 4, "a b c d > a,b,c,d"},
-		{"idle ones before those of a daemon", LUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b")}, 2, "c d > c,d"},
-		{"those of a daemon if they are to be filled", MUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b")}, 2, "a b > a,b"},
-		{"those of a daemon if no others are left", LUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(me, "c", "c"), by(me, "d", "d")}, 2, "a b > a,b"},
-		{"not those of two daemons", LUG, defaults, []gres.Lease{by(me, "a", "a"), by(me, "b", "b"), by(me, "c", "c")}, 2, "a: fits, but 2 are needed that one MPS daemon serves"},
-		{"not with a GPU that the daemon does not serve", LUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(me, "c", "c"), by(me, "d", "d")}, 3, "a: fits, but 3 are needed that one MPS daemon serves"},
-		{"a single GPU of a set", LUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(me, "c", "c"), by(me, "d", "d"), by(me, "d", "d")}, 1, "a > a,b"},
+		{"idle ones before those of a daemon", LUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b")}, 2,
+			"c d > c,d"},
+		{"those of a daemon if they are to be filled", MUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b")},
+			2, "a b > a,b"},
+		{"those of a daemon if no others are left", LUG, defaults,
+			[]gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(me, "c", "c"), by(me, "d", "d")}, 2, "a b > a,b"},
+		{"not those of two daemons", LUG, defaults, []gres.Lease{by(me, "a", "a"), by(me, "b", "b"), by(me, "c", "c")}, 2,
+			"a: fits, but 2 are needed that one MPS daemon serves"},
+		{"not with a GPU that the daemon does not serve", LUG, defaults,
+			[]gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(me, "c", "c"), by(me, "d", "d")}, 3,
+			"a: fits, but 3 are needed that one MPS daemon serves"},
+		{"a single GPU of a set", LUG, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(me, "c", "c"),
+			by(me, "d", "d"), by(me, "d", "d")}, 1, "a > a,b"},
 		{"an idle GPU of a set keeps to it", FirstFit, defaults, []gres.Lease{by(me, "b", "a,b")}, 1, "a > a,b"},
 		{"two idle GPUs of a set too", FirstFit, defaults, []gres.Lease{by(me, "c", "a,b,c")}, 2, "a b > a,b,c"},
 		{"not to another user's", FirstFit, defaults, []gres.Lease{by(other, "b", "a,b")}, 1, "a > a"},
-		{"beside another user by turns", FirstFit, defaults, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"), by(other, "c", "c"), by(other, "d", "d")}, 1, "a > "},
-		{"several beside another user by turns", FirstFit, defaults, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"), by(other, "c", "c")}, 2, "d a > "},
-		{"several, never by turns", Carma, never, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"), by(other, "c", "c")}, 2, "a: leased to another user"},
-		{"carma never by turns", Carma, defaults, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"), by(other, "c", "c")}, 2, "a: its jobs and this one would take turns"},
-		{"carma joins", Carma, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(other, "c", "c"), by(other, "d", "d")}, 2, "a b > a,b"},
+		{"beside another user by turns", FirstFit, defaults, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"),
+			by(other, "c", "c"), by(other, "d", "d")}, 1, "a > "},
+		{"several beside another user by turns", FirstFit, defaults,
+			[]gres.Lease{by(other, "a", "a"), by(other, "b", "b"), by(other, "c", "c")}, 2, "d a > "},
+		{"several, never by turns", Carma, never, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"),
+			by(other, "c", "c")}, 2, "a: leased to another user"},
+		{"carma never by turns", Carma, defaults, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"),
+			by(other, "c", "c")}, 2, "a: its jobs and this one would take turns"},
+		{"carma joins", Carma, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(other, "c", "c"),
+			by(other, "d", "d")}, 2, "a b > a,b"},
 		{"no MPS", MAGM, streams, []gres.Lease{by(me, "a", ""), by(me, "b", ""), by(me, "c", "")}, 2, "d a > "},
-		{"no MPS, carma", Carma, streams, []gres.Lease{by(me, "a", ""), by(me, "b", ""), by(me, "c", ""), by(me, "d", "")}, 1, "a > "},
+		{"no MPS, carma", Carma, streams, []gres.Lease{by(me, "a", ""), by(me, "b", ""), by(me, "c", ""), by(me, "d", "")},
+			1, "a > "},
 		{"one daemon for the node", MAGM, node, nil, 1, "a > a,b,c,d"},
 		{"which is another user's", MAGM, node, []gres.Lease{by(other, "a", "a,b,c,d")}, 1, "b > b"},
 	} {
-		in := Input{Readings: []gres.Reading{gpu("a"), gpu("b"), gpu("c"), gpu("d")}, Leases: c.leases, Request: shared(c.k, 5000), Thresholds: c.t}
+		in := Input{Readings: []gres.Reading{gpu("a"), gpu("b"), gpu("c"), gpu("d")}, Leases: c.leases,
+			Request: shared(c.k, 5000), Thresholds: c.t}
 		d := GPUs(c.policy, in)
 		got := strings.Join(d.UUIDs, " ") + " > " + string(d.Daemon)
 		if d.UUIDs == nil {
@@ -71,7 +85,8 @@ func TestDaemon(t *testing.T) {
 
 // What is alone on a GPU, and a MIG instance, needs no daemon.
 func TestNoDaemon(t *testing.T) {
-	in := Input{Readings: []gres.Reading{gpu("a")}, Request: gres.Request{GPUs: 1, Exclusive: true, UID: 1000}, Thresholds: defaults}
+	in := Input{Readings: []gres.Reading{gpu("a")}, Request: gres.Request{GPUs: 1, Exclusive: true, UID: 1000},
+		Thresholds: defaults}
 	if d := GPUs(MAGM, in); d.UUIDs == nil || d.Daemon != "" {
 		t.Errorf("exclusive: %+v", d)
 	}

@@ -34,7 +34,8 @@ func TestEvict(t *testing.T) {
 	}{
 		{"the youngest of single jobs", four, whole, "[c] [4]"},
 		{"two GPUs", four, two, "[c b] [4 3]"},
-		{"jobs of another user go", []gres.Lease{lease("a", 1, 2, 1000, time.Hour), lease("b", 11, 2, 1000, 0)}, small, "[] []"},
+		{"jobs of another user go", []gres.Lease{lease("a", 1, 2, 1000, time.Hour), lease("b", 11, 2, 1000, 0)}, small,
+			"[] []"},
 		{"room is made, and no more", []gres.Lease{
 			lease("a", 1, 1, 15000, time.Hour), lease("a", 2, 1, 15000, time.Minute),
 			lease("b", 11, 2, 1000, 0), lease("c", 12, 2, 1000, 0), lease("d", 13, 2, 1000, 0),
@@ -43,9 +44,11 @@ func TestEvict(t *testing.T) {
 			lease("a", 1, 1, 15000, time.Hour), lease("a", 12, 1, 15000, time.Minute),
 			lease("b", 11, 2, 1000, 0), lease("c", 12, 2, 1000, 0), lease("d", 13, 2, 1000, 0),
 		}, small, "[a] [1]"},
-		{"none may", []gres.Lease{lease("a", 11, 2, 1, 0), lease("b", 12, 2, 1, 0), lease("c", 13, 2, 1, 0), lease("d", 14, 2, 1, 0)}, whole, "[] []"},
+		{"none may", []gres.Lease{lease("a", 11, 2, 1, 0), lease("b", 12, 2, 1, 0), lease("c", 13, 2, 1, 0),
+			lease("d", 14, 2, 1, 0)}, whole, "[] []"},
 	} {
-		in := Input{Readings: []gres.Reading{gpu("a"), gpu("b"), gpu("c"), gpu("d")}, Leases: c.leases, Request: c.r, Thresholds: never}
+		in := Input{Readings: []gres.Reading{gpu("a"), gpu("b"), gpu("c"), gpu("d")}, Leases: c.leases, Request: c.r,
+			Thresholds: never}
 		if c.name == "jobs of another user go" {
 			in.Readings = in.Readings[1:2]
 		}

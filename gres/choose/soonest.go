@@ -27,7 +27,8 @@ func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Requ
 		var all []evictionCost
 		for i := range readings {
 			g := &readings[i]
-			closed := g.Unreadable != "" || g.Quarantined != "" || g.HeldFor != 0 || g.MIG || g.TotalMiB < r.ReserveMiB && !g.Whole(r.ReserveMiB)
+			closed := g.Unreadable != "" || g.Quarantined != "" || g.HeldFor != 0 || g.MIG || g.TotalMiB < r.ReserveMiB &&
+				!g.Whole(r.ReserveMiB)
 			if !closed && (d == "" || d.Serves(g.UUID)) {
 				all = append(all, departures(p, g, leases, r, d, &t))
 			}
@@ -81,7 +82,8 @@ func sum(list []evictionCost) evictionCost {
 
 // departures takes those that may stay off the GPU, the oldest first, until there
 // is room for the request.
-func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon, t *Thresholds) evictionCost {
+func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon,
+	t *Thresholds) evictionCost {
 	d := evictionCost{uuid: g.UUID, jobs: g.Foreign, age: math.MaxInt64}
 	var buf [1]state
 	in := Input{Readings: []gres.Reading{*g}, Leases: leases, Request: r, Thresholds: *t}

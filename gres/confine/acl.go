@@ -31,7 +31,8 @@ func findACL(h Host, asked bool) (Guard, error) {
 		return nil, fmt.Errorf("access lists: %w: no device node %s/nvidia0", errNot, h.Devices)
 	}
 	if resets("/proc/driver/nvidia/params") && h.Devices == "/dev" {
-		return nil, fmt.Errorf("access lists: %w: nvidia-modprobe restores access to the device nodes for every user's program;"+
+		return nil, fmt.Errorf("access lists: %w: nvidia-modprobe restores access to the device nodes for every user's "+
+			"program;"+
 			" set NVreg_ModifyDeviceFiles=0 for the nvidia module", errNot)
 	}
 	for _, path := range nodes {

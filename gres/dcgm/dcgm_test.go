@@ -38,7 +38,8 @@ func TestParseDiscovery(t *testing.T) {
 }
 
 func coarse(uuid string) gres.Sample {
-	return gres.Sample{GPU: gres.GPU{UUID: uuid}, SMActPct: 99, SMOccPct: figure.Unknown, DRAMPct: figure.Unknown, Source: figure.SourceUtilisation}
+	return gres.Sample{GPU: gres.GPU{UUID: uuid}, SMActPct: 99, SMOccPct: figure.Unknown, DRAMPct: figure.Unknown,
+		Source: figure.SourceUtilisation}
 }
 
 func TestOverlay(t *testing.T) {
@@ -50,7 +51,8 @@ func TestOverlay(t *testing.T) {
 	lost.Unreadable = "GPU is lost"
 	samples := []gres.Sample{coarse("a"), coarse("b"), coarse("c"), gpm, lost}
 	m.Overlay(samples)
-	if s := samples[0]; fmt.Sprintf("%.1f %.1f %.1f %s", s.SMActPct, s.SMOccPct, s.DRAMPct, s.Source) != "81.2 40.1 35.0 dcgm" {
+	if s := samples[0]; fmt.Sprintf("%.1f %.1f %.1f %s", s.SMActPct, s.SMOccPct, s.DRAMPct,
+		s.Source) != "81.2 40.1 35.0 dcgm" {
 		t.Errorf("got %+v", s)
 	}
 	for i, s := range samples[1:] { // nonsense, unknown GPU, better source, lost
@@ -130,7 +132,8 @@ func mustAbs(t *testing.T) string {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"GPU 0     0.612        0.301        0.250", "| 0 | Device UUID: GPU-1 |", "GPU 0 NaN inf 1e999"} {
+	for _, s := range []string{"GPU 0     0.612        0.301        0.250", "| 0 | Device UUID: GPU-1 |",
+		"GPU 0 NaN inf 1e999"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

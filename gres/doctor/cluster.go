@@ -90,7 +90,8 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 		say(Fail, line+" has no gpu in its Gres", fmt.Sprintf("Gres=gpu:%d,...", p.GPUsPerNode*maxJobs))
 		return
 	case slots < int64(p.GPUsPerNode*maxJobs):
-		say(Warn, fmt.Sprintf("%s counts %d slots: %d GPUs shared by %d jobs need %d", line, slots, p.GPUsPerNode, maxJobs, p.GPUsPerNode*maxJobs),
+		say(Warn, fmt.Sprintf("%s counts %d slots: %d GPUs shared by %d jobs need %d", line, slots, p.GPUsPerNode, maxJobs,
+			p.GPUsPerNode*maxJobs),
 			fmt.Sprintf("gpu:%d in slurm.conf, as many files in gres.conf", p.GPUsPerNode*maxJobs))
 	}
 	ceiling := int64(p.GPUsPerNode) * p.GPUMemMiB
@@ -98,7 +99,8 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 		if sums[name] < ceiling {
 			// A published count above slurm.conf's drains the node at the next
 			// registration: "count reported lower than configured".
-			say(Fail, fmt.Sprintf("%s: %s:%d is below the node's memory of %d MiB", line, name, sums[name], ceiling), inSlurmConf(name, ceiling))
+			say(Fail, fmt.Sprintf("%s: %s:%d is below the node's memory of %d MiB", line, name, sums[name], ceiling),
+				inSlurmConf(name, ceiling))
 			return
 		}
 	}
@@ -106,11 +108,13 @@ func (d *diagnosis) nodeLine(n slurmconf.Record, p config.Partition, say func(Le
 		if tres.K(e.Name) > 0 && e.Type != tres.NoConsume {
 			// slurmctld drains a node that registers while a consumed count
 			// is not what it was: "count changed and jobs are using them".
-			say(Fail, fmt.Sprintf("%s: jobs would consume %s, and the node would be drained", line, e.Name), inSlurmConf(e.Name, e.Count))
+			say(Fail, fmt.Sprintf("%s: jobs would consume %s, and the node would be drained", line, e.Name),
+				inSlurmConf(e.Name, e.Count))
 			return
 		}
 		if e.Name == tres.Total && e.Type == tres.NoConsume {
-			say(Fail, fmt.Sprintf("%s: jobs would not consume %s, and slurmctld could start any number of them at once", line, e.Name), inSlurmConf(e.Name, e.Count))
+			say(Fail, fmt.Sprintf("%s: jobs would not consume %s, and slurmctld could start any number of them at once", line,
+				e.Name), inSlurmConf(e.Name, e.Count))
 		}
 	}
 }
@@ -123,12 +127,14 @@ func (d *diagnosis) anchor() {
 		at := slices.IndexFunc(d.SlurmConf.Nodes, func(n slurmconf.Record) bool { return n.Name == anchorName })
 		if !d.Config.Capacity.Anchor {
 			if at >= 0 {
-				say(Warn, "slurm.conf has an anchor that capacity.anchor=false makes no use of", "set capacity.anchor = true, or take "+anchorName+" out of slurm.conf")
+				say(Warn, "slurm.conf has an anchor that capacity.anchor=false makes no use of",
+					"set capacity.anchor = true, or take "+anchorName+" out of slurm.conf")
 			}
 			return
 		}
 		if at < 0 {
-			say(Fail, "slurm.conf has no node "+anchorName+": jobs that fit nowhere now are refused", "add it (contrib/slurm/slurm.conf), or set capacity.anchor = false")
+			say(Fail, "slurm.conf has no node "+anchorName+": jobs that fit nowhere now are refused",
+				"add it (contrib/slurm/slurm.conf), or set capacity.anchor = false")
 			return
 		}
 		d.anchorLine(d.SlurmConf.Nodes[at], say)
@@ -140,7 +146,8 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 		say(Fail, anchorName+" is not State=DOWN", "State=DOWN Reason="+anchorName)
 	}
 	// Power saving acts on nodes that are down, too (power_save.c of 22.05 to 26.05).
-	if program := d.setting("SuspendProgram"); program != "" && program != "(null)" && !hostlist.Contains(d.setting("SuspendExcNodes"), anchorName) &&
+	if program := d.setting("SuspendProgram"); program != "" && program != "(null)" &&
+		!hostlist.Contains(d.setting("SuspendExcNodes"), anchorName) &&
 		!has(strings.ToUpper(d.setting("SuspendExcStates")), "DOWN") {
 		say(Fail, "power saving would call SuspendProgram for "+anchorName, "add "+anchorName+" to SuspendExcNodes=")
 	}
@@ -152,7 +159,8 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 			continue
 		}
 		if !inPartition(partition, anchorName) {
-			say(Fail, "partition "+name+" has no "+anchorName+": its jobs that fit nowhere now are refused", "add "+anchorName+" to PartitionName="+name+" Nodes=")
+			say(Fail, "partition "+name+" has no "+anchorName+": its jobs that fit nowhere now are refused",
+				"add "+anchorName+" to PartitionName="+name+" Nodes=")
 		}
 		for _, gres := range append([]string{tres.GPU}, carmaNames(p.GPUsPerNode)...) {
 			least := p.GPUMemMiB
@@ -160,24 +168,29 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 				least = int64(p.GPUsPerNode)
 			}
 			if sums[gres] < least {
-				say(Fail, fmt.Sprintf("%s has %s:%d, jobs of partition %s may ask for %d", anchorName, gres, sums[gres], name, least), "give it a large count: "+inSlurmConf(gres, anchorMiB))
+				say(Fail, fmt.Sprintf("%s has %s:%d, jobs of partition %s may ask for %d", anchorName, gres, sums[gres], name,
+					least), "give it a large count: "+inSlurmConf(gres, anchorMiB))
 				break
 			}
 		}
 		for _, n := range lines {
 			for _, key := range []string{"CPUs", "RealMemory"} {
 				if number(anchor.Get(key)) < number(n.Get(key)) {
-					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, orNone(anchor.Get(key)), n.Name, n.Get(key)), key+"="+n.Get(key)+" or more for "+anchorName)
+					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, orNone(anchor.Get(key)), n.Name,
+						n.Get(key)), key+"="+n.Get(key)+" or more for "+anchorName)
 				}
 			}
 			for _, feature := range words(featuresOf(n)) {
 				if !has(featuresOf(anchor), feature) {
-					say(Fail, fmt.Sprintf("%s has no feature %s, node %s has: jobs with --constraint=%s that fit nowhere now are refused", anchorName, feature, n.Name, feature), "Features="+featuresOf(n)+" for "+anchorName)
+					say(Fail, fmt.Sprintf("%s has no feature %s, node %s has: jobs with --constraint=%s that fit nowhere now are "+
+						"refused", anchorName, feature, n.Name, feature), "Features="+featuresOf(n)+" for "+anchorName)
 				}
 			}
 		}
-		if partition.Get("DefMemPerCPU") == "" && partition.Get("DefMemPerNode") == "" && d.setting("DefMemPerCPU") == "" && d.setting("DefMemPerNode") == "" && d.setting("DefMemPerGPU") == "" {
-			say(Warn, "partition "+name+" has no default memory: jobs are shown with the anchor's", "DefMemPerCPU= for the partition")
+		if partition.Get("DefMemPerCPU") == "" && partition.Get("DefMemPerNode") == "" && d.setting("DefMemPerCPU") == "" &&
+			d.setting("DefMemPerNode") == "" && d.setting("DefMemPerGPU") == "" {
+			say(Warn, "partition "+name+" has no default memory: jobs are shown with the anchor's",
+				"DefMemPerCPU= for the partition")
 		}
 	}
 }
@@ -196,16 +209,20 @@ func (d *diagnosis) partitions() {
 			p := d.Config.Partition[name]
 			lines, line, ok := d.nodesOf(name)
 			if !ok {
-				say(Fail, "slurm.conf has no partition "+name, "PartitionName="+name+" in slurm.conf, or take [partition."+name+"] out of "+d.ConfigPath)
+				say(Fail, "slurm.conf has no partition "+name,
+					"PartitionName="+name+" in slurm.conf, or take [partition."+name+"] out of "+d.ConfigPath)
 				continue
 			}
 			if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
-				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name, orNone(line.Get("Default")), p.Default),
+				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name,
+					orNone(line.Get("Default")), p.Default),
 					fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
 			}
-			if p.Share && line.Get("LLN") == "" && nodesIn(line, lines) > 1 && !has(d.setting("SelectTypeParameters"), "CR_LLN") {
+			if p.Share && line.Get("LLN") == "" && nodesIn(line, lines) > 1 &&
+				!has(d.setting("SelectTypeParameters"), "CR_LLN") {
 				// The site may say NO.
-				say(Warn, "partition "+name+" has no LLN: jobs go to the first node with room, and share GPUs there while others are idle", "PartitionName="+name+" LLN=YES")
+				say(Warn, "partition "+name+" has no LLN: jobs go to the first node with room, and share GPUs there while "+
+					"others are idle", "PartitionName="+name+" LLN=YES")
 			}
 			if len(lines) == 0 {
 				say(Fail, "partition "+name+" has no node that slurm.conf describes", "check Nodes= of PartitionName="+name)
@@ -219,7 +236,8 @@ func (d *diagnosis) partitions() {
 func (d *diagnosis) recovery(name, recovery string, say func(Level, string, string)) {
 	if recovery == "" {
 		if p := d.Config.Partition[name]; p.Share && d.Config.Recovery.Enabled {
-			say(Warn, "partition "+name+" has no recovery partition: a job that ran out of GPU memory stays failed", "[partition."+name+"] recovery = \"...\"")
+			say(Warn, "partition "+name+" has no recovery partition: a job that ran out of GPU memory stays failed",
+				"[partition."+name+"] recovery = \"...\"")
 		}
 		return
 	}

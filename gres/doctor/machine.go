@@ -23,25 +23,30 @@ func (d *diagnosis) controller() {
 	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
 		switch {
 		case c.PluginPath == "":
-			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")), "install slurm-plugin-carma, or link job_submit_carma.so into Slurm's plugin directory")
+			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")),
+				"install slurm-plugin-carma, or link job_submit_carma.so into Slurm's plugin directory")
 			return
 		case c.PluginErr != nil:
 			say(Fail, c.PluginErr.Error(), "install slurm-plugin-carma again before slurmctld restarts")
 		case c.PluginVersion != d.Installed:
-			say(Fail, fmt.Sprintf("%s is built for Slurm %s, installed is %s: slurmctld would not start", c.PluginPath, versionText(c.PluginVersion), versionText(d.Installed)),
+			say(Fail, fmt.Sprintf("%s is built for Slurm %s, installed is %s: slurmctld would not start", c.PluginPath,
+				versionText(c.PluginVersion), versionText(d.Installed)),
 				"install slurm-plugin-carma for "+versionText(d.Installed)+" before slurmctld restarts")
 		}
 		if c.LibraryErr != nil {
 			say(Fail, "jobs are accepted as written: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
 		} else if !c.Library.safe() {
-			say(Fail, c.Library.Path+" can be changed by others than root, and slurmctld runs it", "chown root "+c.Library.Path+"; chmod 644 "+c.Library.Path)
+			say(Fail, c.Library.Path+" can be changed by others than root, and slurmctld runs it",
+				"chown root "+c.Library.Path+"; chmod 644 "+c.Library.Path)
 		}
 	})
 	d.part("permissions", "carma.toml is root's", func(say func(Level, string, string)) {
 		if !c.ConfigFile.safe() {
-			say(Fail, c.ConfigFile.Path+" can be changed by others than root", "chown root "+c.ConfigFile.Path+"; chmod 644 "+c.ConfigFile.Path)
+			say(Fail, c.ConfigFile.Path+" can be changed by others than root",
+				"chown root "+c.ConfigFile.Path+"; chmod 644 "+c.ConfigFile.Path)
 		} else if c.ConfigFile.Mode.Perm()&0o004 == 0 {
-			say(Warn, c.ConfigFile.Path+" cannot be read by users: carma-estimate and carma-report need it", "chmod 644 "+c.ConfigFile.Path)
+			say(Warn, c.ConfigFile.Path+" cannot be read by users: carma-estimate and carma-report need it",
+				"chmod 644 "+c.ConfigFile.Path)
 		}
 	})
 }
@@ -100,9 +105,12 @@ func (d *diagnosis) registration() {
 		case n.State == "":
 			say(Fail, "slurmctld knows no node "+n.Name, "name it with --node as slurm.conf does")
 		case countChanged().MatchString(n.Reason):
-			say(Fail, n.Name+" is "+n.State+": "+n.Reason, "when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
-		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") || strings.Contains(state, "FAIL"):
-			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason), "mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
+			say(Fail, n.Name+" is "+n.State+": "+n.Reason,
+				"when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
+		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") ||
+			strings.Contains(state, "FAIL"):
+			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason),
+				"mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
 		default:
 			d.counted(say)
 		}
@@ -115,19 +123,22 @@ func (d *diagnosis) counted(say func(Level, string, string)) {
 	n, counted := d.Node, counts(d.Node.Gres)
 	if d.Config.Placement.BySlurm() {
 		if counted[tres.Shard] == 0 {
-			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
+			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres),
+				"NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
 		}
 		return
 	}
 	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
 	for _, name := range []string{tres.Name(1, 0), tres.Total} {
 		if _, ok := counted[name]; !ok {
-			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+orNone(n.Gres), "NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
+			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+orNone(n.Gres),
+				"NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
 			return
 		}
 	}
 	if got := counted[tres.Total]; want > 0 && got != want {
-		say(Fail, fmt.Sprintf("slurmctld counts %s:%d on %s, slurm.conf %d", tres.Total, got, n.Name, want), "let nothing but slurm.conf set "+tres.Total+"; restart slurmctld")
+		say(Fail, fmt.Sprintf("slurmctld counts %s:%d on %s, slurm.conf %d", tres.Total, got, n.Name, want),
+			"let nothing but slurm.conf set "+tres.Total+"; restart slurmctld")
 	}
 }
 
@@ -162,7 +173,8 @@ func (d *diagnosis) slots() {
 			return
 		}
 		if v := n.GresConf.Setting("AutoDetect"); v != "" && !strings.EqualFold(v, "off") {
-			say(Fail, "AutoDetect="+v+" finds the real GPUs and not the slots", "take AutoDetect out of gres.conf for nodes of CARMA's")
+			say(Fail, "AutoDetect="+v+" finds the real GPUs and not the slots",
+				"take AutoDetect out of gres.conf for nodes of CARMA's")
 		}
 		if len(n.Slots) == 0 {
 			say(Fail, "gres.conf has no Name=gpu File= for "+n.Name, "Name=gpu File=/dev/carma/slot[0-...]")
@@ -174,7 +186,8 @@ func (d *diagnosis) slots() {
 				say(Fail, "slot "+s.Err.Error(), "systemd-tmpfiles --create carma.conf")
 				return
 			case s.Major == nvidiaMajor && n.Constrained:
-				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them", "let gres.conf name the slots of /dev/carma")
+				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them",
+					"let gres.conf name the slots of /dev/carma")
 				return
 			}
 		}
@@ -197,11 +210,13 @@ func (d *diagnosis) gresCounts(say func(Level, string, string)) {
 		}
 	}
 	if n := int64(len(d.Node.Slots)); n > 0 && n < configured[tres.GPU] {
-		say(Fail, fmt.Sprintf("it names %d slots, slurm.conf counts gpu:%d: the node is drained when it registers", n, configured[tres.GPU]), fmt.Sprintf("Name=gpu File=/dev/carma/slot[0-%d]", configured[tres.GPU]-1))
+		say(Fail, fmt.Sprintf("it names %d slots, slurm.conf counts gpu:%d: the node is drained when it registers", n,
+			configured[tres.GPU]), fmt.Sprintf("Name=gpu File=/dev/carma/slot[0-%d]", configured[tres.GPU]-1))
 	}
 	for _, name := range carmaNames(d.mostGPUs()) {
 		if n, ok := registered[name]; ok && n < configured[name] {
-			say(Fail, fmt.Sprintf("Name=%s Count=%d is less than slurm.conf's %d: the node is drained when it registers", name, n, configured[name]), fmt.Sprintf("Name=%s Count=%d", name, configured[name]))
+			say(Fail, fmt.Sprintf("Name=%s Count=%d is less than slurm.conf's %d: the node is drained when it registers", name,
+				n, configured[name]), fmt.Sprintf("Name=%s Count=%d", name, configured[name]))
 			return
 		}
 	}
@@ -226,17 +241,20 @@ func (d *diagnosis) gpus() {
 			for _, name := range d.Config.PartitionNames() {
 				p := d.Config.Partition[name]
 				if d.inOurs(name) && !s.Whole(p.GPUMemMiB) {
-					say(Fail, fmt.Sprintf("GPU %d has %d MiB, [partition.%s] says %d", s.Index, s.TotalMiB, name, p.GPUMemMiB), fmt.Sprintf("gpu_mem_mib = %d", s.TotalMiB))
+					say(Fail, fmt.Sprintf("GPU %d has %d MiB, [partition.%s] says %d", s.Index, s.TotalMiB, name, p.GPUMemMiB),
+						fmt.Sprintf("gpu_mem_mib = %d", s.TotalMiB))
 				}
 			}
 		}
 		for _, name := range d.Config.PartitionNames() {
 			if p := d.Config.Partition[name]; d.inOurs(name) && gpus != p.GPUsPerNode {
-				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode), fmt.Sprintf("gpus_per_node = %d", gpus))
+				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode),
+					fmt.Sprintf("gpus_per_node = %d", gpus))
 			}
 		}
 		if gpus > 0 && source.Coarse() && !d.Node.DCGMI {
-			say(Warn, "SM activity is known only as NVML utilisation, which over-states it", "install DCGM (dcgmi), and set smact.dcgmi if it is not "+d.Config.SMAct.DCGMI)
+			say(Warn, "SM activity is known only as NVML utilisation, which over-states it",
+				"install DCGM (dcgmi), and set smact.dcgmi if it is not "+d.Config.SMAct.DCGMI)
 		}
 	})
 }
@@ -254,7 +272,8 @@ func (d *diagnosis) confinement() {
 		fine = d.Config.DevicesDir(n.Name) + " has no device nodes of GPUs"
 	}
 	d.part("confinement", fine, func(say func(Level, string, string)) {
-		const mend = "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf, ConstrainDevices=yes in cgroup.conf"
+		const mend = "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf, ConstrainDevices=yes in " +
+			"cgroup.conf"
 		switch {
 		case n.GuardErr != nil && d.Config.Devices.Confine == "auto":
 			say(Warn, "a task can open every GPU: "+oneLine(n.GuardErr), mend)
@@ -284,7 +303,8 @@ func (d *diagnosis) mps() {
 	}
 	d.part("mps", d.Node.MPS.Path+" is there", func(say func(Level, string, string)) {
 		if d.Node.MPS.Err != nil {
-			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs are time-sliced, without a memory limit", "set mps.control, or mps.enabled = false if that is meant")
+			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs are time-sliced, without a memory limit",
+				"set mps.control, or mps.enabled = false if that is meant")
 		}
 		if major, _, _ := strings.Cut(d.Node.Driver, "."); d.Node.Driver != "" && number(major) < oldestMPS {
 			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not tell of faults; "+
@@ -303,13 +323,16 @@ func (d *diagnosis) state() {
 		case n.LedgerErr != nil:
 			say(Fail, n.LedgerErr.Error(), "systemctl start carma-node, and ask as root")
 		case n.AgentAge > stale+d.Config.NVML.Interval.D():
-			say(Fail, fmt.Sprintf("the agent last saw the GPUs %s ago", n.AgentAge.Round(time.Second)), "systemctl restart carma-node")
+			say(Fail, fmt.Sprintf("the agent last saw the GPUs %s ago", n.AgentAge.Round(time.Second)),
+				"systemctl restart carma-node")
 		}
 		if n.RunDir.Err == nil && !n.RunDir.safe() {
-			say(Fail, n.RunDir.Path+" can be written by others than root: they could forge leases", "chown root "+n.RunDir.Path+"; chmod 755 "+n.RunDir.Path)
+			say(Fail, n.RunDir.Path+" can be written by others than root: they could forge leases",
+				"chown root "+n.RunDir.Path+"; chmod 755 "+n.RunDir.Path)
 		}
 		if n.RunDir.Err == nil && !n.OnTmpfs {
-			say(Warn, n.RunDir.Path+" is not on tmpfs: leases outlive a reboot until the agent has looked", "set paths.run_dir to a directory below /run")
+			say(Warn, n.RunDir.Path+" is not on tmpfs: leases outlive a reboot until the agent has looked",
+				"set paths.run_dir to a directory below /run")
 		}
 	})
 	d.part("database", d.Config.DBPath(n.Name)+" can be written", func(say func(Level, string, string)) {

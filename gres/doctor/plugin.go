@@ -41,7 +41,8 @@ func versionOf(path string, needs ...string) (sctl.Version, error) {
 // CheckLibrary checks that libcarma.so is whole and has the functions that the
 // plugin calls (carma.h).
 func CheckLibrary(path string) error {
-	f, _, err := library(path, "carma_abi", "carma_version", "carma_configure", "carma_annotate", "carma_tick", "carma_recovery")
+	f, _, err := library(path, "carma_abi", "carma_version", "carma_configure", "carma_annotate", "carma_tick",
+		"carma_recovery")
 	if err == nil {
 		f.Close()
 	}

@@ -35,7 +35,8 @@ func TestPluginVersion(t *testing.T) {
 	if v, err := PluginVersion(path); err != nil || v != (sctl.Version{Major: 23, Minor: 11, Micro: 4}) {
 		t.Errorf("%v, %v", v, err)
 	}
-	if _, err := PluginVersion(compile(t, plugin)); err == nil || !strings.Contains(err.Error(), "does not define plugin_version, job_modify") {
+	if _, err := PluginVersion(compile(t, plugin)); err == nil ||
+		!strings.Contains(err.Error(), "does not define plugin_version, job_modify") {
 		t.Errorf("got %v", err)
 	}
 	whole, err := os.ReadFile(path)
@@ -57,7 +58,8 @@ func TestPluginVersion(t *testing.T) {
 }
 
 func TestCheckLibrary(t *testing.T) {
-	all := "void carma_abi(void) {} void carma_version(void) {} void carma_recovery(void) {} void carma_configure(void) {} void carma_annotate(void) {} "
+	all := "void carma_abi(void) {} void carma_version(void) {} void carma_recovery(void) {} void " +
+		"carma_configure(void) {} void carma_annotate(void) {} "
 	if err := CheckLibrary(compile(t, all+"void carma_tick(void) {}")); err != nil {
 		t.Error(err)
 	}

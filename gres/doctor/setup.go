@@ -90,7 +90,8 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 	if v := featuresOf(own); v != "" {
 		features = " Features=" + v
 	}
-	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%[1]s\n", anchorName, max(anchorCPUs, cpus), memory, features, strings.Join(anchor, ","))
+	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%[1]s\n", anchorName,
+		max(anchorCPUs, cpus), memory, features, strings.Join(anchor, ","))
 	s.partitionLines(b, s.Nodes+","+anchorName, fmt.Sprint(memory/cpus))
 }
 
@@ -102,7 +103,8 @@ func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, c
 		node = own.Words
 		cpus, memory = max(cpus, number(own.Get("CPUs"))), max(memory, number(own.Get("RealMemory")))
 		if !hostlist.Same(own.Name, s.Nodes) {
-			fmt.Fprintf(b, "# take %s out of NodeName=%s, and share out NodeAddr and what else has an entry for each\n", s.Nodes, own.Name)
+			fmt.Fprintf(b, "# take %s out of NodeName=%s, and share out NodeAddr and what else has an entry for each\n",
+				s.Nodes, own.Name)
 		}
 	}
 	fmt.Fprintf(b, "NodeName=%s %s\n", s.Nodes, strings.Join(with(node, "Gres", gres), " "))
@@ -124,8 +126,12 @@ func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
 		partition = with(partition, "LLN", "YES")
 	}
 	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
-	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool { return strings.EqualFold(keyOf(w), "Default") })
-	fmt.Fprintf(b, "PartitionName=%s-recovery %s\n\n", s.Partition, strings.Join(with(recovery, "PriorityTier", s.above(own)), " "))
+	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool {
+		return strings.EqualFold(keyOf(w),
+			"Default")
+	})
+	fmt.Fprintf(b, "PartitionName=%s-recovery %s\n\n", s.Partition,
+		strings.Join(with(recovery, "PriorityTier", s.above(own)), " "))
 }
 
 // gpuType is what the nodes' GPUs are called so far, or else what they are.
@@ -308,8 +314,10 @@ func (s Site) carmaTOML(b *strings.Builder) {
 	if s.isDefault() {
 		b.WriteString("default = true\n")
 	}
-	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\nshare = true\nrecovery = \"%s-recovery\"\n\n", s.GPUs, s.GPUMemMiB, s.Partition)
-	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n", s.Partition, s.GPUs, s.GPUMemMiB)
+	fmt.Fprintf(b, "gpus_per_node = %d\ngpu_mem_mib = %d\nshare = true\nrecovery = \"%s-recovery\"\n\n", s.GPUs,
+		s.GPUMemMiB, s.Partition)
+	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n",
+		s.Partition, s.GPUs, s.GPUMemMiB)
 	if s.bySlurm() {
 		b.WriteString("mode = \"slurm\"\nsettle = \"0s\"\ncross_user = \"timeslice\"\n")
 	}

@@ -16,7 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-const hardware = "NodeName=g1 CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=2 RealMemory=515000 Gres=gpu:a100:4"
+const hardware = "NodeName=g1 CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=2 " +
+	"RealMemory=515000 Gres=gpu:a100:4"
 
 func TestSetup(t *testing.T) {
 	own, err := slurmconf.Parse(`JobSubmitPlugins=lua
@@ -43,11 +44,15 @@ PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml D
 		t.Fatal(err)
 	}
 	for file, s := range map[string]Site{
-		"testdata/setup-bare.txt":  {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1, GPUMemMiB: 81559, Type: "h100", Cores: []string{"0-3"}, MaxJobs: 2},
-		"testdata/setup-lines.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 2, SlurmConf: lines},
-		"testdata/setup-shards.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: lines, Type: "nvidia", Cores: []string{"0-23", "24-47"},
+		"testdata/setup-bare.txt": {Nodes: "g1", Partition: "gpu", Hardware: "NodeName=g1 CPUs=8 RealMemory=1000", GPUs: 1,
+			GPUMemMiB: 81559, Type: "h100", Cores: []string{"0-3"}, MaxJobs: 2},
+		"testdata/setup-lines.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536,
+			MaxJobs: 2, SlurmConf: lines},
+		"testdata/setup-shards.txt": {Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 2, GPUMemMiB: 40536,
+			MaxJobs: 4, SlurmConf: lines, Type: "nvidia", Cores: []string{"0-23", "24-47"},
 			Placement: "slurm", MarginMiB: 2048},
-		"testdata/setup-own.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, SlurmConf: own},
+		"testdata/setup-own.txt": {Nodes: "g[1-2]", Partition: "train", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536,
+			MaxJobs: 4, SlurmConf: own},
 	} {
 		got := Setup(s)
 		if *update {
@@ -77,7 +82,8 @@ func TestSetupOfShardsPassesTheDoctor(t *testing.T) {
 // shardSite is the site that Setup describes, and what it prints.
 func shardSite(t *testing.T, change ...string) (f Facts, out string) {
 	t.Helper()
-	out = Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4, Placement: "slurm", MarginMiB: 2048,
+	out = Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 4,
+		Placement: "slurm", MarginMiB: 2048,
 		Type: "a100", Cores: []string{"0-15", "0-15", "16-31", "16-31"}})
 	changed := out
 	for i := 0; i < len(change); i += 2 {
@@ -128,18 +134,27 @@ func TestShardsWrong(t *testing.T) {
 		phrase string
 	}{
 		{"an older Slurm", nil, func(f *Facts) { old(f, 22, 5, 8) }, Fail, "slurm", "needs Slurm 23.11, this is 22.05.8"},
-		{"a 23.11 that gives out used GPUs", nil, func(f *Facts) { old(f, 23, 11, 4) }, Fail, "slurm", "while others hold shards"},
+		{"a 23.11 that gives out used GPUs", nil, func(f *Facts) { old(f, 23, 11, 4) }, Fail, "slurm",
+			"while others hold shards"},
 		{"a backfill that plans without shards", nil, func(f *Facts) { old(f, 23, 11, 11) }, Warn, "slurm", "backfill"},
-		{"no shard in GresTypes", []string{"GresTypes=gpu,shard", "GresTypes=gpu"}, nil, Fail, "slurm.conf", "GresTypes lacks shard"},
-		{"no LL_SHARED_GRES", []string{"CR_Core_Memory,LL_SHARED_GRES", "CR_Core_Memory"}, nil, Fail, "slurm.conf", "lacks LL_SHARED_GRES"},
-		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2] LLN=YES\n", "PartitionName=gpu Nodes=gpu[1-2] LLN=YES OverSubscribe=EXCLUSIVE\n"}, nil, Fail, "slurm.conf", "partition gpu has OverSubscribe=EXCLUSIVE"},
+		{"no shard in GresTypes", []string{"GresTypes=gpu,shard", "GresTypes=gpu"}, nil, Fail, "slurm.conf",
+			"GresTypes lacks shard"},
+		{"no LL_SHARED_GRES", []string{"CR_Core_Memory,LL_SHARED_GRES", "CR_Core_Memory"}, nil, Fail, "slurm.conf",
+			"lacks LL_SHARED_GRES"},
+		{"whole nodes", []string{"PartitionName=gpu Nodes=gpu[1-2] LLN=YES\n",
+			"PartitionName=gpu Nodes=gpu[1-2] LLN=YES OverSubscribe=EXCLUSIVE\n"}, nil, Fail, "slurm.conf",
+			"partition gpu has OverSubscribe=EXCLUSIVE"},
 		{"settling", []string{`settle = "0s"`, `settle = "30s"`}, nil, Warn, "slurm.conf", "placement.settle = 30s"},
-		{"shards of all memory", []string{"Gres=gpu:a100:4,shard:148", "Gres=gpu:a100:4,shard:156"}, nil, Fail, "nodes", "shard:156; 4 GPUs of 40536 MiB have 37 GiB each"},
+		{"shards of all memory", []string{"Gres=gpu:a100:4,shard:148", "Gres=gpu:a100:4,shard:156"}, nil, Fail, "nodes",
+			"shard:156; 4 GPUs of 40536 MiB have 37 GiB each"},
 		{"slots", []string{"Gres=gpu:a100:4,", "Gres=gpu:a100:16,"}, nil, Fail, "nodes", "counts gpu:16"},
 		{"a node that does not know shards", nil, func(f *Facts) { f.Node.Gres = "gpu:4" }, Fail, "node", "counts no shard"},
-		{"AutoDetect", []string{"NodeName=gpu[1-2] Name=shard", "AutoDetect=nvml\nNodeName=gpu[1-2] Name=shard"}, nil, Fail, "gres.conf", "AutoDetect=nvml"},
-		{"a device too few", nil, func(f *Facts) { f.Node.Slots = f.Node.Slots[:3] }, Fail, "gres.conf", "names 3 devices, NVML shows 4"},
-		{"devices in another order", nil, func(f *Facts) { f.Node.Slots[0].Path = "/dev/nvidia4" }, Fail, "gres.conf", "/dev/nvidia4 is device 0"},
+		{"AutoDetect", []string{"NodeName=gpu[1-2] Name=shard", "AutoDetect=nvml\nNodeName=gpu[1-2] Name=shard"}, nil, Fail,
+			"gres.conf", "AutoDetect=nvml"},
+		{"a device too few", nil, func(f *Facts) { f.Node.Slots = f.Node.Slots[:3] }, Fail, "gres.conf",
+			"names 3 devices, NVML shows 4"},
+		{"devices in another order", nil, func(f *Facts) { f.Node.Slots[0].Path = "/dev/nvidia4" }, Fail, "gres.conf",
+			"/dev/nvidia4 is device 0"},
 		{"MIG", nil, func(f *Facts) { f.Node.Samples[1].MIG = true }, Fail, "gres.conf", "MIG"},
 		{"a minor number beyond", nil, func(f *Facts) { f.Node.Samples[1].Minor = 7 }, Fail, "gres.conf", "minor number 7"},
 	} {
@@ -152,7 +167,8 @@ func TestShardsWrong(t *testing.T) {
 			if finding.Level == Pass {
 				continue
 			}
-			if found++; finding.Level != c.level || finding.Part != c.part || !strings.Contains(finding.What, c.phrase) || finding.Do == "" {
+			if found++; finding.Level != c.level || finding.Part != c.part || !strings.Contains(finding.What, c.phrase) ||
+				finding.Do == "" {
 				t.Errorf("%s: %+v", c.name, finding)
 			}
 		}
@@ -170,7 +186,8 @@ func old(f *Facts, major, minor, micro int) {
 
 // What Setup prints is what the doctor wants, and carma.toml is one.
 func TestSetupPassesTheDoctor(t *testing.T) {
-	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3, Type: "a100"})
+	out := Setup(Site{Nodes: "gpu[1-2]", Partition: "gpu", Hardware: hardware, GPUs: 4, GPUMemMiB: 40536, MaxJobs: 3,
+		Type: "a100"})
 	parts := strings.Split(out, "# ---- ")
 	if len(parts) != 5 {
 		t.Fatalf("%d parts", len(parts))

@@ -43,25 +43,31 @@ func (d *diagnosis) shardsUsable(say func(Level, string, string)) {
 	switch {
 	case v == (sctl.Version{}): // said already
 	case v.Before(23, 11):
-		say(Fail, "placement.mode = \"slurm\" needs Slurm 23.11, this is "+versionText(v)+": jobs go on as they were written", instead)
+		say(Fail, "placement.mode = \"slurm\" needs Slurm 23.11, this is "+versionText(v)+": jobs go on as they were "+
+			"written", instead)
 	case v.Major == 23 && v.Minor == 11 && v.Micro < 5:
-		say(Fail, "Slurm "+versionText(v)+" gives a job a whole GPU while others hold shards of it", "update Slurm to 23.11.5 or later, or "+instead)
+		say(Fail, "Slurm "+versionText(v)+" gives a job a whole GPU while others hold shards of it",
+			"update Slurm to 23.11.5 or later, or "+instead)
 	case v.Before(25, 5):
-		say(Warn, "backfill of Slurm "+versionText(v)+" plans whole GPUs without a look at shards: their jobs may start later than it says", "update Slurm to 25.05 or later")
+		say(Warn, "backfill of Slurm "+versionText(v)+" plans whole GPUs without a look at shards: their jobs may start "+
+			"later than it says", "update Slurm to 25.05 or later")
 	}
 }
 
 func (d *diagnosis) shardSettings(say func(Level, string, string)) {
 	if v := d.setting("SelectTypeParameters"); !has(v, "LL_SHARED_GRES") {
-		say(Fail, "SelectTypeParameters lacks LL_SHARED_GRES: jobs pile up on the first GPU", "SelectTypeParameters="+strings.Join(append(words(v), "LL_SHARED_GRES"), ","))
+		say(Fail, "SelectTypeParameters lacks LL_SHARED_GRES: jobs pile up on the first GPU",
+			"SelectTypeParameters="+strings.Join(append(words(v), "LL_SHARED_GRES"), ","))
 	}
 	for _, p := range d.SlurmConf.Partitions {
 		if d.Config.Partition[p.Name].Share && strings.EqualFold(p.Get("OverSubscribe"), "EXCLUSIVE") {
-			say(Fail, "partition "+p.Name+" has OverSubscribe=EXCLUSIVE: a job with shards never starts", "take OverSubscribe out of PartitionName="+p.Name)
+			say(Fail, "partition "+p.Name+" has OverSubscribe=EXCLUSIVE: a job with shards never starts",
+				"take OverSubscribe out of PartitionName="+p.Name)
 		}
 	}
 	if p := d.Config.Placement; p.Settle.D() > d.Config.Hooks.Wait.D() {
-		say(Warn, fmt.Sprintf("placement.settle = %s: slurmctld does not wait for it, and jobs are returned to the queue", p.Settle.D()), "placement.settle = \"0s\"")
+		say(Warn, fmt.Sprintf("placement.settle = %s: slurmctld does not wait for it, and jobs are returned to the queue",
+			p.Settle.D()), "placement.settle = \"0s\"")
 	}
 }
 
@@ -69,11 +75,13 @@ func (d *diagnosis) shardSettings(say func(Level, string, string)) {
 func (d *diagnosis) shardLine(n slurmconf.Record, p config.Partition, say func(Level, string, string)) {
 	sums, line := counts(n.Get("Gres")), "NodeName="+n.Name
 	if sums[tres.GPU] != int64(p.GPUsPerNode) {
-		say(Fail, fmt.Sprintf("%s counts gpu:%d, [partition] says %d GPUs", line, sums[tres.GPU], p.GPUsPerNode), fmt.Sprintf("Gres=gpu:%d,...", p.GPUsPerNode))
+		say(Fail, fmt.Sprintf("%s counts gpu:%d, [partition] says %d GPUs", line, sums[tres.GPU], p.GPUsPerNode),
+			fmt.Sprintf("Gres=gpu:%d,...", p.GPUsPerNode))
 	}
 	each := config.ShardsOf(p.GPUMemMiB, d.Config.Placement.MarginMiB)
 	if want := each * int64(p.GPUsPerNode); sums[tres.Shard] != want {
-		say(Fail, fmt.Sprintf("%s counts shard:%d; %d GPUs of %d MiB have %d GiB each beside the margin", line, sums[tres.Shard], p.GPUsPerNode, p.GPUMemMiB, each), fmt.Sprintf("Gres=...,shard:%d", want))
+		say(Fail, fmt.Sprintf("%s counts shard:%d; %d GPUs of %d MiB have %d GiB each beside the margin", line,
+			sums[tres.Shard], p.GPUsPerNode, p.GPUMemMiB, each), fmt.Sprintf("Gres=...,shard:%d", want))
 	}
 }
 
@@ -87,7 +95,8 @@ func (d *diagnosis) devices() {
 			return
 		}
 		if v := n.GresConf.Setting("AutoDetect"); v != "" && !strings.EqualFold(v, "off") {
-			say(Fail, "AutoDetect="+v+" numbers GPUs by the PCI bus, CARMA by device files", "take AutoDetect out of gres.conf for these nodes")
+			say(Fail, "AutoDetect="+v+" numbers GPUs by the PCI bus, CARMA by device files",
+				"take AutoDetect out of gres.conf for these nodes")
 		}
 		files := fmt.Sprintf("Name=gpu File=/dev/nvidia[0-%d]", max(len(n.Samples), 1)-1)
 		if len(n.Slots) != len(n.Samples) && n.NVMLErr == nil {
@@ -104,7 +113,8 @@ func (d *diagnosis) devices() {
 			if s.MIG {
 				say(Fail, fmt.Sprintf("GPU %d is split into MIG instances", s.Index), "set placement.mode = \"carma\" for MIG")
 			} else if s.Minor < 0 || s.Minor >= len(n.Slots) {
-				say(Fail, fmt.Sprintf("GPU %d has the minor number %d, gres.conf names %d devices", s.Index, s.Minor, len(n.Slots)), files)
+				say(Fail, fmt.Sprintf("GPU %d has the minor number %d, gres.conf names %d devices", s.Index, s.Minor,
+					len(n.Slots)), files)
 			}
 		}
 	})

@@ -47,15 +47,18 @@ func (d *diagnosis) slurm() {
 		if d.Installed == (sctl.Version{}) {
 			say(Fail, "Slurm's commands do not answer in "+d.Config.Slurm.BinDir, "set slurm.bin_dir in "+d.ConfigPath)
 		} else if v := d.Running["slurm_version"]; v != "" && v != versionText(d.Installed) {
-			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)), "restart slurmctld once the plugin fits, or update this machine")
+			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)),
+				"restart slurmctld once the plugin fits, or update this machine")
 		}
 		if d.Config.Placement.BySlurm() {
 			d.shardsUsable(say)
 		}
 		if skew := d.Skew.Abs(); skew > skewFail {
-			say(Fail, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)), "synchronise the clocks: munge refuses what is 300 s off")
+			say(Fail, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)),
+				"synchronise the clocks: munge refuses what is 300 s off")
 		} else if skew > skewWarn {
-			say(Warn, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)), "synchronise the clocks: waits and starts are told wrongly")
+			say(Warn, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)),
+				"synchronise the clocks: waits and starts are told wrongly")
 		}
 	})
 }
@@ -121,10 +124,12 @@ func (d *diagnosis) submitSettings(say func(Level, string, string)) {
 	plugins := words(d.setting("JobSubmitPlugins"))
 	switch at := slices.Index(plugins, "carma"); {
 	case at < 0:
-		say(Fail, "JobSubmitPlugins lacks carma: no job is annotated", "JobSubmitPlugins="+strings.Join(append(plugins, "carma"), ","))
+		say(Fail, "JobSubmitPlugins lacks carma: no job is annotated",
+			"JobSubmitPlugins="+strings.Join(append(plugins, "carma"), ","))
 	case at != len(plugins)-1:
 		rest := slices.Delete(slices.Clone(plugins), at, at+1)
-		say(Warn, "JobSubmitPlugins runs "+strings.Join(plugins[at+1:], ", ")+" after carma, which may undo its booking", "JobSubmitPlugins="+strings.Join(append(rest, "carma"), ","))
+		say(Warn, "JobSubmitPlugins runs "+strings.Join(plugins[at+1:], ", ")+" after carma, which may undo its booking",
+			"JobSubmitPlugins="+strings.Join(append(rest, "carma"), ","))
 	}
 }
 
@@ -133,7 +138,8 @@ func (d *diagnosis) submitSettings(say func(Level, string, string)) {
 func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
 	for _, dir := range d.PluginDirs {
 		if dir.Err != nil {
-			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here", "take "+dir.Path+" out of PluginDir; the packages need none")
+			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here",
+				"take "+dir.Path+" out of PluginDir; the packages need none")
 		}
 	}
 }
@@ -151,17 +157,20 @@ func (d *diagnosis) gresSettings(say func(Level, string, string)) {
 		}
 	}
 	if len(lacks) > 0 {
-		say(Fail, "GresTypes lacks "+strings.Join(lacks, ", "), "GresTypes="+strings.Join(append(words(types), lacks...), ","))
+		say(Fail, "GresTypes lacks "+strings.Join(lacks, ", "), "GresTypes="+strings.Join(append(words(types), lacks...),
+			","))
 	}
 }
 
 // hookNames are what slurm.conf must name and how.
-var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"TaskProlog", "task-prolog"}, {"Epilog", "epilog"}}
+var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"TaskProlog", "task-prolog"},
+	{"Epilog", "epilog"}}
 
 func (d *diagnosis) hookSettings(say func(Level, string, string)) {
 	for _, h := range hookNames {
 		if d.setting(h.setting) == "" && !(h.setting == "TaskProlog" && d.SPANK.Named()) {
-			say(Fail, h.setting+" is not set", h.setting+"=/usr/sbin/carma-"+h.command+", or call that from a script of your own")
+			say(Fail, h.setting+" is not set", h.setting+"=/usr/sbin/carma-"+h.command+", or call that from a script of "+
+				"your own")
 		}
 	}
 	flags := d.setting("PrologFlags")
@@ -169,10 +178,12 @@ func (d *diagnosis) hookSettings(say func(Level, string, string)) {
 		say(Fail, "PrologFlags lacks Alloc: steps start before a GPU is leased", "PrologFlags=Alloc")
 	}
 	if has(flags, "RunInJob") {
-		say(Warn, "PrologFlags=RunInJob runs the Prolog inside the job's cgroup: without the agent it cannot read the GPUs", "take RunInJob out of PrologFlags")
+		say(Warn, "PrologFlags=RunInJob runs the Prolog inside the job's cgroup: without the agent it cannot read the GPUs",
+			"take RunInJob out of PrologFlags")
 	}
 	if has(flags, "Serial") {
-		say(Warn, "PrologFlags=Serial: a job that waits for a GPU holds up every other of its node", "take Serial out of PrologFlags")
+		say(Warn, "PrologFlags=Serial: a job that waits for a GPU holds up every other of its node",
+			"take Serial out of PrologFlags")
 	}
 }
 
@@ -195,9 +206,11 @@ func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
 		v := seconds(d.setting(name))
 		if v > 0 && v < need {
-			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need), fmt.Sprintf("%s=%d", name, max(120, need)))
+			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need),
+				fmt.Sprintf("%s=%d", name, max(120, need)))
 		} else if v <= 0 && name == "PrologEpilogTimeout" && seconds(d.setting("PrologTimeout")) <= 0 {
-			say(Warn, "PrologEpilogTimeout is not set: a hook that hangs holds its job for ever", fmt.Sprintf("PrologEpilogTimeout=%d", max(120, need)))
+			say(Warn, "PrologEpilogTimeout is not set: a hook that hangs holds its job for ever",
+				fmt.Sprintf("PrologEpilogTimeout=%d", max(120, need)))
 		}
 	}
 }
@@ -237,8 +250,10 @@ func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
 		recovery := d.Config.Partition[name].Recovery
 		_, low, ok1 := d.nodesOf(name)
 		_, high, ok2 := d.nodesOf(recovery)
-		if ok1 && ok2 && max(number(high.Get("PriorityTier")), 1) > max(number(low.Get("PriorityTier")), 1) && !strings.EqualFold(low.Get("PreemptMode"), "OFF") {
-			say(Warn, "jobs of "+recovery+", which were requeued after OOM, may preempt those of "+name+", as its PriorityTier is higher",
+		if ok1 && ok2 && max(number(high.Get("PriorityTier")), 1) > max(number(low.Get("PriorityTier")), 1) &&
+			!strings.EqualFold(low.Get("PreemptMode"), "OFF") {
+			say(Warn, "jobs of "+recovery+", which were requeued after OOM, may preempt those of "+name+", as its "+
+				"PriorityTier is higher",
 				"give PartitionName="+recovery+" the PriorityTier of "+name+", or PartitionName="+name+" PreemptMode=OFF")
 		}
 	}
@@ -247,7 +262,8 @@ func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
 func suspends(say func(Level, string, string), setting, mode string) {
 	for _, word := range []string{"SUSPEND", "GANG"} {
 		if has(mode, word) {
-			say(Fail, setting+"="+mode+": a suspended job keeps its memory on the GPUs, and nobody gets that", setting+"=REQUEUE or CANCEL")
+			say(Fail, setting+"="+mode+": a suspended job keeps its memory on the GPUs, and nobody gets that",
+				setting+"=REQUEUE or CANCEL")
 			return
 		}
 	}
@@ -258,7 +274,8 @@ func (d *diagnosis) stale(say func(Level, string, string)) {
 	if d.RunningErr != nil {
 		return
 	}
-	for _, name := range []string{"JobSubmitPlugins", "GresTypes", "Prolog", "Epilog", "TaskProlog", "PrologFlags", "PluginDir"} {
+	for _, name := range []string{"JobSubmitPlugins", "GresTypes", "Prolog", "Epilog", "TaskProlog", "PrologFlags",
+		"PluginDir"} {
 		file, running := d.SlurmConf.Setting(name), d.Running[lower(name)]
 		// From 23.11 on several Prologs are shown as Prolog[0] and so on.
 		if name == "Prolog" || name == "Epilog" {
@@ -267,7 +284,8 @@ func (d *diagnosis) stale(say func(Level, string, string)) {
 			}
 		}
 		if file != "" && !sameWords(file, running) {
-			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, orNone(running)), "restart slurmctld and slurmd to take slurm.conf's "+name)
+			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, orNone(running)),
+				"restart slurmctld and slurmd to take slurm.conf's "+name)
 		}
 	}
 }

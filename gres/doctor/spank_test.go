@@ -36,14 +36,15 @@ func TestSPANK(t *testing.T) {
 		change func(*Facts)
 		want   string // of all findings of the part, or of slurm.conf
 	}{
-		"as it should be":      {noHook, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
-		"with TaskProlog":      {nil, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
-		"no plugin, no pyxis":  {nil, func(f *Facts) { f.SPANK = SPANK{} }, ""},
-		"neither":              {noHook, func(f *Facts) { f.SPANK = SPANK{} }, "fail TaskProlog is not set"},
-		"pyxis alone":          {nil, alone, "warn pyxis enters containers before TaskProlog"},
-		"pyxis last":           {noHook, add, "pass /etc"},
-		"pyxis first":          {noHook, first, "warn pyxis stands before"},
-		"another Slurm":        {noHook, other, "fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05, this is 22.05.8"},
+		"as it should be":     {noHook, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
+		"with TaskProlog":     {nil, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
+		"no plugin, no pyxis": {nil, func(f *Facts) { f.SPANK = SPANK{} }, ""},
+		"neither":             {noHook, func(f *Facts) { f.SPANK = SPANK{} }, "fail TaskProlog is not set"},
+		"pyxis alone":         {nil, alone, "warn pyxis enters containers before TaskProlog"},
+		"pyxis last":          {noHook, add, "pass /etc"},
+		"pyxis first":         {noHook, first, "warn pyxis stands before"},
+		"another Slurm": {noHook, other,
+			"fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05, this is 22.05.8"},
 		"beside TaskProlog":    {nil, other, "warn /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05"},
 		"another micro":        {noHook, func(f *Facts) { f.SPANK.Version.Micro = 1 }, "pass /etc"},
 		"cannot be read":       {noHook, broken, "fail x.so: no symbols: slurmd does not load it"},

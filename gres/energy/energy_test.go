@@ -84,7 +84,8 @@ func TestActivities(t *testing.T) {
 		{"one has no process yet", []Evidence{{nan, 60, on, mps}, {nan, 60, false, mps}}, 0, "[1 0]"},
 		{"nobody has", []Evidence{{nan, 60, false, mps}}, 0, "[0]"},
 		{"the MPS server counts its clients", []Evidence{{nan, 60, on, mps}, {nan, 20, on, mps}}, 40, "[30 10]"},
-		{"the MPS server, and one beside it", []Evidence{{0, 0, on, mps}, {0, 0, on, mps}, {20, 0, on, false}}, 40, "[20 20 20]"},
+		{"the MPS server, and one beside it", []Evidence{{0, 0, on, mps}, {0, 0, on, mps}, {20, 0, on, false}}, 40,
+			"[20 20 20]"},
 		{"nothing at all", nil, 0, "[]"},
 	} {
 		if got := fmt.Sprint(Activities(c.holders, c.server)); got != c.want {
@@ -126,14 +127,16 @@ func TestMeter(t *testing.T) {
 		{"started anew, no power", []look{{1000, nan, 0, nan}, {20, nan, 2, 20}}},
 		{"started anew while the node was off", []look{{1000, 100, 0, nan}, {20, 200, 3600, 20}}},
 		{"wrapped", []look{{wrapJ - 100, 100, 0, nan}, {50, 100, 1, 150}}},
-		{"no counter", []look{{nan, 100, 0, nan}, {nan, 300, 2, 400}, {nan, nan, 1, 300}, {nan, 100, 1, 100}, {nan, nan, 1, 100}, {nan, nan, 1, nan}}},
+		{"no counter", []look{{nan, 100, 0, nan}, {nan, 300, 2, 400}, {nan, nan, 1, 300}, {nan, 100, 1, 100},
+			{nan, nan, 1, 100}, {nan, nan, 1, nan}}},
 		{"the counter comes and goes", []look{{100, 100, 0, nan}, {nan, 100, 1, 100}, {300, 100, 1, 100}, {380, 100, 1, 80}}},
 		{"a wild value", []look{{100, 100, 0, nan}, {1e12, 100, 1, 100}, {200, 100, 1, 100}}},
 		{"no time", []look{{100, 100, 0, nan}, {200, 100, 0, nan}}},
 	} {
 		var m Meter
 		for i, l := range c.looks {
-			if got := m.Add(l.counter, l.watts, l.seconds); math.Abs(got-l.want) > 1e-6 || math.IsNaN(got) != math.IsNaN(l.want) {
+			if got := m.Add(l.counter, l.watts, l.seconds); math.Abs(got-l.want) > 1e-6 ||
+				math.IsNaN(got) != math.IsNaN(l.want) {
 				t.Errorf("%s, look %d: got %g, want %g", c.name, i, got, l.want)
 			}
 		}

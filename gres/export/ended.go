@@ -42,7 +42,8 @@ func (e *Ended) Add(oom, returned bool, method string, estMiB, peakMiB int64) {
 	if oom && returned {
 		e.returned++
 	}
-	if oom || returned || estMiB == 0 || peakMiB == 0 { // out of memory, or ended by another: its peak is not what it needed
+	// out of memory, or ended by another: its peak is not what it needed
+	if oom || returned || estMiB == 0 || peakMiB == 0 {
 		return
 	}
 	if e.estimates == nil {
@@ -87,13 +88,17 @@ func (e *Ended) text(node string) string {
 		name, help string
 		value      func(*estimates) float64
 	}{
-		{"carma_estimates_total", "Attempts with an estimate and a peak.", func(m *estimates) float64 { return float64(m.jobs) }},
-		{"carma_estimate_over_ratio_total", "Sum of estimate above peak, as a part of the peak.", func(m *estimates) float64 { return m.over }},
-		{"carma_estimate_under_ratio_total", "Sum of estimate below peak, as a part of the peak.", func(m *estimates) float64 { return m.under }},
+		{"carma_estimates_total", "Attempts with an estimate and a peak.",
+			func(m *estimates) float64 { return float64(m.jobs) }},
+		{"carma_estimate_over_ratio_total", "Sum of estimate above peak, as a part of the peak.",
+			func(m *estimates) float64 { return m.over }},
+		{"carma_estimate_under_ratio_total", "Sum of estimate below peak, as a part of the peak.",
+			func(m *estimates) float64 { return m.under }},
 	} {
 		counter(m.name, m.help)
 		for _, method := range slices.Sorted(maps.Keys(e.estimates)) {
-			fmt.Fprintf(&b, "%s{node=%q,method=%q} %s\n", m.name, node, usertext.Clean(method), strconv.FormatFloat(m.value(e.estimates[method]), 'g', -1, 64))
+			fmt.Fprintf(&b, "%s{node=%q,method=%q} %s\n", m.name, node, usertext.Clean(method),
+				strconv.FormatFloat(m.value(e.estimates[method]), 'g', -1, 64))
 		}
 	}
 	return b.String()

@@ -18,8 +18,10 @@ import (
 
 func TestText(t *testing.T) {
 	n := status.Node{Name: "n1", GPUs: []status.GPU{
-		{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40536}, SMActPct: 41.5, UsedMiB: 1024, LeasedMiB: 2048, OpenMiB: 36000, AgeS: 0.5, Leases: []status.Lease{{JobID: 7, User: "alice"}}},
-		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: figure.Unknown, Closed: "lost", Quarantine: gres.CauseXid},
+		{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: 40536}, SMActPct: 41.5, UsedMiB: 1024, LeasedMiB: 2048, OpenMiB: 36000,
+			AgeS: 0.5, Leases: []status.Lease{{JobID: 7, User: "alice"}}},
+		{GPU: gres.GPU{UUID: "GPU-b", Index: 1, TotalMiB: 40536}, SMActPct: figure.Unknown, Closed: "lost",
+			Quarantine: gres.CauseXid},
 	}}
 	var ended Ended
 	ended.Add(false, false, "user", 15, 10)
@@ -77,7 +79,8 @@ func TestLabelsOfForeignText(t *testing.T) {
 
 func TestWriteJobs(t *testing.T) {
 	dir := t.TempDir()
-	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b", Index: 1}}, {GPU: gres.GPU{UUID: "c", Index: 2}}, {GPU: gres.GPU{UUID: "m", Index: 3, MIG: true}}}
+	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b", Index: 1}},
+		{GPU: gres.GPU{UUID: "c", Index: 2}}, {GPU: gres.GPU{UUID: "m", Index: 3, MIG: true}}}
 	held := func(uuid string, id uint32) gres.Lease { return gres.Lease{UUID: uuid, Job: jobenv.JobKey{JobID: id}} }
 	check := func(want map[string]string) {
 		t.Helper()
@@ -96,7 +99,8 @@ func TestWriteJobs(t *testing.T) {
 		want   map[string]string
 	}{
 		{nil, nil},
-		{[]gres.Lease{held("a", 12), held("a", 7), held("b", 7), held("m", 9)}, map[string]string{"0": "7\n12\n", "1": "7\n"}},
+		{[]gres.Lease{held("a", 12), held("a", 7), held("b", 7), held("m", 9)},
+			map[string]string{"0": "7\n12\n", "1": "7\n"}},
 		{[]gres.Lease{held("a", 12)}, map[string]string{"0": "12\n", "1": ""}},
 	} {
 		if err := WriteJobs(dir, readings, c.leases); err != nil {

@@ -75,7 +75,8 @@ type PendingRestart struct {
 
 // AddComeback notes that job was put back now and is to wait.
 func (b *Ledger) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
-	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job, int64(Now()), int64(delay))
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job,
+		int64(Now()), int64(delay))
 	if err != nil {
 		return fmt.Errorf("record that job %d is requeued: %w", job, err)
 	}

@@ -48,7 +48,8 @@ const standing = "(until_ns IS NULL OR until_ns > ?)"
 // noteFault notes what befell jobs, of which where selects some, and returns those in which
 // nothing stood.
 func noteFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, err error) {
-	rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND "+where+" RETURNING job_id", append([]any{reason}, args...)...)
+	rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND "+where+" RETURNING job_id",
+		append([]any{reason}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,8 @@ const (
 // JobEnded counts a job that has failed soon after its start with a fault of its GPU, or,
 // if it has not, forgets those that did so on its GPUs before. It returns the GPUs that are
 // quarantined for it.
-func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error) {
+func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string,
+	err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		for _, uuid := range uuids {
 			if !failed {
@@ -104,7 +106,8 @@ func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, 
 				}
 				continue
 			}
-			if _, err := tx.Exec("INSERT OR IGNORE INTO failure (uuid, job_id, uid) VALUES (?,?,?)", uuid, job, uid); err != nil {
+			if _, err := tx.Exec("INSERT OR IGNORE INTO failure (uuid, job_id, uid) VALUES (?,?,?)", uuid, job,
+				uid); err != nil {
 				return err
 			}
 			yes, err := closeFailing(tx, uuid)
@@ -126,15 +129,18 @@ func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, 
 func closeFailing(tx *sql.Tx, uuid string) (closed bool, err error) {
 	now := int64(Now())
 	var jobs, users, others, all int
-	if err := tx.QueryRow("SELECT count(*), count(DISTINCT uid) FROM failure WHERE uuid=?", uuid).Scan(&jobs, &users); err != nil {
+	if err := tx.QueryRow("SELECT count(*), count(DISTINCT uid) FROM failure WHERE uuid=?", uuid).Scan(&jobs,
+		&users); err != nil {
 		return false, err
 	}
-	err = tx.QueryRow("SELECT (SELECT count(*) FROM fault WHERE cause=? AND uuid<>? AND "+standing+"), (SELECT count(*) FROM gpu)",
+	err = tx.QueryRow("SELECT (SELECT count(*) FROM fault WHERE cause=? AND uuid<>? AND "+standing+"), (SELECT "+
+		"count(*) FROM gpu)",
 		gres.CauseJobs, uuid, now).Scan(&others, &all)
 	if err != nil || jobs < failedJobs || users < failedUsers || 2*(others+1) > all {
 		return false, err
 	}
-	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", jobs, users)
+	reason := fmt.Sprintf("%d jobs of %d users in a row failed on it within a minute, with a fault of the GPU", jobs,
+		users)
 	if _, err := tx.Exec(insertFault, uuid, gres.CauseJobs, reason, now, now+int64(failedFor)); err != nil {
 		return false, err
 	}

@@ -34,14 +34,16 @@ var ErrEnoughHeld = errors.New("enough GPUs of this node are held for other jobs
 func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		var others, all int
-		if err := tx.QueryRow("SELECT count(*), (SELECT count(*) FROM gpu) FROM hold WHERE uid=? AND job_id<>?", uid, job).Scan(&others, &all); err != nil {
+		if err := tx.QueryRow("SELECT count(*), (SELECT count(*) FROM gpu) FROM hold WHERE uid=? AND job_id<>?", uid,
+			job).Scan(&others, &all); err != nil {
 			return fmt.Errorf("read holds: %w", err)
 		}
 		if others > 0 && 2*(others+len(uuids)) > all {
 			return ErrEnoughHeld
 		}
 		for _, uuid := range uuids {
-			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)", uuid, job, uid, gpus, mib, int64(Now())); err != nil {
+			if _, err := tx.Exec("INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)", uuid,
+				job, uid, gpus, mib, int64(Now())); err != nil {
 				return fmt.Errorf("hold GPU %s for job %d: %w", uuid, job, err)
 			}
 		}
@@ -68,7 +70,8 @@ func (b *Ledger) DropHold(ctx context.Context, job uint32) error {
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY at_ns, uuid", int64(now))
+	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY "+
+		"at_ns, uuid", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
@@ -90,7 +93,8 @@ func holdsOf(q querier) ([]Hold, error) {
 // it through MPS: they are its victims.
 func (b *Ledger) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason, int64(Now())); err != nil {
+		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason,
+			int64(Now())); err != nil {
 			return err
 		}
 		victims, err = noteMPSFault(tx, "job_id IN (SELECT job_id FROM lease WHERE uuid=? AND daemon<>'')", reason, uuid)
@@ -112,7 +116,8 @@ func (b *Ledger) Readmit(ctx context.Context, uuid string) error {
 
 // Cancelled notes why the agent cancels a job, for its record.
 func (b *Ledger) Cancelled(ctx context.Context, key jobenv.JobKey, why string) error {
-	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID, key.Restart); err != nil {
+	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID,
+		key.Restart); err != nil {
 		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
 	}
 	return nil

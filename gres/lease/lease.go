@@ -185,7 +185,8 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	now := Now()
 	for _, r := range readings {
 		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign, r.MPSClients, r.Unreadable); err != nil {
+			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign,
+			r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}
 	}
@@ -269,14 +270,16 @@ func insertJob(tx *sql.Tx, j Job) error {
 	if about == nil {
 		about = json.RawMessage("{}")
 	}
-	_, err := tx.Exec("INSERT INTO job (job_id, restart, uid, at_ns, about) VALUES (?,?,?,?,?)", j.JobID, j.Restart, j.UID, int64(Now()), string(about))
+	_, err := tx.Exec("INSERT INTO job (job_id, restart, uid, at_ns, about) VALUES (?,?,?,?,?)", j.JobID, j.Restart,
+		j.UID, int64(Now()), string(about))
 	if err != nil {
 		return fmt.Errorf("write job %s: %w", j.JobKey, err)
 	}
 	return nil
 }
 
-func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemon gres.Daemon, readings []gres.Reading, leases []gres.Lease) error {
+func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemon gres.Daemon, readings []gres.Reading,
+	leases []gres.Lease) error {
 	reserve := r.ReserveMiB
 	for _, g := range readings {
 		if r.Exclusive && g.UUID == uuid {
@@ -287,11 +290,13 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 		if l.UUID != uuid {
 			continue
 		}
-		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour (job_id, other) VALUES (?1,?2),(?2,?1)", j.JobID, l.Job.JobID); err != nil {
+		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour (job_id, other) VALUES (?1,?2),(?2,?1)", j.JobID,
+			l.Job.JobID); err != nil {
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
-	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES (?,?,?,?,?,?,?)",
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES "+
+		"(?,?,?,?,?,?,?)",
 		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
@@ -306,7 +311,8 @@ func (b *Ledger) Release(ctx context.Context, key jobenv.JobKey) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
-		if _, err := tx.Exec("INSERT OR REPLACE INTO ended (job_id, restart, at_ns) VALUES (?,?,?)", key.JobID, key.Restart, int64(Now())); err != nil {
+		if _, err := tx.Exec("INSERT OR REPLACE INTO ended (job_id, restart, at_ns) VALUES (?,?,?)", key.JobID, key.Restart,
+			int64(Now())); err != nil {
 			return fmt.Errorf("release job %s: %w", key, err)
 		}
 		FailPoint("lease.release-written")

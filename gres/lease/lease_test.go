@@ -35,7 +35,9 @@ func open(t *testing.T, dir string) *Ledger {
 func gpus(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
-		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100", TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(), Source: figure.SourceGPM})
+		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100",
+			TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+			Source: figure.SourceGPM})
 	}
 	return r
 }
@@ -81,7 +83,8 @@ func TestAcquireIsIdempotent(t *testing.T) {
 	job := Job{JobKey: key(7, 0), UID: 1000, About: json.RawMessage(`{"a":1}`)}
 	r := gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000}
 	first, err := b.Acquire(ctx, job, r, pick("GPU-1"))
-	if err != nil || len(first) != 1 || first[0].UUID != "GPU-1" || first[0].ReserveMiB != 10240 || first[0].Daemon != "GPU-1" {
+	if err != nil || len(first) != 1 || first[0].UUID != "GPU-1" || first[0].ReserveMiB != 10240 ||
+		first[0].Daemon != "GPU-1" {
 		t.Fatalf("got %+v, %v", first, err)
 	}
 	again, err := b.Acquire(ctx, job, r, pick("GPU-0"))
@@ -140,7 +143,8 @@ func TestExclusiveBooksTheWholeGPU(t *testing.T) {
 	if err := b.PutReadings(t.Context(), gpus(1)); err != nil {
 		t.Fatal(err)
 	}
-	g, err := b.Acquire(t.Context(), Job{JobKey: key(1, 0)}, gres.Request{GPUs: 1, Exclusive: true, ReserveMiB: 5}, pick("GPU-0"))
+	g, err := b.Acquire(t.Context(), Job{JobKey: key(1, 0)}, gres.Request{GPUs: 1, Exclusive: true, ReserveMiB: 5},
+		pick("GPU-0"))
 	if err != nil || g[0].ReserveMiB != 40536 || !g[0].Exclusive {
 		t.Errorf("got %+v, %v", g, err)
 	}
@@ -153,7 +157,8 @@ func TestNeighbours(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.Acquire(t.Context(), Job{JobKey: key(5, 0)}, gres.Request{GPUs: 2}, pick("GPU-1", "GPU-2")); err != nil {
+	if _, err := b.Acquire(t.Context(), Job{JobKey: key(5, 0)}, gres.Request{GPUs: 2},
+		pick("GPU-1", "GPU-2")); err != nil {
 		t.Fatal(err)
 	}
 	h, _, err := b.Find(t.Context(), key(3, 0))
@@ -173,7 +178,8 @@ func TestMeasure(t *testing.T) {
 	}
 	nan := math.NaN()
 	use := func(id uint32, seconds, smact, joules float64, mib int64) Usage {
-		return Usage{Job: key(id, 0), UUID: "GPU-0", Seconds: seconds, SMActPct: smact, SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2,
+		return Usage{Job: key(id, 0), UUID: "GPU-0", Seconds: seconds, SMActPct: smact, SMActFrom: figure.SourceGPM,
+			EnergyJ: joules, IdleJ: joules / 2,
 			Present: mib > 0, UsedMiB: mib, UsedFrom: figure.MemoryProcess, HeldS: seconds / 2, SharedS: seconds, AloneS: nan}
 	}
 	measure := func(us ...Usage) {
@@ -191,7 +197,8 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := h.GPUs[0]
-	if g.PeakMiB != 900 || g.MeanMiB != 894 || g.SMActPct != 50 || g.SMActMax != 60 || g.EnergyJ != 150 || g.IdleJ != 75 || g.LeaseS != 41 || g.HeldS != 20.5 || g.SharedS != 41 || g.AloneS.Known() || !g.Seen {
+	if g.PeakMiB != 900 || g.MeanMiB != 894 || g.SMActPct != 50 || g.SMActMax != 60 || g.EnergyJ != 150 || g.IdleJ != 75 ||
+		g.LeaseS != 41 || g.HeldS != 20.5 || g.SharedS != 41 || g.AloneS.Known() || !g.Seen {
 		t.Errorf("got %+v", g)
 	}
 	// What happened after the Epilog counts until the record is complete.
@@ -292,12 +299,14 @@ func TestHolds(t *testing.T) {
 	}
 	must(b.Hold(ctx, 7, 1000, 2, 0, []string{"GPU-0", "GPU-1"}))
 	must(b.Hold(ctx, 8, 2000, 2, 20480, []string{"GPU-1", "GPU-2"})) // the first hold stays
-	if got := state(); got != "[7 1000 2 false 7 1000 2 false 8 2000 2 false 1000 2 0 false 1000 2 0 false 2000 2 20480 false]" {
+	if got := state(); got != "[7 1000 2 false 7 1000 2 false 8 2000 2 false 1000 2 0 false 1000 2 0 false 2000 2 "+
+		"20480 false]" {
 		t.Errorf("got %s", got)
 	}
 	must(b.OpenHold(ctx, 7, 0))
 	must(b.OpenHold(ctx, 8, time.Hour))
-	if got := state(); got != "[7 1000 2 true 7 1000 2 true 8 2000 2 false 1000 2 0 true 1000 2 0 true 2000 2 20480 false]" {
+	if got := state(); got != "[7 1000 2 true 7 1000 2 true 8 2000 2 false 1000 2 0 true 1000 2 0 true 2000 2 20480 "+
+		"false]" {
 		t.Errorf("opened: %s", got)
 	}
 	must(b.DropHold(ctx, 8))
@@ -320,7 +329,8 @@ func TestQuarantine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.Acquire(ctx, Job{JobKey: key(4, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000}, pick("GPU-1")); err != nil {
+	if _, err := b.Acquire(ctx, Job{JobKey: key(4, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000},
+		pick("GPU-1")); err != nil {
 		t.Fatal(err)
 	}
 	first, err := b.Quarantine(ctx, "GPU-0", "MPS server in FAULT")
@@ -434,22 +444,23 @@ func worker(dir string) {
 	}
 	id, _ := strconv.Atoi(os.Getenv("LEASE_TEST_JOB"))
 	const mib = 9000
-	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib}, func(readings []gres.Reading, leases []gres.Lease, _ string) ([]string, gres.Daemon) {
-		free := map[string]int64{}
-		for _, r := range readings {
-			free[r.UUID] = r.TotalMiB
-		}
-		for _, l := range leases {
-			free[l.UUID] -= l.ReserveMiB
-		}
-		time.Sleep(time.Millisecond) // give others a chance to come in between
-		for _, r := range readings {
-			if free[r.UUID] >= mib {
-				return []string{r.UUID}, ""
+	_, err = b.Acquire(context.Background(), Job{JobKey: key(uint32(id), 0)}, gres.Request{GPUs: 1, ReserveMiB: mib},
+		func(readings []gres.Reading, leases []gres.Lease, _ string) ([]string, gres.Daemon) {
+			free := map[string]int64{}
+			for _, r := range readings {
+				free[r.UUID] = r.TotalMiB
 			}
-		}
-		return nil, ""
-	})
+			for _, l := range leases {
+				free[l.UUID] -= l.ReserveMiB
+			}
+			time.Sleep(time.Millisecond) // give others a chance to come in between
+			for _, r := range readings {
+				if free[r.UUID] >= mib {
+					return []string{r.UUID}, ""
+				}
+			}
+			return nil, ""
+		})
 	if err != nil {
 		os.Exit(2)
 	}
@@ -463,7 +474,8 @@ func TestIdleLease(t *testing.T) {
 	if err := b.PutReadings(t.Context(), gpus(1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Acquire(t.Context(), Job{JobKey: key(7, 0)}, gres.Request{JobID: 7, GPUs: 1}, pick("GPU-0")); err != nil {
+	if _, err := b.Acquire(t.Context(), Job{JobKey: key(7, 0)}, gres.Request{JobID: 7, GPUs: 1},
+		pick("GPU-0")); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range []struct {
@@ -509,7 +521,8 @@ func TestFaults(t *testing.T) {
 	if err := b.PutReadings(ctx, gpus(2)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000}, pick("GPU-0")); err != nil {
+	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000},
+		pick("GPU-0")); err != nil {
 		t.Fatal(err)
 	}
 	set := func(cause gres.Cause, reason string, lasts time.Duration, wantHolders int, wantFresh bool) {
@@ -522,7 +535,8 @@ func TestFaults(t *testing.T) {
 	is := func(cause gres.Cause, reason string) {
 		t.Helper()
 		s, err := b.Snapshot(ctx)
-		if err != nil || s.Readings[0].Cause != cause || s.Readings[0].Quarantined != reason || s.Readings[1].Quarantined != "" {
+		if err != nil || s.Readings[0].Cause != cause || s.Readings[0].Quarantined != reason ||
+			s.Readings[1].Quarantined != "" {
 			t.Errorf("readings %+v, %v", s.Readings, err)
 		}
 	}
@@ -575,7 +589,8 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		"one that went well":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), {3, "GPU-0", false}, bad(2, "GPU-0")}, nil},
 		"on several GPUs":     {2, []end{bad(1, "GPU-0"), bad(1, "GPU-1"), bad(2, "GPU-0")}, nil},
 		"the node's only GPU": {1, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, nil},
-		"at most half": {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0"), bad(1, "GPU-1"), bad(1, "GPU-1"), bad(2, "GPU-1")},
+		"at most half": {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0"), bad(1, "GPU-1"), bad(1, "GPU-1"),
+			bad(2, "GPU-1")},
 			[]string{"GPU-0"}},
 	} {
 		b := open(t, t.TempDir())
@@ -619,7 +634,8 @@ func TestFollow(t *testing.T) {
 			}
 		}
 		for id, uuid := range map[uint32]string{1: "GPU-0", 2: "GPU-0", 3: "GPU-0", 4: "GPU-1"} {
-			if _, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000}, on(uuid)); err != nil {
+			if _, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: 1000}, gres.Request{GPUs: 1, UID: 1000},
+				on(uuid)); err != nil {
 				t.Fatal(err)
 			}
 		}

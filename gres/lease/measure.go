@@ -40,7 +40,8 @@ func (b *Ledger) Published(ctx context.Context) (gresText string, wait time.Dura
 // after another change is not kept waiting.
 func (b *Ledger) SetPublished(ctx context.Context, gresText string, interval time.Duration) error {
 	now := int64(Now())
-	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published (one, gres, next_ns) VALUES (1, ?1, max(?2, ifnull((SELECT next_ns FROM published), 0) + ?3))",
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published (one, gres, next_ns) VALUES (1, ?1, max(?2, "+
+		"ifnull((SELECT next_ns FROM published), 0) + ?3))",
 		gresText, now, int64(interval))
 	if err != nil {
 		return fmt.Errorf("write published capacity: %w", err)

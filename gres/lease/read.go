@@ -97,7 +97,8 @@ func (b *Ledger) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, 
 	h.JobKey = key
 	var at int64
 	var about string
-	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault, victim, cancelled FROM job WHERE job_id=? AND restart<=?", key.JobID, key.Restart).
+	err = b.db.QueryRowContext(ctx, "SELECT restart, uid, at_ns, about, fault, victim, cancelled FROM job WHERE "+
+		"job_id=? AND restart<=?", key.JobID, key.Restart).
 		Scan(&h.Restart, &h.UID, &at, &about, &h.Fault, &h.Victim, &h.Cancelled)
 	if errors.Is(err, sql.ErrNoRows) {
 		return h, false, nil
@@ -128,7 +129,8 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 		var r gres.Reading
 		var at, nvlink int64
 		var smact, smocc, dram sql.NullFloat64
-		if err := rows.Scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB, &smact, &smocc, &dram, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
+		if err := rows.Scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB,
+			&smact, &smocc, &dram, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
 			&r.Quarantined, &r.Cause, &r.HeldFor, &r.HeldUID, &r.HeldGPUs, &r.HeldOpen); err != nil {
 			return nil, fmt.Errorf("read readings: %w", err)
 		}
@@ -141,7 +143,9 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 
 func leasesOf(q querier) ([]gres.Lease, error) {
 	now := Now()
-	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, l.smact_pct, l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) FROM lease l JOIN job j USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id", int64(now))
+	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, "+
+		"l.smact_pct, l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) FROM lease l JOIN job j "+
+		"USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id", int64(now))
 	if err != nil {
 		return nil, fmt.Errorf("read leases: %w", err)
 	}
@@ -150,7 +154,8 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 	for rows.Next() {
 		var l gres.Lease
 		var at int64
-		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon, &l.SMActPct, &l.Seen, &l.Idle, &l.IdleSure); err != nil {
+		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon,
+			&l.SMActPct, &l.Seen, &l.Idle, &l.IdleSure); err != nil {
 			return nil, fmt.Errorf("read leases: %w", err)
 		}
 		l.Age = now - time.Duration(at)
@@ -160,8 +165,10 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 }
 
 func grantedOf(q querier, job uint32) ([]Granted, error) {
-	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), "+usageColumns+
-		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING (uuid) WHERE l.job_id=? ORDER BY l.slot", int64(Now()), job)
+	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns "+
+		"IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), "+usageColumns+
+		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING "+
+		"(uuid) WHERE l.job_id=? ORDER BY l.slot", int64(Now()), job)
 	if err != nil {
 		return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 	}
@@ -170,7 +177,8 @@ func grantedOf(q querier, job uint32) ([]Granted, error) {
 	for rows.Next() {
 		var g Granted
 		var u usageRow
-		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen, &g.Idle}, u.fields()...)...); err != nil {
+		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen,
+			&g.Idle}, u.fields()...)...); err != nil {
 			return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
 		}
 		g.Figures = u.figures()

@@ -95,11 +95,13 @@ func TestMigrate(t *testing.T) {
 		if err := b.PutReadings(ctx, gpus(2)); err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		if _, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: 1000, About: []byte(`{"user":"a"}`)}, gres.Request{GPUs: 1, ReserveMiB: 1024}, pick("GPU-0")); err != nil {
+		if _, err := b.Acquire(ctx, Job{JobKey: key(id, 0), UID: 1000, About: []byte(`{"user":"a"}`)},
+			gres.Request{GPUs: 1, ReserveMiB: 1024}, pick("GPU-0")); err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
 		for what, err := range map[string]error{
-			"measure":    b.Measure(ctx, gpus(2), []Usage{{Job: key(id, 0), UUID: "GPU-0", Present: true, Seconds: 1, UsedMiB: 5}}),
+			"measure": b.Measure(ctx, gpus(2), []Usage{{Job: key(id, 0), UUID: "GPU-0", Present: true, Seconds: 1,
+				UsedMiB: 5}}),
 			"hold":       b.Hold(ctx, 100+id, 1000+id, 1, 0, []string{"GPU-1"}),
 			"comeback":   b.AddComeback(ctx, 200+id, time.Minute),
 			"release":    b.Release(ctx, key(300+id, 0)),
@@ -148,8 +150,10 @@ func TestMigrateFails(t *testing.T) {
 	if _, err := b.Acquire(t.Context(), Job{JobKey: key(1, 0)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
 		t.Fatal(err)
 	}
-	step := fstest.MapFS{filepath.Join("schema", fmt.Sprintf("%04d.sql", version+1)): {Data: []byte("CREATE TABLE later (a INTEGER) STRICT; ALTER TABLE nothing ADD COLUMN a;")}}
-	if err := b.migrate(step, version+1); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("migrate its schema to version %d", version+1)) {
+	step := fstest.MapFS{filepath.Join("schema", fmt.Sprintf("%04d.sql",
+		version+1)): {Data: []byte("CREATE TABLE later (a INTEGER) STRICT; ALTER TABLE nothing ADD COLUMN a;")}}
+	if err := b.migrate(step, version+1); err == nil || !strings.Contains(err.Error(),
+		fmt.Sprintf("migrate its schema to version %d", version+1)) {
 		t.Errorf("got %v", err)
 	}
 	if s, err := b.Snapshot(t.Context()); err != nil || len(s.Leases) != 1 {

@@ -66,7 +66,8 @@ const addUsageSQL = `INSERT INTO usage (job_id, restart, uuid, peak_mib, peak_fr
 
 func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	if u.Present && !u.Seen {
-		_, err := tx.Exec("UPDATE lease SET seen_ns = ifnull(seen_ns, ?3) WHERE job_id=?1 AND uuid=?2", u.Job.JobID, u.UUID, int64(Now()))
+		_, err := tx.Exec("UPDATE lease SET seen_ns = ifnull(seen_ns, ?3) WHERE job_id=?1 AND uuid=?2", u.Job.JobID, u.UUID,
+			int64(Now()))
 		if err != nil {
 			return err
 		}
@@ -93,7 +94,8 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	energy, energyS := covered(u.EnergyJ)
 	idle, _ := covered(u.IdleJ)
 	alone, aloneS := covered(u.AloneS)
-	_, err := add.Exec(u.Job.JobID, u.Job.Restart, u.UUID, u.UsedMiB, string(u.UsedFrom), used, usedS, smact*smactS, smactS, smact, string(u.SMActFrom),
+	_, err := add.Exec(u.Job.JobID, u.Job.Restart, u.UUID, u.UsedMiB, string(u.UsedFrom), used, usedS, smact*smactS,
+		smactS, smact, string(u.SMActFrom),
 		energy, idle, energyS, u.Seconds, u.HeldS, u.SharedS, alone, aloneS)
 	return err
 }
@@ -101,7 +103,8 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 // FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
 // that has ended, until DropEnded.
 func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
-	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?", key.JobID, key.Restart)
+	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?",
+		key.JobID, key.Restart)
 	if err != nil {
 		return nil, fmt.Errorf("read usage of job %s: %w", key, err)
 	}

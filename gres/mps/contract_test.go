@@ -39,7 +39,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		standIn = dir
-		out, err := exec.Command("make", "-C", "../../contrib/simgpu", "BIN="+dir, "LIB="+dir, "BUILD="+filepath.Join(dir, "build"),
+		out, err := exec.Command("make", "-C", "../../contrib/simgpu", "BIN="+dir, "LIB="+dir,
+			"BUILD="+filepath.Join(dir, "build"),
 			filepath.Join(dir, "simgpu"), filepath.Join(dir, "nvidia-cuda-mps-control")).CombinedOutput()
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "make: %v\n%s", err, out)
@@ -337,7 +338,8 @@ func TestMPSAdmitContract(t *testing.T) {
 		must(t, c.Ensure(t.Context(), "GPU-1"))
 		reach := func(when string, user, other bool) {
 			t.Helper()
-			if u, o := reaches(t, c.Control, "GPU-1", userUID), reaches(t, c.Control, "GPU-1", otherUID); u != user || o != other {
+			if u, o := reaches(t, c.Control, "GPU-1", userUID), reaches(t, c.Control, "GPU-1", otherUID); u != user ||
+				o != other {
 				t.Errorf("%s: user %v, other %v; want %v, %v", when, u, o, user, other)
 			}
 		}

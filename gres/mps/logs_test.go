@@ -85,7 +85,8 @@ func TestBoundLogs(t *testing.T) {
 		write(1)
 		text, err := os.ReadFile(filepath.Join(dir, "server.log"))
 		old, oldErr := os.ReadFile(filepath.Join(dir, "server.log.old"))
-		if err != nil || oldErr != nil || !bytes.HasSuffix(text, []byte("written 1\n")) || !bytes.HasSuffix(old, []byte("written 5\n")) || len(old) != keptOfLog {
+		if err != nil || oldErr != nil || !bytes.HasSuffix(text, []byte("written 1\n")) ||
+			!bytes.HasSuffix(old, []byte("written 5\n")) || len(old) != keptOfLog {
 			t.Errorf("%s: %d bytes, and before %d; %v, %v", open, len(text), len(old), err, oldErr)
 		}
 		in.Close()
@@ -141,7 +142,8 @@ func TestLogsOfDaemonsThatEnded(t *testing.T) {
 	must(os.Chtimes(filepath.Join(c.LogDir, "others"), long, long))
 	must(c.BoundLogs())
 	left, err := filepath.Glob(filepath.Join(c.LogDir, "*"))
-	if want := []string{"GPU-2", "GPU-3", "file", "others"}; err != nil || len(left) != len(want) || filepath.Base(left[0]) != want[0] || filepath.Base(left[1]) != want[1] {
+	if want := []string{"GPU-2", "GPU-3", "file", "others"}; err != nil || len(left) != len(want) ||
+		filepath.Base(left[0]) != want[0] || filepath.Base(left[1]) != want[1] {
 		t.Errorf("left %v, want %v; %v", left, want, err)
 	}
 	must(c.makeLogDir("GPU-2"))

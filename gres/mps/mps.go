@@ -309,7 +309,8 @@ const (
 	serverNotFound = "Server "
 )
 
-var refusals = []string{unknownCommand, serverNotFound, "Insufficient privileges", "Not enough privilege", "A server PID is required",
+var refusals = []string{unknownCommand, serverNotFound, "Insufficient privileges", "Not enough privilege",
+	"A server PID is required",
 	"A user id (UID) is required"}
 
 // refused returns the refusal in an answer; nil: there is none.

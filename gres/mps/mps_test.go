@@ -76,7 +76,8 @@ func TestFaultAndTerminate(t *testing.T) {
 
 func TestEnsureFails(t *testing.T) {
 	c := program(t, "exit 3")
-	if err := c.Ensure(t.Context(), "GPU-1"); err == nil || !strings.Contains(err.Error(), "start MPS daemon of GPU GPU-1") {
+	if err := c.Ensure(t.Context(), "GPU-1"); err == nil || !strings.Contains(err.Error(),
+		"start MPS daemon of GPU GPU-1") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -37,7 +37,8 @@ func TestServerFault(t *testing.T) {
 		{"the rest of it", plain + faultLog, len(plain), true, len(plain + faultLog)},
 		{"emptied since", faultLog, 1 << 20, true, len(faultLog)},
 		{"a line without end", strings.Repeat("x", 3*maxLook), 0, false, 3 * maxLook},
-		{"behind many", faultLog + strings.Repeat(plain, maxLook/len(plain)+1), 0, false, len(faultLog) + len(plain)*(maxLook/len(plain)+1)},
+		{"behind many", faultLog + strings.Repeat(plain, maxLook/len(plain)+1), 0, false,
+			len(faultLog) + len(plain)*(maxLook/len(plain)+1)},
 		{"binary", "\x00\xff\n" + faultLog, 0, true, 3 + len(faultLog)},
 	} {
 		must(t, os.WriteFile(path, []byte(s.text), 0o600))

@@ -130,7 +130,8 @@ func (n *NVML) link(devices, peers []*device) {
 			if !p2p || d == peer || peer.gpu.Index >= 64 {
 				continue
 			}
-			if status, ret := d.GetP2PStatus(peer.Device, nvml.P2P_CAPS_INDEX_NVLINK); ret == nvml.SUCCESS && status == nvml.P2P_STATUS_OK {
+			if status, ret := d.GetP2PStatus(peer.Device, nvml.P2P_CAPS_INDEX_NVLINK); ret == nvml.SUCCESS &&
+				status == nvml.P2P_STATUS_OK {
 				d.gpu.NVLink |= 1 << uint(peer.gpu.Index)
 			}
 		}
@@ -230,7 +231,8 @@ const bytesPerMiB = 1 << 20
 func memory(dev nvml.Device) (totalMiB, usedMiB int64, err error) {
 	if m, ret := dev.GetMemoryInfo_v2(); ret == nvml.SUCCESS && m.Reserved <= m.Total {
 		return int64((m.Total - m.Reserved) / bytesPerMiB), toMiB(m.Used), nil
-	} else if ret != nvml.SUCCESS && !errors.Is(ret, nvml.ERROR_FUNCTION_NOT_FOUND) && !errors.Is(ret, nvml.ERROR_NOT_SUPPORTED) {
+	} else if ret != nvml.SUCCESS && !errors.Is(ret, nvml.ERROR_FUNCTION_NOT_FOUND) && !errors.Is(ret,
+		nvml.ERROR_NOT_SUPPORTED) {
 		return 0, 0, fmt.Errorf("read memory: %w", ret)
 	}
 	m, ret := dev.GetMemoryInfo()
@@ -328,7 +330,8 @@ func (d *device) gpmActivity(s *gres.Sample) bool {
 	}
 	get := nvml.GpmMetricsGetType{NumMetrics: 3, Sample1: d.gpm[1], Sample2: d.gpm[0]}
 	figures := [...]*figure.Measured{&s.SMActPct, &s.SMOccPct, &s.DRAMPct}
-	for i, id := range [...]nvml.GpmMetricId{nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_DRAM_BW_UTIL} {
+	for i, id := range [...]nvml.GpmMetricId{nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY,
+		nvml.GPM_METRIC_DRAM_BW_UTIL} {
 		get.Metrics[i].MetricId = uint32(id)
 	}
 	if ret := d.lib.GpmMetricsGet(&get); ret != nvml.SUCCESS {

@@ -31,7 +31,8 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if out, err := exec.Command("make", "-C", "../../contrib/simgpu", "all", "BIN="+dir, "LIB="+dir, "BUILD="+dir+"/build").CombinedOutput(); err != nil {
+	if out, err := exec.Command("make", "-C", "../../contrib/simgpu", "all", "BIN="+dir, "LIB="+dir,
+		"BUILD="+dir+"/build").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build simgpu: %v\n%s", err, out)
 		return 1
 	}
@@ -73,7 +74,10 @@ func job(t *testing.T, n *NVML, gpu int, args ...string) *exec.Cmd {
 		cmd.Wait()
 	})
 	for range 600 {
-		if slices.ContainsFunc(n.Sample()[gpu].Processes, func(p gres.Process) bool { return p.PID == cmd.Process.Pid && p.UsedMiB > 0 }) {
+		if slices.ContainsFunc(n.Sample()[gpu].Processes, func(p gres.Process) bool {
+			return p.PID == cmd.Process.Pid &&
+				p.UsedMiB > 0
+		}) {
 			return cmd
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -108,7 +112,8 @@ func TestBusyH100(t *testing.T) {
 	n.Sample()
 	time.Sleep(200 * time.Millisecond)
 	s := n.Sample()[2]
-	if s.Source != figure.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 || math.Abs(float64(s.SMOccPct)-30) > 0.5 || math.Abs(float64(s.DRAMPct)-24) > 0.5 {
+	if s.Source != figure.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 || math.Abs(float64(s.SMOccPct)-30) > 0.5 ||
+		math.Abs(float64(s.DRAMPct)-24) > 0.5 {
 		t.Errorf("SM activity %v from %s", s.SMActPct, s.Source)
 	}
 	want := gres.Process{PID: cmd.Process.Pid, UsedMiB: 10240}
@@ -142,7 +147,8 @@ func TestFaults(t *testing.T) {
 			n := node(t, "--model", "dgx-a100")
 			simgpu(t, "fault", "1", fault)
 			samples := n.Sample()
-			if !strings.Contains(samples[1].Unreadable, want) && !strings.Contains(strings.ToLower(samples[1].Unreadable), strings.ToLower(want)) {
+			if !strings.Contains(samples[1].Unreadable, want) && !strings.Contains(strings.ToLower(samples[1].Unreadable),
+				strings.ToLower(want)) {
 				t.Errorf("got %q, want %q in it", samples[1].Unreadable, want)
 			}
 			if samples[0].Unreadable+samples[2].Unreadable != "" {
@@ -194,11 +200,13 @@ func TestSilentGPM(t *testing.T) {
 	n := node(t, "--model", "h100")
 	job(t, n, 2, "--mem", "10G", "--smact", "60", "--duration", "1h")
 	simgpu(t, "fault", "2", "silent-gpm")
-	if s := n.SampleTwice(50 * time.Millisecond)[2]; s.Source != figure.SourceUtilisation || s.SMActPct != 75 || s.Unreadable != "" {
+	if s := n.SampleTwice(50 * time.Millisecond)[2]; s.Source != figure.SourceUtilisation || s.SMActPct != 75 ||
+		s.Unreadable != "" {
 		t.Errorf("%v from %s, %q", s.SMActPct, s.Source, s.Unreadable)
 	}
 	simgpu(t, "fault", "2", "none")
-	if s := n.SampleTwice(200 * time.Millisecond)[2]; s.Source != figure.SourceGPM || math.Abs(float64(s.SMActPct)-60) > 0.5 {
+	if s := n.SampleTwice(200 * time.Millisecond)[2]; s.Source != figure.SourceGPM ||
+		math.Abs(float64(s.SMActPct)-60) > 0.5 {
 		t.Errorf("after the fault: %v from %s", s.SMActPct, s.Source)
 	}
 }
@@ -211,7 +219,8 @@ func TestMIG(t *testing.T) {
 		t.Fatalf("%d samples, want 7 GPUs and 2 instances", len(samples))
 	}
 	for i, s := range samples[1:3] {
-		if !s.MIG || s.Index != 1 || !strings.HasPrefix(s.UUID, "MIG-") || s.TotalMiB < 30000 || s.TotalMiB > 45000 || s.Unreadable != "" {
+		if !s.MIG || s.Index != 1 || !strings.HasPrefix(s.UUID, "MIG-") || s.TotalMiB < 30000 || s.TotalMiB > 45000 ||
+			s.Unreadable != "" {
 			t.Errorf("instance %d: %+v", i, s)
 		}
 	}
@@ -262,7 +271,8 @@ func TestLinks(t *testing.T) {
 }
 
 func TestOpenFails(t *testing.T) {
-	if _, err := Open("/nonexistent/libnvidia-ml.so.1"); err == nil || !strings.Contains(err.Error(), "load NVML from /nonexistent/libnvidia-ml.so.1") {
+	if _, err := Open("/nonexistent/libnvidia-ml.so.1"); err == nil ||
+		!strings.Contains(err.Error(), "load NVML from /nonexistent/libnvidia-ml.so.1") {
 		t.Errorf("got %v", err)
 	}
 	t.Setenv("SIMGPU_STATE", "")
@@ -288,7 +298,8 @@ func TestActivityThatIsNone(t *testing.T) {
 	} {
 		simgpu(t, "fault", "2", c.fault)
 		s := n.SampleTwice(200 * time.Millisecond)[2]
-		if s.Source != c.source || fmt.Sprint(float64(s.SMActPct)) != fmt.Sprint(c.smact) || s.SMOccPct.Known() || s.DRAMPct.Known() || s.Unreadable != "" {
+		if s.Source != c.source || fmt.Sprint(float64(s.SMActPct)) != fmt.Sprint(c.smact) || s.SMOccPct.Known() ||
+			s.DRAMPct.Known() || s.Unreadable != "" {
 			t.Errorf("%s: %v, %v, %v from %s, %q", c.fault, s.SMActPct, s.SMOccPct, s.DRAMPct, s.Source, s.Unreadable)
 		}
 	}

@@ -130,7 +130,8 @@ func of(proc string, p Process) (File, bool) {
 		return File{}, false
 	}
 	var st unix.Statx_t
-	err = unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE|unix.STATX_INO|unix.STATX_SIZE|unix.STATX_BTIME, &st)
+	err = unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC,
+		unix.STATX_TYPE|unix.STATX_INO|unix.STATX_SIZE|unix.STATX_BTIME, &st)
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return File{}, false
 	}

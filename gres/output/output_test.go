@@ -54,7 +54,8 @@ func TestLook(t *testing.T) {
 	w := newWatch(t, map[int]string{1: a, 2: b, 3: a, 4: "/dev/null", 5: dir, 6: filepath.Join(dir, "gone")})
 	job := jobenv.JobKey{JobID: 7, Restart: 1}
 	early, late := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	w.look([]Process{{1, job, late}, {2, job, early}, {3, job, late}, {4, job, late}, {5, job, late}, {6, job, late}, {99, job, late}})
+	w.look([]Process{{1, job, late}, {2, job, early}, {3, job, late}, {4, job, late}, {5, job, late}, {6, job, late},
+		{99, job, late}})
 	files, err := Read(w.RunDir, job)
 	if err != nil || len(files) != 2 || string(files[0].Path) != a || string(files[1].Path) != b {
 		t.Fatalf("got %+v, %v", files, err)

@@ -33,7 +33,10 @@ func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 		f.Clusters = []string{cluster}
 	}
 	comments := map[uint32]db.Comment{}
-	err := s.Accounted(ctx, f, func(j sctl.Accounted) { comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment} })
+	err := s.Accounted(ctx, f, func(j sctl.Accounted) {
+		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID,
+			Text: j.Comment}
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -19,10 +19,11 @@ import (
 
 func TestReadersOf(t *testing.T) {
 	for text, want := range map[string]db.Readers{
-		"PrivateData             = none\nSlurmUser               = slurm(64030)\n":        {Operator: 64030},
-		"PrivateData             = cloud,events,reservations\nSlurmUser = root(0)\n":      {},
-		"PrivateData             = jobs\nSlurmUser               = slurm(64030)\n":        {Private: true, Operator: 64030},
-		"PrivateData             = accounts,nodes\nSlurmUser = slurm(64030)\n":            {Private: true, NoGPUs: true, Operator: 64030},
+		"PrivateData             = none\nSlurmUser               = slurm(64030)\n":   {Operator: 64030},
+		"PrivateData             = cloud,events,reservations\nSlurmUser = root(0)\n": {},
+		"PrivateData             = jobs\nSlurmUser               = slurm(64030)\n":   {Private: true, Operator: 64030},
+		"PrivateData             = accounts,nodes\nSlurmUser = slurm(64030)\n": {Private: true, NoGPUs: true,
+			Operator: 64030},
 		"PrivateData             = Usage\n":                                               {Private: true},
 		"PrivateData             = nodes,users\nSlurmUser = a(b(7)\n":                     {Private: true, NoGPUs: true},
 		"PrivateData             = (null)\nSlurmUser = slurm(99999999999)\n":              {},
@@ -58,13 +59,15 @@ func TestPublishAsksFirst(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			if err := d.Put(t.Context(), db.Attempt{JobID: 1, UID: 1000, Start: time.Unix(1, 0), End: time.Unix(2, 0)}); err != nil {
+			if err := d.Put(t.Context(), db.Attempt{JobID: 1, UID: 1000, Start: time.Unix(1, 0),
+				End: time.Unix(2, 0)}); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan bool)
 			go func() {
-				Publish(ctx, path, slurmctld(func() (string, error) { return c.answer, c.err }), slog.New(slog.NewTextHandler(io.Discard, nil)))
+				Publish(ctx, path, slurmctld(func() (string, error) { return c.answer, c.err }),
+					slog.New(slog.NewTextHandler(io.Discard, nil)))
 				close(done)
 			}()
 			published := func(name string) bool {
@@ -72,7 +75,8 @@ func TestPublishAsksFirst(t *testing.T) {
 				return err == nil
 			}
 			// The samples are published when the records are.
-			for begin := time.Now(); !published("gpus.db") && time.Since(begin) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
+			for begin := time.Now(); !published("gpus.db") &&
+				time.Since(begin) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
 			}
 			cancel()
 			<-done

@@ -33,7 +33,8 @@ func TestEndedIsCounted(t *testing.T) {
 		}
 	}
 	text := export.Text(status.Node{Name: "n1"}, &r.Ended)
-	for _, want := range []string{`carma_attempts_total{node="n1"} 2`, `carma_attempts_oom_total{node="n1"} 1`, `carma_attempts_returned_total{node="n1"} 1`,
+	for _, want := range []string{`carma_attempts_total{node="n1"} 2`, `carma_attempts_oom_total{node="n1"} 1`,
+		`carma_attempts_returned_total{node="n1"} 1`,
 		`carma_estimates_total{node="n1",method="user"} 1`, `carma_estimate_over_ratio_total{node="n1",method="user"} 0.5`} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s in\n%s", want, text)

@@ -42,7 +42,8 @@ func procOf(t *testing.T, processes []process) Proc {
 			t.Fatal(err)
 		}
 		for name, text := range map[string]string{
-			"status":  fmt.Sprintf("Name:\t%s\nUmask:\t0022\nState:\t%s\nPid:\t%d\nPPid:\t%d\nUid:\t%d\t%d\t%d\t%d\n", p.comm, p.state, p.pid, p.ppid, p.uid, p.euid, p.euid, p.euid),
+			"status": fmt.Sprintf("Name:\t%s\nUmask:\t0022\nState:\t%s\nPid:\t%d\nPPid:\t%d\nUid:\t%d\t%d\t%d\t%d\n", p.comm,
+				p.state, p.pid, p.ppid, p.uid, p.euid, p.euid, p.euid),
 			"cmdline": p.cmdline, "cgroup": p.cgroup, "environ": p.environ,
 		} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
@@ -70,10 +71,12 @@ func TestOwner(t *testing.T) {
 		{pid: 11, ppid: 10, uid: 1000, comm: "job.sh"},
 		{pid: 12, ppid: 11, uid: 1000, comm: "python (x) S 1", environ: "A=1\x00SLURM_JOB_ID=99\x00"},
 		{pid: 13, ppid: 12, comm: "sudo"},
-		{pid: 20, ppid: 1, uid: 1000, comm: "python", cgroup: "0::/system.slice/slurmstepd.scope/job_34/step_0/user/task_0\n"},
+		{pid: 20, ppid: 1, uid: 1000, comm: "python",
+			cgroup: "0::/system.slice/slurmstepd.scope/job_34/step_0/user/task_0\n"},
 		{pid: 21, ppid: 1, uid: 1000, comm: "python", cgroup: "4:devices:/slurm/uid_1000/job_35/step_batch\n0::/\n"},
 		{pid: 22, ppid: 1, uid: 1001, comm: "python", cgroup: "4:devices:/slurm/uid_1000/job_35/step_batch\n0::/\n"},
-		{pid: 23, ppid: 1, uid: 1000, setuid: true, comm: "su", cgroup: "4:devices:/slurm/uid_1000/job_35/step_batch\n0::/\n"},
+		{pid: 23, ppid: 1, uid: 1000, setuid: true, comm: "su",
+			cgroup: "4:devices:/slurm/uid_1000/job_35/step_batch\n0::/\n"},
 		{pid: 24, ppid: 1, uid: 1000, comm: "python", cgroup: "0::/user.slice/user-1000.slice/user@1000.service/job_36/x\n"},
 		{pid: 30, ppid: 1, uid: 1000, comm: "python", environ: "SLURM_JOB_ID=7\x00"},
 		{pid: 31, ppid: 1, uid: 1000, comm: "python", environ: "XSLURM_JOB_ID=7\x00SLURM_JOB_ID=x\x00"},

@@ -68,12 +68,15 @@ type Lease struct {
 
 // Of looks at the ledger as a choice under the thresholds would. A job is idle
 // after idleAfter. Names and states of daemons come from the two functions.
-func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Duration, user func(uid uint32) string, daemon func(uuid string) MPS) Node {
+func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Duration, user func(uid uint32) string,
+	daemon func(uuid string) MPS) Node {
 	n := Node{Schema: "carma.status/1", Version: version.String(), Name: node, SMActMaxPct: t.SMActMaxPct, GPUs: []GPU{}}
 	for _, r := range s.Readings {
 		open, closed := choose.Placeable(r, s.Leases, t)
-		g := GPU{GPU: r.GPU, SMActPct: figure.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(), UsedMiB: r.UsedMiB,
-			OpenMiB: open, Closed: usertext.Clean(closed.String()), Quarantine: r.Cause, MPS: daemon(r.UUID), MPSClients: r.MPSClients, Leases: []Lease{}}
+		g := GPU{GPU: r.GPU, SMActPct: figure.Measured(r.SMActPct), Source: r.Source, AgeS: r.Age.Seconds(),
+			UsedMiB: r.UsedMiB,
+			OpenMiB: open, Closed: usertext.Clean(closed.String()), Quarantine: r.Cause, MPS: daemon(r.UUID),
+			MPSClients: r.MPSClients, Leases: []Lease{}}
 		if r.Unreadable != "" {
 			g.SMActPct = figure.Unknown
 		}
@@ -83,7 +86,8 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 		for _, l := range s.Leases {
 			if l.UUID == r.UUID {
 				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, usertext.Clean(user(l.UID)), l.ReserveMiB, l.Exclusive, l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
+				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, usertext.Clean(user(l.UID)), l.ReserveMiB, l.Exclusive,
+					l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
 			}
 		}
 		n.GPUs = append(n.GPUs, g)

@@ -20,8 +20,11 @@ func TestAhead(t *testing.T) {
 		change func(older, job *schedule.Job)
 		ahead  bool
 	}{
-		"waits for room":             {func(*schedule.Job, *schedule.Job) {}, true},
-		"for the anchor alone":       {func(j, _ *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" }, true},
+		"waits for room": {func(*schedule.Job, *schedule.Job) {}, true},
+		"for the anchor alone": {func(j,
+			_ *schedule.Job) {
+			j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor"
+		}, true},
 		"submitted later":            {func(j, _ *schedule.Job) { j.ID = 12 }, false},
 		"of higher priority":         {func(j, _ *schedule.Job) { j.ID, j.Priority = 12, 101 }, true},
 		"of lower priority":          {func(j, _ *schedule.Job) { j.Priority = 99 }, false},
@@ -37,22 +40,41 @@ func TestAhead(t *testing.T) {
 		"backs off, and names it": {func(j, _ *schedule.Job) {
 			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted = named, "n1", "BeginTime", 1, j.Eligible
 		}, true},
-		"is to start later":        {func(j, _ *schedule.Job) { j.TresPerNode, j.ReqNodes, j.Reason = named, "n1", "BeginTime" }, false},
-		"backs off, goes anywhere": {func(j, _ *schedule.Job) { j.Reason, j.Restarts, j.Submitted = "BeginTime", 1, j.Eligible }, false},
+		"is to start later": {func(j, _ *schedule.Job) {
+			j.TresPerNode, j.ReqNodes, j.Reason = named, "n1",
+				"BeginTime"
+		}, false},
+		"backs off, goes anywhere": {func(j, _ *schedule.Job) {
+			j.Reason, j.Restarts, j.Submitted = "BeginTime", 1,
+				j.Eligible
+		}, false},
 		// slurmctld says BeginTime only when it has looked at the job again.
 		"backs off, not looked at since": {func(j, _ *schedule.Job) {
 			j.Reason, j.Restarts, j.Submitted, j.Eligible = "None", 1, now, now.Add(time.Minute)
 		}, false},
 		"the same, and names it": {func(j, _ *schedule.Job) {
-			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted, j.Eligible = named, "n1", "None", 1, now, now.Add(time.Minute)
+			j.TresPerNode, j.ReqNodes, j.Reason, j.Restarts, j.Submitted, j.Eligible = named, "n1", "None", 1, now,
+				now.Add(time.Minute)
 		}, true},
-		"a later start, not looked at since": {func(j, _ *schedule.Job) { j.Reason, j.Eligible = "Resources", now.Add(time.Hour) }, false},
-		"in its Prolog here":                 {func(j, _ *schedule.Job) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n1" }, true},
-		"in its Prolog elsewhere":            {func(j, _ *schedule.Job) { j.State, j.Reason, j.Nodes = "RUNNING", "Prolog", "n2" }, false},
-		"runs":                               {func(j, _ *schedule.Job) { j.State, j.Reason, j.Nodes = "RUNNING", "None", "n1" }, false},
-		"the job names no node":              {func(_, job *schedule.Job) { job.TresPerNode = share }, false},
-		"the job is none of ours":            {func(_, job *schedule.Job) { job.TresPerNode = "" }, false},
-		"the job is not in the queue":        {func(_, job *schedule.Job) { job.ID = 99 }, false},
+		"a later start, not looked at since": {func(j, _ *schedule.Job) {
+			j.Reason, j.Eligible = "Resources",
+				now.Add(time.Hour)
+		}, false},
+		"in its Prolog here": {func(j, _ *schedule.Job) {
+			j.State, j.Reason, j.Nodes = "RUNNING", "Prolog",
+				"n1"
+		}, true},
+		"in its Prolog elsewhere": {func(j, _ *schedule.Job) {
+			j.State, j.Reason, j.Nodes = "RUNNING", "Prolog",
+				"n2"
+		}, false},
+		"runs": {func(j, _ *schedule.Job) {
+			j.State, j.Reason, j.Nodes = "RUNNING", "None",
+				"n1"
+		}, false},
+		"the job names no node":       {func(_, job *schedule.Job) { job.TresPerNode = share }, false},
+		"the job is none of ours":     {func(_, job *schedule.Job) { job.TresPerNode = "" }, false},
+		"the job is not in the queue": {func(_, job *schedule.Job) { job.ID = 99 }, false},
 	} {
 		older, own := pending(7, share, time.Hour), job
 		c.change(&older, &own)

@@ -102,7 +102,10 @@ func newIndex(in Input) *index {
 		}
 	}
 	for _, list := range x.started {
-		slices.SortFunc(list, func(a, b start) int { return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.id, a.id)) })
+		slices.SortFunc(list, func(a, b start) int {
+			return cmp.Or(cmp.Compare(a.priority, b.priority),
+				cmp.Compare(b.id, a.id))
+		})
 		for i := 1; i < len(list); i++ {
 			if before := list[i-1].latest; before.After(list[i].latest) {
 				list[i].latest = before
@@ -212,7 +215,8 @@ func (x *index) soonest(j *schedule.Job) string {
 	}
 	var best *node
 	better := func(n *node) {
-		if best == nil || cmp.Or(cmp.Compare(n.jobs, best.jobs), n.end.Compare(best.end), strings.Compare(n.Name, best.Name)) < 0 {
+		if best == nil || cmp.Or(cmp.Compare(n.jobs, best.jobs), n.end.Compare(best.end),
+			strings.Compare(n.Name, best.Name)) < 0 {
 			best = n
 		}
 	}
@@ -226,7 +230,8 @@ func (x *index) soonest(j *schedule.Job) string {
 	names, _ := hostlist.Expand(j.ReqNodes)
 	for _, name := range names {
 		n := x.nodes[name]
-		if n != nil && slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) }) && fits(n) {
+		if n != nil && slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) }) &&
+			fits(n) {
 			better(n)
 		}
 	}

@@ -13,38 +13,49 @@ import (
 // A job that may preempt others is sent to a node where enough GPUs come free whichever
 // these have, one to a node, and is let go when it does not start there.
 func TestPreempt(t *testing.T) {
-	rules := schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 9, Mode: "REQUEUE"}, "low": {Tier: 1, Mode: "REQUEUE"}, "rec": {Tier: 9, Mode: "REQUEUE"}}}
+	rules := schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 9,
+		Mode: "REQUEUE"}, "low": {Tier: 1, Mode: "REQUEUE"}, "rec": {Tier: 9, Mode: "REQUEUE"}}}
 	ours := func(name string) bool { return name == "high" || name == "low" }
 	nodes := []schedule.Node{
 		{Name: jobstate.Anchor, Partitions: []string{"high", "low"}, GPUs: 4},
-		{Name: "n1", Partitions: []string{"high", "low"}, Up: true, GPUs: 2}, {Name: "n2", Partitions: []string{"high", "low"}, Up: true, GPUs: 2},
+		{Name: "n1", Partitions: []string{"high", "low"}, Up: true, GPUs: 2},
+		{Name: "n2", Partitions: []string{"high", "low"}, Up: true, GPUs: 2},
 	}
 	id := uint32(100)
 	running := func(partition, node, books string) schedule.Job {
 		id++
 		return schedule.Job{ID: id, State: "RUNNING", Partition: partition, Nodes: node, NodeCount: 1, TresPerNode: books}
 	}
-	const one, both = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
+	const one, both = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536",
+		"gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
 	const sent = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:40536"
 	waiting := func(id uint32, partition, books string) schedule.Job {
-		return schedule.Job{ID: id, State: "PENDING", Reason: "Resources", Partition: partition, NodeCount: 1, TresPerNode: books}
+		return schedule.Job{ID: id, State: "PENDING", Reason: "Resources", Partition: partition, NodeCount: 1,
+			TresPerNode: books}
 	}
 	with := func(j schedule.Job, change func(*schedule.Job)) schedule.Job { change(&j); return j }
-	full := []schedule.Job{running("high", "n1", one), running("low", "n1", one), running("low", "n2", one), running("low", "n2", one)}
+	full := []schedule.Job{running("high", "n1", one), running("low", "n1", one), running("low", "n2", one),
+		running("low", "n2", one)}
 	for _, c := range []struct {
 		name  string
 		queue []schedule.Job
 		want  string
 	}{
 		{"to the node with fewer that stay", append(full[:4:4], waiting(1, "high", one)), "[1 n2 " + sent + "]"},
-		{"one to a node", append(full[:4:4], waiting(1, "high", one), waiting(2, "high", one), waiting(3, "high", one)), "[1 n2 " + sent + " 2 n1 " + sent + "]"},
-		{"two GPUs", append(full[:4:4], waiting(1, "high,low", both)), "[1 n2 gres:gpu:2,gres:carma2:2,gres:carmatotal:81072]"},
-		{"beside one on its way", append(full[:4:4], waiting(1, "high", one), with(waiting(2, "high", sent), func(j *schedule.Job) { j.ReqNodes = "n2" })), "[1 n1 " + sent + "]"},
+		{"one to a node", append(full[:4:4], waiting(1, "high", one), waiting(2, "high", one), waiting(3, "high", one)),
+			"[1 n2 " + sent + " 2 n1 " + sent + "]"},
+		{"two GPUs", append(full[:4:4], waiting(1, "high,low", both)),
+			"[1 n2 gres:gpu:2,gres:carma2:2,gres:carmatotal:81072]"},
+		{"beside one on its way", append(full[:4:4], waiting(1, "high", one),
+			with(waiting(2, "high", sent), func(j *schedule.Job) { j.ReqNodes = "n2" })), "[1 n1 " + sent + "]"},
 		{"the same tier", append(full[:4:4], waiting(1, "low", one)), "[]"},
 		{"a recovery partition", append(full[:4:4], waiting(1, "rec", one)), "[]"},
-		{"one that waits for its user", append(full[:4:4], with(waiting(1, "high", one), func(j *schedule.Job) { j.Reason = "JobHeldUser" })), "[]"},
-		{"one that names its node", append(full[:4:4], with(waiting(1, "high", one), func(j *schedule.Job) { j.ReqNodes = "n1" })), "[]"},
-		{"nobody to preempt", []schedule.Job{running("high", "n1", both), running("high", "n2", both), waiting(1, "high", one)}, "[]"},
+		{"one that waits for its user", append(full[:4:4], with(waiting(1, "high", one),
+			func(j *schedule.Job) { j.Reason = "JobHeldUser" })), "[]"},
+		{"one that names its node", append(full[:4:4], with(waiting(1, "high", one),
+			func(j *schedule.Job) { j.ReqNodes = "n1" })), "[]"},
+		{"nobody to preempt", []schedule.Job{running("high", "n1", both), running("high", "n2", both),
+			waiting(1, "high", one)}, "[]"},
 	} {
 		list := []string{}
 		for _, p := range Preempt(c.queue, nodes, rules, ours, time.Now()) {
@@ -75,7 +86,8 @@ func BenchmarkPreempt(b *testing.B) {
 		j.UID, j.Partition, j.QOS = 1000+i/5, "gpu", fmt.Sprint("q", i)
 		in.Queue = append(in.Queue, j)
 	}
-	rules := schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"gpu": {Tier: 2, Mode: "REQUEUE"}, "low": {Tier: 1, Mode: "REQUEUE"}}}
+	rules := schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"gpu": {Tier: 2,
+		Mode: "REQUEUE"}, "low": {Tier: 1, Mode: "REQUEUE"}}}
 	for b.Loop() {
 		if sent := Preempt(in.Queue, in.Nodes, rules, func(string) bool { return true }, now); len(sent) != 0 {
 			b.Fatal(sent)

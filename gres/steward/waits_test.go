@@ -112,19 +112,25 @@ func TestWaitsForItsUser(t *testing.T) {
 		last    schedule.Job // now
 		want    time.Duration
 	}{
-		"waits":                            {room, room, 3 * time.Hour},
-		"for higher priorities":            {reason("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"), room, 3 * time.Hour},
-		"held":                             {eligible("JobHeldUser", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
-		"held, the time stays":             {reason("JobHeldUser"), room, 2 * time.Hour},
-		"is held":                          {room, eligible("JobHeldUser", time.Time{}, 0), 0},
-		"held between two looks":           {room, eligible("Resources", now.Add(-time.Minute), 0), 2*time.Hour + time.Minute},
-		"released just now":                {room, eligible("None", time.Time{}, 0), 0},
-		"a dependency":                     {eligible("Dependency", time.Time{}, 0), eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
-		"a licence":                        {reason("Licenses"), room, 2 * time.Hour},
-		"a limit":                          {reason("QOSMaxJobsPerUserLimit"), room, 2 * time.Hour},
-		"a start":                          {eligible("BeginTime", now.Add(time.Hour), 0), eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
-		"a start, and long ago given back": {eligible("BeginTime", now.Add(time.Hour), 2), eligible("Resources", now.Add(-time.Minute), 2), time.Hour + time.Minute},
-		"is to start later":                {room, eligible("BeginTime", now.Add(time.Hour), 0), 0},
+		"waits": {room, room, 3 * time.Hour},
+		"for higher priorities": {reason("Nodes required for job are DOWN, DRAINED or reserved for jobs in " +
+			"higher priority partitions"), room, 3 * time.Hour},
+		"held": {eligible("JobHeldUser", time.Time{}, 0),
+			eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
+		"held, the time stays": {reason("JobHeldUser"), room, 2 * time.Hour},
+		"is held":              {room, eligible("JobHeldUser", time.Time{}, 0), 0},
+		"held between two looks": {room, eligible("Resources", now.Add(-time.Minute), 0),
+			2*time.Hour + time.Minute},
+		"released just now": {room, eligible("None", time.Time{}, 0), 0},
+		"a dependency": {eligible("Dependency", time.Time{}, 0),
+			eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
+		"a licence": {reason("Licenses"), room, 2 * time.Hour},
+		"a limit":   {reason("QOSMaxJobsPerUserLimit"), room, 2 * time.Hour},
+		"a start": {eligible("BeginTime", now.Add(time.Hour), 0),
+			eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
+		"a start, and long ago given back": {eligible("BeginTime", now.Add(time.Hour), 2),
+			eligible("Resources", now.Add(-time.Minute), 2), time.Hour + time.Minute},
+		"is to start later": {room, eligible("BeginTime", now.Add(time.Hour), 0), 0},
 	} {
 		w := Waits{}
 		w.Restore([]schedule.Job{room}, now.Add(-2*time.Hour), time.Hour)
@@ -171,7 +177,8 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 		return j
 	}
 	first.Restore([]schedule.Job{pending(7, two, time.Hour), pending(8, two, 0), task(0)}, now, time.Minute)
-	first.Restore([]schedule.Job{givenBack(7, 59*time.Minute, 1), pending(8, two, 0), task(1)}, at(time.Minute), time.Minute)
+	first.Restore([]schedule.Job{givenBack(7, 59*time.Minute, 1), pending(8, two, 0), task(1)}, at(time.Minute),
+		time.Minute)
 	comment := first.Comment("rack 4 carma-waits=1:0:1")
 	if want := fmt.Sprintf("rack 4 carma-waits=7:0:%d,5:3:%d", at(-time.Hour).Unix(), now.Unix()); comment != want {
 		t.Fatalf("left %q, want %q", comment, want)
@@ -206,7 +213,8 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 	for i := range uint32(2000) {
 		many[request{job: i + 1}] = wait{since: int64(i), eligible: 100000}
 	}
-	if text := many.Comment(""); strings.Count(text, ",") != most-1 || !strings.HasPrefix(text, waitsPrefix+"1:0:0,2:0:1,") {
+	if text := many.Comment(""); strings.Count(text, ",") != most-1 ||
+		!strings.HasPrefix(text, waitsPrefix+"1:0:0,2:0:1,") {
 		t.Errorf("%d jobs left: %.60s", strings.Count(text, ",")+1, text)
 	}
 	for _, bad := range []string{"(null)", "carma-waits=", "carma-waits=1", "carma-waits=x:0:1,1:0:1:1,1:y:1,1:0:z"} {

@@ -43,7 +43,8 @@ func TestFixtures(t *testing.T) {
 		}
 		seen[f.ID] = true
 	}
-	for _, id := range []string{"pytorch", "tensorflow", "jax", "cuda", "cublas", "cudnn", "nccl", "cupy", "onnxruntime", "vllm", "triton"} {
+	for _, id := range []string{"pytorch", "tensorflow", "jax", "cuda", "cublas", "cudnn", "nccl", "cupy", "onnxruntime",
+		"vllm", "triton"} {
 		if !seen[id] {
 			t.Errorf("no fixture of %s", id)
 		}
@@ -96,7 +97,8 @@ func TestEverySignatureIsNeeded(t *testing.T) {
 // so are the words that make its line something else.
 func TestScanAcrossChunks(t *testing.T) {
 	const message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB."
-	for _, n := range []int{0, 1, chunk - after - 1, chunk - after, chunk - len(message), chunk - 1, chunk, chunk + 1, chunk + after + before, 2*chunk - 3, 2*chunk + 100} {
+	for _, n := range []int{0, 1, chunk - after - 1, chunk - after, chunk - len(message), chunk - 1, chunk, chunk + 1,
+		chunk + after + before, 2*chunk - 3, 2*chunk + 100} {
 		for name, reader := range map[string]func(string) io.Reader{
 			"whole":  func(s string) io.Reader { return strings.NewReader(s) },
 			"halves": func(s string) io.Reader { return iotest.HalfReader(strings.NewReader(s)) },
@@ -141,7 +143,8 @@ func TestScanError(t *testing.T) {
 func TestScanOfHostileText(t *testing.T) {
 	const size = 1 << 20
 	for _, unit := range []string{
-		"CUDA out of memory. Tried to allocate", "CUDA error: out of memory on host ", "Cuda failure", "torch.OutOfMemoryError: Ignoring this choice",
+		"CUDA out of memory. Tried to allocate", "CUDA error: out of memory on host ", "Cuda failure",
+		"torch.OutOfMemoryError: Ignoring this choice",
 		"tttttttt", "OOM when allocating tensor by allocator cpu\n", "\n", "\x00",
 	} {
 		text := bytes.Repeat([]byte(unit), size/len(unit))
@@ -170,7 +173,8 @@ func FuzzScan(f *testing.F) {
 		s, at, weight := first(text, 0, len(text), 0)
 		want, found := lastWord(Finding{s, int64(at), weight == backOff}, at >= 0, text, 0)
 		if ok != found || ok && (got.ID != want.ID || got.Offset != want.Offset || got.BackOff != want.BackOff) {
-			t.Errorf("found %q at %d, %v, want %q at %d, %v", got.ID, got.Offset, got.BackOff, want.ID, want.Offset, want.BackOff)
+			t.Errorf("found %q at %d, %v, want %q at %d, %v", got.ID, got.Offset, got.BackOff, want.ID, want.Offset,
+				want.BackOff)
 		}
 	})
 }

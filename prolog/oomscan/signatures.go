@@ -32,11 +32,13 @@ type Signature struct {
 }
 
 // onHost are words of messages about pinned or ordinary memory of the node.
-var onHost = []string{"on host", "cuda_host_bfc", "gpu_host_bfc", "device:CPU:", "by allocator cpu", "by allocator mklcpu", "cudaHostAlloc", "cudaMallocHost", "host memory"}
+var onHost = []string{"on host", "cuda_host_bfc", "gpu_host_bfc", "device:CPU:", "by allocator cpu",
+	"by allocator mklcpu", "cudaHostAlloc", "cudaMallocHost", "host memory"}
 
 // harmless are words of messages that say themselves that the program goes on: caches
 // that make do with less, autotuners that drop one choice, loops that drop a batch.
-var harmless = []string{"this is not a failure", "Ignoring this choice", "for benchmark choice", "skipping batch", "Skipping batch", "will be ignored",
+var harmless = []string{"this is not a failure", "Ignoring this choice", "for benchmark choice", "skipping batch",
+	"Skipping batch", "will be ignored",
 	"alling back to", "etrying with", "using CPU"}
 
 // Signatures in the order in which they are tried at one place of the text.
@@ -52,11 +54,13 @@ var Signatures = []Signature{
 	{"vllm", "vLLM", GPUMemory, "No available memory for the cache blocks", "", nil},
 	{"vllm", "vLLM 0.9 and later", GPUMemory, "is less than desired GPU memory utilization", "", nil},
 	{"vllm", "vLLM", GPUMemory, "larger than the available KV cache memory", "", nil},
-	{"vllm", "vLLM before 0.8", GPUMemory, "larger than the maximum number of tokens that can be stored in KV cache", "", nil},
+	{"vllm", "vLLM before 0.8", GPUMemory, "larger than the maximum number of tokens that can be stored in KV cache", "",
+		nil},
 	{"sglang", "SGLang", GPUMemory, "Not enough memory. Please try to increase --mem-fraction-static", "", nil},
 	{"sglang", "SGLang", GPUMemory, "Capture cuda graph failed: CUDA out of memory", "", nil},
 	{"tgi", "text-generation-inference", GPUMemory, "Not enough memory to handle", "prefill tokens", nil},
-	{"tritonserver", "Triton Inference Server", GPUMemory, "UNAVAILABLE: Internal: onnx runtime error 6: Exception during initialization: ", "AllocateRawInternal", nil},
+	{"tritonserver", "Triton Inference Server", GPUMemory,
+		"UNAVAILABLE: Internal: onnx runtime error 6: Exception during initialization: ", "AllocateRawInternal", nil},
 	{"tensorflow", "TensorFlow", GPUMemory, "OOM when allocating tensor", "", onHost},
 	{"tensorflow", "TensorFlow 1.15 and later", GPUMemory, "Dst tensor is not initialized", "", nil},
 	{"tensorflow", "TensorFlow", GPUMemory, "EigenAllocator for GPU ran out of memory", "", nil},
@@ -151,7 +155,9 @@ func Advice(id string, reserveMiB int64, fraction float64) string {
 	case s == (start{}):
 		return ""
 	case s.setting == "":
-		return fmt.Sprintf("%s did not start with %d MiB: load fewer models or instances, or book more", s.program, reserveMiB)
+		return fmt.Sprintf("%s did not start with %d MiB: load fewer models or instances, or book more", s.program,
+			reserveMiB)
 	}
-	return fmt.Sprintf("%s takes a part of the whole GPU: set %s to at most %.2f, or book more", s.program, s.setting, math.Floor(fraction*100)/100)
+	return fmt.Sprintf("%s takes a part of the whole GPU: set %s to at most %.2f, or book more", s.program, s.setting,
+		math.Floor(fraction*100)/100)
 }

@@ -45,10 +45,13 @@ func threads(t *testing.T, name string) (list []quoted) {
 // endings are what may follow a text after which a program went on, when the job failed
 // for another reason: with them nothing may be called a want of GPU memory.
 var endings = map[string]string{
-	"goes on, and ends without a word": "Epoch 2/10: 100%|##########| 400/400 [01:12<00:00,  5.51it/s, loss=0.124]\nsaving checkpoint to out/last.ckpt\n",
-	"another error": "Epoch 2/10: loss=0.124\nTraceback (most recent call last):\n  File \"train.py\", line 88, in <module>\n" +
+	"goes on, and ends without a word": "Epoch 2/10: 100%|##########| 400/400 [01:12<00:00,  5.51it/s, " +
+		"loss=0.124]\nsaving checkpoint to out/last.ckpt\n",
+	"another error": "Epoch 2/10: loss=0.124\nTraceback (most recent call last):\n  File \"train.py\", line 88, in " +
+		"<module>\n" +
 		"    main()\nValueError: Input 0 of layer dense is incompatible with the layer\n",
-	"another error at once": "Traceback (most recent call last):\n  File \"train.py\", line 88, in <module>\nKeyError: 'valid'\n" +
+	"another error at once": "Traceback (most recent call last):\n  File \"train.py\", line 88, in " +
+		"<module>\nKeyError: 'valid'\n" +
 		"srun: error: node1: task 0: Exited with exit code 1\n",
 }
 
@@ -83,21 +86,27 @@ func TestThreads(t *testing.T) {
 // A log line about a refused allocation counts where nothing of the program follows it,
 // or NVML saw the job as near its limit; an error of another kind behind it is the end.
 func TestBackOff(t *testing.T) {
-	const refused = "2019-07-21 23:23:06.228049: E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to allocate 2.00G (2147483648 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
+	const refused = "2019-07-21 23:23:06.228049: E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to " +
+		"allocate 2.00G (2147483648 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"
 	for _, c := range []struct {
 		name, text  string
 		ok, backOff bool
 	}{
 		{"the last word", "Epoch 1\n" + refused, true, false},
-		{"then killed", refused + refused + "/var/spool/slurmd/job7/slurm_script: line 4: 99 Killed python train.py\nsrun: error: n1: task 0: Killed\n", true, false},
-		{"then aborted", refused + "2019-07-21 23:23:07.000000: F tensorflow/core/kernels/conv_ops.cc:672] Check failed: ok\nAborted (core dumped)\n", true, false},
+		{"then killed", refused + refused + "/var/spool/slurmd/job7/slurm_script: line 4: 99 Killed python " +
+			"train.py\nsrun: error: n1: task 0: Killed\n", true, false},
+		{"then aborted", refused + "2019-07-21 23:23:07.000000: F tensorflow/core/kernels/conv_ops.cc:672] Check failed: " +
+			"ok\nAborted (core dumped)\n", true, false},
 		{"it went on", refused + "Epoch 1/5\n", true, true},
 		{"it went on for long", refused + strings.Repeat("step\n", 1<<18), true, true},
 		{"once more at the end", refused + strings.Repeat("step\n", 1<<18) + refused, true, false},
 		{"another error", refused + "Epoch 1/5\nValueError: nan\n", false, false},
-		{"another error much later", refused + strings.Repeat("step\n", 1<<18) + "[rank1]: torch.distributed.DistBackendError: NCCL\n", false, false},
-		{"the error itself", refused + "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[3] by allocator GPU_0_bfc\n", true, false},
-		{"caught, then not", "CUDA out of memory. Tried to allocate 1 GiB\nretrying with batch size 8\nRuntimeError: CUDA out of memory. Tried to allocate 1 GiB\n", true, false},
+		{"another error much later", refused + strings.Repeat("step\n", 1<<18) +
+			"[rank1]: torch.distributed.DistBackendError: NCCL\n", false, false},
+		{"the error itself", refused + "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when " +
+			"allocating tensor with shape[3] by allocator GPU_0_bfc\n", true, false},
+		{"caught, then not", "CUDA out of memory. Tried to allocate 1 GiB\nretrying with batch size 8\nRuntimeError: " +
+			"CUDA out of memory. Tried to allocate 1 GiB\n", true, false},
 	} {
 		f, ok, err := Scan(strings.NewReader(c.text))
 		if err != nil || ok != c.ok || f.BackOff != c.backOff {
@@ -113,9 +122,12 @@ func TestAdvice(t *testing.T) {
 		fraction float64
 		want     string
 	}{
-		{"vllm", 14000, 0.3108, "vLLM takes a part of the whole GPU: set gpu_memory_utilization to at most 0.31, or book more"},
-		{"sglang", 20268, 0.45, "SGLang takes a part of the whole GPU: set mem_fraction_static to at most 0.45, or book more"},
-		{"tgi", 10240, 0.119, "text-generation-inference takes a part of the whole GPU: set cuda_memory_fraction to at most 0.11, or book more"},
+		{"vllm", 14000, 0.3108, "vLLM takes a part of the whole GPU: set gpu_memory_utilization to at most 0.31, or book " +
+			"more"},
+		{"sglang", 20268, 0.45, "SGLang takes a part of the whole GPU: set mem_fraction_static to at most 0.45, or book " +
+			"more"},
+		{"tgi", 10240, 0.119, "text-generation-inference takes a part of the whole GPU: set cuda_memory_fraction to at " +
+			"most 0.11, or book more"},
 		{"tritonserver", 8192, 0.2, "Triton did not start with 8192 MiB: load fewer models or instances, or book more"},
 		{"pytorch", 8192, 0.2, ""},
 	} {
@@ -172,8 +184,12 @@ func table(t *testing.T) string {
 		rows[name] = r
 	}
 	var b strings.Builder
-	b.WriteString("| program | OOM, found | OOM, missed | goes on, let be | goes on, called OOM |\n|---|---|---|---|---|\n")
-	for _, name := range slices.SortedFunc(maps.Keys(rows), func(a, b string) int { return cmp.Compare(strings.ToLower(a), strings.ToLower(b)) }) {
+	b.WriteString("| program | OOM, found | OOM, missed | goes on, let be | goes on, called OOM " +
+		"|\n|---|---|---|---|---|\n")
+	for _, name := range slices.SortedFunc(maps.Keys(rows), func(a,
+		b string) int {
+		return cmp.Compare(strings.ToLower(a), strings.ToLower(b))
+	}) {
 		r := rows[name]
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d |\n", name, r.oom, r.missed, r.goesOn, r.wrong)
 		sum = row{sum.oom + r.oom, sum.missed + r.missed, sum.goesOn + r.goesOn, sum.wrong + r.wrong}

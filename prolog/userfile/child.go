@@ -133,7 +133,8 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 	gap := max(st.Size-start-maxHead-maxTail, 0)
 	if gap > 0 {
 		// The line that the gap cuts ends before it.
-		pieces = []io.Reader{io.NewSectionReader(f, start, maxHead), strings.NewReader("\n"), io.NewSectionReader(f, st.Size-maxTail, maxTail)}
+		pieces = []io.Reader{io.NewSectionReader(f, start, maxHead), strings.NewReader("\n"),
+			io.NewSectionReader(f, st.Size-maxTail, maxTail)}
 		gap--
 	}
 	found, ok, err := oomscan.Scan(io.MultiReader(pieces...))

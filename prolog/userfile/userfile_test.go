@@ -86,7 +86,8 @@ func TestScan(t *testing.T) {
 		t.Errorf("no file: %+v", r)
 	}
 	write(t, path, "starting\n"+oom)
-	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateOK || r.Signature != "pytorch" || r.Offset != 9 {
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.State != StateOK || r.Signature != "pytorch" ||
+		r.Offset != 9 {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -259,7 +260,8 @@ func TestSeveralFiles(t *testing.T) {
 		}
 		return File{Path: p}
 	}
-	none, quiet, fault, gpu := path("none", ""), path("quiet", "nothing\n"), path("fault", "an illegal memory access was encountered\n"), path("gpu", oom)
+	none, quiet, fault, gpu := path("none", ""), path("quiet", "nothing\n"),
+		path("fault", "an illegal memory access was encountered\n"), path("gpu", oom)
 	for _, c := range []struct {
 		files []File
 		state State
@@ -314,7 +316,8 @@ func TestMarkOfTheAgent(t *testing.T) {
 func TestGapOfALongFile(t *testing.T) {
 	u, path := nobody(t), filepath.Join(dir(t), "err")
 	half := len(oom) / 2
-	write(t, path, strings.Repeat("x", maxHead-half)+oom+strings.Repeat("x", 2<<20)+oom[half:]+strings.Repeat("x", maxTail-len(oom[half:])))
+	write(t, path, strings.Repeat("x", maxHead-half)+oom+strings.Repeat("x", 2<<20)+oom[half:]+strings.Repeat("x",
+		maxTail-len(oom[half:])))
 	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Signature != "" {
 		t.Errorf("got %+v", r)
 	}
@@ -341,7 +344,8 @@ func TestForgedReply(t *testing.T) {
 			t.Errorf("taken: %+v", r)
 		}
 	}
-	for _, r := range []Reply{{State: StateMissing}, {State: StateOK, Signature: "pytorch", Kind: oomscan.GPUMemory, Offset: 3}, {State: StateOK, Mark: Mark{Exists: true, Tail: strings.Repeat("0f", 32)}}} {
+	for _, r := range []Reply{{State: StateMissing}, {State: StateOK, Signature: "pytorch", Kind: oomscan.GPUMemory,
+		Offset: 3}, {State: StateOK, Mark: Mark{Exists: true, Tail: strings.Repeat("0f", 32)}}} {
 		if err := r.check(); err != nil {
 			t.Errorf("%+v: %v", r, err)
 		}

@@ -165,7 +165,8 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	if p := d.Policy.Placement(); p != "" && !slices.Contains(s.AllowPolicies, p) && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("policy"), Key: "policy", Reason: fmt.Sprintf(
-			"%s is not for jobs to choose here (%s)", p, strings.Join(append([]string{"shared, exclusive"}, s.AllowPolicies...), ", "))}
+			"%s is not for jobs to choose here (%s)", p, strings.Join(append([]string{"shared, exclusive"}, s.AllowPolicies...),
+				", "))}
 	} else if slices.Contains(s.AllowPolicies, p) {
 		a.Policy = p
 	}

@@ -29,7 +29,8 @@ func site() Site {
 
 // job is a request of which nothing is said but the script.
 func job(script string) Job {
-	return Job{Script: []byte(script), Partition: "gpu", MinNodes: NoVal, Tasks: NoVal, TasksPerNode: NoVal, SocketsPerNode: NoVal}
+	return Job{Script: []byte(script), Partition: "gpu", MinNodes: NoVal, Tasks: NoVal, TasksPerNode: NoVal,
+		SocketsPerNode: NoVal}
 }
 
 const mem10 = "#!/bin/sh\n#CARMA mem=10G\n"
@@ -41,26 +42,45 @@ func TestAnnotateSpellings(t *testing.T) {
 		want string // tres_per_node
 		gpus int
 	}{
-		{"--gres=gpu:1", func(j *Job) { j.TRES.PerNode = "gres:gpu:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"--gres=gpu:1", func(j *Job) { j.TRES.PerNode = "gres:gpu:1" },
+			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
 		{"--gres=gpu", func(j *Job) { j.TRES.PerNode = "gres:gpu" }, "gres:gpu,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"--gres=gpu:a100:2", func(j *Job) { j.TRES.PerNode = "gres:gpu:a100:2" }, "gres:gpu:a100:2,gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gres=gpu:1,x:3", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:x:3" }, "gres:gpu:1,gres:x:3,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"--gpus-per-node=3", func(j *Job) { j.TRES.PerNode = "gres:gpu:3" }, "gres:gpu:3,gres:carma3:10240,gres:carmatotal:30720", 3},
+		{"--gres=gpu:a100:2", func(j *Job) { j.TRES.PerNode = "gres:gpu:a100:2" },
+			"gres:gpu:a100:2,gres:carma2:10240,gres:carmatotal:20480", 2},
+		{"--gres=gpu:1,x:3", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:x:3" },
+			"gres:gpu:1,gres:x:3,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"--gpus-per-node=3", func(j *Job) { j.TRES.PerNode = "gres:gpu:3" },
+			"gres:gpu:3,gres:carma3:10240,gres:carmatotal:30720", 3},
 		{"--gpus=2", func(j *Job) { j.TRES.PerJob = "gres:gpu:2" }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus=4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:4", 4 }, "gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"--gpus=5 -N3", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:5", 3 }, "gres:carma3:10240,gres:carmatotal:30720", 3},
-		{"--gpus=8 --gpus-per-node=4", func(j *Job) { j.TRES.PerJob, j.TRES.PerNode = "gres:gpu:8", "gres:gpu:4" }, "gres:gpu:4,gres:carma4:10240,gres:carmatotal:40960", 4},
-		{"--gpus-per-task=1 -n2", func(j *Job) { j.TRES.PerTask, j.Tasks = "gres:gpu:1", 2 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
+		{"--gpus=4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:4", 4 },
+			"gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"--gpus=5 -N3", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:5", 3 },
+			"gres:carma3:10240,gres:carmatotal:30720", 3},
+		{"--gpus=8 --gpus-per-node=4", func(j *Job) { j.TRES.PerJob, j.TRES.PerNode = "gres:gpu:8", "gres:gpu:4" },
+			"gres:gpu:4,gres:carma4:10240,gres:carmatotal:40960", 4},
+		{"--gpus-per-task=1 -n2", func(j *Job) { j.TRES.PerTask, j.Tasks = "gres:gpu:1", 2 },
+			"gres:carma2:10240,gres:carmatotal:20480", 2},
 		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres:gpu:1" }, "gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"--gpus-per-task=1 -n8 --ntasks-per-node=4", func(j *Job) { j.TRES.PerTask, j.Tasks, j.TasksPerNode = "gres:gpu:1", 8, 4 }, "gres:carma4:10240,gres:carmatotal:40960", 4},
-		{"--gpus-per-task=2 -n2 -N2", func(j *Job) { j.TRES.PerTask, j.Tasks, j.MinNodes = "gres:gpu:2", 2, 2 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus-per-socket=2 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres:gpu:2", 1 }, "gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"-w node", func(j *Job) { j.TRES.PerNode, j.NamesNodes = "gres:gpu:1", true }, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240", 1},
-		{"-w node --gpus=2", func(j *Job) { j.TRES.PerJob, j.NamesNodes = "gres:gpu:2", true }, "gres:carma2:1,gres:carmatotal:20480", 2},
-		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:carmatotal:36,gres:gpu:1" }, "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"--gpus-per-task=1 -n8 --ntasks-per-node=4", func(j *Job) {
+			j.TRES.PerTask, j.Tasks, j.TasksPerNode = "gres:gpu:1",
+				8, 4
+		}, "gres:carma4:10240,gres:carmatotal:40960", 4},
+		{"--gpus-per-task=2 -n2 -N2", func(j *Job) { j.TRES.PerTask, j.Tasks, j.MinNodes = "gres:gpu:2", 2, 2 },
+			"gres:carma2:10240,gres:carmatotal:20480", 2},
+		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma2:10240,gres:carmatotal:20480",
+			2},
+		{"--gpus-per-socket=2 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres:gpu:2", 1 },
+			"gres:carma2:10240,gres:carmatotal:20480", 2},
+		{"-w node", func(j *Job) { j.TRES.PerNode, j.NamesNodes = "gres:gpu:1", true },
+			"gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240", 1},
+		{"-w node --gpus=2", func(j *Job) { j.TRES.PerJob, j.NamesNodes = "gres:gpu:2", true },
+			"gres:carma2:1,gres:carmatotal:20480", 2},
+		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" },
+			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1" },
+			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:carmatotal:36,gres:gpu:1" },
+			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := job(mem10)
@@ -113,12 +133,15 @@ func TestAnnotateModes(t *testing.T) {
 
 func TestAnnotateLeavesAlone(t *testing.T) {
 	for name, set := range map[string]func(*Job){
-		"another partition":              func(j *Job) { j.Partition = "cpu" },
-		"several partitions of others":   func(j *Job) { j.Partition = "fat,cpu" },
-		"another partition, wrong line":  func(j *Job) { j.Partition, j.Script = "cpu", []byte("#CARMA mem=banana\n") },
-		"another partition, own booking": func(j *Job) { j.Partition, j.TRES.PerNode = "cpu", "gres:gpu:1,gres:carmau0:5,gres:carmatotal:5" },
-		"no GPU":                         func(j *Job) { j.TRES.PerNode = "" },
-		"no GPU, wrong line":             func(j *Job) { j.TRES.PerNode, j.Script = "", []byte("#CARMA mem=banana\n") },
+		"another partition":             func(j *Job) { j.Partition = "cpu" },
+		"several partitions of others":  func(j *Job) { j.Partition = "fat,cpu" },
+		"another partition, wrong line": func(j *Job) { j.Partition, j.Script = "cpu", []byte("#CARMA mem=banana\n") },
+		"another partition, own booking": func(j *Job) {
+			j.Partition, j.TRES.PerNode = "cpu",
+				"gres:gpu:1,gres:carmau0:5,gres:carmatotal:5"
+		},
+		"no GPU":             func(j *Job) { j.TRES.PerNode = "" },
+		"no GPU, wrong line": func(j *Job) { j.TRES.PerNode, j.Script = "", []byte("#CARMA mem=banana\n") },
 	} {
 		j := job(mem10)
 		j.TRES.PerNode = "gres:gpu:1"
@@ -136,7 +159,8 @@ func TestAnnotateSeveralPartitions(t *testing.T) {
 	s := site()
 	s.Partitions["big"] = config.Partition{GPUsPerNode: 8, GPUMemMiB: 81559, Share: true}
 	s.Partitions["alone"] = config.Partition{GPUsPerNode: 2, GPUMemMiB: full}
-	s.Partitions["slots"] = config.Partition{GPUsPerNode: 4, GPUMemMiB: full, Share: true, TimeSlot: config.Duration(time.Hour)}
+	s.Partitions["slots"] = config.Partition{GPUsPerNode: 4, GPUMemMiB: full, Share: true,
+		TimeSlot: config.Duration(time.Hour)}
 	for _, c := range []struct {
 		partitions, script string
 		gpus               int
@@ -148,7 +172,8 @@ func TestAnnotateSeveralPartitions(t *testing.T) {
 		{"big,gpu", "", 1, "gres:carmau0:40536,gres:carmatotal:40536"},
 		{"big,gpu", "#CARMA mem=50G\n", 1, "line 1: mem: 50.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
 		{"gpu,alone", mem10, 1, "gres:carmau0:40536,gres:carmatotal:40536"},
-		{"gpu,alone", mem10, 3, "partition alone: the job can get 3 GPUs on one node, a node has 2; ask for at most 2 per node"},
+		{"gpu,alone", mem10, 3, "partition alone: the job can get 3 GPUs on one node, a node has 2; ask for at most 2 " +
+			"per node"},
 		{"big,gpu", mem10, 5, "partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
 		{"gpu,slots", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240 1 h"},
 	} {
@@ -202,11 +227,16 @@ func TestAnnotateRefuses(t *testing.T) {
 	}{
 		{"bad value", func(j *Job) { j.Script = []byte("#!/bin/sh\n#CARMA mem=banana\n") }, "line 2: mem=banana: not a size"},
 		{"unknown key", func(j *Job) { j.Script = []byte("#CARMA frobnicate=1\n") }, "line 1: frobnicate: unknown key"},
-		{"more than a GPU", func(j *Job) { j.Script = []byte("#!/bin/sh\n\n#CARMA mem=60G\n") }, "line 3: mem: 60.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
-		{"a policy that is not for jobs", func(j *Job) { j.Script = []byte("#CARMA mem=1G policy=rr\n") }, "line 1: policy: rr is not for jobs to choose here (shared, exclusive, lug)"},
-		{"gpu:5", func(j *Job) { j.TRES.PerNode = "gres:gpu:5" }, "partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
-		{"--gpus=8", func(j *Job) { j.TRES = TRES{PerJob: "gres:gpu:8"} }, "the job can get 8 GPUs on one node, a node has 4; ask for at most 4 per node with --gpus-per-node and --nodes"},
-		{"--gpus-per-task=1 -n8", func(j *Job) { j.TRES, j.Tasks = TRES{PerTask: "gres:gpu:1"}, 8 }, "add --ntasks-per-node so that a node gets at most 4"},
+		{"more than a GPU", func(j *Job) { j.Script = []byte("#!/bin/sh\n\n#CARMA mem=60G\n") },
+			"line 3: mem: 60.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
+		{"a policy that is not for jobs", func(j *Job) { j.Script = []byte("#CARMA mem=1G policy=rr\n") },
+			"line 1: policy: rr is not for jobs to choose here (shared, exclusive, lug)"},
+		{"gpu:5", func(j *Job) { j.TRES.PerNode = "gres:gpu:5" },
+			"partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
+		{"--gpus=8", func(j *Job) { j.TRES = TRES{PerJob: "gres:gpu:8"} },
+			"the job can get 8 GPUs on one node, a node has 4; ask for at most 4 per node with --gpus-per-node and --nodes"},
+		{"--gpus-per-task=1 -n8", func(j *Job) { j.TRES, j.Tasks = TRES{PerTask: "gres:gpu:1"}, 8 },
+			"add --ntasks-per-node so that a node gets at most 4"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := job(mem10)
@@ -251,10 +281,13 @@ func TestEnvAndComment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(a.AppendEnv(nil, "", " ")), "V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 KEY=b3855eebdffef9cc EST_MIB=10240 POLICY=lug SMACT=60 "; got != want {
+	if got, want := string(a.AppendEnv(nil, "", " ")),
+		"V=1 MODE=shared METHOD=user GPUS=2 MEM_MIB=10240 FULL=40536 KEY=b3855eebdffef9cc EST_MIB=10240 POLICY=lug "+
+			"SMACT=60 "; got != want {
 		t.Errorf("env:\ngot  %s\nwant %s", got, want)
 	}
-	if got, want := string(a.AppendComment(nil)), `carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {
+	if got, want := string(a.AppendComment(nil)),
+		`carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {
 		t.Errorf("comment:\ngot  %s\nwant %s", got, want)
 	}
 }
@@ -274,7 +307,8 @@ func BenchmarkAnnotate(b *testing.B) {
 // Jobs that run alone so that later runs can share are those that a figure would let share.
 func TestLearn(t *testing.T) {
 	for script, want := range map[string]bool{
-		"#CARMA on\n": true, "#CARMA smact=30\n": true, "": false, "#CARMA off\n": false, "#CARMA mem=10G\n": false, "#CARMA mem=39G\n": false,
+		"#CARMA on\n": true, "#CARMA smact=30\n": true, "": false, "#CARMA off\n": false, "#CARMA mem=10G\n": false,
+		"#CARMA mem=39G\n":          false,
 		"#CARMA policy=exclusive\n": false, "#CARMA policy=shared\n": false,
 	} {
 		j := job(script)

@@ -52,7 +52,8 @@ func TestSummary(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if a.Mode != c.mode || a.Method != c.method || (a.ReserveMiB < full) != c.shares || (a.EstMiB > 0) != (c.method != MethodNone) {
+			if a.Mode != c.mode || a.Method != c.method || (a.ReserveMiB < full) != c.shares ||
+				(a.EstMiB > 0) != (c.method != MethodNone) {
 				t.Errorf("got %+v", a)
 			}
 		})
@@ -73,7 +74,8 @@ func TestSummaryThatSaysNothing(t *testing.T) {
 		if err != nil || a.Mode != ModeExclusive || a.ReserveMiB != full {
 			t.Errorf("%s: got %+v, %v", name, a, err)
 		}
-		if name == "nonsense" && (a.Note == "" || !strings.Contains(string(a.AppendComment(nil)), `"note":"estimate from summary: `)) {
+		if name == "nonsense" && (a.Note == "" || !strings.Contains(string(a.AppendComment(nil)),
+			`"note":"estimate from summary: `)) {
 			t.Errorf("%s: comment %s", name, string(a.AppendComment(nil)))
 		}
 	}
@@ -87,9 +89,11 @@ func TestSummaryThatSaysNothing(t *testing.T) {
 }
 
 func TestCommentIsPlain(t *testing.T) {
-	a := Annotation{Mode: ModeExclusive, Method: MethodNone, GPUs: 1, ReserveMiB: 5, Note: "say \"x\\\"\n\x1b[31m" + strings.Repeat("long ", 100)}
+	a := Annotation{Mode: ModeExclusive, Method: MethodNone, GPUs: 1, ReserveMiB: 5,
+		Note: "say \"x\\\"\n\x1b[31m" + strings.Repeat("long ", 100)}
 	c := string(a.AppendComment(nil))
-	if len(c) > 256 || strings.Count(c, `"`)%2 != 0 || strings.ContainsAny(c, "\\\n\x1b") || !strings.HasSuffix(c, `..."}`) {
+	if len(c) > 256 || strings.Count(c, `"`)%2 != 0 || strings.ContainsAny(c, "\\\n\x1b") ||
+		!strings.HasSuffix(c, `..."}`) {
 		t.Errorf("got %s", c)
 	}
 }
@@ -114,22 +118,27 @@ func TestWords(t *testing.T) {
 }
 
 func TestSpecOf(t *testing.T) {
-	d, err := directive.Parse([]byte("#CARMA batch=8 seq=512 input=3x32x32 optim=sgdm foreach=0 precision=bf16 parallel=ddp grad_ckpt=1 attn=flash params=7B dropout=1 dynamic_shapes=1\n#CARMA| text\n"))
+	d, err := directive.Parse([]byte("#CARMA batch=8 seq=512 input=3x32x32 optim=sgdm foreach=0 precision=bf16 " +
+		"parallel=ddp grad_ckpt=1 attn=flash params=7B dropout=1 dynamic_shapes=1\n#CARMA| text\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := SpecOf(d, 4, config.Partition{BaseCuDNNMiB: 600})
 	want := estimator.Spec{
-		Batch: 8, Seq: 512, Input: [3]int{3, 32, 32}, GPUs: 4, Optimizer: estimator.SGDMomentum, Foreach: estimator.Off, Precision: estimator.BF16,
-		Parallel: estimator.DDP, Attention: estimator.Flash, Dropout: estimator.On, GradCheckpoint: true, DynamicShapes: true, Params: 7e9,
+		Batch: 8, Seq: 512, Input: [3]int{3, 32, 32}, GPUs: 4, Optimizer: estimator.SGDMomentum, Foreach: estimator.Off,
+		Precision: estimator.BF16,
+		Parallel:  estimator.DDP, Attention: estimator.Flash, Dropout: estimator.On, GradCheckpoint: true,
+		DynamicShapes: true, Params: 7e9,
 		Base: estimator.Base{CuBLASMiB: estimator.DefaultBase().CuBLASMiB, CuDNNMiB: 600},
 	}
 	if string(got.Summary) != "text\n" {
 		t.Errorf("summary %q", got.Summary)
 	}
 	got.Summary = nil
-	if g, w := got, want; g.Batch != w.Batch || g.Seq != w.Seq || g.Input != w.Input || g.GPUs != w.GPUs || g.Optimizer != w.Optimizer || g.Foreach != w.Foreach ||
-		g.Precision != w.Precision || g.Parallel != w.Parallel || g.Attention != w.Attention || g.Dropout != w.Dropout || !g.GradCheckpoint || !g.DynamicShapes || g.Params != w.Params || g.Base != w.Base {
+	if g, w := got, want; g.Batch != w.Batch || g.Seq != w.Seq || g.Input != w.Input || g.GPUs != w.GPUs ||
+		g.Optimizer != w.Optimizer || g.Foreach != w.Foreach ||
+		g.Precision != w.Precision || g.Parallel != w.Parallel || g.Attention != w.Attention || g.Dropout != w.Dropout ||
+		!g.GradCheckpoint || !g.DynamicShapes || g.Params != w.Params || g.Base != w.Base {
 		t.Errorf("got  %+v\nwant %+v", g, w)
 	}
 }

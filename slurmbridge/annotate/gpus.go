@@ -34,7 +34,8 @@ func gpusPerNode(job Job, have int) (int, error) {
 	}
 	if perJob > 0 {
 		// Every node of the job gets at least one.
-		bound(max(perJob-max(int64(nodes(job.MinNodes))-1, 0), 1), "ask for at most %d per node with --gpus-per-node and --nodes")
+		bound(max(perJob-max(int64(nodes(job.MinNodes))-1, 0), 1),
+			"ask for at most %d per node with --gpus-per-node and --nodes")
 	}
 	if most > int64(have) {
 		return 0, fmt.Errorf("the job can get %d GPUs on one node, a node has %d; "+hint, most, have, have)

@@ -52,12 +52,15 @@ func TestHistory(t *testing.T) {
 		{"off", "#CARMA off\na\n", MethodHistory, ModeOff, 10000, full, 33},
 		{"smact= wins", "#CARMA on smact=70\na\n", MethodHistory, ModeShared, 10000, 10500, 70},
 	} {
-		a, err := s.Annotate(Job{UID: 1000, Script: []byte(c.script), TRES: TRES{PerNode: "gres:gpu:1"}, MinNodes: NoVal, Tasks: NoVal, TasksPerNode: NoVal, SocketsPerNode: NoVal})
-		if err != nil || a.Method != c.method || a.Mode != c.mode || a.EstMiB != c.est || a.ReserveMiB != c.reserve || a.SMActPct != c.smact {
+		a, err := s.Annotate(Job{UID: 1000, Script: []byte(c.script), TRES: TRES{PerNode: "gres:gpu:1"}, MinNodes: NoVal,
+			Tasks: NoVal, TasksPerNode: NoVal, SocketsPerNode: NoVal})
+		if err != nil || a.Method != c.method || a.Mode != c.mode || a.EstMiB != c.est || a.ReserveMiB != c.reserve ||
+			a.SMActPct != c.smact {
 			t.Errorf("%s: %+v, %v", c.name, a, err)
 		}
 	}
-	if base := estimator.DefaultBase(); spec.Base.CuDNNMiB != base.CuDNNMiB+100 || spec.Base.CuBLASMiB != base.CuBLASMiB+100 {
+	if base := estimator.DefaultBase(); spec.Base.CuDNNMiB != base.CuDNNMiB+100 ||
+		spec.Base.CuBLASMiB != base.CuBLASMiB+100 {
 		t.Errorf("base %+v", spec.Base)
 	}
 }

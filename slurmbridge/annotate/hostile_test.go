@@ -16,11 +16,12 @@ func hostileScripts() map[string]string {
 	return map[string]string{
 		"print(model)": "#CARMA batch=32\n#CARMA| Net(\n" + strings.Repeat(layer, 1<<20/len(layer)) + "#CARMA| )\n",
 		"summary":      "#CARMA batch=32\n" + strings.Repeat("#CARMA|x\n", 1<<15-10),
-		"rows":         "#CARMA batch=32\n#CARMA| Layer (type)\n" + strings.Repeat("#CARMA|Conv2d-1 [-1, 64, 112, 112] 9,408\n", 2900),
-		"header":       "#CARMA on\n" + strings.Repeat("#\n", 1<<20-10),
-		"blank":        strings.Repeat("\n", 2<<20),
-		"words":        "#CARMA on\n" + strings.Repeat("# "+strings.Repeat("x=1 ", 2000)+"\n", 250),
-		"body":         "#CARMA on\n:\n" + strings.Repeat("x\n", 1<<20),
+		"rows": "#CARMA batch=32\n#CARMA| Layer (type)\n" +
+			strings.Repeat("#CARMA|Conv2d-1 [-1, 64, 112, 112] 9,408\n", 2900),
+		"header": "#CARMA on\n" + strings.Repeat("#\n", 1<<20-10),
+		"blank":  strings.Repeat("\n", 2<<20),
+		"words":  "#CARMA on\n" + strings.Repeat("# "+strings.Repeat("x=1 ", 2000)+"\n", 250),
+		"body":   "#CARMA on\n:\n" + strings.Repeat("x\n", 1<<20),
 	}
 }
 
@@ -32,7 +33,8 @@ func TestHugeSummary(t *testing.T) {
 	s.Estimator, s.Estimate = "analytic", estimator.ByMethod
 	a, err := s.Annotate(j)
 	const why = "it is too large: more than 256 KiB; print less of the model or give mem="
-	if err != nil || a.Mode != ModeExclusive || a.Method != MethodNone || !strings.Contains(a.Note, why) || !strings.Contains(string(a.AppendComment(nil)), why) {
+	if err != nil || a.Mode != ModeExclusive || a.Method != MethodNone || !strings.Contains(a.Note, why) ||
+		!strings.Contains(string(a.AppendComment(nil)), why) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if a.Key != 0 || strings.Contains(string(a.AppendEnv(nil, "", " ")), "KEY") {

@@ -13,7 +13,8 @@ import (
 
 // errShards is for a user who books shards by hand: the node would take the job
 // for one that wants the GPU to itself.
-var errShards = errors.New("ask for a GPU, as --gres=gpu:1; CARMA books shards of it for a job that says what it needs (#CARMA mem=)")
+var errShards = errors.New("ask for a GPU, as --gres=gpu:1; CARMA books shards of it for a job that says what it " +
+	"needs (#CARMA mem=)")
 
 func (t TRES) shards() int64 {
 	return tres.Shards(t.PerNode) + tres.Shards(t.PerJob) + tres.Shards(t.PerSocket) + tres.Shards(t.PerTask)

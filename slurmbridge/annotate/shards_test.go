@@ -27,10 +27,13 @@ func TestShardsTakeTheGPUsPlace(t *testing.T) {
 		{"--gres=gpu:a100:1", func(j *Job) { j.TRES.PerNode = "gres/gpu:a100:1" }, TRES{PerNode: "gres/shard:a100:10"}},
 		{"--gres=x:3,gpu", func(j *Job) { j.TRES.PerNode = "gres/x:3,gres/gpu" }, TRES{PerNode: "gres/x:3,gres/shard:10"}},
 		{"--gpus=1", func(j *Job) { j.TRES.PerJob = "gres/gpu:1" }, TRES{PerNode: "gres/shard:10"}},
-		{"--gpus=a100:4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres/gpu:a100:4", 4 }, TRES{PerNode: "gres/shard:a100:10"}},
-		{"--gpus-per-socket=1 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres/gpu:1", 1 }, TRES{PerNode: "gres/shard:10"}},
+		{"--gpus=a100:4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres/gpu:a100:4", 4 },
+			TRES{PerNode: "gres/shard:a100:10"}},
+		{"--gpus-per-socket=1 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres/gpu:1", 1 },
+			TRES{PerNode: "gres/shard:10"}},
 		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres/gpu=1" }, TRES{PerNode: "gres/shard:10"}},
-		{"--gpus-per-task=1 -c 2", func(j *Job) { j.TRES.PerTask = "cpu=2,gres/gpu=1" }, TRES{PerNode: "gres/shard:10", PerTask: "cpu=2"}},
+		{"--gpus-per-task=1 -c 2", func(j *Job) { j.TRES.PerTask = "cpu=2,gres/gpu=1" },
+			TRES{PerNode: "gres/shard:10", PerTask: "cpu=2"}},
 	} {
 		j := job(mem10)
 		c.set(&j)
@@ -98,12 +101,14 @@ func TestScriptsThatShare(t *testing.T) {
 	// At most four jobs share a GPU of 37 shards.
 	j := job("#CARMA mem=1G\n")
 	j.TRES.PerNode = "gres/gpu:1"
-	if a, err := bySlurm().Annotate(j); err != nil || a.ReserveMiB != 9216 || a.EstMiB != 1024 || a.TRES.PerNode != "gres/shard:9" {
+	if a, err := bySlurm().Annotate(j); err != nil || a.ReserveMiB != 9216 || a.EstMiB != 1024 ||
+		a.TRES.PerNode != "gres/shard:9" {
 		t.Errorf("a small job: %+v, %v", a, err)
 	}
 	j = job("#CARMA mem=10241M\n")
 	j.TRES.PerNode = "gres/gpu:1"
-	if a, err := bySlurm().Annotate(j); err != nil || a.ReserveMiB != 11264 || a.EstMiB != 10241 || a.TRES.PerNode != "gres/shard:11" {
+	if a, err := bySlurm().Annotate(j); err != nil || a.ReserveMiB != 11264 || a.EstMiB != 10241 ||
+		a.TRES.PerNode != "gres/shard:11" {
 		t.Errorf("a part of a GiB: %+v, %v", a, err)
 	}
 }
@@ -113,7 +118,8 @@ func TestScriptsThatShare(t *testing.T) {
 func TestShardsByHand(t *testing.T) {
 	j := job(mem10)
 	j.TRES.PerNode = "gres/shard:5"
-	if _, err := bySlurm().Annotate(j); err == nil || !strings.Contains(err.Error(), "partition gpu: ask for a GPU, as --gres=gpu:1") {
+	if _, err := bySlurm().Annotate(j); err == nil || !strings.Contains(err.Error(),
+		"partition gpu: ask for a GPU, as --gres=gpu:1") {
 		t.Errorf("got %v", err)
 	}
 	j.Partition = "cpu"

@@ -19,7 +19,8 @@ func (a *Annotation) slot(d directive.Directive, job Job, name string, part conf
 	slot := uint32(part.TimeSlot.D() / time.Minute)
 	if slot == 0 {
 		if d.Requeue && !ignoreBad {
-			return &directive.Error{Line: d.Line("requeue"), Key: "requeue", Reason: fmt.Sprintf("partition %s has no time slots", name)}
+			return &directive.Error{Line: d.Line("requeue"), Key: "requeue",
+				Reason: fmt.Sprintf("partition %s has no time slots", name)}
 		}
 		return nil
 	}
@@ -33,7 +34,8 @@ func (a *Annotation) slot(d directive.Directive, job Job, name string, part conf
 	}
 	a.TimeLimitMin = slot
 	if own != 0 && !d.Requeue {
-		a.Advice = fmt.Sprintf("jobs of partition %s run in slots of %d:%02d:00: the time limit is cut to that; with #CARMA requeue=timeout the job comes back after each", name, slot/60, slot%60)
+		a.Advice = fmt.Sprintf("jobs of partition %s run in slots of %d:%02d:00: the time limit is cut to that; with "+
+			"#CARMA requeue=timeout the job comes back after each", name, slot/60, slot%60)
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ func TestTimeSlot(t *testing.T) {
 		advice, refused         string
 	}{
 		{"no slots", "gpu", "#CARMA on\n", NoVal, 0, false, "", ""},
-		{"no slots to come back for", "gpu", "\n#CARMA requeue=timeout\n", NoVal, 0, false, "", "line 2: requeue: partition gpu has no time slots"},
+		{"no slots to come back for", "gpu", "\n#CARMA requeue=timeout\n", NoVal, 0, false, "",
+			"line 2: requeue: partition gpu has no time slots"},
 		{"no limit", "slots", "", NoVal, 240, false, "", ""},
 		{"no limit, as a program may say it", "slots", "", 0, 240, false, "", ""},
 		{"no limit, comes back", "slots", "#CARMA requeue=timeout\n", NoVal, 240, true, "", ""},
@@ -43,7 +44,8 @@ func TestTimeSlot(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || a.TimeLimitMin != c.want || a.Requeue != c.requeue || !strings.Contains(a.Advice, c.advice) || (c.advice == "") != (a.Advice == "") {
+		if err != nil || a.TimeLimitMin != c.want || a.Requeue != c.requeue || !strings.Contains(a.Advice, c.advice) ||
+			(c.advice == "") != (a.Advice == "") {
 			t.Errorf("%s: %v %+v", c.name, err, a)
 		}
 		if strings.Contains(string(a.AppendEnv(nil, "", " ")), "REQUEUE=timeout") != c.requeue {

@@ -23,7 +23,8 @@ var Estimators = append(method.Names(), method.None)
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
-		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkBySlurm, c.checkFrameworks, c.checkPaths,
+		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkBySlurm,
+		c.checkFrameworks, c.checkPaths,
 	} {
 		if err := f(); err != nil {
 			return err
@@ -61,9 +62,11 @@ func (c *Config) checkPartitions() *KeyError {
 			return &KeyError{0, key + ".recovery", "must be another partition"}
 		}
 		if r, ok := c.Partition[p.Recovery]; p.Recovery != "" && ok && r.Share {
-			return &KeyError{0, key + ".recovery", fmt.Sprintf("partition %s shares its GPUs; a recovered job must be alone", p.Recovery)}
+			return &KeyError{0, key + ".recovery", fmt.Sprintf("partition %s shares its GPUs; a recovered job must be alone",
+				p.Recovery)}
 		} else if p.Recovery != "" && !ok {
-			return &KeyError{0, key + ".recovery", fmt.Sprintf("there is no [partition.%s]; add one with share = false", p.Recovery)}
+			return &KeyError{0, key + ".recovery", fmt.Sprintf("there is no [partition.%s]; add one with share = false",
+				p.Recovery)}
 		}
 		if p.Default {
 			if defaults++; defaults > 1 {
@@ -192,8 +195,10 @@ func (c *Config) checkNodeSets() *KeyError {
 
 func (c *Config) checkPaths() *KeyError {
 	for _, p := range []struct{ key, v string }{
-		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log}, {"mps.control", c.MPS.Control},
-		{"devices.dir", c.Devices.Dir}, {"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile}, {"export.dcgm_job_dir", c.Export.DCGMJobDir},
+		{"paths.run_dir", c.Paths.RunDir}, {"paths.db", c.Paths.DB}, {"paths.log", c.Paths.Log},
+		{"mps.control", c.MPS.Control},
+		{"devices.dir", c.Devices.Dir}, {"smact.dcgmi", c.SMAct.DCGMI}, {"export.textfile", c.Export.Textfile},
+		{"export.dcgm_job_dir", c.Export.DCGMJobDir},
 		{"history.file", c.History.File},
 	} {
 		if p.v == "" && (strings.HasPrefix(p.key, "export.") || p.key == "history.file") {

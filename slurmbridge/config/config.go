@@ -123,7 +123,8 @@ func (p Placement) MarginOf(method string) int64 {
 // job may ask for no other.
 func (p Placement) IdleOnly() bool {
 	const exclusive = string(policy.Exclusive)
-	return p.Policy == exclusive && !slices.ContainsFunc(p.AllowPolicies, func(other string) bool { return other != exclusive })
+	return p.Policy == exclusive && !slices.ContainsFunc(p.AllowPolicies,
+		func(other string) bool { return other != exclusive })
 }
 
 // NodeSet is what some nodes do otherwise. A zero value stands for the setting
@@ -159,11 +160,13 @@ type Devices struct {
 
 // Hooks bounds Prolog and Epilog.
 type Hooks struct {
-	Wait            Duration `toml:"wait"`             // Prolog: for a GPU, before the job goes back to the queue
-	WaitInteractive Duration `toml:"wait_interactive"` // so much longer for srun and salloc, which cannot go back; then their tasks wait
-	Deadline        Duration `toml:"deadline"`         // Prolog and Epilog: for everything else
-	Vetoes          int      `toml:"vetoes"`           // times that a job goes back before it waits for idle GPUs; 0: never
-	Strict          bool     `toml:"strict"`           // a node whose ledger is damaged, or that has lost a GPU, drains
+	Wait Duration `toml:"wait"` // Prolog: for a GPU, before the job goes back to the queue
+	// so much longer for srun and salloc, which cannot go back; then their tasks wait
+	WaitInteractive Duration `toml:"wait_interactive"`
+	Deadline        Duration `toml:"deadline"` // Prolog and Epilog: for everything else
+	// times that a job goes back before it waits for idle GPUs; 0: never
+	Vetoes int  `toml:"vetoes"`
+	Strict bool `toml:"strict"` // a node whose ledger is damaged, or that has lost a GPU, drains
 }
 
 // Longest is how long a Prolog takes at most.
@@ -171,8 +174,9 @@ func (h Hooks) Longest() time.Duration { return h.Wait.D() + h.WaitInteractive.D
 
 // Recovery is what happens to a job that died of GPU memory.
 type Recovery struct {
-	Enabled         bool    `toml:"enabled"`
-	Retry           string  `toml:"retry"`            // alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
+	Enabled bool `toml:"enabled"`
+	// alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
+	Retry           string  `toml:"retry"`
 	RequireEvidence bool    `toml:"require_evidence"` // only where NVML saw the job near what it booked
 	PerSecond       float64 `toml:"per_second"`       // requeues of one node
 }
@@ -234,21 +238,25 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 // Default returns the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Slurm:     Slurm{BinDir: "/usr/bin"},
-		Submit:    Submit{OnBadDirective: "reject", Estimator: method.Default},
-		NVML:      NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
-		SMAct:     SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean", MaxPct: 85, CoarseMaxPct: 95},
-		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048, Settle: Duration(30 * time.Second), CrossUser: "never"},
-		Capacity:  Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
-		MPS:       MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
-		Devices:   Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
-		Hooks:     Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute), Deadline: Duration(10 * time.Second), Vetoes: 5},
-		Recovery:  Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
-		Hold:      Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
-		Idle:      Idle{Action: "none", After: Duration(30 * time.Minute)},
+		Slurm:  Slurm{BinDir: "/usr/bin"},
+		Submit: Submit{OnBadDirective: "reject", Estimator: method.Default},
+		NVML:   NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
+		SMAct: SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean",
+			MaxPct: 85, CoarseMaxPct: 95},
+		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048,
+			Settle: Duration(30 * time.Second), CrossUser: "never"},
+		Capacity: Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
+		MPS:      MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
+		Devices:  Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
+		Hooks: Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute),
+			Deadline: Duration(10 * time.Second), Vetoes: 5},
+		Recovery: Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
+		Hold:     Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
+		Idle:     Idle{Action: "none", After: Duration(30 * time.Minute)},
 
-		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
-		History:    History{File: "/var/lib/carma-history/history"},
+		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour),
+			Forward: "none"},
+		History: History{File: "/var/lib/carma-history/history"},
 
 		Frameworks: frameworks(),
 

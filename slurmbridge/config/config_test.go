@@ -102,14 +102,18 @@ func TestParseErrors(t *testing.T) {
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},
 		{"[smact]\nsmocc_max_pct = 101\n", "line 2: smact.smocc_max_pct: must be more than 0"},
 		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma"},
-		{slurm + "policy = \"lug\"\n", "line 4: placement.policy: slurmctld picks the GPU under placement.mode = \"slurm\"; leave the policy out"},
+		{slurm + "policy = \"lug\"\n", "line 4: placement.policy: slurmctld picks the GPU under placement.mode = " +
+			"\"slurm\"; leave the policy out"},
 		{slurm + "allow_policies = [\"lug\"]\n", "line 4: placement.allow_policies: slurmctld picks the GPU"},
-		{"[placement]\nmode = \"slurm\"\n", "placement.cross_user: slurmctld picks the GPU under placement.mode = \"slurm\" and cannot keep users apart; say"},
+		{"[placement]\nmode = \"slurm\"\n", "placement.cross_user: slurmctld picks the GPU under placement.mode = " +
+			"\"slurm\" and cannot keep users apart; say"},
 		{slurm + "[placement.margin]\nuser = 1\n", "line 4: placement.margin: slurmctld picks the GPU"},
 		{slurm + "[nodeset.a]\nnodes = \"a\"\npolicy = \"lug\"\n", "line 6: nodeset.a.policy: slurmctld picks the GPU"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\ncross_user = \"never\"\n", "line 6: nodeset.a.cross_user: slurmctld picks the GPU"},
+		{slurm + "[nodeset.a]\nnodes = \"a\"\ncross_user = \"never\"\n",
+			"line 6: nodeset.a.cross_user: slurmctld picks the GPU"},
 		{slurm + "[nodeset.a]\nnodes = \"a\"\nmax_jobs = 2\n", "line 6: nodeset.a.max_jobs: slurmctld picks the GPU"},
-		{slurm + "margin_mib = 40000\n" + partitions, "line 4: placement.margin_mib: leaves no GiB of a GPU of partition gpu"},
+		{slurm + "margin_mib = 40000\n" + partitions,
+			"line 4: placement.margin_mib: leaves no GiB of a GPU of partition gpu"},
 		{"[placement]\nallow_policies = [\"magm\", \"x\"]\n", "line 2: placement.allow_policies: \"x\" is not one of"},
 		{"[placement.margin]\nuser = -1\n", "line 2: placement.margin.user: must not be negative"},
 		{"[nodeset.a]\npolicy = \"lug\"\n", "nodeset.a.nodes: \"\" is no node list"},
@@ -125,13 +129,16 @@ func TestParseErrors(t *testing.T) {
 		{"[partition.gpu]\ngpus_per_node = 4\n", "partition.gpu.gpu_mem_mib: must be the memory of one GPU"},
 		{partitions + "recovery = \"gpu\"\n", "line 5: partition.gpu.recovery: must be another partition"},
 		{partitions + "recovery = \"x\"\n", "line 5: partition.gpu.recovery: there is no [partition.x]"},
-		{partitions + "recovery = \"b\"\n[partition.b]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n", "line 5: partition.gpu.recovery: partition b shares its GPUs"},
-		{"[frameworks.XLA_CLIENT_MEM_FRACTION]\nsharing = \"0.3\"\n", "line 1: frameworks.XLA_CLIENT_MEM_FRACTION: JAX refuses it beside XLA_PYTHON_CLIENT_MEM_FRACTION"},
+		{partitions + "recovery = \"b\"\n[partition.b]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n",
+			"line 5: partition.gpu.recovery: partition b shares its GPUs"},
+		{"[frameworks.XLA_CLIENT_MEM_FRACTION]\nsharing = \"0.3\"\n",
+			"line 1: frameworks.XLA_CLIENT_MEM_FRACTION: JAX refuses it beside XLA_PYTHON_CLIENT_MEM_FRACTION"},
 		{"[frameworks.A]\nsharing = \"{memory}\"\n", "line 2: frameworks.A.sharing: {memory} is not one of {reserve_mib}"},
 		{"[frameworks.A]\nall = \"a b\"\n", "line 2: frameworks.A.all: must be at most 256 printable characters"},
 		{"[frameworks.\"A-B\"]\nall = \"1\"\n", "frameworks.A-B: is no name of a variable"},
 		{"[frameworks.A]\nalone = \"1\"\n", "line 2: frameworks.A.alone: unknown key"},
-		{partitions + "default = true\n[partition.a]\ndefault = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n", "line 5: partition.gpu.default: only one partition"},
+		{partitions + "default = true\n[partition.a]\ndefault = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n",
+			"line 5: partition.gpu.default: only one partition"},
 	} {
 		_, err := Parse(c.text)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -168,13 +175,16 @@ func TestPathsOfNode(t *testing.T) {
 }
 
 func TestForNode(t *testing.T) {
-	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs = 2\nsmact_max_pct = 70\ncross_user = \"timeslice\"\n")
+	c, err := Parse("[nodeset.b]\nnodes = \"gpu[1-9]\"\npolicy = \"lug\"\n[nodeset.a]\nnodes = \"gpu[3-4]\"\nmax_jobs " +
+		"= 2\nsmact_max_pct = 70\ncross_user = \"timeslice\"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for node, want := range map[string]string{"gpu0": "magm 3 85 never", "gpu1": "lug 3 85 never", "gpu3": "magm 2 70 timeslice"} {
+	for node, want := range map[string]string{"gpu0": "magm 3 85 never", "gpu1": "lug 3 85 never",
+		"gpu3": "magm 2 70 timeslice"} {
 		n := c.ForNode(node)
-		if got := fmt.Sprint(n.Placement.Policy, " ", n.Placement.MaxJobs, " ", n.SMAct.MaxPct, " ", n.Placement.CrossUser); got != want {
+		if got := fmt.Sprint(n.Placement.Policy, " ", n.Placement.MaxJobs, " ", n.SMAct.MaxPct, " ",
+			n.Placement.CrossUser); got != want {
 			t.Errorf("%s: %s, want %s", node, got, want)
 		}
 	}

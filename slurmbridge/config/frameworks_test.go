@@ -35,7 +35,8 @@ func TestLearnedJobsFit(t *testing.T) {
 	const total, contextMiB = 81559, 300
 	for peak := int64(1024); peak < 70000; peak += 512 {
 		reserve := peak + peak*5/100
-		part, err := strconv.ParseFloat(Expand(Default().Frameworks["XLA_PYTHON_CLIENT_MEM_FRACTION"].Of(Sharing), reserve, total), 64)
+		part, err := strconv.ParseFloat(Expand(Default().Frameworks["XLA_PYTHON_CLIENT_MEM_FRACTION"].Of(Sharing), reserve,
+			total), 64)
 		if pool := int64(math.Floor(part * total)); err != nil || pool < peak-contextMiB || pool > reserve {
 			t.Fatalf("peak %d, booked %d: a pool of %d, %v", peak, reserve, pool, err)
 		}
@@ -44,11 +45,13 @@ func TestLearnedJobsFit(t *testing.T) {
 
 // A table without values sets nothing, and leaves the other defaults.
 func TestFrameworksAreSwitchedOff(t *testing.T) {
-	c, err := Parse("[frameworks.XLA_PYTHON_CLIENT_MEM_FRACTION]\n[frameworks.XLA_CLIENT_MEM_FRACTION]\nsharing = \"{fraction}\"\n")
+	c, err := Parse("[frameworks.XLA_PYTHON_CLIENT_MEM_FRACTION]\n[frameworks.XLA_CLIENT_MEM_FRACTION]\nsharing = " +
+		"\"{fraction}\"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"XLA_PYTHON_CLIENT_MEM_FRACTION": "", "XLA_CLIENT_MEM_FRACTION": "{fraction}", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "CARMA_MEM_FRACTION": "{fraction}"} {
+	for name, want := range map[string]string{"XLA_PYTHON_CLIENT_MEM_FRACTION": "",
+		"XLA_CLIENT_MEM_FRACTION": "{fraction}", "TF_FORCE_GPU_ALLOW_GROWTH": "true", "CARMA_MEM_FRACTION": "{fraction}"} {
 		if got := c.Frameworks[name].Of(Sharing); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}

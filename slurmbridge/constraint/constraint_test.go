@@ -51,7 +51,8 @@ func TestMay(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
-	for _, text := range []string{"&a", "a&", "a||b", "(a", "a)", "[a", "a]", "(a]", "a*", "a*0", "a*x", "a(b)", "()", "*2", "((((((a))))))"} {
+	for _, text := range []string{"&a", "a&", "a||b", "(a", "a)", "[a", "a]", "(a]", "a*", "a*0", "a*x", "a(b)", "()",
+		"*2", "((((((a))))))"} {
 		if _, err := Parse(text); !errors.Is(err, ErrSyntax) {
 			t.Errorf("%s: %v", text, err)
 		}

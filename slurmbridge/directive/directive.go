@@ -34,8 +34,9 @@ const maxKept = 256<<10 + 1
 
 // What a script that is longer than it may be is told.
 var (
-	headerTooLong  = fmt.Sprintf("the leading comment block is longer than %d MiB", MaxHeader>>20)
-	headerTooTall  = fmt.Sprintf("the leading comment block has more than %d lines; print less of the model or give mem=", MaxHeaderLines)
+	headerTooLong = fmt.Sprintf("the leading comment block is longer than %d MiB", MaxHeader>>20)
+	headerTooTall = fmt.Sprintf("the leading comment block has more than %d lines; print less of the model or give mem=",
+		MaxHeaderLines)
 	summaryTooLong = fmt.Sprintf("the model summary is longer than %d MiB; give mem= instead", MaxSummary>>20)
 )
 

@@ -23,11 +23,16 @@ func TestParse(t *testing.T) {
 		{"mem", "#!/bin/sh\n#SBATCH -p gpu\n\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
 		{"several keys on a line and a comment", "#CARMA mem=1.5GiB batch=32   seq=128 # and a note mem=9G\n",
 			Directive{Present: true, MemMiB: 1536, Batch: 32, Seq: 128}},
-		{"several lines", "#CARMA optim=adamw_hf foreach=0\n# a comment\n#CARMA precision=bf16 parallel=ddp grad_ckpt=1\n#CARMA attn=sdpa dropout=0 dynamic_shapes=1 input=3x224x224 params=110M smact=60 policy=exclusive\n",
-			Directive{Present: true, Optimizer: "adamw_hf", Foreach: ptr(false), Precision: "bf16", Parallel: "ddp", GradCkpt: true,
-				Attention: "sdpa", Input: [3]int{3, 224, 224}, Params: 110e6, Dropout: ptr(false), Dynamic: true, SMActPct: 60, Policy: PolicyExclusive}},
-		{"signal", "#CARMA signal=USR1@300 requeue=timeout\n", Directive{Present: true, Signal: Signal{Number: 10, Seconds: 300}, Requeue: true}},
-		{"signal of the batch shell", "#CARMA signal=B:SIGTERM\n", Directive{Present: true, Signal: Signal{Number: 15, Seconds: 60, Batch: true}}},
+		{"several lines", "#CARMA optim=adamw_hf foreach=0\n# a comment\n#CARMA precision=bf16 parallel=ddp " +
+			"grad_ckpt=1\n#CARMA attn=sdpa dropout=0 dynamic_shapes=1 input=3x224x224 params=110M smact=60 policy=exclusive\n",
+			Directive{Present: true, Optimizer: "adamw_hf", Foreach: ptr(false), Precision: "bf16", Parallel: "ddp",
+				GradCkpt:  true,
+				Attention: "sdpa", Input: [3]int{3, 224, 224}, Params: 110e6, Dropout: ptr(false), Dynamic: true, SMActPct: 60,
+				Policy: PolicyExclusive}},
+		{"signal", "#CARMA signal=USR1@300 requeue=timeout\n", Directive{Present: true,
+			Signal: Signal{Number: 10, Seconds: 300}, Requeue: true}},
+		{"signal of the batch shell", "#CARMA signal=B:SIGTERM\n",
+			Directive{Present: true, Signal: Signal{Number: 15, Seconds: 60, Batch: true}}},
 		{"after the first command", "#!/bin/sh\necho\n#CARMA mem=12G\n", Directive{}},
 		{"indented", " #CARMA mem=12G\n", Directive{}},
 		{"after an indented comment", "#!/bin/sh\n\t# a note\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
@@ -71,26 +76,37 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA on=1\n", "line 1: on=1: takes no value; write on"},
 		{"#CARMA on\n#CARMA off\n", "line 2: off: already given on line 1"},
 		{"#CARMA mem=1G mem=1G\n", "line 1: mem: already given on line 1"},
-		{"#CARMA frobnicate=1\n", "line 1: frobnicate: unknown key; known are attn batch dropout dynamic_shapes foreach grad_ckpt input mem off on optim parallel params policy precision requeue seq signal smact"},
+		{"#CARMA frobnicate=1\n", "line 1: frobnicate: unknown key; known are attn batch dropout dynamic_shapes foreach " +
+			"grad_ckpt input mem off on optim parallel params policy precision requeue seq signal smact"},
 		{"#CARMA batch=0\n", "line 1: batch=0: must be at least 1; write batch=32"},
 		{"#CARMA batch=3.5\n", "line 1: batch=3.5: not a whole number; write batch=32"},
 		{"#CARMA smact=101\n", "line 1: smact=101: must be at most 100; write smact=60"},
-		{"#CARMA input=1x3x224x224\n", "line 1: input=1x3x224x224: not the size of a sample: features, channels x length, or channels x height x width; write input=3x224x224"},
-		{"#CARMA optim=lion\n", "line 1: optim=lion: not one of adam, adamw, adamw_hf, adam8bit, sgd, sgdm, adagrad, adadelta, rmsprop, adafactor; write optim=adamw"},
+		{"#CARMA input=1x3x224x224\n", "line 1: input=1x3x224x224: not the size of a sample: features, channels x " +
+			"length, or channels x height x width; write input=3x224x224"},
+		{"#CARMA optim=lion\n", "line 1: optim=lion: not one of adam, adamw, adamw_hf, adam8bit, sgd, sgdm, adagrad, " +
+			"adadelta, rmsprop, adafactor; write optim=adamw"},
 		{"#CARMA foreach=yes\n", "line 1: foreach=yes: neither 0 nor 1; write foreach=0 or foreach=1"},
 		{"#CARMA params=many\n", "line 1: params=many: not a number of parameters; write params=110M"},
-		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive, carma, magm, lug, mug, rr, first-fit, best-fit; write policy=shared or policy=exclusive"},
-		{"#CARMA signal=KILL@60\n", "line 1: signal=KILL@60: not one of HUP, INT, QUIT, TERM, USR1, USR2; write signal=USR1@300 or signal=B:USR1@300"},
+		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive, carma, magm, lug, mug, rr, " +
+			"first-fit, best-fit; write policy=shared or policy=exclusive"},
+		{"#CARMA signal=KILL@60\n", "line 1: signal=KILL@60: not one of HUP, INT, QUIT, TERM, USR1, USR2; write " +
+			"signal=USR1@300 or signal=B:USR1@300"},
 		{"#CARMA signal=USR1@5m\n", "line 1: signal=USR1@5m: not a whole number; write signal=USR1@300 or signal=B:USR1@300"},
-		{"#CARMA signal=R:USR1@99999\n", "line 1: signal=R:USR1@99999: not one of HUP, INT, QUIT, TERM, USR1, USR2; write signal=USR1@300 or signal=B:USR1@300"},
-		{"#CARMA signal=USR1@99999\n", "line 1: signal=USR1@99999: must be at most 65535; write signal=USR1@300 or signal=B:USR1@300"},
+		{"#CARMA signal=R:USR1@99999\n", "line 1: signal=R:USR1@99999: not one of HUP, INT, QUIT, TERM, USR1, USR2; " +
+			"write signal=USR1@300 or signal=B:USR1@300"},
+		{"#CARMA signal=USR1@99999\n", "line 1: signal=USR1@99999: must be at most 65535; write signal=USR1@300 or " +
+			"signal=B:USR1@300"},
 		{"#CARMA requeue=always\n", "line 1: requeue=always: not one of timeout; write requeue=timeout"},
 		{"#CARMA \x1b[31m\xff=1\n", "line 1: ?[31m?: unknown key; known are " + keyList},
-		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) + "...: unknown key; known are " + keyList},
+		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) +
+			"...: unknown key; known are " + keyList},
 		{strings.Repeat("#CARMA\n", 201), "line 201: more than 200 #CARMA lines"},
-		{"#CARMA on\n" + strings.Repeat("#CARMA|"+strings.Repeat("x", 1023)+"\n", 1025), "line 1026: the model summary is longer than 1 MiB; give mem= instead"},
-		{"#CARMA on\n" + strings.Repeat("#\n", MaxHeaderLines), "line 32769: the leading comment block has more than 32768 lines; print less of the model or give mem="},
-		{"#CARMA on\n" + strings.Repeat("#"+strings.Repeat("x", 1023)+"\n", 2050), "line 2047: the leading comment block is longer than 2 MiB"},
+		{"#CARMA on\n" + strings.Repeat("#CARMA|"+strings.Repeat("x", 1023)+"\n", 1025),
+			"line 1026: the model summary is longer than 1 MiB; give mem= instead"},
+		{"#CARMA on\n" + strings.Repeat("#\n", MaxHeaderLines),
+			"line 32769: the leading comment block has more than 32768 lines; print less of the model or give mem="},
+		{"#CARMA on\n" + strings.Repeat("#"+strings.Repeat("x", 1023)+"\n", 2050),
+			"line 2047: the leading comment block is longer than 2 MiB"},
 	} {
 		_, err := Parse([]byte(c.script))
 		if err == nil {
@@ -117,7 +133,8 @@ func TestParseMiB(t *testing.T) {
 			t.Errorf("%s: got %d, %v; want %d", s, got, err, want)
 		}
 	}
-	for _, s := range []string{"", "G", "-1", "+1", "1e9", "0x10", "inf", "NaN", "1_000", "1 G", "1.2.3G", "12GG", "12iB", "5T", "0", "0.0G", "1P", "12i"} {
+	for _, s := range []string{"", "G", "-1", "+1", "1e9", "0x10", "inf", "NaN", "1_000", "1 G", "1.2.3G", "12GG", "12iB",
+		"5T", "0", "0.0G", "1P", "12i"} {
 		if got, err := ParseMiB(s); err == nil {
 			t.Errorf("%q: got %d, want an error", s, got)
 		}
@@ -126,7 +143,8 @@ func TestParseMiB(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
-		"#!/bin/sh\n#CARMA mem=12G batch=3\n", "#CARMA| x\n", "#CARMA on#off", "#CARMA =\n", "#CARMA mem=12G\r\n\x00", "#CARMA\tinput=1x2x3\n\n\n#CARMA params=7B",
+		"#!/bin/sh\n#CARMA mem=12G batch=3\n", "#CARMA| x\n", "#CARMA on#off", "#CARMA =\n", "#CARMA mem=12G\r\n\x00",
+		"#CARMA\tinput=1x2x3\n\n\n#CARMA params=7B",
 	} {
 		f.Add([]byte(s))
 	}
@@ -142,7 +160,8 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
-		if d.MemMiB < 0 || d.MemMiB > maxMiB || d.SMActPct > 100 || len(d.Summary) > MaxSummary || d.Params < 0 || d.Batch < 0 {
+		if d.MemMiB < 0 || d.MemMiB > maxMiB || d.SMActPct > 100 || len(d.Summary) > MaxSummary || d.Params < 0 ||
+			d.Batch < 0 {
 			t.Errorf("out of range: %+v", d)
 		}
 	})
@@ -151,7 +170,8 @@ func FuzzParse(f *testing.F) {
 // A summary that is too large to be estimated is no error: the estimator says so,
 // and the job runs alone. A script without CARMA may be as tall as it likes.
 func TestLargeScripts(t *testing.T) {
-	d, err := Parse([]byte("#CARMA on\n" + strings.Repeat("#CARMA| "+strings.Repeat("x", 999)+"\n", 900) + "#CARMA batch=7\n"))
+	d, err := Parse([]byte("#CARMA on\n" + strings.Repeat("#CARMA| "+strings.Repeat("x", 999)+"\n", 900) +
+		"#CARMA batch=7\n"))
 	if err != nil || len(d.Summary) != maxKept || d.Batch != 7 {
 		t.Errorf("%d bytes of summary, batch %d, %v", len(d.Summary), d.Batch, err)
 	}

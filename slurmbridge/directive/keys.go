@@ -33,7 +33,8 @@ func (k key) name(own string) string {
 // Values of the keys that take one word of a list. What each means for memory
 // is the estimator's business.
 var (
-	Optimizers = []string{"adam", "adamw", "adamw_hf", "adam8bit", "sgd", "sgdm", "adagrad", "adadelta", "rmsprop", "adafactor"}
+	Optimizers = []string{"adam", "adamw", "adamw_hf", "adam8bit", "sgd", "sgdm", "adagrad", "adadelta", "rmsprop",
+		"adafactor"}
 	Precisions = []string{"fp32", "amp", "bf16", "fp16"}
 	Parallels  = []string{"none", "dp", "ddp", "fsdp", "zero1", "zero2", "zero3"}
 	Attentions = []string{"eager", "sdpa", "flash"}

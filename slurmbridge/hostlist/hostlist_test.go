@@ -29,7 +29,8 @@ func TestExpand(t *testing.T) {
 			t.Errorf("First(%q) = %q, want %q", list, First(list), first)
 		}
 	}
-	for _, list := range []string{"n[", "n[1", "n[1-]", "n[a]", "n[3-1]", "n[1-99999999]", "n[1-60000]m[1-60000]", "n[]", "n[-1]"} {
+	for _, list := range []string{"n[", "n[1", "n[1-]", "n[a]", "n[3-1]", "n[1-99999999]", "n[1-60000]m[1-60000]", "n[]",
+		"n[-1]"} {
 		if got, err := Expand(list); err == nil {
 			t.Errorf("%q: got %d names", list, len(got))
 		}

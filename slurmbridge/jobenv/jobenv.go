@@ -70,7 +70,8 @@ type Carma struct {
 func FromEnv(get Getenv) (Hook, error) {
 	n := numbers{get: get}
 	h := Hook{
-		JobKey:    JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)), Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
+		JobKey: JobKey{JobID: uint32(n.required("SLURM_JOB_ID", 32)),
+			Restart: uint32(n.optional("SLURM_JOB_RESTART_COUNT", 32))},
 		UID:       uint32(n.required("SLURM_JOB_UID", 32)),
 		GID:       uint32(n.optional("SLURM_JOB_GID", 32)),
 		HetJobID:  uint32(n.optional("SLURM_HET_JOB_ID", 32)),

@@ -40,7 +40,8 @@ func TestFromEnv(t *testing.T) {
 	want := Hook{
 		JobKey: JobKey{JobID: 6}, UID: 1001, GID: 1001, User: "carma-alice", Partition: "gpu", Node: "n1", Cluster: "carma",
 		Conf: "/etc/slurm/slurm.conf", WorkDir: "/home/alice", BatchHost: true, Slots: []int{0, 1},
-		Carma: Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 2, ReserveMiB: 12000, EstMiB: 12000, FullMiB: 40536, Submit: time.Unix(1795253465, 0)},
+		Carma: Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 2, ReserveMiB: 12000, EstMiB: 12000,
+			FullMiB: 40536, Submit: time.Unix(1795253465, 0)},
 	}
 	if !reflect.DeepEqual(prolog, want) {
 		t.Errorf("got  %+v\nwant %+v", prolog, want)
@@ -73,7 +74,8 @@ func TestFromEnvRefuses(t *testing.T) {
 // What cannot be read of the annotation makes the job one without: it then
 // runs alone, at nobody's risk.
 func TestCarmaAllOrNothing(t *testing.T) {
-	for _, change := range []string{"SPANK_CARMA_V=2", "SPANK_CARMA_V=", "SPANK_CARMA_GPUS=x", "SPANK_CARMA_MEM_MIB=-1", "SPANK_CARMA_FULL=", "SPANK_CARMA_SUBMIT=soon", "SPANK_CARMA_SMACT=999"} {
+	for _, change := range []string{"SPANK_CARMA_V=2", "SPANK_CARMA_V=", "SPANK_CARMA_GPUS=x", "SPANK_CARMA_MEM_MIB=-1",
+		"SPANK_CARMA_FULL=", "SPANK_CARMA_SUBMIT=soon", "SPANK_CARMA_SMACT=999"} {
 		env := fromFile(t, "testdata/prolog-22.05.env")
 		name, value, _ := strings.Cut(change, "=")
 		env[name] = value

@@ -8,7 +8,8 @@ import (
 )
 
 func TestHoldsNode(t *testing.T) {
-	for state, want := range map[State]bool{"RUNNING": true, "COMPLETING": true, "SUSPENDED": true, "PENDING": false, "COMPLETED": false, "": false} {
+	for state, want := range map[State]bool{"RUNNING": true, "COMPLETING": true, "SUSPENDED": true, "PENDING": false,
+		"COMPLETED": false, "": false} {
 		if state.HoldsNode() != want {
 			t.Error(fmt.Sprint(state, " holds a node: ", !want))
 		}

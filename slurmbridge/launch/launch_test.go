@@ -22,25 +22,31 @@ func TestLook(t *testing.T) {
 		script string
 		want   []string // name, where, a part of what is said
 	}{
-		{"python train.py\n", []string{"jax|train.py line 2|JAX takes 75 % of the GPU at its start unless told otherwise; CARMA sets XLA_PYTHON_CLIENT_PREALLOCATE=false"}},
+		{"python train.py\n", []string{"jax|train.py line 2|JAX takes 75 % of the GPU at its start unless told " +
+			"otherwise; CARMA sets XLA_PYTHON_CLIENT_PREALLOCATE=false"}},
 		{"exec srun python3 -u ./own.py --x=1\n", nil}, // ./own.py is not there under that name
-		{"srun python3 -u own.py --x=1\n", []string{"jax|own.py line 1|XLA_PYTHON_CLIENT_PREALLOCATE is set in the script: it stands"}},
-		{"python tf.py; python train.py\n", []string{"tensorflow|tf.py line 1|CARMA sets TF_FORCE_GPU_ALLOW_GROWTH=true", "jax|train.py line 2|75 %"}},
+		{"srun python3 -u own.py --x=1\n", []string{"jax|own.py line 1|XLA_PYTHON_CLIENT_PREALLOCATE is set in the " +
+			"script: it stands"}},
+		{"python tf.py; python train.py\n", []string{"tensorflow|tf.py line 1|CARMA sets TF_FORCE_GPU_ALLOW_GROWTH=true",
+			"jax|train.py line 2|75 %"}},
 		{"python grow.py\n", []string{"tensorflow|grow.py line 1|asks TensorFlow for growth"}},
 		{"export TF_FORCE_GPU_ALLOW_GROWTH=false\npython tf.py\n", []string{"tensorflow|tf.py line 1|is set in the script"}},
 		{"python src/plain.py\n", nil},
 		{"# python train.py\n#SBATCH -o train.py\n", nil},
 		{"python - <<EOF\nimport jax\nEOF\n", []string{"jax|job.sh line 2|75 %"}},
-		{"vllm serve model\n", []string{"vllm|job.sh line 1|with 14000 MiB booked at most 0.31: --gpu-memory-utilization $CARMA_MEM_FRACTION"}},
+		{"vllm serve model\n", []string{"vllm|job.sh line 1|with 14000 MiB booked at most 0.31: --gpu-memory-utilization " +
+			"$CARMA_MEM_FRACTION"}},
 		{"python -m vllm.entrypoints.openai.api_server\n", []string{"vllm|job.sh line 1|0.9 of the whole GPU"}},
 		{"python -m sglang.launch_server\n", []string{"sglang|job.sh line 1|--mem-fraction-static"}},
 		{"torchrun --nproc_per_node=2 x.py\n", []string{"torchrun|job.sh line 1|one process on each of 2 GPUs"}},
-		{"OMP_NUM_THREADS=1 /opt/bin/torchrun --nproc-per-node 4 x.py\n", []string{"torchrun|job.sh line 1|4 processes on 2 GPUs: mem= is for all"}},
+		{"OMP_NUM_THREADS=1 /opt/bin/torchrun --nproc-per-node 4 x.py\n",
+			[]string{"torchrun|job.sh line 1|4 processes on 2 GPUs: mem= is for all"}},
 		{"torchrun x.py\n", []string{"torchrun|job.sh line 1|for 1 of the 2 GPUs of a node"}},
 		{"python -m torch.distributed.run --nproc_per_node=2 x.py\n", []string{"torchrun|job.sh line 1|one process on each"}},
 		{"accelerate launch --num_processes 8 x.py\n", []string{"accelerate|job.sh line 1|8 processes on 2 GPUs"}},
 		{"accelerate launch x.py\n", []string{"accelerate|job.sh line 1|one process for each GPU unless told"}},
-		{"deepspeed --num_gpus=2 x.py\n", []string{"deepspeed|job.sh line 1|one process on each of 2 GPUs; say parallel=zero1"}},
+		{"deepspeed --num_gpus=2 x.py\n", []string{"deepspeed|job.sh line 1|one process on each of 2 GPUs; say " +
+			"parallel=zero1"}},
 		{"python ds.py\n", []string{"deepspeed|ds.py line 1|one process for each GPU"}},
 		{"mpirun -np 4 ./solver\n", []string{"mpirun|job.sh line 1|4 processes on 2 GPUs"}},
 		{"cd x && mpiexec ./solver\n", []string{"mpirun|job.sh line 1|one process for each GPU"}},

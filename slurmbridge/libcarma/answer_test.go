@@ -29,7 +29,8 @@ time_slot = "4h"
 
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
-	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294", "4294967294", "1000", "4294967294", "0", "0", "", script}, "\x00"))
+	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294",
+		"4294967294", "1000", "4294967294", "0", "0", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -62,7 +63,8 @@ env EST_MIB=10240
 time SUBMIT
 comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240}
 `},
-		{"time slot", strings.Replace(string(ask("slots", "gres:gpu:1", "#CARMA signal=USR1@300\n")), "1000\x004294967294", "1000\x001440", 1),
+		{"time slot", strings.Replace(string(ask("slots", "gres:gpu:1", "#CARMA signal=USR1@300\n")), "1000\x004294967294",
+			"1000\x001440", 1),
 			`tres_per_node gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
 time_limit 240
 signal 10 300 steps
@@ -95,7 +97,8 @@ env REQUEUE=timeout
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"named nodes", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000", "4294967294\x001", 1),
+		{"named nodes", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000",
+			"4294967294\x001", 1),
 			`tres_per_node gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536
 env V=1
 env MODE=off
@@ -109,13 +112,18 @@ time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
-		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")), "refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
+		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")),
+			"refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
 		{"take a booking away", string(ask("gpu", "gres:carmau0:5,gres:carmatotal:5", "")), "tres_per_node \n"},
-		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")), "leave libcarma: control character in field 1 of ask\n"},
-		{"another in the partition", string(ask("gpu\x1b[2J", "gres:gpu:1", "")), "leave libcarma: control character in field 0 of ask\n"},
-		{"behind a number", strings.Replace(string(ask("gpu", "", "")), "1000", "1000\n", 1), "leave libcarma: control character in field 9 of ask\n"},
+		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")),
+			"leave libcarma: control character in field 1 of ask\n"},
+		{"another in the partition", string(ask("gpu\x1b[2J", "gres:gpu:1", "")),
+			"leave libcarma: control character in field 0 of ask\n"},
+		{"behind a number", strings.Replace(string(ask("gpu", "", "")), "1000", "1000\n", 1),
+			"leave libcarma: control character in field 9 of ask\n"},
 		{"UTF-8", string(ask("größe", "gres:gpu:1", "")), ""},
-		{"GPUs of the job", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "gres:gpu:1\x00\x00", "\x00gres:gpu:1\x00", 1),
+		{"GPUs of the job", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "gres:gpu:1\x00\x00",
+			"\x00gres:gpu:1\x00", 1),
 			`tres_per_node gres:carmau0:40536,gres:carmatotal:40536
 env V=1
 env MODE=off
@@ -130,7 +138,8 @@ comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 14 fields\n"},
 		{"nothing", "", "leave libcarma: ask has 0 of 14 fields\n"},
-		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1), "leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
+		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1),
+			"leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
 		if got := answerTo([]byte(c.ask)); got != c.want {
 			t.Errorf("%s:\ngot  %q\nwant %q", c.name, got, c.want)
@@ -153,10 +162,12 @@ func TestAnswerWithoutConfiguration(t *testing.T) {
 // placement.mode "slurm" needs a Slurm that writes "gres/": 23.11 and later.
 func TestShardsNeedALaterSlurm(t *testing.T) {
 	configure(t)
-	if err := os.WriteFile(site.path, []byte(carmaToml+"[placement]\nmode = \"slurm\"\ncross_user = \"timeslice\"\nmax_jobs = 4\n"), 0o644); err != nil {
+	if err := os.WriteFile(site.path, []byte(carmaToml+"[placement]\nmode = \"slurm\"\ncross_user = "+
+		"\"timeslice\"\nmax_jobs = 4\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for prefix, want := range map[string]string{"gres:": "leave no usable carma.toml", "gres/": "tres_per_node gres/shard:10\n"} {
+	for prefix, want := range map[string]string{"gres:": "leave no usable carma.toml",
+		"gres/": "tres_per_node gres/shard:10\n"} {
 		site = siteFile{path: site.path, gresPrefix: prefix}
 		if err := site.load(); (err == nil) != (prefix == "gres/") {
 			t.Errorf("%s: %v", prefix, err)
@@ -208,7 +219,8 @@ func FuzzAnswer(f *testing.F) {
 	if err := site.load(); err != nil {
 		f.Fatal(err)
 	}
-	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env", "time", "comment", "time_limit", "signal", "requeue", "tell"}
+	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env",
+		"time", "comment", "time_limit", "signal", "requeue", "tell"}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		answer := answerTo(in)
 		if answer == "" {
@@ -231,7 +243,8 @@ func TestDependencies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dep := range strings.Fields(string(out)) {
-		for _, banned := range []string{"database/sql", "net", "net/http", "os/exec", "os/signal", "github.com/NVIDIA/", "github.com/mattn/", "github.com/spf13/pflag", "golang.org/x/sys"} {
+		for _, banned := range []string{"database/sql", "net", "net/http", "os/exec", "os/signal", "github.com/NVIDIA/",
+			"github.com/mattn/", "github.com/spf13/pflag", "golang.org/x/sys"} {
 			if dep == banned || strings.HasSuffix(banned, "/") && strings.HasPrefix(dep, banned) {
 				t.Errorf("libcarma depends on %s", dep)
 			}
@@ -252,7 +265,8 @@ func TestRecoveryPartitions(t *testing.T) {
 		_ = site.load()
 	}
 	const some = "[partition.%s]\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
-	load(fmt.Sprintf(some+"recovery = \"z\"\n"+some+"recovery = \"c\"\n"+some+some+"recovery = \"z\"\n"+some, "a", "b", "c", "d", "z"))
+	load(fmt.Sprintf(some+"recovery = \"z\"\n"+some+"recovery = \"c\"\n"+some+some+"recovery = \"z\"\n"+some, "a", "b",
+		"c", "d", "z"))
 	if site.recovery != "c,z" {
 		t.Errorf("got %q", site.recovery)
 	}

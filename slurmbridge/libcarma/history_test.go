@@ -42,12 +42,14 @@ func TestHistoryReload(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	good := history.Make([]history.Key{key}, map[history.Key]history.Value{key: {PeakMiB: 10000, Runs: 1, SMActPct: 50}}, nil)
+	good := history.Make([]history.Key{key}, map[history.Key]history.Value{key: {PeakMiB: 10000, Runs: 1, SMActPct: 50}},
+		nil)
 	write(good, 3*time.Second)
 	if err := site.reload(); err != nil {
 		t.Fatal(err)
 	}
-	if got := answer(); !strings.Contains(got, "gres:carmau0:11000,gres:carmatotal:11000\n") || !strings.Contains(got, "METHOD=history\n") || !strings.Contains(got, "SMACT=50\n") {
+	if got := answer(); !strings.Contains(got, "gres:carmau0:11000,gres:carmatotal:11000\n") ||
+		!strings.Contains(got, "METHOD=history\n") || !strings.Contains(got, "SMACT=50\n") {
 		t.Errorf("with a history: %q", got)
 	}
 	write(good[:len(good)-1], 2*time.Second)

@@ -54,7 +54,8 @@ func (s *siteFile) load() error {
 	}
 	s.site, s.usable = annotate.NewSite(c, s.gresPrefix), true
 	s.site.Estimate = s.estimates.byMethod
-	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(), func(name string) bool { return !c.RecoveryOf(name) }), ",")
+	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(),
+		func(name string) bool { return !c.RecoveryOf(name) }), ",")
 	s.history.path = c.History.File
 	err = s.history.load()
 	s.site.History = s.history.snapshot

@@ -82,10 +82,12 @@ var flags = map[string]Flags{
 
 // words stand for a base and flags together, in the forms of one word.
 var words = map[string]State{
-	"INVAL": {Unknown, InvalidReg}, "MAINT": {Idle, Maintenance}, "REBOOT": {Idle, RebootRequested}, "BOOT": {Idle, RebootRequested},
+	"INVAL": {Unknown, InvalidReg}, "MAINT": {Idle, Maintenance}, "REBOOT": {Idle, RebootRequested},
+	"BOOT":     {Idle, RebootRequested},
 	"DRAINING": {Mixed, Drain}, "DRNG": {Mixed, Drain}, "DRAINED": {Idle, Drain}, "DRAIN": {Idle, Drain},
 	"FAILING": {Mixed, Fail}, "FAILG": {Mixed, Fail}, "FAIL": {Idle, Fail}, "CANCEL_REBOOT": {Unknown, RebootCancel},
-	"CANC_R": {Unknown, RebootCancel}, "EXT": {Unknown, External}, "EXTERNAL": {Unknown, External}, "CLOUD": {Unknown, Cloud},
+	"CANC_R": {Unknown, RebootCancel}, "EXT": {Unknown, External}, "EXTERNAL": {Unknown, External},
+	"CLOUD":         {Unknown, Cloud},
 	"REBOOT_ISSUED": {Unknown, RebootIssued}, "POWER_DOWN": {Unknown, PowerDown}, "POW_DN": {Unknown, PowerDown},
 	"POWER_UP": {Unknown, PowerUp}, "POW_UP": {Unknown, PowerUp}, "POWERING_DOWN": {Unknown, PoweringDown},
 	"POWRING_DN": {Unknown, PoweringDown}, "POWERED_DOWN": {Unknown, PoweredDown}, "POWERED_DN": {Unknown, PoweredDown},

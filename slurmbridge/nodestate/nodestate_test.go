@@ -55,9 +55,12 @@ func TestParse(t *testing.T) {
 	all("UNKNOWN* UNK*", State{Unknown, NotResponding}, false, false)
 	all("INVAL", State{Unknown, InvalidReg}, false, false)
 	all("INVALID", State{Invalid, 0}, false, false)
-	for f, list := range map[Flags]string{RebootIssued: "REBOOT_ISSUED", RebootCancel: "CANCEL_REBOOT CANC_R", External: "EXTERNAL EXT", Cloud: "CLOUD",
-		PowerDown: "POWER_DOWN POW_DN", PowerUp: "POWER_UP POW_UP", PoweringDown: "POWERING_DOWN POWRING_DN", PoweredDown: "POWERED_DOWN POWERED_DN",
-		PoweringUp: "POWERING_UP", Undrain: "UNDRAIN", DynamicFuture: "DYNAMIC_FUTURE", DynamicNorm: "DYNAMIC_NORM", Resume: "RESUME RESM",
+	for f, list := range map[Flags]string{RebootIssued: "REBOOT_ISSUED", RebootCancel: "CANCEL_REBOOT CANC_R",
+		External: "EXTERNAL EXT", Cloud: "CLOUD",
+		PowerDown: "POWER_DOWN POW_DN", PowerUp: "POWER_UP POW_UP", PoweringDown: "POWERING_DOWN POWRING_DN",
+		PoweredDown: "POWERED_DOWN POWERED_DN",
+		PoweringUp:  "POWERING_UP", Undrain: "UNDRAIN", DynamicFuture: "DYNAMIC_FUTURE", DynamicNorm: "DYNAMIC_NORM",
+		Resume:   "RESUME RESM",
 		Unlisted: "? N/A", NotResponding | Unlisted: "?*"} {
 		all(list, State{Unknown, f}, false, false)
 	}

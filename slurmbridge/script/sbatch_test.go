@@ -33,7 +33,8 @@ var requests = []struct {
 	{name: "values directly behind", lines: "#SBATCH -pgpu -G2 -n4 -N2-4\n",
 		want: Request{partition: "gpu", gpus: "2", tasks: 4, nodes: 2}},
 	{name: "long options",
-		lines: "#SBATCH --partition=gpu --gres=gpu:a100:2\n#SBATCH --gpus-per-node=2 --gpus-per-task=1 --ntasks=8\n#SBATCH --ntasks-per-node=4 --nodes=2\n",
+		lines: "#SBATCH --partition=gpu --gres=gpu:a100:2\n#SBATCH --gpus-per-node=2 --gpus-per-task=1 " +
+			"--ntasks=8\n#SBATCH --ntasks-per-node=4 --nodes=2\n",
 		want: Request{partition: "gpu", gres: "gpu:a100:2", gpusPerNode: "2", gpusPerTask: "1", tasks: 8,
 			tasksPerNode: 4, nodes: 2}},
 	{name: "another word for it", lines: "#SBATCH --tasks-per-node=4\n", want: Request{tasksPerNode: 4}},
@@ -64,7 +65,8 @@ var requests = []struct {
 	{name: "no blank behind the word", lines: "#SBATCH-p gpu\n", want: Request{partition: "gpu"}},
 	{name: "tabs", lines: "#SBATCH\t-p\tgpu\n", want: Request{partition: "gpu"}},
 	{name: "other options",
-		lines: "#SBATCH -J -n3x --mem=9G --time 1:00 -o out -c 4 --exclusive --requeue --comment --gres=gpu:2\n#SBATCH --nice=5 --exclude node1 --no-k -H -p gpu\n", want: Request{partition: "gpu"}},
+		lines: "#SBATCH -J -n3x --mem=9G --time 1:00 -o out -c 4 --exclusive --requeue --comment --gres=gpu:2\n#SBATCH " +
+			"--nice=5 --exclude node1 --no-k -H -p gpu\n", want: Request{partition: "gpu"}},
 	{name: "letters in one word", lines: "#SBATCH -HQsp gpu -On4\n", want: Request{partition: "gpu", tasks: 4}},
 	{name: "indented comments go on", lines: "  # note\n\t\n#SBATCH -p gpu\n", want: Request{partition: "gpu"}},
 	{name: "indented directives do not count", lines: " #SBATCH -p cpu\n#SBATCH -n 2\n", want: Request{tasks: 2}},

@@ -70,7 +70,8 @@ func (c Client) Names(ctx context.Context, f AccountedFilter, each func(Named)) 
 // sacct prints fields of jobs, with a separator of this call behind each.
 func (c Client) sacct(ctx context.Context, fields []string, f AccountedFilter, each func([]string)) error {
 	sep := newSeparator()
-	args := []string{"--noheader", "--allocations", "--parsable", "--delimiter=" + string(sep), "--format=" + strings.Join(fields, ",")}
+	args := []string{"--noheader", "--allocations", "--parsable", "--delimiter=" + string(sep),
+		"--format=" + strings.Join(fields, ",")}
 	list := func(option string, values []string) {
 		if len(values) > 0 {
 			args = append(args, option+"="+strings.Join(values, ","))
@@ -145,7 +146,8 @@ func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comm
 			return err
 		}
 		if v.Before(23, 2) {
-			return fmt.Errorf("set AdminComment of job %d: %w (it has capitals, which this version makes small)", job, ErrComment)
+			return fmt.Errorf("set AdminComment of job %d: %w (it has capitals, which this version makes small)", job,
+				ErrComment)
 		}
 	}
 	args := []string{"--immediate", "--quiet", "modify", "job", "where", fmt.Sprintf("jobid=%d", job)}

@@ -15,9 +15,12 @@ func TestParseAccounted(t *testing.T) {
 		want Accounted
 		ok   bool
 	}{
-		{[]string{"c", "12", "12", "1001", "alice", "gpu", "COMPLETED", "JS1:x carma1:y"}, Accounted{"c", 12, 1001, 0, "", "alice", "gpu", "COMPLETED", "JS1:x carma1:y"}, true},
-		{[]string{"c", "13", "12_4", "1001", "alice", "gpu", "CANCELLED by 1000", ""}, Accounted{"c", 13, 1001, 12, "4", "alice", "gpu", "CANCELLED", ""}, true},
-		{[]string{"c", "14", "12+0", "1001", "alice", "gpu", "NEWSTATE", ""}, Accounted{"c", 14, 1001, 0, "", "alice", "gpu", "NEWSTATE", ""}, true},
+		{[]string{"c", "12", "12", "1001", "alice", "gpu", "COMPLETED", "JS1:x carma1:y"},
+			Accounted{"c", 12, 1001, 0, "", "alice", "gpu", "COMPLETED", "JS1:x carma1:y"}, true},
+		{[]string{"c", "13", "12_4", "1001", "alice", "gpu", "CANCELLED by 1000", ""},
+			Accounted{"c", 13, 1001, 12, "4", "alice", "gpu", "CANCELLED", ""}, true},
+		{[]string{"c", "14", "12+0", "1001", "alice", "gpu", "NEWSTATE", ""},
+			Accounted{"c", 14, 1001, 0, "", "alice", "gpu", "NEWSTATE", ""}, true},
 		{[]string{"c", "12.batch", "12.batch", "", "", "", "COMPLETED", ""}, Accounted{}, false},
 		{[]string{"c", "12", "12", "alice", "1001", "gpu", "COMPLETED", ""}, Accounted{}, false},
 	} {
@@ -36,12 +39,14 @@ case $format in *AdminComment) printf '%s' "c@12@12@1001@alice@gpu@COMPLETED@car
 *) printf '%s' "c@12@ml@` + forged + `@";; esac | sed "s/@/$sep/g"`
 	c := client(t, map[string]string{"sacct": strings.ReplaceAll(sacct, "\n@", "\n")})
 	var jobs []Accounted
-	if err := c.Accounted(t.Context(), AccountedFilter{}, func(j Accounted) { jobs = append(jobs, j) }); err != nil || len(jobs) != 1 || jobs[0].JobID != 12 {
+	if err := c.Accounted(t.Context(), AccountedFilter{}, func(j Accounted) { jobs = append(jobs, j) }); err != nil ||
+		len(jobs) != 1 || jobs[0].JobID != 12 {
 		t.Errorf("%+v, %v", jobs, err)
 	}
 	var names []Named
 	want := Named{Cluster: "c", JobID: 12, Account: "ml", Name: strings.ReplaceAll(forged, "\n@", "\n")}
-	if err := c.Names(t.Context(), AccountedFilter{}, func(n Named) { names = append(names, n) }); err != nil || len(names) != 1 || names[0] != want {
+	if err := c.Names(t.Context(), AccountedFilter{}, func(n Named) { names = append(names, n) }); err != nil ||
+		len(names) != 1 || names[0] != want {
 		t.Errorf("%+v, %v", names, err)
 	}
 }
@@ -51,7 +56,8 @@ case $format in *AdminComment) printf '%s' "c@12@12@1001@alice@gpu@COMPLETED@car
 func TestAccountedAsks(t *testing.T) {
 	zone := time.FixedZone("CEST", 7200)
 	delimiter := regexp.MustCompile(`--delimiter=@[0-9a-f]{32}@ `)
-	all := "sacct --noheader --allocations --parsable --format=Cluster,JobIDRaw,JobID,UID,User,Partition,State,AdminComment "
+	all := "sacct --noheader --allocations --parsable " +
+		"--format=Cluster,JobIDRaw,JobID,UID,User,Partition,State,AdminComment "
 	for want, f := range map[string]AccountedFilter{
 		"--allusers --starttime=uts1000000": {},
 		"--jobs=1,2 --allusers":             {Jobs: []uint32{1, 2}},

@@ -117,12 +117,14 @@ type Change struct {
 // Update changes a job in one RPC.
 func (c Client) Update(ctx context.Context, t Target, change Change) error {
 	var args []string
-	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}, {"ReqNodeList", change.ReqNodes}} {
+	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode},
+		{"ReqNodeList", change.ReqNodes}} {
 		if f.value == "" {
 			continue
 		}
 		if !plainList(f.value) {
-			return fmt.Errorf("update job %s: %s=%.50q has characters that such a name cannot have; nothing is changed", t, f.name, f.value)
+			return fmt.Errorf("update job %s: %s=%.50q has characters that such a name cannot have; nothing is changed", t,
+				f.name, f.value)
 		}
 		args = append(args, f.name+"="+f.value)
 	}

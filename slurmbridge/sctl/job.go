@@ -54,8 +54,10 @@ var ErrNoJob = errors.New("no such job")
 
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
 // in none of them, but in Reason where a burst buffer plugin writes it.
-var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "Partition",
-	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList", "QOS",
+var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State",
+	"Partition",
+	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList",
+	"QOS",
 	"StartTime", "Reservation", "TimeUsed"}
 
 // Job asks slurmctld about one job.
@@ -83,7 +85,8 @@ func parseJob(row []string) (j Job, err error) {
 		errs = append(errs, err)
 		return v
 	}
-	j = Job{ID: read(f[0]), State: jobstate.State(f[6]), Partition: f[7], Reason: jobstate.Reason(f[13]), Nodes: leastNodes(f[8]),
+	j = Job{ID: read(f[0]), State: jobstate.State(f[6]), Partition: f[7], Reason: jobstate.Reason(f[13]),
+		Nodes:   leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
 		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18])}
 	if !none(f[16]) {
@@ -190,7 +193,10 @@ func userID(s string) (uint32, error) {
 
 // plain tells whether s is of characters that Slurm's own names are made of.
 func plain(s string) bool {
-	return s != "" && strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"'\=`, r) }) < 0
+	return s != "" && strings.IndexFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f ||
+			strings.ContainsRune(`"'\=`, r)
+	}) < 0
 }
 
 // Words is what users wrote about a job, and others about it for people.

@@ -50,7 +50,8 @@ func TestSuspended(t *testing.T) {
 
 // fields are those of identity, of a job that is nothing special.
 func fields(change map[int]string) []string {
-	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None", "1795257600", "OK",
+	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None",
+		"1795257600", "OK",
 		"n[1-2]", "normal", "1795257606", "maintenance", "N/A"}
 	for i, s := range change {
 		f[i] = s
@@ -58,7 +59,9 @@ func fields(change map[int]string) []string {
 	return f
 }
 
-var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true, Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal", Start: time.Unix(1795257606, 0),
+var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true,
+	Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal",
+	Start:       time.Unix(1795257606, 0),
 	Reservation: "maintenance"}
 
 func TestJob(t *testing.T) {
@@ -73,30 +76,41 @@ func TestJob(t *testing.T) {
 		target, leader, component string
 	}{
 		"plain": {[][]string{fields(nil)}, plainJob, "12", "12", "12"},
-		"a task of an array, beside others": {[][]string{fields(map[int]string{0: "11", 2: "10", 3: "0"}), fields(map[int]string{2: "10", 3: "3"}), fields(map[int]string{0: "10", 2: "10", 3: "4-9"})},
+		"a task of an array, beside others": {[][]string{fields(map[int]string{0: "11", 2: "10", 3: "0"}),
+			fields(map[int]string{2: "10", 3: "3"}), fields(map[int]string{0: "10", 2: "10", 3: "4-9"})},
 			with(func(j *Job) { j.ArrayJobID, j.ArrayTask = 10, 3 }), "10_3", "10_3", "10_3"},
 		"tasks that wait under one id": {[][]string{fields(map[int]string{3: "0-9%2"})},
 			with(func(j *Job) { j.ArrayJobID, j.Unsplit = 12, true }), "", "", ""},
 		"a component": {[][]string{fields(map[int]string{4: "11", 5: "1"})},
 			with(func(j *Job) { j.HetJobID, j.HetOffset = 11, 1 }), "12", "11", "11+1"},
-		"not heterogeneous, in words of other releases": {[][]string{fields(map[int]string{4: "0", 5: "0"})}, plainJob, "12", "12", "12"},
+		"not heterogeneous, in words of other releases": {[][]string{fields(map[int]string{4: "0", 5: "0"})}, plainJob, "12",
+			"12", "12"},
 		"has the node to itself": {[][]string{fields(map[int]string{15: "NO"})},
 			with(func(j *Job) { j.WholeNode = true }), "12", "12", "12"},
-		"may not go back, has been back, is held": {[][]string{fields(map[int]string{9: "0", 10: "3", 11: "N/A", 13: "JobHeldUser"})},
-			with(func(j *Job) { j.Requeue, j.Restarts, j.Eligible, j.Reason = false, 3, time.Time{}, "JobHeldUser" }), "12", "12", "12"},
-		"runs nowhere":                  {[][]string{fields(map[int]string{16: "(null)"})}, with(func(j *Job) { j.NodeList = "" }), "12", "12", "12"},
-		"failed":                        {[][]string{fields(map[int]string{12: "1:9"})}, with(func(j *Job) { j.ExitCode, j.ExitSignal = 1, 9 }), "12", "12", "12"},
-		"failed, as wait(2) says it":    {[][]string{fields(map[int]string{12: "256"})}, with(func(j *Job) { j.ExitCode = 1 }), "12", "12", "12"},
-		"a large uid":                   {[][]string{fields(map[int]string{1: "-2"})}, with(func(j *Job) { j.UID = 4294967294 }), "12", "12", "12"},
-		"no exit status yet":            {[][]string{fields(map[int]string{12: ""})}, plainJob, "12", "12", "12"},
-		"killed, as wait(2) says it":    {[][]string{fields(map[int]string{12: "9"})}, with(func(j *Job) { j.ExitSignal = 9 }), "12", "12", "12"},
-		"a reason that reads as a line": {[][]string{fields(map[int]string{13: "x\n99|99|N/A"})}, with(func(j *Job) { j.Reason = "x\n99|99|N/A" }), "12", "12", "12"},
+		"may not go back, has been back, is held": {[][]string{fields(map[int]string{9: "0", 10: "3", 11: "N/A",
+			13: "JobHeldUser"})},
+			with(func(j *Job) { j.Requeue, j.Restarts, j.Eligible, j.Reason = false, 3, time.Time{}, "JobHeldUser" }), "12",
+			"12", "12"},
+		"runs nowhere": {[][]string{fields(map[int]string{16: "(null)"})},
+			with(func(j *Job) { j.NodeList = "" }), "12", "12", "12"},
+		"failed": {[][]string{fields(map[int]string{12: "1:9"})},
+			with(func(j *Job) { j.ExitCode, j.ExitSignal = 1, 9 }), "12", "12", "12"},
+		"failed, as wait(2) says it": {[][]string{fields(map[int]string{12: "256"})},
+			with(func(j *Job) { j.ExitCode = 1 }), "12", "12", "12"},
+		"a large uid": {[][]string{fields(map[int]string{1: "-2"})},
+			with(func(j *Job) { j.UID = 4294967294 }), "12", "12", "12"},
+		"no exit status yet": {[][]string{fields(map[int]string{12: ""})}, plainJob, "12", "12", "12"},
+		"killed, as wait(2) says it": {[][]string{fields(map[int]string{12: "9"})},
+			with(func(j *Job) { j.ExitSignal = 9 }), "12", "12", "12"},
+		"a reason that reads as a line": {[][]string{fields(map[int]string{13: "x\n99|99|N/A"})},
+			with(func(j *Job) { j.Reason = "x\n99|99|N/A" }), "12", "12", "12"},
 	} {
 		got, err := client(t, map[string]string{"squeue": rows(c.rows...)}).Job(t.Context(), 12)
 		if err != nil || got != c.want {
 			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
-		if got := []string{got.Target().String(), got.Leader().String(), got.Component().String()}; !slices.Equal(got, []string{c.target, c.leader, c.component}) {
+		if got := []string{got.Target().String(), got.Leader().String(), got.Component().String()}; !slices.Equal(got,
+			[]string{c.target, c.leader, c.component}) {
 			t.Errorf("%s: targets %q", name, got)
 		}
 	}
@@ -120,7 +134,8 @@ func TestJobRefused(t *testing.T) {
 		"no restarts":     rows(fields(map[int]string{10: "N/A"})),
 		"a foreign field": rows(fields(map[int]string{7: "a=b"})),
 	} {
-		if j, err := client(t, map[string]string{"squeue": squeue}).Job(t.Context(), 12); err == nil || errors.Is(err, ErrNoJob) {
+		if j, err := client(t, map[string]string{"squeue": squeue}).Job(t.Context(), 12); err == nil ||
+			errors.Is(err, ErrNoJob) {
 			t.Errorf("%s: got %+v, %v", name, j, err)
 		}
 	}
@@ -137,7 +152,8 @@ func TestJobRefused(t *testing.T) {
 
 func TestWords(t *testing.T) {
 	for want, row := range map[Words][]string{
-		{Name: "a|b\n13|x", Account: "ml", TresPerNode: "gres:gpu:1", AdminComment: `carma={"v":1} a|b`}: {"12", "a|b\n13|x", "ml", "gres:gpu:1", `carma={"v":1} a|b`},
+		{Name: "a|b\n13|x", Account: "ml", TresPerNode: "gres:gpu:1", AdminComment: `carma={"v":1} a|b`}: {"12", "a|b\n13|x",
+			"ml", "gres:gpu:1", `carma={"v":1} a|b`},
 		{Name: "N/A"}: {"12", "N/A", "(null)", "N/A", "(null)"},
 	} {
 		c := client(t, map[string]string{"squeue": rows([]string{"11", "of", "another", "task", ""}, row)})
@@ -204,7 +220,8 @@ func TestSeparatorIsSecret(t *testing.T) {
 // An answer that was cut short is none.
 func TestCutShort(t *testing.T) {
 	const sep = separator("@1@")
-	for text, want := range map[string]int{"": 0, "a@1@b@1@\n": 1, "a@1@b@1@\nc@1@d@1@\n": 2, "a@1@\n": -1, "a@1@b@1@\nc": -1, "text": -1} {
+	for text, want := range map[string]int{"": 0, "a@1@b@1@\n": 1, "a@1@b@1@\nc@1@d@1@\n": 2, "a@1@\n": -1,
+		"a@1@b@1@\nc": -1, "text": -1} {
 		rows, err := sep.cut(text, 2)
 		if (err != nil) != (want < 0) || len(rows) != max(want, 0) {
 			t.Errorf("%q: %q, %v", text, rows, err)
@@ -220,7 +237,8 @@ func FuzzJob(f *testing.F) {
 	f.Fuzz(func(t *testing.T, partition, reason, state, task string) {
 		sep := newSeparator()
 		var b strings.Builder
-		for _, row := range [][]string{fields(map[int]string{0: "11"}), fields(map[int]string{2: "10", 3: task, 6: state, 7: partition, 13: reason})} {
+		for _, row := range [][]string{fields(map[int]string{0: "11"}),
+			fields(map[int]string{2: "10", 3: task, 6: state, 7: partition, 13: reason})} {
 			for _, s := range row {
 				b.WriteString(s + string(sep))
 			}
@@ -251,7 +269,8 @@ func FuzzJob(f *testing.F) {
 			return
 		}
 		allowed := []string{"12", fmt.Sprintf("10_%d", j.ArrayTask)}
-		if j.UID != 1001 || j.ID != 12 || j.Target().String() != allowed[0] && (j.ArrayJobID != 10 || j.Target().String() != allowed[1]) {
+		if j.UID != 1001 || j.ID != 12 || j.Target().String() != allowed[0] &&
+			(j.ArrayJobID != 10 || j.Target().String() != allowed[1]) {
 			t.Errorf("%+v, %s", j, j.Target())
 		}
 	})

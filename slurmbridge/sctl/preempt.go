@@ -28,12 +28,14 @@ func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 		}
 	}
 	kind := strings.TrimPrefix(settings["PreemptType"], "preempt/")
-	p := schedule.Preemption{ByPartition: kind == "partition_prio", ByQOS: kind == "qos", KillWait: seconds(settings["KillWait"])}
+	p := schedule.Preemption{ByPartition: kind == "partition_prio", ByQOS: kind == "qos",
+		KillWait: seconds(settings["KillWait"])}
 	if settings["PreemptExemptTime"] != "NONE" {
 		p.Exempt = seconds(settings["PreemptExemptTime"])
 	}
 	mode := settings["PreemptMode"]
-	if mode == "OFF" || strings.Contains(mode, schedule.ByPriority) || strings.Contains(settings["PreemptParameters"], minExempt) || !p.ByPartition && !p.ByQOS {
+	if mode == "OFF" || strings.Contains(mode, schedule.ByPriority) ||
+		strings.Contains(settings["PreemptParameters"], minExempt) || !p.ByPartition && !p.ByQOS {
 		return schedule.Preemption{}, nil
 	}
 	partitions, qosOf, err := c.partitionRules(ctx)
@@ -58,7 +60,8 @@ func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 	return p, nil
 }
 
-func (c Client) partitionRules(ctx context.Context) (rules map[string]schedule.PreemptRule, qosOf map[string]string, err error) {
+func (c Client) partitionRules(ctx context.Context) (rules map[string]schedule.PreemptRule, qosOf map[string]string,
+	err error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
 	if err != nil {
 		return nil, nil, err
@@ -91,7 +94,8 @@ func (c Client) partitionRules(ctx context.Context) (rules map[string]schedule.P
 
 // qosRules asks slurmdbd: slurmctld shows all of a QOS but whom it preempts, and the time for
 // which its jobs are exempt.
-func (c Client) qosRules(ctx context.Context, mode string) (rules map[string]schedule.PreemptRule, exempt map[string]time.Duration, err error) {
+func (c Client) qosRules(ctx context.Context, mode string) (rules map[string]schedule.PreemptRule,
+	exempt map[string]time.Duration, err error) {
 	out, err := c.run(ctx, "sacctmgr", "--noheader", "--parsable2", "show", "qos",
 		"format=Name,Preempt,PreemptMode,GraceTime,PreemptExemptTime")
 	if err != nil {

@@ -16,14 +16,16 @@ import (
 
 // queueFields are squeue's --Format names. A user's words stand among them, so what
 // is done about a job is done after Job has been asked about it alone.
-var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime", "StartTime", "EndTime",
+var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime",
+	"StartTime", "EndTime",
 	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
 	"RestartCnt", "SubmitTime", "NumNodes", "QOS"}
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
 func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job, error) {
-	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING", "--partition="+strings.Join(partitions, ","))
+	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING",
+		"--partition="+strings.Join(partitions, ","))
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +51,11 @@ func parseQueued(f []string) (j schedule.Job, ok bool) {
 		return schedule.Job{}, false
 	}
 	priority, _ := strconv.ParseInt(f[5], 10, 64)
-	j = schedule.Job{ID: id, UID: uid, State: jobstate.State(f[2]), Partition: f[3], Reason: jobstate.Reason(f[4]), Priority: priority,
+	j = schedule.Job{ID: id, UID: uid, State: jobstate.State(f[2]), Partition: f[3], Reason: jobstate.Reason(f[4]),
+		Priority: priority,
 		Eligible: unix(f[6]), Start: unix(f[7]), End: unix(f[8]),
-		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17]), QOS: f[19]}
+		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17]),
+		QOS: f[19]}
 	j.Restarts, _ = strconv.Atoi(f[16])
 	j.NodeCount = leastNodes(f[18])
 	if f[13] != "" {
@@ -85,7 +89,8 @@ func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error
 
 // task asks about one task of an array, which must be the one of the list still.
 func (c Client) task(ctx context.Context, t Target, j schedule.Job) (id uint32, tresPerNode string, err error) {
-	rows, err := c.squeue(ctx, []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "State", "tres-per-node"}, "--array", "--jobs="+t.text)
+	rows, err := c.squeue(ctx, []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "State", "tres-per-node"},
+		"--array", "--jobs="+t.text)
 	if err != nil {
 		return 0, "", err
 	}

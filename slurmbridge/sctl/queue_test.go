@@ -15,19 +15,37 @@ import (
 // The fields are squeue's of Slurm 22.05.8.
 func TestQueue(t *testing.T) {
 	c := client(t, map[string]string{"squeue": rows(
-		[]string{"2", "1001", "PENDING", "gpu", "Resources", "4294901759", "1795257543", "1826813645", "NONE", "", "", "(null)", "2", "N/A", "(null)", "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", "0", "1795257543", "1", "normal"},
-		[]string{"1", "1001", "RUNNING", "gpu", "None", "4294901760", "1795257500", "1795257543", "1795261143", "n1", "", "(null)", "1", "N/A", "(null)", "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "2", "1795257480", "1", "normal"},
-		[]string{"9", "1002", "PENDING", "gpu", "Priority", "4294901750", "1795257543", "N/A", "N/A", "", "n[1-2]", "maint", "9", "3", "bigmem", "gres:gpu:1", "0", "1795257543", "2-4", "normal"},
-		[]string{"8", "1001", "PENDING", "gpu", "None", "4294901754", "1795257543", "N/A", "NONE", "", "", "(null)", "6", "2", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
-		[]string{"x", "1001", "PENDING", "gpu", "Priority", "4294901750", "N/A", "N/A", "N/A", "", "", "", "x", "N/A", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
-		[]string{"7", "x", "PENDING", "gpu", "Priority", "1", "N/A", "N/A", "N/A", "", "", "", "7", "N/A", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
+		[]string{"2", "1001", "PENDING", "gpu", "Resources", "4294901759", "1795257543", "1826813645", "NONE", "", "",
+			"(null)", "2", "N/A", "(null)", "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", "0", "1795257543", "1",
+			"normal"},
+		[]string{"1", "1001", "RUNNING", "gpu", "None", "4294901760", "1795257500", "1795257543", "1795261143", "n1", "",
+			"(null)", "1", "N/A", "(null)", "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "2", "1795257480", "1",
+			"normal"},
+		[]string{"9", "1002", "PENDING", "gpu", "Priority", "4294901750", "1795257543", "N/A", "N/A", "", "n[1-2]", "maint",
+			"9", "3", "bigmem", "gres:gpu:1", "0", "1795257543", "2-4", "normal"},
+		[]string{"8", "1001", "PENDING", "gpu", "None", "4294901754", "1795257543", "N/A", "NONE", "", "", "(null)", "6",
+			"2", "(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
+		[]string{"x", "1001", "PENDING", "gpu", "Priority", "4294901750", "N/A", "N/A", "N/A", "", "", "", "x", "N/A",
+			"(null)", "gres:gpu:1", "0", "1795257543", "1", "normal"},
+		[]string{"7", "x", "PENDING", "gpu", "Priority", "1", "N/A", "N/A", "N/A", "", "", "", "7", "N/A", "(null)",
+			"gres:gpu:1", "0", "1795257543", "1", "normal"},
 	)})
 	got, err := c.Queue(t.Context(), []string{"gpu", "recovery"})
 	want := []schedule.Job{
-		{ID: 2, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759, Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", Submitted: time.Unix(1795257543, 0), NodeCount: 1, QOS: "normal"},
-		{ID: 1, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760, Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1", TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Restarts: 2, Submitted: time.Unix(1795257480, 0), NodeCount: 1, QOS: "normal"},
-		{ID: 9, UID: 1002, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750, Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: 3, Features: "bigmem", TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 2, QOS: "normal"},
-		{ID: 8, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754, Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: 2, TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 1, QOS: "normal"},
+		{ID: 2, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 4294901759,
+			Eligible: time.Unix(1795257543, 0), Start: time.Unix(1826813645, 0),
+			TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072", Submitted: time.Unix(1795257543, 0),
+			NodeCount: 1, QOS: "normal"},
+		{ID: 1, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Priority: 4294901760,
+			Eligible: time.Unix(1795257500, 0), Start: time.Unix(1795257543, 0), End: time.Unix(1795261143, 0), Nodes: "n1",
+			TresPerNode: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", Restarts: 2,
+			Submitted: time.Unix(1795257480, 0), NodeCount: 1, QOS: "normal"},
+		{ID: 9, UID: 1002, State: "PENDING", Partition: "gpu", Reason: "Priority", Priority: 4294901750,
+			Eligible: time.Unix(1795257543, 0), ReqNodes: "n[1-2]", Reservation: "maint", ArrayJobID: 9, ArrayTask: 3,
+			Features: "bigmem", TresPerNode: "gres:gpu:1", Submitted: time.Unix(1795257543, 0), NodeCount: 2, QOS: "normal"},
+		{ID: 8, UID: 1001, State: "PENDING", Partition: "gpu", Reason: "None", Priority: 4294901754,
+			Eligible: time.Unix(1795257543, 0), ArrayJobID: 6, ArrayTask: 2, TresPerNode: "gres:gpu:1",
+			Submitted: time.Unix(1795257543, 0), NodeCount: 1, QOS: "normal"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
@@ -40,7 +58,8 @@ func TestQueue(t *testing.T) {
 	if text := calls(t, c); !strings.Contains(text, "--partition=gpu,recovery ") {
 		t.Errorf("calls: %s", text)
 	}
-	for what, squeue := range map[string]string{"squeue failed": "exit 1", "text without fields": "echo text without fields", "cut short": rows([]string{"2", "1001"})} {
+	for what, squeue := range map[string]string{"squeue failed": "exit 1",
+		"text without fields": "echo text without fields", "cut short": rows([]string{"2", "1001"})} {
 		if got, err := client(t, map[string]string{"squeue": squeue}).Queue(t.Context(), nil); err == nil {
 			t.Errorf("%s: %+v", what, got)
 		}
@@ -77,7 +96,8 @@ func TestSplit(t *testing.T) {
 			t.Errorf("%s: changed all the same: %s", what, text)
 		}
 	}
-	if id, err := client(t, map[string]string{"scontrol": "exit 1", "squeue": rows(good)}).Split(t.Context(), j); err == nil {
+	if id, err := client(t, map[string]string{"scontrol": "exit 1", "squeue": rows(good)}).Split(t.Context(),
+		j); err == nil {
 		t.Errorf("the update is refused: got %d", id)
 	}
 }
@@ -92,7 +112,8 @@ func TestNodes(t *testing.T) {
 	got, err := c.Nodes(t.Context(), []string{"gpu", "recovery"})
 	want := []schedule.Node{
 		{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 1, Comment: "(null)"},
-		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Lives: true, Up: true, GPUs: 2, Features: "a100,nvlink", Comment: "carma-hold=7:2:0:1795257543"},
+		{Name: "n1", Partitions: []string{"gpu", "recovery"}, Lives: true, Up: true, GPUs: 2, Features: "a100,nvlink",
+			Comment: "carma-hold=7:2:0:1795257543"},
 		{Name: "n2", Partitions: []string{"gpu"}, Comment: "(null)"},
 		{Name: "n3", Partitions: []string{"gpu"}, Lives: true, Comment: "a | b"},
 	}
@@ -114,7 +135,8 @@ func FuzzNodes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, gres, features, comment string) {
 		sep := newSeparator()
 		var b strings.Builder
-		for _, row := range [][]string{{"n1", "gpu*", "idle", gres, features, comment}, {"n2", "gpu*", "idle", "gpu:1", "", ""}} {
+		for _, row := range [][]string{{"n1", "gpu*", "idle", gres, features, comment},
+			{"n2", "gpu*", "idle", "gpu:1", "", ""}} {
 			for _, s := range row {
 				b.WriteString(s + string(sep))
 			}
@@ -134,7 +156,8 @@ func BenchmarkQueue(b *testing.B) {
 	sep := newSeparator()
 	var text strings.Builder
 	for i := range 15000 {
-		for _, f := range []string{"7", "1001", "PENDING", "gpu", "Resources", "4294901753", "1795257605", "N/A", "N/A", "", "", "", "7", strconv.Itoa(i), "",
+		for _, f := range []string{"7", "1001", "PENDING", "gpu", "Resources", "4294901753", "1795257605", "N/A", "N/A", "",
+			"", "", "7", strconv.Itoa(i), "",
 			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", "0", "1795257600", "1"} {
 			text.WriteString(f + string(sep))
 		}
@@ -162,8 +185,10 @@ func FuzzQueue(f *testing.F) {
 		sep := newSeparator()
 		var b strings.Builder
 		for _, row := range [][]string{
-			{"11", "1000", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", "", "11", "N/A", "", "gres:gpu:1", "0", "0", "1", "normal"},
-			{"12", "1001", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", reservation, "10", task, features, tres, "0", "0", "1", "normal"},
+			{"11", "1000", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", "", "11", "N/A", "", "gres:gpu:1", "0", "0",
+				"1", "normal"},
+			{"12", "1001", "PENDING", "gpu", "None", "1", "0", "0", "0", "", "", reservation, "10", task, features, tres, "0",
+				"0", "1", "normal"},
 		} {
 			for _, s := range row {
 				b.WriteString(s + string(sep))
@@ -180,7 +205,8 @@ func FuzzQueue(f *testing.F) {
 		if err != nil || len(jobs) == 0 || len(jobs) > 2 || jobs[0].ID != 11 || jobs[0].ArrayJobID != 0 {
 			t.Fatalf("%v, %+v", err, jobs)
 		}
-		if len(jobs) == 2 && (jobs[1].ID != 12 || jobs[1].UID != 1001 || jobs[1].ArrayJobID != 0 && jobs[1].ArrayJobID != 10) {
+		if len(jobs) == 2 && (jobs[1].ID != 12 || jobs[1].UID != 1001 || jobs[1].ArrayJobID != 0 &&
+			jobs[1].ArrayJobID != 10) {
 			t.Errorf("%+v", jobs[1])
 		}
 	})

@@ -50,7 +50,8 @@ func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 // rows executes one command and hands over the rows of n fields that it prints, while
 // it does; each field is followed by sep. What was handed over before an error is
 // void.
-func (c Client) rows(ctx context.Context, sep separator, n int, each func([]string), command string, args ...string) error {
+func (c Client) rows(ctx context.Context, sep separator, n int, each func([]string), command string,
+	args ...string) error {
 	cmd := c.command(ctx, command, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

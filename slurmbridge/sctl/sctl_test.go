@@ -62,7 +62,8 @@ $`
 	if !regexp.MustCompile(want).MatchString(calls(t, c)) {
 		t.Errorf("calls:\n%s", calls(t, c))
 	}
-	if _, comment, err := client(t, map[string]string{"sinfo": showRows("gpu:1%(null)%")}).Node(t.Context(), "n1"); err != nil || comment != "" {
+	if _, comment, err := client(t, map[string]string{"sinfo": showRows("gpu:1%(null)%")}).Node(t.Context(),
+		"n1"); err != nil || comment != "" {
 		t.Errorf("no comment: got %q, %v", comment, err)
 	}
 	for _, answer := range []string{"exit 0", "echo gpu:1", showRows("gpu:1%"), "exit 1"} {
@@ -78,7 +79,8 @@ func TestCommandsThatChange(t *testing.T) {
 	at := time.Unix(1795257605, 0)
 	one, task := Job{ID: 12}.Target(), Job{ID: 12, ArrayJobID: 10, ArrayTask: 3}.Target()
 	for _, err := range []error{
-		c.RequeueHold(ctx, task), c.Update(ctx, task, Change{Partition: "gpu-ex", TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, task),
+		c.RequeueHold(ctx, task), c.Update(ctx, task, Change{Partition: "gpu-ex",
+			TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, task),
 		c.RequeueIncomplete(ctx, one), c.SetStart(ctx, one, at),
 		c.Update(ctx, one, Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, one, Change{StartIn: 10 * time.Minute}),
 	} {
@@ -101,19 +103,23 @@ scontrol update JobId=12 StartTime=now+600
 
 func TestPartition(t *testing.T) {
 	for text, want := range map[string]Partition{
-		"PartitionName=x\n   State=UP TotalCPUs=64":                                             {Up: true},
-		"PartitionName=x\n   State=DOWN TotalCPUs=64":                                           {},
-		"PartitionName=x\n   State=INACTIVE":                                                    {},
-		"PartitionName=State=UP":                                                                {},
-		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   State=UP":       {Up: true},
-		"PartitionName=x\n   AllowGroups=ml,root DenyAccounts=a,b AllowQos=ALL\n   State=UP":    {Up: true, AllowGroups: []string{"ml", "root"}, DenyAccounts: []string{"a", "b"}},
-		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=a AllowQos=ALL\n   State=UP Other=x": {Up: true, AllowAccounts: []string{"a"}},
+		"PartitionName=x\n   State=UP TotalCPUs=64":                                       {Up: true},
+		"PartitionName=x\n   State=DOWN TotalCPUs=64":                                     {},
+		"PartitionName=x\n   State=INACTIVE":                                              {},
+		"PartitionName=State=UP":                                                          {},
+		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   State=UP": {Up: true},
+		"PartitionName=x\n   AllowGroups=ml,root DenyAccounts=a,b AllowQos=ALL\n   State=UP": {Up: true,
+			AllowGroups: []string{"ml", "root"}, DenyAccounts: []string{"a", "b"}},
+		"PartitionName=x\n   AllowGroups=ALL AllowAccounts=a AllowQos=ALL\n   State=UP Other=x": {Up: true,
+			AllowAccounts: []string{"a"}},
 	} {
-		if p, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).Partition(t.Context(), "x"); err != nil || !reflect.DeepEqual(p, want) {
+		if p, err := client(t, map[string]string{"scontrol": "cat <<'TEXT'\n" + text + "\nTEXT\n"}).Partition(t.Context(),
+			"x"); err != nil || !reflect.DeepEqual(p, want) {
 			t.Errorf("%q: %+v, %v", text, p, err)
 		}
 	}
-	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).Partition(t.Context(), "x"); err == nil {
+	if _, err := client(t, map[string]string{"scontrol": "echo Partition x not found; exit 1"}).Partition(t.Context(),
+		"x"); err == nil {
 		t.Error("no such partition: no error")
 	}
 	if p := (Partition{AllowAccounts: []string{"a"}}); !p.Admits("a") || p.Admits("b") || p.Admits("") {
@@ -125,11 +131,13 @@ func TestPartition(t *testing.T) {
 }
 
 func TestErrorsSayWhatSlurmSaid(t *testing.T) {
-	c := client(t, map[string]string{"scontrol": "echo 'Only batch jobs are accepted or processed for job 15' >&2; exit 1"})
+	c := client(t, map[string]string{"scontrol": "echo 'Only batch jobs are accepted or processed for job 15' >&2; " +
+		"exit 1"})
 	if err := c.RequeueIncomplete(t.Context(), Job{ID: 15}.Target()); !errors.Is(err, ErrBatchOnly) {
 		t.Errorf("got %v", err)
 	}
-	if err := c.Release(t.Context(), Job{ID: 15}.Target()); err == nil || !strings.Contains(err.Error(), "scontrol release 15: exit status 1: Only batch jobs") {
+	if err := c.Release(t.Context(), Job{ID: 15}.Target()); err == nil ||
+		!strings.Contains(err.Error(), "scontrol release 15: exit status 1: Only batch jobs") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -148,8 +156,10 @@ func TestDeadline(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	for text, want := range map[string]Version{"slurm-wlm 22.05.8": {22, 5, 8}, "slurm 23.11.11": {23, 11, 11}, "slurm 26.05.0-rc1": {26, 5, 0}} {
-		if got, err := client(t, map[string]string{"scontrol": "echo " + text}).Version(t.Context()); err != nil || got != want {
+	for text, want := range map[string]Version{"slurm-wlm 22.05.8": {22, 5, 8}, "slurm 23.11.11": {23, 11, 11},
+		"slurm 26.05.0-rc1": {26, 5, 0}} {
+		if got, err := client(t, map[string]string{"scontrol": "echo " + text}).Version(t.Context()); err != nil ||
+			got != want {
 			t.Errorf("%s: got %v, %v", text, got, err)
 		}
 	}

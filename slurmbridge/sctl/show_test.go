@@ -13,7 +13,8 @@ func TestParseNodeStatus(t *testing.T) {
    State=MIXED+DRAIN+INVALID_REG ThreadsPerCore=1 TmpDisk=0
    Reason=gres/carma count changed [so to say] and jobs are using them (162144 != 50776) [root@2026-11-21T13:00:00]
 `)
-	want := NodeStatus{"MIXED+DRAIN+INVALID_REG", "gres/carma count changed [so to say] and jobs are using them (162144 != 50776)", "gpu:16,carmau0:50776"}
+	want := NodeStatus{"MIXED+DRAIN+INVALID_REG",
+		"gres/carma count changed [so to say] and jobs are using them (162144 != 50776)", "gpu:16,carmau0:50776"}
 	if got != want {
 		t.Errorf("got %+v", got)
 	}
@@ -39,7 +40,8 @@ func TestSafeStart(t *testing.T) {
 		{"23.02.0", config, 2 * time.Second},
 		{"25.11.7", "exit 1", 2 * time.Second}, // it is not asked for what does not matter
 	} {
-		slurm := client(t, map[string]string{"scontrol": `case "$*" in --version) echo slurm ` + c.version + ` ;; *) ` + c.config + ` ;; esac`})
+		slurm := client(t, map[string]string{"scontrol": `case "$*" in --version) echo slurm ` + c.version + ` ;; *) ` +
+			c.config + ` ;; esac`})
 		if d, err := slurm.SafeStart(t.Context()); err != nil || d != c.want {
 			t.Errorf("%s: %v, %v", c.version, d, err)
 		}

@@ -32,7 +32,8 @@ word
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"ClusterName": "c", "SLURMUSER": "slurm", "PrologFlags": "Alloc,Contain", "PluginDir": "/a:/b",
+	for name, want := range map[string]string{"ClusterName": "c", "SLURMUSER": "slurm", "PrologFlags": "Alloc,Contain",
+		"PluginDir":  "/a:/b",
 		"SelectType": "select/cons_tres", "None": ""} {
 		if got := f.Setting(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
@@ -41,27 +42,31 @@ word
 	if len(f.Nodes) != 3 || f.Nodes[0].Name != "login" || f.Nodes[0].Get("CPUs") != "" {
 		t.Fatalf("nodes %+v", f.Nodes)
 	}
-	if n := f.Nodes[1]; n.Name != "n[1-2]" || n.Get("cpus") != "64" || n.Get("Gres") != "gpu:4" || n.Get("Reason") != "two words" ||
+	if n := f.Nodes[1]; n.Name != "n[1-2]" || n.Get("cpus") != "64" || n.Get("Gres") != "gpu:4" ||
+		n.Get("Reason") != "two words" ||
 		strings.Join(n.Words, " ") != `RealMemory=100 Reason="two words"` {
 		t.Errorf("node %+v", n)
 	}
 	if n := f.Nodes[2]; n.Get("Gres") != "gpu:8" {
 		t.Errorf("node %+v", n)
 	}
-	if len(f.Partitions) != 1 || f.Partitions[0].Name != "gpu" || f.Partitions[0].Get("MaxTime") != "60" || f.Partitions[0].Get("default") != "YES" {
+	if len(f.Partitions) != 1 || f.Partitions[0].Name != "gpu" || f.Partitions[0].Get("MaxTime") != "60" ||
+		f.Partitions[0].Get("default") != "YES" {
 		t.Errorf("partitions %+v", f.Partitions)
 	}
 }
 
 func TestParseGres(t *testing.T) {
 	f, err := Parse("AutoDetect=nvml\nNodeName=n1 Name=gpu File=/dev/carma/slot[0-15]\nName=carma Count=162144\n", nil)
-	if err != nil || len(f.Other) != 2 || f.Other[0].Get("Name") != "gpu" || f.Other[1].Name != "carma" || f.Setting("autodetect") != "nvml" {
+	if err != nil || len(f.Other) != 2 || f.Other[0].Get("Name") != "gpu" || f.Other[1].Name != "carma" ||
+		f.Setting("autodetect") != "nvml" {
 		t.Errorf("%+v, %v", f, err)
 	}
 }
 
 func TestIncludeErrors(t *testing.T) {
-	if _, err := Parse("Include x\n", func(string) (string, error) { return "", errors.New("gone") }); err == nil || err.Error() != "include x: gone" {
+	if _, err := Parse("Include x\n", func(string) (string, error) { return "", errors.New("gone") }); err == nil ||
+		err.Error() != "include x: gone" {
 		t.Errorf("got %v", err)
 	}
 	if _, err := Parse("Include x\n", func(string) (string, error) { return "Include x\n", nil }); err == nil {
@@ -73,7 +78,8 @@ func TestIncludeErrors(t *testing.T) {
 }
 
 func TestRunning(t *testing.T) {
-	s := Running("Configuration data as of 2026-11-21T13:00:00\nPrologFlags             = Alloc\nProlog                  = (null)\nSLURM_VERSION           = 22.05.8\n\nSlurmctld(primary) at localhost is UP\n")
+	s := Running("Configuration data as of 2026-11-21T13:00:00\nPrologFlags             = Alloc\nProlog               " +
+		"   = (null)\nSLURM_VERSION           = 22.05.8\n\nSlurmctld(primary) at localhost is UP\n")
 	if len(s) != 3 || s["prologflags"] != "Alloc" || s["prolog"] != "" || s["slurm_version"] != "22.05.8" {
 		t.Errorf("%v", s)
 	}

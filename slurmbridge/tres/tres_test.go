@@ -45,18 +45,22 @@ func TestNameAndK(t *testing.T) {
 		name  string
 		index int
 	}{
-		{1, 0, "carmau0", 0}, {1, 1003, "carmau3", 3}, {1, 1<<32 - 1, "carmau7", 7}, {2, 1003, "carma2", 8}, {16, 0, "carma16", 22},
+		{1, 0, "carmau0", 0}, {1, 1003, "carmau3", 3}, {1, 1<<32 - 1, "carmau7", 7}, {2, 1003, "carma2", 8},
+		{16, 0, "carma16", 22},
 	} {
-		if got := Name(c.k, c.uid); got != c.name || K(got) != c.k || Index(c.k, c.uid) != c.index || IndexOf(got) != c.index {
+		if got := Name(c.k, c.uid); got != c.name || K(got) != c.k || Index(c.k, c.uid) != c.index ||
+			IndexOf(got) != c.index {
 			t.Errorf("%d GPUs for user %d: %s, place %d, of the name %d", c.k, c.uid, got, Index(c.k, c.uid), IndexOf(got))
 		}
 	}
-	for _, name := range []string{"", "gpu", "carma", "carma0", "carma1", "carma02", "carma-1", "carma+2", "carmax", "Carma", "carmau", "carmau8", "carmau-1", "carmau00", "carmatotal"} {
+	for _, name := range []string{"", "gpu", "carma", "carma0", "carma1", "carma02", "carma-1", "carma+2", "carmax",
+		"Carma", "carmau", "carmau8", "carmau-1", "carmau00", "carmatotal"} {
 		if K(name) != 0 || IndexOf(name) >= 0 {
 			t.Errorf("K(%q)=%d, place %d, want none", name, K(name), IndexOf(name))
 		}
 	}
-	if got, want := strings.Join(Names(3), " "), "carmau0 carmau1 carmau2 carmau3 carmau4 carmau5 carmau6 carmau7 carma2 carma3"; got != want {
+	if got, want := strings.Join(Names(3), " "),
+		"carmau0 carmau1 carmau2 carmau3 carmau4 carmau5 carmau6 carmau7 carma2 carma3"; got != want {
 		t.Errorf("names %s, want %s", got, want)
 	}
 }
@@ -150,7 +154,8 @@ func TestAwaitIdle(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"gres:gpu:1,gres:carmau0:5,gres:carmatotal:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=", "gres/gpu:a=1K"} {
+	for _, s := range []string{"gres:gpu:1,gres:carmau0:5,gres:carmatotal:5", "gpu:2(IDX:0,3)", "((", "))", ",,:=",
+		"gres/gpu:a=1K"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, list string) {

@@ -54,7 +54,8 @@ func bash(b *strings.Builder, program string, f *pflag.FlagSet, words []string) 
 	})
 	name := "_" + strings.ReplaceAll(program, "-", "_")
 	fmt.Fprintf(b, "# bash completion of %s; made of its flags by go test -update\n%s() {\n", program, name)
-	fmt.Fprint(b, "\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}\n\tCOMPREPLY=()\n\tcase $before in\n")
+	fmt.Fprint(b, "\tlocal word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - "+
+		"1]}\n\tCOMPREPLY=()\n\tcase $before in\n")
 	if len(files) > 0 {
 		fmt.Fprintf(b, "\t%s) mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); return ;;\n", strings.Join(files, " | "))
 	}
@@ -62,7 +63,8 @@ func bash(b *strings.Builder, program string, f *pflag.FlagSet, words []string) 
 		fmt.Fprintf(b, "\t%s) return ;;\n", strings.Join(others, " | "))
 	}
 	fmt.Fprint(b, "\tesac\n")
-	fmt.Fprintf(b, "\tif [[ $word == -* ]]; then\n\t\tmapfile -t COMPREPLY < <(compgen -W %q -- \"$word\")\n\telse\n\t\tmapfile -t COMPREPLY < <(compgen -W %q -f -- \"$word\")\n\tfi\n}\n",
+	fmt.Fprintf(b, "\tif [[ $word == -* ]]; then\n\t\tmapfile -t COMPREPLY < <(compgen -W %q -- "+
+		"\"$word\")\n\telse\n\t\tmapfile -t COMPREPLY < <(compgen -W %q -f -- \"$word\")\n\tfi\n}\n",
 		strings.Join(options, " "), strings.Join(words, " "))
 	fmt.Fprintf(b, "complete -o filenames -F %s %s\n", name, program)
 }

@@ -30,7 +30,8 @@ func listen(t *testing.T, name string) (said func() string) {
 func TestNotify(t *testing.T) {
 	for _, name := range []string{filepath.Join(t.TempDir(), "s"), "@carma-test-" + strconv.Itoa(os.Getpid())} {
 		said := listen(t, name)
-		env := map[string]string{"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000000", "WATCHDOG_PID": strconv.Itoa(os.Getpid())}
+		env := map[string]string{"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "20000000",
+			"WATCHDOG_PID": strconv.Itoa(os.Getpid())}
 		n := New(func(k string) string { return env[k] })
 		alive := func(want string) {
 			t.Helper()
@@ -53,7 +54,8 @@ func TestNotify(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	for _, env := range []map[string]string{{}, {"WATCHDOG_USEC": "1"}, {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "x"}} {
+	for _, env := range []map[string]string{{}, {"WATCHDOG_USEC": "1"}, {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"},
+		{"WATCHDOG_USEC": "x"}} {
 		n := New(func(k string) string { return env[k] })
 		if err := n.Alive(); err != nil {
 			t.Errorf("%v: %v", env, err)

@@ -76,7 +76,8 @@ func crossValidate(w io.Writer, runs []run) error {
 	sort.Slice(names, func(a, b int) bool {
 		return picks[names[a]] > picks[names[b]] || picks[names[a]] == picks[names[b]] && names[a] < names[b]
 	})
-	fmt.Fprintf(w, "cross-validation by family, %d folds: median %.2f %%, mape %.2f %% on the families left out; picks:", folds, 100*held[len(held)/2], 100*sum/float64(len(held)))
+	fmt.Fprintf(w, "cross-validation by family, %d folds: median %.2f %%, mape %.2f %% on the families left out; picks:",
+		folds, 100*held[len(held)/2], 100*sum/float64(len(held)))
 	for _, p := range names {
 		fmt.Fprintf(w, " %dx(%s)", picks[p], p)
 	}

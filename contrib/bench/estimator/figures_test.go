@@ -44,7 +44,8 @@ func TestFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, err := os.ReadFile("../../../estimator/measured.go"); err != nil || !bytes.Equal(have, list) {
-		t.Errorf("estimator/measured.go is not what the bench finds (%v): run contrib/bench/estimator -measured estimator/measured.go", err)
+		t.Errorf("estimator/measured.go is not what the bench finds (%v): run contrib/bench/estimator -measured "+
+			"estimator/measured.go", err)
 	}
 	sure := only(timm, estimator.Sure)
 	ours := methods[0].of

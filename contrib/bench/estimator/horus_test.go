@@ -9,7 +9,8 @@ import (
 )
 
 func TestHorus(t *testing.T) {
-	m, err := summary.Parse([]byte("Conv2d-1 [-1, 64, 64, 64] 1,792\nReLU-2 [-1, 64, 64, 64] 0\nMaxPool2d-3 [-1, 64, 32, 32] 0\n"))
+	m, err := summary.Parse([]byte("Conv2d-1 [-1, 64, 64, 64] 1,792\nReLU-2 [-1, 64, 64, 64] 0\nMaxPool2d-3 [-1, 64, " +
+		"32, 32] 0\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,8 @@ import (
 )
 
 func main() {
-	measured := flag.String("measured", "", "write the classes that were measured, and the margins, to `FILE` (estimator/measured.go)")
+	measured := flag.String("measured", "",
+		"write the classes that were measured, and the margins, to `FILE` (estimator/measured.go)")
 	flag.Parse()
 	dir := "../shared/data/memory"
 	if flag.NArg() > 0 {

@@ -155,9 +155,11 @@ func report(w io.Writer, dir, traces, measured string) error {
 	printSet(w, "timm sure", sure)
 	printSet(w, "unsure", only(timm, estimator.Unsure))
 	printSet(w, "bound", only(timm, estimator.Bound))
-	fmt.Fprintf(w, "\ntimm: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically needed, %d without a summary\n",
+	fmt.Fprintf(w, "\ntimm: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically needed, "+
+		"%d without a summary\n",
 		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, drop.impossible, drop.noSummary)
-	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: published or computed\n\n")
+	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: "+
+		"published or computed\n\n")
 	rows, list, err := judgeLeftOut(timm, others)
 	if err != nil {
 		return err
@@ -224,7 +226,8 @@ func costs(w io.Writer, runs []run) error {
 		}
 		bytes = max(bytes, b.AllocedBytesPerOp())
 	}
-	fmt.Fprintf(w, "\nparse and estimate over the real summaries: mean %.0f us, largest %.0f us (%s), at most %d KiB allocated\n",
+	fmt.Fprintf(w, "\nparse and estimate over the real summaries: mean %.0f us, largest %.0f us (%s), at most %d KiB "+
+		"allocated\n",
 		total/float64(len(runs)), worst, slowest, bytes>>10)
 	return nil
 }

@@ -217,7 +217,8 @@ func leaveFamiliesOut(w io.Writer, runs []run) error {
 		for i, r := range runs {
 			if r.family == name {
 				mib := int64(est[i]) + c.base
-				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib, ReserveMiB: estimator.Sure.TraceReserve(mib)}})
+				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib,
+					ReserveMiB: estimator.Sure.TraceReserve(mib)}})
 			}
 		}
 	}

@@ -33,31 +33,32 @@ func check(audit *sql.DB) (changes int, twiceMiB int64, err error) {
 	}
 	booked := map[string]int64{}
 	jobs := map[string]map[int64]bool{} // on a GPU; true: alone
-	err = each(audit, "SELECT job_id, uuid, reserve_mib, exclusive FROM audit ORDER BY seq", func(scan func(...any) error) error {
-		var job, mib int64
-		var uuid string
-		var alone bool
-		if err := scan(&job, &uuid, &mib, &alone); err != nil {
-			return err
-		}
-		changes++
-		booked[uuid] += mib
-		if jobs[uuid] == nil {
-			jobs[uuid] = map[int64]bool{}
-		}
-		if mib < 0 {
-			delete(jobs[uuid], job)
-		} else {
-			jobs[uuid][job] = alone
-		}
-		for _, alone := range jobs[uuid] {
-			if alone && len(jobs[uuid]) > 1 {
-				return fmt.Errorf("job %d is on GPU %s, which another has alone", job, uuid)
+	err = each(audit, "SELECT job_id, uuid, reserve_mib, exclusive FROM audit ORDER BY seq",
+		func(scan func(...any) error) error {
+			var job, mib int64
+			var uuid string
+			var alone bool
+			if err := scan(&job, &uuid, &mib, &alone); err != nil {
+				return err
 			}
-		}
-		twiceMiB = max(twiceMiB, booked[uuid]-total[uuid])
-		return nil
-	})
+			changes++
+			booked[uuid] += mib
+			if jobs[uuid] == nil {
+				jobs[uuid] = map[int64]bool{}
+			}
+			if mib < 0 {
+				delete(jobs[uuid], job)
+			} else {
+				jobs[uuid][job] = alone
+			}
+			for _, alone := range jobs[uuid] {
+				if alone && len(jobs[uuid]) > 1 {
+					return fmt.Errorf("job %d is on GPU %s, which another has alone", job, uuid)
+				}
+			}
+			twiceMiB = max(twiceMiB, booked[uuid]-total[uuid])
+			return nil
+		})
 	return changes, twiceMiB, err
 }
 

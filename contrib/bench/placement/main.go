@@ -26,7 +26,8 @@ import (
 
 // The places to die at (lease.FailPoint), by hook.
 var (
-	inProlog = []string{"prolog.start", "prolog.refreshed", "lease.locked", "lease.job-written", "lease.written", "lease.committed", "prolog.task-file-written", "prolog.poked"}
+	inProlog = []string{"prolog.start", "prolog.refreshed", "lease.locked", "lease.job-written", "lease.written",
+		"lease.committed", "prolog.task-file-written", "prolog.poked"}
 	inEpilog = []string{"epilog.start", "epilog.recorded", "lease.release-written", "epilog.released"}
 )
 
@@ -59,8 +60,10 @@ func run(rounds, jobs int, seed uint64, idle time.Duration) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d rounds of %d Prologs on 8 GPUs, hooks killed at %d places %d times\n", rounds, jobs, len(inProlog)+len(inEpilog), n.killed)
-	fmt.Printf("%d changes of the ledger replayed: %d MiB promised twice, 0 leases left after any round\n", decisions, promised)
+	fmt.Printf("%d rounds of %d Prologs on 8 GPUs, hooks killed at %d places %d times\n", rounds, jobs,
+		len(inProlog)+len(inEpilog), n.killed)
+	fmt.Printf("%d changes of the ledger replayed: %d MiB promised twice, 0 leases left after any round\n", decisions,
+		promised)
 	decided, err := n.logged()
 	if err != nil {
 		return err
@@ -295,7 +298,8 @@ func (n *node) start() error {
 	if err := n.agent.Start(); err != nil {
 		return err
 	}
-	if n.audit, err = sql.Open("sqlite3", "file:"+filepath.Join(n.dir, "run", "leases.db")+"?_busy_timeout=5000"); err != nil {
+	if n.audit, err = sql.Open("sqlite3", "file:"+filepath.Join(n.dir, "run",
+		"leases.db")+"?_busy_timeout=5000"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -36,11 +36,14 @@ func (j *Job) script() string {
 	}
 	if body == "" {
 		d := &j.Draw
-		body = fmt.Sprintf("simjob --gpus %d --mem %dM --spike %dM:%.0fms --smact %.3g --startup %.0fms --duration %.0fms --ramp 0s",
+		body = fmt.Sprintf("simjob --gpus %d --mem %dM --spike %dM:%.0fms --smact %.3g --startup %.0fms --duration "+
+			"%.0fms --ramp 0s",
 			j.GPUs, d.SteadyMiB, d.PeakMiB, 1000*d.SpikeS, j.SMActPct, 1000*d.StartupS, 1000*d.AloneS)
 	}
-	return "#!/bin/bash\n#SBATCH --gres=gpu:" + strconv.Itoa(j.GPUs) + "\n#SBATCH --output=%j.out --error=%j.err --open-mode=append\n#CARMA " + line + "\n" +
-		"echo begin $EPOCHREALTIME >>$SLURM_JOB_ID.times\n" + body + "\nrc=$?\necho end $EPOCHREALTIME $rc >>$SLURM_JOB_ID.times\nexit $rc\n"
+	return "#!/bin/bash\n#SBATCH --gres=gpu:" + strconv.Itoa(j.GPUs) +
+		"\n#SBATCH --output=%j.out --error=%j.err --open-mode=append\n#CARMA " + line + "\n" +
+		"echo begin $EPOCHREALTIME >>$SLURM_JOB_ID.times\n" + body +
+		"\nrc=$?\necho end $EPOCHREALTIME $rc >>$SLURM_JOB_ID.times\nexit $rc\n"
 }
 
 func (c *Cluster) jobs() string { return filepath.Join(c.dir, "jobs") }
@@ -172,7 +175,8 @@ func parseTimes(path, text string) ([]attempt, error) {
 // Collect sums up what became of the jobs. begun is when the first was
 // submitted, before is what the GPUs were like then; times of the result are
 // simulated.
-func (c *Cluster) Collect(ctx context.Context, ids []string, jobs []Job, begun time.Time, before GPUs) (replay.Result, error) {
+func (c *Cluster) Collect(ctx context.Context, ids []string, jobs []Job, begun time.Time, before GPUs) (replay.Result,
+	error) {
 	after, err := c.Look(ctx)
 	seen := time.Now()
 	if err != nil {

@@ -70,7 +70,8 @@ func Open(ctx context.Context) (*Cluster, error) {
 	c := &Cluster{dir: os.Getenv("CARMA_DEVCLUSTER")}
 	user, _, _ := strings.Cut(os.Getenv("CARMA_USERS"), " ")
 	if c.dir == "" || user == "" {
-		return nil, errors.New("no development cluster in the environment; start one with contrib/devcluster/devcluster up DIR --nodes 1 --time-scale 120 and run eval \"$(devcluster env DIR)\"")
+		return nil, errors.New("no development cluster in the environment; start one with contrib/devcluster/devcluster " +
+			"up DIR --nodes 1 --time-scale 120 and run eval \"$(devcluster env DIR)\"")
 	}
 	c.user = user
 	var err error
@@ -79,7 +80,8 @@ func Open(ctx context.Context) (*Cluster, error) {
 	}
 	states, err := filepath.Glob(filepath.Join(c.dir, "simgpu", "*"))
 	if err != nil || len(states) != 1 {
-		return nil, fmt.Errorf("%s has %d nodes; carma-sim submit takes a cluster of one (devcluster up --nodes 1)", c.dir, len(states))
+		return nil, fmt.Errorf("%s has %d nodes; carma-sim submit takes a cluster of one (devcluster up --nodes 1)", c.dir,
+			len(states))
 	}
 	c.state = states[0]
 	c.GPUs, err = c.Look(ctx)
@@ -123,7 +125,8 @@ func (c *Cluster) setup(s replay.Setup, l Latency) replay.Setup {
 	s.PrologWaitS *= x
 	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
 	p := &s.Model.Slurm
-	p.ScheduleS, p.LaunchS, p.ReleaseS, p.ComebackS = l.Schedule.Seconds()*x, l.Launch.Seconds()*x, 0, l.Comeback.Seconds()*x
+	p.ScheduleS, p.LaunchS, p.ReleaseS, p.ComebackS = l.Schedule.Seconds()*x, l.Launch.Seconds()*x, 0,
+		l.Comeback.Seconds()*x
 	p.PublishS, p.PublishEveryS = p.PublishS*x, p.PublishEveryS*x
 	p.BackOffS = model.Range{p.BackOffS[0] * x, p.BackOffS[1] * x}
 	p.SampleS, p.HoldEveryS = c.Config.NVML.Interval.D().Seconds()*x, c.Config.Capacity.Compare.D().Seconds()*x
@@ -194,7 +197,8 @@ func (c *Cluster) Calibrate(ctx context.Context, rounds int) (Latency, error) {
 	}
 	slices.Sort(schedules)
 	slices.Sort(launches)
-	comeback, err := sctl.Client{BinDir: c.Config.Slurm.BinDir, Conf: cmp.Or(c.Config.Slurm.Conf, os.Getenv("SLURM_CONF"))}.SafeStart(ctx)
+	comeback, err := sctl.Client{BinDir: c.Config.Slurm.BinDir,
+		Conf: cmp.Or(c.Config.Slurm.Conf, os.Getenv("SLURM_CONF"))}.SafeStart(ctx)
 	if err != nil {
 		return Latency{}, err
 	}

@@ -15,9 +15,11 @@ import (
 )
 
 func TestScript(t *testing.T) {
-	j := Job{GPUs: 2, ReserveMiB: 12000, SMActPct: 65.5, Draw: replay.Draw{StartupS: 12.5, SpikeS: 30, AloneS: 600, PeakMiB: 11000, SteadyMiB: 10000}}
+	j := Job{GPUs: 2, ReserveMiB: 12000, SMActPct: 65.5, Draw: replay.Draw{StartupS: 12.5, SpikeS: 30, AloneS: 600,
+		PeakMiB: 11000, SteadyMiB: 10000}}
 	s := j.script()
-	if !strings.Contains(s, "simjob --gpus 2 --mem 10000M --spike 11000M:30000ms --smact 65.5 --startup 12500ms --duration 600000ms --ramp 0s\n") {
+	if !strings.Contains(s, "simjob --gpus 2 --mem 10000M --spike 11000M:30000ms --smact 65.5 --startup 12500ms "+
+		"--duration 600000ms --ramp 0s\n") {
 		t.Errorf("got\n%s", s)
 	}
 	d, err := directive.Parse([]byte(s))
@@ -32,7 +34,8 @@ func TestScript(t *testing.T) {
 
 func TestParseTimes(t *testing.T) {
 	list, err := parseTimes("f", "begin 1700000000.5\nend 1700000001.25 1\nbegin 1700000010.0\n")
-	if err != nil || len(list) != 2 || list[0].rc != 1 || list[0].end.Sub(list[0].begin) != 750*time.Millisecond || !list[1].end.IsZero() {
+	if err != nil || len(list) != 2 || list[0].rc != 1 || list[0].end.Sub(list[0].begin) != 750*time.Millisecond ||
+		!list[1].end.IsZero() {
 		t.Errorf("%+v, %v", list, err)
 	}
 	for _, bad := range []string{"", "end 5 1", "begin", "begin x", "begin 1\nend 2", "begin 1\nend 2 x"} {
@@ -66,7 +69,8 @@ func TestSimulate(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := s.DrawOf(&w, 0)
-	if alone := d.StartupS + d.AloneS; math.Abs(f.MakespanS.Mean-alone-100) > 1e-6 || math.Abs(f.MakespanS.Max-f.MakespanS.Min-50) > 1e-6 {
+	if alone := d.StartupS + d.AloneS; math.Abs(f.MakespanS.Mean-alone-100) > 1e-6 ||
+		math.Abs(f.MakespanS.Max-f.MakespanS.Min-50) > 1e-6 {
 		t.Errorf("%+v; alone it takes %g", f.MakespanS, alone)
 	}
 }

@@ -195,13 +195,16 @@ func (m *Model) check() *config.KeyError {
 	if Laws[m.GPU.Law] == nil && m.GPU.Law != "table" {
 		return bad("gpu.law", fmt.Sprintf("%q is not one of %s", m.GPU.Law, lawNames()))
 	}
-	if n := len(m.GPU.PowerSMActPct); n < 2 || n != len(m.GPU.PowerWatts) || m.GPU.PowerSMActPct[0] != 0 || m.GPU.PowerSMActPct[n-1] != 100 || !rising(m.GPU.PowerSMActPct) {
+	if n := len(m.GPU.PowerSMActPct); n < 2 || n != len(m.GPU.PowerWatts) || m.GPU.PowerSMActPct[0] != 0 ||
+		m.GPU.PowerSMActPct[n-1] != 100 || !rising(m.GPU.PowerSMActPct) {
 		return bad("gpu.power_smact_pct", "must rise from 0 to 100, with as many watts")
 	}
-	if n := len(m.Analytic.QuantilePct); n < 2 || m.Analytic.QuantilePct[0] != 0 || m.Analytic.QuantilePct[n-1] != 100 || !rising(m.Analytic.QuantilePct) {
+	if n := len(m.Analytic.QuantilePct); n < 2 || m.Analytic.QuantilePct[0] != 0 || m.Analytic.QuantilePct[n-1] != 100 ||
+		!rising(m.Analytic.QuantilePct) {
 		return bad("analytic.quantile_pct", "must rise from 0 to 100")
 	}
-	for key, ratios := range map[string][]float64{"analytic.sure_ratio": m.Analytic.SureRatio, "analytic.unsure_ratio": m.Analytic.UnsureRatio} {
+	for key, ratios := range map[string][]float64{"analytic.sure_ratio": m.Analytic.SureRatio,
+		"analytic.unsure_ratio": m.Analytic.UnsureRatio} {
 		if len(ratios) != len(m.Analytic.QuantilePct) {
 			return bad(key, "must have as many values as analytic.quantile_pct")
 		}

@@ -73,7 +73,8 @@ func BenchmarkCluster(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, c := range []struct{ n, nodes int }{{1e4, 12}, {1e5, 125}, {1e4, 1250}, {1e5, 1250}, {1e6, 1250}} {
-		w, err := workload.Synthesise("big", workload.Synthetic{Submissions: c.n, MeanGapS: 75 / float64(c.nodes), Arrivals: workload.Poisson, Mix: mix, Users: 200, Seed: 1}, jobs)
+		w, err := workload.Synthesise("big", workload.Synthetic{Submissions: c.n, MeanGapS: 75 / float64(c.nodes),
+			Arrivals: workload.Poisson, Mix: mix, Users: 200, Seed: 1}, jobs)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -97,7 +97,8 @@ func (b *booker) book(id int32, j *workload.Job) (booking, error) {
 func (b *booker) bookFixed(j *workload.Job) (booking, error) {
 	number := func(column string, mib int64) (booking, error) {
 		if mib <= 0 {
-			return booking{}, fmt.Errorf("estimator %s: job %s has no number of it; the job table needs a column %s", b.set.Estimator, j.Name, column)
+			return booking{}, fmt.Errorf("estimator %s: job %s has no number of it; the job table needs a column %s",
+				b.set.Estimator, j.Name, column)
 		}
 		return b.annotate(j, b.mem(mib), nil, 0)
 	}
@@ -137,7 +138,8 @@ func (b *booker) annotate(j *workload.Job, line string, given *estimator.Estimat
 	if err != nil {
 		return booking{}, fmt.Errorf("book job %s: %w", j.Name, err)
 	}
-	return booking{exclusive: a.Mode != annotate.ModeShared, reserveMiB: a.ReserveMiB, estMiB: a.EstMiB, smactPct: smactPct}, nil
+	return booking{exclusive: a.Mode != annotate.ModeShared, reserveMiB: a.ReserveMiB, estMiB: a.EstMiB,
+		smactPct: smactPct}, nil
 }
 
 // raise books more for a job that died of GPU memory (recovery "ladder").

@@ -45,7 +45,8 @@ func (s *slurm) steward() {
 	}
 	looked, served := false, s.served()
 	for e := range s.queue.looked {
-		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS || served[s.m.tasks[e.task].user] {
+		if _, held := s.holds[e.task]; held || s.m.now-s.eligible[e.task] < s.set.HoldAfterS ||
+			served[s.m.tasks[e.task].user] {
 			continue
 		}
 		if !looked {
@@ -85,7 +86,10 @@ func (s *slurm) running() {
 
 // passed tells whether a job that was submitted later has started since.
 func (s *slurm) passed(task int32, since float64) bool {
-	i, _ := slices.BinarySearchFunc(s.started, since, func(r started, since float64) int { return cmp.Compare(r.at, since) })
+	i, _ := slices.BinarySearchFunc(s.started, since, func(r started,
+		since float64) int {
+		return cmp.Compare(r.at, since)
+	})
 	return i < len(s.started) && s.started[i].newest > task
 }
 
@@ -211,7 +215,8 @@ func (s *slurm) heldFits(h *hold) bool {
 // kept is the request of the task that GPUs are kept for (gres/agent: kept).
 func (s *slurm) kept(h *hold) gres.Request {
 	t := &s.m.tasks[h.task]
-	return gres.Request{JobID: uint32(h.task) + 1, UID: t.user, GPUs: t.job.GPUs, ReserveMiB: h.mib, Exclusive: h.mib == 0, MarginMiB: s.set.Thresholds.MarginMiB}
+	return gres.Request{JobID: uint32(h.task) + 1, UID: t.user, GPUs: t.job.GPUs, ReserveMiB: h.mib,
+		Exclusive: h.mib == 0, MarginMiB: s.set.Thresholds.MarginMiB}
 }
 
 // dropHold ends the hold for a job, if there is one.

@@ -250,7 +250,8 @@ func (p *paper) startIdle(id int32) bool {
 		p.mark(&readings[g], g)
 	}
 	return p.start(id, choose.GPUs(choose.Exclusive, choose.Input{
-		Readings: readings, Request: gres.Request{GPUs: p.m.tasks[id].job.GPUs, Exclusive: true}, Thresholds: p.set.Thresholds,
+		Readings: readings, Request: gres.Request{GPUs: p.m.tasks[id].job.GPUs, Exclusive: true},
+		Thresholds: p.set.Thresholds,
 	}))
 }
 

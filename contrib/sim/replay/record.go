@@ -53,7 +53,8 @@ const curveSteps = 300
 
 // curves averages the points over equal intervals up to end.
 func (r *recorder) curves(end float64) *Curves {
-	c := &Curves{StepS: end / curveSteps, MemMiB: make([]float64, curveSteps), SMActPct: make([]float64, curveSteps), Watts: make([]float64, curveSteps)}
+	c := &Curves{StepS: end / curveSteps, MemMiB: make([]float64, curveSteps), SMActPct: make([]float64, curveSteps),
+		Watts: make([]float64, curveSteps)}
 	if end <= 0 {
 		return c
 	}

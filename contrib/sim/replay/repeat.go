@@ -33,7 +33,8 @@ type Figures struct {
 
 // Repeat runs a setup with seeds Seed, Seed+1, ... and calls each after each
 // run. If the setup records, the first run is returned whole.
-func Repeat(set Setup, w *workload.Workload, repeats int, run func(Setup, *workload.Workload) (Result, error), each func()) (Figures, Result, error) {
+func Repeat(set Setup, w *workload.Workload, repeats int, run func(Setup, *workload.Workload) (Result, error),
+	each func()) (Figures, Result, error) {
 	results := make([]Result, 0, repeats)
 	for range repeats {
 		r, err := run(set, w)

@@ -57,12 +57,16 @@ func TestExclusiveByHand(t *testing.T) {
 		{"side by side", 2, FIFO, []string{"0 100 1 1000 50", "10 50 1 1000 50"}, "0-100 10-60"},
 		{"three on two", 2, FIFO, []string{"0 100 1 1000 50", "0 60 1 1000 50", "0 30 1 1000 50"}, "0-100 0-60 60-90"},
 		{"two GPUs wait for both", 2, FIFO, []string{"0 100 1 1000 50", "0 60 2 1000 50"}, "0-100 100-160"},
-		{"fifo: nobody passes", 2, FIFO, []string{"0 100 1 1000 50", "0 60 2 1000 50", "0 30 1 1000 50"}, "0-100 100-160 160-190"},
-		{"backfill: a small one passes", 2, Backfill, []string{"0 100 1 1000 50", "0 60 2 1000 50", "0 30 1 1000 50"}, "0-100 100-160 0-30"},
-		{"shortest: the last comes first", 1, Shortest, []string{"0 100 1 1000 50", "5 60 1 1000 50", "6 30 1 1000 50"}, "0-100 130-190 100-130"},
+		{"fifo: nobody passes", 2, FIFO, []string{"0 100 1 1000 50", "0 60 2 1000 50", "0 30 1 1000 50"},
+			"0-100 100-160 160-190"},
+		{"backfill: a small one passes", 2, Backfill, []string{"0 100 1 1000 50", "0 60 2 1000 50", "0 30 1 1000 50"},
+			"0-100 100-160 0-30"},
+		{"shortest: the last comes first", 1, Shortest, []string{"0 100 1 1000 50", "5 60 1 1000 50", "6 30 1 1000 50"},
+			"0-100 130-190 100-130"},
 		{"longest", 1, Longest, []string{"0 100 1 1000 50", "5 30 1 1000 50", "6 60 1 1000 50"}, "0-100 160-190 100-160"},
 		{"the trace begins later", 1, FIFO, []string{"500 10 1 1000 50", "505 10 1 1000 50"}, "0-10 10-20"},
-		{"four GPUs, seven jobs", 4, FIFO, []string{"0 40 2 1000 50", "0 40 2 1000 50", "5 10 1 1000 50", "5 20 1 1000 50", "5 30 1 1000 50", "6 5 4 1000 50", "7 1 1 1000 50"},
+		{"four GPUs, seven jobs", 4, FIFO, []string{"0 40 2 1000 50", "0 40 2 1000 50", "5 10 1 1000 50", "5 20 1 1000 50",
+			"5 30 1 1000 50", "6 5 4 1000 50", "7 1 1 1000 50"},
 			"0-40 0-40 40-50 40-60 40-70 70-75 75-76"},
 	} {
 		s := exact(c.gpus, choose.Exclusive)
@@ -107,9 +111,12 @@ func TestBurstByHand(t *testing.T) {
 		want      string
 		givenBack int
 	}{
-		{"the third would fit into the node, not on a GPU", []string{"0 100 1 25000 50", "0 100 1 25000 50", "0 50 1 25000 50"}, "0-100 0-100 100-150", 1},
-		{"it gets what another gives up in time", []string{"0 3 1 25000 50", "0 100 1 25000 50", "0 50 1 25000 50"}, "0-3 0-100 3-53", 0},
-		{"carmatotal lets two start", []string{"0 100 1 39000 50", "0 100 1 39000 50", "0 50 1 39000 50"}, "0-100 0-100 100-150", 0},
+		{"the third would fit into the node, not on a GPU", []string{"0 100 1 25000 50", "0 100 1 25000 50",
+			"0 50 1 25000 50"}, "0-100 0-100 100-150", 1},
+		{"it gets what another gives up in time", []string{"0 3 1 25000 50", "0 100 1 25000 50", "0 50 1 25000 50"},
+			"0-3 0-100 3-53", 0},
+		{"carmatotal lets two start", []string{"0 100 1 39000 50", "0 100 1 39000 50", "0 50 1 39000 50"},
+			"0-100 0-100 100-150", 0},
 		{"so do the slots", []string{"0 100 1 1000 50", "0 100 1 1000 50", "0 50 1 1000 50"}, "0-100 0-100 100-150", 0},
 	} {
 		s := exact(2, choose.Carma)
@@ -196,12 +203,14 @@ func TestHeldByHand(t *testing.T) {
 		s.Nodes, s.PrologWaitS, s.HoldAfterS, s.HoldTimeoutS = 2, 5, c.holdAfterS, c.timeoutS
 		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
 		s.Model.Slurm.BackOffS, s.Model.Slurm.ComebackS = [2]float64{1000, 1000}, 0
-		r, err := Run(s, jobs("0 290 1 20000 10", "0 100 1 20000 10", "0 290 1 20000 10", "0 100 1 20000 10", "10 2000 1 30000 10", "11 10 2 21000 10"))
+		r, err := Run(s, jobs("0 290 1 20000 10", "0 100 1 20000 10", "0 290 1 20000 10", "0 100 1 20000 10",
+			"10 2000 1 30000 10", "11 10 2 21000 10"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := r.Jobs[5].StartS; got != c.start {
-			t.Errorf("holds after %g s, for %g s: it starts after %g s, want %g; given back %d times: %+v", c.holdAfterS, c.timeoutS, got, c.start, r.GivenBack, r.Jobs)
+			t.Errorf("holds after %g s, for %g s: it starts after %g s, want %g; given back %d times: %+v", c.holdAfterS,
+				c.timeoutS, got, c.start, r.GivenBack, r.Jobs)
 		}
 	}
 }
@@ -224,7 +233,8 @@ func TestScheduleByHand(t *testing.T) {
 // An underestimate that MPS holds a job to costs it its first attempt; the
 // second runs alone, on a GPU that nobody else gets meanwhile.
 func TestRecoveryByHand(t *testing.T) {
-	for recovery, want := range map[Recovery]struct{ again, third float64 }{RecoverExclusive: {200, 300}, RecoverLadder: {5, 10}} {
+	for recovery, want := range map[Recovery]struct{ again, third float64 }{RecoverExclusive: {200, 300},
+		RecoverLadder: {5, 10}} {
 		s := exact(1, choose.MAGM)
 		s.Thresholds.Settle, s.Estimator, s.Recovery = 0, GPUMemNet, recovery
 		w := jobs("0 200 1 4000 1", "0 100 1 9000 1", "10 500 1 4000 1")
@@ -276,7 +286,8 @@ func (w watcher) happened(what happening, id int32) {
 			sum += w.m.tasks[r].mem
 		}
 		if g.used > w.m.capacity || sum != g.used || g.util < 0 || g.util > 1 {
-			w.t.Fatalf("%s: at %g GPU %d uses %d MiB of %d, its jobs %d, activity %g", w.name, w.m.now, id, g.used, w.m.capacity, sum, g.util)
+			w.t.Fatalf("%s: at %g GPU %d uses %d MiB of %d, its jobs %d, activity %g", w.name, w.m.now, id, g.used,
+				w.m.capacity, sum, g.util)
 		}
 	}
 	w.scheduler.happened(what, id)
@@ -349,7 +360,8 @@ func TestProperties(t *testing.T) {
 		var curve float64
 		for k, watts := range got.Curves.Watts {
 			curve += watts * got.Curves.StepS
-			if got.Curves.SMActPct[k] > 100.001 || got.Curves.MemMiB[k] > float64(s.GPUMemMiB)*1.00001 || watts > 1.00001*s.Model.GPU.Watts(1)*float64(len(m.gpus)) {
+			if got.Curves.SMActPct[k] > 100.001 || got.Curves.MemMiB[k] > float64(s.GPUMemMiB)*1.00001 ||
+				watts > 1.00001*s.Model.GPU.Watts(1)*float64(len(m.gpus)) {
 				t.Fatalf("%s: interval %d: %g %%, %g MiB, %g W", name, k, got.Curves.SMActPct[k], got.Curves.MemMiB[k], watts)
 			}
 		}
@@ -403,13 +415,35 @@ func TestIdealWithinBounds(t *testing.T) {
 func TestRunRefuses(t *testing.T) {
 	one := jobs("0 10 1 1000 50")
 	for want, f := range map[string]func(*Setup, *workload.Workload){
-		"mode \"x\" is not one of slurm, paper-v1, paper-v2":               func(s *Setup, _ *workload.Workload) { s.Mode = "x" },
-		"mode paper-v1: the reference system knows one node":               func(s *Setup, _ *workload.Workload) { s.Mode, s.Nodes = PaperV1, 2 },
-		"nodes 0: a cluster has 1 to 1048576 GPUs":                         func(s *Setup, _ *workload.Workload) { s.Nodes = 0 },
-		"smact-cap NaN: must be above 0; 100 switches it off":              func(s *Setup, _ *workload.Workload) { s.Thresholds.SMActMaxPct = math.NaN() },
-		"the trace has no submissions":                                     func(_ *Setup, w *workload.Workload) { w.Trace = nil },
-		"estimator horus: job j0 has no number of it; the job table needs": func(s *Setup, _ *workload.Workload) { s.Estimator = Horus },
-		"job j0 wants 2 GPUs, a node has 1":                                func(s *Setup, _ *workload.Workload) { s.GPUs = 1; one.Jobs[0].GPUs = 2 },
+		"mode \"x\" is not one of slurm, paper-v1, paper-v2": func(s *Setup,
+			_ *workload.Workload) {
+			s.Mode = "x"
+		},
+		"mode paper-v1: the reference system knows one node": func(s *Setup, _ *workload.Workload) {
+			s.Mode,
+				s.Nodes = PaperV1, 2
+		},
+		"nodes 0: a cluster has 1 to 1048576 GPUs": func(s *Setup,
+			_ *workload.Workload) {
+			s.Nodes = 0
+		},
+		"smact-cap NaN: must be above 0; 100 switches it off": func(s *Setup,
+			_ *workload.Workload) {
+			s.Thresholds.SMActMaxPct = math.NaN()
+		},
+		"the trace has no submissions": func(_ *Setup,
+			w *workload.Workload) {
+			w.Trace = nil
+		},
+		"estimator horus: job j0 has no number of it; the job table needs": func(s *Setup,
+			_ *workload.Workload) {
+			s.Estimator = Horus
+		},
+		"job j0 wants 2 GPUs, a node has 1": func(s *Setup,
+			_ *workload.Workload) {
+			s.GPUs = 1
+			one.Jobs[0].GPUs = 2
+		},
 	} {
 		s, w := Default(), *one
 		f(&s, &w)

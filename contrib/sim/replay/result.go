@@ -78,7 +78,8 @@ func (m *machine) result() Result {
 	r.Curves = m.record.curves(r.MakespanS)
 	for i := range m.tasks {
 		t := &m.tasks[i]
-		r.Jobs = append(r.Jobs, JobResult{t.job.Name, t.arrival, t.begun, t.end, t.exec, t.slowdown(), int(t.tries), t.failed})
+		r.Jobs = append(r.Jobs, JobResult{t.job.Name, t.arrival, t.begun, t.end, t.exec, t.slowdown(), int(t.tries),
+			t.failed})
 	}
 	return r
 }
@@ -101,7 +102,8 @@ func WriteJobs(out io.Writer, jobs []JobResult) error {
 	b := bufio.NewWriter(out)
 	fmt.Fprintln(b, "job,arrival_s,start_s,end_s,exec_s,slowdown,attempts,failed")
 	for _, j := range jobs {
-		fmt.Fprintf(b, "%s,%.1f,%.1f,%.1f,%.1f,%.3f,%d,%t\n", j.Job, j.ArrivalS, j.StartS, j.EndS, j.ExecS, j.Slowdown, j.Attempts, j.Failed)
+		fmt.Fprintf(b, "%s,%.1f,%.1f,%.1f,%.1f,%.3f,%d,%t\n", j.Job, j.ArrivalS, j.StartS, j.EndS, j.ExecS, j.Slowdown,
+			j.Attempts, j.Failed)
 	}
 	return b.Flush()
 }

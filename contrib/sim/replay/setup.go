@@ -135,7 +135,8 @@ func (s Setup) As(mode Mode) Setup {
 // Names lists the values of the words in a setup, for flags and messages.
 var (
 	Modes      = []string{string(Slurm), string(PaperV1), string(PaperV2)}
-	Estimators = []string{string(Oracle), string(Analytic), string(GPUMemNet), string(Horus), string(FakeTensor), string(History), string(None)}
+	Estimators = []string{string(Oracle), string(Analytic), string(GPUMemNet), string(Horus), string(FakeTensor),
+		string(History), string(None)}
 	Queues     = []string{string(FIFO), string(Backfill), string(Shortest), string(Longest)}
 	Recoveries = []string{string(RecoverExclusive), string(RecoverLadder)}
 )

@@ -94,8 +94,10 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
 		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, len(tres.Names(m.set.GPUs))),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
-		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)), sentTo: make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))), holds: map[int32]*hold{}, passAt: math.Inf(1),
+		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)),
+		sentTo:   make([]int32, len(m.tasks)),
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))),
+		holds: map[int32]*hold{}, passAt: math.Inf(1),
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
 	s.queue = newQueue(m.set.Model.Slurm.Depth, len(tres.Names(m.set.GPUs)))
@@ -339,12 +341,14 @@ func (s *slurm) acquire(task, id int32) bool {
 	b, t := &s.bookings[task], &s.m.tasks[task]
 	s.lookAll(id)
 	r := gres.Request{
-		JobID: uint32(task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct, UID: t.user,
+		JobID: uint32(task) + 1, GPUs: t.job.GPUs, ReserveMiB: b.reserveMiB, Exclusive: b.exclusive, SMActPct: b.smactPct,
+		UID: t.user,
 	}
 	if b.estMiB > 0 && !b.exclusive {
 		r.MarginMiB = s.set.Thresholds.MarginMiB
 	}
-	d := choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r, Thresholds: s.set.Thresholds, Last: n.last})
+	d := choose.GPUs(s.set.Policy, choose.Input{Readings: s.readings, Leases: s.leases, Request: r,
+		Thresholds: s.set.Thresholds, Last: n.last})
 	if s.others[task] = d.UUIDs == nil && d.Uncounted(); d.UUIDs == nil {
 		return false
 	}
@@ -384,7 +388,8 @@ func (s *slurm) lease(task, id int32, uuids []string, daemon gres.Daemon) {
 	for i, g := range gpus {
 		l := s.leased(g)
 		l.leases = append(l.leases, gres.Lease{
-			Job: jobenv.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve, Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
+			Job: jobenv.JobKey{JobID: uint32(task) + 1}, UUID: uuids[i], UID: t.user, ReserveMiB: reserve,
+			Exclusive: b.exclusive, SMActPct: b.smactPct, Daemon: daemon,
 		})
 		l.tasks = append(l.tasks, task)
 		l.since = append(l.since, s.m.now)

@@ -76,7 +76,8 @@ func (t *Table) Has(name string) bool { _, ok := t.col[name]; return ok }
 func (t *Table) Need(names ...string) error {
 	for _, n := range names {
 		if !t.Has(n) {
-			return &LineError{File: t.File, Line: 1, Reason: fmt.Sprintf("there is no column %q; the header must name %s", n, strings.Join(names, ", "))}
+			return &LineError{File: t.File, Line: 1, Reason: fmt.Sprintf("there is no column %q; the header must name %s", n,
+				strings.Join(names, ", "))}
 		}
 	}
 	return nil
@@ -270,13 +271,15 @@ func readJobs(t *Table, row func(*Table) (Job, error), steady float64) ([]Job, e
 }
 
 // jobColumns are those of the project's own job tables.
-var jobColumns = []string{"job", "model", "class", "gpus", "duration_s", "smact_pct", "peak_mib", "steady_mib", "horus_mib", "faketensor_mib", "gpumemnet_mib"}
+var jobColumns = []string{"job", "model", "class", "gpus", "duration_s", "smact_pct", "peak_mib", "steady_mib",
+	"horus_mib", "faketensor_mib", "gpumemnet_mib"}
 
 func ownRow(t *Table) (Job, error) {
 	if err := t.Need("duration_s", "smact_pct", "peak_mib"); err != nil {
 		return Job{}, err
 	}
-	j := Job{Name: strings.Clone(t.Text("job")), Model: strings.Clone(t.Text("model")), Class: strings.Clone(t.Text("class"))}
+	j := Job{Name: strings.Clone(t.Text("job")), Model: strings.Clone(t.Text("model")),
+		Class: strings.Clone(t.Text("class"))}
 	if j.Name == "" {
 		return j, t.Bad("job is empty")
 	}

@@ -18,7 +18,9 @@ func good(t *testing.T, err error) {
 }
 
 func FuzzReadTrace(f *testing.F) {
-	for _, s := range []string{"arrival_s,job\n0,small\n3,large\n", "arrival_s,job,user,duration_s\n0,small,ann,7\n1e9,large,bob,0\n", "\ufeffarrival_s,job\n\"0\",\"small\"\n", "#x\narrival_s,job\n1,small\n0,small\n"} {
+	for _, s := range []string{"arrival_s,job\n0,small\n3,large\n",
+		"arrival_s,job,user,duration_s\n0,small,ann,7\n1e9,large,bob,0\n", "\ufeffarrival_s,job\n\"0\",\"small\"\n",
+		"#x\narrival_s,job\n1,small\n0,small\n"} {
 		f.Add(s)
 	}
 	jobs := jobTable(f)
@@ -30,7 +32,8 @@ func FuzzReadTrace(f *testing.F) {
 				continue
 			}
 			for i, s := range w.Trace {
-				if s.ArrivalS < 0 || i > 0 && s.ArrivalS < w.Trace[i-1].ArrivalS || int(s.Job) >= len(jobs) || !(w.Duration(&s) > 0) {
+				if s.ArrivalS < 0 || i > 0 && s.ArrivalS < w.Trace[i-1].ArrivalS || int(s.Job) >= len(jobs) ||
+					!(w.Duration(&s) > 0) {
 					t.Fatalf("submission %d: %+v", i, s)
 				}
 			}
@@ -45,7 +48,8 @@ func FuzzReadJobs(f *testing.F) {
 		jobs, err := ReadJobs("f", strings.NewReader(text), map[string]float64{"m": 10}, 0.9)
 		good(t, err)
 		for _, j := range jobs {
-			if j.Name == "" || j.GPUs < 1 || !(j.DurationS > 0) || j.PeakMiB < 1 || j.SteadyMiB > j.PeakMiB || !(j.SMActPct > 0 && j.SMActPct <= 100) {
+			if j.Name == "" || j.GPUs < 1 || !(j.DurationS > 0) || j.PeakMiB < 1 || j.SteadyMiB > j.PeakMiB ||
+				!(j.SMActPct > 0 && j.SMActPct <= 100) {
 				t.Fatalf("%+v", j)
 			}
 		}

@@ -55,7 +55,8 @@ func publishedRow(guess map[string]float64) func(*Table) (Job, error) {
 			return Job{}, nil
 		}
 		if j.SMActPct == 0 {
-			return j, t.Bad("job %s: no smact_observed60, and smact_guess_pct of the model has none for %s", clip(t.Text("job")), clip(j.Model))
+			return j, t.Bad("job %s: no smact_observed60, and smact_guess_pct of the model has none for %s",
+				clip(t.Text("job")), clip(j.Model))
 		}
 		j.Name = strings.Clone(t.Text("job"))
 		return j, nil

@@ -68,7 +68,8 @@ func Map(name string, records []Record, jobs []Job, m Mapping) (Workload, error)
 				w.Skipped++
 				continue
 			}
-			return w, fmt.Errorf("%s: job submitted %.0f s after the first: %w; --skip-bad leaves such jobs out", name, rec.At-records[0].At, err)
+			return w, fmt.Errorf("%s: job submitted %.0f s after the first: %w; --skip-bad leaves such jobs out", name,
+				rec.At-records[0].At, err)
 		}
 		user, ok := users[rec.User]
 		if !ok {

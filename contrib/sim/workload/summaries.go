@@ -50,7 +50,8 @@ func AttachSummaries(jobs []Job, dir string) (int, error) {
 				attached++
 			}
 		}
-		if spec.Summary, err = os.ReadFile(filepath.Join(dir, "real_summaries", filepath.Base(t.Text("summary_file")))); err != nil {
+		if spec.Summary, err = os.ReadFile(filepath.Join(dir, "real_summaries",
+			filepath.Base(t.Text("summary_file")))); err != nil {
 			return attached, fmt.Errorf("read a model summary: %w", err)
 		}
 	}

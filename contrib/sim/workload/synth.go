@@ -69,7 +69,8 @@ func Synthesise(name string, s Synthetic, jobs []Job) (Workload, error) {
 	at := 0.0
 	for range s.Submissions {
 		of := classes[s.Mix.at(r.Float64())]
-		w.Trace = append(w.Trace, Submission{ArrivalS: math.Round(at), Job: of[r.IntN(len(of))], User: 1000 + uint32(r.IntN(s.Users))})
+		w.Trace = append(w.Trace, Submission{ArrivalS: math.Round(at), Job: of[r.IntN(len(of))],
+			User: 1000 + uint32(r.IntN(s.Users))})
 		at += s.gap(r, at)
 	}
 	return w, nil

@@ -33,7 +33,8 @@ func TestReadTraceRefuses(t *testing.T) {
 		{"empty", "", "t.csv: it is empty; a header line with the names of the columns comes first"},
 		{"header only", "arrival_s,job\n", "t.csv: no submissions in it"},
 		{"no header", "0,small\n", `t.csv: line 1: there is no column "arrival_s"; the header must name arrival_s, job`},
-		{"unsorted", "arrival_s,job\n5,small\n4,small\n", "t.csv: line 3: arrival_s: 4 comes after 5; sort the trace by arrival"},
+		{"unsorted", "arrival_s,job\n5,small\n4,small\n",
+			"t.csv: line 3: arrival_s: 4 comes after 5; sort the trace by arrival"},
 		{"negative", "arrival_s,job\n-5,small\n", "t.csv: line 2: arrival_s: -5 is not between 0 and 1e+09"},
 		{"no number", "arrival_s,job\nnan,small\n", `t.csv: line 2: arrival_s: "nan" is not a number`},
 		{"no time", "arrival_s,job\n,small\n", "t.csv: line 2: arrival_s is empty"},
@@ -89,12 +90,14 @@ func (r *repeat) Read(p []byte) (int, error) {
 
 func TestHugeFiles(t *testing.T) {
 	head := "arrival_s,job\n0,small\n"
-	_, err := ReadTrace("t.csv", io.MultiReader(strings.NewReader(head), zeros{}), jobTable(t), Limits{GPUsPerNode: 4, SkipBad: true})
+	_, err := ReadTrace("t.csv", io.MultiReader(strings.NewReader(head), zeros{}), jobTable(t),
+		Limits{GPUsPerNode: 4, SkipBad: true})
 	if want := "t.csv: line 3: longer than 1048576 bytes; is this a trace?"; err == nil || err.Error() != want {
 		t.Errorf("a line without an end: %v", err)
 	}
 	gig := &repeat{line: strings.Repeat("7,small\n", 4096), n: 1 << 30}
-	_, err = ReadTrace("t.csv", io.MultiReader(strings.NewReader(head), gig), jobTable(t), Limits{GPUsPerNode: 4, Submissions: 1e5})
+	_, err = ReadTrace("t.csv", io.MultiReader(strings.NewReader(head), gig), jobTable(t),
+		Limits{GPUsPerNode: 4, Submissions: 1e5})
 	if want := "t.csv: line 100002: more than 100000 submissions"; err == nil || err.Error() != want {
 		t.Errorf("1 GB: %v", err)
 	}
@@ -104,9 +107,12 @@ func TestReadJobsRefuses(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"empty", "", "j.csv: it is empty; a header line with the names of the columns comes first"},
 		{"no jobs", "job,gpus,duration_s,smact_pct,peak_mib\n", "j.csv: no jobs in it"},
-		{"missing column", "job,gpus,duration_s,peak_mib\na,1,1,1\n", `j.csv: line 1: there is no column "smact_pct"; the header must name duration_s, smact_pct, peak_mib`},
-		{"twice", "job,gpus,duration_s,smact_pct,peak_mib\na,1,10,50,100\na,1,10,50,100\n", "j.csv: line 3: job a stands there twice"},
-		{"no GPUs", "job,gpus,duration_s,smact_pct,peak_mib\na,0,10,50,100\n", "j.csv: line 2: gpus: 0 is not between 1 and 64"},
+		{"missing column", "job,gpus,duration_s,peak_mib\na,1,1,1\n",
+			`j.csv: line 1: there is no column "smact_pct"; the header must name duration_s, smact_pct, peak_mib`},
+		{"twice", "job,gpus,duration_s,smact_pct,peak_mib\na,1,10,50,100\na,1,10,50,100\n",
+			"j.csv: line 3: job a stands there twice"},
+		{"no GPUs", "job,gpus,duration_s,smact_pct,peak_mib\na,0,10,50,100\n",
+			"j.csv: line 2: gpus: 0 is not between 1 and 64"},
 		{"empty field", "job,gpus,duration_s,smact_pct,peak_mib\na,1,10,,100\n", "j.csv: line 2: smact_pct is empty"},
 	} {
 		_, err := ReadJobs("j.csv", strings.NewReader(c.text), nil, 0.9)
@@ -254,12 +260,14 @@ func TestImportRefuses(t *testing.T) {
 		{"sacct", "", "f: it is empty; a header line with the names of the columns comes first"},
 		{"sacct", "JobID|Submit\n", `f: line 1: there is no column "ElapsedRaw"; the header must name JobID, Submit, ElapsedRaw, AllocTRES`},
 		{"sacct", "JobID|Submit|ElapsedRaw|AllocTRES\n1|never|5|gres/gpu=1\n", `f: line 2: Submit: "never" is no time`},
-		{"sacct", "JobID|Submit|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|5|what\n", `f: line 2: AllocTRES: "what" is no list of TRES`},
+		{"sacct", "JobID|Submit|ElapsedRaw|AllocTRES\n1|2026-01-01T00:00:00|5|what\n",
+			`f: line 2: AllocTRES: "what" is no list of TRES`},
 		{"philly", "", "f: it is empty"},
 		{"philly", "{}", "f: line 1: it begins with {, not with a list of jobs"},
 		{"philly", "[\n{},\n", `f: line 2: submitted_time: "" is no time`},
 		{"philly", "[\n{\"submitted_time\":\"2017-10-07 01:00:00\"},\n{", "f: line 3: the file ends in the middle"},
-		{"philly", "[\n{\"submitted_time\":7}]", "f: line 2: json: cannot unmarshal number into Go struct field phillyJob.submitted_time of type string"},
+		{"philly", "[\n{\"submitted_time\":7}]",
+			"f: line 2: json: cannot unmarshal number into Go struct field phillyJob.submitted_time of type string"},
 		{"philly", "[]", "f: no job with GPUs in it"},
 	} {
 		var err error
@@ -295,7 +303,8 @@ func TestSynthesise(t *testing.T) {
 			share[jobs[sub.Job].Class] += 100 / float64(len(w.Trace))
 		}
 		mean := w.Trace[len(w.Trace)-1].ArrivalS / float64(len(w.Trace)-1)
-		if math.Abs(share["light"]-65) > 1.5 || math.Abs(share["heavy"]-8) > 1.5 || a != string(Diurnal) && math.Abs(mean-30) > 2 {
+		if math.Abs(share["light"]-65) > 1.5 || math.Abs(share["heavy"]-8) > 1.5 || a != string(Diurnal) &&
+			math.Abs(mean-30) > 2 {
 			t.Errorf("%s: mean gap %.1f s, mix %v", a, mean, share)
 		}
 	}
