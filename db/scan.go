@@ -150,7 +150,8 @@ func (a *Attempt) parse(line string) error {
 		Name: p.text(), Account: p.text(), User: p.text(), UID: uint32(p.number()), Partition: p.text(),
 		Submit: p.time(), Start: p.time(), End: p.time(), State: p.text(), ExitCode: int(p.number()),
 		ExitSignal: int(p.number()),
-		Mode:       p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(), ReserveMiB: p.number(), FullMiB: p.number(),
+		Mode:       p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(),
+		ReserveMiB: p.number(), FullMiB: p.number(),
 		Neighbours: a.Neighbours[:0]}
 	uuids := t.UUIDs[:0]
 	for list := p.text(); list != ""; {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // imports returns what each package of the program imports itself, without tests.
@@ -264,5 +265,36 @@ func TestLinked(t *testing.T) {
 				t.Errorf("%s links %s", name, path)
 			}
 		}
+	}
+}
+
+// TestLineLength: lines of Go have at most 120 columns; a tab is one. Raw strings, which are
+// texts of others, may have more.
+func TestLineLength(t *testing.T) {
+	const most = 120
+	looked := 0
+	for name := range imports(t) {
+		files, err := filepath.Glob(filepath.Join(root, name, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw := false
+			for i, line := range strings.Split(string(text), "\n") {
+				looked++
+				within := raw || strings.Contains(line, "`")
+				raw = raw != (strings.Count(line, "`")%2 == 1)
+				if !within && utf8.RuneCountInString(line) > most {
+					t.Errorf("%s:%d: %d columns", file, i+1, utf8.RuneCountInString(line))
+				}
+			}
+		}
+	}
+	if looked < 50000 {
+		t.Errorf("%d lines looked at", looked)
 	}
 }

@@ -539,9 +539,10 @@ func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
 
 func TestBooked(t *testing.T) {
 	for list, want := range map[string]string{
-		"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240":       "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536",
-		"gres/gpu:a100:2,gres/carma2:9,gres/carmatotal:18,gres/x:1": "gres/gpu:a100:2,gres/x:1,gres/carma2:40536,gres/carmatotal:81072",
-		"gres:carmau0:10240,gres:carmatotal:10240":                  "gres:carmau0:40536,gres:carmatotal:40536",
+		"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240": "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536",
+		"gres/gpu:a100:2,gres/carma2:9,gres/carmatotal:18,gres/x:1": "" +
+			"gres/gpu:a100:2,gres/x:1,gres/carma2:40536,gres/carmatotal:81072",
+		"gres:carmau0:10240,gres:carmatotal:10240": "gres:carmau0:40536,gres:carmatotal:40536",
 		"gres:gpu:1": "gres:gpu:1",
 	} {
 		if got := (&Node{}).booked(list, "user", 40536, 40536); got != want {

@@ -132,7 +132,8 @@ func TestRestarts(t *testing.T) {
 	c.gpu(long)
 	both := func() string { return c.gres("n1") + " " + c.gres("n2") }
 	// n1 gives 40536 beside the job's 10240, n2 is idle.
-	want := "^gpu:a100:16,carma:40536,\\S+ gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$"
+	want := "^gpu:a100:16,carma:40536,\\S+ gpu:a100:16,carma:40536," +
+		"carma2:40536,carma3:40536,carma4:40536,carmatotal:162144$"
 	c.eventually(both, want)
 	for name, disturb := range map[string]func(){
 		"scontrol reconfigure": func() { c.sh("", "scontrol reconfigure") },

@@ -114,7 +114,8 @@ srun --overlap ./show changed
 			"batch: " + ours, "step: " + ours, "without: " + ours,
 			"own: pre=maybe part=0.2526 growth=true fraction=0.2273",
 			"changed: pre=false part=0.2526 growth=no fraction=0.2273"}},
-		{"the user's", "--export=ALL,XLA_PYTHON_CLIENT_PREALLOCATE=true,TF_FORCE_GPU_ALLOW_GROWTH=,XLA_CLIENT_MEM_FRACTION=3.2,CARMA_MEM_FRACTION=0.5", "#CARMA mem=10G\n" + body, []string{
+		{"the user's", "--export=ALL,XLA_PYTHON_CLIENT_PREALLOCATE=true,TF_FORCE_GPU_ALLOW_GROWTH=," +
+			"XLA_CLIENT_MEM_FRACTION=3.2,CARMA_MEM_FRACTION=0.5", "#CARMA mem=10G\n" + body, []string{
 			"batch: pre=true part= growth= fraction=0.5", "step: pre=true part= growth= fraction=0.5", "without: " + ours,
 			"own: pre=maybe part= growth= fraction=0.5", "changed: pre=true part= growth=no fraction=0.5"}},
 		{"learning", "", "#CARMA on\n./show batch\n", []string{"batch: pre=false part= growth=true fraction=0.9"}},

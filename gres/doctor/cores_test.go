@@ -65,7 +65,8 @@ func TestGPUType(t *testing.T) {
 		"Tesla V100-SXM2-16GB":    "v100",
 		"NVIDIA GeForce RTX 3090": "rtx_3090", "NVIDIA RTX A6000": "rtx_a6000",
 		"NVIDIA RTX 6000 Ada Generation": "rtx_6000_ada",
-		"NVIDIA A30":                     "a30", "NVIDIA L40S": "l40s", "NVIDIA GH200 480GB": "gh200", "NVIDIA B200": "b200", "": "",
+		"NVIDIA A30":                     "a30", "NVIDIA L40S": "l40s",
+		"NVIDIA GH200 480GB": "gh200", "NVIDIA B200": "b200", "": "",
 		"evil,Name=x:1": "evilnamex1",
 	} {
 		if got := GPUType(model); got != want {

@@ -119,7 +119,10 @@ func TestPlanted(t *testing.T) {
 		"switched off": {nil, func(f *Facts) { f.Disabled = true }, "warn carma.toml: carma.disable"},
 		"slurmctld silent": {nil, func(f *Facts) { f.RunningErr = errors.New("no route") },
 			"warn slurm: does not answer"},
-		"no Slurm in bin_dir": {nil, func(f *Facts) { f.Installed = sctl.Version{}; f.Controller.PluginVersion = sctl.Version{} }, "fail slurm: do not answer in /usr/bin"},
+		"no Slurm in bin_dir": {nil, func(f *Facts) {
+			f.Installed = sctl.Version{}
+			f.Controller.PluginVersion = sctl.Version{}
+		}, "fail slurm: do not answer in /usr/bin"},
 		"slurmctld upgraded": {nil, func(f *Facts) { f.Running["slurm_version"] = "22.05.7" },
 			"warn slurm: slurmctld is 22.05.7, the commands here are 22.05.8"},
 		"clock off":     {nil, func(f *Facts) { f.Skew = -20 * time.Second }, "warn slurm: -20s off"},
@@ -194,7 +197,11 @@ func TestPlanted(t *testing.T) {
 		"default differs": {[]string{"Default=YES", ""}, nil, "fail partitions: Default=(none)"},
 		"no LLN": {[]string{"Default=YES LLN=YES", "Default=YES"}, nil,
 			"warn partitions: partition gpu has no LLN"},
-		"no recovery": {nil, func(f *Facts) { p := f.Config.Partition["gpu"]; p.Recovery = ""; f.Config.Partition["gpu"] = p }, "warn partitions: no recovery partition"},
+		"no recovery": {nil, func(f *Facts) {
+			p := f.Config.Partition["gpu"]
+			p.Recovery = ""
+			f.Config.Partition["gpu"] = p
+		}, "warn partitions: no recovery partition"},
 		"recovery without nodes": {[]string{"PartitionName=gpu-recovery Nodes=gpu[1-2],",
 			"PartitionName=gpu-recovery Nodes="}, nil, "fail partitions: partition gpu-recovery has no node"},
 		"recovery down": {[]string{"PriorityTier=2", "State=DOWN"}, nil,

@@ -43,7 +43,8 @@ func FuzzReadTrace(f *testing.F) {
 
 func FuzzReadJobs(f *testing.F) {
 	f.Add(table)
-	f.Add("job,model,gpus,exec_min_thesis,mem_MB_rad_v1,smact_observed60,class\na,vgg16,1,10,8222.0,0.5,medium\nb,x,1,,,,\n")
+	f.Add("job,model,gpus,exec_min_thesis,mem_MB_rad_v1,smact_observed60,class\n" +
+		"a,vgg16,1,10,8222.0,0.5,medium\nb,x,1,,,,\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		jobs, err := ReadJobs("f", strings.NewReader(text), map[string]float64{"m": 10}, 0.9)
 		good(t, err)
@@ -78,7 +79,8 @@ func fuzzRecords(f *testing.F, read func(text string, skip bool) ([]Record, int,
 }
 
 func FuzzReadSacct(f *testing.F) {
-	f.Add("JobID|User|Submit|ElapsedRaw|NNodes|AllocTRES\n10|ann|2026-01-02T10:00:00|3600|1|gres/gpu:a100=2,gres/gpu=2\n10.batch||Unknown|||\n")
+	f.Add("JobID|User|Submit|ElapsedRaw|NNodes|AllocTRES\n" +
+		"10|ann|2026-01-02T10:00:00|3600|1|gres/gpu:a100=2,gres/gpu=2\n10.batch||Unknown|||\n")
 	fuzzRecords(f, func(text string, skip bool) ([]Record, int, error) {
 		return ReadSacct("f", strings.NewReader(text), skip)
 	})
