@@ -161,6 +161,19 @@ func (c *cluster) run(user, command string) (stdout, stderr string, err error) {
 	return o.String(), e.String(), err
 }
 
+// update changes a job. From 25.11 on slurmctld refuses changes of the partition by chance
+// where users have no association (ADR 5).
+func (c *cluster) update(user, change string) {
+	c.t.Helper()
+	c.eventually(func() string {
+		_, stderr, err := c.run(user, "scontrol update "+change)
+		if err != nil && !strings.Contains(stderr, "temporarily unavailable") {
+			c.t.Fatalf("scontrol update %s: %v: %s", change, err, stderr)
+		}
+		return fmt.Sprint(err)
+	}, "^<nil>$")
+}
+
 // sh runs a command that must succeed and returns its stdout.
 func (c *cluster) sh(user, command string) string {
 	c.t.Helper()

@@ -77,7 +77,7 @@ func TestSituationMaintenance(t *testing.T) {
 	}
 	c.slurmConf("RebootProgram="+reboot, "ResumeTimeout=120")
 	c.restart("slurmd")
-	c.eventually(func() string { return c.gres("n1") }, "carma4:1,")
+	c.eventually(func() string { return c.gres("n1") }, "carma4:2,")
 	c.sh("", "scontrol reboot nextstate=resume reason=kernel n1")
 	time.Sleep(3 * time.Second)
 	if got := c.job(runs, "%T"); got != "RUNNING" {

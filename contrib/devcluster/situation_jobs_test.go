@@ -76,7 +76,7 @@ func TestSituationSeveralPartitions(t *testing.T) {
 		ids[names] = c.sbatch(alice, "-p "+names+" --gres=gpu:1", "#CARMA mem=8G\ntrue\n")
 	}
 	ids["moved"] = c.sbatch(alice, "-p gpu --gres=gpu:1", "#CARMA mem=8G\ntrue\n")
-	c.sh(alice, "scontrol update JobId="+ids["moved"]+" Partition=second,gpu")
+	c.update(alice, "JobId="+ids["moved"]+" Partition=second,gpu")
 	time.Sleep(8 * time.Second) // some rounds of slurmctld's schedulers
 	for name, id := range ids {
 		if got := c.job(id, "%T"); got != "PENDING" || c.hookLog(id) != "" {
@@ -166,7 +166,7 @@ func TestSituationMovedToSmallerGPUs(t *testing.T) {
 		"-w n1 --gres=gpu:4":  "",
 	} {
 		id := c.sbatch(alice, "-p big --hold "+options, script+"true\n")
-		c.sh(alice, "scontrol update JobId="+id+" Partition=gpu")
+		c.update(alice, "JobId="+id+" Partition=gpu")
 		c.sh(alice, "scontrol release "+id)
 		c.ends(id, "COMPLETED")
 		if got, want := c.job(id, "%P"), "gpu"; got != want {
