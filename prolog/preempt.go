@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 type Preempting interface {
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error
-	Requeue(ctx context.Context, t sctl.Target) error
 	Cancel(ctx context.Context, t sctl.Target) error
 }
 
@@ -29,7 +29,8 @@ type Preempting interface {
 // memory of its GPUs comes with their end, so it preempts for processors and slots, and
 // not for these.
 type preemption struct {
-	asked  bool
+	asked  time.Time
+	sent   bool // the steward has sent the job here, in its turn
 	rules  schedule.Preemption
 	self   schedule.Preemptible
 	looked time.Time
@@ -40,6 +41,7 @@ type preemption struct {
 
 const (
 	preemptEvery = time.Second
+	rightsFor    = time.Minute // after which they are asked for again
 	// evictionTakes is what a job's end takes beyond KillWait: its Epilog, and for memory
 	// to be seen as free.
 	evictionTakes = 15 * time.Second
@@ -61,9 +63,9 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	p.looked = time.Now()
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	if !p.asked {
-		var err error
-		if p.asked, err = true, n.mayPreempt(ctx, l, slurm); err != nil {
+	if time.Since(p.asked) >= rightsFor {
+		p.asked, p.rules = time.Now(), schedule.Preemption{}
+		if err := n.mayPreempt(ctx, l, slurm); err != nil {
 			n.Log.Warn("query whom a job may preempt", "job", l.JobKey, "error", err)
 		}
 	}
@@ -99,9 +101,18 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	if len(jobs) == 0 {
 		return time.Time{}
 	}
+	// Nobody is ended for a job that has gone, as its user may cancel it at any time.
+	if _, err := waiting(ctx, l.Hook, slurm); err != nil {
+		n.Log.Warn("query whom a job may preempt", "job", l.JobKey, "error", err)
+		return time.Time{}
+	}
 	if len(p.uuids) == 0 {
+		// What they leave would go to others.
+		if err := n.keepForPreemptor(ctx, l, uuids, ledger); err != nil {
+			n.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
+			return time.Time{}
+		}
 		p.uuids = uuids
-		n.keepForPreemptor(ctx, l, uuids, ledger)
 	}
 	var grace time.Duration
 	for _, job := range jobs {
@@ -130,12 +141,14 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err
 	}
 	j, err := ask(ctx, l.Hook, slurm)
-	if err != nil || n.Config.RecoveryOf(j.Partition) {
+	if err != nil || n.Config.RecoveryOf(j.Partition) || j.HetJobID != 0 {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p := &l.preemption
-	p.rules, p.self = rules, preemptible(j)
-	p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
+	p.rules, p.self, p.sent = rules, preemptible(j), tres.Sent(books)
+	if p.ended == nil {
+		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
+	}
 	return nil
 }
 
@@ -162,18 +175,17 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 	return v
 }
 
-// keepForPreemptor keeps the GPUs for the job: those that it preempts come back.
-func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ledger) {
+// keepForPreemptor keeps the GPUs for the job: those that it preempts come back. A job whose
+// user has named the node leaves them to those who come before it.
+func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ledger) error {
 	mib := l.request.ReserveMiB
 	if l.request.Exclusive {
 		mib = 0
 	}
-	if t, ok := ledger.(*turns); ok {
-		ledger = t.Ledger // slurmctld has given it its turn
+	if t, ok := ledger.(*turns); ok && l.preemption.sent {
+		ledger = t.Ledger // the steward has given it its turn
 	}
-	if err := ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids); err != nil {
-		n.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
-	}
+	return ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids)
 }
 
 // evict ends a job, once: by requeue, or for good, after the time that it is given.
@@ -194,14 +206,23 @@ func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim
 	if v.Grace > 0 && time.Since(warned) < v.Grace {
 		return
 	}
-	p.ended[job] = true
-	err := sctl.ErrBatchOnly
+	how, err := "requeue", sctl.ErrBatchOnly
 	if !v.Cancel && v.job.Requeue {
-		err = slurm.Requeue(ctx, v.job.Leader())
+		// incomplete: one that has ended meanwhile, or is back in the queue, stays so.
+		err = slurm.RequeueIncomplete(ctx, v.job.Leader())
 	}
-	how := "requeue"
-	if err != nil { // what Slurm does with one that cannot be requeued
-		how, err = "cancel", slurm.Cancel(ctx, v.job.Leader())
+	if errors.Is(err, sctl.ErrBatchOnly) { // what Slurm does with one that cannot be requeued
+		how = "cancel"
+		now, askErr := slurm.Job(ctx, job.JobID)
+		if err = askErr; err == nil && now.State == jobstate.Running && now.UID == v.job.UID &&
+			now.Restarts == v.job.Restarts {
+			err = slurm.Cancel(ctx, v.job.Leader())
+		}
 	}
-	n.Log.Info("preempted", "job", job, "by", l.JobKey, "how", how, "error", err)
+	if err != nil { // the next look tries again
+		n.Log.Warn("preempt a job", "job", job, "by", l.JobKey, "how", how, "error", err)
+		return
+	}
+	p.ended[job] = true
+	n.Log.Info("preempted", "job", job, "by", l.JobKey, "how", how)
 }

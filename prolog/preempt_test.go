@@ -35,14 +35,17 @@ func TestPrologPreempts(t *testing.T) {
 		plant                  func(*slurm)
 		want                   string // the last of what is done to job 2
 	}{
-		{"requeue", sent, "high", rules("REQUEUE"), nil, "requeue 2"},
+		{"requeue", sent, "high", rules("REQUEUE"), nil, "incomplete 2"},
 		{"cancel", sent, "high", rules("CANCEL"), nil, "cancel 2"},
-		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["requeue"] = sctl.ErrBatchOnly },
+		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["incomplete"] = sctl.ErrBatchOnly },
 			"cancel 2"},
+		{"slurmctld does not answer", sent, "high", rules("REQUEUE"), func(s *slurm) {
+			s.fail["incomplete"] = errors.New("scontrol: timed out")
+		}, "incomplete 2"},
 		{"one that came for what is offered", anywhere, "high", rules("REQUEUE"), nil, ""},
 		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, ""},
 		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, ""},
-		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 2 }, ""},
+		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 9 }, ""},
 		{"in a reservation", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, ""},
 		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, ""},
 		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, ""},
@@ -74,7 +77,8 @@ func TestPrologPreempts(t *testing.T) {
 		}
 		var done []string
 		for _, call := range w.slurm.calls {
-			if strings.HasPrefix(call, "requeue ") || strings.HasPrefix(call, "cancel ") || strings.HasPrefix(call, "warn ") {
+			if call == "incomplete 1" || call == "incomplete 2" || strings.HasPrefix(call, "cancel ") ||
+				strings.HasPrefix(call, "warn ") {
 				done = append(done, call)
 			}
 		}

@@ -68,7 +68,7 @@ func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
 }
 func (s *slurm) RequeueIncomplete(_ context.Context, t sctl.Target) error {
 	err := s.note("incomplete " + t.String())
-	if err == nil {
+	if err == nil && s.elsewhere == nil {
 		s.job.State = "PENDING"
 	}
 	return err
@@ -91,10 +91,7 @@ func (s *slurm) Notify(_ context.Context, id uint32, text string) error {
 func (s *slurm) Preemption(context.Context) (schedule.Preemption, error) {
 	return s.preemption, s.note("preemption")
 }
-func (s *slurm) Warn(_ context.Context, t sctl.Target) error { return s.note("warn " + t.String()) }
-func (s *slurm) Requeue(_ context.Context, t sctl.Target) error {
-	return s.note("requeue " + t.String())
-}
+func (s *slurm) Warn(_ context.Context, t sctl.Target) error   { return s.note("warn " + t.String()) }
 func (s *slurm) Cancel(_ context.Context, t sctl.Target) error { return s.note("cancel " + t.String()) }
 func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn

@@ -220,7 +220,8 @@ func victims(c *cluster, attacks int, options string) (before map[string]string,
 	c.waiting([]string{running, second, onGPU, array + "_0"}, "%T %r", "RUNNING None")
 	c.waiting([]string{waits}, "%r", "BeginTime")
 	c.waiting([]string{array + "_3"}, "%r", "JobArrayTaskLimit")
-	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -j "+many+" | wc -l") }, fmt.Sprintf("^%d$", tasks))
+	c.eventually(func() string { return c.sh("", "squeue -h -r -t R -o %r -j "+many+" | grep -cx None || true") },
+		fmt.Sprintf("^%d$", tasks))
 	// A number that is the array's too means all of it.
 	own = strings.Fields(c.sh("", "squeue -h -t R -j "+many+" -o %A | grep -vx "+many))
 	return c.shown(append(slices.Clone(own), common...)...), common, own

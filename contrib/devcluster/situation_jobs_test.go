@@ -315,7 +315,7 @@ func TestSituationGiveBacksEnd(t *testing.T) {
 	for id, most := range map[string]int{uncounted: 2, unbooked: 1} {
 		c.ends(id, "COMPLETED")
 		restarts := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
-		if n := strings.Count(c.hookLog(id), "returned to the queue"); n > most {
+		if n := strings.Count(c.hookLog(id), `msg="returned to the queue"`); n > most {
 			t.Errorf("%s: given back %d times, %s restarts", id, n, restarts)
 		}
 	}

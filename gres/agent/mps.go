@@ -40,7 +40,7 @@ func (a *Agent) boundLogs(ctx context.Context) {
 	defer tick.Stop()
 	failed := false
 	for {
-		err := errors.Join(a.followLogs(ctx), a.MPS.BoundLogs())
+		err := errors.Join(a.MPS.BoundLogs(), a.followLogs(ctx))
 		if err != nil && !failed {
 			a.Log.Warn("follow and truncate the MPS daemons' logs; not repeated until it succeeds", "error", err)
 		}

@@ -24,6 +24,7 @@ type preemptors struct {
 	took   time.Duration            // to ask for the queue
 	waited map[uint32]bool          // at the last look
 	sent   map[uint32]time.Duration // when
+	vain   map[uint32]time.Duration // when a job was let go that was sent in vain
 }
 
 // slurmctld is asked so often who may preempt whom, and, where somebody may, who waits; a
@@ -32,7 +33,8 @@ const (
 	rulesEvery = time.Minute
 	waitsEvery = 3 * time.Second
 	sentFor    = 5 * time.Minute
-	restFor    = 10 // times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
+	vainFor    = 30 * time.Minute // it is not sent again
+	restFor    = 10               // times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
 )
 
 // sendPreemptors sends jobs that may preempt others, and wait at two looks, to a node. At
@@ -77,7 +79,7 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		}
 	}
 	for _, j := range steward.Preempt(queue, nodes, p.rules, ours, time.Now()) {
-		if !p.waited[j.ID] {
+		if _, vain := p.vain[j.ID]; vain || !p.waited[j.ID] {
 			continue
 		}
 		if err := a.send(ctx, j, now); err != nil {
@@ -138,9 +140,24 @@ func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration
 // letGo lets jobs run anywhere again that have not started where they were sent.
 func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
 	p := &a.preemptors
+	for id, at := range p.vain {
+		if now-at >= vainFor {
+			delete(p.vain, id)
+		}
+	}
+	// One that cannot run there at all (BadConstraints: --exclude, memory), or that its user
+	// holds, keeps the node from others.
+	stuck := map[uint32]bool{}
+	for _, j := range queue {
+		stuck[j.ID] = j.State == jobstate.Pending && j.Reason.IsOfItsUser()
+	}
 	for id, at := range p.sent {
-		if now-at >= sentFor {
+		if now-at >= sentFor || stuck[id] {
 			delete(p.sent, id)
+			if p.vain == nil {
+				p.vain = map[uint32]time.Duration{}
+			}
+			p.vain[id] = now
 		}
 	}
 	known := func(id uint32) bool { _, ok := p.sent[id]; return ok }
@@ -165,6 +182,9 @@ func (a *Agent) changeWaiting(ctx context.Context, id uint32, j schedule.Job, ch
 	if now.UID != j.UID || now.ArrayJobID != j.ArrayJobID || now.State != jobstate.Pending ||
 		words.TresPerNode != j.TresPerNode {
 		return errors.New("it is not what it was in the queue")
+	}
+	if now.HetJobID != 0 { // an update of the leader is one of all components (update_job_str)
+		return errors.New("it is a part of a heterogeneous job")
 	}
 	return a.Cluster.Update(ctx, now.Target(), change)
 }

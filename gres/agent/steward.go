@@ -143,6 +143,9 @@ func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
 		words.TresPerNode != r.TresPerNode {
 		return errors.New("it is not what it was in the queue")
 	}
+	if now.HetJobID != 0 { // an update of the leader is one of all components (update_job_str)
+		return errors.New("it is a part of a heterogeneous job")
+	}
 	return a.Cluster.Update(ctx, t, sctl.Change{TresPerNode: r.Books})
 }
 

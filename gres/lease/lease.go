@@ -29,7 +29,8 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// schemaFiles are the steps of the schema, which SQLite's user_version counts. A node's
+// schemaFiles are the steps of the schema, which SQLite's application_id counts: user_version
+// stays at 1, as the programs of 4f24302 open no ledger with another. A node's
 // agent and hooks are not exchanged at one moment, and jobs run meanwhile: so a step only
 // adds, tables or columns with a default, and a program works on a ledger that is newer
 // than itself. A step that is in a release is not changed any more.
@@ -109,13 +110,13 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 
 // migrate brings the schema to a version, and leaves one that is newer.
 func (b *Ledger) migrate(steps fs.FS, to int) error {
-	var at int
-	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at >= to {
+	if at, err := stepOf(b.db); err != nil || at >= to {
 		return err
 	}
 	return b.transact(context.Background(), func(tx *sql.Tx) error {
 		// Another process may have been first.
-		if err := tx.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at >= to {
+		at, err := stepOf(tx)
+		if err != nil || at >= to {
 			return err
 		}
 		for ; at < to; at++ {
@@ -127,9 +128,19 @@ func (b *Ledger) migrate(steps fs.FS, to int) error {
 				return fmt.Errorf("migrate its schema to version %d: %w", at+1, err)
 			}
 		}
-		_, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", to))
+		_, err = tx.Exec(fmt.Sprintf("PRAGMA application_id = %d", to))
 		return err
 	})
+}
+
+// stepOf is the number of the last step that a ledger has seen; 0: it is new.
+func stepOf(db interface {
+	QueryRow(query string, args ...any) *sql.Row
+}) (int, error) {
+	var counted, first int
+	err := errors.Join(db.QueryRow("PRAGMA application_id").Scan(&counted),
+		db.QueryRow("PRAGMA user_version").Scan(&first))
+	return max(counted, first), err
 }
 
 // Close closes the ledger.

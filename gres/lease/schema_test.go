@@ -132,14 +132,14 @@ func TestMigrate(t *testing.T) {
 	}
 	holds("after the step", 1)
 	var at int
-	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at != version+1 {
+	if err := b.db.QueryRow("PRAGMA application_id").Scan(&at); err != nil || at != version+1 {
 		t.Errorf("version %d, %v", at, err)
 	}
 	b.Close()
 	b = open(t, dir) // a program of this version
 	run("on a newer ledger", 2)
 	holds("on a newer ledger", 1, 2)
-	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at != version+1 {
+	if err := b.db.QueryRow("PRAGMA application_id").Scan(&at); err != nil || at != version+1 {
 		t.Errorf("version %d, %v", at, err)
 	}
 }

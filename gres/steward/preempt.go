@@ -56,7 +56,7 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 			b.gpus, b.sent = max(b.k, int(tres.GPUs(j.TresPerNode))), tres.Sent(j.TresPerNode)
 			booked[j.TresPerNode] = b
 		}
-		if b.sent && (j.State == jobstate.Pending || j.Reason == jobstate.InProlog) {
+		if b.sent && (j.State == jobstate.Pending && !j.Reason.IsOfItsUser() || j.Reason == jobstate.InProlog) {
 			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
 		}
 		switch {
@@ -88,7 +88,7 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 		if len(selves) == 0 || inVain[r] || ofUser[j.UID] >= preemptorsOfUser || searches+len(selves) > preemptorsOfAll {
 			continue
 		}
-		ofUser[j.UID]++
+		ofUser[j.UID] += len(selves)
 		searches += len(selves)
 		best, fewest := "", 0
 		for i := range nodes {

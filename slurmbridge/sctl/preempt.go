@@ -138,11 +138,6 @@ func seconds(text string) time.Duration {
 	return time.Duration(days)*24*time.Hour + time.Duration(total)*time.Second
 }
 
-// Requeue puts a running job back into the queue.
-func (c Client) Requeue(ctx context.Context, t Target) error {
-	return batchOnly(c.act(ctx, t, "scontrol", "requeue"))
-}
-
 // Warn sends a job what Slurm sends one that is about to be preempted.
 func (c Client) Warn(ctx context.Context, t Target) error {
 	if err := c.act(ctx, t, "scancel", "--signal=CONT"); err != nil {

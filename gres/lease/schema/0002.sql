@@ -22,5 +22,3 @@ CREATE TABLE followed (         -- how far the log of a daemon's MPS servers has
 ) STRICT, WITHOUT ROWID;
 
 ALTER TABLE job ADD COLUMN victim INTEGER NOT NULL DEFAULT 0; -- its MPS server faulted, with clients of other jobs
-
-PRAGMA user_version = 2;
