@@ -27,7 +27,7 @@ const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
        carma-estimate SCRIPT [--summary FILE] [KEYS] [--write[=mem]] [-- ARGS]
        carma-estimate --cases FILE
 
-Tells how much GPU memory a training job takes, from a summary of its model;
+Shows how much GPU memory a training job takes, from a summary of its model;
 or what slurmctld will make of a batch script, called with these ARGS; or puts the
 summary into it.
 `

@@ -70,7 +70,7 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.BoolVarP(&o.Parsable2, "parsable2", "P", false, "plain figures (MiB, seconds, joules) between |")
 	f.BoolVarP(&o.Parsable, "parsable", "p", false, "the same, with a | at the end of each line")
 	f.StringVar(&o.Delimiter, "delimiter", "|", "with -P: `TEXT` between the figures")
-	f.BoolVarP(&o.allocations, "allocations", "X", false, "accepted for sacct's sake; there are never steps")
+	f.BoolVarP(&o.allocations, "allocations", "X", false, "accepted for compatibility with sacct; there are never steps")
 	f.StringVar(&o.Units, "units", "G", "memory in this `UNIT`: K, M, G, T, P")
 	f.BoolVar(&o.NoConvert, "noconvert", false, "memory as plain MiB")
 	f.BoolVar(&o.JSON, "json", false, "print JSON (docs/json.md)")
@@ -78,7 +78,7 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	f.BoolVar(&o.HTML, "html", false, "print an HTML page")
 	f.BoolVar(&o.SVG, "svg", false, "print an SVG drawing")
 	f.BoolVarP(&o.Table, "table", "t", false, "a table even for one job")
-	f.StringVar(&o.By, "by", "user,account,partition,gpu,day", "summary: add up by these `WORDS`")
+	f.StringVar(&o.By, "by", "user,account,partition,gpu,day", "summary: group by these `WORDS`")
 	f.BoolVar(&o.write, "write", false, "history: write history.file of carma.toml")
 	f.StringArrayVar(
 		&o.files,

@@ -28,7 +28,7 @@ const usage = `usage: carma-sim COMMAND [OPTIONS]
   synth    make a synthetic trace and its job table
   submit   submit a trace to a development cluster, and compare
 
-carma-sim COMMAND --help tells the options. What is simulated, and how well:
+carma-sim COMMAND --help lists the options. What is simulated, and how well:
 docs/sim.md.
 `
 

@@ -32,8 +32,8 @@ _arguments -s \
 	'*--parsable[the same, with a | at the end of each line]' \
 	'*-p[the same, with a | at the end of each line]' \
 	'*--delimiter[with -P\: TEXT between the figures]:TEXT: ' \
-	'*--allocations[accepted for sacct'\''s sake; there are never steps]' \
-	'*-X[accepted for sacct'\''s sake; there are never steps]' \
+	'*--allocations[accepted for compatibility with sacct; there are never steps]' \
+	'*-X[accepted for compatibility with sacct; there are never steps]' \
 	'*--units[memory in this UNIT\: K, M, G, T, P]:UNIT: ' \
 	'*--noconvert[memory as plain MiB]' \
 	'*--json[print JSON (docs/json.md)]' \
@@ -42,7 +42,7 @@ _arguments -s \
 	'*--svg[print an SVG drawing]' \
 	'*--table[a table even for one job]' \
 	'*-t[a table even for one job]' \
-	'*--by[summary\: add up by these WORDS]:WORDS: ' \
+	'*--by[summary\: group by these WORDS]:WORDS: ' \
 	'*--write[history\: write history.file of carma.toml]' \
 	'*--db[read this database FILE; may be given several times (default\: paths.db of carma.toml)]:FILE:_files' \
 	'*--from[where records are\: sqlite, the nodes'\'' databases; or slurmdbd, if carma.toml has forward = "slurmdbd"]:slurmdbd: ' \

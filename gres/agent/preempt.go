@@ -34,7 +34,8 @@ const (
 	waitsEvery = 3 * time.Second
 	sentFor    = 5 * time.Minute
 	vainFor    = 30 * time.Minute // it is not sent again
-	restFor    = 10               // times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
+	// times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
+	restFor = 10
 )
 
 // sendPreemptors sends jobs that may preempt others, and wait at two looks, to a node. At

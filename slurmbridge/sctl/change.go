@@ -71,7 +71,8 @@ func (c Client) RequeueHold(ctx context.Context, t Target) error {
 }
 
 // RequeueIncomplete puts a running job back into the queue; one that has ended, or is in the
-// queue already, stays as it is (job_mgr.c, _job_requeue_op with JOB_RUNNING). The error is ErrBatchOnly for a job of srun or salloc.
+// queue already, stays as it is (job_mgr.c, _job_requeue_op with JOB_RUNNING). The error is
+// ErrBatchOnly for a job of srun or salloc.
 func (c Client) RequeueIncomplete(ctx context.Context, t Target) error {
 	return batchOnly(c.act(ctx, t, "scontrol", "requeue", "incomplete"))
 }
