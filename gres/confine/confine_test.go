@@ -278,7 +278,7 @@ func TestV2(t *testing.T) {
 func pins(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=700"); err != nil {
 		t.Skipf("mount a BPF file system: %v", err)
 	}
 	t.Cleanup(func() {
@@ -457,5 +457,21 @@ func BenchmarkStart(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A directory in which others than root may rename is no place for what holds jobs to GPUs.
+func TestRootsAlone(t *testing.T) {
+	dir := t.TempDir()
+	for mode, want := range map[os.FileMode]bool{0o700: true, 0o755: true, 0o775: false, 0o777 | os.ModeSticky: false} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := rootsAlone(dir); (err == nil) != (want && os.Getuid() == 0) {
+			t.Errorf("%v: %v", mode, err)
+		}
+	}
+	if err := rootsAlone(filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
 	}
 }

@@ -58,21 +58,42 @@ func findV2(mount, slice string, h Host) (Guard, error) {
 
 // probe tells whether this machine can do it; errNot: no.
 func (g *v2) probe() error {
+	top := filepath.Dir(filepath.Dir(g.Pins))
+	for _, dir := range []string{top, filepath.Dir(g.Pins), g.Pins} {
+		if err := rootsAlone(dir); err != nil {
+			return fmt.Errorf("%w: %w", errNot, err)
+		}
+	}
 	if _, err := os.Stat(filepath.Join(g.Pins, linkPin)); err == nil {
 		return nil // it could
 	}
-	top := filepath.Dir(filepath.Dir(g.Pins))
 	var st unix.Statfs_t
 	if err := unix.Statfs(top, &st); err != nil {
 		return fmt.Errorf("%w: look for the BPF file system on %s: %w", errNot, top, err)
 	} else if st.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("%w: no BPF file system on %s: mount -t bpf bpf %[2]s", errNot, top)
+		return fmt.Errorf("%w: no BPF file system on %s: mount -t bpf -o mode=700 bpf %[2]s", errNot, top)
 	}
 	err := probe(g.level)
 	if err != nil && !errors.Is(err, unix.ENOMEM) {
 		return fmt.Errorf("%w: %w", errNot, err)
 	}
 	return err
+}
+
+// rootsAlone is an error where others than root could take a directory's entries away, as the
+// kernel's default for a BPF file system lets them (mode 1777; systemd mounts it with 700).
+func rootsAlone(dir string) error {
+	info, err := os.Lstat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || owner.Uid != 0 || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s can be changed by others than root: chown root %[1]s; chmod 700 %[1]s", dir)
+	}
+	return nil
 }
 
 func (g *v2) String() string { return "cgroup v2" }
