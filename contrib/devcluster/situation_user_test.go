@@ -141,8 +141,13 @@ func TestSituationDependencies(t *testing.T) {
 	}
 	// sbatch takes a job that completes for one that has ended (sbatch.c, IS_JOB_FINISHED), and
 	// asks every few seconds: it may hit on the moment between the attempts.
-	if got := <-waited; !strings.Contains(got, "status ") {
-		t.Errorf("sbatch --wait: %s", got)
+	said := regexp.MustCompile(`^Submitted batch job (\d+)\nstatus (\d+)\n$`).FindStringSubmatch(<-waited)
+	if said == nil {
+		t.Fatal("sbatch --wait has not ended by itself")
+	}
+	c.ends(said[1], "COMPLETED")
+	if r := c.report(said[1]); !r.OOM || r.Attempts != 2 {
+		t.Errorf("the job of sbatch --wait: %+v", r)
 	}
 	c.noDrain()
 }

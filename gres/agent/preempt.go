@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -148,9 +149,9 @@ func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Durati
 	}
 	// One that cannot run there at all (BadConstraints: --exclude, memory), or that its user
 	// holds, keeps the node from others.
-	stuck := map[uint32]bool{}
+	stuck, arrays := map[uint32]bool{}, map[uint32]uint32{}
 	for _, j := range queue {
-		stuck[j.ID] = j.State == jobstate.Pending && j.Reason.IsOfItsUser()
+		stuck[j.ID], arrays[j.ID] = j.State == jobstate.Pending && j.Reason.IsOfItsUser(), j.ArrayJobID
 	}
 	for id, at := range p.sent {
 		if now-at >= sentFor || stuck[id] {
@@ -158,7 +159,7 @@ func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Durati
 			if p.vain == nil {
 				p.vain = map[uint32]time.Duration{}
 			}
-			p.vain[id] = now
+			p.vain[id], p.vain[cmp.Or(arrays[id], id)] = now, now // the array's other tasks are alike
 		}
 	}
 	known := func(id uint32) bool { _, ok := p.sent[id]; return ok }

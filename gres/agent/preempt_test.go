@@ -77,6 +77,33 @@ func TestSentInVain(t *testing.T) {
 	}
 }
 
+// Of an array whose first task was sent in vain the others are not sent.
+func TestTasksOfAnArraySentInVain(t *testing.T) {
+	a, c, j := preemptorWorld()
+	task := &c.queue[1]
+	task.ArrayJobID, task.ArrayTask = 7, 0 // 7 is the array's; the task that is split off has 8
+	j.known[8] = sctl.Job{ID: 8, State: jobstate.Pending, ArrayJobID: 7}
+	look := func(at time.Duration) string {
+		a.preemptors.took = 0
+		a.sendPreemptors(t.Context(), at)
+		return updates(c)
+	}
+	if got := look(time.Second) + look(5*time.Second); got == "" {
+		t.Fatal("nothing is sent")
+	}
+	next := *task
+	sent := next
+	sent.ID, sent.ReqNodes, sent.Reason = 8, "n1", "BadConstraints"
+	sent.TresPerNode = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:20480"
+	next.ArrayTask = 1
+	c.queue = []schedule.Job{c.queue[0], sent, next}
+	look(9 * time.Second) // is let go
+	c.queue = []schedule.Job{c.queue[0], next}
+	if got := look(13*time.Second) + look(17*time.Second); got != "" {
+		t.Errorf("the next task is sent: %q", got)
+	}
+}
+
 // slurmctld makes a change of a heterogeneous job's leader one of all components.
 func TestHetjobsAreNotSent(t *testing.T) {
 	a, c, j := preemptorWorld()
