@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/policy"
 )
 
@@ -44,6 +45,23 @@ type Thresholds struct {
 	Streams      bool // no MPS: all jobs of a GPU take turns
 	NodeDaemon   bool // an MPS daemon serves all GPUs of the node, not just the job's
 	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
+}
+
+// FromConfig takes the thresholds of a carma.toml.
+func FromConfig(c config.Config) Thresholds {
+	return Thresholds{
+		SMActMaxPct:  c.SMAct.MaxPct,
+		CoarseMaxPct: c.SMAct.CoarseMaxPct,
+		MarginMiB:    c.Placement.MarginMiB,
+		SMOccMaxPct:  c.SMAct.SMOccMaxPct,
+		DRAMMaxPct:   c.SMAct.DRAMMaxPct,
+		MaxJobs:      c.Placement.MaxJobs,
+		MaxClients:   c.MPS.MaxClients,
+		Settle:       c.Placement.Settle.D(),
+		CrossUser:    c.Placement.CrossUser == "timeslice",
+		Streams:      !c.MPS.Enabled,
+		BookSMAct:    c.Placement.SMActBooking,
+	}
 }
 
 // Input is what a choice is made on. Leases of one GPU should stand together.
