@@ -4,7 +4,6 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,10 +52,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		}
 		return nil // no GPUs, or given back by the Prolog, or an Epilog that runs twice
 	}
-	var about JobMeta
-	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
-	}
+	about := n.metaOf(held)
 	lease.FailPoint("epilog.start")
 	var v verdict
 	if held.Restart == h.Restart {
@@ -176,8 +172,11 @@ func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter
 		User: about.User, UID: h.UID, Partition: about.Partition,
 		Submit: about.Submit, Start: about.Start, End: time.Now(),
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
-		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
+		Mode: about.Mode, Method: about.Method, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
+	}
+	if h.Carma.Key != 0 {
+		a.Key = h.Carma.Key.String()
 	}
 	// The lease knows how long, by a clock that nobody sets; its Prolog may have waited.
 	if before := a.End.Sub(a.Start) - held.Age; before < 0 || before > clockJump {

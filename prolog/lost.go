@@ -4,7 +4,6 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 
 	"carma/db"
 	"carma/gres/lease"
@@ -25,10 +24,7 @@ type LostRecords interface {
 // Lost is the record of an attempt that ended with its node, or its slurmd: without an
 // Epilog. What slurmctld says of the job is added later.
 func (n *Node) Lost(held lease.Held) db.Attempt {
-	var about JobMeta
-	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)
-	}
+	about := n.metaOf(held)
 	h := jobenv.Hook{JobKey: held.JobKey, UID: held.UID, Node: n.Name, Cluster: about.Cluster}
 	a := attempt(h, held, about, verdict{}, n.Config.Idle.After.D())
 	a.State = db.NodeFail

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"carma/estimator/method"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/confine"
@@ -83,21 +84,6 @@ type Node struct {
 	GuardErr error
 }
 
-// JobMeta is what the Epilog needs to know of a job beyond its leases. The
-// Prolog writes it into the ledger.
-type JobMeta struct {
-	Cluster   string        `json:"cluster,omitempty"`
-	User      string        `json:"user"`
-	Partition string        `json:"partition"`
-	Mode      string        `json:"mode"`
-	Method    string        `json:"method"`
-	EstMiB    int64         `json:"est_mib"`
-	FullMiB   int64         `json:"full_mib"`
-	Submit    time.Time     `json:"submit"`
-	Start     time.Time     `json:"start"`
-	StdErr    userfile.Mark `json:"stderr"`
-}
-
 // request derives from the environment what the job needs of this node. A job
 // that job_submit did not annotate, or that runs in a partition that does not
 // share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
@@ -108,7 +94,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 		full = part.GPUMemMiB // a job that names several partitions books by the smallest
 	}
 	gpus := len(h.Slots)
-	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share ||
+	exclusive := !h.Carma.Annotated || h.Carma.Mode != jobenv.ModeShared || !managed || !part.Share ||
 		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
 	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
 	if n.Config.Placement.BySlurm() {
@@ -117,7 +103,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 		gpus, exclusive = h.Carma.GPUs, true
 	}
 	about := JobMeta{
-		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
+		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: jobenv.ModeExclusive,
+		Method:  method.None,
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
@@ -131,7 +118,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	}
 	if !exclusive {
 		r.ReserveMiB = h.Carma.ReserveMiB
-	} else if about.Mode == "shared" {
+	} else if about.Mode == jobenv.ModeShared {
 		// Brought back after an OOM: the Epilog raised the booking to a
 		// whole GPU; spank_job_env keeps what the first attempt asked for.
 		makeExclusive(&r, &about)

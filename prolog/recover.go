@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/gres/lease"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -27,7 +28,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if err != nil {
 		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
-	if v.signature == "" && strings.Contains(words.AdminComment, `{"reason":"`+reasonFault+`"`) {
+	if v.signature == "" && admincomment.Retried(words.AdminComment, admincomment.MPSFault) {
 		return "", false, errFaultAgain
 	}
 	mib, alone := about.FullMiB, true
@@ -44,7 +45,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	defer cancel()
 	change := sctl.Change{
 		Partition: partition, TresPerNode: n.booked(words.TresPerNode, about.Method, mib, about.FullMiB),
-		AdminComment: withToken(words.AdminComment, v.token("from", h.Partition)),
+		AdminComment: admincomment.With(words.AdminComment, v.token("from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
 		return "", false, err
@@ -56,15 +57,6 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 var errFaultAgain = errors.New("it was requeued for that before")
 
 var errNoRequeue = errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
-
-// withToken adds a token to what others wrote in AdminComment. What they wrote with
-// control characters cannot be written again as it is, and stays.
-func withToken(adminComment, token string) string {
-	if strings.ContainsFunc(adminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return ""
-	}
-	return strings.TrimSpace(adminComment + " " + token)
-}
 
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
 const ladderStepMiB = 5 << 10

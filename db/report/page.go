@@ -11,6 +11,7 @@ import (
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
 )
 
 // jobPage is one job as a page: the job, its attempts in full, and what is known of
@@ -57,7 +58,7 @@ func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s st
 		}
 	}
 	p.attempts = inOrder(p.attempts)
-	if p.totalMiB == 0 && j.Mode == "exclusive" {
+	if p.totalMiB == 0 && j.Mode == jobenv.ModeExclusive {
 		p.totalMiB = j.ReserveMiB // all of the GPU
 	}
 	if p.totalMiB == 0 {
@@ -120,8 +121,8 @@ func (p *jobPage) print(w io.Writer) error {
 	return err
 }
 
-func mode(m string) string {
-	if m == "shared" {
+func mode(m jobenv.Mode) string {
+	if m == jobenv.ModeShared {
 		return "allowed to be shared"
 	}
 	return "exclusive"

@@ -8,6 +8,7 @@ import (
 	"regexp"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
 )
 
@@ -26,13 +27,13 @@ func (t TRES) shards() int64 {
 // request keeps it, and has a whole GPU. slurmctld does not count jobs: so that no
 // more than max_jobs come to a GPU, each books at least its part of it.
 func (a *Annotation) bookShards(job Job, s Site) {
-	if a.Mode != ModeShared {
+	if a.Mode != jobenv.ModeShared {
 		return
 	}
 	most := config.ShardsOf(a.FullMiB, s.MarginMiB)
 	n := max(config.ShardsFor(a.ReserveMiB), most/int64(s.MaxJobs))
 	if why := a.needsGPU(job, n, most); why != "" {
-		a.Mode, a.ReserveMiB, a.Note = ModeExclusive, a.FullMiB, why
+		a.Mode, a.ReserveMiB, a.Note = jobenv.ModeExclusive, a.FullMiB, why
 		return
 	}
 	a.ReserveMiB = config.MiBOf(n)
