@@ -55,11 +55,11 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		}
 	}
 	if n.overVetoLimit(h) {
-		switch k, _, anywhere := tres.Booking(words.TresPerNode); {
+		switch books := tres.Read(words.TresPerNode); {
 		case n.Config.Placement.BySlurm():
-		case k == 0: // slurmctld counts nothing of it, and would send it around for ever
+		case books.K == 0: // slurmctld counts nothing of it, and would send it around for ever
 			return sctl.ErrBatchOnly
-		case !anywhere || !n.Config.Capacity.Anchor:
+		case !books.Anywhere() || !n.Config.Capacity.Anchor:
 			n.keep(ctx, h, r, ledger)
 		}
 	}
@@ -154,19 +154,20 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 // zero value if that would not help it.
 func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Slurm) sctl.Change {
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
-	_, free, anywhere := tres.Booking(words.TresPerNode)
+	books := tres.Read(words.TresPerNode)
 	switch {
-	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !anywhere || free >= fullMiB):
+	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !books.Anywhere() ||
+		books.FreeMiB() >= fullMiB):
 	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share
 		n.Log.Info("returned often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
-		return sctl.Change{TresPerNode: tres.Rebook(words.TresPerNode, fullMiB, fullMiB)}
+		return sctl.Change{TresPerNode: books.Rebook(fullMiB, fullMiB)}
 	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
 		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
 		n.Log.Warn("returned too often; requests whole GPUs now", "job", h.JobKey, "partition", partition)
 		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, l.about.Method, fullMiB, fullMiB)}
-	case uncounted && anywhere:
+	case uncounted && books.Anywhere():
 		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
-		return sctl.Change{TresPerNode: tres.AwaitIdle(words.TresPerNode, fullMiB)}
+		return sctl.Change{TresPerNode: books.AwaitIdle(fullMiB)}
 	}
 	return sctl.Change{}
 }

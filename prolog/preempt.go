@@ -133,7 +133,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		}
 		books = words.TresPerNode
 	}
-	if k, _, anywhere := tres.Booking(books); k == 0 || anywhere {
+	if b := tres.Read(books); b.K == 0 || b.Anywhere() {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
@@ -145,7 +145,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p := &l.preemption
-	p.rules, p.self, p.sent = rules, preemptible(j), tres.Sent(books)
+	p.rules, p.self, p.sent = rules, preemptible(j), tres.Read(books).Sent()
 	if p.ended == nil {
 		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	}

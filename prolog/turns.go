@@ -29,8 +29,9 @@ func (n *Node) inTurn(l *launch, ledger Ledger, slurm Waiting) Ledger {
 	if n.Config.Placement.BySlurm() {
 		return ledger
 	}
-	k, _, anywhere := tres.Booking(l.books) // as slurmctld has told of one that comes back
-	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm, yields: l.Carma.NamesNodes || k > 0 && !anywhere}
+	books := tres.Read(l.books) // as slurmctld has told of one that comes back
+	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm,
+		yields: l.Carma.NamesNodes || books.K > 0 && !books.Anywhere()}
 }
 
 // turns is the ledger for a job that gives those their turn who wait before it. One that

@@ -108,11 +108,12 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if !ok {
 		return Annotation{}, nil
 	}
-	if s.Shards && job.TRES.shards() > 0 {
+	asked := job.TRES.read()
+	if s.Shards && asked.shards() > 0 {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, errShards)
 	}
-	a := Annotation{Managed: true, TRES: job.TRES.without()}
-	k, err := gpusPerNode(job, part.GPUsPerNode)
+	a := Annotation{Managed: true, TRES: asked.without()}
+	k, err := gpusPerNode(job, asked, part.GPUsPerNode)
 	if err != nil {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
 	}
@@ -139,7 +140,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.Policy = p
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
-	a.ByNodes = tres.GPUs(job.TRES.PerJob) > 0 || tres.GPUs(job.TRES.PerTask) > 0 || tres.GPUs(job.TRES.PerSocket) > 0
+	a.ByNodes = asked.perJob.GPUs+asked.perTask.GPUs+asked.perSocket.GPUs > 0
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err
@@ -188,12 +189,19 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 // free: the Prolog keeps to it, so slurmctld has to know.
 func (s Site) extra(method string) int64 { return max(s.Margin[method]-s.MarginMiB, 0) }
 
-func (t TRES) without() TRES {
-	t.PerNode, _ = tres.Without(t.PerNode)
-	t.PerJob, _ = tres.Without(t.PerJob)
-	t.PerSocket, _ = tres.Without(t.PerSocket)
-	t.PerTask, _ = tres.Without(t.PerTask)
-	return t
+// lists are the four GRES lists as they were read.
+type lists struct{ perNode, perJob, perSocket, perTask tres.List }
+
+func (t TRES) read() lists {
+	return lists{tres.Read(t.PerNode), tres.Read(t.PerJob), tres.Read(t.PerSocket), tres.Read(t.PerTask)}
+}
+
+func (l *lists) without() TRES {
+	return TRES{l.perNode.Without(), l.perJob.Without(), l.perSocket.Without(), l.perTask.Without()}
+}
+
+func (l *lists) shards() int64 {
+	return l.perNode.Shards + l.perJob.Shards + l.perSocket.Shards + l.perTask.Shards
 }
 
 func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }

@@ -17,10 +17,6 @@ import (
 var errShards = errors.New("ask for a GPU, as --gres=gpu:1; CARMA books shards of it for a job that says what it " +
 	"needs (#CARMA mem=)")
 
-func (t TRES) shards() int64 {
-	return tres.Shards(t.PerNode) + tres.Shards(t.PerJob) + tres.Shards(t.PerSocket) + tres.Shards(t.PerTask)
-}
-
 // bookShards books a job that shares under placement.mode "slurm": shards of
 // 1 GiB take the place of the GPU that it asks for, as slurmctld takes no job that
 // asks for both (gres.c, ESLURM_INVALID_GRES). A job that cannot do without its
@@ -39,7 +35,7 @@ func (a *Annotation) bookShards(job Job, s Site) {
 	a.ReserveMiB = config.MiBOf(n)
 	var gpuType string
 	for _, list := range []*string{&a.TRES.PerNode, &a.TRES.PerJob, &a.TRES.PerSocket, &a.TRES.PerTask} {
-		rest, t := tres.WithoutGPUs(*list)
+		rest, t := tres.Read(*list).WithoutGPUs()
 		if *list = rest; t != "" {
 			gpuType = t
 		}
