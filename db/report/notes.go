@@ -10,6 +10,7 @@ import (
 	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/usertext"
 )
 
 // notes say what to change next time: the part of a report that is read first.
@@ -36,16 +37,16 @@ func notes(p *jobPage) (list []string) {
 		say("%s", j.OOMNote)
 	case j.preallocated() != "": // below: the peak says nothing of the need
 	case j.Mode == jobenv.ModeShared && known && better*1024 <= j.ReserveMiB*9/10:
-		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", gib(max(j.EstMiB, j.ReserveMiB)), gib(j.PeakMiB),
+		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", usertext.GiB(max(j.EstMiB, j.ReserveMiB)), usertext.GiB(j.PeakMiB),
 			better, more(p.totalMiB, j.ReserveMiB, better*1024))
 	case j.Mode == jobenv.ModeShared && known && j.PeakMiB > j.ReserveMiB*97/100 && j.Method != method.History:
 		say("the peak came within 3 %% of what was booked: `#CARMA mem=%dG` is safer", better)
 	case j.Mode == jobenv.ModeExclusive && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
-		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", gib(j.PeakMiB),
-			gib(p.totalMiB), better)
+		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", usertext.GiB(j.PeakMiB),
+			usertext.GiB(p.totalMiB), better)
 	}
 	if what := j.preallocated(); what != "" {
-		say("%s", preallocatedNote(what, gib(j.PeakMiB)))
+		say("%s", preallocatedNote(what, usertext.GiB(j.PeakMiB)))
 	}
 	busy := f.LeaseS > 60 && f.SMActPct.Known()
 	switch {

@@ -12,6 +12,7 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/usertext"
 )
 
 // jobPage is one job as a page: the job, its attempts in full, and what is known of
@@ -136,7 +137,7 @@ func (p *jobPage) printBars(line func(label, format string, args ...any)) {
 			line(label, "%s %s", bar(0, unknownText), how)
 			return
 		}
-		line(label, "%s %s", bar(float64(v)/full, gib(v)), how)
+		line(label, "%s %s", bar(float64(v)/full, usertext.GiB(v)), how)
 	}
 	memory("Estimate", j.EstMiB, j.Method)
 	memory("Booked", j.ReserveMiB, "")
@@ -149,7 +150,7 @@ func (p *jobPage) printBars(line func(label, format string, args ...any)) {
 		line("SM activity", "%s unknown", bar(0, unknownText))
 	}
 	if p.totalMiB > 0 {
-		line("", "of a GPU with %s", gib(p.totalMiB))
+		line("", "of a GPU with %s", usertext.GiB(p.totalMiB))
 	}
 }
 
@@ -187,9 +188,9 @@ func (p *jobPage) printAttempts(b *strings.Builder) {
 func (p *jobPage) attempt(a *db.Attempt) string {
 	peak := "not known"
 	if a.Total.PeakMiB > 0 {
-		peak = gib(a.Total.PeakMiB)
+		peak = usertext.GiB(a.Total.PeakMiB)
 	}
-	return fmt.Sprintf("%s on %s, booked %s, peak %s", a.Partition, a.Node, gib(a.ReserveMiB), peak)
+	return fmt.Sprintf("%s on %s, booked %s, peak %s", a.Partition, a.Node, usertext.GiB(a.ReserveMiB), peak)
 }
 
 func (p *jobPage) printShare(line func(label, format string, args ...any)) {
@@ -228,8 +229,6 @@ func signedClock(s float64) string {
 	}
 	return sign + string(appendClock(nil, max(s, 0)))
 }
-
-func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
 // wrap breaks text into lines, the first behind a sign and the others below its
 // beginning.

@@ -16,6 +16,7 @@ import (
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
+	"carma/slurmbridge/usertext"
 )
 
 // NoVal is Slurm's NO_VAL (slurm.h): the user did not say.
@@ -130,7 +131,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	if d.MemMiB > part.GPUMemMiB && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("mem"), Key: "mem", Reason: fmt.Sprintf(
-			"%s is more than a GPU of partition %s has (%s)", gib(d.MemMiB), name, gib(part.GPUMemMiB))}
+			"%s is more than a GPU of partition %s has (%s)", usertext.GiB(d.MemMiB), name, usertext.GiB(part.GPUMemMiB))}
 	}
 	if p := d.Policy.Placement(); p != "" && !slices.Contains(s.AllowPolicies, p) && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("policy"), Key: "policy", Reason: fmt.Sprintf(
@@ -203,5 +204,3 @@ func (l *lists) without() TRES {
 func (l *lists) shards() int64 {
 	return l.perNode.Shards + l.perJob.Shards + l.perSocket.Shards + l.perTask.Shards
 }
-
-func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
