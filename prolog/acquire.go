@@ -69,7 +69,7 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 
 // refresh replaces readings that are too old to decide on, as when the agent
 // does not run.
-func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
+func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 	age, ok, err := ledger.Oldest(ctx)
 	if err != nil || ok && age <= n.staleAfter() {
 		return err

@@ -16,7 +16,7 @@ import (
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
 // another node, may have raised its booking, and the environment still holds
 // what the first attempt asked for. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Slurm) (j sctl.Job,
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Jobs) (j sctl.Job,
 	w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -45,7 +45,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 
 // ask asks slurmctld about the job of a hook. What slurmctld says of another user's
 // job is never acted on.
-func ask(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
+func ask(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
 		return sctl.Job{}, err

@@ -13,28 +13,12 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 )
-
-// EpilogLedger is what an Epilog needs of the node's ledger.
-type EpilogLedger interface {
-	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
-	Release(ctx context.Context, key jobenv.JobKey) error
-	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
-	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
-	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
-}
-
-// Records is where accounting goes.
-type Records interface {
-	Put(ctx context.Context, a db.Attempt) error
-}
 
 // Epilog judges how the job ended, brings it back if it died of GPU memory
 // that it shared, writes its record and gives its GPUs back. Whatever fails,
@@ -141,7 +125,7 @@ const soon = time.Minute
 
 // countFailure tells the ledger what the end of a job says of its GPUs: that they may be
 // broken, or that they work. Most ends say neither.
-func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held, v verdict, ledger EpilogLedger) {
+func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held, v verdict, ledger Faults) {
 	failed := v.gpuFault && held.Fault == "" && held.Age < soon
 	var uuids []string
 	for _, g := range held.GPUs {

@@ -28,32 +28,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is what a Prolog needs of the node's ledger.
-type Ledger interface {
-	Snapshot(ctx context.Context) (lease.Snapshot, error)
-	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
-	PutReadings(ctx context.Context, readings []gres.Reading) error
-	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
-	Release(ctx context.Context, key jobenv.JobKey) error
-	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
-}
-
-// Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
-type Slurm interface {
-	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	Partition(ctx context.Context, name string) (sctl.Partition, error)
-	RequeueIncomplete(ctx context.Context, t sctl.Target) error
-	RequeueHold(ctx context.Context, t sctl.Target) error
-	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
-	Release(ctx context.Context, t sctl.Target) error
-	Notify(ctx context.Context, job uint32, text string) error
-	Preempting
-	SafeStart(ctx context.Context) (time.Duration, error)
-	Waiting
-}
-
 // Node is what the hooks have at hand on a node.
 type Node struct {
 	Name       string // Slurm's
@@ -185,7 +159,7 @@ type launch struct {
 }
 
 // arrive finds out what the job needs here.
-func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
+func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
 	l := &launch{Hook: h, started: time.Now()}
 	l.request, l.job, l.about = n.request(h)
 	var j sctl.Job
@@ -202,7 +176,7 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 
 // fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
 // given more slots than there are GPUs, all GPUs if it has the node to itself.
-func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slurm) {
+func (n *Node) fitNode(ctx context.Context, l *launch, ledger Readings, slurm Jobs) {
 	if l.Carma.Annotated || n.Config.Placement.BySlurm() || l.request.GPUs == 1 {
 		return
 	}
@@ -220,7 +194,7 @@ func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 }
 
 // finish tells the job what it was leased.
-func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Ledger) error {
+func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Readings) error {
 	gpus, err := n.granted(ctx, granted, ledger)
 	if err == nil {
 		err = n.confine(l.Hook, minors(gpus))

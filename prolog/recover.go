@@ -78,7 +78,7 @@ func (n *Node) nextBooking(held lease.Held, about JobMeta) (mib int64, alone boo
 
 // recoveryPartition is where the job comes back; empty: where it was. A job
 // that books whole GPUs is alone there too.
-func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Slurm) string {
+func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Jobs) string {
 	name := n.Config.Partition[h.Partition].Recovery
 	if name == "" {
 		return ""
@@ -113,7 +113,7 @@ func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool
 
 // scheduleRestart has the job's start set and, if it comes back alone, its GPUs kept. A
 // slurmctld that picks the GPU itself keeps one for it by priority.
-func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
+func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger Returned) {
 	var uuids []string
 	for _, g := range held.GPUs {
 		uuids = append(uuids, g.UUID)
@@ -188,7 +188,7 @@ const (
 	updatePause = 20 * time.Millisecond
 )
 
-func (n *Node) update(ctx context.Context, target sctl.Target, change sctl.Change, slurm Slurm) error {
+func (n *Node) update(ctx context.Context, target sctl.Target, change sctl.Change, slurm Changing) error {
 	for try := 1; ; try++ {
 		err := slurm.Update(ctx, target, change)
 		if err == nil || try == updateTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {

@@ -16,11 +16,6 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Waiting is what a Prolog asks about those who wait.
-type Waiting interface {
-	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
-}
-
 // inTurn returns the ledger as the job is to use it. slurmctld starts a job that names
 // its nodes there whatever they offer, so that its Prolog would be there first when a
 // GPU becomes free: ahead of all that wait in the queue until slurmctld hears of it

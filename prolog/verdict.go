@@ -132,7 +132,7 @@ func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held
 }
 
 // nameOf asks for the job's name if the name of its output may hold it (%x).
-func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
+func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Jobs) string {
 	if !strings.Contains(h.StdErr+h.StdOut, "%") || !strings.Contains(h.StdErr+h.StdOut, "x") {
 		return ""
 	}

@@ -586,7 +586,8 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 		ago  int // two hours pass after so many ends
 	}{
 		"one of two hours ago": {gpus: 2, ends: []end{bad(2, "GPU-0"), bad(1, "GPU-0"), bad(1, "GPU-0")}, ago: 1},
-		"the last three":       {gpus: 2, ends: slices.Repeat([]end{bad(2, "GPU-0"), bad(1, "GPU-0")}, 2), ago: 1, want: []string{"GPU-0"}},
+		"the last three": {gpus: 2, ends: slices.Repeat([]end{bad(2, "GPU-0"), bad(1, "GPU-0")}, 2), ago: 1,
+			want: []string{"GPU-0"}},
 		"three of two users":   {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, []string{"GPU-0"}, 0},
 		"two of two users":     {2, []end{bad(1, "GPU-0"), bad(2, "GPU-0")}, nil, 0},
 		"ten of one user":      {2, slices.Repeat([]end{bad(1, "GPU-0")}, 10), nil, 0},
