@@ -45,6 +45,7 @@ func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
 		if t, err := slurm.Time(ctx); err == nil {
 			f.Skew = time.Since(t).Truncate(time.Second)
 		}
+		f.Federation, _ = slurm.Federation(ctx)
 	}
 	path := slurmConfPath(slurm, f.Running)
 	f.SlurmConf, f.SlurmConfErr = readSlurmConf(path)
