@@ -120,14 +120,14 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 // mayPreempt asks slurmctld about the job and its rights.
 func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 	books := l.books
-	if books == "" {
+	if books.Text == "" {
 		words, err := slurm.Words(ctx, l.JobID)
 		if err != nil {
 			return err
 		}
-		books = words.TresPerNode
+		books = tres.Read(words.TresPerNode)
 	}
-	if b := tres.Read(books); b.K == 0 || b.Anywhere() {
+	if books.K == 0 || books.Anywhere() {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
@@ -139,7 +139,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p := &l.preemption
-	p.rules, p.self, p.sent = rules, preemptible(j), tres.Read(books).Sent()
+	p.rules, p.self, p.sent = rules, preemptible(j), books.Sent()
 	if p.ended == nil {
 		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	}
