@@ -36,7 +36,7 @@ func gpus(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
 		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100",
-			TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+			TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(),
 			Source: figure.SourceGPM})
 	}
 	return r
