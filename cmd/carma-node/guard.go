@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"os"
 
 	"carma/gres/confine"
 	"carma/prolog"
@@ -31,6 +32,18 @@ func guard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 		return nil, err
 	}
 	return g, confine.Undo(c.Devices.Confine, g, h)
+}
+
+// unconfineCommand takes away what confines jobs, when CARMA is removed; packages start it.
+const unconfineCommand = "unconfine"
+
+func runUnconfine(_ context.Context, e env, _ []string) error {
+	c, err := config.Load(e.config, os.ReadFile)
+	if err != nil {
+		return err
+	}
+	node := nodeName(e)
+	return confine.Undo("none", nil, confine.ForNode(c.ForNode(node), node, os.Getenv("SLURM_CONF")))
 }
 
 // usersOf tells who holds a lease on the GPU of each minor.

@@ -69,7 +69,7 @@ func oneThread() { runtime.GOMAXPROCS(1) }
 
 // hook prepares what Prolog and Epilog share, runs step and swallows its error.
 func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger,
-	sctl.Client) error) error {
+	sctl.Client) error) (failed error) {
 	oneThread()
 	syscall.Umask(0o077)
 	// What slurmd left open is for no child of ours, least of all one that reads
@@ -99,11 +99,17 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 	n := hookNode(c, h.Node, log)
 	n.Guard, n.GuardErr = guard(c, h.Node, h.Conf)
 	if name == "epilog" {
+		n.Shut(h)
 		defer n.Left(h) // when its GPUs are given back
 	}
 	if name == "prolog" {
 		n.Until = time.Now().Add(c.Hooks.Longest())
 	}
+	defer func() {
+		if name != "epilog" && failed == nil {
+			n.Ready(h)
+		}
+	}()
 	if len(h.Slots) == 0 {
 		return ended(n, e, h, withoutGPUs(ctx, name, n, h, slurm))
 	}

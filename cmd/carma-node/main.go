@@ -93,6 +93,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	if f.Arg(0) == settleCommand {
 		return runSettle(ctx, e, nil)
+	} else if f.Arg(0) == unconfineCommand {
+		return runUnconfine(ctx, e, nil)
 	}
 	command, ok := commands[f.Arg(0)]
 	if !ok {
