@@ -68,7 +68,7 @@ func TestImports(t *testing.T) {
 		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"},
 			[]string{"os/exec"}},
-		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
+		{"the network", nil, []string{"gres/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
 		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
 		{"the simulator's command", []string{"cmd/carma-sim"}, nil,
@@ -124,6 +124,23 @@ func TestLayers(t *testing.T) {
 	}
 	if edges < 50 {
 		t.Errorf("%d imports looked at", edges)
+	}
+}
+
+// TestMains: a command's main says which function does what, and no more.
+func TestMains(t *testing.T) {
+	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
+	if err != nil || len(mains) < 4 {
+		t.Fatal(mains, err)
+	}
+	for _, file := range mains {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n > 110 {
+			t.Errorf("%s has %d lines; its logic belongs into a package", file, n)
+		}
 	}
 }
 

@@ -78,8 +78,6 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	case why != "":
 		because(why)
 		return v
-	case !seen && n.Config.Recovery.RequireEvidence:
-		because("not seen by NVML near what it booked")
 	default:
 		v.requeuedTo, v.alone, err = n.recover(ctx, h, held, about, v, slurm)
 		if err == nil {
@@ -93,10 +91,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 
 // mayNotRecover is why the node requeues no job of the partition; empty: it does.
 func (n *Node) mayNotRecover(h jobenv.Hook) string {
-	switch {
-	case !n.Config.Recovery.Enabled:
-		return "recovery is off"
-	case n.Config.Partition[h.Partition].Recovery == "":
+	if n.Config.Partition[h.Partition].Recovery == "" {
 		return "partition has no recovery partition"
 	}
 	return ""

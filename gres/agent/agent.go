@@ -139,11 +139,11 @@ type Agent struct {
 }
 
 type gpuState struct {
-	smact, smocc, dram *window.Window
-	source             figure.Source // as last said
-	other              int           // looks in a row with another one
-	worse              bool          // that was said of a worse one
-	health             health
+	smact  *window.Window
+	source figure.Source // as last said
+	other  int           // looks in a row with another one
+	worse  bool          // that was said of a worse one
+	health health
 }
 
 // otherFor is for how many looks another source of SM activity must stay to be worth a
@@ -388,20 +388,13 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
 		if st == nil {
-			length := a.Config.SMAct.Window.D()
-			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
+			st = &gpuState{smact: window.New(a.Config.SMAct.Window.D())}
 			a.gpus[s.UUID] = st
 		}
 		a.tellSource(st, s)
 		r := Reading(s, leases, owners)
-		for _, f := range []struct {
-			w   *window.Window
-			pct figure.Measured
-			to  *float64
-		}{{st.smact, s.SMActPct, &r.SMActPct}, {st.smocc, s.SMOccPct, &r.SMOccPct}, {st.dram, s.DRAMPct, &r.DRAMPct}} {
-			f.w.Add(now, interval, float64(f.pct))
-			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
-		}
+		st.smact.Add(now, interval, float64(s.SMActPct))
+		r.SMActPct = st.smact.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		readings = append(readings, r)
 		usages = append(usages, a.account(s, leases, owners, now)...)
 	}

@@ -34,7 +34,6 @@ func (o once) Owner(pid int) resident.Owner {
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source,
 		Unreadable: s.Unreadable}
-	r.SMOccPct, r.DRAMPct = float64(s.SMOccPct), float64(s.DRAMPct)
 	for _, p := range s.Processes {
 		if p.MPS {
 			r.MPSClients++

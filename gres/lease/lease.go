@@ -181,8 +181,8 @@ func (b *Ledger) PutReadings(ctx context.Context, readings []gres.Reading) error
 	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
 }
 
-const insertReading = `INSERT INTO gpu (uuid, idx, minor, model, total_mib, mig, numa, nvlink, at_ns, used_mib, smact_pct, smocc_pct, dram_pct,
-	source, processes, clients, unreadable) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+const insertReading = `INSERT INTO gpu (uuid, idx, minor, model, total_mib, mig, numa, nvlink, at_ns, used_mib, smact_pct,
+	source, processes, clients, unreadable) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
 
 func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
@@ -196,7 +196,7 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	now := Now()
 	for _, r := range readings {
 		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign,
+			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), r.Source, r.Foreign,
 			r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}

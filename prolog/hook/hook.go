@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package hook is what slurmd starts: Prolog, TaskProlog and Epilog with the real world
+// around package prolog.
+package hook
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"math"
 	"os"
-	"os/exec"
 	"runtime"
 	"syscall"
 	"time"
@@ -23,6 +23,8 @@ import (
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/gres/records"
+	"carma/gres/resident"
+	"carma/gres/sampler"
 	"carma/prolog"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
@@ -30,27 +32,31 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
+var owners = resident.Proc{Root: "/proc"}
+
 // A hook ends with status 0 whatever happens: any other drains the node. What
 // went wrong stands in the log. The one exception is a Prolog at a site that
 // wants its node drained for a fault of its own (hooks.strict).
 
-func runProlog(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
+// Prolog is Slurm's Prolog. path is that of carma.toml.
+func Prolog(ctx context.Context, path string) error {
+	return run(ctx, path, "prolog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
 		n.EndEarlier(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name)})
 		return n.Prolog(ctx, h, book, slurm)
 	})
 }
 
-func runEpilog(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
+// Epilog is Slurm's Epilog.
+func Epilog(ctx context.Context, path string) error {
+	return run(ctx, path, "epilog", func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, n.Config.Hooks.Deadline.D())
 		defer cancel()
 		if n.Config.Partition[h.Partition].Share && startedByStepd() {
 			prolog.ExitOf(ctx, n.Log, &h, slurm)
 		}
-		p := publisher(n.Config, n.Name, book, slurm)
+		p := capacity.For(n.Config, n.Name, book, slurm)
 		return n.Epilog(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name), Keep: n.Config.Accounting},
 			slurm, p.Publish)
 	})
@@ -63,14 +69,16 @@ func startedByStepd() bool {
 	return o.JobID != 0 && !o.Claimed
 }
 
-// oneThread is for processes that do one thing after the other and end: a fifth of
+// OneThread is for processes that do one thing after the other and end: a fifth of
 // what a Prolog costs went into threads that look for work.
-func oneThread() { runtime.GOMAXPROCS(1) }
+func OneThread() { runtime.GOMAXPROCS(1) }
 
-// hook prepares what Prolog and Epilog share, runs step and swallows its error.
-func hook(ctx context.Context, e env, name string, step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger,
-	sctl.Client) error) (failed error) {
-	oneThread()
+// step is what one of the hooks does.
+type step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger, sctl.Client) error
+
+// run prepares what the hooks share, takes the step and swallows its error.
+func run(ctx context.Context, path, name string, step step) (failed error) {
+	OneThread()
 	syscall.Umask(0o077)
 	// What slurmd left open is for no child of ours, least of all one that reads
 	// what a user wrote. An old kernel (before 5.11) has no such call.
@@ -88,19 +96,19 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		log.Error("cannot work", "error", err)
 		return nil
 	}
-	c, err := config.Load(e.config, os.ReadFile)
+	c, err := config.Load(path, os.ReadFile)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
 		return withoutConfig(ctx, name, h, log)
 	}
 	c = c.ForNode(h.Node)
 	log = prolog.OpenLog(c.LogPath(h.Node)).With("hook", name)
-	slurm := slurmClient(c, h.Conf)
-	n := hookNode(c, h.Node, log)
-	n.Guard, n.GuardErr = guard(c, h.Node, h.Conf)
+	slurm := sctl.For(c.Slurm, h.Conf)
+	n := NewNode(c, h.Node, log)
+	n.Guard, n.GuardErr = prolog.FindGuard(c, h.Node, h.Conf)
 	if name == "epilog" {
 		n.Shut(h)
-		defer n.Left(h) // when its GPUs are given back
+		defer n.Left(h) // when its lease has ended
 	}
 	if name == "prolog" {
 		n.Until = time.Now().Add(c.Hooks.Longest())
@@ -111,38 +119,38 @@ func hook(ctx context.Context, e env, name string, step func(context.Context, *p
 		}
 	}()
 	if len(h.Slots) == 0 {
-		return ended(n, e, h, withoutGPUs(ctx, name, n, h, slurm))
+		return ended(n, path, h, withoutGPUs(ctx, name, n, h, slurm))
 	}
 	book, err := ledgerFor(ctx, name, n, h, slurm)
 	if book == nil {
-		return ended(n, e, h, err)
+		return ended(n, path, h, err)
 	}
 	defer book.Close()
-	n.Sample = func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, e, book) }
-	return ended(n, e, h, step(ctx, n, h, book, slurm))
+	n.Sample = func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, path, book) }
+	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
-// withoutConfig does what a Prolog can on a node without a usable carma.toml: a job
-// with GPUs goes back to the queue, for here it would see none.
+// withoutConfig does what a Prolog can on a node without a usable carma.toml: it returns
+// a job with GPUs to the queue, for here the job would see none.
 func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Logger) error {
 	if name != "prolog" || len(h.Slots) == 0 {
 		return nil
 	}
 	c := config.Default()
-	if err := hookNode(c, h.Node, log).Return(ctx, h, slurmClient(c, h.Conf)); err != nil {
+	if err := NewNode(c, h.Node, log).Return(ctx, h, sctl.For(c.Slurm, h.Conf)); err != nil {
 		log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
 	}
 	return nil
 }
 
-// hookNode gives the hooks the real world.
-func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
+// NewNode gives the hooks the real world.
+func NewNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 	runDir := c.RunDir(name)
 	n := &prolog.Node{
 		Name:       name,
-		Host:       shortHost(),
+		Host:       sctl.ShortHost(),
 		Config:     c,
-		Thresholds: thresholds(c),
+		Thresholds: choose.FromConfig(c),
 		RunDir:     runDir,
 		Log:        log,
 		AsUser:     userfile.Run,
@@ -157,19 +165,12 @@ func hookNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 	return n
 }
 
-// sampleElsewhere reads the GPUs in a process of its own: a call into a wedged
-// driver never returns, and the hook must.
-func sampleElsewhere(ctx context.Context, e env, book *lease.Ledger) ([]gres.Reading, error) {
+// sampleElsewhere reads the GPUs where the agent has not.
+func sampleElsewhere(ctx context.Context, config string, book *lease.Ledger) ([]gres.Reading, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	cmd := exec.Command("/proc/self/exe", "--config", e.config, "sample")
-	cmd.Dir = "/"
-	out, err := outputWithin(ctx, cmd)
+	samples, err := sampler.InChild(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("sample GPUs: %w", err)
-	}
-	var samples []gres.Sample
-	if err := json.Unmarshal(out, &samples); err != nil {
 		return nil, fmt.Errorf("sample GPUs: %w", err)
 	}
 	s, err := book.Snapshot(ctx)
@@ -183,34 +184,13 @@ func sampleElsewhere(ctx context.Context, e env, book *lease.Ledger) ([]gres.Rea
 	return readings, nil
 }
 
-// outputWithin is cmd.Output with a way out for a process that cannot be killed.
-func outputWithin(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
-	type result struct {
-		out []byte
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		out, err := cmd.Output()
-		done <- result{out, err}
-	}()
-	select {
-	case r := <-done:
-		return r.out, r.err
-	case <-ctx.Done():
-		if cmd.Process != nil {
-			cmd.Process.Kill()
-		}
-		return nil, ctx.Err()
-	}
-}
-
-func runTaskProlog(_ context.Context, e env, _ []string) error {
-	oneThread()
+// TaskProlog is Slurm's TaskProlog; it runs as the job's user.
+func TaskProlog(_ context.Context, path string) error {
+	OneThread()
 	if prolog.Told(os.Getenv) {
 		return nil
 	}
-	c, err := config.Load(e.config, os.ReadFile)
+	c, err := config.Load(path, os.ReadFile)
 	if err != nil {
 		// The job's lease may stand where it does by default. If not, the task sees no
 		// GPU: the numbers that Slurm gave it are slots.
@@ -224,50 +204,4 @@ func runTaskProlog(_ context.Context, e env, _ []string) error {
 		fmt.Fprintln(os.Stderr, "carma-node: task-prolog:", err)
 	}
 	return nil
-}
-
-func thresholds(c config.Config) choose.Thresholds {
-	return choose.Thresholds{
-		SMActMaxPct:  c.SMAct.MaxPct,
-		CoarseMaxPct: c.SMAct.CoarseMaxPct,
-		MarginMiB:    c.Placement.MarginMiB,
-		SMOccMaxPct:  c.SMAct.SMOccMaxPct,
-		DRAMMaxPct:   c.SMAct.DRAMMaxPct,
-		MaxJobs:      c.Placement.MaxJobs,
-		MaxClients:   c.MPS.MaxClients,
-		Settle:       c.Placement.Settle.D(),
-		CrossUser:    c.Placement.CrossUser == "timeslice",
-		Streams:      !c.MPS.Enabled,
-		BookSMAct:    c.Placement.SMActBooking,
-	}
-}
-
-// capacityPublisher is what the agent and the Epilog publish with.
-type capacityPublisher interface {
-	agent.Publisher
-	Publish(ctx context.Context) error
-}
-
-// publisher tells slurmctld what the node can take. One that picks GPUs itself
-// counts shards and need not be told.
-func publisher(c config.Config, node string, book *lease.Ledger, slurm capacity.Slurm) capacityPublisher {
-	if c.Placement.BySlurm() {
-		return capacity.NoPublisher{}
-	}
-	p := &capacity.Publisher{
-		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
-		Policy: choose.Policy(c.Placement.Policy), IdleOnly: c.Placement.IdleOnly(), Thresholds: thresholds(c),
-		Floor: !c.Capacity.Anchor,
-	}
-	for _, name := range c.PartitionNames() {
-		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)
-	}
-	return p
-}
-
-func slurmClient(c config.Config, conf string) sctl.Client {
-	if c.Slurm.Conf != "" {
-		conf = c.Slurm.Conf
-	}
-	return sctl.Client{BinDir: c.Slurm.BinDir, Conf: conf}
 }
