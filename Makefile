@@ -16,10 +16,11 @@ export GO ?= go
 # go-nvml's generated calls use what newer NVML headers mark as deprecated.
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
-# go wants a cache, also where HOME is not set.
+# go and staticcheck want a cache, also where HOME is not set.
 ifeq ($(HOME),)
 export GOCACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/go-build
 export GOPATH ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/go
+export STATICCHECK_CACHE ?= $(shell getent passwd "$$(id -u)" | cut -d: -f6)/.cache/staticcheck
 endif
 
 HARDEN = -std=gnu11 -D_GNU_SOURCE -O2 -g -ffile-prefix-map=$(CURDIR)=. -fPIC -Wall -Wextra -Werror -D_FORTIFY_SOURCE=2 -fstack-protector-strong

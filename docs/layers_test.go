@@ -68,7 +68,7 @@ func TestImports(t *testing.T) {
 		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"},
 			[]string{"os/exec"}},
-		{"the network", nil, []string{"cmd/internal/sdnotify", "contrib/"}, []string{"net", "net/http"}},
+		{"the network", nil, []string{"gres/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
 		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
 		{"the simulator's command", []string{"cmd/carma-sim"}, nil,
@@ -124,6 +124,23 @@ func TestLayers(t *testing.T) {
 	}
 	if edges < 50 {
 		t.Errorf("%d imports looked at", edges)
+	}
+}
+
+// TestMains: a command's main says which function does what, and no more.
+func TestMains(t *testing.T) {
+	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
+	if err != nil || len(mains) < 4 {
+		t.Fatal(mains, err)
+	}
+	for _, file := range mains {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n > 110 {
+			t.Errorf("%s has %d lines; its logic belongs into a package", file, n)
+		}
 	}
 }
 
@@ -296,5 +313,50 @@ func TestLineLength(t *testing.T) {
 	}
 	if looked < 50000 {
 		t.Errorf("%d lines looked at", looked)
+	}
+}
+
+// TestWires: the estimate and the booking travel from job_submit to the record in these forms
+// alone, and what writes and reads each stands in one place. The text is one that no other
+// form has.
+func TestWires(t *testing.T) {
+	wires := []struct{ form, text, in string }{
+		{"variables for the hooks", "SPANK_CARMA_", "slurmbridge/jobenv/carma.go"},
+		{"variables for the hooks", "EST_MIB", "slurmbridge/jobenv/carma.go"},
+		{"GRES lists", "carmatotal", "slurmbridge/tres/tres.go"},
+		{"the ledger's word of a job", "json:\"stderr\"", "prolog/jobmeta.go"},
+		{"records", "carma1:", "db/comment.go"},
+		{"records", "attempt_gpu", "db/"},
+		// For people; what is read back of it decides nothing.
+		{"tokens in AdminComment", "carma-retry=", "slurmbridge/admincomment/admincomment.go"},
+		{"tokens in AdminComment", `carma={"v"`, "slurmbridge/admincomment/admincomment.go"},
+	}
+	found := map[string]int{}
+	for name := range imports(t) {
+		if top, _, _ := strings.Cut(name, "/"); !slices.Contains(layers, top) {
+			continue
+		}
+		for _, file := range sources(t, name) {
+			path, err := filepath.Rel(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			literals(t, file, func(at token.Position, s string) {
+				for _, w := range wires {
+					if !strings.Contains(s, w.text) {
+						continue
+					}
+					found[w.text]++
+					if !strings.HasPrefix(path, w.in) {
+						t.Errorf("%s: %q is of the form %q, which %s writes and reads", at, s, w.form, w.in)
+					}
+				}
+			})
+		}
+	}
+	for _, w := range wires {
+		if found[w.text] == 0 {
+			t.Errorf("nothing writes %q (%s); is the form gone?", w.text, w.form)
+		}
 	}
 }

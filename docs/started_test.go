@@ -22,18 +22,17 @@ import (
 // a user can write says which program, which option or which job. A new place needs its
 // line here, and a thought about whose text it hands over.
 var starts = map[string]string{
-	"cmd/carma-node hardwareOf":      "slurmd of carma.toml, a constant",
-	"cmd/carma-node sampleApartFrom": "itself; the path of carma.toml",
-	"cmd/carma-node sampleElsewhere": "itself; the path of carma.toml",
-	"gres/dcgm Monitor.command":      "smact.dcgmi; constants and numbers",
-	"gres/mps Control.Do":            "mps.control; a command of ours on its stdin",
-	"gres/mps Control.start":         "mps.control; a constant",
-	"contrib/sim/live output":        "carma-sim's, as the one who calls it",
+	"gres/doctor/facts hardwareOf": "slurmd of carma.toml, a constant",
+	"gres/sampler InChild":         "itself; the path of carma.toml",
+	"gres/dcgm Monitor.command":    "smact.dcgmi; constants and numbers",
+	"gres/mps Control.Do":          "mps.control; a command of ours on its stdin",
+	"gres/mps Control.start":       "mps.control; a constant",
+	"contrib/sim/live output":      "carma-sim's, as the one who calls it",
 	"prolog/userfile command": "itself, and a number; a user's path goes over stdin to a process that has that " +
 		"user's rights",
 	"prolog/userfile/credentials.c": "nothing: execve(2) stands in its comment",
 	"slurmbridge/spank/helper.c":    "plugstack.conf; as the job's user, whose environment it gets",
-	"cmd/carma-node settleLater":    "itself; the path of carma.toml",
+	"prolog/hook settleLater":       "itself; the path of carma.toml",
 
 	"slurmbridge/sctl Client.command": "slurm.bin_dir; the callers' words",
 	"slurmbridge/sctl Client.run":     "the callers' words",

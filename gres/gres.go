@@ -78,8 +78,6 @@ type Reading struct {
 	Age         time.Duration // of the last sample
 	UsedMiB     int64
 	SMActPct    float64 // statistic over the window; NaN: not measured
-	SMOccPct    float64
-	DRAMPct     float64
 	Source      figure.Source
 	Foreign     int // processes of no job of ours
 	MPSClients  int

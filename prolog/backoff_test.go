@@ -9,6 +9,7 @@ import (
 
 	"carma/gres/lease"
 	"carma/prolog/oomscan"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -46,21 +47,23 @@ func TestBackOffLines(t *testing.T) {
 	}
 }
 
-// A server that refused to start comes back as any job, and its record says what would
-// have let it start; also where it does not come back.
+// A server that refused to start is requeued as any job, and its record says what would
+// have let it start; also where it is not requeued.
 func TestAdviceInTheRecord(t *testing.T) {
 	const advice = "set gpu_memory_utilization to at most 0.22"
 	for _, enabled := range []bool{true, false} {
 		w := newWorld(t)
 		w.oom()
 		w.stderr.Signature, w.stderr.Kind = "vllm", oomscan.GPUMemory
-		w.Config.Recovery.Enabled = enabled
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 		w.prolog(t, hook(7))
+		if !enabled {
+			w.Config.Partition["gpu"] = config.Partition{Share: true}
+		}
 		w.epilog(t, failed(hook(7)))
 		a := w.records.attempts[0]
 		if !strings.Contains(a.OOMNote, advice) || (a.RequeuedTo != "") != enabled ||
-			strings.Contains(a.OOMNote, "recovery is off") == enabled {
+			strings.Contains(a.OOMNote, "no recovery partition") == enabled {
 			t.Errorf("recovery %v: %+v", enabled, a)
 		}
 	}

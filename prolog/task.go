@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/db/file"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/slurmbridge/config"
@@ -25,19 +26,18 @@ import (
 // taskFile is what the Prolog leaves for the TaskProlog, which runs as the
 // user before every task and must not cost more than reading one small file.
 type taskFile struct {
-	Restart         uint32   `json:"restart"`
-	UID             uint32   `json:"uid"`
-	Slots           []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
-	UUIDs           []string `json:"uuids"`    // leased GPU of each slot
-	Ordinals        []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
-	Shared          bool     `json:"shared"`
-	ReserveMiB      int64    `json:"reserve_mib"`       // per GPU
-	PipeDir         string   `json:"pipe_dir"`          // of the MPS daemon; empty: no MPS
-	Devices         int      `json:"devices"`           // that the daemon serves
-	ActiveThreadPct int      `json:"active_thread_pct"` // of an MPS client; 0: no limit
-	Shards          int64    `json:"shards"`            // that the job has in place of its GPU; 0: it has the GPU
-	RetryReason     string   `json:"retry_reason"`      // why the job runs again; empty: it does not
-	Undecided       bool     `json:"undecided"`         // tasks wait until another file stands here, or none
+	Restart     uint32   `json:"restart"`
+	UID         uint32   `json:"uid"`
+	Slots       []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
+	UUIDs       []string `json:"uuids"`    // leased GPU of each slot
+	Ordinals    []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
+	Shared      bool     `json:"shared"`
+	ReserveMiB  int64    `json:"reserve_mib"`  // per GPU
+	PipeDir     string   `json:"pipe_dir"`     // of the MPS daemon; empty: no MPS
+	Devices     int      `json:"devices"`      // that the daemon serves
+	Shards      int64    `json:"shards"`       // that the job has in place of its GPU; 0: it has the GPU
+	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: it does not
+	Undecided   bool     `json:"undecided"`    // tasks wait until another file stands here, or none
 
 	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
 }
@@ -55,7 +55,6 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 	if n.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
 		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].Daemon)
 		t.Devices = len(granted[0].Daemon.UUIDs())
-		t.ActiveThreadPct = n.Config.MPS.ActiveThreadPct
 	}
 	t.Variables = variables(n.Config, h, t)
 	return t
@@ -70,14 +69,7 @@ func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 	if err != nil {
 		return fmt.Errorf("describe leases for TaskProlog: %w", err)
 	}
-	path := taskPath(runDir, key.JobID)
-	temp := path + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return fmt.Errorf("describe leases for TaskProlog: %w", err)
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close(), os.Rename(temp, path)); err != nil {
+	if err := file.Replace(taskPath(runDir, key.JobID), text, 0o644); err != nil {
 		return fmt.Errorf("describe leases for TaskProlog: %w", err)
 	}
 	return nil
@@ -300,9 +292,6 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 			limits[i] = fmt.Sprintf("%d=%dM", i, t.ReserveMiB)
 		}
 		export("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", strings.Join(limits, ","))
-		if t.ActiveThreadPct > 0 {
-			export("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", strconv.Itoa(t.ActiveThreadPct))
-		}
 	} else {
 		b.WriteString("unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n")
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"carma/cmd/internal/cli"
+	"carma/db/report/texttable"
 	"carma/estimator"
 	"carma/slurmbridge/script"
 	"carma/slurmbridge/tres"
@@ -148,7 +148,7 @@ func TestGolden(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("CARMA_CONF", "/etc/carma/carma.toml.absent")
 			var out, errs bytes.Buffer
-			p := program{in: strings.NewReader(""), out: &out, errs: &errs, style: style{cli.Style{Colour: c.colour}},
+			p := program{in: strings.NewReader(""), out: &out, errs: &errs, style: texttable.Style{Colour: c.colour},
 				estimate: fixed}
 			err := p.run(c.args)
 			if got := message(err); got != c.fails {
@@ -164,7 +164,7 @@ func TestGolden(t *testing.T) {
 				return
 			}
 			for line := range strings.Lines(strings.SplitN(out.String(), "--- stderr", 2)[0]) {
-				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
+				if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
 					t.Errorf("%d columns: %s", n, line)
 				}
 			}

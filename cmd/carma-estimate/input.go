@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 
+	"carma/slurmbridge/cases"
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/script"
 )
@@ -34,3 +36,17 @@ func (p *program) readSummary(path string) ([]byte, error) {
 
 // unreadable is the error for a file of the user's that cannot be read.
 func unreadable(doing string, err error) error { return &script.Unreadable{Doing: doing, Err: err} }
+
+// runCases answers the cases of a file.
+func (p *program) runCases(path string) error {
+	in, dir := p.in, ""
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return unreadable("read cases "+path, err)
+		}
+		defer f.Close()
+		in, dir = f, filepath.Dir(path)
+	}
+	return cases.Run(in, path, dir, p.out, p.estimate)
+}

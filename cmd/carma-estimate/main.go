@@ -6,35 +6,22 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strings"
 	"syscall"
 
-	"github.com/spf13/pflag"
-
 	"carma/cmd/internal/cli"
+	"carma/db/report/estimate"
+	"carma/db/report/texttable"
 	"carma/estimator"
-	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
-	"carma/slurmbridge/cases"
-	"carma/slurmbridge/directive"
 	"carma/slurmbridge/script"
 )
 
-const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
-       carma-estimate SCRIPT [--summary FILE] [KEYS] [--write[=mem]] [-- ARGS]
-       carma-estimate --cases FILE
-
-Shows how much GPU memory a training job takes, from a summary of its model;
-or what slurmctld will make of a batch script, called with these ARGS; or puts the
-summary into it.
-`
-
 func main() {
 	p := program{in: os.Stdin, out: os.Stdout, errs: os.Stderr, estimate: estimator.ByMethod}
-	p.style.Style = cli.StyleOf(os.Stdout, false)
+	p.style = cli.StyleOf(os.Stdout, false)
 	cli.Exit("carma-estimate", p.run(os.Args[1:]))
 }
 
@@ -42,201 +29,71 @@ func main() {
 type program struct {
 	in        io.Reader
 	out, errs io.Writer
-	style     style
+	style     texttable.Style
 	estimate  annotate.EstimateFunc
 }
 
-// options are the command line.
-type options struct {
-	summary string
-	keys    []string // key=value words for a #CARMA line
-	gpus    int      // 0: not given
-	baseMiB int64    // 0: not given
-	method  string   // empty: not given
-
-	script    string
-	args      string // of the script, as annotate.Job has them
-	write     string // empty, writeAll or writeMem
-	partition string
-	gres      string
-	config    string
-	mustLoad  bool // --config was given
-
-	cases string
-	json  bool
-}
-
-// The values of --write.
-const (
-	writeAll = "all"
-	writeMem = "mem"
-)
-
-// keyFlags are the options that stand for a key of a #CARMA line. Their values
-// are read by the directive's own parser.
-var keyFlags = []struct{ flag, kind, alone, usage string }{
-	{"batch", "N", "", "samples per step and GPU"},
-	{"seq", "N", "", "tokens per sample"},
-	{"input", "CxHxW", "", "size of a sample"},
-	{"optim", "WORD", "", strings.Join(directive.Optimizers, ", ")},
-	{"foreach", "0|1", "", "torch's foreach optimizers are used"},
-	{"precision", "WORD", "", strings.Join(directive.Precisions, ", ")},
-	{"parallel", "WORD", "", strings.Join(directive.Parallels, ", ")},
-	{"attn", "WORD", "", strings.Join(directive.Attentions, ", ")},
-	{"grad-ckpt", "0|1", "1", "gradient checkpointing"},
-	{"dropout", "0|1", "", "dropout layers are active"},
-	{"dynamic-shapes", "0|1", "1", "lengths or sizes vary between steps"},
-	{"params", "N", "", "unique trainable parameters: 110M, 7B"},
-}
-
-// text is the value of an option; kind is what the help calls it.
-type text struct {
-	kind  string
-	value *string
-}
-
-func (t text) String() string     { return *t.value }
-func (t text) Set(s string) error { *t.value = s; return nil }
-func (t text) Type() string       { return t.kind }
-
 func (p *program) run(args []string) error {
 	o, err := p.options(args)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case o.cases != "":
-		return status(p.runCases(o.cases))
-	case o.script != "":
-		return status(p.runScript(o))
 	}
-	return status(p.runSummary(o))
+	if o.cases != "" {
+		return status(p.runCases(o.cases))
+	}
+	if o.Summary != "" {
+		if o.Text, err = p.readSummary(o.Summary); err != nil {
+			return status(err)
+		}
+	}
+	if o.Script != "" {
+		r, err := estimate.OfScript(o.Input, p.estimate)
+		if err != nil {
+			return status(err)
+		}
+		return p.tell(r, o)
+	}
+	r, err := estimate.OfSummary(o.Input, p.estimate)
+	if err != nil {
+		return status(err)
+	}
+	return p.print(r, o.json)
+}
+
+// tell prints what becomes of a script; a job that would be refused is an error.
+func (p *program) tell(r estimate.Report, o options) error {
+	if r.Submission.Site.Path == "" {
+		fmt.Fprintf(p.errs, "carma-estimate: there is no %s: judged for nodes of %d A100-40GB as an example\n",
+			o.Config, script.ExamplePartition.GPUsPerNode)
+	}
+	refused := r.Submission.Refused
+	if refused == nil || o.json || r.Estimate != nil || r.Submission.Written != nil {
+		if err := p.print(r, o.json); err != nil {
+			return err
+		}
+	}
+	if refused != nil {
+		return cli.Fail(cli.ExitUsage, "%s: sbatch would fail: %w", o.Script, refused)
+	}
+	return nil
+}
+
+func (p *program) print(r estimate.Report, asJSON bool) error {
+	if asJSON {
+		return r.PrintJSON(p.out)
+	}
+	return r.Print(p.out, p.style)
 }
 
 // status gives an error about a file of the user's its exit status.
 func status(err error) error {
 	var unread *script.Unreadable
+	var mistake estimate.Mistake
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
 		return cli.Fail(cli.ExitPermission, "%w", err)
-	case errors.As(err, &unread):
+	case errors.As(err, &unread), errors.As(err, &mistake):
 		return cli.Fail(cli.ExitUsage, "%w", err)
 	}
 	return err
-}
-
-// runCases answers the cases of a file.
-func (p *program) runCases(path string) error {
-	in, dir := p.in, ""
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return unreadable("read cases "+path, err)
-		}
-		defer f.Close()
-		in, dir = f, filepath.Dir(path)
-	}
-	return cases.Run(in, path, dir, p.out, p.estimate)
-}
-
-// flags is the table of flags, with what they set.
-func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet {
-	f := cli.Flags("carma-estimate", usage, p.out)
-	add := func(to *string, name, short, kind, usage string) {
-		f.VarP(text{kind, to}, name, short, usage)
-	}
-	add(&o.summary, "summary", "", "FILE", "model summary; - for stdin")
-	for i, k := range keyFlags {
-		add(&values[i], k.flag, "", k.kind, k.usage)
-		f.Lookup(k.flag).NoOptDefVal = k.alone
-	}
-	f.IntVarP(&o.gpus, "gpus", "G", 0, "GPUs `N` of the job on one node; with a script as sbatch's")
-	f.Int64Var(&o.baseMiB, "base", 0, "`MIB` a process holds before it allocates (default: measured on an A100)")
-	add(&o.method, "method", "", "WORD", strings.Join(method.Names(), ", ")+" (default "+method.Default+")")
-	add(&o.write, "write", "", "all|mem", "put the summary and the keys into the script, or only mem=")
-	f.Lookup("write").NoOptDefVal = writeAll
-	add(&o.partition, "partition", "p", "NAME", "as sbatch's")
-	add(&o.gres, "gres", "", "LIST", "as sbatch's")
-	f.StringVar(&o.config, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
-	add(&o.cases, "cases", "", "FILE", "one case a line, as JSON; - for stdin")
-	f.BoolVar(&o.json, "json", false, "print JSON (docs/json.md)")
-	f.BoolVar(ascii, "ascii", false, "draw with ASCII characters only")
-	return f
-}
-
-// options reads the command line.
-func (p *program) options(args []string) (options, error) {
-	var o options
-	var ascii bool
-	values := make([]string, len(keyFlags))
-	f := p.flags(&o, values, &ascii)
-	if err := cli.Parse(f, args); err != nil {
-		return o, err
-	}
-	p.style.ASCII = p.style.ASCII || ascii
-	for i, k := range keyFlags {
-		if !f.Changed(k.flag) {
-			continue
-		}
-		w, err := script.Word(strings.ReplaceAll(k.flag, "-", "_"), values[i])
-		if err != nil {
-			return o, cli.Fail(cli.ExitUsage, "--%s: %w", k.flag, err)
-		}
-		o.keys = append(o.keys, w)
-	}
-	o.mustLoad = f.Changed("config")
-	return o, o.check(f)
-}
-
-// check refuses what does not go together.
-func (o *options) check(f *pflag.FlagSet) error {
-	o.script = f.Arg(0)
-	if f.NArg() > 1 {
-		if f.ArgsLenAtDash() != 1 {
-			return cli.Fail(cli.ExitUsage, "unexpected argument %q; arguments of the script go behind --", f.Arg(1))
-		}
-		o.args = strings.Join(f.Args()[1:], annotate.ArgEnd) + annotate.ArgEnd
-	}
-	only := func(where string, fits bool, flags ...string) error {
-		for _, name := range flags {
-			if f.Changed(name) && !fits {
-				return cli.Fail(cli.ExitUsage, "--%s goes with %s only", name, where)
-			}
-		}
-		return nil
-	}
-	if err := only("a script", o.script != "", "write", "partition", "gres", "config"); err != nil {
-		return err
-	}
-	if o.cases != "" {
-		var other string
-		f.Visit(func(g *pflag.Flag) {
-			if g.Name != "cases" && g.Name != "json" && g.Name != "ascii" {
-				other = "--" + g.Name
-			}
-		})
-		if o.script != "" {
-			other = o.script
-		}
-		if other != "" {
-			return cli.Fail(cli.ExitUsage, "%s does not go with --cases: each case says it for itself", other)
-		}
-		return nil
-	}
-	switch {
-	case o.script == "" && o.summary == "":
-		return cli.Fail(cli.ExitUsage,
-			"nothing to estimate: give --summary, a script or --cases; see carma-estimate --help")
-	case f.Changed("gpus") && o.gpus < 1:
-		return cli.Fail(cli.ExitUsage, "--gpus=%d: must be at least 1", o.gpus)
-	case f.Changed("base") && o.baseMiB < 1:
-		return cli.Fail(cli.ExitUsage, "--base=%d: must be at least 1", o.baseMiB)
-	case f.Changed("write") && o.write != writeAll && o.write != writeMem:
-		return cli.Fail(cli.ExitUsage, "--write=%s: write --write or --write=mem", o.write)
-	}
-	if f.Changed("method") {
-		if err := script.KnownMethod(o.method); err != nil {
-			return cli.Fail(cli.ExitUsage, "--method=%s: %w", o.method, err)
-		}
-	}
-	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"carma/db"
 	"carma/gres/records"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
 )
 
 const dbUsage = `usage: carma-node db check|backup|prune [OPTIONS]
@@ -39,7 +40,7 @@ func runDB(ctx context.Context, e env, args []string) error {
 		}
 	}
 	if *path == "" {
-		*path = c.DBPath(nodeName(e))
+		*path = c.DBPath(sctl.NodeName(e.node))
 	}
 	switch {
 	case f.NArg() == 1 && f.Arg(0) == "check":

@@ -4,17 +4,14 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 	"time"
 
 	"carma/cmd/internal/cli"
 	"carma/gres/doctor"
-	"carma/slurmbridge/version"
+	"carma/gres/doctor/facts"
+	"carma/slurmbridge/sctl"
 )
 
 const doctorUsage = `usage: carma-node [--node NAME] doctor [--controller] [--node] [--json]
@@ -40,15 +37,14 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	findings := doctor.Diagnose(gather(ctx, e, *controller, *node))
-	if *asJSON {
-		enc := json.NewEncoder(os.Stdout)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(map[string]any{"schema": "carma.doctor/1", "version": version.String(),
-			"worst": doctor.Worst(findings), "findings": findings}); err != nil {
-			return err
+	findings := doctor.Diagnose(facts.Gather(ctx, e.config, sctl.NodeName(e.node), *controller, *node))
+	show := doctor.PrintJSON
+	if !*asJSON {
+		show = func(w io.Writer, findings []doctor.Finding) error {
+			return doctor.Print(w, findings, cli.StyleOf(os.Stdout, false))
 		}
-	} else if err := printFindings(os.Stdout, findings, colours(os.Stdout)); err != nil {
+	}
+	if err := show(os.Stdout, findings); err != nil {
 		return err
 	}
 	if doctor.Worst(findings) == doctor.Fail {
@@ -61,44 +57,4 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 		return cli.Fail(cli.ExitUnfit, "%d to mend", n)
 	}
 	return nil
-}
-
-// colours tells whether out is a terminal whose user wants colours.
-func colours(out *os.File) bool {
-	st, err := out.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
-}
-
-// printFindings prints a line for each finding, and what to do below it.
-func printFindings(w io.Writer, findings []doctor.Finding, colour bool) error {
-	width := 0
-	for _, f := range findings {
-		width = max(width, len(f.Part))
-	}
-	paint := map[doctor.Level]string{doctor.Pass: "32", doctor.Warn: "33", doctor.Fail: "31"}
-	var b strings.Builder
-	for _, f := range findings {
-		level := string(f.Level)
-		if colour {
-			level = "\x1b[" + paint[f.Level] + "m" + level + "\x1b[0m"
-		}
-		fmt.Fprintf(&b, "%s  %-*s  %s\n", level, width, f.Part, f.What)
-		if f.Do != "" {
-			fmt.Fprintf(&b, "      %-*s  -> %s\n", width, "", f.Do)
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// isHost tells whether a SlurmctldHost value, "head(10.0.0.1)", names this
-// machine.
-func isHost(value string) bool {
-	name, _, _ := strings.Cut(value, "(")
-	host, err := os.Hostname()
-	if err != nil {
-		return false
-	}
-	short, _, _ := strings.Cut(host, ".")
-	return slices.Contains([]string{host, short, "localhost"}, name)
 }

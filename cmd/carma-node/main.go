@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
+	"carma/prolog/hook"
 	"carma/prolog/userfile"
 )
 
@@ -40,14 +41,19 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"status":      runStatus,
 	"top":         runTop,
 	"readmit":     runReadmit,
-	"prolog":      runProlog,
-	"task-prolog": runTaskProlog,
-	"epilog":      runEpilog,
+	"prolog":      slurmHook(hook.Prolog),
+	"task-prolog": slurmHook(hook.TaskProlog),
+	"epilog":      slurmHook(hook.Epilog),
 	"sample":      runSample,
 	"check":       runCheck,
 	"db":          runDB,
 	"doctor":      runDoctor,
 	"setup":       runSetup,
+}
+
+// slurmHook is a command that takes no arguments, whatever slurmd adds.
+func slurmHook(do func(ctx context.Context, config string) error) func(context.Context, env, []string) error {
+	return func(ctx context.Context, e env, _ []string) error { return do(ctx, e.config) }
 }
 
 // env is what every command starts with.
@@ -58,15 +64,15 @@ type env struct {
 
 func main() {
 	if len(os.Args) == 3 && os.Args[1] == userfile.Command {
-		oneThread()
+		hook.OneThread()
 		userfile.Child()
 		return
 	}
 	name := filepath.Base(os.Args[0])
 	args := os.Args[1:]
 	// As carma-prolog the program is the Prolog, whatever its arguments.
-	if hook, ok := strings.CutPrefix(name, "carma-"); ok && name != "carma-node" && commands[hook] != nil {
-		args = []string{hook}
+	if command, ok := strings.CutPrefix(name, "carma-"); ok && name != "carma-node" && commands[command] != nil {
+		args = []string{command}
 	}
 	cli.Exit("carma-node", run(context.Background(), args))
 }
@@ -91,8 +97,8 @@ func run(ctx context.Context, args []string) error {
 		f.Usage()
 		return cli.Fail(cli.ExitUsage, "no command given")
 	}
-	if f.Arg(0) == settleCommand {
-		return runSettle(ctx, e, nil)
+	if f.Arg(0) == hook.SettleCommand {
+		return hook.Settle(ctx, e.config)
 	}
 	command, ok := commands[f.Arg(0)]
 	if !ok {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -10,6 +11,8 @@ import (
 
 	"carma/prolog/userfile"
 )
+
+var update = flag.Bool("update", false, "write the completions anew")
 
 func TestMain(m *testing.M) {
 	// The program starts itself to read with the job's user's rights (package userfile).

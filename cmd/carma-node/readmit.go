@@ -14,6 +14,7 @@ import (
 	"carma/gres/agent"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
 )
 
 const readmitUsage = `usage: carma-node readmit GPU
@@ -35,7 +36,7 @@ func runReadmit(ctx context.Context, e env, args []string) error {
 	if err != nil {
 		return err
 	}
-	node := nodeName(e)
+	node := sctl.NodeName(e.node)
 	runDir := c.ForNode(node).RunDir(node)
 	book, err := lease.Open(runDir, 5*time.Second)
 	if err != nil {

@@ -3,19 +3,12 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
-	"os"
-	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
-	"carma/db"
 	"carma/db/report"
-	"carma/slurmbridge/config"
 )
 
 const usage = `usage: carma-report [OPTIONS] [JOB...]
@@ -94,47 +87,4 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 	)
 	f.StringVar(&o.conf, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	return f
-}
-
-// open opens the databases that the flags or carma.toml name.
-func (o *options) open(r *report.Report) (closeAll func(), err error) {
-	var bases []*db.DB
-	closeAll = func() {
-		for _, d := range bases {
-			d.Close()
-		}
-	}
-	if len(o.files) == 0 {
-		c, err := config.Load(o.conf, os.ReadFile)
-		if err != nil {
-			return closeAll, cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
-		}
-		host, _ := os.Hostname()
-		short, _, _ := strings.Cut(host, ".")
-		o.files = []string{c.DBPath(short)}
-	}
-	for _, path := range o.files {
-		d, err := db.OpenRead(path)
-		switch {
-		case errors.Is(err, db.ErrNewer):
-			return closeAll, cli.Fail(cli.ExitNewer, "%w", err)
-		case errors.Is(err, os.ErrPermission):
-			return closeAll, cli.Fail(cli.ExitPermission, "%w", err)
-		case err != nil:
-			return closeAll, cli.Fail(cli.ExitUnavailable, "%w", err)
-		}
-		bases = append(bases, d)
-	}
-	for _, d := range bases {
-		if r.View == report.History && d.Public() {
-			return closeAll, cli.Fail(cli.ExitPermission, "history: what users can read of the records has no keys; "+
-				"be root, or read slurmdbd as SlurmUser (--from slurmdbd)")
-		}
-		if at := d.Outdated(time.Now()); !at.IsZero() {
-			const text = "carma-report: records as of %s: the agent does not run, or cannot write them\n"
-			fmt.Fprintf(os.Stderr, text, at.Format("2006-01-02 15:04"))
-		}
-		r.Read(d)
-	}
-	return closeAll, nil
 }

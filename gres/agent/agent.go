@@ -34,47 +34,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is what the agent needs of the node's ledger.
-type Ledger interface {
-	Snapshot(ctx context.Context) (lease.Snapshot, error)
-	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
-	Release(ctx context.Context, key jobenv.JobKey) error
-	DropComeback(ctx context.Context, job uint32) error
-	Ended(ctx context.Context, n int) ([]lease.Ended, error)
-	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
-	DropEnded(ctx context.Context, key jobenv.JobKey) error
-	Guard
-	Health
-	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
-	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
-	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
-}
-
-// Publisher tells slurmctld what the node can take.
-type Publisher interface {
-	// PublishIf publishes if s, which may be a moment old, says that there is
-	// something to publish.
-	PublishIf(ctx context.Context, s lease.Snapshot) error
-	Compare(ctx context.Context) (comment string, err error)
-}
-
-// Jobs asks slurmctld about single jobs.
-type Jobs interface {
-	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
-	SafeStart(ctx context.Context) (time.Duration, error)
-}
-
-// Records is where accounting goes.
-type Records interface {
-	PutLost(ctx context.Context, a db.Attempt) error
-	SetEnd(ctx context.Context, e db.End) error
-	Meters(ctx context.Context) ([]db.Meter, error)
-	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
-	Tidy(ctx context.Context) error
-}
-
 // Agent is the daemon of one node.
 type Agent struct {
 	Node   string
@@ -135,11 +94,11 @@ type Agent struct {
 }
 
 type gpuState struct {
-	smact, smocc, dram *window.Window
-	source             figure.Source // as last said
-	other              int           // looks in a row with another one
-	worse              bool          // that was said of a worse one
-	health             health
+	smact  *window.Window
+	source figure.Source // as last said
+	other  int           // looks in a row with another one
+	worse  bool          // that was said of a worse one
+	health health
 }
 
 // otherFor is for how many looks another source of SM activity must stay to be worth a
@@ -379,20 +338,13 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
 		if st == nil {
-			length := a.Config.SMAct.Window.D()
-			st = &gpuState{smact: window.New(length), smocc: window.New(length), dram: window.New(length)}
+			st = &gpuState{smact: window.New(a.Config.SMAct.Window.D())}
 			a.gpus[s.UUID] = st
 		}
 		a.tellSource(st, s)
 		r := Reading(s, leases, owners)
-		for _, f := range []struct {
-			w   *window.Window
-			pct figure.Measured
-			to  *float64
-		}{{st.smact, s.SMActPct, &r.SMActPct}, {st.smocc, s.SMOccPct, &r.SMOccPct}, {st.dram, s.DRAMPct, &r.DRAMPct}} {
-			f.w.Add(now, interval, float64(f.pct))
-			*f.to = f.w.Value(now, window.Statistic(a.Config.SMAct.Statistic))
-		}
+		st.smact.Add(now, interval, float64(s.SMActPct))
+		r.SMActPct = st.smact.Value(now, window.Statistic(a.Config.SMAct.Statistic))
 		readings = append(readings, r)
 		usages = append(usages, a.account(s, leases, owners, now)...)
 	}

@@ -7,12 +7,6 @@ import (
 	"carma/gres/resident"
 )
 
-// Owners tells whose a process is and which jobs run.
-type Owners interface {
-	Owner(pid int) resident.Owner
-	Stepds() (map[uint32]bool, error)
-}
-
 // once looks a process up once: the reading of a GPU and its accounts ask for the
 // same.
 type once struct {
@@ -34,7 +28,6 @@ func (o once) Owner(pid int) resident.Owner {
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source,
 		Unreadable: s.Unreadable}
-	r.SMOccPct, r.DRAMPct = float64(s.SMOccPct), float64(s.DRAMPct)
 	for _, p := range s.Processes {
 		if p.MPS {
 			r.MPSClients++

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/policy"
 )
 
@@ -34,8 +35,6 @@ const (
 type Thresholds struct {
 	SMActMaxPct  float64
 	CoarseMaxPct float64 // instead, for sources that over-state SM activity
-	SMOccMaxPct  float64 // 0: no gate
-	DRAMMaxPct   float64 // 0: no gate
 	MarginMiB    int64   // what Placeable keeps free on a shared GPU
 	MaxJobs      int
 	MaxClients   int // of an MPS server; 0: no gate
@@ -44,6 +43,21 @@ type Thresholds struct {
 	Streams      bool // no MPS: all jobs of a GPU take turns
 	NodeDaemon   bool // an MPS daemon serves all GPUs of the node, not just the job's
 	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
+}
+
+// FromConfig takes the thresholds of a carma.toml.
+func FromConfig(c config.Config) Thresholds {
+	return Thresholds{
+		SMActMaxPct:  c.SMAct.MaxPct,
+		CoarseMaxPct: c.SMAct.CoarseMaxPct,
+		MarginMiB:    c.Placement.MarginMiB,
+		MaxJobs:      c.Placement.MaxJobs,
+		MaxClients:   c.MPS.MaxClients,
+		Settle:       c.Placement.Settle.D(),
+		CrossUser:    c.Placement.CrossUser == "timeslice",
+		Streams:      !c.MPS.Enabled,
+		BookSMAct:    c.Placement.SMActBooking,
+	}
 }
 
 // Input is what a choice is made on. Leases of one GPU should stand together.
@@ -177,26 +191,18 @@ func (s *state) closed(t *Thresholds) Reason {
 	return s.busy(t)
 }
 
-// busy returns which gate on activity the GPU's jobs keep shut.
+// busy returns why the activity of the GPU's jobs closes it.
 func (s *state) busy(t *Thresholds) Reason {
 	smactMax := t.SMActMaxPct
 	if s.r.Source.Coarse() {
 		smactMax = t.CoarseMaxPct
 	}
-	switch {
-	case shuts(s.r.SMActPct, smactMax):
+	// What is not known passes no gate: GPUs whose counters do not answer would take every job.
+	if smactMax < 100 && !(s.r.SMActPct <= smactMax) {
 		return Reason{code: smact, a: s.r.SMActPct, b: smactMax}
-	case t.SMOccMaxPct > 0 && shuts(s.r.SMOccPct, t.SMOccMaxPct):
-		return Reason{code: smocc, a: s.r.SMOccPct, b: t.SMOccMaxPct}
-	case t.DRAMMaxPct > 0 && shuts(s.r.DRAMPct, t.DRAMMaxPct):
-		return Reason{code: dram, a: s.r.DRAMPct, b: t.DRAMMaxPct}
 	}
 	return Reason{}
 }
-
-// shuts tells whether a gate is shut to a reading. What is not known passes no gate: GPUs
-// whose counters do not answer would take every job.
-func shuts(pct, maxPct float64) bool { return maxPct < 100 && !(pct <= maxPct) }
 
 // refuses returns why the GPU does not take the request.
 func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {

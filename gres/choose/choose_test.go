@@ -434,9 +434,9 @@ func TestNearness(t *testing.T) {
 
 func TestGates(t *testing.T) {
 	all := defaults
-	all.SMOccMaxPct, all.DRAMMaxPct, all.BookSMAct, all.MaxClients = 45, 40, true, 48
+	all.BookSMAct, all.MaxClients = true, 48
 	busy := func(f func(*gres.Reading)) gres.Reading {
-		return with(gpu("a"), func(r *gres.Reading) { r.SMActPct, r.SMOccPct, r.DRAMPct = 10, 10, 10; f(r) })
+		return with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 10; f(r) })
 	}
 	one := []gres.Lease{held("a", 1000)}
 	expects := func(pct float64) []gres.Lease {
@@ -452,17 +452,12 @@ func TestGates(t *testing.T) {
 		want   string
 	}{
 		{"open", busy(func(*gres.Reading) {}), one, 0, ""},
-		{"occupancy", busy(func(r *gres.Reading) { r.SMOccPct = 46 }), one, 0, "SM occupancy 46.0 % above 45 %"},
-		{"memory bandwidth", busy(func(r *gres.Reading) { r.DRAMPct = 41 }), one, 0, "DRAM activity 41.0 % above 40 %"},
 		{"activity not known", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), one, 0, "SM activity is not known"},
 		{"coarse activity not known", busy(func(r *gres.Reading) {
 			r.SMActPct, r.Source = math.NaN(),
 				figure.SourceUtilisation
 		}), one, 0,
 			"SM activity is not known"},
-		{"occupancy not known", busy(func(r *gres.Reading) { r.SMOccPct = math.NaN() }), one, 0, "SM occupancy is not known"},
-		{"memory bandwidth not known", busy(func(r *gres.Reading) { r.DRAMPct = math.NaN() }), one, 0,
-			"DRAM activity is not known"},
 		{"not known and idle", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), nil, 0, ""},
 		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, 0, "MPS server in FAULT"},
 		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "held for job 77"},

@@ -27,8 +27,6 @@ const (
 	fullOfClients
 	settling
 	smact
-	smocc
-	dram
 	heldBack
 	tooSmall
 	notIdle
@@ -67,10 +65,6 @@ func (r Reason) String() string {
 		return "a new job has not settled yet"
 	case smact:
 		return above("SM activity", r.a, r.b)
-	case smocc:
-		return above("SM occupancy", r.a, r.b)
-	case dram:
-		return above("DRAM activity", r.a, r.b)
 	case heldBack:
 		return fmt.Sprintf("held for job %.0f", r.a)
 	case tooSmall:

@@ -232,10 +232,10 @@ func (d *diagnosis) partitions() {
 	})
 }
 
-// recovery asks whether a job can come back where carma.toml sends it.
+// recovery asks whether a requeued job can run where carma.toml sends it.
 func (d *diagnosis) recovery(name, recovery string, say func(Level, string, string)) {
 	if recovery == "" {
-		if p := d.Config.Partition[name]; p.Share && d.Config.Recovery.Enabled {
+		if p := d.Config.Partition[name]; p.Share {
 			say(Warn, "partition "+name+" has no recovery partition: a job that ran out of GPU memory stays failed",
 				"[partition."+name+"] recovery = \"...\"")
 		}

@@ -111,7 +111,7 @@ func (d *diagnosis) settings() {
 				say(Warn, "SchedulerParameters lacks "+word, "add "+word+" to SchedulerParameters")
 			}
 		}
-		if v := d.setting("JobRequeue"); v == "0" && d.Config.Recovery.Enabled {
+		if v := d.setting("JobRequeue"); v == "0" && d.Config.Recovers() {
 			say(Warn, "JobRequeue=0: no job is requeued after OOM unless submitted with --requeue", "JobRequeue=1")
 		}
 		d.accountingSettings(say)

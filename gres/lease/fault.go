@@ -84,13 +84,13 @@ func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (e
 	return ended, nil
 }
 
-// Jobs that fail on a GPU close it when so many in a row did, of so many users: one user's
-// broken program closes none. It may be the programs all the same, so that it ends by
+// Jobs that fail on a GPU close it when so many in a row did within failedFor, of so many
+// users: one user's broken program closes none. It may be the programs all the same, so that it ends by
 // itself, and half of the node's GPUs stay open whatever jobs do.
 const (
 	failedJobs  = 3
 	failedUsers = 2
-	failedFor   = time.Hour
+	failedFor   = time.Hour // and so long is it closed
 )
 
 // JobEnded counts a job that has failed soon after its start with a fault of its GPU, or,
@@ -106,8 +106,8 @@ func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, 
 				}
 				continue
 			}
-			if _, err := tx.Exec("INSERT OR IGNORE INTO failure (uuid, job_id, uid) VALUES (?,?,?)", uuid, job,
-				uid); err != nil {
+			if _, err := tx.Exec("INSERT OR IGNORE INTO failure (uuid, job_id, uid, at_ns) VALUES (?,?,?,?)", uuid, job,
+				uid, int64(Now())); err != nil {
 				return err
 			}
 			yes, err := closeFailing(tx, uuid)
@@ -129,6 +129,9 @@ func (b *Ledger) JobEnded(ctx context.Context, job, uid uint32, uuids []string, 
 func closeFailing(tx *sql.Tx, uuid string) (closed bool, err error) {
 	now := int64(Now())
 	var jobs, users, others, all int
+	if _, err := tx.Exec("DELETE FROM failure WHERE at_ns < ?", now-int64(failedFor)); err != nil {
+		return false, err
+	}
 	if err := tx.QueryRow("SELECT count(*), count(DISTINCT uid) FROM failure WHERE uuid=?", uuid).Scan(&jobs,
 		&users); err != nil {
 		return false, err

@@ -23,8 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/db/figure"
-	"carma/db/queue"
-	"carma/db/sqlitefile"
+	"carma/db/file"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 )
@@ -44,7 +43,7 @@ const version = 2
 // Ledger is an open ledger.
 type Ledger struct {
 	db    *sql.DB
-	queue *queue.Queue
+	queue *file.Queue
 }
 
 // Job is a job that holds GPUs of the node.
@@ -75,7 +74,7 @@ var ErrNoFit = errors.New("no GPU fits now")
 // Transactions wait up to busy for each other.
 func Open(dir string, busy time.Duration) (*Ledger, error) {
 	path := filepath.Join(dir, "leases.db")
-	if err := sqlitefile.Private(path); err != nil {
+	if err := file.Private(path); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	// _txlock=immediate with WAL is the only setting that let 64 of 64
@@ -91,7 +90,7 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
 	db.SetMaxOpenConns(1)
-	q, err := queue.Open(filepath.Join(dir, "leases.queue"))
+	q, err := file.OpenQueue(filepath.Join(dir, "leases.queue"))
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
@@ -181,8 +180,8 @@ func (b *Ledger) PutReadings(ctx context.Context, readings []gres.Reading) error
 	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
 }
 
-const insertReading = `INSERT INTO gpu (uuid, idx, minor, model, total_mib, mig, numa, nvlink, at_ns, used_mib, smact_pct, smocc_pct, dram_pct,
-	source, processes, clients, unreadable) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+const insertReading = `INSERT INTO gpu (uuid, idx, minor, model, total_mib, mig, numa, nvlink, at_ns, used_mib, smact_pct,
+	source, processes, clients, unreadable) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
 
 func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	if _, err := tx.Exec("DELETE FROM gpu"); err != nil {
@@ -196,7 +195,7 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	now := Now()
 	for _, r := range readings {
 		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), nullNaN(r.SMOccPct), nullNaN(r.DRAMPct), r.Source, r.Foreign,
+			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), r.Source, r.Foreign,
 			r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}

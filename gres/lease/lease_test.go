@@ -36,7 +36,7 @@ func gpus(n int) []gres.Reading {
 	var r []gres.Reading
 	for i := range n {
 		r = append(r, gres.Reading{GPU: gres.GPU{UUID: "GPU-" + strconv.Itoa(i), Index: i, Minor: i, Model: "A100",
-			TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(), SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+			TotalMiB: 40536, NUMA: i % 2, NVLink: 1 << 63}, SMActPct: math.NaN(),
 			Source: figure.SourceGPM})
 	}
 	return r
@@ -570,28 +570,33 @@ func TestFaults(t *testing.T) {
 }
 
 // Three jobs of two users in a row close a GPU, one user's do not, nor those around one
-// that went well, and never more than half of the node's GPUs.
+// that went well, nor with one of two hours ago, and never more than half of the node's GPUs.
 func TestJobsThatFailOnAGPU(t *testing.T) {
 	type end struct {
 		uid    uint32
 		uuid   string
 		failed bool
 	}
+	const twoHours = "UPDATE failure SET at_ns = at_ns - 7200 * 1000000000"
 	bad := func(uid uint32, uuid string) end { return end{uid, uuid, true} }
 	for name, c := range map[string]struct {
 		gpus int
 		ends []end
 		want []string
+		ago  int // two hours pass after so many ends
 	}{
-		"three of two users":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, []string{"GPU-0"}},
-		"two of two users":    {2, []end{bad(1, "GPU-0"), bad(2, "GPU-0")}, nil},
-		"ten of one user":     {2, slices.Repeat([]end{bad(1, "GPU-0")}, 10), nil},
-		"one that went well":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), {3, "GPU-0", false}, bad(2, "GPU-0")}, nil},
-		"on several GPUs":     {2, []end{bad(1, "GPU-0"), bad(1, "GPU-1"), bad(2, "GPU-0")}, nil},
-		"the node's only GPU": {1, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, nil},
+		"one of two hours ago": {gpus: 2, ends: []end{bad(2, "GPU-0"), bad(1, "GPU-0"), bad(1, "GPU-0")}, ago: 1},
+		"the last three": {gpus: 2, ends: slices.Repeat([]end{bad(2, "GPU-0"), bad(1, "GPU-0")}, 2), ago: 1,
+			want: []string{"GPU-0"}},
+		"three of two users":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, []string{"GPU-0"}, 0},
+		"two of two users":    {2, []end{bad(1, "GPU-0"), bad(2, "GPU-0")}, nil, 0},
+		"ten of one user":     {2, slices.Repeat([]end{bad(1, "GPU-0")}, 10), nil, 0},
+		"one that went well":  {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), {3, "GPU-0", false}, bad(2, "GPU-0")}, nil, 0},
+		"on several GPUs":     {2, []end{bad(1, "GPU-0"), bad(1, "GPU-1"), bad(2, "GPU-0")}, nil, 0},
+		"the node's only GPU": {1, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0")}, nil, 0},
 		"at most half": {2, []end{bad(1, "GPU-0"), bad(1, "GPU-0"), bad(2, "GPU-0"), bad(1, "GPU-1"), bad(1, "GPU-1"),
 			bad(2, "GPU-1")},
-			[]string{"GPU-0"}},
+			[]string{"GPU-0"}, 0},
 	} {
 		b := open(t, t.TempDir())
 		if err := b.PutReadings(t.Context(), gpus(c.gpus)); err != nil {
@@ -604,6 +609,11 @@ func TestJobsThatFailOnAGPU(t *testing.T) {
 				t.Fatal(err)
 			}
 			closed = append(closed, now...)
+			if i+1 == c.ago {
+				if _, err := b.db.Exec(twoHours); err != nil {
+					t.Fatal(err)
+				}
+			}
 		}
 		s, err := b.Snapshot(t.Context())
 		if err != nil || !slices.Equal(closed, c.want) || (s.Readings[0].Cause == gres.CauseJobs) != (len(c.want) > 0) {

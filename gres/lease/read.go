@@ -114,7 +114,7 @@ func (b *Ledger) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, 
 }
 
 func readingsOf(q querier) ([]gres.Reading, error) {
-	rows, err := q.Query(`SELECT gpu.uuid, idx, minor, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, smocc_pct, dram_pct, source, processes, clients, unreadable,
+	rows, err := q.Query(`SELECT gpu.uuid, idx, minor, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, source, processes, clients, unreadable,
 		coalesce(q.reason, f.reason, ''), iif(q.reason IS NULL, ifnull(f.cause,''), 'mps'), ifnull(h.job_id,0), ifnull(h.uid,0), ifnull(h.gpus,0), ifnull(h.open_ns <= ?,0)
 		FROM gpu LEFT JOIN quarantine q USING (uuid) LEFT JOIN hold h USING (uuid)
 		LEFT JOIN fault f ON f.uuid=gpu.uuid AND f.cause=(SELECT max(cause) FROM fault WHERE uuid=gpu.uuid AND `+standing+`)
@@ -128,14 +128,14 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 	for rows.Next() {
 		var r gres.Reading
 		var at, nvlink int64
-		var smact, smocc, dram sql.NullFloat64
+		var smact sql.NullFloat64
 		if err := rows.Scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB,
-			&smact, &smocc, &dram, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
+			&smact, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
 			&r.Quarantined, &r.Cause, &r.HeldFor, &r.HeldUID, &r.HeldGPUs, &r.HeldOpen); err != nil {
 			return nil, fmt.Errorf("read readings: %w", err)
 		}
 		r.Age, r.NVLink = now-time.Duration(at), uint64(nvlink)
-		r.SMActPct, r.SMOccPct, r.DRAMPct = orNaN(smact), orNaN(smocc), orNaN(dram)
+		r.SMActPct = orNaN(smact)
 		readings = append(readings, r)
 	}
 	return readings, rows.Err()

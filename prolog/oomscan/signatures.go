@@ -90,7 +90,12 @@ var Signatures = []Signature{
 	{"cuda", "PyTorch with expandable segments", GPUMemory, "CUDA driver error: out of memory", "", nil},
 	{"cuda", "CTranslate2", GPUMemory, "CUDA failed with error out of memory", "", nil},
 	{"cuda", "spconv", GPUMemory, "cuda failed with error 2 out of memory", "", nil},
-	{"cuda", "llama.cpp", GPUMemory, "cudaMalloc failed: out of memory", "", nil},
+	{"cuda", "llama.cpp, MXNet", GPUMemory, "cudaMalloc failed: out of memory", "", nil},
+	{"cuda", "Caffe", GPUMemory, "cudaSuccess (2 vs. 0)", "out of memory", nil},
+	{"cuda", "AMReX", GPUMemory, "CUDA error 2 in file", "out of memory", nil},
+	{"cuda", "SPECFEM3D", GPUMemory, "CUDA error !!!!! <out of memory>", "", nil},
+	{"paddle", "PaddlePaddle", GPUMemory, "Out of memory error on GPU ", "Cannot allocate", nil},
+	{"catboost", "CatBoost", GPUMemory, "NCudaLib::TOutOfMemoryError", "", nil},
 
 	{"oom-kill", "slurmstepd", HostMemory, "oom-kill event", "", nil},
 	{"oom-kill", "slurmstepd 21.08 and later", HostMemory, "oom_kill event", "", nil},

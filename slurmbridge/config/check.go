@@ -108,13 +108,10 @@ func (c *Config) checkNumbers() *KeyError {
 	for _, p := range []struct {
 		key string
 		v   float64
-		off bool // 0 switches it off
 	}{
-		{"smact.max_pct", c.SMAct.MaxPct, false}, {"smact.coarse_max_pct", c.SMAct.CoarseMaxPct, false},
-		{"smact.smocc_max_pct", c.SMAct.SMOccMaxPct, true}, {"smact.dram_max_pct", c.SMAct.DRAMMaxPct, true},
-		{"mps.active_thread_pct", float64(c.MPS.ActiveThreadPct), true},
+		{"smact.max_pct", c.SMAct.MaxPct}, {"smact.coarse_max_pct", c.SMAct.CoarseMaxPct},
 	} {
-		if p.v < 0 || p.v > 100 || p.v == 0 && !p.off {
+		if p.v <= 0 || p.v > 100 {
 			return &KeyError{0, p.key, "must be more than 0 and at most 100"}
 		}
 	}

@@ -93,8 +93,6 @@ type SMAct struct {
 	Statistic    string   `toml:"statistic"`
 	MaxPct       float64  `toml:"max_pct"`
 	CoarseMaxPct float64  `toml:"coarse_max_pct"` // for sources that over-state SMACT
-	SMOccMaxPct  float64  `toml:"smocc_max_pct"`  // 0: no gate
-	DRAMMaxPct   float64  `toml:"dram_max_pct"`   // 0: no gate
 }
 
 // Placement is how a GPU is chosen.
@@ -145,10 +143,9 @@ type Capacity struct {
 
 // MPS is the CUDA Multi-Process Service, one control daemon per GPU.
 type MPS struct {
-	Enabled         bool   `toml:"enabled"`
-	Control         string `toml:"control"`           // path of nvidia-cuda-mps-control
-	MaxClients      int    `toml:"max_clients"`       // of one server
-	ActiveThreadPct int    `toml:"active_thread_pct"` // of each shared job; 0: no limit
+	Enabled    bool   `toml:"enabled"`
+	Control    string `toml:"control"`     // path of nvidia-cuda-mps-control
+	MaxClients int    `toml:"max_clients"` // of one server
 }
 
 // Devices are the device nodes of the GPUs, and who opens which.
@@ -172,13 +169,12 @@ type Hooks struct {
 // Longest is how long a Prolog takes at most.
 func (h Hooks) Longest() time.Duration { return h.Wait.D() + h.WaitInteractive.D() + h.Deadline.D() }
 
-// Recovery is what happens to a job that died of GPU memory.
+// Recovery is what happens to a job that died of GPU memory, where its partition has a
+// recovery partition.
 type Recovery struct {
-	Enabled bool `toml:"enabled"`
 	// alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
-	Retry           string  `toml:"retry"`
-	RequireEvidence bool    `toml:"require_evidence"` // only where NVML saw the job near what it booked
-	PerSecond       float64 `toml:"per_second"`       // requeues of one node
+	Retry     string  `toml:"retry"`
+	PerSecond float64 `toml:"per_second"` // requeues of one node
 }
 
 // Hold keeps GPUs for requests that small jobs would pass for ever.
@@ -250,7 +246,7 @@ func Default() Config {
 		Devices:  Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
 		Hooks: Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute),
 			Deadline: Duration(10 * time.Second), Vetoes: 5},
-		Recovery: Recovery{Enabled: true, Retry: "alone", PerSecond: 2},
+		Recovery: Recovery{Retry: "alone", PerSecond: 2},
 		Hold:     Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
 		Idle:     Idle{Action: "none", After: Duration(30 * time.Minute)},
 
@@ -412,6 +408,16 @@ func (c Config) DefaultPartition() string {
 		}
 	}
 	return ""
+}
+
+// Recovers tells whether some partition has its jobs requeued.
+func (c Config) Recovers() bool {
+	for _, p := range c.Partition {
+		if p.Recovery != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // RecoveryOf tells whether partition name is where some partition sends its

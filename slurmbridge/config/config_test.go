@@ -100,7 +100,10 @@ func TestParseErrors(t *testing.T) {
 		{partitions + "base_cudnn_mib = 50000\n", "line 5: partition.gpu.base_cudnn_mib: must be 0 or a part"},
 		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},
-		{"[smact]\nsmocc_max_pct = 101\n", "line 2: smact.smocc_max_pct: must be more than 0"},
+		{"[smact]\nmax_pct = 101\n", "line 2: smact.max_pct: must be more than 0"},
+		// Keys that there were.
+		{"[smact]\nsmocc_max_pct = 0\n", "line 2: smact.smocc_max_pct: unknown key; contrib/slurm/carma.toml"},
+		{"[recovery]\nenabled = true\n", "line 2: recovery.enabled: unknown key; contrib/slurm/carma.toml"},
 		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma"},
 		{slurm + "policy = \"lug\"\n", "line 4: placement.policy: slurmctld picks the GPU under placement.mode = " +
 			"\"slurm\"; leave the policy out"},

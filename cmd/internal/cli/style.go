@@ -7,29 +7,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// Style is how text for people looks.
-type Style struct {
-	Colour bool
-	ASCII  bool
-}
-
-// Colours, as parameters of ECMA-48's SGR.
-const (
-	Bold   = "1"
-	Dim    = "2"
-	Red    = "31"
-	Green  = "32"
-	Yellow = "33"
-	Cyan   = "36"
+	"carma/db/report/texttable"
 )
 
 // StyleOf returns the style for what is written to f: colours on a terminal
 // whose user wants them (no-color.org), letters beyond ASCII where the locale
 // has them.
-func StyleOf(f *os.File, ascii bool) Style {
-	return Style{
+func StyleOf(f *os.File, ascii bool) texttable.Style {
+	return texttable.Style{
 		Colour: Terminal(f) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		ASCII:  ascii || !utf8Locale(),
 	}
@@ -50,12 +36,4 @@ func utf8Locale() bool {
 		}
 	}
 	return false
-}
-
-// Paint colours text.
-func (s Style) Paint(colour, text string) string {
-	if !s.Colour || text == "" {
-		return text
-	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }

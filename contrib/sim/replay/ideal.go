@@ -47,8 +47,7 @@ func (s Setup) knowing() Setup {
 	s.Mode, s.Estimator, s.Queue = Slurm, Oracle, Backfill
 	s.Policy, s.Streams, s.Record, s.ideal = choose.LUG, false, false, true
 	t := &s.Thresholds
-	t.SMActMaxPct, t.SMOccMaxPct, t.DRAMMaxPct = 100, 0, 0
-	t.MarginMiB, t.Settle, t.MaxJobs = 0, 0, math.MaxInt32
+	t.SMActMaxPct, t.MarginMiB, t.Settle, t.MaxJobs = 100, 0, 0, math.MaxInt32
 	s.Model.Slurm.MPSMultiGPU, s.Model.Slurm.LeastLoaded, s.Model.Slurm.ScheduleS = true, false, 0
 	return s
 }

@@ -73,7 +73,7 @@ func (p *paper) reading(g int, window float64) gres.Reading {
 	r := &p.m.gpus[g]
 	return gres.Reading{
 		GPU:     gres.GPU{UUID: "GPU-" + strconv.Itoa(g), Index: g, TotalMiB: p.m.capacity, NUMA: -1},
-		UsedMiB: r.used, SMActPct: 100 * r.trail.mean(p.m.now, window), SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+		UsedMiB: r.used, SMActPct: 100 * r.trail.mean(p.m.now, window),
 		Source: figure.SourceDCGM, Foreign: len(r.residents),
 	}
 }

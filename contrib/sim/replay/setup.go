@@ -100,13 +100,12 @@ func Default() Setup {
 
 // FromConfig takes the thresholds of a carma.toml.
 func FromConfig(c config.Config, m model.Model) Setup {
+	thresholds := choose.FromConfig(c)
+	thresholds.Streams = false // Setup.Streams
 	return Setup{
 		Mode: Slurm, Nodes: 1, GPUs: 4, GPUMemMiB: 40536,
 		Policy: choose.Policy(c.Placement.Policy), Estimator: Analytic, Queue: Backfill, Recovery: RecoverExclusive,
-		Thresholds: choose.Thresholds{
-			SMActMaxPct: c.SMAct.MaxPct, CoarseMaxPct: c.SMAct.CoarseMaxPct, MarginMiB: c.Placement.MarginMiB,
-			MaxJobs: c.Placement.MaxJobs, Settle: c.Placement.Settle.D(), CrossUser: c.Placement.CrossUser == "timeslice",
-		},
+		Thresholds: thresholds,
 		MinFreeMiB: c.Placement.MinFreeMiB, WindowS: c.SMAct.Window.D().Seconds(),
 		HoldAfterS: c.Hold.After.D().Seconds(), HoldTimeoutS: c.Hold.Timeout.D().Seconds(),
 		PrologWaitS: c.Hooks.Wait.D().Seconds(), Vetoes: c.Hooks.Vetoes,

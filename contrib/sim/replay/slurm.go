@@ -131,7 +131,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 		for k := range n.gpus {
 			n.gpus[k].reading = gres.Reading{
 				GPU:    gres.GPU{UUID: uuids[k], Index: k, TotalMiB: m.capacity, NUMA: -1},
-				Source: figure.SourceDCGM, SMOccPct: math.NaN(), DRAMPct: math.NaN(),
+				Source: figure.SourceDCGM,
 			}
 			s.refresh(int32(i*m.set.GPUs + k))
 		}

@@ -13,6 +13,7 @@ CREATE TABLE failure (          -- jobs in a row that failed soon with a fault o
   uuid   TEXT NOT NULL,
   job_id INTEGER NOT NULL,
   uid    INTEGER NOT NULL,
+  at_ns  INTEGER NOT NULL,
   PRIMARY KEY (uuid, job_id)
 ) STRICT, WITHOUT ROWID;
 

@@ -1,31 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cli
+// Package completions makes the shells' completions beside it from the programs' flags,
+// and is for the programs' tests.
+package completions
 
 import (
 	"fmt"
-	"io"
+	"os"
+	"path/filepath"
 	"strings"
+	"testing"
 
 	"github.com/spf13/pflag"
 )
 
-// Shells are those that Completion knows.
-var Shells = []string{"bash", "zsh", "fish"}
+// shells write the completion of a program from its table of flags. words are its
+// subcommands.
+var shells = map[string]func(b *strings.Builder, program string, f *pflag.FlagSet, words []string){
+	"bash": bash, "zsh": zsh, "fish": fish,
+}
 
-// Completion writes the completion of a program for a shell, from its table of
-// flags. words are its subcommands.
-func Completion(w io.Writer, shell, program string, f *pflag.FlagSet, words []string) {
-	var b strings.Builder
-	switch shell {
-	case "bash":
-		bash(&b, program, f, words)
-	case "zsh":
-		zsh(&b, program, f, words)
-	case "fish":
-		fish(&b, program, f, words)
+// Test holds the completions and the manual page that are shipped to a program's flags,
+// from the program's folder in cmd. update rewrites the completions.
+func Test(t *testing.T, page string, f *pflag.FlagSet, words []string, update bool) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "man", page))
+	if err != nil {
+		t.Fatal(err)
 	}
-	io.WriteString(w, b.String())
+	f.VisitAll(func(o *pflag.Flag) {
+		if !strings.Contains(strings.ReplaceAll(string(text), `\-`, "-"), "--"+o.Name) {
+			t.Errorf("--%s is not in the manual page; run make man", o.Name)
+		}
+	})
+	program := strings.TrimSuffix(page, filepath.Ext(page))
+	for shell, write := range shells {
+		var b strings.Builder
+		write(&b, program, f, words)
+		path := filepath.Join("..", "..", "contrib", "completions", program+"."+shell)
+		if update {
+			if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if want, err := os.ReadFile(path); err != nil || b.String() != string(want) {
+			t.Errorf("%s is not of these flags (%v); run the test with -update", path, err)
+		}
+	}
 }
 
 // help is a flag's usage on one line without the quotes of its argument's name.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package status
 
 import (
 	"fmt"
@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"carma/cmd/internal/cli"
 	"carma/db/figure"
-	"carma/gres/status"
+	"carma/db/report/texttable"
 )
 
 // Widths of the bars: a GPU's line has at most 80 columns.
@@ -19,12 +18,11 @@ const (
 	memoryCells = 12
 )
 
-// printStatus prints a line for each GPU, and below it its jobs and why it is
-// closed.
-func printStatus(w io.Writer, n status.Node, style cli.Style) error {
+// Print prints a line for each GPU, and below it its jobs and why it is closed.
+func (n Node) Print(w io.Writer, style texttable.Style) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n", style.Paint(cli.Bold, heading(n)))
-	var head status.GPU // that the last heading was for
+	fmt.Fprintf(&b, "%s\n", style.Paint(texttable.Bold, heading(n)))
+	var head GPU // that the last heading was for
 	for i, g := range n.GPUs {
 		// One that cannot be read has no source; that is said below it.
 		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
@@ -52,7 +50,7 @@ func printStatus(w io.Writer, n status.Node, style cli.Style) error {
 			fill(&b, jobs)
 		}
 		if g.Closed != "" {
-			fmt.Fprintf(&b, "     %s\n", style.Paint(cli.Yellow, g.Closed))
+			fmt.Fprintf(&b, "     %s\n", style.Paint(texttable.Yellow, g.Closed))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -66,7 +64,7 @@ func by(source figure.Source) string {
 	return "by " + string(source)
 }
 
-func heading(n status.Node) string {
+func heading(n Node) string {
 	open := 0
 	for _, g := range n.GPUs {
 		if g.Closed == "" {
@@ -106,30 +104,30 @@ func shortUUID(uuid string) string {
 
 func gib(mib int64) string { return fmt.Sprintf("%.1f", float64(mib)/1024) }
 
-func percent(g status.GPU) string {
+func percent(g GPU) string {
 	if !g.SMActPct.Known() {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f%%", float64(g.SMActPct))
 }
 
-func mpsWord(g status.GPU) string {
+func mpsWord(g GPU) string {
 	switch g.MPS {
-	case status.MPSUp:
+	case MPSUp:
 		return fmt.Sprint(g.MPSClients)
-	case status.MPSFault:
+	case MPSFault:
 		return "bad"
-	case status.MPSDown:
+	case MPSDown:
 		return "dn"
 	}
 	return "-"
 }
 
-func openWord(g status.GPU, style cli.Style) string {
+func openWord(g GPU, style texttable.Style) string {
 	if g.Closed != "" {
-		return style.Paint(cli.Yellow, "closed")
+		return style.Paint(texttable.Yellow, "closed")
 	}
-	return style.Paint(cli.Green, gib(g.OpenMiB)+"G")
+	return style.Paint(texttable.Green, gib(g.OpenMiB)+"G")
 }
 
 // age is short: 3s, 12m, 5h, 2d.
@@ -147,28 +145,28 @@ func age(seconds float64) string {
 }
 
 // marks are what bars are drawn with: full, half, empty.
-func marks(style cli.Style) (full, half, empty string) {
+func marks(style texttable.Style) (full, half, empty string) {
 	if style.ASCII {
 		return "#", "+", "."
 	}
 	return "█", "▒", "·"
 }
 
-func smactBar(g status.GPU, maxPct float64, style cli.Style) string {
+func smactBar(g GPU, maxPct float64, style texttable.Style) string {
 	full, _, empty := marks(style)
 	if !g.SMActPct.Known() {
 		return strings.Repeat("?", smactCells)
 	}
 	n := int(min(max(float64(g.SMActPct)/100*smactCells+0.5, 0), smactCells))
-	colour := cli.Green
+	colour := texttable.Green
 	if float64(g.SMActPct) > maxPct {
-		colour = cli.Red
+		colour = texttable.Red
 	}
 	return style.Paint(colour, strings.Repeat(full, n)) + strings.Repeat(empty, smactCells-n)
 }
 
 // memoryBar shows what is used, then what is leased beyond that.
-func memoryBar(g status.GPU, style cli.Style) string {
+func memoryBar(g GPU, style texttable.Style) string {
 	if g.TotalMiB <= 0 {
 		return strings.Repeat("?", memoryCells)
 	}
@@ -178,6 +176,7 @@ func memoryBar(g status.GPU, style cli.Style) string {
 	used := cells(g.UsedMiB)
 	leased := max(cells(g.LeasedMiB), used)
 	full, half, empty := marks(style)
-	return style.Paint(cli.Cyan, strings.Repeat(full, used)) + style.Paint(cli.Dim, strings.Repeat(half, leased-used)) +
+	return style.Paint(texttable.Cyan, strings.Repeat(full, used)) +
+		style.Paint(texttable.Dim, strings.Repeat(half, leased-used)) +
 		strings.Repeat(empty, memoryCells-leased)
 }

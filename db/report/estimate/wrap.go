@@ -1,24 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package estimate
 
 import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
-	"carma/cmd/internal/cli"
+	"carma/db/report/texttable"
 )
 
 // width is that of a terminal as everybody has one.
 const width = 80
 
-// style is how text looks.
-type style struct{ cli.Style }
-
 // bar draws n of the most cells that all shares are drawn to; what is there at
 // all has one.
-func (s style) bar(n, of int64, cells int64) string {
+func bar(s texttable.Style, n, of, cells int64) string {
 	if n <= 0 || of <= 0 {
 		return ""
 	}

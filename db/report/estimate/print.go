@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package estimate
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"carma/cmd/internal/cli"
 	"carma/db/report/texttable"
 	"carma/estimator"
 	"carma/slurmbridge/script"
@@ -17,26 +16,27 @@ import (
 // barCells is what 80 columns leave for the longest bar.
 const barCells = 40
 
-func (p *program) print(r report, asJSON bool) error {
-	if asJSON {
-		return printJSON(p.out, r)
-	}
+// Print prints it for people.
+func (r Report) Print(w io.Writer, s texttable.Style) error {
+	p := printer{s}
 	var b strings.Builder
 	if r.Submission != nil {
-		p.style.submission(&b, r.Submission)
+		p.submission(&b, r.Submission)
 	}
 	if r.Estimate != nil {
 		if r.Submission != nil {
 			b.WriteByte('\n')
 		}
-		p.style.estimate(&b, r)
+		p.estimate(&b, r)
 	}
-	_, err := io.WriteString(p.out, b.String())
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
+type printer struct{ texttable.Style }
+
 // submission prints what becomes of a script.
-func (s style) submission(b *strings.Builder, v *script.Submission) {
+func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	row := func(label, text string) { b.WriteString(wrap(fmt.Sprintf("%-11s", label), text)) }
 	row("script", v.Script)
 	if len(v.Written) > 0 {
@@ -84,10 +84,10 @@ func (s style) submission(b *strings.Builder, v *script.Submission) {
 }
 
 // estimate prints figures, parts, reasons and what fits.
-func (s style) estimate(b *strings.Builder, r report) {
+func (s printer) estimate(b *strings.Builder, r Report) {
 	e := r.Estimate
-	colour := map[estimator.Confidence]string{estimator.Sure: cli.Green, estimator.Unsure: cli.Yellow,
-		estimator.Bound: cli.Red}[e.Confidence]
+	colour := map[estimator.Confidence]string{estimator.Sure: texttable.Green, estimator.Unsure: texttable.Yellow,
+		estimator.Bound: texttable.Red}[e.Confidence]
 	estimate, reserve := fmt.Sprintf("estimate %d MiB,", e.MiB), fmt.Sprintf("%d MiB", e.ReserveMiB)
 	if e.Confidence == estimator.Bound {
 		estimate, reserve = fmt.Sprintf("estimate at least %d MiB,", e.MiB), "a whole GPU"
@@ -97,7 +97,7 @@ func (s style) estimate(b *strings.Builder, r report) {
 		way = e.Path
 	}
 	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
-		s.Paint(cli.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), way)
+		s.Paint(texttable.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), way)
 	s.parts(b, e)
 	s.list(b, e.Confidence.String()+", because", e.Reasons)
 	s.list(b, "assumed", e.Assumed)
@@ -127,7 +127,7 @@ func advice(e *estimator.Estimate) []string {
 	return nil
 }
 
-func (s style) parts(b *strings.Builder, e *estimator.Estimate) {
+func (s printer) parts(b *strings.Builder, e *estimator.Estimate) {
 	var most int64
 	name := 0
 	for _, p := range e.Parts {
@@ -135,28 +135,28 @@ func (s style) parts(b *strings.Builder, e *estimator.Estimate) {
 		name = max(name, len(p.Name))
 	}
 	for _, p := range e.Parts {
-		colour := cli.Cyan
+		colour := texttable.Cyan
 		if p.Name == "base" {
-			colour = cli.Dim
+			colour = texttable.Dim
 		}
 		line := fmt.Sprintf("%-*s %8d MiB %3d %%  ", name, p.Name, p.MiB, (p.MiB*100+e.MiB/2)/max(e.MiB, 1))
-		b.WriteString(strings.TrimRight(line+s.Paint(colour, s.bar(p.MiB, most, barCells)), " ") + "\n")
+		b.WriteString(strings.TrimRight(line+s.Paint(colour, bar(s.Style, p.MiB, most, barCells)), " ") + "\n")
 	}
 }
 
-func (s style) list(b *strings.Builder, title string, lines []string) {
+func (s printer) list(b *strings.Builder, title string, lines []string) {
 	if len(lines) == 0 {
 		return
 	}
-	b.WriteString("\n" + s.Paint(cli.Bold, title) + "\n")
+	b.WriteString("\n" + s.Paint(texttable.Bold, title) + "\n")
 	for _, l := range lines {
 		b.WriteString(wrap("  - ", l))
 	}
 }
 
 // fit prints how many such jobs share a GPU.
-func (s style) fit(b *strings.Builder, r report) {
-	fmt.Fprintf(b, "\n%s\n", s.Paint(cli.Bold, "such jobs on one GPU, by memory"))
+func (s printer) fit(b *strings.Builder, r Report) {
+	fmt.Fprintf(b, "\n%s\n", s.Paint(texttable.Bold, "such jobs on one GPU, by memory"))
 	t := texttable.Table{Columns: texttable.Columns("GPU", ">MEMORY", ">JOBS", "")}
 	for _, f := range r.Fit {
 		note := ""
@@ -169,7 +169,7 @@ func (s style) fit(b *strings.Builder, r report) {
 		t.Rows = append(t.Rows, []string{f.GPU, fmt.Sprintf("%d MiB", f.MemMiB), fmt.Sprint(f.Jobs), note})
 	}
 	_, _ = t.WriteTo(b) // a strings.Builder takes everything
-	if slices.ContainsFunc(r.Fit, func(f fit) bool { return f.Jobs > int64(r.MaxJobs) }) {
+	if slices.ContainsFunc(r.Fit, func(f Fit) bool { return f.Jobs > int64(r.MaxJobs) }) {
 		fmt.Fprintf(b, "no more than %d share one at a time (placement.max_jobs)\n", r.MaxJobs)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package hook
 
 import (
 	"context"
@@ -15,11 +15,13 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// settleCommand goes on where a Prolog could not decide; only Prologs start it.
-const settleCommand = "settle"
+// SettleCommand is the command of carma-node that goes on where a Prolog could not decide;
+// only Prologs start it.
+const SettleCommand = "settle"
 
-func runSettle(ctx context.Context, e env, _ []string) error {
-	return hook(ctx, e, settleCommand, func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
+// Settle goes on where a Prolog could not decide.
+func Settle(ctx context.Context, path string) error {
+	return run(ctx, path, SettleCommand, func(ctx context.Context, n *prolog.Node, h jobenv.Hook, book *lease.Ledger,
 		slurm sctl.Client) error {
 		return n.Settle(ctx, h, book, slurm)
 	})
@@ -27,8 +29,8 @@ func runSettle(ctx context.Context, e env, _ []string) error {
 
 // settleLater starts a process that outlives this Prolog: slurmd waits until nobody has
 // its output open any more, and ends what is left of the Prolog's process group.
-func settleLater(e env) error {
-	cmd := exec.Command("/proc/self/exe", "--config", e.config, settleCommand)
+func settleLater(path string) error {
+	cmd := exec.Command("/proc/self/exe", "--config", path, SettleCommand)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -39,13 +41,13 @@ func settleLater(e env) error {
 
 // ended says what the error of a hook means for slurmd: nothing, but for a fault of the
 // node at a strict site.
-func ended(n *prolog.Node, e env, h jobenv.Hook, err error) error {
+func ended(n *prolog.Node, path string, h jobenv.Hook, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, prolog.ErrUndecided):
 		n.Log.Warn("undecided; its tasks wait", "job", h.JobKey, "error", err)
-		if err := settleLater(e); err != nil {
+		if err := settleLater(path); err != nil {
 			n.Log.Error("failed", "job", h.JobKey, "error", err)
 		}
 		return nil
@@ -68,4 +70,16 @@ func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, 
 		return book, nil
 	}
 	return n.OpenLedger(ctx, h, slurm)
+}
+
+// withoutGPUs is what the hooks do for a job that has no GPUs. An Epilog's is done by
+// prolog.Node.Left.
+func withoutGPUs(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) error {
+	switch name {
+	case "prolog":
+		return n.Prolog(ctx, h, nil, slurm)
+	case SettleCommand:
+		return n.Settle(ctx, h, nil, slurm)
+	}
+	return nil
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package facts gathers what package doctor judges, and what it writes lines from.
+package facts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,22 +22,23 @@ import (
 	"carma/gres/confine"
 	"carma/gres/doctor"
 	"carma/gres/lease"
+	"carma/gres/sampler"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
 )
 
-// gather collects the facts for a diagnosis. Whatever cannot be had is an error
-// among the facts.
-func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
-	f := doctor.Facts{ConfigPath: e.config}
-	if f.Config, f.ConfigErr = config.Load(e.config, os.ReadFile); f.ConfigErr != nil {
+// Gather collects the facts for a diagnosis of this machine, which is called name as a
+// node; path is that of carma.toml. Whatever cannot be had is an error among the facts.
+func Gather(ctx context.Context, path, name string, controller, node bool) doctor.Facts {
+	f := doctor.Facts{ConfigPath: path}
+	if f.Config, f.ConfigErr = config.Load(path, os.ReadFile); f.ConfigErr != nil {
 		return f
 	}
-	_, err := os.Stat(filepath.Join(filepath.Dir(e.config), "carma.disable"))
+	_, err := os.Stat(filepath.Join(filepath.Dir(path), "carma.disable"))
 	f.Disabled = err == nil
-	slurm := slurmClient(f.Config, os.Getenv("SLURM_CONF"))
+	slurm := sctl.For(f.Config.Slurm, os.Getenv("SLURM_CONF"))
 	f.Installed, _ = slurm.Version(ctx)
 	text, err := slurm.ShowConfig(ctx)
 	f.Running, f.RunningErr = slurmconf.Running(text), err
@@ -46,22 +47,21 @@ func gather(ctx context.Context, e env, controller, node bool) doctor.Facts {
 			f.Skew = time.Since(t).Truncate(time.Second)
 		}
 	}
-	path := slurmConfPath(slurm, f.Running)
-	f.SlurmConf, f.SlurmConfErr = readSlurmConf(path)
+	slurmConf := slurmConfPath(slurm, f.Running)
+	f.SlurmConf, f.SlurmConfErr = readSlurmConf(slurmConf)
 	for _, dir := range filepath.SplitList(f.SlurmConf.Setting("PluginDir")) {
 		f.PluginDirs = append(f.PluginDirs, look(dir))
 	}
-	f.SPANK = gatherSPANK(f, path)
-	name := nodeName(e)
+	f.SPANK = gatherSPANK(f, slurmConf)
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
 	}
 	if controller {
-		f.Controller = gatherController(f, e.config)
+		f.Controller = gatherController(f, path)
 	}
 	if node {
 		f.Config = f.Config.ForNode(name)
-		f.Node = gatherNode(ctx, f, e, slurm, path)
+		f.Node = gatherNode(ctx, f, name, slurm, slurmConf)
 	}
 	return f
 }
@@ -102,6 +102,18 @@ func whatThisIs(conf slurmconf.File, name string) (controller, node bool) {
 	}
 	controller = isHost(conf.Setting("SlurmctldHost"))
 	return controller, node || !controller
+}
+
+// isHost tells whether a SlurmctldHost value, "head(10.0.0.1)", names this
+// machine.
+func isHost(value string) bool {
+	name, _, _ := strings.Cut(value, "(")
+	host, err := os.Hostname()
+	if err != nil {
+		return false
+	}
+	short, _, _ := strings.Cut(host, ".")
+	return slices.Contains([]string{host, short, "localhost"}, name)
 }
 
 func setting(f doctor.Facts, name string) string {
@@ -186,8 +198,8 @@ func look(path string) doctor.Path {
 	return p
 }
 
-func gatherNode(ctx context.Context, f doctor.Facts, e env, slurm sctl.Client, confPath string) *doctor.Node {
-	c, name := f.Config, nodeName(e)
+func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Client, confPath string) *doctor.Node {
+	c := f.Config
 	n := &doctor.Node{Name: name, Hooks: map[string]doctor.Path{}, MPS: look(c.MPS.Control), RunDir: look(c.RunDir(name))}
 	if status, err := slurm.NodeStatus(ctx, name); err == nil {
 		n.State, n.Reason, n.Gres = status.State, status.Reason, status.Gres
@@ -212,7 +224,7 @@ func gatherNode(ctx context.Context, f doctor.Facts, e env, slurm sctl.Client, c
 			n.Guard = g.String()
 		}
 	}
-	n.Samples, n.NVMLErr = sampleApartFrom(ctx, e)
+	n.Samples, n.NVMLErr = Samples(ctx, f.ConfigPath)
 	_, err := os.Stat(c.SMAct.DCGMI)
 	n.DCGMI = err == nil
 	var st unix.Statfs_t
@@ -246,21 +258,12 @@ func slots(conf slurmconf.File, node string) []doctor.Path {
 	return files
 }
 
-// sampleApartFrom reads the GPUs in a process of its own: a wedged driver must
-// not wedge the doctor.
-func sampleApartFrom(ctx context.Context, e env) ([]gres.Sample, error) {
+// Samples reads the GPUs; path is that of carma.toml.
+func Samples(ctx context.Context, path string) ([]gres.Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	var samples []gres.Sample
-	out, err := outputWithin(ctx, exec.Command("/proc/self/exe", "--config", e.config, "sample"))
-	if err == nil {
-		err = json.Unmarshal(out, &samples)
-	}
+	samples, err := sampler.InChild(ctx, path)
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && len(exit.Stderr) > 0 {
-			err = errors.New(strings.TrimPrefix(strings.TrimSpace(string(exit.Stderr)), "carma-node: "))
-		}
 		return nil, fmt.Errorf("NVML: %w", err)
 	}
 	return samples, nil

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package prolog
 
 import (
 	"context"
 
 	"carma/gres/confine"
-	"carma/prolog"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/sctl"
 )
 
-// guard is what keeps tasks from GPUs that are not their job's; nil: nothing does. The
+// FindGuard returns what keeps tasks from GPUs that are not their job's; nil: nothing does. The
 // error says why it cannot be had where carma.toml wants one.
-func guard(c config.Config, node, slurmConf string) (confine.Guard, error) {
+func FindGuard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 	h := confine.ForNode(c, node, slurmConf)
 	if c.Placement.BySlurm() {
 		return nil, confine.Undo("none", nil, h)
@@ -35,7 +32,7 @@ func guard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 
 // usersOf tells who holds a lease on the GPU of each minor.
 func usersOf(c config.Config, node string) (map[int][]uint32, error) {
-	book, err := prolog.OpenBook(c, node)
+	book, err := OpenBook(c, node)
 	if err != nil {
 		return nil, err
 	}
@@ -45,16 +42,4 @@ func usersOf(c config.Config, node string) (map[int][]uint32, error) {
 		return nil, err
 	}
 	return confine.Users(s.Readings, s.Leases), nil
-}
-
-// withoutGPUs is what the hooks do for a job that has no GPUs. An Epilog's is done by
-// prolog.Node.Left.
-func withoutGPUs(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) error {
-	switch name {
-	case "prolog":
-		return n.Prolog(ctx, h, nil, slurm)
-	case settleCommand:
-		return n.Settle(ctx, h, nil, slurm)
-	}
-	return nil
 }

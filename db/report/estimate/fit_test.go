@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package estimate
 
 import (
 	"testing"
@@ -15,7 +15,7 @@ import (
 // gres/choose until it takes no more.
 func TestFitsAsThePrologDoes(t *testing.T) {
 	const margin = 2048
-	for _, g := range gpuModels {
+	for _, g := range models {
 		for _, reserve := range []int64{1500, 5000, 9622, 13707, 19244, 20000, 38488, 38489, g.memMiB - margin, g.memMiB} {
 			e := estimator.Estimate{FloorMiB: reserve - 100, MiB: reserve - 100, ReserveMiB: reserve}
 			want := int64(0)

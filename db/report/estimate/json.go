@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package estimate
 
 import (
 	"encoding/json"
@@ -18,7 +18,7 @@ type jsonReport struct {
 	Version    string          `json:"version"`
 	Submission *jsonSubmission `json:"submission"`
 	Estimate   *jsonEstimate   `json:"estimate"`
-	Fit        []fit           `json:"fit"`
+	Fit        []Fit           `json:"fit"`
 	MaxJobs    int             `json:"max_jobs"`
 }
 
@@ -84,8 +84,9 @@ type jsonHistory struct {
 	RunS      int64   `json:"run_s"`
 }
 
-func printJSON(w io.Writer, r report) error {
-	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]fit{}, r.Fit...), MaxJobs: r.MaxJobs}
+// PrintJSON prints it for programs.
+func (r Report) PrintJSON(w io.Writer) error {
+	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]Fit{}, r.Fit...), MaxJobs: r.MaxJobs}
 	if e := r.Estimate; e != nil {
 		j := jsonEstimate{
 			Method: r.Method, Path: e.Path, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB,

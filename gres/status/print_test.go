@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package status_test
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"carma/cmd/internal/cli"
 	"carma/db/figure"
+	"carma/db/report/texttable"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -73,10 +73,10 @@ func exampleNode() status.Node {
 }
 
 func TestPrintStatus(t *testing.T) {
-	for file, style := range map[string]cli.Style{"status.txt": {ASCII: true}, "status-utf8.txt": {},
+	for file, style := range map[string]texttable.Style{"status.txt": {ASCII: true}, "status-utf8.txt": {},
 		"status-colour.txt": {Colour: true}} {
 		var b strings.Builder
-		if err := printStatus(&b, exampleNode(), style); err != nil {
+		if err := exampleNode().Print(&b, style); err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(b.String()) {
@@ -103,7 +103,7 @@ func TestStatusOfForeignText(t *testing.T) {
 	n := status.Of("n1", s, choose.Thresholds{}, 0, func(uint32) string { return hostile },
 		func(string) status.MPS { return status.MPSUp })
 	var b bytes.Buffer
-	if err := errors.Join(printStatus(&b, n, cli.Style{}), json.NewEncoder(&b).Encode(n)); err != nil {
+	if err := errors.Join(n.Print(&b, texttable.Style{}), json.NewEncoder(&b).Encode(n)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range b.String() {

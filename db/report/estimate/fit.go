@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package estimate
 
 import "carma/estimator"
 
-// gpuModel is a GPU with its memory as NVML tells it.
-type gpuModel struct {
+// model is a GPU with its memory as NVML tells it.
+type model struct {
 	name   string
 	memMiB int64
 }
 
-// gpuModels are the GPUs that a user is told of. 40536 is what drivers before
+// models are the GPUs that a user is told of. 40536 is what drivers before
 // R510 show for the A100-40GB, on which the estimator was measured (later ones
 // show 40960 and count their own part as used); 81920 and 81559 stand in
 // nvidia-smi's output under R535 and later (NVML's total, driver's part
 // included), 143771 in that of an H200.
-var gpuModels = []gpuModel{
+var models = []model{
 	{"A100-40GB", 40536},
 	{"A100-80GB", 81920},
 	{"H100-80GB", 81559},
 	{"H200-141GB", 143771},
 }
 
-// fit says how many such jobs one GPU takes.
-type fit struct {
+// Fit says how many such jobs one GPU takes.
+type Fit struct {
 	GPU    string `json:"gpu"`
 	MemMiB int64  `json:"mem_mib"`
 	Jobs   int64  `json:"jobs"`
@@ -32,10 +32,10 @@ type fit struct {
 // fits fills GPUs as gres/choose does by memory: an idle GPU takes any job
 // that is no larger than the GPU; each further one needs its reserve and the
 // margin free.
-func fits(e estimator.Estimate, marginMiB int64, gpus []gpuModel) []fit {
-	rows := make([]fit, len(gpus))
+func fits(e estimator.Estimate, marginMiB int64, gpus []model) []Fit {
+	rows := make([]Fit, len(gpus))
 	for i, g := range gpus {
-		rows[i] = fit{g.name, g.memMiB, jobsOn(g.memMiB, marginMiB, e)}
+		rows[i] = Fit{g.name, g.memMiB, jobsOn(g.memMiB, marginMiB, e)}
 	}
 	return rows
 }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"carma/cmd/internal/cli"
+	"carma/db/report/texttable"
+	"carma/gres/nvml"
+	"carma/slurmbridge/config"
+)
+
+// plain parses the arguments of a command that takes none.
+func plain(name, does string, args []string) error {
+	f := cli.Flags("carma-node "+name, "usage: carma-node "+name+"\n\n"+does+".\n", os.Stdout)
+	if err := cli.Parse(f, args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return cli.Fail(cli.ExitUsage, "%s takes no arguments", name)
+	}
+	return nil
+}
+
+// sampleApart is the interval over which a single sample measures SM activity.
+const sampleApart = 200 * time.Millisecond
+
+func runSample(_ context.Context, e env, args []string) error {
+	if err := plain("sample", "reads the GPUs once, over 200 ms, and prints JSON", args); err != nil {
+		return err
+	}
+	c, err := loadOrDefault(e.config)
+	if err != nil {
+		return err
+	}
+	n, err := nvml.Open(c.NVML.Library)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(n.SampleTwice(sampleApart))
+}
+
+func runCheck(_ context.Context, e env, args []string) error {
+	if err := plain("check", "reads the configuration and says what is wrong with it", args); err != nil {
+		return err
+	}
+	c, err := config.Load(e.config, os.ReadFile)
+	if err != nil {
+		return cli.Fail(cli.ExitUsage, "%w", err)
+	}
+	fmt.Printf("%s: fine\n", e.config)
+	t := texttable.Table{Columns: texttable.Columns("VARIABLE FOR JOBS", "SHARING", "LEARNING", "OTHERS")}
+	for _, name := range c.FrameworkNames() {
+		if v := c.Frameworks[name]; v != (config.Variable{}) {
+			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)),
+				orDash(v.All)})
+		}
+	}
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	_, err = t.WriteTo(os.Stdout)
+	return err
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

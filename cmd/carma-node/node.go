@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"carma/gres"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/gres/mps"
+	"carma/gres/status"
+	"carma/slurmbridge/config"
+)
+
+// otherNodes names the nodes of a machine with several slurmds that have a ledger, where
+// the one that was looked for has none.
+func otherNodes(c config.Config, node string) string {
+	before, after, several := strings.Cut(c.Paths.RunDir, "%n")
+	found, err := filepath.Glob(c.RunDir("*") + "/leases.db")
+	if !several || err != nil || len(found) == 0 {
+		return ""
+	}
+	for i, path := range found {
+		found[i] = strings.TrimSuffix(strings.TrimPrefix(path, before), after+"/leases.db")
+	}
+	if slices.Contains(found, node) {
+		return ""
+	}
+	return fmt.Sprintf(" This machine has the nodes %s; see --node", strings.Join(found, ", "))
+}
+
+// statusOf is what the ledger, the account database and the MPS daemons say of a node.
+func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
+	n := status.Of(node, s, choose.FromConfig(c), c.Idle.After.D(), userName, daemonState(c, node))
+	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
+	return n
+}
+
+func daemonState(c config.Config, node string) func(uuid string) status.MPS {
+	return func(uuid string) status.MPS {
+		if !c.MPS.Enabled {
+			return status.MPSOff
+		}
+		if !mps.Listens(c.RunDir(node), gres.Daemon(uuid)) {
+			return status.MPSDown
+		}
+		return status.MPSUp
+	}
+}
+
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return u.Username
+	}
+	return id
+}

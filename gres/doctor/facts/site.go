@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package facts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"carma/gres"
+	"carma/gres/doctor"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/slurmconf"
+)
+
+// ErrMixed means that the GPUs of this machine differ.
+var ErrMixed = errors.New("a partition's GPUs must be alike")
+
+// OfSite adds to a site what this machine is: its GPUs, its hardware and the slurm.conf
+// that there is. path is that of carma.toml. The note says why there is no slurm.conf.
+func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_ doctor.Site, note, err error) {
+	gpus, err := gpusOf(ctx, path)
+	if err != nil {
+		return s, nil, err
+	}
+	s.GPUs, s.GPUMemMiB, s.Type, s.Cores = len(gpus), gpus[0].TotalMiB, typeOf(gpus), coresOf(gpus)
+	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
+	text, _ := slurm.ShowConfig(ctx) // slurmctld may be down
+	s.SlurmConf, note = readSlurmConf(slurmConfPath(slurm, slurmconf.Running(text)))
+	s.Hardware, err = hardwareOf(ctx, c)
+	return s, note, err
+}
+
+// gpusOf returns the GPUs of this machine, which must be alike.
+func gpusOf(ctx context.Context, path string) ([]gres.Sample, error) {
+	samples, err := Samples(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range samples {
+		if s.Unreadable != "" {
+			return nil, fmt.Errorf("GPU %d cannot be read: %s", s.Index, s.Unreadable)
+		}
+		if first := samples[0]; !first.Whole(s.TotalMiB) {
+			return nil, fmt.Errorf("GPUs of %d and of %d MiB in one node: %w", first.TotalMiB, s.TotalMiB, ErrMixed)
+		}
+	}
+	if len(samples) == 0 {
+		return nil, fmt.Errorf("NVML shows no GPU here; run it on a GPU node")
+	}
+	return samples, nil
+}
+
+// typeOf is the GPUs' type; empty if they are of several models.
+func typeOf(gpus []gres.Sample) string {
+	for _, g := range gpus {
+		if g.Model != gpus[0].Model {
+			return ""
+		}
+	}
+	return doctor.GPUType(gpus[0].Model)
+}
+
+// coresOf are the cores near each GPU, by minor number; nil where something is not known.
+func coresOf(gpus []gres.Sample) []string {
+	cpus, err := doctor.ReadCPUs("/sys/devices/system/cpu")
+	if err != nil {
+		return nil
+	}
+	list := make([]string, len(gpus))
+	for _, g := range gpus {
+		if g.Minor < 0 || g.Minor >= len(list) || g.MIG {
+			return nil
+		}
+		list[g.Minor] = doctor.Cores(g.CPUs, cpus)
+	}
+	return list
+}
+
+// hardwareOf asks slurmd what it sees. slurmd stands beside Slurm's commands or in
+// the sbin next to them.
+func hardwareOf(ctx context.Context, c config.Config) (string, error) {
+	for _, path := range []string{c.Slurm.Command("slurmd"), filepath.Join(filepath.Dir(c.Slurm.BinDir), "sbin",
+		"slurmd")} {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, path, "-C").Output()
+		if err != nil {
+			return "", fmt.Errorf("%s -C: %w", path, err)
+		}
+		line, _, _ := strings.Cut(string(out), "\n")
+		return line, nil
+	}
+	return "", fmt.Errorf("no slurmd in %s or the sbin beside it; set slurm.bin_dir", c.Slurm.BinDir)
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"errors"
+	"time"
+
+	"carma/gres"
+	"carma/gres/status"
+	"carma/slurmbridge/config"
+)
+
+// textfileEvery is how often the metrics are written: more often than they are
+// looked at.
+const textfileEvery = 10 * time.Second
+
+// Files are what carma.toml wants written, and when it was.
+type Files struct {
+	config.Export
+	Ended *Ended
+
+	written time.Time
+}
+
+// Write writes what is due.
+func (f *Files) Write(readings []gres.Reading, leases []gres.Lease, node func() status.Node) error {
+	var err1, err2 error
+	if f.DCGMJobDir != "" {
+		err1 = WriteJobs(f.DCGMJobDir, readings, leases)
+	}
+	if f.Textfile != "" && time.Since(f.written) >= textfileEvery {
+		f.written = time.Now()
+		err2 = WriteText(f.Textfile, node(), f.Ended)
+	}
+	return errors.Join(err1, err2)
+}
