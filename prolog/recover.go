@@ -55,7 +55,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 
 var errFaultAgain = errors.New("it was requeued for that before")
 
-var errNoRequeue = errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)")
 
 // withToken adds a token to what others wrote in AdminComment. What they wrote with
 // control characters cannot be written again as it is, and stays.
