@@ -162,7 +162,7 @@ func unpack(packed []byte) ([]byte, error) {
 }
 
 // ours begins what CARMA itself wrote for people: job_submit (annotate.Comment) and the
-// Epilog of a job that came back (prolog, retryToken).
+// Epilog of a job that was requeued (prolog, retryToken).
 var ours = regexp.MustCompile(`(?:^| )carma(?:-retry)?=\{`)
 
 // withoutHints takes away what CARMA wrote for people: the records say more, and

@@ -63,7 +63,7 @@ func makeExclusive(r *gres.Request, about *JobMeta) {
 	about.Mode = "exclusive"
 }
 
-// retryUnknown is what a job is told that came back for a reason that is not
+// retryUnknown is what a job is told that was requeued for a reason that is not
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"
 
@@ -71,7 +71,7 @@ var retryTokens = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot|` + reasonFault + `)"`)
 })
 
-// retryReason reads in AdminComment why the job came back last. Other tools
+// retryReason reads in AdminComment why the job was requeued last. Other tools
 // write there too; what they take away costs the job no more than the word.
 func retryReason(adminComment string) string {
 	if all := retryTokens().FindAllStringSubmatch(adminComment, -1); len(all) > 0 {

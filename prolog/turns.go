@@ -29,7 +29,7 @@ func (n *Node) inTurn(l *launch, ledger Ledger, slurm Waiting) Ledger {
 	if n.Config.Placement.BySlurm() {
 		return ledger
 	}
-	k, _, anywhere := tres.Booking(l.books) // as slurmctld has told of one that comes back
+	k, _, anywhere := tres.Booking(l.books) // as slurmctld has told of one that is requeued
 	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm, yields: l.Carma.NamesNodes || k > 0 && !anywhere}
 }
 

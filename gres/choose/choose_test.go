@@ -177,7 +177,7 @@ func TestOffer(t *testing.T) {
 }
 
 // Every GPU that a request is refused is closed in the counts, or has too little memory
-// there, or the request waits for idle GPUs after some give-backs.
+// there, or the request waits for idle GPUs after some returns to the queue.
 func TestUncounted(t *testing.T) {
 	other := held("a", 10000)
 	other.UID = 2000

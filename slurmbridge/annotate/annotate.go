@@ -89,7 +89,7 @@ type Annotation struct {
 	Note       string // why an estimate was not used; for people
 
 	Signal       directive.Signal // before the time limit
-	Requeue      bool             // it comes back when its time slot is over
+	Requeue      bool             // it is requeued when its time slot is over
 	TimeLimitMin uint32           // to be set; 0: as it is
 	Advice       string           // for the user; empty: none
 }

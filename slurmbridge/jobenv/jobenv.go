@@ -60,7 +60,7 @@ type Carma struct {
 	Key        string    // of the history; empty: none
 	Policy     string    // placement that the user asks for; empty: the site's
 	Learn      bool      // it runs alone for want of a figure that would let it share
-	Requeue    bool      // it comes back when its time slot is over
+	Requeue    bool      // it is requeued when its time slot is over
 	NamesNodes bool      // slurmctld started it there whatever they offer
 	Submit     time.Time // zero: unknown
 }

@@ -178,7 +178,7 @@ func count(s string) (int64, bool) {
 // Without returns list as written, less the entries that book CARMA memory,
 // and whether there were any.
 func Without(list string) (rest string, had bool) {
-	if !strings.Contains(list, carma) { // as of all but jobs that come back
+	if !strings.Contains(list, carma) { // as of all but jobs that are requeued
 		return list, false
 	}
 	var kept []string
