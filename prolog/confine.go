@@ -92,7 +92,7 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 }
 
 // granted returns the GPUs of a lease, in the order of its slots.
-func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Ledger) ([]gres.GPU, error) {
+func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Readings) ([]gres.GPU, error) {
 	if n.Guard == nil {
 		return nil, nil
 	}

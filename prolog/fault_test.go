@@ -37,8 +37,7 @@ func TestEpilogOfAServerFault(t *testing.T) {
 			note + "; the job may not be requeued (--no-requeue or JobRequeue=0)"},
 		"no recovery": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
 			w.Config.Partition["gpu"] = config.Partition{Share: true}
-		},
-			false, note + "; partition has no recovery partition"},
+		}, false, note + "; partition has no recovery partition"},
 		"with the ladder": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true,
 			note},
 		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {

@@ -17,13 +17,6 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Preempting is what a Prolog asks, and does, for a job that preempts others.
-type Preempting interface {
-	Preemption(ctx context.Context) (schedule.Preemption, error)
-	Warn(ctx context.Context, t sctl.Target) error
-	Cancel(ctx context.Context, t sctl.Target) error
-}
-
 // preemption is what a Prolog does for a job that slurmctld has started here whatever the
 // node offers, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
 // memory of its GPUs comes with their end, so it preempts for processors and slots, and
@@ -133,7 +126,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		}
 		books = words.TresPerNode
 	}
-	if k, _, anywhere := tres.Booking(books); k == 0 || anywhere {
+	if b := tres.Read(books); b.K == 0 || b.Anywhere() {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
@@ -145,7 +138,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p := &l.preemption
-	p.rules, p.self, p.sent = rules, preemptible(j), tres.Sent(books)
+	p.rules, p.self, p.sent = rules, preemptible(j), tres.Read(books).Sent()
 	if p.ended == nil {
 		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	}
@@ -163,7 +156,7 @@ type victim struct {
 	ok  bool
 }
 
-func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Slurm) victim {
+func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Jobs) victim {
 	j, err := slurm.Job(ctx, g.Job.JobID)
 	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
 		return victim{ok: p.ended[g.Job]} // it goes, or is none that the ledger means
@@ -177,7 +170,7 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 
 // keepForPreemptor keeps the GPUs for the job: those that it preempts are requeued. A job whose
 // user has named the node leaves them to those who come before it.
-func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ledger) error {
+func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
 	mib := l.request.ReserveMiB
 	if l.request.Exclusive {
 		mib = 0

@@ -16,11 +16,6 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Waiting is what a Prolog asks about those who wait.
-type Waiting interface {
-	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
-}
-
 // inTurn returns the ledger as the job is to use it. slurmctld starts a job that names
 // its nodes there whatever they offer, so that its Prolog would be there first when a
 // GPU becomes free: ahead of all that wait in the queue until slurmctld hears of it
@@ -29,8 +24,9 @@ func (n *Node) inTurn(l *launch, ledger Ledger, slurm Waiting) Ledger {
 	if n.Config.Placement.BySlurm() {
 		return ledger
 	}
-	k, _, anywhere := tres.Booking(l.books) // as slurmctld has told of one that is requeued
-	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm, yields: l.Carma.NamesNodes || k > 0 && !anywhere}
+	books := tres.Read(l.books) // as slurmctld has told of one that is requeued
+	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm,
+		yields: l.Carma.NamesNodes || books.K > 0 && !books.Anywhere()}
 }
 
 // turns is the ledger for a job that gives those their turn who wait before it. One that

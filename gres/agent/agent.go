@@ -34,47 +34,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is what the agent needs of the node's ledger.
-type Ledger interface {
-	Snapshot(ctx context.Context) (lease.Snapshot, error)
-	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
-	Release(ctx context.Context, key jobenv.JobKey) error
-	DropComeback(ctx context.Context, job uint32) error
-	Ended(ctx context.Context, n int) ([]lease.Ended, error)
-	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
-	DropEnded(ctx context.Context, key jobenv.JobKey) error
-	Guard
-	Health
-	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
-	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
-	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
-}
-
-// Publisher tells slurmctld what the node can take.
-type Publisher interface {
-	// PublishIf publishes if s, which may be a moment old, says that there is
-	// something to publish.
-	PublishIf(ctx context.Context, s lease.Snapshot) error
-	Compare(ctx context.Context) (comment string, err error)
-}
-
-// Jobs asks slurmctld about single jobs.
-type Jobs interface {
-	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
-	SafeStart(ctx context.Context) (time.Duration, error)
-}
-
-// Records is where accounting goes.
-type Records interface {
-	PutLost(ctx context.Context, a db.Attempt) error
-	SetEnd(ctx context.Context, e db.End) error
-	Meters(ctx context.Context) ([]db.Meter, error)
-	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
-	Tidy(ctx context.Context) error
-}
-
 // Agent is the daemon of one node.
 type Agent struct {
 	Node   string
