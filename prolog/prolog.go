@@ -26,6 +26,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
 
 // Node is what the hooks have at hand on a node.
@@ -151,8 +152,8 @@ type launch struct {
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
-	retry   string // why it runs again; empty: it does not
-	books   string // the GRES of a job that is requeued, as slurmctld has it now
+	retry   string    // why it runs again; empty: it does not
+	books   tres.List // the GRES of a job that is requeued, as slurmctld has it now
 	started time.Time
 
 	preemption preemption
@@ -167,7 +168,7 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
 	if h.Restart > 0 && h.Carma.Annotated {
 		j, words, l.retry = n.again(ctx, h, &l.request, &l.about, slurm)
 	}
-	l.books = words.TresPerNode
+	l.books = tres.Read(words.TresPerNode)
 	if !l.request.Exclusive && h.BatchHost {
 		l.about.StdErr = n.markStdErr(ctx, h, j, words.Name)
 	}

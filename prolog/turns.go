@@ -13,7 +13,6 @@ import (
 	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
 
 // inTurn returns the ledger as the job is to use it. slurmctld starts a job that names
@@ -24,9 +23,8 @@ func (n *Node) inTurn(l *launch, ledger Ledger, slurm Waiting) Ledger {
 	if n.Config.Placement.BySlurm() {
 		return ledger
 	}
-	books := tres.Read(l.books) // as slurmctld has told of one that is requeued
 	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm,
-		yields: l.Carma.NamesNodes || books.K > 0 && !books.Anywhere()}
+		yields: l.Carma.NamesNodes || l.books.K > 0 && !l.books.Anywhere()}
 }
 
 // turns is the ledger for a job that gives those their turn who wait before it. One that

@@ -32,7 +32,8 @@ const (
 // occupant is a job that runs on a node, and how many GPUs it has there at most.
 type occupant struct {
 	schedule.Preemptible
-	gpus int
+	gpus  int
+	hangs bool // it completes, and does not go
 }
 
 // Preempt returns the jobs that wait for room, may preempt others, and are to be sent to a
@@ -55,10 +56,11 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
 		}
 		switch {
-		case j.State == jobstate.Running:
+		case j.State == jobstate.Running, j.State == jobstate.Completing && rules.Hangs(j.End, now):
 			names, _ := hostlist.Expand(j.Nodes)
 			for _, name := range names {
-				on[name] = append(on[name], occupant{preemptible(j, j.Partition), max(b.K, int(b.GPUs))})
+				on[name] = append(on[name], occupant{preemptible(j, j.Partition), max(b.K, int(b.GPUs)),
+					j.State == jobstate.Completing})
 			}
 		case b.Anywhere() && j.State == jobstate.Pending && j.Reason.IsRoom() &&
 			j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
@@ -120,7 +122,7 @@ func makesRoom(selves []schedule.Preemptible, n *schedule.Node, there []occupant
 		}
 		keepers, victims := 0, false
 		for _, o := range there {
-			if _, may := rules.May(self, o.Preemptible, now); may {
+			if _, may := rules.May(self, o.Preemptible, now); may && !o.hangs {
 				victims = true
 				continue
 			}

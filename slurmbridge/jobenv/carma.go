@@ -41,36 +41,15 @@ const (
 	ModeOff       Mode = "off"
 )
 
-// carmaVersion is the value of CARMA_V: the meaning of the other keys.
+// carmaVersion is the value of V: the meaning of the other variables.
 const carmaVersion = 1
 
-// Names of the variables, without prefix. slurmctld keeps them in the job's spank_job_env
-// and hands them to Prolog and Epilog with carmaPrefix before them.
-const (
-	carmaPrefix   = "SPANK_CARMA_"
-	envVersion    = "V"
-	envMode       = "MODE"
-	envMethod     = "METHOD"
-	envGPUs       = "GPUS"
-	envReserve    = "MEM_MIB"
-	envFull       = "FULL"
-	envKey        = "KEY"
-	envNodes      = "NODES" // the shim reads it, too (record.c), when the job is to be changed
-	envEstimate   = "EST_MIB"
-	envLearn      = "LEARN"
-	envPolicy     = "POLICY"
-	envRequeue    = "REQUEUE"
-	envSMAct      = "SMACT"
-	envNamesNodes = "NAMES_NODES"
+// slurmctld keeps the variables in the job's spank_job_env, and hands them to Prolog and
+// Epilog with this before them.
+const carmaPrefix = "SPANK_CARMA_"
 
-	// EnvSubmit is added by the shim.
-	EnvSubmit = "SUBMIT"
-)
-
-const (
-	requeueAtTimeout = "timeout"
-	nodesFixed       = "fixed"
-)
+// EnvSubmit is the one that the shim adds.
+const EnvSubmit = "SUBMIT"
 
 // AppendEnv appends to b each variable, as NAME=value between begin and end.
 //
@@ -84,35 +63,35 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 		b = append(append(append(append(append(b, begin...), name...), '='), value...), end...)
 	}
 	number := func(name string, value int64) { text(name, strconv.FormatInt(value, 10)) }
-	number(envVersion, carmaVersion)
-	text(envMode, string(c.Mode))
-	text(envMethod, c.Method)
-	number(envGPUs, int64(c.GPUs))
-	number(envReserve, c.ReserveMiB)
-	number(envFull, c.FullMiB)
+	number("V", carmaVersion)
+	text("MODE", string(c.Mode))
+	text("METHOD", c.Method)
+	number("GPUS", int64(c.GPUs))
+	number("MEM_MIB", c.ReserveMiB)
+	number("FULL", c.FullMiB)
 	if c.Key != 0 {
-		text(envKey, c.Key.String())
+		text("KEY", c.Key.String())
 	}
 	if c.ByNodes {
-		text(envNodes, nodesFixed)
+		text("NODES", "fixed") // the shim reads it, too (record.c), when the job is to be changed
 	}
 	if c.EstMiB > 0 {
-		number(envEstimate, c.EstMiB)
+		number("EST_MIB", c.EstMiB)
 	}
 	if c.Learn {
-		number(envLearn, 1)
+		number("LEARN", 1)
 	}
 	if c.Policy != "" {
-		text(envPolicy, c.Policy)
+		text("POLICY", c.Policy)
 	}
 	if c.Requeue {
-		text(envRequeue, requeueAtTimeout)
+		text("REQUEUE", "timeout")
 	}
 	if c.SMActPct > 0 {
-		number(envSMAct, int64(c.SMActPct))
+		number("SMACT", int64(c.SMActPct))
 	}
 	if c.NamesNodes {
-		number(envNamesNodes, 1)
+		number("NAMES_NODES", 1)
 	}
 	return b
 }
@@ -122,25 +101,25 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 // and the job as not annotated.
 func carmaFromEnv(get Getenv) Carma {
 	n := numbers{get: func(name string) string { return get(carmaPrefix + name) }}
-	if n.get(envVersion) != strconv.Itoa(carmaVersion) {
+	if n.get("V") != strconv.Itoa(carmaVersion) {
 		return Carma{}
 	}
 	c := Carma{
 		Annotated:  true,
-		Mode:       Mode(n.get(envMode)),
-		Method:     n.get(envMethod),
-		Policy:     n.get(envPolicy),
-		ByNodes:    n.get(envNodes) == nodesFixed,
-		Learn:      n.get(envLearn) == "1",
-		Requeue:    n.get(envRequeue) == requeueAtTimeout,
-		GPUs:       int(n.required(envGPUs, 16)),
-		ReserveMiB: int64(n.required(envReserve, 40)),
-		FullMiB:    int64(n.required(envFull, 40)),
-		EstMiB:     int64(n.optional(envEstimate, 40)),
-		SMActPct:   int(n.optional(envSMAct, 7)),
-		NamesNodes: n.get(envNamesNodes) == "1",
+		Mode:       Mode(n.get("MODE")),
+		Method:     n.get("METHOD"),
+		Policy:     n.get("POLICY"),
+		ByNodes:    n.get("NODES") == "fixed",
+		Learn:      n.get("LEARN") == "1",
+		Requeue:    n.get("REQUEUE") == "timeout",
+		GPUs:       int(n.required("GPUS", 16)),
+		ReserveMiB: int64(n.required("MEM_MIB", 40)),
+		FullMiB:    int64(n.required("FULL", 40)),
+		EstMiB:     int64(n.optional("EST_MIB", 40)),
+		SMActPct:   int(n.optional("SMACT", 7)),
+		NamesNodes: n.get("NAMES_NODES") == "1",
 	}
-	c.Key, _ = history.ParseKey(n.get(envKey))
+	c.Key, _ = history.ParseKey(n.get("KEY"))
 	if s := n.optional(EnvSubmit, 48); s > 0 {
 		c.Submit = time.Unix(int64(s), 0)
 	}

@@ -32,6 +32,7 @@ type Job struct {
 	Submitted  time.Time       // or when it last returned to the queue (batch_requeue_fini)
 	QOS        string
 	Start      time.Time // zero: it has not started
+	End        time.Time // since when it completes, if it does; else when its time is up
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
@@ -58,7 +59,7 @@ var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobI
 	"Partition",
 	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList",
 	"QOS",
-	"StartTime", "Reservation", "TimeUsed"}
+	"StartTime", "Reservation", "TimeUsed", "EndTime"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -88,7 +89,7 @@ func parseJob(row []string) (j Job, err error) {
 	j = Job{ID: read(f[0]), State: jobstate.State(f[6]), Partition: f[7], Reason: jobstate.Reason(f[13]),
 		Nodes:   leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
-		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18])}
+		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18]), End: unix(f[21])}
 	if !none(f[16]) {
 		j.NodeList = f[16]
 	}

@@ -52,7 +52,7 @@ func TestSuspended(t *testing.T) {
 func fields(change map[int]string) []string {
 	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None",
 		"1795257600", "OK",
-		"n[1-2]", "normal", "1795257606", "maintenance", "N/A"}
+		"n[1-2]", "normal", "1795257606", "maintenance", "N/A", "1795261206"}
 	for i, s := range change {
 		f[i] = s
 	}
@@ -62,6 +62,7 @@ func fields(change map[int]string) []string {
 var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true,
 	Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal",
 	Start:       time.Unix(1795257606, 0),
+	End:         time.Unix(1795261206, 0),
 	Reservation: "maintenance"}
 
 func TestJob(t *testing.T) {
