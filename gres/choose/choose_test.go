@@ -341,7 +341,7 @@ func TestCarmaNeverByTurns(t *testing.T) {
 		t.Errorf("takes %v", d.UUIDs)
 	}
 	for _, r := range d.Refusals {
-		if got := r.Reason.String(); got != "its jobs and this one would take turns" {
+		if got := r.Reason.String(); got != "its jobs and this one would be time-sliced" {
 			t.Errorf("%s: %s", r.UUID, got)
 		}
 	}

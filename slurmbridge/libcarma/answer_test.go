@@ -236,7 +236,7 @@ func FuzzAnswer(f *testing.F) {
 }
 
 // slurmctld must not get a network, processes, a database or NVML with the
-// library (DESIGN 3.10).
+// library.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
