@@ -72,6 +72,10 @@ type Agent struct {
 	// compare:
 	confinedBy string // as last said
 	reopened   bool   // what jobs may open, since that was said
+	guards     latest[confine.Guard]
+
+	// keepShut:
+	shutFails string // as last said
 
 	// askOfJobs:
 	starts      []start                  // of heterogeneous jobs, which wakeBackfill looks after
@@ -157,8 +161,13 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.sendPreemptors(ctx, lease.Now())
 		}),
 	}
+	a.guards = make(latest[confine.Guard], 1)
 	seen := make(chan struct{}, 1)
-	work.Add(1)
+	work.Add(2)
+	go func() {
+		defer work.Done()
+		a.keepShut(ctx, a.guards)
+	}()
 	go func() {
 		defer work.Done()
 		a.share(ctx, seen, tell)
@@ -283,7 +292,7 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
-	a.reap(ctx, s)
+	a.reap(ctx, guard, s)
 	a.reapConfined(ctx, guard, s)
 	a.followHolds(ctx, s)
 	a.followComment(ctx, comment, s)
@@ -357,7 +366,7 @@ const reapAge = 30 * time.Second
 
 // reap releases what jobs hold that have ended without an Epilog, or run elsewhere, as
 // after a slurmd that was killed. slurmctld has the last word.
-func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
+func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	var stepds map[uint32]bool
 	looked := map[jobenv.JobKey]bool{} // a job may have several GPUs
 	for _, j := range s.Leases {
@@ -387,6 +396,10 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 			job.Restarts)
 		if err := a.endLost(ctx, j.Job); err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
+		} else if g != nil {
+			if _, err := a.shut(ctx, g, confine.Job{ID: j.Job.JobID, UID: j.UID}); err != nil {
+				a.Log.Error("close GPUs to a job that has lost its lease", "job", j.Job, "error", err)
+			}
 		}
 		if !hostlist.Contains(job.NodeList, a.Node) { // else a later attempt may have written its own
 			os.Remove(filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: j.Job.JobID}.String()+".json"))
