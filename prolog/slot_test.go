@@ -13,14 +13,14 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// slotted is a job that comes back when its time slot is over.
+// slotted is a job that is requeued when its time slot is over.
 func slotted(restart uint32) jobenv.Hook {
 	h := hook(7)
 	h.Restart, h.Carma.Requeue = restart, true
 	return h
 }
 
-// It comes back as it was, and AdminComment does not grow with each slot.
+// It is requeued as it was, and AdminComment does not grow with each slot.
 func TestTimeSlotIsOver(t *testing.T) {
 	w := newWorld(t)
 	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit"}
@@ -66,7 +66,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 		"failed by itself":   {"NonZeroExitCode", func(_ *world, h *jobenv.Hook) { h.Exit.Code = 1 }, "", "FAILED", ""},
 		"did not ask for it": {"TimeLimit", func(_ *world, h *jobenv.Hook) { h.Carma.Requeue = false }, "", "COMPLETED", ""},
 		"--no-requeue": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, "", "COMPLETED",
-			"its time slot was over; the job may not be requeued (--no-requeue or JobRequeue=0)"},
+			"its time slot was over; the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)"},
 		"refused": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["requeuehold"] = errors.New("scontrol: no") },
 			"requeuehold", "COMPLETED",
 			"its time slot was over; requeue refused: no"},

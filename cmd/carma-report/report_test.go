@@ -22,6 +22,7 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/estimator/history"
+	"carma/slurmbridge/jobenv"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -136,7 +137,7 @@ func TestHistoryOfRecords(t *testing.T) {
 	if v, ok := h.Find(101); !ok || v.PeakMiB != 9216 || v.Runs != 1 || v.SMActPct != 62 {
 		t.Errorf("%+v, %v", v, ok)
 	}
-	if v, ok := h.Find(102); !ok || v.PeakMiB != 12288 { // the run that came back
+	if v, ok := h.Find(102); !ok || v.PeakMiB != 12288 { // the run that was requeued
 		t.Errorf("%+v, %v", v, ok)
 	}
 	if _, ok := h.Find(104); ok { // outgrown
@@ -158,7 +159,8 @@ func TestTextsOfUsers(t *testing.T) {
 	f.LeaseS = 100
 	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile,
 		Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
-		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile, Mode: "m" + hostile, Method: "M" + hostile,
+		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile,
+		Mode: jobenv.Mode("m" + hostile), Method: "M" + hostile,
 		Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
 		EstMiB: 1, Start: at(0), End: at(100), GPUs: []db.AttemptGPU{{UUID: "GPU-a" + hostile, Model: "model" + hostile,
 			Figures: f}}}

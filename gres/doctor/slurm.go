@@ -19,7 +19,7 @@ func (d *diagnosis) configuration() {
 	d.part("carma.toml", d.ConfigPath+" can be read", func(say func(Level, string, string)) {
 		switch {
 		case d.ConfigErr != nil:
-			say(Fail, d.ConfigErr.Error(), "mend it; contrib/slurm/carma.toml explains every key")
+			say(Fail, d.ConfigErr.Error(), "correct it; contrib/slurm/carma.toml explains every key")
 			return
 		case len(d.Config.Partition) == 0:
 			say(Fail, "no partition is CARMA's", "add a [partition.NAME] to "+d.ConfigPath)
@@ -49,6 +49,10 @@ func (d *diagnosis) slurm() {
 		} else if v := d.Running["slurm_version"]; v != "" && v != versionText(d.Installed) {
 			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)),
 				"restart slurmctld once the plugin fits, or update this machine")
+		}
+		if d.Federation != "" {
+			say(Fail, "the cluster is of federation "+d.Federation+": a job that another cluster has submitted can be neither "+
+				"returned to the queue nor requeued here", "use clusters without a federation (sbatch -M); docs/situations.md")
 		}
 		if d.Config.Placement.BySlurm() {
 			d.shardsUsable(say)

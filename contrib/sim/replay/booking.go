@@ -12,6 +12,7 @@ import (
 	"carma/gres/choose"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 // booking is what slurmctld adds to a job at submission.
@@ -138,13 +139,13 @@ func (b *booker) annotate(j *workload.Job, line string, given *estimator.Estimat
 	if err != nil {
 		return booking{}, fmt.Errorf("book job %s: %w", j.Name, err)
 	}
-	return booking{exclusive: a.Mode != annotate.ModeShared, reserveMiB: a.ReserveMiB, estMiB: a.EstMiB,
+	return booking{exclusive: a.Mode != jobenv.ModeShared, reserveMiB: a.ReserveMiB, estMiB: a.EstMiB,
 		smactPct: smactPct}, nil
 }
 
 // raise books more for a job that died of GPU memory (recovery "ladder").
 func (b *booker) raise(j *workload.Job, was booking, peakMiB int64) (booking, error) {
-	const stepMiB = 5 * 1024 // DESIGN 3.8
+	const stepMiB = 5 * 1024 // as prolog/recover.go
 	return b.annotate(j, b.mem(max(was.reserveMiB, peakMiB)+stepMiB), nil, was.smactPct)
 }
 
