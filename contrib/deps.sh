@@ -20,12 +20,14 @@ list() {
 	test-spank       @all binutils
 	test-simgpu      @all
 	test-mps         @cluster debian-archive-keyring
+	gpu-kit          @cluster binutils patchelf
+	test-gpu-kit     @gpu-kit @test-mps debootstrap
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-integration
-	test-situations  @test-integration
+	test-situations  @test-integration libpam-slurm-adopt openssh-client openssh-server
 	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-confine-kill @test-integration
-	test-containers  @cluster busybox-static crun git jq musl-tools parallel runc squashfs-tools
+	test-containers  @cluster busybox-static crun git jq musl-tools parallel podman squashfs-tools uidmap
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm

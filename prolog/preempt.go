@@ -17,13 +17,6 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Preempting is what a Prolog asks, and does, for a job that preempts others.
-type Preempting interface {
-	Preemption(ctx context.Context) (schedule.Preemption, error)
-	Warn(ctx context.Context, t sctl.Target) error
-	Cancel(ctx context.Context, t sctl.Target) error
-}
-
 // preemption is what a Prolog does for a job that slurmctld has started here whatever the
 // node offers, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
 // memory of its GPUs comes with their end, so it preempts for processors and slots, and
@@ -78,18 +71,19 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		return time.Time{}
 	}
 	found := map[jobenv.JobKey]victim{}
-	may := func(g *gres.Lease) bool {
+	leaving := func(g *gres.Lease) choose.Leaving {
 		v, known := found[g.Job]
 		if !known {
 			v = n.victim(ctx, p, g, slurm)
-			if _, told := p.warned[g.Job]; v.ok && !told && v.Grace > 0 && time.Until(latest) < v.Grace+2*preemptEvery {
+			_, told := p.warned[g.Job]
+			if v.leaving == choose.Yields && !told && v.Grace > 0 && time.Until(latest) < v.Grace+2*preemptEvery {
 				n.Log.Info("is not preempted: its GraceTime is longer than this Prolog may take; raise hooks.wait_interactive",
 					"job", g.Job, "by", l.JobKey, "grace", v.Grace)
-				v.ok = false
+				v.leaving = choose.Stays
 			}
 			found[g.Job] = v
 		}
-		return v.ok
+		return v.leaving
 	}
 	in := choose.Input{Leases: s.Leases, Request: l.request, Thresholds: n.Thresholds}
 	for _, r := range s.Readings { // once chosen they stay: the jobs of others are none of ours
@@ -97,7 +91,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 			in.Readings = append(in.Readings, r)
 		}
 	}
-	uuids, jobs := choose.Evict(n.policy(l.Hook), in, may)
+	uuids, jobs := choose.Evict(n.policy(l.Hook), in, leaving)
 	if len(jobs) == 0 {
 		return time.Time{}
 	}
@@ -126,14 +120,14 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 // mayPreempt asks slurmctld about the job and its rights.
 func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 	books := l.books
-	if books == "" {
+	if books.Text == "" {
 		words, err := slurm.Words(ctx, l.JobID)
 		if err != nil {
 			return err
 		}
-		books = words.TresPerNode
+		books = tres.Read(words.TresPerNode)
 	}
-	if k, _, anywhere := tres.Booking(books); k == 0 || anywhere {
+	if books.K == 0 || books.Anywhere() {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
@@ -145,7 +139,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p := &l.preemption
-	p.rules, p.self, p.sent = rules, preemptible(j), tres.Sent(books)
+	p.rules, p.self, p.sent = rules, preemptible(j), books.Sent()
 	if p.ended == nil {
 		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	}
@@ -159,25 +153,34 @@ func preemptible(j sctl.Job) schedule.Preemptible {
 // victim is a job that holds GPUs of the node.
 type victim struct {
 	schedule.Eviction
-	job sctl.Job
-	ok  bool
+	job     sctl.Job
+	leaving choose.Leaving
 }
 
-func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Slurm) victim {
+func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Jobs) (v victim) {
 	j, err := slurm.Job(ctx, g.Job.JobID)
 	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
-		return victim{ok: p.ended[g.Job]} // it goes, or is none that the ledger means
+		if p.ended[g.Job] { // it goes, or is none that the ledger means
+			v.leaving = choose.Leaves
+		}
+		return v
 	}
-	v := victim{job: j}
-	v.Eviction, v.ok = p.rules.May(p.self, preemptible(j), time.Now())
-	// Of a hetjob slurmctld preempts all components or none.
-	v.ok = v.ok && j.State == jobstate.Running && j.HetJobID == 0 || j.State == jobstate.Completing
+	now, yields := time.Now(), false
+	v.job = j
+	v.Eviction, yields = p.rules.May(p.self, preemptible(j), now)
+	switch {
+	case j.State == jobstate.Completing && !p.rules.Hangs(j.End, now), p.ended[g.Job]:
+		v.leaving = choose.Leaves
+	case j.HetJobID != 0, j.Federated(): // all components or none; by the cluster that took it
+	case yields && j.State == jobstate.Running:
+		v.leaving = choose.Yields
+	}
 	return v
 }
 
 // keepForPreemptor keeps the GPUs for the job: those that it preempts come back. A job whose
 // user has named the node leaves them to those who come before it.
-func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ledger) error {
+func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
 	mib := l.request.ReserveMiB
 	if l.request.Exclusive {
 		mib = 0

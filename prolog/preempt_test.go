@@ -48,6 +48,12 @@ func TestPrologPreempts(t *testing.T) {
 		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 9 }, ""},
 		{"in a reservation", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, ""},
 		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, ""},
+		{"the youngest does not go", sent, "high", rules("REQUEUE"), func(s *slurm) {
+			s.completes = map[uint32]time.Time{2: time.Now().Add(-time.Hour)}
+		}, "incomplete 1"},
+		{"neither goes", sent, "high", rules("REQUEUE"), func(s *slurm) {
+			s.completes = map[uint32]time.Time{1: time.Now().Add(-time.Hour), 2: time.Now().Add(-time.Hour)}
+		}, ""},
 		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, ""},
 		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2"},
 		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, ""},

@@ -38,8 +38,9 @@ type slurm struct {
 	told      string // the user of a job
 
 	preemption schedule.Preemption
-	elsewhere  map[uint32]string // jobs in other partitions than job
-	down       bool              // the recovery partition
+	completes  map[uint32]time.Time // since when
+	elsewhere  map[uint32]string    // jobs in other partitions than job
+	down       bool                 // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
 	calls      []string
@@ -63,6 +64,9 @@ func (s *slurm) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	j.ID = id
 	j.UID = cmp.Or(j.UID, 1000)
 	j.State = cmp.Or(j.State, "RUNNING")
+	if end, ok := s.completes[id]; ok {
+		j.State, j.End = "COMPLETING", end
+	}
 	j.Requeue = !s.noRequeue
 	return j, s.note(fmt.Sprint("job ", id))
 }

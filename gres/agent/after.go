@@ -154,34 +154,51 @@ func (a *Agent) setStart(ctx context.Context, c lease.PendingRestart) (done bool
 
 // start is when a heterogeneous job may start.
 type start struct {
-	job uint32
-	at  time.Time
+	job, uid uint32
+	at       time.Time
 }
 
-// startsKept bounds what is remembered of them; a job beyond starts at the next change.
-const startsKept = 1000
+// startsOfUser bounds what is remembered for one user; a job beyond starts at the next change.
+const startsOfUser = 100
 
 // startAt sets the start time of a pending job.
 func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
 	err := a.Jobs.SetStart(ctx, j.Target(), at)
-	if err == nil && j.HetJobID != 0 && len(a.starts) < startsKept {
-		a.starts = append(a.starts, start{j.ID, at})
+	if err != nil || j.HetJobID == 0 {
+		return err
 	}
-	return err
+	kept := 0
+	for _, s := range a.starts {
+		if s.uid == j.UID {
+			kept++
+		}
+	}
+	if kept < startsOfUser {
+		a.starts = append(a.starts, start{j.ID, j.UID, at})
+	}
+	return nil
 }
 
 // wakeBackfill changes heterogeneous jobs whose start has come. sched/backfill alone
 // starts them, and as long as no job, node, partition or reservation changes it does
 // not look again (backfill.c, _more_work, 22.05 to 26.05): on a quiet cluster they
-// would wait for something else to happen. A start that its user has set stays.
+// would wait for something else to happen. A start that its user has set stays. Each
+// user has a turn before one has a second.
 func (a *Agent) wakeBackfill(ctx context.Context) {
 	now := time.Now()
-	asked := 0
-	a.starts = slices.DeleteFunc(a.starts, func(s start) bool {
-		if now.Before(s.at.Add(time.Second)) || asked == comebacksAtOnce { // slurmctld counts whole seconds
-			return false
+	served := map[uint32]bool{}
+	for range comebacksAtOnce {
+		due := func(s start) bool { return !now.Before(s.at.Add(time.Second)) } // slurmctld counts whole seconds
+		i := slices.IndexFunc(a.starts, func(s start) bool { return due(s) && !served[s.uid] })
+		if i < 0 {
+			i = slices.IndexFunc(a.starts, due)
 		}
-		asked++
+		if i < 0 {
+			break
+		}
+		s := a.starts[i]
+		a.starts = slices.Delete(a.starts, i, i+1)
+		served[s.uid] = true
 		j, err := a.Jobs.Job(ctx, s.job)
 		if err == nil && j.State == jobstate.Pending && !j.Eligible.IsZero() && !j.Eligible.After(now) {
 			err = a.Jobs.SetStart(ctx, j.Target(), now)
@@ -189,6 +206,15 @@ func (a *Agent) wakeBackfill(ctx context.Context) {
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			a.Log.Warn("set the start time of a requeued job", "job", s.job, "error", err)
 		}
-		return true
+	}
+	// At the next tick who had a turn comes after the others.
+	slices.SortStableFunc(a.starts, func(x, y start) int {
+		switch {
+		case served[x.uid] == served[y.uid]:
+			return 0
+		case served[x.uid]:
+			return 1
+		}
+		return -1
 	})
 }

@@ -213,7 +213,7 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 			s.Leases = append(s.Leases, gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: uuid, Age: age})
 		}
 	}
-	a.reap(t.Context(), s)
+	a.reap(t.Context(), nil, s)
 	slices.Sort(l.released)
 	want := []uint32{52, 53, 54, 56, 58, 60}
 	if !slices.Equal(l.released, want) {
@@ -313,6 +313,48 @@ func TestWakeBackfill(t *testing.T) {
 				t.Errorf("woken twice: %v", j.starts)
 			}
 		})
+	}
+}
+
+// One user's heterogeneous jobs, however many, delay those of no other user.
+func TestWakeBackfillOfSeveralUsers(t *testing.T) {
+	ctx := t.Context()
+	j := &jobs{known: map[uint32]sctl.Job{}, version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}}
+	j.may.Eligible = time.Now().Add(-time.Minute)
+	a := newAgent()
+	a.Ledger, a.Jobs = &ledger{}, j
+	requeued := func(id, uid uint32) {
+		j.known[id] = sctl.Job{ID: id, UID: uid, State: "PENDING", HetJobID: id}
+		a.setStarts(ctx, []lease.PendingRestart{{JobID: id}})
+	}
+	const flood, others = 3000, 2 * comebacksAtOnce
+	for id := range uint32(flood) {
+		requeued(id+1, 1)
+	}
+	for i := range uint32(others) {
+		requeued(flood+1+i, 2+i)
+	}
+	if len(a.starts) != startsOfUser+others {
+		t.Errorf("%d starts are remembered", len(a.starts))
+	}
+	for i := range a.starts {
+		a.starts[i].at = time.Now().Add(-time.Minute)
+	}
+	woken := map[string]bool{}
+	for range 3 { // ticks
+		clear(j.starts)
+		a.wakeBackfill(ctx)
+		if len(j.starts) > comebacksAtOnce {
+			t.Errorf("%d questions in one tick", len(j.starts))
+		}
+		for target := range j.starts {
+			woken[target] = true
+		}
+	}
+	for i := range uint32(others) {
+		if id := fmt.Sprint(flood + 1 + i); !woken[id] {
+			t.Errorf("job %s of another user waits behind one user's; woken: %v", id, woken)
+		}
 	}
 }
 

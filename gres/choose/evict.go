@@ -6,17 +6,26 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"time"
 
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 )
 
+// Leaving is whether a job leaves its GPUs for one that preempts.
+type Leaving int
+
+const (
+	Stays  Leaving = iota
+	Yields         // if it is preempted
+	Leaves         // whatever is done
+)
+
 // Evict returns the GPUs on which the request fits when as few jobs as possible have gone
-// that it may preempt, the youngest first, and these jobs; none if that is not enough.
+// that it may preempt, the youngest first, and these jobs with those that leave without
+// it; none if that is not enough.
 // What is measured of the jobs that go is not known apart, so that GPUs whose other jobs
 // keep a gate shut may need another look.
-func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs []jobenv.JobKey) {
+func Evict(p Policy, in Input, leaving func(*gres.Lease) Leaving) (uuids []string, jobs []jobenv.JobKey) {
 	type gpu struct {
 		uuid string
 		jobs []jobenv.JobKey
@@ -30,8 +39,8 @@ func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs
 		if g.Unreadable != "" || g.Quarantined != "" || g.Foreign > 0 || held || g.MIG || small {
 			continue
 		}
-		if jobs, age, ok := evictions(p, g, &in, may); ok {
-			all = append(all, gpu{g.UUID, jobs, evictionCost{jobs: len(jobs), age: time.Duration(age)}})
+		if jobs, cost, ok := evictions(p, g, &in, leaving); ok {
+			all = append(all, gpu{g.UUID, jobs, cost})
 		}
 	}
 	if len(all) < in.Request.GPUs {
@@ -51,11 +60,11 @@ func Evict(p Policy, in Input, may func(*gres.Lease) bool) (uuids []string, jobs
 	return uuids, jobs
 }
 
-// evictions returns the jobs that have to leave one GPU, and the age of the youngest; ok
-// is false if one of them may not be preempted.
+// evictions returns the jobs that have to leave one GPU, and how many are to be preempted,
+// with the age of the youngest; ok is false if one of them stays.
 func evictions(
-	p Policy, g *gres.Reading, in *Input, may func(*gres.Lease) bool,
-) (jobs []jobenv.JobKey, age int64, ok bool) {
+	p Policy, g *gres.Reading, in *Input, leaving func(*gres.Lease) Leaving,
+) (jobs []jobenv.JobKey, cost evictionCost, ok bool) {
 	r, t := &in.Request, &in.Thresholds
 	var buf [1]state
 	one := *in
@@ -65,11 +74,15 @@ func evictions(
 	others := t.CrossUser && p != Carma
 	busy := s.busy(t).code != 0 || t.MaxClients > 0 && g.MPSClients >= t.MaxClients
 	freeMiB := s.freeMiB()
-	age, ok = math.MaxInt64, true
+	cost.age, ok = math.MaxInt64, true
 	ends := func(l *gres.Lease) {
-		ok = ok && may(l)
+		how := leaving(l)
+		ok = ok && how != Stays
 		jobs = append(jobs, l.Job)
-		age = min(age, int64(l.Age))
+		if how != Leaves {
+			cost.jobs++
+			cost.age = min(cost.age, l.Age)
+		}
 		freeMiB += l.ReserveMiB
 	}
 	var stay []*gres.Lease
@@ -83,15 +96,12 @@ func evictions(
 		}
 	}
 	slices.SortStableFunc(stay, func(a, b *gres.Lease) int {
-		if x, y := may(a), may(b); x != y {
-			return map[bool]int{true: -1, false: 1}[x]
-		}
-		return cmp.Compare(a.Age, b.Age)
+		return cmp.Or(cmp.Compare(leaving(b), leaving(a)), cmp.Compare(a.Age, b.Age))
 	})
 	need := r.ReserveMiB + max(r.MarginMiB, t.MarginMiB)
 	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && len(jobs) == 0) {
 		ends(stay[0])
 		stay = stay[1:]
 	}
-	return jobs, age, ok
+	return jobs, cost, ok
 }

@@ -44,6 +44,14 @@ func TestEvict(t *testing.T) {
 			lease("a", 1, 1, 15000, time.Hour), lease("a", 12, 1, 15000, time.Minute),
 			lease("b", 11, 2, 1000, 0), lease("c", 12, 2, 1000, 0), lease("d", 13, 2, 1000, 0),
 		}, small, "[a] [1]"},
+		{"one that leaves costs nothing", []gres.Lease{
+			lease("a", 1, 2, 10000, time.Minute), lease("b", 21, 2, 10000, time.Hour), lease("b", 2, 2, 10000, time.Hour),
+			lease("c", 21, 2, 10000, time.Hour), lease("d", 11, 2, 10000, 0),
+		}, whole, "[c] [21]"},
+		{"one that leaves goes before a younger one", []gres.Lease{
+			lease("a", 1, 1, 15000, time.Minute), lease("a", 21, 1, 15000, time.Hour),
+			lease("b", 11, 2, 1000, 0), lease("c", 12, 2, 1000, 0), lease("d", 13, 2, 1000, 0),
+		}, small, "[a] [21]"},
 		{"none may", []gres.Lease{lease("a", 11, 2, 1, 0), lease("b", 12, 2, 1, 0), lease("c", 13, 2, 1, 0),
 			lease("d", 14, 2, 1, 0)}, whole, "[] []"},
 	} {
@@ -52,7 +60,15 @@ func TestEvict(t *testing.T) {
 		if c.name == "jobs of another user go" {
 			in.Readings = in.Readings[1:2]
 		}
-		uuids, jobs := Evict(MAGM, in, func(l *gres.Lease) bool { return l.Job.JobID < 10 })
+		uuids, jobs := Evict(MAGM, in, func(l *gres.Lease) Leaving {
+			switch {
+			case l.Job.JobID < 10:
+				return Yields
+			case l.Job.JobID > 20:
+				return Leaves
+			}
+			return Stays
+		})
 		ids := []uint32{}
 		for _, j := range jobs {
 			ids = append(ids, j.JobID)

@@ -45,6 +45,7 @@ type Facts struct {
 	RunningErr   error
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
+	Federation   string // that the cluster is of
 	PluginDirs   []Path // that slurm.conf names
 	SPANK        SPANK
 

@@ -125,6 +125,8 @@ func TestPlanted(t *testing.T) {
 		}, "fail slurm: do not answer in /usr/bin"},
 		"slurmctld upgraded": {nil, func(f *Facts) { f.Running["slurm_version"] = "22.05.7" },
 			"warn slurm: slurmctld is 22.05.7, the commands here are 22.05.8"},
+		"federation": {nil, func(f *Facts) { f.Federation = "sites" },
+			"fail slurm: the cluster is of federation sites"},
 		"clock off":     {nil, func(f *Facts) { f.Skew = -20 * time.Second }, "warn slurm: -20s off"},
 		"clock far off": {nil, func(f *Facts) { f.Skew = 10 * time.Minute }, "fail slurm: 10m0s off"},
 		"slurm.conf unreadable": {nil, func(f *Facts) { f.SlurmConfErr = errors.New("slurm.conf: permission denied") },

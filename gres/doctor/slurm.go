@@ -50,6 +50,10 @@ func (d *diagnosis) slurm() {
 			say(Warn, fmt.Sprintf("slurmctld is %s, the commands here are %s", v, versionText(d.Installed)),
 				"restart slurmctld once the plugin fits, or update this machine")
 		}
+		if d.Federation != "" {
+			say(Fail, "the cluster is of federation "+d.Federation+": a job that another cluster has submitted can be neither "+
+				"returned to the queue nor requeued here", "use clusters without a federation (sbatch -M); docs/situations.md")
+		}
 		if d.Config.Placement.BySlurm() {
 			d.shardsUsable(say)
 		}

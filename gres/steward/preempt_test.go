@@ -54,6 +54,10 @@ func TestPreempt(t *testing.T) {
 			func(j *schedule.Job) { j.Reason = "JobHeldUser" })), "[]"},
 		{"one that names its node", append(full[:4:4], with(waiting(1, "high", one),
 			func(j *schedule.Job) { j.ReqNodes = "n1" })), "[]"},
+		{"none who can go", append(full[:2:2],
+			with(full[2], func(j *schedule.Job) { j.State, j.End = "COMPLETING", time.Now().Add(-time.Hour) }),
+			with(full[3], func(j *schedule.Job) { j.State, j.End = "COMPLETING", time.Now().Add(-time.Hour) }),
+			waiting(1, "high", one)), "[1 n1 " + sent + "]"},
 		{"nobody to preempt", []schedule.Job{running("high", "n1", both), running("high", "n2", both),
 			waiting(1, "high", one)}, "[]"},
 	} {

@@ -71,6 +71,16 @@ func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Evictio
 	return Eviction{Cancel: b.Mode == "CANCEL", Grace: b.Grace}, true
 }
 
+// endTakes is what a job's end takes beyond KillWait: its Epilog, and what slurmctld needs
+// to hear of it.
+const endTakes = 30 * time.Second
+
+// Hangs tells whether a job that has completed since then is one that does not go: a
+// process that cannot be killed, or an Epilog that hangs. Its GPUs stay with it.
+func (p Preemption) Hangs(completes, now time.Time) bool {
+	return now.Sub(completes) > p.KillWait+endTakes
+}
+
 // Preempts tells whether a job may preempt any other.
 func (p Preemption) Preempts(j Preemptible) bool {
 	if p.ByQOS {

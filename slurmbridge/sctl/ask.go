@@ -93,7 +93,8 @@ func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string,
 // ids that were named.
 func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([][]string, error) {
 	s := newSeparator()
-	cmd := c.command(ctx, "squeue", append([]string{"--noheader"}, args...)...)
+	// Where the cluster is of a federation one job's answer would be its origin's (slurm_load_job).
+	cmd := c.command(ctx, "squeue", append([]string{"--noheader", "--local"}, args...)...)
 	cmd.Env = append(cmd.Env, "SQUEUE_FORMAT2="+s.format(fields))
 	out, err := output(ctx, cmd)
 	if err != nil {

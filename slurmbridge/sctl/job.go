@@ -26,12 +26,13 @@ type Job struct {
 	Reason     jobstate.Reason // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
 	Partition  string          // several, with commas, while it is pending
 	Nodes      int             // that it has, or asks for
-	Requeue    bool            // false: --no-requeue, or JobRequeue=0
+	Requeue    bool            // false: --no-requeue, JobRequeue=0, or a job of a federation
 	Restarts   int             // how often it has gone back into the queue
 	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
 	Submitted  time.Time       // or when it last went back (batch_requeue_fini)
 	QOS        string
 	Start      time.Time // zero: it has not started
+	End        time.Time // since when it completes, if it does; else when its time is up
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
@@ -40,6 +41,11 @@ type Job struct {
 
 	Reservation string
 }
+
+// Federated tells a job of a federation: its id has the number of the cluster that took it
+// above the 26 bits of other ids (FED_MGR_CLUSTER_ID_BEGIN). A requeue is that cluster's, and
+// of one that runs elsewhere it does nothing, or leaves it waiting for ever (22.05.8).
+func (j Job) Federated() bool { return j.ID >= 1<<26 }
 
 // Task is the task's number within its array; empty: it is of none.
 func (j Job) Task() string {
@@ -58,7 +64,7 @@ var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobI
 	"Partition",
 	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList",
 	"QOS",
-	"StartTime", "Reservation", "TimeUsed"}
+	"StartTime", "Reservation", "TimeUsed", "EndTime"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -88,7 +94,7 @@ func parseJob(row []string) (j Job, err error) {
 	j = Job{ID: read(f[0]), State: jobstate.State(f[6]), Partition: f[7], Reason: jobstate.Reason(f[13]),
 		Nodes:   leastNodes(f[8]),
 		Requeue: read(f[9]) == 1, Restarts: int(read(f[10])), Eligible: unix(f[11]), Submitted: unix(f[14]),
-		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18])}
+		WholeNode: f[15] == "NO", QOS: f[17], Start: unix(f[18]), End: unix(f[21])}
 	if !none(f[16]) {
 		j.NodeList = f[16]
 	}
@@ -122,6 +128,7 @@ func parseJob(row []string) (j Job, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return Job{}, err
 	}
+	j.Requeue = j.Requeue && !j.Federated()
 	return j, nil
 }
 

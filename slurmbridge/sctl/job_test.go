@@ -52,7 +52,7 @@ func TestSuspended(t *testing.T) {
 func fields(change map[int]string) []string {
 	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None",
 		"1795257600", "OK",
-		"n[1-2]", "normal", "1795257606", "maintenance", "N/A"}
+		"n[1-2]", "normal", "1795257606", "maintenance", "N/A", "1795261206"}
 	for i, s := range change {
 		f[i] = s
 	}
@@ -62,6 +62,7 @@ func fields(change map[int]string) []string {
 var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason: "None", Nodes: 1, Requeue: true,
 	Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal",
 	Start:       time.Unix(1795257606, 0),
+	End:         time.Unix(1795261206, 0),
 	Reservation: "maintenance"}
 
 func TestJob(t *testing.T) {
@@ -112,6 +113,15 @@ func TestJob(t *testing.T) {
 		if got := []string{got.Target().String(), got.Leader().String(), got.Component().String()}; !slices.Equal(got,
 			[]string{c.target, c.leader, c.component}) {
 			t.Errorf("%s: targets %q", name, got)
+		}
+	}
+}
+
+// A job of a federation is one that may not be requeued.
+func TestFederated(t *testing.T) {
+	for id, want := range map[string]bool{"67108863": true, "67108864": false, "201326593": false} {
+		if j, err := parseJob(fields(map[int]string{0: id, 2: id})); err != nil || j.Requeue != want {
+			t.Errorf("job %s may be requeued: %v, %v", id, j.Requeue, err)
 		}
 	}
 }

@@ -24,7 +24,7 @@ var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "P
 // Queue returns the pending and running jobs of some partitions. It is one RPC
 // that carries all of them.
 func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job, error) {
-	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING",
+	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING,COMPLETING",
 		"--partition="+strings.Join(partitions, ","))
 	if err != nil {
 		return nil, err

@@ -67,6 +67,20 @@ func (c Client) ShowConfig(ctx context.Context) (string, error) {
 	return c.run(ctx, "scontrol", "show", "config")
 }
 
+// Federation returns the name of the federation that the cluster is of; empty: none.
+func (c Client) Federation(ctx context.Context) (string, error) {
+	out, err := c.run(ctx, "scontrol", "show", "federation")
+	if err != nil {
+		return "", err
+	}
+	first, _, _ := strings.Cut(out, "\n")
+	name, ok := strings.CutPrefix(first, "Federation:") // slurm_print_federation
+	if !ok {
+		return "", nil
+	}
+	return strings.TrimSpace(name), nil
+}
+
 // NodeStatus is a node as an administrator looks at it.
 type NodeStatus struct{ State, Reason, Gres string }
 

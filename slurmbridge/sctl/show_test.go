@@ -30,6 +30,18 @@ func TestTime(t *testing.T) {
 	}
 }
 
+func TestFederation(t *testing.T) {
+	for text, want := range map[string]string{
+		`printf 'Federation: sites\nSelf:       a:127.0.0.1:6817 ID:1 FedState:ACTIVE Features:\n'`: "sites",
+		"true": "", // nothing is printed where there is none
+	} {
+		got, err := client(t, map[string]string{"scontrol": text}).Federation(t.Context())
+		if err != nil || got != want {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+}
+
 func TestSafeStart(t *testing.T) {
 	const config = `echo 'AuthInfo = socket=/x,cred_expire=10'`
 	for _, c := range []struct {

@@ -179,6 +179,9 @@ func report(w io.Writer, dir, traces, measured string) error {
 	if err := realTraces(w, realSet, traces); err != nil {
 		return err
 	}
+	if err := measuredReport(w); err != nil {
+		return err
+	}
 	return costs(w, realSet)
 }
 

@@ -46,6 +46,7 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 		if t, err := slurm.Time(ctx); err == nil {
 			f.Skew = time.Since(t).Truncate(time.Second)
 		}
+		f.Federation, _ = slurm.Federation(ctx)
 	}
 	slurmConf := slurmConfPath(slurm, f.Running)
 	f.SlurmConf, f.SlurmConfErr = readSlurmConf(slurmConf)
