@@ -58,7 +58,7 @@ type refit struct {
 }
 
 // fittedScratch is cuDNN's workspace as fitted on traces (README.md).
-var fittedScratch = trace.Scratch{Forward: 0, Data: 9, Weight: 9, Few: 4}
+var fittedScratch = trace.Scratch{Forward: 6, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
 
 // RefitTrace is Analytic of a trace with other constants, for cross-validation.
 func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o) }
@@ -123,7 +123,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	e.fill(s, r)
 	e.judge(s, m, g, r)
 	e.earn(s, m, g, r, fitted.evidence, n > 0)
-	e.transforms(g, batch)
+	e.transforms(g.Transform, batch)
 	e.remedy(g, hiddenModules(m, g))
 	e.margin()
 	return e, nil

@@ -132,8 +132,8 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
 // transforms says when the scratch memory of one convolution may exceed all else.
-func (e *Estimate) transforms(g *graph.Graph, batch int) {
-	if t := g.Transform >> 20; batch <= transformBatch && t > e.MiB/100*transformPct {
+func (e *Estimate) transforms(bytes int64, batch int) {
+	if t := bytes >> 20; batch <= transformBatch && t > e.MiB/100*transformPct {
 		e.lower(Unsure, "at small batches cuDNN may compute a convolution by FFT, which takes up to %d MiB for a moment", t)
 	}
 }

@@ -149,33 +149,16 @@ func (e *Estimate) untested(s Spec) {
 // confidence (measured.go).
 const MarginMiB = 128
 
-// Margins of traces, of which too few were measured to fit them (README.md).
-const (
-	traceSureMarginPct   = 10
-	traceUnsureMarginPct = 40
-)
-
 // margin sets what to book. For Bound the caller books the GPU; the number is
 // then only the least that it needs.
-func (e *Estimate) margin() {
-	e.ReserveMiB = e.Confidence.Reserve(e.MiB)
-	if e.Path == FromTrace {
-		e.ReserveMiB = e.Confidence.TraceReserve(e.MiB)
-	}
-}
+func (e *Estimate) margin() { e.ReserveMiB = e.Confidence.Reserve(e.MiB) }
 
-// Reserve returns what is booked for an estimate of mib from a summary.
-func (c Confidence) Reserve(mib int64) int64 { return c.reserve(mib, sureMarginPct, unsureMarginPct) }
-
-// TraceReserve returns what is booked for an estimate of mib from a trace.
-func (c Confidence) TraceReserve(mib int64) int64 {
-	return c.reserve(mib, traceSureMarginPct, traceUnsureMarginPct)
-}
-
-func (c Confidence) reserve(mib, surePct, unsurePct int64) int64 {
-	pct := surePct
+// Reserve returns what is booked for an estimate of mib. The percentages are those
+// of summaries; traces exceed them no more often (README.md).
+func (c Confidence) Reserve(mib int64) int64 {
+	pct := int64(sureMarginPct)
 	if c != Sure {
-		pct = unsurePct
+		pct = unsureMarginPct
 	}
 	return mib + mib/100*pct + MarginMiB
 }

@@ -80,6 +80,11 @@ func (e *Estimate) judgeTrace(s Spec, t *trace.Trace, r trace.Result) {
 		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: "+
 			"cuDNN chooses how much when it runs", pct)
 	}
+	batch := int64(s.Batch)
+	if batch == 0 {
+		batch = t.Batch[0]
+	}
+	e.transforms(t.Transform(), int(batch))
 	e.judgeBatch(int64(s.Batch), t)
 	if e.Parts[1].MiB == 0 && e.Params == 0 {
 		e.lower(Bound, "no parameters were on the GPU while it was traced")

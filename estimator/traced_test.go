@@ -51,6 +51,9 @@ func TestTraced(t *testing.T) {
 		{"expandable", func(_ *Spec, text *string) {
 			*text = strings.Replace(*text, "end", "segments expandable\nend", 1)
 		}, Unsure, "expandable segments"},
+		{"transforms", func(_ *Spec, text *string) {
+			*text = strings.Replace(*text, "end", "c 12845056:6422528,12845056:6422528,2048,2048,1x1,1,1,4,n\nend", 1)
+		}, Unsure, "may compute a convolution by FFT, which takes up to 17408 MiB"},
 		{"dynamic", func(s *Spec, _ *string) { s.DynamicShapes = true }, Unsure, "shapes that change"},
 	} {
 		s, text := Spec{Base: DefaultBase()}, text

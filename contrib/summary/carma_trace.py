@@ -35,6 +35,8 @@ try:
 except ImportError:
     torch = None
 
+# What torchrun tells a script of one process. A script that finds them takes itself for one of several.
+LAUNCHER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 STEPS = 2  # a second step allocates what the optimizer's first one broke up
 MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
 MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
@@ -257,6 +259,9 @@ class Recorder(TorchDispatchMode):
         if not self.settings.get("optimizer"):
             self.settings["optimizer"] = type(optimizer).__name__
         params = [p for g in optimizer.param_groups for p in g["params"]]
+        narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(params[0].dtype)
+        if narrow:
+            self.settings["precision"] = narrow
         self.name(params, PARAMETER)
         self.name((p.grad for p in params if p.grad is not None), GRADIENT)
 
@@ -662,18 +667,17 @@ class Tracing:
             self.put(cuda, name, graphs)
 
     def processes(self):
-        for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-                            "MASTER_PORT": "29500"}.items():
-            os.environ.setdefault(name, value)
-        if int(os.environ["WORLD_SIZE"]) > 1 or os.environ["RANK"] != "0":
-            os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        if "RANK" in os.environ:  # of a launcher: of its processes this is the first and only one
+            os.environ.update(LAUNCHER)
         d = torch.distributed
         if not d.is_available():
             return
-        for name, value in {"init_process_group": None, "destroy_process_group": None, "barrier": None,
-                            "is_initialized": True, "get_rank": 0, "get_world_size": 1, "get_backend": "nccl",
-                            "all_reduce": None, "broadcast": None, "reduce": None, "broadcast_object_list": None,
-                            }.items():
+        started = ["RANK" in os.environ]
+        self.put(d, "init_process_group", lambda *a, **k: started.__setitem__(0, True))
+        self.put(d, "is_initialized", lambda: started[0])
+        for name, value in {"destroy_process_group": None, "barrier": None, "get_rank": 0, "get_world_size": 1,
+                            "get_backend": "nccl", "all_reduce": None, "broadcast": None, "reduce": None,
+                            "broadcast_object_list": None}.items():
             self.put(d, name, lambda *a, _value=value, **k: _value)
 
         def refused(*args, **kwargs):
@@ -998,7 +1002,13 @@ def apart(script, argv, loader_batch=None):
 
 def trace_script(script, argv):
     """The #CARMA lines of a script; its second run has another batch size."""
-    first = apart(script, argv)
+    try:
+        first = apart(script, argv)
+    except Refused as err:
+        if not any(f"KeyError: '{name}'" in str(err) for name in LAUNCHER):
+            raise
+        os.environ.update(LAUNCHER)  # it is always run by a launcher
+        first = apart(script, argv)
     place, batch = batch_of(argv)
     batch = batch or first["loader"]
     second, new = None, 0

@@ -275,6 +275,19 @@ data = """)
             run = subprocess.run([sys.executable, os.path.join(bench, name)], capture_output=True, text=True)
             self.assertNotIn("carma_trace'", run.stderr)
 
+    def test_narrow_parameters(self):
+        code = PLAIN.replace("data = ", "model.bfloat16()\ndata = ").replace("model(x)", "model(x.bfloat16())")
+        text = self.traced(code)
+        self.assertIn("#CARMA| precision bf16\n", text)
+
+    def test_one_process_without_a_launcher(self):
+        text = self.traced(PLAIN.replace("data = ", """
+import os, torch.distributed as dist
+if int(os.environ.get("LOCAL_RANK", -1)) != -1 or dist.is_initialized():
+    model = nn.parallel.DistributedDataParallel(model)
+data = """))
+        self.assertNotIn("parallel ddp", text)
+
     def test_refused_in_words(self):
         for change, why in (
                 ("open('/no/such/data')", "reads /no/such/data, which is not here"),

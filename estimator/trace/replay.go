@@ -97,25 +97,49 @@ func (t *Trace) parameters() int64 {
 // what it reads and writes (estimator/README.md, fitted constants).
 type Scratch struct {
 	Forward, Data, Weight int64 // windows that overlap, no groups
-	Few                   int64 // backward, of an image's few channels or in groups
+	Few, Grouped, Patch   int64 // backward: an image's few channels, groups, windows side by side
+	Point                 int64 // forward: windows of one pixel
 }
 
 // fewChannels are those of an image.
 const fewChannels = 4
 
 func (s Scratch) bytes(k kind, c *Convolution, in, out int64) int64 {
-	windows := c.Kernel[0] * c.Kernel[1] * c.Kernel[2]
-	if windows <= 1 || c.Stride >= c.Kernel[0] || c.Groups == c.InChannels && c.Groups > 1 {
-		return 0
-	}
-	quarters := s.Forward
+	var quarters [3]int64 // forward, of the input's gradient, of the weight's
 	switch {
-	case k != forward && (c.InChannels <= fewChannels || c.Groups > 1):
-		quarters = s.Few
-	case k == backwardData:
-		quarters = s.Data
-	case k == backwardWeight:
-		quarters = s.Weight
+	case c.Groups == c.InChannels && c.Groups > 1:
+		// Depthwise: PyTorch's own kernels, which take none.
+	case c.Kernel[0]*c.Kernel[1]*c.Kernel[2] <= 1:
+		quarters = [3]int64{s.Point, 0, 0}
+	case c.Stride >= c.Kernel[0]:
+		quarters = [3]int64{0, s.Patch, s.Patch}
+	case c.InChannels <= fewChannels:
+		quarters = [3]int64{0, s.Few, s.Few}
+	case c.Groups > 1:
+		quarters = [3]int64{0, s.Grouped, s.Grouped}
+	default:
+		quarters = [3]int64{s.Forward, s.Data, s.Weight}
 	}
-	return (in + out) / 4 * quarters
+	return (in + out) / 4 * quarters[k-forward]
+}
+
+// transformBytes is what cuDNN's FFT algorithms take for one filter: a tile of
+// 32 x 32 has 32 x 17 complex frequencies of eight bytes.
+const transformBytes = 32 * 17 * 8
+
+// Transform is the scratch memory that the largest convolution takes if cuDNN
+// computes it by FFT: its filters, transformed. It can where the output is as
+// wide as the input, and wider than a pixel.
+func (t *Trace) Transform() int64 {
+	var most int64
+	for i := range t.convolutions {
+		c := &t.convolutions[i]
+		wide := c.in.first/c.InChannels == c.out.first/c.OutChannels &&
+			c.in.first/c.InChannels > max(t.Batch[0], 1)*c.ElemBytes
+		if wide {
+			filters := c.OutChannels * (c.InChannels / min(c.Groups, c.InChannels))
+			most = max(most, min(filters, maxStorage/transformBytes)*transformBytes)
+		}
+	}
+	return most
 }

@@ -167,16 +167,17 @@ func TestReplay(t *testing.T) {
 func TestScratch(t *testing.T) {
 	const text = "carma-trace 1\nbatch 8 4\ns a16777216:8388608\n" +
 		"c 16777216:8388608,16777216:8388608,%s,n\ne +0+0f0d0w0-1\nend\n"
-	s := Scratch{Forward: 2, Data: 9, Weight: 4, Few: 3}
+	s := Scratch{Forward: 2, Data: 9, Weight: 4, Few: 3, Grouped: 6, Patch: 12, Point: 4}
 	for _, c := range []struct {
 		shape string
 		want  int64 // MiB
 	}{
 		{"64,64,3x3,1,1,4", 32 + 16 + 72},
-		{"64,64,1x1,1,1,4", 32},          // a matrix product
-		{"64,64,3x3,64,1,4", 32},         // depthwise
-		{"64,64,2x2,1,2,4", 32},          // windows that do not overlap
-		{"64,3,3x3,1,1,4", 32 + 16 + 24}, // an image
+		{"64,64,1x1,1,1,4", 32 + 32},
+		{"64,64,3x3,64,1,4", 32},     // depthwise
+		{"64,64,3x3,2,1,4", 32 + 48}, // groups
+		{"64,64,2x2,1,2,4", 32 + 96}, // windows that do not overlap
+		{"64,3,3x3,1,1,4", 32 + 24},  // an image
 	} {
 		tr := mustParse(t, fmt.Sprintf(text, c.shape))
 		if r := tr.Replay(Options{Workspace: s}); r.Reserved != c.want*mib {
@@ -280,7 +281,7 @@ func TestDense(t *testing.T) {
 			t.Logf("%s: %v", name, err)
 			continue
 		}
-		r := tr.Replay(Options{Batch: 9, CuBLAS: mib, Workspace: Scratch{9, 9, 9, 9}})
+		r := tr.Replay(Options{Batch: 9, CuBLAS: mib, Workspace: Scratch{9, 9, 9, 9, 9, 9, 9}})
 		if r.Reserved < r.Peak {
 			t.Errorf("%s: %+v", name, r)
 		}
@@ -311,7 +312,7 @@ func FuzzTrace(f *testing.F) {
 			return
 		}
 		want := naive(text, tr, batch)
-		r := tr.Replay(Options{Batch: batch, CuBLAS: 1000, Workspace: Scratch{1, 2, 3, 4}})
+		r := tr.Replay(Options{Batch: batch, CuBLAS: 1000, Workspace: Scratch{1, 2, 3, 4, 5, 6, 7}})
 		if !r.Complete {
 			return
 		}
@@ -395,7 +396,7 @@ func BenchmarkDense(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				if tr, err := Parse(text); err == nil {
-					tr.Replay(Options{Batch: 9, CuBLAS: mib, Workspace: Scratch{9, 9, 9, 9}})
+					tr.Replay(Options{Batch: 9, CuBLAS: mib, Workspace: Scratch{9, 9, 9, 9, 9, 9, 9}})
 				}
 			}
 		})

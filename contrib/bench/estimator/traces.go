@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 
 	"carma/estimator"
@@ -59,11 +60,14 @@ type step struct {
 }
 
 var steps = []step{
-	{"base", []int64{1660, 1680, 1700, 1720, 1740}, func(c *constants) *int64 { return &c.base }},
-	{"forward", []int64{0, 2, 4, 9}, func(c *constants) *int64 { return &c.scratch.Forward }},
-	{"data", []int64{0, 4, 6, 9, 12}, func(c *constants) *int64 { return &c.scratch.Data }},
-	{"weight", []int64{0, 4, 6, 9, 12}, func(c *constants) *int64 { return &c.scratch.Weight }},
-	{"few", []int64{0, 4, 9}, func(c *constants) *int64 { return &c.scratch.Few }},
+	{"base", []int64{1680, 1700, 1710, 1720, 1730}, func(c *constants) *int64 { return &c.base }},
+	{"forward", []int64{0, 4, 6, 9}, func(c *constants) *int64 { return &c.scratch.Forward }},
+	{"data", []int64{4, 6, 8, 9, 12}, func(c *constants) *int64 { return &c.scratch.Data }},
+	{"weight", []int64{0, 2, 4, 6, 9}, func(c *constants) *int64 { return &c.scratch.Weight }},
+	{"few", []int64{2, 4, 6, 9}, func(c *constants) *int64 { return &c.scratch.Few }},
+	{"grouped", []int64{0, 2, 4, 6}, func(c *constants) *int64 { return &c.scratch.Grouped }},
+	{"patch", []int64{0, 4, 8, 12, 16}, func(c *constants) *int64 { return &c.scratch.Patch }},
+	{"point", []int64{0, 2, 4}, func(c *constants) *int64 { return &c.scratch.Point }},
 }
 
 // traceFit estimates traces with any constants, each once.
@@ -107,7 +111,7 @@ func (f *traceFit) loss(c constants, in func(i int) bool) (float64, error) {
 
 // fit goes through the constants, one after the other, until none gets better.
 func (f *traceFit) fit(in func(i int) bool) (constants, error) {
-	c := constants{1720, trace.Scratch{Forward: 0, Data: 9, Weight: 9, Few: 4}}
+	c := constants{1720, trace.Scratch{Forward: 0, Data: 9, Weight: 9, Few: 4, Grouped: 4}}
 	best, err := f.loss(c, in)
 	for better := true; better && err == nil; {
 		better = false
@@ -164,11 +168,35 @@ func traceReport(w io.Writer, timm []run, dir string) error {
 		return math.Abs(rows[a].err(float64(rows[a].est.MiB))) > math.Abs(rows[b].err(float64(rows[b].est.MiB)))
 	})
 	fmt.Fprintln(w, "worst:")
-	for _, o := range rows[:min(len(rows), 20)] {
-		fmt.Fprintf(w, "  %-36s %4d  measured %6.0f  estimate %6d  %+5.1f %%  %s\n",
-			o.model, o.batch, o.actualMiB, o.est.MiB, 100*o.err(float64(o.est.MiB)), o.est.Confidence)
+	for _, o := range rows[:min(len(rows), worstRows)] {
+		printRow(w, &o)
 	}
 	return nil
+}
+
+// realTraces prints the traces of the CARMA workloads, as real_traces.py writes them,
+// against truth. A trace has one GPU: runs under DataParallel are left out.
+func realTraces(w io.Writer, runs []run, dir string) error {
+	runs = slices.DeleteFunc(slices.Clone(runs), func(r run) bool { return r.spec.Parallel == estimator.DP })
+	runs, _, err := tracedRuns(runs, dir)
+	if err != nil || len(runs) == 0 {
+		return err
+	}
+	rows, err := estimateAll(runs)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "\ntraces of the real set, on one GPU")
+	printPath(w, "by trace", rows)
+	for _, o := range rows {
+		printRow(w, &o)
+	}
+	return nil
+}
+
+func printRow(w io.Writer, o *outcome) {
+	fmt.Fprintf(w, "  %-36s %4d  measured %6.0f  estimate %6d  %+5.1f %%  %s\n",
+		o.model, o.batch, o.actualMiB, o.est.MiB, 100*o.err(float64(o.est.MiB)), o.est.Confidence)
 }
 
 func families(runs []run) map[string]bool {
@@ -218,7 +246,7 @@ func leaveFamiliesOut(w io.Writer, runs []run) error {
 			if r.family == name {
 				mib := int64(est[i]) + c.base
 				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib,
-					ReserveMiB: estimator.Sure.TraceReserve(mib)}})
+					ReserveMiB: estimator.Sure.Reserve(mib)}})
 			}
 		}
 	}
