@@ -105,7 +105,11 @@ first_process() {
 	ln -s /proc/self/fd "$root/dev/fd"
 	for d in 0:stdin 1:stdout 2:stderr; do ln -s "/proc/self/fd/${d%:*}" "$root/dev/${d#*:}"; done
 	[ "$3" != user ] || user=dev
-	chroot "$root" runuser -l "$user" -c "cd carma && $4" </dev/null
+	# Not chroot alone: the kernel makes no user namespace in one, and containers of users need it.
+	cd "$root"
+	pivot_root . .
+	umount -l .
+	chroot . runuser -l "$user" -c "cd carma && $4" </dev/null
 }
 
 # main: all of it is read before it runs, for a run may outlast an edit.

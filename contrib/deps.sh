@@ -25,7 +25,7 @@ list() {
 	test-situations  @test-integration libpam-slurm-adopt openssh-client openssh-server
 	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-confine-kill @test-integration
-	test-containers  @cluster busybox-static crun git jq musl-tools parallel runc squashfs-tools
+	test-containers  @cluster busybox-static crun git jq musl-tools parallel podman squashfs-tools uidmap
 	test-abuse       @test-integration strace
 	soak             @cluster
 	test-packages    @all rpm

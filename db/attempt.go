@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/usertext"
 	"carma/slurmbridge/version"
@@ -37,7 +38,7 @@ type Attempt struct {
 	State      string // COMPLETED, FAILED, OUT_OF_MEMORY, ...
 	ExitCode   int
 	ExitSignal int
-	Mode       string // shared, exclusive, off
+	Mode       jobenv.Mode
 	Method     string
 	Key        string // of the history; empty: none
 	EstMiB     int64  // per GPU; 0: none
@@ -58,7 +59,7 @@ func (a *Attempt) Clean() {
 		return
 	}
 	for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
-		&a.State, &a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+		&a.State, (*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
 		*s = usertext.Clean(*s)
 	}
 	for k, uuid := range a.Total.UUIDs {
@@ -204,7 +205,7 @@ var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", versio
 
 func put(tx *sql.Tx, a *Attempt) error {
 	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
-		&a.Mode, &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+		(*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
 		*s = clean(*s)
 	}
 	t := a.Total

@@ -11,10 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
+
+	"carma/slurmbridge/admincomment"
 )
 
 // In slurmdbd a job's records stand in its AdminComment: "carma1:" and the JSON of
@@ -114,8 +115,7 @@ func (c Comment) mayHold(job uint32, a Attempt) bool {
 
 // splitComment takes the records out of a comment.
 func splitComment(comment string) (list []Attempt, others string, err error) {
-	mark, decode := commentMark, func(word string) ([]byte,
-		error) {
+	mark, decode := commentMark, func(word string) ([]byte, error) {
 		return lettersOnly.DecodeString(strings.ToUpper(word))
 	}
 	i := strings.LastIndex(comment, mark)
@@ -124,14 +124,15 @@ func splitComment(comment string) (list []Attempt, others string, err error) {
 		i, mark, decode = at+1, symbolsMark, fromSymbols
 	}
 	if i < 0 {
-		return nil, withoutHints(comment), nil
+		return nil, admincomment.Without(comment), nil
 	}
 	others = strings.TrimRight(strings.TrimSuffix(comment[:i], formerStop), " ")
 	word, after, _ := strings.Cut(comment[i+len(mark):], " ")
 	if after != "" { // somebody has added to it
 		others = strings.TrimSpace(others + " " + after)
 	}
-	others = withoutHints(others)
+	// The records say more, and sacctmgr (22.05) would make its quotes into backticks.
+	others = admincomment.Without(others)
 	packed, err := decode(word)
 	var text []byte
 	if err == nil {
@@ -159,29 +160,4 @@ func unpack(packed []byte) ([]byte, error) {
 		return nil, err
 	}
 	return io.ReadAll(io.LimitReader(z, maxComment))
-}
-
-// ours begins what CARMA itself wrote for people: job_submit (annotate.Comment) and the
-// Epilog of a job that came back (prolog, retryToken).
-var ours = regexp.MustCompile(`(?:^| )carma(?:-retry)?=\{`)
-
-// withoutHints takes away what CARMA wrote for people: the records say more, and
-// sacctmgr (22.05) would make its quotes into backticks.
-func withoutHints(comment string) string {
-	for from := 0; ; {
-		at := ours.FindStringIndex(comment[from:])
-		if at == nil {
-			return comment
-		}
-		begin, object := from+at[0], from+at[1]-1
-		var ignored json.RawMessage
-		d := json.NewDecoder(strings.NewReader(comment[object:]))
-		if d.Decode(&ignored) != nil { // somebody else's after all
-			from = object
-			continue
-		}
-		after := comment[object+int(d.InputOffset()):]
-		comment = strings.TrimSpace(strings.TrimRight(comment[:begin], " ") + " " + strings.TrimLeft(after, " "))
-		from = 0
-	}
 }

@@ -20,8 +20,7 @@ import (
 	sqlite3 "github.com/mattn/go-sqlite3"
 	"golang.org/x/sys/unix"
 
-	"carma/db/queue"
-	"carma/db/sqlitefile"
+	"carma/db/file"
 )
 
 //go:embed schema/*.sql
@@ -42,8 +41,8 @@ var (
 // DB is an open database.
 type DB struct {
 	sql    *sql.DB
-	queue  *queue.Queue // of writers; nil for a reader
-	public string       // directory of the copies; empty: these are the records themselves
+	queue  *file.Queue // of writers; nil for a reader
+	public string      // directory of the copies; empty: these are the records themselves
 }
 
 // networkFileSystems are where SQLite's locks and WAL cannot be trusted
@@ -77,7 +76,7 @@ func Open(path string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.queue, err = queue.Open(path + ".queue"); err != nil {
+	if d.queue, err = file.OpenQueue(path + ".queue"); err != nil {
 		d.Close()
 		return nil, fmt.Errorf("open accounting database: %w", err)
 	}
@@ -141,7 +140,7 @@ func create(path string) error {
 			return err
 		}
 	}
-	return sqlitefile.Private(path)
+	return file.Private(path)
 }
 
 func open(driver, path string, options url.Values) (*DB, error) {

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"carma/db/file"
 )
 
 // Users read copies of the records, which nobody locks (docs/adr/0011): all.db has the
@@ -116,19 +116,12 @@ func (p *Publisher) open() (bool, error) {
 	if p.lock != nil {
 		return true, nil
 	}
-	f, err := os.OpenFile(p.Path+".publish", os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := file.TryLock(p.Path + ".publish")
 	if err != nil {
 		return false, fmt.Errorf("publish records for users: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) { // another agent, as where several share a machine
-			return false, nil
-		}
-		return false, fmt.Errorf("publish records for users: %w", err)
-	}
 	p.lock = f
-	return true, nil
+	return f != nil, nil // another agent has it where several share a machine
 }
 
 // Close ends it. The copies stay.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/usertext"
 )
 
@@ -150,7 +151,7 @@ func (a *Attempt) parse(line string) error {
 		Name: p.text(), Account: p.text(), User: p.text(), UID: uint32(p.number()), Partition: p.text(),
 		Submit: p.time(), Start: p.time(), End: p.time(), State: p.text(), ExitCode: int(p.number()),
 		ExitSignal: int(p.number()),
-		Mode:       p.text(), Method: p.text(), Key: p.text(), EstMiB: p.number(),
+		Mode:       jobenv.Mode(p.text()), Method: p.text(), Key: p.text(), EstMiB: p.number(),
 		ReserveMiB: p.number(), FullMiB: p.number(),
 		Neighbours: a.Neighbours[:0]}
 	uuids := t.UUIDs[:0]

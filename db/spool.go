@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"carma/db/file"
 )
 
 // Spool keeps records that could not be written to the database, one file
@@ -31,16 +33,7 @@ func (s Spool) Add(a Attempt) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
 	}
-	path := filepath.Join(s.Dir, spoolName(a))
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := file.ReplaceDurably(filepath.Join(s.Dir, spoolName(a)), text, 0o600); err != nil {
 		return fmt.Errorf("spool record of job %d: %w", a.JobID, err)
 	}
 	return nil

@@ -315,3 +315,48 @@ func TestLineLength(t *testing.T) {
 		t.Errorf("%d lines looked at", looked)
 	}
 }
+
+// TestWires: the estimate and the booking travel from job_submit to the record in these forms
+// alone, and what writes and reads each stands in one place. The text is one that no other
+// form has.
+func TestWires(t *testing.T) {
+	wires := []struct{ form, text, in string }{
+		{"variables for the hooks", "SPANK_CARMA_", "slurmbridge/jobenv/carma.go"},
+		{"variables for the hooks", "EST_MIB", "slurmbridge/jobenv/carma.go"},
+		{"GRES lists", "carmatotal", "slurmbridge/tres/tres.go"},
+		{"the ledger's word of a job", "json:\"stderr\"", "prolog/jobmeta.go"},
+		{"records", "carma1:", "db/comment.go"},
+		{"records", "attempt_gpu", "db/"},
+		// For people; what is read back of it decides nothing.
+		{"tokens in AdminComment", "carma-retry=", "slurmbridge/admincomment/admincomment.go"},
+		{"tokens in AdminComment", `carma={"v"`, "slurmbridge/admincomment/admincomment.go"},
+	}
+	found := map[string]int{}
+	for name := range imports(t) {
+		if top, _, _ := strings.Cut(name, "/"); !slices.Contains(layers, top) {
+			continue
+		}
+		for _, file := range sources(t, name) {
+			path, err := filepath.Rel(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			literals(t, file, func(at token.Position, s string) {
+				for _, w := range wires {
+					if !strings.Contains(s, w.text) {
+						continue
+					}
+					found[w.text]++
+					if !strings.HasPrefix(path, w.in) {
+						t.Errorf("%s: %q is of the form %q, which %s writes and reads", at, s, w.form, w.in)
+					}
+				}
+			})
+		}
+	}
+	for _, w := range wires {
+		if found[w.text] == 0 {
+			t.Errorf("nothing writes %q (%s); is the form gone?", w.text, w.form)
+		}
+	}
+}

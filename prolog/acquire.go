@@ -4,7 +4,6 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -28,9 +27,8 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+n.Config.Hooks.Deadline.D())
 	defer cancel()
 	job, r, decide := l.job, l.request, n.chooser(l.Hook)
-	var err error
-	if job.About, err = json.Marshal(l.about); err != nil {
-		return nil, fmt.Errorf("describe job %s: %w", job.JobKey, err)
+	if err := l.about.keepIn(&job); err != nil {
+		return nil, err
 	}
 	var last choose.Decision
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
@@ -71,7 +69,7 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 
 // refresh replaces readings that are too old to decide on, as when the agent
 // does not run.
-func (n *Node) refresh(ctx context.Context, ledger Ledger) error {
+func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 	age, ok, err := ledger.Oldest(ctx)
 	if err != nil || ok && age <= n.staleAfter() {
 		return err

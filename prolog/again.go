@@ -3,12 +3,12 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"regexp"
-	"sync"
 
 	"carma/gres"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -16,7 +16,7 @@ import (
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
 // another node, may have raised its booking, and the environment still holds
 // what the first attempt asked for. Without an answer the job gets whole GPUs.
-func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Slurm) (j sctl.Job,
+func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about *JobMeta, slurm Jobs) (j sctl.Job,
 	w sctl.Words, retry string) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
@@ -40,12 +40,12 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 	if mib <= h.Carma.ReserveMiB && !h.Carma.Requeue { // nothing of ours was done to it
 		return j, w, retryUnknown
 	}
-	return j, w, retryReason(w.AdminComment)
+	return j, w, cmp.Or(admincomment.RetryReason(w.AdminComment), retryUnknown)
 }
 
 // ask asks slurmctld about the job of a hook. What slurmctld says of another user's
 // job is never acted on.
-func ask(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
+func ask(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 	j, err := slurm.Job(ctx, h.JobID)
 	if err != nil {
 		return sctl.Job{}, err
@@ -60,22 +60,9 @@ func ask(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
 // makeExclusive turns a request to share into one for whole GPUs.
 func makeExclusive(r *gres.Request, about *JobMeta) {
 	r.Exclusive, r.ReserveMiB = true, about.FullMiB
-	about.Mode = "exclusive"
+	about.Mode = jobenv.ModeExclusive
 }
 
 // retryUnknown is what a job is told that came back for a reason that is not
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"
-
-var retryTokens = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`carma-retry=\{"reason":"(oom|timeslot|` + reasonFault + `)"`)
-})
-
-// retryReason reads in AdminComment why the job came back last. Other tools
-// write there too; what they take away costs the job no more than the word.
-func retryReason(adminComment string) string {
-	if all := retryTokens().FindAllStringSubmatch(adminComment, -1); len(all) > 0 {
-		return all[len(all)-1][1]
-	}
-	return retryUnknown
-}

@@ -33,7 +33,24 @@ func (n *Node) confine(h jobenv.Hook, minors []int) error {
 
 func confined(h jobenv.Hook) confine.Job { return confine.Job{ID: h.JobID, UID: h.UID, SLUID: h.SLUID} }
 
-// unconfine forgets a job that has ended here.
+// Ready notes that the hook of a Prolog has come to its end.
+func (n *Node) Ready(h jobenv.Hook) {
+	if n.Guard == nil {
+		return
+	}
+	if err := n.Guard.Ready(confined(h)); err != nil {
+		n.Log.Warn("note that the Prolog has ended; the job's cgroup stays until it ends", "job", h.JobKey, "error", err)
+	}
+}
+
+// Shut ends what a job may open, before its GPUs are released. Access lists follow the leases.
+func (n *Node) Shut(h jobenv.Hook) {
+	if n.Guard != nil && n.Guard.Exact() {
+		n.unconfine(h)
+	}
+}
+
+// unconfine ends the confinement of a job that has ended here.
 func (n *Node) unconfine(h jobenv.Hook) {
 	if n.Guard == nil {
 		return
@@ -45,7 +62,9 @@ func (n *Node) unconfine(h jobenv.Hook) {
 
 // Left takes away what Epilogs of jobs without GPUs have to.
 func (n *Node) Left(h jobenv.Hook) {
-	n.unconfine(h)
+	if n.Guard != nil && !n.Guard.Exact() {
+		n.unconfine(h)
+	}
 	if n.undecided(h) {
 		os.Remove(taskPath(n.RunDir, h.JobID))
 	}
@@ -92,7 +111,7 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 }
 
 // granted returns the GPUs of a lease, in the order of its slots.
-func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Ledger) ([]gres.GPU, error) {
+func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Readings) ([]gres.GPU, error) {
 	if n.Guard == nil {
 		return nil, nil
 	}

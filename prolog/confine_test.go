@@ -35,9 +35,16 @@ func (g *guard) Close(job confine.Job) error {
 	return nil
 }
 
-func (g *guard) Jobs() ([]confine.Job, error) { return nil, nil }
-func (g *guard) Exact() bool                  { return !g.loose }
-func (g *guard) String() string               { return "test" }
+func (g *guard) Ready(job confine.Job) error {
+	g.calls = append(g.calls, fmt.Sprint("ready ", job.ID))
+	return nil
+}
+
+func (g *guard) Forget(confine.Job) error           { return nil }
+func (g *guard) Jobs() ([]confine.Job, error)       { return nil, nil }
+func (g *guard) Unconfined() ([]confine.Job, error) { return nil, nil }
+func (g *guard) Exact() bool                        { return !g.loose }
+func (g *guard) String() string                     { return "test" }
 
 // A job's tasks open no GPU until it has some, and then these.
 func TestConfined(t *testing.T) {
@@ -46,9 +53,11 @@ func TestConfined(t *testing.T) {
 	w.Guard = g
 	h := hook(7)
 	w.prolog(t, h)
+	w.Ready(h)
+	w.Shut(h)
 	w.epilog(t, h)
 	w.Left(h)
-	if want := []string{"open 7 []", "open 7 [0]", "close 7"}; !slices.Equal(g.calls, want) {
+	if want := []string{"open 7 []", "open 7 [0]", "ready 7", "close 7"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %v", g.calls)
 	}
 }

@@ -4,7 +4,6 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,28 +13,12 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres"
 	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 )
-
-// EpilogLedger is what an Epilog needs of the node's ledger.
-type EpilogLedger interface {
-	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
-	Release(ctx context.Context, key jobenv.JobKey) error
-	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
-	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
-	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
-}
-
-// Records is where accounting goes.
-type Records interface {
-	Put(ctx context.Context, a db.Attempt) error
-}
 
 // Epilog judges how the job ended, brings it back if it died of GPU memory
 // that it shared, writes its record and gives its GPUs back. Whatever fails,
@@ -53,10 +36,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		}
 		return nil // no GPUs, or given back by the Prolog, or an Epilog that runs twice
 	}
-	var about JobMeta
-	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the job from the ledger", "job", h.JobKey, "error", err)
-	}
+	about := n.metaOf(held)
 	lease.FailPoint("epilog.start")
 	var v verdict
 	if held.Restart == h.Restart {
@@ -145,7 +125,7 @@ const soon = time.Minute
 
 // countFailure tells the ledger what the end of a job says of its GPUs: that they may be
 // broken, or that they work. Most ends say neither.
-func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held, v verdict, ledger EpilogLedger) {
+func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held, v verdict, ledger Faults) {
 	failed := v.gpuFault && held.Fault == "" && held.Age < soon
 	var uuids []string
 	for _, g := range held.GPUs {
@@ -176,8 +156,11 @@ func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter
 		User: about.User, UID: h.UID, Partition: about.Partition,
 		Submit: about.Submit, Start: about.Start, End: time.Now(),
 		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
-		Mode: about.Mode, Method: about.Method, Key: h.Carma.Key, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
+		Mode: about.Mode, Method: about.Method, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
 		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
+	}
+	if h.Carma.Key != 0 {
+		a.Key = h.Carma.Key.String()
 	}
 	// The lease knows how long, by a clock that nobody sets; its Prolog may have waited.
 	if before := a.End.Sub(a.Start) - held.Age; before < 0 || before > clockJump {

@@ -328,7 +328,7 @@ func TestLadder(t *testing.T) {
 		w.slurm.calls = nil
 		w.epilog(t, failed(h))
 		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
-		_, book, _ = tres.Booking(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:])
+		book = tres.Read(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:]).FreeMiB()
 		books = append(books, book)
 		h.Restart++
 	}

@@ -35,8 +35,9 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		}, false, note + "; it was requeued for that before"},
 		"may not": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, false,
 			note + "; the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)"},
-		"no recovery": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Partition["gpu"] = config.Partition{Share: true} },
-			false, note + "; partition has no recovery partition"},
+		"no recovery": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
+			w.Config.Partition["gpu"] = config.Partition{Share: true}
+		}, false, note + "; partition has no recovery partition"},
 		"with the ladder": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true,
 			note},
 		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {

@@ -55,11 +55,11 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		}
 	}
 	if n.overVetoLimit(h) {
-		switch k, _, anywhere := tres.Booking(words.TresPerNode); {
+		switch books := tres.Read(words.TresPerNode); {
 		case n.Config.Placement.BySlurm():
-		case k == 0: // slurmctld counts nothing of it, and would send it around for ever
+		case books.K == 0: // slurmctld counts nothing of it, and would send it around for ever
 			return sctl.ErrBatchOnly
-		case !anywhere || !n.Config.Capacity.Anchor:
+		case !books.Anywhere() || !n.Config.Capacity.Anchor:
 			n.keep(ctx, h, r, ledger)
 		}
 	}
@@ -105,7 +105,7 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slu
 
 // setStart lets a job that was given back start as soon as is safe, and not sooner than
 // after delay, where the agent will not.
-func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration, slurm Slurm) {
+func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration, slurm Changing) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	safe, err := slurm.SafeStart(ctx)
@@ -122,7 +122,7 @@ func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay
 const lookAtLedger = time.Second
 
 // gpus is how many GPUs the node is known to have; 0: that is not known now.
-func (n *Node) gpus(ctx context.Context, ledger Ledger) int {
+func (n *Node) gpus(ctx context.Context, ledger Readings) int {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
 	defer cancel()
 	s, err := ledger.Snapshot(ctx)
@@ -137,7 +137,7 @@ var errGone = errors.New("the job has gone")
 
 // waiting asks about the job whose Prolog waits; errGone if that has gone, or is at a
 // later attempt, perhaps on another node.
-func waiting(ctx context.Context, h jobenv.Hook, slurm Slurm) (sctl.Job, error) {
+func waiting(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 	j, err := ask(ctx, h, slurm)
 	if err == nil && (!j.State.MayBeInProlog() || j.Restarts != int(h.Restart)) {
 		err = errGone
@@ -152,21 +152,22 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 
 // escalate is what a job that was given back too often asks for from now on; the
 // zero value if that would not help it.
-func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Slurm) sctl.Change {
+func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Jobs) sctl.Change {
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
-	_, free, anywhere := tres.Booking(words.TresPerNode)
+	books := tres.Read(words.TresPerNode)
 	switch {
-	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !anywhere || free >= fullMiB):
+	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !books.Anywhere() ||
+		books.FreeMiB() >= fullMiB):
 	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share
 		n.Log.Info("returned often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
-		return sctl.Change{TresPerNode: tres.Rebook(words.TresPerNode, fullMiB, fullMiB)}
+		return sctl.Change{TresPerNode: books.Rebook(fullMiB, fullMiB)}
 	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
 		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
 		n.Log.Warn("returned too often; requests whole GPUs now", "job", h.JobKey, "partition", partition)
 		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, l.about.Method, fullMiB, fullMiB)}
-	case uncounted && anywhere:
+	case uncounted && books.Anywhere():
 		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
-		return sctl.Change{TresPerNode: tres.AwaitIdle(words.TresPerNode, fullMiB)}
+		return sctl.Change{TresPerNode: books.AwaitIdle(fullMiB)}
 	}
 	return sctl.Change{}
 }
@@ -225,7 +226,7 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 }
 
 // awaitRevocation stays until slurmd must have seen that the job was taken back.
-func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Slurm) {
+func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Jobs) {
 	for range 10 {
 		j, err := slurm.Job(ctx, h.JobID)
 		if err != nil || !j.State.MayBeInProlog() || ctx.Err() != nil {

@@ -4,31 +4,16 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 
 	"carma/db"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 )
 
-// LostLedger is the ledger as it is looked at for an attempt that had no Epilog.
-type LostLedger interface {
-	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
-	Release(ctx context.Context, key jobenv.JobKey) error
-}
-
-// LostRecords is where the record of such an attempt goes.
-type LostRecords interface {
-	PutLost(ctx context.Context, a db.Attempt) error
-}
-
 // Lost is the record of an attempt that ended with its node, or its slurmd: without an
 // Epilog. What slurmctld says of the job is added later.
 func (n *Node) Lost(held lease.Held) db.Attempt {
-	var about JobMeta
-	if err := json.Unmarshal(held.About, &about); err != nil {
-		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)
-	}
+	about := n.metaOf(held)
 	h := jobenv.Hook{JobKey: held.JobKey, UID: held.UID, Node: n.Name, Cluster: about.Cluster}
 	a := attempt(h, held, about, verdict{}, n.Config.Idle.After.D())
 	a.State = db.NodeFail
@@ -37,7 +22,7 @@ func (n *Node) Lost(held lease.Held) db.Attempt {
 
 // EndEarlier writes the record of an earlier attempt of the job that has leases here still,
 // and ends them: its slurmd died, and the job comes back to the same node.
-func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger LostLedger, records LostRecords) {
+func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, records LostRecords) {
 	held, ok, err := ledger.Find(ctx, h.JobKey)
 	if err == nil && (!ok || held.Restart == h.Restart) {
 		return

@@ -61,11 +61,12 @@ func ofMinor(readings []gres.Reading, minor int) *gres.Reading {
 // booking is what a job books per GPU, as slurmctld shows its request; 0: nothing
 // of ours.
 func (n *Node) booking(tresPerNode string, fullMiB int64) int64 {
-	if !n.Config.Placement.BySlurm() {
-		return tres.Reserve(tresPerNode)
-	}
-	if shards := tres.Shards(tresPerNode); shards > 0 {
-		return config.MiBOf(shards)
+	list := tres.Read(tresPerNode)
+	switch {
+	case !n.Config.Placement.BySlurm():
+		return list.ReserveMiB()
+	case list.Shards > 0:
+		return config.MiBOf(list.Shards)
 	}
 	return fullMiB
 }
@@ -79,19 +80,20 @@ func (n *Node) extra(method string) int64 {
 // placement.mode "slurm" that is shards again, or the GPU that they stand for:
 // slurmctld takes that of a pending job (23.02 and later, e652133c67).
 func (n *Node) booked(tresPerNode, method string, mib, fullMiB int64) string {
+	list := tres.Read(tresPerNode)
 	if !n.Config.Placement.BySlurm() {
 		free := min(mib+n.extra(method), fullMiB)
-		if _, _, anywhere := tres.Booking(tresPerNode); !anywhere {
-			if free = tres.AnyMiB; tres.Sent(tresPerNode) {
+		if !list.Anywhere() {
+			if free = tres.AnyMiB; list.Sent() {
 				free = tres.SentMiB
 			}
 		}
-		return tres.Rebook(tresPerNode, free, mib)
+		return list.Rebook(free, mib)
 	}
-	if tres.Shards(tresPerNode) == 0 {
+	if list.Shards == 0 {
 		return tresPerNode
 	}
-	rest, gpuType := tres.WithoutGPUs(tresPerNode)
+	rest, gpuType := list.WithoutGPUs()
 	name, count := tres.Shard, config.ShardsFor(mib)
 	if count > config.ShardsOf(fullMiB, n.Config.Placement.MarginMiB) {
 		name, count = tres.GPU, 1
@@ -115,7 +117,7 @@ func printSteps(w io.Writer, shards int64, get jobenv.Getenv) {
 		}
 	}
 	const perTask = "SLURM_TRES_PER_TASK"
-	if rest, _ := tres.WithoutGPUs(get(perTask)); rest != "" {
+	if rest, _ := tres.Read(get(perTask)).WithoutGPUs(); rest != "" {
 		fmt.Fprintf(w, "export %s=%s\n", perTask, rest)
 	} else if get(perTask) != "" {
 		fmt.Fprintf(w, "unset %s\n", perTask)

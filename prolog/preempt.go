@@ -17,13 +17,6 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Preempting is what a Prolog asks, and does, for a job that preempts others.
-type Preempting interface {
-	Preemption(ctx context.Context) (schedule.Preemption, error)
-	Warn(ctx context.Context, t sctl.Target) error
-	Cancel(ctx context.Context, t sctl.Target) error
-}
-
 // preemption is what a Prolog does for a job that slurmctld has started here whatever the
 // node offers, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
 // memory of its GPUs comes with their end, so it preempts for processors and slots, and
@@ -127,14 +120,14 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 // mayPreempt asks slurmctld about the job and its rights.
 func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 	books := l.books
-	if books == "" {
+	if books.Text == "" {
 		words, err := slurm.Words(ctx, l.JobID)
 		if err != nil {
 			return err
 		}
-		books = words.TresPerNode
+		books = tres.Read(words.TresPerNode)
 	}
-	if k, _, anywhere := tres.Booking(books); k == 0 || anywhere {
+	if books.K == 0 || books.Anywhere() {
 		return nil // it came for what the node offered
 	}
 	rules, err := slurm.Preemption(ctx)
@@ -146,7 +139,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p := &l.preemption
-	p.rules, p.self, p.sent = rules, preemptible(j), tres.Sent(books)
+	p.rules, p.self, p.sent = rules, preemptible(j), books.Sent()
 	if p.ended == nil {
 		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	}
@@ -164,7 +157,7 @@ type victim struct {
 	leaving choose.Leaving
 }
 
-func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Slurm) (v victim) {
+func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Jobs) (v victim) {
 	j, err := slurm.Job(ctx, g.Job.JobID)
 	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
 		if p.ended[g.Job] { // it goes, or is none that the ledger means
@@ -187,7 +180,7 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm S
 
 // keepForPreemptor keeps the GPUs for the job: those that it preempts come back. A job whose
 // user has named the node leaves them to those who come before it.
-func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ledger) error {
+func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
 	mib := l.request.ReserveMiB
 	if l.request.Exclusive {
 		mib = 0

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"carma/estimator/method"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/confine"
@@ -25,33 +26,8 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
-
-// Ledger is what a Prolog needs of the node's ledger.
-type Ledger interface {
-	Snapshot(ctx context.Context) (lease.Snapshot, error)
-	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
-	PutReadings(ctx context.Context, readings []gres.Reading) error
-	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
-	Release(ctx context.Context, key jobenv.JobKey) error
-	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
-	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
-}
-
-// Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
-type Slurm interface {
-	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	Partition(ctx context.Context, name string) (sctl.Partition, error)
-	RequeueIncomplete(ctx context.Context, t sctl.Target) error
-	RequeueHold(ctx context.Context, t sctl.Target) error
-	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
-	Release(ctx context.Context, t sctl.Target) error
-	Notify(ctx context.Context, job uint32, text string) error
-	Preempting
-	SafeStart(ctx context.Context) (time.Duration, error)
-	Waiting
-}
 
 // Node is what the hooks have at hand on a node.
 type Node struct {
@@ -83,21 +59,6 @@ type Node struct {
 	GuardErr error
 }
 
-// JobMeta is what the Epilog needs to know of a job beyond its leases. The
-// Prolog writes it into the ledger.
-type JobMeta struct {
-	Cluster   string        `json:"cluster,omitempty"`
-	User      string        `json:"user"`
-	Partition string        `json:"partition"`
-	Mode      string        `json:"mode"`
-	Method    string        `json:"method"`
-	EstMiB    int64         `json:"est_mib"`
-	FullMiB   int64         `json:"full_mib"`
-	Submit    time.Time     `json:"submit"`
-	Start     time.Time     `json:"start"`
-	StdErr    userfile.Mark `json:"stderr"`
-}
-
 // request derives from the environment what the job needs of this node. A job
 // that job_submit did not annotate, or that runs in a partition that does not
 // share, gets whole GPUs: so a slurmctld without libcarma puts nobody at risk.
@@ -108,7 +69,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 		full = part.GPUMemMiB // a job that names several partitions books by the smallest
 	}
 	gpus := len(h.Slots)
-	exclusive := !h.Carma.Annotated || h.Carma.Mode != "shared" || !managed || !part.Share ||
+	exclusive := !h.Carma.Annotated || h.Carma.Mode != jobenv.ModeShared || !managed || !part.Share ||
 		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
 	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
 	if n.Config.Placement.BySlurm() {
@@ -117,7 +78,8 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 		gpus, exclusive = h.Carma.GPUs, true
 	}
 	about := JobMeta{
-		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: "exclusive", Method: "none",
+		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: jobenv.ModeExclusive,
+		Method:  method.None,
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
 	}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
@@ -131,7 +93,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	}
 	if !exclusive {
 		r.ReserveMiB = h.Carma.ReserveMiB
-	} else if about.Mode == "shared" {
+	} else if about.Mode == jobenv.ModeShared {
 		// Brought back after an OOM: the Epilog raised the booking to a
 		// whole GPU; spank_job_env keeps what the first attempt asked for.
 		makeExclusive(&r, &about)
@@ -190,15 +152,15 @@ type launch struct {
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
-	retry   string // why it runs again; empty: it does not
-	books   string // the GRES of a job that comes back, as slurmctld has it now
+	retry   string    // why it runs again; empty: it does not
+	books   tres.List // the GRES of a job that comes back, as slurmctld has it now
 	started time.Time
 
 	preemption preemption
 }
 
 // arrive finds out what the job needs here.
-func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
+func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
 	l := &launch{Hook: h, started: time.Now()}
 	l.request, l.job, l.about = n.request(h)
 	var j sctl.Job
@@ -206,7 +168,7 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 	if h.Restart > 0 && h.Carma.Annotated {
 		j, words, l.retry = n.again(ctx, h, &l.request, &l.about, slurm)
 	}
-	l.books = words.TresPerNode
+	l.books = tres.Read(words.TresPerNode)
 	if !l.request.Exclusive && h.BatchHost {
 		l.about.StdErr = n.markStdErr(ctx, h, j, words.Name)
 	}
@@ -215,7 +177,7 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Slurm) *launch {
 
 // fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
 // given more slots than there are GPUs, all GPUs if it has the node to itself.
-func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slurm) {
+func (n *Node) fitNode(ctx context.Context, l *launch, ledger Readings, slurm Jobs) {
 	if l.Carma.Annotated || n.Config.Placement.BySlurm() || l.request.GPUs == 1 {
 		return
 	}
@@ -233,7 +195,7 @@ func (n *Node) fitNode(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 }
 
 // finish tells the job what it was leased.
-func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Ledger) error {
+func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Readings) error {
 	gpus, err := n.granted(ctx, granted, ledger)
 	if err == nil {
 		err = n.confine(l.Hook, minors(gpus))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/gres/lease"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -27,7 +28,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if err != nil {
 		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
-	if v.signature == "" && strings.Contains(words.AdminComment, `{"reason":"`+reasonFault+`"`) {
+	if v.signature == "" && admincomment.Retried(words.AdminComment, admincomment.MPSFault) {
 		return "", false, errFaultAgain
 	}
 	mib, alone := about.FullMiB, true
@@ -44,7 +45,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	defer cancel()
 	change := sctl.Change{
 		Partition: partition, TresPerNode: n.booked(words.TresPerNode, about.Method, mib, about.FullMiB),
-		AdminComment: withToken(words.AdminComment, v.token("from", h.Partition)),
+		AdminComment: admincomment.With(words.AdminComment, v.token("from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
 		return "", false, err
@@ -56,15 +57,6 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 var errFaultAgain = errors.New("it was requeued for that before")
 
 var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)")
-
-// withToken adds a token to what others wrote in AdminComment. What they wrote with
-// control characters cannot be written again as it is, and stays.
-func withToken(adminComment, token string) string {
-	if strings.ContainsFunc(adminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return ""
-	}
-	return strings.TrimSpace(adminComment + " " + token)
-}
 
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
 const ladderStepMiB = 5 << 10
@@ -86,7 +78,7 @@ func (n *Node) nextBooking(held lease.Held, about JobMeta) (mib int64, alone boo
 
 // recoveryPartition is where the job comes back; empty: where it was. A job
 // that books whole GPUs is alone there too.
-func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Slurm) string {
+func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Jobs) string {
 	name := n.Config.Partition[h.Partition].Recovery
 	if name == "" {
 		return ""
@@ -121,7 +113,7 @@ func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool
 
 // scheduleRestart has the job's start set and, if it comes back alone, its GPUs kept. A
 // slurmctld that picks the GPU itself keeps one for it by priority.
-func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger EpilogLedger) {
+func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger Returned) {
 	var uuids []string
 	for _, g := range held.GPUs {
 		uuids = append(uuids, g.UUID)
@@ -196,7 +188,7 @@ const (
 	updatePause = 20 * time.Millisecond
 )
 
-func (n *Node) update(ctx context.Context, target sctl.Target, change sctl.Change, slurm Slurm) error {
+func (n *Node) update(ctx context.Context, target sctl.Target, change sctl.Change, slurm Changing) error {
 	for try := 1; ; try++ {
 		err := slurm.Update(ctx, target, change)
 		if err == nil || try == updateTries || ctx.Err() != nil || !strings.Contains(err.Error(), "temporarily") {

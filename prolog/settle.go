@@ -89,7 +89,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 
 // gone tells whether the job has gone that waits for its GPUs; a slurmctld that does not
 // answer is no reason to think so.
-func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
+func (n *Node) gone(ctx context.Context, h jobenv.Hook, slurm Jobs) bool {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	_, err := waiting(ctx, h, slurm)

@@ -6,9 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"sync"
 
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -21,7 +20,7 @@ func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, slurm Slu
 		v.note = "its time slot was over; " + err.Error()
 		n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
 		if errors.Is(err, errHeld) {
-			n.comment(ctx, v.job, slotToken(h), slurm)
+			n.comment(ctx, v.job, admincomment.Slot(h.Restart+1), slurm)
 		}
 		return v
 	}
@@ -43,16 +42,7 @@ func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, sl
 		return err
 	}
 	defer cancel()
-	// One token stands for all slots: a job may have hundreds.
-	comment := withToken(slotTokens().ReplaceAllString(words.AdminComment, ""), slotToken(h))
+	comment := admincomment.WithSlot(words.AdminComment, h.Restart+1)
 	_, err = n.putBack(ctx, j, h.Partition, sctl.Change{AdminComment: comment}, slurm)
 	return err
-}
-
-var slotTokens = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(` ?carma-retry=\{"reason":"timeslot","restart":[0-9]+\}`)
-})
-
-func slotToken(h jobenv.Hook) string {
-	return fmt.Sprintf(`carma-retry={"reason":"timeslot","restart":%d}`, h.Restart+1)
 }

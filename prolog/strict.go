@@ -23,7 +23,7 @@ var lost = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // checkNode tells whether a strict site wants jobs on this node.
-func (n *Node) checkNode(ctx context.Context, ledger Ledger) error {
+func (n *Node) checkNode(ctx context.Context, ledger Readings) error {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	if err := n.refresh(ctx, ledger); err != nil {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"carma/db/file"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/slurmbridge/config"
@@ -68,14 +69,7 @@ func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 	if err != nil {
 		return fmt.Errorf("describe leases for TaskProlog: %w", err)
 	}
-	path := taskPath(runDir, key.JobID)
-	temp := path + ".new"
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return fmt.Errorf("describe leases for TaskProlog: %w", err)
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Chmod(0o644), f.Close(), os.Rename(temp, path)); err != nil {
+	if err := file.Replace(taskPath(runDir, key.JobID), text, 0o644); err != nil {
 		return fmt.Errorf("describe leases for TaskProlog: %w", err)
 	}
 	return nil

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
+
+	"carma/db/file"
 )
 
 // turnFile holds when this node may requeue its next job, in nanoseconds since
@@ -47,24 +47,11 @@ var errTooMany = errors.New("too many requeues from this node at once")
 
 // takeTurn returns when it is the caller's turn and puts the next one off.
 func takeTurn(ctx context.Context, path string, every time.Duration) (time.Time, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := file.Lock(ctx, path)
 	if err != nil {
 		return time.Time{}, err
 	}
 	defer f.Close()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			break
-		} else if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return time.Time{}, err
-		}
-		select {
-		case <-ctx.Done():
-			return time.Time{}, ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 	text, err := io.ReadAll(io.LimitReader(f, 64))
 	if err != nil {
 		return time.Time{}, err

@@ -13,13 +13,7 @@ import (
 	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
-
-// Waiting is what a Prolog asks about those who wait.
-type Waiting interface {
-	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
-}
 
 // inTurn returns the ledger as the job is to use it. slurmctld starts a job that names
 // its nodes there whatever they offer, so that its Prolog would be there first when a
@@ -29,8 +23,8 @@ func (n *Node) inTurn(l *launch, ledger Ledger, slurm Waiting) Ledger {
 	if n.Config.Placement.BySlurm() {
 		return ledger
 	}
-	k, _, anywhere := tres.Booking(l.books) // as slurmctld has told of one that comes back
-	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm, yields: l.Carma.NamesNodes || k > 0 && !anywhere}
+	return &turns{Ledger: ledger, node: n, hook: l.Hook, slurm: slurm,
+		yields: l.Carma.NamesNodes || l.books.K > 0 && !l.books.Anywhere()}
 }
 
 // turns is the ledger for a job that gives those their turn who wait before it. One that

@@ -5,7 +5,6 @@ package prolog
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"carma/estimator/history"
@@ -35,7 +34,7 @@ type verdict struct {
 // judge decides whether the job died of GPU memory: a signature in its own
 // stderr, and a failed exit, and a shared GPU. Text alone proves nothing.
 func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, slurm Slurm) (v verdict) {
-	failed := h.Exit.Failed() && about.Mode == "shared"
+	failed := h.Exit.Failed() && about.Mode == jobenv.ModeShared
 	if !h.BatchHost || !failed && !h.Carma.Requeue {
 		return v
 	}
@@ -128,7 +127,7 @@ func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held
 }
 
 // nameOf asks for the job's name if the name of its output may hold it (%x).
-func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Slurm) string {
+func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Jobs) string {
 	if !strings.Contains(h.StdErr+h.StdOut, "%") || !strings.Contains(h.StdErr+h.StdOut, "x") {
 		return ""
 	}
@@ -207,16 +206,13 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about JobMeta, j sctl.Jo
 	return reply
 }
 
-// reasonFault is why a job was requeued that failed with its MPS server, in AdminComment.
-const reasonFault = "mps-fault"
-
 // token is what AdminComment says of a job that is requeued.
 func (v verdict) token(key, value string) string {
-	value = admincomment.Plain(value)
+	reason := admincomment.OOM
 	if v.signature == "" {
-		return fmt.Sprintf(`carma-retry={"reason":%q,%q:"%s"}`, reasonFault, key, value)
+		reason = admincomment.MPSFault
 	}
-	return fmt.Sprintf(`carma-retry={"reason":"oom","signature":%q,%q:"%s"}`, v.signature, key, value)
+	return admincomment.Retry(reason, v.signature, key, value)
 }
 
 // comment adds a token to the AdminComment of a job in the queue, for people.
@@ -227,7 +223,7 @@ func (n *Node) comment(ctx context.Context, j sctl.Job, token string, slurm Slur
 	defer cancel()
 	w, err := slurm.Words(ctx, j.ID)
 	if err == nil {
-		err = slurm.Update(ctx, j.Component(), sctl.Change{AdminComment: withToken(w.AdminComment, token)})
+		err = slurm.Update(ctx, j.Component(), sctl.Change{AdminComment: admincomment.With(w.AdminComment, token)})
 	}
 	if err != nil {
 		n.Log.Warn("write to AdminComment why a job is held", "job", j.ID, "error", err)

@@ -97,10 +97,10 @@ func run(ctx context.Context, args []string) error {
 		f.Usage()
 		return cli.Fail(cli.ExitUsage, "no command given")
 	}
-	if f.Arg(0) == hook.SettleCommand {
-		return hook.Settle(ctx, e.config)
-	}
 	command, ok := commands[f.Arg(0)]
+	if !ok {
+		command, ok = hidden[f.Arg(0)]
+	}
 	if !ok {
 		return cli.Fail(cli.ExitUsage, "no command %q; see carma-node --help", f.Arg(0))
 	}

@@ -22,6 +22,7 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/estimator/history"
+	"carma/slurmbridge/jobenv"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -158,7 +159,8 @@ func TestTextsOfUsers(t *testing.T) {
 	f.LeaseS = 100
 	a := db.Attempt{JobID: 7, ArrayJobID: 7, ArrayTask: "1" + hostile, Cluster: "c" + hostile, Node: "n" + hostile,
 		Name: strings.Repeat("N", 300) + hostile, Account: "a" + hostile,
-		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile, Mode: "m" + hostile, Method: "M" + hostile,
+		User: "u" + hostile, Partition: "p" + hostile, State: "S" + hostile,
+		Mode: jobenv.Mode("m" + hostile), Method: "M" + hostile,
 		Key: "k" + hostile, OOM: "o" + hostile, OOMNote: "O" + hostile, RequeuedTo: "r" + hostile,
 		EstMiB: 1, Start: at(0), End: at(100), GPUs: []db.AttemptGPU{{UUID: "GPU-a" + hostile, Model: "model" + hostile,
 			Figures: f}}}

@@ -49,7 +49,7 @@ func attackBooking(t *testing.T, c *cluster) {
 		c.sh(alice, "scontrol release "+id)
 		c.eventually(func() string { return c.job(id, "%T %r") }, "^(RUNNING None|PENDING .*(Held|BadConstraints|Invalid))")
 		request := c.job(id, "%b")
-		booked, _, _ := tres.Booking(request)
+		booked := tres.Read(request).K
 		leased := len(regexp.MustCompile(`\b`+id+`\b`).FindAllString(c.leases("n1"), -1))
 		attacked(t, change,
 			fmt.Sprintf("%d GPUs booked, %d leased; %s", booked, leased, strings.Join(strings.Fields(stderr), " ")))

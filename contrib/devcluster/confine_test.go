@@ -61,6 +61,20 @@ func groups() string {
 	return strings.Join(found, " ")
 }
 
+// kept lists the cgroups that CARMA itself has made. Slurm leaves its own behind when a
+// slurmstepd is killed.
+func kept() string {
+	var found []string
+	for _, pattern := range []string{
+		"/sys/fs/cgroup/devices/slurm*/uid_*/job_*/carma",
+		"/sys/fs/cgroup/system.slice/*slurmstepd.scope/*/carma",
+	} {
+		dirs, _ := filepath.Glob(pattern)
+		found = append(found, dirs...)
+	}
+	return strings.Join(found, " ")
+}
+
 // extern runs a command where pam_slurm_adopt would put a login: among the processes of
 // the extern step.
 func (c *cluster) extern(id, user, command string) string {
@@ -171,6 +185,40 @@ func TestConfine(t *testing.T) {
 	}
 	c.eventually(groups, "^$")
 	c.noDrain()
+}
+
+// CARMA goes while jobs run: no program, no access list and no cgroup of its own stays, and
+// Slurm's go with the jobs.
+func TestConfineRemoved(t *testing.T) {
+	c := confined(t, "--time-scale", "10")
+	wait := "touch $SLURM_JOB_NAME.began\nwhile [ ! -e go ]; do sleep 0.2; done\n"
+	ids := []string{
+		c.sbatch(alice, "-J one", "#SBATCH --gres=gpu:1 -p gpu\n#CARMA mem=6G\n"+wait),
+		c.sbatch(bob, "-J plain", "#SBATCH -p plain\n"+wait),
+	}
+	c.eventually(func() string { return c.sh("", "ls | grep -c 'began$' || true") }, "^2$")
+	if kept() == "" {
+		t.Error("jobs run and have no cgroup of CARMA's")
+	}
+	c.sh("", "read -r pid _ <"+c.dir+"/pid/agent.n1; kill $pid; "+
+		"while kill -0 $pid 2>/dev/null; do sleep 0.1; done")
+	c.sh("", "sed -i -E '/^(Prolog|Epilog|TaskProlog)=/d' "+c.dir+"/etc/slurm.conf && scontrol reconfigure")
+	c.eventually(func() string {
+		return c.sh("", "scontrol show config | grep -cE '^(Prolog|Epilog) .*= /' || true")
+	}, "^0$")
+	c.sh("", "carma-node --node n1 unconfine")
+	if left, _ := filepath.Glob("/sys/fs/bpf/carma/n1*"); kept() != "" || left != nil {
+		t.Errorf("left: %s %v", kept(), left)
+	}
+	c.sh("", "touch go")
+	for _, id := range ids {
+		c.ends(id, "COMPLETED")
+	}
+	c.eventually(groups, "^$")
+	if got := c.sh(alice, "srun -Q -p plain simgpu devices "+c.dir+"/dev/n1"); got != "0,1,2,3" {
+		t.Errorf("a job that comes later opens %s", got)
+	}
+	c.eventually(groups, "^$")
 }
 
 // setDevices adds a line to the table of devices in carma.toml.

@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Each test starts a job's tasks in containers of one kind, and beside them another user's job
@@ -30,6 +32,30 @@ func (c *cluster) containers(what string) (dir string) {
 		c.t.Fatalf("contrib/containers/build.sh: %v\n%s", err, out)
 	}
 	return dir
+}
+
+// separated starts a cluster whose jobs are kept apart by cgroups, or by access lists where
+// no cgroup can be made, as in contrib/bare.sh.
+func separated(t *testing.T) *cluster {
+	t.Helper()
+	if !cgroup2() && unix.Access("/sys/fs/cgroup/devices", unix.W_OK) != nil {
+		t.Log("no cgroup can be made here: access lists keep the jobs apart")
+		return up(t, "--nodes", "1", "--confine", "--spank", "--time-scale", "10")
+	}
+	return confined(t, "--spank", "--time-scale", "10")
+}
+
+// contained starts slurmd anew, so that it sees no cgroup v2 beside v1: crun 1.8 does not run
+// where both have controllers. env is added to slurmd's environment.
+func (c *cluster) contained(env ...string) {
+	c.t.Helper()
+	restart := exec.Command("unshare", "--mount", "sh", "-c",
+		"! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; exec ./devcluster restart "+c.dir+" slurmd")
+	restart.Env = append(os.Environ(), env...)
+	if out, err := restart.CombinedOutput(); err != nil {
+		c.t.Fatalf("%v\n%s", err, out)
+	}
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %t") }, "idle")
 }
 
 // neighbour starts bob's job that others are not to reach, and returns its pipe directory.
@@ -51,10 +77,12 @@ func (c *cluster) mounts() []string {
 	return []string{c.dir + "/dev/n1", c.dir + "/run/n1/mps", c.dir + "/simgpu"}
 }
 
-// probe says what a task has. NVIDIA's daemon does not serve clients in other PID
+// probe says what a task has; what it opens as it was told, with its variables unset, and
+// overwritten. NVIDIA's daemon does not serve clients in other PID
 // namespaces here, for the simulated one tells them by their numbers.
 func probe(pipeOfOthers, more string) string {
-	return `echo "opens $(simgpu devices $SIMGPU_DEV)"; ` +
+	return `o() { "$@" simgpu devices $SIMGPU_DEV; }; echo "opens $(o env) $(o env -i PATH=$PATH) ` +
+		`$(o env CUDA_VISIBLE_DEVICES=0,1,2,3 NVIDIA_VISIBLE_DEVICES=all)"; ` +
 		`echo "told $CUDA_VISIBLE_DEVICES $CARMA_RESERVE_MIB $CARMA_MEM_FRACTION"; ` +
 		`[ -w $CUDA_MPS_PIPE_DIRECTORY/control ] && echo "reaches own"; ` +
 		`ls ` + pipeOfOthers + ` 2>/dev/null && echo "reaches others"; ` + more
@@ -67,7 +95,7 @@ func (c *cluster) holds(id, out string, tasks int) {
 	if m == nil {
 		c.t.Fatalf("job %s printed\n%s", id, out)
 	}
-	for _, want := range []string{"opens " + m[1], "told " + m[2] + " 10240 0.2273", "reaches own"} {
+	for _, want := range []string{"opens " + m[1] + " " + m[1] + " " + m[1], "told " + m[2] + " 10240 0.2273", "reaches own"} {
 		if got := len(regexp.MustCompile("(?m)^"+want+"$").FindAllString(out, -1)); got != tasks {
 			c.t.Errorf("job %s: %d of %d tasks print %q\n%s", id, got, tasks, want, out)
 		}
@@ -88,16 +116,11 @@ func (c *cluster) said(id string) {
 const batchLine = "echo batch $(simgpu devices $SIMGPU_DEV) $CUDA_VISIBLE_DEVICES\n"
 
 func TestPyxis(t *testing.T) {
-	c := confined(t, "--spank", "--time-scale", "10")
+	c := separated(t)
 	dir := c.containers("pyxis")
 	c.sh("", fmt.Sprintf("echo 'required %[1]s/spank_pyxis.so runtime_path=%[1]s/pyxis' >>%s/etc/plugstack.conf", dir,
 		c.dir))
-	restart := devcluster("restart", c.dir, "slurmd") // makes runtime_path; pyxis finds enroot by its PATH
-	restart.Env = append(os.Environ(), "PATH="+dir+"/enroot/bin:"+os.Getenv("PATH"))
-	if out, err := restart.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %t") }, "idle")
+	c.contained("PATH=" + dir + "/enroot/bin:" + os.Getenv("PATH")) // pyxis finds enroot by it, and makes runtime_path
 	pipe := c.neighbour()
 	container := " --container-image=" + dir + "/image.sqsh --container-mounts=" + strings.Join(c.mounts(), ",") + " "
 	small := "simjob --mem 4G --smact 5 --ramp 0s --duration 1s && echo trains; " +
@@ -122,7 +145,7 @@ func TestPyxis(t *testing.T) {
 	if m == nil {
 		t.Fatalf("srun printed %q", direct)
 	}
-	if none := c.sh(bob, "srun -p plain"+container+"sh "+
+	if none := c.sh(carol, "srun -p plain"+container+"sh "+
 		"-c "+quote(says)); !regexp.MustCompile(`^\d+  none$`).MatchString(none) {
 		t.Errorf("a task without a GPU printed %q", none)
 	}
@@ -145,21 +168,20 @@ func TestContainerOCI(t *testing.T) {
 			t.Skipf("this Slurm was built without JSON and has no --container: %v", err)
 		}
 	}
-	runtime := ociRuntime(t)
-	c := confined(t, "--spank", "--time-scale", "10")
+	c := separated(t)
 	dir := c.containers("image")
 	c.bundle(dir)
 	var conf strings.Builder
 	for _, line := range []struct{ key, command string }{
 		{"Query", "state"}, {"Kill", "kill -a"}, {"Delete", "delete --force"}, {"Run", "run --bundle=%b"},
 	} {
-		fmt.Fprintf(&conf, "RunTime%s=\"%s --rootless=true --root=%s/home/oci-%%u %s %%n.%%u.%%j.%%s.%%t\"\n",
-			line.key, runtime, dir, line.command)
+		fmt.Fprintf(&conf, "RunTime%s=\"crun --rootless=true --root=%s/home/oci-%%u %s %%n.%%u.%%j.%%s.%%t\"\n",
+			line.key, dir, line.command)
 	}
 	if err := os.WriteFile(filepath.Join(c.dir, "etc", "oci.conf"), []byte(conf.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c.restart("slurmd")
+	c.contained()
 	pipe := c.neighbour()
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\n"+batchLine+
 		"srun --container="+dir+"/bundle sh -c "+quote(probe(pipe, "true"))+"\n")
@@ -168,17 +190,6 @@ func TestContainerOCI(t *testing.T) {
 	c.holds(id, c.output(id), 1)
 	c.sh("", "scancel -u "+bob)
 	c.noDrain()
-}
-
-// ociRuntime is crun, or runc where crun refuses the machine: version 1.8 takes no cgroup v1
-// with v2 beside it.
-func ociRuntime(t *testing.T) string {
-	t.Helper()
-	if _, err := os.Stat("/sys/fs/cgroup/unified"); err != nil {
-		return "crun"
-	}
-	t.Log("crun does not run with cgroup v1 and v2 side by side; runc does")
-	return "runc"
 }
 
 // bundle writes config.json for alice's containers.
@@ -218,4 +229,25 @@ func (c *cluster) bundle(dir string) {
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// A user's own container, without Slurm's help: its variables are those of who starts it.
+func TestPodman(t *testing.T) {
+	c := separated(t)
+	dir := c.containers("image")
+	c.contained()
+	pipe := c.neighbour()
+	var mounts strings.Builder
+	for _, m := range c.mounts() {
+		mounts.WriteString(" -v " + m + ":" + m)
+	}
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\n"+batchLine+
+		"export HOME="+dir+"/home/alice XDG_RUNTIME_DIR="+dir+"/home/alice/run\nmkdir -p -m 700 $HOME $XDG_RUNTIME_DIR\n"+
+		"podman --cgroup-manager=cgroupfs --runtime=crun run --rm --network=none --cgroups=disabled --env-host"+
+		mounts.String()+" --rootfs "+dir+"/bundle/rootfs sh -c "+quote(probe(pipe, "true"))+"\n")
+	defer c.said(id)
+	c.ends(id, "COMPLETED")
+	c.holds(id, c.output(id), 1)
+	c.sh("", "scancel -u "+bob)
+	c.noDrain()
 }

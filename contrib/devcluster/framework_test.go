@@ -92,8 +92,13 @@ func (c *cluster) used(uuid string) int64 {
 // What a user has set stays, in the batch script, in steps, and where a step is started
 // without the environment or with a value of its own; elsewhere CARMA's values stand, and
 // they do not follow a job into one that it submits.
-func TestUsersVariables(t *testing.T) {
-	c := up(t, "--nodes", "1")
+func TestUsersVariables(t *testing.T) { usersVariables(up(t, "--nodes", "1")) }
+
+// The SPANK plugin sets the same.
+func TestUsersVariablesBySpank(t *testing.T) { usersVariables(up(t, "--nodes", "1", "--spank")) }
+
+func usersVariables(c *cluster) {
+	t := c.t
 	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "show"), []byte("#!/bin/bash\n"+
 		`echo "$1: pre=$XLA_PYTHON_CLIENT_PREALLOCATE part=$XLA_PYTHON_CLIENT_MEM_FRACTION growth=$TF_FORCE_GPU_ALLOW_GROWTH fraction=$CARMA_MEM_FRACTION"`+"\n"), 0o755); err != nil {
 		t.Fatal(err)

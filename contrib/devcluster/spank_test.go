@@ -171,6 +171,40 @@ func TestSpankBeside(t *testing.T) {
 	c.noDrain()
 }
 
+// A task whose program hangs keeps its own job waiting and no other. The program ends with
+// the job that is cancelled, and with a slurmstepd that is killed; the node stays up.
+func TestSpankHangs(t *testing.T) {
+	c := up(t, "--nodes", "1", "--spank")
+	hook := filepath.Join(c.dir, "hooks", "task-prolog")
+	c.sh("", "sed -i '1a [ $SLURM_JOB_NAME != hangs ] || { echo $$ >helper; exec sleep 1h; }' "+hook)
+	gone := func(pid string) {
+		t.Helper()
+		c.eventually(func() string { out, _, _ := c.run("", "ps -o stat= -p "+pid); return out }, "^(Z.*)?\\s*$")
+	}
+	for _, kill := range []func(id, helper string){
+		func(id, _ string) { c.sh(alice, "scancel "+id) },
+		func(id, helper string) {
+			stepd := c.sh("", "ps -o ppid= -p $(ps -o ppid= -p "+helper+")")
+			if name := c.sh("", "ps -o comm= -p "+stepd); name != "slurmstepd" {
+				t.Fatalf("the program's parent's parent is %s", name)
+			}
+			c.sh("", "kill -9 "+stepd)
+		},
+	} {
+		c.sh("", "rm -f helper")
+		id := c.sbatch(alice, "-J hangs", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\n")
+		c.eventually(func() string { out, _, _ := c.run("", "cat helper"); return out }, "^[0-9]+\n$")
+		helper := c.sh("", "cat helper")
+		other := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nsrun true\n")
+		c.ends(other, "COMPLETED")
+		kill(id, helper)
+		gone(helper)
+		c.sh("", "scancel "+id+" || true")
+		c.eventually(func() string { return c.leased(id) }, "^none$")
+	}
+	c.noDrain()
+}
+
 // Without CARMA the plugin changes nothing.
 func TestSpankWithoutCARMA(t *testing.T) {
 	c := up(t, "--nodes", "1", "--spank", "--no-carma")

@@ -138,6 +138,9 @@ write_devices() {
 	} >"$dir/etc/cgroup.conf"
 }
 
+# cgroups: whether they can be made here. In a container root often may not.
+cgroups() { [ -w /sys/fs/cgroup/devices ] || [ -w /sys/fs/cgroup/cgroup.procs ]; }
+
 # pick_ports: one for slurmctld, one for each slurmd and the anchor, two for the
 # accounting database. A port that somebody
 # takes in between makes the daemon fail and up with it. Above 32767 the kernel
@@ -171,7 +174,7 @@ carma_gres() {
 write_slurm_conf() {
 	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' select=CR_Core ceiling=$((gpus * gpu_mib)) n i=0
 	local track=linuxproc task=none flags=Alloc
-	[ "$confine" = no ] || track=cgroup task=cgroup flags=Alloc,Contain
+	[ "$confine" = no ] || ! cgroups || track=cgroup task=cgroup flags=Alloc,Contain
 	if [ "$placement" = slurm ]; then
 		names+=,shard
 		node_gres+=,shard:$shards
@@ -342,6 +345,7 @@ write_carma() {
 
 	[devices]
 	dir = "$dir/dev/%n"
+	$([ "$confine" = no ] || cgroups || echo 'confine = "acl"')
 
 	[history]
 	file = "$dir/var/history"

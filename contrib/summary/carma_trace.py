@@ -28,6 +28,7 @@ import sys
 import tempfile
 import traceback
 import warnings
+import weakref
 
 try:
     import torch
@@ -83,6 +84,8 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
         self.live = {}  # storage -> (weak reference, id)
+        self.tensors = {}  # weak references to the tensors that hold them
+        self.left = set()  # storages that a tensor has left since the last sweep
         self.count = 0
         self.kinds = {}  # id -> class
         self.convolutions = {}  # description -> number
@@ -103,20 +106,34 @@ class Recorder(TorchDispatchMode):
     def note(self, name):
         self.unseen[name] = self.unseen.get(name, 0) + 1
 
-    def sweep(self):
+    def sweep(self, keys=None):
         expired = torch.UntypedStorage._expired  # what StorageWeakRef.expired asks, without its way there
-        for key in [key for key, (weak, _) in self.live.items() if expired(weak.cdata)]:
+        dead = [key for key in (self.live if keys is None else keys)
+                if key in self.live and expired(self.live[key][0].cdata)]
+        for key in sorted(dead, key=lambda key: self.live[key][1]):
             self.events.append(("-", self.live.pop(key)[1]))
+        self.left.clear()
+
+    def watch(self, tensor, key):
+        """Notes when the tensor goes: only then may its storage be gone, too. Asking all of them takes too long."""
+        def gone(ref, number=id(tensor)):
+            if self.tensors.get(number) is ref:
+                del self.tensors[number]
+            self.left.add(key)
+
+        self.tensors[id(tensor)] = weakref.ref(tensor, gone)
 
     def born(self, tensor):
         storage = tensor.untyped_storage()
         known = self.live.get(storage._cdata)
         if known is not None and not known[0].expired():
+            self.watch(tensor, storage._cdata)
             return
         size = storage.nbytes()
         if size == 0:
             return
-        self.sweep()
+        self.sweep(self.left)
+        self.watch(tensor, storage._cdata)
         self.live[storage._cdata] = (StorageWeakRef(storage), self.count)
         self.events.append(("+", self.count, size))
         self.count += 1

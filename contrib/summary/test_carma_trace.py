@@ -254,6 +254,27 @@ data = """)
         self.assertIn("#CARMA| parallel ddp\n", text)
         self.assertIn("torch.compile", text)
 
+    def test_a_view_keeps_its_storage(self):
+        with carma_trace.Tracing() as tracing:
+            recorder = tracing.recorder
+            with recorder.on():
+                whole = torch.empty(100000)
+            view = whole.detach()
+            del whole
+            first = view + 1
+            del view
+            second = first + 1
+            self.assertEqual([e[:2] for e in recorder.events], [("+", 0), ("+", 1), ("-", 0), ("+", 2)])
+            del first, second
+            recorder.sweep()
+            self.assertEqual([e[:2] for e in recorder.events[4:]], [("-", 1), ("-", 2)])
+
+    def test_the_bench_finds_it(self):
+        bench = os.path.join(HERE, "..", "bench", "estimator")
+        for name in ("real_traces.py", "timm_traces.py"):
+            run = subprocess.run([sys.executable, os.path.join(bench, name)], capture_output=True, text=True)
+            self.assertNotIn("carma_trace'", run.stderr)
+
     def test_refused_in_words(self):
         for change, why in (
                 ("open('/no/such/data')", "reads /no/such/data, which is not here"),

@@ -86,7 +86,7 @@ var fields = []field{
 		func(j *job) value { return measured(j.WaitS) }},
 	{"Elapsed", "RUN", "run_s", seconds, "time of all attempts", func(j *job) value { return num(j.RunS) }},
 	{"Attempts", "TRIES", "attempts", integer, "attempts", func(j *job) value { return num(int64(j.Attempts)) }},
-	{"Mode", "MODE", "mode", text, "shared, exclusive or off", func(j *job) value { return str(j.Mode) }},
+	{"Mode", "MODE", "mode", text, "shared, exclusive or off", func(j *job) value { return str(string(j.Mode)) }},
 	{"Method", "METHOD", "method", text, "where the estimate came from", func(j *job) value { return str(j.Method) }},
 	{"Key", "KEY", "key", text, "key of the history",
 		func(j *job) value { return str(j.Key) }},

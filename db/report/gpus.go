@@ -11,6 +11,7 @@ import (
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/usertext"
 	"carma/slurmbridge/version"
 )
 
@@ -141,7 +142,7 @@ func (v *gpuView) print(w io.Writer, s *style) error {
 		}
 		line("SMACT", "mean "+figure(percent, g.SMActPct),
 			func(x gpuSample) float64 { return float64(x.SMActPct) / 100 })
-		line("memory", "peak "+gib(g.PeakMiB),
+		line("memory", "peak "+usertext.GiB(g.PeakMiB),
 			func(x gpuSample) float64 { return float64(x.UsedMiB) / float64(max(g.TotalMiB, 1)) })
 		top := 1.0
 		for _, x := range g.Samples {

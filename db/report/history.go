@@ -17,6 +17,7 @@ import (
 	"carma/db/figure"
 	"carma/db/report/texttable"
 	"carma/estimator/history"
+	"carma/estimator/method"
 	"carma/slurmbridge/jobstate"
 )
 
@@ -58,7 +59,7 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
 	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
-		Completed: j.State == jobstate.Completed || j.State == jobstate.Timeout, Analytic: j.Method == "analytic",
+		Completed: j.State == jobstate.Completed || j.State == jobstate.Timeout, Analytic: j.Method == method.Analytic,
 		EstMiB:  j.EstMiB,
 		FullMiB: j.FullMiB}
 	if j.figures.PeakHow == figure.Exact {

@@ -8,6 +8,9 @@ import (
 
 	"carma/db/figure"
 	"carma/estimator/history"
+	"carma/estimator/method"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/usertext"
 )
 
 // notes say what to change next time: the part of a report that is read first.
@@ -33,17 +36,17 @@ func notes(p *jobPage) (list []string) {
 	case j.OOMNote != "":
 		say("%s", j.OOMNote)
 	case j.preallocated() != "": // below: the peak says nothing of the need
-	case j.Mode == "shared" && known && better*1024 <= j.ReserveMiB*9/10:
-		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", gib(max(j.EstMiB, j.ReserveMiB)), gib(j.PeakMiB),
+	case j.Mode == jobenv.ModeShared && known && better*1024 <= j.ReserveMiB*9/10:
+		say("estimate %s, peak %s: `#CARMA mem=%dG` would %s", usertext.GiB(max(j.EstMiB, j.ReserveMiB)), usertext.GiB(j.PeakMiB),
 			better, more(p.totalMiB, j.ReserveMiB, better*1024))
-	case j.Mode == "shared" && known && j.PeakMiB > j.ReserveMiB*97/100 && j.Method != "history":
+	case j.Mode == jobenv.ModeShared && known && j.PeakMiB > j.ReserveMiB*97/100 && j.Method != method.History:
 		say("the peak came within 3 %% of what was booked: `#CARMA mem=%dG` is safer", better)
-	case j.Mode == "exclusive" && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
-		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", gib(j.PeakMiB),
-			gib(p.totalMiB), better)
+	case j.Mode == jobenv.ModeExclusive && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
+		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", usertext.GiB(j.PeakMiB),
+			usertext.GiB(p.totalMiB), better)
 	}
 	if what := j.preallocated(); what != "" {
-		say("%s", preallocatedNote(what, gib(j.PeakMiB)))
+		say("%s", preallocatedNote(what, usertext.GiB(j.PeakMiB)))
 	}
 	busy := f.LeaseS > 60 && f.SMActPct.Known()
 	switch {
@@ -69,7 +72,7 @@ func (j *job) preallocated() string {
 	if j.figures.PeakHow != figure.Exact {
 		return ""
 	}
-	if j.Mode != "shared" { // it had whole GPUs
+	if j.Mode != jobenv.ModeShared { // it had whole GPUs
 		return history.Preallocated(j.PeakMiB, 0, max(j.FullMiB, j.ReserveMiB))
 	}
 	return history.Preallocated(j.PeakMiB, j.ReserveMiB, j.FullMiB)

@@ -11,6 +11,8 @@ import (
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/usertext"
 )
 
 // jobPage is one job as a page: the job, its attempts in full, and what is known of
@@ -57,7 +59,7 @@ func newPage(ctx context.Context, j *job, sources []source, bases []*db.DB, s st
 		}
 	}
 	p.attempts = inOrder(p.attempts)
-	if p.totalMiB == 0 && j.Mode == "exclusive" {
+	if p.totalMiB == 0 && j.Mode == jobenv.ModeExclusive {
 		p.totalMiB = j.ReserveMiB // all of the GPU
 	}
 	if p.totalMiB == 0 {
@@ -120,8 +122,8 @@ func (p *jobPage) print(w io.Writer) error {
 	return err
 }
 
-func mode(m string) string {
-	if m == "shared" {
+func mode(m jobenv.Mode) string {
+	if m == jobenv.ModeShared {
 		return "allowed to be shared"
 	}
 	return "exclusive"
@@ -135,7 +137,7 @@ func (p *jobPage) printBars(line func(label, format string, args ...any)) {
 			line(label, "%s %s", bar(0, unknownText), how)
 			return
 		}
-		line(label, "%s %s", bar(float64(v)/full, gib(v)), how)
+		line(label, "%s %s", bar(float64(v)/full, usertext.GiB(v)), how)
 	}
 	memory("Estimate", j.EstMiB, j.Method)
 	memory("Booked", j.ReserveMiB, "")
@@ -148,7 +150,7 @@ func (p *jobPage) printBars(line func(label, format string, args ...any)) {
 		line("SM activity", "%s unknown", bar(0, unknownText))
 	}
 	if p.totalMiB > 0 {
-		line("", "of a GPU with %s", gib(p.totalMiB))
+		line("", "of a GPU with %s", usertext.GiB(p.totalMiB))
 	}
 }
 
@@ -186,9 +188,9 @@ func (p *jobPage) printAttempts(b *strings.Builder) {
 func (p *jobPage) attempt(a *db.Attempt) string {
 	peak := "not known"
 	if a.Total.PeakMiB > 0 {
-		peak = gib(a.Total.PeakMiB)
+		peak = usertext.GiB(a.Total.PeakMiB)
 	}
-	return fmt.Sprintf("%s on %s, booked %s, peak %s", a.Partition, a.Node, gib(a.ReserveMiB), peak)
+	return fmt.Sprintf("%s on %s, booked %s, peak %s", a.Partition, a.Node, usertext.GiB(a.ReserveMiB), peak)
 }
 
 func (p *jobPage) printShare(line func(label, format string, args ...any)) {
@@ -227,8 +229,6 @@ func signedClock(s float64) string {
 	}
 	return sign + string(appendClock(nil, max(s, 0)))
 }
-
-func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
 // wrap breaks text into lines, the first behind a sign and the others below its
 // beginning.

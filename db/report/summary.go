@@ -37,8 +37,8 @@ type group struct {
 	waits, comps int
 }
 
-// method is how estimates of one kind came out.
-type method struct {
+// accuracy is how estimates of one kind came out.
+type accuracy struct {
 	Name    string  `json:"method"`
 	Jobs    int     `json:"jobs"`
 	BiasPct float64 `json:"bias_pct"`       // mean of estimate above the peak
@@ -55,7 +55,7 @@ type summary struct {
 	MakespanS float64             `json:"makespan_s"` // first submission to last end
 	Total     group               `json:"total"`
 	By        map[string][]*group `json:"by"`
-	Methods   []*method           `json:"methods"`
+	Methods   []*accuracy         `json:"methods"`
 	order     []string
 }
 
@@ -78,7 +78,7 @@ type tally struct {
 	zone      *time.Location
 	total     group
 	groups    []map[string]*group
-	methods   map[string]*method
+	methods   map[string]*accuracy
 	from, to  time.Time
 	day       string
 	dayBegins time.Time
@@ -86,7 +86,7 @@ type tally struct {
 }
 
 func newTally(by []string, zone *time.Location) *tally {
-	t := &tally{by: by, zone: zone, methods: map[string]*method{}}
+	t := &tally{by: by, zone: zone, methods: map[string]*accuracy{}}
 	for range by {
 		t.groups = append(t.groups, map[string]*group{})
 	}
@@ -134,7 +134,7 @@ func (t *tally) add(j *job) {
 	m := t.methods[j.Method]
 	if m == nil {
 		name := strings.Clone(j.Method)
-		m = &method{Name: name}
+		m = &accuracy{Name: name}
 		t.methods[name] = m
 	}
 	e := float64(j.memErrPct())
@@ -228,7 +228,7 @@ func summarise(ctx context.Context, sources []source, sel *selection, by []strin
 		return nil, err
 	}
 	s := &summary{Schema: "carma.summary/1", Version: version.String(), Total: all.total, By: map[string][]*group{},
-		Methods: []*method{}, order: by}
+		Methods: []*accuracy{}, order: by}
 	s.Total.Name = "all"
 	s.Total.finish()
 	if !all.from.IsZero() {
@@ -253,7 +253,7 @@ func summarise(ctx context.Context, sources []source, sel *selection, by []strin
 		m.ErrPct /= float64(m.Jobs)
 		s.Methods = append(s.Methods, m)
 	}
-	slices.SortFunc(s.Methods, func(a, b *method) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Methods, func(a, b *accuracy) int { return cmp.Compare(a.Name, b.Name) })
 	return s, nil
 }
 

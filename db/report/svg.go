@@ -9,6 +9,7 @@ import (
 
 	"carma/db/report/page"
 	"carma/slurmbridge/slurmtime"
+	"carma/slurmbridge/usertext"
 )
 
 const (
@@ -30,7 +31,7 @@ func (p *jobPage) draw() *page.Drawing {
 	memory := func(label string, v int64, alarm bool) page.Bar {
 		b := page.Bar{Label: label, Figure: unknownText, Back: float64(p.totalMiB), Alarm: alarm}
 		if v > 0 {
-			b.Value, b.Figure = float64(v), gib(v)
+			b.Value, b.Figure = float64(v), usertext.GiB(v)
 		}
 		return b
 	}
@@ -78,7 +79,7 @@ func drawJobs(jobs []*job) *page.Drawing {
 		b := page.Bar{Label: j.id(), Figure: unknownText, Back: float64(j.ReserveMiB), Value: float64(j.PeakMiB),
 			Alarm: j.OOM != ""}
 		if j.PeakMiB > 0 {
-			b.Figure = gib(j.PeakMiB)
+			b.Figure = usertext.GiB(j.PeakMiB)
 		}
 		list = append(list, b)
 	}

@@ -34,47 +34,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is what the agent needs of the node's ledger.
-type Ledger interface {
-	Snapshot(ctx context.Context) (lease.Snapshot, error)
-	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
-	Release(ctx context.Context, key jobenv.JobKey) error
-	DropComeback(ctx context.Context, job uint32) error
-	Ended(ctx context.Context, n int) ([]lease.Ended, error)
-	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
-	DropEnded(ctx context.Context, key jobenv.JobKey) error
-	Guard
-	Health
-	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
-	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
-	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
-}
-
-// Publisher tells slurmctld what the node can take.
-type Publisher interface {
-	// PublishIf publishes if s, which may be a moment old, says that there is
-	// something to publish.
-	PublishIf(ctx context.Context, s lease.Snapshot) error
-	Compare(ctx context.Context) (comment string, err error)
-}
-
-// Jobs asks slurmctld about single jobs.
-type Jobs interface {
-	Job(ctx context.Context, id uint32) (sctl.Job, error)
-	Words(ctx context.Context, id uint32) (sctl.Words, error)
-	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
-	SafeStart(ctx context.Context) (time.Duration, error)
-}
-
-// Records is where accounting goes.
-type Records interface {
-	PutLost(ctx context.Context, a db.Attempt) error
-	SetEnd(ctx context.Context, e db.End) error
-	Meters(ctx context.Context) ([]db.Meter, error)
-	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
-	Tidy(ctx context.Context) error
-}
-
 // Agent is the daemon of one node.
 type Agent struct {
 	Node   string
@@ -113,6 +72,10 @@ type Agent struct {
 	// compare:
 	confinedBy string // as last said
 	reopened   bool   // what jobs may open, since that was said
+	guards     latest[confine.Guard]
+
+	// keepShut:
+	shutFails string // as last said
 
 	// askOfJobs:
 	starts      []start                  // of heterogeneous jobs, which wakeBackfill looks after
@@ -198,8 +161,13 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.sendPreemptors(ctx, lease.Now())
 		}),
 	}
+	a.guards = make(latest[confine.Guard], 1)
 	seen := make(chan struct{}, 1)
-	work.Add(1)
+	work.Add(2)
+	go func() {
+		defer work.Done()
+		a.keepShut(ctx, a.guards)
+	}()
 	go func() {
 		defer work.Done()
 		a.share(ctx, seen, tell)
@@ -324,7 +292,7 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
-	a.reap(ctx, s)
+	a.reap(ctx, guard, s)
 	a.reapConfined(ctx, guard, s)
 	a.followHolds(ctx, s)
 	a.followComment(ctx, comment, s)
@@ -398,7 +366,7 @@ const reapAge = 30 * time.Second
 
 // reap releases what jobs hold that have ended without an Epilog, or run elsewhere, as
 // after a slurmd that was killed. slurmctld has the last word.
-func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
+func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	var stepds map[uint32]bool
 	looked := map[jobenv.JobKey]bool{} // a job may have several GPUs
 	for _, j := range s.Leases {
@@ -428,6 +396,10 @@ func (a *Agent) reap(ctx context.Context, s lease.Snapshot) {
 			job.Restarts)
 		if err := a.endLost(ctx, j.Job); err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
+		} else if g != nil {
+			if _, err := a.shut(ctx, g, confine.Job{ID: j.Job.JobID, UID: j.UID}); err != nil {
+				a.Log.Error("close GPUs to a job that has lost its lease", "job", j.Job, "error", err)
+			}
 		}
 		if !hostlist.Contains(job.NodeList, a.Node) { // else a later attempt may have written its own
 			os.Remove(filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: j.Job.JobID}.String()+".json"))

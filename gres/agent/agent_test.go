@@ -213,7 +213,7 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 			s.Leases = append(s.Leases, gres.Lease{Job: jobenv.JobKey{JobID: id}, UUID: uuid, Age: age})
 		}
 	}
-	a.reap(t.Context(), s)
+	a.reap(t.Context(), nil, s)
 	slices.Sort(l.released)
 	want := []uint32{52, 53, 54, 56, 58, 60}
 	if !slices.Equal(l.released, want) {

@@ -5,10 +5,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"syscall"
 
 	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -42,6 +45,32 @@ func (a *Agent) guard() confine.Guard {
 	return g
 }
 
+// keepShut looks after jobs that no Prolog has confined, by the newest guard that it is given.
+func (a *Agent) keepShut(ctx context.Context, guards latest[confine.Guard]) {
+	stop := func() {}
+	for {
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case g := <-guards:
+			stop()
+			once, cancel := context.WithCancel(ctx)
+			done := make(chan struct{})
+			stop = func() { cancel(); <-done }
+			go func() {
+				defer close(done)
+				if g == nil {
+					return
+				}
+				if err := confine.Watch(once, g, func() { a.shutUnconfined(once, g) }); err != nil {
+					a.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
+				}
+			}()
+		}
+	}
+}
+
 // reopen confines the jobs that an agent finds when it starts: those that started before
 // there was a guard, too.
 func (a *Agent) reopen(g confine.Guard, s lease.Snapshot) {
@@ -55,9 +84,22 @@ func (a *Agent) reopen(g confine.Guard, s lease.Snapshot) {
 		return
 	}
 	a.reopened = true
+	if a.guards != nil {
+		defer a.guards.put(g)
+	}
 	if g == nil {
 		return
 	}
+	own := owned(s)
+	for job, gpus := range own {
+		if err := g.Open(job, gpus); err != nil {
+			a.Log.Error("confine a job that was already running", "job", job.ID, "error", err)
+		}
+	}
+}
+
+// owned are the minors of the GPUs that jobs have leased.
+func owned(s lease.Snapshot) map[confine.Job][]int {
 	minors := map[string]int{}
 	for _, r := range s.Readings {
 		minors[r.UUID] = r.Minor
@@ -69,11 +111,73 @@ func (a *Agent) reopen(g confine.Guard, s lease.Snapshot) {
 			own[job] = append(own[job], minor)
 		}
 	}
-	for job, gpus := range own {
-		if err := g.Open(job, gpus); err != nil {
-			a.Log.Error("confine a job that was already running", "job", job.ID, "error", err)
+	return own
+}
+
+// shut closes all GPUs to a job but those that it has leased. A Prolog may come in between:
+// it leases first and opens then, so what the ledger says afterwards is what it opens.
+func (a *Agent) shut(ctx context.Context, g confine.Guard, job confine.Job) (leased bool, err error) {
+	for closed := false; ; closed = true {
+		s, err := a.Ledger.Snapshot(ctx)
+		if err != nil {
+			return false, err
+		}
+		for j, gpus := range owned(s) {
+			if j.ID == job.ID {
+				return true, g.Open(j, gpus)
+			}
+		}
+		if closed {
+			return false, nil
+		}
+		if err := g.Open(job, nil); err != nil {
+			return false, err
 		}
 	}
+}
+
+// shutUnconfined closes the GPUs to jobs that slurmd has started without a Prolog, as 22.05
+// does after one was killed. Jobs that are older than the guard go on; the guard takes a GPU
+// from them when somebody leases it.
+func (a *Agent) shutUnconfined(ctx context.Context, g confine.Guard) {
+	late, err := a.unconfined(g)
+	for _, job := range late {
+		var leased bool
+		if leased, err = a.shut(ctx, g, job); err != nil {
+			break
+		}
+		if !leased {
+			a.Log.Warn("a job was started without a Prolog; it opens no GPU", "job", jobenv.JobKey{JobID: job.ID})
+		}
+	}
+	if says := fmt.Sprint(err); says != a.shutFails {
+		a.shutFails = says
+		if err != nil {
+			a.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
+		}
+	}
+}
+
+// unconfined are the jobs that are not confined and came after the guard.
+func (a *Agent) unconfined(g confine.Guard) ([]confine.Job, error) {
+	jobs, err := g.Unconfined()
+	if err != nil {
+		return nil, err
+	}
+	first, late, err := confine.Early(a.RunDir, jobs)
+	if first && len(jobs) > 0 {
+		a.Log.Warn("jobs that have started before they could be confined open GPUs that nobody has leased, until they end",
+			"jobs", ids(jobs))
+	}
+	return late, err
+}
+
+func ids(jobs []confine.Job) []uint32 {
+	var ids []uint32
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	return ids
 }
 
 // reapConfined forgets jobs that have ended without an Epilog.
@@ -100,11 +204,18 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 			continue
 		}
 		job, err := a.Jobs.Job(ctx, j.ID)
-		if err == nil && job.State.HoldsNode() || err != nil && !errors.Is(err, sctl.ErrNoJob) {
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue
 		}
-		a.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
-		if err := g.Close(j); err != nil {
+		// A pending one may be started again without a Prolog.
+		if err == nil && (job.State.HoldsNode() || job.State == jobstate.Pending) {
+			continue
+		}
+		err = g.Forget(j)
+		switch {
+		case err == nil:
+			a.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
+		case !errors.Is(err, syscall.EBUSY): // processes that outlive their job: it stays closed
 			a.Log.Error("remove a job's confinement", "job", j.ID, "error", err)
 		}
 	}

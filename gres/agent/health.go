@@ -11,14 +11,6 @@ import (
 	"carma/gres/lease"
 )
 
-// Health is the ledger's part that keeps broken GPUs from jobs.
-type Health interface {
-	SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
-	) (holders []uint32, fresh bool, err error)
-	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
-	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
-}
-
 // broken are the Xids after which NVIDIA asks for a reset of the GPU or of the node, or for
 // service (docs.nvidia.com/deploy/xid-errors, .../health-validation/reference/checks/xid).
 // A program of a user causes none of them; what it can cause (13, 31, 43, 45, 68, 94, 109

@@ -18,15 +18,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Guard is what keeps GPUs from jobs.
-type Guard interface {
-	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
-	OpenHold(ctx context.Context, job uint32, in time.Duration) error
-	DropHold(ctx context.Context, job uint32) error
-	Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error)
-	Readmit(ctx context.Context, uuid string) error
-}
-
 // askAgain is how soon slurmctld is asked again about a job that may start soon.
 const askAgain = 2 * time.Second
 

@@ -14,7 +14,6 @@ import (
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
-	"carma/slurmbridge/sctl"
 )
 
 // idlePct is the SM activity below which a GPU counts as unused.
@@ -80,12 +79,6 @@ func (c *accounts) tellAgain() {
 			h.idle.told = false
 		}
 	}
-}
-
-// Users is how the agent reaches the users of jobs.
-type Users interface {
-	Notify(ctx context.Context, job uint32, text string) error
-	Cancel(ctx context.Context, t sctl.Target) error
 }
 
 // acted is what was done about a job that uses no GPU.

@@ -12,20 +12,6 @@ import (
 	"carma/gres/lease"
 )
 
-// MPS keeps the daemons.
-type MPS interface {
-	Ensure(ctx context.Context, d gres.Daemon) error
-	Sets() ([]gres.Daemon, error)
-	Faulted(ctx context.Context, d gres.Daemon) (bool, error)
-	Clients(ctx context.Context, d gres.Daemon) ([]int, error)
-	Terminate(ctx context.Context, d gres.Daemon, pid int) error
-	Restart(ctx context.Context, d gres.Daemon) error
-	Quit(ctx context.Context, d gres.Daemon) error
-	ServerFault(d gres.Daemon, from int64) (fault bool, to int64, err error)
-	BoundLogs() error
-	Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error
-}
-
 // checkMPSEvery is how often a daemon that has ended, or a server that has
 // faulted, is noticed.
 const checkMPSEvery = 10 * time.Second

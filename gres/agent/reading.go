@@ -7,12 +7,6 @@ import (
 	"carma/gres/resident"
 )
 
-// Owners tells whose a process is and which jobs run.
-type Owners interface {
-	Owner(pid int) resident.Owner
-	Stepds() (map[uint32]bool, error)
-}
-
 // once looks a process up once: the reading of a GPU and its accounts ask for the
 // same.
 type once struct {

@@ -16,16 +16,6 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Cluster is what the steward looks at and says.
-type Cluster interface {
-	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
-	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
-	SetNodeComment(ctx context.Context, node, comment string) error
-	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
-	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
-	Preemption(ctx context.Context) (schedule.Preemption, error)
-}
-
 // The steward is the agent of the first node that is up, of these many by name:
 // the others need not look who that is. Their rank is looked up again so often.
 const (

@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"carma/db/file"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -176,25 +174,9 @@ func (p *Publisher) fullMiB(g gres.GPU) int64 {
 
 // lock takes the node's publication lock, waiting for it until ctx ends.
 func (p *Publisher) lock(ctx context.Context) (unlock func(), err error) {
-	path := filepath.Join(p.RunDir, "publish.lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := file.Lock(ctx, filepath.Join(p.RunDir, "publish.lock"))
 	if err != nil {
 		return nil, fmt.Errorf("lock publication: %w", err)
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			f.Close()
-			return nil, fmt.Errorf("lock publication in %s: %w", path, err)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("lock publication in %s: %w", path, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
+	return func() { f.Close() }, nil
 }

@@ -61,6 +61,20 @@ func (m bpfMap) set(job, mask uint64) error {
 	return nil
 }
 
+// get returns what the job may open; 0 also for one that is not in the map.
+func (m bpfMap) get(job uint64) (uint64, error) {
+	key, value := binary.NativeEndian.AppendUint64(nil, job), make([]byte, 8)
+	_, err := bpf(unix.BPF_MAP_LOOKUP_ELEM, &element{fd: uint32(m.fd), key: pointer(key), value: pointer(value)})
+	runtime.KeepAlive(key)
+	runtime.KeepAlive(value)
+	if errors.Is(err, unix.ENOENT) {
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("read the map %s: %w", guardName, err)
+	}
+	return binary.NativeEndian.Uint64(value), nil
+}
+
 func (m bpfMap) unset(job uint64) error {
 	key := binary.NativeEndian.AppendUint64(nil, job)
 	_, err := bpf(unix.BPF_MAP_DELETE_ELEM, &element{fd: uint32(m.fd), key: pointer(key)})

@@ -6,6 +6,7 @@
 package confine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -37,11 +38,20 @@ type Job struct {
 type Guard interface {
 	// Open lets the tasks of a job open the GPUs of these minors and no other. The
 	// job need not have started.
+	// GPUs that are opened are denied to the jobs that are not confined.
 	Open(job Job, minors []int) error
-	// Close forgets a job that has ended here. It is no error if nothing is known of it.
+	// Ready says that the job's Prolog comes to its end.
+	Ready(job Job) error
+	// Close ends what a job may open here. slurmd may start one again without a Prolog,
+	// if its Prolog has not come to its end: that one opens no GPU until Forget.
 	Close(job Job) error
-	// Jobs are those that Open was called for, and not Close.
+	// Forget removes what is left of a job that does not start again. It is no error if
+	// nothing is known of it.
+	Forget(job Job) error
+	// Jobs are those that Open or Close was called for and that are not forgotten.
 	Jobs() ([]Job, error)
+	// Unconfined are jobs that Open was not called for and that may open GPUs.
+	Unconfined() ([]Job, error)
 	// Exact tells whether each job opens its own GPUs only, and not those of its
 	// user's other jobs too.
 	Exact() bool
@@ -90,12 +100,12 @@ func Find(confine string, h Host) (Guard, error) {
 }
 
 // Undo takes away what other guards have left than the one that the node has now, or none:
-// it would keep jobs from their GPUs. What cgroup v2 has is left by a change of carma.toml
-// alone: else it goes with slurmstepd.scope.
+// it would keep jobs from their GPUs, and Slurm from removing their cgroups. What cgroup v2 has
+// is left by a change of carma.toml alone: else it goes with slurmstepd.scope.
 func Undo(confine string, now Guard, h Host) error {
 	var errs []error
 	if confine == "none" || confine == "acl" {
-		errs = append(errs, os.RemoveAll(h.Pins))
+		errs = append(errs, os.RemoveAll(h.Pins), h.undoGroups())
 	}
 	if _, ok := now.(acl); !ok {
 		errs = append(errs, acl{h}.undo())
@@ -119,15 +129,19 @@ func (h Host) HasGPUs() bool {
 // Unavailable tells whether an error of Find's says that this node has no such way.
 func Unavailable(err error) bool { return errors.Is(err, errNot) }
 
-func findCgroup(h Host) (Guard, error) {
-	dir := filepath.Dir(h.SlurmConf)
-	conf, err := settings(filepath.Join(dir, "cgroup.conf"))
+// place is where cgroup.conf has the cgroups.
+func (h Host) place() (conf slurmconf.File, mount string, err error) {
+	conf, err = settings(filepath.Join(filepath.Dir(h.SlurmConf), "cgroup.conf"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("read cgroup.conf: %w", err)
+		return conf, "", fmt.Errorf("read cgroup.conf: %w", err)
 	}
-	mount := conf.Setting("CgroupMountpoint")
-	if mount == "" {
-		mount = "/sys/fs/cgroup"
+	return conf, cmp.Or(conf.Setting("CgroupMountpoint"), "/sys/fs/cgroup"), nil
+}
+
+func findCgroup(h Host) (Guard, error) {
+	conf, mount, err := h.place()
+	if err != nil {
+		return nil, err
 	}
 	if isCgroup2(mount) {
 		return findV2(mount, conf.Setting("CgroupSlice"), h)
@@ -142,7 +156,29 @@ func findCgroup(h Host) (Guard, error) {
 	if !strings.Contains(slurm.Setting("TaskPlugin"), "cgroup") {
 		return nil, fmt.Errorf("cgroup v1: %w: TaskPlugin of slurm.conf lacks task/cgroup", errNot)
 	}
-	return findV1(mount, h.Node)
+	inJob := strings.Contains(strings.ToLower(slurm.Setting("PrologFlags")), "runinjob")
+	return findV1(mount, h.Node, inJob)
+}
+
+// undoGroups removes the cgroups that are CARMA's below those of jobs, if the agent has found
+// a guard since this machine has booted. What a job of cgroup v1 may not open it may not until
+// it ends.
+func (h Host) undoGroups() error {
+	if _, err := os.Lstat(earlyPath(h.RunDir)); err != nil {
+		return nil
+	}
+	conf, mount, err := h.place()
+	switch {
+	case err != nil:
+	case isCgroup2(mount):
+		err = undoV2(mount, conf.Setting("CgroupSlice"), h.Node)
+	default:
+		err = newV1(mount, h.Node).undo()
+	}
+	if err != nil {
+		return err
+	}
+	return os.Remove(earlyPath(h.RunDir))
 }
 
 // settings reads the settings of a configuration of Slurm's, includes too.

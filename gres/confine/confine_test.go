@@ -3,6 +3,7 @@
 package confine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -143,17 +144,161 @@ func TestV1(t *testing.T) {
 	if jobs, err := g.Jobs(); err != nil || len(jobs) != 1 || jobs[0] != job {
 		t.Errorf("jobs %v, %v", jobs, err)
 	}
-	if err := g.Close(job); err != nil {
+	done := func(err error, left int) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+		if jobs, err := g.Jobs(); err != nil || len(jobs) != left {
+			t.Errorf("jobs %v, %v; want %d", jobs, err, left)
+		}
+	}
+	// Its Prolog was killed, and it is started again without one.
+	done(g.Close(job), 1)
+	want("EPERM EPERM EPERM")
+	done(g.Close(job), 1)
+	remove(t, step, filepath.Dir(step))
+	if err := os.MkdirAll(step, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want("EPERM EPERM EPERM")
+	open()
+	open(2)
+	want("EPERM EPERM ENXIO")
+	if err := g.Ready(job); err != nil {
 		t.Error(err)
 	}
-	want("ENXIO EPERM ENXIO") // what goes on after the end is as it was
-	os.Remove(step)
-	os.Remove(filepath.Dir(step))
-	if err := g.Close(job); err != nil {
+	open(2) // by an agent that starts
+	done(g.Close(job), 1)
+	want("EPERM EPERM EPERM") // what goes on after the end
+	done(g.Forget(job), 0)    // a killed slurmstepd has left the step
+	open()
+	open(2)
+	if err := g.Ready(job); err != nil {
 		t.Error(err)
 	}
-	if jobs, err := g.Jobs(); err != nil || len(jobs) != 0 {
-		t.Errorf("jobs %v, %v", jobs, err)
+	done(g.Close(job), 0)
+	// Killed before it could make the cgroup.
+	done(g.Close(job), 1)
+	if err := os.MkdirAll(step, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	want("EPERM EPERM EPERM")
+	remove(t, step, filepath.Dir(step))
+	// The hooks of PrologFlags=RunInJob run in a step of the job.
+	g.inJob = true
+	if err := os.MkdirAll(step, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	open()
+	if err := g.Ready(job); err != nil {
+		t.Error(err)
+	}
+	done(g.Close(job), 0)
+	want("EPERM EPERM EPERM")
+	if jobs, err := g.Unconfined(); err != nil || jobs != nil {
+		t.Errorf("not confined: %v, %v", jobs, err)
+	}
+	g.inJob = false
+	open()
+	done(g.Forget(job), 0)
+	// What an earlier attempt has left does not count for the next.
+	open()
+	if err := g.Ready(job); err != nil {
+		t.Error(err)
+	}
+	open()
+	done(g.Close(job), 1)
+	done(g.Forget(job), 0)
+}
+
+func remove(t *testing.T, dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A job that no Prolog has confined loses the GPUs that others lease.
+func TestV1Unconfined(t *testing.T) {
+	_, list := nodes(t, 3)
+	g := devices(t)
+	early := filepath.Join(g.homes[0], "uid_1001", "job_5", "step_0")
+	if err := os.MkdirAll(early, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- Watch(ctx, g, func() { seen <- struct{}{} }) }()
+	<-seen
+	job := Job{ID: 7, UID: 1000}
+	if err := errors.Join(g.Open(job, nil), g.Open(job, []int{1})); err != nil {
+		t.Fatal(err)
+	}
+	if got := opened(t, list, early, 0); got != "ENXIO EPERM ENXIO" {
+		t.Errorf("a job that is older than the guard opens %s", got)
+	}
+	if jobs, err := g.Unconfined(); err != nil || len(jobs) != 1 || jobs[0] != (Job{ID: 5, UID: 1001}) {
+		t.Errorf("not confined: %v, %v", jobs, err)
+	}
+	for len(seen) > 0 {
+		<-seen
+	}
+	late := filepath.Join(g.homes[0], "uid_1001", "job_6")
+	if err := os.Mkdir(late, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for { // a look before it may still come
+		select {
+		case <-seen:
+		case <-time.After(time.Minute):
+			t.Fatal("a new cgroup is not seen")
+		}
+		if jobs, err := g.Unconfined(); err == nil && len(jobs) == 2 {
+			break
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	remove(t, late, early, filepath.Dir(early), filepath.Dir(filepath.Dir(early)))
+	if err := g.Forget(job); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEarly(t *testing.T) {
+	dir := t.TempDir()
+	jobs := []Job{{ID: 3}, {ID: 4}}
+	for _, c := range []struct {
+		jobs  []Job
+		first bool
+		late  int
+	}{{jobs[:1], true, 0}, {jobs[:1], false, 0}, {jobs, false, 1}, {nil, false, 0}} {
+		first, late, err := Early(dir, c.jobs)
+		if err != nil || first != c.first || len(late) != c.late {
+			t.Errorf("%v: first %v, late %v, %v", c.jobs, first, late, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.conf"), []byte("CgroupMountpoint="+dir+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := Host{RunDir: dir, Pins: filepath.Join(dir, "pins"), SlurmConf: filepath.Join(dir, "slurm.conf")}
+	if err := Undo("none", nil, h); err != nil {
+		t.Error(err)
+	}
+	if first, _, err := Early(dir, jobs); err != nil || !first {
+		t.Errorf("after a time without a guard: %v", err)
+	}
+	if err := os.WriteFile(earlyPath(dir), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, late, err := Early(dir, jobs); err == nil || late != nil {
+		t.Errorf("a broken file: %v, %v", late, err)
 	}
 }
 
@@ -198,6 +343,11 @@ func TestV2(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if jobs, err := g.Unconfined(); err != nil || len(jobs) != 1 || jobs[0].ID != 5 {
+		t.Errorf("not confined: %v, %v", jobs, err)
+	}
+	step = early
+	want("ENXIO ENXIO ENXIO")
 	open()
 	for _, name := range []string{"job_7", "sABC123"} {
 		dir := filepath.Join(scope, name)
@@ -220,8 +370,8 @@ func TestV2(t *testing.T) {
 			}
 		}
 	}
-	step = early // was there before the guard
-	want("ENXIO ENXIO ENXIO")
+	step = early                         // was there before the guard
+	want("EPERM EPERM EPERM")            // another job has leased these
 	step = filepath.Join(scope, "job_9") // no Prolog has heard of it
 	if err := os.Mkdir(step, 0o755); err != nil {
 		t.Fatal(err)
@@ -289,6 +439,35 @@ func pins(t testing.TB) string {
 	return filepath.Join(dir, "carma", "n1")
 }
 
+// What is left of jobs that ran when CARMA was removed.
+func TestV1Undo(t *testing.T) {
+	g := devices(t)
+	job := Job{ID: 7, UID: 1000}
+	above := userDir(g.homes[0], job.UID)
+	step := filepath.Join(jobDir(above, job.ID), "step_0")
+	if err := errors.Join(g.Open(job, []int{1}), g.Ready(job), os.Mkdir(step, 0o755),
+		makeGroups(filepath.Join(unfinishedDir(above, 8), keeper), 1)); err != nil { // of a Prolog that was killed
+		t.Fatal(err)
+	}
+	if jobs, err := g.Jobs(); err != nil || len(jobs) != 2 {
+		t.Errorf("jobs %v, %v", jobs, err)
+	}
+	if jobs, err := g.Unconfined(); err != nil || jobs != nil {
+		t.Errorf("not confined: %v, %v", jobs, err)
+	}
+	for range 2 {
+		if err := g.undo(); err != nil {
+			t.Error(err)
+		}
+		if jobs, err := g.Jobs(); err != nil || jobs != nil {
+			t.Errorf("left: %v, %v", jobs, err)
+		}
+	}
+	for d := step; d != g.homes[0]; d = filepath.Dir(d) { // as Slurm does
+		remove(t, d)
+	}
+}
+
 // Whoever holds Slurm's lock, which anybody can take, keeps no job from its start or end.
 func TestV1LockHeld(t *testing.T) {
 	g := devices(t)
@@ -300,11 +479,11 @@ func TestV1LockHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	job := Job{ID: 7, UID: 1000}
-	if err := errors.Join(g.Open(job, nil), g.Close(job)); err != nil {
+	if err := errors.Join(g.Open(job, nil), g.Ready(job), g.Close(job)); err != nil {
 		t.Error(err)
 	}
 	f.Close()
-	g.remove(filepath.Join(g.homes[0], "uid_1000"), g.homes[0])
+	g.remove(userDir(g.homes[0], job.UID), g.homes[0])
 }
 
 func TestACL(t *testing.T) {
@@ -452,7 +631,7 @@ func BenchmarkStart(b *testing.B) {
 					b.Skip(err)
 				}
 				job := Job{ID: 7, UID: 1000}
-				if err := errors.Join(g.Open(job, nil), g.Open(job, []int{1}), g.Close(job)); err != nil {
+				if err := errors.Join(g.Open(job, nil), g.Open(job, []int{1}), g.Ready(job), g.Close(job)); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -21,26 +21,38 @@ import (
 // made anew, and open.
 const keeper = "carma"
 
+// ready is a cgroup below keeper. Its job's Prolog has come to its end.
+const ready = "ready"
+
 // v1 writes into devices.deny of the job's cgroup, which it makes before slurmstepd does;
 // slurmstepd takes what is there (cgroup/common, common_cgroup_instantiate), and no cgroup
 // below can be given back what one above is denied.
 type v1 struct {
 	root  string   // of the devices hierarchy
 	homes []string // cgroups that hold uid_U/job_J
+	// The extern step's slurmstepd runs the hooks (PrologFlags=RunInJob): it is there before
+	// the Prolog and after the Epilog.
+	inJob bool
 }
 
-func findV1(mount, node string) (Guard, error) {
-	g := &v1{root: filepath.Join(mount, "devices")}
+func findV1(mount, node string, inJob bool) (Guard, error) {
+	g := newV1(mount, node)
+	g.inJob = inJob
 	if _, err := os.Stat(filepath.Join(g.root, "cgroup.procs")); err != nil {
 		return nil, fmt.Errorf("cgroup v1: %w: %w", errNot, err)
 	}
+	return g, nil
+}
+
+func newV1(mount, node string) *v1 {
+	g := &v1{root: filepath.Join(mount, "devices")}
 	// With --enable-multiple-slurmd, as Debian's, the name has the node's
 	// (interfaces/cgroup.c, cgroup_prepend). What lies there already may be of an
 	// earlier Slurm: so both.
 	for _, name := range []string{"slurm_" + node, "slurm"} {
 		g.homes = append(g.homes, filepath.Join(g.root, name))
 	}
-	return g, nil
+	return g
 }
 
 func (g *v1) String() string { return "cgroup v1" }
@@ -54,46 +66,106 @@ func jobDir(above string, job uint32) string {
 	return filepath.Join(above, "job_"+strconv.FormatUint(uint64(job), 10))
 }
 
+// unfinishedDir is what a job's cgroup is called as long as it lacks its keeper, so that one
+// without is not of CARMA's making.
+func unfinishedDir(above string, job uint32) string {
+	return filepath.Join(above, "carma_"+strconv.FormatUint(uint64(job), 10))
+}
+
 func (g *v1) Open(job Job, minors []int) error {
 	for _, home := range g.homes {
-		dir := jobDir(userDir(home, job.UID), job.ID)
-		if err := g.open(dir, minors); err != nil {
-			return fmt.Errorf("confine job %d by %s: %w", job.ID, dir, err)
+		if err := g.open(home, job, minors); err != nil {
+			return fmt.Errorf("confine job %d by %s: %w", job.ID, jobDir(userDir(home, job.UID), job.ID), err)
 		}
 	}
 	return nil
 }
 
-func (g *v1) open(dir string, minors []int) error {
-	// Slurm may remove a user's cgroup between the two.
-	var err error
-	for range 10 {
-		if err = makeGroups(filepath.Join(dir, keeper), 4); !errors.Is(err, fs.ErrNotExist) {
+// deny denies devices to the job's cgroup, which it makes if it is not there. One with a keeper
+// has been denied them, whoever is killed when.
+func deny(home string, job Job, devices []string) (dir string, err error) {
+	above := userDir(home, job.UID)
+	dir = jobDir(above, job.ID)
+	for range 10 { // Slurm may remove a user's cgroup meanwhile
+		at := dir
+		if _, err = os.Stat(dir); err != nil {
+			at = unfinishedDir(above, job.ID)
+			err = makeGroups(at, 3)
+		}
+		// What is denied is denied below too.
+		if err == nil {
+			err = write(filepath.Join(at, "devices.deny"), devices)
+		}
+		if err == nil {
+			err = makeGroups(filepath.Join(at, keeper), 4)
+		}
+		if err == nil && at != dir {
+			err = os.Rename(at, dir)
+			if errors.Is(err, fs.ErrExist) { // slurmstepd was faster
+				if err = removeAll(at); err == nil {
+					continue
+				}
+			}
+		}
+		if !ended(err) {
 			break
 		}
 	}
-	if err != nil {
-		return err
+	return dir, err
+}
+
+// removeAll removes a job's cgroup in which no step is left.
+func removeAll(dir string) error {
+	for _, path := range []string{filepath.Join(dir, keeper, ready), filepath.Join(dir, keeper), dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	deny := make([]string, 0, most)
-	allow := make([]string, 0, len(minors))
+	return nil
+}
+
+func (g *v1) open(home string, job Job, minors []int) error {
+	others, allow := make([]string, 0, most), make([]string, 0, len(minors))
 	for minor := range most {
 		if slices.Contains(minors, minor) {
 			allow = append(allow, device(minor))
 		} else {
-			deny = append(deny, device(minor))
+			others = append(others, device(minor))
 		}
 	}
-	// What is denied is denied below too. What is allowed is not: tasks that wait, or
-	// the job's earlier attempt, have cgroups there.
-	if err := write(filepath.Join(dir, "devices.deny"), deny); err != nil {
+	if len(minors) == 0 {
+		// A Prolog begins, and may be killed before it ends as that of an earlier attempt did.
+		if err := gone(os.Remove(filepath.Join(jobDir(userDir(home, job.UID), job.ID), keeper, ready))); err != nil {
+			return err
+		}
+	}
+	dir, err := deny(home, job, others)
+	if err != nil {
 		return err
 	}
 	if len(allow) == 0 {
 		return nil
 	}
+	// Jobs that have started before there was a guard, or without a Prolog.
+	unconfined, err := g.Unconfined()
+	if err != nil {
+		return err
+	}
+	for _, o := range unconfined {
+		for _, home := range g.homes {
+			err := write(filepath.Join(jobDir(userDir(home, o.UID), o.ID), "devices.deny"), allow)
+			if err != nil && !ended(err) {
+				return fmt.Errorf("deny GPUs to job %d, which is not confined: %w", o.ID, err)
+			}
+		}
+	}
+	// What is allowed is not allowed below: tasks that wait, or the job's earlier attempt, have
+	// cgroups there.
 	return allowBelow(dir, allow)
 }
+
+// ended tells whether an error says that a cgroup has gone.
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) }
 
 func device(minor int) string { return fmt.Sprintf("c %d:%d rwm", nvidiaMajor, minor) }
 
@@ -101,8 +173,8 @@ func device(minor int) string { return fmt.Sprintf("c %d:%d rwm", nvidiaMajor, m
 // above it has.
 func allowBelow(dir string, allow []string) error {
 	err := write(filepath.Join(dir, "devices.allow"), allow)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
-		return nil // a step that has ended
+	if ended(err) {
+		return nil // a step
 	} else if err != nil {
 		return err
 	}
@@ -137,20 +209,109 @@ func write(path string, lines []string) error {
 	return nil
 }
 
-func (g *v1) Close(job Job) error {
+func (g *v1) Ready(job Job) error {
 	for _, home := range g.homes {
-		dir := jobDir(userDir(home, job.UID), job.ID)
-		if err := os.Remove(filepath.Join(dir, keeper)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget job %d: %w", job.ID, err)
+		dir := filepath.Join(jobDir(userDir(home, job.UID), job.ID), keeper, ready)
+		// Where the keeper is not, the Prolog could not confine the job.
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("note that the Prolog of job %d has ended: %w", job.ID, err)
 		}
-		g.remove(dir, filepath.Dir(dir), home)
 	}
 	return nil
 }
 
-// remove removes what is empty of a job's cgroup and those above, as Slurm does and under
+// Close leaves what Forget removes where a step is left: processes may outlive their job.
+func (g *v1) Close(job Job) error {
+	for _, home := range g.homes {
+		dir := jobDir(userDir(home, job.UID), job.ID)
+		_, err := os.Stat(filepath.Join(dir, keeper, ready))
+		isReady, steps := err == nil, hasSteps(dir)
+		err = nil
+		if !isReady || steps {
+			err = g.open(home, job, nil)
+		}
+		if err == nil && isReady && (!steps || g.inJob) {
+			err = g.forget(home, job)
+		}
+		if err != nil {
+			return fmt.Errorf("close GPUs to job %d: %w", job.ID, err)
+		}
+	}
+	return nil
+}
+
+// hasSteps tells whether a job's cgroup has others below it than the keeper.
+func hasSteps(dir string) bool {
+	entries, _ := os.ReadDir(dir)
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() != keeper })
+}
+
+// Forget removes also what slurmstepds that were killed have left.
+func (g *v1) Forget(job Job) error {
+	for _, home := range g.homes {
+		err := removeSteps(jobDir(userDir(home, job.UID), job.ID))
+		if err == nil {
+			err = g.forget(home, job)
+		}
+		if err != nil {
+			return fmt.Errorf("forget job %d: %w", job.ID, err)
+		}
+	}
+	return nil
+}
+
+func removeSteps(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return gone(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == keeper {
+			continue
+		}
+		below := filepath.Join(dir, e.Name())
+		if err := removeSteps(below); err != nil {
+			return err
+		}
+		if err := gone(os.Remove(below)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forget takes away what is CARMA's.
+func (g *v1) forget(home string, job Job) error {
+	above := userDir(home, job.UID)
+	dir, unfinished := jobDir(above, job.ID), unfinishedDir(above, job.ID)
+	err := removeAll(unfinished)
+	if err == nil && !hasSteps(dir) {
+		if err = os.Rename(dir, unfinished); err == nil {
+			if err = removeAll(unfinished); err != nil { // a step has come
+				err = errors.Join(err, os.Rename(unfinished, dir))
+			}
+		}
+	} else if err == nil { // Slurm removes the job's with its last step
+		err = errors.Join(gone(os.Remove(filepath.Join(dir, keeper, ready))), gone(os.Remove(filepath.Join(dir, keeper))))
+	}
+	if gone(err) != nil {
+		return err
+	}
+	g.remove(above, home)
+	return nil
+}
+
+// gone is an error but that something is not there.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// remove removes what is empty of the cgroups above a job's, as Slurm does and under
 // its lock, which it takes when it makes cgroups (cgroup/v1, cgroup_p_step_create). Anybody
-// can hold that lock: then those above stay.
+// can hold that lock: then they stay.
 func (g *v1) remove(dirs ...string) {
 	f, err := os.Open(g.root)
 	if err != nil {
@@ -158,7 +319,7 @@ func (g *v1) remove(dirs ...string) {
 	}
 	defer f.Close()
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-		dirs = dirs[:1] // another job may be about to start in the others
+		return // another job may be about to start in them
 	}
 	for _, dir := range dirs {
 		if os.Remove(dir) != nil {
@@ -168,18 +329,49 @@ func (g *v1) remove(dirs ...string) {
 }
 
 func (g *v1) Jobs() ([]Job, error) {
+	return g.find(func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, keeper))
+		return err == nil || !strings.HasPrefix(filepath.Base(dir), "job_")
+	})
+}
+
+func (g *v1) undo() error {
+	jobs, err := g.Jobs()
+	for _, job := range jobs {
+		for _, home := range g.homes {
+			err = errors.Join(err, g.forget(home, job))
+		}
+	}
+	return err
+}
+
+func (g *v1) Unconfined() ([]Job, error) {
+	if g.inJob {
+		return nil, nil
+	}
+	return g.find(func(dir string) bool {
+		_, err := os.Stat(filepath.Join(dir, keeper))
+		_, errJob := os.Stat(dir) // after its keeper: it may have gone with it
+		return errors.Is(err, fs.ErrNotExist) && errJob == nil && strings.HasPrefix(filepath.Base(dir), "job_")
+	})
+}
+
+// find returns the jobs whose cgroup is such.
+func (g *v1) find(such func(dir string) bool) ([]Job, error) {
 	var jobs []Job
 	for _, home := range g.homes {
-		dirs, err := filepath.Glob(filepath.Join(home, "uid_*", "job_*", keeper))
+		dirs, err := filepath.Glob(filepath.Join(home, "uid_*", "*_*"))
 		if err != nil {
 			return nil, err
 		}
 		for _, dir := range dirs {
-			dir = filepath.Dir(dir)
-			id, ok := numbered(filepath.Base(dir), "job_")
+			id, ok := numbered(strings.TrimPrefix(filepath.Base(dir), "carma_"), "")
+			if !ok {
+				id, ok = numbered(filepath.Base(dir), "job_")
+			}
 			uid, ok2 := numbered(filepath.Base(filepath.Dir(dir)), "uid_")
-			if ok && ok2 {
-				jobs = append(jobs, Job{ID: id, UID: uid})
+			if job := (Job{ID: id, UID: uid}); ok && ok2 && !slices.Contains(jobs, job) && such(dir) {
+				jobs = append(jobs, job)
 			}
 		}
 	}

@@ -3,6 +3,7 @@
 package confine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,30 +31,50 @@ type v2 struct {
 const initNamespace = "cgroup:[4026531835]"
 
 func findV2(mount, slice string, h Host) (Guard, error) {
-	if slice == "" {
-		slice = "system.slice"
-	}
 	if ns, err := os.Readlink("/proc/self/ns/cgroup"); err != nil || ns != initNamespace {
 		return nil, fmt.Errorf("cgroup v2: %w: this process is in a cgroup namespace", errNot)
 	}
-	// With --enable-multiple-slurmd, as Debian's, the name has the node's.
-	for _, name := range []string{h.Node + "_slurmstepd.scope", "slurmstepd.scope"} {
-		scope := filepath.Join(mount, slice, name)
-		if _, err := os.Stat(scope); err != nil {
-			continue
-		}
-		below, err := filepath.Rel(mount, scope)
-		if err != nil {
-			return nil, err
-		}
-		g := &v2{Host: h, scope: scope, level: int32(strings.Count(below, "/") + 2)}
-		if err := g.probe(); err != nil {
-			return nil, fmt.Errorf("cgroup v2: %w", err)
-		}
-		return g, nil
+	scope := scopeOf(mount, slice, h.Node)
+	if scope == "" {
+		return nil, fmt.Errorf("cgroup v2: %w: no slurmstepd.scope in %s: ProctrackType of slurm.conf is not "+
+			"proctrack/cgroup", errNot, filepath.Join(mount, cmp.Or(slice, usualSlice)))
 	}
-	return nil, fmt.Errorf("cgroup v2: %w: no slurmstepd.scope in %s: ProctrackType of slurm.conf is not proctrack/cgroup",
-		errNot, filepath.Join(mount, slice))
+	below, err := filepath.Rel(mount, scope)
+	if err != nil {
+		return nil, err
+	}
+	g := &v2{Host: h, scope: scope, level: int32(strings.Count(below, "/") + 2)}
+	if err := g.probe(); err != nil {
+		return nil, fmt.Errorf("cgroup v2: %w", err)
+	}
+	return g, nil
+}
+
+const usualSlice = "system.slice"
+
+// scopeOf is the cgroup of all slurmstepds; empty: there is none.
+func scopeOf(mount, slice, node string) string {
+	// With --enable-multiple-slurmd, as Debian's, the name has the node's.
+	for _, name := range []string{node + "_slurmstepd.scope", "slurmstepd.scope"} {
+		scope := filepath.Join(mount, cmp.Or(slice, usualSlice), name)
+		if _, err := os.Stat(scope); err == nil {
+			return scope
+		}
+	}
+	return ""
+}
+
+func undoV2(mount, slice, node string) error {
+	scope := scopeOf(mount, slice, node)
+	if scope == "" {
+		return nil
+	}
+	keepers, err := filepath.Glob(filepath.Join(scope, "*", keeper))
+	for _, dir := range keepers {
+		err = errors.Join(err, removeKeeper(dir))
+		os.Remove(filepath.Dir(dir)) // with a step in it, Slurm will
+	}
+	return err
 }
 
 // probe tells whether this machine can do it; errNot: no.
@@ -135,6 +156,11 @@ func (g *v2) Open(job Job, minors []int) error {
 		return fmt.Errorf("confine job %d by %s: %w", job.ID, g.scope, err)
 	}
 	defer done()
+	if mask != 0 {
+		if err := g.denyUnconfined(m, mask); err != nil {
+			return fmt.Errorf("deny the GPUs of job %d to jobs that are not confined: %w", job.ID, err)
+		}
+	}
 	if isSLUID(job.SLUID) {
 		if err := makeGroups(filepath.Join(jobDir(g.scope, job.ID), keeper, job.SLUID), 3); err != nil {
 			return fmt.Errorf("confine job %d by %s: %w", job.ID, g.scope, err)
@@ -206,6 +232,66 @@ func idOf(dir string) (uint64, error) {
 	}
 	return sys.Ino, nil
 }
+
+// unconfined calls do for each job's cgroup that Open was not called for, and that the map
+// lets open GPUs: it was there before the program.
+func (g *v2) unconfined(m bpfMap, do func(dir string, id, mask uint64) error) error {
+	entries, err := os.ReadDir(g.scope)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		dir := filepath.Join(g.scope, e.Name())
+		if _, err := os.Stat(filepath.Join(dir, keeper)); !e.IsDir() || !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		id, err := idOf(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var mask uint64
+		if err == nil {
+			mask, err = m.get(id)
+		}
+		if err == nil && mask != 0 {
+			err = do(dir, id, mask)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *v2) denyUnconfined(m bpfMap, mask uint64) error {
+	unlock, err := g.lock() // two at once would undo each other's
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return g.unconfined(m, func(_ string, id, has uint64) error { return m.set(id, has&^mask) })
+}
+
+func (g *v2) Unconfined() ([]Job, error) {
+	m, done, err := g.guard()
+	if err != nil {
+		return nil, fmt.Errorf("find jobs that are not confined below %s: %w", g.scope, err)
+	}
+	defer done()
+	var jobs []Job
+	err = g.unconfined(m, func(dir string, _, _ uint64) error {
+		if id, ok := numbered(filepath.Base(dir), "job_"); ok {
+			jobs = append(jobs, Job{ID: id})
+		}
+		return nil
+	})
+	return jobs, err
+}
+
+// Ready has nothing to do: a job that is not in the map opens no GPU.
+func (g *v2) Ready(Job) error { return nil }
+
+func (g *v2) Forget(job Job) error { return g.Close(job) }
 
 func (g *v2) Close(job Job) error {
 	scope, err := idOf(g.scope)

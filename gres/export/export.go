@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"carma/db/file"
 	"carma/gres"
 	"carma/gres/status"
 	"carma/slurmbridge/version"
@@ -88,7 +89,7 @@ func Text(n status.Node, ended *Ended) string {
 
 // WriteText writes the node into the file at path, at once for those who read.
 func WriteText(path string, n status.Node, ended *Ended) error {
-	if err := replace(path, Text(n, ended)); err != nil {
+	if err := file.Replace(path, []byte(Text(n, ended)), 0o644); err != nil {
 		return fmt.Errorf("export metrics: %w", err)
 	}
 	return nil
@@ -119,26 +120,9 @@ func WriteJobs(dir string, readings []gres.Reading, leases []gres.Lease) error {
 		if err == nil && string(old) == text.String() || errors.Is(err, fs.ErrNotExist) && len(ids) == 0 {
 			continue
 		}
-		if err := replace(path, text.String()); err != nil {
+		if err := file.Replace(path, []byte(text.String()), 0o644); err != nil {
 			return fmt.Errorf("export jobs of GPU %d: %w", r.Index, err)
 		}
 	}
 	return nil
-}
-
-// replace writes a file that every user may read in place of another.
-func replace(path, text string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".carma-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
 }

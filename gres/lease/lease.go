@@ -23,8 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/db/figure"
-	"carma/db/queue"
-	"carma/db/sqlitefile"
+	"carma/db/file"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 )
@@ -44,7 +43,7 @@ const version = 2
 // Ledger is an open ledger.
 type Ledger struct {
 	db    *sql.DB
-	queue *queue.Queue
+	queue *file.Queue
 }
 
 // Job is a job that holds GPUs of the node.
@@ -75,7 +74,7 @@ var ErrNoFit = errors.New("no GPU fits now")
 // Transactions wait up to busy for each other.
 func Open(dir string, busy time.Duration) (*Ledger, error) {
 	path := filepath.Join(dir, "leases.db")
-	if err := sqlitefile.Private(path); err != nil {
+	if err := file.Private(path); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	// _txlock=immediate with WAL is the only setting that let 64 of 64
@@ -91,7 +90,7 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger in %s: %w", dir, err)
 	}
 	db.SetMaxOpenConns(1)
-	q, err := queue.Open(filepath.Join(dir, "leases.queue"))
+	q, err := file.OpenQueue(filepath.Join(dir, "leases.queue"))
 	if err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"carma/db/accesslist"
+	"carma/db/file"
 	"carma/gres"
 )
 
@@ -51,20 +52,15 @@ const lockWait = time.Second
 
 // lockAdmission keeps Prologs that open directories and the agent that closes them apart.
 func lockAdmission(runDir string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(runDir, "mps", ".lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	f, err := file.Lock(ctx, filepath.Join(runDir, "mps", ".lock"))
+	if errors.Is(err, context.DeadlineExceeded) {
+		return func() {}, nil
+	} else if err != nil {
 		return nil, err
 	}
-	for until := time.Now().Add(lockWait); ; time.Sleep(5 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || time.Now().After(until) {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			f.Close()
-			return nil, err
-		}
-	}
+	return func() { f.Close() }, nil
 }
 
 // Admit makes a daemon ready for the job of a user that holds a lease by now: it waits

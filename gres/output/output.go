@@ -25,6 +25,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/db/file"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -153,8 +154,7 @@ func write(runDir string, job jobenv.JobKey, files []File) error {
 	if err != nil {
 		return fmt.Errorf("note where job %s writes its errors: %w", job, err)
 	}
-	temp := list(runDir, job) + ".new"
-	if err := errors.Join(os.WriteFile(temp, text, 0o600), os.Rename(temp, list(runDir, job))); err != nil {
+	if err := file.Replace(list(runDir, job), text, 0o600); err != nil {
 		return fmt.Errorf("note where job %s writes its errors: %w", job, err)
 	}
 	return nil

@@ -31,7 +31,7 @@ func Ahead(queue []schedule.Job, id uint32, node string, now time.Time) []schedu
 		return nil
 	}
 	job := queue[i]
-	if k, _, anywhere := tres.Booking(job.TresPerNode); k == 0 || anywhere {
+	if books := tres.Read(job.TresPerNode); books.K == 0 || books.Anywhere() {
 		return nil
 	}
 	var ahead []schedule.Job
@@ -55,16 +55,16 @@ func Ahead(queue []schedule.Job, id uint32, node string, now time.Time) []schedu
 // wantsNow tells whether a job would take GPUs of the node now: it waits for room, backs
 // off as this node or another has given it back that it names, or is in its Prolog there.
 func wantsNow(j schedule.Job, node string, now time.Time) bool {
-	k, _, anywhere := tres.Booking(j.TresPerNode)
+	books := tres.Read(j.TresPerNode)
 	switch {
-	case k == 0 || j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, node):
+	case books.K == 0 || j.ReqNodes != "" && !hostlist.Contains(j.ReqNodes, node):
 		return false
 	case j.State == jobstate.Running:
 		return j.Reason == jobstate.InProlog && hostlist.Contains(j.Nodes, node)
 	case j.State != jobstate.Pending:
 		return false
 	case j.Eligible.After(now) || j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog:
-		return !anywhere && BacksOff(j.Restarts, j.Submitted, j.Eligible)
+		return !books.Anywhere() && BacksOff(j.Restarts, j.Submitted, j.Eligible)
 	}
 	return j.Reason.IsRoom()
 }
@@ -72,7 +72,7 @@ func wantsNow(j schedule.Job, node string, now time.Time) bool {
 // Request is what a waiting job asks of a node, as far as its booking tells; fullMiB is the
 // memory of a GPU, by partition.
 func Request(j schedule.Job, fullMiBOf map[string]int64) gres.Request {
-	k, mib, _ := tres.Booking(j.TresPerNode)
-	fullMiB := smallest(fullMiBOf, j.Partition)
-	return gres.Request{JobID: j.ID, UID: j.UID, GPUs: k, ReserveMiB: mib, Exclusive: fullMiB > 0 && mib >= fullMiB}
+	books := tres.Read(j.TresPerNode)
+	mib, fullMiB := books.FreeMiB(), smallest(fullMiBOf, j.Partition)
+	return gres.Request{JobID: j.ID, UID: j.UID, GPUs: books.K, ReserveMiB: mib, Exclusive: fullMiB > 0 && mib >= fullMiB}
 }

@@ -146,7 +146,8 @@ func (x *index) run(j *schedule.Job) {
 func (x *index) booking(j *schedule.Job) booking {
 	b, ok := x.booked[j.TresPerNode]
 	if !ok {
-		b.gpus, b.mib, b.anywhere = tres.Booking(j.TresPerNode)
+		l := tres.Read(j.TresPerNode)
+		b = booking{l.K, l.FreeMiB(), l.Anywhere()}
 		x.booked[j.TresPerNode] = b
 	}
 	return b

@@ -42,31 +42,27 @@ type occupant struct {
 // in a reservation it is not known where they can run.
 func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool,
 	now time.Time) []Preemptor {
-	type booking struct {
-		k, gpus        int
-		anywhere, sent bool
-	}
-	booked := map[string]booking{}
+	booked := map[string]tres.List{}
 	busy, on := map[string]bool{}, map[string][]occupant{}
 	var waiting []*schedule.Job
 	for i := range queue {
 		j := &queue[i]
 		b, known := booked[j.TresPerNode]
 		if !known {
-			b.k, _, b.anywhere = tres.Booking(j.TresPerNode)
-			b.gpus, b.sent = max(b.k, int(tres.GPUs(j.TresPerNode))), tres.Sent(j.TresPerNode)
+			b = tres.Read(j.TresPerNode)
 			booked[j.TresPerNode] = b
 		}
-		if b.sent && (j.State == jobstate.Pending && !j.Reason.IsOfItsUser() || j.Reason == jobstate.InProlog) {
+		if b.Sent() && (j.State == jobstate.Pending && !j.Reason.IsOfItsUser() || j.Reason == jobstate.InProlog) {
 			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
 		}
 		switch {
 		case j.State == jobstate.Running, j.State == jobstate.Completing && rules.Hangs(j.End, now):
 			names, _ := hostlist.Expand(j.Nodes)
 			for _, name := range names {
-				on[name] = append(on[name], occupant{preemptible(j, j.Partition), b.gpus, j.State == jobstate.Completing})
+				on[name] = append(on[name], occupant{preemptible(j, j.Partition), max(b.K, int(b.GPUs)),
+					j.State == jobstate.Completing})
 			}
-		case b.k > 0 && b.anywhere && j.State == jobstate.Pending && j.Reason.IsRoom() &&
+		case b.Anywhere() && j.State == jobstate.Pending && j.Reason.IsRoom() &&
 			j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
 			waiting = append(waiting, j)
 		}
@@ -79,7 +75,7 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 	inVain, ofUser, searches := map[request]bool{}, map[uint32]int{}, 0
 	var sent []Preemptor
 	for _, j := range waiting {
-		r := request{j.Partition, j.QOS, booked[j.TresPerNode].k}
+		r := request{j.Partition, j.QOS, booked[j.TresPerNode].K}
 		var selves []schedule.Preemptible
 		for partition := range strings.SplitSeq(j.Partition, ",") {
 			if self := preemptible(j, partition); ours(partition) && rules.Preempts(self) {
@@ -106,7 +102,8 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 			continue
 		}
 		busy[best] = true
-		sent = append(sent, Preemptor{*j, best, tres.Rebook(j.TresPerNode, tres.SentMiB, tres.Reserve(j.TresPerNode))})
+		list := booked[j.TresPerNode]
+		sent = append(sent, Preemptor{*j, best, list.Rebook(tres.SentMiB, list.ReserveMiB())})
 	}
 	return sent
 }
@@ -144,9 +141,9 @@ func makesRoom(selves []schedule.Preemptible, n *schedule.Node, there []occupant
 func Stayed(queue []schedule.Job, known func(id uint32) bool) []Rebooking {
 	var list []Rebooking
 	for _, j := range queue {
-		if j.State == jobstate.Pending && tres.Sent(j.TresPerNode) && !known(j.ID) {
-			mib := tres.Reserve(j.TresPerNode)
-			list = append(list, Rebooking{j, tres.Rebook(j.TresPerNode, mib, mib)})
+		if books := tres.Read(j.TresPerNode); j.State == jobstate.Pending && books.Sent() && !known(j.ID) {
+			mib := books.ReserveMiB()
+			list = append(list, Rebooking{j, books.Rebook(mib, mib)})
 		}
 	}
 	return list

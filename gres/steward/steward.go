@@ -158,10 +158,10 @@ func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64) []Rebooking 
 			continue
 		}
 		seen[j.ID] = true // all waiting tasks of an array
-		k, mib, anywhere := tres.Booking(j.TresPerNode)
-		full, each := smallest(fullMiB, j.Partition), tres.Reserve(j.TresPerNode)
+		books := tres.Read(j.TresPerNode)
+		mib, each, full := books.FreeMiB(), books.ReserveMiB(), smallest(fullMiB, j.Partition)
 		tooMuch, named := full > 0 && mib > full, j.ReqNodes != "" || j.Reservation != ""
-		if k == 0 || !tooMuch && !(anywhere && named) {
+		if books.K == 0 || !tooMuch && !(books.Anywhere() && named) {
 			continue
 		}
 		free := mib
@@ -169,12 +169,12 @@ func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64) []Rebooking 
 			free, each = full, min(each, full)
 		}
 		switch {
-		case tres.Sent(j.TresPerNode):
+		case books.Sent():
 			free = tres.SentMiB
-		case named || !anywhere:
+		case named || !books.Anywhere():
 			free = tres.AnyMiB
 		}
-		list = append(list, Rebooking{*j, tres.Rebook(j.TresPerNode, free, each)})
+		list = append(list, Rebooking{*j, books.Rebook(free, each)})
 	}
 	return list
 }

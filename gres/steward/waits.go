@@ -69,8 +69,7 @@ func (w Waits) Restore(queue []schedule.Job, now time.Time, every time.Duration)
 		case j.State == jobstate.Pending:
 			books, known := ours[j.TresPerNode]
 			if !known {
-				k, _, _ := tres.Booking(j.TresPerNode)
-				books = k > 0
+				books = tres.Read(j.TresPerNode).K > 0
 				ours[j.TresPerNode] = books
 			}
 			if !books {

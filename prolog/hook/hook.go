@@ -77,7 +77,7 @@ func OneThread() { runtime.GOMAXPROCS(1) }
 type step func(context.Context, *prolog.Node, jobenv.Hook, *lease.Ledger, sctl.Client) error
 
 // run prepares what the hooks share, takes the step and swallows its error.
-func run(ctx context.Context, path, name string, step step) error {
+func run(ctx context.Context, path, name string, step step) (failed error) {
 	OneThread()
 	syscall.Umask(0o077)
 	// What slurmd left open is for no child of ours, least of all one that reads
@@ -107,11 +107,17 @@ func run(ctx context.Context, path, name string, step step) error {
 	n := NewNode(c, h.Node, log)
 	n.Guard, n.GuardErr = prolog.FindGuard(c, h.Node, h.Conf)
 	if name == "epilog" {
+		n.Shut(h)
 		defer n.Left(h) // when its lease has ended
 	}
 	if name == "prolog" {
 		n.Until = time.Now().Add(c.Hooks.Longest())
 	}
+	defer func() {
+		if name != "epilog" && failed == nil {
+			n.Ready(h)
+		}
+	}()
 	if len(h.Slots) == 0 {
 		return ended(n, path, h, withoutGPUs(ctx, name, n, h, slurm))
 	}

@@ -1,18 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admincomment holds what all tokens in a job's AdminComment have in
-// common. They are for people, and are never read back as truth: other tools
-// write there too.
+// Package admincomment writes and reads what CARMA says of a job in its AdminComment:
+// tokens of a word and a JSON object. They are for people, and nothing is booked or leased
+// by them: other tools write there too.
 package admincomment
 
-import "strings"
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"carma/slurmbridge/jobenv"
+)
+
+// version is that of the job's token.
+const version = 1
+
+// AppendJob appends the token that job_submit gives to each job, without fmt
+// (jobenv.Carma.AppendEnv).
+func AppendJob(b []byte, c *jobenv.Carma, note string) []byte {
+	b = strconv.AppendInt(append(b, `carma={"v":`...), version, 10)
+	b = append(append(append(b, `,"mode":"`...), c.Mode...), `","method":"`...)
+	b = append(append(b, c.Method...), `","gpus":`...)
+	b = strconv.AppendInt(b, int64(c.GPUs), 10)
+	if c.EstMiB > 0 {
+		b = strconv.AppendInt(append(b, `,"est_mib":`...), c.EstMiB, 10)
+	}
+	b = strconv.AppendInt(append(b, `,"reserve_mib":`...), c.ReserveMiB, 10)
+	if note != "" {
+		b = append(append(append(b, `,"note":"`...), plain(note)...), '"')
+	}
+	return append(b, '}')
+}
+
+// Why a job was requeued last.
+const (
+	OOM      = "oom"
+	Timeslot = "timeslot"
+	MPSFault = "mps-fault"
+)
+
+const (
+	retryWord = "carma-retry="
+	reasonIs  = `{"reason":`
+)
+
+// Retry is the token of a job that an Epilog requeues for a reason, with the signature of
+// an OOM, and one value more.
+func Retry(reason, signature, key, value string) string {
+	if reason == OOM {
+		return fmt.Sprintf(retryWord+reasonIs+`%q,"signature":%q,%q:"%s"}`, reason, signature, key, plain(value))
+	}
+	return fmt.Sprintf(retryWord+reasonIs+`%q,%q:"%s"}`, reason, key, plain(value))
+}
+
+// Slot is the token of a job that is requeued as attempt restart for its next time slot.
+func Slot(restart uint32) string {
+	return fmt.Sprintf(retryWord+reasonIs+`%q,"restart":%d}`, Timeslot, restart)
+}
+
+var slots = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(` ?` + retryWord + `\` + reasonIs + `"` + Timeslot + `","restart":[0-9]+\}`)
+})
+
+// WithSlot is With for Slot. One token stands for all slots: a job may have hundreds.
+func WithSlot(comment string, restart uint32) string {
+	return With(slots().ReplaceAllString(comment, ""), Slot(restart))
+}
+
+// With adds a token to what others wrote in AdminComment. What they wrote with
+// control characters cannot be written again as it is, and stays.
+func With(comment, token string) string {
+	if strings.ContainsFunc(comment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return ""
+	}
+	return strings.TrimSpace(comment + " " + token)
+}
+
+// Retried tells whether the job was requeued for a reason before.
+func Retried(comment, reason string) bool {
+	return strings.Contains(comment, reasonIs+`"`+reason+`"`)
+}
+
+var retries = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(retryWord + `\` + reasonIs + `"(` + OOM + `|` + Timeslot + `|` + MPSFault + `)"`)
+})
+
+// RetryReason is why the job was requeued last; empty: not by CARMA, or another tool has
+// taken the token away.
+func RetryReason(comment string) string {
+	if all := retries().FindAllStringSubmatch(comment, -1); len(all) > 0 {
+		return all[len(all)-1][1]
+	}
+	return ""
+}
+
+// ours begins a token.
+var ours = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^| )carma(?:-retry)?=\{`) })
+
+// Without takes all tokens out of a comment.
+func Without(comment string) string {
+	for from := 0; ; {
+		at := ours().FindStringIndex(comment[from:])
+		if at == nil {
+			return comment
+		}
+		begin, object := from+at[0], from+at[1]-1
+		var ignored json.RawMessage
+		d := json.NewDecoder(strings.NewReader(comment[object:]))
+		if d.Decode(&ignored) != nil { // somebody else's after all
+			from = object
+			continue
+		}
+		after := comment[object+int(d.InputOffset()):]
+		comment = strings.TrimSpace(strings.TrimRight(comment[:begin], " ") + " " + strings.TrimLeft(after, " "))
+		from = 0
+	}
+}
 
 // most is the length of a text in a token.
 const most = 100
 
-// Plain makes text fit into a token: short printable ASCII without quotes. It may
+// plain makes text fit into a token: short printable ASCII without quotes. It may
 // come from a user's script or output.
-func Plain(text string) string {
+func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
 		case r == '"' || r == '\\':

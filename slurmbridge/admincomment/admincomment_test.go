@@ -16,8 +16,8 @@ func TestPlain(t *testing.T) {
 		strings.Repeat("x", 101):  strings.Repeat("x", 97) + "...",
 		strings.Repeat("é", 101):  strings.Repeat("?", 97) + "...",
 	} {
-		if got := Plain(text); got != want {
-			t.Errorf("Plain(%q) = %q, want %q", text, got, want)
+		if got := plain(text); got != want {
+			t.Errorf("plain(%q) = %q, want %q", text, got, want)
 		}
 	}
 }

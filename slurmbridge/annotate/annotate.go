@@ -14,7 +14,9 @@ import (
 	"carma/estimator/history"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
+	"carma/slurmbridge/usertext"
 )
 
 // NoVal is Slurm's NO_VAL (slurm.h): the user did not say.
@@ -48,48 +50,15 @@ type TRES struct {
 	PerTask   string // --gpus-per-task
 }
 
-// Mode is how a job may use its GPUs.
-type Mode string
-
-// The modes. ModeOff is ModeExclusive for a user who wants none of CARMA.
-const (
-	ModeShared    Mode = "shared"
-	ModeExclusive Mode = "exclusive"
-	ModeOff       Mode = "off"
-)
-
-// Method tells where an estimate comes from.
-type Method string
-
-// The methods; the estimator's names are those of submit.estimator.
-const (
-	MethodUser     Method = "user"
-	MethodHistory  Method = "history"
-	MethodAnalytic Method = "analytic"
-	MethodNone     Method = "none"
-)
-
 // Annotation is what is added to a job.
 type Annotation struct {
 	Managed bool // false: leave the job exactly as it is
 	TRES    TRES // the four lists with the booking in PerNode
 
-	GPUs       int   // K: most GPUs of one node
-	ByNodes    bool  // K follows from the job's nodes and tasks, which must thus stay
-	Mode       Mode  // shared, exclusive, off
-	EstMiB     int64 // per GPU; 0: unknown
-	ReserveMiB int64 // per GPU, booked; FullMiB when exclusive
-	FullMiB    int64 // memory of a whole GPU
-	Method     Method
-	SMActPct   int    // expected; 0: unknown
-	NamesNodes bool   // it starts there whatever they offer (tres.AnyMiB)
-	Policy     string // placement that the user asks for; empty: the site's
-	Key        history.Key
-	Learn      bool   // it runs alone for want of a figure that would let it share
-	Note       string // why an estimate was not used; for people
+	jobenv.Carma        // what the node's hooks are told; no GPUs: nothing
+	Note         string // why an estimate was not used; for people
 
 	Signal       directive.Signal // before the time limit
-	Requeue      bool             // it comes back when its time slot is over
 	TimeLimitMin uint32           // to be set; 0: as it is
 	Advice       string           // for the user; empty: none
 }
@@ -140,11 +109,12 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if !ok {
 		return Annotation{}, nil
 	}
-	if s.Shards && job.TRES.shards() > 0 {
+	asked := job.TRES.read()
+	if s.Shards && asked.shards() > 0 {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, errShards)
 	}
-	a := Annotation{Managed: true, TRES: job.TRES.without()}
-	k, err := gpusPerNode(job, part.GPUsPerNode)
+	a := Annotation{Managed: true, TRES: asked.without()}
+	k, err := gpusPerNode(job, asked, part.GPUsPerNode)
 	if err != nil {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
 	}
@@ -161,7 +131,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	if d.MemMiB > part.GPUMemMiB && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("mem"), Key: "mem", Reason: fmt.Sprintf(
-			"%s is more than a GPU of partition %s has (%s)", gib(d.MemMiB), name, gib(part.GPUMemMiB))}
+			"%s is more than a GPU of partition %s has (%s)", usertext.GiB(d.MemMiB), name, usertext.GiB(part.GPUMemMiB))}
 	}
 	if p := d.Policy.Placement(); p != "" && !slices.Contains(s.AllowPolicies, p) && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("policy"), Key: "policy", Reason: fmt.Sprintf(
@@ -171,7 +141,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.Policy = p
 	}
 	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
-	a.ByNodes = tres.GPUs(job.TRES.PerJob) > 0 || tres.GPUs(job.TRES.PerTask) > 0 || tres.GPUs(job.TRES.PerSocket) > 0
+	a.ByNodes = asked.perJob.GPUs+asked.perTask.GPUs+asked.perSocket.GPUs > 0
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err
@@ -183,7 +153,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	} else {
 		a.NamesNodes = job.NamesNodes
 		free := a.ReserveMiB
-		if a.Mode == ModeShared && a.EstMiB > 0 {
+		if a.Mode == jobenv.ModeShared && a.EstMiB > 0 {
 			free += s.extra(a.Method)
 		}
 		if job.NamesNodes {
@@ -200,31 +170,37 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 // job without an estimate.
 func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	book := a.ReserveMiB
-	a.Mode, a.ReserveMiB = ModeExclusive, a.FullMiB
+	a.Mode, a.ReserveMiB = jobenv.ModeExclusive, a.FullMiB
 	switch {
 	case d.Off:
-		a.Mode = ModeOff
+		a.Mode = jobenv.ModeOff
 	case !share || d.Policy == directive.PolicyExclusive:
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
-		a.Mode, a.ReserveMiB = ModeShared, min(s.MinFreeMiB, a.FullMiB)
+		a.Mode, a.ReserveMiB = jobenv.ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:
 	case book+s.MarginMiB+s.extra(a.Method) > a.FullMiB: // nobody would fit beside it
 	default:
-		a.Mode, a.ReserveMiB = ModeShared, book
+		a.Mode, a.ReserveMiB = jobenv.ModeShared, book
 	}
-	a.Learn = a.Mode == ModeExclusive && d.Present && d.MemMiB == 0 && share && d.Policy != directive.PolicyExclusive
+	a.Learn = a.Mode == jobenv.ModeExclusive && d.Present && d.MemMiB == 0 && share &&
+		d.Policy != directive.PolicyExclusive
 }
 
 // extra is what must be free for an estimate by method beyond what every node keeps
 // free: the Prolog keeps to it, so slurmctld has to know.
-func (s Site) extra(method Method) int64 { return max(s.Margin[string(method)]-s.MarginMiB, 0) }
+func (s Site) extra(method string) int64 { return max(s.Margin[method]-s.MarginMiB, 0) }
 
-func (t TRES) without() TRES {
-	t.PerNode, _ = tres.Without(t.PerNode)
-	t.PerJob, _ = tres.Without(t.PerJob)
-	t.PerSocket, _ = tres.Without(t.PerSocket)
-	t.PerTask, _ = tres.Without(t.PerTask)
-	return t
+// lists are the four GRES lists as they were read.
+type lists struct{ perNode, perJob, perSocket, perTask tres.List }
+
+func (t TRES) read() lists {
+	return lists{tres.Read(t.PerNode), tres.Read(t.PerJob), tres.Read(t.PerSocket), tres.Read(t.PerTask)}
 }
 
-func gib(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
+func (l *lists) without() TRES {
+	return TRES{l.perNode.Without(), l.perJob.Without(), l.perSocket.Without(), l.perTask.Without()}
+}
+
+func (l *lists) shards() int64 {
+	return l.perNode.Shards + l.perJob.Shards + l.perSocket.Shards + l.perTask.Shards
+}

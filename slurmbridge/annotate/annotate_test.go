@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"carma/estimator/method"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 const full = 40536
@@ -89,7 +92,8 @@ func TestAnnotateSpellings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !a.Managed || a.TRES.PerNode != c.want || a.GPUs != c.gpus || a.Mode != ModeShared || a.ReserveMiB != 10240 {
+			if !a.Managed || a.TRES.PerNode != c.want || a.GPUs != c.gpus || a.Mode != jobenv.ModeShared ||
+				a.ReserveMiB != 10240 {
 				t.Errorf("got %+v, want tres_per_node %s", a, c.want)
 			}
 			if a.TRES.PerJob != j.TRES.PerJob || a.TRES.PerTask != j.TRES.PerTask || a.TRES.PerSocket != j.TRES.PerSocket {
@@ -102,20 +106,20 @@ func TestAnnotateSpellings(t *testing.T) {
 func TestAnnotateModes(t *testing.T) {
 	for _, c := range []struct {
 		name, script, partition string
-		mode                    Mode
-		method                  Method
+		mode                    jobenv.Mode
+		method                  string
 		est, reserve            int64
 	}{
-		{"no directive", "#!/bin/sh\n", "gpu", ModeExclusive, MethodNone, 0, full},
-		{"no script", "", "gpu", ModeExclusive, MethodNone, 0, full},
-		{"on", "#CARMA on\n", "gpu", ModeExclusive, MethodNone, 0, full},
-		{"mem", mem10, "gpu", ModeShared, MethodUser, 10240, 10240},
-		{"mem and off", "#CARMA off mem=10G\n", "gpu", ModeOff, MethodUser, 10240, full},
-		{"mem and exclusive", "#CARMA policy=exclusive mem=10G\n", "gpu", ModeExclusive, MethodUser, 10240, full},
-		{"mem that leaves nothing for others", "#CARMA mem=38G\n", "gpu", ModeExclusive, MethodUser, 38912, full},
-		{"all of it", "#CARMA mem=40536\n", "gpu", ModeExclusive, MethodUser, full, full},
-		{"shared at one's own risk", "#CARMA policy=shared\n", "gpu", ModeShared, MethodNone, 0, 5120},
-		{"partition that does not share", mem10, "gpu-ex", ModeExclusive, MethodUser, 10240, full},
+		{"no directive", "#!/bin/sh\n", "gpu", jobenv.ModeExclusive, method.None, 0, full},
+		{"no script", "", "gpu", jobenv.ModeExclusive, method.None, 0, full},
+		{"on", "#CARMA on\n", "gpu", jobenv.ModeExclusive, method.None, 0, full},
+		{"mem", mem10, "gpu", jobenv.ModeShared, method.User, 10240, 10240},
+		{"mem and off", "#CARMA off mem=10G\n", "gpu", jobenv.ModeOff, method.User, 10240, full},
+		{"mem and exclusive", "#CARMA policy=exclusive mem=10G\n", "gpu", jobenv.ModeExclusive, method.User, 10240, full},
+		{"mem that leaves nothing for others", "#CARMA mem=38G\n", "gpu", jobenv.ModeExclusive, method.User, 38912, full},
+		{"all of it", "#CARMA mem=40536\n", "gpu", jobenv.ModeExclusive, method.User, full, full},
+		{"shared at one's own risk", "#CARMA policy=shared\n", "gpu", jobenv.ModeShared, method.None, 0, 5120},
+		{"partition that does not share", mem10, "gpu-ex", jobenv.ModeExclusive, method.User, 10240, full},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := job(c.script)
@@ -257,7 +261,7 @@ func TestAnnotateIgnoresBadDirectiveWhereAskedTo(t *testing.T) {
 		j := job(script)
 		j.TRES.PerNode = "gres:gpu:1"
 		a, err := s.Annotate(j)
-		if err != nil || a.Mode != ModeExclusive {
+		if err != nil || a.Mode != jobenv.ModeExclusive {
 			t.Errorf("%q: got %+v, %v", script, a, err)
 		}
 	}
@@ -286,7 +290,7 @@ func TestEnvAndComment(t *testing.T) {
 			"SMACT=60 "; got != want {
 		t.Errorf("env:\ngot  %s\nwant %s", got, want)
 	}
-	if got, want := string(a.AppendComment(nil)),
+	if got, want := string(admincomment.AppendJob(nil, &a.Carma, a.Note)),
 		`carma={"v":1,"mode":"shared","method":"user","gpus":2,"est_mib":10240,"reserve_mib":10240}`; got != want {
 		t.Errorf("comment:\ngot  %s\nwant %s", got, want)
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"carma/estimator"
+	"carma/estimator/method"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 )
@@ -15,23 +16,23 @@ import (
 // wins over earlier runs, these over a summary. What cannot be estimated is no
 // error: the job runs alone, and Note says why.
 func (a *Annotation) estimate(d directive.Directive, part config.Partition, s Site) {
-	a.Method = MethodNone
+	a.Method = method.None
 	seen, known := s.History.Find(a.Key)
 	if known && a.SMActPct == 0 {
 		a.SMActPct = int(math.Round(seen.SMActPct))
 	}
 	if d.MemMiB > 0 {
-		a.Method = MethodUser
+		a.Method = method.User
 		a.EstMiB = min(d.MemMiB, a.FullMiB)
 		a.ReserveMiB = a.EstMiB
 		return
 	}
 	var floorMiB int64
-	if len(d.Summary) > 0 && s.Estimator != "none" {
+	if len(d.Summary) > 0 && s.Estimator != method.None {
 		floorMiB = a.estimateSummary(d, part, s)
 	}
 	if known && d.Present {
-		a.Method, a.EstMiB, a.Note = MethodHistory, seen.PeakMiB, ""
+		a.Method, a.EstMiB, a.Note = method.History, seen.PeakMiB, ""
 		a.ReserveMiB = max(seen.Reserve(), floorMiB)
 	}
 }
@@ -45,7 +46,7 @@ func (a *Annotation) estimateSummary(d directive.Directive, part config.Partitio
 		return 0
 	}
 	if e.MiB > 0 {
-		a.Method, a.EstMiB, a.ReserveMiB = Method(s.Estimator), e.MiB, e.ReserveMiB
+		a.Method, a.EstMiB, a.ReserveMiB = s.Estimator, e.MiB, e.ReserveMiB
 	}
 	if e.Confidence == estimator.Bound {
 		a.ReserveMiB = 0

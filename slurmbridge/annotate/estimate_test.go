@@ -8,8 +8,11 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/method"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/jobenv"
 )
 
 // withSummary is a script that carries one of the estimator's own fixtures.
@@ -30,18 +33,19 @@ func withSummary(t *testing.T, lines, fixture string) string {
 func TestSummary(t *testing.T) {
 	for _, c := range []struct {
 		name, lines, fixture string
-		mode                 Mode
-		method               Method
+		mode                 jobenv.Mode
+		method               string
 		shares               bool
 	}{
-		{"a small network", "#CARMA batch=64", "mlp.txt", ModeShared, MethodAnalytic, true},
-		{"a network with convolutions", "#CARMA batch=32", "resnet.txt", ModeShared, MethodAnalytic, true},
-		{"a trace", "#CARMA batch=64", "../trace/testdata/resnet18.txt", ModeShared, MethodAnalytic, true},
-		{"a trace with its own batch", "#CARMA on", "../trace/testdata/resnet18.txt", ModeShared, MethodAnalytic, true},
-		{"the user's word wins", "#CARMA batch=32 mem=7G", "resnet.txt", ModeShared, MethodUser, true},
-		{"too large to share", "#CARMA batch=4096", "resnet.txt", ModeExclusive, MethodAnalytic, false},
-		{"TensorFlow takes the whole GPU", "#CARMA batch=32", "keras.txt", ModeExclusive, MethodNone, false},
-		{"exclusive", "#CARMA batch=32 policy=exclusive", "resnet.txt", ModeExclusive, MethodAnalytic, false},
+		{"a small network", "#CARMA batch=64", "mlp.txt", jobenv.ModeShared, method.Analytic, true},
+		{"a network with convolutions", "#CARMA batch=32", "resnet.txt", jobenv.ModeShared, method.Analytic, true},
+		{"a trace", "#CARMA batch=64", "../trace/testdata/resnet18.txt", jobenv.ModeShared, method.Analytic, true},
+		{"a trace with its own batch", "#CARMA on", "../trace/testdata/resnet18.txt", jobenv.ModeShared, method.Analytic,
+			true},
+		{"the user's word wins", "#CARMA batch=32 mem=7G", "resnet.txt", jobenv.ModeShared, method.User, true},
+		{"too large to share", "#CARMA batch=4096", "resnet.txt", jobenv.ModeExclusive, method.Analytic, false},
+		{"TensorFlow takes the whole GPU", "#CARMA batch=32", "keras.txt", jobenv.ModeExclusive, method.None, false},
+		{"exclusive", "#CARMA batch=32 policy=exclusive", "resnet.txt", jobenv.ModeExclusive, method.Analytic, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := job(withSummary(t, c.lines, c.fixture))
@@ -53,7 +57,7 @@ func TestSummary(t *testing.T) {
 				t.Fatal(err)
 			}
 			if a.Mode != c.mode || a.Method != c.method || (a.ReserveMiB < full) != c.shares ||
-				(a.EstMiB > 0) != (c.method != MethodNone) {
+				(a.EstMiB > 0) != (c.method != method.None) {
 				t.Errorf("got %+v", a)
 			}
 		})
@@ -71,27 +75,27 @@ func TestSummaryThatSaysNothing(t *testing.T) {
 		s := site()
 		s.Estimator, s.Estimate = "analytic", estimator.ByMethod
 		a, err := s.Annotate(j)
-		if err != nil || a.Mode != ModeExclusive || a.ReserveMiB != full {
+		if err != nil || a.Mode != jobenv.ModeExclusive || a.ReserveMiB != full {
 			t.Errorf("%s: got %+v, %v", name, a, err)
 		}
-		if name == "nonsense" && (a.Note == "" || !strings.Contains(string(a.AppendComment(nil)),
+		if name == "nonsense" && (a.Note == "" || !strings.Contains(string(admincomment.AppendJob(nil, &a.Carma, a.Note)),
 			`"note":"estimate from summary: `)) {
-			t.Errorf("%s: comment %s", name, string(a.AppendComment(nil)))
+			t.Errorf("%s: comment %s", name, string(admincomment.AppendJob(nil, &a.Carma, a.Note)))
 		}
 	}
 	s := site()
 	s.Estimator = "none"
 	j := job(withSummary(t, "#CARMA batch=8", "mlp.txt"))
 	j.TRES.PerNode = "gres:gpu:1"
-	if a, err := s.Annotate(j); err != nil || a.Method != MethodNone || a.Mode != ModeExclusive {
+	if a, err := s.Annotate(j); err != nil || a.Method != method.None || a.Mode != jobenv.ModeExclusive {
 		t.Errorf("estimator none: got %+v, %v", a, err)
 	}
 }
 
 func TestCommentIsPlain(t *testing.T) {
-	a := Annotation{Mode: ModeExclusive, Method: MethodNone, GPUs: 1, ReserveMiB: 5,
+	a := Annotation{Carma: jobenv.Carma{Mode: jobenv.ModeExclusive, Method: method.None, GPUs: 1, ReserveMiB: 5},
 		Note: "say \"x\\\"\n\x1b[31m" + strings.Repeat("long ", 100)}
-	c := string(a.AppendComment(nil))
+	c := string(admincomment.AppendJob(nil, &a.Carma, a.Note))
 	if len(c) > 256 || strings.Count(c, `"`)%2 != 0 || strings.ContainsAny(c, "\\\n\x1b") ||
 		!strings.HasSuffix(c, `..."}`) {
 		t.Errorf("got %s", c)

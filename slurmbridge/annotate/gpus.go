@@ -2,19 +2,14 @@
 
 package annotate
 
-import (
-	"fmt"
-
-	"carma/slurmbridge/tres"
-)
+import "fmt"
 
 // gpusPerNode returns the most GPUs that job can get on one node, 0 if it asks
 // for none. A node's gres/gpu counts slots, several to a GPU, so slurmctld
 // itself would give a job more slots than the node has GPUs; a request that
 // could come to that is refused here with the way to write it.
-func gpusPerNode(job Job, have int) (int, error) {
-	perNode, perJob := tres.GPUs(job.TRES.PerNode), tres.GPUs(job.TRES.PerJob)
-	perSocket, perTask := tres.GPUs(job.TRES.PerSocket), tres.GPUs(job.TRES.PerTask)
+func gpusPerNode(job Job, asked lists, have int) (int, error) {
+	perNode, perJob, perSocket, perTask := asked.perNode.GPUs, asked.perJob.GPUs, asked.perSocket.GPUs, asked.perTask.GPUs
 	most, hint := int64(0), ""
 	bound := func(n int64, how string) {
 		if n > 0 && (most == 0 || n < most) {

@@ -7,7 +7,9 @@ import (
 
 	"carma/estimator"
 	"carma/estimator/history"
+	"carma/estimator/method"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 func TestHistory(t *testing.T) {
@@ -37,20 +39,20 @@ func TestHistory(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, script string
-		method       Method
-		mode         Mode
+		method       string
+		mode         jobenv.Mode
 		est, reserve int64
 		smact        int
 	}{
-		{"#CARMA on is enough", on, MethodHistory, ModeShared, 10000, 10500, 33},
-		{"the user's word wins", user, MethodUser, ModeShared, 4096, 4096, 33},
-		{"never below the floor", summary, MethodHistory, ModeShared, 1000, 3000, 33},
-		{"no #CARMA line", plain, MethodNone, ModeExclusive, 0, full, 33},
-		{"nobody would fit beside it", big, MethodHistory, ModeExclusive, 39000, full, 33},
-		{"not seen before", "#CARMA on\nx\n", MethodNone, ModeExclusive, 0, full, 0},
-		{"not seen, with a summary", "#CARMA| x\nx\n", "analytic", ModeShared, 4000, 5000, 0},
-		{"off", "#CARMA off\na\n", MethodHistory, ModeOff, 10000, full, 33},
-		{"smact= wins", "#CARMA on smact=70\na\n", MethodHistory, ModeShared, 10000, 10500, 70},
+		{"#CARMA on is enough", on, method.History, jobenv.ModeShared, 10000, 10500, 33},
+		{"the user's word wins", user, method.User, jobenv.ModeShared, 4096, 4096, 33},
+		{"never below the floor", summary, method.History, jobenv.ModeShared, 1000, 3000, 33},
+		{"no #CARMA line", plain, method.None, jobenv.ModeExclusive, 0, full, 33},
+		{"nobody would fit beside it", big, method.History, jobenv.ModeExclusive, 39000, full, 33},
+		{"not seen before", "#CARMA on\nx\n", method.None, jobenv.ModeExclusive, 0, full, 0},
+		{"not seen, with a summary", "#CARMA| x\nx\n", "analytic", jobenv.ModeShared, 4000, 5000, 0},
+		{"off", "#CARMA off\na\n", method.History, jobenv.ModeOff, 10000, full, 33},
+		{"smact= wins", "#CARMA on smact=70\na\n", method.History, jobenv.ModeShared, 10000, 10500, 70},
 	} {
 		a, err := s.Annotate(Job{UID: 1000, Script: []byte(c.script), TRES: TRES{PerNode: "gres:gpu:1"}, MinNodes: NoVal,
 			Tasks: NoVal, TasksPerNode: NoVal, SocketsPerNode: NoVal})

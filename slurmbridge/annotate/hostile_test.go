@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/method"
+	"carma/slurmbridge/admincomment"
+	"carma/slurmbridge/jobenv"
 )
 
 // hostileScripts take longest to read: a megabyte of print(model), and as many
@@ -33,8 +36,8 @@ func TestHugeSummary(t *testing.T) {
 	s.Estimator, s.Estimate = "analytic", estimator.ByMethod
 	a, err := s.Annotate(j)
 	const why = "it is too large: more than 256 KiB; print less of the model or give mem="
-	if err != nil || a.Mode != ModeExclusive || a.Method != MethodNone || !strings.Contains(a.Note, why) ||
-		!strings.Contains(string(a.AppendComment(nil)), why) {
+	if err != nil || a.Mode != jobenv.ModeExclusive || a.Method != method.None || !strings.Contains(a.Note, why) ||
+		!strings.Contains(string(admincomment.AppendJob(nil, &a.Carma, a.Note)), why) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	if a.Key != 0 || strings.Contains(string(a.AppendEnv(nil, "", " ")), "KEY") {

@@ -8,6 +8,7 @@ import (
 	"regexp"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
 )
 
@@ -16,29 +17,25 @@ import (
 var errShards = errors.New("ask for a GPU, as --gres=gpu:1; CARMA books shards of it for a job that says what it " +
 	"needs (#CARMA mem=)")
 
-func (t TRES) shards() int64 {
-	return tres.Shards(t.PerNode) + tres.Shards(t.PerJob) + tres.Shards(t.PerSocket) + tres.Shards(t.PerTask)
-}
-
 // bookShards books a job that shares under placement.mode "slurm": shards of
 // 1 GiB take the place of the GPU that it asks for, as slurmctld takes no job that
 // asks for both (gres.c, ESLURM_INVALID_GRES). A job that cannot do without its
 // request keeps it, and has a whole GPU. slurmctld does not count jobs: so that no
 // more than max_jobs come to a GPU, each books at least its part of it.
 func (a *Annotation) bookShards(job Job, s Site) {
-	if a.Mode != ModeShared {
+	if a.Mode != jobenv.ModeShared {
 		return
 	}
 	most := config.ShardsOf(a.FullMiB, s.MarginMiB)
 	n := max(config.ShardsFor(a.ReserveMiB), most/int64(s.MaxJobs))
 	if why := a.needsGPU(job, n, most); why != "" {
-		a.Mode, a.ReserveMiB, a.Note = ModeExclusive, a.FullMiB, why
+		a.Mode, a.ReserveMiB, a.Note = jobenv.ModeExclusive, a.FullMiB, why
 		return
 	}
 	a.ReserveMiB = config.MiBOf(n)
 	var gpuType string
 	for _, list := range []*string{&a.TRES.PerNode, &a.TRES.PerJob, &a.TRES.PerSocket, &a.TRES.PerTask} {
-		rest, t := tres.WithoutGPUs(*list)
+		rest, t := tres.Read(*list).WithoutGPUs()
 		if *list = rest; t != "" {
 			gpuType = t
 		}

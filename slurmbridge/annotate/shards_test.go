@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 // bySlurm is the site under placement.mode "slurm". A GPU has 37 shards:
@@ -42,7 +43,7 @@ func TestShardsTakeTheGPUsPlace(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if a.TRES != c.want || a.Mode != ModeShared || a.ReserveMiB != 10240 || a.Note != "" {
+		if a.TRES != c.want || a.Mode != jobenv.ModeShared || a.ReserveMiB != 10240 || a.Note != "" {
 			t.Errorf("%s: got %+v, want %+v", c.name, a, c.want)
 		}
 	}
@@ -74,7 +75,7 @@ func TestWholeGPUsBySlurm(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if a.TRES != j.TRES || a.Mode != ModeExclusive || a.ReserveMiB != full || !strings.Contains(a.Note, c.note) {
+		if a.TRES != j.TRES || a.Mode != jobenv.ModeExclusive || a.ReserveMiB != full || !strings.Contains(a.Note, c.note) {
 			t.Errorf("%s: got %+v", c.name, a)
 		}
 	}
@@ -94,7 +95,7 @@ func TestScriptsThatShare(t *testing.T) {
 	} {
 		j := job(mem10 + c.line + "\n")
 		j.TRES.PerNode = "gres/gpu:1"
-		if a, err := bySlurm().Annotate(j); err != nil || a.Mode != ModeShared || a.ReserveMiB != c.reserve {
+		if a, err := bySlurm().Annotate(j); err != nil || a.Mode != jobenv.ModeShared || a.ReserveMiB != c.reserve {
 			t.Errorf("%s: %+v, %v", name, a, err)
 		}
 	}

@@ -144,7 +144,7 @@ func (c *cases) result(one oneCase) (caseResult, error) {
 	var e estimator.Estimate
 	if d.MemMiB > 0 { // the user's word wins, as at submission
 		e = estimator.Estimate{FloorMiB: d.MemMiB, MiB: d.MemMiB, ReserveMiB: d.MemMiB, Confidence: estimator.Sure}
-		one.method = string(annotate.MethodUser)
+		one.method = method.User
 	} else if one.summary == "" {
 		return caseResult{}, errors.New("summary: not given, and no mem either")
 	} else {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"carma/slurmbridge/hostlist"
 )
@@ -45,25 +44,6 @@ type Exit struct {
 
 // Failed tells whether the job did not end well.
 func (e Exit) Failed() bool { return e.Code != 0 || e.Signal != 0 }
-
-// Carma is what job_submit wrote into spank_job_env (annotate.AppendEnv). The zero
-// value means that the job was not annotated.
-type Carma struct {
-	Annotated  bool
-	Mode       string // shared, exclusive, off
-	Method     string
-	GPUs       int   // K of the booking carma<K>
-	ReserveMiB int64 // per GPU
-	EstMiB     int64 // per GPU; 0: unknown
-	FullMiB    int64 // a whole GPU
-	SMActPct   int
-	Key        string    // of the history; empty: none
-	Policy     string    // placement that the user asks for; empty: the site's
-	Learn      bool      // it runs alone for want of a figure that would let it share
-	Requeue    bool      // it comes back when its time slot is over
-	NamesNodes bool      // slurmctld started it there whatever they offer
-	Submit     time.Time // zero: unknown
-}
 
 // FromEnv reads a Prolog's or Epilog's environment. An error means that slurmd
 // did not call the hook.
@@ -102,7 +82,7 @@ func FromEnv(get Getenv) (Hook, error) {
 	}
 	h.BatchHost = hostlist.First(nodes) == h.Node
 	h.Exit = exit(get("SLURM_JOB_EXIT_CODE2"))
-	h.Carma = carma(get)
+	h.Carma = carmaFromEnv(get)
 	return h, nil
 }
 
@@ -134,39 +114,6 @@ func exit(s string) Exit {
 	e.Code, _ = strconv.Atoi(code)
 	e.Signal, _ = strconv.Atoi(signal)
 	return e
-}
-
-// carma reads the annotation. Only slurmctld can have written it (the shim
-// drops what clients send), so a value that cannot be read is taken as absent
-// and the job as not annotated.
-func carma(get Getenv) Carma {
-	n := numbers{get: get}
-	const p = "SPANK_CARMA_"
-	if get(p+"V") != "1" {
-		return Carma{}
-	}
-	c := Carma{
-		Annotated:  true,
-		Mode:       get(p + "MODE"),
-		Method:     get(p + "METHOD"),
-		Policy:     get(p + "POLICY"),
-		Key:        get(p + "KEY"),
-		Learn:      get(p+"LEARN") == "1",
-		Requeue:    get(p+"REQUEUE") == "timeout",
-		GPUs:       int(n.required(p+"GPUS", 16)),
-		ReserveMiB: int64(n.required(p+"MEM_MIB", 40)),
-		FullMiB:    int64(n.required(p+"FULL", 40)),
-		EstMiB:     int64(n.optional(p+"EST_MIB", 40)),
-		SMActPct:   int(n.optional(p+"SMACT", 7)),
-		NamesNodes: get(p+"NAMES_NODES") == "1",
-	}
-	if s := n.optional(p+"SUBMIT", 48); s > 0 {
-		c.Submit = time.Unix(int64(s), 0)
-	}
-	if n.err != nil {
-		return Carma{}
-	}
-	return c
 }
 
 // Indices reads a list of device numbers: "0,2-3".

@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/annotate"
+	"carma/slurmbridge/jobenv"
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
@@ -103,7 +105,8 @@ func lines(was annotate.TRES, a *annotate.Annotation) string {
 	}
 	b = a.AppendEnv(b, "env ", "\n")
 	if a.GPUs > 0 {
-		b = append(a.AppendComment(append(b, "time SUBMIT\ncomment "...)), '\n')
+		b = append(b, "time "+jobenv.EnvSubmit+"\ncomment "...)
+		b = append(admincomment.AppendJob(b, &a.Carma, a.Note), '\n')
 	}
 	return string(b)
 }

@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"carma/estimator/history"
+	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/launch"
 )
 
@@ -163,10 +165,10 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 		s.Why = s.leftAlone()
 	case bad != nil:
 		s.Why = bad.Error() + ": all #CARMA lines are ignored (submit.on_bad_directive)"
-	case s.Mode == annotate.ModeShared && s.Method == annotate.MethodNone:
+	case s.Mode == jobenv.ModeShared && s.Method == method.None:
 		s.Why = "policy=shared without an estimate books placement.min_free_mib"
-	case s.Mode == annotate.ModeShared:
-	case s.Mode == annotate.ModeOff:
+	case s.Mode == jobenv.ModeShared:
+	case s.Mode == jobenv.ModeOff:
 		s.Why = fmt.Sprintf("line %d says off", d.Line("on"))
 	case !s.Part.Share:
 		s.Why = "partition " + s.Partition + " does not share its GPUs"
@@ -174,7 +176,7 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 		s.Why = fmt.Sprintf("line %d says policy=exclusive", d.Line("policy"))
 	case s.Note != "":
 		s.Why = s.Note
-	case s.Method != annotate.MethodNone:
+	case s.Method != method.None:
 		s.Why = fmt.Sprintf("with a margin of %d MiB nobody would fit beside it", s.Site.MarginMiB)
 	case len(d.Summary) > 0:
 		s.Why = "summaries are not estimated here (submit.estimator)"

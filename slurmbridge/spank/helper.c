@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -42,12 +43,15 @@ char **helper_env(char **env)
 	return copy;
 }
 
-/* In the child: between fork and exec, so nothing that takes memory. */
-static void become(const char *path, char **env, int out, int failed)
+/* In the child: between fork and exec, so nothing that takes memory. It ends with the task, for
+ * in a process group of its own a tracker by groups (proctrack/pgid) does not find it. */
+static void become(const char *path, char **env, int out, int failed, pid_t task)
 {
 	char *argv[] = { (char *)path, NULL };
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC), why;
 
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != task)
+		_exit(127);
 	setpgid(0, 0);
 	if (null >= 0)
 		dup2(null, STDIN_FILENO);
@@ -86,8 +90,12 @@ static void shut(int end[2])
 	end[0] = end[1] = -1;
 }
 
+/* A task's parent is its slurmstepd. Once that has ended nobody ends the task, and a helper that
+ * waits and says so would be waited for for ever. */
+#define LOOK_MS 1000
+
 /* Reads to the end of what the helper prints. Returns why it could not be. */
-static const char *take(int from, int silence_ms, char **output, size_t *len)
+static const char *take(int from, int silence_ms, pid_t stepd, char **output, size_t *len)
 {
 	long until = now_ms() + silence_ms;
 	size_t room = 0;
@@ -99,7 +107,9 @@ static const char *take(int from, int silence_ms, char **output, size_t *len)
 
 		if (left <= 0)
 			return "printed nothing for too long";
-		n = poll(&wait, 1, (int)left);
+		if (getppid() != stepd)
+			return "has lost its slurmstepd";
+		n = poll(&wait, 1, left < LOOK_MS ? (int)left : LOOK_MS);
 		if (n < 0 && errno != EINTR)
 			return strerror(errno);
 		if (n <= 0)
@@ -126,7 +136,7 @@ static const char *take(int from, int silence_ms, char **output, size_t *len)
 
 /* Waits for the end of a child that has closed its output, or kills it and what it has started.
  * One that cannot be killed is left: the task is not to wait for it. */
-static const char *reap(pid_t pid, int silence_ms, bool at_once)
+static const char *reap(pid_t pid, int silence_ms, pid_t stepd, bool at_once)
 {
 	const struct timespec pause = { 0, 2000000 };
 	long until = now_ms() + silence_ms;
@@ -135,7 +145,7 @@ static const char *reap(pid_t pid, int silence_ms, bool at_once)
 	pid_t got;
 
 	for (;;) {
-		if ((at_once || now_ms() >= until) && !killed) {
+		if (!killed && (at_once || now_ms() >= until || getppid() != stepd)) {
 			kill(-pid, SIGKILL);
 			kill(pid, SIGKILL); /* it may not have got to setpgid() */
 			killed = true;
@@ -161,7 +171,7 @@ const char *helper_run(const char *path, char **env, int silence_ms, char **outp
 {
 	int out[2] = { -1, -1 }, failed[2] = { -1, -1 }, why;
 	const char *error = "no pipe", *ended;
-	pid_t pid;
+	pid_t pid, task = getpid(), stepd = getppid();
 
 	*output = NULL;
 	*len = 0;
@@ -173,12 +183,12 @@ const char *helper_run(const char *path, char **env, int silence_ms, char **outp
 		goto done;
 	}
 	if (pid == 0)
-		become(path, env, out[1], failed[1]);
+		become(path, env, out[1], failed[1], task);
 	close(out[1]);
 	close(failed[1]);
 	out[1] = failed[1] = -1;
-	error = take(out[0], silence_ms, output, len);
-	ended = reap(pid, silence_ms, error != NULL);
+	error = take(out[0], silence_ms, stepd, output, len);
+	ended = reap(pid, silence_ms, stepd, error != NULL);
 	/* Its end of this pipe is closed, by exec or by its end. */
 	if (!error && read(failed[0], &why, sizeof(why)) == sizeof(why))
 		error = strerror(why);

@@ -8,8 +8,8 @@
 #define HELPER_OUTPUT_MAX (256 * 1024)
 
 /* Runs a program without arguments, with an environment of env, and takes what it prints. It is
- * killed when it has printed nothing for silence_ms. Returns NULL and the output, which the
- * caller frees, or why there is none. */
+ * killed when it has printed nothing for silence_ms, and when the caller or the caller's parent
+ * has ended. Returns NULL and the output, which the caller frees, or why there is none. */
 const char *helper_run(const char *path, char **env, int silence_ms, char **output, size_t *len);
 
 /* Copies the entries of env that a helper gets; NULL without memory. The entries are env's own. */

@@ -175,53 +175,80 @@ func count(s string) (int64, bool) {
 	return n << shift, true
 }
 
-// Without returns list as written, less the entries that book CARMA memory,
-// and whether there were any.
-func Without(list string) (rest string, had bool) {
-	if !strings.Contains(list, carma) { // as of all but jobs that come back
-		return list, false
+// List is what a GRES list says, as Read found it.
+type List struct {
+	Text   string
+	GPUs   int64 // sum of its gpu entries
+	Shards int64
+	// K is on how many GPUs of a node it books memory; 0: it books none.
+	K       int
+	booking string // GRES of that
+	freeMiB int64  // its count
+	total   int64  // count of carmatotal; -1: it is not there
+}
+
+// Read reads a list once for all that is asked of it.
+func Read(text string) List {
+	l := List{Text: text, total: -1}
+	for e := range Parse(text) {
+		switch k := K(e.Name); {
+		case e.Name == GPU:
+			l.GPUs = min(l.GPUs+e.Count, 1<<40)
+		case e.Name == Shard:
+			l.Shards = min(l.Shards+e.Count, 1<<40)
+		case e.Name == Total:
+			l.total = e.Count
+		case k > 0 && l.K == 0:
+			l.K, l.booking, l.freeMiB = k, e.Name, e.Count
+		}
+	}
+	return l
+}
+
+// FreeMiB is what must be free of each of K GPUs, or, of a booking that any node meets,
+// what it takes of them.
+func (l List) FreeMiB() int64 {
+	if l.K > 0 && l.freeMiB <= SentMiB {
+		return max(l.total/int64(l.K), l.freeMiB)
+	}
+	return l.freeMiB
+}
+
+// ReserveMiB is what the list books on each of K GPUs by their sum; that is less than
+// FreeMiB for a job that waits for idle GPUs.
+func (l List) ReserveMiB() int64 {
+	if l.K > 0 && l.total >= 0 {
+		return l.total / int64(l.K)
+	}
+	return l.FreeMiB()
+}
+
+// Anywhere tells whether slurmctld looks for a node that has the memory free; not, if the
+// booking is for nodes that the job names, or was sent to.
+func (l List) Anywhere() bool { return l.K > 0 && l.freeMiB > SentMiB }
+
+// Sent tells whether the list books what a job does that was sent to its node.
+func (l List) Sent() bool { return l.K > 0 && l.freeMiB == SentMiB }
+
+// Without returns the list as written, less the entries that book CARMA memory.
+func (l List) Without() string {
+	if l.K == 0 && l.total < 0 { // as of all but jobs that come back
+		return l.Text
 	}
 	var kept []string
-	for e := range Parse(list) {
-		if K(e.Name) > 0 || e.Name == Total {
-			had = true
-			continue
-		}
-		kept = append(kept, e.text)
-	}
-	if !had {
-		return list, false
-	}
-	return strings.Join(kept, ","), true
-}
-
-// GPUs sums the gpu entries of list.
-func GPUs(list string) int64 {
-	var n int64
-	for e := range Parse(list) {
-		if e.Name == GPU {
-			n = min(n+e.Count, 1<<40)
+	for e := range Parse(l.Text) {
+		if K(e.Name) == 0 && e.Name != Total {
+			kept = append(kept, e.text)
 		}
 	}
-	return n
+	return strings.Join(kept, ",")
 }
 
-// Shards sums the shard entries of list.
-func Shards(list string) int64 {
-	var n int64
-	for e := range Parse(list) {
-		if e.Name == Shard {
-			n = min(n+e.Count, 1<<40)
-		}
-	}
-	return n
-}
-
-// WithoutGPUs returns list less its gpu and shard entries, and their type; empty
+// WithoutGPUs returns the list less its gpu and shard entries, and their type; empty
 // if they have none.
-func WithoutGPUs(list string) (rest, gpuType string) {
+func (l List) WithoutGPUs() (rest, gpuType string) {
 	var kept []string
-	for e := range Parse(list) {
+	for e := range Parse(l.Text) {
 		if e.Name == GPU || e.Name == Shard {
 			gpuType = e.Type
 			continue
@@ -231,6 +258,24 @@ func WithoutGPUs(list string) (rest, gpuType string) {
 	return strings.Join(kept, ","), gpuType
 }
 
+// Rebook returns the list with other numbers in its booking, as in Book; one without a
+// booking stays as it is.
+func (l List) Rebook(free, each int64) string {
+	if l.K == 0 {
+		return l.Text
+	}
+	prefix := "gres:"
+	if strings.Contains(l.Text, "gres/") {
+		prefix = "gres/"
+	}
+	return book(l.Without(), prefix, l.booking, free, int64(l.K)*each)
+}
+
+// AwaitIdle returns the list with fullMiB, all of a GPU, as the count of what must be
+// free, and with the same sum as before: the job starts where GPUs are idle, and
+// takes no more of them than it did.
+func (l List) AwaitIdle(fullMiB int64) string { return l.Rebook(fullMiB, l.ReserveMiB()) }
+
 // Request is an entry of list that asks for count of a GRES, of a type unless that
 // is empty. prefix is that of the running Slurm: "gres:" or "gres/".
 func Request(prefix, name, gresType string, count int64) string {
@@ -238,36 +283,6 @@ func Request(prefix, name, gresType string, count int64) string {
 		name += ":" + gresType
 	}
 	return prefix + name + ":" + strconv.FormatInt(count, 10)
-}
-
-// Booking returns what list books: MiB on each of k GPUs of a node; zeros if
-// nothing. anywhere is false if the booking is for nodes that the job names.
-func Booking(list string) (k int, mib int64, anywhere bool) {
-	total := int64(0)
-	for e := range Parse(list) {
-		if n := K(e.Name); n > 0 && k == 0 {
-			k, mib = n, e.Count
-		} else if e.Name == Total {
-			total = e.Count
-		}
-	}
-	if k == 0 {
-		return 0, 0, false
-	}
-	if mib <= SentMiB {
-		return k, max(total/int64(k), mib), false
-	}
-	return k, mib, true
-}
-
-// Sent tells whether list books what a job does that was sent to its node.
-func Sent(list string) bool {
-	for e := range Parse(list) {
-		if K(e.Name) > 0 {
-			return e.Count == SentMiB
-		}
-	}
-	return false
 }
 
 // Book adds to list what books mib MiB on each of k GPUs of a node for a user, where
@@ -279,41 +294,6 @@ func Book(list, prefix string, k int, uid uint32, free, mib int64) string {
 
 func book(list, prefix, name string, free, total int64) string {
 	return Add(Add(list, Request(prefix, name, "", free)), Request(prefix, Total, "", total))
-}
-
-// Rebook returns list with other numbers in its booking, as in Book; a list without one
-// stays as it is.
-func Rebook(list string, free, each int64) string {
-	for e := range Parse(list) {
-		if k := K(e.Name); k > 0 {
-			prefix := "gres:"
-			if strings.Contains(list, "gres/") {
-				prefix = "gres/"
-			}
-			rest, _ := Without(list)
-			return book(rest, prefix, e.Name, free, int64(k)*each)
-		}
-	}
-	return list
-}
-
-// Reserve returns the MiB that list books on each of k GPUs of a node by their sum;
-// that is less than what Booking returns for a job that waits for idle GPUs.
-func Reserve(list string) int64 {
-	k, mib, _ := Booking(list)
-	for e := range Parse(list) {
-		if e.Name == Total && k > 0 {
-			return e.Count / int64(k)
-		}
-	}
-	return mib
-}
-
-// AwaitIdle returns list with fullMiB, all of a GPU, as the count of what must be
-// free, and with the same sum as before: the job starts where GPUs are idle, and
-// takes no more of them than it did.
-func AwaitIdle(list string, fullMiB int64) string {
-	return Rebook(list, fullMiB, Reserve(list))
 }
 
 // Add appends entry to list.

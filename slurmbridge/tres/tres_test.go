@@ -78,7 +78,8 @@ func TestWithout(t *testing.T) {
 		{"gres/carma2=7,gres/gpu:a100=1,gres/x=1", "gres/gpu:a100=1,gres/x=1", true},
 		{"carmaway:1", "carmaway:1", false},
 	} {
-		rest, had := Without(c.list)
+		rest := Read(c.list).Without()
+		had := rest != c.list
 		if rest != c.rest || had != c.had {
 			t.Errorf("%q: got %q, %v", c.list, rest, had)
 		}
@@ -86,7 +87,7 @@ func TestWithout(t *testing.T) {
 }
 
 func TestGPUsAndBooking(t *testing.T) {
-	if n := GPUs("gres:gpu:a100:2,gres:gpu:h100:1,gres:carmau0:9,gres:carmatotal:9"); n != 3 {
+	if n := Read("gres:gpu:a100:2,gres:gpu:h100:1,gres:carmau0:9,gres:carmatotal:9").GPUs; n != 3 {
 		t.Errorf("got %d GPUs, want 3", n)
 	}
 }
@@ -106,7 +107,8 @@ func TestBooking(t *testing.T) {
 		{"gres:gpu:2,gres:carmatotal:19600", 0, 0, false},
 		{"", 0, 0, false},
 	} {
-		k, mib, anywhere := Booking(c.list)
+		l := Read(c.list)
+		k, mib, anywhere := l.K, l.FreeMiB(), l.Anywhere()
 		if k != c.k || mib != c.mib || anywhere != c.anywhere {
 			t.Errorf("%q: got %d GPUs, %d MiB, anywhere %v", c.list, k, mib, anywhere)
 		}
@@ -114,7 +116,7 @@ func TestBooking(t *testing.T) {
 		if !anywhere {
 			free = AnyMiB
 		}
-		if again := Rebook(c.list, free, mib); again != c.list {
+		if again := l.Rebook(free, mib); again != c.list {
 			t.Errorf("%q: booked anew as %q", c.list, again)
 		}
 	}
@@ -127,7 +129,7 @@ func TestBooking(t *testing.T) {
 		{"gres/gpu=1,gres/carmau0:9800,gres/carmatotal:9800", AnyMiB, "gres/gpu=1,gres/carmau0:1,gres/carmatotal:40536"},
 		{"gres:gpu:2", 40536, "gres:gpu:2"},
 	} {
-		if got := Rebook(c.list, c.free, 40536); got != c.want {
+		if got := Read(c.list).Rebook(c.free, 40536); got != c.want {
 			t.Errorf("%q: got %q, want %q", c.list, got, c.want)
 		}
 	}
@@ -140,15 +142,15 @@ func TestAwaitIdle(t *testing.T) {
 		"gres:gpu:1,gres:carmau0:40536,gres:carmatotal:9800": "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:9800",
 		"gres:gpu:2": "gres:gpu:2",
 	} {
-		got := AwaitIdle(list, 40536)
+		got := Read(list).AwaitIdle(40536)
 		if got != want {
 			t.Errorf("%q: got %q, want %q", list, got, want)
 		}
-		if a, b := Reserve(list), Reserve(got); a != b || a != 9800 && a != 0 {
+		if a, b := Read(list).ReserveMiB(), Read(got).ReserveMiB(); a != b || a != 9800 && a != 0 {
 			t.Errorf("%q: reserve %d becomes %d", list, a, b)
 		}
 	}
-	if got := Reserve("gres:gpu:1,gres:carmau0:40536"); got != 40536 {
+	if got := Read("gres:gpu:1,gres:carmau0:40536").ReserveMiB(); got != 40536 {
 		t.Errorf("without a sum: %d", got)
 	}
 }
@@ -164,8 +166,8 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%q: %+v", list, e)
 			}
 		}
-		rest, _ := Without(list)
-		if _, again := Without(rest); again {
+		rest := Read(list).Without()
+		if again := Read(rest); again.K > 0 || again.total >= 0 {
 			t.Errorf("%q: a booking is left in %q", list, rest)
 		}
 	})

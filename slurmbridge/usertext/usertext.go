@@ -5,6 +5,7 @@
 package usertext
 
 import (
+	"fmt"
 	"unicode"
 	"unicode/utf8"
 )
@@ -33,6 +34,9 @@ func Clean(s string) string {
 	}
 	return string(clean)
 }
+
+// GiB shows a size.
+func GiB(mib int64) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
 // plain tells whether s is short and of printable ASCII, as nearly all are.
 func plain(s string) bool {

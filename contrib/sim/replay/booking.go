@@ -12,6 +12,7 @@ import (
 	"carma/gres/choose"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 // booking is what slurmctld adds to a job at submission.
@@ -138,7 +139,7 @@ func (b *booker) annotate(j *workload.Job, line string, given *estimator.Estimat
 	if err != nil {
 		return booking{}, fmt.Errorf("book job %s: %w", j.Name, err)
 	}
-	return booking{exclusive: a.Mode != annotate.ModeShared, reserveMiB: a.ReserveMiB, estMiB: a.EstMiB,
+	return booking{exclusive: a.Mode != jobenv.ModeShared, reserveMiB: a.ReserveMiB, estMiB: a.EstMiB,
 		smactPct: smactPct}, nil
 }
 

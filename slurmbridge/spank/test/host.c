@@ -4,6 +4,7 @@
  * DIR takes helpers, which are scripts; N is how many hostile outputs are taken apart.
  * It stands in for libslurmfull with the few functions that the plugin uses.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -315,6 +317,57 @@ static void check_patience(void)
 	free(output);
 }
 
+/* The status of a process that becomes ours when its parent ends. */
+static int inherited(pid_t pid)
+{
+	int status;
+
+	while (waitpid(pid, &status, 0) != pid)
+		usleep(10000);
+	return status;
+}
+
+/* What kill -9 of the task, and of its slurmstepd, leaves of a helper that hangs: nothing. */
+static void check_left(bool kill_stepd)
+{
+	char path[300], script[1000];
+	int ids[2];
+	pid_t stepd, task, hangs;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/hangs", dir);
+	snprintf(script, sizeof(script), "echo $$ >%s.new; mv %s.new %s; exec sleep 30", path, path, path);
+	unlink(path);
+	CHECK(!pipe(ids) && !prctl(PR_SET_CHILD_SUBREAPER, 1));
+	stepd = fork();
+	if (stepd == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		task = fork();
+		if (task == 0) {
+			clear();
+			start(script);
+			_exit(strstr(last_error, "has lost its slurmstepd; the task sees no GPU") ? 0 : 1);
+		}
+		CHECK(write(ids[1], &task, sizeof(task)) == sizeof(task));
+		for (;;)
+			pause();
+	}
+	CHECK(read(ids[0], &task, sizeof(task)) == sizeof(task) && !close(ids[0]) && !close(ids[1]));
+	while (!(f = fopen(path, "r")))
+		usleep(10000);
+	CHECK(fscanf(f, "%d", &hangs) == 1 && !fclose(f));
+	kill(kill_stepd ? stepd : task, SIGKILL);
+	if (kill_stepd) { /* the task goes on without it */
+		CHECK(inherited(task) == 0);
+		CHECK(kill(hangs, 0) && errno == ESRCH);
+	} else {
+		CHECK(WIFSIGNALED(inherited(hangs)));
+		kill(stepd, SIGKILL);
+		inherited(task);
+	}
+	CHECK(waitpid(stepd, NULL, 0) == stepd);
+}
+
 static void ignore(void *to, const char *name, const char *text)
 {
 	size_t *n = to;
@@ -379,6 +432,8 @@ int main(int argc, char **argv)
 	check_descriptors();
 	check_environment();
 	check_patience();
+	check_left(false);
+	check_left(true);
 	hostile(atol(argv[2]));
 	clear();
 	free(task.env);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package queue
+package file
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 // open is another process's queue: a lock is of an open file.
 func open(t *testing.T, path string) *Queue {
 	t.Helper()
-	q, err := Open(path)
+	q, err := OpenQueue(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package queue lets processes that write to one SQLite database come in turn.
-// SQLite's own waiting is a sleep that grows to 100 ms, so that of many writers
-// some start long after the lock is free, and some never within their busy
-// timeout; and who has just ended is there again before the one that it has woken.
-// It is a queue and no guard: who has waited long enough goes on without, whoever
-// is killed leaves those behind it to go on, and SQLite keeps order.
-package queue
+package file
 
 import (
 	"context"
@@ -18,7 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Queue is a file in which each writer locks the byte of its number and waits for
+// Queue lets processes that write to one SQLite database come in turn.
+// SQLite's own waiting is a sleep that grows to 100 ms, so that of many writers
+// some start long after the lock is free, and some never within their busy
+// timeout; and who has just ended is there again before the one that it has woken.
+// It is a queue and no guard: who has waited long enough goes on without, whoever
+// is killed leaves those behind it to go on, and SQLite keeps order.
+//
+// It is a file in which each writer locks the byte of its number and waits for
 // that of the one before. It is not the database itself: closing that would end
 // the locks that SQLite holds on it (fcntl(2)).
 type Queue struct {
@@ -33,8 +34,8 @@ const (
 	first = 8
 )
 
-// Open makes the file if need be, for its owner alone.
-func Open(path string) (*Queue, error) {
+// OpenQueue makes the file if need be, for its owner alone.
+func OpenQueue(path string) (*Queue, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err

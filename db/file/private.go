@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sqlitefile keeps the files of an SQLite database to their owner. Whoever can open
-// a file can lock it, be it for reading only, and so keep all others waiting: a lock on one
-// byte of the -shm file ends every transaction (sqlite.org/wal.html, section 2.2).
-package sqlitefile
+package file
 
 import (
 	"errors"
@@ -13,17 +10,20 @@ import (
 	"syscall"
 )
 
-// mode is for the owner alone.
-const mode = 0o600
+// private is for the owner alone.
+const private = 0o600
 
-// Private makes the database at path, empty, if there is none, and takes away what others
+// Private keeps the files of an SQLite database to their owner: whoever can open a file can
+// lock it, be it for reading only, and so keep all others waiting: a lock on one byte of the
+// -shm file ends every transaction (sqlite.org/wal.html, section 2.2). It makes the database
+// at path, empty, if there is none, and takes away what others
 // may do with one that is there, and with its -wal and -shm. SQLite makes these with the
 // mode of the database. Who has a file open already keeps it.
 //
 // It opens no file that is there: closing it would end the locks that this process has on
 // it (fcntl(2)).
 func Private(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, mode)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, private)
 	if err == nil {
 		return f.Close()
 	} else if !errors.Is(err, fs.ErrExist) {
@@ -31,11 +31,11 @@ func Private(path string) error {
 	}
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		info, err := os.Lstat(path + suffix)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Mode().Perm()&^mode == 0) {
+		if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Mode().Perm()&^private == 0) {
 			continue
 		}
 		if err == nil {
-			err = os.Chmod(path+suffix, info.Mode().Perm()&mode)
+			err = os.Chmod(path+suffix, info.Mode().Perm()&private)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // SQLite takes them away with the last who closes
 			return fmt.Errorf("keep %s to its owner: %w", path+suffix, err)

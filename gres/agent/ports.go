@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"time"
+
+	"carma/db"
+	"carma/db/figure"
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/gres/resident"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/schedule"
+	"carma/slurmbridge/sctl"
+)
+
+// Ledger is what the agent needs of the node's ledger: a port for each of its parts.
+type Ledger interface {
+	Looks
+	Finished
+	Lost
+	Pending
+	Holds
+	Servers
+	Health
+}
+
+// Looks is for observe.
+type Looks interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	Measure(ctx context.Context, readings []gres.Reading, usages []lease.Usage) error
+	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
+}
+
+// Finished is for complete: attempts whose record is not whole yet.
+type Finished interface {
+	Ended(ctx context.Context, n int) ([]lease.Ended, error)
+	FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error)
+	DropEnded(ctx context.Context, key jobenv.JobKey) error
+}
+
+// Lost is for reap: leases whose job has ended without an Epilog.
+type Lost interface {
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	Release(ctx context.Context, key jobenv.JobKey) error
+}
+
+// Pending is what was done about jobs.
+type Pending interface {
+	DropComeback(ctx context.Context, job uint32) error
+	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
+}
+
+// Holds keeps GPUs for jobs.
+type Holds interface {
+	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
+	OpenHold(ctx context.Context, job uint32, in time.Duration) error
+	DropHold(ctx context.Context, job uint32) error
+}
+
+// Servers keeps GPUs from jobs whose MPS servers have faulted.
+type Servers interface {
+	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
+	Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error)
+	Readmit(ctx context.Context, uuid string) error
+}
+
+// Health keeps broken GPUs from jobs.
+type Health interface {
+	SetFault(ctx context.Context, uuid string, cause gres.Cause, reason string, lasts time.Duration,
+	) (holders []uint32, fresh bool, err error)
+	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
+}
+
+// Publisher tells slurmctld what the node can take.
+type Publisher interface {
+	// PublishIf publishes if s, which may be a moment old, says that there is
+	// something to publish.
+	PublishIf(ctx context.Context, s lease.Snapshot) error
+	Compare(ctx context.Context) (comment string, err error)
+}
+
+// Jobs asks slurmctld about single jobs.
+type Jobs interface {
+	Job(ctx context.Context, id uint32) (sctl.Job, error)
+	Words(ctx context.Context, id uint32) (sctl.Words, error)
+	Starts
+}
+
+// Starts sets when jobs start.
+type Starts interface {
+	SetStart(ctx context.Context, t sctl.Target, at time.Time) error
+	SafeStart(ctx context.Context) (time.Duration, error)
+}
+
+// Users is how the agent reaches the users of jobs.
+type Users interface {
+	Notify(ctx context.Context, job uint32, text string) error
+	Cancel(ctx context.Context, t sctl.Target) error
+}
+
+// Cluster is what the steward looks at and says.
+type Cluster interface {
+	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
+	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
+	Preemption(ctx context.Context) (schedule.Preemption, error)
+	Steering
+}
+
+// Steering is what the steward does.
+type Steering interface {
+	SetNodeComment(ctx context.Context, node, comment string) error
+	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
+	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
+}
+
+// Records is where accounting goes.
+type Records interface {
+	PutLost(ctx context.Context, a db.Attempt) error
+	SetEnd(ctx context.Context, e db.End) error
+	Tidy(ctx context.Context) error
+	Meters
+}
+
+// Meters is where the figures of GPUs go.
+type Meters interface {
+	Meters(ctx context.Context) ([]db.Meter, error)
+	AddSamples(ctx context.Context, samples []db.Sample, meters []db.Meter) error
+}
+
+// MPS keeps the daemons.
+type MPS interface {
+	Daemons
+	Clients
+	Logs
+	Sets() ([]gres.Daemon, error)
+	Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error
+}
+
+// Daemons starts and ends them.
+type Daemons interface {
+	Ensure(ctx context.Context, d gres.Daemon) error
+	Restart(ctx context.Context, d gres.Daemon) error
+	Quit(ctx context.Context, d gres.Daemon) error
+}
+
+// Clients are those of a daemon's servers.
+type Clients interface {
+	Faulted(ctx context.Context, d gres.Daemon) (bool, error)
+	Clients(ctx context.Context, d gres.Daemon) ([]int, error)
+	Terminate(ctx context.Context, d gres.Daemon, pid int) error
+}
+
+// Logs are the servers'.
+type Logs interface {
+	ServerFault(d gres.Daemon, from int64) (fault bool, to int64, err error)
+	BoundLogs() error
+}
+
+// Owners tells whose a process is.
+type Owners interface {
+	Owner(pid int) resident.Owner
+	Stepds() (map[uint32]bool, error)
+}

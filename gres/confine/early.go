@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package confine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// earlyPath is a file with the ids of the jobs that ran when the node first had a guard. It
+// goes when carma.toml wants none, and with the machine.
+func earlyPath(runDir string) string { return filepath.Join(runDir, "early-jobs.json") }
+
+// Early divides the jobs that are not confined into those that were there before the node's
+// guard and those that came later. The first call keeps all as early.
+func Early(runDir string, unconfined []Job) (first bool, late []Job, err error) {
+	path := earlyPath(runDir)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		ids := []uint32{}
+		for _, j := range unconfined {
+			ids = append(ids, j.ID)
+		}
+		if text, err = json.Marshal(ids); err == nil {
+			err = os.WriteFile(path+".new", text, 0o600)
+		}
+		if err == nil {
+			err = os.Rename(path+".new", path)
+		}
+		if err != nil {
+			return false, nil, fmt.Errorf("note the jobs that are not confined: %w", err)
+		}
+		return true, nil, nil
+	}
+	var ids []uint32
+	if err == nil {
+		err = json.Unmarshal(text, &ids)
+	}
+	if err != nil {
+		return false, nil, fmt.Errorf("read which jobs were there before they could be confined, in %s: %w; remove it "+
+			"and those that run now are kept as such", path, err)
+	}
+	for _, j := range unconfined {
+		if !slices.Contains(ids, j.ID) {
+			late = append(late, j)
+		}
+	}
+	return false, late, nil
+}

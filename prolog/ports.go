@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/schedule"
+	"carma/slurmbridge/sctl"
+)
+
+// Ledger is what a Prolog needs of the node's ledger.
+type Ledger interface {
+	Readings
+	Leases
+	Returned
+}
+
+// Readings are what the ledger says of the node.
+type Readings interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
+	Oldest(ctx context.Context) (age time.Duration, ok bool, err error)
+	PutReadings(ctx context.Context, readings []gres.Reading) error
+}
+
+// Leases gives and takes GPUs.
+type Leases interface {
+	Acquire(ctx context.Context, job lease.Job, r gres.Request, choose lease.Choose) ([]lease.Granted, error)
+	Release(ctx context.Context, key jobenv.JobKey) error
+}
+
+// Returned is where jobs are noted that go back to the queue, and what is kept for them.
+type Returned interface {
+	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
+	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
+}
+
+// EpilogLedger is what an Epilog needs of the node's ledger.
+type EpilogLedger interface {
+	Ending
+	Returned
+	Faults
+}
+
+// Ending finds and ends what a job holds.
+type Ending interface {
+	Find(ctx context.Context, key jobenv.JobKey) (lease.Held, bool, error)
+	Release(ctx context.Context, key jobenv.JobKey) error
+}
+
+// Faults are what the end of a job says of its GPUs and their MPS servers.
+type Faults interface {
+	Follow(ctx context.Context, d gres.Daemon, read lease.ReadLog) (victims []uint32, fault bool, err error)
+	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
+}
+
+// Records is where accounting goes.
+type Records interface {
+	Put(ctx context.Context, a db.Attempt) error
+}
+
+// LostRecords is where the record of an attempt goes that had no Epilog.
+type LostRecords interface {
+	PutLost(ctx context.Context, a db.Attempt) error
+}
+
+// Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
+type Slurm interface {
+	Jobs
+	Requeuing
+	Changing
+	Preempting
+	Waiting
+}
+
+// Jobs tells of jobs and of where they may run.
+type Jobs interface {
+	Job(ctx context.Context, id uint32) (sctl.Job, error)
+	Words(ctx context.Context, id uint32) (sctl.Words, error)
+	Partition(ctx context.Context, name string) (sctl.Partition, error)
+}
+
+// Requeuing puts jobs into the queue again.
+type Requeuing interface {
+	RequeueIncomplete(ctx context.Context, t sctl.Target) error
+	RequeueHold(ctx context.Context, t sctl.Target) error
+	Release(ctx context.Context, t sctl.Target) error
+}
+
+// Changing changes jobs in the queue, and speaks to those that run.
+type Changing interface {
+	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
+	SafeStart(ctx context.Context) (time.Duration, error)
+	Notify(ctx context.Context, job uint32, text string) error
+}
+
+// Preempting is what a Prolog asks of slurmctld where its job may preempt others.
+type Preempting interface {
+	Preemption(ctx context.Context) (schedule.Preemption, error)
+	Warn(ctx context.Context, t sctl.Target) error
+	Cancel(ctx context.Context, t sctl.Target) error
+}
+
+// Waiting tells who waits.
+type Waiting interface {
+	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
+}
