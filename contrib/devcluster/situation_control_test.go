@@ -14,6 +14,36 @@ import (
 
 // Situations of controllers, clusters and logins (docs/situations.md).
 
+// slurmd gets slurm.conf and gres.conf from slurmctld (configless). carma.toml does not come
+// that way: it is a file of the node, and names the slurm.conf that slurmd has fetched.
+func TestSituationConfigless(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.slurmConf("SlurmctldParameters=enable_configless")
+	c.end("slurmd.n1")
+	port := c.sh("", "sed -n s/SlurmctldPort=//p $SLURM_CONF")
+	// Commands look into /run/slurm/conf, where slurmd puts a link: hidden here from others. Until
+	// it has a slurm.conf it looks for munge where that is by default.
+	c.sh("", "mkdir -p "+c.dir+"/link /run/slurm /run/munge; ln -s s "+c.dir+"/munge/munge.socket.2")
+	c.daemon("slurmd.n1", "unshare --mount bash -c 'mount --bind "+c.dir+"/link /run/slurm\n"+
+		"mount --bind "+c.dir+"/munge /run/munge; unset SLURM_CONF\n"+
+		"exec slurmd --conf-server localhost:"+port+" -N n1'")
+	cache := c.dir + "/spool/n1/conf-cache/slurm.conf"
+	c.eventually(func() string { return c.sh("", "ls "+cache+" 2>&1 || true") }, "^"+cache+"$")
+	c.settings(map[string]string{"slurm.conf": `"` + cache + `"`})
+	c.end("agent.n1")
+	c.sh("", "env -u SLURM_CONF SIMGPU_STATE="+c.dir+"/simgpu/n1 setsid "+c.dir+"/bin/carma-node --config $CARMA_CONF "+
+		"--node n1 agent >>"+c.dir+"/log/agent.n1.log 2>&1 </dev/null & "+c.remember("agent.n1", "$!"))
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
+	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	id := c.sbatch(alice, "", oomOnce) // its Epilog asks slurmctld
+	c.ends(id, "COMPLETED")
+	if r := c.report(id); !r.OOM || r.Attempts != 2 {
+		t.Errorf("%+v", r)
+	}
+	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.noDrain()
+}
+
 // A login by a real sshd and Slurm's pam_slurm_adopt goes into the user's job: it opens the
 // job's GPUs and no other, and ends with it. Who has no job on the node is turned away.
 func TestSituationAdoptedLogin(t *testing.T) {
