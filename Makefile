@@ -53,7 +53,7 @@ SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
 .PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
 	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
-	test-release test-packages test-newadmin test-ansible gpu-check test-mps lint man bench bench-estimator bench-placement bench-sim install clean
+	test-release test-packages test-newadmin test-ansible gpu-kit gpu-check test-gpu-kit test-mps lint man bench bench-estimator bench-placement bench-sim install clean
 
 all: commands libcarma shim spank simgpu
 
@@ -210,13 +210,30 @@ test-confine-kill: deps-test-confine-kill all
 soak: deps-soak all
 	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 0 -run TestSoak ./contrib/devcluster
 
-# On a machine with an NVIDIA GPU that nothing else uses; no Slurm needed. The
-# program ends with 3 where there is no GPU, which make shows as "Error 3".
-gpu-check:
-	@mkdir -p build
-	$(GO) build -o build/gpucheck ./contrib/gpucheck
-	$(CC) $(HARDEN) -o build/gpuload contrib/gpucheck/load/gpuload.c -ldl
-	build/gpucheck --load build/gpuload --json build/gpu-check.json
+# An archive for half an hour on a machine with an NVIDIA GPU and nothing else
+# (contrib/gpucheck/README.md). Built on Debian 12 it runs there and on later ones.
+gpu-kit: deps-gpu-kit commands libcarma shim spank build/gpu-kit/gpucheck build/gpu-kit/gpuload
+	@contrib/gpucheck/kit.sh build/gpu-kit.tar.gz
+
+build/gpu-kit/gpucheck: FORCE
+	@mkdir -p $(@D)
+	@$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./contrib/gpucheck
+
+build/gpu-kit/gpuload: contrib/gpucheck/load/gpuload.c
+	@mkdir -p $(@D)
+	@$(CC) $(HARDEN) -o $@ $< -ldl
+
+# The kit's parts on simulated GPUs, in a bare Debian 12 and an Ubuntu 22.04 without a
+# network, and killed at random moments: minutes. ROOTS=host takes this machine's own root.
+test-gpu-kit: deps-test-gpu-kit gpu-kit simgpu
+	contrib/gpucheck/rehearse.sh build/gpu-kit.tar.gz $(or $(ROOTS),bookworm jammy)
+
+# Its short form without Slurm, as root on a machine with an NVIDIA GPU that nothing else
+# uses. It ends with 3 where there is no GPU, which make shows as "Error 3".
+gpu-check: build/gpu-kit/gpucheck build/gpu-kit/gpuload
+	@mkdir -p build/gpu-check/bin
+	@cp build/gpu-kit/gpucheck build/gpu-kit/gpuload build/gpu-check/bin/
+	build/gpu-check/bin/gpucheck --short --results build/gpu-check.jsonl facts limits frameworks readings start throughput
 
 # It asks for a newer Go than CARMA does, which the go command then fetches.
 $(STATICCHECK):
@@ -253,7 +270,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: govulncheck"
 	@contrib/vulncheck.sh
 	@echo "lint: shellcheck, gcc -fanalyzer"
-	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/containers/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
+	@shellcheck -x -P contrib/devcluster -P contrib/versions -P contrib/newadmin contrib/devcluster/devcluster contrib/simgpu/*.sh contrib/gpucheck/*.sh contrib/gpucheck/run contrib/newadmin/*.sh contrib/cgroup2/*.sh contrib/*.sh contrib/versions/*.sh contrib/containers/*.sh contrib/packages/*.sh contrib/packages/*.p* contrib/systemd/carma-health $(SHIM)/*.sh $(SPANK)/*.sh .ci/run
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only contrib/gpucheck/load/gpuload.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only -I$(SLURM_INCLUDE) $(SHIM_SRC) $(SPANK_SRC) contrib/devcluster/testdata/*.c
 	@$(CC) $(HARDEN) -fanalyzer -fsyntax-only prolog/userfile/credentials.c contrib/cgroup2/xstate.c

@@ -20,6 +20,8 @@ list() {
 	test-spank       @all binutils
 	test-simgpu      @all
 	test-mps         @cluster debian-archive-keyring
+	gpu-kit          @cluster binutils patchelf
+	test-gpu-kit     @gpu-kit @test-mps debootstrap
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-integration
 	test-situations  @test-integration

@@ -1,132 +1,169 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gpucheck tries CARMA's paths to a GPU on a real one, without Slurm:
-// readings, sampler, MPS, memory limit, OOM texts, collocation. `make gpu-check`
-// builds and runs it. It prints a table, writes JSON where --json says, and ends
-// with 0 if all went well, 1 if not, 3 if there is no GPU.
+// Command gpucheck asks a real GPU what CARMA assumes of it. The archive of `make
+// gpu-kit` holds it as `run`, with a Slurm; `make gpu-check` is its short form without
+// one. Each check is a line of JSON in --results, written when it is made. It ends with
+// 0 if nothing contradicts CARMA, with 1 if something does, with 3 if there is no GPU.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
-
-	"carma/gres"
-	"carma/gres/mps"
-	"carma/gres/nvml"
-	"carma/slurmbridge/version"
 )
 
 const (
 	exitFailed = 1
+	exitUsage  = 2
 	exitNoGPU  = 3
 )
 
+// part is a group of checks with a time of its own.
+type part struct {
+	name    string
+	seconds int // at most
+	run     func(context.Context, *kit)
+	about   string
+	clone   uintptr // namespaces of its own, beside that of mounts
+}
+
+// The parts, in the order in which `all` makes them: what may hurt the GPU's driver is last.
+// Together they take less than 29 minutes.
+func parts() []part {
+	return []part{
+		{"facts", 60, facts,
+			"driver, device nodes, MPS daemon: files and modes, each command as root and as a user", 0},
+		{"limits", 240, limits, "memory limits of MPS: each way to ask for memory, keys, what a client is told", 0},
+		{"frameworks", 180, frameworks, "PyTorch and JAX under a limit, and their texts", 0},
+		{"readings", 200, readings, "SM activity by GPM, processes, energy, how often may be read", 0},
+		{"start", 120, start, "20 first clients at once, change of user, one server for several users", 0},
+		{"throughput", 180, throughput, "loads together, by turns and under MPS, against one after the other", 0},
+		{"slurm", 240, way, "a Slurm of one node with the agent: sharing, confinement, OOM, requeue",
+			syscall.CLONE_NEWNET},
+		{"truth", 240, truth, "short PyTorch trainings: what each takes", 0},
+		{"hurt", 240, hurt, "clients and daemon killed beside a neighbour, an illegal access", 0},
+	}
+}
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(args []string, out, errors io.Writer) int {
+func usage(f *pflag.FlagSet, w io.Writer) {
+	fmt.Fprintln(w, "usage: run PART... [--seconds N] [--short] [--results FILE]")
+	for _, p := range parts() {
+		fmt.Fprintf(w, "  %-11s %4d s  %s\n", p.name, p.seconds, p.about)
+	}
+	fmt.Fprint(w, "  all                 all of them, in this order\n\n", f.FlagUsages())
+}
+
+func run(args []string, out, stderr io.Writer) int {
 	f := pflag.NewFlagSet("gpucheck", pflag.ContinueOnError)
-	f.SetOutput(errors)
-	library := f.String("library", "libnvidia-ml.so.1", "NVML `library`, a name or a path")
-	load := f.String("load", "", "`program` that keeps a GPU busy (gpuload)")
-	control := f.String("mps-control", "/usr/bin/nvidia-cuda-mps-control", "MPS control `program`")
-	index := f.Int("gpu", 0, "`index` of the GPU to use; nothing else may run on it")
-	scale := f.Float64("time-scale", 1, "of simulated GPUs")
-	rounds := f.Int("rounds", 20, "of the memory limit")
-	jsonFile := f.String("json", "", "`file` for the results")
+	f.SetOutput(stderr)
+	var o options
+	f.IntVar(&o.seconds, "seconds", 0, "end after `N` seconds, all parts together (each part has its own limit)")
+	f.BoolVar(&o.short, "short", false, "fewer rounds, shorter loads")
+	f.StringVar(&o.results, "results", "gpu-kit-results.jsonl", "append the results to `FILE`")
+	f.IntVar(&o.gpu, "gpu", 0, "`index` of the GPU; nothing else may run on it")
+	f.StringVar(&o.kit, "kit", "", "`directory` of the kit; without Slurm there, its part is left out")
+	inner := f.String("part-of", "", "")
+	f.MarkHidden("part-of")
+	f.Usage = func() { usage(f, stderr) }
 	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return 0
+		}
+		fmt.Fprintln(stderr, "gpucheck:", err)
+		usage(f, stderr)
+		return exitUsage
+	}
+	var chosen []part
+	for _, name := range f.Args() {
+		if name == "all" {
+			chosen = append(chosen, parts()...)
+			continue
+		}
+		i := slices.IndexFunc(parts(), func(p part) bool { return p.name == name })
+		if i < 0 {
+			fmt.Fprintf(stderr, "gpucheck: no part %q\n", name)
+			usage(f, stderr)
+			return exitUsage
+		}
+		chosen = append(chosen, parts()[i])
+	}
+	if len(chosen) == 0 || o.seconds < 0 {
+		usage(f, stderr)
+		return exitUsage
+	}
+	var err error
+	if o.results, err = filepath.Abs(o.results); err == nil && o.kit == "" {
+		o.kit, err = os.Executable()
+		o.kit = filepath.Dir(filepath.Dir(o.kit))
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "gpucheck:", err)
 		return exitFailed
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	b, err := newBench(*library, *index)
-	if err != nil {
-		fmt.Fprintf(errors, "gpucheck: no GPU to check: %v\n", err)
+	if *inner != "" {
+		return runPart(chosen[0], o, *inner)
+	}
+	return runAll(chosen, o, args, out, stderr)
+}
+
+// options are those of the command line.
+type options struct {
+	seconds, gpu int
+	short        bool
+	results, kit string
+}
+
+// runAll makes each part in a process of its own, and sees to it that nothing of it is left.
+func runAll(chosen []part, o options, args []string, out, stderr io.Writer) int {
+	if _, err := findGPU(o.gpu); err != nil {
+		fmt.Fprintf(stderr, "gpucheck: no GPU to check: %v\n", err)
 		return exitNoGPU
 	}
-	b.load, b.scale, b.rounds = *load, *scale, *rounds
-	if b.runDir, err = os.MkdirTemp("/tmp", "gpucheck"); err != nil {
-		fmt.Fprintln(errors, "gpucheck:", err)
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(stderr, "gpucheck: needs root: it starts daemons, and clients as other users")
+		return exitUsage
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if o.seconds > 0 {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(o.seconds)*time.Second)
+		defer cancel()
+	}
+	w, err := openResults(o.results)
+	if err != nil {
+		fmt.Fprintln(stderr, "gpucheck:", err)
 		return exitFailed
 	}
-	defer os.RemoveAll(b.runDir)
-	if _, err := os.Stat(*control); err == nil {
-		b.mps = mps.Control{Program: *control, RunDir: b.runDir, LogDir: filepath.Join(b.runDir, "log")}
-	}
-	results := b.all(ctx, frameworks())
-	if b.scale != 1 {
-		b.gpu.Model += " (simulated)" // no figure of it is one of a GPU
-	}
-	printResults(out, b.gpu.Model, results)
-	if *jsonFile != "" {
-		if err := writeJSON(*jsonFile, b.gpu, results); err != nil {
-			fmt.Fprintln(errors, "gpucheck:", err)
-			return exitFailed
+	defer w.close()
+	status := 0
+	for _, p := range chosen {
+		if ctx.Err() != nil {
+			w.line(map[string]any{"kind": "end", "part": p.name, "state": "not begun"})
+			fmt.Fprintf(out, "%s: not begun\n", p.name)
+			status = exitFailed
+			continue
+		}
+		state, ok := supervise(ctx, p, o, "gpucheck "+strings.Join(args, " "), out)
+		fmt.Fprintf(out, "%s: %s\n", p.name, state)
+		if state == "killed" {
+			w.line(map[string]any{"kind": "end", "part": p.name, "state": state})
+		}
+		if !ok {
+			status = exitFailed
 		}
 	}
-	for _, r := range results {
-		if !r.OK {
-			return exitFailed
-		}
-	}
-	return 0
-}
-
-func newBench(library string, index int) (*bench, error) {
-	n, err := nvml.Open(library)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range n.Sample() {
-		if s.Index == index && !s.MIG {
-			return &bench{gpus: n, gpu: s.GPU}, nil
-		}
-	}
-	return nil, fmt.Errorf("NVML shows no whole GPU of index %d", index)
-}
-
-// frameworks asks PyTorch and JAX for 1 PiB.
-func frameworks() []framework {
-	const absent = 77
-	script := "import sys\ntry:\n import %s\nexcept ImportError:\n sys.exit(77)\n%s\n"
-	return []framework{
-		{"pytorch", []string{"python3", "-c", fmt.Sprintf(script, "torch",
-			"torch.cuda.is_available() or sys.exit(77)\ntorch.empty(1 << 50, dtype=torch.uint8, device='cuda')")}, absent},
-		{"jax", []string{"python3", "-c", fmt.Sprintf(script, "jax",
-			"any(d.platform == 'gpu' for d in jax.devices()) or sys.exit(77)\njax.numpy.zeros(1 << 40, "+
-				"dtype='float32').block_until_ready()")}, absent},
-	}
-}
-
-func printResults(w io.Writer, model string, results []result) {
-	fmt.Fprintf(w, "# %s\n\n| check | what | value |\n|---|---|---:|\n", model)
-	for _, r := range results {
-		state := "ok"
-		if r.Skipped != "" {
-			state = "skipped: " + r.Skipped
-		} else if !r.OK {
-			state = "FAILED"
-		}
-		fmt.Fprintf(w, "| %s | %s | %s |\n", r.Name, strings.ReplaceAll(strings.TrimSpace(r.Note), "\n", " "), state)
-		for _, f := range r.Figures {
-			fmt.Fprintf(w, "| | %s | %.4g %s |\n", f.What, f.Value, f.Unit)
-		}
-	}
-}
-
-func writeJSON(path string, gpu gres.GPU, results []result) error {
-	text, err := json.MarshalIndent(map[string]any{"schema": "carma.gpu-check/1", "version": version.String(), "gpu": gpu,
-		"checks": results}, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write results: %w", err)
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
+	return status
 }

@@ -176,6 +176,9 @@ func report(w io.Writer, dir, traces, measured string) error {
 	if err := traceReport(w, timmSet, traces); err != nil {
 		return err
 	}
+	if err := measuredReport(w); err != nil {
+		return err
+	}
 	return costs(w, realSet)
 }
 

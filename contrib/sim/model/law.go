@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+
+	"carma/contrib/gpucheck/data"
 )
 
 // Client is a process on a GPU.
@@ -33,7 +36,54 @@ func (g GPU) LawOf() Law {
 	if g.Law == "table" {
 		return table(g.TableSlowdown)
 	}
+	if rows := measured(); g.Law == "equal" && len(rows) > 0 {
+		return measuredFirst(rows, equal)
+	}
 	return Laws[g.Law]
+}
+
+// measured are the mixes under MPS that were measured on real GPUs.
+var measured = sync.OnceValue(func() []data.Interference {
+	all, err := data.Read()
+	if err != nil {
+		return nil // the package's own test says so
+	}
+	return slices.DeleteFunc(all.Interference, func(r data.Interference) bool { return !r.MPS })
+})
+
+// MeasuredMixes is how many there are.
+func MeasuredMixes() int { return len(measured()) }
+
+// nearDemand is how far the SM activity of a job may be off that of a measured mix.
+const nearDemand = 0.1
+
+// measuredFirst takes the speed of a mix that was measured, where each client is near to
+// one of it, and the rule for all others.
+func measuredFirst(rows []data.Interference, rule Law) Law {
+	return func(c []Client) float64 {
+		at := slices.IndexFunc(rows, func(r data.Interference) bool { return near(c, r.DemandPct) })
+		if len(c) < 2 || at < 0 {
+			return rule(c)
+		}
+		_, sum := combined(c)
+		for i := range c {
+			c[i].Rate = rows[at].Rate
+		}
+		return min(rows[at].Rate*sum, 1)
+	}
+}
+
+// near tells whether clients are as a mix, whose loads are alike.
+func near(c []Client, demandPct []int) bool {
+	if len(c) != len(demandPct) {
+		return false
+	}
+	for i := range c {
+		if d := c[i].Demand - float64(demandPct[i])/100; d > nearDemand || d < -nearDemand {
+			return false
+		}
+	}
+	return true
 }
 
 // combined returns 1 - prod(1 - u) and sum(u).

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"carma/contrib/gpucheck/data"
 )
 
 func TestParse(t *testing.T) {
@@ -40,6 +42,29 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%+v", m.GPU)
 		}
 	})
+}
+
+// A mix that was measured goes before the rule; what is near to none does not.
+func TestMeasuredFirst(t *testing.T) {
+	law := measuredFirst([]data.Interference{{DemandPct: []int{25, 25}, MPS: true, Rate: 0.5}}, none)
+	for _, c := range []struct {
+		demands []float64
+		rate    float64
+	}{
+		{[]float64{0.25, 0.3}, 0.5},
+		{[]float64{0.25, 0.4}, 1},
+		{[]float64{0.25, 0.25, 0.25}, 1},
+		{[]float64{0.25}, 1},
+	} {
+		var clients []Client
+		for _, d := range c.demands {
+			clients = append(clients, Client{Demand: d, Server: 1})
+		}
+		util := Share(law, clients)
+		if clients[0].Rate != c.rate || util <= 0 || util > 1 {
+			t.Errorf("%v: rate %g, activity %g", c.demands, clients[0].Rate, util)
+		}
+	}
 }
 
 // Every law that conserves work: what clients do adds up to what the GPU does,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"carma/contrib/sim/model"
 	"carma/contrib/sim/replay"
 	"carma/db/report/texttable"
 	"carma/slurmbridge/version"
@@ -124,5 +125,8 @@ func (f *Figures) Print(out io.Writer) error {
 		t.Columns[2].Title, t.Columns[3].Title, t.Columns[4].Title = "", "", ""
 	}
 	_, err := t.WriteTo(out)
+	if n := model.MeasuredMixes(); err == nil && n > 0 {
+		_, err = fmt.Fprintf(out, "interference: %d mixes measured on GPUs (contrib/gpucheck/data), the law for others\n", n)
+	}
 	return err
 }

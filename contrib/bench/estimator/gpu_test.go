@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	gpudata "carma/contrib/gpucheck/data"
+)
+
+// A summary as contrib/gpucheck/trainings.py prints it, of its mlp.
+const mlpSummary = `           Flatten-1                [-1, 3072]            0
+            Linear-2                [-1, 4096]     12587008
+              ReLU-3                [-1, 4096]            0
+            Linear-4                [-1, 4096]     16781312
+              ReLU-5                [-1, 4096]            0
+            Linear-6                 [-1, 100]       409700
+`
+
+func TestGPURuns(t *testing.T) {
+	row := gpudata.Training{Model: "mlp", Batch: 64, Mode: "fp32", Input: []int{3, 32, 32}, UsedMiB: 2000,
+		Summary: mlpSummary}
+	runs, err := gpuRuns([]gpudata.Training{row})
+	if err != nil || len(runs) != 1 || runs[0].spec.Input != [3]int{3, 32, 32} {
+		t.Fatalf("%v, %+v", err, runs)
+	}
+	rows, err := estimateAll(runs)
+	if err != nil || rows[0].est.MiB < 1443+400 {
+		t.Errorf("%v, %+v", err, rows)
+	}
+	row.Mode = "odd"
+	if _, err := gpuRuns([]gpudata.Training{row}); err == nil {
+		t.Error("a mode that is none")
+	}
+}

@@ -1,0 +1,120 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The rehearsal itself, in its root (rehearse.sh). Beside it are the kit, a driver's stand-in, and the real MPS daemons.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d /tmp/rehearsal.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+bad=0
+wrong() { echo "rehearsal: WRONG: $*"; bad=1; }
+
+# As a machine with the driver in a directory of its own; users must reach it.
+cp -r "$here/nvidia" "$work/"
+[ ! -d "$here/mps" ] || cp -r "$here/mps" "$work/"
+chmod -R a+rX "$work"
+kit="$here/a kit/carma-gpu-kit"
+plain=$PATH
+export LD_LIBRARY_PATH=$work/nvidia PATH=$work/nvidia:$PATH
+
+gpu() { export SIMGPU_STATE=$work/$1; rm -f "$SIMGPU_STATE"; simgpu create "$SIMGPU_STATE" --model h100 --gpus 1; }
+# verdict FILE CHECK: of its last line
+verdict() { sed -n "s/.*\"check\":\"$2\",.*\"verdict\":\"\([a-z ]*\)\".*/\1/p" "$1" | tail -n 1; }
+# expect FILE CHECK VERDICT
+expect() { [ "$(verdict "$1" "$2")" = "$3" ] || wrong "$2: '$(verdict "$1" "$2")', not '$3'"; }
+# left TIME: what parts left behind after that many seconds
+left() {
+	local p until=$((SECONDS + $1)) found
+	while :; do
+		found=
+		for p in /proc/[0-9]*; do
+			! grep -qaz '^CARMA_GPU_KIT=' "$p/environ" 2>/dev/null || found="$found ${p#/proc/}:$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)"
+		done
+		[ -n "$found" ] || found=$(find /tmp -maxdepth 1 -name 'ck[0-9]*' -newer "$work/begun")
+		if [ -z "$found" ] || [ $SECONDS -ge $until ]; then break; fi
+		sleep 0.2
+	done
+	[ -z "$found" ] || wrong "left behind: $found"
+}
+touch "$work/begun"
+cd /
+
+echo "rehearsal: without a driver"
+status=0
+(unset LD_LIBRARY_PATH; PATH=$plain "$kit/run" all --results "$work/none") >"$work/out" 2>&1 || status=$?
+[ $status = 3 ] || wrong "without a driver it ends with $status: $(cat "$work/out")"
+
+echo "rehearsal: all parts"
+gpu all
+short=--short
+[ -z "$FULL" ] || short=
+status=0
+# shellcheck disable=SC2086
+"$kit/run" all $short --seconds 1800 --results "$work/all.jsonl" || status=$?
+[ $status = 0 ] || wrong "all parts end with $status"
+grep -v '^{.*}$' "$work/all.jsonl" && wrong "not a line of JSON"
+for part in facts limits frameworks readings start throughput slurm truth hurt; do
+	grep -q "\"kind\":\"end\",\"part\":\"$part\".*\"state\":\"made\"" "$work/all.jsonl" || wrong "$part was not made"
+done
+for c in mounts daemon-start daemon-quit limit-plain limit-async limit-vmm limit-managed meminfo limit-pair key-uuid context pipe-stale \
+	smact-25 smact-100 two-readers processes energy first-clients change-of-user up share requeue neighbour confined-with confined-without \
+	terminate-client sigterm sigkill daemon-killed illegal-access; do
+	expect "$work/all.jsonl" "$c" agrees
+done
+grep -q '"kind":"interference".*"simulated":true' "$work/all.jsonl" || wrong "no rows of interference, or not said to be simulated"
+left 0
+
+# A machine that is not as CARMA takes it to be is found: here it is the load that is wrong.
+broken() { # CHECK VERDICT PART SCRIPT
+	cp -r "$here/a kit/carma-gpu-kit" "$work/broken"
+	mv "$work/broken/bin/gpuload" "$work/broken/bin/gpuload.real"
+	printf '#!/bin/sh\n%s\nexec %s/broken/bin/gpuload.real "$@"\n' "$4" "$work" >"$work/broken/bin/gpuload"
+	chmod 755 "$work/broken/bin/gpuload"
+	status=0
+	"$work/broken/run" "$3" --short --results "$work/broken.jsonl" >"$work/out" || status=$?
+	[ $status = 1 ] || wrong "broken $3 ends with $status"
+	expect "$work/broken.jsonl" "$1" "$2"
+	rm -rf "$work/broken" "$work/broken.jsonl"
+}
+echo "rehearsal: broken machines"
+gpu one
+broken limit-plain contradicts limits 'unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT'
+# shellcheck disable=SC2016
+broken smact-100 contradicts readings 'shift 4; set -- --mem 1024M --smact 10 "$@"'
+# shellcheck disable=SC2016
+broken sigkill contradicts hurt 'case "$*" in *"--smact 30"*) shift 6; set -- --mem 1024M --smact 30 --duration $((2000 + $$ % 97 * 10))ms "$@" ;; esac'
+status=0
+SIMGPU_MPS_VERSION=535 "$kit/run" facts --short --results "$work/535.jsonl" >"$work/out" || status=$?
+[ $status = 1 ] || wrong "facts on 535 end with $status"
+left 0
+
+if [ -d "$work/mps" ]; then
+	echo "rehearsal: the real MPS daemons"
+	for v in 550 535; do
+		status=0
+		PATH="$work/mps/$v:$PATH" "$kit/run" facts --results "$work/real$v.jsonl" >"$work/out" || status=$?
+		[ $status = $((v == 535)) ] || wrong "facts on the daemon of $v end with $status: $(cat "$work/out")"
+	done
+	expect "$work/real550.jsonl" daemon-start agrees
+	expect "$work/real550.jsonl" daemon-quit agrees
+	grep -q 'older than driver 550' "$work/real535.jsonl" || wrong "the daemon of 535 is not said to be too old"
+	left 0
+fi
+
+echo "rehearsal: killed $KILLS times"
+gpu killed
+for i in $(seq "$KILLS"); do
+	part=slurm signal=KILL
+	[ $((i % 2)) = 0 ] || signal=TERM
+	[ $((i % 3)) != 0 ] || part=hurt
+	"$kit/run" facts $part --short --results "$work/killed.jsonl" >"$work/out" 2>&1 &
+	sleep "$((RANDOM % 25)).$((RANDOM % 10))"
+	kill -$signal $! 2>/dev/null || true
+	wait $! || true
+	left 40
+	grep -v '^{.*}$' "$work/killed.jsonl" && wrong "not a line of JSON after SIG$signal"
+done
+grep -q '"verdict":"agrees"' "$work/killed.jsonl" || wrong "killed parts left no results"
+exit $bad
