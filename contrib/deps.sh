@@ -24,7 +24,7 @@ list() {
 	test-gpu-kit     @gpu-kit @test-mps debootstrap
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-integration
-	test-situations  @test-integration
+	test-situations  @test-integration libpam-slurm-adopt openssh-client openssh-server
 	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-confine-kill @test-integration
 	test-containers  @cluster busybox-static crun git jq musl-tools parallel podman squashfs-tools uidmap

@@ -171,7 +171,8 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm J
 	switch {
 	case j.State == jobstate.Completing && !p.rules.Hangs(j.End, now), p.ended[g.Job]:
 		v.leaving = choose.Leaves
-	case yields && j.State == jobstate.Running && j.HetJobID == 0: // of a hetjob slurmctld preempts all components or none
+	case j.HetJobID != 0, j.Federated(): // all components or none; by the cluster that took it
+	case yields && j.State == jobstate.Running:
 		v.leaving = choose.Yields
 	}
 	return v

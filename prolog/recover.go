@@ -56,7 +56,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 
 var errFaultAgain = errors.New("it was requeued for that before")
 
-var errNoRequeue = errors.New("the job may not be requeued (--no-requeue or JobRequeue=0)")
+var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)")
 
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
 const ladderStepMiB = 5 << 10

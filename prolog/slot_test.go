@@ -66,7 +66,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 		"failed by itself":   {"NonZeroExitCode", func(_ *world, h *jobenv.Hook) { h.Exit.Code = 1 }, "", "FAILED", ""},
 		"did not ask for it": {"TimeLimit", func(_ *world, h *jobenv.Hook) { h.Carma.Requeue = false }, "", "COMPLETED", ""},
 		"--no-requeue": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, "", "COMPLETED",
-			"its time slot was over; the job may not be requeued (--no-requeue or JobRequeue=0)"},
+			"its time slot was over; the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)"},
 		"refused": {"TimeLimit", func(w *world, _ *jobenv.Hook) { w.slurm.fail["requeuehold"] = errors.New("scontrol: no") },
 			"requeuehold", "COMPLETED",
 			"its time slot was over; requeue refused: no"},

@@ -7,11 +7,38 @@ package devcluster_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
 
 // Situations that administrators bring about (docs/situations.md).
+
+// startCtld starts slurmctld anew, with more options; before runs while it is away.
+func (c *cluster) startCtld(options string, before func()) {
+	c.t.Helper()
+	c.end("slurmctld")
+	before()
+	c.daemon("slurmctld", "slurmctld -f $SLURM_CONF "+options)
+	c.eventually(func() string { return c.sh("", "scontrol ping || true") }, "UP")
+}
+
+// end ends processes of the cluster, without devcluster's help, and waits for them.
+func (c *cluster) end(names ...string) {
+	c.t.Helper()
+	for _, name := range names {
+		c.sh("", "f="+c.dir+"/pid/"+name+"; read -r pid _ <$f; kill $pid\n"+
+			"while kill -0 $pid 2>/dev/null; do sleep 0.1; done; rm -f $f $f.raw")
+	}
+}
+
+// daemon starts a process of Slurm that leaves its number in a file.
+func (c *cluster) daemon(name, command string) {
+	c.t.Helper()
+	raw := c.dir + "/pid/" + name + ".raw"
+	c.sh("", command+" </dev/null >>"+c.dir+"/log/"+name+".out 2>&1\n"+
+		"until [ -s "+raw+" ]; do sleep 0.1; done\n"+c.remember(name, "$(cat "+raw+")"))
+}
 
 // remember is a command that tells devcluster which process runs under a name.
 func (c *cluster) remember(name, pid string) string {
@@ -99,5 +126,161 @@ func TestSituationMaintenance(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
 	c.eventually(func() string { return c.gres("n1") }, idleNode)
 	c.ends(c.sbatch(alice, "-w n1", train("10G", "1s")), "COMPLETED")
+	c.noDrain()
+}
+
+// A node comes back with fewer GPUs than it had, and nobody has changed a file yet: jobs
+// that it cannot take wait or run elsewhere, the others share what it has, and the doctor
+// says what to change.
+func TestSituationFewerGPUs(t *testing.T) {
+	c := up(t)
+	c.end("slurmd.n1", "agent.n1")
+	c.sh("", `rm -rf `+c.dir+`/run/n1/* `+c.dir+`/simgpu/n1*; simgpu create `+c.dir+`/simgpu/n1 --model dgx-a100 `+
+		`--gpus 2`)
+	c.restart("slurmd", "n1")
+	c.restart("agent", "n1")
+	c.eventually(func() string { return c.gres("n1") }, "carma:40536,carma2:40536,carmatotal:")
+	four := c.sbatch(alice, "", "#SBATCH --gres=gpu:4\nsleep 2\n")
+	var ones []string
+	for range 8 {
+		ones = append(ones, c.sbatch(bob, "", train("12G", "2s")))
+	}
+	for _, id := range append(ones, four) {
+		c.ends(id, "COMPLETED")
+	}
+	if r := c.report(four); len(r.GPUs) != 4 || r.Attempts != 1 {
+		t.Errorf("four GPUs: %+v", r)
+	}
+	_, stderr, err := c.run(alice, "sbatch -w n1 --gres=gpu:4 --wrap true")
+	if err == nil || !strings.Contains(stderr, "node configuration is not available") {
+		t.Errorf("four GPUs of n1: %v, %s", err, stderr)
+	}
+	out, _, _ := c.run("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 carma-node --node n1 doctor --node")
+	if !strings.Contains(out, "NVML shows 2 GPUs, [partition.gpu] says 4") {
+		t.Errorf("the doctor says\n%s", out)
+	}
+	c.noDrain()
+}
+
+// slurmctld has lost all that it knew: it ends the jobs that nodes report, their leases go,
+// and job ids begin anew.
+func TestSituationStateLost(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.agentAlone("n1")
+	waits := func(mem, d string) string {
+		return "#SBATCH --gres=gpu:1\n#CARMA mem=" + mem + "\necho gpu=$CUDA_VISIBLE_DEVICES\nexec sleep " + d + "\n"
+	}
+	first := c.sbatch(alice, "", waits("10G", "1h"))
+	second := c.sbatch(bob, "", waits("10G", "1h"))
+	c.gpu(first)
+	c.gpu(second)
+	c.startCtld("-c", func() { c.sh("", "rm -rf "+c.dir+"/state/*") })
+	// They are ended, as slurmctld does not know them.
+	c.eventually(func() string { return c.sh("", "ls -d "+c.dir+"/spool/n1/job0000* 2>/dev/null || true") }, "^$")
+	c.restart("slurmd") // up to 22.05 it takes a new job for one of the same id that it has just run
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
+	again := c.sbatch(bob, "-o again.out", waits("12G", "8s"))
+	if again != first {
+		t.Fatalf("job ids go on: %s after %s", again, second)
+	}
+	c.eventually(func() string { return c.sh("", "carma-node --node n1 status") }, " "+again+" carma-bob 12.0G")
+	c.ends(again, "COMPLETED")
+	c.eventually(func() string { return c.leases("n1") }, "^$") // the agent looks at leases of 30 s
+	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	if out := c.sh("", "carma-report -P -n -o JobID,User,State"); !strings.Contains(out, again+"|carma-bob|COMPLETED") {
+		t.Errorf("records:\n%s", out)
+	}
+	c.noDrain()
+}
+
+// A node that power saving has switched off is switched on when a job needs it, takes it,
+// and has right counts; the anchor is left alone where the doctor has been heard.
+func TestSituationPowerSaving(t *testing.T) {
+	c := up(t)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// slurmctld starts them without open files (closeall(0) in power_save.c), and a slurmd
+	// without its first three starts no job.
+	head := "#!/bin/bash\nexec </dev/null >>" + c.dir + "/log/power.out 2>&1\nunset SLURM_JOB_ID\ncd " + here +
+		"\nexport SLURM_PREFIX='" + os.Getenv("SLURM_PREFIX") + "'\neval \"$(./devcluster env " + c.dir + ")\"\n" +
+		"for n in $(scontrol show hostnames $1); do\n"
+	raw := c.dir + "/pid/slurmd.$n.raw"
+	for name, text := range map[string]string{
+		"off": "echo off $n >>" + c.dir + "/log/power\nfor p in agent slurmd; do read -r pid _ <" + c.dir +
+			"/pid/$p.$n; kill $pid; rm " + c.dir + "/pid/$p.$n; done; done\n",
+		// slurmctld wants to see that it has booted: -b.
+		"on": "echo on $n >>" + c.dir + "/log/power; rm -f " + raw + "\nslurmd -f $SLURM_CONF -N $n -b\n" +
+			"until [ -s " + raw + " ]; do sleep 0.1; done\n" + c.remember("slurmd.$n", "$(cat "+raw+")") +
+			"\n./devcluster restart " + c.dir + " agent $n; done\n",
+	} {
+		if err := os.WriteFile(filepath.Join(c.dir, "hooks", name), []byte(head+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	doctor := func() string { out, _, _ := c.run("", "carma-node doctor --controller"); return out }
+	c.slurmConf("SuspendProgram="+c.dir+"/hooks/off", "ResumeProgram="+c.dir+"/hooks/on", "SuspendTimeout=3",
+		"ResumeTimeout=300", "SuspendTime=600", "SuspendExcNodes=n1,carma-anchor")
+	c.restart("slurmd")
+	if out := doctor(); strings.Contains(out, "SuspendProgram") {
+		t.Errorf("the doctor says\n%s", out)
+	}
+	power := func() string { out, _, _ := c.run("", "cat "+c.dir+"/log/power"); return out }
+	c.sh("", "scontrol update NodeName=n2 State=POWER_DOWN")
+	c.eventually(power, "off n2")
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n2 -p plain -o %T") }, "~")
+	for range 4 { // n1 is full
+		c.gpu(c.sbatch(alice, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
+			"exec sleep 1h\n"))
+	}
+	id := c.sbatch(bob, "", train("10G", "20s"))
+	c.eventually(func() string { return c.job(id, "%T %N") }, "RUNNING n2")
+	c.gpu(id)
+	c.eventually(func() string { return c.gres("n2") }, "carma4:2,carmatotal")
+	c.ends(id, "COMPLETED")
+	if got := power(); strings.Contains(got, "anchor") {
+		t.Errorf("%s", got)
+	}
+	c.sh("", "scancel -u "+alice+"; sed -i /^Suspend/d "+c.dir+"/etc/slurm.conf")
+	c.restart("slurmctld")
+}
+
+// Limits on gres/gpu count what users ask for, as without CARMA: a job that is over its
+// limit waits in the queue. While slurmdbd is away all goes on.
+func TestSituationLimits(t *testing.T) {
+	needsMySQL(t)
+	c := up(t, "--nodes", "1", "--slurmdbd")
+	c.slurmConf("AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/carmatotal")
+	c.sh("", "sacctmgr -iQ modify qos normal set MaxTRESPerUser=gres/gpu=2; sacctmgr -iQ modify user "+bob+
+		" set GrpTRES=gres/gpu=1")
+	c.eventually(func() string { return c.gres("n1") }, idleNode) // slurmctld began anew with those of slurm.conf
+	run := func(user string) string { return c.sbatch(user, "", train("10G", "1h")) }
+	states := func(ids ...string) func() string {
+		return func() string { return c.sh("", "squeue -h -j "+strings.Join(ids, ",")+" -o '%T %r %i' | sort") }
+	}
+	a, b := []string{run(alice), run(alice), run(alice)}, []string{run(bob), run(bob)}
+	c.eventually(states(a...), `^PENDING QOSMaxGRESPerUser \d+\nRUNNING .*\nRUNNING .*$`)
+	c.eventually(states(b...), `^PENDING AssocGrpGRES \d+\nRUNNING .*$`)
+	for _, id := range append(a, b...) {
+		if got := c.restarts(id); got != "0" {
+			t.Errorf("job %s was put back %s times", id, got)
+		}
+	}
+	c.sh("", "read -r pid _ <"+c.dir+"/pid/slurmdbd; kill -9 $pid; rm "+c.dir+"/pid/slurmdbd*")
+	c.sh(alice, "scancel "+a[0])
+	c.eventually(states(a[1:]...), `^RUNNING .*\nRUNNING .*$`)
+	away := c.sbatch(carol, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s "+
+		"--duration 1s\n")
+	c.ends(away, "COMPLETED")
+	if r := c.report(away); !r.OOM || r.Attempts != 2 {
+		t.Errorf("while slurmdbd is away: %+v", r)
+	}
+	c.restart("slurmdbd")
+	c.eventually(func() string {
+		out, _, _ := c.run("", "carma-report -P -n -o JobID --from slurmdbd -j "+away)
+		return out
+	}, "^"+away)
+	c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
 	c.noDrain()
 }

@@ -344,3 +344,44 @@ func TestSituationMoreThanTheNodeHas(t *testing.T) {
 	}
 	c.noDrain()
 }
+
+// A job of 64 nodes: all of its Prologs lease at once, all tasks see a GPU of their node, and
+// out of GPU memory on one node it is requeued once, as a whole.
+func TestSituationManyNodes(t *testing.T) {
+	const nodes = 64
+	c := up(t, "--nodes", fmt.Sprint(nodes), "--time-scale", "10")
+	leased := func() string {
+		n := 0
+		for i := range nodes {
+			files, err := filepath.Glob(filepath.Join(c.dir, "run", fmt.Sprint("n", i+1), "jobs", "*.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += len(files)
+		}
+		return fmt.Sprint(n)
+	}
+	id := c.sbatch(alice, "-N "+fmt.Sprint(nodes), "#SBATCH --gres=gpu:1\n#CARMA mem=10G\n"+
+		"srun bash -c 'echo gpu=$SLURMD_NODENAME:$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.2; done\n"+
+		"if [ \"$SLURM_RESTART_COUNT\" ]; then exit; fi\n"+
+		"srun bash -c 'm=9G; [ $SLURMD_NODENAME != n40 ] || m=12G; simjob --mem $m --smact 10 --ramp 0s --duration 1s'\n")
+	c.eventually(func() string {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "slurm-"+id+".out"))
+		return fmt.Sprint(strings.Count(string(text), "GPU-"))
+	}, fmt.Sprint("^", nodes, "$"))
+	if got := leased(); got != fmt.Sprint(nodes) {
+		t.Errorf("%s leases", got)
+	}
+	beside := c.sbatch(alice, "-w n40", train("10G", "1s"))
+	c.ends(beside, "COMPLETED")
+	c.sh(alice, "touch go")
+	c.eventually(func() string { return c.restarts(id) }, "^1$")
+	c.ends(id, "COMPLETED")
+	// Here all nodes write into one file: what finds it locked is in it a moment later.
+	c.eventually(func() string {
+		r := c.report(id)
+		return fmt.Sprintf("OOM %v, %d attempts, %d GPUs", r.OOM, r.Attempts, len(r.GPUs))
+	}, fmt.Sprint("^OOM true, 2 attempts, ", nodes, " GPUs$"))
+	c.eventually(leased, "^0$")
+	c.noDrain()
+}

@@ -137,12 +137,7 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 // the node serves again. So too where the job runs again on the same node.
 func TestSituationNodeFails(t *testing.T) {
 	c := up(t)
-	// All nodes are on one machine: only an agent that does not see the other's steps is
-	// like one at a site.
-	c.sh("", `read -r pid _ <`+c.dir+`/pid/agent.n1; kill $pid; while kill -0 $pid 2>/dev/null; do sleep 0.1; done
-		SIMGPU_STATE=`+c.dir+`/simgpu/n1 setsid unshare --pid --fork --kill-child --mount-proc `+c.dir+`/bin/carma-node --config $CARMA_CONF --node n1 agent \
-		>>`+c.dir+`/log/agent.n1.log 2>&1 </dev/null & pid=$!
-		echo $pid $(sed 's/.*) //' /proc/$pid/stat | cut -d' ' -f20) >`+c.dir+`/pid/agent.n1`)
+	c.agentAlone("n1")
 	fail := func(id string) {
 		t.Helper()
 		// slurmd first; then the steps and what is the job's (down.sh), all of them stopped
@@ -212,6 +207,17 @@ func TestSituationNodeFails(t *testing.T) {
 	c.sh("", "scontrol update NodeName=n2 State=RESUME")
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n2 -p plain -o %T") }, "^idle$")
 	c.noDrain()
+}
+
+// agentAlone restarts a node's agent with process numbers of its own. All nodes, and other
+// tests' too, are on one machine: only an agent that does not see their steps is like one at a
+// site. Its MPS servers take no clients: the jobs run no program on a GPU.
+func (c *cluster) agentAlone(node string) {
+	c.t.Helper()
+	c.end("agent." + node)
+	c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" setsid unshare --pid --fork --kill-child --mount-proc "+c.dir+
+		"/bin/carma-node --config $CARMA_CONF --node "+node+" agent >>"+c.dir+"/log/agent."+node+".log 2>&1 </dev/null &\n"+
+		c.remember("agent."+node, "$!"))
 }
 
 // readings counts how often the node's GPUs were read while f ran.

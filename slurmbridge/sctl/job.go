@@ -26,7 +26,7 @@ type Job struct {
 	Reason     jobstate.Reason // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
 	Partition  string          // several, with commas, while it is pending
 	Nodes      int             // that it has, or asks for
-	Requeue    bool            // false: --no-requeue, or JobRequeue=0
+	Requeue    bool            // false: --no-requeue, JobRequeue=0, or a job of a federation
 	Restarts   int             // how often it has gone back into the queue
 	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
 	Submitted  time.Time       // or when it last returned to the queue (batch_requeue_fini)
@@ -41,6 +41,11 @@ type Job struct {
 
 	Reservation string
 }
+
+// Federated tells a job of a federation: its id has the number of the cluster that took it
+// above the 26 bits of other ids (FED_MGR_CLUSTER_ID_BEGIN). A requeue is that cluster's, and
+// of one that runs elsewhere it does nothing, or leaves it waiting for ever (22.05.8).
+func (j Job) Federated() bool { return j.ID >= 1<<26 }
 
 // Task is the task's number within its array; empty: it is of none.
 func (j Job) Task() string {
@@ -123,6 +128,7 @@ func parseJob(row []string) (j Job, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return Job{}, err
 	}
+	j.Requeue = j.Requeue && !j.Federated()
 	return j, nil
 }
 

@@ -117,6 +117,15 @@ func TestJob(t *testing.T) {
 	}
 }
 
+// A job of a federation is one that may not be requeued.
+func TestFederated(t *testing.T) {
+	for id, want := range map[string]bool{"67108863": true, "67108864": false, "201326593": false} {
+		if j, err := parseJob(fields(map[int]string{0: id, 2: id})); err != nil || j.Requeue != want {
+			t.Errorf("job %s may be requeued: %v, %v", id, j.Requeue, err)
+		}
+	}
+}
+
 func TestJobRefused(t *testing.T) {
 	for name, squeue := range map[string]string{
 		"two rows":        rows(fields(nil), fields(nil)),
