@@ -257,8 +257,8 @@ type End struct {
 }
 
 // SetEnd completes the record of an attempt, if there is one. An attempt that
-// CARMA itself put back, or whose OOM it found, keeps the state that says so, and so does
-// one that ended with its node and whose job came back. It returns what is in the record
+// CARMA itself requeued, or whose OOM it found, keeps the state that says so, and so does
+// one that ended with its node and whose job was requeued. It returns what is in the record
 // then.
 func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
 	err = d.write(ctx, func(tx *sql.Tx) error {

@@ -36,7 +36,7 @@ type Filter struct {
 }
 
 // slack is how far attempts of one job may lie apart and still be read together:
-// a job that came back waits in the queue.
+// a job that was requeued waits in the queue.
 const slack = 7 * 24 * time.Hour
 
 func (f Filter) where() (text string, args []any) {

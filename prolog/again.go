@@ -63,6 +63,6 @@ func makeExclusive(r *gres.Request, about *JobMeta) {
 	about.Mode = jobenv.ModeExclusive
 }
 
-// retryUnknown is what a job is told that came back for a reason that is not
+// retryUnknown is what a job is told that was requeued for a reason that is not
 // ours: its user, an administrator, preemption, a node that failed.
 const retryUnknown = "requeued"

@@ -70,7 +70,7 @@ func (n *Node) Left(h jobenv.Hook) {
 	}
 }
 
-// shutOut closes all GPUs to a job that has none. Where that cannot be, the job goes back
+// shutOut closes all GPUs to a job that has none. Where that cannot be, the job returns
 // to the queue, or its tasks wait.
 func (n *Node) shutOut(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	for {

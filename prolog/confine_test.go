@@ -84,7 +84,7 @@ func TestNotConfined(t *testing.T) {
 		t.Error(err)
 	}
 	if !slices.Contains(w.slurm.calls, "incomplete 8") {
-		t.Errorf("not given back: %v", w.slurm.calls)
+		t.Errorf("not returned to the queue: %v", w.slurm.calls)
 	}
 }
 

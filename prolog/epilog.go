@@ -20,9 +20,9 @@ import (
 	"carma/slurmbridge/jobstate"
 )
 
-// Epilog judges how the job ended, brings it back if it died of GPU memory
+// Epilog judges how the job ended, requeues it if it died of GPU memory
 // that it shared, writes its record and gives its GPUs back. Whatever fails,
-// the GPUs are given back; publish then tells slurmctld, before the job leaves
+// the GPUs are released; publish then tells slurmctld, before the job leaves
 // COMPLETING.
 func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, records Records, slurm Slurm,
 	publish func(context.Context) error) error {
@@ -34,7 +34,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		if n.undecided(h) { // a task that still waits is ended by now
 			os.Remove(taskPath(n.RunDir, h.JobID))
 		}
-		return nil // no GPUs, or given back by the Prolog, or an Epilog that runs twice
+		return nil // no GPUs, or returned to the queue by the Prolog, or an Epilog that runs twice
 	}
 	about := n.metaOf(held)
 	lease.FailPoint("epilog.start")

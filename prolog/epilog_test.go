@@ -173,7 +173,7 @@ func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
 	}
 }
 
-// What cannot be brought back is said, in the record and to the user, and
+// What cannot be requeued is said, in the record and to the user, and
 // asked for once.
 func TestEpilogWhenSlurmRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -340,7 +340,7 @@ func TestLadder(t *testing.T) {
 	}
 }
 
-// All components of a heterogeneous job go back by the leader's id; the one
+// All components of a heterogeneous job return to the queue by the leader's id; the one
 // that ran out is changed; its messages are in the leader's output.
 func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	w := newWorld(t)
@@ -442,7 +442,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// 40 jobs of a node that run out of memory at once all come back, though the
+// 40 jobs of a node that run out of memory at once are all requeued, though the
 // last waits longer than a hook may take otherwise.
 func TestManyComeBack(t *testing.T) {
 	w := newWorld(t)

@@ -34,7 +34,7 @@ func TestEpilogOfAServerFault(t *testing.T) {
 			w.slurm.words.AdminComment = `carma-retry={"reason":"mps-fault","from":"gpu"}`
 		}, false, note + "; it was requeued for that before"},
 		"may not": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.slurm.noRequeue = true }, false,
-			note + "; the job may not be requeued (--no-requeue or JobRequeue=0)"},
+			note + "; the job may not be requeued (--no-requeue, JobRequeue=0, or a federation)"},
 		"no recovery": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
 			w.Config.Partition["gpu"] = config.Partition{Share: true}
 		}, false, note + "; partition has no recovery partition"},

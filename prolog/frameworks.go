@@ -27,7 +27,7 @@ func variables(c config.Config, h jobenv.Hook, t taskFile) map[string]string {
 	switch {
 	case t.Shared:
 		kind = config.Sharing
-	case h.Carma.Learn, h.Carma.Mode == jobenv.ModeShared: // the second: it comes back after an OOM
+	case h.Carma.Learn, h.Carma.Mode == jobenv.ModeShared: // the second: it is requeued after an OOM
 		kind = config.Learning
 	}
 	total := t.ReserveMiB // of a job with whole GPUs

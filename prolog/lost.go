@@ -21,7 +21,7 @@ func (n *Node) Lost(held lease.Held) db.Attempt {
 }
 
 // EndEarlier writes the record of an earlier attempt of the job that has leases here still,
-// and ends them: its slurmd died, and the job comes back to the same node.
+// and ends them: its slurmd died, and the job runs there again.
 func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, records LostRecords) {
 	held, ok, err := ledger.Find(ctx, h.JobKey)
 	if err == nil && (!ok || held.Restart == h.Restart) {

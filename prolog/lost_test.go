@@ -11,7 +11,7 @@ import (
 
 func (r *records) PutLost(ctx context.Context, a db.Attempt) error { return r.Put(ctx, a) }
 
-// What an earlier attempt left here ends, with a record, when the job comes back to the
+// What an earlier attempt left here ends, with a record, when the job starts again on the
 // node; the attempt's own lease stays.
 func TestEndEarlier(t *testing.T) {
 	w := newWorld(t)

@@ -62,7 +62,7 @@ func TestPlacedWhereSlurmSays(t *testing.T) {
 	}
 }
 
-// The node has the last word: the job goes back, and to no other GPU.
+// The node has the last word: the job returns to the queue, and to no other GPU.
 func TestPlacedOnAGPUThatIsClosed(t *testing.T) {
 	for name, spoil := range map[string]func(*gres.Reading){
 		"busy":       func(r *gres.Reading) { r.SMActPct = 95 },
@@ -187,7 +187,7 @@ func TestBookedBySlurm(t *testing.T) {
 	}
 }
 
-// A job that cannot go back, as one of srun, waits.
+// A job that cannot return to the queue, as one of srun, waits.
 func TestPlacedAndCannotGoBack(t *testing.T) {
 	w := bySlurm(t, 0, 1)
 	w.prolog(t, on(6, 0))

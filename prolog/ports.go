@@ -34,7 +34,7 @@ type Leases interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Returned is where jobs are noted that go back to the queue, and what is kept for them.
+// Returned is where jobs that return to the queue are noted, and what is kept for them.
 type Returned interface {
 	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
@@ -69,7 +69,7 @@ type LostRecords interface {
 	PutLost(ctx context.Context, a db.Attempt) error
 }
 
-// Slurm is what the hooks ask of slurmctld, and only when a job has to go back.
+// Slurm is what the hooks ask of slurmctld, and only when a job has to return to the queue.
 type Slurm interface {
 	Jobs
 	Requeuing

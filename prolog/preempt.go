@@ -178,7 +178,7 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm J
 	return v
 }
 
-// keepForPreemptor keeps the GPUs for the job: those that it preempts come back. A job whose
+// keepForPreemptor keeps the GPUs for the job: those that it preempts are requeued. A job whose
 // user has named the node leaves them to those who come before it.
 func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
 	mib := l.request.ReserveMiB

@@ -96,7 +96,7 @@ func TestPrologPreempts(t *testing.T) {
 			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
 		}
 		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, "incomplete ") }) {
-			t.Errorf("%s: not given back in the end: %v", c.name, w.slurm.calls)
+			t.Errorf("%s: not returned to the queue in the end: %v", c.name, w.slurm.calls)
 		}
 	}
 }

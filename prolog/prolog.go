@@ -6,7 +6,7 @@
 // comes after what, and what a failure of each means.
 //
 // A hook never fails towards slurmd: a Prolog that exits with an error drains
-// the node. What goes wrong is logged, and the job runs, waits or goes back to
+// the node. What goes wrong is logged, and the job runs, waits or returns to
 // the queue.
 package prolog
 
@@ -102,9 +102,9 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 }
 
 // Prolog leases GPUs for the job, waiting for them if need be. Without any it
-// gives the job back to the queue. Where neither can be done in the hook's time, as the
+// returns the job to the queue. Where neither can be done in the hook's time, as the
 // ledger is locked, a disk full, slurmctld away, or the job is one of srun that cannot
-// go back, the job waits: the error is ErrUndecided, its tasks wait for Settle to
+// return to the queue, the job waits: the error is ErrUndecided, its tasks wait for Settle to
 // finish, and Prolog has left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	if len(h.Slots) == 0 {
@@ -153,7 +153,7 @@ type launch struct {
 	job     lease.Job
 	about   JobMeta
 	retry   string    // why it runs again; empty: it does not
-	books   tres.List // the GRES of a job that comes back, as slurmctld has it now
+	books   tres.List // the GRES of a job that is requeued, as slurmctld has it now
 	started time.Time
 
 	preemption preemption

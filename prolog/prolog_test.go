@@ -362,7 +362,7 @@ func TestPrologGivesBack(t *testing.T) {
 	if d := s.Comebacks[0].Delay; d != 5*time.Second {
 		t.Errorf("waits %s", d)
 	}
-	w.epilog(t, hook(7)) // Slurm runs it for a job that was given back
+	w.epilog(t, hook(7)) // Slurm runs it for a job that was returned to the queue
 	if len(w.records.attempts) != 0 {
 		t.Error("a job that never ran has a record")
 	}
@@ -490,7 +490,7 @@ func TestPolicyOfTheJob(t *testing.T) {
 	}
 }
 
-// What can be neither leased nor given back waits, and its tasks with it, until GPUs
+// What can be neither leased nor returned to the queue waits, and its tasks with it, until GPUs
 // are there: it does not run without, and sees no other job's.
 func TestPrologWaits(t *testing.T) {
 	for name, fail := range map[string]map[string]error{
@@ -580,7 +580,7 @@ func TestHooksActOnTheirOwnJobAlone(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		if err := w.Return(t.Context(), hook(7), w.slurm); err == nil {
-			t.Errorf("%s: given back", name)
+			t.Errorf("%s: returned to the queue", name)
 		}
 		if want := []string{"job 7", "job 7"}; !slices.Equal(w.slurm.calls, want) {
 			t.Errorf("%s: calls %v", name, w.slurm.calls)
@@ -609,7 +609,7 @@ func TestSettleLeavesOthersAlone(t *testing.T) {
 }
 
 // A job that may not be requeued waits as one of srun does, and all components of a
-// heterogeneous job go back by their leader.
+// heterogeneous job return to the queue by their leader.
 func TestWhoGoesBack(t *testing.T) {
 	w := newWorld(t)
 	quarantine(t, w, "GPU-0")
@@ -637,7 +637,7 @@ func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	}
 }
 
-// One of srun, or that may not go back, is told.
+// One of srun, or that may not return to the queue, is told.
 func TestPrologTellsWhatNeverFits(t *testing.T) {
 	for name, plant := range map[string]func(*slurm){
 		"srun":         func(s *slurm) { s.fail["requeuehold"] = sctl.ErrBatchOnly },
@@ -698,7 +698,7 @@ func TestPrologOfAWholeNode(t *testing.T) {
 	}
 }
 
-// A job that cannot be counted stays on the node after some give-backs; one that has its
+// A job that cannot be counted stays on the node after some returns to the queue; one that has its
 // GPUs to itself books what this node's GPUs have.
 func TestPrologGivesBackForEverNobody(t *testing.T) {
 	for _, c := range []struct {
@@ -911,7 +911,7 @@ func (f failing) Acquire(context.Context, lease.Job, gres.Request, lease.Choose)
 }
 
 // A strict site's Prolog fails for a GPU that is lost and for a ledger that
-// is damaged, so that the node drains, and the job is slurmctld's to put back.
+// is damaged, so that the node drains, and the job is slurmctld's to requeue.
 // A GPU that cannot be read for another reason, or is full, is no such fault.
 func TestStrict(t *testing.T) {
 	for name, c := range map[string]struct {

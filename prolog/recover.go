@@ -16,7 +16,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// recover puts the job back, with whole GPUs or a rung up the ladder. It
+// recover requeues the job, with whole GPUs or a rung up the ladder. It
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
 func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
@@ -61,7 +61,7 @@ var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobReq
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
 const ladderStepMiB = 5 << 10
 
-// nextBooking is what the job books per GPU when it comes back.
+// nextBooking is what the job books per GPU when it is requeued.
 func (n *Node) nextBooking(held lease.Held, about JobMeta) (mib int64, alone bool) {
 	if n.Config.Recovery.Retry != "ladder" {
 		return about.FullMiB, true
@@ -76,7 +76,7 @@ func (n *Node) nextBooking(held lease.Held, about JobMeta) (mib int64, alone boo
 	return mib, false
 }
 
-// recoveryPartition is where the job comes back; empty: where it was. A job
+// recoveryPartition is where the job is requeued; empty: where it was. A job
 // that books whole GPUs is alone there too.
 func (n *Node) recoveryPartition(ctx context.Context, h jobenv.Hook, account string, slurm Jobs) string {
 	name := n.Config.Partition[h.Partition].Recovery
@@ -111,7 +111,7 @@ func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool
 	})
 }
 
-// scheduleRestart has the job's start set and, if it comes back alone, its GPUs kept. A
+// scheduleRestart has the job's start set and, if it is requeued alone, its GPUs kept. A
 // slurmctld that picks the GPU itself keeps one for it by priority.
 func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger Returned) {
 	var uuids []string
@@ -167,7 +167,7 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	return change.Partition, nil
 }
 
-// comebackAtMost is after how long a job that was put back starts at the latest,
+// comebackAtMost is after how long a job that was requeued starts at the latest,
 // if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
 // own time is not on 22.05, where slurmd may then still know the job's last run
 // and skip its Prolog (gres/agent/after.go).

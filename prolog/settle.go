@@ -14,7 +14,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// ErrUndecided means that a job could be neither leased GPUs nor given back yet. Its
+// ErrUndecided means that a job could be neither leased GPUs nor returned to the queue yet. Its
 // tasks wait for that.
 var ErrUndecided = errors.New("the job waits: it could neither be leased GPUs nor be returned to the queue yet")
 
@@ -25,7 +25,7 @@ const (
 	heartbeatEvery = 10 * time.Second
 )
 
-// settle leases the job its GPUs or gives it back, trying the one and the other in
+// settle leases the job its GPUs or returns it to the queue, trying the one and the other in
 // turn until one works, or the job has gone. Each has a deadline of its own, so that
 // one that hangs does not cost the other its time. The error is ErrUndecided when until
 // has come; the zero value is never.
@@ -76,7 +76,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 		}
 		wait = n.Config.Hooks.Wait.D()
 		if !until.IsZero() {
-			// A round takes its wait and what lease and give-back may take.
+			// A round takes its wait and what lease and return to the queue may take.
 			left := time.Until(until) - 2*n.Config.Hooks.Deadline.D()
 			if left < settlePause {
 				return ErrUndecided

@@ -13,14 +13,14 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// slotted is a job that comes back when its time slot is over.
+// slotted is a job that is requeued when its time slot is over.
 func slotted(restart uint32) jobenv.Hook {
 	h := hook(7)
 	h.Restart, h.Carma.Requeue = restart, true
 	return h
 }
 
-// It comes back as it was, and AdminComment does not grow with each slot.
+// It is requeued as it was, and AdminComment does not grow with each slot.
 func TestTimeSlotIsOver(t *testing.T) {
 	w := newWorld(t)
 	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit"}

@@ -144,7 +144,7 @@ func Told(get jobenv.Getenv) bool {
 	return mark != "" && mark == get("SLURM_JOB_ID")+":"+get("SLURM_TASK_PID")
 }
 
-// A task whose job could be neither leased GPUs nor given back waits for that. Who is
+// A task whose job could be neither leased GPUs nor returned to the queue waits for that. Who is
 // at it says so in the file's time of change; when that has stayed for so long, by a clock
 // that nobody sets, nobody is.
 const (

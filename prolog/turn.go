@@ -23,7 +23,8 @@ const turnFile = "requeue.turn"
 const turnWait = 45 * time.Second
 
 // turn waits until this node may requeue one more job: an array whose tasks all
-// run out of memory must not become a storm of RPCs. Who comes first goes first.
+// run out of memory must not become a storm of RPCs. They go in the order in
+// which they get the lock on the file.
 // The wait is not the job's: what follows has a deadline of its own, that of the
 // context that turn returns.
 func (n *Node) turn(ctx context.Context) (context.Context, context.CancelFunc, error) {

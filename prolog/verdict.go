@@ -24,8 +24,8 @@ type verdict struct {
 	signature  string // of the OOM; empty: none
 	note       string
 	requeuedTo string
-	alone      bool     // it comes back with whole GPUs
-	slotOver   bool     // it comes back as it was, for its next time slot
+	alone      bool     // it is requeued with whole GPUs
+	slotOver   bool     // it is requeued as it was, for its next time slot
 	putBack    bool     // by somebody else
 	gpuFault   bool     // its stderr tells of a fault on the GPU
 	job        sctl.Job // filled in only for jobs that had to be asked about

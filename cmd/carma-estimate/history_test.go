@@ -6,9 +6,11 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"carma/estimator"
 	"carma/estimator/history"
 )
 
@@ -77,5 +79,23 @@ func TestHistory(t *testing.T) {
 	write("history", []byte("CARMAHI1 and no more"))
 	if out := run(); !bytes.Contains(out, []byte("history    it is not a history file")) {
 		t.Errorf("a spoiled file:\n%s", out)
+	}
+}
+
+// The example of --cases in the user's page is what the program answers.
+func TestCasesOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/user.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^(\{"id": .*\})\n(\{"id":.*),"us":.*\}$`).FindSubmatch(page)
+	if found == nil {
+		t.Fatal("docs/user.md has no case and answer")
+	}
+	t.Chdir("../../estimator/testdata")
+	var out bytes.Buffer
+	p := program{in: bytes.NewReader(append(found[1], '\n')), out: &out, estimate: estimator.ByMethod}
+	if err := p.run([]string{"--cases=-"}); err != nil || !bytes.HasPrefix(out.Bytes(), found[2]) {
+		t.Errorf("%v, %s\nwant %s", err, out.Bytes(), found[2])
 	}
 }

@@ -54,7 +54,7 @@ func runDoctor(ctx context.Context, e env, args []string) error {
 				n++
 			}
 		}
-		return cli.Fail(cli.ExitUnfit, "%d to mend", n)
+		return cli.Fail(cli.ExitUnfit, "%d to fix", n)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ with --write writes the file that job_submit reads (run by a timer).
 
 Exit status: 0 success; 1 wrong usage; 2 no record of a named job; 3 the database
 is missing or cannot be read; 4 the database is newer than this program; 5 no
-permission.
+permission; 70 anything else.
 `
 
 // options are the flags.

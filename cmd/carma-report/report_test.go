@@ -137,7 +137,7 @@ func TestHistoryOfRecords(t *testing.T) {
 	if v, ok := h.Find(101); !ok || v.PeakMiB != 9216 || v.Runs != 1 || v.SMActPct != 62 {
 		t.Errorf("%+v, %v", v, ok)
 	}
-	if v, ok := h.Find(102); !ok || v.PeakMiB != 12288 { // the run that came back
+	if v, ok := h.Find(102); !ok || v.PeakMiB != 12288 { // the run that was requeued
 		t.Errorf("%+v, %v", v, ok)
 	}
 	if _, ok := h.Find(104); ok { // outgrown

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"carma/cmd/internal/cli"
+	"carma/slurmbridge/policy"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -177,7 +178,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--trace", unsorted, "--jobs", traces + "mixed/jobs.csv"}, cli.ExitUsage,
 			unsorted + ": line 3: arrival_s: 4 comes after 5; sort the trace by arrival"},
 		{mixed("run", "--policy", "x"), cli.ExitUsage,
-			`policy "x" is not one of carma, magm, lug, mug, rr, exclusive, first-fit, best-fit`},
+			`policy "x" is not one of ` + strings.Join(policy.Names(), ", ")},
 		{mixed("run", "--share", "x"), cli.ExitUsage, `share "x" is not one of mps, streams`},
 		{mixed("run", "--margin", "x"), cli.ExitUsage, `--margin: "x": `},
 		{mixed("run", "--repeats", "0"), cli.ExitUsage, "repeats 0: must be between 1 and 100000"},

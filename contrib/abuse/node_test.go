@@ -192,7 +192,7 @@ func (n *node) asUser(path, text string) string {
 }
 
 // Disks and directories in every bad state: hooks end with status 0, and a job
-// that cannot get its GPUs here goes back to the queue.
+// that cannot get its GPUs here returns to the queue.
 func TestAbuseBrokenNode(t *testing.T) {
 	mount := func(n *node, options string) {
 		n.must(os.MkdirAll(n.run, 0o755))
@@ -215,7 +215,7 @@ func TestAbuseBrokenNode(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		spoil func(n *node)
-		back  bool // the job must go back: it can be given nothing
+		back  bool // the job must return to the queue: it can be given nothing
 	}{
 		{"nothing is wrong", func(*node) {}, false},
 		{"run directory missing", func(n *node) { os.RemoveAll(n.run) }, false},
@@ -270,15 +270,15 @@ func TestAbuseBrokenNode(t *testing.T) {
 			}
 			if back := strings.Contains(n.calls(), "requeue incomplete 7"); back != c.back {
 				log, _ := os.ReadFile(n.dir + "/hooks.log")
-				t.Errorf("went back: %v, want %v\n%s", back, c.back, log)
+				t.Errorf("returned to the queue: %v, want %v\n%s", back, c.back, log)
 			}
-			row(t, c.name, fmt.Sprintf("status 0, slowest hook %s, job goes back: %v", all.Round(time.Millisecond), c.back))
+			row(t, c.name, fmt.Sprintf("status 0, slowest hook %s, returned: %v", all.Round(time.Millisecond), c.back))
 		})
 	}
 }
 
 // 64 Prologs at once, some killed: nothing is promised twice, and what a killed
-// one holds is given back by its Epilog.
+// one holds is released by its Epilog.
 func TestAbuseKilledPrologs(t *testing.T) {
 	n := newNode(t)
 	const rounds, jobs = 5, 64

@@ -29,7 +29,7 @@ func TestAbuseStdErr(t *testing.T) {
 	for i, c := range []struct {
 		name string
 		make func(n *node) string // returns the pattern
-		oom  bool                 // the job is rightly brought back
+		oom  bool                 // the job is rightly requeued
 	}{
 		{"an honest file", func(n *node) string { return n.asUser("err", oom) }, true},
 		{"link to /etc/shadow", link("/etc/shadow"), false},
@@ -114,7 +114,7 @@ func TestAbuseStdErr(t *testing.T) {
 			}
 			log, _ := os.ReadFile(n.dir + "/hooks.log")
 			if back := strings.Contains(n.calls(), "requeuehold 7"); back != c.oom {
-				t.Errorf("brought back: %v, want %v\n%s", back, c.oom, log)
+				t.Errorf("requeued: %v, want %v\n%s", back, c.oom, log)
 			}
 			if strings.Contains(string(log), "\nlevel=ERROR msg=forged") || strings.ContainsRune(string(log), '\x1b') {
 				t.Errorf("the user's text is in the log:\n%q", log)
@@ -122,7 +122,7 @@ func TestAbuseStdErr(t *testing.T) {
 			if _, err := os.Stat(n.dir + "/pwned"); err == nil {
 				t.Error("a name reached a shell")
 			}
-			row(t, fmt.Sprintf("%2d %s", i+1, c.name), fmt.Sprintf("status 0, %s, brought back: %v",
+			row(t, fmt.Sprintf("%2d %s", i+1, c.name), fmt.Sprintf("status 0, %s, requeued: %v",
 				took.Round(time.Millisecond), c.oom))
 
 			// Once more under strace, for another job: who opens what.

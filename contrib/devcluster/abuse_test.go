@@ -375,10 +375,10 @@ func TestAbuseReconfigureWithBacklog(t *testing.T) {
 	row(t, "5 reconfigures with jobs waiting", "0 drained")
 }
 
-// Every task of an array runs out of memory always: each comes back exactly
+// Every task of an array runs out of memory always: each is requeued exactly
 // once, at a pace that slurmctld can take.
 func TestAbuseArray(t *testing.T) {
-	// 16 GPUs: a task that comes back keeps one for the seconds that slurmctld
+	// 16 GPUs: a task that is requeued keeps one for the seconds that slurmctld
 	// lets it wait.
 	c := up(t, "--time-scale", "20", "--gpu-model", "h100")
 	tasks := number(t, "TASKS", 1000)
@@ -419,13 +419,13 @@ func TestAbuseArray(t *testing.T) {
 	}
 	for job, n := range brought {
 		if n != 1 {
-			t.Errorf("task %s came back %d times", job, n)
+			t.Errorf("task %s was requeued %d times", job, n)
 		}
 	}
 	if len(brought)+late != tasks {
 		t.Log(c.sh("", "grep -h 'WARN\\|ERROR' "+c.dir+"/log/hooks.n?.log | grep -v 'passed over\\|no GPU fits' | tail "+
 			"-n 20"))
-		t.Errorf("%d of %d tasks came back", len(brought), tasks)
+		t.Errorf("%d of %d tasks were requeued", len(brought), tasks)
 	}
 	slices.Sort(at)
 	most := 0

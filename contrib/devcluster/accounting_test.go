@@ -69,7 +69,7 @@ func (c *cluster) complete(ids ...string) {
 }
 
 // One script, three times: alone, then shared at what was learned. When it takes
-// twice the memory it comes back once, alone, and is learned anew.
+// twice the memory it is requeued once, alone, and is learned anew.
 func TestLearnedSharing(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("10G"), 0o644); err != nil {
@@ -134,7 +134,7 @@ func TestLearnedSharing(t *testing.T) {
 func TestForward(t *testing.T) {
 	needsMySQL(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
-	// One that runs out of memory beside another and comes back: CARMA itself
+	// One that runs out of memory beside another and is requeued: CARMA itself
 	// writes about it in AdminComment.
 	var ids []string
 	for range 4 {
@@ -177,7 +177,7 @@ func TestForward(t *testing.T) {
 		}
 	}
 	if n, _ := strconv.Atoi(oom); !there[uint32(n)].OOM || there[uint32(n)].Attempts != 2 {
-		t.Errorf("the job that came back: %+v", there[uint32(n)])
+		t.Errorf("the job that was requeued: %+v", there[uint32(n)])
 	}
 	if out := c.sh("", "carma-report summary -S now-1day --from slurmdbd "+
 		"--by=user"); !regexp.MustCompile(`carma-alice +10 `).MatchString(out) || !regexp.MustCompile(`carma-bob +4 `).MatchString(out) {

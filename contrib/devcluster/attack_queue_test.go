@@ -146,7 +146,7 @@ func attackIdle(t *testing.T, c *cluster) {
 	c.empty()
 }
 
-// Forged lines where root puts a job back at the end of its time slot.
+// Forged lines where root requeues a job at the end of its time slot.
 func attackSlot(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"partition.gpu.time_slot": `"1m"`})
 	time.Sleep(5 * time.Second) // libcarma looks every 2 s
@@ -162,7 +162,7 @@ func attackSlot(t *testing.T, c *cluster) {
 	c.empty()
 }
 
-// Forged lines where root gives a job back that finds no GPU.
+// Forged lines where root returns a job to the queue that finds no GPU.
 func attackGivenBack(t *testing.T, c *cluster) {
 	c.settings(map[string]string{"placement.max_jobs": "1"})
 	_, common, _ := victims(c, 1, "")
@@ -174,12 +174,12 @@ func attackGivenBack(t *testing.T, c *cluster) {
 	before := c.shown(common...)
 	f := newForgery(c, "#!/bin/bash\n#CARMA mem=2G\nexec sleep 1h\n")
 	forged := func(id string) string { return c.forged(id, common...) }
-	if id := f.atSubmit("account of a job that is given back", "account", forged, "req_nodes=n1"); id != "" {
+	if id := f.atSubmit("account of a job that is returned to the queue", "account", forged, "req_nodes=n1"); id != "" {
 		c.sh(alice, "scontrol release "+id)
 		c.eventually(func() string { return c.hookLog(id) + c.job(id, "%r") }, "returned|failed|Resources|ReqNodeNotAvail")
 	}
 	time.Sleep(3 * time.Second)
-	c.unchanged(func(string) string { return "forged lines of a job that is given back" }, before)
+	c.unchanged(func(string) string { return "forged lines of a job that is returned to the queue" }, before)
 	c.settings(map[string]string{"placement.max_jobs": "3"})
 	c.empty()
 }
@@ -222,7 +222,7 @@ func attackKept(t *testing.T, c *cluster) {
 	c.empty()
 }
 
-// A job of srun that names its node waits its turn: it cannot go back to the queue, and
+// A job of srun that names its node waits its turn: it cannot return to the queue, and
 // yet GPUs are not kept for it before a batch job that has waited for the same.
 func attackTurn(t *testing.T, c *cluster) {
 	var fill []string

@@ -50,7 +50,7 @@ var itself = regexp.MustCompile(`\b(RunTime|StartTime|EndTime|AccrueTime|LastSch
 	`SecsPreSuspend|PreemptTime|PreemptEligibleTime)=\S*`)
 
 // shown is what scontrol shows of jobs, times aside: SubmitTime and EligibleTime
-// stay, as a job that was put back, or may start later, has others.
+// stay, as a job that was requeued, or may start later, has others.
 func (c *cluster) shown(ids ...string) map[string]string {
 	c.t.Helper()
 	shown := map[string]string{}

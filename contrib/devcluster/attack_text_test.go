@@ -185,13 +185,13 @@ func attackText(t *testing.T, c *cluster) {
 	}
 	c.run(alice, "scontrol release "+strings.Join(ids, " "))
 	c.ended(ids)
-	// The steward has looked at the queue, and agents at what comes back.
+	// The steward has looked at the queue, and agents at what is requeued.
 	time.Sleep(6 * time.Second)
 	c.unchanged(func(victim string) string { return "forged lines in " + cmp.Or(aims[victim], "any field") }, before)
 	c.run(alice, "scancel "+strings.Join(ids, " "))
 }
 
-// ended waits until each job has ended, or has come back once, or cannot start.
+// ended waits until each job has ended, or has been requeued once, or cannot start.
 func (c *cluster) ended(ids []string) {
 	c.t.Helper()
 	never := "Dependency|Reservation|BadConstraints|Licenses|Held|Nodes?Required|PartitionNodeLimit|Invalid|BurstBuffer"

@@ -64,7 +64,7 @@ func TestBrokenGPU(t *testing.T) {
 }
 
 // A fault of an MPS server ends the jobs of all of its clients within a third of a second,
-// before anybody asks for its status: they come back once, alone. A job that was the only
+// before anybody asks for its status: they are requeued once, alone. A job that was the only
 // client has made the fault itself, and stays failed.
 func TestServerFault(t *testing.T) {
 	c := up(t, "--nodes", "1")
@@ -112,7 +112,7 @@ func TestServerFault(t *testing.T) {
 		for _, id := range gpus[g.UUID] {
 			c.ends(id, "COMPLETED")
 			if out := c.output(id); !strings.Contains(out, "retry=mps-fault shared=0") {
-				t.Errorf("job %s came back so: %s", id, out)
+				t.Errorf("job %s was requeued so: %s", id, out)
 			}
 			if r := c.report(id); r.RequeuedTo == "" || r.Attempts != 2 || r.OOM {
 				t.Errorf("report of job %s: %+v", id, r)

@@ -98,7 +98,7 @@ func (c *cluster) starts(jobs int, disturb func()) (unleased int) {
 			want, got := opened(field[1]), field[2]
 			switch {
 			case got == "none" && want != "none" && field[0] != lines[len(lines)-1][0]:
-				after++ // its slurmstepd was killed, and its lease is over: it came back later
+				after++ // its slurmstepd was killed, and its lease is over: it was requeued later
 			case got != want || plain && want != "none":
 				c.t.Errorf("%s: leased %q, opened %q, want %q", filepath.Base(file), field[1], got, want)
 			case !plain && want == "none":

@@ -271,7 +271,7 @@ func TestConfineBesideOthers(t *testing.T) {
 		t.Errorf("the job without a GPU opened %q", got)
 	}
 	if got := c.sh("", "cat again.out"); !regexp.MustCompile("^" + first + "\n[0-3]$").MatchString(got) {
-		t.Errorf("the job that came back opened %q, first leased %s", got, first)
+		t.Errorf("the job that was requeued opened %q, first leased %s", got, first)
 	}
 	for i := range many {
 		text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", fmt.Sprintf("a.%d.out", i+1)))

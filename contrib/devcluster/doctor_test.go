@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// The doctor has nothing to mend on a cluster that works, and finds what is
+// The doctor has nothing to fix on a cluster that works, and finds what is
 // taken away from it.
 func TestDoctor(t *testing.T) {
 	c := up(t, "--nodes", "1")
@@ -35,7 +35,7 @@ func TestDoctor(t *testing.T) {
 	out, stderr, err := c.run("", doctor)
 	for _, want := range []string{"fail  plugin       no job_submit_carma.so",
 		"fail  node         n1 is IDLE+DRAIN: test"} {
-		if err == nil || !strings.Contains(out, want) || !strings.Contains(stderr, "2 to mend") {
+		if err == nil || !strings.Contains(out, want) || !strings.Contains(stderr, "2 to fix") {
 			t.Errorf("no %q in\n%s%s", want, out, stderr)
 		}
 	}

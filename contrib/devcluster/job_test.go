@@ -102,7 +102,7 @@ func TestShareAndWait(t *testing.T) {
 
 // Jobs that name nodes, or a reservation, wait for these nodes while they are
 // full, however they came to them: the anchor is none of them. slurmctld may start
-// them, for two more fit by carmatotal; their Prolog gives them back.
+// them, for two more fit by carmatotal; their Prolog returns them to the queue.
 func TestNamedNodes(t *testing.T) {
 	c := up(t)
 	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"1s"`})
@@ -297,7 +297,7 @@ func (c *cluster) fill(mem string) (ids []string) {
 }
 
 // A job that outgrows what it booked dies of its own limit, its neighbour does
-// not notice, and it comes back alone, once.
+// not notice, and it is requeued alone, once.
 func TestRecovery(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	fillers := c.fill("10G")
@@ -322,8 +322,8 @@ func TestRecovery(t *testing.T) {
 	c.noDrain()
 }
 
-// The GPU that is kept for a job that comes back is not offered while others are on
-// it: slurmctld would send there whoever fits, to be given back. And it stays kept when
+// The GPU that is kept for a job that is requeued is not offered while others are on
+// it: slurmctld would send there whoever fits, to be returned to the queue. And it stays kept when
 // that happens to the job itself.
 func TestKeptGPU(t *testing.T) {
 	c := up(t, "--nodes", "1")
@@ -366,7 +366,7 @@ func TestKeptGPU(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that always dies comes back once and then fails.
+// A job that always dies is requeued once and then fails.
 func TestRecoveryOnce(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 60G --smact 10 --ramp 0s --duration 1s\n")
@@ -393,7 +393,7 @@ func TestTwoUsers(t *testing.T) {
 }
 
 // slurmctld does not know whose GPUs have room, but for the part in which a user is
-// counted. A job of another user of the same part is given back, waits for an idle
+// counted. A job of another user of the same part is returned to the queue, waits for an idle
 // GPU in the end, and then takes no more of it than it booked. One of another part
 // waits at once.
 func TestWaitsForIdle(t *testing.T) {

@@ -100,7 +100,7 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that some node has given back does not wait any longer once GPUs that are kept
+// A job that some node has returned to the queue does not wait any longer once GPUs that are kept
 // for it are free. That another node is drained changes nothing.
 func TestHeldJobComesAtOnce(t *testing.T) {
 	c := up(t, "--nodes", "2")
@@ -113,7 +113,7 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 	}
 	c.sh("", "scontrol requeue "+id)
 	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, "carma-hold="+id)
-	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as the node sets it that gives a job back
+	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as the node sets it that returns a job to the queue
 	c.eventually(func() string { return c.job(id, "%r") }, "BeginTime")
 	start := time.Now()
 	c.eventually(func() string { return c.job(id, "%T") }, "RUNNING|COMPLETING|COMPLETED")
@@ -140,7 +140,7 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 		word, _, _ := c.run("", "scontrol show node n1 | grep -o 'carma-hold=[0-9]*'")
 		return strings.TrimSpace(fmt.Sprint(kept, " ", word))
 	}
-	// Later than any back-off of ours: a Prolog may have given the job back before.
+	// Later than any back-off of ours: a Prolog may have returned the job to the queue before.
 	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+3600",
 		"scontrol update JobId=" + id + " Dependency=afterany:" + long} {
 		c.eventually(state, "^1 carma-hold="+id+"$")
@@ -153,7 +153,7 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that names its node is started and given back while the small ones pass
+// A job that names its node is started and returned to the queue while the small ones pass
 // it; then the node keeps a GPU for it.
 func TestNoStarvationOfNamedNodes(t *testing.T) {
 	c := up(t, "--nodes", "1")
@@ -288,7 +288,7 @@ func TestJobMix(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	}
-	// Longer than a job waits that was given back often.
+	// Longer than a job waits that was returned to the queue often.
 	for start := time.Now(); c.sh("", "squeue -h | wc -l") != "0"; time.Sleep(time.Second) {
 		if waiting(); time.Since(start) > 20*time.Minute {
 			t.Fatalf("still there:\n%s", c.sh("", "squeue -h -o '%i %T %r %S %b'"))

@@ -29,7 +29,7 @@ func (c *cluster) adminComment(id string) string {
 	return m[1]
 }
 
-// Wherever a job's errors go, a message there brings it back, and one that is
+// Wherever a job's errors go, a message there requeues it, and one that is
 // not its own does not.
 func TestOutputs(t *testing.T) {
 	c := up(t)
@@ -89,7 +89,7 @@ func TestOutputs(t *testing.T) {
 			c.eventually(func() string { return c.sh("", "carma-report --json -j "+record) }, `"state"`)
 			text := c.sh("", "carma-report --json -j "+record)
 			if got := strings.Contains(text, `"requeued_to": "gpu-recovery"`); got != w.oom {
-				t.Errorf("brought back: %v, want %v\n%s\n%s", got, w.oom, text, c.adminComment(id))
+				t.Errorf("requeued: %v, want %v\n%s\n%s", got, w.oom, text, c.adminComment(id))
 			}
 			if !strings.Contains(text, w.note) {
 				t.Errorf("no note %q in\n%s", w.note, text)
@@ -119,7 +119,7 @@ func needsPtrace(t *testing.T) {
 	}
 }
 
-// What cannot be brought back says why, and what can be is not lost for want of
+// What cannot be requeued says why, and what can be is not lost for want of
 // the recovery partition. Nobody acts on the attempt that failed.
 func TestRequeueRules(t *testing.T) {
 	c := up(t)
@@ -176,7 +176,7 @@ func TestRequeueRules(t *testing.T) {
 	}
 	c.sh("", "scontrol update PartitionName=gpu-recovery State=UP AllowGroups=ALL")
 
-	// Cancelled while it waits to come back: it stays cancelled.
+	// Cancelled while it waits to be requeued: it stays cancelled.
 	id := c.sbatch(alice, "", oomOnce)
 	c.eventually(func() string { return c.job(id, "%T %P") }, "PENDING gpu-recovery")
 	c.sh(alice, "scancel "+id)
@@ -185,7 +185,7 @@ func TestRequeueRules(t *testing.T) {
 	c.noDrain()
 }
 
-// All components of a heterogeneous job go back; the one that ran out gets a
+// All components of a heterogeneous job return to the queue; the one that ran out gets a
 // GPU alone, the others book what they did.
 func TestHeterogeneousJob(t *testing.T) {
 	c := up(t)

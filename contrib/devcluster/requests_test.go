@@ -66,6 +66,6 @@ func TestMarginOfAMethod(t *testing.T) {
 	c.sh(alice, "touch go")
 	c.ends(id, "COMPLETED")
 	if got := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt"); got != "0" {
-		t.Errorf("given back %s times", got)
+		t.Errorf("returned to the queue %s times", got)
 	}
 }

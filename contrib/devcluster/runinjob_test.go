@@ -78,7 +78,7 @@ func needsCgroups(t *testing.T) {
 }
 
 // slurmstepd runs the hooks inside the job's cgroup, and tells the Epilog no exit
-// status: a job that ran out of memory comes back all the same.
+// status: a job that ran out of memory is requeued all the same.
 func TestRunInJob(t *testing.T) {
 	if r := release(t); r < 2405 {
 		t.Skipf("PrologFlags=RunInJob came with Slurm 24.05, this is %d.%02d", r/100, r%100)

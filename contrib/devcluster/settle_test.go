@@ -27,8 +27,8 @@ func (c *cluster) lockLedger(node string) (unlock func()) {
 	return func() { tx.Rollback(); db.Close() }
 }
 
-// A job of srun that can be neither leased a GPU in its Prolog's time nor given back
-// waits in its tasks; a batch job goes back to the queue. A strict site's node does not
+// A job of srun that can be neither leased a GPU in its Prolog's time nor returned to the queue
+// waits in its tasks; a batch job returns to the queue. A strict site's node does not
 // drain, and a job that its user ends meanwhile leaves nothing behind.
 func TestTasksWaitForTheirGPU(t *testing.T) {
 	c := up(t, "--nodes", "1")

@@ -95,9 +95,9 @@ func TestPlacementSlurm(t *testing.T) {
 	if r := c.report(company[0]); fmt.Sprint(r.Neighbours) != "["+company[1]+"]" {
 		t.Errorf("report %+v, want neighbour %s", r, company[1])
 	}
-	// Nobody had to be sent back for what slurmctld could know.
+	// Nobody had to be returned to the queue for what slurmctld could know.
 	if out := c.sh("", "grep -c 'returned to the queue' "+c.dir+"/log/hooks.n1.log || true"); out != "0" {
-		t.Errorf("%s jobs were given back", out)
+		t.Errorf("%s jobs were returned to the queue", out)
 	}
 	c.sh(alice, "scancel -u "+alice)
 	c.eventually(func() string { return c.leases("n1") }, "^$")
@@ -106,7 +106,7 @@ func TestPlacementSlurm(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that runs out of memory beside others comes back with the GPU in place of
+// A job that runs out of memory beside others is requeued with the GPU in place of
 // its shards, and nobody else gets a part of that.
 func TestRecoveryBySlurm(t *testing.T) {
 	if release(t) < 2311 {
@@ -122,7 +122,7 @@ func TestRecoveryBySlurm(t *testing.T) {
 		c.ends(f, "COMPLETED")
 	}
 	if got := c.job(id, "%P %b"); got != "gpu-recovery gres/gpu:a100:1" {
-		t.Errorf("the job came back as %s", got)
+		t.Errorf("the job was requeued as %s", got)
 	}
 	if r := c.report(id); !r.OOM || r.RequeuedTo != "gpu-recovery" || r.Attempts != 2 || r.State != "COMPLETED" ||
 		r.PeakMiB != 20480 || len(r.Neighbours) != 1 {

@@ -80,7 +80,7 @@ func TestSituationSuspended(t *testing.T) {
 }
 
 // Jobs wait for the end of a maintenance, and those of a reservation run in it. A node that
-// is rebooted, and knows nothing of before, serves again; the job that ran there comes back.
+// is rebooted, and knows nothing of before, serves again; the job that ran there is requeued.
 func TestSituationMaintenance(t *testing.T) {
 	c := up(t)
 	runs := c.sbatch(alice, "-w n1", train("10G", "1h"))

@@ -63,7 +63,7 @@ func TestSituationExclusive(t *testing.T) {
 	c.noDrain()
 }
 
-// A job that names several partitions waits for what it booked, and is given back by
+// A job that names several partitions waits for what it booked, and is returned to the queue by
 // nobody; it starts in either.
 func TestSituationSeveralPartitions(t *testing.T) {
 	c := up(t, "--nodes", "1")
@@ -87,7 +87,7 @@ func TestSituationSeveralPartitions(t *testing.T) {
 	for name, id := range ids {
 		c.ends(id, "COMPLETED")
 		if got := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt"); got != "0" {
-			t.Errorf("%s was given back %s times", name, got)
+			t.Errorf("%s was returned to the queue %s times", name, got)
 		}
 	}
 	if _, stderr, err := c.run(alice, "sbatch -p second,gpu --gres=gpu:5 --wrap true"); err == nil ||
@@ -98,7 +98,7 @@ func TestSituationSeveralPartitions(t *testing.T) {
 }
 
 // A step on a node whose carma.toml or task file is broken or gone sees no GPU, and no
-// slot for one; a job whose Prolog has no carma.toml goes back to the queue.
+// slot for one; a job whose Prolog has no carma.toml returns to the queue.
 func TestSituationWithoutConfiguration(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	script := "#CARMA mem=8G\nsrun bash -c 'echo first=$CUDA_VISIBLE_DEVICES'\nuntil [ -e go ]; do sleep 0.1; " +
@@ -186,7 +186,7 @@ type preemption struct {
 }
 
 // A booked job of a higher tier or QOS gets its GPUs from jobs of a lower one: as few of them
-// as it needs, the youngest first, go back to the queue, or end after the time that they are
+// as it needs, the youngest first, return to the queue, or end after the time that they are
 // given, and those whom slurmctld does not preempt stay.
 func TestSituationPreemption(t *testing.T) {
 	c := up(t, "--nodes", "2")
@@ -291,9 +291,9 @@ func (c preemption) test() {
 }
 
 // A job that slurmctld does not count, as its partition is none of CARMA's, and one that the
-// Prolog refuses for what the counts do not tell, are given back hooks.vetoes times and no
+// Prolog refuses for what the counts do not tell, are returned to the queue hooks.vetoes times and no
 // more; then they wait for something that comes.
-func TestSituationGiveBacksEnd(t *testing.T) {
+func TestSituationReturnsEnd(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.settings(map[string]string{
 		"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80", "hooks.wait": `"1s"`,
@@ -316,7 +316,7 @@ func TestSituationGiveBacksEnd(t *testing.T) {
 		c.ends(id, "COMPLETED")
 		restarts := c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
 		if n := strings.Count(c.hookLog(id), `msg="returned to the queue"`); n > most {
-			t.Errorf("%s: given back %d times, %s restarts", id, n, restarts)
+			t.Errorf("%s: returned to the queue %d times, %s restarts", id, n, restarts)
 		}
 	}
 	c.noDrain()

@@ -126,7 +126,7 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 	end(fourth) // its lease waits for programs that know the ledger
 	c.eventually(func() string { return holders(t, b) }, "^"+first+" "+fourth+"$")
 	c.exchange(ours)
-	c.sh("", "scontrol update JobId="+back+" StartTime=now") // it had been given back for ten minutes
+	c.sh("", "scontrol update JobId="+back+" StartTime=now") // it had been returned to the queue for ten minutes
 	c.ends(back, "COMPLETED")
 	holds(first)
 	c.noDrain()
@@ -134,7 +134,7 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 
 // The node's slurmd and the job's steps die, and slurmctld gives the node up: the job goes
 // back and runs on the other node. Its lease here ends, its first attempt has a record, and
-// the node serves again. So too where the job comes back to the same node.
+// the node serves again. So too where the job runs again on the same node.
 func TestSituationNodeFails(t *testing.T) {
 	c := up(t)
 	c.agentAlone("n1")
@@ -194,7 +194,7 @@ func TestSituationNodeFails(t *testing.T) {
 	record(1, 1, "^CANCELLED n2 carma-alice 10240 1$")
 	record(1, 0, "^NODE_FAIL n1 ")
 
-	// It comes back to the node that failed, before that looked for what was left.
+	// It runs again on the node that failed, before that looked for what was left.
 	c.sh("", "scontrol update NodeName=n2 State=DRAIN Reason=test")
 	id = c.sbatch(alice, "", waits)
 	c.gpu(id)

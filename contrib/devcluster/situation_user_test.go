@@ -24,7 +24,7 @@ func (c *cluster) written(id string) string {
 	return string(text)
 }
 
-// restarts is how often slurmctld has put a job back.
+// restarts is how often slurmctld has requeued a job.
 func (c *cluster) restarts(id string) string {
 	return c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
 }
@@ -90,7 +90,7 @@ func TestSituationUsersOperations(t *testing.T) {
 		t.Errorf("of two GPUs by scontrol update: %+v", r)
 	}
 
-	c.sh(alice, "scontrol hold "+id) // while it runs: it stays, and would not come back
+	c.sh(alice, "scontrol hold "+id) // while it runs: it stays, and would not be requeued
 	c.sh(alice, "scontrol requeue "+id)
 	c.eventually(func() string { return c.job(id, "%T %r") + c.leases("n1") }, "^PENDING .*[Hh]eld")
 	c.sh(alice, "scancel "+id)

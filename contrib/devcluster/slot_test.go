@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// A job that writes checkpoints is warned before its time slot ends, comes back,
+// A job that writes checkpoints is warned before its time slot ends, is requeued,
 // and goes on from its checkpoint; its step gets the signal, or its batch shell.
-// One that did not ask to come back has ended.
+// One that did not ask to be requeued has ended.
 func TestTimeSlots(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"partition.gpu.time_slot": `"1m"`})

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Where SlurmUser is not root, as at most sites, jobs come back after an OOM as ever. With
+// Where SlurmUser is not root, as at most sites, jobs are requeued after an OOM as ever. With
 // PrivateData=jobs SlurmUser reads all records and learns from them, and an operator reads
 // those of others in slurmdbd alone.
 func TestSlurmUser(t *testing.T) {

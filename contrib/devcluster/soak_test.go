@@ -142,7 +142,7 @@ func TestSoak(t *testing.T) {
 	for deadline := time.Now().Add(15 * time.Minute); ; time.Sleep(2 * time.Second) {
 		// A slurmd that is killed while a Prolog runs forgets the job. slurmctld
 		// sees that when the node registers, of its own every half an hour
-		// (src/slurmctld/ping_nodes.c, MAX_REG_FREQUENCY), and puts the job back.
+		// (src/slurmctld/ping_nodes.c, MAX_REG_FREQUENCY), and requeues the job.
 		if time.Since(nudged) > time.Minute {
 			nudged = time.Now()
 			c.sh("", "scontrol reconfigure")

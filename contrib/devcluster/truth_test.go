@@ -221,7 +221,7 @@ func TestRecordsAreTrue(t *testing.T) {
 	pair.length = 0
 	c.script(pair, text)
 	pair.length = 20
-	// An array, then one that dies of memory beside another and comes back.
+	// An array, then one that dies of memory beside another and is requeued.
 	array := job("array", alice, 5, 30, 15)
 	c.script(array, alone+"#SBATCH --array=3-4\n")
 	end(pair)

@@ -27,7 +27,7 @@ func hurt(_ context.Context, k *kit) {
 	} {
 		k.check(how.name, how.assumes, "prolog: what ends a job; docs/threat-model.md: scancel beside a neighbour",
 			func(c *check) error {
-				return k.withMPS(c, uidA, func() error { return k.kill(c, k.rounds(20, 2), how.signal, how.ask) })
+				return k.withMPS(c, uidA, func() error { return k.kill(c, k.rounds(12, 2), how.signal, how.ask) })
 			})
 	}
 	k.check("daemon-killed",

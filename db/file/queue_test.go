@@ -83,7 +83,7 @@ func TestEnterGivesUp(t *testing.T) {
 	}
 }
 
-// Who comes back waits behind those who wait already.
+// Who is requeued waits behind those who wait already.
 func TestEnterInOrder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue")
 	var q [4]*Queue

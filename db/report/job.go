@@ -21,8 +21,8 @@ type job struct {
 	WaitS       figure.Measured // before all attempts
 	RunS        float64         // of all attempts
 	PeakMiB     int64           // highest of all attempts
-	Requeued    string          // partition where it came back
-	Recovered   bool            // came back and ended well
+	Requeued    string          // partition where it was requeued
+	Recovered   bool            // was requeued and ended well
 	figures     *db.Total       // sums over attempts and nodes
 	several     struct {        // what Attempt and figures are of, unless one attempt is all
 		db.Attempt

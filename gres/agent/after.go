@@ -21,9 +21,9 @@ const (
 	giveUpAfter     = 5 * time.Minute
 )
 
-// setStarts lets jobs that were put back start as early as is safe.
-func (a *Agent) setStarts(ctx context.Context, comebacks []lease.PendingRestart) {
-	for i, c := range comebacks {
+// setStarts lets jobs that were requeued start as early as is safe.
+func (a *Agent) setStarts(ctx context.Context, pending []lease.PendingRestart) {
+	for i, c := range pending {
 		if i == comebacksAtOnce {
 			return
 		}

@@ -206,7 +206,7 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 		56: 2 * time.Minute, // runs elsewhere
 		57: 2 * time.Minute,
 		58: 2 * time.Minute, // a later attempt runs here
-		59: 2 * time.Minute, // was put back, and completes
+		59: 2 * time.Minute, // was requeued, and completes
 		60: 2 * time.Minute, // completes elsewhere
 	} {
 		for _, uuid := range []string{"a", "b"} {
@@ -240,7 +240,7 @@ func TestSetStarts(t *testing.T) {
 			sctl.Job{ID: 1, State: "PENDING", Reason: "BeginTime"}, 0, 0, 125 * time.Second, true},
 		{"backs off no longer than is safe", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"},
 			time.Second, 80 * time.Second, 125 * time.Second, true},
-		{"backs off since it was given back", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"},
+		{"backs off since it was returned to the queue", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING"},
 			time.Minute, 15 * time.Minute, 14 * time.Minute, true},
 		{"without a reason yet", sctl.Version{Major: 22, Minor: 5}, sctl.Job{ID: 1, State: "PENDING", Reason: "None"}, 0, 0,
 			125 * time.Second, true},

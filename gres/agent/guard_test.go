@@ -235,7 +235,7 @@ func waiting() *jobs {
 }
 
 // GPUs are offered from when their job can start: until then slurmctld would send
-// others there, who are given back. slurmctld is not asked all the time.
+// others there, who are returned to the queue. slurmctld is not asked all the time.
 func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 	s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}}}
 	in := func(d time.Duration) time.Time { return time.Now().Add(d) }
@@ -252,7 +252,7 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 		"waits for room": {"PENDING", "Priority", sctl.Job{}, nil, "[open 7 in 0s]", 0, compare},
 		"waits, nothing said": {"PENDING", "None", sctl.Job{Eligible: in(-time.Minute), Restarts: 3}, nil,
 			"[open 7 in 0s]", 0, compare},
-		"comes back soon": {"PENDING", "Prolog", sctl.Job{Eligible: in(20 * time.Second), Restarts: 1}, nil,
+		"is requeued soon": {"PENDING", "Prolog", sctl.Job{Eligible: in(20 * time.Second), Restarts: 1}, nil,
 			"[open 7 in 20s]", 0, compare},
 		"backs off": {"PENDING", "BeginTime", sctl.Job{Eligible: in(14 * time.Minute), Restarts: 1,
 			Submitted: time.Now()}, nil, "[]", 125 * time.Second, askAgain},
@@ -343,7 +343,7 @@ func TestFollowHolds(t *testing.T) {
 	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING", Reason: "Resources"}, 2: {State: "RUNNING"},
 		3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
 	var s lease.Snapshot
-	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may give them back
+	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may return them to the queue
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
 	}
 	s.Holds[4].Age = a.Config.Hold.Timeout.D() + time.Second

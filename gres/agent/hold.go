@@ -28,7 +28,7 @@ const askAgain = 2 * time.Second
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
 	askAt := map[uint32]time.Duration{}
 	for _, job := range heldJobs(s.Holds) {
-		if open(s.Holds, job) || !a.ready(job, s) || a.comesBack(s.Comebacks, job) {
+		if open(s.Holds, job) || !a.ready(job, s) || a.awaitsRestart(s.Comebacks, job) {
 			continue
 		}
 		askAt[job] = max(a.askAt[job], a.silentUntil)
@@ -52,7 +52,7 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Durati
 func (a *Agent) openHold(ctx context.Context, job uint32) (known bool, err error) {
 	j, err := a.Jobs.Job(ctx, job)
 	if errors.Is(err, sctl.ErrNoJob) || err == nil && j.State != jobstate.Pending {
-		return false, nil // which followHolds sees, or it comes back
+		return false, nil // which followHolds sees, or it is requeued
 	} else if err != nil {
 		return false, err
 	}
@@ -60,7 +60,7 @@ func (a *Agent) openHold(ctx context.Context, job uint32) (known bool, err error
 	if err != nil || at.IsZero() {
 		return at.IsZero(), err
 	}
-	if hastened { // another node may just be setting it too, which gave the job back
+	if hastened { // another node may just be setting it too, which returned the job to the queue
 		return false, nil
 	}
 	return true, a.Ledger.OpenHold(ctx, job, max(time.Until(at), 0))
@@ -123,10 +123,10 @@ func (a *Agent) ready(job uint32, s lease.Snapshot) bool {
 	return choose.GPUs(a.strictest(), in).UUIDs != nil
 }
 
-// comesBack tells whether the start of a job that was put back is still to be
+// awaitsRestart tells whether the start of a job that was requeued is still to be
 // set: its GPUs are offered from that moment on.
-func (a *Agent) comesBack(comebacks []lease.PendingRestart, job uint32) bool {
-	for _, c := range comebacks {
+func (a *Agent) awaitsRestart(pending []lease.PendingRestart, job uint32) bool {
+	for _, c := range pending {
 		if c.JobID == job {
 			return true
 		}
@@ -202,7 +202,7 @@ func (a *Agent) comes(j sctl.Job) bool {
 }
 
 // closeHold stops offering GPUs to a job that cannot start now, as some Prolog has
-// given it back, until it can.
+// returned it to the queue, until it can.
 func (a *Agent) closeHold(ctx context.Context, j sctl.Job) error {
 	at, _, err := a.startOf(ctx, j)
 	in := time.Until(at)
@@ -228,12 +228,12 @@ func mayComeYet(j sctl.Job) bool {
 }
 
 // startOf tells from when on a waiting job can start for which GPUs are ready; zero: not
-// as things are. If it backs off, as some Prolog has given it back, it is hastened: it
+// as things are. If it backs off, as some Prolog has returned it to the queue, it is hastened: it
 // starts as soon as is safe. A start that its user has set stays.
 func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened bool, err error) {
 	switch {
 	case j.Reason == jobstate.BeginTime, j.Reason == jobstate.InProlog, j.Reason == jobstate.None:
-		// Prolog is what a job that was given back has waited for, until slurmctld
+		// Prolog is what a job that was returned to the queue has waited for, until slurmctld
 		// next looks at it.
 	case j.Reason.IsRoom():
 		return time.Now(), false, nil

@@ -12,7 +12,7 @@ import (
 )
 
 // watchOutputs lets the Epilog know where the processes on shared GPUs write
-// their errors. A job that had its GPUs alone does not come back, so nobody
+// their errors. A job that had its GPUs alone is not requeued, so nobody
 // will ask.
 func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 	if a.Outputs == nil {

@@ -74,7 +74,7 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
-	// One question each about MPS, the counts, the job that comes back, the steward.
+	// One question each about MPS, the counts, the job that is requeued, the steward.
 	for start := time.Now(); looks.Load() < 20 || h.published.Load() < 20 ||
 		h.asked.Load() < 4; time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > time.Minute {

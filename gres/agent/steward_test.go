@@ -119,7 +119,7 @@ func TestKeepSteward(t *testing.T) {
 	}
 }
 
-// A job that was given back between two looks is not new to the second.
+// A job that was returned to the queue between two looks is not new to the second.
 func TestKeepStewardRemembers(t *testing.T) {
 	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
 		Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
@@ -200,14 +200,14 @@ func TestFollowComment(t *testing.T) {
 		ledger  []string
 		slurm   []string
 	}{
-		"no word":      {"rack", "PENDING", nil, nil, nil},
-		"new":          {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
-		"new, all":     {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
-		"kept already": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"in a Prolog":  {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"given back":   {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
-		"starts":       {fresh, "RUNNING Prolog", nil, nil, nil},
-		"has started":  {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"no word":               {"rack", "PENDING", nil, nil, nil},
+		"new":                   {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"new, all":              {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
+		"kept already":          {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"in a Prolog":           {fresh, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"returned to the queue": {fresh, "COMPLETING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"starts":                {fresh, "RUNNING Prolog", nil, nil, nil},
+		"has started":           {fresh, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"held by its user": {fresh, "PENDING JobHeldUser", []lease.Hold{{UUID: "a", JobID: 7}}, []string{"drop 7"},
 			[]string{"n1 keeps 0 for 0"}},
 		"did not come":    {late, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},

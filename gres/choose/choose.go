@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package choose picks the GPUs of a job: values in, a decision out. It keeps
-// the preconditions of the CARMA paper (SM activity at most 80 %, memory free)
+// the preconditions of the CARMA paper (a bound on SM activity, free memory)
 // and adds the ledger that the paper's system lacks: memory that was promised
 // counts as used. The Prolog decides with it, and so does carma-sim.
 package choose
@@ -40,7 +40,7 @@ type Thresholds struct {
 	MaxClients   int // of an MPS server; 0: no gate
 	Settle       time.Duration
 	CrossUser    bool // jobs of several users may time-slice one GPU
-	Streams      bool // no MPS: all jobs of a GPU take turns
+	Streams      bool // no MPS: all jobs of a GPU are time-sliced
 	NodeDaemon   bool // an MPS daemon serves all GPUs of the node, not just the job's
 	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
 }
@@ -230,7 +230,7 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 }
 
 // refusedBy returns why a policy does not share the GPU with the request.
-// Carma shares through MPS only: GPUs whose jobs take turns do no more work
+// Carma shares through MPS only: time-sliced GPUs do no more work
 // than with one of them (thesis 4.3.2; docs/bench/sim.md).
 func (s *state) refusedBy(p Policy, streams bool) Reason {
 	switch {
@@ -247,7 +247,7 @@ const maxGPUs = 64
 
 // GPUs picks the request's GPUs by policy among those that take it, all or
 // none. Whatever the policy, GPUs without jobs of other users come first: jobs
-// of one user share through MPS, jobs of two users only by turns.
+// of one user share through MPS, jobs of two users only time-sliced.
 func GPUs(p Policy, in Input) Decision {
 	var buf [maxGPUs]state
 	states := statesOf(buf[:], &in)

@@ -177,7 +177,7 @@ func TestOffer(t *testing.T) {
 }
 
 // Every GPU that a request is refused is closed in the counts, or has too little memory
-// there, or the request waits for idle GPUs after some give-backs.
+// there, or the request waits for idle GPUs after some returns to the queue.
 func TestUncounted(t *testing.T) {
 	other := held("a", 10000)
 	other.UID = 2000
@@ -341,7 +341,7 @@ func TestCarmaNeverByTurns(t *testing.T) {
 		t.Errorf("takes %v", d.UUIDs)
 	}
 	for _, r := range d.Refusals {
-		if got := r.Reason.String(); got != "its jobs and this one would take turns" {
+		if got := r.Reason.String(); got != "its jobs and this one would be time-sliced" {
 			t.Errorf("%s: %s", r.UUID, got)
 		}
 	}

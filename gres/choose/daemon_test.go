@@ -61,7 +61,7 @@ func TestDaemon(t *testing.T) {
 		{"several, never by turns", Carma, never, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"),
 			by(other, "c", "c")}, 2, "a: leased to another user"},
 		{"carma never by turns", Carma, defaults, []gres.Lease{by(other, "a", "a"), by(other, "b", "b"),
-			by(other, "c", "c")}, 2, "a: its jobs and this one would take turns"},
+			by(other, "c", "c")}, 2, "a: its jobs and this one would be time-sliced"},
 		{"carma joins", Carma, defaults, []gres.Lease{by(me, "a", "a,b"), by(me, "b", "a,b"), by(other, "c", "c"),
 			by(other, "d", "d")}, 2, "a b > a,b"},
 		{"no MPS", MAGM, streams, []gres.Lease{by(me, "a", ""), by(me, "b", ""), by(me, "c", "")}, 2, "d a > "},

@@ -78,7 +78,7 @@ func (r Reason) String() string {
 	case smactBooked:
 		return fmt.Sprintf("SM activity of %.0f %% is booked, %.0f %% more expected", r.a, r.b)
 	case byTurns:
-		return "its jobs and this one would take turns"
+		return "its jobs and this one would be time-sliced"
 	case tooFew:
 		return fmt.Sprintf("fits, but %.0f are needed at once", r.a)
 	case tooFewTogether:

@@ -103,7 +103,7 @@ type Path struct {
 // safe tells whether nobody but root can change the file.
 func (p Path) safe() bool { return p.Err == nil && p.UID == 0 && p.Mode.Perm()&0o022 == 0 }
 
-// Diagnose returns the findings on the facts, in an order to mend them in.
+// Diagnose returns the findings on the facts, in an order to fix them in.
 func Diagnose(f Facts) []Finding {
 	d := &diagnosis{Facts: f}
 	d.configuration()
@@ -131,7 +131,7 @@ type diagnosis struct {
 	findings []Finding
 }
 
-// add leaves out what the same step mends as an earlier finding.
+// add leaves out what the same step fixes as an earlier finding.
 func (d *diagnosis) add(level Level, part, what, do string) {
 	for _, f := range d.findings {
 		if f.Part == part && f.Do == do {

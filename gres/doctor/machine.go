@@ -79,7 +79,7 @@ func (d *diagnosis) hooks() {
 			switch {
 			case !ok: // said by settings
 			case p.Err != nil:
-				say(Fail, h.setting+": "+p.Err.Error(), "install carma-node, or mend "+h.setting+" in slurm.conf")
+				say(Fail, h.setting+": "+p.Err.Error(), "install carma-node, or correct "+h.setting+" in slurm.conf")
 			case p.Mode.Perm()&0o111 == 0:
 				say(Fail, h.setting+": "+p.Path+" is not executable: every job drains the node", "chmod 755 "+p.Path)
 			case !p.safe():
@@ -110,7 +110,7 @@ func (d *diagnosis) registration() {
 		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") ||
 			strings.Contains(state, "FAIL"):
 			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason),
-				"mend the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
+				"fix the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
 		default:
 			d.counted(say)
 		}

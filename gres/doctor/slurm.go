@@ -19,7 +19,7 @@ func (d *diagnosis) configuration() {
 	d.part("carma.toml", d.ConfigPath+" can be read", func(say func(Level, string, string)) {
 		switch {
 		case d.ConfigErr != nil:
-			say(Fail, d.ConfigErr.Error(), "mend it; contrib/slurm/carma.toml explains every key")
+			say(Fail, d.ConfigErr.Error(), "correct it; contrib/slurm/carma.toml explains every key")
 			return
 		case len(d.Config.Partition) == 0:
 			say(Fail, "no partition is CARMA's", "add a [partition.NAME] to "+d.ConfigPath)

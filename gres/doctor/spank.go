@@ -75,7 +75,7 @@ func (d *diagnosis) spank() {
 				"write \"optional "+s.Own().Path+"\"")
 		}
 		if p := s.Program; p.Err != nil {
-			say(unheard, "the program that it runs: "+p.Err.Error(), "install carma-node, or mend the line in "+s.Path)
+			say(unheard, "the program that it runs: "+p.Err.Error(), "install carma-node, or correct the line in "+s.Path)
 		} else if !p.safe() || p.Mode.Perm()&0o111 == 0 {
 			say(Fail, p.Path+", which it runs, is not executable or can be changed by others than root",
 				"chown root "+p.Path+"; chmod 755 "+p.Path)

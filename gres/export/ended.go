@@ -79,7 +79,7 @@ func (e *Ended) text(node string) string {
 	}{
 		{"carma_attempts_total", "Attempts of jobs that ended here.", e.attempts},
 		{"carma_attempts_oom_total", "Of them, ran out of GPU memory.", e.oom},
-		{"carma_attempts_returned_total", "Of them, went back to the queue for it, to run alone.", e.returned},
+		{"carma_attempts_returned_total", "Of them, requeued for it, to run exclusively.", e.returned},
 	} {
 		counter(m.name, m.help)
 		fmt.Fprintf(&b, "%s{node=%q} %d\n", m.name, node, m.value)

@@ -64,16 +64,16 @@ func (b *Ledger) ended(ctx context.Context, query string, arg any) ([]Ended, err
 	return list, rows.Err()
 }
 
-// PendingRestart is a job that an Epilog has put back into the queue. slurmctld lets
+// PendingRestart is a job that an Epilog has requeued. slurmctld lets
 // it wait until the credentials of its first run have expired (120 s); the agent
 // lifts that once the job is pending.
 type PendingRestart struct {
 	JobID uint32
 	Age   time.Duration
-	Delay time.Duration // that it is to wait from when it was put back, or until it is safe
+	Delay time.Duration // that it is to wait from when it was requeued, or until it is safe
 }
 
-// AddComeback notes that job was put back now and is to wait.
+// AddComeback notes that job was requeued now and is to wait.
 func (b *Ledger) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job,
 		int64(Now()), int64(delay))

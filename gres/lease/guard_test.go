@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// However many jobs of a user come back, or wait, GPUs are kept for one of them, or on
+// However many jobs of a user are requeued, or wait, GPUs are kept for one of them, or on
 // half of the node's GPUs.
 func TestHoldsOfOneUser(t *testing.T) {
 	b := open(t, t.TempDir())

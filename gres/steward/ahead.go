@@ -53,7 +53,7 @@ func Ahead(queue []schedule.Job, id uint32, node string, now time.Time) []schedu
 }
 
 // wantsNow tells whether a job would take GPUs of the node now: it waits for room, backs
-// off as this node or another has given it back that it names, or is in its Prolog there.
+// off as this node or another has returned it to the queue that it names, or is in its Prolog there.
 func wantsNow(j schedule.Job, node string, now time.Time) bool {
 	books := tres.Read(j.TresPerNode)
 	switch {

@@ -155,7 +155,7 @@ func (x *index) booking(j *schedule.Job) booking {
 
 // waits tells whether a job waits for GPUs of ours and for nothing else. One
 // whose place we cannot judge is left alone. A job that names its node is started
-// whatever the node offers, given back and backs off: that is how it waits
+// whatever the node offers, returned to the queue and backs off: that is how it waits
 // (Waits tells it from one whose user has set a start).
 func (x *index) waits(j *schedule.Job) bool {
 	b := x.booking(j)

@@ -20,8 +20,8 @@ import (
 const BackOff = 16 * time.Minute
 
 // BacksOff tells whether the time before which a job does not start is one of ours: of
-// a job that was given back or came back. slurmctld sets a job's time of submission anew
-// when it goes back into the queue (job_mgr.c, batch_requeue_fini). A start that is
+// a job that was returned to the queue or was requeued. slurmctld sets a job's time of submission anew
+// when it returns into the queue (job_mgr.c, batch_requeue_fini). A start that is
 // further away than BackOff from there is its user's, and so is any of a job that was never
 // back.
 func BacksOff(restarts int, submitted, eligible time.Time) bool {
@@ -29,7 +29,7 @@ func BacksOff(restarts int, submitted, eligible time.Time) bool {
 }
 
 // Waits knows since when requests wait for room. A requeue sets a job's eligible time
-// anew (job_mgr.c, batch_requeue_fini), also when a Prolog gives it back at once: such a
+// anew (job_mgr.c, batch_requeue_fini), also when a Prolog returns it to the queue at once: such a
 // job would never have waited long. What its user does to it, a hold, a later start, a
 // dependency, sets that anew as well: time that a job spends so does not count.
 type Waits map[request]wait
@@ -105,7 +105,7 @@ func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 		known.since += now.Unix() - known.seen
 	case !room:
 		known.since = now.Unix()
-	case j.Eligible.IsZero(): // slurmctld has not looked at it since it came back, or was released
+	case j.Eligible.IsZero(): // slurmctld has not looked at it since it was requeued, or was released
 		return now
 	case !ok:
 		known.since = eligible

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A job that Prolog after Prolog gives back waits all the while.
+// A job that Prolog after Prolog returns to the queue waits all the while.
 func TestWaits(t *testing.T) {
 	w := Waits{}
 	look := func(after time.Duration, j schedule.Job) time.Duration {
@@ -41,17 +41,17 @@ func TestWaits(t *testing.T) {
 		t.Errorf("while it backs off it has waited %v", got)
 	}
 	if got := look(3*time.Minute, since(3*time.Minute)); got != 3*time.Minute {
-		t.Errorf("given back, it has waited %v", got)
+		t.Errorf("returned to the queue, it has waited %v", got)
 	}
 	restarts++
 	look(4*time.Minute, schedule.Job{ID: 8}) // on its way back, the job is not in the queue
 	if got := look(7*time.Minute, since(5*time.Minute)); got != 7*time.Minute {
-		t.Errorf("given back again, it has waited %v", got)
+		t.Errorf("returned to the queue again, it has waited %v", got)
 	}
 	restarts++
 	look(11*time.Minute, ran(8*time.Minute)) // hooks.wait may be five minutes
 	if got := look(12*time.Minute, since(12*time.Minute)); got != 12*time.Minute {
-		t.Errorf("given back by a slow Prolog, it has waited %v", got)
+		t.Errorf("returned to the queue by a slow Prolog, it has waited %v", got)
 	}
 	look(16*time.Minute, ran(12*time.Minute))
 	look(20*time.Minute, ran(12*time.Minute))
@@ -71,7 +71,7 @@ func TestWaitsOfTasks(t *testing.T) {
 	task := func(id, task uint32, eligible time.Time) schedule.Job {
 		j := pending(id, two, 0)
 		j.ArrayJobID, j.ArrayTask, j.Eligible = 7, task, eligible
-		if id != 7 { // it has been given back
+		if id != 7 { // it has been returned to the queue
 			j.Restarts, j.Submitted = 1, eligible
 		}
 		return j
@@ -128,7 +128,7 @@ func TestWaitsForItsUser(t *testing.T) {
 		"a limit":   {reason("QOSMaxJobsPerUserLimit"), room, 2 * time.Hour},
 		"a start": {eligible("BeginTime", now.Add(time.Hour), 0),
 			eligible("Resources", now.Add(-time.Minute), 0), time.Hour + time.Minute},
-		"a start, and long ago given back": {eligible("BeginTime", now.Add(time.Hour), 2),
+		"a start, and long ago returned to the queue": {eligible("BeginTime", now.Add(time.Hour), 2),
 			eligible("Resources", now.Add(-time.Minute), 2), time.Hour + time.Minute},
 		"is to start later": {room, eligible("BeginTime", now.Add(time.Hour), 0), 0},
 	} {
@@ -149,11 +149,11 @@ func TestBacksOff(t *testing.T) {
 		in       time.Duration // from its requeue
 		want     bool
 	}{
-		"given back":                     {1, 10 * time.Minute, true},
-		"as long as any of ours":         {3, 15 * time.Minute, true},
-		"longer":                         {3, 17 * time.Minute, false},
-		"a start that its user has set":  {0, time.Minute, false},
-		"a start of before it came back": {1, -time.Hour, true},
+		"returned to the queue":             {1, 10 * time.Minute, true},
+		"as long as any of ours":            {3, 15 * time.Minute, true},
+		"longer":                            {3, 17 * time.Minute, false},
+		"a start that its user has set":     {0, time.Minute, false},
+		"a start of before it was requeued": {1, -time.Hour, true},
 	} {
 		if got := BacksOff(c.restarts, now, now.Add(c.in)); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -188,10 +188,10 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 		job  schedule.Job
 		want time.Time // since when it has waited
 	}{
-		{"given back", givenBack(7, 59*time.Minute, 1), at(-time.Hour)},
-		{"given back again", givenBack(7, 65*time.Minute, 2), at(-time.Hour)},
+		{"returned to the queue", givenBack(7, 59*time.Minute, 1), at(-time.Hour)},
+		{"returned to the queue again", givenBack(7, 65*time.Minute, 2), at(-time.Hour)},
 		{"a task", task(1), now},
-		{"not given back", pending(8, two, 0), now},
+		{"not returned to the queue", pending(8, two, 0), now},
 		{"held by its user since", func() schedule.Job {
 			j := givenBack(7, 80*time.Minute, 1)
 			j.Submitted = at(59 * time.Minute)
@@ -205,7 +205,7 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 		if !queue[0].Eligible.Equal(c.want) {
 			t.Errorf("%s: it has waited since %v, want %v", c.what, queue[0].Eligible, c.want)
 		}
-		if again := next.Comment(comment); c.what == "given back" && again != comment {
+		if again := next.Comment(comment); c.what == "returned to the queue" && again != comment {
 			t.Errorf("it leaves %q, want %q", again, comment)
 		}
 	}

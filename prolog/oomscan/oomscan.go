@@ -18,7 +18,7 @@ type Finding struct {
 	Signature
 	Offset int64 // of its first byte
 	// BackOff: a message after which programs make do with less, and after which this
-	// one went on. It is a reason to bring a job back only where NVML saw the same.
+	// one went on. It is a reason to requeue a job only where NVML saw the same.
 	BackOff bool
 }
 

@@ -10,7 +10,7 @@ import (
 // Kind is what a message tells about the end of a job.
 type Kind string
 
-// The kinds. Only GPUMemory is a reason to bring a job back: alone on a GPU it
+// The kinds. Only GPUMemory is a reason to requeue a job: alone on a GPU it
 // has more of what it lacked. The others are told apart so that a report can
 // name them, and so that they are not taken for it.
 const (

@@ -29,7 +29,7 @@ const markTail = 4096
 
 // Mark is where a file ended when a job started. Output that is appended
 // (--open-mode=append, JobFileAppend=1) keeps the text of earlier runs, and an
-// old message must not bring the job back again; output that was truncated and
+// old message must not requeue the job again; output that was truncated and
 // written anew must be read from its beginning, however long it has become.
 type Mark struct {
 	Exists  bool
@@ -45,7 +45,7 @@ func answer(ask Ask) Reply {
 	for _, f := range ask.Files {
 		r := look(ask.Op, f)
 		switch {
-		case r.Kind == oomscan.GPUMemory && !r.BackOff: // the one that would bring the job back
+		case r.Kind == oomscan.GPUMemory && !r.BackOff: // the one that would requeue the job
 			return r
 		case best.BackOff && r.Signature != "": // the end of a program, not what one made do without
 			best = r

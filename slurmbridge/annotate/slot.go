@@ -12,7 +12,7 @@ import (
 
 // slot applies the partition's time slot, and what the job wants to happen at
 // the end of its time. A job without a time limit gets the slot as its limit; a
-// longer limit is cut to it, which its user is told unless the job comes back
+// longer limit is cut to it, which its user is told unless the job is requeued
 // for more.
 func (a *Annotation) slot(d directive.Directive, job Job, name string, part config.Partition, ignoreBad bool) error {
 	a.Signal = d.Signal
@@ -35,7 +35,7 @@ func (a *Annotation) slot(d directive.Directive, job Job, name string, part conf
 	a.TimeLimitMin = slot
 	if own != 0 && !d.Requeue {
 		a.Advice = fmt.Sprintf("jobs of partition %s run in slots of %d:%02d:00: the time limit is cut to that; with "+
-			"#CARMA requeue=timeout the job comes back after each", name, slot/60, slot%60)
+			"#CARMA requeue=timeout the job is requeued after each", name, slot/60, slot%60)
 	}
 	return nil
 }

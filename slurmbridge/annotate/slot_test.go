@@ -24,15 +24,15 @@ func TestTimeSlot(t *testing.T) {
 		advice, refused         string
 	}{
 		{"no slots", "gpu", "#CARMA on\n", NoVal, 0, false, "", ""},
-		{"no slots to come back for", "gpu", "\n#CARMA requeue=timeout\n", NoVal, 0, false, "",
+		{"no slots to be requeued for", "gpu", "\n#CARMA requeue=timeout\n", NoVal, 0, false, "",
 			"line 2: requeue: partition gpu has no time slots"},
 		{"no limit", "slots", "", NoVal, 240, false, "", ""},
 		{"no limit, as a program may say it", "slots", "", 0, 240, false, "", ""},
-		{"no limit, comes back", "slots", "#CARMA requeue=timeout\n", NoVal, 240, true, "", ""},
+		{"no limit, is requeued", "slots", "#CARMA requeue=timeout\n", NoVal, 240, true, "", ""},
 		{"shorter", "slots", "#CARMA requeue=timeout\n", 30, 0, true, "", ""},
 		{"just as long", "slots", "", 240, 0, false, "", ""},
 		{"longer", "slots", "#CARMA on\n", 1440, 240, false, "slots of 4:00:00: the time limit is cut", ""},
-		{"longer, comes back", "slots", "#CARMA requeue=timeout\n", 1440, 240, true, "", ""},
+		{"longer, is requeued", "slots", "#CARMA requeue=timeout\n", 1440, 240, true, "", ""},
 		{"without end", "slots", "#CARMA requeue=timeout\n", infinite, 240, true, "", ""},
 	} {
 		j := job(c.script)

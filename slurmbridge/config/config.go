@@ -70,7 +70,7 @@ type Partition struct {
 	Share       bool   `toml:"share"`         // false: every job gets whole GPUs
 	Recovery    string `toml:"recovery"`      // partition for the second attempt after an OOM; empty: none
 
-	TimeSlot Duration `toml:"time_slot"` // longest time limit; at its end a job with requeue=timeout comes back; 0: none
+	TimeSlot Duration `toml:"time_slot"` // longest time limit; at its end a job with requeue=timeout is requeued; 0: none
 
 	// What a process holds of a GPU before it has allocated anything: CUDA
 	// context and kernels, without and with cuDNN. 0: the estimator's default.
@@ -157,11 +157,11 @@ type Devices struct {
 
 // Hooks bounds Prolog and Epilog.
 type Hooks struct {
-	Wait Duration `toml:"wait"` // Prolog: for a GPU, before the job goes back to the queue
-	// so much longer for srun and salloc, which cannot go back; then their tasks wait
+	Wait Duration `toml:"wait"` // Prolog: for a GPU, before the job returns to the queue
+	// so much longer for srun and salloc, which cannot return to the queue; then their tasks wait
 	WaitInteractive Duration `toml:"wait_interactive"`
 	Deadline        Duration `toml:"deadline"` // Prolog and Epilog: for everything else
-	// times that a job goes back before it waits for idle GPUs; 0: never
+	// times that a job returns to the queue before it waits for idle GPUs; 0: never
 	Vetoes int  `toml:"vetoes"`
 	Strict bool `toml:"strict"` // a node whose ledger is damaged, or that has lost a GPU, drains
 }

@@ -96,7 +96,8 @@ func TestParseErrors(t *testing.T) {
 		{"[placement]\nmax_jobs = 49\n", "line 2: placement.max_jobs: must be 1 to 48"},
 		{"[placement]\nmargin_mib = -1\n", "line 2: placement.margin_mib: must not be negative"},
 		{"[placement]\ncross_user = \"maybe\"\n", "line 2: placement.cross_user: \"maybe\" is not one of"},
-		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of analytic, none"},
+		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of " +
+			strings.Join(Estimators, ", ")},
 		{partitions + "base_cudnn_mib = 50000\n", "line 5: partition.gpu.base_cudnn_mib: must be 0 or a part"},
 		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},

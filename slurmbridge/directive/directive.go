@@ -71,7 +71,7 @@ type Signal struct {
 // given. Sizes and batches are per GPU.
 type Directive struct {
 	Present bool   // the script has at least one #CARMA line
-	Off     bool   // "off": never share, never bring back
+	Off     bool   // "off": never share, never requeue
 	MemMiB  int64  // mem=, the user's own figure; wins over every estimate
 	Policy  Policy // policy=
 	Batch   int    // batch=
@@ -90,7 +90,7 @@ type Directive struct {
 	SMActPct  int    // smact=, expected SM activity in percent
 
 	Signal  Signal // signal=
-	Requeue bool   // requeue=timeout: come back when the time slot is over
+	Requeue bool   // requeue=timeout: requeue it when the time slot is over
 
 	Summary []byte // the "#CARMA|" lines, joined with newlines; cut at 256 KiB
 

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"carma/slurmbridge/policy"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -87,8 +89,8 @@ func TestParseErrors(t *testing.T) {
 			"adadelta, rmsprop, adafactor; write optim=adamw"},
 		{"#CARMA foreach=yes\n", "line 1: foreach=yes: neither 0 nor 1; write foreach=0 or foreach=1"},
 		{"#CARMA params=many\n", "line 1: params=many: not a number of parameters; write params=110M"},
-		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive, carma, magm, lug, mug, rr, " +
-			"first-fit, best-fit; write policy=shared or policy=exclusive"},
+		{"#CARMA policy=fast\n", "line 1: policy=fast: not one of shared, exclusive, " +
+			strings.Join(policy.Placements(), ", ") + "; write policy=shared or policy=exclusive"},
 		{"#CARMA signal=KILL@60\n", "line 1: signal=KILL@60: not one of HUP, INT, QUIT, TERM, USR1, USR2; write " +
 			"signal=USR1@300 or signal=B:USR1@300"},
 		{"#CARMA signal=USR1@5m\n", "line 1: signal=USR1@5m: not a whole number; write signal=USR1@300 or signal=B:USR1@300"},

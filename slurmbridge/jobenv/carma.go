@@ -23,7 +23,7 @@ type Carma struct {
 	Policy     string      // placement that the user asks for; empty: the site's
 	ByNodes    bool        // GPUs follows from the job's nodes and tasks, which must thus stay
 	Learn      bool        // it runs alone for want of a figure that would let it share
-	Requeue    bool        // it comes back when its time slot is over
+	Requeue    bool        // it is requeued when its time slot is over
 	NamesNodes bool        // slurmctld starts it there whatever they offer (tres.AnyMiB)
 
 	// Of a job whose hook reads this.

@@ -68,7 +68,7 @@ comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"r
 			`tres_per_node gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
 time_limit 240
 signal 10 300 steps
-tell carma: jobs of partition slots run in slots of 4:00:00: the time limit is cut to that; with #CARMA requeue=timeout the job comes back after each
+tell carma: jobs of partition slots run in slots of 4:00:00: the time limit is cut to that; with #CARMA requeue=timeout the job is requeued after each
 env V=1
 env MODE=exclusive
 env METHOD=none
@@ -236,7 +236,7 @@ func FuzzAnswer(f *testing.F) {
 }
 
 // slurmctld must not get a network, processes, a database or NVML with the
-// library (DESIGN 3.10).
+// library.
 func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {

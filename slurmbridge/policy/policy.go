@@ -9,7 +9,7 @@ type Name string
 
 // The policies (thesis 6.2.2, the fits of its oracle runs, and our own).
 const (
-	Carma Name = "carma" // least utilised GPU, and never by turns
+	Carma Name = "carma" // least utilised GPU, and never time-sliced
 
 	MAGM       Name = "magm"      // most available GPU memory
 	LUG        Name = "lug"       // least utilised GPU

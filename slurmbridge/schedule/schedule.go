@@ -28,7 +28,7 @@ type Job struct {
 	Features    string // the user's words, as the next
 	TresPerNode string
 	Restarts    int       // how often it has gone back into the queue
-	Submitted   time.Time // or when it last went back (batch_requeue_fini)
+	Submitted   time.Time // or when it last returned to the queue (batch_requeue_fini)
 	NodeCount   int       // that it has, or asks for
 	QOS         string
 }

@@ -64,7 +64,7 @@ func target(id uint32, sign string, part uint32) Target {
 // ErrBatchOnly means that the job cannot be requeued because it is no batch job.
 var ErrBatchOnly = errors.New("not a batch job")
 
-// RequeueHold puts a job back into the queue, held. The error is ErrBatchOnly for a
+// RequeueHold requeues a job, held. The error is ErrBatchOnly for a
 // job of srun or salloc.
 func (c Client) RequeueHold(ctx context.Context, t Target) error {
 	return batchOnly(c.act(ctx, t, "scontrol", "requeuehold"))

@@ -29,7 +29,7 @@ type Job struct {
 	Requeue    bool            // false: --no-requeue, JobRequeue=0, or a job of a federation
 	Restarts   int             // how often it has gone back into the queue
 	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
-	Submitted  time.Time       // or when it last went back (batch_requeue_fini)
+	Submitted  time.Time       // or when it last returned to the queue (batch_requeue_fini)
 	QOS        string
 	Start      time.Time // zero: it has not started
 	End        time.Time // since when it completes, if it does; else when its time is up

@@ -88,7 +88,7 @@ func TestJob(t *testing.T) {
 			"12", "12"},
 		"has the node to itself": {[][]string{fields(map[int]string{15: "NO"})},
 			with(func(j *Job) { j.WholeNode = true }), "12", "12", "12"},
-		"may not go back, has been back, is held": {[][]string{fields(map[int]string{9: "0", 10: "3", 11: "N/A",
+		"may not return to the queue, has been back, is held": {[][]string{fields(map[int]string{9: "0", 10: "3", 11: "N/A",
 			13: "JobHeldUser"})},
 			with(func(j *Job) { j.Requeue, j.Restarts, j.Eligible, j.Reason = false, 3, time.Time{}, "JobHeldUser" }), "12",
 			"12", "12"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sctl calls Slurm's commands. Each call is one RPC or two and has a
-// deadline; callers keep them rare.
+// Package sctl calls Slurm's commands. Each call is one RPC or two; callers give
+// each a deadline by its context, and keep them rare.
 package sctl
 
 import (

@@ -232,7 +232,7 @@ func (l List) Sent() bool { return l.K > 0 && l.freeMiB == SentMiB }
 
 // Without returns the list as written, less the entries that book CARMA memory.
 func (l List) Without() string {
-	if l.K == 0 && l.total < 0 { // as of all but jobs that come back
+	if l.K == 0 && l.total < 0 { // as of all but jobs that are requeued
 		return l.Text
 	}
 	var kept []string

@@ -145,7 +145,7 @@ func (b *booker) annotate(j *workload.Job, line string, given *estimator.Estimat
 
 // raise books more for a job that died of GPU memory (recovery "ladder").
 func (b *booker) raise(j *workload.Job, was booking, peakMiB int64) (booking, error) {
-	const stepMiB = 5 * 1024 // DESIGN 3.8
+	const stepMiB = 5 * 1024 // as prolog/recover.go
 	return b.annotate(j, b.mem(max(was.reserveMiB, peakMiB)+stepMiB), nil, was.smactPct)
 }
 

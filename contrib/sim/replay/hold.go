@@ -19,7 +19,7 @@ type hold struct {
 	mib        int64 // of each, 0: all
 	since      float64
 	open       bool // they are offered: the job can start on them
-	steward    bool // it is the steward's, not a job's that came back (prolog: expect)
+	steward    bool // it is the steward's, not a job's that was requeued (prolog: expect)
 }
 
 func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS > 0 }

@@ -45,7 +45,7 @@ func (h *holder) happened(what happening, id int32) {
 }
 
 // However many jobs of a user wait, GPUs are kept for one at a time, and on a node for
-// several that come back on half of its GPUs.
+// several that are requeued on half of its GPUs.
 func TestHoldsOfOneUser(t *testing.T) {
 	one, several := 0, 0
 	for seed := range uint64(40) {

@@ -20,7 +20,7 @@ type waiter struct {
 }
 
 // queue is the waiting jobs in order. slurmctld looks at the first ones only, and
-// at those that were given back.
+// at those that were returned to the queue.
 type queue struct {
 	depth int
 	names int      // of tres.Names
@@ -87,7 +87,7 @@ func (q *queue) add(e waiter, recovery bool) {
 		return len(list) > 0 && compare(list[len(list)-1], e) >= 0
 	})
 	switch {
-	case i < n: // one that was given back keeps its place
+	case i < n: // one that was returned to the queue keeps its place
 		at, _ := slices.BinarySearchFunc(q.front[i].list, e, compare)
 		q.insert(i, at, e)
 	case e.rank != 0, q.next == len(q.rest) && q.size < q.depth, q.next < len(q.rest) && compare(e, q.rest[q.next]) < 0:

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// However jobs come, go and come back, the queue is in the order in which they
+// However jobs come, go and are requeued, the queue is in the order in which they
 // were submitted, those of the recovery partition first, and a block knows what
 // its jobs need least.
 func TestQueueOrder(t *testing.T) {

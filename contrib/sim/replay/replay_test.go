@@ -134,7 +134,7 @@ func TestBurstByHand(t *testing.T) {
 			got = append(got, fmt.Sprintf("%.6g-%.6g", j.StartS, j.EndS))
 		}
 		if g := strings.Join(got, " "); g != c.want || r.GivenBack != c.givenBack {
-			t.Errorf("%s:\ngot  %s, %d given back\nwant %s, %d", c.name, g, r.GivenBack, c.want, c.givenBack)
+			t.Errorf("%s:\ngot  %s, %d returned to the queue\nwant %s, %d", c.name, g, r.GivenBack, c.want, c.givenBack)
 		}
 	}
 }
@@ -166,7 +166,7 @@ func TestLeastLoadedByHand(t *testing.T) {
 }
 
 // One user's GPU has room that slurmctld offers to all users who are counted with
-// that one: such a user's jobs are given back, and in the end wait for an idle GPU,
+// that one: such a user's jobs are returned to the queue, and in the end wait for an idle GPU,
 // unless a node serves one user at a time. Jobs of others wait at once.
 func TestOtherUserByHand(t *testing.T) {
 	for _, c := range []struct {
@@ -182,7 +182,7 @@ func TestOtherUserByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.GivenBack < c.least || r.GivenBack > c.most || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS < 1000 {
-			t.Errorf("%+v: given back %d times, %+v", c, r.GivenBack, r.Jobs)
+			t.Errorf("%+v: returned to the queue %d times, %+v", c, r.GivenBack, r.Jobs)
 		}
 	}
 	s := exact(1, choose.MAGM)
@@ -209,7 +209,7 @@ func TestHeldByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := r.Jobs[5].StartS; got != c.start {
-			t.Errorf("holds after %g s, for %g s: it starts after %g s, want %g; given back %d times: %+v", c.holdAfterS,
+			t.Errorf("holds after %g s, for %g s: it starts after %g s, want %g; returned %d times: %+v", c.holdAfterS,
 				c.timeoutS, got, c.start, r.GivenBack, r.Jobs)
 		}
 	}

@@ -20,7 +20,7 @@ type Result struct {
 	P95Slowdown float64 // of the last attempt's execution against the job alone
 	OOM         int     // attempts that died of GPU memory
 	Failed      int     // jobs that did not end well
-	GivenBack   int     // times that a Prolog gave a job back
+	GivenBack   int     // times that a Prolog returned a job to the queue
 	EnergyJ     float64 // of all GPUs over the makespan
 	SMActPct    float64 // mean over GPUs and makespan
 	MemMiB      float64 // used, mean over GPUs and makespan

@@ -20,7 +20,7 @@ import (
 // slurm plays the project's way. slurmctld sees of a node what its agent has
 // told it for jobs on 1, 2, ... GPUs, which jobs do not consume, and the GPU slots
 // and the carmatotal that they do (docs/adr/0003); the Prolog chooses GPUs on the
-// node and leases them, waits or gives the job back; the Epilog brings back what
+// node and leases them, waits or returns the job to the queue; the Epilog requeues what
 // died of GPU memory.
 type slurm struct {
 	m      *machine
@@ -40,7 +40,7 @@ type slurm struct {
 
 	bookings  []booking // by task
 	recovered []bool    // by task: it goes to the recovery partition
-	vetoes    []uint8   // by task: how often a Prolog gave it back
+	vetoes    []uint8   // by task: how often a Prolog returned it to the queue
 	eligible  []float64 // by task: since when it waits; -1: it never has
 	awaits    []bool    // by task: it waits for idle GPUs
 	others    []bool    // by task: its Prolog has met other users' jobs
@@ -182,7 +182,7 @@ func (s *slurm) submit(id int32) {
 		e.need = s.set.GPUMemMiB
 	}
 	e.rank = s.rank(id)
-	if s.eligible[id] < 0 { // not for one that was given back (gres/steward: Waits)
+	if s.eligible[id] < 0 { // not for one that was returned to the queue (gres/steward: Waits)
 		s.eligible[id] = s.m.now
 	}
 	s.queue.add(e, s.recovered[id])
@@ -204,7 +204,7 @@ func (s *slurm) rank(id int32) float64 {
 	return 0
 }
 
-// release is the end of an Epilog: the job ends or comes back, and the leases go.
+// release is the end of an Epilog: the job ends or is requeued, and the leases go.
 func (s *slurm) release(id int32) {
 	t, b := &s.m.tasks[id], &s.bookings[id]
 	gpus, n := t.gpus, t.gpus[0]/int32(s.set.GPUs)
@@ -232,7 +232,7 @@ func (s *slurm) release(id int32) {
 }
 
 // recover is the Epilog's judgement on a job that shared and died of GPU memory. If it
-// is to come back alone, its GPUs are kept for it.
+// is to be requeued alone, its GPUs are kept for it.
 func (s *slurm) recover(id int32, b *booking) {
 	t := &s.m.tasks[id]
 	gpus := t.gpus

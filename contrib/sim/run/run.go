@@ -109,7 +109,7 @@ func (f *Figures) Print(out io.Writer) error {
 		{"makespan h", f.MakespanS, 3600, 2}, {"waiting min", f.WaitS, 60, 1}, {"execution min", f.ExecS, 60, 1},
 		{"completion min", f.JCTS, 60, 1},
 		{"p95 slowdown", f.P95Slowdown, 1, 2}, {"OOM", f.OOM, 1, 1}, {"failed", f.Failed, 1, 1},
-		{"given back", f.GivenBack, 1, 1}, {"energy MJ", f.EnergyJ, 1e6, 2},
+		{"returned", f.GivenBack, 1, 1}, {"energy MJ", f.EnergyJ, 1e6, 2},
 		{"SMACT %", f.SMActPct, 1, 1}, {"memory MiB", f.MemMiB, 1, 0},
 	} {
 		cells := []string{row.title}

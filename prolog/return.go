@@ -17,7 +17,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// backOff is how long a job waits after it was given back for the n-th time,
+// backOff is how long a job waits after it was returned to the queue for the n-th time,
 // counted from 0.
 func backOff(n uint32) time.Duration {
 	const first = 5 * time.Second
@@ -26,8 +26,8 @@ func backOff(n uint32) time.Duration {
 
 // giveBack puts the job into the queue again. slurmctld takes the job back
 // while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up. A job that was given back hooks.vetoes times is not sent around
-// any more, but waits for something that comes. One that was given back for what
+// 0 keeps the node up. A job that was returned to the queue hooks.vetoes times is not sent around
+// any more, but waits for something that comes. One that was returned to the queue for what
 // slurmctld does not count (choose.Uncounted) books idle GPUs; it shares them none the
 // less. For one that names its nodes, and thus does not wait for capacity, and where
 // nodes publish none (capacity.anchor = false), the node keeps GPUs. One that was never
@@ -85,7 +85,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 }
 
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for
-// ever. One that cannot go back is told, and waits until its user ends it.
+// ever. One that cannot return to the queue is told, and waits until its user ends it.
 func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slurm Slurm) error {
 	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
@@ -103,7 +103,7 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slu
 	return err
 }
 
-// setStart lets a job that was given back start as soon as is safe, and not sooner than
+// setStart lets a job that was returned to the queue start as soon as is safe, and not sooner than
 // after delay, where the agent will not.
 func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration, slurm Changing) {
 	ctx, cancel := n.part(ctx)
@@ -117,8 +117,8 @@ func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay
 	}
 }
 
-// lookAtLedger is how long a ledger may take to tell what a job that goes back would
-// be better off for; a give-back does not hang on it.
+// lookAtLedger is how long a ledger may take to tell what a job that returns to the queue would
+// be better off for; a return to the queue does not hang on it.
 const lookAtLedger = time.Second
 
 // gpus is how many GPUs the node is known to have; 0: that is not known now.
@@ -145,12 +145,12 @@ func waiting(ctx context.Context, h jobenv.Hook, slurm Jobs) (sctl.Job, error) {
 	return j, err
 }
 
-// overVetoLimit tells whether the job was given back hooks.vetoes times.
+// overVetoLimit tells whether the job was returned to the queue hooks.vetoes times.
 func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 	return n.Config.Hooks.Vetoes > 0 && int(h.Restart) >= n.Config.Hooks.Vetoes
 }
 
-// escalate is what a job that was given back too often asks for from now on; the
+// escalate is what a job that was returned to the queue too often asks for from now on; the
 // zero value if that would not help it.
 func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Jobs) sctl.Change {
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
@@ -172,7 +172,7 @@ func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncoun
 	return sctl.Change{}
 }
 
-// keep keeps GPUs of this node for a job that names it, or cannot go back, as the
+// keep keeps GPUs of this node for a job that names it, or cannot return to the queue, as the
 // steward does for one that waits for capacity; not where slurmctld has picked the
 // GPU.
 func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
@@ -201,7 +201,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	n.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
-// Return puts a job back on a node that can do nothing for it, as its ledger
+// Return returns a job to the queue on a node that can do nothing for it, as its ledger
 // cannot be opened: it could be given no GPU, and would fail. slurmctld lets it
 // wait before it starts again, here or on a better node.
 func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
