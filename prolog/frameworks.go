@@ -64,8 +64,12 @@ func Variables(w io.Writer, runDir string, look func(string) (string, bool)) err
 	if get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil
 	}
-	t, err := readTaskFile(runDir, uint32(id), get("SLURM_RESTART_COUNT"))
-	if err != nil {
+	job, known := jobOfStep(runDir, uint32(id), get)
+	if !known {
+		return nil
+	}
+	t, err := readTaskFile(runDir, job, get("SLURM_RESTART_COUNT"))
+	if err != nil || t.isForeign(get) {
 		return err
 	}
 	_, err = io.WriteString(w, assign(t.Variables, look))

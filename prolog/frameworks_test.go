@@ -3,6 +3,9 @@
 package prolog
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -40,6 +43,43 @@ func TestVariables(t *testing.T) {
 	}
 	if v := newTaskFile(&Node{Config: config.Default()}, jobenv.Hook{}, nil).Variables; v != nil {
 		t.Errorf("a job without GPUs gets %v", v)
+	}
+}
+
+// A step of a heterogeneous job has the variables of its component, though it is told the
+// leader's id; one of another user's job none.
+func TestVariablesOfComponent(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "jobs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for id, slot := range map[uint32]int{7: 3, 8: 5} {
+		err := writeTaskFile(dir, jobenv.JobKey{JobID: id}, taskFile{UID: 1000, Slots: []int{slot}, UUIDs: []string{"GPU"},
+			Variables: map[string]string{"CARMA_MEM_FRACTION": fmt.Sprintf("0.%d", id)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ name, vars, want string }{
+		{"batch script", "SLURM_JOB_GPUS=3", "=0.7"},
+		{"step of the leader", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=3", "=0.7"},
+		{"step of the component", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5", "=0.8"},
+		{"of a component without GPUs here", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=4", ""},
+		{"of another user", "SLURM_JOB_GPUS=3 SLURM_JOB_UID=1001", ""},
+		{"of the user", "SLURM_JOB_GPUS=3 SLURM_JOB_UID=1000", "=0.7"},
+	} {
+		vars := map[string]string{"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", "SLURM_JOB_ID_HET_GROUP_0": "7",
+			"SLURM_JOB_ID_HET_GROUP_1": "8"}
+		for _, word := range strings.Fields(c.vars) {
+			name, value, _ := strings.Cut(word, "=")
+			vars[name] = value
+		}
+		var b strings.Builder
+		err := Variables(&b, dir, env(vars))
+		line, _, _ := strings.Cut(b.String(), "\n")
+		if err != nil || strings.TrimPrefix(line, "export CARMA_MEM_FRACTION") != c.want {
+			t.Errorf("%s: %q, %v; want %q", c.name, b.String(), err, c.want)
+		}
 	}
 }
 

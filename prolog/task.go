@@ -91,13 +91,19 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 		return without(w, runDir, job, !known, get)
 	}
 	t, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
-	// A slurmctld that has lost its state gives ids again, and slurmd up to 22.05 skips the
-	// Prolog of a job whose id it has just seen. 0: written by older programs, or root's.
-	if uid := get("SLURM_JOB_UID"); uid != "" && t.UID != 0 && uid != strconv.FormatUint(uint64(t.UID), 10) {
+	if t.isForeign(get) {
 		t = taskFile{}
 	}
 	uuids, visibleErr := t.visible(get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
+}
+
+// isForeign tells whether it is another user's job that had the task's id: a slurmctld that has
+// lost its state gives ids again, and slurmd up to 22.05 skips the Prolog of a job whose id it
+// has just seen. UID 0: written by older programs, or root's.
+func (t taskFile) isForeign(get jobenv.Getenv) bool {
+	uid := get("SLURM_JOB_UID")
+	return uid != "" && t.UID != 0 && uid != strconv.FormatUint(uint64(t.UID), 10)
 }
 
 // mostComponents is how many components a heterogeneous job may have (MAX_HET_JOB_COMPS).
