@@ -88,7 +88,7 @@ func TestEpilogBringsBack(t *testing.T) {
 	if a.State != "REQUEUED" || a.OOM != "pytorch" || a.RequeuedTo != "gpu-ex" || a.ArrayJobID != 5 || a.ArrayTask != "2" {
 		t.Errorf("record %+v", a)
 	}
-	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 1 ||
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.PendingRestarts) != 1 || len(s.Holds) != 1 ||
 		s.Holds[0].UUID != "GPU-0" || s.Holds[0].JobID != 7 || s.Holds[0].GPUs != 1 {
 		t.Errorf("ledger %+v", s)
 	}
@@ -444,7 +444,7 @@ func TestTurns(t *testing.T) {
 
 // 40 jobs of a node that run out of memory at once are all requeued, though the
 // last waits longer than a hook may take otherwise.
-func TestManyComeBack(t *testing.T) {
+func TestManyRequeued(t *testing.T) {
 	w := newWorld(t)
 	w.Config.Recovery.PerSecond = 15
 	w.Config.Hooks.Deadline = config.Duration(2 * time.Second)

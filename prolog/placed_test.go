@@ -142,8 +142,8 @@ func TestRecoveryBySlurm(t *testing.T) {
 	if want := "update 7 gpu-ex gres/gpu:a100:1"; !slices.Contains(w.slurm.calls, want) {
 		t.Errorf("calls %v, want %q", w.slurm.calls, want)
 	}
-	if s, _ := w.book.Snapshot(t.Context()); len(s.Holds) != 0 || len(s.Comebacks) != 1 {
-		t.Errorf("holds %v, comebacks %v", s.Holds, s.Comebacks)
+	if s, _ := w.book.Snapshot(t.Context()); len(s.Holds) != 0 || len(s.PendingRestarts) != 1 {
+		t.Errorf("holds %v, pending restarts %v", s.Holds, s.PendingRestarts)
 	}
 	// Where it was, it is alone all the same.
 	for tres, exclusive := range map[string]bool{"gres/gpu:a100:1": true, "gres/shard:10": false} {

@@ -36,7 +36,7 @@ type Leases interface {
 
 // Returned is where jobs that return to the queue are noted, and what is kept for them.
 type Returned interface {
-	AddComeback(ctx context.Context, job uint32, delay time.Duration) error
+	AddPendingRestart(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
 }
 

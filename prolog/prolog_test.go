@@ -356,10 +356,10 @@ func TestPrologGivesBack(t *testing.T) {
 		t.Errorf("calls %v, want %v", w.slurm.calls, want)
 	}
 	s, _ := w.book.Snapshot(t.Context())
-	if len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 7 {
-		t.Errorf("comebacks %+v", s.Comebacks)
+	if len(s.PendingRestarts) != 1 || s.PendingRestarts[0].JobID != 7 {
+		t.Errorf("pending restarts %+v", s.PendingRestarts)
 	}
-	if d := s.Comebacks[0].Delay; d != 5*time.Second {
+	if d := s.PendingRestarts[0].Delay; d != 5*time.Second {
 		t.Errorf("waits %s", d)
 	}
 	w.epilog(t, hook(7)) // Slurm runs it for a job that was returned to the queue
@@ -410,7 +410,7 @@ func TestPrologGivesBackOften(t *testing.T) {
 		h := hook(7)
 		h.Restart = c.restart
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != comebackAtMost {
+		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != latestStart {
 			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
 		}
 		// For one that names its nodes a GPU is kept, once.

@@ -123,7 +123,7 @@ func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.He
 			n.Log.Warn("hold the GPUs of a requeued job", "job", h.JobKey, "error", err)
 		}
 	}
-	if err := ledger.AddComeback(ctx, h.JobID, 0); err != nil {
+	if err := ledger.AddPendingRestart(ctx, h.JobID, 0); err != nil {
 		n.Log.Warn("the requeued job starts after slurmctld's delay", "job", h.JobKey, "error", err)
 	}
 }
@@ -141,7 +141,7 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	// What comes now must not fail for what came before took long: the job is held.
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	change.StartIn = comebackAtMost
+	change.StartIn = latestStart
 	err = n.update(ctx, changed, change, slurm)
 	if err != nil && change.Partition != "" {
 		// The partition may not be for this user, account or QOS: whole
@@ -167,11 +167,11 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	return change.Partition, nil
 }
 
-// comebackAtMost is after how long a job that was requeued starts at the latest,
+// latestStart is after how long a job that was requeued starts at the latest,
 // if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
 // own time is not on 22.05, where slurmd may then still know the job's last run
 // and skip its Prolog (gres/agent/after.go).
-const comebackAtMost = 10 * time.Minute
+const latestStart = 10 * time.Minute
 
 // errHeld says that the job is in the queue again and waits there for somebody
 // to release it.

@@ -69,7 +69,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		}
 	} else if err := slurm.RequeueIncomplete(ctx, j.Leader()); err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
-	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: comebackAtMost}, slurm); err != nil {
+	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: latestStart}, slurm); err != nil {
 		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
@@ -77,7 +77,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
 	n.awaitRevocation(ctx, h, slurm)
-	if err := ledger.AddComeback(ctx, h.JobID, delay); err != nil {
+	if err := ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
 		n.setStart(ctx, h, j.Component(), delay, slurm)
 	}

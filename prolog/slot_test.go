@@ -48,7 +48,7 @@ func TestTimeSlotIsOver(t *testing.T) {
 			a.OOMNote != "requeued after its time slot" {
 			t.Errorf("record %+v", a)
 		}
-		if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.Comebacks) != 1 || len(s.Holds) != 0 {
+		if s, _ := w.book.Snapshot(t.Context()); len(s.Leases) != 0 || len(s.PendingRestarts) != 1 || len(s.Holds) != 0 {
 			t.Errorf("ledger %+v", s)
 		}
 	}

@@ -14,17 +14,17 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// comebacksAtOnce bounds the questions to slurmctld in one tick; a job that is
+// restartsAtOnce bounds the questions to slurmctld in one tick; a job that is
 // not pending after giveUpAfter needs no help any more.
 const (
-	comebacksAtOnce = 5
-	giveUpAfter     = 5 * time.Minute
+	restartsAtOnce = 5
+	giveUpAfter    = 5 * time.Minute
 )
 
 // setStarts lets jobs that were requeued start as early as is safe.
 func (a *Agent) setStarts(ctx context.Context, pending []lease.PendingRestart) {
 	for i, c := range pending {
-		if i == comebacksAtOnce {
+		if i == restartsAtOnce {
 			return
 		}
 		done, err := a.setStart(ctx, c)
@@ -34,7 +34,7 @@ func (a *Agent) setStarts(ctx context.Context, pending []lease.PendingRestart) {
 		if !done && c.Age < giveUpAfter {
 			continue
 		}
-		if err := a.Ledger.DropComeback(ctx, c.JobID); err != nil {
+		if err := a.Ledger.DropPendingRestart(ctx, c.JobID); err != nil {
 			a.Log.Error("set the start time of a requeued job", "error", err)
 		}
 	}
@@ -187,7 +187,7 @@ func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
 func (a *Agent) wakeBackfill(ctx context.Context) {
 	now := time.Now()
 	served := map[uint32]bool{}
-	for range comebacksAtOnce {
+	for range restartsAtOnce {
 		due := func(s start) bool { return !now.Before(s.at.Add(time.Second)) } // slurmctld counts whole seconds
 		i := slices.IndexFunc(a.starts, func(s start) bool { return due(s) && !served[s.uid] })
 		if i < 0 {

@@ -276,7 +276,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 // askOfJobs asks slurmctld what must be known of jobs soon, at each look.
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
-	a.setStarts(ctx, s.Comebacks)
+	a.setStarts(ctx, s.PendingRestarts)
 	a.wakeBackfill(ctx)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)

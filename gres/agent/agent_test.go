@@ -179,7 +179,7 @@ func (l *ledger) Release(_ context.Context, key jobenv.JobKey) error {
 	return nil
 }
 
-func (l *ledger) DropComeback(_ context.Context, job uint32) error {
+func (l *ledger) DropPendingRestart(_ context.Context, job uint32) error {
 	l.dropped = append(l.dropped, job)
 	return nil
 }
@@ -327,7 +327,7 @@ func TestWakeBackfillOfSeveralUsers(t *testing.T) {
 		j.known[id] = sctl.Job{ID: id, UID: uid, State: "PENDING", HetJobID: id}
 		a.setStarts(ctx, []lease.PendingRestart{{JobID: id}})
 	}
-	const flood, others = 3000, 2 * comebacksAtOnce
+	const flood, others = 3000, 2 * restartsAtOnce
 	for id := range uint32(flood) {
 		requeued(id+1, 1)
 	}
@@ -344,7 +344,7 @@ func TestWakeBackfillOfSeveralUsers(t *testing.T) {
 	for range 3 { // ticks
 		clear(j.starts)
 		a.wakeBackfill(ctx)
-		if len(j.starts) > comebacksAtOnce {
+		if len(j.starts) > restartsAtOnce {
 			t.Errorf("%d questions in one tick", len(j.starts))
 		}
 		for target := range j.starts {

@@ -214,7 +214,7 @@ func TestOpenHolds(t *testing.T) {
 		"others busy": {lease.Snapshot{Holds: holds, Leases: []gres.Lease{{UUID: "c"}}},
 			[]string{"open 7 in 0s"}},
 		"open already":     {lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}, nil},
-		"start is not set": {lease.Snapshot{Holds: holds, Comebacks: []lease.PendingRestart{{JobID: 7}}}, nil},
+		"start is not set": {lease.Snapshot{Holds: holds, PendingRestarts: []lease.PendingRestart{{JobID: 7}}}, nil},
 		"no holds":         {lease.Snapshot{}, nil},
 	} {
 		l := &ledger{}

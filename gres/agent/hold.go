@@ -28,7 +28,7 @@ const askAgain = 2 * time.Second
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
 	askAt := map[uint32]time.Duration{}
 	for _, job := range heldJobs(s.Holds) {
-		if open(s.Holds, job) || !a.ready(job, s) || a.awaitsRestart(s.Comebacks, job) {
+		if open(s.Holds, job) || !a.ready(job, s) || a.awaitsRestart(s.PendingRestarts, job) {
 			continue
 		}
 		askAt[job] = max(a.askAt[job], a.silentUntil)

@@ -49,7 +49,7 @@ type Lost interface {
 
 // Pending is what was done about jobs.
 type Pending interface {
-	DropComeback(ctx context.Context, job uint32) error
+	DropPendingRestart(ctx context.Context, job uint32) error
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 

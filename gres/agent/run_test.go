@@ -57,7 +57,7 @@ func (h *hung) Compare(context.Context) (string, error) { return "", h.hang() }
 // publication, and none of them the others.
 func TestNothingWaitsForWhatHangs(t *testing.T) {
 	b := book(t, 7)
-	if err := b.AddComeback(t.Context(), 9, 0); err != nil {
+	if err := b.AddPendingRestart(t.Context(), 9, 0); err != nil {
 		t.Fatal(err)
 	}
 	h := &hung{until: make(chan struct{})}

@@ -73,8 +73,8 @@ type PendingRestart struct {
 	Delay time.Duration // that it is to wait from when it was requeued, or until it is safe
 }
 
-// AddComeback notes that job was requeued now and is to wait.
-func (b *Ledger) AddComeback(ctx context.Context, job uint32, delay time.Duration) error {
+// AddPendingRestart notes that job was requeued now and is to wait.
+func (b *Ledger) AddPendingRestart(ctx context.Context, job uint32, delay time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job,
 		int64(Now()), int64(delay))
 	if err != nil {
@@ -83,15 +83,15 @@ func (b *Ledger) AddComeback(ctx context.Context, job uint32, delay time.Duratio
 	return nil
 }
 
-// DropComeback forgets the note.
-func (b *Ledger) DropComeback(ctx context.Context, job uint32) error {
+// DropPendingRestart forgets the note.
+func (b *Ledger) DropPendingRestart(ctx context.Context, job uint32) error {
 	if _, err := b.db.ExecContext(ctx, "DELETE FROM comeback WHERE job_id=?", job); err != nil {
 		return fmt.Errorf("forget that job %d is requeued: %w", job, err)
 	}
 	return nil
 }
 
-func comebacksOf(q querier) ([]PendingRestart, error) {
+func pendingRestarts(q querier) ([]PendingRestart, error) {
 	rows, err := q.Query("SELECT job_id, at_ns, delay_ns FROM comeback ORDER BY at_ns")
 	if err != nil {
 		return nil, fmt.Errorf("read requeued jobs: %w", err)

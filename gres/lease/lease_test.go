@@ -222,20 +222,21 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-func TestComebacks(t *testing.T) {
+func TestPendingRestarts(t *testing.T) {
 	b := open(t, t.TempDir())
 	ctx := t.Context()
 	for _, id := range []uint32{5, 6, 5} {
-		if err := b.AddComeback(ctx, id, time.Duration(id)*time.Second); err != nil {
+		if err := b.AddPendingRestart(ctx, id, time.Duration(id)*time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := b.DropComeback(ctx, 6); err != nil {
+	if err := b.DropPendingRestart(ctx, 6); err != nil {
 		t.Fatal(err)
 	}
 	s, err := b.Snapshot(ctx)
-	if err != nil || len(s.Comebacks) != 1 || s.Comebacks[0].JobID != 5 || s.Comebacks[0].Delay != 5*time.Second {
-		t.Errorf("got %+v, %v", s.Comebacks, err)
+	if err != nil || len(s.PendingRestarts) != 1 || s.PendingRestarts[0].JobID != 5 ||
+		s.PendingRestarts[0].Delay != 5*time.Second {
+		t.Errorf("got %+v, %v", s.PendingRestarts, err)
 	}
 }
 

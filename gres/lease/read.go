@@ -33,10 +33,10 @@ type querier interface {
 
 // Snapshot is the ledger at one moment: what is true of the GPUs now.
 type Snapshot struct {
-	Readings  []gres.Reading   // by index
-	Leases    []gres.Lease     // by GPU, oldest first
-	Comebacks []PendingRestart // oldest first
-	Holds     []Hold           // GPUs kept for a job
+	Readings        []gres.Reading   // by index
+	Leases          []gres.Lease     // by GPU, oldest first
+	PendingRestarts []PendingRestart // oldest first
+	Holds           []Hold           // GPUs kept for a job
 }
 
 // Snapshot reads the ledger at one moment. It waits for nobody.
@@ -61,7 +61,7 @@ func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if s.Leases, err = leasesOf(q); err != nil {
 		return s, err
 	}
-	if s.Comebacks, err = comebacksOf(q); err != nil {
+	if s.PendingRestarts, err = pendingRestarts(q); err != nil {
 		return s, err
 	}
 	s.Holds, err = holdsOf(q)

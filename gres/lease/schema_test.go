@@ -103,7 +103,7 @@ func TestMigrate(t *testing.T) {
 			"measure": b.Measure(ctx, gpus(2), []Usage{{Job: key(id, 0), UUID: "GPU-0", Present: true, Seconds: 1,
 				UsedMiB: 5}}),
 			"hold":       b.Hold(ctx, 100+id, 1000+id, 1, 0, []string{"GPU-1"}),
-			"comeback":   b.AddComeback(ctx, 200+id, time.Minute),
+			"comeback":   b.AddPendingRestart(ctx, 200+id, time.Minute),
 			"release":    b.Release(ctx, key(300+id, 0)),
 			"published":  b.SetPublished(ctx, "gpu:1", time.Second),
 			"quarantine": func() error { _, err := b.Quarantine(ctx, "GPU-9", "x"); return err }(),
@@ -116,7 +116,7 @@ func TestMigrate(t *testing.T) {
 	holds := func(when string, ids ...uint32) {
 		t.Helper()
 		s, err := b.Snapshot(t.Context())
-		if err != nil || len(s.Leases) != len(ids) || len(s.Holds) != 1 || len(s.Comebacks) != len(ids) {
+		if err != nil || len(s.Leases) != len(ids) || len(s.Holds) != 1 || len(s.PendingRestarts) != len(ids) {
 			t.Fatalf("%s: %+v, %v", when, s, err)
 		}
 		for _, id := range ids {

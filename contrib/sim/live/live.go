@@ -125,8 +125,8 @@ func (c *Cluster) setup(s replay.Setup, l Latency) replay.Setup {
 	s.PrologWaitS *= x
 	s.Thresholds.Settle = time.Duration(float64(s.Thresholds.Settle) * x)
 	p := &s.Model.Slurm
-	p.ScheduleS, p.LaunchS, p.ReleaseS, p.ComebackS = l.Schedule.Seconds()*x, l.Launch.Seconds()*x, 0,
-		l.Comeback.Seconds()*x
+	p.ScheduleS, p.LaunchS, p.ReleaseS, p.RequeueS = l.Schedule.Seconds()*x, l.Launch.Seconds()*x, 0,
+		l.Requeue.Seconds()*x
 	p.PublishS, p.PublishEveryS = p.PublishS*x, p.PublishEveryS*x
 	p.BackOffS = model.Range{p.BackOffS[0] * x, p.BackOffS[1] * x}
 	p.SampleS, p.HoldEveryS = c.Config.NVML.Interval.D().Seconds()*x, c.Config.Capacity.Compare.D().Seconds()*x
@@ -143,7 +143,7 @@ func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (rep
 	f, _, err := replay.Repeat(s, w, runs, func(_ replay.Setup, w *workload.Workload) (replay.Result, error) {
 		x := 0.75 + 0.5*float64(run)/(runs-1)
 		run++
-		return replay.Run(c.setup(s, Latency{times(l.Schedule, x), times(l.Launch, x), l.Comeback}), w)
+		return replay.Run(c.setup(s, Latency{times(l.Schedule, x), times(l.Launch, x), l.Requeue}), w)
 	}, func() {})
 	return f, err
 }
@@ -152,7 +152,7 @@ func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (rep
 type Latency struct {
 	Schedule time.Duration // from submission until slurmctld starts the job on an idle node
 	Launch   time.Duration // from then, or from the end of the job on whose GPUs it waited, to the script's first line
-	Comeback time.Duration // from a requeue until the job may start again
+	Requeue  time.Duration // from a requeue until the job may start again
 }
 
 // told is after how long slurmctld counts the GPUs of a job that has ended: the
@@ -197,12 +197,12 @@ func (c *Cluster) Calibrate(ctx context.Context, rounds int) (Latency, error) {
 	}
 	slices.Sort(schedules)
 	slices.Sort(launches)
-	comeback, err := sctl.Client{BinDir: c.Config.Slurm.BinDir,
+	requeue, err := sctl.Client{BinDir: c.Config.Slurm.BinDir,
 		Conf: cmp.Or(c.Config.Slurm.Conf, os.Getenv("SLURM_CONF"))}.SafeStart(ctx)
 	if err != nil {
 		return Latency{}, err
 	}
-	return Latency{schedules[rounds/2], launches[rounds/2], comeback}, nil
+	return Latency{schedules[rounds/2], launches[rounds/2], requeue}, nil
 }
 
 func times(d time.Duration, x float64) time.Duration { return time.Duration(float64(d) * x) }

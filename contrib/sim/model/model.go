@@ -78,7 +78,7 @@ type Slurm struct {
 	ScheduleS     float64 `toml:"schedule_s"`
 	LaunchS       float64 `toml:"launch_s"`
 	ReleaseS      float64 `toml:"release_s"`
-	ComebackS     float64 `toml:"comeback_s"`
+	RequeueS      float64 `toml:"requeue_s"`
 	BackOffS      Range   `toml:"back_off_s"`
 	PublishS      float64 `toml:"publish_s"`
 	PublishEveryS float64 `toml:"publish_every_s"`
@@ -179,7 +179,7 @@ func (m *Model) check() *config.KeyError {
 		{"slurm.schedule_s", m.Slurm.ScheduleS, 0, 1e6},
 		{"slurm.launch_s", m.Slurm.LaunchS, 0, 1e6},
 		{"slurm.release_s", m.Slurm.ReleaseS, 0, 1e6},
-		{"slurm.comeback_s", m.Slurm.ComebackS, 0, 1e6},
+		{"slurm.requeue_s", m.Slurm.RequeueS, 0, 1e6},
 		{"slurm.publish_s", m.Slurm.PublishS, 0, 1e6},
 		{"slurm.publish_every_s", m.Slurm.PublishEveryS, 0, 1e6},
 		{"slurm.sample_s", m.Slurm.SampleS, 0.01, 1e6},

@@ -146,7 +146,7 @@ func (s *slurm) giveBack(task int32) {
 	s.awaits[task] = s.awaits[task] || s.others[task] && s.set.Vetoes > 0 && int(given) >= s.set.Vetoes
 	first, most := s.set.Model.Slurm.BackOffS[0], s.set.Model.Slurm.BackOffS[1]
 	backOff := min(first*float64(int64(1)<<min(given, 10)), most)
-	s.m.comeBack(task, max(backOff, s.set.Model.Slurm.ComebackS))
+	s.m.requeue(task, max(backOff, s.set.Model.Slurm.RequeueS))
 	if h := s.holds[task]; h != nil {
 		s.openHold(h)
 	}

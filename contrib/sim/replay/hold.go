@@ -186,7 +186,7 @@ func (s *slurm) openHold(h *hold) {
 
 // advanceStart lets a job that backs off start as soon as is safe (gres/agent).
 func (s *slurm) advanceStart(task int32) {
-	timer, at := s.m.taskTimer(task), s.m.now+s.set.Model.Slurm.ComebackS
+	timer, at := s.m.taskTimer(task), s.m.now+s.set.Model.Slurm.RequeueS
 	if s.m.agenda.at[timer]-at >= s.set.Model.Slurm.HoldEveryS {
 		s.m.plan(timer, at)
 	}

@@ -289,8 +289,8 @@ func (m *machine) leave(id int32) {
 	m.plan(m.taskTimer(id), m.now+m.set.release())
 }
 
-// comeBack puts a task into the queue again after delay.
-func (m *machine) comeBack(id int32, delay float64) {
+// requeue puts a task into the queue again after delay.
+func (m *machine) requeue(id int32, delay float64) {
 	m.tasks[id].phase = back
 	m.plan(m.taskTimer(id), m.now+delay)
 }

@@ -202,7 +202,7 @@ func TestHeldByHand(t *testing.T) {
 		s := exact(2, choose.MAGM)
 		s.Nodes, s.PrologWaitS, s.HoldAfterS, s.HoldTimeoutS = 2, 5, c.holdAfterS, c.timeoutS
 		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
-		s.Model.Slurm.BackOffS, s.Model.Slurm.ComebackS = [2]float64{1000, 1000}, 0
+		s.Model.Slurm.BackOffS, s.Model.Slurm.RequeueS = [2]float64{1000, 1000}, 0
 		r, err := Run(s, jobs("0 290 1 20000 10", "0 100 1 20000 10", "0 290 1 20000 10", "0 100 1 20000 10",
 			"10 2000 1 30000 10", "11 10 2 21000 10"))
 		if err != nil {

@@ -238,7 +238,7 @@ func (s *slurm) recover(id int32, b *booking) {
 	gpus := t.gpus
 	t.gpus = nil
 	s.recovered[id], s.eligible[id] = true, -1
-	s.m.comeBack(id, s.set.Model.Slurm.ComebackS)
+	s.m.requeue(id, s.set.Model.Slurm.RequeueS)
 	if s.set.Recovery == RecoverLadder {
 		next, err := s.book.raise(t.job, *b, t.seen)
 		if err != nil && s.err == nil {
