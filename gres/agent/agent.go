@@ -91,7 +91,12 @@ type Agent struct {
 	rank   int // of this node among those that may have the steward
 	ranked time.Duration
 
-	steward atomic.Bool // this agent is; keepSteward tells sendPreemptors
+	place   int           // of this node among all by name
+	counted time.Duration // when that was asked
+	rested  time.Duration // until then the steward rests
+
+	steward atomic.Bool  // this agent is; keepSteward tells sendPreemptors
+	nodes   atomic.Int64 // in the partitions; keepSteward tells compare
 
 	// sendPreemptors:
 	preemptors preemptors
@@ -287,7 +292,7 @@ func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	guard := a.guard()
 	a.reopen(guard, s)
-	comment, err := a.Publisher.Compare(ctx)
+	comment, asked, err := a.Publisher.CompareIf(ctx, s, a.Config.Capacity.Compare.D(), int(a.nodes.Load()))
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
@@ -295,7 +300,9 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	a.reap(ctx, guard, s)
 	a.reapConfined(ctx, guard, s)
 	a.followHolds(ctx, s)
-	a.followComment(ctx, comment, s)
+	if asked {
+		a.followComment(ctx, comment, s)
+	}
 }
 
 // sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs

@@ -79,7 +79,9 @@ type Publisher interface {
 	// PublishIf publishes if s, which may be a moment old, says that there is
 	// something to publish.
 	PublishIf(ctx context.Context, s lease.Snapshot) error
-	Compare(ctx context.Context) (comment string, err error)
+	// CompareIf compares what slurmctld counts, if that is due on a cluster of so many
+	// nodes, not sooner than after the pause.
+	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool, err error)
 }
 
 // Jobs asks slurmctld about single jobs.
@@ -106,6 +108,7 @@ type Cluster interface {
 	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
 	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
 	Preemption(ctx context.Context) (schedule.Preemption, error)
+	NodeNames(ctx context.Context, partitions []string) ([]string, error)
 	Steering
 }
 

@@ -51,7 +51,10 @@ func (h *hung) PublishIf(context.Context, lease.Snapshot) error {
 	h.published.Add(1)
 	return nil
 }
-func (h *hung) Compare(context.Context) (string, error) { return "", h.hang() }
+func (h *hung) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
+	return "", false, h.hang()
+}
+func (h *hung) NodeNames(context.Context, []string) ([]string, error) { return nil, h.hang() }
 
 // MPS daemons and a slurmctld that do not answer delay no reading of the GPUs and no
 // publication, and none of them the others.

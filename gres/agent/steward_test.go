@@ -42,6 +42,13 @@ func (c *cluster) Nodes(context.Context, []string) ([]schedule.Node, error) {
 	return c.nodes, c.err
 }
 
+func (c *cluster) NodeNames(context.Context, []string) (names []string, err error) {
+	for _, n := range c.nodes {
+		names = append(names, n.Name)
+	}
+	return names, nil
+}
+
 func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error {
 	if node == jobstate.Anchor {
 		c.comment = comment
@@ -132,7 +139,7 @@ func TestKeepStewardRemembers(t *testing.T) {
 	c.queue = []schedule.Job{j}
 	c.queue[0].Eligible = time.Now().Add(-time.Second)
 	a.Config.Hold.After = config.Duration(118 * time.Minute)
-	a.keepSteward(t.Context(), 2)
+	a.keepSteward(t.Context(), time.Minute)
 	if want := []string{"nodes", "queue", "nodes", "queue", "n1 keeps 2 for 7"}; !slices.Equal(c.calls, want) {
 		t.Errorf("%v, want %v", c.calls, want)
 	}
@@ -144,12 +151,14 @@ func TestKeepStewardHandsOver(t *testing.T) {
 		Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
 	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"},
 		{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	minute := time.Duration(0)
 	look := func(a *Agent, after time.Duration) {
 		a.Config.Hold.After = config.Duration(after)
 		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
 		a.Node, a.Cluster = "n1", c
 		c.queue = []schedule.Job{j}
-		a.keepSteward(t.Context(), 1)
+		minute += time.Minute
+		a.keepSteward(t.Context(), minute)
 	}
 	first := newAgent()
 	look(first, 3*time.Hour)
@@ -184,6 +193,22 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 	a.Node, a.Cluster = "n5", c // the first that is up, after five that are not
 	if a.keepSteward(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
 		t.Errorf("%v", c.calls)
+	}
+}
+
+// One of thousands looks after hours, and not when all agents start.
+func TestKeepStewardOfThousands(t *testing.T) {
+	c := &cluster{}
+	for i := range 1000 {
+		c.nodes = append(c.nodes, schedule.Node{Name: fmt.Sprint("n", i), Up: true, Lives: true, GPUs: 1})
+	}
+	a := newAgent()
+	a.Node, a.Cluster = "n640", c
+	for i := range 15 * 60 {
+		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
+	}
+	if len(c.calls) != 1 || a.nodes.Load() != 1000 {
+		t.Errorf("%v, %d nodes", c.calls, a.nodes.Load())
 	}
 }
 

@@ -162,7 +162,7 @@ func TestPublishKept(t *testing.T) {
 		if err := step.do(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Compare(ctx); err != nil {
+		if _, err := p.compareNow(ctx); err != nil {
 			t.Fatal(err)
 		}
 		want := strings.ReplaceAll("gpu:a100:8,"+users(step.all), fmt.Sprintf("carmau3:no_consume:%d", step.all),
@@ -270,7 +270,7 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
 	p := newPublisher(t, s)
 	for range 2 {
-		if comment, err := p.Compare(t.Context()); err != nil || comment != "a comment" ||
+		if comment, err := p.compareNow(t.Context()); err != nil || comment != "a comment" ||
 			s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
 			t.Fatalf("got %v, %s", err, s.gres)
 		}
@@ -279,7 +279,7 @@ func TestCompareRepairsWhatARestartLeft(t *testing.T) {
 		t.Errorf("%d updates, want 1", len(s.updates))
 	}
 	s.gres = "gpu:8,carmau0:81072,carma2:81072" // scontrol reconfigure
-	if _, err := p.Compare(t.Context()); err != nil || len(s.updates) != 2 {
+	if _, err := p.compareNow(t.Context()); err != nil || len(s.updates) != 2 {
 		t.Errorf("after a reconfigure: %v, %d updates", err, len(s.updates))
 	}
 }
@@ -309,7 +309,7 @@ func TestPublishWhileComparing(t *testing.T) {
 	p.Slurm = s
 	compared := make(chan error, 1)
 	go func() {
-		_, err := p.Compare(ctx)
+		_, err := p.compareNow(ctx)
 		compared <- err
 	}()
 	<-s.asked
@@ -344,4 +344,10 @@ func TestPublishFails(t *testing.T) {
 	if err := p.Publish(t.Context()); err != nil || len(s.updates) != 1 {
 		t.Errorf("after it came back: %v, %d updates", err, len(s.updates))
 	}
+}
+
+// compareNow compares whenever it is called.
+func (p *Publisher) compareNow(ctx context.Context) (comment string, err error) {
+	comment, _, err = p.compare(ctx)
+	return comment, err
 }

@@ -4,6 +4,7 @@ package capacity
 
 import (
 	"context"
+	"time"
 
 	"carma/gres/choose"
 	"carma/gres/lease"
@@ -15,7 +16,7 @@ import (
 func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) interface {
 	Publish(ctx context.Context) error
 	PublishIf(ctx context.Context, s lease.Snapshot) error
-	Compare(ctx context.Context) (comment string, err error)
+	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool, err error)
 } {
 	if c.Placement.BySlurm() {
 		return NoPublisher{}

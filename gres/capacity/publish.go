@@ -37,6 +37,8 @@ type Publisher struct {
 	Thresholds choose.Thresholds
 	FullMiB    []int64 // sizes of GPUs in carma.toml
 	Floor      bool    // no anchor node: never publish less than a whole GPU
+
+	due due // of CompareIf, which one loop calls
 }
 
 // NoPublisher is the Publisher of a node whose slurmctld counts by itself
@@ -49,8 +51,10 @@ func (NoPublisher) Publish(context.Context) error { return nil }
 // PublishIf tells nothing.
 func (NoPublisher) PublishIf(context.Context, lease.Snapshot) error { return nil }
 
-// Compare compares nothing.
-func (NoPublisher) Compare(context.Context) (comment string, err error) { return "", nil }
+// CompareIf compares nothing.
+func (NoPublisher) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (comment string, asked bool, err error) {
+	return "", false, nil
+}
 
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last update was less than a second ago")
@@ -99,36 +103,36 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 	return p.Publish(ctx)
 }
 
-// Compare asks slurmctld what it counts and tells it again if that is not what
+// compare asks slurmctld what it counts and tells it again if that is not what
 // it was told: a reconfigure or a restart put the counts of slurm.conf back. It
-// returns the node's Comment, which comes with the same answer. While the question is
-// on its way others publish: an answer of before that tells nothing.
-func (p *Publisher) Compare(ctx context.Context) (comment string, err error) {
+// returns the node's Comment, which comes with the same answer, and whether the counts were
+// right. While the question is on its way others publish: an answer of before that tells nothing.
+func (p *Publisher) compare(ctx context.Context) (comment string, same bool, err error) {
 	before, _, _, err := p.Book.Published(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	counted, comment, err := p.Slurm.Node(ctx, p.Node)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	unlock, err := p.lock(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer unlock()
 	if told, _, _, err := p.Book.Published(ctx); err != nil || told != before {
-		return comment, err
+		return comment, false, err
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	text := Text(counted, counts)
 	if Same(counted, text) {
-		return comment, p.Book.SetPublished(ctx, text, 0)
+		return comment, true, p.Book.SetPublished(ctx, text, 0)
 	}
-	return comment, p.tell(ctx, text)
+	return comment, false, p.tell(ctx, text)
 }
 
 func (p *Publisher) tell(ctx context.Context, text string) error {
@@ -147,6 +151,11 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
+	return Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
+}
+
+// offers is what each GPU can give.
+func (p *Publisher) offers(s lease.Snapshot) []Offer {
 	gpus := make([]Offer, len(s.Readings))
 	for i, r := range s.Readings {
 		g := &gpus[i]
@@ -158,7 +167,17 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 		}
 		g.MiB = Grain(g.MiB, r.GPU, p.fullMiB(r.GPU))
 	}
-	return Counts(gpus, choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
+	return gpus
+}
+
+// offersAll tells whether the node offers all of its GPUs whole, and to everybody.
+func (p *Publisher) offersAll(s lease.Snapshot) bool {
+	for i, g := range p.offers(s) {
+		if g.MiB < s.Readings[i].TotalMiB && g.MiB != p.fullMiB(s.Readings[i].GPU) || g.Own || g.GPUs > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // fullMiB is the size that carma.toml gives the GPU, for jobs book that: a cluster may

@@ -5,9 +5,11 @@ package sctl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/nodestate"
 	"carma/slurmbridge/schedule"
@@ -124,6 +126,36 @@ func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedul
 		return nil, err
 	}
 	return nodes, nil
+}
+
+// NodeNames returns the names of the nodes of some partitions, sorted. slurmctld packs
+// partitions for it, and no nodes.
+func (c Client) NodeNames(ctx context.Context, partitions []string) ([]string, error) {
+	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
+	if err != nil {
+		return nil, err
+	}
+	return namesOf(out, partitions)
+}
+
+func namesOf(text string, partitions []string) (names []string, err error) {
+	for line := range strings.Lines(text) {
+		wanted := false
+		for word := range strings.FieldsSeq(line) {
+			switch key, value, _ := strings.Cut(word, "="); {
+			case key == "PartitionName":
+				wanted = slices.Contains(partitions, value)
+			case key == "Nodes" && wanted && !none(value):
+				some, err := hostlist.Expand(value)
+				if err != nil {
+					return nil, fmt.Errorf("scontrol show partition: %w", err)
+				}
+				names = append(names, some...)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // addNode adds what a row says; a node has one for each of its partitions.

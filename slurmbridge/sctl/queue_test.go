@@ -211,3 +211,15 @@ func FuzzQueue(f *testing.F) {
 		}
 	})
 }
+
+func TestNamesOf(t *testing.T) {
+	const text = "PartitionName=gpu AllowGroups=ALL Nodes=n[9-10],carma-anchor PriorityTier=1\n" +
+		"PartitionName=cpu Nodes=c[1-2]\nPartitionName=gpu-recovery Nodes=n[8-9]\nPartitionName=none Nodes=(null)\n"
+	got, err := namesOf(text, []string{"gpu", "gpu-recovery", "none"})
+	if want := []string{"carma-anchor", "n10", "n8", "n9"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	if _, err := namesOf("PartitionName=gpu Nodes=n[1-\n", []string{"gpu"}); err == nil {
+		t.Error("a list that cannot be read is none")
+	}
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package capacity
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"time"
+
+	"carma/gres/lease"
+	"carma/gres/steward"
+)
+
+// A question about one node costs slurmctld 0.5 to 0.8 ms (docs/admin.md). So many a second come
+// from all nodes together: from those that offer all they have, and from others.
+const (
+	idlePerSecond = 5
+	busyPerSecond = 20
+)
+
+// due is when slurmctld is asked next what it counts.
+type due struct {
+	asked, at time.Duration // on the ledger's clock; at 0: nothing is known yet
+	same      bool          // the last answer was what it was told, without a hold
+	told      string        // then
+}
+
+// CompareIf compares when it is due: not before the pause is over, and as rarely as keeps what
+// all nodes of the cluster ask within bounds. A node that offers less than all it has loses by a
+// reconfigure or a restart of slurmctld, for the counts of slurm.conf draw jobs to it: it
+// asks more often than one that offers everything, had the answer that it expected and has told
+// slurmctld nothing since. asked is false where it was not due.
+func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration,
+	nodes int) (comment string, asked bool, err error) {
+	now := lease.Now()
+	told, _, _, err := p.Book.Published(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	d := &p.due
+	rate := busyPerSecond
+	if (d.at == 0 || d.same && d.told == told) && p.offersAll(s) {
+		rate = idlePerSecond
+	}
+	every := max(pause, time.Duration(nodes)*time.Second/time.Duration(rate))
+	if d.at == 0 { // agents that start together would stay in step
+		d.at, d.asked = now+time.Duration(float64(every-pause)*phase(p.Node)), now
+	} else if d.same {
+		d.at = d.asked + every
+	}
+	if now < d.at {
+		return "", false, nil
+	}
+	comment, same, err := p.compare(ctx)
+	if _, held := steward.ParseComment(comment); held {
+		same = false
+	}
+	// An eighth less, so that nodes that were all asked at once come apart.
+	next := now + every - time.Duration(rand.Int64N(int64(every-pause)/8+1))
+	*d = due{asked: next - every, at: next, same: same && err == nil}
+	if err != nil {
+		return "", false, err
+	}
+	d.told, _, _, err = p.Book.Published(ctx)
+	return comment, err == nil, err
+}
+
+// phase is a number from 0 to 1 that a node keeps.
+func phase(node string) float64 {
+	h := fnv.New32a()
+	h.Write([]byte(node))
+	return float64(h.Sum32()*2654435761) / (1 << 32) // names that differ in the last digit come apart
+}
