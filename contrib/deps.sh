@@ -30,6 +30,7 @@ list() {
 	test-containers  @cluster busybox-static crun git jq musl-tools parallel podman squashfs-tools uidmap
 	test-abuse       @test-integration strace
 	soak             @cluster
+	bench-scale      @cluster
 	test-packages    @all rpm
 	release          debootstrap
 	test-surroundings debootstrap locales

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// bench is a cluster of its own below dir.
+type bench struct {
+	dir                  string
+	nodes, live, waiting int
+	starts               float64
+	length               time.Duration
+	reconfigure          bool
+
+	version string
+	slurm   sctl.Client
+	ctld    int // its pid
+	started []*exec.Cmd
+	agents  []*node
+
+	asked, updates atomic.Int64
+}
+
+// name is the i-th node without a slurmd.
+func (b *bench) name(i int) string { return fmt.Sprintf("n%04d", i+1) }
+
+func (b *bench) all() string { return fmt.Sprintf("n[0001-%04d]", b.nodes) }
+
+func prefix() string {
+	if p := os.Getenv("SLURM_PREFIX"); p != "" {
+		return p
+	}
+	return "/usr"
+}
+
+func (b *bench) up(ctx context.Context) error {
+	for _, d := range []string{"munge", "state", "spool", "log"} {
+		if err := os.MkdirAll(filepath.Join(b.dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(b.dir, 0o755); err != nil {
+		return err
+	}
+	key := make([]byte, 1024)
+	rand.Read(key)
+	if err := os.WriteFile(filepath.Join(b.dir, "munge/key"), key, 0o600); err != nil {
+		return err
+	}
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	conf := filepath.Join(b.dir, "slurm.conf")
+	if err := os.WriteFile(conf, []byte(b.conf(port)), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(b.dir, "gres.conf"), nil, 0o644); err != nil {
+		return err
+	}
+	b.slurm = sctl.Client{BinDir: prefix() + "/bin", Conf: conf}
+	if err := b.start("/usr/sbin/munged", "--foreground", "--force", "--socket="+b.dir+"/munge/s",
+		"--key-file="+b.dir+"/munge/key", "--pid-file="+b.dir+"/munge/pid", "--log-file="+b.dir+"/log/munged",
+		"--seed-file="+b.dir+"/munge/seed"); err != nil {
+		return err
+	}
+	if err := b.until(ctx, func() bool { _, err := os.Stat(b.dir + "/munge/s"); return err == nil }); err != nil {
+		return fmt.Errorf("wait for munged: %w", err)
+	}
+	if err := b.start(prefix()+"/sbin/slurmctld", "-D", "-c", "-f", conf); err != nil {
+		return err
+	}
+	b.ctld = b.started[len(b.started)-1].Process.Pid
+	if err := b.until(ctx, func() bool { _, err := b.sh(ctx, "sinfo"); return err == nil }); err != nil {
+		return fmt.Errorf("wait for slurmctld: %w", err)
+	}
+	if b.version, err = b.sh(ctx, "scontrol", "--version"); err != nil {
+		return err
+	}
+	b.version = strings.TrimSpace(b.version)
+	for i := range b.live {
+		if err := b.start(prefix()+"/sbin/slurmd", "-D", "-N", fmt.Sprintf("live%d", i+1), "-f", conf); err != nil {
+			return err
+		}
+	}
+	for _, state := range []string{"DOWN", "RESUME"} {
+		if _, err := b.sh(ctx, "scontrol", "update", "NodeName="+b.all(), "State="+state, "Reason=scale"); err != nil {
+			return err
+		}
+	}
+	idle := func() bool {
+		out, err := b.sh(ctx, "sinfo", "--noheader", "--nodes="+fmt.Sprintf("live[1-%d]", b.live), "--states=idle",
+			"--responding", "--format=%D")
+		return err == nil && strings.TrimSpace(out) == strconv.Itoa(b.live)
+	}
+	if err := b.until(ctx, idle); err != nil {
+		return fmt.Errorf("wait for slurmd: %w", err)
+	}
+	return nil
+}
+
+// conf is slurm.conf. SlurmdTimeout=0: nodes that do not answer are not set down.
+func (b *bench) conf(port int) string {
+	names := tres.Names(gpus)
+	var counts []string
+	for _, n := range names {
+		counts = append(counts, fmt.Sprintf("%s:%s:%d", n, tres.NoConsume, gpus*fullMiB))
+	}
+	carma := "gpu:16," + strings.Join(counts, ",") + fmt.Sprintf(",carmatotal:%d", gpus*fullMiB)
+	var c strings.Builder
+	fmt.Fprintf(&c, `ClusterName=scale
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort=%[2]d
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket=%[1]s/munge/s
+StateSaveLocation=%[1]s/state
+SlurmdSpoolDir=%[1]s/spool/%%n
+SlurmctldPidFile=%[1]s/slurmctld.pid
+SlurmdPidFile=%[1]s/slurmd.%%n.pid
+SlurmctldLogFile=%[1]s/log/slurmctld
+SlurmdLogFile=%[1]s/log/slurmd.%%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=bf_continue,bf_interval=10,bf_max_job_test=1000
+SlurmdTimeout=0
+MaxJobCount=40000
+MaxArraySize=10002
+MinJobAge=30
+SlurmdParameters=config_overrides
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/none
+AccountingStorageType=accounting_storage/none
+GresTypes=gpu,%[3]s,carmatotal
+`, b.dir, port, strings.Join(names, ","))
+	if os.Getenv("SLURM_PREFIX") != "" {
+		fmt.Fprintf(&c, "PluginDir=%s/lib/slurm\n", prefix())
+	}
+	fmt.Fprintf(&c, "NodeName=%s NodeHostname=none NodeAddr=127.0.0.1 Port=1 CPUs=64 RealMemory=100000 Gres=%s\n", b.all(),
+		carma)
+	for i := range b.live {
+		fmt.Fprintf(&c, "NodeName=live%d NodeHostname=localhost NodeAddr=127.0.0.1 Port=%d CPUs=256 RealMemory=100000 "+
+			"Feature=live\n", i+1, port+1+i)
+	}
+	fmt.Fprintf(&c, "NodeName=carma-anchor NodeHostname=none NodeAddr=127.0.0.1 Port=1 CPUs=1024 RealMemory=4000000 "+
+		"Feature=wait State=DOWN Reason=carma-anchor\n")
+	fmt.Fprintf(&c, "PartitionName=gpu Nodes=ALL Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=1\n"+
+		"PartitionName=gpu-recovery Nodes=ALL PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=1\n")
+	return c.String()
+}
+
+// fill makes jobs that wait: tasks of an array, each with a record of its own, as an update
+// gives it one. They wait for a node that is down.
+func (b *bench) fill(ctx context.Context) error {
+	if b.waiting == 0 {
+		return nil
+	}
+	out, err := b.sh(ctx, "sbatch", "--parsable", "--constraint=wait", "--output=/dev/null",
+		fmt.Sprintf("--array=1-%d", b.waiting), "--wrap", "true")
+	if err != nil {
+		return err
+	}
+	id := strings.TrimSpace(out)
+	var lines bytes.Buffer
+	for i := range b.waiting {
+		fmt.Fprintf(&lines, "update JobId=%s_%d Nice=1\n", id, i+1)
+	}
+	cmd := b.command(ctx, "scontrol")
+	cmd.Stdin = &lines
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make the jobs that wait: %w: %.200s", err, text)
+	}
+	return nil
+}
+
+func (b *bench) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, prefix()+"/bin/"+name, args...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "SLURM_CONF=" + b.slurm.Conf}
+	cmd.Dir = "/"
+	return cmd
+}
+
+func (b *bench) sh(ctx context.Context, name string, args ...string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd := b.command(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w: %.200s", name, strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.String(), nil
+}
+
+// start starts a daemon in the foreground.
+func (b *bench) start(program string, args ...string) error {
+	cmd := exec.Command(program, args...)
+	cmd.Env = []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "LC_ALL=C", "SLURM_CONF=" + b.slurm.Conf}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", program, err)
+	}
+	b.started = append(b.started, cmd)
+	return nil
+}
+
+// down ends what was started, the last first.
+func (b *bench) down() {
+	for _, n := range b.agents {
+		n.book.Close()
+	}
+	for i := len(b.started) - 1; i >= 0; i-- {
+		cmd := b.started[i]
+		cmd.Process.Signal(syscall.SIGTERM)
+		late := time.AfterFunc(20*time.Second, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		late.Stop()
+	}
+}
+
+func (b *bench) until(ctx context.Context, ok func() bool) error {
+	for range 1200 {
+		if ok() {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return fmt.Errorf("not within 2 minutes")
+}
+
+// cpu is the processor time that slurmctld has used; stat(5) of proc: utime and stime.
+func (b *bench) cpu() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", b.ctld))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	var ticks int64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("/proc/%d/stat: %w", b.ctld, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100
+}
+
+// freePort is the first of some ports that follow each other.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	return 20000 + port%10000, nil
+}

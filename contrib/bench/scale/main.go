@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command scale measures what CARMA's agents cost slurmctld on a cluster of thousands of nodes:
+// idle and under load, with and without them, in one run. slurmctld, munged, Slurm's commands
+// and a few slurmds, on which jobs start, are real. The other nodes have no slurmd: slurmctld
+// has them idle and not responding, and SlurmdTimeout=0 keeps them so. Agents have no GPUs; many
+// of them are in this process, with a real ledger and the real Publisher each.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"carma/gres"
+	"carma/gres/capacity"
+	"carma/gres/choose"
+	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
+)
+
+const (
+	gpus    = 4
+	fullMiB = 40536
+	compare = 30 * time.Second  // capacity.compare
+	runs    = 5 * time.Second   // a job
+	atLeast = 150 * time.Second // the phase with the reconfigure
+)
+
+// Phase is what was measured in one part of a run.
+type Phase struct {
+	Nodes     int                `json:"nodes"`
+	Name      string             `json:"phase"`
+	Agents    bool               `json:"agents"`
+	Seconds   float64            `json:"seconds"`
+	CorePct   float64            `json:"slurmctld_core_pct"`
+	Starts    float64            `json:"starts_per_s"`
+	Updates   float64            `json:"updates_per_s"`
+	Asked     float64            `json:"questions_about_nodes_per_s"`
+	SbatchMS  [2]float64         `json:"sbatch_p50_p99_ms"`
+	SqueueMS  [2]float64         `json:"squeue_p50_p99_ms"`
+	Backfill  string             `json:"backfill_mean_cycle"`
+	RPCs      map[string]float64 `json:"rpcs_per_s"`
+	RightIn   float64            `json:"all_counts_right_after_s,omitempty"`
+	submitted *samples
+	queued    *samples
+}
+
+func main() {
+	nodes := pflag.IntSlice("nodes", []int{1000, 5000}, "sizes of the cluster")
+	starts := pflag.Float64("starts", 20, "job starts per second under load")
+	waiting := pflag.Int("waiting", 10000, "jobs that wait")
+	seconds := pflag.Int("seconds", 60, "of each phase")
+	live := pflag.Int("live", 8, "nodes with a slurmd, on which the jobs start")
+	reconfigure := pflag.Bool("reconfigure", false, "measure a reconfigure under load too")
+	out := pflag.String("json", "", "write the figures to this file too")
+	pflag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var all []Phase
+	for _, n := range *nodes {
+		phases, err := measure(ctx, &bench{nodes: n, live: *live, waiting: *waiting, starts: *starts,
+			length: time.Duration(*seconds) * time.Second, reconfigure: *reconfigure})
+		all = append(all, phases...)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "scale:", err)
+			os.Exit(1)
+		}
+	}
+	if *out != "" {
+		text, err := json.MarshalIndent(all, "", " ")
+		if err == nil {
+			err = os.WriteFile(*out, append(text, '\n'), 0o644)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "scale:", err)
+			os.Exit(1)
+		}
+	}
+}
+
+// measure brings a cluster up, runs the phases and prints each.
+func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
+	if b.dir, err = os.MkdirTemp("", "carma-scale"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		b.down()
+		if err == nil {
+			os.RemoveAll(b.dir)
+		} else {
+			fmt.Fprintln(os.Stderr, "scale: logs are in", b.dir)
+		}
+	}()
+	if err := b.up(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.makeAgents(ctx); err != nil {
+		return nil, err
+	}
+	fmt.Printf("\n%d nodes, %d jobs wait, %s\n", b.nodes, b.waiting, b.version)
+	fmt.Printf("%-14s %-7s %8s %8s %9s %9s %18s %18s  %s\n", "phase", "agents", "core %", "starts/s", "updates/s", "asked/s",
+		"sbatch p50/p99 ms", "squeue p50/p99 ms", "backfill mean cycle us")
+	for _, p := range []Phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true},
+		{Name: "reconfigure", Agents: true}} {
+		if p.Name == "reconfigure" && !b.reconfigure {
+			continue
+		}
+		p.Nodes, p.submitted, p.queued = b.nodes, &samples{}, &samples{}
+		if p.Name == "load" && !p.Agents {
+			if err := b.fill(ctx); err != nil {
+				return phases, err
+			}
+		}
+		if err := b.phase(ctx, &p); err != nil {
+			return phases, err
+		}
+		fmt.Printf("%-14s %-7t %8.2f %8.1f %9.1f %9.1f %8.0f /%8.0f %8.0f /%8.0f  %s", p.Name, p.Agents, p.CorePct, p.Starts,
+			p.Updates, p.Asked, p.SbatchMS[0], p.SbatchMS[1], p.SqueueMS[0], p.SqueueMS[1], p.Backfill)
+		if p.RightIn > 0 {
+			fmt.Printf("  all counts right after %.0f s", p.RightIn)
+		}
+		fmt.Println()
+		phases = append(phases, p)
+	}
+	return phases, nil
+}
+
+// group waits for what it has started.
+type group struct{ sync.WaitGroup }
+
+func (g *group) do(f func()) {
+	g.Add(1)
+	go func() {
+		defer g.Done()
+		f()
+	}()
+}
+
+// samples are durations in ms.
+type samples struct {
+	mu sync.Mutex
+	ms []float64
+}
+
+func (s *samples) add(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ms = append(s.ms, float64(d.Microseconds())/1000)
+}
+
+func (s *samples) quantiles() (q [2]float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.ms)
+	if n := len(s.ms); n > 0 {
+		q = [2]float64{s.ms[n/2], s.ms[n*99/100]}
+	}
+	return q
+}
+
+// phase runs one part and measures it.
+func (b *bench) phase(ctx context.Context, p *Phase) error {
+	if _, err := b.sh(ctx, "sdiag", "--reset"); err != nil {
+		return err
+	}
+	cpu, err := b.cpu()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	b.asked.Store(0)
+	b.updates.Store(0)
+	length := b.length
+	if p.Name == "reconfigure" {
+		length = max(length, atLeast)
+	}
+	part, end := context.WithTimeout(ctx, length)
+	defer end()
+	var work group
+	var failed error
+	if p.Agents {
+		work.do(func() { b.talk(part) })
+	}
+	started := 0
+	if p.Name != "idle" {
+		work.do(func() { started = b.load(part, p) })
+		work.do(func() { b.look(part, p) })
+	}
+	if p.Name == "reconfigure" {
+		work.do(func() { p.RightIn, failed = b.disturb(part) })
+	}
+	work.Wait()
+	p.Seconds = time.Since(began).Seconds()
+	after, err := b.cpu()
+	if err = errors.Join(err, failed, ctx.Err()); err != nil {
+		return err
+	}
+	p.CorePct = 100 * (after - cpu).Seconds() / p.Seconds
+	p.Starts = float64(started) / p.Seconds
+	p.Asked, p.Updates = float64(b.asked.Load())/p.Seconds, float64(b.updates.Load())/p.Seconds
+	p.SbatchMS, p.SqueueMS = p.submitted.quantiles(), p.queued.quantiles()
+	text, err := b.sh(ctx, "sdiag")
+	p.RPCs, p.Backfill = diagnosis(text, p.Seconds)
+	return err
+}
+
+// diagnosis reads what slurmctld was asked, and the mean time of backfill, from sdiag.
+func diagnosis(text string, seconds float64) (rpcs map[string]float64, backfill string) {
+	rpcs = map[string]float64{}
+	inBackfill := false
+	for line := range strings.Lines(text) {
+		inBackfill = inBackfill || strings.HasPrefix(line, "Backfilling stats")
+		name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		var count float64
+		if i := strings.Index(rest, "count:"); i >= 0 && strings.HasPrefix(name, "REQUEST_") {
+			if _, err := fmt.Sscanf(rest[i:], "count:%g", &count); err == nil {
+				rpcs[name] = count / seconds
+			}
+		}
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "Mean cycle:"); ok && inBackfill {
+			backfill = strings.TrimSpace(value)
+		}
+	}
+	return rpcs, backfill
+}
+
+// node is one node's agent: what it does about slurmctld, and no more.
+type node struct {
+	book *lease.Ledger
+	pub  *capacity.Publisher
+}
+
+// makeAgents makes them, as agents that have run for long.
+func (b *bench) makeAgents(ctx context.Context) error {
+	text := ""
+	for i := range b.nodes {
+		name := b.name(i)
+		dir := filepath.Join(b.dir, "run", name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		book, err := lease.Open(dir, 5*time.Second)
+		if err != nil {
+			return err
+		}
+		var readings []gres.Reading
+		for g := range gpus {
+			readings = append(readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", g), Index: g, TotalMiB: fullMiB}})
+		}
+		if err := book.PutReadings(ctx, readings); err != nil {
+			return err
+		}
+		n := &node{book: book, pub: &capacity.Publisher{Node: name, RunDir: dir, Slurm: (*asking)(b), Book: book,
+			Policy: choose.Carma, FullMiB: []int64{fullMiB},
+			Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}}
+		if text == "" {
+			if err := n.pub.Publish(ctx); err != nil {
+				return err
+			}
+			if text, _, _, err = book.Published(ctx); err != nil {
+				return err
+			}
+		} else if err := book.SetPublished(ctx, text, 0); err != nil {
+			return err
+		}
+		b.agents = append(b.agents, n)
+	}
+	_, err := b.sh(ctx, "scontrol", "update", "NodeName="+b.all(), "Gres="+text)
+	return err
+}
+
+// asking is slurmctld as the agents ask it; it counts.
+type asking bench
+
+func (a *asking) Node(ctx context.Context, name string) (gres, comment string, err error) {
+	a.asked.Add(1)
+	return a.slurm.Node(ctx, name)
+}
+
+func (a *asking) SetNodeGres(ctx context.Context, name, gres string) error {
+	a.updates.Add(1)
+	return a.slurm.SetNodeGres(ctx, name, gres)
+}
+
+// talk has each agent compare when it is due, and publish what has changed.
+func (b *bench) talk(ctx context.Context) {
+	next := make(chan *node)
+	var work group
+	for range 16 {
+		work.do(func() {
+			for n := range next {
+				s, err := n.book.Snapshot(ctx)
+				if err == nil {
+					err = n.pub.PublishIf(ctx, s)
+				}
+				if err == nil || errors.Is(err, capacity.ErrTooSoon) {
+					_, _, err = n.pub.CompareIf(ctx, s, compare, b.nodes)
+				}
+				if err != nil && ctx.Err() == nil {
+					fmt.Fprintln(os.Stderr, "scale:", err)
+				}
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		round := time.After(5 * time.Second) // the agent itself looks each second
+		for _, n := range b.agents {
+			next <- n
+		}
+		select {
+		case <-ctx.Done():
+		case <-round:
+		}
+	}
+	close(next)
+	work.Wait()
+}
+
+// load submits jobs that start at once on the nodes with a slurmd. With agents each has a lease
+// on some node, which publishes at the start and the end, and its end is asked for.
+func (b *bench) load(ctx context.Context, p *Phase) (started int) {
+	tick := time.NewTicker(time.Duration(float64(time.Second) / b.starts))
+	defer tick.Stop()
+	var work group
+	for {
+		select {
+		case <-ctx.Done():
+			work.Wait()
+			return started
+		case <-tick.C:
+		}
+		started++
+		work.do(func() {
+			at := time.Now()
+			out, err := b.sh(ctx, "sbatch", "--parsable", "--constraint=live", "--output=/dev/null", "--wrap",
+				fmt.Sprintf("sleep %.0f", runs.Seconds()))
+			if err != nil {
+				return // the phase is over
+			}
+			p.submitted.add(time.Since(at))
+			var id uint32
+			if _, err := fmt.Sscan(out, &id); err == nil && p.Agents {
+				b.run(ctx, id)
+			}
+		})
+	}
+}
+
+// run is a job by what the agent of its node does about it.
+func (b *bench) run(ctx context.Context, id uint32) {
+	n := b.agents[rand.IntN(len(b.agents))]
+	publish := func() {
+		if s, err := n.book.Snapshot(ctx); err == nil {
+			n.pub.PublishIf(ctx, s) // what fails is repeated by talk
+		}
+	}
+	job := lease.Job{JobKey: jobenv.JobKey{JobID: id}, UID: 1000}
+	if _, err := n.book.Acquire(ctx, job, gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000},
+		func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) {
+			return []string{fmt.Sprint("GPU-", id%gpus)}, ""
+		}); err != nil {
+		return
+	}
+	publish()
+	select {
+	case <-ctx.Done():
+	case <-time.After(runs + time.Second):
+	}
+	n.book.Release(ctx, job.JobKey)
+	publish()
+	b.slurm.Job(ctx, id) // as the agent does for the record
+	b.slurm.Words(ctx, id)
+}
+
+// look asks for the queue of one user as people do.
+func (b *bench) look(ctx context.Context, p *Phase) {
+	for ctx.Err() == nil {
+		at := time.Now()
+		if _, err := b.sh(ctx, "squeue", "--noheader", "--user=nobody"); err == nil {
+			p.queued.add(time.Since(at))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// disturb has slurmctld read its files again and returns after how many seconds each node
+// counts again what its agent has told.
+func (b *bench) disturb(ctx context.Context) (float64, error) {
+	time.Sleep(b.length / 8)
+	if _, err := b.sh(ctx, "scontrol", "reconfigure"); err != nil {
+		return 0, err
+	}
+	at := time.Now()
+	for ctx.Err() == nil {
+		out, err := b.sh(ctx, "scontrol", "--oneliner", "show", "node")
+		seen := time.Since(at).Seconds()
+		if err == nil && !strings.Contains(out, fmt.Sprintf("carmau0:no_consume:%d,", gpus*fullMiB)) &&
+			!strings.Contains(out, fmt.Sprintf("carmau0:%d,", gpus*fullMiB)) {
+			return seen, nil
+		}
+		time.Sleep(3 * time.Second)
+	}
+	return 0, errors.New("after a reconfigure some counts were not right at the end of the phase; --seconds is too few")
+}
