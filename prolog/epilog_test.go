@@ -533,7 +533,7 @@ func TestBooked(t *testing.T) {
 		"gres:carmau0:10240,gres:carmatotal:10240": "gres:carmau0:40536,gres:carmatotal:40536",
 		"gres:gpu:1": "gres:gpu:1",
 	} {
-		if got := (&Node{}).booked(list, "user", 40536, 40536); got != want {
+		if got := (&Node{}).booked(list, 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
 		}
 	}

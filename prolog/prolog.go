@@ -89,7 +89,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
-			r.MarginMiB = n.Config.Placement.MarginOf(h.Carma.Method)
+			r.MarginMiB = n.Config.Placement.MarginMiB
 		}
 	}
 	if !exclusive {
