@@ -5,11 +5,12 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -308,16 +309,9 @@ func (e *KeyError) Error() string {
 func decodeError(err error) error {
 	var pe toml.ParseError
 	if errors.As(err, &pe) {
-		return &KeyError{pe.Position.Line, orFile(pe.LastKey), strings.TrimSpace(pe.Message)}
+		return &KeyError{pe.Position.Line, cmp.Or(pe.LastKey, "file"), strings.TrimSpace(pe.Message)}
 	}
 	return err
-}
-
-func orFile(key string) string {
-	if key == "" {
-		return "file"
-	}
-	return key
 }
 
 // lineOf finds the line on which a key stands; the decoder keeps positions for
@@ -374,14 +368,7 @@ func (c Config) ForNode(node string) Config {
 	return c
 }
 
-func sortedKeys[T any](m map[string]T) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 
 // PartitionNames lists the partitions in alphabetical order.
 func (c Config) PartitionNames() []string { return sortedKeys(c.Partition) }
