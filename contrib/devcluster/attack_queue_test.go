@@ -194,7 +194,7 @@ func (c *cluster) empty() {
 
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
-	c.settings(map[string]string{"hold.after": `"1s"`, "hold.timeout": `"30m"`})
+	c.settings(map[string]string{"hold.after": `"1s"`})
 	running := c.sbatch(bob, "", whole+"exec sleep 1h\n")
 	c.eventually(func() string { return c.job(running, "%T") }, "RUNNING")
 	for _, wait := range []string{"scontrol hold %s", "scontrol update JobId=%s StartTime=now+5hours"} {
