@@ -112,8 +112,8 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	f, err := Settings(filepath.Join(dir, "slurm.conf"))
-	if got := f.SpoolDir("n1", "host"); err != nil || got != "/spool/host/n1" || f.Setting("TaskPlugin") != "task/cgroup" ||
-		f.Nodes != nil {
+	if got := f.SpoolDir("n1", "host"); err != nil || got != "/spool/host/n1" ||
+		f.Setting("TaskPlugin") != "task/cgroup" || f.Nodes != nil {
 		t.Errorf("%q, %+v, %v", got, f, err)
 	}
 	if got := (File{}).SpoolDir("n1", "host"); got != "" {
