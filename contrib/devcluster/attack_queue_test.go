@@ -20,6 +20,7 @@ const whole = "#SBATCH --gres=gpu:1\n#CARMA off\n"
 // everybody: no GPU that is not booked, no place before those who wait, no GPU that
 // is kept for a job which does not want to start.
 func TestAttackQueue(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "20")
 	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"1s"`})
 	attackBooking(t, c)
