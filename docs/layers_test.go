@@ -65,7 +65,7 @@ func TestImports(t *testing.T) {
 	}{
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
-		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
+		{"SQL", nil, []string{"db", "db/rows", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"},
 			[]string{"os/exec"}},
 		{"the network", nil, []string{"gres/sdnotify", "contrib/"}, []string{"net", "net/http"}},

@@ -180,7 +180,7 @@ func (r *Report) summary(ctx context.Context, out io.Writer) error {
 	case err != nil:
 		return err
 	case r.options.JSON:
-		return s.json(out)
+		return writeJSON(out, s)
 	case r.options.HTML:
 		return s.html(out, &r.style.time)
 	case r.options.SVG:
@@ -202,7 +202,7 @@ func (r *Report) gpus(ctx context.Context, out io.Writer) error {
 	case err != nil:
 		return err
 	case r.options.JSON:
-		return v.json(out)
+		return writeJSON(out, v)
 	case r.options.HTML:
 		return v.html(out, &r.style)
 	case r.options.SVG:

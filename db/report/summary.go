@@ -257,10 +257,10 @@ func summarise(ctx context.Context, sources []source, sel *selection, by []strin
 	return s, nil
 }
 
-func (s *summary) json(w io.Writer) error {
+func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(s)
+	return enc.Encode(v)
 }
 
 // groupColumns are the columns of a table of groups.

@@ -165,6 +165,14 @@ func (b *Ledger) transact(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// wrap says of an error what failed.
+func wrap(err error, doing string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(doing+": %w", append(args, err)...)
+}
+
 // Now is the ledger's clock: time since boot, suspended or not.
 func Now() time.Duration {
 	var t unix.Timespec

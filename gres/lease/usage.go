@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/db/rows"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -103,22 +104,16 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 // FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
 // that has ended, until DropEnded.
 func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
-	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?",
+	found, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?",
 		key.JobID, key.Restart)
-	if err != nil {
-		return nil, fmt.Errorf("read usage of job %s: %w", key, err)
-	}
-	defer rows.Close()
 	all := map[string]figure.Figures{}
-	for rows.Next() {
-		var uuid string
+	_, err = rows.All(found, err, "read usage of job "+key.String(), func(uuid *string, scan rows.Scan) error {
 		var u usageRow
-		if err := rows.Scan(append([]any{&uuid}, u.fields()...)...); err != nil {
-			return nil, fmt.Errorf("read usage of job %s: %w", key, err)
-		}
-		all[uuid] = u.figures()
-	}
-	return all, rows.Err()
+		err := scan(append([]any{uuid}, u.fields()...)...)
+		all[*uuid] = u.figures()
+		return err
+	})
+	return all, err
 }
 
 // usageColumns are the columns of usageRow, of a row u that may be absent.
