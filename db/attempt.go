@@ -53,13 +53,17 @@ type Attempt struct {
 	clean      bool // see Clean
 }
 
+func (a *Attempt) texts() [15]*string {
+	return [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
+		(*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo}
+}
+
 // Clean makes the texts of a record fit to be shown (usertext): users gave some of them.
 func (a *Attempt) Clean() {
 	if a.clean { // as nearly all that Scan reads are
 		return
 	}
-	for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
-		&a.State, (*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+	for _, s := range a.texts() {
 		*s = usertext.Clean(*s)
 	}
 	for k, uuid := range a.Total.UUIDs {
@@ -206,20 +210,19 @@ var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", versio
 	strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
 
 func put(tx *sql.Tx, a *Attempt) error {
-	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
-		(*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+	for _, s := range a.texts() {
 		*s = clean(*s)
 	}
 	t := a.Total
-	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)),
-		nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
+	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, null(a.ArrayJobID),
+		null(a.ArrayTask), null(a.Name), null(a.Account),
 		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal,
-		a.Mode, a.Method, nullEmpty(a.Key),
-		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), nullEmpty(t.Model),
-		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow,
+		a.Mode, a.Method, null(a.Key),
+		null(a.EstMiB), a.ReserveMiB, null(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), null(t.Model),
+		null(t.PeakMiB), t.PeakHow, null(t.MeanMiB), t.SMActPct, t.SMActMax, t.SMActHow,
 		whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo), nullZero(toMillis(t.LawS)),
+		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo), null(toMillis(t.LawS)),
 		version.String())
 	if err != nil {
 		return err
@@ -363,25 +366,13 @@ func attempts(ctx context.Context, q queryer, where string, args ...any) (all []
 	return all, errors.Join(rows.Err())
 }
 
-func nullZero(v int64) any {
-	if v == 0 {
+// null is NULL for what is not known or not there.
+func null[T comparable](v T) any {
+	var zero T
+	if v == zero {
 		return nil
 	}
 	return v
-}
-
-func nullEmpty(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-func nullUnknown(m figure.Measured) any {
-	if !m.Known() {
-		return nil
-	}
-	return float64(m)
 }
 
 func whole(m figure.Measured) any {
@@ -398,13 +389,6 @@ func millis(t time.Time) any {
 		return nil
 	}
 	return t.UnixMilli()
-}
-
-func orUnknown(f sql.NullFloat64) figure.Measured {
-	if !f.Valid {
-		return figure.Unknown
-	}
-	return figure.Measured(f.Float64)
 }
 
 // JoinIDs writes job ids with commas between, as the database keeps them.

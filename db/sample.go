@@ -50,7 +50,7 @@ func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) e
 		for _, m := range meters {
 			_, err := tx.Exec("INSERT OR REPLACE INTO gpu VALUES (?,?,?,?,?,?,?,?)", m.UUID, m.Node, m.Index, m.Model,
 				m.TotalMiB,
-				nullUnknown(m.CounterJ), float64(m.At.UnixMilli())/1000, nullUnknown(m.FloorWatts))
+				m.CounterJ, float64(m.At.UnixMilli())/1000, m.FloorWatts)
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) e
 func putSample(tx *sql.Tx, s Sample) error {
 	_, err := tx.Exec("INSERT OR REPLACE INTO sample VALUES (?,?,?,?,?,?,?,?,?,?,?)", s.UUID, s.At.Unix(),
 		int64(s.Length.Seconds()), s.UsedMiB,
-		nullUnknown(s.SMActPct), nullUnknown(s.SMActMax), s.SMActS, float64(s.EnergyJ), float64(s.UnownedJ), s.EnergyS,
+		s.SMActPct, s.SMActMax, s.SMActS, s.EnergyJ, s.UnownedJ, s.EnergyS,
 		s.Jobs)
 	return err
 }
@@ -82,11 +82,12 @@ func (d *DB) Meters(ctx context.Context) ([]Meter, error) {
 	var list []Meter
 	for rows.Next() {
 		var m Meter
-		var counter, at, floor sql.NullFloat64
-		if err := rows.Scan(&m.UUID, &m.Node, &m.Index, &m.Model, &m.TotalMiB, &counter, &at, &floor); err != nil {
+		var at sql.NullFloat64
+		if err := rows.Scan(&m.UUID, &m.Node, &m.Index, &m.Model, &m.TotalMiB, &m.CounterJ, &at,
+			&m.FloorWatts); err != nil {
 			return nil, fmt.Errorf("read GPUs: %w", err)
 		}
-		m.CounterJ, m.At, m.FloorWatts = orUnknown(counter), time.UnixMilli(int64(at.Float64*1000)), orUnknown(floor)
+		m.At = time.UnixMilli(int64(at.Float64 * 1000))
 		list = append(list, m)
 	}
 	return list, rows.Err()
@@ -105,13 +106,11 @@ func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sam
 	for rows.Next() {
 		var s Sample
 		var at, length int64
-		var smact, smactMax sql.NullFloat64
-		if err := rows.Scan(&s.UUID, &at, &length, &s.UsedMiB, &smact, &smactMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ,
+		if err := rows.Scan(&s.UUID, &at, &length, &s.UsedMiB, &s.SMActPct, &s.SMActMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ,
 			&s.EnergyS, &s.Jobs); err != nil {
 			return nil, fmt.Errorf("read samples: %w", err)
 		}
-		s.At, s.Length, s.SMActPct, s.SMActMax = time.Unix(at, 0), time.Duration(length)*time.Second, orUnknown(smact),
-			orUnknown(smactMax)
+		s.At, s.Length = time.Unix(at, 0), time.Duration(length)*time.Second
 		list = append(list, s)
 	}
 	return list, rows.Err()

@@ -324,7 +324,7 @@ func TestWires(t *testing.T) {
 		{"variables for the hooks", "SPANK_CARMA_", "slurmbridge/jobenv/carma.go"},
 		{"variables for the hooks", "EST_MIB", "slurmbridge/jobenv/carma.go"},
 		{"GRES lists", "carmatotal", "slurmbridge/tres/tres.go"},
-		{"the ledger's word of a job", "json:\"stderr\"", "prolog/jobmeta.go"},
+		{"records", "json:\"stderr\"", "prolog/jobmeta.go"}, // begun, in the ledger
 		{"records", "carma1:", "db/comment.go"},
 		{"records", "attempt_gpu", "db/"},
 		// For people; what is read back of it decides nothing.

@@ -5,6 +5,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,7 @@ func New(o Options, words []string, now time.Time) (*Report, error) {
 		r.style.unit = 0
 	}
 	var err error
-	r.columns, err = parseColumns(orElse(o.Format, o.DefaultFormat))
+	r.columns, err = parseColumns(cmp.Or(o.Format, o.DefaultFormat))
 	return r, err
 }
 

@@ -53,6 +53,9 @@ type holder struct {
 	slow    slowness
 }
 
+// sampleOf is how many looks make a sample.
+const sampleOf = 10
+
 // maxPending bounds the samples that wait for a database that takes none: a day
 // of one GPU.
 const maxPending = 8640
@@ -300,10 +303,10 @@ func (c *accounts) flush(ctx context.Context, a *Agent) {
 	if a.Records == nil {
 		return
 	}
-	at := time.Now().Truncate(a.Config.Accounting.Sample.D())
+	at := time.Now().Truncate(sampleOf * a.Config.NVML.Interval.D())
 	turned := false
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
-		turned = c.gpus[uuid].turn(at, a.Config.Accounting.Sample.D(), &c.pending) || turned
+		turned = c.gpus[uuid].turn(at, sampleOf*a.Config.NVML.Interval.D(), &c.pending) || turned
 	}
 	if turned {
 		c.write(ctx, a)
@@ -370,7 +373,7 @@ func (c *accounts) close(a *Agent) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for _, g := range c.gpus {
-		g.turn(g.bucket.At.Add(1), a.Config.Accounting.Sample.D(), &c.pending)
+		g.turn(g.bucket.At.Add(1), sampleOf*a.Config.NVML.Interval.D(), &c.pending)
 	}
 	c.write(ctx, a)
 }

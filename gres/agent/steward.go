@@ -185,7 +185,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	if kept >= 0 {
 		age = s.Holds[kept].Age // by a clock that nobody sets
 	}
-	if comes && age < a.Config.Hold.Timeout.D() {
+	if comes && age < steward.HoldTimeout {
 		if j.State != jobstate.Pending || kept >= 0 {
 			return
 		}

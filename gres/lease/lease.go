@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"net/url"
 	"path/filepath"
 	"time"
@@ -196,7 +195,7 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	now := Now()
 	for _, r := range readings {
 		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), r.Source, r.Foreign,
+			int64(now-r.Age), r.UsedMiB, r.SMActPct, r.Source, r.Foreign,
 			r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}
@@ -329,11 +328,4 @@ func (b *Ledger) Release(ctx context.Context, key jobenv.JobKey) error {
 		FailPoint("lease.release-written")
 		return nil
 	})
-}
-
-func nullNaN(f float64) any {
-	if math.IsNaN(f) {
-		return nil
-	}
-	return f
 }

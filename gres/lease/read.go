@@ -7,9 +7,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 )
@@ -128,14 +128,12 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 	for rows.Next() {
 		var r gres.Reading
 		var at, nvlink int64
-		var smact sql.NullFloat64
 		if err := rows.Scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB,
-			&smact, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
+			(*figure.Measured)(&r.SMActPct), &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
 			&r.Quarantined, &r.Cause, &r.HeldFor, &r.HeldUID, &r.HeldGPUs, &r.HeldOpen); err != nil {
 			return nil, fmt.Errorf("read readings: %w", err)
 		}
 		r.Age, r.NVLink = now-time.Duration(at), uint64(nvlink)
-		r.SMActPct = orNaN(smact)
 		readings = append(readings, r)
 	}
 	return readings, rows.Err()
@@ -205,11 +203,4 @@ func neighboursOf(q querier, job uint32) ([]uint32, error) {
 		others = append(others, o)
 	}
 	return others, rows.Err()
-}
-
-func orNaN(f sql.NullFloat64) float64 {
-	if !f.Valid {
-		return math.NaN()
-	}
-	return f.Float64
 }

@@ -62,7 +62,7 @@ func exampleNode() status.Node {
 		}
 		return "a-user-with-a-long-name"
 	}
-	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, CoarseMaxPct: 80, MarginMiB: 2048, MaxJobs: 4},
+	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4},
 		30*time.Minute, user, func(uuid string) status.MPS {
 			if strings.Contains(uuid, "f") {
 				return status.MPSDown

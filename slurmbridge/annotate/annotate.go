@@ -71,11 +71,10 @@ type Site struct {
 	Partitions       map[string]config.Partition
 	DefaultPartition string
 	MarginMiB        int64
-	Margin           map[string]int64 // by method, in place of MarginMiB
-	MinFreeMiB       int64            // booked by policy=shared without an estimate
-	IgnoreBad        bool             // a wrong #CARMA line counts as none
-	GresPrefix       string           // "gres:" up to Slurm 23.02, "gres/" from 23.11
-	Estimator        string           // submit.estimator
+	MinFreeMiB       int64  // booked by policy=shared without an estimate
+	IgnoreBad        bool   // a wrong #CARMA line counts as none
+	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
+	Estimator        string // submit.estimator
 	AllowPolicies    []string
 	Shards           bool // placement.mode "slurm"
 	MaxJobs          int  // that may share a GPU
@@ -91,7 +90,6 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		Partitions:       c.Partition,
 		DefaultPartition: c.DefaultPartition(),
 		MarginMiB:        c.Placement.MarginMiB,
-		Margin:           c.Placement.Margin,
 		MinFreeMiB:       c.Placement.MinFreeMiB,
 		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
 		GresPrefix:       gresPrefix,
@@ -156,9 +154,6 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	} else {
 		a.NamesNodes = job.NamesNodes
 		free := a.ReserveMiB
-		if a.Mode == jobenv.ModeShared && a.EstMiB > 0 {
-			free += s.extra(a.Method)
-		}
 		if job.NamesNodes {
 			free = tres.AnyMiB
 		}
@@ -181,7 +176,7 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = jobenv.ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:
-	case book+s.MarginMiB+s.extra(a.Method) > a.FullMiB: // nobody would fit beside it
+	case book+s.MarginMiB > a.FullMiB: // nobody would fit beside it
 	default:
 		a.Mode, a.ReserveMiB = jobenv.ModeShared, book
 	}
@@ -204,10 +199,6 @@ func (a *Annotation) boundSlowdown(site float64) {
 		}
 	}
 }
-
-// extra is what must be free for an estimate by method beyond what every node keeps
-// free: the Prolog keeps to it, so slurmctld has to know.
-func (s Site) extra(method string) int64 { return max(s.Margin[method]-s.MarginMiB, 0) }
 
 // lists are the four GRES lists as they were read.
 type lists struct{ perNode, perJob, perSocket, perTask tres.List }

@@ -6,6 +6,8 @@ package slurmconf
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -32,6 +34,42 @@ func (f File) Setting(name string) string { return f.Settings[strings.ToLower(na
 
 // mostIncludes stops files that include each other.
 const mostIncludes = 50
+
+// Settings reads the settings of a file, and of those that it includes: without the lines of
+// nodes, partitions and the like, which may be thousands, and each job's Prolog reads them.
+func Settings(path string) (File, error) {
+	text, err := plain(path)
+	if err != nil {
+		return File{}, err
+	}
+	return Parse(text, func(name string) (string, error) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		return plain(name)
+	})
+}
+
+// plain is the text of a file without these lines.
+func plain(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if key, _, _ := strings.Cut(line, "="); !strings.HasSuffix(strings.ToLower(key), "name") {
+			b.WriteString(line)
+		}
+	}
+	return b.String(), nil
+}
+
+// SpoolDir is SlurmdSpoolDir of a node on a machine (slurmd.c, _read_config); empty: the file
+// names none.
+func (f File) SpoolDir(node, host string) string {
+	return strings.NewReplacer("%h", host, "%n", node).Replace(f.Setting("SlurmdSpoolDir"))
+}
 
 // Parse reads the text of a file. include returns the text of a file that an
 // Include line names; nil: such lines are passed over.

@@ -13,6 +13,7 @@ import (
 
 	"carma/contrib/sim/model"
 	"carma/gres/choose"
+	"carma/gres/steward"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/policy"
 )
@@ -107,7 +108,7 @@ func FromConfig(c config.Config, m model.Model) Setup {
 		Policy: choose.Policy(c.Placement.Policy), Estimator: Analytic, Queue: Backfill, Recovery: RecoverExclusive,
 		Thresholds: thresholds,
 		MinFreeMiB: c.Placement.MinFreeMiB, WindowS: c.SMAct.Window.D().Seconds(),
-		HoldAfterS: c.Hold.After.D().Seconds(), HoldTimeoutS: c.Hold.Timeout.D().Seconds(),
+		HoldAfterS: c.Hold.After.D().Seconds(), HoldTimeoutS: steward.HoldTimeout.Seconds(),
 		PrologWaitS: c.Hooks.Wait.D().Seconds(), Vetoes: c.Hooks.Vetoes,
 		Model: m, Seed: 1,
 	}
