@@ -98,6 +98,7 @@ type Total struct {
 	HeldS     float64
 	SharedS   float64
 	AloneS    figure.Measured
+	LawS      float64 // AloneS as the law of interference expects; 0: not known
 }
 
 // TotalOf puts the figures of a job's GPUs together.
@@ -123,6 +124,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 		}
 		t.EnergyJ, t.IdleJ, t.AloneS = t.EnergyJ+g.EnergyJ, t.IdleJ+g.IdleJ, t.AloneS+g.AloneS
 		t.LeaseS, t.HeldS, t.SharedS = t.LeaseS+g.LeaseS, t.HeldS+g.HeldS, t.SharedS+g.SharedS
+		t.LawS += g.LawS
 		if !g.SMActPct.Known() {
 			continue
 		}
@@ -138,7 +140,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 	// As they are kept, so that a record is the same wherever it is read.
 	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1),
 		round(t.AloneS, 1000)
-	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS} {
+	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS, &t.LawS} {
 		*s = float64(toMillis(*s)) / 1000
 	}
 	return t
@@ -220,7 +222,8 @@ func put(tx *sql.Tx, a *Attempt) error {
 		null(t.PeakMiB), t.PeakHow, null(t.MeanMiB), t.SMActPct, t.SMActMax, t.SMActHow,
 		whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo), version.String())
+		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo), null(toMillis(t.LawS)),
+		version.String())
 	if err != nil {
 		return err
 	}
@@ -328,7 +331,8 @@ type queryer interface {
 }
 
 func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT a.line, ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
+	rows, err := q.QueryContext(ctx, "SELECT "+wholeLine+
+		", ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
 		"attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
 		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)
 	if err != nil {

@@ -172,6 +172,9 @@ func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter
 		if a.OOMNote == "" && g.Idle >= idleAfter {
 			a.OOMNote = fmt.Sprintf("a GPU of it was not used for %s", g.Idle.Round(time.Second))
 		}
+		if a.OOMNote == "" && g.Slowed > 0 {
+			a.OOMNote = fmt.Sprintf("it was slowed %.2f times for long, beyond its bound", g.Slowed)
+		}
 		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Model: g.Model, Figures: g.Figures})
 	}
 	return a

@@ -112,6 +112,15 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 	}
 }
 
+// What the record notes of a job that was slowed beyond its bound for long.
+func TestRecordOfASlowedJob(t *testing.T) {
+	held := lease.Held{GPUs: []lease.Granted{{}, {Slowed: 1.834}}}
+	const want = "it was slowed 1.83 times for long, beyond its bound"
+	if a := attempt(hook(7), held, JobMeta{}, verdict{}, time.Hour); a.OOMNote != want {
+		t.Errorf("note %q, want %q", a.OOMNote, want)
+	}
+}
+
 // A verdict needs all three: the signature, the failed exit, the shared GPU.
 // A clock that is set while a job runs makes its record no longer and no shorter.
 func TestRecordWhenTheClockJumps(t *testing.T) {

@@ -50,6 +50,7 @@ type holder struct {
 	from    figure.MemorySource
 	gone    bool
 	idle    idleness
+	slow    slowness
 }
 
 // sampleOf is how many looks make a sample.
@@ -122,6 +123,7 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now t
 	}
 	g.idle = idle
 	usages := split.usages(s, order, joules, seconds, &g.floor, serverPct)
+	a.boundSlowdown(usages, order, s, leases, foreign.Present)
 	for i, h := range order {
 		h.idle.look(&usages[i], s, foreign.Present, len(order), now)
 	}
@@ -148,6 +150,9 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 		}
 		h.lease, h.gone = l, false
 		h.ExpectedPct, h.MPS = l.SMActPct, l.Daemon != ""
+		if l.AlonePct > 0 {
+			h.ExpectedPct = l.AlonePct
+		}
 	}
 	return slices.SortedFunc(maps.Values(g.holders), func(x, y *holder) int {
 		return int(int64(x.lease.Job.JobID) - int64(y.lease.Job.JobID))

@@ -37,11 +37,16 @@ type Thresholds struct {
 	MarginMiB   int64 // what Placeable keeps free on a shared GPU
 	MaxJobs     int
 	Settle      time.Duration
-	CrossUser   bool // jobs of several users may time-slice one GPU
-	Streams     bool // no MPS: all jobs of a GPU are time-sliced
-	NodeDaemon  bool // an MPS daemon serves all GPUs of the node, not just the job's
-	BookSMAct   bool // expected SM activities add up, at most to SMActMaxPct
+	CrossUser   bool    // jobs of several users may time-slice one GPU
+	Streams     bool    // no MPS: all jobs of a GPU are time-sliced
+	NodeDaemon  bool    // an MPS daemon serves all GPUs of the node, not just the job's
+	BookSMAct   bool    // expected SM activities add up, at most to SMActMaxPct
+	MaxSlowdown float64 // that sharing may cost a job, by the law of package interference; 0: no bound
 }
+
+// ByActivity tells whether it matters what a job is expected to do, of which slurmctld's
+// counts do not tell.
+func (t *Thresholds) ByActivity() bool { return t.BookSMAct || t.MaxSlowdown > 0 }
 
 // The number of clients that an MPS server takes, from Volta on (MPS documentation), and the
 // SM activity that closes a GPU where the source is NVML utilisation, which is 100 % whenever
@@ -61,6 +66,7 @@ func FromConfig(c config.Config) Thresholds {
 		CrossUser:   c.Placement.CrossUser == "timeslice",
 		Streams:     !c.MPS.Enabled,
 		BookSMAct:   c.Placement.SMActBooking,
+		MaxSlowdown: c.Placement.MaxSlowdown,
 	}
 }
 
@@ -87,7 +93,7 @@ type Decision struct {
 func (d *Decision) Uncounted() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool {
 		switch r.Reason.code {
-		case otherUser, byTurns, notIdle, smactBooked, tooFewTogether:
+		case otherUser, byTurns, notIdle, smactBooked, tooFewTogether, slowed:
 			return true
 		}
 		return false
@@ -111,6 +117,7 @@ type state struct {
 	bookedMiB  int64
 	smactPct   float64 // expected of its jobs, where known
 	exclusive  bool
+	bounded    bool // a job's user bounds its slowdown
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
 	turns      bool // a lease without MPS: whoever shares with it takes turns
@@ -159,6 +166,7 @@ func statesOf(buf []state, in *Input) []state {
 		s.bookedMiB += l.ReserveMiB
 		s.smactPct += l.SMActPct
 		s.exclusive = s.exclusive || l.Exclusive
+		s.bounded = s.bounded || l.MaxSlowdown > 0
 		s.settling = s.settling || !l.Seen && l.Age < in.Thresholds.Settle
 		s.otherUsers = s.otherUsers || l.UID != in.Request.UID
 		if l.Daemon == "" {
@@ -261,7 +269,10 @@ func GPUs(p Policy, in Input) Decision {
 		s := &states[i]
 		why := s.refuses(&in.Request, &in.Thresholds)
 		if why.code == 0 && !s.idle() {
-			why = s.refusedBy(p, in.Thresholds.Streams)
+			if why = s.refusedBy(p, in.Thresholds.Streams); why.code == 0 {
+				demand, known := Activity(in.Request.SMActPct, 0)
+				why = s.slows(&in, newcomer{demand, s.joins(&in)}, known)
+			}
 		}
 		if why.code != 0 {
 			if d.Refusals == nil {
@@ -332,6 +343,10 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 	}
 	if mib = s.freeMiB() - t.MarginMiB; mib <= 0 {
 		return 0, Reason{code: noMemory}
+	}
+	// Whoever asks may be the user of the daemon.
+	if why := s.slows(&in, newcomer{leastDemand, s.daemon}, true); why.code != 0 {
+		return 0, why
 	}
 	return mib, Reason{}
 }

@@ -99,7 +99,8 @@ func evictions(
 		return cmp.Or(cmp.Compare(leaving(b), leaving(a)), cmp.Compare(a.Age, b.Age))
 	})
 	need := r.ReserveMiB + t.MarginMiB
-	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && len(jobs) == 0) {
+	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && len(jobs) == 0 ||
+		slowsBeside(in, g, stay)) {
 		ends(stay[0])
 		stay = stay[1:]
 	}

@@ -25,7 +25,7 @@ type Ended struct {
 // DropEnded forgets an ended attempt and what it did.
 func (b *Ledger) DropEnded(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
-		for _, table := range []string{"ended", "usage"} {
+		for _, table := range []string{"ended", "usage", "law"} {
 			if _, err := tx.Exec("DELETE FROM "+table+" WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
 				return fmt.Errorf("forget ended job %s: %w", key, err)
 			}

@@ -37,7 +37,7 @@ import (
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 2
+const version = 3
 
 // Ledger is an open ledger.
 type Ledger struct {
@@ -63,6 +63,7 @@ type Granted struct {
 	Daemon     gres.Daemon
 	Seen       bool
 	Idle       time.Duration // longest time that the job did not use it
+	Slowed     float64       // the most that it was slowed beyond its bound for long; 0: it was not
 	figure.Figures
 }
 
@@ -312,9 +313,9 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
-	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES "+
-		"(?,?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct)
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct, "+
+		"max_slowdown) VALUES (?,?,?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct, r.MaxSlowdown)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
 	}

@@ -134,12 +134,14 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 func leasesOf(q querier) ([]gres.Lease, error) {
 	now := Now()
 	found, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, "+
-		"l.smact_pct, l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) FROM lease l JOIN job j "+
+		"l.smact_pct, l.alone_pct, l.alone_dram_pct, l.max_slowdown, l.slowed, "+
+		"l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) "+
+		"FROM lease l JOIN job j "+
 		"USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id", int64(now))
 	return rows.All(found, err, "read leases", func(l *gres.Lease, scan rows.Scan) error {
 		var at int64
 		err := scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon,
-			&l.SMActPct, &l.Seen, &l.Idle, &l.IdleSure)
+			&l.SMActPct, &l.AlonePct, &l.AloneDRAMPct, &l.MaxSlowdown, &l.Slowed, &l.Seen, &l.Idle, &l.IdleSure)
 		l.Age = now - time.Duration(at)
 		return err
 	})
@@ -147,13 +149,14 @@ func leasesOf(q querier) ([]gres.Lease, error) {
 
 func grantedOf(q querier, job uint32) ([]Granted, error) {
 	found, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns "+
-		"IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), "+usageColumns+
-		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING "+
+		"IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), l.slowed_max, "+usageColumns+
+		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) "+
+		"LEFT JOIN law w USING (job_id, restart, uuid) LEFT JOIN gpu g USING "+
 		"(uuid) WHERE l.job_id=? ORDER BY l.slot", int64(Now()), job)
 	return rows.All(found, err, fmt.Sprint("read GPUs of job ", job), func(g *Granted, scan rows.Scan) error {
 		var u usageRow
 		err := scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen,
-			&g.Idle}, u.fields()...)...)
+			&g.Idle, &g.Slowed}, u.fields()...)...)
 		g.Figures = u.figures()
 		return err
 	})

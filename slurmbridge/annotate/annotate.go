@@ -78,6 +78,7 @@ type Site struct {
 	AllowPolicies    []string
 	Shards           bool // placement.mode "slurm"
 	MaxJobs          int  // that may share a GPU
+	MaxSlowdown      float64
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate EstimateFunc
 	History  history.Snapshot
@@ -96,6 +97,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		AllowPolicies:    c.Placement.AllowPolicies,
 		Shards:           c.Placement.BySlurm(),
 		MaxJobs:          c.Placement.MaxJobs,
+		MaxSlowdown:      c.Placement.MaxSlowdown,
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -138,7 +140,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	} else if slices.Contains(s.AllowPolicies, p) {
 		a.Policy = p
 	}
-	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
+	a.GPUs, a.FullMiB, a.SMActPct, a.MaxSlowdown = k, part.GPUMemMiB, d.SMActPct, d.MaxSlowdown
 	a.ByNodes = asked.perJob.GPUs+asked.perTask.GPUs+asked.perSocket.GPUs > 0
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
@@ -146,6 +148,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
+	a.boundSlowdown(s.MaxSlowdown)
 	if s.Shards {
 		a.bookShards(job, s)
 	} else {
@@ -179,6 +182,22 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	}
 	a.Learn = a.Mode == jobenv.ModeExclusive && d.Present && d.MemMiB == 0 && share &&
 		d.Policy != directive.PolicyExclusive
+}
+
+// boundSlowdown leaves the user's bound on slowdown where it is the stricter one. A job that
+// shares with nobody has none.
+func (a *Annotation) boundSlowdown(site float64) {
+	own := a.MaxSlowdown
+	switch {
+	case own == 0:
+	case a.Mode != jobenv.ModeShared:
+		a.MaxSlowdown = 0
+	case site > 0 && own > site:
+		a.MaxSlowdown = 0
+		if a.Advice == "" {
+			a.Advice = fmt.Sprintf("slowdown=%g is looser than this site's bound of %g, which holds", own, site)
+		}
+	}
 }
 
 // lists are the four GRES lists as they were read.

@@ -113,6 +113,8 @@ func (c *Config) checkNumbers() *KeyError {
 	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
 		// 48 clients per MPS server on Volta and later (MPS documentation).
 		return &KeyError{0, "placement.max_jobs", "must be 1 to 48, the clients of one MPS server"}
+	case c.Placement.MaxSlowdown != 0 && !(c.Placement.MaxSlowdown > 1 && c.Placement.MaxSlowdown <= 100):
+		return &KeyError{0, "placement.max_slowdown", "must be above 1 and at most 100, or 0 for no bound"}
 	case c.Placement.MinFreeMiB < 0:
 		return &KeyError{0, "placement.min_free_mib", "must not be negative"}
 	case c.Placement.MarginMiB < 0:

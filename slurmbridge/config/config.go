@@ -106,6 +106,7 @@ type Placement struct {
 	Settle        Duration `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
 	CrossUser     string   `toml:"cross_user"`     // never, timeslice
 	SMActBooking  bool     `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
+	MaxSlowdown   float64  `toml:"max_slowdown"`   // that sharing may cost a job, times its time alone; 0: no bound
 }
 
 // IdleOnly tells whether every job gets idle GPUs alone: that is the node's policy, and a

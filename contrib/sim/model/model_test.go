@@ -100,8 +100,8 @@ func TestLawsByHand(t *testing.T) {
 		t.Errorf("equal: %g %+v", u, two)
 	}
 	uneven := []Client{{Demand: 0.8, Server: 1}, {Demand: 0.2, Server: 1}}
-	if u := interference.Share(propu, uneven); math.Abs(u-0.84) > 1e-12 ||
-		math.Abs(uneven[0].Rate-0.84*0.8/0.68) > 1e-12 ||
+	u := interference.Share(propu, uneven)
+	if math.Abs(u-0.84) > 1e-12 || math.Abs(uneven[0].Rate-0.84*0.8/0.68) > 1e-12 ||
 		math.Abs(uneven[1].Rate-0.84*0.2/0.68) > 1e-12 {
 		t.Errorf("propu: %g %+v", u, uneven)
 	}

@@ -175,6 +175,8 @@ func (s *Setup) Check() error {
 		return fmt.Errorf("smact-cap %g: must be above 0; 100 switches it off", s.Thresholds.SMActMaxPct)
 	case s.WindowS <= 0 || s.WindowS > 1e6:
 		return fmt.Errorf("window %g s: must be above 0", s.WindowS)
+	case s.Thresholds.MaxSlowdown != 0 && !(s.Thresholds.MaxSlowdown > 1):
+		return fmt.Errorf("max-slowdown %g: must be above 1; 0 is no bound", s.Thresholds.MaxSlowdown)
 	case s.Thresholds.MaxJobs < 1:
 		return fmt.Errorf("max-jobs %d: must be 1 or more", s.Thresholds.MaxJobs)
 	}
