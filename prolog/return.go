@@ -164,7 +164,7 @@ func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncoun
 	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
 		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
 		n.Log.Warn("returned too often; requests whole GPUs now", "job", h.JobKey, "partition", partition)
-		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, l.about.Method, fullMiB, fullMiB)}
+		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, fullMiB, fullMiB)}
 	case uncounted && books.Anywhere():
 		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
 		return sctl.Change{TresPerNode: books.AwaitIdle(fullMiB)}
@@ -186,7 +186,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive || n.Thresholds.BookSMAct { // as the agent has it
+	if r.Exclusive || n.Thresholds.ByActivity() || r.MaxSlowdown > 0 { // as the agent has it
 		mib, r.Exclusive = 0, true
 	}
 	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
