@@ -36,6 +36,7 @@ type bench struct {
 	agents  []*node
 
 	asked, updates atomic.Int64
+	whole          string // what a node publishes that offers all it has
 }
 
 // name is the i-th node without a slurmd.

@@ -278,6 +278,7 @@ func (b *bench) makeAgents(ctx context.Context) error {
 		}
 		b.agents = append(b.agents, n)
 	}
+	b.whole = text
 	_, err := b.sh(ctx, "scontrol", "update", "NodeName="+b.all(), "Gres="+text)
 	return err
 }
@@ -399,8 +400,9 @@ func (b *bench) look(ctx context.Context, p *Phase) {
 	}
 }
 
-// disturb has slurmctld read its files again and returns after how many seconds each node
-// counts again what its agent has told.
+// disturb has slurmctld read its files again and returns after how many seconds each node that
+// offers less than all it has counts again what its agent has told. The counts of slurm.conf
+// are what the others offer.
 func (b *bench) disturb(ctx context.Context) (float64, error) {
 	time.Sleep(b.length / 8)
 	if _, err := b.sh(ctx, "scontrol", "reconfigure"); err != nil {
@@ -408,13 +410,35 @@ func (b *bench) disturb(ctx context.Context) (float64, error) {
 	}
 	at := time.Now()
 	for ctx.Err() == nil {
-		out, err := b.sh(ctx, "scontrol", "--oneliner", "show", "node")
-		seen := time.Since(at).Seconds()
-		if err == nil && !strings.Contains(out, fmt.Sprintf("carmau0:no_consume:%d,", gpus*fullMiB)) &&
-			!strings.Contains(out, fmt.Sprintf("carmau0:%d,", gpus*fullMiB)) {
-			return seen, nil
+		wrong, err := b.wrong(ctx)
+		if err == nil && wrong == 0 {
+			return time.Since(at).Seconds(), nil
 		}
 		time.Sleep(3 * time.Second)
 	}
 	return 0, errors.New("after a reconfigure some counts were not right at the end of the phase; --seconds is too few")
+}
+
+// wrong is how many nodes that offer less than all have the counts of slurm.conf.
+func (b *bench) wrong(ctx context.Context) (count int, err error) {
+	out, err := b.sh(ctx, "scontrol", "--oneliner", "show", "node")
+	if err != nil {
+		return 0, err
+	}
+	less := map[string]bool{}
+	for _, n := range b.agents {
+		told, _, _, err := n.book.Published(ctx)
+		if err != nil {
+			return 0, err
+		}
+		less[n.pub.Node] = told != b.whole
+	}
+	for line := range strings.Lines(out) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(line, "NodeName="), " ")
+		if less[name] && (strings.Contains(line, fmt.Sprintf("carmau0:no_consume:%d,", gpus*fullMiB)) ||
+			strings.Contains(line, fmt.Sprintf("carmau0:%d,", gpus*fullMiB))) {
+			count++
+		}
+	}
+	return count, nil
 }
