@@ -157,7 +157,7 @@ test-integration: deps-test-integration all $(PROGRESS)
 # Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
 # under user-mode-linux; root makes it: minutes, and the first time the network.
 test-cgroup2: deps-test-cgroup2 all
-	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$)'
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
