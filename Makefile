@@ -157,7 +157,7 @@ test-integration: deps-test-integration all $(PROGRESS)
 # Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
 # under user-mode-linux; root makes it: minutes, and the first time the network.
 test-cgroup2: deps-test-cgroup2 all
-	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$)'
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
@@ -167,10 +167,11 @@ export SLURM_PREFIX
 test-situations: deps-test-situations all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
 
-# Jobs in containers: pyxis and enroot, built from their public sources, Slurm's own with crun,
-# and podman. ENROOT_GIT and PYXIS_GIT name clones, where github.com is out of reach.
+# Jobs in containers: pyxis with enroot, and Apptainer, built from their public sources, Slurm's
+# own with crun, and podman. ENROOT_GIT, PYXIS_GIT and APPTAINER_GIT name clones, where github.com
+# is out of reach.
 test-containers: deps-test-containers all $(PROGRESS)
-	@$(PROGRESS) go $(AS_ROOT) -tags 'integration containers' -count=1 -timeout 40m -run '^(TestPyxis|TestContainerOCI|TestPodman)$$' ./contrib/devcluster
+	@$(PROGRESS) go $(AS_ROOT) -tags 'integration containers' -count=1 -timeout 40m -run '^(TestPyxis|TestApptainer|TestContainerOCI|TestPodman)$$' ./contrib/devcluster
 
 # Both commands of the README in a new Debian with nothing but what the README
 # names (root makes it). CI runs a part of this for Debian 13 (.ci/run).

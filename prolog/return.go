@@ -225,6 +225,19 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	return nil
 }
 
+// returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld that has
+// just started counts the GPUs of a node before the node has told it which they are, and allocates
+// some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. One
+// that cannot return runs so, as without CARMA.
+func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
+	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
+	if err := n.Return(ctx, h, slurm); err != nil {
+		n.Log.Error("not returned: the job runs without a GPU", "job", h.JobKey, "error", err)
+		return false
+	}
+	return true
+}
+
 // awaitRevocation stays until slurmd must have seen that the job was taken back.
 func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Jobs) {
 	for range 10 {

@@ -1,24 +1,29 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds what make test-containers starts, into DIR: an image, or that with enroot and pyxis
-# from their public sources. usage: build.sh DIR image | pyxis
-# It ends with 3 where the sources cannot be had. ENROOT_GIT and PYXIS_GIT name clones of the sources, where github.com cannot be reached.
+# Builds what make test-containers starts, into DIR: an image, or that with enroot and pyxis, or
+# with Apptainer, from their public sources. usage: build.sh DIR image | pyxis | apptainer
+# It ends with 3 where the sources cannot be had. ENROOT_GIT, PYXIS_GIT and APPTAINER_GIT name
+# clones of the sources, where github.com cannot be reached.
 # SLURM_PREFIX is as in contrib/devcluster. Needs what contrib/deps.sh test-containers lists.
 set -euo pipefail
 
-case "$#${2:-}" in 2image | 2pyxis) ;; *) echo "usage: build.sh DIR image | pyxis" >&2; exit 2 ;; esac
+case "$#${2:-}" in
+2image | 2pyxis | 2apptainer) ;;
+*) echo "usage: build.sh DIR image | pyxis | apptainer" >&2; exit 2 ;;
+esac
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
 root=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT # Go's modules are read-only
 
-enroot=v4.1.2 pyxis=v0.24.0
+enroot=v4.1.2 pyxis=v0.24.0 apptainer=v1.4.5
 
-# source_of NAME TAG [CLONE]: the files of a release
+# source_of OWNER NAME TAG [CLONE]: the files of a release
 source_of() {
-	local from=${3:-https://github.com/NVIDIA/$1}
+	local from=${4:-https://github.com/$1/$2}
+	shift
 	mkdir -p "$work/$1"
 	if [ -d "$from" ]; then
 		git -C "$from" archive "$2" | tar x -C "$work/$1"
@@ -64,6 +69,21 @@ build_pyxis() {
 	install -m 644 "$work/pyxis/spank_pyxis.so" "$dir/"
 }
 
+# For users who have no rights: no program is setuid. Only what a job needs is built, and without
+# .clean-starter, by which its Makefile empties Go's cache for all.
+build_apptainer() {
+	local to=$dir/apptainer
+	cd "$work/apptainer"
+	echo "${apptainer#v}" >VERSION
+	# Not among those of the user who became root for the tests.
+	export GOMODCACHE=$work/modules
+	go mod download >"$work/log" 2>&1 || { tail -n 5 "$work/log" >&2; exit 3; }
+	./mconfig --without-suid --without-seccomp --without-libsubid --without-network --prefix="$to" >/dev/null
+	make -s -C builddir -o "$PWD/builddir/.clean-starter" "$to/bin/apptainer" "$to/libexec/apptainer/bin/starter" \
+		"$to"/etc/apptainer/{apptainer.conf,nvliblist.conf,capability.json} >"$work/log" 2>&1 || { tail -n 20 "$work/log" >&2; exit 1; }
+	mkdir -p "$to/var/apptainer/mnt/session"
+}
+
 # A root directory with busybox and the simulated GPUs' programs, whose environment asks
 # for all GPUs, as those of NVIDIA's images do.
 build_image() {
@@ -88,8 +108,15 @@ build_image() {
 mkdir -p "$dir/home" # for what users have
 chmod 1777 "$dir/home"
 build_image
-[ "$2" = pyxis ] || exit 0
-source_of enroot $enroot "${ENROOT_GIT:-}"
-source_of pyxis $pyxis "${PYXIS_GIT:-}"
-build_pyxis
-build_enroot
+case $2 in
+pyxis)
+	source_of NVIDIA enroot $enroot "${ENROOT_GIT:-}"
+	source_of NVIDIA pyxis $pyxis "${PYXIS_GIT:-}"
+	build_pyxis
+	build_enroot
+	;;
+apptainer)
+	source_of apptainer apptainer $apptainer "${APPTAINER_GIT:-}"
+	build_apptainer
+	;;
+esac

@@ -218,6 +218,11 @@ func (c *cluster) job(id, format string) string {
 	return strings.TrimSpace(out)
 }
 
+// restarts is how often slurmctld has requeued a job.
+func (c *cluster) restarts(id string) string {
+	return c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
+}
+
 // eventually waits until what returns want.
 func (c *cluster) eventually(what func() string, want string) {
 	c.t.Helper()

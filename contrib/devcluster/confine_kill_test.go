@@ -128,9 +128,10 @@ func TestConfineManyStarts(t *testing.T) {
 // Agent, slurmd, slurmstepds, Prologs and Epilogs are killed at random places.
 func TestConfineKilled(t *testing.T) {
 	c := confined(t, "--time-scale", "10")
-	t.Cleanup(func() { // what slurmstepds that were killed have left, of n1 alone
+	orphans := func() { // what slurmstepds that were killed have left, of n1 alone
 		c.run("", "kill -9 $(cat /sys/fs/cgroup/freezer/slurm_n1/uid_*/job_*/step_*/cgroup.procs)")
-	})
+	}
+	t.Cleanup(orphans)
 	rng := rand.New(rand.NewPCG(1, 2))
 	killed := map[string]int{}
 	daemon := func(name string) {
@@ -186,6 +187,9 @@ func TestConfineKilled(t *testing.T) {
 		n++
 		switch {
 		case n > jobs: // the rest may end: each requeue takes its time
+			if n%20 == 0 { // slurmctld learns of slurmstepds that have gone when slurmd registers
+				c.restart("slurmd", "n1")
+			}
 			time.Sleep(time.Second)
 		case n%40 == 0:
 			daemon("agent")
@@ -205,5 +209,16 @@ func TestConfineKilled(t *testing.T) {
 	c.run("", "scontrol update NodeName=n1 State=RESUME")
 	c.restart("slurmd", "n1")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
+	// Processes that outlive their job keep its cgroup, and open nothing.
+	steps, _ := filepath.Glob("/sys/fs/cgroup/devices/slurm_n1/uid_*/job_*/step_*")
+	for _, step := range steps {
+		out, _, err := c.run("", "echo $$ >"+step+"/cgroup.procs && exec runuser -u "+carol+" -- simgpu devices "+
+			c.dir+"/dev/n1")
+		if err == nil && strings.TrimSpace(out) != "none" { // else the agent has removed it meanwhile
+			t.Errorf("%s opens %s after its job", step, out)
+		}
+	}
+	t.Logf("%d steps have outlived their jobs", len(steps))
+	orphans()
 	c.eventually(kept, "^$")
 }

@@ -27,7 +27,7 @@ func (c *cluster) containers(what string) (dir string) {
 	dir = filepath.Join(c.dir, "containers")
 	build := exec.Command("../containers/build.sh", dir, what)
 	if out, err := build.CombinedOutput(); build.ProcessState.ExitCode() == 3 {
-		c.t.Skipf("the sources cannot be had; set ENROOT_GIT and PYXIS_GIT\n%s", out)
+		c.t.Skipf("the sources of %s cannot be had; contrib/containers/build.sh names what to set\n%s", what, out)
 	} else if err != nil {
 		c.t.Fatalf("contrib/containers/build.sh: %v\n%s", err, out)
 	}
@@ -105,6 +105,20 @@ func (c *cluster) holds(id, out string, tasks int) {
 	}
 }
 
+// trains is what a task does that reaches its MPS daemon: it trains, but not with more memory
+// than its job has.
+const trains = "simjob --mem 4G --smact 5 --ramp 0s --duration 1s && echo trains; " +
+	"simjob --mem 20G --smact 5 --ramp 0s --duration 1s 2>/dev/null || echo is held"
+
+func (c *cluster) trained(id, out string, tasks int) {
+	c.t.Helper()
+	for _, word := range []string{"trains", "is held"} {
+		if got := strings.Count(out, word+"\n"); got != tasks {
+			c.t.Errorf("job %s: %d of %d tasks print %q\n%s", id, got, tasks, word, out)
+		}
+	}
+}
+
 // said logs what a job printed, if the test has failed.
 func (c *cluster) said(id string) {
 	if c.t.Failed() {
@@ -123,19 +137,13 @@ func TestPyxis(t *testing.T) {
 	c.contained("PATH=" + dir + "/enroot/bin:" + os.Getenv("PATH")) // pyxis finds enroot by it, and makes runtime_path
 	pipe := c.neighbour()
 	container := " --container-image=" + dir + "/image.sqsh --container-mounts=" + strings.Join(c.mounts(), ",") + " "
-	small := "simjob --mem 4G --smact 5 --ramp 0s --duration 1s && echo trains; " +
-		"simjob --mem 20G --smact 5 --ramp 0s --duration 1s 2>/dev/null || echo is held"
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -n 2\n#CARMA mem=10G\n"+batchLine+
-		"srun"+container+"sh -c "+quote(probe(pipe, small))+"\n")
+		"srun"+container+"sh -c "+quote(probe(pipe, trains))+"\n")
 	defer c.said(id)
 	c.ends(id, "COMPLETED")
 	out := c.output(id)
 	c.holds(id, out, 2)
-	for _, word := range []string{"trains", "is held"} {
-		if strings.Count(out, word+"\n") != 2 {
-			t.Errorf("two tasks do not print %q\n%s", word, out)
-		}
-	}
+	c.trained(id, out, 2)
 	gpu := regexp.MustCompile("GPU-[-0-9a-f]+").FindString(out)
 
 	// An allocation and a step in one, whose environment nobody has told before.
@@ -248,6 +256,27 @@ func TestPodman(t *testing.T) {
 	defer c.said(id)
 	c.ends(id, "COMPLETED")
 	c.holds(id, c.output(id), 1)
+	c.sh("", "scancel -u "+bob)
+	c.noDrain()
+}
+
+// As podman, but in the job's PID namespace, and with the variables of who starts it. From a
+// directory that is bound no device opens (nodev); those of /dev do, as GPUs have them.
+func TestApptainer(t *testing.T) {
+	c := separated(t)
+	dir := c.containers("apptainer")
+	dev := "/dev/carma-" + filepath.Base(c.dir)
+	c.sh("", "mkdir "+dev+" && mount --bind "+c.dir+"/dev/n1 "+dev)
+	t.Cleanup(func() { c.sh("", "umount "+dev+" && rmdir "+dev) })
+	pipe := c.neighbour()
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\n"+batchLine+
+		"export SIMGPU_DEV="+dev+" HOME="+dir+"/home/alice\nmkdir -p -m 700 $HOME\n"+
+		dir+"/apptainer/bin/apptainer exec --nv --bind "+c.dir+"/run/n1/mps,"+c.dir+"/simgpu "+dir+"/bundle/rootfs sh -c "+
+		quote(probe(pipe, trains))+"\n")
+	defer c.said(id)
+	c.ends(id, "COMPLETED")
+	c.holds(id, c.output(id), 1)
+	c.trained(id, c.output(id), 1)
 	c.sh("", "scancel -u "+bob)
 	c.noDrain()
 }

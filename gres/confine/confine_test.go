@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -539,6 +540,49 @@ func TestDeviceMode(t *testing.T) {
 		if got := deviceMode(params); got != want {
 			t.Errorf("%q: %o", text, got)
 		}
+	}
+}
+
+// In a container that may not write the cgroups of the machine, those of another node of its
+// name keep no job from its GPUs.
+func TestUndoReadOnly(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("mounts a directory: for root alone")
+	}
+	dir := t.TempDir()
+	groups := filepath.Join(dir, "cgroup")
+	for _, job := range []string{"job_7/carma/ready", "job_8/carma", "carma_9/carma"} {
+		if err := os.MkdirAll(filepath.Join(groups, "devices", "slurm_n1", "uid_1000", job), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := Host{Node: "n1", SlurmConf: filepath.Join(dir, "slurm.conf"), Devices: dir, RunDir: dir}
+	conf := []byte("CgroupMountpoint=" + groups + "\n")
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "cgroup.conf"), conf, 0o644),
+		os.WriteFile(earlyPath(dir), []byte("[]"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	var mounted, undone error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and not unlocked: the thread ends, and what it has mounted
+		if mounted = unix.Unshare(unix.CLONE_NEWNS); mounted != nil {
+			return
+		}
+		mounted = errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount(groups, groups, "", unix.MS_BIND, ""),
+			unix.Mount("", groups, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		if mounted == nil {
+			undone = Undo("acl", acl{h}, h)
+		}
+	}()
+	<-done
+	if mounted != nil {
+		t.Skipf("nothing can be mounted here: %v", mounted)
+	}
+	if undone != nil {
+		t.Error(undone)
 	}
 }
 
