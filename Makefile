@@ -148,14 +148,16 @@ test-trace: deps-test-trace
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
-# RUN='TestSteps|TestArray' takes some of the tests.
+# RUN='TestSteps|TestArray' takes some of the tests. REAL_MPS=yes takes NVIDIA's own MPS
+# control daemon, as root; tests whose jobs need an MPS server are skipped.
 test-integration: deps-test-integration all $(PROGRESS)
+	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
 	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
 # Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
 # under user-mode-linux; root makes it: minutes, and the first time the network.
 test-cgroup2: deps-test-cgroup2 all
-	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$)'
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX

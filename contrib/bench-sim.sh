@@ -65,6 +65,40 @@ for t in mixed heavy day; do
 		"analytic:" "history: $known" "history, no holds: $known --hold-after 0" "history, shortest: $known --queue shortest" "ideal packer: --ideal"
 done
 
+# What a bound on slowdown costs (docs/bench/slowdown.md).
+bounds=("exclusive: $v1 --policy exclusive --estimator none" "none: $known")
+for b in 2 1.75 1.5 1.3 1.2; do bounds+=("$b: $known --max-slowdown $b"); done
+unknown=("exclusive: $v1 --policy exclusive --estimator none" "analytic, none:" "analytic, 1.75: --max-slowdown 1.75" "analytic, 1.5: --max-slowdown 1.5")
+open='--smact-cap 100 --hold-after 0'
+choices=(
+	"exclusive: $v1 --policy exclusive --estimator none"
+	"as it comes: $known"
+	"smact_booking: $known"
+	"bound 1.8: $known --max-slowdown 1.8"
+	"bound 1.9, no gate, no holds: $known --max-slowdown 1.9 $open"
+	"the same, lug: $known --max-slowdown 1.9 $open --policy lug"
+	"the same, best-fit: $known --max-slowdown 1.9 $open --policy best-fit"
+	"bound 1.8, mug, no gate, no holds: $known --max-slowdown 1.8 $open --policy mug"
+	"bound 1.9, 4 jobs, no gate, no holds: $known --max-slowdown 1.9 $open --max-jobs 4"
+	"bound 2.2, mug, 90 %: $known --max-slowdown 2.2 --smact-cap 90 --policy mug"
+)
+printf '[placement]\nsmact_booking = true\n' >"$tmp/booking.toml"
+if [ -e "$data/traces/trace60.csv" ]; then
+	for t in trace60 trace90 trace_t1_v2 trace_t2_v2; do
+		printf '\n# Bounds on slowdown: %s\n\n' "$t"
+		published "$t" "${bounds[@]}"
+		published "$t" "${unknown[@]}"
+		printf '\n# Choices: %s\n\n' "$t"
+		published "$t" "${choices[0]}" "${choices[1]}" "${choices[@]:3}"
+		published "$t" --config "$tmp/booking.toml" "${choices[0]}" "${choices[2]}"
+	done
+fi
+for t in mixed heavy day; do
+	printf '\n# Bounds on slowdown: %s\n\n' "$t"
+	$sim compare --trace contrib/traces/$t/trace.csv --jobs contrib/traces/$t/jobs.csv --repeats 12 "${bounds[@]}"
+	$sim compare --trace contrib/traces/$t/trace.csv --jobs contrib/traces/$t/jobs.csv --repeats 12 "${unknown[@]}"
+done
+
 # users USERS SECONDS-BETWEEN-JOBS SEED
 users() {
 	printf '\n# %s users, a job every %s s, 50 nodes of 8 GPUs\n\n' "$1" "$2"

@@ -39,7 +39,7 @@ no-home() { env -u HOME bash -c "$1"; }
 # locale: capital i has a dot there, decimals a comma, and clocks go by quarters of an hour.
 locale() {
 	mkdir "$work/locales"
-	localedef -i tr_TR -f UTF-8 "$work/locales/tr_TR.UTF-8" || return 1
+	localedef -i tr_TR -f UTF-8 "$work/locales/tr_TR.UTF-8" && chmod -R a+rX "$work/locales" || return 1
 	LOCPATH=$work/locales LC_ALL=tr_TR.UTF-8 LANG=tr_TR.UTF-8 TZ=Asia/Kathmandu bash -c "$1"
 }
 

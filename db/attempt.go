@@ -53,13 +53,17 @@ type Attempt struct {
 	clean      bool // see Clean
 }
 
+func (a *Attempt) texts() [15]*string {
+	return [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
+		(*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo}
+}
+
 // Clean makes the texts of a record fit to be shown (usertext): users gave some of them.
 func (a *Attempt) Clean() {
 	if a.clean { // as nearly all that Scan reads are
 		return
 	}
-	for _, s := range [...]*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition,
-		&a.State, (*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+	for _, s := range a.texts() {
 		*s = usertext.Clean(*s)
 	}
 	for k, uuid := range a.Total.UUIDs {
@@ -94,6 +98,7 @@ type Total struct {
 	HeldS     float64
 	SharedS   float64
 	AloneS    figure.Measured
+	LawS      float64 // AloneS as the law of interference expects; 0: not known
 }
 
 // TotalOf puts the figures of a job's GPUs together.
@@ -119,6 +124,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 		}
 		t.EnergyJ, t.IdleJ, t.AloneS = t.EnergyJ+g.EnergyJ, t.IdleJ+g.IdleJ, t.AloneS+g.AloneS
 		t.LeaseS, t.HeldS, t.SharedS = t.LeaseS+g.LeaseS, t.HeldS+g.HeldS, t.SharedS+g.SharedS
+		t.LawS += g.LawS
 		if !g.SMActPct.Known() {
 			continue
 		}
@@ -134,7 +140,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 	// As they are kept, so that a record is the same wherever it is read.
 	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1),
 		round(t.AloneS, 1000)
-	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS} {
+	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS, &t.LawS} {
 		*s = float64(toMillis(*s)) / 1000
 	}
 	return t
@@ -204,20 +210,20 @@ var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", versio
 	strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
 
 func put(tx *sql.Tx, a *Attempt) error {
-	for _, s := range []*string{&a.Cluster, &a.Node, &a.ArrayTask, &a.Name, &a.Account, &a.User, &a.Partition, &a.State,
-		(*string)(&a.Mode), &a.Method, &a.Key, &a.Total.Model, &a.OOM, &a.OOMNote, &a.RequeuedTo} {
+	for _, s := range a.texts() {
 		*s = clean(*s)
 	}
 	t := a.Total
-	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, nullZero(int64(a.ArrayJobID)),
-		nullEmpty(a.ArrayTask), nullEmpty(a.Name), nullEmpty(a.Account),
+	_, err := tx.Exec(putAttempt, a.JobID, a.Cluster, a.Restart, a.Node, null(a.ArrayJobID),
+		null(a.ArrayTask), null(a.Name), null(a.Account),
 		a.User, a.UID, a.Partition, millis(a.Submit), millis(a.Start), millis(a.End), a.State, a.ExitCode, a.ExitSignal,
-		a.Mode, a.Method, nullEmpty(a.Key),
-		nullZero(a.EstMiB), a.ReserveMiB, nullZero(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), nullEmpty(t.Model),
-		nullZero(t.PeakMiB), t.PeakHow, nullZero(t.MeanMiB), nullUnknown(t.SMActPct), nullUnknown(t.SMActMax), t.SMActHow,
+		a.Mode, a.Method, null(a.Key),
+		null(a.EstMiB), a.ReserveMiB, null(a.FullMiB), clean(strings.Join(t.UUIDs, ",")), null(t.Model),
+		null(t.PeakMiB), t.PeakHow, null(t.MeanMiB), t.SMActPct, t.SMActMax, t.SMActHow,
 		whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), nullEmpty(a.OOM), nullEmpty(a.OOMNote), nullEmpty(a.RequeuedTo), version.String())
+		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo), null(toMillis(t.LawS)),
+		version.String())
 	if err != nil {
 		return err
 	}
@@ -325,7 +331,8 @@ type queryer interface {
 }
 
 func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT a.line, ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
+	rows, err := q.QueryContext(ctx, "SELECT "+wholeLine+
+		", ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
 		"attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
 		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)
 	if err != nil {
@@ -359,25 +366,13 @@ func attempts(ctx context.Context, q queryer, where string, args ...any) (all []
 	return all, errors.Join(rows.Err())
 }
 
-func nullZero(v int64) any {
-	if v == 0 {
+// null is NULL for what is not known or not there.
+func null[T comparable](v T) any {
+	var zero T
+	if v == zero {
 		return nil
 	}
 	return v
-}
-
-func nullEmpty(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-func nullUnknown(m figure.Measured) any {
-	if !m.Known() {
-		return nil
-	}
-	return float64(m)
 }
 
 func whole(m figure.Measured) any {
@@ -394,13 +389,6 @@ func millis(t time.Time) any {
 		return nil
 	}
 	return t.UnixMilli()
-}
-
-func orUnknown(f sql.NullFloat64) figure.Measured {
-	if !f.Valid {
-		return figure.Unknown
-	}
-	return figure.Measured(f.Float64)
 }
 
 // JoinIDs writes job ids with commas between, as the database keeps them.

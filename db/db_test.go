@@ -47,7 +47,8 @@ func attempt(id, restart uint32) Attempt {
 func figures(uuid string, peakMiB int64, smact, joules figure.Measured) AttemptGPU {
 	return AttemptGPU{UUID: uuid, Model: "A100", Figures: figure.Figures{PeakMiB: peakMiB, PeakFrom: figure.MemoryMPS,
 		MeanMiB: peakMiB - 100, SMActPct: smact, SMActMax: smact + 10,
-		SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8}}
+		SMActFrom: figure.SourceGPM, EnergyJ: joules, IdleJ: joules / 2, LeaseS: 10, HeldS: 5, SharedS: 10, AloneS: 8,
+		LawS: 9.5}}
 }
 
 func TestPutAndRead(t *testing.T) {
@@ -263,7 +264,8 @@ func TestRecordsNameTheirVersion(t *testing.T) {
 	values := "7, 'c', 0, 'n1', NULL, NULL, NULL, NULL, 'alice', 1, 'gpu', NULL, 1, 2, 'COMPLETED', 0, 0, 'shared', " +
 		"'user', NULL, NULL, 1, NULL, ''," +
 		"NULL, NULL, 'unknown', NULL, NULL, NULL, 'unknown', NULL, NULL, 'unknown', 0, 0, 0, NULL, '', NULL, NULL, NULL"
-	if _, err := old.sql.Exec("INSERT INTO attempt (" + attemptColumns + ") VALUES (" + values + ")"); err != nil {
+	if _, err := old.sql.Exec("INSERT INTO attempt (" + strings.TrimSuffix(attemptColumns, ", law_ms") +
+		") VALUES (" + values + ")"); err != nil {
 		t.Fatal(err)
 	}
 	old.Close()

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"carma/db/rows"
 )
 
 // Comment is the AdminComment of a job.
@@ -74,20 +76,10 @@ func (d *DB) Forward(ctx context.Context, to Slurmdbd, now time.Time) (sent int,
 }
 
 func (d *DB) due(ctx context.Context, now time.Time) (list []outboxRow, err error) {
-	rows, err := d.sql.QueryContext(ctx, "SELECT job_id, cluster, tries FROM outbox WHERE at <= ? ORDER BY at LIMIT ?",
+	found, err := d.sql.QueryContext(ctx, "SELECT job_id, cluster, tries FROM outbox WHERE at <= ? ORDER BY at LIMIT ?",
 		now.Unix(), forwardAtOnce)
-	if err != nil {
-		return nil, fmt.Errorf("read outbox: %w", explain(err))
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var r outboxRow
-		if err := rows.Scan(&r.job, &r.cluster, &r.tries); err != nil {
-			return nil, fmt.Errorf("read outbox: %w", err)
-		}
-		list = append(list, r)
-	}
-	return list, rows.Err()
+	return rows.All(found, explain(err), "read outbox",
+		func(r *outboxRow, scan rows.Scan) error { return scan(&r.job, &r.cluster, &r.tries) })
 }
 
 func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, rows []outboxRow,

@@ -258,6 +258,54 @@ func TestReaderOfAnOldCopy(t *testing.T) {
 	}
 }
 
+// A copy that older programs published, without what later steps have added, can be read.
+func TestReaderOfAnOldSchema(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "carma.db")
+	d, err := open(writer, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.migrate(schemaFiles, 3); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.sql.Exec("INSERT INTO attempt (job_id, cluster, restart, node, user, uid, partition, start_ms, " +
+		"end_ms, state, exit_code, exit_signal, mode, method, reserve_mib, gpus, peak_how, smact_how, energy_how, " +
+		"lease_ms, held_ms, shared_ms, neighbours) " +
+		"VALUES (7,'c',0,'n1','alice',7,'gpu',1,2,'COMPLETED',0,0,'shared','user',1,''," +
+		"'unknown','unknown','unknown',0,0,0,'')"); err != nil {
+		t.Fatal(err)
+	}
+	read := func(d *DB) (laws []float64) {
+		if err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
+			laws = append(laws, list[0].Total.LawS)
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		return laws
+	}
+	r, err := OpenRead(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if laws := read(r); len(laws) != 1 || laws[0] != 0 {
+		t.Error(laws)
+	}
+	r.Close()
+	d = openFor(t, path)
+	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if laws := read(d); len(laws) != 2 || laws[0] != 0 || laws[1] != 19 {
+		t.Error(laws)
+	}
+	var times int
+	if err := d.sql.QueryRow("SELECT times FROM changed WHERE uid=7").Scan(&times); err != nil || times != 1 {
+		t.Errorf("users get new copies: %d, %v", times, err)
+	}
+}
+
 // Copies of much are rare.
 func TestPause(t *testing.T) {
 	for _, c := range []struct {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/db/rows"
 )
 
 // Sample is what a GPU did for a while.
@@ -50,7 +51,7 @@ func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) e
 		for _, m := range meters {
 			_, err := tx.Exec("INSERT OR REPLACE INTO gpu VALUES (?,?,?,?,?,?,?,?)", m.UUID, m.Node, m.Index, m.Model,
 				m.TotalMiB,
-				nullUnknown(m.CounterJ), float64(m.At.UnixMilli())/1000, nullUnknown(m.FloorWatts))
+				m.CounterJ, float64(m.At.UnixMilli())/1000, m.FloorWatts)
 			if err != nil {
 				return err
 			}
@@ -66,55 +67,36 @@ func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) e
 func putSample(tx *sql.Tx, s Sample) error {
 	_, err := tx.Exec("INSERT OR REPLACE INTO sample VALUES (?,?,?,?,?,?,?,?,?,?,?)", s.UUID, s.At.Unix(),
 		int64(s.Length.Seconds()), s.UsedMiB,
-		nullUnknown(s.SMActPct), nullUnknown(s.SMActMax), s.SMActS, float64(s.EnergyJ), float64(s.UnownedJ), s.EnergyS,
+		s.SMActPct, s.SMActMax, s.SMActS, s.EnergyJ, s.UnownedJ, s.EnergyS,
 		s.Jobs)
 	return err
 }
 
 // Meters returns the state of all GPUs, by node and index.
 func (d *DB) Meters(ctx context.Context) ([]Meter, error) {
-	rows, err := d.sql.QueryContext(ctx, "SELECT uuid, node, idx, model, total_mib, counter_j, at, floor_watts FROM "+
+	found, err := d.sql.QueryContext(ctx, "SELECT uuid, node, idx, model, total_mib, counter_j, at, floor_watts FROM "+
 		"gpu ORDER BY node, idx, uuid")
-	if err != nil {
-		return nil, fmt.Errorf("read GPUs: %w", explain(err))
-	}
-	defer rows.Close()
-	var list []Meter
-	for rows.Next() {
-		var m Meter
-		var counter, at, floor sql.NullFloat64
-		if err := rows.Scan(&m.UUID, &m.Node, &m.Index, &m.Model, &m.TotalMiB, &counter, &at, &floor); err != nil {
-			return nil, fmt.Errorf("read GPUs: %w", err)
-		}
-		m.CounterJ, m.At, m.FloorWatts = orUnknown(counter), time.UnixMilli(int64(at.Float64*1000)), orUnknown(floor)
-		list = append(list, m)
-	}
-	return list, rows.Err()
+	return rows.All(found, explain(err), "read GPUs", func(m *Meter, scan rows.Scan) error {
+		var at sql.NullFloat64
+		err := scan(&m.UUID, &m.Node, &m.Index, &m.Model, &m.TotalMiB, &m.CounterJ, &at,
+			&m.FloorWatts)
+		m.At = time.UnixMilli(int64(at.Float64 * 1000))
+		return err
+	})
 }
 
 // Series returns the samples of a GPU that lie in a time, or of all GPUs if uuid
 // is empty, by GPU and time.
 func (d *DB) Series(ctx context.Context, uuid string, from, to time.Time) ([]Sample, error) {
-	rows, err := d.sql.QueryContext(ctx, `SELECT uuid, at, length, used_mib, smact_pct, smact_max, smact_s, energy_j, unowned_j, energy_s, jobs FROM sample
+	found, err := d.sql.QueryContext(ctx, `SELECT uuid, at, length, used_mib, smact_pct, smact_max, smact_s, energy_j, unowned_j, energy_s, jobs FROM sample
 		WHERE (?1 = '' OR uuid = ?1) AND at + length > ?2 AND at < ?3 ORDER BY uuid, at`, uuid, from.Unix(), to.Unix())
-	if err != nil {
-		return nil, fmt.Errorf("read samples: %w", explain(err))
-	}
-	defer rows.Close()
-	var list []Sample
-	for rows.Next() {
-		var s Sample
+	return rows.All(found, explain(err), "read samples", func(s *Sample, scan rows.Scan) error {
 		var at, length int64
-		var smact, smactMax sql.NullFloat64
-		if err := rows.Scan(&s.UUID, &at, &length, &s.UsedMiB, &smact, &smactMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ,
-			&s.EnergyS, &s.Jobs); err != nil {
-			return nil, fmt.Errorf("read samples: %w", err)
-		}
-		s.At, s.Length, s.SMActPct, s.SMActMax = time.Unix(at, 0), time.Duration(length)*time.Second, orUnknown(smact),
-			orUnknown(smactMax)
-		list = append(list, s)
-	}
-	return list, rows.Err()
+		err := scan(&s.UUID, &at, &length, &s.UsedMiB, &s.SMActPct, &s.SMActMax, &s.SMActS, &s.EnergyJ, &s.UnownedJ,
+			&s.EnergyS, &s.Jobs)
+		s.At, s.Length = time.Unix(at, 0), time.Duration(length)*time.Second
+		return err
+	})
 }
 
 // ages say how long samples stay short: after a day a minute is enough, after a

@@ -71,6 +71,18 @@ func (f Filter) where() (text string, args []any) {
 	return text, args
 }
 
+// wholeLine is the line of a record a with what later steps of the schema have added.
+const wholeLine = "a.line || ifnull(a.law_ms,'') || char(31)"
+
+// line is the same in this file, which may be a copy that older programs have published.
+func (d *DB) line() string {
+	const lawVersion = 4
+	if v, err := d.version(d.sql); err == nil && v < lawVersion {
+		return "a.line || char(31)"
+	}
+	return wholeLine
+}
+
 // chunk is how many records are read at once: a text that stays in the cache of a core.
 const chunk = 1000
 
@@ -80,7 +92,8 @@ const chunk = 1000
 func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) error {
 	where, args := filter.where()
 	query := "SELECT ifnull(group_concat(line, '" + lineEnd + "'),''), count(*) FROM (" +
-		"SELECT line FROM attempt WHERE job_id >= ?" + where + " ORDER BY job_id, cluster, restart, node LIMIT ?)"
+		"SELECT " + d.line() + " AS line FROM attempt a WHERE job_id >= ?" + where +
+		" ORDER BY job_id, cluster, restart, node LIMIT ?)"
 	from, limit := int64(filter.FromJob), chunk
 	list := make([]Attempt, chunk)
 	for {
@@ -176,6 +189,7 @@ func (a *Attempt) parse(line string) error {
 		a.Neighbours = nil
 	}
 	a.OOM, a.OOMNote, a.RequeuedTo = p.text(), p.text(), p.text()
+	t.LawS = float64(p.number()) / 1000
 	a.clean = !p.foreign
 	if p.wrong || p.rest != "" {
 		return fmt.Errorf("the record of job %d cannot be read; carma-node db check says more", a.JobID)

@@ -65,7 +65,7 @@ func TestImports(t *testing.T) {
 	}{
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
-		{"SQL", nil, []string{"db", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
+		{"SQL", nil, []string{"db", "db/rows", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
 		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"},
 			[]string{"os/exec"}},
 		{"the network", nil, []string{"gres/sdnotify", "contrib/"}, []string{"net", "net/http"}},
@@ -324,7 +324,7 @@ func TestWires(t *testing.T) {
 		{"variables for the hooks", "SPANK_CARMA_", "slurmbridge/jobenv/carma.go"},
 		{"variables for the hooks", "EST_MIB", "slurmbridge/jobenv/carma.go"},
 		{"GRES lists", "carmatotal", "slurmbridge/tres/tres.go"},
-		{"the ledger's word of a job", "json:\"stderr\"", "prolog/jobmeta.go"},
+		{"records", "json:\"stderr\"", "prolog/jobmeta.go"}, // begun, in the ledger
 		{"records", "carma1:", "db/comment.go"},
 		{"records", "attempt_gpu", "db/"},
 		// For people; what is read back of it decides nothing.

@@ -92,9 +92,9 @@ var recipes = map[string][]change{
 `),
 	},
 	"a key of carma.toml": {
-		{"slurmbridge/config/config.go", "\tTimeout Duration `toml:\"timeout\"`",
+		{"slurmbridge/config/config.go", "\tAfter Duration `toml:\"after\"` // a large request",
 			"\tMost int `toml:\"most\"` // holds at a time\n"},
-		{"slurmbridge/config/config.go", "Timeout: Duration(30 * time.Minute)}", "Most: 3, "},
+		{"slurmbridge/config/config.go", "After: Duration(2 * time.Hour)}", "Most: 3, "},
 		{"contrib/slurm/carma.toml", "#after = \"2h\"\n", "# Holds at a time.\n#most = 3\n"},
 		test("slurmbridge/config/key_recipe_test.go", "", `
 	c, err := Parse("[hold]\nmost = 4\n")

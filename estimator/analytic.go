@@ -124,7 +124,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	e.judge(s, m, g, r)
 	e.earn(s, m, g, r, fitted.evidence, n > 0)
 	e.transforms(g.Transform, batch)
-	e.remedy(g, hiddenModules(m, g))
+	e.remedy(g, hiddenModules(m))
 	e.margin()
 	return e, nil
 }

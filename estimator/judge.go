@@ -65,7 +65,7 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much "+
 			"when it runs", pct)
 	}
-	if n := hiddenModules(m, g); n > 0 {
+	if n := hiddenModules(m); n > 0 {
 		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)
 	}
 	if g.LacksInput {
@@ -104,7 +104,7 @@ func (e *Estimate) scratchShare() int64 {
 
 // hiddenModules counts modules with parameters of which only the name is
 // known: torchinfo stops at a depth.
-func hiddenModules(m *summary.Model, g *graph.Graph) int {
+func hiddenModules(m *summary.Model) int {
 	if m.Format != summary.TorchInfo {
 		return 0
 	}

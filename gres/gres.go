@@ -109,9 +109,14 @@ type Lease struct {
 	ReserveMiB int64
 	Exclusive  bool
 	SMActPct   float64 // expected; 0: not known
-	Age        time.Duration
-	Seen       bool   // a process of the job has been seen on the GPU
-	Daemon     Daemon // whose MPS client the job is
+	// measured while it was alone on the GPU, mean of the time that it used it; 0: not known
+	AlonePct     float64 // SM activity
+	AloneDRAMPct float64 // memory bandwidth
+	MaxSlowdown  float64 // that its user allows; 0: the site's
+	Slowed       float64 // how many times as long it takes, where that is long beyond its bound; 0: it is not
+	Age          time.Duration
+	Seen         bool   // a process of the job has been seen on the GPU
+	Daemon       Daemon // whose MPS client the job is
 
 	Idle     time.Duration // the job has not used the GPU for so long; 0: it does, or that is not known
 	IdleSure time.Duration // the last part of that in which all readings told so for certain
@@ -145,11 +150,12 @@ func (d Daemon) Serves(uuid string) bool {
 
 // Request is what a job needs of a node.
 type Request struct {
-	JobID      uint32
-	GPUs       int
-	ReserveMiB int64 // per GPU
-	MarginMiB  int64 // kept free beyond it on a GPU that is shared
-	Exclusive  bool
-	SMActPct   float64 // expected; 0: not known
-	UID        uint32
+	JobID       uint32
+	GPUs        int
+	ReserveMiB  int64 // per GPU
+	MarginMiB   int64 // kept free beyond it on a GPU that is shared
+	Exclusive   bool
+	SMActPct    float64 // expected; 0: not known
+	UID         uint32
+	MaxSlowdown float64 // that its user allows; 0: the site's
 }

@@ -150,15 +150,10 @@ func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held,
 const clockJump = 7 * time.Minute
 
 func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter time.Duration) db.Attempt {
-	a := db.Attempt{
-		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
-		ArrayJobID: v.job.ArrayJobID, ArrayTask: v.job.Task(),
-		User: about.User, UID: h.UID, Partition: about.Partition,
-		Submit: about.Submit, Start: about.Start, End: time.Now(),
-		State: state(h.Exit, v), ExitCode: h.Exit.Code, ExitSignal: h.Exit.Signal,
-		Mode: about.Mode, Method: about.Method, EstMiB: about.EstMiB, FullMiB: about.FullMiB,
-		Neighbours: held.Neighbours, OOM: v.signature, OOMNote: v.note, RequeuedTo: v.requeuedTo,
-	}
+	a := about.Attempt
+	a.ArrayJobID, a.ArrayTask, a.End = v.job.ArrayJobID, v.job.Task(), time.Now()
+	a.State, a.ExitCode, a.ExitSignal = state(h.Exit, v), h.Exit.Code, h.Exit.Signal
+	a.Neighbours, a.OOM, a.OOMNote, a.RequeuedTo = held.Neighbours, v.signature, v.note, v.requeuedTo
 	if h.Carma.Key != 0 {
 		a.Key = h.Carma.Key.String()
 	}
@@ -176,6 +171,9 @@ func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)
 		if a.OOMNote == "" && g.Idle >= idleAfter {
 			a.OOMNote = fmt.Sprintf("a GPU of it was not used for %s", g.Idle.Round(time.Second))
+		}
+		if a.OOMNote == "" && g.Slowed > 0 {
+			a.OOMNote = fmt.Sprintf("it was slowed %.2f times for long, beyond its bound", g.Slowed)
 		}
 		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Model: g.Model, Figures: g.Figures})
 	}

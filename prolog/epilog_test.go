@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db"
 	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
@@ -111,12 +112,21 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 	}
 }
 
+// What the record notes of a job that was slowed beyond its bound for long.
+func TestRecordOfASlowedJob(t *testing.T) {
+	held := lease.Held{GPUs: []lease.Granted{{}, {Slowed: 1.834}}}
+	const want = "it was slowed 1.83 times for long, beyond its bound"
+	if a := attempt(hook(7), held, JobMeta{}, verdict{}, time.Hour); a.OOMNote != want {
+		t.Errorf("note %q, want %q", a.OOMNote, want)
+	}
+}
+
 // A verdict needs all three: the signature, the failed exit, the shared GPU.
 // A clock that is set while a job runs makes its record no longer and no shorter.
 func TestRecordWhenTheClockJumps(t *testing.T) {
 	for _, jump := range []time.Duration{-time.Hour, -time.Minute, 0, time.Hour} {
 		held := lease.Held{Age: 10 * time.Minute}
-		about := JobMeta{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}
+		about := JobMeta{Attempt: db.Attempt{Start: time.Now().Add(-10*time.Minute - 5*time.Second - jump)}}
 		a := attempt(hook(7), held, about, verdict{}, time.Hour)
 		if ran := a.End.Sub(a.Start); ran < 10*time.Minute || ran > 10*time.Minute+5*time.Second+time.Minute {
 			t.Errorf("the clock jumps by %v: the job ran for %v", jump, ran)
@@ -532,7 +542,7 @@ func TestBooked(t *testing.T) {
 		"gres:carmau0:10240,gres:carmatotal:10240": "gres:carmau0:40536,gres:carmatotal:40536",
 		"gres:gpu:1": "gres:gpu:1",
 	} {
-		if got := (&Node{}).booked(list, "user", 40536, 40536); got != want {
+		if got := (&Node{}).booked(list, 40536, 40536); got != want {
 			t.Errorf("%s: got %s, want %s", list, got, want)
 		}
 	}
@@ -647,5 +657,17 @@ func TestEpilogClosesAGPU(t *testing.T) {
 	s, err := w.book.Snapshot(t.Context())
 	if err != nil || s.Readings[0].Cause != gres.CauseJobs {
 		t.Errorf("%+v, %v", s.Readings, err)
+	}
+}
+
+// A job whose Prolog was an older program's keeps its GPU's size and its own identity.
+func TestJobMetaOfAnOlderForm(t *testing.T) {
+	w := newWorld(t)
+	held := lease.Held{Job: lease.Job{JobKey: jobenv.JobKey{JobID: 7, Restart: 1}, UID: 1000, About: json.RawMessage(
+		`{"user":"alice","partition":"gpu","mode":"shared","method":"user","est_mib":1,"full_mib":2,"stderr":{}}`)}}
+	m := w.metaOf(held)
+	if m.JobID != 7 || m.Restart != 1 || m.UID != 1000 || m.User != "alice" || m.Mode != jobenv.ModeShared ||
+		m.FullMiB != w.Config.Partition["gpu"].GPUMemMiB || m.FullMiB == 0 {
+		t.Errorf("%+v", m)
 	}
 }

@@ -3,29 +3,22 @@
 package prolog
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"time"
 
+	"carma/db"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
-	"carma/slurmbridge/jobenv"
 )
 
-// JobMeta is what the record of a job needs beyond its leases. The Prolog keeps it in the
-// ledger, in words that programs of other releases write and read, too: an attempt that has
-// no Epilog has no environment, and the Prolog may have made the job's mode another.
+// JobMeta is the record of a job as far as it is known when the job starts, and what its
+// Epilog looks for. The Prolog keeps it in the ledger, written as the spool and slurmdbd have
+// records: an attempt that has no Epilog has no environment, and the Prolog may have made the
+// job's mode another.
 type JobMeta struct {
-	Cluster   string        `json:"cluster,omitempty"`
-	User      string        `json:"user"`
-	Partition string        `json:"partition"`
-	Mode      jobenv.Mode   `json:"mode"`
-	Method    string        `json:"method"`
-	EstMiB    int64         `json:"est_mib"`
-	FullMiB   int64         `json:"full_mib"`
-	Submit    time.Time     `json:"submit"`
-	Start     time.Time     `json:"start"`
-	StdErr    userfile.Mark `json:"stderr"`
+	db.Attempt
+	StdErr userfile.Mark `json:"stderr"`
 }
 
 // keepIn puts it into what the ledger keeps of the job.
@@ -36,10 +29,12 @@ func (m JobMeta) keepIn(job *lease.Job) (err error) {
 	return nil
 }
 
-// metaOf is what the ledger keeps of a job, or nothing if that cannot be read.
+// metaOf is what the ledger keeps of a job, or whose the attempt is if that cannot be read.
 func (n *Node) metaOf(held lease.Held) (m JobMeta) {
 	if err := json.Unmarshal(held.About, &m); err != nil {
 		n.Log.Error("read the job from the ledger", "job", held.JobKey, "error", err)
 	}
+	m.JobID, m.Restart, m.UID, m.Node = held.JobID, held.Restart, held.UID, n.Name
+	m.FullMiB = cmp.Or(m.FullMiB, n.Config.Partition[m.Partition].GPUMemMiB) // a Prolog of an older form had other words
 	return m
 }

@@ -13,9 +13,7 @@ import (
 // Lost is the record of an attempt that ended with its node, or its slurmd: without an
 // Epilog. What slurmctld says of the job is added later.
 func (n *Node) Lost(held lease.Held) db.Attempt {
-	about := n.metaOf(held)
-	h := jobenv.Hook{JobKey: held.JobKey, UID: held.UID, Node: n.Name, Cluster: about.Cluster}
-	a := attempt(h, held, about, verdict{}, n.Config.Idle.After.D())
+	a := attempt(jobenv.Hook{}, held, n.metaOf(held), verdict{}, n.Config.Idle.After.D())
 	a.State = db.NodeFail
 	return a
 }

@@ -71,18 +71,13 @@ func (n *Node) booking(tresPerNode string, fullMiB int64) int64 {
 	return fullMiB
 }
 
-// extra is what must be free for an estimate by method beyond what every node keeps free.
-func (n *Node) extra(method string) int64 {
-	return max(n.Config.Placement.MarginOf(method)-n.Config.Placement.MarginMiB, 0)
-}
-
 // booked returns a job's GRES list with its booking set to mib. Under
 // placement.mode "slurm" that is shards again, or the GPU that they stand for:
 // slurmctld takes that of a pending job (23.02 and later, e652133c67).
-func (n *Node) booked(tresPerNode, method string, mib, fullMiB int64) string {
+func (n *Node) booked(tresPerNode string, mib, fullMiB int64) string {
 	list := tres.Read(tresPerNode)
 	if !n.Config.Placement.BySlurm() {
-		free := min(mib+n.extra(method), fullMiB)
+		free := mib
 		if !list.Anywhere() {
 			if free = tres.AnyMiB; list.Sent() {
 				free = tres.SentMiB

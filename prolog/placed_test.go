@@ -181,7 +181,7 @@ func TestBookedBySlurm(t *testing.T) {
 		{"gres/shard:10", 38000, "gres/gpu:1"}, // 38 shards are more than a GPU has
 		{"gres/gpu:2", 40536, "gres/gpu:2"},
 	} {
-		if got := w.booked(c.list, "user", c.mib, 40536); got != c.want {
+		if got := w.booked(c.list, c.mib, 40536); got != c.want {
 			t.Errorf("%s with %d MiB: got %s, want %s", c.list, c.mib, got, c.want)
 		}
 	}

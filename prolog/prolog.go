@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"carma/db"
 	"carma/estimator/method"
 	"carma/gres"
 	"carma/gres/choose"
@@ -77,18 +78,18 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	} else if h.Carma.Annotated && gpus > h.Carma.GPUs {
 		gpus, exclusive = h.Carma.GPUs, true
 	}
-	about := JobMeta{
-		Cluster: h.Cluster, User: h.User, Partition: h.Partition, Mode: jobenv.ModeExclusive,
-		Method:  method.None,
+	about := JobMeta{Attempt: db.Attempt{
+		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
+		User: h.User, UID: h.UID, Partition: h.Partition, Mode: jobenv.ModeExclusive, Method: method.None,
 		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
-	}
+	}}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
 	r := gres.Request{JobID: h.JobID, GPUs: gpus, Exclusive: exclusive, UID: h.UID, ReserveMiB: full,
-		SMActPct: float64(h.Carma.SMActPct)}
+		SMActPct: float64(h.Carma.SMActPct), MaxSlowdown: h.Carma.MaxSlowdown}
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough
-			r.MarginMiB = n.Config.Placement.MarginOf(h.Carma.Method)
+			r.MarginMiB = n.Config.Placement.MarginMiB
 		}
 	}
 	if !exclusive {
@@ -108,6 +109,9 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 // finish, and Prolog has left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	if len(h.Slots) == 0 {
+		if h.OneNode && h.Carma.Annotated && h.Carma.GPUs > 0 && n.returnForgotten(ctx, h, slurm) {
+			return nil
+		}
 		return n.shutOut(ctx, h, slurm)
 	}
 	lease.FailPoint("prolog.start")

@@ -334,12 +334,32 @@ func TestPrologGivesWholeGPUs(t *testing.T) {
 }
 
 func TestPrologWithoutGPUs(t *testing.T) {
-	w := newWorld(t)
-	h := hook(7)
-	h.Slots = nil
-	w.prolog(t, h)
-	if len(w.leases(t)) != 0 || w.samples != 0 {
-		t.Error("a job without GPUs was given some")
+	none := hook(7)
+	none.Slots, none.Carma = nil, jobenv.Carma{}
+	forgotten := hook(7) // slurmctld has just started, and counted GPUs without their numbers
+	forgotten.Slots, forgotten.OneNode = nil, true
+	elsewhere := hook(7) // --gpus=1 on two nodes
+	elsewhere.Slots = nil
+	for _, c := range []struct {
+		name     string
+		h        jobenv.Hook
+		srun     bool
+		returned bool
+	}{
+		{"a job without GPUs", none, false, false},
+		{"a job with GPUs on other nodes", elsewhere, false, false},
+		{"a job that slurmctld gave none", forgotten, false, true},
+		{"one that cannot return", forgotten, true, false},
+	} {
+		w := newWorld(t)
+		w.slurm.noRequeue = c.srun
+		w.prolog(t, c.h)
+		if len(w.leases(t)) != 0 || w.samples != 0 {
+			t.Errorf("%s was given some", c.name)
+		}
+		if got := slices.Contains(w.slurm.calls, "incomplete 7"); got != c.returned {
+			t.Errorf("%s: %v", c.name, w.slurm.calls)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	}
 	defer cancel()
 	change := sctl.Change{
-		Partition: partition, TresPerNode: n.booked(words.TresPerNode, about.Method, mib, about.FullMiB),
+		Partition: partition, TresPerNode: n.booked(words.TresPerNode, mib, about.FullMiB),
 		AdminComment: admincomment.With(words.AdminComment, v.token("from", h.Partition)),
 	}
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
@@ -70,7 +70,7 @@ func (n *Node) nextBooking(held lease.Held, about JobMeta) (mib int64, alone boo
 		mib = max(mib, g.PeakMiB, g.ReserveMiB)
 	}
 	mib = max(mib, about.EstMiB) + ladderStepMiB
-	if mib+n.Config.Placement.MarginMiB+n.extra(about.Method) > about.FullMiB {
+	if mib+n.Config.Placement.MarginMiB > about.FullMiB {
 		return about.FullMiB, true
 	}
 	return mib, false

@@ -164,7 +164,7 @@ func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncoun
 	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
 		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
 		n.Log.Warn("returned too often; requests whole GPUs now", "job", h.JobKey, "partition", partition)
-		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, l.about.Method, fullMiB, fullMiB)}
+		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, fullMiB, fullMiB)}
 	case uncounted && books.Anywhere():
 		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
 		return sctl.Change{TresPerNode: books.AwaitIdle(fullMiB)}
@@ -186,7 +186,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive || n.Thresholds.BookSMAct { // as the agent has it
+	if r.Exclusive || n.Thresholds.ByActivity() || r.MaxSlowdown > 0 { // as the agent has it
 		mib, r.Exclusive = 0, true
 	}
 	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
@@ -223,6 +223,19 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	n.Log.Error("returned: this node cannot lease any GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil
+}
+
+// returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld that has
+// just started counts the GPUs of a node before the node has told it which they are, and allocates
+// some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. One
+// that cannot return runs so, as without CARMA.
+func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
+	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
+	if err := n.Return(ctx, h, slurm); err != nil {
+		n.Log.Error("not returned: the job runs without a GPU", "job", h.JobKey, "error", err)
+		return false
+	}
+	return true
 }
 
 // awaitRevocation stays until slurmd must have seen that the job was taken back.

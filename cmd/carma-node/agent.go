@@ -28,6 +28,7 @@ import (
 	"carma/prolog/hook"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/version"
 )
 
@@ -65,11 +66,14 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	n.SampleTwice(sampleApart) // GPM tells nothing at its first look, and what is not known closes a GPU
 	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
+	conf := confine.ForNode(c, node, os.Getenv("SLURM_CONF")).SlurmConf
+	settings, _ := slurmconf.Settings(conf) // one that cannot be read names no directory
+	proc := resident.Proc{Root: "/proc", Node: node, Spool: settings.SpoolDir(node, sctl.ShortHost())}
 	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: choose.FromConfig(c), RunDir: runDir,
 		Log:    log,
-		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: resident.Proc{Root: "/proc"}}, Ledger: book,
+		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book,
 		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
 		Lost:    hook.NewNode(c, node, log).Lost,
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},

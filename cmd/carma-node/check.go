@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -57,8 +58,8 @@ func runCheck(_ context.Context, e env, args []string) error {
 	t := texttable.Table{Columns: texttable.Columns("VARIABLE FOR JOBS", "SHARING", "LEARNING", "OTHERS")}
 	for _, name := range c.FrameworkNames() {
 		if v := c.Frameworks[name]; v != (config.Variable{}) {
-			t.Rows = append(t.Rows, []string{name, orDash(v.Of(config.Sharing)), orDash(v.Of(config.Learning)),
-				orDash(v.All)})
+			t.Rows = append(t.Rows, []string{name, cmp.Or(v.Of(config.Sharing), "-"), cmp.Or(v.Of(config.Learning), "-"),
+				cmp.Or(v.All, "-")})
 		}
 	}
 	if len(t.Rows) == 0 {
@@ -66,11 +67,4 @@ func runCheck(_ context.Context, e env, args []string) error {
 	}
 	_, err = t.WriteTo(os.Stdout)
 	return err
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

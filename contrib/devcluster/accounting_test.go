@@ -71,6 +71,7 @@ func (c *cluster) complete(ids ...string) {
 // One script, three times: alone, then shared at what was learned. When it takes
 // twice the memory it is requeued once, alone, and is learned anew.
 func TestLearnedSharing(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "size"), []byte("10G"), 0o644); err != nil {
 		t.Fatal(err)
@@ -132,6 +133,7 @@ func TestLearnedSharing(t *testing.T) {
 // Records get to slurmdbd, also those of jobs that ended while it was away: all of
 // them, each once.
 func TestForward(t *testing.T) {
+	needsServer(t)
 	needsMySQL(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd")
 	// One that runs out of memory beside another and is requeued: CARMA itself

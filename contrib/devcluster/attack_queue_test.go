@@ -20,6 +20,7 @@ const whole = "#SBATCH --gres=gpu:1\n#CARMA off\n"
 // everybody: no GPU that is not booked, no place before those who wait, no GPU that
 // is kept for a job which does not want to start.
 func TestAttackQueue(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "20")
 	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"1s"`})
 	attackBooking(t, c)
@@ -193,7 +194,7 @@ func (c *cluster) empty() {
 
 // GPUs are not kept for a job whose user has it wait.
 func attackKept(t *testing.T, c *cluster) {
-	c.settings(map[string]string{"hold.after": `"1s"`, "hold.timeout": `"30m"`})
+	c.settings(map[string]string{"hold.after": `"1s"`})
 	running := c.sbatch(bob, "", whole+"exec sleep 1h\n")
 	c.eventually(func() string { return c.job(running, "%T") }, "RUNNING")
 	for _, wait := range []string{"scontrol hold %s", "scontrol update JobId=%s StartTime=now+5hours"} {

@@ -67,6 +67,7 @@ func TestBrokenGPU(t *testing.T) {
 // before anybody asks for its status: they are requeued once, alone. A job that was the only
 // client has made the fault itself, and stays failed.
 func TestServerFault(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	script := "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES retry=$CARMA_RETRY_REASON " +
 		"shared=$CARMA_SHARED\n" +

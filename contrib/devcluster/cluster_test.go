@@ -16,6 +16,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,6 +67,9 @@ func up(t *testing.T, args ...string) *cluster {
 		t.Fatal(err)
 	}
 	note(dir, true)
+	if realMPS() && !slices.Contains(args, "--real-mps") {
+		args = append(args, "--real-mps")
+	}
 	if out, err := devcluster(append([]string{"up", dir}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("devcluster up: %v\n%s", err, out)
 	}
@@ -84,6 +88,19 @@ func up(t *testing.T, args ...string) *cluster {
 		c.env = append(c.env, m[1]+"="+value)
 	}
 	return c
+}
+
+// realMPS tells whether all clusters have NVIDIA's own MPS control daemon (make
+// test-integration REAL_MPS=yes).
+func realMPS() bool { return os.Getenv("REAL_MPS") != "" }
+
+// needsServer skips a test whose jobs need an MPS server: to run out of the memory that they
+// booked, or to run on a GPU at the same time. NVIDIA's daemon starts none without a GPU.
+func needsServer(t *testing.T) {
+	t.Helper()
+	if realMPS() {
+		t.Skip("NVIDIA's MPS control daemon starts no server without a GPU")
+	}
 }
 
 // shortDir is where clusters lie: short, for UNIX sockets lie below it, and device nodes
@@ -199,6 +216,11 @@ func (c *cluster) sbatch(user, options, script string) string {
 func (c *cluster) job(id, format string) string {
 	out, _, _ := c.run("", "squeue -h -t all -j "+id+" -o '"+format+"'")
 	return strings.TrimSpace(out)
+}
+
+// restarts is how often slurmctld has requeued a job.
+func (c *cluster) restarts(id string) string {
+	return c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
 }
 
 // eventually waits until what returns want.

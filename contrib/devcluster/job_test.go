@@ -299,6 +299,7 @@ func (c *cluster) fill(mem string) (ids []string) {
 // A job that outgrows what it booked dies of its own limit, its neighbour does
 // not notice, and it is requeued alone, once.
 func TestRecovery(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	fillers := c.fill("10G")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT "+
@@ -326,6 +327,7 @@ func TestRecovery(t *testing.T) {
 // it: slurmctld would send there whoever fits, to be returned to the queue. And it stays kept when
 // that happens to the job itself.
 func TestKeptGPU(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"capacity.compare": `"2s"`, "hooks.wait": `"8s"`})
 	for range 3 {

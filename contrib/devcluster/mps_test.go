@@ -15,6 +15,7 @@ import (
 // Jobs on several GPUs share them through one MPS daemon, which comes with the
 // first and ends after the last, and are held to their memory on each GPU.
 func TestSharedGPUPairs(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	two := func(mem, lines string) string {
 		return fmt.Sprintf("#SBATCH --gres=gpu:2\n#CARMA mem=%s\necho pipe=$CUDA_MPS_PIPE_DIRECTORY "+
@@ -95,6 +96,7 @@ func TestSharedGPUPairs(t *testing.T) {
 // A daemon that was killed has left its sockets: a job that comes then is its successor's
 // client. The daemon's directory is open to the user of the GPU's jobs alone.
 func TestKilledMPSDaemons(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	c.eventually(func() string {
 		return c.sh("", "find "+c.dir+"/run/n1/mps -name control | wc -l")

@@ -185,6 +185,7 @@ func (c *cluster) hookLog(id string) string {
 // A GPU at 90 % takes nothing, one at 70 % does; and what counts is the window,
 // not the last sample.
 func TestSMActGate(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.settings(map[string]string{"smact.max_pct": "80", "smact.window": `"12s"`})
 	var busy []string
@@ -295,6 +296,7 @@ func TestSMActBooking(t *testing.T) {
 // Jobs that take more than they booked die of their own limit. Those beside
 // them do not notice: 20 of 20.
 func TestOvershoot(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	var neighbours []string
 	for i := range 4 {

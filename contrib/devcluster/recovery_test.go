@@ -32,6 +32,7 @@ func (c *cluster) adminComment(id string) string {
 // Wherever a job's errors go, a message there requeues it, and one that is
 // not its own does not.
 func TestOutputs(t *testing.T) {
+	needsServer(t)
 	c := up(t)
 	jobs := filepath.Join(c.dir, "jobs")
 	if err := os.WriteFile(filepath.Join(jobs, "old.err"),
@@ -122,6 +123,7 @@ func needsPtrace(t *testing.T) {
 // What cannot be requeued says why, and what can be is not lost for want of
 // the recovery partition. Nobody acts on the attempt that failed.
 func TestRequeueRules(t *testing.T) {
+	needsServer(t)
 	c := up(t)
 	never := c.sbatch(alice, "--no-requeue", oomOnce)
 	c.ends(never, "FAILED")
@@ -188,6 +190,7 @@ func TestRequeueRules(t *testing.T) {
 // All components of a heterogeneous job return to the queue; the one that ran out gets a
 // GPU alone, the others book what they did.
 func TestHeterogeneousJob(t *testing.T) {
+	needsServer(t)
 	c := up(t)
 	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\nset "+
 		"-e\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
@@ -201,6 +204,7 @@ func TestHeterogeneousJob(t *testing.T) {
 
 // The ladder lets the job share again with 5 GiB more.
 func TestLadderLive(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	conf := filepath.Join(c.dir, "etc", "carma.toml")
 	text, err := os.ReadFile(conf)

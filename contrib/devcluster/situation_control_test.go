@@ -8,11 +8,122 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Situations of controllers, clusters and logins (docs/situations.md).
+
+// A backup slurmctld takes over: with plugin and carma.toml all goes on; without carma.toml
+// jobs are accepted as written; without the plugin it does not start, and jobs run on.
+func TestSituationBackupController(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	conf := filepath.Join(c.dir, "etc", "slurm.conf")
+	text, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := strings.Replace(string(text), "SlurmctldHost=localhost(127.0.0.1)",
+		"SlurmctldHost=ctl1(127.0.0.1)\nSlurmctldHost=ctl2(127.0.0.2)\n"+
+			"CommunicationParameters=NoCtldInAddrAny\nSlurmctldTimeout=10", 1)
+	// start runs one of both controllers, each with a host name and a pid file of its own.
+	start := func(host, setup string) (pid string) {
+		t.Helper()
+		log := c.dir + "/log/" + host
+		own := c.dir + "/" + host
+		c.sh("", "mkdir -p "+own+"; setsid unshare --uts --mount bash -c 'mount --bind "+own+" "+c.dir+"/pid\n"+
+			"mount --bind "+c.dir+"/etc/hosts /etc/hosts; hostname "+host+"; "+setup+"; echo $$ >"+log+".pid\n"+
+			"exec slurmctld -D -f "+conf+" -L "+log+".log' >>"+log+".out 2>&1 </dev/null &\n"+
+			"until [ -s "+log+".pid ]; do sleep 0.1; done; sleep 1")
+		pid = c.sh("", "cat "+log+".pid; rm "+log+".pid")
+		t.Cleanup(func() { c.run("", "kill -9 "+pid) })
+		return pid
+	}
+	kill := func(pid string) {
+		c.sh("", "kill -9 "+pid+" 2>/dev/null; while kill -0 "+pid+" 2>/dev/null; do sleep 0.1; done")
+	}
+	up := func(host, state string) {
+		t.Helper()
+		c.eventually(func() string { out, _, _ := c.run("", "scontrol ping"); return out }, "at "+host+" is "+state)
+	}
+	// A job that backfill has started is saved with the next change of any job's that a user makes,
+	// or after five minutes (slurmctld/state_save.c, controller.c). A controller that reads that it
+	// waits starts it again, and drains the node ("Duplicate jobid"), without CARMA too.
+	saved := func() {
+		t.Helper()
+		since := time.Now()
+		c.sh(alice, "scancel "+c.sbatch(alice, "-H", train("10G", "1s")))
+		c.eventually(func() string {
+			info, err := os.Stat(filepath.Join(c.dir, "state", "job_state"))
+			return fmt.Sprint(err == nil && info.ModTime().After(since))
+		}, "true")
+	}
+	c.end("slurmctld")
+	hosts := "127.0.0.1 localhost ctl1\n127.0.0.2 ctl2\n"
+	for path, text := range map[string]string{conf: two, c.dir + "/etc/hosts": hosts} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := start("ctl1", "true")
+	up("ctl1", "UP")
+	if out, err := devcluster("restart", c.dir, "slurmd").CombinedOutput(); err != nil {
+		t.Fatalf("restart slurmd: %v\n%s", err, out)
+	}
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
+	stays := c.sbatch(alice, "", train("10G", "1h"))
+	c.gpu(stays)
+
+	second := start("ctl2", "true")
+	up("ctl2", "UP")
+	saved()
+	kill(first)
+	c.eventually(func() string { return c.job(stays, "%T") }, "RUNNING")
+	id := c.sbatch(alice, "", train("10G", "1s"))
+	if got := c.job(id, "%b"); !strings.Contains(got, "carmatotal:10240") {
+		t.Errorf("the backup has booked %s", got)
+	}
+	c.ends(id, "COMPLETED")
+	if got := c.leases("n1"); got != stays {
+		t.Errorf("leases of %s", got)
+	}
+
+	first = start("ctl1", "true") // takes control back
+	up("ctl1", "UP")
+	kill(second)
+	second = start("ctl2", "export CARMA_CONF="+c.dir+"/etc/none.toml")
+	up("ctl2", "UP")
+	kill(first)
+	// Until the node has registered, slurmctld allocates GPUs without their numbers; the Prolog
+	// returns such a job, but not one that nothing has booked.
+	c.eventually(func() string { out, _, _ := c.run("", "scontrol -d show node n1"); return out }, `GresUsed=gpu:a100:1\(IDX`)
+	id = c.sbatch(alice, "", train("10G", "1s"))
+	if got := c.job(id, "%b"); strings.Contains(got, "carma") {
+		t.Errorf("without carma.toml it has booked %s", got)
+	}
+	c.ends(id, "COMPLETED")
+	if out := c.sh("", "cat "+c.dir+"/log/ctl2.log"); !strings.Contains(out, "no usable carma.toml") {
+		t.Errorf("the log of the backup says nothing:\n%s", tail([]byte(out), 2000))
+	}
+
+	first = start("ctl1", "true")
+	up("ctl1", "UP")
+	kill(second)
+	second = start("ctl2", "mount -t tmpfs none "+c.dir+"/plugin/slurm")
+	kill(first)
+	c.eventually(func() string { return c.sh("", "cat "+c.dir+"/log/ctl2.log") }, "fatal: .*job_submit")
+	start("ctl1", "true")
+	up("ctl1", "UP")
+	if got := c.job(stays, "%T") + c.leases("n1"); got != "RUNNING"+stays {
+		t.Errorf("the job is %s", got)
+	}
+	c.sh(alice, "scancel "+stays)
+	c.ends(stays, "CANCELLED")
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.noDrain()
+}
 
 // slurmd gets slurm.conf and gres.conf from slurmctld (configless). carma.toml does not come
 // that way: it is a file of the node, and names the slurm.conf that slurmd has fetched.

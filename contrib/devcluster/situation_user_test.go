@@ -24,11 +24,6 @@ func (c *cluster) written(id string) string {
 	return string(text)
 }
 
-// restarts is how often slurmctld has requeued a job.
-func (c *cluster) restarts(id string) string {
-	return c.sh("", "squeue -h -t all -j "+id+" -O RestartCnt")
-}
-
 // What users do to their jobs while they run or wait does what it does without CARMA; what
 // was booked stays.
 func TestSituationUsersOperations(t *testing.T) {

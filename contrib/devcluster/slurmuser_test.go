@@ -17,6 +17,7 @@ import (
 // PrivateData=jobs SlurmUser reads all records and learns from them, and an operator reads
 // those of others in slurmdbd alone.
 func TestSlurmUser(t *testing.T) {
+	needsServer(t)
 	needsMySQL(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10", "--slurmdbd", "--slurm-user", carol)
 	if got := c.sh("", "ps -o user:20= -p "+fmt.Sprint(c.slurmctldPID())); got != carol {

@@ -126,6 +126,7 @@ const alone = "#CARMA policy=exclusive\n"
 
 // Records against what the simulator's laws say, for twelve jobs of every kind.
 func TestRecordsAreTrue(t *testing.T) {
+	needsServer(t)
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"placement.policy": `"mug"`, "placement.settle": `"3s"`, "nvml.interval": `"250ms"`})
 	job := func(name, user string, mem int, smact, length float64) *scripted {

@@ -340,7 +340,6 @@ write_carma() {
 	control = "$dir/lib/nvidia-cuda-mps-control"
 
 	[accounting]
-	sample = "$(scaled 10 1)"
 	forward = "$([ "$dbd" = yes ] && echo slurmdbd || echo none)"
 
 	[devices]

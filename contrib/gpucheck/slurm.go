@@ -84,7 +84,6 @@ compare = "5s"
 [mps]
 control = "{mps}"
 [accounting]
-sample = "1s"
 forward = "none"
 [devices]
 dir = "{dev}"

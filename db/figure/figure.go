@@ -28,6 +28,7 @@ type Figures struct {
 	HeldS     float64      `json:"held_s"`   // the same, divided by the holders at the time
 	SharedS   float64      `json:"shared_s"` // of LeaseS, with other holders
 	AloneS    Measured     `json:"alone_s"`  // time that the same work takes alone
+	LawS      float64      `json:"law_s"`    // the same, as the law of interference expects; 0: not known
 }
 
 // NoFigures is what is known of a job that was never measured.

@@ -4,6 +4,7 @@ package figure
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 )
 
@@ -22,6 +23,21 @@ func (m Measured) MarshalJSON() ([]byte, error) {
 		return json.Marshal(f)
 	}
 	return []byte("null"), nil
+}
+
+// Scan reads a column of SQLite, which keeps NaN as NULL.
+func (m *Measured) Scan(value any) error {
+	switch v := value.(type) {
+	case nil:
+		*m = Unknown
+	case int64:
+		*m = Measured(v)
+	case float64:
+		*m = Measured(v)
+	default:
+		return fmt.Errorf("%v is no figure", value)
+	}
+	return nil
 }
 
 // UnmarshalJSON reads null as NaN.

@@ -25,6 +25,7 @@ const (
 	hours        // GPU time in seconds, shown as hours
 	joules
 	percent
+	ratio     // times
 	deviation // percent, with its sign
 	moment    // a time
 	yesNo     // yes or no
@@ -124,6 +125,11 @@ var fields = []field{
 		func(j *job) value { return num(j.figures.HeldS) }},
 	{"Saved", "SAVED", "saved_s", hours, "GPU time that sharing saved against exclusive",
 		func(j *job) value { return measured(j.savedS()) }},
+	{"ExpSlowdown", "EXPECTED", "expected_slowdown", ratio,
+		"times as long as alone, by the law of interference and what its jobs are known to do alone",
+		func(j *job) value { return measured(j.expectedSlowdown()) }},
+	{"Slowdown", "SLOWDOWN", "slowdown", ratio, "the same, by the SM activity measured",
+		func(j *job) value { return measured(j.slowdown()) }},
 	{"Neighbours", "SHARED WITH", "neighbours", ids, "jobs that held one of its GPUs at the same time",
 		func(j *job) value { return numbers(j.Neighbours) }},
 	{"OOM", "OOM", "oom", yesNo, "ran out of GPU memory", func(j *job) value {
@@ -243,6 +249,8 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 		return append(strconv.AppendFloat(to, h, 'f', 2, 64), 'h')
 	case joules:
 		return appendJoules(to, v.num)
+	case ratio:
+		return strconv.AppendFloat(to, v.num, 'f', 2, 64)
 	}
 	if k == deviation && v.num >= 0.5 {
 		to = append(to, '+')
@@ -305,7 +313,7 @@ func appendJoules(to []byte, v float64) []byte {
 // right tells whether figures of this kind stand to the right.
 func (k kind) right() bool {
 	switch k {
-	case integer, mib, seconds, hours, joules, percent, deviation:
+	case integer, mib, seconds, hours, joules, percent, ratio, deviation:
 		return true
 	}
 	return false

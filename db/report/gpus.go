@@ -4,7 +4,6 @@ package report
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"time"
@@ -113,12 +112,6 @@ func (g *gpuSeries) take(samples []db.Sample) {
 		g.Watts, g.EnergyJ, g.UnownedJ = figure.Measured(energy/energyS), figure.Measured(energy),
 			figure.Measured(unowned)
 	}
-}
-
-func (v *gpuView) json(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }
 
 // levels draw a figure from nothing to all in one sign; ASCII, for any terminal.

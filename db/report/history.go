@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,8 +157,8 @@ func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]scrip
 	memory := func(v int64) string { return string(s.appendText(nil, mib, num(v))) }
 	for _, k := range order[:min(len(order), most)] {
 		v := values[k]
-		t.Rows = append(t.Rows, []string{k.String(), orElse(scripts[k].user, unknownText),
-			orElse(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB),
+		t.Rows = append(t.Rows, []string{k.String(), cmp.Or(scripts[k].user, unknownText),
+			cmp.Or(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB),
 			memory(v.Reserve()), memory(v.MeanMiB),
 			string(s.appendText(nil, percent, measured(figure.Measured(v.SMActPct)))),
 			string(appendClock(nil, float64(v.RunS)))})

@@ -4,6 +4,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -125,6 +126,7 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 		j.addSMAct(t)
 	}
 	f.LeaseS, f.HeldS, f.SharedS = f.LeaseS+t.LeaseS, f.HeldS+t.HeldS, f.SharedS+t.SharedS
+	f.LawS += t.LawS
 	if a.OOM != "" {
 		j.OOM = a.OOM
 	}
@@ -191,6 +193,26 @@ func (j *job) id() string {
 // savedS is the GPU time that the job would have kept for itself alone, less what
 // it kept: known where it is known how long the work takes alone.
 func (j *job) savedS() figure.Measured { return j.figures.AloneS - figure.Measured(j.figures.HeldS) }
+
+// expectedSlowdown is how many times as long as alone the job took by the law of
+// interference, while it held its GPUs.
+func (j *job) expectedSlowdown() figure.Measured { return times(j.figures.LeaseS, j.figures.LawS) }
+
+// slowdown is the same by the SM activity that was measured: known where it is known what
+// all that shared do alone.
+func (j *job) slowdown() figure.Measured {
+	if !j.figures.AloneS.Known() {
+		return figure.Unknown
+	}
+	return times(j.figures.LeaseS, float64(j.figures.AloneS))
+}
+
+func times(leaseS, aloneS float64) figure.Measured {
+	if !(aloneS > 0) || leaseS == 0 {
+		return figure.Unknown
+	}
+	return figure.Measured(math.Round(100*max(leaseS/aloneS, 1)) / 100)
+}
 
 // memErrPct is how far the estimate was off the peak.
 func (j *job) memErrPct() figure.Measured {

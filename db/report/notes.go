@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -32,7 +33,7 @@ func notes(p *jobPage) (list []string) {
 			say("%s", j.OOMNote)
 		}
 	case j.OOM != "":
-		say("it ran out of GPU memory (%s) and was not requeued: %s", j.OOM, orElse(j.OOMNote, "no reason is known"))
+		say("it ran out of GPU memory (%s) and was not requeued: %s", j.OOM, cmp.Or(j.OOMNote, "no reason is known"))
 	case j.OOMNote != "":
 		say("%s", j.OOMNote)
 	case j.preallocated() != "": // below: the peak says nothing of the need
@@ -92,13 +93,6 @@ func preallocatedNote(what, peak string) string {
 	}
 	return fmt.Sprintf("preallocated: the peak of %s is %s, which %s allocates at its start whatever it needs. "+
 		"Nothing is learned from this run while there are others; to see the real need, set %s", peak, what, who, set)
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // suggestion is a mem= in GiB that holds a peak with 5 % to spare.

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -89,12 +90,7 @@ func (p *jobPage) print(w io.Writer) error {
 	line := func(label, format string, args ...any) {
 		fmt.Fprintf(&b, "%-11s %s\n", label, strings.TrimRight(fmt.Sprintf(format, args...), " "))
 	}
-	or := func(s string) string {
-		if s == "" {
-			return unknownText
-		}
-		return s
-	}
+	or := func(s string) string { return cmp.Or(s, unknownText) }
 	name := ""
 	if j.Name != "" {
 		name = "  " + j.Name

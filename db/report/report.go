@@ -5,6 +5,7 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,7 @@ func New(o Options, words []string, now time.Time) (*Report, error) {
 		r.style.unit = 0
 	}
 	var err error
-	r.columns, err = parseColumns(orElse(o.Format, o.DefaultFormat))
+	r.columns, err = parseColumns(cmp.Or(o.Format, o.DefaultFormat))
 	return r, err
 }
 
@@ -179,7 +180,7 @@ func (r *Report) summary(ctx context.Context, out io.Writer) error {
 	case err != nil:
 		return err
 	case r.options.JSON:
-		return s.json(out)
+		return writeJSON(out, s)
 	case r.options.HTML:
 		return s.html(out, &r.style.time)
 	case r.options.SVG:
@@ -201,7 +202,7 @@ func (r *Report) gpus(ctx context.Context, out io.Writer) error {
 	case err != nil:
 		return err
 	case r.options.JSON:
-		return v.json(out)
+		return writeJSON(out, v)
 	case r.options.HTML:
 		return v.html(out, &r.style)
 	case r.options.SVG:

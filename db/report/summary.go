@@ -61,10 +61,10 @@ type summary struct {
 
 // dimensions are what jobs can be put together by.
 var dimensions = map[string]func(*job, *time.Location) string{
-	"user":      func(j *job, _ *time.Location) string { return orElse(j.User, unknownText) },
-	"account":   func(j *job, _ *time.Location) string { return orElse(j.Account, unknownText) },
-	"partition": func(j *job, _ *time.Location) string { return orElse(j.Partition, unknownText) },
-	"gpu":       func(j *job, _ *time.Location) string { return orElse(j.figures.Model, unknownText) },
+	"user":      func(j *job, _ *time.Location) string { return cmp.Or(j.User, unknownText) },
+	"account":   func(j *job, _ *time.Location) string { return cmp.Or(j.Account, unknownText) },
+	"partition": func(j *job, _ *time.Location) string { return cmp.Or(j.Partition, unknownText) },
+	"gpu":       func(j *job, _ *time.Location) string { return cmp.Or(j.figures.Model, unknownText) },
 }
 
 // day is apart for its cost: the text is made once for a day.
@@ -257,10 +257,10 @@ func summarise(ctx context.Context, sources []source, sel *selection, by []strin
 	return s, nil
 }
 
-func (s *summary) json(w io.Writer) error {
+func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(s)
+	return enc.Encode(v)
 }
 
 // groupColumns are the columns of a table of groups.

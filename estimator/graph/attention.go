@@ -30,7 +30,7 @@ func (b *builder) project(f *frame, r *summary.Row) {
 		b.linearInput(r)
 		return
 	}
-	if int(f.nProj) < 3 && b.separate(f, r) {
+	if int(f.nProj) < 3 && b.separate(f) {
 		if t := b.cur; t != f.projs[f.nProj-1] && ok(t) && b.tokens(t) == outTokens(r) {
 			return // keys and values of a reduced map
 		}
@@ -78,7 +78,7 @@ func (b *builder) width(f *frame, t int32) int64 {
 
 // separate says whether a Linear reads the attention's input rather than its
 // result: q, k and v (or q and kv) have been seen less than completely.
-func (b *builder) separate(f *frame, r *summary.Row) bool {
+func (b *builder) separate(f *frame) bool {
 	if f.attnIn < 0 {
 		return false
 	}
@@ -140,7 +140,7 @@ func (b *builder) functionalQKV(f *frame) bool {
 
 // functionalAttention is nn.MultiheadAttention, which calls none of its
 // children as modules.
-func (b *builder) functionalAttention(f *frame, r *summary.Row) {
+func (b *builder) functionalAttention(f *frame) {
 	var tmp frame
 	tmp.attnIn = -1
 	if !b.functionalQKV(&tmp) {

@@ -139,7 +139,6 @@ func (b *builder) op(o Op) {
 			b.meta[t].used = true
 		}
 	}
-	o.Row = b.row
 	b.g.Ops = append(b.g.Ops, o)
 }
 

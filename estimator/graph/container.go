@@ -19,7 +19,7 @@ func (b *builder) open(i int32) {
 	}
 	if rowClass(r) == clsNormAct {
 		f.role = 0
-		b.branchStart(i)
+		b.branchStart()
 		b.norm(i)
 		f.entry = b.cur
 	}
@@ -83,7 +83,7 @@ func (b *builder) close(i int32) {
 	}
 	b.settle(&f, r)
 	if f.role&(roleResidual|roleBranches) != 0 {
-		b.closeResidual(&f, r)
+		b.closeResidual(&f)
 	}
 	b.frames = b.frames[:k]
 	b.segment(&f)
@@ -168,7 +168,7 @@ func (b *builder) reshape(s Shape, mult int32) {
 	b.cur = out
 }
 
-func (b *builder) closeResidual(f *frame, r *summary.Row) {
+func (b *builder) closeResidual(f *frame) {
 	if f.added {
 		return
 	}
@@ -246,7 +246,7 @@ func (b *builder) restart(t int32) {
 
 // branchStart sends the current tensor back to the container's entry where
 // the container's children run side by side.
-func (b *builder) branchStart(i int32) {
+func (b *builder) branchStart() {
 	f := b.scope()
 	if f == nil || f.role&roleBranches == 0 || !f.computed || b.weightOp {
 		return

@@ -103,7 +103,7 @@ func channelsLast(s, o Shape) bool {
 func (b *builder) conv(r *summary.Row, transposed bool) {
 	f := b.scope()
 	if f != nil && f.role&roleBranches != 0 && f.computed && !b.weightOp {
-		b.branchStart(f.end)
+		b.branchStart()
 	}
 	if f != nil && f.role&roleAttention != 0 && !f.attnRun {
 		b.convAttention(f, r)

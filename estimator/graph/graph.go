@@ -29,7 +29,6 @@ type Op struct {
 	In     [3]int32 // tensors read; -1 for none
 	Out    int32    // tensor made; equal to In[0] if in place; -1 for none
 	Keep   uint8    // tensors held until the backward: KeepIn0, ...
-	Row    int32    // row of the summary that the op came from
 	Share  bool     // backward hands on the gradient itself (addition, view)
 	Aux    int64    // bytes made by forward and held until backward (mask, indices, statistics)
 	FwdTmp int64    // bytes needed during the forward only

@@ -18,7 +18,7 @@ func (b *builder) leaf(i int32) {
 	case clsEmbedding:
 		b.embedding(r)
 	case clsBatchNorm, clsLayerNorm, clsRMSNorm, clsNormAct:
-		b.branchStart(i)
+		b.branchStart()
 		b.norm(i)
 	case clsActOut, clsActOutNew, clsActIn, clsActLeaky, clsActComposed:
 		b.lastAct(i)
@@ -373,7 +373,7 @@ func (b *builder) unknownLeaf(r *summary.Row) {
 	}
 	switch {
 	case r.Kind == "MultiheadAttention":
-		b.functionalAttention(b.top(), r)
+		b.functionalAttention(b.top())
 		return
 	case r.Out.Elems() == b.elems(b.cur):
 		b.unknown[r.Kind]++

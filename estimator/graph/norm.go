@@ -16,7 +16,7 @@ func (b *builder) norm(i int32) {
 	if c == clsBatchNorm && b.normed == b.cur {
 		beside = b.besideNorm(r)
 	}
-	b.midAdd(f, r, i)
+	b.midAdd(f, r)
 	if cs := b.shape(b.cur); c == clsBatchNorm && r.Out.N == 1 && cs.N == 2 && cs.Last() == r.Out.Last() {
 		rr := *r // BatchNorm1d over tokens flattened into the batch
 		rr.Out = cs
@@ -122,7 +122,7 @@ func (b *builder) normParams(r *summary.Row, ch int64) [2]int32 {
 
 // midAdd: in a transformer block the norm before the second half, and the
 // norm after each half in a post-norm block, read the sum with the shortcut.
-func (b *builder) midAdd(f *frame, r *summary.Row, i int32) {
+func (b *builder) midAdd(f *frame, r *summary.Row) {
 	if f == nil || b.weightOp || !f.sinceAdd {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 //	conv2d (Conv2D)              (None, 26, 26, 32)        320
 //	│ conv2d (Conv2D)  │ (None, 26, 26, 32) │   320 │
 func keras(text []byte) (*Model, error) {
-	m := &Model{Format: Keras, TotalParams: -1, TrainableParams: -1}
+	m := &Model{Format: Keras, TotalParams: -1}
 	ls := lines{rest: text}
 	bar := []byte("│")
 	for lineNo := 1; ; lineNo++ {

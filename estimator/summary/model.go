@@ -155,9 +155,8 @@ type Model struct {
 	Rows   []Row
 	// Batch is the batch size printed in the shapes, 0 where it is -1 or None.
 	Batch int32
-	// TotalParams and TrainableParams are the printed totals, -1 if absent.
-	TotalParams     int64
-	TrainableParams int64
+	// TotalParams is the printed total, -1 if absent.
+	TotalParams int64
 	// KeptPerSample are the bytes per sample that autograd keeps for the
 	// backward pass, as contrib/summary measured them in fp32; 0: not measured.
 	KeptPerSample int64

@@ -15,7 +15,7 @@ import (
 //	(0-11): 12 x BertLayer(
 //	), 7,087,872 params
 func repr(text []byte) (*Model, error) {
-	m := &Model{Format: Repr, TotalParams: -1, TrainableParams: -1}
+	m := &Model{Format: Repr, TotalParams: -1}
 	m.Rows = make([]Row, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))
 	p := reprParser{m: m, names: nameTable{}}
 	ls := lines{rest: text}

@@ -15,7 +15,7 @@ import (
 // The columns are named by the header; depth comes from the indentation of
 // the tree or, where that is lost, from the depth-index.
 func torchInfo(text []byte) (*Model, error) {
-	m := &Model{Format: TorchInfo, TotalParams: -1, TrainableParams: -1}
+	m := &Model{Format: TorchInfo, TotalParams: -1}
 	t := infoTable{m: m, names: nameTable{}, withParams: map[string]bool{}}
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {

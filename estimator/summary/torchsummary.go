@@ -13,7 +13,7 @@ import (
 //
 // Anything may stand before the row (a log prefix); a row may be wrapped.
 func torchSummary(text []byte) (*Model, error) {
-	m := &Model{Format: TorchSummary, TotalParams: -1, TrainableParams: -1}
+	m := &Model{Format: TorchSummary, TotalParams: -1}
 	m.Rows = make([]Row, 0, bytes.Count(text, []byte{'\n'})+1)
 	ls := lines{rest: text}
 	var pending []byte
@@ -174,10 +174,7 @@ func totals(m *Model, line []byte) bool {
 		return true
 	}
 	for _, w := range trainableWords {
-		if i := bytes.Index(line, w); i >= 0 {
-			if n, used, ok := parseCount(bytes.TrimLeft(line[i+len(w):], " \t")); used > 0 && ok {
-				m.TrainableParams = n
-			}
+		if bytes.Contains(line, w) {
 			return true
 		}
 	}

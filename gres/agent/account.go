@@ -50,7 +50,11 @@ type holder struct {
 	from    figure.MemorySource
 	gone    bool
 	idle    idleness
+	slow    slowness
 }
+
+// sampleOf is how many looks make a sample.
+const sampleOf = 10
 
 // maxPending bounds the samples that wait for a database that takes none: a day
 // of one GPU.
@@ -119,6 +123,7 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now t
 	}
 	g.idle = idle
 	usages := split.usages(s, order, joules, seconds, &g.floor, serverPct)
+	a.boundSlowdown(usages, order, s, leases, foreign.Present)
 	for i, h := range order {
 		h.idle.look(&usages[i], s, foreign.Present, len(order), now)
 	}
@@ -145,6 +150,9 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 		}
 		h.lease, h.gone = l, false
 		h.ExpectedPct, h.MPS = l.SMActPct, l.Daemon != ""
+		if l.AlonePct > 0 {
+			h.ExpectedPct = l.AlonePct
+		}
 	}
 	return slices.SortedFunc(maps.Values(g.holders), func(x, y *holder) int {
 		return int(int64(x.lease.Job.JobID) - int64(y.lease.Job.JobID))
@@ -295,10 +303,10 @@ func (c *accounts) flush(ctx context.Context, a *Agent) {
 	if a.Records == nil {
 		return
 	}
-	at := time.Now().Truncate(a.Config.Accounting.Sample.D())
+	at := time.Now().Truncate(sampleOf * a.Config.NVML.Interval.D())
 	turned := false
 	for _, uuid := range slices.Sorted(maps.Keys(c.gpus)) {
-		turned = c.gpus[uuid].turn(at, a.Config.Accounting.Sample.D(), &c.pending) || turned
+		turned = c.gpus[uuid].turn(at, sampleOf*a.Config.NVML.Interval.D(), &c.pending) || turned
 	}
 	if turned {
 		c.write(ctx, a)
@@ -365,7 +373,7 @@ func (c *accounts) close(a *Agent) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	for _, g := range c.gpus {
-		g.turn(g.bucket.At.Add(1), a.Config.Accounting.Sample.D(), &c.pending)
+		g.turn(g.bucket.At.Add(1), sampleOf*a.Config.NVML.Interval.D(), &c.pending)
 	}
 	c.write(ctx, a)
 }

@@ -15,6 +15,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/resident"
+	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
@@ -315,8 +316,6 @@ func TestOpenHoldsAsTheProlog(t *testing.T) {
 		opens  bool
 	}{
 		"as it is":            {func(*Agent) {}, true},
-		"a larger margin":     {func(a *Agent) { a.Config.Placement.Margin = map[string]int64{"user": 4096} }, false},
-		"a smaller margin":    {func(a *Agent) { a.Config.Placement.Margin = map[string]int64{"user": 1024} }, true},
 		"nobody shares":       {func(a *Agent) { a.Config.Placement.Policy = "exclusive" }, false},
 		"another's, by turns": {func(a *Agent) { a.Thresholds.CrossUser, s.Leases[0].UID = true, 2000 }, true},
 		"another's, or carma": {func(a *Agent) {
@@ -346,7 +345,7 @@ func TestFollowHolds(t *testing.T) {
 	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may return them to the queue
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
 	}
-	s.Holds[4].Age = a.Config.Hold.Timeout.D() + time.Second
+	s.Holds[4].Age = steward.HoldTimeout + time.Second
 	a.followHolds(t.Context(), s)
 	if want := []string{"drop 2", "drop 4", "drop 5"}; !slices.Equal(l.calls, want) {
 		t.Errorf("%v, want %v", l.calls, want)

@@ -69,12 +69,8 @@ func (a *Agent) openHold(ctx context.Context, job uint32) (known bool, err error
 // kept is the request of a job that GPUs are kept for, as far as it is known here;
 // with 0 MiB it wants all of each.
 func (a *Agent) kept(job, uid uint32, gpus int, mib int64) gres.Request {
-	r := gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0,
+	return gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0,
 		MarginMiB: a.Config.Placement.MarginMiB}
-	for _, m := range a.Config.Placement.Margin {
-		r.MarginMiB = max(r.MarginMiB, m)
-	}
-	return r
 }
 
 // strictest is the policy, of those that the job may have, by which the fewest GPUs do.
@@ -155,7 +151,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
 		late := false
 		for _, h := range s.Holds {
-			late = late || h.JobID == id && h.Age > a.Config.Hold.Timeout.D()
+			late = late || h.JobID == id && h.Age > steward.HoldTimeout
 		}
 		if !late {
 			j, err := a.Jobs.Job(ctx, id)
@@ -207,7 +203,7 @@ func (a *Agent) closeHold(ctx context.Context, j sctl.Job) error {
 	at, _, err := a.startOf(ctx, j)
 	in := time.Until(at)
 	if at.IsZero() {
-		in = a.Config.Hold.Timeout.D() // openHolds looks again before
+		in = steward.HoldTimeout // openHolds looks again before
 	}
 	if err != nil || in <= 0 {
 		return err

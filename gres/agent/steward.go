@@ -185,11 +185,11 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	if kept >= 0 {
 		age = s.Holds[kept].Age // by a clock that nobody sets
 	}
-	if comes && age < a.Config.Hold.Timeout.D() {
+	if comes && age < steward.HoldTimeout {
 		if j.State != jobstate.Pending || kept >= 0 {
 			return
 		}
-		if a.Thresholds.BookSMAct {
+		if a.Thresholds.ByActivity() {
 			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
 		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB),

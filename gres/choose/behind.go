@@ -22,7 +22,7 @@ func Behind(p Policy, in Input, ahead []gres.Request) []gres.Lease {
 		for _, uuid := range d.UUIDs {
 			leases = append(leases, gres.Lease{
 				Job: jobenv.JobKey{JobID: r.JobID}, UUID: uuid, UID: r.UID, ReserveMiB: r.ReserveMiB,
-				Exclusive: r.Exclusive, Seen: true, Daemon: d.Daemon,
+				Exclusive: r.Exclusive, SMActPct: r.SMActPct, MaxSlowdown: r.MaxSlowdown, Seen: true, Daemon: d.Daemon,
 			})
 		}
 	}

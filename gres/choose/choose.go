@@ -33,30 +33,40 @@ const (
 // Thresholds are the preconditions, from carma.toml. A percentage of 100 or
 // more switches its gate off.
 type Thresholds struct {
-	SMActMaxPct  float64
-	CoarseMaxPct float64 // instead, for sources that over-state SM activity
-	MarginMiB    int64   // what Placeable keeps free on a shared GPU
-	MaxJobs      int
-	MaxClients   int // of an MPS server; 0: no gate
-	Settle       time.Duration
-	CrossUser    bool // jobs of several users may time-slice one GPU
-	Streams      bool // no MPS: all jobs of a GPU are time-sliced
-	NodeDaemon   bool // an MPS daemon serves all GPUs of the node, not just the job's
-	BookSMAct    bool // expected SM activities add up, at most to SMActMaxPct
+	SMActMaxPct float64
+	MarginMiB   int64 // what Placeable keeps free on a shared GPU
+	MaxJobs     int
+	Settle      time.Duration
+	CrossUser   bool    // jobs of several users may time-slice one GPU
+	Streams     bool    // no MPS: all jobs of a GPU are time-sliced
+	NodeDaemon  bool    // an MPS daemon serves all GPUs of the node, not just the job's
+	BookSMAct   bool    // expected SM activities add up, at most to SMActMaxPct
+	MaxSlowdown float64 // that sharing may cost a job, by the law of package interference; 0: no bound
 }
+
+// ByActivity tells whether it matters what a job is expected to do, of which slurmctld's
+// counts do not tell.
+func (t *Thresholds) ByActivity() bool { return t.BookSMAct || t.MaxSlowdown > 0 }
+
+// The number of clients that an MPS server takes, from Volta on (MPS documentation), and the
+// SM activity that closes a GPU where the source is NVML utilisation, which is 100 % whenever
+// some kernel runs.
+const (
+	maxClients   = 48
+	coarseMaxPct = 95
+)
 
 // FromConfig takes the thresholds of a carma.toml.
 func FromConfig(c config.Config) Thresholds {
 	return Thresholds{
-		SMActMaxPct:  c.SMAct.MaxPct,
-		CoarseMaxPct: c.SMAct.CoarseMaxPct,
-		MarginMiB:    c.Placement.MarginMiB,
-		MaxJobs:      c.Placement.MaxJobs,
-		MaxClients:   c.MPS.MaxClients,
-		Settle:       c.Placement.Settle.D(),
-		CrossUser:    c.Placement.CrossUser == "timeslice",
-		Streams:      !c.MPS.Enabled,
-		BookSMAct:    c.Placement.SMActBooking,
+		SMActMaxPct: c.SMAct.MaxPct,
+		MarginMiB:   c.Placement.MarginMiB,
+		MaxJobs:     c.Placement.MaxJobs,
+		Settle:      c.Placement.Settle.D(),
+		CrossUser:   c.Placement.CrossUser == "timeslice",
+		Streams:     !c.MPS.Enabled,
+		BookSMAct:   c.Placement.SMActBooking,
+		MaxSlowdown: c.Placement.MaxSlowdown,
 	}
 }
 
@@ -83,7 +93,7 @@ type Decision struct {
 func (d *Decision) Uncounted() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool {
 		switch r.Reason.code {
-		case otherUser, byTurns, notIdle, smactBooked, tooFewTogether:
+		case otherUser, byTurns, notIdle, smactBooked, tooFewTogether, slowed:
 			return true
 		}
 		return false
@@ -107,6 +117,7 @@ type state struct {
 	bookedMiB  int64
 	smactPct   float64 // expected of its jobs, where known
 	exclusive  bool
+	bounded    bool // a job's user bounds its slowdown
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
 	turns      bool // a lease without MPS: whoever shares with it takes turns
@@ -155,6 +166,7 @@ func statesOf(buf []state, in *Input) []state {
 		s.bookedMiB += l.ReserveMiB
 		s.smactPct += l.SMActPct
 		s.exclusive = s.exclusive || l.Exclusive
+		s.bounded = s.bounded || l.MaxSlowdown > 0
 		s.settling = s.settling || !l.Seen && l.Age < in.Thresholds.Settle
 		s.otherUsers = s.otherUsers || l.UID != in.Request.UID
 		if l.Daemon == "" {
@@ -181,7 +193,7 @@ func (s *state) closed(t *Thresholds) Reason {
 		return Reason{code: migTaken}
 	case s.jobs >= t.MaxJobs:
 		return Reason{code: fullOfJobs, a: float64(s.jobs)}
-	case t.MaxClients > 0 && s.r.MPSClients >= t.MaxClients:
+	case s.r.MPSClients >= maxClients:
 		return Reason{code: fullOfClients, a: float64(s.r.MPSClients)}
 	case s.settling:
 		return Reason{code: settling}
@@ -195,7 +207,7 @@ func (s *state) closed(t *Thresholds) Reason {
 func (s *state) busy(t *Thresholds) Reason {
 	smactMax := t.SMActMaxPct
 	if s.r.Source.Coarse() {
-		smactMax = t.CoarseMaxPct
+		smactMax = max(smactMax, coarseMaxPct)
 	}
 	// What is not known passes no gate: GPUs whose counters do not answer would take every job.
 	if smactMax < 100 && !(s.r.SMActPct <= smactMax) {
@@ -257,7 +269,10 @@ func GPUs(p Policy, in Input) Decision {
 		s := &states[i]
 		why := s.refuses(&in.Request, &in.Thresholds)
 		if why.code == 0 && !s.idle() {
-			why = s.refusedBy(p, in.Thresholds.Streams)
+			if why = s.refusedBy(p, in.Thresholds.Streams); why.code == 0 {
+				demand, known := Activity(in.Request.SMActPct, 0)
+				why = s.slows(&in, newcomer{demand, s.joins(&in)}, known)
+			}
 		}
 		if why.code != 0 {
 			if d.Refusals == nil {
@@ -328,6 +343,10 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 	}
 	if mib = s.freeMiB() - t.MarginMiB; mib <= 0 {
 		return 0, Reason{code: noMemory}
+	}
+	// Whoever asks may be the user of the daemon.
+	if why := s.slows(&in, newcomer{leastDemand, s.daemon}, true); why.code != 0 {
+		return 0, why
 	}
 	return mib, Reason{}
 }

@@ -13,7 +13,7 @@ import (
 	"carma/gres"
 )
 
-var defaults = Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: 2048, MaxJobs: 4, Settle: 30 * time.Second,
+var defaults = Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, Settle: 30 * time.Second,
 	CrossUser: true}
 
 // gpu is an idle A100 with SM activity from GPM.
@@ -434,7 +434,7 @@ func TestNearness(t *testing.T) {
 
 func TestGates(t *testing.T) {
 	all := defaults
-	all.BookSMAct, all.MaxClients = true, 48
+	all.BookSMAct = true
 	busy := func(f func(*gres.Reading)) gres.Reading {
 		return with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 10; f(r) })
 	}

@@ -72,7 +72,7 @@ func evictions(
 	s := &statesOf(buf[:], &one)[0]
 	alone := r.Exclusive || p == Exclusive || r.GPUs > 1 // a daemon of several comes up on GPUs without jobs
 	others := t.CrossUser && p != Carma
-	busy := s.busy(t).code != 0 || t.MaxClients > 0 && g.MPSClients >= t.MaxClients
+	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients
 	freeMiB := s.freeMiB()
 	cost.age, ok = math.MaxInt64, true
 	ends := func(l *gres.Lease) {
@@ -98,8 +98,9 @@ func evictions(
 	slices.SortStableFunc(stay, func(a, b *gres.Lease) int {
 		return cmp.Or(cmp.Compare(leaving(b), leaving(a)), cmp.Compare(a.Age, b.Age))
 	})
-	need := r.ReserveMiB + max(r.MarginMiB, t.MarginMiB)
-	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && len(jobs) == 0) {
+	need := r.ReserveMiB + t.MarginMiB
+	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && len(jobs) == 0 ||
+		slowsBeside(in, g, stay)) {
 		ends(stay[0])
 		stay = stay[1:]
 	}

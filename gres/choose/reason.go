@@ -10,9 +10,11 @@ import (
 // Reason is why a GPU was not taken. Its words are made only when somebody
 // reads them. The zero value is no reason.
 type Reason struct {
-	code code
-	a, b float64
-	text string
+	code  code
+	known bool   // what the request does alone
+	job   uint32 // that is slowed; 0: the request's
+	a, b  float64
+	text  string
 }
 
 type code uint8
@@ -33,6 +35,7 @@ const (
 	otherUser
 	memory
 	smactBooked
+	slowed
 	byTurns
 	tooFew
 	tooFewTogether
@@ -77,6 +80,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("%.0f MiB free, %.0f needed", r.a, r.b)
 	case smactBooked:
 		return fmt.Sprintf("SM activity of %.0f %% is booked, %.0f %% more expected", r.a, r.b)
+	case slowed:
+		return r.slowed()
 	case byTurns:
 		return "its jobs and this one would be time-sliced"
 	case tooFew:
@@ -97,4 +102,17 @@ func above(what string, pct, maxPct float64) string {
 		return what + " is not known"
 	}
 	return fmt.Sprintf("%s %.1f %% above %.0f %%", what, pct, maxPct)
+}
+
+// slowed says whose slowdown is above its bound, and what that is reckoned from.
+func (r Reason) slowed() string {
+	who := "this job's"
+	if r.job != 0 {
+		who = fmt.Sprintf("job %d's", r.job)
+	}
+	text := fmt.Sprintf("%s expected slowdown %.2f above %.2f", who, r.a, r.b)
+	if !r.known {
+		text += "; SM activity of this job is not known, 100 % counted"
+	}
+	return text
 }

@@ -89,7 +89,7 @@ func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, 
 	in := Input{Readings: []gres.Reading{*g}, Leases: leases, Request: r, Thresholds: *t}
 	s := &statesOf(buf[:], &in)[0]
 	alone := r.Exclusive || p == Exclusive
-	busy := s.busy(t).code != 0 || t.MaxClients > 0 && g.MPSClients >= t.MaxClients // until one has gone, at least
+	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients // until one has gone, at least
 	others := t.CrossUser && p != Carma
 	freeMiB := s.freeMiB()
 	var stay []*gres.Lease
@@ -109,7 +109,7 @@ func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, 
 		}
 	}
 	slices.SortStableFunc(stay, func(a, b *gres.Lease) int { return cmp.Compare(b.Age, a.Age) })
-	need := r.ReserveMiB + max(r.MarginMiB, t.MarginMiB) + StepMiB
+	need := r.ReserveMiB + t.MarginMiB + StepMiB
 	for len(stay) > 0 && (len(stay) >= t.MaxJobs || freeMiB < need || busy && d.jobs == 0) {
 		ends(stay[0])
 		stay = stay[1:]

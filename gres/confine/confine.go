@@ -131,7 +131,7 @@ func Unavailable(err error) bool { return errors.Is(err, errNot) }
 
 // place is where cgroup.conf has the cgroups.
 func (h Host) place() (conf slurmconf.File, mount string, err error) {
-	conf, err = settings(filepath.Join(filepath.Dir(h.SlurmConf), "cgroup.conf"))
+	conf, err = slurmconf.Settings(filepath.Join(filepath.Dir(h.SlurmConf), "cgroup.conf"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return conf, "", fmt.Errorf("read cgroup.conf: %w", err)
 	}
@@ -149,7 +149,7 @@ func findCgroup(h Host) (Guard, error) {
 	if !strings.EqualFold(conf.Setting("ConstrainDevices"), "yes") {
 		return nil, fmt.Errorf("cgroup v1: %w: cgroup.conf lacks ConstrainDevices=yes", errNot)
 	}
-	slurm, err := settings(h.SlurmConf)
+	slurm, err := slurmconf.Settings(h.SlurmConf)
 	if err != nil {
 		return nil, fmt.Errorf("read slurm.conf: %w", err)
 	}
@@ -179,36 +179,6 @@ func (h Host) undoGroups() error {
 		return err
 	}
 	return os.Remove(earlyPath(h.RunDir))
-}
-
-// settings reads the settings of a configuration of Slurm's, includes too.
-func settings(path string) (slurmconf.File, error) {
-	text, err := plain(path)
-	if err != nil {
-		return slurmconf.File{}, err
-	}
-	return slurmconf.Parse(text, func(name string) (string, error) {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(path), name)
-		}
-		return plain(name)
-	})
-}
-
-// plain is the text of a file without the lines of nodes, partitions and the like: they may
-// be thousands, and each job's Prolog reads them.
-func plain(path string) (string, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	for line := range strings.Lines(string(text)) {
-		if key, _, _ := strings.Cut(line, "="); !strings.HasSuffix(strings.ToLower(key), "name") {
-			b.WriteString(line)
-		}
-	}
-	return b.String(), nil
 }
 
 func isCgroup2(dir string) bool {

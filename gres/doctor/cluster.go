@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -176,7 +177,7 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 		for _, n := range lines {
 			for _, key := range []string{"CPUs", "RealMemory"} {
 				if number(anchor.Get(key)) < number(n.Get(key)) {
-					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, orNone(anchor.Get(key)), n.Name,
+					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, cmp.Or(anchor.Get(key), none), n.Name,
 						n.Get(key)), key+"="+n.Get(key)+" or more for "+anchorName)
 				}
 			}
@@ -215,7 +216,7 @@ func (d *diagnosis) partitions() {
 			}
 			if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
 				say(Fail, fmt.Sprintf("partition %s has Default=%s in slurm.conf and default = %v in carma.toml", name,
-					orNone(line.Get("Default")), p.Default),
+					cmp.Or(line.Get("Default"), none), p.Default),
 					fmt.Sprintf("[partition.%s] default = %v", name, isDefault))
 			}
 			if p.Share && line.Get("LLN") == "" && nodesIn(line, lines) > 1 &&

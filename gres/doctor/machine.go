@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -23,7 +24,7 @@ func (d *diagnosis) controller() {
 	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
 		switch {
 		case c.PluginPath == "":
-			say(Fail, "no job_submit_carma.so in PluginDir="+orNone(d.setting("PluginDir")),
+			say(Fail, "no job_submit_carma.so in PluginDir="+cmp.Or(d.setting("PluginDir"), none),
 				"install slurm-plugin-carma, or link job_submit_carma.so into Slurm's plugin directory")
 			return
 		case c.PluginErr != nil:
@@ -109,7 +110,7 @@ func (d *diagnosis) registration() {
 				"when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
 		case strings.Contains(state, "INVAL") || strings.Contains(state, "DRAIN") || strings.Contains(state, "DOWN") ||
 			strings.Contains(state, "FAIL"):
-			say(Fail, n.Name+" is "+n.State+": "+orNone(n.Reason),
+			say(Fail, n.Name+" is "+n.State+": "+cmp.Or(n.Reason, none),
 				"fix the reason, then scontrol update NodeName="+n.Name+" State=RESUME")
 		default:
 			d.counted(say)
@@ -123,7 +124,7 @@ func (d *diagnosis) counted(say func(Level, string, string)) {
 	n, counted := d.Node, counts(d.Node.Gres)
 	if d.Config.Placement.BySlurm() {
 		if counted[tres.Shard] == 0 {
-			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+orNone(n.Gres),
+			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+cmp.Or(n.Gres, none),
 				"NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
 		}
 		return
@@ -131,7 +132,7 @@ func (d *diagnosis) counted(say func(Level, string, string)) {
 	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
 	for _, name := range []string{tres.Name(1, 0), tres.Total} {
 		if _, ok := counted[name]; !ok {
-			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+orNone(n.Gres),
+			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+cmp.Or(n.Gres, none),
 				"NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
 			return
 		}

@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -288,7 +289,7 @@ func (d *diagnosis) stale(say func(Level, string, string)) {
 			}
 		}
 		if file != "" && !sameWords(file, running) {
-			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, orNone(running)),
+			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, cmp.Or(running, none)),
 				"restart slurmctld and slurmd to take slurm.conf's "+name)
 		}
 	}
@@ -304,9 +305,4 @@ func sameWords(a, b string) bool {
 	return true
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "(none)"
-	}
-	return s
-}
+const none = "(none)"

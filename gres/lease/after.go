@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"carma/db/rows"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -24,7 +25,7 @@ type Ended struct {
 // DropEnded forgets an ended attempt and what it did.
 func (b *Ledger) DropEnded(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
-		for _, table := range []string{"ended", "usage"} {
+		for _, table := range []string{"ended", "usage", "law"} {
 			if _, err := tx.Exec("DELETE FROM "+table+" WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {
 				return fmt.Errorf("forget ended job %s: %w", key, err)
 			}
@@ -45,23 +46,14 @@ func (b *Ledger) EndedSince(ctx context.Context, at time.Duration) ([]Ended, err
 }
 
 func (b *Ledger) ended(ctx context.Context, query string, arg any) ([]Ended, error) {
-	rows, err := b.db.QueryContext(ctx, query, arg)
-	if err != nil {
-		return nil, fmt.Errorf("read ended jobs: %w", err)
-	}
-	defer rows.Close()
-	var list []Ended
+	found, err := b.db.QueryContext(ctx, query, arg)
 	now := Now()
-	for rows.Next() {
-		var e Ended
+	return rows.All(found, err, "read ended jobs", func(e *Ended, scan rows.Scan) error {
 		var at int64
-		if err := rows.Scan(&e.JobID, &e.Restart, &at); err != nil {
-			return nil, fmt.Errorf("read ended jobs: %w", err)
-		}
+		err := scan(&e.JobID, &e.Restart, &at)
 		e.Age = now - time.Duration(at)
-		list = append(list, e)
-	}
-	return list, rows.Err()
+		return err
+	})
 }
 
 // PendingRestart is a job that an Epilog has requeued. slurmctld lets
@@ -77,36 +69,22 @@ type PendingRestart struct {
 func (b *Ledger) AddPendingRestart(ctx context.Context, job uint32, delay time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO comeback (job_id, at_ns, delay_ns) VALUES (?,?,?)", job,
 		int64(Now()), int64(delay))
-	if err != nil {
-		return fmt.Errorf("record that job %d is requeued: %w", job, err)
-	}
-	return nil
+	return wrap(err, "record that job %d is requeued", job)
 }
 
 // DropPendingRestart forgets the note.
 func (b *Ledger) DropPendingRestart(ctx context.Context, job uint32) error {
-	if _, err := b.db.ExecContext(ctx, "DELETE FROM comeback WHERE job_id=?", job); err != nil {
-		return fmt.Errorf("forget that job %d is requeued: %w", job, err)
-	}
-	return nil
+	_, err := b.db.ExecContext(ctx, "DELETE FROM comeback WHERE job_id=?", job)
+	return wrap(err, "forget that job %d is requeued", job)
 }
 
 func pendingRestarts(q querier) ([]PendingRestart, error) {
-	rows, err := q.Query("SELECT job_id, at_ns, delay_ns FROM comeback ORDER BY at_ns")
-	if err != nil {
-		return nil, fmt.Errorf("read requeued jobs: %w", err)
-	}
-	defer rows.Close()
-	var list []PendingRestart
+	found, err := q.Query("SELECT job_id, at_ns, delay_ns FROM comeback ORDER BY at_ns")
 	now := Now()
-	for rows.Next() {
-		var c PendingRestart
+	return rows.All(found, err, "read requeued jobs", func(c *PendingRestart, scan rows.Scan) error {
 		var at int64
-		if err := rows.Scan(&c.JobID, &at, &c.Delay); err != nil {
-			return nil, fmt.Errorf("read requeued jobs: %w", err)
-		}
+		err := scan(&c.JobID, &at, &c.Delay)
 		c.Age = now - time.Duration(at)
-		list = append(list, c)
-	}
-	return list, rows.Err()
+		return err
+	})
 }

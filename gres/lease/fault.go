@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"carma/db/rows"
 	"carma/gres"
 )
 
@@ -48,20 +49,9 @@ const standing = "(until_ns IS NULL OR until_ns > ?)"
 // noteFault notes what befell jobs, of which where selects some, and returns those in which
 // nothing stood.
 func noteFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, err error) {
-	rows, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND "+where+" RETURNING job_id",
+	found, err := tx.Query("UPDATE job SET fault=? WHERE fault='' AND "+where+" RETURNING job_id",
 		append([]any{reason}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id uint32
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		jobs = append(jobs, id)
-	}
-	return jobs, rows.Err()
+	return rows.All(found, err, "note a fault in jobs", func(id *uint32, scan rows.Scan) error { return scan(id) })
 }
 
 // EndFault ends a fault of a GPU; ended is false if there was none. An empty cause means

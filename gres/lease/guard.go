@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"carma/db/rows"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -54,39 +55,26 @@ func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64,
 // OpenHold says in how long the job that GPUs are kept for can start: from then on
 // they are offered to slurmctld again.
 func (b *Ledger) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
-	if _, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job); err != nil {
-		return fmt.Errorf("offer the GPUs held for job %d: %w", job, err)
-	}
-	return nil
+	_, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job)
+	return wrap(err, "offer the GPUs held for job %d", job)
 }
 
 // DropHold keeps nothing for the job any more.
 func (b *Ledger) DropHold(ctx context.Context, job uint32) error {
-	if _, err := b.db.ExecContext(ctx, "DELETE FROM hold WHERE job_id=?", job); err != nil {
-		return fmt.Errorf("end the hold for job %d: %w", job, err)
-	}
-	return nil
+	_, err := b.db.ExecContext(ctx, "DELETE FROM hold WHERE job_id=?", job)
+	return wrap(err, "end the hold for job %d", job)
 }
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	rows, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY "+
+	found, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY "+
 		"at_ns, uuid", int64(now))
-	if err != nil {
-		return nil, fmt.Errorf("read holds: %w", err)
-	}
-	defer rows.Close()
-	var holds []Hold
-	for rows.Next() {
-		var h Hold
+	return rows.All(found, err, "read holds", func(h *Hold, scan rows.Scan) error {
 		var at int64
-		if err := rows.Scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open); err != nil {
-			return nil, fmt.Errorf("read holds: %w", err)
-		}
+		err := scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open)
 		h.Age = now - time.Duration(at)
-		holds = append(holds, h)
-	}
-	return holds, rows.Err()
+		return err
+	})
 }
 
 // Quarantine closes a GPU to all jobs and notes the fault in those that hold
@@ -108,17 +96,13 @@ func (b *Ledger) Quarantine(ctx context.Context, uuid, reason string) (victims [
 
 // Readmit ends the quarantine of a GPU.
 func (b *Ledger) Readmit(ctx context.Context, uuid string) error {
-	if _, err := b.db.ExecContext(ctx, "DELETE FROM quarantine WHERE uuid=?", uuid); err != nil {
-		return fmt.Errorf("readmit GPU %s: %w", uuid, err)
-	}
-	return nil
+	_, err := b.db.ExecContext(ctx, "DELETE FROM quarantine WHERE uuid=?", uuid)
+	return wrap(err, "readmit GPU %s", uuid)
 }
 
 // Cancelled notes why the agent cancels a job, for its record.
 func (b *Ledger) Cancelled(ctx context.Context, key jobenv.JobKey, why string) error {
-	if _, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID,
-		key.Restart); err != nil {
-		return fmt.Errorf("note why job %s is cancelled: %w", key, err)
-	}
-	return nil
+	_, err := b.db.ExecContext(ctx, "UPDATE job SET cancelled=? WHERE job_id=? AND restart=?", why, key.JobID,
+		key.Restart)
+	return wrap(err, "note why job %s is cancelled", key)
 }

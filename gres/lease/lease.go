@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"net/url"
 	"path/filepath"
 	"time"
@@ -38,7 +37,7 @@ import (
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 2
+const version = 3
 
 // Ledger is an open ledger.
 type Ledger struct {
@@ -64,6 +63,7 @@ type Granted struct {
 	Daemon     gres.Daemon
 	Seen       bool
 	Idle       time.Duration // longest time that the job did not use it
+	Slowed     float64       // the most that it was slowed beyond its bound for long; 0: it was not
 	figure.Figures
 }
 
@@ -166,6 +166,14 @@ func (b *Ledger) transact(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// wrap says of an error what failed.
+func wrap(err error, doing string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(doing+": %w", append(args, err)...)
+}
+
 // Now is the ledger's clock: time since boot, suspended or not.
 func Now() time.Duration {
 	var t unix.Timespec
@@ -195,7 +203,7 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	now := Now()
 	for _, r := range readings {
 		if _, err := insert.Exec(r.UUID, r.Index, r.Minor, r.Model, r.TotalMiB, r.MIG, r.NUMA, int64(r.NVLink),
-			int64(now-r.Age), r.UsedMiB, nullNaN(r.SMActPct), r.Source, r.Foreign,
+			int64(now-r.Age), r.UsedMiB, r.SMActPct, r.Source, r.Foreign,
 			r.MPSClients, r.Unreadable); err != nil {
 			return fmt.Errorf("write reading of GPU %s: %w", r.UUID, err)
 		}
@@ -305,9 +313,9 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
-	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES "+
-		"(?,?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct)
+	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct, "+
+		"max_slowdown) VALUES (?,?,?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct, r.MaxSlowdown)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
 	}
@@ -328,11 +336,4 @@ func (b *Ledger) Release(ctx context.Context, key jobenv.JobKey) error {
 		FailPoint("lease.release-written")
 		return nil
 	})
-}
-
-func nullNaN(f float64) any {
-	if math.IsNaN(f) {
-		return nil
-	}
-	return f
 }

@@ -222,6 +222,48 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// What a bound on slowdown needs is kept with the lease, and what came of it for the record.
+func TestSlowdownOfLeases(t *testing.T) {
+	b := open(t, t.TempDir())
+	r := gres.Request{GPUs: 1, ReserveMiB: 10, SMActPct: 30, MaxSlowdown: 1.3}
+	if _, err := b.Acquire(t.Context(), Job{JobKey: key(1, 0)}, r, pick("GPU-0")); err != nil {
+		t.Fatal(err)
+	}
+	u := Usage{Job: key(1, 0), UUID: "GPU-0", Seconds: 10, LawS: 8, AlonePct: 42, AloneDRAMPct: 7, Slowed: 1.8}
+	for _, slowed := range []float64{1.8, 2.1, -1} {
+		u.Slowed = slowed
+		if err := b.Measure(t.Context(), gpus(1), []Usage{u}); err != nil {
+			t.Fatal(err)
+		}
+		u.AlonePct, u.AloneDRAMPct = 0, 0 // as it is written
+	}
+	s, err := b.Snapshot(t.Context())
+	if err != nil || len(s.Leases) != 1 {
+		t.Fatal(s.Leases, err)
+	}
+	if l := s.Leases[0]; l.MaxSlowdown != 1.3 || l.AlonePct != 42 || l.AloneDRAMPct != 7 || l.Slowed != 0 {
+		t.Errorf("%+v", l)
+	}
+	held, _, err := b.Find(t.Context(), key(1, 0))
+	if err != nil || held.GPUs[0].Slowed != 2.1 || held.GPUs[0].LawS != 24 {
+		t.Errorf("%+v, %v", held.GPUs, err)
+	}
+	if err := b.Release(t.Context(), key(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := b.FiguresOf(t.Context(), key(1, 0)) // the record is completed later
+	if err != nil || f["GPU-0"].LawS != 24 {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if err := b.DropEnded(t.Context(), key(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := b.db.QueryRow("SELECT count(*) FROM law").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d rows are left, %v", left, err)
+	}
+}
+
 func TestPendingRestarts(t *testing.T) {
 	b := open(t, t.TempDir())
 	ctx := t.Context()

@@ -43,8 +43,5 @@ func (b *Ledger) SetPublished(ctx context.Context, gresText string, interval tim
 	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO published (one, gres, next_ns) VALUES (1, ?1, max(?2, "+
 		"ifnull((SELECT next_ns FROM published), 0) + ?3))",
 		gresText, now, int64(interval))
-	if err != nil {
-		return fmt.Errorf("write published capacity: %w", err)
-	}
-	return nil
+	return wrap(err, "write published capacity")
 }

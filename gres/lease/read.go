@@ -7,9 +7,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
+	"carma/db/figure"
+	"carma/db/rows"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 )
@@ -114,99 +115,55 @@ func (b *Ledger) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, 
 }
 
 func readingsOf(q querier) ([]gres.Reading, error) {
-	rows, err := q.Query(`SELECT gpu.uuid, idx, minor, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, source, processes, clients, unreadable,
+	found, err := q.Query(`SELECT gpu.uuid, idx, minor, model, total_mib, mig, numa, nvlink, gpu.at_ns, used_mib, smact_pct, source, processes, clients, unreadable,
 		coalesce(q.reason, f.reason, ''), iif(q.reason IS NULL, ifnull(f.cause,''), 'mps'), ifnull(h.job_id,0), ifnull(h.uid,0), ifnull(h.gpus,0), ifnull(h.open_ns <= ?,0)
 		FROM gpu LEFT JOIN quarantine q USING (uuid) LEFT JOIN hold h USING (uuid)
 		LEFT JOIN fault f ON f.uuid=gpu.uuid AND f.cause=(SELECT max(cause) FROM fault WHERE uuid=gpu.uuid AND `+standing+`)
 		ORDER BY idx, gpu.uuid`, int64(Now()), int64(Now()))
-	if err != nil {
-		return nil, fmt.Errorf("read readings: %w", err)
-	}
-	defer rows.Close()
-	var readings []gres.Reading
 	now := Now()
-	for rows.Next() {
-		var r gres.Reading
+	return rows.All(found, err, "read readings", func(r *gres.Reading, scan rows.Scan) error {
 		var at, nvlink int64
-		var smact sql.NullFloat64
-		if err := rows.Scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB,
-			&smact, &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
-			&r.Quarantined, &r.Cause, &r.HeldFor, &r.HeldUID, &r.HeldGPUs, &r.HeldOpen); err != nil {
-			return nil, fmt.Errorf("read readings: %w", err)
-		}
+		err := scan(&r.UUID, &r.Index, &r.Minor, &r.Model, &r.TotalMiB, &r.MIG, &r.NUMA, &nvlink, &at, &r.UsedMiB,
+			(*figure.Measured)(&r.SMActPct), &r.Source, &r.Foreign, &r.MPSClients, &r.Unreadable,
+			&r.Quarantined, &r.Cause, &r.HeldFor, &r.HeldUID, &r.HeldGPUs, &r.HeldOpen)
 		r.Age, r.NVLink = now-time.Duration(at), uint64(nvlink)
-		r.SMActPct = orNaN(smact)
-		readings = append(readings, r)
-	}
-	return readings, rows.Err()
+		return err
+	})
 }
 
 func leasesOf(q querier) ([]gres.Lease, error) {
 	now := Now()
-	rows, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, "+
-		"l.smact_pct, l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) FROM lease l JOIN job j "+
+	found, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, "+
+		"l.smact_pct, l.alone_pct, l.alone_dram_pct, l.max_slowdown, l.slowed, "+
+		"l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) "+
+		"FROM lease l JOIN job j "+
 		"USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id", int64(now))
-	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
-	}
-	defer rows.Close()
-	var leases []gres.Lease
-	for rows.Next() {
-		var l gres.Lease
+	return rows.All(found, err, "read leases", func(l *gres.Lease, scan rows.Scan) error {
 		var at int64
-		if err := rows.Scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon,
-			&l.SMActPct, &l.Seen, &l.Idle, &l.IdleSure); err != nil {
-			return nil, fmt.Errorf("read leases: %w", err)
-		}
+		err := scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon,
+			&l.SMActPct, &l.AlonePct, &l.AloneDRAMPct, &l.MaxSlowdown, &l.Slowed, &l.Seen, &l.Idle, &l.IdleSure)
 		l.Age = now - time.Duration(at)
-		leases = append(leases, l)
-	}
-	return leases, rows.Err()
+		return err
+	})
 }
 
 func grantedOf(q querier, job uint32) ([]Granted, error) {
-	rows, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns "+
-		"IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), "+usageColumns+
-		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) LEFT JOIN gpu g USING "+
+	found, err := q.Query("SELECT l.uuid, ifnull(g.model,''), l.slot, l.reserve_mib, l.exclusive, l.daemon, l.seen_ns "+
+		"IS NOT NULL, max(l.idle_max_ns, ifnull(?-l.idle_ns,0)), l.slowed_max, "+usageColumns+
+		" FROM lease l JOIN job j USING (job_id) LEFT JOIN usage u USING (job_id, restart, uuid) "+
+		"LEFT JOIN law w USING (job_id, restart, uuid) LEFT JOIN gpu g USING "+
 		"(uuid) WHERE l.job_id=? ORDER BY l.slot", int64(Now()), job)
-	if err != nil {
-		return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
-	}
-	defer rows.Close()
-	var granted []Granted
-	for rows.Next() {
-		var g Granted
+	return rows.All(found, err, fmt.Sprint("read GPUs of job ", job), func(g *Granted, scan rows.Scan) error {
 		var u usageRow
-		if err := rows.Scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen,
-			&g.Idle}, u.fields()...)...); err != nil {
-			return nil, fmt.Errorf("read GPUs of job %d: %w", job, err)
-		}
+		err := scan(append([]any{&g.UUID, &g.Model, &g.Slot, &g.ReserveMiB, &g.Exclusive, &g.Daemon, &g.Seen,
+			&g.Idle, &g.Slowed}, u.fields()...)...)
 		g.Figures = u.figures()
-		granted = append(granted, g)
-	}
-	return granted, rows.Err()
+		return err
+	})
 }
 
 func neighboursOf(q querier, job uint32) ([]uint32, error) {
-	rows, err := q.Query("SELECT other FROM neighbour WHERE job_id=? ORDER BY other", job)
-	if err != nil {
-		return nil, fmt.Errorf("read neighbours of job %d: %w", job, err)
-	}
-	defer rows.Close()
-	var others []uint32
-	for rows.Next() {
-		var o uint32
-		if err := rows.Scan(&o); err != nil {
-			return nil, fmt.Errorf("read neighbours of job %d: %w", job, err)
-		}
-		others = append(others, o)
-	}
-	return others, rows.Err()
-}
-
-func orNaN(f sql.NullFloat64) float64 {
-	if !f.Valid {
-		return math.NaN()
-	}
-	return f.Float64
+	found, err := q.Query("SELECT other FROM neighbour WHERE job_id=? ORDER BY other", job)
+	return rows.All(found, err, fmt.Sprint("read neighbours of job ", job),
+		func(other *uint32, scan rows.Scan) error { return scan(other) })
 }

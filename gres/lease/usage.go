@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/db/rows"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -30,6 +31,10 @@ type Usage struct {
 	HeldS     float64 // Seconds divided by the holders at the time
 	SharedS   float64 // of Seconds, with other holders
 	AloneS    float64 // time that the work of the interval takes alone
+	LawS      float64 // the same, by the law of interference
+
+	AlonePct, AloneDRAMPct float64 // what the job does alone on the GPU; 0: as it is written already
+	Slowed                 float64 // as gres.Lease, 0: as it is written; below 0: no longer
 
 	IdleChanged bool          // what follows is another than at the last look
 	IdleFrom    time.Duration // of Now: since when the job has not used the GPU; 0: it does, or that is not known
@@ -79,6 +84,19 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 			return err
 		}
 	}
+	if u.AlonePct > 0 {
+		if _, err := tx.Exec("UPDATE lease SET alone_pct = ?3, alone_dram_pct = ?4 WHERE job_id=?1 AND uuid=?2", u.Job.JobID,
+			u.UUID, u.AlonePct, u.AloneDRAMPct); err != nil {
+			return err
+		}
+	}
+	if u.Slowed != 0 {
+		if _, err := tx.Exec("UPDATE lease SET slowed = max(?3,0), slowed_max = max(slowed_max, ?3) "+
+			"WHERE job_id=?1 AND uuid=?2",
+			u.Job.JobID, u.UUID, u.Slowed); err != nil {
+			return err
+		}
+	}
 	// covered returns v and the seconds that it stands for.
 	covered := func(v float64) (value, seconds float64) {
 		if math.IsNaN(v) {
@@ -97,35 +115,35 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	_, err := add.Exec(u.Job.JobID, u.Job.Restart, u.UUID, u.UsedMiB, string(u.UsedFrom), used, usedS, smact*smactS,
 		smactS, smact, string(u.SMActFrom),
 		energy, idle, energyS, u.Seconds, u.HeldS, u.SharedS, alone, aloneS)
+	if err == nil && u.LawS > 0 {
+		_, err = tx.Exec("INSERT INTO law VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET alone_s = alone_s + excluded.alone_s",
+			u.Job.JobID, u.Job.Restart, u.UUID, u.LawS)
+	}
 	return err
 }
 
 // FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
 // that has ended, until DropEnded.
 func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
-	rows, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u WHERE job_id=? AND restart=?",
+	found, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u "+
+		"LEFT JOIN law w USING (job_id, restart, uuid) "+
+		"WHERE job_id=? AND restart=?",
 		key.JobID, key.Restart)
-	if err != nil {
-		return nil, fmt.Errorf("read usage of job %s: %w", key, err)
-	}
-	defer rows.Close()
 	all := map[string]figure.Figures{}
-	for rows.Next() {
-		var uuid string
+	_, err = rows.All(found, err, "read usage of job "+key.String(), func(uuid *string, scan rows.Scan) error {
 		var u usageRow
-		if err := rows.Scan(append([]any{&uuid}, u.fields()...)...); err != nil {
-			return nil, fmt.Errorf("read usage of job %s: %w", key, err)
-		}
-		all[uuid] = u.figures()
-	}
-	return all, rows.Err()
+		err := scan(append([]any{uuid}, u.fields()...)...)
+		all[*uuid] = u.figures()
+		return err
+	})
+	return all, err
 }
 
-// usageColumns are the columns of usageRow, of a row u that may be absent.
+// usageColumns are the columns of usageRow, of rows u and w (law) that may be absent.
 const usageColumns = `ifnull(u.peak_mib,0), ifnull(u.peak_from,''), ifnull(u.mib_s,0), ifnull(u.mib_for_s,0),
 	ifnull(u.smact_s,0), ifnull(u.smact_for_s,0), ifnull(u.smact_max,0), ifnull(u.smact_from,'none'),
 	ifnull(u.energy_j,0), ifnull(u.idle_j,0), ifnull(u.energy_for_s,0),
-	ifnull(u.lease_s,0), ifnull(u.held_s,0), ifnull(u.shared_s,0), ifnull(u.alone_s,0), ifnull(u.alone_for_s,0)`
+	ifnull(u.lease_s,0), ifnull(u.held_s,0), ifnull(u.shared_s,0), ifnull(u.alone_s,0), ifnull(u.alone_for_s,0), ifnull(w.alone_s,0)`
 
 type usageRow struct {
 	f                                             figure.Figures
@@ -135,7 +153,7 @@ type usageRow struct {
 
 func (u *usageRow) fields() []any {
 	return []any{&u.f.PeakMiB, &u.f.PeakFrom, &u.mibS, &u.mibForS, &u.smactS, &u.smactForS, &u.smactMax, &u.f.SMActFrom,
-		&u.energyJ, &u.idleJ, &u.energyForS, &u.f.LeaseS, &u.f.HeldS, &u.f.SharedS, &u.aloneS, &u.aloneForS}
+		&u.energyJ, &u.idleJ, &u.energyForS, &u.f.LeaseS, &u.f.HeldS, &u.f.SharedS, &u.aloneS, &u.aloneForS, &u.f.LawS}
 }
 
 // figures turns sums into means; one that covers too little of the time is no

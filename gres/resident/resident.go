@@ -35,7 +35,9 @@ func (o Owner) Of(job, uid uint32) bool {
 
 // Proc reads a proc file system.
 type Proc struct {
-	Root string // "/proc"
+	Root  string // "/proc"
+	Node  string // this node
+	Spool string // its slurmd's SlurmdSpoolDir; empty: not known
 }
 
 // slurmstepd titles itself "slurmstepd: [<job>.<step>]".
@@ -77,25 +79,68 @@ func (p Proc) Owner(pid int) Owner {
 	return o
 }
 
-// Stepds returns the jobs that have a slurmstepd on this machine.
+// Stepds returns the jobs that have a slurmstepd of this node's. Nodes of other clusters on the
+// machine have jobs of the same ids, and a job's earlier attempt may have run on another node here.
 func (p Proc) Stepds() (map[uint32]bool, error) {
 	entries, err := os.ReadDir(p.Root)
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	jobs := map[uint32]bool{}
+	var sockets map[string]string
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
 		if st, ok := p.stat(pid); ok {
-			if job := p.stepd(pid, st); job != 0 {
+			job := p.stepd(pid, st)
+			if job == 0 || jobs[job] {
+				continue
+			}
+			if sockets == nil {
+				sockets = p.listening()
+			}
+			if p.isHere(pid, job, sockets) {
 				jobs[job] = true
 			}
 		}
 	}
 	return jobs, nil
+}
+
+// isHere tells a slurmstepd of this node's by the socket at which it listens, which is called
+// SPOOL/NODE_JOB.STEP (stepd_api.c, step_connect, 22.05 to 26.05). One that has none is starting or
+// ending, and counts as this node's.
+func (p Proc) isHere(pid int, job uint32, sockets map[string]string) bool {
+	files, err := os.ReadDir(p.file(pid, "fd"))
+	if err != nil {
+		return true
+	}
+	here, ofJob := fmt.Sprintf("%s_%d.", p.Node, job), fmt.Sprintf("_%d.", job)
+	for _, f := range files {
+		inode, _ := os.Readlink(p.file(pid, "fd/"+f.Name()))
+		dir, name := filepath.Split(sockets[inode])
+		if !strings.Contains(name, ofJob) {
+			continue
+		}
+		return strings.HasPrefix(name, here) && (p.Spool == "" || filepath.Clean(dir) == filepath.Clean(p.Spool))
+	}
+	return true
+}
+
+// listening are the paths of the sockets at which processes listen, by what a file descriptor of
+// one is called.
+func (p Proc) listening() map[string]string {
+	paths := map[string]string{}
+	text, _ := os.ReadFile(p.Root + "/net/unix")
+	for line := range strings.Lines(string(text)) {
+		// Num RefCount Protocol Flags Type St Inode Path (proc(5))
+		if f := strings.Fields(line); len(f) == 8 && f[3] == "00010000" {
+			paths["socket:["+f[6]+"]"] = f[7]
+		}
+	}
+	return paths
 }
 
 // stepdAbove walks up to the slurmstepd that started the process.

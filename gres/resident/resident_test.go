@@ -25,6 +25,7 @@ type process struct {
 	cmdline        string
 	cgroup         string
 	environ        string
+	socket         int // the inode of one that it has open
 }
 
 func procOf(t *testing.T, processes []process) Proc {
@@ -50,13 +51,20 @@ func procOf(t *testing.T, processes []process) Proc {
 				t.Fatal(err)
 			}
 		}
+		if p.socket != 0 {
+			fds := filepath.Join(dir, "fd")
+			if err := errors.Join(os.Mkdir(fds, 0o755), os.Symlink("/dev/null", filepath.Join(fds, "0")),
+				os.Symlink(fmt.Sprintf("socket:[%d]", p.socket), filepath.Join(fds, "6"))); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if p.exe != "" {
 			if err := os.Symlink(p.exe, filepath.Join(dir, "exe")); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	return Proc{root}
+	return Proc{Root: root}
 }
 
 const (
@@ -171,10 +179,46 @@ func TestStepds(t *testing.T) {
 	}
 }
 
+// Several nodes, of several clusters, may be on one machine, and have jobs of the same ids.
+func TestStepdsOfThisNode(t *testing.T) {
+	var processes []process
+	unix := "Num       RefCount Protocol Flags    Type St Inode Path\n0000: 00000003 00000000 00000000 0001 03 99\n"
+	for i, path := range []string{
+		"/spool/n1/n1_1.4294967291", "/spool/n2/n2_2.0", "/other/n1/n1_3.0", "/spool/n1/n1_4.0.1", "/spool/n1/n1_2_5.0",
+		"/spool/n1/n10_6.0", "/run/another", "/spool/n1/n1_8.0",
+	} {
+		socket := 100 + i
+		processes = append(processes, process{pid: socket, ppid: 1, comm: "slurmstepd", exe: stepd,
+			cmdline: fmt.Sprintf("slurmstepd: [%d.0]\x00", i+1), socket: socket})
+		unix += fmt.Sprintf("0000: 00000002 00000000 00010000 0001 01 %d %s\n", socket, path)
+	}
+	processes = append(processes, process{pid: 200, ppid: 1, comm: "slurmstepd", exe: stepd, // as it starts
+		cmdline: "slurmstepd: [20.0]\x00"})
+	p := procOf(t, processes)
+	os.Mkdir(filepath.Join(p.Root, "net"), 0o755)
+	if err := os.WriteFile(filepath.Join(p.Root, "net", "unix"), []byte(unix), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		node, spool string
+		want        map[uint32]bool
+	}{
+		{"n1", "/spool/n1", map[uint32]bool{1: true, 4: true, 7: true, 8: true, 20: true}},
+		{"n1", "/spool/n1/", map[uint32]bool{1: true, 4: true, 7: true, 8: true, 20: true}},
+		{"n1", "", map[uint32]bool{1: true, 3: true, 4: true, 7: true, 8: true, 20: true}},
+		{"n2", "/spool/n2", map[uint32]bool{2: true, 7: true, 20: true}},
+	} {
+		p.Node, p.Spool = c.node, c.spool
+		if got, err := p.Stepds(); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%q in %q: got %v, %v, want %v", c.node, c.spool, got, err, c.want)
+		}
+	}
+}
+
 // The real /proc: this process runs under no slurmstepd.
 func TestOwnerOfMyself(t *testing.T) {
 	t.Setenv("SLURM_JOB_ID", "")
-	o := Proc{"/proc"}.Owner(os.Getpid())
+	o := Proc{Root: "/proc"}.Owner(os.Getpid())
 	if o.Gone || o.UID != uint32(os.Getuid()) || o.MPSServer {
 		t.Errorf("got %+v", o)
 	}
@@ -197,7 +241,7 @@ func TestOwnerInUserNamespace(t *testing.T) {
 		return cmd.Process.Pid
 	}
 	const user = 54321
-	proc := Proc{"/proc"}
+	proc := Proc{Root: "/proc"}
 	ours, _ := os.Readlink("/proc/self/ns/user")
 	until := func(pid int, done func() bool) {
 		t.Helper()

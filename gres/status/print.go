@@ -45,6 +45,9 @@ func (n Node) Print(w io.Writer, style texttable.Style) error {
 				if l.Idle {
 					alone += " idle " + age(l.IdleS) + " of"
 				}
+				if l.Slowed > 0 {
+					alone += fmt.Sprintf(" slowed %.1fx", l.Slowed)
+				}
 				jobs = append(jobs, fmt.Sprintf("%d %s %s%s %s", l.JobID, l.User, gib(l.ReserveMiB)+"G", alone, age(l.AgeS)))
 			}
 			fill(&b, jobs)

@@ -41,6 +41,7 @@ func exampleNode() status.Node {
 		job(0, 12345678, 0, 1024, 49*time.Hour), job(0, 12345679, 0, 1024, 4*time.Second),
 		job(1, 2, 4242, 10240, time.Minute), job(2, 10, 0, 40536, time.Second)}
 	s.Leases[5].Exclusive = true
+	s.Leases[4].Slowed = 1.84
 	s.Leases[0].Idle, s.Leases[1].Idle = 45*time.Minute, 50*time.Second
 	s.Readings[3].Quarantined, s.Readings[3].Cause = "its MPS server has faulted", gres.CauseMPS
 	s.Readings[4].HeldFor = 99
@@ -61,7 +62,7 @@ func exampleNode() status.Node {
 		}
 		return "a-user-with-a-long-name"
 	}
-	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, CoarseMaxPct: 80, MarginMiB: 2048, MaxJobs: 4},
+	n := status.Of("gpu01", s, choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4},
 		30*time.Minute, user, func(uuid string) status.MPS {
 			if strings.Contains(uuid, "f") {
 				return status.MPSDown

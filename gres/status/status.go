@@ -5,6 +5,7 @@
 package status
 
 import (
+	"math"
 	"time"
 
 	"carma/db/figure"
@@ -64,6 +65,9 @@ type Lease struct {
 	AgeS       float64 `json:"age_s"`
 	IdleS      float64 `json:"idle_s"` // it has not used the GPU for so long
 	Idle       bool    `json:"idle"`   // for longer than idle.after
+	// times as long as alone, by the law of interference; 1: alone
+	ExpectedSlowdown float64 `json:"expected_slowdown"`
+	Slowed           float64 `json:"slowed"` // the same measured, where that is long beyond its bound; 0: it is not
 }
 
 // Of looks at the ledger as a choice under the thresholds would. A job is idle
@@ -83,12 +87,12 @@ func Of(node string, s lease.Snapshot, t choose.Thresholds, idleAfter time.Durat
 		if g.Quarantine == gres.CauseMPS {
 			g.MPS = MPSFault
 		}
-		for _, l := range s.Leases {
-			if l.UUID == r.UUID {
-				g.LeasedMiB += l.ReserveMiB
-				g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, usertext.Clean(user(l.UID)), l.ReserveMiB, l.Exclusive,
-					l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter})
-			}
+		for _, x := range choose.Slowdowns(nil, &r, s.Leases) {
+			l := x.Lease
+			g.LeasedMiB += l.ReserveMiB
+			g.Leases = append(g.Leases, Lease{l.Job.JobID, l.UID, usertext.Clean(user(l.UID)), l.ReserveMiB, l.Exclusive,
+				l.Daemon != "", l.Age.Seconds(), l.Idle.Seconds(), idleAfter > 0 && l.Idle >= idleAfter,
+				math.Round(100*x.Times) / 100, l.Slowed})
 		}
 		n.GPUs = append(n.GPUs, g)
 	}

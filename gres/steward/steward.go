@@ -30,6 +30,9 @@ type Hold struct {
 	Since time.Time // when the steward decided
 }
 
+// HoldTimeout is how long a hold lasts at most.
+const HoldTimeout = 30 * time.Minute
+
 const prefix = "carma-hold="
 
 // String is the word for a node's Comment.

@@ -71,14 +71,14 @@ type Site struct {
 	Partitions       map[string]config.Partition
 	DefaultPartition string
 	MarginMiB        int64
-	Margin           map[string]int64 // by method, in place of MarginMiB
-	MinFreeMiB       int64            // booked by policy=shared without an estimate
-	IgnoreBad        bool             // a wrong #CARMA line counts as none
-	GresPrefix       string           // "gres:" up to Slurm 23.02, "gres/" from 23.11
-	Estimator        string           // submit.estimator
+	MinFreeMiB       int64  // booked by policy=shared without an estimate
+	IgnoreBad        bool   // a wrong #CARMA line counts as none
+	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
+	Estimator        string // submit.estimator
 	AllowPolicies    []string
 	Shards           bool // placement.mode "slurm"
 	MaxJobs          int  // that may share a GPU
+	MaxSlowdown      float64
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate EstimateFunc
 	History  history.Snapshot
@@ -90,7 +90,6 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		Partitions:       c.Partition,
 		DefaultPartition: c.DefaultPartition(),
 		MarginMiB:        c.Placement.MarginMiB,
-		Margin:           c.Placement.Margin,
 		MinFreeMiB:       c.Placement.MinFreeMiB,
 		IgnoreBad:        c.Submit.OnBadDirective == "ignore",
 		GresPrefix:       gresPrefix,
@@ -98,6 +97,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		AllowPolicies:    c.Placement.AllowPolicies,
 		Shards:           c.Placement.BySlurm(),
 		MaxJobs:          c.Placement.MaxJobs,
+		MaxSlowdown:      c.Placement.MaxSlowdown,
 		Estimate:         estimator.ByMethod,
 	}
 }
@@ -140,7 +140,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	} else if slices.Contains(s.AllowPolicies, p) {
 		a.Policy = p
 	}
-	a.GPUs, a.FullMiB, a.SMActPct = k, part.GPUMemMiB, d.SMActPct
+	a.GPUs, a.FullMiB, a.SMActPct, a.MaxSlowdown = k, part.GPUMemMiB, d.SMActPct, d.MaxSlowdown
 	a.ByNodes = asked.perJob.GPUs+asked.perTask.GPUs+asked.perSocket.GPUs > 0
 	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
@@ -148,14 +148,12 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
+	a.boundSlowdown(s.MaxSlowdown)
 	if s.Shards {
 		a.bookShards(job, s)
 	} else {
 		a.NamesNodes = job.NamesNodes
 		free := a.ReserveMiB
-		if a.Mode == jobenv.ModeShared && a.EstMiB > 0 {
-			free += s.extra(a.Method)
-		}
 		if job.NamesNodes {
 			free = tres.AnyMiB
 		}
@@ -178,7 +176,7 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = jobenv.ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:
-	case book+s.MarginMiB+s.extra(a.Method) > a.FullMiB: // nobody would fit beside it
+	case book+s.MarginMiB > a.FullMiB: // nobody would fit beside it
 	default:
 		a.Mode, a.ReserveMiB = jobenv.ModeShared, book
 	}
@@ -186,9 +184,21 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 		d.Policy != directive.PolicyExclusive
 }
 
-// extra is what must be free for an estimate by method beyond what every node keeps
-// free: the Prolog keeps to it, so slurmctld has to know.
-func (s Site) extra(method string) int64 { return max(s.Margin[method]-s.MarginMiB, 0) }
+// boundSlowdown leaves the user's bound on slowdown where it is the stricter one. A job that
+// shares with nobody has none.
+func (a *Annotation) boundSlowdown(site float64) {
+	own := a.MaxSlowdown
+	switch {
+	case own == 0:
+	case a.Mode != jobenv.ModeShared:
+		a.MaxSlowdown = 0
+	case site > 0 && own > site:
+		a.MaxSlowdown = 0
+		if a.Advice == "" {
+			a.Advice = fmt.Sprintf("slowdown=%g is looser than this site's bound of %g, which holds", own, site)
+		}
+	}
+}
 
 // lists are the four GRES lists as they were read.
 type lists struct{ perNode, perJob, perSocket, perTask tres.List }

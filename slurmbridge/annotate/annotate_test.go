@@ -196,24 +196,6 @@ func TestAnnotateSeveralPartitions(t *testing.T) {
 	}
 }
 
-// What the Prolog keeps free beyond every node's margin is asked of slurmctld, too; what
-// it keeps less of is not.
-func TestAnnotateMargins(t *testing.T) {
-	s := site()
-	for margin, want := range map[int64]string{
-		1024: "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240",
-		4096: "gres:gpu:1,gres:carmau0:12288,gres:carmatotal:10240",
-		full: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", // nobody fits beside it
-	} {
-		s.Margin = map[string]int64{"user": margin}
-		j := job(mem10)
-		j.TRES.PerNode = "gres:gpu:1"
-		if a, err := s.Annotate(j); err != nil || a.TRES.PerNode != want {
-			t.Errorf("margin %d: got %s, %v; want %s", margin, a.TRES.PerNode, err, want)
-		}
-	}
-}
-
 func TestAnnotateTakesABookingWithoutGPUAway(t *testing.T) {
 	j := job("")
 	j.TRES.PerNode = "gres:x:1,gres:carmau0:40536,gres:carmatotal:40536"

@@ -92,10 +92,8 @@ func (c *Config) checkDurations() *KeyError {
 		{"hooks.deadline", c.Hooks.Deadline, time.Second, time.Minute},
 		{"hold.after", c.Hold.After, 0, 24 * time.Hour},
 		{"idle.after", c.Idle.After, time.Second, 30 * 24 * time.Hour},
-		{"accounting.sample", c.Accounting.Sample, time.Second, time.Minute},
 		{"accounting.keep_records", c.Accounting.KeepRecords, 0, 20 * 365 * 24 * time.Hour},
 		{"accounting.keep_samples", c.Accounting.KeepSamples, 0, 20 * 365 * 24 * time.Hour},
-		{"hold.timeout", c.Hold.Timeout, time.Second, 24 * time.Hour},
 	} {
 		if d.v.D() < d.low || d.v.D() > d.high {
 			return &KeyError{0, d.key, fmt.Sprintf("must be between %s and %s", d.low, d.high)}
@@ -105,31 +103,18 @@ func (c *Config) checkDurations() *KeyError {
 }
 
 func (c *Config) checkNumbers() *KeyError {
-	for _, p := range []struct {
-		key string
-		v   float64
-	}{
-		{"smact.max_pct", c.SMAct.MaxPct}, {"smact.coarse_max_pct", c.SMAct.CoarseMaxPct},
-	} {
-		if p.v <= 0 || p.v > 100 {
-			return &KeyError{0, p.key, "must be more than 0 and at most 100"}
-		}
-	}
-	for method, mib := range c.Placement.Margin {
-		if mib < 0 {
-			return &KeyError{0, "placement.margin." + method, "must not be negative"}
-		}
-	}
 	switch {
+	case c.SMAct.MaxPct <= 0 || c.SMAct.MaxPct > 100:
+		return &KeyError{0, "smact.max_pct", "must be more than 0 and at most 100"}
 	case c.Hooks.Vetoes < 0 || c.Hooks.Vetoes > 1000:
 		return &KeyError{0, "hooks.vetoes", "must be 0 to 1000"}
 	case c.Recovery.PerSecond < 0.1 || c.Recovery.PerSecond > 100:
 		return &KeyError{0, "recovery.per_second", "must be 0.1 to 100, the requeues of one node in a second"}
-	case c.MPS.MaxClients < 1 || c.MPS.MaxClients > 1000:
-		return &KeyError{0, "mps.max_clients", "must be 1 to 1000"}
 	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
 		// 48 clients per MPS server on Volta and later (MPS documentation).
 		return &KeyError{0, "placement.max_jobs", "must be 1 to 48, the clients of one MPS server"}
+	case c.Placement.MaxSlowdown != 0 && !(c.Placement.MaxSlowdown > 1 && c.Placement.MaxSlowdown <= 100):
+		return &KeyError{0, "placement.max_slowdown", "must be above 1 and at most 100, or 0 for no bound"}
 	case c.Placement.MinFreeMiB < 0:
 		return &KeyError{0, "placement.min_free_mib", "must not be negative"}
 	case c.Placement.MarginMiB < 0:

@@ -5,11 +5,12 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -87,34 +88,25 @@ type NVML struct {
 // SMAct are the preconditions on activity (paper: mean of 60 s, at most 80 %;
 // docs/bench/sim.md finds 90 % with three jobs a GPU better).
 type SMAct struct {
-	Source       string   `toml:"source"` // auto, gpm, dcgm, nvml-utilisation
-	DCGMI        string   `toml:"dcgmi"`  // path of dcgmi
-	Window       Duration `toml:"window"`
-	Statistic    string   `toml:"statistic"`
-	MaxPct       float64  `toml:"max_pct"`
-	CoarseMaxPct float64  `toml:"coarse_max_pct"` // for sources that over-state SMACT
+	Source    string   `toml:"source"` // auto, gpm, dcgm, nvml-utilisation
+	DCGMI     string   `toml:"dcgmi"`  // path of dcgmi
+	Window    Duration `toml:"window"`
+	Statistic string   `toml:"statistic"`
+	MaxPct    float64  `toml:"max_pct"`
 }
 
 // Placement is how a GPU is chosen.
 type Placement struct {
-	Mode          string           `toml:"mode"` // carma: the node chooses; slurm: slurmctld does
-	Policy        string           `toml:"policy"`
-	AllowPolicies []string         `toml:"allow_policies"` // that a job may ask for
-	MaxJobs       int              `toml:"max_jobs"`       // jobs that may share one GPU
-	MinFreeMiB    int64            `toml:"min_free_mib"`   // for a shared job without an estimate
-	MarginMiB     int64            `toml:"margin_mib"`     // kept free beyond what is booked
-	Margin        map[string]int64 `toml:"margin"`         // the same by method of the estimate
-	Settle        Duration         `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
-	CrossUser     string           `toml:"cross_user"`     // never, timeslice
-	SMActBooking  bool             `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
-}
-
-// MarginOf is the margin for an estimate by method.
-func (p Placement) MarginOf(method string) int64 {
-	if m, ok := p.Margin[method]; ok {
-		return m
-	}
-	return p.MarginMiB
+	Mode          string   `toml:"mode"` // carma: the node chooses; slurm: slurmctld does
+	Policy        string   `toml:"policy"`
+	AllowPolicies []string `toml:"allow_policies"` // that a job may ask for
+	MaxJobs       int      `toml:"max_jobs"`       // jobs that may share one GPU
+	MinFreeMiB    int64    `toml:"min_free_mib"`   // for a shared job without an estimate
+	MarginMiB     int64    `toml:"margin_mib"`     // kept free beyond what is booked
+	Settle        Duration `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
+	CrossUser     string   `toml:"cross_user"`     // never, timeslice
+	SMActBooking  bool     `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
+	MaxSlowdown   float64  `toml:"max_slowdown"`   // that sharing may cost a job, times its time alone; 0: no bound
 }
 
 // IdleOnly tells whether every job gets idle GPUs alone: that is the node's policy, and a
@@ -143,9 +135,8 @@ type Capacity struct {
 
 // MPS is the CUDA Multi-Process Service, one control daemon per GPU.
 type MPS struct {
-	Enabled    bool   `toml:"enabled"`
-	Control    string `toml:"control"`     // path of nvidia-cuda-mps-control
-	MaxClients int    `toml:"max_clients"` // of one server
+	Enabled bool   `toml:"enabled"`
+	Control string `toml:"control"` // path of nvidia-cuda-mps-control
 }
 
 // Devices are the device nodes of the GPUs, and who opens which.
@@ -179,8 +170,7 @@ type Recovery struct {
 
 // Hold keeps GPUs for requests that small jobs would pass for ever.
 type Hold struct {
-	After   Duration `toml:"after"`   // a large request has waited so long; 0: never
-	Timeout Duration `toml:"timeout"` // a hold ends after so long
+	After Duration `toml:"after"` // a large request has waited so long; 0: never
 }
 
 // Idle is what happens to a job that holds GPUs and does not use them.
@@ -197,7 +187,6 @@ type Export struct {
 
 // Accounting is what is kept of jobs and GPUs, and who else gets it.
 type Accounting struct {
-	Sample      Duration `toml:"sample"`       // length of a sample in the series of a GPU
 	KeepRecords Duration `toml:"keep_records"` // of jobs; 0: for ever
 	KeepSamples Duration `toml:"keep_samples"` // 0: for ever
 	Forward     string   `toml:"forward"`      // none, slurmdbd
@@ -238,21 +227,20 @@ func Default() Config {
 		Submit: Submit{OnBadDirective: "reject", Estimator: method.Default},
 		NVML:   NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
 		SMAct: SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean",
-			MaxPct: 85, CoarseMaxPct: 95},
+			MaxPct: 85},
 		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048,
 			Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity: Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
-		MPS:      MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control", MaxClients: 48},
+		MPS:      MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control"},
 		Devices:  Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
 		Hooks: Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute),
 			Deadline: Duration(10 * time.Second), Vetoes: 5},
 		Recovery: Recovery{Retry: "alone", PerSecond: 2},
-		Hold:     Hold{After: Duration(2 * time.Hour), Timeout: Duration(30 * time.Minute)},
+		Hold:     Hold{After: Duration(2 * time.Hour)},
 		Idle:     Idle{Action: "none", After: Duration(30 * time.Minute)},
 
-		Accounting: Accounting{Sample: Duration(10 * time.Second), KeepSamples: Duration(90 * 24 * time.Hour),
-			Forward: "none"},
-		History: History{File: "/var/lib/carma-history/history"},
+		Accounting: Accounting{KeepSamples: Duration(90 * 24 * time.Hour), Forward: "none"},
+		History:    History{File: "/var/lib/carma-history/history"},
 
 		Frameworks: frameworks(),
 
@@ -322,16 +310,9 @@ func (e *KeyError) Error() string {
 func decodeError(err error) error {
 	var pe toml.ParseError
 	if errors.As(err, &pe) {
-		return &KeyError{pe.Position.Line, orFile(pe.LastKey), strings.TrimSpace(pe.Message)}
+		return &KeyError{pe.Position.Line, cmp.Or(pe.LastKey, "file"), strings.TrimSpace(pe.Message)}
 	}
 	return err
-}
-
-func orFile(key string) string {
-	if key == "" {
-		return "file"
-	}
-	return key
 }
 
 // lineOf finds the line on which a key stands; the decoder keeps positions for
@@ -388,14 +369,7 @@ func (c Config) ForNode(node string) Config {
 	return c
 }
 
-func sortedKeys[T any](m map[string]T) []string {
-	names := make([]string, 0, len(m))
-	for n := range m {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func sortedKeys[T any](m map[string]T) []string { return slices.Sorted(maps.Keys(m)) }
 
 // PartitionNames lists the partitions in alphabetical order.
 func (c Config) PartitionNames() []string { return sortedKeys(c.Partition) }

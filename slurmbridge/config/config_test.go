@@ -40,10 +40,10 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all.NodeSet["old"].Policy != "mug" || all.Placement.MarginOf("user") != 2048 {
-		t.Errorf("node set %+v, margins %v", all.NodeSet, all.Placement.Margin)
+	if all.NodeSet["old"].Policy != "mug" {
+		t.Errorf("node set %+v", all.NodeSet)
 	}
-	all.Partition, all.NodeSet, all.Placement.Margin = nil, nil, nil
+	all.Partition, all.NodeSet = nil, nil
 	if len(all.Placement.AllowPolicies) == 0 {
 		all.Placement.AllowPolicies = nil
 	}
@@ -65,9 +65,6 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 		case reflect.Struct:
 			keys = append(keys, keysOf(f.Type, name+".")...)
 		case reflect.Map:
-			if f.Type.Elem().Kind() != reflect.Struct {
-				continue // placement.margin: any method
-			}
 			keys = append(keys, keysOf(f.Type.Elem(), name+".*.")...)
 		default:
 			keys = append(keys, name)
@@ -90,6 +87,9 @@ func TestParseErrors(t *testing.T) {
 		{"[smact]\nwindow = \"-1s\"\n", "line 2: smact.window: \"-1s\" is not a duration"},
 		{"[smact\n", "expected '.' or ']' to end table name"},
 		{"\n\n[smact]\nmax_pct = 0\n", "line 4: smact.max_pct: must be more than 0"},
+		{"[placement]\nmax_slowdown = 1\n", "line 2: placement.max_slowdown: must be above 1 and at most 100, or 0"},
+		{"[placement]\nmax_slowdown = nan\n", "line 2: placement.max_slowdown: must be above 1"},
+		{"[placement]\nmax_slowdown = -2.0\n", "line 2: placement.max_slowdown: must be above 1"},
 		{"[smact]\nmax_pct = 101\n", "line 2: smact.max_pct: must be more than 0 and at most 100"},
 		{"[nvml]\ninterval = \"1ms\"\n", "line 2: nvml.interval: must be between 50ms and 1m0s"},
 		{"[placement]\npolicy = \"best\"\n", "line 2: placement.policy: \"best\" is not one of"},
@@ -111,7 +111,6 @@ func TestParseErrors(t *testing.T) {
 		{slurm + "allow_policies = [\"lug\"]\n", "line 4: placement.allow_policies: slurmctld picks the GPU"},
 		{"[placement]\nmode = \"slurm\"\n", "placement.cross_user: slurmctld picks the GPU under placement.mode = " +
 			"\"slurm\" and cannot keep users apart; say"},
-		{slurm + "[placement.margin]\nuser = 1\n", "line 4: placement.margin: slurmctld picks the GPU"},
 		{slurm + "[nodeset.a]\nnodes = \"a\"\npolicy = \"lug\"\n", "line 6: nodeset.a.policy: slurmctld picks the GPU"},
 		{slurm + "[nodeset.a]\nnodes = \"a\"\ncross_user = \"never\"\n",
 			"line 6: nodeset.a.cross_user: slurmctld picks the GPU"},
@@ -119,12 +118,15 @@ func TestParseErrors(t *testing.T) {
 		{slurm + "margin_mib = 40000\n" + partitions,
 			"line 4: placement.margin_mib: leaves no GiB of a GPU of partition gpu"},
 		{"[placement]\nallow_policies = [\"magm\", \"x\"]\n", "line 2: placement.allow_policies: \"x\" is not one of"},
-		{"[placement.margin]\nuser = -1\n", "line 2: placement.margin.user: must not be negative"},
+		{"[placement.margin]\nuser = 1\n", "line 1: placement.margin: unknown key"}, // of earlier versions
+		{"[hold]\ntimeout = \"30m\"\n", "line 2: hold.timeout: unknown key"},
+		{"[accounting]\nsample = \"10s\"\n", "line 2: accounting.sample: unknown key"},
+		{"[smact]\ncoarse_max_pct = 95\n", "line 2: smact.coarse_max_pct: unknown key"},
 		{"[nodeset.a]\npolicy = \"lug\"\n", "nodeset.a.nodes: \"\" is no node list"},
 		{"[nodeset.a]\nnodes = \"gpu[\"\n", "line 2: nodeset.a.nodes: \"gpu[\" is no node list"},
 		{"[nodeset.a]\nnodes = \"gpu1\"\npolicy = \"x\"\n", "line 3: nodeset.a.policy: \"x\" is not one of"},
 		{"[hooks]\nvetoes = -1\n", "line 2: hooks.vetoes: must be 0 to 1000"},
-		{"[mps]\nmax_clients = 0\n", "line 2: mps.max_clients: must be 1 to 1000"},
+		{"[mps]\nmax_clients = 48\n", "line 2: mps.max_clients: unknown key"},
 		{"[export]\ntextfile = \"x.prom\"\n", "line 2: export.textfile: must be an absolute path"},
 		{"[paths]\nrun_dir = \"run\"\n", "line 2: paths.run_dir: must be an absolute path"},
 		{"[slurm]\nbin_dir = \"bin\"\n", "line 2: slurm.bin_dir: must be an absolute path"},

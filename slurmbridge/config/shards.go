@@ -34,8 +34,6 @@ func (c *Config) checkBySlurm() *KeyError {
 		return &KeyError{0, "placement.allow_policies", why + "; no job can choose"}
 	case c.Placement.CrossUser != "timeslice":
 		return &KeyError{0, "placement.cross_user", why + " and cannot keep users apart; say \"timeslice\" if that is meant"}
-	case len(c.Placement.Margin) > 0:
-		return &KeyError{0, "placement.margin", why + " and keeps one margin, placement.margin_mib"}
 	}
 	for _, name := range sortedKeys(c.NodeSet) {
 		if set := c.NodeSet[name]; set.Policy != "" {

@@ -89,6 +89,8 @@ type Directive struct {
 	Params    int64  // params=, unique trainable parameters
 	SMActPct  int    // smact=, expected SM activity in percent
 
+	MaxSlowdown float64 // slowdown=, times its time alone
+
 	Signal  Signal // signal=
 	Requeue bool   // requeue=timeout: requeue it when the time slot is over
 

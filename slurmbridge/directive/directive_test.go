@@ -35,6 +35,7 @@ func TestParse(t *testing.T) {
 			Signal: Signal{Number: 10, Seconds: 300}, Requeue: true}},
 		{"signal of the batch shell", "#CARMA signal=B:SIGTERM\n",
 			Directive{Present: true, Signal: Signal{Number: 15, Seconds: 60, Batch: true}}},
+		{"slowdown", "#CARMA slowdown=1.3\n", Directive{Present: true, MaxSlowdown: 1.3}},
 		{"after the first command", "#!/bin/sh\necho\n#CARMA mem=12G\n", Directive{}},
 		{"indented", " #CARMA mem=12G\n", Directive{}},
 		{"after an indented comment", "#!/bin/sh\n\t# a note\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
@@ -79,9 +80,13 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA on\n#CARMA off\n", "line 2: off: already given on line 1"},
 		{"#CARMA mem=1G mem=1G\n", "line 1: mem: already given on line 1"},
 		{"#CARMA frobnicate=1\n", "line 1: frobnicate: unknown key; known are attn batch dropout dynamic_shapes foreach " +
-			"grad_ckpt input mem off on optim parallel params policy precision requeue seq signal smact"},
+			"grad_ckpt input mem off on optim parallel params policy precision requeue seq signal slowdown smact"},
 		{"#CARMA batch=0\n", "line 1: batch=0: must be at least 1; write batch=32"},
 		{"#CARMA batch=3.5\n", "line 1: batch=3.5: not a whole number; write batch=32"},
+		{"#CARMA slowdown=1\n", "line 1: slowdown=1: must be above 1; a job that nobody may slow has policy=exclusive; " +
+			"write slowdown=1.3"},
+		{"#CARMA slowdown=1e9\n", "line 1: slowdown=1e9: not a number; write slowdown=1.3"},
+		{"#CARMA slowdown=101\n", "line 1: slowdown=101: must be at most 100; write slowdown=1.3"},
 		{"#CARMA smact=101\n", "line 1: smact=101: must be at most 100; write smact=60"},
 		{"#CARMA input=1x3x224x224\n", "line 1: input=1x3x224x224: not the size of a sample: features, channels x " +
 			"length, or channels x height x width; write input=3x224x224"},

@@ -55,6 +55,10 @@ var keys = map[string]key{
 	"batch": {example: "batch=32", set: func(d *Directive, v string) error { return count(&d.Batch, v, 1<<24) }},
 	"seq":   {example: "seq=512", set: func(d *Directive, v string) error { return count(&d.Seq, v, 1<<24) }},
 	"smact": {example: "smact=60", set: func(d *Directive, v string) error { return count(&d.SMActPct, v, 100) }},
+	"slowdown": {example: "slowdown=1.3", set: func(d *Directive, v string) (err error) {
+		d.MaxSlowdown, err = slowdown(v)
+		return err
+	}},
 	"input": {example: "input=3x224x224", set: func(d *Directive, v string) error { return shape(&d.Input, v) }},
 	"optim": {example: "optim=adamw", set: func(d *Directive, v string) error {
 		d.Optimizer = v
@@ -164,6 +168,20 @@ func count(to *int, s string, most int) error {
 	}
 	*to = n
 	return nil
+}
+
+// slowdown reads how many times as long as alone a job may take.
+func slowdown(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	switch {
+	case !plainNumber(s) || err != nil:
+		return 0, errors.New("not a number")
+	case f <= 1:
+		return 0, errors.New("must be above 1; a job that nobody may slow has policy=exclusive")
+	case f > 100:
+		return 0, errors.New("must be at most 100")
+	}
+	return math.Round(f*1000) / 1000, nil
 }
 
 func shape(to *[3]int, s string) error {

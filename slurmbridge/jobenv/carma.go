@@ -12,19 +12,20 @@ import (
 // Carma is what job_submit adds to a job, and what the hooks on its node are told of that.
 // The zero value is that of a job that was not annotated.
 type Carma struct {
-	Mode       Mode
-	Method     string      // package method
-	GPUs       int         // of a node at most: K of the booking carma<K>
-	ReserveMiB int64       // per GPU, booked; FullMiB when exclusive
-	EstMiB     int64       // per GPU; 0: unknown
-	FullMiB    int64       // a whole GPU
-	SMActPct   int         // expected; 0: unknown
-	Key        history.Key // 0: none
-	Policy     string      // placement that the user asks for; empty: the site's
-	ByNodes    bool        // GPUs follows from the job's nodes and tasks, which must thus stay
-	Learn      bool        // it runs alone for want of a figure that would let it share
-	Requeue    bool        // it is requeued when its time slot is over
-	NamesNodes bool        // slurmctld starts it there whatever they offer (tres.AnyMiB)
+	Mode        Mode
+	Method      string      // package method
+	GPUs        int         // of a node at most: K of the booking carma<K>
+	ReserveMiB  int64       // per GPU, booked; FullMiB when exclusive
+	EstMiB      int64       // per GPU; 0: unknown
+	FullMiB     int64       // a whole GPU
+	SMActPct    int         // expected; 0: unknown
+	MaxSlowdown float64     // that its user allows; 0: the site's
+	Key         history.Key // 0: none
+	Policy      string      // placement that the user asks for; empty: the site's
+	ByNodes     bool        // GPUs follows from the job's nodes and tasks, which must thus stay
+	Learn       bool        // it runs alone for want of a figure that would let it share
+	Requeue     bool        // it is requeued when its time slot is over
+	NamesNodes  bool        // slurmctld starts it there whatever they offer (tres.AnyMiB)
 
 	// Of a job whose hook reads this.
 	Annotated bool
@@ -90,6 +91,9 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	if c.SMActPct > 0 {
 		number("SMACT", int64(c.SMActPct))
 	}
+	if c.MaxSlowdown > 0 {
+		number("SLOWDOWN", int64(c.MaxSlowdown*1000+0.5)) // thousandths
+	}
 	if c.NamesNodes {
 		number("NAMES_NODES", 1)
 	}
@@ -119,6 +123,7 @@ func carmaFromEnv(get Getenv) Carma {
 		SMActPct:   int(n.optional("SMACT", 7)),
 		NamesNodes: n.get("NAMES_NODES") == "1",
 	}
+	c.MaxSlowdown = float64(n.optional("SLOWDOWN", 17)) / 1000
 	c.Key, _ = history.ParseKey(n.get("KEY"))
 	if s := n.optional(EnvSubmit, 48); s > 0 {
 		c.Submit = time.Unix(int64(s), 0)

@@ -30,6 +30,7 @@ type Hook struct {
 	StdOut    string
 	SLUID     string // the job's other name, from 25.11 on; empty before
 	BatchHost bool   // the batch script runs here
+	OneNode   bool   // this is the job's only node
 	HetJobID  uint32 // leader of a heterogeneous job, whose script it is; 0: none
 	Slots     []int  // of gres/gpu on this node
 	Exit      Exit   // Epilog only
@@ -80,7 +81,7 @@ func FromEnv(get Getenv) (Hook, error) {
 	if nodes == "" {
 		nodes = get("SLURM_JOB_NODELIST")
 	}
-	h.BatchHost = hostlist.First(nodes) == h.Node
+	h.BatchHost, h.OneNode = hostlist.First(nodes) == h.Node, nodes == h.Node
 	h.Exit = exit(get("SLURM_JOB_EXIT_CODE2"))
 	h.Carma = carmaFromEnv(get)
 	return h, nil

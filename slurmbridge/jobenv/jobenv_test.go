@@ -39,7 +39,7 @@ func TestFromEnv(t *testing.T) {
 	}
 	want := Hook{
 		JobKey: JobKey{JobID: 6}, UID: 1001, GID: 1001, User: "carma-alice", Partition: "gpu", Node: "n1", Cluster: "carma",
-		Conf: "/etc/slurm/slurm.conf", WorkDir: "/home/alice", BatchHost: true, Slots: []int{0, 1},
+		Conf: "/etc/slurm/slurm.conf", WorkDir: "/home/alice", BatchHost: true, OneNode: true, Slots: []int{0, 1},
 		Carma: Carma{Annotated: true, Mode: "shared", Method: "user", GPUs: 2, ReserveMiB: 12000, EstMiB: 12000,
 			FullMiB: 40536, Submit: time.Unix(1795253465, 0)},
 	}

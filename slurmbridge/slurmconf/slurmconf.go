@@ -6,6 +6,8 @@ package slurmconf
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -32,6 +34,49 @@ func (f File) Setting(name string) string { return f.Settings[strings.ToLower(na
 
 // mostIncludes stops files that include each other.
 const mostIncludes = 50
+
+// Read reads slurm.conf or gres.conf; what it includes stands beside it unless the path is
+// absolute.
+func Read(path string) (File, error) { return read(path, func(text string) string { return text }) }
+
+// Settings reads the settings of a file, and of those that it includes: without the lines of
+// nodes, partitions and the like, which may be thousands, and each job's Prolog reads them.
+func Settings(path string) (File, error) {
+	return read(path, func(text string) string {
+		var b strings.Builder
+		for line := range strings.Lines(text) {
+			if key, _, _ := strings.Cut(line, "="); !strings.HasSuffix(strings.ToLower(key), "name") {
+				b.WriteString(line)
+			}
+		}
+		return b.String()
+	})
+}
+
+// read reads as much of a file as keep leaves.
+func read(path string, keep func(text string) string) (File, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, err
+	}
+	f, err := Parse(keep(string(text)), func(name string) (string, error) {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
+		text, err := os.ReadFile(name)
+		return keep(string(text)), err
+	})
+	if err != nil {
+		return f, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}
+
+// SpoolDir is SlurmdSpoolDir of a node on a machine (slurmd.c, _read_config); empty: the file
+// names none.
+func (f File) SpoolDir(node, host string) string {
+	return strings.NewReplacer("%h", host, "%n", node).Replace(f.Setting("SlurmdSpoolDir"))
+}
 
 // Parse reads the text of a file. include returns the text of a file that an
 // Include line names; nil: such lines are passed over.

@@ -5,6 +5,7 @@ package slurmconf
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -98,4 +99,24 @@ func FuzzParse(f *testing.F) {
 		Parse(text, func(string) (string, error) { return text, nil })
 		Running(text)
 	})
+}
+
+func TestSettings(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"slurm.conf": "Include spool.conf\nNodeName=n1\nTaskPlugin=task/cgroup\n",
+		"spool.conf": "SlurmdSpoolDir=/spool/%h/%n\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := Settings(filepath.Join(dir, "slurm.conf"))
+	if got := f.SpoolDir("n1", "host"); err != nil || got != "/spool/host/n1" ||
+		f.Setting("TaskPlugin") != "task/cgroup" || f.Nodes != nil {
+		t.Errorf("%q, %+v, %v", got, f, err)
+	}
+	if got := (File{}).SpoolDir("n1", "host"); got != "" {
+		t.Errorf("without the setting: %q", got)
+	}
 }

@@ -9,21 +9,17 @@ import (
 	"sync"
 
 	"carma/contrib/gpucheck/data"
+	"carma/gres/interference"
 )
 
 // Client is a process on a GPU.
-type Client struct {
-	Demand float64 // SM activity when alone, 0 to 1
-	Server int32   // MPS server that it is a client of; 0: none
-	Rate   float64 // out: progress per second, 1 when alone
-}
+type Client = interference.Client
 
-// Law says how clients of one MPS server share a GPU: it sets their rates and
-// returns their combined SM activity.
-type Law func(c []Client) (util float64)
+// Law says how clients of one MPS server share a GPU.
+type Law = interference.Law
 
 // Laws are those that need no table. A new law is a function and a line here.
-var Laws = map[string]Law{"equal": equal, "propu": propu, "none": none}
+var Laws = map[string]Law{"equal": interference.Equal, "propu": propu, "none": none}
 
 func lawNames() string {
 	names := append(slices.Collect(maps.Keys(Laws)), "table")
@@ -37,7 +33,7 @@ func (g GPU) LawOf() Law {
 		return table(g.TableSlowdown)
 	}
 	if rows := measured(); g.Law == "equal" && len(rows) > 0 {
-		return measuredFirst(rows, equal)
+		return measuredFirst(rows, interference.Equal)
 	}
 	return Laws[g.Law]
 }
@@ -65,7 +61,7 @@ func measuredFirst(rows []data.Interference, rule Law) Law {
 		if len(c) < 2 || at < 0 {
 			return rule(c)
 		}
-		_, sum := combined(c)
+		_, sum := interference.Combined(c)
 		for i := range c {
 			c[i].Rate = rows[at].Rate
 		}
@@ -86,36 +82,13 @@ func near(c []Client, demandPct []int) bool {
 	return true
 }
 
-// combined returns 1 - prod(1 - u) and sum(u).
-func combined(c []Client) (util, sum float64) {
-	idle := 1.0
-	for i := range c {
-		idle *= 1 - c[i].Demand
-		sum += c[i].Demand
-	}
-	return 1 - idle, sum
-}
-
-// equal conserves SM work and slows all clients alike.
-func equal(c []Client) float64 {
-	util, sum := combined(c)
-	rate := 1.0
-	if len(c) > 1 && sum > 0 {
-		rate = util / sum
-	}
-	for i := range c {
-		c[i].Rate = rate
-	}
-	return util
-}
-
 // propu conserves SM work; rates are k*u with the k that uses all of it, but no
 // client is faster than alone.
 func propu(c []Client) float64 {
 	if len(c) == 1 {
 		return none(c)
 	}
-	util, _ := combined(c)
+	util, _ := interference.Combined(c)
 	for i := range c {
 		c[i].Rate = 0
 	}
@@ -149,7 +122,7 @@ func propu(c []Client) float64 {
 }
 
 func none(c []Client) float64 {
-	util, _ := combined(c)
+	util, _ := interference.Combined(c)
 	for i := range c {
 		c[i].Rate = 1
 	}
@@ -161,33 +134,10 @@ func none(c []Client) float64 {
 func table(slowdown []float64) Law {
 	return func(c []Client) float64 {
 		rate := 1 / slowdown[min(max(len(c), 1), len(slowdown))-1]
-		_, sum := combined(c)
+		_, sum := interference.Combined(c)
 		for i := range c {
 			c[i].Rate = rate
 		}
 		return min(rate*sum, 1)
 	}
-}
-
-// Share applies law to each group of clients with a common server. Groups take
-// turns: each gets an equal part of the time. Clients of one server stand
-// together. It returns the GPU's SM activity.
-func Share(law Law, c []Client) (util float64) {
-	groups := 0
-	for i := 0; i < len(c); {
-		n := i + 1
-		for n < len(c) && c[i].Server != 0 && c[n].Server == c[i].Server {
-			n++
-		}
-		util += law(c[i:n])
-		groups++
-		i = n
-	}
-	if groups <= 1 {
-		return util
-	}
-	for i := range c {
-		c[i].Rate /= float64(groups)
-	}
-	return util / float64(groups)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"carma/contrib/gpucheck/data"
+	"carma/gres/interference"
 )
 
 func TestParse(t *testing.T) {
@@ -60,7 +61,7 @@ func TestMeasuredFirst(t *testing.T) {
 		for _, d := range c.demands {
 			clients = append(clients, Client{Demand: d, Server: 1})
 		}
-		util := Share(law, clients)
+		util := interference.Share(law, clients)
 		if clients[0].Rate != c.rate || util <= 0 || util > 1 {
 			t.Errorf("%v: rate %g, activity %g", c.demands, clients[0].Rate, util)
 		}
@@ -77,7 +78,7 @@ func TestLawsConserveWork(t *testing.T) {
 			c[i] = Client{Demand: 0.01 + 0.98*r.Float64(), Server: int32(r.IntN(3))}
 		}
 		for _, name := range []string{"equal", "propu"} {
-			util := Share(Laws[name], c)
+			util := interference.Share(Laws[name], c)
 			var work float64
 			for _, x := range c {
 				work += x.Rate * x.Demand
@@ -95,20 +96,21 @@ func TestLawsConserveWork(t *testing.T) {
 // The laws on numbers that can be worked out by hand.
 func TestLawsByHand(t *testing.T) {
 	two := []Client{{Demand: 0.5, Server: 1}, {Demand: 0.5, Server: 1}}
-	if u := Share(equal, two); u != 0.75 || two[0].Rate != 0.75 {
+	if u := interference.Share(interference.Equal, two); u != 0.75 || two[0].Rate != 0.75 {
 		t.Errorf("equal: %g %+v", u, two)
 	}
 	uneven := []Client{{Demand: 0.8, Server: 1}, {Demand: 0.2, Server: 1}}
-	if u := Share(propu, uneven); math.Abs(u-0.84) > 1e-12 || math.Abs(uneven[0].Rate-0.84*0.8/0.68) > 1e-12 ||
+	u := interference.Share(propu, uneven)
+	if math.Abs(u-0.84) > 1e-12 || math.Abs(uneven[0].Rate-0.84*0.8/0.68) > 1e-12 ||
 		math.Abs(uneven[1].Rate-0.84*0.2/0.68) > 1e-12 {
 		t.Errorf("propu: %g %+v", u, uneven)
 	}
 	turns := []Client{{Demand: 0.6}, {Demand: 0.4}}
-	if u := Share(equal, turns); u != 0.5 || turns[0].Rate != 0.5 {
+	if u := interference.Share(interference.Equal, turns); u != 0.5 || turns[0].Rate != 0.5 {
 		t.Errorf("by turns: %g %+v", u, turns)
 	}
 	three := []Client{{Demand: 0.3, Server: 1}, {Demand: 0.3, Server: 1}, {Demand: 0.3, Server: 1}}
-	if Share(table([]float64{1, 1, 1.8}), three); three[2].Rate != 1/1.8 {
+	if interference.Share(table([]float64{1, 1, 1.8}), three); three[2].Rate != 1/1.8 {
 		t.Errorf("table: %+v", three)
 	}
 	if w := Default().GPU.Watts(0.425); math.Abs(w-183.5) > 1e-9 {

@@ -8,6 +8,7 @@ import (
 
 	"carma/contrib/sim/model"
 	"carma/contrib/sim/workload"
+	"carma/gres/interference"
 )
 
 // phase is what a task does now.
@@ -311,7 +312,7 @@ func (m *machine) share(g int32) {
 		t := &m.tasks[id]
 		m.clients = append(m.clients, model.Client{Demand: t.job.SMActPct / 100, Server: t.server})
 	}
-	r.util = min(model.Share(m.law, m.clients), 1)
+	r.util = min(interference.Share(m.law, m.clients), 1)
 	r.watts = m.set.Model.GPU.Watts(r.util)
 	r.trail.set(m.now, r.util)
 	for i := range r.residents {

@@ -13,6 +13,7 @@ import (
 
 	"carma/contrib/sim/model"
 	"carma/gres/choose"
+	"carma/gres/steward"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/policy"
 )
@@ -107,7 +108,7 @@ func FromConfig(c config.Config, m model.Model) Setup {
 		Policy: choose.Policy(c.Placement.Policy), Estimator: Analytic, Queue: Backfill, Recovery: RecoverExclusive,
 		Thresholds: thresholds,
 		MinFreeMiB: c.Placement.MinFreeMiB, WindowS: c.SMAct.Window.D().Seconds(),
-		HoldAfterS: c.Hold.After.D().Seconds(), HoldTimeoutS: c.Hold.Timeout.D().Seconds(),
+		HoldAfterS: c.Hold.After.D().Seconds(), HoldTimeoutS: steward.HoldTimeout.Seconds(),
 		PrologWaitS: c.Hooks.Wait.D().Seconds(), Vetoes: c.Hooks.Vetoes,
 		Model: m, Seed: 1,
 	}
@@ -174,6 +175,8 @@ func (s *Setup) Check() error {
 		return fmt.Errorf("smact-cap %g: must be above 0; 100 switches it off", s.Thresholds.SMActMaxPct)
 	case s.WindowS <= 0 || s.WindowS > 1e6:
 		return fmt.Errorf("window %g s: must be above 0", s.WindowS)
+	case s.Thresholds.MaxSlowdown != 0 && !(s.Thresholds.MaxSlowdown > 1):
+		return fmt.Errorf("max-slowdown %g: must be above 1; 0 is no bound", s.Thresholds.MaxSlowdown)
 	case s.Thresholds.MaxJobs < 1:
 		return fmt.Errorf("max-jobs %d: must be 1 or more", s.Thresholds.MaxJobs)
 	}

@@ -306,6 +306,9 @@ func (s *slurm) look(g int32, l *leased) (next float64) {
 				lease.ReserveMiB = t.steady
 			}
 		}
+		if len(l.leases) == 1 && t.phase >= growing && now-t.appeared >= s.set.WindowS {
+			lease.AlonePct = l.reading.SMActPct
+		}
 		if lease.Seen {
 			continue
 		}

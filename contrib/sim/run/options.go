@@ -123,7 +123,7 @@ func parseMiB(text string) (int64, error) {
 type Knobs struct {
 	mode, policy, estimator, share, queue, recovery string
 	minFree, margin                                 string
-	smactCap, holdAfterS                            float64
+	smactCap, holdAfterS, maxSlowdown               float64
 	maxJobs                                         int
 	known, ideal                                    bool
 }
@@ -139,6 +139,8 @@ func (k *Knobs) Flags(f *pflag.FlagSet) {
 	f.Float64Var(&k.smactCap, "smact-cap", 0,
 		"SM activity above which a GPU takes no further job, `PCT`; 100 switches it off")
 	f.IntVar(&k.maxJobs, "max-jobs", 0, "jobs that may share one GPU")
+	f.Float64Var(&k.maxSlowdown, "max-slowdown", 0,
+		"bound on the slowdown of a job, `TIMES` its time alone; 0: none")
 	f.StringVar(&k.minFree, "min-free", "", "free memory for a job without an estimate, `SIZE`")
 	f.StringVar(&k.margin, "margin", "", "memory kept free beyond an estimate, `SIZE`")
 	f.StringVar(&k.queue, "queue", "", "waiting jobs: "+strings.Join(replay.Queues, ", "))
@@ -164,6 +166,9 @@ func (k *Knobs) apply(f *pflag.FlagSet, s replay.Setup) (replay.Setup, error) {
 	}
 	if said("smact-cap") {
 		s.Thresholds.SMActMaxPct = k.smactCap
+	}
+	if said("max-slowdown") {
+		s.Thresholds.MaxSlowdown = k.maxSlowdown
 	}
 	if said("max-jobs") {
 		s.Thresholds.MaxJobs = k.maxJobs

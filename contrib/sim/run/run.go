@@ -75,6 +75,7 @@ type configJSON struct {
 	GPUMemMiB int64            `json:"gpu_mem_mib"`
 	SMActCap  float64          `json:"smact_cap_pct"`
 	MaxJobs   int              `json:"max_jobs"`
+	Slowdown  float64          `json:"max_slowdown"`
 	MarginMiB int64            `json:"margin_mib"`
 	MinFree   int64            `json:"min_free_mib"`
 	WindowS   float64          `json:"window_s"`
@@ -92,7 +93,8 @@ func configOf(s replay.Setup, ideal bool) configJSON {
 	}
 	return configJSON{
 		s.Mode, policy, s.Estimator, s.Known, share, s.Queue, s.Recovery, s.Nodes, s.GPUs, s.GPUMemMiB,
-		s.Thresholds.SMActMaxPct, s.Thresholds.MaxJobs, s.Thresholds.MarginMiB, s.MinFreeMiB, s.WindowS, s.HoldAfterS,
+		s.Thresholds.SMActMaxPct, s.Thresholds.MaxJobs, s.Thresholds.MaxSlowdown,
+		s.Thresholds.MarginMiB, s.MinFreeMiB, s.WindowS, s.HoldAfterS,
 		s.Model.GPU.Law,
 	}
 }

@@ -68,7 +68,7 @@ func OfSummary(in Input, do annotate.EstimateFunc) (Report, error) {
 		return Report{}, mistake("%s: %w", in.Summary, err)
 	}
 	place := config.Default().Placement
-	return Report{Estimate: &e, Method: name, Fit: fits(e, place.MarginOf(name), models), MaxJobs: place.MaxJobs}, nil
+	return Report{Estimate: &e, Method: name, Fit: fits(e, place.MarginMiB, models), MaxJobs: place.MaxJobs}, nil
 }
 
 // OfScript says what slurmctld will make of a script, and puts the keys and the summary
@@ -169,7 +169,7 @@ func judge(in Input, where script.Site, text []byte, do annotate.EstimateFunc) (
 	if where.Path != "" && s.Part.Share {
 		gpus = append([]model{{"partition " + s.Partition, s.Part.GPUMemMiB}}, gpus...)
 	}
-	r.Estimate, r.Fit = &e, fits(e, where.Placement.MarginOf(r.Method), gpus)
+	r.Estimate, r.Fit = &e, fits(e, where.Placement.MarginMiB, gpus)
 	return r, nil
 }
 

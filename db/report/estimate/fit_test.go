@@ -22,7 +22,7 @@ func TestFitsAsThePrologDoes(t *testing.T) {
 			in := choose.Input{
 				Readings:   []gres.Reading{{GPU: gres.GPU{UUID: "GPU-a", TotalMiB: g.memMiB}}},
 				Request:    gres.Request{GPUs: 1, ReserveMiB: reserve, MarginMiB: margin},
-				Thresholds: choose.Thresholds{SMActMaxPct: 80, CoarseMaxPct: 95, MarginMiB: margin, MaxJobs: 1000, CrossUser: true},
+				Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: margin, MaxJobs: 1000, CrossUser: true},
 			}
 			for want < 1000 && len(choose.GPUs(choose.MAGM, in).UUIDs) == 1 {
 				want++

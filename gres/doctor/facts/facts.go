@@ -49,7 +49,7 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 		f.Federation, _ = slurm.Federation(ctx)
 	}
 	slurmConf := slurmConfPath(slurm, f.Running)
-	f.SlurmConf, f.SlurmConfErr = readSlurmConf(slurmConf)
+	f.SlurmConf, f.SlurmConfErr = slurmconf.Read(slurmConf)
 	for _, dir := range filepath.SplitList(f.SlurmConf.Setting("PluginDir")) {
 		f.PluginDirs = append(f.PluginDirs, look(dir))
 	}
@@ -74,26 +74,6 @@ func slurmConfPath(slurm sctl.Client, running map[string]string) string {
 		}
 	}
 	return "/etc/slurm/slurm.conf"
-}
-
-// readSlurmConf reads slurm.conf or gres.conf; what it includes stands beside
-// it unless the path is absolute.
-func readSlurmConf(path string) (slurmconf.File, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return slurmconf.File{}, err
-	}
-	f, err := slurmconf.Parse(string(text), func(name string) (string, error) {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(path), name)
-		}
-		text, err := os.ReadFile(name)
-		return string(text), err
-	})
-	if err != nil {
-		return f, fmt.Errorf("%s: %w", path, err)
-	}
-	return f, nil
 }
 
 // whatThisIs tells from slurm.conf what this machine is.
@@ -215,9 +195,9 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 			n.Hooks[hook] = look(first)
 		}
 	}
-	n.GresConf, n.GresConfErr = readSlurmConf(filepath.Join(filepath.Dir(confPath), "gres.conf"))
+	n.GresConf, n.GresConfErr = slurmconf.Read(filepath.Join(filepath.Dir(confPath), "gres.conf"))
 	n.Slots = slots(n.GresConf, name)
-	cgroup, _ := readSlurmConf(filepath.Join(filepath.Dir(confPath), "cgroup.conf"))
+	cgroup, _ := slurmconf.Read(filepath.Join(filepath.Dir(confPath), "cgroup.conf"))
 	n.Constrained = strings.EqualFold(cgroup.Setting("ConstrainDevices"), "yes")
 	if h := confine.ForNode(c, name, confPath); h.HasGPUs() {
 		g, err := confine.Find(c.Devices.Confine, h)

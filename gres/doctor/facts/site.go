@@ -31,7 +31,7 @@ func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_
 	s.GPUs, s.GPUMemMiB, s.Type, s.Cores = len(gpus), gpus[0].TotalMiB, typeOf(gpus), coresOf(gpus)
 	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
 	text, _ := slurm.ShowConfig(ctx) // slurmctld may be down
-	s.SlurmConf, note = readSlurmConf(slurmConfPath(slurm, slurmconf.Running(text)))
+	s.SlurmConf, note = slurmconf.Read(slurmConfPath(slurm, slurmconf.Running(text)))
 	s.Hardware, err = hardwareOf(ctx, c)
 	return s, note, err
 }
