@@ -25,7 +25,7 @@ const (
 	// convolution by FFT, which needs scratch memory for the transformed filters:
 	// from transformPct of the estimate on that matters.
 	transformBatch = 32
-	transformPct   = 100
+	transformPct   = 90
 	// fewFamilies must have shown a naming pattern before it counts as measured.
 	fewFamilies = 2
 )
@@ -131,9 +131,13 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 // little is a difference that does not matter to the estimate.
 func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
-// transforms says when the scratch memory of one convolution may exceed all else.
-func (e *Estimate) transforms(bytes int64, batch int) {
-	if t := bytes >> 20; batch <= transformBatch && t > e.MiB/100*transformPct {
-		e.lower(Unsure, "at small batches cuDNN may compute a convolution by FFT, which takes up to %d MiB for a moment", t)
+// transforms says when the scratch memory of one convolution may exceed all else, and
+// returns how many MiB it is then.
+func (e *Estimate) transforms(bytes int64, batch int) int64 {
+	t := bytes >> 20
+	if batch > transformBatch || t <= e.MiB/100*transformPct {
+		return 0
 	}
+	e.lower(Unsure, "at small batches cuDNN may compute a convolution by FFT, which takes up to %d MiB for a moment", t)
+	return t
 }

@@ -69,6 +69,9 @@ func TestTraced(t *testing.T) {
 		if e.Confidence != c.want || !strings.Contains(said, c.says) || e.Path != FromTrace {
 			t.Errorf("%s: %s by %s, want %s:\n%s", c.name, e.Confidence, e.Path, c.want, said)
 		}
+		if c.name == "transforms" && e.ReserveMiB != Sure.Reserve(e.MiB)+17408 {
+			t.Errorf("%s: %d MiB of %d are booked", c.name, e.ReserveMiB, e.MiB)
+		}
 	}
 }
 

@@ -585,6 +585,9 @@ class Tracing:
         to = module.to
 
         def moved(m, *args, **kwargs):
+            # A number is a GPU's; PyTorch asks for one before it takes it.
+            args = [f"cuda:{a}" if type(a) is int else a for a in args]
+            kwargs = {k: f"cuda:{a}" if type(a) is int else a for k, a in kwargs.items()}
             device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
             if device is not None and device.type == "cuda":
                 return recorder.module_to_gpu(m, dtype)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of carma_trace.py; those that trace need PyTorch 2 and say so."""
 
+import importlib.util
 import io
 import os
 import re
@@ -132,6 +133,201 @@ for step in range(100):
 """
 
 
+# Ten kinds of training scripts as people have them, each traced by one command: the packages
+# that it needs, the code, and what the trace must say. A refusal is one text.
+
+CLASSES = "import torch\nfrom torch import nn\n"
+
+OLD_AMP = CLASSES + """
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)).to(torch.device("cuda:0"))
+opt = torch.optim.Adam(model.parameters())
+scaler = torch.cuda.amp.GradScaler()
+for x in torch.randn(100, 32, 256):
+    opt.zero_grad()
+    with torch.cuda.amp.autocast():
+        loss = model(x.cuda(non_blocking=True)).float().logsumexp(1).mean()
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+    torch.cuda.synchronize()
+"""
+
+DDP = CLASSES + """
+import os
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data.distributed import DistributedSampler
+dist.init_process_group("nccl")
+rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+model = DistributedDataParallel(nn.Linear(1000, 1000).to(local), device_ids=[local])
+data = torch.utils.data.TensorDataset(torch.randn(640, 1000))
+sampler = DistributedSampler(data)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for (x,) in torch.utils.data.DataLoader(data, 64, sampler=sampler):
+        loss = model(x.to(local)).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        dist.all_reduce(loss)
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+COMPILED = CLASSES + """
+device = "cuda"
+model = torch.compile(nn.Sequential(nn.Embedding(100, 64), nn.Linear(64, 100)).to(device), mode="max-autotune")
+opt = torch.optim.AdamW(model.parameters(), fused=True)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 100)
+@torch.compile
+def step(x):
+    loss = nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten())
+    loss.backward()
+    opt.step()
+    opt.zero_grad(set_to_none=True)
+for _ in range(100):
+    step(torch.randint(0, 100, (8, 128), device=device))
+    schedule.step()
+"""
+
+LOADER = CLASSES + """
+import random
+import numpy
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1000
+    def __getitem__(self, i):
+        return {"image": numpy.random.rand(3, 16, 16).astype("float32"), "label": i % 10}
+def seed(worker):
+    random.seed(torch.initial_seed() % 2**32)
+def collate(rows):
+    return torch.stack([torch.from_numpy(r["image"]) for r in rows]), torch.tensor([r["label"] for r in rows])
+loader = torch.utils.data.DataLoader(Samples(), batch_size=24, shuffle=True, num_workers=8, collate_fn=collate,
+                                     worker_init_fn=seed, pin_memory=True, drop_last=True, prefetch_factor=4,
+                                     persistent_workers=True, generator=torch.Generator().manual_seed(0))
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                      nn.Linear(8, 10)).cuda()
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for image, label in loader:
+    out = model(image.cuda())
+    nn.functional.cross_entropy(out, label.cuda()).backward()
+    opt.step()
+    opt.zero_grad()
+    right = (out.argmax(1).cpu() == label).sum().item()
+"""
+
+VISION = CLASSES + """
+import argparse
+import torchvision
+from torchvision import transforms
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--batch-size", type=int, default=8)
+parser.add_argument("--model", default="resnet18")
+args = parser.parse_args()
+torch.backends.cudnn.benchmark = True
+prepare = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+                              transforms.Normalize((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))])
+data = torchvision.datasets.FakeData(1000, (3, 64, 64), transform=prepare)
+loader = torch.utils.data.DataLoader(data, batch_size=args.batch_size, sampler=torch.utils.data.RandomSampler(data),
+                                     num_workers=16, pin_memory=True)
+device = torch.device("cuda")
+model = torchvision.models.get_model(args.model, weights=None, num_classes=10).to(device)
+criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+average = torch.optim.swa_utils.AveragedModel(model, device=device)
+model.train()
+for i, (image, target) in enumerate(loader):
+    image, target = image.to(device), target.to(device)
+    output = model(image)
+    loss = criterion(output, target)
+    opt.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    average.update_parameters(model)
+    best = output.topk(5, 1)[1].t().eq(target[None]).flatten().sum(dtype=torch.float32)
+    print(loss.item(), best.item() * 100 / len(image))
+"""
+
+TIMM = CLASSES + """
+import timm
+import timm.optim
+import timm.scheduler
+model = timm.create_model("resnet18", pretrained=False, num_classes=10).cuda()
+opt = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.05)
+schedule = timm.scheduler.CosineLRScheduler(opt, t_initial=10)
+for step in range(10):
+    x, y = torch.randn(8, 3, 64, 64).cuda(), torch.randint(0, 10, (8,)).cuda()
+    with torch.amp.autocast("cuda", dtype=torch.float16):
+        loss = nn.functional.cross_entropy(model(x), y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    schedule.step(step + 1)
+"""
+
+TRAINER = CLASSES + """
+import tempfile
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+model = BertForSequenceClassification(BertConfig(vocab_size=1000, hidden_size=64, num_hidden_layers=2,
+                                                 num_attention_heads=2, intermediate_size=128))
+row = {"input_ids": [1] * 32, "attention_mask": [1] * 32, "labels": 0}
+args = TrainingArguments(tempfile.mkdtemp(), per_device_train_batch_size=16, num_train_epochs=3, report_to=[])
+Trainer(model, args, train_dataset=[row] * 256).train()
+"""
+
+ACCELERATE = CLASSES + """
+from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=2)
+model = nn.Sequential(nn.Linear(300, 600), nn.GELU(), nn.Linear(600, 5))
+opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = torch.utils.data.TensorDataset(torch.randn(640, 300), torch.zeros(640, dtype=torch.long))
+loader = torch.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+model, opt, loader = accelerator.prepare(model, opt, loader)
+for x, y in loader:
+    with accelerator.accumulate(model):
+        loss = nn.functional.cross_entropy(model(x), y)
+        accelerator.backward(loss)
+        opt.step()
+        opt.zero_grad()
+"""
+
+LIGHTNING = CLASSES + """
+import lightning
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(300, 600), nn.ReLU(), nn.Linear(600, 5))
+    def training_step(self, batch, index):
+        loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(640, 300), torch.zeros(640, dtype=torch.long))
+trainer = lightning.Trainer(accelerator="gpu", devices=1, max_epochs=2, logger=False, enable_checkpointing=False)
+trainer.fit(Net(), torch.utils.data.DataLoader(data, batch_size=16, shuffle=True, num_workers=2))
+"""
+
+KINDS = (
+    ("a loop with .cuda()", (), PLAIN, (), ["batch 16 8", "optimizer SGD"]),
+    ("a loop with device=", (), ENCODER, (), ["precision amp-bfloat16", "optimizer AdamW"]),
+    ("torch.cuda.amp", (), OLD_AMP, (), ["precision amp-float16", "optimizer Adam"]),
+    ("DistributedDataParallel", (), DDP, (), ["parallel ddp", "batch 64 32"]),
+    ("torch.compile", (), COMPILED, (), ["torch.compile", "optimizer AdamW"]),
+    ("a loader with workers", ("numpy",), LOADER, (), ["batch 24 12"]),
+    ("torchvision, by option", ("torchvision",), VISION, ("--batch-size", "32"), ["batch 32 16", "optimizer SGD"]),
+    ("timm", ("timm",), TIMM, (), ["precision amp-float16", "optimizer AdamW"]),
+    ("transformers' Trainer", ("transformers",), TRAINER, (), ["batch 16 8", "optimizer AdamW"]),
+    ("Accelerate", ("accelerate",), ACCELERATE, (), ["batch 16 8", "optimizer AdamW"]),
+    ("Lightning", ("lightning",), LIGHTNING, (), ["batch 16 8", "optimizer Adam"]),
+    ("data that are not there", (), PLAIN.replace("data = ", "torch.load('/no/such/train.pt')\ndata = "), (),
+     "reads /no/such/train.pt, which is not here"),
+)
+
+
 TRACES = torch is not None and int(torch.__version__.split(".")[0]) >= 2
 
 
@@ -176,6 +372,25 @@ class WithTorch(unittest.TestCase):
         self.assertEqual([w for w, _ in events].count("w0"), 2)
         self.assertNotIn("d0", [w for w, _ in events])  # nobody wants an image's gradient
         self.assertAlmostEqual(peak(text, True) / peak(text), 0.75, delta=0.25)
+
+    def test_kinds_of_scripts(self):
+        for name, packages, code, args, says in KINDS:
+            lacks = [p for p in packages if importlib.util.find_spec(p) is None]
+            if lacks:
+                print(f"carma_trace: {lacks[0]} is not installed: {name} was not traced", flush=True)
+                continue
+            with self.subTest(name):
+                if isinstance(says, str):
+                    run = self.script(code, *args)
+                    self.assertEqual((run.returncode, run.stdout), (1, ""), run.stderr)
+                    self.assertIn(says, run.stderr)
+                    continue
+                text = self.traced(code, *args)
+                for line in says:
+                    self.assertIn(line, text)
+                births, _ = unfold(text)
+                letters = {w[0] for w in births}
+                self.assertLessEqual({"p", "g", "a"}, letters)
 
     def test_a_batch_option_wins(self):
         code = PLAIN.replace("batch_size=16", "batch_size=int(__import__('sys').argv[2])")

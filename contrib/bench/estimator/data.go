@@ -142,10 +142,23 @@ func mlpRuns(dir string) ([]run, error) {
 }
 
 // dropped counts the timm rows that are left out.
-type dropped struct{ failed, impossible, noSummary int }
+type dropped struct {
+	failed, noSummary int
+	impossible        []run
+}
+
+// processMiB is what a process takes that has cuDNN and hardly a tensor: below the
+// smallest of the timm runs, 1731 MiB, for the data say about 1700.
+const processMiB = 1700
+
+// impossible says that a run took less than it needs: the live tensors by FakeTensor, or
+// the process, its parameters and their gradients. It ended within its first step.
+func impossible(actualMiB, faketensorMiB, params float64) bool {
+	return actualMiB < 0.95*faketensorMiB || actualMiB < processMiB+2*params*4/(1<<20)
+}
 
 // timmRuns are timm models; a row is dropped where the run failed or where it
-// reports less than the live tensors need.
+// reports less than is physically needed.
 func timmRuns(dir string) ([]run, dropped, error) {
 	var d dropped
 	t, err := readTable(filepath.Join(dir, "timm_measured.csv"))
@@ -164,8 +177,9 @@ func timmRuns(dir string) ([]run, dropped, error) {
 		case t.text(r, "status") != "ok":
 			d.failed++
 			continue
-		case t.num(r, "actual_mib") < 0.95*t.num(r, "faketensor_bwd_mib"):
-			d.impossible++
+		case impossible(t.num(r, "actual_mib"), t.num(r, "faketensor_bwd_mib"), t.num(r, "params")):
+			d.impossible = append(d.impossible,
+				run{model: model, batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib")})
 			continue
 		case text == nil:
 			d.noSummary++

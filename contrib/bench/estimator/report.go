@@ -157,7 +157,11 @@ func report(w io.Writer, dir, traces, measured string) error {
 	printSet(w, "bound", only(timm, estimator.Bound))
 	fmt.Fprintf(w, "\ntimm: %d of %d rows are sure (%.0f %%); dropped: %d failed, %d below what is physically needed, "+
 		"%d without a summary\n",
-		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, drop.impossible, drop.noSummary)
+		len(sure), len(timm), 100*float64(len(sure))/float64(len(timm)), drop.failed, len(drop.impossible), drop.noSummary)
+	for _, r := range drop.impossible {
+		fmt.Fprintf(w, "  below process, parameters and gradients: %s at batch %d, measured %.0f MiB\n",
+			r.model, r.batch, r.actualMiB)
+	}
 	fmt.Fprintf(w, "gpumemnet: as published for the real set, elsewhere the bucket that holds the truth; horus: "+
 		"published or computed\n\n")
 	rows, list, err := judgeLeftOut(timm, others)

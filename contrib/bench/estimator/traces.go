@@ -238,15 +238,14 @@ func leaveFamiliesOut(w io.Writer, runs []run) error {
 			return err
 		}
 		picks[c]++
-		est, err := f.estimates(c.scratch)
-		if err != nil {
-			return err
-		}
-		for i, r := range runs {
+		for _, r := range runs {
 			if r.family == name {
-				mib := int64(est[i]) + c.base
-				held = append(held, outcome{run: r, est: estimator.Estimate{MiB: mib,
-					ReserveMiB: estimator.Sure.Reserve(mib)}})
+				r.spec.Base.CuDNNMiB = c.base
+				e, err := estimator.RefitTrace(r.spec, c.scratch)
+				if err != nil {
+					return fmt.Errorf("%s/%d: %w", r.model, r.batch, err)
+				}
+				held = append(held, outcome{run: r, est: e})
 			}
 		}
 	}
