@@ -47,6 +47,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.Node":              "the node's own name",
 	"slurmbridge/sctl Client.NodeStatus":        "the node's own name",
 	"slurmbridge/sctl Client.Federation":        "constants",
+	"slurmbridge/sctl Client.NodeNames":         "constants",
 	"slurmbridge/sctl Client.Nodes":             "partitions of carma.toml",
 	"slurmbridge/sctl Client.Notify":            "a number, and a sentence of ours",
 	"slurmbridge/sctl Client.Partition":         "recovery of carma.toml",

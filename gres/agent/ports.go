@@ -81,7 +81,8 @@ type Publisher interface {
 	PublishIf(ctx context.Context, s lease.Snapshot) error
 	// CompareIf compares what slurmctld counts, if that is due on a cluster of so many
 	// nodes, not sooner than after the pause.
-	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool, err error)
+	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool,
+		err error)
 }
 
 // Jobs asks slurmctld about single jobs.
@@ -103,12 +104,18 @@ type Users interface {
 	Cancel(ctx context.Context, t sctl.Target) error
 }
 
+// Members are the nodes of the cluster: all that is known of each, or their names alone, which
+// costs slurmctld less.
+type Members interface {
+	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
+	NodeNames(ctx context.Context, partitions []string) ([]string, error)
+}
+
 // Cluster is what the steward looks at and says.
 type Cluster interface {
 	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
-	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
+	Members
 	Preemption(ctx context.Context) (schedule.Preemption, error)
-	NodeNames(ctx context.Context, partitions []string) ([]string, error)
 	Steering
 }
 

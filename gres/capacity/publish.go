@@ -52,7 +52,8 @@ func (NoPublisher) Publish(context.Context) error { return nil }
 func (NoPublisher) PublishIf(context.Context, lease.Snapshot) error { return nil }
 
 // CompareIf compares nothing.
-func (NoPublisher) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (comment string, asked bool, err error) {
+func (NoPublisher) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (comment string, asked bool,
+	err error) {
 	return "", false, nil
 }
 

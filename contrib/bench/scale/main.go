@@ -111,7 +111,8 @@ func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
 		return nil, err
 	}
 	fmt.Printf("\n%d nodes, %d jobs wait, %s\n", b.nodes, b.waiting, b.version)
-	fmt.Printf("%-14s %-7s %8s %8s %9s %9s %18s %18s  %s\n", "phase", "agents", "core %", "starts/s", "updates/s", "asked/s",
+	fmt.Printf("%-14s %-7s %8s %8s %9s %9s %18s %18s  %s\n", "phase", "agents", "core %", "starts/s", "updates/s",
+		"asked/s",
 		"sbatch p50/p99 ms", "squeue p50/p99 ms", "backfill mean cycle us")
 	for _, p := range []Phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true},
 		{Name: "reconfigure", Agents: true}} {
