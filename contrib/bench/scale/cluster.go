@@ -227,6 +227,14 @@ func (b *bench) start(program string, args ...string) error {
 
 // down ends what was started, the last first.
 func (b *bench) down() {
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	if _, err := b.sh(ctx, "scancel", "--user=root"); err == nil { // a slurmstepd outlives slurmctld and slurmd
+		b.until(ctx, func() bool {
+			out, err := b.sh(ctx, "squeue", "--noheader", "--states=RUNNING,COMPLETING")
+			return err != nil || out == ""
+		})
+	}
 	for _, n := range b.agents {
 		n.book.Close()
 	}
