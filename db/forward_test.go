@@ -345,3 +345,32 @@ func FuzzParseComment(f *testing.F) {
 		}
 	})
 }
+
+// slurmdbd is away for a day: what ended meanwhile is there within two hours, each job once.
+func TestForwardAfterADay(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	to := &dbd{comments: map[uint32]string{}, down: true}
+	now := time.Now()
+	const jobs = 300
+	sent := 0
+	for minute := range 26 * 60 {
+		at := now.Add(time.Duration(minute) * time.Minute)
+		if id := uint32(minute/4 + 1); minute%4 == 0 && id <= jobs {
+			if err := d.Put(t.Context(), attempt(id, 0)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := d.SetEnd(t.Context(), End{JobID: id, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+				t.Fatal(err)
+			}
+			to.comments[id] = ""
+		}
+		to.down = minute < 24*60
+		n, err := d.Forward(t.Context(), to, at)
+		if sent += n; err != nil && !to.down {
+			t.Fatal(err)
+		}
+	}
+	if w, err := d.Waiting(t.Context()); sent != jobs || to.sets != jobs || w != 0 || err != nil {
+		t.Errorf("%d of %d are there after %d writes, %d wait, %v", sent, jobs, to.sets, w, err)
+	}
+}
