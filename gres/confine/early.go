@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"carma/db/file"
 )
 
 // earlyPath is a file with the ids of the jobs that ran when the node first had a guard. It
@@ -27,10 +29,7 @@ func Early(runDir string, unconfined []Job) (first bool, late []Job, err error) 
 			ids = append(ids, j.ID)
 		}
 		if text, err = json.Marshal(ids); err == nil {
-			err = os.WriteFile(path+".new", text, 0o600)
-		}
-		if err == nil {
-			err = os.Rename(path+".new", path)
+			err = file.Replace(path, text, 0o600)
 		}
 		if err != nil {
 			return false, nil, fmt.Errorf("note the jobs that are not confined: %w", err)
