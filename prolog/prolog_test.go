@@ -338,6 +338,8 @@ func TestPrologWithoutGPUs(t *testing.T) {
 	none.Slots, none.Carma = nil, jobenv.Carma{}
 	forgotten := hook(7) // slurmctld has just started, and counted GPUs without their numbers
 	forgotten.Slots, forgotten.OneNode = nil, true
+	often := forgotten // as an operator has taken its GPUs from it
+	often.Restart = 5
 	elsewhere := hook(7) // --gpus=1 on two nodes
 	elsewhere.Slots = nil
 	for _, c := range []struct {
@@ -350,6 +352,7 @@ func TestPrologWithoutGPUs(t *testing.T) {
 		{"a job with GPUs on other nodes", elsewhere, false, false},
 		{"a job that slurmctld gave none", forgotten, false, true},
 		{"one that cannot return", forgotten, true, false},
+		{"one that was returned often", often, false, false},
 	} {
 		w := newWorld(t)
 		w.slurm.noRequeue = c.srun

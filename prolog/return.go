@@ -228,9 +228,12 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 // returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld that has
 // just started counts the GPUs of a node before the node has told it which they are, and allocates
 // some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. One
-// that cannot return runs so, as without CARMA.
+// that cannot return, or was returned often, as an operator has taken its GPUs from it, runs so.
 func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
 	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
+	if n.overVetoLimit(h) {
+		return false
+	}
 	if err := n.Return(ctx, h, slurm); err != nil {
 		n.Log.Error("not returned: the job runs without a GPU", "job", h.JobKey, "error", err)
 		return false
