@@ -122,7 +122,7 @@ func listed(list []Slowdown, d gres.Daemon) bool {
 // is measured there. Less says nothing: a job may be reading its data, or be slowed by
 // more than the law knows.
 func correct(c []interference.Client, r *gres.Reading) {
-	measured := r.SMActPct / 100
+	measured := min(r.SMActPct/100, 1)
 	if !(measured > 0) || r.Source.Coarse() {
 		return
 	}
@@ -130,7 +130,7 @@ func correct(c []interference.Client, r *gres.Reading) {
 	if !(measured > util) || util == 0 {
 		return
 	}
-	power := math.Log1p(-min(measured, 1)) / math.Log1p(-util)
+	power := math.Log1p(-measured) / math.Log1p(-util)
 	for i := range c {
 		c[i].Demand = 1 - math.Pow(1-c[i].Demand, power)
 	}

@@ -51,6 +51,8 @@ func TestSlowdown(t *testing.T) {
 		{"a resident's wish", quiet, []gres.Lease{strict}, 20, 0, 0, "job 1's expected slowdown 1.11 above 1.10"},
 		{"nothing is known of the newcomer", quiet, []gres.Lease{doing(1, 60)}, 0, 1.5, 0,
 			"job 1's expected slowdown 1.60 above 1.50; SM activity of this job is not known, 100 % counted"},
+		{"the reading is beyond all", active(100.4), []gres.Lease{doing(1, 100)}, 60, 1.5, 0,
+			"job 1's expected slowdown 1.60 above 1.50"},
 		{"nothing is known of it, and there is room", quiet, []gres.Lease{doing(1, 40)}, 0, 1.5, 0, ""},
 		{"nothing is known of the resident", quiet, []gres.Lease{doing(1, 0)}, 60, 1.5, 0,
 			"job 1's expected slowdown 1.60 above 1.50"},
