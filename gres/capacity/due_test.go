@@ -6,8 +6,6 @@ import (
 	"context"
 	"testing"
 	"time"
-
-	"carma/gres/lease"
 )
 
 // counting counts questions.
@@ -32,14 +30,16 @@ func TestCompareIf(t *testing.T) {
 		reset bool // the answer before was of a slurmctld that was reconfigured
 		held  bool // it had a hold
 		told  bool // slurmctld was told something since
+		lost  bool // a GPU is missing
 		want  time.Duration
 	}{
-		{"a small cluster", 150, false, false, false, false, pause},
-		{"one that offers everything", 4400, false, false, false, false, 880 * time.Second},
-		{"one with a job", 4400, true, false, false, false, 220 * time.Second},
-		{"after a reconfigure", 4400, false, true, false, false, 220 * time.Second},
-		{"a hold", 4400, false, false, true, false, 220 * time.Second},
-		{"one that is free again", 4400, false, false, false, true, 220 * time.Second},
+		{"a small cluster", 150, false, false, false, false, false, pause},
+		{"one that offers everything", 4400, false, false, false, false, false, 880 * time.Second},
+		{"one with a job", 4400, true, false, false, false, false, 220 * time.Second},
+		{"after a reconfigure", 4400, false, true, false, false, false, 220 * time.Second},
+		{"a hold", 4400, false, false, true, false, false, 220 * time.Second},
+		{"one that is free again", 4400, false, false, false, true, false, 220 * time.Second},
+		{"one that lacks a GPU", 4400, false, false, false, false, true, 220 * time.Second},
 	} {
 		s := &counting{fakeSlurm: &fakeSlurm{gres: "gpu:8"}}
 		p := newPublisher(t, s.fakeSlurm)
@@ -47,6 +47,9 @@ func TestCompareIf(t *testing.T) {
 		ctx := t.Context()
 		if c.busy {
 			grant(t, p.Book, 7, 10240)
+		}
+		if c.lost {
+			p.GPUs = 8
 		}
 		if err := p.Publish(ctx); err != nil {
 			t.Fatal(err)
@@ -89,11 +92,15 @@ func TestCompareIf(t *testing.T) {
 func TestCompareIfApart(t *testing.T) {
 	s := &counting{fakeSlurm: &fakeSlurm{gres: "gpu:8"}}
 	p := newPublisher(t, s.fakeSlurm)
+	snapshot, err := p.Book.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	var late, early int
 	for range 2000 {
 		p.Node = p.Node + "1"
 		p.due = due{}
-		if _, asked, err := p.CompareIf(t.Context(), lease.Snapshot{}, time.Second, 4400); asked || err != nil {
+		if _, asked, err := p.CompareIf(t.Context(), snapshot, time.Second, 4400); asked || err != nil {
 			early++
 		} else if p.due.at-p.due.asked > 440*time.Second {
 			late++

@@ -36,6 +36,7 @@ type Publisher struct {
 	IdleOnly   bool // config.Placement.IdleOnly
 	Thresholds choose.Thresholds
 	FullMiB    []int64 // sizes of GPUs in carma.toml
+	GPUs       int     // of a node, the most that carma.toml says
 	Floor      bool    // no anchor node: never publish less than a whole GPU
 
 	due due // of CompareIf, which one loop calls
@@ -171,8 +172,11 @@ func (p *Publisher) offers(s lease.Snapshot) []Offer {
 	return gpus
 }
 
-// offersAll tells whether the node offers all of its GPUs whole, and to everybody.
+// offersAll tells whether the node offers as many GPUs as a node has, whole and to everybody.
 func (p *Publisher) offersAll(s lease.Snapshot) bool {
+	if len(s.Readings) == 0 || len(s.Readings) < p.GPUs {
+		return false
+	}
 	for i, g := range p.offers(s) {
 		if g.MiB < s.Readings[i].TotalMiB && g.MiB != p.fullMiB(s.Readings[i].GPU) || g.Own || g.GPUs > 0 {
 			return false

@@ -278,7 +278,7 @@ func (b *bench) cpu() (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100
 }
 
-// freePort is the first of some ports that follow each other.
+// freePort is one that is most likely free, as are those that follow it.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -195,6 +195,7 @@ func (b *bench) phase(ctx context.Context, p *Phase) error {
 	if p.Agents {
 		work.do(func() { b.talk(part) })
 	}
+	work.do(func() { <-part.Done() })
 	started := 0
 	if p.Name != "idle" {
 		work.do(func() { started = b.load(part, p) })
@@ -238,7 +239,7 @@ func diagnosis(text string, seconds float64) (rpcs map[string]float64, backfill 
 	return rpcs, backfill
 }
 
-// node is one node's agent: what it does about slurmctld, and no more.
+// node is one node's agent: what it asks and tells slurmctld about its node, and no more.
 type node struct {
 	book *lease.Ledger
 	pub  *capacity.Publisher
