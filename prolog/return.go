@@ -231,15 +231,25 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 // that cannot return, or was returned often, as an operator has taken its GPUs from it, runs so.
 func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
 	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
-	if n.overVetoLimit(h) {
+	if h.Restart >= mostForgotten || n.overVetoLimit(h) {
 		return false
 	}
-	if err := n.Return(ctx, h, slurm); err != nil {
-		n.Log.Error("not returned: the job runs without a GPU", "job", h.JobKey, "error", err)
-		return false
+	for {
+		err := n.Return(ctx, h, slurm)
+		switch {
+		case err == nil:
+			return true
+		case errors.Is(err, sctl.ErrBatchOnly) || time.Until(n.Until) < n.Config.Hooks.Wait.D():
+			n.Log.Error("not returned: the job runs without a GPU", "job", h.JobKey, "error", err)
+			return false
+		}
+		n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)
+		time.Sleep(settlePause)
 	}
-	return true
 }
+
+// mostForgotten is after how many restarts a job without GPUs runs so, whatever hooks.vetoes says.
+const mostForgotten = 5
 
 // awaitRevocation stays until slurmd must have seen that the job was taken back.
 func (n *Node) awaitRevocation(ctx context.Context, h jobenv.Hook, slurm Jobs) {

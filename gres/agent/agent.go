@@ -91,7 +91,6 @@ type Agent struct {
 	rank   int // of this node among those that may have the steward
 	ranked time.Duration
 
-	place   int           // of this node among all by name
 	counted time.Duration // when that was asked
 	rested  time.Duration // until then the steward rests
 

@@ -47,7 +47,8 @@ func (a *Agent) boundSlowdown(usages []lease.Usage, order []*holder, s gres.Samp
 		}
 	}
 	rate := math.NaN()
-	if !s.Source.Coarse() { // which overstates how fast jobs get on
+	// A coarse source overstates how fast jobs get on; jobs that do nothing together are not slowed.
+	if !s.Source.Coarse() && s.SMActPct >= idlePct {
 		rate = energy.Rate(float64(s.SMActPct), evidence)
 	}
 	for i, h := range order {

@@ -146,6 +146,11 @@ func TestSlowedIsSaid(t *testing.T) {
 	if log.Len() > 0 || p.leases[0].Slowed != 0 {
 		t.Errorf("a short time: %s", &log)
 	}
+	p = newSlowed(1.5, &log, leaseOf(1, 60), leaseOf(2, 60))
+	p.play(150, 0, 0, figure.SourceGPM, 1, 2)
+	if log.Len() > 0 || p.leases[0].Slowed != 0 {
+		t.Errorf("jobs that do nothing together: %s", &log)
+	}
 	p = newSlowed(0, &log, leaseOf(1, 60), leaseOf(2, 60))
 	p.leases[1].MaxSlowdown = 1.2
 	p.play(150, 84, 0, figure.SourceGPM, 1, 2)

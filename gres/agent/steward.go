@@ -21,12 +21,12 @@ import (
 const (
 	stewards  = 3
 	rankEvery = time.Hour
-	// slurmctld packs all nodes to tell which are up. Those behind so many by name ask as much
-	// more rarely, from their start on, as they are farther behind.
-	near = 64
+	// slurmctld packs all nodes to tell which are up: of so many more nodes each asks an hour more rarely.
+	manyNodes = 1000
 	// times what asking for nodes and jobs took, the steward rests before it asks again: what
 	// slurmctld spends on it, a fifth of that or less, stays below 1 % of a core
 	stewardRests = 20
+	longestRest  = 5 * time.Minute // also where slurmctld did not answer
 )
 
 // keepSteward does the steward's work if it is this agent's.
@@ -41,18 +41,15 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 			a.Log.Warn("find the steward", "error", err)
 			return
 		}
-		if a.place = slices.Index(names, a.Node); a.counted == 0 && a.place >= near {
-			a.rank, a.ranked = stewards, now
-		}
 		a.nodes.Store(int64(len(names)))
 		a.counted = now
 	}
-	if a.ranked != 0 && a.rank >= stewards && now-a.ranked < rankEvery*time.Duration(1+max(a.place, 0)/near) ||
+	if a.ranked != 0 && a.rank >= stewards && now-a.ranked < rankEvery*time.Duration(1+a.nodes.Load()/manyNodes) ||
 		now < a.rested {
 		return
 	}
 	began := lease.Now()
-	defer func() { a.rested = now + stewardRests*(lease.Now()-began) }()
+	defer func() { a.rested = now + min(stewardRests*(lease.Now()-began), longestRest) }()
 	nodes, err := a.Cluster.Nodes(ctx, partitions)
 	if err != nil {
 		a.Log.Warn("find the steward", "error", err)

@@ -176,7 +176,7 @@ func slowdown(s string) (float64, error) {
 	switch {
 	case !plainNumber(s) || err != nil:
 		return 0, errors.New("not a number")
-	case f <= 1:
+	case f < 1.0005:
 		return 0, errors.New("must be above 1; a job that nobody may slow has policy=exclusive")
 	case f > 100:
 		return 0, errors.New("must be at most 100")
