@@ -27,7 +27,11 @@ make_root() {
 	esac
 	[ ! -e "$cache/$1.tar" ] || return 0
 	mkdir -p "$cache"
-	debootstrap --variant=minbase $check "$1" "$work/new" "${from:-http://deb.debian.org/debian}" >"$work/log" 2>&1 ||
+	# Debian 12's debootstrap does not know Ubuntu 24.04, whose script is that of 22.04.
+	script=
+	[ "$1" != noble ] || [ -e /usr/share/debootstrap/scripts/noble ] || script=/usr/share/debootstrap/scripts/jammy
+	debootstrap --variant=minbase $check "$1" "$work/new" "${from:-http://deb.debian.org/debian}" \
+		${script:+"$script"} >"$work/log" 2>&1 ||
 		{ tail -n 5 "$work/log" >&2; die "debootstrap could not make a root of $1"; }
 	tar -C "$work/new" --exclude=./var/cache/apt/archives --exclude=./var/lib/apt/lists -cf "$cache/$1.tar.$$" .
 	mv "$cache/$1.tar.$$" "$cache/$1.tar"
