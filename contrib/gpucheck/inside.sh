@@ -30,7 +30,7 @@ left() {
 	while :; do
 		found=
 		for p in /proc/[0-9]*; do
-			! grep -qaz '^CARMA_GPU_KIT=' "$p/environ" 2>/dev/null || found="$found ${p#/proc/}:$(tr '\0' ' ' <"$p/cmdline" 2>/dev/null)"
+			! grep -qaz '^CARMA_GPU_KIT=' "$p/environ" 2>/dev/null || found="$found ${p#/proc/}:$( { tr '\0' ' ' <"$p/cmdline"; } 2>/dev/null || true)" # it may go
 		done
 		# find fails where one goes while it looks.
 		[ -n "$found" ] || found=$(find /tmp -maxdepth 1 -name 'ck[0-9]*' -newer "$work/begun" 2>"$work/find") || true
