@@ -153,7 +153,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+        if func in READS and isinstance(args[0], FakeTensor):
             return self.value(args[0])
         if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
             return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
@@ -262,6 +262,8 @@ class Recorder(TorchDispatchMode):
         narrow = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(params[0].dtype)
         if narrow:
             self.settings["precision"] = narrow
+        if params and not any(self.on_gpu(p) for p in params):
+            self.note("the optimizer's parameters are not on the GPU")
         self.name(params, PARAMETER)
         self.name((p.grad for p in params if p.grad is not None), GRADIENT)
 
@@ -276,12 +278,13 @@ class Recorder(TorchDispatchMode):
 
 
 OPTIMIZERS = []  # of this trace, in order
-MATMULS = WRONG = IN_PLACE = frozenset()
+MATMULS = WRONG = IN_PLACE = READS = frozenset()
 if torch is not None:
     _aten = torch.ops.aten
     MATMULS = frozenset((_aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.mv, _aten.addmv, _aten.dot))
     IN_PLACE = frozenset((_aten.add_, _aten.sub_, _aten.mul_, _aten.div_, _aten.addcmul_, _aten.addcdiv_, _aten.lerp_,
                           _aten.zero_, _aten.fill_, _aten.copy_, _aten.uniform_, _aten.normal_))
+    READS = frozenset((_aten._local_scalar_dense.default, _aten.item.default))  # the latter in inference mode
     WRONG = frozenset((_aten.isnan, _aten.isinf, _aten.isneginf, _aten.isposinf))
 
 
@@ -588,7 +591,8 @@ class Tracing:
             # A number is a GPU's; PyTorch asks for one before it takes it.
             args = [f"cuda:{a}" if type(a) is int else a for a in args]
             kwargs = {k: f"cuda:{a}" if type(a) is int else a for k, a in kwargs.items()}
-            device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+            with torch._C.DisableTorchFunction():  # Placement would take device= for that of a tensor to make
+                device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
             if device is not None and device.type == "cuda":
                 return recorder.module_to_gpu(m, dtype)
             return to(m, *args, **kwargs)
@@ -629,6 +633,7 @@ class Tracing:
             init(d, dataset, batch_size, *args, **kwargs)
 
         self.put(loader, "__init__", started)
+        self.put(torch, "save", lambda *a, **k: None)  # no checkpoint without data takes the place of a real one
 
     def gpu(self):
         class Properties:
@@ -662,6 +667,15 @@ class Tracing:
             self.put(cuda, name, lambda *a, _value=value, **k: _value)
         for name in ("Stream", "Event", "device", "stream"):
             self.put(cuda, name, Nothing)
+        accelerator = getattr(torch, "accelerator", None)  # since PyTorch 2.6; names that it lacks are left out
+        for name, value in {
+            "is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda"),
+            "current_device_index": 0, "current_device_idx": 0, "set_device_index": None, "set_device_idx": None,
+            "current_stream": Nothing(), "set_stream": None, "synchronize": None, "empty_cache": None,
+            "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0,
+            "memory_stats": {}, "reset_peak_memory_stats": None,
+        }.items():
+            self.put(accelerator, name, lambda *a, _value=value, **k: _value)
 
         def graphs(*args, **kwargs):
             raise Refused("the script uses CUDA graphs, whose memory is a pool of its own: give mem= instead")
@@ -942,13 +956,14 @@ def caught(script, argv, loader_batch=None):
     sys.argv = [script, *argv]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     tracing = Tracing(loader_batch)
+    done = False
     try:
         with tracing:
             tracing.script()
             with contextlib.redirect_stdout(sys.stderr):
                 runpy.run_path(script, run_name="__main__")
     except Done:
-        return tracing.result()
+        done = True
     except Refused as err:
         raise Refused(f"{script}: {err}") from err
     except SystemExit as err:
@@ -965,10 +980,12 @@ def caught(script, argv, loader_batch=None):
         raise Refused(f"{script}: it stopped{line}: {type(err).__name__}: {str(err)[:300]}: "
                       "call carma_trace.show() with the model, or give mem=") from err
     r = tracing.recorder
-    if r.steps == 0 or not any(e[0] == "+" for e in r.events):
-        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer on a GPU: "
-                      "nothing was traced")
-    tracing.recorder.note("the script ended after its first step")
+    if r.steps == 0:
+        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer: nothing was traced")
+    if not any(e[0] == "+" for e in r.events):
+        raise Refused(f"{script}: it put nothing on a GPU: nothing was traced; see its options for the device")
+    if not done:
+        r.note("the script ended after its first step")
     return tracing.result()
 
 

@@ -495,6 +495,44 @@ data = """)
         text = self.traced(code)
         self.assertIn("#CARMA| precision bf16\n", text)
 
+    def test_a_module_moved_by_keyword(self):
+        text = self.traced(PLAIN.replace(".cuda()\n", "\n").replace(
+            "opt = ", "model.to(device=torch.device('cuda'), dtype=None)\nopt = "))
+        births, _ = unfold(text)
+        self.assertIn("p" + str(4 * 72000), births)
+        self.assertNotIn("not on the GPU", text)
+        left = self.traced(PLAIN.replace(".cuda()\n", "\n"))  # an error on a real GPU
+        self.assertIn("unseen 2 the optimizer's parameters are not on the GPU", left)
+
+    def test_no_device_is_named(self):
+        code = PLAIN.replace(".cuda()", ".to(device)").replace('"cuda"', "device").replace(
+            "model = ", "assert torch.accelerator.is_available()\n"
+            "device = torch.accelerator.current_accelerator()\nmodel = ", 1)
+        if not hasattr(torch, "accelerator"):
+            print("carma_trace: torch.accelerator needs PyTorch 2.6: it was not traced", flush=True)
+            return
+        self.assertIn("p" + str(4 * 72000), unfold(self.traced(code))[0])
+
+    def test_nothing_on_a_gpu(self):
+        run = self.script(PLAIN.replace(".cuda()", "").replace('"cuda"', '"cpu"'))
+        self.assertEqual((run.returncode, run.stdout), (1, ""), run.stderr)
+        self.assertIn("it put nothing on a GPU", run.stderr)
+
+    def test_values_in_inference_mode(self):
+        code = PLAIN.replace("total += loss.item()", """
+        with torch.inference_mode():
+            total += (loss * 2).item()""")
+        self.assertIn("#CARMA| batch 16 8\n", self.traced(code))
+
+    def test_no_checkpoint_is_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.pt")
+            with open(path, "w", encoding="ascii") as f:
+                f.write("a month of training")
+            self.traced(PLAIN.replace("total +=", f"torch.save(model.state_dict(), {path!r})\n        total +="))
+            with open(path, encoding="ascii") as f:
+                self.assertEqual(f.read(), "a month of training")
+
     def test_one_process_without_a_launcher(self):
         text = self.traced(PLAIN.replace("data = ", """
 import os, torch.distributed as dist
