@@ -72,7 +72,9 @@ func evictions(
 	s := &statesOf(buf[:], &one)[0]
 	alone := r.Exclusive || p == Exclusive || r.GPUs > 1 // a daemon of several comes up on GPUs without jobs
 	others := t.CrossUser && p != Carma
-	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients
+	demand, known := Activity(r.SMActPct, 0)
+	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients ||
+		s.slows(in, newcomer{demand, s.joins(in)}, known).code != 0
 	freeMiB := s.freeMiB()
 	cost.age, ok = math.MaxInt64, true
 	ends := func(l *gres.Lease) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
 )
@@ -76,5 +77,29 @@ func TestEvict(t *testing.T) {
 		if got := fmt.Sprint(uuids, " ", ids); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
+	}
+}
+
+// What is measured on a GPU may forbid a newcomer where what is known of its jobs does not:
+// the one that is preempted goes.
+func TestEvictByMeasuredSlowdown(t *testing.T) {
+	bounded := defaults
+	bounded.MaxSlowdown = 1.2
+	bounded.SMActMaxPct = 100
+	busy := gpu("a")
+	busy.SMActPct, busy.Source = 90, figure.SourceGPM
+	in := Input{Readings: []gres.Reading{busy}, Thresholds: bounded,
+		Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, UID: 1, ReserveMiB: 5000, AlonePct: 10,
+			Seen: true, Daemon: "a"}},
+		Request: gres.Request{JobID: 99, UID: 1, GPUs: 1, ReserveMiB: 5000, SMActPct: 30}}
+	if got := GPUs(MAGM, in); got.UUIDs != nil {
+		t.Fatalf("the newcomer fits: %+v", got)
+	}
+	if _, jobs := Evict(MAGM, in, func(*gres.Lease) Leaving { return Yields }); len(jobs) != 1 {
+		t.Errorf("%v go, want job 1", jobs)
+	}
+	in.Readings[0].SMActPct = 10
+	if _, jobs := Evict(MAGM, in, func(*gres.Lease) Leaving { return Yields }); len(jobs) != 0 {
+		t.Errorf("%v go where it fits", jobs)
 	}
 }

@@ -125,6 +125,11 @@ func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
 				return phases, err
 			}
 		}
+		if p.Name == "reconfigure" {
+			if err := b.occupy(ctx); err != nil {
+				return phases, err
+			}
+		}
 		if err := b.phase(ctx, &p); err != nil {
 			return phases, err
 		}
@@ -402,11 +407,36 @@ func (b *bench) look(ctx context.Context, p *Phase) {
 	}
 }
 
+// occupy leases a GPU of every second node to a job that outlives the phase.
+func (b *bench) occupy(ctx context.Context) error {
+	for i, n := range b.agents {
+		if i%2 == 1 {
+			continue
+		}
+		job := lease.Job{JobKey: jobenv.JobKey{JobID: uint32(1<<24 + i)}, UID: 1000}
+		if _, err := n.book.Acquire(ctx, job, gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000},
+			func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "" }); err != nil {
+			return err
+		}
+		s, err := n.book.Snapshot(ctx)
+		if err == nil {
+			err = n.pub.PublishIf(ctx, s)
+		}
+		if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
+			return err
+		}
+	}
+	return nil
+}
+
 // disturb has slurmctld read its files again and returns after how many seconds each node that
 // offers less than all it has counts again what its agent has told. The counts of slurm.conf
 // are what the others offer.
 func (b *bench) disturb(ctx context.Context) (float64, error) {
 	time.Sleep(b.length / 8)
+	if wrong, err := b.wrong(ctx); err != nil || wrong > 0 {
+		return 0, fmt.Errorf("before the reconfigure the counts of %d nodes are wrong (%w)", wrong, err)
+	}
 	if _, err := b.sh(ctx, "scontrol", "reconfigure"); err != nil {
 		return 0, err
 	}
@@ -421,19 +451,24 @@ func (b *bench) disturb(ctx context.Context) (float64, error) {
 	return 0, errors.New("after a reconfigure some counts were not right at the end of the phase; --seconds is too few")
 }
 
-// wrong is how many nodes that offer less than all have the counts of slurm.conf.
+// wrong is how many nodes that offer less than all, and have told nothing meanwhile, have the
+// counts of slurm.conf.
 func (b *bench) wrong(ctx context.Context) (count int, err error) {
+	before, err := b.told(ctx)
+	if err != nil {
+		return 0, err
+	}
 	out, err := b.sh(ctx, "scontrol", "--oneliner", "show", "node")
 	if err != nil {
 		return 0, err
 	}
+	after, err := b.told(ctx)
+	if err != nil {
+		return 0, err
+	}
 	less := map[string]bool{}
-	for _, n := range b.agents {
-		told, _, _, err := n.book.Published(ctx)
-		if err != nil {
-			return 0, err
-		}
-		less[n.pub.Node] = told != b.whole
+	for node, text := range after {
+		less[node] = text != b.whole && before[node] == text
 	}
 	for line := range strings.Lines(out) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(line, "NodeName="), " ")
@@ -443,4 +478,17 @@ func (b *bench) wrong(ctx context.Context) (count int, err error) {
 		}
 	}
 	return count, nil
+}
+
+// told is what each node has published last.
+func (b *bench) told(ctx context.Context) (map[string]string, error) {
+	texts := map[string]string{}
+	for _, n := range b.agents {
+		text, _, _, err := n.book.Published(ctx)
+		if err != nil {
+			return nil, err
+		}
+		texts[n.pub.Node] = text
+	}
+	return texts, nil
 }
