@@ -189,6 +189,7 @@ func TestForward(t *testing.T) {
 		!strings.Contains(stderr, "no samples") {
 		t.Errorf("gpus: %v %s", err, stderr)
 	}
+	c.nothingLeft()
 }
 
 // plain has values in the place of pointers.

@@ -46,5 +46,5 @@ func TestClockJumps(t *testing.T) {
 	c.sh(alice, "scancel "+stays)
 	c.ends(stays, "CANCELLED")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }

@@ -184,7 +184,7 @@ func TestConfine(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	c.eventually(groups, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // CARMA goes while jobs run: no program, no access list and no cgroup of its own stays, and

@@ -176,6 +176,8 @@ func TestNamedNodeWaitsItsTurn(t *testing.T) {
 		fill = append(fill, c.sbatch(alice, "", script)) // one on each GPU
 	}
 	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
+	// Else slurmctld may still start the next job there, whose Prolog returns it for a while.
+	c.eventually(func() string { return c.gres("n1") }, "bob:2,others:2,")
 	newcomers := func() string {
 		return strings.Join(slices.DeleteFunc(strings.Fields(c.leases("n1")),
 			func(id string) bool { return slices.Contains(fill, id) }), " ")
@@ -217,7 +219,12 @@ func (c *cluster) stream() (stop func()) {
 			"--smact 5 --ramp 0s --duration %ds\\n' | sbatch -o /dev/null", int(d.Seconds())))
 	}
 	for i := range 16 { // of all ages
-		small(longest * time.Duration(i+1) / 16)
+		small(longest * time.Duration(16-i) / 16)
+		if i%4 == 3 && i < 12 {
+			// One of them that is returned to the queue would be passed by those that come later, and be
+			// ahead of the job that is looked at: a GPU takes a job when the last one has settled.
+			c.eventually(func() string { return fmt.Sprint(len(strings.Fields(c.leases("n1"))) > i) }, "true")
+		}
 	}
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -82,4 +82,5 @@ func TestNodeStates(t *testing.T) {
 		t.Errorf("%+v, left %q", n, left)
 	}
 	set("update NodeName=" + jobstate.Anchor + " Comment=")
+	c.nothingLeft()
 }

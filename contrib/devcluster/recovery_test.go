@@ -199,7 +199,7 @@ func TestHeterogeneousJob(t *testing.T) {
 	if r := c.report(het); !r.OOM || r.Attempts != 2 || r.RequeuedTo != "gpu-recovery" {
 		t.Errorf("report %+v", r)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // The ladder lets the job share again with 5 GiB more.

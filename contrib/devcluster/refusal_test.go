@@ -79,7 +79,7 @@ func TestControlCharacters(t *testing.T) {
 func TestRecoveryPartitionIsClosed(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	raw := c.client("rawjob")
-	const why = "carma: partition gpu-recovery takes jobs from CARMA alone; name another"
+	const why = "carma: partition gpu-recovery accepts jobs only from CARMA; name another"
 	for _, command := range []string{
 		"sbatch -p gpu-recovery --wrap true", "sbatch -p gpu,gpu-recovery --wrap true",
 		"sbatch -p gpu-recovery,plain --gres=gpu:1 --wrap true",
@@ -119,7 +119,7 @@ func TestRecoveryPartitionIsClosed(t *testing.T) {
 func TestGPUsOfABookedJobStay(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	raw := c.client("rawjob")
-	const why = "carma: GPU memory is booked at submission; submit the job anew"
+	const why = "carma: GPU memory is booked at submission; submit the job again"
 	booked := c.held("--gres=gpu:1")
 	before := c.job(booked, "%b")
 	for _, change := range []string{"Gres=gpu:3", "TresPerNode=gres:gpu:3", "TresPerJob=gres:gpu:3",

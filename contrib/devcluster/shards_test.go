@@ -208,7 +208,7 @@ func TestSpellingsBySlurm(t *testing.T) {
 		}
 	}
 	if _, stderr, err := c.run(alice, "sbatch --gres=shard:3 --wrap true"); err == nil ||
-		!strings.Contains(stderr, "ask for a GPU, as --gres=gpu:1") {
+		!strings.Contains(stderr, "ask for a GPU, such as --gres=gpu:1") {
 		t.Errorf("shards by hand: %s", stderr)
 	}
 	for _, options := range []string{"--gpus=1", "--gres=gpu:a100:1", "-n1 --gpus-per-task=1",
@@ -226,7 +226,7 @@ func tooOldForShards(t *testing.T) {
 	t.Helper()
 	c := up(t, "--nodes", "1", "--placement", "slurm")
 	out, _, err := c.run("", doctorOfN1)
-	if err == nil || !regexp.MustCompile(`fail  slurm +placement.mode = "slurm" needs Slurm 23.11, this is \d+\.\d+\.\d+: jobs go on as they were written`).MatchString(out) {
+	if err == nil || !regexp.MustCompile(`fail  slurm +placement.mode = "slurm" needs Slurm 23.11, this is \d+\.\d+\.\d+: jobs are accepted as written`).MatchString(out) {
 		t.Errorf("doctor: %v\n%s", err, out)
 	}
 	id := c.sbatch(alice, "", train("10G", "1s"))

@@ -53,5 +53,5 @@ func TestPrologOutlivesSignals(t *testing.T) {
 	if log := c.sh("", "cat "+c.dir+"/log/slurmd.n1.log"); regexp.MustCompile("killed|prolog failed").MatchString(log) {
 		t.Errorf("slurmd has killed a Prolog:\n%s", log)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }

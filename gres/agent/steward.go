@@ -29,6 +29,16 @@ const (
 	longestRest  = 5 * time.Minute // also where slurmctld did not answer
 )
 
+// restAfter is how long the steward rests after questions that took so long. On a busy node they
+// take long that cost slurmctld nothing; no hold is to come much later for it.
+func restAfter(took, holdAfter time.Duration) time.Duration {
+	longest := longestRest
+	if holdAfter > 0 {
+		longest = min(longest, holdAfter/4)
+	}
+	return min(stewardRests*took, longest)
+}
+
 // keepSteward does the steward's work if it is this agent's.
 func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	if a.Cluster == nil {
@@ -49,7 +59,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		return
 	}
 	began := lease.Now()
-	defer func() { a.rested = now + min(stewardRests*(lease.Now()-began), longestRest) }()
+	defer func() { a.rested = now + restAfter(lease.Now()-began, a.Config.Hold.After.D()) }()
 	nodes, err := a.Cluster.Nodes(ctx, partitions)
 	if err != nil {
 		a.Log.Warn("find the steward", "error", err)

@@ -274,3 +274,16 @@ func TestBackOffIsOurs(t *testing.T) {
 		t.Errorf("a job may back off for %v, longer than %v is its user's", longest, steward.BackOff)
 	}
 }
+
+func TestRestAfter(t *testing.T) {
+	for _, c := range []struct{ took, holdAfter, want time.Duration }{
+		{50 * time.Millisecond, 2 * time.Hour, time.Second},
+		{time.Minute, 2 * time.Hour, longestRest},
+		{time.Minute, 0, longestRest},
+		{10 * time.Second, 2 * time.Second, 500 * time.Millisecond},
+	} {
+		if got := restAfter(c.took, c.holdAfter); got != c.want {
+			t.Errorf("questions of %v, holds after %v: rests %v, want %v", c.took, c.holdAfter, got, c.want)
+		}
+	}
+}
