@@ -326,8 +326,12 @@ func TestSituations(t *testing.T) {
 			t.Errorf("no test: %s", line)
 		}
 		for _, m := range tests {
-			if !strings.Contains(code.String(), "func "+m[1]+"(t *testing.T)") {
+			_, body, found := strings.Cut(code.String(), "func "+m[1]+"(t *testing.T) {\n")
+			body, _, _ = strings.Cut(body, "\n}\n")
+			if !found {
 				t.Errorf("no %s in contrib/devcluster: %s", m[1], line)
+			} else if !strings.Contains(body, "nothingLeft()") {
+				t.Errorf("%s does not require that nothing is left: %s", m[1], line)
 			}
 		}
 	}

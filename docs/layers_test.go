@@ -106,12 +106,20 @@ func TestImports(t *testing.T) {
 // and those before it. contrib may use all.
 var layers = []string{"estimator", "slurmbridge", "db", "gres", "prolog", "cmd"}
 
-// TestLayers: imports run one way between the top-level folders.
+// TestLayers: imports run one way between the top-level folders, and architecture.md names
+// each package.
 func TestLayers(t *testing.T) {
+	page, err := os.ReadFile("architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	top := func(name string) string { first, _, _ := strings.Cut(name, "/"); return first }
 	edges := 0
 	for name, list := range imports(t) {
 		at := slices.Index(layers, top(name))
+		if at >= 0 && !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("architecture.md does not name %s", name)
+		}
 		for _, path := range list {
 			used, ours := strings.CutPrefix(path, "carma/")
 			if !ours || at < 0 || name == "cmd/carma-sim" && strings.HasPrefix(used, "contrib/sim/") {

@@ -106,6 +106,10 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 		} else if n.gone(ctx, h, slurm) {
 			return nil
 		}
+		if !n.undecided(h) { // the Epilog has run, or CARMA was removed from the node
+			n.Log.Info("nobody waits any more", "job", h.JobKey)
+			return nil
+		}
 		time.Sleep(settlePause)
 	}
 }

@@ -170,10 +170,10 @@ func attempt(h jobenv.Hook, held lease.Held, about JobMeta, v verdict, idleAfter
 	for _, g := range held.GPUs {
 		a.ReserveMiB = max(a.ReserveMiB, g.ReserveMiB)
 		if a.OOMNote == "" && g.Idle >= idleAfter {
-			a.OOMNote = fmt.Sprintf("a GPU of it was not used for %s", g.Idle.Round(time.Second))
+			a.OOMNote = fmt.Sprintf("one of its GPUs was not used for %s", g.Idle.Round(time.Second))
 		}
 		if a.OOMNote == "" && g.Slowed > 0 {
-			a.OOMNote = fmt.Sprintf("it was slowed %.2f times for long, beyond its bound", g.Slowed)
+			a.OOMNote = fmt.Sprintf("it was slowed %.2f times, beyond its bound, for a long time", g.Slowed)
 		}
 		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Model: g.Model, Figures: g.Figures})
 	}

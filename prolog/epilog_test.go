@@ -99,7 +99,7 @@ func TestEpilogBringsBack(t *testing.T) {
 // cancelled it, or else for how long, from idle.after on.
 func TestRecordOfAnIdleJob(t *testing.T) {
 	held := lease.Held{GPUs: []lease.Granted{{Idle: time.Minute}, {Idle: 45 * time.Minute}}}
-	for cancelled, want := range map[string]string{"": "a GPU of it was not used for 45m0s",
+	for cancelled, want := range map[string]string{"": "one of its GPUs was not used for 45m0s",
 		"cancelled: x": "cancelled: x"} {
 		held.Cancelled = cancelled
 		if a := attempt(hook(7), held, JobMeta{}, verdict{}, 30*time.Minute); a.OOMNote != want {
@@ -115,7 +115,7 @@ func TestRecordOfAnIdleJob(t *testing.T) {
 // What the record notes of a job that was slowed beyond its bound for long.
 func TestRecordOfASlowedJob(t *testing.T) {
 	held := lease.Held{GPUs: []lease.Granted{{}, {Slowed: 1.834}}}
-	const want = "it was slowed 1.83 times for long, beyond its bound"
+	const want = "it was slowed 1.83 times, beyond its bound, for a long time"
 	if a := attempt(hook(7), held, JobMeta{}, verdict{}, time.Hour); a.OOMNote != want {
 		t.Errorf("note %q, want %q", a.OOMNote, want)
 	}

@@ -18,8 +18,9 @@ import (
 // job's tasks are to get, and leaves it in the task file; what tells tasks of their GPUs,
 // now TaskProlog, sets what the user has not.
 
-// variables is what a job's tasks get where their user has set none.
-func variables(c config.Config, h jobenv.Hook, t taskFile) map[string]string {
+// variables is what a job's tasks get where their user has set none. With limited the driver
+// holds the job to its booking, which programs then see as the size of the GPU.
+func variables(c config.Config, h jobenv.Hook, t taskFile, limited bool) map[string]string {
 	if len(t.UUIDs) == 0 {
 		return nil
 	}
@@ -31,7 +32,7 @@ func variables(c config.Config, h jobenv.Hook, t taskFile) map[string]string {
 		kind = config.Learning
 	}
 	total := t.ReserveMiB // of a job with whole GPUs
-	if t.Shared {
+	if t.Shared && !limited {
 		total = max(h.Carma.FullMiB, total)
 	}
 	set := map[string]string{}

@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
@@ -40,6 +42,16 @@ func TestVariables(t *testing.T) {
 		if got := assign(task.Variables, env(nil)); !strings.HasSuffix(got, "export CARMA_VARIABLES="+c.want+"\n") {
 			t.Errorf("%s:\n%swant %s", c.name, got, c.want)
 		}
+	}
+	// What the driver holds the job to is the size of the GPU for programs.
+	limited := &Node{Config: config.Default(), RunDir: t.TempDir()}
+	if err := confine.SetLimited(limited.RunDir, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	task := newTaskFile(limited, jobenv.Hook{Carma: part, Slots: []int{0}},
+		[]lease.Granted{{UUID: "GPU-0", ReserveMiB: 10240}})
+	if got := task.Variables; got["XLA_PYTHON_CLIENT_MEM_FRACTION"] != "1" || got["CARMA_MEM_FRACTION"] != "0.9" {
+		t.Errorf("held by the driver: %v", got)
 	}
 	if v := newTaskFile(&Node{Config: config.Default()}, jobenv.Hook{}, nil).Variables; v != nil {
 		t.Errorf("a job without GPUs gets %v", v)

@@ -631,6 +631,37 @@ func TestSettleLeavesOthersAlone(t *testing.T) {
 	}
 }
 
+// What goes on for a Prolog ends with the word that it left for the tasks: the Epilog takes
+// that away, and so does who removes CARMA, also while slurmctld does not answer.
+func TestSettleEnds(t *testing.T) {
+	none := hook(7)
+	none.Slots, none.Carma = nil, jobenv.Carma{}
+	for name, h := range map[string]jobenv.Hook{"waits for GPUs": hook(7), "waits to be confined": none} {
+		w := newWorld(t)
+		w.Guard = &guard{fail: 1 << 30}
+		quarantine(t, w, "GPU-0")
+		quarantine(t, w, "GPU-1")
+		away := errors.New("away")
+		w.slurm.fail = map[string]error{"job": away, "incomplete": away}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Fatalf("%s: got %v", name, err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- w.Settle(t.Context(), h, w.book, w.slurm) }()
+		if err := os.RemoveAll(filepath.Dir(taskPath(w.RunDir, 7))); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%s: still at it", name)
+		}
+	}
+}
+
 // A job that may not be requeued waits as one of srun does, and all components of a
 // heterogeneous job return to the queue by their leader.
 func TestWhoGoesBack(t *testing.T) {

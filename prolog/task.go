@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"carma/db/file"
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/mps"
 	"carma/slurmbridge/config"
@@ -56,7 +57,8 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].Daemon)
 		t.Devices = len(granted[0].Daemon.UUIDs())
 	}
-	t.Variables = variables(n.Config, h, t)
+	_, limited := confine.LimitedSince(n.RunDir)
+	t.Variables = variables(n.Config, h, t, limited)
 	return t
 }
 
@@ -274,7 +276,7 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
-		b.WriteString("print carma: this node knows no lease of the job; it sees no GPU\n")
+		b.WriteString("print carma: this node has no lease for the job; it sees no GPU\n")
 	}
 	export := func(name, value string) { fmt.Fprintf(&b, "export %s=%s\n", name, value) }
 	if t.RetryReason != "" {

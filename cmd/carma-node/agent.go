@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -33,7 +34,7 @@ import (
 )
 
 func runAgent(ctx context.Context, e env, args []string) error {
-	if err := plain("agent", "samples GPUs, keeps MPS daemons up and publishes capacity until SIGTERM",
+	if err := plain("agent", "Samples GPUs, runs MPS daemons and publishes capacity, until SIGTERM",
 		args); err != nil {
 		return err
 	}
@@ -66,8 +67,8 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	}
 	n.SampleTwice(sampleApart) // GPM tells nothing at its first look, and what is not known closes a GPU
 	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
-	conf := confine.ForNode(c, node, os.Getenv("SLURM_CONF")).SlurmConf
-	settings, _ := slurmconf.Settings(conf) // one that cannot be read names no directory
+	host := confine.ForNode(c, node, os.Getenv("SLURM_CONF"))
+	settings, _ := slurmconf.Settings(host.SlurmConf) // one that cannot be read names no directory
 	proc := resident.Proc{Root: "/proc", Node: node, Spool: settings.SpoolDir(node, sctl.ShortHost())}
 	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{
@@ -75,12 +76,21 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Log:    log,
 		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book,
 		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
-		Lost:    hook.NewNode(c, node, log).Lost,
-		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
+		Lost:      hook.NewNode(c, node, log).Lost,
+		Unlimited: errors.New("placement.mode is \"slurm\""),
+		Outputs:   &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 	}
 	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
 		a.Cluster = slurm
 		a.Guard = func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }
+		limits, err := nvml.FindMemoryLimits(c.NVML.Library)
+		switch {
+		case c.Devices.Confine == "none":
+			err = errors.New("devices.confine is \"none\"")
+		case err == nil:
+			a.Limits, a.Cgroups = limits, host
+		}
+		a.Unlimited = err
 	}
 	if c.MPS.Enabled {
 		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}

@@ -32,7 +32,7 @@ func plain(name, does string, args []string) error {
 const sampleApart = 200 * time.Millisecond
 
 func runSample(_ context.Context, e env, args []string) error {
-	if err := plain("sample", "reads the GPUs once, over 200 ms, and prints JSON", args); err != nil {
+	if err := plain("sample", "Reads the GPUs once, over 200 ms, and prints JSON", args); err != nil {
 		return err
 	}
 	c, err := loadOrDefault(e.config)
@@ -47,7 +47,7 @@ func runSample(_ context.Context, e env, args []string) error {
 }
 
 func runCheck(_ context.Context, e env, args []string) error {
-	if err := plain("check", "reads the configuration and says what is wrong with it", args); err != nil {
+	if err := plain("check", "Reads the configuration and reports mistakes", args); err != nil {
 		return err
 	}
 	c, err := config.Load(e.config, os.ReadFile)

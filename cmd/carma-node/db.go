@@ -20,8 +20,8 @@ const dbUsage = `usage: carma-node db check|backup|prune [OPTIONS]
 
   check        look for damage
   backup FILE  write a copy, also while the database is in use
-  prune        delete what is older than [accounting] keep_records and
-               keep_samples say, or the options; the agent does so every hour
+  prune        delete what is older than keep_records and keep_samples of
+               [accounting], or the options; the agent does so every hour
 `
 
 func runDB(ctx context.Context, e env, args []string) error {

@@ -19,9 +19,9 @@ import (
 
 const readmitUsage = `usage: carma-node readmit GPU
 
-Ends the quarantine of a GPU, named by its index or UUID, for what carma-node
-status says of it: run it as root when the GPU works again. That of an MPS
-server ends by itself when the server's clients have gone.
+Ends the quarantine of a GPU, which is named by index or UUID. Run it as root when
+the fault that carma-node status shows has been repaired. A quarantine because of
+an MPS server ends by itself when the server's clients have gone.
 `
 
 func runReadmit(ctx context.Context, e env, args []string) error {

@@ -28,7 +28,7 @@ slurm.conf. It changes nothing. Run it as root on one of the nodes.
 
 func runSetup(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node setup", setupUsage, os.Stdout)
-	nodes := f.String("nodes", sctl.NodeName(e.node), "Slurm `LIST` of the nodes, as gpu[1-4]")
+	nodes := f.String("nodes", sctl.NodeName(e.node), "Slurm `LIST` of the nodes, such as gpu[1-4]")
 	partition := f.String("partition", "gpu", "`NAME` of the partition whose jobs may share GPUs")
 	placement := f.String("placement", "carma",
 		"`MODE` of placement: carma, the node chooses the GPU; or slurm, slurmctld does")

@@ -19,8 +19,8 @@ const statusUsage = `usage: carma-node status [--json] [--watch]
        carma-node top
 
 Shows the GPUs of this node: SM activity over the window, memory used and
-leased, the jobs on each, and why a closed GPU takes no more. top is status
---watch.
+leased, the jobs on each, and why a closed GPU takes no further job. top is
+status --watch.
 `
 
 func runStatus(ctx context.Context, e env, args []string) error {

@@ -329,6 +329,26 @@ func (c *cluster) noDrain() {
 	}
 }
 
+// nothingLeft ends the users' jobs and requires that nothing of them stays: no job, on no node
+// a lease a minute later (a busy machine has the patience of all tests), no node out of service.
+func (c *cluster) nothingLeft() {
+	c.t.Helper()
+	c.sh("", "for u in "+alice+" "+bob+" "+carol+"; do scancel -u $u; done")
+	c.eventually(func() string { return c.sh("", "squeue -h -r -o '%i %T %r'") }, "^$")
+	ended := time.Now()
+	ledgers, err := filepath.Glob(filepath.Join(c.dir, "run", "n*", "leases.db"))
+	if err != nil || len(ledgers) == 0 {
+		c.t.Fatalf("no ledgers: %v", err)
+	}
+	for _, ledger := range ledgers {
+		c.eventually(func() string { return c.leases(filepath.Base(filepath.Dir(ledger))) }, "^$")
+	}
+	if took := time.Since(ended); took > time.Minute {
+		c.t.Logf("the last lease ended %s after the last job", took.Round(time.Second))
+	}
+	c.noDrain()
+}
+
 // gpuStatus is what carma-node status --json says of one GPU.
 type gpuStatus struct {
 	UUID       string  `json:"uuid"`

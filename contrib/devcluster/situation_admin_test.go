@@ -76,7 +76,7 @@ func TestSituationSuspended(t *testing.T) {
 	c.sh(alice, "scancel "+ended)
 	c.ends(ended, "CANCELLED")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // Jobs wait for the end of a maintenance, and those of a reservation run in it. A node that
@@ -126,7 +126,7 @@ func TestSituationMaintenance(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
 	c.eventually(func() string { return c.gres("n1") }, idleNode)
 	c.ends(c.sbatch(alice, "-w n1", train("10G", "1s")), "COMPLETED")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A node comes back with fewer GPUs than it had, and nobody has changed a file yet: jobs
@@ -159,7 +159,7 @@ func TestSituationFewerGPUs(t *testing.T) {
 	if !strings.Contains(out, "NVML shows 2 GPUs, [partition.gpu] says 4") {
 		t.Errorf("the doctor says\n%s", out)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // slurmctld has lost all that it knew: it ends the jobs that nodes report, their leases go,
@@ -190,7 +190,7 @@ func TestSituationStateLost(t *testing.T) {
 	if out := c.sh("", "carma-report -P -n -o JobID,User,State"); !strings.Contains(out, again+"|carma-bob|COMPLETED") {
 		t.Errorf("records:\n%s", out)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A node that power saving has switched off is switched on when a job needs it, takes it,
@@ -244,6 +244,7 @@ func TestSituationPowerSaving(t *testing.T) {
 	}
 	c.sh("", "scancel -u "+alice+"; sed -i /^Suspend/d "+c.dir+"/etc/slurm.conf")
 	c.restart("slurmctld")
+	c.nothingLeft()
 }
 
 // Limits on gres/gpu count what users ask for, as without CARMA: a job that is over its
@@ -282,5 +283,5 @@ func TestSituationLimits(t *testing.T) {
 		return out
 	}, "^"+away)
 	c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
-	c.noDrain()
+	c.nothingLeft()
 }

@@ -122,7 +122,7 @@ func TestSituationBackupController(t *testing.T) {
 	c.sh(alice, "scancel "+stays)
 	c.ends(stays, "CANCELLED")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // slurmd gets slurm.conf and gres.conf from slurmctld (configless). carma.toml does not come
@@ -152,7 +152,7 @@ func TestSituationConfigless(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	c.eventually(func() string { return c.gres("n1") }, idleNode)
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A login by a real sshd and Slurm's pam_slurm_adopt goes into the user's job: it opens the
@@ -216,7 +216,7 @@ func TestSituationAdoptedLogin(t *testing.T) {
 	c.sh(bob, "scancel "+bobs)
 	c.ends(bobs, "CANCELLED")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // Two clusters with one slurmdbd: jobs that are submitted with -M are booked, leased and
@@ -280,6 +280,6 @@ func TestSituationClusters(t *testing.T) {
 	}
 	c.sh("", "scancel "+full)
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
-	second.noDrain()
+	c.nothingLeft()
+	second.nothingLeft()
 }

@@ -60,7 +60,7 @@ func TestSituationExclusive(t *testing.T) {
 			t.Errorf("%s: %v, %q, %s", command, err, out, stderr)
 		}
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A job that names several partitions waits for what it booked, and is returned to the queue by
@@ -94,7 +94,7 @@ func TestSituationSeveralPartitions(t *testing.T) {
 		!strings.Contains(stderr, "a node has 4") {
 		t.Errorf("five GPUs: %v, %s", err, stderr)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A step on a node whose carma.toml or task file is broken or gone sees no GPU, and no
@@ -127,7 +127,8 @@ func TestSituationWithoutConfiguration(t *testing.T) {
 		c.ends(back, "COMPLETED")
 		c.eventually(output(back), "(?m)^second=GPU-")
 	}
-	c.noDrain()
+	c.sh("", "cp -p "+c.dir+"/etc/good "+c.dir+"/etc/carma.toml")
+	c.nothingLeft()
 }
 
 // The errors of a step are looked at when others have run since, and an agent anew.
@@ -149,6 +150,7 @@ func TestSituationStderrOfEarlierSteps(t *testing.T) {
 	if r := c.report(id); !r.OOM {
 		t.Errorf("%+v", r)
 	}
+	c.nothingLeft()
 }
 
 // A waiting job that its user moves to a partition of smaller GPUs has booked more than any of
@@ -176,7 +178,7 @@ func TestSituationMovedToSmallerGPUs(t *testing.T) {
 			t.Errorf("%s: it did not run exclusively:\n%s", options, log)
 		}
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // preemption is a cluster where jobs may preempt others.
@@ -197,6 +199,7 @@ func TestSituationPreemption(t *testing.T) {
 	c.slurmConf("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "PartitionName=high PriorityTier=10"+nodes,
 		"PartitionName=cancel PreemptMode=CANCEL GraceTime=5"+nodes, "PartitionName=safe PreemptMode=OFF"+nodes)
 	preemption{c, "-p high", "", "-p cancel", "-p safe"}.test()
+	c.nothingLeft()
 }
 
 func TestSituationPreemptionByQOS(t *testing.T) {
@@ -210,6 +213,7 @@ func TestSituationPreemptionByQOS(t *testing.T) {
 	c.sh("", "sacctmgr -iQ modify user "+alice+","+bob+" set qos=low,scavenge,new,high defaultqos=low")
 	c.slurmConf("PreemptType=preempt/qos", "PreemptMode=REQUEUE", "AccountingStorageEnforce=qos")
 	preemption{c, "--qos=high", "--qos=low", "--qos=scavenge", "--qos=new"}.test()
+	c.nothingLeft()
 }
 
 func (c preemption) test() {
@@ -319,7 +323,7 @@ func TestSituationReturnsEnd(t *testing.T) {
 			t.Errorf("%s: returned to the queue %d times, %s restarts", id, n, restarts)
 		}
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // srun for more GPUs than the node has is told so; it waits until its user ends it.
@@ -342,7 +346,7 @@ func TestSituationMoreThanTheNodeHas(t *testing.T) {
 	if _, stderr, err := c.run(alice, "srun --gres=gpu:5 true"); err == nil || !strings.Contains(stderr, "a node has 4") {
 		t.Errorf("in a partition of CARMA's: %v, %s", err, stderr)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A job of 64 nodes: all of its Prologs lease at once, all tasks see a GPU of their node, and
@@ -383,5 +387,5 @@ func TestSituationManyNodes(t *testing.T) {
 		return fmt.Sprintf("OOM %v, %d attempts, %d GPUs", r.OOM, r.Attempts, len(r.GPUs))
 	}, fmt.Sprint("^OOM true, 2 attempts, ", nodes, " GPUs$"))
 	c.eventually(leased, "^0$")
-	c.noDrain()
+	c.nothingLeft()
 }

@@ -129,7 +129,7 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 	c.sh("", "scontrol update JobId="+back+" StartTime=now") // it had been returned to the queue for ten minutes
 	c.ends(back, "COMPLETED")
 	holds(first)
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // The node's slurmd and the job's steps die, and slurmctld gives the node up: the job goes
@@ -144,10 +144,14 @@ func TestSituationNodeFails(t *testing.T) {
 		// before the first dies, so that none tells slurmctld how the job ended.
 		c.sh("", "read -r pid _ <"+c.dir+"/pid/slurmd.n1; kill -9 $pid\n"+`for signal in STOP KILL; do
 			for p in /proc/[0-9]*; do
-				grep -qazx "SLURM_CONF=$SLURM_CONF" $p/environ 2>/dev/null || continue
-				if grep -qa '^slurmstepd: \[`+id+`\.' $p/cmdline || grep -qazx SLURM_JOB_ID=`+id+` $p/environ; then
-					kill -$signal ${p#/proc/}
+				if grep -qa '^slurmstepd: \[`+id+`\.' $p/cmdline 2>/dev/null; then
+					# its name is written over its environment (25.11); its log is open
+					ls -l $p/fd 2>/dev/null | grep -q " `+c.dir+`/" || continue
+				else
+					grep -qazx "SLURM_CONF=$SLURM_CONF" $p/environ 2>/dev/null || continue
+					grep -qazx SLURM_JOB_ID=`+id+` $p/environ || continue
 				fi
+				kill -$signal ${p#/proc/}
 			done
 		done; true`)
 		c.sh("", "scontrol update NodeName=n1 State=DOWN Reason=test")
@@ -206,7 +210,7 @@ func TestSituationNodeFails(t *testing.T) {
 	record(2, 0, "^(NODE_FAIL|REQUEUED) n1 carma-alice 10240 1$") // slurmd may have run an Epilog when it was back
 	c.sh("", "scontrol update NodeName=n2 State=RESUME")
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n2 -p plain -o %T") }, "^idle$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // agentAlone restarts a node's agent with process numbers of its own. All nodes, and other
@@ -280,4 +284,5 @@ func TestSituationNothingAnswers(t *testing.T) {
 	}
 	c.noDrain()
 	os.Remove(filepath.Join(c.dir, "log/mps.calls"))
+	c.nothingLeft()
 }

@@ -91,7 +91,7 @@ func TestSituationUsersOperations(t *testing.T) {
 	c.sh(alice, "scancel "+id)
 	c.ends(id, "CANCELLED")
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A job that is requeued after it ran out of GPU memory has not ended: jobs that depend on it
@@ -144,7 +144,7 @@ func TestSituationDependencies(t *testing.T) {
 	if r := c.report(said[1]); !r.OOM || r.Attempts != 2 {
 		t.Errorf("the job of sbatch --wait: %+v", r)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // An array of a thousand tasks keeps to its limit, also one that is changed, and each task
@@ -177,7 +177,7 @@ func TestSituationLargeArray(t *testing.T) {
 	if got := c.sh("", "squeue -h -r -t failed,timeout,node_fail -j "+id+" -o '%i %T'"); got != "" {
 		t.Errorf("failed:\n%s", got)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // Whatever ways Slurm has to say which GPUs a task gets, it sees them, and no other.
@@ -271,7 +271,7 @@ func TestSituationKindsOfTasks(t *testing.T) {
 		}
 	}
 	c.eventually(func() string { return c.leases("n1") + c.leases("n2") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // A job that gives nodes back keeps its GPUs on those that stay, and has no lease on the
@@ -299,7 +299,7 @@ func TestSituationResize(t *testing.T) {
 	if r := c.report(id); r.State != "COMPLETED" || r.Attempts != 1 {
 		t.Errorf("%+v", r)
 	}
-	c.noDrain()
+	c.nothingLeft()
 }
 
 // salloc whose shell runs on the node (LaunchParameters=use_interactive_step) has the job's
@@ -318,5 +318,5 @@ func TestSituationInteractiveStep(t *testing.T) {
 		t.Errorf("%v, %s\n%s", err, out, stderr)
 	}
 	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
+	c.nothingLeft()
 }

@@ -94,5 +94,5 @@ func TestSlurmUser(t *testing.T) {
 	if _, _, err := c.run(alice, "sbatch -H -p gpu-recovery -o /dev/null --wrap true"); err == nil {
 		t.Error("a user submits to the recovery partition")
 	}
-	c.noDrain()
+	c.nothingLeft()
 }

@@ -132,8 +132,7 @@ func (k *kit) commands() {
 	})
 }
 
-// nvmlSymbols looks only whether the library has them. Limits of device memory by cgroup
-// (driver R615) are asked for no further: nothing of ours calls them yet.
+// nvmlSymbols looks only whether the library has them.
 func nvmlSymbols(c *check) error {
 	path := ""
 	for line := range strings.Lines(read("/proc/self/maps")) {

@@ -64,6 +64,8 @@ for c in mounts daemon-start daemon-quit limit-plain limit-async limit-vmm limit
 	terminate-client sigterm sigkill daemon-killed illegal-access; do
 	expect "$work/all.jsonl" "$c" agrees
 done
+# Where the root may make no cgroup v2, nobody can ask.
+grep -q '"check":"limit-cgroup".*"verdict":"not asked"' "$work/all.jsonl" || expect "$work/all.jsonl" limit-cgroup agrees
 grep -q '"kind":"interference".*"simulated":true' "$work/all.jsonl" || wrong "no rows of interference, or not said to be simulated"
 left 0
 

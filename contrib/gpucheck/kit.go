@@ -278,6 +278,7 @@ type job struct {
 	pipes    string // of the MPS daemon; empty: no client of one
 	kind     string // how it asks for memory; empty: plain
 	wild     time.Duration
+	group    *os.File // the cgroup v2 that it starts in; nil: this process's
 }
 
 // process is a load that runs.
@@ -326,6 +327,12 @@ func (k *kit) start(j job) (*process, error) {
 	}
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stderr = env, "/", &p.stderr
 	as(p.cmd, j.uid)
+	if j.group != nil {
+		if p.cmd.SysProcAttr == nil {
+			p.cmd.SysProcAttr = &syscall.SysProcAttr{}
+		}
+		p.cmd.SysProcAttr.UseCgroupFD, p.cmd.SysProcAttr.CgroupFD = true, int(j.group.Fd())
+	}
 	from, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"carma/gres/nvml"
 	"carma/prolog/oomscan"
 )
 
@@ -58,6 +61,8 @@ func limits(_ context.Context, k *kit) {
 			return err
 		})
 	})
+	k.check("limit-cgroup", "the driver holds the processes of a cgroup to its limit, without MPS, and tells it as the "+
+		"card's total", "docs/adr/0125; gres/nvml/limits.go; prolog/frameworks.go", k.limitOfCgroup)
 	k.check("meminfo", "under a limit cudaMemGetInfo tells free memory as of the limit, and the card's total",
 		"docs/user.md: what a program sees; prolog: CARMA_MEM_FRACTION", func(c *check) error {
 			return k.withMPS(c, uidA, func() error {
@@ -199,4 +204,52 @@ func (k *kit) contextSize(c *check) error {
 		c.judge(s.UsedMiB-empty.UsedMiB-64 <= contextMiB, "%d MiB for a context", s.UsedMiB-empty.UsedMiB-64)
 		return nil
 	})
+}
+
+// limitOfCgroup tries what drivers from R615 on have. It needs a cgroup v2.
+func (k *kit) limitOfCgroup(c *check) error {
+	limits, err := nvml.FindMemoryLimits(library)
+	if err != nil {
+		c.skip("%v", err)
+		return nil
+	}
+	dir := ""
+	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		var st unix.Statfs_t
+		if unix.Statfs(mount, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+			dir, err = os.MkdirTemp(mount, "carma-kit")
+			break
+		}
+	}
+	if dir == "" {
+		c.skip("no cgroup v2 that can be written to (%v)", err)
+		return nil
+	}
+	defer os.Remove(dir)
+	group, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer group.Close()
+	if err := limits.Set(dir, k.gpu.UUID, limitMiB); err != nil {
+		c.judge(false, "%v", err)
+		return nil
+	}
+	load := job{uid: uidA, memMiB: overMiB, smactPct: 20, alone: 600 * time.Millisecond, group: group}
+	over, status, err := k.ends(load)
+	if err != nil {
+		return err
+	}
+	c.text("stderr", over.stderr.String())
+	_, oom, _ := oomscan.Scan(strings.NewReader(over.stderr.String()))
+	load.memMiB = wellMiB
+	well, wellStatus, err := k.ends(load)
+	if err != nil {
+		return err
+	}
+	c.text("stderr within the limit", well.stderr.String())
+	c.add(float64(well.saw.TotalMiB), "MiB", "total within the cgroup")
+	c.judge(status == 1 && oom && wellStatus == 0 && well.saw.TotalMiB == limitMiB,
+		"beyond: status %d, OOM %v; within: status %d, total %d MiB", status, oom, wellStatus, well.saw.TotalMiB)
+	return nil
 }

@@ -47,7 +47,7 @@ func parts() []part {
 		{"frameworks", 180, frameworks, "PyTorch and JAX under a limit, and their texts", 0},
 		{"readings", 200, readings, "SM activity by GPM, processes, energy, how often may be read", 0},
 		{"start", 120, start, "20 first clients at once, change of user, one server for several users", 0},
-		{"throughput", 180, throughput, "loads together, by turns and under MPS, against one after the other", 0},
+		{"throughput", 180, throughput, "loads together, time-sliced and under MPS, compared with one after the other", 0},
 		{"slurm", 240, way, "a Slurm of one node with the agent: sharing, confinement, OOM, requeue",
 			syscall.CLONE_NEWNET},
 		{"truth", 240, truth, "short PyTorch trainings: what each takes", 0},

@@ -34,7 +34,7 @@ func readings(_ context.Context, k *kit) {
 					return err
 				}
 				c.add(got, "%", "SM activity at a load of %d %%", want)
-				// Utilisation over-states: it is only held to be no less.
+				// Utilisation overstates: it is only held to be no less.
 				off := got - float64(want)
 				c.judge(off >= -tolerancePct && (off <= tolerancePct || source == "nvml-utilisation" && want > 0),
 					"%.1f %% by %s", got, source)

@@ -54,6 +54,9 @@ type Agent struct {
 	Outputs    *output.Watch                 // nil: only the batch script's stderr is known
 	Cluster    Cluster                       // nil: no steward
 	Guard      func() (confine.Guard, error) // what confines jobs now; nil: nothing ever
+	Limits     Limits                        // of GPU memory; nil: there are none
+	Unlimited  error                         // why
+	Cgroups    Cgroups                       // on which they are set
 	Export     func(lease.Snapshot) error    // for other tools; nil: nothing
 	Alive      func()                        // after each look at everything; nil: nobody asks
 
@@ -76,6 +79,12 @@ type Agent struct {
 
 	// keepShut:
 	shutFails string // as last said
+
+	// limitMemory:
+	limits     map[limited]int64
+	probed     bool          // whether the driver takes limits here
+	limitsFrom time.Duration // of jobs that started then or later; 0: it takes none
+	limitFails string        // as last said
 
 	// askOfJobs:
 	starts      []start                  // of heterogeneous jobs, which wakeBackfill looks after
@@ -144,7 +153,7 @@ const apart = 150 * time.Millisecond
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
 // loops share no state: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.failed = map[string]*gpuState{}, map[gres.Daemon]bool{}
+	a.gpus, a.failed, a.limits = map[string]*gpuState{}, map[gres.Daemon]bool{}, map[limited]int64{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -164,6 +173,12 @@ func (a *Agent) Run(ctx context.Context) error {
 			_ lease.Snapshot) {
 			a.sendPreemptors(ctx, lease.Now())
 		}),
+	}
+	var driver sync.WaitGroup // nobody waits for it: a call may hang with the driver
+	if a.Limits != nil {
+		tell = append(tell, every(ctx, &driver, 0, 0, a.limitMemory))
+	} else if err := confine.SetUnlimited(a.RunDir, a.Unlimited); err != nil {
+		return err
 	}
 	a.guards = make(latest[confine.Guard], 1)
 	seen := make(chan struct{}, 1)

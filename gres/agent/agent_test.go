@@ -81,7 +81,7 @@ func newAgent() *Agent {
 	c := config.Default()
 	c.Partition = map[string]config.Partition{"gpu": {}}
 	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{},
-		failed: map[gres.Daemon]bool{}}
+		failed: map[gres.Daemon]bool{}, Unlimited: errors.New("no driver")}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.

@@ -9,6 +9,7 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/gres"
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/jobenv"
@@ -173,4 +174,15 @@ type Logs interface {
 type Owners interface {
 	Owner(pid int) resident.Owner
 	Stepds() (map[uint32]bool, error)
+}
+
+// Cgroups are those of jobs, by confine.Host.
+type Cgroups interface {
+	Scope() (string, error)
+	Groups(job uint32) ([]confine.Group, error)
+}
+
+// Limits holds cgroups to an amount of memory of a GPU, in MiB; 0: to none.
+type Limits interface {
+	Set(group, uuid string, mib int64) error
 }

@@ -124,12 +124,12 @@ func (d *diagnosis) anchor() {
 	if d.Config.Placement.BySlurm() {
 		return // slurmctld keeps jobs pending that fit the node's count
 	}
-	d.part("anchor", "stands as carma.toml says", func(say func(Level, string, string)) {
+	d.part("anchor", "is as carma.toml says", func(say func(Level, string, string)) {
 		at := slices.IndexFunc(d.SlurmConf.Nodes, func(n slurmconf.Record) bool { return n.Name == anchorName })
 		if !d.Config.Capacity.Anchor {
 			if at >= 0 {
-				say(Warn, "slurm.conf has an anchor that capacity.anchor=false makes no use of",
-					"set capacity.anchor = true, or take "+anchorName+" out of slurm.conf")
+				say(Warn, "slurm.conf has an anchor, but with capacity.anchor=false it is not used",
+					"set capacity.anchor = true, or remove "+anchorName+" from slurm.conf")
 			}
 			return
 		}
@@ -211,7 +211,7 @@ func (d *diagnosis) partitions() {
 			lines, line, ok := d.nodesOf(name)
 			if !ok {
 				say(Fail, "slurm.conf has no partition "+name,
-					"PartitionName="+name+" in slurm.conf, or take [partition."+name+"] out of "+d.ConfigPath)
+					"PartitionName="+name+" in slurm.conf, or remove [partition."+name+"] from "+d.ConfigPath)
 				continue
 			}
 			if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {

@@ -79,6 +79,9 @@ type Node struct {
 	Guard    string // what keeps jobs from GPUs that are not theirs; empty: nothing
 	GuardErr error  // why that cannot be had
 
+	Dmem        bool  // the kernel has the controller of device memory
+	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: it does
+
 	Samples   []gres.Sample
 	NVMLErr   error
 	DCGMI     bool   // dcgmi is there

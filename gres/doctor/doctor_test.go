@@ -92,7 +92,7 @@ func TestNothingWrong(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	if len(findings) != 16 || Worst(findings) != Pass {
+	if len(findings) != 17 || Worst(findings) != Pass {
 		t.Errorf("%d findings", len(findings))
 	}
 }
@@ -108,9 +108,12 @@ func TestPlanted(t *testing.T) {
 			"warn confinement: open every GPU: no; scope"},
 		"must be confined": {nil, func(f *Facts) {
 			f.Config.Devices.Confine, f.Node.Guard, f.Node.GuardErr = "cgroup", "", errors.New("no scope")
-		}, "fail confinement: jobs wait, for they cannot be confined: no scope"},
+		}, "fail confinement: jobs wait because they cannot be confined: no scope"},
 		"access lists": {nil, func(f *Facts) { f.Node.Guard = "access lists" },
 			"warn confinement: a user's jobs can open each other's"},
+		"no limit of memory": {nil, func(f *Facts) {
+			f.Config.MPS.Enabled, f.Node.UnlimitedBy = false, errors.New("R614")
+		}, "warn memory: nothing limits the memory of jobs that share a GPU: R614"},
 		"carma.toml broken": {nil, func(f *Facts) {
 			f.ConfigErr = errors.New("carma.toml: line 3: smact.windo: " +
 				"unknown key")
@@ -158,7 +161,7 @@ func TestPlanted(t *testing.T) {
 			"warn slurm.conf: lacks nohold_on_prolog_fail"},
 		"suspend": {[]string{"PrologFlags=",
 			"PreemptType=preempt/partition_prio\nPreemptMode=SUSPEND,GANG\nPrologFlags=", "PriorityTier=2", ""}, nil,
-			"fail slurm.conf: PreemptMode=SUSPEND,GANG: a suspended job keeps its memory"},
+			"fail slurm.conf: PreemptMode=SUSPEND,GANG: a suspended job keeps its GPU memory"},
 		"partition suspends": {[]string{"Default=YES", "Default=YES PreemptMode=suspend"}, nil,
 			"fail slurm.conf: PartitionName=gpu PreemptMode=suspend"},
 		"recovery preempts": {[]string{"PrologFlags=",
@@ -181,7 +184,7 @@ func TestPlanted(t *testing.T) {
 		"no anchor": {[]string{"NodeName=carma-anchor", "NodeName=other"}, nil,
 			"fail anchor: no node carma-anchor"},
 		"anchor not wanted": {nil, func(f *Facts) { f.Config.Capacity.Anchor = false },
-			"warn anchor: capacity.anchor=false"},
+			"warn anchor: slurm.conf has an anchor, but with capacity.anchor=false"},
 		"anchor up": {[]string{" State=DOWN", ""}, nil, "fail anchor: is not State=DOWN"},
 		"anchor without power": {[]string{"NodeName=carma-anchor",
 			"SuspendProgram=/usr/sbin/off\nSuspendExcNodes=login1,gpu[1-2]:1\nNodeName=carma-anchor"}, nil,
@@ -278,7 +281,7 @@ func TestPlanted(t *testing.T) {
 				gres.Sample{Unreadable: "GPU is lost"})
 		}, "fail gpus: GPU is lost"},
 		"coarse SM activity": {nil, func(f *Facts) { f.Node.Samples[3].Source = figure.SourceUtilisation },
-			"warn gpus: over-states"},
+			"warn gpus: overstates"},
 		"old MPS": {nil, func(f *Facts) { f.Node.Driver = "535.261.03" },
 			"fail mps: MPS of driver 535.261.03"},
 		"no MPS": {nil, func(f *Facts) { f.Node.MPS.Err = os.ErrNotExist },

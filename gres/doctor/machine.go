@@ -69,6 +69,7 @@ func (d *diagnosis) node() {
 	}
 	d.gpus()
 	d.confinement()
+	d.memoryLimits()
 	d.mps()
 	d.state()
 }
@@ -139,7 +140,7 @@ func (d *diagnosis) counted(say func(Level, string, string)) {
 	}
 	if got := counted[tres.Total]; want > 0 && got != want {
 		say(Fail, fmt.Sprintf("slurmctld counts %s:%d on %s, slurm.conf %d", tres.Total, got, n.Name, want),
-			"let nothing but slurm.conf set "+tres.Total+"; restart slurmctld")
+			"set "+tres.Total+" only in slurm.conf; restart slurmctld")
 	}
 }
 
@@ -175,7 +176,7 @@ func (d *diagnosis) slots() {
 		}
 		if v := n.GresConf.Setting("AutoDetect"); v != "" && !strings.EqualFold(v, "off") {
 			say(Fail, "AutoDetect="+v+" finds the real GPUs and not the slots",
-				"take AutoDetect out of gres.conf for nodes of CARMA's")
+				"remove AutoDetect from gres.conf for CARMA's nodes")
 		}
 		if len(n.Slots) == 0 {
 			say(Fail, "gres.conf has no Name=gpu File= for "+n.Name, "Name=gpu File=/dev/carma/slot[0-...]")
@@ -188,7 +189,7 @@ func (d *diagnosis) slots() {
 				return
 			case s.Major == nvidiaMajor && n.Constrained:
 				say(Fail, s.Path+" is a real GPU: ConstrainDevices keeps jobs from the GPUs that CARMA gives them",
-					"let gres.conf name the slots of /dev/carma")
+					"name the slots of /dev/carma in gres.conf")
 				return
 			}
 		}
@@ -254,7 +255,7 @@ func (d *diagnosis) gpus() {
 			}
 		}
 		if gpus > 0 && source.Coarse() && !d.Node.DCGMI {
-			say(Warn, "SM activity is known only as NVML utilisation, which over-states it",
+			say(Warn, "SM activity is known only as NVML utilisation, which overstates it",
 				"install DCGM (dcgmi), and set smact.dcgmi if it is not "+d.Config.SMAct.DCGMI)
 		}
 	})
@@ -279,9 +280,29 @@ func (d *diagnosis) confinement() {
 		case n.GuardErr != nil && d.Config.Devices.Confine == "auto":
 			say(Warn, "a task can open every GPU: "+oneLine(n.GuardErr), mend)
 		case n.GuardErr != nil:
-			say(Fail, "jobs wait, for they cannot be confined: "+oneLine(n.GuardErr), mend+"; or devices.confine = \"auto\"")
+			say(Fail, "jobs wait because they cannot be confined: "+oneLine(n.GuardErr), mend+"; or devices.confine = \"auto\"")
 		case n.Guard == "access lists":
 			say(Warn, "jobs are confined by access lists: a user's jobs can open each other's GPUs", mend)
+		}
+	})
+}
+
+// memoryLimits tells what holds jobs to the GPU memory that they booked.
+func (d *diagnosis) memoryLimits() {
+	if d.Config.Placement.BySlurm() {
+		return
+	}
+	by := "the driver's own accounting"
+	if d.Node.Dmem {
+		by = "the kernel's dmem controller"
+	}
+	fine := "jobs are held to what they booked by " + by
+	if d.Node.UnlimitedBy != nil {
+		fine = "MPS alone limits jobs that share a GPU: " + oneLine(d.Node.UnlimitedBy)
+	}
+	d.part("memory", fine, func(say func(Level, string, string)) {
+		if d.Node.UnlimitedBy != nil && !d.Config.MPS.Enabled && d.Config.Placement.MaxJobs > 1 {
+			say(Warn, "nothing limits the memory of jobs that share a GPU: "+oneLine(d.Node.UnlimitedBy), "mps.enabled = true")
 		}
 	})
 }
@@ -305,10 +326,10 @@ func (d *diagnosis) mps() {
 	d.part("mps", d.Node.MPS.Path+" is there", func(say func(Level, string, string)) {
 		if d.Node.MPS.Err != nil {
 			say(Fail, "MPS: "+d.Node.MPS.Err.Error()+": jobs are time-sliced, without a memory limit",
-				"set mps.control, or mps.enabled = false if that is meant")
+				"set mps.control, or mps.enabled = false if that is intended")
 		}
 		if major, _, _ := strings.Cut(d.Node.Driver, "."); d.Node.Driver != "" && number(major) < oldestMPS {
-			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not tell of faults; "+
+			say(Fail, "MPS of driver "+d.Node.Driver+": any user may change its settings, and it does not report faults; "+
 				"the agent does not use it", fmt.Sprintf("install driver %d or later, or set mps.enabled = false", oldestMPS))
 		}
 	})
@@ -322,7 +343,7 @@ func (d *diagnosis) state() {
 	d.part("agent", "sees the GPUs", func(say func(Level, string, string)) {
 		switch {
 		case n.LedgerErr != nil:
-			say(Fail, n.LedgerErr.Error(), "systemctl start carma-node, and ask as root")
+			say(Fail, n.LedgerErr.Error(), "systemctl start carma-node, and run the doctor as root")
 		case n.AgentAge > stale+d.Config.NVML.Interval.D():
 			say(Fail, fmt.Sprintf("the agent last saw the GPUs %s ago", n.AgentAge.Round(time.Second)),
 				"systemctl restart carma-node")
@@ -332,7 +353,7 @@ func (d *diagnosis) state() {
 				"chown root "+n.RunDir.Path+"; chmod 755 "+n.RunDir.Path)
 		}
 		if n.RunDir.Err == nil && !n.OnTmpfs {
-			say(Warn, n.RunDir.Path+" is not on tmpfs: leases outlive a reboot until the agent has looked",
+			say(Warn, n.RunDir.Path+" is not on tmpfs: after a reboot old leases stay until the agent has checked them",
 				"set paths.run_dir to a directory below /run")
 		}
 	})

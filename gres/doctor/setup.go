@@ -103,7 +103,7 @@ func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, c
 		node = own.Words
 		cpus, memory = max(cpus, number(own.Get("CPUs"))), max(memory, number(own.Get("RealMemory")))
 		if !hostlist.Same(own.Name, s.Nodes) {
-			fmt.Fprintf(b, "# take %s out of NodeName=%s, and share out NodeAddr and what else has an entry for each\n",
+			fmt.Fprintf(b, "# remove %s from NodeName=%s, and divide NodeAddr and all else that has an entry for each node\n",
 				s.Nodes, own.Name)
 		}
 	}
@@ -116,7 +116,7 @@ func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, c
 func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
 	own := s.ownPartition()
 	if had := own.Get("Nodes"); had != "" && !hostlist.Same(had, s.Nodes) && !hostlist.Same(had, nodes) {
-		fmt.Fprintf(b, "# partition %s has Nodes=%s: those that are not in %s leave it\n", s.Partition, had, s.Nodes)
+		fmt.Fprintf(b, "# partition %s has Nodes=%s: nodes outside %s are no longer in it\n", s.Partition, had, s.Nodes)
 	}
 	partition := with(own.Words, "Nodes", nodes)
 	if defMem != "" && !s.hasDefaultMemory(own) {
@@ -272,7 +272,7 @@ func (s Site) gresConf(b *strings.Builder) {
 		return
 	}
 	if len(s.Cores) > 0 {
-		b.WriteString("# No Cores=: a slot is no GPU, the node chooses that when the job starts.\n")
+		b.WriteString("# No Cores=: a slot is not a GPU; the node chooses the GPU when the job starts.\n")
 	}
 	s.gpuLine(b, fmt.Sprintf("/dev/carma/slot%s", span(0, s.slots()-1)), "")
 	for _, name := range carmaNames(s.GPUs) {

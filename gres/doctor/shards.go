@@ -43,13 +43,13 @@ func (d *diagnosis) shardsUsable(say func(Level, string, string)) {
 	switch {
 	case v == (sctl.Version{}): // said already
 	case v.Before(23, 11):
-		say(Fail, "placement.mode = \"slurm\" needs Slurm 23.11, this is "+versionText(v)+": jobs go on as they were "+
+		say(Fail, "placement.mode = \"slurm\" needs Slurm 23.11, this is "+versionText(v)+": jobs are accepted as "+
 			"written", instead)
 	case v.Major == 23 && v.Minor == 11 && v.Micro < 5:
 		say(Fail, "Slurm "+versionText(v)+" gives a job a whole GPU while others hold shards of it",
 			"update Slurm to 23.11.5 or later, or "+instead)
 	case v.Before(25, 5):
-		say(Warn, "backfill of Slurm "+versionText(v)+" plans whole GPUs without a look at shards: their jobs may start "+
+		say(Warn, "backfill of Slurm "+versionText(v)+" plans whole GPUs without regard to shards: their jobs may start "+
 			"later than it says", "update Slurm to 25.05 or later")
 	}
 }
@@ -62,7 +62,7 @@ func (d *diagnosis) shardSettings(say func(Level, string, string)) {
 	for _, p := range d.SlurmConf.Partitions {
 		if d.Config.Partition[p.Name].Share && strings.EqualFold(p.Get("OverSubscribe"), "EXCLUSIVE") {
 			say(Fail, "partition "+p.Name+" has OverSubscribe=EXCLUSIVE: a job with shards never starts",
-				"take OverSubscribe out of PartitionName="+p.Name)
+				"remove OverSubscribe from PartitionName="+p.Name)
 		}
 	}
 	if p := d.Config.Placement; p.Settle.D() > d.Config.Hooks.Wait.D() {
@@ -80,7 +80,7 @@ func (d *diagnosis) shardLine(n slurmconf.Record, p config.Partition, say func(L
 	}
 	each := config.ShardsOf(p.GPUMemMiB, d.Config.Placement.MarginMiB)
 	if want := each * int64(p.GPUsPerNode); sums[tres.Shard] != want {
-		say(Fail, fmt.Sprintf("%s counts shard:%d; %d GPUs of %d MiB have %d GiB each beside the margin", line,
+		say(Fail, fmt.Sprintf("%s counts shard:%d; %d GPUs of %d MiB have %d GiB each without the margin", line,
 			sums[tres.Shard], p.GPUsPerNode, p.GPUMemMiB, each), fmt.Sprintf("Gres=...,shard:%d", want))
 	}
 }
@@ -96,7 +96,7 @@ func (d *diagnosis) devices() {
 		}
 		if v := n.GresConf.Setting("AutoDetect"); v != "" && !strings.EqualFold(v, "off") {
 			say(Fail, "AutoDetect="+v+" numbers GPUs by the PCI bus, CARMA by device files",
-				"take AutoDetect out of gres.conf for these nodes")
+				"remove AutoDetect from gres.conf for these nodes")
 		}
 		files := fmt.Sprintf("Name=gpu File=/dev/nvidia[0-%d]", max(len(n.Samples), 1)-1)
 		if len(n.Slots) != len(n.Samples) && n.NVMLErr == nil {

@@ -26,7 +26,7 @@ func (d *diagnosis) configuration() {
 			say(Fail, "no partition is CARMA's", "add a [partition.NAME] to "+d.ConfigPath)
 		}
 		if d.Disabled {
-			say(Warn, "switched off: carma.disable stands beside it", "remove carma.disable when CARMA is to annotate jobs")
+			say(Warn, "switched off: carma.disable is in the same directory", "remove carma.disable to switch CARMA on again")
 		}
 	})
 }
@@ -40,7 +40,8 @@ const (
 func (d *diagnosis) slurm() {
 	d.part("slurm", "slurmctld "+d.Running["slurm_version"]+" answers", func(say func(Level, string, string)) {
 		if d.RunningErr != nil {
-			say(Warn, "slurmctld does not answer: "+d.RunningErr.Error(), "start it, or judge by slurm.conf alone")
+			say(Warn, "slurmctld does not answer: "+d.RunningErr.Error(),
+				"start it; until then the doctor uses slurm.conf alone")
 		}
 		if d.SlurmConfErr != nil {
 			say(Fail, d.SlurmConfErr.Error(), "make slurm.conf readable, or set slurm.conf in "+d.ConfigPath)
@@ -60,10 +61,10 @@ func (d *diagnosis) slurm() {
 		}
 		if skew := d.Skew.Abs(); skew > skewFail {
 			say(Fail, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)),
-				"synchronise the clocks: munge refuses what is 300 s off")
+				"synchronise the clocks: munge refuses messages that are 300 s off")
 		} else if skew > skewWarn {
 			say(Warn, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)),
-				"synchronise the clocks: waits and starts are told wrongly")
+				"synchronise the clocks: waiting and start times are wrong")
 		}
 	})
 }
@@ -144,7 +145,7 @@ func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
 	for _, dir := range d.PluginDirs {
 		if dir.Err != nil {
 			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here",
-				"take "+dir.Path+" out of PluginDir; the packages need none")
+				"remove "+dir.Path+" from PluginDir; the packages do not need it")
 		}
 	}
 }
@@ -184,11 +185,11 @@ func (d *diagnosis) hookSettings(say func(Level, string, string)) {
 	}
 	if has(flags, "RunInJob") {
 		say(Warn, "PrologFlags=RunInJob runs the Prolog inside the job's cgroup: without the agent it cannot read the GPUs",
-			"take RunInJob out of PrologFlags")
+			"remove RunInJob from PrologFlags")
 	}
 	if has(flags, "Serial") {
-		say(Warn, "PrologFlags=Serial: a job that waits for a GPU holds up every other of its node",
-			"take Serial out of PrologFlags")
+		say(Warn, "PrologFlags=Serial: a job that waits for a GPU delays all others on its node",
+			"remove Serial from PrologFlags")
 	}
 }
 
@@ -267,7 +268,7 @@ func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
 func suspends(say func(Level, string, string), setting, mode string) {
 	for _, word := range []string{"SUSPEND", "GANG"} {
 		if has(mode, word) {
-			say(Fail, setting+"="+mode+": a suspended job keeps its memory on the GPUs, and nobody gets that",
+			say(Fail, setting+"="+mode+": a suspended job keeps its GPU memory, which no other job can use",
 				setting+"=REQUEUE or CANCEL")
 			return
 		}
@@ -290,7 +291,7 @@ func (d *diagnosis) stale(say func(Level, string, string)) {
 		}
 		if file != "" && !sameWords(file, running) {
 			say(Warn, fmt.Sprintf("slurmctld still runs with %s=%s", name, cmp.Or(running, none)),
-				"restart slurmctld and slurmd to take slurm.conf's "+name)
+				"restart slurmctld and slurmd, so that they use slurm.conf's "+name)
 		}
 	}
 }

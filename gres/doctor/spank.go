@@ -55,7 +55,7 @@ func (d *diagnosis) spank() {
 	good := fmt.Sprintf("%s has %s, for Slurm %s", s.Path, spankFile, release(s.Version))
 	d.part("spank", good, func(say func(Level, string, string)) {
 		if at < 0 {
-			say(Warn, "pyxis enters containers before TaskProlog has told them their GPUs",
+			say(Warn, "pyxis enters containers before TaskProlog has set their GPUs",
 				"put \"optional /usr/lib/carma/slurm/"+spankFile+"\" before pyxis into "+s.Path)
 			return
 		}
@@ -71,7 +71,7 @@ func (d *diagnosis) spank() {
 				s.File, release(s.Version), versionText(d.Installed)), "install slurm-spank-carma for this Slurm")
 		}
 		if s.Own().Required {
-			say(Fail, s.Path+" says \"required\": where the plugin cannot be loaded no job starts",
+			say(Fail, s.Path+" says \"required\": if the plugin cannot be loaded, no job starts",
 				"write \"optional "+s.Own().Path+"\"")
 		}
 		if p := s.Program; p.Err != nil {
@@ -81,14 +81,14 @@ func (d *diagnosis) spank() {
 				"chown root "+p.Path+"; chmod 755 "+p.Path)
 		}
 		if pyxis >= 0 && pyxis < at {
-			say(Warn, "pyxis stands before "+spankFile+" and enters containers that do not know their GPUs",
+			say(Warn, "pyxis is listed before "+spankFile+" and enters containers that do not know their GPUs",
 				"put "+spankFile+" first in "+s.Path)
 		}
 		// From 24.11 on slurmstepd starts the program by one of its own, which no image has
 		// (NVIDIA/pyxis#163).
 		if v := d.setting("TaskProlog"); pyxis >= 0 && v != "" && !d.Installed.Before(24, 11) {
 			say(Warn, "TaskProlog="+v+" is not in a container's image: tasks of pyxis fail from Slurm 24.11 on",
-				"take TaskProlog out of slurm.conf: "+spankFile+" does its work")
+				"remove TaskProlog from slurm.conf: "+spankFile+" replaces it")
 		}
 	})
 }

@@ -42,7 +42,7 @@ func TestSPANK(t *testing.T) {
 		"neither":             {noHook, func(f *Facts) { f.SPANK = SPANK{} }, "fail TaskProlog is not set"},
 		"pyxis alone":         {nil, alone, "warn pyxis enters containers before TaskProlog"},
 		"pyxis last":          {noHook, add, "pass /etc"},
-		"pyxis first":         {noHook, first, "warn pyxis stands before"},
+		"pyxis first":         {noHook, first, "warn pyxis is listed before"},
 		"another Slurm": {noHook, other,
 			"fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05, this is 22.05.8"},
 		"beside TaskProlog":    {nil, other, "warn /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05"},

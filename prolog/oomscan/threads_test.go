@@ -184,7 +184,7 @@ func table(t *testing.T) string {
 		rows[name] = r
 	}
 	var b strings.Builder
-	b.WriteString("| program | OOM, found | OOM, missed | goes on, let be | goes on, called OOM " +
+	b.WriteString("| program | OOM, found | OOM, missed | goes on, ignored | goes on, called OOM " +
 		"|\n|---|---|---|---|---|\n")
 	for _, name := range slices.SortedFunc(maps.Keys(rows), func(a,
 		b string) int {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "client.h"
+#include "limits.h"
 
 static bool uses_unit(const struct sim_proc *p, int unit)
 {
@@ -99,6 +100,13 @@ static enum client_result resize(struct sim_snap *s, struct sim_proc *p, uint64_
 			return CLIENT_LIMIT_OOM;
 		if (bytes - u->bytes > why->free)
 			return CLIENT_DEVICE_OOM;
+		const struct sim_limit *l = limit_of(s, s->unit[u->unit].gpu, p->pid, &used);
+
+		if (l != NULL && used + (bytes - u->bytes) > l->hard) {
+			why->total = l->hard;
+			why->free = used < l->hard ? l->hard - used : 0;
+			return CLIENT_DEVICE_OOM;
+		}
 	}
 	for (uint32_t k = 0; k < p->uses; k++)
 		p->use[k].bytes = bytes;
@@ -128,6 +136,30 @@ enum client_result client_resize(struct sim *sim, uint32_t slot, uint64_t bytes,
 		sim_reap(sim, 0.0);
 	}
 	return r;
+}
+
+/*
+ * Free memory is told to a client of MPS as of its limit, the total is not; a limit of its cgroup's is told as the
+ * total.
+ */
+void client_memory(const struct sim_snap *s, const struct sim_proc *me, uint64_t *left, uint64_t *total)
+{
+	const struct sim_use *u = &me->use[0];
+	uint64_t used = snap_unit_used(s, u->unit), used_in;
+	const struct sim_limit *l = limit_of(s, s->unit[u->unit].gpu, me->pid, &used_in);
+
+	*total = s->unit[u->unit].bytes;
+	*left = used < *total ? *total - used : 0;
+	if (u->limit != 0 && u->limit - u->bytes < *left)
+		*left = u->limit - u->bytes;
+	if (l == NULL)
+		return;
+	if (l->hard < *total)
+		*total = l->hard;
+	if (used_in >= l->hard)
+		*left = 0;
+	else if (l->hard - used_in < *left)
+		*left = l->hard - used_in;
 }
 
 void client_leave(struct sim *sim, uint32_t slot)

@@ -29,6 +29,9 @@ enum client_result client_join(struct sim *sim, struct sim_proc *p, uint32_t *sl
 /* Sets the process's memory on each of its units. Growth is refused as a whole; *why then says where. */
 enum client_result client_resize(struct sim *sim, uint32_t slot, uint64_t bytes, struct client_refusal *why);
 
+/* What cuMemGetInfo tells a process of its first unit, in bytes. */
+void client_memory(const struct sim_snap *s, const struct sim_proc *me, uint64_t *left, uint64_t *total);
+
 /* Removes the process. */
 void client_leave(struct sim *sim, uint32_t slot);
 

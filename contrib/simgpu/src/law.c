@@ -5,7 +5,7 @@
 
 double law_resident(double demand)
 {
-	/* utilization.gpu over-states SM activity: a kernel is resident longer than its SMs are busy. */
+	/* utilization.gpu overstates SM activity: a kernel is resident longer than its SMs are busy. */
 	double d = 1.25 * demand;
 
 	return d < 1.0 ? d : 1.0;

@@ -201,7 +201,6 @@ CUresult cuMemSetAccess(uint64_t at, size_t bytes, const void *access, size_t co
 	return 0;
 }
 
-/* Free memory is told to a client of MPS as of its limit, the total is not. */
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
 	sim_read(sim, snap);
@@ -209,13 +208,11 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 
 	if (me == NULL)
 		return CUDA_MPS_SERVER_NOT_READY;
-	const struct sim_use *u = &me->use[0];
-	uint64_t used = snap_unit_used(snap, u->unit);
+	uint64_t left, all;
 
-	*total = snap->unit[u->unit].bytes;
-	*free_bytes = used < *total ? *total - used : 0;
-	if (u->limit != 0 && u->limit - u->bytes < *free_bytes)
-		*free_bytes = u->limit - u->bytes;
+	client_memory(snap, me, &left, &all);
+	*free_bytes = left;
+	*total = all;
 	return 0;
 }
 

@@ -91,6 +91,19 @@ typedef struct {
 	unsigned int version, isSupportedDevice;
 } nvmlGpmSupport_t;
 
+/* From R615 on (CUDA 13.4, docs.nvidia.com/deploy/nvml-api, nvmlSetMemoryLimits_v1_t, nvmlGetMemoryLimits_v1_t). */
+typedef struct {
+	const char *nameSpace; /* the path of a cgroup */
+	unsigned long long softLimit, hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+	const char *nameSpace;
+	unsigned long long softLimit, hardLimit, currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
+#define NVML_DEVICE_MEMORY_LIMIT_MAX 0xFFFFFFFFFFFFFFFFull
+
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
 
 typedef struct {
@@ -132,6 +145,7 @@ _Static_assert(sizeof(nvmlProcessInfo_v2_t) == 24 && offsetof(nvmlProcessInfo_v2
 	       "nvmlProcessInfo_v2_t");
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t");
 _Static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "nvmlDeviceAttributes_t");
+_Static_assert(sizeof(nvmlSetMemoryLimits_v1_t) == 24 && sizeof(nvmlGetMemoryLimits_v1_t) == 32, "nvmlSetMemoryLimits_v1_t");
 _Static_assert(sizeof(nvmlGpmMetric_t) == 40 && offsetof(nvmlGpmMetric_t, value) == 8, "nvmlGpmMetric_t");
 _Static_assert(sizeof(nvmlEventData_v1_t) == 24 && sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
 _Static_assert(sizeof(nvmlFieldValue_t) == 40 && offsetof(nvmlFieldValue_t, value) == 32, "nvmlFieldValue_t");

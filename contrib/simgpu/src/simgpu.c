@@ -20,7 +20,8 @@ static void usage(FILE *to)
 		"  create STATE --model dgx-a100|h100|h200 [--gpus N] [--time-scale X] [--mig GPU=PROFILE,...]\n"
 		"  show [--json]\n"
 		"  fault GPU hang[:SECONDS]|lost|error=NVML_CODE|garbage-pids|garbage-memory|silent-gpm|nan-gpm|\n"
-		"            zero-smact|no-activity|no-shares|xid=CODE|rows=pending|rows=failure|recovery=ACTION|none\n"
+		"            zero-smact|no-activity|no-shares|no-limits|xid=CODE|rows=pending|rows=failure|\n"
+		"            recovery=ACTION|none\n"
 		"  foreign GPU --mem SIZE [--smact PERCENT] [--duration TIME]\n"
 		"  reset GPU\n"
 		"  mps-fault GPU\n"
@@ -147,7 +148,8 @@ static bool parse_fault(const char *text, double now, struct sim_gpu *g)
 		      { "nan-gpm", SIM_NAN_GPM },
 		      { "zero-smact", SIM_ZERO_SMACT },
 		      { "no-activity", SIM_NO_ACTIVITY },
-		      { "no-shares", SIM_NO_SHARES } };
+		      { "no-shares", SIM_NO_SHARES },
+		      { "no-limits", SIM_NO_LIMITS } };
 	double seconds;
 	long code;
 

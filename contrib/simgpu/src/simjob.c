@@ -239,8 +239,7 @@ static void resize_to(struct run *r, uint64_t bytes)
 static int take_pool(struct run *r)
 {
 	const struct sim_proc *me;
-	const struct sim_use *u;
-	uint64_t total, used, left;
+	uint64_t total, left;
 	struct client_refusal why;
 	int rc;
 
@@ -248,13 +247,7 @@ static int take_pool(struct run *r)
 	me = snap_by_slot(r->snap, r->cuda.slot);
 	if (me == NULL)
 		return 0; /* the first look says so */
-	u = &me->use[0];
-	total = r->snap->unit[u->unit].bytes;
-	used = snap_unit_used(r->snap, u->unit);
-	left = used < total ? total - used : 0;
-	/* Free memory is told to a client of MPS as of its limit, the total is not. */
-	if (u->limit != 0 && u->limit < left)
-		left = u->limit;
+	client_memory(r->snap, me, &left, &total);
 	rc = pool_plan(r->job->framework, r->job->fraction, peak_of(r->job), total, left, &r->pool);
 	if (rc != 0)
 		return rc;

@@ -32,6 +32,7 @@ enum sim_fault {
 	SIM_ZERO_SMACT,
 	SIM_NO_ACTIVITY,
 	SIM_NO_SHARES,
+	SIM_NO_LIMITS,
 };
 
 /* What nvmlDeviceGetRemappedRows tells. */
@@ -95,9 +96,22 @@ struct sim_gpu {
 	char uuid[44];
 };
 
+#define SIM_MAX_LIMITS 64
+#define SIM_GROUP_PATH 256
+
+/* A limit of memory on one GPU for the processes of a cgroup; dir "": a free place. */
+struct sim_limit {
+	uint32_t gpu;
+	uint32_t root; /* so much of dir is the mount point */
+	uint64_t ino;  /* another cgroup of the same name is not meant */
+	uint64_t soft, hard;
+	char dir[SIM_GROUP_PATH];
+};
+
 struct sim_snap {
 	double now; /* simulated seconds since the state was made */
 	uint32_t model, gpus, units, procs;
+	struct sim_limit limit[SIM_MAX_LIMITS];
 	struct sim_gpu gpu[SIM_MAX_GPUS];
 	struct sim_unit unit[SIM_MAX_UNITS];
 	struct sim_proc proc[SIM_MAX_PROCS]; /* the first procs are in use */

@@ -205,6 +205,7 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 			n.Guard = g.String()
 		}
 	}
+	n.Dmem, n.UnlimitedBy = confine.ForNode(c, name, confPath).Dmem(), confine.UnlimitedBy(n.RunDir.Path)
 	n.Samples, n.NVMLErr = Samples(ctx, f.ConfigPath)
 	_, err := os.Stat(c.SMAct.DCGMI)
 	n.DCGMI = err == nil

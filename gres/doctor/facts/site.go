@@ -97,5 +97,5 @@ func hardwareOf(ctx context.Context, c config.Config) (string, error) {
 		line, _, _ := strings.Cut(string(out), "\n")
 		return line, nil
 	}
-	return "", fmt.Errorf("no slurmd in %s or the sbin beside it; set slurm.bin_dir", c.Slurm.BinDir)
+	return "", fmt.Errorf("no slurmd in %s or the sbin directory next to it; set slurm.bin_dir", c.Slurm.BinDir)
 }
