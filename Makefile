@@ -141,9 +141,11 @@ test-mps: deps-test-mps all
 test-placement: simgpu
 	@$(GO) run ./contrib/bench/placement --rounds 6 --idle 1s
 
-# The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it.
+# The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it. Public training scripts
+# are fetched; TRACE_GIT names where, if github.com is out of reach.
 test-trace: deps-test-trace
 	@python3 contrib/summary/test_carma_trace.py
+	@python3 contrib/summary/test_public_scripts.py
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.
@@ -157,7 +159,7 @@ test-integration: deps-test-integration all $(PROGRESS)
 # Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
 # under user-mode-linux; root makes it: minutes, and the first time the network.
 test-cgroup2: deps-test-cgroup2 all
-	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$)'
+	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$|TestMemoryHeld$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
@@ -253,7 +255,7 @@ $(ERRORLINT):
 	@mv build/tools/go-errorlint $@
 
 # Names that codespell takes for words.
-NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin
 
 lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: gofmt, go vet"

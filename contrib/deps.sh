@@ -15,7 +15,7 @@ list() {
 	demo             @cluster
 	lint             @all codespell shellcheck
 	test-unit        @all slurm-client python3 prometheus tzdata
-	test-trace       python3 python3-numpy python3-torch python3-torchvision
+	test-trace       git python3 python3-numpy python3-regex python3-safetensors python3-torch python3-torchvision python3-tqdm
 	test-shim        @all binutils
 	test-spank       @all binutils
 	test-simgpu      @all

@@ -206,6 +206,12 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
+// attemptColumns are all of a record but the line, which is made of them.
+const attemptColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
+	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
+	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
+	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to, law_ms`
+
 var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" +
 	strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
 

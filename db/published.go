@@ -27,12 +27,6 @@ func uri(path string, options url.Values) string {
 	return u.String()
 }
 
-// attemptColumns are all of a record but the line, which is made of them.
-const attemptColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
-	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
-	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
-	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to, law_ms`
-
 // fill writes a copy of a database to an empty file, which is nobody else's yet, and
 // returns how many records it has.
 func fill(ctx context.Context, path, from, name string, r Readers) (records int64, err error) {

@@ -75,6 +75,22 @@ var recipes = map[string][]change{
 	}
 `),
 	},
+	"a #CARMA key": {
+		{"slurmbridge/directive/directive.go", "\tParams    int64  //", "\tFrozen int // frozen=, layers\n"},
+		{"slurmbridge/directive/keys.go", "\t\"params\": {",
+			"\t\"frozen\": {example: \"frozen=3\", set: func(d *Directive, v string) error {\n" +
+				"\t\treturn count(&d.Frozen, v, 9)\n\t}},\n"},
+		{"docs/user.md", "| `params` |", "| `frozen` | number | frozen layers |\n"},
+		test("slurmbridge/directive/key_recipe_test.go", "\t\"fmt\"\n", `
+	if d, err := Parse([]byte("#CARMA frozen=3\n")); err != nil || d.Frozen != 3 {
+		t.Error(d, err)
+	}
+	_, err := Parse([]byte("#CARMA frozen=10\n"))
+	if want := "line 1: frozen=10: must be at most 9; write frozen=3"; fmt.Sprint(err) != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+`),
+	},
 	"a report column": {
 		{"db/report/field.go", "\t{\"Note\", ", "\t{\"Twice\", \"TWICE\", \"twice\", integer, \"twice the attempts\",\n" +
 			"\t\tfunc(j *job) value { return num(int64(2 * j.Attempts)) }},\n"},

@@ -14,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "write the tables that are made of data anew")
 
 // versionsHead begins the table of releases in slurm-conf.md.
-const versionsHead = "| Slurm | had as | run | date | commit | passed | failed | skipped " +
+const versionsHead = "| Slurm | installed from | run | date | commit | passed | failed | skipped " +
 	"|\n|---|---|---|---|---|---|---|---|\n"
 
 // versionsTable makes the table of the rows that contrib/versions/record.sh has written.

@@ -108,7 +108,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	p := s.plan(g)
 	if denseText(s, g) {
 		p.Iterations = 1
-		e.lower(Unsure, "the summary is denser than any tool prints: simulated in short")
+		e.lower(Unsure, "the summary is denser than any tool prints: simulated in simplified form")
 	}
 	r := training.Run(g, p)
 	n := measuredKept(s, m, batch)
@@ -118,7 +118,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 		g.Guessed = 0
 	} else if more := s.moreByOutputs(g); more > 0 {
 		r.Correct(more)
-		e.Assumed = append(e.Assumed, "what is kept for the backward pass counted by the modules' outputs")
+		e.Assumed = append(e.Assumed, "memory kept for the backward pass was counted from the modules' outputs")
 	}
 	e.fill(s, r)
 	e.judge(s, m, g, r)

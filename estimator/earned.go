@@ -92,7 +92,7 @@ func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Res
 	if !counted {
 		before := len(e.Reasons)
 		if kind, n := unmeasured(m, of); n > 0 {
-			e.lower(Unsure, "%d modules are of class %s, and no model with such has been measured", n, kind)
+			e.lower(Unsure, "%d modules are of class %s, and no model with this class has been measured", n, kind)
 		}
 		if g.Hidden != 0 {
 			e.lower(Unsure, "%d parameters belong to calls that no row shows", max(g.Hidden, -g.Hidden))
@@ -115,7 +115,7 @@ func (e *Estimate) twoCounts(s Spec, g *graph.Graph) {
 	}
 	switch {
 	case g.Kept > mostOutputs*g.Outputs && g.Kept-g.Outputs > e.little():
-		e.lower(Bound, "%d MiB kept for the backward pass are more than all modules make", g.Kept>>20)
+		e.lower(Bound, "%d MiB kept for the backward pass are more than all modules produce", g.Kept>>20)
 	case !e.agree(s, g):
 		e.lower(Unsure, "%d MiB are kept for the backward pass by the calls between modules, %d MiB by their outputs",
 			g.Kept>>20, g.ByOutputs>>20)

@@ -56,13 +56,13 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 	switch pct := g.GuessedPct(); {
 	case pct >= boundPct:
 		e.want(Trace)
-		e.lower(Bound, "%d %% of the activations could not be told from the summary", min(pct, 100))
+		e.lower(Bound, "%d %% of the activations could not be derived from the summary", min(pct, 100))
 	case pct >= agreedPct || pct >= unsurePct && !e.agree(s, g):
 		e.want(Trace)
 		e.lower(Unsure, "%d %% of the activations were guessed", pct)
 	}
 	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
-		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much "+
+		e.lower(Unsure, "%d %% is scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much "+
 			"when it runs", pct)
 	}
 	if n := hiddenModules(m); n > 0 {
@@ -86,7 +86,7 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.Assumed = append(e.Assumed, fmt.Sprintf("batch=%d overrides the summary's %d", s.Batch, m.Batch))
 	}
 	if m.Skipped > 0 {
-		e.Assumed = append(e.Assumed, fmt.Sprintf("%d lines of the text are no rows and were passed over", m.Skipped))
+		e.Assumed = append(e.Assumed, fmt.Sprintf("%d lines of the text are not rows and were ignored", m.Skipped))
 	}
 	e.untested(s)
 }

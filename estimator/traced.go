@@ -82,7 +82,7 @@ func (e *Estimate) judgeTrace(s Spec, t *trace.Trace, r trace.Result) (transform
 		e.lower(Unsure, "shapes that change from step to step fragment the memory")
 	}
 	if pct := e.scratchShare(); e.CuDNN && pct > scratchPct {
-		e.lower(Unsure, "%d %% are scratch memory of convolutions and the gaps that it leaves: "+
+		e.lower(Unsure, "%d %% is scratch memory of convolutions and the gaps that it leaves: "+
 			"cuDNN chooses how much when it runs", pct)
 	}
 	batch := int64(s.Batch)
@@ -116,11 +116,11 @@ func (e *Estimate) judgeBatch(batch int64, t *trace.Trace) {
 			t.Batch[0], batch, why)
 	case batch < low || batch > high:
 		e.Assumed = append(e.Assumed, fmt.Sprintf(
-			"batch %d is outside of the traced %d to %d: on the line through them", batch, low, high))
+			"batch %d is outside of the traced %d to %d: extrapolated", batch, low, high))
 		if batch > farBatch*high || batch*farBatch < low {
 			e.lower(Unsure, "batch %d is far outside of the traced %d to %d", batch, low, high)
 		}
 	case batch != high:
-		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d lies between the traced %d and %d", batch, low, high))
+		e.Assumed = append(e.Assumed, fmt.Sprintf("batch %d is between the traced %d and %d: interpolated", batch, low, high))
 	}
 }

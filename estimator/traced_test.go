@@ -27,7 +27,7 @@ func TestTraced(t *testing.T) {
 	}{
 		{"as it is", func(*Spec, *string) {}, Sure, "batch 32, as traced"},
 		{"its batch", func(s *Spec, _ *string) { s.Batch = 32 }, Sure, "of the #CARMA keys only batch counts"},
-		{"between", func(s *Spec, _ *string) { s.Batch = 24 }, Sure, "batch 24 lies between the traced 16 and 32"},
+		{"between", func(s *Spec, _ *string) { s.Batch = 24 }, Sure, "batch 24 is between the traced 16 and 32"},
 		{"outside", func(s *Spec, _ *string) { s.Batch = 40 }, Sure, "batch 40 is outside of the traced 16 to 32"},
 		{"far outside", func(s *Spec, _ *string) { s.Batch = 1024 }, Unsure,
 			"batch 1024 is far outside of the traced 16 to 32"},

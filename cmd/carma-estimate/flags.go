@@ -19,9 +19,9 @@ const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
        carma-estimate SCRIPT [--summary FILE] [KEYS] [--write[=mem]] [-- ARGS]
        carma-estimate --cases FILE
 
-Shows how much GPU memory a training job takes, from a summary of its model;
-or what slurmctld will make of a batch script, called with these ARGS; or puts the
-summary into it.
+Shows how much GPU memory a training job needs, from a summary of its model or a trace;
+or what slurmctld will book for a batch script that is submitted with these ARGS; or
+puts the summary or trace into the script.
 `
 
 // options are the command line.
@@ -64,13 +64,13 @@ func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet
 	add := func(to *string, name, short, kind, usage string) {
 		f.VarP(text{kind, to}, name, short, usage)
 	}
-	add(&o.Summary, "summary", "", "FILE", "model summary; - for stdin")
+	add(&o.Summary, "summary", "", "FILE", "model summary or trace; - for stdin")
 	for i, k := range keyFlags {
 		add(&values[i], k.flag, "", k.kind, k.usage)
 		f.Lookup(k.flag).NoOptDefVal = k.alone
 	}
-	f.IntVarP(&o.GPUs, "gpus", "G", 0, "GPUs `N` of the job on one node; with a script as sbatch's")
-	f.Int64Var(&o.BaseMiB, "base", 0, "`MIB` a process holds before it allocates (default: measured on an A100)")
+	f.IntVarP(&o.GPUs, "gpus", "G", 0, "number `N` of GPUs of the job on one node; with a script, as sbatch's")
+	f.Int64Var(&o.BaseMiB, "base", 0, "`MIB` that a process holds before it allocates (default: measured on an A100)")
 	add(&o.Method, "method", "", "WORD", strings.Join(method.Names(), ", ")+" (default "+method.Default+")")
 	add((*string)(&o.Write), "write", "", "all|mem", "put the summary and the keys into the script, or only mem=")
 	f.Lookup("write").NoOptDefVal = string(estimate.WriteAll)

@@ -58,7 +58,7 @@ func (o *options) slurmdbd(ctx context.Context, r *report.Report) error {
 			"the nodes' databases have them\n", left.Spoiled)
 	}
 	if left.Refused > 0 {
-		const text = "carma-report: %d records in slurmdbd stand at jobs that they are not of; they are left out\n"
+		const text = "carma-report: %d records in slurmdbd are attached to the wrong jobs; they are left out\n"
 		fmt.Fprintf(os.Stderr, text, left.Refused)
 	}
 	return err

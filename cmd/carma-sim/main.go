@@ -21,13 +21,12 @@ import (
 const usage = `usage: carma-sim COMMAND [OPTIONS]
 
   run      replay a trace under one configuration
-  compare  replay it under several, side by side; also as HTML
+  compare  replay a trace under several configurations, side by side; also as HTML
   import   make a trace of sacct output, of the Philly job log or of CSV
   synth    make a synthetic trace and its job table
   submit   submit a trace to a development cluster, and compare
 
-carma-sim COMMAND --help lists the options. What is simulated, and how well:
-docs/sim.md.
+carma-sim COMMAND --help lists the options. docs/sim.md says what is simulated.
 `
 
 func main() {

@@ -18,7 +18,7 @@ import (
 
 const runUsage = `usage: carma-sim run --trace T.csv --jobs J.csv [OPTIONS]
 
-Replays a trace and prints what came of it: means over the repeats, with spread.
+Replays a trace and prints the results: means over the repeats, with their spread.
 `
 
 func runRun(args []string, out io.Writer) error {
@@ -29,8 +29,8 @@ func runRun(args []string, out io.Writer) error {
 	in.Flags(f)
 	k.Flags(f)
 	rep.Flags(f, 1)
-	schedule := f.String("schedule", "", "write what became of each job of the first run to this CSV `FILE`")
-	asJSON := f.Bool("json", false, "print JSON (docs/sim.md)")
+	schedule := f.String("schedule", "", "write times and attempts of each job of the first run to this CSV `FILE`")
+	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	if err := parse(f, args); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ carma-sim run:
 
   carma-sim compare ... "exclusive: --policy exclusive" "magm: --policy magm"
 
-Changes are against the first one. Without any, the reference system, this
+Changes are relative to the first one. Without any, the reference system, this
 project's policies and an ideal packer are compared.
 `
 
@@ -67,7 +67,7 @@ func runCompare(args []string, out io.Writer) error {
 	var rep run.Repeats
 	in.Flags(f)
 	rep.Flags(f, 8)
-	asJSON := f.Bool("json", false, "print JSON (docs/sim.md)")
+	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	page := f.String("html", "", "write a page with charts to this `FILE`")
 	if err := cli.Parse(f, args); err != nil {
 		return err
@@ -92,9 +92,9 @@ func runCompare(args []string, out io.Writer) error {
 const submitUsage = `usage: carma-sim submit --trace T.csv --jobs J.csv [OPTIONS]
 
 Submits a trace to the development cluster that the environment names, as real
-batch jobs with simjob, and holds the outcome against the simulation of the same
-trace. What takes real time on the cluster (scheduling, hooks, sampling) is
-measured first and takes as long in the simulation.
+batch jobs with simjob, and compares the outcome with a simulation of the same
+trace. The real time that scheduling, hooks and sampling take on the cluster is
+measured first; the simulation uses it.
 
   contrib/devcluster/devcluster up DIR --nodes 1 --time-scale 120
   eval "$(contrib/devcluster/devcluster env DIR)"
@@ -108,11 +108,11 @@ func runSubmit(args []string, out io.Writer) error {
 	f.StringVar(&o.Jobs, "jobs", "", "what the jobs need: CSV `FILE`")
 	f.StringVar(&o.Summaries, "summaries", "", "`DIR` with real_measured.csv and real_summaries/")
 	f.StringVar(&o.Model, "model", "", "TOML `FILE` that replaces parts of the model")
-	f.BoolVar(&o.SkipBad, "skip-bad", false, "leave bad lines of the trace out and count them")
-	estimator := f.String("estimator", string(replay.Analytic), "where the jobs' mem= comes from; not history")
-	f.Float64Var(&o.TimeScale, "time-scale", 0, "the cluster's time scale, to be sure that it is this one; 0: any")
-	f.Uint64Var(&o.Seed, "seed", 1, "of start-up times and run times, the same in both worlds")
-	asJSON := f.Bool("json", false, "print JSON (docs/sim.md)")
+	f.BoolVar(&o.SkipBad, "skip-bad", false, "leave out and count bad lines of the trace")
+	estimator := f.String("estimator", string(replay.Analytic), "source of the jobs' mem=; any but history")
+	f.Float64Var(&o.TimeScale, "time-scale", 0, "expected time scale of the cluster; 0: any")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of start-up times and run times, the same live and simulated")
+	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	if err := parse(f, args); err != nil {
 		return err
 	}

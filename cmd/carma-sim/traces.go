@@ -16,9 +16,9 @@ import (
 
 const importUsage = `usage: carma-sim import sacct|philly|csv FILE --jobs J.csv [OPTIONS] > T.csv
 
-Makes a trace of the jobs of another cluster. It knows when they came, on how
-many GPUs they ran and how long, not what they did there: each becomes a job of
-the table, by its size. "-" reads standard input.
+Makes a trace from the jobs of another cluster. It is known when they were submitted,
+on how many GPUs they ran and how long, but not what they did there: each is replaced
+by a job of the table, by size. "-" reads standard input.
 
   sacct -P -a -X -o JobID,User,Submit,ElapsedRaw,NNodes,AllocTRES -S ... | carma-sim import sacct - --jobs J.csv
 `
@@ -30,15 +30,15 @@ func runImport(args []string, out io.Writer) error {
 	f.StringVar(&o.Mix, "mix", "light=65,medium=27,heavy=8",
 		"by GPU time, the smallest `PCT` become jobs of the first class, and so on")
 	f.StringVar(&o.Times, "times", "",
-		"run times of the \"trace\" or of the \"table\"; sacct and csv: trace, philly: table")
+		"run times of the \"trace\" or of the \"table\" (default: sacct and csv: trace, philly: table)")
 	f.StringVar(&o.From, "from", "", "leave out what was submitted before this `TIME`")
-	f.Float64Var(&o.Hours, "hours", 0, "and what was submitted so many hours after it; 0: nothing")
-	f.Uint64Var(&o.Seed, "seed", 1, "of the choice among jobs of a class")
+	f.Float64Var(&o.Hours, "hours", 0, "and what was submitted more than this many hours after it; 0: no limit")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the choice among jobs of a class")
 	f.BoolVar(&o.SkipBad, "skip-bad", false,
-		"leave bad lines out, and jobs that no job of the table stands for, and count them")
+		"leave out and count bad lines, and jobs for which the table has no replacement")
 	f.StringVar(&o.Columns.Arrival, "arrival", "arrival_s", "csv: `COLUMN` of the time of submission")
 	f.StringVar(&o.Columns.Duration, "duration", "duration_s", "csv: `COLUMN` of the run time in seconds")
-	f.StringVar(&o.Columns.GPUs, "gpus", "", "csv: `COLUMN` of the number of GPUs; without it one each")
+	f.StringVar(&o.Columns.GPUs, "gpus", "", "csv: `COLUMN` of the number of GPUs; without it each job has one")
 	f.StringVar(&o.Columns.User, "user", "user", "csv: `COLUMN` of the user")
 	if err := cli.Parse(f, args); err != nil {
 		return err
@@ -58,7 +58,7 @@ func runImport(args []string, out io.Writer) error {
 const synthUsage = `usage: carma-sim synth --out DIR [OPTIONS]
 
 Makes a synthetic trace: DIR/trace.csv with the submissions and DIR/jobs.csv with
-what the jobs need. With --jobs they are drawn from a table that there is.
+what the jobs need. With --jobs they are drawn from an existing table.
 `
 
 func runSynth(args []string, out io.Writer) error {
@@ -68,7 +68,7 @@ func runSynth(args []string, out io.Writer) error {
 	f.StringVar(&o.Jobs, "jobs", "", "draw from this job table `FILE` instead of a synthetic one")
 	f.IntVar(&o.Kinds, "kinds", 30, "kinds of jobs in a synthetic table")
 	f.StringVar(&o.Mix, "mix", "light=65,medium=27,heavy=8", "classes and their shares in `PCT`")
-	f.StringVar(&o.Model, "model", "", "TOML `FILE` whose [synth] says what classes are like")
+	f.StringVar(&o.Model, "model", "", "TOML `FILE` whose [synth] describes the classes")
 	f.IntVar(&o.Submissions, "submissions", 90, "jobs of the trace")
 	f.Float64Var(&o.MeanGapS, "gap", 300, "mean time between two submissions, `SECONDS`")
 	f.IntVar(&o.Users, "users", 1, "users who submit them")

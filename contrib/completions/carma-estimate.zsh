@@ -2,7 +2,7 @@
 # Made of its flags by go test -update.
 _arguments -s \
 	'*--version[print the version]' \
-	'*--summary[model summary; - for stdin]:FILE:_files' \
+	'*--summary[model summary or trace; - for stdin]:FILE:_files' \
 	'*--batch[samples per step and GPU]:N: ' \
 	'*--seq[tokens per sample]:N: ' \
 	'*--input[size of a sample]:CxHxW: ' \
@@ -15,9 +15,9 @@ _arguments -s \
 	'*--dropout[dropout layers are active]:0|1: ' \
 	'*--dynamic-shapes[lengths or sizes vary between steps]' \
 	'*--params[unique trainable parameters\: 110M, 7B]:N: ' \
-	'*--gpus[GPUs N of the job on one node; with a script as sbatch'\''s]:N: ' \
-	'*-G[GPUs N of the job on one node; with a script as sbatch'\''s]:N: ' \
-	'*--base[MIB a process holds before it allocates (default\: measured on an A100)]:MIB: ' \
+	'*--gpus[number N of GPUs of the job on one node; with a script, as sbatch'\''s]:N: ' \
+	'*-G[number N of GPUs of the job on one node; with a script, as sbatch'\''s]:N: ' \
+	'*--base[MIB that a process holds before it allocates (default\: measured on an A100)]:MIB: ' \
 	'*--method[analytic (default analytic)]:WORD: ' \
 	'*--write[put the summary and the keys into the script, or only mem=]' \
 	'*--partition[as sbatch'\''s]:NAME: ' \

@@ -122,7 +122,7 @@ const sparkWidth = 60
 // print draws two lines of time for each GPU.
 func (v *gpuView) print(w io.Writer, s *style) error {
 	fmt.Fprintf(w, "%s to %s\n", s.time.Append(nil, v.From), s.time.Append(nil, v.To))
-	fmt.Fprintf(w, "A sign: the highest of %s; @ is all SMs, all memory, the highest power.\n",
+	fmt.Fprintf(w, "Each character shows the highest value in %s; @ is all SMs, all memory, the highest power.\n",
 		appendClock(nil, v.To.Sub(v.From).Seconds()/sparkWidth))
 	if len(v.GPUs) == 0 {
 		fmt.Fprintln(w, "no GPUs")

@@ -226,7 +226,7 @@ func (j *job) memErrPct() figure.Measured {
 func (j *job) oomText() string {
 	switch {
 	case j.Requeued != "":
-		return "back on " + j.Requeued
+		return "requeued to " + j.Requeued
 	case j.OOM != "":
 		return "yes"
 	}

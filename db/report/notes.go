@@ -25,7 +25,7 @@ func notes(p *jobPage) (list []string) {
 	case j.Requeued != "":
 		if known {
 			say("it ran out of GPU memory and was requeued to run alone on %s; "+
-				"with `#CARMA mem=%dG` its first run would have sufficed", j.Requeued, better)
+				"with `#CARMA mem=%dG` its first run would have been enough", j.Requeued, better)
 		} else {
 			say("it ran out of GPU memory and was requeued to run alone on %s", j.Requeued)
 		}
@@ -52,14 +52,14 @@ func notes(p *jobPage) (list []string) {
 	busy := f.LeaseS > 60 && f.SMActPct.Known()
 	switch {
 	case f.LeaseS > 60 && !known && (!f.SMActPct.Known() || f.SMActPct < 1):
-		say("no process of it was seen on the GPU: it may not need one")
+		say("none of its processes was seen on the GPU: it may not need a GPU")
 	case busy && len(f.UUIDs) > 1 && f.SMActPct < 20:
-		say("its %d GPUs were %.0f %% busy: fewer may do", len(f.UUIDs), float64(f.SMActPct))
+		say("its %d GPUs were %.0f %% busy: fewer may be enough", len(f.UUIDs), float64(f.SMActPct))
 	case busy && f.SMActPct < 5:
 		say("the GPU was %.0f %% busy: check whether the input pipeline is fast enough", float64(f.SMActPct))
 	}
 	if s := j.savedS(); s.Known() && s > 60 {
-		say("sharing saved %.2f GPU-hours against a GPU of its own", float64(s)/3600)
+		say("sharing saved %.2f GPU-hours compared with a GPU of its own", float64(s)/3600)
 	}
 	if j.Attempts > 1 && j.OOM == "" {
 		say("it was started %d times", j.Attempts)

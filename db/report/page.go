@@ -120,7 +120,7 @@ func (p *jobPage) print(w io.Writer) error {
 
 func mode(m jobenv.Mode) string {
 	if m == jobenv.ModeShared {
-		return "allowed to be shared"
+		return "may be shared"
 	}
 	return "exclusive"
 }
@@ -211,7 +211,7 @@ func (p *jobPage) printShare(line func(label, format string, args ...any)) {
 	if j.figures.EnergyHow == figure.Shared {
 		how = "its share, by SM activity"
 	}
-	line("Energy", "%s (%.1f Wh), of it idle floor %s; %s", p.text(joules, measured(j.figures.EnergyJ)),
+	line("Energy", "%s (%.1f Wh), including the idle floor of %s; %s", p.text(joules, measured(j.figures.EnergyJ)),
 		float64(j.figures.EnergyJ)/3600,
 		p.text(joules, measured(j.figures.IdleJ)),
 		how,

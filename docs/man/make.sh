@@ -19,7 +19,7 @@ keys() { # the rows of the table of #CARMA keys, as a list of definitions
 statuses() {
 	cat <<-TEXT
 	**0**
-	: fine
+	: success
 
 	**1**
 	: wrong usage or configuration
@@ -37,10 +37,10 @@ statuses() {
 	: no permission
 
 	**6**
-	: carma-node doctor has found a fault
+	: carma-node doctor found something to fix
 
 	**70**
-	: an error in the program
+	: anything else
 	TEXT
 }
 

@@ -195,7 +195,7 @@ func (a *Annotation) boundSlowdown(site float64) {
 	case site > 0 && own > site:
 		a.MaxSlowdown = 0
 		if a.Advice == "" {
-			a.Advice = fmt.Sprintf("slowdown=%g is looser than this site's bound of %g, which holds", own, site)
+			a.Advice = fmt.Sprintf("slowdown=%g is looser than this site's bound of %g, which applies", own, site)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestHistory(t *testing.T) {
 		{"the user's word wins", user, method.User, jobenv.ModeShared, 4096, 4096, 33},
 		{"never below the floor", summary, method.History, jobenv.ModeShared, 1000, 3000, 33},
 		{"no #CARMA line", plain, method.None, jobenv.ModeExclusive, 0, full, 33},
-		{"nobody would fit beside it", big, method.History, jobenv.ModeExclusive, 39000, full, 33},
+		{"no other job would fit", big, method.History, jobenv.ModeExclusive, 39000, full, 33},
 		{"not seen before", "#CARMA on\nx\n", method.None, jobenv.ModeExclusive, 0, full, 0},
 		{"not seen, with a summary", "#CARMA| x\nx\n", "analytic", jobenv.ModeShared, 4000, 5000, 0},
 		{"off", "#CARMA off\na\n", method.History, jobenv.ModeOff, 10000, full, 33},

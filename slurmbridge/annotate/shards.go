@@ -14,8 +14,8 @@ import (
 
 // errShards is for a user who books shards by hand: the node would take the job
 // for one that wants the GPU to itself.
-var errShards = errors.New("ask for a GPU, as --gres=gpu:1; CARMA books shards of it for a job that says what it " +
-	"needs (#CARMA mem=)")
+var errShards = errors.New("ask for a GPU, such as --gres=gpu:1; CARMA books shards of it for a job that says what " +
+	"it needs (#CARMA mem=)")
 
 // bookShards books a job that shares under placement.mode "slurm": shards of
 // 1 GiB take the place of the GPU that it asks for, as slurmctld takes no job that
@@ -52,7 +52,7 @@ func (a *Annotation) needsGPU(job Job, shards, most int64) string {
 	case a.GPUs > 1:
 		return "a job on several GPUs has them to itself"
 	case shards > most:
-		return "nobody would fit beside it"
+		return "no other job would fit"
 	case job.NeedsGPU:
 		return "an option goes with whole GPUs (--cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq, --exclusive)"
 	case len(job.Script) == 0:

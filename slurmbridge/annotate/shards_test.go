@@ -60,7 +60,7 @@ func TestWholeGPUsBySlurm(t *testing.T) {
 		{"no estimate", "#CARMA on\n", one, ""},
 		{"exclusive", "#CARMA mem=10G policy=exclusive\n", one, ""},
 		{"two GPUs", mem10, func(j *Job) { j.TRES.PerNode = "gres/gpu:2" }, "several GPUs"},
-		{"more than a GPU's shards", "#CARMA mem=37889M\n", one, "nobody would fit"},
+		{"more than a GPU's shards", "#CARMA mem=37889M\n", one, "no other job would fit"},
 		{"--cpus-per-gpu", mem10, func(j *Job) { one(j); j.NeedsGPU = true }, "goes with whole GPUs"},
 		{"step --gres=gpu", mem10 + "srun -n1 --gres=gpu:1 x\n", one, "in a step"},
 		{"step --gpus over two lines", mem10 + "srun -n1 \\\n  --gpus=1 x\n", one, "in a step"},
@@ -120,7 +120,7 @@ func TestShardsByHand(t *testing.T) {
 	j := job(mem10)
 	j.TRES.PerNode = "gres/shard:5"
 	if _, err := bySlurm().Annotate(j); err == nil || !strings.Contains(err.Error(),
-		"partition gpu: ask for a GPU, as --gres=gpu:1") {
+		"partition gpu: ask for a GPU, such as --gres=gpu:1") {
 		t.Errorf("got %v", err)
 	}
 	j.Partition = "cpu"

@@ -6,7 +6,7 @@ import "testing"
 
 // A user's bound on slowdown is only stricter than the site's; who gives a looser one is told.
 func TestSlowdownIsOnlyStricter(t *testing.T) {
-	const looser = "slowdown=2 is looser than this site's bound of 1.5, which holds"
+	const looser = "slowdown=2 is looser than this site's bound of 1.5, which applies"
 	for _, c := range []struct {
 		script string
 		site   float64

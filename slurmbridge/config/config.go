@@ -85,8 +85,8 @@ type NVML struct {
 	Interval Duration `toml:"interval"` // between two samples
 }
 
-// SMAct are the preconditions on activity (paper: mean of 60 s, at most 80 %;
-// docs/bench/sim.md finds 90 % with three jobs a GPU better).
+// SMAct are the preconditions on activity (paper: mean of 60 s, at most 80 %; the default is 85 %:
+// docs/bench/sim.md).
 type SMAct struct {
 	Source    string   `toml:"source"` // auto, gpm, dcgm, nvml-utilisation
 	DCGMI     string   `toml:"dcgmi"`  // path of dcgmi

@@ -79,8 +79,7 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA on=1\n", "line 1: on=1: takes no value; write on"},
 		{"#CARMA on\n#CARMA off\n", "line 2: off: already given on line 1"},
 		{"#CARMA mem=1G mem=1G\n", "line 1: mem: already given on line 1"},
-		{"#CARMA frobnicate=1\n", "line 1: frobnicate: unknown key; known are attn batch dropout dynamic_shapes foreach " +
-			"grad_ckpt input mem off on optim parallel params policy precision requeue seq signal slowdown smact"},
+		{"#CARMA frobnicate=1\n", "line 1: frobnicate: unknown key; known are " + keyList},
 		{"#CARMA batch=0\n", "line 1: batch=0: must be at least 1; write batch=32"},
 		{"#CARMA batch=3.5\n", "line 1: batch=3.5: not a whole number; write batch=32"},
 		{"#CARMA slowdown=1\n", "line 1: slowdown=1: must be above 1; a job that nobody may slow has policy=exclusive; " +

@@ -81,10 +81,10 @@ var rules = []rule{
 // growth is said of a framework that a variable keeps from taking everything.
 func growth(text []byte, takes, variable, value string) string {
 	if bytes.Contains(text, []byte(variable)) {
-		return variable + " is set in the script: it stands, and where it lets the framework take what it likes, " +
-			"that is what later runs book"
+		return variable + " is set in the script and is kept; if it lets the framework take the whole GPU, " +
+			"later runs book that"
 	}
-	return fmt.Sprintf("%s unless told otherwise; CARMA sets %s=%s where you do not, so that its peak is what it needs",
+	return fmt.Sprintf("%s unless told otherwise; CARMA sets %s=%s unless you set it, so that its peak is what it needs",
 		takes, variable, value)
 }
 
@@ -110,7 +110,7 @@ func processes(j Job, line string, few int, options ...string) string {
 		}
 	}
 	gpus := max(j.GPUs, 1)
-	const each = "mem= is for all processes on a GPU together, and the limit holds each of them by itself"
+	const each = "mem= is for all processes on a GPU together, but the limit applies to each process"
 	switch {
 	case n == 0:
 		return "one process for each GPU unless told otherwise; with more of them " + each

@@ -26,7 +26,7 @@ func TestLook(t *testing.T) {
 			"otherwise; CARMA sets XLA_PYTHON_CLIENT_PREALLOCATE=false"}},
 		{"exec srun python3 -u ./own.py --x=1\n", nil}, // ./own.py is not there under that name
 		{"srun python3 -u own.py --x=1\n", []string{"jax|own.py line 1|XLA_PYTHON_CLIENT_PREALLOCATE is set in the " +
-			"script: it stands"}},
+			"script and is kept"}},
 		{"python tf.py; python train.py\n", []string{"tensorflow|tf.py line 1|CARMA sets TF_FORCE_GPU_ALLOW_GROWTH=true",
 			"jax|train.py line 2|75 %"}},
 		{"python grow.py\n", []string{"tensorflow|grow.py line 1|asks TensorFlow for growth"}},

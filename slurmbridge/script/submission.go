@@ -177,7 +177,7 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 	case s.Note != "":
 		s.Why = s.Note
 	case s.Method != method.None:
-		s.Why = fmt.Sprintf("with a margin of %d MiB nobody would fit beside it", s.Site.MarginMiB)
+		s.Why = fmt.Sprintf("with a margin of %d MiB no other job would fit", s.Site.MarginMiB)
 	case len(d.Summary) > 0:
 		s.Why = "summaries are not estimated here (submit.estimator)"
 	default:
@@ -192,7 +192,7 @@ func (s *Submission) leftAlone() string {
 		names = append(names, n)
 	}
 	slices.Sort(names)
-	ours := "; CARMA looks after " + cmp.Or(strings.Join(names, ", "), "none")
+	ours := "; CARMA manages " + cmp.Or(strings.Join(names, ", "), "none")
 	switch {
 	case known:
 		return "the job asks for no GPU"
@@ -201,5 +201,5 @@ func (s *Submission) leftAlone() string {
 	case strings.Contains(s.Partition, ","):
 		return "several partitions are named" + ours
 	}
-	return "partition " + s.Partition + " is not looked after" + ours
+	return "partition " + s.Partition + " is not in carma.toml" + ours
 }

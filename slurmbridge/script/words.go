@@ -16,7 +16,7 @@ import (
 // Word makes one word of a #CARMA line.
 func Word(key, value string) (string, error) {
 	if f := strings.Fields(value); value != "" && (len(f) != 1 || f[0] != value) {
-		return "", fmt.Errorf("a value holds no blanks: %q", value)
+		return "", fmt.Errorf("a value has no blanks: %q", value)
 	}
 	return key + "=" + value, nil
 }

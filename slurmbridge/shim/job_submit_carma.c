@@ -226,7 +226,7 @@ static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char
 	if ((what = text_with_control(job, &byte)))
 		return refuse(why, EINVAL, "carma: the job's %s has a control character (byte %u); remove it", what, byte);
 	if (!administrator(uid) && worker_recovers(partitions, name, sizeof(name)))
-		return refuse(why, ESLURM_ACCESS_DENIED, "carma: partition %s takes jobs from CARMA alone; name another", name);
+		return refuse(why, ESLURM_ACCESS_DENIED, "carma: partition %s accepts jobs only from CARMA; name another", name);
 	return SLURM_SUCCESS;
 }
 
@@ -366,7 +366,7 @@ static int modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char 
 	if (!off() && (rc = check(job, job->partition, uid, why)))
 		return rc;
 	if (!administrator(uid) && breaks_booking(job, record))
-		return refuse(why, ESLURM_ACCESS_DENIED, "carma: GPU memory is booked at submission; submit the job anew");
+		return refuse(why, ESLURM_ACCESS_DENIED, "carma: GPU memory is booked at submission; submit the job again");
 	return SLURM_SUCCESS;
 }
 

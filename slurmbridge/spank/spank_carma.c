@@ -90,11 +90,11 @@ int slurm_spank_task_init(spank_t sp, int ac, char **av)
 	int before = errno;
 
 	if (program[0] != '/') {
-		slurm_error("spank/carma: %s is no absolute path; name TaskProlog's in plugstack.conf", program);
+		slurm_error("spank/carma: %s is not an absolute path; name TaskProlog's in plugstack.conf", program);
 		return 0;
 	}
 	if (access(program, F_OK) && errno == ENOENT) {
-		slurm_error("spank/carma: %s is missing: the task is told nothing by CARMA", program);
+		slurm_error("spank/carma: %s is missing: CARMA sets nothing for the task", program);
 		return 0;
 	}
 	if (spank_get_item(sp, S_JOB_ENV, &env) != ESPANK_SUCCESS || !(some = helper_env(env))) {

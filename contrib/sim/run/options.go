@@ -32,7 +32,7 @@ type Input struct {
 // Flags are the words of the input.
 func (in *Input) Flags(f *pflag.FlagSet) {
 	f.StringVar(&in.Trace, "trace", "", "submissions: CSV `FILE` with columns arrival_s and job")
-	f.StringVar(&in.Jobs, "jobs", "", "what the jobs need: CSV `FILE`; published tables are known by their columns")
+	f.StringVar(&in.Jobs, "jobs", "", "what the jobs need: CSV `FILE`; published tables are recognised by their columns")
 	f.StringVar(&in.Summaries, "summaries", "",
 		"`DIR` with real_measured.csv and real_summaries/: summaries for the analytic estimator")
 	f.IntVar(&in.GPUs, "gpus", 4, "GPUs of one node")
@@ -40,7 +40,7 @@ func (in *Input) Flags(f *pflag.FlagSet) {
 	f.IntVar(&in.Nodes, "nodes", 1, "nodes")
 	f.StringVar(&in.Model, "model", "", "TOML `FILE` that replaces parts of the model (contrib/sim/model/model.toml)")
 	f.StringVar(&in.Config, "config", "", "take thresholds from this carma.toml `FILE`")
-	f.BoolVar(&in.SkipBad, "skip-bad", false, "leave bad lines of the trace out and count them")
+	f.BoolVar(&in.SkipBad, "skip-bad", false, "leave out and count bad lines of the trace")
 }
 
 // setup returns the setup before any word about the configuration.
@@ -130,23 +130,23 @@ type Knobs struct {
 
 // Flags are the words of the configuration.
 func (k *Knobs) Flags(f *pflag.FlagSet) {
-	f.StringVar(&k.mode, "mode", string(replay.Slurm), "whose way of working: "+strings.Join(replay.Modes, ", "))
+	f.StringVar(&k.mode, "mode", string(replay.Slurm), "system to simulate: "+strings.Join(replay.Modes, ", "))
 	f.StringVar(&k.policy, "policy", "", "placement: "+strings.Join(policy.Names(), ", "))
 	f.StringVar(&k.estimator, "estimator", string(replay.Analytic),
 		"memory estimates: "+strings.Join(replay.Estimators, ", "))
-	f.BoolVar(&k.known, "known", false, "history knows every job from earlier runs")
+	f.BoolVar(&k.known, "known", false, "every job has run before, so history knows it")
 	f.StringVar(&k.share, "share", "mps", "how jobs share a GPU: mps, streams")
 	f.Float64Var(&k.smactCap, "smact-cap", 0,
 		"SM activity above which a GPU takes no further job, `PCT`; 100 switches it off")
 	f.IntVar(&k.maxJobs, "max-jobs", 0, "jobs that may share one GPU")
 	f.Float64Var(&k.maxSlowdown, "max-slowdown", 0,
-		"bound on the slowdown of a job, `TIMES` its time alone; 0: none")
+		"bound on the slowdown of a job, `TIMES` its run time alone; 0: none")
 	f.StringVar(&k.minFree, "min-free", "", "free memory for a job without an estimate, `SIZE`")
 	f.StringVar(&k.margin, "margin", "", "memory kept free beyond an estimate, `SIZE`")
 	f.StringVar(&k.queue, "queue", "", "waiting jobs: "+strings.Join(replay.Queues, ", "))
 	f.StringVar(&k.recovery, "recovery", "", "after an OOM: "+strings.Join(replay.Recoveries, ", "))
 	f.Float64Var(&k.holdAfterS, "hold-after", 0,
-		"keep GPUs for a large request that has waited so long, `SECONDS`; 0: never")
+		"keep GPUs for a large request that has waited this long, `SECONDS`; 0: never")
 	f.BoolVar(&k.ideal, "ideal", false, "the ideal packer instead: it knows all memory use and has no gate")
 }
 
@@ -220,8 +220,8 @@ type Repeats struct {
 
 // Flags are the words of the repeats.
 func (r *Repeats) Flags(f *pflag.FlagSet, n int) {
-	f.IntVar(&r.N, "repeats", n, "runs, each with other start-up times")
-	f.Uint64Var(&r.Seed, "seed", 1, "of the first run; the same seed gives the same run")
+	f.IntVar(&r.N, "repeats", n, "number of runs, each with its own start-up times")
+	f.Uint64Var(&r.Seed, "seed", 1, "seed of the first run; the same seed gives the same run")
 }
 
 func (r *Repeats) check() error {

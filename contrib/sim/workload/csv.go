@@ -193,7 +193,7 @@ func (r *traceReader) row() error {
 		return t.Bad("job: %q is not in the job table", clip(t.Text("job")))
 	}
 	if g := r.w.Jobs[job].GPUs; g > r.lim.GPUsPerNode {
-		return t.Bad("job %s wants %d GPUs, a node has %d", r.w.Jobs[job].Name, g, r.lim.GPUsPerNode)
+		return t.Bad("job %s requests %d GPUs, a node has %d", r.w.Jobs[job].Name, g, r.lim.GPUsPerNode)
 	}
 	d, err := t.Number("duration_s", 0, maxSeconds)
 	if err != nil {
@@ -255,7 +255,7 @@ func readJobs(t *Table, row func(*Table) (Job, error), steady float64) ([]Job, e
 			continue // nothing is known of its run time or memory
 		}
 		if seen[j.Name] {
-			return nil, t.Bad("job %s stands there twice", clip(j.Name))
+			return nil, t.Bad("job %s is there twice", clip(j.Name))
 		}
 		seen[j.Name] = true
 		if j.SteadyMiB == 0 {

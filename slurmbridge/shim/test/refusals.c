@@ -88,7 +88,7 @@ void check_recovery(void)
 {
 	static char *closed[] = { "gpu-recovery", "gpu,gpu-recovery", "gpu-recovery,gpu", "a,gpu-recovery,,b" };
 	static char *open[] = { "gpu", "gpu-recovery2", "gpu-rec", "xgpu-recovery", "", ",", "gpu,,plain" };
-	static const char why[] = "carma: partition gpu-recovery takes jobs from CARMA alone; name another";
+	static const char why[] = "carma: partition gpu-recovery accepts jobs only from CARMA; name another";
 	job_desc_msg_t job;
 
 	for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {

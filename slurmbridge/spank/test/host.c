@@ -251,7 +251,7 @@ static void check_program(void)
 	clear();
 	set("CUDA_VISIBLE_DEVICES", "7");
 	CHECK(slurm_spank_task_init(&task, 1, missing) == 0 && strstr(last_error, "is missing"));
-	CHECK(slurm_spank_task_init(&task, 1, relative) == 0 && strstr(last_error, "no absolute path"));
+	CHECK(slurm_spank_task_init(&task, 1, relative) == 0 && strstr(last_error, "not an absolute path"));
 	CHECK(is("CUDA_VISIBLE_DEVICES", "7") && count() == 1 && errors_logged == 2);
 	/* There, and no program. */
 	write_helper("exit 0");
