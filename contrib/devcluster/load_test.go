@@ -153,6 +153,24 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 	c.noDrain()
 }
 
+// GPUs are also kept for a job that the steward sees first when a Prolog has returned it to the queue,
+// as the node had not published yet that it is full.
+func TestHoldOfAReturnedJob(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`, "hooks.wait": `"1s"`})
+	c.eventually(func() string { return c.gres("n1") }, "carma:40536,")
+	c.sh("", "read -r pid _ <"+c.dir+"/pid/agent.n1; kill -9 $pid")
+	for range 4 {
+		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nsleep 1000\n")
+	}
+	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
+	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
+	c.eventually(func() string { return c.hookLog(id) }, "returned to the queue")
+	c.restart("agent", "n1")
+	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, "carma-hold="+id+":")
+	c.noDrain()
+}
+
 // A job that names its node is started and returned to the queue while the small ones pass
 // it; then the node keeps a GPU for it.
 func TestNoStarvationOfNamedNodes(t *testing.T) {

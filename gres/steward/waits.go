@@ -108,7 +108,7 @@ func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 	case j.Eligible.IsZero(): // slurmctld has not looked at it since it was requeued, or was released
 		return now
 	case !ok:
-		known.since = eligible
+		known.since = min(eligible, now.Unix()) // a Prolog puts a start off, and the agent brings it forward
 	case eligible > known.seen && j.Restarts == known.restarts && !ours: // what its user did has ended
 		known.since += eligible - known.seen
 	}

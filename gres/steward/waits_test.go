@@ -64,6 +64,25 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+// A job that is first seen while it backs off waits from then on, and not from its start on,
+// which a Prolog has put off: the agent brings that forward.
+func TestWaitsFromItsBackOff(t *testing.T) {
+	w := Waits{}
+	j := pending(7, two, 0)
+	j.Restarts, j.Submitted = 1, now
+	for _, at := range []struct{ look, eligible, want time.Duration }{
+		{time.Second, 15 * time.Minute, 0}, {2 * time.Second, 16 * time.Second, time.Second},
+		{time.Minute, 16 * time.Second, 59 * time.Second},
+	} {
+		j.Eligible = now.Add(at.eligible)
+		queue := []schedule.Job{j}
+		w.Restore(queue, now.Add(at.look), time.Second)
+		if got := now.Add(at.look).Sub(queue[0].Eligible); got != at.want {
+			t.Errorf("after %v it has waited %v, want %v", at.look, got, at.want)
+		}
+	}
+}
+
 // A task is the same request with the array's id and with its own; jobs of others,
 // and such as nothing is known of, are left alone.
 func TestWaitsOfTasks(t *testing.T) {
