@@ -549,6 +549,24 @@ func TestIdleLease(t *testing.T) {
 			t.Errorf("%d: idle for %s (certain for %s), longest %s", i, l.Idle, l.IdleSure, h.GPUs[0].Idle)
 		}
 	}
+	// The agent's look may be one at the attempt before.
+	late := Usage{Job: key(7, 1), UUID: "GPU-0", Present: true, IdleChanged: true, IdleFrom: Now() - 2*time.Hour,
+		AlonePct: 42, AloneDRAMPct: 7, Slowed: 1.8}
+	before, err := b.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Measure(t.Context(), gpus(1), []Usage{late}); err != nil {
+		t.Fatal(err)
+	}
+	after, err := b.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, is := before.Leases[0], after.Leases[0]
+	if is.Seen != was.Seen || is.AlonePct != was.AlonePct || is.Slowed != was.Slowed || is.Idle > time.Hour {
+		t.Errorf("another attempt makes the lease %+v, it was %+v", is, was)
+	}
 	if err := b.Cancelled(t.Context(), key(7, 0), "because"); err != nil {
 		t.Fatal(err)
 	}

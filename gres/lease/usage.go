@@ -5,6 +5,7 @@ package lease
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -70,32 +71,29 @@ const addUsageSQL = `INSERT INTO usage (job_id, restart, uuid, peak_mib, peak_fr
 	alone_s = alone_s + excluded.alone_s, alone_for_s = alone_for_s + excluded.alone_for_s`
 
 func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
+	// Of this attempt: the next one may hold the GPU by now.
+	set := func(columns string, values ...any) error {
+		_, err := tx.Exec("UPDATE lease SET "+columns+
+			" WHERE job_id=?1 AND uuid=?2 AND EXISTS (SELECT 1 FROM job WHERE job_id=?1 AND restart=?3)",
+			append([]any{u.Job.JobID, u.UUID, u.Job.Restart}, values...)...)
+		return err
+	}
+	var errs [4]error
 	if u.Present && !u.Seen {
-		_, err := tx.Exec("UPDATE lease SET seen_ns = ifnull(seen_ns, ?3) WHERE job_id=?1 AND uuid=?2", u.Job.JobID, u.UUID,
-			int64(Now()))
-		if err != nil {
-			return err
-		}
+		errs[0] = set("seen_ns = ifnull(seen_ns, ?4)", int64(Now()))
 	}
 	if u.IdleChanged {
-		_, err := tx.Exec(`UPDATE lease SET idle_max_ns = max(idle_max_ns, ifnull(?3-idle_ns,0)), idle_ns = nullif(?4,0), idle_sure_ns = nullif(?5,0) WHERE job_id=?1 AND uuid=?2`,
-			u.Job.JobID, u.UUID, int64(Now()), int64(u.IdleFrom), int64(u.IdleSure))
-		if err != nil {
-			return err
-		}
+		errs[1] = set("idle_max_ns = max(idle_max_ns, ifnull(?4-idle_ns,0)), idle_ns = nullif(?5,0), "+
+			"idle_sure_ns = nullif(?6,0)", int64(Now()), int64(u.IdleFrom), int64(u.IdleSure))
 	}
 	if u.AlonePct > 0 {
-		if _, err := tx.Exec("UPDATE lease SET alone_pct = ?3, alone_dram_pct = ?4 WHERE job_id=?1 AND uuid=?2", u.Job.JobID,
-			u.UUID, u.AlonePct, u.AloneDRAMPct); err != nil {
-			return err
-		}
+		errs[2] = set("alone_pct = ?4, alone_dram_pct = ?5", u.AlonePct, u.AloneDRAMPct)
 	}
 	if u.Slowed != 0 {
-		if _, err := tx.Exec("UPDATE lease SET slowed = max(?3,0), slowed_max = max(slowed_max, ?3) "+
-			"WHERE job_id=?1 AND uuid=?2",
-			u.Job.JobID, u.UUID, u.Slowed); err != nil {
-			return err
-		}
+		errs[3] = set("slowed = max(?4,0), slowed_max = max(slowed_max, ?4)", u.Slowed)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
 	}
 	// covered returns v and the seconds that it stands for.
 	covered := func(v float64) (value, seconds float64) {
