@@ -188,7 +188,7 @@ test-debian13: deps-test-debian13
 SURROUNDINGS ?= all
 COMMAND ?= make test
 test-surroundings: deps-test-surroundings
-	for debian in bookworm trixie; do contrib/bare.sh $$debian root 'make deps deps-test-surroundings all && \
+	for debian in bookworm trixie; do contrib/bare.sh $$debian root 'make deps deps-test-surroundings all && go mod download && \
 		GOFLAGS=-count=1 contrib/surroundings.sh $(SURROUNDINGS) "$(COMMAND)"' user '$(COMMAND)' || exit 1; done
 
 # The shim against the headers of other releases of Slurm: VERSIONS="23.11 24.05".
