@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 indented() { sed 's/^/    /; s/[ \t]*$//'; }
 
 keys() { # the rows of the table of #CARMA keys, as a list of definitions
-	awk -F'|' '/^[|] `on` /, /^[|] `params` / {
+	awk -F'|' '/^[|] `on` / { table = 1 } !/^[|]/ { table = 0 } table {
 		gsub(/`/, "")
 		for (i = 2; i <= 4; i++) gsub(/^ +| +$/, "", $i)
 		printf "**%s**%s\n: %s\n\n", $2, $3 == "" ? "" : " " $3, $4
