@@ -52,14 +52,14 @@ no-ipv6() {
 
 one-cpu() { taskset -c "$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/')" bash -c "$1"; }
 
+# load-20: another session keeps 20 processes busy. In this one they would take all but a 20th of
+# what the kernel gives a session (sched_autogroup), and the command hours.
 load-20() {
-	local busy=() status=0
-	for _ in {1..20}; do
-		(trap - EXIT; while :; do :; done) &
-		busy+=($!)
-	done
+	local busy status=0
+	setsid bash -c 'for _ in {1..20}; do while :; do :; done & done; wait' &
+	busy=$!
 	bash -c "$1" || status=$?
-	kill "${busy[@]}"
+	kill -- -"$busy"
 	return $status
 }
 
