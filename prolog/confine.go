@@ -39,7 +39,7 @@ func (n *Node) Ready(h jobenv.Hook) {
 		return
 	}
 	if err := n.Guard.Ready(confined(h)); err != nil {
-		n.Log.Warn("note that the Prolog has ended; the job's cgroup stays until it ends", "job", h.JobKey, "error", err)
+		n.Log.Warn("record that the Prolog has ended; its cgroup stays until the job ends", "job", h.JobKey, "error", err)
 	}
 }
 

@@ -69,15 +69,15 @@ func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet
 		add(&values[i], k.flag, "", k.kind, k.usage)
 		f.Lookup(k.flag).NoOptDefVal = k.alone
 	}
-	f.IntVarP(&o.GPUs, "gpus", "G", 0, "number `N` of GPUs of the job on one node; with a script, as sbatch's")
+	f.IntVarP(&o.GPUs, "gpus", "G", 0, "`N` GPUs on one node; with a script, like sbatch --gpus")
 	f.Int64Var(&o.BaseMiB, "base", 0, "`MIB` that a process holds before it allocates (default: measured on an A100)")
 	add(&o.Method, "method", "", "WORD", strings.Join(method.Names(), ", ")+" (default "+method.Default+")")
 	add((*string)(&o.Write), "write", "", "all|mem", "put the summary and the keys into the script, or only mem=")
 	f.Lookup("write").NoOptDefVal = string(estimate.WriteAll)
-	add(&o.Partition, "partition", "p", "NAME", "as sbatch's")
-	add(&o.GRES, "gres", "", "LIST", "as sbatch's")
+	add(&o.Partition, "partition", "p", "NAME", "like sbatch --partition")
+	add(&o.GRES, "gres", "", "LIST", "like sbatch --gres")
 	f.StringVar(&o.Config, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
-	add(&o.cases, "cases", "", "FILE", "one case a line, as JSON; - for stdin")
+	add(&o.cases, "cases", "", "FILE", "one case per line, as JSON; - for stdin")
 	f.BoolVar(&o.json, "json", false, "print JSON (docs/json.md)")
 	f.BoolVar(ascii, "ascii", false, "draw with ASCII characters only")
 	return f

@@ -27,7 +27,7 @@ machine. It exits with status 6 if something must be fixed.
 func runDoctor(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node doctor", doctorUsage, os.Stdout)
 	controller := f.Bool("controller", false, "look at what slurmctld loads on this machine")
-	node := f.Bool("node", false, "look at this machine as a GPU node")
+	node := f.Bool("node", false, "look at this machine as a GPU node (its name goes before the command)")
 	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	if err := cli.Parse(f, args); err != nil {
 		return err

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"carma/prolog/hook"
 	"carma/slurmbridge/sctl"
@@ -11,8 +12,23 @@ import (
 
 // hidden are the commands that programs start: Prologs, and packages that are removed.
 var hidden = map[string]func(context.Context, env, []string) error{
-	hook.SettleCommand: slurmHook(hook.Settle),
-	hook.UnconfineCommand: func(_ context.Context, e env, _ []string) error {
+	hook.SettleCommand: slurmHook(hook.SettleCommand, hook.Settle),
+	hook.UnconfineCommand: func(_ context.Context, e env, args []string) error {
+		if err := plain(hook.UnconfineCommand, "Removes everything that confines jobs on this node: BPF programs, access\n"+
+			"lists and cgroups. Run it as root when CARMA is being removed", args); err != nil {
+			return err
+		}
 		return hook.Unconfine(e.config, sctl.NodeName(e.node))
 	},
+}
+
+// slurmHook is a command that takes no arguments, whatever slurmd adds.
+func slurmHook(name string, do func(ctx context.Context, config string) error) func(context.Context, env,
+	[]string) error {
+	return func(ctx context.Context, e env, args []string) error {
+		if slices.Equal(args, []string{"--help"}) {
+			return plain(name, "Is started by Slurm, in the environment of a job", args)
+		}
+		return do(ctx, e.config)
+	}
 }

@@ -41,19 +41,14 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"status":      runStatus,
 	"top":         runTop,
 	"readmit":     runReadmit,
-	"prolog":      slurmHook(hook.Prolog),
-	"task-prolog": slurmHook(hook.TaskProlog),
-	"epilog":      slurmHook(hook.Epilog),
+	"prolog":      slurmHook("prolog", hook.Prolog),
+	"task-prolog": slurmHook("task-prolog", hook.TaskProlog),
+	"epilog":      slurmHook("epilog", hook.Epilog),
 	"sample":      runSample,
 	"check":       runCheck,
 	"db":          runDB,
 	"doctor":      runDoctor,
 	"setup":       runSetup,
-}
-
-// slurmHook is a command that takes no arguments, whatever slurmd adds.
-func slurmHook(do func(ctx context.Context, config string) error) func(context.Context, env, []string) error {
-	return func(ctx context.Context, e env, _ []string) error { return do(ctx, e.config) }
 }
 
 // env is what every command starts with.

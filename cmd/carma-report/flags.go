@@ -83,7 +83,7 @@ func (o *options) flags(out io.Writer) *pflag.FlagSet {
 		&o.source,
 		"from",
 		"sqlite",
-		"where records are: sqlite, the nodes' databases; or `slurmdbd`, if carma.toml has forward = \"slurmdbd\"",
+		"`SOURCE` of the records: sqlite, the nodes' databases; slurmdbd, if carma.toml has forward = \"slurmdbd\"",
 	)
 	f.StringVar(&o.conf, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	return f

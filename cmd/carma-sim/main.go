@@ -22,7 +22,7 @@ const usage = `usage: carma-sim COMMAND [OPTIONS]
 
   run      replay a trace under one configuration
   compare  replay a trace under several configurations, side by side; also as HTML
-  import   make a trace of sacct output, of the Philly job log or of CSV
+  import   convert sacct output, the Philly job log or a CSV file into a trace
   synth    make a synthetic trace and its job table
   submit   submit a trace to a development cluster, and compare
 

@@ -28,7 +28,7 @@ func runImport(args []string, out io.Writer) error {
 	var o run.Import
 	f.StringVar(&o.Jobs, "jobs", "", "job table: CSV `FILE`")
 	f.StringVar(&o.Mix, "mix", "light=65,medium=27,heavy=8",
-		"by GPU time, the smallest `PCT` become jobs of the first class, and so on")
+		"share of each of these `CLASSES` in percent: of the jobs sorted by GPU time, the first become the first class, and so on")
 	f.StringVar(&o.Times, "times", "",
 		"run times of the \"trace\" or of the \"table\" (default: sacct and csv: trace, philly: table)")
 	f.StringVar(&o.From, "from", "", "leave out what was submitted before this `TIME`")
@@ -70,7 +70,7 @@ func runSynth(args []string, out io.Writer) error {
 	f.StringVar(&o.Mix, "mix", "light=65,medium=27,heavy=8", "classes and their shares in `PCT`")
 	f.StringVar(&o.Model, "model", "", "TOML `FILE` whose [synth] describes the classes")
 	f.IntVar(&o.Submissions, "submissions", 90, "jobs of the trace")
-	f.Float64Var(&o.MeanGapS, "gap", 300, "mean time between two submissions, `SECONDS`")
+	f.Float64Var(&o.MeanGapS, "gap", 300, "mean number of `SECONDS` between two submissions")
 	f.IntVar(&o.Users, "users", 1, "users who submit them")
 	f.StringVar(&o.Arrivals, "arrivals", string(workload.Poisson), strings.Join(workload.ArrivalNames, ", "))
 	f.Uint64Var(&o.Seed, "seed", 1, "the same seed gives the same files")

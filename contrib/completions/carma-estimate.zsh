@@ -15,16 +15,16 @@ _arguments -s \
 	'*--dropout[dropout layers are active]:0|1: ' \
 	'*--dynamic-shapes[lengths or sizes vary between steps]' \
 	'*--params[unique trainable parameters\: 110M, 7B]:N: ' \
-	'*--gpus[number N of GPUs of the job on one node; with a script, as sbatch'\''s]:N: ' \
-	'*-G[number N of GPUs of the job on one node; with a script, as sbatch'\''s]:N: ' \
+	'*--gpus[N GPUs on one node; with a script, like sbatch --gpus]:N: ' \
+	'*-G[N GPUs on one node; with a script, like sbatch --gpus]:N: ' \
 	'*--base[MIB that a process holds before it allocates (default\: measured on an A100)]:MIB: ' \
 	'*--method[analytic (default analytic)]:WORD: ' \
 	'*--write[put the summary and the keys into the script, or only mem=]' \
-	'*--partition[as sbatch'\''s]:NAME: ' \
-	'*-p[as sbatch'\''s]:NAME: ' \
-	'*--gres[as sbatch'\''s]:LIST: ' \
+	'*--partition[like sbatch --partition]:NAME: ' \
+	'*-p[like sbatch --partition]:NAME: ' \
+	'*--gres[like sbatch --gres]:LIST: ' \
 	'*--config[FILE to read the configuration from]:FILE:_files' \
-	'*--cases[one case a line, as JSON; - for stdin]:FILE:_files' \
+	'*--cases[one case per line, as JSON; - for stdin]:FILE:_files' \
 	'*--json[print JSON (docs/json.md)]' \
 	'*--ascii[draw with ASCII characters only]' \
 	'*:file:_files'

@@ -27,7 +27,7 @@ complete -c carma-report -l table -s t -d 'a table even for one job'
 complete -c carma-report -l by -x -d 'summary: group by these WORDS'
 complete -c carma-report -l write -d 'history: write history.file of carma.toml'
 complete -c carma-report -l db -r -F -d 'read this database FILE; may be given several times (default: paths.db of carma.toml)'
-complete -c carma-report -l from -x -d 'where records are: sqlite, the nodes\' databases; or slurmdbd, if carma.toml has forward = "slurmdbd"'
+complete -c carma-report -l from -x -d 'SOURCE of the records: sqlite, the nodes\' databases; slurmdbd, if carma.toml has forward = "slurmdbd"'
 complete -c carma-report -l config -r -F -d 'FILE to read the configuration from'
 complete -c carma-report -n __fish_use_subcommand -a summary
 complete -c carma-report -n __fish_use_subcommand -a gpus

@@ -45,7 +45,7 @@ _arguments -s \
 	'*--by[summary\: group by these WORDS]:WORDS: ' \
 	'*--write[history\: write history.file of carma.toml]' \
 	'*--db[read this database FILE; may be given several times (default\: paths.db of carma.toml)]:FILE:_files' \
-	'*--from[where records are\: sqlite, the nodes'\'' databases; or slurmdbd, if carma.toml has forward = "slurmdbd"]:slurmdbd: ' \
+	'*--from[SOURCE of the records\: sqlite, the nodes'\'' databases; slurmdbd, if carma.toml has forward = "slurmdbd"]:SOURCE: ' \
 	'*--config[FILE to read the configuration from]:FILE:_files' \
 	'1:command:(summary gpus history)' \
 	'*:file:_files'

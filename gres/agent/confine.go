@@ -166,7 +166,7 @@ func (a *Agent) unconfined(g confine.Guard) ([]confine.Job, error) {
 	}
 	first, late, err := confine.Early(a.RunDir, jobs)
 	if first && len(jobs) > 0 {
-		a.Log.Warn("jobs that have started before they could be confined open GPUs that nobody has leased, until they end",
+		a.Log.Warn("jobs started before confinement can open any GPU that is not leased, until they end",
 			"jobs", ids(jobs))
 	}
 	return late, err

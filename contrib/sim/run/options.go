@@ -137,16 +137,16 @@ func (k *Knobs) Flags(f *pflag.FlagSet) {
 	f.BoolVar(&k.known, "known", false, "every job has run before, so history knows it")
 	f.StringVar(&k.share, "share", "mps", "how jobs share a GPU: mps, streams")
 	f.Float64Var(&k.smactCap, "smact-cap", 0,
-		"SM activity above which a GPU takes no further job, `PCT`; 100 switches it off")
+		"`PCT` of SM activity above which a GPU takes no further job; 100 switches it off")
 	f.IntVar(&k.maxJobs, "max-jobs", 0, "jobs that may share one GPU")
 	f.Float64Var(&k.maxSlowdown, "max-slowdown", 0,
 		"bound on the slowdown of a job, `TIMES` its run time alone; 0: none")
-	f.StringVar(&k.minFree, "min-free", "", "free memory for a job without an estimate, `SIZE`")
-	f.StringVar(&k.margin, "margin", "", "memory kept free beyond an estimate, `SIZE`")
+	f.StringVar(&k.minFree, "min-free", "", "free memory of this `SIZE` for a job without an estimate")
+	f.StringVar(&k.margin, "margin", "", "memory of this `SIZE` kept free beyond an estimate")
 	f.StringVar(&k.queue, "queue", "", "waiting jobs: "+strings.Join(replay.Queues, ", "))
 	f.StringVar(&k.recovery, "recovery", "", "after an OOM: "+strings.Join(replay.Recoveries, ", "))
 	f.Float64Var(&k.holdAfterS, "hold-after", 0,
-		"keep GPUs for a large request that has waited this long, `SECONDS`; 0: never")
+		"keep GPUs for a large request that has waited this many `SECONDS`; 0: never")
 	f.BoolVar(&k.ideal, "ideal", false, "the ideal packer instead: it knows all memory use and has no gate")
 }
 
