@@ -232,6 +232,8 @@ func attackTurn(t *testing.T, c *cluster) {
 		c.waiting([]string{id}, "%T %r", "RUNNING None")
 		fill = append(fill, id)
 	}
+	// Else slurmctld may still start the next job there, whose Prolog returns it for a while.
+	c.eventually(func() string { return c.gres("n1") }, "bob:2,others:2,")
 	waits := c.sbatch(bob, "", whole+"exec sleep 1h\n")
 	c.eventually(func() string { return c.job(waits, "%T %r") }, "PENDING [^N]")
 	time.Sleep(5 * time.Second)
