@@ -123,8 +123,10 @@ func TestSituationLedgerOfAnotherVersion(t *testing.T) {
 	c.exchange(old)
 	back := c.sbatch(alice, "", train("10G", "1s"))
 	c.eventually(func() string { return c.hookLog(back) }, "it is of version 99")
-	end(fourth) // its lease waits for programs that know the ledger
-	c.eventually(func() string { return holders(t, b) }, "^"+first+" "+fourth+"$")
+	// Its lease waits for programs that know the ledger.
+	end(fourth)
+	both := "^(" + first + " " + fourth + "|" + fourth + " " + first + ")$"
+	c.eventually(func() string { return holders(t, b) }, both)
 	c.exchange(ours)
 	c.sh("", "scontrol update JobId="+back+" StartTime=now") // it had been returned to the queue for ten minutes
 	c.ends(back, "COMPLETED")
