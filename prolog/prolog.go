@@ -109,7 +109,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 // finish, and Prolog has left word for them.
 func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) error {
 	if len(h.Slots) == 0 {
-		if h.OneNode && h.Carma.Annotated && h.Carma.GPUs > 0 && n.returnForgotten(ctx, h, slurm) {
+		if h.OneNode && h.Carma.Annotated && h.Carma.GPUs > 0 && n.returnForgotten(ctx, h, ledger, slurm) {
 			return nil
 		}
 		return n.shutOut(ctx, h, slurm)

@@ -363,6 +363,10 @@ func TestPrologWithoutGPUs(t *testing.T) {
 		if got := slices.Contains(w.slurm.calls, "incomplete 7"); got != c.returned {
 			t.Errorf("%s: %v", c.name, w.slurm.calls)
 		}
+		s, _ := w.book.Snapshot(t.Context())
+		if got := len(s.PendingRestarts) == 1; got != c.returned {
+			t.Errorf("%s: the agent looks after %v", c.name, s.PendingRestarts)
+		}
 	}
 }
 

@@ -229,7 +229,8 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 // just started counts the GPUs of a node before the node has told it which they are, and allocates
 // some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. One
 // that cannot return, or was returned often, as an operator has taken its GPUs from it, runs so.
-func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, slurm Slurm) bool {
+// The agent looks after its start: a slurmctld that has just taken over may not start it by itself.
+func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Returned, slurm Slurm) bool {
 	n.Log.Error("slurmctld allocated no GPU to a job that requests some", "job", h.JobKey)
 	if h.Restart >= mostForgotten || n.overVetoLimit(h) {
 		return false
@@ -238,6 +239,9 @@ func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, slurm Slurm) 
 		err := n.Return(ctx, h, slurm)
 		switch {
 		case err == nil:
+			if err := ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
+				n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
+			}
 			return true
 		case errors.Is(err, sctl.ErrBatchOnly) || time.Until(n.Until) < n.Config.Hooks.Wait.D():
 			n.Log.Error("not returned: the job runs without a GPU", "job", h.JobKey, "error", err)

@@ -175,8 +175,11 @@ func TestSituationStateLost(t *testing.T) {
 	c.gpu(first)
 	c.gpu(second)
 	c.startCtld("-c", func() { c.sh("", "rm -rf "+c.dir+"/state/*") })
-	// They are ended, as slurmctld does not know them.
-	c.eventually(func() string { return c.sh("", "ls -d "+c.dir+"/spool/n1/job0000* 2>/dev/null || true") }, "^$")
+	// They are ended, as slurmctld does not know them: no script and no step is left that slurmd would
+	// report once more, for which slurmctld would end the job that has the id by then.
+	c.eventually(func() string {
+		return c.sh("", "cd "+c.dir+"/spool/n1; ls -d job0000* n1_* 2>/dev/null || true")
+	}, "^$")
 	c.restart("slurmd") // up to 22.05 it takes a new job for one of the same id that it has just run
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
 	again := c.sbatch(bob, "-o again.out", waits("12G", "8s"))

@@ -152,43 +152,58 @@ func (a *Agent) setStart(ctx context.Context, c lease.PendingRestart) (done bool
 	return err == nil, err
 }
 
-// start is when a heterogeneous job may start.
+// start is when a returned job is to have started.
 type start struct {
 	job, uid uint32
-	at       time.Time
+	due      time.Time
 }
 
 // startsOfUser bounds what is remembered for one user; a job beyond starts at the next change.
 const startsOfUser = 100
 
+// How long after its start a job is left to slurmctld. sched/backfill alone starts a
+// heterogeneous job, and does not look again by itself; any other job is mostly started by then.
+// slurmctld counts whole seconds.
+const (
+	hetPatience = time.Second
+	patience    = 5 * time.Second
+)
+
 // startAt sets the start time of a pending job.
 func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
-	err := a.Jobs.SetStart(ctx, j.Target(), at)
-	if err != nil || j.HetJobID == 0 {
+	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return err
 	}
+	a.starts = slices.DeleteFunc(a.starts, func(s start) bool { return s.job == j.ID })
 	kept := 0
 	for _, s := range a.starts {
 		if s.uid == j.UID {
 			kept++
 		}
 	}
-	if kept < startsOfUser {
-		a.starts = append(a.starts, start{j.ID, j.UID, at})
+	if kept >= startsOfUser {
+		return nil
 	}
+	due := at.Add(patience)
+	if j.HetJobID != 0 {
+		due = at.Add(hetPatience)
+	}
+	a.starts = append(a.starts, start{j.ID, j.UID, due})
 	return nil
 }
 
-// wakeBackfill changes heterogeneous jobs whose start has come. sched/backfill alone
-// starts them, and as long as no job, node, partition or reservation changes it does
-// not look again (backfill.c, _more_work, 22.05 to 26.05): on a quiet cluster they
-// would wait for something else to happen. A start that its user has set stays. Each
+// wakeScheduler changes returned jobs that still wait although their start has come. As long as no
+// job, node, partition or reservation changes, sched/backfill does not look again (backfill.c,
+// _more_work, 22.05 to 26.05), and the main scheduler once a minute. A backup slurmctld of 22.05
+// that has taken over has no main scheduler at all (run_backup reads slurm.conf, and with that
+// starts it, while shutdown_time is still set; 23.02 resets it before). On a quiet cluster such a
+// job would wait for something else to happen. A start that its user has set stays. Each
 // user has a turn before one has a second.
-func (a *Agent) wakeBackfill(ctx context.Context) {
+func (a *Agent) wakeScheduler(ctx context.Context) {
 	now := time.Now()
 	served := map[uint32]bool{}
 	for range restartsAtOnce {
-		due := func(s start) bool { return !now.Before(s.at.Add(time.Second)) } // slurmctld counts whole seconds
+		due := func(s start) bool { return !now.Before(s.due) }
 		i := slices.IndexFunc(a.starts, func(s start) bool { return due(s) && !served[s.uid] })
 		if i < 0 {
 			i = slices.IndexFunc(a.starts, due)

@@ -87,7 +87,7 @@ type Agent struct {
 	limitFails string        // as last said
 
 	// askOfJobs:
-	starts      []start                  // of heterogeneous jobs, which wakeBackfill looks after
+	starts      []start                  // of returned jobs, which wakeScheduler looks after
 	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
 	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration            // it did not answer
@@ -296,7 +296,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
 	a.setStarts(ctx, s.PendingRestarts)
-	a.wakeBackfill(ctx)
+	a.wakeScheduler(ctx)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)
 }

@@ -269,8 +269,8 @@ func TestSetStarts(t *testing.T) {
 	}
 }
 
-// A heterogeneous job is changed once more when its start has come.
-func TestWakeBackfill(t *testing.T) {
+// A returned job that still waits is changed once more when its start has come.
+func TestWakeScheduler(t *testing.T) {
 	ctx := t.Context()
 	for _, c := range []struct {
 		name     string
@@ -282,7 +282,7 @@ func TestWakeBackfill(t *testing.T) {
 		{"waits", sctl.Job{State: "PENDING"}, 1, -time.Second, true},
 		{"its user lets it start later", sctl.Job{State: "PENDING"}, 1, time.Hour, false},
 		{"runs", sctl.Job{State: "RUNNING"}, 1, -time.Second, false},
-		{"not heterogeneous", sctl.Job{State: "PENDING"}, 0, -time.Second, false},
+		{"not heterogeneous", sctl.Job{State: "PENDING"}, 0, -time.Second, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := &jobs{known: map[uint32]sctl.Job{}, version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}}
@@ -290,25 +290,25 @@ func TestWakeBackfill(t *testing.T) {
 			a := newAgent()
 			a.Ledger, a.Jobs = &ledger{}, j
 			a.setStarts(ctx, []lease.PendingRestart{{JobID: 1}})
-			if len(j.starts) != 1 || (len(a.starts) == 1) != (c.het != 0) {
+			if len(j.starts) != 1 || len(a.starts) != 1 {
 				t.Fatalf("set %v, remembered %v", j.starts, a.starts)
 			}
 			clear(j.starts)
-			a.wakeBackfill(ctx)
+			a.wakeScheduler(ctx)
 			if len(j.starts) != 0 {
 				t.Errorf("woken before its start: %v", j.starts)
 			}
 			for i := range a.starts {
-				a.starts[i].at = time.Now().Add(-time.Minute)
+				a.starts[i].due = time.Now().Add(-time.Minute)
 			}
 			c.job.ID, c.job.HetJobID, j.may.Eligible = 1, c.het, time.Now().Add(c.eligible)
 			j.known[1] = c.job
-			a.wakeBackfill(ctx)
+			a.wakeScheduler(ctx)
 			if woken := len(j.starts) == 1; woken != c.woken || len(a.starts) != 0 {
 				t.Errorf("woken %v, remembered %v", woken, a.starts)
 			}
 			clear(j.starts)
-			a.wakeBackfill(ctx)
+			a.wakeScheduler(ctx)
 			if len(j.starts) != 0 {
 				t.Errorf("woken twice: %v", j.starts)
 			}
@@ -316,8 +316,8 @@ func TestWakeBackfill(t *testing.T) {
 	}
 }
 
-// One user's heterogeneous jobs, however many, delay those of no other user.
-func TestWakeBackfillOfSeveralUsers(t *testing.T) {
+// One user's returned jobs, however many, delay those of no other user.
+func TestWakeSchedulerOfSeveralUsers(t *testing.T) {
 	ctx := t.Context()
 	j := &jobs{known: map[uint32]sctl.Job{}, version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}}
 	j.may.Eligible = time.Now().Add(-time.Minute)
@@ -338,12 +338,12 @@ func TestWakeBackfillOfSeveralUsers(t *testing.T) {
 		t.Errorf("%d starts are remembered", len(a.starts))
 	}
 	for i := range a.starts {
-		a.starts[i].at = time.Now().Add(-time.Minute)
+		a.starts[i].due = time.Now().Add(-time.Minute)
 	}
 	woken := map[string]bool{}
 	for range 3 { // ticks
 		clear(j.starts)
-		a.wakeBackfill(ctx)
+		a.wakeScheduler(ctx)
 		if len(j.starts) > restartsAtOnce {
 			t.Errorf("%d questions in one tick", len(j.starts))
 		}
