@@ -78,10 +78,13 @@ func (n *Node) booked(tresPerNode string, mib, fullMiB int64) string {
 	list := tres.Read(tresPerNode)
 	if !n.Config.Placement.BySlurm() {
 		free := mib
-		if !list.Anywhere() {
-			if free = tres.AnyMiB; list.Sent() {
-				free = tres.SentMiB
-			}
+		switch {
+		case list.Sent():
+			free = tres.SentMiB
+		case !list.Anywhere():
+			free = tres.AnyMiB
+		case list.Whole():
+			free = tres.WholeMiB
 		}
 		return list.Rebook(free, mib)
 	}

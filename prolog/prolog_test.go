@@ -408,6 +408,7 @@ func TestBackOff(t *testing.T) {
 func TestPrologGivesBackOften(t *testing.T) {
 	const anywhere, named = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240",
 		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
+	const node = "gres:gpu:1,gres:carmau0:3,gres:carmatotal:40536" // all GPUs of one
 	for _, c := range []struct {
 		restart uint32
 		books   string
@@ -418,6 +419,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7",
 			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
 		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
+		{5, node, 0, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7",
+			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7", "job 7"}},
 		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7",
 			"job 7"}},
 	} {

@@ -156,6 +156,9 @@ func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncoun
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
 	books := tres.Read(words.TresPerNode)
 	switch {
+	case n.overVetoLimit(h) && books.Whole(): // what slurmctld does not count keeps GPUs here
+		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
+		return sctl.Change{TresPerNode: books.Rebook(fullMiB, fullMiB)}
 	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !books.Anywhere() ||
 		books.FreeMiB() >= fullMiB):
 	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share

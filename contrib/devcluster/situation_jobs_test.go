@@ -349,6 +349,65 @@ func TestSituationMoreThanTheNodeHas(t *testing.T) {
 	c.nothingLeft()
 }
 
+// A job that takes all GPUs of several nodes starts in its turn, though small jobs fill the nodes
+// and more of them wait behind it: slurmctld plans its start, as it does without CARMA.
+func TestSituationLargeJob(t *testing.T) {
+	c := up(t)
+	const before, behind = 8, 40
+	small := "#SBATCH --gres=gpu:1 -t 1\n#CARMA mem=30G\nsleep 20\n"
+	for range before {
+		c.sbatch(bob, "", small)
+	}
+	count := func(states string) string {
+		return c.sh("", "squeue -h -u "+bob+" -t "+states+" | wc -l")
+	}
+	c.eventually(func() string { return count("running") }, fmt.Sprint("^", before, "$"))
+	large := c.sbatch(alice, "", "#SBATCH -N 2 --gres=gpu:4 -t 1\nsleep 5\n")
+	if got := c.job(large, "%b"); !strings.Contains(got, "carma4:3") {
+		t.Errorf("it books %s", got)
+	}
+	file := filepath.Join(c.dir, "jobs", "small.sh")
+	if err := os.WriteFile(file, []byte("#!/bin/bash\n"+small), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.sh(bob, fmt.Sprintf("for i in $(seq %d); do sbatch %s; done", behind, file))
+	c.eventually(func() string { return c.job(large, "%T") }, "^RUNNING$")
+	if got := count("pending"); got != fmt.Sprint(behind) {
+		t.Errorf("%s of %d small jobs behind it still wait", got, behind)
+	}
+	c.ends(large, "COMPLETED")
+	if got := c.restarts(large); got != "0" {
+		t.Errorf("it was returned to the queue %s times", got)
+	}
+	c.sh(bob, "scancel -u "+bob)
+	c.eventually(func() string { return c.leases("n1") + c.leases("n2") }, "^$")
+	c.nothingLeft()
+}
+
+// A job on several nodes that shares GPUs, or takes some of each node, waits for nodes that offer
+// what it asks for, as one on a single node does: there are as many anchors as it asks nodes.
+func TestSituationSeveralNodes(t *testing.T) {
+	c := up(t)
+	for range 8 {
+		c.sbatch(bob, "", "#SBATCH --gres=gpu:1 -t 1\nsleep 25\n")
+	}
+	c.eventually(func() string { return c.gres("n1") + c.gres("n2") }, "carma:2,.*carma:2,")
+	id := c.sbatch(alice, "", "#SBATCH -N 2 --gres=gpu:1 -t 1\n#CARMA mem=10G\nsrun hostname\n")
+	for range 10 {
+		if got := c.job(id, "%T %r"); !strings.HasPrefix(got, "PENDING") || strings.Contains(got, "Bad") {
+			t.Fatalf("the job on two nodes: %s", got)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	t.Log(c.job(id, "%T %r"))
+	c.ends(id, "COMPLETED")
+	if got := c.restarts(id); got != "0" {
+		t.Errorf("it was returned to the queue %s times", got)
+	}
+	c.eventually(func() string { return c.leases("n1") + c.leases("n2") }, "^$")
+	c.nothingLeft()
+}
+
 // A job of 64 nodes: all of its Prologs lease at once, all tasks see a GPU of their node, and
 // out of GPU memory on one node it is requeued once, as a whole.
 func TestSituationManyNodes(t *testing.T) {

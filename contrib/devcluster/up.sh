@@ -184,6 +184,7 @@ write_slurm_conf() {
 		names+=,$(carma_names | paste -sd,),carmatotal
 		node_gres+=,$(carma_gres $ceiling)
 		anchor=,carma-anchor
+		[ "$node_count" -eq 1 ] || anchor+=,carma-anchor[2-$((node_count < 8 ? node_count : 8))]
 	fi
 	{
 		cat <<-TEXT
@@ -245,8 +246,10 @@ write_slurm_conf() {
 		done
 		if [ -n "$anchor" ]; then
 			# Never up: it keeps jobs pending that no node can take now.
-			echo "NodeName=carma-anchor NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
-				"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
+			for n in ${anchor//,/ }; do
+				echo "NodeName=$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
+					"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
+			done
 		fi
 		echo "PartitionName=gpu Nodes=$(nodes | paste -sd,)$anchor Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
 		echo "PartitionName=gpu-recovery Nodes=$(nodes | paste -sd,)$anchor PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=100"

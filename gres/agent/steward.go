@@ -77,10 +77,11 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	}
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(),
 		Now: time.Now()}
+	gpus := map[string]int{}
 	for name, p := range a.Config.Partition {
-		in.FullMiB[name] = p.GPUMemMiB
+		in.FullMiB[name], gpus[name] = p.GPUMemMiB, p.GPUsPerNode
 	}
-	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB))
+	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB, gpus))
 	if a.waits == nil {
 		a.waits = steward.Waits{}
 	}

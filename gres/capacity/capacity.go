@@ -62,6 +62,17 @@ func Counts(gpus []Offer, together [][]int) []int64 {
 	return counts
 }
 
+// whole raises the counts of all GPUs of a node to what a job asks for that takes them all.
+func whole(counts []int64, gpus int) {
+	first, last := tres.Index(gpus, 0), tres.Index(gpus, 0)
+	if gpus == 1 {
+		first, last = 0, tres.Users-1
+	}
+	for i := first; i <= last; i++ {
+		counts[i] = max(counts[i], tres.WholeMiB)
+	}
+}
+
 // kth returns which of the GPUs in order is the k-th that a job on k of them can be
 // given; -1: there are fewer.
 func kth(k int, order []int, gpus []Offer) int {
@@ -91,7 +102,7 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 
 // Text returns a node's Gres text with the CARMA counts replaced and everything
 // else kept, as "scontrol update NodeName=... Gres=" takes it. A count is never 0:
-// see tres.AnyMiB and SentMiB.
+// see tres.AnyMiB, SentMiB and WholeMiB.
 func Text(nodeGres string, counts []int64) string {
 	var words []string
 	for e := range tres.Parse(nodeGres) {

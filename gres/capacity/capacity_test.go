@@ -135,6 +135,30 @@ func grant(t *testing.T, b *lease.Ledger, id uint32, mib int64) {
 	}
 }
 
+// lend gives GPU-0 to a job whole.
+func lend(t *testing.T, p *Publisher, r gres.Request) {
+	t.Helper()
+	r.GPUs, r.Exclusive, r.UID = 1, true, 1000
+	_, err := p.Book.Acquire(t.Context(), lease.Job{JobKey: jobenv.JobKey{JobID: 7}, UID: 1000}, r,
+		func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// read has the node read so many GPUs, the last with processes of no job.
+func read(t *testing.T, p *Publisher, gpus, foreign int) {
+	t.Helper()
+	var readings []gres.Reading
+	for i := range gpus {
+		readings = append(readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40536}})
+	}
+	readings[gpus-1].Foreign = foreign
+	if err := p.Book.PutReadings(t.Context(), readings); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // GPUs that are kept for a job are offered once it can start, to those who ask for
 // as many: a single one to its eighth of the users (1003, 1011 and 1019 are of one), several to all, as those counts
 // know no users.
@@ -331,6 +355,47 @@ func TestPublishWithoutAnchor(t *testing.T) {
 	grant(t, p.Book, 7, 40000)
 	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
 		t.Errorf("got %v, %s", err, s.gres)
+	}
+}
+
+// What slurmctld is told of all GPUs of a node: whether nothing but jobs that it counts keeps the node
+// from giving them to one job.
+func TestPublishWhole(t *testing.T) {
+	const lower, raised = ",carma2:no_consume:2", ",carma2:no_consume:3"
+	for _, c := range []struct {
+		name   string
+		change func(t *testing.T, p *Publisher)
+		want   string
+	}{
+		{"a job that slurmctld counts", func(t *testing.T, p *Publisher) { lend(t, p, gres.Request{Booked: true}) }, raised},
+		{"a job that it does not count", func(t *testing.T, p *Publisher) { lend(t, p, gres.Request{}) }, lower},
+		{"a broken GPU", func(t *testing.T, p *Publisher) {
+			if _, err := p.Book.Quarantine(t.Context(), "GPU-1", "broken"); err != nil {
+				t.Fatal(err)
+			}
+		}, lower},
+		{"a GPU that is kept", func(t *testing.T, p *Publisher) {
+			if err := p.Book.Hold(t.Context(), 8, 1000, 1, 0, []string{"GPU-1"}); err != nil {
+				t.Fatal(err)
+			}
+		}, lower},
+		{"a process of no job", func(t *testing.T, p *Publisher) { read(t, p, 2, 1) }, lower},
+		{"a GPU less", func(t *testing.T, p *Publisher) { p.GPUs = 3; lend(t, p, gres.Request{Booked: true}) }, lower},
+	} {
+		s := &fakeSlurm{gres: "gpu:8"}
+		p := newPublisher(t, s)
+		p.GPUs = 2
+		c.change(t, p)
+		if err := p.Publish(t.Context()); err != nil || !strings.HasSuffix(s.gres, c.want) {
+			t.Errorf("%s: got %v, %s, want %s", c.name, err, s.gres, c.want)
+		}
+	}
+	s := &fakeSlurm{gres: "gpu:8"}
+	p := newPublisher(t, s) // whose only GPU is all of the node
+	read(t, p, 1, 0)
+	lend(t, p, gres.Request{Booked: true})
+	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,"+users(3) {
+		t.Errorf("a node with one GPU: got %v, %s", err, s.gres)
 	}
 }
 

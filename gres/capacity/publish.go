@@ -153,7 +153,22 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
-	return Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
+	counts := Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
+	if p.willBeWhole(s) {
+		whole(counts, len(s.Readings))
+	}
+	return counts
+}
+
+// willBeWhole tells whether the node has all its GPUs, and nothing but jobs that slurmctld counts
+// keeps it from giving them all to one job.
+func (p *Publisher) willBeWhole(s lease.Snapshot) bool {
+	for _, r := range s.Readings {
+		if !choose.WillBeWhole(r, s.Leases, p.Thresholds) {
+			return false
+		}
+	}
+	return len(s.Readings) > 0 && len(s.Readings) >= p.GPUs
 }
 
 // offers is what each GPU can give.

@@ -15,8 +15,15 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// anchorName is the node that is never up (contrib/slurm/slurm.conf).
+// anchorName is the node that is never up (contrib/slurm/slurm.conf). Others are
+// carma-anchor2 and so on: a request for several nodes needs as many.
 const anchorName = "carma-anchor"
+
+// enoughAnchors is for how many nodes of a job there should be anchors.
+const enoughAnchors = 8
+
+// isAnchor tells whether a line of slurm.conf is for anchors.
+func isAnchor(line slurmconf.Record) bool { return strings.HasPrefix(line.Name, anchorName) }
 
 // nodesOf returns slurm.conf's lines for the nodes of a partition, but for the
 // anchor, and the partition's line.
@@ -28,7 +35,7 @@ func (d *diagnosis) nodesOf(partition string) (lines []slurmconf.Record, line sl
 	line = d.SlurmConf.Partitions[at]
 	for _, n := range d.SlurmConf.Nodes {
 		names, _ := hostlist.Expand(n.Name)
-		if n.Name != anchorName && slices.ContainsFunc(names, func(name string) bool { return inPartition(line, name) }) {
+		if !isAnchor(n) && slices.ContainsFunc(names, func(name string) bool { return inPartition(line, name) }) {
 			lines = append(lines, n)
 		}
 	}
@@ -139,18 +146,63 @@ func (d *diagnosis) anchor() {
 			return
 		}
 		d.anchorLine(d.SlurmConf.Nodes[at], say)
+		d.anchors(say)
 	})
+}
+
+// anchors tells whether there are enough for jobs on several nodes, and what must be said of each.
+func (d *diagnosis) anchors(say func(Level, string, string)) {
+	var all []string
+	for _, n := range d.SlurmConf.Nodes {
+		if names, err := hostlist.Expand(n.Name); err == nil && isAnchor(n) {
+			all = append(all, names...)
+		}
+	}
+	// Power saving acts on nodes that are down, too (power_save.c of 22.05 to 26.05).
+	if program := d.setting("SuspendProgram"); program != "" && program != "(null)" &&
+		!has(strings.ToUpper(d.setting("SuspendExcStates")), "DOWN") {
+		acted := slices.DeleteFunc(slices.Clone(all), func(name string) bool {
+			return hostlist.Contains(d.setting("SuspendExcNodes"), name)
+		})
+		if names := strings.Join(acted, ","); names != "" {
+			say(Fail, "power saving would call SuspendProgram for "+names, "add "+names+" to SuspendExcNodes=")
+		}
+	}
+	for _, name := range d.Config.PartitionNames() {
+		lines, partition, ok := d.nodesOf(name)
+		if !ok {
+			continue
+		}
+		most := min(nodesIn(partition, lines), enoughAnchors)
+		if n := number(partition.Get("MaxNodes")); n > 0 {
+			most = min(most, int(n))
+		}
+		there := 0
+		for _, anchor := range all {
+			if inPartition(partition, anchor) {
+				there++
+			}
+		}
+		if inPartition(partition, anchorName) && there < most {
+			say(Warn, fmt.Sprintf("partition %s has fewer anchors (%d) than nodes: jobs on several nodes that share GPUs, or "+
+				"take some GPUs of each node, are refused while too few nodes offer what they ask for", name, there),
+				fmt.Sprintf("%s with the rest of %s's line, also in Nodes= of the partition", moreAnchors(most), anchorName))
+		}
+	}
+}
+
+// moreAnchors is what slurm.conf calls the anchors beyond the first, so that there are n, and their
+// addresses: a slurmctld that was built without --enable-multiple-slurmd wants as many.
+func moreAnchors(n int) string {
+	if n == 2 {
+		return "NodeName=" + anchorName + "2 NodeAddr=127.0.0.2"
+	}
+	return fmt.Sprintf("NodeName=%s[2-%d] NodeAddr=127.0.0.[2-%[2]d]", anchorName, n)
 }
 
 func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, string)) {
 	if state := strings.ToUpper(anchor.Get("State")); !strings.HasPrefix(state, "DOWN") {
 		say(Fail, anchorName+" is not State=DOWN", "State=DOWN Reason="+anchorName)
-	}
-	// Power saving acts on nodes that are down, too (power_save.c of 22.05 to 26.05).
-	if program := d.setting("SuspendProgram"); program != "" && program != "(null)" &&
-		!hostlist.Contains(d.setting("SuspendExcNodes"), anchorName) &&
-		!has(strings.ToUpper(d.setting("SuspendExcStates")), "DOWN") {
-		say(Fail, "power saving would call SuspendProgram for "+anchorName, "add "+anchorName+" to SuspendExcNodes=")
 	}
 	sums := counts(anchor.Get("Gres"))
 	for _, name := range d.Config.PartitionNames() {

@@ -77,8 +77,8 @@ func site(t *testing.T, change ...string) Facts {
 
 // On one node there is nothing to choose.
 func TestOneNodeNeedsNoLLN(t *testing.T) {
-	const both = "PartitionName=gpu Nodes=gpu[1-2],carma-anchor Default=YES"
-	for _, f := range Diagnose(site(t, both+" LLN=YES", "PartitionName=gpu Nodes=gpu1,carma-anchor Default=YES")) {
+	const both = "PartitionName=gpu Nodes=gpu[1-2],carma-anchor,carma-anchor2 Default=YES"
+	for _, f := range Diagnose(site(t, both+" LLN=YES", "PartitionName=gpu Nodes=gpu1,carma-anchor,carma-anchor2 Default=YES")) {
 		if strings.Contains(f.What, "LLN") {
 			t.Errorf("%+v", f)
 		}
@@ -191,6 +191,9 @@ func TestPlanted(t *testing.T) {
 			"fail anchor: power saving would call SuspendProgram for carma-anchor"},
 		"anchor not in partition": {[]string{"PartitionName=gpu Nodes=gpu[1-2],carma-anchor",
 			"PartitionName=gpu Nodes=gpu[1-2]"}, nil, "fail anchor: partition gpu has no carma-anchor"},
+		"fewer anchors": {[]string{"PartitionName=gpu Nodes=gpu[1-2],carma-anchor,carma-anchor2",
+			"PartitionName=gpu Nodes=gpu[1-2],carma-anchor"}, nil,
+			"warn anchor: partition gpu has fewer anchors (1) than nodes"},
 		"anchor too small": {[]string{"carma3:no_consume:16777216", "carma3:no_consume:4096"}, nil,
 			"fail anchor: carma-anchor has carma3:4096"},
 		"anchor with few CPUs": {[]string{"CPUs=1024", "CPUs=32"}, nil,

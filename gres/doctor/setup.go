@@ -90,9 +90,17 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 	if v := featuresOf(own); v != "" {
 		features = " Features=" + v
 	}
-	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%[1]s\n", anchorName,
-		max(anchorCPUs, cpus), memory, features, strings.Join(anchor, ","))
-	s.partitionLines(b, s.Nodes+","+anchorName, fmt.Sprint(memory/cpus))
+	words := fmt.Sprintf("CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%s", max(anchorCPUs, cpus), memory, features,
+		strings.Join(anchor, ","), anchorName)
+	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 %s\n", anchorName, words)
+	nodes := s.Nodes + "," + anchorName
+	if names, err := hostlist.Expand(s.Nodes); err == nil && len(names) > 1 {
+		more := moreAnchors(min(len(names), enoughAnchors))
+		fmt.Fprintf(b, "%s %s\n", more, words)
+		name, _, _ := strings.Cut(strings.TrimPrefix(more, "NodeName="), " ")
+		nodes += "," + name
+	}
+	s.partitionLines(b, nodes, fmt.Sprint(memory/cpus))
 }
 
 // nodeLine returns the site's own line of the nodes, and what they have at most.

@@ -35,6 +35,7 @@ type booking struct {
 	gpus     int
 	mib      int64
 	anywhere bool
+	whole    bool
 }
 
 // smallest is the memory of a GPU in that partition of a waiting job where it is smallest:
@@ -147,7 +148,7 @@ func (x *index) booking(j *schedule.Job) booking {
 	b, ok := x.booked[j.TresPerNode]
 	if !ok {
 		l := tres.Read(j.TresPerNode)
-		b = booking{l.K, l.FreeMiB(), l.Anywhere()}
+		b = booking{l.K, l.FreeMiB(), l.Anywhere(), l.Whole()}
 		x.booked[j.TresPerNode] = b
 	}
 	return b
@@ -156,10 +157,11 @@ func (x *index) booking(j *schedule.Job) booking {
 // waits tells whether a job waits for GPUs of ours and for nothing else. One
 // whose place we cannot judge is left alone. A job that names its node is started
 // whatever the node offers, returned to the queue and backs off: that is how it waits
-// (Waits tells it from one whose user has set a start).
+// (Waits tells it from one whose user has set a start). slurmctld itself plans the start of one
+// that takes all GPUs of its nodes.
 func (x *index) waits(j *schedule.Job) bool {
 	b := x.booking(j)
-	if b.gpus == 0 || j.State != jobstate.Pending || j.Reservation != "" {
+	if b.gpus == 0 || b.whole || j.State != jobstate.Pending || j.Reservation != "" {
 		return false
 	}
 	return j.Reason.IsRoom() || !b.anywhere && (j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog)

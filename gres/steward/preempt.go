@@ -62,7 +62,7 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 				on[name] = append(on[name], occupant{preemptible(j, j.Partition), max(b.K, int(b.GPUs)),
 					j.State == jobstate.Completing})
 			}
-		case b.Anywhere() && j.State == jobstate.Pending && j.Reason.IsRoom() &&
+		case b.Anywhere() && !b.Whole() && j.State == jobstate.Pending && j.Reason.IsRoom() &&
 			j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
 			waiting = append(waiting, j)
 		}

@@ -141,6 +141,16 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 	return Decision{}, false, x.looks
 }
 
+// allGPUs tells whether k are all GPUs of each node of the partitions.
+func allGPUs(gpus map[string]int, partitions string, k int) bool {
+	for p := range strings.SplitSeq(partitions, ",") {
+		if n, ours := gpus[p]; ours && n != k {
+			return false
+		}
+	}
+	return true
+}
+
 // Rebooking is a waiting job and the GRES that it is to ask for instead.
 type Rebooking struct {
 	schedule.Job
@@ -150,9 +160,10 @@ type Rebooking struct {
 // NeedsRebooking returns the waiting jobs whose booking an update has made wrong, which tells no
 // plugin what the job has booked, with what they are to book instead: those that name
 // their nodes and yet book memory of any node, as slurmctld gives such a job up when these
-// offer less (tres.AnyMiB); and those that book more than a GPU of their partition has, for
-// they would wait for ever: they book a whole one.
-func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64) []Rebooking {
+// offer less (tres.AnyMiB); those that book more than a GPU of their partition has, for
+// they would wait for ever: they book a whole one; and those that book all GPUs of their nodes
+// (tres.WholeMiB) where nodes have more by now. gpus is how many a node has, by partition.
+func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64, gpus map[string]int) []Rebooking {
 	var list []Rebooking
 	seen := map[uint32]bool{}
 	for i := range queue {
@@ -164,7 +175,8 @@ func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64) []Rebooking 
 		books := tres.Read(j.TresPerNode)
 		mib, each, full := books.FreeMiB(), books.ReserveMiB(), smallest(fullMiB, j.Partition)
 		tooMuch, named := full > 0 && mib > full, j.ReqNodes != "" || j.Reservation != ""
-		if books.K == 0 || !tooMuch && !(books.Anywhere() && named) {
+		inPart := books.Whole() && !allGPUs(gpus, j.Partition, books.K)
+		if books.K == 0 || !tooMuch && !inPart && !(books.Anywhere() && named) {
 			continue
 		}
 		free := mib

@@ -102,6 +102,8 @@ func TestDecide(t *testing.T) {
 			func(j *schedule.Job) { j.Partition = "none,gpu" })}, nodes(), "n1", 7},
 		"passed in one of its partitions": {[]schedule.Job{with(pending(7, half, time.Hour),
 			func(j *schedule.Job) { j.Partition = "other,gpu" }), later(3, 99, time.Minute)}, nodes(), "n2", 7},
+		"all GPUs of a node, which slurmctld plans": {[]schedule.Job{pending(7,
+			"gres:gpu:4,gres:carma4:3,gres:carmatotal:162144", time.Hour)}, nodes(), "", 0},
 		"a whole GPU": {[]schedule.Job{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
 		"a share that nobody passed": {[]schedule.Job{pending(7, half, time.Hour), later(3, 99, 2*time.Hour),
 			later(4, 101, time.Minute), cpu}, nodes(), "", 0},
@@ -223,12 +225,20 @@ func TestMisbooked(t *testing.T) {
 		"gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"), moved(12, whole)
 	bigNamed.ReqNodes, unknown.Partition = "n1", "none"
 	full := map[string]int64{"gpu": 40536, "small": 20000}
+	node := pending(13, "gres:gpu:2,gres:carma2:3,gres:carmatotal:81072", time.Hour)
+	right2, more, nodeNamed := node, node, node
+	right2.ID, right2.Partition = 14, "two"
+	more.ID, more.Partition = 15, "two,gpu"
+	nodeNamed.ID, nodeNamed.Partition, nodeNamed.ReqNodes = 16, "two", "n1"
+	full["two"] = 40536
 	got := NeedsRebooking([]schedule.Job{named, named, reserved, right, others, runs, pending(6, half, time.Hour),
-		big, several, idle, bigNamed, fits, unknown}, full)
+		big, several, idle, bigNamed, fits, unknown, node, right2, more, nodeNamed}, full,
+		map[string]int{"gpu": 4, "small": 4, "two": 2})
 	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
 		{big, fits.TresPerNode}, {several, "gres:gpu:2,gres:carma2:20000,gres:carmatotal:40000"},
 		{idle, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:10240"},
 		{bigNamed, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:20000"},
+		{node, two}, {more, two}, {nodeNamed, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
 	}; !slices.Equal(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
@@ -301,7 +311,7 @@ func BenchmarkSteward(b *testing.B) {
 	w := Waits{}
 	for b.Loop() {
 		queue := slices.Clone(in.Queue)
-		NeedsRebooking(queue, in.FullMiB)
+		NeedsRebooking(queue, in.FullMiB, nil)
 		w.Restore(queue, now, time.Minute)
 		Decide(Input{Queue: queue, Nodes: in.Nodes, FullMiB: in.FullMiB, After: in.After, Now: in.Now})
 	}

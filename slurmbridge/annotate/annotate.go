@@ -153,9 +153,12 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.bookShards(job, s)
 	} else {
 		a.NamesNodes = job.NamesNodes
-		free := a.ReserveMiB
-		if job.NamesNodes {
+		free := max(a.ReserveMiB, tres.WholeMiB+1)
+		switch {
+		case job.NamesNodes:
 			free = tres.AnyMiB
+		case a.ReserveMiB == a.FullMiB && s.allGPUs(job.Partition, k):
+			free = tres.WholeMiB
 		}
 		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, job.UID, free, a.ReserveMiB)
 	}

@@ -159,6 +159,37 @@ func TestAnnotateLeavesAlone(t *testing.T) {
 
 // slurmctld starts a job that names several partitions in any of them: it is booked for
 // the smallest GPUs, and refused where it could get more of a node than one has.
+// A job that takes all GPUs of its nodes books them so that slurmctld plans its start.
+func TestAnnotateWholeNodes(t *testing.T) {
+	s := site()
+	s.Partitions["two"] = config.Partition{GPUsPerNode: 2, GPUMemMiB: full}
+	s.Partitions["one"] = config.Partition{GPUsPerNode: 1, GPUMemMiB: full, Share: true}
+	for _, c := range []struct {
+		partitions, script string
+		gpus               int
+		names              bool
+		want               string // tres_per_node
+	}{
+		{"gpu", "", 4, false, "gres:carma4:3,gres:carmatotal:162144"},
+		{"gpu", "#CARMA off\n", 4, false, "gres:carma4:3,gres:carmatotal:162144"},
+		{"gpu,gpu-ex", "#CARMA on\n", 4, false, "gres:carma4:3,gres:carmatotal:162144"},
+		{"gpu", "", 4, true, "gres:carma4:1,gres:carmatotal:162144"},
+		{"gpu", "", 3, false, "gres:carma3:40536,gres:carmatotal:121608"},
+		{"gpu", mem10, 4, false, "gres:carma4:10240,gres:carmatotal:40960"},
+		{"gpu,two", "", 2, false, "gres:carma2:40536,gres:carmatotal:81072"},
+		{"two,cpu", "", 2, false, "gres:carma2:3,gres:carmatotal:81072"},
+		{"one", "", 1, false, "gres:carmau0:3,gres:carmatotal:40536"},
+		{"one", "#CARMA mem=3\n", 1, false, "gres:carmau0:4,gres:carmatotal:3"}, // not taken for one
+	} {
+		j := job(c.script)
+		j.Partition, j.NamesNodes, j.TRES.PerNode = c.partitions, c.names, fmt.Sprintf("gres:gpu:%d", c.gpus)
+		a, err := s.Annotate(j)
+		if got := strings.TrimPrefix(a.TRES.PerNode, j.TRES.PerNode+","); err != nil || got != c.want {
+			t.Errorf("%s %d: got %s, %v, want %s", c.partitions, c.gpus, got, err, c.want)
+		}
+	}
+}
+
 func TestAnnotateSeveralPartitions(t *testing.T) {
 	s := site()
 	s.Partitions["big"] = config.Partition{GPUsPerNode: 8, GPUMemMiB: 81559, Share: true}

@@ -33,6 +33,19 @@ func (s Site) partition(names string) (name string, part config.Partition, ok bo
 	return name, part, ok
 }
 
+// allGPUs tells whether k are all GPUs of each node of every managed partition of a list.
+func (s Site) allGPUs(names string, k int) bool {
+	if names == "" {
+		names = s.DefaultPartition
+	}
+	for one := range strings.SplitSeq(names, ",") {
+		if p, managed := s.Partitions[one]; managed && p.GPUsPerNode != k {
+			return false
+		}
+	}
+	return true
+}
+
 func smaller(a, b config.Partition) config.Partition {
 	a.GPUMemMiB = min(a.GPUMemMiB, b.GPUMemMiB)
 	a.GPUsPerNode = min(a.GPUsPerNode, b.GPUsPerNode)

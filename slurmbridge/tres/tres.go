@@ -33,6 +33,12 @@ const AnyMiB = 1
 // nodes, and let go again.
 const SentMiB = 2
 
+// WholeMiB is what a job books that takes all GPUs of its nodes, and what a node offers of carmaK,
+// K being all its GPUs, as long as jobs that have booked are all that keeps it from giving them
+// (docs/adr/0126). How much these have left is in carmatotal, which they consume: so slurmctld
+// plans when such a job starts, as it plans for jobs without CARMA. Every other job asks for more.
+const WholeMiB = 3
+
 // NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
 const NoConsume = "no_consume"
 
@@ -208,7 +214,7 @@ func Read(text string) List {
 // FreeMiB is what must be free of each of K GPUs, or, of a booking that any node meets,
 // what it takes of them.
 func (l List) FreeMiB() int64 {
-	if l.K > 0 && l.freeMiB <= SentMiB {
+	if l.K > 0 && l.freeMiB <= WholeMiB {
 		return max(l.total/int64(l.K), l.freeMiB)
 	}
 	return l.freeMiB
@@ -229,6 +235,9 @@ func (l List) Anywhere() bool { return l.K > 0 && l.freeMiB > SentMiB }
 
 // Sent tells whether the list books what a job does that was sent to its node.
 func (l List) Sent() bool { return l.K > 0 && l.freeMiB == SentMiB }
+
+// Whole tells whether the list books all GPUs of its nodes, so that slurmctld plans their start.
+func (l List) Whole() bool { return l.K > 0 && l.freeMiB == WholeMiB }
 
 // Without returns the list as written, less the entries that book CARMA memory.
 func (l List) Without() string {
@@ -286,7 +295,8 @@ func Request(prefix, name, gresType string, count int64) string {
 }
 
 // Book adds to list what books mib MiB on each of k GPUs of a node for a user, where
-// free MiB must be free of each: mib and more, or AnyMiB for a job that names its nodes.
+// free MiB must be free of each: mib and more, AnyMiB for a job that names its nodes, or WholeMiB
+// for one that takes all GPUs of its nodes.
 // prefix is that of the running Slurm: "gres:" or "gres/".
 func Book(list, prefix string, k int, uid uint32, free, mib int64) string {
 	return book(list, prefix, Name(k, uid), free, int64(k)*mib)

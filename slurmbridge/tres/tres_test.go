@@ -103,6 +103,7 @@ func TestBooking(t *testing.T) {
 		{"gres:gpu:2,gres:carma2:1,gres:carmatotal:19600", 2, 9800, false},
 		{"gres/gpu:a100=1,gres/carmau0:1,gres/carmatotal:9800", 1, 9800, false},
 		{"gres/gpu:a100=1,gres/carmau0:9800,gres/carmatotal:9800", 1, 9800, true},
+		{"gres:gpu:2,gres:carma2:3,gres:carmatotal:81072", 2, 40536, true}, // all of a node
 		{"gres:gpu:2", 0, 0, false},
 		{"gres:gpu:2,gres:carmatotal:19600", 0, 0, false},
 		{"", 0, 0, false},
@@ -113,8 +114,11 @@ func TestBooking(t *testing.T) {
 			t.Errorf("%q: got %d GPUs, %d MiB, anywhere %v", c.list, k, mib, anywhere)
 		}
 		free := mib
-		if !anywhere {
+		switch {
+		case !anywhere:
 			free = AnyMiB
+		case l.Whole():
+			free = WholeMiB
 		}
 		if again := l.Rebook(free, mib); again != c.list {
 			t.Errorf("%q: booked anew as %q", c.list, again)

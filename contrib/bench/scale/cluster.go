@@ -117,7 +117,28 @@ func (b *bench) up(ctx context.Context) error {
 	return nil
 }
 
-// conf is slurm.conf. SlurmdTimeout=0: nodes that do not answer are not set down.
+// rest waits until slurmctld has nothing to do any more.
+func (b *bench) rest(ctx context.Context) error {
+	const span = 2 * time.Second
+	for range 60 {
+		before, err := b.cpu()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(span):
+		}
+		if after, err := b.cpu(); err != nil || after-before <= span/100 {
+			return err
+		}
+	}
+	return fmt.Errorf("slurmctld is busy without anything to do")
+}
+
+// conf is slurm.conf. SlurmdTimeout=65533: nodes that do not answer are pinged once, at the start, and
+// then for six hours neither pinged nor set down. With 0 they are pinged every 100 s (ping_nodes.c).
 func (b *bench) conf(port int) string {
 	names := tres.Names(gpus)
 	var counts []string
@@ -147,7 +168,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=bf_continue,bf_interval=10,bf_max_job_test=1000
-SlurmdTimeout=0
+SlurmdTimeout=65533
 MaxJobCount=40000
 MaxArraySize=10002
 MinJobAge=30

@@ -3,7 +3,7 @@
 // Command scale measures what CARMA's agents cost slurmctld on a cluster of thousands of nodes:
 // idle and under load, with and without them, in one run. slurmctld, munged, Slurm's commands
 // and a few slurmds, on which jobs start, are real. The other nodes have no slurmd: slurmctld
-// has them idle and not responding, and SlurmdTimeout=0 keeps them so. Agents have no GPUs; many
+// has them idle and not responding, and a long SlurmdTimeout keeps them so. Agents have no GPUs; many
 // of them are in this process, with a real ledger and the real Publisher each.
 package main
 
@@ -108,6 +108,9 @@ func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
 		return nil, err
 	}
 	if err := b.makeAgents(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.rest(ctx); err != nil {
 		return nil, err
 	}
 	fmt.Printf("\n%d nodes, %d jobs wait, %s\n", b.nodes, b.waiting, b.version)
@@ -323,14 +326,14 @@ func (b *bench) talk(ctx context.Context) {
 			}
 		})
 	}
-	for ctx.Err() == nil {
-		round := time.After(5 * time.Second) // the agent itself looks each second
-		for _, n := range b.agents {
-			next <- n
-		}
+	// The agent itself looks each second. All at once would keep slurmctld from its cores.
+	each := time.NewTicker(max(5*time.Second/time.Duration(b.nodes), 2*time.Millisecond))
+	defer each.Stop()
+	for i := 0; ctx.Err() == nil; i = (i + 1) % len(b.agents) {
 		select {
 		case <-ctx.Done():
-		case <-round:
+		case <-each.C:
+			next <- b.agents[i]
 		}
 	}
 	close(next)
