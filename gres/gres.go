@@ -114,7 +114,6 @@ type Lease struct {
 	AloneDRAMPct float64 // memory bandwidth
 	MaxSlowdown  float64 // that its user allows; 0: the site's
 	Slowed       float64 // how many times as long it takes, where that is long beyond its bound; 0: it is not
-	Booked       bool    // slurmctld counts what the job holds: it gets that back when the job ends
 	Age          time.Duration
 	Seen         bool   // a process of the job has been seen on the GPU
 	Daemon       Daemon // whose MPS client the job is
@@ -159,5 +158,4 @@ type Request struct {
 	SMActPct    float64 // expected; 0: not known
 	UID         uint32
 	MaxSlowdown float64 // that its user allows; 0: the site's
-	Booked      bool    // slurmctld counts what the job holds
 }

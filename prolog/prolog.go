@@ -85,7 +85,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	}}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
 	r := gres.Request{JobID: h.JobID, GPUs: gpus, Exclusive: exclusive, UID: h.UID, ReserveMiB: full,
-		SMActPct: float64(h.Carma.SMActPct), MaxSlowdown: h.Carma.MaxSlowdown, Booked: h.Carma.Annotated}
+		SMActPct: float64(h.Carma.SMActPct), MaxSlowdown: h.Carma.MaxSlowdown}
 	if h.Carma.Annotated {
 		about.Mode, about.Method, about.EstMiB = h.Carma.Mode, h.Carma.Method, h.Carma.EstMiB
 		if h.Carma.EstMiB > 0 { // min_free, booked without one, is margin enough

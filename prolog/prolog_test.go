@@ -409,6 +409,7 @@ func TestPrologGivesBackOften(t *testing.T) {
 	const anywhere, named = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240",
 		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
 	const node = "gres:gpu:1,gres:carmau0:3,gres:carmatotal:40536" // all GPUs of one
+	const nodes = node + ",gres:x:1"                               // of several
 	for _, c := range []struct {
 		restart uint32
 		books   string
@@ -421,6 +422,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
 		{5, node, 0, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7",
 			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, nodes, 0, []string{"job 7", "words 7", "job 7", "words 7", "queue gpu,gpu-ex", "incomplete 7", "update 7",
+			"job 7"}},
 		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7",
 			"job 7"}},
 	} {
@@ -438,16 +441,17 @@ func TestPrologGivesBackOften(t *testing.T) {
 		w.slurm.words.TresPerNode = c.books
 		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
-		h.Restart = c.restart
+		h.Restart, h.OneNode = c.restart, c.books != nodes
 		w.prolog(t, h)
 		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != latestStart {
 			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
 		}
-		// For one that names its nodes a GPU is kept, once.
+		// For one that names its nodes, or takes several, a GPU is kept, once.
 		w.prolog(t, h)
 		s, err := w.book.Snapshot(t.Context())
-		if want := c.books == named; err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].UID == h.UID &&
-			s.Holds[0].MiB == 10240) != want || len(s.Holds) > 1 {
+		mib, want := map[string]int64{named: 10240, nodes: 0}[c.books], c.books == named || c.books == nodes
+		if err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].UID == h.UID &&
+			s.Holds[0].MiB == mib) != (want && c.restart == 5) || len(s.Holds) > 1 {
 			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
 		}
 	}

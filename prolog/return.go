@@ -29,7 +29,8 @@ func backOff(n uint32) time.Duration {
 // 0 keeps the node up. A job that was returned to the queue hooks.vetoes times is not sent around
 // any more, but waits for something that comes. One that was returned to the queue for what
 // slurmctld does not count (choose.Uncounted) books idle GPUs; it shares them none the
-// less. For one that names its nodes, and thus does not wait for capacity, and where
+// less. For one that names its nodes, and thus does not wait for capacity, for one that takes all
+// GPUs of several (there may be too few anchors for it to wait for capacity), and where
 // nodes publish none (capacity.anchor = false), the node keeps GPUs. One that was never
 // booked, as job_submit was off or the partition is none of CARMA's, stays here until
 // it has its GPUs.
@@ -59,7 +60,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		case n.Config.Placement.BySlurm():
 		case books.K == 0: // slurmctld counts nothing of it, and would send it around for ever
 			return sctl.ErrBatchOnly
-		case !books.Anywhere() || !n.Config.Capacity.Anchor:
+		case !books.Anywhere() || !n.Config.Capacity.Anchor || books.Whole() && !h.OneNode:
 			n.keep(ctx, h, r, ledger)
 		}
 	}
@@ -156,7 +157,7 @@ func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncoun
 	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
 	books := tres.Read(words.TresPerNode)
 	switch {
-	case n.overVetoLimit(h) && books.Whole(): // what slurmctld does not count keeps GPUs here
+	case n.overVetoLimit(h) && books.Whole() && h.OneNode: // what slurmctld does not count keeps GPUs here
 		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
 		return sctl.Change{TresPerNode: books.Rebook(fullMiB, fullMiB)}
 	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !books.Anywhere() ||

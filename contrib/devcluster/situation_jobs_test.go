@@ -292,6 +292,35 @@ func (c preemption) test() {
 			"^(gpu:a100:16,carma:40536,carma2:40536,carma3:40536,carma4:40536,carmatotal:162144 ?){2}$")
 		c.noDrain()
 	}
+	c.wholeNodes(script, waited, &start, control[c.requeue])
+}
+
+// wholeNodes: slurmctld itself makes room for a job that takes all GPUs of several nodes.
+func (c preemption) wholeNodes(script string, waited func(id string) time.Duration, start *time.Time,
+	control time.Duration) {
+	c.t.Helper()
+	var ids []string
+	for range 8 {
+		ids = append(ids, c.sbatch(bob, "--gres=gpu:1 --requeue "+c.requeue, script))
+	}
+	for _, low := range ids {
+		c.eventually(func() string { return c.job(low, "%T %r") }, "RUNNING None")
+	}
+	*start = time.Now()
+	id := c.sbatch(alice, c.high+" -N 2 --gres=gpu:4", "exec sleep 1000\n")
+	c.t.Logf("all GPUs of two nodes: they were there after %s; processors of a job without GPUs after %s", waited(id),
+		control)
+	for _, low := range ids {
+		if got := c.job(low, "%T"); got != "PENDING" {
+			c.t.Errorf("job %s is %s", low, got)
+		}
+	}
+	if got := c.restarts(id); got != "0" {
+		c.t.Errorf("the job on two nodes was returned to the queue %s times", got)
+	}
+	c.sh("", "scancel -u "+alice+"; scancel -u "+bob)
+	c.eventually(func() string { return c.sh("", "squeue -h") + c.leases("n1") + c.leases("n2") }, "^$")
+	c.noDrain()
 }
 
 // A job that slurmctld does not count, as its partition is none of CARMA's, and one that the

@@ -135,17 +135,6 @@ func grant(t *testing.T, b *lease.Ledger, id uint32, mib int64) {
 	}
 }
 
-// lend gives GPU-0 to a job whole.
-func lend(t *testing.T, p *Publisher, r gres.Request) {
-	t.Helper()
-	r.GPUs, r.Exclusive, r.UID = 1, true, 1000
-	_, err := p.Book.Acquire(t.Context(), lease.Job{JobKey: jobenv.JobKey{JobID: 7}, UID: 1000}, r,
-		func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "" })
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // read has the node read so many GPUs, the last with processes of no job.
 func read(t *testing.T, p *Publisher, gpus, foreign int) {
 	t.Helper()
@@ -170,17 +159,17 @@ func TestPublishKept(t *testing.T) {
 		do              func() error
 		user3, all, two int
 	}{
-		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 2, 2, 2},
+		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 2, 2, 3},
 		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 2, 2, 40536},
 		{func() error { return p.Book.DropHold(ctx, 7) }, 40536, 40536, 40536},
-		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 2},
-		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, 2, 2, 2},
-		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 2, 2},
-		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 2, 2},
+		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 3},
+		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, 2, 2, 3},
+		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 2, 3},
+		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 2, 3},
 		// One of the two is another's.
-		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 2},
-		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 2, 2},
-		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 2},
+		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 3},
+		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 2, 3},
+		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 3},
 		{func() error { return p.Book.OpenHold(ctx, 10, 0) }, 40536, 40536, 40536},
 	} {
 		if err := step.do(); err != nil {
@@ -358,8 +347,7 @@ func TestPublishWithoutAnchor(t *testing.T) {
 	}
 }
 
-// What slurmctld is told of all GPUs of a node: whether nothing but jobs that it counts keeps the node
-// from giving them to one job.
+// What slurmctld is told of all GPUs of a node: whether they can be given to one job at some time.
 func TestPublishWhole(t *testing.T) {
 	const lower, raised = ",carma2:no_consume:2", ",carma2:no_consume:3"
 	for _, c := range []struct {
@@ -367,24 +355,23 @@ func TestPublishWhole(t *testing.T) {
 		change func(t *testing.T, p *Publisher)
 		want   string
 	}{
-		{"a job that slurmctld counts", func(t *testing.T, p *Publisher) { lend(t, p, gres.Request{Booked: true}) }, raised},
-		{"a job that it does not count", func(t *testing.T, p *Publisher) { lend(t, p, gres.Request{}) }, lower},
+		{"a job", func(t *testing.T, p *Publisher) { grant(t, p.Book, 7, 40000) }, raised},
+		{"a process that outlives its job for a moment", func(t *testing.T, p *Publisher) { read(t, p, 2, 1) }, raised},
+		{"a GPU that is kept", func(t *testing.T, p *Publisher) {
+			if err := p.Book.Hold(t.Context(), 8, 1000, 1, 0, []string{"GPU-1"}); err != nil {
+				t.Fatal(err)
+			}
+		}, raised},
 		{"a broken GPU", func(t *testing.T, p *Publisher) {
 			if _, err := p.Book.Quarantine(t.Context(), "GPU-1", "broken"); err != nil {
 				t.Fatal(err)
 			}
 		}, lower},
-		{"a GPU that is kept", func(t *testing.T, p *Publisher) {
-			if err := p.Book.Hold(t.Context(), 8, 1000, 1, 0, []string{"GPU-1"}); err != nil {
-				t.Fatal(err)
-			}
-		}, lower},
-		{"a process of no job", func(t *testing.T, p *Publisher) { read(t, p, 2, 1) }, lower},
-		{"a GPU less", func(t *testing.T, p *Publisher) { p.GPUs = 3; lend(t, p, gres.Request{Booked: true}) }, lower},
+		{"a GPU less", func(t *testing.T, p *Publisher) { p.GPUs = []int{3, 8}; grant(t, p.Book, 7, 40000) }, lower},
 	} {
 		s := &fakeSlurm{gres: "gpu:8"}
 		p := newPublisher(t, s)
-		p.GPUs = 2
+		p.GPUs = []int{2, 8}
 		c.change(t, p)
 		if err := p.Publish(t.Context()); err != nil || !strings.HasSuffix(s.gres, c.want) {
 			t.Errorf("%s: got %v, %s, want %s", c.name, err, s.gres, c.want)
@@ -393,7 +380,7 @@ func TestPublishWhole(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:8"}
 	p := newPublisher(t, s) // whose only GPU is all of the node
 	read(t, p, 1, 0)
-	lend(t, p, gres.Request{Booked: true})
+	grant(t, p.Book, 7, 40536)
 	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,"+users(3) {
 		t.Errorf("a node with one GPU: got %v, %s", err, s.gres)
 	}

@@ -49,7 +49,7 @@ func TestCompareIf(t *testing.T) {
 			grant(t, p.Book, 7, 10240)
 		}
 		if c.lost {
-			p.GPUs = 8
+			p.GPUs = []int{8}
 		}
 		if err := p.Publish(ctx); err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) interfac
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)
-		p.GPUs = max(p.GPUs, c.Partition[name].GPUsPerNode)
+		p.GPUs = append(p.GPUs, c.Partition[name].GPUsPerNode)
 	}
 	return p
 }

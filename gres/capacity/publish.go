@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"carma/db/file"
@@ -36,7 +37,7 @@ type Publisher struct {
 	IdleOnly   bool // config.Placement.IdleOnly
 	Thresholds choose.Thresholds
 	FullMiB    []int64 // sizes of GPUs in carma.toml
-	GPUs       int     // of a node, the most that carma.toml says
+	GPUs       []int   // of a node, by partition; empty: any number
 	Floor      bool    // no anchor node: never publish less than a whole GPU
 
 	due due // of CompareIf, which one loop calls
@@ -160,15 +161,17 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 	return counts
 }
 
-// willBeWhole tells whether the node has all its GPUs, and nothing but jobs that slurmctld counts
-// keeps it from giving them all to one job.
+// willBeWhole tells whether the node has all its GPUs and none is broken, so that it can give them all to
+// one job when others have gone. What passes within seconds does not count: while fewer nodes
+// and anchors than a waiting job needs say so, slurmctld gives the job up (BadConstraints).
 func (p *Publisher) willBeWhole(s lease.Snapshot) bool {
-	for _, r := range s.Readings {
-		if !choose.WillBeWhole(r, s.Leases, p.Thresholds) {
-			return false
-		}
-	}
-	return len(s.Readings) > 0 && len(s.Readings) >= p.GPUs
+	broken := func(r gres.Reading) bool { return r.Unreadable != "" || r.Quarantined != "" }
+	return len(s.Readings) > 0 && p.complete(s) && !slices.ContainsFunc(s.Readings, broken)
+}
+
+// complete tells whether the node has as many GPUs as nodes of some partition have.
+func (p *Publisher) complete(s lease.Snapshot) bool {
+	return len(p.GPUs) == 0 || slices.Contains(p.GPUs, len(s.Readings))
 }
 
 // offers is what each GPU can give.
@@ -189,7 +192,7 @@ func (p *Publisher) offers(s lease.Snapshot) []Offer {
 
 // offersAll tells whether the node offers as many GPUs as a node has, whole and to everybody.
 func (p *Publisher) offersAll(s lease.Snapshot) bool {
-	if len(s.Readings) == 0 || len(s.Readings) < p.GPUs {
+	if len(s.Readings) == 0 || !p.complete(s) {
 		return false
 	}
 	for i, g := range p.offers(s) {

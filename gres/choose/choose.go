@@ -351,17 +351,6 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 	return mib, Reason{}
 }
 
-// WillBeWhole tells whether the GPU can be given whole as soon as those of its jobs have gone
-// that slurmctld counts.
-func WillBeWhole(r gres.Reading, leases []gres.Lease, t Thresholds) bool {
-	var buf [1]state
-	in := Input{Readings: []gres.Reading{r}, Leases: leases, Thresholds: t}
-	s := &statesOf(buf[:], &in)[0]
-	uncounted := func(l gres.Lease) bool { return l.UUID == r.UUID && !l.Booked }
-	return r.Unreadable == "" && r.Quarantined == "" && r.Foreign == 0 && r.HeldFor == 0 &&
-		(s.jobs > 0 || s.idle()) && !slices.ContainsFunc(leases, uncounted)
-}
-
 // Offer is what slurmctld is told of a GPU: what is placeable, or 0 of one in use where
 // the policy gives every job idle GPUs alone.
 func Offer(idleOnly bool, r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {

@@ -37,7 +37,7 @@ import (
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 4
+const version = 3
 
 // Ledger is an open ledger.
 type Ledger struct {
@@ -314,8 +314,8 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 		}
 	}
 	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct, "+
-		"max_slowdown, booked) VALUES (?,?,?,?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct, r.MaxSlowdown, r.Booked)
+		"max_slowdown) VALUES (?,?,?,?,?,?,?,?)",
+		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct, r.MaxSlowdown)
 	if err != nil {
 		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
 	}

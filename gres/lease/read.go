@@ -134,14 +134,14 @@ func readingsOf(q querier) ([]gres.Reading, error) {
 func leasesOf(q querier) ([]gres.Lease, error) {
 	now := Now()
 	found, err := q.Query("SELECT j.job_id, j.restart, j.uid, j.at_ns, l.uuid, l.reserve_mib, l.exclusive, l.daemon, "+
-		"l.smact_pct, l.alone_pct, l.alone_dram_pct, l.max_slowdown, l.slowed, l.booked, "+
+		"l.smact_pct, l.alone_pct, l.alone_dram_pct, l.max_slowdown, l.slowed, "+
 		"l.seen_ns IS NOT NULL, ifnull(?1-l.idle_ns,0), ifnull(?1-l.idle_sure_ns,0) "+
 		"FROM lease l JOIN job j "+
 		"USING (job_id) ORDER BY l.uuid, j.at_ns, j.job_id", int64(now))
 	return rows.All(found, err, "read leases", func(l *gres.Lease, scan rows.Scan) error {
 		var at int64
 		err := scan(&l.Job.JobID, &l.Job.Restart, &l.UID, &at, &l.UUID, &l.ReserveMiB, &l.Exclusive, &l.Daemon,
-			&l.SMActPct, &l.AlonePct, &l.AloneDRAMPct, &l.MaxSlowdown, &l.Slowed, &l.Booked, &l.Seen, &l.Idle, &l.IdleSure)
+			&l.SMActPct, &l.AlonePct, &l.AloneDRAMPct, &l.MaxSlowdown, &l.Slowed, &l.Seen, &l.Idle, &l.IdleSure)
 		l.Age = now - time.Duration(at)
 		return err
 	})

@@ -199,7 +199,7 @@ type Figures struct {
 	Run      string  `json:"run"`
 	Class    string  `json:"class"`
 	Jobs     int     `json:"jobs"`
-	Refused  int     `json:"refused"` // at submission
+	Refused  int     `json:"refused"` // at submission, or given up later (BadConstraints)
 	MeanS    float64 `json:"mean_wait_s"`
 	MedianS  float64 `json:"median_wait_s"`
 	P95S     float64 `json:"p95_wait_s"`
@@ -263,6 +263,10 @@ func measure(ctx context.Context, run string, nodes int, jobs []job) (figures []
 			}
 			if time.Since(submitted[len(jobs)-1]) > 30*time.Minute {
 				return nil, fmt.Errorf("job %s (%s) has not ended", ids[i], jobs[i].class)
+			}
+			if reason, err := c.run(ctx, "squeue", "-h", "-j", ids[i], "-o", "%r"); err == nil &&
+				strings.HasPrefix(reason, "BadConstraints") {
+				ids[i] = ""
 			}
 			time.Sleep(time.Second)
 		}
