@@ -53,7 +53,7 @@ SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
 .PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
 	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
-	test-release test-packages test-newadmin test-ansible gpu-kit gpu-check test-gpu-kit test-mps lint man bench bench-estimator bench-placement bench-scale bench-sim install clean
+	test-release test-packages test-newadmin test-ansible gpu-kit gpu-check test-gpu-kit test-mps lint man bench bench-day bench-estimator bench-placement bench-scale bench-sim install clean
 
 all: commands libcarma shim spank simgpu
 
@@ -299,6 +299,11 @@ bench-sim: commands
 # Prologs at once, killed at named places; the ledger's log checked.
 bench-placement: simgpu
 	$(GO) run ./contrib/bench/placement
+
+# When large jobs start on a synthetic day, without CARMA and with it (contrib/bench/day), on the
+# development cluster; as root, 40 minutes. DAY="--nodes 48 --length 6m --only none,exclusive".
+bench-day: all
+	$(GO) run ./contrib/bench/day $(DAY)
 
 # What agents cost slurmctld on 1,000 and 5,000 nodes (contrib/bench/scale), on a cluster of its
 # own with a few real slurmds; as root. SCALE="--nodes 1000 --starts 5 --reconfigure".

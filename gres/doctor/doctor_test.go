@@ -78,7 +78,8 @@ func site(t *testing.T, change ...string) Facts {
 // On one node there is nothing to choose.
 func TestOneNodeNeedsNoLLN(t *testing.T) {
 	const both = "PartitionName=gpu Nodes=gpu[1-2],carma-anchor,carma-anchor2 Default=YES"
-	for _, f := range Diagnose(site(t, both+" LLN=YES", "PartitionName=gpu Nodes=gpu1,carma-anchor,carma-anchor2 Default=YES")) {
+	for _, f := range Diagnose(site(t, both+" LLN=YES",
+		"PartitionName=gpu Nodes=gpu1,carma-anchor,carma-anchor2 Default=YES")) {
 		if strings.Contains(f.What, "LLN") {
 			t.Errorf("%+v", f)
 		}

@@ -44,7 +44,8 @@ func main() {
 	jobs := makeJobs(rand.New(rand.NewPCG(*seed, 0)), *nodes, *length, *load)
 	fmt.Printf("%d jobs on %d nodes in %v, seed %d; waits in s (a minute of the day each)\n", len(jobs), *nodes, *length,
 		*seed)
-	fmt.Printf("%-10s %-14s %6s %8s %8s %8s %8s %8s %9s\n", "run", "class", "jobs", "refused", "mean", "median", "p95", "longest", "restarts")
+	fmt.Printf("%-10s %-14s %6s %8s %8s %8s %8s %8s %9s\n", "run", "class", "jobs", "refused", "mean", "median", "p95",
+		"longest", "restarts")
 	var all []Figures
 	for _, name := range *only {
 		figures, err := measure(ctx, name, *nodes, jobs)
@@ -84,7 +85,8 @@ var classes = []struct {
 	share       float64
 	nodes, gpus int
 }{
-	{"1 GPU", 0.70, 1, 1}, {"2 GPUs", 0.15, 1, 2}, {"a node", 0.09, 1, 4}, {"4 nodes", 0.04, 4, 4}, {"8 nodes", 0.02, 8, 4},
+	{"1 GPU", 0.70, 1, 1}, {"2 GPUs", 0.15, 1, 2}, {"a node", 0.09, 1, 4}, {"4 nodes", 0.04, 4, 4},
+	{"8 nodes", 0.02, 8, 4},
 }
 
 // makeJobs draws jobs that ask for so much of the cluster's GPU time. Run times are lognormal, of
@@ -180,7 +182,8 @@ func up(ctx context.Context, nodes int, carma bool) (*cluster, error) {
 	if err := os.WriteFile(conf, toml, 0o644); err != nil {
 		return c, err
 	}
-	if text, err := exec.CommandContext(ctx, "contrib/devcluster/devcluster", "restart", dir, "agent").CombinedOutput(); err != nil {
+	restart := exec.CommandContext(ctx, "contrib/devcluster/devcluster", "restart", dir, "agent")
+	if text, err := restart.CombinedOutput(); err != nil {
 		return c, fmt.Errorf("devcluster restart: %w: %.300s", err, text)
 	}
 	return c, nil
