@@ -157,11 +157,12 @@ func (x *index) booking(j *schedule.Job) booking {
 // waits tells whether a job waits for GPUs of ours and for nothing else. One
 // whose place we cannot judge is left alone. A job that names its node is started
 // whatever the node offers, returned to the queue and backs off: that is how it waits
-// (Waits tells it from one whose user has set a start). slurmctld itself plans the start of one
-// that takes all GPUs of its nodes.
+// (Waits tells it from one whose user has set a start). slurmctld plans the start of one that
+// takes all GPUs of its nodes; beside jobs without a time limit it cannot, and a hold helps where one
+// node is enough.
 func (x *index) waits(j *schedule.Job) bool {
 	b := x.booking(j)
-	if b.gpus == 0 || b.whole || j.State != jobstate.Pending || j.Reservation != "" {
+	if b.gpus == 0 || b.whole && j.NodeCount > 1 || j.State != jobstate.Pending || j.Reservation != "" {
 		return false
 	}
 	return j.Reason.IsRoom() || !b.anywhere && (j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog)
