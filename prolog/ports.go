@@ -19,6 +19,13 @@ type Ledger interface {
 	Readings
 	Leases
 	Returned
+	Counts
+}
+
+// Counts are what slurmctld was told last of the node's counts.
+type Counts interface {
+	Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error)
+	SetPublished(ctx context.Context, gresText string, interval time.Duration) error
 }
 
 // Readings are what the ledger says of the node.
@@ -76,6 +83,7 @@ type Slurm interface {
 	Changing
 	Preempting
 	Waiting
+	Nodes
 }
 
 // Jobs tells of jobs and of where they may run.
@@ -104,6 +112,11 @@ type Preempting interface {
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error
 	Cancel(ctx context.Context, t sctl.Target) error
+}
+
+// Nodes tells what slurmctld counts on a node.
+type Nodes interface {
+	Node(ctx context.Context, name string) (gres, comment string, err error)
 }
 
 // Waiting tells who waits.

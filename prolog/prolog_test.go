@@ -48,6 +48,11 @@ type slurm struct {
 	startIn    time.Duration
 	comment    string // AdminComment, as last set
 	queue      []schedule.Job
+	counts     string // of the node
+}
+
+func (s *slurm) Node(_ context.Context, name string) (gres, comment string, err error) {
+	return s.counts, "", s.note("node " + name)
 }
 
 func (s *slurm) note(call string) error {
@@ -392,6 +397,42 @@ func TestPrologGivesBack(t *testing.T) {
 	w.epilog(t, hook(7)) // Slurm runs it for a job that was returned to the queue
 	if len(w.records.attempts) != 0 {
 		t.Error("a job that never ran has a record")
+	}
+}
+
+// After a reconfigure slurmctld counts what slurm.conf says, on other nodes as on this one: a job that
+// is returned waits until they have told it their counts, and this one's are told again.
+func TestPrologGivesBackAfterAReconfigure(t *testing.T) {
+	const told, conf = "gpu:8,carmau0:no_consume:2", "gpu:8,carmau0:no_consume:81072"
+	for name, c := range map[string]struct {
+		counts string
+		err    error
+		delay  time.Duration
+		is     string
+	}{
+		"as told":       {told, nil, 5 * time.Second, told},
+		"of slurm.conf": {conf, nil, time.Minute, conf},
+		"no answer":     {conf, errors.New("away"), 5 * time.Second, told},
+	} {
+		w := newWorld(t)
+		for id := range uint32(2) {
+			h := hook(id + 1)
+			h.Carma.Mode = "exclusive"
+			w.prolog(t, h)
+		}
+		if err := w.book.SetPublished(t.Context(), told, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
+		w.slurm.counts, w.slurm.fail = c.counts, map[string]error{"node": c.err}
+		w.prolog(t, hook(7))
+		s, err := w.book.Snapshot(t.Context())
+		if err != nil || len(s.PendingRestarts) != 1 || s.PendingRestarts[0].Delay != c.delay {
+			t.Errorf("%s: %+v, %v", name, s.PendingRestarts, err)
+		}
+		if is, _, _, err := w.book.Published(t.Context()); err != nil || is != c.is {
+			t.Errorf("%s: told %s, %v", name, is, err)
+		}
 	}
 }
 

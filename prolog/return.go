@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
@@ -74,15 +75,44 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
-	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
+	if n.miscounted(ctx, ledger, slurm) {
+		delay = max(delay, recount)
+	}
+	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
 	n.awaitRevocation(ctx, h, slurm)
 	if err := ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
 		n.setStart(ctx, h, j.Component(), delay, slurm)
 	}
 	return nil
+}
+
+// recount is by when agents have told slurmctld their counts again that a reconfigure or a restart has
+// put back to those of slurm.conf: 51 s on 1,000 nodes (docs/adr/0123). A job that is returned by
+// then would only be sent to the next node whose counts are wrong.
+const recount = time.Minute
+
+// miscounted tells whether slurmctld counts something else on this node than it was told, and has
+// the agent tell it again.
+func (n *Node) miscounted(ctx context.Context, ledger Counts, slurm Nodes) bool {
+	if n.Config.Placement.BySlurm() {
+		return false
+	}
+	told, _, ok, err := ledger.Published(ctx)
+	if err != nil || !ok {
+		return false
+	}
+	counted, _, err := slurm.Node(ctx, n.Name)
+	if err != nil || capacity.Same(counted, told) {
+		return false
+	}
+	if err := ledger.SetPublished(ctx, counted, 0); err != nil {
+		n.Log.Warn("note what slurmctld counts on this node", "error", err)
+	}
+	n.Poke()
+	return true
 }
 
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for

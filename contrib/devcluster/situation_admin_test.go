@@ -5,6 +5,7 @@
 package devcluster_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -192,6 +193,53 @@ func TestSituationStateLost(t *testing.T) {
 	c.eventually(func() string { return c.gres("n1") }, idleNode)
 	if out := c.sh("", "carma-report -P -n -o JobID,User,State"); !strings.Contains(out, again+"|carma-bob|COMPLETED") {
 		t.Errorf("records:\n%s", out)
+	}
+	c.nothingLeft()
+}
+
+// After a reconfigure slurmctld counts on every node what slurm.conf says, and starts jobs where there
+// is no room. Each is returned once at most, and soon all counts are right.
+func TestSituationReconfigure(t *testing.T) {
+	const nodes = 6
+	c := up(t, "--nodes", fmt.Sprint(nodes), "--time-scale", "10")
+	c.settings(map[string]string{"capacity.compare": `"30s"`, "hooks.wait": `"1s"`})
+	c.restart("agent")
+	for range nodes * 4 {
+		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=24G\nexec sleep 600\n")
+	}
+	full := func() string {
+		var is []string
+		for i := range nodes {
+			is = append(is, c.gres(fmt.Sprint("n", i+1)))
+		}
+		return strings.Join(is, " ")
+	}
+	wrong := func() string { return fmt.Sprint(strings.Count(full(), "carma4:162144")) }
+	c.eventually(func() string { return c.sh("", "squeue -h -t running | wc -l") }, fmt.Sprint("^", nodes*4, "$"))
+	c.eventually(func() string { return fmt.Sprint(strings.Count(full(), "carma4:3,")) }, fmt.Sprint("^", nodes, "$"))
+	var waiting []string
+	for range 4 {
+		waiting = append(waiting, c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\ntrue\n"))
+	}
+	c.eventually(func() string { return c.sh("", "squeue -h -t pending -u "+bob+" | wc -l") }, "^4$")
+	start := time.Now()
+	c.sh("", "scontrol reconfigure")
+	c.eventually(func() string { return c.sh("", "grep -h 'returned to the queue' "+c.dir+"/log/hooks.*.log || true") },
+		"job="+waiting[0]+" waits=1m0s")
+	c.eventually(wrong, "^0$")
+	t.Logf("all counts are right after %s", time.Since(start).Round(time.Second))
+	if took := time.Since(start); took > 90*time.Second {
+		t.Errorf("all counts are right after %s", took)
+	}
+	time.Sleep(time.Until(start.Add(80 * time.Second))) // they may start again
+	for _, id := range waiting {
+		if got := c.restarts(id); got != "0" && got != "1" {
+			t.Errorf("job %s was returned to the queue %s times", id, got)
+		}
+	}
+	c.sh("", "scancel -u "+alice)
+	for _, id := range waiting {
+		c.ends(id, "COMPLETED")
 	}
 	c.nothingLeft()
 }
