@@ -72,7 +72,7 @@ func TestShareAndWait(t *testing.T) {
 	// 40503 - 2 x 10240 - 2048 in steps of 256; each GPU has an MPS daemon of its
 	// own in use, so that no job on several can join.
 	c.eventually(func() string { return c.gres("n1") },
-		"^gpu:a100:16,alice:17920,bob:2,others:2,carma2:2,carma3:2,carma4:2,carmatotal:162144$")
+		"^gpu:a100:16,alice:17920,bob:2,others:2,carma2:2,carma3:2,carma4:3,carmatotal:162144$")
 
 	waits := c.sbatch(bob, "", train("30G", "1s"))
 	// Slurm 23.11 without accounting says InvalidAccount for a moment.

@@ -105,7 +105,7 @@ func TestSituationMaintenance(t *testing.T) {
 	}
 	c.slurmConf("RebootProgram="+reboot, "ResumeTimeout=120")
 	c.restart("slurmd")
-	c.eventually(func() string { return c.gres("n1") }, "carma4:2,")
+	c.eventually(func() string { return c.gres("n1") }, "carma4:3,")
 	c.sh("", "scontrol reboot nextstate=resume reason=kernel n1")
 	time.Sleep(3 * time.Second)
 	if got := c.job(runs, "%T"); got != "RUNNING" {
@@ -289,7 +289,7 @@ func TestSituationPowerSaving(t *testing.T) {
 	id := c.sbatch(bob, "", train("10G", "20s"))
 	c.eventually(func() string { return c.job(id, "%T %N") }, "RUNNING n2")
 	c.gpu(id)
-	c.eventually(func() string { return c.gres("n2") }, "carma4:2,carmatotal")
+	c.eventually(func() string { return c.gres("n2") }, "carma4:3,carmatotal")
 	c.ends(id, "COMPLETED")
 	if got := power(); strings.Contains(got, "anchor") {
 		t.Errorf("%s", got)

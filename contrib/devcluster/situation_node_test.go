@@ -268,7 +268,7 @@ func TestSituationNothingAnswers(t *testing.T) {
 	another := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nexec simjob --mem 9G --smact 10 "+
 		"--ramp 0s --duration 1h\n")
 	c.eventually(func() string { return c.job(another, "%T") }, "RUNNING")
-	c.eventually(func() string { return c.gres("n1") }, "carma2:40536,carma3:2,carma4:2,")
+	c.eventually(func() string { return c.gres("n1") }, "carma2:40536,carma3:2,carma4:3,")
 	c.sh("", "cd "+c.dir+"/lib && mv real nvidia-cuda-mps-control")
 
 	pid, _, _ := strings.Cut(c.sh("", "cat "+c.dir+"/pid/slurmctld"), " ")
