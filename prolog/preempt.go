@@ -112,7 +112,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	for _, job := range jobs {
 		v := found[job]
 		grace = max(grace, v.Grace)
-		n.evict(ctx, l, job, v, slurm)
+		n.evict(ctx, l, job, v, ledger, slurm)
 	}
 	return time.Now().Add(grace + p.rules.KillWait + evictionTakes)
 }
@@ -191,8 +191,10 @@ func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, 
 	return ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids)
 }
 
-// evict ends a job, once: by requeue, or for good, after the time that it is given.
-func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim, slurm Slurm) {
+// evict ends a job, once: by requeue, or for good, after the time that it is given. The agent lets one
+// that was requeued start when that is safe: what slurmctld sets is a few seconds too early for slurmd 22.05,
+// which then may start it without its Prolog.
+func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim, ledger Returned, slurm Slurm) {
 	p := &l.preemption
 	if p.ended[job] || v.job.State != jobstate.Running {
 		return
@@ -227,5 +229,10 @@ func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim
 		return
 	}
 	p.ended[job] = true
+	if how == "requeue" {
+		if err := ledger.AddPendingRestart(ctx, job.JobID, 0); err != nil {
+			n.Log.Warn("the agent cannot set its start time", "job", job, "error", err)
+		}
+	}
 	n.Log.Info("preempted", "job", job, "by", l.JobKey, "how", how)
 }

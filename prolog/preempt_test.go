@@ -4,11 +4,13 @@ package prolog
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"carma/gres/lease"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
@@ -94,6 +96,13 @@ func TestPrologPreempts(t *testing.T) {
 		s, err := w.book.Snapshot(t.Context())
 		if kept := len(s.Holds) == 1 && s.Holds[0].JobID == 7; err != nil || kept != (c.want != "") {
 			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
+		}
+		// The agent lets the job that was requeued start.
+		requeued := w.slurm.fail["incomplete"] == nil && strings.HasPrefix(c.want, "incomplete ")
+		if got := slices.ContainsFunc(s.PendingRestarts, func(r lease.PendingRestart) bool {
+			return fmt.Sprint("incomplete ", r.JobID) == c.want
+		}); got != requeued {
+			t.Errorf("%s: the agent looks after %+v", c.name, s.PendingRestarts)
 		}
 		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, "incomplete ") }) {
 			t.Errorf("%s: not returned to the queue in the end: %v", c.name, w.slurm.calls)

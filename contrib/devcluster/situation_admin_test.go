@@ -273,7 +273,7 @@ func TestSituationPowerSaving(t *testing.T) {
 	}
 	doctor := func() string { out, _, _ := c.run("", "carma-node doctor --controller"); return out }
 	c.slurmConf("SuspendProgram="+c.dir+"/hooks/off", "ResumeProgram="+c.dir+"/hooks/on", "SuspendTimeout=3",
-		"ResumeTimeout=300", "SuspendTime=600", "SuspendExcNodes=n1,carma-anchor")
+		"ResumeTimeout=300", "SuspendTime=600", "SuspendExcNodes=n1,carma-anchor,carma-anchor2")
 	c.restart("slurmd")
 	if out := doctor(); strings.Contains(out, "SuspendProgram") {
 		t.Errorf("the doctor says\n%s", out)
