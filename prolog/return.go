@@ -75,12 +75,12 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
-	ctx, cancelRest := n.part(ctx)
-	defer cancelRest()
 	if n.miscounted(ctx, ledger, slurm) {
 		delay = max(delay, recount)
 	}
 	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
+	ctx, cancelRest := n.part(ctx)
+	defer cancelRest()
 	n.awaitRevocation(ctx, h, slurm)
 	if err := ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
 		n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
@@ -100,6 +100,8 @@ func (n *Node) miscounted(ctx context.Context, ledger Counts, slurm Nodes) bool 
 	if n.Config.Placement.BySlurm() {
 		return false
 	}
+	ctx, cancel := n.part(ctx)
+	defer cancel()
 	told, _, ok, err := ledger.Published(ctx)
 	if err != nil || !ok {
 		return false
