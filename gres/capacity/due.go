@@ -38,6 +38,12 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 	if err != nil {
 		return "", false, err
 	}
+	if nodes != p.nodes { // the Epilog publishes, too, and does not know them
+		if err := p.Book.SetNodes(ctx, nodes); err != nil {
+			return "", false, err
+		}
+		p.nodes = nodes
+	}
 	d := &p.due
 	rate := busyPerSecond
 	if (d.at == 0 || d.same && d.told == told) && p.offersAll(s) {

@@ -40,7 +40,8 @@ type Publisher struct {
 	GPUs       []int   // of a node, by partition; empty: any number
 	Floor      bool    // no anchor node: never publish less than a whole GPU
 
-	due due // of CompareIf, which one loop calls
+	due   due // of CompareIf, which one loop calls
+	nodes int // of the cluster, as CompareIf noted it in the ledger
 }
 
 // NoPublisher is the Publisher of a node whose slurmctld counts by itself
@@ -60,7 +61,7 @@ func (NoPublisher) CompareIf(context.Context, lease.Snapshot, time.Duration, int
 }
 
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
-var ErrTooSoon = errors.New("the last update was less than a second ago")
+var ErrTooSoon = errors.New("the last updates were too recent")
 
 // Publish tells slurmctld the node's capacity if it differs from what it was
 // last told. The error is ErrTooSoon if the caller should come again.
@@ -89,6 +90,13 @@ func (p *Publisher) Publish(ctx context.Context) error {
 	}
 	if told && wait > 0 {
 		return ErrTooSoon
+	}
+	if told {
+		if ok, err := p.mayRaise(ctx, last, text); err != nil {
+			return err
+		} else if !ok {
+			return ErrTooSoon
+		}
 	}
 	return p.tell(ctx, text)
 }

@@ -45,3 +45,27 @@ func (b *Ledger) SetPublished(ctx context.Context, gresText string, interval tim
 		gresText, now, int64(interval))
 	return wrap(err, "write published capacity")
 }
+
+// Raised returns of how many nodes the cluster is (0: not known), and until when on the ledger's
+// clock this node has used its part of the updates that only raise counts.
+func (b *Ledger) Raised(ctx context.Context) (nodes int, paid time.Duration, err error) {
+	var ns int64
+	err = b.db.QueryRowContext(ctx, "SELECT nodes, paid_ns FROM raised").Scan(&nodes, &ns)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, 0, nil
+	}
+	return nodes, time.Duration(ns), wrap(err, "read raised counts")
+}
+
+// SetNodes notes of how many nodes the cluster is.
+func (b *Ledger) SetNodes(ctx context.Context, nodes int) error {
+	_, err := b.db.ExecContext(ctx, "INSERT INTO raised (one, nodes, paid_ns) VALUES (1, ?1, 0) "+
+		"ON CONFLICT DO UPDATE SET nodes = ?1", nodes)
+	return wrap(err, "write the number of nodes")
+}
+
+// SetRaised notes until when this node has used its part. Without SetNodes it notes nothing.
+func (b *Ledger) SetRaised(ctx context.Context, paid time.Duration) error {
+	_, err := b.db.ExecContext(ctx, "UPDATE raised SET paid_ns = ?", int64(paid))
+	return wrap(err, "write raised counts")
+}
