@@ -11,7 +11,8 @@ import (
 )
 
 // An update of a node costs slurmctld about 1 ms under load (docs/admin.md). So many a second that only
-// raise counts come from all nodes together in the long run. A node that has made none for a while
+// raise counts come from all nodes together in the long run, or one from each in raiseAtLeast: a user whose
+// short jobs use up a node's part delays others there no longer. A node that has made none for a while
 // may make some at once, and keeps the last of these for what is worth most: a count of which
 // there was nothing. An update that lowers a count is never put off, as jobs are sent to the node
 // until it is made. What bounds these is that a count must have been raised to be lowered again.
@@ -19,6 +20,7 @@ const (
 	raisesPerSecond = 50
 	raisesAtOnce    = 10
 	raisesKept      = 5
+	raiseAtLeast    = 30 * time.Second
 )
 
 // mayRaise tells whether the node may tell text after last, and counts it. One that lowers a count may.
@@ -32,7 +34,7 @@ func (p *Publisher) mayRaise(ctx context.Context, last, text string) (bool, erro
 		return err == nil, err
 	}
 	now := lease.Now()
-	each := time.Duration(nodes) * time.Second / raisesPerSecond
+	each := min(time.Duration(nodes)*time.Second/raisesPerSecond, raiseAtLeast)
 	left := time.Duration(raisesAtOnce)
 	if !opens {
 		left -= raisesKept
