@@ -92,9 +92,10 @@ func (p *Publisher) Publish(ctx context.Context) error {
 		return ErrTooSoon
 	}
 	if told {
-		if ok, err := p.mayRaise(ctx, last, text); err != nil {
+		if counts, err = p.bounded(ctx, last, counts); err != nil {
 			return err
-		} else if !ok {
+		}
+		if text = Text(last, counts); Same(text, last) {
 			return ErrTooSoon
 		}
 	}

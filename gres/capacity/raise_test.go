@@ -4,6 +4,7 @@ package capacity
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,27 +12,29 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// How many updates in a row a node makes that only raise its counts, and how many more
-// after it has made none for a minute.
-func TestMayRaise(t *testing.T) {
-	const some, more, none = "gpu:8,carmau0:1024,carma2:2", "gpu:8,carmau0:2048,carma2:2", "gpu:8,carmau0:2,carma2:2"
+// How many updates in a row a node makes that raise its counts, and how many more after it has made
+// none for a minute; what it tells when it has used its part.
+func TestBounded(t *testing.T) {
+	const some, none = "gpu:8,carmau0:1024,carmau1:512", "gpu:8,carmau0:2,carmau1:512"
 	for _, c := range []struct {
 		name       string
 		nodes      int
-		last, text string
+		last       string
+		counts     []int64
 		most, more int
+		then       []int64
 	}{
-		{"an open count on 1,000 nodes", 1000, some, more, 5, 3},
-		{"a count of which there was nothing", 1000, none, some, 10, 3},
-		{"one that the node did not have", 1000, "gpu:8", some, 10, 3},
-		{"all GPUs of the node", 1000, some, "gpu:8,carmau0:1024,carma2:3", 10, 3},
-		{"5,000 nodes", 5000, none, some, 10, 2},
-		{"5,000 nodes, an open count", 5000, some, more, 5, 2},
-		{"a small cluster", 8, some, more, 100, 100},
-		{"a cluster whose size is not known", 0, some, more, 100, 100},
-		{"a lower count", 5000, more, some, 100, 100},
-		{"a lower count beside a higher", 5000, some, "gpu:8,carmau0:512,carma2:2048", 100, 100},
-		{"a count that is gone", 5000, some, "gpu:8,carmau0:2048", 100, 100},
+		{"an open count on 1,000 nodes", 1000, some, []int64{2048, 512}, 5, 3, []int64{1024, 512}},
+		{"a count of which there was nothing", 1000, none, []int64{1024, 512}, 10, 3, []int64{2, 512}},
+		{"all GPUs of the node", 1000, none, []int64{3, 512}, 10, 3, []int64{2, 512}},
+		{"5,000 nodes", 5000, none, []int64{1024, 512}, 10, 2, []int64{2, 512}},
+		{"5,000 nodes, an open count", 5000, some, []int64{2048, 512}, 5, 2, []int64{1024, 512}},
+		{"a lower count beside a higher", 1000, some, []int64{2048, 2}, 5, 3, []int64{1024, 2}},
+		{"one that the node did not have", 1000, "gpu:8", []int64{1024, 2}, 10, 3, []int64{0, 0}},
+		{"a small cluster", 8, some, []int64{2048, 512}, 100, 100, nil},
+		{"a cluster whose size is not known", 0, some, []int64{2048, 512}, 100, 100, nil},
+		{"a lower count", 5000, some, []int64{512, 512}, 100, 100, nil},
+		{"nothing, told as 2 MiB", 5000, none, []int64{0, 2}, 100, 100, nil},
 	} {
 		p := newPublisher(t, &fakeSlurm{})
 		ctx := t.Context()
@@ -43,9 +46,14 @@ func TestMayRaise(t *testing.T) {
 				if c.nodes == 8 { // a node updates once a second at most
 					later(t, p, time.Second)
 				}
-				if ok, err := p.mayRaise(ctx, c.last, c.text); err != nil {
+				counts, err := p.bounded(ctx, c.last, c.counts)
+				if err != nil {
 					t.Fatal(err)
-				} else if !ok {
+				}
+				if !slices.Equal(counts, c.counts) {
+					if !slices.Equal(counts, c.then) {
+						t.Errorf("%s: %v after %d, want %v", c.name, counts, n, c.then)
+					}
 					break
 				}
 			}

@@ -47,7 +47,7 @@ func (b *Ledger) SetPublished(ctx context.Context, gresText string, interval tim
 }
 
 // Raised returns of how many nodes the cluster is (0: not known), and until when on the ledger's
-// clock this node has used its part of the updates that only raise counts.
+// clock this node has used its part of the updates that raise counts.
 func (b *Ledger) Raised(ctx context.Context) (nodes int, paid time.Duration, err error) {
 	var ns int64
 	err = b.db.QueryRowContext(ctx, "SELECT nodes, paid_ns FROM raised").Scan(&nodes, &ns)

@@ -1,4 +1,4 @@
-CREATE TABLE raised (           -- updates that only raise the node's counts; they are bounded for the cluster
+CREATE TABLE raised (           -- updates that raise the node's counts; they are bounded for the cluster
   one     INTEGER PRIMARY KEY CHECK (one = 1),
   nodes   INTEGER NOT NULL,     -- of the cluster; 0: not known yet
   paid_ns INTEGER NOT NULL      -- until then this node has used its part of them
