@@ -272,13 +272,14 @@ func (b *Ledger) Acquire(ctx context.Context, job Job, r gres.Request, choose Ch
 		}
 		FailPoint("lease.job-written")
 		for slot, uuid := range uuids {
-			if err := insertLease(tx, job, r, slot, uuid, daemon, readings, leases); err != nil {
+			g, err := insertLease(tx, job, r, slot, uuid, daemon, readings, leases)
+			if err != nil {
 				return err
 			}
+			granted = append(granted, g)
 		}
 		FailPoint("lease.written")
-		granted, err = grantedOf(tx, job.JobID)
-		return err
+		return nil
 	})
 	return granted, err
 }
@@ -297,11 +298,15 @@ func insertJob(tx *sql.Tx, j Job) error {
 }
 
 func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemon gres.Daemon, readings []gres.Reading,
-	leases []gres.Lease) error {
-	reserve := r.ReserveMiB
-	for _, g := range readings {
-		if r.Exclusive && g.UUID == uuid {
-			reserve = g.TotalMiB
+	leases []gres.Lease) (Granted, error) {
+	g := Granted{UUID: uuid, Slot: slot, ReserveMiB: r.ReserveMiB, Exclusive: r.Exclusive, Daemon: daemon,
+		Figures: figure.NoFigures()}
+	for _, reading := range readings {
+		if reading.UUID != uuid {
+			continue
+		}
+		if g.Model = reading.Model; r.Exclusive {
+			g.ReserveMiB = reading.TotalMiB
 		}
 	}
 	for _, l := range leases {
@@ -310,16 +315,13 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 		}
 		if _, err := tx.Exec("INSERT OR IGNORE INTO neighbour (job_id, other) VALUES (?1,?2),(?2,?1)", j.JobID,
 			l.Job.JobID); err != nil {
-			return fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
+			return g, fmt.Errorf("write neighbours of job %s: %w", j.JobKey, err)
 		}
 	}
 	_, err := tx.Exec("INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct, "+
 		"max_slowdown) VALUES (?,?,?,?,?,?,?,?)",
-		j.JobID, uuid, slot, reserve, r.Exclusive, daemon, r.SMActPct, r.MaxSlowdown)
-	if err != nil {
-		return fmt.Errorf("write lease of job %s on GPU %s: %w", j.JobKey, uuid, err)
-	}
-	return nil
+		j.JobID, uuid, slot, g.ReserveMiB, g.Exclusive, daemon, r.SMActPct, r.MaxSlowdown)
+	return g, wrap(err, "write lease of job %s on GPU %s", j.JobKey, uuid)
 }
 
 // Release ends what key holds and lists it as ended. It is no error if that is
