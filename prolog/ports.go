@@ -22,10 +22,11 @@ type Ledger interface {
 	Counts
 }
 
-// Counts are what slurmctld was told last of the node's counts.
+// Counts are what slurmctld was told last of the node's counts, and when it had lost that.
 type Counts interface {
 	Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error)
-	SetPublished(ctx context.Context, gresText string, interval time.Duration) error
+	Miscounted(ctx context.Context) (age time.Duration, nodes int, ok bool, err error)
+	SetMiscounted(ctx context.Context, gresText string) error
 }
 
 // Readings are what the ledger says of the node.

@@ -404,15 +404,19 @@ func TestPrologGivesBack(t *testing.T) {
 // is returned waits until they have told it their counts, and this one's are told again.
 func TestPrologGivesBackAfterAReconfigure(t *testing.T) {
 	const told, conf = "gpu:8,carmau0:no_consume:2", "gpu:8,carmau0:no_consume:81072"
+	const soon, right = 5 * time.Second, 60 * time.Second // 1,000 nodes take 50 s
 	for name, c := range map[string]struct {
 		counts string
 		err    error
+		before bool // the agent has put it right
 		delay  time.Duration
 		is     string
 	}{
-		"as told":       {told, nil, 5 * time.Second, told},
-		"of slurm.conf": {conf, nil, time.Minute, conf},
-		"no answer":     {conf, errors.New("away"), 5 * time.Second, told},
+		"as told":                      {told, nil, false, soon, told},
+		"of slurm.conf":                {conf, nil, false, right, conf},
+		"no answer":                    {conf, errors.New("away"), false, soon, told},
+		"while it waited":              {told, nil, true, right, told},
+		"while it waited, and no more": {told, errors.New("away"), true, right, told},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -420,15 +424,22 @@ func TestPrologGivesBackAfterAReconfigure(t *testing.T) {
 			h.Carma.Mode = "exclusive"
 			w.prolog(t, h)
 		}
-		if err := w.book.SetPublished(t.Context(), told, 0); err != nil {
+		if err := errors.Join(w.book.SetNodes(t.Context(), 1000), w.book.SetPublished(t.Context(), told, 0)); err != nil {
 			t.Fatal(err)
+		}
+		if c.before {
+			if err := errors.Join(w.book.SetMiscounted(t.Context(), conf),
+				w.book.SetPublished(t.Context(), told, 0)); err != nil {
+				t.Fatal(err)
+			}
 		}
 		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
 		w.slurm.counts, w.slurm.fail = c.counts, map[string]error{"node": c.err}
 		w.prolog(t, hook(7))
 		s, err := w.book.Snapshot(t.Context())
-		if err != nil || len(s.PendingRestarts) != 1 || s.PendingRestarts[0].Delay != c.delay {
-			t.Errorf("%s: %+v, %v", name, s.PendingRestarts, err)
+		if err != nil || len(s.PendingRestarts) != 1 ||
+			(c.delay-s.PendingRestarts[0].Delay).Abs() > time.Second {
+			t.Errorf("%s: %+v, %v, want %s", name, s.PendingRestarts, err, c.delay)
 		}
 		if is, _, _, err := w.book.Published(t.Context()); err != nil || is != c.is {
 			t.Errorf("%s: told %s, %v", name, is, err)

@@ -74,10 +74,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: latestStart}, slurm); err != nil {
 		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
-	delay := backOff(h.Restart)
-	if n.miscounted(ctx, ledger, slurm) {
-		delay = max(delay, recount)
-	}
+	delay := max(backOff(h.Restart), n.recount(ctx, ledger, slurm))
 	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
@@ -89,32 +86,34 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	return nil
 }
 
-// recount is by when agents have told slurmctld their counts again that a reconfigure or a restart has
-// put back to those of slurm.conf: 51 s on 1,000 nodes (docs/adr/0123). A job that is returned by
-// then would only be sent to the next node whose counts are wrong.
-const recount = time.Minute
-
-// miscounted tells whether slurmctld counts something else on this node than it was told, and has
-// the agent tell it again.
-func (n *Node) miscounted(ctx context.Context, ledger Counts, slurm Nodes) bool {
+// recount is how long it takes until all agents have told slurmctld their counts again, where it has lost
+// them by a reconfigure or a restart: a job that is returned would only be sent to the next node whose
+// counts are wrong. The agent may have put right those of this node while the job waited here; where it has not, it
+// is woken to.
+func (n *Node) recount(ctx context.Context, ledger Counts, slurm Nodes) time.Duration {
 	if n.Config.Placement.BySlurm() {
-		return false
+		return 0
 	}
-	ctx, cancel := n.part(ctx)
-	defer cancel()
 	told, _, ok, err := ledger.Published(ctx)
 	if err != nil || !ok {
-		return false
+		return 0
 	}
-	counted, _, err := slurm.Node(ctx, n.Name)
-	if err != nil || capacity.Same(counted, told) {
-		return false
+	asking, cancel := n.part(ctx)
+	defer cancel()
+	counted, _, err := slurm.Node(asking, n.Name)
+	ctx, cancelRest := n.part(ctx)
+	defer cancelRest()
+	if err == nil && !capacity.Same(counted, told) {
+		if err := ledger.SetMiscounted(ctx, counted); err != nil {
+			n.Log.Warn("note what slurmctld counts on this node", "error", err)
+		}
+		n.Poke()
 	}
-	if err := ledger.SetPublished(ctx, counted, 0); err != nil {
-		n.Log.Warn("note what slurmctld counts on this node", "error", err)
+	age, nodes, ok, err := ledger.Miscounted(ctx)
+	if err != nil || !ok {
+		return 0
 	}
-	n.Poke()
-	return true
+	return max(0, capacity.AllRight(n.Config.Capacity.Compare.D(), nodes)-age).Round(time.Second)
 }
 
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for

@@ -69,6 +69,9 @@ func TestCompareIf(t *testing.T) {
 		if _, asked, err := p.CompareIf(ctx, snapshot, pause, c.nodes); err != nil || !asked || s.asked != 1 {
 			t.Fatalf("%s: %v %v, %d questions", c.name, asked, err, s.asked)
 		}
+		if _, nodes, ok, err := p.Book.Miscounted(ctx); ok != c.reset || ok && nodes != c.nodes || err != nil {
+			t.Errorf("%s: noted that slurmctld had lost the counts: %v of %d nodes, %v", c.name, ok, nodes, err)
+		}
 		if c.told {
 			if err := p.tell(ctx, p.due.told+",x:1"); err != nil {
 				t.Fatal(err)

@@ -133,8 +133,14 @@ func (p *Publisher) compare(ctx context.Context) (comment string, same bool, err
 		return "", false, err
 	}
 	defer unlock()
-	if told, _, _, err := p.Book.Published(ctx); err != nil || told != before {
+	told, _, ok, err := p.Book.Published(ctx)
+	if err != nil || told != before {
 		return comment, false, err
+	}
+	if ok && !Same(counted, told) {
+		if err := p.Book.SetMiscounted(ctx, counted); err != nil {
+			return comment, false, err
+		}
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {

@@ -46,6 +46,30 @@ func (b *Ledger) SetPublished(ctx context.Context, gresText string, interval tim
 	return wrap(err, "write published capacity")
 }
 
+// Miscounted returns how long ago it was found last that slurmctld counts something else on the node than it
+// was told, and of how many nodes the cluster is (0: not known); ok is false if it was never found.
+func (b *Ledger) Miscounted(ctx context.Context) (age time.Duration, nodes int, ok bool, err error) {
+	var at int64
+	err = b.db.QueryRowContext(ctx, "SELECT at_ns, ifnull((SELECT nodes FROM raised), 0) FROM miscounted").
+		Scan(&at, &nodes)
+	if errors.Is(err, sql.ErrNoRows) {
+		return 0, 0, false, nil
+	}
+	return Now() - time.Duration(at), nodes, err == nil, wrap(err, "read when counts were lost")
+}
+
+// SetMiscounted notes that slurmctld counts this now, and not what it was told.
+func (b *Ledger) SetMiscounted(ctx context.Context, gresText string) error {
+	err := b.write(ctx, func(tx *sql.Tx) error {
+		_, err := tx.Exec("UPDATE published SET gres=?", gresText)
+		if err == nil {
+			_, err = tx.Exec("INSERT OR REPLACE INTO miscounted (one, at_ns) VALUES (1,?)", int64(Now()))
+		}
+		return err
+	})
+	return wrap(err, "write that counts were lost")
+}
+
 // Raised returns of how many nodes the cluster is (0: not known), and until when on the ledger's
 // clock this node has used its part of the updates that raise counts.
 func (b *Ledger) Raised(ctx context.Context) (nodes int, paid time.Duration, err error) {
