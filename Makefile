@@ -164,7 +164,7 @@ test-cgroup2: deps-test-cgroup2 all
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
 export SLURM_PREFIX
 
-# Slurm's situations that take longer than 20 s each (docs/situations.md); RUN and
+# Situations that take longer than 20 s each (docs/situations.md); RUN and
 # SLURM_PREFIX as above.
 test-situations: deps-test-situations all $(PROGRESS)
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
