@@ -8,9 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"carma/gres/capacity"
+	"carma/slurmbridge/tres"
 )
 
 // Situations that administrators bring about (docs/situations.md).
@@ -245,16 +250,23 @@ func TestSituationReconfigure(t *testing.T) {
 	c.nothingLeft()
 }
 
+// down1000 adds so many nodes that are down that the cluster has 1,000. Agents count them when they start.
+func (c *cluster) down1000(nodes int) {
+	c.t.Helper()
+	down := fmt.Sprintf("down[1-%d]", 1000-nodes)
+	c.sh("", "sed -i -E '/^PartitionName=gpu/s/ Nodes=/&"+down+",/' "+c.dir+"/etc/slurm.conf")
+	c.slurmConf("NodeName=" + down + " NodeAddr=127.0.0.1 Port=1 CPUs=64 RealMemory=100000 State=DOWN Gres=" +
+		c.sh("", "grep -oPm1 '^NodeName=n1 .*Gres=\\K.*' "+c.dir+"/etc/slurm.conf"))
+}
+
 // The same on 1,000 nodes, of which most are down, while other jobs start: agents tell their counts
 // one after the other, many of them while a Prolog waits for a GPU of its node.
 func TestSituationReconfigureThousand(t *testing.T) {
-	const nodes, all, waiting = 24, 1000, 12
+	const nodes, waiting = 24, 12
 	c := up(t, "--nodes", fmt.Sprint(nodes), "--time-scale", "10")
-	c.sh("", "sed -i -E '/^PartitionName=gpu/s/ Nodes=/&down[1-"+fmt.Sprint(all-nodes)+"],/' "+c.dir+"/etc/slurm.conf")
-	c.slurmConf(fmt.Sprintf("NodeName=down[1-%d] NodeAddr=127.0.0.1 Port=1 CPUs=64 RealMemory=100000 State=DOWN Gres=%s",
-		all-nodes, c.sh("", "grep -oPm1 '^NodeName=n1 .*Gres=\\K.*' "+c.dir+"/etc/slurm.conf")))
+	c.down1000(nodes)
 	c.settings(map[string]string{"hooks.wait": `"15s"`})
-	for i := range nodes { // each counts the nodes when it starts, and asks for its counts every 50 s from then on
+	for i := range nodes { // each asks for its counts every 50 s from its start on
 		c.restart("agent", fmt.Sprint("n", i+1))
 		time.Sleep(2 * time.Second)
 	}
@@ -300,6 +312,81 @@ func TestSituationReconfigureThousand(t *testing.T) {
 	stop()
 	c.sh("", "scancel -u "+carol)
 	c.nothingLeft()
+}
+
+// On 1,000 nodes a user's short jobs raise their node's counts often. The node tells ten of that at once and then
+// one every 20 s, no lower count late, and the last within 20 s; no job is lost or returned.
+func TestSituationUpdatesBounded(t *testing.T) {
+	const jobs, every = 80, 20 * time.Second
+	c := up(t, "--nodes", "1", "--time-scale", "10")
+	c.down1000(1)
+	c.restart("agent")
+	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	db := c.ledger("n1")
+	c.eventually(func() string { // as the agent knows
+		var nodes string
+		db.QueryRow("SELECT nodes FROM raised").Scan(&nodes)
+		return nodes
+	}, "^100[0-9]$") // with anchors
+	if _, err := db.Exec("CREATE TABLE told (seq INTEGER PRIMARY KEY, at REAL, gres TEXT); CREATE TRIGGER tell AFTER INSERT " +
+		"ON published BEGIN INSERT INTO told VALUES (NULL, julianday('now')*86400, new.gres); END"); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	var ids []string
+	for range jobs {
+		ids = append(ids, c.sbatch(alice, "-o /dev/null", "#SBATCH --gres=gpu:1\n#CARMA mem=30G\nsleep 1\n"))
+	}
+	for _, id := range ids {
+		c.ends(id, "COMPLETED")
+	}
+	took := time.Since(start)
+	end := time.Now()
+	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	late := time.Since(end)
+	rows, err := db.Query("SELECT at, gres FROM told ORDER BY seq")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	updates, raises := 0, 0
+	for last := ""; rows.Next(); {
+		var at float64
+		var gres string
+		if err := rows.Scan(&at, &gres); err != nil {
+			t.Fatal(err)
+		}
+		if last != "" && !capacity.Same(gres, last) {
+			updates++
+			if slices.ContainsFunc(tres.Names(4), func(name string) bool { return count(gres, name) > count(last, name) }) {
+				raises++
+			}
+		}
+		last = gres
+	}
+	t.Logf("%d jobs in %s, %d updates, of which %d raise; the last %s after the end", jobs, took.Round(time.Second), updates,
+		raises, late.Round(time.Second))
+	// A comparison, every 50 s, tells what it finds in any case.
+	if most := 10 + int((took+late)/every) + 1 + int((took+late)/(50*time.Second)); raises > most || raises < 8 || rows.Err() != nil {
+		t.Errorf("%d updates raise a count; at most %d may, %v", raises, most, rows.Err())
+	}
+	if late > every+10*time.Second {
+		t.Errorf("counts are right %s after the last job has ended", late)
+	}
+	for _, id := range ids {
+		if got := c.restarts(id); got != "0" {
+			t.Errorf("job %s was returned to the queue %s times", id, got)
+		}
+	}
+	c.nothingLeft()
+}
+
+// count is a GRES of a text as slurmctld is told it.
+func count(gres, name string) int {
+	_, rest, _ := strings.Cut(","+gres, ","+name+":")
+	rest, _, _ = strings.Cut(rest, ",")
+	n, _ := strconv.Atoi(rest[strings.LastIndexByte(rest, ':')+1:])
+	return n
 }
 
 // A node that power saving has switched off is switched on when a job needs it, takes it,
