@@ -113,7 +113,7 @@ func (n *Node) recount(ctx context.Context, ledger Counts, slurm Nodes) time.Dur
 	if err != nil || !ok {
 		return 0
 	}
-	return max(0, capacity.AllRight(n.Config.Capacity.Compare.D(), nodes)-age).Round(time.Second)
+	return max(0, capacity.Settled(n.Config.Capacity.Compare.D(), nodes)-age).Round(time.Second)
 }
 
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for

@@ -76,10 +76,10 @@ func interval(pause time.Duration, nodes, rate int) time.Duration {
 	return max(pause, time.Duration(nodes)*time.Second/time.Duration(rate))
 }
 
-// AllRight is by when all nodes that offer less than they have told slurmctld their counts again, from when one
-// found that slurmctld had lost its own, with the pause of CompareIf: on 1,000 nodes the last took 51 s
-// (docs/adr/0123). nodes 0: not known.
-func AllRight(pause time.Duration, nodes int) time.Duration {
+// Settled is how long it takes until all nodes that offer less than they have told slurmctld their counts again,
+// from when one found that slurmctld had lost its own, with the pause of CompareIf: on 1,000 nodes the last took
+// 51 s (docs/adr/0123). nodes 0: not known.
+func Settled(pause time.Duration, nodes int) time.Duration {
 	const late = 10 * time.Second
 	return interval(pause, nodes, busyPerSecond) + late
 }
