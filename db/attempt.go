@@ -206,11 +206,26 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// attemptColumns are all of a record but the line, which is made of them.
-const attemptColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
+// firstColumns are those of a record of which its generated column line is made.
+const firstColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
 	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
 	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
-	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to, law_ms`
+	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to`
+
+// added are the columns that steps of the schema have added since, in their order.
+var added = []struct {
+	step int
+	name string
+}{{4, "law_ms"}}
+
+// attemptColumns are all of a record but the line, in the order in which put gives their values.
+var attemptColumns = func() string {
+	names := firstColumns
+	for _, c := range added {
+		names += ", " + c.name
+	}
+	return names
+}()
 
 var putAttempt = "INSERT OR REPLACE INTO attempt (" + attemptColumns + ", version) VALUES (?,?" +
 	strings.Repeat(",?", strings.Count(attemptColumns, ",")) + ")"
@@ -337,7 +352,7 @@ type queryer interface {
 }
 
 func attempts(ctx context.Context, q queryer, where string, args ...any) (all []Attempt, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT "+wholeLine+
+	rows, err := q.QueryContext(ctx, "SELECT "+lineOf(Version)+
 		", ifnull(g.uuid,''), ifnull(g.model,''), ifnull(g.figures,'') FROM "+
 		"attempt a LEFT JOIN attempt_gpu g USING (job_id, cluster, restart, node) "+
 		where+" ORDER BY a.job_id, a.cluster, a.restart, a.node, g.slot", args...)

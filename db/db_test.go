@@ -264,7 +264,7 @@ func TestRecordsNameTheirVersion(t *testing.T) {
 	values := "7, 'c', 0, 'n1', NULL, NULL, NULL, NULL, 'alice', 1, 'gpu', NULL, 1, 2, 'COMPLETED', 0, 0, 'shared', " +
 		"'user', NULL, NULL, 1, NULL, ''," +
 		"NULL, NULL, 'unknown', NULL, NULL, NULL, 'unknown', NULL, NULL, 'unknown', 0, 0, 0, NULL, '', NULL, NULL, NULL"
-	if _, err := old.sql.Exec("INSERT INTO attempt (" + strings.TrimSuffix(attemptColumns, ", law_ms") +
+	if _, err := old.sql.Exec("INSERT INTO attempt (" + firstColumns +
 		") VALUES (" + values + ")"); err != nil {
 		t.Fatal(err)
 	}

@@ -71,16 +71,26 @@ func (f Filter) where() (text string, args []any) {
 	return text, args
 }
 
-// wholeLine is the line of a record a with what later steps of the schema have added.
-const wholeLine = "a.line || ifnull(a.law_ms,'') || char(31)"
-
-// line is the same in this file, which may be a copy that older programs have published.
-func (d *DB) line() string {
-	const lawVersion = 4
-	if v, err := d.version(d.sql); err == nil && v < lawVersion {
-		return "a.line || char(31)"
+// lineOf is the line of a record a in a file at a step of the schema, which may be a copy that older programs have
+// published.
+func lineOf(step int) string {
+	text := "a.line"
+	for _, c := range added {
+		if c.step <= step {
+			text += " || ifnull(a." + c.name + ",'')"
+		}
+		text += " || char(31)"
 	}
-	return wholeLine
+	return text
+}
+
+// line is lineOf for this file.
+func (d *DB) line() string {
+	step, err := d.version(d.sql)
+	if err != nil {
+		step = Version
+	}
+	return lineOf(step)
 }
 
 // chunk is how many records are read at once: a text that stays in the cache of a core.

@@ -30,7 +30,7 @@ var recipes = map[string][]change{
 		{"slurmbridge/policy/policy.go", "BestFit}\n", "Last, "},
 		{"contrib/slurm/carma.toml", "#policy = \"magm\"\n", "# \"last\" takes the last.\n"},
 		{"docs/user.md", "`best-fit`", "`last`, "},
-		{"gres/choose/order.go", "\tcase MAGM:", "\tcase \"last\":\n\t\treturn true\n"},
+		{"gres/choose/order.go", "\tcase policy.MAGM:", "\tcase policy.Last:\n\t\treturn true\n"},
 		test("gres/choose/policy_recipe_test.go", "\n\t\"carma/gres\"\n", `
 	d := GPUs("last", Input{Readings: []gres.Reading{gpu("a"), gpu("b")}, Request: shared(1, 1000), Thresholds: defaults})
 	if len(d.UUIDs) != 1 || d.UUIDs[0] != "b" {

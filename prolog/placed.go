@@ -10,6 +10,7 @@ import (
 	"carma/gres/choose"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 	"carma/slurmbridge/tres"
 )
 
@@ -40,7 +41,7 @@ func slurmAssigned(given []int, in choose.Input) choose.Decision {
 		uuids[i], candidates[i] = r.UUID, *r
 	}
 	in.Readings = candidates
-	d := choose.GPUs(choose.MAGM, in)
+	d := choose.GPUs(policy.MAGM, in)
 	if len(d.UUIDs) > 0 {
 		d.UUIDs = uuids
 	}

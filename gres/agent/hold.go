@@ -15,6 +15,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/policy"
 	"carma/slurmbridge/sctl"
 )
 
@@ -76,8 +77,8 @@ func (a *Agent) kept(job, uid uint32, gpus int, mib int64) gres.Request {
 // strictest is the policy, of those that the job may have, by which the fewest GPUs do.
 func (a *Agent) strictest() choose.Policy {
 	p := choose.Policy(a.Config.Placement.Policy)
-	if p != choose.Exclusive && slices.Contains(a.Config.Placement.AllowPolicies, string(choose.Carma)) {
-		return choose.Carma
+	if p != policy.Exclusive && slices.Contains(a.Config.Placement.AllowPolicies, string(policy.Carma)) {
+		return policy.Carma
 	}
 	return p
 }

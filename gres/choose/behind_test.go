@@ -8,6 +8,7 @@ import (
 
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 func TestBehind(t *testing.T) {
@@ -39,8 +40,8 @@ func TestBehind(t *testing.T) {
 		in := Input{Readings: readings, Leases: c.leases, Request: whole(9, 1),
 			Thresholds: Thresholds{SMActMaxPct: 80, MaxJobs: 4, MarginMiB: 2048}}
 		before := slices.Clone(c.leases)
-		in.Leases = Behind(FirstFit, in, c.ahead)
-		if got := GPUs(FirstFit, in).UUIDs; !slices.Equal(got, c.want) {
+		in.Leases = Behind(policy.FirstFit, in, c.ahead)
+		if got := GPUs(policy.FirstFit, in).UUIDs; !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 		if !slices.Equal(c.leases, before) {

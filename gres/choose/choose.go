@@ -18,18 +18,6 @@ import (
 // Policy orders the GPUs that fit.
 type Policy = policy.Name
 
-// Policies, as this package and those that use it call them.
-const (
-	Carma      = policy.Carma
-	Exclusive  = policy.Exclusive
-	RoundRobin = policy.RoundRobin
-	MAGM       = policy.MAGM
-	LUG        = policy.LUG
-	MUG        = policy.MUG
-	FirstFit   = policy.FirstFit
-	BestFit    = policy.BestFit
-)
-
 // Thresholds are the preconditions, from carma.toml. A percentage of 100 or
 // more switches its gate off.
 type Thresholds struct {
@@ -246,9 +234,9 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 // than with one of them (thesis 4.3.2; docs/bench/sim.md).
 func (s *state) refusedBy(p Policy, streams bool) Reason {
 	switch {
-	case p == Exclusive:
+	case p == policy.Exclusive:
 		return Reason{code: notIdle}
-	case p == Carma && (s.otherUsers || s.turns && !streams):
+	case p == policy.Carma && (s.otherUsers || s.turns && !streams):
 		return Reason{code: byTurns}
 	}
 	return Reason{}
@@ -314,7 +302,7 @@ func Owner(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (uid uin
 	if r.HeldFor != 0 {
 		return r.HeldUID, true
 	}
-	if t.CrossUser && p != Carma {
+	if t.CrossUser && p != policy.Carma {
 		return 0, false
 	}
 	for i := range leases {

@@ -11,6 +11,7 @@ import (
 
 	"carma/db/figure"
 	"carma/gres"
+	"carma/slurmbridge/policy"
 )
 
 var defaults = Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, Settle: 30 * time.Second,
@@ -105,7 +106,7 @@ func TestMAGM(t *testing.T) {
 		{"no GPU at all", nil, nil, shared(1, 1), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: c.r, Thresholds: defaults})
+			d := GPUs(policy.MAGM, Input{Readings: c.readings, Leases: c.leases, Request: c.r, Thresholds: defaults})
 			got := strings.Join(d.UUIDs, " ")
 			if d.UUIDs == nil {
 				var why []string
@@ -124,7 +125,7 @@ func TestMAGM(t *testing.T) {
 func TestMAGMOtherUsersNever(t *testing.T) {
 	never := defaults
 	never.CrossUser = false
-	d := GPUs(MAGM, Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{{UUID: "a", UID: 2000,
+	d := GPUs(policy.MAGM, Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{{UUID: "a", UID: 2000,
 		ReserveMiB: 1000, Seen: true}}, Request: shared(1, 1000), Thresholds: never})
 	if d.UUIDs != nil || len(d.Refusals) != 1 || d.Refusals[0].Reason.String() != "leased to another user" {
 		t.Errorf("got %+v", d)
@@ -163,11 +164,11 @@ func TestOffer(t *testing.T) {
 		leases []gres.Lease
 		want   int64
 	}{
-		{Exclusive, nil, 40536},
-		{Exclusive, []gres.Lease{held("a", 10000)}, 0},
-		{MAGM, []gres.Lease{held("a", 10000)}, 28488},
+		{policy.Exclusive, nil, 40536},
+		{policy.Exclusive, []gres.Lease{held("a", 10000)}, 0},
+		{policy.MAGM, []gres.Lease{held("a", 10000)}, 28488},
 	} {
-		mib, _ := Offer(c.policy == Exclusive, gpu("a"), c.leases, defaults)
+		mib, _ := Offer(c.policy == policy.Exclusive, gpu("a"), c.leases, defaults)
 		fits := GPUs(c.policy, Input{Readings: []gres.Reading{gpu("a")}, Leases: c.leases,
 			Request: shared(1, max(mib, 1000)), Thresholds: defaults}).UUIDs != nil
 		if mib != c.want || fits != (mib > 0) {
@@ -203,15 +204,16 @@ func TestUncounted(t *testing.T) {
 		t        Thresholds
 		want     bool
 	}{
-		{"another user", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), never, true},
-		{"by turns", Carma, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), defaults, true},
-		{"alone, booked by a smaller GPU", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 10000)}, alone, defaults,
+		{"another user", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), never, true},
+		{"by turns", policy.Carma, []gres.Reading{gpu("a")}, []gres.Lease{other}, shared(1, 1000), defaults, true},
+		{"alone, booked by a smaller GPU", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 10000)}, alone,
+			defaults,
 			true},
-		{"booked activity", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{active}, busy, booking, true},
-		{"two daemons", Carma, []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{many("a", "a"), many("b", "b")},
+		{"booked activity", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{active}, busy, booking, true},
+		{"two daemons", policy.Carma, []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{many("a", "a"), many("b", "b")},
 			shared(2, 1000), defaults, true},
-		{"full", MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 39000)}, shared(1, 10000), defaults, false},
-		{"faulty", MAGM, []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Quarantined = "fault" })}, nil,
+		{"full", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 39000)}, shared(1, 10000), defaults, false},
+		{"faulty", policy.MAGM, []gres.Reading{with(gpu("a"), func(r *gres.Reading) { r.Quarantined = "fault" })}, nil,
 			shared(1, 1000), defaults, false},
 	} {
 		d := GPUs(c.p, Input{Readings: c.readings, Leases: c.leases, Request: c.r, Thresholds: c.t})
@@ -230,7 +232,7 @@ func TestPlaceableAgreesWithChoice(t *testing.T) {
 			leases := []gres.Lease{held("a", booked)}
 			mib, _ := Placeable(r, leases, defaults)
 			takes := func(mib int64) bool {
-				return GPUs(MAGM, Input{Readings: []gres.Reading{r}, Leases: leases, Request: shared(1, mib),
+				return GPUs(policy.MAGM, Input{Readings: []gres.Reading{r}, Leases: leases, Request: shared(1, mib),
 					Thresholds: defaults}).UUIDs != nil
 			}
 			if mib > 0 && !takes(mib) {
@@ -259,12 +261,12 @@ func TestOwnerAgreesWithChoice(t *testing.T) {
 		heldFor   uint32 // of user 7
 		own       bool
 	}{
-		{"idle", MAGM, nil, false, 0, false},
-		{"leases elsewhere", MAGM, []gres.Lease{held("b", 10000)}, false, 0, false},
-		{"one user's", MAGM, []gres.Lease{of(7), of(7)}, false, 0, true},
-		{"by turns", MAGM, []gres.Lease{of(7)}, true, 0, false},
-		{"never by turns", Carma, []gres.Lease{of(7)}, true, 0, true},
-		{"kept for a job", MAGM, nil, true, 5, true},
+		{"idle", policy.MAGM, nil, false, 0, false},
+		{"leases elsewhere", policy.MAGM, []gres.Lease{held("b", 10000)}, false, 0, false},
+		{"one user's", policy.MAGM, []gres.Lease{of(7), of(7)}, false, 0, true},
+		{"by turns", policy.MAGM, []gres.Lease{of(7)}, true, 0, false},
+		{"never by turns", policy.Carma, []gres.Lease{of(7)}, true, 0, true},
+		{"kept for a job", policy.MAGM, nil, true, 5, true},
 	} {
 		th := defaults
 		th.CrossUser = c.crossUser
@@ -307,7 +309,8 @@ func TestPolicies(t *testing.T) {
 		held("turn", 13000), held("hot", 100),
 	}
 	for p, want := range map[Policy]string{
-		MAGM: "roomy", LUG: "idle", MUG: "busy", RoundRobin: "turn", Exclusive: "idle", FirstFit: "first", BestFit: "tight",
+		policy.MAGM: "roomy", policy.LUG: "idle", policy.MUG: "busy", policy.RoundRobin: "turn", policy.Exclusive: "idle",
+		policy.FirstFit: "first", policy.BestFit: "tight",
 	} {
 		in := Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults, Last: "roomy"}
 		if d := GPUs(p, in); len(d.UUIDs) != 1 || d.UUIDs[0] != want {
@@ -316,10 +319,10 @@ func TestPolicies(t *testing.T) {
 	}
 	// Without the idle one, LUG takes the quietest.
 	in := Input{Readings: readings[:6], Leases: leases, Request: shared(1, 5000), Thresholds: defaults}
-	if d := GPUs(LUG, in); d.UUIDs[0] != "quiet" {
+	if d := GPUs(policy.LUG, in); d.UUIDs[0] != "quiet" {
 		t.Errorf("lug takes %v", d.UUIDs)
 	}
-	if d := GPUs(Exclusive, in); d.UUIDs != nil {
+	if d := GPUs(policy.Exclusive, in); d.UUIDs != nil {
 		t.Errorf("exclusive takes %v", d.UUIDs)
 	}
 }
@@ -336,7 +339,7 @@ func TestCarmaNeverByTurns(t *testing.T) {
 	other, turns := held("other", 1000), held("turns", 1000)
 	other.UID, turns.Daemon = 2000, ""
 	leases := []gres.Lease{held("busy", 1000), held("calm", 1000), other, turns}
-	d := GPUs(Carma, Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults})
+	d := GPUs(policy.Carma, Input{Readings: readings, Leases: leases, Request: shared(1, 5000), Thresholds: defaults})
 	if strings.Join(d.UUIDs, " ") != "calm" {
 		t.Errorf("takes %v", d.UUIDs)
 	}
@@ -346,11 +349,11 @@ func TestCarmaNeverByTurns(t *testing.T) {
 		}
 	}
 	in := Input{Readings: append(readings, gpu("idle")), Leases: leases, Request: shared(2, 5000), Thresholds: defaults}
-	if d := GPUs(Carma, in); d.UUIDs != nil {
+	if d := GPUs(policy.Carma, in); d.UUIDs != nil {
 		t.Errorf("two GPUs: %v", d.UUIDs)
 	}
 	in.Readings = append(in.Readings, gpu("idle2"))
-	if d := GPUs(Carma, in); strings.Join(d.UUIDs, " ") != "idle idle2" {
+	if d := GPUs(policy.Carma, in); strings.Join(d.UUIDs, " ") != "idle idle2" {
 		t.Errorf("two idle GPUs: %v", d.UUIDs)
 	}
 }
@@ -359,7 +362,7 @@ func TestCarmaNeverByTurns(t *testing.T) {
 // gives each a GPU and the fifth waits; MUG fills one GPU and leaves the others
 // off.
 func TestExclusiveAgainstMUG(t *testing.T) {
-	for p, want := range map[Policy]string{Exclusive: "a b c d -", MUG: "a a a a b"} {
+	for p, want := range map[Policy]string{policy.Exclusive: "a b c d -", policy.MUG: "a a a a b"} {
 		var leases []gres.Lease
 		var got []string
 		for range 5 {
@@ -389,18 +392,18 @@ func TestRoundRobinGoesAround(t *testing.T) {
 	in := Input{Readings: []gres.Reading{gpu("a"), gpu("b"), gpu("c")}, Request: shared(1, 1000), Thresholds: defaults}
 	var got []string
 	for range 7 {
-		in.Last = GPUs(RoundRobin, in).UUIDs[0]
+		in.Last = GPUs(policy.RoundRobin, in).UUIDs[0]
 		got = append(got, in.Last)
 	}
 	if g := strings.Join(got, ""); g != "abcabca" {
 		t.Errorf("got %s", g)
 	}
 	in.Last, in.Request.GPUs = "b", 2
-	if d := GPUs(RoundRobin, in); strings.Join(d.UUIDs, "") != "ca" {
+	if d := GPUs(policy.RoundRobin, in); strings.Join(d.UUIDs, "") != "ca" {
 		t.Errorf("two GPUs after b: %v", d.UUIDs)
 	}
 	in.Last = "gone"
-	if d := GPUs(RoundRobin, in); strings.Join(d.UUIDs, "") != "ab" {
+	if d := GPUs(policy.RoundRobin, in); strings.Join(d.UUIDs, "") != "ab" {
 		t.Errorf("after a GPU that is gone: %v", d.UUIDs)
 	}
 }
@@ -425,7 +428,8 @@ func TestNearness(t *testing.T) {
 		{"not known", []gres.Reading{at("a", 0, -1, 0), at("b", 1, -1, 0), at("c", 2, -1, 0)},
 			[]gres.Lease{by(1000, "a", "a,b"), by(1000, "b", "a,b"), by(1000, "b", "a,b"), by(1000, "c", "c")}, 2, "ab"},
 	} {
-		d := GPUs(MAGM, Input{Readings: c.readings, Leases: c.leases, Request: shared(c.k, 1000), Thresholds: defaults})
+		in := Input{Readings: c.readings, Leases: c.leases, Request: shared(c.k, 1000), Thresholds: defaults}
+		d := GPUs(policy.MAGM, in)
 		if g := strings.Join(d.UUIDs, ""); g != c.want {
 			t.Errorf("%s: %s, want %s", c.name, g, c.want)
 		}
@@ -473,7 +477,7 @@ func TestGates(t *testing.T) {
 	} {
 		r := shared(1, 5000)
 		r.JobID, r.SMActPct = 5, c.smact
-		d := GPUs(MAGM, Input{Readings: []gres.Reading{c.r}, Leases: c.leases, Request: r, Thresholds: all})
+		d := GPUs(policy.MAGM, Input{Readings: []gres.Reading{c.r}, Leases: c.leases, Request: r, Thresholds: all})
 		got := ""
 		if d.UUIDs == nil {
 			got = d.Refusals[0].Reason.String()
@@ -509,7 +513,8 @@ func BenchmarkGPUs(b *testing.B) {
 		}
 		t := defaults
 		t.MaxJobs = 48
-		for _, p := range []Policy{MAGM, MUG, RoundRobin, Carma} {
+		for _, name := range policy.Placements() {
+			p := Policy(name)
 			b.Run(fmt.Sprintf("%dx%d/%s", size.gpus, size.leases, p), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"carma/gres"
+	"carma/slurmbridge/policy"
 )
 
 // A process is the client of one MPS daemon, so a job on several GPUs shares
@@ -34,8 +35,7 @@ func (c company) has(s *state) bool {
 // companies calls f with each company of GPUs, those that the policy likes best
 // first, until it returns false.
 func companies(p Policy, states []state, f func(company) bool) {
-	fills := p == MUG || p == BestFit // used GPUs before idle ones
-	if !fills && !f(company{}) {
+	if !fills(p) && !f(company{}) {
 		return
 	}
 	for i := range states {
@@ -45,10 +45,10 @@ func companies(p Policy, states []state, f func(company) bool) {
 			return
 		}
 	}
-	if fills && !f(company{}) {
+	if fills(p) && !f(company{}) {
 		return
 	}
-	if p != Carma {
+	if p != policy.Carma {
 		f(company{users: true})
 	}
 }
@@ -153,7 +153,7 @@ func ShareableSets(p Policy, readings []gres.Reading, leases []gres.Lease, t Thr
 	for i := range all {
 		all[i] = i
 	}
-	if t.Streams || t.CrossUser && p != Carma {
+	if t.Streams || t.CrossUser && p != policy.Carma {
 		return [][]int{all} // a user who has nothing here takes turns with anybody
 	}
 	var lists [][]int

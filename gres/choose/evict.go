@@ -9,6 +9,7 @@ import (
 
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 // Leaving is whether a job leaves its GPUs for one that preempts.
@@ -70,8 +71,8 @@ func evictions(
 	one := *in
 	one.Readings = []gres.Reading{*g}
 	s := &statesOf(buf[:], &one)[0]
-	alone := r.Exclusive || p == Exclusive || r.GPUs > 1 // a daemon of several comes up on GPUs without jobs
-	others := t.CrossUser && p != Carma
+	alone := r.Exclusive || p == policy.Exclusive || r.GPUs > 1 // a daemon of several comes up on GPUs without jobs
+	others := t.CrossUser && p != policy.Carma
 	demand, known := Activity(r.SMActPct, 0)
 	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients ||
 		s.slows(in, newcomer{demand, s.joins(in)}, known).code != 0

@@ -10,6 +10,7 @@ import (
 	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 // As few jobs as possible go, the youngest first, and none that may not.
@@ -61,7 +62,7 @@ func TestEvict(t *testing.T) {
 		if c.name == "jobs of another user go" {
 			in.Readings = in.Readings[1:2]
 		}
-		uuids, jobs := Evict(MAGM, in, func(l *gres.Lease) Leaving {
+		uuids, jobs := Evict(policy.MAGM, in, func(l *gres.Lease) Leaving {
 			switch {
 			case l.Job.JobID < 10:
 				return Yields
@@ -92,14 +93,14 @@ func TestEvictByMeasuredSlowdown(t *testing.T) {
 		Leases: []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}, UID: 1, ReserveMiB: 5000, AlonePct: 10,
 			Seen: true, Daemon: "a"}},
 		Request: gres.Request{JobID: 99, UID: 1, GPUs: 1, ReserveMiB: 5000, SMActPct: 30}}
-	if got := GPUs(MAGM, in); got.UUIDs != nil {
+	if got := GPUs(policy.MAGM, in); got.UUIDs != nil {
 		t.Fatalf("the newcomer fits: %+v", got)
 	}
-	if _, jobs := Evict(MAGM, in, func(*gres.Lease) Leaving { return Yields }); len(jobs) != 1 {
+	if _, jobs := Evict(policy.MAGM, in, func(*gres.Lease) Leaving { return Yields }); len(jobs) != 1 {
 		t.Errorf("%v go, want job 1", jobs)
 	}
 	in.Readings[0].SMActPct = 10
-	if _, jobs := Evict(MAGM, in, func(*gres.Lease) Leaving { return Yields }); len(jobs) != 0 {
+	if _, jobs := Evict(policy.MAGM, in, func(*gres.Lease) Leaving { return Yields }); len(jobs) != 0 {
 		t.Errorf("%v go where it fits", jobs)
 	}
 }

@@ -2,7 +2,11 @@
 
 package choose
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"carma/slurmbridge/policy"
+)
 
 // pick returns the best GPU that fits and is not chosen yet: near to those that
 // are chosen, then without other users, then by policy, then in order.
@@ -10,7 +14,7 @@ func pick(p Policy, states []state, after int, chosen near) int {
 	best := -1
 	for n := range states {
 		i := n
-		if p == RoundRobin {
+		if p == policy.RoundRobin {
 			i = (after + 1 + n) % len(states)
 		}
 		if states[i].fits && (best < 0 || better(p, &states[i], &states[best], chosen)) {
@@ -19,6 +23,9 @@ func pick(p Policy, states []state, after int, chosen near) int {
 	}
 	return best
 }
+
+// fills tells whether the policy takes GPUs in use before idle ones: so does it with those of a daemon of several.
+func fills(p Policy) bool { return p == policy.MUG || p == policy.BestFit }
 
 // better tells whether a comes before b, which stands before it in order.
 func better(p Policy, a, b *state, chosen near) bool {
@@ -29,13 +36,13 @@ func better(p Policy, a, b *state, chosen near) bool {
 		return !a.otherUsers
 	}
 	switch p {
-	case MAGM:
+	case policy.MAGM:
 		return a.freeMiB() > b.freeMiB()
-	case BestFit:
+	case policy.BestFit:
 		return a.freeMiB() < b.freeMiB()
-	case LUG, Carma:
+	case policy.LUG, policy.Carma:
 		return a.load() < b.load()
-	case MUG:
+	case policy.MUG:
 		return a.load() > b.load() || a.load() == b.load() && a.jobs > b.jobs
 	}
 	return false // Exclusive, FirstFit, RoundRobin: the order itself

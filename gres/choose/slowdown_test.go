@@ -12,6 +12,7 @@ import (
 	"carma/db/figure"
 	"carma/gres"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 // doing is a lease of user 1000 on a whose job is expected to keep pct of the SMs active.
@@ -81,7 +82,7 @@ func TestSlowdown(t *testing.T) {
 			th.SMActMaxPct, th.MaxSlowdown = 100, c.site
 			r := shared(1, 1000)
 			r.SMActPct, r.MaxSlowdown = c.pct, c.own
-			d := GPUs(MAGM, Input{Readings: []gres.Reading{c.reading}, Leases: c.leases, Request: r, Thresholds: th})
+			d := GPUs(policy.MAGM, Input{Readings: []gres.Reading{c.reading}, Leases: c.leases, Request: r, Thresholds: th})
 			got := ""
 			if d.UUIDs == nil {
 				got = d.Refusals[0].Reason.String()
@@ -126,7 +127,7 @@ func TestEvictBySlowdown(t *testing.T) {
 	in := Input{Readings: []gres.Reading{gpu("a")}, Leases: []gres.Lease{doing(1, 40), doing(2, 60)}, Request: r,
 		Thresholds: th}
 	in.Leases[0].Age *= 2
-	_, jobs := Evict(MAGM, in, func(*gres.Lease) Leaving { return Yields })
+	_, jobs := Evict(policy.MAGM, in, func(*gres.Lease) Leaving { return Yields })
 	if len(jobs) != 1 || jobs[0].JobID != 2 {
 		t.Error(jobs)
 	}
@@ -148,7 +149,7 @@ func TestSlowdownHolds(t *testing.T) {
 			if r.IntN(3) == 0 {
 				req.MaxSlowdown = 1.01 + r.Float64()
 			}
-			d := GPUs(LUG, Input{Readings: readings, Leases: leases, Request: req, Thresholds: th})
+			d := GPUs(policy.LUG, Input{Readings: readings, Leases: leases, Request: req, Thresholds: th})
 			if d.UUIDs == nil {
 				if len(leases) == 0 {
 					t.Fatal("refused on an idle node", d.Refusals)
@@ -190,6 +191,6 @@ func BenchmarkSlowdown(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		GPUs(MAGM, in)
+		GPUs(policy.MAGM, in)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/policy"
 )
 
 // StepMiB is the grain of published memory (package capacity). What is used moves all
@@ -88,9 +89,9 @@ func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, 
 	var buf [1]state
 	in := Input{Readings: []gres.Reading{*g}, Leases: leases, Request: r, Thresholds: *t}
 	s := &statesOf(buf[:], &in)[0]
-	alone := r.Exclusive || p == Exclusive
+	alone := r.Exclusive || p == policy.Exclusive
 	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients // until one has gone, at least
-	others := t.CrossUser && p != Carma
+	others := t.CrossUser && p != policy.Carma
 	freeMiB := s.freeMiB()
 	var stay []*gres.Lease
 	ends := func(l *gres.Lease) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"carma/gres"
+	"carma/slurmbridge/policy"
 )
 
 func TestSoonest(t *testing.T) {
@@ -69,7 +70,7 @@ func TestSoonest(t *testing.T) {
 		c.r.UID = me
 		th := defaults
 		th.CrossUser = false
-		if got := strings.Join(Soonest(MAGM, readings, c.leases, c.r, th), " "); got != c.want {
+		if got := strings.Join(Soonest(policy.MAGM, readings, c.leases, c.r, th), " "); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -85,13 +86,14 @@ func TestSoonest(t *testing.T) {
 		change    func(*gres.Reading) // of a
 		want      string
 	}{
-		{"room", MAGM, false, func(*gres.Reading) {}, "a"},
-		{"busy", MAGM, false, func(r *gres.Reading) { r.SMActPct = 97 }, "b"},
-		{"uses more than it booked", MAGM, false, func(r *gres.Reading) { r.UsedMiB = 35000 }, "b"},
-		{"a step short of the room", MAGM, false, func(r *gres.Reading) { r.UsedMiB = 40536 - 20000 - 2048 - 100 }, "b"},
-		{"nobody shares", Exclusive, false, func(*gres.Reading) {}, "b"},
-		{"by turns", MAGM, true, func(r *gres.Reading) { r.SMActPct = 97 }, "c"},
-		{"never by turns", Carma, true, func(r *gres.Reading) { r.SMActPct = 97 }, "b"},
+		{"room", policy.MAGM, false, func(*gres.Reading) {}, "a"},
+		{"busy", policy.MAGM, false, func(r *gres.Reading) { r.SMActPct = 97 }, "b"},
+		{"uses more than it booked", policy.MAGM, false, func(r *gres.Reading) { r.UsedMiB = 35000 }, "b"},
+		{"a step short of the room", policy.MAGM, false,
+			func(r *gres.Reading) { r.UsedMiB = 40536 - 20000 - 2048 - 100 }, "b"},
+		{"nobody shares", policy.Exclusive, false, func(*gres.Reading) {}, "b"},
+		{"by turns", policy.MAGM, true, func(r *gres.Reading) { r.SMActPct = 97 }, "c"},
+		{"never by turns", policy.Carma, true, func(r *gres.Reading) { r.SMActPct = 97 }, "b"},
 	} {
 		th := defaults
 		th.CrossUser = c.crossUser

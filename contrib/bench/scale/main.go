@@ -29,6 +29,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 const (
@@ -274,7 +275,7 @@ func (b *bench) makeAgents(ctx context.Context) error {
 			return err
 		}
 		n := &node{book: book, pub: &capacity.Publisher{Node: name, RunDir: dir, Slurm: (*asking)(b), Book: book,
-			Policy: choose.Carma, FullMiB: []int64{fullMiB},
+			Policy: policy.Carma, FullMiB: []int64{fullMiB},
 			Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}}
 		if text == "" {
 			if err := n.pub.Publish(ctx); err != nil {

@@ -11,6 +11,7 @@ import (
 	"carma/contrib/sim/model"
 	"carma/contrib/sim/workload"
 	"carma/gres/choose"
+	"carma/slurmbridge/policy"
 )
 
 const publishedTraces = "../../../../shared/data/traces/"
@@ -78,7 +79,7 @@ func BenchmarkCluster(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for _, p := range []choose.Policy{choose.MAGM, choose.Carma} {
+		for _, p := range []choose.Policy{policy.MAGM, policy.Carma} {
 			b.Run(fmt.Sprintf("%d/%d/%s", c.n, c.nodes, p), func(b *testing.B) {
 				s := Default()
 				s.Nodes, s.GPUs, s.Policy = c.nodes, 8, p

@@ -9,10 +9,10 @@ import (
 	"carma/contrib/sim/model"
 	"carma/contrib/sim/workload"
 	"carma/estimator"
-	"carma/gres/choose"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 // booking is what slurmctld adds to a job at submission.
@@ -50,7 +50,7 @@ func newBooker(s *Setup, w *workload.Workload) *booker {
 	}
 	c := config.Default()
 	c.Partition = map[string]config.Partition{partition: {
-		Default: true, GPUsPerNode: s.GPUs, GPUMemMiB: s.GPUMemMiB, Share: s.Policy != choose.Exclusive,
+		Default: true, GPUsPerNode: s.GPUs, GPUMemMiB: s.GPUMemMiB, Share: s.Policy != policy.Exclusive,
 	}}
 	c.Placement.Policy = string(s.Policy)
 	c.Placement.MarginMiB, c.Placement.MinFreeMiB = s.Thresholds.MarginMiB, s.MinFreeMiB

@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"carma/contrib/sim/workload"
-	"carma/gres/choose"
+	"carma/slurmbridge/policy"
 )
 
 // Ideal plays the workload as a packer would that knows what each job truly
@@ -45,7 +45,7 @@ func Ideal(set Setup, w *workload.Workload) (Result, error) {
 // knowing returns the setup of one who knows what jobs truly use.
 func (s Setup) knowing() Setup {
 	s.Mode, s.Estimator, s.Queue = Slurm, Oracle, Backfill
-	s.Policy, s.Streams, s.Record, s.ideal = choose.LUG, false, false, true
+	s.Policy, s.Streams, s.Record, s.ideal = policy.LUG, false, false, true
 	t := &s.Thresholds
 	t.SMActMaxPct, t.MarginMiB, t.Settle, t.MaxJobs = 100, 0, 0, math.MaxInt32
 	s.Model.Slurm.MPSMultiGPU, s.Model.Slurm.LeastLoaded, s.Model.Slurm.ScheduleS = true, false, 0

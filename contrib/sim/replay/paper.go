@@ -11,6 +11,7 @@ import (
 	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/choose"
+	"carma/slurmbridge/policy"
 )
 
 // paper plays the loops of the reference system on one server, as far as they
@@ -156,7 +157,7 @@ func (p *paper) scan() {
 func (p *paper) lookForIdle() {
 	c := &p.set.Model.PaperV1
 	id, recovered := p.head()
-	if id >= 0 && !p.startIdle(id) && !recovered && p.set.Policy != choose.Exclusive {
+	if id >= 0 && !p.startIdle(id) && !recovered && p.set.Policy != policy.Exclusive {
 		p.step = p.collocate
 		p.m.plan(p.m.ownTimer(loopTimer), p.m.now+c.CollocateS)
 		return
@@ -218,7 +219,7 @@ func (p *paper) look() {
 		return
 	}
 	started := p.startIdle(id)
-	if !started && !recovered && p.set.Policy != choose.Exclusive {
+	if !started && !recovered && p.set.Policy != policy.Exclusive {
 		now := make([]gres.Reading, len(p.seen))
 		for g := range now {
 			now[g] = p.reading(g, p.set.WindowS)
@@ -249,7 +250,7 @@ func (p *paper) startIdle(id int32) bool {
 		readings[g] = p.reading(g, p.set.WindowS)
 		p.mark(&readings[g], g)
 	}
-	return p.start(id, choose.GPUs(choose.Exclusive, choose.Input{
+	return p.start(id, choose.GPUs(policy.Exclusive, choose.Input{
 		Readings: readings, Request: gres.Request{GPUs: p.m.tasks[id].job.GPUs, Exclusive: true},
 		Thresholds: p.set.Thresholds,
 	}))
@@ -271,7 +272,7 @@ func (p *paper) startShared(id int32, seen []gres.Reading) bool {
 	}
 	limits := p.set.Thresholds
 	limits.MaxJobs, limits.Settle = math.MaxInt, 0
-	if p.set.Policy == choose.RoundRobin { // it knows no condition
+	if p.set.Policy == policy.RoundRobin { // it knows no condition
 		limits.SMActMaxPct = math.Inf(1)
 		r.ReserveMiB, r.MarginMiB = 0, 0
 	}

@@ -69,7 +69,7 @@ func TestExclusiveByHand(t *testing.T) {
 			"5 30 1 1000 50", "6 5 4 1000 50", "7 1 1 1000 50"},
 			"0-40 0-40 40-50 40-60 40-70 70-75 75-76"},
 	} {
-		s := exact(c.gpus, choose.Exclusive)
+		s := exact(c.gpus, policy.Exclusive)
 		s.Queue = c.q
 		r, err := Run(s, jobs(c.jobs...))
 		if err != nil {
@@ -87,7 +87,7 @@ func TestExclusiveByHand(t *testing.T) {
 
 // Two jobs of 50 % share a GPU: 75 % activity, each at 0.75.
 func TestSharingByHand(t *testing.T) {
-	s := exact(1, choose.MAGM)
+	s := exact(1, policy.MAGM)
 	s.Thresholds.Settle = 0
 	r, err := Run(s, jobs("0 300 1 4000 50", "0 300 1 4000 50"))
 	if err != nil {
@@ -119,7 +119,7 @@ func TestBurstByHand(t *testing.T) {
 			"0-100 0-100 100-150", 0},
 		{"so do the slots", []string{"0 100 1 1000 50", "0 100 1 1000 50", "0 50 1 1000 50"}, "0-100 0-100 100-150", 0},
 	} {
-		s := exact(2, choose.Carma)
+		s := exact(2, policy.Carma)
 		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
 		s.Thresholds.MaxJobs = 2
 		if c.name == "so do the slots" {
@@ -143,7 +143,7 @@ func TestBurstByHand(t *testing.T) {
 // when no node has an idle one; else to the first that has room.
 func TestLeastLoadedByHand(t *testing.T) {
 	for _, lln := range []bool{true, false} {
-		s := exact(1, choose.MAGM)
+		s := exact(1, policy.MAGM)
 		s.Nodes, s.Model.Slurm.LeastLoaded, s.Thresholds.Settle = 70, lln, 0
 		var lines []string
 		for i := range 70 {
@@ -173,7 +173,7 @@ func TestOtherUserByHand(t *testing.T) {
 		vetoes, least, most int
 		user                uint32
 	}{{0, 12, 40, tres.Users}, {2, 1, 6, tres.Users}, {2, 0, 0, 1}} {
-		s := exact(1, choose.MAGM)
+		s := exact(1, policy.MAGM)
 		s.Thresholds.Settle, s.Vetoes = 0, c.vetoes
 		w := jobs("0 1000 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
 		w.Trace[1].User, w.Trace[2].User = w.Trace[0].User+c.user, w.Trace[0].User+c.user
@@ -185,7 +185,7 @@ func TestOtherUserByHand(t *testing.T) {
 			t.Errorf("%+v: returned to the queue %d times, %+v", c, r.GivenBack, r.Jobs)
 		}
 	}
-	s := exact(1, choose.MAGM)
+	s := exact(1, policy.MAGM)
 	s.Nodes, s.Model.Slurm.ExclusiveUser = 2, true
 	w := jobs("0 100 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
 	w.Trace[1].User = 1001
@@ -199,7 +199,7 @@ func TestOtherUserByHand(t *testing.T) {
 // are free and slurmctld knows it, and no longer. Without a hold it backs off to the end.
 func TestHeldByHand(t *testing.T) {
 	for _, c := range []struct{ holdAfterS, timeoutS, start float64 }{{10, 1800, 291}, {0, 1800, 1105}, {10, 100, 1105}} {
-		s := exact(2, choose.MAGM)
+		s := exact(2, policy.MAGM)
 		s.Nodes, s.PrologWaitS, s.HoldAfterS, s.HoldTimeoutS = 2, 5, c.holdAfterS, c.timeoutS
 		s.Model.Slurm.PublishS, s.Model.Slurm.PublishEveryS = 0.3, 1
 		s.Model.Slurm.BackOffS, s.Model.Slurm.RequeueS = [2]float64{1000, 1000}, 0
@@ -217,7 +217,7 @@ func TestHeldByHand(t *testing.T) {
 
 // slurmctld takes its time after a submission, and none after the end of a job.
 func TestScheduleByHand(t *testing.T) {
-	s := exact(1, choose.Exclusive)
+	s := exact(1, policy.Exclusive)
 	s.Model.Slurm.ScheduleS = 3
 	r, err := Run(s, jobs("0 100 1 20000 10", "2 100 1 20000 10", "50 100 1 20000 10", "400 100 1 20000 10"))
 	if err != nil {
@@ -235,7 +235,7 @@ func TestScheduleByHand(t *testing.T) {
 func TestRecoveryByHand(t *testing.T) {
 	for recovery, want := range map[Recovery]struct{ again, third float64 }{RecoverExclusive: {200, 300},
 		RecoverLadder: {5, 10}} {
-		s := exact(1, choose.MAGM)
+		s := exact(1, policy.MAGM)
 		s.Thresholds.Settle, s.Estimator, s.Recovery = 0, GPUMemNet, recovery
 		w := jobs("0 200 1 4000 1", "0 100 1 9000 1", "10 500 1 4000 1")
 		w.Jobs[0].GPUMemNetMiB, w.Jobs[1].GPUMemNetMiB, w.Jobs[2].GPUMemNetMiB = 4000, 5000, 4000

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"carma/contrib/sim/workload"
-	"carma/gres/choose"
+	"carma/slurmbridge/policy"
 )
 
 // How short a makespan some order of the queue has, for one who knows every
@@ -36,7 +36,7 @@ func BenchmarkOrder(b *testing.B) {
 					var makespan, energy float64
 					for seed := uint64(1); seed <= seeds; seed++ {
 						alone := Default().As(PaperV1)
-						alone.Policy, alone.Estimator, alone.Seed, c.set.Seed = choose.Exclusive, None, seed, seed
+						alone.Policy, alone.Estimator, alone.Seed, c.set.Seed = policy.Exclusive, None, seed, seed
 						base, err := Run(alone, w)
 						if err != nil {
 							b.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"carma/contrib/sim/workload"
-	"carma/gres/choose"
+	"carma/slurmbridge/policy"
 )
 
 // traces are the project's own and, where they are, the published ones.
@@ -56,7 +56,7 @@ func traces(t *testing.T) map[string]*workload.Workload {
 func TestSlowdownBound(t *testing.T) {
 	for name, w := range traces(t) {
 		alone := Default().As(PaperV1)
-		alone.Policy, alone.Estimator = choose.Exclusive, None
+		alone.Policy, alone.Estimator = policy.Exclusive, None
 		base, err := Run(alone, w)
 		if err != nil {
 			t.Fatal(err)

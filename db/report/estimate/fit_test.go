@@ -9,6 +9,7 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 // What the table says is what the Prolog does: jobs are put on a GPU by
@@ -24,7 +25,7 @@ func TestFitsAsThePrologDoes(t *testing.T) {
 				Request:    gres.Request{GPUs: 1, ReserveMiB: reserve, MarginMiB: margin},
 				Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: margin, MaxJobs: 1000, CrossUser: true},
 			}
-			for want < 1000 && len(choose.GPUs(choose.MAGM, in).UUIDs) == 1 {
+			for want < 1000 && len(choose.GPUs(policy.MAGM, in).UUIDs) == 1 {
 				want++
 				in.Leases = append(in.Leases, gres.Lease{Job: jobenv.JobKey{JobID: uint32(want)}, UUID: "GPU-a",
 					ReserveMiB: reserve, Seen: true})
