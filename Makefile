@@ -51,7 +51,7 @@ SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worke
 SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
-.PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement \
+.PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement test-hooks \
 	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
 	test-release test-packages test-newadmin test-ansible gpu-kit gpu-check test-gpu-kit test-mps lint man bench bench-day bench-estimator bench-placement bench-scale bench-sim install clean
 
@@ -113,7 +113,7 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@$(GO) build -o $@ ./contrib/progress
 
 test: $(PROGRESS)
-	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-integration
+	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
 
 test-unit: deps-test-unit $(PROGRESS)
 	@$(PROGRESS) go ./...
@@ -146,6 +146,11 @@ test-placement: simgpu
 test-trace: deps-test-trace
 	@python3 contrib/summary/test_carma_trace.py
 	@python3 contrib/summary/test_public_scripts.py
+
+# The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse
+# takes longer (make test-abuse).
+test-hooks: deps-test-hooks commands simgpu $(PROGRESS)
+	@$(PROGRESS) go $(AS_ROOT) -tags abuse -count=1 -run '^TestAbuse(Hook.*|StdErr|BrokenNode)$$' -skip 'hangs$$' ./contrib/abuse
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
 # Attacks of ordinary users are among the tests, in their short form.

@@ -22,8 +22,9 @@ list() {
 	test-mps         @cluster debian-archive-keyring
 	gpu-kit          @cluster binutils patchelf
 	test-gpu-kit     @gpu-kit @test-mps debootstrap
+	test-hooks       @all strace
 	test-integration @cluster slurmdbd slurm-wlm-mysql-plugin mariadb-server
-	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-integration
+	test             @lint @test-unit @test-shim @test-spank @test-simgpu @test-hooks @test-integration
 	test-situations  @test-integration libpam-slurm-adopt openssh-client openssh-server
 	test-cgroup2     @all debootstrap user-mode-linux e2fsprogs
 	test-confine-kill @test-integration

@@ -36,14 +36,37 @@ type node struct {
 	uid, gid string
 }
 
+// squeue answers for a job that runs, by the names of the fields (SQUEUE_FORMAT2), and refuses one that it does not
+// know, as Slurm's does.
 const squeue = `#!/bin/sh
 for a; do case $a in --jobs=*) id=${a#--jobs=} ;; esac; done
 sep=${SQUEUE_FORMAT2#*:}; sep=${sep%%,*}
-row() { for f; do printf '%s%s' "$f" "$sep"; done; echo; }
-case $SQUEUE_FORMAT2 in
-*admin_comment*) row "$id" job "(null)" gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240 "carma={}" ;;
-*) row "$id" UID "$id" N/A N/A N/A RUNNING gpu 1 1 0 1795257605 256 None 1795257600 OK n1 ;;
-esac
+names=$(printf %s "$SQUEUE_FORMAT2" | tr , '\n')
+for name in $names; do
+	case ${name%%:*} in
+	JobID | ArrayJobID) value=$id ;;
+	UserID) value=UID ;;
+	ArrayTaskID | HetJobID | HetJobOffset) value=N/A ;;
+	State) value=RUNNING ;;
+	Partition) value=gpu ;;
+	NumNodes | Requeue) value=1 ;;
+	RestartCnt | exit_code) value=0 ;;
+	EligibleTime | SubmitTime | StartTime) value=1795257600 ;;
+	EndTime) value=1795261200 ;;
+	TimeUsed) value=0:01 ;;
+	Reason) value=None ;;
+	OverSubscribe) value=OK ;;
+	NodeList) value=n1 ;;
+	QOS) value=normal ;;
+	Reservation | Account) value="(null)" ;;
+	Name) value=job ;;
+	tres-per-node) value=gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240 ;;
+	admin_comment) value="carma={}" ;;
+	*) echo "Invalid job format specification: $name" >&2; exit 1 ;;
+	esac
+	printf '%s%s' "$value" "$sep"
+done
+echo
 `
 
 const sinfo = `#!/bin/sh
