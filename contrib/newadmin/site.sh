@@ -144,16 +144,19 @@ watchdog() {
 		printf '[Service]\nWatchdogSec=6\nTimeoutAbortSec=2\n' >/etc/systemd/system/carma-node.service.d/try.conf
 		systemctl daemon-reload && systemctl restart carma-node"
 	pid=$(run gpu1 "systemctl show carma-node -p MainPID --value")
-	mps=$(run gpu1 "pgrep -f nvidia-cuda-mps-control" | sort | paste -sd' ')
+	mps=$(daemons)
 	sleep 13 # two of its periods: an agent that lives is left alone
 	[ "$(run gpu1 "systemctl show carma-node -p MainPID --value")" = "$pid" ] || fail "systemd restarted an agent that lives"
 	run gpu1 "kill -STOP $pid"
 	wait_until 40 "the watchdog" another_agent "$pid"
-	[ "$(run gpu1 "pgrep -f nvidia-cuda-mps-control" | sort | paste -sd' ')" = "$mps" ] || fail "MPS daemons did not outlive the agent"
+	[ "$(daemons)" = "$mps" ] || fail "MPS daemons did not outlive the agent: $mps, then $(daemons)"
 	run gpu1 "journalctl -u carma-node --no-pager" >"$seen/journal"
 	grep -q "Watchdog timeout" "$seen/journal" || fail "the journal tells of no watchdog"
 	run gpu1 "rm -r /etc/systemd/system/carma-node.service.d && systemctl daemon-reload"
 }
+
+# The daemons alone: the agent also starts the program, without -d, for each command to one.
+daemons() { run gpu1 "pgrep -f '[n]vidia-cuda-mps-control -d'" | sort | paste -sd' '; }
 
 another_agent() {
 	local pid
