@@ -61,6 +61,9 @@ type Controller struct {
 	Library       Path // libcarma.so beside it
 	LibraryErr    error
 	ConfigFile    Path // carma.toml, which slurmctld trusts
+
+	HistoryErr error         // history.file cannot be looked at
+	HistoryAge time.Duration // since it was written
 }
 
 // Node is what only a GPU node has.

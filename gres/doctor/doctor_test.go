@@ -5,6 +5,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -93,7 +94,7 @@ func TestNothingWrong(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	if len(findings) != 17 || Worst(findings) != Pass {
+	if len(findings) != 18 || Worst(findings) != Pass {
 		t.Errorf("%d findings", len(findings))
 	}
 }
@@ -231,6 +232,12 @@ func TestPlanted(t *testing.T) {
 			"fail permissions: can be changed by others"},
 		"carma.toml hidden": {nil, func(f *Facts) { f.Controller.ConfigFile.Mode = 0o600 },
 			"warn permissions: cannot be read by users"},
+		"nothing is learned": {nil, func(f *Facts) { f.Controller.HistoryErr = fs.ErrNotExist },
+			"warn history: nothing is learned"},
+		"what was learned is hidden": {nil, func(f *Facts) { f.Controller.HistoryErr = fs.ErrPermission },
+			"warn history: look at what was learned: permission denied"},
+		"nothing is learned any more": {nil, func(f *Facts) { f.Controller.HistoryAge = 25 * time.Hour },
+			"warn history: was written 25h0m0s ago: what jobs used since"},
 		"hook missing": {nil, func(f *Facts) { f.Node.Hooks["Prolog"] = Path{Err: os.ErrNotExist} },
 			"fail hooks: Prolog: file does not exist"},
 		"hook not executable": {nil, func(f *Facts) { f.Node.Hooks["Epilog"] = Path{Path: "/e", Mode: 0o644} },

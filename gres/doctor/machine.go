@@ -4,7 +4,9 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strings"
@@ -48,6 +50,31 @@ func (d *diagnosis) controller() {
 		} else if c.ConfigFile.Mode.Perm()&0o004 == 0 {
 			say(Warn, c.ConfigFile.Path+" cannot be read by users: carma-estimate and carma-report need it",
 				"chmod 644 "+c.ConfigFile.Path)
+		}
+	})
+	d.history()
+}
+
+// historyLate is how old the file of what was learned may be; the timer writes it every ten minutes.
+const historyLate = 24 * time.Hour
+
+// history looks at what job_submit knows of earlier runs. Without it all works, but a job of
+// `#CARMA on` has a GPU of its own each time, and its user waits for what never comes.
+func (d *diagnosis) history() {
+	file := d.Config.History.File
+	if file == "" {
+		return
+	}
+	age := d.Controller.HistoryAge.Truncate(time.Minute)
+	d.part("history", fmt.Sprintf("%s was written %s ago", file, age), func(say func(Level, string, string)) {
+		const do = "systemctl enable --now carma-history.timer (docs/admin.md: records, slurmdbd, what is learned); " +
+			"or history.file = \"\" in carma.toml"
+		if err := d.Controller.HistoryErr; errors.Is(err, fs.ErrNotExist) {
+			say(Warn, "nothing is learned, so jobs with `#CARMA on` run exclusively each time: no "+file, do)
+		} else if err != nil {
+			say(Warn, "look at what was learned: "+err.Error(), "run the doctor as root")
+		} else if age > historyLate {
+			say(Warn, fmt.Sprintf("%s was written %s ago: what jobs used since is not known", file, age), do)
 		}
 	})
 }

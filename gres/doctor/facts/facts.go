@@ -106,6 +106,12 @@ func setting(f doctor.Facts, name string) string {
 
 func gatherController(f doctor.Facts, configPath string) *doctor.Controller {
 	c := &doctor.Controller{ConfigFile: look(configPath)}
+	if file := f.Config.History.File; file != "" {
+		info, err := os.Stat(file)
+		if c.HistoryErr = err; err == nil {
+			c.HistoryAge = time.Since(info.ModTime())
+		}
+	}
 	for _, dir := range filepath.SplitList(setting(f, "PluginDir")) {
 		path := filepath.Join(dir, "job_submit_carma.so")
 		if _, err := os.Stat(path); err != nil {
