@@ -195,3 +195,22 @@ func TestMakeAndDevcluster(t *testing.T) {
 		}
 	}
 }
+
+// TestTraceExample: what user.md shows of an estimate from a trace is what the program prints.
+func TestTraceExample(t *testing.T) {
+	const trace = "estimator/trace/testdata/resnet18.txt"
+	cmd := exec.Command("go", "run", "./cmd/carma-estimate", "--summary", trace)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, _, found := strings.Cut(string(out), "\n  - the trace's own")
+	page, err := os.ReadFile(filepath.Join(root, "docs/user.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !found || !strings.Contains(string(page), "```\n"+shown+"\n```\n") {
+		t.Errorf("docs/user.md does not show this:\n%s", out)
+	}
+}
