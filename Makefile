@@ -273,6 +273,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@$(GO) vet -tags 'mps integration' ./contrib/simgpu ./contrib/devcluster
 	@echo "lint: staticcheck, errorlint"
 	@$(STATICCHECK) ./...
+	@$(STATICCHECK) -tags integration,situations,containers,mps ./contrib/devcluster ./contrib/simgpu ./gres/mps
 	@$(ERRORLINT) ./...
 	@echo "lint: codespell, links, imports"
 	@git ls-files | grep -v 'testdata\|go\.sum' | xargs codespell --quiet-level 3 --ignore-words-list $(NO_MISSPELLINGS)

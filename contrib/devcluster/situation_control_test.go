@@ -111,7 +111,7 @@ func TestSituationBackupController(t *testing.T) {
 	first = start("ctl1", "true")
 	up("ctl1", "UP")
 	kill(second)
-	second = start("ctl2", "mount -t tmpfs none "+c.dir+"/plugin/slurm")
+	start("ctl2", "mount -t tmpfs none "+c.dir+"/plugin/slurm")
 	kill(first)
 	c.eventually(func() string { return c.sh("", "cat "+c.dir+"/log/ctl2.log") }, "fatal: .*job_submit")
 	start("ctl1", "true")
