@@ -26,7 +26,6 @@ type Ledger interface {
 type Counts interface {
 	Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error)
 	Miscounted(ctx context.Context) (age time.Duration, nodes int, ok bool, err error)
-	SetMiscounted(ctx context.Context, gresText string) error
 }
 
 // Readings are what the ledger says of the node.
@@ -84,7 +83,6 @@ type Slurm interface {
 	Changing
 	Preempting
 	Waiting
-	Nodes
 }
 
 // Jobs tells of jobs and of where they may run.
@@ -113,11 +111,6 @@ type Preempting interface {
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error
 	Cancel(ctx context.Context, t sctl.Target) error
-}
-
-// Nodes tells what slurmctld counts on a node.
-type Nodes interface {
-	Node(ctx context.Context, name string) (gres, comment string, err error)
 }
 
 // Waiting tells who waits.

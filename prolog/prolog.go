@@ -50,6 +50,8 @@ type Node struct {
 	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
+	// Compare asks slurmctld what it counts on the node, and tells it again what it has lost. Nil: it is told nothing.
+	Compare func(ctx context.Context) error
 	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
 	// ServerFault reads the log of a daemon's servers. Nil: there is no MPS.

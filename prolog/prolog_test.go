@@ -19,11 +19,13 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/gres"
+	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 
@@ -49,10 +51,19 @@ type slurm struct {
 	comment    string // AdminComment, as last set
 	queue      []schedule.Job
 	counts     string // of the node
+	asked      func() // while it answers what it counts
 }
 
 func (s *slurm) Node(_ context.Context, name string) (gres, comment string, err error) {
+	if s.asked != nil {
+		s.asked()
+	}
 	return s.counts, "", s.note("node " + name)
+}
+
+func (s *slurm) SetNodeGres(_ context.Context, name, gres string) error {
+	s.counts = gres
+	return s.note("gres " + name)
 }
 
 func (s *slurm) note(call string) error {
@@ -187,6 +198,8 @@ func newWorld(t *testing.T) *world {
 		},
 		Poke: func() { w.pokes++ },
 	}
+	w.Compare = (&capacity.Publisher{Node: "n1", RunDir: dir, Slurm: w.slurm, Book: book, Policy: policy.MAGM,
+		Thresholds: w.Thresholds, FullMiB: []int64{40536}}).Compare
 	w.ServerFault = func(gres.Daemon, int64) (bool, int64, error) {
 		w.logAt++
 		return w.logged, w.logAt, nil
@@ -403,20 +416,24 @@ func TestPrologGivesBack(t *testing.T) {
 // After a reconfigure slurmctld counts what slurm.conf says, on other nodes as on this one: a job that
 // is returned waits until they have told it their counts, and this one's are told again.
 func TestPrologGivesBackAfterAReconfigure(t *testing.T) {
-	const told, conf = "gpu:8,carmau0:no_consume:2", "gpu:8,carmau0:no_consume:81072"
+	const told = "gpu:8,carmau0:no_consume:2,carmau1:no_consume:2,carmau2:no_consume:2,carmau3:no_consume:2," +
+		"carmau4:no_consume:2,carmau5:no_consume:2,carmau6:no_consume:2,carmau7:no_consume:2,carma2:no_consume:3"
+	conf := strings.ReplaceAll(told, ":2", ":81072")
 	const soon, right = 5 * time.Second, 60 * time.Second // 1,000 nodes take 50 s
 	for name, c := range map[string]struct {
 		counts string
 		err    error
-		before bool // the agent has put it right
+		before bool   // the agent has put it right
+		tells  string // the agent, while slurmctld is asked
 		delay  time.Duration
 		is     string
 	}{
-		"as told":                      {told, nil, false, soon, told},
-		"of slurm.conf":                {conf, nil, false, right, conf},
-		"no answer":                    {conf, errors.New("away"), false, soon, told},
-		"while it waited":              {told, nil, true, right, told},
-		"while it waited, and no more": {told, errors.New("away"), true, right, told},
+		"as told":                      {told, nil, false, "", soon, told},
+		"of slurm.conf":                {conf, nil, false, "", right, told},
+		"no answer":                    {conf, errors.New("away"), false, "", soon, told},
+		"while it waited":              {told, nil, true, "", right, told},
+		"while it waited, and no more": {told, errors.New("away"), true, "", right, told},
+		"told anew meanwhile":          {conf, nil, false, conf, soon, conf},
 	} {
 		w := newWorld(t)
 		for id := range uint32(2) {
@@ -428,13 +445,19 @@ func TestPrologGivesBackAfterAReconfigure(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.before {
-			if err := errors.Join(w.book.SetMiscounted(t.Context(), conf),
-				w.book.SetPublished(t.Context(), told, 0)); err != nil {
+			if err := w.book.SetMiscounted(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
 		w.slurm.counts, w.slurm.fail = c.counts, map[string]error{"node": c.err}
+		if c.tells != "" {
+			w.slurm.asked = func() {
+				if err := w.book.SetPublished(t.Context(), c.tells, 0); err != nil {
+					t.Error(err)
+				}
+			}
+		}
 		w.prolog(t, hook(7))
 		s, err := w.book.Snapshot(t.Context())
 		if err != nil || len(s.PendingRestarts) != 1 ||

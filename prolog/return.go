@@ -55,8 +55,6 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		if words, err = slurm.Words(ctx, h.JobID); err != nil {
 			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
-	}
-	if n.overVetoLimit(h) {
 		switch books := tres.Read(words.TresPerNode); {
 		case n.Config.Placement.BySlurm():
 		case books.K == 0: // slurmctld counts nothing of it, and would send it around for ever
@@ -74,7 +72,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: latestStart}, slurm); err != nil {
 		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
 	}
-	delay := max(backOff(h.Restart), n.recount(ctx, ledger, slurm))
+	delay := max(backOff(h.Restart), n.recount(ctx, ledger))
 	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
@@ -88,27 +86,22 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 
 // recount is how long it takes until all agents have told slurmctld their counts again, where it has lost
 // them by a reconfigure or a restart: a job that is returned would only be sent to the next node whose
-// counts are wrong. The agent may have put right those of this node while the job waited here; where it has not, it
-// is woken to.
-func (n *Node) recount(ctx context.Context, ledger Counts, slurm Nodes) time.Duration {
-	if n.Config.Placement.BySlurm() {
+// counts are wrong. The agent may have put right those of this node while the job waited here; where it has
+// not, this does.
+func (n *Node) recount(ctx context.Context, ledger Counts) time.Duration {
+	if n.Compare == nil {
 		return 0
 	}
-	told, _, ok, err := ledger.Published(ctx)
-	if err != nil || !ok {
+	if _, _, ok, err := ledger.Published(ctx); err != nil || !ok {
 		return 0
 	}
-	asking, cancel := n.part(ctx)
+	comparing, cancel := n.part(ctx)
 	defer cancel()
-	counted, _, err := slurm.Node(asking, n.Name)
+	if err := n.Compare(comparing); err != nil {
+		n.Log.Warn("compare counts with slurmctld's", "error", err)
+	}
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
-	if err == nil && !capacity.Same(counted, told) {
-		if err := ledger.SetMiscounted(ctx, counted); err != nil {
-			n.Log.Warn("note what slurmctld counts on this node", "error", err)
-		}
-		n.Poke()
-	}
 	age, nodes, ok, err := ledger.Miscounted(ctx)
 	if err != nil || !ok {
 		return 0

@@ -16,6 +16,7 @@ import (
 func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) interface {
 	Publish(ctx context.Context) error
 	PublishIf(ctx context.Context, s lease.Snapshot) error
+	Compare(ctx context.Context) error
 	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool,
 		err error)
 } {

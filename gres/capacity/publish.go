@@ -51,6 +51,9 @@ type NoPublisher struct{}
 // Publish tells nothing.
 func (NoPublisher) Publish(context.Context) error { return nil }
 
+// Compare compares nothing.
+func (NoPublisher) Compare(context.Context) error { return nil }
+
 // PublishIf tells nothing.
 func (NoPublisher) PublishIf(context.Context, lease.Snapshot) error { return nil }
 
@@ -115,6 +118,13 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 	return p.Publish(ctx)
 }
 
+// Compare is for a Prolog that returns a job: slurmctld is told the node's counts again if it has lost them, and
+// the ledger has a note of that (lease.Ledger.Miscounted).
+func (p *Publisher) Compare(ctx context.Context) error {
+	_, _, err := p.compare(ctx)
+	return err
+}
+
 // compare asks slurmctld what it counts and tells it again if that is not what
 // it was told: a reconfigure or a restart put the counts of slurm.conf back. It
 // returns the node's Comment, which comes with the same answer, and whether the counts were
@@ -138,7 +148,7 @@ func (p *Publisher) compare(ctx context.Context) (comment string, same bool, err
 		return comment, false, err
 	}
 	if ok && !Same(counted, told) {
-		if err := p.Book.SetMiscounted(ctx, counted); err != nil {
+		if err := p.Book.SetMiscounted(ctx); err != nil {
 			return comment, false, err
 		}
 	}

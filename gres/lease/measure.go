@@ -58,13 +58,10 @@ func (b *Ledger) Miscounted(ctx context.Context) (age time.Duration, nodes int, 
 	return Now() - time.Duration(at), nodes, err == nil, wrap(err, "read when counts were lost")
 }
 
-// SetMiscounted notes that slurmctld counts this now, and not what it was told.
-func (b *Ledger) SetMiscounted(ctx context.Context, gresText string) error {
+// SetMiscounted notes that slurmctld counts something else now than it was told.
+func (b *Ledger) SetMiscounted(ctx context.Context) error {
 	err := b.write(ctx, func(tx *sql.Tx) error {
-		_, err := tx.Exec("UPDATE published SET gres=?", gresText)
-		if err == nil {
-			_, err = tx.Exec("INSERT OR REPLACE INTO miscounted (one, at_ns) VALUES (1,?)", int64(Now()))
-		}
+		_, err := tx.Exec("INSERT OR REPLACE INTO miscounted (one, at_ns) VALUES (1,?)", int64(Now()))
 		return err
 	})
 	return wrap(err, "write that counts were lost")

@@ -107,7 +107,7 @@ func TestMigrate(t *testing.T) {
 			"comeback":   b.AddPendingRestart(ctx, 200+id, time.Minute),
 			"release":    b.Release(ctx, key(300+id, 0)),
 			"published":  b.SetPublished(ctx, "gpu:1", time.Second),
-			"miscounted": b.SetMiscounted(ctx, "gpu:2"),
+			"miscounted": b.SetMiscounted(ctx),
 			"raised":     errors.Join(b.SetNodes(ctx, 5), b.SetRaised(ctx, time.Second)),
 			"quarantine": func() error { _, err := b.Quarantine(ctx, "GPU-9", "x"); return err }(),
 		} {

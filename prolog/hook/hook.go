@@ -126,6 +126,7 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 		return ended(n, path, h, err)
 	}
 	defer book.Close()
+	n.Compare = capacity.For(c, h.Node, book, slurm).Compare
 	n.Sample = func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, path, book) }
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
