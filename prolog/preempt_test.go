@@ -61,51 +61,54 @@ func TestPrologPreempts(t *testing.T) {
 		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, ""},
 		{"suspend", sent, "high", rules("SUSPEND"), nil, ""},
 	} {
-		w := newWorld(t)
-		w.Config.Partition["high"] = w.Config.Partition["gpu"]
-		for id := range uint32(2) {
-			h := hook(id + 1)
-			h.Carma.Mode = "exclusive"
-			w.prolog(t, h)
-		}
-		w.slurm.calls, w.slurm.words.TresPerNode, w.slurm.preemption = nil, c.books, c.rules
-		w.slurm.job = sctl.Job{State: "RUNNING", Partition: "gpu", Start: time.Now().Add(-time.Hour)}
-		w.slurm.elsewhere = map[uint32]string{7: c.partition}
-		if c.plant != nil {
-			c.plant(w.slurm)
-		}
-		h := hook(7)
-		h.Partition, h.Carma.Mode = c.partition, "exclusive"
-		w.Config.Hooks.Wait = config.Duration(preemptEvery + retryEvery)
-		if c.rules.Rules["gpu"].Grace > 0 {
-			w.Until = time.Now().Add(6*time.Second + 2*w.Config.Hooks.Deadline.D())
-		}
-		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		var done []string
-		for _, call := range w.slurm.calls {
-			if call == "incomplete 1" || call == "incomplete 2" || strings.HasPrefix(call, "cancel ") ||
-				strings.HasPrefix(call, "warn ") {
-				done = append(done, call)
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // each waits for some seconds
+			w := newWorld(t)
+			w.Config.Partition["high"] = w.Config.Partition["gpu"]
+			for id := range uint32(2) {
+				h := hook(id + 1)
+				h.Carma.Mode = "exclusive"
+				w.prolog(t, h)
 			}
-		}
-		if c.want == "" && len(done) > 0 || c.want != "" && (len(done) == 0 || done[len(done)-1] != c.want) {
-			t.Errorf("%s: %v", c.name, w.slurm.calls)
-		}
-		s, err := w.book.Snapshot(t.Context())
-		if kept := len(s.Holds) == 1 && s.Holds[0].JobID == 7; err != nil || kept != (c.want != "") {
-			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
-		}
-		// The agent lets the job that was requeued start.
-		requeued := w.slurm.fail["incomplete"] == nil && strings.HasPrefix(c.want, "incomplete ")
-		if got := slices.ContainsFunc(s.PendingRestarts, func(r lease.PendingRestart) bool {
-			return fmt.Sprint("incomplete ", r.JobID) == c.want
-		}); got != requeued {
-			t.Errorf("%s: the agent looks after %+v", c.name, s.PendingRestarts)
-		}
-		if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, "incomplete ") }) {
-			t.Errorf("%s: not returned to the queue in the end: %v", c.name, w.slurm.calls)
-		}
+			w.slurm.calls, w.slurm.words.TresPerNode, w.slurm.preemption = nil, c.books, c.rules
+			w.slurm.job = sctl.Job{State: "RUNNING", Partition: "gpu", Start: time.Now().Add(-time.Hour)}
+			w.slurm.elsewhere = map[uint32]string{7: c.partition}
+			if c.plant != nil {
+				c.plant(w.slurm)
+			}
+			h := hook(7)
+			h.Partition, h.Carma.Mode = c.partition, "exclusive"
+			w.Config.Hooks.Wait = config.Duration(preemptEvery + retryEvery)
+			if c.rules.Rules["gpu"].Grace > 0 {
+				w.Until = time.Now().Add(6*time.Second + 2*w.Config.Hooks.Deadline.D())
+			}
+			if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
+				t.Error(err)
+			}
+			var done []string
+			for _, call := range w.slurm.calls {
+				if call == "incomplete 1" || call == "incomplete 2" || strings.HasPrefix(call, "cancel ") ||
+					strings.HasPrefix(call, "warn ") {
+					done = append(done, call)
+				}
+			}
+			if c.want == "" && len(done) > 0 || c.want != "" && (len(done) == 0 || done[len(done)-1] != c.want) {
+				t.Errorf("%s: %v", c.name, w.slurm.calls)
+			}
+			s, err := w.book.Snapshot(t.Context())
+			if kept := len(s.Holds) == 1 && s.Holds[0].JobID == 7; err != nil || kept != (c.want != "") {
+				t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
+			}
+			// The agent lets the job that was requeued start.
+			requeued := w.slurm.fail["incomplete"] == nil && strings.HasPrefix(c.want, "incomplete ")
+			if got := slices.ContainsFunc(s.PendingRestarts, func(r lease.PendingRestart) bool {
+				return fmt.Sprint("incomplete ", r.JobID) == c.want
+			}); got != requeued {
+				t.Errorf("%s: the agent looks after %+v", c.name, s.PendingRestarts)
+			}
+			if !slices.ContainsFunc(w.slurm.calls, func(call string) bool { return strings.HasPrefix(call, "incomplete ") }) {
+				t.Errorf("%s: not returned to the queue in the end: %v", c.name, w.slurm.calls)
+			}
+		})
 	}
 }
