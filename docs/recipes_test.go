@@ -107,6 +107,28 @@ var recipes = map[string][]change{
 	}
 `),
 	},
+	"a figure of a record that is not recorded yet": {
+		{"db/schema/0005.sql", "", "-- SPDX-License-Identifier: Apache-2.0\n\nALTER TABLE attempt ADD COLUMN tries INTEGER;\n\n" +
+			"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE true " +
+			"ON CONFLICT DO UPDATE SET times = times + 1;\n"},
+		{"db/db.go", "4\n\n// Errors that", "1 + "},
+		{"db/attempt.go", "\tclean      bool", "\tTries      int64\n"},
+		{"db/attempt.go", "}\n\n// attemptColumns are", ", {5, \"tries\"}"},
+		{"db/attempt.go", "\n\t\tversion.String())", " null(a.Tries),"},
+		{"db/scan.go", "\ta.clean = !p.foreign", "\ta.Tries = p.number()\n"},
+		test("db/figure_recipe_test.go", "\t\"path/filepath\"\n", `
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	a := attempt(7, 0)
+	a.Tries = 3
+	if err := d.Put(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	all, err := d.Attempts(t.Context(), nil)
+	if err != nil || len(all) != 1 || all[0].Tries != 3 {
+		t.Error(all, err)
+	}
+`),
+	},
 	"a key of carma.toml": {
 		{"slurmbridge/config/config.go", "\tAfter Duration `toml:\"after\"` // a large request",
 			"\tMost int `toml:\"most\"` // holds at a time\n"},

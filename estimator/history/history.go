@@ -98,7 +98,7 @@ func directive(line []byte) (kept []string) {
 			break
 		}
 		switch key, _, _ := strings.Cut(word, "="); key {
-		case "on", "off", "mem", "policy", "smact", "signal", "requeue":
+		case "on", "off", "mem", "policy", "smact", "slowdown", "signal", "requeue":
 		default:
 			kept = append(kept, word)
 		}

@@ -19,8 +19,8 @@ func TestKeyOf(t *testing.T) {
 	same := []Ask{
 		script("#!/bin/sh\n\n# a comment\n#CARMA seq=512 on batch=32 mem=5G policy=shared # mine\n#CARMA| Linear " +
 			"5\n#SBATCH -J x\npython train.py   \r\n\n"),
-		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout\n#CARMA seq=512\n#CARMA| Linear 5\npython " +
-			"train.py"),
+		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout slowdown=1.3\n#CARMA seq=512\n" +
+			"#CARMA| Linear 5\npython train.py"),
 	}
 	other := []Ask{
 		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }),
