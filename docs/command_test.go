@@ -200,7 +200,7 @@ func TestMakeAndDevcluster(t *testing.T) {
 func TestTraceExample(t *testing.T) {
 	const trace = "estimator/trace/testdata/resnet18.txt"
 	cmd := exec.Command("go", "run", "./cmd/carma-estimate", "--summary", trace)
-	cmd.Dir = root
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "LC_ALL=C.UTF-8") // else its bars are of #
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)

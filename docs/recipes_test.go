@@ -108,7 +108,8 @@ var recipes = map[string][]change{
 `),
 	},
 	"a figure of a record that is not recorded yet": {
-		{"db/schema/0005.sql", "", "-- SPDX-License-Identifier: Apache-2.0\n\nALTER TABLE attempt ADD COLUMN tries INTEGER;\n\n" +
+		{"db/schema/0005.sql", "", "-- SPDX-License-Identifier: Apache-2.0\n\n" +
+			"ALTER TABLE attempt ADD COLUMN tries INTEGER;\n\n" +
 			"INSERT INTO changed SELECT DISTINCT uid, 1 FROM attempt WHERE true " +
 			"ON CONFLICT DO UPDATE SET times = times + 1;\n"},
 		{"db/db.go", "4\n\n// Errors that", "1 + "},
