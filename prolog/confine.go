@@ -65,9 +65,7 @@ func (n *Node) Left(h jobenv.Hook) {
 	if n.Guard != nil && !n.Guard.Exact() {
 		n.unconfine(h)
 	}
-	if n.undecided(h) {
-		os.Remove(taskPath(n.RunDir, h.JobID))
-	}
+	n.forgetUndecided(h)
 }
 
 // shutOut closes all GPUs to a job that has none. Where that cannot be, the job returns
@@ -181,7 +179,7 @@ func (t taskFile) names(uuids []string) string {
 // would then take the first GPU that it can open, and enroot's hook bring in all, for most
 // images ask for that. What a component of a heterogeneous job finds is the leader's.
 func without(w io.Writer, runDir string, job uint32, component bool, get jobenv.Getenv) error {
-	_, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
+	_, err := awaitTaskFile(w, runDir, job)
 	if component || get("CUDA_VISIBLE_DEVICES") == "" {
 		_, errPrint := io.WriteString(w, "export CUDA_VISIBLE_DEVICES=\nexport NVIDIA_VISIBLE_DEVICES=void\n")
 		err = errors.Join(err, errPrint)

@@ -31,10 +31,8 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		return err
 	}
 	if !ok {
-		if n.undecided(h) { // a task that still waits is ended by now
-			os.Remove(taskPath(n.RunDir, h.JobID))
-		}
-		return nil // no GPUs, or returned to the queue by the Prolog, or an Epilog that runs twice
+		n.forgetUndecided(h) // a task that still waits is ended by now
+		return nil           // no GPUs, or returned to the queue by the Prolog, or an Epilog that runs twice
 	}
 	about := n.metaOf(held)
 	lease.FailPoint("epilog.start")
@@ -59,13 +57,14 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	if v.requeuedTo != "" || v.slotOver {
 		n.scheduleRestart(ctx, h, held, v.alone, ledger)
 	}
+	// First: an attempt that slurmd starts without its Prolog would read it.
+	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
+	}
 	if err := ledger.Release(ctx, h.JobKey); err != nil {
 		return err
 	}
 	lease.FailPoint("epilog.released")
-	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
-	}
 	if err := output.Drop(n.RunDir, h.JobKey); err != nil {
 		n.Log.Warn("clean up", "job", h.JobKey, "error", err)
 	}

@@ -69,7 +69,7 @@ func Variables(w io.Writer, runDir string, look func(string) (string, bool)) err
 	if !known {
 		return nil
 	}
-	t, err := readTaskFile(runDir, job, get("SLURM_RESTART_COUNT"))
+	t, err := readTaskFile(runDir, job)
 	if err != nil || t.isForeign(get) {
 		return err
 	}

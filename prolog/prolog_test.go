@@ -927,11 +927,19 @@ func TestTask(t *testing.T) {
 			"CUDA_VISIBLE_DEVICES=3,9"}, ""},
 		{"tasks that are bound to none", []string{"SLURM_JOB_GPUS=3,9", "SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
 		{"the same, direct srun", []string{"SLURM_GPUS_ON_NODE=2"}, "GPU-0,GPU-1"},
-		{"the next attempt of it", []string{"SLURM_RESTART_COUNT=1", "SLURM_GPUS_ON_NODE=2"}, ""},
+		{"the same, from a shell of a job that runs again", []string{"SLURM_RESTART_COUNT=1", "SLURM_GPUS_ON_NODE=2"},
+			"GPU-0,GPU-1"},
 		{"job without gres", nil, ""},
 		{"job without gres that Slurm tells its devices", []string{"CUDA_VISIBLE_DEVICES=1"}, "-"},
-		{"the next attempt, whose Prolog slurmd skipped", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9",
-			"CUDA_VISIBLE_DEVICES=3,9"}, ""},
+		{"a batch job of a job that runs again", []string{"SLURM_RESTART_COUNT=1", "SLURM_JOB_GPUS=3,9",
+			"CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"a batch job of another job's step", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=4",
+			"CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"the same, on one of its slots", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9",
+			"CUDA_VISIBLE_DEVICES=3,9"}, "GPU-0,GPU-1"},
+		{"the same, of a component of a heterogeneous job", []string{"SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=5",
+			"CUDA_VISIBLE_DEVICES=3,9", "SLURM_HET_SIZE=2", "SLURM_JOB_ID_HET_GROUP_0=5", "SLURM_JOB_ID_HET_GROUP_1=6"},
+			"GPU-0,GPU-1"},
 	} {
 		got := w.task(t, append(c.vars, "SLURM_JOB_ID=7")...)
 		if c.want == "-" {
@@ -988,7 +996,8 @@ func TestTaskOfComponent(t *testing.T) {
 		{"component of srun", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_0= " +
 			"SLURM_JOB_ID_HET_GROUP_1= SLURM_JOB_ID_PACK_GROUP_0=7 SLURM_JOB_ID_PACK_GROUP_1=8", gpu("8")},
 		{"slots of nobody", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=4 CUDA_VISIBLE_DEVICES=4", ""},
-		{"the next attempt", "SLURM_RESTART_COUNT=1 SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5", ""},
+		{"batch script from a step of another heterogeneous job", "SLURM_JOB_GPUS=3 SLURM_STEP_GPUS=5 " +
+			"CUDA_VISIBLE_DEVICES=0 SLURM_JOB_ID_HET_GROUP_0=6 SLURM_JOB_ID_HET_GROUP_1=8", gpu("7")},
 		{"no such component", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_HET_SIZE=1", ""},
 		{"text for numbers", "SLURM_STEP_GPUS=5 CUDA_VISIBLE_DEVICES=5 SLURM_JOB_ID_HET_GROUP_1=../8", ""},
 	} {

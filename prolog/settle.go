@@ -131,6 +131,14 @@ func (n *Node) Heartbeat(h jobenv.Hook) (stop func()) {
 
 // undecided tells whether tasks of this attempt wait.
 func (n *Node) undecided(h jobenv.Hook) bool {
-	t, err := readTaskFile(n.RunDir, h.JobID, fmt.Sprint(h.Restart))
-	return err == nil && t.Undecided
+	t, err := readTaskFile(n.RunDir, h.JobID)
+	return err == nil && t.Undecided && t.Restart == h.Restart
+}
+
+// forgetUndecided removes the word of an attempt that ends: no task waits any more. slurmctld may
+// have counted the next attempt already.
+func (n *Node) forgetUndecided(h jobenv.Hook) {
+	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Undecided && t.Restart <= h.Restart {
+		os.Remove(taskPath(n.RunDir, h.JobID))
+	}
 }

@@ -3,7 +3,6 @@
 package prolog
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -92,11 +91,11 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	if get("SLURM_STEP_GPUS") == "" && !unbound(get) && (get("SLURM_JOB_GPUS") == "" || !known) {
 		return without(w, runDir, job, !known, get)
 	}
-	t, err := awaitTaskFile(w, runDir, job, get("SLURM_RESTART_COUNT"))
+	t, err := awaitTaskFile(w, runDir, job)
 	if t.isForeign(get) {
 		t = taskFile{}
 	}
-	uuids, visibleErr := t.visible(get)
+	uuids, visibleErr := t.visible(known, get)
 	return errors.Join(err, visibleErr, t.print(w, uuids, get))
 }
 
@@ -113,9 +112,10 @@ const mostComponents = 128
 
 // jobOfStep is the id of the job that a task's step is of. A step of a heterogeneous job
 // is told the leader's, whatever component it is of; srun names the components, by HET in
-// a job of sbatch or salloc and by PACK in one of its own (tried: 22.05.8, 25.11.7). Which
-// of them it is tell the step's slots, each of which is one job's. known is false where
-// the step is of a component that has no GPUs here.
+// a job of sbatch or salloc and by PACK in one of its own (tried: 22.05.8, 25.11.7). The
+// step's slots tell which of them it is: each is one job's. known is false where the step is
+// of a component that has no GPUs here. A batch job that was submitted from such a step
+// inherits its variables; those of its own job name itself as the first component.
 func jobOfStep(runDir string, leader uint32, get jobenv.Getenv) (id uint32, known bool) {
 	size, _ := strconv.Atoi(get("SLURM_HET_SIZE"))
 	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
@@ -123,15 +123,21 @@ func jobOfStep(runDir string, leader uint32, get jobenv.Getenv) (id uint32, know
 		return leader, true
 	}
 	ids := []uint32{leader}
-	for i := range min(size, mostComponents) {
-		name := strconv.Itoa(i)
-		text := cmp.Or(get("SLURM_JOB_ID_HET_GROUP_"+name), get("SLURM_JOB_ID_PACK_GROUP_"+name))
-		if component, err := strconv.ParseUint(text, 10, 32); err == nil {
-			ids = append(ids, uint32(component))
+	for _, group := range []string{"SLURM_JOB_ID_HET_GROUP_", "SLURM_JOB_ID_PACK_GROUP_"} {
+		if get(group+"0") != strconv.FormatUint(uint64(leader), 10) {
+			continue
+		}
+		for i := 1; i < min(size, mostComponents); i++ {
+			if component, err := strconv.ParseUint(get(group+strconv.Itoa(i)), 10, 32); err == nil {
+				ids = append(ids, uint32(component))
+			}
 		}
 	}
+	if len(ids) == 1 {
+		return leader, true
+	}
 	for _, id := range ids {
-		t, err := readTaskFile(runDir, id, get("SLURM_RESTART_COUNT"))
+		t, err := readTaskFile(runDir, id)
 		if err == nil && len(t.Slots)+len(t.UUIDs) > 0 && t.has(step) || t.Undecided && len(step) == 0 {
 			return id, true
 		}
@@ -162,11 +168,11 @@ const (
 )
 
 // awaitTaskFile is readTaskFile once it has been decided what the job gets.
-func awaitTaskFile(w io.Writer, runDir string, job uint32, restart string) (taskFile, error) {
+func awaitTaskFile(w io.Writer, runDir string, job uint32) (taskFile, error) {
 	var touched, seen time.Time
 	said := time.Now()
 	for {
-		t, err := readTaskFile(runDir, job, restart)
+		t, err := readTaskFile(runDir, job)
 		if err != nil || !t.Undecided {
 			return t, err
 		}
@@ -187,9 +193,12 @@ func awaitTaskFile(w io.Writer, runDir string, job uint32, restart string) (task
 	}
 }
 
-// readTaskFile returns what the Prolog of this very attempt left; the zero
-// value if that is nothing.
-func readTaskFile(runDir string, job uint32, restart string) (t taskFile, err error) {
+// readTaskFile returns what the Prolog of the job's attempt left; the zero value if that is
+// nothing. The Epilog removes the file before the leases end, and the agent with a lease that
+// has lost its job, so no file is of an earlier attempt. A task cannot tell:
+// SLURM_RESTART_COUNT is set for a batch script that runs again and for nothing else, and what
+// is submitted from one inherits it (src/common/env.c, setup_env, 22.05.8).
+func readTaskFile(runDir string, job uint32) (t taskFile, err error) {
 	text, err := os.ReadFile(taskPath(runDir, job))
 	if err == nil {
 		err = json.Unmarshal(text, &t)
@@ -198,12 +207,6 @@ func readTaskFile(runDir string, job uint32, restart string) (t taskFile, err er
 		return taskFile{}, nil
 	} else if err != nil {
 		return taskFile{}, fmt.Errorf("read leases of job %d: %w", job, err)
-	}
-	if restart == "" {
-		restart = "0"
-	}
-	if strconv.FormatUint(uint64(t.Restart), 10) != restart {
-		return taskFile{}, nil
 	}
 	return t, nil
 }
@@ -218,15 +221,11 @@ func unbound(get jobenv.Getenv) bool {
 
 // visible returns the GPUs of the step: those whose slots Slurm gave it, and all of the
 // job's where it binds no task.
-func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
+func (t taskFile) visible(known bool, get jobenv.Getenv) ([]string, error) {
 	if unbound(get) {
 		return t.UUIDs, nil
 	}
-	list := get("SLURM_STEP_GPUS")
-	if list == "" && get("CUDA_VISIBLE_DEVICES") != "" {
-		list = get("SLURM_JOB_GPUS") // the batch step has only these
-	}
-	slots, err := jobenv.Indices(list)
+	slots, err := t.slotsOfStep(known, get)
 	if err != nil {
 		return nil, err
 	}
@@ -242,6 +241,24 @@ func (t taskFile) visible(get jobenv.Getenv) ([]string, error) {
 		}
 	}
 	return uuids, nil
+}
+
+// slotsOfStep returns the slots that the step was given. slurmstepd sets SLURM_JOB_GPUS alone
+// for a batch script, which inherits SLURM_STEP_GPUS of the step that it was submitted from:
+// slots that are not its job's, or fewer than it is shown.
+func (t taskFile) slotsOfStep(known bool, get jobenv.Getenv) ([]int, error) {
+	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
+	if err != nil {
+		return nil, err
+	}
+	visible := get("CUDA_VISIBLE_DEVICES")
+	shown, _ := jobenv.Indices(visible) // a user's own text binds nothing
+	job, err := jobenv.Indices(get("SLURM_JOB_GPUS"))
+	ofBatch := err == nil && len(job) > 0 && len(shown) == len(job) && t.has(job)
+	if len(step) == 0 && visible != "" || ofBatch && (len(shown) > len(step) || known && !t.has(step)) {
+		return job, err
+	}
+	return step, nil
 }
 
 // whole tells whether slurmctld gave the job all slots of the node, and it was leased

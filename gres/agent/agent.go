@@ -8,6 +8,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -422,9 +423,20 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 				a.Log.Error("close GPUs to a job that has lost its lease", "job", j.Job, "error", err)
 			}
 		}
-		if !hostlist.Contains(job.NodeList, a.Node) { // else a later attempt may have written its own
-			os.Remove(filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: j.Job.JobID}.String()+".json"))
-		}
+		a.dropTaskFile(j.Job)
+	}
+}
+
+// dropTaskFile removes what the attempt's Prolog left for its tasks (prolog/task.go). A later
+// attempt may have its own by now.
+func (a *Agent) dropTaskFile(job jobenv.JobKey) {
+	path := filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: job.JobID}.String()+".json")
+	var of struct {
+		Restart uint32 `json:"restart"`
+	}
+	text, err := os.ReadFile(path)
+	if err == nil && (json.Unmarshal(text, &of) != nil || of.Restart <= job.Restart) {
+		os.Remove(path)
 	}
 }
 
