@@ -74,7 +74,7 @@ func TestBrokenLibcarma(t *testing.T) {
 	}
 }
 
-// The switch file turns CARMA off at once, and removing it on again.
+// The switch file turns CARMA off within a second, and removing it on again.
 func TestSwitchFile(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	file := filepath.Join(c.dir, "etc", "carma.disable")
@@ -82,8 +82,14 @@ func TestSwitchFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	submit := func() string { return c.job(c.sbatch(alice, "-H --gres=gpu:1", "#CARMA mem=1G\n"), "%b") }
-	if got := submit(); strings.Contains(got, "carma") {
-		t.Errorf("off, but booked %s", got)
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		got := submit()
+		if !strings.Contains(got, "carma") {
+			break
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("off, but booked %s", got)
+		}
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -93,9 +99,7 @@ func TestSwitchFile(t *testing.T) {
 		if strings.Contains(got, "carma") {
 			return
 		}
-		// On a busy machine libcarma may be late; the plugin's log says so.
-		late := c.sh("", "grep -c 'job accepted as written' "+c.dir+"/log/slurmctld.log || true")
-		if strings.TrimSpace(late) == "0" || time.Since(start) > patience {
+		if time.Since(start) > patience {
 			t.Fatalf("on, but booked %s", got)
 		}
 	}

@@ -70,7 +70,7 @@ func TestControlCharacters(t *testing.T) {
 	c.ends(c.sh(alice, `sbatch --parsable --wrap $'true\ntrue'`), "COMPLETED")
 	// An administrator who has switched CARMA off has Slurm as it was.
 	c.sh("", "touch "+c.dir+"/etc/carma.disable")
-	c.sh(alice, "sbatch -H --comment="+line+" --wrap true")
+	c.sh(alice, "for i in $(seq 50); do sbatch -H --comment="+line+" --wrap true && exit; sleep 0.2; done; false")
 	c.sh("", "rm -f "+c.dir+"/etc/carma.disable")
 	c.noDrain()
 }

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,9 +59,7 @@ extern int fini(void)
  * for the admin who wants CARMA out of the way at once. */
 static bool off(void)
 {
-	struct stat st;
-
-	return getpid() != loaded_by || stat(worker_switch_file(), &st) == 0;
+	return getpid() != loaded_by || worker_is_off();
 }
 
 static void set(char **field, const char *text)

@@ -31,7 +31,8 @@ bool worker_recovers(const char *partitions, char *name, size_t room);
 /* Log that a job goes on as it was written; one line a minute and a count. */
 void worker_complain(const char *why);
 
-/* The file whose presence turns CARMA off: carma.disable beside carma.toml. */
-const char *worker_switch_file(void);
+/* Whether the switch file, carma.disable beside carma.toml, was there at the last look, half
+ * a second ago. Never waits for a file system. */
+bool worker_is_off(void);
 
 #endif

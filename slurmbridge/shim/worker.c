@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,6 +35,7 @@
 #define IDLE_MS 2000  /* carma.toml is looked at after so long without a submission */
 #define DUE_MS 5000   /* and at the latest after so long, between two */
 #define LOG_EVERY_S 60
+#define SWITCH_MS 500 /* the switch file is looked for so often */
 #define SLACK_NS 50000000UL
 
 enum { WAITING, TAKEN, ANSWERED, ABANDONED }; /* the states of an ask */
@@ -48,6 +50,8 @@ static struct {
 	bool asleep;           /* the worker is; all who come wake it, for one may be held up */
 	bool abandoned;        /* nobody waits for the call that is being made, */
 	struct timespec stuck; /* and from then on nobody waits behind it */
+	atomic_bool off;       /* the switch file is there */
+	bool watched;          /* and has been looked for */
 	const char *gres_prefix;
 	char config[4096], switch_file[4096];
 	time_t logged;
@@ -56,9 +60,9 @@ static struct {
 	char *recovery; /* partitions that take jobs from CARMA alone, with commas between */
 } w = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-const char *worker_switch_file(void)
+bool worker_is_off(void)
 {
-	return w.switch_file;
+	return w.off;
 }
 
 void worker_complain(const char *why)
@@ -267,29 +271,49 @@ static void *work(void *unused)
 		} else if (!idle()) {
 			continue;
 		}
+		w.abandoned = true; /* nobody ever waits for this one: carma.toml may be on a file system that hangs */
+		w.stuck = in_ms(STUCK_MS);
 		pthread_mutex_unlock(&w.lock);
 		log_and_free(w.lib.tick());
 		read_recovery();
 		pthread_mutex_lock(&w.lock);
+		w.abandoned = false;
 		due = in_ms(DUE_MS);
 	}
 	pthread_mutex_unlock(&w.lock);
 	return NULL;
 }
 
-static int start_thread(void)
+/* A thread of its own, for the file system may hang, and the library: the switch is for
+ * that, too, and a caller has slurmctld's locks. */
+static void *watch(void *unused)
+{
+	const struct timespec pause = { SWITCH_MS / 1000, SWITCH_MS % 1000 * 1000000 };
+	struct stat st;
+
+	(void)unused;
+	for (;;) {
+		w.off = stat(w.switch_file, &st) == 0;
+		if (!w.watched) {
+			pthread_mutex_lock(&w.lock);
+			w.watched = true;
+			pthread_cond_broadcast(&w.loaded);
+			pthread_mutex_unlock(&w.lock);
+		}
+		nanosleep(&pause, NULL);
+	}
+	return NULL;
+}
+
+static int start_thread(void *(*run)(void *))
 {
 	pthread_t thread;
-	pthread_condattr_t monotonic;
 	sigset_t all, old;
 	int rc;
 
-	pthread_condattr_init(&monotonic);
-	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&w.loaded, &monotonic);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&thread, NULL, work, NULL);
+	rc = pthread_create(&thread, NULL, run, NULL);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!rc)
 		pthread_detach(thread);
@@ -300,6 +324,7 @@ void worker_start(const char *gres_prefix)
 {
 	const char *config = getenv("CARMA_CONF");
 	struct timespec until = in_ms(START_MS);
+	pthread_condattr_t monotonic;
 
 	if (w.started) /* slurmctld up to 23.11 loads plugins again on reconfigure */
 		return;
@@ -307,12 +332,15 @@ void worker_start(const char *gres_prefix)
 	w.gres_prefix = gres_prefix;
 	snprintf(w.config, sizeof(w.config), "%s", config && *config == '/' ? config : "/etc/carma/carma.toml");
 	snprintf(w.switch_file, sizeof(w.switch_file), "%.*s/carma.disable", (int)(strrchr(w.config, '/') - w.config), w.config);
-	if (start_thread()) {
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&w.loaded, &monotonic);
+	if (start_thread(watch) || start_thread(work)) {
 		w.broken = "cannot start a thread";
 		return;
 	}
 	pthread_mutex_lock(&w.lock);
-	while (!w.ready && pthread_cond_timedwait(&w.loaded, &w.lock, &until) != ETIMEDOUT)
+	while (!(w.ready && w.watched) && pthread_cond_timedwait(&w.loaded, &w.lock, &until) != ETIMEDOUT)
 		;
 	pthread_mutex_unlock(&w.lock);
 }

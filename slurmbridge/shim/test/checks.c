@@ -165,6 +165,28 @@ void check_tick(const char *script)
 	check_annotate(script);
 }
 
+/* One that hangs costs a few submissions their 50 ms and later ones nothing. */
+void check_long_tick(const char *script)
+{
+	const struct timespec until_tick = { 4, 0 };
+	job_desc_msg_t job;
+	double start;
+	char *err;
+
+	CHECK(submit(&job, "long tick", &err) == SLURM_SUCCESS);
+	free(err);
+	clear(&job);
+	nanosleep(&until_tick, NULL);
+	start = now_ms();
+	for (int i = 0; i < 20; i++) {
+		CHECK(submit(&job, script, &err) == SLURM_SUCCESS);
+		free(err);
+		clear(&job);
+	}
+	CHECK(now_ms() - start < 20 * 49);
+	check_annotate(script);
+}
+
 static int ticks(void)
 {
 	job_desc_msg_t job;

@@ -34,12 +34,16 @@ char *carma_recovery(void)
 	return strdup("other,gpu-recovery");
 }
 
-static int ticks;
+static int ticks, long_ticks;
 
 char *carma_tick(void)
 {
 	ticks++;
 	usleep(300000);
+	if (long_ticks) {
+		long_ticks--;
+		sleep(4);
+	}
 	return NULL;
 }
 
@@ -72,6 +76,8 @@ char *carma_annotate(const char *ask, size_t len)
 		return strdup("leave because of the test\n");
 	if (!strncmp(script, "slot", 4))
 		return strdup("time_limit 240\nsignal 10 300 batch\nrequeue 1\ntell carma: cut\n");
+	if (!strncmp(script, "long tick", 9))
+		long_ticks = 1;
 	if (!strncmp(script, "ticks", 5))
 		return asprintf(&text, "tell %d\n", ticks) < 0 ? NULL : text;
 	if (!strncmp(script, "none", 4))

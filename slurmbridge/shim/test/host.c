@@ -63,6 +63,7 @@ int main(int argc, char **argv)
 		check_slot();
 		check_stuck();
 		check_tick(script);
+		check_long_tick(script);
 		check_tick_when_busy();
 	} else {
 		check_flood();

@@ -66,6 +66,7 @@ void check_answers(void);
 void check_slot(void);
 void check_stuck(void);
 void check_tick(const char *script);
+void check_long_tick(const char *script);
 void check_tick_when_busy(void);
 void check_none(const char *script);
 

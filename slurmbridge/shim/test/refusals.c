@@ -188,16 +188,23 @@ void check_modify(void)
 void check_switch(void)
 {
 	job_desc_msg_t job;
-	FILE *f = fopen(worker_switch_file(), "w");
+	char path[4096];
+	FILE *f;
 
-	CHECK(f && !fclose(f));
+	snprintf(path, sizeof(path), "%.*s/carma.disable", (int)(strrchr(getenv("CARMA_CONF"), '/') - getenv("CARMA_CONF")),
+		 getenv("CARMA_CONF"));
+	CHECK((f = fopen(path, "w")) && !fclose(f));
+	while (!worker_is_off())
+		nap();
 	empty(&job);
 	job.partition = "gpu-recovery";
 	job.comment = "two\nlines";
 	taken(&job, A_USER);
 	job.tres_per_node = GRES "gpu:1," GRES "carmau0:1";
 	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
-	CHECK(!unlink(worker_switch_file()));
+	CHECK(!unlink(path));
+	while (worker_is_off())
+		nap();
 }
 
 /* What slurmctld cannot merge does not stay, so that it can be asked for the rest:
