@@ -5,6 +5,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -254,6 +255,10 @@ func Load(path string, read func(path string) ([]byte, error)) (Config, error) {
 	text, err := read(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
+	}
+	// An editor that writes in place, a full disk: as a configuration it would take CARMA off all partitions.
+	if len(bytes.TrimSpace(text)) == 0 {
+		return Config{}, fmt.Errorf("%s: the file is empty", path)
 	}
 	c, err := Parse(string(text))
 	if err != nil {

@@ -196,6 +196,19 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "tres_per_node") {
 		t.Errorf("after a bad reload: %q", got)
 	}
+	write("\n")
+	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "empty; the previous configuration stays in force") {
+		t.Errorf("an empty file: %v", err)
+	}
+	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "tres_per_node") {
+		t.Errorf("after an empty file: %q", got)
+	}
+	if err := os.Chmod(site.path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := site.reload(); err == nil {
+		t.Error("a file whose mode has changed was not read again")
+	}
 	if err := site.reload(); err != nil {
 		t.Errorf("the same file was read again: %v", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
+	"syscall"
 
 	"carma/estimator/history"
 	"carma/slurmbridge/annotate"
@@ -20,8 +20,7 @@ import (
 type siteFile struct {
 	path       string
 	gresPrefix string
-	modified   time.Time
-	size       int64
+	read       stamp
 	site       annotate.Site
 	recovery   string // partitions that take jobs from CARMA alone, with commas between
 	usable     bool
@@ -30,6 +29,21 @@ type siteFile struct {
 }
 
 var site siteFile
+
+// stamp tells a file from what it was before. A file that becomes readable has the same
+// content and another time of change.
+type stamp struct {
+	modified, changed syscall.Timespec
+	size              int64
+}
+
+func stampOf(info os.FileInfo) stamp {
+	v := stamp{size: info.Size()}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		v.modified, v.changed = st.Mtim, st.Ctim
+	}
+	return v
+}
 
 func (s *siteFile) current() (annotate.Site, error) {
 	if !s.usable {
@@ -41,7 +55,7 @@ func (s *siteFile) current() (annotate.Site, error) {
 // load reads the file. After an error the last good configuration stays.
 func (s *siteFile) load() error {
 	if info, err := os.Stat(s.path); err == nil {
-		s.modified, s.size = info.ModTime(), info.Size()
+		s.read = stampOf(info)
 	}
 	c, err := config.Load(s.path, os.ReadFile)
 	if err == nil && c.Placement.BySlurm() && s.gresPrefix != "gres/" {
@@ -64,7 +78,7 @@ func (s *siteFile) load() error {
 
 func (s *siteFile) reload() error {
 	info, err := os.Stat(s.path)
-	if err != nil || info.ModTime().Equal(s.modified) && info.Size() == s.size {
+	if err != nil || stampOf(info) == s.read {
 		err := s.history.load()
 		s.site.History = s.history.snapshot
 		return err
@@ -76,8 +90,7 @@ func (s *siteFile) reload() error {
 // by rename, and read when no job waits.
 type historyFile struct {
 	path     string
-	modified time.Time
-	size     int64
+	read     stamp
 	snapshot history.Snapshot
 }
 
@@ -89,10 +102,10 @@ func (h *historyFile) load() error {
 		return nil
 	}
 	info, err := os.Stat(h.path)
-	if err != nil || info.ModTime().Equal(h.modified) && info.Size() == h.size {
+	if err != nil || stampOf(info) == h.read {
 		return nil // none yet, or the same
 	}
-	h.modified, h.size = info.ModTime(), info.Size()
+	h.read = stampOf(info)
 	if info.Size() > history.MaxBytes {
 		return fmt.Errorf("read history %s: %w", h.path, history.ErrSpoiled)
 	}
