@@ -196,12 +196,13 @@ type List struct {
 // Read reads a list once for all that is asked of it.
 func Read(text string) List {
 	l := List{Text: text, total: -1}
+	var gpus, shards byType
 	for e := range Parse(text) {
 		switch k := K(e.Name); {
 		case e.Name == GPU:
-			l.GPUs = min(l.GPUs+e.Count, 1<<40)
+			l.GPUs = gpus.with(e)
 		case e.Name == Shard:
-			l.Shards = min(l.Shards+e.Count, 1<<40)
+			l.Shards = shards.with(e)
 		case e.Name == Total:
 			l.total = e.Count
 		case k > 0 && l.K == 0:
@@ -209,6 +210,32 @@ func Read(text string) List {
 		}
 	}
 	return l
+}
+
+// byType adds up the counts of one GRES. Of several entries of one type slurmctld takes the last:
+// --gres=gpu:4 --gpus-per-node=4 asks for four (src/common/gres.c, _get_next_job_gres(), 22.05.8).
+type byType struct {
+	last  [8]Entry // more types are counted as often as they are named
+	types int
+	sum   int64
+}
+
+func (b *byType) with(e Entry) (sum int64) {
+	i := 0
+	for i < b.types && b.last[i].Type != e.Type {
+		i++
+	}
+	if i < b.types {
+		b.sum -= b.last[i].Count
+	} else if i < len(b.last) {
+		b.types++
+	}
+	e.Count = min(e.Count, 1<<40)
+	if i < len(b.last) {
+		b.last[i] = e
+	}
+	b.sum = min(b.sum+e.Count, 1<<50)
+	return min(b.sum, 1<<40)
 }
 
 // FreeMiB is what must be free of each of K GPUs, or, of a booking that any node meets,

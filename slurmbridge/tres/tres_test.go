@@ -90,6 +90,15 @@ func TestGPUsAndBooking(t *testing.T) {
 	if n := Read("gres:gpu:a100:2,gres:gpu:h100:1,gres:carmau0:9,gres:carmatotal:9").GPUs; n != 3 {
 		t.Errorf("got %d GPUs, want 3", n)
 	}
+	for list, want := range map[string]int64{
+		"gres:gpu:4,gres:gpu:4": 4, "gres:gpu:4,gres:gpu:2": 2, "gres:gpu:a100:1,gres:gpu:h100:2,gres:gpu:a100:3": 5,
+		"gpu:a,gpu:b,gpu:c,gpu:d,gpu:e,gpu:f,gpu:g,gpu:h,gpu:i,gpu:i": 10,
+		"gpu:4611686018427387904,gpu:x:1":                             1 << 40,
+	} {
+		if n := Read(list).GPUs; n != want {
+			t.Errorf("%s: got %d GPUs, want %d", list, n, want)
+		}
+	}
 }
 
 func TestBooking(t *testing.T) {
