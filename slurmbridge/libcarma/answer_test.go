@@ -197,7 +197,7 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 		t.Errorf("after a bad reload: %q", got)
 	}
 	write("\n")
-	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "empty; the previous configuration stays in force") {
+	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "empty; the previous configuration stays") {
 		t.Errorf("an empty file: %v", err)
 	}
 	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "tres_per_node") {
