@@ -125,7 +125,7 @@ func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Read
 	for _, g := range granted {
 		at := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == g.UUID })
 		if at < 0 || s.Readings[at].Minor < 0 {
-			return nil, fmt.Errorf("find the device node of GPU %s: NVML tells no minor number of it", g.UUID)
+			return nil, fmt.Errorf("find the device node of GPU %s: NVML reports no minor number for it", g.UUID)
 		}
 		gpus = append(gpus, s.Readings[at].GPU)
 	}

@@ -66,7 +66,7 @@ func (t *turns) Acquire(
 }
 
 // errBehind means that a job has no claim to GPUs that are not free yet.
-var errBehind = errors.New("jobs wait that come before it")
+var errBehind = errors.New("jobs that come before it are waiting")
 
 // Hold keeps GPUs for the job if nobody waits who is ahead of it.
 func (t *turns) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {

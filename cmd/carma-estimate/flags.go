@@ -112,14 +112,14 @@ func (o *options) check(f *pflag.FlagSet) error {
 	o.Script = f.Arg(0)
 	if f.NArg() > 1 {
 		if f.ArgsLenAtDash() != 1 {
-			return cli.Fail(cli.ExitUsage, "unexpected argument %q; arguments of the script go behind --", f.Arg(1))
+			return cli.Fail(cli.ExitUsage, "unexpected argument %q; arguments of the script go after --", f.Arg(1))
 		}
 		o.Args = strings.Join(f.Args()[1:], annotate.ArgEnd) + annotate.ArgEnd
 	}
 	only := func(where string, fits bool, flags ...string) error {
 		for _, name := range flags {
 			if f.Changed(name) && !fits {
-				return cli.Fail(cli.ExitUsage, "--%s goes with %s only", name, where)
+				return cli.Fail(cli.ExitUsage, "--%s works only with %s", name, where)
 			}
 		}
 		return nil
@@ -138,7 +138,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 			other = o.Script
 		}
 		if other != "" {
-			return cli.Fail(cli.ExitUsage, "%s does not go with --cases: each case says it for itself", other)
+			return cli.Fail(cli.ExitUsage, "%s cannot be combined with --cases; give it in each case", other)
 		}
 		return nil
 	}

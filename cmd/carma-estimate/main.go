@@ -63,7 +63,7 @@ func (p *program) run(args []string) error {
 // tell prints what becomes of a script; a job that would be refused is an error.
 func (p *program) tell(r estimate.Report, o options) error {
 	if r.Submission.Site.Path == "" {
-		fmt.Fprintf(p.errs, "carma-estimate: there is no %s: judged for nodes of %d A100-40GB as an example\n",
+		fmt.Fprintf(p.errs, "carma-estimate: there is no %s; assuming nodes with %d A100-40GB as an example\n",
 			o.Config, script.ExamplePartition.GPUsPerNode)
 	}
 	refused := r.Submission.Refused

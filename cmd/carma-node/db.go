@@ -19,7 +19,7 @@ import (
 const dbUsage = `usage: carma-node db check|backup|prune [OPTIONS]
 
   check        look for damage
-  backup FILE  write a copy, also while the database is in use
+  backup FILE  write a copy, even while the database is in use
   prune        delete what is older than keep_records and keep_samples of
                [accounting], or the options; the agent does so every hour
 `

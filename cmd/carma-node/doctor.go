@@ -26,14 +26,14 @@ machine. It exits with status 6 if something must be fixed.
 
 func runDoctor(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node doctor", doctorUsage, os.Stdout)
-	controller := f.Bool("controller", false, "look at what slurmctld loads on this machine")
-	node := f.Bool("node", false, "look at this machine as a GPU node (its name goes before the command)")
+	controller := f.Bool("controller", false, "check what slurmctld loads on this machine")
+	node := f.Bool("node", false, "check this machine as a GPU node (to name it, write --node NAME before doctor)")
 	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
-		return cli.Fail(cli.ExitUsage, "doctor takes no argument %q", f.Arg(0))
+		return cli.Fail(cli.ExitUsage, "doctor takes no arguments, not %q", f.Arg(0))
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -36,13 +36,13 @@ func runSetup(ctx context.Context, e env, args []string) error {
 		return err
 	}
 	if *placement != "carma" && *placement != "slurm" {
-		return cli.Fail(cli.ExitUsage, "%q is no placement; write carma or slurm", *placement)
+		return cli.Fail(cli.ExitUsage, "%q is not a placement mode; write carma or slurm", *placement)
 	}
 	if names, err := hostlist.Expand(*nodes); err != nil || len(names) == 0 || strings.ContainsAny(*nodes, " \t\n") {
-		return cli.Fail(cli.ExitUsage, "%q is no node list; write gpu[1-4]", *nodes)
+		return cli.Fail(cli.ExitUsage, "%q is not a node list; write gpu[1-4]", *nodes)
 	}
 	if *partition == "" || strings.ContainsAny(*partition, " \t\n,\"[]") {
-		return cli.Fail(cli.ExitUsage, "%q is no name of a partition", *partition)
+		return cli.Fail(cli.ExitUsage, "%q is not a partition name", *partition)
 	}
 	c, err := loadOrDefault(e.config)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 const importUsage = `usage: carma-sim import sacct|philly|csv FILE --jobs J.csv [OPTIONS] > T.csv
 
-Makes a trace from the jobs of another cluster. It is known when they were submitted,
-on how many GPUs they ran and how long, but not what they did there: each is replaced
-by a job of the table, by size. "-" reads standard input.
+Makes a trace from the jobs of another cluster. Their submission times, numbers of
+GPUs and run times are known, but not what they did on the GPUs: each is replaced by
+a job of similar size from the table. "-" reads standard input.
 
   sacct -P -a -X -o JobID,User,Submit,ElapsedRaw,NNodes,AllocTRES -S ... | carma-sim import sacct - --jobs J.csv
 `

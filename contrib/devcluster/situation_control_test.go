@@ -265,7 +265,7 @@ func TestSituationClusters(t *testing.T) {
 	}
 	c.sh("", "sacctmgr -iQ add federation sites clusters=carma,second")
 	c.eventually(func() string { return c.sh("", "scontrol show federation") }, "Synced:Yes")
-	c.eventually(doctor, "is of federation sites")
+	c.eventually(doctor, "belongs to federation sites")
 	full := c.sbatch(bob, "--clusters=carma", "#SBATCH --gres=gpu:4\n#CARMA policy=exclusive\nexec sleep 1h\n")
 	c.eventually(func() string { return c.job(full, "%T") }, "RUNNING")
 	id = c.sbatch(alice, "", train("10G", "1s"))

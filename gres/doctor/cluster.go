@@ -71,7 +71,7 @@ func counts(list string) map[string]int64 {
 
 // nodes compares what slurm.conf counts for the nodes with what they have.
 func (d *diagnosis) nodes() {
-	d.part("nodes", "count slots and memory as they should", func(say func(Level, string, string)) {
+	d.part("nodes", "have the right counts of slots and memory", func(say func(Level, string, string)) {
 		seen := map[string]bool{}
 		for _, name := range d.Config.PartitionNames() {
 			lines, _, _ := d.nodesOf(name)
@@ -131,7 +131,7 @@ func (d *diagnosis) anchor() {
 	if d.Config.Placement.BySlurm() {
 		return // slurmctld keeps jobs pending that fit the node's count
 	}
-	d.part("anchor", "is as carma.toml says", func(say func(Level, string, string)) {
+	d.part("anchor", "matches carma.toml", func(say func(Level, string, string)) {
 		at := slices.IndexFunc(d.SlurmConf.Nodes, func(n slurmconf.Record) bool { return n.Name == anchorName })
 		if !d.Config.Capacity.Anchor {
 			if at >= 0 {
@@ -257,7 +257,7 @@ func number(text string) int64 {
 }
 
 func (d *diagnosis) partitions() {
-	d.part("partitions", "are those of carma.toml", func(say func(Level, string, string)) {
+	d.part("partitions", "match carma.toml", func(say func(Level, string, string)) {
 		for _, name := range d.Config.PartitionNames() {
 			p := d.Config.Partition[name]
 			lines, line, ok := d.nodesOf(name)

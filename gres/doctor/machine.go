@@ -39,13 +39,13 @@ func (d *diagnosis) controller() {
 		if c.LibraryErr != nil {
 			say(Fail, "jobs are accepted as written: "+c.LibraryErr.Error(), "install slurm-plugin-carma again")
 		} else if !c.Library.safe() {
-			say(Fail, c.Library.Path+" can be changed by others than root, and slurmctld runs it",
+			say(Fail, c.Library.Path+" can be changed by users other than root, and slurmctld runs it",
 				"chown root "+c.Library.Path+"; chmod 644 "+c.Library.Path)
 		}
 	})
-	d.part("permissions", "carma.toml is root's", func(say func(Level, string, string)) {
+	d.part("permissions", "carma.toml belongs to root", func(say func(Level, string, string)) {
 		if !c.ConfigFile.safe() {
-			say(Fail, c.ConfigFile.Path+" can be changed by others than root",
+			say(Fail, c.ConfigFile.Path+" can be changed by users other than root",
 				"chown root "+c.ConfigFile.Path+"; chmod 644 "+c.ConfigFile.Path)
 		} else if c.ConfigFile.Mode.Perm()&0o004 == 0 {
 			say(Warn, c.ConfigFile.Path+" cannot be read by users: carma-estimate and carma-report need it",
@@ -72,9 +72,9 @@ func (d *diagnosis) history() {
 		if err := d.Controller.HistoryErr; errors.Is(err, fs.ErrNotExist) {
 			say(Warn, "nothing is learned, so jobs with `#CARMA on` run exclusively each time: no "+file, do)
 		} else if err != nil {
-			say(Warn, "look at what was learned: "+err.Error(), "run the doctor as root")
+			say(Warn, "read what was learned: "+err.Error(), "run the doctor as root")
 		} else if age > historyLate {
-			say(Warn, fmt.Sprintf("%s was written %s ago: what jobs used since is not known", file, age), do)
+			say(Warn, fmt.Sprintf("%s was written %s ago: what jobs have used since then is unknown", file, age), do)
 		}
 	})
 }
@@ -112,7 +112,8 @@ func (d *diagnosis) hooks() {
 			case p.Mode.Perm()&0o111 == 0:
 				say(Fail, h.setting+": "+p.Path+" is not executable: every job drains the node", "chmod 755 "+p.Path)
 			case !p.safe():
-				say(Fail, h.setting+": "+p.Path+" can be changed by others than root", "chown root "+p.Path+"; chmod 755 "+p.Path)
+				say(Fail, h.setting+": "+p.Path+" can be changed by users other than root",
+					"chown root "+p.Path+"; chmod 755 "+p.Path)
 			}
 		}
 	})
@@ -132,7 +133,7 @@ func (d *diagnosis) registration() {
 		state := strings.ToUpper(n.State)
 		switch {
 		case n.State == "":
-			say(Fail, "slurmctld knows no node "+n.Name, "name it with --node as slurm.conf does")
+			say(Fail, "slurmctld has no node "+n.Name, "give --node the name in slurm.conf")
 		case countChanged().MatchString(n.Reason):
 			say(Fail, n.Name+" is "+n.State+": "+n.Reason,
 				"when its jobs have ended: systemctl restart slurmd; scontrol update NodeName="+n.Name+" State=RESUME")
@@ -323,7 +324,7 @@ func (d *diagnosis) memoryLimits() {
 	if d.Node.Dmem {
 		by = "the kernel's dmem controller"
 	}
-	fine := "jobs are held to what they booked by " + by
+	fine := "the GPU memory of each job is limited to its booking by " + by
 	if d.Node.UnlimitedBy != nil {
 		fine = "MPS alone limits jobs that share a GPU: " + oneLine(d.Node.UnlimitedBy)
 	}
@@ -376,7 +377,7 @@ func (d *diagnosis) state() {
 				"systemctl restart carma-node")
 		}
 		if n.RunDir.Err == nil && !n.RunDir.safe() {
-			say(Fail, n.RunDir.Path+" can be written by others than root: they could forge leases",
+			say(Fail, n.RunDir.Path+" can be written by users other than root: they could forge leases",
 				"chown root "+n.RunDir.Path+"; chmod 755 "+n.RunDir.Path)
 		}
 		if n.RunDir.Err == nil && !n.OnTmpfs {
@@ -386,7 +387,7 @@ func (d *diagnosis) state() {
 	})
 	d.part("database", d.Config.DBPath(n.Name)+" can be written", func(say func(Level, string, string)) {
 		if n.DBErr != nil {
-			say(Fail, n.DBErr.Error(), "set paths.db to a directory of root's on a local disk")
+			say(Fail, n.DBErr.Error(), "set paths.db to a directory that root owns, on a local disk")
 		}
 	})
 }

@@ -53,17 +53,18 @@ func (d *diagnosis) slurm() {
 				"restart slurmctld once the plugin fits, or update this machine")
 		}
 		if d.Federation != "" {
-			say(Fail, "the cluster is of federation "+d.Federation+": a job that another cluster has submitted can be neither "+
-				"returned to the queue nor requeued here", "use clusters without a federation (sbatch -M); docs/situations.md")
+			say(Fail, "the cluster belongs to federation "+d.Federation+": a job that another cluster has submitted can be "+
+				"neither returned to the queue nor requeued here",
+				"use clusters without a federation (sbatch -M); docs/situations.md")
 		}
 		if d.Config.Placement.BySlurm() {
 			d.shardsUsable(say)
 		}
 		if skew := d.Skew.Abs(); skew > skewFail {
-			say(Fail, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)),
-				"synchronise the clocks: munge refuses messages that are 300 s off")
+			say(Fail, fmt.Sprintf("the clock differs from slurmctld's by %s", d.Skew.Round(time.Second)),
+				"synchronise the clocks: munge refuses messages if they differ by 300 s")
 		} else if skew > skewWarn {
-			say(Warn, fmt.Sprintf("the clock is %s off slurmctld's", d.Skew.Round(time.Second)),
+			say(Warn, fmt.Sprintf("the clock differs from slurmctld's by %s", d.Skew.Round(time.Second)),
 				"synchronise the clocks: waiting and start times are wrong")
 		}
 	})
@@ -109,7 +110,7 @@ func (d *diagnosis) settings() {
 		d.hookSettings(say)
 		d.timeSettings(say)
 		if v := d.setting("SelectType"); v != "" && v != "select/cons_tres" {
-			say(Fail, "SelectType="+v+" counts no GRES per node as CARMA needs", "SelectType=select/cons_tres")
+			say(Fail, "SelectType="+v+" does not count GRES per node, which CARMA needs", "SelectType=select/cons_tres")
 		}
 		params := d.setting("SchedulerParameters")
 		for _, word := range []string{"nohold_on_prolog_fail", "bf_continue"} {

@@ -77,7 +77,7 @@ func (d *diagnosis) spank() {
 		if p := s.Program; p.Err != nil {
 			say(unheard, "the program that it runs: "+p.Err.Error(), "install carma-node, or correct the line in "+s.Path)
 		} else if !p.safe() || p.Mode.Perm()&0o111 == 0 {
-			say(Fail, p.Path+", which it runs, is not executable or can be changed by others than root",
+			say(Fail, p.Path+", which it runs, is not executable or can be changed by users other than root",
 				"chown root "+p.Path+"; chmod 755 "+p.Path)
 		}
 		if pyxis >= 0 && pyxis < at {

@@ -34,7 +34,7 @@ func settleLater(path string) error {
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start a process that goes on for the Prolog: %w", err)
+		return fmt.Errorf("start the process that continues for the Prolog: %w", err)
 	}
 	return cmd.Process.Release()
 }
