@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"carma/db"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
@@ -21,12 +23,23 @@ const (
 	giveUpAfter    = 5 * time.Minute
 )
 
-// setStarts lets jobs that were requeued start as early as is safe.
+// setStarts lets jobs that were requeued start as early as is safe. Those that were not asked
+// about for longest come first: some may hang, completing.
 func (a *Agent) setStarts(ctx context.Context, pending []lease.PendingRestart) {
+	asked := map[uint32]time.Duration{}
+	for _, c := range pending {
+		asked[c.JobID] = a.startAsked[c.JobID]
+	}
+	a.startAsked = asked
+	pending = slices.Clone(pending) // other loops read it
+	slices.SortStableFunc(pending, func(x, y lease.PendingRestart) int {
+		return cmp.Compare(asked[x.JobID], asked[y.JobID])
+	})
 	for i, c := range pending {
 		if i == restartsAtOnce {
 			return
 		}
+		asked[c.JobID] = lease.Now()
 		done, err := a.setStart(ctx, c)
 		if err != nil {
 			a.Log.Warn("set the start time of a requeued job", "job", c.JobID, "error", err)
@@ -58,29 +71,40 @@ const (
 // complete puts slurmctld's word on the end of jobs into their records. The
 // Epilog's environment does not tell a job that was cancelled or ran out of
 // time from one that ended well. A slurmctld that does not answer is asked again
-// when counts are compared, not every second.
+// when counts are compared, not every second. So is one that knows no end yet: a job whose
+// processes hang completes for long, and others come before it.
 func (a *Agent) complete(ctx context.Context, now time.Duration) {
-	ended, err := a.Ledger.Ended(ctx, endedAtOnce)
+	ended, err := a.Ledger.Ended(ctx, endedAtOnce+len(a.askEndAt))
 	if err != nil {
 		a.Log.Error("read ledger", "error", err)
 		return
 	}
+	again := map[jobenv.JobKey]time.Duration{}
+	for _, e := range ended {
+		if at, asked := a.askEndAt[e.JobKey]; asked {
+			again[e.JobKey] = at
+		}
+	}
+	a.askEndAt = again
+	slices.SortStableFunc(ended, func(x, y lease.Ended) int { return cmp.Compare(again[x.JobKey], again[y.JobKey]) })
 	asked := 0
 	for _, e := range ended {
 		var j sctl.Job
 		var words sctl.Words
 		if e.Age < askNoMore {
-			if asked == endsAskedAtOnce || a.askedEnd != 0 && now-a.askedEnd < a.Config.Capacity.Compare.D() {
-				return
+			if asked == endsAskedAtOnce || again[e.JobKey] > now ||
+				a.askedEnd != 0 && now-a.askedEnd < a.Config.Capacity.Compare.D() {
+				continue
 			}
 			asked++
+			again[e.JobKey] = now + a.Config.Capacity.Compare.D()
 			j, err = a.Jobs.Job(ctx, e.JobID)
 			known := err == nil || errors.Is(err, sctl.ErrNoJob)
 			a.askedEnd = 0
 			if !known {
 				a.askedEnd = now
 				a.Log.Warn("query how a job ended", "job", e.JobKey, "error", err)
-				return
+				continue
 			}
 			if j.State == jobstate.Completing && e.Age < forgottenAfter {
 				continue
@@ -108,7 +132,7 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 	if err != nil {
 		a.Log.Error("complete a record", "job", e.JobKey, "error", err)
 		if e.Age < forgottenAfter {
-			return // the next tick tries again
+			return // a later tick tries again
 		}
 	}
 	if err := a.Ledger.DropEnded(ctx, e.JobKey); err != nil {
@@ -174,6 +198,8 @@ func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
 	if err := a.Jobs.SetStart(ctx, j.Target(), at); err != nil {
 		return err
 	}
+	a.startsLock.Lock()
+	defer a.startsLock.Unlock()
 	a.starts = slices.DeleteFunc(a.starts, func(s start) bool { return s.job == j.ID })
 	kept := 0
 	for _, s := range a.starts {
@@ -201,6 +227,21 @@ func (a *Agent) startAt(ctx context.Context, j sctl.Job, at time.Time) error {
 // user has a turn before one has a second.
 func (a *Agent) wakeScheduler(ctx context.Context) {
 	now := time.Now()
+	for _, s := range a.takeDue(now) {
+		j, err := a.Jobs.Job(ctx, s.job)
+		if err == nil && j.State == jobstate.Pending && !j.Eligible.IsZero() && !j.Eligible.After(now) {
+			err = a.Jobs.SetStart(ctx, j.Target(), now)
+		}
+		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+			a.Log.Warn("set the start time of a requeued job", "job", s.job, "error", err)
+		}
+	}
+}
+
+// takeDue removes from the starts those that wakeScheduler looks after now.
+func (a *Agent) takeDue(now time.Time) (taken []start) {
+	a.startsLock.Lock()
+	defer a.startsLock.Unlock()
 	served := map[uint32]bool{}
 	for range restartsAtOnce {
 		due := func(s start) bool { return !now.Before(s.due) }
@@ -211,16 +252,9 @@ func (a *Agent) wakeScheduler(ctx context.Context) {
 		if i < 0 {
 			break
 		}
-		s := a.starts[i]
+		taken = append(taken, a.starts[i])
+		served[a.starts[i].uid] = true
 		a.starts = slices.Delete(a.starts, i, i+1)
-		served[s.uid] = true
-		j, err := a.Jobs.Job(ctx, s.job)
-		if err == nil && j.State == jobstate.Pending && !j.Eligible.IsZero() && !j.Eligible.After(now) {
-			err = a.Jobs.SetStart(ctx, j.Target(), now)
-		}
-		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
-			a.Log.Warn("set the start time of a requeued job", "job", s.job, "error", err)
-		}
 	}
 	// At the next tick who had a turn comes after the others.
 	slices.SortStableFunc(a.starts, func(x, y start) int {
@@ -232,4 +266,5 @@ func (a *Agent) wakeScheduler(ctx context.Context) {
 		}
 		return -1
 	})
+	return taken
 }

@@ -61,7 +61,7 @@ type Agent struct {
 	Export     func(lease.Snapshot) error    // for other tools; nil: nothing
 	Alive      func()                        // after each look at everything; nil: nobody asks
 
-	// Each loop of Run has state that it alone uses. observe:
+	// Each loop of Run has state that it alone uses, but for what has a lock. observe:
 	known       map[int]output.Process // on shared GPUs, by pid
 	gpus        map[string]*gpuState
 	accounts    accounts
@@ -87,11 +87,16 @@ type Agent struct {
 	limitsFrom time.Duration // of jobs that started then or later; 0: it takes none
 	limitFails string        // as last said
 
+	// askOfJobs and compare, which look after returned jobs and holds:
+	startsLock sync.Mutex
+	starts     []start // of returned jobs, which wakeScheduler looks after
+
 	// askOfJobs:
-	starts      []start                  // of returned jobs, which wakeScheduler looks after
-	askedEnd    time.Duration            // how jobs ended, in vain; 0: slurmctld answered
-	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
-	silentUntil time.Duration            // it did not answer
+	startAsked  map[uint32]time.Duration        // when slurmctld was asked about jobs that were requeued
+	askedEnd    time.Duration                   // how jobs ended, in vain; 0: slurmctld answered
+	askEndAt    map[jobenv.JobKey]time.Duration // when slurmctld is asked again how an attempt ended
+	askAt       map[uint32]time.Duration        // when slurmctld is asked again about jobs that GPUs are ready for
+	silentUntil time.Duration                   // it did not answer
 
 	// tellIdle:
 	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs
@@ -152,7 +157,7 @@ const apart = 150 * time.Millisecond
 
 // Run works until ctx ends. What may hang has a loop of its own, so that it delays
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
-// loops share no state: each gets what was seen last as a value.
+// loops share no state but what has a lock: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus, a.failed, a.limits = map[string]*gpuState{}, map[gres.Daemon]bool{}, map[limited]int64{}
 	poke, err := listen(a.RunDir)

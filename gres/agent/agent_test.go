@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -521,5 +522,80 @@ func TestFirstLookCounts(t *testing.T) {
 	a.observe(t.Context())
 	if len(l.measured) != 1 || l.measured[0].SMActPct != 40 {
 		t.Errorf("readings %+v", l.measured)
+	}
+}
+
+// still is a slurmctld of one waiting job, which two loops may ask at once.
+type still struct{ Jobs }
+
+func (still) Job(_ context.Context, id uint32) (sctl.Job, error) {
+	return sctl.Job{ID: id, State: "PENDING", Restarts: 1}, nil
+}
+func (still) SetStart(context.Context, sctl.Target, time.Time) error { return nil }
+func (still) SafeStart(context.Context) (time.Duration, error)       { return 0, nil }
+
+// The loop that looks after holds sets start times too.
+func TestTwoLoopsSetStarts(t *testing.T) {
+	a := newAgent()
+	a.Ledger, a.Jobs = &ledger{}, still{}
+	var work sync.WaitGroup
+	for _, loop := range []func(id uint32){
+		func(id uint32) { a.startAt(t.Context(), sctl.Job{ID: id}, time.Now().Add(-time.Minute)) },
+		func(uint32) { a.wakeScheduler(t.Context()) },
+	} {
+		work.Add(1)
+		go func() {
+			defer work.Done()
+			for id := range uint32(100) {
+				loop(id)
+			}
+		}()
+	}
+	work.Wait()
+	for range 100 {
+		a.wakeScheduler(t.Context())
+	}
+	if len(a.starts) != 0 {
+		t.Errorf("remembered %v", a.starts)
+	}
+}
+
+// A job whose processes hang, or about which slurmctld cannot be asked, delays the records of no
+// other.
+func TestCompleteBesideJobsThatHang(t *testing.T) {
+	l, r := &ledger{}, &records{}
+	j := &jobs{known: map[uint32]sctl.Job{}}
+	const hang = 2 * endedAtOnce
+	for id := range uint32(hang + 1) {
+		l.list = append(l.list, lease.Ended{JobKey: jobenv.JobKey{JobID: id}})
+		j.known[id] = sctl.Job{ID: id, State: "COMPLETING"}
+	}
+	j.known[hang] = sctl.Job{ID: hang, State: "COMPLETED"}
+	a := newAgent()
+	a.Ledger, a.Records, a.Jobs = l, r, j
+	for second := range hang {
+		a.complete(t.Context(), time.Hour+time.Duration(second)*time.Second)
+	}
+	if len(r.ends) == 0 || r.ends[0].JobID != hang {
+		t.Errorf("records of %v", r.ends)
+	}
+}
+
+// So with the start times of jobs that were requeued.
+func TestSetStartsBesideJobsThatHang(t *testing.T) {
+	j := &jobs{known: map[uint32]sctl.Job{}, version: sctl.Version{Major: 25, Minor: 11}, starts: map[string]time.Time{}}
+	var pending []lease.PendingRestart
+	for id := range uint32(restartsAtOnce + 1) {
+		pending = append(pending, lease.PendingRestart{JobID: id})
+		j.known[id] = sctl.Job{ID: id, State: "COMPLETING"}
+	}
+	j.known[restartsAtOnce] = sctl.Job{ID: restartsAtOnce, State: "PENDING"}
+	a := newAgent()
+	a.Ledger, a.Jobs = &ledger{}, j
+	for range 2 {
+		a.setStarts(t.Context(), pending)
+	}
+	if len(j.starts) != 1 {
+		t.Errorf("set %v", j.starts)
 	}
 }
