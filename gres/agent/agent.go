@@ -311,14 +311,14 @@ func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 // the node's Comment say of jobs.
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	guard := a.guard()
-	a.reopen(guard, s)
+	a.reopen(ctx, guard, s)
 	comment, asked, err := a.Publisher.CompareIf(ctx, s, a.Config.Capacity.Compare.D(), int(a.nodes.Load()))
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
 		return
 	}
 	a.reap(ctx, guard, s)
-	a.reapConfined(ctx, guard, s)
+	a.reapConfined(ctx, guard)
 	a.followHolds(ctx, s)
 	if asked {
 		a.followComment(ctx, comment, s)
@@ -419,11 +419,15 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 		if err == nil && a.isHere(job, j.Job) {
 			continue
 		}
-		a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State, "nodes", job.NodeList, "restarts",
-			job.Restarts)
-		if err := a.endLost(ctx, j.Job); err != nil {
+		ended, err := a.endLost(ctx, j.Job)
+		if err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
-		} else if g != nil {
+		}
+		if ended {
+			a.Log.Warn("lease without a job released", "job", j.Job, "state", job.State, "nodes", job.NodeList, "restarts",
+				job.Restarts)
+		}
+		if ended && g != nil { // else its Epilog has closed them
 			if _, err := a.shut(ctx, g, confine.Job{ID: j.Job.JobID, UID: j.UID}); err != nil {
 				a.Log.Error("close GPUs to a job that has lost its lease", "job", j.Job, "error", err)
 			}
@@ -454,20 +458,21 @@ func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
 	return j.State == jobstate.Completing || uint32(j.Restarts) <= attempt.Restart
 }
 
-// endLost ends the lease of an attempt that had no Epilog, and writes its record.
-func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) error {
+// endLost ends the lease of an attempt that had no Epilog, and writes its record. ended is false
+// if an Epilog, or the job's next Prolog here, came in between.
+func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) (ended bool, err error) {
 	held, ok, err := a.Ledger.Find(ctx, key)
 	if err != nil {
-		return err
+		return false, err
 	}
-	// An Epilog, or the job's next Prolog here, may have come in between.
 	if !ok || held.Restart != key.Restart {
-		return nil
+		return false, nil
 	}
 	if a.Records != nil {
 		if err := a.Records.PutLost(ctx, a.Lost(held)); err != nil {
 			a.Log.Error("write record", "job", key, "error", err)
 		}
 	}
-	return a.Ledger.Release(ctx, key)
+	err = a.Ledger.Release(ctx, key)
+	return err == nil, err
 }

@@ -121,6 +121,7 @@ func (j *jobs) SafeStart(context.Context) (time.Duration, error) {
 type ledger struct {
 	Ledger
 	released, dropped []uint32
+	gone              bool // what is asked for has ended
 	list              []lease.Ended
 	ended             int
 	calls             []string // of Guard
@@ -172,7 +173,7 @@ func (l *ledger) DropEnded(context.Context, jobenv.JobKey) error {
 }
 
 func (l *ledger) Find(_ context.Context, key jobenv.JobKey) (lease.Held, bool, error) {
-	return lease.Held{Job: lease.Job{JobKey: key}}, true, nil
+	return lease.Held{Job: lease.Job{JobKey: key}}, !l.gone, nil
 }
 
 func (l *ledger) Release(_ context.Context, key jobenv.JobKey) error {

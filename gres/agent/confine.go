@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
+	"carma/gres"
 	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
@@ -73,7 +75,7 @@ func (a *Agent) keepShut(ctx context.Context, guards latest[confine.Guard]) {
 
 // reopen confines the jobs that an agent finds when it starts: those that started before
 // there was a guard, too.
-func (a *Agent) reopen(g confine.Guard, s lease.Snapshot) {
+func (a *Agent) reopen(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	if g != nil && !g.Exact() {
 		// Device nodes that the driver has made meanwhile are open to all.
 		if err := g.Close(confine.Job{}); err != nil {
@@ -92,7 +94,11 @@ func (a *Agent) reopen(g confine.Guard, s lease.Snapshot) {
 	}
 	own := owned(s)
 	for job, gpus := range own {
-		if err := g.Open(job, gpus); err != nil {
+		err := g.Open(job, gpus)
+		if err == nil { // s may be older than the job's Epilog
+			_, err = a.asLeased(ctx, g, job, gpus, true)
+		}
+		if err != nil {
 			a.Log.Error("confine a job that was already running", "job", job.ID, "error", err)
 		}
 	}
@@ -114,25 +120,40 @@ func owned(s lease.Snapshot) map[confine.Job][]int {
 	return own
 }
 
-// shut closes all GPUs to a job but those that it has leased. A Prolog may come in between:
-// it leases first and opens then, so what the ledger says afterwards is what it opens.
+// shut closes all GPUs to a job but those that it has leased.
 func (a *Agent) shut(ctx context.Context, g confine.Guard, job confine.Job) (leased bool, err error) {
-	for closed := false; ; closed = true {
+	return a.asLeased(ctx, g, job, nil, false)
+}
+
+// asLeased opens to a job the GPUs that it has leased and no other; open are those that are open
+// to it, if that is known. A Prolog may come in between: it leases first and opens then, so what
+// the ledger says afterwards is what it opens. So may an Epilog, which closes first and releases
+// then, and would find no more what is opened after it.
+func (a *Agent) asLeased(ctx context.Context, g confine.Guard, job confine.Job, open []int, known bool) (leased bool,
+	err error) {
+	for ; ; known = true {
 		s, err := a.Ledger.Snapshot(ctx)
 		if err != nil {
 			return false, err
 		}
-		for j, gpus := range owned(s) {
+		var gpus []int
+		for j, minors := range owned(s) {
 			if j.ID == job.ID {
-				return true, g.Open(j, gpus)
+				job.UID, gpus = j.UID, minors
 			}
 		}
-		if closed {
-			return false, nil
+		switch {
+		case known && slices.Equal(gpus, open):
+			return len(gpus) > 0, nil
+		case len(gpus) == 0 && len(open) > 0:
+			err = g.Close(job)
+		default:
+			err = g.Open(job, gpus)
 		}
-		if err := g.Open(job, nil); err != nil {
+		if err != nil {
 			return false, err
 		}
+		open = gpus
 	}
 }
 
@@ -181,7 +202,7 @@ func ids(jobs []confine.Job) []uint32 {
 }
 
 // reapConfined forgets jobs that have ended without an Epilog.
-func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snapshot) {
+func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
 	if g == nil {
 		return
 	}
@@ -190,9 +211,11 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 		a.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
-	here := map[uint32]bool{}
-	for _, l := range s.Leases {
-		here[l.Job.JobID] = true
+	// slurmctld may have taken its time since the look that compare is about.
+	s, err := a.Ledger.Snapshot(ctx)
+	if err != nil {
+		a.Log.Error("read ledger", "error", err)
+		return
 	}
 	stepds, err := a.Owners.Stepds()
 	if err != nil {
@@ -200,7 +223,7 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 		return
 	}
 	for _, j := range jobs {
-		if here[j.ID] || stepds[j.ID] {
+		if stepds[j.ID] || slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.Job.JobID == j.ID }) {
 			continue
 		}
 		job, err := a.Jobs.Job(ctx, j.ID)
@@ -212,6 +235,9 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard, s lease.Snaps
 			continue
 		}
 		err = g.Forget(j)
+		if err == nil { // it may have been requeued, and be in its Prolog by now
+			_, err = a.asLeased(ctx, g, j, nil, true)
+		}
 		switch {
 		case err == nil:
 			a.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"carma/gres"
 	"carma/gres/confine"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -55,20 +57,21 @@ func TestReopen(t *testing.T) {
 	}
 	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
 		Leases: []gres.Lease{held(7, 1000)}}
+	a.Ledger = &ledger{meanwhile: s}
 	missing = errors.New("slurmd has not started")
 	for range 2 {
-		a.reopen(a.guard(), s)
+		a.reopen(t.Context(), a.guard(), s)
 	}
 	missing = nil
 	for range 2 {
-		a.reopen(a.guard(), s)
+		a.reopen(t.Context(), a.guard(), s)
 	}
 	if want := []string{"open 7 of 1000 [3]"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
 	// Access lists are looked after as long as the agent runs.
 	g.loose, g.calls = true, nil
-	a.reopen(a.guard(), s)
+	a.reopen(t.Context(), a.guard(), s)
 	if want := []string{"close 0"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
@@ -81,13 +84,14 @@ func TestReapConfined(t *testing.T) {
 	}
 	slurm := &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 54: {State: "PENDING"}}}
 	a.Owners, a.Jobs = owners{}, slurm
+	a.Ledger = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{held(7, 1000)}}}
 	// 7 has a lease, 50 a slurmstepd, 51 is in its Prolog, 54 may start again without one.
-	a.reapConfined(t.Context(), g, lease.Snapshot{Leases: []gres.Lease{held(7, 1000)}})
+	a.reapConfined(t.Context(), g)
 	if want := []string{"forget 52", "forget 53"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
 	slurm.err, g.calls = errors.New("slurmctld is away"), nil
-	a.reapConfined(t.Context(), g, lease.Snapshot{})
+	a.reapConfined(t.Context(), g)
 	if len(g.calls) != 0 {
 		t.Errorf("calls %q", g.calls)
 	}
@@ -108,4 +112,53 @@ func TestShutUnconfined(t *testing.T) {
 	if want := []string{"open 7 of 1000 [3]", "open 8 of 1001 []"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
+}
+
+// What the agent has seen is a little older than the ledger: an Epilog that came in between has
+// closed the job's GPUs, and finds no more what is opened after it.
+func TestNothingIsLeftAfterAnEpilog(t *testing.T) {
+	l, g := &ledger{}, &guard{}
+	a := newAgent()
+	a.RunDir, a.Ledger, a.Owners, a.Jobs = t.TempDir(), l, owners{}, &jobs{}
+	seen := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
+		Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", UID: 1000, Age: time.Hour}}}
+	l.gone = true
+	a.reap(t.Context(), g, seen)
+	if len(g.calls) != 0 || len(l.released) != 0 {
+		t.Errorf("an attempt that has ended: calls %q, released %v", g.calls, l.released)
+	}
+	a.reopen(t.Context(), g, seen)
+	if want := []string{"open 7 of 1000 [3]", "close 7"}; !slices.Equal(g.calls, want) {
+		t.Errorf("at the start: calls %q", g.calls)
+	}
+	l.gone, g.calls = false, nil
+	a.reap(t.Context(), g, seen)
+	if want := []string{"open 7 of 1000 []"}; !slices.Equal(g.calls, want) || len(l.released) != 1 {
+		t.Errorf("a lost one: calls %q, released %v", g.calls, l.released)
+	}
+}
+
+// A job that was requeued may be in its Prolog by the time that its last attempt is forgotten.
+func TestReapConfinedBesideAProlog(t *testing.T) {
+	l := &ledger{}
+	g := &prologBeside{ledger: l}
+	a := newAgent()
+	a.Ledger, a.Owners, a.Jobs = l, owners{}, &jobs{}
+	g.jobs = []confine.Job{{ID: 7}}
+	a.reapConfined(t.Context(), g)
+	if want := []string{"forget 7", "open 7 of 1000 [3]"}; !slices.Equal(g.calls, want) {
+		t.Errorf("calls %q", g.calls)
+	}
+}
+
+// prologBeside has a Prolog lease a GPU to the job that is forgotten.
+type prologBeside struct {
+	guard
+	ledger *ledger
+}
+
+func (g *prologBeside) Forget(job confine.Job) error {
+	g.ledger.meanwhile = lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
+		Leases: []gres.Lease{held(job.ID, 1000)}}
+	return g.guard.Forget(job)
 }
