@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,7 +22,8 @@ const readmitUsage = `usage: carma-node readmit GPU
 
 Ends the quarantine of a GPU, which is named by index or UUID. Run it as root when
 the fault that carma-node status shows has been repaired. A quarantine because of
-an MPS server ends by itself when the server's clients have gone.
+an MPS server ends by itself when the server's clients have gone, and one because
+of what NVML reports when NVML no longer reports it.
 `
 
 func runReadmit(ctx context.Context, e env, args []string) error {
@@ -54,21 +56,37 @@ func runReadmit(ctx context.Context, e env, args []string) error {
 		}
 		found = true
 		ended, err := book.EndFault(ctx, r.UUID, "")
-		switch {
-		case err != nil:
+		if err != nil {
 			return cli.Fail(cli.ExitUnavailable, "%w", err)
-		case ended:
-			fmt.Printf("GPU %d (%s) takes jobs again: %s\n", r.Index, r.UUID, r.Quarantined)
-		case r.Cause == gres.CauseMPS:
-			fmt.Printf("GPU %d (%s): %s; it takes jobs again when the server's clients have gone\n", r.Index, r.UUID,
-				r.Quarantined)
-		default:
-			fmt.Printf("GPU %d (%s) was not in quarantine\n", r.Index, r.UUID)
 		}
+		now, err := book.Snapshot(ctx)
+		if err != nil {
+			return cli.Fail(cli.ExitUnavailable, "%w", err)
+		}
+		fmt.Printf("GPU %d (%s) %s\n", r.Index, r.UUID, readmitted(r, now.Readings, ended))
 	}
 	if !found {
 		return cli.Fail(cli.ExitUsage, "there is no GPU %q here; see carma-node status", f.Arg(0))
 	}
 	agent.Poke(runDir)
 	return nil
+}
+
+// readmitted says what has become of a GPU; before is its reading, ended whether a fault was ended.
+func readmitted(before gres.Reading, now []gres.Reading, ended bool) string {
+	i := slices.IndexFunc(now, func(r gres.Reading) bool { return r.UUID == before.UUID })
+	if i < 0 { // the agent reads it no more
+		i, now = 0, []gres.Reading{{}}
+	}
+	switch still := now[i]; {
+	case still.Cause == gres.CauseMPS:
+		return fmt.Sprintf("stays in quarantine: %s; it takes jobs again when the server's clients have gone",
+			still.Quarantined)
+	case still.Quarantined != "":
+		return fmt.Sprintf("stays in quarantine: %s; it takes jobs again when NVML no longer reports that",
+			still.Quarantined)
+	case ended:
+		return "takes jobs again: " + before.Quarantined
+	}
+	return "was not in quarantine"
 }

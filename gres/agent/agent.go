@@ -269,12 +269,14 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	}
 	s, err := a.Ledger.Snapshot(ctx)
 	if err != nil {
+		a.keepXids(samples)
 		a.Log.Error("read ledger", "error", err)
 		return v, false
 	}
 	// The last snapshot is a little older than the last look.
 	ended, err := a.Ledger.EndedSince(ctx, a.looked-sampleDeadline)
 	if err != nil {
+		a.keepXids(samples)
 		a.Log.Error("read ledger", "error", err)
 		return v, false
 	}
@@ -372,11 +374,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 	var usages []lease.Usage
 	owners := once{a.Owners, map[int]resident.Owner{}}
 	for _, s := range samples {
-		st := a.gpus[s.UUID]
-		if st == nil {
-			st = &gpuState{smact: window.New(a.Config.SMAct.Window.D())}
-			a.gpus[s.UUID] = st
-		}
+		st := a.stateOf(s.UUID)
 		a.tellSource(st, s)
 		r := Reading(s, leases, owners)
 		st.smact.Add(now, interval, float64(s.SMActPct))
@@ -385,6 +383,16 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 		usages = append(usages, a.account(s, leases, owners, now)...)
 	}
 	return readings, usages
+}
+
+// stateOf is what is known of a GPU since earlier looks.
+func (a *Agent) stateOf(uuid string) *gpuState {
+	st := a.gpus[uuid]
+	if st == nil {
+		st = &gpuState{smact: window.New(a.Config.SMAct.Window.D())}
+		a.gpus[uuid] = st
+	}
+	return st
 }
 
 // reapAge is how old a lease must be before its job is looked for: a job has no

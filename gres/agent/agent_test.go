@@ -128,6 +128,7 @@ type ledger struct {
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
 	err               error // of SetFault
+	known             bool  // the fault
 	victims           []uint32
 }
 

@@ -158,19 +158,37 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 	}
 }
 
-// A job that comes while the daemon of its GPUs is stopped has it again at once.
+// late is a daemon whose job leases its GPUs while the daemon is stopped.
+type late struct {
+	daemons
+	ledger *ledger
+	leases []gres.Lease
+}
+
+func (d *late) Quit(ctx context.Context, on gres.Daemon) error {
+	d.ledger.meanwhile.Leases = d.leases
+	return d.daemons.Quit(ctx, on)
+}
+
+// A job that comes while the daemon of its GPUs is stopped has it again at once. One that came
+// since the agent's look keeps it.
 func TestStoppedDaemonComesBack(t *testing.T) {
-	d := &daemons{sets: []gres.Daemon{"a,b"}}
-	a := newAgent()
-	a.Ledger, a.MPS, a.failed = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"},
-		{UUID: "b", UID: 7, Daemon: "a,b"}}}}, d, map[gres.Daemon]bool{}
-	a.checkMPS(t.Context(), []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{})
-	// Its directory is open to the user of the job that has come, the others to nobody.
-	if want := map[gres.Daemon]uint32{"a,b": 7, "c": 0}; !maps.Equal(d.open, want) {
-		t.Errorf("open to %v, want %v", d.open, want)
-	}
-	if want := []string{"quit a,b", "ensure a,b"}; !slices.Equal(d.calls, want) {
-		t.Errorf("%v, want %v", d.calls, want)
+	for came, want := range map[bool][]string{true: {}, false: {"quit a,b", "ensure a,b"}} {
+		d := &late{daemons{sets: []gres.Daemon{"a,b"}}, &ledger{}, []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"},
+			{UUID: "b", UID: 7, Daemon: "a,b"}}}
+		if came {
+			d.ledger.meanwhile.Leases = d.leases
+		}
+		a := newAgent()
+		a.Ledger, a.MPS, a.failed = d.ledger, d, map[gres.Daemon]bool{}
+		a.checkMPS(t.Context(), []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{})
+		// Its directory is open to the user of the job that has come, the others to nobody.
+		if want := map[gres.Daemon]uint32{"a,b": 7, "c": 0}; !maps.Equal(d.open, want) {
+			t.Errorf("open to %v, want %v", d.open, want)
+		}
+		if !slices.Equal(d.calls, want) {
+			t.Errorf("%v, want %v", d.calls, want)
+		}
 	}
 }
 

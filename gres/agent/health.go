@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"carma/gres"
@@ -38,7 +39,7 @@ type health struct {
 	fault   string
 	pending bool
 	xids    map[uint64]time.Duration
-	again   []uint64 // the ledger did not take them
+	again   []uint64 // they are not in the ledger yet
 }
 
 // watchHealth quarantines GPUs that are broken by what the driver tells, and ends that
@@ -49,9 +50,9 @@ func (a *Agent) watchHealth(ctx context.Context, samples []gres.Sample) {
 		if st == nil {
 			continue
 		}
-		xids := append(st.health.again, s.Xids...)
+		xids := slices.Sorted(slices.Values(append(st.health.again, s.Xids...)))
 		st.health.again = nil
-		for _, xid := range xids {
+		for _, xid := range slices.Compact(xids) {
 			a.onXid(ctx, &st.health, s, xid)
 		}
 		if s.Unreadable == "" {
@@ -60,16 +61,35 @@ func (a *Agent) watchHealth(ctx context.Context, samples []gres.Sample) {
 	}
 }
 
+// keepXids keeps the errors of a look that comes to nothing for the next: the driver tells each
+// of them once.
+func (a *Agent) keepXids(samples []gres.Sample) {
+	for _, s := range samples {
+		h := &a.stateOf(s.UUID).health
+		for _, xid := range s.Xids {
+			if !slices.Contains(h.again, xid) {
+				h.again = append(h.again, xid)
+			}
+		}
+	}
+}
+
+// onXid quarantines the GPU each time: it may have been readmitted since the last one.
 func (a *Agent) onXid(ctx context.Context, h *health, s gres.Sample, xid uint64) {
 	now := lease.Now()
-	if at, said := h.xids[xid]; said && now-at < sayXidEvery {
-		return
-	}
+	at, said := h.xids[xid]
+	said = said && now-at < sayXidEvery
 	words, bad := broken[xid]
-	if !bad {
+	switch {
+	case bad:
+		if !a.quarantine(ctx, s, gres.CauseXid, fmt.Sprintf("Xid %d: %s", xid, words), !said) {
+			h.again = append(h.again, xid)
+			return
+		}
+	case !said:
 		a.Log.Warn("the driver reports an error of a program on a GPU", "gpu", s.UUID, "xid", xid)
-	} else if !a.quarantine(ctx, s, gres.CauseXid, fmt.Sprintf("Xid %d: %s", xid, words)) {
-		h.again = append(h.again, xid)
+	}
+	if said {
 		return
 	}
 	if h.xids == nil {
@@ -89,7 +109,7 @@ func (a *Agent) onState(ctx context.Context, h *health, s gres.Sample) {
 		return
 	}
 	if s.Fault != "" {
-		h.told = a.quarantine(ctx, s, gres.CauseDevice, s.Fault)
+		h.told = a.quarantine(ctx, s, gres.CauseDevice, s.Fault, true)
 		h.fault = s.Fault
 		return
 	}
@@ -104,11 +124,15 @@ func (a *Agent) onState(ctx context.Context, h *health, s gres.Sample) {
 	h.told, h.fault = true, ""
 }
 
-func (a *Agent) quarantine(ctx context.Context, s gres.Sample, cause gres.Cause, reason string) (ok bool) {
-	holders, _, err := a.Ledger.SetFault(ctx, s.UUID, cause, reason, 0)
+// quarantine says so if say is set, and where the GPU was open until now.
+func (a *Agent) quarantine(ctx context.Context, s gres.Sample, cause gres.Cause, reason string, say bool) (ok bool) {
+	holders, fresh, err := a.Ledger.SetFault(ctx, s.UUID, cause, reason, 0)
 	if err != nil {
 		a.Log.Error("quarantine", "error", err)
 		return false
+	}
+	if !say && !fresh {
+		return true
 	}
 	a.Log.Error("GPU is broken; quarantined", "gpu", s.UUID, "index", s.Index, "reason", reason, "jobs", holders)
 	return true

@@ -19,7 +19,7 @@ import (
 
 func (l *ledger) SetFault(_ context.Context, uuid string, cause gres.Cause, reason string,
 	lasts time.Duration) ([]uint32, bool, error) {
-	return nil, true, cmp.Or(l.err, l.note("%s %s %s: %s", cause, uuid, lasts, reason))
+	return nil, !l.known, cmp.Or(l.err, l.note("%s %s %s: %s", cause, uuid, lasts, reason))
 }
 
 func (l *ledger) EndFault(_ context.Context, uuid string, cause gres.Cause) (bool, error) {
@@ -49,8 +49,8 @@ func TestWatchHealth(t *testing.T) {
 			s.Xids, s.Unreadable = []uint64{79},
 				"lost"
 		})}, "xid a 0s: Xid 79: GPU has fallen off the bus"},
-		"the same again is said once": {[]gres.Sample{xids(119), xids(119, 119)},
-			"xid a 0s: Xid 119: GSP does not answer; end device a"},
+		"the same again, as it may have been readmitted": {[]gres.Sample{xids(119), xids(119, 119)},
+			"xid a 0s: Xid 119: GSP does not answer; end device a; xid a 0s: Xid 119: GSP does not answer"},
 		"rows that wait close none": {[]gres.Sample{s(func(s *gres.Sample) { s.RowsPending = true })}, "end device a"},
 	} {
 		l := &ledger{}
@@ -78,6 +78,28 @@ func TestXidThatTheLedgerDoesNotTake(t *testing.T) {
 	a.watchHealth(t.Context(), []gres.Sample{s})
 	if len(l.calls) != 1 {
 		t.Errorf("calls %q", l.calls)
+	}
+}
+
+// An error that comes again is said once a minute, unless the GPU was readmitted in between.
+func TestXidsAreSaidOnce(t *testing.T) {
+	l := &ledger{known: true}
+	a := newAgent()
+	var log bytes.Buffer
+	a.Log, a.Ledger = slog.New(slog.NewTextHandler(&log, nil)), l
+	s := gres.Sample{GPU: gres.GPU{UUID: "a"}, Xids: []uint64{79, 79}, Unreadable: "lost"}
+	a.keepXids([]gres.Sample{s}) // the ledger could not be read
+	s.Xids = nil
+	a.watchHealth(t.Context(), []gres.Sample{s})
+	s.Xids = []uint64{79}
+	a.watchHealth(t.Context(), []gres.Sample{s})
+	if n := strings.Count(log.String(), "GPU is broken"); n != 1 || len(l.calls) != 2 {
+		t.Errorf("said %d times, calls %q", n, l.calls)
+	}
+	l.known = false
+	a.watchHealth(t.Context(), []gres.Sample{s})
+	if n := strings.Count(log.String(), "GPU is broken"); n != 2 {
+		t.Errorf("after it was readmitted: said %d times", n)
 	}
 }
 

@@ -236,14 +236,21 @@ func (a *Agent) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lea
 	}
 }
 
-// quitSet stops a daemon of several GPUs that no job uses. A Prolog may have
-// come in between: its job's daemon is started again at once.
+// quitSet stops a daemon of several GPUs that no job uses, by the ledger: what the agent has seen
+// may be older, as each daemon takes its time. A Prolog may come in between all the same: its
+// job's daemon is started again at once.
 func (a *Agent) quitSet(ctx context.Context, d gres.Daemon) {
-	if err := a.MPS.Quit(ctx, d); err != nil {
-		a.Log.Warn("stop the MPS daemon", "error", err)
+	s, err := a.Ledger.Snapshot(ctx)
+	if err == nil && slices.Contains(daemonsOf(s.Leases), d) {
 		return
 	}
-	s, err := a.Ledger.Snapshot(ctx)
+	if err == nil {
+		if err := a.MPS.Quit(ctx, d); err != nil {
+			a.Log.Warn("stop the MPS daemon", "error", err)
+			return
+		}
+		s, err = a.Ledger.Snapshot(ctx)
+	}
 	if err != nil {
 		a.Log.Error("read ledger", "error", err)
 		return

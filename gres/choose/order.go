@@ -3,8 +3,7 @@
 package choose
 
 import (
-	"math/bits"
-
+	"carma/gres"
 	"carma/slurmbridge/policy"
 )
 
@@ -51,17 +50,16 @@ func better(p Policy, a, b *state, chosen near) bool {
 // near is what is known of the GPUs that are chosen already: the links of a
 // job on several GPUs carry its gradients.
 type near struct {
-	devices uint64 // bits of their indices
-	numa    int
-	none    bool
+	gpus []gres.GPU
+	numa int
 }
 
 func chosenOf(states []state, uuids []string) near {
-	c := near{none: len(uuids) == 0, numa: -1}
+	c := near{numa: -1}
 	for _, uuid := range uuids {
 		for i := range states {
 			if r := states[i].r; r.UUID == uuid {
-				c.devices |= 1 << (uint(r.Index) % 64)
+				c.gpus = append(c.gpus, r.GPU)
 				c.numa = r.NUMA
 			}
 		}
@@ -69,12 +67,15 @@ func chosenOf(states []state, uuids []string) near {
 	return c
 }
 
-// to counts NVLinks to the chosen GPUs, and the NUMA node below that.
+// to counts NVLinks to the chosen GPUs, and the NUMA node below that. A link is one of both ends,
+// though NVML may tell it of one: the other was not open yet, or did not answer.
 func (c near) to(s *state) int {
-	if c.none {
-		return 0
+	n := 0
+	for _, g := range c.gpus {
+		if (s.r.NVLink>>uint(g.Index)|g.NVLink>>uint(s.r.Index))&1 != 0 {
+			n += 2
+		}
 	}
-	n := 2 * bits.OnesCount64(s.r.NVLink&c.devices)
 	if s.r.NUMA >= 0 && s.r.NUMA == c.numa {
 		n++
 	}

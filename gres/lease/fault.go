@@ -55,10 +55,12 @@ func noteFault(tx *sql.Tx, where, reason string, args ...any) (jobs []uint32, er
 }
 
 // EndFault ends a fault of a GPU; ended is false if there was none. An empty cause means
-// all of them, and the jobs that have failed on the GPU are forgotten.
+// all of them but what NVML tells, which stands for as long as NVML tells it, and the jobs that
+// have failed on the GPU are forgotten.
 func (b *Ledger) EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
-		result, err := tx.Exec("DELETE FROM fault WHERE uuid=?1 AND (cause=?2 OR ?2='')", uuid, cause)
+		result, err := tx.Exec("DELETE FROM fault WHERE uuid=?1 AND (cause=?2 OR ?2='' AND cause<>?3)", uuid, cause,
+			gres.CauseDevice)
 		if err != nil {
 			return err
 		}

@@ -621,7 +621,12 @@ func TestFaults(t *testing.T) {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 	is(gres.CauseJobs, "jobs again")
+	set(gres.CauseDevice, "reset", 0, 0, true)
 	if ended, err := b.EndFault(ctx, "GPU-0", ""); !ended || err != nil {
+		t.Errorf("ended %v, %v", ended, err)
+	}
+	is(gres.CauseDevice, "reset") // NVML tells it still
+	if ended, err := b.EndFault(ctx, "GPU-0", gres.CauseDevice); !ended || err != nil {
 		t.Errorf("ended %v, %v", ended, err)
 	}
 	is("", "")
