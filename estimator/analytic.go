@@ -80,9 +80,16 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	if err != nil {
 		return Estimate{}, err
 	}
-	if m.Format == summary.Keras {
+	switch {
+	case m.Format == summary.Keras:
 		return kerasEstimate(m), nil
+	case len(m.More) > 0:
+		return several(s, append([]*summary.Model{m}, m.More...), fitted)
 	}
+	return ofModel(s, m, fitted)
+}
+
+func ofModel(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
 	batch := s.Batch
 	if batch == 0 && m.Batch > 0 {
 		batch = int(m.Batch)

@@ -56,6 +56,11 @@ func hostile() map[string][]byte {
 		fmt.Fprintf(&sizes, "%s-%d [-1, %d, 64] %d\n", kind, i, 100+i*37%3000, i%3*1000)
 	}
 	texts["sizes"] = sizes.Bytes()
+	var models bytes.Buffer
+	for i := range summary.MaxRows {
+		fmt.Fprintf(&models, "Layer (type)\nConv2d-%d [-1, %d, 64, 64] %d\n", i%300, 64+i*37%3000, i%3*1000)
+	}
+	texts["models"] = models.Bytes()
 	return texts
 }
 

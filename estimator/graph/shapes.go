@@ -200,6 +200,10 @@ func (b *builder) firstInput(rows []summary.Row) Shape {
 		switch class(r.Class) {
 		case clsEmbedding:
 			return summary.Dims(b.sequence(rows))
+		case clsConvT: // as a generator begins
+			b.assume("input of one position a channel (say input=)")
+			b.lacksInput = true
+			return summary.Dims(max(r.Attr.In, 1), 1, 1)
 		case clsConv:
 			c := max(r.Attr.In, 1)
 			if r.Kind == "Conv1d" {

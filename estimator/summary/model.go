@@ -168,4 +168,29 @@ type Model struct {
 	Counted int
 	// Skipped counts lines between rows that were not understood.
 	Skipped int
+	// More are further models of the same text, as the discriminator behind a generator.
+	More []*Model
+}
+
+// params is the number of parameters of the rows.
+func (m *Model) params() int64 {
+	var n int64
+	for i := range m.Rows {
+		n = addSat(n, max(m.Rows[i].Params, 0))
+	}
+	return n
+}
+
+// weights is the number of parameters of the common layers, which every tool shows: it
+// tells two models apart.
+func (m *Model) weights() int64 {
+	var n int64
+	for i := range m.Rows {
+		switch r := &m.Rows[i]; r.Kind {
+		case "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "Embedding", "BatchNorm1d",
+			"BatchNorm2d", "LayerNorm", "GroupNorm":
+			n = addSat(n, max(r.Params, 0))
+		}
+	}
+	return n
 }

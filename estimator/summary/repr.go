@@ -14,17 +14,19 @@ import (
 //	(query): Linear(in_features=768, out_features=768, bias=True), 590,592 params
 //	(0-11): 12 x BertLayer(
 //	), 7,087,872 params
-func repr(text []byte) (*Model, error) {
-	m := &Model{Format: Repr, TotalParams: -1}
-	m.Rows = make([]Row, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))
-	p := reprParser{m: m, names: nameTable{}}
+//
+// An outermost module behind another, or a name that the model has already, begins
+// another model.
+func repr(text []byte) ([]*Model, error) {
+	p := reprParser{names: nameTable{}}
+	p.begin(min(bytes.Count(text, []byte{'\n'})+1, MaxRows))
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
 		if !more {
 			break
 		}
-		if totals(m, line) || ruler(line) {
+		if totals(p.m, line) || ruler(line) {
 			continue
 		}
 		if err := p.line(line); err != nil {
@@ -37,13 +39,32 @@ func repr(text []byte) (*Model, error) {
 		}
 	}
 	p.finish()
-	return m, nil
+	return p.found, nil
 }
 
 type reprParser struct {
-	m     *Model
+	found []*Model
+	m     *Model // the last of them
+	all   int    // rows of those before it
 	names nameTable
+	tops  map[string]bool // names outside of any module of this text
 	open  []reprOpen
+}
+
+// begin begins a model.
+func (p *reprParser) begin(rows int) {
+	p.m = &Model{Format: Repr, TotalParams: -1, Rows: make([]Row, 0, rows)}
+	p.found, p.tops = append(p.found, p.m), map[string]bool{}
+}
+
+// outermost is told of a module outside of any other: it may be another model.
+func (p *reprParser) outermost(name string) {
+	if len(p.m.Rows) > 0 && (name == "" || p.tops[name]) && len(p.found) < maxModels {
+		p.all += len(p.m.Rows)
+		p.finish()
+		p.begin(0)
+	}
+	p.tops[name] = true
 }
 
 type reprOpen struct {
@@ -100,6 +121,9 @@ func (p *reprParser) line(line []byte) error {
 	}
 	if i := bytes.LastIndexByte(kind, '.'); i >= 0 {
 		kind = kind[i+1:]
+	}
+	if len(p.open) == 0 {
+		p.outermost(p.names.of(name))
 	}
 	r := Row{Kind: p.names.of(kind), Name: p.names.of(name), Params: -1}
 	r.Attr.DropP = -1
@@ -211,7 +235,7 @@ func (p *reprParser) add(r Row, repeat int) error {
 	from := int(r.Start)
 	p.m.Rows = append(p.m.Rows, r)
 	n := len(p.m.Rows) - from
-	if len(p.m.Rows)+n*(repeat-1) > MaxRows {
+	if p.all+len(p.m.Rows)+n*(repeat-1) > MaxRows {
 		return fmt.Errorf("%w: more than %d modules; print less of the model or give mem=", ErrTooLarge, MaxRows)
 	}
 	for k := 1; k < repeat; k++ {

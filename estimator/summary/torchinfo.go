@@ -14,9 +14,11 @@ import (
 //
 // The columns are named by the header; depth comes from the indentation of
 // the tree or, where that is lost, from the depth-index.
-func torchInfo(text []byte) (*Model, error) {
-	m := &Model{Format: TorchInfo, TotalParams: -1}
-	t := infoTable{m: m, names: nameTable{}, withParams: map[string]bool{}}
+//
+// A header or an outermost module behind rows begins another model.
+func torchInfo(text []byte) ([]*Model, error) {
+	t := infoTable{names: nameTable{}}
+	t.begin()
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
 		line, more := ls.next()
@@ -24,10 +26,11 @@ func torchInfo(text []byte) (*Model, error) {
 			break
 		}
 		if bytes.Contains(line, []byte("Layer (type")) {
+			t.next()
 			t.header(line)
 			continue
 		}
-		if totals(m, line) || ruler(line) {
+		if totals(t.m, line) || ruler(line) {
 			continue
 		}
 		if err := t.row(line); err != nil {
@@ -35,11 +38,28 @@ func torchInfo(text []byte) (*Model, error) {
 		}
 	}
 	t.finish()
-	return m, nil
+	return t.found, nil
+}
+
+// begin begins a model.
+func (t *infoTable) begin() {
+	t.m = &Model{Format: TorchInfo, TotalParams: -1}
+	t.found = append(t.found, t.m)
+	t.rows, t.withParams = nil, map[string]bool{}
+}
+
+// next ends a model that has rows and begins another.
+func (t *infoTable) next() {
+	if len(t.rows) > 0 && len(t.found) < maxModels {
+		t.finish()
+		t.begin()
+	}
 }
 
 type infoTable struct {
-	m          *Model
+	found      []*Model
+	m          *Model // the last of them
+	all        int    // rows of all
 	names      nameTable
 	columns    [8]infoColumn // in printed order
 	n          int
@@ -118,12 +138,18 @@ func (t *infoTable) row(line []byte) error {
 	if err := t.cells(&r.Row, rest); err != nil {
 		return fmt.Errorf("%w: %s: %v", ErrMisread, kind, err)
 	}
-	if len(t.rows) >= MaxRows {
+	if r.depth == 0 && (r.HasOut || r.HasIn || bytes.Contains(rest, []byte("--"))) && t.nested() {
+		t.next()
+	}
+	if t.all++; t.all > MaxRows {
 		return fmt.Errorf("%w: more than %d rows; print less of the model or give mem=", ErrTooLarge, MaxRows)
 	}
 	t.rows = append(t.rows, r)
 	return nil
 }
+
+// nested says that the model has rows below its outermost module.
+func (t *infoTable) nested() bool { n := len(t.rows); return n > 0 && t.rows[n-1].depth > 0 }
 
 // treePrefix strips the tree drawing and gives the depth it shows, -1 for a
 // line without one.

@@ -12,9 +12,19 @@ import (
 //	Conv2d-1          [-1, 64, 112, 112]           9,408
 //
 // Anything may stand before the row (a log prefix); a row may be wrapped.
-func torchSummary(text []byte) (*Model, error) {
+//
+// A header behind rows, or a number that falls, begins another model.
+func torchSummary(text []byte) ([]*Model, error) {
 	m := &Model{Format: TorchSummary, TotalParams: -1}
-	m.Rows = make([]Row, 0, bytes.Count(text, []byte{'\n'})+1)
+	m.Rows = make([]Row, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))
+	found := []*Model{m}
+	next := func() {
+		if len(m.Rows) > 0 && len(found) < maxModels {
+			m = &Model{Format: TorchSummary, TotalParams: -1}
+			found = append(found, m)
+		}
+	}
+	rows, last := 0, 0
 	ls := lines{rest: text}
 	var pending []byte
 	waited := 0
@@ -29,17 +39,23 @@ func torchSummary(text []byte) (*Model, error) {
 			joined = append(append(append(joined, pending...), ' '), line...)
 			line = joined
 		}
-		row, st, err := tableRow(line, names)
+		row, number, st, err := tableRow(line, names)
 		if err != nil {
 			return nil, fmt.Errorf("%w: line %d: %v", ErrMisread, lineNo, err)
 		}
 		switch {
 		case st == rowWhole:
 			pending, waited = nil, 0
-			if len(m.Rows) >= MaxRows {
+			if rows++; rows > MaxRows {
 				return nil, fmt.Errorf("%w: more than %d rows; print less of the model or give mem=", ErrTooLarge, MaxRows)
 			}
-			m.Rows = append(m.Rows, row)
+			if number < last {
+				next()
+			}
+			m.Rows, last = append(m.Rows, row), number
+		case bytes.Contains(line, []byte("Layer (type)")):
+			pending, waited = nil, 0
+			next()
 		case st == rowPart && waited < 3 && len(line) < 1024:
 			pending, waited = bytes.Clone(line), waited+1
 		default:
@@ -49,7 +65,7 @@ func torchSummary(text []byte) (*Model, error) {
 			}
 		}
 	}
-	return m, nil
+	return found, nil
 }
 
 type rowState uint8
@@ -61,7 +77,7 @@ const (
 )
 
 // tableRow finds "Kind-N [shape] count" in a line.
-func tableRow(line []byte, names nameTable) (Row, rowState, error) {
+func tableRow(line []byte, names nameTable) (r Row, number int, st rowState, err error) {
 	for at := 0; at < len(line); {
 		i := bytes.IndexByte(line[at:], '[')
 		head := line[at:]
@@ -71,44 +87,50 @@ func tableRow(line []byte, names nameTable) (Row, rowState, error) {
 		kind, end := kindBefore(head, names)
 		if kind == "" {
 			if i < 0 {
-				return Row{}, rowNone, nil
+				return Row{}, 0, rowNone, nil
 			}
 			at += i + 1
 			continue
 		}
 		if i < 0 {
 			if len(bytes.TrimSpace(head[end:])) == 0 {
-				return Row{}, rowPart, nil
+				return Row{}, 0, rowPart, nil
 			}
-			return Row{}, rowNone, nil
+			return Row{}, 0, rowNone, nil
 		}
 		shape, batch, extra, used, ok := parseShape(line[at+i:])
 		if used == 0 {
 			if bytes.IndexByte(line[at+i:], ']') < 0 {
-				return Row{}, rowPart, nil
+				return Row{}, 0, rowPart, nil
 			}
-			return Row{}, rowNone, fmt.Errorf("bad shape of %s", kind)
+			return Row{}, 0, rowNone, fmt.Errorf("bad shape of %s", kind)
 		}
 		if !ok {
-			return Row{}, rowNone, fmt.Errorf("bad dimension in the shape of %s", kind)
+			return Row{}, 0, rowNone, fmt.Errorf("bad dimension in the shape of %s", kind)
 		}
 		rest := bytes.TrimLeft(line[at+i+used:], " \t")
 		n, used, ok := parseCount(rest)
 		if used == 0 {
 			if len(rest) == 0 {
-				return Row{}, rowPart, nil
+				return Row{}, 0, rowPart, nil
 			}
-			return Row{}, rowNone, nil
+			return Row{}, 0, rowNone, nil
 		}
 		if !ok {
-			return Row{}, rowNone, fmt.Errorf("bad parameter count of %s", kind)
+			return Row{}, 0, rowNone, fmt.Errorf("bad parameter count of %s", kind)
 		}
 		return Row{
 			Kind: kind, Out: shape, HasOut: true, BatchDim: batch, Params: n,
 			Start: -1, Multi: extra > 0,
-		}, rowWhole, nil
+		}, tableNumber(head[:end]), rowWhole, nil
 	}
-	return Row{}, rowNone, nil
+	return Row{}, 0, rowNone, nil
+}
+
+// tableNumber is the N of "Kind-N" at the end of b.
+func tableNumber(b []byte) int {
+	n, _, _ := parseCount(b[bytes.LastIndexByte(b, '-')+1:])
+	return int(n)
 }
 
 // kindBefore gives the class of a trailing "Kind-N" token and where it ends.
