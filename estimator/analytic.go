@@ -89,7 +89,25 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	return ofModel(s, m, fitted)
 }
 
+// ofModel estimates one model, by the larger one of two readings where its shapes can be
+// read in two ways.
 func ofModel(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
+	r, doubtful := otherReading(s, m)
+	e, err := asPrinted(s, m, fitted)
+	if err != nil || !doubtful {
+		return e, err
+	}
+	other := Estimate{}
+	if r.model != nil {
+		if other, err = asPrinted(s, r.model, fitted); err != nil {
+			return Estimate{}, err
+		}
+	}
+	return larger(e, other, r), nil
+}
+
+// asPrinted takes the first dimension of the outputs for the batch.
+func asPrinted(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
 	batch := s.Batch
 	if batch == 0 && m.Batch > 0 {
 		batch = int(m.Batch)

@@ -86,7 +86,8 @@ func takes(m *summary.Model, input [3]int) bool {
 		case strings.HasPrefix(r.Kind, "Conv"):
 			return int(r.Attr.In) == input[0]
 		case r.Kind == "Linear":
-			return slices.Contains(input[:], int(r.Attr.In)) || int(r.Attr.In) == max(input[0], 1)*max(input[1], 1)*max(input[2], 1)
+			all := max(input[0], 1) * max(input[1], 1) * max(input[2], 1)
+			return int(r.Attr.In) == all || slices.Contains(input[:], int(r.Attr.In))
 		}
 	}
 	return true

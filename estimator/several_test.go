@@ -13,7 +13,8 @@ func asTable(batch int, features ...int) string {
 	var b strings.Builder
 	b.WriteString("        Layer (type)               Output Shape         Param #\n====\n")
 	for i, n := range features[1:] {
-		fmt.Fprintf(&b, "  Linear-%d   [%d, %d]   %d\n  ReLU-%d  [%[2]d, %[3]d]  0\n", 2*i+1, batch, n, (features[i]+1)*n, 2*i+2)
+		fmt.Fprintf(&b, "  Linear-%d   [%d, %d]   %d\n  ReLU-%d  [%[2]d, %[3]d]  0\n",
+			2*i+1, batch, n, (features[i]+1)*n, 2*i+2)
 	}
 	return b.String()
 }
