@@ -73,7 +73,6 @@ open='--smact-cap 100 --hold-after 0'
 choices=(
 	"exclusive: $v1 --policy exclusive --estimator none"
 	"as it comes: $known"
-	"smact_booking: $known"
 	"bound 1.8: $known --max-slowdown 1.8"
 	"bound 1.9, no gate, no holds: $known --max-slowdown 1.9 $open"
 	"the same, lug: $known --max-slowdown 1.9 $open --policy lug"
@@ -82,15 +81,13 @@ choices=(
 	"bound 1.9, 4 jobs, no gate, no holds: $known --max-slowdown 1.9 $open --max-jobs 4"
 	"bound 2.2, mug, 90 %: $known --max-slowdown 2.2 --smact-cap 90 --policy mug"
 )
-printf '[placement]\nsmact_booking = true\n' >"$tmp/booking.toml"
 if [ -e "$data/traces/trace60.csv" ]; then
 	for t in trace60 trace90 trace_t1_v2 trace_t2_v2; do
 		printf '\n# Bounds on slowdown: %s\n\n' "$t"
 		published "$t" "${bounds[@]}"
 		published "$t" "${unknown[@]}"
 		printf '\n# Choices: %s\n\n' "$t"
-		published "$t" "${choices[0]}" "${choices[1]}" "${choices[@]:3}"
-		published "$t" --config "$tmp/booking.toml" "${choices[0]}" "${choices[2]}"
+		published "$t" "${choices[@]}"
 	done
 fi
 for t in mixed heavy day; do

@@ -540,9 +540,9 @@ func TestPrologKeeps(t *testing.T) {
 		change func(*world)
 		want   string
 	}{
-		"a share":      {func(*world) {}, "[10240]"},
-		"books SMACT":  {func(w *world) { w.Thresholds.BookSMAct = true }, "[0]"},
-		"none to keep": {func(w *world) { quarantine(t, w, "GPU-0"); quarantine(t, w, "GPU-1") }, "[]"},
+		"a share":             {func(*world) {}, "[10240]"},
+		"a bound on slowdown": {func(w *world) { w.Thresholds.MaxSlowdown = 1.5 }, "[0]"},
+		"none to keep":        {func(w *world) { quarantine(t, w, "GPU-0"); quarantine(t, w, "GPU-1") }, "[]"},
 	} {
 		w := newWorld(t)
 		var log strings.Builder

@@ -214,7 +214,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 		return
 	}
 	mib := r.ReserveMiB
-	if r.Exclusive || n.Thresholds.ByActivity() || r.MaxSlowdown > 0 { // as the agent has it
+	if r.Exclusive || n.Thresholds.MaxSlowdown > 0 || r.MaxSlowdown > 0 { // as the agent has it
 		mib, r.Exclusive = 0, true
 	}
 	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)

@@ -259,40 +259,6 @@ func TestSMActGate(t *testing.T) {
 	c.noDrain()
 }
 
-// Expected SM activities are booked: beside a job that says 60 % there is room for one
-// that says 15 and for one that says nothing, and none for 30, however little is
-// measured. Without smact_booking there is.
-func TestSMActBooking(t *testing.T) {
-	c := up(t, "--nodes", "1", "--time-scale", "10")
-	c.settings(map[string]string{"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80",
-		"hooks.wait": `"1s"`})
-	saying := func(smact string) string {
-		return c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G "+smact+"\nexec simjob --mem 3G --smact 2 --ramp "+
-			"0s --duration 10h\n")
-	}
-	for range 4 { // one on each GPU: two of them would be 120 %
-		id := saying("smact=60")
-		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
-	}
-	for _, g := range c.status("n1") {
-		if len(g.Leases) != 1 {
-			t.Errorf("GPU %d has %d jobs", g.Index, len(g.Leases))
-		}
-	}
-	refused := saying("smact=30")
-	c.eventually(func() string { return c.job(refused, "%T %r") + " " + c.hookLog(refused) }, "(?s)PENDING.*no GPU fits")
-	if n := strings.Count(c.hookLog(refused), "60 % is booked, 30 % more expected"); n < 4 {
-		t.Errorf("%d of 4 GPUs were passed over for what is booked:\n%s", n, c.hookLog(refused))
-	}
-	for _, smact := range []string{"smact=15", ""} {
-		id := saying(smact)
-		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
-	}
-	c.settings(map[string]string{"placement.smact_booking": "false"})
-	c.eventually(func() string { return fmt.Sprint(c.index(refused) >= 0) }, "true")
-	c.noDrain()
-}
-
 // Jobs that take more than they booked die of their own limit. Those beside
 // them do not notice: 20 of 20.
 func TestOvershoot(t *testing.T) {

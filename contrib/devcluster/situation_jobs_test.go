@@ -329,7 +329,7 @@ func (c preemption) wholeNodes(script string, waited func(id string) time.Durati
 func TestSituationReturnsEnd(t *testing.T) {
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.settings(map[string]string{
-		"placement.smact_booking": "true", "placement.settle": `"0s"`, "smact.max_pct": "80", "hooks.wait": `"1s"`,
+		"placement.settle": `"0s"`, "hooks.wait": `"1s"`,
 		"hooks.wait_interactive": `"2s"`,
 		"hooks.deadline":         `"2s"`, "hooks.vetoes": "1",
 	})
@@ -339,7 +339,7 @@ func TestSituationReturnsEnd(t *testing.T) {
 			"10h & until [ -e go ]; do sleep 0.1; done; kill %1\n")
 		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
 	}
-	uncounted := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=30\ntrue\n")
+	uncounted := c.sbatch(alice, "--gres=gpu:1", "#CARMA mem=4G smact=30 slowdown=1.01\ntrue\n")
 	c.eventually(func() string { return c.hookLog(uncounted) }, "returned often; waits for idle GPUs now")
 	unbooked := c.sbatch(alice, "-p plain --gres=gpu:1", "true\n")
 	c.eventually(func() string { return c.hookLog(unbooked) }, "GPUs are held for the job")

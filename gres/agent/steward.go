@@ -218,7 +218,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		if j.State != jobstate.Pending || kept >= 0 {
 			return
 		}
-		if a.Thresholds.ByActivity() {
+		if a.Thresholds.MaxSlowdown > 0 {
 			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
 		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB),

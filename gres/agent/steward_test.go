@@ -239,10 +239,10 @@ func TestFollowComment(t *testing.T) {
 		"the clock jumps": {late, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Minute}}, nil, nil},
 		"kept for long": {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7, Age: time.Hour}}, []string{"drop 7"},
 			[]string{"n1 keeps 0 for 0"}},
-		"not known":   {fresh, "?", nil, nil, nil},
-		"has gone":    {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"too many":    {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
-		"books SMACT": {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
+		"not known":           {fresh, "?", nil, nil, nil},
+		"has gone":            {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"too many":            {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"a bound on slowdown": {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
 		l, slurm := &ledger{}, &cluster{}
 		a := newAgent()
@@ -259,7 +259,9 @@ func TestFollowComment(t *testing.T) {
 		if c.state == "?" {
 			a.Jobs = &jobs{err: errors.New("no connection")}
 		}
-		a.Thresholds.BookSMAct = name == "books SMACT"
+		if name == "a bound on slowdown" {
+			a.Thresholds.MaxSlowdown = 1.5
+		}
 		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds,
 			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {

@@ -28,13 +28,8 @@ type Thresholds struct {
 	CrossUser   bool    // jobs of several users may time-slice one GPU
 	Streams     bool    // no MPS: all jobs of a GPU are time-sliced
 	NodeDaemon  bool    // an MPS daemon serves all GPUs of the node, not just the job's
-	BookSMAct   bool    // expected SM activities add up, at most to SMActMaxPct
 	MaxSlowdown float64 // that sharing may cost a job, by the law of package interference; 0: no bound
 }
-
-// ByActivity tells whether it matters what a job is expected to do, of which slurmctld's
-// counts do not tell.
-func (t *Thresholds) ByActivity() bool { return t.BookSMAct || t.MaxSlowdown > 0 }
 
 // The number of clients that an MPS server takes, from Volta on (MPS documentation), and the
 // SM activity that closes a GPU where the source is NVML utilisation, which is 100 % whenever
@@ -53,7 +48,6 @@ func FromConfig(c config.Config) Thresholds {
 		Settle:      c.Placement.Settle.D(),
 		CrossUser:   c.Placement.CrossUser == "timeslice",
 		Streams:     !c.MPS.Enabled,
-		BookSMAct:   c.Placement.SMActBooking,
 		MaxSlowdown: c.Placement.MaxSlowdown,
 	}
 }
@@ -81,7 +75,7 @@ type Decision struct {
 func (d *Decision) Uncounted() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool {
 		switch r.Reason.code {
-		case otherUser, byTurns, notIdle, smactBooked, tooFewTogether, slowed:
+		case otherUser, byTurns, notIdle, tooFewTogether, slowed:
 			return true
 		}
 		return false
@@ -223,8 +217,6 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 		return Reason{code: otherUser}
 	case s.freeMiB() < need:
 		return Reason{code: memory, a: float64(max(s.freeMiB(), 0)), b: float64(need)}
-	case t.BookSMAct && r.SMActPct > 0 && s.smactPct > 0 && s.smactPct+r.SMActPct > t.SMActMaxPct:
-		return Reason{code: smactBooked, a: s.smactPct, b: r.SMActPct}
 	}
 	return Reason{}
 }

@@ -182,9 +182,9 @@ func TestOffer(t *testing.T) {
 func TestUncounted(t *testing.T) {
 	other := held("a", 10000)
 	other.UID = 2000
-	never, booking := defaults, defaults
+	never, bounded := defaults, defaults
 	never.CrossUser = false
-	booking.BookSMAct = true
+	bounded.MaxSlowdown = 1.1
 	active := held("a", 10000)
 	active.SMActPct = 60
 	many := func(uuid string, d gres.Daemon) gres.Lease {
@@ -209,7 +209,7 @@ func TestUncounted(t *testing.T) {
 		{"alone, booked by a smaller GPU", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 10000)}, alone,
 			defaults,
 			true},
-		{"booked activity", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{active}, busy, booking, true},
+		{"a bound on slowdown", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{active}, busy, bounded, true},
 		{"two daemons", policy.Carma, []gres.Reading{gpu("a"), gpu("b")}, []gres.Lease{many("a", "a"), many("b", "b")},
 			shared(2, 1000), defaults, true},
 		{"full", policy.MAGM, []gres.Reading{gpu("a")}, []gres.Lease{held("a", 39000)}, shared(1, 10000), defaults, false},
@@ -441,47 +441,35 @@ func TestNearness(t *testing.T) {
 }
 
 func TestGates(t *testing.T) {
-	all := defaults
-	all.BookSMAct = true
 	busy := func(f func(*gres.Reading)) gres.Reading {
 		return with(gpu("a"), func(r *gres.Reading) { r.SMActPct = 10; f(r) })
 	}
 	one := []gres.Lease{held("a", 1000)}
-	expects := func(pct float64) []gres.Lease {
-		l := held("a", 1000)
-		l.SMActPct = pct
-		return []gres.Lease{l}
-	}
 	for _, c := range []struct {
 		name   string
 		r      gres.Reading
 		leases []gres.Lease
-		smact  float64
 		want   string
 	}{
-		{"open", busy(func(*gres.Reading) {}), one, 0, ""},
-		{"activity not known", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), one, 0, "SM activity is not known"},
+		{"open", busy(func(*gres.Reading) {}), one, ""},
+		{"activity not known", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), one, "SM activity is not known"},
 		{"coarse activity not known", busy(func(r *gres.Reading) {
 			r.SMActPct, r.Source = math.NaN(),
 				figure.SourceUtilisation
-		}), one, 0,
+		}), one,
 			"SM activity is not known"},
-		{"not known and idle", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), nil, 0, ""},
-		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, 0, "MPS server in FAULT"},
-		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, 0, "held for job 77"},
-		{"kept for this one", busy(func(r *gres.Reading) { r.HeldFor = 5 }), nil, 0, ""},
-		{"expected activity", busy(func(*gres.Reading) {}), expects(50), 40,
-			"SM activity of 50 % is booked, 40 % more expected"},
-		{"expected activity that fits", busy(func(*gres.Reading) {}), expects(50), 30, ""},
-		{"activity of one is not known", busy(func(*gres.Reading) {}), expects(90), 0, ""},
-		{"clients of the MPS server", busy(func(r *gres.Reading) { r.MPSClients = 48 }), one, 0,
+		{"not known and idle", busy(func(r *gres.Reading) { r.SMActPct = math.NaN() }), nil, ""},
+		{"quarantined", busy(func(r *gres.Reading) { r.Quarantined = "MPS server in FAULT" }), nil, "MPS server in FAULT"},
+		{"kept for another", busy(func(r *gres.Reading) { r.HeldFor = 77 }), nil, "held for job 77"},
+		{"kept for this one", busy(func(r *gres.Reading) { r.HeldFor = 5 }), nil, ""},
+		{"clients of the MPS server", busy(func(r *gres.Reading) { r.MPSClients = 48 }), one,
 			"its MPS server has 48 clients"},
-		{"MIG instance", busy(func(r *gres.Reading) { r.MIG = true }), nil, 0, ""},
-		{"MIG instance in use", busy(func(r *gres.Reading) { r.MIG = true }), one, 0, "MIG instance in use"},
+		{"MIG instance", busy(func(r *gres.Reading) { r.MIG = true }), nil, ""},
+		{"MIG instance in use", busy(func(r *gres.Reading) { r.MIG = true }), one, "MIG instance in use"},
 	} {
 		r := shared(1, 5000)
-		r.JobID, r.SMActPct = 5, c.smact
-		d := GPUs(policy.MAGM, Input{Readings: []gres.Reading{c.r}, Leases: c.leases, Request: r, Thresholds: all})
+		r.JobID = 5
+		d := GPUs(policy.MAGM, Input{Readings: []gres.Reading{c.r}, Leases: c.leases, Request: r, Thresholds: defaults})
 		got := ""
 		if d.UUIDs == nil {
 			got = d.Refusals[0].Reason.String()

@@ -34,7 +34,6 @@ const (
 	notIdle
 	otherUser
 	memory
-	smactBooked
 	slowed
 	byTurns
 	tooFew
@@ -78,8 +77,6 @@ func (r Reason) String() string {
 		return "leased to another user"
 	case memory:
 		return fmt.Sprintf("%.0f MiB free, %.0f needed", r.a, r.b)
-	case smactBooked:
-		return fmt.Sprintf("SM activity of %.0f %% is booked, %.0f %% more expected", r.a, r.b)
 	case slowed:
 		return r.slowed()
 	case byTurns:

@@ -106,7 +106,6 @@ type Placement struct {
 	MarginMiB     int64    `toml:"margin_mib"`     // kept free beyond what is booked
 	Settle        Duration `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
 	CrossUser     string   `toml:"cross_user"`     // never, timeslice
-	SMActBooking  bool     `toml:"smact_booking"`  // expected SM activities add up, at most to smact.max_pct
 	MaxSlowdown   float64  `toml:"max_slowdown"`   // that sharing may cost a job, times its time alone; 0: no bound
 }
 

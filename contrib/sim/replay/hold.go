@@ -115,7 +115,7 @@ func (s *slurm) soonest() int32 {
 func (s *slurm) keepSoonest(e *waiter, id int32) {
 	s.lookAll(id)
 	h := &hold{task: e.task, node: id, mib: s.bookings[e.task].reserveMiB, steward: true}
-	if e.need >= s.set.GPUMemMiB || s.set.Thresholds.ByActivity() {
+	if e.need >= s.set.GPUMemMiB || s.set.Thresholds.MaxSlowdown > 0 {
 		h.mib = 0
 	}
 	for _, uuid := range choose.Soonest(s.set.Policy, s.readings, s.leases, s.kept(h), s.set.Thresholds) {
