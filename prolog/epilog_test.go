@@ -320,7 +320,6 @@ func TestLadder(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
 	w.Config.Recovery.Retry = "ladder"
-	w.Config.Recovery.PerSecond = 100
 	h := hook(7)
 	book := int64(10240)
 	var books []int64
@@ -452,11 +451,12 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+func init() { requeueEvery = time.Second / 15 }
+
 // 40 jobs of a node that run out of memory at once are all requeued, though the
 // last waits longer than a hook may take otherwise.
 func TestManyRequeued(t *testing.T) {
 	w := newWorld(t)
-	w.Config.Recovery.PerSecond = 15
 	w.Config.Hooks.Deadline = config.Duration(2 * time.Second)
 	ctx, cancel := context.WithTimeout(t.Context(), w.Config.Hooks.Deadline.D())
 	defer cancel()

@@ -18,6 +18,10 @@ import (
 // 1970. It is locked only while a turn is taken.
 const turnFile = "requeue.turn"
 
+// requeueEvery is the time between two requeues by a node: each costs slurmctld some RPCs.
+// The cluster's rate is that of all nodes. Tests shorten it.
+var requeueEvery = time.Second / 2
+
 // turnWait is how long an Epilog waits for its turn at most: as many jobs as can
 // end at once on a node, at two a second.
 const turnWait = 45 * time.Second
@@ -28,8 +32,7 @@ const turnWait = 45 * time.Second
 // The wait is not the job's: what follows has a deadline of its own, that of the
 // context that turn returns.
 func (n *Node) turn(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	every := time.Duration(float64(time.Second) / n.Config.Recovery.PerSecond)
-	at, err := takeTurn(ctx, filepath.Join(n.RunDir, turnFile), every)
+	at, err := takeTurn(ctx, filepath.Join(n.RunDir, turnFile), requeueEvery)
 	if err != nil {
 		return nil, nil, fmt.Errorf("wait for the requeue rate limit: %w", err)
 	}

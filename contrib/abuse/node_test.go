@@ -121,8 +121,6 @@ library = "%[2]s/lib/simgpu/libnvidia-ml.so.1"
 enabled = false
 [hooks]
 wait = "0s"
-[recovery]
-per_second = 100
 [paths]
 run_dir = "%[1]s/run"
 db = "%[1]s/var/carma.db"

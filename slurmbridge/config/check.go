@@ -108,8 +108,6 @@ func (c *Config) checkNumbers() *KeyError {
 		return &KeyError{0, "smact.max_pct", "must be more than 0 and at most 100"}
 	case c.Hooks.Vetoes < 0 || c.Hooks.Vetoes > 1000:
 		return &KeyError{0, "hooks.vetoes", "must be 0 to 1000"}
-	case c.Recovery.PerSecond < 0.1 || c.Recovery.PerSecond > 100:
-		return &KeyError{0, "recovery.per_second", "must be 0.1 to 100, the requeues of one node in a second"}
 	case c.Placement.MaxJobs < 1 || c.Placement.MaxJobs > 48:
 		// 48 clients per MPS server on Volta and later (MPS documentation).
 		return &KeyError{0, "placement.max_jobs", "must be 1 to 48, the clients of one MPS server"}

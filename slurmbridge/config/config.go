@@ -164,8 +164,7 @@ func (h Hooks) Longest() time.Duration { return h.Wait.D() + h.WaitInteractive.D
 // recovery partition.
 type Recovery struct {
 	// alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
-	Retry     string  `toml:"retry"`
-	PerSecond float64 `toml:"per_second"` // requeues of one node
+	Retry string `toml:"retry"`
 }
 
 // Hold keeps GPUs for requests that small jobs would pass for ever.
@@ -235,7 +234,7 @@ func Default() Config {
 		Devices:  Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
 		Hooks: Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute),
 			Deadline: Duration(10 * time.Second), Vetoes: 5},
-		Recovery: Recovery{Retry: "alone", PerSecond: 2},
+		Recovery: Recovery{Retry: "alone"},
 		Hold:     Hold{After: Duration(2 * time.Hour)},
 		Idle:     Idle{Action: "none", After: Duration(30 * time.Minute)},
 
