@@ -48,13 +48,13 @@ func Analytic(s Spec) (Estimate, error) {
 	if trace.Is(s.Summary) {
 		return traced(s, fittedScratch)
 	}
-	return analytic(s, refit{evidence: shipped})
+	return analytic(s, refit{measured: wasMeasured})
 }
 
 // refit is what is fitted beside the base, and what was measured.
 type refit struct {
 	workspaceQuarters int64
-	evidence          func(name string) Evidence
+	measured          func(kind string) bool // enough for a sure estimate
 }
 
 // fittedScratch is cuDNN's workspace as fitted on traces (README.md).
@@ -67,12 +67,12 @@ func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o)
 // beside the base, for cross-validation: the scratch memory of backward
 // convolutions in quarters of what they read and write.
 func Refit(s Spec, workspaceQuarters int64) (Estimate, error) {
-	return analytic(s, refit{workspaceQuarters, shipped})
+	return analytic(s, refit{workspaceQuarters, wasMeasured})
 }
 
-// Rejudge is Analytic with other evidence than what was shipped, for cross-validation.
-func Rejudge(s Spec, of func(name string) Evidence) (Estimate, error) {
-	return analytic(s, refit{0, of})
+// Rejudge is Analytic with other measured classes than those of measured.go, for cross-validation.
+func Rejudge(s Spec, measured func(kind string) bool) (Estimate, error) {
+	return analytic(s, refit{0, measured})
 }
 
 func analytic(s Spec, fitted refit) (Estimate, error) {
@@ -147,7 +147,7 @@ func asPrinted(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
 	}
 	e.fill(s, r)
 	e.judge(s, m, g, r)
-	e.earn(s, m, g, r, fitted.evidence, n > 0)
+	e.earn(s, m, g, r, fitted.measured, n > 0)
 	e.transforms(g.Transform, batch)
 	e.remedy(g, hiddenModules(m))
 	e.margin()

@@ -4,7 +4,6 @@ package estimator
 
 import (
 	"slices"
-	"strings"
 
 	"carma/estimator/graph"
 	"carma/estimator/summary"
@@ -26,44 +25,26 @@ const (
 	// from transformPct of the estimate on that matters.
 	transformBatch = 32
 	transformPct   = 90
-	// fewFamilies must have shown a naming pattern before it counts as measured.
-	fewFamilies = 2
 )
-
-// Evidence counts what was measured of a class of modules, or of a naming pattern.
-type Evidence struct {
-	Name     string // of the class, or graph.Pattern
-	Families int    // of models whose estimates are right: see RightPct
-	Runs     int    // measured, of all families
-	Within   int    // of Runs, within 10 % of the truth
-}
 
 // mostClasses bounds the classes that are looked up in a summary: no model has as many,
 // and the rest counts as unmeasured.
 const mostClasses = 512
 
-// RightPct of a family's runs must be within 10 % for the family to count.
-const RightPct = 80
-
-// Measured says whether a class of modules has measured runs behind it: of its own
-// name, or those of several families behind its naming pattern.
-func Measured(kind string, of func(name string) Evidence) bool {
-	return of(kind).Families > 0 || of(graph.Pattern(kind)).Families >= fewFamilies
-}
-
-// shipped is the evidence that the bench found: see measured.go.
-func shipped(name string) Evidence {
-	i, ok := slices.BinarySearchFunc(measured[:], name,
-		func(v Evidence, name string) int { return strings.Compare(v.Name, name) })
-	if !ok {
-		return Evidence{}
+// wasMeasured says whether a class of modules, or its naming pattern, has enough measured runs
+// behind it: see measured.go.
+func wasMeasured(kind string) bool {
+	_, class := slices.BinarySearch(measured[:], kind)
+	if class {
+		return true
 	}
-	return measured[i]
+	_, pattern := slices.BinarySearch(measured[:], graph.Pattern(kind))
+	return pattern
 }
 
 // unmeasured finds the first class of modules that has no measured runs behind it,
 // and counts its modules. The outermost module is left out: its name is the model's.
-func unmeasured(m *summary.Model, of func(string) Evidence) (kind string, count int) {
+func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string, count int) {
 	known := map[string]bool{}
 	for i := range m.Rows {
 		r := &m.Rows[i]
@@ -71,7 +52,7 @@ func unmeasured(m *summary.Model, of func(string) Evidence) (kind string, count 
 			continue
 		}
 		if kind == "" {
-			if known[r.Kind] = len(known) < mostClasses && Measured(r.Kind, of); !known[r.Kind] {
+			if known[r.Kind] = len(known) < mostClasses && measured(r.Kind); !known[r.Kind] {
 				kind = r.Kind
 			}
 		}
@@ -87,11 +68,11 @@ func unmeasured(m *summary.Model, of func(string) Evidence) (kind string, count 
 // that physics excludes. counted says that the bytes kept were counted by autograd
 // itself (contrib/summary), so that nothing had to be inferred.
 func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Result,
-	of func(string) Evidence, counted bool,
+	measured func(kind string) bool, counted bool,
 ) {
 	if !counted {
 		before := len(e.Reasons)
-		if kind, n := unmeasured(m, of); n > 0 {
+		if kind, n := unmeasured(m, measured); n > 0 {
 			e.lower(Unsure, "%d modules are of class %s, and no model with this class has been measured", n, kind)
 		}
 		if g.Hidden != 0 {

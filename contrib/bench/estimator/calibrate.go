@@ -17,8 +17,18 @@ import (
 	"carma/estimator/summary"
 )
 
-// tally counts by name of a class or pattern, and by family, what was measured.
-type tally map[string]map[string]estimator.Evidence
+const (
+	// rightPct of a family's runs must be within 10 % for the family to count.
+	rightPct = 80
+	// fewFamilies must have shown a naming pattern before it counts as measured.
+	fewFamilies = 2
+)
+
+// tallied counts measured runs.
+type tallied struct{ runs, within int } // within 10 % of the truth
+
+// tally counts by name of a class or naming pattern, and by family, what was measured.
+type tally map[string]map[string]tallied
 
 // evidence counts the runs by the classes of their modules.
 func evidence(rows []outcome) (tally, error) {
@@ -36,12 +46,12 @@ func evidence(rows []outcome) (tally, error) {
 		}
 		for _, n := range names[text] {
 			if t[n] == nil {
-				t[n] = map[string]estimator.Evidence{}
+				t[n] = map[string]tallied{}
 			}
 			v := t[n][o.family]
-			v.Runs++
+			v.runs++
 			if math.Abs(o.err(float64(o.est.MiB))) <= 0.10 {
-				v.Within++
+				v.within++
 			}
 			t[n][o.family] = v
 		}
@@ -59,21 +69,40 @@ func namesOf(m *summary.Model) []string {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// without is the evidence that families other than one give.
-func (t tally) without(family string) func(string) estimator.Evidence {
-	return func(name string) estimator.Evidence {
-		v := estimator.Evidence{Name: name}
-		for f, c := range t[name] {
-			if f != family {
-				if 100*c.Within >= estimator.RightPct*c.Runs {
-					v.Families++
-				}
-				v.Runs += c.Runs
-				v.Within += c.Within
-			}
+// families counts the families but one whose estimates are right, of those that have a
+// class or show a naming pattern.
+func (t tally) families(name, but string) (n int) {
+	for f, c := range t[name] {
+		if f != but && 100*c.within >= rightPct*c.runs {
+			n++
 		}
-		return v
 	}
+	return n
+}
+
+// without tells what counts as measured if one family had not been.
+func (t tally) without(family string) func(kind string) bool {
+	return func(kind string) bool {
+		return t.families(kind, family) > 0 || t.families(graph.Pattern(kind), family) >= fewFamilies
+	}
+}
+
+// listed is what measured.go needs: the naming patterns that count, and the classes that
+// count and have no such pattern.
+func (t tally) listed() []string {
+	patterns := map[string]bool{}
+	for name := range t {
+		patterns[graph.Pattern(name)] = true
+	}
+	var list []string
+	for name := range t {
+		n, byPattern := t.families(name, ""), t.families(graph.Pattern(name), "") >= fewFamilies
+		if patterns[name] && n >= fewFamilies || !patterns[name] && n > 0 && !byPattern {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // leftOut judges every run by what other families have shown.
@@ -216,11 +245,10 @@ func measuredList(t tally, surePct, unsurePct int64) ([]byte, error) {
 	b.WriteString("// Margins on top of the estimate, by confidence: quantiles of measured runs of families\n" +
 		"// that were left out.\n")
 	fmt.Fprintf(&b, "const (\n\tsureMarginPct = %d\n\tunsureMarginPct = %d\n)\n\n", surePct, unsurePct)
-	b.WriteString("// measured counts the runs behind each class of modules and each naming pattern.\n" +
-		"var measured = [...]Evidence{\n")
-	for _, name := range slices.Sorted(maps.Keys(t)) {
-		v := t.without("")(name)
-		fmt.Fprintf(&b, "\t{%q, %d, %d, %d},\n", v.Name, v.Families, v.Runs, v.Within)
+	b.WriteString("// measured lists the naming patterns with enough measured runs behind them, and the classes\n" +
+		"// that have these without a pattern.\nvar measured = [...]string{\n")
+	for _, name := range t.listed() {
+		fmt.Fprintf(&b, "\t%q,\n", name)
 	}
 	b.WriteString("}\n")
 	src, err := format.Source(b.Bytes())

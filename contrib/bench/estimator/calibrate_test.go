@@ -3,6 +3,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
 	"carma/estimator"
@@ -27,18 +28,26 @@ func TestEvidence(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, without string
-		want          estimator.Evidence
+		want          int
 	}{
-		{"OneBlock", "", estimator.Evidence{Name: "OneBlock", Families: 1, Runs: 2, Within: 2}},
-		{"OneBlock", "a", estimator.Evidence{Name: "OneBlock"}},
-		{"*Block", "", estimator.Evidence{Name: "*Block", Families: 2, Runs: 4, Within: 3}},
-		{"*Block", "b", estimator.Evidence{Name: "*Block", Families: 1, Runs: 3, Within: 2}},
-		{"WrongBlock", "", estimator.Evidence{Name: "WrongBlock", Runs: 1}},
-		{"linear", "", estimator.Evidence{Name: "linear", Families: 2, Runs: 4, Within: 3}},
+		{"OneBlock", "", 1},
+		{"OneBlock", "a", 0},
+		{"*Block", "", 2},
+		{"*Block", "b", 1},
+		{"WrongBlock", "", 0},
+		{"linear", "", 2},
 	} {
-		if got := tally.without(c.without)(c.name); got != c.want {
-			t.Errorf("%s without %q: %+v, want %+v", c.name, c.without, got, c.want)
+		if got := tally.families(c.name, c.without); got != c.want {
+			t.Errorf("%s without %q: %d families, want %d", c.name, c.without, got, c.want)
 		}
+	}
+	for kind, want := range map[string]bool{"OneBlock": true, "OtherBlock": false, "Linear": true} {
+		if got := tally.without("b")(kind); got != want {
+			t.Errorf("%s counts as measured without b: %v", kind, got)
+		}
+	}
+	if got := tally.listed(); !slices.Equal(got, []string{"*Block", "linear"}) {
+		t.Errorf("listed: %v", got)
 	}
 }
 
