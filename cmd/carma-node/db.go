@@ -21,22 +21,20 @@ const dbUsage = `usage: carma-node db check|backup|prune [OPTIONS]
   check        look for damage
   backup FILE  write a copy, even while the database is in use
   prune        delete what is older than keep_records and keep_samples of
-               [accounting], or the options; the agent does so every hour
+               [accounting]; the agent does so every hour
 `
 
 func runDB(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node db", dbUsage, os.Stdout)
 	path := f.String("db", "", "database `FILE` (default: paths.db of carma.toml)")
-	keepRecords := f.Duration("records", 0, "prune: delete records older than this (default: keep_records)")
-	keepSamples := f.Duration("samples", 0, "prune: delete samples older than this (default: keep_samples)")
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
 	c := config.Default()
-	if *path == "" || f.Arg(0) == "prune" && *keepRecords+*keepSamples == 0 {
+	if *path == "" || f.Arg(0) == "prune" {
 		var err error
 		if c, err = config.Load(e.config, os.ReadFile); err != nil {
-			return cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
+			return cli.Fail(cli.ExitUsage, "%w; name a file with carma-node --config", err)
 		}
 	}
 	if *path == "" {
@@ -48,9 +46,6 @@ func runDB(ctx context.Context, e env, args []string) error {
 	case f.NArg() == 2 && f.Arg(0) == "backup":
 		return withDB(*path, func(d *db.DB) error { return d.Backup(ctx, f.Arg(1)) })
 	case f.NArg() == 1 && f.Arg(0) == "prune":
-		if *keepRecords+*keepSamples > 0 {
-			c.Accounting.KeepRecords, c.Accounting.KeepSamples = config.Duration(*keepRecords), config.Duration(*keepSamples)
-		}
 		return withDB(*path, func(d *db.DB) error {
 			p, err := records.Prune(ctx, d, c.Accounting, time.Now())
 			if err == nil {

@@ -21,7 +21,6 @@ const usage = `usage: carma-node [--config FILE] [--node NAME] COMMAND
 Commands:
   agent        sample GPUs, run MPS daemons, publish capacity (a service)
   status       show the GPUs of this node and their jobs
-  top          the same, refreshed
   readmit      end the quarantine of a GPU
   prolog       Slurm's Prolog
   task-prolog  Slurm's TaskProlog
@@ -39,7 +38,6 @@ carma-epilog to this program, without arguments.
 var commands = map[string]func(context.Context, env, []string) error{
 	"agent":       runAgent,
 	"status":      runStatus,
-	"top":         runTop,
 	"readmit":     runReadmit,
 	"prolog":      slurmHook("prolog", hook.Prolog),
 	"task-prolog": slurmHook("task-prolog", hook.TaskProlog),

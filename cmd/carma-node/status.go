@@ -16,24 +16,14 @@ import (
 )
 
 const statusUsage = `usage: carma-node status [--json] [--watch]
-       carma-node top
 
 Shows the GPUs of this node: SM activity over the window, memory used and
-leased, the jobs on each, and why a closed GPU takes no further job. top is
-status --watch.
+leased, the jobs on each, and why a closed GPU takes no further job.
 `
 
 func runStatus(ctx context.Context, e env, args []string) error {
-	return showStatus(ctx, e, "status", false, args)
-}
-
-func runTop(ctx context.Context, e env, args []string) error {
-	return showStatus(ctx, e, "top", true, args)
-}
-
-func showStatus(ctx context.Context, e env, name string, watch bool, args []string) error {
-	f := cli.Flags("carma-node "+name, statusUsage, os.Stdout)
-	f.BoolVar(&watch, "watch", watch, "refresh every two seconds, until Ctrl-C")
+	f := cli.Flags("carma-node status", statusUsage, os.Stdout)
+	watch := f.Bool("watch", false, "refresh every two seconds, until Ctrl-C")
 	asJSON := f.Bool("json", false, "print JSON (docs/json.md)")
 	ascii := f.Bool("ascii", false, "draw with ASCII only")
 	if err := cli.Parse(f, args); err != nil {
@@ -63,7 +53,7 @@ func showStatus(ctx context.Context, e env, name string, watch bool, args []stri
 		}
 		return n.Print(w, cli.StyleOf(os.Stdout, *ascii))
 	}
-	if !watch {
+	if !*watch {
 		return look(os.Stdout)
 	}
 	return watchStatus(ctx, look)

@@ -13,4 +13,3 @@ complete -c carma-node -n __fish_use_subcommand -a sample
 complete -c carma-node -n __fish_use_subcommand -a setup
 complete -c carma-node -n __fish_use_subcommand -a status
 complete -c carma-node -n __fish_use_subcommand -a task-prolog
-complete -c carma-node -n __fish_use_subcommand -a top
