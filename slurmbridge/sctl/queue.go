@@ -11,7 +11,6 @@ import (
 
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
-	"carma/slurmbridge/nodestate"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/tres"
 )
@@ -165,8 +164,8 @@ func addNode(nodes []schedule.Node, f []string) []schedule.Node {
 		nodes[n-1].Partitions = append(nodes[n-1].Partitions, partition)
 		return nodes
 	}
-	state := nodestate.Parse(f[2])
-	n := schedule.Node{Name: f[0], Partitions: []string{partition}, Lives: state.Lives(), Up: state.Takes(), Comment: f[5]}
+	n := schedule.Node{Name: f[0], Partitions: []string{partition}, Comment: f[5]}
+	n.Lives, n.Up = nodeState(f[2])
 	if !none(f[4]) {
 		n.Features = f[4]
 	}
