@@ -14,6 +14,7 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -402,4 +403,18 @@ func TestPublishFails(t *testing.T) {
 func (p *Publisher) compareNow(ctx context.Context) (comment string, err error) {
 	comment, _, err = p.compare(ctx)
 	return comment, err
+}
+
+// Where slurmctld picks GPUs itself, nothing tells it anything.
+func TestForBySlurm(t *testing.T) {
+	c := config.Default()
+	c.Placement.Mode = "slurm"
+	s := &fakeSlurm{}
+	p := For(c, "n1", nil, s)
+	compare := p.Compare
+	_, asked, err := p.CompareIf(t.Context(), lease.Snapshot{}, 0, 1)
+	err = errors.Join(err, compare(t.Context()), p.Publish(t.Context()), p.PublishIf(t.Context(), lease.Snapshot{}))
+	if err != nil || asked || len(s.updates) > 0 {
+		t.Errorf("%v, asked %v, told %v", err, asked, s.updates)
+	}
 }

@@ -33,6 +33,9 @@ type due struct {
 // slurmctld nothing since. asked is false where it was not due.
 func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration,
 	nodes int) (comment string, asked bool, err error) {
+	if p == nil {
+		return "", false, nil
+	}
 	now := lease.Now()
 	told, _, _, err := p.Book.Published(ctx)
 	if err != nil {

@@ -3,25 +3,16 @@
 package capacity
 
 import (
-	"context"
-	"time"
-
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"
 )
 
-// For returns what tells slurmctld what the node can take, as carma.toml says. A slurmctld
-// that picks GPUs itself counts shards and need not be told.
-func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) interface {
-	Publish(ctx context.Context) error
-	PublishIf(ctx context.Context, s lease.Snapshot) error
-	Compare(ctx context.Context) error
-	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool,
-		err error)
-} {
+// For returns what tells slurmctld what the node can take, as carma.toml says; nil for a
+// slurmctld that picks GPUs itself, counts shards and need not be told.
+func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) *Publisher {
 	if c.Placement.BySlurm() {
-		return NoPublisher{}
+		return nil
 	}
 	p := &Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,

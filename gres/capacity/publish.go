@@ -27,7 +27,8 @@ type Slurm interface {
 }
 
 // Publisher publishes for one node. The agent and every Epilog have one; a
-// lock file and the ledger keep them from talking over each other.
+// lock file and the ledger keep them from talking over each other. A nil one is of a node whose
+// slurmctld counts by itself (placement.mode "slurm") and tells nothing.
 type Publisher struct {
 	Node       string
 	RunDir     string
@@ -44,31 +45,15 @@ type Publisher struct {
 	nodes int // of the cluster, as CompareIf noted it in the ledger
 }
 
-// NoPublisher is the Publisher of a node whose slurmctld counts by itself
-// (placement.mode "slurm").
-type NoPublisher struct{}
-
-// Publish tells nothing.
-func (NoPublisher) Publish(context.Context) error { return nil }
-
-// Compare compares nothing.
-func (NoPublisher) Compare(context.Context) error { return nil }
-
-// PublishIf tells nothing.
-func (NoPublisher) PublishIf(context.Context, lease.Snapshot) error { return nil }
-
-// CompareIf compares nothing.
-func (NoPublisher) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (comment string, asked bool,
-	err error) {
-	return "", false, nil
-}
-
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
 // Publish tells slurmctld the node's capacity if it differs from what it was
 // last told. The error is ErrTooSoon if the caller should come again.
 func (p *Publisher) Publish(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
 	unlock, err := p.lock(ctx)
 	if err != nil {
 		return err
@@ -108,6 +93,9 @@ func (p *Publisher) Publish(ctx context.Context) error {
 // PublishIf publishes if s, which may be a moment old, says that slurmctld was
 // last told something else: so nothing is locked, and read again, every second.
 func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
+	if p == nil {
+		return nil
+	}
 	last, _, told, err := p.Book.Published(ctx)
 	if err != nil {
 		return err
@@ -121,6 +109,9 @@ func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
 // Compare is for a Prolog that returns a job: slurmctld is told the node's counts again if it has lost them, and
 // the ledger has a note of that (lease.Ledger.Miscounted).
 func (p *Publisher) Compare(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
 	_, _, err := p.compare(ctx)
 	return err
 }
