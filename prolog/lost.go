@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"os"
 
 	"carma/db"
 	"carma/gres/lease"
@@ -30,6 +31,8 @@ func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, rec
 		if err := records.PutLost(ctx, n.Lost(held)); err != nil {
 			n.Log.Error("write record", "job", held.JobKey, "error", err)
 		}
+		// Else tasks would read it where this attempt gets no GPU, and writes no file of its own.
+		os.Remove(taskPath(n.RunDir, h.JobID))
 		err = ledger.Release(ctx, held.JobKey)
 	}
 	if err != nil {

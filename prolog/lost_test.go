@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"carma/db"
@@ -24,6 +25,9 @@ func TestEndEarlier(t *testing.T) {
 	again := hook(7)
 	again.Restart = 1
 	w.EndEarlier(t.Context(), again, w.book, w.records)
+	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
+		t.Error("tasks of the next attempt would read what the earlier one left")
+	}
 	if l := w.leases(t); len(l) != 0 || len(w.records.attempts) != 1 {
 		t.Fatalf("leases %+v, records %+v", l, w.records.attempts)
 	}

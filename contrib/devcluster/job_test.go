@@ -207,6 +207,52 @@ srun -n2 --gpus-per-task=1 bash -c 'show task'
 	c.eventually(func() string { return c.leases("n1") }, "^$")
 }
 
+// What tasks inherit from another job's script or step, or lack in a user's shell, hides no GPU of
+// their job's and shows none of another's.
+func TestVariablesOfAnotherJob(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	inner := "#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho batch $CUDA_VISIBLE_DEVICES\n" +
+		"srun -n1 bash -c 'echo step $CUDA_VISIBLE_DEVICES'\n"
+	if err := os.WriteFile(filepath.Join(c.dir, "jobs", "inner.sh"), []byte(inner), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	again := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"+
+		"[ \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000\necho gpu=$CUDA_VISIBLE_DEVICES\n"+
+		"sbatch --parsable inner.sh >of-script\nsrun -n1 sbatch --parsable inner.sh >of-step\n"+
+		"until [ -e go ]; do sleep 0.2; done\n")
+	c.eventually(func() string { return c.job(again, "%T") }, "RUNNING")
+	c.sh("", "scontrol requeue "+again)
+	gpu := c.gpu(again)
+	if got := c.sh(alice, "srun --jobid="+again+" --overlap -n1 bash -c 'echo $CUDA_VISIBLE_DEVICES'"); got != gpu {
+		t.Errorf("srun --jobid sees %q, the requeued job %q", got, gpu)
+	}
+	for _, file := range []string{"of-script", "of-step"} {
+		path := filepath.Join(c.dir, "jobs", file)
+		c.eventually(func() string {
+			text, _ := os.ReadFile(path)
+			return strings.TrimSpace(string(text))
+		}, `^\d+$`)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := strings.TrimSpace(string(text))
+		c.ends(id, "COMPLETED")
+		gpus := c.report(id).GPUs
+		if len(gpus) != 1 {
+			t.Fatalf("%s: job %s had GPUs %q", file, id, gpus)
+		}
+		want := "batch " + gpus[0] + "\nstep " + gpus[0] + "\n"
+		if got := c.output(id); got != want {
+			t.Errorf("%s: job %s sees\n%swant\n%s", file, id, got, want)
+		}
+	}
+	c.sh(alice, "touch go")
+	c.ends(again, "COMPLETED")
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.noDrain()
+}
+
 // A job in another partition is what it would be without the plugin.
 func TestOtherPartitionIsUntouched(t *testing.T) {
 	show := func(c *cluster) string {
