@@ -14,8 +14,12 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// retryEvery is the pause between two looks while no GPU fits.
-const retryEvery = 100 * time.Millisecond
+// retryEvery is the pause between two looks at the ledger while no GPU fits. A driver that does
+// not answer is asked again, by a process of its own, every resampleEvery.
+const (
+	retryEvery    = 100 * time.Millisecond
+	resampleEvery = time.Second
+)
 
 // errUncounted means that no GPU fits, for what slurmctld does not know of.
 var errUncounted = fmt.Errorf("%w: not visible in slurmctld's counts", lease.ErrNoFit)
@@ -32,13 +36,20 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	}
 	var last choose.Decision
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
+		n.closeStale(readings)
 		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
 		return last.UUIDs, last.Daemon
 	}
 	until, latest := time.Now().Add(wait), time.Now().Add(most)
+	var sampled time.Time // in vain
 	for {
-		if err := n.refresh(ctx, ledger); err != nil {
-			n.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
+		if time.Since(sampled) >= resampleEvery {
+			if err := n.refresh(ctx, ledger); err != nil {
+				if sampled.IsZero() {
+					n.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
+				}
+				sampled = time.Now()
+			}
 		}
 		lease.FailPoint("prolog.refreshed")
 		granted, err := ledger.Acquire(ctx, job, r, pick)
@@ -83,6 +94,18 @@ func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 
 func (n *Node) staleAfter() time.Duration {
 	return max(3*n.Config.NVML.Interval.D(), 3*time.Second)
+}
+
+// closeStale closes GPUs whose readings are so old that they tell nothing of what runs there now:
+// those of an agent that has died, with a driver that does not answer. The mean of the SM
+// activity is over smact.window.
+func (n *Node) closeStale(readings []gres.Reading) {
+	tooOld := max(n.Config.SMAct.Window.D(), n.staleAfter())
+	for i := range readings {
+		if r := &readings[i]; r.Age > tooOld && r.Unreadable == "" {
+			r.Unreadable = fmt.Sprintf("it was read last %s ago", r.Age.Round(time.Second))
+		}
+	}
 }
 
 func (n *Node) logRefusals(key jobenv.JobKey, r gres.Request, d choose.Decision) {

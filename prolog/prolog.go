@@ -187,7 +187,7 @@ func (n *Node) fitNode(ctx context.Context, l *launch, ledger Readings, slurm Jo
 	if l.Carma.Annotated || n.Config.Placement.BySlurm() || l.request.GPUs == 1 {
 		return
 	}
-	node := n.gpus(ctx, ledger)
+	node, _ := n.gpus(ctx, ledger)
 	if node == 0 || l.request.GPUs <= node {
 		return
 	}

@@ -386,6 +386,12 @@ func TestPrologWithoutGPUs(t *testing.T) {
 			t.Errorf("%s: the agent looks after %v", c.name, s.PendingRestarts)
 		}
 	}
+	w := newWorld(t)
+	w.Until = time.Now().Add(time.Second)
+	if err := w.Prolog(t.Context(), forgotten, nil, w.slurm); err != nil || // its ledger cannot be opened
+		!slices.Contains(w.slurm.calls, "incomplete 7") {
+		t.Errorf("without a ledger: %v, calls %v", err, w.slurm.calls)
+	}
 }
 
 func TestPrologGivesBack(t *testing.T) {
@@ -885,19 +891,62 @@ func TestPrologGivesBackForEverNobody(t *testing.T) {
 	}
 }
 
-func TestPrologDecidesOnOldReadingsRatherThanNone(t *testing.T) {
+// Where the driver does not answer, the last readings count while they tell something of now.
+func TestPrologDecidesOnOldReadings(t *testing.T) {
+	for age, leased := range map[time.Duration]bool{50 * time.Second: true, time.Hour: false} {
+		w := newWorld(t)
+		old := idle(2)
+		for i := range old {
+			old[i].Age = age
+		}
+		if err := w.book.PutReadings(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+		w.Sample = func(context.Context) ([]gres.Reading, error) { return nil, errors.New("NVML hangs") }
+		w.prolog(t, hook(7))
+		if got := len(w.leases(t)) == 1; got != leased {
+			t.Errorf("readings of %s ago: leased %v", age, got)
+		}
+	}
+}
+
+// A driver that does not answer costs a Prolog that waits neither ten processes nor ten lines a second.
+func TestPrologSamplesSeldom(t *testing.T) {
 	w := newWorld(t)
-	old := idle(2)
-	for i := range old {
-		old[i].Age = time.Hour
+	var log strings.Builder
+	w.Log = slog.New(slog.NewTextHandler(&log, nil))
+	w.Sample = func(context.Context) ([]gres.Reading, error) {
+		w.samples++
+		return nil, errors.New("NVML hangs")
 	}
-	if err := w.book.PutReadings(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
-	w.Sample = func(context.Context) ([]gres.Reading, error) { return nil, errors.New("NVML hangs") }
+	w.Config.Hooks.Wait = config.Duration(time.Second)
+	w.Until = time.Now().Add(2*w.Config.Hooks.Deadline.D() + 2*time.Second)
 	w.prolog(t, hook(7))
-	if len(w.leases(t)) != 1 {
-		t.Error("no lease")
+	if lines := strings.Count(log.String(), "read GPUs"); w.samples > 2 || lines != 1 {
+		t.Errorf("%d samples, %d lines", w.samples, lines)
+	}
+}
+
+// A node that has lost a GPU returns the jobs for all to the queue, and holds none: neither where NVML
+// no longer lists the GPU, nor where no memory was ever booked for the job.
+func TestPrologOfANodeThatLostAGPU(t *testing.T) {
+	for name, unbooked := range map[string]bool{"gone": false, "cannot be read": true} {
+		w := newWorld(t)
+		readings := idle(2)
+		h := hook(7)
+		h.Slots, h.Carma.GPUs, h.Carma.Mode = []int{0, 1}, 2, "exclusive"
+		if unbooked {
+			readings[1].Unreadable = "GPU is lost"
+			h.Carma, h.Restart = jobenv.Carma{}, uint32(w.Config.Hooks.Vetoes)
+			w.slurm.words.TresPerNode = "gres:gpu:2"
+		} else {
+			readings = readings[:1]
+		}
+		w.Sample = func(context.Context) ([]gres.Reading, error) { return readings, nil }
+		w.prolog(t, h)
+		if !slices.Contains(w.slurm.calls, "incomplete 7") || slices.Contains(w.slurm.calls, "requeuehold 7") {
+			t.Errorf("%s: calls %v", name, w.slurm.calls)
+		}
 	}
 }
 
@@ -1044,6 +1093,26 @@ func TestReturn(t *testing.T) {
 	w.slurm.job.State, w.slurm.fail["incomplete"] = "RUNNING", sctl.ErrBatchOnly
 	if err := w.Return(t.Context(), hook(7), w.slurm); !errors.Is(err, sctl.ErrBatchOnly) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A Prolog that can do nothing but return the job tries again where slurmctld does not answer, and then
+// has its tasks wait.
+func TestReturnSurely(t *testing.T) {
+	w := newWorld(t)
+	w.slurm.fail["job"] = errors.New("away")
+	if err := w.ReturnSurely(t.Context(), hook(7), w.slurm); !errors.Is(err, ErrUndecided) || !w.undecided(hook(7)) {
+		t.Fatalf("slurmctld away: %v, tasks wait: %v", err, w.undecided(hook(7)))
+	}
+	w.Until = time.Time{} // as for settle
+	time.AfterFunc(settlePause/2, func() { w.forgetUndecided(hook(7)) })
+	if err := w.ReturnSurely(t.Context(), hook(7), w.slurm); err != nil {
+		t.Errorf("nobody waits: %v", err)
+	}
+	delete(w.slurm.fail, "job")
+	if err := w.ReturnSurely(t.Context(), hook(7), w.slurm); err != nil ||
+		!slices.Contains(w.slurm.calls, "incomplete 7") {
+		t.Errorf("an answer: %v, calls %v", err, w.slurm.calls)
 	}
 }
 

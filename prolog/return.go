@@ -34,17 +34,18 @@ func backOff(n uint32) time.Duration {
 // GPUs of several (there may be too few anchors for it to wait for capacity), and where
 // nodes publish none (capacity.anchor = false), the node keeps GPUs. One that was never
 // booked, as job_submit was off or the partition is none of CARMA's, stays here until
-// it has its GPUs.
+// it has its GPUs. A node that has lost a GPU never has enough for a job for all: such a job is returned,
+// and not held, as another node may take it, or this one when it is mended.
 func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) error {
 	h, r := l.Hook, l.request
-	node := n.gpus(ctx, ledger)
+	node, works := n.gpus(ctx, ledger)
 	ctx, cancel := n.part(ctx) // whatever the ledger took
 	defer cancel()
 	j, err := waiting(ctx, h, slurm)
 	if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	if node > 0 && r.GPUs > node {
+	if node > 0 && r.GPUs > node && r.GPUs > n.Config.Partition[h.Partition].GPUsPerNode {
 		return n.tooMany(ctx, l, j, node, slurm)
 	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
@@ -57,7 +58,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		}
 		switch books := tres.Read(words.TresPerNode); {
 		case n.Config.Placement.BySlurm():
-		case books.K == 0: // slurmctld counts nothing of it, and would send it around for ever
+		case books.K == 0 && r.GPUs <= works: // slurmctld counts nothing of it, and would send it around for ever
 			return sctl.ErrBatchOnly
 		case !books.Anywhere() || !n.Config.Capacity.Anchor || books.Whole() && !h.OneNode:
 			n.keep(ctx, h, r, ledger)
@@ -146,15 +147,21 @@ func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay
 // be better off for; a return to the queue does not hang on it.
 const lookAtLedger = time.Second
 
-// gpus is how many GPUs the node is known to have; 0: that is not known now.
-func (n *Node) gpus(ctx context.Context, ledger Readings) int {
+// gpus is how many GPUs the node is known to have, and how many of them are not lost; 0: that is
+// not known now.
+func (n *Node) gpus(ctx context.Context, ledger Readings) (all, works int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger)
 	defer cancel()
 	s, err := ledger.Snapshot(ctx)
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	return len(s.Readings)
+	for _, r := range s.Readings {
+		if !lost().MatchString(r.Unreadable) {
+			works++
+		}
+	}
+	return len(s.Readings), works
 }
 
 // errGone means that the job is not here any more: cancelled, or in the queue again.
@@ -253,6 +260,31 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	return nil
 }
 
+// ReturnSurely is Return for a hook that can do nothing else, as carma.toml cannot be used. It tries
+// until slurmctld has answered, or Until has come: then the job's tasks wait for another
+// process to go on, and the error is ErrUndecided.
+func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
+	defer n.Heartbeat(h)()
+	for {
+		err := n.Return(ctx, h, slurm)
+		if err == nil || errors.Is(err, sctl.ErrBatchOnly) {
+			return err
+		}
+		n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)
+		switch {
+		case n.Until.IsZero() && !n.undecided(h):
+			n.Log.Info("nobody waits any more", "job", h.JobKey)
+			return nil
+		case !n.Until.IsZero() && time.Until(n.Until) < n.Config.Hooks.Deadline.D():
+			if failed := n.Undecided(h); failed != nil {
+				return errors.Join(err, failed)
+			}
+			return ErrUndecided
+		}
+		time.Sleep(settlePause)
+	}
+}
+
 // returnForgotten returns a job that requests GPUs and was allocated none: a slurmctld that has
 // just started counts the GPUs of a node before the node has told it which they are, and allocates
 // some without their numbers (22.05.8; gres.c). The job would see no GPU, and fail. One
@@ -266,6 +298,8 @@ func (n *Node) returnForgotten(ctx context.Context, h jobenv.Hook, ledger Return
 	for {
 		err := n.Return(ctx, h, slurm)
 		switch {
+		case err == nil && ledger == nil: // it could not be opened
+			return true
 		case err == nil:
 			if err := ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
 				n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)

@@ -6,6 +6,7 @@ package hook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -99,7 +100,7 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	c, err := config.Load(path, os.ReadFile)
 	if err != nil {
 		log.Error("cannot work", "job", h.JobKey, "error", err)
-		return withoutConfig(ctx, name, h, log)
+		return withoutConfig(ctx, path, name, h, log)
 	}
 	c = c.ForNode(h.Node)
 	log = prolog.OpenLog(c.LogPath(h.Node)).With("hook", name)
@@ -131,14 +132,28 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
 
-// withoutConfig does what a Prolog can on a node without a usable carma.toml: it returns
-// a job with GPUs to the queue, for here the job would see none.
-func withoutConfig(ctx context.Context, name string, h jobenv.Hook, log *slog.Logger) error {
-	if name != "prolog" || len(h.Slots) == 0 {
+// withoutConfig does what can be done on a node without a usable carma.toml: a job with GPUs returns
+// to the queue, for here it would see none. Where slurmctld does not answer, its tasks wait.
+func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *slog.Logger) error {
+	c := config.Default()
+	n := NewNode(c, h.Node, log)
+	if name == "epilog" {
+		n.Left(h)
 		return nil
 	}
-	c := config.Default()
-	if err := NewNode(c, h.Node, log).Return(ctx, h, sctl.For(c.Slurm, h.Conf)); err != nil {
+	if len(h.Slots) == 0 {
+		return nil
+	}
+	if name == "prolog" {
+		n.Until = time.Now().Add(c.Hooks.Longest())
+	}
+	if err := prolog.Prepare(n.RunDir); err != nil {
+		log.Warn("let tasks wait", "job", h.JobKey, "error", err)
+	}
+	err := n.ReturnSurely(ctx, h, sctl.For(c.Slurm, h.Conf))
+	if errors.Is(err, prolog.ErrUndecided) {
+		return ended(n, path, h, err)
+	} else if err != nil {
 		log.Error("the job starts without a visible GPU", "job", h.JobKey, "error", err)
 	}
 	return nil

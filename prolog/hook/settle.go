@@ -77,6 +77,14 @@ func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, 
 func withoutGPUs(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) error {
 	switch name {
 	case "prolog":
+		if h.Carma.Annotated && h.Carma.GPUs > 0 { // slurmctld may have forgotten them: the agent is to know then
+			book, err := prolog.OpenBook(n.Config, h.Node)
+			if err == nil {
+				defer book.Close()
+				return n.Prolog(ctx, h, book, slurm)
+			}
+			n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
+		}
 		return n.Prolog(ctx, h, nil, slurm)
 	case SettleCommand:
 		return n.Settle(ctx, h, nil, slurm)
