@@ -437,6 +437,31 @@ func TestSituationSeveralNodes(t *testing.T) {
 	c.nothingLeft()
 }
 
+// What a node has besides GPUs an anchor must have, too: else a job that asks for it is refused
+// while the nodes are full.
+func TestAnchorHasTheNodesShape(t *testing.T) {
+	c := up(t, "--nodes", "1")
+	const shape = "Sockets=%d CoresPerSocket=16 ThreadsPerCore=2 TmpDisk=5000"
+	c.sh("", "sed -i -E -e '/^NodeName=n1 /s/CPUs=64/& "+fmt.Sprintf(shape, 2)+"/' "+
+		"-e '/^NodeName=carma-anchor /s/CPUs=1024/& "+fmt.Sprintf(shape, 32)+"/' "+c.dir+"/etc/slurm.conf")
+	c.restart("slurmctld")
+	c.eventually(func() string { return c.sh("", "sinfo -h -N -p plain -t idle,mix,alloc -o %N || true") }, "n1")
+	for range 4 {
+		c.sbatch(bob, "", "#SBATCH --gres=gpu:1 -t 1\nsleep 25\n")
+	}
+	c.eventually(func() string { return c.gres("n1") }, "carma:2,")
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -t 1 --tmp=4000 --cores-per-socket=16\n#CARMA mem=10G\nhostname\n")
+	for range 10 {
+		if got := c.job(id, "%T %r"); !strings.HasPrefix(got, "PENDING") || strings.Contains(got, "Bad") {
+			t.Fatalf("a job for the node's shape: %s", got)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	c.ends(id, "COMPLETED")
+	c.eventually(func() string { return c.leases("n1") }, "^$")
+	c.nothingLeft()
+}
+
 // A job of 64 nodes: all of its Prologs lease at once, all tasks see a GPU of their node, and
 // out of GPU memory on one node it is requeued once, as a whole.
 func TestSituationManyNodes(t *testing.T) {

@@ -146,6 +146,7 @@ func (d *diagnosis) anchor() {
 			return
 		}
 		d.anchorLine(d.SlurmConf.Nodes[at], say)
+		d.shapes(say)
 		d.anchors(say)
 	})
 }
@@ -227,12 +228,6 @@ func (d *diagnosis) anchorLine(anchor slurmconf.Record, say func(Level, string, 
 			}
 		}
 		for _, n := range lines {
-			for _, key := range []string{"CPUs", "RealMemory"} {
-				if number(anchor.Get(key)) < number(n.Get(key)) {
-					say(Fail, fmt.Sprintf("%s has %s=%s, node %s has %s", anchorName, key, cmp.Or(anchor.Get(key), none), n.Name,
-						n.Get(key)), key+"="+n.Get(key)+" or more for "+anchorName)
-				}
-			}
 			for _, feature := range words(featuresOf(n)) {
 				if !has(featuresOf(anchor), feature) {
 					say(Fail, fmt.Sprintf("%s has no feature %s, node %s has: jobs with --constraint=%s that fit nowhere now are "+

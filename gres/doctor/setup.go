@@ -86,12 +86,20 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 		anchor = append(anchor, inSlurmConf(name, anchorMiB))
 	}
 	own, cpus, memory := s.nodeLine(b, strings.Join(ceiling, ","))
+	line := own
+	if own.Name == "" {
+		line = recordOf(s.hardware())
+	}
+	shape := covering(append(s.behindAnchor(), line), anchorCPUs)
+	for _, e := range shape.gres {
+		anchor = append(anchor, e.String())
+	}
 	features := ""
 	if v := featuresOf(own); v != "" {
 		features = " Features=" + v
 	}
-	words := fmt.Sprintf("CPUs=%d RealMemory=%d%s Gres=%s State=DOWN Reason=%s", max(anchorCPUs, cpus), memory, features,
-		strings.Join(anchor, ","), anchorName)
+	words := fmt.Sprintf("%s%s Gres=%s State=DOWN Reason=%s", shape.words(), features, strings.Join(anchor, ","),
+		anchorName)
 	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 %s\n", anchorName, words)
 	nodes := s.Nodes + "," + anchorName
 	if names, err := hostlist.Expand(s.Nodes); err == nil && len(names) > 1 {
@@ -106,6 +114,9 @@ func (s Site) nodeLines(b *strings.Builder, names []string) {
 // nodeLine returns the site's own line of the nodes, and what they have at most.
 func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, cpus, memory int64) {
 	own, node := s.ownNodes(), s.hardware()
+	for _, e := range otherGRES(own.Get("Gres")) {
+		gres += "," + e.String()
+	}
 	cpus, memory = max(1, number(valueOf(node, "CPUs"))), max(1, number(valueOf(node, "RealMemory")))
 	if own.Name != "" {
 		node = own.Words
@@ -223,6 +234,16 @@ func (s Site) hasDefaultMemory(partition slurmconf.Record) bool {
 // above is a PriorityTier above the partition's own, which is 1 if not said.
 func (s Site) above(partition slurmconf.Record) string {
 	return fmt.Sprint(max(1, number(partition.Get("PriorityTier"))) + 1)
+}
+
+// recordOf is the line of a node that has these words.
+func recordOf(words []string) slurmconf.Record {
+	values := map[string]string{}
+	for _, w := range words {
+		key, value, _ := strings.Cut(w, "=")
+		values[strings.ToLower(key)] = value
+	}
+	return slurmconf.Record{Values: values, Words: words}
 }
 
 func keyOf(word string) string { key, _, _ := strings.Cut(word, "="); return key }

@@ -35,9 +35,12 @@ PartitionName=train Nodes=g[1-2] Default=YES
 		t.Fatal(err)
 	}
 	// What the site says of nodes and partition stays.
-	lines, err := slurmconf.Parse(`NodeName=gpu[1-4] NodeAddr=10.0.0.[1-4] Sockets=2 CoresPerSocket=24 RealMemory=900000 Gres=gpu:a100:2 Feature=a100,nvlink Weight=10
+	lines, err := slurmconf.Parse(`GresTypes=gpu,bandwidth,nic
+NodeName=gpu[1-4] NodeAddr=10.0.0.[1-4] Sockets=2 CoresPerSocket=24 RealMemory=900000 TmpDisk=800000 Gres=gpu:a100:2,shard:8,bandwidth:lustre:no_consume:4G,nic:2 Feature=a100,nvlink Weight=10
 NodeName=head CPUs=8
+NodeName=fat CPUs=64 Boards=1 SocketsPerBoard=4 CoresPerSocket=8 ThreadsPerCore=2 RealMemory=2000000 Gres=gpu:h100:8,nic:4
 NodeName=carma-anchor CPUs=1024 Gres=gpu:a100:1024,gpu:h100:1024,carmatotal:16777216 State=DOWN
+PartitionName=fat Nodes=fat,carma-anchor
 PartitionName=gpu Nodes=gpu[1-4] Default=YES MaxTime=2-00:00:00 AllowGroups=ml DefMemPerGPU=100000 PriorityTier=5
 `, nil)
 	if err != nil {

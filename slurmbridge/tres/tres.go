@@ -116,6 +116,9 @@ type Entry struct {
 	text  string // as written
 }
 
+// String returns the entry as it was written.
+func (e Entry) String() string { return e.text }
+
 // Parse yields the entries of list. It takes every spelling that Slurm
 // 22.05 to 26.05 uses: with "gres:" or "gres/" in front or without, ":" or "="
 // before the count, a type or none, counts with a suffix K, M, G, T or P, and
