@@ -92,6 +92,15 @@ printf 'JobSubmitPlugins=lua,carma\nProlog=/usr/sbin/carma-prolog\n' >>"$root/et
 if d -r slurm-plugin-carma; then fail "the plugin can be removed from under slurmctld"; fi
 grep -q "take it out and restart slurmctld first" "$work/log" || fail "the refusal does not say what to do"
 if d -r carma-node; then fail "hooks can be removed from under slurmd"; fi
+# And the agent runs on: dpkg calls both scripts.
+mkdir "$work/bin"
+printf '#!/bin/sh\necho "$*" >>"%s"\n' "$work/called" | tee "$work/bin/systemctl" >"$work/bin/systemd-tmpfiles"
+chmod 755 "$work/bin"/*
+for call in "prerm remove" "postinst abort-remove"; do
+	sed 's:/run/systemd/system:/:' "$(dirname "$0")/node.${call%% *}" >"$work/script"
+	PATH=$work/bin:$PATH SLURM_CONF=$root/etc/slurm/slurm.conf sh "$work/script" "${call#* }" >"$work/log" 2>&1 || true
+done
+[ ! -e "$work/called" ] || fail "a removal that is refused calls systemctl $(paste -sd, "$work/called")"
 printf 'ClusterName=x\nJobSubmitPlugins=lua # was: carma\n' >"$root/etc/slurm/slurm.conf"
 
 # Removal leaves configuration and records, purge what the admin wrote himself.
