@@ -193,6 +193,7 @@ func (s *Spec) check() error {
 func (s *Spec) options(batch int) graph.Options {
 	o := graph.Options{
 		Batch: int64(batch), Seq: int32(s.Seq), Dropout: int8(s.Dropout),
+		Precision: s.Precision, Attention: s.Attention,
 	}
 	for k, n := range s.Input {
 		if n > 0 {
@@ -200,29 +201,17 @@ func (s *Spec) options(batch int) graph.Options {
 			o.Input.N = uint8(k + 1)
 		}
 	}
-	switch s.Precision {
-	case AMP:
-		o.Precision = graph.AMP
-	case BF16, FP16:
-		o.Precision = graph.Half
-	}
-	switch s.Attention {
-	case Eager:
-		o.Attention = graph.AttnEager
-	case SDPA, Flash:
-		o.Attention = graph.AttnFused
-	}
 	return o
 }
 
 // plan says how the optimizer and the parallel mode lay out memory.
 func (s *Spec) plan(g *graph.Graph) training.Plan {
 	p := training.Plan{
-		Optimizer: s.Optimizer.simulated(), Foreach: s.Foreach != Off, ParamBytes: 4, GradBytes: 4,
+		Optimizer: s.Optimizer, Foreach: s.Foreach != Off, ParamBytes: 4, GradBytes: 4,
 		StateShards: 1, GradShards: 1, ParamShards: 1, Replicas: 1,
 		Checkpoint: s.GradCheckpoint, Iterations: iterations, CuBLAS: cuBLASBytes,
 	}
-	if s.Precision == BF16 || s.Precision == FP16 {
+	if s.Precision.Half() {
 		p.ParamBytes, p.GradBytes = 2, 2
 	}
 	n := int64(s.GPUs)
@@ -270,7 +259,7 @@ func (s *Spec) moreByOutputs(g *graph.Graph) int64 {
 		return 0
 	}
 	n := g.ByOutputs
-	if s.Precision != FP32 {
+	if s.Precision != graph.FP32 {
 		n /= 2
 	}
 	return max(n-g.Kept, 0)
@@ -335,11 +324,11 @@ func denseText(s Spec, g *graph.Graph) bool {
 // them counted and they can be scaled: 0 otherwise.
 func measuredKept(s Spec, m *summary.Model, batch int) int64 {
 	n := m.KeptPerSample
-	if n <= 0 || n > summary.MaxParams/int64(batch) || s.Precision == AMP || s.GradCheckpoint {
+	if n <= 0 || n > summary.MaxParams/int64(batch) || s.Precision == graph.AMP || s.GradCheckpoint {
 		return 0
 	}
 	n *= int64(batch)
-	if s.Precision != FP32 {
+	if s.Precision != graph.FP32 {
 		n /= 2
 	}
 	return n

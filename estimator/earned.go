@@ -91,7 +91,7 @@ func (e *Estimate) earn(s Spec, m *summary.Model, g *graph.Graph, r training.Res
 // twoCounts holds what the graph says is kept for the backward pass against what the
 // outputs of the rows say, and against all that the rows make.
 func (e *Estimate) twoCounts(s Spec, g *graph.Graph) {
-	if s.Precision != FP32 {
+	if s.Precision != graph.FP32 {
 		return // never sure, and the second count is of four-byte numbers
 	}
 	switch {
@@ -106,7 +106,7 @@ func (e *Estimate) twoCounts(s Spec, g *graph.Graph) {
 // agree says whether the two counts of what is kept tell the same.
 func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 	most := max(g.Kept, g.ByOutputs)
-	return s.Precision == FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
+	return s.Precision == graph.FP32 && most-min(g.Kept, g.ByOutputs) <= max(most/100*agreePct, e.little())
 }
 
 // little is a difference that does not matter to the estimate.

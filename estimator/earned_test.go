@@ -101,17 +101,17 @@ func TestTwoCounts(t *testing.T) {
 	const kept = 1000 << 20
 	for _, c := range []struct {
 		calls, outputs, all, mib int64
-		precision                Precision
+		precision                graph.Precision
 		want                     Confidence
 	}{
-		{kept, kept, 2 * kept, 4000, FP32, Sure},
-		{kept, kept * 11 / 10, 2 * kept, 4000, FP32, Sure},
-		{kept, kept * 10 / 13, 2 * kept, 4000, FP32, Unsure},
-		{kept, kept * 13 / 10, 2 * kept, 4000, FP32, Unsure},
-		{kept, kept * 13 / 10, 2 * kept, 20000, FP32, Sure}, // a small part of the whole
-		{5 * kept, kept, 2 * kept, 9000, FP32, Bound},
-		{5 * kept, 5 * kept, 2 * kept, 9000, FP32, Bound},
-		{kept, 2 * kept, 2 * kept, 4000, AMP, Sure}, // never sure for another reason
+		{kept, kept, 2 * kept, 4000, graph.FP32, Sure},
+		{kept, kept * 11 / 10, 2 * kept, 4000, graph.FP32, Sure},
+		{kept, kept * 10 / 13, 2 * kept, 4000, graph.FP32, Unsure},
+		{kept, kept * 13 / 10, 2 * kept, 4000, graph.FP32, Unsure},
+		{kept, kept * 13 / 10, 2 * kept, 20000, graph.FP32, Sure}, // a small part of the whole
+		{5 * kept, kept, 2 * kept, 9000, graph.FP32, Bound},
+		{5 * kept, 5 * kept, 2 * kept, 9000, graph.FP32, Bound},
+		{kept, 2 * kept, 2 * kept, 4000, graph.AMP, Sure}, // never sure for another reason
 	} {
 		e := Estimate{MiB: c.mib}
 		e.twoCounts(Spec{Precision: c.precision}, &graph.Graph{Kept: c.calls, ByOutputs: c.outputs, Outputs: c.all})
@@ -182,7 +182,7 @@ func TestRemedy(t *testing.T) {
 		{"a class never measured", Spec{Batch: 64, Input: image, Summary: encoder("Whirl", encoderParams)}, Trace},
 		{
 			"another precision",
-			Spec{Batch: 64, Precision: BF16, Input: image, Summary: encoder("Block", encoderParams)},
+			Spec{Batch: 64, Precision: graph.BF16, Input: image, Summary: encoder("Block", encoderParams)},
 			FirstRun,
 		},
 	} {
@@ -208,7 +208,7 @@ func TestMoreByOutputs(t *testing.T) {
 		{Spec{}, 1000, 100, 900, 0},
 		{Spec{}, 1000, 0, 1300, 0},
 		{Spec{GradCheckpoint: true}, 1000, 100, 1300, 0},
-		{Spec{Precision: BF16}, 500, 100, 1300, 150},
+		{Spec{Precision: graph.BF16}, 500, 100, 1300, 150},
 	} {
 		if got := c.s.moreByOutputs(&graph.Graph{Kept: c.kept, Guessed: c.guessed, ByOutputs: c.outputs}); got != c.want {
 			t.Errorf("%+v: %d more, want %d", c, got, c.want)

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"carma/estimator/graph"
 	"carma/estimator/summary"
+	"carma/estimator/training"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/golden.txt")
@@ -48,12 +50,12 @@ func TestGolden(t *testing.T) {
 		set  func(*Spec)
 	}{
 		{"adam", func(*Spec) {}},
-		{"sgd", func(s *Spec) { s.Optimizer = SGD }},
-		{"sgdm", func(s *Spec) { s.Optimizer = SGDMomentum }},
-		{"adamw_hf", func(s *Spec) { s.Optimizer = AdamWHF }},
-		{"adam8bit", func(s *Spec) { s.Optimizer = Adam8bit }},
-		{"amp", func(s *Spec) { s.Precision = AMP }},
-		{"bf16", func(s *Spec) { s.Precision = BF16 }},
+		{"sgd", func(s *Spec) { s.Optimizer = training.SGD }},
+		{"sgdm", func(s *Spec) { s.Optimizer = training.SGDMomentum }},
+		{"adamw_hf", func(s *Spec) { s.Optimizer = training.AdamWHF }},
+		{"adam8bit", func(s *Spec) { s.Optimizer = training.Adam8bit }},
+		{"amp", func(s *Spec) { s.Precision = graph.AMP }},
+		{"bf16", func(s *Spec) { s.Precision = graph.BF16 }},
 		{"ckpt", func(s *Spec) { s.GradCheckpoint = true }},
 		{"ddp", func(s *Spec) { s.Parallel, s.GPUs = DDP, 4 }},
 		{"dp", func(s *Spec) { s.Parallel, s.GPUs = DP, 2 }},
@@ -189,7 +191,8 @@ func TestMonotone(t *testing.T) {
 		if strings.HasPrefix(name, "bert") || strings.HasPrefix(name, "llama") {
 			grows("seq", func(s *Spec, v int) { s.Seq = v }, []int{16, 32, 64, 128}, true)
 		}
-		grows("precision", func(s *Spec, v int) { s.Precision = []Precision{BF16, FP32}[v] }, []int{0, 1}, true)
+		grows("precision", func(s *Spec, v int) { s.Precision = []graph.Precision{graph.BF16, graph.FP32}[v] },
+			[]int{0, 1}, true)
 	}
 }
 
@@ -268,12 +271,12 @@ func TestUnknownIsBound(t *testing.T) {
 }
 
 func TestWords(t *testing.T) {
-	for _, w := range optimizerWords {
+	for _, w := range training.Optimizers {
 		if o, err := ParseOptimizer(w); err != nil || o.String() != w {
 			t.Errorf("optimizer %q: %v %v", w, o, err)
 		}
 	}
-	for _, w := range precisionWords {
+	for _, w := range graph.Precisions {
 		if o, err := ParsePrecision(w); err != nil || o.String() != w {
 			t.Errorf("precision %q: %v %v", w, o, err)
 		}
@@ -283,7 +286,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("parallel %q: %v %v", w, o, err)
 		}
 	}
-	for _, w := range attentionWords {
+	for _, w := range graph.Attentions {
 		if o, err := ParseAttention(w); err != nil || o.String() != w {
 			t.Errorf("attention %q: %v %v", w, o, err)
 		}

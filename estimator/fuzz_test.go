@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"carma/estimator/graph"
+	"carma/estimator/training"
 )
 
 // FuzzAnalytic feeds any text to all parsers and any numbers to the rest:
@@ -38,10 +41,10 @@ func FuzzAnalytic(f *testing.F) {
 			choice /= uint32(n)
 			return max(v, -v)
 		}
-		s.Optimizer = Optimizer(pick(len(optimizerWords)))
-		s.Precision = Precision(pick(len(precisionWords)))
+		s.Optimizer = training.Optimizer(pick(len(training.Optimizers)))
+		s.Precision = graph.Precision(pick(len(graph.Precisions)))
 		s.Parallel = Parallel(pick(len(parallelWords)))
-		s.Attention = Attention(pick(len(attentionWords)))
+		s.Attention = graph.Attention(pick(len(graph.Attentions)))
 		s.GPUs = pick(5)
 		s.GradCheckpoint = pick(2) == 1
 		s.Foreach = Tri(pick(3) - 1)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"carma/estimator/summary"
+	"carma/estimator/training"
 )
 
 // hostile are the summaries that make the most work for what they are: as many
@@ -83,8 +84,8 @@ func TestHostile(t *testing.T) {
 func BenchmarkHostile(b *testing.B) {
 	for name, text := range hostile() {
 		for _, s := range []Spec{
-			{Optimizer: SGD, Foreach: On},
-			{Optimizer: Adadelta, GradCheckpoint: true, GPUs: 4, Parallel: DP},
+			{Optimizer: training.SGD, Foreach: On},
+			{Optimizer: training.Adadelta, GradCheckpoint: true, GPUs: 4, Parallel: DP},
 		} {
 			s.Summary, s.Batch, s.Seq, s.Input, s.Base = text, 32, 512, [3]int{3, 224, 224}, DefaultBase()
 			b.Run(fmt.Sprintf("%s/%s", name, s.Parallel), func(b *testing.B) {

@@ -124,7 +124,7 @@ func hasCounts(m *summary.Model) bool {
 
 // untested names what the estimator computes but has no measurements of.
 func (e *Estimate) untested(s Spec) {
-	if s.Precision != FP32 {
+	if s.Precision != graph.FP32 {
 		e.lower(Unsure, "precision=%s has not been measured", s.Precision)
 	}
 	if s.GPUs > 1 && s.Parallel != None && s.Parallel != DP {
@@ -140,7 +140,7 @@ func (e *Estimate) untested(s Spec) {
 		e.lower(Unsure, "shapes that change from step to step fragment the memory")
 	}
 	switch s.Optimizer {
-	case Adafactor, Adam8bit, Adagrad, RMSprop:
+	case training.Adafactor, training.Adam8bit, training.Adagrad, training.RMSprop:
 		e.lower(Unsure, "optim=%s has not been measured", s.Optimizer)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"strings"
 
+	"carma/estimator/graph"
 	"carma/estimator/training"
 )
 
@@ -22,11 +23,11 @@ type Spec struct {
 	Input   [3]int // of a sample: CxHxW, CxL or N features; zeros: from the summary
 	GPUs    int    // GPUs of the job; 0 or 1: one
 
-	Optimizer Optimizer
+	Optimizer training.Optimizer
 	Foreach   Tri // torch's foreach optimizers; default on where torch does so
-	Precision Precision
+	Precision graph.Precision
 	Parallel  Parallel
-	Attention Attention
+	Attention graph.Attention
 	Dropout   Tri // whether dropout layers are active
 
 	GradCheckpoint bool
@@ -58,39 +59,6 @@ const (
 	Off  Tri = -1
 )
 
-// Optimizer as in the optim= key.
-type Optimizer uint8
-
-// The optimizers.
-const (
-	Adam Optimizer = iota
-	AdamW
-	AdamWHF
-	SGD
-	SGDMomentum
-	Adagrad
-	Adadelta
-	RMSprop
-	Adafactor
-	Adam8bit
-)
-
-var optimizerWords = [...]string{"adam", "adamw", "adamw_hf", "sgd", "sgdm", "adagrad", "adadelta", "rmsprop",
-	"adafactor", "adam8bit"}
-
-// Precision as in the precision= key.
-type Precision uint8
-
-// The precisions.
-const (
-	FP32 Precision = iota
-	AMP
-	BF16
-	FP16
-)
-
-var precisionWords = [...]string{"fp32", "amp", "bf16", "fp16"}
-
 // Parallel as in the parallel= key.
 type Parallel uint8
 
@@ -107,27 +75,14 @@ const (
 
 var parallelWords = [...]string{"none", "dp", "ddp", "fsdp", "zero1", "zero2", "zero3"}
 
-// Attention as in the attn= key.
-type Attention uint8
-
-// The attention kernels.
-const (
-	AttnAuto Attention = iota
-	Eager
-	SDPA
-	Flash
-)
-
-var attentionWords = [...]string{"auto", "eager", "sdpa", "flash"}
-
 // ParseOptimizer reads the value of optim=.
-func ParseOptimizer(s string) (Optimizer, error) {
-	return parseWord[Optimizer]("optim", s, optimizerWords[:])
+func ParseOptimizer(s string) (training.Optimizer, error) {
+	return parseWord[training.Optimizer]("optim", s, training.Optimizers[:])
 }
 
 // ParsePrecision reads the value of precision=.
-func ParsePrecision(s string) (Precision, error) {
-	return parseWord[Precision]("precision", s, precisionWords[:])
+func ParsePrecision(s string) (graph.Precision, error) {
+	return parseWord[graph.Precision]("precision", s, graph.Precisions[:])
 }
 
 // ParseParallel reads the value of parallel=.
@@ -136,21 +91,11 @@ func ParseParallel(s string) (Parallel, error) {
 }
 
 // ParseAttention reads the value of attn=.
-func ParseAttention(s string) (Attention, error) {
-	return parseWord[Attention]("attn", s, attentionWords[:])
+func ParseAttention(s string) (graph.Attention, error) {
+	return parseWord[graph.Attention]("attn", s, graph.Attentions[:])
 }
 
-func (o Optimizer) String() string { return word(int(o), optimizerWords[:]) }
-func (p Precision) String() string { return word(int(p), precisionWords[:]) }
-func (p Parallel) String() string  { return word(int(p), parallelWords[:]) }
-func (a Attention) String() string { return word(int(a), attentionWords[:]) }
-
-func word(i int, words []string) string {
-	if i < len(words) {
-		return words[i]
-	}
-	return "unknown"
-}
+func (p Parallel) String() string { return parallelWords[int(p)%len(parallelWords)] }
 
 func parseWord[T ~uint8](key, s string, words []string) (T, error) {
 	for i, w := range words {
@@ -159,27 +104,4 @@ func parseWord[T ~uint8](key, s string, words []string) (T, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s=%q is not known: use one of %s", key, s, strings.Join(words, ", "))
-}
-
-// simulated maps an optimizer to what the simulation knows.
-func (o Optimizer) simulated() training.Optimizer {
-	switch o {
-	case AdamWHF:
-		return training.AdamHF
-	case SGD:
-		return training.SGD
-	case SGDMomentum:
-		return training.SGDMomentum
-	case Adagrad:
-		return training.Adagrad
-	case Adadelta:
-		return training.Adadelta
-	case RMSprop:
-		return training.RMSprop
-	case Adafactor:
-		return training.Adafactor
-	case Adam8bit:
-		return training.Adam8bit
-	}
-	return training.Adam
 }

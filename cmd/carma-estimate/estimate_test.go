@@ -16,6 +16,7 @@ import (
 
 	"carma/db/report/texttable"
 	"carma/estimator"
+	"carma/estimator/graph"
 	"carma/slurmbridge/script"
 	"carma/slurmbridge/tres"
 )
@@ -104,7 +105,7 @@ func fixed(_ string, s estimator.Spec) (estimator.Estimate, error) {
 		Remedy:  estimator.MoreDepth,
 		Params:  25557032, Rows: 175, CuDNN: true,
 	}
-	if s.Precision == estimator.FP32 {
+	if s.Precision == graph.FP32 {
 		e.Confidence, e.Reasons, e.ReserveMiB, e.Unknown, e.Remedy = estimator.Sure, nil, 13707, nil, estimator.NoRemedy
 	}
 	return e, nil

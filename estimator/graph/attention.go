@@ -245,9 +245,9 @@ func (b *builder) attention(f *frame, out int64) {
 
 func (b *builder) eager(f *frame) bool {
 	switch {
-	case b.opt.Attention == AttnEager:
+	case b.opt.Attention == Eager:
 		return true
-	case b.opt.Attention == AttnFused:
+	case b.opt.Attention.fused():
 		return false
 	case f.scores > 0:
 		return true
@@ -331,7 +331,7 @@ func (b *builder) bareAttention(r *summary.Row) {
 	scores := mul(mul(max(x/headDim, 1), mul(tokens, tokens)), b.opt.Batch)
 	w := int64(b.lowWidth())
 	kept := mul(mul(b.g.Tensors[in].Elems, 7), w)
-	if b.opt.Attention != AttnFused {
+	if !b.opt.Attention.fused() {
 		kept = add(kept, mul(scores, 2*int64(b.fullWidth())+1))
 	}
 	b.assume("attention heads of 64")

@@ -9,25 +9,43 @@ import (
 // Shape is a tensor shape without its batch dimension.
 type Shape = summary.Shape
 
-// Precision is the number format of a training run.
+// Precision as in the precision= key.
 type Precision uint8
 
 // The precisions: AMP is torch.autocast with fp32 weights.
 const (
 	FP32 Precision = iota
 	AMP
-	Half // weights and activations in two bytes (bf16 or fp16)
+	BF16 // weights and activations in two bytes, as in FP16
+	FP16
 )
 
-// Attention chooses the attention kernel.
+// Precisions are their words.
+var Precisions = [...]string{"fp32", "amp", "bf16", "fp16"}
+
+func (p Precision) String() string { return Precisions[int(p)%len(Precisions)] }
+
+// Half tells whether weights and activations take two bytes.
+func (p Precision) Half() bool { return p == BF16 || p == FP16 }
+
+// Attention as in the attn= key.
 type Attention uint8
 
 // The kernels; AttnAuto reads them from the class names and shapes.
 const (
 	AttnAuto Attention = iota
-	AttnEager
-	AttnFused
+	Eager
+	SDPA
+	Flash
 )
+
+// Attentions are their words.
+var Attentions = [...]string{"auto", "eager", "sdpa", "flash"}
+
+func (a Attention) String() string { return Attentions[int(a)%len(Attentions)] }
+
+// fused tells whether the kernel keeps no scores.
+func (a Attention) fused() bool { return a == SDPA || a == Flash }
 
 // Options say what a summary does not.
 type Options struct {
@@ -110,7 +128,7 @@ func (b *builder) lowWidth() int8 {
 
 // fullWidth is the width of what autocast keeps in fp32.
 func (b *builder) fullWidth() int8 {
-	if b.opt.Precision == Half {
+	if b.opt.Precision.Half() {
 		return 2
 	}
 	return 4

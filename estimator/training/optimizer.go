@@ -2,13 +2,14 @@
 
 package training
 
-// Optimizer is an optimizer's kind, as far as memory goes.
+// Optimizer as in the optim= key.
 type Optimizer uint8
 
 // The optimizers.
 const (
-	Adam   Optimizer = iota
-	AdamHF           // transformers.AdamW: one parameter after the other
+	Adam Optimizer = iota
+	AdamW
+	AdamWHF // transformers.AdamW: one parameter after the other
 	SGD
 	SGDMomentum
 	Adagrad
@@ -17,6 +18,12 @@ const (
 	Adafactor
 	Adam8bit
 )
+
+// Optimizers are their words.
+var Optimizers = [...]string{"adam", "adamw", "adamw_hf", "sgd", "sgdm", "adagrad", "adadelta", "rmsprop",
+	"adafactor", "adam8bit"}
+
+func (o Optimizer) String() string { return Optimizers[int(o)%len(Optimizers)] }
 
 // footprint of an optimizer per parameter, from torch/optim/*.py.
 type footprint struct {
@@ -28,7 +35,8 @@ type footprint struct {
 
 var footprints = [...]footprint{
 	Adam:        {states: 2, each: 2, foreach: 1}, // exp_avg, exp_avg_sq; sqrt(exp_avg_sq)
-	AdamHF:      {states: 2, each: 2, foreach: 0},
+	AdamW:       {states: 2, each: 2, foreach: 1},
+	AdamWHF:     {states: 2, each: 2, foreach: 0},
 	SGD:         {states: 0, each: 0, foreach: 0},
 	SGDMomentum: {states: 1, each: 0, foreach: 1}, // momentum_buffer
 	Adagrad:     {states: 1, each: 1, foreach: 2}, // sum; std, and grad*lr
@@ -46,10 +54,10 @@ func (s *sim) step(it int) {
 		s.makeState(f)
 	}
 	n := f.each
-	if s.p.Foreach && s.p.Optimizer != AdamHF {
+	if s.p.Foreach && s.p.Optimizer != AdamWHF {
 		n = f.foreach
 	}
-	if !s.p.Foreach || s.p.Optimizer == AdamHF || f.foreach == 0 {
+	if !s.p.Foreach || s.p.Optimizer == AdamWHF || f.foreach == 0 {
 		s.oneByOne(n)
 		return
 	}

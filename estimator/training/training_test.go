@@ -57,7 +57,7 @@ func TestOptimizers(t *testing.T) {
 	}
 	// One parameter after the other: two temporaries of one.
 	p := plan()
-	p.Optimizer = AdamHF
+	p.Optimizer = AdamWHF
 	if r := Run(chain(4, 4096, params/4), p); r.Peak/params != 4*4+2 {
 		t.Errorf("adamw_hf: peak of %d MiB", r.Peak/mib)
 	}

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/graph"
 	"carma/estimator/method"
+	"carma/estimator/training"
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
@@ -129,9 +131,9 @@ func TestSpecOf(t *testing.T) {
 	}
 	got := SpecOf(d, 4, config.Partition{BaseCuDNNMiB: 600})
 	want := estimator.Spec{
-		Batch: 8, Seq: 512, Input: [3]int{3, 32, 32}, GPUs: 4, Optimizer: estimator.SGDMomentum, Foreach: estimator.Off,
-		Precision: estimator.BF16,
-		Parallel:  estimator.DDP, Attention: estimator.Flash, Dropout: estimator.On, GradCheckpoint: true,
+		Batch: 8, Seq: 512, Input: [3]int{3, 32, 32}, GPUs: 4, Optimizer: training.SGDMomentum, Foreach: estimator.Off,
+		Precision: graph.BF16,
+		Parallel:  estimator.DDP, Attention: graph.Flash, Dropout: estimator.On, GradCheckpoint: true,
 		DynamicShapes: true, Params: 7e9,
 		Base: estimator.Base{CuBLASMiB: estimator.DefaultBase().CuBLASMiB, CuDNNMiB: 600},
 	}

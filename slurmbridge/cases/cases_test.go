@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/graph"
+	"carma/estimator/training"
 )
 
 // answers runs cases and returns the objects that came out, without the times.
@@ -54,8 +56,8 @@ func TestCaseSpec(t *testing.T) {
 	}
 	full := estimator.Spec{
 		Summary: []byte("a summary\n"), Batch: 4, Seq: 128, Input: [3]int{3, 32, 32},
-		Optimizer: estimator.SGDMomentum, Foreach: estimator.Off,
-		Precision: estimator.BF16, Parallel: estimator.DDP, GPUs: 2, GradCheckpoint: true, Attention: estimator.SDPA,
+		Optimizer: training.SGDMomentum, Foreach: estimator.Off,
+		Precision: graph.BF16, Parallel: estimator.DDP, GPUs: 2, GradCheckpoint: true, Attention: graph.SDPA,
 		Params:  7e9,
 		Dropout: estimator.On, DynamicShapes: true, Base: estimator.Base{CuBLASMiB: 1700, CuDNNMiB: 1700},
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"carma/estimator"
+	"carma/estimator/training"
 )
 
 // run is one measured training run and what others say of it.
@@ -93,11 +94,11 @@ func realRuns(dir string) ([]run, error) {
 		}
 		switch o := t.text(r, "optimizer"); {
 		case strings.HasPrefix(o, "transformers"):
-			s.Optimizer = estimator.AdamWHF
+			s.Optimizer = training.AdamWHF
 		case strings.Contains(o, "Adadelta"):
-			s.Optimizer = estimator.Adadelta
+			s.Optimizer = training.Adadelta
 		case strings.Contains(o, "AdamW"):
-			s.Optimizer = estimator.AdamW
+			s.Optimizer = training.AdamW
 		}
 		if t.text(r, "parallel") == "DataParallel" {
 			s.Parallel = estimator.DP
@@ -190,7 +191,7 @@ func timmRuns(dir string) ([]run, dropped, error) {
 			faketensorMiB: t.num(r, "faketensor_bwd_mib"),
 			spec: estimator.Spec{
 				Summary: text, Batch: int(t.num(r, "batch")), Input: inputShape(t.text(r, "input_shape")),
-				Optimizer: estimator.AdamWHF, Dropout: estimator.Off, Base: estimator.DefaultBase(),
+				Optimizer: training.AdamWHF, Dropout: estimator.Off, Base: estimator.DefaultBase(),
 			},
 		})
 	}

@@ -8,13 +8,15 @@ import (
 
 	gpudata "carma/contrib/gpucheck/data"
 	"carma/estimator"
+	"carma/estimator/graph"
+	"carma/estimator/training"
 )
 
 // modes are those of gpucheck's trainings.
 var modes = map[string]func(*estimator.Spec){
 	"fp32":       func(*estimator.Spec) {},
-	"amp":        func(s *estimator.Spec) { s.Precision = estimator.AMP },
-	"bf16":       func(s *estimator.Spec) { s.Precision = estimator.AMP }, // autocast to bfloat16
+	"amp":        func(s *estimator.Spec) { s.Precision = graph.AMP },
+	"bf16":       func(s *estimator.Spec) { s.Precision = graph.AMP }, // autocast to bfloat16
 	"checkpoint": func(s *estimator.Spec) { s.GradCheckpoint = true },
 }
 
@@ -26,7 +28,7 @@ func gpuRuns(rows []gpudata.Training) ([]run, error) {
 		if set == nil || r.UsedMiB <= 0 {
 			return nil, fmt.Errorf("a training of %s in mode %q takes %.0f MiB", r.Model, r.Mode, r.UsedMiB)
 		}
-		s := estimator.Spec{Summary: []byte(r.Summary), Batch: r.Batch, Optimizer: estimator.AdamW,
+		s := estimator.Spec{Summary: []byte(r.Summary), Batch: r.Batch, Optimizer: training.AdamW,
 			Base: estimator.DefaultBase()}
 		copy(s.Input[:], r.Input)
 		set(&s)

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"carma/estimator"
+	"carma/estimator/training"
 )
 
 // AttachSummaries gives jobs the model summaries of measured runs: dir holds
@@ -72,11 +73,11 @@ func measuredSpec(t *Table) (s estimator.Spec, err error) {
 	}
 	switch o := t.Text("optimizer"); {
 	case strings.HasPrefix(o, "transformers"):
-		s.Optimizer = estimator.AdamWHF
+		s.Optimizer = training.AdamWHF
 	case strings.Contains(o, "Adadelta"):
-		s.Optimizer = estimator.Adadelta
+		s.Optimizer = training.Adadelta
 	case strings.Contains(o, "AdamW"):
-		s.Optimizer = estimator.AdamW
+		s.Optimizer = training.AdamW
 	}
 	if t.Text("parallel") == "DataParallel" {
 		s.Parallel = estimator.DP
