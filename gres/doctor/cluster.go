@@ -8,10 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
+	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/tres"
 )
 
@@ -276,8 +278,29 @@ func (d *diagnosis) partitions() {
 				say(Fail, "partition "+name+" has no node that slurm.conf describes", "check Nodes= of PartitionName="+name)
 			}
 			d.recovery(name, p.Recovery, say)
+			timeSlot(line, p.TimeSlot.D(), say)
 		}
 	})
+}
+
+// timeSlot compares a partition's time slot with its MaxTime: libcarma knows the slot alone.
+func timeSlot(partition slurmconf.Record, slot time.Duration, say func(Level, string, string)) {
+	if slot == 0 {
+		return
+	}
+	text := cmp.Or(partition.Get("MaxTime"), "INFINITE")
+	name, do := partition.Name, fmt.Sprintf("PartitionName=%s MaxTime=%d:%02d:00", partition.Name, int(slot.Hours()),
+		int(slot.Minutes())%60)
+	switch most, ok := slurmtime.Limit(text); {
+	case !ok:
+		say(Fail, fmt.Sprintf("partition %s has MaxTime=%s, which is no time", name, text), do)
+	case most < slot:
+		say(Fail, fmt.Sprintf("partition %s has MaxTime=%s, less than its time slot: jobs without a time limit get the slot "+
+			"as their limit, and never start", name, text), do)
+	case most > slot:
+		say(Warn, fmt.Sprintf("partition %s has MaxTime=%s, more than its time slot: a job that is accepted as written, "+
+			"without an answer of libcarma, may run so long", name, text), do)
+	}
 }
 
 // recovery asks whether a requeued job can run where carma.toml sends it.

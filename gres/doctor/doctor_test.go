@@ -99,6 +99,24 @@ func TestNothingWrong(t *testing.T) {
 	}
 }
 
+func slot(f *Facts, partition string, slot time.Duration) {
+	p := f.Config.Partition[partition]
+	p.TimeSlot = config.Duration(slot)
+	f.Config.Partition = maps.Clone(f.Config.Partition)
+	f.Config.Partition[partition] = p
+}
+
+// MaxTime is the time slot, in whatever spelling.
+func TestTimeSlotIsMaxTime(t *testing.T) {
+	for _, text := range []string{"240", "4:00:00", "0-4"} {
+		f := site(t, "Default=YES", "Default=YES MaxTime="+text)
+		slot(&f, "gpu", 4*time.Hour)
+		if findings := Diagnose(f); Worst(findings) != Pass {
+			t.Errorf("%s: %+v", text, findings)
+		}
+	}
+}
+
 // Each misconfiguration is found, by one finding that says what to do.
 func TestPlanted(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -200,6 +218,12 @@ func TestPlanted(t *testing.T) {
 			"fail anchor: carma-anchor has carma3:4096"},
 		"anchor with few CPUs": {[]string{"CPUs=1024", "CPUs=32"}, nil,
 			"fail anchor: carma-anchor has CPUs=32, node gpu[1-2] has 64"},
+		"time slot and no MaxTime": {nil, func(f *Facts) { slot(f, "gpu", 4*time.Hour) },
+			"warn partitions: partition gpu has MaxTime=INFINITE, more than its time slot"},
+		"time slot and a longer MaxTime": {[]string{"Default=YES", "Default=YES MaxTime=1-0"},
+			func(f *Facts) { slot(f, "gpu", 4*time.Hour) }, "warn partitions: partition gpu has MaxTime=1-0, more than"},
+		"time slot and a shorter MaxTime": {[]string{"Default=YES", "Default=YES MaxTime=120"},
+			func(f *Facts) { slot(f, "gpu", 4*time.Hour) }, "fail partitions: partition gpu has MaxTime=120, less than"},
 		"anchor of other cores": {[]string{"CPUs=64",
 			"CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=2"}, nil,
 			"fail anchor: carma-anchor has CoresPerSocket=1, node gpu[1-2] has 16"},
