@@ -77,6 +77,7 @@ type Agent struct {
 	confinedBy string // as last said
 	reopened   bool   // what jobs may open, since that was said
 	guards     latest[confine.Guard]
+	vain       uint32 // the job whose hold here was in vain, until the node's Comment says so
 
 	// keepShut:
 	shutFails string // as last said
@@ -103,6 +104,7 @@ type Agent struct {
 
 	// keepSteward:
 	waits  steward.Waits
+	vains  steward.Vains
 	rank   int // of this node among those that may have the steward
 	ranked time.Duration
 

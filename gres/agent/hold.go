@@ -173,11 +173,23 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				continue
 			}
 		}
+		if late && a.inVain(id, s) { // followComment says so
+			a.vain = id
+		} else if a.vain == id {
+			a.vain = 0
+		}
 		a.Log.Info("hold ended", "job", id, "timed_out", late)
 		if err := a.Ledger.DropHold(ctx, id); err != nil {
 			a.Log.Error("end a hold", "error", err)
 		}
 	}
+}
+
+// inVain tells whether a hold whose time is over has offered what the job needs for long.
+func (a *Agent) inVain(job uint32, s lease.Snapshot) bool {
+	return a.ready(job, s) && !slices.ContainsFunc(s.Holds, func(h lease.Hold) bool {
+		return h.JobID == job && h.Offered < steward.VainAfter
+	})
 }
 
 // comes tells whether GPUs are to be kept on for a job: it may come yet, and waits for

@@ -83,29 +83,45 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	}
 	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB, gpus))
 	if a.waits == nil {
-		a.waits = steward.Waits{}
+		a.waits, a.vains = steward.Waits{}, steward.Vains{}
 	}
+	in.Vains = a.vains
 	a.restoreWaits(ctx, queue, nodes)
 	if d, ok := steward.Decide(in); ok {
 		a.placeHold(ctx, d, nodes)
 	}
 }
 
-// restoreWaits gives jobs of the queue the time since which they really wait, by what this
-// steward has seen and others have left in the anchor's Comment, and leaves it there.
+// restoreWaits gives jobs of the queue the time since which they really wait, and finds out whose
+// holds were in vain, by what this steward has seen and others have left in the anchor's Comment,
+// and leaves it there.
 func (a *Agent) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []schedule.Node) {
 	now, every := time.Now(), a.Config.Capacity.Compare.D()
 	i := slices.IndexFunc(nodes, func(n schedule.Node) bool { return n.Name == jobstate.Anchor })
-	if i < 0 {
-		a.waits.Restore(queue, now, every)
-		return
+	if i >= 0 {
+		a.waits.Learn(nodes[i].Comment, now)
+		a.vains.Learn(nodes[i].Comment, now)
 	}
-	before := nodes[i].Comment
-	a.waits.Learn(before, now)
 	a.waits.Restore(queue, now, every)
-	if after := a.waits.Comment(before); after != steward.Comment(before, nil) {
-		if err := a.Cluster.SetNodeComment(ctx, jobstate.Anchor, after); err != nil {
-			a.Log.Warn("save waiting times for the next steward", "error", err)
+	for _, id := range a.vains.Look(queue, nodes, now, every) {
+		a.Log.Info("a hold was in vain; the job gets none for a while", "job", id)
+	}
+	if i >= 0 {
+		before := nodes[i].Comment
+		if after := a.vains.Comment(a.waits.Comment(before)); after != steward.Comment(before, nil) {
+			if err := a.Cluster.SetNodeComment(ctx, jobstate.Anchor, after); err != nil {
+				a.Log.Warn("save waiting times for the next steward", "error", err)
+				return
+			}
+		}
+	}
+	for n := range nodes {
+		after, said := steward.WithoutVain(nodes[n].Comment)
+		if n != i && said {
+			if err := a.Cluster.SetNodeComment(ctx, nodes[n].Name, after); err != nil {
+				a.Log.Warn("remove a hold from the node's Comment", "error", err)
+			}
+			nodes[n].Comment = after
 		}
 	}
 }
@@ -214,7 +230,8 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	if kept >= 0 {
 		age = s.Holds[kept].Age // by a clock that nobody sets
 	}
-	if comes && age < steward.HoldTimeout {
+	vain := a.vain == hold.JobID // its time is over, whatever the steward's clock says
+	if comes && age < steward.HoldTimeout && !vain {
 		if j.State != jobstate.Pending || kept >= 0 {
 			return
 		}
@@ -234,7 +251,15 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)
 	}
-	if err := a.Cluster.SetNodeComment(ctx, a.Node, steward.Comment(comment, nil)); err != nil {
+	after := steward.Comment(comment, nil)
+	if vain && comes && j.State == jobstate.Pending {
+		after = steward.VainComment(comment, hold)
+	}
+	if err := a.Cluster.SetNodeComment(ctx, a.Node, after); err != nil {
 		a.Log.Warn("remove a hold from the node's Comment", "error", err)
+		return
+	}
+	if vain {
+		a.vain = 0
 	}
 }

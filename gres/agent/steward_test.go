@@ -29,7 +29,8 @@ type cluster struct {
 	err   error
 	calls []string
 
-	comment string // of the anchor
+	comment  string            // of the anchor
+	comments map[string]string // of nodes
 }
 
 func (c *cluster) Queue(context.Context, []string) ([]schedule.Job, error) {
@@ -54,6 +55,10 @@ func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error 
 		c.comment = comment
 		return c.err
 	}
+	if c.comments == nil {
+		c.comments = map[string]string{}
+	}
+	c.comments[node] = comment
 	h, _ := steward.ParseComment(comment)
 	c.calls = append(c.calls, fmt.Sprintf("%s keeps %d for %d", node, h.GPUs, h.JobID))
 	return c.err
@@ -287,5 +292,74 @@ func TestRestAfter(t *testing.T) {
 		if got := restAfter(c.took, c.holdAfter); got != c.want {
 			t.Errorf("questions of %v, holds after %v: rests %v, want %v", c.took, c.holdAfter, got, c.want)
 		}
+	}
+}
+
+// A hold that has offered its GPUs for minutes when its time is over was in vain, and the node says
+// so; one that its user's doing ended, or whose job was just returned to the queue, was not.
+func TestHoldInVain(t *testing.T) {
+	decided := time.Now().Add(-31 * time.Minute)
+	hold := steward.Hold{JobID: 7, UID: 1000, GPUs: 1, MiB: 0, Since: decided}
+	waits := func(reason jobstate.Reason) sctl.Job { return sctl.Job{State: "PENDING", Reason: reason} }
+	for name, c := range map[string]struct {
+		age, offered time.Duration
+		job          sctl.Job
+		lease        bool
+		vain         bool
+	}{
+		"offered for long":       {time.Hour, 20 * time.Minute, waits("Resources"), false, true},
+		"just offered":           {time.Hour, time.Minute, waits("Resources"), false, false},
+		"a job is on it":         {time.Hour, 20 * time.Minute, waits("Resources"), true, false},
+		"held by its user":       {time.Hour, 20 * time.Minute, waits("JobHeldUser"), false, false},
+		"held by its user early": {time.Minute, 20 * time.Minute, waits("JobHeldUser"), false, false},
+		"starts":                 {time.Hour, 20 * time.Minute, sctl.Job{State: "RUNNING", Reason: "Prolog"}, false, false},
+	} {
+		slurm := &cluster{}
+		a := newAgent()
+		a.Node, a.Ledger, a.Cluster, a.Jobs = "n1", &ledger{}, slurm, &jobs{known: map[uint32]sctl.Job{7: c.job}}
+		s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, GPUs: 1, Age: c.age, Open: true, Offered: c.offered}}}
+		if c.lease {
+			s.Leases = []gres.Lease{held(3, 1000)}
+		}
+		a.followHolds(t.Context(), s)
+		s.Holds = nil
+		a.followComment(t.Context(), "rack "+hold.String(), s)
+		want := "rack"
+		if c.vain {
+			want = fmt.Sprintf("rack carma-vain=7:%d", decided.Unix())
+		}
+		if got := slurm.comments["n1"]; got != want || a.vain != 0 {
+			t.Errorf("%s: %q, want %q; %d", name, got, want, a.vain)
+		}
+	}
+}
+
+// The steward gives a job whose hold was in vain none for a while, and leaves that to the next one.
+func TestKeepStewardOfHoldsInVain(t *testing.T) {
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
+		Eligible: time.Now().Add(-24 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	said := time.Now().Add(-31 * time.Minute).Unix()
+	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"},
+		{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4,
+			Comment: fmt.Sprintf("rack carma-vain=7:%d", said)}}}
+	for range 2 { // two stewards
+		a := newAgent()
+		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+		a.Node, a.Cluster = "n1", c
+		c.queue = []schedule.Job{j}
+		a.keepSteward(t.Context(), time.Minute)
+		if !strings.HasPrefix(c.comment, fmt.Sprintf("carma-vain=7:1:%d:", said)) || c.comments["n1"] != "rack" ||
+			slices.Contains(c.calls, "n1 keeps 2 for 7") {
+			t.Errorf("anchor %q, n1 %q, calls %q", c.comment, c.comments["n1"], c.calls)
+		}
+		c.nodes[0].Comment, c.nodes[1].Comment = c.comment, c.comments["n1"]
+	}
+	a := newAgent()
+	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+	a.Node, a.Cluster = "n1", c
+	j.TresPerNode = "gres:gpu:3,gres:carma3:40536,gres:carmatotal:121608" // its user has changed it
+	c.queue = []schedule.Job{j}
+	if a.keepSteward(t.Context(), time.Minute); !slices.Contains(c.calls, "n1 keeps 3 for 7") {
+		t.Errorf("calls %q", c.calls)
 	}
 }

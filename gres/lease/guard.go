@@ -15,13 +15,14 @@ import (
 
 // Hold is a GPU that is kept for a job.
 type Hold struct {
-	UUID  string
-	JobID uint32
-	UID   uint32
-	GPUs  int   // that the job wants on one node
-	MiB   int64 // that it needs of each; 0: all of it
-	Age   time.Duration
-	Open  bool // it is offered: the job can start now
+	UUID    string
+	JobID   uint32
+	UID     uint32
+	GPUs    int   // that the job wants on one node
+	MiB     int64 // that it needs of each; 0: all of it
+	Age     time.Duration
+	Open    bool          // it is offered: the job can start now
+	Offered time.Duration // for how long it is
 }
 
 // ErrEnoughHeld means that GPUs are kept for other jobs of the user, so many that the
@@ -67,11 +68,11 @@ func (b *Ledger) DropHold(ctx context.Context, job uint32) error {
 
 func holdsOf(q querier) ([]Hold, error) {
 	now := Now()
-	found, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?,0) FROM hold ORDER BY "+
-		"at_ns, uuid", int64(now))
+	found, err := q.Query("SELECT uuid, job_id, uid, gpus, mib, at_ns, ifnull(open_ns <= ?1,0), "+
+		"max(ifnull(?1-open_ns,0),0) FROM hold ORDER BY at_ns, uuid", int64(now))
 	return rows.All(found, err, "read holds", func(h *Hold, scan rows.Scan) error {
 		var at int64
-		err := scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open)
+		err := scan(&h.UUID, &h.JobID, &h.UID, &h.GPUs, &h.MiB, &at, &h.Open, &h.Offered)
 		h.Age = now - time.Duration(at)
 		return err
 	})

@@ -352,6 +352,9 @@ func TestHolds(t *testing.T) {
 		"false]" {
 		t.Errorf("opened: %s", got)
 	}
+	if s, err := b.Snapshot(ctx); err != nil || s.Holds[0].Offered <= 0 || s.Holds[2].Offered != 0 {
+		t.Errorf("offered: %+v, %v", s.Holds, err)
+	}
 	must(b.DropHold(ctx, 8))
 	if _, err := b.Acquire(ctx, Job{JobKey: key(7, 1)}, gres.Request{GPUs: 1}, pick("GPU-0")); err != nil {
 		t.Fatal(err)

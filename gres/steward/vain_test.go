@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steward
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"carma/slurmbridge/schedule"
+)
+
+// says is a node that says that a hold for a job was in vain, which was decided so long ago.
+func says(job uint32, ago time.Duration) []schedule.Node {
+	return []schedule.Node{{Name: "n1", Comment: fmt.Sprintf("rack carma-vain=%d:%d", job, now.Add(-ago).Unix())}}
+}
+
+// The time without a hold doubles up to a day.
+func TestVainsBackOff(t *testing.T) {
+	v, j, at := Vains{}, pending(7, two, 100*time.Hour), now
+	for i, want := range []time.Duration{30 * time.Minute, time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour,
+		16 * time.Hour, 24 * time.Hour, 24 * time.Hour} {
+		nodes := says(7, now.Sub(at))
+		at = at.Add(HoldTimeout)
+		for look := range 3 { // the word may stand for a while
+			if list := v.Look([]schedule.Job{j}, nodes, at, time.Minute); (len(list) == 1) != (look == 0) {
+				t.Errorf("hold %d, look %d: %v", i, look, list)
+			}
+		}
+		if !v.Rests(&j, at.Add(want-time.Second)) || v.Rests(&j, at.Add(want)) {
+			t.Errorf("hold %d: until %v, want %v", i, v[7].until().Sub(at), want)
+		}
+		at = at.Add(want)
+	}
+}
+
+func TestVains(t *testing.T) {
+	j := pending(7, two, 100*time.Hour)
+	task := func(id, n uint32) schedule.Job {
+		t := pending(id, two, 100*time.Hour)
+		t.ArrayJobID, t.ArrayTask = 7, n
+		return t
+	}
+	changed := pending(7, whole, 100*time.Hour)
+	started := running(7, "n2", time.Hour)
+	started.Start = now.Add(-10 * time.Minute)
+	before := running(7, "n2", time.Hour)
+	before.Start = now.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		first, then schedule.Job
+		rests       bool
+	}{
+		"waits":                       {j, j, true},
+		"asks for something else":     {j, changed, false},
+		"has started and come back":   {j, started, false},
+		"the array's other tasks":     {task(9, 1), task(7, 2), true},
+		"a task that runs for longer": {task(9, 1), with(before, func(j *schedule.Job) { j.ArrayJobID = 7 }), true},
+	} {
+		v := Vains{}
+		v.Look([]schedule.Job{c.first}, says(c.first.ID, 31*time.Minute), now, time.Minute)
+		v.Look([]schedule.Job{c.then}, nil, now, time.Minute)
+		if c.then.State == "RUNNING" {
+			c.then = c.first
+		}
+		if rests := v.Rests(&c.then, now); rests != c.rests {
+			t.Errorf("%s: %v", name, rests)
+		}
+		v.Look(nil, nil, now.Add(time.Hour), time.Minute)
+		if len(v) != 0 {
+			t.Errorf("%s: remembered %v", name, v)
+		}
+	}
+}
+
+func with(j schedule.Job, change func(*schedule.Job)) schedule.Job {
+	change(&j)
+	return j
+}
+
+// Another job gets the hold meanwhile.
+func TestDecideOfHoldsInVain(t *testing.T) {
+	in := Input{Queue: []schedule.Job{pending(7, two, 2*time.Hour), with(pending(8, two, time.Hour),
+		func(j *schedule.Job) { j.Priority = 1 })}, After: 30 * time.Minute, Now: now, Vains: Vains{},
+		Nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}}
+	in.Vains.Look(in.Queue, says(7, 31*time.Minute), now, time.Minute)
+	if d, ok := Decide(in); !ok || d.Job.ID != 8 {
+		t.Errorf("%+v %v", d, ok)
+	}
+}
+
+func TestVainsAreHandedOver(t *testing.T) {
+	first, next, j := Vains{}, Vains{}, pending(7, two, 2*time.Hour)
+	first.Look([]schedule.Job{j}, says(7, 31*time.Minute), now, time.Minute)
+	comment := first.Comment("rack 4 carma-vain=1:1:1:1 carma-waits=1:0:1")
+	next.Learn(comment, now)
+	if !next.Rests(&j, now) || !strings.HasPrefix(comment, "rack 4 carma-waits=1:0:1 carma-vain=7:1:") {
+		t.Errorf("%q: %v", comment, next)
+	}
+	if again := next.Comment(comment); again != comment {
+		t.Errorf("%q, want %q", again, comment)
+	}
+	for id := range uint32(3 * most) {
+		next[100+id] = vain{holds: 1, since: int64(id)}
+	}
+	if n := strings.Count(next.Comment(""), ","); n != most-1 {
+		t.Errorf("%d jobs in a Comment", n+1)
+	}
+	v := Vains{}
+	for _, bad := range []string{"", "(null)", "carma-vain=", "carma-vain=7", "carma-vain=7:1:2", "carma-vain=x:1:1:1",
+		"carma-vain=7:-1:5:5", "carma-vain=7:1:1:1:1,"} {
+		if v.Learn(bad, now); len(v) != 0 {
+			t.Errorf("%q: %v", bad, v)
+		}
+	}
+	if v.Learn("carma-vain=7:99999999999:5:5", now); v[7].until().IsZero() {
+		t.Error("no time")
+	}
+	hold := Hold{JobID: 7, UID: 1, GPUs: 2, Since: time.Unix(5, 0)}
+	if got := VainComment("rack carma-vain=1:1 "+hold.String(), hold); got != "rack carma-vain=7:5" {
+		t.Errorf("%q", got)
+	}
+}
