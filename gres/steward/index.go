@@ -19,16 +19,13 @@ import (
 // index has what is asked about each waiting job at hand, so that none of them costs a
 // look at all jobs, and few one at all nodes: users decide how many jobs wait.
 type index struct {
-	in       Input
-	booked   map[string]booking
-	started  map[string][]start // by partition, who comes last in the queue first
-	free     map[string][]*node // by partition, who is free soonest first
-	nodes    map[string]*node   // by name
-	classes  [][]string         // features of nodes
-	asked    map[search]bool    // in vain
-	askedBy  map[uint32]int     // users
-	searches int
-	looks    int // at a job or a node, for a test
+	in      Input
+	booked  map[string]booking
+	started map[string][]start // by partition, who comes last in the queue first
+	free    map[string][]*node // by partition, who is free soonest first
+	nodes   map[string]*node   // by name
+	classes [][]string         // features of nodes
+	looks   int                // at a job or a node, for a test
 }
 
 type booking struct {
@@ -71,7 +68,7 @@ type search struct {
 	several                       bool // nodes
 }
 
-// So many searches of a partition for one user, and for all, are made for one decision.
+// So many searches of a partition for one user, and for all, are made for one decision, by turns.
 const (
 	searchesOfUser = 16
 	searchesOfAll  = 256
@@ -82,7 +79,7 @@ const longestConstraint = 1024
 
 func newIndex(in Input) *index {
 	x := &index{in: in, booked: map[string]booking{}, started: map[string][]start{}, free: map[string][]*node{},
-		nodes: map[string]*node{}, asked: map[search]bool{}, askedBy: map[uint32]int{}}
+		nodes: map[string]*node{}}
 	classOf := map[string]int{}
 	for _, n := range in.Nodes {
 		x.looks++
@@ -194,28 +191,87 @@ func (x *index) passed(j *schedule.Job) bool {
 	return false
 }
 
+// partitionsOf are those in which nodes are looked for.
+func partitionsOf(j *schedule.Job) []string {
+	partitions := strings.Split(j.Partition, ",")
+	return partitions[:min(len(partitions), searchesOfUser)]
+}
+
+// portion are the searches that one user's requests ask for.
+type portion struct {
+	asked []search
+	costs []int
+	spent int
+}
+
+// turns returns those of the waiting that a node is looked for, in their order: of those who ask
+// for the same the first, and of each user's requests as many as fit into his share of the
+// searches. All have a turn before one has a second, so that no user takes what others need.
+func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
+	type own struct {
+		uid uint32
+		search
+	}
+	known, portions := map[own]bool{}, map[uint32]*portion{}
+	searches := make([]search, len(waiting))
+	var users []*portion // who comes first in the queue first
+	for i, j := range waiting {
+		x.looks++
+		of := portions[j.UID]
+		if of == nil {
+			of = &portion{}
+			portions[j.UID] = of
+			users = append(users, of)
+		}
+		r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1}
+		searches[i] = r
+		if len(of.asked) < searchesOfUser && !known[own{j.UID, r}] {
+			known[own{j.UID, r}] = true
+			of.asked, of.costs = append(of.asked, r), append(of.costs, len(partitionsOf(j)))
+		}
+	}
+	made, left := map[search]bool{}, searchesOfAll
+	for turn := 1; turn <= searchesOfUser && left > 0; turn++ {
+		for _, of := range users {
+			for len(of.asked) > 0 {
+				if r, cost := of.asked[0], of.costs[0]; !made[r] {
+					if of.spent+cost > turn || cost > left {
+						break
+					}
+					made[r] = true
+					of.spent += cost
+					left -= cost
+				}
+				of.asked, of.costs = of.asked[1:], of.costs[1:]
+			}
+		}
+	}
+	var list []*schedule.Job
+	for i, j := range waiting {
+		if len(made) == 0 {
+			break
+		}
+		if made[searches[i]] {
+			delete(made, searches[i])
+			list = append(list, j)
+		}
+	}
+	return list
+}
+
 // soonest returns the node that will be free for the job first, judged by the
 // fewest running jobs, then by the earliest end of the last of them. squeue
 // (22.05) does not tell which nodes a job excludes: such a hold ends by its
 // time-out.
 func (x *index) soonest(j *schedule.Job) string {
-	r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1}
-	x.looks++
-	if x.asked[r] || x.searches >= searchesOfAll || x.askedBy[j.UID] >= searchesOfUser {
-		return ""
-	}
-	partitions := strings.Split(j.Partition, ",")
-	partitions = partitions[:min(len(partitions), searchesOfUser)]
-	x.asked[r] = true
-	x.askedBy[j.UID] += len(partitions)
-	x.searches += len(partitions)
+	gpus, partitions := x.booking(j).gpus, partitionsOf(j)
 	does, ok := x.featured(j)
 	if !ok {
 		return ""
 	}
 	fits := func(n *node) bool {
 		x.looks++
-		return n.GPUs >= r.gpus && does[n.class]
+		return n.GPUs >= gpus && does[n.class]
 	}
 	var best *node
 	better := func(n *node) {

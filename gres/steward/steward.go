@@ -131,7 +131,7 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 	slices.SortStableFunc(waiting, func(a, b *schedule.Job) int {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Eligible.Compare(b.Eligible))
 	})
-	for _, j := range waiting {
+	for _, j := range x.turns(waiting) {
 		if node := x.soonest(j); node != "" {
 			b := x.booking(j)
 			if b.mib >= smallest(in.FullMiB, j.Partition) {

@@ -309,6 +309,39 @@ func TestDecideIsLinear(t *testing.T) {
 	}
 }
 
+// Users whose requests come first in the queue leave each other user a search.
+func TestUsersTakeTurns(t *testing.T) {
+	in := Input{After: 30 * time.Minute, Now: now,
+		Nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}}}
+	for user := range uint32(2 * searchesOfAll / searchesOfUser) {
+		for i := range uint32(2 * searchesOfUser) {
+			j := pending(1000*(user+1)+i, two, 2*time.Hour)
+			j.UID, j.Features = 2000+user, fmt.Sprintf("none%d_%d", user, i)
+			in.Queue = append(in.Queue, j)
+		}
+	}
+	last := pending(7, two, time.Hour)
+	last.Priority = 1
+	in.Queue = append(in.Queue, last)
+	if d, ok := Decide(in); !ok || d.Job.ID != 7 {
+		t.Errorf("%+v %v", d, ok)
+	}
+	// Of those who ask for the same, the first in the queue is looked for, whoever's turn it was.
+	same := in.Queue[searchesOfUser]
+	same.Features = ""
+	in.Queue[searchesOfUser] = same
+	if d, ok := Decide(in); !ok || d.Job.ID != same.ID {
+		t.Errorf("%+v %v", d, ok)
+	}
+	// Where there is enough for all, priority decides alone.
+	second := pending(8, two, time.Hour)
+	second.UID, second.Priority = 2000, 2
+	in.Queue = append(in.Queue[:1:1], last, second)
+	if d, ok := Decide(in); !ok || d.Job.ID != 8 {
+		t.Errorf("%+v %v", d, ok)
+	}
+}
+
 func BenchmarkSteward(b *testing.B) {
 	in := queueOf(10000, 0, 5000)
 	w := Waits{}
