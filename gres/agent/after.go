@@ -144,6 +144,8 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 // it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
 func finalState(j sctl.Job, restart uint32) string {
 	switch {
+	case uint32(max(j.Restarts, 0)) > restart: // what it is now, a later attempt came to
+		return jobstate.Requeued
 	case j.State.HoldsNode() && uint32(j.Restarts) == restart:
 		return ""
 	case j.State.HoldsNode(), j.State == jobstate.Pending:

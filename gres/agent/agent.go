@@ -77,6 +77,7 @@ type Agent struct {
 	confinedBy string // as last said
 	reopened   bool   // what jobs may open, since that was said
 	guards     latest[confine.Guard]
+	reaped     uint32 // the last confined job that slurmctld was asked about
 	vain       uint32 // the job whose hold here was in vain, until the node's Comment says so
 
 	// keepShut:
@@ -105,7 +106,8 @@ type Agent struct {
 	// keepSteward:
 	waits  steward.Waits
 	vains  steward.Vains
-	rank   int // of this node among those that may have the steward
+	tried  map[uint32]time.Duration // when the booking of jobs was corrected, or not
+	rank   int                      // of this node among those that may have the steward
 	ranked time.Duration
 
 	counted time.Duration // when that was asked
@@ -322,11 +324,11 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 		return
 	}
 	a.reap(ctx, guard, s)
-	a.reapConfined(ctx, guard)
 	a.followHolds(ctx, s)
 	if asked {
 		a.followComment(ctx, comment, s)
 	}
+	a.reapConfined(ctx, guard)
 }
 
 // sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs

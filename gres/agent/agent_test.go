@@ -393,6 +393,7 @@ func TestComplete(t *testing.T) {
 		{"requeued by its user", sctl.Job{ID: 1, State: "PENDING"}, 0, "REQUEUED", true},
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
 		{"runs on without this node", sctl.Job{ID: 1, State: "RUNNING", Restarts: 2}, 0, "as the Epilog saw", true},
+		{"a later attempt has ended", sctl.Job{ID: 1, State: "FAILED", Restarts: 3}, 0, "REQUEUED", true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
 		{"completing for ever", sctl.Job{ID: 1, State: "COMPLETING"}, 2 * forgottenAfter, "REQUEUED", true},
 		{"forgotten", sctl.Job{ID: 2}, 0, "unknown", true},

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -201,7 +202,12 @@ func ids(jobs []confine.Job) []uint32 {
 	return ids
 }
 
-// reapConfined forgets jobs that have ended without an Epilog.
+// confinedAtOnce bounds what one look asks slurmctld about jobs that are confined and not here:
+// those that Prologs have returned to the queue are confined until they end, and users decide how
+// many these are.
+const confinedAtOnce = 20
+
+// reapConfined forgets jobs that have ended without an Epilog. They are asked about by turns.
 func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
 	if g == nil {
 		return
@@ -222,10 +228,18 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
 		a.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
+	// Those after the last one come first, in the order of their ids, around the end of them.
+	slices.SortFunc(jobs, func(x, y confine.Job) int { return cmp.Compare(x.ID-a.reaped-1, y.ID-a.reaped-1) })
+	asked := 0
 	for _, j := range jobs {
 		if stepds[j.ID] || slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.Job.JobID == j.ID }) {
 			continue
 		}
+		if asked == confinedAtOnce {
+			break
+		}
+		asked++
+		a.reaped = j.ID
 		job, err := a.Jobs.Job(ctx, j.ID)
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue

@@ -162,3 +162,22 @@ func (g *prologBeside) Forget(job confine.Job) error {
 		Leases: []gres.Lease{held(job.ID, 1000)}}
 	return g.guard.Forget(job)
 }
+
+// However many jobs have been returned to the queue, a look asks about some, and each has its turn.
+func TestReapConfinedByTurns(t *testing.T) {
+	a, g := newAgent(), &guard{}
+	slurm := &jobs{known: map[uint32]sctl.Job{}}
+	for id := range uint32(3 * confinedAtOnce) {
+		g.jobs = append(g.jobs, confine.Job{ID: id})
+		slurm.known[id] = sctl.Job{State: "PENDING"}
+	}
+	delete(slurm.known, 2*confinedAtOnce+1)
+	a.Ledger, a.Owners, a.Jobs = &ledger{}, owners{}, slurm
+	for range 4 {
+		a.reapConfined(t.Context(), g)
+	}
+	want := fmt.Sprint("forget ", 2*confinedAtOnce+1)
+	if !slices.Contains(g.calls, want) || slurm.asked != 4*confinedAtOnce {
+		t.Errorf("calls %q, asked %d times", g.calls, slurm.asked)
+	}
+}

@@ -156,6 +156,9 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err != nil {
 		return false, err
 	}
+	if !a.isHere(job, key) {
+		return false, nil // it may run elsewhere, and reap ends its lease
+	}
 	if job.State != jobstate.Running || job.Nodes != 1 {
 		if told {
 			return false, nil

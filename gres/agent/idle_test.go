@@ -115,6 +115,8 @@ func TestTellIdle(t *testing.T) {
 		{"not read", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Unreadable = "lost" }, nil},
 		{"not read lately", "cancel", running, func(s *lease.Snapshot) { s.Readings[1].Age = time.Minute }, nil},
 		{"another user's by now", "cancel", with(func(j *sctl.Job) { j.UID = 1 }), func(*lease.Snapshot) {}, nil},
+		{"runs elsewhere by now", "cancel", with(func(j *sctl.Job) { j.NodeList = "n9" }), func(*lease.Snapshot) {}, nil},
+		{"a later attempt", "cancel", with(func(j *sctl.Job) { j.Restarts = 1 }), func(*lease.Snapshot) {}, nil},
 		{"several nodes", "cancel", with(func(j *sctl.Job) { j.Nodes = 2 }), func(*lease.Snapshot) {}, []string{told}},
 		{"suspended", "cancel", with(func(j *sctl.Job) { j.State = "SUSPENDED" }), func(*lease.Snapshot) {}, []string{told}},
 		{"suspended a part of the time", "cancel", with(func(j *sctl.Job) { j.Suspended = time.Minute }),

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -81,7 +82,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name], gpus[name] = p.GPUMemMiB, p.GPUsPerNode
 	}
-	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB, gpus))
+	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB, gpus), now)
 	if a.waits == nil {
 		a.waits, a.vains = steward.Waits{}, steward.Vains{}
 	}
@@ -149,10 +150,29 @@ func (a *Agent) placeHold(ctx context.Context, d steward.Decision, nodes []sched
 	}
 }
 
-// rebook corrects what jobs have booked. Each is asked about alone
-// before, and left where it is not what it was in the list.
-func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking) {
+// So many bookings of one user, and of all, are corrected at one look: users decide how many need
+// it, and each costs slurmctld three calls.
+const (
+	rebookedOfUser = 16
+	rebookedOfAll  = 64
+)
+
+// rebook corrects what jobs have booked, first of those with which that was not tried for longest.
+// Each is asked about alone before, and left where it is not what it was in the list.
+func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking, now time.Duration) {
+	tried, ofUser, all := map[uint32]time.Duration{}, map[uint32]int{}, 0
 	for _, j := range misbooked {
+		tried[j.ID] = a.tried[j.ID]
+	}
+	a.tried = tried
+	slices.SortStableFunc(misbooked, func(x, y steward.Rebooking) int { return cmp.Compare(tried[x.ID], tried[y.ID]) })
+	for _, j := range misbooked {
+		if ofUser[j.UID] == rebookedOfUser || all == rebookedOfAll {
+			continue
+		}
+		ofUser[j.UID]++
+		all++
+		tried[j.ID] = now
 		if err := a.rebookOne(ctx, j); err != nil {
 			a.Log.Warn("correct the booking of a job after an update", "job", j.ID, "error", err)
 			continue

@@ -363,3 +363,31 @@ func TestKeepStewardOfHoldsInVain(t *testing.T) {
 		t.Errorf("calls %q", c.calls)
 	}
 }
+
+// One user's many jobs whose booking needs a correction, which may fail each time, delay no other's.
+func TestRebookByTurns(t *testing.T) {
+	slurm, j := &cluster{}, &jobs{known: map[uint32]sctl.Job{}, words: sctl.Words{TresPerNode: "old"}}
+	a := newAgent()
+	a.Cluster, a.Jobs = slurm, j
+	var list []steward.Rebooking
+	for id := range uint32(300) {
+		job := schedule.Job{ID: id + 1, UID: 1000 + id/100, State: "PENDING", TresPerNode: "old"}
+		list = append(list, steward.Rebooking{Job: job, Books: "new"})
+		j.known[job.ID] = sctl.Job{ID: job.ID, UID: job.UID, State: job.State}
+		if job.UID == 1000 {
+			j.known[job.ID] = sctl.Job{ID: job.ID, UID: job.UID, State: job.State, HetJobID: 1}
+		}
+	}
+	a.rebook(t.Context(), slices.Clone(list), 1)
+	if len(slurm.calls) != 2*rebookedOfUser || j.asked != 3*rebookedOfUser {
+		t.Errorf("asked %d times: %q", j.asked, slurm.calls)
+	}
+	for now := time.Duration(2); now < 10; now++ {
+		a.rebook(t.Context(), slices.Clone(list), now)
+	}
+	for _, id := range []string{"101", "200", "201", "300"} {
+		if !slices.Contains(slurm.calls, "update "+id+" new") {
+			t.Errorf("job %s is left", id)
+		}
+	}
+}
