@@ -8,6 +8,7 @@
 
 /* More than any site has; to merge them costs slurmctld the square of their number. */
 #define MAX_ENTRIES 512
+#define MAX_SEEN 4096 /* a user's array may be as large as a message; those beyond are dropped unseen */
 #define MAX_BYTES (256 << 10)
 #define MAX_NAME 254
 
@@ -48,7 +49,7 @@ void spank_clean(job_desc_msg_t *job)
 		char *entry = job->spank_job_env[i];
 
 		job->spank_job_env[i] = NULL;
-		if (entry && keep(job->spank_job_env, kept, bytes, entry)) {
+		if (entry && i < MAX_SEEN && keep(job->spank_job_env, kept, bytes, entry)) {
 			bytes += strlen(entry);
 			job->spank_job_env[kept++] = entry;
 		} else if (entry) {

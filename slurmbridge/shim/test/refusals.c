@@ -162,6 +162,27 @@ static void change(const char *env, bool gpus, bool nodes, bool others)
 	free(record);
 }
 
+/* Entries that are dropped as repeated cost a comparison with each that is kept, under
+ * slurmctld's locks. */
+static void check_repeated(void)
+{
+	const uint32_t n = 200000;
+	job_desc_msg_t job;
+	char entry[16];
+	double start;
+
+	empty(&job);
+	job.spank_job_env = calloc(n + 1, sizeof(char *));
+	for (uint32_t i = 0; i < n; i++) {
+		snprintf(entry, sizeof(entry), "A%u=", i < 500 ? i : 499);
+		job.spank_job_env[job.spank_job_env_size++] = strdup(entry);
+	}
+	start = now_ms();
+	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS && job.spank_job_env_size == 500);
+	CHECK(now_ms() - start < 1000);
+	clear(&job);
+}
+
 void check_modify(void)
 {
 	job_desc_msg_t job;
@@ -182,6 +203,7 @@ void check_modify(void)
 	add_spank(&job, "CARMA_MODE=shared");
 	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS && !job.spank_job_env_size);
 	clear(&job);
+	check_repeated();
 }
 
 /* With the switch file Slurm is as it was, but for bookings. */
