@@ -53,6 +53,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.Partition":         "recovery of carma.toml",
 	"slurmbridge/sctl Client.Queue":             "partitions of carma.toml and slurm.conf",
 	"slurmbridge/sctl Client.Release":           "a job by its numbers",
+	"slurmbridge/sctl Client.CheckCron":         "a job by its numbers",
 	"slurmbridge/sctl Client.RequeueHold":       "a job by its numbers",
 	"slurmbridge/sctl Client.RequeueIncomplete": "a job by its numbers",
 	"slurmbridge/sctl Client.SetComment":        "a number; a comment that administrators and we write",

@@ -226,6 +226,53 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 	}
 }
 
+// Where slurmctld does not answer, the job may be held, now or later, and the agent is told; where it
+// refuses, or the job is one of scrontab, not.
+func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
+	late := fmt.Errorf("scontrol: %w: ", context.DeadlineExceeded)
+	silent := errors.New("scontrol: exit status 1: slurm_requeue: Socket timed out on send/recv operation")
+	for _, c := range []struct {
+		fail  string
+		err   error
+		calls string
+		held  bool
+		note  string
+	}{
+		{"", nil, "requeuehold update release", false, "requeued"},
+		{"requeuehold", late, "requeuehold", true, "slurmctld did not answer whether it is requeued: " +
+			"context deadline exceeded"},
+		{"requeuehold", silent, "requeuehold", true, "slurmctld did not answer whether it is requeued: " +
+			"Socket timed out on send/recv operation"},
+		{"update", late, "requeuehold update", true, "slurmctld did not answer whether it is changed: " +
+			"context deadline exceeded"},
+		{"release", late, "requeuehold update release", true, "slurmctld did not answer whether it is released: " +
+			"context deadline exceeded"},
+		{"release", errors.New("no"), "requeuehold update release update", false, "held: no"},
+		{"cron", sctl.ErrCron, "", false, sctl.ErrCron.Error()},
+		{"cron", late, "", false, "slurmctld did not answer: context deadline exceeded"},
+	} {
+		w := newWorld(t)
+		w.oom()
+		w.slurm.fail[c.fail] = c.err
+		w.slurm.job = sctl.Job{ID: 7}
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		w.prolog(t, hook(7))
+		w.epilog(t, failed(hook(7)))
+		if got := w.changes(); got != c.calls {
+			t.Errorf("%s %v: calls %q, want %q", c.fail, c.err, got, c.calls)
+		}
+		if a := w.records.attempts[0]; c.err != nil && a.OOMNote != c.note {
+			t.Errorf("%s: note %q, want %q", c.fail, a.OOMNote, c.note)
+		}
+		s, err := w.book.Snapshot(t.Context())
+		held := len(s.PerhapsHeld) == 1 && s.PerhapsHeld[0].JobKey == jobenv.JobKey{JobID: 7, Restart: 1} &&
+			s.PerhapsHeld[0].UID == 1000
+		if err != nil || held != c.held {
+			t.Errorf("%s %v: perhaps held %+v, %v", c.fail, c.err, s.PerhapsHeld, err)
+		}
+	}
+}
+
 func (w *world) oom() { w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory }
 
 // changes are the first words of what slurmctld was asked to change.

@@ -45,6 +45,13 @@ type Leases interface {
 type Returned interface {
 	AddPendingRestart(ctx context.Context, job uint32, delay time.Duration) error
 	Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error
+	Held
+}
+
+// Held is where jobs are noted that may be held because slurmctld's answer is missing.
+type Held interface {
+	AddPerhapsHeld(ctx context.Context, key jobenv.JobKey, uid uint32) error
+	DropPerhapsHeld(ctx context.Context, job uint32) error
 }
 
 // EpilogLedger is what an Epilog needs of the node's ledger.
@@ -96,6 +103,7 @@ type Jobs interface {
 type Requeuing interface {
 	RequeueIncomplete(ctx context.Context, t sctl.Target) error
 	RequeueHold(ctx context.Context, t sctl.Target) error
+	CheckCron(ctx context.Context, t sctl.Target) error
 	Release(ctx context.Context, t sctl.Target) error
 }
 

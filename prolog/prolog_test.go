@@ -101,6 +101,7 @@ func (s *slurm) RequeueHold(_ context.Context, t sctl.Target) error {
 	}
 	return err
 }
+func (s *slurm) CheckCron(context.Context, sctl.Target) error { return s.fail["cron"] }
 func (s *slurm) Release(_ context.Context, t sctl.Target) error {
 	return s.note("release " + t.String())
 }
@@ -498,11 +499,11 @@ func TestPrologGivesBackOften(t *testing.T) {
 		want    []string
 	}{
 		{4, anywhere, 2000, []string{"job 7", "words 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7",
-			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "release 7", "job 7"}},
+		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7",
+			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "job 7"}},
 		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
-		{5, node, 0, []string{"job 7", "words 7", "job 7", "words 7", "requeuehold 7",
-			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7", "job 7"}},
+		{5, node, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7",
+			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "job 7"}},
 		{5, nodes, 0, []string{"job 7", "words 7", "job 7", "words 7", "queue gpu,gpu-ex", "incomplete 7", "update 7",
 			"job 7"}},
 		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7",
@@ -777,9 +778,15 @@ func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	w := newWorld(t)
 	h := hook(7)
 	h.Slots, h.Carma.GPUs = []int{0, 1, 2}, 3
+	if err := w.book.AddPerhapsHeld(t.Context(), h.JobKey, h.UID); err != nil {
+		t.Fatal(err)
+	}
 	w.prolog(t, h)
 	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v", w.slurm.calls)
+	}
+	if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.PerhapsHeld) != 0 {
+		t.Errorf("the agent would release it: %v, %v", s.PerhapsHeld, err)
 	}
 }
 

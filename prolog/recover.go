@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,11 +20,13 @@ import (
 // recover requeues the job, with whole GPUs or a rung up the ladder. It
 // returns the partition and whether the job will be alone, or why it stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
-func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
+func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, ledger Held,
 	slurm Slurm) (partition string, alone bool, err error) {
 	if !v.job.Requeue {
 		return "", false, errNoRequeue
 	}
+	ctx, cancelQuery := n.part(ctx) // whatever the look into stderr took
+	defer cancelQuery()
 	words, err := slurm.Words(ctx, h.JobID)
 	if err != nil {
 		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
@@ -47,7 +50,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 		Partition: partition, TresPerNode: n.booked(words.TresPerNode, mib, about.FullMiB),
 		AdminComment: admincomment.With(words.AdminComment, v.token("from", h.Partition)),
 	}
-	if partition, err = n.putBack(ctx, v.job, h.Partition, change, slurm); err != nil {
+	if partition, err = n.putBack(ctx, v.job, h.Partition, change, ledger, slurm); err != nil {
 		return "", false, err
 	}
 	n.Log.Info("requeued after OOM", "job", h.JobKey, "partition", partition, "books_mib", mib)
@@ -128,44 +131,86 @@ func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.He
 	}
 }
 
-// putBack puts a running or completing job into the queue again and returns
-// the partition that it is then in. What fails on the way leaves it held, never
-// half moved. All components of a heterogeneous job are requeued, and the job's own is
-// changed. home is its partition so far.
-func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change,
+// putBack puts a completing job into the queue again and returns the partition that it is
+// then in. What slurmctld refuses on the way leaves the job held, never half moved; where
+// its answer is missing, the agent releases the job (lease.PerhapsHeld). All components of a
+// heterogeneous job are requeued, and the job's own is changed. home is its partition so far.
+// Each call has a deadline of its own: slurmctld may take seconds for each.
+func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change, ledger Held,
 	slurm Slurm) (partition string, err error) {
-	target, changed := j.Leader(), j.Component()
-	if err := slurm.RequeueHold(ctx, target); err != nil {
-		return "", fmt.Errorf("requeue refused: %s", reason(err))
+	target := j.Leader()
+	asking, cancel := n.part(ctx)
+	defer cancel()
+	if err := slurm.CheckCron(asking, target); errors.Is(err, sctl.ErrCron) {
+		return "", err
+	} else if err != nil { // a job of scrontab would be held for ever
+		return "", fmt.Errorf("slurmctld did not answer: %w", shorter(err))
 	}
-	// What comes now must not fail for what came before took long: the job is held.
+	requeuing, cancelRequeue := n.part(ctx)
+	defer cancelRequeue()
+	key := jobenv.JobKey{JobID: j.ID, Restart: uint32(j.Restarts) + 1}
+	if err := ledger.AddPerhapsHeld(requeuing, key, j.UID); err != nil {
+		n.Log.Warn("record a job that is held while it is requeued", "job", j.ID, "error", err)
+	}
+	defer func() {
+		if sctl.Unanswered(err) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger) // else the agent looks once
+		defer cancel()
+		if err := ledger.DropPerhapsHeld(ctx, j.ID); err != nil {
+			n.Log.Warn("record a job that is held while it is requeued", "job", j.ID, "error", err)
+		}
+	}()
+	if err := slurm.RequeueHold(requeuing, target); sctl.Unanswered(err) {
+		return "", fmt.Errorf("slurmctld did not answer whether it is requeued: %w", shorter(err))
+	} else if err != nil {
+		return "", fmt.Errorf("requeue refused: %w", shorter(err))
+	}
+	if change.Partition, err = n.change(ctx, j, home, change, slurm); sctl.Unanswered(err) {
+		return "", fmt.Errorf("slurmctld did not answer whether it is changed: %w", shorter(err))
+	} else if err != nil {
+		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
+	}
+	releasing, cancelRelease := n.part(ctx)
+	defer cancelRelease()
+	if err := slurm.Release(releasing, target); sctl.Unanswered(err) {
+		return "", fmt.Errorf("slurmctld did not answer whether it is released: %w", shorter(err))
+	} else if err != nil {
+		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
+	}
+	return change.Partition, nil
+}
+
+// change changes a job that is in the queue again, and returns the partition that it is in. It starts
+// after latestStart at the latest.
+func (n *Node) change(ctx context.Context, j sctl.Job, home string, change sctl.Change,
+	slurm Changing) (string, error) {
 	ctx, cancel := n.part(ctx)
 	defer cancel()
 	change.StartIn = latestStart
-	err = n.update(ctx, changed, change, slurm)
-	if err != nil && change.Partition != "" {
+	err := n.update(ctx, j.Component(), change, slurm)
+	if err != nil && change.Partition != "" && !sctl.Unanswered(err) {
 		// The partition may not be for this user, account or QOS: whole
 		// GPUs are whole GPUs where the job was, too. slurmctld reports
 		// that after it has set the partition, so it is set back (22.05,
 		// job_mgr.c, _update_job).
-		n.Log.Warn("cannot move the job; it is requeued in its own partition", "target", changed, "partition",
+		n.Log.Warn("cannot move the job; it is requeued in its own partition", "target", j.Component(), "partition",
 			change.Partition, "error", err)
 		change.Partition = home
-		err = n.update(ctx, changed, change, slurm)
+		err = n.update(ctx, j.Component(), change, slurm)
 	}
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
-	}
-	ctx, cancelRelease := n.part(ctx)
-	defer cancelRelease()
-	if err := slurm.Release(ctx, target); err != nil {
-		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
-	}
-	if change.Partition == "" {
-		return home, nil
-	}
-	return change.Partition, nil
+	return cmp.Or(change.Partition, home), err
 }
+
+// short is an error of a Slurm command in Slurm's words alone.
+type short struct{ error }
+
+func shorter(err error) error { return short{err} }
+
+func (s short) Error() string { return reason(s.error) }
+
+func (s short) Unwrap() error { return s.error }
 
 // latestStart is after how long a job that was requeued starts at the latest,
 // if GPUs are free. The agent lets it start as soon as that is safe; slurmctld's
@@ -200,7 +245,7 @@ func (n *Node) update(ctx context.Context, target sctl.Target, change sctl.Chang
 
 // reason shortens an error of a Slurm command to what Slurm said.
 func reason(err error) string {
-	text := err.Error()
+	text := strings.TrimRight(err.Error(), ": ") // a command that was ended has printed nothing
 	if i := strings.LastIndex(text, ": "); i >= 0 {
 		text = text[i+2:]
 	}

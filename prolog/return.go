@@ -46,7 +46,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
 	if node > 0 && r.GPUs > node && r.GPUs > n.Config.Partition[h.Partition].GPUsPerNode {
-		return n.tooMany(ctx, l, j, node, slurm)
+		return n.tooMany(ctx, l, j, node, ledger, slurm)
 	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
 		return sctl.ErrBatchOnly
@@ -64,14 +64,15 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 			n.keep(ctx, h, r, ledger)
 		}
 	}
-	if change := n.escalate(ctx, l, words, uncounted, slurm); change != (sctl.Change{}) {
-		if _, err := n.putBack(ctx, j, h.Partition, change, slurm); err != nil {
-			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
-		}
-	} else if err := slurm.RequeueIncomplete(ctx, j.Leader()); err != nil {
+	change := n.escalate(ctx, l, words, uncounted, slurm)
+	requeuing, cancelRequeue := n.part(ctx)
+	defer cancelRequeue()
+	// Not held: while this Prolog runs, slurmctld does not start the job again.
+	if err := slurm.RequeueIncomplete(requeuing, j.Leader()); err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
-	} else if err := n.update(ctx, j.Component(), sctl.Change{StartIn: latestStart}, slurm); err != nil {
-		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
+	}
+	if _, err := n.change(ctx, j, h.Partition, change, slurm); err != nil {
+		n.Log.Warn("change a job that was returned to the queue; it books what it booked", "job", h.JobKey, "error", err)
 	}
 	delay := max(backOff(h.Restart), n.recount(ctx, ledger))
 	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
@@ -112,10 +113,14 @@ func (n *Node) recount(ctx context.Context, ledger Counts) time.Duration {
 
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for
 // ever. One that cannot return to the queue is told, and waits until its user ends it.
-func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, slurm Slurm) error {
+func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, ledger Held,
+	slurm Slurm) error {
 	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
 	if j.Requeue {
+		if failed := ledger.DropPerhapsHeld(ctx, l.JobID); failed != nil { // the agent is not to release it
+			n.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
+		}
 		err = slurm.RequeueHold(ctx, j.Leader())
 	}
 	if !errors.Is(err, sctl.ErrBatchOnly) {

@@ -14,9 +14,9 @@ import (
 
 // nextSlot puts a job whose time slot is over into the queue again, as it was:
 // where it was, with what it books.
-func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, slurm Slurm) verdict {
+func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, ledger Held, slurm Slurm) verdict {
 	v.note = "requeued after its time slot"
-	if err := n.putBackForSlot(ctx, h, v.job, slurm); err != nil {
+	if err := n.putBackForSlot(ctx, h, v.job, ledger, slurm); err != nil {
 		v.note = "its time slot was over; " + err.Error()
 		n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
 		if errors.Is(err, errHeld) {
@@ -29,7 +29,7 @@ func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, slurm Slu
 	return v
 }
 
-func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, slurm Slurm) error {
+func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, ledger Held, slurm Slurm) error {
 	if !j.Requeue {
 		return errNoRequeue
 	}
@@ -43,6 +43,6 @@ func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, sl
 	}
 	defer cancel()
 	comment := admincomment.WithSlot(words.AdminComment, h.Restart+1)
-	_, err = n.putBack(ctx, j, h.Partition, sctl.Change{AdminComment: comment}, slurm)
+	_, err = n.putBack(ctx, j, h.Partition, sctl.Change{AdminComment: comment}, ledger, slurm)
 	return err
 }

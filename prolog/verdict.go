@@ -33,7 +33,8 @@ type verdict struct {
 
 // judge decides whether the job died of GPU memory: a signature in its own
 // stderr, and a failed exit, and a shared GPU. Text alone proves nothing.
-func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, slurm Slurm) (v verdict) {
+func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, ledger Held,
+	slurm Slurm) (v verdict) {
 	failed := h.Exit.Failed() && about.Mode == jobenv.ModeShared
 	if !h.BatchHost || !failed && !h.Carma.Requeue {
 		return v
@@ -46,7 +47,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
 	if h.Carma.Requeue && v.job.Reason == jobstate.TimeLimit {
-		return n.nextSlot(ctx, h, v, slurm)
+		return n.nextSlot(ctx, h, v, ledger, slurm)
 	}
 	if !failed {
 		return v
@@ -54,13 +55,13 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
 	v.note, v.gpuFault = noteOf(reply), reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
 	if reply.Kind != oomscan.GPUMemory {
-		return n.ofServerFault(ctx, h, held, about, v, slurm)
+		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
 	}
 	seen := nearBooking(held)
 	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
 		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature",
 			reply.Signature, "offset", reply.Offset)
-		return n.ofServerFault(ctx, h, held, about, v, slurm)
+		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
 	}
 	v.signature = reply.Signature
 	advice := oomscan.Advice(reply.Signature, booked(held), config.Fraction(booked(held), about.FullMiB))
@@ -78,7 +79,7 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		because(why)
 		return v
 	default:
-		v.requeuedTo, v.alone, err = n.recover(ctx, h, held, about, v, slurm)
+		v.requeuedTo, v.alone, err = n.recover(ctx, h, held, about, v, ledger, slurm)
 		if err == nil {
 			return v
 		}
@@ -107,7 +108,7 @@ func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err er
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if it was the cause, it takes no other job with it again.
 func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
-	slurm Slurm) verdict {
+	ledger Held, slurm Slurm) verdict {
 	if !held.Victim {
 		return v
 	}
@@ -116,7 +117,7 @@ func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held
 		v.note += "; " + why
 		return v
 	}
-	to, alone, err := n.recover(ctx, h, held, about, v, slurm)
+	to, alone, err := n.recover(ctx, h, held, about, v, ledger, slurm)
 	if err != nil {
 		v.note += "; " + err.Error()
 		n.notRequeued(ctx, h, v, err, slurm)

@@ -209,7 +209,7 @@ write_slurm_conf() {
 		SelectTypeParameters=$select
 		GresTypes=$names
 		PrologFlags=$flags
-		PrologEpilogTimeout=120
+		PrologEpilogTimeout=150
 		ReturnToService=2
 		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail
 		JobAcctGatherType=jobacct_gather/none

@@ -41,7 +41,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu,{names},carmatotal
 PrologFlags=Alloc
-PrologEpilogTimeout=120
+PrologEpilogTimeout=150
 ReturnToService=2
 SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=3,{hold}
 JobAcctGatherType=jobacct_gather/none

@@ -110,6 +110,8 @@ type Agent struct {
 	rank   int                      // of this node among those that may have the steward
 	ranked time.Duration
 
+	askedHeld time.Duration // releaseHeld
+
 	counted time.Duration // when that was asked
 	rested  time.Duration // until then the steward rests
 
@@ -308,6 +310,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
 	a.setStarts(ctx, s.PendingRestarts)
+	a.releaseHeld(ctx, s.PerhapsHeld, now)
 	a.wakeScheduler(ctx)
 	a.complete(ctx, now)
 	a.openHolds(ctx, s, now)

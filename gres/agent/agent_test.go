@@ -94,6 +94,8 @@ type jobs struct {
 	version sctl.Version
 	starts  map[string]time.Time
 	may     sctl.Job // from when on a known one may start
+
+	released []string
 }
 
 func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
@@ -107,6 +109,11 @@ func (j *jobs) Job(_ context.Context, id uint32) (sctl.Job, error) {
 }
 
 func (j *jobs) Words(context.Context, uint32) (sctl.Words, error) { return j.words, j.err }
+
+func (j *jobs) Release(_ context.Context, t sctl.Target) error {
+	j.released = append(j.released, t.String())
+	return j.err
+}
 
 func (j *jobs) SetStart(_ context.Context, t sctl.Target, at time.Time) error {
 	j.starts[t.String()] = at
@@ -180,6 +187,10 @@ func (l *ledger) Find(_ context.Context, key jobenv.JobKey) (lease.Held, bool, e
 func (l *ledger) Release(_ context.Context, key jobenv.JobKey) error {
 	l.released = append(l.released, key.JobID)
 	return nil
+}
+
+func (l *ledger) DropPerhapsHeld(_ context.Context, job uint32) error {
+	return l.note("not held %d", job)
 }
 
 func (l *ledger) DropPendingRestart(_ context.Context, job uint32) error {

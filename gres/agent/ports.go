@@ -51,6 +51,7 @@ type Lost interface {
 // Pending is what was done about jobs.
 type Pending interface {
 	DropPendingRestart(ctx context.Context, job uint32) error
+	DropPerhapsHeld(ctx context.Context, job uint32) error
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 
@@ -90,6 +91,7 @@ type Publisher interface {
 type Jobs interface {
 	Job(ctx context.Context, id uint32) (sctl.Job, error)
 	Words(ctx context.Context, id uint32) (sctl.Words, error)
+	Release(ctx context.Context, t sctl.Target) error
 	Starts
 }
 

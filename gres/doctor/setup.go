@@ -67,8 +67,8 @@ func (s Site) slurmConf(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "%s=%s\n", h.setting, own)
 	}
-	if seconds(s.SlurmConf.Setting("PrologEpilogTimeout")) < 120 {
-		fmt.Fprintf(b, "PrologEpilogTimeout=120\n")
+	if seconds(s.SlurmConf.Setting("PrologEpilogTimeout")) < 150 {
+		fmt.Fprintf(b, "PrologEpilogTimeout=150\n")
 	}
 	fmt.Fprintf(b, "SchedulerParameters=%s\n", s.extended("SchedulerParameters", "bf_continue", "nohold_on_prolog_fail"))
 	if s.bySlurm() {

@@ -207,17 +207,17 @@ func seconds(text string) int {
 
 func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	h := d.Config.Hooks
-	// A Prolog may wait for GPUs; an Epilog, besides three parts with a deadline
-	// each, for its turn to requeue (prolog, turnWait).
-	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 3*h.Deadline.D()+45*time.Second).Seconds()) + 5
+	// A Prolog may wait for GPUs; an Epilog, besides eight parts with a deadline each (prolog: what befell
+	// the job, what it books, putBack's four, comment, what comes after), for its turn to requeue (turnWait).
+	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 8*h.Deadline.D()+45*time.Second).Seconds()) + 5
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
 		v := seconds(d.setting(name))
 		if v > 0 && v < need {
 			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need),
-				fmt.Sprintf("%s=%d", name, max(120, need)))
+				fmt.Sprintf("%s=%d", name, max(150, need)))
 		} else if v <= 0 && name == "PrologEpilogTimeout" && seconds(d.setting("PrologTimeout")) <= 0 {
 			say(Warn, "PrologEpilogTimeout is not set: a hook that hangs holds its job for ever",
-				fmt.Sprintf("PrologEpilogTimeout=%d", max(120, need)))
+				fmt.Sprintf("PrologEpilogTimeout=%d", max(150, need)))
 		}
 	}
 }

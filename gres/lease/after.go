@@ -88,3 +88,35 @@ func pendingRestarts(q querier) ([]PendingRestart, error) {
 		return err
 	})
 }
+
+// PerhapsHeld is a job that an Epilog requeues held. The note stays where the Epilog does not learn
+// whether slurmctld has released the job: the agent looks then.
+type PerhapsHeld struct {
+	jobenv.JobKey // the attempt that is held
+	UID           uint32
+	Age           time.Duration
+}
+
+// AddPerhapsHeld notes that a job is held from now on.
+func (b *Ledger) AddPerhapsHeld(ctx context.Context, key jobenv.JobKey, uid uint32) error {
+	_, err := b.db.ExecContext(ctx, "INSERT OR REPLACE INTO perhaps_held (job_id, restart, uid, at_ns) VALUES (?,?,?,?)",
+		key.JobID, key.Restart, uid, int64(Now()))
+	return wrap(err, "record that job %s is held", key)
+}
+
+// DropPerhapsHeld forgets the note.
+func (b *Ledger) DropPerhapsHeld(ctx context.Context, job uint32) error {
+	_, err := b.db.ExecContext(ctx, "DELETE FROM perhaps_held WHERE job_id=?", job)
+	return wrap(err, "forget that job %d is held", job)
+}
+
+func perhapsHeld(q querier) ([]PerhapsHeld, error) {
+	found, err := q.Query("SELECT job_id, restart, uid, at_ns FROM perhaps_held ORDER BY at_ns")
+	now := Now()
+	return rows.All(found, err, "read jobs that may be held", func(p *PerhapsHeld, scan rows.Scan) error {
+		var at int64
+		err := scan(&p.JobID, &p.Restart, &p.UID, &at)
+		p.Age = now - time.Duration(at)
+		return err
+	})
+}

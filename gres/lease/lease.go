@@ -37,7 +37,7 @@ import (
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 4
+const version = 5
 
 // Ledger is an open ledger.
 type Ledger struct {

@@ -38,6 +38,7 @@ type Snapshot struct {
 	Leases          []gres.Lease     // by GPU, oldest first
 	PendingRestarts []PendingRestart // oldest first
 	Holds           []Hold           // GPUs kept for a job
+	PerhapsHeld     []PerhapsHeld    // oldest first
 }
 
 // Snapshot reads the ledger at one moment. It waits for nobody.
@@ -65,7 +66,10 @@ func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	if s.PendingRestarts, err = pendingRestarts(q); err != nil {
 		return s, err
 	}
-	s.Holds, err = holdsOf(q)
+	if s.Holds, err = holdsOf(q); err != nil {
+		return s, err
+	}
+	s.PerhapsHeld, err = perhapsHeld(q)
 	return s, err
 }
 

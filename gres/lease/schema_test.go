@@ -108,6 +108,7 @@ func TestMigrate(t *testing.T) {
 			"release":    b.Release(ctx, key(300+id, 0)),
 			"published":  b.SetPublished(ctx, "gpu:1", time.Second),
 			"miscounted": b.SetMiscounted(ctx),
+			"held":       b.AddPerhapsHeld(ctx, key(400+id, 1), 1000),
 			"raised":     errors.Join(b.SetNodes(ctx, 5), b.SetRaised(ctx, time.Second)),
 			"quarantine": func() error { _, err := b.Quarantine(ctx, "GPU-9", "x"); return err }(),
 		} {
@@ -119,7 +120,8 @@ func TestMigrate(t *testing.T) {
 	holds := func(when string, ids ...uint32) {
 		t.Helper()
 		s, err := b.Snapshot(t.Context())
-		if err != nil || len(s.Leases) != len(ids) || len(s.Holds) != 1 || len(s.PendingRestarts) != len(ids) {
+		if err != nil || len(s.Leases) != len(ids) || len(s.Holds) != 1 || len(s.PendingRestarts) != len(ids) ||
+			len(s.PerhapsHeld) != len(ids) {
 			t.Fatalf("%s: %+v, %v", when, s, err)
 		}
 		for _, id := range ids {

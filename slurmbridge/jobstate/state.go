@@ -66,6 +66,11 @@ const (
 	TimeLimit  = "TimeLimit"
 )
 
+// RequeuedHeld is the reason of a job that requeuehold holds (_job_requeue_op, 22.05 to 25.11). It stays
+// while the job is held and is changed; a hold that is placed after a release has another. Only
+// that of an administrator upon this one shows the same.
+const RequeuedHeld = "job requeued in held state"
+
 // Anchor is the node that is never up. It keeps requests pending that no other node
 // could take at the moment.
 const Anchor = "carma-anchor"

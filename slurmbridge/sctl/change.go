@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -83,6 +85,40 @@ func batchOnly(err error) error {
 	}
 	return err
 }
+
+// ErrCron means that slurmctld changes the job for nobody, as it is one of scrontab.
+var ErrCron = errors.New("a job of scrontab, which runs again at its next time")
+
+// CheckCron returns ErrCron for a job of scrontab: slurmctld refuses all changes of it, release too
+// (job_mgr.c, _update_job, 22.05 to 25.11), but not requeuehold, which would leave it held for ever. It
+// tries a change that changes nothing, of a job that may be requeued; slurmctld looks for scrontab
+// before it looks whether the job has ended, for which it refuses the change, too. Another error
+// is that slurmctld did not answer.
+func (c Client) CheckCron(ctx context.Context, t Target) error {
+	err := c.update(ctx, t, "Requeue=1")
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "Cannot modify scrontab jobs"): // ESLURM_CANNOT_MODIFY_CRON_JOB
+		return ErrCron
+	case Unanswered(err) || t == (Target{}):
+		return err
+	}
+	return nil
+}
+
+// Unanswered tells whether an error says no more than that slurmctld's answer is missing: what it was asked to
+// do may be done, now or later.
+func Unanswered(err error) bool {
+	return err != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		noAnswer().MatchString(err.Error()))
+}
+
+// noAnswer are Slurm's words for it (src/common/slurm_errno.c, 22.05 to 25.11).
+var noAnswer = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)Unable to contact slurm controller|Socket timed out|Zero Bytes were|` +
+		`Communication connection failure|Message (send|receive) failure`)
+})
 
 // Release lets a held job start.
 func (c Client) Release(ctx context.Context, t Target) error {

@@ -184,6 +184,7 @@ func TestChangesRefused(t *testing.T) {
 		"requeuehold":   c.RequeueHold(ctx, Target{}),
 		"requeue":       c.RequeueIncomplete(ctx, Target{}),
 		"release":       c.Release(ctx, Target{}),
+		"cron":          c.CheckCron(ctx, Target{}),
 		"cancel":        c.Cancel(ctx, Target{}),
 		"update":        c.Update(ctx, Target{}, Change{Partition: "gpu"}),
 		"start":         c.SetStart(ctx, Target{}, time.Now()),

@@ -83,6 +83,7 @@ func TestCommandsThatChange(t *testing.T) {
 			TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, task),
 		c.RequeueIncomplete(ctx, one), c.SetStart(ctx, one, at),
 		c.Update(ctx, one, Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, one, Change{StartIn: 10 * time.Minute}),
+		c.CheckCron(ctx, task),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -95,9 +96,35 @@ scontrol requeue incomplete 12
 scontrol update JobId=12 StartTime=uts1795257605
 scontrol update JobId=12 AdminComment=carma={"v":1} x
 scontrol update JobId=12 StartTime=now+600
+scontrol update JobId=10_3 Requeue=1
 `
 	if got := strings.ReplaceAll(calls(t, c), " conf=/etc/slurm/other.conf", ""); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// Slurm's words of 22.05.8 and 25.11.7 (slurm_errno.c).
+func TestCheckCron(t *testing.T) {
+	for said, want := range map[string]string{
+		"Cannot modify scrontab jobs through scontrol for job 12": ErrCron.Error(),
+		"Job/step already completing or completed for job 12":     "",
+		"Unable to contact slurm controller (connect failure)":    "Unable to contact",
+		"Socket timed out on send/recv operation":                 "Socket timed out",
+	} {
+		c := client(t, map[string]string{"scontrol": "echo '" + said + "' >&2; exit 1"})
+		err := c.CheckCron(t.Context(), Job{ID: 12}.Target())
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", said, err)
+		}
+		if unanswered := Unanswered(err); unanswered != (want != "" && !errors.Is(err, ErrCron)) {
+			t.Errorf("%s: unanswered %v", said, unanswered)
+		}
+	}
+	c := client(t, map[string]string{"scontrol": "exec sleep 60"})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := c.Release(ctx, Job{ID: 12}.Target()); !Unanswered(err) {
+		t.Errorf("a deadline: %v", err)
 	}
 }
 
