@@ -1107,6 +1107,10 @@ func TestReturn(t *testing.T) {
 // has its tasks wait.
 func TestReturnSurely(t *testing.T) {
 	w := newWorld(t)
+	w.slurm.fail["job"] = fs.ErrNotExist
+	if err := w.ReturnSurely(t.Context(), hook(7), w.slurm); !errors.Is(err, fs.ErrNotExist) || w.undecided(hook(7)) {
+		t.Fatalf("no commands of Slurm: %v, tasks wait: %v", err, w.undecided(hook(7)))
+	}
 	w.slurm.fail["job"] = errors.New("away")
 	if err := w.ReturnSurely(t.Context(), hook(7), w.slurm); !errors.Is(err, ErrUndecided) || !w.undecided(hook(7)) {
 		t.Fatalf("slurmctld away: %v, tasks wait: %v", err, w.undecided(hook(7)))

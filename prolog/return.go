@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -272,7 +273,7 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 	defer n.Heartbeat(h)()
 	for {
 		err := n.Return(ctx, h, slurm)
-		if err == nil || errors.Is(err, sctl.ErrBatchOnly) {
+		if err == nil || errors.Is(err, sctl.ErrBatchOnly) || errors.Is(err, fs.ErrNotExist) { // Slurm is elsewhere
 			return err
 		}
 		n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)
