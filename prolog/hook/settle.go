@@ -77,7 +77,8 @@ func ledgerFor(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, 
 func withoutGPUs(ctx context.Context, name string, n *prolog.Node, h jobenv.Hook, slurm sctl.Client) error {
 	switch name {
 	case "prolog":
-		if h.Carma.Annotated && h.Carma.GPUs > 0 { // slurmctld may have forgotten them: the agent is to know then
+		// slurmctld may have forgotten them: the agent is to know then.
+		if h.OneNode && h.Carma.Annotated && h.Carma.GPUs > 0 {
 			book, err := prolog.OpenBook(n.Config, h.Node)
 			if err == nil {
 				defer book.Close()
