@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,10 +17,18 @@ import (
 // fields is the number of NUL-ended fields before the script (carma.h).
 const fields = 14
 
+// maxField is far above any list of GRES or partitions: one of a megabyte takes 300 ms, in which
+// nobody else's job is booked. Such a job is refused: left as it is, it could name counts of CARMA's.
+const maxField = 32 << 10
+
+var errTooLong = errors.New("the list of GRES or partitions is longer than 32 KiB; shorten it")
+
 // answerTo is carma_annotate without C.
 func answerTo(ask []byte) string {
 	job, err := readAsk(ask)
-	if err != nil {
+	if errors.Is(err, errTooLong) {
+		return "refuse carma: " + oneLine(err.Error()) + "\n"
+	} else if err != nil {
 		return "leave " + oneLine(err.Error()) + "\n"
 	}
 	fault(job.Script)
@@ -44,6 +53,9 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		n := bytes.IndexByte(script, 0)
 		if n < 0 {
 			return annotate.Job{}, fmt.Errorf("libcarma: ask has %d of %d fields", i, fields)
+		}
+		if n > maxField {
+			return annotate.Job{}, errTooLong
 		}
 		script = script[n+1:]
 	}
