@@ -39,6 +39,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		report.HelpFormat(out)
 		return nil
 	}
+	if !f.Changed("units") {
+		o.Units = ""
+	}
 	r, err := report.New(o.Options, f.Args(), time.Now())
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; see carma-report --help", err)

@@ -231,6 +231,7 @@ func TestGolden(t *testing.T) {
 	for name, args := range map[string][]string{
 		"table.txt":        {"-S", from},
 		"units.txt":        {"-S", from, "--units=M", "-n", "-o", "JobID%-8,User%4,EstMem,PeakMem,JobName%9,+State"},
+		"units.psv":        {"-S", from, "-P", "--units=G", "-n", "-o", "JobID,PeakMem"},
 		"all.psv":          {"-S", from, "-P", "-o", "all"},
 		"parsable.psv":     {"-S", from, "-p", "--delimiter=;", "-n", "-u", "bob"},
 		"jobs.csv":         {"-S", from, "--csv", "-o", "JobID,JobName,PeakMem,Neighbours,Start,GPUs"},

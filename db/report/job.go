@@ -24,11 +24,14 @@ type job struct {
 	PeakMiB     int64           // highest of all attempts
 	Requeued    string          // partition where it was requeued
 	Recovered   bool            // was requeued and ended well
+	UsefulS     figure.Measured // time that its work takes alone, without attempts that it lost by sharing
 	figures     *db.Total       // sums over attempts and nodes
 	several     struct {        // what Attempt and figures are of, unless one attempt is all
 		db.Attempt
-		figures db.Total
-		smactS  float64 // GPU seconds of the last attempt that its SM activity is of
+		figures           db.Total
+		smactS            float64 // GPU seconds of the last attempt that its SM activity is of
+		aloneOf, usefulOf bool    // an attempt is in the sum of that name
+		noLaw             bool    // of an attempt it is not known what the law of interference expects
 	}
 }
 
@@ -51,7 +54,8 @@ func (j *job) merge(attempts []db.Attempt) {
 	}
 	s := &j.several
 	others, uuids := s.Neighbours[:0], s.figures.UUIDs[:0]
-	s.Attempt, s.figures = *head, db.Total{UUIDs: uuids}
+	s.Attempt, s.figures = *head, db.Total{UUIDs: uuids, AloneS: figure.Unknown}
+	s.noLaw, s.aloneOf, s.usefulOf = false, false, false
 	j.reset(&s.Attempt, &s.figures)
 	j.Method, j.EstMiB, j.OOM, j.OOMNote, j.Submit = first.Method, 0, "", "", first.Submit
 	j.Neighbours = others
@@ -73,6 +77,9 @@ func (j *job) merge(attempts []db.Attempt) {
 		}
 	}
 	j.Start = first.Start
+	if s.noLaw {
+		s.figures.LawS = 0
+	}
 	j.finish()
 }
 
@@ -81,6 +88,9 @@ func (j *job) one(a *db.Attempt) {
 	j.reset(a, &a.Total)
 	j.Attempts, j.RunS, j.PeakMiB, j.Requeued = 1, a.End.Sub(a.Start).Seconds(), a.Total.PeakMiB, a.RequeuedTo
 	j.Nodes = append(j.Nodes, a.Node)
+	if a.RequeuedTo == "" {
+		j.UsefulS = a.Total.AloneS
+	}
 	j.waited(a, time.Time{})
 	j.finish()
 }
@@ -88,6 +98,7 @@ func (j *job) one(a *db.Attempt) {
 func (j *job) reset(a *db.Attempt, figures *db.Total) {
 	j.Attempt, j.figures = a, figures
 	j.Nodes, j.Attempts, j.WaitS, j.RunS, j.PeakMiB, j.Requeued = j.Nodes[:0], 0, figure.Unknown, 0, 0, ""
+	j.UsefulS = figure.Unknown
 }
 
 func (j *job) finish() {
@@ -114,12 +125,12 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 	}
 	f.MeanMiB = max(f.MeanMiB, t.MeanMiB)
 	if isFirst {
-		f.Model, f.EnergyJ, f.IdleJ, f.AloneS, f.EnergyHow = t.Model, t.EnergyJ, t.IdleJ, t.AloneS, t.EnergyHow
+		f.Model, f.EnergyJ, f.IdleJ, f.EnergyHow = t.Model, t.EnergyJ, t.IdleJ, t.EnergyHow
 		f.SMActPct, f.SMActMax, f.SMActHow = t.SMActPct, t.SMActMax, t.SMActHow
 		f.PeakHow = t.PeakHow
 		j.several.smactS = t.LeaseS
 	} else {
-		f.EnergyJ, f.IdleJ, f.AloneS = plus(f.EnergyJ, t.EnergyJ), plus(f.IdleJ, t.IdleJ), plus(f.AloneS, t.AloneS)
+		f.EnergyJ, f.IdleJ = plus(f.EnergyJ, t.EnergyJ), plus(f.IdleJ, t.IdleJ)
 		if f.EnergyHow != t.EnergyHow && f.EnergyJ.Known() {
 			f.EnergyHow = figure.Shared
 		}
@@ -127,6 +138,8 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 	}
 	f.LeaseS, f.HeldS, f.SharedS = f.LeaseS+t.LeaseS, f.HeldS+t.HeldS, f.SharedS+t.SharedS
 	f.LawS += t.LawS
+	j.several.noLaw = j.several.noLaw || t.LawS == 0 && t.LeaseS > 0
+	j.addAlone(a)
 	if a.OOM != "" {
 		j.OOM = a.OOM
 	}
@@ -153,6 +166,25 @@ func (j *job) addSMAct(t *db.Total) {
 		t.SMActPct*figure.Measured(t.LeaseS)) / figure.Measured(*s+t.LeaseS)
 	f.SMActMax, f.SMActHow = max(f.SMActMax, t.SMActMax), f.SMActHow.And(t.SMActHow)
 	*s += t.LeaseS
+}
+
+// addAlone adds how long the work of an attempt takes alone: the sum is known where that of
+// every attempt is that held a GPU. Work that is done again because of others is useful once.
+func (j *job) addAlone(a *db.Attempt) {
+	t := &a.Total
+	if t.LeaseS == 0 && !t.AloneS.Known() {
+		return
+	}
+	to := func(sum *figure.Measured, begun *bool) {
+		if !*begun {
+			*sum, *begun = 0, true
+		}
+		*sum += t.AloneS // with one unknown it is unknown
+	}
+	to(&j.figures.AloneS, &j.several.aloneOf)
+	if a.RequeuedTo == "" {
+		to(&j.UsefulS, &j.several.usefulOf)
+	}
 }
 
 // plus adds what is known.
@@ -192,7 +224,7 @@ func (j *job) id() string {
 
 // savedS is the GPU time that the job would have kept for itself alone, less what
 // it kept: known where it is known how long the work takes alone.
-func (j *job) savedS() figure.Measured { return j.figures.AloneS - figure.Measured(j.figures.HeldS) }
+func (j *job) savedS() figure.Measured { return j.UsefulS - figure.Measured(j.figures.HeldS) }
 
 // expectedSlowdown is how many times as long as alone the job took by the law of
 // interference, while it held its GPUs.

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +51,70 @@ func TestMergeSMAct(t *testing.T) {
 				j.figures.SMActHow != c.how {
 				t.Errorf("%s: %v, %v, %s", name, j.figures.SMActPct, j.figures.SMActMax, j.figures.SMActHow)
 			}
+		}
+	}
+}
+
+// What was saved counts work that was lost by sharing once, and is known where it is known
+// of all attempts.
+func TestSavedOfSeveralAttempts(t *testing.T) {
+	part := func(restart uint32, requeued string, leaseS, heldS float64, alone figure.Measured) db.Attempt {
+		return db.Attempt{JobID: 1, Restart: restart, RequeuedTo: requeued, Start: time.Unix(1, 0), End: time.Unix(2, 0),
+			Total: db.Total{LeaseS: leaseS, HeldS: heldS, AloneS: alone, LawS: 2 * leaseS / 3}}
+	}
+	for name, c := range map[string]struct {
+		attempts        []db.Attempt
+		saved, slowdown figure.Measured
+	}{
+		"one":                       {[]db.Attempt{part(0, "", 100, 50, 80)}, 30, 1.25},
+		"returned by Slurm":         {[]db.Attempt{part(0, "", 100, 50, 80), part(1, "", 100, 50, 80)}, 60, 1.25},
+		"done again":                {[]db.Attempt{part(0, "ex", 100, 50, 80), part(1, "", 100, 100, 100)}, -50, 1.11},
+		"done again, the first one": {[]db.Attempt{part(0, "ex", 100, 50, 80)}, figure.Unknown, 1.25},
+		"the first one not known": {[]db.Attempt{part(0, "", 100, 50, figure.Unknown),
+			part(1, "", 9, 9, 9)}, figure.Unknown, figure.Unknown},
+		"the last one not known": {[]db.Attempt{part(0, "", 9, 9, 9),
+			part(1, "", 100, 50, figure.Unknown)}, figure.Unknown, figure.Unknown},
+		"lost, how much not known":  {[]db.Attempt{part(0, "ex", 100, 50, figure.Unknown), part(1, "", 9, 9, 9)}, -50, figure.Unknown},
+		"one that never held a GPU": {[]db.Attempt{part(0, "", 0, 0, figure.Unknown), part(1, "", 100, 50, 80)}, 30, 1.25},
+		"none of which had a figure": {[]db.Attempt{part(0, "", 0, 0, figure.Unknown),
+			part(1, "", 0, 0, figure.Unknown)}, figure.Unknown, figure.Unknown},
+	} {
+		var j job
+		for range 2 { // what is used again is as new
+			j.merge(c.attempts)
+			same := func(a, b figure.Measured) bool { return a == b || !a.Known() && !b.Known() }
+			if !same(j.savedS(), c.saved) || !same(j.slowdown(), c.slowdown) {
+				t.Errorf("%s: saved %v, slowdown %v, want %v, %v", name, j.savedS(), j.slowdown(), c.saved, c.slowdown)
+			}
+		}
+	}
+	var j job
+	lawless := part(0, "", 100, 50, 80)
+	lawless.Total.LawS = 0
+	if j.merge([]db.Attempt{lawless, part(1, "", 100, 50, 80)}); j.expectedSlowdown().Known() {
+		t.Errorf("expected slowdown %v of attempts of which one is not known", j.expectedSlowdown())
+	}
+}
+
+// A job that its MPS server's fault ended has not run out of memory.
+func TestNotesOfAFault(t *testing.T) {
+	var j job
+	j.merge([]db.Attempt{
+		{JobID: 1, RequeuedTo: "ex", OOMNote: "its MPS server has faulted", State: "REQUEUED", Total: db.TotalOf(nil)},
+		{JobID: 1, Restart: 1, State: "COMPLETED", Total: db.TotalOf(nil)},
+	})
+	got := strings.Join(notes(&jobPage{job: &j}), "\n")
+	if want := "it was requeued to run alone on ex: its MPS server has faulted"; !strings.Contains(got, want) ||
+		strings.Contains(got, "memory") {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
+// Lines are as wide as they look, and not as many bytes.
+func TestWrap(t *testing.T) {
+	for sign, want := range map[string]string{"* ": "* äöü äöü\n  äöü\n", "→ ": "→ äöü äöü\n  äöü\n"} {
+		if got := wrap(sign, "äöü äöü äöü", 9); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

@@ -22,6 +22,8 @@ func notes(p *jobPage) (list []string) {
 	known := j.PeakMiB > 0 && f.PeakHow != figure.QualityNone
 	better := suggestion(j.PeakMiB)
 	switch {
+	case j.Requeued != "" && j.OOM == "": // its MPS server had a fault
+		say("it was requeued to run alone on %s: %s", j.Requeued, cmp.Or(j.OOMNote, "no reason is known"))
 	case j.Requeued != "":
 		if known {
 			say("it ran out of GPU memory and was requeued to run alone on %s; "+

@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"carma/db"
 	"carma/db/figure"
@@ -199,7 +200,7 @@ func (p *jobPage) printShare(line func(label, format string, args ...any)) {
 	line("Shared with", "%s, %s of %s GPU time", others, clock(j.figures.SharedS), clock(j.figures.LeaseS))
 	if s := j.savedS(); s.Known() {
 		line("Saved", "%s of GPU time: %s alone, less its part %s", signedClock(float64(s)),
-			clock(float64(j.figures.AloneS)), clock(j.figures.HeldS))
+			clock(float64(j.UsefulS)), clock(j.figures.HeldS))
 	} else {
 		line("Saved", "- (how long it takes alone is not known: no smact=, no history)")
 	}
@@ -230,21 +231,21 @@ func signedClock(s float64) string {
 // beginning.
 func wrap(sign, s string, width int) string {
 	var b strings.Builder
-	column := 0
+	column, indent := 0, utf8.RuneCountInString(sign)
 	for _, word := range strings.Fields(s) {
 		switch {
 		case column == 0:
 			b.WriteString(sign)
-			column = len(sign)
-		case column+1+len(word) > width:
-			b.WriteString("\n" + strings.Repeat(" ", len(sign)))
-			column = len(sign)
+			column = indent
+		case column+1+utf8.RuneCountInString(word) > width:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
 		default:
 			b.WriteByte(' ')
 			column++
 		}
 		b.WriteString(word)
-		column += len(word)
+		column += utf8.RuneCountInString(word)
 	}
 	return b.String() + "\n"
 }

@@ -26,7 +26,8 @@ type Options struct {
 	From, To                                                   string // as sacct takes them
 	Format, DefaultFormat                                      string // columns, as sacct's -o
 	TimeFormat                                                 string // as SLURM_TIME_FORMAT
-	Units, Delimiter, By                                       string
+	Units                                                      string // empty: G, or plain MiB for programs
+	Delimiter, By                                              string
 	JSON, CSV, Parsable, Parsable2, HTML, SVG, Table           bool
 	NoHeader, NoConvert                                        bool
 }
@@ -80,13 +81,13 @@ func New(o Options, words []string, now time.Time) (*Report, error) {
 	r.sel.partitions, r.sel.names, r.sel.nodes = list(o.Partitions), list(o.Names), o.Nodes
 	r.style = style{time: slurmtime.Format{Text: o.TimeFormat, Now: now, Zone: now.Location()}}
 	if !o.NoConvert {
-		unit := strings.ToUpper(o.Units)
+		unit := strings.ToUpper(cmp.Or(o.Units, "G"))
 		if len(unit) != 1 || !strings.Contains("KMGTP", unit) {
 			return nil, fmt.Errorf("--units=%s: must be one of K, M, G, T, P", o.Units)
 		}
 		r.style.unit = unit[0]
 	}
-	if o.plain() && o.Units == "G" { // that is, none was given
+	if o.plain() && o.Units == "" {
 		r.style.unit = 0
 	}
 	var err error
