@@ -103,8 +103,13 @@ type Jobs interface {
 type Requeuing interface {
 	RequeueIncomplete(ctx context.Context, t sctl.Target) error
 	RequeueHold(ctx context.Context, t sctl.Target) error
-	CheckCron(ctx context.Context, t sctl.Target) error
 	Release(ctx context.Context, t sctl.Target) error
+	Scrontab
+}
+
+// Scrontab tells jobs of scrontab, which slurmctld lets nobody change.
+type Scrontab interface {
+	CheckCron(ctx context.Context, t sctl.Target) error
 }
 
 // Changing changes jobs in the queue, and speaks to those that run.
