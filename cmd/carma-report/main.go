@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"carma/cmd/internal/cli"
 	"carma/db"
 	"carma/db/report"
@@ -46,6 +48,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return cli.Fail(cli.ExitUsage, "%w; see carma-report --help", err)
 	}
+	if r.View == report.History && o.write {
+		if err := wholeHistory(f); err != nil {
+			return err
+		}
+	}
 	switch o.source {
 	case "slurmdbd":
 		err = o.slurmdbd(ctx, r)
@@ -63,6 +70,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return status(o.writeHistory(ctx, r))
 	}
 	return status(r.Show(ctx, out))
+}
+
+// wholeHistory refuses to write what a part of the jobs teaches: the file would lose what
+// all others have taught.
+func wholeHistory(f *pflag.FlagSet) error {
+	for _, name := range []string{"jobs", "user", "accounts", "partition", "state", "nodelist", "name"} {
+		if f.Changed(name) {
+			return cli.Fail(cli.ExitUsage, "history --write with --%s would remove what other jobs have taught from "+
+				"history.file: leave out --%s, or --write", name, name)
+		}
+	}
+	return nil
 }
 
 // status gives an error of the report its exit status.
