@@ -105,7 +105,7 @@ func NewSite(c config.Config, gresPrefix string) Site {
 // Annotate returns what to add to job. An error is for the user: the job is to
 // be refused with its text.
 func (s Site) Annotate(job Job) (Annotation, error) {
-	name, part, ok := s.partition(job.Partition)
+	name, part, ok := s.Partition(job.Partition)
 	if !ok {
 		return Annotation{}, nil
 	}

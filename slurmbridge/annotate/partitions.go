@@ -8,12 +8,12 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// partition returns the partition that the job is booked for, and its name for people;
+// Partition returns the partition that the job is booked for, and its name for people;
 // false if it names none of CARMA's. slurmctld starts a job that names several in any
 // of them: it is booked so that it can run in each that is CARMA's, by the smallest
 // GPUs, the fewest of a node, the shortest time slot, and shared where all share. In
 // another partition it starts only on nodes that CARMA counts too.
-func (s Site) partition(names string) (name string, part config.Partition, ok bool) {
+func (s Site) Partition(names string) (name string, part config.Partition, ok bool) {
 	if names == "" {
 		names = s.DefaultPartition
 	}

@@ -6,13 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-
-	"carma/slurmbridge/annotate"
-	"carma/slurmbridge/tres"
 )
 
 // Request is what the #SBATCH lines of a script ask for, as far as it matters
@@ -30,7 +26,10 @@ type Request struct {
 	tasks          uint32
 	tasksPerNode   uint32
 	socketsPerNode uint32
+	tasksPerGPU    uint32
 	needsGPU       bool // --cpus-per-gpu and its like
+	wholeNodes     bool // --exclusive
+	namesNodes     bool // --nodelist, --nodefile, --reservation
 
 	args string // of the script, as annotate.Job has them
 
@@ -65,8 +64,30 @@ var sbatchOptions = []sbatchOption{
 	{"sockets-per-node", 0, len("so"), func(r *Request, v string) error { return number(&r.socketsPerNode, v) }},
 	{"cpus-per-gpu", 0, len("cpus-per-g"), needsGPU},
 	{"mem-per-gpu", 0, len("mem-per-g"), needsGPU},
-	{"ntasks-per-gpu", 0, len("ntasks-per-g"), needsGPU},
+	{"ntasks-per-gpu", 0, len("ntasks-per-g"), func(r *Request, v string) error { return number(&r.tasksPerGPU, v) }},
 	{"gpu-freq", 0, len("gpu-f"), needsGPU},
+	{"nodelist", 'w', len("nodel"), namesNodes},
+	{"nodefile", 'F', len("nodef"), namesNodes},
+	{"reservation", 0, len("rese"), namesNodes},
+}
+
+func namesNodes(r *Request, v string) error {
+	r.namesNodes = v != ""
+	return nil
+}
+
+// exclusive reads --exclusive, which may have a value directly behind; without one the
+// job gets whole nodes. Slurm 24.11 and later know topo.
+func (r *Request) exclusive(value string) error {
+	switch strings.ToLower(value) {
+	case "", "exclusive":
+		r.wholeNodes = true
+	case "user", "mcs", "topo", "oversubscribe":
+		r.wholeNodes = false
+	default:
+		return errors.New("not user, mcs or topo")
+	}
+	return nil
 }
 
 func needsGPU(r *Request, _ string) error {
@@ -139,7 +160,24 @@ func readRequest(text []byte) (Request, error) {
 			return r, err
 		}
 	}
-	return r, nil
+	return r, r.together()
+}
+
+// together refuses what sbatch does not take together (src/common/slurm_opt.c).
+func (r *Request) together() error {
+	if r.tasksPerGPU == 0 {
+		return nil
+	}
+	const with = " does not go with --ntasks-per-gpu"
+	switch {
+	case r.gpusPerTask != "":
+		return &refusal{0, "--gpus-per-task" + with}
+	case r.gpusPerSocket != "":
+		return &refusal{0, "--gpus-per-socket" + with}
+	case r.tasksPerNode > 0:
+		return &refusal{0, "--ntasks-per-node" + with}
+	}
+	return nil
 }
 
 // unfit returns why sbatch takes no such script, or "" (src/sbatch/sbatch.c,
@@ -257,7 +295,16 @@ func splitArguments(s string, line int) ([]argument, error) {
 // long reads a long option.
 func (r *Request) long(a argument, rest []argument) ([]argument, error) {
 	name, value, has := strings.Cut(a.text[2:], "=")
+	if len(name) >= len("exclus") && strings.HasPrefix("exclusive", name) {
+		if err := r.exclusive(value); err != nil {
+			return nil, &refusal{a.line, fmt.Sprintf("--exclusive %q: %v", value, err)}
+		}
+		return rest, nil
+	}
 	if slices.ContainsFunc(flagNames, func(flag string) bool { return strings.HasPrefix(flag, name) }) {
+		if len(name) >= len("overs") && strings.HasPrefix("oversubscribe", name) {
+			r.wholeNodes = false
+		}
 		return rest, nil
 	}
 	if !has {
@@ -277,6 +324,9 @@ func (r *Request) long(a argument, rest []argument) ([]argument, error) {
 // shorts reads a word of short options: -p gpu, -pgpu, -Hp gpu.
 func (r *Request) shorts(a argument, rest []argument) ([]argument, error) {
 	letters := strings.TrimLeft(a.text[1:], flagLetters)
+	if strings.Contains(a.text[1:len(a.text)-len(letters)], "s") { // --oversubscribe
+		r.wholeNodes = false
+	}
 	if letters == "" || strings.IndexByte(valueLetters, letters[0]) >= 0 {
 		return rest, nil
 	}
@@ -324,45 +374,4 @@ func leastNodes(to *uint32, s string) error {
 	}
 	*to *= unit
 	return nil
-}
-
-// job is the request as slurmctld would get it, without "gres:" in front of
-// its GRES: that differs between versions of Slurm.
-func (r Request) job(text []byte) annotate.Job {
-	j := annotate.Job{
-		UID: uint32(os.Getuid()), Args: r.args, Script: text, Partition: r.partition,
-		MinNodes: orNoVal(r.nodes), Tasks: orNoVal(r.tasks),
-		TasksPerNode: orNoVal(r.tasksPerNode), SocketsPerNode: orNoVal(r.socketsPerNode), NeedsGPU: r.needsGPU,
-	}
-	if r.tasks > 0 && r.nodes > r.tasks {
-		j.MinNodes = r.tasks // sbatch: no node without a task
-	}
-	if r.gres != "none" {
-		j.TRES.PerNode = r.gres
-	}
-	for _, l := range []struct {
-		list *string
-		gpus string
-	}{
-		{&j.TRES.PerNode, r.gpusPerNode}, {&j.TRES.PerJob, r.gpus},
-		{&j.TRES.PerSocket, r.gpusPerSocket}, {&j.TRES.PerTask, r.gpusPerTask},
-	} {
-		if l.gpus == "" || l.gpus == "0" || l.gpus == "none" {
-			continue
-		}
-		for one := range strings.SplitSeq(l.gpus, ",") {
-			*l.list = tres.Add(*l.list, tres.GPU+":"+one)
-		}
-	}
-	if r.tresPerTask != "" {
-		j.TRES.PerTask = tres.Add(j.TRES.PerTask, r.tresPerTask)
-	}
-	return j
-}
-
-func orNoVal(n uint32) uint32 {
-	if n == 0 {
-		return annotate.NoVal
-	}
-	return n
 }

@@ -66,7 +66,7 @@ var requests = []struct {
 	{name: "tabs", lines: "#SBATCH\t-p\tgpu\n", want: Request{partition: "gpu"}},
 	{name: "other options",
 		lines: "#SBATCH -J -n3x --mem=9G --time 1:00 -o out -c 4 --exclusive --requeue --comment --gres=gpu:2\n#SBATCH " +
-			"--nice=5 --exclude node1 --no-k -H -p gpu\n", want: Request{partition: "gpu"}},
+			"--nice=5 --exclude node1 --no-k -H -p gpu\n", want: Request{partition: "gpu", wholeNodes: true}},
 	{name: "letters in one word", lines: "#SBATCH -HQsp gpu -On4\n", want: Request{partition: "gpu", tasks: 4}},
 	{name: "indented comments go on", lines: "  # note\n\t\n#SBATCH -p gpu\n", want: Request{partition: "gpu"}},
 	{name: "indented directives do not count", lines: " #SBATCH -p cpu\n#SBATCH -n 2\n", want: Request{tasks: 2}},
@@ -85,6 +85,20 @@ var requests = []struct {
 		want: Request{partition: "=gpu"}},
 	{name: "no more options", lines: "#SBATCH -p gpu --\n", want: Request{partition: "gpu"}},
 
+	{name: "nodes by name", lines: "#SBATCH -w n[1-3]\n#SBATCH -p a,b\n",
+		want: Request{partition: "a,b", namesNodes: true}},
+	{name: "nodes by name, long", lines: "#SBATCH --nodelist n1,n2 -n 4\n", want: Request{tasks: 4, namesNodes: true}},
+	{name: "a reservation", lines: "#SBATCH --reserv=r1 -p gpu\n", want: Request{partition: "gpu", namesNodes: true}},
+	{name: "whole nodes", lines: "#SBATCH --exclusive -p gpu\n", want: Request{partition: "gpu", wholeNodes: true}},
+	{name: "whole nodes, abbreviated", lines: "#SBATCH --exclus\n", want: Request{wholeNodes: true}},
+	{name: "whole nodes, no other user", lines: "#SBATCH --exclusive=user -n 2\n", want: Request{tasks: 2}},
+	{name: "whole nodes, and not", lines: "#SBATCH --exclusive -s\n"},
+	{name: "tasks of a GPU", lines: "#SBATCH --ntasks-per-gpu=2 -n 4\n", want: Request{tasks: 4, tasksPerGPU: 2}},
+
+	{name: "no way to be exclusive", lines: "#SBATCH --exclusive=bad\n", refused: true},
+	{name: "no tasks of a GPU", lines: "#SBATCH --ntasks-per-gpu=0\n", refused: true},
+	{name: "tasks of a GPU and a node", lines: "#SBATCH --ntasks-per-gpu=2 --ntasks-per-node=2\n", refused: true},
+	{name: "tasks of a GPU, GPUs of a task", lines: "#SBATCH --ntasks-per-gpu=2 --gpus-per-task=1\n", refused: true},
 	{name: "an open quote", lines: "#SBATCH --comment \"a -n 3\n", refused: true},
 	{name: "a colon", lines: "#SBATCH : -n 3\n", refused: true},
 	{name: "a stray word", lines: "#SBATCH -p gpu stray -n 3\n", refused: true},
@@ -241,12 +255,19 @@ func TestJob(t *testing.T) {
 		{Request{tresPerTask: "gres/gpu:1", gpusPerTask: "2"},
 			annotate.Job{TRES: annotate.TRES{PerTask: "gpu:2,gres/gpu:1"}, MinNodes: none, Tasks: none,
 				TasksPerNode: none, SocketsPerNode: none}},
+		{Request{tasks: 8, tasksPerGPU: 4}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:2"}, MinNodes: none, Tasks: 8,
+			TasksPerNode: none, SocketsPerNode: none, NeedsGPU: true}},
+		{Request{nodes: 2, tasksPerGPU: 4}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:2"}, MinNodes: 2, Tasks: none,
+			TasksPerNode: none, SocketsPerNode: none, NeedsGPU: true}},
+		{Request{tasks: 8, tasksPerGPU: 4, gres: "gpu:1", wholeNodes: true, namesNodes: true},
+			annotate.Job{TRES: annotate.TRES{PerNode: "gpu:1"}, MinNodes: none, Tasks: 8, TasksPerNode: none,
+				SocketsPerNode: none, NeedsGPU: true, NamesNodes: true}},
 		{Request{gpus: "8", nodes: 4, tasks: 2}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:8"}, MinNodes: 2,
 			Tasks: 2, TasksPerNode: none, SocketsPerNode: none}},
 	} {
 		got := c.r.job(nil)
 		if got.Partition != c.want.Partition || got.TRES != c.want.TRES || got.MinNodes != c.want.MinNodes ||
-			got.Tasks != c.want.Tasks ||
+			got.Tasks != c.want.Tasks || got.NeedsGPU != c.want.NeedsGPU || got.NamesNodes != c.want.NamesNodes ||
 			got.TasksPerNode != c.want.TasksPerNode || got.SocketsPerNode != c.want.SocketsPerNode {
 			t.Errorf("%+v:\ngot  %+v\nwant %+v", c.r, got, c.want)
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -42,8 +43,9 @@ type Submission struct {
 	Site      Site
 	Request   Request
 	Partition string
-	Part      config.Partition
-	Written   []string // what was put into the script
+	Part      config.Partition // of several, what fits in all of them
+	managed   bool             // Part is CARMA's
+	Written   []string         // what was put into the script
 
 	Refused error          // why sbatch fails; nil: it does not
 	Seen    *history.Value // what earlier runs did; nil: there are none, or it is not known
@@ -141,20 +143,22 @@ func (s *Submission) override(a Ask) {
 // line. Without a carma.toml every partition is the example.
 func (s *Submission) choosePartition(baseMiB int64) {
 	s.Partition = cmp.Or(s.Request.partition, s.Site.DefaultPartition)
-	if s.Site.Path == "" && !strings.Contains(s.Partition, ",") {
+	if s.Site.Path == "" {
 		s.Partition = cmp.Or(s.Partition, "example")
 		s.Site.DefaultPartition = s.Partition
-		s.Site.Partitions = map[string]config.Partition{s.Partition: ExamplePartition}
-	}
-	part, ok := s.Site.Partitions[s.Partition]
-	if !ok {
-		return
+		s.Site.Partitions = map[string]config.Partition{}
+		for name := range strings.SplitSeq(s.Partition, ",") {
+			s.Site.Partitions[name] = ExamplePartition
+		}
 	}
 	if baseMiB > 0 {
-		part.BaseCuBLASMiB, part.BaseCuDNNMiB = baseMiB, baseMiB
-		s.Site.Partitions = map[string]config.Partition{s.Partition: part}
+		s.Site.Partitions = maps.Clone(s.Site.Partitions)
+		for name, part := range s.Site.Partitions {
+			part.BaseCuBLASMiB, part.BaseCuDNNMiB = baseMiB, baseMiB
+			s.Site.Partitions[name] = part
+		}
 	}
-	s.Part = part
+	_, s.Part, s.managed = s.Site.Site.Partition(s.Partition)
 }
 
 // explain says in words why a job is left alone, or why it does not share.
@@ -172,6 +176,9 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 		s.Why = fmt.Sprintf("line %d says off", d.Line("on"))
 	case !s.Part.Share:
 		s.Why = "partition " + s.Partition + " does not share its GPUs"
+		if strings.Contains(s.Partition, ",") {
+			s.Why = "not all of the partitions " + s.Partition + " share their GPUs"
+		}
 	case d.Policy == directive.PolicyExclusive:
 		s.Why = fmt.Sprintf("line %d says policy=exclusive", d.Line("policy"))
 	case s.Note != "":
@@ -186,7 +193,6 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 }
 
 func (s *Submission) leftAlone() string {
-	_, known := s.Site.Partitions[s.Partition]
 	names := make([]string, 0, len(s.Site.Partitions))
 	for n := range s.Site.Partitions {
 		names = append(names, n)
@@ -194,12 +200,12 @@ func (s *Submission) leftAlone() string {
 	slices.Sort(names)
 	ours := "; CARMA manages " + cmp.Or(strings.Join(names, ", "), "none")
 	switch {
-	case known:
+	case s.managed:
 		return "the job asks for no GPU"
 	case s.Partition == "":
 		return "no partition is named" + ours
 	case strings.Contains(s.Partition, ","):
-		return "several partitions are named" + ours
+		return "none of the partitions " + s.Partition + " is in carma.toml" + ours
 	}
 	return "partition " + s.Partition + " is not in carma.toml" + ours
 }

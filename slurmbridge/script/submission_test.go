@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
 )
 
 // What becomes of a script, and why, where there is no carma.toml: the example partition.
@@ -27,7 +29,7 @@ func TestJudge(t *testing.T) {
 		"nothing is known":   {"#SBATCH -G1\n#CARMA on\n", Ask{}, "example", 1, "nothing says how much memory it takes"},
 		"shared":             {"#SBATCH -G1\n#CARMA mem=7G\n", Ask{}, "example", 1, ""},
 		"the option wins":    {"#SBATCH -G1 -p a\n#CARMA mem=7G\n", Ask{Partition: "b", GPUs: 2}, "b", 2, ""},
-		"several partitions": {"#SBATCH -G1 -p a,b\n", Ask{}, "a,b", 0, "several partitions are named"},
+		"several partitions": {"#SBATCH -G1 -p a,b\n#CARMA mem=7G\n", Ask{}, "a,b", 1, ""},
 		"a wrong key":        {"#SBATCH -G1\n#CARMA mem=banana\n", Ask{}, "example", 0, "carma: line 3: mem=banana"},
 	} {
 		s, _, _ := Judge(c.ask, where, []byte("#!/bin/sh\n"+c.lines))
@@ -41,5 +43,38 @@ func TestJudge(t *testing.T) {
 	}
 	if _, err := LoadSite("testdata/none.toml", true, Ask{}, nil); err == nil {
 		t.Error("a carma.toml that has to be is not there, and that is no error")
+	}
+}
+
+// A job that names several partitions is judged by what fits in all of CARMA's, whichever
+// stands first.
+func TestJudgeSeveralPartitions(t *testing.T) {
+	where, err := LoadSite("testdata/none.toml", false, Ask{}, estimator.ByMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, alone := ExamplePartition, ExamplePartition
+	large.GPUMemMiB, alone.Share = 2*large.GPUMemMiB, false
+	where.Path = "carma.toml"
+	where.Partitions = map[string]config.Partition{"small": ExamplePartition, "large": large, "alone": alone}
+	for names, c := range map[string]struct {
+		memMiB int64
+		mode   jobenv.Mode
+		why    string
+	}{
+		"large":       {large.GPUMemMiB, jobenv.ModeShared, ""},
+		"large,small": {ExamplePartition.GPUMemMiB, jobenv.ModeShared, ""},
+		"other,small": {ExamplePartition.GPUMemMiB, jobenv.ModeShared, ""},
+		"small,alone": {ExamplePartition.GPUMemMiB, jobenv.ModeExclusive,
+			"not all of the partitions small,alone share their GPUs"},
+		"other,none": {0, "", "none of the partitions other,none is in carma.toml; CARMA manages alone, large, small"},
+	} {
+		s, _, _ := Judge(Ask{BaseMiB: 500}, where, []byte("#!/bin/sh\n#SBATCH -G1 -p "+names+"\n#CARMA mem=7G\n"))
+		if s.Part.GPUMemMiB != c.memMiB || s.Mode != c.mode || s.Why != c.why || c.memMiB > 0 && s.Part.BaseCuDNNMiB != 500 {
+			t.Errorf("%s: %s, %q, %+v", names, s.Mode, s.Why, s.Part)
+		}
+	}
+	if where.Partitions["small"].BaseCuDNNMiB == 500 {
+		t.Error("a judgement changed the site")
 	}
 }
