@@ -105,6 +105,21 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
+// Lines of a log around torchinfo's table are no rows of it, and do not spoil it.
+func TestLogAroundATree(t *testing.T) {
+	const table = "Layer (type:depth-idx)   Output Shape   Param #\n====\nNet   [8, 10]   --\n" +
+		"├─Linear: 1-1   [8, 10]   110\n====\nTotal params: 110\n"
+	const log = "Loading data done\nEpoch 0 starts now 7\nEpoch: 3 of 9\nDone\n"
+	m, err := Parse([]byte(log + table + log))
+	if err != nil || len(m.Rows) != 1 || m.Rows[0].Kind != "Linear" || len(m.More) != 0 {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	m, err = Parse([]byte("Linear: 1-1   [8, 10]   110\nReLU: 1-2   --\nLinear: 1-3   1,100\n├─ReLU: 1-4  [8, 10]  --\n"))
+	if err != nil || len(m.Rows) != 4 {
+		t.Errorf("rows whose tree is lost: %+v, %v", m, err)
+	}
+}
+
 func TestShape(t *testing.T) {
 	for _, c := range []struct {
 		text  string

@@ -124,7 +124,7 @@ func (t *infoTable) row(line []byte) error {
 		return nil
 	}
 	kind, attr, idxDepth, rest := infoName(name, t.names)
-	if kind == "" {
+	if kind == "" || depth < 0 && !t.cellsFollow(rest) {
 		if len(t.rows) > 0 {
 			t.m.Skipped++
 		}
@@ -146,6 +146,17 @@ func (t *infoTable) row(line []byte) error {
 	}
 	t.rows = append(t.rows, r)
 	return nil
+}
+
+// cellsFollow says that what stands behind a name without a tree are cells, and not more
+// words of a log. The outermost module may have none.
+func (t *infoTable) cellsFollow(b []byte) bool {
+	b = bytes.TrimSpace(b)
+	if len(b) == 0 {
+		return len(t.rows) == 0
+	}
+	_, used, _ := parseCount(b)
+	return len(b) == used || b[0] == '[' || b[0] == '(' || bytes.HasPrefix(b, []byte("--"))
 }
 
 // nested says that the model has rows below its outermost module.
