@@ -141,7 +141,7 @@ func TestGolden(t *testing.T) {
 		"refused.json": {args: []string{"testdata/job/bad.sh", conf, "--json"},
 			fails: "testdata/job/bad.sh: sbatch would fail: carma: line 3: mem=banana: not a size; write mem=12G"},
 		"too_large.json": {args: []string{"testdata/job/mem.sh", conf, "--gres=gpu:9", "--json"},
-			fails: "testdata/job/mem.sh: sbatch would fail: carma: partition gpu: the job can get 9 GPUs on one node, a " +
+			fails: "testdata/job/mem.sh: sbatch would fail: carma: partition gpu: the job can get 9 GPUs on one node, but a " +
 				"node has 4; ask for at most 4 per node"},
 		"preview.txt":       {args: []string{"testdata/job/on.sh", conf, "--summary=testdata/model.txt", "--batch=32"}},
 		"heterogeneous.txt": {args: []string{"testdata/job/het.sh", conf}},

@@ -187,7 +187,7 @@ func TestUsage(t *testing.T) {
 		{mixed("run", "--estimator", "horus"), cli.ExitUsage, "estimator horus: job medium24 has no number of it"},
 		{mixed("run", "more"), cli.ExitUsage, `unexpected argument "more"; see carma-sim run --help`},
 		{mixed("run", "--gpus", "1"), cli.ExitUsage,
-			traces + "mixed/trace.csv: line 4: job heavy2 requests 2 GPUs, a node has 1"},
+			traces + "mixed/trace.csv: line 4: job heavy2 requests 2 GPUs, but a node has 1"},
 		{mixed("compare", "nothing"), cli.ExitUsage,
 			`configuration "nothing": write "NAME: OPTIONS"; see carma-sim compare --help`},
 		{mixed("compare", "a: --policy"), cli.ExitUsage, `configuration "a": flag needs an argument: --policy`},

@@ -207,9 +207,10 @@ func TestAnnotateSeveralPartitions(t *testing.T) {
 		{"big,gpu", "", 1, "gres:carmau0:40536,gres:carmatotal:40536"},
 		{"big,gpu", "#CARMA mem=50G\n", 1, "line 1: mem: 50.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
 		{"gpu,alone", mem10, 1, "gres:carmau0:40536,gres:carmatotal:40536"},
-		{"gpu,alone", mem10, 3, "partition alone: the job can get 3 GPUs on one node, a node has 2; ask for at most 2 " +
+		{"gpu,alone", mem10, 3, "partition alone: the job can get 3 GPUs on one node, but a node has 2; ask for at most 2 " +
 			"per node"},
-		{"big,gpu", mem10, 5, "partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
+		{"big,gpu", mem10, 5, "partition gpu: the job can get 5 GPUs on one node, but a node has 4; ask for at most 4 " +
+			"per node"},
 		{"gpu,slots", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240 1 h"},
 	} {
 		j := job(c.script)
@@ -249,9 +250,9 @@ func TestAnnotateRefuses(t *testing.T) {
 		{"a policy that is not for jobs", func(j *Job) { j.Script = []byte("#CARMA mem=1G policy=rr\n") },
 			"line 1: policy: rr is not for jobs to choose here (shared, exclusive, lug)"},
 		{"gpu:5", func(j *Job) { j.TRES.PerNode = "gres:gpu:5" },
-			"partition gpu: the job can get 5 GPUs on one node, a node has 4; ask for at most 4 per node"},
+			"partition gpu: the job can get 5 GPUs on one node, but a node has 4; ask for at most 4 per node"},
 		{"--gpus=8", func(j *Job) { j.TRES = TRES{PerJob: "gres:gpu:8"} },
-			"the job can get 8 GPUs on one node, a node has 4; ask for at most 4 per node with --gpus-per-node and --nodes"},
+			"the job can get 8 GPUs on one node, but a node has 4; ask for at most 4 per node with --gpus-per-node and --nodes"},
 		{"--gpus-per-task=1 -n8", func(j *Job) { j.TRES, j.Tasks = TRES{PerTask: "gres:gpu:1"}, 8 },
 			"add --ntasks-per-node so that a node gets at most 4"},
 	} {

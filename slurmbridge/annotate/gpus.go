@@ -33,7 +33,7 @@ func gpusPerNode(job Job, asked lists, have int) (int, error) {
 			"ask for at most %d per node with --gpus-per-node and --nodes")
 	}
 	if most > int64(have) {
-		return 0, fmt.Errorf("the job can get %d GPUs on one node, a node has %d; "+hint, most, have, have)
+		return 0, fmt.Errorf("the job can get %d GPUs on one node, but a node has %d; "+hint, most, have, have)
 	}
 	return int(most), nil
 }

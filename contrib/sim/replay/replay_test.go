@@ -439,7 +439,7 @@ func TestRunRefuses(t *testing.T) {
 			_ *workload.Workload) {
 			s.Estimator = Horus
 		},
-		"job j0 requests 2 GPUs, a node has 1": func(s *Setup,
+		"job j0 requests 2 GPUs, but a node has 1": func(s *Setup,
 			_ *workload.Workload) {
 			s.GPUs = 1
 			one.Jobs[0].GPUs = 2

@@ -23,7 +23,7 @@ func Run(set Setup, w *workload.Workload) (Result, error) {
 	}
 	for i := range w.Trace {
 		if j := &w.Jobs[w.Trace[i].Job]; j.GPUs > set.GPUs {
-			return Result{}, fmt.Errorf("job %s requests %d GPUs, a node has %d", j.Name, j.GPUs, set.GPUs)
+			return Result{}, fmt.Errorf("job %s requests %d GPUs, but a node has %d", j.Name, j.GPUs, set.GPUs)
 		}
 	}
 	m := newMachine(&set, w)

@@ -193,7 +193,7 @@ func (r *traceReader) row() error {
 		return t.Bad("job: %q is not in the job table", clip(t.Text("job")))
 	}
 	if g := r.w.Jobs[job].GPUs; g > r.lim.GPUsPerNode {
-		return t.Bad("job %s requests %d GPUs, a node has %d", r.w.Jobs[job].Name, g, r.lim.GPUsPerNode)
+		return t.Bad("job %s requests %d GPUs, but a node has %d", r.w.Jobs[job].Name, g, r.lim.GPUsPerNode)
 	}
 	d, err := t.Number("duration_s", 0, maxSeconds)
 	if err != nil {

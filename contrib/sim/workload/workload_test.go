@@ -39,7 +39,7 @@ func TestReadTraceRefuses(t *testing.T) {
 		{"no number", "arrival_s,job\nnan,small\n", `t.csv: line 2: arrival_s: "nan" is not a number`},
 		{"no time", "arrival_s,job\n,small\n", "t.csv: line 2: arrival_s is empty"},
 		{"unknown job", "arrival_s,job\n# note\n0,huge\n", `t.csv: line 3: job: "huge" is not in the job table`},
-		{"too many GPUs", "arrival_s,job\n0,small\n1,large\n", "t.csv: line 3: job large requests 2 GPUs, a node has 1"},
+		{"too many GPUs", "arrival_s,job\n0,small\n1,large\n", "t.csv: line 3: job large requests 2 GPUs, but a node has 1"},
 		{"bad duration", "arrival_s,job,duration_s\n0,small,x\n", `t.csv: line 2: duration_s: "x" is not a number`},
 		{"quote", "arrival_s,job\n0,sm\"all\n", `t.csv: line 2: bare " in non-quoted-field`},
 	} {
