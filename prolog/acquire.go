@@ -103,7 +103,7 @@ func (n *Node) closeStale(readings []gres.Reading) {
 	tooOld := max(n.Config.SMAct.Window.D(), n.staleAfter())
 	for i := range readings {
 		if r := &readings[i]; r.Age > tooOld && r.Unreadable == "" {
-			r.Unreadable = fmt.Sprintf("it was read last %s ago", r.Age.Round(time.Second))
+			r.Unreadable = fmt.Sprintf("it was last read %s ago", r.Age.Round(time.Second))
 		}
 	}
 }

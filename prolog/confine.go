@@ -105,7 +105,7 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 			return nil
 		}
 		if !n.undecided(h) { // the Epilog has run, or CARMA was removed from the node
-			n.Log.Info("nobody waits any more", "job", h.JobKey)
+			n.Log.Info("the job no longer waits", "job", h.JobKey)
 			return nil
 		}
 		time.Sleep(settlePause)

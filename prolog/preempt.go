@@ -59,7 +59,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	if time.Since(p.asked) >= rightsFor {
 		p.asked, p.rules = time.Now(), schedule.Preemption{}
 		if err := n.mayPreempt(ctx, l, slurm); err != nil {
-			n.Log.Warn("query whom a job may preempt", "job", l.JobKey, "error", err)
+			n.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
 		}
 	}
 	if !p.rules.Preempts(p.self) {
@@ -97,7 +97,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	}
 	// Nobody is ended for a job that has gone, as its user may cancel it at any time.
 	if _, err := waiting(ctx, l.Hook, slurm); err != nil {
-		n.Log.Warn("query whom a job may preempt", "job", l.JobKey, "error", err)
+		n.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
 	if len(p.uuids) == 0 {

@@ -136,7 +136,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		if failed := n.Undecided(h); failed == nil {
 			return err
 		} else { // then the job waits here
-			n.Log.Error("let tasks wait", "job", h.JobKey, "error", failed)
+			n.Log.Error("make tasks wait", "job", h.JobKey, "error", failed)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.G
 	ctx, cancel := context.WithTimeout(ctx, daemonWait)
 	defer cancel()
 	if err := n.Admit(ctx, granted[0].Daemon, h.UID); err != nil {
-		n.Log.Warn("the job's MPS daemon is not ready; it may run without", "job", h.JobKey, "error", err)
+		n.Log.Warn("the job's MPS daemon is not ready; the job may run without MPS", "job", h.JobKey, "error", err)
 	}
 }
 

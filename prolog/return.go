@@ -232,7 +232,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	}
 	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
 	if uuids == nil {
-		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", "too few GPUs here that take jobs")
+		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", "too few GPUs here accept jobs")
 		return
 	}
 	if err := ledger.Hold(ctx, h.JobID, h.UID, r.GPUs, mib, uuids); err != nil {
@@ -279,7 +279,7 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 		n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)
 		switch {
 		case n.Until.IsZero() && !n.undecided(h):
-			n.Log.Info("nobody waits any more", "job", h.JobKey)
+			n.Log.Info("the job no longer waits", "job", h.JobKey)
 			return nil
 		case !n.Until.IsZero() && time.Until(n.Until) < n.Config.Hooks.Deadline.D():
 			if failed := n.Undecided(h); failed != nil {

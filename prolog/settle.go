@@ -84,7 +84,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 			wait = min(wait, left)
 		}
 		if until.IsZero() && !n.undecided(l.Hook) { // the Epilog has run, or CARMA was removed from the node
-			n.Log.Info("nobody waits any more", "job", l.JobKey)
+			n.Log.Info("the job no longer waits", "job", l.JobKey)
 			if granted != nil {
 				return ledger.Release(context.WithoutCancel(ctx), l.JobKey)
 			}

@@ -64,5 +64,5 @@ func TestOwners(t *testing.T) {
 			t.Logf("the stranger said: %s", said.String())
 		}
 	})
-	c.eventually(gpu, `closed "1 process(es)? of no job"$`)
+	c.eventually(gpu, `closed "1 process(es that belong| that belongs) to no job"$`)
 }

@@ -368,7 +368,7 @@ func (a *Agent) export(s lease.Snapshot) {
 	}
 	err := a.Export(s)
 	if err != nil && !a.exportFails {
-		a.Log.Warn("write for other tools; not repeated until it succeeds", "error", err)
+		a.Log.Warn("write files for other tools; logged once until it succeeds", "error", err)
 	}
 	a.exportFails = err != nil
 }

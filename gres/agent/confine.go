@@ -169,7 +169,7 @@ func (a *Agent) shutUnconfined(ctx context.Context, g confine.Guard) {
 			break
 		}
 		if !leased {
-			a.Log.Warn("a job was started without a Prolog; it opens no GPU", "job", jobenv.JobKey{JobID: job.ID})
+			a.Log.Warn("a job was started without a Prolog; it can open no GPU", "job", jobenv.JobKey{JobID: job.ID})
 		}
 	}
 	if says := fmt.Sprint(err); says != a.shutFails {

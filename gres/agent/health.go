@@ -102,7 +102,7 @@ func (a *Agent) onState(ctx context.Context, h *health, s gres.Sample) {
 	if s.RowsPending != h.pending {
 		h.pending = s.RowsPending
 		if h.pending {
-			a.Log.Warn("rows of a GPU's memory wait to be remapped; reset it when it is idle", "gpu", s.UUID)
+			a.Log.Warn("rows of a GPU's memory wait to be remapped; reset the GPU when it is idle", "gpu", s.UUID)
 		}
 	}
 	if h.told && s.Fault == h.fault {

@@ -28,7 +28,7 @@ func (a *Agent) boundLogs(ctx context.Context) {
 	for {
 		err := errors.Join(a.MPS.BoundLogs(), a.followLogs(ctx))
 		if err != nil && !failed {
-			a.Log.Warn("follow and truncate the MPS daemons' logs; not repeated until it succeeds", "error", err)
+			a.Log.Warn("follow and truncate the MPS daemons' logs; logged once until it succeeds", "error", err)
 		}
 		failed = err != nil
 		select {
@@ -178,7 +178,7 @@ func (a *Agent) closeUnused(ctx context.Context, samples []gres.Sample, daemons 
 		return users, err
 	})
 	if err != nil && !a.closeFails {
-		a.Log.Warn("restrict MPS pipe directories; not repeated until it succeeds", "error", err)
+		a.Log.Warn("restrict MPS pipe directories; logged once until it succeeds", "error", err)
 	}
 	a.closeFails = err != nil
 }

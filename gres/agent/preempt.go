@@ -51,7 +51,7 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		p.asked = now
 		rules, err := a.Cluster.Preemption(ctx)
 		if err != nil {
-			a.Log.Warn("query who may preempt whom", "error", err)
+			a.Log.Warn("query which jobs may preempt others", "error", err)
 			return
 		}
 		p.rules = rules

@@ -266,7 +266,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 			}
 			return
 		}
-		a.Log.Warn("place a hold", "job", hold.JobID, "error", "too few GPUs here that take jobs")
+		a.Log.Warn("place a hold", "job", hold.JobID, "error", "too few GPUs here accept jobs")
 	}
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)

@@ -54,9 +54,9 @@ func (r Reason) String() string {
 		return "leased exclusively"
 	case foreign:
 		if r.a == 1 {
-			return "1 process of no job"
+			return "1 process that belongs to no job"
 		}
-		return fmt.Sprintf("%.0f processes of no job", r.a)
+		return fmt.Sprintf("%.0f processes that belong to no job", r.a)
 	case migTaken:
 		return "MIG instance in use"
 	case fullOfJobs:
@@ -84,7 +84,7 @@ func (r Reason) String() string {
 	case tooFew:
 		return fmt.Sprintf("fits, but %.0f are needed at once", r.a)
 	case tooFewTogether:
-		return fmt.Sprintf("fits, but %.0f are needed that one MPS daemon serves", r.a)
+		return fmt.Sprintf("fits, but %.0f that one MPS daemon serves are needed", r.a)
 	case noMemory:
 		return "no memory free"
 	case missing:

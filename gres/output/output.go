@@ -101,7 +101,7 @@ func (w *Watch) look(processes []Process) {
 			// The last steps are the ones that may have ended the job.
 			w.files[p.Job] = append(list[max(0, len(list)+1-most):], f)
 			if err := write(w.RunDir, p.Job, w.files[p.Job]); err != nil {
-				w.Log.Warn("a job's stderr may not be scanned", "error", err)
+				w.Log.Warn("a job's stderr might not be scanned", "error", err)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func (w *Watch) recall(job jobenv.JobKey) {
 	}
 	files, err := Read(w.RunDir, job)
 	if err != nil {
-		w.Log.Warn("the stderr of a job's earlier steps may not be scanned", "error", err)
+		w.Log.Warn("the stderr of a job's earlier steps might not be scanned", "error", err)
 	}
 	w.files[job] = files
 }
