@@ -58,7 +58,7 @@ const char *library_load(struct library *lib, const char *config, const char *gr
 	*(void **)&lib->recovery = dlsym(so, "carma_recovery");
 	*(void **)&lib->version = dlsym(so, "carma_version");
 	if (!abi || !configure || !lib->annotate || !lib->tick || !lib->recovery || !lib->version || abi() != CARMA_ABI)
-		return "libcarma.so is of another version than the plugin";
+		return "libcarma.so and the plugin are of different versions";
 	*message = configure(config, gres_prefix);
 	return NULL;
 }
