@@ -82,6 +82,7 @@ func TestSlurmUser(t *testing.T) {
 		t.Errorf("the history's file is %q", got)
 	}
 	c.eventually(func() string {
+		c.sh(carol, "carma-report history --write --from slurmdbd") // the run may have reached slurmdbd only now
 		id := c.sh(alice, "sbatch --parsable -H -o /dev/null "+script)
 		defer c.sh("", "scancel "+id)
 		return c.sh("", "scontrol show job "+id)
