@@ -199,7 +199,8 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			"requeuehold update update", "held: Invalid partition name specified"},
 		"busy for ever": {"update", errors.New("scontrol update: exit status 1: Resource temporarily unavailable"),
 			"requeuehold" + strings.Repeat(" update", 2*updateTries), "held: Resource temporarily unavailable"},
-		"release": {"release", errors.New("no"), "requeuehold update release", "held: no"},
+		"release": {"release", errors.New("no"), "requeuehold update release",
+			"requeued, held until the agent releases it: no"},
 		"slurmctld falls": {"words", errors.New("squeue: Unable to contact slurm controller"), "",
 			"slurmctld did not answer: Unable to contact slurm controller"},
 	} {
@@ -226,8 +227,8 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 	}
 }
 
-// Where slurmctld does not answer, the job may be held, now or later, and the agent is told; where it
-// refuses, or the job is one of scrontab, not.
+// Where slurmctld does not answer, or does not release the job, it may be held, now or later, and the
+// agent is told; where it refuses the change, or the job is one of scrontab, not.
 func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 	late := fmt.Errorf("scontrol: %w: ", context.DeadlineExceeded)
 	silent := errors.New("scontrol: exit status 1: slurm_requeue: Socket timed out on send/recv operation")
@@ -247,7 +248,12 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 			"context deadline exceeded"},
 		{"release", late, "requeuehold update release", true, "slurmctld did not answer whether it is released: " +
 			"context deadline exceeded"},
-		{"release", errors.New("no"), "requeuehold update release update", false, "held: no"},
+		{"requeuehold", errors.New("no"), "requeuehold", true, "requeue refused: no"},
+		{"update", errors.New("scontrol: exit status 1: Connection reset by peer for job 7"), "requeuehold update",
+			true, "slurmctld did not answer whether it is changed: Connection reset by peer for job 7"},
+		{"update", errors.New("no"), "requeuehold update update update", false, "held: no"},
+		{"release", errors.New("no"), "requeuehold update release", true,
+			"requeued, held until the agent releases it: no"},
 		{"cron", sctl.ErrCron, "", false, sctl.ErrCron.Error()},
 		{"cron", late, "", false, "slurmctld did not answer: context deadline exceeded"},
 	} {

@@ -132,8 +132,8 @@ func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.He
 }
 
 // putBack puts a completing job into the queue again and returns the partition that it is
-// then in. What slurmctld refuses on the way leaves the job held, never half moved; where
-// its answer is missing, the agent releases the job (lease.PerhapsHeld). All components of a
+// then in. A change that slurmctld refuses leaves the job held, never half moved; where its answer is
+// missing, or it does not release the job, the agent does (lease.PerhapsHeld). All components of a
 // heterogeneous job are requeued, and the job's own is changed. home is its partition so far.
 // Each call has a deadline of its own: slurmctld may take seconds for each.
 func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl.Change, ledger Held,
@@ -153,7 +153,7 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 		n.Log.Warn("record a job that is held while it is requeued", "job", j.ID, "error", err)
 	}
 	defer func() {
-		if sctl.Unanswered(err) {
+		if err != nil && !errors.Is(err, errHeld) { // it may be held, now or later
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger) // else the agent looks once
@@ -176,8 +176,8 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	defer cancelRelease()
 	if err := slurm.Release(releasing, target); sctl.Unanswered(err) {
 		return "", fmt.Errorf("slurmctld did not answer whether it is released: %w", shorter(err))
-	} else if err != nil {
-		return "", fmt.Errorf("%w: %s", errHeld, reason(err))
+	} else if err != nil { // the change is complete
+		return "", fmt.Errorf("requeued, held until the agent releases it: %w", shorter(err))
 	}
 	return change.Partition, nil
 }

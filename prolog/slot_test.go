@@ -73,9 +73,13 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 		"cannot be released": {"TimeLimit", func(w *world,
 			_ *jobenv.Hook) {
 			w.slurm.fail["release"] = errors.New("scontrol: no")
-		}, "requeuehold update release update",
+		}, "requeuehold update release",
 			"COMPLETED",
-			"its time slot was over; held: no"},
+			"its time slot was over; requeued, held until the agent releases it: no"},
+		"cannot be changed": {"TimeLimit", func(w *world, _ *jobenv.Hook) {
+			w.slurm.fail["update"] = errors.New("scontrol: no")
+		},
+			"requeuehold update update", "COMPLETED", "its time slot was over; held: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

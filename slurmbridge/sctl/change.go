@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -92,32 +93,46 @@ var ErrCron = errors.New("a job of scrontab, which runs again at its next time")
 // CheckCron returns ErrCron for a job of scrontab: slurmctld refuses all changes of it, release too
 // (job_mgr.c, _update_job, 22.05 to 25.11), but not requeuehold, which would leave it held for ever. It
 // tries a change that changes nothing, of a job that may be requeued; slurmctld looks for scrontab
-// before it looks whether the job has ended, for which it refuses the change, too. Another error
-// is that slurmctld did not answer.
+// before it looks whether the job has ended, for which it refuses the change, too. Any other answer, or
+// none, is an error: nothing is known then.
 func (c Client) CheckCron(ctx context.Context, t Target) error {
 	err := c.update(ctx, t, "Requeue=1")
 	switch {
-	case err == nil:
+	case err == nil || notCron().MatchString(err.Error()):
 		return nil
 	case strings.Contains(err.Error(), "Cannot modify scrontab jobs"): // ESLURM_CANNOT_MODIFY_CRON_JOB
 		return ErrCron
-	case Unanswered(err) || t == (Target{}):
-		return err
 	}
-	return nil
+	return err
 }
+
+// notCron are the refusals that come after slurmctld has looked for scrontab, 22.05 to 26.05, and that
+// of a job that has gone.
+var notCron = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`Job has already finished|Job/step already completing or completed|` +
+		`the DB index is being set|Invalid job id specified`)
+})
 
 // Unanswered tells whether an error says no more than that slurmctld's answer is missing: what it was asked to
 // do may be done, now or later.
 func Unanswered(err error) bool {
-	return err != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
-		noAnswer().MatchString(err.Error()))
+	if err == nil {
+		return false
+	}
+	var ended *exec.ExitError
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.As(err, &ended) && !ended.Exited() || noAnswer().MatchString(err.Error())
 }
 
-// noAnswer are Slurm's words for it (src/common/slurm_errno.c, 22.05 to 25.11).
+// noAnswer are Slurm's and the system's words for it (src/common/slurm_errno.c, 22.05 to 26.05). A slurmctld
+// that is restarted, or not the one in charge, has many.
 var noAnswer = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)Unable to contact slurm controller|Socket timed out|Zero Bytes were|` +
-		`Communication connection failure|Message (send|receive) failure`)
+		`Communication (connection|shutdown) failure|Message (send|receive) failure|Unexpected message received|` +
+		`Unexpected missing socket|Protocol authentication error|Insane message length|standby mode|` +
+		`Rate limit exceeded|Received (zero length message|message length)|Failed to send entire message|` +
+		`Header lengths are longer|Connection (reset|refused|timed out|aborted)|Broken pipe|` +
+		`No route to host|Network is unreachable|Transport endpoint`)
 })
 
 // Release lets a held job start.

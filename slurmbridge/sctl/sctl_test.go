@@ -106,23 +106,56 @@ scontrol update JobId=10_3 Requeue=1
 // Slurm's words of 22.05.8 and 25.11.7 (slurm_errno.c).
 func TestCheckCron(t *testing.T) {
 	for said, want := range map[string]string{
-		"Cannot modify scrontab jobs through scontrol for job 12": ErrCron.Error(),
-		"Job/step already completing or completed for job 12":     "",
-		"Unable to contact slurm controller (connect failure)":    "Unable to contact",
-		"Socket timed out on send/recv operation":                 "Socket timed out",
+		"Cannot modify scrontab jobs through scontrol for job 12":                                      ErrCron.Error(),
+		"Job has already finished for job 12":                                                          "",
+		"Job/step already completing or completed for job 12":                                          "",
+		"Invalid job id specified for job 12":                                                          "",
+		"Job update not available right now, the DB index is being set, try again in a bit for job 12": "",
+		"Something new for job 12":                                                                     "Something new",
 	} {
 		c := client(t, map[string]string{"scontrol": "echo '" + said + "' >&2; exit 1"})
 		err := c.CheckCron(t.Context(), Job{ID: 12}.Target())
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", said, err)
-		}
-		if unanswered := Unanswered(err); unanswered != (want != "" && !errors.Is(err, ErrCron)) {
-			t.Errorf("%s: unanswered %v", said, unanswered)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || Unanswered(err) {
+			t.Errorf("%s: %v, unanswered %v", said, err, Unanswered(err))
 		}
 	}
-	c := client(t, map[string]string{"scontrol": "exec sleep 60"})
+}
+
+func TestUnanswered(t *testing.T) {
+	for said, want := range map[string]bool{
+		"Unable to contact slurm controller (connect failure)":  true,
+		"Unable to contact slurm controller (shutdown failure)": true,
+		"Communication shutdown failure for job 12":             true,
+		"Socket timed out on send/recv operation":               true,
+		"Connection reset by peer for job 12":                   true,
+		"Connection refused for job 12":                         true,
+		"Connection timed out for job 12":                       true,
+		"Broken pipe for job 12":                                true,
+		"No route to host for job 12":                           true,
+		"Unexpected missing socket error for job 12":            true,
+		"Protocol authentication error for job 12":              true,
+		"Unexpected message received for job 12":                true,
+		"Slurm backup controller in standby mode for job 12":    true,
+		"Rate limit exceeded, please retry momentarily":         true,
+		"Invalid partition name specified":                      false,
+		"Resource temporarily unavailable for job 12":           false,
+		"Access/permission denied for job 12":                   false,
+	} {
+		c := client(t, map[string]string{"scontrol": "echo '" + said + "' >&2; exit 1"})
+		for _, err := range []error{c.Release(t.Context(), Job{ID: 12}.Target()),
+			c.CheckCron(t.Context(), Job{ID: 12}.Target())} {
+			if err == nil || Unanswered(err) != want {
+				t.Errorf("%s: %v, unanswered %v", said, err, Unanswered(err))
+			}
+		}
+	}
+	killed := client(t, map[string]string{"scontrol": "kill -9 $$"})
+	if err := killed.Release(t.Context(), Job{ID: 12}.Target()); !Unanswered(err) {
+		t.Errorf("killed: %v", err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
+	c := client(t, map[string]string{"scontrol": "exec sleep 60"})
 	if err := c.Release(ctx, Job{ID: 12}.Target()); !Unanswered(err) {
 		t.Errorf("a deadline: %v", err)
 	}
