@@ -55,7 +55,7 @@ func (a *Agent) setStarts(ctx context.Context, pending []lease.PendingRestart) {
 
 // forgottenAfter is slurmctld's MinJobAge by default: later it knows no more.
 // Records whose job nobody has been asked about for askNoMore get no answer:
-// slurmctld was away, or jobs ended faster than questions are put.
+// slurmctld was away, jobs ended faster than questions are put, or no record could be written.
 const (
 	forgottenAfter = 5 * time.Minute
 	askNoMore      = time.Hour
@@ -70,9 +70,11 @@ const (
 
 // complete puts slurmctld's word on the end of jobs into their records. The
 // Epilog's environment does not tell a job that was cancelled or ran out of
-// time from one that ended well. A slurmctld that does not answer is asked again
-// when counts are compared, not every second. So is one that knows no end yet: a job whose
-// processes hang completes for long, and others come before it.
+// time from one that ended well. The agent is woken before slurmctld has heard of the end, so the
+// first question often comes too early, and soon slurmctld forgets the job. So the next one comes a
+// second later, and then ever more rarely, at most whenever counts are compared: a job whose
+// processes hang completes for long, and others come before it. So with a slurmctld that does not
+// answer.
 func (a *Agent) complete(ctx context.Context, now time.Duration) {
 	ended, err := a.Ledger.Ended(ctx, endedAtOnce+len(a.askEndAt))
 	if err != nil {
@@ -87,25 +89,25 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 	}
 	a.askEndAt = again
 	slices.SortStableFunc(ended, func(x, y lease.Ended) int { return cmp.Compare(again[x.JobKey], again[y.JobKey]) })
-	asked := 0
+	asked, rarest := 0, a.Config.Capacity.Compare.D()
 	for _, e := range ended {
 		var j sctl.Job
 		var words sctl.Words
 		if e.Age < askNoMore {
-			if asked == endsAskedAtOnce || again[e.JobKey] > now ||
-				a.askedEnd != 0 && now-a.askedEnd < a.Config.Capacity.Compare.D() {
+			if asked == endsAskedAtOnce || again[e.JobKey] > now || a.endsSilentUntil > now {
 				continue
 			}
 			asked++
-			again[e.JobKey] = now + a.Config.Capacity.Compare.D()
+			again[e.JobKey] = now + min(rarest, max(time.Second, e.Age/4))
 			j, err = a.Jobs.Job(ctx, e.JobID)
 			known := err == nil || errors.Is(err, sctl.ErrNoJob)
-			a.askedEnd = 0
 			if !known {
-				a.askedEnd = now
+				a.endsSilence = min(rarest, max(time.Second, 2*a.endsSilence))
+				a.endsSilentUntil = now + a.endsSilence
 				a.Log.Warn("query how a job ended", "job", e.JobKey, "error", err)
 				continue
 			}
+			a.endsSilence = 0
 			if j.State == jobstate.Completing && e.Age < forgottenAfter {
 				continue
 			}
@@ -131,7 +133,7 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 	}
 	if err != nil {
 		a.Log.Error("complete a record", "job", e.JobKey, "error", err)
-		if e.Age < forgottenAfter {
+		if e.Age < askNoMore {
 			return // a later tick tries again
 		}
 	}

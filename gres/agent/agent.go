@@ -95,10 +95,12 @@ type Agent struct {
 
 	// askOfJobs:
 	startAsked  map[uint32]time.Duration        // when slurmctld was asked about jobs that were requeued
-	askedEnd    time.Duration                   // how jobs ended, in vain; 0: slurmctld answered
+	endsSilence time.Duration                   // how long slurmctld is not asked how jobs ended, as it did not answer
 	askEndAt    map[jobenv.JobKey]time.Duration // when slurmctld is asked again how an attempt ended
 	askAt       map[uint32]time.Duration        // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration                   // it did not answer
+
+	endsSilentUntil time.Duration // with endsSilence
 
 	// tellIdle:
 	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs

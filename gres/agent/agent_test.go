@@ -22,6 +22,7 @@ import (
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -376,6 +377,7 @@ func TestWakeSchedulerOfSeveralUsers(t *testing.T) {
 type records struct {
 	ends []db.End
 	lost []uint32
+	err  error // of SetEnd
 }
 
 func (r *records) PutLost(_ context.Context, a db.Attempt) error {
@@ -389,7 +391,7 @@ func (r *records) Tidy(context.Context) error                                { r
 
 func (r *records) SetEnd(_ context.Context, e db.End) error {
 	r.ends = append(r.ends, e)
-	return nil
+	return r.err
 }
 
 func TestComplete(t *testing.T) {
@@ -437,7 +439,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// While slurmctld is away, jobs that have ended cost one question in a while;
+// While slurmctld is away, jobs that have ended cost ever fewer questions;
 // those that nobody will ask about go, without one.
 func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	l, r, j := &ledger{}, &records{}, &jobs{err: errors.New("no connection")}
@@ -450,21 +452,22 @@ func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	for n := range 60 {
 		a.complete(t.Context(), second(n))
 	}
-	if j.asked != 2 || l.ended != 0 {
+	const asked = 6 // after 0, 1, 3, 7, 15 and 31 s
+	if j.asked != asked || l.ended != 0 {
 		t.Errorf("%d questions in a minute, %d dropped", j.asked, l.ended)
 	}
 	for i := range 20 {
 		l.list[i].Age = askNoMore
 	}
 	a.complete(t.Context(), second(60))
-	if j.asked != 3 || l.ended != 20 {
+	if j.asked != asked || l.ended != 20 {
 		t.Errorf("%d questions, %d dropped of 20 that are too old", j.asked, l.ended)
 	}
 	l.list = l.list[20:]
 	j.err = nil
 	a.complete(t.Context(), second(61))
 	a.complete(t.Context(), second(90))
-	if j.asked != 3+endsAskedAtOnce || l.ended != 20+endsAskedAtOnce || len(r.ends) != l.ended {
+	if j.asked != asked+2*endsAskedAtOnce || l.ended != 20+2*endsAskedAtOnce || len(r.ends) != l.ended {
 		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(r.ends))
 	}
 }
@@ -592,6 +595,57 @@ func TestCompleteBesideJobsThatHang(t *testing.T) {
 	}
 	if len(r.ends) == 0 || r.ends[0].JobID != hang {
 		t.Errorf("records of %v", r.ends)
+	}
+}
+
+// The first question often comes before slurmctld knows the end. It forgets a job soon, so the next
+// one does not wait for the next comparison; while it is away, questions grow rarer.
+func TestCompleteAsksAgainSoon(t *testing.T) {
+	full := errors.New("disk full")
+	for name, c := range map[string]struct {
+		state jobstate.State
+		err   error
+		write error
+		least int // questions in half an hour
+		most  int
+	}{
+		"completing":       {"COMPLETING", nil, nil, 15, 60},
+		"no answer":        {"", full, nil, 8, 15},
+		"no record":        {"COMPLETED", nil, full, 15, 60},
+		"has ended before": {"COMPLETED", nil, nil, 1, 1},
+	} {
+		l, r, j := &ledger{}, &records{err: c.write}, &jobs{known: map[uint32]sctl.Job{}, err: c.err}
+		j.known[1] = sctl.Job{ID: 1, State: c.state}
+		a := newAgent()
+		a.Config.Capacity.Compare = config.Duration(time.Hour)
+		a.Ledger, a.Records, a.Jobs = l, r, j
+		var after []int
+		for second := range 30 * 60 {
+			if l.ended > 0 {
+				break
+			}
+			l.list = []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1}, Age: min(time.Duration(second)*time.Second, 4*time.Minute)}}
+			asked := j.asked
+			if a.complete(t.Context(), time.Hour+time.Duration(second)*time.Second); j.asked > asked {
+				after = append(after, second)
+			}
+		}
+		if len(after) < c.least || len(after) > c.most || c.most > 1 && after[1] > 2 {
+			t.Errorf("%s: asked after %v s", name, after)
+		}
+	}
+}
+
+// A record that cannot be written is tried for as long as one that nobody can be asked about.
+func TestCompleteKeepsWhatIsNotWritten(t *testing.T) {
+	for age, want := range map[time.Duration]int{2 * forgottenAfter: 0, askNoMore: 1} {
+		l := &ledger{list: []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1}, Age: age}}}
+		a := newAgent()
+		a.Ledger, a.Records = l, &records{err: errors.New("disk full")}
+		a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {ID: 1, State: "COMPLETED"}}}
+		if a.complete(t.Context(), time.Hour); l.ended != want {
+			t.Errorf("%v after its end: %d dropped, want %d", age, l.ended, want)
+		}
 	}
 }
 
