@@ -77,8 +77,8 @@ type Agent struct {
 	confinedBy string // as last said
 	reopened   bool   // what jobs may open, since that was said
 	guards     latest[confine.Guard]
-	reaped     uint32 // the last confined job that slurmctld was asked about
-	vain       uint32 // the job whose hold here was in vain, until the node's Comment says so
+	reaped     uint32               // the last confined job that slurmctld was asked about
+	vain       map[uint32]time.Time // when holds here ended that were in vain, until the node's Comment says so
 
 	// keepShut:
 	shutFails string // as last said

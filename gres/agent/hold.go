@@ -174,9 +174,12 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 			}
 		}
 		if late && a.inVain(id, s) { // followComment says so
-			a.vain = id
-		} else if a.vain == id {
-			a.vain = 0
+			if a.vain == nil {
+				a.vain = map[uint32]time.Time{}
+			}
+			a.vain[id] = time.Now()
+		} else {
+			delete(a.vain, id)
 		}
 		a.Log.Info("hold ended", "job", id, "timed_out", late)
 		if err := a.Ledger.DropHold(ctx, id); err != nil {

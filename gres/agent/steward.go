@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -104,8 +105,8 @@ func (a *Agent) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []
 		a.vains.Learn(nodes[i].Comment, now)
 	}
 	a.waits.Restore(queue, now, every)
-	for _, id := range a.vains.Look(queue, nodes, now, every) {
-		a.Log.Info("a hold was in vain; the job gets none for a while", "job", id)
+	for _, s := range a.vains.Look(queue, nodes, now, every) {
+		a.Log.Info("a hold was in vain; the job gets none there for a while", "job", s.Job, "node", s.Node)
 	}
 	if i >= 0 {
 		before := nodes[i].Comment
@@ -230,9 +231,11 @@ func firstUp(nodes []schedule.Node) string {
 
 // followComment keeps GPUs as the node's Comment says, and takes the word out
 // of it when the job has started, has gone, waits for what its user has set, or did not
-// come in time.
+// come in time. It says so there where the hold was in vain, or cannot be kept.
 func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snapshot) {
 	hold, ok := steward.ParseComment(comment)
+	// Other holds that were in vain stand in no Comment: the node made them itself.
+	maps.DeleteFunc(a.vain, func(id uint32, _ time.Time) bool { return id != hold.JobID })
 	if !ok || a.Cluster == nil {
 		return
 	}
@@ -250,7 +253,9 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	if kept >= 0 {
 		age = s.Holds[kept].Age // by a clock that nobody sets
 	}
-	vain := a.vain == hold.JobID // its time is over, whatever the steward's clock says
+	// Its time is over, whatever the steward's clock says, unless the steward decided anew since.
+	ended, vain := a.vain[hold.JobID]
+	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2
 	if comes && age < steward.HoldTimeout && !vain {
 		if j.State != jobstate.Pending || kept >= 0 {
 			return
@@ -267,6 +272,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 			return
 		}
 		a.Log.Warn("place a hold", "job", hold.JobID, "error", "too few GPUs here accept jobs")
+		vain = true // the steward is to look for another node
 	}
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)
@@ -279,7 +285,5 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		a.Log.Warn("remove a hold from the node's Comment", "error", err)
 		return
 	}
-	if vain {
-		a.vain = 0
-	}
+	delete(a.vain, hold.JobID)
 }

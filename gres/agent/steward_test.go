@@ -247,6 +247,7 @@ func TestFollowComment(t *testing.T) {
 		"not known":           {fresh, "?", nil, nil, nil},
 		"has gone":            {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"too many":            {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"too many, has gone":  {many, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"a bound on slowdown": {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
 		l, slurm := &ledger{}, &cluster{}
@@ -271,6 +272,10 @@ func TestFollowComment(t *testing.T) {
 			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
+		}
+		// The steward is to look for another node.
+		if said := strings.Contains(slurm.comments["n1"], "carma-vain=7:"); said != (name == "too many") {
+			t.Errorf("%s: %q", name, slurm.comments["n1"])
 		}
 	}
 }
@@ -328,8 +333,53 @@ func TestHoldInVain(t *testing.T) {
 		if c.vain {
 			want = fmt.Sprintf("rack carma-vain=7:%d", decided.Unix())
 		}
-		if got := slurm.comments["n1"]; got != want || a.vain != 0 {
-			t.Errorf("%s: %q, want %q; %d", name, got, want, a.vain)
+		if got := slurm.comments["n1"]; got != want || len(a.vain) != 0 {
+			t.Errorf("%s: %q, want %q; %v", name, got, want, a.vain)
+		}
+	}
+}
+
+// Two holds may be over at the same look.
+func TestTwoHoldsInVain(t *testing.T) {
+	slurm := &cluster{}
+	a := newAgent()
+	waits := sctl.Job{State: "PENDING", Reason: "Resources"}
+	a.Node, a.Ledger, a.Cluster = "n1", &ledger{}, slurm
+	a.Jobs = &jobs{known: map[uint32]sctl.Job{6: waits, 7: waits, 8: waits}}
+	var s lease.Snapshot
+	for i, job := range []uint32{6, 7, 8} {
+		s.Holds = append(s.Holds, lease.Hold{UUID: fmt.Sprint(i), JobID: job, GPUs: 1, Age: time.Hour, Open: true,
+			Offered: time.Hour})
+	}
+	a.followHolds(t.Context(), s)
+	hold := steward.Hold{JobID: 7, GPUs: 1, Since: time.Now().Add(-31 * time.Minute)}
+	a.followComment(t.Context(), hold.String(), lease.Snapshot{})
+	want := fmt.Sprintf("carma-vain=7:%d", hold.Since.Unix())
+	if got := slurm.comments["n1"]; got != want || len(a.vain) != 0 {
+		t.Errorf("%q, want %q; %v", got, want, a.vain)
+	}
+}
+
+// A hold that the node made itself stands in no Comment: that it was in vain says nothing of one that
+// the steward decides later.
+func TestOldHoldInVain(t *testing.T) {
+	hold := func(job uint32) string {
+		return (steward.Hold{JobID: job, GPUs: 1, Since: time.Now()}).String()
+	}
+	for name, between := range map[string]string{"no hold": "rack", "another job's": hold(9), "none read": "-"} {
+		l, slurm, a := &ledger{}, &cluster{}, newAgent()
+		waits := sctl.Job{State: "PENDING", Reason: "Resources"}
+		a.Node, a.Ledger, a.Cluster, a.Jobs = "n1", l, slurm, &jobs{known: map[uint32]sctl.Job{7: waits, 9: waits}}
+		old := lease.Hold{UUID: "a", JobID: 7, GPUs: 1, Age: time.Hour, Open: true, Offered: time.Hour}
+		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{old}})
+		if between != "-" {
+			a.followComment(t.Context(), between, lease.Snapshot{})
+		}
+		l.calls = nil
+		a.followComment(t.Context(), hold(7), lease.Snapshot{
+			Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}}})
+		if fmt.Sprint(l.calls) != "[hold 0 MiB of [a] for 1 GPUs of 7 of 0]" {
+			t.Errorf("%s: %v, Comment %q", name, l.calls, slurm.comments["n1"])
 		}
 	}
 }

@@ -4,6 +4,7 @@ package steward
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -56,8 +57,9 @@ type start struct {
 // node is one that may keep GPUs.
 type node struct {
 	schedule.Node
-	class int // of its features
-	jobs  int // that run
+	hash  uint16 // of its name
+	class int    // of its features
+	jobs  int    // that run
 	end   time.Time
 }
 
@@ -65,7 +67,8 @@ type node struct {
 type search struct {
 	partition, reqNodes, features string
 	gpus                          int
-	several                       bool // nodes
+	several                       bool   // nodes
+	skipped                       string // nodes where its holds were in vain
 }
 
 // So many searches of a partition for one user, and for all, are made for one decision, by turns.
@@ -92,7 +95,7 @@ func newIndex(in Input) *index {
 			classOf[n.Features] = class
 			x.classes = append(x.classes, strings.Split(n.Features, ","))
 		}
-		x.nodes[n.Name] = &node{Node: n, class: class}
+		x.nodes[n.Name] = &node{Node: n, hash: hashOf(n.Name), class: class}
 	}
 	for i := range in.Queue {
 		if j := &in.Queue[i]; j.State == jobstate.Running {
@@ -223,7 +226,10 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 			portions[j.UID] = of
 			users = append(users, of)
 		}
-		r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1}
+		r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1, ""}
+		if skipped := x.skipped(j); len(skipped) > 0 {
+			r.skipped = fmt.Sprint(slices.Sorted(slices.Values(skipped)))
+		}
 		searches[i] = r
 		if len(of.asked) < searchesOfUser && !known[own{j.UID, r}] {
 			known[own{j.UID, r}] = true
@@ -260,18 +266,19 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 }
 
 // soonest returns the node that will be free for the job first, judged by the
-// fewest running jobs, then by the earliest end of the last of them. squeue
+// fewest running jobs, then by the earliest end of the last of them. squeue --Format
 // (22.05) does not tell which nodes a job excludes: such a hold ends by its
-// time-out.
+// time-out, and the next one goes elsewhere.
 func (x *index) soonest(j *schedule.Job) string {
 	gpus, partitions := x.booking(j).gpus, partitionsOf(j)
 	does, ok := x.featured(j)
 	if !ok {
 		return ""
 	}
+	skipped := x.skipped(j)
 	fits := func(n *node) bool {
 		x.looks++
-		return n.GPUs >= gpus && does[n.class]
+		return n.GPUs >= gpus && does[n.class] && !slices.Contains(skipped, n.hash)
 	}
 	var best *node
 	better := func(n *node) {
@@ -299,6 +306,12 @@ func (x *index) soonest(j *schedule.Job) string {
 		return ""
 	}
 	return best.Name
+}
+
+// skipped are the nodes where a job gets no hold for a while.
+func (x *index) skipped(j *schedule.Job) []uint16 {
+	_, nodes := x.in.Vains.Rests(j, x.in.Now)
+	return nodes
 }
 
 // featured tells which classes of nodes have the features that a job wants.

@@ -92,7 +92,7 @@ type Input struct {
 	FullMiB map[string]int64 // memory of a GPU, by partition
 	After   time.Duration    // a request must have waited so long
 	Now     time.Time
-	Vains   Vains // whose jobs get no hold for a while
+	Vains   Vains // whose jobs get no hold for a while, or none on some nodes
 }
 
 // Decision is which node is to keep GPUs, and for which job: the hold has its id,
@@ -123,9 +123,10 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 	for i := range in.Queue {
 		j := &in.Queue[i]
 		x.looks++
-		if !served[j.UID] && in.Now.Sub(j.Eligible) >= in.After && x.waits(j) && (x.large(j) || x.passed(j)) &&
-			!in.Vains.Rests(j, in.Now) {
-			waiting = append(waiting, j)
+		if !served[j.UID] && in.Now.Sub(j.Eligible) >= in.After && x.waits(j) && (x.large(j) || x.passed(j)) {
+			if all, _ := in.Vains.Rests(j, in.Now); !all {
+				waiting = append(waiting, j)
+			}
 		}
 	}
 	slices.SortStableFunc(waiting, func(a, b *schedule.Job) int {

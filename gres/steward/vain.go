@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,16 +25,33 @@ const VainAfter = 5 * time.Minute
 // longestRest is the longest time without a hold for a job whose holds were in vain.
 const longestRest = 24 * time.Hour
 
-// Vains are the jobs, or arrays, whose holds were in vain. Such a job gets no hold for as long as
-// the hold lasted, then for twice as long, and so on; else a node would be kept empty for it for
-// ever.
+// Vains are the jobs, or arrays, whose holds were in vain. Such a job gets no other on the same node
+// for as long as the hold lasted, then for twice as long, and so on; else that node would be kept
+// empty for it for ever. Another node, which it does not exclude say, may have one at once, until
+// holdsAtOnce were in vain: then the job gets none at all for that time. A node that could not keep
+// the hold is skipped too, but says nothing of the job.
 type Vains map[uint32]vain
 
 type vain struct {
-	holds   int
+	holds   int    // that timed out
 	since   int64  // Unix time of the last one's decision
 	request uint32 // what the job asked for
+	nodes   []uint16
 	seen    int64
+}
+
+const (
+	holdsAtOnce = 8
+	mostNodes   = 64 // that are remembered for a job
+	nodesTold   = 8  // of these, to the next steward
+)
+
+// hashOf stands for a node's name. Where two nodes have the same, both are skipped.
+func hashOf(node string) uint16 {
+	h := fnv.New32a()
+	io.WriteString(h, node)
+	sum := h.Sum32()
+	return uint16(sum ^ sum>>16)
 }
 
 // vainPrefix begins the word in which a node says that a hold was in vain, of a job id and the
@@ -41,7 +59,8 @@ type vain struct {
 // this one knows.
 const vainPrefix = "carma-vain="
 
-// VainComment takes a hold that was in vain out of its node's Comment, and says so there.
+// VainComment takes a hold that was in vain, or cannot be kept, out of its node's Comment, and says
+// so there.
 func VainComment(comment string, h Hold) string {
 	comment, _ = WithoutVain(comment)
 	return strings.Join(append(without(comment, prefix), fmt.Sprintf("%s%d:%d", vainPrefix, h.JobID, h.Since.Unix())), " ")
@@ -78,20 +97,31 @@ func vainWords(comment string) (list [][]int64) {
 // Learn takes over what another steward has left in the anchor's Comment.
 func (v Vains) Learn(comment string, now time.Time) {
 	for _, n := range vainWords(comment) {
-		if len(n) == 4 && v[uint32(n[0])].since < n[2] {
-			v[uint32(n[0])] = vain{holds: int(min(n[1], 64)), since: n[2], request: uint32(n[3]), seen: now.Unix()}
+		if len(n) >= 4 && v[uint32(n[0])].since < n[2] {
+			known := vain{holds: int(min(n[1], 64)), since: n[2], request: uint32(n[3]), seen: now.Unix()}
+			for _, node := range n[4:min(len(n), 4+nodesTold)] {
+				known.nodes = append(known.nodes, uint16(node))
+			}
+			v[uint32(n[0])] = known
 		}
 	}
 }
 
+// Said is what a node says of a hold.
+type Said struct {
+	Job   uint32
+	Node  string
+	since int64
+}
+
 // Look takes over what nodes say, and forgets jobs that have started since or have gone. It
-// returns those whose hold was in vain that was not known.
-func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []uint32) {
-	said := map[uint32]int64{}
+// returns the holds in vain that were not known.
+func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []Said) {
+	said := map[uint32][]Said{}
 	for i := range nodes {
 		for _, n := range vainWords(nodes[i].Comment) {
 			if len(n) == 2 {
-				said[uint32(n[0])] = max(said[uint32(n[0])], n[1])
+				said[uint32(n[0])] = append(said[uint32(n[0])], Said{uint32(n[0]), nodes[i].Name, n[1]})
 			}
 		}
 	}
@@ -103,9 +133,13 @@ func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, 
 		id := cmp.Or(j.ArrayJobID, j.ID)
 		known, ok := v[id]
 		if j.State == jobstate.Pending {
-			if since := said[j.ID]; since > known.since {
-				known, ok = vain{holds: 1 + known.of(j), since: since, request: requestOf(j)}, true
-				list = append(list, j.ID)
+			words := said[j.ID]
+			slices.SortFunc(words, func(a, b Said) int { return cmp.Compare(a.since, b.since) })
+			for _, s := range words {
+				if s.since > known.since {
+					known, ok = known.after(s, j, now), true
+					list = append(list, s)
+				}
 			}
 			if known.seen = now.Unix(); ok {
 				v[id] = known
@@ -122,12 +156,22 @@ func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, 
 	return list
 }
 
-// of is how many holds were in vain for what the job asks for now.
-func (k vain) of(j *schedule.Job) int {
-	if k.request != requestOf(j) {
-		return 0
+// after is what is known after one more hold. One that nobody could keep is over long before its
+// time.
+func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
+	decided := time.Unix(s.since, 0)
+	switch request := requestOf(j); {
+	case k.request != request:
+		k = vain{request: request}
+	case !decided.Before(k.until()): // all nodes could have had it
+		k.nodes = nil
 	}
-	return k.holds
+	k.since = s.since
+	if now.Sub(decided) >= HoldTimeout/2 {
+		k.holds++
+	}
+	k.nodes = append(slices.Clone(k.nodes[max(0, len(k.nodes)+1-mostNodes):]), hashOf(s.Node))
+	return k
 }
 
 // requestOf tells one request of a job from another.
@@ -139,10 +183,13 @@ func requestOf(j *schedule.Job) uint32 {
 	return h.Sum32()
 }
 
-// Rests tells whether a job is to get no hold yet.
-func (v Vains) Rests(j *schedule.Job, now time.Time) bool {
+// Rests tells whether a job is to get no hold yet at all, or else on which nodes.
+func (v Vains) Rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) {
 	known, ok := v[cmp.Or(j.ArrayJobID, j.ID)]
-	return ok && known.request == requestOf(j) && now.Before(known.until())
+	if !ok || known.request != requestOf(j) || !now.Before(known.until()) {
+		return false, nil
+	}
+	return known.holds >= holdsAtOnce, known.nodes
 }
 
 func (k vain) until() time.Time {
@@ -165,7 +212,11 @@ func (v Vains) Comment(comment string) string {
 	if ids = ids[:min(len(ids), most)]; len(ids) > 0 {
 		var entries []string
 		for _, id := range ids {
-			entries = append(entries, fmt.Sprintf("%d:%d:%d:%d", id, v[id].holds, v[id].since, v[id].request))
+			entry := fmt.Sprintf("%d:%d:%d:%d", id, v[id].holds, v[id].since, v[id].request)
+			for _, node := range v[id].nodes[max(0, len(v[id].nodes)-nodesTold):] {
+				entry += fmt.Sprintf(":%d", node)
+			}
+			entries = append(entries, entry)
 		}
 		words = append(words, vainPrefix+strings.Join(entries, ","))
 	}

@@ -4,6 +4,7 @@ package steward
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,16 @@ import (
 )
 
 // says is a node that says that a hold for a job was in vain, which was decided so long ago.
-func says(job uint32, ago time.Duration) []schedule.Node {
-	return []schedule.Node{{Name: "n1", Comment: fmt.Sprintf("rack carma-vain=%d:%d", job, now.Add(-ago).Unix())}}
+func says(job uint32, ago time.Duration) []schedule.Node { return saysOf("n1", job, ago) }
+
+func saysOf(node string, job uint32, ago time.Duration) []schedule.Node {
+	return []schedule.Node{{Name: node, Comment: fmt.Sprintf("rack carma-vain=%d:%d", job, now.Add(-ago).Unix())}}
+}
+
+// restsOn tells whether a job is to get no hold on a node.
+func restsOn(v Vains, node string, j *schedule.Job, at time.Time) bool {
+	all, nodes := v.Rests(j, at)
+	return all || slices.Contains(nodes, hashOf(node))
 }
 
 // The time without a hold doubles up to a day.
@@ -28,7 +37,7 @@ func TestVainsBackOff(t *testing.T) {
 				t.Errorf("hold %d, look %d: %v", i, look, list)
 			}
 		}
-		if !v.Rests(&j, at.Add(want-time.Second)) || v.Rests(&j, at.Add(want)) {
+		if !restsOn(v, "n1", &j, at.Add(want-time.Second)) || restsOn(v, "n1", &j, at.Add(want)) {
 			t.Errorf("hold %d: until %v, want %v", i, v[7].until().Sub(at), want)
 		}
 		at = at.Add(want)
@@ -63,7 +72,7 @@ func TestVains(t *testing.T) {
 		if c.then.State == "RUNNING" {
 			c.then = c.first
 		}
-		if rests := v.Rests(&c.then, now); rests != c.rests {
+		if rests := restsOn(v, "n1", &c.then, now); rests != c.rests {
 			t.Errorf("%s: %v", name, rests)
 		}
 		v.Look(nil, nil, now.Add(time.Hour), time.Minute)
@@ -94,21 +103,25 @@ func TestVainsAreHandedOver(t *testing.T) {
 	first.Look([]schedule.Job{j}, says(7, 31*time.Minute), now, time.Minute)
 	comment := first.Comment("rack 4 carma-vain=1:1:1:1 carma-waits=1:0:1")
 	next.Learn(comment, now)
-	if !next.Rests(&j, now) || !strings.HasPrefix(comment, "rack 4 carma-waits=1:0:1 carma-vain=7:1:") {
+	if !restsOn(next, "n1", &j, now) || restsOn(next, "n2", &j, now) ||
+		!strings.HasPrefix(comment, "rack 4 carma-waits=1:0:1 carma-vain=7:1:") {
 		t.Errorf("%q: %v", comment, next)
 	}
 	if again := next.Comment(comment); again != comment {
 		t.Errorf("%q, want %q", again, comment)
 	}
 	for id := range uint32(3 * most) {
-		next[100+id] = vain{holds: 1, since: int64(id)}
+		next[100+id] = vain{holds: 1, since: int64(id), nodes: make([]uint16, mostNodes)}
 	}
-	if n := strings.Count(next.Comment(""), ","); n != most-1 {
-		t.Errorf("%d jobs in a Comment", n+1)
+	delete(next, 7)
+	text := next.Comment("")
+	jobs, numbers := strings.Count(text, ",")+1, strings.Count(text, ":")
+	if jobs != most || numbers != (3+nodesTold)*most {
+		t.Errorf("%d jobs in a Comment, %d numbers", jobs, numbers)
 	}
 	v := Vains{}
 	for _, bad := range []string{"", "(null)", "carma-vain=", "carma-vain=7", "carma-vain=7:1:2", "carma-vain=x:1:1:1",
-		"carma-vain=7:-1:5:5", "carma-vain=7:1:1:1:1,"} {
+		"carma-vain=7:-1:5:5", "carma-vain=7:1:1:1:x", "carma-vain=,"} {
 		if v.Learn(bad, now); len(v) != 0 {
 			t.Errorf("%q: %v", bad, v)
 		}
@@ -119,5 +132,78 @@ func TestVainsAreHandedOver(t *testing.T) {
 	hold := Hold{JobID: 7, UID: 1, GPUs: 2, Since: time.Unix(5, 0)}
 	if got := VainComment("rack carma-vain=1:1 "+hold.String(), hold); got != "rack carma-vain=7:5" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A job that one node cannot start, one that it excludes say, gets its next hold on another at once.
+// One that no node can start holds a few in a row at most.
+func TestHoldsInVainOnSeveralNodes(t *testing.T) {
+	j := pending(7, two, 100*time.Hour)
+	var nodes []schedule.Node
+	for i := range 3 * holdsAtOnce {
+		nodes = append(nodes, schedule.Node{Name: fmt.Sprintf("n%02d", i), Partitions: []string{"gpu"}, Up: true, GPUs: 4})
+	}
+	v, at, held := Vains{}, now, map[string]int{}
+	var last string
+	hold := func() bool {
+		in := Input{Queue: []schedule.Job{j}, Nodes: nodes, After: time.Minute, Now: at, Vains: v}
+		d, ok := Decide(in)
+		if !ok {
+			return false
+		}
+		held[d.Node]++
+		last = d.Node
+		word := schedule.Node{Name: d.Node, Comment: VainComment("", d.Hold)}
+		at = at.Add(HoldTimeout)
+		v.Look(in.Queue, []schedule.Node{word}, at, time.Minute)
+		return true
+	}
+	for range holdsAtOnce {
+		if !hold() {
+			t.Fatalf("no hold; before on %v", held)
+		}
+	}
+	if len(held) != holdsAtOnce || hold() {
+		t.Errorf("holds on %v", held)
+	}
+	if at = at.Add(longestRest); !hold() || hold() || last != "n00" {
+		t.Errorf("a day later: holds on %v", held)
+	}
+}
+
+// A node that cannot keep a hold says so at once, and is skipped; others that ask for the same are
+// not. That is no fault of the job's: any number of nodes may.
+func TestHoldsRefused(t *testing.T) {
+	queue := []schedule.Job{pending(7, two, 100*time.Hour), pending(8, two, 99*time.Hour)}
+	var nodes []schedule.Node
+	for i := range 3 * holdsAtOnce {
+		nodes = append(nodes, schedule.Node{Name: fmt.Sprintf("n%02d", i), Partitions: []string{"gpu"}, Up: true, GPUs: 4})
+	}
+	v, at := Vains{}, now
+	for i := range nodes {
+		in := Input{Queue: queue, Nodes: nodes, After: time.Minute, Now: at, Vains: v}
+		d, ok := Decide(in)
+		if !ok || d.Job.ID != 7 || d.Node != nodes[i].Name {
+			t.Fatalf("hold %d: %+v %v", i, d, ok)
+		}
+		at = at.Add(time.Minute)
+		v.Look(queue, []schedule.Node{{Name: d.Node, Comment: VainComment("", d.Hold)}}, at, time.Minute)
+	}
+	in := Input{Queue: queue, Nodes: nodes, After: time.Minute, Now: at, Vains: v}
+	if d, ok := Decide(in); !ok || d.Job.ID != 8 {
+		t.Errorf("all nodes have refused job 7: %+v, %v", d.Job.ID, ok)
+	}
+	in.Now = at.Add(2 * HoldTimeout)
+	if d, ok := Decide(in); !ok || d.Job.ID != 7 {
+		t.Errorf("an hour later: %+v, %v", d.Job.ID, ok)
+	}
+}
+
+// Two nodes may say so of one job before the steward looks.
+func TestTwoNodesSayThatHoldsWereInVain(t *testing.T) {
+	v, j := Vains{}, pending(7, two, 100*time.Hour)
+	nodes := append(saysOf("n2", 7, time.Minute), saysOf("n1", 7, 40*time.Minute)...)
+	if v.Look([]schedule.Job{j}, nodes, now, time.Minute); !restsOn(v, "n1", &j, now) || !restsOn(v, "n2", &j, now) {
+		t.Errorf("%+v", v)
 	}
 }
