@@ -100,7 +100,8 @@ type Agent struct {
 	askAt       map[uint32]time.Duration        // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration                   // it did not answer
 
-	endsSilentUntil time.Duration // with endsSilence
+	endsSilentUntil time.Duration   // with endsSilence
+	taken           map[uint32]bool // jobs that GPUs are offered to which are not ready
 
 	// tellIdle:
 	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs

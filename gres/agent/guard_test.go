@@ -247,6 +247,22 @@ func TestOpenHolds(t *testing.T) {
 	}
 }
 
+// An offered GPU that a job was still on, or came to, has been offered since it was free again.
+func TestOfferBeginsAnew(t *testing.T) {
+	l, a := &ledger{}, newAgent()
+	a.Ledger, a.Jobs = l, waiting()
+	free := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}
+	busy := free
+	busy.Leases = []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}}}
+	for i, s := range []lease.Snapshot{free, busy, busy, free, free, busy, {}, free} {
+		l.calls = nil
+		a.openHolds(t.Context(), s, time.Hour+time.Duration(i)*time.Second)
+		if anew := fmt.Sprint(l.calls) == "[open 7 in 0s]"; anew != (i == 3) {
+			t.Errorf("look %d: %v", i, l.calls)
+		}
+	}
+}
+
 // waiting is a slurmctld where job 7 waits for room.
 func waiting() *jobs {
 	return &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING", Reason: "Resources"}},

@@ -25,11 +25,22 @@ const askAgain = 2 * time.Second
 // openHolds has GPUs that are kept for a job offered to slurmctld, once they are what
 // the job needs, from when it can start: not before, for slurmctld would send there
 // whoever fits. Until then slurmctld is asked again when counts are compared, as that
-// may change.
+// may change. GPUs that are offered and are not what the job needs, for a while, have been
+// offered since they are again.
 func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
-	askAt := map[uint32]time.Duration{}
+	askAt, taken := map[uint32]time.Duration{}, map[uint32]bool{}
 	for _, job := range heldJobs(s.Holds) {
-		if open(s.Holds, job) || !a.ready(job, s) || a.awaitsRestart(s.PendingRestarts, job) {
+		if open(s.Holds, job) {
+			taken[job] = !a.ready(job, s)
+			if a.taken[job] && !taken[job] {
+				if err := a.Ledger.OpenHold(ctx, job, 0); err != nil {
+					taken[job] = true
+					a.Log.Error("offer held GPUs", "job", job, "error", err)
+				}
+			}
+			continue
+		}
+		if !a.ready(job, s) || a.awaitsRestart(s.PendingRestarts, job) {
 			continue
 		}
 		askAt[job] = max(a.askAt[job], a.silentUntil)
@@ -46,7 +57,7 @@ func (a *Agent) openHolds(ctx context.Context, s lease.Snapshot, now time.Durati
 			a.Log.Warn("offer held GPUs", "job", job, "error", err)
 		}
 	}
-	a.askAt = askAt
+	a.askAt, a.taken = askAt, taken
 }
 
 // openHold does so for one job, and tells whether it is known when that starts.
