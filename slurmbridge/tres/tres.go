@@ -119,6 +119,9 @@ type Entry struct {
 // String returns the entry as it was written.
 func (e Entry) String() string { return e.text }
 
+// prefix returns what is written before the name.
+func (e Entry) prefix() string { return e.text[:max(strings.Index(e.text, e.Name), 0)] }
+
 // Parse yields the entries of list. It takes every spelling that Slurm
 // 22.05 to 26.05 uses: with "gres:" or "gres/" in front or without, ":" or "="
 // before the count, a type or none, counts with a suffix K, M, G, T or P, and
@@ -217,6 +220,8 @@ func Read(text string) List {
 
 // byType adds up the counts of one GRES. Of several entries of one type slurmctld takes the last:
 // --gres=gpu:4 --gpus-per-node=4 asks for four (src/common/gres.c, _get_next_job_gres(), 22.05.8).
+// It skips one whose count is 0, and reads only one of the spellings "gres:gpu", "gres/gpu" and
+// "gpu": so of a list with several of them, no count is lost.
 type byType struct {
 	last  [8]Entry // more types are counted as often as they are named
 	types int
@@ -224,8 +229,11 @@ type byType struct {
 }
 
 func (b *byType) with(e Entry) (sum int64) {
+	if e.Count == 0 {
+		return min(b.sum, 1<<40)
+	}
 	i := 0
-	for i < b.types && b.last[i].Type != e.Type {
+	for i < b.types && (b.last[i].Type != e.Type || b.last[i].prefix() != e.prefix()) {
 		i++
 	}
 	if i < b.types {
@@ -289,7 +297,9 @@ func (l List) WithoutGPUs() (rest, gpuType string) {
 	var kept []string
 	for e := range Parse(l.Text) {
 		if e.Name == GPU || e.Name == Shard {
-			gpuType = e.Type
+			if e.Count > 0 {
+				gpuType = e.Type
+			}
 			continue
 		}
 		kept = append(kept, e.text)

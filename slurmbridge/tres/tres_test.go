@@ -94,10 +94,26 @@ func TestGPUsAndBooking(t *testing.T) {
 		"gres:gpu:4,gres:gpu:4": 4, "gres:gpu:4,gres:gpu:2": 2, "gres:gpu:a100:1,gres:gpu:h100:2,gres:gpu:a100:3": 5,
 		"gpu:a,gpu:b,gpu:c,gpu:d,gpu:e,gpu:f,gpu:g,gpu:h,gpu:i,gpu:i": 10,
 		"gpu:4611686018427387904,gpu:x:1":                             1 << 40,
+		"gres:gpu:4,gres:gpu:0":                                       4,
+		"gres/gpu:a100:4,gres/gpu:a100:0,gres/gpu:0K":                 4,
+		"gres:gpu:0":       0,
+		"gres:gpu:4,gpu:1": 5,
 	} {
 		if n := Read(list).GPUs; n != want {
 			t.Errorf("%s: got %d GPUs, want %d", list, n, want)
 		}
+		list = strings.ReplaceAll(list, "gpu", "shard")
+		if n := Read(list).Shards; n != want {
+			t.Errorf("%s: got %d shards, want %d", list, n, want)
+		}
+	}
+}
+
+// What an entry for none says of a type is not read either.
+func TestWithoutGPUs(t *testing.T) {
+	rest, gpuType := Read("gres:gpu:a100:1,gres:x:2,gres:gpu:h100:0,gres:shard:0").WithoutGPUs()
+	if rest != "gres:x:2" || gpuType != "a100" {
+		t.Errorf("got %q and type %q", rest, gpuType)
 	}
 }
 
