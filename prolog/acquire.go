@@ -82,7 +82,7 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 // does not run.
 func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 	age, ok, err := ledger.Oldest(ctx)
-	if err != nil || ok && age <= n.staleAfter() {
+	if err != nil || ok && age <= choose.ReadAgainAfter(n.Config) {
 		return err
 	}
 	readings, err := n.Sample(ctx)
@@ -92,19 +92,23 @@ func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 	return ledger.PutReadings(ctx, readings)
 }
 
-func (n *Node) staleAfter() time.Duration {
-	return max(3*n.Config.NVML.Interval.D(), 3*time.Second)
+// closeStale closes GPUs whose readings tell nothing of what runs there now.
+func (n *Node) closeStale(readings []gres.Reading) {
+	choose.CloseStale(readings, choose.StaleAfter(n.Config))
 }
 
-// closeStale closes GPUs whose readings are so old that they tell nothing of what runs there now:
-// those of an agent that has died, with a driver that does not answer. The mean of the SM
-// activity is over smact.window.
-func (n *Node) closeStale(readings []gres.Reading) {
-	tooOld := max(n.Config.SMAct.Window.D(), n.staleAfter())
-	for i := range readings {
-		if r := &readings[i]; r.Age > tooOld && r.Unreadable == "" {
-			r.Unreadable = fmt.Sprintf("it was last read %s ago", r.Age.Round(time.Second))
-		}
+// RereadStale replaces readings that tell nothing any more, for an Epilog that publishes: without an agent
+// nobody has read the GPUs since the last Prolog, and they would count as closed.
+func (n *Node) RereadStale(ctx context.Context, ledger Readings) {
+	if n.Config.Placement.BySlurm() {
+		return
+	}
+	age, ok, err := ledger.Oldest(ctx)
+	if err == nil && ok && age > choose.StaleAfter(n.Config) {
+		err = n.refresh(ctx, ledger)
+	}
+	if err != nil {
+		n.Log.Warn("read GPUs; using the last readings", "error", err)
 	}
 }
 

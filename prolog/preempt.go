@@ -70,6 +70,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		n.Log.Warn("look for jobs to preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
+	n.closeStale(s.Readings) // or jobs would be ended for GPUs that this one is not leased
 	found := map[jobenv.JobKey]victim{}
 	leaving := func(g *gres.Lease) choose.Leaving {
 		v, known := found[g.Job]

@@ -36,30 +36,32 @@ func TestPrologPreempts(t *testing.T) {
 		rules                  schedule.Preemption
 		plant                  func(*slurm)
 		want                   string // the last of what is done to job 2
+		stale                  bool
 	}{
-		{"requeue", sent, "high", rules("REQUEUE"), nil, "incomplete 2"},
-		{"cancel", sent, "high", rules("CANCEL"), nil, "cancel 2"},
+		{"requeue", sent, "high", rules("REQUEUE"), nil, "incomplete 2", false},
+		{"cancel", sent, "high", rules("CANCEL"), nil, "cancel 2", false},
 		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["incomplete"] = sctl.ErrBatchOnly },
-			"cancel 2"},
+			"cancel 2", false},
 		{"slurmctld does not answer", sent, "high", rules("REQUEUE"), func(s *slurm) {
 			s.fail["incomplete"] = errors.New("scontrol: timed out")
-		}, "incomplete 2"},
-		{"one that came for what is offered", anywhere, "high", rules("REQUEUE"), nil, ""},
-		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, ""},
-		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, ""},
-		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 9 }, ""},
-		{"in a reservation", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, ""},
-		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, ""},
+		}, "incomplete 2", false},
+		{"one that came for what is offered", anywhere, "high", rules("REQUEUE"), nil, "", false},
+		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, "", false},
+		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, "", false},
+		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 9 }, "", false},
+		{"in a reservation", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, "", false},
+		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, "", false},
 		{"the youngest does not go", sent, "high", rules("REQUEUE"), func(s *slurm) {
 			s.completes = map[uint32]time.Time{2: time.Now().Add(-time.Hour)}
-		}, "incomplete 1"},
+		}, "incomplete 1", false},
 		{"neither goes", sent, "high", rules("REQUEUE"), func(s *slurm) {
 			s.completes = map[uint32]time.Time{1: time.Now().Add(-time.Hour), 2: time.Now().Add(-time.Hour)}
-		}, ""},
-		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, ""},
-		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2"},
-		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, ""},
-		{"suspend", sent, "high", rules("SUSPEND"), nil, ""},
+		}, "", false},
+		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, "", false},
+		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2", false},
+		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, "", false},
+		{"suspend", sent, "high", rules("SUSPEND"), nil, "", false},
+		{"the driver does not answer", sent, "high", rules("REQUEUE"), nil, "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // each waits for some seconds
@@ -69,6 +71,9 @@ func TestPrologPreempts(t *testing.T) {
 				h := hook(id + 1)
 				h.Carma.Mode = "exclusive"
 				w.prolog(t, h)
+			}
+			if c.stale {
+				w.stale(t, time.Hour)
 			}
 			w.slurm.calls, w.slurm.words.TresPerNode, w.slurm.preemption = nil, c.books, c.rules
 			w.slurm.job = sctl.Job{State: "RUNNING", Partition: "gpu", Start: time.Now().Add(-time.Hour)}

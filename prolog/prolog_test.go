@@ -902,19 +902,57 @@ func TestPrologGivesBackForEverNobody(t *testing.T) {
 func TestPrologDecidesOnOldReadings(t *testing.T) {
 	for age, leased := range map[time.Duration]bool{50 * time.Second: true, time.Hour: false} {
 		w := newWorld(t)
-		old := idle(2)
-		for i := range old {
-			old[i].Age = age
-		}
-		if err := w.book.PutReadings(t.Context(), old); err != nil {
-			t.Fatal(err)
-		}
-		w.Sample = func(context.Context) ([]gres.Reading, error) { return nil, errors.New("NVML hangs") }
+		w.stale(t, age)
 		w.prolog(t, hook(7))
 		if got := len(w.leases(t)) == 1; got != leased {
 			t.Errorf("readings of %s ago: leased %v", age, got)
 		}
 	}
+}
+
+// Nor are GPUs kept for a job whose readings are too old.
+func TestPrologKeepsNoStaleGPUs(t *testing.T) {
+	for age, kept := range map[time.Duration]int{50 * time.Second: 1, time.Hour: 0} {
+		w := newWorld(t)
+		w.stale(t, age)
+		w.keep(t.Context(), hook(7), gres.Request{JobID: 7, UID: 1000, GPUs: 1, Exclusive: true}, w.book)
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != kept {
+			t.Errorf("readings of %s ago: kept %+v, %v", age, s.Holds, err)
+		}
+	}
+}
+
+// An Epilog publishes what the GPUs can give now, also where no agent reads them.
+func TestEpilogRereadsStaleGPUs(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct {
+		age     time.Duration
+		samples int
+	}{{50 * time.Second, 0}, {time.Hour, 1}} {
+		w.stale(t, c.age)
+		w.samples, w.Sample = 0, func(context.Context) ([]gres.Reading, error) {
+			w.samples++
+			return idle(2), nil
+		}
+		w.RereadStale(t.Context(), w.book)
+		age, _, err := w.book.Oldest(t.Context())
+		if w.samples != c.samples || err != nil || age > time.Minute {
+			t.Errorf("readings of %s ago: %d samples, now of %s ago, %v", c.age, w.samples, age, err)
+		}
+	}
+}
+
+// stale has the GPUs read so long ago, by a driver that does not answer any more.
+func (w *world) stale(t *testing.T, age time.Duration) {
+	t.Helper()
+	old := idle(2)
+	for i := range old {
+		old[i].Age = age
+	}
+	if err := w.book.PutReadings(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	w.Sample = func(context.Context) ([]gres.Reading, error) { return nil, errors.New("NVML hangs") }
 }
 
 // A driver that does not answer costs a Prolog that waits neither ten processes nor ten lines a second.

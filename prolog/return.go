@@ -226,6 +226,7 @@ func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger L
 	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
 		return
 	}
+	n.closeStale(s.Readings)
 	mib := r.ReserveMiB
 	if r.Exclusive || n.Thresholds.MaxSlowdown > 0 || r.MaxSlowdown > 0 { // as the agent has it
 		mib, r.Exclusive = 0, true

@@ -238,8 +238,14 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // share hands what the ledger says after each look to the loops that talk to slurmctld,
-// and in a while also if a look hangs.
+// and in a while also if a look hangs. What was read before the agent was stopped may be too old to be
+// published.
 func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[lease.Snapshot]) {
+	select {
+	case <-ctx.Done():
+	case <-seen:
+	case <-time.After(2 * sampleDeadline):
+	}
 	tick := time.NewTicker(a.Config.NVML.Interval.D())
 	defer tick.Stop()
 	for ctx.Err() == nil {

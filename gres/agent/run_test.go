@@ -24,6 +24,7 @@ type hung struct {
 	until     chan struct{}
 	asked     atomic.Int32
 	published atomic.Int32
+	told      chan time.Duration // the age of what is published first
 }
 
 func (h *hung) hang() error {
@@ -47,8 +48,10 @@ func (h *hung) Nodes(context.Context, []string) ([]schedule.Node, error) {
 	return nil, h.hang()
 }
 
-func (h *hung) PublishIf(context.Context, lease.Snapshot) error {
-	h.published.Add(1)
+func (h *hung) PublishIf(_ context.Context, s lease.Snapshot) error {
+	if h.published.Add(1) == 1 && h.told != nil {
+		h.told <- s.Readings[0].Age
+	}
 	return nil
 }
 func (h *hung) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
@@ -83,6 +86,34 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 		if time.Since(start) > time.Minute {
 			t.Fatalf("%d looks, %d publications, %d questions", looks.Load(), h.published.Load(), h.asked.Load())
 		}
+	}
+	cancel()
+	close(h.until)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// An agent that starts tells nobody what was read before it was stopped.
+func TestNothingIsToldBeforeTheFirstLook(t *testing.T) {
+	b := book(t, 7)
+	old := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}, Age: time.Hour}}
+	if err := b.PutReadings(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	h := &hung{until: make(chan struct{}), told: make(chan time.Duration, 1)}
+	a := newAgent()
+	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{}
+	a.Jobs, a.Cluster, a.Publisher = h, h, h
+	a.Sample = func() []gres.Sample {
+		time.Sleep(300 * time.Millisecond)
+		return []gres.Sample{sample()}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	if age := <-h.told; age > time.Minute {
+		t.Errorf("readings of %s ago are published", age)
 	}
 	cancel()
 	close(h.until)

@@ -418,3 +418,40 @@ func TestForBySlurm(t *testing.T) {
 		t.Errorf("%v, asked %v, told %v", err, asked, s.updates)
 	}
 }
+
+// Prologs close GPUs whose readings tell nothing any more, so slurmctld is told that they are closed.
+func TestStaleReadingsOfferNothing(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	p.GPUs, p.StaleAfter = []int{2}, time.Minute
+	for _, step := range []struct {
+		age  time.Duration
+		want string
+	}{
+		{time.Second, "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"},
+		{2 * time.Minute, "gpu:a100:8," + users(2) + ",carma2:no_consume:2"},
+		{time.Second, "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"},
+	} {
+		var readings []gres.Reading
+		for i := range 2 {
+			readings = append(readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40536},
+				Age: step.age})
+		}
+		if err := p.Book.PutReadings(t.Context(), readings); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.compareNow(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s.gres != step.want {
+			t.Errorf("read %s ago: %s, want\n%s", step.age, s.gres, step.want)
+		}
+		snapshot, err := p.Book.Snapshot(t.Context())
+		if stale := step.age > p.StaleAfter; err != nil || p.offersAll(snapshot) == stale {
+			t.Errorf("read %s ago: offers all %v, %v", step.age, p.offersAll(snapshot), err)
+		}
+		if snapshot.Readings[0].Unreadable != "" {
+			t.Error("the snapshot of others is changed")
+		}
+	}
+}

@@ -17,7 +17,7 @@ func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) *Publish
 	p := &Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,
 		Policy: choose.Policy(c.Placement.Policy), IdleOnly: c.Placement.IdleOnly(), Thresholds: choose.FromConfig(c),
-		Floor: !c.Capacity.Anchor,
+		Floor: !c.Capacity.Anchor, StaleAfter: choose.StaleAfter(c),
 	}
 	for _, name := range c.PartitionNames() {
 		p.FullMiB = append(p.FullMiB, c.Partition[name].GPUMemMiB)

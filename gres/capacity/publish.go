@@ -37,9 +37,10 @@ type Publisher struct {
 	Policy     choose.Policy
 	IdleOnly   bool // config.Placement.IdleOnly
 	Thresholds choose.Thresholds
-	FullMiB    []int64 // sizes of GPUs in carma.toml
-	GPUs       []int   // of a node, by partition; empty: any number
-	Floor      bool    // no anchor node: never publish less than a whole GPU
+	FullMiB    []int64       // sizes of GPUs in carma.toml
+	GPUs       []int         // of a node, by partition; empty: any number
+	Floor      bool          // no anchor node: never publish less than a whole GPU
+	StaleAfter time.Duration // readings of that age offer nothing; 0: they do at any age
 
 	due   due // of CompareIf, which one loop calls
 	nodes int // of the cluster, as CompareIf noted it in the ledger
@@ -170,6 +171,7 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
+	s = p.withoutStale(s)
 	counts := Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
 	if p.willBeWhole(s) {
 		whole(counts, len(s.Readings))
@@ -183,6 +185,15 @@ func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
 func (p *Publisher) willBeWhole(s lease.Snapshot) bool {
 	broken := func(r gres.Reading) bool { return r.Unreadable != "" || r.Quarantined != "" }
 	return len(s.Readings) > 0 && p.complete(s) && !slices.ContainsFunc(s.Readings, broken)
+}
+
+// withoutStale is the snapshot with those GPUs closed that a Prolog would close. Others read s, too.
+func (p *Publisher) withoutStale(s lease.Snapshot) lease.Snapshot {
+	if p.StaleAfter > 0 {
+		s.Readings = slices.Clone(s.Readings)
+		choose.CloseStale(s.Readings, p.StaleAfter)
+	}
+	return s
 }
 
 // complete tells whether the node has as many GPUs as nodes of some partition have.
@@ -208,6 +219,7 @@ func (p *Publisher) offers(s lease.Snapshot) []Offer {
 
 // offersAll tells whether the node offers as many GPUs as a node has, whole and to everybody.
 func (p *Publisher) offersAll(s lease.Snapshot) bool {
+	s = p.withoutStale(s)
 	if len(s.Readings) == 0 || !p.complete(s) {
 		return false
 	}

@@ -59,7 +59,10 @@ func Epilog(ctx context.Context, path string) error {
 		}
 		p := capacity.For(n.Config, n.Name, book, slurm)
 		return n.Epilog(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name), Keep: n.Config.Accounting},
-			slurm, p.Publish)
+			slurm, func(ctx context.Context) error {
+				n.RereadStale(ctx, book)
+				return p.Publish(ctx)
+			})
 	})
 }
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package choose
+
+import (
+	"fmt"
+	"time"
+
+	"carma/gres"
+	"carma/slurmbridge/config"
+)
+
+// ReadAgainAfter is the age of readings that are too old to decide on while the driver answers, as when
+// the agent does not run.
+func ReadAgainAfter(c config.Config) time.Duration {
+	return max(3*c.NVML.Interval.D(), 3*time.Second)
+}
+
+// StaleAfter is the age of readings that tell nothing any more of what runs there now. The mean of the SM
+// activity is over smact.window.
+func StaleAfter(c config.Config) time.Duration {
+	return max(c.SMAct.Window.D(), ReadAgainAfter(c))
+}
+
+// CloseStale closes GPUs whose readings are older than that: those of an agent that has died, with a driver
+// that does not answer. What slurmctld is told follows it as Prologs do: a node that returned each job and
+// went on offering its GPUs would attract job after job.
+func CloseStale(readings []gres.Reading, after time.Duration) {
+	for i := range readings {
+		if r := &readings[i]; r.Age > after && r.Unreadable == "" {
+			r.Unreadable = fmt.Sprintf("it was last read %s ago", r.Age.Round(time.Second))
+		}
+	}
+}
