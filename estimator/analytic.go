@@ -80,13 +80,29 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	if err != nil {
 		return Estimate{}, err
 	}
+	var e Estimate
 	switch {
 	case m.Format == summary.Keras:
 		return kerasEstimate(m), nil
 	case len(m.More) > 0:
-		return several(s, append([]*summary.Model{m}, m.More...), fitted)
+		e, err = several(s, append([]*summary.Model{m}, m.More...), fitted)
+	default:
+		e, err = ofModel(s, m, fitted)
 	}
-	return ofModel(s, m, fitted)
+	if err != nil {
+		return Estimate{}, err
+	}
+	if m.Again {
+		e.lower(Unsure, "the text shows a model more than once, and it is counted once: if several such models are trained, "+
+			"trace the step")
+		e.want(Trace)
+	}
+	if m.Left {
+		e.lower(Bound, "further models of the text are left out: it has more than %d rows", summary.MaxRows)
+		e.want(Trace)
+	}
+	e.margin()
+	return e, nil
 }
 
 // ofModel estimates one model, by the larger one of two readings where its shapes can be

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"carma/estimator/summary"
 )
 
 // Three tools' texts of one perceptron with layers of so many features.
@@ -78,11 +80,41 @@ func TestSeveralModels(t *testing.T) {
 			t.Errorf("%s: %d MiB of %d parameters, want %d of %d", name, e.MiB, e.Params, want, first.Params+second.Params)
 		}
 	}
+	// A table that is cut off at a depth shows the same parameters in fewer layers.
+	cut := "Layer (type:depth-idx)    Output Shape    Param #\n====\nG    [64, 4096]   --\n" +
+		"├─Block: 1-1   [64, 4096]   134238208\n====\nTotal params: 134,238,208\n"
+	for name, text := range map[string]string{"cut": cut, "cut and whole": cut + asRepr("G", big...)} {
+		if e := one(text); e.Confidence != Bound || e.Params != first.Params || strings.Contains(e.Reasons[0], "2 models") {
+			t.Errorf("%s: %d parameters, %s: %v", name, e.Params, e.Confidence, e.Reasons)
+		}
+	}
+	// What is left out, for it has too many rows, is told.
+	var many strings.Builder
+	many.WriteString(asTree("G", 64, big...))
+	for i := range summary.MaxRows - 10 {
+		fmt.Fprintf(&many, "├─ReLU: 1-%d  [64, 9]  --\n", i+10)
+	}
+	if e := one(many.String() + asRepr("D", 5, 5, 5, 5, 5, 5)); e.Confidence != Bound ||
+		!strings.Contains(strings.Join(e.Reasons, " "), "left out") {
+		t.Errorf("too many rows: %s %v", e.Confidence, e.Reasons)
+	}
+	// What is printed again is one model, but two may be trained.
+	for name, text := range map[string]string{
+		"two tables":          asTable(-1, big...) + asTable(-1, big...),
+		"two representations": asRepr("G", big...) + "DataParallel(\n(module): " + asRepr("G", big...) + ")\n",
+		"three trees":         asTree("G", 64, big...) + asTree("G", 64, big...) + asTree("G", 64, big...),
+	} {
+		if e := one(text); e.Confidence != Unsure || e.MiB != first.MiB || !strings.Contains(e.Reasons[0], "counted once") {
+			t.Errorf("%s again: %d MiB %s, want %d: %v", name, e.MiB, e.Confidence, first.MiB, e.Reasons)
+		}
+	}
 	// The same model printed by two tools is one, and so is one beside what has no parameters.
 	for name, text := range map[string]string{
 		"table and representation": asTable(-1, big...) + asRepr("G", big...),
 		"tree and representation":  asRepr("G", big...) + asTree("G", 64, big...),
 		"transforms":               "Compose(\n    ToTensor()\n    Resize(size=224)\n)\n" + asTable(-1, big...),
+		"a line of a log":          "iter-10 [10, 500] 1234\n" + asTree("G", 64, big...) + "step-20 [-1, 500] 1234\n",
+		"a log behind":             asRepr("G", big...) + "iter-10 [-1, 500] 1234\n",
 		"cut off":                  asTable(-1, big...)[:60] + "\n" + asTable(-1, big...),
 	} {
 		if e := one(text); e.Confidence != Sure || e.MiB != first.MiB {

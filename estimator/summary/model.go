@@ -170,6 +170,10 @@ type Model struct {
 	Skipped int
 	// More are further models of the same text, as the discriminator behind a generator.
 	More []*Model
+	// Again says that a model stands in the text more than once; More has it once.
+	Again bool
+	// Left says that models were left out, for the text has too many rows.
+	Left bool
 }
 
 // params is the number of parameters of the rows.

@@ -20,11 +20,12 @@ func Parse(text []byte) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if format != Keras {
-		for _, f := range [...]Format{TorchSummary, Repr} { // what torchinfo prints detect has seen
-			if f != format {
-				found = addOthers(found, f, text)
-			}
+	left := false
+	for _, f := range [...]Format{TorchSummary, Repr} { // what torchinfo prints detect has seen
+		if format != Keras && f != format && shows(f, text) {
+			var over bool
+			found, over = addOthers(found, f, text)
+			left = left || over
 		}
 	}
 	found = trained(found)
@@ -32,10 +33,11 @@ func Parse(text []byte) (*Model, error) {
 		return nil, fmt.Errorf("%w: expected the output of torchsummary, torchinfo, Keras' model.summary() or print(model)",
 			ErrNoModel)
 	}
+	found, again := once(found)
 	for _, m := range found {
 		m.settleBatch()
 	}
-	found[0].More = found[1:]
+	found[0].More, found[0].Again, found[0].Left = found[1:], again, left
 	return found[0], nil
 }
 
@@ -53,36 +55,81 @@ func parseAs(f Format, text []byte) ([]*Model, error) {
 	return torchSummary(text)
 }
 
+// shows says whether a tool's output may be in the text: a row of torchsummary, or the
+// head of a representation. To look for it costs less than to read it.
+func shows(f Format, text []byte) bool {
+	if f == TorchSummary {
+		return bytes.Contains(text, []byte("[-1,"))
+	}
+	return bytes.Contains(text, []byte("(\n"))
+}
+
 // addOthers adds the models that another tool printed into the same text: those that
-// are not there yet, by their weights. What cannot be read is no model of it.
-func addOthers(found []*Model, f Format, text []byte) []*Model {
+// are not there yet. What cannot be read is no model of it. over tells that one was left out.
+func addOthers(found []*Model, f Format, text []byte) (_ []*Model, over bool) {
 	others, err := parseAs(f, text)
 	if err != nil {
-		return found
+		return found, false
 	}
 	rows := 0
-	for _, m := range found {
+	have := make([][3]int64, len(found))
+	for i, m := range found {
 		rows += len(m.Rows)
+		have[i] = [...]int64{m.weights(), m.params(), m.TotalParams}
 	}
-	var more []*Model
 	for _, o := range others {
 		o.TotalParams, o.KeptPerSample = -1, 0 // lines of the first tool's
-		there := slices.ContainsFunc(found, func(m *Model) bool { return o.weights() == m.weights() })
-		if rows += len(o.Rows); !there && rows <= MaxRows {
-			more = append(more, o)
+		weights, params := o.weights(), o.params()
+		// By its layers, or by all parameters: a tree may be cut off above its layers.
+		there := slices.ContainsFunc(have, func(h [3]int64) bool {
+			return weights == h[0] || params == h[1] || params == h[2]
+		})
+		switch {
+		case there:
+		case rows+len(o.Rows) > MaxRows:
+			over = true
+		default:
+			rows += len(o.Rows)
+			found = append(found, o)
 		}
 	}
-	return append(found, more...)
+	return found, over
 }
 
 // trained leaves out what has no rows, and beside models with parameters what has
-// none, as a list of transforms.
+// none, as a list of transforms. Lines of a log may look like rows of torchsummary: what has
+// no layer of a common class is none beside models of other tools.
 func trained(found []*Model) []*Model {
 	found = slices.DeleteFunc(found, func(m *Model) bool { return len(m.Rows) == 0 })
 	if slices.ContainsFunc(found, func(m *Model) bool { return m.params() > 0 }) {
 		found = slices.DeleteFunc(found, func(m *Model) bool { return m.params() == 0 })
 	}
+	if slices.ContainsFunc(found, func(m *Model) bool { return m.Format != TorchSummary && m.weights() > 0 }) {
+		found = slices.DeleteFunc(found, func(m *Model) bool { return m.Format == TorchSummary && m.weights() == 0 })
+	}
 	return found
+}
+
+// once leaves out what a tool has printed before, as a script does that shows its model twice.
+func once(found []*Model) (_ []*Model, again bool) {
+	same := func(a, b Row) bool {
+		return a.Kind == b.Kind && a.Out == b.Out && a.Params == b.Params && a.BatchDim == b.BatchDim
+	}
+	var first []*Model
+	for _, m := range found {
+		i := slices.IndexFunc(first, func(f *Model) bool {
+			return f.Format == m.Format && slices.EqualFunc(f.Rows, m.Rows, same)
+		})
+		if i < 0 {
+			first = append(first, m)
+			continue
+		}
+		again = true
+		if first[i].Wrapper == "" {
+			first[i].Wrapper = m.Wrapper
+		}
+	}
+	return first, again
 }
 
 // maxModels are told apart in a text; the rest counts as a part of the last one.
