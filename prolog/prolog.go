@@ -136,7 +136,7 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 		if failed := n.Undecided(h); failed == nil {
 			return err
 		} else { // then the job waits here
-			n.Log.Error("make tasks wait", "job", h.JobKey, "error", failed)
+			n.Log.Error("have tasks wait", "job", h.JobKey, "error", failed)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *s
 		n.Until = time.Now().Add(c.Hooks.Longest())
 	}
 	if err := prolog.Prepare(n.RunDir); err != nil {
-		log.Warn("make tasks wait", "job", h.JobKey, "error", err)
+		log.Warn("have tasks wait", "job", h.JobKey, "error", err)
 	}
 	err := n.ReturnSurely(ctx, h, sctl.For(c.Slurm, h.Conf))
 	if errors.Is(err, prolog.ErrUndecided) {
