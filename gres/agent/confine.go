@@ -249,8 +249,10 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
 			continue
 		}
 		err = g.Forget(j)
-		if err == nil { // it may have been requeued, and be in its Prolog by now
-			_, err = a.asLeased(ctx, g, j, nil, true)
+		// It may have been requeued, and be in its Prolog by now.
+		_, errOpen := a.asLeased(ctx, g, j, nil, true)
+		if errOpen != nil {
+			err = errOpen
 		}
 		switch {
 		case err == nil:

@@ -3,9 +3,11 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -141,13 +143,15 @@ func TestNothingIsLeftAfterAnEpilog(t *testing.T) {
 // A job that was requeued may be in its Prolog by the time that its last attempt is forgotten.
 func TestReapConfinedBesideAProlog(t *testing.T) {
 	l := &ledger{}
-	g := &prologBeside{ledger: l}
-	a := newAgent()
-	a.Ledger, a.Owners, a.Jobs = l, owners{}, &jobs{}
-	g.jobs = []confine.Job{{ID: 7}}
-	a.reapConfined(t.Context(), g)
-	if want := []string{"forget 7", "open 7 of 1000 [3]"}; !slices.Equal(g.calls, want) {
-		t.Errorf("calls %q", g.calls)
+	for _, err := range []error{nil, syscall.EBUSY} { // or a process of its last attempt is left
+		g := &prologBeside{ledger: l, err: err}
+		a := newAgent()
+		a.Ledger, a.Owners, a.Jobs, l.meanwhile = l, owners{}, &jobs{}, lease.Snapshot{}
+		g.jobs = []confine.Job{{ID: 7}}
+		a.reapConfined(t.Context(), g)
+		if want := []string{"forget 7", "open 7 of 1000 [3]"}; !slices.Equal(g.calls, want) {
+			t.Errorf("%v: calls %q", err, g.calls)
+		}
 	}
 }
 
@@ -155,12 +159,13 @@ func TestReapConfinedBesideAProlog(t *testing.T) {
 type prologBeside struct {
 	guard
 	ledger *ledger
+	err    error
 }
 
 func (g *prologBeside) Forget(job confine.Job) error {
 	g.ledger.meanwhile = lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
 		Leases: []gres.Lease{held(job.ID, 1000)}}
-	return g.guard.Forget(job)
+	return cmp.Or(g.guard.Forget(job), g.err)
 }
 
 // However many jobs have been returned to the queue, a look asks about some, and each has its turn.

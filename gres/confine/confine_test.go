@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -211,6 +212,42 @@ func TestV1(t *testing.T) {
 	open()
 	done(g.Close(job), 1)
 	done(g.Forget(job), 0)
+}
+
+// Processes that outlive their job open no GPU, also where an agent that started beside the Epilog
+// opened some to the job.
+func TestV1ForgetBesideProcesses(t *testing.T) {
+	_, list := nodes(t, 3)
+	g := devices(t)
+	job := Job{ID: 7, UID: 1000}
+	if err := g.Forget(job); err != nil {
+		t.Error("nothing is there: ", err)
+	}
+	if err := g.Open(job, []int{2}); err != nil {
+		t.Fatal(err)
+	}
+	step := filepath.Join(g.homes[0], "uid_1000", "job_7", "step_0")
+	if err := os.Mkdir(step, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	left := exec.Command("sleep", "60")
+	if err := left.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(step, "cgroup.procs"), []byte(strconv.Itoa(left.Process.Pid)), 0); err != nil {
+		t.Error(err)
+	}
+	if err := g.Forget(job); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("beside a process: %v", err)
+	}
+	if got := opened(t, list, step, 0); got != "EPERM EPERM EPERM" {
+		t.Errorf("what is left opens %s", got)
+	}
+	left.Process.Kill()
+	left.Wait()
+	if err := g.Forget(job); err != nil {
+		t.Error(err)
+	}
 }
 
 func remove(t *testing.T, dirs ...string) {

@@ -246,10 +246,18 @@ func hasSteps(dir string) bool {
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() != keeper })
 }
 
-// Forget removes also what slurmstepds that were killed have left.
+// Forget removes also what slurmstepds that were killed have left. An agent that started beside the
+// Epilog may have opened GPUs to the job, and processes of it may be left: they lose them before.
 func (g *v1) Forget(job Job) error {
 	for _, home := range g.homes {
-		err := removeSteps(jobDir(userDir(home, job.UID), job.ID))
+		dir := jobDir(userDir(home, job.UID), job.ID)
+		_, err := os.Stat(dir)
+		if err == nil {
+			err = g.open(home, job, nil)
+		}
+		if err = gone(err); err == nil {
+			err = removeSteps(dir)
+		}
 		if err == nil {
 			err = g.forget(home, job)
 		}
