@@ -31,11 +31,18 @@ func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, rec
 		if err := records.PutLost(ctx, n.Lost(held)); err != nil {
 			n.Log.Error("write record", "job", held.JobKey, "error", err)
 		}
-		// Else tasks would read it where this attempt gets no GPU, and writes no file of its own.
-		os.Remove(taskPath(n.RunDir, h.JobID))
 		err = ledger.Release(ctx, held.JobKey)
 	}
 	if err != nil {
 		n.Log.Error("end the lease of an earlier attempt", "job", h.JobKey, "error", err)
+	}
+}
+
+// ForgetEarlier removes what was left for the tasks of an earlier attempt, or of another job of the id, with a
+// lease or without: where this attempt gets no GPU, and writes no file of its own, tasks would read it.
+func (n *Node) ForgetEarlier(h jobenv.Hook) {
+	t, err := readTaskFile(n.RunDir, h.JobID)
+	if err != nil || t.Restart != h.Restart || t.UID != 0 && t.UID != h.UID {
+		os.Remove(taskPath(n.RunDir, h.JobID))
 	}
 }

@@ -24,6 +24,7 @@ func TestEndEarlier(t *testing.T) {
 	}
 	again := hook(7)
 	again.Restart = 1
+	w.ForgetEarlier(again)
 	w.EndEarlier(t.Context(), again, w.book, w.records)
 	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
 		t.Error("tasks of the next attempt would read what the earlier one left")
@@ -38,5 +39,32 @@ func TestEndEarlier(t *testing.T) {
 	}
 	if ended, err := w.book.Ended(t.Context(), 9); err != nil || len(ended) != 1 || ended[0].JobKey != hook(7).JobKey {
 		t.Errorf("ended %+v, %v", ended, err)
+	}
+}
+
+// A Prolog leaves no word of an earlier attempt, or of another job of its id, with a lease or without.
+func TestForgetEarlier(t *testing.T) {
+	for name, c := range map[string]struct {
+		file taskFile
+		kept bool
+	}{
+		"its own":        {taskFile{Restart: 1, UID: 1000}, true},
+		"it waits":       {taskFile{Restart: 1, Undecided: true}, true},
+		"earlier":        {taskFile{Restart: 0, UID: 1000}, false},
+		"earlier, waits": {taskFile{Restart: 0, Undecided: true}, false},
+		"lost state":     {taskFile{Restart: 3, UID: 1000}, false},
+		"another user's": {taskFile{Restart: 1, UID: 1001}, false},
+	} {
+		w := newWorld(t)
+		h := hook(7)
+		h.Restart = 1
+		w.ForgetEarlier(h)
+		if err := writeTaskFile(w.RunDir, h.JobKey, c.file); err != nil {
+			t.Fatal(err)
+		}
+		w.ForgetEarlier(h)
+		if _, err := os.Stat(taskPath(w.RunDir, 7)); (err == nil) != c.kept {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

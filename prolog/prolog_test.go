@@ -1163,6 +1163,35 @@ func TestReturnSurely(t *testing.T) {
 		!slices.Contains(w.slurm.calls, "incomplete 7") {
 		t.Errorf("an answer: %v, calls %v", err, w.slurm.calls)
 	}
+	for _, err := range []error{sctl.ErrBatchOnly, fs.ErrNotExist} { // its tasks would wait for nobody
+		if err := w.Undecided(hook(7)); err != nil {
+			t.Fatal(err)
+		}
+		w.slurm.job.State, w.slurm.fail = "RUNNING", map[string]error{"incomplete": err}
+		if got := w.ReturnSurely(t.Context(), hook(7), w.slurm); !errors.Is(got, err) || w.undecided(hook(7)) {
+			t.Errorf("%v: %v, undecided %v", err, got, w.undecided(hook(7)))
+		}
+	}
+}
+
+// An Epilog that comes while the process that continues for its Prolog writes the job's GPUs leaves
+// nothing for the next attempt to read.
+func TestSettleAfterTheEpilog(t *testing.T) {
+	w := newWorld(t)
+	if err := w.Undecided(hook(7)); err != nil {
+		t.Fatal(err)
+	}
+	w.Poke = func() {
+		if err := w.book.Release(t.Context(), hook(7).JobKey); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := w.Settle(t.Context(), hook(7), w.book, w.slurm); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(taskPath(w.RunDir, 7)); err == nil {
+		t.Error("a task file is left")
+	}
 }
 
 // failing is a ledger that answers with an error.

@@ -274,8 +274,11 @@ func (n *Node) ReturnSurely(ctx context.Context, h jobenv.Hook, slurm Slurm) err
 	defer n.Heartbeat(h)()
 	for {
 		err := n.Return(ctx, h, slurm)
-		if err == nil || errors.Is(err, sctl.ErrBatchOnly) || errors.Is(err, fs.ErrNotExist) { // Slurm is elsewhere
+		if errors.Is(err, sctl.ErrBatchOnly) || errors.Is(err, fs.ErrNotExist) { // Slurm is elsewhere
+			n.forgetUndecided(h) // its tasks start: nobody goes on for it
 			return err
+		} else if err == nil {
+			return nil
 		}
 		n.Log.Warn("not returned; retrying", "job", h.JobKey, "error", err)
 		switch {

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
+	"carma/gres"
 	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
@@ -44,6 +46,9 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 			return ledger.Release(context.WithoutCancel(ctx), l.JobKey)
 		case err == nil:
 			if err = n.finish(ctx, l, granted, ledger); err == nil {
+				if until.IsZero() {
+					n.forgetEnded(ctx, l.Hook, ledger)
+				}
 				return nil
 			}
 			n.Log.Error("write the job's GPUs for TaskProlog; retrying", "job", l.JobKey, "error", err)
@@ -139,6 +144,17 @@ func (n *Node) undecided(h jobenv.Hook) bool {
 // have counted the next attempt already.
 func (n *Node) forgetUndecided(h jobenv.Hook) {
 	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Undecided && t.Restart <= h.Restart {
+		os.Remove(taskPath(n.RunDir, h.JobID))
+	}
+}
+
+// forgetEnded removes the job's task file if its Epilog came before that was written, and has ended the lease.
+func (n *Node) forgetEnded(ctx context.Context, h jobenv.Hook, ledger Readings) {
+	s, err := ledger.Snapshot(ctx)
+	if err != nil || slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.Job == h.JobKey }) {
+		return
+	}
+	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Restart == h.Restart {
 		os.Remove(taskPath(n.RunDir, h.JobID))
 	}
 }

@@ -194,8 +194,8 @@ func awaitTaskFile(w io.Writer, runDir string, job uint32) (taskFile, error) {
 }
 
 // readTaskFile returns what the Prolog of the job's attempt left; the zero value if that is
-// nothing. The Epilog removes the file before the leases end, and the agent with a lease that
-// has lost its job, so no file is of an earlier attempt. A task cannot tell:
+// nothing. The Epilog removes the file before the leases end, the agent with a lease that has
+// lost its job, and the next Prolog what they left, so no file is of an earlier attempt. A task cannot tell:
 // SLURM_RESTART_COUNT is set for a batch script that runs again and for nothing else, and what
 // is submitted from one inherits it (src/common/env.c, setup_env, 22.05.8).
 func readTaskFile(runDir string, job uint32) (t taskFile, err error) {

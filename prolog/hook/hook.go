@@ -115,6 +115,7 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 		defer n.Left(h) // when its lease has ended
 	}
 	if name == "prolog" {
+		n.ForgetEarlier(h)
 		n.Until = time.Now().Add(c.Hooks.Longest())
 	}
 	defer func() {
@@ -143,6 +144,9 @@ func withoutConfig(ctx context.Context, path, name string, h jobenv.Hook, log *s
 	if name == "epilog" {
 		n.Left(h)
 		return nil
+	}
+	if name == "prolog" {
+		n.ForgetEarlier(h)
 	}
 	if len(h.Slots) == 0 {
 		return nil
