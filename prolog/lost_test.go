@@ -37,6 +37,16 @@ func TestEndEarlier(t *testing.T) {
 		a.ReserveMiB != 10240 || len(a.GPUs) != 1 || a.Cluster != again.Cluster {
 		t.Errorf("record %+v", a)
 	}
+	// It had its lease taken, and its file left.
+	for restart, kept := range map[uint32]bool{0: false, 1: true} {
+		if err := writeTaskFile(w.RunDir, again.JobKey, taskFile{Restart: restart}); err != nil {
+			t.Fatal(err)
+		}
+		w.EndEarlier(t.Context(), again, w.book, w.records)
+		if _, err := os.Stat(taskPath(w.RunDir, 7)); (err == nil) != kept {
+			t.Errorf("a file of restart %d: kept %v", restart, err == nil)
+		}
+	}
 	if ended, err := w.book.Ended(t.Context(), 9); err != nil || len(ended) != 1 || ended[0].JobKey != hook(7).JobKey {
 		t.Errorf("ended %+v, %v", ended, err)
 	}

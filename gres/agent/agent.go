@@ -443,6 +443,7 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 		if err == nil && a.isHere(job, j.Job) {
 			continue
 		}
+		a.dropTaskFile(j.Job) // first, as the Epilog: the file is none of a later attempt then
 		ended, err := a.endLost(ctx, j.Job)
 		if err != nil {
 			a.Log.Error("release", "job", j.Job, "error", err)
@@ -456,21 +457,30 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 				a.Log.Error("close GPUs to a job that has lost its lease", "job", j.Job, "error", err)
 			}
 		}
-		a.dropTaskFile(j.Job)
 	}
 }
 
 // dropTaskFile removes what the attempt's Prolog left for its tasks (prolog/task.go). A later
-// attempt may have its own by now.
+// attempt may have its own by now, or put it there meanwhile: then it comes back.
 func (a *Agent) dropTaskFile(job jobenv.JobKey) {
 	path := filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: job.JobID}.String()+".json")
+	aside := path + ".ended"
+	if !isOf(path, job) || os.Rename(path, aside) != nil {
+		return
+	}
+	if !isOf(aside, job) {
+		os.Link(aside, path) // unless there is a newer one
+	}
+	os.Remove(aside)
+}
+
+// isOf tells whether a task file is of an attempt, or of one before it, or cannot be read.
+func isOf(path string, job jobenv.JobKey) bool {
 	var of struct {
 		Restart uint32 `json:"restart"`
 	}
 	text, err := os.ReadFile(path)
-	if err == nil && (json.Unmarshal(text, &of) != nil || of.Restart <= job.Restart) {
-		os.Remove(path)
-	}
+	return err == nil && (json.Unmarshal(text, &of) != nil || of.Restart <= job.Restart)
 }
 
 // isHere tells whether an attempt of a job is on this node by what slurmctld says of the
