@@ -51,7 +51,7 @@ type Returned interface {
 // Held is where jobs are noted that may be held because slurmctld's answer is missing.
 type Held interface {
 	AddPerhapsHeld(ctx context.Context, key jobenv.JobKey, uid uint32) error
-	DropPerhapsHeld(ctx context.Context, job uint32) error
+	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
 }
 
 // EpilogLedger is what an Epilog needs of the node's ledger.

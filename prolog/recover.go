@@ -158,7 +158,7 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger) // else the agent looks once
 		defer cancel()
-		if err := ledger.DropPerhapsHeld(ctx, j.ID); err != nil {
+		if err := ledger.DropPerhapsHeld(ctx, key); err != nil {
 			n.Log.Warn("record a job that is held while it is requeued", "job", j.ID, "error", err)
 		}
 	}()

@@ -119,7 +119,7 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, led
 	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
 	if j.Requeue {
-		if failed := ledger.DropPerhapsHeld(ctx, l.JobID); failed != nil { // the agent is not to release it
+		if failed := ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release it
 			n.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
 		}
 		err = slurm.RequeueHold(ctx, j.Leader())

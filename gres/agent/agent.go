@@ -113,7 +113,8 @@ type Agent struct {
 	rank   int                      // of this node among those that may have the steward
 	ranked time.Duration
 
-	askedHeld time.Duration // releaseHeld
+	askedHeld time.Duration            // releaseHeld: when slurmctld was asked
+	heldAsked map[uint32]time.Duration // and about which jobs
 
 	counted time.Duration // when that was asked
 	rested  time.Duration // until then the steward rests

@@ -190,8 +190,8 @@ func (l *ledger) Release(_ context.Context, key jobenv.JobKey) error {
 	return nil
 }
 
-func (l *ledger) DropPerhapsHeld(_ context.Context, job uint32) error {
-	return l.note("not held %d", job)
+func (l *ledger) DropPerhapsHeld(_ context.Context, key jobenv.JobKey) error {
+	return l.note("not held %d.%d", key.JobID, key.Restart)
 }
 
 func (l *ledger) DropPendingRestart(_ context.Context, job uint32) error {

@@ -3,8 +3,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"carma/gres/lease"
@@ -21,18 +23,25 @@ const (
 )
 
 // releaseHeld releases jobs that Epilogs have requeued held without learning whether slurmctld has
-// released them.
+// released them. Those that were not asked about for longest come first: some may hang, completing.
 func (a *Agent) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, now time.Duration) {
 	if a.askedHeld != 0 && now-a.askedHeld < heldEvery {
 		return
 	}
-	asked := 0
+	asked := map[uint32]time.Duration{}
+	var due []lease.PerhapsHeld
 	for _, p := range held {
-		if p.Age < heldSince || asked == restartsAtOnce {
-			break
+		if at, ok := a.heldAsked[p.JobID]; ok {
+			asked[p.JobID] = at
 		}
-		asked++
-		a.askedHeld = now
+		if p.Age >= heldSince {
+			due = append(due, p)
+		}
+	}
+	a.heldAsked = asked
+	slices.SortStableFunc(due, func(x, y lease.PerhapsHeld) int { return cmp.Compare(asked[x.JobID], asked[y.JobID]) })
+	for _, p := range due[:min(len(due), restartsAtOnce)] {
+		a.askedHeld, asked[p.JobID] = now, now
 		done, err := a.releaseIfHeld(ctx, p)
 		if err != nil {
 			a.Log.Warn("release a requeued job", "job", p.JobKey, "error", err)
@@ -40,7 +49,7 @@ func (a *Agent) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, now t
 		if !done && p.Age < heldNoMore {
 			continue
 		}
-		if err := a.Ledger.DropPerhapsHeld(ctx, p.JobID); err != nil {
+		if err := a.Ledger.DropPerhapsHeld(ctx, p.JobKey); err != nil {
 			a.Log.Error("release a requeued job", "job", p.JobKey, "error", err)
 		}
 	}

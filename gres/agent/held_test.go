@@ -54,7 +54,7 @@ func TestReleaseHeld(t *testing.T) {
 		if released != c.released || (len(j.starts) == 1) != c.released {
 			t.Errorf("%s: released %v, starts %v", name, j.released, j.starts)
 		}
-		if dropped := slices.Equal(l.calls, []string{"not held 7"}); dropped != c.dropped {
+		if dropped := slices.Equal(l.calls, []string{"not held 7.1"}); dropped != c.dropped {
 			t.Errorf("%s: ledger %v", name, l.calls)
 		}
 		asked := j.asked
@@ -62,5 +62,26 @@ func TestReleaseHeld(t *testing.T) {
 		if c.age >= heldSince && j.asked != asked {
 			t.Errorf("%s: slurmctld is asked again after a second", name)
 		}
+	}
+}
+
+// Jobs that hang, completing, delay no other's release.
+func TestReleaseHeldInTurn(t *testing.T) {
+	j := &jobs{known: map[uint32]sctl.Job{}, starts: map[string]time.Time{}}
+	a := &Agent{Ledger: &ledger{}, Jobs: j, Log: slog.New(slog.DiscardHandler)}
+	var held []lease.PerhapsHeld
+	for id := range uint32(restartsAtOnce + 1) {
+		job := sctl.Job{ID: id + 1, UID: 1000, Restarts: 1, State: jobstate.Completing}
+		if id == restartsAtOnce {
+			job.State, job.Reason = jobstate.Pending, jobstate.RequeuedHeld
+		}
+		j.known[job.ID] = job
+		held = append(held, lease.PerhapsHeld{JobKey: jobenv.JobKey{JobID: job.ID, Restart: 1}, UID: 1000, Age: time.Hour})
+	}
+	for round := range 2 {
+		a.releaseHeld(t.Context(), held, time.Hour+time.Duration(round)*heldEvery)
+	}
+	if !slices.Equal(j.released, []string{"6"}) {
+		t.Errorf("released %v", j.released)
 	}
 }

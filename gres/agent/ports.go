@@ -51,7 +51,7 @@ type Lost interface {
 // Pending is what was done about jobs.
 type Pending interface {
 	DropPendingRestart(ctx context.Context, job uint32) error
-	DropPerhapsHeld(ctx context.Context, job uint32) error
+	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
 	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 

@@ -104,10 +104,10 @@ func (b *Ledger) AddPerhapsHeld(ctx context.Context, key jobenv.JobKey, uid uint
 	return wrap(err, "record that job %s is held", key)
 }
 
-// DropPerhapsHeld forgets the note.
-func (b *Ledger) DropPerhapsHeld(ctx context.Context, job uint32) error {
-	_, err := b.db.ExecContext(ctx, "DELETE FROM perhaps_held WHERE job_id=?", job)
-	return wrap(err, "forget that job %d is held", job)
+// DropPerhapsHeld forgets the note of an attempt; that of a later one, which may have come meanwhile, stays.
+func (b *Ledger) DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error {
+	_, err := b.db.ExecContext(ctx, "DELETE FROM perhaps_held WHERE job_id=? AND restart<=?", key.JobID, key.Restart)
+	return wrap(err, "forget that job %s is held", key)
 }
 
 func perhapsHeld(q querier) ([]PerhapsHeld, error) {

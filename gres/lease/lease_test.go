@@ -282,6 +282,21 @@ func TestPendingRestarts(t *testing.T) {
 	}
 }
 
+func TestPerhapsHeld(t *testing.T) {
+	b := open(t, t.TempDir())
+	if err := b.AddPerhapsHeld(t.Context(), key(7, 2), 1000); err != nil {
+		t.Fatal(err)
+	}
+	for restart, left := range []int{1, 1, 0} { // what is done about an earlier attempt says nothing of this one
+		if err := b.DropPerhapsHeld(t.Context(), key(7, uint32(restart))); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := b.Snapshot(t.Context()); err != nil || len(s.PerhapsHeld) != left {
+			t.Errorf("restart %d: %+v, %v", restart, s.PerhapsHeld, err)
+		}
+	}
+}
+
 func TestEnded(t *testing.T) {
 	b := open(t, t.TempDir())
 	ctx := t.Context()
