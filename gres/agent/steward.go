@@ -60,22 +60,28 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		now < a.rested {
 		return
 	}
+	a.rebook(ctx, a.decide(ctx, partitions, now), now)
+}
+
+// decide places a hold, if this agent is the steward, and returns the bookings to correct: what
+// that takes is up to users, and no reason to rest.
+func (a *Agent) decide(ctx context.Context, partitions []string, now time.Duration) []steward.Rebooking {
 	began := lease.Now()
 	defer func() { a.rested = now + restAfter(lease.Now()-began, a.Config.Hold.After.D()) }()
 	nodes, err := a.Cluster.Nodes(ctx, partitions)
 	if err != nil {
 		a.Log.Warn("find the steward", "error", err)
-		return
+		return nil
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
 	a.steward.Store(firstUp(nodes) == a.Node && a.rank < stewards)
 	if !a.steward.Load() || a.Config.Hold.After == 0 {
-		return
+		return nil
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
 	if err != nil {
 		a.Log.Warn("read the queue", "error", err)
-		return
+		return nil
 	}
 	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(),
 		Now: time.Now()}
@@ -83,7 +89,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	for name, p := range a.Config.Partition {
 		in.FullMiB[name], gpus[name] = p.GPUMemMiB, p.GPUsPerNode
 	}
-	a.rebook(ctx, steward.NeedsRebooking(queue, in.FullMiB, gpus), now)
+	misbooked := steward.NeedsRebooking(queue, in.FullMiB, gpus)
 	if a.waits == nil {
 		a.waits, a.vains = steward.Waits{}, steward.Vains{}
 	}
@@ -92,6 +98,7 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 	if d, ok := steward.Decide(in); ok {
 		a.placeHold(ctx, d, nodes)
 	}
+	return misbooked
 }
 
 // restoreWaits gives jobs of the queue the time since which they really wait, and finds out whose

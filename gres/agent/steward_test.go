@@ -31,6 +31,7 @@ type cluster struct {
 
 	comment  string            // of the anchor
 	comments map[string]string // of nodes
+	slow     time.Duration     // each update
 }
 
 func (c *cluster) Queue(context.Context, []string) ([]schedule.Job, error) {
@@ -65,6 +66,7 @@ func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error 
 }
 
 func (c *cluster) Update(_ context.Context, t sctl.Target, change sctl.Change) error {
+	time.Sleep(c.slow)
 	c.calls = append(c.calls, "update "+t.String()+" "+change.TresPerNode)
 	return c.err
 }
@@ -100,7 +102,7 @@ func TestKeepSteward(t *testing.T) {
 		{"a task of an array", "n1", cluster{queue: []schedule.Job{task}, nodes: nodes},
 			[]string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
 		{"names its node", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
-			[]string{"nodes", "queue", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", "n2 keeps 2 for 7"}, nil},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"}, nil},
 		{"another user's by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
 			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
 		{"another task by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
@@ -411,6 +413,25 @@ func TestKeepStewardOfHoldsInVain(t *testing.T) {
 	c.queue = []schedule.Job{j}
 	if a.keepSteward(t.Context(), time.Minute); !slices.Contains(c.calls, "n1 keeps 3 for 7") {
 		t.Errorf("calls %q", c.calls)
+	}
+}
+
+// What the correction of bookings takes, which a user decides, is no reason to rest.
+func TestRebookDoesNotDelayTheSteward(t *testing.T) {
+	c := &cluster{nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}},
+		slow: 10 * time.Millisecond}
+	j := &jobs{known: map[uint32]sctl.Job{},
+		words: sctl.Words{TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}}
+	for id := range uint32(100) {
+		c.queue = append(c.queue, schedule.Job{ID: id + 1, State: "PENDING", Partition: "gpu", Reason: "Resources",
+			ReqNodes: "n1", TresPerNode: j.words.TresPerNode})
+		j.known[id+1] = sctl.Job{ID: id + 1, State: "PENDING"}
+	}
+	a := newAgent()
+	a.Node, a.Cluster, a.Jobs = "n1", c, j
+	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+	if a.keepSteward(t.Context(), time.Hour); a.rested-time.Hour > time.Second || len(c.calls) < 2+rebookedOfUser {
+		t.Errorf("rests for %v after %d calls", a.rested-time.Hour, len(c.calls))
 	}
 }
 
