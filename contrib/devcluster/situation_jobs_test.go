@@ -439,7 +439,7 @@ func TestSituationSeveralNodes(t *testing.T) {
 
 // What a node has besides GPUs an anchor must have, too: else a job that asks for it is refused
 // while the nodes are full.
-func TestAnchorHasTheNodesShape(t *testing.T) {
+func TestSituationAnchorHasTheNodesShape(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	const shape = "Sockets=%d CoresPerSocket=16 ThreadsPerCore=2 TmpDisk=5000"
 	c.sh("", "sed -i -E -e '/^NodeName=n1 /s/CPUs=64/& "+fmt.Sprintf(shape, 2)+"/' "+
