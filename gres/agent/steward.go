@@ -270,8 +270,8 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 		if a.Thresholds.MaxSlowdown > 0 {
 			hold.MiB = 0 // what the job expects is known to its Prolog
 		}
-		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB),
-			a.Thresholds); uuids != nil {
+		r := a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB)
+		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, r, a.Thresholds); uuids != nil {
 			a.Log.Info("hold started", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
 			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.GPUs, hold.MiB, uuids); err != nil {
 				a.Log.Error("start a hold", "error", err)
@@ -279,7 +279,12 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 			return
 		}
 		a.Log.Warn("place a hold", "job", hold.JobID, "error", "too few GPUs here accept jobs")
-		vain = true // the steward is to look for another node
+		// The steward is to look for another node, unless GPUs are but held for others, which ends soon.
+		unheld := slices.Clone(s.Readings)
+		for i := range unheld {
+			unheld[i].HeldFor = 0
+		}
+		vain = choose.Soonest(a.strictest(), unheld, s.Leases, r, a.Thresholds) == nil
 	}
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)

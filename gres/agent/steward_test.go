@@ -249,6 +249,7 @@ func TestFollowComment(t *testing.T) {
 		"not known":           {fresh, "?", nil, nil, nil},
 		"has gone":            {fresh, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"too many":            {many, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
+		"held for others":     {fresh, "PENDING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"too many, has gone":  {many, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"a bound on slowdown": {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
@@ -269,6 +270,10 @@ func TestFollowComment(t *testing.T) {
 		}
 		if name == "a bound on slowdown" {
 			a.Thresholds.MaxSlowdown = 1.5
+		}
+		readings := slices.Clone(readings)
+		if name == "held for others" { // not for long
+			readings[0].HeldFor, c.holds = 8, []lease.Hold{{UUID: "a", JobID: 8}}
 		}
 		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds,
 			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})

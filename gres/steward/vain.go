@@ -193,7 +193,7 @@ func (v Vains) Rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) 
 }
 
 func (k vain) until() time.Time {
-	rest := HoldTimeout
+	rest := HoldTimeout * time.Duration(min(k.holds, 1))
 	for range k.holds - 1 {
 		rest = min(2*rest, longestRest)
 	}

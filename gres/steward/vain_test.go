@@ -195,7 +195,7 @@ func TestHoldsRefused(t *testing.T) {
 	}
 	in.Now = at.Add(2 * HoldTimeout)
 	if d, ok := Decide(in); !ok || d.Job.ID != 7 {
-		t.Errorf("an hour later: %+v, %v", d.Job.ID, ok)
+		t.Errorf("later: %+v, %v", d.Job.ID, ok)
 	}
 }
 
