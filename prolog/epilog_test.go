@@ -724,3 +724,17 @@ func TestJobMetaOfAnOlderForm(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 }
+
+// One component of a heterogeneous job is asked about scrontab: of all, the question would have those
+// requeued whose users said --no-requeue.
+func TestEpilogOfAComponentProbesIt(t *testing.T) {
+	w := newWorld(t)
+	w.oom()
+	w.slurm.job = sctl.Job{ID: 7, HetJobID: 6, HetOffset: 1}
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.prolog(t, hook(7))
+	w.epilog(t, failed(hook(7)))
+	if w.slurm.probed != "6+1" || !slices.Contains(w.slurm.calls, "requeuehold 6") {
+		t.Errorf("probed %q, calls %v", w.slurm.probed, w.slurm.calls)
+	}
+}

@@ -38,6 +38,7 @@ type slurm struct {
 	words     sctl.Words
 	noRequeue bool
 	told      string // the user of a job
+	probed    string // whether it is of scrontab
 
 	preemption schedule.Preemption
 	completes  map[uint32]time.Time // since when
@@ -101,7 +102,10 @@ func (s *slurm) RequeueHold(_ context.Context, t sctl.Target) error {
 	}
 	return err
 }
-func (s *slurm) CheckCron(context.Context, sctl.Target) error { return s.fail["cron"] }
+func (s *slurm) CheckCron(_ context.Context, t sctl.Target) error {
+	s.probed = t.String()
+	return s.fail["cron"]
+}
 func (s *slurm) Release(_ context.Context, t sctl.Target) error {
 	return s.note("release " + t.String())
 }
@@ -782,8 +786,8 @@ func TestPrologHoldsWhatNeverFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.prolog(t, h)
-	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) {
-		t.Errorf("calls %v", w.slurm.calls)
+	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) || w.slurm.probed != "7" {
+		t.Errorf("calls %v, probed %q", w.slurm.calls, w.slurm.probed)
 	}
 	if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.PerhapsHeld) != 0 {
 		t.Errorf("the agent would release it: %v, %v", s.PerhapsHeld, err)
@@ -795,6 +799,7 @@ func TestPrologTellsWhatNeverFits(t *testing.T) {
 	for name, plant := range map[string]func(*slurm){
 		"srun":         func(s *slurm) { s.fail["requeuehold"] = sctl.ErrBatchOnly },
 		"--no-requeue": func(s *slurm) { s.noRequeue = true },
+		"scrontab":     func(s *slurm) { s.fail["cron"] = sctl.ErrCron },
 	} {
 		w := newWorld(t)
 		plant(w.slurm)
@@ -807,6 +812,40 @@ func TestPrologTellsWhatNeverFits(t *testing.T) {
 		if want := "carma: the job asks for 3 GPUs on node n1, which has 2, and cannot start; end it and ask for at most " +
 			"2"; w.slurm.told != want {
 			t.Errorf("%s: told %q, %v", name, w.slurm.told, w.slurm.calls)
+		}
+		if name == "scrontab" && slices.Contains(w.slurm.calls, "requeuehold 7") {
+			t.Errorf("a job that nobody can release is held: %v", w.slurm.calls)
+		}
+	}
+}
+
+// So is one for all GPUs of a node that has lost one; it is not held, as the GPU may come back.
+func TestPrologTellsWhatDoesNotFitNow(t *testing.T) {
+	for name, c := range map[string]struct {
+		plant func(*slurm)
+		lost  bool
+		told  bool
+	}{
+		"srun":           {func(s *slurm) { s.fail["incomplete"] = sctl.ErrBatchOnly }, true, true},
+		"--no-requeue":   {func(s *slurm) { s.noRequeue = true }, true, true},
+		"a batch job":    {func(*slurm) {}, true, false},
+		"no GPU is lost": {func(s *slurm) { s.noRequeue = true }, false, false},
+	} {
+		w := newWorld(t)
+		c.plant(w.slurm)
+		readings := idle(2)
+		readings[1].Foreign = 1
+		if c.lost {
+			readings[1].Unreadable = "GPU is lost"
+		}
+		w.Sample = func(context.Context) ([]gres.Reading, error) { return readings, nil }
+		h := hook(7)
+		h.Slots, h.Carma.GPUs, h.Carma.Mode = []int{0, 1}, 2, "exclusive"
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if (w.slurm.told != "") != c.told || slices.Contains(w.slurm.calls, "requeuehold 7") {
+			t.Errorf("%s: told %q, calls %v", name, w.slurm.told, w.slurm.calls)
 		}
 	}
 }

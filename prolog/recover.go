@@ -141,7 +141,7 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 	target := j.Leader()
 	asking, cancel := n.part(ctx)
 	defer cancel()
-	if err := slurm.CheckCron(asking, target); errors.Is(err, sctl.ErrCron) {
+	if err := slurm.CheckCron(asking, j.Component()); errors.Is(err, sctl.ErrCron) {
 		return "", err
 	} else if err != nil { // a job of scrontab would be held for ever
 		return "", fmt.Errorf("slurmctld did not answer: %w", shorter(err))

@@ -37,9 +37,14 @@ func backOff(n uint32) time.Duration {
 // booked, as job_submit was off or the partition is none of CARMA's, stays here until
 // it has its GPUs. A node that has lost a GPU never has enough for a job for all: such a job is returned,
 // and not held, as another node may take it, or this one when it is mended.
-func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) error {
+func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) (err error) {
 	h, r := l.Hook, l.request
 	node, works := n.gpus(ctx, ledger)
+	defer func() {
+		if errors.Is(err, sctl.ErrBatchOnly) && node > 0 && r.GPUs > works {
+			n.tellTooMany(ctx, l, works, slurm)
+		}
+	}()
 	ctx, cancel := n.part(ctx) // whatever the ledger took
 	defer cancel()
 	j, err := waiting(ctx, h, slurm)
@@ -113,26 +118,37 @@ func (n *Node) recount(ctx context.Context, ledger Counts) time.Duration {
 }
 
 // tooMany holds a job that asks for more GPUs than the node has: it would come back for
-// ever. One that cannot return to the queue is told, and waits until its user ends it.
+// ever. One that cannot return to the queue, or that is one of scrontab, which nobody could release, waits
+// until its user ends it.
 func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, ledger Held,
 	slurm Slurm) error {
 	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
 	if j.Requeue {
+		if err := slurm.CheckCron(ctx, j.Component()); errors.Is(err, sctl.ErrCron) {
+			return sctl.ErrBatchOnly
+		} else if sctl.Unanswered(err) {
+			return err
+		}
+		ctx, cancel := n.part(ctx)
+		defer cancel()
 		if failed := ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release it
 			n.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
 		}
 		err = slurm.RequeueHold(ctx, j.Leader())
 	}
-	if !errors.Is(err, sctl.ErrBatchOnly) {
-		return err
-	}
+	return err
+}
+
+// tellTooMany tells a job that waits here for more GPUs than the node has, or has left.
+func (n *Node) tellTooMany(ctx context.Context, l *launch, node int, slurm Slurm) {
+	ctx, cancel := n.part(ctx)
+	defer cancel()
 	text := fmt.Sprintf("carma: the job asks for %d GPUs on node %s, which has %d, and cannot start; end it and ask "+
 		"for at most %d", l.request.GPUs, l.Node, node, node)
 	if failed := slurm.Notify(ctx, l.JobID, text); failed != nil {
 		n.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
 	}
-	return err
 }
 
 // setStart lets a job that was returned to the queue start as soon as is safe, and not sooner than

@@ -94,7 +94,8 @@ var ErrCron = errors.New("a job of scrontab, which runs again at its next time")
 // (job_mgr.c, _update_job, 22.05 to 25.11), but not requeuehold, which would leave it held for ever. It
 // tries a change that changes nothing, of a job that may be requeued; slurmctld looks for scrontab
 // before it looks whether the job has ended, for which it refuses the change, too. Any other answer, or
-// none, is an error: nothing is known then.
+// none, is an error: nothing is known then. Of a heterogeneous job one component is asked about, for the others
+// may be --no-requeue.
 func (c Client) CheckCron(ctx context.Context, t Target) error {
 	err := c.update(ctx, t, "Requeue=1")
 	switch {
