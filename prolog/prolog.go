@@ -161,6 +161,7 @@ type launch struct {
 	retry   string    // why it runs again; empty: it does not
 	books   tres.List // the GRES of a job that is requeued, as slurmctld has it now
 	started time.Time
+	asked   bool // slurmctld may return it to the queue: its answer was missing
 
 	preemption preemption
 }

@@ -778,6 +778,31 @@ func TestWhoGoesBack(t *testing.T) {
 	}
 }
 
+// A job that slurmctld has returned, without an answer, starts as early as one of which it said so.
+func TestReturnedWithoutAnAnswer(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		w := newWorld(t)
+		err := errors.New("scontrol requeue: exit status 1: Socket timed out on send/recv operation")
+		if refused {
+			err = errors.New("scontrol requeue: exit status 1: Requested operation is presently disabled")
+		}
+		w.slurm.fail["incomplete"] = err
+		l := w.arrive(t.Context(), hook(7), w.slurm)
+		if got := w.giveBack(t.Context(), l, false, w.book, w.slurm); !errors.Is(got, err) {
+			t.Fatal(got)
+		}
+		w.slurm.job.State, w.slurm.job.Restarts = "PENDING", 1
+		if got := w.giveBack(t.Context(), l, false, w.book, w.slurm); !errors.Is(got, errGone) {
+			t.Fatal(got)
+		}
+		s, err := w.book.Snapshot(t.Context())
+		noted := len(s.PendingRestarts) == 1 && s.PendingRestarts[0].JobID == 7 && s.PendingRestarts[0].Delay == backOff(0)
+		if err != nil || noted == refused {
+			t.Errorf("refused %v: %+v, %v", refused, s.PendingRestarts, err)
+		}
+	}
+}
+
 func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	w := newWorld(t)
 	h := hook(7)

@@ -48,6 +48,11 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	ctx, cancel := n.part(ctx) // whatever the ledger took
 	defer cancel()
 	j, err := waiting(ctx, h, slurm)
+	if errors.Is(err, errGone) && l.asked { // the agent looks whether it is in the queue
+		if err := ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
+			n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
@@ -75,6 +80,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	defer cancelRequeue()
 	// Not held: while this Prolog runs, slurmctld does not start the job again.
 	if err := slurm.RequeueIncomplete(requeuing, j.Leader()); err != nil {
+		l.asked = l.asked || sctl.Unanswered(err)
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
 	if _, err := n.change(ctx, j, h.Partition, change, slurm); err != nil {
