@@ -26,8 +26,8 @@ func test(file, imports, body string) change {
 // names and no other.
 var recipes = map[string][]change{
 	"a placement policy": {
-		{"slurmbridge/policy/policy.go", "\tBestFit    Name =", "\tLast Name = \"last\"\n"},
-		{"slurmbridge/policy/policy.go", "BestFit}\n", "Last, "},
+		{"slurmbridge/policy/policy.go", "\tCarma Name =", "\tLast Name = \"last\"\n"},
+		{"slurmbridge/policy/policy.go", "Carma, MAGM", "Last, "},
 		{"contrib/slurm/carma.toml", "#policy = \"magm\"\n", "# \"last\" takes the last.\n"},
 		{"docs/user.md", "`best-fit`", "`last`, "},
 		{"gres/choose/order.go", "\tcase policy.MAGM:", "\tcase policy.Last:\n\t\treturn true\n"},
