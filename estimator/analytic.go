@@ -5,6 +5,7 @@ package estimator
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"carma/estimator/graph"
 	"carma/estimator/summary"
@@ -87,7 +88,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 	case len(m.More) > 0:
 		e, err = several(s, append([]*summary.Model{m}, m.More...), fitted)
 	default:
-		e, err = ofModel(s, m, fitted)
+		e, err = ofModel(s, m, fitted, newWork(m))
 	}
 	if err != nil {
 		return Estimate{}, err
@@ -107,23 +108,37 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 
 // ofModel estimates one model, by the larger one of two readings where its shapes can be
 // read in two ways.
-func ofModel(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
+func ofModel(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error) {
 	r, doubtful := otherReading(s, m)
-	e, err := asPrinted(s, m, fitted)
-	if err != nil || !doubtful {
+	many := r.model != nil && w.rows > twiceRows
+	w.brief = r.model != nil && w.rows > briefRows && !many
+	before := w.ops
+	e, err := asPrinted(s, m, fitted, w)
+	switch {
+	case err != nil || !doubtful:
 		return e, err
+	case many:
+		e.want(Trace)
+		e.lower(Bound, "%s; the text has too many rows to be read in both ways", r.reason)
+		e.margin()
+		return e, nil
 	}
 	other := Estimate{}
 	if r.model != nil {
-		if other, err = asPrinted(s, r.model, fitted); err != nil {
+		w.ops = before // the same lines
+		if other, err = asPrinted(s, r.model, fitted, w); err != nil {
 			return Estimate{}, err
 		}
 	}
-	return larger(e, other, r), nil
+	e = larger(e, other, r)
+	if w.moves <= 0 && !slices.Contains(e.Reasons, tooLarge) {
+		e.lower(Bound, tooLarge)
+	}
+	return e, nil
 }
 
 // asPrinted takes the first dimension of the outputs for the batch.
-func asPrinted(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
+func asPrinted(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error) {
 	batch := s.Batch
 	if batch == 0 && m.Batch > 0 {
 		batch = int(m.Batch)
@@ -147,11 +162,17 @@ func asPrinted(s Spec, m *summary.Model, fitted refit) (Estimate, error) {
 	}
 	e.Params = applyParams(g, s.Params, &e)
 	p := s.plan(g)
-	if denseText(s, g) {
+	p.Moves = w.moves
+	w.ops += len(g.Ops) + len(g.Params)
+	if w.brief {
+		p.Iterations = 1
+	}
+	if denseText(s, w.ops) {
 		p.Iterations = 1
 		e.lower(Unsure, "the summary is denser than any tool prints: simulated in simplified form")
 	}
 	r := training.Run(g, p)
+	w.moves -= r.Moves
 	n := measuredKept(s, m, batch)
 	if n > 0 {
 		// Counted, not inferred: the difference is live at the peak.
@@ -331,9 +352,32 @@ func applyParams(g *graph.Graph, want int64, e *Estimate) int64 {
 
 // denseText says that a summary makes more work for its length than what any
 // of the tools prints; the time that an estimate takes is bounded by it.
-func denseText(s Spec, g *graph.Graph) bool {
+func denseText(s Spec, ops int) bool {
 	const from, bytesEach = 16 << 10, 18
-	return len(s.Summary) > from && bytesEach*(len(g.Ops)+len(g.Params)) > len(s.Summary)
+	return len(s.Summary) > from && bytesEach*ops > len(s.Summary)
+}
+
+// work is what one text may cost, whatever the number of its models and of their readings.
+type work struct {
+	rows  int   // of all models
+	ops   int   // and parameters, of the models so far
+	moves int64 // left of training.Budget
+	brief bool  // one iteration each, for a model is read in two ways
+}
+
+// How many rows may be read in two ways, with the usual iterations and at all: two readings
+// are then no more work than one of MaxRows.
+const (
+	briefRows = summary.MaxRows / 3
+	twiceRows = summary.MaxRows * 2 / 3
+)
+
+func newWork(models ...*summary.Model) *work {
+	w := work{moves: training.Budget}
+	for _, m := range models {
+		w.rows += len(m.Rows)
+	}
+	return &w
 }
 
 // measuredKept are the bytes kept for the backward pass, where the summary has

@@ -62,7 +62,27 @@ func hostile() map[string][]byte {
 		fmt.Fprintf(&models, "Layer (type)\nConv2d-%d [-1, %d, 64, 64] %d\n", i%300, 64+i*37%3000, i%3*1000)
 	}
 	texts["models"] = models.Bytes()
+	for n, name := range map[int]string{1: "two readings", 8: "eight models in two readings"} {
+		texts[name] = inTwoReadings(n, summary.MaxRows-10)
+		texts[name+", fewer rows"] = inTwoReadings(n, twiceRows-10)
+		texts[name+", even fewer"] = inTwoReadings(n, briefRows-10)
+	}
+	texts["three tools"] = append([]byte("A-1 [-1, 2] 3\nNet(\n"), texts["two readings"]...)
 	return texts
+}
+
+// inTwoReadings are n trees whose outputs differ in their first dimension, so that each of
+// them is estimated twice.
+func inTwoReadings(n, rows int) []byte {
+	var b bytes.Buffer
+	for i := range rows {
+		if i%(rows/n) == 0 {
+			b.WriteString("Layer (type:depth-idx)\nNet [32, 9, 64] --\n")
+		}
+		kind := [...]string{"Conv2d", "ReLU", "Linear", "Softmax", "LayerNorm", "Block", "Dropout"}[i%7]
+		fmt.Fprintf(&b, "├─%-30s [%d, %d, 64] %d\n", kind+": 1-1", 32+i%2*33, 100+i*37%3000, i%3*1000)
+	}
+	return b.Bytes()
 }
 
 // Nothing makes more rows than are allowed, however it is written.
@@ -74,6 +94,28 @@ func TestHostile(t *testing.T) {
 		}
 		if name == "1 MiB" && !errors.Is(err, summary.ErrTooLarge) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A text of many rows is not read twice, and one budget is for all that is simulated of it.
+func TestReadTwice(t *testing.T) {
+	const unread = "too many rows to be read in both ways"
+	for rows, want := range map[int]bool{twiceRows: false, twiceRows + 10: true} {
+		e, err := Analytic(Spec{Summary: inTwoReadings(1, rows), Batch: 32, Base: DefaultBase()})
+		if err != nil || e.Confidence != Bound || strings.Contains(strings.Join(e.Reasons, " "), unread) != want {
+			t.Errorf("%d rows: %s %v, %v", rows, e.Confidence, e.Reasons, err)
+		}
+	}
+	w := work{rows: 9, moves: 1}
+	m, err := summary.Parse([]byte(asTree("G", 64, 4096, 4096)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if e, err := ofModel(Spec{Base: DefaultBase()}, m, refit{measured: wasMeasured}, &w); err != nil || w.moves > 0 ||
+			!strings.Contains(strings.Join(e.Reasons, " "), tooLarge) {
+			t.Errorf("%d moves left: %s %v, %v", w.moves, e.Confidence, e.Reasons, err)
 		}
 	}
 }

@@ -22,6 +22,9 @@ const (
 	scratchPct = 25
 )
 
+// tooLarge is the reason where training.Budget was spent.
+const tooLarge = "the model is too large to simulate: the live bytes are a lower bound"
+
 // lower takes the lesser confidence and says why.
 func (e *Estimate) lower(c Confidence, format string, args ...any) {
 	if c > e.Confidence {
@@ -72,7 +75,7 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Bound, "the size of a sample is not known: say input= or seq=")
 	}
 	if !r.Complete {
-		e.lower(Bound, "the model is too large to simulate: the live bytes are a lower bound")
+		e.lower(Bound, tooLarge)
 	}
 	if m.Format == summary.Repr && !hasCounts(m) {
 		e.want(Trace)

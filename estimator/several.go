@@ -13,13 +13,14 @@ import (
 // them up: how their steps overlap no summary shows.
 func several(s Spec, models []*summary.Model, fitted refit) (Estimate, error) {
 	var e Estimate
+	w := newWork(models...)
 	for i, m := range models {
 		own := s
 		own.Params = 0 // a count of all
 		if m.Format == summary.Repr && i > 0 && !takes(m, s.Input) {
 			own.Input = [3]int{} // of the first one
 		}
-		one, err := ofModel(own, m, fitted)
+		one, err := ofModel(own, m, fitted, w)
 		if err != nil {
 			return Estimate{}, err
 		}

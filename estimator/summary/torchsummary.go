@@ -5,6 +5,7 @@ package summary
 import (
 	"bytes"
 	"fmt"
+	"unicode/utf8"
 )
 
 // torchSummary reads the table of sksq96/pytorch-summary:
@@ -181,8 +182,8 @@ var (
 
 // totals reads the closing lines that torchsummary, torchinfo and Keras share.
 func totals(m *Model, line []byte) bool {
-	if t := bytes.TrimLeft(line, " "); len(t) > 0 && (t[0] == '(' || t[0] == ')') {
-		return false // a module: the usual line of a representation
+	if t := bytes.TrimLeft(line, " "); len(t) > 0 && (t[0] == '(' || t[0] == ')' || t[0] >= utf8.RuneSelf) {
+		return false // a module: the usual line of a representation or of a tree
 	}
 	for _, w := range otherTotals {
 		if bytes.Contains(line, w) {

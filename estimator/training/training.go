@@ -37,6 +37,7 @@ type Plan struct {
 	Checkpoint                           bool  // recompute blocks in the backward pass
 	Iterations                           int
 	CuBLAS                               int64 // bytes of cuBLAS workspace from the caching allocator
+	Moves                                int64 // that are left of Budget
 }
 
 // Result is what the run took.
@@ -117,7 +118,7 @@ func Run(g *graph.Graph, p Plan) Result {
 }
 
 // spent tells whether the work budget has run out.
-func (s *sim) spent() bool { return s.d.Moves >= Budget }
+func (s *sim) spent() bool { return s.d.Moves >= s.p.Moves }
 
 // alloc and free do nothing any more when the budget has run out.
 func (s *sim) alloc(n int64, part Part) slot {

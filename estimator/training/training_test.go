@@ -27,7 +27,7 @@ func chain(n int, bytes int64, params int64) *graph.Graph {
 
 func plan() Plan {
 	return Plan{ParamBytes: 4, GradBytes: 4, StateShards: 1, GradShards: 1, ParamShards: 1, Replicas: 1, Iterations: 2,
-		Foreach: true}
+		Moves: Budget, Foreach: true}
 }
 
 const mib = 1 << 20
