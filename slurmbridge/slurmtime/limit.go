@@ -55,9 +55,9 @@ func inSeconds(n int) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// digits reads up to seven; slurmctld counts a limit's minutes in 32 bits.
+// digits reads up to ten: slurmctld counts the minutes of a limit in 32 bits.
 func digits(text string) (n int, ok bool) {
-	if text == "" || len(text) > 7 || strings.Trim(text, "0123456789") != "" {
+	if text == "" || len(text) > 10 || strings.Trim(text, "0123456789") != "" {
 		return 0, false
 	}
 	n, err := strconv.Atoi(text)

@@ -12,6 +12,7 @@ func TestLimit(t *testing.T) {
 		"90": 90 * time.Minute, "90:30": 90*time.Minute + 30*time.Second, "1:30:00": 90 * time.Minute,
 		"0": 0, "2-": 48 * time.Hour, "2-12": 60 * time.Hour, "2-12:30": 60*time.Hour + 30*time.Minute,
 		"2-00:00:01": 48*time.Hour + time.Second, "INFINITE": Unlimited, "unlimited": Unlimited, "-1": Unlimited,
+		"52560000": 52560000 * time.Minute, "4294967294": Unlimited,
 		"9999999-9999999:9999999:9999999": Unlimited,
 	} {
 		got, ok := Limit(text)
@@ -20,7 +21,7 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "x", "4h", "1:2:3:4", "1-2:3:4:5", "-2", "-", "1:", ":1", "1--2", "+1", "1.5",
-		"12345678", " 1"} {
+		"12345678901", " 1"} {
 		if got, ok := Limit(text); ok {
 			t.Errorf("%q: %v", text, got)
 		}
