@@ -75,7 +75,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // wholeHistory refuses to write what a part of the jobs teaches: the file would lose what
 // all others have taught.
 func wholeHistory(f *pflag.FlagSet) error {
-	for _, name := range []string{"jobs", "user", "accounts", "partition", "state", "nodelist", "name"} {
+	for _, name := range []string{"jobs", "user", "accounts", "clusters", "partition", "state", "nodelist", "name"} {
 		if f.Changed(name) {
 			return cli.Fail(cli.ExitUsage, "history --write with --%s would remove what other jobs have taught from "+
 				"history.file: leave out --%s, or --write", name, name)
