@@ -260,7 +260,7 @@ $(ERRORLINT):
 	@mv build/tools/go-errorlint $@
 
 # Names that codespell takes for words.
-NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin
+NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel
 
 lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 	@echo "lint: gofmt, go vet"
