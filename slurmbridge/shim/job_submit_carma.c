@@ -227,16 +227,30 @@ static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char
 	return SLURM_SUCCESS;
 }
 
-/* The GPUs of a job that tells only its tasks and how many of them a GPU has, as
+/* The nodes of which slurmctld makes the tasks of a job that does not tell their number, as of
+ * sbatch -M (gres.c, 22.05; job_mgr.c, _figure_out_num_tasks(), since 23.02); 0: it makes none. */
+static uint32_t nodes_for_tasks(const job_desc_msg_t *job)
+{
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(23, 2, 0)
+	return job->min_nodes == NO_VAL ? 1 : job->min_nodes;
+#else
+	return job->min_nodes != NO_VAL && job->min_nodes == job->max_nodes ? job->min_nodes : 0;
+#endif
+}
+
+/* The GPUs of a job that tells only its tasks or nodes and how many tasks a GPU has, as
  * slurmctld makes them (gres.c, gres_job_state_validate(), 22.05). */
 static void gpus_for_tasks(const job_desc_msg_t *job, char *to, size_t room)
 {
 	bool told = job->tres_per_node || job->tres_per_job || job->tres_per_socket || job->tres_per_task;
-	uint32_t per_gpu = WIDE(job->ntasks_per_tres), tasks = job->num_tasks;
+	uint32_t per_gpu = WIDE(job->ntasks_per_tres), gpus;
 
 	*to = '\0';
-	if (!told && per_gpu && per_gpu != CARMA_NO_VAL && tasks != NO_VAL && tasks >= per_gpu)
-		snprintf(to, room, GRES_PREFIX "gpu:%u", tasks / per_gpu);
+	if (told || !per_gpu || per_gpu == CARMA_NO_VAL)
+		return;
+	gpus = job->num_tasks != NO_VAL ? job->num_tasks / per_gpu : nodes_for_tasks(job);
+	if (gpus)
+		snprintf(to, room, GRES_PREFIX "gpu:%u", gpus);
 }
 
 /* slurmctld takes --ntasks-per-gpu for tasks of each unit of any GRES, and a booking of
@@ -246,8 +260,11 @@ static void spell_tasks_out(job_desc_msg_t *job, const char *gpus)
 {
 	if (!job->ntasks_per_tres || job->ntasks_per_tres == NO_VAL16)
 		return;
-	if (*gpus)
+	if (*gpus) {
+		if (job->num_tasks == NO_VAL)
+			job->num_tasks = nodes_for_tasks(job) * job->ntasks_per_tres;
 		set(&job->tres_per_job, gpus);
+	}
 	if (job->num_tasks != NO_VAL)
 		job->ntasks_per_tres = NO_VAL16;
 }

@@ -36,12 +36,17 @@ void check_tasks_per_gpu(const char *script)
 	job_desc_msg_t job;
 	char *err = NULL;
 
-	for (int named = 0; named < 2; named++) {
+	for (int kind = 0; kind < 3; kind++) {
+		bool named = kind == 1, by_nodes = kind == 2; /* as sbatch -M sends it */
+
 		for (int tries = 0;; tries++) {
 			empty(&job);
 			job.partition = strdup("gpu");
 			job.script = strdup(script);
-			job.num_tasks = 2;
+			if (by_nodes)
+				job.min_nodes = job.max_nodes = 1;
+			else
+				job.num_tasks = 2;
 			job.ntasks_per_tres = 2;
 			if (named)
 				job.tres_per_job = strdup(GRES "gpu:1");
