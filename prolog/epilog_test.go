@@ -249,6 +249,8 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 		{"release", late, "requeuehold update release", true, "slurmctld did not answer whether it is released: " +
 			"context deadline exceeded"},
 		{"requeuehold", errors.New("no"), "requeuehold", true, "requeue refused: no"},
+		// Of srun: that is slurmctld's last word, and the agent has others to ask about.
+		{"requeuehold", sctl.ErrBatchOnly, "requeuehold", false, "requeue refused: " + reason(sctl.ErrBatchOnly)},
 		{"update", errors.New("scontrol: exit status 1: Connection reset by peer for job 7"), "requeuehold update",
 			true, "slurmctld did not answer whether it is changed: Connection reset by peer for job 7"},
 		{"update", errors.New("no"), "requeuehold update update update", false, "held: no"},

@@ -153,7 +153,8 @@ func (n *Node) putBack(ctx context.Context, j sctl.Job, home string, change sctl
 		n.Log.Warn("record a job that is held while it is requeued", "job", j.ID, "error", err)
 	}
 	defer func() {
-		if err != nil && !errors.Is(err, errHeld) { // it may be held, now or later
+		final := errors.Is(err, errHeld) || errors.Is(err, sctl.ErrBatchOnly)
+		if err != nil && !final { // it may be held, now or later
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookAtLedger) // else the agent looks once

@@ -133,7 +133,7 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, led
 	if j.Requeue {
 		if err := slurm.CheckCron(ctx, j.Component()); errors.Is(err, sctl.ErrCron) {
 			return sctl.ErrBatchOnly
-		} else if sctl.Unanswered(err) {
+		} else if err != nil { // a job of scrontab would be held for ever
 			return err
 		}
 		ctx, cancel := n.part(ctx)

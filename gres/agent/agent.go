@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -470,7 +471,9 @@ func (a *Agent) dropTaskFile(job jobenv.JobKey) {
 		return
 	}
 	if !isOf(aside, job) {
-		os.Link(aside, path) // unless there is a newer one
+		if err := os.Link(aside, path); err != nil && !errors.Is(err, fs.ErrExist) { // a newer one is there
+			return
+		}
 	}
 	os.Remove(aside)
 }

@@ -4,8 +4,10 @@ package capacity
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -419,6 +421,28 @@ func TestForBySlurm(t *testing.T) {
 	}
 }
 
+// While the ledger cannot be written, slurmctld is told nothing: each look would tell it again.
+func TestPublishWithoutALedger(t *testing.T) {
+	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	p := newPublisher(t, s)
+	if err := p.Publish(t.Context()); err != nil || len(s.updates) != 1 {
+		t.Fatal(err, s.updates)
+	}
+	db, err := sql.Open("sqlite3", filepath.Join(p.RunDir, "leases.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	const full = "CREATE TRIGGER full BEFORE INSERT ON published BEGIN SELECT RAISE(FAIL, 'disk is full'); END"
+	if _, err := db.Exec(full); err != nil {
+		t.Fatal(err)
+	}
+	grant(t, p.Book, 1, 10240)
+	if err := p.Publish(t.Context()); err == nil || len(s.updates) != 1 {
+		t.Errorf("%v, told %v", err, s.updates)
+	}
+}
+
 // Prologs close GPUs whose readings tell nothing any more, so slurmctld is told that they are closed.
 func TestStaleReadingsOfferNothing(t *testing.T) {
 	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
@@ -429,7 +453,8 @@ func TestStaleReadingsOfferNothing(t *testing.T) {
 		want string
 	}{
 		{time.Second, "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"},
-		{2 * time.Minute, "gpu:a100:8," + users(2) + ",carma2:no_consume:2"},
+		// Whole all the same: slurmctld would give up jobs for whole nodes (BadConstraints).
+		{2 * time.Minute, "gpu:a100:8," + users(2) + ",carma2:no_consume:3"},
 		{time.Second, "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"},
 	} {
 		var readings []gres.Reading

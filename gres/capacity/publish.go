@@ -156,7 +156,16 @@ func (p *Publisher) compare(ctx context.Context) (comment string, same bool, err
 }
 
 func (p *Publisher) tell(ctx context.Context, text string) error {
-	if err := p.Slurm.SetNodeGres(ctx, p.Node, text); err != nil {
+	// A ledger that cannot be written must not let each look update slurmctld, nor leave it with counts
+	// that nobody has noted.
+	last, _, noted, err := p.Book.Published(ctx)
+	if err == nil && noted {
+		err = p.Book.SetPublished(ctx, last, 0)
+	}
+	if err == nil {
+		err = p.Slurm.SetNodeGres(ctx, p.Node, text)
+	}
+	if err != nil {
 		return err
 	}
 	return p.Book.SetPublished(ctx, text, minInterval)
@@ -171,9 +180,10 @@ func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
 }
 
 func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
+	isWhole := p.willBeWhole(s) // old readings pass, and a Prolog returns such a job
 	s = p.withoutStale(s)
 	counts := Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
-	if p.willBeWhole(s) {
+	if isWhole {
 		whole(counts, len(s.Readings))
 	}
 	return counts

@@ -19,8 +19,11 @@ func ReadAgainAfter(c config.Config) time.Duration {
 // StaleAfter is the age of readings that tell nothing any more of what runs there now. The mean of the SM
 // activity is over smact.window.
 func StaleAfter(c config.Config) time.Duration {
-	return max(c.SMAct.Window.D(), ReadAgainAfter(c))
+	return max(c.SMAct.Window.D(), ReadAgainAfter(c), leastStale)
 }
+
+// leastStale is longer than an agent on a busy machine, or a ledger that is locked, delays readings.
+const leastStale = 20 * time.Second
 
 // CloseStale closes GPUs whose readings are older than that: those of an agent that has died, with a driver
 // that does not answer. What slurmctld is told follows it as Prologs do: a node that returned each job and

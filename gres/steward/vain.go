@@ -193,7 +193,10 @@ func (v Vains) Rests(j *schedule.Job, now time.Time) (all bool, nodes []uint16) 
 }
 
 func (k vain) until() time.Time {
-	rest := HoldTimeout * time.Duration(min(k.holds, 1))
+	if k.holds == 0 { // no node could keep one, which may be over soon: a GPU that was not read, an MPS fault
+		return time.Unix(k.since, 0).Add(VainAfter)
+	}
+	rest := HoldTimeout
 	for range k.holds - 1 {
 		rest = min(2*rest, longestRest)
 	}
