@@ -25,7 +25,7 @@ var requests = []struct {
 	name, lines string // behind "#!/bin/sh\n"
 	want        Request
 	refused     bool
-	newer       bool // 22.05.8 does not know it
+	newer       bool // not of all releases: 22.05.8 does not know it
 }{
 	{name: "nothing"},
 	{name: "short options", lines: "#SBATCH -p gpu -G 2 -n 4 -N 2\n",
@@ -92,7 +92,7 @@ var requests = []struct {
 	{name: "whole nodes", lines: "#SBATCH --exclusive -p gpu\n", want: Request{partition: "gpu", wholeNodes: true}},
 	{name: "whole nodes, abbreviated", lines: "#SBATCH --exclus\n", want: Request{wholeNodes: true}},
 	{name: "whole nodes, no other user", lines: "#SBATCH --exclusive=user -n 2\n", want: Request{tasks: 2}},
-	{name: "whole nodes, and not", lines: "#SBATCH --exclusive -s\n"},
+	{name: "whole nodes, and not", lines: "#SBATCH --exclusive -s\n", newer: true}, // 24.11 refuses both
 	{name: "tasks of a GPU", lines: "#SBATCH --ntasks-per-gpu=2 -n 4\n", want: Request{tasks: 4, tasksPerGPU: 2}},
 
 	{name: "no way to be exclusive", lines: "#SBATCH --exclusive=bad\n", refused: true},
