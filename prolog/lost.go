@@ -20,12 +20,9 @@ func (n *Node) Lost(held lease.Held) db.Attempt {
 }
 
 // EndEarlier writes the record of an earlier attempt of the job that has leases here still,
-// and ends them: its slurmd died, and the job runs there again. What it left for tasks goes first, or
-// tasks would read it where this attempt gets no GPU, and writes no file of its own.
+// and ends them: its slurmd died, and the job runs there again. What it left for tasks goes first.
 func (n *Node) EndEarlier(ctx context.Context, h jobenv.Hook, ledger Ending, records LostRecords) {
-	if t, err := readTaskFile(n.RunDir, h.JobID); err != nil || t.Restart != h.Restart {
-		os.Remove(taskPath(n.RunDir, h.JobID))
-	}
+	n.ForgetEarlier(h)
 	held, ok, err := ledger.Find(ctx, h.JobKey)
 	if err == nil && (!ok || held.Restart == h.Restart) {
 		return
