@@ -145,6 +145,7 @@ test-placement: simgpu
 # are fetched; TRACE_GIT names where, if github.com is out of reach.
 test-trace: deps-test-trace
 	@python3 contrib/summary/test_carma_trace.py
+	@python3 contrib/summary/test_carma_overlay.py
 	@python3 contrib/summary/test_public_scripts.py
 
 # The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse

@@ -21,14 +21,23 @@ Only PyTorch 2 is needed.
 
 import argparse
 import contextlib
+import errno
 import os
 import pickle
 import runpy
+import shutil
+import signal
 import sys
 import tempfile
 import traceback
 import warnings
 import weakref
+
+sys.dont_write_bytecode = True  # nor beside the script's own modules
+
+import carma_overlay  # noqa: E402
+import carma_trackers  # noqa: E402
+import carma_wall  # noqa: E402
 
 try:
     import torch
@@ -214,6 +223,14 @@ class Recorder(TorchDispatchMode):
         return 1.0 if tensor.is_floating_point() else 1
 
     # What the recorder makes itself.
+
+    @contextlib.contextmanager
+    def hidden(self):
+        self.hide += 1
+        try:
+            yield
+        finally:
+            self.hide -= 1
 
     @contextlib.contextmanager
     def on(self):
@@ -633,7 +650,6 @@ class Tracing:
             init(d, dataset, batch_size, *args, **kwargs)
 
         self.put(loader, "__init__", started)
-        self.put(torch, "save", lambda *a, **k: None)  # no checkpoint without data takes the place of a real one
 
     def gpu(self):
         class Properties:
@@ -951,8 +967,9 @@ def with_batch(argv, place, batch):
     return argv
 
 
-def caught(script, argv, loader_batch=None):
+def caught(script, argv, loader_batch=None, overlay=None):
     """Run a script until its second step and return what it allocated."""
+    import carma_checkpoint
     sys.argv = [script, *argv]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     tracing = Tracing(loader_batch)
@@ -960,6 +977,7 @@ def caught(script, argv, loader_batch=None):
     try:
         with tracing:
             tracing.script()
+            carma_checkpoint.put(tracing, overlay)
             with contextlib.redirect_stdout(sys.stderr):
                 runpy.run_path(script, run_name="__main__")
     except Done:
@@ -969,15 +987,16 @@ def caught(script, argv, loader_batch=None):
     except SystemExit as err:
         if err.code not in (None, 0):
             raise Refused(f"{script}: it ended with {err.code!r} before its second step") from err
+    except carma_overlay.TooLarge as err:
+        raise Refused(f"{script}: {err.strerror}: {err.filename}") from err
     except FileNotFoundError as err:
         raise Refused(f"{script}: it reads {err.filename or err}, which is not here: run it where the data are, "
                       "with a few samples in their place, or call carma_trace.show()") from err
-    except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError, AssertionError, ImportError,
-            KeyError, IndexError, OSError) as err:
+    except Exception as err:
         at = traceback.extract_tb(err.__traceback__)
         own = [f for f in at if os.path.abspath(f.filename) == os.path.abspath(script)]
         line = f" in line {own[-1].lineno}" if own else ""
-        raise Refused(f"{script}: it stopped{line}: {type(err).__name__}: {str(err)[:300]}: "
+        raise Refused(f"{script}: it stopped{line}: {type(err).__name__}: {str(err)[:300]}{walled(err)}: "
                       "call carma_trace.show() with the model, or give mem=") from err
     r = tracing.recorder
     if r.steps == 0:
@@ -989,35 +1008,90 @@ def caught(script, argv, loader_batch=None):
     return tracing.result()
 
 
+def walled(err):
+    """What to say of an error that comes from a write that the kernel refused."""
+    if getattr(err, "errno", None) in (errno.EROFS, errno.EACCES, errno.EPERM) or any(
+            words in str(err) for words in ("Read-only file system", "Permission denied", "cannot be opened")):
+        return (" (a trace changes no file: a library or a program that the script uses wrote one itself, "
+                "which no overlay can take)")
+    return ""
+
+
+def alone(*args):
+    raise Refused("the script starts another program, and this kernel has neither namespaces nor Landlock "
+                  "to keep your files from that program: leave it out, or give mem=")
+
+
+def guarded(folder):
+    """The overlay of a script's process, with what walls the kernel has around that process."""
+    carma_wall.dies_with_parent()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nobody answers a question
+    if not carma_wall.build(folder):
+        programs = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
+        sys.addaudithook(lambda event, args: alone() if event in programs else None)
+    carma_trackers.off()
+    return carma_overlay.Overlay(folder)
+
+
+def ended(number, frame):
+    raise SystemExit(128 + number)
+
+
 def apart(script, argv, loader_batch=None):
-    """caught() in a process of its own, for a script leaves its marks."""
-    with tempfile.TemporaryFile() as answer:
+    """caught() in a process of its own, for a script leaves its marks; they go with the overlay's folder."""
+    folder = tempfile.mkdtemp(prefix="carma-trace.")
+    old = [(n, signal.signal(n, ended)) for n in (signal.SIGTERM, signal.SIGHUP)]
+    child = 0
+    try:
+        with tempfile.TemporaryFile() as answer:
+            child = forked(script, argv, loader_batch, folder, answer)
+            _, status = os.waitpid(child, 0)
+            if status != 0:
+                raise Refused(f"{script}: its process ended with status {status}: see above")
+            answer.seek(0)
+            result = pickle.load(answer)
+    finally:
+        if child:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)  # and what it has started
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+        shutil.rmtree(folder, ignore_errors=True)
+        for n, handler in old:
+            signal.signal(n, handler)
+    if isinstance(result, str):
+        raise Refused(result.replace(os.path.join(folder, "upper"), ""))
+    return result
+
+
+def forked(script, argv, loader_batch, folder, answer):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)
+        return child
+    status = 1
+    try:
+        for n in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(n, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        with guarded(folder) as overlay:
+            result = caught(script, argv, loader_batch, overlay)
+        pickle.dump(result, answer)
+        status = 0
+    except Refused as err:
+        pickle.dump(str(err), answer)
+        status = 0
+    except BaseException:  # noqa: B036 - the child must not go on as the parent
+        traceback.print_exc()
+    finally:
+        answer.flush()
         sys.stdout.flush()
         sys.stderr.flush()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                pickle.dump(caught(script, argv, loader_batch), answer)
-                status = 0
-            except Refused as err:
-                pickle.dump(str(err), answer)
-                status = 0
-            except BaseException:  # noqa: B036 - the child must not go on as the parent
-                traceback.print_exc()
-            finally:
-                answer.flush()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        if status != 0:
-            raise Refused(f"{script}: its process ended with status {status}: see above")
-        answer.seek(0)
-        result = pickle.load(answer)
-    if isinstance(result, str):
-        raise Refused(result)
-    return result
+        os._exit(status)
 
 
 def trace_script(script, argv):
