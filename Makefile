@@ -45,6 +45,8 @@ BUILD_VERSION = $(VERSION)$(if $(filter-out .changed,$(COMMIT)),+g$(COMMIT))
 LDFLAGS = -X carma/slurmbridge/version.text=$(BUILD_VERSION)
 
 COMMANDS = carma-node carma-report carma-estimate carma-sim
+# Python, run by the Python of the user's own environment, which has PyTorch.
+TRACER = $(wildcard contrib/summary/carma_*.py)
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
@@ -146,6 +148,7 @@ test-placement: simgpu
 test-trace: deps-test-trace
 	@python3 contrib/summary/test_carma_trace.py
 	@python3 contrib/summary/test_carma_overlay.py
+	@python3 contrib/summary/test_carma_command.py
 	@python3 contrib/summary/test_public_scripts.py
 
 # The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse
@@ -322,12 +325,16 @@ install: all
 	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
+	install -d $(DESTDIR)$(prefix)/share/carma/python
+	install -m 644 $(TRACER) $(DESTDIR)$(prefix)/share/carma/python/
+	chmod 755 $(addprefix $(DESTDIR)$(prefix)/share/carma/python/,carma_trace.py carma_summary.py)
+	for c in trace summary; do ln -sf ../share/carma/python/carma_$$c.py $(DESTDIR)$(prefix)/bin/carma-$$c; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so lib/slurm/spank_carma.so $(DESTDIR)$(libdir)/slurm/
 	$(if $(SLURM_PLUGIN_DIR),install -d $(DESTDIR)$(SLURM_PLUGIN_DIR) && ln -sf $(libdir)/slurm/job_submit_carma.so $(DESTDIR)$(SLURM_PLUGIN_DIR)/)
 	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
-	for c in carma-report carma-estimate carma-node; do \
+	for c in carma-report carma-estimate carma-node carma-trace carma-summary; do \
 		install -m 644 contrib/completions/$$c.bash $(DESTDIR)$(prefix)/share/bash-completion/completions/$$c; \
 		install -m 644 contrib/completions/$$c.zsh $(DESTDIR)$(prefix)/share/zsh/vendor-completions/_$$c; \
 		install -m 644 contrib/completions/$$c.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/$$c.fish; \

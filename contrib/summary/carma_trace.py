@@ -35,17 +35,17 @@ import weakref
 
 sys.dont_write_bytecode = True  # nor beside the script's own modules
 
+import carma_command  # noqa: E402
 import carma_overlay  # noqa: E402
 import carma_trackers  # noqa: E402
 import carma_wall  # noqa: E402
+from carma_command import LAUNCHER  # noqa: E402
 
 try:
     import torch
 except ImportError:
     torch = None
 
-# What torchrun tells a script of one process. A script that finds them takes itself for one of several.
-LAUNCHER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 STEPS = 2  # a second step allocates what the optimizer's first one broke up
 MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
 MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
@@ -942,15 +942,22 @@ def show(model, sample, loss=None, optimizer=None, amp=None, batch=None, out=Non
 
 # A script.
 
-BATCH_OPTIONS = ("--batch-size", "--batch_size", "--batchsize", "--batch", "-b", "--bs", "--train-batch-size",
-                 "--train_batch_size", "--per_device_train_batch_size", "--per-device-train-batch-size")
+BATCH_OPTIONS = frozenset(("batch_size", "batchsize", "batch", "b", "bs", "train_batch_size",
+                           "per_device_train_batch_size", "micro_batch_size", "train_micro_batch_size_per_gpu"))
+
+
+def is_batch(name):
+    """Whether an option, or a setting such as train.batch_size=8, is the batch size."""
+    dashes, name = name.startswith("-"), name.lstrip("-")
+    last = name.rpartition(".")[2].replace("-", "_")
+    return last in BATCH_OPTIONS and (dashes or last not in ("b", "bs", "batch"))
 
 
 def batch_of(argv):
     """The place of the batch size in a script's arguments, and the size."""
     for i, word in enumerate(argv):
         name, given, value = word.partition("=")
-        if name in BATCH_OPTIONS:
+        if is_batch(name) and (given or name.startswith("-")):
             value = value if given else argv[i + 1] if i + 1 < len(argv) else ""
             if value.isdigit() and int(value) > 0:
                 return i, int(value)
@@ -967,11 +974,22 @@ def with_batch(argv, place, batch):
     return argv
 
 
-def caught(script, argv, loader_batch=None, overlay=None):
-    """Run a script until its second step and return what it allocated."""
+def run(command, argv):
+    """Runs a program as Python would."""
+    if command.module:
+        sys.argv = [command.module, *argv]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = [command.script, *argv]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(command.script)))
+    runpy.run_path(command.script, run_name="__main__")
+
+
+def caught(command, argv, loader_batch=None, overlay=None):
+    """Run a program until its second step and return what it allocated."""
     import carma_checkpoint
-    sys.argv = [script, *argv]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    script = command.module or command.script
     tracing = Tracing(loader_batch)
     done = False
     try:
@@ -979,7 +997,7 @@ def caught(script, argv, loader_batch=None, overlay=None):
             tracing.script()
             carma_checkpoint.put(tracing, overlay)
             with contextlib.redirect_stdout(sys.stderr):
-                runpy.run_path(script, run_name="__main__")
+                run(command, argv)
     except Done:
         done = True
     except Refused as err:
@@ -1037,17 +1055,17 @@ def ended(number, frame):
     raise SystemExit(128 + number)
 
 
-def apart(script, argv, loader_batch=None):
+def apart(command, argv, loader_batch=None):
     """caught() in a process of its own, for a script leaves its marks; they go with the overlay's folder."""
     folder = tempfile.mkdtemp(prefix="carma-trace.")
     old = [(n, signal.signal(n, ended)) for n in (signal.SIGTERM, signal.SIGHUP)]
     child = 0
     try:
         with tempfile.TemporaryFile() as answer:
-            child = forked(script, argv, loader_batch, folder, answer)
+            child = forked(command, argv, loader_batch, folder, answer)
             _, status = os.waitpid(child, 0)
             if status != 0:
-                raise Refused(f"{script}: its process ended with status {status}: see above")
+                raise Refused(f"{command.module or command.script}: its process ended with status {status}: see above")
             answer.seek(0)
             result = pickle.load(answer)
     finally:
@@ -1064,7 +1082,7 @@ def apart(script, argv, loader_batch=None):
     return result
 
 
-def forked(script, argv, loader_batch, folder, answer):
+def forked(command, argv, loader_batch, folder, answer):
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -1078,8 +1096,11 @@ def forked(script, argv, loader_batch, folder, answer):
             signal.signal(n, signal.SIG_DFL)
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
+        os.environ.update(command.env)
+        if command.cwd:
+            os.chdir(command.cwd)
         with guarded(folder) as overlay:
-            result = caught(script, argv, loader_batch, overlay)
+            result = caught(command, argv, loader_batch, overlay)
         pickle.dump(result, answer)
         status = 0
     except Refused as err:
@@ -1094,44 +1115,83 @@ def forked(script, argv, loader_batch, folder, answer):
         os._exit(status)
 
 
-def trace_script(script, argv):
-    """The #CARMA lines of a script; its second run has another batch size."""
+def trace_command(command):
+    """The #CARMA lines of a program; its second run has another batch size."""
+    argv = command.argv
     try:
-        first = apart(script, argv)
+        first = apart(command, argv)
     except Refused as err:
         if not any(f"KeyError: '{name}'" in str(err) for name in LAUNCHER):
             raise
-        os.environ.update(LAUNCHER)  # it is always run by a launcher
-        first = apart(script, argv)
+        command.env.update(LAUNCHER)  # it is always run by a launcher
+        first = apart(command, argv)
     place, batch = batch_of(argv)
     batch = batch or first["loader"]
     second, new = None, 0
     if batch:
         new = other_batch(batch)
         try:
-            second = (apart(script, with_batch(argv, place, new)) if place is not None
-                      else apart(script, argv, new))
+            second = (apart(command, with_batch(argv, place, new)) if place is not None
+                      else apart(command, argv, new))
         except Refused as err:
             first["single"] = str(err)[:150]
     return lines(first, batch, second, new)
 
 
+def trace_first(commands):
+    """The lines of the first program that can be traced: a batch script may prepare data before it trains."""
+    why = []
+    for command in commands:
+        try:
+            if command.script and not os.path.isfile(os.path.join(command.cwd or "", command.script)):
+                raise Refused(f"{command.script}: no such file")
+            return trace_command(command)
+        except Refused as err:
+            why.append(str(err))
+    raise Refused("; ".join(why))
+
+
+def other_python(commands):
+    """Goes on in the Python that the command names, if that is another one: it may have other packages."""
+    python = commands[0].python
+    if not python or "CARMA_TRACE_PYTHON" in os.environ or not os.access(python, os.X_OK):
+        return
+    if os.path.abspath(python) != os.path.abspath(sys.executable):
+        os.environ["CARMA_TRACE_PYTHON"] = python
+        os.execv(python, [python, os.path.realpath(__file__), *sys.argv[1:]])
+
+
+def split(argv):
+    """The tracer's own options, and the command."""
+    i = 0
+    while i < len(argv) and argv[i].startswith("-") and argv[i] != "-m":
+        if argv[i] == "--":
+            return argv[:i], argv[i + 1:]
+        i += 2 if argv[i] in ("-o", "--output") else 1
+    return argv[:i], argv[i:]
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        prog="carma_trace.py", description="trace what a training script allocates in its first two steps, "
-        "without a GPU, and print #CARMA lines")
-    parser.add_argument("-o", "--output", help="file to write the lines to (default: stdout)")
-    parser.add_argument("script", help="the training script; it stops after its second step")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    args = parser.parse_args(argv)
+        prog="carma-trace", usage="carma-trace [-o FILE] COMMAND [ARGS ...]",
+        description="Trace what a training script allocates in its first two steps, without a GPU and without a "
+        "change to any file, and print #CARMA lines.")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the lines to a file (default: stdout)")
+    parser.epilog = (
+        "COMMAND is what you type to train: train.py ARGS, -m MODULE ARGS, python train.py ARGS, torchrun, accelerate "
+        "launch or deepspeed with their options, or a batch script, whose command is traced.")
+    options, words = split(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(options)
+    if not words:
+        parser.error("there is no command to trace")
     try:
+        commands = carma_command.of(words)
+        other_python(commands)
         need_torch()
-        if not os.path.isfile(args.script):
-            raise Refused(f"{args.script}: no such file")
         os.environ.setdefault("PYTORCH_JIT", "0")
-        made = trace_script(args.script, args.args)
-    except Refused as err:
-        raise SystemExit(f"carma_trace: {err}") from err
+        made = trace_first(commands)
+    except (Refused, carma_command.Unclear) as err:
+        raise SystemExit(f"carma-trace: {err}") from err
     body = "\n".join(made) + "\n"
     if args.output:
         with open(args.output, "w", encoding="ascii", errors="replace") as f:

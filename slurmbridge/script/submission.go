@@ -188,7 +188,8 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 	case len(d.Summary) > 0:
 		s.Why = "summaries are not estimated here (submit.estimator)"
 	default:
-		s.Why = "nothing says how much memory it takes: give a model summary or mem="
+		s.Why = "nothing says how much memory it takes: carma-estimate " + s.Script +
+			" --trace tells it of a PyTorch script, without a GPU; or give a model summary or mem="
 	}
 }
 

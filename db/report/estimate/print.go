@@ -118,8 +118,8 @@ func advice(e *estimator.Estimate) []string {
 	case estimator.MoreDepth:
 		return []string{"print the modules of all levels: torchinfo.summary(model, depth=99)"}
 	case estimator.Trace:
-		return []string{"trace the PyTorch script, which needs no GPU: carma_trace.py -o trace.txt train.py ARGS; then " +
-			"--summary trace.txt"}
+		return []string{"trace the PyTorch script, which needs no GPU: carma-estimate job.sh --trace, or carma-trace " +
+			"-o trace.txt train.py ARGS and then --summary trace.txt"}
 	case estimator.FirstRun:
 		return []string{"only a run shows it: submit with #CARMA on instead of a summary, and later runs book what the " +
 			"first one used"}
