@@ -49,6 +49,8 @@ except ImportError:
 STEPS = 2  # a second step allocates what the optimizer's first one broke up
 MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
 MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
+REPEATS_FROM = 64  # events from which equal passes are looked for
+MARKS = 24  # events by which the end of a pass is recognised
 FAKE_FROM = 1 << 14  # elements of a host tensor from which its data are left out
 GIB = 1 << 30
 
@@ -62,6 +64,7 @@ class Done(BaseException):
 
 
 if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
+    import carma_bounds
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.overrides import TorchFunctionMode
@@ -93,6 +96,11 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
+        self.marks = []  # the events without the numbers of storages: equal passes have equal ones
+        self.places = {}  # the last marks before a boundary -> where it was
+        self.any_is = True  # what a script reads from any()
+        self.asked = False  # it has read that
+        self.anys = WeakTensorKeyDictionary()
         self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
         self.live = {}  # storage -> (weak reference, id)
         self.tensors = {}  # weak references to the tensors that hold them
@@ -104,6 +112,7 @@ class Recorder(TorchDispatchMode):
         self.force = 0  # more than 0: whatever is made is on the GPU
         self.hide = 0  # more than 0: nothing is
         self.steps = 0
+        self.backwards = 0
         self.settings = {}
         self.false = WeakTensorKeyDictionary()  # tensors that say whether something is wrong
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -122,7 +131,8 @@ class Recorder(TorchDispatchMode):
         dead = [key for key in (self.live if keys is None else keys)
                 if key in self.live and expired(self.live[key][0].cdata)]
         for key in sorted(dead, key=lambda key: self.live[key][1]):
-            self.events.append(("-", self.live.pop(key)[1]))
+            number = self.live.pop(key)[1]
+            self.add(("-", number), ("-", self.count - number))
         self.left.clear()
 
     def watch(self, tensor, key):
@@ -135,6 +145,8 @@ class Recorder(TorchDispatchMode):
         self.tensors[id(tensor)] = weakref.ref(tensor, gone)
 
     def born(self, tensor):
+        if not isinstance(tensor, FakeTensor):
+            return  # the lengths of a packed sequence stay on the host
         storage = tensor.untyped_storage()
         known = self.live.get(storage._cdata)
         if known is not None and not known[0].expired():
@@ -146,10 +158,45 @@ class Recorder(TorchDispatchMode):
         self.sweep(self.left)
         self.watch(tensor, storage._cdata)
         self.live[storage._cdata] = (StorageWeakRef(storage), self.count)
-        self.events.append(("+", self.count, size))
+        self.add(("+", self.count, size), ("+", size))
         self.count += 1
         if len(self.events) > 2 * MOST_EVENTS:
-            raise Refused(f"a step makes more than {MOST_EVENTS:,} allocations: give mem= in the script instead")
+            raise Refused(f"what it does until its second step makes more than {MOST_EVENTS:,} allocations, even if "
+                          "equal passes count once: shorten what comes before, or give mem=")
+
+    def add(self, event, mark=None):
+        self.events.append(event)
+        self.marks.append(mark or event)
+
+    def boundary(self):
+        """A place where a pass may end. The third of three equal passes is forgotten: the memory is as after the second.
+
+        Accumulation of gradients and evaluation so take two passes of the text, however many there are.
+        """
+        if len(self.events) < REPEATS_FROM:
+            return
+        self.sweep(self.left)
+        marks, n = self.marks, len(self.marks)
+        key = tuple(marks[-MARKS:])
+        before, self.places[key] = self.places.get(key, n), n
+        width = n - before
+        if not 0 < width <= n // 3 or marks[n - width:] != marks[n - 2 * width:n - width] or (
+                marks[n - width:] != marks[n - 3 * width:n - 2 * width]):
+            return
+        births = sum(1 for mark in marks[n - width:] if mark[0] == "+")
+        first, live = self.count - births, {number for _, number in self.live.values()}
+        if any(number >= first and number - births in live for number in live):
+            return  # what the pass leaves piles up
+        del self.events[n - width:], marks[n - width:]
+        self.count = first
+        self.places[key] = before
+        for at, (ref, number) in self.live.items():
+            if number >= first:
+                self.live[at] = ref, number - births
+        for number in range(first, first + births):
+            kind = self.kinds.pop(number, None)
+            if kind is not None:
+                self.kinds.setdefault(number - births, kind)
 
     def id_of(self, tensor):
         known = self.live.get(tensor.untyped_storage()._cdata)
@@ -163,6 +210,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in READS and isinstance(args[0], FakeTensor):
+            self.boundary()
             return self.value(args[0])
         if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
             return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
@@ -173,7 +221,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         try:
             with contextlib.nullcontext() if faked else self.fake:
-                out = func(*args, **kwargs)
+                bounded = carma_bounds.of(func, args, kwargs, self) if faked else None
+                out = func(*args, **kwargs) if bounded is None else bounded[0]
         except Exception as err:
             if type(err).__name__ in ("DynamicOutputShapeException", "DataDependentOutputException"):
                 raise Refused(f"{func} makes a tensor whose size depends on data, which a trace has not") from err
@@ -192,9 +241,11 @@ class Recorder(TorchDispatchMode):
     def operation(self, func, args, made):
         packet = func.overloadpacket
         if packet is torch.ops.aten.convolution:
-            self.events.append(("f", self.convolution(args[0], args[1], made[0], args[6], args[8], args[3])))
+            self.add(("f", self.convolution(args[0], args[1], made[0], args[6], args[8], args[3])))
         elif packet in MATMULS:
-            self.events.append(("m", None))
+            self.add(("m", None))
+        elif packet is torch.ops.aten.any and args[0] not in self.false:
+            self.anys[made[0]] = True
         elif packet in WRONG:
             self.false[made[0]] = True
         elif packet in (torch.ops.aten.any, torch.ops.aten.logical_or) and any(
@@ -208,7 +259,7 @@ class Recorder(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self.born(tensor)
                 if letter != "b":
-                    self.events.append((letter, number))
+                    self.add((letter, number))
 
     def convolution(self, given, weight, out, transposed, groups, stride):
         """The number of a convolution's description; bytes first, they depend on the batch."""
@@ -218,6 +269,9 @@ class Recorder(TorchDispatchMode):
 
     def value(self, tensor):
         """What a script reads out of a tensor that has no data."""
+        if tensor in self.anys:
+            self.asked = True
+            return self.any_is
         if tensor.dtype == torch.bool:
             return tensor not in self.false
         return 1.0 if tensor.is_floating_point() else 1
@@ -241,7 +295,10 @@ class Recorder(TorchDispatchMode):
             self.force -= 1
 
     def to_gpu(self, tensor, dtype=None):
+        if tensor.layout is not torch.strided:
+            raise Refused("sparse tensors cannot be traced: give mem= instead")
         if not self.on_gpu(tensor):
+            self.boundary()
             plain = tensor.detach()
             with torch.no_grad(), self.on():
                 copy = torch.empty_like(plain, dtype=dtype or tensor.dtype, device="cpu")
@@ -250,6 +307,9 @@ class Recorder(TorchDispatchMode):
 
     def module_to_gpu(self, module, dtype=None):
         """Puts a module's parameters and buffers on the GPU; shared ones stay shared."""
+        boxes = sys.modules.get("torchvision.ops.boxes")
+        if boxes is not None and hasattr(boxes, "_batched_nms_coordinate_trick"):
+            boxes._batched_nms_vanilla = boxes._batched_nms_coordinate_trick  # as for boxes on a GPU, in one call
         new = {}
         for m in module.modules():
             for name, p in m._parameters.items():
@@ -287,6 +347,8 @@ class Recorder(TorchDispatchMode):
     def step_ends(self, optimizer):
         for state in optimizer.state.values():
             self.name((t for t in tree_leaves(state) if isinstance(t, torch.Tensor)), STATE)
+        if "history_size" in optimizer.defaults:
+            self.unseen[f"{type(optimizer).__name__} keeps a history, which grows in later steps"] = 1
         self.sweep()
         optimizer._carma_steps = getattr(optimizer, "_carma_steps", 0) + 1
         self.steps = optimizer._carma_steps
@@ -294,6 +356,7 @@ class Recorder(TorchDispatchMode):
         return min(stepped) >= STEPS or max(stepped) > STEPS
 
 
+CHANNELS_LAST = "channels_last: cuDNN's algorithms for this order of the data take other memory"
 OPTIMIZERS = []  # of this trace, in order
 MATMULS = WRONG = IN_PLACE = READS = frozenset()
 if torch is not None:
@@ -320,6 +383,24 @@ def is_gpu(device):
         return False
 
 
+# Types of tensors on a GPU by their old names.
+LEGACY = {} if torch is None else {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8, "BoolTensor": torch.bool}
+
+
+def legacy(dtype):
+    """torch.cuda.FloatTensor and its like."""
+    def make(*args):
+        if args and not isinstance(args[0], int):
+            return torch.tensor(args[0], dtype=dtype, device="cuda")
+        return torch.empty(args, dtype=dtype, device="cuda")
+
+    make.carma_dtype = dtype
+    return make
+
+
 class Placement(TorchFunctionMode):
     """Makes what a script says of cuda true of the recorder's GPU."""
 
@@ -328,12 +409,16 @@ class Placement(TorchFunctionMode):
         self.recorder = recorder
         t = torch.Tensor
         self.special = {
-            t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to, t.cpu: self.to_host,
+            t.backward: self.backward, t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to, t.cpu: self.to_host,
             t.pin_memory: lambda x, *a, **k: x, t.is_pinned: lambda x, *a, **k: True,
             t.get_device: lambda x: 0 if recorder.on_gpu(x) else -1,
             t.numpy: self.numpy, t.tolist: self.tolist, t.__format__: self.format,
+            t.__array__: self.array, t.type: self.type,
+            t.is_cuda.__get__: lambda x, *a: recorder.on_gpu(x) or bool(t.is_cuda.__get__(x)),
             t.record_stream: lambda x, s: None,
         }
+        self.default = 0  # more than 0: what names no device is on the GPU (torch.set_default_device)
+        self.makers = torch.utils._device._device_constructors()
         self.factories = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn,
                           torch.empty_strided}
 
@@ -342,20 +427,27 @@ class Placement(TorchFunctionMode):
         special = self.special.get(func)
         if special is not None:
             return special(*args, **kwargs)
+        if self.default and kwargs.get("device") is None and func in self.makers:
+            kwargs = dict(kwargs, device="cuda")
         if kwargs.get("device") is not None and is_gpu(kwargs["device"]):
             with self.recorder.on():
                 out = func(*args, **dict(kwargs, device="cpu"))
             return out
         if func in self.factories and not self.recorder.force:
-            with self.recorder.fake:
-                self.recorder.hide += 1
+            with contextlib.suppress(Exception), self.recorder.fake, self.recorder.hidden():  # a size may be a tensor
                 out = func(*args, **kwargs)
-                self.recorder.hide -= 1
-            if out.is_floating_point() and out.numel() >= FAKE_FROM:
-                return out
+                if out.is_floating_point() and out.numel() >= FAKE_FROM:
+                    return out
         return func(*args, **kwargs)
 
+    def backward(self, x, *args, **kwargs):
+        self.recorder.backwards += 1
+        self.recorder.boundary()
+        return x.backward(*args, **kwargs)
+
     def to(self, x, *args, **kwargs):
+        if kwargs.get("memory_format") is torch.channels_last:
+            self.recorder.unseen[CHANNELS_LAST] = 1
         dtype, device, rest = kwargs.pop("dtype", None), kwargs.pop("device", None), []
         for a in args:
             if isinstance(a, torch.dtype):
@@ -385,7 +477,23 @@ class Placement(TorchFunctionMode):
         if not isinstance(x, FakeTensor):
             return x.numpy(**kwargs)
         self.recorder.note("values read by .numpy(): zeros were given")
-        return torch.zeros(1, dtype=x.dtype).expand(tuple(x.shape)).contiguous().numpy()
+        with torch._C.DisableTorchFunction():
+            return numpy_zeros(tuple(x.shape), torch.empty(0, dtype=x.dtype).numpy().dtype)
+
+    def array(self, x, dtype=None, copy=None):
+        return self.numpy(x) if dtype is None else self.numpy(x).astype(dtype, copy=False)
+
+    def type(self, x, dtype=None, *args, **kwargs):
+        """x.type(): old names of types, which say a device, too."""
+        narrow = getattr(dtype, "carma_dtype", None)
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            narrow = LEGACY[dtype.rpartition(".")[2]]
+        if narrow is not None:
+            return self.recorder.to_gpu(x, narrow)
+        if dtype is None:
+            name = x.type()
+            return name.replace("torch.", "torch.cuda.", 1) if self.recorder.on_gpu(x) else name
+        return x.type(dtype, *args, **kwargs)
 
     def tolist(self, x):
         return self.numpy(x).tolist() if isinstance(x, FakeTensor) else x.tolist()
@@ -394,6 +502,11 @@ class Placement(TorchFunctionMode):
         if isinstance(x, FakeTensor) and x.dim() == 0:
             return format(x.item(), spec)
         return repr(x) if isinstance(x, FakeTensor) else x.__format__(spec)
+
+
+def numpy_zeros(shape, dtype):
+    import numpy
+    return numpy.zeros(shape, dtype)
 
 
 def rows_first(shape, like):
@@ -509,6 +622,18 @@ class Parallel(torch.nn.Module if torch is not None else object):
         return contextlib.nullcontext()
 
 
+class OneGPU(torch.nn.Module if torch is not None else object):
+    """DataParallel, of whose GPUs the first is traced."""
+
+    def __init__(self, module, *args, **kwargs):
+        super().__init__()
+        Tracing.current.note("DataParallel: one GPU was traced")
+        self.module = Tracing.current.module_to_gpu(module)
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+
 class Tracing:
     """The patches under which a model or a script is traced; all are taken back."""
 
@@ -540,13 +665,41 @@ class Tracing:
         self.modules()
         self.library = register_autocast()
         self.stack.callback(self.library._destroy)
-        self.stack.enter_context(Placement(recorder))
+        self.placement = Placement(recorder)
+        self.defaults()
+        self.stack.enter_context(self.placement)
         self.stack.enter_context(recorder)
         return self
 
     def __exit__(self, *error):
         Tracing.current = None
         return self.stack.__exit__(*error)
+
+    def defaults(self):
+        """torch.set_default_device, with torch.device(...), torch.set_default_tensor_type."""
+        kind, placement = torch.utils._device.DeviceContext, self.placement
+        enter, leave, typed = kind.__enter__, kind.__exit__, torch.set_default_tensor_type
+
+        def entered(d):
+            if not is_gpu(d.device):
+                return enter(d)
+            placement.default += 1
+            return d
+
+        def left(d, *error):
+            if not is_gpu(d.device):
+                return leave(d, *error)
+            placement.default -= 1
+
+        def default_type(t):
+            name = t.rpartition(".")[2] if isinstance(t, str) and t.startswith("torch.cuda.") else None
+            dtype = LEGACY[name] if name else getattr(t, "carma_dtype", None)
+            placement.default = int(dtype is not None)
+            torch.set_default_dtype(dtype) if dtype is not None else typed(t)
+
+        self.put(kind, "__enter__", entered)
+        self.put(kind, "__exit__", left)
+        self.put(torch, "set_default_tensor_type", default_type)
 
     def optimizers(self):
         base = torch.optim.Optimizer
@@ -608,6 +761,8 @@ class Tracing:
             # A number is a GPU's; PyTorch asks for one before it takes it.
             args = [f"cuda:{a}" if type(a) is int else a for a in args]
             kwargs = {k: f"cuda:{a}" if type(a) is int else a for k, a in kwargs.items()}
+            if kwargs.get("memory_format") is torch.channels_last:
+                recorder.unseen[CHANNELS_LAST] = 1
             with torch._C.DisableTorchFunction():  # Placement would take device= for that of a tensor to make
                 device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
             if device is not None and device.type == "cuda":
@@ -616,9 +771,10 @@ class Tracing:
 
         self.put(module, "to", moved)
         self.put(module, "cuda", lambda m, device=None: recorder.module_to_gpu(m))
-        self.put(torch.nn.parallel, "DistributedDataParallel", Parallel)
-        self.put(torch.nn, "DataParallel", lambda m, *a, **k: recorder.note(
-            "DataParallel: one GPU was traced") or recorder.module_to_gpu(m))
+        for owner in (torch.nn.parallel, torch.nn.parallel.distributed):
+            self.put(owner, "DistributedDataParallel", Parallel)
+        for owner in (torch.nn, torch.nn.parallel, torch.nn.parallel.data_parallel):
+            self.put(owner, "DataParallel", OneGPU)
 
         def compiled(model=None, **kwargs):
             recorder.note("torch.compile: the eager operations were traced")
@@ -683,6 +839,9 @@ class Tracing:
             self.put(cuda, name, lambda *a, _value=value, **k: _value)
         for name in ("Stream", "Event", "device", "stream"):
             self.put(cuda, name, Nothing)
+        for name, dtype in LEGACY.items():
+            self.put(cuda, name, legacy(dtype))
+        self.put(cuda.nccl, "version", lambda: (2, 21, 5))
         accelerator = getattr(torch, "accelerator", None)  # since PyTorch 2.6; names that it lacks are left out
         for name, value in {
             "is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda"),
@@ -705,12 +864,33 @@ class Tracing:
         d = torch.distributed
         if not d.is_available():
             return
+
+        class Group:
+            def rank(self):
+                return 0
+
+            def size(self):
+                return 1
+
+            def wait(self, *args):
+                return True
+
+        def gathered(objects, value=None, *args, **kwargs):
+            if isinstance(objects, list) and objects:
+                objects[0] = value
+
+        self.put(d, "all_gather_object", gathered)
+        self.put(d, "gather_object", lambda value, objects=None, *a, **k: gathered(objects, value))
+        for name in ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "gather",
+                     "scatter", "all_to_all", "all_to_all_single", "all_reduce", "broadcast", "reduce"):
+            self.put(d, name, lambda *a, async_op=False, **k: Group() if async_op else None)
+        self.put(d, "new_group", lambda *a, **k: Group())
         started = ["RANK" in os.environ]
         self.put(d, "init_process_group", lambda *a, **k: started.__setitem__(0, True))
         self.put(d, "is_initialized", lambda: started[0])
         for name, value in {"destroy_process_group": None, "barrier": None, "get_rank": 0, "get_world_size": 1,
-                            "get_backend": "nccl", "all_reduce": None, "broadcast": None, "reduce": None,
-                            "broadcast_object_list": None}.items():
+                            "get_backend": "nccl", "broadcast_object_list": None, "monitored_barrier": None,
+                            "scatter_object_list": None}.items():
             self.put(d, name, lambda *a, _value=value, **k: _value)
 
         def refused(*args, **kwargs):
@@ -728,6 +908,10 @@ class Tracing:
     def result(self):
         r = self.recorder
         r.sweep()
+        if torch.backends.cudnn.benchmark and r.convolutions:
+            r.note("cudnn.benchmark: cuDNN tries algorithms that take more memory")
+        if self.loaders and max(self.loaders) > self.loaders[0]:
+            r.note(f"another DataLoader has batches of {max(self.loaders)}: batches of {self.loaders[0]} were traced")
         return {
             "events": r.events, "kinds": r.kinds, "unseen": r.unseen, "settings": r.settings, "steps": r.steps,
             "convolutions": list(r.convolutions), "loader": self.loaders[0] if self.loaders else 0,
@@ -986,11 +1170,12 @@ def run(command, argv):
     runpy.run_path(command.script, run_name="__main__")
 
 
-def caught(command, argv, loader_batch=None, overlay=None):
+def caught(command, argv, loader_batch=None, overlay=None, any_is=True):
     """Run a program until its second step and return what it allocated."""
     import carma_checkpoint
     script = command.module or command.script
     tracing = Tracing(loader_batch)
+    tracing.recorder.any_is = any_is
     done = False
     try:
         with tracing:
@@ -1001,7 +1186,7 @@ def caught(command, argv, loader_batch=None, overlay=None):
     except Done:
         done = True
     except Refused as err:
-        raise Refused(f"{script}: {err}") from err
+        raise Refused(f"{script}: {err}{place_of(err)}") from err
     except SystemExit as err:
         if err.code not in (None, 0):
             raise Refused(f"{script}: it ended with {err.code!r} before its second step") from err
@@ -1011,19 +1196,31 @@ def caught(command, argv, loader_batch=None, overlay=None):
         raise Refused(f"{script}: it reads {err.filename or err}, which is not here: run it where the data are, "
                       "with a few samples in their place, or call carma_trace.show()") from err
     except Exception as err:
-        at = traceback.extract_tb(err.__traceback__)
-        own = [f for f in at if os.path.abspath(f.filename) == os.path.abspath(script)]
-        line = f" in line {own[-1].lineno}" if own else ""
-        raise Refused(f"{script}: it stopped{line}: {type(err).__name__}: {str(err)[:300]}{walled(err)}: "
-                      "call carma_trace.show() with the model, or give mem=") from err
+        said = str(err)[:300].rstrip(". ")
+        refused = Refused(f"{script}: it stopped{place_of(err)}: {type(err).__name__}{': ' * bool(said)}{said}{walled(err)}: "
+                          "call carma_trace.show() with the model, or give mem=")
+        refused.asked = tracing.recorder.asked
+        raise refused from err
     r = tracing.recorder
     if r.steps == 0:
-        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer: nothing was traced")
+        loop = ": its loop has no such optimizer" if r.backwards else ""
+        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer{loop}: nothing was traced")
     if not any(e[0] == "+" for e in r.events):
         raise Refused(f"{script}: it put nothing on a GPU: nothing was traced; see its options for the device")
+    if r.asked and not any_is:
+        r.note("values read from any(): false was taken")
     if not done:
         r.note("the script ended after its first step")
     return tracing.result()
+
+
+def place_of(err):
+    """File and line of the user's own code at which an error arose."""
+    libraries = (os.path.dirname(os.path.realpath(__file__)), os.path.dirname(os.__file__),
+                 os.path.dirname(torch.__file__), os.path.realpath("<"))
+    own = [f for f in traceback.extract_tb(err.__traceback__) if not os.path.realpath(f.filename).startswith(libraries)
+           and "site-packages" not in f.filename and "dist-packages" not in f.filename]
+    return f" in {os.path.relpath(own[-1].filename)}, line {own[-1].lineno}" if own else ""
 
 
 def walled(err):
@@ -1055,14 +1252,14 @@ def ended(number, frame):
     raise SystemExit(128 + number)
 
 
-def apart(command, argv, loader_batch=None):
+def apart(command, argv, loader_batch=None, any_is=True):
     """caught() in a process of its own, for a script leaves its marks; they go with the overlay's folder."""
     folder = tempfile.mkdtemp(prefix="carma-trace.")
     old = [(n, signal.signal(n, ended)) for n in (signal.SIGTERM, signal.SIGHUP)]
     child = 0
     try:
         with tempfile.TemporaryFile() as answer:
-            child = forked(command, argv, loader_batch, folder, answer)
+            child = forked(command, argv, loader_batch, folder, answer, any_is)
             _, status = os.waitpid(child, 0)
             if status != 0:
                 raise Refused(f"{command.module or command.script}: its process ended with status {status}: see above")
@@ -1077,12 +1274,14 @@ def apart(command, argv, loader_batch=None):
         shutil.rmtree(folder, ignore_errors=True)
         for n, handler in old:
             signal.signal(n, handler)
-    if isinstance(result, str):
-        raise Refused(result.replace(os.path.join(folder, "upper"), ""))
+    if isinstance(result, tuple):
+        if any_is and result[1]:  # a script that checks its data may have found them wrong
+            return apart(command, argv, loader_batch, False)
+        raise Refused(result[0].replace(os.path.join(folder, "upper"), ""))
     return result
 
 
-def forked(command, argv, loader_batch, folder, answer):
+def forked(command, argv, loader_batch, folder, answer, any_is):
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -1100,11 +1299,11 @@ def forked(command, argv, loader_batch, folder, answer):
         if command.cwd:
             os.chdir(command.cwd)
         with guarded(folder) as overlay:
-            result = caught(command, argv, loader_batch, overlay)
+            result = caught(command, argv, loader_batch, overlay, any_is)
         pickle.dump(result, answer)
         status = 0
     except Refused as err:
-        pickle.dump(str(err), answer)
+        pickle.dump((str(err), getattr(err, "asked", False)), answer)
         status = 0
     except BaseException:  # noqa: B036 - the child must not go on as the parent
         traceback.print_exc()
