@@ -67,14 +67,11 @@ def nms(boxes, scores, threshold):
 
 
 def pack_padded_sequence(x, lengths, batch_first):
+    """All sequences are as long as the longest: PyTorch's LSTM for the CPU fails without data at shorter ones."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
-    if known(lengths):
-        long = [int(n) for n in lengths.tolist()]
-        steps = max(long)
-    else:
-        long = [steps] * batch
-    sizes = [sum(1 for n in long if n > t) for t in range(steps)]
-    return x.new_empty((sum(long), *x.shape[2:])), torch.tensor(sizes, dtype=torch.int64)
+    if known(lengths) and lengths.numel():
+        steps = int(lengths.max())
+    return x.new_empty((steps * batch, *x.shape[2:])), torch.full((steps,), batch, dtype=torch.int64)
 
 
 def pack_padded_sequence_backward(grad, size, sizes, batch_first):
@@ -97,7 +94,7 @@ def ctc_loss_backward(grad, scores, *rest, **kwargs):
 BOUNDS = {
     "aten::nonzero": nonzero, "aten::masked_select": masked_select, "aten::_unique2": unique,
     "aten::unique_dim": unique_dim, "aten::unique_consecutive": unique_consecutive,
-    "aten::unique_dim_consecutive": lambda x, dim, inverse=False, counts=False: unique_dim(x, dim, True, inverse, counts),
+    "aten::unique_dim_consecutive": lambda x, dim, *how: unique_dim(x, dim, True, *how),
     "aten::repeat_interleave": repeat_interleave, "aten::bincount": bincount, "torchvision::nms": nms,
     "aten::_pack_padded_sequence": pack_padded_sequence, "aten::_ctc_loss": ctc_loss,
     "aten::_pack_padded_sequence_backward": pack_padded_sequence_backward,
@@ -105,8 +102,7 @@ BOUNDS = {
     "aten::equal": lambda a, b: True, "aten::allclose": lambda a, b, *rest, **kwargs: True,
 }
 ASSUMED = {"aten::repeat_interleave": ONCE, "aten::bincount": ONCE, "aten::equal": "", "aten::allclose": "",
-           "aten::_ctc_loss_backward": "", "aten::_pack_padded_sequence_backward": "",
-           "aten::_pack_padded_sequence": ""}
+           "aten::_ctc_loss_backward": "", "aten::_pack_padded_sequence_backward": ""}
 
 
 def of(func, args, kwargs, recorder):

@@ -20,8 +20,8 @@ SLURM = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_
          "SLURM_CPUS_PER_TASK": "1", "SLURM_GPUS_ON_NODE": "1", "SLURM_ARRAY_TASK_ID": "0"}
 PYTHON = re.compile(r"python(\d(\.\d+)?)?$")
 VALUED = ("-W", "-X")  # options of python with a word behind them
-WRAPPERS = frozenset(("srun", "mpirun", "mpiexec", "env", "exec", "time", "nice", "nohup", "timeout", "numactl", "stdbuf",
-                      "ionice", "taskset", "command", "catchsegv", "xvfb-run"))
+WRAPPERS = frozenset(("srun", "mpirun", "mpiexec", "env", "exec", "time", "nice", "nohup", "timeout", "numactl",
+                      "stdbuf", "ionice", "taskset", "command", "catchsegv", "xvfb-run"))
 CONTAINERS = frozenset(("apptainer", "singularity", "docker", "podman", "enroot", "shifter", "ch-run"))
 LAUNCHERS = frozenset(("torchrun", "accelerate", "deepspeed"))
 MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch",

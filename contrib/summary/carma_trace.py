@@ -169,7 +169,7 @@ class Recorder(TorchDispatchMode):
         self.marks.append(mark or event)
 
     def boundary(self):
-        """A place where a pass may end. The third of three equal passes is forgotten: the memory is as after the second.
+        """A place where a pass may end. The third of three equal passes is forgotten: it leaves what the second left.
 
         Accumulation of gradients and evaluation so take two passes of the text, however many there are.
         """
@@ -409,7 +409,8 @@ class Placement(TorchFunctionMode):
         self.recorder = recorder
         t = torch.Tensor
         self.special = {
-            t.backward: self.backward, t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to, t.cpu: self.to_host,
+            t.backward: self.backward, t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to,
+            t.cpu: self.to_host,
             t.pin_memory: lambda x, *a, **k: x, t.is_pinned: lambda x, *a, **k: True,
             t.get_device: lambda x: 0 if recorder.on_gpu(x) else -1,
             t.numpy: self.numpy, t.tolist: self.tolist, t.__format__: self.format,
@@ -1186,7 +1187,8 @@ def caught(command, argv, loader_batch=None, overlay=None, any_is=True):
     except Done:
         done = True
     except Refused as err:
-        raise Refused(f"{script}: {err}{place_of(err)}") from err
+        at = place_of(err)
+        raise Refused(f"{script}:{at}{':' * bool(at)} {err}") from err
     except SystemExit as err:
         if err.code not in (None, 0):
             raise Refused(f"{script}: it ended with {err.code!r} before its second step") from err
@@ -1197,7 +1199,8 @@ def caught(command, argv, loader_batch=None, overlay=None, any_is=True):
                       "with a few samples in their place, or call carma_trace.show()") from err
     except Exception as err:
         said = str(err)[:300].rstrip(". ")
-        refused = Refused(f"{script}: it stopped{place_of(err)}: {type(err).__name__}{': ' * bool(said)}{said}{walled(err)}: "
+        said = f"{type(err).__name__}{': ' * bool(said)}{said}{walled(err)}"
+        refused = Refused(f"{script}: it stopped{place_of(err)}: {said}: "
                           "call carma_trace.show() with the model, or give mem=")
         refused.asked = tracing.recorder.asked
         raise refused from err

@@ -202,7 +202,9 @@ def state(folder):
 @unittest.skipUnless(TRACES, "PyTorch 2 is not installed")
 class Files(unittest.TestCase):
     def folder(self, code):
-        work = self.enterContext(tempfile.TemporaryDirectory()) if hasattr(self, "enterContext") else tempfile.mkdtemp()
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        work = holder.name
         at, tmp = os.path.join(work, "user"), os.path.join(work, "tmp")
         os.makedirs(os.path.join(at, "runs", "old"))
         os.mkdir(tmp)
