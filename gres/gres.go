@@ -148,6 +148,9 @@ func (d Daemon) Serves(uuid string) bool {
 	return false
 }
 
+// Nobody is the user of a daemon that no user has reached.
+const Nobody int64 = -1
+
 // Request is what a job needs of a node.
 type Request struct {
 	JobID       uint32

@@ -23,6 +23,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/confine"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
@@ -210,16 +211,18 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 	if err != nil {
 		return err
 	}
+	n.Poke()
+	lease.FailPoint("prolog.poked")
 	task := newTaskFile(n, l.Hook, granted)
+	if !n.awaitDaemon(ctx, l.Hook, granted) {
+		task.PipeDir = "" // it is another user's still
+	}
 	task.RetryReason = l.retry
 	task.Ordinals = n.ordinals(gpus, granted)
 	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
 		return err
 	}
 	lease.FailPoint("prolog.task-file-written")
-	n.Poke()
-	lease.FailPoint("prolog.poked")
-	n.awaitDaemon(ctx, l.Hook, granted)
 	for _, g := range granted {
 		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu",
 			g.UUID,
@@ -232,16 +235,19 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 // looks at once when it is poked.
 const daemonWait = 5 * time.Second
 
-// awaitDaemon has the job's MPS daemon ready for it, if it can.
-func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) {
+// awaitDaemon has the job's MPS daemon ready for it, if it can. theirs: the job may be told where
+// to connect.
+func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) (theirs bool) {
 	if n.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, daemonWait)
 	defer cancel()
-	if err := n.Admit(ctx, granted[0].Daemon, h.UID); err != nil {
+	err := n.Admit(ctx, granted[0].Daemon, h.UID)
+	if err != nil {
 		n.Log.Warn("the job's MPS daemon is not ready; the job may run without MPS", "job", h.JobKey, "error", err)
 	}
+	return !errors.Is(err, mps.ErrNotGiven)
 }
 
 // policy is the node's, or the one that the user asks for if jobs may.

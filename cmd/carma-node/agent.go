@@ -93,7 +93,13 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		a.Unlimited = err
 	}
 	if c.MPS.Enabled {
-		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
+		control := mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
+		if groups, err := host.Servers(); err != nil {
+			log.Warn("MPS servers have no cgroup", "error", err)
+		} else {
+			control.Groups = groups
+		}
+		a.MPS = control
 	}
 	if files := (export.Files{Export: c.Export, Ended: &r.Ended}); c.Export != (config.Export{}) {
 		a.Export = func(s lease.Snapshot) error {

@@ -63,9 +63,10 @@ type Agent struct {
 	exportFails bool
 
 	// keepMPS:
-	failed     map[gres.Daemon]bool // MPS daemons that did not start, since they were last checked
 	checked    time.Duration
 	closeFails bool
+
+	mps serving // with a lock
 
 	// compare:
 	confinedBy string // as last said
@@ -163,7 +164,7 @@ const apart = 150 * time.Millisecond
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
 // loops share no state but what has a lock: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.failed, a.limits = map[string]*gpuState{}, map[gres.Daemon]bool{}, map[limited]int64{}
+	a.gpus, a.limits = map[string]*gpuState{}, map[limited]int64{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -227,6 +228,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	work.Wait()
+	a.mps.work.Wait()
 	a.accounts.close(a)
 	a.stopMPS()
 	return nil

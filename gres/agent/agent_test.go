@@ -83,7 +83,7 @@ func newAgent() *Agent {
 	c := config.Default()
 	c.Partition = map[string]config.Partition{"gpu": {}}
 	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{},
-		failed: map[gres.Daemon]bool{}, Unlimited: errors.New("no driver")}
+		Unlimited: errors.New("no driver")}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.
@@ -132,7 +132,8 @@ type ledger struct {
 	gone              bool // what is asked for has ended
 	list              []lease.Ended
 	ended             int
-	calls             []string // of Guard
+	lock              sync.Mutex // of calls
+	calls             []string   // of Guard
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
 	err               error // of SetFault
@@ -148,6 +149,8 @@ func (l *ledger) Measure(_ context.Context, readings []gres.Reading, _ []lease.U
 }
 
 func (l *ledger) note(format string, args ...any) error {
+	l.lock.Lock()
+	defer l.lock.Unlock()
 	l.calls = append(l.calls, fmt.Sprintf(format, args...))
 	return nil
 }

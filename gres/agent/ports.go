@@ -149,14 +149,19 @@ type MPS interface {
 	Clients
 	Logs
 	Sets() ([]gres.Daemon, error)
-	Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error
+	Tenant(d gres.Daemon) (user int64, runs bool)
+	// Restricted is an error where a daemon cannot be kept to one user.
+	Restricted() error
 }
 
 // Daemons starts and ends them.
 type Daemons interface {
-	Ensure(ctx context.Context, d gres.Daemon) error
-	Restart(ctx context.Context, d gres.Daemon) error
-	Quit(ctx context.Context, d gres.Daemon) error
+	// Keep has a daemon run for a user, or for whom it may be next (gres.Nobody).
+	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
+	// Kill ends one that does not answer, for Keep to start another.
+	Kill(ctx context.Context, d gres.Daemon) error
+	// End ends one unless it is used, with what its user has or keeps of it.
+	End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error
 }
 
 // Clients are those of a daemon's servers.
