@@ -26,7 +26,7 @@ var starts = map[string]string{
 	"gres/sampler InChild":         "itself; the path of carma.toml",
 	"gres/dcgm Monitor.command":    "smact.dcgmi; constants and numbers",
 	"gres/mps Control.Do":          "mps.control; a command of ours on its stdin",
-	"gres/mps Control.start":       "mps.control; a constant",
+	"gres/mps Control.launch":      "mps.control; a constant",
 	"contrib/sim/live output":      "carma-sim's, as the one who calls it",
 	"prolog/userfile command": "itself, and a number; a user's path goes over stdin to a process that has that " +
 		"user's rights",

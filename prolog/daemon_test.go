@@ -58,7 +58,8 @@ func TestPrologTellsNoOthersDaemon(t *testing.T) {
 		return fmt.Errorf("prepare the MPS daemon: %w: it is still user 1000's", mps.ErrNotGiven)
 	}
 	w.prolog(t, hook(7))
-	if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5"); strings.Contains(got, "export CUDA_MPS") ||
+	got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5")
+	if strings.Contains(got, "export CUDA_MPS") ||
 		!strings.Contains(got, "CUDA_VISIBLE_DEVICES=GPU-") {
 		t.Errorf("task:\n%s", got)
 	}

@@ -48,7 +48,7 @@ func TestAttackNextUser(t *testing.T) {
 func (c *cluster) onAllGPUs(user string) (ids, pipes []string) {
 	c.t.Helper()
 	for range c.status("n1") {
-		ids = append(ids, c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		ids = append(ids, c.booked(user, "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n"))
 	}
 	for _, id := range ids {
@@ -56,6 +56,22 @@ func (c *cluster) onAllGPUs(user string) (ids, pipes []string) {
 	}
 	c.eventually(func() string { return c.clients("n1") }, fmt.Sprintf("^%d$", len(ids)))
 	return ids, pipes
+}
+
+// booked submits a job until libcarma has booked it: on a busy machine its answer may come late,
+// and the job would have the GPU to itself.
+func (c *cluster) booked(user, script string) (id string) {
+	c.t.Helper()
+	c.eventually(func() string {
+		id = c.sbatch(user, "-H", script)
+		books := c.job(id, "%b")
+		if !strings.Contains(books, "carma") {
+			c.sh("", "scancel "+id)
+		}
+		return books
+	}, "carma")
+	c.sh(user, "scontrol release "+id)
+	return id
 }
 
 var toldPipe = regexp.MustCompile(`pipe=(\S*) end`)
@@ -120,7 +136,7 @@ func (c *cluster) nextUser(after string) {
 	start := time.Now()
 	var ids []string
 	for range c.status("n1") {
-		ids = append(ids, c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		ids = append(ids, c.booked(bob, "#SBATCH --gres=gpu:1\n#CARMA mem=30G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"simjob --mem 2G --smact 5 --ramp 0s --duration 20s && echo worked && exit 7\n"))
 	}
 	for _, id := range ids {
@@ -169,6 +185,8 @@ func TestAttackOwnServer(t *testing.T) {
 	c.noDrain()
 }
 
+var replaced = regexp.MustCompile(`(?m)daemon that does not answer.*gpus="?(GPU-[0-9a-f-]+)`)
+
 // A user whose daemons say nothing costs the jobs of others, on other GPUs, no time; and what
 // the user writes into a log fills no disk.
 func TestAttackSilentDaemons(t *testing.T) {
@@ -176,7 +194,7 @@ func TestAttackSilentDaemons(t *testing.T) {
 	c := up(t, "--nodes", "1", "--gpu-model", "h100", "--time-scale", "10")
 	var pipes []string
 	for range 6 {
-		id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		id := c.booked(alice, "#SBATCH --gres=gpu:1\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"exec simjob --mem 2G --smact 5 --ramp 0s --duration 10h\n")
 		pipes = append(pipes, c.pipe(id))
 	}
@@ -201,7 +219,7 @@ func TestAttackSilentDaemons(t *testing.T) {
 	slowest := time.Duration(0)
 	for range 5 {
 		start := time.Now()
-		id := c.sbatch(bob, "", "#SBATCH --gres=gpu:2\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
+		id := c.booked(bob, "#SBATCH --gres=gpu:2\n#CARMA mem=60G\necho pipe=$CUDA_MPS_PIPE_DIRECTORY end\n"+
 			"simjob --gpus 2 --mem 2G --smact 5 --ramp 0s --duration 1s\n")
 		c.ends(id, "COMPLETED")
 		slowest = max(slowest, time.Since(start))
@@ -214,9 +232,8 @@ func TestAttackSilentDaemons(t *testing.T) {
 	// They are replaced, each by itself.
 	c.eventually(func() string {
 		text, _ := os.ReadFile(filepath.Join(c.dir, "log", "agent.n1.log"))
-		daemons := regexp.MustCompile(`(?m)daemon that does not answer.*gpus="?(GPU-[0-9a-f-]+)`).FindAllStringSubmatch(string(text), -1)
 		var seen []string
-		for _, m := range daemons {
+		for _, m := range replaced.FindAllStringSubmatch(string(text), -1) {
 			if !slices.Contains(seen, m[1]) {
 				seen = append(seen, m[1])
 			}

@@ -136,7 +136,8 @@ func (a *Agent) checkMPS(ctx context.Context, v view, check bool) {
 
 // faulted tells whether a GPU of the daemon's is in quarantine for its MPS server.
 func faulted(d gres.Daemon, s lease.Snapshot) bool {
-	return slices.ContainsFunc(s.Readings, func(r gres.Reading) bool { return r.Cause == gres.CauseMPS && d.Serves(r.UUID) })
+	of := func(r gres.Reading) bool { return r.Cause == gres.CauseMPS && d.Serves(r.UUID) }
+	return slices.ContainsFunc(s.Readings, of)
 }
 
 // keepGPU looks after the daemon of one GPU.

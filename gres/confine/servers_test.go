@@ -19,7 +19,19 @@ import (
 // All that is in a cgroup of an MPS daemon's ends with it, stopped or not, and what it starts
 // meanwhile.
 func TestServers(t *testing.T) {
-	s, err := Host{SlurmConf: filepath.Join(t.TempDir(), "slurm.conf")}.Servers()
+	for name, mount := range map[string]string{"usual": "/sys/fs/cgroup", "v2 beside v1": "/sys/fs/cgroup/unified"} {
+		if _, err := os.Stat(mount); err == nil {
+			t.Run(name, func(t *testing.T) { servers(t, mount) })
+		}
+	}
+}
+
+func servers(t *testing.T, mount string) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.conf"), []byte("CgroupMountpoint="+mount+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Host{SlurmConf: filepath.Join(dir, "slurm.conf")}.Servers()
 	if err != nil {
 		if !Unavailable(err) {
 			t.Error(err)

@@ -227,7 +227,8 @@ func TestStrangersLockIsNoDaemon(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(run) })
 	dir := filepath.Join(run, "mps", "GPU-1")
 	path := filepath.Join(dir, "control_lock")
-	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(run, 0o755), os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)))
+	must(t, errors.Join(os.MkdirAll(dir, 0o755), os.Chmod(run, 0o755)))
+	must(t, errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)))
 	stranger(t, path)
 	if p := founder(dir); p.PID != 0 {
 		t.Errorf("process %d is taken for a daemon: %s", p.PID, exeOf(p.PID))
