@@ -64,7 +64,7 @@ func (a *Agent) serve(ctx context.Context, d gres.Daemon, due bool, do func(cont
 	if due {
 		s.due.Store(true)
 	}
-	if !s.busy.CompareAndSwap(false, true) {
+	if ctx.Err() != nil || !s.busy.CompareAndSwap(false, true) {
 		return
 	}
 	a.mps.work.Add(1)

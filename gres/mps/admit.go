@@ -25,8 +25,8 @@ const noneFor = time.Second
 const lookEvery = 20 * time.Millisecond
 
 // Admit makes a daemon ready for the job of a user that holds a lease by now: it waits until the
-// agent has ended what an earlier user had of the daemon, gives the daemon to the user, alone, and waits
-// for a server of that user. Clients that come while a server starts may be refused (CUDA's errors
+// agent has ended what an earlier user had of the daemon, gives the daemon to the user, alone, and
+// waits for a server of that user. Clients that come while a server starts may be refused (CUDA's errors
 // 805 and 807).
 func (c Control) Admit(ctx context.Context, d gres.Daemon, uid uint32) error {
 	err := c.give(ctx, d, int64(uid))

@@ -24,9 +24,9 @@ func Listens(runDir string, d gres.Daemon) bool {
 	return t.runs()
 }
 
-// founder is the daemon in a pipe directory that no user can reach yet: as long as it lives it has the
-// lock of control_lock; should a later one not take it, it listens. Of a directory that users can reach, or could, a
-// user could make it name another process: there only a daemon of ours counts.
+// founder is the daemon in a pipe directory that no user can reach yet: as long as it lives it has
+// the lock of control_lock; should a later one not take it, it listens. In a directory that a user
+// has reached both can be made to name another process.
 func founder(pipeDir string) process {
 	for _, pid := range []int{lockHolder(filepath.Join(pipeDir, "control_lock")),
 		listener(filepath.Join(pipeDir, "control"))} {

@@ -61,7 +61,8 @@ func (p process) kill(ctx context.Context) error {
 		}
 		err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 	}
-	if errors.Is(err, unix.ENOSYS) && p.runs() { // Linux before 5.3
+	// Linux before 5.3, and a container's filter of system calls.
+	if (errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM)) && p.runs() {
 		err = unix.Kill(p.PID, unix.SIGKILL)
 	}
 	if err != nil && !errors.Is(err, unix.ESRCH) {

@@ -109,8 +109,8 @@ func (c Control) Tenant(d gres.Daemon) (user int64, runs bool) {
 }
 
 // Keep has a daemon run for who is to have it, gres.Nobody: for whom it may be next. user tells
-// who that is, by the ledger, given who has it: it is asked while nobody else can change that. What an earlier
-// user has or keeps has ended when the daemon of another starts.
+// who that is, by the ledger, given who has it: it is asked while nobody else can change that. What
+// an earlier user has or keeps has ended when the daemon of another starts.
 func (c Control) Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error {
 	for range 3 { // end one, start one, open it
 		done, err := c.keep(ctx, d, user)
@@ -169,8 +169,8 @@ func (c Control) keep(ctx context.Context, d gres.Daemon, user func(now int64) (
 	return false, err
 }
 
-// End ends a daemon that nobody is to have, and whatever its user keeps of it. used is asked while no Prolog can
-// give the daemon to a job: one that is used goes on.
+// End ends a daemon that nobody is to have, and whatever its user keeps of it. used is asked while no
+// Prolog can give the daemon to a job: one that is used goes on.
 func (c Control) End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error {
 	err := c.end(ctx, d, used)
 	if err != nil {
