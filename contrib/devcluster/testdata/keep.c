@@ -125,7 +125,8 @@ int main(int argc, char **argv)
 					;
 				continue;
 			}
-			if (k->control >= 0 && !k->closed && access(k->dir, X_OK) != 0)
+			/* EACCES: the next one is there. Between the two the daemon before may be ending. */
+			if (k->control >= 0 && !k->closed && access(k->dir, X_OK) != 0 && errno == EACCES)
 				k->closed = 1;
 			if (k->closed)
 				reach(k);
