@@ -156,8 +156,10 @@ func (c *cluster) nextUser(after string) {
 		if text := c.output(id); !strings.Contains(text, "worked") {
 			c.t.Errorf("%s: job %s of the next user wrote %q", after, id, text)
 		}
-		if log := c.hookLog(id); strings.Contains(log, "MPS") {
-			c.t.Errorf("%s: job %s of the next user:\n%s", after, id, log)
+		agent, _ := os.ReadFile(filepath.Join(c.dir, "log", "agent.n1.log"))
+		blamed := regexp.MustCompile(`has logged a fault.*jobs=.*\b` + id + `\b.*`).FindString(string(agent))
+		if log := c.hookLog(id); strings.Contains(log, "MPS") || blamed != "" {
+			c.t.Errorf("%s: job %s of the next user: %s\n%s", after, id, blamed, log)
 		}
 	}
 	attacked(c.t, after, fmt.Sprintf("%d jobs of the next user in %s", len(ids), time.Since(start).Round(time.Second)))
