@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,7 +48,10 @@ func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
 			return nil
 		}
 		if errors.Is(why, fs.ErrNotExist) {
-			// The agent makes it. Without an agent there is none.
+			// The agent makes it when what the user before had has ended. Without an agent there is none.
+			if ending, _ := filepath.Glob(filepath.Join(endedDir(c.RunDir), name(d)+".*")); len(ending) > 0 {
+				begin = time.Now()
+			}
 			if why = errors.New("there is none"); !d.Many() && time.Since(begin) > noneFor {
 				return errors.Join(ErrNotGiven, why)
 			}

@@ -234,3 +234,14 @@ func TestStrangersLockIsNoDaemon(t *testing.T) {
 		t.Errorf("process %d is taken for a daemon: %s", p.PID, exeOf(p.PID))
 	}
 }
+
+// A job waits for its daemon as long as that of the user before is ending.
+func TestAdmitWaitsForTheEndOfATenure(t *testing.T) {
+	c := Control{RunDir: t.TempDir()}
+	must(t, os.MkdirAll(filepath.Join(endedDir(c.RunDir), "GPU-1.7"), 0o700))
+	ctx, cancel := context.WithTimeout(t.Context(), noneFor+200*time.Millisecond)
+	defer cancel()
+	if err := c.Admit(ctx, "GPU-1", userUID); !errors.Is(err, ErrNotGiven) || ctx.Err() == nil {
+		t.Errorf("it gave up: %v", err)
+	}
+}
