@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"carma/gres/lease"
-	"carma/prolog/oomscan"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
@@ -33,7 +32,7 @@ func TestBackOffLines(t *testing.T) {
 	for peak, oom := range map[int64]bool{0: false, 5000: false, 9300: true, 9900: true, 10200: false} {
 		w := newWorld(t)
 		w.oom()
-		w.stderr.Signature, w.stderr.BackOff = "cuda", true
+		w.stderr.Signature, w.stderr.Survived = "cuda", true
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 		w.prolog(t, hook(7))
 		if err := w.Epilog(t.Context(), failed(hook(7)), seen{w.book, peak}, w.records, w.slurm,
@@ -41,7 +40,7 @@ func TestBackOffLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom || !oom &&
-			(a.State != "FAILED" || a.OOMNote != "") {
+			(a.State != "FAILED" || a.OOMNote == "") {
 			t.Errorf("peak %d: %+v", peak, a)
 		}
 	}
@@ -54,7 +53,7 @@ func TestAdviceInTheRecord(t *testing.T) {
 	for _, enabled := range []bool{true, false} {
 		w := newWorld(t)
 		w.oom()
-		w.stderr.Signature, w.stderr.Kind = "vllm", oomscan.GPUMemory
+		w.stderr.Signature = "vllm"
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 		w.prolog(t, hook(7))
 		if !enabled {

@@ -39,7 +39,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	var v verdict
 	if held.Restart == h.Restart {
 		held.Fault, held.Victim = n.faultOf(ctx, h, held, ledger)
-		v = n.judge(ctx, h, held, about, ledger, slurm)
+		v = n.judge(ctx, h, held, about, ledger, records, slurm)
 	} else {
 		// Requeued already, by an operator or for a preemption: slurmctld
 		// counts the restart before it starts the Epilog of the attempt that

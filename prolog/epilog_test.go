@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/output"
@@ -35,7 +34,7 @@ func TestEpilogOfAGoodJob(t *testing.T) {
 	w.prolog(t, hook(8))
 	asked := len(w.asked)
 	w.epilog(t, hook(7))
-	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked {
+	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked+1 {
 		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
 	}
 	a := w.records.attempts[0]
@@ -65,7 +64,7 @@ func failed(h jobenv.Hook) jobenv.Hook {
 func TestEpilogBringsBack(t *testing.T) {
 	w := newWorld(t)
 	w.prolog(t, hook(7))
-	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+	w.oom()
 	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: 2, State: "COMPLETING"}
 	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
 	w.slurm.words.Name = "train"
@@ -140,18 +139,18 @@ func TestEpilogLeavesOthersAlone(t *testing.T) {
 		state  string
 	}{
 		"exit 0":         {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
-		"no signature":   {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateOK} }, "FAILED"},
+		"no signature":   {func(w *world, _ *jobenv.Hook) { w.stderr, w.peak = userfile.Reply{State: userfile.StateOK}, 0 }, "FAILED"},
 		"not batch host": {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
 		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} },
 			"FAILED"},
 		"slurmctld away": {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
 		"cancelled": {func(w *world, h *jobenv.Hook) {
-			w.stderr.Kind, w.stderr.Signature, h.Exit = "", "", jobenv.Exit{Signal: 15}
+			w.stderr.Kind, w.stderr.Signature, w.stderr.Grade, h.Exit = "", "", "", jobenv.Exit{Signal: 15}
 		}, "CANCELLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+			w.oom()
 			w.prolog(t, hook(7))
 			h := failed(hook(7))
 			c.change(w, &h)
@@ -176,7 +175,7 @@ func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
 	h := hook(7)
 	h.Carma.Mode = "exclusive"
 	w.prolog(t, h)
-	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+	w.oom()
 	w.epilog(t, failed(h))
 	if len(w.slurm.calls)+len(w.asked) != 0 || w.records.attempts[0].State != "FAILED" {
 		t.Errorf("calls %v, asked %v, %+v", w.slurm.calls, w.asked, w.records.attempts)
@@ -213,7 +212,7 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
-			if got := w.changes(); got != c.calls+w.said() || a.OOMNote != c.note || a.RequeuedTo != "" ||
+			if got := w.changes(); got != c.calls+w.said() || !strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") || a.RequeuedTo != "" ||
 				a.State != "OUT_OF_MEMORY" {
 				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
 			}
@@ -269,7 +268,7 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 		if got := w.changes(); got != c.calls {
 			t.Errorf("%s %v: calls %q, want %q", c.fail, c.err, got, c.calls)
 		}
-		if a := w.records.attempts[0]; c.err != nil && a.OOMNote != c.note {
+		if a := w.records.attempts[0]; c.err != nil && !strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") {
 			t.Errorf("%s: note %q, want %q", c.fail, a.OOMNote, c.note)
 		}
 		s, err := w.book.Snapshot(t.Context())
@@ -281,7 +280,10 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 	}
 }
 
-func (w *world) oom() { w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory }
+// oom has every scan find PyTorch's words, and NVML see the jobs at their limits.
+func (w *world) oom() {
+	w.stderr.Signature, w.stderr.Kind, w.stderr.Grade, w.peak = "pytorch", oomscan.GPUMemory, oomscan.Strong, 10100
+}
 
 // changes are the first words of what slurmctld was asked to change.
 func (w *world) changes() string {
@@ -389,7 +391,7 @@ func TestLadder(t *testing.T) {
 		if l[0].Exclusive {
 			break
 		}
-		w.slurm.calls = nil
+		w.slurm.calls, w.peak = nil, book
 		w.epilog(t, failed(h))
 		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
 		book = tres.Read(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:]).FreeMiB()
@@ -423,16 +425,6 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	}
 	if last := w.asked[len(w.asked)-1]; last.Files[0].Path != "/home/alice/slurm-7.out" {
 		t.Errorf("scanned %+v", last)
-	}
-}
-
-// What NVML saw of a job near its booking.
-func TestEvidence(t *testing.T) {
-	for peak, near := range map[int64]bool{0: false, 5000: false, 9215: false, 9216: true, 12288: true} {
-		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: figure.Figures{PeakMiB: peak}}}}
-		if got := nearBooking(held); got != near {
-			t.Errorf("peak %d of 10240: %v", peak, got)
-		}
 	}
 }
 
@@ -569,12 +561,12 @@ func TestAgainWithoutAnAnswer(t *testing.T) {
 
 func TestEpilogWithoutRecovery(t *testing.T) {
 	w := newWorld(t)
-	w.stderr.Signature, w.stderr.Kind = "cuda", oomscan.GPUMemory
+	w.oom()
 	w.prolog(t, hook(7))
 	w.Config.Partition["gpu"] = config.Partition{Share: true}
 	w.epilog(t, failed(hook(7)))
 	a := w.records.attempts[0]
-	if a.OOMNote != "partition has no recovery partition" || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
+	if !strings.HasPrefix(a.OOMNote, "partition has no recovery partition; ") || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
 		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}
 }

@@ -59,6 +59,12 @@ type EpilogLedger interface {
 	Ending
 	Returned
 	Faults
+	Sharers
+}
+
+// Sharers are who holds which GPU now.
+type Sharers interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
 }
 
 // Ending finds and ends what a job holds.
@@ -73,9 +79,10 @@ type Faults interface {
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
-// Records is where accounting goes.
+// Records is where accounting goes, and what tells of the jobs that have ended.
 type Records interface {
 	Put(ctx context.Context, a db.Attempt) error
+	Lately(ctx context.Context, q db.Lately) (db.Happened, error)
 }
 
 // LostRecords is where the record of an attempt goes that had no Epilog.

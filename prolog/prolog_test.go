@@ -142,9 +142,12 @@ func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, e
 
 // records keeps what was written.
 type records struct {
+	past     db.Happened
 	attempts []db.Attempt
 	err      error
 }
+
+func (r *records) Lately(context.Context, db.Lately) (db.Happened, error) { return r.past, nil }
 
 func (r *records) Put(_ context.Context, a db.Attempt) error {
 	r.attempts = append(r.attempts, a)
@@ -153,6 +156,7 @@ func (r *records) Put(_ context.Context, a db.Attempt) error {
 
 // world is a node with two idle GPUs and a real ledger.
 type world struct {
+	peak int64 // what NVML saw of each job on each GPU
 	*Node
 	book    *lease.Ledger
 	slurm   *slurm
@@ -250,7 +254,7 @@ func (w *world) prolog(t *testing.T, h jobenv.Hook) {
 
 func (w *world) epilog(t *testing.T, h jobenv.Hook) {
 	t.Helper()
-	if err := w.Epilog(t.Context(), h, w.book, w.records, w.slurm,
+	if err := w.Epilog(t.Context(), h, seen{w.book, w.peak}, w.records, w.slurm,
 		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -31,14 +31,14 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if err != nil {
 		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
-	if v.signature == "" && admincomment.Retried(words.AdminComment, admincomment.MPSFault) {
+	if v.signature == "" && admincomment.Retried(words.AdminComment, v.because) {
 		return "", false, errFaultAgain
 	}
 	mib, alone := about.FullMiB, true
 	if v.signature != "" {
 		mib, alone = n.nextBooking(held, about)
 	}
-	if alone {
+	if alone && v.proven {
 		partition = n.recoveryPartition(ctx, h, words.Account, slurm)
 	}
 	ctx, cancel, err := n.turn(ctx)

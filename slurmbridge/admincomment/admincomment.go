@@ -38,9 +38,10 @@ func AppendJob(b []byte, c *jobenv.Carma, note string) []byte {
 
 // Why a job was requeued last.
 const (
-	OOM      = "oom"
-	Timeslot = "timeslot"
-	MPSFault = "mps-fault"
+	OOM       = "oom"
+	Timeslot  = "timeslot"
+	MPSFault  = "mps-fault"
+	Neighbour = "neighbour" // it failed at its start while a co-located job began, ended or grew
 )
 
 const (
@@ -86,7 +87,7 @@ func Retried(comment, reason string) bool {
 }
 
 var retries = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(retryWord + `\` + reasonIs + `"(` + OOM + `|` + Timeslot + `|` + MPSFault + `)"`)
+	return regexp.MustCompile(retryWord + `\` + reasonIs + `"(` + OOM + `|` + Timeslot + `|` + MPSFault + `|` + Neighbour + `)"`)
 })
 
 // RetryReason is why the job was requeued last; empty: not by CARMA, or another tool has
