@@ -75,6 +75,17 @@ var strong = []message{
 	{"relion", "RELION", GPUMemory, "cudacustomallocator out of memory", "", nil},
 	{"lammps", "LAMMPS", GPUMemory, "insufficient memory on accelerator", "", nil},
 	{"bitsandbytes", "bitsandbytes", GPUMemory, "error out of memory at line", "in file", nil},
+	{"relion", "RELION", GPUMemory, "you ran out of memory on the gpu", "", nil},
+	{"faiss", "faiss", GPUMemory, "failed to cudamalloc", "bytes", nil},
+	{"faiss", "faiss", GPUMemory, "standardgpuresources: alloc fail", "", nil},
+	{"cuda.jl", "CUDA.jl", GPUMemory, "error: out of gpu memory", "", nil},
+	{"cupy", "CuPy", GPUMemory, "outofmemoryerror: out of memory to allocate", "", nil},
+	{"pycuda", "PyCUDA", GPUMemory, "cumemalloc failed: out of memory", "", nil},
+	{"rmm", "RAPIDS RMM", GPUMemory, "rmm_error_out_of_memory", "", nil},
+	{"cuda", "Thrust", GPUMemory, "parallel_for failed: out of memory", "", nil},
+	{"paddle", "PaddlePaddle", GPUMemory, "paddlecheckerror: out of memory", "", nil},
+	{"tensorrt", "TensorRT before 8", GPUMemory, "cuda error in allocate: 2 (out of memory)", "", nil},
+	{"pytorch", "PyTorch, as vLLM prints it", GPUMemory, "cuda out of memory occurred when", "", nil},
 	{"cuda", "dlib", GPUMemory, "error while calling cudamalloc", "code: 2, reason: out of memory", nil},
 }
 
@@ -119,6 +130,10 @@ var gpuWords = []string{"cuda", "gpu", "device", "vram", "cublas", "cudnn", "ncc
 // disguises are what libraries say when a workspace, a handle or a buffer of theirs could not be had, and
 // for other reasons as well: a driver that does not fit, a kernel that is missing, a failed assertion.
 var disguises = []message{
+	{"faiss", "faiss", GPUMemory, "cudasuccess' failed in", "faiss::gpu::", nil},
+	{"faiss", "faiss", GPUMemory, "faiss assertion err == cudasuccess failed in", "", nil},
+	{"relion", "RELION", GPUMemory, "the gpu had very little available memory", "", nil},
+	{"lightgbm", "LightGBM", GPUMemory, "memory object allocation failure", "", nil},
 	{"cudnn", "PyTorch", GPUMemory, "unable to find a valid cudnn algorithm", "", nil},
 	{"cudnn", "PyTorch 2", GPUMemory, "was unable to find an engine to execute this computation", "", nil},
 	{"cudnn", "TensorFlow", GPUMemory, "failed to get convolution algorithm", "", nil},

@@ -76,7 +76,7 @@ func TestEverySignatureIsNeeded(t *testing.T) {
 				}
 			}
 		}
-		for _, q := range append(threads(t, "oom.txt"), threads(t, "evidence.txt")...) {
+		for _, q := range slices.Concat(threads(t, "oom.txt"), threads(t, "evidence.txt"), threads(t, "drawn-oom.txt")) {
 			if !yield([]byte(q.text)) {
 				return
 			}
