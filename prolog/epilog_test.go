@@ -138,14 +138,16 @@ func TestEpilogLeavesOthersAlone(t *testing.T) {
 		change func(*world, *jobenv.Hook)
 		state  string
 	}{
-		"exit 0":         {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
-		"no signature":   {func(w *world, _ *jobenv.Hook) { w.stderr, w.peak = userfile.Reply{State: userfile.StateOK}, 0 }, "FAILED"},
+		"exit 0": {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
+		"no signature": {func(w *world, _ *jobenv.Hook) {
+			w.stderr, w.peak = userfile.Reply{State: userfile.StateOK}, 0
+		}, "FAILED"},
 		"not batch host": {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
 		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} },
 			"FAILED"},
 		"slurmctld away": {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
 		"cancelled": {func(w *world, h *jobenv.Hook) {
-			w.stderr.Kind, w.stderr.Signature, w.stderr.Grade, h.Exit = "", "", "", jobenv.Exit{Signal: 15}
+			w.stderr, h.Exit = userfile.Reply{State: userfile.StateOK}, jobenv.Exit{Signal: 15}
 		}, "CANCELLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +214,8 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
-			if got := w.changes(); got != c.calls+w.said() || !strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") || a.RequeuedTo != "" ||
+			if got := w.changes(); got != c.calls+w.said() ||
+				!strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") || a.RequeuedTo != "" ||
 				a.State != "OUT_OF_MEMORY" {
 				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
 			}
@@ -566,7 +569,8 @@ func TestEpilogWithoutRecovery(t *testing.T) {
 	w.Config.Partition["gpu"] = config.Partition{Share: true}
 	w.epilog(t, failed(hook(7)))
 	a := w.records.attempts[0]
-	if !strings.HasPrefix(a.OOMNote, "partition has no recovery partition; ") || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
+	if !strings.HasPrefix(a.OOMNote, "partition has no recovery partition; ") ||
+		a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
 		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}
 }

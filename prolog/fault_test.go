@@ -71,7 +71,8 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		}
 		w.epilog(t, h)
 		a := w.records.attempts[0]
-		if (a.RequeuedTo == "gpu-ex") != c.back || !strings.HasPrefix(a.OOMNote, c.note) || (a.State == "REQUEUED") != c.back {
+		if (a.RequeuedTo == "gpu-ex") != c.back ||
+			!strings.HasPrefix(a.OOMNote, c.note) || (a.State == "REQUEUED") != c.back {
 			t.Errorf("%s: %q, back on %q, note %q, want %q", name, a.State, a.RequeuedTo, a.OOMNote, c.note)
 		}
 		whole := slices.Contains(w.slurm.calls, "update 7 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536")

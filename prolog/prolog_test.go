@@ -156,7 +156,8 @@ func (r *records) Put(_ context.Context, a db.Attempt) error {
 
 // world is a node with two idle GPUs and a real ledger.
 type world struct {
-	peak int64 // what NVML saw of each job on each GPU
+	peak       int64    // what NVML saw of each job on each GPU
+	neighbours []uint32 // of each job; nil: as the ledger has them
 	*Node
 	book    *lease.Ledger
 	slurm   *slurm
@@ -254,7 +255,7 @@ func (w *world) prolog(t *testing.T, h jobenv.Hook) {
 
 func (w *world) epilog(t *testing.T, h jobenv.Hook) {
 	t.Helper()
-	if err := w.Epilog(t.Context(), h, seen{w.book, w.peak}, w.records, w.slurm,
+	if err := w.Epilog(t.Context(), h, seen{w.book, w.peak, w.neighbours}, w.records, w.slurm,
 		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

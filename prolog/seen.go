@@ -153,14 +153,14 @@ func noteOf(r userfile.Reply) string {
 
 // unread says of stderr that could not be read what to do.
 var unread = map[userfile.State]string{
-	userfile.StateNotRegular: "its error messages were not read: stderr is no file, but a pipe or a device like /dev/null; " +
-		"with #SBATCH --error=FILE an OOM is found",
-	userfile.StateMissing: "its error messages were not read: the file of its stderr is not there (was it removed or renamed?); " +
-		"leave it until the job has ended",
-	userfile.StateDenied: "its error messages were not read: its user may not read the file of its stderr on the node; name " +
-		"another with #SBATCH --error=FILE",
-	userfile.StateError: "its error messages were not read: the file of its stderr did not answer in time; name one on " +
-		"another file system with #SBATCH --error=FILE",
+	userfile.StateNotRegular: "its error messages were not read: stderr is no file, but a pipe or a device like " +
+		"/dev/null; with #SBATCH --error=FILE an OOM is found",
+	userfile.StateMissing: "its error messages were not read: the file of its stderr is not there (was it removed or " +
+		"renamed?); leave it until the job has ended",
+	userfile.StateDenied: "its error messages were not read: its user may not read the file of its stderr on the node; " +
+		"name another with #SBATCH --error=FILE",
+	userfile.StateError: "its error messages were not read: the file of its stderr did not answer in time; " +
+		"name one on another file system with #SBATCH --error=FILE",
 }
 
 // noteOfSuccess notes that a job of exit 0 says that the GPU was out of memory. slurmctld is not asked: the

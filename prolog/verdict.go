@@ -69,8 +69,8 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 	past := n.lately(ctx, h, held, records)
 	e := n.evidence(ctx, h, held, about, reply, past, ledger)
 	outcome := e.Decide()
-	n.Log.Info("judged the end of a job", "job", h.JobKey, "outcome", outcome, "text", e.Text, "signature", reply.Signature,
-		"offset", reply.Offset, "memory", e.Memory, "neighbour", e.Neighbour)
+	n.Log.Info("judged the end of a job", "job", h.JobKey, "outcome", outcome, "text", e.Text,
+		"signature", reply.Signature, "offset", reply.Offset, "memory", e.Memory, "neighbour", e.Neighbour)
 	switch outcome {
 	case evidence.Proven, evidence.Said:
 		v.signature, v.proven = reply.Signature, outcome == evidence.Proven
@@ -84,7 +84,8 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
 	}
 	v.note = e.Note()
-	if advice := oomscan.Advice(reply.Signature, booked(held), config.Fraction(booked(held), about.FullMiB)); advice != "" {
+	fraction := config.Fraction(booked(held), about.FullMiB)
+	if advice := oomscan.Advice(reply.Signature, booked(held), fraction); advice != "" {
 		v.note += "; " + advice
 	}
 	if v.proven && past.Requeues[n.Config.Partition[h.Partition].Recovery] >= perHour {
@@ -92,8 +93,8 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		v.note = fmt.Sprintf("requeued in its own partition, as %d of its user's jobs were in another within an hour; %s",
 			perHour, v.note)
 	} else if !v.proven && past.Requeues[h.Partition] >= perHour {
-		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %d of its user's jobs were requeued "+
-			"within an hour; book more with mem=; %s", perHour, v.note)
+		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %d of its user's jobs were "+
+			"requeued within an hour; book more with mem=; %s", perHour, v.note)
 		return v
 	}
 	return n.bringBack(ctx, h, held, about, v, ledger, slurm)

@@ -258,10 +258,11 @@ func (d *diagnosis) gpus() {
 			say(Fail, d.Node.NVMLErr.Error(), "install the NVIDIA driver, or set nvml.library in "+d.ConfigPath)
 			return
 		}
-		gpus, source := 0, figure.SourceNone
+		gpus, unread, source := 0, 0, figure.SourceNone
 		for _, s := range d.Node.Samples {
 			if s.Unreadable != "" {
 				say(Fail, fmt.Sprintf("GPU %d cannot be read: %s", s.Index, s.Unreadable), "see nvidia-smi and the kernel's log")
+				unread++
 				continue
 			}
 			source = s.Source
@@ -277,7 +278,7 @@ func (d *diagnosis) gpus() {
 			}
 		}
 		for _, name := range d.Config.PartitionNames() {
-			if p := d.Config.Partition[name]; d.inOurs(name) && gpus != p.GPUsPerNode {
+			if p := d.Config.Partition[name]; d.inOurs(name) && gpus+unread != p.GPUsPerNode {
 				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode),
 					fmt.Sprintf("gpus_per_node = %d", gpus))
 			}

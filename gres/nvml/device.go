@@ -236,7 +236,10 @@ func memory(dev nvml.Device) (totalMiB, usedMiB int64, err error) {
 		return 0, 0, fmt.Errorf("read memory: %w", ret)
 	}
 	m, ret := dev.GetMemoryInfo()
-	if ret != nvml.SUCCESS {
+	if errors.Is(ret, nvml.ERROR_NOT_SUPPORTED) {
+		return 0, 0, errors.New("the driver does not tell the memory of this GPU, as of GPUs that share the node's; " +
+			"CARMA cannot manage it")
+	} else if ret != nvml.SUCCESS {
 		return 0, 0, fmt.Errorf("read memory: %w", ret)
 	}
 	return int64(m.Total / bytesPerMiB), toMiB(m.Used), nil

@@ -178,8 +178,8 @@ func (e Evidence) Note() string {
 	case o == No && e.End == Well:
 		return ""
 	case o == Noted:
-		return fmt.Sprintf("a message of %s says that the GPU was out of memory, and the job ended with exit 0: results may "+
-			"be missing", e.Program)
+		return fmt.Sprintf("a message of %s says that the GPU was out of memory, and the job ended with exit 0: "+
+			"results may be missing", e.Program)
 	case o == Beside:
 		return fmt.Sprintf("%s found the free memory of the GPU changed at its start: %s it failed", e.Program, e.Neighbour)
 	case o == Proven && (e.Text == None || e.Text == Hint):
@@ -193,7 +193,8 @@ func (e Evidence) Note() string {
 	case e.Text == Survived:
 		return fmt.Sprintf("a message of %s says that the GPU was out of memory, but it worked on after that", e.Program)
 	case e.Text == Profiling:
-		return e.Program + " found at its start that the free memory of the GPU had changed; no co-located job is known to have"
+		return e.Program + " found at its start that the free memory of the GPU had changed; no co-located job is known to " +
+			"have done that"
 	}
 	return ""
 }

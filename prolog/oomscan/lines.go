@@ -145,7 +145,8 @@ var (
 	code = pattern(`^(?:except|raise|if|elif|assert|throw|catch|return|def|class|import|from|case|while|for|with|try:|else:|#|//)(?:\W|$)|` +
 		`^(?:print|printf|fprintf|logger|logging|log|warnings|self|std::cerr|pytest)[.(]|^[a-z_][\w.]* = `)
 	// inCode are words of source wherever they stand on a line.
-	inCode = []string{" in str(e", "isinstance(", "except torch", "pytest.raises", "std::cerr", "printf(", `f"`, "-> none:"}
+	inCode = []string{" in str(e", "isinstance(", "except torch", "pytest.raises", "std::cerr", "printf(", `f"`,
+		"-> none:"}
 )
 
 // above is how many lines a statement of source takes at most below the line that names its file.
@@ -187,7 +188,8 @@ var raised = pattern(`^\s*(?:error: (?:loaderror: )?)?(?:[a-z_]\w*\.)*[a-z]\w*(?
 
 // passedOn are words of errors that tell of an end that was another process's.
 var passedOn = []string{"childfailederror", "calledprocesserror", "raytaskerror", "processraised", "processexited",
-	"distbackenderror", "connectionreset", "connection reset", "brokenpipe", "broken pipe", "eoferror", "keyboardinterrupt",
+	"distbackenderror", "connectionreset", "connection reset", "brokenpipe", "broken pipe", "eoferror",
+	"keyboardinterrupt",
 	"systemexit", "root cause", "enginedead", "engine process failed", "actordied", "rayactorerror", "brokenprocesspool",
 	"remoteerror", "exitcode", "exit status", "exited unexpectedly", "watchdog", "illegal memory access", "timeouterror"}
 

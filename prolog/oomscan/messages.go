@@ -189,6 +189,6 @@ var others = []message{
 	{"gpu-fault", "CUDA runtime", GPUFault, "device-side assert triggered", "", nil},
 	{"gpu-fault", "CUDA runtime", GPUFault, "unspecified launch failure", "", nil},
 	{"gpu-fault", "CUDA runtime", GPUFault, "uncorrectable ecc error", "", nil},
-	{"profiling", "vLLM", Profiling, "error in memory profiling", "", nil},
-	{"profiling", "SGLang", Profiling, "memory capacity is unbalanced", "", nil},
+	{"vllm-start", "vLLM", Profiling, "error in memory profiling", "", nil},
+	{"sglang-start", "SGLang", Profiling, "memory capacity is unbalanced", "", nil},
 }

@@ -84,7 +84,8 @@ func TestEverySignatureIsNeeded(t *testing.T) {
 	}), []byte("\n"))
 	all = bytes.ToLower(all)
 	for _, s := range Signatures {
-		if (s.Grade == Strong || s.Grade == "") && !bytes.Contains(all, []byte(s.text)) && s.ID != "cusparse" && s.text != "cuda_error_illegal_address" {
+		if (s.Grade == Strong || s.Grade == "") && !bytes.Contains(all, []byte(s.text)) &&
+			s.ID != "cusparse" && s.text != "cuda_error_illegal_address" {
 			t.Errorf("no fixture holds %q", s.text)
 		}
 	}
@@ -113,7 +114,8 @@ func TestScanOfHostileText(t *testing.T) {
 	for _, unit := range []string{
 		"CUDA out of memory. Tried to allocate", "CUDA error: out of memory on host ", "Cuda failure",
 		"torch.OutOfMemoryError: Ignoring this choice",
-		"tttttttt", "out of memory gpu\n", "e\n", "x: 1:\n", "\x1b[", "12:00:00 a\n", "  File \"a\", line 1\n    cuda out of memory\n",
+		"tttttttt", "out of memory gpu\n", "e\n", "x: 1:\n", "\x1b[", "12:00:00 a\n",
+		"  File \"a\", line 1\n    cuda out of memory\n",
 		"valueerror: cuda error: out of memory\n", "OOM when allocating tensor by allocator cpu\n", "\n", "\x00",
 	} {
 		text := bytes.Repeat([]byte(unit), size/len(unit))

@@ -63,11 +63,14 @@ func (p *parsed) goesOn(k int) bool {
 
 // ends are words of lines that are not the program's work: of errors, of launchers, of Slurm, of the shell, of
 // the C library as it aborts, of what closes after an error.
-var ends = []string{"srun: ", "slurmstepd: ", "killed", "abort", "terminat", "segmentation fault", "core dumped", "what():",
-	"*** ", "error", "exception", "fail", "traceback", `file "`, "^^^", "~~~", "warn", "watchdog", "signal", "timeout", "nccl",
-	"wandb", "frame #", "process group", "process_group", "shutting down", "shutdown", "exit", "stack", "closing", "during handling",
-	"out of memory", "memory", "oom", "core file", "====", "----", "root cause", "host      :", "rank      :", "time      :",
-	"compile with", "for debugging", "cuda_launch_blocking", "torch_use_cuda_dsa", "see documentation", "python", "backtrace"}
+var ends = []string{
+	"srun: ", "slurmstepd: ", "killed", "abort", "terminat", "segmentation fault", "core dumped", "what():",
+	"*** ", "error", "exception", "fail", "traceback", `file "`, "^^^", "~~~", "warn", "watchdog", "signal",
+	"timeout", "nccl", "wandb", "frame #", "process group", "process_group", "shutting down", "shutdown",
+	"exit", "stack", "closing", "during handling", "out of memory", "oom", "core file", "====",
+	"----", "root cause", "host      :", "rank      :", "time      :", "compile with", "for debugging",
+	"cuda_launch_blocking", "torch_use_cuda_dsa", "see documentation", "python", "backtrace",
+}
 
 // history is what a text says line by line of work and of time.
 type history struct {

@@ -141,7 +141,8 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 		return err
 	}
 	found := oomscan.Scan(text)
-	r.Signature, r.Kind, r.Grade, r.Survived, r.OtherEnd = found.ID, found.Kind, found.Grade, found.Survived, found.OtherEnd
+	r.Signature, r.Kind, r.Grade = found.ID, found.Kind, found.Grade
+	r.Survived, r.OtherEnd = found.Survived, found.OtherEnd
 	r.QuietS = max(int64(time.Since(time.Unix(st.Mtim.Unix())).Seconds()), 0)
 	r.Offset = start + found.Offset
 	if found.Offset >= maxHead {
