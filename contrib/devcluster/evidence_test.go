@@ -51,7 +51,7 @@ func TestOutOfMemoryByEvidence(t *testing.T) {
 		"an unknown program at 97 %": {script: ends(3973, strange), to: "gpu-recovery", note: "its text says so; it used"},
 		"the same text at 40 %":      {script: ends(1638, strange), note: "not taken for out of memory"},
 		"cuDNN in disguise at 98 %": {script: ends(4014, "RuntimeError: Unable to find a valid cuDNN algorithm to run "+
-			"convolution"), to: "gpu-recovery", note: "PyTorch says so; it used"},
+			"convolution"), to: "gpu-recovery", note: "cuDNN says so; it used"},
 		"PyTorch, hardly on the GPU": {script: ends(409, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB."),
 			to: "gpu", note: "PyTorch says so; it used"},
 		"an OOM class in a KeyError's context": {script: ends(4014, richContext), note: "null"},
@@ -90,7 +90,10 @@ func TestStartBesideAnEndingNeighbour(t *testing.T) {
 	server := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 2G --smact 10 --duration 600s &\n"+
 		"while squeue -h -j "+neighbour+" | grep -q .; do sleep 1; done\nsleep 2\necho 'AssertionError: Error in memory "+
 		"profiling. Initial free memory 30.12 GiB, current free memory 37.12 GiB.' >&2\nkill %1\nexit 1\n")
-	c.eventually(func() string { return c.sh("", "carma-report --json -j "+server) }, `"requeued_to": "gpu"`)
+	c.eventually(func() string {
+		text, _, _ := c.run("", "carma-report --json -j "+server)
+		return text
+	}, `"requeued_to": "gpu"`)
 	text := c.sh("", "carma-report --json -j "+server)
 	if !strings.Contains(text, "vLLM found the free memory of the GPU changed at its start: job "+neighbour+" ended") {
 		t.Errorf("%s", text)

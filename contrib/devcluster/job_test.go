@@ -349,7 +349,7 @@ func TestRecovery(t *testing.T) {
 	c := up(t, "--nodes", "1")
 	fillers := c.fill("10G")
 	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\necho run=$SLURM_RESTART_COUNT "+
-		"gpu=$CUDA_VISIBLE_DEVICES >>runs\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+		"gpu=$CUDA_VISIBLE_DEVICES >>runs\n"+nearLimit+"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")
@@ -381,7 +381,7 @@ func TestKeptGPU(t *testing.T) {
 	}
 	neighbour := c.sbatch(alice, "", train("10G", "100s"))
 	c.gpu(neighbour)
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+	id := c.sbatch(alice, "", oomOnce)
 	// it may start again; 23.11 says nothing
 	c.eventually(func() string { return c.job(id, "%T %r %P") },
 		"PENDING (ReqNodeNotAvail|Resources|Priority|None).* gpu-recovery")

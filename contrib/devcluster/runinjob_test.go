@@ -93,7 +93,7 @@ func TestRunInJob(t *testing.T) {
 	for _, id := range fillers {
 		c.gpu(id)
 	}
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsrun simjob --mem 12G --smact 10 --ramp 0s "+
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"+nearLimit+"srun simjob --mem 12G --smact 10 --ramp 0s "+
 		"--duration 1s\n")
 	fails := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexit 3\n")
 	c.ends(fails, "FAILED")

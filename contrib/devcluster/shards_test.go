@@ -116,7 +116,8 @@ func TestRecoveryBySlurm(t *testing.T) {
 	c := up(t, "--nodes", "1", "--placement", "slurm")
 	fillers := c.fill("14G")
 	id := c.sbatch(alice, "", "#SBATCH --gpus=a100:1\n#CARMA mem=15G\necho run=$SLURM_RESTART_COUNT "+
-		"gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\nsrun simjob --mem 20G --smact 10 --ramp 0s --duration 1s\n")
+		"gpu=$CUDA_VISIBLE_DEVICES shared=$CARMA_SHARED >>runs\n"+
+		"simjob --mem 14500M --smact 10 --ramp 0s --duration 4s\nsrun simjob --mem 20G --smact 10 --ramp 0s --duration 1s\n")
 	c.ends(id, "COMPLETED")
 	for _, f := range fillers {
 		c.ends(f, "COMPLETED")

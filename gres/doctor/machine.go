@@ -278,7 +278,7 @@ func (d *diagnosis) gpus() {
 			}
 		}
 		for _, name := range d.Config.PartitionNames() {
-			if p := d.Config.Partition[name]; d.inOurs(name) && gpus+unread != p.GPUsPerNode {
+			if p := d.Config.Partition[name]; d.inOurs(name) && (gpus > p.GPUsPerNode || gpus+unread < p.GPUsPerNode) {
 				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode),
 					fmt.Sprintf("gpus_per_node = %d", gpus))
 			}
