@@ -47,3 +47,22 @@ func TestLately(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+// A requeued job that never starts again ends its record.
+func TestRequeuedEnds(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	a := Attempt{JobID: 1, Node: "n1", RequeuedTo: "gpu-ex", OOM: "cuda", State: "REQUEUED", Start: time.Unix(1, 0),
+		End: time.Unix(2, 0)}
+	if err := d.Put(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		never bool
+		want  string
+	}{{false, "REQUEUED"}, {true, "CANCELLED"}} {
+		list, err := d.SetEnd(t.Context(), End{JobID: 1, Node: "n1", State: "CANCELLED", Never: c.never})
+		if err != nil || len(list) != 1 || list[0].State != c.want || list[0].OOM != "cuda" {
+			t.Errorf("%v: %+v, %v", c.never, list, err)
+		}
+	}
+}

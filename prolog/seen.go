@@ -52,7 +52,9 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	if err != nil {
 		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
 	}
-	e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
+	if h.Exit.Code != 0 && r.Kind != oomscan.HostMemory { // not of one that was cancelled, or that the node's kernel killed
+		e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
+	}
 	about75 := func(g lease.Granted) bool {
 		what := history.Preallocated(g.PeakMiB, 0, about.FullMiB)
 		return what != "" && g.PeakMiB < g.ReserveMiB

@@ -188,6 +188,7 @@ func TestRequeueRules(t *testing.T) {
 	c.eventually(func() string { return c.job(id, "%T %P") }, "PENDING gpu-recovery")
 	c.sh(alice, "scancel "+id)
 	c.ends(id, "CANCELLED")
+	c.eventually(func() string { return c.report(id).State }, "^CANCELLED$")
 
 	c.noDrain()
 }

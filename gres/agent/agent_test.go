@@ -407,6 +407,10 @@ func TestComplete(t *testing.T) {
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
 		{"runs on without this node", sctl.Job{ID: 1, State: "RUNNING", Restarts: 2}, 0, "as the Epilog saw", true},
 		{"a later attempt has ended", sctl.Job{ID: 1, State: "FAILED", Restarts: 3}, 0, "REQUEUED", true},
+		{"waits for its next attempt", sctl.Job{ID: 1, State: "PENDING", Restarts: 3}, 0, "REQUEUED", false},
+		{"cancelled while it waited", sctl.Job{ID: 1, State: "CANCELLED", Restarts: 3}, 0, "CANCELLED", true},
+		{"cancelled in its next attempt", sctl.Job{ID: 1, State: "CANCELLED", Restarts: 3, NodeList: "n2"}, 0, "REQUEUED",
+			true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
 		{"completing for ever", sctl.Job{ID: 1, State: "COMPLETING"}, 2 * forgottenAfter, "REQUEUED", true},
 		{"forgotten", sctl.Job{ID: 2}, 0, "unknown", true},
@@ -427,7 +431,7 @@ func TestComplete(t *testing.T) {
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", Name: "x", Account: "ml"}}
 			default:
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(),
-					Name: "x", Account: "ml", State: c.state}}
+					Name: "x", Account: "ml", State: c.state, Never: c.state == "CANCELLED"}}
 			}
 			for i := range want {
 				want[i].Figures = map[string]figure.Figures{"a": {PeakMiB: 7}}
