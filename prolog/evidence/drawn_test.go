@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +104,63 @@ func b2i(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// Every row of the table but that of what cannot be read has a text of a program.
+func TestEveryTextHasAFixture(t *testing.T) {
+	have := map[Text]int{}
+	paths, err := filepath.Glob("../oomscan/testdata/*/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := oomscan.Scan(text)
+		have[TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd)]++
+	}
+	for _, name := range []string{"evidence.txt", "goes-on.txt", "drawn-other.txt"} {
+		for _, d := range read(t, name) {
+			f := oomscan.Scan([]byte(d.text))
+			have[TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd)]++
+		}
+	}
+	for _, text := range []Text{Strong, Weak, Disguise, Survived, Hint, None, OtherEnd, Profiling} {
+		if have[text] == 0 {
+			t.Errorf("no fixture is %q", text)
+		}
+	}
+}
+
+// Texts that look like a lack of GPU memory are not called that, unless NVML saw the job near its limit: then most
+// are not.
+func TestLookAlikes(t *testing.T) {
+	paths, err := filepath.Glob("../oomscan/testdata/other/*.txt")
+	if err != nil || len(paths) < 35 {
+		t.Fatal(len(paths), err)
+	}
+	var near []string
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, peak := range []int64{0, 4096} {
+			if o := outcome(string(text), peak); o == Proven || o == Said {
+				t.Errorf("%s, peak %d: %s", path, peak, o)
+			}
+		}
+		if o := outcome(string(text), 10138); o == Proven {
+			near = append(near, strings.TrimSuffix(filepath.Base(path), ".txt"))
+		}
+	}
+	// Whether this is a lack of memory, memory alone tells.
+	want := []string{"none-advice-only", "none-cublas-not-initialized"}
+	if !slices.Equal(near, want) {
+		t.Errorf("at the limit: %q, want %q", near, want)
+	}
 }
 
 func TestDrawn(t *testing.T) {

@@ -93,7 +93,7 @@ var strong = []message{
 var onNode = append([]string{"shared memory", "node running low", "memory on the node", "heap space", "cgroup", "swap",
 	"oom-kill", "oom_kill", "oom killer", "raylet", "disk", "/dev/shm", "main memory", "system memory", "cpu memory",
 	"defaultcpuallocator", "dataloader", "slurmstepd", "java.lang", "ulimit", "tensor on cpu", "usage:", "--on-oom",
-	"are caught", "virtual memory"}, append(harmless, onHost...)...)
+	"are caught", "virtual memory", "nccl info"}, append(harmless, onHost...)...)
 
 // weak are the words of programs that have no signature.
 var weak = []message{
