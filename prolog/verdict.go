@@ -92,9 +92,10 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		v.proven = false
 		v.note = fmt.Sprintf("requeued in its own partition, as %d of its user's jobs were in another within an hour; %s",
 			perHour, v.note)
-	} else if !v.proven && past.Requeues[h.Partition] >= perHour {
+	} else if !v.proven && past.Requeues[h.Partition] >= saidPerHour {
+		n.Log.Info("a text alone says so, and too many jobs of the user were requeued within an hour", "job", h.JobKey)
 		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %d of its user's jobs were "+
-			"requeued within an hour; book more with mem=; %s", perHour, v.note)
+			"requeued within an hour; book more with mem=; %s", saidPerHour, v.note)
 		return v
 	}
 	return n.bringBack(ctx, h, held, about, v, ledger, slurm)
@@ -103,9 +104,12 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 // bySight is the signature of an OOM of which no text tells.
 const bySight = "nvml"
 
-// perHour is how many jobs of a user are requeued within an hour to the recovery partition, and how many to their
-// own of which a text alone says why: each gets a whole GPU, in the place in the queue that the partition gives.
-const perHour = 10
+// How many jobs of a user are requeued within an hour: to the recovery partition, which may have a better place in
+// the queue, and to their own, of which a text alone says why. Each gets a whole GPU.
+const (
+	perHour     = 10
+	saidPerHour = 40
+)
 
 // joined puts sentences together.
 func joined(a, b string) string {
