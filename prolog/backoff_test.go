@@ -88,10 +88,10 @@ func TestRecoveryNeedsMemory(t *testing.T) {
 		oom    string
 		note   string
 	}{
-		"at its limit":            {10100, nil, false, "gpu-ex", true, "pytorch", "PyTorch says so; it used 9.9 GiB"},
-		"far below":               {100, nil, false, "gpu", false, "pytorch", "PyTorch says so; it used 0.1 GiB"},
-		"never seen":              {0, nil, false, "gpu", false, "pytorch", "PyTorch says so; its memory was not seen"},
-		"too many in an hour":     {100, map[string]int{"gpu": 40}, false, "", false, "pytorch", "not requeued: no figure"},
+		"at its limit":        {10100, nil, false, "gpu-ex", true, "pytorch", "PyTorch says so; it used 9.9 GiB"},
+		"far below":           {100, nil, false, "gpu", false, "pytorch", "PyTorch says so; it used 0.1 GiB"},
+		"never seen":          {0, nil, false, "gpu", false, "pytorch", "PyTorch says so; its memory was not seen"},
+		"too many in an hour": {100, map[string]int{"gpu": 40}, false, "", false, "pytorch", "not requeued: no figure"},
 		"the eleventh with evidence": {10100, map[string]int{"gpu-ex": 10}, false, "gpu", false, "pytorch",
 			"requeued in its own partition"},
 		"both full, with evidence": {10100, map[string]int{"gpu-ex": 10, "gpu": 40}, false, "gpu", false, "pytorch",

@@ -52,10 +52,11 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	if err != nil {
 		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
 	}
-	if h.Exit.Code != 0 && r.Kind != oomscan.HostMemory { // not of one that was cancelled, or that the node's kernel killed
+	// Not of one that was cancelled, or that the node's kernel killed.
+	if h.Exit.Code != 0 && r.Kind != oomscan.HostMemory {
 		e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
 	}
-	about75 := func(g lease.Granted) bool {
+	ofTheCard := func(g lease.Granted) bool { // as frameworks take at their start
 		what := history.Preallocated(g.PeakMiB, 0, about.FullMiB)
 		return what != "" && g.PeakMiB < g.ReserveMiB
 	}
@@ -63,7 +64,7 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	for _, g := range held.GPUs {
 		full := slices.Contains([]evidence.Text{evidence.Strong, evidence.Weak, evidence.Disguise}, e.Text) &&
 			cardFull(g.UUID, s.Readings, past)
-		m := evidence.MemoryOf(peakOf(g), g.ReserveMiB, about75(g), full)
+		m := evidence.MemoryOf(peakOf(g), g.ReserveMiB, ofTheCard(g), full)
 		if e.BookedMiB == 0 || slices.Index(evidence.Memories, m) < slices.Index(evidence.Memories, e.Memory) {
 			e.Memory, e.PeakMiB, e.BookedMiB = m, g.PeakMiB, g.ReserveMiB
 		}

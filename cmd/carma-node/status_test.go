@@ -22,7 +22,8 @@ func TestStatusOfOldReadings(t *testing.T) {
 		if err := statusOf(config.Default(), "n1", s).Print(&b, texttable.Style{}); err != nil {
 			t.Fatal(err)
 		}
-		if got := b.String(); !strings.Contains(got, want) || (age > time.Minute) != strings.Contains(got, "it was last read 1h") {
+		got := b.String()
+		if !strings.Contains(got, want) || (age > time.Minute) != strings.Contains(got, "it was last read 1h") {
 			t.Errorf("read %s ago:\n%s", age, got)
 		}
 	}

@@ -91,7 +91,7 @@ type Agent struct {
 	startAsked  map[uint32]time.Duration        // when slurmctld was asked about jobs that were requeued
 	endsSilence time.Duration                   // how long slurmctld is not asked how jobs ended, as it did not answer
 	askEndAt    map[jobenv.JobKey]time.Duration // when slurmctld is asked again how an attempt ended
-	waiting     map[jobenv.JobKey]struct{}      // attempts whose records are complete but for the end of a job that waits again
+	waiting     map[jobenv.JobKey]struct{}      // attempts that are recorded, and whose jobs wait for the next
 	askAt       map[uint32]time.Duration        // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration                   // it did not answer
 

@@ -68,10 +68,10 @@ const (
 // at its start; a full card refuses whatever a job has booked.
 func MemoryOf(peakMiB, bookedMiB int64, preallocated, fullCard bool) Memory {
 	switch {
-	case fullCard && peakMiB > 0:
-		return AtLimit
 	case peakMiB <= 0 || bookedMiB <= 0:
 		return Unknown
+	case fullCard && peakMiB*2 >= bookedMiB: // less is no part of what filled the card
+		return AtLimit
 	case preallocated:
 		return Preallocated
 	case peakMiB*100 >= bookedMiB*atLimitPct:

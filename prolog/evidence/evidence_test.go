@@ -43,7 +43,7 @@ func TestMemoryOf(t *testing.T) {
 		{0, 10240, false, false, Unknown}, {0, 10240, false, true, Unknown}, {5000, 0, false, false, Unknown},
 		{9215, 10240, false, false, Below}, {9216, 10240, false, false, Near}, {10035, 10240, false, false, Near},
 		{10036, 10240, false, false, AtLimit}, {12288, 10240, false, false, AtLimit},
-		{9300, 10240, true, false, Preallocated}, {4000, 10240, false, true, AtLimit},
+		{9300, 10240, true, false, Preallocated}, {4000, 10240, false, true, Below}, {5120, 10240, false, true, AtLimit},
 	} {
 		if got := MemoryOf(c.peak, c.booked, c.preallocated, c.fullCard); got != c.want {
 			t.Errorf("%+v: %s", c, got)
