@@ -111,7 +111,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 func ofModel(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error) {
 	r, doubtful := otherReading(s, m)
 	many := r.model != nil && w.rows > twiceRows
-	w.brief = r.model != nil && w.rows > briefRows && !many
+	w.brief = r.model != nil && w.rows > briefRows
 	before := w.ops
 	e, err := asPrinted(s, m, fitted, w)
 	switch {

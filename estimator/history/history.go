@@ -36,16 +36,18 @@ type Ask struct {
 }
 
 // Limits of a script that has a key: KeyOf runs inside slurmctld, and costs by the
-// byte and by the line.
+// byte, by the line and by the word.
 const (
 	maxScriptBytes = 512 << 10
 	maxScriptLines = 1 << 15
+	maxWordBytes   = 8 << 10 // of the #CARMA lines, as directive.MaxWordBytes
 )
 
 // KeyOf returns the key; 0, of which nothing is known, for a script beyond the
 // limits. It leaves out what does not change the memory of a job:
 // comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
-// about sharing and about the end of the job's time.
+// about sharing and about the end of the job's time. A #CARMA line behind the first
+// command is a comment.
 func KeyOf(a Ask) Key {
 	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
 		return 0
@@ -58,17 +60,24 @@ func KeyOf(a Ask) Key {
 	}
 	h.Write(append(append(head, a.Args...), 0))
 	var words []string
+	inBody, wordBytes := false, 0
 	for rest := a.Script; len(rest) > 0; {
 		var line []byte
-		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
+		line, rest, _ = bytes.Cut(rest, newline)
 		line = bytes.TrimRight(line, " \t\r")
 		if len(line) == 0 {
 			continue
 		}
 		if line[0] == '#' && !bytes.HasPrefix(line, []byte("#CARMA|")) {
-			words = append(words, directive(line)...)
+			if after, ok := bytes.CutPrefix(line, []byte("#CARMA")); ok && !inBody {
+				if wordBytes += len(after); wordBytes > maxWordBytes {
+					return 0
+				}
+				words = append(words, directive(after)...)
+			}
 			continue
 		}
+		inBody = inBody || isCommand(line)
 		h.Write(line)
 		h.Write(newline)
 	}
@@ -87,12 +96,14 @@ func KeyOf(a Ask) Key {
 
 var newline = []byte{'\n'}
 
-// directive returns the words of a comment line that count.
-func directive(line []byte) (kept []string) {
-	after, ok := bytes.CutPrefix(line, []byte("#CARMA"))
-	if !ok {
-		return nil
-	}
+// isCommand says whether a line ends the leading comment block, as directive.Classify does.
+func isCommand(line []byte) bool {
+	line = bytes.TrimLeft(line, " \t\v\f\r")
+	return len(line) > 0 && line[0] != '#'
+}
+
+// directive returns the words of the text behind #CARMA that count.
+func directive(after []byte) (kept []string) {
 	for word := range strings.FieldsSeq(string(after)) {
 		if word[0] == '#' {
 			break

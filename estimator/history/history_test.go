@@ -21,6 +21,8 @@ func TestKeyOf(t *testing.T) {
 			"5\n#SBATCH -J x\npython train.py   \r\n\n"),
 		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout slowdown=1.3\n#CARMA seq=512\n" +
 			"#CARMA| Linear 5\npython train.py"),
+		// What stands behind the first command is no directive.
+		script("#CARMA batch=32 seq=512\n#CARMA| Linear 5\npython train.py\n#CARMA batch=64\n# CARMA\n#CARMA x y"),
 	}
 	other := []Ask{
 		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }),
@@ -278,6 +280,24 @@ func TestKeyOfHugeScripts(t *testing.T) {
 	} {
 		if key := KeyOf(Ask{Script: []byte(script)}); (key != 0) != has {
 			t.Errorf("%d bytes, %d lines: key %v", len(script), strings.Count(script, "\n"), key)
+		}
+	}
+}
+
+// Words cost more than their bytes: a script of half a megabyte of them took 50 ms.
+func TestKeyOfManyWords(t *testing.T) {
+	const most = maxWordBytes
+	for script, has := range map[string]bool{
+		"#CARMA" + strings.Repeat(" x", most/2):                                               true,
+		"#CARMA" + strings.Repeat(" x", most/2) + " y":                                        false,
+		strings.Repeat("#CARMA"+strings.Repeat(" x", most/20)+"\n", 11):                       false,
+		"#CARMA " + strings.Repeat("\xff", most):                                              false,
+		"train\n#CARMA" + strings.Repeat(" x", 254<<10):                                       true,
+		" # indented\n#CARMA" + strings.Repeat(" x", 254<<10):                                 false,
+		"#CARMA|" + strings.Repeat(" x", 254<<10) + "\n#CARMA" + strings.Repeat(" x", most/2): false,
+	} {
+		if key := KeyOf(Ask{Script: []byte(script)}); (key != 0) != has {
+			t.Errorf("%.40q of %d bytes: key %v", script, len(script), key)
 		}
 	}
 }

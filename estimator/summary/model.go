@@ -18,7 +18,7 @@ import (
 
 // Caps on the input. Beyond them Parse refuses: what a row costs, times MaxRows,
 // is the longest that an estimate takes inside slurmctld (estimator,
-// BenchmarkHostile). The largest of timm's 714 models prints 114 KiB and 1,826 rows.
+// TestHostileTime). The largest of timm's 714 models prints 114 KiB and 1,826 rows.
 const (
 	MaxBytes = 256 << 10
 	MaxRows  = 3000
