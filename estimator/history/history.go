@@ -136,19 +136,13 @@ func (v Value) Reserve() int64 {
 	return v.PeakMiB + (v.PeakMiB*more+99)/100
 }
 
-// Shift is how far the analytic estimate's base is off on GPUs of one size.
-type Shift struct {
-	FullMiB int64
-	MiB     int64
-	Jobs    int
-	Since   int64 // seconds since 1970: jobs submitted before were estimated otherwise
-}
-
 // Limits of a snapshot: 100,000 keys come to 3.2 MB.
 const (
-	MaxKeys   = 100_000
-	MaxBytes  = 16 << 20
-	maxShifts = 64
+	MaxKeys      = 100_000
+	MaxBytes     = 16 << 20
+	maxSizes     = 64 // of GPUs
+	maxOwnShifts = 4096
+	maxShifts    = maxSizes + maxOwnShifts
 )
 
 const (
@@ -160,7 +154,9 @@ const (
 // Snapshot is a history as it is read. The zero value knows nothing.
 type Snapshot struct {
 	records []byte
-	shifts  []Shift
+	shifts  []Shift // for others by size, then users' own by size and user
+	uid     uint32  // of the user who asks, where one does
+	asked   bool
 }
 
 // ErrSpoiled means that a file is no snapshot, or not a whole one.
@@ -188,7 +184,8 @@ func Parse(text []byte) (Snapshot, error) {
 	for rest := body[keys*recordSize:]; len(rest) > 0; rest = rest[recordSize:] {
 		s.shifts = append(s.shifts, Shift{FullMiB: int64(binary.LittleEndian.Uint32(rest)),
 			MiB:  int64(int32(binary.LittleEndian.Uint32(rest[4:]))),
-			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), Since: int64(binary.LittleEndian.Uint64(rest[16:]))})
+			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), UID: binary.LittleEndian.Uint32(rest[12:]),
+			Since: int64(binary.LittleEndian.Uint64(rest[16:])), Own: binary.LittleEndian.Uint32(rest[24:]) == 1})
 	}
 	return s, nil
 }
@@ -218,15 +215,28 @@ func (s Snapshot) Find(k Key) (Value, bool) {
 		SMActPct: float64(binary.LittleEndian.Uint16(r[24:])) / 10, Runs: int(binary.LittleEndian.Uint16(r[26:]))}, true
 }
 
-// Shift returns how far the base is off on GPUs of a size; ok is false where that is
-// not known.
-func (s Snapshot) Shift(fullMiB int64) (shift Shift, ok bool) {
-	for _, b := range s.shifts {
-		if b.FullMiB == fullMiB {
-			return b, true
+// For is the snapshot as it is for a user's job.
+func (s Snapshot) For(uid uint32) Snapshot {
+	s.uid, s.asked = uid, true
+	return s
+}
+
+// ShiftMiB returns how far the base is off on GPUs of a size for the user who asks (For): by
+// the user's own runs, or else by those of others, which never lower it.
+func (s Snapshot) ShiftMiB(fullMiB int64) int64 {
+	own := slices.IndexFunc(s.shifts, func(o Shift) bool { return o.Own })
+	if own < 0 {
+		own = len(s.shifts)
+	}
+	if i, ok := slices.BinarySearchFunc(s.shifts[own:], Shift{FullMiB: fullMiB, UID: s.uid}, byPlace); ok && s.asked {
+		return s.shifts[own+i].MiB
+	}
+	for _, o := range s.shifts[:own] {
+		if o.FullMiB == fullMiB {
+			return max(o.MiB, 0)
 		}
 	}
-	return Shift{}, false
+	return 0
 }
 
 // WithoutShifts is a snapshot that knows the runs only.
@@ -255,7 +265,11 @@ func Make(order []Key, values map[Key]Value, shifts []Shift) []byte {
 		binary.LittleEndian.PutUint32(at, clamp(s.FullMiB))
 		binary.LittleEndian.PutUint32(at[4:], uint32(int32(s.MiB)))
 		binary.LittleEndian.PutUint32(at[8:], clamp(int64(s.Jobs)))
+		binary.LittleEndian.PutUint32(at[12:], s.UID)
 		binary.LittleEndian.PutUint64(at[16:], uint64(s.Since))
+		if s.Own {
+			binary.LittleEndian.PutUint32(at[24:], 1)
+		}
 		at = at[recordSize:]
 	}
 	copy(text, magic)

@@ -146,6 +146,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err
 	}
+	s.History = s.History.For(job.UID)
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
 	a.boundSlowdown(s.MaxSlowdown)

@@ -81,6 +81,7 @@ func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc)
 	s.Estimate = estimate
 	s.Estimator = cmp.Or(a.Method, s.Estimator)
 	s.readHistory(c.History.File)
+	s.History = s.History.For(uint32(os.Getuid()))
 	if a.BaseMiB > 0 {
 		s.History = s.History.WithoutShifts() // the base is what the user says
 	}
