@@ -430,10 +430,8 @@ func kerasEstimate(m *summary.Model) Estimate {
 	for i := range m.Rows {
 		e.Params += m.Rows[i].Params
 	}
-	if m.TotalParams > 0 {
-		e.Params = m.TotalParams
-	}
-	const perParam = 16 // value, gradient, two moments
+	e.Params = max(e.Params, m.TotalParams) // a narrow terminal loses counts of rows
+	const perParam = 16                     // value, gradient, two moments
 	e.FloorMiB = e.Params / MiB * perParam
 	e.MiB, e.ReserveMiB = e.FloorMiB, e.FloorMiB
 	e.Parts = []Part{{"parameters", e.MiB}}

@@ -43,12 +43,13 @@ func wasMeasured(kind string) bool {
 }
 
 // unmeasured finds the first class of modules that has no measured runs behind it,
-// and counts its modules. The outermost module is left out: its name is the model's.
+// and counts its modules. The outermost module is left out: its name is the model's. So is one
+// that chains a convolution, a norm and an activation: it does nothing beyond these.
 func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string, count int) {
 	known := map[string]bool{}
 	for i := range m.Rows {
 		r := &m.Rows[i]
-		if known[r.Kind] || i > 0 && r.Start == 0 && i == len(m.Rows)-1 {
+		if known[r.Kind] || i > 0 && r.Start == 0 && i == len(m.Rows)-1 || chains(m.Rows, i) {
 			continue
 		}
 		if kind == "" {
@@ -61,6 +62,21 @@ func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string,
 		}
 	}
 	return kind, count
+}
+
+// chains says that a row is a container of one convolution, perhaps with one norm and one
+// activation behind it.
+func chains(rows []summary.Row, i int) bool {
+	inside := i - int(rows[i].Start)
+	if rows[i].Start < 0 || inside < 1 || inside > 3 || !graph.Convolution(rows[i-inside].Kind) {
+		return false
+	}
+	for j := i - inside; j < i; j++ {
+		if int(rows[j].Start) != j || !graph.ConvNormAct(rows[j].Kind) || j > i-inside && graph.Convolution(rows[j].Kind) {
+			return false
+		}
+	}
+	return rows[i].Params <= 0
 }
 
 // earn lowers the confidence where evidence is missing: kinds of modules that were

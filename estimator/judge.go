@@ -20,6 +20,8 @@ const (
 	// scratchPct is the share of the estimate for scratch memory and the gaps
 	// that it leaves, above which cuDNN's choice of algorithm decides.
 	scratchPct = 25
+	// unshownPct is the share of the parameters that the rows of a table may lack of its total.
+	unshownPct = 3
 )
 
 // tooLarge is the reason where training.Budget was spent.
@@ -68,6 +70,7 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Unsure, "%d %% is scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much "+
 			"when it runs", pct)
 	}
+	e.unshown(m, g)
 	if n := hiddenModules(m); n > 0 {
 		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)
 	}
@@ -92,6 +95,26 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.Assumed = append(e.Assumed, fmt.Sprintf("%d lines of the text are not rows and were ignored", m.Skipped))
 	}
 	e.untested(s)
+}
+
+// unshown says which layers torchinfo's table leaves out: as one row of several, or by its total.
+func (e *Estimate) unshown(m *summary.Model, g *graph.Graph) {
+	const more = "%d parameters are of layers that the summary leaves out: print it with more depth"
+	switch {
+	case g.Folded > 0:
+		e.lower(Bound, more, g.Folded)
+	case m.Unshown > e.Params/100*unshownPct:
+		e.lower(Bound, more, m.Unshown)
+	case g.Projected > 0 || m.Unshown > 0:
+		e.lower(Unsure, more, g.Projected+max(m.Unshown, 0))
+	case m.Unshown < 0:
+		e.want(Trace)
+		e.lower(Unsure, "the rows have %d parameters more than the printed total", -m.Unshown)
+		return
+	default:
+		return
+	}
+	e.want(MoreDepth)
 }
 
 // scratchShare is the percentage of the estimate that no tensor takes.
