@@ -368,8 +368,8 @@ type work struct {
 // How many rows may be read in two ways, with the usual iterations and at all: two readings
 // are then no more work than one of MaxRows.
 const (
-	briefRows = summary.MaxRows / 3
-	twiceRows = summary.MaxRows * 2 / 3
+	briefRows = summary.MaxRows / 4
+	twiceRows = summary.MaxRows / 2
 )
 
 func newWork(models ...*summary.Model) *work {

@@ -224,7 +224,7 @@ func TestBadInput(t *testing.T) {
 		{"blank", Spec{Summary: []byte(" \n\t\n"), Batch: 1}, summary.ErrEmpty, ""},
 		{"picture", Spec{Summary: []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"), Batch: 1}, summary.ErrNoModel, ""},
 		{"prose", Spec{Summary: []byte("the model is large\n"), Batch: 1}, summary.ErrNoModel, ""},
-		{"rows", Spec{Summary: []byte(many), Batch: 1}, summary.ErrTooLarge, "3000 rows"},
+		{"rows", Spec{Summary: []byte(many), Batch: 1}, summary.ErrTooLarge, "2500 rows"},
 		{"bytes", Spec{Summary: make([]byte, summary.MaxBytes+1), Batch: 1}, nil, ""},
 		{"no batch", Spec{Summary: mlp}, ErrBatch, "batch="},
 		{"negative batch", Spec{Summary: mlp, Batch: -1}, nil, "batch=-1"},

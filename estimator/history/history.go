@@ -59,6 +59,7 @@ func KeyOf(a Ask) Key {
 		head = append(strconv.AppendInt(head, n, 10), 0)
 	}
 	h.Write(append(append(head, a.Args...), 0))
+	body := make([]byte, 0, 4<<10) // what is hashed next: a call costs as much as many bytes
 	var words []string
 	inBody, wordBytes := false, 0
 	for rest := a.Script; len(rest) > 0; {
@@ -78,9 +79,17 @@ func KeyOf(a Ask) Key {
 			continue
 		}
 		inBody = inBody || isCommand(line)
-		h.Write(line)
-		h.Write(newline)
+		if len(body)+len(line) >= cap(body) {
+			h.Write(body)
+			body = body[:0]
+		}
+		if len(line) >= cap(body) {
+			h.Write(line)
+			line = nil
+		}
+		body = append(append(body, line...), '\n')
 	}
+	h.Write(body)
 	slices.Sort(words)
 	list := append(numbers[:0], '[')
 	for i, word := range words {

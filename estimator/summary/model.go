@@ -21,7 +21,7 @@ import (
 // TestHostileTime). The largest of timm's 714 models prints 114 KiB and 1,826 rows.
 const (
 	MaxBytes = 256 << 10
-	MaxRows  = 3000
+	MaxRows  = 2500
 	maxLines = 4 * MaxRows // rows that a narrow terminal has wrapped, and rulers
 	// MaxParams bounds one parameter count; a model has less than 2^50.
 	MaxParams = 1 << 50

@@ -17,11 +17,12 @@ import (
 // fields is the number of NUL-ended fields before the script (carma.h).
 const fields = 14
 
-// maxField is far above any list of GRES or partitions: one of a megabyte takes 300 ms, in which
-// nobody else's job is booked. Such a job is refused: left as it is, it could name counts of CARMA's.
-const maxField = 32 << 10
+// maxFields is far above any lists of GRES and partitions with the script's arguments: a list of a
+// megabyte takes 300 ms, in which nobody else's job is booked. Such a job is refused: left as it
+// is, it could name counts of CARMA's.
+const maxFields = 16 << 10
 
-var errTooLong = errors.New("the list of GRES or partitions is longer than 32 KiB; shorten it")
+var errTooLong = errors.New("the lists of GRES and partitions are longer than 16 KiB; shorten them")
 
 // answerTo is carma_annotate without C.
 func answerTo(ask []byte) string {
@@ -54,10 +55,10 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		if n < 0 {
 			return annotate.Job{}, fmt.Errorf("libcarma: ask has %d of %d fields", i, fields)
 		}
-		if n > maxField {
+		script = script[n+1:]
+		if len(ask)-len(script) > maxFields {
 			return annotate.Job{}, errTooLong
 		}
-		script = script[n+1:]
 	}
 	head := string(ask[:len(ask)-len(script)])
 	for i := range f {

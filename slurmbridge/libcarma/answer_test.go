@@ -122,7 +122,7 @@ comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 		{"behind a number", strings.Replace(string(ask("gpu", "", "")), "1000", "1000\n", 1),
 			"leave libcarma: control character in field 9 of ask\n"},
 		{"a list longer than any", string(ask("gpu", strings.Repeat("gres:gpu:1,", 3000), "")),
-			"refuse carma: the list of GRES or partitions is longer than 32 KiB; shorten it\n"},
+			"refuse carma: the lists of GRES and partitions are longer than 16 KiB; shorten them\n"},
 		{"UTF-8", string(ask("größe", "gres:gpu:1", "")), ""},
 		{"GPUs of the job", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "gres:gpu:1\x00\x00",
 			"\x00gres:gpu:1\x00", 1),
