@@ -17,7 +17,7 @@ import (
 //
 // A header or an outermost module behind rows begins another model.
 func torchInfo(text []byte) ([]*Model, error) {
-	t := infoTable{names: nameTable{}}
+	t := infoTable{names: nameTable{}, rows: make([]infoRow, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))}
 	t.begin()
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
@@ -46,7 +46,7 @@ func torchInfo(text []byte) ([]*Model, error) {
 func (t *infoTable) begin() {
 	t.m = &Model{Format: TorchInfo, TotalParams: -1}
 	t.found = append(t.found, t.m)
-	t.rows, t.withParams = nil, map[string]bool{}
+	t.rows, t.withParams = t.rows[:0], map[string]bool{}
 }
 
 // next ends a model that has rows and begins another.

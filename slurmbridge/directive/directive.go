@@ -159,6 +159,9 @@ func Parse(script []byte) (Directive, error) {
 				return d, &Error{n, "", summaryTooLong}
 			}
 			d.Present = true
+			if d.Summary == nil {
+				d.Summary = make([]byte, 0, min(len(text)+1+len(rest), maxKept))
+			}
 			if room := maxKept - len(d.Summary); room > len(text) {
 				d.Summary = append(append(d.Summary, text...), '\n')
 			} else {
