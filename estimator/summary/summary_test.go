@@ -215,7 +215,7 @@ func TestUnshown(t *testing.T) {
 	const table = "Layer (type:depth-idx)  Output Shape  Param #\nNet  [2, 10]  7\n├─Block: 1-1  [2, 4]  --\n" +
 		"│    └─Linear: 2-1  [2, 4]  20\n"
 	for end, want := range map[string]int64{"": 0, "Total params: 27\n": 0, "Total params: 1,027\n": 1000,
-		"Total params: 7\n": -20} {
+		"Total params: 7\n": -20, "Total params: 27\nTotal params: 0.1M\nTotal params: 2K\n": 0, "Total params: 27 (0.00 GB)\n": 0} {
 		m, err := Parse([]byte(table + end))
 		if err != nil || m.Unshown != want {
 			t.Errorf("%q: %d, %v", end, m.Unshown, err)
