@@ -185,7 +185,7 @@ func asPrinted(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error
 	e.fill(s, r)
 	e.judge(s, m, g, r)
 	e.earn(s, m, g, r, fitted.measured, n > 0)
-	e.transforms(g.Transform, batch)
+	e.wish(g.Transform)
 	e.remedy(g, hiddenModules(m))
 	e.margin()
 	return e, nil

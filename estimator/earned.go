@@ -20,11 +20,6 @@ const (
 	// mostOutputs is how many times the outputs of all rows can be kept at most; no
 	// measured model keeps more than 1.3 times.
 	mostOutputs = 2
-	// transformBatch is the largest batch at which cuDNN was often seen to compute a
-	// convolution by FFT, which needs scratch memory for the transformed filters:
-	// from transformPct of the estimate on that matters.
-	transformBatch = 32
-	transformPct   = 90
 )
 
 // mostClasses bounds the classes that are looked up in a summary: no model has as many,
@@ -112,13 +107,7 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 // little is a difference that does not matter to the estimate.
 func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
-// transforms says when the scratch memory of one convolution may exceed all else, and
-// returns how many MiB it is then.
-func (e *Estimate) transforms(bytes int64, batch int) int64 {
-	t := bytes >> 20
-	if batch > transformBatch || t <= e.MiB/100*transformPct {
-		return 0
-	}
-	e.lower(Unsure, "at small batches cuDNN may compute a convolution by FFT, which takes up to %d MiB for a moment", t)
-	return t
-}
+// wish notes what cuDNN would take beside the estimate if it computed the largest convolution by
+// FFT. It takes that on an empty GPU alone: where a workspace is refused, PyTorch takes an algorithm
+// with a smaller one (README.md), so nothing is booked for it and it is no reason to be unsure.
+func (e *Estimate) wish(transform int64) { e.WishMiB = max(transform>>20-e.scratchMiB(), 0) }

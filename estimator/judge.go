@@ -95,14 +95,16 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 }
 
 // scratchShare is the percentage of the estimate that no tensor takes.
-func (e *Estimate) scratchShare() int64 {
-	var n int64
+func (e *Estimate) scratchShare() int64 { return 100 * e.scratchMiB() / max(e.MiB, 1) }
+
+// scratchMiB is the part of the estimate that no tensor takes.
+func (e *Estimate) scratchMiB() (n int64) {
 	for _, p := range e.Parts {
 		if p.Name == workspacePart || p.Name == fragmentationPart {
 			n += p.MiB
 		}
 	}
-	return 100 * n / max(e.MiB, 1)
+	return n
 }
 
 // hiddenModules counts modules with parameters of which only the name is

@@ -94,7 +94,8 @@ func fixed(_ string, s estimator.Spec) (estimator.Estimate, error) {
 			Reasons: []string{"TensorFlow takes all of a GPU's memory by default: book a whole GPU"}}, nil
 	}
 	e := estimator.Estimate{
-		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, Confidence: estimator.Unsure,
+		Path: estimator.FromSummary, FloorMiB: 11800, MiB: 12345, ReserveMiB: 17411, WishMiB: 4100,
+		Confidence: estimator.Unsure,
 		Parts: []estimator.Part{{Name: "base", MiB: 1720}, {Name: "parameters", MiB: 97}, {Name: "gradients", MiB: 97},
 			{Name: "optimizer", MiB: 195},
 			{Name: "activations", MiB: 10000}, {Name: "workspace", MiB: 236}, {Name: "fragmentation"}},

@@ -99,6 +99,7 @@ func (s printer) estimate(b *strings.Builder, r Report) {
 	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
 		s.Paint(texttable.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), way)
 	s.parts(b, e)
+	s.list(b, "not booked", wish(e))
 	s.list(b, e.Confidence.String()+", because", e.Reasons)
 	s.list(b, "assumed", e.Assumed)
 	s.list(b, "to be sure", advice(e))
@@ -108,6 +109,15 @@ func (s printer) estimate(b *strings.Builder, r Report) {
 	}
 	s.list(b, "not understood", unknown)
 	s.fit(b, r)
+}
+
+// wish is what cuDNN gives up where it is refused.
+func wish(e *estimator.Estimate) []string {
+	if e.WishMiB == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("on an empty GPU cuDNN may take %d MiB more for a moment; under a limit PyTorch goes on "+
+		"without that memory", e.WishMiB)}
 }
 
 // advice is the one command that tells more than a summary that was not enough.
