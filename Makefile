@@ -241,8 +241,9 @@ test-gpu-kit: deps-test-gpu-kit gpu-kit simgpu
 # Its short form without Slurm, as root on a machine with an NVIDIA GPU that nothing else
 # uses. It ends with 3 where there is no GPU, which make shows as "Error 3".
 gpu-check: build/gpu-kit/gpucheck build/gpu-kit/gpuload
-	@mkdir -p build/gpu-check/bin
+	@mkdir -p build/gpu-check/bin build/gpu-check/share
 	@cp build/gpu-kit/gpucheck build/gpu-kit/gpuload build/gpu-check/bin/
+	@cp contrib/gpucheck/trainings.py build/gpu-check/share/
 	build/gpu-check/bin/gpucheck --short --results build/gpu-check.jsonl facts limits frameworks readings start throughput
 
 # It asks for a newer Go than CARMA does, which the go command then fetches.

@@ -89,6 +89,8 @@ func frameworks(_ context.Context, k *kit) {
 			return k.withMPS(c, uidA, func() error { return ask(k.pipes()) })
 		})
 	}
+	k.check("pytorch-workspace", "a convolution whose workspace the limit refuses goes on with another algorithm",
+		"estimator/README.md: need and wish", k.workspaces)
 }
 
 // python is the first python3 that users may run; empty: none.
