@@ -59,7 +59,7 @@ type refit struct {
 }
 
 // fittedScratch is cuDNN's workspace as fitted on traces (README.md).
-var fittedScratch = trace.Scratch{Forward: 6, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
+var fittedScratch = trace.Scratch{Forward: 4, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
 
 // RefitTrace is Analytic of a trace with other constants, for cross-validation.
 func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o) }
