@@ -20,6 +20,8 @@ const (
 	// mostOutputs is how many times the outputs of all rows can be kept at most; no
 	// measured model keeps more than 1.3 times.
 	mostOutputs = 2
+	// mostWishMiB is more than any GPU has: a text may have filters of any number.
+	mostWishMiB = 1 << 20
 )
 
 // mostClasses bounds the classes that are looked up in a summary: no model has as many,
@@ -110,4 +112,6 @@ func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct 
 // wish notes what cuDNN would take beside the estimate if it computed the largest convolution by
 // FFT. It takes that on an empty GPU alone: where a workspace is refused, PyTorch takes an algorithm
 // with a smaller one (README.md), so nothing is booked for it and it is no reason to be unsure.
-func (e *Estimate) wish(transform int64) { e.WishMiB = max(transform>>20-e.scratchMiB(), 0) }
+func (e *Estimate) wish(transform int64) {
+	e.WishMiB = max(min(transform>>20, mostWishMiB)-e.scratchMiB(), 0)
+}

@@ -91,6 +91,11 @@ func TestWish(t *testing.T) {
 	if err != nil || e.WishMiB != 0 {
 		t.Errorf("without a convolution: wish %d MiB, %v", e.WishMiB, err)
 	}
+	e, err = Analytic(Spec{Batch: 8, Input: [3]int{1024, 14, 14}, Base: DefaultBase(),
+		Summary: torchsummary(0, "Conv2d 2048x14x14 900000000000000")})
+	if err != nil || e.WishMiB > mostWishMiB {
+		t.Errorf("filters without number: wish %d MiB, %v", e.WishMiB, err)
+	}
 }
 
 // Weights that a map of channels was taken for were multiplied into terabytes.

@@ -139,6 +139,9 @@ func check(t testing.TB, name string, e Estimate) {
 	if e.FloorMiB > e.MiB || e.MiB > e.ReserveMiB || e.FloorMiB < 0 {
 		t.Errorf("%s: floor %d, estimate %d, reserve %d are not in order", name, e.FloorMiB, e.MiB, e.ReserveMiB)
 	}
+	if e.WishMiB < 0 || e.WishMiB > mostWishMiB {
+		t.Errorf("%s: a wish of %d MiB", name, e.WishMiB)
+	}
 	var sum int64
 	for _, p := range e.Parts {
 		if p.MiB < 0 {
