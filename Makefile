@@ -45,6 +45,8 @@ BUILD_VERSION = $(VERSION)$(if $(filter-out .changed,$(COMMIT)),+g$(COMMIT))
 LDFLAGS = -X carma/slurmbridge/version.text=$(BUILD_VERSION)
 
 COMMANDS = carma-node carma-report carma-estimate carma-sim
+# Python, run by the Python of the user's own environment, which has PyTorch.
+TRACER = $(wildcard contrib/summary/carma_*.py)
 SHIM = slurmbridge/shim
 SHIM_SRC = $(addprefix $(SHIM)/,job_submit_carma.c text.c spank.c record.c worker.c queue.c library.c)
 
@@ -145,6 +147,8 @@ test-placement: simgpu
 # are fetched; TRACE_GIT names where, if github.com is out of reach.
 test-trace: deps-test-trace
 	@python3 contrib/summary/test_carma_trace.py
+	@python3 contrib/summary/test_carma_overlay.py
+	@python3 contrib/summary/test_carma_command.py
 	@python3 contrib/summary/test_public_scripts.py
 
 # The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse
@@ -241,8 +245,9 @@ test-gpu-kit: deps-test-gpu-kit gpu-kit simgpu
 # Its short form without Slurm, as root on a machine with an NVIDIA GPU that nothing else
 # uses. It ends with 3 where there is no GPU, which make shows as "Error 3".
 gpu-check: build/gpu-kit/gpucheck build/gpu-kit/gpuload
-	@mkdir -p build/gpu-check/bin
+	@mkdir -p build/gpu-check/bin build/gpu-check/share
 	@cp build/gpu-kit/gpucheck build/gpu-kit/gpuload build/gpu-check/bin/
+	@cp contrib/gpucheck/trainings.py build/gpu-check/share/
 	build/gpu-check/bin/gpucheck --short --results build/gpu-check.jsonl facts limits frameworks readings start throughput
 
 # It asks for a newer Go than CARMA does, which the go command then fetches.
@@ -312,7 +317,7 @@ bench-day: all
 	$(GO) run ./contrib/bench/day $(DAY)
 
 # What agents cost slurmctld on 1,000 and 5,000 nodes (contrib/bench/scale), on a cluster of its
-# own with a few real slurmds; as root. SCALE="--nodes 1000 --starts 5 --reconfigure".
+# own with a few real slurmds; as root. SCALE="--nodes 1000 --starts 5".
 bench-scale: deps-bench-scale
 	$(GO) run ./contrib/bench/scale $(SCALE)
 
@@ -321,12 +326,16 @@ install: all
 	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
 	for h in prolog task-prolog epilog; do ln -sf carma-node $(DESTDIR)$(prefix)/sbin/carma-$$h; done
+	install -d $(DESTDIR)$(prefix)/share/carma/python
+	install -m 644 $(TRACER) $(DESTDIR)$(prefix)/share/carma/python/
+	chmod 755 $(addprefix $(DESTDIR)$(prefix)/share/carma/python/,carma_trace.py carma_summary.py)
+	for c in trace summary; do ln -sf ../share/carma/python/carma_$$c.py $(DESTDIR)$(prefix)/bin/carma-$$c; done
 	install -m 644 lib/libcarma.so $(DESTDIR)$(libdir)/
 	install -m 644 lib/slurm/job_submit_carma.so lib/slurm/spank_carma.so $(DESTDIR)$(libdir)/slurm/
 	$(if $(SLURM_PLUGIN_DIR),install -d $(DESTDIR)$(SLURM_PLUGIN_DIR) && ln -sf $(libdir)/slurm/job_submit_carma.so $(DESTDIR)$(SLURM_PLUGIN_DIR)/)
 	for s in 1 5 7 8; do install -d $(DESTDIR)$(prefix)/share/man/man$$s; install -m 644 docs/man/*.$$s $(DESTDIR)$(prefix)/share/man/man$$s/; done
 	install -d $(DESTDIR)$(prefix)/share/bash-completion/completions $(DESTDIR)$(prefix)/share/zsh/vendor-completions $(DESTDIR)$(prefix)/share/fish/vendor_completions.d
-	for c in carma-report carma-estimate carma-node; do \
+	for c in carma-report carma-estimate carma-node carma-trace carma-summary; do \
 		install -m 644 contrib/completions/$$c.bash $(DESTDIR)$(prefix)/share/bash-completion/completions/$$c; \
 		install -m 644 contrib/completions/$$c.zsh $(DESTDIR)$(prefix)/share/zsh/vendor-completions/_$$c; \
 		install -m 644 contrib/completions/$$c.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/$$c.fish; \

@@ -44,7 +44,7 @@ bold "Starting Slurm: slurmctld with CARMA's plugin, two nodes of 4 simulated A1
 eval "$("$devcluster" env "$dir")"
 cd "$dir/jobs" || exit 1
 read -r alice bob _ <<<"$CARMA_USERS"
-sinfo -p gpu -t idle -o '  %N: %D nodes idle, %G' -h | sed -E 's/,carmau0:(no_consume:)?([0-9]+).*/, up to \2 MiB of a GPU for a job/'
+sinfo -p gpu -t idle -o '  %N: %D nodes idle, %G' -h
 
 # job FILE CARMA-LINE SIMJOB-OPTIONS
 job() {

@@ -85,7 +85,7 @@ mount_root() {
 # enter ROOT USER COMMAND: as a login of the user. Not chroot alone: the kernel makes no user
 # namespace in one, and containers of users need it.
 enter() {
-	cd "$1"
+	cd "$1" || exit
 	pivot_root . .
 	umount -l .
 	chroot . runuser -l "$2" -c "$3" </dev/null

@@ -57,6 +57,7 @@ own_cgroups() {
 	done
 }
 
+# shellcheck disable=SC2317 # by the trap
 forget_cgroups() {
 	local h d
 	for h in /sys/fs/cgroup/*/ /sys/fs/cgroup/; do

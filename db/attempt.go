@@ -279,6 +279,7 @@ type End struct {
 	Name       string
 	Account    string
 	State      string                    // empty: slurmctld does not know
+	Never      bool                      // it was requeued, and ended so without another attempt
 	Figures    map[string]figure.Figures // by UUID; nil: none
 	Forward    bool                      // slurmdbd is to get the record
 }
@@ -307,7 +308,7 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 		a := &list[i]
 		if e.State != "" {
 			a.ArrayJobID, a.ArrayTask, a.Name, a.Account = e.ArrayJobID, e.ArrayTask, e.Name, e.Account
-			if a.State != jobstate.Requeued && a.State != jobstate.OutOfMemory &&
+			if e.Never || a.State != jobstate.Requeued && a.State != jobstate.OutOfMemory &&
 				(a.State != NodeFail || e.State != jobstate.Requeued) {
 				a.State = e.State
 			}

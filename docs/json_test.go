@@ -17,6 +17,7 @@ import (
 	"carma/db/figure"
 	"carma/gres/doctor"
 	"carma/gres/status"
+	"carma/prolog"
 )
 
 var (
@@ -138,6 +139,12 @@ func outputs(t *testing.T) map[string][][]byte {
 		t.Fatal(err)
 	}
 	all["carma.doctor/1"] = [][]byte{text}
+	text, err = json.Marshal(map[string]any{"schema": "carma.leases/1", "version": "x", "job": 1,
+		"gpus": []prolog.GPU{{UUID: "x"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all["carma.leases/1"] = [][]byte{text}
 	return all
 }
 

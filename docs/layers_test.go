@@ -331,7 +331,7 @@ func TestWires(t *testing.T) {
 	wires := []struct{ form, text, in string }{
 		{"variables for the hooks", "SPANK_CARMA_", "slurmbridge/jobenv/carma.go"},
 		{"variables for the hooks", "EST_MIB", "slurmbridge/jobenv/carma.go"},
-		{"GRES lists", "carmatotal", "slurmbridge/tres/tres.go"},
+		{"constraints on a node's Extra", ")&(", "slurmbridge/extra/job.go"},
 		{"records", "json:\"stderr\"", "prolog/jobmeta.go"}, // begun, in the ledger
 		{"records", "carma1:", "db/comment.go"},
 		{"records", "attempt_gpu", "db/"},

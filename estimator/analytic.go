@@ -59,7 +59,7 @@ type refit struct {
 }
 
 // fittedScratch is cuDNN's workspace as fitted on traces (README.md).
-var fittedScratch = trace.Scratch{Forward: 6, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
+var fittedScratch = trace.Scratch{Forward: 4, Data: 8, Weight: 4, Few: 6, Grouped: 4, Patch: 12, Point: 2}
 
 // RefitTrace is Analytic of a trace with other constants, for cross-validation.
 func RefitTrace(s Spec, o trace.Scratch) (Estimate, error) { return traced(s, o) }
@@ -111,7 +111,7 @@ func analytic(s Spec, fitted refit) (Estimate, error) {
 func ofModel(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error) {
 	r, doubtful := otherReading(s, m)
 	many := r.model != nil && w.rows > twiceRows
-	w.brief = r.model != nil && w.rows > briefRows && !many
+	w.brief = r.model != nil && w.rows > briefRows
 	before := w.ops
 	e, err := asPrinted(s, m, fitted, w)
 	switch {
@@ -185,7 +185,7 @@ func asPrinted(s Spec, m *summary.Model, fitted refit, w *work) (Estimate, error
 	e.fill(s, r)
 	e.judge(s, m, g, r)
 	e.earn(s, m, g, r, fitted.measured, n > 0)
-	e.transforms(g.Transform, batch)
+	e.wish(g.Transform)
 	e.remedy(g, hiddenModules(m))
 	e.margin()
 	return e, nil
@@ -368,8 +368,8 @@ type work struct {
 // How many rows may be read in two ways, with the usual iterations and at all: two readings
 // are then no more work than one of MaxRows.
 const (
-	briefRows = summary.MaxRows / 3
-	twiceRows = summary.MaxRows * 2 / 3
+	briefRows = summary.MaxRows / 4
+	twiceRows = summary.MaxRows / 2
 )
 
 func newWork(models ...*summary.Model) *work {
@@ -430,10 +430,8 @@ func kerasEstimate(m *summary.Model) Estimate {
 	for i := range m.Rows {
 		e.Params += m.Rows[i].Params
 	}
-	if m.TotalParams > 0 {
-		e.Params = m.TotalParams
-	}
-	const perParam = 16 // value, gradient, two moments
+	e.Params = max(e.Params, m.TotalParams) // a narrow terminal loses counts of rows
+	const perParam = 16                     // value, gradient, two moments
 	e.FloorMiB = e.Params / MiB * perParam
 	e.MiB, e.ReserveMiB = e.FloorMiB, e.FloorMiB
 	e.Parts = []Part{{"parameters", e.MiB}}

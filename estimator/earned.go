@@ -20,11 +20,8 @@ const (
 	// mostOutputs is how many times the outputs of all rows can be kept at most; no
 	// measured model keeps more than 1.3 times.
 	mostOutputs = 2
-	// transformBatch is the largest batch at which cuDNN was often seen to compute a
-	// convolution by FFT, which needs scratch memory for the transformed filters:
-	// from transformPct of the estimate on that matters.
-	transformBatch = 32
-	transformPct   = 90
+	// mostWishMiB is more than any GPU has: a text may have filters of any number.
+	mostWishMiB = 1 << 20
 )
 
 // mostClasses bounds the classes that are looked up in a summary: no model has as many,
@@ -43,12 +40,13 @@ func wasMeasured(kind string) bool {
 }
 
 // unmeasured finds the first class of modules that has no measured runs behind it,
-// and counts its modules. The outermost module is left out: its name is the model's.
+// and counts its modules. The outermost module is left out: its name is the model's. So is one
+// that chains a convolution, a norm and an activation: it does nothing beyond these.
 func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string, count int) {
 	known := map[string]bool{}
 	for i := range m.Rows {
 		r := &m.Rows[i]
-		if known[r.Kind] || i > 0 && r.Start == 0 && i == len(m.Rows)-1 {
+		if known[r.Kind] || i > 0 && r.Start == 0 && i == len(m.Rows)-1 || chains(m.Rows, i) {
 			continue
 		}
 		if kind == "" {
@@ -61,6 +59,21 @@ func unmeasured(m *summary.Model, measured func(kind string) bool) (kind string,
 		}
 	}
 	return kind, count
+}
+
+// chains says that a row is a container of one convolution, perhaps with one norm and one
+// activation behind it.
+func chains(rows []summary.Row, i int) bool {
+	inside := i - int(rows[i].Start)
+	if rows[i].Start < 0 || inside < 1 || inside > 3 || !graph.Convolution(rows[i-inside].Kind) {
+		return false
+	}
+	for j := i - inside; j < i; j++ {
+		if int(rows[j].Start) != j || !graph.ConvNormAct(rows[j].Kind) || j > i-inside && graph.Convolution(rows[j].Kind) {
+			return false
+		}
+	}
+	return rows[i].Params <= 0
 }
 
 // earn lowers the confidence where evidence is missing: kinds of modules that were
@@ -112,13 +125,9 @@ func (e *Estimate) agree(s Spec, g *graph.Graph) bool {
 // little is a difference that does not matter to the estimate.
 func (e *Estimate) little() int64 { return e.MiB * MiB / 100 * agreeEstimatePct }
 
-// transforms says when the scratch memory of one convolution may exceed all else, and
-// returns how many MiB it is then.
-func (e *Estimate) transforms(bytes int64, batch int) int64 {
-	t := bytes >> 20
-	if batch > transformBatch || t <= e.MiB/100*transformPct {
-		return 0
-	}
-	e.lower(Unsure, "at small batches cuDNN may compute a convolution by FFT, which takes up to %d MiB for a moment", t)
-	return t
+// wish notes what cuDNN would take beside the estimate if it computed the largest convolution by
+// FFT. It takes that on an empty GPU alone: where a workspace is refused, PyTorch takes an algorithm
+// with a smaller one (README.md), so nothing is booked for it and it is no reason to be unsure.
+func (e *Estimate) wish(transform int64) {
+	e.WishMiB = max(min(transform>>20, mostWishMiB)-e.scratchMiB(), 0)
 }

@@ -46,10 +46,6 @@ func encoder(block string, total int64) []byte {
 const encoderParams = 147648 + 384 + 111168 + 37056 + 384 + 148224 + 147648 + 384 + 193000
 
 func TestEarned(t *testing.T) {
-	conv := func(batch int) Spec {
-		return Spec{Batch: batch, Input: [3]int{1024, 14, 14}, Summary: torchsummary(0,
-			"Conv2d 2048x14x14 2097152", "BatchNorm2d 2048x14x14 4096", "ReLU 2048x14x14")}
-	}
 	vit := func(block string, total int64) Spec {
 		return Spec{Batch: 64, Input: [3]int{3, 224, 224}, Dropout: Off, Summary: encoder(block, total)}
 	}
@@ -65,8 +61,6 @@ func TestEarned(t *testing.T) {
 		{"a table of positions and a class token", vit("Block", encoderParams+197*192), Sure, ""},
 		{"a table of relative positions", vit("Block", encoderParams+27*27*3), Unsure, "2187 parameters belong to calls"},
 		{"a module used twice, counted once", vit("Block", encoderParams-37056), Unsure, "37056 parameters belong to calls"},
-		{"large filters at a small batch", conv(8), Unsure, "by FFT"},
-		{"large filters at a large batch", conv(64), Sure, ""},
 	} {
 		c.s.Base = DefaultBase()
 		e, err := Analytic(c.s)
@@ -76,6 +70,31 @@ func TestEarned(t *testing.T) {
 		if e.Confidence != c.want || c.why != "" && !strings.Contains(strings.Join(e.Reasons, "\n"), c.why) {
 			t.Errorf("%s: %s because %q, want %s because %q", c.name, e.Confidence, e.Reasons, c.want, c.why)
 		}
+	}
+}
+
+// What cuDNN would take on an empty GPU is told, and neither booked nor a reason to be unsure.
+func TestWish(t *testing.T) {
+	const transform = 2048 * 1024 * 32 * 17 * 8 >> 20 // MiB of all filters, transformed
+	text := torchsummary(0, "Conv2d 2048x14x14 2097152", "BatchNorm2d 2048x14x14 4096", "ReLU 2048x14x14")
+	for _, batch := range []int{8, 64} {
+		e, err := Analytic(Spec{Batch: batch, Input: [3]int{1024, 14, 14}, Summary: text, Base: DefaultBase()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.WishMiB != transform-e.scratchMiB() || e.ReserveMiB != Sure.Reserve(e.MiB) || e.ReserveMiB > transform {
+			t.Errorf("batch %d: wish %d MiB, reserve %d of %d MiB", batch, e.WishMiB, e.ReserveMiB, e.MiB)
+		}
+	}
+	e, err := Analytic(Spec{Batch: 8, Input: [3]int{1024, 1, 1}, Summary: torchsummary(0, "Linear 10 10250"),
+		Base: DefaultBase()})
+	if err != nil || e.WishMiB != 0 {
+		t.Errorf("without a convolution: wish %d MiB, %v", e.WishMiB, err)
+	}
+	e, err = Analytic(Spec{Batch: 8, Input: [3]int{1024, 14, 14}, Base: DefaultBase(),
+		Summary: torchsummary(0, "Conv2d 2048x14x14 900000000000000")})
+	if err != nil || e.WishMiB > mostWishMiB {
+		t.Errorf("filters without number: wish %d MiB, %v", e.WishMiB, err)
 	}
 }
 

@@ -57,8 +57,9 @@ type Unknown struct {
 type Estimate struct {
 	Path       string // FromSummary or FromTrace; empty: neither, as for Keras
 	FloorMiB   int64  // base and live tensors: less is impossible
-	MiB        int64  // the likely value of nvidia-smi's memory.used
+	MiB        int64  // what the step needs: the likely value of nvidia-smi's memory.used
 	ReserveMiB int64  // what to book
+	WishMiB    int64  // what cuDNN may take beside MiB on an empty GPU, and gives up under a limit
 	Confidence Confidence
 	Parts      []Part   // in order; the sum is MiB
 	Reasons    []string // why the confidence is not Sure

@@ -139,6 +139,9 @@ func check(t testing.TB, name string, e Estimate) {
 	if e.FloorMiB > e.MiB || e.MiB > e.ReserveMiB || e.FloorMiB < 0 {
 		t.Errorf("%s: floor %d, estimate %d, reserve %d are not in order", name, e.FloorMiB, e.MiB, e.ReserveMiB)
 	}
+	if e.WishMiB < 0 || e.WishMiB > mostWishMiB {
+		t.Errorf("%s: a wish of %d MiB", name, e.WishMiB)
+	}
 	var sum int64
 	for _, p := range e.Parts {
 		if p.MiB < 0 {
@@ -224,7 +227,7 @@ func TestBadInput(t *testing.T) {
 		{"blank", Spec{Summary: []byte(" \n\t\n"), Batch: 1}, summary.ErrEmpty, ""},
 		{"picture", Spec{Summary: []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"), Batch: 1}, summary.ErrNoModel, ""},
 		{"prose", Spec{Summary: []byte("the model is large\n"), Batch: 1}, summary.ErrNoModel, ""},
-		{"rows", Spec{Summary: []byte(many), Batch: 1}, summary.ErrTooLarge, "3000 rows"},
+		{"rows", Spec{Summary: []byte(many), Batch: 1}, summary.ErrTooLarge, "2500 rows"},
 		{"bytes", Spec{Summary: make([]byte, summary.MaxBytes+1), Batch: 1}, nil, ""},
 		{"no batch", Spec{Summary: mlp}, ErrBatch, "batch="},
 		{"negative batch", Spec{Summary: mlp, Batch: -1}, nil, "batch=-1"},

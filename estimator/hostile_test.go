@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"carma/contrib/threadclock"
 	"carma/estimator/summary"
 	"carma/estimator/training"
 )
@@ -120,21 +121,19 @@ func TestReadTwice(t *testing.T) {
 	}
 }
 
-// BenchmarkHostile shows how long the worst inputs take: 10 ms is the most that a
-// submission may, on a slow core. What bounds them is counted (summary.MaxBytes, MaxRows, training.Budget),
+// TestHostileTime shows what the worst inputs cost: 10 ms of a thread's time is the most that a
+// submission may. What bounds the cost is counted (summary.MaxBytes, MaxRows, training.Budget),
 // so that an estimate never depends on how busy the machine is.
-func BenchmarkHostile(b *testing.B) {
+func TestHostileTime(t *testing.T) {
+	work := map[string]func(){}
 	for name, text := range hostile() {
 		for _, s := range []Spec{
 			{Optimizer: training.SGD, Foreach: On},
 			{Optimizer: training.Adadelta, GradCheckpoint: true, GPUs: 4, Parallel: DP},
 		} {
 			s.Summary, s.Batch, s.Seq, s.Input, s.Base = text, 32, 512, [3]int{3, 224, 224}, DefaultBase()
-			b.Run(fmt.Sprintf("%s/%s", name, s.Parallel), func(b *testing.B) {
-				for b.Loop() {
-					_, _ = Analytic(s)
-				}
-			})
+			work[fmt.Sprintf("%s/%s", name, s.Parallel)] = func() { _, _ = Analytic(s) }
 		}
 	}
+	threadclock.Judge(t, work)
 }

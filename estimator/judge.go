@@ -20,6 +20,8 @@ const (
 	// scratchPct is the share of the estimate for scratch memory and the gaps
 	// that it leaves, above which cuDNN's choice of algorithm decides.
 	scratchPct = 25
+	// unshownPct is the share of the parameters that the rows of a table may lack of its total.
+	unshownPct = 3
 )
 
 // tooLarge is the reason where training.Budget was spent.
@@ -68,6 +70,7 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 		e.lower(Unsure, "%d %% is scratch memory of convolutions and the gaps that it leaves: cuDNN chooses how much "+
 			"when it runs", pct)
 	}
+	e.unshown(m, g)
 	if n := hiddenModules(m); n > 0 {
 		e.lower(Bound, "%d modules with parameters show neither kind nor children: print the summary with more depth", n)
 	}
@@ -94,15 +97,37 @@ func (e *Estimate) judge(s Spec, m *summary.Model, g *graph.Graph, r training.Re
 	e.untested(s)
 }
 
+// unshown says which layers torchinfo's table leaves out: as one row of several, or by its total.
+func (e *Estimate) unshown(m *summary.Model, g *graph.Graph) {
+	const more = "%d parameters are of layers that the summary leaves out: print it with more depth"
+	switch {
+	case g.Folded > 0:
+		e.lower(Bound, more, g.Folded)
+	case m.Unshown > e.Params/100*unshownPct:
+		e.lower(Bound, more, m.Unshown)
+	case g.Projected > 0 || m.Unshown > 0:
+		e.lower(Unsure, more, g.Projected+max(m.Unshown, 0))
+	case m.Unshown < 0:
+		e.want(Trace)
+		e.lower(Unsure, "the rows have %d parameters more than the printed total", -m.Unshown)
+		return
+	default:
+		return
+	}
+	e.want(MoreDepth)
+}
+
 // scratchShare is the percentage of the estimate that no tensor takes.
-func (e *Estimate) scratchShare() int64 {
-	var n int64
+func (e *Estimate) scratchShare() int64 { return 100 * e.scratchMiB() / max(e.MiB, 1) }
+
+// scratchMiB is the part of the estimate that no tensor takes.
+func (e *Estimate) scratchMiB() (n int64) {
 	for _, p := range e.Parts {
 		if p.Name == workspacePart || p.Name == fragmentationPart {
 			n += p.MiB
 		}
 	}
-	return 100 * n / max(e.MiB, 1)
+	return n
 }
 
 // hiddenModules counts modules with parameters of which only the name is

@@ -45,6 +45,7 @@ func (e *Estimate) plus(o *Estimate) {
 	more := max(base-e.Parts[0].MiB, 0)
 	e.FloorMiB += o.FloorMiB - base + more
 	e.MiB += o.MiB - base + more
+	e.WishMiB = max(e.WishMiB, o.WishMiB) // one convolution at a time
 	e.Parts[0].MiB += more
 	for i := 1; i < len(e.Parts); i++ {
 		e.Parts[i].MiB += o.Parts[i].MiB

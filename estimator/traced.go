@@ -32,12 +32,9 @@ func traced(s Spec, o trace.Scratch) (Estimate, error) {
 	r := t.Replay(trace.Options{Batch: int64(s.Batch), CuBLAS: cuBLASBytes, Workspace: o})
 	e := Estimate{Path: FromTrace, CuDNN: t.Convolves(), Rows: t.Events(), Params: r.Params / bytesPerParam(t)}
 	e.fillTraced(s, t, r)
-	transform := e.judgeTrace(s, t, r)
+	e.judgeTrace(s, t, r)
+	e.wish(t.Transform())
 	e.margin()
-	if transform > 0 {
-		// 5 % of the measured runs took it, and no percentage of an estimate covers it.
-		e.ReserveMiB = max(e.ReserveMiB, Sure.Reserve(e.MiB)+transform)
-	}
 	return e, nil
 }
 
@@ -60,9 +57,8 @@ func (e *Estimate) fillTraced(s Spec, t *trace.Trace, r trace.Result) {
 	e.fillParts(base, r.Reserved, r.Peak, r.Parts[:])
 }
 
-// judgeTrace sets the confidence by what was seen and what was not. It returns the MiB
-// that cuDNN's FFT may take beside the estimate, 0 where that does not matter.
-func (e *Estimate) judgeTrace(s Spec, t *trace.Trace, r trace.Result) (transform int64) {
+// judgeTrace sets the confidence by what was seen and what was not.
+func (e *Estimate) judgeTrace(s Spec, t *trace.Trace, r trace.Result) {
 	if !r.Complete {
 		e.lower(Bound, "the trace is too long to replay: the live bytes are a lower bound")
 	}
@@ -85,17 +81,11 @@ func (e *Estimate) judgeTrace(s Spec, t *trace.Trace, r trace.Result) (transform
 		e.lower(Unsure, "%d %% is scratch memory of convolutions and the gaps that it leaves: "+
 			"cuDNN chooses how much when it runs", pct)
 	}
-	batch := int64(s.Batch)
-	if batch == 0 {
-		batch = t.Batch[0]
-	}
-	transform = e.transforms(t.Transform(), int(batch))
 	e.judgeBatch(int64(s.Batch), t)
 	if e.Parts[1].MiB == 0 && e.Params == 0 {
 		e.lower(Bound, "no parameters were on the GPU while it was traced")
 	}
 	e.Assumed = append(e.Assumed, "the trace's own sample, optimizer and precision; of the #CARMA keys only batch counts")
-	return transform
 }
 
 // judgeBatch says what another batch than the traced one means.

@@ -51,9 +51,9 @@ func TestTraced(t *testing.T) {
 		{"expandable", func(_ *Spec, text *string) {
 			*text = strings.Replace(*text, "end", "segments expandable\nend", 1)
 		}, Unsure, "expandable segments"},
-		{"transforms", func(_ *Spec, text *string) {
+		{"a workspace that nothing needs", func(_ *Spec, text *string) {
 			*text = strings.Replace(*text, "end", "c 12845056:6422528,12845056:6422528,2048,2048,1x1,1,1,4,n\nend", 1)
-		}, Unsure, "may compute a convolution by FFT, which takes up to 17408 MiB"},
+		}, Sure, ""},
 		{"dynamic", func(s *Spec, _ *string) { s.DynamicShapes = true }, Unsure, "shapes that change"},
 	} {
 		s, text := Spec{Base: DefaultBase()}, text
@@ -69,8 +69,11 @@ func TestTraced(t *testing.T) {
 		if e.Confidence != c.want || !strings.Contains(said, c.says) || e.Path != FromTrace {
 			t.Errorf("%s: %s by %s, want %s:\n%s", c.name, e.Confidence, e.Path, c.want, said)
 		}
-		if c.name == "transforms" && e.ReserveMiB != Sure.Reserve(e.MiB)+17408 {
+		if e.ReserveMiB != e.Confidence.Reserve(e.MiB) {
 			t.Errorf("%s: %d MiB of %d are booked", c.name, e.ReserveMiB, e.MiB)
+		}
+		if c.name == "a workspace that nothing needs" && e.WishMiB != 17408-e.scratchMiB() {
+			t.Errorf("%s: %d MiB are wished for beside %d of scratch", c.name, e.WishMiB, e.scratchMiB())
 		}
 	}
 }

@@ -52,8 +52,7 @@ type Sample struct {
 	// where the driver does not tell.
 	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
 	PowerWatts   figure.Measured `json:"power_watts"`
-	EnergyJ      figure.Measured `json:"energy_j"`       // total-energy counter
-	CPUs         []int           `json:"cpus,omitempty"` // logical CPUs near the GPU; none: not known
+	EnergyJ      figure.Measured `json:"energy_j"` // total-energy counter
 	// errors that the driver has reported since the previous sample
 	Xids []uint64 `json:"xids,omitempty"`
 	// why the GPU is not to be used, by what the driver tells of its state
@@ -147,6 +146,9 @@ func (d Daemon) Serves(uuid string) bool {
 	}
 	return false
 }
+
+// Nobody is the user of a daemon that no user has reached.
+const Nobody int64 = -1
 
 // Request is what a job needs of a node.
 type Request struct {

@@ -21,8 +21,8 @@ const (
 	resampleEvery = time.Second
 )
 
-// errUncounted means that no GPU fits, for what slurmctld does not know of.
-var errUncounted = fmt.Errorf("%w: not visible in slurmctld's counts", lease.ErrNoFit)
+// errUncounted means that no GPU fits, for what no node's Extra tells.
+var errUncounted = fmt.Errorf("%w: not visible in the node's Extra", lease.ErrNoFit)
 
 // acquire tries until GPUs fit or wait is over, and no longer than most while jobs go
 // that this one preempts.
@@ -30,14 +30,18 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	most time.Duration) ([]lease.Granted, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+n.Config.Hooks.Deadline.D())
 	defer cancel()
-	job, r, decide := l.job, l.request, n.chooser(l.Hook)
+	job, r, policy := l.job, l.request, n.policy(l.Hook)
 	if err := l.about.keepIn(&job); err != nil {
 		return nil, err
 	}
 	var last choose.Decision
+	yields := l.yields()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		n.closeStale(readings)
-		last = decide(choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given})
+		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given}
+		if last = choose.GPUs(policy, in); yields && l.yielding.leaves(last) {
+			return nil, ""
+		}
 		return last.UUIDs, last.Daemon
 	}
 	until, latest := time.Now().Add(wait), time.Now().Add(most)
@@ -63,6 +67,17 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		}
 		if gone := n.preempt(ctx, l, ledger, slurm, latest); gone.After(until) {
 			until = gone
+			if until.After(latest) {
+				until = latest
+			}
+		}
+		if yields {
+			if n.look(ctx, l, slurm) {
+				continue
+			}
+			if end := l.yielding.until(); !l.stays || end.After(until) {
+				until = end
+			}
 			if until.After(latest) {
 				until = latest
 			}
@@ -100,9 +115,6 @@ func (n *Node) closeStale(readings []gres.Reading) {
 // RereadStale replaces readings that tell nothing any more, for an Epilog that publishes: without an agent
 // nobody has read the GPUs since the last Prolog, and they would count as closed.
 func (n *Node) RereadStale(ctx context.Context, ledger Readings) {
-	if n.Config.Placement.BySlurm() {
-		return
-	}
 	age, ok, err := ledger.Oldest(ctx)
 	if err == nil && ok && age > choose.StaleAfter(n.Config) {
 		err = n.refresh(ctx, ledger)

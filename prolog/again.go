@@ -11,6 +11,7 @@ import (
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
 
 // again asks slurmctld about a job that has run before: an Epilog, perhaps of
@@ -31,7 +32,7 @@ func (n *Node) again(ctx context.Context, h jobenv.Hook, r *gres.Request, about 
 		}
 		return j, w, retryUnknown
 	}
-	mib := n.booking(w.TresPerNode, about.FullMiB)
+	mib := tres.Read(w.TresPerNode).Each(h.Carma.GPUs)
 	if mib > 0 && !r.Exclusive {
 		if r.ReserveMiB = mib; mib >= about.FullMiB {
 			makeExclusive(r, about)

@@ -112,19 +112,20 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 	}
 }
 
-// granted returns the GPUs of a lease, in the order of its slots.
+// granted returns the GPUs of a lease, in the order of its slots. Where jobs are not confined, one that is not
+// found is left out.
 func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Readings) ([]gres.GPU, error) {
-	if n.Guard == nil {
-		return nil, nil
-	}
 	s, err := ledger.Snapshot(ctx)
-	if err != nil {
+	if n.Guard != nil && err != nil {
 		return nil, err
 	}
 	var gpus []gres.GPU
 	for _, g := range granted {
 		at := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == g.UUID })
-		if at < 0 || s.Readings[at].Minor < 0 {
+		if n.Guard == nil && at < 0 {
+			continue
+		}
+		if n.Guard != nil && (at < 0 || s.Readings[at].Minor < 0) {
 			return nil, fmt.Errorf("find the device node of GPU %s: NVML reports no minor number for it", g.UUID)
 		}
 		gpus = append(gpus, s.Readings[at].GPU)

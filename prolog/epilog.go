@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/gres/capacity"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/slurmbridge/jobenv"
@@ -39,7 +38,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 	var v verdict
 	if held.Restart == h.Restart {
 		held.Fault, held.Victim = n.faultOf(ctx, h, held, ledger)
-		v = n.judge(ctx, h, held, about, ledger, slurm)
+		v = n.judge(ctx, h, held, about, ledger, records, slurm)
 	} else {
 		// Requeued already, by an operator or for a preemption: slurmctld
 		// counts the restart before it starts the Epilog of the attempt that
@@ -69,7 +68,7 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		n.Log.Warn("clean up", "job", h.JobKey, "error", err)
 	}
 	n.Log.Info("released", "job", h.JobKey, "exit_code", h.Exit.Code, "exit_signal", h.Exit.Signal)
-	if err := publish(ctx); err != nil && !errors.Is(err, capacity.ErrTooSoon) {
+	if err := publish(ctx); err != nil {
 		n.Log.Warn("publish capacity; the agent will retry", "error", err)
 	}
 	n.Poke()

@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/db/figure"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
@@ -35,7 +35,7 @@ func TestEpilogOfAGoodJob(t *testing.T) {
 	w.prolog(t, hook(8))
 	asked := len(w.asked)
 	w.epilog(t, hook(7))
-	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked {
+	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked+1 {
 		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
 	}
 	a := w.records.attempts[0]
@@ -65,16 +65,16 @@ func failed(h jobenv.Hook) jobenv.Hook {
 func TestEpilogBringsBack(t *testing.T) {
 	w := newWorld(t)
 	w.prolog(t, hook(7))
-	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+	w.oom()
 	w.slurm.job = sctl.Job{ID: 7, ArrayJobID: 5, ArrayTask: 2, State: "COMPLETING"}
-	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 	w.slurm.words.Name = "train"
 	w.slurm.words.AdminComment = "of an earlier plugin"
 	h := failed(hook(7))
 	h.StdErr = "%x-%A_%a-%N.err"
 	w.epilog(t, h)
 	want := []string{"job 7", "words 7", "words 7", "partition gpu-ex", "requeuehold 5_2",
-		"update 5_2 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 5_2"}
+		"update 5_2 gpu-ex gres:gpu:1,gres:carma:40536", "release 5_2"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
@@ -139,19 +139,21 @@ func TestEpilogLeavesOthersAlone(t *testing.T) {
 		change func(*world, *jobenv.Hook)
 		state  string
 	}{
-		"exit 0":         {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
-		"no signature":   {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateOK} }, "FAILED"},
+		"exit 0": {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
+		"no signature": {func(w *world, _ *jobenv.Hook) {
+			w.stderr, w.peak = userfile.Reply{State: userfile.StateOK}, 0
+		}, "FAILED"},
 		"not batch host": {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
 		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} },
 			"FAILED"},
 		"slurmctld away": {func(w *world, _ *jobenv.Hook) { w.slurm.fail["job"] = errors.New("away") }, "FAILED"},
 		"cancelled": {func(w *world, h *jobenv.Hook) {
-			w.stderr.Kind, w.stderr.Signature, h.Exit = "", "", jobenv.Exit{Signal: 15}
+			w.stderr, h.Exit = userfile.Reply{State: userfile.StateOK}, jobenv.Exit{Signal: 15}
 		}, "CANCELLED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+			w.oom()
 			w.prolog(t, hook(7))
 			h := failed(hook(7))
 			c.change(w, &h)
@@ -176,7 +178,7 @@ func TestEpilogOfAnExclusiveJobAsksNothing(t *testing.T) {
 	h := hook(7)
 	h.Carma.Mode = "exclusive"
 	w.prolog(t, h)
-	w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory
+	w.oom()
 	w.epilog(t, failed(h))
 	if len(w.slurm.calls)+len(w.asked) != 0 || w.records.attempts[0].State != "FAILED" {
 		t.Errorf("calls %v, asked %v, %+v", w.slurm.calls, w.asked, w.records.attempts)
@@ -209,11 +211,12 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			w.oom()
 			w.slurm.fail[c.fail] = c.err
 			w.slurm.job = sctl.Job{ID: 7}
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
-			if got := w.changes(); got != c.calls+w.said() || a.OOMNote != c.note || a.RequeuedTo != "" ||
+			if got := w.changes(); got != c.calls+w.said() ||
+				!strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") || a.RequeuedTo != "" ||
 				a.State != "OUT_OF_MEMORY" {
 				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
 			}
@@ -263,13 +266,13 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 		w.oom()
 		w.slurm.fail[c.fail] = c.err
 		w.slurm.job = sctl.Job{ID: 7}
-		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 		w.prolog(t, hook(7))
 		w.epilog(t, failed(hook(7)))
 		if got := w.changes(); got != c.calls {
 			t.Errorf("%s %v: calls %q, want %q", c.fail, c.err, got, c.calls)
 		}
-		if a := w.records.attempts[0]; c.err != nil && a.OOMNote != c.note {
+		if a := w.records.attempts[0]; c.err != nil && !strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") {
 			t.Errorf("%s: note %q, want %q", c.fail, a.OOMNote, c.note)
 		}
 		s, err := w.book.Snapshot(t.Context())
@@ -281,7 +284,10 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 	}
 }
 
-func (w *world) oom() { w.stderr.Signature, w.stderr.Kind = "pytorch", oomscan.GPUMemory }
+// oom has every scan find PyTorch's words, and NVML see the jobs at their limits.
+func (w *world) oom() {
+	w.stderr.Signature, w.stderr.Kind, w.stderr.Grade, w.peak = "pytorch", oomscan.GPUMemory, oomscan.Strong, 10100
+}
 
 // changes are the first words of what slurmctld was asked to change.
 func (w *world) changes() string {
@@ -340,12 +346,12 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			w.oom()
 			change(w.slurm)
 			w.slurm.job = sctl.Job{ID: 7}
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 			w.prolog(t, hook(7))
 			w.epilog(t, failed(hook(7)))
 			last := w.slurm.calls[len(w.slurm.calls)-2:]
 			if update, release := strings.Fields(last[0]),
-				last[1]; update[len(update)-1] != "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536" ||
+				last[1]; update[len(update)-1] != "gres:gpu:1,gres:carma:40536" ||
 				strings.Contains(last[0], "gpu-ex") || release != "release 7" {
 				t.Errorf("calls %q", w.slurm.calls)
 			}
@@ -356,7 +362,7 @@ func TestEpilogWithoutTheRecoveryPartition(t *testing.T) {
 			// and it is not judged again.
 			h := hook(7)
 			h.Restart = 1
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:40536"
 			w.prolog(t, h)
 			if l := w.leases(t); len(l) != 1 || !l[0].Exclusive {
 				t.Errorf("leases %+v", l)
@@ -380,7 +386,7 @@ func TestLadder(t *testing.T) {
 	var books []int64
 	for range 20 {
 		w.slurm.job = sctl.Job{ID: 7}
-		w.slurm.words.TresPerNode = fmt.Sprintf("gres:gpu:1,gres:carmau0:%d", book)
+		w.slurm.words.TresPerNode = fmt.Sprintf("gres:gpu:1,gres:carma:%d", book)
 		w.prolog(t, h)
 		l := w.leases(t)
 		if len(l) != 1 || l[0].ReserveMiB != book && !l[0].Exclusive {
@@ -389,10 +395,10 @@ func TestLadder(t *testing.T) {
 		if l[0].Exclusive {
 			break
 		}
-		w.slurm.calls = nil
+		w.slurm.calls, w.peak = nil, book
 		w.epilog(t, failed(h))
 		k := slices.IndexFunc(w.slurm.calls, func(c string) bool { return strings.HasPrefix(c, "update") })
-		book = tres.Read(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:]).FreeMiB()
+		book = tres.Read(w.slurm.calls[k][strings.LastIndex(w.slurm.calls[k], " ")+1:]).MiB
 		books = append(books, book)
 		h.Restart++
 	}
@@ -410,29 +416,19 @@ func TestEpilogOfAHeterogeneousJob(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
 	w.slurm.job = sctl.Job{ID: 8}
-	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 	w.slurm.job.HetJobID, w.slurm.job.HetOffset = 7, 1
 	h := hook(8)
 	h.HetJobID = 7
 	w.prolog(t, h)
 	w.epilog(t, failed(h))
 	want := []string{"job 8", "words 8", "partition gpu-ex", "requeuehold 7",
-		"update 7+1 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "release 7"}
+		"update 7+1 gpu-ex gres:gpu:1,gres:carma:40536", "release 7"}
 	if !slices.Equal(w.slurm.calls, want) {
 		t.Errorf("calls %v\nwant  %v", w.slurm.calls, want)
 	}
 	if last := w.asked[len(w.asked)-1]; last.Files[0].Path != "/home/alice/slurm-7.out" {
 		t.Errorf("scanned %+v", last)
-	}
-}
-
-// What NVML saw of a job near its booking.
-func TestEvidence(t *testing.T) {
-	for peak, near := range map[int64]bool{0: false, 5000: false, 9215: false, 9216: true, 12288: true} {
-		held := lease.Held{GPUs: []lease.Granted{{ReserveMiB: 10240, Figures: figure.Figures{PeakMiB: peak}}}}
-		if got := nearBooking(held); got != near {
-			t.Errorf("peak %d of 10240: %v", peak, got)
-		}
 	}
 }
 
@@ -542,7 +538,7 @@ func TestRetryReason(t *testing.T) {
 	} {
 		w := newWorld(t)
 		w.slurm.job = sctl.Job{ID: 7}
-		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:40536"
 		w.slurm.words.AdminComment = comment
 		h := hook(7)
 		h.Restart = 1
@@ -569,12 +565,13 @@ func TestAgainWithoutAnAnswer(t *testing.T) {
 
 func TestEpilogWithoutRecovery(t *testing.T) {
 	w := newWorld(t)
-	w.stderr.Signature, w.stderr.Kind = "cuda", oomscan.GPUMemory
+	w.oom()
 	w.prolog(t, hook(7))
 	w.Config.Partition["gpu"] = config.Partition{Share: true}
 	w.epilog(t, failed(hook(7)))
 	a := w.records.attempts[0]
-	if a.OOMNote != "partition has no recovery partition" || a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
+	if !strings.HasPrefix(a.OOMNote, "partition has no recovery partition; ") ||
+		a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
 		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}
 }
@@ -589,17 +586,32 @@ func TestEpilogReleasesThoughTheRecordIsLost(t *testing.T) {
 	}
 }
 
-func TestBooked(t *testing.T) {
-	for list, want := range map[string]string{
-		"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240": "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536",
-		"gres/gpu:a100:2,gres/carma2:9,gres/carmatotal:18,gres/x:1": "" +
-			"gres/gpu:a100:2,gres/x:1,gres/carma2:40536,gres/carmatotal:81072",
-		"gres:carmau0:10240,gres:carmatotal:10240": "gres:carmau0:40536,gres:carmatotal:40536",
-		"gres:gpu:1": "gres:gpu:1",
+func TestRebooked(t *testing.T) {
+	shared, two := hook(7), hook(7)
+	two.Carma.GPUs = 2
+	counted, all, several := two, two, two
+	counted.Carma.Counted = true
+	all.Carma.Counted, all.Carma.All, all.OneNode = true, true, true
+	several.Carma.Counted, several.Carma.All = true, true
+	const ask = "carma2>=40536|carma2u1000>=40536"
+	for _, c := range []struct {
+		h                 jobenv.Hook
+		list, tres, extra string
+	}{
+		{shared, "gres:gpu:1,gres:carma:10240", "gres:gpu:1,gres:carma:40536", ""},
+		{two, "gres/gpu:a100:2,gres/carma:20480,gres/x:1", "gres/gpu:a100:2,gres/x:1,gres/carma:81072", ""},
+		{counted, "gres/gpu:2,gres/carma:20480", "gres/gpu:2,gres/carma:81072", ask},
+		{counted, "gres/gpu:2", "gres/gpu:2", ""},
+		{all, "gres/gpu:2,gres/carma:81072", "gres/gpu:2,gres/carma:81072", ask},
+		{several, "gres/gpu:2,gres/carma:81072", "gres/gpu:2,gres/carma:81072", ""},
 	} {
-		if got := (&Node{}).booked(list, 40536, 40536); got != want {
-			t.Errorf("%s: got %s, want %s", list, got, want)
+		if got := (&Node{}).rebooked(c.h, tres.Read(c.list), 40536); got.TresPerNode != c.tres || got.Extra != c.extra {
+			t.Errorf("%s: got %+v, want %s, %s", c.list, got, c.tres, c.extra)
 		}
+	}
+	hidden := (&Node{Tags: extra.Tags{Secret: []byte("x")}}).rebooked(counted, tres.Read("gres:carma:20480"), 40536)
+	if strings.Contains(hidden.Extra, "u1000") || !strings.HasPrefix(hidden.Extra, "carma2>=40536|carma2u") {
+		t.Errorf("with a secret: %s", hidden.Extra)
 	}
 }
 
@@ -621,7 +633,7 @@ func TestRecoveryPartitionOfOthers(t *testing.T) {
 		w.oom()
 		w.slurm.recovery = c.p
 		w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING"}
-		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 		w.slurm.words.Account = "vision"
 		w.prolog(t, hook(7))
 		w.epilog(t, failed(hook(7)))
@@ -733,7 +745,7 @@ func TestEpilogOfAComponentProbesIt(t *testing.T) {
 	w := newWorld(t)
 	w.oom()
 	w.slurm.job = sctl.Job{ID: 7, HetJobID: 6, HetOffset: 1}
-	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 	w.prolog(t, hook(7))
 	w.epilog(t, failed(hook(7)))
 	if w.slurm.probed != "6+1" || !slices.Contains(w.slurm.calls, "requeuehold 6") {

@@ -41,8 +41,7 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		"with the ladder": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) { w.Config.Recovery.Retry = "ladder" }, true,
 			note},
 		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
-			w.stderr.Signature,
-				w.stderr.Kind = "pytorch", oomscan.GPUMemory
+			w.oom()
 		}, true, ""},
 	} {
 		w := newWorld(t)
@@ -66,16 +65,17 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		h := failed(hook(7))
 		w.stderr.Kind = oomscan.GPUFault
 		w.slurm.job = sctl.Job{ID: 7, UID: 1000, State: "COMPLETING", Requeue: true}
-		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 		if c.change != nil {
 			c.change(w, &h)
 		}
 		w.epilog(t, h)
 		a := w.records.attempts[0]
-		if (a.RequeuedTo == "gpu-ex") != c.back || a.OOMNote != c.note || (a.State == "REQUEUED") != c.back {
+		if (a.RequeuedTo == "gpu-ex") != c.back ||
+			!strings.HasPrefix(a.OOMNote, c.note) || (a.State == "REQUEUED") != c.back {
 			t.Errorf("%s: %q, back on %q, note %q, want %q", name, a.State, a.RequeuedTo, a.OOMNote, c.note)
 		}
-		whole := slices.Contains(w.slurm.calls, "update 7 gpu-ex gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536")
+		whole := slices.Contains(w.slurm.calls, "update 7 gpu-ex gres:gpu:1,gres:carma:40536")
 		said := strings.Contains(w.slurm.comment, `carma-retry={"reason":"mps-fault","from":"gpu"}`)
 		if wantSaid := c.back && a.OOM == ""; whole != c.back || said != wantSaid {
 			t.Errorf("%s: calls %v, comment %s", name, w.slurm.calls, w.slurm.comment)

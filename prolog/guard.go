@@ -13,9 +13,6 @@ import (
 // error says why it cannot be had where carma.toml wants one.
 func FindGuard(c config.Config, node, slurmConf string) (confine.Guard, error) {
 	h := confine.ForNode(c, node, slurmConf)
-	if c.Placement.BySlurm() {
-		return nil, confine.Undo("none", nil, h)
-	}
 	if !h.HasGPUs() {
 		return nil, nil
 	}

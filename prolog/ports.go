@@ -19,13 +19,6 @@ type Ledger interface {
 	Readings
 	Leases
 	Returned
-	Counts
-}
-
-// Counts are what slurmctld was told last of the node's counts, and when it had lost that.
-type Counts interface {
-	Published(ctx context.Context) (gresText string, wait time.Duration, ok bool, err error)
-	Miscounted(ctx context.Context) (age time.Duration, nodes int, ok bool, err error)
 }
 
 // Readings are what the ledger says of the node.
@@ -59,6 +52,12 @@ type EpilogLedger interface {
 	Ending
 	Returned
 	Faults
+	Sharers
+}
+
+// Sharers are who holds which GPU now.
+type Sharers interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
 }
 
 // Ending finds and ends what a job holds.
@@ -73,9 +72,10 @@ type Faults interface {
 	JobEnded(ctx context.Context, job, uid uint32, uuids []string, failed bool) (closed []string, err error)
 }
 
-// Records is where accounting goes.
+// Records is where accounting goes, and what tells of the jobs that have ended.
 type Records interface {
 	Put(ctx context.Context, a db.Attempt) error
+	Lately(ctx context.Context, q db.Lately) (db.Happened, error)
 }
 
 // LostRecords is where the record of an attempt goes that had no Epilog.
@@ -83,12 +83,13 @@ type LostRecords interface {
 	PutLost(ctx context.Context, a db.Attempt) error
 }
 
-// Slurm is what the hooks ask of slurmctld, and only when a job has to return to the queue.
+// Slurm is what the hooks ask of slurmctld, and only when a job has to return to the queue, or may have booked nothing.
 type Slurm interface {
 	Jobs
 	Requeuing
 	Changing
 	Preempting
+	Sending
 	Waiting
 }
 
@@ -124,6 +125,11 @@ type Preempting interface {
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Warn(ctx context.Context, t sctl.Target) error
 	Cancel(ctx context.Context, t sctl.Target) error
+}
+
+// Sending tells whether a job was sent to the node to preempt others.
+type Sending interface {
+	Node(ctx context.Context, node string) (extra string, err error)
 }
 
 // Waiting tells who waits.

@@ -10,20 +10,20 @@ import (
 
 	"carma/gres"
 	"carma/gres/choose"
+	"carma/gres/steward"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
-	"carma/slurmbridge/tres"
 )
 
-// preemption is what a Prolog does for a job that slurmctld has started here whatever the
-// node offers, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
+// preemption is what a Prolog does for a job that has started here whatever the node's GPUs can
+// give, and that may preempt others (docs/adr/0014): slurmctld cannot see that the
 // memory of its GPUs comes with their end, so it preempts for processors and slots, and
 // not for these.
 type preemption struct {
 	asked  time.Time
-	sent   bool // the steward has sent the job here, in its turn
+	sent   bool // the steward has sent the job here to preempt
 	rules  schedule.Preemption
 	self   schedule.Preemptible
 	looked time.Time
@@ -50,7 +50,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	if p.looked.IsZero() {
 		p.looked = time.Now() // most who wait do so for a moment
 	}
-	if n.Config.Placement.BySlurm() || time.Since(p.looked) < preemptEvery {
+	if time.Since(p.looked) < preemptEvery {
 		return time.Time{}
 	}
 	p.looked = time.Now()
@@ -103,7 +103,7 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	}
 	if len(p.uuids) == 0 {
 		// What they leave would go to others.
-		if err := n.keepForPreemptor(ctx, l, uuids, ledger); err != nil {
+		if err := keepForPreemptor(ctx, l, uuids, ledger); err != nil {
 			n.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
 			return time.Time{}
 		}
@@ -118,18 +118,15 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	return time.Now().Add(grace + p.rules.KillWait + evictionTakes)
 }
 
-// mayPreempt asks slurmctld about the job and its rights.
+// mayPreempt asks slurmctld about the job and its rights. A job that slurmctld starts by what nodes say of
+// their GPUs has come for that, unless the steward has sent the job here to preempt others.
 func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
-	books := l.books
-	if books.Text == "" {
-		words, err := slurm.Words(ctx, l.JobID)
-		if err != nil {
-			return err
-		}
-		books = tres.Read(words.TresPerNode)
+	if !l.Carma.Annotated {
+		return nil
 	}
-	if books.K == 0 || books.Anywhere() {
-		return nil // it came for what the node offered
+	list, err := l.books(ctx, slurm)
+	if err != nil || l.exceeds(list) {
+		return err
 	}
 	rules, err := slurm.Preemption(ctx)
 	if err != nil {
@@ -139,8 +136,21 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 	if err != nil || n.Config.RecoveryOf(j.Partition) || j.HetJobID != 0 {
 		return err // a recovery partition's tier is for the order in the queue
 	}
-	p := &l.preemption
-	p.rules, p.self, p.sent = rules, preemptible(j), books.Sent()
+	p, self := &l.preemption, preemptible(j)
+	if !rules.Preempts(self) {
+		return nil
+	}
+	if l.Carma.Counted && !p.sent { // the steward need not say so for ever
+		text, err := slurm.Node(ctx, n.Name)
+		if err != nil {
+			return err
+		}
+		h, ok := steward.HoldIn(text)
+		if p.sent = ok && h.JobID == l.JobID && h.Preempts != ""; !p.sent {
+			return nil
+		}
+	}
+	p.rules, p.self = rules, self
 	if p.ended == nil {
 		p.warned, p.ended = map[jobenv.JobKey]time.Time{}, map[jobenv.JobKey]bool{}
 	}
@@ -179,15 +189,11 @@ func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm J
 	return v
 }
 
-// keepForPreemptor keeps the GPUs for the job: those that it preempts are requeued. A job whose
-// user has named the node leaves them to those who come before it.
-func (n *Node) keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
+// keepForPreemptor keeps the GPUs for the job: those that it preempts are requeued.
+func keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Returned) error {
 	mib := l.request.ReserveMiB
 	if l.request.Exclusive {
 		mib = 0
-	}
-	if t, ok := ledger.(*turns); ok && l.preemption.sent {
-		ledger = t.Ledger // the steward has given it its turn
 	}
 	return ledger.Hold(ctx, l.JobID, l.UID, l.request.GPUs, mib, uuids)
 }

@@ -19,8 +19,10 @@ import (
 // A job that slurmctld has started whatever the node offers makes room by its rights, and
 // nobody else does.
 func TestPrologPreempts(t *testing.T) {
-	const sent, anywhere = "gres:gpu:1,gres:carmau0:2,gres:carmatotal:40536",
-		"gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
+	const booked, less, counted = "gres:gpu:1,gres:carma:40536", "gres:gpu:1,gres:carma:10240", "counted"
+	held := func(word string) func(*slurm) {
+		return func(s *slurm) { s.extra = `{"site":"x","carma1":10,"carmahold":"` + word + `"}` }
+	}
 	rules := func(mode string) schedule.Preemption {
 		return schedule.Preemption{ByPartition: true, Rules: map[string]schedule.PreemptRule{"high": {Tier: 5,
 			Mode: "REQUEUE"}, "gpu": {Tier: 1, Mode: mode}, "gpu-ex": {Tier: 5, Mode: "REQUEUE"}}}
@@ -38,30 +40,38 @@ func TestPrologPreempts(t *testing.T) {
 		want                   string // the last of what is done to job 2
 		stale                  bool
 	}{
-		{"requeue", sent, "high", rules("REQUEUE"), nil, "incomplete 2", false},
-		{"cancel", sent, "high", rules("CANCEL"), nil, "cancel 2", false},
-		{"it cannot be requeued", sent, "high", rules("REQUEUE"), func(s *slurm) { s.fail["incomplete"] = sctl.ErrBatchOnly },
-			"cancel 2", false},
-		{"slurmctld does not answer", sent, "high", rules("REQUEUE"), func(s *slurm) {
+		{"requeue", booked, "high", rules("REQUEUE"), nil, "incomplete 2", false},
+		{"cancel", booked, "high", rules("CANCEL"), nil, "cancel 2", false},
+		{"it cannot be requeued", booked, "high", rules("REQUEUE"), func(s *slurm) {
+			s.fail["incomplete"] = sctl.ErrBatchOnly
+		}, "cancel 2", false},
+		{"slurmctld does not answer", booked, "high", rules("REQUEUE"), func(s *slurm) {
 			s.fail["incomplete"] = errors.New("scontrol: timed out")
 		}, "incomplete 2", false},
-		{"one that came for what is offered", anywhere, "high", rules("REQUEUE"), nil, "", false},
-		{"the same tier", sent, "gpu", rules("REQUEUE"), nil, "", false},
-		{"a recovery partition", sent, "gpu-ex", rules("REQUEUE"), nil, "", false},
-		{"a part of a hetjob", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 9 }, "", false},
-		{"in a reservation", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, "", false},
-		{"suspended", sent, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, "", false},
-		{"the youngest does not go", sent, "high", rules("REQUEUE"), func(s *slurm) {
+		{"one that came for what GPUs can give", counted, "high", rules("REQUEUE"), nil, "", false},
+		{"one that the steward sends", counted, "high", rules("REQUEUE"), held("7:1:40536:1700000000:preempt:1000"),
+			"incomplete 2", false},
+		{"one that it sends elsewhere", counted, "high", rules("REQUEUE"), held("77:1:40536:1700000000:preempt:1000"),
+			"", false},
+		{"one that waits", counted, "high", rules("REQUEUE"), held("7:1:40536:1700000000"), "", false},
+		{"no JSON", counted, "high", rules("REQUEUE"), func(s *slurm) { s.extra = "7:1:1:1:preempt:1000" }, "", false},
+		{"more than it booked", less, "high", rules("REQUEUE"), nil, "", false},
+		{"the same tier", booked, "gpu", rules("REQUEUE"), nil, "", false},
+		{"a recovery partition", booked, "gpu-ex", rules("REQUEUE"), nil, "", false},
+		{"a part of a hetjob", booked, "high", rules("REQUEUE"), func(s *slurm) { s.job.HetJobID = 9 }, "", false},
+		{"in a reservation", booked, "high", rules("REQUEUE"), func(s *slurm) { s.job.Reservation = "r" }, "", false},
+		{"suspended", booked, "high", rules("REQUEUE"), func(s *slurm) { s.job.State = "SUSPENDED" }, "", false},
+		{"the youngest does not go", booked, "high", rules("REQUEUE"), func(s *slurm) {
 			s.completes = map[uint32]time.Time{2: time.Now().Add(-time.Hour)}
 		}, "incomplete 1", false},
-		{"neither goes", sent, "high", rules("REQUEUE"), func(s *slurm) {
+		{"neither goes", booked, "high", rules("REQUEUE"), func(s *slurm) {
 			s.completes = map[uint32]time.Time{1: time.Now().Add(-time.Hour), 2: time.Now().Add(-time.Hour)}
 		}, "", false},
-		{"a GraceTime longer than its Prolog", sent, "high", grace(rules("CANCEL"), time.Hour), nil, "", false},
-		{"a GraceTime", sent, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2", false},
-		{"nobody preempts", sent, "high", schedule.Preemption{}, nil, "", false},
-		{"suspend", sent, "high", rules("SUSPEND"), nil, "", false},
-		{"the driver does not answer", sent, "high", rules("REQUEUE"), nil, "", true},
+		{"a GraceTime longer than its Prolog", booked, "high", grace(rules("CANCEL"), time.Hour), nil, "", false},
+		{"a GraceTime", booked, "high", grace(rules("CANCEL"), time.Second), nil, "cancel 2", false},
+		{"nobody preempts", booked, "high", schedule.Preemption{}, nil, "", false},
+		{"suspend", booked, "high", rules("SUSPEND"), nil, "", false},
+		{"the driver does not answer", booked, "high", rules("REQUEUE"), nil, "", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // each waits for some seconds
@@ -83,6 +93,9 @@ func TestPrologPreempts(t *testing.T) {
 			}
 			h := hook(7)
 			h.Partition, h.Carma.Mode = c.partition, "exclusive"
+			if c.books == counted {
+				h.Carma.Counted, w.slurm.words.TresPerNode = true, booked
+			}
 			w.Config.Hooks.Wait = config.Duration(preemptEvery + retryEvery)
 			if c.rules.Rules["gpu"].Grace > 0 {
 				w.Until = time.Now().Add(6*time.Second + 2*w.Config.Hooks.Deadline.D())

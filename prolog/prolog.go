@@ -23,8 +23,10 @@ import (
 	"carma/gres/choose"
 	"carma/gres/confine"
 	"carma/gres/lease"
+	"carma/gres/mps"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
@@ -38,7 +40,8 @@ type Node struct {
 	Thresholds choose.Thresholds
 	RunDir     string
 	Log        *slog.Logger
-	Until      time.Time // a Prolog ends by then, or soon after
+	Until      time.Time  // a Prolog ends by then, or soon after
+	Tags       extra.Tags // by which nodes' Extra names users
 
 	// Sample reads the GPUs now, in a process of its own.
 	Sample func(ctx context.Context) ([]gres.Reading, error)
@@ -50,8 +53,6 @@ type Node struct {
 	Group func(ctx context.Context, name string) (gid uint32, ok bool)
 	// Poke wakes the agent, if there is one.
 	Poke func()
-	// Compare asks slurmctld what it counts on the node, and tells it again what it has lost. Nil: it is told nothing.
-	Compare func(ctx context.Context) error
 	// Admit has an MPS daemon ready for a user's job. Nil: there is no MPS.
 	Admit func(ctx context.Context, d gres.Daemon, uid uint32) error
 	// ServerFault reads the log of a daemon's servers. Nil: there is no MPS.
@@ -74,10 +75,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	gpus := len(h.Slots)
 	exclusive := !h.Carma.Annotated || h.Carma.Mode != jobenv.ModeShared || !managed || !part.Share ||
 		h.Carma.ReserveMiB > full // it was moved to smaller GPUs
-	// With --exclusive slurmctld gives a job all slots of the node, or all its GPUs.
-	if n.Config.Placement.BySlurm() {
-		exclusive = exclusive || gpus > 1
-	} else if h.Carma.Annotated && gpus > h.Carma.GPUs {
+	if h.Carma.Annotated && gpus > h.Carma.GPUs { // with --exclusive slurmctld gives a job all slots of the node
 		gpus, exclusive = h.Carma.GPUs, true
 	}
 	about := JobMeta{Attempt: db.Attempt{
@@ -122,7 +120,6 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	}
 	l := n.arrive(ctx, h, slurm)
 	n.fitNode(ctx, l, ledger, slurm)
-	ledger = n.inTurn(l, ledger, slurm)
 	if n.Config.Hooks.Strict {
 		if err := n.checkNode(ctx, ledger); err != nil {
 			return err
@@ -149,7 +146,7 @@ func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	l := n.arrive(ctx, h, slurm)
 	n.fitNode(ctx, l, ledger, slurm)
 	l.job.Late = true
-	return n.settle(ctx, l, n.inTurn(l, ledger, slurm), slurm, time.Time{})
+	return n.settle(ctx, l, ledger, slurm, time.Time{})
 }
 
 // launch is a job that is about to start on this node.
@@ -158,11 +155,15 @@ type launch struct {
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
-	retry   string    // why it runs again; empty: it does not
-	books   tres.List // the GRES of a job that is requeued, as slurmctld has it now
+	retry   string // why it runs again; empty: it does not
 	started time.Time
 	asked   bool // slurmctld may return it to the queue: its answer was missing
 
+	booking    *tres.List // as slurmctld has it; nil: nobody has asked
+	kept       bool       // or it is known that nothing is kept for it
+	told       bool       // its user, that it cannot start
+	stays      bool       // it cannot return to the queue
+	yielding   yielding
 	preemption preemption
 }
 
@@ -175,7 +176,10 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
 	if h.Restart > 0 && h.Carma.Annotated {
 		j, words, l.retry = n.again(ctx, h, &l.request, &l.about, slurm)
 	}
-	l.books = tres.Read(words.TresPerNode)
+	if words.TresPerNode != "" {
+		list := tres.Read(words.TresPerNode)
+		l.booking = &list
+	}
 	if !l.request.Exclusive && h.BatchHost {
 		l.about.StdErr = n.markStdErr(ctx, h, j, words.Name)
 	}
@@ -185,7 +189,7 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
 // fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
 // given more slots than there are GPUs, all GPUs if it has the node to itself.
 func (n *Node) fitNode(ctx context.Context, l *launch, ledger Readings, slurm Jobs) {
-	if l.Carma.Annotated || n.Config.Placement.BySlurm() || l.request.GPUs == 1 {
+	if l.Carma.Annotated || l.request.GPUs == 1 {
 		return
 	}
 	node, _ := n.gpus(ctx, ledger)
@@ -210,16 +214,18 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 	if err != nil {
 		return err
 	}
+	n.Poke()
+	lease.FailPoint("prolog.poked")
 	task := newTaskFile(n, l.Hook, granted)
+	if !n.awaitDaemon(ctx, l.Hook, granted) {
+		task.PipeDir = "" // it is another user's still
+	}
 	task.RetryReason = l.retry
-	task.Ordinals = n.ordinals(gpus, granted)
+	task.Ordinals, task.GPUs = n.ordinals(gpus, granted), Numbers(gpus)
 	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
 		return err
 	}
 	lease.FailPoint("prolog.task-file-written")
-	n.Poke()
-	lease.FailPoint("prolog.poked")
-	n.awaitDaemon(ctx, l.Hook, granted)
 	for _, g := range granted {
 		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu",
 			g.UUID,
@@ -232,16 +238,19 @@ func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, l
 // looks at once when it is poked.
 const daemonWait = 5 * time.Second
 
-// awaitDaemon has the job's MPS daemon ready for it, if it can.
-func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) {
+// awaitDaemon has the job's MPS daemon ready for it, if it can. theirs: the job may be told where
+// to connect.
+func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) (theirs bool) {
 	if n.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, daemonWait)
 	defer cancel()
-	if err := n.Admit(ctx, granted[0].Daemon, h.UID); err != nil {
+	err := n.Admit(ctx, granted[0].Daemon, h.UID)
+	if err != nil {
 		n.Log.Warn("the job's MPS daemon is not ready; the job may run without MPS", "job", h.JobKey, "error", err)
 	}
+	return !errors.Is(err, mps.ErrNotGiven)
 }
 
 // policy is the node's, or the one that the user asks for if jobs may.

@@ -19,13 +19,11 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/gres"
-	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/policy"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 
@@ -51,20 +49,11 @@ type slurm struct {
 	startIn    time.Duration
 	comment    string // AdminComment, as last set
 	queue      []schedule.Job
-	counts     string // of the node
-	asked      func() // while it answers what it counts
+	extra      string // of the node
 }
 
-func (s *slurm) Node(_ context.Context, name string) (gres, comment string, err error) {
-	if s.asked != nil {
-		s.asked()
-	}
-	return s.counts, "", s.note("node " + name)
-}
-
-func (s *slurm) SetNodeGres(_ context.Context, name, gres string) error {
-	s.counts = gres
-	return s.note("gres " + name)
+func (s *slurm) Node(_ context.Context, name string) (extra string, err error) {
+	return s.extra, s.note("node " + name)
 }
 
 func (s *slurm) note(call string) error {
@@ -120,8 +109,8 @@ func (s *slurm) Warn(_ context.Context, t sctl.Target) error   { return s.note("
 func (s *slurm) Cancel(_ context.Context, t sctl.Target) error { return s.note("cancel " + t.String()) }
 func (s *slurm) Update(_ context.Context, t sctl.Target, c sctl.Change) error {
 	s.comment, s.startIn = c.AdminComment, c.StartIn
-	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode)); err != nil ||
-		s.refuse == nil {
+	if err := s.note(strings.TrimSpace("update " + t.String() + " " + c.Partition + " " + c.TresPerNode + " " +
+		c.Extra)); err != nil || s.refuse == nil {
 		return err
 	}
 	return s.refuse(c)
@@ -142,9 +131,12 @@ func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, e
 
 // records keeps what was written.
 type records struct {
+	past     db.Happened
 	attempts []db.Attempt
 	err      error
 }
+
+func (r *records) Lately(context.Context, db.Lately) (db.Happened, error) { return r.past, nil }
 
 func (r *records) Put(_ context.Context, a db.Attempt) error {
 	r.attempts = append(r.attempts, a)
@@ -153,6 +145,8 @@ func (r *records) Put(_ context.Context, a db.Attempt) error {
 
 // world is a node with two idle GPUs and a real ledger.
 type world struct {
+	peak       int64    // what NVML saw of each job on each GPU
+	neighbours []uint32 // of each job; nil: as the ledger has them
 	*Node
 	book    *lease.Ledger
 	slurm   *slurm
@@ -203,8 +197,6 @@ func newWorld(t *testing.T) *world {
 		},
 		Poke: func() { w.pokes++ },
 	}
-	w.Compare = (&capacity.Publisher{Node: "n1", RunDir: dir, Slurm: w.slurm, Book: book, Policy: policy.MAGM,
-		Thresholds: w.Thresholds, FullMiB: []int64{40536}}).Compare
 	w.ServerFault = func(gres.Daemon, int64) (bool, int64, error) {
 		w.logAt++
 		return w.logged, w.logAt, nil
@@ -250,7 +242,7 @@ func (w *world) prolog(t *testing.T, h jobenv.Hook) {
 
 func (w *world) epilog(t *testing.T, h jobenv.Hook) {
 	t.Helper()
-	if err := w.Epilog(t.Context(), h, w.book, w.records, w.slurm,
+	if err := w.Epilog(t.Context(), h, seen{w.book, w.peak, w.neighbours}, w.records, w.slurm,
 		func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -300,6 +292,7 @@ export CARMA_RESERVE_MIB=10240
 export CARMA_SHARED=1
 export CUDA_MPS_PIPE_DIRECTORY=` + w.RunDir + `/mps/GPU-0
 export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M
+export SLURM_JOB_GPUS=0
 `
 	if got := w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=5", "CUDA_VISIBLE_DEVICES=5"); got != want {
 		t.Errorf("task:\n%swant\n%s", got, want)
@@ -424,63 +417,6 @@ func TestPrologGivesBack(t *testing.T) {
 	}
 }
 
-// After a reconfigure slurmctld counts what slurm.conf says, on other nodes as on this one: a job that
-// is returned waits until they have told it their counts, and this one's are told again.
-func TestPrologGivesBackAfterAReconfigure(t *testing.T) {
-	const told = "gpu:8,carmau0:no_consume:2,carmau1:no_consume:2,carmau2:no_consume:2,carmau3:no_consume:2," +
-		"carmau4:no_consume:2,carmau5:no_consume:2,carmau6:no_consume:2,carmau7:no_consume:2,carma2:no_consume:3"
-	conf := strings.ReplaceAll(told, ":2", ":81072")
-	const soon, right = 5 * time.Second, 60 * time.Second // 1,000 nodes take 50 s
-	for name, c := range map[string]struct {
-		counts string
-		err    error
-		before bool   // the agent has put it right
-		tells  string // the agent, while slurmctld is asked
-		delay  time.Duration
-		is     string
-	}{
-		"as told":                      {told, nil, false, "", soon, told},
-		"of slurm.conf":                {conf, nil, false, "", right, told},
-		"no answer":                    {conf, errors.New("away"), false, "", soon, told},
-		"while it waited":              {told, nil, true, "", right, told},
-		"while it waited, and no more": {told, errors.New("away"), true, "", right, told},
-		"told anew meanwhile":          {conf, nil, false, conf, soon, conf},
-	} {
-		w := newWorld(t)
-		for id := range uint32(2) {
-			h := hook(id + 1)
-			h.Carma.Mode = "exclusive"
-			w.prolog(t, h)
-		}
-		if err := errors.Join(w.book.SetNodes(t.Context(), 1000), w.book.SetPublished(t.Context(), told, 0)); err != nil {
-			t.Fatal(err)
-		}
-		if c.before {
-			if err := w.book.SetMiscounted(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
-		w.slurm.counts, w.slurm.fail = c.counts, map[string]error{"node": c.err}
-		if c.tells != "" {
-			w.slurm.asked = func() {
-				if err := w.book.SetPublished(t.Context(), c.tells, 0); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-		w.prolog(t, hook(7))
-		s, err := w.book.Snapshot(t.Context())
-		if err != nil || len(s.PendingRestarts) != 1 ||
-			(c.delay-s.PendingRestarts[0].Delay).Abs() > time.Second {
-			t.Errorf("%s: %+v, %v, want %s", name, s.PendingRestarts, err, c.delay)
-		}
-		if is, _, _, err := w.book.Published(t.Context()); err != nil || is != c.is {
-			t.Errorf("%s: told %s, %v", name, is, err)
-		}
-	}
-}
-
 func TestBackOff(t *testing.T) {
 	for n, want := range map[uint32]time.Duration{0: 5 * time.Second, 1: 10 * time.Second, 3: 40 * time.Second,
 		7: 640 * time.Second, 8: 15 * time.Minute, 4000000000: 15 * time.Minute} {
@@ -490,28 +426,39 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// After so many times a job waits for idle GPUs instead of being sent around.
+// After so many times a job waits for idle GPUs instead of being sent around, or GPUs are kept for it.
 func TestPrologGivesBackOften(t *testing.T) {
-	const anywhere, named = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240",
-		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
-	const node = "gres:gpu:1,gres:carmau0:3,gres:carmatotal:40536" // all GPUs of one
-	const nodes = node + ",gres:x:1"                               // of several
+	const shares, whole = "gres:gpu:1,gres:carma:10240", "gres:gpu:1,gres:carma:40536"
+	plain := func(*jobenv.Hook) {}
+	counted := func(h *jobenv.Hook) { h.Carma.Counted = true }
+	exclusive := func(h *jobenv.Hook) { h.Carma.Counted, h.Carma.Mode, h.Carma.ReserveMiB = true, "exclusive", 40536 }
+	smaller := func(h *jobenv.Hook) {
+		h.Carma.Counted, h.Carma.Mode, h.Carma.ReserveMiB, h.Carma.FullMiB = true, "exclusive", 20000, 20000
+	}
+	node := func(h *jobenv.Hook) { exclusive(h); h.Carma.All = true }
+	nodes := func(h *jobenv.Hook) { node(h); h.OneNode = false }
 	for _, c := range []struct {
+		name    string
 		restart uint32
 		books   string
+		job     func(*jobenv.Hook)
 		others  uint32 // whose jobs are on the GPUs; 0: the user's own, exclusive
-		want    []string
+		change  string
+		kept    int64 // MiB; -1: nothing is
 	}{
-		{4, anywhere, 2000, []string{"job 7", "words 7", "job 7", "incomplete 7", "update 7", "job 7"}},
-		{5, anywhere, 2000, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7",
-			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240", "job 7"}},
-		{5, anywhere, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7", "update 7", "job 7"}},
-		{5, node, 0, []string{"job 7", "words 7", "job 7", "words 7", "incomplete 7",
-			"update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", "job 7"}},
-		{5, nodes, 0, []string{"job 7", "words 7", "job 7", "words 7", "queue gpu,gpu-ex", "incomplete 7", "update 7",
-			"job 7"}},
-		{5, named, 2000, []string{"job 7", "words 7", "queue gpu,gpu-ex", "job 7", "words 7", "incomplete 7", "update 7",
-			"job 7"}},
+		{"not often", 4, shares, counted, 2000, "", -1},
+		{"shares", 5, shares, counted, 2000, "   carma1>=40536|carma1u1000>=40536", -1},
+		{"lacks memory", 5, shares, counted, 0, "", -1},
+		{"exclusive", 5, whole, exclusive, 0, "", -1},
+		{"by a smaller GPU", 5, "gres:gpu:1,gres:carma:20000", smaller, 0,
+			"  gres:gpu:1,gres:carma:40536 carma1>=40536|carma1u1000>=40536", -1},
+		{"all GPUs of a node", 5, whole, node, 0, "   carma1>=40536|carma1u1000>=40536", -1},
+		{"all GPUs of several", 5, whole, nodes, 0, "", 0},
+		{"not counted", 5, shares, plain, 2000, "", 10240},
+		{"nothing booked", 5, "gres:gpu:1", plain, 2000, "", -1},
+		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000,
+			"  gres:gpu:1,gres:carma:40536", -1},
+		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "", -1},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
@@ -527,18 +474,18 @@ func TestPrologGivesBackOften(t *testing.T) {
 		w.slurm.words.TresPerNode = c.books
 		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
-		h.Restart, h.OneNode = c.restart, c.books != nodes
+		h.Restart, h.OneNode = c.restart, true
+		c.job(&h)
 		w.prolog(t, h)
-		if !slices.Equal(w.slurm.calls, c.want) || w.slurm.startIn != latestStart {
-			t.Errorf("restart %d: calls %v, want %v; starts in %v", c.restart, w.slurm.calls, c.want, w.slurm.startIn)
+		if want := []string{"incomplete 7", "update 7" + c.change, "job 7"}; len(w.slurm.calls) < 3 ||
+			!slices.Equal(w.slurm.calls[len(w.slurm.calls)-3:], want) || w.slurm.startIn != latestStart {
+			t.Errorf("%s: calls %q, want %q; starts in %v", c.name, w.slurm.calls, want, w.slurm.startIn)
 		}
-		// For one that names its nodes, or takes several, a GPU is kept, once.
-		w.prolog(t, h)
+		w.prolog(t, h) // kept once
 		s, err := w.book.Snapshot(t.Context())
-		mib, want := map[string]int64{named: 10240, nodes: 0}[c.books], c.books == named || c.books == nodes
-		if err != nil || (len(s.Holds) == 1 && s.Holds[0].JobID == 7 && s.Holds[0].UID == h.UID &&
-			s.Holds[0].MiB == mib) != (want && c.restart == 5) || len(s.Holds) > 1 {
-			t.Errorf("restart %d, %s: kept %+v, %v", c.restart, c.books, s.Holds, err)
+		if err != nil || len(s.Holds) > 1 || (len(s.Holds) == 1) != (c.kept >= 0) || c.kept >= 0 &&
+			(s.Holds[0].JobID != 7 || s.Holds[0].UID != h.UID || s.Holds[0].MiB != c.kept) {
+			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
 		}
 	}
 }
@@ -546,7 +493,6 @@ func TestPrologGivesBackOften(t *testing.T) {
 // What is kept for a job that names its nodes: as much as it books, or all where that
 // does not tell whether it fits; nothing where no GPU takes jobs.
 func TestPrologKeeps(t *testing.T) {
-	const named = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240"
 	for name, c := range map[string]struct {
 		change func(*world)
 		want   string
@@ -566,7 +512,7 @@ func TestPrologKeeps(t *testing.T) {
 		}
 		c.change(w)
 		w.slurm.job = sctl.Job{ID: 7, State: "RUNNING"}
-		w.slurm.words.TresPerNode = named
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 		w.Config.Hooks.Vetoes = 5
 		h := hook(7)
 		h.Restart = 5
@@ -626,6 +572,7 @@ func TestPrologWaits(t *testing.T) {
 				w.prolog(t, h)
 			}
 			w.slurm.fail = fail
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 			if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) {
 				t.Errorf("got %v", err)
 			}
@@ -767,7 +714,7 @@ func TestWhoGoesBack(t *testing.T) {
 	quarantine(t, w, "GPU-1")
 	w.slurm.noRequeue = true
 	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
-		!slices.Equal(w.slurm.calls, []string{"job 7"}) {
+		!slices.Equal(w.slurm.calls, []string{"job 7", "words 7"}) {
 		t.Errorf("--no-requeue: %v, calls %v", err, w.slurm.calls)
 	}
 	w.slurm.noRequeue, w.slurm.calls = false, nil
@@ -811,7 +758,9 @@ func TestPrologHoldsWhatNeverFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.prolog(t, h)
-	if want := []string{"job 7", "requeuehold 7"}; !slices.Equal(w.slurm.calls, want) || w.slurm.probed != "7" {
+	if want := []string{"job 7", "requeuehold 7", "words 7", "update 7"}; !slices.Equal(w.slurm.calls, want) ||
+		w.slurm.probed != "7" || w.slurm.comment !=
+		`carma={"v":1,"note":"the job asks for 3 GPUs on node n1, which has 2"}` {
 		t.Errorf("calls %v, probed %q", w.slurm.calls, w.slurm.probed)
 	}
 	if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.PerhapsHeld) != 0 {
@@ -819,21 +768,31 @@ func TestPrologHoldsWhatNeverFits(t *testing.T) {
 	}
 }
 
-// One of srun, or that may not return to the queue, is told.
+// One of srun, or that may not return to the queue, as --no-requeue with GPUs by a later update, is told and ended:
+// it would keep its slots for ever. One of scrontab, which nobody can end, is told.
 func TestPrologTellsWhatNeverFits(t *testing.T) {
-	for name, plant := range map[string]func(*slurm){
-		"srun":         func(s *slurm) { s.fail["requeuehold"] = sctl.ErrBatchOnly },
-		"--no-requeue": func(s *slurm) { s.noRequeue = true },
-		"scrontab":     func(s *slurm) { s.fail["cron"] = sctl.ErrCron },
-		"perhaps":      func(s *slurm) { s.fail["cron"] = errors.New("a word of a later Slurm") },
+	for name, c := range map[string]struct {
+		plant func(*slurm)
+		ended bool
+	}{
+		"srun":         {func(s *slurm) { s.fail["requeuehold"] = sctl.ErrBatchOnly }, true},
+		"--no-requeue": {func(s *slurm) { s.noRequeue = true }, true},
+		"scrontab":     {func(s *slurm) { s.fail["cron"] = sctl.ErrCron }, false},
+		"perhaps":      {func(s *slurm) { s.fail["cron"] = errors.New("a word of a later Slurm") }, false},
+		"a slurmctld that does not answer": {func(s *slurm) {
+			s.noRequeue, s.fail["cancel"] = true, errors.New("away")
+		}, false},
 	} {
 		w := newWorld(t)
-		plant(w.slurm)
+		c.plant(w.slurm)
 		h := hook(7)
 		h.Slots, h.Carma = []int{0, 1, 2}, jobenv.Carma{}
 		w.slurm.job.State = "RUNNING"
-		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); errors.Is(err, ErrUndecided) == c.ended {
 			t.Errorf("%s: %v", name, err)
+		}
+		if got := slices.Contains(w.slurm.calls, "cancel 7") && w.slurm.fail["cancel"] == nil; got != c.ended {
+			t.Errorf("%s: ended %v, %v", name, got, w.slurm.calls)
 		}
 		if want := "carma: the job asks for 3 GPUs on node n1, which has 2, and cannot start; end it and ask for at most " +
 			"2"; w.slurm.told != want && name != "perhaps" {
@@ -916,53 +875,6 @@ func TestPrologOfAWholeNode(t *testing.T) {
 	}
 }
 
-// A job that cannot be counted stays on the node after some returns to the queue; one that has its
-// GPUs to itself books what this node's GPUs have.
-func TestPrologGivesBackForEverNobody(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		plant func(*world, *jobenv.Hook)
-		want  string // what is done at last
-		err   error
-	}{
-		{"not booked", func(w *world, h *jobenv.Hook) { h.Carma, w.slurm.words.TresPerNode = jobenv.Carma{}, "gres:gpu:1" },
-			"words 7", ErrUndecided},
-		{"booked by a smaller GPU", func(w *world, h *jobenv.Hook) {
-			h.Carma.Mode, h.Carma.FullMiB = "exclusive", 20000
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"
-		}, "update 7  gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536", nil},
-		{"booked whole", func(w *world, h *jobenv.Hook) {
-			h.Carma.Mode = "exclusive"
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
-		}, "incomplete 7", nil},
-		{"without an anchor", func(w *world, h *jobenv.Hook) {
-			w.Config.Capacity.Anchor = false
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
-		}, "incomplete 7", nil},
-	} {
-		w := newWorld(t)
-		for id := range uint32(2) {
-			h := hook(id + 1)
-			h.Carma.Mode = "exclusive"
-			w.prolog(t, h)
-		}
-		h := hook(7)
-		h.Restart = uint32(w.Config.Hooks.Vetoes)
-		c.plant(w, &h)
-		w.slurm.calls, w.slurm.job = nil, sctl.Job{State: "RUNNING", Restarts: int(h.Restart)}
-		if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, c.err) {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if !slices.Contains(w.slurm.calls, c.want) {
-			t.Errorf("%s: %v", c.name, w.slurm.calls)
-		}
-		s, err := w.book.Snapshot(t.Context())
-		if kept := c.name == "not booked" || c.name == "without an anchor"; err != nil || (len(s.Holds) == 1) != kept {
-			t.Errorf("%s: kept %+v, %v", c.name, s.Holds, err)
-		}
-	}
-}
-
 // Where the driver does not answer, the last readings count while they tell something of now.
 func TestPrologDecidesOnOldReadings(t *testing.T) {
 	for age, leased := range map[time.Duration]bool{50 * time.Second: true, time.Hour: false} {
@@ -980,7 +892,9 @@ func TestPrologKeepsNoStaleGPUs(t *testing.T) {
 	for age, kept := range map[time.Duration]int{50 * time.Second: 1, time.Hour: 0} {
 		w := newWorld(t)
 		w.stale(t, age)
-		w.keep(t.Context(), hook(7), gres.Request{JobID: 7, UID: 1000, GPUs: 1, Exclusive: true}, w.book)
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+		l := w.arrive(t.Context(), hook(7), w.slurm)
+		w.keep(t.Context(), l, w.book, w.slurm)
 		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != kept {
 			t.Errorf("readings of %s ago: kept %+v, %v", age, s.Holds, err)
 		}

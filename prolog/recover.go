@@ -15,6 +15,7 @@ import (
 	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
 )
 
 // recover requeues the job, with whole GPUs or a rung up the ladder. It
@@ -31,14 +32,14 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if err != nil {
 		return "", false, fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
-	if v.signature == "" && admincomment.Retried(words.AdminComment, admincomment.MPSFault) {
+	if v.signature == "" && admincomment.Retried(words.AdminComment, v.because) {
 		return "", false, errFaultAgain
 	}
 	mib, alone := about.FullMiB, true
 	if v.signature != "" {
 		mib, alone = n.nextBooking(held, about)
 	}
-	if alone {
+	if alone && v.proven {
 		partition = n.recoveryPartition(ctx, h, words.Account, slurm)
 	}
 	ctx, cancel, err := n.turn(ctx)
@@ -46,10 +47,9 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 		return "", false, err
 	}
 	defer cancel()
-	change := sctl.Change{
-		Partition: partition, TresPerNode: n.booked(words.TresPerNode, mib, about.FullMiB),
-		AdminComment: admincomment.With(words.AdminComment, v.token("from", h.Partition)),
-	}
+	change := n.rebooked(h, tres.Read(words.TresPerNode), mib)
+	change.Partition = partition
+	change.AdminComment = admincomment.With(words.AdminComment, v.token("from", h.Partition))
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, ledger, slurm); err != nil {
 		return "", false, err
 	}
@@ -114,14 +114,13 @@ func (n *Node) inGroups(ctx context.Context, h jobenv.Hook, names []string) bool
 	})
 }
 
-// scheduleRestart has the job's start set and, if it is requeued alone, its GPUs kept. A
-// slurmctld that picks the GPU itself keeps one for it by priority.
+// scheduleRestart has the job's start set and, if it is requeued alone, its GPUs kept.
 func (n *Node) scheduleRestart(ctx context.Context, h jobenv.Hook, held lease.Held, alone bool, ledger Returned) {
 	var uuids []string
 	for _, g := range held.GPUs {
 		uuids = append(uuids, g.UUID)
 	}
-	if alone && !n.Config.Placement.BySlurm() {
+	if alone {
 		if err := ledger.Hold(ctx, h.JobID, h.UID, max(h.Carma.GPUs, len(uuids)), 0, uuids); err != nil {
 			n.Log.Warn("hold the GPUs of a requeued job", "job", h.JobKey, "error", err)
 		}

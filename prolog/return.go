@@ -10,10 +10,9 @@ import (
 	"slices"
 	"time"
 
-	"carma/gres"
-	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/slurmbridge/admincomment"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
@@ -30,12 +29,11 @@ func backOff(n uint32) time.Duration {
 // while this Prolog still runs and slurmd then does not launch it; exit status
 // 0 keeps the node up. A job that was returned to the queue hooks.vetoes times is not sent around
 // any more, but waits for something that comes. One that was returned to the queue for what
-// slurmctld does not count (choose.Uncounted) books idle GPUs; it shares them none the
-// less. For one that names its nodes, and thus does not wait for capacity, for one that takes all
-// GPUs of several (there may be too few anchors for it to wait for capacity), and where
-// nodes publish none (capacity.anchor = false), the node keeps GPUs. One that was never
-// booked, as job_submit was off or the partition is none of CARMA's, stays here until
-// it has its GPUs. A node that has lost a GPU never has enough for a job for all: such a job is returned,
+// no node says of its GPUs (choose.Uncounted) waits for idle GPUs; it shares them none the
+// less. For one that takes all GPUs of several nodes, and where no node says what its GPUs can give (below
+// Slurm 24.11), the node keeps GPUs. For one that needs more than it has booked nothing is kept, however often
+// it is returned.
+// A node that has lost a GPU never has enough for a job for all: such a job is returned,
 // and not held, as another node may take it, or this one when it is mended.
 func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) (err error) {
 	h, r := l.Hook, l.request
@@ -56,26 +54,23 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	if node > 0 && r.GPUs > node && r.GPUs > n.Config.Partition[h.Partition].GPUsPerNode {
+	if node > 0 && r.GPUs > node && r.GPUs > n.mostGPUs(h.Partition) {
 		return n.tooMany(ctx, l, j, node, ledger, slurm)
 	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
 		return sctl.ErrBatchOnly
 	}
-	var words sctl.Words
-	if n.overVetoLimit(h) {
-		if words, err = slurm.Words(ctx, h.JobID); err != nil {
+	var change sctl.Change
+	if n.overVetoLimit(h) && h.Carma.Annotated {
+		list, err := l.books(ctx, slurm)
+		if err != nil {
 			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
-		switch books := tres.Read(words.TresPerNode); {
-		case n.Config.Placement.BySlurm():
-		case books.K == 0 && r.GPUs <= works: // slurmctld counts nothing of it, and would send it around for ever
-			return sctl.ErrBatchOnly
-		case !books.Anywhere() || !n.Config.Capacity.Anchor || books.Whole() && !h.OneNode:
-			n.keep(ctx, h, r, ledger)
+		if !h.Carma.Counted || h.Carma.All && !h.OneNode {
+			n.keep(ctx, l, ledger, slurm)
 		}
+		change = n.escalate(l, list, uncounted)
 	}
-	change := n.escalate(ctx, l, words, uncounted, slurm)
 	requeuing, cancelRequeue := n.part(ctx)
 	defer cancelRequeue()
 	// Not held: while this Prolog runs, slurmctld does not start the job again.
@@ -86,7 +81,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	if _, err := n.change(ctx, j, h.Partition, change, slurm); err != nil {
 		n.Log.Warn("change a job that was returned to the queue; it books what it booked", "job", h.JobKey, "error", err)
 	}
-	delay := max(backOff(h.Restart), n.recount(ctx, ledger))
+	delay := backOff(h.Restart)
 	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
 	ctx, cancelRest := n.part(ctx)
 	defer cancelRest()
@@ -98,36 +93,22 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	return nil
 }
 
-// recount is how long it takes until all agents have told slurmctld their counts again, where it has lost
-// them by a reconfigure or a restart: a job that is returned would only be sent to the next node whose
-// counts are wrong. The agent may have put right those of this node while the job waited here; where it has
-// not, this does.
-func (n *Node) recount(ctx context.Context, ledger Counts) time.Duration {
-	if n.Compare == nil {
-		return 0
+// mostGPUs is how many GPUs a node has where a job of the partition runs, as carma.toml says; of a partition
+// that it does not name, as many as any that it does.
+func (n *Node) mostGPUs(partition string) (most int) {
+	if p, ok := n.Config.Partition[partition]; ok {
+		return p.GPUsPerNode
 	}
-	if _, _, ok, err := ledger.Published(ctx); err != nil || !ok {
-		return 0
+	for _, p := range n.Config.Partition {
+		most = max(most, p.GPUsPerNode)
 	}
-	comparing, cancel := n.part(ctx)
-	defer cancel()
-	if err := n.Compare(comparing); err != nil {
-		n.Log.Warn("compare counts with slurmctld's", "error", err)
-	}
-	ctx, cancelRest := n.part(ctx)
-	defer cancelRest()
-	age, nodes, ok, err := ledger.Miscounted(ctx)
-	if err != nil || !ok {
-		return 0
-	}
-	return max(0, capacity.Settled(n.Config.Capacity.Compare.D(), nodes)-age).Round(time.Second)
+	return most
 }
 
-// tooMany holds a job that asks for more GPUs than the node has: it would come back for
-// ever. One that cannot return to the queue, or that is one of scrontab, which nobody could release, waits
-// until its user ends it.
-func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, ledger Held,
-	slurm Slurm) error {
+// tooMany holds a job that asks for more GPUs than the node has: it would come back for ever. One that cannot
+// return to the queue is ended, or slots and processors of the node would be its own for nothing. One of
+// scrontab, which nobody could release or end, waits until its user ends it.
+func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, ledger Held, slurm Slurm) error {
 	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
 	if j.Requeue {
@@ -141,17 +122,35 @@ func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, led
 		if failed := ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release it
 			n.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
 		}
-		err = slurm.RequeueHold(ctx, j.Leader())
+		if err = slurm.RequeueHold(ctx, j.Leader()); err == nil {
+			n.comment(ctx, j, admincomment.Note(tooManyText(l, node)), slurm)
+		}
 	}
-	return err
+	if !errors.Is(err, sctl.ErrBatchOnly) {
+		return err
+	}
+	n.tellTooMany(ctx, l, node, slurm)
+	ctx, cancel := n.part(ctx)
+	defer cancel()
+	if err := slurm.Cancel(ctx, j.Leader()); err != nil {
+		return fmt.Errorf("end job %s, which asks for more GPUs than the node has: %w", l.JobKey, err)
+	}
+	return nil
+}
+
+func tooManyText(l *launch, node int) string {
+	return fmt.Sprintf("the job asks for %d GPUs on node %s, which has %d", l.request.GPUs, l.Node, node)
 }
 
 // tellTooMany tells a job that waits here for more GPUs than the node has, or has left.
 func (n *Node) tellTooMany(ctx context.Context, l *launch, node int, slurm Slurm) {
+	if l.told {
+		return
+	}
+	l.told = true
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	text := fmt.Sprintf("carma: the job asks for %d GPUs on node %s, which has %d, and cannot start; end it and ask "+
-		"for at most %d", l.request.GPUs, l.Node, node, node)
+	text := fmt.Sprintf("carma: %s, and cannot start; end it and ask for at most %d", tooManyText(l, node), node)
 	if failed := slurm.Notify(ctx, l.JobID, text); failed != nil {
 		n.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
 	}
@@ -212,38 +211,40 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 
 // escalate is what a job that was returned to the queue too often asks for from now on; the
 // zero value if that would not help it.
-func (n *Node) escalate(ctx context.Context, l *launch, words sctl.Words, uncounted bool, slurm Jobs) sctl.Change {
-	h, r, fullMiB := l.Hook, l.request, l.about.FullMiB
-	books := tres.Read(words.TresPerNode)
+func (n *Node) escalate(l *launch, list tres.List, uncounted bool) sctl.Change {
+	fullMiB := l.about.FullMiB
 	switch {
-	case n.overVetoLimit(h) && books.Whole() && h.OneNode: // what slurmctld does not count keeps GPUs here
-		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
-		return sctl.Change{TresPerNode: books.Rebook(fullMiB, fullMiB)}
-	case !n.overVetoLimit(h) || r.Exclusive && (n.Config.Placement.BySlurm() || !books.Anywhere() ||
-		books.FreeMiB() >= fullMiB):
-	case r.Exclusive: // it books by a smaller GPU of another partition, or was to share
-		n.Log.Info("returned often; books whole GPUs of this size now", "job", h.JobKey, "mib", fullMiB)
-		return sctl.Change{TresPerNode: books.Rebook(fullMiB, fullMiB)}
-	case n.Config.Placement.BySlurm() && n.Config.Partition[h.Partition].Recovery != "":
-		partition := n.recoveryPartition(ctx, h, words.Account, slurm)
-		n.Log.Warn("returned too often; requests whole GPUs now", "job", h.JobKey, "partition", partition)
-		return sctl.Change{Partition: partition, TresPerNode: n.booked(words.TresPerNode, fullMiB, fullMiB)}
-	case uncounted && books.Anywhere():
-		n.Log.Info("returned often; waits for idle GPUs now", "job", h.JobKey)
-		return sctl.Change{TresPerNode: books.AwaitIdle(fullMiB)}
+	case !list.Books():
+	case l.request.Exclusive && list.Each(l.Carma.GPUs) < fullMiB: // it books by a smaller GPU, or was to share
+		n.Log.Info("returned often; books whole GPUs of this size now", "job", l.JobKey, "mib", fullMiB)
+		return n.rebooked(l.Hook, list, fullMiB)
+	case uncounted && !l.request.Exclusive, l.Carma.All: // what no node says of its GPUs is in its way
+		if ask := n.awaiting(l.Hook, fullMiB); ask != "" {
+			n.Log.Info("returned often; waits for idle GPUs now", "job", l.JobKey)
+			return sctl.Change{Extra: ask}
+		}
 	}
 	return sctl.Change{}
 }
 
-// keep keeps GPUs of this node for a job that names it, or cannot return to the queue, as the
-// steward does for one that waits for capacity; not where slurmctld has picked the
-// GPU.
-func (n *Node) keep(ctx context.Context, h jobenv.Hook, r gres.Request, ledger Ledger) {
-	if n.Config.Placement.BySlurm() {
+// keep keeps GPUs of this node for a job that does not wait for what a node's GPUs can give, or cannot return
+// to the queue, as the steward does for one that waits for capacity; not for one that needs more than it has booked.
+func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
+	if l.kept = l.kept || !l.Carma.Annotated; l.kept {
 		return
 	}
 	ctx, cancel := n.part(ctx)
 	defer cancel()
+	list, err := l.books(ctx, slurm)
+	if err != nil { // the next round tries again
+		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", err)
+		return
+	}
+	if l.kept = true; l.exceeds(list) {
+		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", "it needs more than it has booked")
+		return
+	}
+	h, r := l.Hook, l.request
 	s, err := ledger.Snapshot(ctx)
 	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
 		return

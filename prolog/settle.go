@@ -34,7 +34,7 @@ const (
 func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, until time.Time) error {
 	defer n.Heartbeat(l.Hook)()
 	wait := n.Config.Hooks.Wait.D()
-	for interactive := false; ; {
+	for {
 		most := preemptionTakes
 		if !until.IsZero() {
 			most = time.Until(until) - 2*n.Config.Hooks.Deadline.D()
@@ -59,7 +59,7 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 		}
 		switch {
 		case granted != nil: // only its tasks do not know yet
-		case !interactive:
+		case !l.stays:
 			err = n.giveBack(ctx, l, errors.Is(err, errUncounted), ledger, slurm)
 		case n.gone(ctx, l.Hook, slurm):
 			err = errGone
@@ -72,12 +72,14 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 			n.Log.Info("ended before it was leased a GPU", "job", l.JobKey)
 			return nil
 		case errors.Is(err, sctl.ErrBatchOnly):
-			n.keep(ctx, l.Hook, l.request, ledger)
-			interactive = true
+			n.keep(ctx, l, ledger, slurm)
+			l.stays = true
 		case err != nil:
 			n.Log.Warn("neither leased nor returned; retrying", "job", l.JobKey, "error", err)
-		case !interactive:
+		case !l.stays:
 			return nil
+		default:
+			n.keep(ctx, l, ledger, slurm)
 		}
 		wait = n.Config.Hooks.Wait.D()
 		if !until.IsZero() {

@@ -24,7 +24,7 @@ func slotted(restart uint32) jobenv.Hook {
 func TestTimeSlotIsOver(t *testing.T) {
 	w := newWorld(t)
 	w.slurm.job = sctl.Job{ID: 7, State: "COMPLETING", Reason: "TimeLimit"}
-	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 	w.slurm.words.AdminComment = "of an earlier plugin"
 	for restart := range uint32(3) {
 		w.prolog(t, slotted(restart))
@@ -84,7 +84,7 @@ func TestTimeSlotIsNotOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.slurm.job = sctl.Job{ID: 7, Reason: jobstate.Reason(c.reason)}
-			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 			w.prolog(t, slotted(0))
 			h := slotted(0)
 			c.change(w, &h)

@@ -19,7 +19,6 @@ import (
 	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/mps"
-	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -35,9 +34,9 @@ type taskFile struct {
 	ReserveMiB  int64    `json:"reserve_mib"`  // per GPU
 	PipeDir     string   `json:"pipe_dir"`     // of the MPS daemon; empty: no MPS
 	Devices     int      `json:"devices"`      // that the daemon serves
-	Shards      int64    `json:"shards"`       // that the job has in place of its GPU; 0: it has the GPU
 	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: it does not
 	Undecided   bool     `json:"undecided"`    // tasks wait until another file stands here, or none
+	GPUs        []GPU    `json:"gpus"`         // the leased ones, as others look for them
 
 	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
 }
@@ -48,9 +47,6 @@ func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.Shared = t.Shared || !g.Exclusive
 		t.ReserveMiB = g.ReserveMiB
-	}
-	if n.Config.Placement.BySlurm() && t.Shared {
-		t.Shards = config.ShardsFor(t.ReserveMiB)
 	}
 	if n.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
 		t.PipeDir = mps.PipeDir(n.RunDir, granted[0].Daemon)
@@ -84,7 +80,7 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {
 		err = fmt.Errorf("read SLURM_JOB_ID=%q: %w", get("SLURM_JOB_ID"), err)
-		return errors.Join(err, taskFile{}.print(w, nil, get))
+		return errors.Join(err, taskFile{}.print(w, nil))
 	}
 	job, known := jobOfStep(runDir, uint32(id), get)
 	// A direct srun has only the second. A component without GPUs has the leader's first.
@@ -96,7 +92,7 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 		t = taskFile{}
 	}
 	uuids, visibleErr := t.visible(known, get)
-	return errors.Join(err, visibleErr, t.print(w, uuids, get))
+	return errors.Join(err, visibleErr, t.print(w, uuids), t.printNumbers(w, known, get))
 }
 
 // isForeign tells whether it is another user's job that had the task's id: a slurmctld that has
@@ -229,8 +225,11 @@ func (t taskFile) visible(known bool, get jobenv.Getenv) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	slots = narrow(slots, get("CUDA_VISIBLE_DEVICES"))
-	var uuids []string
+	return t.ofSlots(narrow(slots, get("CUDA_VISIBLE_DEVICES"))), nil
+}
+
+// ofSlots returns the GPUs that stand behind slots of the job.
+func (t taskFile) ofSlots(slots []int) (uuids []string) {
 	for _, s := range slots {
 		i := slices.Index(t.Slots, s)
 		if i >= 0 && t.whole() {
@@ -240,7 +239,7 @@ func (t taskFile) visible(known bool, get jobenv.Getenv) ([]string, error) {
 			uuids = append(uuids, t.UUIDs[i])
 		}
 	}
-	return uuids, nil
+	return uuids
 }
 
 // slotsOfStep returns the slots that the step was given. slurmstepd sets SLURM_JOB_GPUS alone
@@ -289,7 +288,7 @@ func narrow(step []int, visible string) []int {
 	return slots
 }
 
-func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
+func (t taskFile) print(w io.Writer, uuids []string) error {
 	var b strings.Builder
 	list := strings.Join(uuids, ",")
 	if len(t.UUIDs) == 0 {
@@ -319,9 +318,6 @@ func (t taskFile) print(w io.Writer, uuids []string, get jobenv.Getenv) error {
 		export("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", strings.Join(limits, ","))
 	} else {
 		b.WriteString("unset CUDA_MPS_PIPE_DIRECTORY\nunset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT\n")
-	}
-	if t.Shards > 0 {
-		printSteps(&b, t.Shards, get)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

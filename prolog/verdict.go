@@ -5,11 +5,12 @@ package prolog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
-	"carma/estimator/history"
 	"carma/gres/lease"
 	"carma/gres/output"
+	"carma/prolog/evidence"
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/admincomment"
@@ -23,20 +24,31 @@ import (
 type verdict struct {
 	signature  string // of the OOM; empty: none
 	note       string
+	because    string // why the job is requeued without an OOM, as admincomment has it
+	proven     bool   // NVML saw what the text says: the job may have a place in the recovery partition
 	requeuedTo string
-	alone      bool     // it is requeued with whole GPUs
+	alone      bool     // GPUs are kept for it: it is requeued with whole ones
 	slotOver   bool     // it is requeued as it was, for its next time slot
 	putBack    bool     // by somebody else
 	gpuFault   bool     // its stderr tells of a fault on the GPU
 	job        sctl.Job // filled in only for jobs that had to be asked about
 }
 
-// judge decides whether the job died of GPU memory: a signature in its own
-// stderr, and a failed exit, and a shared GPU. Text alone proves nothing.
-func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, ledger Held,
-	slurm Slurm) (v verdict) {
-	failed := h.Exit.Failed() && about.Mode == jobenv.ModeShared
-	if !h.BatchHost || !failed && !h.Carma.Requeue {
+// judge decides by all evidence (package evidence) whether the job ran out of GPU memory that it shared, and has
+// it requeued if it did. Text alone proves nothing.
+func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, ledger EpilogLedger,
+	records Records, slurm Slurm) (v verdict) {
+	shared := about.Mode == jobenv.ModeShared
+	failed := h.Exit.Failed() && shared
+	switch {
+	case !h.BatchHost:
+		return v
+	case !h.Exit.Failed() && !h.Carma.Requeue:
+		if shared {
+			v.note = n.noteOfSuccess(ctx, h, about)
+		}
+		return v
+	case !failed && !h.Carma.Requeue:
 		return v
 	}
 	var err error
@@ -53,39 +65,74 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		return v
 	}
 	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
-	v.note, v.gpuFault = noteOf(reply), reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
-	if reply.Kind != oomscan.GPUMemory {
-		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
-	}
-	seen := nearBooking(held)
-	if reply.BackOff && (!seen || preallocated(held, about.FullMiB)) {
-		n.Log.Info("backed off to less GPU memory, and ended for another reason", "job", h.JobKey, "signature",
-			reply.Signature, "offset", reply.Offset)
-		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
-	}
-	v.signature = reply.Signature
-	advice := oomscan.Advice(reply.Signature, booked(held), config.Fraction(booked(held), about.FullMiB))
-	v.note = advice
-	because := func(reason string) {
-		v.note = reason
-		if advice != "" {
-			v.note += "; " + advice
+	v.gpuFault = reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
+	past := n.lately(ctx, h, held, records)
+	e := n.evidence(ctx, h, held, about, reply, past, ledger)
+	outcome := e.Decide()
+	n.Log.Info("judged the end of a job", "job", h.JobKey, "outcome", outcome, "text", e.Text,
+		"signature", reply.Signature, "offset", reply.Offset, "memory", e.Memory, "neighbour", e.Neighbour)
+	switch outcome {
+	case evidence.Proven, evidence.Said:
+		v.signature, v.proven = reply.Signature, outcome == evidence.Proven
+		if v.signature == "" {
+			v.signature = bySight
 		}
-	}
-	n.Log.Info("out of GPU memory", "job", h.JobKey, "signature", reply.Signature, "offset", reply.Offset, "seen_by_nvml",
-		seen)
-	switch why := n.mayNotRecover(h); {
-	case why != "":
-		because(why)
-		return v
+	case evidence.Beside:
+		v.because = admincomment.Neighbour
 	default:
-		v.requeuedTo, v.alone, err = n.recover(ctx, h, held, about, v, ledger, slurm)
-		if err == nil {
-			return v
-		}
-		because(err.Error())
+		v.note = joined(noteOf(reply), e.Note())
+		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
 	}
-	n.notRequeued(ctx, h, v, err, slurm)
+	v.note = e.Note()
+	fraction := config.Fraction(booked(held), about.FullMiB)
+	if advice := oomscan.Advice(reply.Signature, booked(held), fraction); advice != "" {
+		v.note += "; " + advice
+	}
+	if v.proven && past.Requeues[n.Config.Partition[h.Partition].Recovery] >= perHour {
+		v.proven = false
+		v.note = fmt.Sprintf("requeued in its own partition, as %d of its user's jobs were in another within an hour; %s",
+			perHour, v.note)
+	} else if !v.proven && past.Requeues[h.Partition] >= saidPerHour {
+		n.Log.Info("a text alone says so, and too many jobs of the user were requeued within an hour", "job", h.JobKey)
+		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %d of its user's jobs were "+
+			"requeued within an hour; book more with mem=; %s", saidPerHour, v.note)
+		return v
+	}
+	return n.bringBack(ctx, h, held, about, v, ledger, slurm)
+}
+
+// bySight is the signature of an OOM of which no text tells.
+const bySight = "nvml"
+
+// How many jobs of a user are requeued within an hour: to the recovery partition, which may have a better place in
+// the queue, and to their own, of which a text alone says why. Each gets a whole GPU.
+const (
+	perHour     = 10
+	saidPerHour = 40
+)
+
+// joined puts sentences together.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// bringBack requeues the job, or says why not.
+func (n *Node) bringBack(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, ledger Held,
+	slurm Slurm) verdict {
+	if why := n.mayNotRecover(h); why != "" {
+		v.note = why + "; " + v.note
+		return v
+	}
+	to, alone, err := n.recover(ctx, h, held, about, v, ledger, slurm)
+	if err != nil {
+		n.notRequeued(ctx, h, v, err, slurm)
+		v.note = err.Error() + "; " + v.note
+		return v
+	}
+	v.requeuedTo, v.alone = to, alone && v.proven
 	return v
 }
 
@@ -98,9 +145,9 @@ func (n *Node) mayNotRecover(h jobenv.Hook) string {
 }
 
 func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err error, slurm Slurm) {
-	n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
+	n.Log.Error("not requeued", "job", h.JobKey, "reason", err)
 	if errors.Is(err, errHeld) {
-		n.comment(ctx, v.job, v.token("refused", v.note), slurm)
+		n.comment(ctx, v.job, v.token("refused", err.Error()), slurm)
 	}
 }
 
@@ -112,7 +159,8 @@ func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held
 	if !held.Victim {
 		return v
 	}
-	v.note = held.Fault
+	// The servers' log is evidence, as NVML's figures are.
+	v.note, v.because, v.proven = held.Fault, admincomment.MPSFault, true
 	if why := n.mayNotRecover(h); why != "" {
 		v.note += "; " + why
 		return v
@@ -137,43 +185,6 @@ func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Jobs) string {
 		n.Log.Warn("query the name of an ended job", "job", h.JobKey, "error", err)
 	}
 	return words.Name
-}
-
-// noteOf says of a scan stderr what is worth a note in the record.
-func noteOf(r userfile.Reply) string {
-	switch {
-	case r.State != userfile.StateOK:
-		return "stderr: " + string(r.State)
-	case r.Kind == oomscan.HostMemory:
-		return "out of the node's memory"
-	case r.Kind == oomscan.MPS:
-		return "ended or not served by MPS"
-	case r.Kind == oomscan.GPUFault:
-		return "fault of a program on the GPU"
-	}
-	return ""
-}
-
-// nearBooking tells whether NVML saw the job use 90 % of what it booked on one
-// of its GPUs: evidence beyond what the job itself printed.
-func nearBooking(held lease.Held) bool {
-	for _, g := range held.GPUs {
-		if g.PeakMiB*10 >= g.ReserveMiB*9 && g.PeakMiB > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// preallocated tells whether one of the job's peaks is what a framework takes at its
-// start: no evidence of what the job needed.
-func preallocated(held lease.Held, fullMiB int64) bool {
-	for _, g := range held.GPUs {
-		if history.Preallocated(g.PeakMiB, g.ReserveMiB, fullMiB) != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // booked is what the job booked of each GPU.
@@ -207,13 +218,17 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about JobMeta, j sctl.Jo
 	return reply
 }
 
+// reason is why the job is requeued.
+func (v verdict) reason() string {
+	if v.signature != "" {
+		return admincomment.OOM
+	}
+	return v.because
+}
+
 // token is what AdminComment says of a job that is requeued.
 func (v verdict) token(key, value string) string {
-	reason := admincomment.OOM
-	if v.signature == "" {
-		reason = admincomment.MPSFault
-	}
-	return admincomment.Retry(reason, v.signature, key, value)
+	return admincomment.Retry(v.reason(), v.signature, key, value)
 }
 
 // comment adds a token to the AdminComment of a job in the queue, for people.

@@ -16,7 +16,7 @@ import (
 )
 
 const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
-       carma-estimate SCRIPT [--summary FILE] [KEYS] [--write[=mem]] [-- ARGS]
+       carma-estimate SCRIPT [--trace | --summary FILE] [KEYS] [--write[=mem]] [-- ARGS]
        carma-estimate --cases FILE
 
 Shows how much GPU memory a training job needs, from a summary of its model or a trace;
@@ -29,6 +29,8 @@ type options struct {
 	estimate.Input
 	cases string
 	json  bool
+	trace bool
+	args  []string // of the script
 }
 
 // keyFlags are the options that stand for a key of a #CARMA line. Their values
@@ -65,6 +67,7 @@ func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet
 		f.VarP(text{kind, to}, name, short, usage)
 	}
 	add(&o.Summary, "summary", "", "FILE", "model summary or trace; - for stdin")
+	f.BoolVar(&o.trace, "trace", false, "trace the PyTorch command of the script; needs PyTorch 2 and no GPU")
 	for i, k := range keyFlags {
 		add(&values[i], k.flag, "", k.kind, k.usage)
 		f.Lookup(k.flag).NoOptDefVal = k.alone
@@ -114,7 +117,8 @@ func (o *options) check(f *pflag.FlagSet) error {
 		if f.ArgsLenAtDash() != 1 {
 			return cli.Fail(cli.ExitUsage, "unexpected argument %q; arguments of the script go after --", f.Arg(1))
 		}
-		o.Args = strings.Join(f.Args()[1:], annotate.ArgEnd) + annotate.ArgEnd
+		o.args = f.Args()[1:]
+		o.Args = strings.Join(o.args, annotate.ArgEnd) + annotate.ArgEnd
 	}
 	only := func(where string, fits bool, flags ...string) error {
 		for _, name := range flags {
@@ -124,7 +128,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 		}
 		return nil
 	}
-	if err := only("a script", o.Script != "", "write", "partition", "gres", "config"); err != nil {
+	if err := only("a script", o.Script != "", "write", "partition", "gres", "config", "trace"); err != nil {
 		return err
 	}
 	if o.cases != "" {
@@ -143,6 +147,8 @@ func (o *options) check(f *pflag.FlagSet) error {
 		return nil
 	}
 	switch {
+	case o.trace && o.Summary != "":
+		return cli.Fail(cli.ExitUsage, "--trace makes the trace that --summary names: give one of them")
 	case o.Script == "" && o.Summary == "":
 		return cli.Fail(cli.ExitUsage,
 			"nothing to estimate: give --summary, a script or --cases; see carma-estimate --help")

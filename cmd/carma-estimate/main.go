@@ -46,6 +46,12 @@ func (p *program) run(args []string) error {
 			return status(err)
 		}
 	}
+	if o.trace {
+		if o.Text, err = p.traced(o.Script, o.args); err != nil {
+			return err
+		}
+		o.Summary = "the trace of " + o.Script
+	}
 	if o.Script != "" {
 		r, err := estimate.OfScript(o.Input, p.estimate)
 		if err != nil {

@@ -75,25 +75,31 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, Thresholds: choose.FromConfig(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book,
-		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
-		Lost:      hook.NewNode(c, node, log).Lost,
-		Unlimited: errors.New("placement.mode is \"slurm\""),
-		Outputs:   &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
+		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r, Cluster: slurm,
+		Publishes: func(ctx context.Context) (bool, error) {
+			release, err := slurm.Version(ctx)
+			return err == nil && release.Publishes(), err
+		},
+		Lost:    hook.NewNode(c, node, log).Lost,
+		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
+		Guard:   func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) },
 	}
-	if !c.Placement.BySlurm() { // else slurmctld plans starts for large requests
-		a.Cluster = slurm
-		a.Guard = func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }
-		limits, err := nvml.FindMemoryLimits(c.NVML.Library)
-		switch {
-		case c.Devices.Confine == "none":
-			err = errors.New("devices.confine is \"none\"")
-		case err == nil:
-			a.Limits, a.Cgroups = limits, host
-		}
-		a.Unlimited = err
+	limits, err := nvml.FindMemoryLimits(c.NVML.Library)
+	switch {
+	case c.Devices.Confine == "none":
+		err = errors.New("devices.confine is \"none\"")
+	case err == nil:
+		a.Limits, a.Cgroups = limits, host
 	}
+	a.Unlimited = err
 	if c.MPS.Enabled {
-		a.MPS = mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
+		control := mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
+		if groups, err := host.Servers(); err != nil {
+			log.Warn("MPS servers have no cgroup", "error", err)
+		} else {
+			control.Groups = groups
+		}
+		a.MPS = control
 	}
 	if files := (export.Files{Export: c.Export, Ended: &r.Ended}); c.Export != (config.Export{}) {
 		a.Export = func(s lease.Snapshot) error {

@@ -22,6 +22,7 @@ Commands:
   agent        sample GPUs, run MPS daemons, publish capacity (a service)
   status       show the GPUs of this node and their jobs
   readmit      end the quarantine of a GPU
+  gpus         show the GPUs of a job on this node
   prolog       Slurm's Prolog
   task-prolog  Slurm's TaskProlog
   epilog       Slurm's Epilog
@@ -30,6 +31,7 @@ Commands:
   db           check, back up or prune the accounting database
   doctor       check the whole installation and say what to fix
   setup        print the configuration lines for nodes like this one
+  unbook       make pending jobs Slurm's own again, before CARMA is removed
 
 In slurm.conf, name the hooks by the links carma-prolog, carma-task-prolog and
 carma-epilog to this program, without arguments.
@@ -47,6 +49,8 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"db":          runDB,
 	"doctor":      runDoctor,
 	"setup":       runSetup,
+	"gpus":        runGPUs,
+	"unbook":      runUnbook,
 }
 
 // env is what every command starts with.

@@ -19,7 +19,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-const setupUsage = `usage: carma-node setup [--nodes LIST] [--partition NAME] [--placement MODE]
+const setupUsage = `usage: carma-node setup [--nodes LIST] [--partition NAME]
 
 Prints the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d for a set
 of nodes that are like this one, from slurmd -C, NVML and the existing
@@ -30,13 +30,8 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	f := cli.Flags("carma-node setup", setupUsage, os.Stdout)
 	nodes := f.String("nodes", sctl.NodeName(e.node), "Slurm `LIST` of the nodes, such as gpu[1-4]")
 	partition := f.String("partition", "gpu", "`NAME` of the partition whose jobs may share GPUs")
-	placement := f.String("placement", "carma",
-		"`MODE` of placement: carma, the node chooses the GPU; or slurm, slurmctld does")
 	if err := cli.Parse(f, args); err != nil {
 		return err
-	}
-	if *placement != "carma" && *placement != "slurm" {
-		return cli.Fail(cli.ExitUsage, "%q is not a placement mode; write carma or slurm", *placement)
 	}
 	if names, err := hostlist.Expand(*nodes); err != nil || len(names) == 0 || strings.ContainsAny(*nodes, " \t\n") {
 		return cli.Fail(cli.ExitUsage, "%q is not a node list; write gpu[1-4]", *nodes)
@@ -50,8 +45,7 @@ func runSetup(ctx context.Context, e env, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs, Placement: *placement,
-		MarginMiB: c.Placement.MarginMiB}
+	s := doctor.Site{Nodes: *nodes, Partition: *partition, MaxJobs: c.Placement.MaxJobs}
 	s, note, err := facts.OfSite(ctx, e.config, c, s)
 	if note != nil {
 		fmt.Fprintf(os.Stderr, "carma-node: %v; the lines are for a new slurm.conf\n", note)

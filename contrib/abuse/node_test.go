@@ -60,7 +60,7 @@ for name in $names; do
 	QOS) value=normal ;;
 	Reservation | Account) value="(null)" ;;
 	Name) value=job ;;
-	tres-per-node) value=gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240 ;;
+	tres-per-node) value=gres:gpu:1,gres:carma:10240 ;;
 	admin_comment) value="carma={}" ;;
 	*) echo "Invalid job format specification: $name" >&2; exit 1 ;;
 	esac
@@ -70,8 +70,8 @@ echo
 `
 
 const sinfo = `#!/bin/sh
-sep=${*##*Gres:}; sep=${sep%%,*}
-echo "gpu:16,carmau0:40536$sep(null)$sep"
+sep=${*##*Extra:}; sep=${sep%%,*}
+echo "{\"carma1\":40536}$sep"
 `
 
 const scontrol = `#!/bin/sh

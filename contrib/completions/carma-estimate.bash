@@ -7,7 +7,7 @@ _carma_estimate() {
 	--batch | --seq | --input | --optim | --foreach | --precision | --parallel | --attn | --dropout | --params | --gpus | -G | --base | --method | --partition | -p | --gres) return ;;
 	esac
 	if [[ $word == -* ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "--version --summary --batch --seq --input --optim --foreach --precision --parallel --attn --grad-ckpt --dropout --dynamic-shapes --params --gpus -G --base --method --write --partition -p --gres --config --cases --json --ascii" -- "$word")
+		mapfile -t COMPREPLY < <(compgen -W "--version --summary --trace --batch --seq --input --optim --foreach --precision --parallel --attn --grad-ckpt --dropout --dynamic-shapes --params --gpus -G --base --method --write --partition -p --gres --config --cases --json --ascii" -- "$word")
 	else
 		mapfile -t COMPREPLY < <(compgen -W "" -f -- "$word")
 	fi

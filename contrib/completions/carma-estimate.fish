@@ -1,6 +1,7 @@
 # fish completion of carma-estimate; made of its flags by go test -update
 complete -c carma-estimate -l version -d 'print the version'
 complete -c carma-estimate -l summary -r -F -d 'model summary or trace; - for stdin'
+complete -c carma-estimate -l trace -d 'trace the PyTorch command of the script; needs PyTorch 2 and no GPU'
 complete -c carma-estimate -l batch -x -d 'samples per step and GPU'
 complete -c carma-estimate -l seq -x -d 'tokens per sample'
 complete -c carma-estimate -l input -x -d 'size of a sample'

@@ -3,6 +3,7 @@
 _arguments -s \
 	'*--version[print the version]' \
 	'*--summary[model summary or trace; - for stdin]:FILE:_files' \
+	'*--trace[trace the PyTorch command of the script; needs PyTorch 2 and no GPU]' \
 	'*--batch[samples per step and GPU]:N: ' \
 	'*--seq[tokens per sample]:N: ' \
 	'*--input[size of a sample]:CxHxW: ' \

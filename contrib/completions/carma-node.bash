@@ -9,7 +9,7 @@ _carma_node() {
 	if [[ $word == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "--version --config --node" -- "$word")
 	else
-		mapfile -t COMPREPLY < <(compgen -W "agent check db doctor epilog prolog readmit sample setup status task-prolog" -f -- "$word")
+		mapfile -t COMPREPLY < <(compgen -W "agent check db doctor epilog gpus prolog readmit sample setup status task-prolog unbook" -f -- "$word")
 	fi
 }
 complete -o filenames -F _carma_node carma-node

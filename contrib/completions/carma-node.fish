@@ -7,9 +7,11 @@ complete -c carma-node -n __fish_use_subcommand -a check
 complete -c carma-node -n __fish_use_subcommand -a db
 complete -c carma-node -n __fish_use_subcommand -a doctor
 complete -c carma-node -n __fish_use_subcommand -a epilog
+complete -c carma-node -n __fish_use_subcommand -a gpus
 complete -c carma-node -n __fish_use_subcommand -a prolog
 complete -c carma-node -n __fish_use_subcommand -a readmit
 complete -c carma-node -n __fish_use_subcommand -a sample
 complete -c carma-node -n __fish_use_subcommand -a setup
 complete -c carma-node -n __fish_use_subcommand -a status
 complete -c carma-node -n __fish_use_subcommand -a task-prolog
+complete -c carma-node -n __fish_use_subcommand -a unbook

@@ -144,7 +144,8 @@ func TestForward(t *testing.T) {
 		c.eventually(func() string { return fmt.Sprint(c.index(id) >= 0) }, "true")
 		ids = append(ids, id)
 	}
-	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 8G --smact 20 --ramp 0s --duration "+
+	oom := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=4G\nsimjob --mem 3900M --smact 20 --ramp 0s "+
+		"--duration 40s\nsimjob --mem 8G --smact 20 --ramp 0s --duration "+
 		"10s\n")
 	c.eventually(func() string { return c.job(oom, "%P") }, "gpu-recovery")
 	c.sh(alice, "scancel "+strings.Join(ids, " "))

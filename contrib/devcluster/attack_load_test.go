@@ -39,6 +39,16 @@ func modelText(n int) string {
 	return b.String() + "#CARMA| )\nsleep 1\n"
 }
 
+// wordsText is a script of 508 KB of words where libcarma took them one by one, behind the first
+// command, and of as many behind one key.
+func wordsText(n int) string {
+	head := fmt.Sprintf("#!/bin/bash\n#SBATCH --gres=gpu:1\n#CARMA batch=%d\n", n%4096+1)
+	if n%2 == 0 {
+		return head + "#CARMA input=" + strings.Repeat("x", 508<<10) + "\n"
+	}
+	return head + "sleep 1\n#CARMA" + strings.Repeat(" x", 254<<10) + "\n"
+}
+
 // Beside users whose scripts are as long as Slurm takes them, as many jobs are booked as
 // without. On a machine that is busy elsewhere these are not all, for an answer may come
 // late; so the attack must fail once in three tries. It takes no processor time that
@@ -58,7 +68,11 @@ func attackSubmissions(t *testing.T, c *cluster) {
 		var stops []func() string
 		for loop := range 3 {
 			for i := range 4 {
-				c.file(alice, fmt.Sprintf("model%d.%d.sh", loop, i), modelText(1000*try+100*loop+i))
+				text := modelText
+				if i >= 2 {
+					text = wordsText
+				}
+				c.file(alice, fmt.Sprintf("model%d.%d.sh", loop, i), text(1000*try+100*loop+i))
 			}
 			// A text that libcarma has seen costs nothing: each is another one.
 			stops = append(stops, c.background(alice, fmt.Sprintf("renice -n 19 $$ >/dev/null; n=0;"+

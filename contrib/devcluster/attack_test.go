@@ -42,9 +42,6 @@ func (c *cluster) client(name string) string {
 // quote makes one word of a text for a shell, whatever bytes it has.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// uid of a user of the cluster.
-func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
-
 // itself are fields that slurmctld changes while it only looks at a job.
 var itself = regexp.MustCompile(`\b(RunTime|StartTime|EndTime|AccrueTime|LastSchedEval|Scheduler|SuspendTime|` +
 	`SecsPreSuspend|PreemptTime|PreemptEligibleTime)=\S*`)

@@ -53,7 +53,7 @@ func (c *cluster) forged(own string, targets ...string) string {
 // "gres:gpu:x" it is a type of GPU, with requests that slurmctld takes.
 func forgedGRES(id string) string {
 	return "\n" + id + "|PENDING|gpu|Resources|1|N/A|N/A|N/A||n1||" + id +
-		"|N/A|(null)|gpu,gres:carmau0:4096,gres:carmatotal:99999"
+		"|N/A|(null)|gpu,gres:carma:99999"
 }
 
 // forgery submits jobs with forged texts.

@@ -11,9 +11,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -24,7 +24,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"carma/slurmbridge/tres"
+	"carma/slurmbridge/extra"
 )
 
 // cluster is a development cluster of one test.
@@ -34,7 +34,6 @@ type cluster struct {
 	env []string
 }
 
-// Carol is counted with alice, bob is not (tres.Part).
 const alice, bob, carol = "carma-alice", "carma-bob", "carma-carol"
 
 // patience is how long a test waits for something that takes a moment on a
@@ -267,58 +266,70 @@ func (c *cluster) output(id string) string {
 	return string(text)
 }
 
-// gres is the Gres text of a node as slurmctld counts it, in plain numbers.
-var part = regexp.MustCompile(`carmau(\d):([^,]*)`)
-
-func (c *cluster) parts(gres string) string {
-	counts := map[string]string{}
-	for _, m := range part.FindAllStringSubmatch(gres, -1) {
-		counts["carmau"+m[1]] = m[2]
+// release is that of the Slurm of the tests, 2205 for 22.05.
+func release(t *testing.T) int {
+	t.Helper()
+	slurmctld := "/usr/sbin/slurmctld"
+	if prefix := os.Getenv("SLURM_PREFIX"); prefix != "" {
+		slurmctld = prefix + "/sbin/slurmctld"
 	}
-	if len(counts) == 0 {
-		return gres
+	out, err := exec.Command(slurmctld, "-V").Output()
+	m := regexp.MustCompile(`(\d+)\.(\d+)\.\d+`).FindStringSubmatch(string(out))
+	if err != nil || m == nil {
+		t.Fatalf("%s -V: %q, %v", slurmctld, out, err)
 	}
-	alices, bobs, others := c.books(alice), c.books(bob), ""
-	for name, count := range counts {
-		if name != alices && name != bobs {
-			others = count
-		}
-	}
-	text := "alice:" + counts[alices] + ",bob:" + counts[bobs] + ",others:" + others
-	if counts[alices] == counts[bobs] && counts[bobs] == others {
-		text = "carma:" + others
-	}
-	first := part.FindStringIndex(gres)[0]
-	all := part.FindAllStringIndex(gres, -1)
-	return gres[:first] + text + gres[all[len(all)-1][1]:]
+	n, _ := strconv.Atoi(m[1] + m[2])
+	return n
 }
 
-// books is the GRES that a user's job on one GPU books.
-func (c *cluster) books(name string) string {
+// needsCounts skips a test of what nodes publish where they publish nothing.
+func needsCounts(t *testing.T) {
+	t.Helper()
+	if r := release(t); r < 2411 {
+		t.Skipf("nodes publish nothing below Slurm 24.11; this is %d.%02d", r/100, r%100)
+	}
+}
+
+// publishes tells whether nodes say in Extra what their GPUs can give: from Slurm 24.11 on.
+func (c *cluster) publishes() bool { return release(c.t) >= 2411 }
+
+// counts is what a node says in Extra, sorted: "carma1:40536 carma1-alice:17920 ... carmaall:4".
+func (c *cluster) counts(node string) string {
 	c.t.Helper()
-	u, err := user.Lookup(name)
-	if err != nil {
-		c.t.Fatal(err)
+	out := c.sh("", "scontrol show node "+node)
+	m := regexp.MustCompile(`(?m)^ +Extra=(.*)$`).FindStringSubmatch(out)
+	if m == nil {
+		return ""
 	}
-	uid, err := strconv.Atoi(u.Uid)
+	counts, err := extra.Counts(m[1])
 	if err != nil {
-		c.t.Fatal(err)
+		return m[1]
 	}
-	return tres.Name(1, uint32(uid))
+	var list []string
+	for _, key := range slices.Sorted(maps.Keys(counts)) {
+		name := key
+		for _, u := range []string{alice, bob, carol} {
+			name = strings.Replace(name, "u"+c.uid(u), "-"+strings.TrimPrefix(u, "carma-"), 1)
+		}
+		list = append(list, fmt.Sprintf("%s:%d", name, counts[key]))
+	}
+	return strings.Join(list, " ")
 }
 
-// gres is what slurmctld counts on a node. The users' parts are told by name:
-// "carma:5" if all are 5, else "alice:5,bob:1,others:1".
-func (c *cluster) gres(node string) string {
-	out := c.sh("", "scontrol show node "+node)
-	out = strings.ReplaceAll(out, "no_consume:", "") // not printed up to 22.05
-	m := regexp.MustCompile(`(?m)^ +Gres=(.*)$`).FindStringSubmatch(out)
-	m[1] = c.parts(m[1])
-	return regexp.MustCompile(`:(\d+)K`).ReplaceAllStringFunc(m[1], func(s string) string {
-		n, _ := strconv.Atoi(s[1 : len(s)-1])
-		return ":" + strconv.Itoa(n*1024)
-	})
+// wantCounts waits until a node's counts are as a regular expression says. Where nodes publish
+// nothing there is nothing to wait for.
+func (c *cluster) wantCounts(node, want string) {
+	c.t.Helper()
+	if c.publishes() {
+		c.eventually(func() string { return c.counts(node) }, want)
+	}
 }
+
+// idleCounts are those of a node of four idle GPUs.
+const idleCounts = "^carma1:40536 carma2:40536 carma3:40536 carma4:40536 carmaall:4$"
+
+// uid of a user of the cluster.
+func (c *cluster) uid(user string) string { return c.sh("", "id -u "+user) }
 
 // noDrain requires every node up and of no bad state.
 func (c *cluster) noDrain() {

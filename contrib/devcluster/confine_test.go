@@ -270,7 +270,11 @@ func TestConfineBesideOthers(t *testing.T) {
 	if got := c.sh("", "cat none.out"); got != "none" {
 		t.Errorf("the job without a GPU opened %q", got)
 	}
-	if got := c.sh("", "cat again.out"); !regexp.MustCompile("^" + first + "\n[0-3]$").MatchString(got) {
+	second := "[0-3]"
+	if !c.publishes() { // slurmd 22.05 may start a job that comes back within seconds without its Prolog
+		second = "(carma: this node has no lease .*\nnone|[0-3])"
+	}
+	if got := c.sh("", "cat again.out"); !regexp.MustCompile("^" + first + "\n" + second + "$").MatchString(got) {
 		t.Errorf("the job that was requeued opened %q, first leased %s", got, first)
 	}
 	for i := range many {

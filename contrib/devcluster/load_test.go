@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,10 +22,12 @@ import (
 // later. On an idle machine that is 1.0 to 1.5 times the longest running job; a slow one
 // takes longer, and so do its small jobs.
 func TestNoStarvation(t *testing.T) {
+	needsCounts(t) // the steward writes holds into nodes' Extra
 	for name, script := range map[string]string{
 		"four GPUs":   "#SBATCH --gres=gpu:4\n#CARMA mem=10G\nsleep 1\n",
 		"a whole GPU": "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nsleep 1\n",
 		"half a GPU":  "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n",
+		"its node":    "#SBATCH --gres=gpu:1 -w n1\n#CARMA mem=20G\nsleep 1\n",
 		"an array":    "#SBATCH --gres=gpu:1 --array=1-3\n#CARMA mem=20G\nsleep 1\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,6 +77,7 @@ func (c *cluster) overtaken(id string) int {
 // A GPU that is kept for a job needs to be free of its user's other jobs only as far
 // as their memory is in the way: those that run on for long stay.
 func TestHoldLetsOwnJobsStay(t *testing.T) {
+	needsCounts(t) // the steward writes holds into nodes' Extra
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
 	var long []string
@@ -103,6 +105,7 @@ func TestHoldLetsOwnJobsStay(t *testing.T) {
 // A job that some node has returned to the queue does not wait any longer once GPUs that are kept
 // for it are free. That another node is drained changes nothing.
 func TestHeldJobComesAtOnce(t *testing.T) {
+	needsCounts(t) // the steward writes holds into nodes' Extra
 	c := up(t, "--nodes", "2")
 	c.sh("", "scontrol update NodeName=n2 State=DRAIN Reason=test")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
@@ -112,7 +115,7 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA off\nexec simjob --mem 8G --smact 5 --ramp 0s --duration 60s\n")
 	}
 	c.sh("", "scontrol requeue "+id)
-	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, "carma-hold="+id)
+	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, `"carmahold":"`+id)
 	c.sh("", "scontrol update JobId="+id+" StartTime=now+800") // as the node sets it that returns a job to the queue
 	c.eventually(func() string { return c.job(id, "%r") }, "BeginTime")
 	start := time.Now()
@@ -124,6 +127,7 @@ func TestHeldJobComesAtOnce(t *testing.T) {
 
 // GPUs are kept for no job that its user holds, or lets start later or wait for another.
 func TestHoldEndsWithItsUsersHold(t *testing.T) {
+	needsCounts(t) // the steward writes holds into nodes' Extra
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`})
 	long := ""
@@ -137,13 +141,13 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 		if err := c.ledger("n1").QueryRow("SELECT count(*) FROM hold WHERE job_id=?", id).Scan(&kept); err != nil {
 			t.Fatal(err)
 		}
-		word, _, _ := c.run("", "scontrol show node n1 | grep -o 'carma-hold=[0-9]*'")
+		word, _, _ := c.run("", "scontrol show node n1 | grep -o 'carmahold\":\"[0-9]*'")
 		return strings.TrimSpace(fmt.Sprint(kept, " ", word))
 	}
 	// Later than any back-off of ours: a Prolog may have returned the job to the queue before.
 	for _, change := range []string{"scontrol hold " + id, "scontrol update JobId=" + id + " StartTime=now+3600",
 		"scontrol update JobId=" + id + " Dependency=afterany:" + long} {
-		c.eventually(state, "^1 carma-hold="+id+"$")
+		c.eventually(state, `^1 carmahold":"`+id+"$")
 		c.sh(bob, change)
 		c.eventually(state, "^0$")
 		c.sh(bob, "scontrol release "+id)
@@ -156,9 +160,10 @@ func TestHoldEndsWithItsUsersHold(t *testing.T) {
 // GPUs are also kept for a job that the steward sees first when a Prolog has returned it to the queue,
 // as the node had not published yet that it is full.
 func TestHoldOfAReturnedJob(t *testing.T) {
+	needsCounts(t) // the steward writes holds into nodes' Extra
 	c := up(t, "--nodes", "1")
 	c.settings(map[string]string{"hold.after": `"2s"`, "capacity.compare": `"1s"`, "hooks.wait": `"1s"`})
-	c.eventually(func() string { return c.gres("n1") }, "carma:40536,")
+	c.wantCounts("n1", "^carma1:40536 ")
 	c.sh("", "read -r pid _ <"+c.dir+"/pid/agent.n1; kill -9 $pid")
 	for range 4 {
 		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\nsleep 1000\n")
@@ -167,62 +172,7 @@ func TestHoldOfAReturnedJob(t *testing.T) {
 	id := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA off\nsleep 1\n")
 	c.eventually(func() string { return c.hookLog(id) }, "returned to the queue")
 	c.restart("agent", "n1")
-	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, "carma-hold="+id+":")
-	c.noDrain()
-}
-
-// A job that names its node is started and returned to the queue while the small ones pass
-// it; then the node keeps a GPU for it.
-func TestNoStarvationOfNamedNodes(t *testing.T) {
-	c := up(t, "--nodes", "1")
-	c.settings(map[string]string{"hooks.wait": `"1s"`, "hooks.vetoes": "1"})
-	defer c.stream()()
-	id := c.sbatch(bob, "-w n1", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\nsleep 1\n")
-	c.eventually(func() string { return c.hookLog(id) }, "GPUs are held for the job")
-	c.ends(id, "COMPLETED")
-	c.noDrain()
-}
-
-// A job that names its node is started there whatever the node offers, and its Prolog looks
-// for a GPU all the while. It gets none before one that has waited in the queue for it.
-func TestNamedNodeWaitsItsTurn(t *testing.T) {
-	c := up(t, "--nodes", "1")
-	c.settings(map[string]string{"hooks.wait": `"1m"`})
-	const script = "#SBATCH --gres=gpu:1\n#CARMA mem=5G\nsleep 1000\n"
-	var fill []string
-	for range 4 {
-		fill = append(fill, c.sbatch(alice, "", script)) // one on each GPU
-	}
-	c.eventually(func() string { return c.leases("n1") }, `^\d+ \d+ \d+ \d+$`)
-	// Else slurmctld may still start the next job there, whose Prolog returns it for a while.
-	c.eventually(func() string { return c.gres("n1") }, "bob:2,others:2,")
-	newcomers := func() string {
-		return strings.Join(slices.DeleteFunc(strings.Fields(c.leases("n1")),
-			func(id string) bool { return slices.Contains(fill, id) }), " ")
-	}
-	id := c.sbatch(bob, "", script)
-	c.eventually(func() string { return c.job(id, "%T %r") }, "PENDING (ReqNodeNotAvail|Resources|Priority|None)")
-	for range 9 { // one of them would see first that a GPU is free
-		c.sbatch(carol, "-J named -w n1", script)
-	}
-	srun := make(chan string, 1)
-	go func() {
-		out, stderr, _ := c.run(carol, "srun -w n1 -J named --gres=gpu:1 sh -c 'echo gpu=$CUDA_VISIBLE_DEVICES'")
-		srun <- out + stderr
-	}()
-	c.eventually(func() string { return c.sh("", "squeue -h -n named -o '%T %r' | sort | uniq -c") },
-		"^ *10 RUNNING Prolog$")
-	c.sh("", "scancel "+fill[0])
-	c.eventually(newcomers, `\d`)
-	if got := newcomers(); got != id {
-		t.Errorf("the GPU went to job %s, the first of those who wait is %s", got, id)
-	}
-	for _, f := range fill[1:] {
-		c.sh("", "scancel "+f)
-	}
-	c.eventually(newcomers, `\d \d`) // nobody is before them any more
-	c.sh("", "scancel -n named")
-	<-srun
+	c.eventually(func() string { return c.sh("", "scontrol show node n1") }, `"carmahold":"`+id+":")
 	c.noDrain()
 }
 
@@ -258,7 +208,7 @@ func (c *cluster) stream() (stop func()) {
 			}
 		}
 	}()
-	c.eventually(func() string { return c.gres("n1") }, "carma:2,") // three on each GPU
+	c.wantCounts("n1", "^carma1:0 carma2") // three on each GPU
 	return func() { close(quit); <-done }
 }
 

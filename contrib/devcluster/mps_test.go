@@ -52,7 +52,7 @@ func TestSharedGPUPairs(t *testing.T) {
 
 	// Another user gets none of them, and is told so.
 	other := c.sbatch(bob, "", two("4G", "simjob --gpus 2 --mem 2G --smact 5 --ramp 0s --duration 1s\n"))
-	c.eventually(func() string { return c.hookLog(other) }, "leased to another user")
+	c.eventually(func() string { return c.hookLog(other) + c.job(other, " %r") }, "leased to another user|Constraints")
 
 	// One that takes more than it booked on its second GPU fails by its limit;
 	// those beside it do not notice.

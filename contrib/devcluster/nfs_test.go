@@ -33,8 +33,7 @@ func TestNFSHome(t *testing.T) {
 		}
 	})
 	dir := filepath.Join(home, alice)
-	script := "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
-	id := c.sbatch(alice, "--open-mode=append --chdir="+dir+" -o o.txt -e e.txt", script)
+	id := c.sbatch(alice, "--open-mode=append --chdir="+dir+" -o o.txt -e e.txt", oomOnce)
 	c.ends(id, "COMPLETED")
 	if _, err := os.ReadFile(filepath.Join(dir, "e.txt")); !os.IsPermission(err) {
 		t.Errorf("root reads a home with root_squash: %v", err)

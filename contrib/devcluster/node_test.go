@@ -10,17 +10,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"carma/gres/steward"
-	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 )
 
-// Nodes are for the steward what they are for slurmctld, and what it leaves in the
-// anchor's Comment comes back.
+// Nodes are for the steward what they are for slurmctld, and what it leaves in a node's
+// Extra comes back.
 func TestNodeStates(t *testing.T) {
+	needsCounts(t)
 	c := up(t)
 	slurm := sctl.Client{BinDir: filepath.Dir(c.sh("", "command -v scontrol")),
 		Conf: filepath.Join(c.dir, "etc/slurm.conf")}
@@ -72,15 +71,15 @@ func TestNodeStates(t *testing.T) {
 	if n.Features != "nvlink" || strings.Join(n.Partitions, " ") != "gpu gpu-recovery" || n.GPUs != 4 {
 		t.Errorf("%+v", n)
 	}
-	w, now := steward.Waits{}, time.Now().Truncate(time.Second)
-	w.Learn(fmt.Sprintf("carma-waits=7:3:%d", now.Add(-time.Hour).Unix()), now)
-	left := w.Comment("(null)")
-	if err := slurm.SetNodeComment(t.Context(), jobstate.Anchor, left); err != nil {
+	text, err := extra.SetWord(n.Extra, extra.Waits, "7:3:1795000000")
+	if err == nil {
+		err = slurm.SetNodeExtra(t.Context(), "n1", text)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
-	if n := node(jobstate.Anchor); n.Comment != left || n.Lives || n.Up {
-		t.Errorf("%+v, left %q", n, left)
+	if n := node("n1"); extra.Word(n.Extra, extra.Waits) != "7:3:1795000000" || n.GPUs != 4 {
+		t.Errorf("%+v", n)
 	}
-	set("update NodeName=" + jobstate.Anchor + " Comment=")
 	c.nothingLeft()
 }

@@ -15,11 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oomOnce outgrows what it booked, and fits alone on a GPU.
-const oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
+// nearLimit is seen on the GPU near the limit of a job that books 8 GiB.
+const nearLimit = "simjob --mem 7800M --smact 10 --ramp 0s --duration 4s\n"
 
-// oomLater is seen on its GPU before.
-const oomLater = "simjob --mem 12G --smact 10 --ramp 6s --duration 7s"
+// oomOnce outgrows what it booked, as NVML sees, and fits alone on a GPU.
+const oomOnce = "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n" + nearLimit +
+	"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n"
+
+// oomLater is one command that does the same.
+const oomLater = "sh -c 'simjob --mem 7800M --smact 10 --ramp 0s --duration 6s; " +
+	"exec simjob --mem 12G --smact 10 --ramp 0s --duration 1s'"
 
 func (c *cluster) adminComment(id string) string {
 	m := regexp.MustCompile(`(?m)AdminComment=(.*)$`).FindStringSubmatch(c.sh("", "scontrol show job "+id))
@@ -60,8 +65,8 @@ func TestOutputs(t *testing.T) {
 		"append":             {"--open-mode=append -e appended.err", oomOnce, wanted{oom: true}},
 		"redirected":         {"", head + oomLater + " 2>redirected.err\n", wanted{oom: true}},
 		"step":               {"", head + "srun -e step-%t.err " + oomLater + "\n", wanted{oom: true}},
-		"step through batch": {"", head + "srun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n", wanted{oom: true}},
-		"no file":            {"-o /dev/null", oomOnce, wanted{note: "stderr: not-regular"}},
+		"step through batch": {"", head + nearLimit + "srun simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n", wanted{oom: true}},
+		"no file":            {"-o /dev/null", oomOnce, wanted{note: "/dev/null"}},
 		"of an earlier job":  {"--open-mode=append -e old.err", head + "exit 3\n", wanted{}},
 		"exit 0": {"", head + "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate' >&2\n",
 			wanted{}},
@@ -183,6 +188,7 @@ func TestRequeueRules(t *testing.T) {
 	c.eventually(func() string { return c.job(id, "%T %P") }, "PENDING gpu-recovery")
 	c.sh(alice, "scancel "+id)
 	c.ends(id, "CANCELLED")
+	c.eventually(func() string { return c.report(id).State }, "^CANCELLED$")
 
 	c.noDrain()
 }
@@ -193,9 +199,9 @@ func TestHeterogeneousJob(t *testing.T) {
 	needsServer(t)
 	c := up(t)
 	het := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n#SBATCH hetjob\n#SBATCH --gres=gpu:2\nset "+
-		"-e\nsimjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
+		"-e\n"+nearLimit+"simjob --mem 12G --smact 10 --ramp 0s --duration 1s\n")
 	c.eventually(func() string { return c.sh("", "squeue -h -t all -j "+het+" -o '%i %T %b' | sort") },
-		`\+0 COMPLETED.*carmau\d:40536\S*\n.*\+1 COMPLETED.*carma2:40536`)
+		`\+0 COMPLETED.*carma:40536\S*\n.*\+1 COMPLETED.*carma:81072`)
 	if r := c.report(het); !r.OOM || r.Attempts != 2 || r.RequeuedTo != "gpu-recovery" {
 		t.Errorf("report %+v", r)
 	}
@@ -214,7 +220,7 @@ func TestLadderLive(t *testing.T) {
 	if err := os.WriteFile(conf, append(text, "\n[recovery]\nretry = \"ladder\"\n"...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	id := c.sbatch(alice, "", strings.ReplaceAll(oomOnce, "12G", "14G")+"")
+	id := c.sbatch(alice, "", strings.ReplaceAll(oomOnce, "12G", "14G"))
 	c.ends(id, "COMPLETED")
 	r := c.report(id)
 	if !r.OOM || r.Attempts != 3 || r.RequeuedTo != "gpu" || r.ReserveMiB != 8192+2*5120 {

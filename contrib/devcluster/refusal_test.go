@@ -131,7 +131,7 @@ func TestGPUsOfABookedJobStay(t *testing.T) {
 	}
 	c.refuses(raw+" update "+booked+" tres_per_node ''", why)
 	c.sh(alice, "scontrol update JobId="+booked+" TimeLimit=9 NumNodes=1 Comment=x")
-	if got := c.job(booked, "%b"); got != before || !strings.Contains(got, "carmatotal") {
+	if got := c.job(booked, "%b"); got != before || !strings.Contains(got, "carma") {
 		t.Errorf("booked %s, before %s", got, before)
 	}
 	// Where the GPUs of a node follow from nodes and tasks, these stay too.

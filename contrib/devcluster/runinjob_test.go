@@ -7,7 +7,6 @@ package devcluster_test
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,7 +92,7 @@ func TestRunInJob(t *testing.T) {
 	for _, id := range fillers {
 		c.gpu(id)
 	}
-	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nsrun simjob --mem 12G --smact 10 --ramp 0s "+
+	id := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\n"+nearLimit+"srun simjob --mem 12G --smact 10 --ramp 0s "+
 		"--duration 1s\n")
 	fails := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=8G\nexit 3\n")
 	c.ends(fails, "FAILED")
@@ -107,37 +106,6 @@ func TestRunInJob(t *testing.T) {
 	if r := c.report(fails); r.State != "FAILED" || r.OOM {
 		t.Errorf("report %+v", r)
 	}
-	c.eventually(func() string { return c.leases("n1") }, "^$")
-	c.noDrain()
-}
-
-// Under placement.mode "slurm" the device cgroup holds a job to its GPU.
-func TestDevicesBySlurm(t *testing.T) {
-	if r := release(t); r < 2311 {
-		t.Skipf("placement.mode \"slurm\" needs Slurm 23.11, this is %d.%02d", r/100, r%100)
-	}
-	needsCgroups(t)
-	c := up(t, "--nodes", "1", "--placement", "slurm")
-	c.cgroups("Alloc,Contain")
-	c.sh("", "chmod 666 "+c.dir+"/dev/slot*")
-	// No driver owns these devices: opening one that is allowed says ENXIO.
-	look := "for i in 0 1 2 3; do (: <" + c.dir +
-		"/dev/slot$i) 2>&1 | grep -o 'No such device\\|not permitted'; done | paste -sd,"
-	script := "#SBATCH --gres=gpu:1\n#CARMA mem=9G\necho gpu=$CUDA_VISIBLE_DEVICES\n" + look + "\nsrun bash -c \"" +
-		strings.ReplaceAll(look, "$", "\\$") + "\"\nexec simjob --mem 1G --smact 1 --duration 1h\n"
-	for range 2 {
-		id := c.sbatch(alice, "", script)
-		c.gpu(id)
-		want := []string{"not permitted", "not permitted", "not permitted", "not permitted"}
-		want[c.slurmsIndex(id)] = "No such device"
-		all := strings.Join(want, ",")
-		c.eventually(func() string { return c.output(id) },
-			"^gpu="+regexp.QuoteMeta(c.status("n1")[c.index(id)].UUID)+"\n"+all+"\n"+all+"\n")
-		if c.index(id) != c.slurmsIndex(id) {
-			t.Errorf("job %s is leased GPU %d, slurmctld gave it %d", id, c.index(id), c.slurmsIndex(id))
-		}
-	}
-	c.sh(alice, "scancel -u "+alice)
 	c.eventually(func() string { return c.leases("n1") }, "^$")
 	c.noDrain()
 }

@@ -6,16 +6,14 @@ package devcluster_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"carma/gres/capacity"
-	"carma/slurmbridge/tres"
+	"carma/slurmbridge/extra"
 )
 
 // Situations that administrators bring about (docs/situations.md).
@@ -110,7 +108,7 @@ func TestSituationMaintenance(t *testing.T) {
 	}
 	c.slurmConf("RebootProgram="+reboot, "ResumeTimeout=120")
 	c.restart("slurmd")
-	c.eventually(func() string { return c.gres("n1") }, "carma4:3,")
+	c.wantCounts("n1", "carma4:0 carmaall:4$")
 	c.sh("", "scontrol reboot nextstate=resume reason=kernel n1")
 	time.Sleep(3 * time.Second)
 	if got := c.job(runs, "%T"); got != "RUNNING" {
@@ -130,7 +128,7 @@ func TestSituationMaintenance(t *testing.T) {
 		c.remember("slurmd.n1", "$(cat "+c.dir+"/pid/slurmd.n1.raw)"))
 	c.restart("agent", "n1")
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	c.ends(c.sbatch(alice, "-w n1", train("10G", "1s")), "COMPLETED")
 	c.nothingLeft()
 }
@@ -145,7 +143,7 @@ func TestSituationFewerGPUs(t *testing.T) {
 		`--gpus 2`)
 	c.restart("slurmd", "n1")
 	c.restart("agent", "n1")
-	c.eventually(func() string { return c.gres("n1") }, "carma:40536,carma2:40536,carmatotal:")
+	c.wantCounts("n1", "^carma1:40536 carma2:40536 carmaall:0$")
 	four := c.sbatch(alice, "", "#SBATCH --gres=gpu:4\nsleep 2\n")
 	var ones []string
 	for range 8 {
@@ -195,57 +193,9 @@ func TestSituationStateLost(t *testing.T) {
 	c.eventually(func() string { return c.sh("", "carma-node --node n1 status") }, " "+again+" carma-bob 12.0G")
 	c.ends(again, "COMPLETED")
 	c.eventually(func() string { return c.leases("n1") }, "^$") // the agent looks at leases of 30 s
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	if out := c.sh("", "carma-report -P -n -o JobID,User,State"); !strings.Contains(out, again+"|carma-bob|COMPLETED") {
 		t.Errorf("records:\n%s", out)
-	}
-	c.nothingLeft()
-}
-
-// After a reconfigure slurmctld counts on every node what slurm.conf says, and starts jobs where there
-// is no room. Each is returned once at most, and soon all counts are right.
-func TestSituationReconfigure(t *testing.T) {
-	const nodes = 6
-	c := up(t, "--nodes", fmt.Sprint(nodes), "--time-scale", "10")
-	c.settings(map[string]string{"capacity.compare": `"60s"`, "hooks.wait": `"1s"`}) // as on 1,000 nodes
-	c.restart("agent")
-	for range nodes * 4 {
-		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=24G\nexec sleep 600\n")
-	}
-	full := func() string {
-		var is []string
-		for i := range nodes {
-			is = append(is, c.gres(fmt.Sprint("n", i+1)))
-		}
-		return strings.Join(is, " ")
-	}
-	wrong := func() string { return fmt.Sprint(strings.Count(full(), "carma4:162144")) }
-	c.eventually(func() string { return c.sh("", "squeue -h -t running | wc -l") }, fmt.Sprint("^", nodes*4, "$"))
-	// All have settled, and no node has a change to tell.
-	c.eventually(func() string { return fmt.Sprint(strings.Count(full(), ":13824")) }, fmt.Sprint("^", nodes, "$"))
-	var waiting []string
-	for range 4 {
-		waiting = append(waiting, c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\ntrue\n"))
-	}
-	c.eventually(func() string { return c.sh("", "squeue -h -t pending -u "+bob+" | wc -l") }, "^4$")
-	start := time.Now()
-	c.sh("", "scontrol reconfigure")
-	c.eventually(func() string { return c.sh("", "grep -h 'returned to the queue' "+c.dir+"/log/hooks.*.log || true") },
-		"job="+waiting[0]+" waits=1m(10|9)s")
-	c.eventually(wrong, "^0$")
-	t.Logf("all counts are right after %s", time.Since(start).Round(time.Second))
-	if took := time.Since(start); took > 90*time.Second {
-		t.Errorf("all counts are right after %s", took)
-	}
-	time.Sleep(time.Until(start.Add(80 * time.Second))) // they may start again
-	for _, id := range waiting {
-		if got := c.restarts(id); got != "0" && got != "1" {
-			t.Errorf("job %s was returned to the queue %s times", id, got)
-		}
-	}
-	c.sh("", "scancel -u "+alice)
-	for _, id := range waiting {
-		c.ends(id, "COMPLETED")
 	}
 	c.nothingLeft()
 }
@@ -259,75 +209,21 @@ func (c *cluster) down1000(nodes int) {
 		c.sh("", "grep -oPm1 '^NodeName=n1 .*Gres=\\K.*' "+c.dir+"/etc/slurm.conf"))
 }
 
-// The same on 1,000 nodes, of which most are down, while other jobs start: agents tell their counts
-// one after the other, many of them while a Prolog waits for a GPU of its node.
-func TestSituationReconfigureThousand(t *testing.T) {
-	const nodes, waiting = 24, 12
-	c := up(t, "--nodes", fmt.Sprint(nodes), "--time-scale", "10")
-	c.down1000(nodes)
-	c.settings(map[string]string{"hooks.wait": `"15s"`})
-	for i := range nodes { // each asks for its counts every 50 s from its start on
-		c.restart("agent", fmt.Sprint("n", i+1))
-		time.Sleep(2 * time.Second)
-	}
-	for range nodes * 4 {
-		c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA mem=24G\nexec sleep 1000\n")
-	}
-	counts := func(text string) func() string {
-		return func() string {
-			return c.sh("", "sinfo -h -N -p plain -O gres:400 | grep -c "+text+" || true")
-		}
-	}
-	c.eventually(func() string { return c.sh("", "squeue -h -t running | wc -l") }, fmt.Sprint("^", nodes*4, "$"))
-	c.eventually(counts(":13824"), fmt.Sprint("^", nodes, "$"))
-	var ids []string
-	for range waiting {
-		ids = append(ids, c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=20G\ntrue\n"))
-	}
-	c.eventually(func() string { return c.sh("", "squeue -h -t pending -u "+bob+" | wc -l") }, fmt.Sprint("^", waiting, "$"))
-	stop := c.background(carol, "while sleep 0.2; do sbatch -Q -p plain -o /dev/null --wrap 'sleep 2'; done")
-	defer stop()
-	start := time.Now()
-	c.sh("", "scontrol reconfigure")
-	c.eventually(counts("carma4:162144"), "^[1-9]")
-	c.eventually(counts("carma4:162144"), "^0$")
-	t.Logf("all counts are right after %s", time.Since(start).Round(time.Second))
-	if took := time.Since(start); took > 90*time.Second {
-		t.Errorf("all counts are right after %s", took)
-	}
-	time.Sleep(time.Until(start.Add(120 * time.Second))) // they may start again
-	sent := map[string]int{}
-	for _, id := range ids {
-		sent[c.restarts(id)]++
-	}
-	t.Logf("of %d jobs, by how often they were returned to the queue: %v\n%s", waiting, sent,
-		c.sh("", "grep 'returned to the queue' "+c.dir+"/log/hooks.*.log"))
-	if sent["0"]+sent["1"] != waiting || sent["1"] == 0 {
-		t.Errorf("of %d jobs, by how often they were returned to the queue: %v", waiting, sent)
-	}
-	c.sh("", "scancel -u "+alice)
-	for _, id := range ids {
-		c.ends(id, "COMPLETED")
-	}
-	stop()
-	c.sh("", "scancel -u "+carol)
-	c.nothingLeft()
-}
-
 // On 1,000 nodes a user's short jobs raise their node's counts often. The node tells ten of that at once and then
 // one every 20 s, no lower count late, and the last within 20 s; no job is lost or returned.
 func TestSituationUpdatesBounded(t *testing.T) {
 	const jobs, every = 80, 20 * time.Second
+	needsCounts(t)
 	c := up(t, "--nodes", "1", "--time-scale", "10")
 	c.down1000(1)
 	c.restart("agent")
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	db := c.ledger("n1")
 	c.eventually(func() string { // as the agent knows
 		var nodes string
 		db.QueryRow("SELECT nodes FROM raised").Scan(&nodes)
 		return nodes
-	}, "^100[0-9]$") // with anchors
+	}, "^1000$")
 	if _, err := db.Exec("CREATE TABLE told (seq INTEGER PRIMARY KEY, at REAL, gres TEXT); CREATE TRIGGER tell AFTER INSERT " +
 		"ON published BEGIN INSERT INTO told VALUES (NULL, julianday('now')*86400, new.gres); END"); err != nil {
 		t.Fatal(err)
@@ -342,7 +238,7 @@ func TestSituationUpdatesBounded(t *testing.T) {
 	}
 	took := time.Since(start)
 	end := time.Now()
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	late := time.Since(end)
 	rows, err := db.Query("SELECT at, gres FROM told ORDER BY seq")
 	if err != nil {
@@ -350,19 +246,26 @@ func TestSituationUpdatesBounded(t *testing.T) {
 	}
 	defer rows.Close()
 	updates, raises := 0, 0
-	for last := ""; rows.Next(); {
+	for last := map[string]int64(nil); rows.Next(); {
 		var at float64
-		var gres string
-		if err := rows.Scan(&at, &gres); err != nil {
+		var text string
+		if err := rows.Scan(&at, &text); err != nil {
 			t.Fatal(err)
 		}
-		if last != "" && !capacity.Same(gres, last) {
+		counts, err := extra.Counts(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last != nil && !maps.Equal(counts, last) {
 			updates++
-			if slices.ContainsFunc(tres.Names(4), func(name string) bool { return count(gres, name) > count(last, name) }) {
-				raises++
+			for key, n := range counts {
+				if n > last[key] {
+					raises++
+					break
+				}
 			}
 		}
-		last = gres
+		last = counts
 	}
 	t.Logf("%d jobs in %s, %d updates, of which %d raise; the last %s after the end", jobs, took.Round(time.Second), updates,
 		raises, late.Round(time.Second))
@@ -381,16 +284,8 @@ func TestSituationUpdatesBounded(t *testing.T) {
 	c.nothingLeft()
 }
 
-// count is a GRES of a text as slurmctld is told it.
-func count(gres, name string) int {
-	_, rest, _ := strings.Cut(","+gres, ","+name+":")
-	rest, _, _ = strings.Cut(rest, ",")
-	n, _ := strconv.Atoi(rest[strings.LastIndexByte(rest, ':')+1:])
-	return n
-}
-
 // A node that power saving has switched off is switched on when a job needs it, takes it,
-// and has right counts; the anchor is left alone where the doctor has been heard.
+// and has right counts.
 func TestSituationPowerSaving(t *testing.T) {
 	c := up(t)
 	here, err := os.Getwd()
@@ -417,7 +312,7 @@ func TestSituationPowerSaving(t *testing.T) {
 	}
 	doctor := func() string { out, _, _ := c.run("", "carma-node doctor --controller"); return out }
 	c.slurmConf("SuspendProgram="+c.dir+"/hooks/off", "ResumeProgram="+c.dir+"/hooks/on", "SuspendTimeout=3",
-		"ResumeTimeout=300", "SuspendTime=600", "SuspendExcNodes=n1,carma-anchor,carma-anchor2")
+		"ResumeTimeout=300", "SuspendTime=600", "SuspendExcNodes=n1")
 	c.restart("slurmd")
 	if out := doctor(); strings.Contains(out, "SuspendProgram") {
 		t.Errorf("the doctor says\n%s", out)
@@ -433,11 +328,8 @@ func TestSituationPowerSaving(t *testing.T) {
 	id := c.sbatch(bob, "", train("10G", "20s"))
 	c.eventually(func() string { return c.job(id, "%T %N") }, "RUNNING n2")
 	c.gpu(id)
-	c.eventually(func() string { return c.gres("n2") }, "carma4:3,carmatotal")
+	c.wantCounts("n2", "carma4:0 carmaall:4$")
 	c.ends(id, "COMPLETED")
-	if got := power(); strings.Contains(got, "anchor") {
-		t.Errorf("%s", got)
-	}
 	c.sh("", "scancel -u "+alice+"; sed -i /^Suspend/d "+c.dir+"/etc/slurm.conf")
 	c.restart("slurmctld")
 	c.nothingLeft()
@@ -448,10 +340,10 @@ func TestSituationPowerSaving(t *testing.T) {
 func TestSituationLimits(t *testing.T) {
 	needsMySQL(t)
 	c := up(t, "--nodes", "1", "--slurmdbd")
-	c.slurmConf("AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/carmatotal")
+	c.slurmConf("AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/carma")
 	c.sh("", "sacctmgr -iQ modify qos normal set MaxTRESPerUser=gres/gpu=2; sacctmgr -iQ modify user "+bob+
 		" set GrpTRES=gres/gpu=1")
-	c.eventually(func() string { return c.gres("n1") }, idleNode) // slurmctld began anew with those of slurm.conf
+	c.wantCounts("n1", idleCounts) // slurmctld began anew with those of slurm.conf
 	run := func(user string) string { return c.sbatch(user, "", train("10G", "1h")) }
 	states := func(ids ...string) func() string {
 		return func() string { return c.sh("", "squeue -h -j "+strings.Join(ids, ",")+" -o '%T %r %i' | sort") }

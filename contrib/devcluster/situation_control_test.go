@@ -82,7 +82,7 @@ func TestSituationBackupController(t *testing.T) {
 	kill(first)
 	c.eventually(func() string { return c.job(stays, "%T") }, "RUNNING")
 	id := c.sbatch(alice, "", train("10G", "1s"))
-	if got := c.job(id, "%b"); !strings.Contains(got, "carmatotal:10240") {
+	if got := c.job(id, "%b"); !strings.Contains(got, "carma:10240") {
 		t.Errorf("the backup has booked %s", got)
 	}
 	c.ends(id, "COMPLETED")
@@ -145,13 +145,13 @@ func TestSituationConfigless(t *testing.T) {
 	c.sh("", "env -u SLURM_CONF SIMGPU_STATE="+c.dir+"/simgpu/n1 setsid "+c.dir+"/bin/carma-node --config $CARMA_CONF "+
 		"--node n1 agent >>"+c.dir+"/log/agent.n1.log 2>&1 </dev/null & "+c.remember("agent.n1", "$!"))
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	id := c.sbatch(alice, "", oomOnce) // its Epilog asks slurmctld
 	c.ends(id, "COMPLETED")
 	if r := c.report(id); !r.OOM || r.Attempts != 2 {
 		t.Errorf("%+v", r)
 	}
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	c.nothingLeft()
 }
 
@@ -240,7 +240,7 @@ func TestSituationClusters(t *testing.T) {
 	second.restart("slurmd")
 	second.restart("agent")
 	second.eventually(func() string { return second.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
-	second.eventually(func() string { return second.gres("n1") }, idleNode)
+	second.wantCounts("n1", idleCounts)
 	c.eventually(func() string { out, _, _ := c.run("", "squeue -M second"); return out }, "JOBID")
 
 	ends := func(id, state string) {

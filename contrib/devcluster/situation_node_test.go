@@ -174,7 +174,7 @@ func TestSituationNodeFails(t *testing.T) {
 
 	c.restart("slurmd", "n1")
 	c.eventually(func() string { return c.sh("", "sinfo -h -N -n n1 -p plain -o %T") }, "^idle$")
-	c.eventually(func() string { return c.gres("n1") }, idleNode)
+	c.wantCounts("n1", idleCounts)
 	if got := c.job(id, "%T %N"); got != "RUNNING n2" {
 		t.Errorf("the job is %s", got)
 	}
@@ -268,7 +268,7 @@ func TestSituationNothingAnswers(t *testing.T) {
 	another := c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\nexec simjob --mem 9G --smact 10 "+
 		"--ramp 0s --duration 1h\n")
 	c.eventually(func() string { return c.job(another, "%T") }, "RUNNING")
-	c.eventually(func() string { return c.gres("n1") }, "carma2:40536,carma3:2,carma4:3,")
+	c.wantCounts("n1", "carma2:40536 carma3:0 carma4:0 ")
 	c.sh("", "cd "+c.dir+"/lib && mv real nvidia-cuda-mps-control")
 
 	pid, _, _ := strings.Cut(c.sh("", "cat "+c.dir+"/pid/slurmctld"), " ")
@@ -280,7 +280,7 @@ func TestSituationNothingAnswers(t *testing.T) {
 	c.sh("", "kill -CONT "+pid)
 	c.sh(alice, "scancel "+another)
 	c.ends(another, "CANCELLED")
-	c.eventually(func() string { return c.gres("n1") }, "carma3:40536,")
+	c.wantCounts("n1", "carma3:40536 ")
 	if got := c.job(id, "%T"); got != "RUNNING" || holders(t, b) != id {
 		t.Errorf("the job is %s, leases %s", got, holders(t, b))
 	}

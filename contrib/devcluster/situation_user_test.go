@@ -56,7 +56,7 @@ func TestSituationUsersOperations(t *testing.T) {
 	for _, change := range []string{"TimeLimit=30", "Nice=10", "NumCPUs=2", "Comment=x", "JobName=x", "NumNodes=2",
 		"NumNodes=1", "Partition=plain", "Partition=gpu"} {
 		c.update(alice, "JobId="+waits+" "+change)
-		if got := c.job(waits, "%b"); got != booked || !strings.Contains(got, "carmatotal:10240") {
+		if got := c.job(waits, "%b"); got != booked || !strings.Contains(got, "carma:10240") {
 			t.Errorf("after %s it books %s", change, got)
 		}
 	}

@@ -4,14 +4,13 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no placement=carma slurm_user=root real_mps=no confine=no spank=no
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no slurm_user=root real_mps=no confine=no spank=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
 		--gpu-model) gpu_model=${2:-}; shift ;;
 		--time-scale) time_scale=${2:-}; shift ;;
 		--no-carma) carma=no ;;
-		--placement) placement=${2:-}; shift ;;
 		--slurmdbd) dbd=yes ;;
 		--slurm-user) slurm_user=${2:-}; shift ;;
 		--real-mps) real_mps=yes ;;
@@ -23,7 +22,6 @@ cluster_up() {
 	done
 	[[ $node_count =~ ^[1-9][0-9]?$ ]] || bad "--nodes takes a number from 1 to 99"
 	[[ $time_scale =~ ^[0-9]+(\.[0-9]+)?$ && ! $time_scale =~ ^[0.]+$ ]] || bad "--time-scale takes a number above 0"
-	case $placement in carma | slurm) ;; *) bad "--placement is carma or slurm" ;; esac
 	case $gpu_model in
 	dgx-a100) gpus=4 gpu_mib=40536 gpu_type=a100 ;;
 	h100) gpus=8 gpu_mib=81559 gpu_type=h100 ;;
@@ -60,25 +58,15 @@ check_parts() {
 	[ "$real_mps" = no ] || real_mps=$("$root/contrib/simgpu/fetch-mps.sh")/550/usr/bin/nvidia-cuda-mps-control
 }
 
-# same_part: the number of a user who is counted with alice (slurmbridge/tres, Part)
-same_part() {
-	local uid
-	uid=$(id -u carma-alice)
-	while getent passwd $((uid += 8)) >/dev/null; do :; done
-	echo $uid
-}
-
 make_users() {
-	local u made=yes number=()
+	local u made=yes
 	exec 9</run
 	flock 9 # another cluster may come up or go down just now
 	mkdir -p "$registry"
 	echo "$dir" >"$registry/$(echo "$dir" | tr / _)"
 	for u in "${users[@]}"; do
-		number=()
-		[ "$u" != carma-carol ] || number=(--uid "$(same_part)" --user-group)
 		getent passwd "$u" >/dev/null ||
-			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "${number[@]}" "$u" || made=no
+			useradd --no-create-home --home-dir /nonexistent --shell /bin/bash --comment "$users_note" "$u" || made=no
 	done
 	exec 9<&-
 	[ $made = yes ] || die "cannot make the users ${users[*]}"
@@ -97,10 +85,6 @@ write_all() {
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
 	slots=$((gpus * 4)) # for up to four jobs a GPU
-	if [ "$placement" = slurm ]; then
-		slots=$gpus # a device for each GPU
-		shards=$((gpus * ((gpu_mib - 2048) / 1024))) # without placement.margin_mib
-	fi
 	for i in $(seq 0 $((slots - 1))); do
 		# A major of the local/experimental range: no driver owns it.
 		mknod "$dir/dev/slot$i" c 120 "$i"
@@ -141,8 +125,7 @@ write_devices() {
 # cgroups: whether they can be made here. In a container root often may not.
 cgroups() { [ -w /sys/fs/cgroup/devices ] || [ -w /sys/fs/cgroup/cgroup.procs ]; }
 
-# pick_ports: one for slurmctld, one for each slurmd and the anchor, two for the
-# accounting database. A port that somebody
+# pick_ports: one for slurmctld, one for each slurmd, two for the accounting database. A port that somebody
 # takes in between makes the daemon fail and up with it. Above 32767 the kernel
 # gives ports to outgoing connections.
 pick_ports() {
@@ -160,31 +143,18 @@ pick_ports() {
 # slurm_release: 2311 for 23.11
 slurm_release() { "$slurm_sbin/slurmctld" -V | sed -E 's/^[^0-9]*([0-9]+)\.([0-9]+).*/\1\2/'; }
 
-# carma_names: what CARMA counts that jobs do not consume
-carma_names() {
-	seq -f carmau%g 0 7
-	seq -f carma%g 2 "$gpus"
-}
-
-# carma_gres COUNT: the counts of these and of carmatotal
-carma_gres() {
-	printf '%s' "$(carma_names | sed "s/$/:no_consume:$1/" | paste -sd,),carmatotal:$1"
-}
+# extra_constraints: whether slurmctld compares jobs' --extra with what nodes have in Extra, and lets
+# jobs of srun wait for it (24.11).
+extra_constraints() { [ "$(slurm_release)" -ge 2411 ]; }
 
 write_slurm_conf() {
-	local names=gpu node_gres=gpu:$gpu_type:$slots anchor='' select=CR_Core ceiling=$((gpus * gpu_mib)) n i=0
+	local names=gpu node_gres=gpu:$gpu_type:$slots extra='' n i=0
 	local track=linuxproc task=none flags=Alloc
 	[ "$confine" = no ] || ! cgroups || track=cgroup task=cgroup flags=Alloc,Contain
-	if [ "$placement" = slurm ]; then
-		names+=,shard
-		node_gres+=,shard:$shards
-		# From 23.11 on; an older slurmctld does not start with it.
-		if [ "$(slurm_release)" -ge 2311 ]; then select+=,LL_SHARED_GRES; fi
-	elif [ "$carma" = yes ]; then
-		names+=,$(carma_names | paste -sd,),carmatotal
-		node_gres+=,$(carma_gres $ceiling)
-		anchor=,carma-anchor
-		[ "$node_count" -eq 1 ] || anchor+=,carma-anchor[2-$((node_count < 8 ? node_count : 8))]
+	if [ "$carma" = yes ]; then
+		names+=,carma
+		node_gres+=,carma:$((gpus * gpu_mib))
+		! extra_constraints || extra=,extra_constraints
 	fi
 	{
 		cat <<-TEXT
@@ -206,12 +176,12 @@ write_slurm_conf() {
 		SwitchType=switch/none
 		MpiDefault=none
 		SelectType=select/cons_tres
-		SelectTypeParameters=$select
+		SelectTypeParameters=CR_Core
 		GresTypes=$names
 		PrologFlags=$flags
 		PrologEpilogTimeout=150
 		ReturnToService=2
-		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail
+		SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=5,sched_min_interval=100000,nohold_on_prolog_fail$extra
 		JobAcctGatherType=jobacct_gather/none
 		JobCompType=jobcomp/none
 		MinJobAge=300
@@ -231,6 +201,7 @@ write_slurm_conf() {
 			echo "AccountingStorageHost=127.0.0.1"
 			echo "AccountingStoragePort=$(dbd_port)"
 			echo "AccountingStoragePass=$dir/munge/s" # munge's socket, not a password
+			echo "AccountingStorageTRES=gres/gpu$([ "$carma" = no ] || echo ,gres/carma)"
 		else
 			echo "AccountingStorageType=accounting_storage/none"
 		fi
@@ -244,26 +215,17 @@ write_slurm_conf() {
 			i=$((i + 1))
 			echo "NodeName=$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=64 RealMemory=100000 Gres=$node_gres"
 		done
-		if [ -n "$anchor" ]; then
-			# Never up: it keeps jobs pending that no node can take now.
-			for n in ${anchor//,/ }; do
-				echo "NodeName=$n NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + i + 1)) CPUs=1024 RealMemory=100000" \
-					"Gres=gpu:$gpu_type:1024,$(carma_gres 16777216) State=DOWN Reason=carma-anchor"
-			done
-		fi
-		echo "PartitionName=gpu Nodes=$(nodes | paste -sd,)$anchor Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
-		echo "PartitionName=gpu-recovery Nodes=$(nodes | paste -sd,)$anchor PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
+		echo "PartitionName=gpu Nodes=$(nodes | paste -sd,) Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
+		echo "PartitionName=gpu-recovery Nodes=$(nodes | paste -sd,) PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=100"
 		echo "PartitionName=plain Nodes=$(nodes | paste -sd,) MaxTime=INFINITE DefMemPerCPU=100"
 	} >"$dir/etc/slurm.conf"
 }
 
 write_gres_conf() {
-	local n k
+	local n
 	for n in $(nodes); do
 		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
-		[ "$placement" = carma ] || echo "NodeName=$n Name=shard Count=$shards"
-		[ "$carma$placement" = yescarma ] || continue
-		for k in $(carma_names) carmatotal; do echo "NodeName=$n Name=$k Count=$((gpus * gpu_mib))"; done
+		[ "$carma" = no ] || echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
 	done >"$dir/etc/gres.conf"
 }
 
@@ -332,9 +294,7 @@ write_carma() {
 	window = "$(scaled 60 2)"
 
 	[placement]
-	mode = "$placement"
-	$([ "$placement" = carma ] || echo 'cross_user = "timeslice"')
-	settle = "$([ "$placement" = slurm ] && echo 0s || scaled 30 3)"
+	settle = "$(scaled 30 3)"
 
 	[capacity]
 	compare = "5s"
@@ -376,10 +336,18 @@ start_all() {
 		for n in $(nodes); do start_agent "$n"; done
 	fi
 	wait_for 180 all_idle || die "the nodes did not come up; see $dir/log/"
-	[ "$carma$placement" != yescarma ] || wait_for 60 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
+	! carma_on || wait_for 60 all_read || die "the agents read no GPUs; see $dir/log/agent.*.log"
+	! carma_on || ! extra_constraints ||
+		wait_for 60 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
 }
 
 all_idle() { [ "$(timeout 20 sinfo -N -h -p plain -t idle -o %N | sort -u | wc -l)" = "$(nodes | wc -l)" ]; }
 
-# The counts of slurm.conf are the ceiling; an agent's are lower.
-all_published() { ! timeout 5 sinfo -h -p plain -o %G | grep -Eq "carmau0:(no_consume:)?$((gpus * gpu_mib))"; }
+all_published() { ! timeout 5 sinfo -N -h -p plain -O Extra:200 | grep -qv carma1; }
+
+all_read() {
+	local n
+	for n in $(nodes); do
+		timeout 5 "$dir/bin/carma-node" --config "$dir/etc/carma.toml" --node "$n" status --json | grep -q '"uuid"' || return 1
+	done
+}

@@ -54,14 +54,14 @@ func facts(_ context.Context, k *kit) {
 		})
 	k.check("nvml-symbols", "NVML has the calls that the agent asks by name, and says where it lacks one",
 		"gres/nvml/device.go and health.go: LookupSymbol", nvmlSymbols)
-	k.check("daemon-start", "nvidia-cuda-mps-control -d starts and listens within mps.Ensure's time",
+	k.check("daemon-start", "nvidia-cuda-mps-control -d starts and listens within mps.Keep's time",
 		"gres/mps/mps.go: start", func(c *check) error {
 			if !k.hasMPS {
 				c.skip("no nvidia-cuda-mps-control in PATH")
 				return nil
 			}
 			begun := time.Now()
-			if err := k.mps.Ensure(k.ctx, k.daemon()); err != nil {
+			if err := k.keepDaemon(k.ctx); err != nil {
 				return err
 			}
 			c.add(time.Since(begun).Seconds(), "s", "until it listens")
@@ -79,7 +79,7 @@ func facts(_ context.Context, k *kit) {
 				c.skip("no nvidia-cuda-mps-control in PATH")
 				return nil
 			}
-			k.control(0, "quit -t 2") // mps.Quit also tidies
+			k.control(0, "quit -t 2") // mps.End also tidies
 			for until := time.Now().Add(10 * time.Second); k.listens() && time.Now().Before(until); {
 				k.pause(50 * time.Millisecond)
 			}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"carma/prolog/oomscan"
@@ -79,7 +78,8 @@ func frameworks(_ context.Context, k *kit) {
 				}
 				c.text("stdout", a.Stdout)
 				c.text("stderr", a.Stderr)
-				found, oom, _ := oomscan.Scan(strings.NewReader(a.Stderr))
+				found := oomscan.Scan([]byte(a.Stderr))
+				oom := found.Grade == oomscan.Strong
 				c.judge(oom == q.oom && (a.Status == 0) != q.oom, "status %d, OOM %v (%s)", a.Status, oom, found.ID)
 				return nil
 			}
@@ -89,6 +89,8 @@ func frameworks(_ context.Context, k *kit) {
 			return k.withMPS(c, uidA, func() error { return ask(k.pipes()) })
 		})
 	}
+	k.check("pytorch-workspace", "a convolution whose workspace the limit refuses goes on with another algorithm",
+		"estimator/README.md: need and wish", k.workspaces)
 }
 
 // python is the first python3 that users may run; empty: none.

@@ -111,3 +111,30 @@ func TestDescendants(t *testing.T) {
 	}
 	cmd.Wait()
 }
+
+// A convolution that runs under the limit agrees only if it took more without one.
+func TestJudgeWorkspaces(t *testing.T) {
+	const name = `{"convolution":"1x1","benchmark":true,`
+	for _, c := range []struct{ name, free, limited, verdict, saw string }{
+		{"gave up", `"tensors_mib":50,"allocated_mib":13000,"step_ms":2}`, `"allocated_mib":900,"step_ms":5}`, agrees,
+			"1 of them took more than 3072 MiB"},
+		{"fails", `"allocated_mib":13000,"step_ms":2}`, `"failed":true}`, contradicts, "1 failed"},
+		{"no wish", `"allocated_mib":90,"step_ms":2}`, `"allocated_mib":90,"step_ms":2}`, "", "0 of them took more"},
+		{"no room for the need", `"allocated_mib":90,"step_ms":2}`, `"failed":true}`, contradicts, "1 failed"},
+		{"fails without a limit", `"failed":true}`, `"failed":true}`, failed, "failed on the empty GPU"},
+		{"no line", `"allocated_mib":90,"step_ms":2}`, "", failed, "no answer under the limit for 1x1, benchmark"},
+	} {
+		var k check
+		limited := "Traceback:\n"
+		if c.limited != "" {
+			limited += name + c.limited
+		}
+		k.judgeWorkspaces(convolutions(name+c.free), convolutions(limited))
+		if k.Verdict != c.verdict || !strings.Contains(k.Saw, c.saw) {
+			t.Errorf("%s: %q, %s", c.name, k.Verdict, k.Saw)
+		}
+		if c.name == "gave up" && (len(k.Figures) != 6 || k.Figures[5].Value != 5) {
+			t.Errorf("%s: %+v", c.name, k.Figures)
+		}
+	}
+}

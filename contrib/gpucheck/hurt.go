@@ -32,7 +32,7 @@ func hurt(_ context.Context, k *kit) {
 	}
 	k.check("daemon-killed",
 		"after kill -9 of the daemon its clients go on or end with an error, and a new daemon starts within 20 s",
-		"gres/mps/mps.go: Restart; gres/mps/alive.go: tidy", k.killDaemon)
+		"gres/mps/tenure.go: Keep; gres/mps/alive.go: tidy", k.killDaemon)
 	k.check("too-many", "", "gres/choose: jobs of one GPU", k.tooMany)
 	k.check("illegal-access",
 		"an illegal access ends all clients of the server, the server's log names them, and the server is new afterwards",
@@ -120,7 +120,7 @@ func (k *kit) killDaemon(c *check) error {
 		ctx, cancel := context.WithTimeout(k.ctx, 20*time.Second)
 		defer cancel()
 		begun := time.Now()
-		for err = k.mps.Ensure(ctx, k.daemon()); err != nil && ctx.Err() == nil; err = k.mps.Ensure(ctx, k.daemon()) {
+		for err = k.keepDaemon(ctx); err != nil && ctx.Err() == nil; err = k.keepDaemon(ctx) {
 			k.pause(200 * time.Millisecond)
 		}
 		if err == nil {

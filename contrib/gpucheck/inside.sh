@@ -64,6 +64,8 @@ for c in mounts daemon-start daemon-quit limit-plain limit-async limit-vmm limit
 	terminate-client sigterm sigkill daemon-killed illegal-access; do
 	expect "$work/all.jsonl" "$c" agrees
 done
+# Simulated GPUs have no CUDA for PyTorch: trainings.py says so by its status.
+expect "$work/all.jsonl" pytorch-workspace "not asked"
 # Where the root may make no cgroup v2, nobody can ask.
 grep -q '"check":"limit-cgroup".*"verdict":"not asked"' "$work/all.jsonl" || expect "$work/all.jsonl" limit-cgroup agrees
 grep -q '"kind":"interference".*"simulated":true' "$work/all.jsonl" || wrong "no rows of interference, or not said to be simulated"
@@ -105,6 +107,29 @@ if [ -d "$work/mps" ]; then
 	grep -q 'older than driver 550' "$work/real535.jsonl" || wrong "the daemon of 535 is not said to be too old"
 	left 0
 fi
+
+# A python3 whose PyTorch wishes for 13 GB, and does with less under a limit, or does not.
+pytorch() { # VERDICT LINE-UNDER-THE-LIMIT
+	mkdir "$work/py"
+	cat >"$work/py/python3" <<-EOF
+		#!/bin/sh
+		case "\$1" in *trainings.py) ;; *) [ "\$2" = pass ] || exit 77; exit 0 ;; esac
+		if [ -z "\$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" ]; then
+			echo '{"convolution": "1x1", "benchmark": true, "tensors_mib": 50, "allocated_mib": 13000, "step_ms": 2.5}'
+		else
+			echo '{"convolution": "1x1", "benchmark": true, $2}'
+		fi
+	EOF
+	chmod 755 "$work/py" "$work/py/python3"
+	PATH=$work/py:$PATH "$kit/run" frameworks --short --results "$work/py.jsonl" >"$work/out" || true
+	expect "$work/py.jsonl" pytorch-workspace "$1"
+	rm -rf "$work/py" "$work/py.jsonl"
+}
+echo "rehearsal: a convolution's workspace under a limit"
+gpu torch
+pytorch agrees '"allocated_mib": 900, "step_ms": 5'
+pytorch contradicts '"failed": true'
+left 0
 
 echo "rehearsal: killed $KILLS times"
 gpu killed

@@ -414,19 +414,24 @@ func (k *kit) daemon() gres.Daemon { return gres.Daemon(k.gpu.UUID) }
 
 func (k *kit) pipes() string { return mps.PipeDir(k.dir, k.daemon()) }
 
+// keepDaemon has the daemon run, for who has it.
+func (k *kit) keepDaemon(ctx context.Context) error {
+	return k.mps.Keep(ctx, k.daemon(), func(now int64) (int64, error) { return now, nil })
+}
+
 // withMPS runs f while the daemon of the GPU is up and open to a user, as in a job's Prolog.
 func (k *kit) withMPS(c *check, uid int, f func() error) error {
 	if !k.hasMPS {
 		c.skip("no nvidia-cuda-mps-control in PATH")
 		return nil
 	}
-	if err := k.mps.Ensure(k.ctx, k.daemon()); err != nil {
+	if err := k.keepDaemon(k.ctx); err != nil {
 		return err
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(k.ctx), 8*time.Second)
 		defer cancel()
-		k.mps.Quit(ctx, k.daemon())
+		k.mps.End(ctx, k.daemon(), func() (bool, error) { return false, nil })
 	}()
 	ctx, cancel := context.WithTimeout(k.ctx, 20*time.Second)
 	defer cancel()

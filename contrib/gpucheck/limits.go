@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +38,7 @@ func limits(_ context.Context, k *kit) {
 						return err
 					}
 					c.text("stderr", over.stderr.String())
-					_, oom, _ := oomscan.Scan(strings.NewReader(over.stderr.String()))
+					oom := oomscan.Scan(over.stderr.Bytes()).Grade == oomscan.Strong
 					well, wellStatus, err := k.ends(load(wellMiB, kind, limit))
 					if err != nil {
 						return err
@@ -241,7 +240,7 @@ func (k *kit) limitOfCgroup(c *check) error {
 		return err
 	}
 	c.text("stderr", over.stderr.String())
-	_, oom, _ := oomscan.Scan(strings.NewReader(over.stderr.String()))
+	oom := oomscan.Scan(over.stderr.Bytes()).Grade == oomscan.Strong
 	load.memMiB = wellMiB
 	well, wellStatus, err := k.ends(load)
 	if err != nil {

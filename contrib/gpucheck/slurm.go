@@ -39,11 +39,11 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-GresTypes=gpu,{names},carmatotal
+GresTypes=gpu,carma
 PrologFlags=Alloc
 PrologEpilogTimeout=150
 ReturnToService=2
-SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=3,{hold}
+SchedulerParameters=bf_continue,bf_interval=2,bf_resolution=1,sched_interval=3,{scheduler}
 JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 AccountingStorageType=accounting_storage/none
@@ -53,10 +53,9 @@ JobSubmitPlugins=carma
 Prolog={dir}/hooks/prolog
 Epilog={dir}/hooks/epilog
 TaskProlog={dir}/hooks/task-prolog
-NodeName=kit {here} Port=26818 CPUs=16 RealMemory=10000 Gres=gpu:4,{counts}
-NodeName=carma-anchor {here} Port=26819 CPUs=1024 RealMemory=100000 Gres=gpu:1024,{anchor} State=DOWN Reason=carma-anchor
-PartitionName=gpu Nodes=kit,carma-anchor Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=100
-PartitionName=gpu-recovery Nodes=kit,carma-anchor PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=100
+NodeName=kit {here} Port=26818 CPUs=16 RealMemory=10000 Gres=gpu:4,carma:{mib}
+PartitionName=gpu Nodes=kit Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=100
+PartitionName=gpu-recovery Nodes=kit PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=100
 PartitionName=plain Nodes=kit MaxTime=INFINITE DefMemPerCPU=100
 `
 
@@ -101,6 +100,16 @@ type cluster struct {
 	*kit
 	dir string // short: MPS makes sockets below it
 	env []string
+}
+
+// constrains tells whether the kit's Slurm has constraints on Extra: 24.11 and later.
+func (c *cluster) constrains() bool {
+	out, err := exec.Command(filepath.Join(c.bin, "scontrol"), "--version").Output()
+	var major, minor int
+	if f := strings.Fields(string(out)); err == nil && len(f) > 1 {
+		fmt.Sscanf(f[1], "%d.%d", &major, &minor)
+	}
+	return major > 24 || major == 24 && minor >= 11
 }
 
 // way is the whole way of a job on the GPU.
@@ -166,21 +175,13 @@ func (c *cluster) up() error {
 	if err := loopback(); err != nil {
 		return err
 	}
-	var names []string
-	for i := range 8 {
-		names = append(names, fmt.Sprintf("carmau%d", i))
+	scheduler := "sched_min_interval=100000,nohold_on_prolog_fail"
+	if c.constrains() {
+		scheduler += ",extra_constraints"
 	}
-	counts := func(n int64) string {
-		var list []string
-		for _, name := range names {
-			list = append(list, fmt.Sprintf("%s:no_consume:%d", name, n))
-		}
-		return strings.Join(list, ",") + fmt.Sprintf(",carmatotal:%d", n)
-	}
-	fill := strings.NewReplacer("{dir}", c.dir, "{hold}", "sched_min_interval=100000,nohold_on_prolog_fail",
+	fill := strings.NewReplacer("{dir}", c.dir, "{scheduler}", scheduler,
 		"{here}", "NodeHostname=localhost NodeAddr=127.0.0.1",
 		"{lib}", filepath.Join(filepath.Dir(c.bin), "lib"), "{bin}", c.bin,
-		"{names}", strings.Join(names, ","), "{counts}", counts(c.gpu.TotalMiB), "{anchor}", counts(16777216),
 		"{mib}", fmt.Sprint(c.gpu.TotalMiB), "{mps}", c.mps.Program, "{dev}", filepath.Join(c.kit.dir,
 			"dev"), "{confine}", c.confine())
 	var gres strings.Builder
@@ -192,9 +193,7 @@ func (c *cluster) up() error {
 		}
 	}
 	fmt.Fprintf(&gres, "NodeName=kit Name=gpu File=%s/slot[0-3]\n", filepath.Join(c.kit.dir, "dev"))
-	for _, name := range append(names, "carmatotal") {
-		fmt.Fprintf(&gres, "NodeName=kit Name=%s Count=%d\n", name, c.gpu.TotalMiB)
-	}
+	fmt.Fprintf(&gres, "NodeName=kit Name=carma Count=%d\n", c.gpu.TotalMiB)
 	c.env = environ("SLURM_CONF="+filepath.Join(c.dir, "slurm.conf"), "CARMA_CONF="+filepath.Join(c.dir, "carma.toml"))
 	if c.simulated {
 		c.env = append(c.env, "SIMGPU_DEV="+filepath.Join(c.kit.dir, "dev"))
@@ -240,8 +239,8 @@ func (c *cluster) up() error {
 	}
 	last, err := c.eventually(60*time.Second, func() (string, bool) {
 		s := c.says("sinfo", "-N", "-h", "-p", "plain", "-o", "%T %G")
-		return s, strings.HasPrefix(s, "idle") && !strings.Contains(s, fmt.Sprintf("carmau0:no_consume:%d",
-			c.gpu.TotalMiB))
+		return s, strings.HasPrefix(s, "idle") &&
+			(!c.constrains() || strings.Contains(c.says("scontrol", "show", "node", "kit"), `"carma1":`))
 	})
 	if err != nil {
 		return fmt.Errorf("the node did not come up, or the agent published nothing: sinfo says %q: %w", last, err)

@@ -3,10 +3,13 @@
 
 usage: trainings.py [--first N] [--device cuda|cpu]
        trainings.py --one ARCHITECTURE [--steps N]
+       trainings.py --workspaces [--first N] [--device cuda|cpu]
 
 The first prints a line of JSON for each training as it ends. Each is a process of its own, forked
 before CUDA begins: what one has kept the next does not see. The second trains without chance, prints
-"ready", and the last loss bit by bit as "result". Needs PyTorch alone; ends with 77 without it.
+"ready", and the last loss bit by bit as "result". The third prints a line for each convolution: what
+its tensors take, what was taken at most, and how long a step lasts. Needs PyTorch alone; ends with 77
+without it.
 """
 
 import os
@@ -17,6 +20,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 try:
     import argparse  # a minimal Python has not even this
     import json
+    import time
 
     import torch
     from torch import nn
@@ -249,17 +253,64 @@ def one(name, steps):
     print('{"result":"%s"}' % float(loss).hex(), flush=True)
 
 
+# Convolutions whose workspace is large: those of measured runs that took gigabytes beyond their
+# tensors, and one whose transform is as large as what it reads. In, out, kernel, side, batch.
+CONVOLUTIONS = {
+    "1x1 of 3M filters": (1536, 2048, 1, 10, 8),
+    "3x3 of 1M filters": (1024, 1024, 3, 14, 16),
+    "3x3 of 256 channels": (256, 256, 3, 56, 32),
+}
+
+
+def workspace(name, benchmark, device):
+    i, o, kernel, side, batch = CONVOLUTIONS[name]
+    torch.backends.cudnn.benchmark = benchmark
+    torch.manual_seed(1)
+    cuda = device == "cuda"
+    layer = nn.Conv2d(i, o, kernel, padding=kernel // 2, bias=False).to(device)
+    x = torch.randn(batch, i, side, side, device=device, requires_grad=True)
+
+    def once():
+        layer(x).sum().backward()
+        layer.weight.grad = x.grad = None
+
+    for _ in range(3):
+        once()
+    if cuda:
+        torch.cuda.synchronize()
+    begun, steps = time.monotonic(), 20 if cuda else 1
+    for _ in range(steps):
+        once()
+    row = {"convolution": name, "benchmark": benchmark, "torch": torch.__version__,
+           "cudnn": torch.backends.cudnn.version()}
+    if cuda:
+        torch.cuda.synchronize()
+        # Both ends and their gradients, the weight and its gradient.
+        tensors = 4 * (2 * x.numel() + 2 * batch * o * side * side + 2 * layer.weight.numel())
+        free, total = torch.cuda.mem_get_info()
+        row.update(tensors_mib=tensors >> 20, allocated_mib=torch.cuda.max_memory_allocated() >> 20,
+                   reserved_mib=torch.cuda.max_memory_reserved() >> 20, used_mib=(total - free) >> 20)
+    row["step_ms"] = (time.monotonic() - begun) / steps * 1000
+    return row
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--first", type=int, default=1000)
     p.add_argument("--device", default="cuda")
     p.add_argument("--one", choices=ARCHITECTURES)
     p.add_argument("--steps", type=int, default=100)
+    p.add_argument("--workspaces", action="store_true")
     o = p.parse_args()
     if o.one:
         return one(o.one, o.steps)
     if o.device == "cuda" and forked(lambda: 0 if torch.cuda.is_available() else 77) != 0:
         return 77
+    if o.workspaces:
+        for name, benchmark in [(name, b) for b in (True, False) for name in CONVOLUTIONS][:o.first]:
+            if forked(lambda: print(json.dumps(workspace(name, benchmark, o.device)), flush=True)):
+                print(json.dumps({"convolution": name, "benchmark": benchmark, "failed": True}), flush=True)
+        return 0
     # The cheap ones of all architectures first: the time may end before the list.
     todo = [(name, a[2][size], mode) for size in range(3) for mode in MODES for name, a in ARCHITECTURES.items()]
     for name, batch, mode in todo[:o.first]:

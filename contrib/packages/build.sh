@@ -73,19 +73,20 @@ link() { printf '  - src: %s\n    dst: %s\n    type: symlink\n' "$1" "$2"; }
 
 tools() {
 	local f libc
-	libc=$(glibc_of "$stage"/usr/bin/carma-*)
+	libc=$(glibc_of "$stage"/usr/bin/carma-{estimate,report,sim})
 	head_of carma-tools "CARMA for Slurm: estimates and reports for users" Apache-2.0
 	echo contents:
-	for f in "$stage"/usr/bin/carma-*; do tree "/usr/bin/${f##*/}" "" 0755; done
-	of_command carma-estimate
-	of_command carma-report
-	manual carma-estimate.1 carma-report.1 carma-sim.1 carma-directives.7
+	for f in estimate report sim; do tree "/usr/bin/carma-$f" "" 0755; done
+	for f in trace summary; do link "../share/carma/python/carma_$f.py" "/usr/bin/carma-$f"; done
+	for f in "$stage"/usr/share/carma/python/*; do tree "${f#"$stage"}" "" "$(stat -c 0%a "$f")"; done
+	for f in estimate report trace summary; do of_command "carma-$f"; done
+	manual carma-estimate.1 carma-report.1 carma-sim.1 carma-trace.1 carma-summary.1 carma-directives.7
 	# What earlier runs teach, made where the records come together.
 	for f in service timer; do tree "/usr/lib/systemd/system/carma-history.$f"; done
 	cat <<-TEXT
 	overrides:
-	  deb: {depends: ["libc6 (>= $libc)"]}
-	  rpm: {depends: ["glibc >= $libc"]}
+	  deb: {depends: ["libc6 (>= $libc)"], recommends: [python3]}
+	  rpm: {depends: ["glibc >= $libc"], recommends: [python3]}
 	TEXT
 }
 

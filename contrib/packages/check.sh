@@ -66,6 +66,10 @@ for f in usr/bin/carma-report usr/bin/carma-estimate usr/sbin/carma-node usr/lib
 	[ "$(stat -c %u:%g "$root/$f")" = 0:0 ] || fail "$f is not root's"
 done
 [ -e "$root$(readlink "$root/usr/lib/$(gcc -print-multiarch)/slurm-wlm/job_submit_carma.so")" ] || fail "Slurm would not find the plugin in its own directory"
+for c in trace summary; do
+	"$root/usr/bin/carma-$c" --help 2>/dev/null | grep -q "usage: carma-$c" || fail "the installed carma-$c does not start"
+	[ -s "$root/usr/share/man/man1/carma-$c.1" ] || fail "carma-$c has no manual page"
+done
 for h in prolog task-prolog epilog; do
 	[ "$(readlink "$root/usr/sbin/carma-$h")" = carma-node ] || fail "carma-$h is no link to carma-node"
 done

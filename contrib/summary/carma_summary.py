@@ -182,7 +182,7 @@ def parse_shape(text):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(prog="carma_summary.py", description="print a model's summary and #CARMA lines")
+    parser = argparse.ArgumentParser(prog="carma-summary", description="print a model's summary and #CARMA lines")
     parser.add_argument("model", help="module:function that returns the model, called without arguments")
     parser.add_argument("--input", type=parse_shape, help="shape of a sample, CxHxW")
     parser.add_argument("--seq", type=int, help="tokens of a sample, for a model of token ids")

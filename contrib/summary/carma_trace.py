@@ -21,25 +21,36 @@ Only PyTorch 2 is needed.
 
 import argparse
 import contextlib
+import errno
 import os
 import pickle
 import runpy
+import shutil
+import signal
 import sys
 import tempfile
 import traceback
 import warnings
 import weakref
 
+sys.dont_write_bytecode = True  # nor beside the script's own modules
+
+import carma_command  # noqa: E402
+import carma_overlay  # noqa: E402
+import carma_trackers  # noqa: E402
+import carma_wall  # noqa: E402
+from carma_command import LAUNCHER  # noqa: E402
+
 try:
     import torch
 except ImportError:
     torch = None
 
-# What torchrun tells a script of one process. A script that finds them takes itself for one of several.
-LAUNCHER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 STEPS = 2  # a second step allocates what the optimizer's first one broke up
 MOST_EVENTS = 1 << 16  # estimator/trace, MaxEvents
 MOST_BYTES = 256 << 10  # estimator/trace, MaxBytes
+REPEATS_FROM = 64  # events from which equal passes are looked for
+MARKS = 24  # events by which the end of a pass is recognised
 FAKE_FROM = 1 << 14  # elements of a host tensor from which its data are left out
 GIB = 1 << 30
 
@@ -53,6 +64,7 @@ class Done(BaseException):
 
 
 if torch is not None and int(torch.__version__.split(".")[0]) >= 2:
+    import carma_bounds
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.overrides import TorchFunctionMode
@@ -84,6 +96,11 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
+        self.marks = []  # the events without the numbers of storages: equal passes have equal ones
+        self.places = {}  # the last marks before a boundary -> where it was
+        self.any_is = True  # what a script reads from any()
+        self.asked = False  # it has read that
+        self.anys = WeakTensorKeyDictionary()
         self.events = []  # ("+", id, bytes), ("-", id), (letter, convolution)
         self.live = {}  # storage -> (weak reference, id)
         self.tensors = {}  # weak references to the tensors that hold them
@@ -95,6 +112,7 @@ class Recorder(TorchDispatchMode):
         self.force = 0  # more than 0: whatever is made is on the GPU
         self.hide = 0  # more than 0: nothing is
         self.steps = 0
+        self.backwards = 0
         self.settings = {}
         self.false = WeakTensorKeyDictionary()  # tensors that say whether something is wrong
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -113,7 +131,8 @@ class Recorder(TorchDispatchMode):
         dead = [key for key in (self.live if keys is None else keys)
                 if key in self.live and expired(self.live[key][0].cdata)]
         for key in sorted(dead, key=lambda key: self.live[key][1]):
-            self.events.append(("-", self.live.pop(key)[1]))
+            number = self.live.pop(key)[1]
+            self.add(("-", number), ("-", self.count - number))
         self.left.clear()
 
     def watch(self, tensor, key):
@@ -126,6 +145,8 @@ class Recorder(TorchDispatchMode):
         self.tensors[id(tensor)] = weakref.ref(tensor, gone)
 
     def born(self, tensor):
+        if not isinstance(tensor, FakeTensor):
+            return  # the lengths of a packed sequence stay on the host
         storage = tensor.untyped_storage()
         known = self.live.get(storage._cdata)
         if known is not None and not known[0].expired():
@@ -137,10 +158,45 @@ class Recorder(TorchDispatchMode):
         self.sweep(self.left)
         self.watch(tensor, storage._cdata)
         self.live[storage._cdata] = (StorageWeakRef(storage), self.count)
-        self.events.append(("+", self.count, size))
+        self.add(("+", self.count, size), ("+", size))
         self.count += 1
         if len(self.events) > 2 * MOST_EVENTS:
-            raise Refused(f"a step makes more than {MOST_EVENTS:,} allocations: give mem= in the script instead")
+            raise Refused(f"what it does until its second step makes more than {MOST_EVENTS:,} allocations, even if "
+                          "equal passes count once: shorten what comes before, or give mem=")
+
+    def add(self, event, mark=None):
+        self.events.append(event)
+        self.marks.append(mark or event)
+
+    def boundary(self):
+        """A place where a pass may end. The third of three equal passes is forgotten: it leaves what the second left.
+
+        Accumulation of gradients and evaluation so take two passes of the text, however many there are.
+        """
+        if len(self.events) < REPEATS_FROM:
+            return
+        self.sweep(self.left)
+        marks, n = self.marks, len(self.marks)
+        key = tuple(marks[-MARKS:])
+        before, self.places[key] = self.places.get(key, n), n
+        width = n - before
+        if not 0 < width <= n // 3 or marks[n - width:] != marks[n - 2 * width:n - width] or (
+                marks[n - width:] != marks[n - 3 * width:n - 2 * width]):
+            return
+        births = sum(1 for mark in marks[n - width:] if mark[0] == "+")
+        first, live = self.count - births, {number for _, number in self.live.values()}
+        if any(number >= first and number - births in live for number in live):
+            return  # what the pass leaves piles up
+        del self.events[n - width:], marks[n - width:]
+        self.count = first
+        self.places[key] = before
+        for at, (ref, number) in self.live.items():
+            if number >= first:
+                self.live[at] = ref, number - births
+        for number in range(first, first + births):
+            kind = self.kinds.pop(number, None)
+            if kind is not None:
+                self.kinds.setdefault(number - births, kind)
 
     def id_of(self, tensor):
         known = self.live.get(tensor.untyped_storage()._cdata)
@@ -154,6 +210,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in READS and isinstance(args[0], FakeTensor):
+            self.boundary()
             return self.value(args[0])
         if func.overloadpacket in IN_PLACE and isinstance(args[0], FakeTensor):
             return args[0]  # nothing is made: an optimizer does little else, parameter by parameter
@@ -164,7 +221,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         try:
             with contextlib.nullcontext() if faked else self.fake:
-                out = func(*args, **kwargs)
+                bounded = carma_bounds.of(func, args, kwargs, self) if faked else None
+                out = func(*args, **kwargs) if bounded is None else bounded[0]
         except Exception as err:
             if type(err).__name__ in ("DynamicOutputShapeException", "DataDependentOutputException"):
                 raise Refused(f"{func} makes a tensor whose size depends on data, which a trace has not") from err
@@ -183,9 +241,11 @@ class Recorder(TorchDispatchMode):
     def operation(self, func, args, made):
         packet = func.overloadpacket
         if packet is torch.ops.aten.convolution:
-            self.events.append(("f", self.convolution(args[0], args[1], made[0], args[6], args[8], args[3])))
+            self.add(("f", self.convolution(args[0], args[1], made[0], args[6], args[8], args[3])))
         elif packet in MATMULS:
-            self.events.append(("m", None))
+            self.add(("m", None))
+        elif packet is torch.ops.aten.any and args[0] not in self.false:
+            self.anys[made[0]] = True
         elif packet in WRONG:
             self.false[made[0]] = True
         elif packet in (torch.ops.aten.any, torch.ops.aten.logical_or) and any(
@@ -199,7 +259,7 @@ class Recorder(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self.born(tensor)
                 if letter != "b":
-                    self.events.append((letter, number))
+                    self.add((letter, number))
 
     def convolution(self, given, weight, out, transposed, groups, stride):
         """The number of a convolution's description; bytes first, they depend on the batch."""
@@ -209,11 +269,22 @@ class Recorder(TorchDispatchMode):
 
     def value(self, tensor):
         """What a script reads out of a tensor that has no data."""
+        if tensor in self.anys:
+            self.asked = True
+            return self.any_is
         if tensor.dtype == torch.bool:
             return tensor not in self.false
         return 1.0 if tensor.is_floating_point() else 1
 
     # What the recorder makes itself.
+
+    @contextlib.contextmanager
+    def hidden(self):
+        self.hide += 1
+        try:
+            yield
+        finally:
+            self.hide -= 1
 
     @contextlib.contextmanager
     def on(self):
@@ -224,7 +295,10 @@ class Recorder(TorchDispatchMode):
             self.force -= 1
 
     def to_gpu(self, tensor, dtype=None):
+        if tensor.layout is not torch.strided:
+            raise Refused("sparse tensors cannot be traced: give mem= instead")
         if not self.on_gpu(tensor):
+            self.boundary()
             plain = tensor.detach()
             with torch.no_grad(), self.on():
                 copy = torch.empty_like(plain, dtype=dtype or tensor.dtype, device="cpu")
@@ -233,6 +307,9 @@ class Recorder(TorchDispatchMode):
 
     def module_to_gpu(self, module, dtype=None):
         """Puts a module's parameters and buffers on the GPU; shared ones stay shared."""
+        boxes = sys.modules.get("torchvision.ops.boxes")
+        if boxes is not None and hasattr(boxes, "_batched_nms_coordinate_trick"):
+            boxes._batched_nms_vanilla = boxes._batched_nms_coordinate_trick  # as for boxes on a GPU, in one call
         new = {}
         for m in module.modules():
             for name, p in m._parameters.items():
@@ -270,6 +347,8 @@ class Recorder(TorchDispatchMode):
     def step_ends(self, optimizer):
         for state in optimizer.state.values():
             self.name((t for t in tree_leaves(state) if isinstance(t, torch.Tensor)), STATE)
+        if "history_size" in optimizer.defaults:
+            self.unseen[f"{type(optimizer).__name__} keeps a history, which grows in later steps"] = 1
         self.sweep()
         optimizer._carma_steps = getattr(optimizer, "_carma_steps", 0) + 1
         self.steps = optimizer._carma_steps
@@ -277,6 +356,7 @@ class Recorder(TorchDispatchMode):
         return min(stepped) >= STEPS or max(stepped) > STEPS
 
 
+CHANNELS_LAST = "channels_last: cuDNN's algorithms for this order of the data take other memory"
 OPTIMIZERS = []  # of this trace, in order
 MATMULS = WRONG = IN_PLACE = READS = frozenset()
 if torch is not None:
@@ -303,6 +383,24 @@ def is_gpu(device):
         return False
 
 
+# Types of tensors on a GPU by their old names.
+LEGACY = {} if torch is None else {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8, "BoolTensor": torch.bool}
+
+
+def legacy(dtype):
+    """torch.cuda.FloatTensor and its like."""
+    def make(*args):
+        if args and not isinstance(args[0], int):
+            return torch.tensor(args[0], dtype=dtype, device="cuda")
+        return torch.empty(args, dtype=dtype, device="cuda")
+
+    make.carma_dtype = dtype
+    return make
+
+
 class Placement(TorchFunctionMode):
     """Makes what a script says of cuda true of the recorder's GPU."""
 
@@ -311,12 +409,17 @@ class Placement(TorchFunctionMode):
         self.recorder = recorder
         t = torch.Tensor
         self.special = {
-            t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to, t.cpu: self.to_host,
+            t.backward: self.backward, t.cuda: lambda x, *a, **k: recorder.to_gpu(x), t.to: self.to,
+            t.cpu: self.to_host,
             t.pin_memory: lambda x, *a, **k: x, t.is_pinned: lambda x, *a, **k: True,
             t.get_device: lambda x: 0 if recorder.on_gpu(x) else -1,
             t.numpy: self.numpy, t.tolist: self.tolist, t.__format__: self.format,
+            t.__array__: self.array, t.type: self.type,
+            t.is_cuda.__get__: lambda x, *a: recorder.on_gpu(x) or bool(t.is_cuda.__get__(x)),
             t.record_stream: lambda x, s: None,
         }
+        self.default = 0  # more than 0: what names no device is on the GPU (torch.set_default_device)
+        self.makers = torch.utils._device._device_constructors()
         self.factories = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn,
                           torch.empty_strided}
 
@@ -325,20 +428,27 @@ class Placement(TorchFunctionMode):
         special = self.special.get(func)
         if special is not None:
             return special(*args, **kwargs)
+        if self.default and kwargs.get("device") is None and func in self.makers:
+            kwargs = dict(kwargs, device="cuda")
         if kwargs.get("device") is not None and is_gpu(kwargs["device"]):
             with self.recorder.on():
                 out = func(*args, **dict(kwargs, device="cpu"))
             return out
         if func in self.factories and not self.recorder.force:
-            with self.recorder.fake:
-                self.recorder.hide += 1
+            with contextlib.suppress(Exception), self.recorder.fake, self.recorder.hidden():  # a size may be a tensor
                 out = func(*args, **kwargs)
-                self.recorder.hide -= 1
-            if out.is_floating_point() and out.numel() >= FAKE_FROM:
-                return out
+                if out.is_floating_point() and out.numel() >= FAKE_FROM:
+                    return out
         return func(*args, **kwargs)
 
+    def backward(self, x, *args, **kwargs):
+        self.recorder.backwards += 1
+        self.recorder.boundary()
+        return x.backward(*args, **kwargs)
+
     def to(self, x, *args, **kwargs):
+        if kwargs.get("memory_format") is torch.channels_last:
+            self.recorder.unseen[CHANNELS_LAST] = 1
         dtype, device, rest = kwargs.pop("dtype", None), kwargs.pop("device", None), []
         for a in args:
             if isinstance(a, torch.dtype):
@@ -368,7 +478,23 @@ class Placement(TorchFunctionMode):
         if not isinstance(x, FakeTensor):
             return x.numpy(**kwargs)
         self.recorder.note("values read by .numpy(): zeros were given")
-        return torch.zeros(1, dtype=x.dtype).expand(tuple(x.shape)).contiguous().numpy()
+        with torch._C.DisableTorchFunction():
+            return numpy_zeros(tuple(x.shape), torch.empty(0, dtype=x.dtype).numpy().dtype)
+
+    def array(self, x, dtype=None, copy=None):
+        return self.numpy(x) if dtype is None else self.numpy(x).astype(dtype, copy=False)
+
+    def type(self, x, dtype=None, *args, **kwargs):
+        """x.type(): old names of types, which say a device, too."""
+        narrow = getattr(dtype, "carma_dtype", None)
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            narrow = LEGACY[dtype.rpartition(".")[2]]
+        if narrow is not None:
+            return self.recorder.to_gpu(x, narrow)
+        if dtype is None:
+            name = x.type()
+            return name.replace("torch.", "torch.cuda.", 1) if self.recorder.on_gpu(x) else name
+        return x.type(dtype, *args, **kwargs)
 
     def tolist(self, x):
         return self.numpy(x).tolist() if isinstance(x, FakeTensor) else x.tolist()
@@ -377,6 +503,11 @@ class Placement(TorchFunctionMode):
         if isinstance(x, FakeTensor) and x.dim() == 0:
             return format(x.item(), spec)
         return repr(x) if isinstance(x, FakeTensor) else x.__format__(spec)
+
+
+def numpy_zeros(shape, dtype):
+    import numpy
+    return numpy.zeros(shape, dtype)
 
 
 def rows_first(shape, like):
@@ -492,6 +623,18 @@ class Parallel(torch.nn.Module if torch is not None else object):
         return contextlib.nullcontext()
 
 
+class OneGPU(torch.nn.Module if torch is not None else object):
+    """DataParallel, of whose GPUs the first is traced."""
+
+    def __init__(self, module, *args, **kwargs):
+        super().__init__()
+        Tracing.current.note("DataParallel: one GPU was traced")
+        self.module = Tracing.current.module_to_gpu(module)
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+
 class Tracing:
     """The patches under which a model or a script is traced; all are taken back."""
 
@@ -523,13 +666,41 @@ class Tracing:
         self.modules()
         self.library = register_autocast()
         self.stack.callback(self.library._destroy)
-        self.stack.enter_context(Placement(recorder))
+        self.placement = Placement(recorder)
+        self.defaults()
+        self.stack.enter_context(self.placement)
         self.stack.enter_context(recorder)
         return self
 
     def __exit__(self, *error):
         Tracing.current = None
         return self.stack.__exit__(*error)
+
+    def defaults(self):
+        """torch.set_default_device, with torch.device(...), torch.set_default_tensor_type."""
+        kind, placement = torch.utils._device.DeviceContext, self.placement
+        enter, leave, typed = kind.__enter__, kind.__exit__, torch.set_default_tensor_type
+
+        def entered(d):
+            if not is_gpu(d.device):
+                return enter(d)
+            placement.default += 1
+            return d
+
+        def left(d, *error):
+            if not is_gpu(d.device):
+                return leave(d, *error)
+            placement.default -= 1
+
+        def default_type(t):
+            name = t.rpartition(".")[2] if isinstance(t, str) and t.startswith("torch.cuda.") else None
+            dtype = LEGACY[name] if name else getattr(t, "carma_dtype", None)
+            placement.default = int(dtype is not None)
+            torch.set_default_dtype(dtype) if dtype is not None else typed(t)
+
+        self.put(kind, "__enter__", entered)
+        self.put(kind, "__exit__", left)
+        self.put(torch, "set_default_tensor_type", default_type)
 
     def optimizers(self):
         base = torch.optim.Optimizer
@@ -591,6 +762,8 @@ class Tracing:
             # A number is a GPU's; PyTorch asks for one before it takes it.
             args = [f"cuda:{a}" if type(a) is int else a for a in args]
             kwargs = {k: f"cuda:{a}" if type(a) is int else a for k, a in kwargs.items()}
+            if kwargs.get("memory_format") is torch.channels_last:
+                recorder.unseen[CHANNELS_LAST] = 1
             with torch._C.DisableTorchFunction():  # Placement would take device= for that of a tensor to make
                 device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
             if device is not None and device.type == "cuda":
@@ -599,9 +772,10 @@ class Tracing:
 
         self.put(module, "to", moved)
         self.put(module, "cuda", lambda m, device=None: recorder.module_to_gpu(m))
-        self.put(torch.nn.parallel, "DistributedDataParallel", Parallel)
-        self.put(torch.nn, "DataParallel", lambda m, *a, **k: recorder.note(
-            "DataParallel: one GPU was traced") or recorder.module_to_gpu(m))
+        for owner in (torch.nn.parallel, torch.nn.parallel.distributed):
+            self.put(owner, "DistributedDataParallel", Parallel)
+        for owner in (torch.nn, torch.nn.parallel, torch.nn.parallel.data_parallel):
+            self.put(owner, "DataParallel", OneGPU)
 
         def compiled(model=None, **kwargs):
             recorder.note("torch.compile: the eager operations were traced")
@@ -633,7 +807,6 @@ class Tracing:
             init(d, dataset, batch_size, *args, **kwargs)
 
         self.put(loader, "__init__", started)
-        self.put(torch, "save", lambda *a, **k: None)  # no checkpoint without data takes the place of a real one
 
     def gpu(self):
         class Properties:
@@ -667,6 +840,9 @@ class Tracing:
             self.put(cuda, name, lambda *a, _value=value, **k: _value)
         for name in ("Stream", "Event", "device", "stream"):
             self.put(cuda, name, Nothing)
+        for name, dtype in LEGACY.items():
+            self.put(cuda, name, legacy(dtype))
+        self.put(cuda.nccl, "version", lambda: (2, 21, 5))
         accelerator = getattr(torch, "accelerator", None)  # since PyTorch 2.6; names that it lacks are left out
         for name, value in {
             "is_available": True, "device_count": 1, "current_accelerator": torch.device("cuda"),
@@ -689,12 +865,33 @@ class Tracing:
         d = torch.distributed
         if not d.is_available():
             return
+
+        class Group:
+            def rank(self):
+                return 0
+
+            def size(self):
+                return 1
+
+            def wait(self, *args):
+                return True
+
+        def gathered(objects, value=None, *args, **kwargs):
+            if isinstance(objects, list) and objects:
+                objects[0] = value
+
+        self.put(d, "all_gather_object", gathered)
+        self.put(d, "gather_object", lambda value, objects=None, *a, **k: gathered(objects, value))
+        for name in ("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "gather",
+                     "scatter", "all_to_all", "all_to_all_single", "all_reduce", "broadcast", "reduce"):
+            self.put(d, name, lambda *a, async_op=False, **k: Group() if async_op else None)
+        self.put(d, "new_group", lambda *a, **k: Group())
         started = ["RANK" in os.environ]
         self.put(d, "init_process_group", lambda *a, **k: started.__setitem__(0, True))
         self.put(d, "is_initialized", lambda: started[0])
         for name, value in {"destroy_process_group": None, "barrier": None, "get_rank": 0, "get_world_size": 1,
-                            "get_backend": "nccl", "all_reduce": None, "broadcast": None, "reduce": None,
-                            "broadcast_object_list": None}.items():
+                            "get_backend": "nccl", "broadcast_object_list": None, "monitored_barrier": None,
+                            "scatter_object_list": None}.items():
             self.put(d, name, lambda *a, _value=value, **k: _value)
 
         def refused(*args, **kwargs):
@@ -712,6 +909,10 @@ class Tracing:
     def result(self):
         r = self.recorder
         r.sweep()
+        if torch.backends.cudnn.benchmark and r.convolutions:
+            r.note("cudnn.benchmark: cuDNN tries algorithms that take more memory")
+        if self.loaders and max(self.loaders) > self.loaders[0]:
+            r.note(f"another DataLoader has batches of {max(self.loaders)}: batches of {self.loaders[0]} were traced")
         return {
             "events": r.events, "kinds": r.kinds, "unseen": r.unseen, "settings": r.settings, "steps": r.steps,
             "convolutions": list(r.convolutions), "loader": self.loaders[0] if self.loaders else 0,
@@ -926,15 +1127,22 @@ def show(model, sample, loss=None, optimizer=None, amp=None, batch=None, out=Non
 
 # A script.
 
-BATCH_OPTIONS = ("--batch-size", "--batch_size", "--batchsize", "--batch", "-b", "--bs", "--train-batch-size",
-                 "--train_batch_size", "--per_device_train_batch_size", "--per-device-train-batch-size")
+BATCH_OPTIONS = frozenset(("batch_size", "batchsize", "batch", "b", "bs", "train_batch_size",
+                           "per_device_train_batch_size", "micro_batch_size", "train_micro_batch_size_per_gpu"))
+
+
+def is_batch(name):
+    """Whether an option, or a setting such as train.batch_size=8, is the batch size."""
+    dashes, name = name.startswith("-"), name.lstrip("-")
+    last = name.rpartition(".")[2].replace("-", "_")
+    return last in BATCH_OPTIONS and (dashes or last not in ("b", "bs", "batch"))
 
 
 def batch_of(argv):
     """The place of the batch size in a script's arguments, and the size."""
     for i, word in enumerate(argv):
         name, given, value = word.partition("=")
-        if name in BATCH_OPTIONS:
+        if is_batch(name) and (given or name.startswith("-")):
             value = value if given else argv[i + 1] if i + 1 < len(argv) else ""
             if value.isdigit() and int(value) > 0:
                 return i, int(value)
@@ -951,113 +1159,241 @@ def with_batch(argv, place, batch):
     return argv
 
 
-def caught(script, argv, loader_batch=None):
-    """Run a script until its second step and return what it allocated."""
-    sys.argv = [script, *argv]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+def run(command, argv):
+    """Runs a program as Python would."""
+    if command.module:
+        sys.argv = [command.module, *argv]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(command.module, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = [command.script, *argv]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(command.script)))
+    runpy.run_path(command.script, run_name="__main__")
+
+
+def caught(command, argv, loader_batch=None, overlay=None, any_is=True):
+    """Run a program until its second step and return what it allocated."""
+    import carma_checkpoint
+    script = command.module or command.script
     tracing = Tracing(loader_batch)
+    tracing.recorder.any_is = any_is
     done = False
     try:
         with tracing:
             tracing.script()
+            carma_checkpoint.put(tracing, overlay)
             with contextlib.redirect_stdout(sys.stderr):
-                runpy.run_path(script, run_name="__main__")
+                run(command, argv)
     except Done:
         done = True
     except Refused as err:
-        raise Refused(f"{script}: {err}") from err
+        at = place_of(err)
+        raise Refused(f"{script}:{at}{':' * bool(at)} {err}") from err
     except SystemExit as err:
         if err.code not in (None, 0):
             raise Refused(f"{script}: it ended with {err.code!r} before its second step") from err
+    except carma_overlay.TooLarge as err:
+        raise Refused(f"{script}: {err.strerror}: {err.filename}") from err
     except FileNotFoundError as err:
         raise Refused(f"{script}: it reads {err.filename or err}, which is not here: run it where the data are, "
                       "with a few samples in their place, or call carma_trace.show()") from err
-    except (NotImplementedError, RuntimeError, TypeError, ValueError, AttributeError, AssertionError, ImportError,
-            KeyError, IndexError, OSError) as err:
-        at = traceback.extract_tb(err.__traceback__)
-        own = [f for f in at if os.path.abspath(f.filename) == os.path.abspath(script)]
-        line = f" in line {own[-1].lineno}" if own else ""
-        raise Refused(f"{script}: it stopped{line}: {type(err).__name__}: {str(err)[:300]}: "
-                      "call carma_trace.show() with the model, or give mem=") from err
+    except Exception as err:
+        said = str(err)[:300].rstrip(". ")
+        said = f"{type(err).__name__}{': ' * bool(said)}{said}{walled(err)}"
+        refused = Refused(f"{script}: it stopped{place_of(err)}: {said}: "
+                          "call carma_trace.show() with the model, or give mem=")
+        refused.asked = tracing.recorder.asked
+        raise refused from err
     r = tracing.recorder
     if r.steps == 0:
-        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer: nothing was traced")
+        loop = ": its loop has no such optimizer" if r.backwards else ""
+        raise Refused(f"{script}: it ended without a step of a torch.optim optimizer{loop}: nothing was traced")
     if not any(e[0] == "+" for e in r.events):
         raise Refused(f"{script}: it put nothing on a GPU: nothing was traced; see its options for the device")
+    if r.asked and not any_is:
+        r.note("values read from any(): false was taken")
     if not done:
         r.note("the script ended after its first step")
     return tracing.result()
 
 
-def apart(script, argv, loader_batch=None):
-    """caught() in a process of its own, for a script leaves its marks."""
-    with tempfile.TemporaryFile() as answer:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                pickle.dump(caught(script, argv, loader_batch), answer)
-                status = 0
-            except Refused as err:
-                pickle.dump(str(err), answer)
-                status = 0
-            except BaseException:  # noqa: B036 - the child must not go on as the parent
-                traceback.print_exc()
-            finally:
-                answer.flush()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        if status != 0:
-            raise Refused(f"{script}: its process ended with status {status}: see above")
-        answer.seek(0)
-        result = pickle.load(answer)
-    if isinstance(result, str):
-        raise Refused(result)
+def place_of(err):
+    """File and line of the user's own code at which an error arose."""
+    libraries = (os.path.dirname(os.path.realpath(__file__)), os.path.dirname(os.__file__),
+                 os.path.dirname(torch.__file__), os.path.realpath("<"))
+    own = [f for f in traceback.extract_tb(err.__traceback__) if not os.path.realpath(f.filename).startswith(libraries)
+           and "site-packages" not in f.filename and "dist-packages" not in f.filename]
+    return f" in {os.path.relpath(own[-1].filename)}, line {own[-1].lineno}" if own else ""
+
+
+def walled(err):
+    """What to say of an error that comes from a write that the kernel refused."""
+    if getattr(err, "errno", None) in (errno.EROFS, errno.EACCES, errno.EPERM) or any(
+            words in str(err) for words in ("Read-only file system", "Permission denied", "cannot be opened")):
+        return (" (a trace changes no file: a library or a program that the script uses wrote one itself, "
+                "which no overlay can take)")
+    return ""
+
+
+def alone(*args):
+    raise Refused("the script starts another program, and this kernel has neither namespaces nor Landlock "
+                  "to keep your files from that program: leave it out, or give mem=")
+
+
+def guarded(folder):
+    """The overlay of a script's process, with what walls the kernel has around that process."""
+    carma_wall.dies_with_parent()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nobody answers a question
+    if not carma_wall.build(folder):
+        programs = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
+        sys.addaudithook(lambda event, args: alone() if event in programs else None)
+    carma_trackers.off()
+    return carma_overlay.Overlay(folder)
+
+
+def ended(number, frame):
+    raise SystemExit(128 + number)
+
+
+def apart(command, argv, loader_batch=None, any_is=True):
+    """caught() in a process of its own, for a script leaves its marks; they go with the overlay's folder."""
+    folder = tempfile.mkdtemp(prefix="carma-trace.")
+    old = [(n, signal.signal(n, ended)) for n in (signal.SIGTERM, signal.SIGHUP)]
+    child = 0
+    try:
+        with tempfile.TemporaryFile() as answer:
+            child = forked(command, argv, loader_batch, folder, answer, any_is)
+            _, status = os.waitpid(child, 0)
+            if status != 0:
+                raise Refused(f"{command.module or command.script}: its process ended with status {status}: see above")
+            answer.seek(0)
+            result = pickle.load(answer)
+    finally:
+        if child:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)  # and what it has started
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child, 0)
+        shutil.rmtree(folder, ignore_errors=True)
+        for n, handler in old:
+            signal.signal(n, handler)
+    if isinstance(result, tuple):
+        if any_is and result[1]:  # a script that checks its data may have found them wrong
+            return apart(command, argv, loader_batch, False)
+        raise Refused(result[0].replace(os.path.join(folder, "upper"), ""))
     return result
 
 
-def trace_script(script, argv):
-    """The #CARMA lines of a script; its second run has another batch size."""
+def forked(command, argv, loader_batch, folder, answer, any_is):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)
+        return child
+    status = 1
     try:
-        first = apart(script, argv)
+        for n in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(n, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        os.environ.update(command.env)
+        if command.cwd:
+            os.chdir(command.cwd)
+        with guarded(folder) as overlay:
+            result = caught(command, argv, loader_batch, overlay, any_is)
+        pickle.dump(result, answer)
+        status = 0
+    except Refused as err:
+        pickle.dump((str(err), getattr(err, "asked", False)), answer)
+        status = 0
+    except BaseException:  # noqa: B036 - the child must not go on as the parent
+        traceback.print_exc()
+    finally:
+        answer.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def trace_command(command):
+    """The #CARMA lines of a program; its second run has another batch size."""
+    argv = command.argv
+    try:
+        first = apart(command, argv)
     except Refused as err:
         if not any(f"KeyError: '{name}'" in str(err) for name in LAUNCHER):
             raise
-        os.environ.update(LAUNCHER)  # it is always run by a launcher
-        first = apart(script, argv)
+        command.env.update(LAUNCHER)  # it is always run by a launcher
+        first = apart(command, argv)
     place, batch = batch_of(argv)
     batch = batch or first["loader"]
     second, new = None, 0
     if batch:
         new = other_batch(batch)
         try:
-            second = (apart(script, with_batch(argv, place, new)) if place is not None
-                      else apart(script, argv, new))
+            second = (apart(command, with_batch(argv, place, new)) if place is not None
+                      else apart(command, argv, new))
         except Refused as err:
             first["single"] = str(err)[:150]
     return lines(first, batch, second, new)
 
 
+def trace_first(commands):
+    """The lines of the first program that can be traced: a batch script may prepare data before it trains."""
+    why = []
+    for command in commands:
+        try:
+            if command.script and not os.path.isfile(os.path.join(command.cwd or "", command.script)):
+                raise Refused(f"{command.script}: no such file")
+            return trace_command(command)
+        except Refused as err:
+            why.append(str(err))
+    raise Refused("; ".join(why))
+
+
+def other_python(commands):
+    """Goes on in the Python that the command names, if that is another one: it may have other packages."""
+    python = commands[0].python
+    if not python or "CARMA_TRACE_PYTHON" in os.environ or not os.access(python, os.X_OK):
+        return
+    if os.path.abspath(python) != os.path.abspath(sys.executable):
+        os.environ["CARMA_TRACE_PYTHON"] = python
+        os.execv(python, [python, os.path.realpath(__file__), *sys.argv[1:]])
+
+
+def split(argv):
+    """The tracer's own options, and the command."""
+    i = 0
+    while i < len(argv) and argv[i].startswith("-") and argv[i] != "-m":
+        if argv[i] == "--":
+            return argv[:i], argv[i + 1:]
+        i += 2 if argv[i] in ("-o", "--output") else 1
+    return argv[:i], argv[i:]
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        prog="carma_trace.py", description="trace what a training script allocates in its first two steps, "
-        "without a GPU, and print #CARMA lines")
-    parser.add_argument("-o", "--output", help="file to write the lines to (default: stdout)")
-    parser.add_argument("script", help="the training script; it stops after its second step")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
-    args = parser.parse_args(argv)
+        prog="carma-trace", usage="carma-trace [-o FILE] COMMAND [ARGS ...]",
+        description="Trace what a training script allocates in its first two steps, without a GPU and without a "
+        "change to any file, and print #CARMA lines.")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the lines to a file (default: stdout)")
+    parser.epilog = (
+        "COMMAND is what you type to train: train.py ARGS, -m MODULE ARGS, python train.py ARGS, torchrun, accelerate "
+        "launch or deepspeed with their options, or a batch script, whose command is traced.")
+    options, words = split(sys.argv[1:] if argv is None else argv)
+    args = parser.parse_args(options)
+    if not words:
+        parser.error("there is no command to trace")
     try:
+        commands = carma_command.of(words)
+        other_python(commands)
         need_torch()
-        if not os.path.isfile(args.script):
-            raise Refused(f"{args.script}: no such file")
         os.environ.setdefault("PYTORCH_JIT", "0")
-        made = trace_script(args.script, args.args)
-    except Refused as err:
-        raise SystemExit(f"carma_trace: {err}") from err
+        made = trace_first(commands)
+    except (Refused, carma_command.Unclear) as err:
+        raise SystemExit(f"carma-trace: {err}") from err
     body = "\n".join(made) + "\n"
     if args.output:
         with open(args.output, "w", encoding="ascii", errors="replace") as f:

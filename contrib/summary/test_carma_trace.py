@@ -133,6 +133,66 @@ for step in range(100):
 """
 
 
+# What scripts do beside a plain loop; each has failed once.
+IDIOMS = """
+import numpy, torch
+from torch import nn
+from torch.nn.parallel.distributed import DistributedDataParallel
+x, ones = torch.randn(8, 100, device="cuda"), torch.ones(8, dtype=torch.long, device="cuda")
+assert x.is_cuda and not torch.zeros(3).is_cuda and not torch.isnan(x).any()
+assert torch.where(x > 0)[1].shape == (800,) and (x > 0).nonzero().shape == (800, 2)
+assert torch.masked_select(x, x > 0).shape == x[x > 0].shape == torch.unique(x).shape == (800,)
+assert x[:, x[0] > 0].shape == (8, 100) and torch.unique(x, return_inverse=True)[1].shape == (8, 100)
+assert torch.repeat_interleave(x, ones, dim=0).shape == (8, 100)
+for lengths in (torch.full((4,), 50), torch.full((4,), 50, device="cuda")):
+    scores = torch.randn(50, 4, 20, device="cuda", requires_grad=True)
+    targets = torch.ones(4, 10, dtype=torch.long, device="cuda")
+    nn.functional.ctc_loss(scores.log_softmax(2), targets, lengths, lengths // 5).backward()
+packed = nn.utils.rnn.pack_padded_sequence(x.view(8, 10, 10), torch.arange(8, 0, -1), batch_first=True)
+assert packed.data.shape == (64, 10)
+out, _ = nn.LSTM(10, 20, batch_first=True).cuda()(packed)
+nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
+assert x.sum().detach().cpu().numpy().shape == () and numpy.array(x.detach().cpu()).shape == (8, 100)
+assert torch.cuda.FloatTensor(3).fill_(0).is_cuda and torch.zeros(3).type(torch.cuda.HalfTensor).is_cuda
+assert x.type() == "torch.cuda.FloatTensor" and torch.cuda.LongTensor([1, 2]).shape == (2,)
+torch.set_default_device("cuda")
+assert torch.zeros(3).is_cuda
+torch.set_default_device("cpu")
+with torch.device("cuda"):
+    assert nn.Linear(3, 3).weight.is_cuda
+assert not torch.zeros(3).is_cuda
+torch.distributed.init_process_group("nccl")
+torch.distributed.all_gather([torch.zeros_like(x)], x)
+torch.distributed.new_group([0])
+torch.distributed.all_reduce(x, async_op=True).wait()
+class Mine(nn.DataParallel):
+    pass
+class Other(nn.parallel.DistributedDataParallel):
+    pass
+model = Mine(nn.Linear(100, 100))
+assert DistributedDataParallel(nn.Linear(3, 3).cuda()).module is not None and model.module is not None
+opt = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    opt.zero_grad()
+    model(x).sum().backward()
+    opt.step()
+"""
+
+REPEATS = """
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]).cuda()
+opt = torch.optim.AdamW(model.parameters())
+for i in range(3):
+    with torch.no_grad():
+        for k in range(PASSES):
+            model(torch.randn(100, 64).cuda()).sum().item()
+    for k in range(PASSES):
+        model(torch.randn(32, 64).to("cuda")).sum().backward()
+    opt.step()
+    opt.zero_grad()
+"""
+
+
 # Ten kinds of training scripts as people have them, each traced by one command: the packages
 # that it needs, the code, and what the trace must say. A refusal is one text.
 
@@ -541,15 +601,47 @@ if int(os.environ.get("LOCAL_RANK", -1)) != -1 or dist.is_initialized():
 data = """))
         self.assertNotIn("parallel ddp", text)
 
+    def test_common_idioms(self):
+        text = self.traced(IDIOMS)
+        self.assertIn("the largest possible were taken", text)
+        self.assertIn("DataParallel", text)
+
+    def test_largest_sizes(self):
+        code = PLAIN.replace("total +=", "model[3].weight[model[3].weight > 0]\n        total +=")
+        births, _ = unfold(self.traced(code))
+        self.assertIn(f"a{4 * 72000}", births)  # every element may be above 0
+        self.assertIn(f"a{2 * 8 * 72000}", births)  # the mask as indices
+
+    def test_equal_passes_count_twice(self):
+        texts = {self.traced(REPEATS.replace("PASSES", str(n))) for n in (6, 40)}
+        self.assertEqual(len(texts), 1)
+
+    def test_said_to_be_unseen(self):
+        text = self.traced(PLAIN.replace("total = 0.0", """total = 0.0
+torch.backends.cudnn.benchmark = True
+model.to(memory_format=torch.channels_last)
+torch.utils.data.DataLoader(data, batch_size=640)"""))
+        for line in ("another DataLoader has batches of 640", "channels_last", "cudnn.benchmark"):
+            self.assertIn(line, text)
+        self.assertIn("LBFGS keeps a history", self.traced(PLAIN.replace(
+            "SGD(model.parameters(), lr=0.1, momentum=0.9)", "LBFGS(model.parameters())").replace(
+            "opt.step()", "opt.step(lambda: loss)")))
+
+    def test_a_check_of_the_data(self):
+        code = PLAIN.replace("total +=", "if (x < 0).any(): raise ValueError('negative')\n        total +=")
+        self.assertIn("values read from any(): false was taken", self.traced(code))
+
     def test_refused_in_words(self):
         for change, why in (
                 ("open('/no/such/data')", "reads /no/such/data, which is not here"),
                 ("from torch.distributed.fsdp import FullyShardedDataParallel as F; F(model)", "FSDP"),
                 ("torch.cuda.CUDAGraph()", "CUDA graphs"),
-                ("1 / 0", "ZeroDivisionError"),
+                ("1 / 0", "it stopped in train.py, line 6: ZeroDivisionError"),
+                ("model(torch.zeros(2, 3, 32, 32).cuda()).sum().backward()\nraise SystemExit(0)",
+                 "its loop has no such optimizer"),
                 ("raise SystemExit(3)", "it ended with 3"),
                 ("raise SystemExit(0)", "without a step"),
-                ("torch.nonzero(torch.zeros(4, device='cuda'))", "depends on data")):
+                ("torch.eye(8).to_sparse().cuda()", "train.py: in train.py, line 6: sparse tensors cannot be traced")):
             run = self.script(PLAIN.replace("data = ", change + "\ndata = "))
             self.assertEqual(run.returncode, 1, run.stdout)
             self.assertIn(why, run.stderr)

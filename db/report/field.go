@@ -40,6 +40,7 @@ type value struct {
 	known bool
 	num   float64
 	text  string
+	mark  bool // a figure of several jobs: marked for people
 }
 
 // field is a column. The names are those of sacct where it has them.
@@ -95,8 +96,12 @@ var fields = []field{
 		func(j *job) value { return positive(j.EstMiB) }},
 	{"ReserveMem", "BOOKED", "reserve_mib", mib, "memory per GPU as booked",
 		func(j *job) value { return num(j.ReserveMiB) }},
-	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU",
-		func(j *job) value { return positive(j.PeakMiB) }},
+	{"PeakMem", "PEAK", "peak_mib", mib, "highest memory of one GPU; with *, of several jobs together",
+		func(j *job) value {
+			v := positive(j.PeakMiB)
+			v.mark = j.figures.PeakHow == figure.Shared
+			return v
+		}},
 	{"PeakMemQ", "PEAKQ", "peak_quality", text, "how PeakMem was measured: exact, shared, unknown",
 		func(j *job) value { return str(string(j.figures.PeakHow)) }},
 	{"Preallocated", "PREALLOCATED", "preallocated", text,
@@ -138,7 +143,7 @@ var fields = []field{
 	}},
 	{"OOMSig", "SIGNATURE", "oom_signature", text, "signature of the OOM message",
 		func(j *job) value { return str(j.OOM) }},
-	{"Requeued", "REQUEUED TO", "requeued_to", text, "recovery partition where it was requeued",
+	{"Requeued", "REQUEUED TO", "requeued_to", text, "partition where it was requeued",
 		func(j *job) value { return str(j.Requeued) }},
 	{"Note", "NOTE", "note", text, "further information about the end", func(j *job) value { return str(j.OOMNote) }},
 }
@@ -236,7 +241,10 @@ func (s *style) appendText(to []byte, k kind, v value) []byte {
 	case moment:
 		return s.time.Append(to, time.UnixMilli(int64(math.Round(v.num*1000))))
 	case mib:
-		return appendMiB(to, v.num, s.unit)
+		if to = appendMiB(to, v.num, s.unit); v.mark && !s.raw {
+			to = append(to, '*')
+		}
+		return to
 	}
 	if s.raw {
 		return appendNumber(to, v.num)

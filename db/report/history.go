@@ -59,7 +59,8 @@ func learn(ctx context.Context, sources []source, sel *selection) (*history.Lear
 // runOf is what a job teaches.
 func runOf(j *job) history.Run {
 	key, _ := history.ParseKey(j.Key)
-	r := history.Run{Key: key, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS), OOM: j.OOM != "",
+	r := history.Run{Key: key, UID: j.UID, Submit: j.Submit.Unix(), End: j.End.Unix(), RunS: int64(j.RunS),
+		OOM:       j.OOM != "",
 		Completed: j.State == jobstate.Completed || j.State == jobstate.Timeout, Analytic: j.Method == method.Analytic,
 		EstMiB:  j.EstMiB,
 		FullMiB: j.FullMiB}

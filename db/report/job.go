@@ -22,6 +22,7 @@ type job struct {
 	WaitS       figure.Measured // before all attempts
 	RunS        float64         // of all attempts
 	PeakMiB     int64           // highest of all attempts
+	FailedMiB   int64           // the most that an attempt had booked that ran out of memory
 	Requeued    string          // partition where it was requeued
 	Recovered   bool            // was requeued and ended well
 	UsefulS     figure.Measured // time that its work takes alone, without attempts that it lost by sharing
@@ -86,6 +87,9 @@ func (j *job) merge(attempts []db.Attempt) {
 // one makes a job of its only attempt.
 func (j *job) one(a *db.Attempt) {
 	j.reset(a, &a.Total)
+	if a.OOM != "" {
+		j.FailedMiB = a.ReserveMiB
+	}
 	j.Attempts, j.RunS, j.PeakMiB, j.Requeued = 1, a.End.Sub(a.Start).Seconds(), a.Total.PeakMiB, a.RequeuedTo
 	j.Nodes = append(j.Nodes, a.Node)
 	if a.RequeuedTo == "" {
@@ -98,7 +102,7 @@ func (j *job) one(a *db.Attempt) {
 func (j *job) reset(a *db.Attempt, figures *db.Total) {
 	j.Attempt, j.figures = a, figures
 	j.Nodes, j.Attempts, j.WaitS, j.RunS, j.PeakMiB, j.Requeued = j.Nodes[:0], 0, figure.Unknown, 0, 0, ""
-	j.UsefulS = figure.Unknown
+	j.UsefulS, j.FailedMiB = figure.Unknown, 0
 }
 
 func (j *job) finish() {
@@ -141,7 +145,7 @@ func (j *job) add(a *db.Attempt, isFirst bool) {
 	j.several.noLaw = j.several.noLaw || t.LawS == 0 && t.LeaseS > 0
 	j.addAlone(a)
 	if a.OOM != "" {
-		j.OOM = a.OOM
+		j.OOM, j.FailedMiB = a.OOM, max(j.FailedMiB, a.ReserveMiB)
 	}
 	if a.OOMNote != "" {
 		j.OOMNote = a.OOMNote

@@ -119,3 +119,36 @@ func TestWrap(t *testing.T) {
 		}
 	}
 }
+
+// What a report advises is above what failed, and comes of a figure of the job's own.
+func TestAdviceAfterAnOOM(t *testing.T) {
+	attempt := func(restart uint32, state, oom, to string, booked, peak int64, from figure.MemorySource) db.Attempt {
+		g := db.AttemptGPU{UUID: "GPU", Figures: figure.NoFigures()}
+		g.PeakMiB, g.PeakFrom, g.SharedS = peak, from, 10
+		return db.Attempt{JobID: 1, Restart: restart, State: state, OOM: oom, RequeuedTo: to, ReserveMiB: booked,
+			Mode: "shared", Start: time.Unix(1, 0), End: time.Unix(2, 0), GPUs: []db.AttemptGPU{g},
+			Total: db.TotalOf([]db.AttemptGPU{g})}
+	}
+	for name, c := range map[string]struct {
+		attempts  []db.Attempt
+		want, not string
+	}{
+		"waits still": {[]db.Attempt{attempt(0, "REQUEUED", "cuda", "ex", 4096, 3500, figure.MemoryMPS)},
+			"with 4.0 GiB booked and was requeued to run alone on ex\nno later attempt is recorded", "mem="},
+		"came back and used less": {[]db.Attempt{attempt(0, "REQUEUED", "cuda", "ex", 4096, 3500, figure.MemoryMPS),
+			attempt(1, "COMPLETED", "", "", 40536, 3600, figure.MemoryMPS)}, "with 4.0 GiB booked", "mem="},
+		"came back": {[]db.Attempt{attempt(0, "REQUEUED", "cuda", "ex", 4096, 3500, figure.MemoryMPS),
+			attempt(1, "COMPLETED", "", "", 40536, 7000, figure.MemoryMPS)}, "with `#CARMA mem=8G`", "no later"},
+		"came back and failed": {[]db.Attempt{attempt(0, "REQUEUED", "cuda", "ex", 4096, 3500, figure.MemoryMPS),
+			attempt(1, "FAILED", "", "", 40536, 7000, figure.MemoryMPS)}, "with 4.0 GiB booked", "mem="},
+		"of several jobs": {[]db.Attempt{attempt(0, "COMPLETED", "", "", 2048, 6144, figure.MemoryWindow)},
+			"its peak is that of the GPU", "`#CARMA mem="},
+	} {
+		var j job
+		j.merge(c.attempts)
+		got := strings.Join(notes(&jobPage{job: &j, totalMiB: 40536}), "\n")
+		if !strings.Contains(got, c.want) || strings.Contains(got, c.not) {
+			t.Errorf("%s:\n%s\nwant %q, not %q", name, got, c.want, c.not)
+		}
+	}
+}

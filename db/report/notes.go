@@ -11,6 +11,7 @@ import (
 	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/usertext"
 )
 
@@ -19,23 +20,26 @@ func notes(p *jobPage) (list []string) {
 	j := p.job
 	f := j.figures
 	say := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
-	known := j.PeakMiB > 0 && f.PeakHow != figure.QualityNone
+	// A peak of several jobs together, as NVML tells of the whole GPU, is no advice to one of them.
+	known := j.PeakMiB > 0 && f.PeakHow == figure.Exact
 	better := suggestion(j.PeakMiB)
 	switch {
-	case j.Requeued != "" && j.OOM == "": // its MPS server had a fault
+	case j.Requeued != "" && j.OOM == "": // its MPS server had a fault, or a neighbour changed the GPU's memory
 		say("it was requeued to run alone on %s: %s", j.Requeued, cmp.Or(j.OOMNote, "no reason is known"))
 	case j.Requeued != "":
-		if known {
+		if known && j.Recovered && better*1024 > j.FailedMiB {
 			say("it ran out of GPU memory and was requeued to run alone on %s; "+
 				"with `#CARMA mem=%dG` its first run would have been enough", j.Requeued, better)
 		} else {
-			say("it ran out of GPU memory and was requeued to run alone on %s", j.Requeued)
+			say("it ran out of GPU memory with %s booked and was requeued to run alone on %s", usertext.GiB(j.FailedMiB),
+				j.Requeued)
 		}
 		if j.OOMNote != "" {
 			say("%s", j.OOMNote)
 		}
 	case j.OOM != "":
-		say("it ran out of GPU memory (%s) and was not requeued: %s", j.OOM, cmp.Or(j.OOMNote, "no reason is known"))
+		say("it ran out of GPU memory (%s) with %s booked and was not requeued: %s", j.OOM, usertext.GiB(j.FailedMiB),
+			cmp.Or(j.OOMNote, "no reason is known"))
 	case j.OOMNote != "":
 		say("%s", j.OOMNote)
 	case j.preallocated() != "": // below: the peak says nothing of the need
@@ -47,6 +51,13 @@ func notes(p *jobPage) (list []string) {
 	case j.Mode == jobenv.ModeExclusive && known && p.totalMiB > 0 && better*1024+2048 < p.totalMiB && len(f.UUIDs) == 1:
 		say("it had a GPU of its own and used %s of %s: `#CARMA mem=%dG` lets others share it", usertext.GiB(j.PeakMiB),
 			usertext.GiB(p.totalMiB), better)
+	}
+	if j.State == jobstate.Requeued && j.Requeued != "" {
+		say("no later attempt is recorded: it waits in the queue, or was cancelled there; `sacct -j %s` tells", j.id())
+	}
+	if f.PeakHow == figure.Shared {
+		say("its peak is that of the GPU while others held it too, less what is known of them: NVML does not tell the " +
+			"memory of single processes here, and no figure for mem= follows")
 	}
 	if what := j.preallocated(); what != "" {
 		say("%s", preallocatedNote(what, usertext.GiB(j.PeakMiB)))

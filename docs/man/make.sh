@@ -37,7 +37,7 @@ statuses() {
 	: no permission
 
 	**6**
-	: carma-node doctor found something to fix
+	: carma-node doctor found something to fix, or unbook left jobs
 
 	**70**
 	: anything else

@@ -256,6 +256,10 @@ func (b *builder) eager(f *frame) bool {
 	if has(kind, "Sdpa", "Flash") {
 		return false
 	}
+	if b.rotary {
+		b.assume("fused attention: rotary embeddings are the model's, not each attention's (else say attn=eager)")
+		return false
+	}
 	if b.fromRepr && !has(kind, "MultiheadAttention") {
 		b.assume("attention in steps, not fused (say attn=sdpa or attn=flash)")
 		return true
@@ -343,4 +347,26 @@ func (b *builder) bareAttention(r *summary.Row) {
 		Params: [2]int32{from, int32(len(b.g.Params))},
 	})
 	b.cur = out
+}
+
+// rotaryOfModel says whether all rotary embeddings of a representation stand outside of the
+// attentions. From release 4.48 on transformers hands them down from the model, and what its
+// attention classes call then is F.scaled_dot_product_attention unless the user says otherwise.
+func rotaryOfModel(rows []summary.Row) bool {
+	inside := int32(-1) // the last row that belongs to an attention
+	found := false
+	for i := len(rows) - 1; i >= 0; i-- { // a module stands behind what it contains
+		r := &rows[i]
+		if role(r.Role)&roleAttention != 0 && (inside < 0 || int32(i) < inside) {
+			inside = r.Start
+		}
+		if !has(r.Kind, "RotaryEmbedding") {
+			continue
+		}
+		if inside >= 0 && int32(i) >= inside {
+			return false
+		}
+		found = true
+	}
+	return found
 }

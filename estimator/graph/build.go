@@ -3,6 +3,8 @@
 package graph
 
 import (
+	"slices"
+
 	"carma/estimator/summary"
 )
 
@@ -108,6 +110,8 @@ type builder struct {
 	nRecent         int
 	unknown         map[string]int
 	fromRepr        bool
+	fromInfo        bool
+	rotary          bool  // a representation whose rotary embeddings are the model's
 	vocab, vocabDim int32 // of the first embedding
 	lacksInput      bool  // neither the user nor the summary says how large a sample is
 }
@@ -196,7 +200,8 @@ func (b *builder) params(n, bias int64) [2]int32 {
 
 // Build makes the op list of rows that have output shapes.
 func Build(m *summary.Model, opt Options) *Graph {
-	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, normed: -1, fromRepr: m.Format == summary.Repr}
+	b := &builder{opt: opt, rows: m.Rows, gate: -1, half: -1, normed: -1, fromRepr: m.Format == summary.Repr,
+		fromInfo: m.Format == summary.TorchInfo}
 	n := len(m.Rows)
 	b.g = &Graph{Output: -1, Tensors: make([]Tensor, 0, n+16), Ops: make([]Op, 0, n+16), Params: make([]Param, 0, n+16)}
 	b.meta = make([]tensorMeta, 0, n+16)
@@ -206,21 +211,29 @@ func Build(m *summary.Model, opt Options) *Graph {
 	case summary.TorchSummary:
 		spans(m.Rows, kinds, nKinds)
 	case summary.Repr:
+		b.rotary = rotaryOfModel(m.Rows)
 		b.rows = reorder(m.Rows)
 		if b.opt.Input.N == 0 {
 			b.opt.Input = b.firstInput(b.rows)
 		}
 		shapes(b.rows, b.opt.Input)
 	}
+	b.g.CuDNN = slices.ContainsFunc(m.Rows, recurrent)
 	b.gamma = b.hiddenScales(m)
 	b.g.Hidden = b.hiddenParams(m)
 	b.drop = b.dropoutActive()
 	b.cur = b.input()
 	b.g.ByOutputs, b.g.Outputs = b.byOutputs()
 	b.scan()
+	if m.Unshown > 0 {
+		b.op(Op{In: in1(-1), Out: -1, Params: b.params(m.Unshown, 0)})
+	}
 	b.finish()
 	return b.g
 }
+
+// recurrent says that cuDNN runs a module: a whole layer, not a cell.
+func recurrent(r summary.Row) bool { return r.Kind == "RNN" || r.Kind == "LSTM" || r.Kind == "GRU" }
 
 // maxKinds bounds the class names that are told apart; no model has as many.
 const maxKinds = 512

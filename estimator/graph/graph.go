@@ -86,9 +86,12 @@ type Graph struct {
 	// computes it by FFT: its filters, transformed.
 	Transform int64
 	// Hidden counts parameters that no row shows and no known habit explains.
-	Hidden  int64
-	Unknown []Unknown
-	Assumed []string
+	Hidden int64
+	// Folded counts parameters of layers that torchinfo's table shows as one row, Projected those
+	// of rows whose layers are known nevertheless.
+	Folded, Projected int64
+	Unknown           []Unknown
+	Assumed           []string
 }
 
 // GuessedPct is the percentage of what is kept whose source was guessed.

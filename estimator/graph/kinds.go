@@ -143,6 +143,9 @@ func ConvNormAct(kind string) bool {
 	}
 }
 
+// Convolution says whether a class is a convolution.
+func Convolution(kind string) bool { return classOf(kind) == clsConv }
+
 // classOf gives a class name's behaviour; clsUnknown means: a container, or a
 // module that nobody here knows.
 func classOf(kind string) class {

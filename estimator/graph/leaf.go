@@ -255,6 +255,10 @@ func (b *builder) squeeze(s Shape) {
 }
 
 func (b *builder) pass(r *summary.Row) {
+	if r.Params > 0 && b.fromInfo {
+		b.folded(r)
+		return
+	}
 	if !r.HasOut {
 		return
 	}
@@ -275,6 +279,31 @@ func (b *builder) pass(r *summary.Row) {
 		}
 		b.fit(r)
 	}
+}
+
+// folded is a container below which torchinfo printed nothing: of its layers, parameters and
+// result are known, and a layer at least keeps the result. In a residual block whose beginning
+// has another size it makes the shortcut, which by its parameters may be seen to be a
+// pointwise convolution with its norm.
+func (b *builder) folded(r *summary.Row) {
+	projection := false
+	if f := b.scope(); f != nil && f.role&roleResidual != 0 && r.HasOut && b.elems(b.cur) == r.Out.Elems() &&
+		b.elems(f.entry) != r.Out.Elems() {
+		b.restart(f.entry)
+		in, out := int64(b.shape(f.entry).D[0]), int64(r.Out.D[0])
+		projection = r.Out.N == 3 && b.shape(f.entry).N == 3 && r.Params == mul(in, out)+2*out
+	}
+	if projection {
+		b.g.Projected = add(b.g.Projected, r.Params)
+	} else {
+		b.g.Folded = add(b.g.Folded, r.Params)
+	}
+	o := Op{In: in1(-1), Out: -1, Params: b.params(r.Params, 0)}
+	if r.HasOut {
+		o.In, o.Out, o.Keep = in1(b.cur), b.tensor(r.Out, 1, b.g.Tensors[b.cur].Width), KeepOut
+		b.cur = o.Out
+	}
+	b.op(o)
 }
 
 // shortcut is what a module that passes on a map of another size reads where a

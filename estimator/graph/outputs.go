@@ -72,7 +72,7 @@ func (b *builder) byOutputs() (kept, all int64) {
 			if b.fromRepr && !b.hasLinear(r.Start, int32(i)) {
 				n = 4 // queries, keys and values are made of its own parameters
 			}
-			if b.fromRepr && !b.opt.Attention.fused() && !has(r.Kind, "Sdpa", "Flash") && r.Out.N == 2 {
+			if b.fromRepr && !b.opt.Attention.fused() && !b.rotary && !has(r.Kind, "Sdpa", "Flash") && r.Out.N == 2 {
 				// In steps: the softmax, and where weights are dropped a mask and a copy.
 				scores := mul(mul(int64(r.Out.D[0]), int64(r.Out.D[0])), max(int64(r.Out.Last())/headDim, 1))
 				kept = add(kept, scores)

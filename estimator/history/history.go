@@ -36,16 +36,18 @@ type Ask struct {
 }
 
 // Limits of a script that has a key: KeyOf runs inside slurmctld, and costs by the
-// byte and by the line.
+// byte, by the line and by the word.
 const (
 	maxScriptBytes = 512 << 10
 	maxScriptLines = 1 << 15
+	maxWordBytes   = 8 << 10 // of the #CARMA lines, as directive.MaxWordBytes
 )
 
 // KeyOf returns the key; 0, of which nothing is known, for a script beyond the
 // limits. It leaves out what does not change the memory of a job:
 // comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
-// about sharing and about the end of the job's time.
+// about sharing and about the end of the job's time. A #CARMA line behind the first
+// command is a comment.
 func KeyOf(a Ask) Key {
 	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
 		return 0
@@ -57,21 +59,37 @@ func KeyOf(a Ask) Key {
 		head = append(strconv.AppendInt(head, n, 10), 0)
 	}
 	h.Write(append(append(head, a.Args...), 0))
+	body := make([]byte, 0, 4<<10) // what is hashed next: a call costs as much as many bytes
 	var words []string
+	inBody, wordBytes := false, 0
 	for rest := a.Script; len(rest) > 0; {
 		var line []byte
-		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
+		line, rest, _ = bytes.Cut(rest, newline)
 		line = bytes.TrimRight(line, " \t\r")
 		if len(line) == 0 {
 			continue
 		}
 		if line[0] == '#' && !bytes.HasPrefix(line, []byte("#CARMA|")) {
-			words = append(words, directive(line)...)
+			if after, ok := bytes.CutPrefix(line, []byte("#CARMA")); ok && !inBody {
+				if wordBytes += len(after); wordBytes > maxWordBytes {
+					return 0
+				}
+				words = append(words, directive(after)...)
+			}
 			continue
 		}
-		h.Write(line)
-		h.Write(newline)
+		inBody = inBody || isCommand(line)
+		if len(body)+len(line) >= cap(body) {
+			h.Write(body)
+			body = body[:0]
+		}
+		if len(line) >= cap(body) {
+			h.Write(line)
+			line = nil
+		}
+		body = append(append(body, line...), '\n')
 	}
+	h.Write(body)
 	slices.Sort(words)
 	list := append(numbers[:0], '[')
 	for i, word := range words {
@@ -87,12 +105,14 @@ func KeyOf(a Ask) Key {
 
 var newline = []byte{'\n'}
 
-// directive returns the words of a comment line that count.
-func directive(line []byte) (kept []string) {
-	after, ok := bytes.CutPrefix(line, []byte("#CARMA"))
-	if !ok {
-		return nil
-	}
+// isCommand says whether a line ends the leading comment block, as directive.Classify does.
+func isCommand(line []byte) bool {
+	line = bytes.TrimLeft(line, " \t\v\f\r")
+	return len(line) > 0 && line[0] != '#'
+}
+
+// directive returns the words of the text behind #CARMA that count.
+func directive(after []byte) (kept []string) {
 	for word := range strings.FieldsSeq(string(after)) {
 		if word[0] == '#' {
 			break
@@ -125,19 +145,13 @@ func (v Value) Reserve() int64 {
 	return v.PeakMiB + (v.PeakMiB*more+99)/100
 }
 
-// Shift is how far the analytic estimate's base is off on GPUs of one size.
-type Shift struct {
-	FullMiB int64
-	MiB     int64
-	Jobs    int
-	Since   int64 // seconds since 1970: jobs submitted before were estimated otherwise
-}
-
 // Limits of a snapshot: 100,000 keys come to 3.2 MB.
 const (
-	MaxKeys   = 100_000
-	MaxBytes  = 16 << 20
-	maxShifts = 64
+	MaxKeys      = 100_000
+	MaxBytes     = 16 << 20
+	maxSizes     = 64 // of GPUs
+	maxOwnShifts = 4096
+	maxShifts    = maxSizes + maxOwnShifts
 )
 
 const (
@@ -149,7 +163,9 @@ const (
 // Snapshot is a history as it is read. The zero value knows nothing.
 type Snapshot struct {
 	records []byte
-	shifts  []Shift
+	shifts  []Shift // for others by size, then users' own by size and user
+	uid     uint32  // of the user who asks, where one does
+	asked   bool
 }
 
 // ErrSpoiled means that a file is no snapshot, or not a whole one.
@@ -177,7 +193,8 @@ func Parse(text []byte) (Snapshot, error) {
 	for rest := body[keys*recordSize:]; len(rest) > 0; rest = rest[recordSize:] {
 		s.shifts = append(s.shifts, Shift{FullMiB: int64(binary.LittleEndian.Uint32(rest)),
 			MiB:  int64(int32(binary.LittleEndian.Uint32(rest[4:]))),
-			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), Since: int64(binary.LittleEndian.Uint64(rest[16:]))})
+			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), UID: binary.LittleEndian.Uint32(rest[12:]),
+			Since: int64(binary.LittleEndian.Uint64(rest[16:])), Own: binary.LittleEndian.Uint32(rest[24:]) == 1})
 	}
 	return s, nil
 }
@@ -207,15 +224,28 @@ func (s Snapshot) Find(k Key) (Value, bool) {
 		SMActPct: float64(binary.LittleEndian.Uint16(r[24:])) / 10, Runs: int(binary.LittleEndian.Uint16(r[26:]))}, true
 }
 
-// Shift returns how far the base is off on GPUs of a size; ok is false where that is
-// not known.
-func (s Snapshot) Shift(fullMiB int64) (shift Shift, ok bool) {
-	for _, b := range s.shifts {
-		if b.FullMiB == fullMiB {
-			return b, true
+// For is the snapshot as it is for a user's job.
+func (s Snapshot) For(uid uint32) Snapshot {
+	s.uid, s.asked = uid, true
+	return s
+}
+
+// ShiftMiB returns how far the base is off on GPUs of a size for the user who asks (For): by
+// the user's own runs, or else by those of others, which never lower it.
+func (s Snapshot) ShiftMiB(fullMiB int64) int64 {
+	own := slices.IndexFunc(s.shifts, func(o Shift) bool { return o.Own })
+	if own < 0 {
+		own = len(s.shifts)
+	}
+	if i, ok := slices.BinarySearchFunc(s.shifts[own:], Shift{FullMiB: fullMiB, UID: s.uid}, byPlace); ok && s.asked {
+		return s.shifts[own+i].MiB
+	}
+	for _, o := range s.shifts[:own] {
+		if o.FullMiB == fullMiB {
+			return max(o.MiB, 0)
 		}
 	}
-	return Shift{}, false
+	return 0
 }
 
 // WithoutShifts is a snapshot that knows the runs only.
@@ -244,7 +274,11 @@ func Make(order []Key, values map[Key]Value, shifts []Shift) []byte {
 		binary.LittleEndian.PutUint32(at, clamp(s.FullMiB))
 		binary.LittleEndian.PutUint32(at[4:], uint32(int32(s.MiB)))
 		binary.LittleEndian.PutUint32(at[8:], clamp(int64(s.Jobs)))
+		binary.LittleEndian.PutUint32(at[12:], s.UID)
 		binary.LittleEndian.PutUint64(at[16:], uint64(s.Since))
+		if s.Own {
+			binary.LittleEndian.PutUint32(at[24:], 1)
+		}
 		at = at[recordSize:]
 	}
 	copy(text, magic)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -21,6 +20,8 @@ func TestKeyOf(t *testing.T) {
 			"5\n#SBATCH -J x\npython train.py   \r\n\n"),
 		script("#CARMA batch=32 smact=5 signal=B:USR1@300 requeue=timeout slowdown=1.3\n#CARMA seq=512\n" +
 			"#CARMA| Linear 5\npython train.py"),
+		// What stands behind the first command is no directive.
+		script("#CARMA batch=32 seq=512\n#CARMA| Linear 5\npython train.py\n#CARMA batch=64\n# CARMA\n#CARMA x y"),
 	}
 	other := []Ask{
 		with(func(a *Ask) { a.UID++ }), with(func(a *Ask) { a.GPUs++ }), with(func(a *Ask) { a.FullMiB++ }),
@@ -152,34 +153,31 @@ func TestPreallocated(t *testing.T) {
 	}
 }
 
-func TestShifts(t *testing.T) {
-	analytic := func(submit, off int64) Run {
-		return Run{Submit: submit, EstMiB: 5000, PeakMiB: 5000 + off, Completed: true, Analytic: true, FullMiB: 40536}
-	}
+// One user with very many scripts does not push out what is known of others'.
+func TestKeysByTurns(t *testing.T) {
 	l := NewLearner()
-	for i := range int64(4) {
-		l.Add(analytic(i, 300))
+	for i := range int64(10) {
+		r := run(Key(1+i), 10+i, 1000)
+		r.UID = 1001
+		l.Add(r)
 	}
-	if s := l.Shifts(Snapshot{}, 100); len(s) != 0 {
-		t.Errorf("of four jobs: %+v", s)
+	for i := range int64(MaxKeys + 100) {
+		r := run(Key(1000+i), 1000+i, 1000)
+		r.UID = 1002
+		l.Add(r)
 	}
-	l.Add(analytic(9, -4000)) // one that is far off moves nothing
-	first := l.Shifts(Snapshot{}, 100)
-	if !slices.Equal(first, []Shift{{40536, 300, 5, 100}}) {
-		t.Fatalf("%+v", first)
+	order, values := l.Values()
+	s, err := Parse(Make(order, values, nil))
+	if err != nil || s.Len() != MaxKeys {
+		t.Fatal(s.Len(), err)
 	}
-	before, err := Parse(Make(nil, nil, first))
-	if err != nil {
-		t.Fatal(err)
+	for i := range Key(10) {
+		if _, ok := s.Find(1 + i); !ok {
+			t.Errorf("key %d of the other user is gone", 1+i)
+		}
 	}
-	if s := l.Shifts(before, 200); !slices.Equal(s, first) {
-		t.Errorf("without new jobs: %+v", s)
-	}
-	for i := range int64(5) {
-		l.Add(analytic(100+i, -20))
-	}
-	if s := l.Shifts(before, 200); !slices.Equal(s, []Shift{{40536, 280, 5, 200}}) {
-		t.Errorf("after new jobs: %+v", s)
+	if _, ok := s.Find(1000 + MaxKeys + 99); !ok {
+		t.Error("the newest key is gone")
 	}
 }
 
@@ -193,7 +191,8 @@ func TestSnapshot(t *testing.T) {
 		values[k] = Value{PeakMiB: rng.Int64N(80000), MeanMiB: rng.Int64N(80000), SpreadMiB: rng.Int64N(1000),
 			RunS: rng.Int64N(1e6), SMActPct: float64(rng.IntN(1001)) / 10, Runs: 1 + rng.IntN(10)}
 	}
-	text := Make(order, values, []Shift{{40536, -12, 7, 1 << 33}})
+	text := Make(order, values, []Shift{{FullMiB: 40536, MiB: 12, Jobs: 7, Since: 1 << 33},
+		{FullMiB: 40536, Own: true, UID: 1<<32 - 1, MiB: -12, Jobs: 7, Since: 1 << 33}})
 	if len(text) > MaxBytes {
 		t.Errorf("%d bytes", len(text))
 	}
@@ -208,8 +207,9 @@ func TestSnapshot(t *testing.T) {
 			t.Fatalf("key %d: %+v of %+v, %v", i, v, values[k], ok)
 		}
 	}
-	if b, ok := s.Shift(40536); !ok || b != (Shift{40536, -12, 7, 1 << 33}) {
-		t.Errorf("shift %+v, %v", b, ok)
+	if a, b, c := s.ShiftMiB(40536), s.For(1<<32-1).ShiftMiB(40536), s.For(0).ShiftMiB(40536); a != 12 || b != -12 ||
+		c != 12 {
+		t.Errorf("shifts %d, %d, %d", a, b, c)
 	}
 	if _, ok := (Snapshot{}).Find(1); ok {
 		t.Error("nothing knows a key")
@@ -229,7 +229,8 @@ func TestSnapshot(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(Make([]Key{1, 5}, map[Key]Value{1: {PeakMiB: 3}, 5: {Runs: 2}}, []Shift{{1, -2, 3, 4}}))
+	f.Add(Make([]Key{1, 5}, map[Key]Value{1: {PeakMiB: 3}, 5: {Runs: 2}}, []Shift{{FullMiB: 1, MiB: -2, Jobs: 3, Since: 4},
+		{FullMiB: 1, Own: true, UID: 7, MiB: -2}}))
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := Parse(text)
@@ -237,7 +238,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		s.Find(5)
-		s.Shift(1)
+		s.For(7).ShiftMiB(1)
 	})
 }
 
@@ -278,6 +279,24 @@ func TestKeyOfHugeScripts(t *testing.T) {
 	} {
 		if key := KeyOf(Ask{Script: []byte(script)}); (key != 0) != has {
 			t.Errorf("%d bytes, %d lines: key %v", len(script), strings.Count(script, "\n"), key)
+		}
+	}
+}
+
+// Words cost more than their bytes: a script of half a megabyte of them took 50 ms.
+func TestKeyOfManyWords(t *testing.T) {
+	const most = maxWordBytes
+	for script, has := range map[string]bool{
+		"#CARMA" + strings.Repeat(" x", most/2):                                               true,
+		"#CARMA" + strings.Repeat(" x", most/2) + " y":                                        false,
+		strings.Repeat("#CARMA"+strings.Repeat(" x", most/20)+"\n", 11):                       false,
+		"#CARMA " + strings.Repeat("\xff", most):                                              false,
+		"train\n#CARMA" + strings.Repeat(" x", 254<<10):                                       true,
+		" # indented\n#CARMA" + strings.Repeat(" x", 254<<10):                                 false,
+		"#CARMA|" + strings.Repeat(" x", 254<<10) + "\n#CARMA" + strings.Repeat(" x", most/2): false,
+	} {
+		if key := KeyOf(Ask{Script: []byte(script)}); (key != 0) != has {
+			t.Errorf("%.40q of %d bytes: key %v", script, len(script), key)
 		}
 	}
 }

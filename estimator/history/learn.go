@@ -11,6 +11,7 @@ import (
 // Run is a job that has ended, all its attempts together.
 type Run struct {
 	Key       Key
+	UID       uint32
 	Submit    int64 // seconds since 1970
 	End       int64
 	PeakMiB   int64 // 0: not known
@@ -35,13 +36,11 @@ const last = 10
 // Learner makes a history of runs, which may come in any order.
 type Learner struct {
 	runs   map[Key][]Run
-	errors map[int64][]residual
+	errors map[whose][]residual
 }
 
-type residual struct{ submit, mib int64 }
-
 // NewLearner returns one that knows nothing.
-func NewLearner() *Learner { return &Learner{runs: map[Key][]Run{}, errors: map[int64][]residual{}} }
+func NewLearner() *Learner { return &Learner{runs: map[Key][]Run{}, errors: map[whose][]residual{}} }
 
 // ParseKey reads what Key.String wrote.
 func ParseKey(s string) (Key, bool) {
@@ -49,19 +48,9 @@ func ParseKey(s string) (Key, bool) {
 	return Key(v), err == nil && len(s) == 16
 }
 
-// maxResiduals bounds what is kept of one size of GPU: the newest count.
-const maxResiduals = 1000
-
 // Add takes a run.
 func (l *Learner) Add(r Run) {
-	if r.Analytic && r.EstMiB > 0 && r.PeakMiB > 0 && r.Completed && !r.OOM && !r.Preallocated {
-		list := append(l.errors[r.FullMiB], residual{r.Submit, r.PeakMiB - r.EstMiB})
-		if len(list) > 2*maxResiduals {
-			slices.SortFunc(list, func(a, b residual) int { return cmp.Compare(b.submit, a.submit) })
-			list = list[:maxResiduals]
-		}
-		l.errors[r.FullMiB] = list
-	}
+	l.addError(r)
 	if r.Key == 0 || !r.OOM && (!r.Completed || r.PeakMiB == 0) {
 		return // cut short: its peak says little
 	}
@@ -81,9 +70,11 @@ func (l *Learner) Add(r Run) {
 	l.runs[r.Key] = list
 }
 
-// Values returns what was learned, and the keys, those with the newest runs first. A
-// script that ran out of memory and has not been seen to end well since has outgrown
-// what is known of it: it is left out and runs alone again.
+// Values returns what was learned, and the keys, those with the newest runs first. Where
+// there are more than a snapshot takes, users take turns: one with very many scripts does
+// not push out what is known of others'. A script that ran out of memory and has not been
+// seen to end well since has outgrown what is known of it: it is left out and runs alone
+// again.
 func (l *Learner) Values() (order []Key, values map[Key]Value) {
 	values = map[Key]Value{}
 	for k, runs := range l.runs {
@@ -95,7 +86,21 @@ func (l *Learner) Values() (order []Key, values map[Key]Value) {
 	slices.SortFunc(order, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(l.runs[b][0].End, l.runs[a][0].End), cmp.Compare(a, b))
 	})
+	if len(order) > MaxKeys {
+		l.takeTurns(order)
+	}
 	return order, values
+}
+
+// takeTurns puts each user's first key before anybody's second.
+func (l *Learner) takeTurns(order []Key) {
+	turns, of := map[uint32]int{}, make(map[Key]int, len(order))
+	for _, k := range order {
+		uid := l.runs[k][0].UID
+		of[k] = turns[uid]
+		turns[uid]++
+	}
+	slices.SortStableFunc(order, func(a, b Key) int { return cmp.Compare(of[a], of[b]) })
 }
 
 // valueOf puts runs together, newest first. A job that takes turns between sizes is known by
@@ -140,43 +145,4 @@ func valueOf(runs []Run) (v Value, ok bool) {
 		v.SMActPct = smact / float64(smactRuns)
 	}
 	return v, true
-}
-
-// fewest residuals make a shift, and furthest is how far a base may be moved.
-const (
-	fewest   = 5
-	furthest = 1024
-)
-
-// Shifts returns how far the analytic estimate's base is off by now: the middle of
-// peak less estimate of the jobs that were submitted since the last shift took
-// effect, on top of it.
-func (l *Learner) Shifts(before Snapshot, now int64) (shifts []Shift) {
-	sizes := map[int64]bool{}
-	for full := range l.errors {
-		sizes[full] = true
-	}
-	for _, s := range before.shifts {
-		sizes[s.FullMiB] = true
-	}
-	for full := range sizes {
-		old, _ := before.Shift(full)
-		var since []int64
-		for _, r := range l.errors[full] {
-			if r.submit >= old.Since {
-				since = append(since, r.mib)
-			}
-		}
-		switch {
-		case len(since) >= fewest:
-			slices.Sort(since)
-			middle := since[len(since)/2]
-			shifts = append(shifts, Shift{FullMiB: full, MiB: min(max(old.MiB+middle, -furthest), furthest), Jobs: len(since),
-				Since: now})
-		case old.Jobs > 0:
-			shifts = append(shifts, old)
-		}
-	}
-	slices.SortFunc(shifts, func(a, b Shift) int { return cmp.Compare(a.FullMiB, b.FullMiB) })
-	return shifts
 }

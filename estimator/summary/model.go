@@ -18,10 +18,10 @@ import (
 
 // Caps on the input. Beyond them Parse refuses: what a row costs, times MaxRows,
 // is the longest that an estimate takes inside slurmctld (estimator,
-// BenchmarkHostile). The largest of timm's 714 models prints 114 KiB and 1,826 rows.
+// TestHostileTime). The largest of timm's 714 models prints 114 KiB and 1,826 rows.
 const (
 	MaxBytes = 256 << 10
-	MaxRows  = 3000
+	MaxRows  = 2500
 	maxLines = 4 * MaxRows // rows that a narrow terminal has wrapped, and rulers
 	// MaxParams bounds one parameter count; a model has less than 2^50.
 	MaxParams = 1 << 50
@@ -157,6 +157,9 @@ type Model struct {
 	Batch int32
 	// TotalParams is the printed total, -1 if absent.
 	TotalParams int64
+	// Unshown is how many of the printed total's parameters no row has, in tables whose rows
+	// add up to it: those of layers that the print leaves out. Negative: rows have more.
+	Unshown int64
 	// KeptPerSample are the bytes per sample that autograd keeps for the
 	// backward pass, as contrib/summary measured them in fp32; 0: not measured.
 	KeptPerSample int64
@@ -183,6 +186,18 @@ func (m *Model) params() int64 {
 		n = addSat(n, max(m.Rows[i].Params, 0))
 	}
 	return n
+}
+
+// unshown is what the total has beyond the rows; 0 without a total.
+func (m *Model) unshown(rows []Row) int64 {
+	if m.TotalParams < 0 {
+		return 0
+	}
+	left := m.TotalParams
+	for i := range rows {
+		left -= max(rows[i].Params, 0)
+	}
+	return left
 }
 
 // weights is the number of parameters of the common layers, which every tool shows: it

@@ -141,7 +141,7 @@ func detect(text []byte) Format {
 	switch {
 	case has("(None,") || has("Model: \"") || has("(InputLayer)"):
 		return Keras
-	case has("depth-idx") || has("├─") || has("└─"):
+	case has("depth-idx") || has("├─") || has("└─"), has("Layer (type") && has("\n+ ") && !has("-1 "):
 		return TorchInfo
 	case has("-1 ") && has("[-1,") || has("Layer (type)"):
 		return TorchSummary

@@ -43,6 +43,30 @@ func TestParse(t *testing.T) {
 				"[1, 3, 9, 9]  [1, 8, 7, 7]  (224)  [3, 3]\n",
 			TorchInfo, 1, []string{"Conv2d[8 7 7] 224 0"},
 		},
+		{
+			"all columns of torchinfo", "Layer (type:depth-idx) Kernel Shape  Groups  " +
+				"Input Shape  Output Shape  Param #  Param %  " +
+				"Mult-Adds  Trainable\nNet  --  --  [7, 1, 28, 28]  [7, 10]  --  --  --  True\n" +
+				"├─Conv2d: 1-1  [5, 5]  1  [7, 1, 28, 28]  [7, 10, 24, 24]  260  1.19%  1,048,320  True\n",
+			TorchInfo, 7, []string{"Conv2d[10 24 24] 260 0"},
+		},
+		{
+			"torchinfo in ASCII", "Layer (type)  Output Shape  Param #\nNet  --  --\n+ Block  [1, 64, 16, 16]  --\n" +
+				"|    + Conv2d  [1, 64, 32, 32]  9,408\n|    |    + ReLU  [1, 64, 32, 32]  --\n+ echo training begins\n" +
+				"+ Linear  [1, 10]  650\n",
+			TorchInfo, 1, []string{"ReLU[64 32 32] 0 0", "Conv2d[64 32 32] 9408 0", "Block[64 16 16] 0 0", "Linear[10] 650 3"},
+		},
+		{
+			"torchinfo's tensors of modules", "Layer (type:depth-idx)  Kernel Shape  Output Shape  Param #\nNet  --  --  --\n" +
+				"├─Conv2d: 1-1  [5, 5]  [7, 10, 24, 24]  260\n│    └─weight  [1, 10, 5, 5]      ├─250\n" +
+				"│    └─bias  [10]      └─10\n├─ParameterList: 1-2  --  --  300\n│    └─0  [10, 30]      300\n",
+			TorchInfo, 7, []string{"Conv2d[10 24 24] 260 0", "ParameterList[] 300 1"},
+		},
+		{
+			"torchinfo's tensors without an index", "Layer (type)  Kernel Shape  Output Shape  Param #\nNet  --  --  --\n" +
+				"├─Linear  --  [7, 10]  60\n│    └─weight  [5, 10]      ├─50\n│    └─bias  [10]      └─10\n",
+			TorchInfo, 7, []string{"Linear[10] 60 0"},
+		},
 		{"keras", " conv2d (Conv2D)    (None, 26, 26, 32)   320\n", Keras, 0, []string{"Conv2D[26 26 32] 320 0"}},
 		{
 			"repr", "Net(\n  (a): Linear(in_features=4, out_features=2, bias=True)\n  (b): Sequential(\n    (0): ReLU()\n  " +
@@ -185,4 +209,18 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Rows of torchinfo's table add up to its total, or the print leaves layers out.
+func TestUnshown(t *testing.T) {
+	const table = "Layer (type:depth-idx)  Output Shape  Param #\nNet  [2, 10]  7\n├─Block: 1-1  [2, 4]  --\n" +
+		"│    └─Linear: 2-1  [2, 4]  20\n"
+	for end, want := range map[string]int64{"": 0, "Total params: 27\n": 0, "Total params: 1,027\n": 1000,
+		"Total params: 7\n": -20,
+		"Total params: 27\nTotal params: 0.1M\nTotal params: 2K\n": 0, "Total params: 27 (0.00 GB)\n": 0} {
+		m, err := Parse([]byte(table + end))
+		if err != nil || m.Unshown != want {
+			t.Errorf("%q: %d, %v", end, m.Unshown, err)
+		}
+	}
 }

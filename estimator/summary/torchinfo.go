@@ -17,7 +17,7 @@ import (
 //
 // A header or an outermost module behind rows begins another model.
 func torchInfo(text []byte) ([]*Model, error) {
-	t := infoTable{names: nameTable{}}
+	t := infoTable{names: nameTable{}, rows: make([]infoRow, 0, min(bytes.Count(text, []byte{'\n'})+1, MaxRows))}
 	t.begin()
 	ls := lines{rest: text}
 	for lineNo := 1; ; lineNo++ {
@@ -28,6 +28,7 @@ func torchInfo(text []byte) ([]*Model, error) {
 		if bytes.Contains(line, []byte("Layer (type")) {
 			t.next()
 			t.header(line)
+			t.indexed = bytes.Contains(line, []byte("depth-idx"))
 			continue
 		}
 		if totals(t.m, line) || ruler(line) {
@@ -45,7 +46,7 @@ func torchInfo(text []byte) ([]*Model, error) {
 func (t *infoTable) begin() {
 	t.m = &Model{Format: TorchInfo, TotalParams: -1}
 	t.found = append(t.found, t.m)
-	t.rows, t.withParams = nil, map[string]bool{}
+	t.rows, t.withParams = t.rows[:0], map[string]bool{}
 }
 
 // next ends a model that has rows and begins another.
@@ -63,6 +64,7 @@ type infoTable struct {
 	names      nameTable
 	columns    [8]infoColumn // in printed order
 	n          int
+	indexed    bool // rows of modules have an index of depth
 	rows       []infoRow
 	withParams map[string]bool // classes that had parameters
 }
@@ -96,7 +98,7 @@ func (t *infoTable) header(line []byte) {
 		c    infoColumn
 	}{
 		{"Input Shape", colInput}, {"Output Shape", colOutput}, {"Param #", colParams}, {"Param %", colOther},
-		{"Kernel Shape", colKernel}, {"Mult-Adds", colOther}, {"Trainable", colOther},
+		{"Kernel Shape", colKernel}, {"Groups", colOther}, {"Mult-Adds", colOther}, {"Trainable", colOther},
 	} {
 		if i := bytes.Index(line, []byte(h.word)); i >= 0 && n < len(marks) {
 			marks[n] = mark{i, h.c}
@@ -116,7 +118,7 @@ func (t *infoTable) header(line []byte) {
 
 // row reads one line; lines that are no row are counted as skipped.
 func (t *infoTable) row(line []byte) error {
-	depth, name := treePrefix(line)
+	depth, name, ascii := treePrefix(line)
 	if name == nil {
 		if len(t.rows) > 0 {
 			t.m.Skipped++
@@ -124,11 +126,14 @@ func (t *infoTable) row(line []byte) error {
 		return nil
 	}
 	kind, attr, idxDepth, rest := infoName(name, t.names)
-	if kind == "" || depth < 0 && !t.cellsFollow(rest) {
+	if kind == "" || (depth < 0 || ascii) && !t.cellsFollow(rest) {
 		if len(t.rows) > 0 {
 			t.m.Skipped++
 		}
 		return nil
+	}
+	if depth > 0 && (t.indexed && idxDepth == 0 || tensorRow(rest)) {
+		return nil // a tensor of the module above, which verbose=2 prints
 	}
 	if depth < 0 {
 		depth = idxDepth
@@ -159,40 +164,37 @@ func (t *infoTable) cellsFollow(b []byte) bool {
 	return len(b) == used || b[0] == '[' || b[0] == '(' || bytes.HasPrefix(b, []byte("--"))
 }
 
+// tensorRow says that the cells are those of a module's tensor: its count is drawn as a branch.
+func tensorRow(cells []byte) bool {
+	return bytes.Contains(cells, []byte("├─")) || bytes.Contains(cells, []byte("└─"))
+}
+
 // nested says that the model has rows below its outermost module.
 func (t *infoTable) nested() bool { n := len(t.rows); return n > 0 && t.rows[n-1].depth > 0 }
 
-// treePrefix strips the tree drawing and gives the depth it shows, -1 for a
-// line without one.
-func treePrefix(line []byte) (int, []byte) {
-	depth := 0
-	rest := line
-	for {
+// treePrefix strips the tree drawing and gives the depth it shows, -1 for a line without
+// one. ascii says that it is drawn as with ascii_only, which may be something else.
+func treePrefix(line []byte) (depth int, name []byte, ascii bool) {
+	rest, columns := line, 0
+	for len(rest) > 0 {
 		switch {
+		case rest[0] == ' ', rest[0] == '|':
+			ascii = ascii || rest[0] == '|'
+			rest = rest[1:]
 		case bytes.HasPrefix(rest, []byte("│")):
 			rest = rest[len("│"):]
 		case bytes.HasPrefix(rest, []byte("├─")), bytes.HasPrefix(rest, []byte("└─")):
-			w := 0
-			// Each level takes five columns.
-			for i := 0; i < len(line)-len(rest); {
-				if line[i] == ' ' {
-					i++
-				} else {
-					i += len("│")
-				}
-				w++
-			}
-			depth = w/5 + 1
-			return depth, rest[len("├─"):]
-		case len(rest) > 0 && rest[0] == ' ':
-			rest = rest[1:]
+			return columns/5 + 1, rest[len("├─"):], false // each level takes five columns
+		case bytes.HasPrefix(rest, []byte("+ ")):
+			return columns/5 + 1, rest[len("+ "):], true
+		case columns == 0 && isIdent(rest[0]) && !isDigit(rest[0]):
+			return -1, rest, false
 		default:
-			if len(rest) == len(line) && len(rest) > 0 && isIdent(rest[0]) && !isDigit(rest[0]) {
-				return -1, rest
-			}
-			return 0, nil
+			return 0, nil, false
 		}
+		columns++
 	}
+	return 0, nil, false
 }
 
 // infoName reads "Kind: 2-1" or "Kind (name): 2-1" or "Kind (name)"; depth is
@@ -337,6 +339,7 @@ func (t *infoTable) finish() {
 		stack = append(stack, open{i, len(out), d})
 	}
 	closeTo(-1)
+	t.m.Unshown = t.m.unshown(out)
 	if k := len(out) - 1; k > 0 && out[k].Start == 0 && t.rows[0].depth == 0 {
 		out = out[:k] // the model itself
 	}

@@ -203,7 +203,8 @@ func totals(m *Model, line []byte) bool {
 	}
 	for _, w := range totalWords {
 		if i := bytes.Index(line, w); i >= 0 {
-			if n, used, ok := parseCount(bytes.TrimLeft(line[i+len(w):], " \t")); used > 0 && ok {
+			count := bytes.TrimLeft(line[i+len(w):], " \t")
+			if n, used, ok := parseCount(count); used > 0 && ok && (used == len(count) || !rounded(count[used])) {
 				m.TotalParams = n
 			}
 			return true
@@ -211,3 +212,6 @@ func totals(m *Model, line []byte) bool {
 	}
 	return false
 }
+
+// rounded says that what stands behind a count makes it another one, as in "25.6M".
+func rounded(c byte) bool { return c == '.' || isIdent(c) }

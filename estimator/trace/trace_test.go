@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"carma/contrib/threadclock"
 )
 
 const mib = 1 << 20
@@ -391,14 +393,14 @@ func naive(text string, tr *Trace, batch int64) (a added) {
 	return a
 }
 
-func BenchmarkDense(b *testing.B) {
+func TestDenseTime(t *testing.T) {
+	work := map[string]func(){}
 	for name, text := range dense() {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if tr, err := Parse(text); err == nil {
-					tr.Replay(Options{Batch: 9, CuBLAS: mib, Workspace: Scratch{9, 9, 9, 9, 9, 9, 9}})
-				}
+		work[name] = func() {
+			if tr, err := Parse(text); err == nil {
+				tr.Replay(Options{Batch: 9, CuBLAS: mib, Workspace: Scratch{9, 9, 9, 9, 9, 9, 9}})
 			}
-		})
+		}
 	}
+	threadclock.Judge(t, work)
 }

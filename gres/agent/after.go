@@ -115,17 +115,23 @@ func (a *Agent) complete(ctx context.Context, now time.Duration) {
 				words, _ = a.Jobs.Words(ctx, e.JobID)
 			}
 		}
-		a.setEnd(ctx, e, j, words)
+		// REQUEUED is the record's last word only until the job's own: one that waits may be cancelled there.
+		waits := j.State == jobstate.Pending && uint32(max(j.Restarts, 0)) == e.Restart+1
+		if _, complete := a.waiting[e.JobKey]; waits && complete {
+			continue
+		}
+		a.setEnd(ctx, e, j, words, waits)
 	}
 }
 
 // setEnd completes the record of one attempt; j is zero if slurmctld does not
-// know the job any more.
-func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words) {
+// know the job any more. Of a job that waits for its next attempt there will be more to say.
+func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words, waits bool) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: a.Node, Forward: a.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
 		end.ArrayJobID, end.ArrayTask, end.State = j.ArrayJobID, j.Task(), finalState(j, e.Restart)
 		end.Name, end.Account = words.Name, words.Account
+		end.Never = end.State != jobstate.Requeued && uint32(max(j.Restarts, 0)) > e.Restart
 	}
 	var err error
 	if end.Figures, err = a.Ledger.FiguresOf(ctx, e.JobKey); err == nil {
@@ -137,6 +143,14 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 			return // a later tick tries again
 		}
 	}
+	if waits {
+		if a.waiting == nil {
+			a.waiting = map[jobenv.JobKey]struct{}{}
+		}
+		a.waiting[e.JobKey] = struct{}{}
+		return
+	}
+	delete(a.waiting, e.JobKey)
 	if err := a.Ledger.DropEnded(ctx, e.JobKey); err != nil {
 		a.Log.Error("complete a record", "error", err)
 	}
@@ -146,6 +160,8 @@ func (a *Agent) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sct
 // it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
 func finalState(j sctl.Job, restart uint32) string {
 	switch {
+	case uint32(max(j.Restarts, 0)) == restart+1 && j.State == jobstate.Cancelled && j.NodeList == "":
+		return string(j.State) // it never started again
 	case uint32(max(j.Restarts, 0)) > restart: // what it is now, a later attempt came to
 		return jobstate.Requeued
 	case j.State.HoldsNode() && uint32(j.Restarts) == restart:

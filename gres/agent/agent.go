@@ -9,6 +9,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ import (
 	"carma/gres/steward"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -41,7 +43,8 @@ type Agent struct {
 	Owners     Owners
 	Ledger     Ledger
 	Publisher  Publisher
-	MPS        MPS // nil: not used
+	Publishes  func(context.Context) (bool, error) // whether Slurm compares what stands in Extra; nil: it does
+	MPS        MPS                                 // nil: not used
 	Jobs       Jobs
 	Users      Users
 	Records    Records
@@ -63,16 +66,21 @@ type Agent struct {
 	exportFails bool
 
 	// keepMPS:
-	failed     map[gres.Daemon]bool // MPS daemons that did not start, since they were last checked
 	checked    time.Duration
 	closeFails bool
+
+	mps serving // with a lock
 
 	// compare:
 	confinedBy string // as last said
 	reopened   bool   // what jobs may open, since that was said
 	guards     latest[confine.Guard]
 	reaped     uint32               // the last confined job that slurmctld was asked about
-	vain       map[uint32]time.Time // when holds here ended that were in vain, until the node's Comment says so
+	vain       map[uint32]time.Time // when holds here ended that were in vain, until the node's Extra says so
+
+	// publish:
+	publishFails string        // as last said
+	askedRelease time.Duration // when Publishes was asked
 
 	// keepShut:
 	shutFails string // as last said
@@ -91,6 +99,7 @@ type Agent struct {
 	startAsked  map[uint32]time.Duration        // when slurmctld was asked about jobs that were requeued
 	endsSilence time.Duration                   // how long slurmctld is not asked how jobs ended, as it did not answer
 	askEndAt    map[jobenv.JobKey]time.Duration // when slurmctld is asked again how an attempt ended
+	waiting     map[jobenv.JobKey]struct{}      // attempts that are recorded, and whose jobs wait for the next
 	askAt       map[uint32]time.Duration        // when slurmctld is asked again about jobs that GPUs are ready for
 	silentUntil time.Duration                   // it did not answer
 
@@ -103,8 +112,7 @@ type Agent struct {
 	// keepSteward:
 	waits  steward.Waits
 	vains  steward.Vains
-	tried  map[uint32]time.Duration // when the booking of jobs was corrected, or not
-	rank   int                      // of this node among those that may have the steward
+	rank   int // of this node among those that may have the steward
 	ranked time.Duration
 
 	askedHeld time.Duration            // releaseHeld: when slurmctld was asked
@@ -113,6 +121,9 @@ type Agent struct {
 	counted time.Duration // when that was asked
 	rested  time.Duration // until then the steward rests
 
+	publishing atomic.Bool // Publishes said so; publish tells compare, keepSteward and sendPreemptors
+
+	placing sync.Mutex   // keepSteward and sendPreemptors place holds
 	steward atomic.Bool  // this agent is; keepSteward tells sendPreemptors
 	nodes   atomic.Int64 // in the partitions; keepSteward tells compare
 
@@ -163,7 +174,7 @@ const apart = 150 * time.Millisecond
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
 // loops share no state but what has a lock: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.failed, a.limits = map[string]*gpuState{}, map[gres.Daemon]bool{}, map[limited]int64{}
+	a.gpus, a.limits = map[string]*gpuState{}, map[limited]int64{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -227,6 +238,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	work.Wait()
+	a.mps.work.Wait()
 	a.accounts.close(a)
 	a.stopMPS()
 	return nil
@@ -320,20 +332,22 @@ func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	a.openHolds(ctx, s, now)
 }
 
-// compare looks whether slurmctld counts what it was told, and after what the ledger and
-// the node's Comment say of jobs.
+// compare looks whether the node's Extra says what slurmctld was told, and after what the ledger and
+// the Extra say of jobs.
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	guard := a.guard()
 	a.reopen(ctx, guard, s)
-	comment, asked, err := a.Publisher.CompareIf(ctx, s, a.Config.Capacity.Compare.D(), int(a.nodes.Load()))
+	text, asked, err := a.compareExtra(ctx, s)
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
-		return
+		if !errors.Is(err, extra.ErrForeign) { // which stays
+			return
+		}
 	}
 	a.reap(ctx, guard, s)
 	a.followHolds(ctx, s)
 	if asked {
-		a.followComment(ctx, comment, s)
+		a.followExtra(ctx, text, s)
 	}
 	a.reapConfined(ctx, guard)
 }
@@ -359,10 +373,53 @@ func (a *Agent) sampleInTime(ctx context.Context) ([]gres.Sample, bool) {
 	}
 }
 
+func (a *Agent) compareExtra(ctx context.Context, s lease.Snapshot) (text string, asked bool, err error) {
+	if !a.publishing.Load() {
+		return "", false, nil
+	}
+	return a.Publisher.CompareIf(ctx, s, a.Config.Capacity.Compare.D(), int(a.nodes.Load()))
+}
+
+// releaseEvery is how often a Slurm that compares nothing is asked again: an agent goes on while the packages of
+// its node are brought up to date.
+const releaseEvery = 5 * time.Minute
+
+// publishes tells whether slurmctld compares what stands in nodes' Extra.
+func (a *Agent) publishes(ctx context.Context) bool {
+	first, now := a.askedRelease == 0, lease.Now()
+	switch {
+	case a.publishing.Load():
+		return true
+	case a.Publishes == nil:
+		a.publishing.Store(true)
+		return true
+	case !first && now-a.askedRelease < releaseEvery:
+		return false
+	}
+	a.askedRelease = now
+	yes, err := a.Publishes(ctx)
+	if err != nil {
+		a.Log.Warn("query Slurm's release; nothing is published until it is known", "error", err)
+	} else if !yes && first {
+		a.Log.Info("Slurm before 24.11 compares no counts of nodes: nothing is published, and Prologs wait or return jobs")
+	}
+	a.publishing.Store(yes)
+	return yes
+}
+
 func (a *Agent) publish(ctx context.Context, s lease.Snapshot) {
+	if !a.publishes(ctx) {
+		return
+	}
 	err := a.Publisher.PublishIf(ctx, s)
-	if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
-		a.Log.Warn("publish capacity", "error", err)
+	if errors.Is(err, capacity.ErrTooSoon) {
+		return
+	}
+	if says := fmt.Sprint(err); says != a.publishFails {
+		a.publishFails = says
+		if err != nil {
+			a.Log.Warn("publish capacity", "error", err)
+		}
 	}
 }
 

@@ -83,7 +83,7 @@ func newAgent() *Agent {
 	c := config.Default()
 	c.Partition = map[string]config.Partition{"gpu": {}}
 	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{},
-		failed: map[gres.Daemon]bool{}, Unlimited: errors.New("no driver")}
+		Unlimited: errors.New("no driver")}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.
@@ -132,7 +132,8 @@ type ledger struct {
 	gone              bool // what is asked for has ended
 	list              []lease.Ended
 	ended             int
-	calls             []string // of Guard
+	lock              sync.Mutex // of calls
+	calls             []string   // of Guard
 	meanwhile         lease.Snapshot
 	measured          []gres.Reading
 	err               error // of SetFault
@@ -148,6 +149,8 @@ func (l *ledger) Measure(_ context.Context, readings []gres.Reading, _ []lease.U
 }
 
 func (l *ledger) note(format string, args ...any) error {
+	l.lock.Lock()
+	defer l.lock.Unlock()
 	l.calls = append(l.calls, fmt.Sprintf(format, args...))
 	return nil
 }
@@ -407,6 +410,10 @@ func TestComplete(t *testing.T) {
 		{"runs again", sctl.Job{ID: 1, State: "RUNNING"}, 0, "REQUEUED", true},
 		{"runs on without this node", sctl.Job{ID: 1, State: "RUNNING", Restarts: 2}, 0, "as the Epilog saw", true},
 		{"a later attempt has ended", sctl.Job{ID: 1, State: "FAILED", Restarts: 3}, 0, "REQUEUED", true},
+		{"waits for its next attempt", sctl.Job{ID: 1, State: "PENDING", Restarts: 3}, 0, "REQUEUED", false},
+		{"cancelled while it waited", sctl.Job{ID: 1, State: "CANCELLED", Restarts: 3}, 0, "CANCELLED", true},
+		{"cancelled in its next attempt", sctl.Job{ID: 1, State: "CANCELLED", Restarts: 3, NodeList: "n2"}, 0, "REQUEUED",
+			true},
 		{"completing", sctl.Job{ID: 1, State: "COMPLETING"}, 0, "", false},
 		{"completing for ever", sctl.Job{ID: 1, State: "COMPLETING"}, 2 * forgottenAfter, "REQUEUED", true},
 		{"forgotten", sctl.Job{ID: 2}, 0, "unknown", true},
@@ -427,7 +434,7 @@ func TestComplete(t *testing.T) {
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", Name: "x", Account: "ml"}}
 			default:
 				want = []db.End{{JobID: 1, Restart: 2, Node: "n1", ArrayJobID: c.job.ArrayJobID, ArrayTask: c.job.Task(),
-					Name: "x", Account: "ml", State: c.state}}
+					Name: "x", Account: "ml", State: c.state, Never: c.state == "CANCELLED"}}
 			}
 			for i := range want {
 				want[i].Figures = map[string]figure.Figures{"a": {PeakMiB: 7}}

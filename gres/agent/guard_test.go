@@ -6,8 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,36 +28,93 @@ type daemons struct {
 	logged gres.Daemon // whose log tells of a fault
 	sets   []gres.Daemon
 	err    error
+	silent gres.Daemon // does not answer
+	lock   sync.Mutex
 	calls  []string
-	open   map[gres.Daemon]uint32 // to whom, by Close
+	has    map[gres.Daemon]int64 // who has the daemons that run
 }
 
 func (d *daemons) note(call string, on gres.Daemon) error {
+	d.lock.Lock()
+	defer d.lock.Unlock()
 	d.calls = append(d.calls, call+" "+string(on))
 	return d.err
 }
 
-func (d *daemons) Ensure(_ context.Context, on gres.Daemon) error { return d.note("ensure", on) }
+// called are the calls, those of each daemon's in order.
+func (d *daemons) called() []string {
+	slices.SortStableFunc(d.calls, func(a, b string) int {
+		_, a, _ = strings.Cut(a, " ")
+		_, b, _ = strings.Cut(b, " ")
+		return strings.Compare(a, b)
+	})
+	return d.calls
+}
+
+func (d *daemons) Tenant(on gres.Daemon) (int64, bool) {
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	user, runs := d.has[on]
+	if !runs {
+		user = gres.Nobody
+	}
+	return user, runs
+}
+
+func (d *daemons) Keep(_ context.Context, on gres.Daemon, who func(int64) (int64, error)) error {
+	has, runs := d.Tenant(on)
+	user, err := who(has)
+	if err != nil || d.err != nil {
+		return errors.Join(err, d.note("fails", on))
+	}
+	if runs && (user == has || has == gres.Nobody) {
+		if user != has {
+			d.note("gives", on)
+		}
+	} else {
+		d.note("starts", on)
+	}
+	d.lock.Lock()
+	defer d.lock.Unlock()
+	if d.has == nil {
+		d.has = map[gres.Daemon]int64{}
+	}
+	d.has[on] = user
+	return nil
+}
+
+func (d *daemons) End(_ context.Context, on gres.Daemon, used func() (bool, error)) error {
+	is, err := used()
+	if is || err != nil {
+		return err
+	}
+	d.lock.Lock()
+	delete(d.has, on)
+	d.lock.Unlock()
+	return d.note("ends", on)
+}
+
+func (d *daemons) Kill(_ context.Context, on gres.Daemon) error {
+	d.lock.Lock()
+	delete(d.has, on)
+	d.lock.Unlock()
+	return d.note("kills", on)
+}
 func (d *daemons) Terminate(_ context.Context, on gres.Daemon, _ int) error {
 	return d.note("terminate", on)
 }
 func (d *daemons) Clients(context.Context, gres.Daemon) ([]int, error) { return []int{1, 2, 3}, d.err }
-func (d *daemons) Restart(_ context.Context, on gres.Daemon) error     { return d.note("restart", on) }
-func (d *daemons) Quit(_ context.Context, on gres.Daemon) error        { return d.note("quit", on) }
 func (d *daemons) ServerFault(on gres.Daemon, from int64) (bool, int64, error) {
 	return on == d.logged, from + 1, d.err
 }
-func (d *daemons) BoundLogs() error { return d.err }
-func (d *daemons) Close(list []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error {
-	of, err := users()
-	d.open = map[gres.Daemon]uint32{}
-	for _, on := range list {
-		d.open[on] = of[on]
-	}
-	return errors.Join(err, d.err)
-}
+func (d *daemons) BoundLogs() error             { return d.err }
+func (d *daemons) Restricted() error            { return d.err }
 func (d *daemons) Sets() ([]gres.Daemon, error) { return d.sets, d.err }
-func (d *daemons) Faulted(_ context.Context, on gres.Daemon) (bool, error) {
+func (d *daemons) Faulted(ctx context.Context, on gres.Daemon) (bool, error) {
+	if on == d.silent {
+		<-ctx.Done()
+		return false, ctx.Err()
+	}
 	return on == d.fault, d.err
 }
 
@@ -71,17 +129,17 @@ func TestCheckMPS(t *testing.T) {
 		fault       bool
 		mps, ledger []string
 	}{
-		{"nobody", sample(), nil, false, true, []string{"ensure a"}, nil},
-		{"in use", sample(client), []gres.Lease{using}, false, false, []string{"ensure a"}, nil},
-		{"fault", sample(client), []gres.Lease{using}, false, true, []string{"ensure a"},
+		{"nobody", sample(), nil, false, true, nil, nil},
+		{"in use", sample(client), []gres.Lease{using}, false, false, nil, nil},
+		{"fault", sample(client), []gres.Lease{using}, false, true, nil,
 			[]string{"quarantine a: its MPS server has faulted"}},
 		{"victims are there", sample(client), []gres.Lease{using}, true, true, nil, nil},
 		{"a victim's process is there", sample(client), nil, true, true, nil, nil},
-		{"victims have gone", sample(), nil, true, true, []string{"restart a"}, []string{"readmit a"}},
-		{"left by a job", sample(gres.Process{PID: 2, MPS: true}), nil, false, false, []string{"ensure a", "terminate a"},
+		{"victims have gone", sample(), nil, true, true, []string{"ends a"}, []string{"readmit a"}},
+		{"left by a job", sample(gres.Process{PID: 2, MPS: true}), nil, false, false, []string{"terminate a"},
 			nil},
-		{"of no job", sample(gres.Process{PID: 3, MPS: true}), nil, false, false, []string{"ensure a"}, nil},
-		{"no client", sample(gres.Process{PID: 2}), nil, false, false, []string{"ensure a"}, nil},
+		{"of no job", sample(gres.Process{PID: 3, MPS: true}), nil, false, false, nil, nil},
+		{"no client", sample(gres.Process{PID: 2}), nil, false, false, nil, nil},
 		{"MIG", gres.Sample{GPU: gres.GPU{UUID: "a", MIG: true}}, nil, false, false, nil, nil},
 		{"unreadable", gres.Sample{GPU: gres.GPU{UUID: "a"}, Unreadable: "lost"}, nil, false, false, nil, nil},
 	} {
@@ -97,8 +155,11 @@ func TestCheckMPS(t *testing.T) {
 			if c.quarantined {
 				s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 			}
-			a.checkMPS(t.Context(), []gres.Sample{c.sample}, s)
-			if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
+			l.meanwhile = s
+			d.has = map[gres.Daemon]int64{"a": 0}
+			a.checkMPS(t.Context(), view{[]gres.Sample{c.sample}, s}, true)
+			a.mps.work.Wait()
+			if !slices.Equal(d.called(), c.mps) || !slices.Equal(l.calls, c.ledger) {
 				t.Errorf("MPS %v, ledger %v; want %v, %v", d.calls, l.calls, c.mps, c.ledger)
 			}
 		})
@@ -111,7 +172,6 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 	two := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", Daemon: "a,b"},
 		{Job: jobenv.JobKey{JobID: 7}, UUID: "b", Daemon: "a,b"}}
 	beside := append(slices.Clone(two[:1]), gres.Lease{Job: jobenv.JobKey{JobID: 8}, UUID: "b", Daemon: "b"})
-	singles := []string{"ensure a", "ensure b", "ensure c"}
 	left := gres.Process{PID: 2, MPS: true}
 	for _, c := range []struct {
 		name        string
@@ -122,73 +182,121 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		quarantined bool // a
 		mps, ledger []string
 	}{
-		{"comes up", two, nil, nil, "", false, append(singles, "ensure a,b"), nil},
-		{"is not used", nil, []gres.Daemon{"a,b"}, nil, "", false, append(singles, "quit a,b"), nil},
-		{"one of two is used", two, []gres.Daemon{"a,b", "b,c"}, nil, "", false, append(singles, "ensure a,b", "quit b,c"),
-			nil},
-		{"fault", two, []gres.Daemon{"a,b"}, nil, "a,b", false, append(singles, "ensure a,b"),
+		{"comes up", two, nil, nil, "", false, []string{"starts a,b"}, nil},
+		{"is not used", nil, []gres.Daemon{"a,b"}, nil, "", false, []string{"ends a,b"}, nil},
+		{"one of two is used", two, []gres.Daemon{"a,b", "b,c"}, nil, "", false, []string{"starts a,b", "ends b,c"}, nil},
+		{"fault", two, []gres.Daemon{"a,b"}, nil, "a,b", false, []string{"starts a,b"},
 			[]string{"quarantine a: its MPS server has faulted", "quarantine b: its MPS server has faulted"}},
-		{"fault beside another daemon", beside, []gres.Daemon{"a,b"}, nil, "a,b", false, append(singles, "ensure a,b"),
+		{"fault beside another daemon", beside, []gres.Daemon{"a,b"}, nil, "a,b", false, []string{"starts a,b", "gives b"},
 			[]string{"quarantine a: its MPS server has faulted"}},
 		{"left on a, used on b", two[1:], []gres.Daemon{"a,b", "b,c"}, []gres.Process{left}, "", false,
-			[]string{"ensure a", "terminate a", "terminate a,b", "ensure b", "ensure c", "ensure a,b", "quit b,c"}, nil},
-		{"a victim runs on b", two[1:], []gres.Daemon{"a,b"}, nil, "a,b", true, []string{"ensure b", "ensure c"}, nil},
-		{"the victims have gone", nil, []gres.Daemon{"a,b"}, nil, "", true,
-			[]string{"restart a", "ensure b", "ensure c", "quit a,b"}, []string{"readmit a"}},
+			[]string{"terminate a", "starts a,b", "terminate a,b", "ends b,c"}, nil},
+		{"a victim runs on b", two[1:], []gres.Daemon{"a,b"}, nil, "a,b", true, nil, nil},
+		{"the victims have gone", nil, []gres.Daemon{"a,b"}, nil, "", true, []string{"ends a", "ends a,b"},
+			[]string{"readmit a"}},
 	} {
-		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault}
+		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault, has: map[gres.Daemon]int64{"a": gres.Nobody,
+			"b": gres.Nobody, "c": gres.Nobody}}
 		a := newAgent()
-		a.Ledger, a.MPS, a.Owners, a.failed = l, d, owners{2: {JobID: 99}}, map[gres.Daemon]bool{}
+		a.Ledger, a.MPS, a.Owners = l, d, owners{2: {JobID: 99}}
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 		if c.quarantined {
 			s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 		}
+		l.meanwhile = s
 		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}},
 			{GPU: gres.GPU{UUID: "c"}}}
-		a.checkMPS(t.Context(), samples, s)
-		if !slices.Equal(d.calls, c.mps) || !slices.Equal(l.calls, c.ledger) {
-			t.Errorf("%s: MPS %v, ledger %v; want %v, %v", c.name, d.calls, l.calls, c.mps, c.ledger)
-		}
-		d.calls = nil
-		a.failed["a,b"] = true // it does not start: not tried again before the next check
-		a.startUsed(t.Context(), c.leases)
-		if slices.Contains(d.calls, "ensure a,b") {
-			t.Errorf("%s: started again %v", c.name, d.calls)
+		a.checkMPS(t.Context(), view{samples, s}, true)
+		a.mps.work.Wait()
+		got := d.called()
+		slices.Sort(got)
+		slices.Sort(c.mps)
+		if !slices.Equal(got, c.mps) || !slices.Equal(l.calls, c.ledger) {
+			t.Errorf("%s: MPS %v, ledger %v; want %v, %v", c.name, got, l.calls, c.mps, c.ledger)
 		}
 	}
 }
 
-// late is a daemon whose job leases its GPUs while the daemon is stopped.
-type late struct {
-	daemons
-	ledger *ledger
-	leases []gres.Lease
+// A daemon stays its user's between two jobs that follow each other, and is another's at once.
+func TestTenures(t *testing.T) {
+	of := func(job uint32, uid uint32, d gres.Daemon) []gres.Lease {
+		return []gres.Lease{{Job: jobenv.JobKey{JobID: job}, UID: uid, UUID: "a", Daemon: d}}
+	}
+	s := &served{}
+	for i, c := range []struct {
+		leases []gres.Lease
+		at     time.Duration
+		has    int64
+		want   int64
+	}{
+		{nil, 1, gres.Nobody, gres.Nobody},
+		{of(7, 1000, "a"), 2, gres.Nobody, 1000},
+		{nil, 3, 1000, 1000},
+		{of(8, 1000, "a"), 4, 1000, 1000},
+		{nil, 5, 1000, 1000},
+		{of(9, 2000, "a"), 6, 1000, 2000},
+		{nil, 7, 2000, 2000},
+		{nil, 7 + keptFree, 2000, gres.Nobody},
+		{of(10, 1000, "a"), 8 + keptFree, gres.Nobody, 1000},
+		{of(11, 2000, ""), 9 + keptFree, 1000, gres.Nobody}, // with the GPU to itself
+		{of(12, 1000, "a,b"), 10 + keptFree, 1000, gres.Nobody},
+	} {
+		if got := s.tenant("a", c.has, c.leases, c.at); got != c.want {
+			t.Errorf("%d: user %d, want %d", i, got, c.want)
+		}
+	}
 }
 
-func (d *late) Quit(ctx context.Context, on gres.Daemon) error {
-	d.ledger.meanwhile.Leases = d.leases
-	return d.daemons.Quit(ctx, on)
+// A daemon that does not answer twice is replaced, and no other one waits for it.
+func TestSilentDaemonIsReplaced(t *testing.T) {
+	leases := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UID: 1000, UUID: "a", Daemon: "a"},
+		{Job: jobenv.JobKey{JobID: 8}, UID: 2000, UUID: "b", Daemon: "b"}}
+	l, d := &ledger{}, &daemons{silent: "a", fault: "b", has: map[gres.Daemon]int64{"a": 1000, "b": 2000}}
+	a := newAgent()
+	a.Ledger, a.MPS, a.Owners = l, d, owners{}
+	l.meanwhile = lease.Snapshot{Leases: leases}
+	v := view{[]gres.Sample{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}}, l.meanwhile}
+	begin := time.Now()
+	a.checkMPS(t.Context(), v, true)
+	for !a.mps.idle("b") { // it is looked after beside the other
+		if time.Since(begin) > time.Minute {
+			t.Fatal("b waits for a")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if a.mps.idle("a") {
+		t.Error("a has answered")
+	}
+	a.mps.work.Wait()
+	if got := d.called(); len(got) > 0 {
+		t.Errorf("silent once: %v", got)
+	}
+	a.checkMPS(t.Context(), v, false) // not due, but a owes an answer
+	a.mps.work.Wait()
+	if got, want := d.called(), []string{"kills a", "starts a"}; !slices.Equal(got, want) {
+		t.Errorf("silent twice: %v, want %v", got, want)
+	}
+	if user, _ := d.Tenant("a"); user != 1000 {
+		t.Errorf("the new one is user %d's", user)
+	}
 }
 
-// A job that comes while the daemon of its GPUs is stopped has it again at once. One that came
-// since the agent's look keeps it.
-func TestStoppedDaemonComesBack(t *testing.T) {
-	for came, want := range map[bool][]string{true: {}, false: {"quit a,b", "ensure a,b"}} {
-		d := &late{daemons{sets: []gres.Daemon{"a,b"}}, &ledger{}, []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"},
-			{UUID: "b", UID: 7, Daemon: "a,b"}}}
-		if came {
-			d.ledger.meanwhile.Leases = d.leases
-		}
-		a := newAgent()
-		a.Ledger, a.MPS, a.failed = d.ledger, d, map[gres.Daemon]bool{}
-		a.checkMPS(t.Context(), []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{})
-		// Its directory is open to the user of the job that has come, the others to nobody.
-		if want := map[gres.Daemon]uint32{"a,b": 7, "c": 0}; !maps.Equal(d.open, want) {
-			t.Errorf("open to %v, want %v", d.open, want)
-		}
-		if !slices.Equal(d.calls, want) {
-			t.Errorf("%v, want %v", d.calls, want)
-		}
+func (m *serving) idle(d gres.Daemon) bool {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	return !m.of[d].busy.Load()
+}
+
+// A set that a job leases while the agent ends it goes on.
+func TestUsedSetGoesOn(t *testing.T) {
+	l, d := &ledger{}, &daemons{sets: []gres.Daemon{"a,b"}, has: map[gres.Daemon]int64{"a,b": gres.Nobody}}
+	l.meanwhile.Leases = []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"}, {UUID: "b", UID: 7, Daemon: "a,b"}}
+	a := newAgent()
+	a.Ledger, a.MPS = l, d
+	a.checkMPS(t.Context(), view{[]gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{}}, true)
+	a.mps.work.Wait()
+	if len(d.calls) > 0 {
+		t.Errorf("%v", d.calls)
 	}
 }
 
@@ -196,9 +304,11 @@ func TestStoppedDaemonComesBack(t *testing.T) {
 func TestCheckMPSFails(t *testing.T) {
 	a := newAgent()
 	a.Ledger, a.Owners = &ledger{}, owners{1: resident.Owner{JobID: 9}}
-	a.checkMPS(t.Context(), []gres.Sample{sample()}, lease.Snapshot{})
+	v := view{[]gres.Sample{sample(gres.Process{PID: 1, MPS: true})}, lease.Snapshot{}}
+	a.checkMPS(t.Context(), v, true)
 	a.MPS = &daemons{err: errors.New("no such program")}
-	a.checkMPS(t.Context(), []gres.Sample{sample(gres.Process{PID: 1, MPS: true})}, lease.Snapshot{})
+	a.checkMPS(t.Context(), v, true)
+	a.mps.work.Wait()
 }
 
 func TestOpenHolds(t *testing.T) {

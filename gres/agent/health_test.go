@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,8 +111,9 @@ func TestBrokenGPUIsNotReadmitted(t *testing.T) {
 	a := newAgent()
 	a.Ledger, a.MPS, a.Owners = l, m, owners{}
 	r := gres.Reading{GPU: gres.GPU{UUID: "a"}, Quarantined: "Xid 79", Cause: gres.CauseXid}
-	a.checkMPS(t.Context(), []gres.Sample{sample()}, lease.Snapshot{Readings: []gres.Reading{r}})
-	if strings.Contains(fmt.Sprint(l.calls), "readmit") || strings.Contains(fmt.Sprint(m.calls), "restart") {
+	a.checkMPS(t.Context(), view{[]gres.Sample{sample()}, lease.Snapshot{Readings: []gres.Reading{r}}}, true)
+	a.mps.work.Wait()
+	if strings.Contains(fmt.Sprint(l.calls), "readmit") || strings.Contains(fmt.Sprint(m.calls), "ends") {
 		t.Errorf("ledger %v, daemons %v", l.calls, m.calls)
 	}
 }
@@ -125,8 +127,8 @@ func (l *ledger) Follow(_ context.Context, d gres.Daemon, read lease.ReadLog) ([
 func TestFollowLogs(t *testing.T) {
 	for fault, want := range map[gres.Daemon]string{
 		"": "follow a,b to 8; follow a to 8; follow b to 8",
-		"a,b": "follow a,b to 8; quarantine a: its MPS server has faulted; quarantine b: its MPS server has faulted; " +
-			"follow a to 8; follow b to 8",
+		"a,b": "follow a,b to 8; follow a to 8; follow b to 8; " +
+			"quarantine a: its MPS server has faulted; quarantine b: its MPS server has faulted",
 	} {
 		l := &ledger{}
 		var log bytes.Buffer
@@ -140,6 +142,10 @@ func TestFollowLogs(t *testing.T) {
 		if err := a.followLogs(t.Context()); err != nil {
 			t.Error(err)
 		}
+		a.mps.work.Wait()
+		slices.SortStableFunc(l.calls, func(a, b string) int { // the daemon is asked beside
+			return cmp.Compare(strings.Index("fq", a[:1]), strings.Index("fq", b[:1]))
+		})
 		if got := strings.Join(l.calls, "; "); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}

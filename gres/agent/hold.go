@@ -184,7 +184,7 @@ func (a *Agent) followHolds(ctx context.Context, s lease.Snapshot) {
 				continue
 			}
 		}
-		if late && a.inVain(id, s) { // followComment says so
+		if late && a.inVain(id, s) { // followExtra says so
 			if a.vain == nil {
 				a.vain = map[uint32]time.Time{}
 			}

@@ -204,16 +204,20 @@ func (a *Agent) endClients(ctx context.Context, key jobenv.JobKey, s lease.Snaps
 			continue
 		}
 		done[d] = true
-		within(ctx, func(ctx context.Context) {
-			clients, err := a.MPS.Clients(ctx, d)
-			for _, pid := range clients {
-				if a.Owners.Owner(pid).Of(key.JobID, l.UID) {
-					err = errors.Join(err, a.MPS.Terminate(ctx, d, pid))
-				}
-			}
-			if err != nil {
-				a.Log.Warn("end the MPS clients of a job that is cancelled", "job", key, "error", err)
-			}
-		})
+		if err := a.endClientsOf(ctx, d, key, l.UID); err != nil {
+			a.Log.Warn("end the MPS clients of a job that is cancelled", "job", key, "error", err)
+		}
 	}
+}
+
+func (a *Agent) endClientsOf(ctx context.Context, d gres.Daemon, key jobenv.JobKey, uid uint32) error {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	clients, err := a.MPS.Clients(ctx, d)
+	for _, pid := range clients {
+		if a.Owners.Owner(pid).Of(key.JobID, uid) {
+			err = errors.Join(err, a.MPS.Terminate(ctx, d, pid))
+		}
+	}
+	return err
 }

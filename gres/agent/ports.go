@@ -76,15 +76,16 @@ type Health interface {
 	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
 }
 
-// Publisher tells slurmctld what the node can take.
+// Publisher tells slurmctld what the node can take, and writes in the node's Extra.
 type Publisher interface {
 	// PublishIf publishes if s, which may be a moment old, says that there is
 	// something to publish.
 	PublishIf(ctx context.Context, s lease.Snapshot) error
-	// CompareIf compares what slurmctld counts, if that is due on a cluster of so many
+	// CompareIf compares what stands in the node's Extra, if that is due on a cluster of so many
 	// nodes, not sooner than after the pause.
-	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (comment string, asked bool,
+	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (text string, asked bool,
 		err error)
+	SetWords(ctx context.Context, words map[string]string) error
 }
 
 // Jobs asks slurmctld about single jobs.
@@ -124,8 +125,8 @@ type Cluster interface {
 
 // Steering is what the steward does.
 type Steering interface {
-	SetNodeComment(ctx context.Context, node, comment string) error
-	Update(ctx context.Context, t sctl.Target, change sctl.Change) error
+	Node(ctx context.Context, node string) (extra string, err error)
+	SetNodeExtra(ctx context.Context, node, text string) error
 	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
 }
 
@@ -149,14 +150,19 @@ type MPS interface {
 	Clients
 	Logs
 	Sets() ([]gres.Daemon, error)
-	Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error
+	Tenant(d gres.Daemon) (user int64, runs bool)
+	// Restricted is an error where a daemon cannot be kept to one user.
+	Restricted() error
 }
 
 // Daemons starts and ends them.
 type Daemons interface {
-	Ensure(ctx context.Context, d gres.Daemon) error
-	Restart(ctx context.Context, d gres.Daemon) error
-	Quit(ctx context.Context, d gres.Daemon) error
+	// Keep has a daemon run for a user, or for whom it may be next (gres.Nobody).
+	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
+	// Kill ends one that does not answer, for Keep to start another.
+	Kill(ctx context.Context, d gres.Daemon) error
+	// End ends one unless it is used, with what its user has or keeps of it.
+	End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error
 }
 
 // Clients are those of a daemon's servers.

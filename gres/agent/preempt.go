@@ -6,26 +6,34 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"carma/gres/lease"
 	"carma/gres/steward"
+	"carma/slurmbridge/extra"
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/sctl"
 )
 
 // preemptors is what the steward knows of jobs that may preempt others.
 type preemptors struct {
 	rules  schedule.Preemption
-	asked  time.Duration            // about the rules
-	looked time.Duration            // the last time
-	took   time.Duration            // to ask for the queue
-	waited map[uint32]bool          // at the last look
-	sent   map[uint32]time.Duration // when
+	asked  time.Duration   // about the rules
+	looked time.Duration   // the last time
+	took   time.Duration   // to ask for the queue
+	waited map[uint32]bool // at the last look
+	sent   map[uint32]sent
 	vain   map[uint32]time.Duration // when a job was let go that was sent in vain
+}
+
+// sent is where a job was sent, and when.
+type sent struct {
+	node string
+	at   time.Duration
 }
 
 // slurmctld is asked so often who may preempt whom, and, where somebody may, who waits; a
@@ -43,7 +51,11 @@ const (
 // the first look slurmctld may just not have come to them.
 func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 	p := &a.preemptors
-	if a.Cluster == nil || !a.steward.Load() || now-p.looked < restFor*p.took {
+	if a.Cluster == nil || !a.steward.Load() {
+		p.sent = nil // another steward looks after them
+		return
+	}
+	if now-p.looked < restFor*p.took {
 		return
 	}
 	p.looked = now
@@ -67,20 +79,21 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		a.Log.Warn("look for jobs that preempt", "error", err)
 		return
 	}
-	a.letGo(ctx, queue, now)
-	var nodes []schedule.Node
 	ours := func(name string) bool {
 		_, ok := a.Config.Partition[name]
 		return ok && !a.Config.RecoveryOf(name)
 	}
 	waiting := a.waitingPreemptors(queue, ours)
-	if len(waiting) > 0 {
+	var nodes []schedule.Node
+	if len(waiting) > 0 || p.sent == nil {
 		if nodes, err = a.Cluster.Nodes(ctx, a.Config.PartitionNames()); err != nil {
 			a.Log.Warn("look for jobs that preempt", "error", err)
 			return
 		}
+		a.learnSent(nodes, now)
 	}
-	for _, j := range steward.Preempt(queue, nodes, p.rules, ours, time.Now()) {
+	a.letGo(ctx, queue, now)
+	for _, j := range steward.Preempt(queue, nodes, p.rules, ours, a.sizes(), time.Now()) {
 		if _, vain := p.vain[j.ID]; vain || !p.waited[j.ID] {
 			continue
 		}
@@ -91,6 +104,20 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 		a.Log.Info("a job is sent to a node where it preempts others", "job", j.ID, "node", j.Node)
 	}
 	p.waited = waiting
+}
+
+// learnSent takes over the jobs that another steward has sent.
+func (a *Agent) learnSent(nodes []schedule.Node, now time.Duration) {
+	p := &a.preemptors
+	if p.sent == nil {
+		p.sent = map[uint32]sent{}
+	}
+	for i := range nodes {
+		h, ok := steward.HoldIn(nodes[i].Extra)
+		if _, known := p.sent[h.JobID]; ok && h.Preempts != "" && !known {
+			p.sent[h.JobID] = sent{nodes[i].Name, now}
+		}
+	}
 }
 
 // preempted lists the partitions whose jobs may be on our nodes.
@@ -122,6 +149,9 @@ func (a *Agent) waitingPreemptors(queue []schedule.Job, ours func(string) bool) 
 	return waiting
 }
 
+// send lets a node's Extra say to slurmctld that the node has the memory for the job's user, and to the job's
+// Prolog that it is to preempt others for it. The job is asked about alone before, and left where it is not what
+// it was in the list.
 func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration) (err error) {
 	id := j.ID
 	if j.Unsplit() {
@@ -129,17 +159,30 @@ func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration
 			return err
 		}
 	}
-	if err := a.changeWaiting(ctx, id, j.Job, sctl.Change{TresPerNode: j.Books, ReqNodes: j.Node}); err != nil {
+	is, err := a.Jobs.Job(ctx, id)
+	if err != nil {
 		return err
 	}
-	if a.preemptors.sent == nil {
-		a.preemptors.sent = map[uint32]time.Duration{}
+	if is.UID != j.UID || is.ArrayJobID != j.ArrayJobID || is.State != jobstate.Pending {
+		return errors.New("it is not what it was in the queue")
 	}
-	a.preemptors.sent[id] = now
+	if is.HetJobID != 0 { // its Prolog preempts for all components or none
+		return errors.New("it is a part of a heterogeneous job")
+	}
+	tags, err := extra.ReadTags(a.Config.Slurm.UserKey, os.ReadFile)
+	if err != nil {
+		return err
+	}
+	hold := steward.Hold{JobID: id, GPUs: j.GPUs, MiB: j.MiB, Since: time.Now(), Preempts: tags.Of(j.UID)}
+	if err := a.placeHold(ctx, j.Node, hold); err != nil {
+		return err
+	}
+	a.preemptors.sent[id] = sent{j.Node, now}
 	return nil
 }
 
-// letGo lets jobs run anywhere again that have not started where they were sent.
+// letGo ends what sends jobs to nodes where they have started, or cannot: one that cannot run there at all
+// (--exclude, memory), or that its user holds, keeps the node from others.
 func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
 	p := &a.preemptors
 	for id, at := range p.vain {
@@ -147,46 +190,45 @@ func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Durati
 			delete(p.vain, id)
 		}
 	}
-	// One that cannot run there at all (BadConstraints: --exclude, memory), or that its user
-	// holds, keeps the node from others.
-	stuck, arrays := map[uint32]bool{}, map[uint32]uint32{}
-	for _, j := range queue {
-		stuck[j.ID], arrays[j.ID] = j.State == jobstate.Pending && j.Reason.IsOfItsUser(), j.ArrayJobID
+	if len(p.sent) == 0 {
+		return
 	}
-	for id, at := range p.sent {
-		if now-at >= sentFor || stuck[id] {
-			delete(p.sent, id)
+	jobs := map[uint32]*schedule.Job{}
+	for i := range queue {
+		jobs[queue[i].ID] = &queue[i]
+	}
+	for id, s := range p.sent {
+		j, waits := jobs[id], false
+		if j != nil {
+			waits = j.State == jobstate.Pending
+			comes := waits && !j.Reason.IsOfItsUser() && now-s.at < sentFor
+			inProlog := j.Reason == jobstate.InProlog && hostlist.Contains(j.Nodes, s.node)
+			if comes || inProlog && now-s.at < steward.HoldTimeout {
+				continue
+			}
+		}
+		if waits {
 			if p.vain == nil {
 				p.vain = map[uint32]time.Duration{}
 			}
-			p.vain[id], p.vain[cmp.Or(arrays[id], id)] = now, now // the array's other tasks are alike
+			p.vain[id], p.vain[cmp.Or(j.ArrayJobID, id)] = now, now // the array's other tasks are alike
 		}
-	}
-	known := func(id uint32) bool { _, ok := p.sent[id]; return ok }
-	for _, j := range steward.Stayed(queue, known) {
-		if err := a.changeWaiting(ctx, j.ID, j.Job, sctl.Change{TresPerNode: j.Books, AnyNode: true}); err != nil {
-			a.Log.Warn("let a job run anywhere again", "job", j.ID, "error", err)
+		if err := a.endSent(ctx, id, s.node); err != nil { // the next look tries again
+			a.Log.Warn("end the hold of a job that was to preempt others", "job", id, "node", s.node, "error", err)
+			continue
 		}
+		delete(p.sent, id)
 	}
 }
 
-// changeWaiting changes a waiting job that is asked about alone before, and left where it
-// is not what it was in the list.
-func (a *Agent) changeWaiting(ctx context.Context, id uint32, j schedule.Job, change sctl.Change) error {
-	now, err := a.Jobs.Job(ctx, id)
+// endSent takes the hold out of the node's Extra, unless that has another job's by now.
+func (a *Agent) endSent(ctx context.Context, id uint32, node string) error {
+	text, err := a.Cluster.Node(ctx, node)
 	if err != nil {
 		return err
 	}
-	words, err := a.Jobs.Words(ctx, id)
-	if err != nil {
-		return err
+	if h, _ := steward.HoldIn(text); h.JobID != id || h.Preempts == "" {
+		return nil
 	}
-	if now.UID != j.UID || now.ArrayJobID != j.ArrayJobID || now.State != jobstate.Pending ||
-		words.TresPerNode != j.TresPerNode {
-		return errors.New("it is not what it was in the queue")
-	}
-	if now.HetJobID != 0 { // an update of the leader is one of all components (update_job_str)
-		return errors.New("it is a part of a heterogeneous job")
-	}
-	return a.Cluster.Update(ctx, now.Target(), change)
+	return a.setWords(ctx, node, map[string]string{extra.Hold: ""})
 }

@@ -36,12 +36,13 @@ func (h *hung) hang() error {
 	return context.DeadlineExceeded
 }
 
-func (h *hung) Ensure(context.Context, gres.Daemon) error                         { return h.hang() }
-func (h *hung) Sets() ([]gres.Daemon, error)                                      { return nil, nil }
-func (h *hung) Quit(context.Context, gres.Daemon) error                           { return nil }
-func (h *hung) ServerFault(gres.Daemon, int64) (bool, int64, error)               { return false, 0, h.hang() }
-func (h *hung) BoundLogs() error                                                  { return nil }
-func (h *hung) Close([]gres.Daemon, func() (map[gres.Daemon]uint32, error)) error { return h.hang() }
+func (h *hung) Keep(context.Context, gres.Daemon, func(int64) (int64, error)) error { return h.hang() }
+func (h *hung) Tenant(gres.Daemon) (int64, bool)                                    { return gres.Nobody, false }
+func (h *hung) Restricted() error                                                   { return nil }
+func (h *hung) Sets() ([]gres.Daemon, error)                                        { return nil, nil }
+func (h *hung) End(context.Context, gres.Daemon, func() (bool, error)) error        { return nil }
+func (h *hung) ServerFault(gres.Daemon, int64) (bool, int64, error)                 { return false, 0, h.hang() }
+func (h *hung) BoundLogs() error                                                    { return nil }
 
 func (h *hung) Job(context.Context, uint32) (sctl.Job, error) { return sctl.Job{}, h.hang() }
 func (h *hung) Nodes(context.Context, []string) ([]schedule.Node, error) {
@@ -57,6 +58,7 @@ func (h *hung) PublishIf(_ context.Context, s lease.Snapshot) error {
 func (h *hung) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
 	return "", false, h.hang()
 }
+func (h *hung) SetWords(context.Context, map[string]string) error     { return h.hang() }
 func (h *hung) NodeNames(context.Context, []string) ([]string, error) { return nil, h.hang() }
 
 // MPS daemons and a slurmctld that do not answer delay no reading of the GPUs and no

@@ -3,9 +3,9 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
@@ -43,7 +44,7 @@ func restAfter(took, holdAfter time.Duration) time.Duration {
 
 // keepSteward does the steward's work if it is this agent's.
 func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
-	if a.Cluster == nil {
+	if a.Cluster == nil || !a.publishing.Load() {
 		return
 	}
 	partitions := a.Config.PartitionNames()
@@ -60,156 +61,132 @@ func (a *Agent) keepSteward(ctx context.Context, now time.Duration) {
 		now < a.rested {
 		return
 	}
-	a.rebook(ctx, a.decide(ctx, partitions, now), now)
+	a.decide(ctx, partitions, now)
 }
 
-// decide places a hold, if this agent is the steward, and returns the bookings to correct: what
-// that takes is up to users, and no reason to rest.
-func (a *Agent) decide(ctx context.Context, partitions []string, now time.Duration) []steward.Rebooking {
+// decide places a hold, if this agent is the steward.
+func (a *Agent) decide(ctx context.Context, partitions []string, now time.Duration) {
 	began := lease.Now()
 	defer func() { a.rested = now + restAfter(lease.Now()-began, a.Config.Hold.After.D()) }()
 	nodes, err := a.Cluster.Nodes(ctx, partitions)
 	if err != nil {
 		a.Log.Warn("find the steward", "error", err)
-		return nil
+		return
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
 	a.steward.Store(firstUp(nodes) == a.Node && a.rank < stewards)
 	if !a.steward.Load() || a.Config.Hold.After == 0 {
-		return nil
+		return
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
 	if err != nil {
 		a.Log.Warn("read the queue", "error", err)
-		return nil
+		return
 	}
-	in := steward.Input{Queue: queue, Nodes: nodes, FullMiB: map[string]int64{}, After: a.Config.Hold.After.D(),
-		Now: time.Now()}
-	gpus := map[string]int{}
-	for name, p := range a.Config.Partition {
-		in.FullMiB[name], gpus[name] = p.GPUMemMiB, p.GPUsPerNode
-	}
-	misbooked := steward.NeedsRebooking(queue, in.FullMiB, gpus)
 	if a.waits == nil {
 		a.waits, a.vains = steward.Waits{}, steward.Vains{}
 	}
-	in.Vains = a.vains
 	a.restoreWaits(ctx, queue, nodes)
-	if d, ok := steward.Decide(in); ok {
-		a.placeHold(ctx, d, nodes)
+	in := steward.Input{Sizes: a.sizes(), Queue: queue, Nodes: nodes, After: a.Config.Hold.After.D(), Now: time.Now(),
+		Vains: a.vains}
+	d, ok := steward.Decide(in)
+	if !ok {
+		return
 	}
-	return misbooked
+	if d.Job.Unsplit() {
+		if d.Hold.JobID, err = a.Cluster.Split(ctx, d.Job); err != nil {
+			a.Log.Warn("place a hold", "job", d.Job.ID, "error", err)
+			return
+		}
+	}
+	if err := a.placeHold(ctx, d.Node, d.Hold); err != nil {
+		a.Log.Warn("place a hold", "job", d.Hold.JobID, "error", err)
+		return
+	}
+	a.Log.Info("a request has waited long; hold placed", "job", d.Hold.JobID, "gpus", d.Hold.GPUs, "mib", d.Hold.MiB,
+		"node", d.Node)
+}
+
+func (a *Agent) sizes() steward.Sizes {
+	s := steward.Sizes{FullMiB: map[string]int64{}, GPUs: map[string]int{}}
+	for name, p := range a.Config.Partition {
+		s.FullMiB[name], s.GPUs[name] = p.GPUMemMiB, p.GPUsPerNode
+	}
+	return s
 }
 
 // restoreWaits gives jobs of the queue the time since which they really wait, and finds out whose
-// holds were in vain, by what this steward has seen and others have left in the anchor's Comment,
-// and leaves it there.
+// holds were in vain, by what this steward has seen and others have left in their nodes' Extra,
+// and leaves it in that of its own node.
 func (a *Agent) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []schedule.Node) {
 	now, every := time.Now(), a.Config.Capacity.Compare.D()
-	i := slices.IndexFunc(nodes, func(n schedule.Node) bool { return n.Name == jobstate.Anchor })
-	if i >= 0 {
-		a.waits.Learn(nodes[i].Comment, now)
-		a.vains.Learn(nodes[i].Comment, now)
+	for i := range nodes {
+		a.waits.Learn(extra.Word(nodes[i].Extra, extra.Waits), now)
+		a.vains.Learn(extra.Word(nodes[i].Extra, extra.Vains), now)
 	}
 	a.waits.Restore(queue, now, every)
 	for _, s := range a.vains.Look(queue, nodes, now, every) {
 		a.Log.Info("a hold was in vain; the job gets none there for a while", "job", s.Job, "node", s.Node)
 	}
-	if i >= 0 {
-		before := nodes[i].Comment
-		if after := a.vains.Comment(a.waits.Comment(before)); after != steward.Comment(before, nil) {
-			if err := a.Cluster.SetNodeComment(ctx, jobstate.Anchor, after); err != nil {
-				a.Log.Warn("save waiting times for the next steward", "error", err)
-				return
-			}
-		}
+	// The own node first: what others have left goes when it stands here.
+	left := map[string]string{extra.Waits: a.waits.Word(), extra.Vains: a.vains.Word(), extra.Vain: ""}
+	if err := a.leave(ctx, nodes, func(name string) bool { return name == a.Node }, left); err != nil {
+		a.Log.Warn("save waiting times for the next steward", "error", err)
+		return
 	}
-	for n := range nodes {
-		after, said := steward.WithoutVain(nodes[n].Comment)
-		if n != i && said {
-			if err := a.Cluster.SetNodeComment(ctx, nodes[n].Name, after); err != nil {
-				a.Log.Warn("remove a hold from the node's Comment", "error", err)
-			}
-			nodes[n].Comment = after
-		}
+	none := map[string]string{extra.Waits: "", extra.Vains: "", extra.Vain: ""}
+	if err := a.leave(ctx, nodes, func(name string) bool { return name != a.Node }, none); err != nil {
+		a.Log.Warn("remove words from a node's Extra", "error", err)
 	}
 }
 
-// placeHold writes a decision into the node's Comment.
-func (a *Agent) placeHold(ctx context.Context, d steward.Decision, nodes []schedule.Node) {
-	hold := d.Hold
-	if d.Job.Unsplit() {
-		var err error
-		if hold.JobID, err = a.Cluster.Split(ctx, d.Job); err != nil {
-			a.Log.Warn("place a hold", "job", d.Job.ID, "error", err)
-			return
-		}
-	}
+// leave sets words in the Extra of some nodes, where they are others.
+func (a *Agent) leave(ctx context.Context, nodes []schedule.Node, which func(name string) bool,
+	words map[string]string) error {
+	var errs []error
 	for _, n := range nodes {
-		if n.Name != d.Node {
-			continue
+		changed := map[string]string{}
+		for key, word := range words {
+			if which(n.Name) && extra.Word(n.Extra, key) != word {
+				changed[key] = word
+			}
 		}
-		if err := a.Cluster.SetNodeComment(ctx, n.Name, steward.Comment(n.Comment, &hold)); err != nil {
-			a.Log.Warn("place a hold", "job", hold.JobID, "error", err)
-			return
+		if len(changed) > 0 {
+			errs = append(errs, a.setWords(ctx, n.Name, changed))
 		}
-		a.Log.Info("a request has waited long; hold placed", "job", hold.JobID, "gpus", hold.GPUs, "mib", hold.MiB, "node",
-			n.Name)
 	}
+	return errors.Join(errs...)
 }
 
-// So many bookings of one user, and of all, are corrected at one look: users decide how many need
-// it, and each costs slurmctld three calls.
-const (
-	rebookedOfUser = 16
-	rebookedOfAll  = 64
-)
-
-// rebook corrects what jobs have booked, first of those with which that was not tried for longest.
-// Each is asked about alone before, and left where it is not what it was in the list.
-func (a *Agent) rebook(ctx context.Context, misbooked []steward.Rebooking, now time.Duration) {
-	tried, ofUser, all := map[uint32]time.Duration{}, map[uint32]int{}, 0
-	for _, j := range misbooked {
-		tried[j.ID] = a.tried[j.ID]
-	}
-	a.tried = tried
-	slices.SortStableFunc(misbooked, func(x, y steward.Rebooking) int { return cmp.Compare(tried[x.ID], tried[y.ID]) })
-	for _, j := range misbooked {
-		if ofUser[j.UID] == rebookedOfUser || all == rebookedOfAll {
-			continue
-		}
-		ofUser[j.UID]++
-		all++
-		tried[j.ID] = now
-		if err := a.rebookOne(ctx, j); err != nil {
-			a.Log.Warn("correct the booking of a job after an update", "job", j.ID, "error", err)
-			continue
-		}
-		a.Log.Info("booking of a job corrected after an update", "job", j.ID)
-	}
-}
-
-func (a *Agent) rebookOne(ctx context.Context, r steward.Rebooking) error {
-	now, err := a.Jobs.Job(ctx, r.ID)
+// placeHold has a node keep GPUs for a job, or preempt others for it.
+func (a *Agent) placeHold(ctx context.Context, node string, h steward.Hold) error {
+	a.placing.Lock()
+	defer a.placing.Unlock()
+	text, err := a.Cluster.Node(ctx, node)
 	if err != nil {
 		return err
 	}
-	words, err := a.Jobs.Words(ctx, r.ID)
+	if other, held := steward.HoldIn(text); held {
+		return fmt.Errorf("node %s has a hold for job %d meanwhile", node, other.JobID)
+	}
+	return a.setWords(ctx, node, map[string]string{extra.Hold: h.String()})
+}
+
+// setWords sets words in a node's Extra. The node itself may write there at the same moment, as this one may in
+// its own: who has lost a word or a count writes it again.
+func (a *Agent) setWords(ctx context.Context, node string, words map[string]string) error {
+	if node == a.Node {
+		return a.Publisher.SetWords(ctx, words)
+	}
+	before, err := a.Cluster.Node(ctx, node)
 	if err != nil {
 		return err
 	}
-	t := now.Target()
-	if now.Unsplit {
-		t = now.WaitingTasks()
+	after, err := steward.SetWords(before, words)
+	if err != nil || after == before {
+		return err
 	}
-	if now.UID != r.UID || now.ArrayJobID != r.ArrayJobID || now.State != r.State ||
-		words.TresPerNode != r.TresPerNode {
-		return errors.New("it is not what it was in the queue")
-	}
-	if now.HetJobID != 0 { // an update of the leader is one of all components (update_job_str)
-		return errors.New("it is a part of a heterogeneous job")
-	}
-	return a.Cluster.Update(ctx, t, sctl.Change{TresPerNode: r.Books})
+	return a.Cluster.SetNodeExtra(ctx, node, after)
 }
 
 // rankOf is how many nodes come before this one that may have the steward: those that are
@@ -236,12 +213,12 @@ func firstUp(nodes []schedule.Node) string {
 	return ""
 }
 
-// followComment keeps GPUs as the node's Comment says, and takes the word out
+// followExtra keeps GPUs as the node's Extra says, and takes the word out
 // of it when the job has started, has gone, waits for what its user has set, or did not
 // come in time. It says so there where the hold was in vain, or cannot be kept.
-func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snapshot) {
-	hold, ok := steward.ParseComment(comment)
-	// Other holds that were in vain stand in no Comment: the node made them itself.
+func (a *Agent) followExtra(ctx context.Context, text string, s lease.Snapshot) {
+	hold, ok := steward.HoldIn(text)
+	// Other holds that were in vain stand in no Extra: the node made them itself.
 	maps.DeleteFunc(a.vain, func(id uint32, _ time.Time) bool { return id != hold.JobID })
 	if !ok || a.Cluster == nil {
 		return
@@ -264,7 +241,7 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	ended, vain := a.vain[hold.JobID]
 	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2
 	if comes && age < steward.HoldTimeout && !vain {
-		if j.State != jobstate.Pending || kept >= 0 {
+		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for that its Prolog keeps GPUs
 			return
 		}
 		if a.Thresholds.MaxSlowdown > 0 {
@@ -289,12 +266,12 @@ func (a *Agent) followComment(ctx context.Context, comment string, s lease.Snaps
 	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
 		a.Log.Error("end a hold", "error", err)
 	}
-	after := steward.Comment(comment, nil)
+	words := map[string]string{extra.Hold: ""}
 	if vain && comes && j.State == jobstate.Pending {
-		after = steward.VainComment(comment, hold)
+		words[extra.Vain] = steward.VainWord(hold)
 	}
-	if err := a.Cluster.SetNodeComment(ctx, a.Node, after); err != nil {
-		a.Log.Warn("remove a hold from the node's Comment", "error", err)
+	if err := a.Publisher.SetWords(ctx, words); err != nil {
+		a.Log.Warn("remove a hold from the node's Extra", "error", err)
 		return
 	}
 	delete(a.vain, hold.JobID)

@@ -16,6 +16,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/steward"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
@@ -28,10 +29,17 @@ type cluster struct {
 	nodes []schedule.Node
 	err   error
 	calls []string
+}
 
-	comment  string            // of the anchor
-	comments map[string]string // of nodes
-	slow     time.Duration     // each update
+// node is one in the answers.
+func (c *cluster) node(name string) *schedule.Node {
+	for i := range c.nodes {
+		if c.nodes[i].Name == name {
+			return &c.nodes[i]
+		}
+	}
+	c.nodes = append(c.nodes, schedule.Node{Name: name})
+	return &c.nodes[len(c.nodes)-1]
 }
 
 func (c *cluster) Queue(context.Context, []string) ([]schedule.Job, error) {
@@ -51,24 +59,47 @@ func (c *cluster) NodeNames(context.Context, []string) (names []string, err erro
 	return names, nil
 }
 
-func (c *cluster) SetNodeComment(_ context.Context, node, comment string) error {
-	if node == jobstate.Anchor {
-		c.comment = comment
-		return c.err
+func (c *cluster) Node(_ context.Context, name string) (string, error) {
+	return c.node(name).Extra, c.err
+}
+
+func (c *cluster) SetNodeExtra(_ context.Context, name, text string) error {
+	before, _ := steward.HoldIn(c.node(name).Extra)
+	after, _ := steward.HoldIn(text)
+	c.node(name).Extra = text
+	if before != after {
+		c.calls = append(c.calls, fmt.Sprintf("%s keeps %d for %d", name, after.GPUs, after.JobID))
 	}
-	if c.comments == nil {
-		c.comments = map[string]string{}
-	}
-	c.comments[node] = comment
-	h, _ := steward.ParseComment(comment)
-	c.calls = append(c.calls, fmt.Sprintf("%s keeps %d for %d", node, h.GPUs, h.JobID))
 	return c.err
 }
 
-func (c *cluster) Update(_ context.Context, t sctl.Target, change sctl.Change) error {
-	time.Sleep(c.slow)
-	c.calls = append(c.calls, "update "+t.String()+" "+change.TresPerNode)
-	return c.err
+// ownNode writes in the Extra of the agent's own node.
+type ownNode struct {
+	*cluster
+	name string
+}
+
+func (o ownNode) SetWords(ctx context.Context, words map[string]string) error {
+	text, err := steward.SetWords(o.node(o.name).Extra, words)
+	if err != nil {
+		return err
+	}
+	return o.SetNodeExtra(ctx, o.name, text)
+}
+
+func (o ownNode) PublishIf(context.Context, lease.Snapshot) error { return nil }
+
+func (o ownNode) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
+	return o.node(o.name).Extra, true, nil
+}
+
+// stewardOf is an agent on a node of the cluster.
+func stewardOf(c *cluster, name string) *Agent {
+	a := newAgent()
+	a.Node, a.Cluster, a.Publisher, a.Ledger = name, c, ownNode{c, name}, &ledger{}
+	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536, GPUsPerNode: 4}}
+	a.publishing.Store(true)
+	return a
 }
 
 func (c *cluster) Split(_ context.Context, j schedule.Job) (uint32, error) {
@@ -79,53 +110,38 @@ func (c *cluster) Split(_ context.Context, j schedule.Job) (uint32, error) {
 func (c *cluster) Preemption(context.Context) (schedule.Preemption, error) { return c.rules, c.err }
 
 func TestKeepSteward(t *testing.T) {
-	old := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
-		Eligible: time.Now().Add(-3 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	nodes := []schedule.Node{{Name: jobstate.Anchor, GPUs: 4}, {Name: "n1", Partitions: []string{"gpu"}, Up: true,
-		Lives: true, GPUs: 4}, {Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
+	old := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Constraints",
+		Eligible: time.Now().Add(-3 * time.Hour), GPUs: 2, MiB: 40536}
+	nodes := []schedule.Node{{Name: "n0", Partitions: []string{"gpu"}, Up: true, Lives: true}, // without an agent
+		{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4},
+		{Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}
 	task, named := old, old
 	task.ArrayJobID, task.ArrayTask = 7, 3
 	named.ReqNodes = "n2"
-	changed := func(j sctl.Job, tres string) *jobs {
-		return &jobs{known: map[uint32]sctl.Job{7: j}, words: sctl.Words{TresPerNode: tres}}
-	}
-	down := slices.Clone(nodes)
+	down, foreign := slices.Clone(nodes), slices.Clone(nodes)
 	down[1].Up, down[1].Lives = false, false
+	foreign[2].Extra = "GPU node of group 7"
 	for _, c := range []struct {
 		name, node string
 		cluster    cluster
 		want       []string
-		jobs       *jobs // as they are when asked about alone; nil: as in the queue
 	}{
 		{"the first node", "n1", cluster{queue: []schedule.Job{old}, nodes: nodes},
-			[]string{"nodes", "queue", "n1 keeps 2 for 7"}, nil},
+			[]string{"nodes", "queue", "n1 keeps 2 for 7"}},
 		{"a task of an array", "n1", cluster{queue: []schedule.Job{task}, nodes: nodes},
-			[]string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}, nil},
+			[]string{"nodes", "queue", "split 3", "n1 keeps 2 for 8"}},
 		{"names its node", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
-			[]string{"nodes", "queue", "n2 keeps 2 for 7", "update 7 gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"}, nil},
-		{"another user's by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
-			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, UID: 1, State: "PENDING"}, old.TresPerNode)},
-		{"another task by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
-			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING", ArrayJobID: 6},
-				old.TresPerNode)},
-		{"asks for other GPUs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
-			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "PENDING"}, "gres:gpu:1")},
-		{"runs by now", "n1", cluster{queue: []schedule.Job{named}, nodes: nodes},
-			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, changed(sctl.Job{ID: 7, State: "RUNNING"}, old.TresPerNode)},
-		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}, nil},
-		{"the second node", "n2", cluster{queue: []schedule.Job{old}, nodes: nodes}, []string{"nodes"}, nil},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}},
+		{"names a node whose Extra is another's", "n1", cluster{queue: []schedule.Job{named}, nodes: foreign},
+			[]string{"nodes", "queue"}},
+		{"nobody waits", "n1", cluster{nodes: nodes}, []string{"nodes", "queue"}},
+		{"the second node", "n2", cluster{queue: []schedule.Job{old}, nodes: nodes}, []string{"nodes"}},
 		{"the second node, the first is down", "n2", cluster{queue: []schedule.Job{old}, nodes: down},
-			[]string{"nodes", "queue", "n2 keeps 2 for 7"}, nil},
-		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}, nil},
+			[]string{"nodes", "queue", "n2 keeps 2 for 7"}},
+		{"no slurmctld", "n1", cluster{nodes: nodes, err: errors.New("no connection")}, []string{"nodes"}},
 	} {
-		a := newAgent()
-		a.Node, a.Cluster = c.node, &c.cluster
-		a.Jobs = c.jobs
-		if c.jobs == nil {
-			a.Jobs = &jobs{known: map[uint32]sctl.Job{7: {ID: 7, State: "PENDING"}},
-				words: sctl.Words{TresPerNode: old.TresPerNode}}
-		}
-		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+		c.cluster.nodes = slices.Clone(c.cluster.nodes)
+		a := stewardOf(&c.cluster, c.node)
 		a.keepSteward(t.Context(), 1)
 		if !slices.Equal(c.cluster.calls, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.cluster.calls, c.want)
@@ -133,15 +149,22 @@ func TestKeepSteward(t *testing.T) {
 	}
 }
 
+// A node that has a hold by now keeps that.
+func TestPlaceHoldOverAnother(t *testing.T) {
+	c := &cluster{nodes: []schedule.Node{{Name: "n2", Extra: `{"carmahold":"5:2:0:1"}`}}}
+	a := stewardOf(c, "n1")
+	if err := a.placeHold(t.Context(), "n2", steward.Hold{JobID: 7, GPUs: 1}); err == nil || len(c.calls) != 0 {
+		t.Errorf("%v, %v", err, c.calls)
+	}
+}
+
 // A job that was returned to the queue between two looks is not new to the second.
 func TestKeepStewardRemembers(t *testing.T) {
-	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
-		Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Constraints",
+		Eligible: time.Now().Add(-119 * time.Minute), GPUs: 2, MiB: 40536}
 	c := &cluster{queue: []schedule.Job{j}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true,
 		Lives: true, GPUs: 4}}}
-	a := newAgent()
-	a.Node, a.Cluster = "n1", c
-	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
+	a := stewardOf(c, "n1")
 	a.keepSteward(t.Context(), 1)
 	c.queue = []schedule.Job{j}
 	c.queue[0].Eligible = time.Now().Add(-time.Second)
@@ -152,33 +175,35 @@ func TestKeepStewardRemembers(t *testing.T) {
 	}
 }
 
-// Nor is it to another steward, by what the first has left in the anchor's Comment.
+// Nor is it to another steward, by what the first has left in the Extra of its node.
 func TestKeepStewardHandsOver(t *testing.T) {
-	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
-		Eligible: time.Now().Add(-119 * time.Minute), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
-	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"},
-		{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}}}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Constraints",
+		Eligible: time.Now().Add(-119 * time.Minute), GPUs: 2, MiB: 40536}
+	c := &cluster{nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4,
+		Extra: `{"carma1":40536,"rack":4}`},
+		{Name: "n2", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4, Extra: `{"rack":5}`}}}
 	minute := time.Duration(0)
 	look := func(a *Agent, after time.Duration) {
 		a.Config.Hold.After = config.Duration(after)
-		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
-		a.Node, a.Cluster = "n1", c
 		c.queue = []schedule.Job{j}
 		minute += time.Minute
 		a.keepSteward(t.Context(), minute)
 	}
-	first := newAgent()
+	first := stewardOf(c, "n1")
 	look(first, 3*time.Hour)
 	j.Eligible, j.Submitted, j.Restarts = time.Now().Add(-time.Second), time.Now().Add(-time.Minute), 1
 	look(first, 3*time.Hour)
-	if c.comment == "" {
-		t.Fatalf("nothing is left: %v", c.calls)
+	if word := extra.Word(c.nodes[0].Extra, extra.Waits); !strings.HasPrefix(word, "7:0:") {
+		t.Fatalf("left: %s", c.nodes[0].Extra)
 	}
-	c.nodes[0].Comment = c.comment
-	c.calls = nil
-	look(newAgent(), 118*time.Minute)
-	if !slices.Equal(c.calls, []string{"nodes", "queue", "n1 keeps 2 for 7"}) {
+	c.nodes[0].Up, c.nodes[0].Lives, c.calls = false, false, nil
+	look(stewardOf(c, "n2"), 118*time.Minute)
+	if !slices.Equal(c.calls, []string{"nodes", "queue", "n2 keeps 2 for 7"}) {
 		t.Errorf("%v", c.calls)
+	}
+	left := extra.Word(c.nodes[1].Extra, extra.Waits)
+	if c.nodes[0].Extra != `{"carma1":40536,"rack":4}` || !strings.HasPrefix(left, "7:0:") {
+		t.Errorf("then n1 has %s, n2 %s", c.nodes[0].Extra, c.nodes[1].Extra)
 	}
 }
 
@@ -188,16 +213,14 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 	for i := range 9 {
 		c.nodes = append(c.nodes, schedule.Node{Name: fmt.Sprint("n", i), Up: i > 4, Lives: i > 4, GPUs: 1})
 	}
-	a := newAgent()
-	a.Node, a.Cluster = "n8", c // the fourth that is up
+	a := stewardOf(c, "n8") // the fourth that is up
 	for i := range 100 {
 		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
 	}
 	if len(c.calls) != 2 || slices.Contains(c.calls, "queue") {
 		t.Errorf("%v", c.calls)
 	}
-	c.calls, a = nil, newAgent()
-	a.Node, a.Cluster = "n5", c // the first that is up, after five that are not
+	c.calls, a = nil, stewardOf(c, "n5") // the first that is up, after five that are not
 	if a.keepSteward(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
 		t.Errorf("%v", c.calls)
 	}
@@ -209,8 +232,7 @@ func TestKeepStewardOfThousands(t *testing.T) {
 	for i := range 1000 {
 		c.nodes = append(c.nodes, schedule.Node{Name: fmt.Sprint("n", i), Up: true, Lives: true, GPUs: 1})
 	}
-	a := newAgent()
-	a.Node, a.Cluster = "n640", c
+	a := stewardOf(c, "n640")
 	for i := range 15 * 60 {
 		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
 	}
@@ -219,20 +241,25 @@ func TestKeepStewardOfThousands(t *testing.T) {
 	}
 }
 
-func TestFollowComment(t *testing.T) {
+func TestFollowExtra(t *testing.T) {
 	readings := []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}, {GPU: gres.GPU{UUID: "b", TotalMiB: 40536}}}
-	fresh := steward.Comment("rack", &steward.Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: time.Now()})
-	whole := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 1, Since: time.Now()})
-	many := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 3, MiB: 20480, Since: time.Now()})
-	late := steward.Comment("", &steward.Hold{JobID: 7, GPUs: 2, Since: time.Now().Add(-24 * time.Hour)})
+	fresh := extraOf(steward.Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: time.Now()})
+	whole := extraOf(steward.Hold{JobID: 7, GPUs: 1, Since: time.Now()})
+	many := extraOf(steward.Hold{JobID: 7, GPUs: 3, MiB: 20480, Since: time.Now()})
+	late := extraOf(steward.Hold{JobID: 7, GPUs: 2, Since: time.Now().Add(-24 * time.Hour)})
+	sent := extraOf(steward.Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: time.Now(), Preempts: "1000"})
 	for name, c := range map[string]struct {
-		comment string
-		state   string
-		holds   []lease.Hold
-		ledger  []string
-		slurm   []string
+		extra  string
+		state  string
+		holds  []lease.Hold
+		ledger []string
+		slurm  []string
 	}{
-		"no word":               {"rack", "PENDING", nil, nil, nil},
+		"no word":               {`{"rack":4}`, "PENDING", nil, nil, nil},
+		"no object":             {"rack", "PENDING", nil, nil, nil},
+		"sent to preempt":       {sent, "PENDING", nil, nil, nil},
+		"preempts":              {sent, "RUNNING Prolog", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
+		"sent, has started":     {sent, "RUNNING", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"new":                   {fresh, "PENDING", nil, []string{"hold 20480 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 		"new, all":              {whole, "PENDING", nil, []string{"hold 0 MiB of [b] for 1 GPUs of 7 of 1000"}, nil},
 		"kept already":          {fresh, "PENDING", []lease.Hold{{UUID: "a", JobID: 7}}, nil, nil},
@@ -253,9 +280,9 @@ func TestFollowComment(t *testing.T) {
 		"too many, has gone":  {many, "", nil, []string{"drop 7"}, []string{"n1 keeps 0 for 0"}},
 		"a bound on slowdown": {fresh, "PENDING", nil, []string{"hold 0 MiB of [b a] for 2 GPUs of 7 of 1000"}, nil},
 	} {
-		l, slurm := &ledger{}, &cluster{}
-		a := newAgent()
-		a.Node, a.Ledger, a.Cluster = "n1", l, slurm
+		l, slurm := &ledger{}, &cluster{nodes: []schedule.Node{{Name: "n1", Extra: c.extra}}}
+		a := stewardOf(slurm, "n1")
+		a.Ledger = l
 		known := map[uint32]sctl.Job{}
 		if c.state != "" {
 			state, reason, _ := strings.Cut(c.state, " ")
@@ -275,16 +302,29 @@ func TestFollowComment(t *testing.T) {
 		if name == "held for others" { // not for long
 			readings[0].HeldFor, c.holds = 8, []lease.Hold{{UUID: "a", JobID: 8}}
 		}
-		a.followComment(t.Context(), c.comment, lease.Snapshot{Readings: readings, Holds: c.holds,
+		a.followExtra(t.Context(), c.extra, lease.Snapshot{Readings: readings, Holds: c.holds,
 			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
 		}
 		// The steward is to look for another node.
-		if said := strings.Contains(slurm.comments["n1"], "carma-vain=7:"); said != (name == "too many") {
-			t.Errorf("%s: %q", name, slurm.comments["n1"])
+		is := slurm.node("n1").Extra
+		if said := strings.HasPrefix(extra.Word(is, extra.Vain), "7:"); said != (name == "too many") {
+			t.Errorf("%s: %q", name, is)
+		}
+		if counts, _ := extra.Counts(is); name == "sent, has started" && len(counts) > 0 {
+			t.Errorf("%s: its count is left: %s", name, is)
 		}
 	}
+}
+
+// extraOf is the Extra of a node with a hold.
+func extraOf(h steward.Hold) string {
+	text, err := steward.SetWords(`{"rack":4}`, map[string]string{extra.Hold: h.String()})
+	if err != nil {
+		panic(err)
+	}
+	return text
 }
 
 // No start that a hook or an agent sets is taken for one of its user's.
@@ -311,7 +351,7 @@ func TestRestAfter(t *testing.T) {
 // so; one that its user's doing ended, or whose job was just returned to the queue, was not.
 func TestHoldInVain(t *testing.T) {
 	decided := time.Now().Add(-31 * time.Minute)
-	hold := steward.Hold{JobID: 7, UID: 1000, GPUs: 1, MiB: 0, Since: decided}
+	hold := steward.Hold{JobID: 7, GPUs: 1, Since: decided}
 	waits := func(reason jobstate.Reason) sctl.Job { return sctl.Job{State: "PENDING", Reason: reason} }
 	for name, c := range map[string]struct {
 		age, offered time.Duration
@@ -326,21 +366,21 @@ func TestHoldInVain(t *testing.T) {
 		"held by its user early": {time.Minute, 20 * time.Minute, waits("JobHeldUser"), false, false},
 		"starts":                 {time.Hour, 20 * time.Minute, sctl.Job{State: "RUNNING", Reason: "Prolog"}, false, false},
 	} {
-		slurm := &cluster{}
-		a := newAgent()
-		a.Node, a.Ledger, a.Cluster, a.Jobs = "n1", &ledger{}, slurm, &jobs{known: map[uint32]sctl.Job{7: c.job}}
+		slurm := &cluster{nodes: []schedule.Node{{Name: "n1", Extra: extraOf(hold)}}}
+		a := stewardOf(slurm, "n1")
+		a.Jobs = &jobs{known: map[uint32]sctl.Job{7: c.job}}
 		s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, GPUs: 1, Age: c.age, Open: true, Offered: c.offered}}}
 		if c.lease {
 			s.Leases = []gres.Lease{held(3, 1000)}
 		}
 		a.followHolds(t.Context(), s)
 		s.Holds = nil
-		a.followComment(t.Context(), "rack "+hold.String(), s)
-		want := "rack"
+		a.followExtra(t.Context(), slurm.nodes[0].Extra, s)
+		want := `{"rack":4}`
 		if c.vain {
-			want = fmt.Sprintf("rack carma-vain=7:%d", decided.Unix())
+			want = fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, decided.Unix())
 		}
-		if got := slurm.comments["n1"]; got != want || len(a.vain) != 0 {
+		if got := slurm.nodes[0].Extra; got != want || len(a.vain) != 0 {
 			t.Errorf("%s: %q, want %q; %v", name, got, want, a.vain)
 		}
 	}
@@ -348,10 +388,10 @@ func TestHoldInVain(t *testing.T) {
 
 // Two holds may be over at the same look.
 func TestTwoHoldsInVain(t *testing.T) {
-	slurm := &cluster{}
-	a := newAgent()
+	hold := steward.Hold{JobID: 7, GPUs: 1, Since: time.Now().Add(-31 * time.Minute)}
+	slurm := &cluster{nodes: []schedule.Node{{Name: "n1", Extra: extraOf(hold)}}}
+	a := stewardOf(slurm, "n1")
 	waits := sctl.Job{State: "PENDING", Reason: "Resources"}
-	a.Node, a.Ledger, a.Cluster = "n1", &ledger{}, slurm
 	a.Jobs = &jobs{known: map[uint32]sctl.Job{6: waits, 7: waits, 8: waits}}
 	var s lease.Snapshot
 	for i, job := range []uint32{6, 7, 8} {
@@ -359,111 +399,118 @@ func TestTwoHoldsInVain(t *testing.T) {
 			Offered: time.Hour})
 	}
 	a.followHolds(t.Context(), s)
-	hold := steward.Hold{JobID: 7, GPUs: 1, Since: time.Now().Add(-31 * time.Minute)}
-	a.followComment(t.Context(), hold.String(), lease.Snapshot{})
-	want := fmt.Sprintf("carma-vain=7:%d", hold.Since.Unix())
-	if got := slurm.comments["n1"]; got != want || len(a.vain) != 0 {
+	a.followExtra(t.Context(), slurm.nodes[0].Extra, lease.Snapshot{})
+	want := fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, hold.Since.Unix())
+	if got := slurm.nodes[0].Extra; got != want || len(a.vain) != 0 {
 		t.Errorf("%q, want %q; %v", got, want, a.vain)
 	}
 }
 
-// A hold that the node made itself stands in no Comment: that it was in vain says nothing of one that
+// A hold that the node made itself stands in no Extra: that it was in vain says nothing of one that
 // the steward decides later.
 func TestOldHoldInVain(t *testing.T) {
 	hold := func(job uint32) string {
-		return (steward.Hold{JobID: job, GPUs: 1, Since: time.Now()}).String()
+		return extraOf(steward.Hold{JobID: job, GPUs: 1, Since: time.Now()})
 	}
-	for name, between := range map[string]string{"no hold": "rack", "another job's": hold(9), "none read": "-"} {
-		l, slurm, a := &ledger{}, &cluster{}, newAgent()
+	for name, between := range map[string]string{"no hold": `{"rack":4}`, "another job's": hold(9), "none read": "-"} {
+		l, slurm := &ledger{}, &cluster{}
+		a := stewardOf(slurm, "n1")
 		waits := sctl.Job{State: "PENDING", Reason: "Resources"}
-		a.Node, a.Ledger, a.Cluster, a.Jobs = "n1", l, slurm, &jobs{known: map[uint32]sctl.Job{7: waits, 9: waits}}
+		a.Ledger, a.Jobs = l, &jobs{known: map[uint32]sctl.Job{7: waits, 9: waits}}
 		old := lease.Hold{UUID: "a", JobID: 7, GPUs: 1, Age: time.Hour, Open: true, Offered: time.Hour}
 		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{old}})
 		if between != "-" {
-			a.followComment(t.Context(), between, lease.Snapshot{})
+			a.followExtra(t.Context(), between, lease.Snapshot{})
 		}
 		l.calls = nil
-		a.followComment(t.Context(), hold(7), lease.Snapshot{
+		a.followExtra(t.Context(), hold(7), lease.Snapshot{
 			Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}}})
 		if fmt.Sprint(l.calls) != "[hold 0 MiB of [a] for 1 GPUs of 7 of 0]" {
-			t.Errorf("%s: %v, Comment %q", name, l.calls, slurm.comments["n1"])
+			t.Errorf("%s: %v, Extra %q", name, l.calls, slurm.node("n1").Extra)
 		}
 	}
 }
 
 // The steward gives a job whose hold was in vain none for a while, and leaves that to the next one.
 func TestKeepStewardOfHoldsInVain(t *testing.T) {
-	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Resources",
-		Eligible: time.Now().Add(-24 * time.Hour), TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}
+	j := schedule.Job{ID: 7, State: "PENDING", Partition: "gpu", Reason: "Constraints",
+		Eligible: time.Now().Add(-24 * time.Hour), GPUs: 2, MiB: 40536}
 	said := time.Now().Add(-31 * time.Minute).Unix()
-	c := &cluster{nodes: []schedule.Node{{Name: jobstate.Anchor, GPUs: 4, Comment: "(null)"},
-		{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4,
-			Comment: fmt.Sprintf("rack carma-vain=7:%d", said)}}}
+	c := &cluster{nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4,
+		Extra: fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, said)}}}
 	for range 2 { // two stewards
-		a := newAgent()
-		a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
-		a.Node, a.Cluster = "n1", c
+		a := stewardOf(c, "n1")
 		c.queue = []schedule.Job{j}
 		a.keepSteward(t.Context(), time.Minute)
-		if !strings.HasPrefix(c.comment, fmt.Sprintf("carma-vain=7:1:%d:", said)) || c.comments["n1"] != "rack" ||
-			slices.Contains(c.calls, "n1 keeps 2 for 7") {
-			t.Errorf("anchor %q, n1 %q, calls %q", c.comment, c.comments["n1"], c.calls)
+		if is := c.nodes[0].Extra; !strings.HasPrefix(extra.Word(is, extra.Vains), fmt.Sprintf("7:1:%d:", said)) ||
+			extra.Word(is, extra.Vain) != "" || slices.Contains(c.calls, "n1 keeps 2 for 7") {
+			t.Errorf("n1 %s, calls %q", is, c.calls)
 		}
-		c.nodes[0].Comment, c.nodes[1].Comment = c.comment, c.comments["n1"]
 	}
-	a := newAgent()
-	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
-	a.Node, a.Cluster = "n1", c
-	j.TresPerNode = "gres:gpu:3,gres:carma3:40536,gres:carmatotal:121608" // its user has changed it
+	a := stewardOf(c, "n1")
+	j.GPUs = 3 // its user has changed it
 	c.queue = []schedule.Job{j}
 	if a.keepSteward(t.Context(), time.Minute); !slices.Contains(c.calls, "n1 keeps 3 for 7") {
 		t.Errorf("calls %q", c.calls)
 	}
 }
 
-// What the correction of bookings takes, which a user decides, is no reason to rest.
-func TestRebookDoesNotDelayTheSteward(t *testing.T) {
-	c := &cluster{nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, Lives: true, GPUs: 4}},
-		slow: 10 * time.Millisecond}
-	j := &jobs{known: map[uint32]sctl.Job{},
-		words: sctl.Words{TresPerNode: "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"}}
-	for id := range uint32(100) {
-		c.queue = append(c.queue, schedule.Job{ID: id + 1, State: "PENDING", Partition: "gpu", Reason: "Resources",
-			ReqNodes: "n1", TresPerNode: j.words.TresPerNode})
-		j.known[id+1] = sctl.Job{ID: id + 1, State: "PENDING"}
-	}
-	a := newAgent()
-	a.Node, a.Cluster, a.Jobs = "n1", c, j
-	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536}}
-	if a.keepSteward(t.Context(), time.Hour); a.rested-time.Hour > time.Second || len(c.calls) < 2+rebookedOfUser {
-		t.Errorf("rests for %v after %d calls", a.rested-time.Hour, len(c.calls))
+// A node whose Extra is another tool's text looks after its holds and leases all the same; while slurmctld does not
+// answer it does not.
+func TestCompareWithForeignExtra(t *testing.T) {
+	for _, c := range []struct {
+		err   error
+		calls []string
+	}{{extra.ErrForeign, []string{"drop 7"}}, {errors.New("no connection"), nil}} {
+		slurm, l := &cluster{}, &ledger{}
+		a := stewardOf(slurm, "n1")
+		a.Ledger, a.Jobs = l, &jobs{known: map[uint32]sctl.Job{}}
+		a.Publisher = failing{ownNode{slurm, "n1"}, c.err}
+		a.compare(t.Context(), lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}}})
+		if !slices.Equal(l.calls, c.calls) {
+			t.Errorf("%v: %v, want %v", c.err, l.calls, c.calls)
+		}
 	}
 }
 
-// One user's many jobs whose booking needs a correction, which may fail each time, delay no other's.
-func TestRebookByTurns(t *testing.T) {
-	slurm, j := &cluster{}, &jobs{known: map[uint32]sctl.Job{}, words: sctl.Words{TresPerNode: "old"}}
-	a := newAgent()
-	a.Cluster, a.Jobs = slurm, j
-	var list []steward.Rebooking
-	for id := range uint32(300) {
-		job := schedule.Job{ID: id + 1, UID: 1000 + id/100, State: "PENDING", TresPerNode: "old"}
-		list = append(list, steward.Rebooking{Job: job, Books: "new"})
-		j.known[job.ID] = sctl.Job{ID: job.ID, UID: job.UID, State: job.State}
-		if job.UID == 1000 {
-			j.known[job.ID] = sctl.Job{ID: job.ID, UID: job.UID, State: job.State, HetJobID: 1}
+// failing compares nothing.
+type failing struct {
+	ownNode
+	err error
+}
+
+func (f failing) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
+	return "", false, f.err
+}
+
+// Where Slurm compares nothing, nothing is published and there is no steward, until it does: packages are brought up
+// to date while an agent runs.
+func TestOldSlurm(t *testing.T) {
+	release := sctl.Version{Major: 22, Minor: 5, Micro: 8}
+	asked := 0
+	slurm := &cluster{nodes: []schedule.Node{{Name: "n1", Up: true, Lives: true, GPUs: 4}}}
+	a := stewardOf(slurm, "n1")
+	a.publishing.Store(false)
+	a.Publishes = func(context.Context) (bool, error) { asked++; return release.Publishes(), nil }
+	a.Publisher = failing{ownNode{slurm, "n1"}, errors.New("asked")}
+	for range 3 {
+		a.publish(t.Context(), lease.Snapshot{})
+		a.keepSteward(t.Context(), time.Hour)
+		a.sendPreemptors(t.Context(), time.Hour)
+		if _, _, err := a.compareExtra(t.Context(), lease.Snapshot{}); err != nil {
+			t.Error(err)
 		}
 	}
-	a.rebook(t.Context(), slices.Clone(list), 1)
-	if len(slurm.calls) != 2*rebookedOfUser || j.asked != 3*rebookedOfUser {
-		t.Errorf("asked %d times: %q", j.asked, slurm.calls)
+	if asked != 1 || len(slurm.calls) > 0 {
+		t.Errorf("asked %d times, %v", asked, slurm.calls)
 	}
-	for now := time.Duration(2); now < 10; now++ {
-		a.rebook(t.Context(), slices.Clone(list), now)
+	release.Major, release.Minor = 24, 11
+	a.askedRelease -= releaseEvery
+	a.publish(t.Context(), lease.Snapshot{})
+	if a.keepSteward(t.Context(), time.Hour); len(slurm.calls) == 0 {
+		t.Error("it has no steward")
 	}
-	for _, id := range []string{"101", "200", "201", "300"} {
-		if !slices.Contains(slurm.calls, "update "+id+" new") {
-			t.Errorf("job %s is left", id)
-		}
+	if _, _, err := a.compareExtra(t.Context(), lease.Snapshot{}); err == nil {
+		t.Error("it compares nothing")
 	}
 }

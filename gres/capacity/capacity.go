@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package capacity tells slurmctld how much GPU memory the node can still
-// take, as counts of GRES (tres.Names): those of carmau0 to carmau7 are the largest
-// memory that a GPU can give a job on one GPU of these users, that of carmaK is the
-// K-th largest, so what one job on K GPUs can get.
-// Jobs do not consume these counts: slurmctld drains a node that registers while
-// a consumed count is not what it was at an earlier registration (gres.c,
-// _node_config_validate, 22.05 to 26.05), and a node registers twice an hour.
-// What keeps a burst of starts in bounds is carmatotal, which never changes.
+// Package capacity tells slurmctld how much GPU memory the node can still take, as counts in the
+// node's Extra (package extra): what each of K GPUs can give a job of anybody, what they can give a
+// job of each user who owns GPUs there, and whether all GPUs are there and well. slurmctld compares
+// jobs' constraints with these counts. What keeps a burst of starts in bounds is the GRES carma,
+// which jobs consume and which never changes.
 package capacity
 
 import (
 	"cmp"
-	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"carma/gres"
 	"carma/gres/choose"
-	"carma/slurmbridge/tres"
+	"carma/slurmbridge/extra"
 )
 
 // Offer is what one GPU can give, and whom.
@@ -29,62 +25,99 @@ type Offer struct {
 	GPUs int // how many the job wants that it is kept for; 0: it is kept for none
 }
 
-// Counts returns the counts of tres.Names. together says which GPUs, by their
-// indices, a job on several can be given at once.
-func Counts(gpus []Offer, together [][]int) []int64 {
-	if len(gpus) == 0 {
-		return nil
+// Given is what a node's GPUs can give a job, by the number of GPUs less one.
+type Given struct {
+	Anybody []int64
+	Users   map[uint32][]int64 // of those who own GPUs there
+}
+
+// To is what the node can give of each of so many GPUs to a user's job.
+func (g Given) To(uid uint32, gpus int) int64 {
+	mib := int64(0)
+	if gpus <= len(g.Anybody) {
+		mib = g.Anybody[gpus-1]
 	}
-	counts := make([]int64, tres.Users+len(gpus)-1)
+	if own := g.Users[uid]; gpus <= len(own) {
+		mib = max(mib, own[gpus-1])
+	}
+	return mib
+}
+
+// Most is the same for the user who can be given most.
+func (g Given) Most(gpus int) int64 {
+	mib := g.To(0, gpus)
+	for uid := range g.Users {
+		mib = max(mib, g.To(uid, gpus))
+	}
+	return mib
+}
+
+// Equal tells whether both give the same to everybody.
+func (g Given) Equal(other Given) bool {
+	return slices.Equal(g.Anybody, other.Anybody) && maps.EqualFunc(g.Users, other.Users, slices.Equal[[]int64])
+}
+
+// Gives works out what GPUs can give: for each number K of them what the K-th largest of those
+// without an owner can give, and to each owner the same of these and the owner's, where that is more.
+// together says which GPUs, by their indices, a job on several can be given at once.
+func Gives(gpus []Offer, together [][]int) Given {
+	given := Given{Anybody: most(gpus, together, func(g Offer, _ int) bool { return !g.Own })}
 	for _, g := range gpus {
-		if g.GPUs > 1 {
+		if _, done := given.Users[g.UID]; !g.Own || done {
 			continue
 		}
-		if g.Own {
-			n := tres.Part(g.UID)
-			counts[n] = max(counts[n], g.MiB)
-			continue
+		own := most(gpus, together, func(other Offer, k int) bool {
+			return !other.Own || other.UID == g.UID && (other.GPUs == 0 || other.GPUs == k)
+		})
+		if given.Users == nil {
+			given.Users = map[uint32][]int64{}
 		}
-		for n := range tres.Users {
-			counts[n] = max(counts[n], g.MiB)
-		}
+		given.Users[g.UID] = own
 	}
-	for _, some := range together {
-		order := slices.Clone(some)
-		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(gpus[b].MiB, gpus[a].MiB) })
-		for k := 2; k <= len(order); k++ {
-			if i := kth(k, order, gpus); i >= 0 {
-				n := tres.Index(k, 0)
-				counts[n] = max(counts[n], gpus[i].MiB)
+	return given
+}
+
+// Counts are these by their keys in the node's Extra.
+func Counts(gpus []Offer, together [][]int, tags extra.Tags) map[string]int64 {
+	counts, given := map[string]int64{}, Gives(gpus, together)
+	for k, mib := range given.Anybody {
+		counts[extra.Key(k+1)] = mib
+	}
+	for uid, own := range given.Users {
+		for k, mib := range own {
+			if mib > given.Anybody[k] {
+				counts[extra.UserKey(k+1, tags.Of(uid))] = mib
 			}
 		}
 	}
 	return counts
 }
 
-// whole raises the counts of all GPUs of a node to what a job asks for that takes them all.
-func whole(counts []int64, gpus int) {
-	first, last := tres.Index(gpus, 0), tres.Index(gpus, 0)
-	if gpus == 1 {
-		first, last = 0, tres.Users-1
+// most is what each of 1, 2, ... GPUs can give a job at once that takes those which may says.
+func most(gpus []Offer, together [][]int, may func(g Offer, k int) bool) []int64 {
+	list := make([]int64, len(gpus))
+	for _, g := range gpus { // one GPU need go together with none
+		if may(g, 1) {
+			list[0] = max(list[0], g.MiB)
+		}
 	}
-	for i := first; i <= last; i++ {
-		counts[i] = max(counts[i], tres.WholeMiB)
-	}
-}
-
-// kth returns which of the GPUs in order is the k-th that a job on k of them can be
-// given; -1: there are fewer.
-func kth(k int, order []int, gpus []Offer) int {
-	left := k
-	for _, i := range order {
-		if g := gpus[i].GPUs; g == 0 || g == k {
-			if left--; left == 0 {
-				return i
+	for _, some := range together {
+		order := slices.Clone(some)
+		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(gpus[b].MiB, gpus[a].MiB) })
+		for k := 2; k <= len(order); k++ {
+			left := k
+			for _, i := range order {
+				if !may(gpus[i], k) {
+					continue
+				}
+				if left--; left == 0 {
+					list[k-1] = max(list[k-1], gpus[i].MiB)
+					break
+				}
 			}
 		}
 	}
-	return -1
+	return list
 }
 
 // Grain rounds what a GPU can be given down to whole steps. A GPU that can be
@@ -100,49 +133,29 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 	return g.TotalMiB
 }
 
-// Text returns a node's Gres text with the CARMA counts replaced and everything
-// else kept, as "scontrol update NodeName=... Gres=" takes it. A count is never 0:
-// see tres.AnyMiB, SentMiB and WholeMiB.
-func Text(nodeGres string, counts []int64) string {
-	var words []string
-	for e := range tres.Parse(nodeGres) {
-		if tres.K(e.Name) > 0 {
-			continue
-		}
-		word := e.Name
-		if e.Type != "" {
-			word += ":" + e.Type
-		}
-		words = append(words, fmt.Sprintf("%s:%d", word, e.Count))
+// noted is what slurmctld was last told, as the ledger has it. A ledger of an earlier version has a
+// text that is no JSON: nothing was told.
+func noted(text string, told bool) (counts map[string]int64, ok bool) {
+	if !told {
+		return nil, false
 	}
-	if len(counts) > 0 {
-		for i, name := range tres.Names(len(counts) - tres.Users + 1) {
-			words = append(words, fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, max(counts[i], tres.SentMiB)))
-		}
-	}
-	return strings.Join(words, ",")
+	counts, err := extra.Counts(text)
+	return counts, err == nil
 }
 
-// Same tells whether two Gres texts hold the same CARMA counts.
-func Same(a, b string) bool {
-	return slices.Equal(countsOf(a), countsOf(b))
+// note is the text of counts for the ledger.
+func note(counts map[string]int64) (string, error) { return extra.SetCounts("", counts) }
+
+// of is what a count says of the key: a user's that is not there is anybody's.
+func of(counts map[string]int64, key string) int64 {
+	return max(counts[key], counts[extra.Anybodys(key)])
 }
 
-const maxCounts = tres.Users + 64
-
-func countsOf(nodeGres string) []int64 {
-	var counts []int64
-	for e := range tres.Parse(nodeGres) {
-		if i := tres.IndexOf(e.Name); i >= 0 && i < maxCounts {
-			for len(counts) <= i {
-				counts = append(counts, 0)
-			}
-			counts[i] = e.Count
-		}
-	}
-	// Slurm does not print a count of 0.
-	for len(counts) > 0 && counts[len(counts)-1] == 0 {
-		counts = counts[:len(counts)-1]
-	}
+// without takes the counts of users out that say no more than anybody's.
+func without(counts map[string]int64) map[string]int64 {
+	maps.DeleteFunc(counts, func(key string, n int64) bool {
+		any := extra.Anybodys(key)
+		return any != key && n <= counts[any]
+	})
 	return counts
 }

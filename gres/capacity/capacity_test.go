@@ -7,8 +7,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,39 +17,76 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
-	"carma/slurmbridge/config"
+	"carma/gres/steward"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/policy"
 )
 
 func TestCounts(t *testing.T) {
+	any := func(mib ...int64) map[string]int64 {
+		counts := map[string]int64{}
+		for i, n := range mib {
+			counts[extra.Key(i+1)] = n
+		}
+		return counts
+	}
+	and := func(counts map[string]int64, more ...userCount) map[string]int64 {
+		for _, m := range more {
+			counts[extra.UserKey(m.k, m.user)] = m.mib
+		}
+		return counts
+	}
 	for _, c := range []struct {
 		gpus     []Offer
 		together [][]int
-		want     []int64 // users 0 to 7, then jobs on 2, 3, ... GPUs
+		want     map[string]int64
 	}{
-		{nil, nil, nil},
-		{[]Offer{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}},
-			[]int64{100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 100}},
-		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}},
-			[]int64{100, 100, 100, 100, 100, 100, 100, 100, 50, 20, 0}},
-		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}},
-			[]int64{100, 100, 100, 100, 100, 100, 100, 100, 30, 0, 0}},
-		{[]Offer{{MiB: 20}, {MiB: 100}}, nil, []int64{100, 100, 100, 100, 100, 100, 100, 100, 0}},
-		{[]Offer{{MiB: 20}}, nil, []int64{20, 20, 20, 20, 20, 20, 20, 20}},
+		{nil, nil, any()},
+		{[]Offer{{MiB: 100}, {MiB: 100}, {MiB: 100}, {MiB: 100}}, [][]int{{0, 1, 2, 3}}, any(100, 100, 100, 100)},
+		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 0}, {MiB: 50}}, [][]int{{0, 1, 2, 3}}, any(100, 50, 20, 0)},
+		{[]Offer{{MiB: 20}, {MiB: 100}, {MiB: 30}, {MiB: 50}}, [][]int{{0, 1}, {2, 3}}, any(100, 30, 0, 0)},
+		{[]Offer{{MiB: 20}, {MiB: 100}}, nil, any(100, 0)},
+		{[]Offer{{MiB: 20}}, nil, any(20)},
+		// Each owner's own beside what is anybody's.
 		{[]Offer{{20, 1003, true, 0}, {100, 1006, true, 0}, {MiB: 10}}, [][]int{{0, 2}, {1, 2}},
-			[]int64{10, 10, 10, 20, 10, 10, 100, 10, 10, 0}},
-		{[]Offer{{20, 1003, true, 0}, {100, 3, true, 0}}, nil, []int64{0, 0, 0, 100, 0, 0, 0, 0, 0}},
+			and(any(10, 0, 0), userCount{1, "1003", 20}, userCount{2, "1003", 10}, userCount{1, "1006", 100},
+				userCount{2, "1006", 10})},
+		{[]Offer{{20, 1003, true, 0}, {100, 3, true, 0}}, nil,
+			and(any(0, 0), userCount{1, "1003", 20}, userCount{1, "3", 100})},
+		{[]Offer{{20, 1003, true, 0}, {MiB: 100}, {MiB: 60}}, [][]int{{0, 1, 2}},
+			and(any(100, 60, 0), userCount{3, "1003", 20})},
+		{[]Offer{{20, 1003, true, 0}, {20, 1006, true, 0}, {MiB: 100}}, [][]int{{0, 1, 2}},
+			and(any(100, 0, 0), userCount{2, "1003", 20}, userCount{2, "1006", 20})},
+		{[]Offer{{20, 1003, true, 0}, {MiB: 100}, {MiB: 60}}, [][]int{{1, 2}}, any(100, 60, 0)}, // not together with his
 		// Kept for a job on one GPU, two and three.
-		{[]Offer{{100, 1003, true, 1}, {MiB: 10}}, [][]int{{0, 1}}, []int64{10, 10, 10, 100, 10, 10, 10, 10, 0}},
+		{[]Offer{{100, 1003, true, 1}, {MiB: 10}}, [][]int{{0, 1}}, and(any(10, 0), userCount{1, "1003", 100})},
 		{[]Offer{{100, 1003, true, 2}, {90, 1003, true, 2}, {MiB: 10}, {MiB: 20}}, [][]int{{0, 1, 2, 3}},
-			[]int64{20, 20, 20, 20, 20, 20, 20, 20, 90, 0, 0}},
+			and(any(20, 10, 0, 0), userCount{2, "1003", 90})},
+		{[]Offer{{100, 1003, true, 2}, {MiB: 10}, {MiB: 20}}, [][]int{{0, 1, 2}},
+			and(any(20, 10, 0), userCount{2, "1003", 20})},
 		{[]Offer{{100, 1003, true, 3}, {90, 1003, true, 3}, {80, 1003, true, 3}}, [][]int{{0, 1, 2}},
-			[]int64{0, 0, 0, 0, 0, 0, 0, 0, 0, 80}},
+			and(any(0, 0, 0), userCount{3, "1003", 80})},
+		{[]Offer{{100, 1003, true, 2}, {90, 1003, true, 0}}, [][]int{{0, 1}},
+			and(any(0, 0), userCount{1, "1003", 90}, userCount{2, "1003", 90})},
+		{[]Offer{{0, 1003, true, 2}, {0, 1003, true, 2}}, [][]int{{0, 1}}, any(0, 0)}, // not offered yet
 	} {
-		if got := Counts(c.gpus, c.together); !slices.Equal(got, c.want) {
+		if got := Counts(c.gpus, c.together, extra.Tags{}); !maps.Equal(got, c.want) {
 			t.Errorf("Counts(%v) = %v, want %v", c.gpus, got, c.want)
 		}
 	}
+	tags := extra.Tags{Secret: []byte("0123456789abcdef")}
+	if got := Counts([]Offer{{20, 1003, true, 0}}, nil, tags); len(got) != 2 ||
+		got[extra.UserKey(1, tags.Of(1003))] != 20 {
+		t.Errorf("with a secret: %v", got)
+	}
+}
+
+// userCount is what k GPUs can give a user.
+type userCount struct {
+	k    int
+	user string
+	mib  int64
 }
 
 func TestGrain(t *testing.T) {
@@ -63,51 +101,31 @@ func TestGrain(t *testing.T) {
 	}
 }
 
-// users is the counts of the users' parts, all the same.
-func users(mib int) string {
-	var words []string
-	for n := range 8 {
-		words = append(words, fmt.Sprintf("carmau%d:no_consume:%d", n, mib))
-	}
-	return strings.Join(words, ",")
-}
-
-func TestText(t *testing.T) {
-	for _, c := range []struct{ is, want string }{
-		{"gpu:a100:16(S:0-1),carmau3:40536,carma2:40536", "gpu:a100:16," + users(7) + ",carma2:no_consume:2"},
-		{"gpu:16,carmatotal:162144", "gpu:16,carmatotal:162144," + users(7) + ",carma2:no_consume:2"},
-		{"(null)", users(7) + ",carma2:no_consume:2"},
-		{"gpu:1K,x:3,carma4:9", "gpu:1024,x:3," + users(7) + ",carma2:no_consume:2"},
-	} {
-		if got := Text(c.is, []int64{7, 7, 7, 7, 7, 7, 7, 7, 0}); got != c.want {
-			t.Errorf("%q: got %q, want %q", c.is, got, c.want)
-		}
-	}
-	if got := Text("gpu:1", nil); got != "gpu:1" {
-		t.Errorf("without GPUs: %q", got)
-	}
-	if !Same("gpu:1,carmau0:7,carma2:0", "carmau0:7,gpu:2") || Same("carmau0:7", "carmau0:8") ||
-		Same("carmau0:7", "carmau1:7") || !Same("carma2:5", "carmau0:no_consume:0,carma2:no_consume:5") {
-		t.Error("Same is wrong")
-	}
-}
-
 // fakeSlurm counts what it is told.
 type fakeSlurm struct {
-	gres    string
+	extra   string
 	updates []string
 	err     error
 }
 
-func (f *fakeSlurm) Node(context.Context, string) (string, string, error) {
-	return f.gres, "a comment", f.err
-}
+func (f *fakeSlurm) Node(context.Context, string) (string, error) { return f.extra, f.err }
 
-func (f *fakeSlurm) SetNodeGres(_ context.Context, node, gres string) error {
-	f.gres = gres
-	f.updates = append(f.updates, gres)
+func (f *fakeSlurm) SetNodeExtra(_ context.Context, node, text string) error {
+	f.extra = text
+	f.updates = append(f.updates, text)
 	return f.err
 }
+
+// says checks what stands in the node's Extra.
+func (f *fakeSlurm) says(t *testing.T, when string, want string) {
+	t.Helper()
+	if f.extra != want {
+		t.Errorf("%s: got %s, want %s", when, f.extra, want)
+	}
+}
+
+// idle is the Extra of a node with two idle GPUs.
+const idle = `{"carma1":40536,"carma2":40536,"carmaall":2}`
 
 func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 	t.Helper()
@@ -126,6 +144,14 @@ func newPublisher(t *testing.T, s *fakeSlurm) *Publisher {
 	}
 	return &Publisher{Node: "n1", RunDir: dir, Slurm: s, Book: book, FullMiB: []int64{81920, 40536},
 		Thresholds: choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4, CrossUser: true}}
+}
+
+// publishFirst publishes as an agent does that starts.
+func publishFirst(t *testing.T, p *Publisher) {
+	t.Helper()
+	if err := p.publish(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func grant(t *testing.T, b *lease.Ledger, id uint32, mib int64) {
@@ -151,29 +177,29 @@ func read(t *testing.T, p *Publisher, gpus, foreign int) {
 	}
 }
 
-// GPUs that are kept for a job are offered once it can start, to those who ask for
-// as many: a single one to its eighth of the users (1003, 1011 and 1019 are of one), several to all, as those counts
-// know no users.
+// GPUs that are kept for a job are offered once it can start, to its user, who asks for as many.
 func TestPublishKept(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
 	ctx := t.Context()
 	for _, step := range []struct {
-		do              func() error
-		user3, all, two int
+		do   func() error
+		want string
 	}{
-		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, 2, 2, 3},
-		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, 2, 2, 40536},
-		{func() error { return p.Book.DropHold(ctx, 7) }, 40536, 40536, 40536},
-		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, 40536, 40536, 3},
-		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, 2, 2, 3},
-		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, 40536, 2, 3},
-		{func() error { return p.Book.OpenHold(ctx, 8, 0) }, 40536, 2, 3},
+		{func() error { return p.Book.Hold(ctx, 7, 1003, 2, 0, []string{"GPU-0", "GPU-1"}) }, `"carma1":0,"carma2":0`},
+		{func() error { return p.Book.OpenHold(ctx, 7, 0) }, `"carma1":0,"carma2":0,"carma2u1003":40536`},
+		{func() error { return p.Book.DropHold(ctx, 7) }, `"carma1":40536,"carma2":40536`},
+		{func() error { return p.Book.Hold(ctx, 8, 1003, 1, 0, []string{"GPU-0"}) }, `"carma1":40536,"carma2":0`},
+		{func() error { return p.Book.Hold(ctx, 9, 1011, 1, 0, []string{"GPU-1"}) }, `"carma1":0,"carma2":0`},
+		{func() error { return p.Book.OpenHold(ctx, 9, 0) }, `"carma1":0,"carma1u1011":40536,"carma2":0`},
+		{func() error { return p.Book.OpenHold(ctx, 8, 0) },
+			`"carma1":0,"carma1u1003":40536,"carma1u1011":40536,"carma2":0`},
+		{func() error { return p.Book.DropHold(ctx, 9) }, `"carma1":40536,"carma2":0`},
 		// One of the two is another's.
-		{func() error { return p.Book.DropHold(ctx, 9) }, 40536, 40536, 3},
-		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) }, 40536, 2, 3},
-		{func() error { return p.Book.DropHold(ctx, 8) }, 40536, 40536, 3},
-		{func() error { return p.Book.OpenHold(ctx, 10, 0) }, 40536, 40536, 40536},
+		{func() error { return p.Book.Hold(ctx, 10, 1019, 2, 0, []string{"GPU-0", "GPU-1"}) },
+			`"carma1":0,"carma1u1003":40536,"carma2":0`},
+		{func() error { return p.Book.DropHold(ctx, 8) }, `"carma1":40536,"carma2":0`},
+		{func() error { return p.Book.OpenHold(ctx, 10, 0) }, `"carma1":40536,"carma2":0,"carma2u1019":40536`},
 	} {
 		if err := step.do(); err != nil {
 			t.Fatal(err)
@@ -181,31 +207,30 @@ func TestPublishKept(t *testing.T) {
 		if _, err := p.compareNow(ctx); err != nil {
 			t.Fatal(err)
 		}
-		want := strings.ReplaceAll("gpu:a100:8,"+users(step.all), fmt.Sprintf("carmau3:no_consume:%d", step.all),
-			fmt.Sprintf("carmau3:no_consume:%d", step.user3))
-		want += fmt.Sprintf(",carma2:no_consume:%d", step.two)
-		if s.gres != want {
-			t.Errorf("%s, want\n%s", s.gres, want)
-		}
+		s.says(t, "kept", "{"+step.want+`,"carmaall":2}`)
 	}
 }
 
 func TestPublish(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{extra: `{"rack":4}`}
 	p := newPublisher(t, s)
 	ctx := t.Context()
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:40536" {
-		t.Fatalf("first: %v, %s", err, s.gres)
+	if err := p.Publish(ctx); err != nil || len(s.updates) != 0 {
+		t.Fatalf("an Epilog where no agent publishes: %v, %s", err, s.extra)
 	}
+	publishFirst(t, p)
+	s.says(t, "first", `{"carma1":40536,"carma2":40536,"carmaall":2,"rack":4}`)
 	if err := p.Publish(ctx); err != nil || len(s.updates) != 1 {
 		t.Errorf("nothing has changed: %v, %d updates", err, len(s.updates))
 	}
 	grant(t, p.Book, 7, 10240)
-	// carma: an idle GPU; carma2: what is left beside the job,
+	s.extra = `{"rack":5}` // somebody else's, who has overwritten the counts
+	// carma1: an idle GPU; carma2: what is left beside the job,
 	// 40503 - 10240 - 2048 in steps of 256. One more update may follow at once.
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:28160" {
-		t.Errorf("after a grant: %v, %s", err, s.gres)
+	if err := p.Publish(ctx); err != nil {
+		t.Error(err)
 	}
+	s.says(t, "after a grant", `{"carma1":40536,"carma2":28160,"carmaall":2,"rack":5}`)
 	if err := p.Book.Release(ctx, jobenv.JobKey{JobID: 7}); err != nil {
 		t.Fatal(err)
 	}
@@ -213,16 +238,76 @@ func TestPublish(t *testing.T) {
 		t.Errorf("a third within a second: %v, %d updates", err, len(s.updates))
 	}
 	time.Sleep(minInterval)
-	if err := p.Publish(ctx); err != nil || s.gres != "gpu:a100:8,"+users(40536)+",carma2:no_consume:40536" {
-		t.Errorf("after a release: %v, %s", err, s.gres)
+	if err := p.Publish(ctx); err != nil {
+		t.Error(err)
+	}
+	s.says(t, "after a release", `{"carma1":40536,"carma2":40536,"carmaall":2,"rack":5}`)
+}
+
+// What is no JSON object is another's: it is said and stays.
+func TestPublishForeign(t *testing.T) {
+	s := &fakeSlurm{extra: "GPU node of group 7"}
+	p := newPublisher(t, s)
+	snapshot, err := p.Book.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.PublishIf(t.Context(), snapshot); !errors.Is(err, extra.ErrForeign) {
+		t.Error(err)
+	}
+	if err := p.PublishIf(t.Context(), snapshot); err != nil { // at the next look
+		t.Error(err)
+	}
+	if _, err := p.compareNow(t.Context()); !errors.Is(err, extra.ErrForeign) || len(s.updates) > 0 {
+		t.Error(err, s.updates)
+	}
+}
+
+// Without the secret that names users nothing is told: their uids would be.
+func TestPublishWithoutTheSecret(t *testing.T) {
+	s := &fakeSlurm{}
+	p := newPublisher(t, s)
+	p.UserKey = filepath.Join(p.RunDir, "none")
+	if err := p.publish(t.Context(), true); err == nil || len(s.updates) > 0 {
+		t.Error(err, s.updates)
+	}
+}
+
+// The count of a job that is sent here to preempt stays with its hold.
+func TestPublishBesideAPreemptor(t *testing.T) {
+	s := &fakeSlurm{}
+	p := newPublisher(t, s)
+	publishFirst(t, p)
+	var err error
+	h := steward.Hold{JobID: 9, GPUs: 1, MiB: 40536, Since: time.Unix(5, 0), Preempts: "77"}
+	if s.extra, err = steward.SetWords(s.extra, map[string]string{extra.Hold: h.String()}); err != nil {
+		t.Fatal(err)
+	}
+	grant(t, p.Book, 7, 10240)
+	if err := p.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const beside = `{"carma1":40536,"carma1u77":40536,"carma2":28160,"carmaall":2,"carmahold":"9:1:40536:5:preempt:77"}`
+	s.says(t, "a job has started", beside)
+	if _, err := p.compareNow(t.Context()); err != nil || len(s.updates) != 2 {
+		t.Error(err, s.updates)
+	}
+	if err := p.SetWords(t.Context(), map[string]string{extra.Hold: "", extra.Vain: "9:5"}); err != nil {
+		t.Fatal(err)
+	}
+	s.says(t, "the hold has ended", `{"carma1":40536,"carma2":28160,"carmaall":2,"carmavain":"9:5"}`)
+	err = p.SetWords(t.Context(), map[string]string{extra.Hold: "", extra.Vain: "9:5"})
+	if err != nil || len(s.updates) != 3 {
+		t.Error("nothing has changed", err, s.updates)
 	}
 }
 
 // However many jobs start and end in a second, slurmctld is told once a second,
 // and once more; in the end it knows what is true.
 func TestPublishRate(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
+	publishFirst(t, p)
 	ctx := t.Context()
 	begin, changes := time.Now(), 0
 	publish := func() (told bool) {
@@ -248,15 +333,13 @@ func TestPublishRate(t *testing.T) {
 	for !publish() {
 		time.Sleep(100 * time.Millisecond)
 	}
-	if want := "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"; s.gres != want {
-		t.Errorf("at last %s, want %s", s.gres, want)
-	}
+	s.says(t, "at last", idle)
 }
 
 // What slurmctld was told is compared with a snapshot that is at hand; only what
 // seems to differ is looked at again.
 func TestPublishIf(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
 	ctx := t.Context()
 	before, err := p.Book.Snapshot(ctx)
@@ -282,21 +365,27 @@ func TestPublishIf(t *testing.T) {
 	}
 }
 
-func TestCompareRepairsWhatARestartLeft(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
+func TestCompareRepairsWhatOthersWrote(t *testing.T) {
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
 	for range 2 {
-		if comment, err := p.compareNow(t.Context()); err != nil || comment != "a comment" ||
-			s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
-			t.Fatalf("got %v, %s", err, s.gres)
+		if _, err := p.compareNow(t.Context()); err != nil {
+			t.Fatal(err)
 		}
+		s.says(t, "at first", idle)
 	}
 	if len(s.updates) != 1 {
 		t.Errorf("%d updates, want 1", len(s.updates))
 	}
-	s.gres = "gpu:8,carmau0:81072,carma2:81072" // scontrol reconfigure
-	if _, err := p.compareNow(t.Context()); err != nil || len(s.updates) != 2 {
-		t.Errorf("after a reconfigure: %v, %d updates", err, len(s.updates))
+	for _, others := range []string{"", `{"rack":4}`, `{"carma1":81072,"carma2":1,"carmaall":2}`,
+		`{"carma1":40536,"carma2":40536,"carmaall":2,"carma1u5":50000}`, `{"carma1":40536,"carma2":40536}`} {
+		s.extra, s.updates = others, nil
+		text, err := p.compareNow(t.Context())
+		counts, _ := extra.Counts(s.extra)
+		if err != nil || len(s.updates) != 1 || text != others || !maps.Equal(counts,
+			map[string]int64{"carma1": 40536, "carma2": 40536, "carmaall": 2}) {
+			t.Errorf("%s became %s, %v, %d updates", others, s.extra, err, len(s.updates))
+		}
 	}
 }
 
@@ -306,22 +395,21 @@ type slow struct {
 	asked, goOn chan struct{}
 }
 
-func (s *slow) Node(ctx context.Context, node string) (gres, comment string, err error) {
-	gres, comment, err = s.fakeSlurm.Node(ctx, node)
+func (s *slow) Node(ctx context.Context, node string) (string, error) {
+	text, err := s.fakeSlurm.Node(ctx, node)
 	s.asked <- struct{}{}
 	<-s.goOn
-	return gres, comment, err
+	return text, err
 }
 
 // A slurmctld that takes its time to say what it counts keeps nobody from telling it, and
 // its old answer does not undo that.
 func TestPublishWhileComparing(t *testing.T) {
-	s := &slow{&fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}, make(chan struct{}), make(chan struct{})}
+	s := &slow{&fakeSlurm{}, make(chan struct{}, 1), make(chan struct{})}
 	p := newPublisher(t, s.fakeSlurm)
 	ctx := t.Context()
-	if err := p.Publish(ctx); err != nil {
-		t.Fatal(err)
-	}
+	publishFirst(t, p)
+	other := *p // an Epilog's
 	p.Slurm = s
 	compared := make(chan error, 1)
 	go func() {
@@ -330,29 +418,21 @@ func TestPublishWhileComparing(t *testing.T) {
 	}()
 	<-s.asked
 	grant(t, p.Book, 7, 10240)
-	const want = ",carma2:no_consume:28160"
-	if err := p.Publish(ctx); err != nil || !strings.HasSuffix(s.gres, want) {
-		t.Fatalf("while slurmctld is asked: %v, %s", err, s.gres)
+	const want = `{"carma1":40536,"carma2":28160,"carmaall":2}`
+	if err := other.Publish(ctx); err != nil {
+		t.Fatal(err)
 	}
+	s.says(t, "while slurmctld is asked", want)
 	close(s.goOn)
-	if err := <-compared; err != nil || !strings.HasSuffix(s.gres, want) || len(s.updates) != 2 {
-		t.Errorf("got %v, %s, %d updates", err, s.gres, len(s.updates))
+	if err := <-compared; err != nil || len(s.updates) != 2 {
+		t.Errorf("got %v, %d updates", err, len(s.updates))
 	}
-}
-
-func TestPublishWithoutAnchor(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8"}
-	p := newPublisher(t, s)
-	p.Floor = true
-	grant(t, p.Book, 7, 40000)
-	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,"+users(40536)+",carma2:no_consume:40536" {
-		t.Errorf("got %v, %s", err, s.gres)
-	}
+	s.says(t, "then", want)
 }
 
 // What slurmctld is told of all GPUs of a node: whether they can be given to one job at some time.
 func TestPublishWhole(t *testing.T) {
-	const lower, raised = ",carma2:no_consume:2", ",carma2:no_consume:3"
+	const lower, raised = `"carmaall":0}`, `"carmaall":2}`
 	for _, c := range []struct {
 		name   string
 		change func(t *testing.T, p *Publisher)
@@ -372,62 +452,56 @@ func TestPublishWhole(t *testing.T) {
 		}, lower},
 		{"a GPU less", func(t *testing.T, p *Publisher) { p.GPUs = []int{3, 8}; grant(t, p.Book, 7, 40000) }, lower},
 	} {
-		s := &fakeSlurm{gres: "gpu:8"}
+		s := &fakeSlurm{}
 		p := newPublisher(t, s)
 		p.GPUs = []int{2, 8}
 		c.change(t, p)
-		if err := p.Publish(t.Context()); err != nil || !strings.HasSuffix(s.gres, c.want) {
-			t.Errorf("%s: got %v, %s, want %s", c.name, err, s.gres, c.want)
+		if publishFirst(t, p); !strings.HasSuffix(s.extra, c.want) {
+			t.Errorf("%s: got %s, want %s", c.name, s.extra, c.want)
 		}
 	}
-	s := &fakeSlurm{gres: "gpu:8"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s) // whose only GPU is all of the node
 	read(t, p, 1, 0)
 	grant(t, p.Book, 7, 40536)
-	if err := p.Publish(t.Context()); err != nil || s.gres != "gpu:8,"+users(3) {
-		t.Errorf("a node with one GPU: got %v, %s", err, s.gres)
-	}
+	publishFirst(t, p)
+	s.says(t, "a node with one GPU", `{"carma1":0,"carmaall":1}`)
 }
 
 func TestPublishFails(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8", err: errors.New("slurmctld is away")}
+	s := &fakeSlurm{err: errors.New("slurmctld is away")}
 	p := newPublisher(t, s)
-	if err := p.Publish(t.Context()); err == nil {
+	if err := p.publish(t.Context(), true); err == nil {
 		t.Error("no error")
 	}
 	s.err = nil
-	if err := p.Publish(t.Context()); err != nil || len(s.updates) != 1 {
-		t.Errorf("after it came back: %v, %d updates", err, len(s.updates))
+	if publishFirst(t, p); len(s.updates) != 1 {
+		t.Errorf("after it came back: %d updates", len(s.updates))
 	}
 }
 
 // compareNow compares whenever it is called.
-func (p *Publisher) compareNow(ctx context.Context) (comment string, err error) {
-	comment, _, err = p.compare(ctx)
-	return comment, err
+func (p *Publisher) compareNow(ctx context.Context) (text string, err error) {
+	text, _, err = p.compare(ctx)
+	return text, err
 }
 
-// Where slurmctld picks GPUs itself, nothing tells it anything.
-func TestForBySlurm(t *testing.T) {
-	c := config.Default()
-	c.Placement.Mode = "slurm"
+// A ledger that an earlier version has left, with counts of GRES, says nothing.
+func TestEarlierLedger(t *testing.T) {
 	s := &fakeSlurm{}
-	p := For(c, "n1", nil, s)
-	compare := p.Compare
-	_, asked, err := p.CompareIf(t.Context(), lease.Snapshot{}, 0, 1)
-	err = errors.Join(err, compare(t.Context()), p.Publish(t.Context()), p.PublishIf(t.Context(), lease.Snapshot{}))
-	if err != nil || asked || len(s.updates) > 0 {
-		t.Errorf("%v, asked %v, told %v", err, asked, s.updates)
+	p := newPublisher(t, s)
+	if err := p.Book.SetPublished(t.Context(), "gpu:8,carma:40536", time.Minute); err != nil {
+		t.Fatal(err)
 	}
+	publishFirst(t, p)
+	s.says(t, "at first", idle)
 }
 
 // While the ledger cannot be written, slurmctld is told nothing: each look would tell it again.
 func TestPublishWithoutALedger(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
-	if err := p.Publish(t.Context()); err != nil || len(s.updates) != 1 {
-		t.Fatal(err, s.updates)
-	}
+	publishFirst(t, p)
 	db, err := sql.Open("sqlite3", filepath.Join(p.RunDir, "leases.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -445,17 +519,17 @@ func TestPublishWithoutALedger(t *testing.T) {
 
 // Prologs close GPUs whose readings tell nothing any more, so slurmctld is told that they are closed.
 func TestStaleReadingsOfferNothing(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:a100:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
 	p.GPUs, p.StaleAfter = []int{2}, time.Minute
 	for _, step := range []struct {
 		age  time.Duration
 		want string
 	}{
-		{time.Second, "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"},
-		// Whole all the same: slurmctld would give up jobs for whole nodes (BadConstraints).
-		{2 * time.Minute, "gpu:a100:8," + users(2) + ",carma2:no_consume:3"},
-		{time.Second, "gpu:a100:8," + users(40536) + ",carma2:no_consume:40536"},
+		{time.Second, idle},
+		// Whole all the same: old readings pass.
+		{2 * time.Minute, `{"carma1":0,"carma2":0,"carmaall":2}`},
+		{time.Second, idle},
 	} {
 		var readings []gres.Reading
 		for i := range 2 {
@@ -468,9 +542,7 @@ func TestStaleReadingsOfferNothing(t *testing.T) {
 		if _, err := p.compareNow(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s.gres != step.want {
-			t.Errorf("read %s ago: %s, want\n%s", step.age, s.gres, step.want)
-		}
+		s.says(t, fmt.Sprint("read ", step.age, " ago"), step.want)
 		snapshot, err := p.Book.Snapshot(t.Context())
 		if stale := step.age > p.StaleAfter; err != nil || p.offersAll(snapshot) == stale {
 			t.Errorf("read %s ago: offers all %v, %v", step.age, p.offersAll(snapshot), err)
@@ -478,5 +550,63 @@ func TestStaleReadingsOfferNothing(t *testing.T) {
 		if snapshot.Readings[0].Unreadable != "" {
 			t.Error("the snapshot of others is changed")
 		}
+	}
+}
+
+// What is published for a user and K GPUs is what a Prolog gives the user, to the grain: no less, and no more.
+func TestCountsAgreeWithTheChoice(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	th := choose.Thresholds{SMActMaxPct: 100, MarginMiB: 2048, MaxJobs: 4}
+	const users, gpus = 3, 4
+	given := 0
+	for range 300 {
+		th.CrossUser = rnd.IntN(2) == 0
+		p := choose.Policy(policy.MAGM)
+		if th.CrossUser {
+			p = policy.Carma // which keeps users apart all the same
+		}
+		var s lease.Snapshot
+		for i := range gpus {
+			s.Readings = append(s.Readings, gres.Reading{GPU: gres.GPU{UUID: fmt.Sprint("GPU-", i), Index: i, TotalMiB: 40536}})
+		}
+		request := func(uid uint32, k int, mib int64) gres.Request {
+			return gres.Request{JobID: 99, UID: uid, GPUs: k, ReserveMiB: mib, MarginMiB: 2048, Exclusive: mib >= 40536}
+		}
+		for id := range uint32(rnd.IntN(8)) {
+			r := request(rnd.Uint32N(users), 1+rnd.IntN(2), int64(1+rnd.IntN(16))<<10)
+			d := choose.GPUs(p, choose.Input{Readings: s.Readings, Leases: s.Leases, Request: r, Thresholds: th})
+			for _, uuid := range d.UUIDs {
+				s.Leases = append(s.Leases, gres.Lease{Job: jobenv.JobKey{JobID: id}, UID: r.UID, UUID: uuid,
+					ReserveMiB: r.ReserveMiB, Daemon: d.Daemon, Seen: true})
+				for i := range s.Readings {
+					if s.Readings[i].UUID == uuid {
+						s.Readings[i].UsedMiB += r.ReserveMiB
+					}
+				}
+			}
+		}
+		publisher := Publisher{Policy: p, Thresholds: th, FullMiB: []int64{40536}}
+		counts, err := publisher.countsOf(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for uid := range uint32(users) {
+			for k := 1; k <= gpus; k++ {
+				gives := func(mib int64) bool {
+					in := choose.Input{Readings: s.Readings, Leases: s.Leases, Request: request(uid, k, mib), Thresholds: th}
+					return choose.GPUs(p, in).UUIDs != nil
+				}
+				n := of(counts, extra.UserKey(k, fmt.Sprint(uid)))
+				if n > 0 && !gives(n) || n < 40536 && gives(n+2*choose.StepMiB) {
+					t.Fatalf("%s, user %d on %d GPUs: %d MiB of %v, with %+v", p, uid, k, n, counts, s.Leases)
+				}
+				if n > 0 {
+					given++
+				}
+			}
+		}
+	}
+	if given < 500 {
+		t.Errorf("only %d offers", given)
 	}
 }

@@ -27,15 +27,12 @@ type due struct {
 }
 
 // CompareIf compares when it is due: not before the pause is over, and as rarely as keeps what
-// all nodes of the cluster ask within bounds. A node that offers less than all it has loses by a
-// reconfigure or a restart of slurmctld, for the counts of slurm.conf draw jobs to it: it
+// all nodes of the cluster ask within bounds. A node that offers less than all it has is lost to jobs, or draws
+// too many, where somebody else has written its Extra at the same moment: it
 // asks more often than one that offers everything, had the answer that it expected and has told
-// slurmctld nothing since. asked is false where it was not due.
+// slurmctld nothing since. asked is false where it was not due; text is the node's Extra.
 func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration,
-	nodes int) (comment string, asked bool, err error) {
-	if p == nil {
-		return "", false, nil
-	}
+	nodes int) (text string, asked bool, err error) {
 	now := lease.Now()
 	told, _, _, err := p.Book.Published(ctx)
 	if err != nil {
@@ -61,8 +58,8 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 	if now < d.at {
 		return "", false, nil
 	}
-	comment, same, err := p.compare(ctx)
-	if _, held := steward.ParseComment(comment); held {
+	text, same, err := p.compare(ctx)
+	if _, held := steward.HoldIn(text); held {
 		same = false
 	}
 	// An eighth less, so that nodes that were all asked at once come apart.
@@ -72,19 +69,11 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 		return "", false, err
 	}
 	d.told, _, _, err = p.Book.Published(ctx)
-	return comment, err == nil, err
+	return text, err == nil, err
 }
 
 func interval(pause time.Duration, nodes, rate int) time.Duration {
 	return max(pause, time.Duration(nodes)*time.Second/time.Duration(rate))
-}
-
-// Settled is how long it takes until all nodes that offer less than they have told slurmctld their counts again,
-// from when one found that slurmctld had lost its own, with the pause of CompareIf: on 1,000 nodes the last took
-// 51 s (docs/adr/0123). nodes 0: not known.
-func Settled(pause time.Duration, nodes int) time.Duration {
-	const late = 10 * time.Second
-	return interval(pause, nodes, busyPerSecond) + late
 }
 
 // phase is a number from 0 to 1 that a node keeps.

@@ -3,9 +3,12 @@
 package capacity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -14,6 +17,8 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
+	"carma/gres/steward"
+	"carma/slurmbridge/extra"
 )
 
 // minInterval keeps a node from updating slurmctld's node table more often, on
@@ -22,13 +27,12 @@ const minInterval = time.Second
 
 // Slurm is what publishing needs of slurmctld.
 type Slurm interface {
-	Node(ctx context.Context, node string) (gres, comment string, err error)
-	SetNodeGres(ctx context.Context, node, gres string) error
+	Node(ctx context.Context, node string) (extra string, err error)
+	SetNodeExtra(ctx context.Context, node, text string) error
 }
 
 // Publisher publishes for one node. The agent and every Epilog have one; a
-// lock file and the ledger keep them from talking over each other. A nil one is of a node whose
-// slurmctld counts by itself (placement.mode "slurm") and tells nothing.
+// lock file and the ledger keep them from talking over each other.
 type Publisher struct {
 	Node       string
 	RunDir     string
@@ -39,95 +43,92 @@ type Publisher struct {
 	Thresholds choose.Thresholds
 	FullMiB    []int64       // sizes of GPUs in carma.toml
 	GPUs       []int         // of a node, by partition; empty: any number
-	Floor      bool          // no anchor node: never publish less than a whole GPU
 	StaleAfter time.Duration // readings of that age offer nothing; 0: they do at any age
+	UserKey    string        // config.Slurm.UserKey
 
-	due   due // of CompareIf, which one loop calls
-	nodes int // of the cluster, as CompareIf noted it in the ledger
+	barred time.Duration // PublishIf: until then the node's Extra is left alone, which is no JSON object
+	due    due           // of CompareIf, which one loop calls
+	nodes  int           // of the cluster, as CompareIf noted it in the ledger
 }
 
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
 // Publish tells slurmctld the node's capacity if it differs from what it was
-// last told. The error is ErrTooSoon if the caller should come again.
+// last told. The error is ErrTooSoon if the caller should come again. The agent begins: where slurmctld was told
+// nothing, as by one that compares no counts, it is told nothing here.
 func (p *Publisher) Publish(ctx context.Context) error {
-	if p == nil {
+	return p.publish(ctx, false)
+}
+
+// PublishIf publishes if s, which may be a moment old, says that slurmctld was
+// last told something else, or nothing: so nothing is locked, and read again, every second.
+func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
+	text, _, ok, err := p.Book.Published(ctx)
+	if err != nil {
+		return err
+	}
+	counts, err := p.countsOf(s)
+	if err != nil {
+		return err
+	}
+	if told, ok := noted(text, ok); ok && maps.Equal(told, counts) {
 		return nil
 	}
+	if now := lease.Now(); now < p.barred {
+		return nil
+	} else if err = p.publish(ctx, true); errors.Is(err, extra.ErrForeign) {
+		p.barred = now + time.Minute
+	}
+	return err
+}
+
+func (p *Publisher) publish(ctx context.Context, begins bool) error {
 	unlock, err := p.lock(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	last, wait, told, err := p.Book.Published(ctx)
+	text, wait, ok, err := p.Book.Published(ctx)
 	if err != nil {
 		return err
 	}
-	if !told {
-		if last, _, err = p.Slurm.Node(ctx, p.Node); err != nil {
-			return err
-		}
+	told, ok := noted(text, ok)
+	if !ok && !begins {
+		return nil
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {
 		return err
 	}
-	text := Text(last, counts)
-	if told && Same(text, last) {
+	if !ok {
+		return p.tell(ctx, counts)
+	}
+	if maps.Equal(told, counts) {
 		return nil
 	}
-	if told && wait > 0 {
+	if wait > 0 {
 		return ErrTooSoon
 	}
-	if told {
-		if counts, err = p.bounded(ctx, last, counts); err != nil {
-			return err
-		}
-		if text = Text(last, counts); Same(text, last) {
-			return ErrTooSoon
-		}
-	}
-	return p.tell(ctx, text)
-}
-
-// PublishIf publishes if s, which may be a moment old, says that slurmctld was
-// last told something else: so nothing is locked, and read again, every second.
-func (p *Publisher) PublishIf(ctx context.Context, s lease.Snapshot) error {
-	if p == nil {
-		return nil
-	}
-	last, _, told, err := p.Book.Published(ctx)
-	if err != nil {
+	if counts, err = p.bounded(ctx, told, counts); err != nil {
 		return err
 	}
-	if told && Same(Text(last, p.countsOf(s)), last) {
-		return nil
+	if maps.Equal(told, counts) {
+		return ErrTooSoon
 	}
-	return p.Publish(ctx)
+	return p.tell(ctx, counts)
 }
 
-// Compare is for a Prolog that returns a job: slurmctld is told the node's counts again if it has lost them, and
-// the ledger has a note of that (lease.Ledger.Miscounted).
-func (p *Publisher) Compare(ctx context.Context) error {
-	if p == nil {
-		return nil
-	}
-	_, _, err := p.compare(ctx)
-	return err
-}
-
-// compare asks slurmctld what it counts and tells it again if that is not what
-// it was told: a reconfigure or a restart put the counts of slurm.conf back. It
-// returns the node's Comment, which comes with the same answer, and whether the counts were
-// right. While the question is on its way others publish: an answer of before that tells nothing.
-func (p *Publisher) compare(ctx context.Context) (comment string, same bool, err error) {
+// compare asks slurmctld what stands in the node's Extra and tells it the counts again if these are not what
+// they should be: who else writes there may have overwritten them. It
+// returns the Extra and whether the counts were right. While the question is on its way others publish: an
+// answer of before that tells nothing.
+func (p *Publisher) compare(ctx context.Context) (text string, same bool, err error) {
 	before, _, _, err := p.Book.Published(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	counted, comment, err := p.Slurm.Node(ctx, p.Node)
-	if err != nil {
+	if text, err = p.Slurm.Node(ctx, p.Node); err != nil {
 		return "", false, err
 	}
 	unlock, err := p.lock(ctx)
@@ -135,63 +136,120 @@ func (p *Publisher) compare(ctx context.Context) (comment string, same bool, err
 		return "", false, err
 	}
 	defer unlock()
-	told, _, ok, err := p.Book.Published(ctx)
-	if err != nil || told != before {
-		return comment, false, err
-	}
-	if ok && !Same(counted, told) {
-		if err := p.Book.SetMiscounted(ctx); err != nil {
-			return comment, false, err
-		}
+	now, _, _, err := p.Book.Published(ctx)
+	if err != nil || now != before {
+		return text, false, err
 	}
 	counts, err := p.counts(ctx)
 	if err != nil {
 		return "", false, err
 	}
-	text := Text(counted, counts)
-	if Same(counted, text) {
-		return comment, true, p.Book.SetPublished(ctx, text, 0)
+	should, err := merged(text, counts)
+	if err != nil {
+		return "", false, err
 	}
-	return comment, false, p.tell(ctx, text)
+	was, err := extra.Counts(text)
+	if err != nil {
+		return "", false, err
+	}
+	if is, err := extra.Counts(should); err != nil || !maps.Equal(was, is) {
+		return text, false, cmp.Or(err, p.tell(ctx, counts))
+	}
+	noteText, err := note(counts)
+	if err != nil {
+		return "", false, err
+	}
+	return text, true, p.Book.SetPublished(ctx, noteText, 0)
 }
 
-func (p *Publisher) tell(ctx context.Context, text string) error {
+// merged puts counts into the node's Extra. The count by which the steward sends a job here that preempts is not
+// ours: it stays as long as the hold with which it came.
+func merged(text string, counts map[string]int64) (string, error) {
+	h, _ := steward.HoldIn(text)
+	return extra.SetCounts(text, h.With(counts))
+}
+
+// tell writes the counts into the node's Extra. What stands there is read for each update: others write there,
+// too.
+func (p *Publisher) tell(ctx context.Context, counts map[string]int64) error {
 	// A ledger that cannot be written must not let each look update slurmctld, nor leave it with counts
 	// that nobody has noted.
-	last, _, noted, err := p.Book.Published(ctx)
-	if err == nil && noted {
+	last, _, ok, err := p.Book.Published(ctx)
+	if err == nil && ok {
 		err = p.Book.SetPublished(ctx, last, 0)
 	}
 	if err == nil {
-		err = p.Slurm.SetNodeGres(ctx, p.Node, text)
+		err = p.edit(ctx, func(text string) (string, error) { return merged(text, counts) })
 	}
+	if err != nil {
+		return err
+	}
+	text, err := note(counts)
 	if err != nil {
 		return err
 	}
 	return p.Book.SetPublished(ctx, text, minInterval)
 }
 
-func (p *Publisher) counts(ctx context.Context) ([]int64, error) {
+// edit changes the node's Extra: what stands there is read and written at once.
+func (p *Publisher) edit(ctx context.Context, change func(text string) (string, error)) error {
+	before, err := p.Slurm.Node(ctx, p.Node)
+	if err != nil {
+		return err
+	}
+	after, err := change(before)
+	if err != nil || after == before {
+		return err
+	}
+	return p.Slurm.SetNodeExtra(ctx, p.Node, after)
+}
+
+// SetWords puts words into the node's Extra, by their keys, or takes them out (empty).
+func (p *Publisher) SetWords(ctx context.Context, words map[string]string) error {
+	unlock, err := p.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	text, _, ok, err := p.Book.Published(ctx)
+	if err != nil {
+		return err
+	}
+	told, ok := noted(text, ok)
+	return p.edit(ctx, func(text string) (string, error) {
+		text, err := steward.SetWords(text, words)
+		if err != nil || !ok {
+			return text, err
+		}
+		return merged(text, told)
+	})
+}
+
+func (p *Publisher) counts(ctx context.Context) (map[string]int64, error) {
 	s, err := p.Book.Snapshot(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return p.countsOf(s), nil
+	return p.countsOf(s)
 }
 
-func (p *Publisher) countsOf(s lease.Snapshot) []int64 {
+func (p *Publisher) countsOf(s lease.Snapshot) (map[string]int64, error) {
+	tags, err := extra.ReadTags(p.UserKey, os.ReadFile)
+	if err != nil {
+		return nil, err
+	}
 	isWhole := p.willBeWhole(s) // old readings pass, and a Prolog returns such a job
 	s = p.withoutStale(s)
-	counts := Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds))
-	if isWhole {
-		whole(counts, len(s.Readings))
+	counts := Counts(p.offers(s), choose.ShareableSets(p.Policy, s.Readings, s.Leases, p.Thresholds), tags)
+	if counts[extra.All] = 0; isWhole {
+		counts[extra.All] = int64(len(s.Readings))
 	}
-	return counts
+	return counts, nil
 }
 
 // willBeWhole tells whether the node has all its GPUs and none is broken, so that it can give them all to
-// one job when others have gone. What passes within seconds does not count: while fewer nodes
-// and anchors than a waiting job needs say so, slurmctld gives the job up (BadConstraints).
+// one job when others have gone. What passes within seconds does not count: slurmctld plans such a job by the
+// memory that jobs consume, and looks at no node that does not satisfy the constraint.
 func (p *Publisher) willBeWhole(s lease.Snapshot) bool {
 	broken := func(r gres.Reading) bool { return r.Unreadable != "" || r.Quarantined != "" }
 	return len(s.Readings) > 0 && p.complete(s) && !slices.ContainsFunc(s.Readings, broken)
@@ -219,9 +277,6 @@ func (p *Publisher) offers(s lease.Snapshot) []Offer {
 		g.MiB, _ = choose.Offer(p.IdleOnly, r, s.Leases, p.Thresholds)
 		g.UID, g.Own = choose.Owner(p.Policy, r, s.Leases, p.Thresholds)
 		g.GPUs = r.HeldGPUs
-		if p.Floor {
-			g.MiB, g.Own, g.GPUs = r.TotalMiB, false, 0
-		}
 		g.MiB = Grain(g.MiB, r.GPU, p.fullMiB(r.GPU))
 	}
 	return gpus

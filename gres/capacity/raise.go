@@ -4,11 +4,9 @@ package capacity
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"carma/gres/lease"
-	"carma/slurmbridge/tres"
 )
 
 // An update of a node costs slurmctld about 1 ms under load (docs/admin.md). So many a second that
@@ -24,15 +22,14 @@ const (
 	raiseAtLeast    = 30 * time.Second
 )
 
-// bounded returns the counts that slurmctld may be told now, which was last told the text: where the node
+// bounded returns the counts that slurmctld may be told now, which was told others: where the node
 // has used its part, none is higher than it was. It counts an update that raises.
-func (p *Publisher) bounded(ctx context.Context, last string, counts []int64) ([]int64, error) {
-	told := countsOf(last)
-	told = append(told, make([]int64, max(len(counts)-len(told), 0))...) // countsOf leaves out the last that are 0
+func (p *Publisher) bounded(ctx context.Context, told, counts map[string]int64) (map[string]int64, error) {
 	raises, opens := false, false
-	for i, n := range counts {
-		raises = raises || n > max(told[i], tres.SentMiB)
-		opens = opens || n > tres.SentMiB && told[i] <= tres.SentMiB
+	for key := range counts {
+		n, was := of(counts, key), of(told, key)
+		raises = raises || n > was
+		opens = opens || n > was && was == 0
 	}
 	if !raises {
 		return counts, nil
@@ -41,11 +38,13 @@ func (p *Publisher) bounded(ctx context.Context, last string, counts []int64) ([
 	if err != nil || ok {
 		return counts, err
 	}
-	lower := slices.Clone(counts)
-	for i := range lower {
-		lower[i] = min(lower[i], told[i])
+	lower := map[string]int64{}
+	for _, list := range []map[string]int64{told, counts} { // a user of either may have less or no key in the other
+		for key := range list {
+			lower[key] = min(of(counts, key), of(told, key))
+		}
 	}
-	return lower, nil
+	return without(lower), nil
 }
 
 // mayRaise tells whether the node may make an update that raises counts, and counts it. opens: one of

@@ -4,37 +4,45 @@ package capacity
 
 import (
 	"errors"
-	"slices"
+	"maps"
 	"testing"
 	"time"
 
 	"carma/gres/lease"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
 )
 
 // How many updates in a row a node makes that raise its counts, and how many more after it has made
 // none for a minute; what it tells when it has used its part.
 func TestBounded(t *testing.T) {
-	const some, none = "gpu:8,carmau0:1024,carmau1:512", "gpu:8,carmau0:2,carmau1:512"
+	// Of anybody, of the user 7 and of all GPUs.
+	of := func(any, own, all int64) map[string]int64 {
+		counts := map[string]int64{extra.Key(1): any, extra.UserKey(1, "7"): own, extra.All: all}
+		return without(counts)
+	}
+	some, none := of(1024, 0, 2), of(0, 512, 2)
 	for _, c := range []struct {
-		name       string
-		nodes      int
-		last       string
-		counts     []int64
-		most, more int
-		then       []int64
+		name         string
+		nodes        int
+		told, counts map[string]int64
+		most, more   int
+		then         map[string]int64
 	}{
-		{"an open count on 1,000 nodes", 1000, some, []int64{2048, 512}, 5, 3, []int64{1024, 512}},
-		{"a count of which there was nothing", 1000, none, []int64{1024, 512}, 10, 3, []int64{2, 512}},
-		{"all GPUs of the node", 1000, none, []int64{3, 512}, 10, 3, []int64{2, 512}},
-		{"5,000 nodes", 5000, none, []int64{1024, 512}, 10, 2, []int64{2, 512}},
-		{"5,000 nodes, an open count", 5000, some, []int64{2048, 512}, 5, 2, []int64{1024, 512}},
-		{"a lower count beside a higher", 1000, some, []int64{2048, 2}, 5, 3, []int64{1024, 2}},
-		{"one that the node did not have", 1000, "gpu:8", []int64{1024, 2}, 10, 3, []int64{0, 0}},
-		{"a small cluster", 8, some, []int64{2048, 512}, 100, 100, nil},
-		{"a cluster whose size is not known", 0, some, []int64{2048, 512}, 100, 100, nil},
-		{"a lower count", 5000, some, []int64{512, 512}, 100, 100, nil},
-		{"nothing, told as 2 MiB", 5000, none, []int64{0, 2}, 100, 100, nil},
+		{"an open count on 1,000 nodes", 1000, some, of(2048, 0, 2), 5, 3, some},
+		{"a count of which there was nothing", 1000, none, of(1024, 0, 2), 10, 3, of(0, 512, 2)},
+		{"all GPUs of the node", 1000, of(0, 512, 0), none, 10, 3, of(0, 512, 0)},
+		{"a user's", 1000, none, of(0, 1024, 2), 5, 3, none},
+		{"a user's who had as much as anybody", 1000, some, of(256, 1024, 2), 100, 100, nil},
+		{"a user's who had nothing", 1000, of(0, 0, 2), none, 10, 3, of(0, 0, 2)},
+		{"5,000 nodes", 5000, none, of(1024, 0, 2), 10, 2, none},
+		{"5,000 nodes, an open count", 5000, some, of(2048, 0, 2), 5, 2, some},
+		{"a lower count beside a higher", 1000, of(1024, 2048, 2), of(2048, 0, 0), 5, 3, of(1024, 2048, 0)},
+		{"one that the node did not have", 1000, map[string]int64{}, of(1024, 0, 2), 10, 3, of(0, 0, 0)},
+		{"a small cluster", 8, some, of(2048, 0, 2), 100, 100, nil},
+		{"a cluster whose size is not known", 0, some, of(2048, 0, 2), 100, 100, nil},
+		{"a lower count", 5000, some, of(512, 0, 2), 100, 100, nil},
+		{"a user's that has gone", 5000, none, of(0, 0, 2), 100, 100, nil},
 	} {
 		p := newPublisher(t, &fakeSlurm{})
 		ctx := t.Context()
@@ -46,12 +54,12 @@ func TestBounded(t *testing.T) {
 				if c.nodes == 8 { // a node updates once a second at most
 					later(t, p, time.Second)
 				}
-				counts, err := p.bounded(ctx, c.last, c.counts)
+				counts, err := p.bounded(ctx, c.told, c.counts)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !slices.Equal(counts, c.counts) {
-					if !slices.Equal(counts, c.then) {
+				if !maps.Equal(counts, c.counts) {
+					if !maps.Equal(counts, c.then) {
 						t.Errorf("%s: %v after %d, want %v", c.name, counts, n, c.then)
 					}
 					break
@@ -83,12 +91,10 @@ func later(t *testing.T, p *Publisher, by time.Duration) {
 
 // A node that has used its part tells at once that it has less, and later that it has more again.
 func TestPublishRaise(t *testing.T) {
-	s := &fakeSlurm{gres: "gpu:8,carmau0:81072,carma2:81072"}
+	s := &fakeSlurm{}
 	p := newPublisher(t, s)
 	ctx := t.Context()
-	if err := p.Publish(ctx); err != nil {
-		t.Fatal(err)
-	}
+	publishFirst(t, p)
 	snapshot, err := p.Book.Snapshot(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -39,11 +39,7 @@ const (
 	tooFew
 	tooFewTogether
 	noMemory
-	missing
 )
-
-// Missing refuses a device that was given to the job and is no GPU of the node.
-func Missing(device string) Refusal { return Refusal{device, Reason{code: missing}} }
 
 // String says it in words; empty for no reason.
 func (r Reason) String() string {
@@ -87,8 +83,6 @@ func (r Reason) String() string {
 		return fmt.Sprintf("fits, but %.0f that one MPS daemon serves are needed", r.a)
 	case noMemory:
 		return "no memory free"
-	case missing:
-		return "NVML shows no GPU there that can be shared"
 	}
 	return ""
 }

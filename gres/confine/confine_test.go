@@ -681,7 +681,7 @@ func BenchmarkStart(b *testing.B) {
 	var conf strings.Builder
 	conf.WriteString("TaskPlugin=task/cgroup\n")
 	for i := range 1000 {
-		fmt.Fprintf(&conf, "NodeName=gpu%d CPUs=64 RealMemory=512000 Gres=gpu:12,carmau0:no_consume:160000\n", i)
+		fmt.Fprintf(&conf, "NodeName=gpu%d CPUs=64 RealMemory=512000 Gres=gpu:12,carma:160000\n", i)
 	}
 	if err := os.WriteFile(h.SlurmConf, []byte(conf.String()), 0o644); err != nil {
 		b.Fatal(err)

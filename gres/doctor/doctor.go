@@ -27,7 +27,7 @@ const (
 // Finding is one line of the diagnosis.
 type Finding struct {
 	Level Level  `json:"level"`
-	Part  string `json:"part"` // what was looked at: plugin, anchor, hooks, ...
+	Part  string `json:"part"` // what was looked at: plugin, nodes, hooks, ...
 	What  string `json:"what"`
 	Do    string `json:"do,omitempty"` // the one thing to do; empty for pass
 }
@@ -48,6 +48,9 @@ type Facts struct {
 	Federation   string // that the cluster is of
 	PluginDirs   []Path // that slurm.conf names
 	SPANK        SPANK
+	Extras       map[string]string // of CARMA's nodes, as slurmctld has them; nil: not asked for
+	Limits       []sctl.Limit      // on TRES, in slurmdbd
+	UserKey      Path              // the file that slurm.user_key names; void: none
 
 	Controller *Controller // nil: not asked for
 	Node       *Node
@@ -118,8 +121,10 @@ func Diagnose(f Facts) []Finding {
 		if f.SlurmConfErr == nil {
 			d.settings()
 			d.nodes()
-			d.anchor()
 			d.partitions()
+			d.capacity()
+			d.money()
+			d.room()
 		}
 		if f.Controller != nil {
 			d.controller()

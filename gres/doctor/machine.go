@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"carma/db/figure"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/tres"
@@ -89,11 +90,7 @@ func (d *diagnosis) node() {
 		return
 	}
 	d.registration()
-	if d.Config.Placement.BySlurm() {
-		d.devices()
-	} else {
-		d.slots()
-	}
+	d.slots()
 	d.gpus()
 	d.confinement()
 	d.memoryLimits()
@@ -122,7 +119,9 @@ func (d *diagnosis) hooks() {
 // A registration whose count differs from the last one's while jobs hold the
 // GRES makes a node INVAL until slurmd registers with none held
 // (gres.c, _node_config_validate, all versions from 22.05 to 26.05).
-var countChanged = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bcarma\w* count changed and jobs are using them`) })
+var countChanged = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\bcarma count changed and jobs are using them`)
+})
 
 func (d *diagnosis) registration() {
 	n := d.Node
@@ -147,28 +146,20 @@ func (d *diagnosis) registration() {
 	})
 }
 
-// counted looks at what slurmctld counts on the node: the published counts go up
-// and down, carmatotal never changes.
+// counted looks at what slurmctld counts on the node, and at what the agent has told.
 func (d *diagnosis) counted(say func(Level, string, string)) {
-	n, counted := d.Node, counts(d.Node.Gres)
-	if d.Config.Placement.BySlurm() {
-		if counted[tres.Shard] == 0 {
-			say(Fail, "slurmctld counts no shard on "+n.Name+": Gres="+cmp.Or(n.Gres, none),
-				"NodeName="+n.Name+" Gres=gpu:...,shard:... in slurm.conf")
-		}
+	n, want := d.Node, counts(d.nodeRecord().Get("Gres"))[tres.Carma]
+	if got := counts(n.Gres)[tres.Carma]; got != want {
+		say(Fail, fmt.Sprintf("slurmctld counts carma:%d on %s, slurm.conf %d", got, n.Name, want),
+			"restart slurmctld, then slurmd on "+n.Name)
+	}
+	text, asked := d.Extras[n.Name]
+	if !d.publishes() || !asked || n.LedgerErr != nil {
 		return
 	}
-	want := counts(d.nodeRecord().Get("Gres"))[tres.Total]
-	for _, name := range []string{tres.Name(1, 0), tres.Total} {
-		if _, ok := counted[name]; !ok {
-			say(Fail, "slurmctld counts no "+name+" on "+n.Name+": Gres="+cmp.Or(n.Gres, none),
-				"NodeName="+n.Name+" Gres=...,"+inSlurmConf(name, d.memory())+" in slurm.conf; restart slurmctld")
-			return
-		}
-	}
-	if got := counted[tres.Total]; want > 0 && got != want {
-		say(Fail, fmt.Sprintf("slurmctld counts %s:%d on %s, slurm.conf %d", tres.Total, got, n.Name, want),
-			"set "+tres.Total+" only in slurm.conf; restart slurmctld")
+	if told, err := extra.Counts(text); err == nil && len(told) == 0 {
+		say(Warn, "the Extra of "+n.Name+" has no count of CARMA's: jobs that share do not start there",
+			"systemctl restart carma-node; its log says why nothing is published")
 	}
 }
 
@@ -180,16 +171,6 @@ func (d *diagnosis) nodeRecord() slurmconf.Record {
 		}
 	}
 	return slurmconf.Record{}
-}
-
-// memory is that of all GPUs of this node.
-func (d *diagnosis) memory() (mib int64) {
-	for _, name := range d.Config.PartitionNames() {
-		if p := d.Config.Partition[name]; d.inOurs(name) {
-			mib = max(mib, int64(p.GPUsPerNode)*p.GPUMemMiB)
-		}
-	}
-	return mib
 }
 
 // nvidiaMajor is the character major of NVIDIA's devices.
@@ -243,12 +224,9 @@ func (d *diagnosis) gresCounts(say func(Level, string, string)) {
 		say(Fail, fmt.Sprintf("it names %d slots, slurm.conf counts gpu:%d: the node is drained when it registers", n,
 			configured[tres.GPU]), fmt.Sprintf("Name=gpu File=/dev/carma/slot[0-%d]", configured[tres.GPU]-1))
 	}
-	for _, name := range carmaNames(d.mostGPUs()) {
-		if n, ok := registered[name]; ok && n < configured[name] {
-			say(Fail, fmt.Sprintf("Name=%s Count=%d is less than slurm.conf's %d: the node is drained when it registers", name,
-				n, configured[name]), fmt.Sprintf("Name=%s Count=%d", name, configured[name]))
-			return
-		}
+	if n, ok := registered[tres.Carma]; ok && n < configured[tres.Carma] {
+		say(Fail, fmt.Sprintf("Name=carma Count=%d is less than slurm.conf's %d: the node is drained when it registers", n,
+			configured[tres.Carma]), "remove the line Name=carma: slurm.conf has the count")
 	}
 }
 
@@ -258,10 +236,11 @@ func (d *diagnosis) gpus() {
 			say(Fail, d.Node.NVMLErr.Error(), "install the NVIDIA driver, or set nvml.library in "+d.ConfigPath)
 			return
 		}
-		gpus, source := 0, figure.SourceNone
+		gpus, unread, source := 0, 0, figure.SourceNone
 		for _, s := range d.Node.Samples {
 			if s.Unreadable != "" {
 				say(Fail, fmt.Sprintf("GPU %d cannot be read: %s", s.Index, s.Unreadable), "see nvidia-smi and the kernel's log")
+				unread++
 				continue
 			}
 			source = s.Source
@@ -277,7 +256,7 @@ func (d *diagnosis) gpus() {
 			}
 		}
 		for _, name := range d.Config.PartitionNames() {
-			if p := d.Config.Partition[name]; d.inOurs(name) && gpus != p.GPUsPerNode {
+			if p := d.Config.Partition[name]; d.inOurs(name) && (gpus > p.GPUsPerNode || gpus+unread < p.GPUsPerNode) {
 				say(Fail, fmt.Sprintf("NVML shows %d GPUs, [partition.%s] says %d", gpus, name, p.GPUsPerNode),
 					fmt.Sprintf("gpus_per_node = %d", gpus))
 			}
@@ -291,9 +270,6 @@ func (d *diagnosis) gpus() {
 
 // confinement tells what keeps a job's tasks from GPUs that are not the job's.
 func (d *diagnosis) confinement() {
-	if d.Config.Placement.BySlurm() {
-		return // Slurm's ConstrainDevices, which devices() looks at
-	}
 	n, fine := d.Node, "jobs are confined by "+d.Node.Guard
 	switch {
 	case d.Config.Devices.Confine == "none":
@@ -317,9 +293,6 @@ func (d *diagnosis) confinement() {
 
 // memoryLimits tells what holds jobs to the GPU memory that they booked.
 func (d *diagnosis) memoryLimits() {
-	if d.Config.Placement.BySlurm() {
-		return
-	}
 	by := "the driver's own accounting"
 	if d.Node.Dmem {
 		by = "the kernel's dmem controller"

@@ -7,31 +7,25 @@ import (
 	"slices"
 	"strings"
 
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/tres"
 )
 
 // Site is what the lines for a set of equal nodes are made of.
 type Site struct {
-	Nodes     string   // Slurm's node list of the set
-	Partition string   // for shared jobs
-	Hardware  string   // first line of `slurmd -C`
-	GPUs      int      // of one node
-	GPUMemMiB int64    // of one GPU
-	Type      string   // of the GPUs, as in gpu:a100:1; empty: none
-	Cores     []string // near each GPU, by its minor number, in Slurm's notation; empty: not known
-	MaxJobs   int      // that may share a GPU
-	Placement string   // placement.mode: carma, slurm
-	MarginMiB int64
+	Nodes     string // Slurm's node list of the set
+	Partition string // for shared jobs
+	Hardware  string // first line of `slurmd -C`
+	GPUs      int    // of one node
+	GPUMemMiB int64  // of one GPU
+	Type      string // of the GPUs, as in gpu:a100:1; empty: none
+	MaxJobs   int    // that may share a GPU
+	Slurm     sctl.Version
 	SlurmConf slurmconf.File // as it is; empty: none yet
 }
-
-// The anchor must cover any job: what no node will have.
-const (
-	anchorMiB  = 16777216
-	anchorCPUs = 1024
-)
 
 // Setup returns the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d
 // that CARMA needs on the site. Nothing of the site's own is left out of a list that
@@ -41,24 +35,20 @@ func Setup(s Site) string {
 	s.slurmConf(&b)
 	s.gresConf(&b)
 	s.carmaTOML(&b)
-	if !s.bySlurm() {
-		s.tmpfiles(&b)
-	}
+	s.tmpfiles(&b)
 	return b.String()
 }
 
 func (s Site) slurmConf(b *strings.Builder) {
-	names, books := carmaNames(s.GPUs), tres.Total
-	if s.bySlurm() {
-		names, books = []string{tres.Shard}, tres.Shard
-	}
 	fmt.Fprintf(b, "# ---- slurm.conf, on every machine. These lines replace those of the same name.\n")
 	fmt.Fprintf(b, "JobSubmitPlugins=%s\n", s.extended("JobSubmitPlugins", "carma"))
-	fmt.Fprintf(b, "GresTypes=%s\n", s.extended("GresTypes", append([]string{tres.GPU}, names...)...))
-	if s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd" {
-		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/"+books))
+	fmt.Fprintf(b, "GresTypes=%s\n", s.extended("GresTypes", tres.GPU, tres.Carma))
+	if s.accounts() {
+		fmt.Fprintf(b, "AccountingStorageTRES=%s\n", s.extended("AccountingStorageTRES", "gres/gpu", "gres/"+tres.Carma))
 	}
-	fmt.Fprintf(b, "PrologFlags=%s\n", s.extended("PrologFlags", "Alloc"))
+	if flags := s.SlurmConf.Setting("PrologFlags"); !has(flags, "Contain") && !has(flags, "X11") { // both imply Alloc
+		fmt.Fprintf(b, "PrologFlags=%s\n", s.extended("PrologFlags", "Alloc"))
+	}
 	for _, h := range hookNames {
 		own := "/usr/sbin/carma-" + h.command
 		if old := s.SlurmConf.Setting(h.setting); old != "" && old != own {
@@ -67,52 +57,25 @@ func (s Site) slurmConf(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "%s=%s\n", h.setting, own)
 	}
-	if seconds(s.SlurmConf.Setting("PrologEpilogTimeout")) < 150 {
+	if v := seconds(s.SlurmConf.Setting("PrologEpilogTimeout")); v > 0 && v < 150 {
 		fmt.Fprintf(b, "PrologEpilogTimeout=150\n")
 	}
-	fmt.Fprintf(b, "SchedulerParameters=%s\n", s.extended("SchedulerParameters", "bf_continue", "nohold_on_prolog_fail"))
-	if s.bySlurm() {
-		s.shardLines(b)
-	} else {
-		s.nodeLines(b, names)
+	params := []string{"bf_continue", "nohold_on_prolog_fail"}
+	if publishes(s.Slurm) {
+		params = append(params, extraConstraints)
 	}
+	fmt.Fprintf(b, "SchedulerParameters=%s\n", s.extended("SchedulerParameters", params...))
+	cpus, memory := s.nodeLine(b, fmt.Sprintf("%s,%s:%d", s.gpus(s.slots()), tres.Carma, int64(s.GPUs)*s.GPUMemMiB))
+	s.partitionLines(b, fmt.Sprint(memory/cpus))
 }
 
-// nodeLines keep what the site's own lines say of nodes and partition.
-func (s Site) nodeLines(b *strings.Builder, names []string) {
-	ceiling, anchor := []string{s.gpus(s.slots())}, s.anchorGPUs()
-	for _, name := range names {
-		ceiling = append(ceiling, inSlurmConf(name, int64(s.GPUs)*s.GPUMemMiB))
-		anchor = append(anchor, inSlurmConf(name, anchorMiB))
-	}
-	own, cpus, memory := s.nodeLine(b, strings.Join(ceiling, ","))
-	line := own
-	if own.Name == "" {
-		line = recordOf(s.hardware())
-	}
-	shape := covering(append(s.behindAnchor(), line), anchorCPUs)
-	for _, e := range shape.gres {
-		anchor = append(anchor, e.String())
-	}
-	features := ""
-	if v := featuresOf(own); v != "" {
-		features = " Features=" + v
-	}
-	words := fmt.Sprintf("%s%s Gres=%s State=DOWN Reason=%s", shape.words(), features, strings.Join(anchor, ","),
-		anchorName)
-	fmt.Fprintf(b, "NodeName=%s NodeAddr=127.0.0.1 %s\n", anchorName, words)
-	nodes := s.Nodes + "," + anchorName
-	if names, err := hostlist.Expand(s.Nodes); err == nil && len(names) > 1 {
-		more := moreAnchors(min(len(names), enoughAnchors))
-		fmt.Fprintf(b, "%s %s\n", more, words)
-		name, _, _ := strings.Cut(strings.TrimPrefix(more, "NodeName="), " ")
-		nodes += "," + name
-	}
-	s.partitionLines(b, nodes, fmt.Sprint(memory/cpus))
+// accounts tells whether slurmdbd accounts for jobs.
+func (s Site) accounts() bool {
+	return s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd"
 }
 
-// nodeLine returns the site's own line of the nodes, and what they have at most.
-func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, cpus, memory int64) {
+// nodeLine writes the line of the nodes, and returns what they have at most.
+func (s Site) nodeLine(b *strings.Builder, gres string) (cpus, memory int64) {
 	own, node := s.ownNodes(), s.hardware()
 	for _, e := range otherGRES(own.Get("Gres")) {
 		gres += "," + e.String()
@@ -127,22 +90,29 @@ func (s Site) nodeLine(b *strings.Builder, gres string) (own slurmconf.Record, c
 		}
 	}
 	fmt.Fprintf(b, "NodeName=%s %s\n", s.Nodes, strings.Join(with(node, "Gres", gres), " "))
-	return own, cpus, memory
+	return cpus, memory
 }
 
 // partitionLines are those of the partition and of the one for recovery. defMem is
-// the DefMemPerCPU of a partition that has no default memory; empty: none.
-func (s Site) partitionLines(b *strings.Builder, nodes, defMem string) {
+// the DefMemPerCPU of a partition that has no default memory.
+func (s Site) partitionLines(b *strings.Builder, defMem string) {
 	own := s.ownPartition()
-	if had := own.Get("Nodes"); had != "" && !hostlist.Same(had, s.Nodes) && !hostlist.Same(had, nodes) {
+	if had := own.Get("Nodes"); had != "" && !hostlist.Same(had, s.Nodes) {
 		fmt.Fprintf(b, "# partition %s has Nodes=%s: nodes outside %s are no longer in it\n", s.Partition, had, s.Nodes)
 	}
-	partition := with(own.Words, "Nodes", nodes)
-	if defMem != "" && !s.hasDefaultMemory(own) {
+	partition := with(own.Words, "Nodes", s.Nodes)
+	if !s.hasDefaultMemory(own) {
 		partition = with(partition, "DefMemPerCPU", defMem)
 	}
 	if own.Get("LLN") == "" {
 		partition = with(partition, "LLN", "YES")
+	}
+	size := config.Partition{GPUMemMiB: s.GPUMemMiB}
+	if by, changed := byCarma(own.Get("TRESBillingWeights"), size); changed {
+		partition = with(partition, "TRESBillingWeights", `"`+by+`"`)
+	} else if s.accounts() {
+		fmt.Fprintf(b, "# To charge and limit by GPU memory: TRESBillingWeights=\"gres/carma=%s\" (one GPU: 1), "+
+			"GrpTRES=gres/carma=%d (8 GPUs)\n", perMiB(1, s.GPUMemMiB), 8*s.GPUMemMiB)
 	}
 	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
 	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool {
@@ -171,22 +141,6 @@ func (s Site) gpus(n int) string {
 	return fmt.Sprintf("gpu:%d", n)
 }
 
-// anchorGPUs must cover jobs of all types: those of this set, and of the anchor as it is.
-func (s Site) anchorGPUs() []string {
-	list := []string{s.gpus(1024)}
-	for _, n := range s.SlurmConf.Nodes {
-		if n.Name != anchorName {
-			continue
-		}
-		for _, g := range strings.Split(n.Get("Gres"), ",") {
-			if w := strings.Split(g, ":"); len(w) == 3 && w[0] == tres.GPU && !slices.Contains(list, g) {
-				list = append(list, g)
-			}
-		}
-	}
-	return list
-}
-
 // hardware are the words of `slurmd -C` that a NodeName line takes.
 func (s Site) hardware() []string {
 	return slices.DeleteFunc(strings.Fields(s.Hardware), func(w string) bool {
@@ -202,14 +156,6 @@ func (s Site) ownNodes() slurmconf.Record {
 		}
 	}
 	return slurmconf.Record{}
-}
-
-// featuresOf reads both spellings that Slurm knows.
-func featuresOf(node slurmconf.Record) string {
-	if v := node.Get("Features"); v != "" {
-		return v
-	}
-	return node.Get("Feature")
 }
 
 // ownPartition is slurm.conf's line of the partition; empty: it has none.
@@ -234,16 +180,6 @@ func (s Site) hasDefaultMemory(partition slurmconf.Record) bool {
 // above is a PriorityTier above the partition's own, which is 1 if not said.
 func (s Site) above(partition slurmconf.Record) string {
 	return fmt.Sprint(max(1, number(partition.Get("PriorityTier"))) + 1)
-}
-
-// recordOf is the line of a node that has these words.
-func recordOf(words []string) slurmconf.Record {
-	values := map[string]string{}
-	for _, w := range words {
-		key, value, _ := strings.Cut(w, "=")
-		values[strings.ToLower(key)] = value
-	}
-	return slurmconf.Record{Values: values, Words: words}
 }
 
 func keyOf(word string) string { key, _, _ := strings.Cut(word, "="); return key }
@@ -287,47 +223,23 @@ func (s Site) extended(name string, add ...string) string {
 }
 
 func (s Site) gresConf(b *strings.Builder) {
-	fmt.Fprintf(b, "# ---- gres.conf, on every machine; without AutoDetect for these nodes.\n")
-	if s.bySlurm() {
-		for first := 0; first < s.GPUs; {
-			last := first
-			for last+1 < s.GPUs && s.cores(last+1) == s.cores(first) {
-				last++
-			}
-			s.gpuLine(b, fmt.Sprintf("/dev/nvidia%s", span(first, last)), s.cores(first))
-			first = last + 1
-		}
-		fmt.Fprintf(b, "NodeName=%s Name=shard Count=%d\n\n", s.Nodes, s.shards())
-		return
-	}
-	if len(s.Cores) > 0 {
-		b.WriteString("# No Cores=: a slot is not a GPU; the node chooses the GPU when the job starts.\n")
-	}
-	s.gpuLine(b, fmt.Sprintf("/dev/carma/slot%s", span(0, s.slots()-1)), "")
-	for _, name := range carmaNames(s.GPUs) {
-		fmt.Fprintf(b, "NodeName=%s Name=%s Count=%d\n", s.Nodes, name, int64(s.GPUs)*s.GPUMemMiB)
-	}
-	b.WriteString("\n")
-}
-
-func (s Site) gpuLine(b *strings.Builder, file, cores string) {
+	fmt.Fprintf(b, "# ---- gres.conf, on every machine; without AutoDetect for these nodes. "+
+		"No Cores=: a slot is not a GPU.\n")
 	fmt.Fprintf(b, "NodeName=%s Name=gpu", s.Nodes)
 	if t := s.gpuType(); t != "" {
 		fmt.Fprintf(b, " Type=%s", t)
 	}
-	fmt.Fprintf(b, " File=%s", file)
-	if cores != "" {
-		fmt.Fprintf(b, " Cores=%s", cores)
-	}
-	b.WriteByte('\n')
+	fmt.Fprintf(b, " File=/dev/carma/slot%s\n\n", span(0, s.slots()-1))
 }
 
-// cores are those near the GPU of a minor number, if they are known of all.
-func (s Site) cores(minor int) string {
-	if len(s.Cores) != s.GPUs || slices.Contains(s.Cores, "") {
-		return ""
+// otherGRES are the entries of a node's Gres that are not for GPUs.
+func otherGRES(list string) (other []tres.Entry) {
+	for e := range tres.Parse(list) {
+		if e.Name != tres.GPU && e.Name != "shard" && e.Name != tres.Carma {
+			other = append(other, e)
+		}
 	}
-	return s.Cores[minor]
+	return other
 }
 
 // span is the notation of files with numbers.
@@ -347,9 +259,6 @@ func (s Site) carmaTOML(b *strings.Builder) {
 		s.GPUMemMiB, s.Partition)
 	fmt.Fprintf(b, "[partition.%s-recovery]\ngpus_per_node = %d\ngpu_mem_mib = %d\nshare = false\n\n[placement]\n",
 		s.Partition, s.GPUs, s.GPUMemMiB)
-	if s.bySlurm() {
-		b.WriteString("mode = \"slurm\"\nsettle = \"0s\"\ncross_user = \"timeslice\"\n")
-	}
 	fmt.Fprintf(b, "max_jobs = %d\n\n", s.MaxJobs)
 }
 

@@ -57,8 +57,9 @@ func (d *diagnosis) slurm() {
 				"neither returned to the queue nor requeued here",
 				"use clusters without a federation (sbatch -M); docs/situations.md")
 		}
-		if d.Config.Placement.BySlurm() {
-			d.shardsUsable(say)
+		if v := d.Installed; v.Major == 25 && (v.Minor == 5 || v.Minor == 11 && v.Micro < 7) {
+			say(Warn, "Slurm "+versionText(v)+" forgets the licences of a job that is requeued: it runs again without them",
+				"update Slurm to 25.11.7 or later where jobs ask for licences")
 		}
 		if skew := d.Skew.Abs(); skew > skewFail {
 			say(Fail, fmt.Sprintf("the clock differs from slurmctld's by %s", d.Skew.Round(time.Second)),
@@ -80,26 +81,6 @@ func words(list string) []string {
 
 func has(list, word string) bool {
 	return slices.ContainsFunc(words(list), func(w string) bool { return strings.EqualFold(w, word) })
-}
-
-// mostGPUs is the largest number of GPUs of a node of ours.
-func (d *diagnosis) mostGPUs() int {
-	most := 0
-	for _, p := range d.Config.Partition {
-		most = max(most, p.GPUsPerNode)
-	}
-	return most
-}
-
-// carmaNames are the GRES that slurm.conf must name.
-func carmaNames(gpus int) []string { return append(tres.Names(gpus), tres.Total) }
-
-// inSlurmConf is a count of one of them as a node's Gres= has it.
-func inSlurmConf(name string, count int64) string {
-	if name == tres.Total {
-		return fmt.Sprintf("%s:%d", name, count)
-	}
-	return fmt.Sprintf("%s:%s:%d", name, tres.NoConsume, count)
 }
 
 func (d *diagnosis) settings() {
@@ -152,13 +133,9 @@ func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
 }
 
 func (d *diagnosis) gresSettings(say func(Level, string, string)) {
-	types, names := d.setting("GresTypes"), append([]string{tres.GPU}, carmaNames(d.mostGPUs())...)
-	if d.Config.Placement.BySlurm() {
-		names = []string{tres.GPU, tres.Shard}
-		d.shardSettings(say)
-	}
+	types := d.setting("GresTypes")
 	var lacks []string
-	for _, name := range names {
+	for _, name := range []string{tres.GPU, tres.Carma} {
 		if !has(types, name) {
 			lacks = append(lacks, name)
 		}
@@ -189,7 +166,7 @@ func (d *diagnosis) hookSettings(say func(Level, string, string)) {
 			"remove RunInJob from PrologFlags")
 	}
 	if has(flags, "Serial") {
-		say(Warn, "PrologFlags=Serial: a job that waits for a GPU delays all others on its node",
+		say(Fail, "PrologFlags=Serial: a Prolog that waits for a GPU holds up the Epilogs that would free one",
 			"remove Serial from PrologFlags")
 	}
 }
@@ -215,9 +192,6 @@ func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 		if v > 0 && v < need {
 			say(Fail, fmt.Sprintf("%s=%d is less than a hook may take (%d s): slurmd would drain the node", name, v, need),
 				fmt.Sprintf("%s=%d", name, max(150, need)))
-		} else if v <= 0 && name == "PrologEpilogTimeout" && seconds(d.setting("PrologTimeout")) <= 0 {
-			say(Warn, "PrologEpilogTimeout is not set: a hook that hangs holds its job for ever",
-				fmt.Sprintf("PrologEpilogTimeout=%d", max(150, need)))
 		}
 	}
 }
@@ -226,11 +200,7 @@ func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
 	if d.setting("AccountingStorageType") != "accounting_storage/slurmdbd" {
 		return
 	}
-	books := "gres/" + tres.Total
-	if d.Config.Placement.BySlurm() {
-		books = "gres/" + tres.Shard
-	}
-	for _, name := range []string{"gres/gpu", books} {
+	for _, name := range []string{"gres/gpu", "gres/" + tres.Carma} {
 		if !has(d.setting("AccountingStorageTRES"), name) {
 			say(Warn, "AccountingStorageTRES lacks "+name+": sacct will not show it", "add "+name+" to AccountingStorageTRES")
 		}
@@ -282,7 +252,7 @@ func (d *diagnosis) stale(say func(Level, string, string)) {
 		return
 	}
 	for _, name := range []string{"JobSubmitPlugins", "GresTypes", "Prolog", "Epilog", "TaskProlog", "PrologFlags",
-		"PluginDir"} {
+		"PluginDir", "SchedulerParameters"} {
 		file, running := d.SlurmConf.Setting(name), d.Running[lower(name)]
 		// From 23.11 on several Prologs are shown as Prolog[0] and so on.
 		if name == "Prolog" || name == "Epilog" {

@@ -25,34 +25,33 @@ func TestSPANK(t *testing.T) {
 	broken := func(f *Facts) { f.SPANK.Err = errors.New("x.so: no symbols") }
 	required := func(f *Facts) { f.SPANK.Plugins[0].Required = true }
 	writable := func(f *Facts) { f.SPANK.Program.Mode = 0o777 }
-	newer := func(f *Facts) {
+	older := func(f *Facts) {
 		add(f)
-		f.Installed = sctl.Version{Major: 25, Minor: 11, Micro: 7}
+		f.Installed = sctl.Version{Major: 22, Minor: 5, Micro: 8}
 		f.SPANK.Version = f.Installed
-		f.Running["slurm_version"] = "25.11.7"
 	}
 	for name, c := range map[string]struct {
 		conf   []string // edits of slurm.conf
 		change func(*Facts)
 		want   string // of all findings of the part, or of slurm.conf
 	}{
-		"as it should be":     {noHook, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
-		"with TaskProlog":     {nil, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 22.05"},
+		"as it should be":     {noHook, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 24.11"},
+		"with TaskProlog":     {nil, nil, "pass /etc/slurm/plugstack.conf has spank_carma.so, for Slurm 24.11"},
 		"no plugin, no pyxis": {nil, func(f *Facts) { f.SPANK = SPANK{} }, ""},
 		"neither":             {noHook, func(f *Facts) { f.SPANK = SPANK{} }, "fail TaskProlog is not set"},
 		"pyxis alone":         {nil, alone, "warn pyxis enters containers before TaskProlog"},
 		"pyxis last":          {noHook, add, "pass /etc"},
 		"pyxis first":         {noHook, first, "warn pyxis is listed before"},
 		"another Slurm": {noHook, other,
-			"fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05, this is 22.05.8"},
-		"beside TaskProlog":    {nil, other, "warn /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.05"},
+			"fail /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.11, this is 24.11.5"},
+		"beside TaskProlog":    {nil, other, "warn /usr/lib/carma/slurm/spank_carma.so is for Slurm 23.11"},
 		"another micro":        {noHook, func(f *Facts) { f.SPANK.Version.Micro = 1 }, "pass /etc"},
 		"cannot be read":       {noHook, broken, "fail x.so: no symbols: slurmd does not load it"},
 		"required":             {noHook, required, "fail /etc/slurm/plugstack.conf says \"required\""},
 		"program missing":      {noHook, gone, "fail the program that it runs: file does not exist"},
 		"program writable":     {noHook, writable, "fail /usr/sbin/carma-task-prolog, which it runs, is not executable"},
-		"TaskProlog and pyxis": {nil, newer, "warn TaskProlog=/usr/sbin/carma-task-prolog is not in a container's image"},
-		"the same in 22.05":    {nil, add, "pass /etc"},
+		"TaskProlog and pyxis": {nil, add, "warn TaskProlog=/usr/sbin/carma-task-prolog is not in a container's image"},
+		"the same in 22.05":    {nil, older, "pass /etc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := site(t, c.conf...)

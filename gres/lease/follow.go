@@ -14,8 +14,8 @@ import (
 // FaultedMPS is the note of jobs whose MPS server has faulted.
 const FaultedMPS = "its MPS server has faulted"
 
-// ReadLog reads a log from an offset, and tells whether there was a fault and where the log
-// ends.
+// ReadLog reads a log from a position, which is its own to read, and tells whether there was a
+// fault and where the log ends.
 type ReadLog func(from int64) (fault bool, to int64, err error)
 
 // Follow has the log of a daemon's MPS servers read from where it was read to before, by

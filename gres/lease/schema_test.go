@@ -107,7 +107,6 @@ func TestMigrate(t *testing.T) {
 			"comeback":   b.AddPendingRestart(ctx, 200+id, time.Minute),
 			"release":    b.Release(ctx, key(300+id, 0)),
 			"published":  b.SetPublished(ctx, "gpu:1", time.Second),
-			"miscounted": b.SetMiscounted(ctx),
 			"held":       b.AddPerhapsHeld(ctx, key(400+id, 1), 1000),
 			"raised":     errors.Join(b.SetNodes(ctx, 5), b.SetRaised(ctx, time.Second)),
 			"quarantine": func() error { _, err := b.Quarantine(ctx, "GPU-9", "x"); return err }(),

@@ -12,133 +12,84 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"carma/db/accesslist"
-	"carma/db/file"
 	"carma/gres"
 )
 
-// A GPU belongs to one user at a time, and its pipe directory is open to that user
-// alone: one client that connects and says nothing stops a daemon (535 and 550), and
-// whoever opens its lock keeps the next one from starting. The server runs as the user
-// and needs no more than its clients: to reach "control" and "log". The directory stays
-// root's, so that nobody else makes or removes a name in it.
+// ErrNotGiven says that a user was not given a daemon: it is another user's still, or none runs.
+var ErrNotGiven = errors.New("the user was not given it")
 
-// ErrOpen says that a file system knows no ACLs: everybody can reach its daemons.
-var ErrOpen = errors.New("the file system of the run directory has no ACLs: every user can reach the MPS daemons")
+// noneFor is how long a Prolog waits for a daemon of one GPU of which there is no trace: the
+// agent makes its directory anew between two users.
+const noneFor = time.Second
 
-// openTo opens a pipe directory to one user and closes it to all others.
-func openTo(dir string, uid uint32) error {
-	const all, search = accesslist.Read | accesslist.Write | accesslist.Execute, accesslist.Read | accesslist.Execute
-	err := accesslist.Set(dir, all, search, uid)
-	if errors.Is(err, unix.ENOTSUP) {
-		return errors.Join(ErrOpen, os.Chmod(dir, 0o711))
-	}
-	return err
-}
+// lookEvery is the pause between two looks at what is to come.
+const lookEvery = 20 * time.Millisecond
 
-// closeDir closes it to everybody but root. Its mode first: that bounds the ACL.
-func closeDir(dir string) error {
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return err
-	}
-	return accesslist.Remove(dir)
-}
-
-// lockWait is how long a Prolog waits for the agent to have closed directories. It then
-// goes on: a job is not to wait for an agent that hangs.
-const lockWait = time.Second
-
-// lockAdmission keeps Prologs that open directories and the agent that closes them apart.
-func lockAdmission(runDir string) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
-	defer cancel()
-	f, err := file.Lock(ctx, filepath.Join(runDir, "mps", ".lock"))
-	if errors.Is(err, context.DeadlineExceeded) {
-		return func() {}, nil
-	} else if err != nil {
-		return nil, err
-	}
-	return func() { f.Close() }, nil
-}
-
-// Admit makes a daemon ready for the job of a user that holds a lease by now: it waits
-// until the daemon runs, opens its directory to the user alone, and waits for a server of
-// that user. Clients that come while a server starts may be refused (CUDA's errors 805
-// and 807).
+// Admit makes a daemon ready for the job of a user that holds a lease by now: it waits until the
+// agent has ended what an earlier user had of the daemon, gives the daemon to the user, alone, and
+// waits for a server of that user. Clients that come while a server starts may be refused (CUDA's errors
+// 805 and 807).
 func (c Control) Admit(ctx context.Context, d gres.Daemon, uid uint32) error {
-	if err := c.admit(ctx, d, uid); err != nil {
+	err := c.give(ctx, d, int64(uid))
+	if err == nil {
+		err = c.startServer(ctx, d, uid)
+	}
+	if err != nil {
 		return fmt.Errorf("prepare the MPS daemon of GPU %s: %w", d, err)
 	}
 	return nil
 }
 
-func (c Control) admit(ctx context.Context, d gres.Daemon, uid uint32) error {
-	dir := PipeDir(c.RunDir, d)
-	// The agent makes it, and starts anew what has ended. Without an agent there is none.
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && !d.Many() {
-		return errors.New("there is none")
-	}
-	for pidOf(dir) == 0 {
+// give waits until the daemon is the user's.
+func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
+	for begin := time.Now(); ; {
+		given, why := c.tryGive(ctx, d, user)
+		if given {
+			return nil
+		}
+		if errors.Is(why, fs.ErrNotExist) {
+			// The agent makes it when what the user before had has ended. Without an agent there is none.
+			if ending, _ := filepath.Glob(filepath.Join(endedDir(c.RunDir), name(d)+".*")); len(ending) > 0 {
+				begin = time.Now()
+			}
+			if why = errors.New("there is none"); !d.Many() && time.Since(begin) > noneFor {
+				return errors.Join(ErrNotGiven, why)
+			}
+		}
 		select {
 		case <-ctx.Done():
-			return errors.New("it does not come up")
-		case <-time.After(20 * time.Millisecond):
+			return fmt.Errorf("%w: %w", ErrNotGiven, why)
+		case <-time.After(lookEvery):
 		}
 	}
-	unlock, err := lockAdmission(c.RunDir)
-	if err != nil {
-		return err
-	}
-	err = openTo(dir, uid)
-	unlock()
-	if err != nil && !errors.Is(err, ErrOpen) { // the agent says that, once
-		return err
-	}
-	return c.startServer(ctx, d, uid)
 }
 
-// Close closes the directories of daemons that no job uses, and sees to it that the
-// others are open to their jobs' user. users tells who that is by the ledger: it is asked
-// while no Prolog can open one.
-func (c Control) Close(daemons []gres.Daemon, users func() (map[gres.Daemon]uint32, error)) error {
-	unlock, err := lockAdmission(c.RunDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no daemon was ever started
+// tryGive gives the user a daemon that runs and that no other user has reached; why: what is in
+// the way.
+func (c Control) tryGive(ctx context.Context, d gres.Daemon, user int64) (given bool, why error) {
+	dir := PipeDir(c.RunDir, d)
+	if _, err := os.Stat(dir); err != nil {
+		return false, err
 	}
+	unlock, err := c.lockTenures(ctx)
 	if err != nil {
-		return fmt.Errorf("close MPS pipe directories: %w", err)
+		return false, err
 	}
 	defer unlock()
-	of, err := users()
-	if err != nil {
-		return err
-	}
-	var open bool
-	for _, d := range daemons {
-		dir := PipeDir(c.RunDir, d)
-		if _, statErr := os.Stat(dir); statErr != nil {
-			continue
-		}
-		uid, used := of[d]
-		var dirErr error
-		if used {
-			dirErr = openTo(dir, uid)
-		} else {
-			dirErr = closeDir(dir)
-		}
-		if open = open || errors.Is(dirErr, ErrOpen); dirErr != nil && !errors.Is(dirErr, ErrOpen) {
-			err = errors.Join(err, dirErr)
+	t, _ := readTenure(dir)
+	switch {
+	case !t.runs():
+		return false, errors.New("it does not come up")
+	case t.User != user && t.User != gres.Nobody:
+		return false, fmt.Errorf("it is still user %d's", t.User)
+	case t.User != user:
+		t.User = user
+		if err := t.write(dir); err != nil {
+			return false, err
 		}
 	}
-	if open {
-		err = errors.Join(err, ErrOpen)
-	}
-	if err != nil {
-		return fmt.Errorf("close MPS pipe directories: %w", err)
-	}
-	return nil
+	err = openTo(dir, user)
+	return err == nil, err
 }
 
 // startServer has the daemon start a server for a user, unless there is one, and waits
@@ -151,13 +102,16 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 		if err != nil {
 			return err
 		}
-		mine := ""
+		mine, others := "", -1
 		for _, pid := range servers {
-			if uidOf(pid) == int(uid) {
+			if of := uidOf(pid); of == int(uid) {
 				mine = fmt.Sprint(pid)
+			} else if of >= 0 {
+				others = of
 			}
 		}
 		switch {
+		case others >= 0: // no client of this user would be served
 		case mine != "":
 			status, err := c.Do(ctx, d, "get_server_status "+mine)
 			if err != nil && !gone(err) {
@@ -167,10 +121,6 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 				return nil
 			}
 			seen = 0
-		case !asked && len(servers) > 0:
-			// Of a user whose jobs have ended. The daemon ends it when this user's first
-			// client comes, and starts another (NVIDIA's MPS guide, provisioning sequence).
-			return nil
 		case !asked:
 			if _, err := c.Do(ctx, d, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
 				return err
@@ -184,6 +134,9 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 		}
 		select {
 		case <-ctx.Done():
+			if others >= 0 {
+				return fmt.Errorf("%w: a server of user %d runs", ErrNotGiven, others)
+			}
 			return fmt.Errorf("its server for user %d does not start: %w", uid, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -3,13 +3,10 @@
 package mps
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -21,20 +18,23 @@ import (
 var leftovers = []string{"control", "control_lock", "control_privileged", "log", "nvidia-cuda-mps-control.pid"}
 
 // Listens tells whether the daemon runs. No command is sent, which would cost 221 bytes
-// of its log and wait for whoever has connected and says nothing. As long as it lives it
-// has the lock of control_lock; should a later one not take it, it listens.
-func Listens(runDir string, d gres.Daemon) bool { return pidOf(PipeDir(runDir, d)) != 0 }
+// of its log and wait for whoever has connected and says nothing.
+func Listens(runDir string, d gres.Daemon) bool {
+	t, _ := readTenure(PipeDir(runDir, d))
+	return t.runs()
+}
 
-// pidOf is the process of the daemon that runs in a pipe directory; 0: none. Its lock
-// file and its socket are open to users; a process that is not ours is none.
-func pidOf(pipeDir string) int {
-	if pid := lockHolder(filepath.Join(pipeDir, "control_lock")); pid > 0 && ours(pid) {
-		return pid
+// founder is the daemon in a pipe directory that no user can reach yet: as long as it lives it has
+// the lock of control_lock; should a later one not take it, it listens. In a directory that a user
+// has reached both can be made to name another process.
+func founder(pipeDir string) process {
+	for _, pid := range []int{lockHolder(filepath.Join(pipeDir, "control_lock")),
+		listener(filepath.Join(pipeDir, "control"))} {
+		if pid > 0 && uidOf(pid) == os.Getuid() && filepath.Base(exeOf(pid)) == daemonProgram {
+			return processOf(pid)
+		}
 	}
-	if pid := listener(filepath.Join(pipeDir, "control")); pid > 0 && ours(pid) {
-		return pid
-	}
-	return 0
+	return process{}
 }
 
 func lockHolder(path string) int {
@@ -66,24 +66,6 @@ func listener(path string) int {
 		return 0
 	}
 	return int(cred.Pid)
-}
-
-// ours tells whether a process has our real uid, which no user's set-uid program has.
-func ours(pid int) bool { return uidOf(pid) == os.Getuid() }
-
-// uidOf is the real uid of a process that has not ended; -1: there is none.
-func uidOf(pid int) int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil || bytes.Contains(text, []byte("\nState:\tZ")) {
-		return -1
-	}
-	_, rest, _ := bytes.Cut(text, []byte("\nUid:\t"))
-	word, _, _ := bytes.Cut(rest, []byte("\t"))
-	uid, err := strconv.Atoi(string(word))
-	if err != nil {
-		return -1
-	}
-	return uid
 }
 
 // tidy removes what a daemon has left that does not run. A lock that somebody has taken

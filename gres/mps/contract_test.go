@@ -5,6 +5,7 @@ package mps
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -148,7 +149,7 @@ func daemons(t *testing.T) []tried {
 		}
 		c := tried{fmt.Sprintf("%d real=%v", version, isReal), version, isReal,
 			Control{Program: program, RunDir: dir, LogDir: filepath.Join(dir, "log")}}
-		t.Cleanup(func() { c.Quit(t.Context(), "GPU-1") })
+		t.Cleanup(func() { c.End(context.Background(), "GPU-1", unused) })
 		list = append(list, c)
 	}
 	for _, version := range []int{535, 550} {
@@ -185,6 +186,26 @@ func simulate(t *testing.T, c tried) {
 	}
 }
 
+// keep has the daemon run for a user; gres.Nobody: for who has it.
+func (c tried) keep(t *testing.T, user int64) error {
+	return c.Keep(t.Context(), "GPU-1", func(now int64) (int64, error) {
+		if user == gres.Nobody {
+			return now, nil
+		}
+		return user, nil
+	})
+}
+
+func unused() (bool, error) { return false, nil }
+
+// pid is the process of the daemon; 0: it does not run.
+func (c tried) pid() int {
+	if t, _ := readTenure(PipeDir(c.RunDir, "GPU-1")); t.runs() {
+		return t.PID
+	}
+	return 0
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -204,9 +225,9 @@ func (c tried) logSize(t *testing.T) int64 {
 func TestMPSEnsureContract(t *testing.T) {
 	each(t, func(t *testing.T, c tried) {
 		defer syscall.Umask(syscall.Umask(0o077))
-		must(t, c.Ensure(t.Context(), "GPU-1"))
+		must(t, c.keep(t, gres.Nobody))
 		dir := PipeDir(c.RunDir, "GPU-1")
-		pid := pidOf(dir)
+		pid := c.pid()
 		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 		must(t, err)
 		if !bytes.Contains(environ, []byte("CUDA_VISIBLE_DEVICES=GPU-1\x00")) || bytes.Contains(environ, []byte("PINNED")) {
@@ -219,19 +240,19 @@ func TestMPSEnsureContract(t *testing.T) {
 		}
 		size := c.logSize(t)
 		for range 10 {
-			must(t, c.Ensure(t.Context(), "GPU-1"))
+			must(t, c.keep(t, gres.Nobody))
 			if !Listens(c.RunDir, "GPU-1") {
 				t.Error("it does not run")
 			}
 		}
-		if got := c.logSize(t); got != size || pidOf(dir) != pid {
-			t.Errorf("to look cost %d bytes; process %d, then %d", got-size, pid, pidOf(dir))
+		if got := c.logSize(t); got != size || c.pid() != pid {
+			t.Errorf("to look cost %d bytes; process %d, then %d", got-size, pid, c.pid())
 		}
-		must(t, c.Quit(t.Context(), "GPU-1"))
+		must(t, c.End(t.Context(), "GPU-1", unused))
 		if _, err := os.Stat(dir); Listens(c.RunDir, "GPU-1") || !os.IsNotExist(err) {
 			t.Errorf("after quit: %v", err)
 		}
-		must(t, c.Quit(t.Context(), "GPU-1"))
+		must(t, c.End(t.Context(), "GPU-1", unused))
 	})
 }
 
@@ -239,15 +260,17 @@ func TestMPSEnsureContract(t *testing.T) {
 // lock: the next one starts all the same, for the same user.
 func TestMPSKilledContract(t *testing.T) {
 	each(t, func(t *testing.T, c tried) {
-		must(t, c.Ensure(t.Context(), "GPU-1"))
+		must(t, c.keep(t, gres.Nobody))
 		dir := PipeDir(c.RunDir, "GPU-1")
 		if os.Geteuid() == 0 {
-			must(t, openTo(dir, otherUID))
+			must(t, c.keep(t, otherUID))
 		}
-		pid := pidOf(dir)
+		pid := c.pid()
 		must(t, syscall.Kill(pid, syscall.SIGKILL))
-		if !ends(t.Context(), dir, pid, time.Minute) {
-			t.Fatal("it runs")
+		for until := time.Now().Add(time.Minute); c.pid() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatal("it runs")
+			}
 		}
 		if _, err := os.Stat(filepath.Join(dir, "control")); err != nil {
 			t.Error(err)
@@ -261,9 +284,9 @@ func TestMPSKilledContract(t *testing.T) {
 		if Listens(c.RunDir, "GPU-1") {
 			t.Error("a stranger's lock is taken for a daemon")
 		}
-		must(t, c.Ensure(t.Context(), "GPU-1"))
-		if _, err := c.Do(t.Context(), "GPU-1", "get_server_list"); err != nil || pidOf(dir) == 0 {
-			t.Errorf("started again: process %d, %v", pidOf(dir), err)
+		must(t, c.keep(t, gres.Nobody))
+		if _, err := c.Do(t.Context(), "GPU-1", "get_server_list"); err != nil || c.pid() == 0 {
+			t.Errorf("started again: process %d, %v", c.pid(), err)
 		}
 		if os.Geteuid() == 0 && !reaches(t, c.Control, "GPU-1", otherUID) {
 			t.Error("its user does not reach it")
@@ -271,25 +294,31 @@ func TestMPSKilledContract(t *testing.T) {
 	})
 }
 
-// A client that says nothing keeps a daemon from hearing "quit": it ends nevertheless.
-func TestMPSQuitContract(t *testing.T) {
+// A client that says nothing keeps a daemon from answering: another one replaces it, for the same user.
+func TestMPSKillContract(t *testing.T) {
 	each(t, func(t *testing.T, c tried) {
-		must(t, c.Ensure(t.Context(), "GPU-1"))
+		must(t, c.keep(t, gres.Nobody))
 		dir := PipeDir(c.RunDir, "GPU-1")
+		user := int64(os.Geteuid())
 		if os.Geteuid() == 0 {
-			must(t, openTo(dir, otherUID))
+			user = otherUID
+			must(t, c.keep(t, user))
 		}
 		stranger(t, filepath.Join(dir, "control"))
 		if !Listens(c.RunDir, "GPU-1") {
 			t.Error("it does not run beside a silent client")
 		}
-		pid := pidOf(dir)
-		must(t, c.Restart(t.Context(), "GPU-1"))
+		pid := c.pid()
+		must(t, c.Kill(t.Context(), "GPU-1"))
 		if uidOf(pid) >= 0 {
-			t.Error("the daemon that does not listen to quit runs on")
+			t.Error("the daemon that does not answer runs on")
 		}
-		if got := pidOf(dir); got == 0 || got == pid {
+		must(t, c.keep(t, gres.Nobody))
+		if got := c.pid(); got == 0 || got == pid {
 			t.Errorf("process %d, after %d", got, pid)
+		}
+		if of, _ := c.Tenant("GPU-1"); os.Geteuid() == 0 && (of != user || !reaches(t, c.Control, "GPU-1", otherUID)) {
+			t.Errorf("it is user %d's, want %d's", of, user)
 		}
 	})
 }
@@ -297,7 +326,7 @@ func TestMPSQuitContract(t *testing.T) {
 // Refusals are errors, though the program's status is 0.
 func TestMPSRefusalsContract(t *testing.T) {
 	each(t, func(t *testing.T, c tried) {
-		must(t, c.Ensure(t.Context(), "GPU-1"))
+		must(t, c.keep(t, gres.Nobody))
 		for _, command := range []string{"frobnicate", "get_server_status 1", "get_server_status", "get_client_list 1",
 			"terminate_client 1 2", "start_server"} {
 			if text, err := c.Do(t.Context(), "GPU-1", command); err == nil {
@@ -318,7 +347,7 @@ func TestMPSOldContract(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			simulate(t, c)
-			if err := c.Ensure(t.Context(), "GPU-1"); !errors.Is(err, ErrOld) || Listens(c.RunDir, "GPU-1") {
+			if err := c.keep(t, gres.Nobody); !errors.Is(err, ErrOld) || Listens(c.RunDir, "GPU-1") {
 				t.Errorf("%v, and it listens: %v", err, Listens(c.RunDir, "GPU-1"))
 			}
 		})
@@ -335,7 +364,7 @@ func TestMPSAdmitContract(t *testing.T) {
 		if err := c.Admit(t.Context(), "GPU-1", userUID); err == nil || !strings.Contains(err.Error(), "there is none") {
 			t.Errorf("without an agent: %v", err)
 		}
-		must(t, c.Ensure(t.Context(), "GPU-1"))
+		must(t, c.keep(t, gres.Nobody))
 		reach := func(when string, user, other bool) {
 			t.Helper()
 			if u, o := reaches(t, c.Control, "GPU-1", userUID), reaches(t, c.Control, "GPU-1", otherUID); u != user ||
@@ -361,21 +390,29 @@ func TestMPSAdmitContract(t *testing.T) {
 				t.Errorf("servers %v, %v", again, err)
 			}
 		}
-		asked := func(of map[gres.Daemon]uint32) func() (map[gres.Daemon]uint32, error) {
-			return func() (map[gres.Daemon]uint32, error) { return of, nil }
-		}
-		list := []gres.Daemon{"GPU-1", "GPU-9"}
-		must(t, c.Close(list, asked(map[gres.Daemon]uint32{"GPU-1": userUID})))
+		pid := c.pid()
+		must(t, c.keep(t, userUID))
 		reach("in use", true, false)
-		must(t, c.Close(list, asked(map[gres.Daemon]uint32{"GPU-1": otherUID})))
-		reach("another's", false, true)
-		must(t, c.Close(list, asked(nil)))
-		reach("after", false, false)
 		// The ledger is not known: nothing changes.
-		must(t, openTo(PipeDir(c.RunDir, "GPU-1"), userUID))
-		if err := c.Close(list, func() (map[gres.Daemon]uint32, error) { return nil, errors.New("locked") }); err == nil {
+		if err := c.Keep(t.Context(), "GPU-1", func(int64) (int64, error) { return 0, errors.New("locked") }); err == nil {
 			t.Error("no error")
 		}
-		reach("not known", true, false)
+		must(t, c.End(t.Context(), "GPU-1", func() (bool, error) { return true, nil }))
+		reach("not known, and used", true, false)
+		if c.pid() != pid {
+			t.Error("the daemon changes under its user's jobs")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := c.Admit(ctx, "GPU-1", otherUID); !errors.Is(err, ErrNotGiven) {
+			t.Errorf("another user is admitted: %v", err)
+		}
+		must(t, c.keep(t, otherUID))
+		reach("another's", false, true)
+		if c.pid() == pid {
+			t.Error("the daemon is the same")
+		}
+		must(t, c.Keep(t.Context(), "GPU-1", func(int64) (int64, error) { return gres.Nobody, nil }))
+		reach("after", false, false)
 	})
 }

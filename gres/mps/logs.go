@@ -80,8 +80,21 @@ func (c Control) boundLogs(daemon string) error {
 			err = errors.Join(err, empty(filepath.Join(dir, f.Name())))
 		}
 	}
-	if time.Since(newest) > keepLogs && pidOf(filepath.Join(c.RunDir, "mps", daemon)) == 0 {
+	if t, _ := readTenure(filepath.Join(c.RunDir, "mps", daemon)); time.Since(newest) > keepLogs && !t.runs() {
 		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// retireLogs puts away what was written before a tenure: the end of each log as NAME.old.
+func (c Control) retireLogs(d gres.Daemon) (err error) {
+	for _, log := range []string{"control.log", "server.log"} {
+		path := filepath.Join(c.logDir(d), log)
+		emptied := empty(path)
+		if errors.Is(emptied, fs.ErrNotExist) {
+			continue
+		}
+		err = errors.Join(err, emptied, os.Remove(path))
 	}
 	return err
 }

@@ -5,7 +5,6 @@ package mps
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // writer stands for a daemon: it keeps its log open, and writes as many MiB as it is told.
@@ -95,16 +92,6 @@ func TestBoundLogs(t *testing.T) {
 	}
 }
 
-// listen stands for a daemon that has no lock.
-func listen(t *testing.T, path string) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	t.Cleanup(func() { unix.Close(fd) })
-	return errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 1))
-}
-
 // Nobody but root sees what a daemon writes; logs go when their daemon has ended long ago,
 // and what is no log stays.
 func TestLogsOfDaemonsThatEnded(t *testing.T) {
@@ -127,7 +114,7 @@ func TestLogsOfDaemonsThatEnded(t *testing.T) {
 		must(os.MkdirAll(pipe, 0o755))
 		must(os.MkdirAll(d, 0o755))
 		if listens {
-			must(listen(t, filepath.Join(pipe, "control")))
+			must(tenure{process: processOf(os.Getpid())}.write(pipe))
 		}
 		log := filepath.Join(d, "control.log")
 		must(os.WriteFile(log, nil, 0o644))

@@ -22,8 +22,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"carma/gres"
 )
 
@@ -64,6 +62,15 @@ type Control struct {
 	Program string // path of nvidia-cuda-mps-control
 	RunDir  string
 	LogDir  string // on disk: what users do fills it
+	Groups  Groups // nil: there are none
+}
+
+// Groups are cgroups, one for each daemon and its servers: the servers run as users, and belong to no job.
+type Groups interface {
+	// Put puts a process into the cgroup of a name, which it makes if need be.
+	Put(name string, pid int) (dir string, err error)
+	// Kill ends all that is in a cgroup, and removes it.
+	Kill(ctx context.Context, dir string) error
 }
 
 // logDir is where a daemon writes control.log and server.log. Only root can go there:
@@ -85,22 +92,20 @@ func (c Control) env(d gres.Daemon) []string {
 // does not tell that a server has faulted.
 var ErrOld = errors.New("it is older than driver 550, which CARMA needs for MPS")
 
-// Ensure starts the daemon unless it runs.
-func (c Control) Ensure(ctx context.Context, d gres.Daemon) error {
-	if Listens(c.RunDir, d) {
-		return nil
-	}
-	if err := c.start(ctx, d); err != nil {
-		return fmt.Errorf("start MPS daemon of GPU %s: %w", d, err)
-	}
-	return nil
-}
-
-func (c Control) start(ctx context.Context, d gres.Daemon) error {
+// start starts a daemon for the rest of a tenure, or one that no user has reached.
+func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
+	dir := PipeDir(c.RunDir, d)
 	if err := errors.Join(c.makePipeDir(d), c.makeLogDir(d)); err != nil {
 		return err
 	}
-	if err := tidy(PipeDir(c.RunDir, d)); err != nil {
+	if t.User == gres.Nobody {
+		if err := c.retireLogs(d); err != nil {
+			return err
+		}
+		t.Began = beginning()
+	}
+	t.process = process{}
+	if err := errors.Join(tidy(dir), t.write(dir)); err != nil {
 		return err
 	}
 	if d.Many() {
@@ -108,6 +113,28 @@ func (c Control) start(ctx context.Context, d gres.Daemon) error {
 			return err
 		}
 	}
+	err := c.launch(ctx, d)
+	if err == nil {
+		t.process, err = awaitFounder(ctx, dir)
+	}
+	if err == nil && c.Groups != nil {
+		// Before any server: those are its children.
+		t.Group, err = c.Groups.Put(fmt.Sprintf("%s.%s.%d", filepath.Base(c.RunDir), name(d), t.Began), t.PID)
+	}
+	if err == nil {
+		err = t.write(dir)
+	}
+	if err == nil {
+		// There is no command for its version; 535 does not know this one.
+		if _, asked := c.Do(ctx, d, "get_server_status 0"); unknown(asked) {
+			return errors.Join(ErrOld, c.end(ctx, d, func() (bool, error) { return false, nil }))
+		}
+		err = openTo(dir, t.User)
+	}
+	return err
+}
+
+func (c Control) launch(ctx context.Context, d gres.Daemon) error {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, c.Program, "-d")
 	cmd.Env = append(c.env(d), "CUDA_VISIBLE_DEVICES="+string(d))
@@ -121,68 +148,20 @@ func (c Control) start(ctx context.Context, d gres.Daemon) error {
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("%s -d: %w: %.100s", c.Program, err, bytes.TrimSpace(said.Bytes()))
 	}
-	for !Listens(c.RunDir, d) {
+	return nil
+}
+
+func awaitFounder(ctx context.Context, dir string) (process, error) {
+	for {
+		if p := founder(dir); p.PID != 0 {
+			return p, nil
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("it does not come up: %w", ctx.Err())
+			return process{}, fmt.Errorf("it does not come up: %w", ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	// There is no command for its version; 535 does not know this one.
-	if _, err := c.Do(ctx, d, "get_server_status 0"); unknown(err) {
-		return errors.Join(ErrOld, c.Quit(ctx, d))
-	}
-	return nil
-}
-
-// Quit stops the daemon, which nobody may be using, and sees to it that it ends.
-func (c Control) Quit(ctx context.Context, d gres.Daemon) error {
-	if err := c.quit(ctx, d); err != nil {
-		return fmt.Errorf("stop MPS daemon of GPU %s: %w", d, err)
-	}
-	return nil
-}
-
-func (c Control) quit(ctx context.Context, d gres.Daemon) error {
-	dir := PipeDir(c.RunDir, d)
-	if pid := pidOf(dir); pid != 0 {
-		// It takes no clients any more while it waits for those it has; -t ends these. It
-		// may not listen at all. Its status is that of its servers.
-		asked, cancel := context.WithTimeout(ctx, quitWait)
-		_, err := c.Do(asked, d, "quit -t 2")
-		hangs := asked.Err() != nil
-		cancel()
-		if hangs || !ends(ctx, dir, pid, quitWait) {
-			if killErr := unix.Kill(pid, unix.SIGKILL); killErr != nil || !ends(ctx, dir, pid, killWait) {
-				return errors.Join(errors.New("it does not end"), err, killErr)
-			}
-		}
-	}
-	err := tidy(dir)
-	if removeErr := os.Remove(dir); !errors.Is(removeErr, fs.ErrNotExist) {
-		err = errors.Join(err, removeErr)
-	}
-	if d.Many() {
-		if removeErr := os.Remove(noteOf(c.RunDir, d)); !errors.Is(removeErr, fs.ErrNotExist) {
-			err = errors.Join(err, removeErr)
-		}
-	}
-	return err
-}
-
-const (
-	quitWait = 3 * time.Second // longer than the timeout of quit
-	killWait = time.Second     // for the kernel to end it
-)
-
-// ends waits until a daemon has ended.
-func ends(ctx context.Context, dir string, pid int, wait time.Duration) bool {
-	for until := time.Now().Add(wait); pidOf(dir) == pid; time.Sleep(20 * time.Millisecond) {
-		if ctx.Err() != nil || time.Now().After(until) {
-			return false
-		}
-	}
-	return true
 }
 
 // Sets returns the daemons of several GPUs that have been started and not
@@ -286,15 +265,6 @@ func (c Control) Clients(ctx context.Context, d gres.Daemon) ([]int, error) {
 		pids = append(pids, list...)
 	}
 	return pids, nil
-}
-
-// Restart stops the daemon, which nobody may be using, and starts it
-// anew.
-func (c Control) Restart(ctx context.Context, d gres.Daemon) error {
-	if err := c.Quit(ctx, d); err != nil {
-		return err
-	}
-	return c.Ensure(ctx, d)
 }
 
 // A refusal is what a daemon says to a command that it does not do. The status of

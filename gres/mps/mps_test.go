@@ -74,10 +74,10 @@ func TestFaultAndTerminate(t *testing.T) {
 	}
 }
 
-func TestEnsureFails(t *testing.T) {
+func TestKeepFails(t *testing.T) {
 	c := program(t, "exit 3")
-	if err := c.Ensure(t.Context(), "GPU-1"); err == nil || !strings.Contains(err.Error(),
-		"start MPS daemon of GPU GPU-1") {
+	err := c.Keep(t.Context(), "GPU-1", func(now int64) (int64, error) { return now, nil })
+	if err == nil || !strings.Contains(err.Error(), "keep the MPS daemon of GPU GPU-1") {
 		t.Errorf("got %v", err)
 	}
 }

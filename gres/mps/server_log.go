@@ -33,10 +33,29 @@ const (
 	maxLine = 4 << 10
 )
 
-// ServerFault reads what the servers of a daemon have logged beyond an offset, and tells
-// whether one of them had a fault and where the log ends now. A log that is shorter was
-// emptied; of one that has grown by more than can be read the end is.
+// A position in a log is an offset, and which tenure's log it is in.
+const (
+	offsetBits = 40 // of a log that is emptied while its daemon writes on, and so has a hole at its beginning
+	beganBits  = 62 - offsetBits
+)
+
+// ServerFault reads what the servers of a daemon have logged beyond a position, in this tenure of
+// the daemon alone, and tells whether one of them had a fault and where the log ends now. A log
+// that is shorter was emptied; of one that has grown by more than can be read the end is.
 func (c Control) ServerFault(d gres.Daemon, from int64) (fault bool, to int64, err error) {
+	t, noted := readTenure(PipeDir(c.RunDir, d))
+	if !noted {
+		return false, from, nil
+	}
+	began := int64(t.Began) << offsetBits
+	if from&^(1<<offsetBits-1) != began {
+		from = began
+	}
+	fault, to, err = c.serverFault(d, from-began)
+	return fault, began + to&(1<<offsetBits-1), err
+}
+
+func (c Control) serverFault(d gres.Daemon, from int64) (fault bool, to int64, err error) {
 	f, err := os.OpenFile(filepath.Join(c.logDir(d), "server.log"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, 0, nil

@@ -16,7 +16,12 @@ const faultLog = `[2022-04-28 15:56:08.906 Other 11570] Volta MPS: Server is han
 
 func TestServerFault(t *testing.T) {
 	const plain = "[2022-04-28 15:56:07.410 Other 11570] Volta MPS: status of client {11661, 1} is ACTIVE\n"
-	c := Control{LogDir: t.TempDir()}
+	c := Control{RunDir: t.TempDir(), LogDir: t.TempDir()}
+	if fault, to, err := c.ServerFault("GPU-1", 7); fault || to != 7 || err != nil {
+		t.Errorf("no daemon: %v, %d, %v", fault, to, err)
+	}
+	must(t, os.MkdirAll(PipeDir(c.RunDir, "GPU-1"), 0o700))
+	must(t, tenure{}.write(PipeDir(c.RunDir, "GPU-1")))
 	if fault, to, err := c.ServerFault("GPU-1", 7); fault || to != 0 || err != nil {
 		t.Errorf("no log: %v, %d, %v", fault, to, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -27,7 +26,6 @@ type device struct {
 	hasEnergy bool
 	hasUsage  bool // tells the utilisation of each process
 	health    health
-	cpus      []int
 }
 
 func (n *NVML) openDevice(index int) (*device, error) {
@@ -49,28 +47,7 @@ func (n *NVML) openDevice(index int) (*device, error) {
 	d.hasEnergy = ret == nvml.SUCCESS
 	d.hasUsage = n.lib.Extensions().LookupSymbol("nvmlDeviceGetProcessUtilization") == nil
 	d.openHealth()
-	d.cpus = d.affinity()
 	return d, d.openGPM()
-}
-
-// maxCPUs is more than a machine has; NVML wants to know for how many there is place.
-const maxCPUs = 4096
-
-// affinity are the logical CPUs near the device.
-func (d *device) affinity() (cpus []int) {
-	if d.lib.Extensions().LookupSymbol("nvmlDeviceGetCpuAffinity") != nil {
-		return nil
-	}
-	words, ret := d.GetCpuAffinity(maxCPUs)
-	if ret != nvml.SUCCESS {
-		return nil
-	}
-	for n := range maxCPUs {
-		if w := n / bits.UintSize; w < len(words) && words[w]&(1<<(n%bits.UintSize)) != 0 {
-			cpus = append(cpus, n)
-		}
-	}
-	return cpus
 }
 
 func identity(dev nvml.Device) (uuid, model string, totalMiB int64, err error) {
@@ -144,7 +121,6 @@ func (d *device) sample() []gres.Sample {
 	xids := d.xids()
 	d.readHealth()
 	for i := range samples {
-		samples[i].CPUs = d.cpus
 		samples[i].Xids, samples[i].Fault, samples[i].RowsPending = xids, d.health.fault, d.health.rowsPending
 	}
 	return samples
@@ -236,7 +212,10 @@ func memory(dev nvml.Device) (totalMiB, usedMiB int64, err error) {
 		return 0, 0, fmt.Errorf("read memory: %w", ret)
 	}
 	m, ret := dev.GetMemoryInfo()
-	if ret != nvml.SUCCESS {
+	if errors.Is(ret, nvml.ERROR_NOT_SUPPORTED) {
+		return 0, 0, errors.New("the driver does not tell the memory of this GPU, as of GPUs that share the node's; " +
+			"CARMA cannot manage it")
+	} else if ret != nvml.SUCCESS {
 		return 0, 0, fmt.Errorf("read memory: %w", ret)
 	}
 	return int64(m.Total / bytesPerMiB), toMiB(m.Used), nil

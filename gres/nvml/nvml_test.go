@@ -142,6 +142,7 @@ func TestFaults(t *testing.T) {
 		"lost":           "GPU is lost",
 		"error=999":      "nknown",
 		"garbage-memory": "MiB used",
+		"error=3":        "does not tell the memory of this GPU", // not supported: GPUs that share the memory of the node
 	} {
 		t.Run(fault, func(t *testing.T) {
 			n := node(t, "--model", "dgx-a100")

@@ -57,6 +57,14 @@ func (r *Records) put(ctx context.Context, a db.Attempt) error {
 	return r.db.Put(ctx, a)
 }
 
+// Lately tells what has happened on the node.
+func (r *Records) Lately(ctx context.Context, q db.Lately) (db.Happened, error) {
+	if err := r.open(); err != nil {
+		return db.Happened{}, err
+	}
+	return r.db.Lately(ctx, q)
+}
+
 // PutLost writes the record of an attempt that had no Epilog, unless that came to write one.
 func (r *Records) PutLost(ctx context.Context, a db.Attempt) error {
 	if err := r.open(); err != nil {

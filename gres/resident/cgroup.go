@@ -40,6 +40,24 @@ func cgroupJob(text, above string, uid uint32) uint32 {
 	return 0
 }
 
+// serversDir is the cgroup above those of MPS daemons and their servers (gres/confine). Root alone
+// makes one there, below the top: in a container, below that of process 1.
+const serversDir = "/carma-mps/"
+
+// ofServers tells whether a process is in a cgroup of an MPS daemon's, by the text of
+// /proc/PID/cgroup.
+func ofServers(text, above string) bool {
+	for line := range strings.Lines(text) {
+		hierarchy, rest, _ := strings.Cut(line, ":")
+		controllers, where, _ := strings.Cut(rest, ":")
+		if hierarchy == "0" && strings.HasPrefix(where, above+serversDir) ||
+			controllers == "devices" && strings.HasPrefix(where, serversDir) {
+			return true
+		}
+	}
+	return false
+}
+
 // v1Job also wants the job to be the process's user's. Root's processes are in
 // there too: programs started by sudo, and slurmstepd itself.
 func v1Job(where string, uid uint32) uint32 {

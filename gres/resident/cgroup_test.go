@@ -145,3 +145,26 @@ func FuzzCgroupJob(f *testing.F) {
 		}
 	})
 }
+
+// A server of MPS is known by a cgroup that root alone can make.
+func TestCgroupOfServers(t *testing.T) {
+	for text, want := range map[string]bool{
+		"0::/carma-mps/n1.GPU-1.7\n":                      true,
+		"0::/lab/carma-mps/n1.GPU-1.7\n":                  true, // in the container lab
+		"3:devices:/carma-mps/n1.GPU-1.7\n0::/\n":         true,
+		"0::/user.slice/carma-mps/n1.GPU-1.7\n":           false,
+		"0::/carma-mpsx/n1\n":                             false,
+		"1:name=systemd:/carma-mps/n1.GPU-1.7\n":          false,
+		"3:devices:/user/1000/carma-mps/n1.GPU-1.7\n":     false,
+		"0::/system.slice/lab.service/carma-mps/n1\n":     false,
+		"2:freezer:/carma-mps/n1\n3:devices:/slurm/uid_1": false,
+	} {
+		above := ""
+		if strings.HasPrefix(text, "0::/lab/") {
+			above = "/lab"
+		}
+		if got := ofServers(text, above); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

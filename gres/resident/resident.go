@@ -56,7 +56,13 @@ func (p Proc) Owner(pid int) Owner {
 	}
 	if text, err := os.ReadFile(p.file(pid, "cgroup")); err == nil {
 		init, _ := os.ReadFile(p.file(1, "cgroup"))
-		if o.JobID = cgroupJob(string(text), aboveInit(string(init)), o.UID); o.JobID != 0 {
+		above := aboveInit(string(init))
+		if o.JobID = cgroupJob(string(text), above, o.UID); o.JobID != 0 {
+			return o
+		}
+		// Also one whose daemon has ended before it.
+		if ofServers(string(text), above) {
+			o.MPSServer = true
 			return o
 		}
 	}

@@ -14,26 +14,18 @@ import (
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
 
 // index has what is asked about each waiting job at hand, so that none of them costs a
 // look at all jobs, and few one at all nodes: users decide how many jobs wait.
 type index struct {
 	in      Input
-	booked  map[string]booking
+	held    map[uint32]bool    // jobs that nodes keep GPUs for, or that are sent to preempt
 	started map[string][]start // by partition, who comes last in the queue first
 	free    map[string][]*node // by partition, who is free soonest first
 	nodes   map[string]*node   // by name
 	classes [][]string         // features of nodes
 	looks   int                // at a job or a node, for a test
-}
-
-type booking struct {
-	gpus     int
-	mib      int64
-	anywhere bool
-	whole    bool
 }
 
 // smallest is the memory of a GPU in that partition of a waiting job where it is smallest:
@@ -81,12 +73,16 @@ const (
 const longestConstraint = 1024
 
 func newIndex(in Input) *index {
-	x := &index{in: in, booked: map[string]booking{}, started: map[string][]start{}, free: map[string][]*node{},
+	x := &index{in: in, held: map[uint32]bool{}, started: map[string][]start{}, free: map[string][]*node{},
 		nodes: map[string]*node{}}
 	classOf := map[string]int{}
 	for _, n := range in.Nodes {
 		x.looks++
-		if _, taken := ParseComment(n.Comment); taken || !n.Up || n.GPUs == 0 {
+		if !n.Up || n.GPUs == 0 {
+			continue
+		}
+		if h, taken := HoldIn(n.Extra); taken {
+			x.held[h.JobID] = true
 			continue
 		}
 		class, ok := classOf[n.Features]
@@ -139,40 +135,27 @@ func (x *index) run(j *schedule.Job) {
 			}
 		}
 	}
-	if x.booking(j).gpus > 0 {
+	if j.MiB > 0 {
 		x.started[j.Partition] = append(x.started[j.Partition], start{j.Priority, j.ID, j.Start})
 	}
 }
 
-func (x *index) booking(j *schedule.Job) booking {
-	b, ok := x.booked[j.TresPerNode]
-	if !ok {
-		l := tres.Read(j.TresPerNode)
-		b = booking{l.K, l.FreeMiB(), l.Anywhere(), l.Whole()}
-		x.booked[j.TresPerNode] = b
-	}
-	return b
-}
-
 // waits tells whether a job waits for GPUs of ours and for nothing else. One
-// whose place we cannot judge is left alone. A job that names its node is started
-// whatever the node offers, returned to the queue and backs off: that is how it waits
-// (Waits tells it from one whose user has set a start). slurmctld plans the start of one that
+// whose place we cannot judge is left alone. slurmctld plans the start of one that
 // takes all GPUs of its nodes; beside jobs without a time limit it cannot, and a hold helps where one
 // node is enough.
 func (x *index) waits(j *schedule.Job) bool {
-	b := x.booking(j)
-	if b.gpus == 0 || b.whole && j.NodeCount > 1 || j.State != jobstate.Pending || j.Reservation != "" {
+	if j.MiB == 0 || j.State != jobstate.Pending || j.Reservation != "" || j.NodeCount > 1 && x.in.takesAll(j) {
 		return false
 	}
-	return j.Reason.IsRoom() || !b.anywhere && (j.Reason == jobstate.BeginTime || j.Reason == jobstate.InProlog)
+	return j.Reason.IsRoom()
 }
 
 // large tells whether any other job can pass the request: it wants several GPUs
 // at once, or a whole one.
 func (x *index) large(j *schedule.Job) bool {
-	b, full := x.booking(j), smallest(x.in.FullMiB, j.Partition)
-	return b.gpus > 1 || full > 0 && b.mib >= full
+	full := smallest(x.in.FullMiB, j.Partition)
+	return j.GPUs > 1 || full > 0 && j.MiB >= full
 }
 
 // passed tells whether a job that comes after the request has started while it
@@ -226,7 +209,7 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 			portions[j.UID] = of
 			users = append(users, of)
 		}
-		r := search{j.Partition, j.ReqNodes, j.Features, x.booking(j).gpus, j.NodeCount > 1, ""}
+		r := search{j.Partition, j.ReqNodes, j.Features, j.GPUs, j.NodeCount > 1, ""}
 		if skipped := x.skipped(j); len(skipped) > 0 {
 			r.skipped = fmt.Sprint(slices.Sorted(slices.Values(skipped)))
 		}
@@ -270,7 +253,7 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 // (22.05) does not tell which nodes a job excludes: such a hold ends by its
 // time-out, and the next one goes elsewhere.
 func (x *index) soonest(j *schedule.Job) string {
-	gpus, partitions := x.booking(j).gpus, partitionsOf(j)
+	gpus, partitions := j.GPUs, partitionsOf(j)
 	does, ok := x.featured(j)
 	if !ok {
 		return ""

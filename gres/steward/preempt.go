@@ -11,15 +11,13 @@ import (
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
 
 // Preemptor is a waiting job that is to be sent to a node, where its Prolog preempts
 // others (docs/adr/0014).
 type Preemptor struct {
 	schedule.Job
-	Node  string
-	Books string // the GRES that it asks for from then on
+	Node string
 }
 
 // So many preemptors of one user, and of all, are looked at each time: users decide how many
@@ -39,43 +37,40 @@ type occupant struct {
 // Preempt returns the jobs that wait for room, may preempt others, and are to be sent to a
 // node: to one whose GPUs would do if all had gone that they may preempt, whichever GPUs
 // these have. A node is sent one job at a time. Of jobs on several nodes, with features or
-// in a reservation it is not known where they can run.
+// in a reservation it is not known where they can run. For one that takes all GPUs of its node slurmctld
+// preempts by itself, since the memory that it books is consumed.
 func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preemption, ours func(partition string) bool,
-	now time.Time) []Preemptor {
-	booked := map[string]tres.List{}
-	busy, on := map[string]bool{}, map[string][]occupant{}
+	sizes Sizes, now time.Time) []Preemptor {
+	on := map[string][]occupant{}
 	var waiting []*schedule.Job
 	for i := range queue {
 		j := &queue[i]
-		b, known := booked[j.TresPerNode]
-		if !known {
-			b = tres.Read(j.TresPerNode)
-			booked[j.TresPerNode] = b
-		}
-		if b.Sent() && (j.State == jobstate.Pending && !j.Reason.IsOfItsUser() || j.Reason == jobstate.InProlog) {
-			busy[cmp.Or(j.ReqNodes, j.Nodes)] = true
-		}
 		switch {
 		case j.State == jobstate.Running, j.State == jobstate.Completing && rules.Hangs(j.End, now):
 			names, _ := hostlist.Expand(j.Nodes)
 			for _, name := range names {
-				on[name] = append(on[name], occupant{preemptible(j, j.Partition), max(b.K, int(b.GPUs)),
-					j.State == jobstate.Completing})
+				on[name] = append(on[name], occupant{preemptible(j, j.Partition), j.GPUs, j.State == jobstate.Completing})
 			}
-		case b.Anywhere() && !b.Whole() && j.State == jobstate.Pending && j.Reason.IsRoom() &&
-			j.ReqNodes == "" && j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
+		case j.MiB > 0 && !sizes.takesAll(j) && j.State == jobstate.Pending && j.Reason.IsRoom() &&
+			j.Features == "" && j.Reservation == "" && j.NodeCount <= 1:
 			waiting = append(waiting, j)
+		}
+	}
+	busy := map[string]bool{}
+	for i := range nodes {
+		if _, held := HoldIn(nodes[i].Extra); held {
+			busy[nodes[i].Name] = true
 		}
 	}
 	slices.SortStableFunc(waiting, func(a, b *schedule.Job) int { return cmp.Compare(b.Priority, a.Priority) })
 	type request struct {
-		partition, qos string
-		gpus           int
+		partition, qos, node string
+		gpus                 int
 	}
 	inVain, ofUser, searches := map[request]bool{}, map[uint32]int{}, 0
 	var sent []Preemptor
 	for _, j := range waiting {
-		r := request{j.Partition, j.QOS, booked[j.TresPerNode].K}
+		r := request{j.Partition, j.QOS, j.ReqNodes, j.GPUs}
 		var selves []schedule.Preemptible
 		for partition := range strings.SplitSeq(j.Partition, ",") {
 			if self := preemptible(j, partition); ours(partition) && rules.Preempts(self) {
@@ -90,7 +85,7 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 		best, fewest := "", 0
 		for i := range nodes {
 			n := &nodes[i]
-			if busy[n.Name] || !n.Up {
+			if busy[n.Name] || !n.Up || j.ReqNodes != "" && j.ReqNodes != n.Name {
 				continue
 			}
 			if keepers, ok := makesRoom(selves, n, on[n.Name], r.gpus, &rules, now); ok && (best == "" || keepers < fewest) {
@@ -102,8 +97,7 @@ func Preempt(queue []schedule.Job, nodes []schedule.Node, rules schedule.Preempt
 			continue
 		}
 		busy[best] = true
-		list := booked[j.TresPerNode]
-		sent = append(sent, Preemptor{*j, best, list.Rebook(tres.SentMiB, list.ReserveMiB())})
+		sent = append(sent, Preemptor{*j, best})
 	}
 	return sent
 }
@@ -133,18 +127,4 @@ func makesRoom(selves []schedule.Preemptible, n *schedule.Node, there []occupant
 		}
 	}
 	return 0, false
-}
-
-// Stayed returns the jobs that were sent to a node and wait all the same, with what they
-// are to book instead: such a job may run on any node again. known tells of those that
-// were sent a moment ago.
-func Stayed(queue []schedule.Job, known func(id uint32) bool) []Rebooking {
-	var list []Rebooking
-	for _, j := range queue {
-		if books := tres.Read(j.TresPerNode); j.State == jobstate.Pending && books.Sent() && !known(j.ID) {
-			mib := books.ReserveMiB()
-			list = append(list, Rebooking{j, books.Rebook(mib, mib)})
-		}
-	}
-	return list
 }

@@ -1,98 +1,150 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package steward keeps requests from waiting for ever. slurmctld cannot plan the
-// start of a request that no node offers at the moment, so smaller jobs pass it
+// start of a request whose constraint no node satisfies at the moment, so smaller jobs pass it
 // again and again. The steward finds such a request and the node that will be
 // free for it soonest; that node then keeps GPUs for it.
 // One agent of the cluster is the steward. What it decides travels in the
-// Comment of the node: Slurm stays the only bus between nodes.
+// node's Extra (package extra): Slurm stays the only bus between nodes.
 package steward
 
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"carma/slurmbridge/jobstate"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
 
-// Hold is a job that a node is to keep GPUs for.
+// Hold is a job that a node is to keep GPUs for. Everybody reads a node's Extra: whose the job is, slurmctld
+// says to whom it may.
 type Hold struct {
 	JobID uint32
-	UID   uint32    // its user
 	GPUs  int       // of one node
 	MiB   int64     // that it needs; 0: all of each
 	Since time.Time // when the steward decided
+
+	// Preempts is the tag (extra.Tags) of the user of a job that is sent to the node, where it may preempt
+	// others: the node keeps nothing for it, and Extra has a count of MiB for GPUs of this user (PreemptKey).
+	Preempts string
 }
 
 // HoldTimeout is how long a hold lasts at most.
 const HoldTimeout = 30 * time.Minute
 
-const prefix = "carma-hold="
+// preempts stands in the word of a hold before the tag.
+const preempts = "preempt"
 
-// String is the word for a node's Comment.
+// String is the word extra.Hold of a node's Extra.
 func (h Hold) String() string {
-	return fmt.Sprintf("%s%d:%d:%d:%d:%d", prefix, h.JobID, h.UID, h.GPUs, h.MiB, h.Since.Unix())
+	word := fmt.Sprintf("%d:%d:%d:%d", h.JobID, h.GPUs, h.MiB, h.Since.Unix())
+	if h.Preempts != "" {
+		word += ":" + preempts + ":" + h.Preempts
+	}
+	return word
 }
 
-// ParseComment finds the hold in a node's Comment.
-func ParseComment(comment string) (h Hold, ok bool) {
-	for word := range strings.FieldsSeq(comment) {
-		text, found := strings.CutPrefix(word, prefix)
-		if !found {
-			continue
-		}
-		f := strings.Split(text, ":")
-		if len(f) != 5 {
-			return Hold{}, false
-		}
-		id, err1 := strconv.ParseUint(f[0], 10, 32)
-		uid, err2 := strconv.ParseUint(f[1], 10, 32)
-		k, err3 := strconv.ParseUint(f[2], 10, 16)
-		mib, err4 := strconv.ParseUint(f[3], 10, 32)
-		since, err5 := strconv.ParseInt(f[4], 10, 64)
-		if err := cmp.Or(err1, err2, err3, err4, err5); err != nil || id == 0 || k == 0 {
-			return Hold{}, false
-		}
-		return Hold{JobID: uint32(id), UID: uint32(uid), GPUs: int(k), MiB: int64(mib), Since: time.Unix(since, 0)}, true
+// HoldIn finds the hold in a node's Extra.
+func HoldIn(text string) (h Hold, ok bool) {
+	f := strings.Split(extra.Word(text, extra.Hold), ":")
+	sent := len(f) == 6 && f[4] == preempts && isTag(f[5])
+	if len(f) != 4 && !sent {
+		return Hold{}, false
 	}
-	return Hold{}, false
+	id, err1 := strconv.ParseUint(f[0], 10, 32)
+	k, err2 := strconv.ParseUint(f[1], 10, 16)
+	mib, err3 := strconv.ParseUint(f[2], 10, 32)
+	since, err4 := strconv.ParseInt(f[3], 10, 64)
+	if err := cmp.Or(err1, err2, err3, err4); err != nil || id == 0 || k == 0 {
+		return Hold{}, false
+	}
+	h = Hold{JobID: uint32(id), GPUs: int(k), MiB: int64(mib), Since: time.Unix(since, 0)}
+	if sent {
+		h.Preempts = f[5]
+	}
+	return h, true
 }
 
-// Comment puts a hold into a comment, or takes it out (nil), and keeps what
-// others wrote there.
-func Comment(comment string, h *Hold) string {
-	words := without(comment, prefix)
-	if h != nil {
-		words = append(words, h.String())
-	}
-	return strings.Join(words, " ")
+// isTag tells whether a text can be a tag: it becomes a part of a key.
+func isTag(s string) bool {
+	return s != "" && len(s) <= 64 && strings.IndexFunc(s, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z')
+	}) < 0
 }
 
-// without are the words of a comment that do not begin so.
-func without(comment, prefix string) []string {
-	var words []string
-	for word := range strings.FieldsSeq(comment) {
-		if !strings.HasPrefix(word, prefix) && word != "(null)" {
-			words = append(words, word)
+// PreemptKey is the key of the count that stands in Extra while a job is sent to the node that may preempt
+// others; empty: there is none.
+func (h Hold) PreemptKey() string {
+	if h.Preempts == "" {
+		return ""
+	}
+	return extra.UserKey(h.GPUs, h.Preempts)
+}
+
+// SetWords puts words into a node's Extra, by their keys, or takes them out (empty). With a hold comes, or goes,
+// the count that sends its job there if it may preempt others. A node that has such a count of its own puts that
+// back.
+func SetWords(text string, words map[string]string) (_ string, err error) {
+	before, _ := HoldIn(text)
+	for key, word := range words {
+		if text, err = extra.SetWord(text, key, word); err != nil {
+			return "", err
 		}
 	}
-	return words
+	after, _ := HoldIn(text)
+	if before.PreemptKey() == after.PreemptKey() && before.MiB == after.MiB {
+		return text, nil
+	}
+	counts, err := extra.Counts(text)
+	if err != nil {
+		return "", err
+	}
+	delete(counts, before.PreemptKey())
+	return extra.SetCounts(text, after.With(counts))
+}
+
+// With adds the count of a job that is sent to preempt others.
+func (h Hold) With(counts map[string]int64) map[string]int64 {
+	if key := h.PreemptKey(); key != "" {
+		counts = maps.Clone(counts)
+		counts[key] = max(counts[key], h.MiB)
+	}
+	return counts
+}
+
+// Sizes are those of GPUs and nodes in carma.toml, by partition.
+type Sizes struct {
+	FullMiB map[string]int64 // memory of a GPU
+	GPUs    map[string]int   // of a node
+}
+
+// takesAll tells whether a job takes all GPUs of its nodes. slurmctld plans its start by the memory that it
+// consumes, and its constraint asks no more than that all GPUs are well.
+func (s Sizes) takesAll(j *schedule.Job) bool {
+	if full := smallest(s.FullMiB, j.Partition); full == 0 || j.MiB < full {
+		return false
+	}
+	for p := range strings.SplitSeq(j.Partition, ",") {
+		if n, ours := s.GPUs[p]; ours && n != j.GPUs {
+			return false
+		}
+	}
+	return true
 }
 
 // Input is the cluster as slurmctld tells it.
 type Input struct {
-	Queue   []schedule.Job // pending and running jobs of our partitions
-	Nodes   []schedule.Node
-	FullMiB map[string]int64 // memory of a GPU, by partition
-	After   time.Duration    // a request must have waited so long
-	Now     time.Time
-	Vains   Vains // whose jobs get no hold for a while, or none on some nodes
+	Sizes
+	Queue []schedule.Job // pending and running jobs of our partitions
+	Nodes []schedule.Node
+	After time.Duration // a request must have waited so long
+	Now   time.Time
+	Vains Vains // whose jobs get no hold for a while, or none on some nodes
 }
 
 // Decision is which node is to keep GPUs, and for which job: the hold has its id,
@@ -114,9 +166,10 @@ func Decide(in Input) (d Decision, ok bool) {
 func decide(in Input) (d Decision, ok bool, looks int) {
 	x := newIndex(in)
 	served := map[uint32]bool{} // users
-	for _, n := range in.Nodes {
-		if h, ok := ParseComment(n.Comment); ok && n.Up {
-			served[h.UID] = true
+	for i := range in.Queue {
+		x.looks++
+		if x.held[in.Queue[i].ID] {
+			served[in.Queue[i].UID] = true
 		}
 	}
 	var waiting []*schedule.Job
@@ -134,65 +187,12 @@ func decide(in Input) (d Decision, ok bool, looks int) {
 	})
 	for _, j := range x.turns(waiting) {
 		if node := x.soonest(j); node != "" {
-			b := x.booking(j)
-			if b.mib >= smallest(in.FullMiB, j.Partition) {
-				b.mib = 0
+			h := Hold{JobID: j.ID, GPUs: j.GPUs, MiB: j.MiB, Since: in.Now}
+			if h.MiB >= smallest(in.FullMiB, j.Partition) {
+				h.MiB = 0
 			}
-			return Decision{node, *j, Hold{j.ID, j.UID, b.gpus, b.mib, in.Now}}, true, x.looks
+			return Decision{node, *j, h}, true, x.looks
 		}
 	}
 	return Decision{}, false, x.looks
-}
-
-// allGPUs tells whether k are all GPUs of each node of the partitions.
-func allGPUs(gpus map[string]int, partitions string, k int) bool {
-	for p := range strings.SplitSeq(partitions, ",") {
-		if n, ours := gpus[p]; ours && n != k {
-			return false
-		}
-	}
-	return true
-}
-
-// Rebooking is a waiting job and the GRES that it is to ask for instead.
-type Rebooking struct {
-	schedule.Job
-	Books string
-}
-
-// NeedsRebooking returns the waiting jobs whose booking an update has made wrong, which tells no
-// plugin what the job has booked, with what they are to book instead: those that name
-// their nodes and yet book memory of any node, as slurmctld gives such a job up when these
-// offer less (tres.AnyMiB); those that book more than a GPU of their partition has, for
-// they would wait for ever: they book a whole one; and those that book all GPUs of their nodes
-// (tres.WholeMiB) where nodes have more by now. gpus is how many a node has, by partition.
-func NeedsRebooking(queue []schedule.Job, fullMiB map[string]int64, gpus map[string]int) []Rebooking {
-	var list []Rebooking
-	seen := map[uint32]bool{}
-	for i := range queue {
-		j := &queue[i]
-		if j.State != jobstate.Pending || seen[j.ID] {
-			continue
-		}
-		seen[j.ID] = true // all waiting tasks of an array
-		books := tres.Read(j.TresPerNode)
-		mib, each, full := books.FreeMiB(), books.ReserveMiB(), smallest(fullMiB, j.Partition)
-		tooMuch, named := full > 0 && mib > full, j.ReqNodes != "" || j.Reservation != ""
-		inPart := books.Whole() && !allGPUs(gpus, j.Partition, books.K)
-		if books.K == 0 || !tooMuch && !inPart && !(books.Anywhere() && named) {
-			continue
-		}
-		free := mib
-		if tooMuch {
-			free, each = full, min(each, full)
-		}
-		switch {
-		case books.Sent():
-			free = tres.SentMiB
-		case named || !books.Anywhere():
-			free = tres.AnyMiB
-		}
-		list = append(list, Rebooking{*j, books.Rebook(free, each)})
-	}
-	return list
 }

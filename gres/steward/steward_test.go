@@ -3,78 +3,106 @@
 package steward
 
 import (
-	"carma/slurmbridge/schedule"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"carma/slurmbridge/extra"
+	"carma/slurmbridge/schedule"
 )
 
 var now = time.Unix(1795257543, 0)
 
-func TestComment(t *testing.T) {
-	hold := Hold{JobID: 7, UID: 1000, GPUs: 2, MiB: 20480, Since: now}
-	const word = "carma-hold=7:1000:2:20480:1795257543"
+func place(text string, h Hold) (string, error) {
+	return SetWords(text, map[string]string{extra.Hold: h.String()})
+}
+
+func TestHoldIn(t *testing.T) {
+	hold := Hold{JobID: 7, GPUs: 2, MiB: 20480, Since: now}
+	sent := hold
+	sent.Preempts = "1001"
+	const word = `"carmahold":"7:2:20480:1795257543`
 	for _, c := range []struct {
 		before string
-		hold   *Hold
+		hold   Hold
 		after  string
 	}{
-		{"", &hold, word},
-		{"(null)", &hold, word},
-		{"rack 4", &hold, "rack 4 " + word},
-		{"rack 4 carma-hold=1:1000:1:0:1", &hold, "rack 4 " + word},
-		{"rack " + word + " 4", nil, "rack 4"},
-		{word, nil, ""},
-		{"rack 4", nil, "rack 4"},
+		{"", hold, "{" + word + `"}`},
+		{"(null)", hold, "{" + word + `"}`},
+		{`{"rack":4}`, hold, "{" + word + `","rack":4}`},
+		{`{"carma1":5,"carmahold":"1:1:0:1"}`, hold, `{"carma1":5,` + word + `"}`},
+		{`{"carma1":5,"carma1u9":7,"carmahold":"1:1:7:1:preempt:9"}`, hold, `{"carma1":5,` + word + `"}`},
+		{"", sent, `{"carma2u1001":20480,` + word + `:preempt:1001"}`},
+		{`{"carma2":1,"carma2u1001":30000}`, sent, `{"carma2":1,"carma2u1001":30000,` + word + `:preempt:1001"}`},
 	} {
-		if got := Comment(c.before, c.hold); got != c.after {
-			t.Errorf("%q: got %q, want %q", c.before, got, c.after)
+		got, err := place(c.before, c.hold)
+		if got != c.after || err != nil {
+			t.Errorf("%q: got %q, %v, want %q", c.before, got, err, c.after)
 		}
-		if got, ok := ParseComment(c.after); ok != (c.hold != nil) || ok && got != hold {
-			t.Errorf("%q: read back as %+v, %v", c.after, got, ok)
+		if back, ok := HoldIn(got); !ok || back != c.hold {
+			t.Errorf("%q: read back as %+v, %v", got, back, ok)
 		}
 	}
-	for _, bad := range []string{"", "(null)", "hold", "carma-hold=", "carma-hold=1:2:3", "carma-hold=1:1:0:5",
-		"carma-hold=0:9:1:0:5", "carma-hold=1:9:0:0:5", "carma-hold=x:9:1:0:5", "carma-hold=1:x:1:0:5",
-		"carma-hold=1:9:1:-1:5", "carma-hold=1:9:1:0:x", "carma-hold=1:9:1:1:1:1"} {
-		if got, ok := ParseComment(bad); ok {
+	for before, want := range map[string]string{"": "", `{"carma2":1,` + word + `","rack":4}`: `{"carma2":1,"rack":4}`,
+		`{"carma2":1,"carma2u1001":30000,"carma1u1001":9,` + word + `:preempt:1001"}`: `{"carma1u1001":9,"carma2":1}`} {
+		if got, err := SetWords(before, map[string]string{extra.Hold: ""}); got != want || err != nil {
+			t.Errorf("%q: got %q, %v, want %q", before, got, err, want)
+		}
+	}
+	if _, err := place("rack 4", hold); err == nil {
+		t.Error("a text of others is overwritten")
+	}
+	for _, bad := range []string{"", "hold", "1:2:3", "1:1:0:5:", "0:1:0:5", "1:0:0:5", "x:1:0:5", "1:x:0:5", "1:1:-1:5",
+		"1:1:0:x", "1:1:1:1:1", "1:1:1:1:preempt", "1:1:1:1:preempt:", "1:1:1:1:preempt:a b", "1:1:1:1:x:1001",
+		"1:1:1:1:preempt:" + strings.Repeat("a", 65)} {
+		if got, ok := HoldIn(fmt.Sprintf(`{"carmahold":%q}`, bad)); ok {
 			t.Errorf("%q: read as %+v", bad, got)
 		}
 	}
 }
 
-func pending(id uint32, tres string, waited time.Duration) schedule.Job {
-	return schedule.Job{ID: id, State: "PENDING", Partition: "gpu", Reason: "Resources", Priority: 100,
-		Eligible: now.Add(-waited), TresPerNode: tres, UID: 1000}
+// books is what a job has booked.
+type books struct {
+	gpus int
+	mib  int64
+}
+
+func pending(id uint32, b books, waited time.Duration) schedule.Job {
+	return schedule.Job{ID: id, State: "PENDING", Partition: "gpu", Reason: "Constraints", Priority: 100,
+		Eligible: now.Add(-waited), GPUs: b.gpus, MiB: b.mib, UID: 1000}
 }
 
 func running(id uint32, nodes string, left time.Duration) schedule.Job {
 	return schedule.Job{ID: id, State: "RUNNING", Partition: "gpu", Nodes: nodes, End: now.Add(left)}
 }
 
-const (
-	two   = "gres:gpu:2,gres:carma2:40536,gres:carmatotal:81072"
-	whole = "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"
-	half  = "gres:gpu:1,gres:carmau0:20480,gres:carmatotal:20480"
-	share = "gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240"
+var (
+	two   = books{2, 40536}
+	whole = books{1, 40536}
+	half  = books{1, 20480}
+	all   = books{4, 40536} // of a node of the partition gpu
+	eight = books{8, 40536}
 )
+
+var sizes = Sizes{FullMiB: map[string]int64{"gpu": 40536}, GPUs: map[string]int{"gpu": 4}}
 
 func TestDecide(t *testing.T) {
 	later := func(id uint32, priority int64, since time.Duration) schedule.Job {
 		j := running(id, "n1", time.Hour)
-		j.Priority, j.Start, j.TresPerNode = priority, now.Add(-since), share
+		j.Priority, j.Start, j.GPUs, j.MiB = priority, now.Add(-since), 1, 10240
 		return j
 	}
 	cpu := later(5, 99, time.Minute)
-	cpu.TresPerNode = ""
-	nodes := func(comments ...string) []schedule.Node {
-		all := []schedule.Node{{Name: "carma-anchor", Partitions: []string{"gpu"}, GPUs: 4},
+	cpu.GPUs, cpu.MiB = 0, 0
+	nodes := func(words ...string) []schedule.Node {
+		all := []schedule.Node{{Name: "n0", Partitions: []string{"gpu"}, Up: true}, // without an agent
 			{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4},
 			{Name: "n2", Partitions: []string{"gpu"}, Up: true, GPUs: 4},
 			{Name: "n3", Partitions: []string{"other"}, Up: true, GPUs: 8}}
-		for i, c := range comments {
-			all[i+1].Comment = c
+		for i, w := range words {
+			all[i+1].Extra = fmt.Sprintf(`{"carmahold":%q}`, w)
 		}
 		return all
 	}
@@ -102,10 +130,10 @@ func TestDecide(t *testing.T) {
 			func(j *schedule.Job) { j.Partition = "none,gpu" })}, nodes(), "n1", 7},
 		"passed in one of its partitions": {[]schedule.Job{with(pending(7, half, time.Hour),
 			func(j *schedule.Job) { j.Partition = "other,gpu" }), later(3, 99, time.Minute)}, nodes(), "n2", 7},
-		"all GPUs of a node": {[]schedule.Job{pending(7, "gres:gpu:4,gres:carma4:3,gres:carmatotal:162144", time.Hour)},
+		"all GPUs of a node": {[]schedule.Job{pending(7, all, time.Hour)},
 			nodes(), "n1", 7},
-		"all GPUs of two nodes, which slurmctld plans": {[]schedule.Job{with(pending(7,
-			"gres:gpu:4,gres:carma4:3,gres:carmatotal:162144", time.Hour), func(j *schedule.Job) { j.NodeCount = 2 })},
+		"all GPUs of two nodes, which slurmctld plans": {[]schedule.Job{with(pending(7, all, time.Hour),
+			func(j *schedule.Job) { j.NodeCount = 2 })},
 			nodes(), "", 0},
 		"a whole GPU": {[]schedule.Job{pending(7, whole, time.Hour)}, nodes(), "n1", 7},
 		"a share that nobody passed": {[]schedule.Job{pending(7, half, time.Hour), later(3, 99, 2*time.Hour),
@@ -120,20 +148,17 @@ func TestDecide(t *testing.T) {
 			later(3, 99, time.Minute)}, nodes(), "", 0},
 		"in a reservation": {[]schedule.Job{with(pending(7, two, time.Hour),
 			func(j *schedule.Job) { j.Reservation = "r" })}, nodes(), "", 0},
-		"a job of others": {[]schedule.Job{pending(7, "gres:gpu:8", time.Hour)}, nodes(), "", 0},
+		"a job of others": {[]schedule.Job{pending(7, books{4, 0}, time.Hour)}, nodes(), "", 0},
 		"not long enough": {[]schedule.Job{pending(7, two, time.Minute)}, nodes(), "", 0},
 		"waits for something else": {[]schedule.Job{with(pending(7, two, time.Hour),
 			func(j *schedule.Job) { j.Reason = "Dependency" })}, nodes(), "", 0},
-		"only the anchor could take it now": {[]schedule.Job{with(pending(7, two, time.Hour),
-			func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor" })}, nodes(), "n1", 7},
-		"the anchor, and a node that is drained": {[]schedule.Job{with(pending(7, two, time.Hour),
-			func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
-		"the anchor, and many": {[]schedule.Job{with(pending(7, two, time.Hour),
-			func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:a[1-2],carma-anchor,n[4-7,9]" })}, nodes(),
-			"n1", 7},
-		"the anchor, as scontrol writes it": {[]schedule.Job{with(pending(7, two, time.Hour),
-			func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail,_UnavailableNodes:carma-anchor,n4" })}, nodes(), "n1", 7},
-		"the same, on 23.11": {[]schedule.Job{with(pending(7, two, time.Hour),
+		"on several nodes": {[]schedule.Job{with(pending(7, two, time.Hour), func(j *schedule.Job) {
+			j.Reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+			j.NodeCount = 2
+		})}, nodes(), "n1", 7},
+		"other memory is free": {[]schedule.Job{with(pending(7, two, time.Hour),
+			func(j *schedule.Job) { j.Reason = "Resources" })}, nodes(), "n1", 7},
+		"slurmctld has not looked at it": {[]schedule.Job{with(pending(7, two, time.Hour),
 			func(j *schedule.Job) { j.Reason = "None" })}, nodes(), "n1", 7},
 		"a node is down": {[]schedule.Job{with(pending(7, two, time.Hour),
 			func(j *schedule.Job) { j.Reason = "ReqNodeNotAvail, UnavailableNodes:n4" })}, nodes(), "", 0},
@@ -149,35 +174,32 @@ func TestDecide(t *testing.T) {
 			func(j *schedule.Job) { j.ArrayJobID, j.ArrayTask = 7, 1 })}, nodes(), "n1", 7},
 		"asks for a node": {[]schedule.Job{with(pending(7, two, time.Hour),
 			func(j *schedule.Job) { j.ReqNodes = "n2" })}, nodes(), "n2", 7},
-		"more than a node has": {[]schedule.Job{pending(7,
-			"gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", time.Hour)}, nodes(), "", 0},
+		"more than a node has": {[]schedule.Job{pending(7, eight, time.Hour)}, nodes(), "", 0},
 		"highest priority first": {[]schedule.Job{pending(7, two, time.Hour),
 			with(pending(8, two, 30*time.Minute), func(j *schedule.Job) { j.Priority = 200 })}, nodes(), "n1", 8},
 		"then the oldest": {[]schedule.Job{pending(8, two, 30*time.Minute),
 			pending(7, two, time.Hour)}, nodes(), "n1", 7},
-		"a node keeps for one job only": {[]schedule.Job{pending(7, two, time.Hour)}, nodes("carma-hold=5:1:2:0:1"),
-			"n2", 7},
-		"a user has one at a time": {[]schedule.Job{pending(7, two, time.Hour)},
-			nodes("carma-hold=5:1000:2:0:1"), "", 0},
-		"a node that is down keeps nothing": {[]schedule.Job{pending(7, two, time.Hour)}, func() []schedule.Node {
-			all := nodes("carma-hold=5:1000:2:0:1")
+		"a node keeps for one job only": {[]schedule.Job{pending(7, two, time.Hour)}, nodes("5:2:0:1"), "n2", 7},
+		"a user has one at a time": {[]schedule.Job{pending(7, two, time.Hour), pending(5, two, time.Hour)},
+			nodes("5:2:0:1"), "", 0},
+		"a job that preempts is on its way": {[]schedule.Job{pending(7, two, time.Hour), pending(5, two, time.Hour)},
+			nodes("5:2:0:1:preempt:1000"), "", 0},
+		"a node that is down keeps nothing": {[]schedule.Job{pending(7, two, time.Hour),
+			with(pending(5, two, time.Hour), func(j *schedule.Job) { j.Reason = "JobHeldUser" })}, func() []schedule.Node {
+			all := nodes("5:2:0:1")
 			all[1].Up = false
 			return all
 		}(), "n2", 7},
-		"then it is another's turn": {[]schedule.Job{pending(7, two, 2*time.Hour),
-			with(pending(8, two, time.Hour), func(j *schedule.Job) { j.UID = 1001 })}, nodes("carma-hold=5:1000:2:0:1"), "n2",
-			8},
-		"names its node, and backs off": {[]schedule.Job{with(pending(7,
-			"gres:gpu:2,gres:carma2:1,gres:carmatotal:81072", time.Hour),
-			func(j *schedule.Job) { j.ReqNodes, j.Reason = "n2", "BeginTime" })}, nodes(), "n2", 7},
+		"then it is another's turn": {[]schedule.Job{pending(7, two, 2*time.Hour), pending(5, two, time.Hour),
+			with(pending(8, two, time.Hour), func(j *schedule.Job) { j.UID = 1001 })}, nodes("5:2:0:1"), "n2", 8},
 		"backs off": {[]schedule.Job{with(pending(7, two, time.Hour),
 			func(j *schedule.Job) { j.Reason = "BeginTime" })}, nodes(), "", 0},
 		"a job that is kept for is done": {[]schedule.Job{pending(7, two, time.Hour)},
-			nodes("carma-hold=7:1000:2:0:1"), "", 0},
-		"the next, where the first cannot be had": {[]schedule.Job{pending(7,
-			"gres:gpu:8,gres:carma8:40536,gres:carmatotal:324288", 2*time.Hour), pending(8, two, time.Hour)}, nodes(), "n1", 8},
+			nodes("7:2:0:1"), "", 0},
+		"the next, where the first cannot be had": {[]schedule.Job{pending(7, eight, 2*time.Hour),
+			pending(8, two, time.Hour)}, nodes(), "n1", 8},
 	} {
-		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, FullMiB: map[string]int64{"gpu": 40536},
+		in := Input{Queue: slices.Clone(c.queue), Nodes: c.nodes, Sizes: sizes,
 			After: 10 * time.Minute, Now: now}
 		d, ok := Decide(in)
 		if d.Node != c.node || d.Hold.JobID != c.job || d.Job.ID != c.job || ok != (c.node != "") {
@@ -188,77 +210,40 @@ func TestDecide(t *testing.T) {
 
 // What is kept is what the job needs of each GPU.
 func TestDecideHowMuch(t *testing.T) {
-	for tres, want := range map[string]Hold{
-		two:   {GPUs: 2},
-		whole: {GPUs: 1},
-		half:  {GPUs: 1, MiB: 20480},
-		"gres/gpu=2,gres/carma2:10240,gres/carmatotal:20480": {GPUs: 2, MiB: 10240},
-		"gres:gpu:1,gres:carmau0:1,gres:carmatotal:20480":    {GPUs: 1, MiB: 20480},
+	for b, want := range map[books]Hold{
+		two:        {GPUs: 2},
+		whole:      {GPUs: 1},
+		half:       {GPUs: 1, MiB: 20480},
+		{2, 10240}: {GPUs: 2, MiB: 10240},
 	} {
 		passing := running(1, "n1", time.Hour)
-		passing.Start, passing.TresPerNode = now, share
-		in := Input{Queue: []schedule.Job{pending(7, tres, time.Hour), passing},
-			Nodes:   []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}},
-			FullMiB: map[string]int64{"gpu": 40536}, After: 10 * time.Minute, Now: now}
-		want.JobID, want.UID, want.Since = 7, 1000, now
+		passing.Start, passing.GPUs, passing.MiB = now, 1, 10240
+		in := Input{Queue: []schedule.Job{pending(7, b, time.Hour), passing}, Sizes: sizes,
+			Nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true, GPUs: 4}},
+			After: 10 * time.Minute, Now: now}
+		want.JobID, want.Since = 7, now
 		if d, _ := Decide(in); d.Hold != want {
-			t.Errorf("%s: %+v, want %+v", tres, d.Hold, want)
+			t.Errorf("%v: %+v, want %+v", b, d.Hold, want)
 		}
 	}
 }
 
-func TestMisbooked(t *testing.T) {
-	named := pending(1, half, 0)
-	named.ReqNodes = "n1"
-	reserved := pending(2, two, 0)
-	reserved.Reservation = "r"
-	right := named
-	right.ID, right.TresPerNode = 3, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:20480"
-	others := named
-	others.ID, others.TresPerNode = 4, "gres:gpu:1"
-	runs := running(5, "n1", time.Hour)
-	runs.ReqNodes, runs.TresPerNode = "n1", half
-	moved := func(id uint32, books string) schedule.Job { // to a partition of smaller GPUs
-		j := pending(id, books, time.Hour)
-		j.Partition = "small,gpu"
-		return j
-	}
-	big, several, idle := moved(7, whole), moved(8, two), moved(9, "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:10240")
-	bigNamed, fits, unknown := moved(10, right.TresPerNode), moved(11,
-		"gres:gpu:1,gres:carmau0:20000,gres:carmatotal:20000"), moved(12, whole)
-	bigNamed.ReqNodes, unknown.Partition = "n1", "none"
-	full := map[string]int64{"gpu": 40536, "small": 20000}
-	node := pending(13, "gres:gpu:2,gres:carma2:3,gres:carmatotal:81072", time.Hour)
-	right2, more, nodeNamed := node, node, node
-	right2.ID, right2.Partition = 14, "two"
-	more.ID, more.Partition = 15, "two,gpu"
-	nodeNamed.ID, nodeNamed.Partition, nodeNamed.ReqNodes = 16, "two", "n1"
-	full["two"] = 40536
-	got := NeedsRebooking([]schedule.Job{named, named, reserved, right, others, runs, pending(6, half, time.Hour),
-		big, several, idle, bigNamed, fits, unknown, node, right2, more, nodeNamed}, full,
-		map[string]int{"gpu": 4, "small": 4, "two": 2})
-	if want := []Rebooking{{named, right.TresPerNode}, {reserved, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
-		{big, fits.TresPerNode}, {several, "gres:gpu:2,gres:carma2:20000,gres:carmatotal:40000"},
-		{idle, "gres:gpu:1,gres:carmau0:20000,gres:carmatotal:10240"},
-		{bigNamed, "gres:gpu:1,gres:carmau0:1,gres:carmatotal:20000"},
-		{node, two}, {more, two}, {nodeNamed, "gres:gpu:2,gres:carma2:1,gres:carmatotal:81072"},
-	}; !slices.Equal(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
-	}
-}
-
-func FuzzParseComment(f *testing.F) {
-	for _, seed := range []string{"", "carma-hold=7:9:2:0:1795257543", "rack carma-hold=7:9:2:0:1 x", "carma-hold=::",
-		"(null)"} {
+func FuzzHoldIn(f *testing.F) {
+	for _, seed := range []string{"", "{}", `{"carmahold":"7:2:0:1795257543"}`,
+		`{"carmahold":"7:2:0:1:preempt:ab","rack":4}`, `{"carmahold":"::"}`, `{"carmahold":7}`, "(null)", "rack 4"} {
 		f.Add(seed)
 	}
-	f.Fuzz(func(t *testing.T, comment string) {
-		if _, ok := ParseComment(Comment(comment, nil)); ok {
-			t.Errorf("%q: a hold is left", comment)
+	f.Fuzz(func(t *testing.T, text string) {
+		if h, ok := HoldIn(text); ok && (h.JobID == 0 || h.GPUs == 0 || h.MiB < 0) {
+			t.Errorf("%q: %+v", text, h)
 		}
-		h := Hold{JobID: 7, GPUs: 2, MiB: 1, Since: now}
-		if got, ok := ParseComment(Comment(comment, &h)); !ok || got != h {
-			t.Errorf("%q: read back as %+v", comment, got)
+		h := Hold{JobID: 7, GPUs: 2, MiB: 1, Since: now, Preempts: "ab"}
+		after, err := place(text, h)
+		if err != nil {
+			return
+		}
+		if got, ok := HoldIn(after); !ok || got != h {
+			t.Errorf("%q: read back as %+v", text, got)
 		}
 	})
 }
@@ -266,13 +251,13 @@ func FuzzParseComment(f *testing.F) {
 // queueOf is a cluster with so many waiting tasks of an array, jobs of one user that all
 // name other nodes and features, and running jobs. No node can take any of them.
 func queueOf(tasks, others, nodes int) Input {
-	in := Input{FullMiB: map[string]int64{"gpu": 40536}, After: time.Minute, Now: now}
+	in := Input{Sizes: sizes, After: time.Minute, Now: now}
 	for i := range nodes {
 		name := fmt.Sprint("n", i)
 		in.Nodes = append(in.Nodes, schedule.Node{Name: name, Partitions: []string{"gpu"}, Lives: true, Up: true, GPUs: 1,
 			Features: fmt.Sprint("a,f", i%7)})
 		r := running(uint32(1000000+i), name, time.Hour)
-		r.TresPerNode, r.Start, r.Priority = share, now, 1
+		r.GPUs, r.MiB, r.Start, r.Priority = 1, 10240, now, 1
 		in.Queue = append(in.Queue, r)
 	}
 	for i := range tasks {
@@ -347,8 +332,8 @@ func BenchmarkSteward(b *testing.B) {
 	w := Waits{}
 	for b.Loop() {
 		queue := slices.Clone(in.Queue)
-		NeedsRebooking(queue, in.FullMiB, nil)
 		w.Restore(queue, now, time.Minute)
-		Decide(Input{Queue: queue, Nodes: in.Nodes, FullMiB: in.FullMiB, After: in.After, Now: in.Now})
+		in.Queue = queue
+		Decide(in)
 	}
 }

@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
 
 // VainAfter is how long the GPUs of a hold must have been offered to its job, when its time is
@@ -54,49 +55,29 @@ func hashOf(node string) uint16 {
 	return uint16(sum ^ sum>>16)
 }
 
-// vainPrefix begins the word in which a node says that a hold was in vain, of a job id and the
-// time of its decision, and that of the anchor's Comment which leaves to the next steward what
-// this one knows.
-const vainPrefix = "carma-vain="
+// VainWord is the word extra.Vain, in which a node says that a hold was in vain, or cannot be kept.
+func VainWord(h Hold) string { return fmt.Sprintf("%d:%d", h.JobID, h.Since.Unix()) }
 
-// VainComment takes a hold that was in vain, or cannot be kept, out of its node's Comment, and says
-// so there.
-func VainComment(comment string, h Hold) string {
-	comment, _ = WithoutVain(comment)
-	return strings.Join(append(without(comment, prefix), fmt.Sprintf("%s%d:%d", vainPrefix, h.JobID, h.Since.Unix())), " ")
-}
-
-// WithoutVain takes that out again; said tells whether it was there.
-func WithoutVain(comment string) (rest string, said bool) {
-	return strings.Join(without(comment, vainPrefix), " "), strings.Contains(comment, vainPrefix)
-}
-
-// vainWords are the numbers in such words.
-func vainWords(comment string) (list [][]int64) {
-	for word := range strings.FieldsSeq(comment) {
-		text, ok := strings.CutPrefix(word, vainPrefix)
-		if !ok {
-			continue
-		}
-		for entry := range strings.SplitSeq(text, ",") {
-			var numbers []int64
-			for f := range strings.SplitSeq(entry, ":") {
-				n, err := strconv.ParseInt(f, 10, 64)
-				if err != nil || n < 0 {
-					numbers = nil
-					break
-				}
-				numbers = append(numbers, n)
+// numbersOf are the numbers in such a word, and in each entry of the word of Vains.
+func numbersOf(word string) (list [][]int64) {
+	for entry := range strings.SplitSeq(word, ",") {
+		var numbers []int64
+		for f := range strings.SplitSeq(entry, ":") {
+			n, err := strconv.ParseInt(f, 10, 64)
+			if err != nil || n < 0 {
+				numbers = nil
+				break
 			}
-			list = append(list, numbers)
+			numbers = append(numbers, n)
 		}
+		list = append(list, numbers)
 	}
 	return list
 }
 
-// Learn takes over what another steward has left in the anchor's Comment.
-func (v Vains) Learn(comment string, now time.Time) {
-	for _, n := range vainWords(comment) {
+// Learn takes over the word that another steward has left.
+func (v Vains) Learn(word string, now time.Time) {
+	for _, n := range numbersOf(word) {
 		if len(n) >= 4 && v[uint32(n[0])].since < n[2] {
 			known := vain{holds: int(min(n[1], 64)), since: n[2], request: uint32(n[3]), seen: now.Unix()}
 			for _, node := range n[4:min(len(n), 4+nodesTold)] {
@@ -119,7 +100,7 @@ type Said struct {
 func (v Vains) Look(queue []schedule.Job, nodes []schedule.Node, now time.Time, every time.Duration) (list []Said) {
 	said := map[uint32][]Said{}
 	for i := range nodes {
-		for _, n := range vainWords(nodes[i].Comment) {
+		for _, n := range numbersOf(extra.Word(nodes[i].Extra, extra.Vain)) {
 			if len(n) == 2 {
 				said[uint32(n[0])] = append(said[uint32(n[0])], Said{uint32(n[0]), nodes[i].Name, n[1]})
 			}
@@ -176,9 +157,8 @@ func (k vain) after(s Said, j *schedule.Job, now time.Time) vain {
 
 // requestOf tells one request of a job from another.
 func requestOf(j *schedule.Job) uint32 {
-	books := tres.Read(j.TresPerNode)
 	h := fnv.New32a()
-	fmt.Fprint(h, books.K, " ", books.FreeMiB(), " ", books.ReserveMiB(), " ", j.NodeCount, " ", j.Partition, " ",
+	fmt.Fprint(h, j.GPUs, " ", j.MiB, " ", j.NodeCount, " ", j.Partition, " ",
 		j.ReqNodes, " ", j.Features)
 	return h.Sum32()
 }
@@ -203,25 +183,18 @@ func (k vain) until() time.Time {
 	return time.Unix(k.since, 0).Add(HoldTimeout + rest)
 }
 
-// Comment leaves to the next steward what this one knows, of the latest holds, and keeps what
-// others wrote there.
-func (v Vains) Comment(comment string) string {
-	var ids []uint32
-	for id := range v {
-		ids = append(ids, id)
-	}
+// Word is the word extra.Vains, in which a steward leaves to the next one what this one knows, of the latest
+// holds.
+func (v Vains) Word() string {
+	ids := slices.Collect(maps.Keys(v))
 	slices.SortFunc(ids, func(a, b uint32) int { return cmp.Or(cmp.Compare(v[b].since, v[a].since), cmp.Compare(a, b)) })
-	words := without(comment, vainPrefix)
-	if ids = ids[:min(len(ids), most)]; len(ids) > 0 {
-		var entries []string
-		for _, id := range ids {
-			entry := fmt.Sprintf("%d:%d:%d:%d", id, v[id].holds, v[id].since, v[id].request)
-			for _, node := range v[id].nodes[max(0, len(v[id].nodes)-nodesTold):] {
-				entry += fmt.Sprintf(":%d", node)
-			}
-			entries = append(entries, entry)
+	var entries []string
+	for _, id := range ids[:min(len(ids), most)] {
+		entry := fmt.Sprintf("%d:%d:%d:%d", id, v[id].holds, v[id].since, v[id].request)
+		for _, node := range v[id].nodes[max(0, len(v[id].nodes)-nodesTold):] {
+			entry += fmt.Sprintf(":%d", node)
 		}
-		words = append(words, vainPrefix+strings.Join(entries, ","))
+		entries = append(entries, entry)
 	}
-	return strings.Join(words, " ")
+	return strings.Join(entries, ",")
 }

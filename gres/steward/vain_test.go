@@ -16,8 +16,11 @@ import (
 func says(job uint32, ago time.Duration) []schedule.Node { return saysOf("n1", job, ago) }
 
 func saysOf(node string, job uint32, ago time.Duration) []schedule.Node {
-	return []schedule.Node{{Name: node, Comment: fmt.Sprintf("rack carma-vain=%d:%d", job, now.Add(-ago).Unix())}}
+	return []schedule.Node{{Name: node, Extra: fmt.Sprintf(`{"carmavain":"%d:%d","rack":4}`, job, now.Add(-ago).Unix())}}
 }
+
+// vainExtra is the Extra of a node that says so of a hold.
+func vainExtra(h Hold) string { return fmt.Sprintf(`{"carmavain":%q}`, VainWord(h)) }
 
 // restsOn tells whether a job is to get no hold on a node.
 func restsOn(v Vains, node string, j *schedule.Job, at time.Time) bool {
@@ -101,37 +104,31 @@ func TestDecideOfHoldsInVain(t *testing.T) {
 func TestVainsAreHandedOver(t *testing.T) {
 	first, next, j := Vains{}, Vains{}, pending(7, two, 2*time.Hour)
 	first.Look([]schedule.Job{j}, says(7, 31*time.Minute), now, time.Minute)
-	comment := first.Comment("rack 4 carma-vain=1:1:1:1 carma-waits=1:0:1")
-	next.Learn(comment, now)
-	if !restsOn(next, "n1", &j, now) || restsOn(next, "n2", &j, now) ||
-		!strings.HasPrefix(comment, "rack 4 carma-waits=1:0:1 carma-vain=7:1:") {
-		t.Errorf("%q: %v", comment, next)
+	word := first.Word()
+	next.Learn(word, now)
+	if !restsOn(next, "n1", &j, now) || restsOn(next, "n2", &j, now) || !strings.HasPrefix(word, "7:1:") {
+		t.Errorf("%q: %v", word, next)
 	}
-	if again := next.Comment(comment); again != comment {
-		t.Errorf("%q, want %q", again, comment)
+	if again := next.Word(); again != word {
+		t.Errorf("%q, want %q", again, word)
 	}
 	for id := range uint32(3 * most) {
 		next[100+id] = vain{holds: 1, since: int64(id), nodes: make([]uint16, mostNodes)}
 	}
 	delete(next, 7)
-	text := next.Comment("")
+	text := next.Word()
 	jobs, numbers := strings.Count(text, ",")+1, strings.Count(text, ":")
 	if jobs != most || numbers != (3+nodesTold)*most {
-		t.Errorf("%d jobs in a Comment, %d numbers", jobs, numbers)
+		t.Errorf("%d jobs in the word, %d numbers", jobs, numbers)
 	}
 	v := Vains{}
-	for _, bad := range []string{"", "(null)", "carma-vain=", "carma-vain=7", "carma-vain=7:1:2", "carma-vain=x:1:1:1",
-		"carma-vain=7:-1:5:5", "carma-vain=7:1:1:1:x", "carma-vain=,"} {
+	for _, bad := range []string{"", "(null)", "7", "7:1:2", "x:1:1:1", "7:-1:5:5", "7:1:1:1:x", ","} {
 		if v.Learn(bad, now); len(v) != 0 {
 			t.Errorf("%q: %v", bad, v)
 		}
 	}
-	if v.Learn("carma-vain=7:99999999999:5:5", now); v[7].until().IsZero() {
+	if v.Learn("7:99999999999:5:5", now); v[7].until().IsZero() {
 		t.Error("no time")
-	}
-	hold := Hold{JobID: 7, UID: 1, GPUs: 2, Since: time.Unix(5, 0)}
-	if got := VainComment("rack carma-vain=1:1 "+hold.String(), hold); got != "rack carma-vain=7:5" {
-		t.Errorf("%q", got)
 	}
 }
 
@@ -153,7 +150,7 @@ func TestHoldsInVainOnSeveralNodes(t *testing.T) {
 		}
 		held[d.Node]++
 		last = d.Node
-		word := schedule.Node{Name: d.Node, Comment: VainComment("", d.Hold)}
+		word := schedule.Node{Name: d.Node, Extra: vainExtra(d.Hold)}
 		at = at.Add(HoldTimeout)
 		v.Look(in.Queue, []schedule.Node{word}, at, time.Minute)
 		return true
@@ -187,7 +184,7 @@ func TestHoldsRefused(t *testing.T) {
 			t.Fatalf("hold %d: %+v %v", i, d, ok)
 		}
 		at = at.Add(time.Minute)
-		v.Look(queue, []schedule.Node{{Name: d.Node, Comment: VainComment("", d.Hold)}}, at, time.Minute)
+		v.Look(queue, []schedule.Node{{Name: d.Node, Extra: vainExtra(d.Hold)}}, at, time.Minute)
 	}
 	in := Input{Queue: queue, Nodes: nodes, After: time.Minute, Now: at, Vains: v}
 	if d, ok := Decide(in); !ok || d.Job.ID != 8 {

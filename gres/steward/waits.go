@@ -12,7 +12,6 @@ import (
 
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
-	"carma/slurmbridge/tres"
 )
 
 // BackOff is longer than any start is put off by a hook or an agent (lease.LongestDelay,
@@ -57,7 +56,6 @@ const prologs = 7 * time.Minute
 // queue.
 func (w Waits) Restore(queue []schedule.Job, now time.Time, every time.Duration) {
 	forget := max(3*every, 5*time.Minute)
-	ours := map[string]bool{} // what jobs ask for
 	for i := range queue {
 		j := &queue[i]
 		r := request{job: j.ID}
@@ -67,12 +65,7 @@ func (w Waits) Restore(queue []schedule.Job, now time.Time, every time.Duration)
 		known, ok := w[r]
 		switch {
 		case j.State == jobstate.Pending:
-			books, known := ours[j.TresPerNode]
-			if !known {
-				books = tres.Read(j.TresPerNode).K > 0
-				ours[j.TresPerNode] = books
-			}
-			if !books {
+			if j.MiB == 0 {
 				continue
 			}
 			j.Eligible = w.look(r, *j, now)
@@ -119,16 +112,12 @@ func (w Waits) look(r request, j schedule.Job, now time.Time) time.Time {
 	return time.Unix(known.since, 0)
 }
 
-// waitsPrefix begins the word of the anchor's Comment in which a steward leaves to the next
-// one what slurmctld does not tell.
-const waitsPrefix = "carma-waits="
-
-// most bounds that word: it comes with every answer about the nodes.
+// most bounds the word: it comes with every answer about the nodes.
 const most = 512
 
-// Comment puts into a comment which jobs have waited longer than slurmctld says, those of
-// the longest waits, and keeps what others wrote there.
-func (w Waits) Comment(comment string) string {
+// Word is the word extra.Waits, in which a steward leaves to the next one which jobs have waited longer than
+// slurmctld says, those of the longest waits.
+func (w Waits) Word() string {
 	var longer []request
 	for r, known := range w {
 		if known.since+int64(time.Minute/time.Second) <= known.eligible {
@@ -138,37 +127,26 @@ func (w Waits) Comment(comment string) string {
 	slices.SortFunc(longer, func(a, b request) int {
 		return cmp.Or(cmp.Compare(w[a].since, w[b].since), cmp.Compare(a.job, b.job), cmp.Compare(a.task, b.task))
 	})
-	words := without(comment, waitsPrefix)
-	if longer = longer[:min(len(longer), most)]; len(longer) > 0 {
-		var b strings.Builder
-		for i, r := range longer {
-			fmt.Fprintf(&b, "%s%d:%d:%d", []string{waitsPrefix, ","}[min(i, 1)], r.job, r.task, w[r].since)
-		}
-		words = append(words, b.String())
+	var entries []string
+	for _, r := range longer[:min(len(longer), most)] {
+		entries = append(entries, fmt.Sprintf("%d:%d:%d", r.job, r.task, w[r].since))
 	}
-	return strings.Join(words, " ")
+	return strings.Join(entries, ",")
 }
 
-// Learn takes over what another steward has left in a comment, but for jobs that are known
-// already.
-func (w Waits) Learn(comment string, now time.Time) {
-	for word := range strings.FieldsSeq(comment) {
-		list, ok := strings.CutPrefix(word, waitsPrefix)
-		if !ok {
+// Learn takes over the word that another steward has left, but for jobs that are known already.
+func (w Waits) Learn(word string, now time.Time) {
+	for entry := range strings.SplitSeq(word, ",") {
+		f := strings.Split(entry, ":")
+		if len(f) != 3 {
 			continue
 		}
-		for entry := range strings.SplitSeq(list, ",") {
-			f := strings.Split(entry, ":")
-			if len(f) != 3 {
-				continue
-			}
-			job, err1 := strconv.ParseUint(f[0], 10, 32)
-			task, err2 := strconv.ParseUint(f[1], 10, 32)
-			since, err3 := strconv.ParseInt(f[2], 10, 64)
-			r := request{uint32(job), uint32(task)}
-			if _, known := w[r]; cmp.Or(err1, err2, err3) == nil && !known {
-				w[r] = wait{since: since, seen: now.Unix(), eligible: now.Unix(), heard: true}
-			}
+		job, err1 := strconv.ParseUint(f[0], 10, 32)
+		task, err2 := strconv.ParseUint(f[1], 10, 32)
+		since, err3 := strconv.ParseInt(f[2], 10, 64)
+		r := request{uint32(job), uint32(task)}
+		if _, known := w[r]; cmp.Or(err1, err2, err3) == nil && !known {
+			w[r] = wait{since: since, seen: now.Unix(), eligible: now.Unix(), heard: true}
 		}
 	}
 }

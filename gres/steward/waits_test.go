@@ -29,7 +29,7 @@ func TestWaits(t *testing.T) {
 	}
 	ran := func(after time.Duration) schedule.Job {
 		j := running(7, "n1", time.Hour)
-		j.Start, j.TresPerNode = now.Add(after), two
+		j.Start, j.GPUs, j.MiB = now.Add(after), 2, 40536
 		return j
 	}
 	if got := look(time.Minute, since(0)); got != time.Minute {
@@ -95,7 +95,7 @@ func TestWaitsOfTasks(t *testing.T) {
 		}
 		return j
 	}
-	cpu, depends := pending(9, "gres:gpu:2", time.Hour), pending(10, two, time.Hour)
+	cpu, depends := pending(9, books{2, 0}, time.Hour), pending(10, two, time.Hour)
 	depends.Eligible = time.Time{}
 	w.Restore([]schedule.Job{task(7, 1, now), task(7, 2, now), cpu, depends}, now, 30*time.Second)
 	if len(w) != 2 {
@@ -198,9 +198,9 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 	first.Restore([]schedule.Job{pending(7, two, time.Hour), pending(8, two, 0), task(0)}, now, time.Minute)
 	first.Restore([]schedule.Job{givenBack(7, 59*time.Minute, 1), pending(8, two, 0), task(1)}, at(time.Minute),
 		time.Minute)
-	comment := first.Comment("rack 4 carma-waits=1:0:1")
-	if want := fmt.Sprintf("rack 4 carma-waits=7:0:%d,5:3:%d", at(-time.Hour).Unix(), now.Unix()); comment != want {
-		t.Fatalf("left %q, want %q", comment, want)
+	word := first.Word()
+	if want := fmt.Sprintf("7:0:%d,5:3:%d", at(-time.Hour).Unix(), now.Unix()); word != want {
+		t.Fatalf("left %q, want %q", word, want)
 	}
 	for _, c := range []struct {
 		what string
@@ -218,25 +218,25 @@ func TestWaitsSurviveTheirSteward(t *testing.T) {
 		}(), at(80 * time.Minute)},
 	} {
 		next := Waits{}
-		next.Learn(comment, at(90*time.Minute))
+		next.Learn(word, at(90*time.Minute))
 		queue := []schedule.Job{c.job}
 		next.Restore(queue, at(90*time.Minute), time.Minute)
 		if !queue[0].Eligible.Equal(c.want) {
 			t.Errorf("%s: it has waited since %v, want %v", c.what, queue[0].Eligible, c.want)
 		}
-		if again := next.Comment(comment); c.what == "returned to the queue" && again != comment {
-			t.Errorf("it leaves %q, want %q", again, comment)
+		if again := next.Word(); c.what == "returned to the queue" && again != word {
+			t.Errorf("it leaves %q, want %q", again, word)
 		}
 	}
 	many := Waits{}
 	for i := range uint32(2000) {
 		many[request{job: i + 1}] = wait{since: int64(i), eligible: 100000}
 	}
-	if text := many.Comment(""); strings.Count(text, ",") != most-1 ||
-		!strings.HasPrefix(text, waitsPrefix+"1:0:0,2:0:1,") {
+	if text := many.Word(); strings.Count(text, ",") != most-1 ||
+		!strings.HasPrefix(text, "1:0:0,2:0:1,") {
 		t.Errorf("%d jobs left: %.60s", strings.Count(text, ",")+1, text)
 	}
-	for _, bad := range []string{"(null)", "carma-waits=", "carma-waits=1", "carma-waits=x:0:1,1:0:1:1,1:y:1,1:0:z"} {
+	for _, bad := range []string{"", "(null)", "1", "x:0:1,1:0:1:1,1:y:1,1:0:z"} {
 		w := Waits{}
 		if w.Learn(bad, now); len(w) != 0 {
 			t.Errorf("%q: %v", bad, w)

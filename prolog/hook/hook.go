@@ -29,6 +29,7 @@ import (
 	"carma/prolog"
 	"carma/prolog/userfile"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
@@ -60,8 +61,14 @@ func Epilog(ctx context.Context, path string) error {
 		p := capacity.For(n.Config, n.Name, book, slurm)
 		return n.Epilog(ctx, h, book, &records.Records{Path: n.Config.DBPath(n.Name), Keep: n.Config.Accounting},
 			slurm, func(ctx context.Context) error {
+				if !h.Carma.Counted { // below Slurm 24.11 nodes say nothing; else the agent, which is woken, does
+					return nil
+				}
 				n.RereadStale(ctx, book)
-				return p.Publish(ctx)
+				if err := p.Publish(ctx); !errors.Is(err, capacity.ErrTooSoon) {
+					return err
+				}
+				return nil
 			})
 	})
 }
@@ -131,7 +138,6 @@ func run(ctx context.Context, path, name string, step step) (failed error) {
 		return ended(n, path, h, err)
 	}
 	defer book.Close()
-	n.Compare = capacity.For(c, h.Node, book, slurm).Compare
 	n.Sample = func(ctx context.Context) ([]gres.Reading, error) { return sampleElsewhere(ctx, path, book) }
 	return ended(n, path, h, step(ctx, n, h, book, slurm))
 }
@@ -180,6 +186,10 @@ func NewNode(c config.Config, name string, log *slog.Logger) *prolog.Node {
 		Groups:     prolog.Groups,
 		Group:      prolog.Group,
 		Poke:       func() { agent.Poke(runDir) },
+	}
+	var err error
+	if n.Tags, err = extra.ReadTags(c.Slurm.UserKey, os.ReadFile); err != nil { // then jobs wait for what anybody may have
+		log.Error("name users to Slurm", "error", err)
 	}
 	if c.MPS.Enabled {
 		control := mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(name)}

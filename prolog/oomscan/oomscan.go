@@ -1,117 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oomscan finds the messages with which frameworks tell that a GPU had
+// Package oomscan finds the messages with which programs tell that a GPU had
 // no memory left, and tells them from those about other ends. It is pure: a
-// reader in, a finding out. What it reads is a user's text and never leaves it.
+// text in, a finding out. What it reads is a user's text and never leaves it.
 package oomscan
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"slices"
 	"sync"
 )
 
-// Finding is the message that counts.
+// Finding is the message that counts; without an ID none does.
 type Finding struct {
 	Signature
-	Offset int64 // of its first byte
-	// BackOff: a message after which programs make do with less, and after which this
-	// one went on. It is a reason to requeue a job only where NVML saw the same.
-	BackOff bool
+	Offset int64 // of its line
+	// Survived: long work of the program follows the message, or the program says that it makes do
+	// with less. It is a reason to requeue a job only where NVML saw the same.
+	Survived bool
+	// OtherEnd: the last error of the text is about something else, and no message counts.
+	OtherEnd bool
 }
 
 const (
-	chunk = 256 << 10
-	// A message is judged by its line, of a long one by so much around it, and by
-	// what follows within the same stretch.
+	// A message is judged by its line; of a long one by so much around it.
 	before, after = 256, 2048
 	// lastPart is how much of the end of a text is looked at for its last words.
 	lastPart = 8 << 10
 )
 
-// Scan reads r to its end and returns the weightiest message in it, the first
-// of several; ok is false if there is none. It keeps one chunk in memory
-// whatever it reads.
-func Scan(r io.Reader) (best Finding, ok bool, err error) {
-	buf := make([]byte, 0, lastPart+chunk+after)
-	var base int64 // offset of buf[0]
-	from := 0      // buf before this has been searched
-	for {
-		n, err := io.ReadFull(r, buf[len(buf):min(len(buf)+chunk, cap(buf))])
-		buf = buf[:len(buf)+n]
-		end := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !end {
-			return Finding{}, false, err
+// Scan returns the weightiest message of a text: the first of those that the program did not survive,
+// else the last of those that it did. The work is bounded by the length of the text.
+func Scan(text []byte) Finding {
+	p := parse(text)
+	var best Finding
+	weight := 0
+	var h history
+	last, passed, memory := p.lastErrors()
+	for _, m := range p.some() {
+		at, k, s := m.at, m.line, m.Signature
+		survived, ok := s.judge(p, at, k)
+		if !ok {
+			continue
 		}
-		to := len(buf) - after // messages that begin later are not all here yet
-		if end {
-			to = len(buf)
+		said := survived
+		if s.Kind == GPUMemory && !survived {
+			if h.lines == nil {
+				h = p.history()
+			}
+			survived = h.longWorkAfter(k)
 		}
-		to = max(to, from)
-		if s, at, w := first(buf, from, to, best.rank()); at >= 0 {
-			best, ok = Finding{s, base + int64(at), w == backOff}, true
+		// An error of another kind is what ended the program that went on.
+		if s.Kind == GPUMemory && (survived && max(last, passed) > k || last > k && h.workBetween(k, last) >= 2) {
+			best.OtherEnd = best.ID == ""
+			continue
 		}
-		if end {
-			best, ok = lastWord(best, ok, buf, base)
-			return best, ok, nil
+		if w := s.Weight(survived); w > weight || w == weight && survived && s.Weight(false) >= best.Signature.Weight(false) {
+			best, weight = Finding{Signature: s, Offset: p.lines[k].offset, Survived: survived}, w
+			if said && memory > k { // it had the last word, whatever the program tried before
+				best.Survived = false
+			}
 		}
-		keep := max(to-lastPart, 0)
-		base += int64(keep)
-		buf = buf[:copy(buf, buf[keep:])]
-		from = to - keep
 	}
+	if best.ID == "" {
+		best.OtherEnd = last >= 0
+	}
+	if best.Grade == Weak && last > p.lineOf(best.Offset) {
+		return Finding{OtherEnd: true}
+	}
+	return best
 }
 
-// rank is the weight of a finding; 0 of none.
-func (f Finding) rank() int {
-	switch {
-	case f.ID == "":
-		return 0
-	case f.BackOff:
-		return backOff
-	}
-	return f.weight()
+// match is a place of a signature.
+type match struct {
+	at, line int
+	Signature
 }
 
-// lastWord decides about a message after which programs go on, by what the text, of
-// which buf is the last part, says behind it. An error of another kind is what ended the
-// program; where nothing of its own follows, it did not go on.
-func lastWord(f Finding, ok bool, buf []byte, base int64) (Finding, bool) {
-	if !f.BackOff {
-		return f, ok
-	}
-	tail := buf[max(len(buf)-lastPart, 0):]
-	begin := base + int64(len(buf)-len(tail))
-	rest := tail
-	if f.Offset >= begin {
-		rest = tail[f.Offset-begin:]
-		if i := bytes.IndexByte(rest, '\n'); i >= 0 {
-			rest = rest[i+1:]
-		} else {
-			rest = nil
+const (
+	// perLine bounds what is judged of a line, and perText what of the beginning and of the end of a text.
+	perLine, perText = 32, 1500
+)
+
+// some are the places of signatures that are judged: all but of a text that is made of them.
+func (p *parsed) some() []match {
+	var all []match
+	onLine := 0
+	for at, s := range p.matches {
+		m := match{at, p.lineAt(at), s}
+		if n := len(all); n == 0 || all[n-1].line != m.line {
+			onLine = 0
 		}
-	}
-	if all := raised().FindAll(rest, -1); len(all) > 0 {
-		// Its name is all that some versions of TensorFlow say in that line.
-		if !bytes.Contains(all[len(all)-1], []byte("ResourceExhausted")) {
-			return Finding{}, false
+		if onLine++; onLine > perLine {
+			continue
 		}
-		f.BackOff = false
-		return f, true
+		if len(all) == 3*perText { // keeps the beginning and what was last
+			all = append(all[:perText], all[2*perText:]...)
+		}
+		all = append(all, m)
 	}
-	f.BackOff = f.Offset < begin || goesOn(rest)
-	return f, true
+	return all
 }
 
-// first returns the weightiest signature above a weight that begins in
-// text[from:to], where, and what it weighs there. Of several it is the one that begins
-// first; of messages after which programs go on the last, for that one may be the end.
-func first(text []byte, from, to, above int) (best Signature, at, weight int) {
-	at, weight = -1, above
+// matches calls yield with each place of a signature in the text.
+func (p *parsed) matches(yield func(int, Signature) bool) {
 	t := lookup()
-	for i := from + t.shortest - 1; i < len(text) && i-t.shortest < to-1; {
+	text := p.text
+	for i := t.shortest - 1; i < len(text); {
 		block := uint16(text[i-1])<<8 | uint16(text[i])
 		if step := t.skip[block]; step > 0 {
 			i += int(step)
@@ -119,16 +114,12 @@ func first(text []byte, from, to, above int) (best Signature, at, weight int) {
 		}
 		begin := i - t.shortest + 1
 		for _, s := range t.ending[block] {
-			if s.weight() <= weight && weight != backOff || !bytes.HasPrefix(text[begin:], []byte(s.text)) {
-				continue
-			}
-			if w := s.weigh(text, begin); w > weight || w == weight && w == backOff {
-				best, at, weight = s, begin, w
+			if bytes.HasPrefix(text[begin:], []byte(s.text)) && !yield(begin, s) {
+				return
 			}
 		}
 		i++
 	}
-	return best, at, weight
 }
 
 // All signatures are looked for in one pass, as S. Wu and U. Manber do ("A fast
@@ -163,53 +154,37 @@ var lookup = sync.OnceValue(func() *tables {
 	return t
 })
 
-// weigh judges the message that begins at text[at] by its line and by what follows; 0: it
-// is none.
-func (s Signature) weigh(text []byte, at int) int {
-	whole, from := line(text, at)
-	if !bytes.Contains(whole[from:], []byte(s.with)) {
-		return 0
+// judge tells whether the message that begins at text[at], on line k, is one, by that line and by what
+// follows, and whether the program says there that it makes do with less.
+func (s Signature) judge(p *parsed, at, k int) (survived, ok bool) {
+	whole, from := p.around(at, k)
+	switch {
+	case s.with == onGPU && !anyIn(whole, gpuWords), s.with != onGPU && !bytes.Contains(whole[from:], []byte(s.with)):
+		return false, false
+	case anyIn(whole, s.unless), s.Grade == Weak && inPath(whole, from, len(s.text)), p.isSource(k):
+		return false, false
+	case s.Kind == GPUMemory && p.ofPinned(k):
+		return false, false
+	case s.Kind != GPUMemory || s.Weight(false) == ofStart:
+		return false, true
 	}
-	for _, word := range s.unless {
-		if bytes.Contains(whole, []byte(word)) {
-			return 0
-		}
-	}
-	w := s.weight()
-	if w == ofMemory && (allocators[s.ID] && retried(whole, from) || caught(text[at:])) {
-		return backOff
-	}
-	return w
+	return (allocators[s.ID] && retried(whole, from) || p.caught(k)) && p.goesOn(k), true
 }
 
-// caught tells whether the program says, on the next lines, that it tries again with less.
-func caught(text []byte) bool {
-	text = text[:min(len(text), after)]
-	for range caughtWithin {
-		i := bytes.IndexByte(text, '\n')
-		if i < 0 {
-			return false
-		}
-		text = text[i+1:]
-		next, _, _ := bytes.Cut(text, []byte{'\n'})
-		for _, words := range triesAgain {
-			if bytes.Contains(next, []byte(words)) {
-				return true
-			}
+// inPath tells whether line[from:from+n] is a part of the name of a file.
+func inPath(line []byte, from, n int) bool {
+	if from > 0 && (line[from-1] == '/' || line[from-1] == '\\') {
+		return true
+	}
+	rest := line[min(from+n, len(line)):]
+	return len(rest) > 2 && (rest[0] == '/' || rest[0] == '.' && rest[1] >= 'a' && rest[1] <= 'z')
+}
+
+func anyIn(line []byte, words []string) bool {
+	for _, w := range words {
+		if bytes.Contains(line, []byte(w)) {
+			return true
 		}
 	}
 	return false
-}
-
-// line returns what stands around text[at] on its line, and where in it at is.
-func line(text []byte, at int) (whole []byte, from int) {
-	begin := max(at-before, 0)
-	if i := bytes.LastIndexByte(text[begin:at], '\n'); i >= 0 {
-		begin += i + 1
-	}
-	end := min(at+after, len(text))
-	if i := bytes.IndexByte(text[at:end], '\n'); i >= 0 {
-		end = at + i
-	}
-	return text[begin:end], at - begin
 }

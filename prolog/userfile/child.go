@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,17 +45,15 @@ func answer(ask Ask) Reply {
 	best := Reply{State: StateError}
 	for _, f := range ask.Files {
 		r := look(ask.Op, f)
-		switch {
-		case r.Kind == oomscan.GPUMemory && !r.BackOff: // the one that would requeue the job
-			return r
-		case best.BackOff && r.Signature != "": // the end of a program, not what one made do without
-			best = r
-		case best.Signature == "" && (r.Signature != "" || slices.Index(states, r.State) < slices.Index(states, best.State)):
+		w, most := r.weight(), best.weight()
+		if w > most || w == most && better(r.State, best.State) || w == most && r.OtherEnd {
 			best = r
 		}
 	}
 	return best
 }
+
+func better(a, b State) bool { return slices.Index(states, a) < slices.Index(states, b) }
 
 func look(op Op, file File) Reply {
 	f, info, state := open(file.Path)
@@ -137,11 +136,15 @@ func (r *Reply) scan(f io.ReaderAt, st unix.Stat_t, from Mark) error {
 			io.NewSectionReader(f, st.Size-maxTail, maxTail)}
 		gap--
 	}
-	found, ok, err := oomscan.Scan(io.MultiReader(pieces...))
-	if err != nil || !ok {
+	text, err := io.ReadAll(io.LimitReader(io.MultiReader(pieces...), maxHead+maxTail+1))
+	if err != nil {
 		return err
 	}
-	r.Signature, r.Kind, r.Offset, r.BackOff = found.ID, found.Kind, start+found.Offset, found.BackOff
+	found := oomscan.Scan(text)
+	r.Signature, r.Kind, r.Grade = found.ID, found.Kind, found.Grade
+	r.Survived, r.OtherEnd = found.Survived, found.OtherEnd
+	r.QuietS = max(int64(time.Since(time.Unix(st.Mtim.Unix())).Seconds()), 0)
+	r.Offset = start + found.Offset
 	if found.Offset >= maxHead {
 		r.Offset += gap
 	}

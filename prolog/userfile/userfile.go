@@ -89,8 +89,21 @@ type Reply struct {
 	Mark      Mark   // OpMark
 	Signature string // OpScan: oomscan id; empty: none found
 	Kind      oomscan.Kind
-	Offset    int64 // of the signature in its file
-	BackOff   bool  // the program went on after it (oomscan.Finding)
+	Grade     oomscan.Grade
+	Offset    int64 // of the message's line in its file
+	Survived  bool  // the program went on after it (oomscan.Finding)
+	OtherEnd  bool  // the last error of the text is about something else
+	QuietS    int64 // how long ago its file was written
+}
+
+// weight is that of the message.
+func (r Reply) weight() int {
+	for _, s := range oomscan.Signatures {
+		if s.ID == r.Signature && s.Kind == r.Kind && s.Grade == r.Grade {
+			return s.Weight(r.Survived)
+		}
+	}
+	return 0
 }
 
 // check refuses an answer that no child of ours gives: the child reads what the
@@ -100,8 +113,7 @@ func (r Reply) check() error {
 	if !slices.Contains(states, r.State) {
 		return errors.New("unknown state")
 	}
-	known := func(s oomscan.Signature) bool { return s.ID == r.Signature && s.Kind == r.Kind }
-	if r.Signature+string(r.Kind) != "" && !slices.ContainsFunc(oomscan.Signatures, known) {
+	if r.Signature+string(r.Kind)+string(r.Grade) != "" && r.weight() == 0 {
 		return errors.New("unknown signature")
 	}
 	if _, err := hex.DecodeString(r.Mark.Tail); err != nil || len(r.Mark.Tail) > 2*sha256.Size {

@@ -318,7 +318,7 @@ func TestGapOfALongFile(t *testing.T) {
 	half := len(oom) / 2
 	write(t, path, strings.Repeat("x", maxHead-half)+oom+strings.Repeat("x", 2<<20)+oom[half:]+strings.Repeat("x",
 		maxTail-len(oom[half:])))
-	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Signature != "" {
+	if r := ask(t, u, Ask{Op: OpScan, Files: []File{{Path: path}}}); r.Signature == "pytorch" {
 		t.Errorf("got %+v", r)
 	}
 	text := strings.Repeat("x", 5<<20) + "\n" + oom
@@ -337,6 +337,7 @@ func TestForgedReply(t *testing.T) {
 		{State: StateOK, Signature: "pytorch\n", Kind: oomscan.GPUMemory},
 		{State: StateOK, Signature: "mps", Kind: oomscan.GPUMemory},
 		{State: StateOK, Kind: "other"},
+		{State: StateOK, Signature: "pytorch", Kind: oomscan.GPUMemory, Grade: oomscan.Weak},
 		{State: StateOK, Mark: Mark{Tail: "'; DROP TABLE attempt"}},
 		{State: StateOK, Mark: Mark{Tail: strings.Repeat("00", 33)}},
 	} {
@@ -345,7 +346,7 @@ func TestForgedReply(t *testing.T) {
 		}
 	}
 	for _, r := range []Reply{{State: StateMissing}, {State: StateOK, Signature: "pytorch", Kind: oomscan.GPUMemory,
-		Offset: 3}, {State: StateOK, Mark: Mark{Exists: true, Tail: strings.Repeat("0f", 32)}}} {
+		Grade: oomscan.Strong, Offset: 3}, {State: StateOK, Mark: Mark{Exists: true, Tail: strings.Repeat("0f", 32)}}} {
 		if err := r.check(); err != nil {
 			t.Errorf("%+v: %v", r, err)
 		}

@@ -36,11 +36,17 @@ func AppendJob(b []byte, c *jobenv.Carma, note string) []byte {
 	return append(b, '}')
 }
 
+// Note is a token that says something of a job, and nothing else.
+func Note(note string) string {
+	return fmt.Sprintf(`carma={"v":%d,"note":"%s"}`, version, plain(note))
+}
+
 // Why a job was requeued last.
 const (
-	OOM      = "oom"
-	Timeslot = "timeslot"
-	MPSFault = "mps-fault"
+	OOM       = "oom"
+	Timeslot  = "timeslot"
+	MPSFault  = "mps-fault"
+	Neighbour = "neighbour" // it failed at its start while a co-located job began, ended or grew
 )
 
 const (
@@ -86,7 +92,7 @@ func Retried(comment, reason string) bool {
 }
 
 var retries = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(retryWord + `\` + reasonIs + `"(` + OOM + `|` + Timeslot + `|` + MPSFault + `)"`)
+	return regexp.MustCompile(retryWord + `\` + reasonIs + `"(` + OOM + `|` + Timeslot + `|` + MPSFault + `|` + Neighbour + `)"`)
 })
 
 // RetryReason is why the job was requeued last; empty: not by CARMA, or another tool has

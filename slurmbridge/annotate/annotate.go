@@ -14,6 +14,7 @@ import (
 	"carma/estimator/history"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/tres"
 	"carma/slurmbridge/usertext"
@@ -33,13 +34,14 @@ type Job struct {
 	Partition string // as asked, several with commas; empty: the cluster's default
 	TRES      TRES
 	MinNodes  uint32
+	MaxNodes  uint32
 	Tasks     uint32
 	// TasksPerNode and SocketsPerNode are 16 bit in Slurm; NoVal here if unset.
 	TasksPerNode   uint32
 	SocketsPerNode uint32
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
-	NeedsGPU       bool   // by an option that goes with a gpu request only: --cpus-per-gpu and its like, --exclusive
-	NamesNodes     bool   // --nodelist, or a reservation: the anchor node is none of these
+	Extra          string // --extra
+	Constrains     bool   // slurmctld compares Extra with what nodes have there, for jobs of srun too
 }
 
 // TRES are the four GRES lists of a request.
@@ -52,8 +54,9 @@ type TRES struct {
 
 // Annotation is what is added to a job.
 type Annotation struct {
-	Managed bool // false: leave the job exactly as it is
-	TRES    TRES // the four lists with the booking in PerNode
+	Managed bool   // false: leave the job exactly as it is
+	TRES    TRES   // the four lists with the booking in PerNode
+	Extra   string // the constraint by which slurmctld looks for a node, with the user's own
 
 	jobenv.Carma        // what the node's hooks are told; no GPUs: nothing
 	Note         string // why an estimate was not used; for people
@@ -76,9 +79,8 @@ type Site struct {
 	GresPrefix       string // "gres:" up to Slurm 23.02, "gres/" from 23.11
 	Estimator        string // submit.estimator
 	AllowPolicies    []string
-	Shards           bool // placement.mode "slurm"
-	MaxJobs          int  // that may share a GPU
 	MaxSlowdown      float64
+	Tags             extra.Tags
 	// Estimate is estimator.ByMethod, or something that remembers its answers.
 	Estimate EstimateFunc
 	History  history.Snapshot
@@ -95,8 +97,6 @@ func NewSite(c config.Config, gresPrefix string) Site {
 		GresPrefix:       gresPrefix,
 		Estimator:        c.Submit.Estimator,
 		AllowPolicies:    c.Placement.AllowPolicies,
-		Shards:           c.Placement.BySlurm(),
-		MaxJobs:          c.Placement.MaxJobs,
 		MaxSlowdown:      c.Placement.MaxSlowdown,
 		Estimate:         estimator.ByMethod,
 	}
@@ -110,10 +110,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		return Annotation{}, nil
 	}
 	asked := job.TRES.read()
-	if s.Shards && asked.shards() > 0 {
-		return Annotation{}, fmt.Errorf("partition %s: %w", name, errShards)
-	}
-	a := Annotation{Managed: true, TRES: asked.without()}
+	a := Annotation{Managed: true, TRES: asked.without(), Extra: job.Extra}
 	k, err := gpusPerNode(job, asked, part.GPUsPerNode)
 	if err != nil {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
@@ -146,23 +143,38 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err
 	}
+	s.History = s.History.For(job.UID)
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
 	a.boundSlowdown(s.MaxSlowdown)
-	if s.Shards {
-		a.bookShards(job, s)
-	} else {
-		a.NamesNodes = job.NamesNodes
-		free := max(a.ReserveMiB, tres.WholeMiB+1)
-		switch {
-		case job.NamesNodes:
-			free = tres.AnyMiB
-		case a.ReserveMiB == a.FullMiB && s.allGPUs(job.Partition, k):
-			free = tres.WholeMiB
-		}
-		a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, k, job.UID, free, a.ReserveMiB)
+	a.oneNode(job)
+	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, int64(k)*a.ReserveMiB)
+	if !job.Constrains {
+		return a, nil
+	}
+	a.Counted, a.All = true, a.ReserveMiB == a.FullMiB && s.allGPUs(job.Partition, k)
+	ours := extra.Ask(k, a.ReserveMiB, s.Tags.Of(job.UID))
+	if a.All {
+		ours = extra.AskAll(k)
+	}
+	if a.Extra, err = extra.Join(job.Extra, ours); err != nil {
+		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
 	}
 	return a, nil
+}
+
+// oneNode moves the GPUs of a job that has one node from --gpus to that node: slurmctld refuses
+// --cpus-per-gpu of a job with tasks where a GRES of the node, as the booking is, stands beside
+// --gpus (tried: 22.05.8, 24.11.5).
+func (a *Annotation) oneNode(job Job) {
+	perJob := tres.Read(a.TRES.PerJob)
+	one := perJob.GPUs == 1 || job.MaxNodes == 1 || job.Tasks == 1
+	if perJob.GPUs == 0 || !one || tres.Read(a.TRES.PerNode).GPUs > 0 {
+		return
+	}
+	var gpus string
+	gpus, a.TRES.PerJob = perJob.Part(tres.GPU)
+	a.TRES.PerNode = tres.Add(a.TRES.PerNode, gpus)
 }
 
 // decide fills in mode, estimate and reserve. Without an estimate a job runs
@@ -212,8 +224,4 @@ func (t TRES) read() lists {
 
 func (l *lists) without() TRES {
 	return TRES{l.perNode.Without(), l.perJob.Without(), l.perSocket.Without(), l.perTask.Without()}
-}
-
-func (l *lists) shards() int64 {
-	return l.perNode.Shards + l.perJob.Shards + l.perSocket.Shards + l.perTask.Shards
 }

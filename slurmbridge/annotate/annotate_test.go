@@ -33,7 +33,7 @@ func site() Site {
 // job is a request of which nothing is said but the script.
 func job(script string) Job {
 	return Job{Script: []byte(script), Partition: "gpu", MinNodes: NoVal, Tasks: NoVal, TasksPerNode: NoVal,
-		SocketsPerNode: NoVal}
+		SocketsPerNode: NoVal, MaxNodes: NoVal}
 }
 
 const mem10 = "#!/bin/sh\n#CARMA mem=10G\n"
@@ -46,44 +46,40 @@ func TestAnnotateSpellings(t *testing.T) {
 		gpus int
 	}{
 		{"--gres=gpu:1", func(j *Job) { j.TRES.PerNode = "gres:gpu:1" },
-			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"--gres=gpu", func(j *Job) { j.TRES.PerNode = "gres:gpu" }, "gres:gpu,gres:carmau0:10240,gres:carmatotal:10240", 1},
+			"gres:gpu:1,gres:carma:10240", 1},
+		{"--gres=gpu", func(j *Job) { j.TRES.PerNode = "gres:gpu" }, "gres:gpu,gres:carma:10240", 1},
 		{"--gres=gpu:a100:2", func(j *Job) { j.TRES.PerNode = "gres:gpu:a100:2" },
-			"gres:gpu:a100:2,gres:carma2:10240,gres:carmatotal:20480", 2},
+			"gres:gpu:a100:2,gres:carma:20480", 2},
 		{"--gres=gpu:1,x:3", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:x:3" },
-			"gres:gpu:1,gres:x:3,gres:carmau0:10240,gres:carmatotal:10240", 1},
+			"gres:gpu:1,gres:x:3,gres:carma:10240", 1},
 		{"--gpus-per-node=3", func(j *Job) { j.TRES.PerNode = "gres:gpu:3" },
-			"gres:gpu:3,gres:carma3:10240,gres:carmatotal:30720", 3},
-		{"--gpus=2", func(j *Job) { j.TRES.PerJob = "gres:gpu:2" }, "gres:carma2:10240,gres:carmatotal:20480", 2},
+			"gres:gpu:3,gres:carma:30720", 3},
+		{"--gpus=2", func(j *Job) { j.TRES.PerJob = "gres:gpu:2" }, "gres:carma:20480", 2},
 		{"--gpus=4 -N4", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:4", 4 },
-			"gres:carmau0:10240,gres:carmatotal:10240", 1},
+			"gres:carma:10240", 1},
 		{"--gpus=5 -N3", func(j *Job) { j.TRES.PerJob, j.MinNodes = "gres:gpu:5", 3 },
-			"gres:carma3:10240,gres:carmatotal:30720", 3},
+			"gres:carma:30720", 3},
 		{"--gpus=8 --gpus-per-node=4", func(j *Job) { j.TRES.PerJob, j.TRES.PerNode = "gres:gpu:8", "gres:gpu:4" },
-			"gres:gpu:4,gres:carma4:10240,gres:carmatotal:40960", 4},
+			"gres:gpu:4,gres:carma:40960", 4},
 		{"--gpus-per-task=1 -n2", func(j *Job) { j.TRES.PerTask, j.Tasks = "gres:gpu:1", 2 },
-			"gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres:gpu:1" }, "gres:carmau0:10240,gres:carmatotal:10240", 1},
+			"gres:carma:20480", 2},
+		{"--gpus-per-task=1", func(j *Job) { j.TRES.PerTask = "gres:gpu:1" }, "gres:carma:10240", 1},
 		{"--gpus-per-task=1 -n8 --ntasks-per-node=4", func(j *Job) {
 			j.TRES.PerTask, j.Tasks, j.TasksPerNode = "gres:gpu:1",
 				8, 4
-		}, "gres:carma4:10240,gres:carmatotal:40960", 4},
+		}, "gres:carma:40960", 4},
 		{"--gpus-per-task=2 -n2 -N2", func(j *Job) { j.TRES.PerTask, j.Tasks, j.MinNodes = "gres:gpu:2", 2, 2 },
-			"gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma2:10240,gres:carmatotal:20480",
+			"gres:carma:20480", 2},
+		{"--gpus-per-socket=1", func(j *Job) { j.TRES.PerSocket = "gres:gpu:1" }, "gres:carma:20480",
 			2},
 		{"--gpus-per-socket=2 --sockets-per-node=1", func(j *Job) { j.TRES.PerSocket, j.SocketsPerNode = "gres:gpu:2", 1 },
-			"gres:carma2:10240,gres:carmatotal:20480", 2},
-		{"-w node", func(j *Job) { j.TRES.PerNode, j.NamesNodes = "gres:gpu:1", true },
-			"gres:gpu:1,gres:carmau0:1,gres:carmatotal:10240", 1},
-		{"-w node --gpus=2", func(j *Job) { j.TRES.PerJob, j.NamesNodes = "gres:gpu:2", true },
-			"gres:carma2:1,gres:carmatotal:20480", 2},
+			"gres:carma:20480", 2},
 		{"default partition", func(j *Job) { j.Partition, j.TRES.PerNode = "", "gres:gpu:1" },
-			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carmau0:1,gres:carmatotal:1" },
-			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
-		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma4:9,gres:carmatotal:36,gres:gpu:1" },
-			"gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240", 1},
+			"gres:gpu:1,gres:carma:10240", 1},
+		{"a booking of the user's own", func(j *Job) { j.TRES.PerNode = "gres:gpu:1,gres:carma:1" },
+			"gres:gpu:1,gres:carma:10240", 1},
+		{"another K of the user's own", func(j *Job) { j.TRES.PerNode = "gres:carma:36,gres:gpu:1" },
+			"gres:gpu:1,gres:carma:10240", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			j := job(mem10)
@@ -142,7 +138,7 @@ func TestAnnotateLeavesAlone(t *testing.T) {
 		"another partition, wrong line": func(j *Job) { j.Partition, j.Script = "cpu", []byte("#CARMA mem=banana\n") },
 		"another partition, own booking": func(j *Job) {
 			j.Partition, j.TRES.PerNode = "cpu",
-				"gres:gpu:1,gres:carmau0:5,gres:carmatotal:5"
+				"gres:gpu:1,gres:carma:5"
 		},
 		"no GPU":             func(j *Job) { j.TRES.PerNode = "" },
 		"no GPU, wrong line": func(j *Job) { j.TRES.PerNode, j.Script = "", []byte("#CARMA mem=banana\n") },
@@ -167,25 +163,76 @@ func TestAnnotateWholeNodes(t *testing.T) {
 	for _, c := range []struct {
 		partitions, script string
 		gpus               int
-		names              bool
-		want               string // tres_per_node
+		want               string // tres_per_node and extra
 	}{
-		{"gpu", "", 4, false, "gres:carma4:3,gres:carmatotal:162144"},
-		{"gpu", "#CARMA off\n", 4, false, "gres:carma4:3,gres:carmatotal:162144"},
-		{"gpu,gpu-ex", "#CARMA on\n", 4, false, "gres:carma4:3,gres:carmatotal:162144"},
-		{"gpu", "", 4, true, "gres:carma4:1,gres:carmatotal:162144"},
-		{"gpu", "", 3, false, "gres:carma3:40536,gres:carmatotal:121608"},
-		{"gpu", mem10, 4, false, "gres:carma4:10240,gres:carmatotal:40960"},
-		{"gpu,two", "", 2, false, "gres:carma2:40536,gres:carmatotal:81072"},
-		{"two,cpu", "", 2, false, "gres:carma2:3,gres:carmatotal:81072"},
-		{"one", "", 1, false, "gres:carmau0:3,gres:carmatotal:40536"},
-		{"one", "#CARMA mem=3\n", 1, false, "gres:carmau0:4,gres:carmatotal:3"}, // not taken for one
+		{"gpu", "", 4, "gres:carma:162144 carmaall>=4"},
+		{"gpu", "#CARMA off\n", 4, "gres:carma:162144 carmaall>=4"},
+		{"gpu,gpu-ex", "#CARMA on\n", 4, "gres:carma:162144 carmaall>=4"},
+		{"gpu", "", 3, "gres:carma:121608 carma3>=40536|carma3u1001>=40536"},
+		{"gpu", mem10, 4, "gres:carma:40960 carma4>=10240|carma4u1001>=10240"},
+		{"gpu", mem10, 1, "gres:carma:10240 carma1>=10240|carma1u1001>=10240"},
+		{"gpu,two", "", 2, "gres:carma:81072 carma2>=40536|carma2u1001>=40536"},
+		{"two,cpu", "", 2, "gres:carma:81072 carmaall>=2"},
+		{"one", "", 1, "gres:carma:40536 carmaall>=1"},
 	} {
 		j := job(c.script)
-		j.Partition, j.NamesNodes, j.TRES.PerNode = c.partitions, c.names, fmt.Sprintf("gres:gpu:%d", c.gpus)
+		j.Partition, j.TRES.PerNode, j.UID = c.partitions, fmt.Sprintf("gres:gpu:%d", c.gpus), 1001
+		plain, err := s.Annotate(j)
+		if err != nil || plain.Counted || plain.All || plain.Extra != "" {
+			t.Errorf("%s %d: where slurmctld compares nothing: %+v, %v", c.partitions, c.gpus, plain, err)
+		}
+		j.Constrains = true
 		a, err := s.Annotate(j)
-		if got := strings.TrimPrefix(a.TRES.PerNode, j.TRES.PerNode+","); err != nil || got != c.want {
+		if got := strings.TrimPrefix(a.TRES.PerNode, j.TRES.PerNode+",") + " " + a.Extra; err != nil || got != c.want ||
+			!a.Counted || a.All != strings.Contains(c.want, "carmaall") {
 			t.Errorf("%s %d: got %s, %v, want %s", c.partitions, c.gpus, got, err, c.want)
+		}
+	}
+}
+
+// What the user wrote stays in force, and what is no constraint is refused in words.
+func TestAnnotateOwnExtra(t *testing.T) {
+	j := job(mem10)
+	j.TRES.PerNode, j.Extra, j.UID = "gres:gpu:1", "rack=a|rack=b", 1001
+	if a, err := site().Annotate(j); err != nil || a.Extra != j.Extra {
+		t.Errorf("where slurmctld compares nothing: %q, %v", a.Extra, err)
+	}
+	j.Constrains = true
+	const want = "(rack=a|rack=b)&(carma1>=10240|carma1u1001>=10240)"
+	if a, err := site().Annotate(j); err != nil || a.Extra != want {
+		t.Errorf("got %q, %v", a.Extra, err)
+	}
+	j.Extra = "a note for my group"
+	if _, err := site().Annotate(j); err == nil || !strings.HasPrefix(err.Error(), "partition gpu: --extra ") {
+		t.Errorf("got %v", err)
+	}
+	j.Partition = "cpu"
+	if a, err := site().Annotate(j); err != nil || a.Managed {
+		t.Errorf("in a partition that is not CARMA's: %+v, %v", a, err)
+	}
+}
+
+// slurmctld refuses --gpus=1 -n1 --cpus-per-gpu=2 with a GRES of the node beside it.
+func TestAnnotateOneNode(t *testing.T) {
+	for _, c := range []struct {
+		name              string
+		perJob, perNode   string
+		nodes, tasks      uint32
+		wantJob, wantNode string
+	}{
+		{"--gpus=1", "gres:gpu:1", "", NoVal, NoVal, "", "gres:gpu:1,gres:carma:10240"},
+		{"--gpus=a100:2 -n1", "gres:gpu:a100:2,gres:x:1", "gres:y:1", NoVal, 1, "gres:x:1",
+			"gres:y:1,gres:gpu:a100:2,gres:carma:20480"},
+		{"--gpus=2 -N1", "gres:gpu:2", "", 1, NoVal, "", "gres:gpu:2,gres:carma:20480"},
+		{"--gpus=2", "gres:gpu:2", "", NoVal, NoVal, "gres:gpu:2", "gres:carma:20480"},
+		{"--gpus=2 --gpus-per-node=2 -N1", "gres:gpu:2", "gres:gpu:2", 1, NoVal, "gres:gpu:2",
+			"gres:gpu:2,gres:carma:20480"},
+	} {
+		j := job(mem10)
+		j.TRES.PerJob, j.TRES.PerNode, j.MaxNodes, j.Tasks = c.perJob, c.perNode, c.nodes, c.tasks
+		a, err := site().Annotate(j)
+		if err != nil || a.TRES.PerJob != c.wantJob || a.TRES.PerNode != c.wantNode {
+			t.Errorf("%s: got %+v, %v", c.name, a.TRES, err)
 		}
 	}
 }
@@ -201,17 +248,17 @@ func TestAnnotateSeveralPartitions(t *testing.T) {
 		gpus               int
 		want               string // tres_per_node, or what is refused
 	}{
-		{"gpu,cpu", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240"},
-		{"cpu,gpu", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240"},
-		{"gpu,big", mem10, 2, "gres:carma2:10240,gres:carmatotal:20480"},
-		{"big,gpu", "", 1, "gres:carmau0:40536,gres:carmatotal:40536"},
+		{"gpu,cpu", mem10, 1, "gres:carma:10240"},
+		{"cpu,gpu", mem10, 1, "gres:carma:10240"},
+		{"gpu,big", mem10, 2, "gres:carma:20480"},
+		{"big,gpu", "", 1, "gres:carma:40536"},
 		{"big,gpu", "#CARMA mem=50G\n", 1, "line 1: mem: 50.0 GiB is more than a GPU of partition gpu has (39.6 GiB)"},
-		{"gpu,alone", mem10, 1, "gres:carmau0:40536,gres:carmatotal:40536"},
+		{"gpu,alone", mem10, 1, "gres:carma:40536"},
 		{"gpu,alone", mem10, 3, "partition alone: the job can get 3 GPUs on one node, but a node has 2; ask for at most 2 " +
 			"per node"},
 		{"big,gpu", mem10, 5, "partition gpu: the job can get 5 GPUs on one node, but a node has 4; ask for at most 4 " +
 			"per node"},
-		{"gpu,slots", mem10, 1, "gres:carmau0:10240,gres:carmatotal:10240 1 h"},
+		{"gpu,slots", mem10, 1, "gres:carma:10240 1 h"},
 	} {
 		j := job(c.script)
 		j.Partition, j.TRES.PerNode = c.partitions, fmt.Sprintf("gres:gpu:%d", c.gpus)
@@ -230,7 +277,7 @@ func TestAnnotateSeveralPartitions(t *testing.T) {
 
 func TestAnnotateTakesABookingWithoutGPUAway(t *testing.T) {
 	j := job("")
-	j.TRES.PerNode = "gres:x:1,gres:carmau0:40536,gres:carmatotal:40536"
+	j.TRES.PerNode = "gres:x:1,gres:carma:40536"
 	a, err := site().Annotate(j)
 	if err != nil || !a.Managed || a.TRES.PerNode != "gres:x:1" || a.GPUs != 0 || a.AppendEnv(nil, "", " ") != nil {
 		t.Errorf("got %+v, %v", a, err)
@@ -287,7 +334,7 @@ func TestGresPrefix(t *testing.T) {
 	j := job(mem10)
 	j.TRES.PerNode = "gres/gpu:1"
 	a, err := s.Annotate(j)
-	if err != nil || a.TRES.PerNode != "gres/gpu:1,gres/carmau0:10240,gres/carmatotal:10240" {
+	if err != nil || a.TRES.PerNode != "gres/gpu:1,gres/carma:10240" {
 		t.Errorf("got %+v, %v", a, err)
 	}
 }

@@ -59,10 +59,9 @@ func (a *Annotation) estimateSummary(d directive.Directive, part config.Partitio
 // how far its base is off.
 func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
 	spec := SpecOf(d, gpus, part)
-	if shift, ok := s.History.Shift(part.GPUMemMiB); ok {
-		spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift.MiB, 0)
-		spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift.MiB, 0)
-	}
+	shift := s.History.ShiftMiB(part.GPUMemMiB)
+	spec.Base.CuBLASMiB = max(spec.Base.CuBLASMiB+shift, 0)
+	spec.Base.CuDNNMiB = max(spec.Base.CuDNNMiB+shift, 0)
 	return spec
 }
 

@@ -24,7 +24,8 @@ func TestHistory(t *testing.T) {
 		order = append(order, key(script))
 		values[key(script)] = history.Value{PeakMiB: peak, SMActPct: 33.4, Runs: 3}
 	}
-	h, err := history.Parse(history.Make(order, values, []history.Shift{{FullMiB: full, MiB: 100, Jobs: 9}}))
+	h, err := history.Parse(history.Make(order, values, []history.Shift{{FullMiB: full, MiB: 50, Jobs: 9},
+		{FullMiB: full, Own: true, UID: 1000, MiB: 100, Jobs: 9}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ var Estimators = append(method.Names(), method.None)
 // check returns the first value that cannot be meant, keys in file order.
 func (c *Config) check() *KeyError {
 	for _, f := range []func() *KeyError{
-		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets, c.checkBySlurm,
+		c.checkSlurm, c.checkPartitions, c.checkDurations, c.checkNumbers, c.checkWords, c.checkNodeSets,
 		c.checkFrameworks, c.checkPaths,
 	} {
 		if err := f(); err != nil {
@@ -39,6 +39,9 @@ func (c *Config) checkSlurm() *KeyError {
 	}
 	if c.Slurm.Conf != "" && !filepath.IsAbs(c.Slurm.Conf) {
 		return &KeyError{0, "slurm.conf", "must be an absolute path"}
+	}
+	if c.Slurm.UserKey != "" && !filepath.IsAbs(c.Slurm.UserKey) {
+		return &KeyError{0, "slurm.user_key", "must be an absolute path"}
 	}
 	return nil
 }
@@ -132,7 +135,6 @@ func (c *Config) checkWords() *KeyError {
 		{"smact.statistic", c.SMAct.Statistic, Statistics},
 		{"recovery.retry", c.Recovery.Retry, []string{"alone", "ladder"}},
 		{"idle.action", c.Idle.Action, []string{"none", "notify", "cancel"}},
-		{"placement.mode", c.Placement.Mode, []string{"carma", "slurm"}},
 		{"placement.policy", c.Placement.Policy, policy.Names()},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"devices.confine", c.Devices.Confine, []string{"auto", "cgroup", "acl", "none"}},

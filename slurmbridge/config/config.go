@@ -56,6 +56,8 @@ type Config struct {
 type Slurm struct {
 	BinDir string `toml:"bin_dir"` // absolute; hooks trust no PATH
 	Conf   string `toml:"conf"`    // SLURM_CONF for the commands; empty: Slurm's own default
+	// UserKey is a file with the secret by which nodes' Extra names users; empty: by uid.
+	UserKey string `toml:"user_key"`
 }
 
 // Submit holds what job_submit does with a script.
@@ -98,7 +100,6 @@ type SMAct struct {
 
 // Placement is how a GPU is chosen.
 type Placement struct {
-	Mode          string   `toml:"mode"` // carma: the node chooses; slurm: slurmctld does
 	Policy        string   `toml:"policy"`
 	AllowPolicies []string `toml:"allow_policies"` // that a job may ask for
 	MaxJobs       int      `toml:"max_jobs"`       // jobs that may share one GPU
@@ -129,8 +130,7 @@ type NodeSet struct {
 
 // Capacity is the publication of free GPU memory to slurmctld.
 type Capacity struct {
-	Anchor  bool     `toml:"anchor"`  // the partitions hold a carma-anchor node
-	Compare Duration `toml:"compare"` // between two looks at what slurmctld counts
+	Compare Duration `toml:"compare"` // between two looks at the node's Extra
 }
 
 // MPS is the CUDA Multi-Process Service, one control daemon per GPU.
@@ -227,9 +227,9 @@ func Default() Config {
 		NVML:   NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
 		SMAct: SMAct{Source: "auto", DCGMI: "/usr/bin/dcgmi", Window: Duration(60 * time.Second), Statistic: "mean",
 			MaxPct: 85},
-		Placement: Placement{Mode: "carma", Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048,
+		Placement: Placement{Policy: "magm", MaxJobs: 3, MinFreeMiB: 5120, MarginMiB: 2048,
 			Settle: Duration(30 * time.Second), CrossUser: "never"},
-		Capacity: Capacity{Anchor: true, Compare: Duration(30 * time.Second)},
+		Capacity: Capacity{Compare: Duration(30 * time.Second)},
 		MPS:      MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control"},
 		Devices:  Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
 		Hooks: Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute),

@@ -75,8 +75,6 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 
 const partitions = "[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
 
-const slurm = "[placement]\nmode = \"slurm\"\ncross_user = \"timeslice\"\n"
-
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"[smact]\nmax_pct = 80\nmax_pct_ = 80\n", "line 3: smact.max_pct_: unknown key"},
@@ -105,18 +103,6 @@ func TestParseErrors(t *testing.T) {
 		// Keys that there were.
 		{"[smact]\nsmocc_max_pct = 0\n", "line 2: smact.smocc_max_pct: unknown key; contrib/slurm/carma.toml"},
 		{"[recovery]\nenabled = true\n", "line 2: recovery.enabled: unknown key; contrib/slurm/carma.toml"},
-		{"[placement]\nmode = \"both\"\n", "line 2: placement.mode: \"both\" is not one of carma"},
-		{slurm + "policy = \"lug\"\n", "line 4: placement.policy: slurmctld picks the GPU under placement.mode = " +
-			"\"slurm\"; leave the policy out"},
-		{slurm + "allow_policies = [\"lug\"]\n", "line 4: placement.allow_policies: slurmctld picks the GPU"},
-		{"[placement]\nmode = \"slurm\"\n", "placement.cross_user: slurmctld picks the GPU under placement.mode = " +
-			"\"slurm\" and cannot keep users apart; say"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\npolicy = \"lug\"\n", "line 6: nodeset.a.policy: slurmctld picks the GPU"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\ncross_user = \"never\"\n",
-			"line 6: nodeset.a.cross_user: slurmctld picks the GPU"},
-		{slurm + "[nodeset.a]\nnodes = \"a\"\nmax_jobs = 2\n", "line 6: nodeset.a.max_jobs: slurmctld picks the GPU"},
-		{slurm + "margin_mib = 40000\n" + partitions,
-			"line 4: placement.margin_mib: leaves no GiB of a GPU of partition gpu"},
 		{"[placement]\nallow_policies = [\"magm\", \"x\"]\n", "line 2: placement.allow_policies: \"x\" is not one of"},
 		{"[placement.margin]\nuser = 1\n", "line 1: placement.margin: unknown key"}, // of earlier versions
 		{"[hold]\ntimeout = \"30m\"\n", "line 2: hold.timeout: unknown key"},

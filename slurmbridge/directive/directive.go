@@ -22,6 +22,7 @@ import (
 // what is beyond these limits is refused by name instead of being read.
 const (
 	MaxLines       = 200     // #CARMA lines, without summary lines
+	MaxWordBytes   = 8 << 10 // of all of them: a word costs more than its bytes
 	MaxSummary     = 1 << 20 // bytes of model summary
 	MaxHeader      = 2 << 20 // bytes of leading comment block
 	MaxHeaderLines = 1 << 15 // its lines; a line costs more than its bytes
@@ -139,7 +140,7 @@ func (e *Error) Error() string {
 // the first line that is wrong.
 func Parse(script []byte) (Directive, error) {
 	var d Directive
-	n, carmaLines, summaryBytes := 0, 0, 0
+	n, carmaLines, wordBytes, summaryBytes := 0, 0, 0, 0
 	for rest := script; len(rest) > 0; {
 		var line []byte
 		line, rest, _ = bytes.Cut(rest, []byte{'\n'})
@@ -158,6 +159,9 @@ func Parse(script []byte) (Directive, error) {
 				return d, &Error{n, "", summaryTooLong}
 			}
 			d.Present = true
+			if d.Summary == nil {
+				d.Summary = make([]byte, 0, min(len(text)+1+len(rest), maxKept))
+			}
 			if room := maxKept - len(d.Summary); room > len(text) {
 				d.Summary = append(append(d.Summary, text...), '\n')
 			} else {
@@ -166,6 +170,9 @@ func Parse(script []byte) (Directive, error) {
 		case Keys:
 			if carmaLines++; carmaLines > MaxLines {
 				return d, &Error{n, "", fmt.Sprintf("more than %d #CARMA lines", MaxLines)}
+			}
+			if wordBytes += len(text); wordBytes > MaxWordBytes {
+				return d, &Error{n, "", fmt.Sprintf("the #CARMA lines are longer than %d KiB", MaxWordBytes>>10)}
 			}
 			d.Present = true
 			if err := d.parseLine(string(text), n); err != nil {

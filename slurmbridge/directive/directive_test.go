@@ -39,6 +39,8 @@ func TestParse(t *testing.T) {
 		{"after the first command", "#!/bin/sh\necho\n#CARMA mem=12G\n", Directive{}},
 		{"indented", " #CARMA mem=12G\n", Directive{}},
 		{"after an indented comment", "#!/bin/sh\n\t# a note\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
+		{"after blanks that are none to sbatch", "\u3000\n#CARMA mem=12G\n", Directive{}},
+		{"after blanks", "\v\f\r\n#CARMA mem=12G\n", Directive{Present: true, MemMiB: 12288}},
 		{"another word", "#CARMAGEDDON mem=12G\n#CARMA:on\n", Directive{}},
 		{"dos line ends", "#!/bin/sh\r\n#CARMA mem=12G\r\n", Directive{Present: true, MemMiB: 12288}},
 		{"no newline at the end", "#CARMA mem=7", Directive{Present: true, MemMiB: 7}},
@@ -107,6 +109,9 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) +
 			"...: unknown key; known are " + keyList},
 		{strings.Repeat("#CARMA\n", 201), "line 201: more than 200 #CARMA lines"},
+		{"#CARMA input=" + strings.Repeat("x", MaxWordBytes), "line 1: the #CARMA lines are longer than 8 KiB"},
+		{"#CARMA on\n" + strings.Repeat("#CARMA"+strings.Repeat(" ", 999)+"\n", 9),
+			"line 10: the #CARMA lines are longer than 8 KiB"},
 		{"#CARMA on\n" + strings.Repeat("#CARMA|"+strings.Repeat("x", 1023)+"\n", 1025),
 			"line 1026: the model summary is longer than 1 MiB; give mem= instead"},
 		{"#CARMA on\n" + strings.Repeat("#\n", MaxHeaderLines),

@@ -22,7 +22,7 @@ const (
 func Classify(line []byte) (Kind, []byte) {
 	line = bytes.TrimSuffix(line, []byte{'\r'})
 	if len(line) == 0 || line[0] != '#' {
-		if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] != '#' {
+		if trimmed := bytes.TrimLeft(line, " \t\v\f\r"); len(trimmed) > 0 && trimmed[0] != '#' {
 			return Command, nil
 		}
 		return Comment, nil

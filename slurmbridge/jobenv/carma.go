@@ -14,7 +14,7 @@ import (
 type Carma struct {
 	Mode        Mode
 	Method      string      // package method
-	GPUs        int         // of a node at most: K of the booking carma<K>
+	GPUs        int         // of a node at most
 	ReserveMiB  int64       // per GPU, booked; FullMiB when exclusive
 	EstMiB      int64       // per GPU; 0: unknown
 	FullMiB     int64       // a whole GPU
@@ -25,7 +25,9 @@ type Carma struct {
 	ByNodes     bool        // GPUs follows from the job's nodes and tasks, which must thus stay
 	Learn       bool        // it runs alone for want of a figure that would let it share
 	Requeue     bool        // it is requeued when its time slot is over
-	NamesNodes  bool        // slurmctld starts it there whatever they offer (tres.AnyMiB)
+	// Counted: slurmctld starts it where the node's Extra says that its GPUs can give the booking
+	// (package extra), or, of one that takes All GPUs of its nodes, that all are there and well.
+	Counted, All bool
 
 	// Of a job whose hook reads this.
 	Annotated bool
@@ -94,8 +96,11 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	if c.MaxSlowdown > 0 {
 		number("SLOWDOWN", int64(c.MaxSlowdown*1000+0.5)) // thousandths
 	}
-	if c.NamesNodes {
-		number("NAMES_NODES", 1)
+	if c.Counted {
+		number("COUNTED", 1)
+	}
+	if c.All {
+		number("ALL", 1)
 	}
 	return b
 }
@@ -121,7 +126,8 @@ func carmaFromEnv(get Getenv) Carma {
 		FullMiB:    int64(n.required("FULL", 40)),
 		EstMiB:     int64(n.optional("EST_MIB", 40)),
 		SMActPct:   int(n.optional("SMACT", 7)),
-		NamesNodes: n.get("NAMES_NODES") == "1",
+		Counted:    n.get("COUNTED") == "1",
+		All:        n.get("ALL") == "1",
 	}
 	c.MaxSlowdown = float64(n.optional("SLOWDOWN", 17)) / 1000
 	c.Key, _ = history.ParseKey(n.get("KEY"))

@@ -64,6 +64,8 @@ const (
 	InProlog   = "Prolog"
 	Cleaning   = "Cleaning"
 	TimeLimit  = "TimeLimit"
+	// Constraints: no node of the partition satisfies its --extra now (24.11 to 26.05).
+	Constraints = "Constraints"
 )
 
 // RequeuedHeld is the reason of a job that requeuehold holds (_job_requeue_op, 22.05 to 25.11). It stays
@@ -71,35 +73,30 @@ const (
 // that of an administrator upon this one shows the same.
 const RequeuedHeld = "job requeued in held state"
 
-// Anchor is the node that is never up. It keeps requests pending that no other node
-// could take at the moment.
-const Anchor = "carma-anchor"
+const (
+	notAvailable = "ReqNodeNotAvail"
+	// reserved is what slurmctld says in place of an unmet constraint where another node of the partition is
+	// drained (24.11.5).
+	reserved = notAvailable + ", May be reserved"
+	// noNodes is what slurmctld says of a job on several nodes while too few can take it: down ones, or such
+	// that satisfy no constraint (job_scheduler.c); scontrol writes it with "_".
+	noNodes = "Nodes required for job are DOWN"
+)
 
-const notAvailable = "ReqNodeNotAvail"
-
-// IsRoom tells whether a job waits for no more than room. Where only the anchor could
-// take the job now, slurmctld names that as a node that is not available (22.05.8,
-// 25.11.7), with all others of the partition that are drained or down, or says nothing
-// (23.11.11). For a job that names its nodes it lists only these.
+// IsRoom tells whether a job waits for no more than room: on nodes, or on those that satisfy its
+// constraints (package extra).
 func (r Reason) IsRoom() bool {
-	if r == Resources || r == ByPriority || r == None {
-		return true
-	}
-	// The anchor's name has no number to be folded with others'. This is asked for each
-	// job of the queue, and there the list may be long.
-	_, unavailable, _ := strings.Cut(string(r), "UnavailableNodes:")
-	return strings.HasPrefix(string(r), notAvailable) && strings.Contains(","+unavailable+",", ","+Anchor+",")
+	return r == Resources || r == ByPriority || r == None || r == Constraints || r.isNoNodes() ||
+		strings.HasPrefix(string(r), reserved)
+}
+
+func (r Reason) isNoNodes() bool {
+	return strings.HasPrefix(strings.ReplaceAll(string(r[:min(len(r), len(noNodes))]), "_", " "), noNodes)
 }
 
 // IsOfItsUser tells whether a job waits for what its user has set, or a limit, and not
 // for room: a hold, a dependency, a licence. It may still be a time of CARMA's with
 // BeginTime, and with Cleaning, InProlog and None, as a job has until slurmctld looks at it.
 func (r Reason) IsOfItsUser() bool {
-	switch {
-	case r.IsRoom(), r == BeginTime, r == InProlog, r == Cleaning, strings.HasPrefix(string(r), notAvailable):
-		return false
-	}
-	// "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher
-	// priority partitions" (job_scheduler.c); scontrol writes it with "_".
-	return !strings.HasPrefix(strings.ReplaceAll(string(r), "_", " "), "Nodes required for job")
+	return !r.IsRoom() && r != BeginTime && r != InProlog && r != Cleaning && !strings.HasPrefix(string(r), notAvailable)
 }

@@ -4,6 +4,7 @@ package jobstate
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -12,6 +13,25 @@ func TestHoldsNode(t *testing.T) {
 		"COMPLETED": false, "": false} {
 		if state.HoldsNode() != want {
 			t.Error(fmt.Sprint(state, " holds a node: ", !want))
+		}
+	}
+}
+
+// The words are those of 24.11.5 to 26.05.
+func TestReasons(t *testing.T) {
+	const noNodes = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+	for reason, want := range map[Reason]struct{ room, user bool }{
+		"Resources": {true, false}, "Priority": {true, false}, "None": {true, false}, "Constraints": {true, false},
+		noNodes: {true, false},
+		Reason(strings.ReplaceAll(noNodes, " ", "_")):    {true, false},
+		"ReqNodeNotAvail, UnavailableNodes:n4":           {false, false},
+		"ReqNodeNotAvail, May be reserved for other job": {true, false},
+		"BeginTime": {false, false}, "Prolog": {false, false},
+		"Cleaning": {false, false}, "BadConstraints": {false, true}, "Dependency": {false, true},
+		"JobHeldUser": {false, true}, "": {false, true},
+	} {
+		if reason.IsRoom() != want.room || reason.IsOfItsUser() != want.user {
+			t.Errorf("%s: room %v, of its user %v", reason, reason.IsRoom(), reason.IsOfItsUser())
 		}
 	}
 }

@@ -15,13 +15,14 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 14
+const fields = 15
 
-// maxField is far above any list of GRES or partitions: one of a megabyte takes 300 ms, in which
-// nobody else's job is booked. Such a job is refused: left as it is, it could name counts of CARMA's.
-const maxField = 32 << 10
+// maxFields is far above any lists of GRES and partitions with the script's arguments: a list of a
+// megabyte takes 300 ms, in which nobody else's job is booked. Such a job is refused: left as it
+// is, it could name counts of CARMA's.
+const maxFields = 16 << 10
 
-var errTooLong = errors.New("the list of GRES or partitions is longer than 32 KiB; shorten it")
+var errTooLong = errors.New("the lists of GRES and partitions are longer than 16 KiB; shorten them")
 
 // answerTo is carma_annotate without C.
 func answerTo(ask []byte) string {
@@ -43,7 +44,7 @@ func answerTo(ask []byte) string {
 	if !a.Managed {
 		return ""
 	}
-	return lines(job.TRES, &a)
+	return lines(&job, &a)
 }
 
 func readAsk(ask []byte) (annotate.Job, error) {
@@ -54,10 +55,10 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		if n < 0 {
 			return annotate.Job{}, fmt.Errorf("libcarma: ask has %d of %d fields", i, fields)
 		}
-		if n > maxField {
+		script = script[n+1:]
+		if len(ask)-len(script) > maxFields {
 			return annotate.Job{}, errTooLong
 		}
-		script = script[n+1:]
 	}
 	head := string(ask[:len(ask)-len(script)])
 	for i := range f {
@@ -66,7 +67,7 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	// A list with a line break could forge lines of the answer. The shim refuses such
 	// a job (text.c); this holds without it too. Only the script and its arguments
 	// are free text.
-	for i, text := range f[:fields-1] {
+	for i, text := range f[:fields-1] { // --extra, too: it becomes a line of the answer
 		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return annotate.Job{}, fmt.Errorf("libcarma: control character in field %d of ask", i)
 		}
@@ -82,18 +83,19 @@ func readAsk(ask []byte) (annotate.Job, error) {
 	return annotate.Job{
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
-		MinNodes:  n[0], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], TimeLimit: n[5], NamesNodes: n[6] == 1, NeedsGPU: n[7] == 1, Args: f[13], Script: script,
+		MinNodes:  n[0], MaxNodes: n[6], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
+		UID: n[4], TimeLimit: n[5], Constrains: n[7] == 1, Extra: f[13], Args: f[14], Script: script,
 	}, nil
 }
 
-func lines(was annotate.TRES, a *annotate.Annotation) string {
-	b := make([]byte, 0, 1024)
+func lines(job *annotate.Job, a *annotate.Annotation) string {
+	b, was := make([]byte, 0, 1024), job.TRES
 	for _, l := range []struct{ word, was, is string }{
 		{"tres_per_node ", was.PerNode, a.TRES.PerNode},
 		{"tres_per_job ", was.PerJob, a.TRES.PerJob},
 		{"tres_per_socket ", was.PerSocket, a.TRES.PerSocket},
 		{"tres_per_task ", was.PerTask, a.TRES.PerTask},
+		{"extra ", job.Extra, a.Extra},
 	} {
 		if l.was != l.is {
 			b = append(append(append(b, l.word...), l.is...), '\n')

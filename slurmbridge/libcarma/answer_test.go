@@ -30,7 +30,7 @@ time_slot = "4h"
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
 	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294",
-		"4294967294", "1000", "4294967294", "0", "0", "", script}, "\x00"))
+		"4294967294", "1000", "4294967294", "4294967294", "0", "", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -51,7 +51,7 @@ func TestAnswer(t *testing.T) {
 	configure(t)
 	for _, c := range []struct{ name, ask, want string }{
 		{"annotate", string(ask("gpu", "gres:gpu:1", "#!/bin/sh\n#CARMA mem=10G\n")),
-			`tres_per_node gres:gpu:1,gres:carmau0:10240,gres:carmatotal:10240
+			`tres_per_node gres:gpu:1,gres:carma:10240
 env V=1
 env MODE=shared
 env METHOD=user
@@ -65,7 +65,7 @@ comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"r
 `},
 		{"time slot", strings.Replace(string(ask("slots", "gres:gpu:1", "#CARMA signal=USR1@300\n")), "1000\x004294967294",
 			"1000\x001440", 1),
-			`tres_per_node gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
+			`tres_per_node gres:gpu:1,gres:carma:40536
 time_limit 240
 signal 10 300 steps
 tell carma: jobs of partition slots run in slots of 4:00:00: the time limit is cut to that; with #CARMA requeue=timeout the job is requeued after each
@@ -81,7 +81,7 @@ time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"time slots", string(ask("slots", "gres:gpu:1", "#CARMA signal=B:USR1 requeue=timeout\n")),
-			`tres_per_node gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
+			`tres_per_node gres:gpu:1,gres:carma:40536
 time_limit 240
 signal 10 60 batch
 requeue 1
@@ -97,9 +97,10 @@ env REQUEUE=timeout
 time SUBMIT
 comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"named nodes", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000",
-			"4294967294\x001", 1),
-			`tres_per_node gres:gpu:1,gres:carmau0:1,gres:carmatotal:40536
+		{"an --extra", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "4294967294\x000\x00",
+			"4294967294\x001\x00rack=7", 1),
+			`tres_per_node gres:gpu:1,gres:carma:40536
+extra (rack=7)&(carma1>=40536|carma1u1000>=40536)
 env V=1
 env MODE=off
 env METHOD=none
@@ -107,14 +108,18 @@ env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
 env KEY=6457f804971a3061
-env NAMES_NODES=1
+env COUNTED=1
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")),
 			"refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
-		{"take a booking away", string(ask("gpu", "gres:carmau0:5,gres:carmatotal:5", "")), "tres_per_node \n"},
+		{"take a booking away", string(ask("gpu", "gres:carma:5", "")), "tres_per_node \n"},
+		{"an --extra that is a note", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")),
+			"4294967294\x000\x00", "4294967294\x001\x00for my group", 1),
+			"refuse carma: partition gpu: --extra \"for my group\" is no constraint on a node's Extra; write KEY=VALUE, " +
+				"with & or |, and parentheses where both stand side by side\n"},
 		{"a line break in a list", string(ask("gpu", "gres:gpu:1\nenv V=1", "")),
 			"leave libcarma: control character in field 1 of ask\n"},
 		{"another in the partition", string(ask("gpu\x1b[2J", "gres:gpu:1", "")),
@@ -122,11 +127,12 @@ comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 		{"behind a number", strings.Replace(string(ask("gpu", "", "")), "1000", "1000\n", 1),
 			"leave libcarma: control character in field 9 of ask\n"},
 		{"a list longer than any", string(ask("gpu", strings.Repeat("gres:gpu:1,", 3000), "")),
-			"refuse carma: the list of GRES or partitions is longer than 32 KiB; shorten it\n"},
+			"refuse carma: the lists of GRES and partitions are longer than 16 KiB; shorten them\n"},
 		{"UTF-8", string(ask("größe", "gres:gpu:1", "")), ""},
 		{"GPUs of the job", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA off\n")), "gres:gpu:1\x00\x00",
 			"\x00gres:gpu:1\x00", 1),
-			`tres_per_node gres:carmau0:40536,gres:carmatotal:40536
+			`tres_per_node gres:gpu:1,gres:carma:40536
+tres_per_job 
 env V=1
 env MODE=off
 env METHOD=none
@@ -138,8 +144,8 @@ env NODES=fixed
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 14 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 14 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 15 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 15 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1),
 			"leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
@@ -158,25 +164,6 @@ func TestAnswerWithoutConfiguration(t *testing.T) {
 	}
 	if got := answerTo(ask("gpu", "gres:gpu:1", "")); !strings.HasPrefix(got, "leave no usable carma.toml") {
 		t.Errorf("got %q", got)
-	}
-}
-
-// placement.mode "slurm" needs a Slurm that writes "gres/": 23.11 and later.
-func TestShardsNeedALaterSlurm(t *testing.T) {
-	configure(t)
-	if err := os.WriteFile(site.path, []byte(carmaToml+"[placement]\nmode = \"slurm\"\ncross_user = "+
-		"\"timeslice\"\nmax_jobs = 4\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for prefix, want := range map[string]string{"gres:": "leave no usable carma.toml",
-		"gres/": "tres_per_node gres/shard:10\n"} {
-		site = siteFile{path: site.path, gresPrefix: prefix}
-		if err := site.load(); (err == nil) != (prefix == "gres/") {
-			t.Errorf("%s: %v", prefix, err)
-		}
-		if got := answerTo(ask("gpu", "gres/gpu:1", "#CARMA mem=10G\n")); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: %q", prefix, got)
-		}
 	}
 }
 
@@ -225,7 +212,7 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 
 func FuzzAnswer(f *testing.F) {
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
-	f.Add(ask("", "gres:gpu:2,gres:carmau0:1,gres:carmatotal:1", "#!/bin/sh\n#CARMA smact=3\n"))
+	f.Add(ask("", "gres:gpu:2,gres:carma:1", "#!/bin/sh\n#CARMA smact=3\n"))
 	path := filepath.Join(f.TempDir(), "carma.toml")
 	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
 		f.Fatal(err)
@@ -282,8 +269,8 @@ func TestRecoveryPartitions(t *testing.T) {
 	const some = "[partition.%s]\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
 	load(fmt.Sprintf(some+"recovery = \"z\"\n"+some+"recovery = \"c\"\n"+some+some+"recovery = \"z\"\n"+some, "a", "b",
 		"c", "d", "z"))
-	if site.recovery != "c,z" {
-		t.Errorf("got %q", site.recovery)
+	if site.recovery != "c,z" || len(strings.Split(site.managed, ",")) < 4 {
+		t.Errorf("got %q of %q", site.recovery, site.managed)
 	}
 	load("nonsense")
 	if site.recovery != "c,z" {

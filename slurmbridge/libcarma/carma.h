@@ -9,17 +9,20 @@
  *   char *carma_configure(const char *path, const char *gres_prefix);
  *   char *carma_tick(void);
  *   char *carma_recovery(void);
+ *   char *carma_managed(void);
  *   char *carma_annotate(const char *ask, size_t len);
  *
  * carma_recovery returns the partitions that take jobs from CARMA alone, with
- * commas between, as of the last carma_configure or carma_tick; NULL: none.
+ * commas between, as of the last carma_configure or carma_tick; NULL: none. carma_managed
+ * returns all partitions of carma.toml so.
  *
  * ask holds the fields below, each ended by a NUL, and then the script:
  *
  *   partition tres_per_node tres_per_job tres_per_socket tres_per_task
  *   min_nodes num_tasks ntasks_per_node sockets_per_node user_id time_limit
- *   names_nodes (1: the job asks for nodes by name, or for a reservation; else 0)
- *   needs_gpu (1: --cpus-per-gpu, --mem-per-gpu, --ntasks-per-gpu, --gpu-freq or --exclusive)
+ *   max_nodes
+ *   constrains (1: slurmctld compares jobs' extra with what nodes have there; else 0)
+ *   extra
  *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
  * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
@@ -28,7 +31,7 @@
  *   leave TEXT             leave the job alone; TEXT is for the log
  *   refuse TEXT            refuse the job; TEXT is for the user
  *   tres_per_node LIST     set the list (empty: clear it); also
- *                          tres_per_job, tres_per_socket, tres_per_task
+ *                          tres_per_job, tres_per_socket, tres_per_task, extra
  *   time_limit MINUTES     set the time limit
  *   signal NUMBER SECONDS TO
  *                          as sbatch --signal, unless the job has one; TO is
@@ -42,7 +45,7 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 7
+#define CARMA_ABI 8
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'

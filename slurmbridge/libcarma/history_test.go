@@ -48,7 +48,7 @@ func TestHistoryReload(t *testing.T) {
 	if err := site.reload(); err != nil {
 		t.Fatal(err)
 	}
-	if got := answer(); !strings.Contains(got, "gres:carmau0:11000,gres:carmatotal:11000\n") ||
+	if got := answer(); !strings.Contains(got, "gres:carma:11000\n") ||
 		!strings.Contains(got, "METHOD=history\n") || !strings.Contains(got, "SMACT=50\n") {
 		t.Errorf("with a history: %q", got)
 	}

@@ -69,6 +69,16 @@ func carma_recovery() *C.char {
 	return C.CString(site.recovery)
 }
 
+// carma_managed returns all partitions of carma.toml, with commas between.
+//
+//export carma_managed
+func carma_managed() *C.char {
+	if site.managed == "" {
+		return nil
+	}
+	return C.CString(site.managed)
+}
+
 // carma_annotate answers for one job.
 //
 //export carma_annotate

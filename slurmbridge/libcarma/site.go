@@ -13,6 +13,7 @@ import (
 	"carma/estimator/history"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 )
 
 // siteFile is carma.toml as last read. Only the shim's worker thread calls
@@ -23,6 +24,7 @@ type siteFile struct {
 	read       stamp
 	site       annotate.Site
 	recovery   string // partitions that take jobs from CARMA alone, with commas between
+	managed    string // all partitions of carma.toml
 	usable     bool
 	history    historyFile
 	estimates  memory
@@ -58,8 +60,9 @@ func (s *siteFile) load() error {
 		s.read = stampOf(info)
 	}
 	c, err := config.Load(s.path, os.ReadFile)
-	if err == nil && c.Placement.BySlurm() && s.gresPrefix != "gres/" {
-		err = fmt.Errorf("%s: placement.mode = \"slurm\" needs Slurm 23.11 or later", s.path)
+	var tags extra.Tags
+	if err == nil {
+		tags, err = extra.ReadTags(c.Slurm.UserKey, os.ReadFile)
 	}
 	if err != nil && s.usable {
 		return fmt.Errorf("%w; the previous configuration stays in force", err)
@@ -67,7 +70,8 @@ func (s *siteFile) load() error {
 		return err
 	}
 	s.site, s.usable = annotate.NewSite(c, s.gresPrefix), true
-	s.site.Estimate = s.estimates.byMethod
+	s.site.Estimate, s.site.Tags = s.estimates.byMethod, tags
+	s.managed = strings.Join(c.PartitionNames(), ",")
 	s.recovery = strings.Join(slices.DeleteFunc(c.PartitionNames(),
 		func(name string) bool { return !c.RecoveryOf(name) }), ",")
 	s.history.path = c.History.File

@@ -25,8 +25,9 @@ type Job struct {
 	Reservation string
 	ArrayJobID  uint32 // 0: no array
 	ArrayTask   uint32
-	Features    string // the user's words, as the next
-	TresPerNode string
+	Features    string    // the user's words, as the next
+	GPUs        int       // of a node at most
+	MiB         int64     // that it has booked on each of them; 0: nothing
 	Restarts    int       // how often it has gone back into the queue
 	Submitted   time.Time // or when it last returned to the queue (batch_requeue_fini)
 	NodeCount   int       // that it has, or asks for
@@ -43,7 +44,7 @@ type Node struct {
 	Partitions []string
 	Lives      bool   // its agent can be counted on
 	Up         bool   // and it can be given jobs
-	GPUs       int    // by its carma counts; 0: none of ours
+	GPUs       int    // by what it publishes (package extra); 0: none of ours
 	Features   string // that it has now, separated by commas
-	Comment    string
+	Extra      string
 }

@@ -32,7 +32,7 @@ func TestBaseIsTheUsers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := s.History.Shift(40536); ok != shifts {
+		if ok := s.History.ShiftMiB(40536) == 111; ok != shifts {
 			t.Errorf("--base=%d: shifted is %v", base, ok)
 		}
 	}

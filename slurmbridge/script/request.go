@@ -16,7 +16,7 @@ import (
 func (r Request) job(text []byte) annotate.Job {
 	j := annotate.Job{
 		UID: uint32(os.Getuid()), Args: r.args, Script: text, Partition: r.partition,
-		MinNodes: orNoVal(r.nodes), Tasks: orNoVal(r.tasks),
+		MinNodes: orNoVal(r.nodes), MaxNodes: annotate.NoVal, Tasks: orNoVal(r.tasks),
 		TasksPerNode: orNoVal(r.tasksPerNode), SocketsPerNode: orNoVal(r.socketsPerNode),
 	}
 	if r.tasks > 0 && r.nodes > r.tasks {
@@ -25,8 +25,6 @@ func (r Request) job(text []byte) annotate.Job {
 	if r.gres != "none" {
 		j.TRES.PerNode = r.gres
 	}
-	j.NeedsGPU = r.needsGPU || r.wholeNodes || r.tasksPerGPU > 0
-	j.NamesNodes = r.namesNodes
 	for _, l := range []struct {
 		list *string
 		gpus string

@@ -27,9 +27,6 @@ type Request struct {
 	tasksPerNode   uint32
 	socketsPerNode uint32
 	tasksPerGPU    uint32
-	needsGPU       bool // --cpus-per-gpu and its like
-	wholeNodes     bool // --exclusive
-	namesNodes     bool // --nodelist, --nodefile, --reservation
 
 	args string // of the script, as annotate.Job has them
 
@@ -62,36 +59,14 @@ var sbatchOptions = []sbatchOption{
 	}},
 	{"tasks-per-node", 0, len("ta"), func(r *Request, v string) error { return number(&r.tasksPerNode, v) }},
 	{"sockets-per-node", 0, len("so"), func(r *Request, v string) error { return number(&r.socketsPerNode, v) }},
-	{"cpus-per-gpu", 0, len("cpus-per-g"), needsGPU},
-	{"mem-per-gpu", 0, len("mem-per-g"), needsGPU},
 	{"ntasks-per-gpu", 0, len("ntasks-per-g"), func(r *Request, v string) error { return number(&r.tasksPerGPU, v) }},
-	{"gpu-freq", 0, len("gpu-f"), needsGPU},
-	{"nodelist", 'w', len("nodel"), namesNodes},
-	{"nodefile", 'F', len("nodef"), namesNodes},
-	{"reservation", 0, len("rese"), namesNodes},
 }
 
-func namesNodes(r *Request, v string) error {
-	r.namesNodes = v != ""
-	return nil
-}
-
-// exclusive reads --exclusive, which may have a value directly behind; without one the
-// job gets whole nodes. Slurm 24.11 and later know topo.
-func (r *Request) exclusive(value string) error {
-	switch strings.ToLower(value) {
-	case "", "exclusive":
-		r.wholeNodes = true
-	case "user", "mcs", "topo", "oversubscribe":
-		r.wholeNodes = false
-	default:
+// checkExclusive reads the value of --exclusive, which may follow directly. Slurm 24.11 and later know topo.
+func checkExclusive(value string) error {
+	if !slices.Contains([]string{"", "exclusive", "user", "mcs", "topo", "oversubscribe"}, strings.ToLower(value)) {
 		return errors.New("not user, mcs or topo")
 	}
-	return nil
-}
-
-func needsGPU(r *Request, _ string) error {
-	r.needsGPU = true
 	return nil
 }
 
@@ -296,15 +271,12 @@ func splitArguments(s string, line int) ([]argument, error) {
 func (r *Request) long(a argument, rest []argument) ([]argument, error) {
 	name, value, has := strings.Cut(a.text[2:], "=")
 	if len(name) >= len("exclus") && strings.HasPrefix("exclusive", name) {
-		if err := r.exclusive(value); err != nil {
+		if err := checkExclusive(value); err != nil {
 			return nil, &refusal{a.line, fmt.Sprintf("--exclusive %q: %v", value, err)}
 		}
 		return rest, nil
 	}
 	if slices.ContainsFunc(flagNames, func(flag string) bool { return strings.HasPrefix(flag, name) }) {
-		if len(name) >= len("overs") && strings.HasPrefix("oversubscribe", name) {
-			r.wholeNodes = false
-		}
 		return rest, nil
 	}
 	if !has {
@@ -324,9 +296,6 @@ func (r *Request) long(a argument, rest []argument) ([]argument, error) {
 // shorts reads a word of short options: -p gpu, -pgpu, -Hp gpu.
 func (r *Request) shorts(a argument, rest []argument) ([]argument, error) {
 	letters := strings.TrimLeft(a.text[1:], flagLetters)
-	if strings.Contains(a.text[1:len(a.text)-len(letters)], "s") { // --oversubscribe
-		r.wholeNodes = false
-	}
 	if letters == "" || strings.IndexByte(valueLetters, letters[0]) >= 0 {
 		return rest, nil
 	}

@@ -66,7 +66,7 @@ var requests = []struct {
 	{name: "tabs", lines: "#SBATCH\t-p\tgpu\n", want: Request{partition: "gpu"}},
 	{name: "other options",
 		lines: "#SBATCH -J -n3x --mem=9G --time 1:00 -o out -c 4 --exclusive --requeue --comment --gres=gpu:2\n#SBATCH " +
-			"--nice=5 --exclude node1 --no-k -H -p gpu\n", want: Request{partition: "gpu", wholeNodes: true}},
+			"--nice=5 --exclude node1 --no-k -H -p gpu\n", want: Request{partition: "gpu"}},
 	{name: "letters in one word", lines: "#SBATCH -HQsp gpu -On4\n", want: Request{partition: "gpu", tasks: 4}},
 	{name: "indented comments go on", lines: "  # note\n\t\n#SBATCH -p gpu\n", want: Request{partition: "gpu"}},
 	{name: "indented directives do not count", lines: " #SBATCH -p cpu\n#SBATCH -n 2\n", want: Request{tasks: 2}},
@@ -86,11 +86,11 @@ var requests = []struct {
 	{name: "no more options", lines: "#SBATCH -p gpu --\n", want: Request{partition: "gpu"}},
 
 	{name: "nodes by name", lines: "#SBATCH -w n[1-3]\n#SBATCH -p a,b\n",
-		want: Request{partition: "a,b", namesNodes: true}},
-	{name: "nodes by name, long", lines: "#SBATCH --nodelist n1,n2 -n 4\n", want: Request{tasks: 4, namesNodes: true}},
-	{name: "a reservation", lines: "#SBATCH --reserv=r1 -p gpu\n", want: Request{partition: "gpu", namesNodes: true}},
-	{name: "whole nodes", lines: "#SBATCH --exclusive -p gpu\n", want: Request{partition: "gpu", wholeNodes: true}},
-	{name: "whole nodes, abbreviated", lines: "#SBATCH --exclus\n", want: Request{wholeNodes: true}},
+		want: Request{partition: "a,b"}},
+	{name: "nodes by name, long", lines: "#SBATCH --nodelist n1,n2 -n 4\n", want: Request{tasks: 4}},
+	{name: "a reservation", lines: "#SBATCH --reserv=r1 -p gpu\n", want: Request{partition: "gpu"}},
+	{name: "whole nodes", lines: "#SBATCH --exclusive -p gpu\n", want: Request{partition: "gpu"}},
+	{name: "whole nodes, abbreviated", lines: "#SBATCH --exclus\n", want: Request{}},
 	{name: "whole nodes, no other user", lines: "#SBATCH --exclusive=user -n 2\n", want: Request{tasks: 2}},
 	{name: "whole nodes, and not", lines: "#SBATCH --exclusive -s\n", newer: true}, // 24.11 refuses both
 	{name: "tasks of a GPU", lines: "#SBATCH --ntasks-per-gpu=2 -n 4\n", want: Request{tasks: 4, tasksPerGPU: 2}},
@@ -256,18 +256,18 @@ func TestJob(t *testing.T) {
 			annotate.Job{TRES: annotate.TRES{PerTask: "gpu:2,gres/gpu:1"}, MinNodes: none, Tasks: none,
 				TasksPerNode: none, SocketsPerNode: none}},
 		{Request{tasks: 8, tasksPerGPU: 4}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:2"}, MinNodes: none, Tasks: 8,
-			TasksPerNode: none, SocketsPerNode: none, NeedsGPU: true}},
+			TasksPerNode: none, SocketsPerNode: none}},
 		{Request{nodes: 2, tasksPerGPU: 4}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:2"}, MinNodes: 2, Tasks: none,
-			TasksPerNode: none, SocketsPerNode: none, NeedsGPU: true}},
-		{Request{tasks: 8, tasksPerGPU: 4, gres: "gpu:1", wholeNodes: true, namesNodes: true},
+			TasksPerNode: none, SocketsPerNode: none}},
+		{Request{tasks: 8, tasksPerGPU: 4, gres: "gpu:1"},
 			annotate.Job{TRES: annotate.TRES{PerNode: "gpu:1"}, MinNodes: none, Tasks: 8, TasksPerNode: none,
-				SocketsPerNode: none, NeedsGPU: true, NamesNodes: true}},
+				SocketsPerNode: none}},
 		{Request{gpus: "8", nodes: 4, tasks: 2}, annotate.Job{TRES: annotate.TRES{PerJob: "gpu:8"}, MinNodes: 2,
 			Tasks: 2, TasksPerNode: none, SocketsPerNode: none}},
 	} {
 		got := c.r.job(nil)
 		if got.Partition != c.want.Partition || got.TRES != c.want.TRES || got.MinNodes != c.want.MinNodes ||
-			got.Tasks != c.want.Tasks || got.NeedsGPU != c.want.NeedsGPU || got.NamesNodes != c.want.NamesNodes ||
+			got.Tasks != c.want.Tasks ||
 			got.TasksPerNode != c.want.TasksPerNode || got.SocketsPerNode != c.want.SocketsPerNode {
 			t.Errorf("%+v:\ngot  %+v\nwant %+v", c.r, got, c.want)
 		}

@@ -81,6 +81,7 @@ func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc)
 	s.Estimate = estimate
 	s.Estimator = cmp.Or(a.Method, s.Estimator)
 	s.readHistory(c.History.File)
+	s.History = s.History.For(uint32(os.Getuid()))
 	if a.BaseMiB > 0 {
 		s.History = s.History.WithoutShifts() // the base is what the user says
 	}
@@ -188,7 +189,8 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 	case len(d.Summary) > 0:
 		s.Why = "summaries are not estimated here (submit.estimator)"
 	default:
-		s.Why = "nothing says how much memory it takes: give a model summary or mem="
+		s.Why = "nothing says how much memory it takes: carma-estimate " + s.Script +
+			" --trace tells it of a PyTorch script, without a GPU; or give a model summary or mem="
 	}
 }
 

@@ -165,6 +165,14 @@ func only(rows [][]string, id string) ([]string, error) {
 // none is what Slurm prints for what a job has not.
 func none(s string) bool { return s == "" || s == "N/A" || s == "(null)" }
 
+// noneEmpty is a field whose absence is an empty text.
+func noneEmpty(s string) string {
+	if none(s) {
+		return ""
+	}
+	return s
+}
+
 // number reads a number of 32 bits, decimal digits and nothing else.
 func number(s string) (uint32, error) {
 	v, err := strconv.ParseUint(s, 10, 32)

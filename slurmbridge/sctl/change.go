@@ -161,17 +161,15 @@ func (c Client) SetStart(ctx context.Context, t Target, at time.Time) error {
 type Change struct {
 	Partition    string
 	TresPerNode  string
+	Extra        string // CARMA's own part of a job's --extra; job_modify joins its user's (package extra)
 	AdminComment string
-	ReqNodes     string        // of a pending job
-	AnyNode      bool          // a pending job no longer names its nodes
 	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
 }
 
 // Update changes a job in one RPC.
 func (c Client) Update(ctx context.Context, t Target, change Change) error {
 	var args []string
-	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode},
-		{"ReqNodeList", change.ReqNodes}} {
+	for _, f := range []struct{ name, value string }{{"Partition", change.Partition}, {"Gres", change.TresPerNode}} {
 		if f.value == "" {
 			continue
 		}
@@ -181,8 +179,12 @@ func (c Client) Update(ctx context.Context, t Target, change Change) error {
 		}
 		args = append(args, f.name+"="+f.value)
 	}
-	if change.AnyNode {
-		args = append(args, "ReqNodeList=")
+	if change.Extra != "" {
+		if !plainConstraint(change.Extra) {
+			return fmt.Errorf("update job %s: Extra=%.50q has characters that CARMA's has not; nothing is changed", t,
+				change.Extra)
+		}
+		args = append(args, "Extra="+change.Extra)
 	}
 	if change.AdminComment != "" {
 		if strings.ContainsFunc(change.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
@@ -201,6 +203,13 @@ func (c Client) Update(ctx context.Context, t Target, change Change) error {
 func plainList(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool {
 		return (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z') && !strings.ContainsRune("_.-+/:=,@", r)
+	}) < 0
+}
+
+// plainConstraint tells whether s is made of the characters of extra.Ask and extra.AskAll.
+func plainConstraint(s string) bool {
+	return strings.IndexFunc(s, func(r rune) bool {
+		return (r < '0' || r > '9') && (r < 'a' || r > 'z') && !strings.ContainsRune(">=|", r)
 	}) < 0
 }
 

@@ -190,6 +190,7 @@ func TestChangesRefused(t *testing.T) {
 		"start":         c.SetStart(ctx, Target{}, time.Now()),
 		"partition":     c.Update(ctx, j, Change{Partition: "gpu JobId=13"}),
 		"GRES":          c.Update(ctx, j, Change{TresPerNode: "gres:gpu:x\n1"}),
+		"extra":         c.Update(ctx, j, Change{Extra: "carma1>=1 JobId=13"}),
 		"admin comment": c.Update(ctx, j, Change{AdminComment: "x\ny"}),
 	} {
 		if err == nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
@@ -20,10 +21,11 @@ import (
 var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime",
 	"StartTime", "EndTime",
 	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
-	"RestartCnt", "SubmitTime", "NumNodes", "QOS"}
+	"RestartCnt", "SubmitTime", "NumNodes", "QOS", "tres-per-job", "tres-per-task", "tres-per-socket", "NumTasks",
+	"NTPerNode"}
 
 // Queue returns the pending and running jobs of some partitions. It is one RPC
-// that carries all of them.
+// that carries all of them (squeue of 24.11 and later has these fields).
 func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job, error) {
 	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING,COMPLETING",
 		"--partition="+strings.Join(partitions, ","))
@@ -55,10 +57,11 @@ func parseQueued(f []string) (j schedule.Job, ok bool) {
 	j = schedule.Job{ID: id, UID: uid, State: jobstate.State(f[2]), Partition: f[3], Reason: jobstate.Reason(f[4]),
 		Priority: priority,
 		Eligible: unix(f[6]), Start: unix(f[7]), End: unix(f[8]),
-		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], TresPerNode: f[15], Submitted: unix(f[17]),
-		QOS: f[19]}
+		Nodes: f[9], ReqNodes: f[10], Reservation: f[11], Features: f[14], Submitted: unix(f[17]), QOS: f[19]}
 	j.Restarts, _ = strconv.Atoi(f[16])
 	j.NodeCount = leastNodes(f[18])
+	j.GPUs, j.MiB = gpusOf(asked{perNode: f[15], perJob: f[20], perTask: f[21], perSocket: f[22],
+		tasks: count(f[23]), tasksPerNode: count(f[24]), nodes: j.NodeCount})
 	if f[13] != "" {
 		array, err1 := number(f[12])
 		task, err2 := number(f[13])
@@ -70,18 +73,64 @@ func parseQueued(f []string) (j schedule.Job, ok bool) {
 	return j, true
 }
 
+// asked is what a job asks for, as squeue prints it; 0: squeue does not say.
+type asked struct {
+	perNode, perJob, perTask, perSocket string
+	tasks, tasksPerNode                 int64
+	nodes                               int
+}
+
+// sockets is what a GPU node has.
+const sockets = 2
+
+// gpusOf is how many GPUs a job gets on one node at most, as job_submit counted them when it booked (package
+// annotate), and the memory that it has booked on each.
+func gpusOf(a asked) (gpus int, mib int64) {
+	list := tres.Read(a.perNode)
+	most := int64(0)
+	bound := func(n int64) {
+		if n > 0 && (most == 0 || n < most) {
+			most = n
+		}
+	}
+	others := int64(max(a.nodes-1, 0)) // each gets at least one
+	bound(list.GPUs)
+	if a.perTask != "" {
+		tasks := a.tasksPerNode
+		if tasks == 0 {
+			tasks = max(a.tasks-others, 1)
+		}
+		bound(tres.Read(a.perTask).GPUs * min(tasks, 1<<16))
+	}
+	if a.perSocket != "" {
+		bound(tres.Read(a.perSocket).GPUs * sockets)
+	}
+	if a.perJob != "" {
+		if n := tres.Read(a.perJob).GPUs; n > 0 {
+			bound(max(n-others, 1))
+		}
+	}
+	gpus = int(min(most, 1<<16))
+	return gpus, list.Each(gpus)
+}
+
+// count reads a number that squeue may not know.
+func count(s string) int64 {
+	n, _ := number(s)
+	return int64(n)
+}
+
 // Split gives a waiting task of a job array a record, and an id, of its own: any
 // update of it does, also one that changes nothing (slurmctld's
 // job_array_split). The last task keeps the array's id. The task is asked about alone
 // before: what stood in a list is not enough to change a job.
 func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error) {
 	t := target(j.ArrayJobID, "_", j.ArrayTask)
-	if _, tres, err := c.task(ctx, t, j); err != nil {
+	_, books, err := c.task(ctx, t, j)
+	if err != nil {
 		return 0, err
-	} else if tres != j.TresPerNode {
-		return 0, fmt.Errorf("job %s asks for other GRES now", t)
 	}
-	if err := c.Update(ctx, t, Change{TresPerNode: j.TresPerNode}); err != nil {
+	if err := c.Update(ctx, t, Change{TresPerNode: books}); err != nil {
 		return 0, err
 	}
 	id, _, err = c.task(ctx, t, j)
@@ -110,13 +159,16 @@ func (c Client) task(ctx context.Context, t Target, j schedule.Job) (id uint32, 
 	if row[4] != jobstate.Pending {
 		return 0, "", fmt.Errorf("job %s is %.50s now", t, row[4])
 	}
+	if tres.Read(row[5]).Each(j.GPUs) != j.MiB {
+		return 0, "", fmt.Errorf("job %s asks for other GRES now", t)
+	}
 	id, err = number(row[0])
 	return id, row[5], err
 }
 
-var nodeFields = []string{"NodeList", "Partition", "StateComplete", "Gres", "Features_act", "Comment"}
+var nodeFields = []string{"NodeList", "Partition", "StateComplete", "Features_act", "Extra"}
 
-// Nodes returns the nodes of some partitions, in the order of their names.
+// Nodes returns the nodes of some partitions, in the order of their names (24.11 and later).
 func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedule.Node, err error) {
 	s := newSeparator()
 	err = c.rows(ctx, s, len(nodeFields), func(row []string) { nodes = addNode(nodes, row) },
@@ -164,19 +216,8 @@ func addNode(nodes []schedule.Node, f []string) []schedule.Node {
 		nodes[n-1].Partitions = append(nodes[n-1].Partitions, partition)
 		return nodes
 	}
-	n := schedule.Node{Name: f[0], Partitions: []string{partition}, Comment: f[5]}
+	n := schedule.Node{Name: f[0], Partitions: []string{partition}, Features: noneEmpty(f[3]), Extra: noneEmpty(f[4])}
 	n.Lives, n.Up = nodeState(f[2])
-	if !none(f[4]) {
-		n.Features = f[4]
-	}
-	for e := range tres.Parse(f[3]) {
-		n.GPUs = max(n.GPUs, tres.K(e.Name))
-	}
+	n.GPUs = extra.GPUs(n.Extra)
 	return append(nodes, n)
-}
-
-// SetNodeComment replaces the Comment of a node.
-func (c Client) SetNodeComment(ctx context.Context, node, comment string) error {
-	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "Comment="+comment)
-	return err
 }

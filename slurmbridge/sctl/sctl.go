@@ -83,30 +83,26 @@ func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
 	return fmt.Errorf("%s: %w: %.200s", words(cmd), err, strings.Join(strings.Fields(text), " "))
 }
 
-// Node returns a node's Gres text, as slurmctld counts it, and its Comment. It asks as
-// sinfo does for one node: slurmctld then packs that node and the partitions, where
-// `scontrol show node` has it pack all nodes (22.05.8 with 1,000 nodes: 2.3 ms of
-// slurmctld, not 10.3).
-func (c Client) Node(ctx context.Context, node string) (gres, comment string, err error) {
+// Node returns a node's Extra (24.11 and later). It asks as sinfo does for one node: slurmctld then
+// packs that node and the partitions, where `scontrol show node` has it pack all nodes (22.05.8 with
+// 1,000 nodes: 2.3 ms of slurmctld, not 10.3).
+func (c Client) Node(ctx context.Context, node string) (extra string, err error) {
 	s := newSeparator()
 	var rows [][]string // the same for each partition that the node is in
-	err = c.rows(ctx, s, 2, func(row []string) { rows = append(rows, row) },
-		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format([]string{"Gres", "Comment"}))
+	err = c.rows(ctx, s, 1, func(row []string) { rows = append(rows, row) },
+		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format([]string{"Extra"}))
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
 	if len(rows) == 0 {
-		return "", "", fmt.Errorf("sinfo: slurmctld knows no partition with node %s", node)
+		return "", fmt.Errorf("sinfo: slurmctld knows no partition with node %s", node)
 	}
-	if gres, comment = rows[0][0], rows[0][1]; none(comment) {
-		comment = ""
-	}
-	return gres, comment, nil
+	return noneEmpty(rows[0][0]), nil
 }
 
-// SetNodeGres replaces the Gres text of a node in slurmctld.
-func (c Client) SetNodeGres(ctx context.Context, node, gres string) error {
-	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "Gres="+gres)
+// SetNodeExtra replaces the Extra of a node (24.11 and later).
+func (c Client) SetNodeExtra(ctx context.Context, node, text string) error {
+	_, err := c.run(ctx, "scontrol", "update", "NodeName="+node, "Extra="+text)
 	return err
 }
 
@@ -163,6 +159,10 @@ type Version struct{ Major, Minor, Micro int }
 func (v Version) Before(major, minor int) bool {
 	return v.Major < major || v.Major == major && v.Minor < minor
 }
+
+// Publishes tells whether slurmctld compares what jobs ask in --extra with what stands in nodes' Extra, and has
+// jobs of srun wait for it, too (job_scheduler.c, FAIL_CONSTRAINTS), and whether sinfo shows the field.
+func (v Version) Publishes() bool { return !v.Before(24, 11) }
 
 // Version asks the installed commands what they are; it is no RPC.
 func (c Client) Version(ctx context.Context) (Version, error) {

@@ -47,27 +47,29 @@ func showRows(rows ...string) string {
 }
 
 func TestNode(t *testing.T) {
-	const row = "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536%"
-	c := client(t, map[string]string{"scontrol": "exit 0", "sinfo": showRows(row+"x Gres=no%", row+"x Gres=no%")})
-	got, comment, err := c.Node(t.Context(), "n1")
-	if err != nil || got != "gpu:a100:16(S:0-63),carmau0:10K,carma2:40536" || comment != "x Gres=no" {
-		t.Errorf("got %q, %q, %v", got, comment, err)
+	const text = `{"carma1":40536,"rack":"x Gres=no"}`
+	c := client(t, map[string]string{"scontrol": "exit 0", "sinfo": showRows(text+"%", text+"%")})
+	got, err := c.Node(t.Context(), "n1")
+	if err != nil || got != text {
+		t.Errorf("got %q, %v", got, err)
 	}
-	if err := c.SetNodeGres(t.Context(), "n1", "gpu:16,carmau0:5"); err != nil {
+	if err := c.SetNodeExtra(t.Context(), "n1", text); err != nil {
 		t.Error(err)
 	}
-	want := `^sinfo --all --Node --noheader --nodes=n1 --Format=Gres:@\w{32}@,Comment:@\w{32}@ conf=/etc/slurm/other.conf
-scontrol update NodeName=n1 Gres=gpu:16,carmau0:5 conf=/etc/slurm/other.conf
+	want := `^sinfo --all --Node --noheader --nodes=n1 --Format=Extra:@\w{32}@ conf=/etc/slurm/other.conf
+scontrol update NodeName=n1 Extra=` + regexp.QuoteMeta(text) + ` conf=/etc/slurm/other.conf
 $`
 	if !regexp.MustCompile(want).MatchString(calls(t, c)) {
 		t.Errorf("calls:\n%s", calls(t, c))
 	}
-	if _, comment, err := client(t, map[string]string{"sinfo": showRows("gpu:1%(null)%")}).Node(t.Context(),
-		"n1"); err != nil || comment != "" {
-		t.Errorf("no comment: got %q, %v", comment, err)
+	for _, none := range []string{"", "(null)", "N/A"} {
+		if got, err := client(t, map[string]string{"sinfo": showRows(none + "%")}).Node(t.Context(), "n1"); err != nil ||
+			got != "" {
+			t.Errorf("%q: got %q, %v", none, got, err)
+		}
 	}
-	for _, answer := range []string{"exit 0", "echo gpu:1", showRows("gpu:1%"), "exit 1"} {
-		if got, _, err := client(t, map[string]string{"sinfo": answer}).Node(t.Context(), "n1"); err == nil {
+	for _, answer := range []string{"exit 0", "echo 1", "exit 1"} {
+		if got, err := client(t, map[string]string{"sinfo": answer}).Node(t.Context(), "n1"); err == nil {
 			t.Errorf("%s: got %q", answer, got)
 		}
 	}
@@ -80,7 +82,7 @@ func TestCommandsThatChange(t *testing.T) {
 	one, task := Job{ID: 12}.Target(), Job{ID: 12, ArrayJobID: 10, ArrayTask: 3}.Target()
 	for _, err := range []error{
 		c.RequeueHold(ctx, task), c.Update(ctx, task, Change{Partition: "gpu-ex",
-			TresPerNode: "gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536"}), c.Release(ctx, task),
+			TresPerNode: "gres/gpu:1,gres/carma:40536", Extra: "carma1>=40536|carma1u1001>=40536"}), c.Release(ctx, task),
 		c.RequeueIncomplete(ctx, one), c.SetStart(ctx, one, at),
 		c.Update(ctx, one, Change{AdminComment: `carma={"v":1} x`}), c.Update(ctx, one, Change{StartIn: 10 * time.Minute}),
 		c.CheckCron(ctx, task),
@@ -90,7 +92,7 @@ func TestCommandsThatChange(t *testing.T) {
 		}
 	}
 	want := `scontrol requeuehold 10_3
-scontrol update JobId=10_3 Partition=gpu-ex Gres=gres:gpu:1,gres:carmau0:40536,gres:carmatotal:40536
+scontrol update JobId=10_3 Partition=gpu-ex Gres=gres/gpu:1,gres/carma:40536 Extra=carma1>=40536|carma1u1001>=40536
 scontrol release 10_3
 scontrol requeue incomplete 12
 scontrol update JobId=12 StartTime=uts1795257605
@@ -226,6 +228,12 @@ func TestVersion(t *testing.T) {
 	for _, text := range []string{"", "slurm", "slurm new"} {
 		if got, err := client(t, map[string]string{"scontrol": "echo " + text}).Version(t.Context()); err == nil {
 			t.Errorf("%q: got %v", text, got)
+		}
+	}
+	for v, want := range map[Version]bool{{22, 5, 8}: false, {23, 11, 4}: false, {24, 5, 9}: false, {24, 11, 0}: true,
+		{26, 5, 3}: true} {
+		if v.Publishes() != want {
+			t.Errorf("%+v publishes: %v", v, !want)
 		}
 	}
 	if v := (Version{22, 5, 8}); !v.Before(23, 2) || v.Before(22, 5) || v.Before(21, 8) {

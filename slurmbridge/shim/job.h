@@ -30,6 +30,21 @@ enum booking {
 
 void record_init(void);
 enum booking record_booking(job_record_t *record);
+char *record_value(job_record_t *record, const char *name); /* for slurm_xfree(); NULL: none, or not known */
+
+/* Variables of a record beside those of SPANK. */
+#define ITS_EXTRA "SLURM_JOB_EXTRA" /* 24.11 to 26.05 */
+#define ITS_PARTITION "SLURM_JOB_PARTITION"
+
 const char *record_default_partition(void); /* NULL: there is none, or it is not known */
+bool record_constrains(void); /* whether slurmctld compares jobs' extra with what nodes have there */
+bool record_operates(uint32_t uid); /* whether slurmctld takes the user for an operator or administrator */
+
+/* What a release of Slurm has. From 24.11 on jobs of srun wait for a constraint, too. */
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)
+#define HAS_EXTRA 1
+#else
+#define HAS_EXTRA 0
+#endif
 
 #endif

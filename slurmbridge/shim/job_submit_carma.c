@@ -121,6 +121,10 @@ static int apply_line(job_desc_msg_t *job, const char *word, const char *text, c
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 		if (!strcmp(word, lists[i].word))
 			set(lists[i].field, text);
+#if HAS_EXTRA
+	if (!strcmp(word, "extra"))
+		set(&job->extra, text);
+#endif
 	if (!strcmp(word, "env")) {
 		spank_add(job, text);
 	} else if (!strcmp(word, "time")) {
@@ -185,18 +189,21 @@ static void join_args(const job_desc_msg_t *job, char *to, size_t room)
 	to[n < room ? n : room - 1] = '\0';
 }
 
-/* Options that slurmctld takes only from a job that asks for GPUs, and --exclusive:
- * a job for all of a node never gets shards (tried: 23.11.11, 25.11.7). */
-static bool needs_gpu(const job_desc_msg_t *job)
-{
-	return job->cpus_per_tres || job->mem_per_tres || job->tres_freq || job->shared == JOB_SHARED_NONE ||
-	       (job->ntasks_per_tres && job->ntasks_per_tres != NO_VAL16);
-}
-
-/* root and SlurmUser, as which slurmctld runs and CARMA's hooks change jobs. */
+/* root and SlurmUser, as which slurmctld runs and CARMA's hooks change jobs, and whom slurmctld
+ * itself lets change others' jobs. */
 static bool administrator(uint32_t uid)
 {
-	return uid == 0 || uid == getuid();
+	return uid == 0 || uid == getuid() || record_operates(uid);
+}
+
+static const char *extra_of(const job_desc_msg_t *job)
+{
+#if HAS_EXTRA
+	return job->extra;
+#else
+	(void)job;
+	return NULL;
+#endif
 }
 
 static int __attribute__((format(printf, 3, 4))) refuse(char **why, int rc, const char *format, ...)
@@ -253,6 +260,11 @@ static void gpus_for_tasks(const job_desc_msg_t *job, char *to, size_t room)
 		snprintf(to, room, GRES_PREFIX "gpu:%u", gpus);
 }
 
+static bool contains(const char *list, const char *word)
+{
+	return list && strstr(list, word);
+}
+
 /* slurmctld takes --ntasks-per-gpu for tasks of each unit of any GRES, and a booking of
  * 40536 MiB for so many times as many tasks (tried: 22.05.8, 25.11.7). The client has
  * made their number of the GPUs already; srun binds its tasks by its own option. */
@@ -263,7 +275,8 @@ static void spell_tasks_out(job_desc_msg_t *job, const char *gpus)
 	if (*gpus) {
 		if (job->num_tasks == NO_VAL)
 			job->num_tasks = nodes_for_tasks(job) * job->ntasks_per_tres;
-		set(&job->tres_per_job, gpus);
+		if (!contains(job->tres_per_node, "gpu")) /* where libcarma puts those of a job with one node */
+			set(&job->tres_per_job, gpus);
 	}
 	if (job->num_tasks != NO_VAL)
 		job->ntasks_per_tres = NO_VAL16;
@@ -275,12 +288,12 @@ static char *ask_of(const job_desc_msg_t *job, const char *gpus, size_t *len)
 	int n;
 
 	join_args(job, args, sizeof(args));
-	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%d%c%s%c%.*s",
+	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%s%c%.*s",
 		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, *gpus ? gpus : TEXT(job->tres_per_job), 0,
 		     TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		     job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
 		     WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
-		     *TEXT(job->req_nodes) || *TEXT(job->reservation), 0, needs_gpu(job), 0, args, 0,
+		     job->max_nodes, 0, record_constrains(), 0, TEXT(extra_of(job)), 0, args, 0,
 		     CARMA_SCRIPT_MAX, TEXT(job->script));
 	*len = (size_t)n;
 	return n < 0 ? NULL : ask;
@@ -326,11 +339,6 @@ extern int job_submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 	return rc;
 }
 
-static bool contains(const char *list, const char *word)
-{
-	return list && strstr(list, word);
-}
-
 static bool names(const job_desc_msg_t *job, const char *gres)
 {
 	return contains(job->tres_per_node, gres) || contains(job->tres_per_job, gres) ||
@@ -351,8 +359,19 @@ static bool changes_nodes(const job_desc_msg_t *job)
 	       job->ntasks_per_node != NO_VAL16 || job->sockets_per_node != NO_VAL16;
 }
 
+/* Whether the job is, or is to be, in a partition of CARMA's. */
+static bool is_managed(const job_desc_msg_t *job, job_record_t *record)
+{
+	char *now = record_value(record, ITS_PARTITION);
+	bool managed = worker_manages(job->partition) || worker_manages(now);
+
+	slurm_xfree((void **)&now);
+	return managed;
+}
+
 /* A booking is the controller's word to the other jobs of a node: only an
- * administrator writes one into a job, or changes what it was made for. */
+ * administrator writes one into a job, or changes what it was made for. Nor does anybody else
+ * add GPUs to a job that has booked none: slurmctld would start it ahead of all who wait. */
 static bool breaks_booking(const job_desc_msg_t *job, job_record_t *record)
 {
 	if (names(job, "carma"))
@@ -361,15 +380,73 @@ static bool breaks_booking(const job_desc_msg_t *job, job_record_t *record)
 		return false;
 	switch (record_booking(record)) {
 	case NO_BOOKING:
-		return false;
+		return names(job, "gpu") && is_managed(job, record);
 	case BOOKED:
 		return changes_gres(job);
 	case BOOKED_BY_NODES:
 		return true;
 	default: /* a slurmctld that does not say: what a booking may be about stays */
-		return names(job, "gpu") || names(job, "shard");
+		return names(job, "gpu");
 	}
 }
+
+#if HAS_EXTRA
+static const char ours[] = "carma", joint[] = ")&(carma";
+
+/* What a job's user has written in extra, of what libcarma joined (slurmbridge/extra, Join): before
+ * the last joint, for CARMA's own part has none. */
+static size_t users_part(const char *extra, const char **begin)
+{
+	const char *end = NULL;
+
+	for (const char *at = extra; (at = strstr(at, joint)); at++)
+		end = at;
+	*begin = extra;
+	if (end && *extra == '(') {
+		*begin = extra + 1;
+		return (size_t)(end - *begin);
+	}
+	return strncmp(extra, ours, sizeof(ours) - 1) ? strlen(extra) : 0;
+}
+
+/* CARMA's programs write their own part of a job's extra alone, of numbers: what the user wrote
+ * never stands in an argument of a command of root's. "carma" alone takes CARMA's part away;
+ * where the user wrote none it stays as it is, for slurmctld takes no empty extra (extra_constraints_parse). */
+static void join_extra(job_desc_msg_t *job, job_record_t *record)
+{
+	char *old, *both;
+	const char *users;
+	size_t len;
+	int n;
+
+	if (!job->extra || strncmp(job->extra, ours, sizeof(ours) - 1))
+		return;
+	old = record_value(record, ITS_EXTRA);
+	len = users_part(TEXT(old), &users);
+	if (!strcmp(job->extra, ours) && !len) {
+		slurm_xfree((void **)&old);
+		slurm_xfree((void **)&job->extra);
+		return;
+	}
+	if (!strcmp(job->extra, ours))
+		n = asprintf(&both, "%.*s", (int)len, users);
+	else if (len)
+		n = asprintf(&both, "(%.*s)&(%s)", (int)len, users, job->extra);
+	else
+		n = asprintf(&both, "%s", job->extra);
+	if (n >= 0) {
+		slurm_xfree((void **)&job->extra);
+		job->extra = slurm_xstrdup(both);
+		free(both);
+	}
+	slurm_xfree((void **)&old);
+}
+#else
+static void join_extra(job_desc_msg_t *job, job_record_t *record)
+{
+	(void)job, (void)record;
+}
+#endif
 
 /* The switch file does not free bookings: the nodes go on by them. */
 static int modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char **why)
@@ -379,8 +456,15 @@ static int modify(job_desc_msg_t *job, job_record_t *record, uint32_t uid, char 
 	spank_clean(job);
 	if (!off() && (rc = check(job, job->partition, uid, why)))
 		return rc;
-	if (!administrator(uid) && breaks_booking(job, record))
+	if (administrator(uid)) {
+		join_extra(job, record);
+		return SLURM_SUCCESS;
+	}
+	if (breaks_booking(job, record))
 		return refuse(why, ESLURM_ACCESS_DENIED, "carma: GPU memory is booked at submission; submit the job again");
+	if (extra_of(job) && record_booking(record) != NO_BOOKING)
+		return refuse(why, ESLURM_ACCESS_DENIED,
+			      "carma: the job's Extra holds what it waits for; submit the job again with another --extra");
 	return SLURM_SUCCESS;
 }
 

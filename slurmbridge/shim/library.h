@@ -9,6 +9,7 @@ struct library {
 	char *(*annotate)(const char *ask, size_t len);
 	char *(*tick)(void);
 	char *(*recovery)(void);
+	char *(*managed)(void);
 	char *(*version)(void);
 };
 

@@ -23,11 +23,42 @@
 
 static char **(*env_of)(job_record_t *record, bool is_complete);
 static char **default_part_name;
+static bool (*constraints)(void);
+static bool (*operates)(uid_t uid);
 
 void record_init(void)
 {
 	*(void **)&env_of = dlsym(RTLD_DEFAULT, "job_common_env_vars");
 	default_part_name = dlsym(RTLD_DEFAULT, "default_part_name");
+	*(void **)&constraints = dlsym(RTLD_DEFAULT, "extra_constraints_enabled");
+	*(void **)&operates = dlsym(RTLD_DEFAULT, "validate_operator");
+}
+
+bool record_constrains(void)
+{
+	return HAS_EXTRA && constraints && constraints();
+}
+
+/* AdminLevel of the accounting database, as slurmctld itself asks for it when a job is changed. */
+bool record_operates(uint32_t uid)
+{
+	return operates && operates((uid_t)uid);
+}
+
+char *record_value(job_record_t *record, const char *name)
+{
+	size_t len = strlen(name);
+	char **env, *found = NULL;
+
+	if (!env_of || !record || !(env = env_of(record, false)))
+		return NULL;
+	for (char **entry = env; *entry; entry++) {
+		if (!found && !strncmp(*entry, name, len) && (*entry)[len] == '=')
+			found = slurm_xstrdup(*entry + len + 1);
+		slurm_xfree((void **)entry);
+	}
+	slurm_xfree((void **)&env);
+	return found;
 }
 
 const char *record_default_partition(void)

@@ -28,6 +28,9 @@ char *worker_ask(uint32_t uid, char *ask, size_t len);
  * name is written to name. Never waits for libcarma; false while that is missing. */
 bool worker_recovers(const char *partitions, char *name, size_t room);
 
+/* Whether a list of partitions names one of carma.toml's. As worker_recovers(). */
+bool worker_manages(const char *partitions);
+
 /* Log that a job goes on as it was written; one line a minute and a count. */
 void worker_complain(const char *why);
 

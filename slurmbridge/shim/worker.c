@@ -50,6 +50,8 @@ static struct {
 	bool asleep;           /* the worker is; all who come wake it, for one may be held up */
 	bool abandoned;        /* nobody waits for the call that is being made, */
 	struct timespec stuck; /* and from then on nobody waits behind it */
+	unsigned long rounds;  /* of the worker, which show whether it gets a processor */
+	bool starved;          /* somebody waited in vain, and there was none meanwhile */
 	atomic_bool off;       /* the switch file is there */
 	bool watched;          /* and has been looked for */
 	const char *gres_prefix;
@@ -58,6 +60,7 @@ static struct {
 	unsigned long unlogged;
 	struct library lib;
 	char *recovery; /* partitions that take jobs from CARMA alone, with commas between */
+	char *managed;  /* all partitions of carma.toml */
 } w = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 bool worker_is_off(void)
@@ -200,15 +203,18 @@ static void say_version(void)
 
 /* Kept here, for the library may be busy when a job is looked at, and a partition
  * that is closed to users must stay so. */
-static void read_recovery(void)
+static void read_partitions(void)
 {
-	char *now = w.lib.recovery(), *before;
+	char *recovery = w.lib.recovery(), *managed = w.lib.managed(), *before[2];
 
 	pthread_mutex_lock(&w.lock);
-	before = w.recovery;
-	w.recovery = now;
+	before[0] = w.recovery;
+	before[1] = w.managed;
+	w.recovery = recovery;
+	w.managed = managed;
 	pthread_mutex_unlock(&w.lock);
-	free(before);
+	free(before[0]);
+	free(before[1]);
 }
 
 /* Whether a list with commas holds the first n bytes of name as an entry. */
@@ -222,17 +228,37 @@ static bool holds(const char *list, const char *name, size_t n)
 	return false;
 }
 
-bool worker_recovers(const char *partitions, char *name, size_t room)
+/* Whether one of partitions is in the list, whose name is written to name. */
+static bool names_one(const char *list, const char *partitions, char *name, size_t room)
 {
 	bool found = false;
 
-	pthread_mutex_lock(&w.lock);
-	for (const char *end; partitions && !found; partitions = *end ? end + 1 : NULL) {
+	for (const char *end; list && partitions && !found; partitions = *end ? end + 1 : NULL) {
 		end = strchrnul(partitions, ',');
-		found = w.recovery && holds(w.recovery, partitions, (size_t)(end - partitions));
+		found = holds(list, partitions, (size_t)(end - partitions));
 		if (found)
 			snprintf(name, room, "%.*s", (int)(end - partitions), partitions);
 	}
+	return found;
+}
+
+bool worker_recovers(const char *partitions, char *name, size_t room)
+{
+	bool found;
+
+	pthread_mutex_lock(&w.lock);
+	found = names_one(w.recovery, partitions, name, room);
+	pthread_mutex_unlock(&w.lock);
+	return found;
+}
+
+bool worker_manages(const char *partitions)
+{
+	char name[2];
+	bool found;
+
+	pthread_mutex_lock(&w.lock);
+	found = names_one(w.managed, partitions, name, sizeof(name));
 	pthread_mutex_unlock(&w.lock);
 	return found;
 }
@@ -257,13 +283,15 @@ static void *work(void *unused)
 	dlerror(); /* the second call frees what the first has returned (glibc, dlerror.c) */
 	if (!trouble) {
 		say_version();
-		read_recovery();
+		read_partitions();
 	}
 	pthread_mutex_lock(&w.lock);
 	w.broken = trouble ? "libcarma could not be loaded" : NULL;
 	w.ready = true;
 	pthread_cond_broadcast(&w.loaded);
 	while (!w.broken) {
+		w.rounds++;
+		w.starved = false;
 		if (w.queue.first) {
 			answer();
 			if (!past(due))
@@ -275,7 +303,7 @@ static void *work(void *unused)
 		w.stuck = in_ms(STUCK_MS);
 		pthread_mutex_unlock(&w.lock);
 		log_and_free(w.lib.tick());
-		read_recovery();
+		read_partitions();
 		pthread_mutex_lock(&w.lock);
 		w.abandoned = false;
 		due = in_ms(DUE_MS);
@@ -351,11 +379,14 @@ void worker_start(const char *gres_prefix)
 static const char *useless(void)
 {
 	return w.broken ? w.broken : !w.ready ? "libcarma is not loaded yet" :
+	       w.starved ? "libcarma gets no processor, or is in a long call" :
 	       w.abandoned && past(w.stuck) ? "libcarma is stuck in an earlier call" : NULL;
 }
 
-/* Wait for the answer of a, which is in the queue; a is not the caller's after. */
-static const char *await(struct ask *a, struct timespec until, char **answer)
+/* Wait for the answer of a, which is in the queue since that round of the worker; a is not the
+ * caller's after. Where slurmctld takes submissions one after the other (enable_rpc_queue), each that
+ * waits in vain for a worker without a processor would hold up all behind it: one does. */
+static const char *await(struct ask *a, unsigned long round, struct timespec until, char **answer)
 {
 	unsigned int state;
 	int rc = 0;
@@ -371,6 +402,7 @@ static const char *await(struct ask *a, struct timespec until, char **answer)
 			w.stuck = in_ms(STUCK_MS);
 		} else if (state == WAITING) {
 			queue_remove(&w.queue, a);
+			w.starved = w.rounds == round;
 		}
 		pthread_mutex_unlock(&w.lock);
 	}
@@ -387,6 +419,7 @@ char *worker_ask(uint32_t uid, char *ask, size_t len)
 	struct ask *a = new_ask(uid, ask, len);
 	const char *trouble;
 	char *answer = NULL;
+	unsigned long round = 0;
 	bool asleep = false;
 
 	if (!a) {
@@ -399,6 +432,7 @@ char *worker_ask(uint32_t uid, char *ask, size_t len)
 		queue_add(&w.queue, a);
 		w.asked++;
 		asleep = w.asleep;
+		round = w.rounds;
 	}
 	pthread_mutex_unlock(&w.lock);
 	if (asleep)
@@ -406,7 +440,7 @@ char *worker_ask(uint32_t uid, char *ask, size_t len)
 	if (trouble)
 		drop(a);
 	else
-		trouble = await(a, until, &answer);
+		trouble = await(a, round, until, &answer);
 	if (trouble)
 		worker_complain(trouble);
 	return answer;

@@ -10,103 +10,12 @@ import (
 	"strings"
 )
 
-// Names of the resources that CARMA books. gpu counts slots. carmau0 to carmau7
-// say how many MiB one GPU of a node can still take of a job of some users, carma2
-// how many MiB each of two GPUs can take at once, and so on; jobs do not consume
-// these. They consume carmatotal, the MiB of all GPUs of the node (docs/adr/0003).
+// GPU counts slots, several to a GPU. Carma counts the MiB of GPU memory that a node's GPUs have
+// together, of which a job consumes what it has booked on each of its GPUs (docs/adr/0003).
 const (
 	GPU   = "gpu"
-	carma = "carma"
-	user  = "u"
-	Total = "carmatotal"
-	Shard = "shard" // Slurm's own part of a GPU; 1 GiB under placement.mode "slurm"
+	Carma = "carma"
 )
-
-// AnyMiB is what every node offers of each carmaK at any time, and more than that
-// is asked by every job but those that name their nodes: slurmctld refuses such a
-// job, or gives it up for good (BadConstraints), as soon as these nodes offer less
-// than it asks for. What it needs stands in its carmatotal, and its Prolog waits.
-const AnyMiB = 1
-
-// SentMiB is what a job books instead that was sent to a node to preempt others there
-// (docs/adr/0014): every node offers it, too. So it is told from one whose user names its
-// nodes, and let go again.
-const SentMiB = 2
-
-// WholeMiB is what a job books that takes all GPUs of its nodes, and what a node offers of carmaK,
-// K being all its GPUs, as long as jobs that have booked are all that keeps it from giving them
-// (docs/adr/0126). How much these have left is in carmatotal, which they consume: so slurmctld
-// plans when such a job starts, as it plans for jobs without CARMA. Every other job asks for more.
-const WholeMiB = 3
-
-// NoConsume is the type of a GRES that jobs need and do not consume (gres.html).
-const NoConsume = "no_consume"
-
-// Users is in how many parts users are counted. A GPU with jobs has room for their
-// user only, and slurmctld knows no users: it would send everybody's jobs there. With
-// eight parts it does so for one user of eight (docs/bench/sim.md).
-const Users = 8
-
-// Part returns in which part a user is counted.
-func Part(uid uint32) int { return int(uid % Users) }
-
-// Index returns the place in Names of what a user's job on k GPUs books.
-func Index(k int, uid uint32) int {
-	if k == 1 {
-		return Part(uid)
-	}
-	return Users + k - 2
-}
-
-// Name returns the GRES that books memory on k GPUs of a node at once for a user.
-func Name(k int, uid uint32) string { return nameAt(Index(k, uid)) }
-
-func nameAt(i int) string {
-	if i < Users {
-		return carma + user + strconv.Itoa(i)
-	}
-	return carma + strconv.Itoa(i-Users+2)
-}
-
-// Names returns all of them for a node with so many GPUs.
-func Names(gpus int) []string {
-	names := make([]string, Users+gpus-1)
-	for i := range names {
-		names[i] = nameAt(i)
-	}
-	return names
-}
-
-// IndexOf returns the place in Names of a GRES; -1: it is none of them.
-func IndexOf(name string) int {
-	s, ok := strings.CutPrefix(name, carma)
-	if !ok {
-		return -1
-	}
-	part, isUser := strings.CutPrefix(s, user)
-	n, err := strconv.Atoi(part)
-	switch {
-	case err != nil || part != strconv.Itoa(n):
-		return -1
-	case isUser && n >= 0 && n < Users:
-		return n
-	case !isUser && n >= 2:
-		return Users + n - 2
-	}
-	return -1
-}
-
-// K returns on how many GPUs a GRES books memory; 0: it books none.
-func K(name string) int {
-	switch i := IndexOf(name); {
-	case i < 0:
-		return 0
-	case i < Users:
-		return 1
-	default:
-		return i - Users + 2
-	}
-}
 
 // Entry is one word of a list.
 type Entry struct {
@@ -189,33 +98,35 @@ func count(s string) (int64, bool) {
 
 // List is what a GRES list says, as Read found it.
 type List struct {
-	Text   string
-	GPUs   int64 // sum of its gpu entries
-	Shards int64
-	// K is on how many GPUs of a node it books memory; 0: it books none.
-	K       int
-	booking string // GRES of that
-	freeMiB int64  // its count
-	total   int64  // count of carmatotal; -1: it is not there
+	Text string
+	GPUs int64 // sum of its gpu entries
+	MiB  int64 // booked on all GPUs of a node together; -1: nothing is booked
 }
 
 // Read reads a list once for all that is asked of it.
 func Read(text string) List {
-	l := List{Text: text, total: -1}
-	var gpus, shards byType
+	l := List{Text: text, MiB: -1}
+	var gpus byType
 	for e := range Parse(text) {
-		switch k := K(e.Name); {
-		case e.Name == GPU:
+		switch e.Name {
+		case GPU:
 			l.GPUs = gpus.with(e)
-		case e.Name == Shard:
-			l.Shards = shards.with(e)
-		case e.Name == Total:
-			l.total = e.Count
-		case k > 0 && l.K == 0:
-			l.K, l.booking, l.freeMiB = k, e.Name, e.Count
+		case Carma:
+			l.MiB = e.Count
 		}
 	}
 	return l
+}
+
+// Books tells whether the list books memory.
+func (l List) Books() bool { return l.MiB >= 0 }
+
+// Each is what the list books on each of a node's gpus GPUs; 0: nothing.
+func (l List) Each(gpus int) int64 {
+	if l.MiB < 0 || gpus <= 0 {
+		return 0
+	}
+	return l.MiB / int64(gpus)
 }
 
 // byType adds up the counts of one GRES. Of several entries of one type slurmctld takes the last:
@@ -249,101 +160,43 @@ func (b *byType) with(e Entry) (sum int64) {
 	return min(b.sum, 1<<40)
 }
 
-// FreeMiB is what must be free of each of K GPUs, or, of a booking that any node meets,
-// what it takes of them.
-func (l List) FreeMiB() int64 {
-	if l.K > 0 && l.freeMiB <= WholeMiB {
-		return max(l.total/int64(l.K), l.freeMiB)
-	}
-	return l.freeMiB
-}
-
-// ReserveMiB is what the list books on each of K GPUs by their sum; that is less than
-// FreeMiB for a job that waits for idle GPUs.
-func (l List) ReserveMiB() int64 {
-	if l.K > 0 && l.total >= 0 {
-		return l.total / int64(l.K)
-	}
-	return l.FreeMiB()
-}
-
-// Anywhere tells whether slurmctld looks for a node that has the memory free; not, if the
-// booking is for nodes that the job names, or was sent to.
-func (l List) Anywhere() bool { return l.K > 0 && l.freeMiB > SentMiB }
-
-// Sent tells whether the list books what a job does that was sent to its node.
-func (l List) Sent() bool { return l.K > 0 && l.freeMiB == SentMiB }
-
-// Whole tells whether the list books all GPUs of its nodes, so that slurmctld plans their start.
-func (l List) Whole() bool { return l.K > 0 && l.freeMiB == WholeMiB }
-
-// Without returns the list as written, less the entries that book CARMA memory.
+// Without returns the list as written, less what books memory.
 func (l List) Without() string {
-	if l.K == 0 && l.total < 0 { // as of all but jobs that are requeued
+	if l.MiB < 0 { // as of all but jobs that are requeued
 		return l.Text
 	}
-	var kept []string
-	for e := range Parse(l.Text) {
-		if K(e.Name) == 0 && e.Name != Total {
-			kept = append(kept, e.text)
-		}
-	}
-	return strings.Join(kept, ",")
+	_, rest := l.Part(Carma)
+	return rest
 }
 
-// WithoutGPUs returns the list less its gpu and shard entries, and their type; empty
-// if they have none.
-func (l List) WithoutGPUs() (rest, gpuType string) {
-	var kept []string
+// Part returns the entries of one GRES as written, and the others.
+func (l List) Part(name string) (part, rest string) {
 	for e := range Parse(l.Text) {
-		if e.Name == GPU || e.Name == Shard {
-			if e.Count > 0 {
-				gpuType = e.Type
-			}
-			continue
+		if e.Name == name {
+			part = Add(part, e.text)
+		} else {
+			rest = Add(rest, e.text)
 		}
-		kept = append(kept, e.text)
 	}
-	return strings.Join(kept, ","), gpuType
+	return part, rest
 }
 
-// Rebook returns the list with other numbers in its booking, as in Book; one without a
-// booking stays as it is.
-func (l List) Rebook(free, each int64) string {
-	if l.K == 0 {
+// Rebook returns the list with mib MiB as its booking; one without a booking stays as it is.
+func (l List) Rebook(mib int64) string {
+	if l.MiB < 0 {
 		return l.Text
 	}
 	prefix := "gres:"
 	if strings.Contains(l.Text, "gres/") {
 		prefix = "gres/"
 	}
-	return book(l.Without(), prefix, l.booking, free, int64(l.K)*each)
+	return Book(l.Without(), prefix, mib)
 }
 
-// AwaitIdle returns the list with fullMiB, all of a GPU, as the count of what must be
-// free, and with the same sum as before: the job starts where GPUs are idle, and
-// takes no more of them than it did.
-func (l List) AwaitIdle(fullMiB int64) string { return l.Rebook(fullMiB, l.ReserveMiB()) }
-
-// Request is an entry of list that asks for count of a GRES, of a type unless that
-// is empty. prefix is that of the running Slurm: "gres:" or "gres/".
-func Request(prefix, name, gresType string, count int64) string {
-	if gresType != "" {
-		name += ":" + gresType
-	}
-	return prefix + name + ":" + strconv.FormatInt(count, 10)
-}
-
-// Book adds to list what books mib MiB on each of k GPUs of a node for a user, where
-// free MiB must be free of each: mib and more, AnyMiB for a job that names its nodes, or WholeMiB
-// for one that takes all GPUs of its nodes.
+// Book adds to list what books mib MiB on all of a job's GPUs of a node together.
 // prefix is that of the running Slurm: "gres:" or "gres/".
-func Book(list, prefix string, k int, uid uint32, free, mib int64) string {
-	return book(list, prefix, Name(k, uid), free, int64(k)*mib)
-}
-
-func book(list, prefix, name string, free, total int64) string {
-	return Add(Add(list, Request(prefix, name, "", free)), Request(prefix, Total, "", total))
+func Book(list, prefix string, mib int64) string {
+	return Add(list, prefix+Carma+":"+strconv.FormatInt(mib, 10))
 }
 
 // Add appends entry to list.

@@ -21,7 +21,7 @@ var (
 const folds = 10
 
 // crossValidate fits the two constants on nine tenths of the families and
-// judges on the last tenth, ten times.
+// judges on the last tenth, ten times. Spikes are left out.
 func crossValidate(w io.Writer, runs []run) error {
 	fold := familyFolds(runs)
 	// est[k][i]: estimate of run i with workspace k, without the base.
@@ -47,7 +47,7 @@ func crossValidate(w io.Writer, runs []run) error {
 			for _, base := range baseGrid {
 				var train []float64
 				for i := range runs {
-					if fold[i] != f {
+					if fold[i] != f && !runs[i].spike {
 						train = append(train, errOf(i, k, base))
 					}
 				}
@@ -59,7 +59,7 @@ func crossValidate(w io.Writer, runs []run) error {
 		}
 		picks[fmt.Sprintf("base %d, workspace %.2f", bestBase, float64(workspaceGrid[bestK])/4)]++
 		for i := range runs {
-			if fold[i] == f {
+			if fold[i] == f && !runs[i].spike {
 				held = append(held, errOf(i, bestK, bestBase))
 			}
 		}

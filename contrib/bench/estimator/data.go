@@ -27,6 +27,8 @@ type run struct {
 	faketensorMiB float64 // 0: none
 	horusMiB      float64 // as published, 0: computed
 	gpumemnetMiB  float64 // as published, 0: none
+	neededMiB     float64 // at least, by the published live peak; 0: not known
+	spike         bool    // it took scratch memory that the step does not need
 }
 
 // table is a CSV file with a header.
@@ -189,12 +191,14 @@ func timmRuns(dir string) ([]run, dropped, error) {
 		runs = append(runs, run{
 			model: model, family: family(model), batch: int(t.num(r, "batch")), actualMiB: t.num(r, "actual_mib"),
 			faketensorMiB: t.num(r, "faketensor_bwd_mib"),
+			neededMiB:     needed(t.num(r, "faketensor_bwd_mib"), t.num(r, "params")),
 			spec: estimator.Spec{
 				Summary: text, Batch: int(t.num(r, "batch")), Input: inputShape(t.text(r, "input_shape")),
 				Optimizer: training.AdamWHF, Dropout: estimator.Off, Base: estimator.DefaultBase(),
 			},
 		})
 	}
+	markSpikes(runs)
 	return runs, d, nil
 }
 

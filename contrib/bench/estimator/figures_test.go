@@ -13,8 +13,8 @@ import (
 
 const data = "../../../../shared/data/memory"
 
-// The figures that the estimator is held to: on timm's models with evidence and margins of
-// other families than their own.
+// The figures that the estimator is held to: on what timm's models need, with evidence and margins
+// of other families than their own.
 func TestFigures(t *testing.T) {
 	if _, err := os.Stat(data); err != nil {
 		t.Skipf("the measured runs are not part of the repository and not at %s", data)
@@ -47,6 +47,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("estimator/measured.go is not what the bench finds (%v): run contrib/bench/estimator -measured "+
 			"estimator/measured.go", err)
 	}
+	timm, _ = need(timm)
 	sure := only(timm, estimator.Sure)
 	ours := methods[0].of
 	r, m, a, s := figures(realRows, ours), figures(mlpRows, ours), figures(timm, ours), figures(sure, ours)
@@ -63,10 +64,11 @@ func TestFigures(t *testing.T) {
 		{"timm: median error", a.median, 0.03, false},
 		{"timm: mean error", a.mape, 0.08, false},
 		{"timm: within 10 %", a.within10, 0.85, true},
-		{"sure: share", float64(len(sure)) / float64(len(timm)), 0.50, true},
+		{"sure: share", float64(len(sure)) / float64(len(timm)), 0.55, true},
 		{"sure: median error", s.median, 0.025, false},
 		{"sure: within 10 %", s.within10, 0.93, true},
-		{"sure: above the reserve", s.aboveReserve, 0.02, false},
+		{"sure: above the reserve", s.aboveReserve, 0.01, false},
+		{"sure: truth above the estimate, times", mostBelow(sure), 1.3, false},
 	} {
 		if c.atLeast && c.value < c.goal || !c.atLeast && c.value > c.goal {
 			t.Errorf("%s: %.4f, goal %.4f", c.what, c.value, c.goal)

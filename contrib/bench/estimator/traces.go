@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 
 	"carma/estimator"
 	"carma/estimator/trace"
@@ -93,7 +92,7 @@ func (f *traceFit) estimates(s trace.Scratch) ([]float64, error) {
 }
 
 // loss is the mean error of the runs that are in, each cut at 50 % so that a
-// few wild ones do not decide.
+// few wild ones do not decide. Spikes say nothing of what a step needs.
 func (f *traceFit) loss(c constants, in func(i int) bool) (float64, error) {
 	est, err := f.estimates(c.scratch)
 	if err != nil {
@@ -101,7 +100,7 @@ func (f *traceFit) loss(c constants, in func(i int) bool) (float64, error) {
 	}
 	sum, n := 0.0, 0
 	for i, r := range f.runs {
-		if in(i) {
+		if in(i) && !r.spike {
 			sum += min(math.Abs((est[i]+float64(c.base))/r.actualMiB-1), 0.5)
 			n++
 		}
@@ -145,10 +144,11 @@ func traceReport(w io.Writer, timm []run, dir string) error {
 		return err
 	}
 	fmt.Fprintf(w, "\ntraces of %d timm models, %d families\n", models, len(families(runs)))
-	printPath(w, "by trace", rows)
-	printPath(w, "trace sure", only(rows, estimator.Sure))
-	printPath(w, "unsure", only(rows, estimator.Unsure))
-	printRoom(w, rows)
+	plain, _ := need(rows)
+	printPath(w, "by trace, measured", rows)
+	printPath(w, "by trace, need", plain)
+	printPath(w, "trace sure", only(plain, estimator.Sure))
+	printPath(w, "unsure", only(plain, estimator.Unsure))
 	var summaries []run
 	for _, r := range timm {
 		for i := range runs {
@@ -161,16 +161,10 @@ func traceReport(w io.Writer, timm []run, dir string) error {
 	if err != nil {
 		return err
 	}
-	printPath(w, "by summary", same)
+	plain, _ = need(same)
+	printPath(w, "by summary, need", plain)
 	if err := leaveFamiliesOut(w, runs); err != nil {
 		return err
-	}
-	sort.Slice(rows, func(a, b int) bool {
-		return math.Abs(rows[a].err(float64(rows[a].est.MiB))) > math.Abs(rows[b].err(float64(rows[b].est.MiB)))
-	})
-	fmt.Fprintln(w, "worst:")
-	for _, o := range rows[:min(len(rows), worstRows)] {
-		printRow(w, &o)
 	}
 	return nil
 }
@@ -195,24 +189,6 @@ func realTraces(w io.Writer, runs []run, dir string) error {
 	return nil
 }
 
-// printRoom says what is booked for cuDNN's FFT, above what the confidence alone books.
-func printRoom(w io.Writer, rows []outcome) {
-	var with int
-	var mean, booked, without float64
-	for i := range rows {
-		e := &rows[i].est
-		plain := e.Confidence.Reserve(e.MiB)
-		if e.ReserveMiB > plain {
-			with++
-		}
-		mean += float64(e.ReserveMiB)/float64(plain) - 1
-		booked += float64(e.ReserveMiB)
-		without += float64(plain)
-	}
-	fmt.Fprintf(w, "room for cuDNN's FFT in %d of %d rows: %.1f %% more is booked a row on average, %.1f %% of all\n",
-		with, len(rows), 100*mean/float64(len(rows)), 100*(booked/without-1))
-}
-
 func printRow(w io.Writer, o *outcome) {
 	fmt.Fprintf(w, "  %-36s %4d  measured %6.0f  estimate %6d  %+5.1f %%  %s\n",
 		o.model, o.batch, o.actualMiB, o.est.MiB, 100*o.err(float64(o.est.MiB)), o.est.Confidence)
@@ -231,14 +207,13 @@ func printPath(w io.Writer, name string, rows []outcome) {
 	if s.n == 0 {
 		return
 	}
-	worst := 0.0
+	booked := 0.0
 	for i := range rows {
-		e := rows[i].err(float64(rows[i].est.MiB)) + 1
-		worst = max(worst, e, 1/e)
+		booked += float64(rows[i].est.ReserveMiB) / rows[i].actualMiB
 	}
 	fmt.Fprintf(w, "%-22s %6d rows  median %5.2f %%  mape %5.2f %%  in 10 %% %5.1f  under 10 %% %4.1f  "+
-		"above reserve %4.1f %%  worst %.2f times\n",
-		name, s.n, 100*s.median, 100*s.mape, 100*s.within10, 100*s.under10, 100*s.aboveReserve, worst)
+		"above reserve %4.1f %%  reserve %.2f times the truth  worst %.2f times\n", name, s.n, 100*s.median, 100*s.mape,
+		100*s.within10, 100*s.under10, 100*s.aboveReserve, booked/float64(s.n), worstOf(rows))
 }
 
 // leaveFamiliesOut fits on all families but one and judges on that one, in turn.
@@ -268,9 +243,12 @@ func leaveFamiliesOut(w io.Writer, runs []run) error {
 			}
 		}
 	}
-	printPath(w, "families left out", held)
+	plain, _ := need(held)
+	printPath(w, "families left out", plain)
 	for c, n := range picks {
 		fmt.Fprintf(w, "  %d of them pick %+v\n", n, c)
 	}
+	printMisses(w, plain)
+	printSpikes(w, held)
 	return nil
 }

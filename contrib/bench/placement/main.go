@@ -258,17 +258,18 @@ func newNode() (*node, error) {
 	for name, body := range map[string]string{"squeue": "echo Invalid job id specified >&2; exit 1", "sinfo": `cd "${0%/*}"
 sep=${*##*Gres:}; sep=${sep%%,*}
 case "$*" in
-*--nodes=*) echo "$(cat gres)$sep(null)$sep" ;;
+*--nodes=*) echo "$(cat extra)$sep" ;;
 *) exit 1 ;;
 esac`, "scontrol": `cd "${0%/*}"
 case "$*" in
-update*Gres=*) echo "${*##*Gres=}" >gres ;;
+update*Extra=*) echo "${*##*Extra=}" >extra ;;
+--version) echo slurm 24.11.5 ;;
 esac`} {
 		if err := os.WriteFile(filepath.Join(dir, "slurm", name), []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "slurm", "gres"), []byte("gpu:32,carmau0:0\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "slurm", "extra"), []byte("{}\n"), 0o644); err != nil {
 		return nil, err
 	}
 	for _, words := range [][]string{

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"carma/slurmbridge/sctl"
-	"carma/slurmbridge/tres"
 )
 
 // bench is a cluster of its own below dir.
@@ -27,7 +26,6 @@ type bench struct {
 	nodes, live, waiting int
 	starts               float64
 	length               time.Duration
-	reconfigure          bool
 
 	version string
 	slurm   sctl.Client
@@ -36,7 +34,7 @@ type bench struct {
 	agents  []*node
 
 	asked, updates atomic.Int64
-	whole          string // what a node publishes that offers all it has
+	array          string // of the jobs that wait
 }
 
 // name is the i-th node without a slurmd.
@@ -140,12 +138,6 @@ func (b *bench) rest(ctx context.Context) error {
 // conf is slurm.conf. SlurmdTimeout=65533: nodes that do not answer are pinged once, at the start, and
 // then for six hours neither pinged nor set down. With 0 they are pinged every 100 s (ping_nodes.c).
 func (b *bench) conf(port int) string {
-	names := tres.Names(gpus)
-	var counts []string
-	for _, n := range names {
-		counts = append(counts, fmt.Sprintf("%s:%s:%d", n, tres.NoConsume, gpus*fullMiB))
-	}
-	carma := "gpu:16," + strings.Join(counts, ",") + fmt.Sprintf(",carmatotal:%d", gpus*fullMiB)
 	var c strings.Builder
 	fmt.Fprintf(&c, `ClusterName=scale
 SlurmctldHost=localhost(127.0.0.1)
@@ -167,7 +159,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=bf_continue,bf_interval=10,bf_max_job_test=1000
+SchedulerParameters=bf_continue,bf_interval=10,bf_max_job_test=1000,extra_constraints
 SlurmdTimeout=65533
 MaxJobCount=40000
 MaxArraySize=10002
@@ -176,36 +168,46 @@ SlurmdParameters=config_overrides
 JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/none
 AccountingStorageType=accounting_storage/none
-GresTypes=gpu,%[3]s,carmatotal
-`, b.dir, port, strings.Join(names, ","))
+GresTypes=gpu,carma
+`, b.dir, port)
 	if os.Getenv("SLURM_PREFIX") != "" {
 		fmt.Fprintf(&c, "PluginDir=%s/lib/slurm\n", prefix())
 	}
-	fmt.Fprintf(&c, "NodeName=%s NodeHostname=none NodeAddr=127.0.0.1 Port=1 CPUs=64 RealMemory=100000 Gres=%s\n", b.all(),
-		carma)
+	fmt.Fprintf(&c, "NodeName=%s NodeHostname=none NodeAddr=127.0.0.1 Port=1 CPUs=64 RealMemory=100000 "+
+		"Gres=gpu:16,carma:%d\n", b.all(), gpus*fullMiB)
 	for i := range b.live {
 		fmt.Fprintf(&c, "NodeName=live%d NodeHostname=localhost NodeAddr=127.0.0.1 Port=%d CPUs=256 RealMemory=100000 "+
 			"Feature=live\n", i+1, port+1+i)
 	}
-	fmt.Fprintf(&c, "NodeName=carma-anchor NodeHostname=none NodeAddr=127.0.0.1 Port=1 CPUs=1024 RealMemory=4000000 "+
-		"Feature=wait State=DOWN Reason=carma-anchor\n")
+	fmt.Fprintf(&c, "NodeName=away NodeHostname=none NodeAddr=127.0.0.1 Port=1 CPUs=1024 RealMemory=4000000 "+
+		"Feature=wait State=DOWN Reason=bench\n")
 	fmt.Fprintf(&c, "PartitionName=gpu Nodes=ALL Default=YES LLN=YES MaxTime=INFINITE DefMemPerCPU=1\n"+
 		"PartitionName=gpu-recovery Nodes=ALL PriorityTier=2 LLN=YES MaxTime=INFINITE DefMemPerCPU=1\n")
 	return c.String()
 }
 
 // fill makes jobs that wait: tasks of an array, each with a record of its own, as an update
-// gives it one. They wait for a node that is down.
-func (b *bench) fill(ctx context.Context) error {
+// gives it one. They wait for a node that is down, or by a constraint that no node meets.
+func (b *bench) fill(ctx context.Context, constrained bool) error {
 	if b.waiting == 0 {
 		return nil
 	}
-	out, err := b.sh(ctx, "sbatch", "--parsable", "--constraint=wait", "--output=/dev/null",
+	if b.array != "" {
+		if _, err := b.sh(ctx, "scancel", b.array); err != nil {
+			return err
+		}
+	}
+	waits := "--constraint=wait"
+	if constrained {
+		waits = fmt.Sprintf("--extra=carma1>=%[1]d|carma1u1000>=%[1]d", 2*fullMiB)
+	}
+	out, err := b.sh(ctx, "sbatch", "--parsable", waits, "--output=/dev/null",
 		fmt.Sprintf("--array=1-%d", b.waiting), "--wrap", "true")
 	if err != nil {
 		return err
 	}
 	id := strings.TrimSpace(out)
+	b.array = id
 	var lines bytes.Buffer
 	for i := range b.waiting {
 		fmt.Fprintf(&lines, "update JobId=%s_%d Nice=1\n", id, i+1)

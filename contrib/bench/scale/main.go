@@ -35,9 +35,8 @@ import (
 const (
 	gpus    = 4
 	fullMiB = 40536
-	compare = 30 * time.Second  // capacity.compare
-	runs    = 5 * time.Second   // a job
-	atLeast = 150 * time.Second // the phase with the reconfigure
+	compare = 30 * time.Second // capacity.compare
+	runs    = 5 * time.Second  // a job
 )
 
 // Phase is what was measured in one part of a run.
@@ -52,9 +51,9 @@ type Phase struct {
 	Asked     float64            `json:"questions_about_nodes_per_s"`
 	SbatchMS  [2]float64         `json:"sbatch_p50_p99_ms"`
 	SqueueMS  [2]float64         `json:"squeue_p50_p99_ms"`
+	Main      string             `json:"main_mean_cycle"`
 	Backfill  string             `json:"backfill_mean_cycle"`
 	RPCs      map[string]float64 `json:"rpcs_per_s"`
-	RightIn   float64            `json:"all_counts_right_after_s,omitempty"`
 	submitted *samples
 	queued    *samples
 }
@@ -65,7 +64,6 @@ func main() {
 	waiting := pflag.Int("waiting", 10000, "jobs that wait")
 	seconds := pflag.Int("seconds", 60, "of each phase")
 	live := pflag.Int("live", 8, "nodes with a slurmd, on which the jobs start")
-	reconfigure := pflag.Bool("reconfigure", false, "measure a reconfigure under load too")
 	out := pflag.String("json", "", "write the figures to this file too")
 	pflag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -73,7 +71,7 @@ func main() {
 	var all []Phase
 	for _, n := range *nodes {
 		phases, err := measure(ctx, &bench{nodes: n, live: *live, waiting: *waiting, starts: *starts,
-			length: time.Duration(*seconds) * time.Second, reconfigure: *reconfigure})
+			length: time.Duration(*seconds) * time.Second})
 		all = append(all, phases...)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "scale:", err)
@@ -117,32 +115,19 @@ func measure(ctx context.Context, b *bench) (phases []Phase, err error) {
 	fmt.Printf("\n%d nodes, %d jobs wait, %s\n", b.nodes, b.waiting, b.version)
 	fmt.Printf("%-14s %-7s %8s %8s %9s %9s %18s %18s  %s\n", "phase", "agents", "core %", "starts/s", "updates/s",
 		"asked/s",
-		"sbatch p50/p99 ms", "squeue p50/p99 ms", "backfill mean cycle us")
-	for _, p := range []Phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true},
-		{Name: "reconfigure", Agents: true}} {
-		if p.Name == "reconfigure" && !b.reconfigure {
-			continue
-		}
+		"sbatch p50/p99 ms", "squeue p50/p99 ms", "main, backfill mean cycle us")
+	for _, p := range []Phase{{Name: "idle"}, {Name: "idle", Agents: true}, {Name: "load"}, {Name: "load", Agents: true}} {
 		p.Nodes, p.submitted, p.queued = b.nodes, &samples{}, &samples{}
-		if p.Name == "load" && !p.Agents {
-			if err := b.fill(ctx); err != nil {
-				return phases, err
-			}
-		}
-		if p.Name == "reconfigure" {
-			if err := b.occupy(ctx); err != nil {
+		if p.Name == "load" {
+			if err := b.fill(ctx, p.Agents); err != nil {
 				return phases, err
 			}
 		}
 		if err := b.phase(ctx, &p); err != nil {
 			return phases, err
 		}
-		fmt.Printf("%-14s %-7t %8.2f %8.1f %9.1f %9.1f %8.0f /%8.0f %8.0f /%8.0f  %s", p.Name, p.Agents, p.CorePct, p.Starts,
-			p.Updates, p.Asked, p.SbatchMS[0], p.SbatchMS[1], p.SqueueMS[0], p.SqueueMS[1], p.Backfill)
-		if p.RightIn > 0 {
-			fmt.Printf("  all counts right after %.0f s", p.RightIn)
-		}
-		fmt.Println()
+		fmt.Printf("%-14s %-7t %8.2f %8.1f %9.1f %9.1f %8.0f /%8.0f %8.0f /%8.0f  %s, %s\n", p.Name, p.Agents, p.CorePct,
+			p.Starts, p.Updates, p.Asked, p.SbatchMS[0], p.SbatchMS[1], p.SqueueMS[0], p.SqueueMS[1], p.Main, p.Backfill)
 		phases = append(phases, p)
 	}
 	return phases, nil
@@ -193,14 +178,9 @@ func (b *bench) phase(ctx context.Context, p *Phase) error {
 	began := time.Now()
 	b.asked.Store(0)
 	b.updates.Store(0)
-	length := b.length
-	if p.Name == "reconfigure" {
-		length = max(length, atLeast)
-	}
-	part, end := context.WithTimeout(ctx, length)
+	part, end := context.WithTimeout(ctx, b.length)
 	defer end()
 	var work group
-	var failed error
 	if p.Agents {
 		work.do(func() { b.talk(part) })
 	}
@@ -210,13 +190,10 @@ func (b *bench) phase(ctx context.Context, p *Phase) error {
 		work.do(func() { started = b.load(part, p) })
 		work.do(func() { b.look(part, p) })
 	}
-	if p.Name == "reconfigure" {
-		work.do(func() { p.RightIn, failed = b.disturb(part) })
-	}
 	work.Wait()
 	p.Seconds = time.Since(began).Seconds()
 	after, err := b.cpu()
-	if err = errors.Join(err, failed, ctx.Err()); err != nil {
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
 	p.CorePct = 100 * (after - cpu).Seconds() / p.Seconds
@@ -224,12 +201,12 @@ func (b *bench) phase(ctx context.Context, p *Phase) error {
 	p.Asked, p.Updates = float64(b.asked.Load())/p.Seconds, float64(b.updates.Load())/p.Seconds
 	p.SbatchMS, p.SqueueMS = p.submitted.quantiles(), p.queued.quantiles()
 	text, err := b.sh(ctx, "sdiag")
-	p.RPCs, p.Backfill = diagnosis(text, p.Seconds)
+	p.RPCs, p.Main, p.Backfill = diagnosis(text, p.Seconds)
 	return err
 }
 
-// diagnosis reads what slurmctld was asked, and the mean time of backfill, from sdiag.
-func diagnosis(text string, seconds float64) (rpcs map[string]float64, backfill string) {
+// diagnosis reads from sdiag what slurmctld was asked, and how long its cycles took.
+func diagnosis(text string, seconds float64) (rpcs map[string]float64, main, backfill string) {
 	rpcs = map[string]float64{}
 	inBackfill := false
 	for line := range strings.Lines(text) {
@@ -243,9 +220,11 @@ func diagnosis(text string, seconds float64) (rpcs map[string]float64, backfill 
 		}
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "Mean cycle:"); ok && inBackfill {
 			backfill = strings.TrimSpace(value)
+		} else if ok {
+			main = strings.TrimSpace(value)
 		}
 	}
-	return rpcs, backfill
+	return rpcs, main, backfill
 }
 
 // node is one node's agent: what it asks and tells slurmctld about its node, and no more.
@@ -289,22 +268,21 @@ func (b *bench) makeAgents(ctx context.Context) error {
 		}
 		b.agents = append(b.agents, n)
 	}
-	b.whole = text
-	_, err := b.sh(ctx, "scontrol", "update", "NodeName="+b.all(), "Gres="+text)
+	_, err := b.sh(ctx, "scontrol", "update", "NodeName="+b.all(), "Extra="+text)
 	return err
 }
 
 // asking is slurmctld as the agents ask it; it counts.
 type asking bench
 
-func (a *asking) Node(ctx context.Context, name string) (gres, comment string, err error) {
+func (a *asking) Node(ctx context.Context, name string) (extra string, err error) {
 	a.asked.Add(1)
 	return a.slurm.Node(ctx, name)
 }
 
-func (a *asking) SetNodeGres(ctx context.Context, name, gres string) error {
+func (a *asking) SetNodeExtra(ctx context.Context, name, text string) error {
 	a.updates.Add(1)
-	return a.slurm.SetNodeGres(ctx, name, gres)
+	return a.slurm.SetNodeExtra(ctx, name, text)
 }
 
 // talk has each agent compare when it is due, and publish what has changed.
@@ -409,90 +387,4 @@ func (b *bench) look(ctx context.Context, p *Phase) {
 		case <-time.After(time.Second):
 		}
 	}
-}
-
-// occupy leases a GPU of every second node to a job that outlives the phase.
-func (b *bench) occupy(ctx context.Context) error {
-	for i, n := range b.agents {
-		if i%2 == 1 {
-			continue
-		}
-		job := lease.Job{JobKey: jobenv.JobKey{JobID: uint32(1<<24 + i)}, UID: 1000}
-		if _, err := n.book.Acquire(ctx, job, gres.Request{GPUs: 1, ReserveMiB: 10240, UID: 1000},
-			func([]gres.Reading, []gres.Lease, string) ([]string, gres.Daemon) { return []string{"GPU-0"}, "" }); err != nil {
-			return err
-		}
-		s, err := n.book.Snapshot(ctx)
-		if err == nil {
-			err = n.pub.PublishIf(ctx, s)
-		}
-		if err != nil && !errors.Is(err, capacity.ErrTooSoon) {
-			return err
-		}
-	}
-	return nil
-}
-
-// disturb has slurmctld read its files again and returns after how many seconds each node that
-// offers less than all it has counts again what its agent has told. The counts of slurm.conf
-// are what the others offer.
-func (b *bench) disturb(ctx context.Context) (float64, error) {
-	time.Sleep(b.length / 8)
-	if wrong, err := b.wrong(ctx); err != nil || wrong > 0 {
-		return 0, fmt.Errorf("before the reconfigure the counts of %d nodes are wrong (%w)", wrong, err)
-	}
-	if _, err := b.sh(ctx, "scontrol", "reconfigure"); err != nil {
-		return 0, err
-	}
-	at := time.Now()
-	for ctx.Err() == nil {
-		wrong, err := b.wrong(ctx)
-		if err == nil && wrong == 0 {
-			return time.Since(at).Seconds(), nil
-		}
-		time.Sleep(3 * time.Second)
-	}
-	return 0, errors.New("after a reconfigure some counts were not right at the end of the phase; --seconds is too few")
-}
-
-// wrong is how many nodes that offer less than all, and have told nothing meanwhile, have the
-// counts of slurm.conf.
-func (b *bench) wrong(ctx context.Context) (count int, err error) {
-	before, err := b.told(ctx)
-	if err != nil {
-		return 0, err
-	}
-	out, err := b.sh(ctx, "scontrol", "--oneliner", "show", "node")
-	if err != nil {
-		return 0, err
-	}
-	after, err := b.told(ctx)
-	if err != nil {
-		return 0, err
-	}
-	less := map[string]bool{}
-	for node, text := range after {
-		less[node] = text != b.whole && before[node] == text
-	}
-	for line := range strings.Lines(out) {
-		name, _, _ := strings.Cut(strings.TrimPrefix(line, "NodeName="), " ")
-		if less[name] && (strings.Contains(line, fmt.Sprintf("carmau0:no_consume:%d,", gpus*fullMiB)) ||
-			strings.Contains(line, fmt.Sprintf("carmau0:%d,", gpus*fullMiB))) {
-			count++
-		}
-	}
-	return count, nil
-}
-
-// told is what each node has published last.
-func (b *bench) told(ctx context.Context) (map[string]string, error) {
-	texts := map[string]string{}
-	for _, n := range b.agents {
-		text, _, _, err := n.book.Published(ctx)
-		if err != nil {
-			return nil, err
-		}
-		texts[n.pub.Node] = text
-	}
-	return texts, nil
 }

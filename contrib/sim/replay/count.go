@@ -24,9 +24,9 @@ func (s *slurm) publish(id int32) {
 		s.readings = append(s.readings, n.gpus[k].reading)
 		s.leases = append(s.leases, n.gpus[k].leases...)
 	}
-	copy(n.offer, capacity.Counts(s.offers, choose.ShareableSets(s.set.Policy, s.readings, s.leases, s.set.Thresholds)))
+	n.offer = capacity.Gives(s.offers, choose.ShareableSets(s.set.Policy, s.readings, s.leases, s.set.Thresholds))
 	switch p := &s.set.Model.Slurm; {
-	case slices.Equal(n.offer, n.told):
+	case n.offer.Equal(n.told):
 		n.tellAt = math.Inf(1)
 	case s.set.ideal || p.PublishS == 0 && p.PublishEveryS == 0:
 		s.tell(id)
@@ -42,7 +42,7 @@ func (s *slurm) publish(id int32) {
 // tell is the publication.
 func (s *slurm) tell(id int32) {
 	n := &s.nodes[id]
-	copy(n.told, n.offer)
+	n.told = n.offer
 	n.tellAt = math.Inf(1)
 	n.tellNext = max(s.m.now, n.tellNext+s.set.Model.Slurm.PublishEveryS)
 	s.count(id)
@@ -53,14 +53,10 @@ func (s *slurm) tell(id int32) {
 func (s *slurm) count(id int32) {
 	n := &s.nodes[id]
 	more := false
-	for i, mib := range n.told {
-		gpus := s.gpusOf[i]
-		if n.slots < gpus {
-			mib = 0
-		}
-		mib = min(mib, n.totalMiB/gpus)
-		if mib != n.room[i] {
-			more = more || mib > n.room[i]
+	for i := range n.room {
+		mib := n.bounded(i+1, n.told.Most(i+1))
+		if mib != n.room[i] || len(n.told.Users) > 0 { // a user's count may have risen below the highest
+			more = more || mib >= n.room[i]
 			n.room[i] = mib
 			s.index.set(int(id), i, mib)
 		}
@@ -69,6 +65,19 @@ func (s *slurm) count(id int32) {
 		n.dirty = true
 		s.dirty = append(s.dirty, id)
 	}
+}
+
+// bounded is what slurmctld would give of each of so many GPUs, of what it was told.
+func (n *node) bounded(gpus int, mib int64) int64 {
+	if n.slots < int64(gpus) {
+		return 0
+	}
+	return min(mib, n.totalMiB/int64(gpus))
+}
+
+// gives tells whether slurmctld would send the job there.
+func (n *node) gives(e *waiter) bool {
+	return n.bounded(int(e.gpus), n.told.To(e.user, int(e.gpus))) >= e.need
 }
 
 // consume takes from the node what a job holds there, times is 1, or gives it

@@ -4,7 +4,7 @@ package replay
 
 import "math/bits"
 
-// index finds the first node that offers enough of one of tres.Names: a tree of
+// index finds the first node that offers enough of each of some number of GPUs: a tree of
 // maxima over the nodes for each. So a decision costs the
 // logarithm of the number of nodes.
 type index struct {
@@ -12,9 +12,9 @@ type index struct {
 	trees  [][]int64
 }
 
-func newIndex(nodes, names int) *index {
+func newIndex(nodes, gpus int) *index {
 	x := &index{leaves: 1 << bits.Len(uint(nodes-1))}
-	x.trees = make([][]int64, names)
+	x.trees = make([][]int64, gpus)
 	for k := range x.trees {
 		x.trees[k] = make([]int64, 2*x.leaves)
 		for i := range x.trees[k] {
@@ -24,13 +24,13 @@ func newIndex(nodes, names int) *index {
 	return x
 }
 
-// of returns what each node offers of a name, side by side: a look at all of them
+// of returns what each node offers of each of gpus+1 GPUs, side by side: a look at all of them
 // stays in the cache.
-func (x *index) of(name int) []int64 { return x.trees[name][x.leaves:] }
+func (x *index) of(gpus int) []int64 { return x.trees[gpus][x.leaves:] }
 
-// set says what node offers of a name.
-func (x *index) set(node, name int, mib int64) {
-	t := x.trees[name]
+// set says what node offers of each of gpus+1 GPUs.
+func (x *index) set(node, gpus int, mib int64) {
+	t := x.trees[gpus]
 	i := x.leaves + node
 	if t[i] == mib {
 		return
@@ -45,10 +45,10 @@ func (x *index) set(node, name int, mib int64) {
 	}
 }
 
-// first returns the first node from from on that offers mib of a name; -1 if none
+// first returns the first node from from on that offers mib of each of gpus+1 GPUs; -1 if none
 // does.
-func (x *index) first(from, name int, mib int64) int {
-	t := x.trees[name]
+func (x *index) first(from, gpus int, mib int64) int {
+	t := x.trees[gpus]
 	if from >= x.leaves {
 		return -1
 	}

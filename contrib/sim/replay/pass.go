@@ -13,7 +13,8 @@ import (
 // waiter is a job in the queue.
 type waiter struct {
 	task   int32
-	books  int32 // which of tres.Names
+	gpus   int32
+	user   uint32
 	tested bool  // since then only nodes that changed matter
 	need   int64 // MiB per GPU, as slurmctld counts it
 	rank   float64
@@ -23,7 +24,7 @@ type waiter struct {
 // at those that were returned to the queue.
 type queue struct {
 	depth int
-	names int      // of tres.Names
+	gpus  int      // of a node
 	front []*block // those that are looked at; the first is the recovery partition's
 	size  int      // of front
 	rest  []waiter
@@ -35,21 +36,21 @@ type queue struct {
 // by one look at what each of them needs.
 type block struct {
 	list  []waiter
-	least []int64 // nobody who was looked at needs less of each of tres.Names
+	least []int64 // nobody who was looked at needs less of each of 1, 2, ... GPUs
 	fresh bool    // somebody has not been looked at
 }
 
 // blockSize is at what length a block is cut in two.
 const blockSize = 256
 
-func newQueue(depth, names int) queue {
-	q := queue{depth: depth, names: names}
+func newQueue(depth, gpus int) queue {
+	q := queue{depth: depth, gpus: gpus}
 	q.front = []*block{q.newBlock(nil), q.newBlock(nil)}
 	return q
 }
 
 func (q *queue) newBlock(list []waiter) *block {
-	b := &block{list: list, least: make([]int64, q.names)}
+	b := &block{list: list, least: make([]int64, q.gpus)}
 	b.forget()
 	for i := range list {
 		b.note(&list[i])
@@ -65,7 +66,7 @@ func (b *block) forget() {
 }
 
 func (b *block) note(e *waiter) {
-	b.least[e.books] = min(b.least[e.books], e.need)
+	b.least[e.gpus-1] = min(b.least[e.gpus-1], e.need)
 	b.fresh = b.fresh || !e.tested
 }
 
@@ -200,7 +201,7 @@ func (s *slurm) pass(b *block) (ends bool) {
 	for i := 0; i < len(b.list); i++ { // which may grow
 		e := b.list[i]
 		n := int32(-1)
-		if !e.tested || e.need <= s.most[e.books] {
+		if !e.tested || e.need <= s.most[e.gpus-1] {
 			n = s.offering(&e)
 		}
 		if n >= 0 {
@@ -254,27 +255,35 @@ func (s *slurm) offering(e *waiter) int32 {
 		return s.leastLoaded(e)
 	}
 	if !e.tested {
-		return int32(s.index.first(0, int(e.books), e.need))
+		for n := s.first(0, e); n >= 0; n = s.first(n+1, e) {
+			if s.nodes[n].gives(e) {
+				return int32(n)
+			}
+		}
+		return -1
 	}
 	for _, n := range s.dirty {
-		if s.nodes[n].room[e.books] >= e.need {
+		if s.nodes[n].gives(e) {
 			return n
 		}
 	}
 	return -1
 }
 
+// first returns the first node from from on that gives some user's job enough.
+func (s *slurm) first(from int, e *waiter) int { return s.index.first(from, int(e.gpus)-1, e.need) }
+
 // leastLoaded is the same in a partition with LLN=YES: the node with the most idle
 // CPUs, here that with the most free slots.
 func (s *slurm) leastLoaded(e *waiter) int32 {
-	if s.index.first(0, int(e.books), e.need) < 0 {
+	if s.first(0, e) < 0 {
 		return -1
 	}
-	room := s.index.of(int(e.books))
+	room := s.index.of(int(e.gpus) - 1)
 	for slots := len(s.load) - 1; slots >= 0; slots-- {
 		for i, word := range s.load[slots] {
 			for ; word != 0; word &= word - 1 {
-				if n := 64*i + bits.TrailingZeros64(word); room[n] >= e.need {
+				if n := 64*i + bits.TrailingZeros64(word); room[n] >= e.need && s.nodes[n].gives(e) {
 					return int32(n)
 				}
 			}
@@ -286,9 +295,8 @@ func (s *slurm) leastLoaded(e *waiter) int32 {
 // ofUser is the same in a partition with ExclusiveUser=YES: of nodes that have
 // jobs of nobody else. Such a node may become free without offering more.
 func (s *slurm) ofUser(e *waiter) int32 {
-	k := int(e.books)
-	for n := s.index.first(0, k, e.need); n >= 0; n = s.index.first(n+1, k, e.need) {
-		if x := &s.nodes[n]; x.jobs == 0 || x.user == s.m.tasks[e.task].user {
+	for n := s.first(0, e); n >= 0; n = s.first(n+1, e) {
+		if x := &s.nodes[n]; x.gives(e) && (x.jobs == 0 || x.user == e.user) {
 			return int32(n)
 		}
 	}

@@ -15,7 +15,7 @@ func TestQueueOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	q := newQueue(2000, 4)
 	waiter := func(task int32) waiter {
-		return waiter{task: task, books: task & 3, tested: true, need: rng.Int64N(1000)}
+		return waiter{task: task, gpus: task&3 + 1, tested: true, need: rng.Int64N(1000)}
 	}
 	next, recovered := int32(0), []int32(nil)
 	var started []int32
@@ -61,7 +61,7 @@ func TestQueueOrder(t *testing.T) {
 		}
 		for _, b := range q.front {
 			for _, e := range b.list {
-				if b.least[e.books] > e.need && !b.fresh {
+				if b.least[e.gpus-1] > e.need && !b.fresh {
 					t.Fatalf("step %d: job %d needs less than %v", step, e.task, b.least)
 				}
 			}

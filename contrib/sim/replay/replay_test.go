@@ -13,7 +13,6 @@ import (
 	"carma/contrib/sim/workload"
 	"carma/gres/choose"
 	"carma/slurmbridge/policy"
-	"carma/slurmbridge/tres"
 )
 
 // exact is a setup in which nothing but the jobs takes time.
@@ -102,7 +101,7 @@ func TestSharingByHand(t *testing.T) {
 	}
 }
 
-// Counts are not consumed: slurmctld starts what fits into carmatotal at one
+// Counts are not consumed: slurmctld starts what fits into carma at one
 // moment, whoever gets no GPU waits in its Prolog and then backs off.
 func TestBurstByHand(t *testing.T) {
 	for _, c := range []struct {
@@ -115,7 +114,7 @@ func TestBurstByHand(t *testing.T) {
 			"0 50 1 25000 50"}, "0-100 0-100 100-150", 1},
 		{"it gets what another gives up in time", []string{"0 3 1 25000 50", "0 100 1 25000 50", "0 50 1 25000 50"},
 			"0-3 0-100 3-53", 0},
-		{"carmatotal lets two start", []string{"0 100 1 39000 50", "0 100 1 39000 50", "0 50 1 39000 50"},
+		{"carma lets two start", []string{"0 100 1 39000 50", "0 100 1 39000 50", "0 50 1 39000 50"},
 			"0-100 0-100 100-150", 0},
 		{"so do the slots", []string{"0 100 1 1000 50", "0 100 1 1000 50", "0 50 1 1000 50"}, "0-100 0-100 100-150", 0},
 	} {
@@ -165,29 +164,23 @@ func TestLeastLoadedByHand(t *testing.T) {
 	}
 }
 
-// One user's GPU has room that slurmctld offers to all users who are counted with
-// that one: such a user's jobs are returned to the queue, and in the end wait for an idle GPU,
-// unless a node serves one user at a time. Jobs of others wait at once.
+// One user's GPU has room that slurmctld offers to that user alone: jobs of others wait, and are
+// sent nowhere, with or without a node that serves one user at a time.
 func TestOtherUserByHand(t *testing.T) {
-	for _, c := range []struct {
-		vetoes, least, most int
-		user                uint32
-	}{{0, 12, 40, tres.Users}, {2, 1, 6, tres.Users}, {2, 0, 0, 1}} {
-		s := exact(1, policy.MAGM)
-		s.Thresholds.Settle, s.Vetoes = 0, c.vetoes
-		w := jobs("0 1000 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
-		w.Trace[1].User, w.Trace[2].User = w.Trace[0].User+c.user, w.Trace[0].User+c.user
-		r, err := Run(s, w)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.GivenBack < c.least || r.GivenBack > c.most || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS < 1000 {
-			t.Errorf("%+v: returned to the queue %d times, %+v", c, r.GivenBack, r.Jobs)
-		}
-	}
 	s := exact(1, policy.MAGM)
+	s.Thresholds.Settle = 0
+	w := jobs("0 1000 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
+	w.Trace[1].User, w.Trace[2].User = w.Trace[0].User+8, w.Trace[0].User+8
+	if r, err := Run(s, w); err != nil || r.GivenBack != 0 || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS < 1000 {
+		t.Errorf("returned to the queue %d times, %+v, %v", r.GivenBack, r.Jobs, err)
+	}
+	w.Trace[2].User = w.Trace[0].User
+	if r, err := Run(s, w); err != nil || r.GivenBack != 0 || r.Jobs[1].StartS < 1000 || r.Jobs[2].StartS > 100 {
+		t.Errorf("the user's own: returned to the queue %d times, %+v, %v", r.GivenBack, r.Jobs, err)
+	}
+	s = exact(1, policy.MAGM)
 	s.Nodes, s.Model.Slurm.ExclusiveUser = 2, true
-	w := jobs("0 100 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
+	w = jobs("0 100 1 10000 10", "1 100 1 10000 10", "1 100 1 10000 10")
 	w.Trace[1].User = 1001
 	if r, err := Run(s, w); err != nil || r.GivenBack != 0 || r.Jobs[1].StartS != 1 {
 		t.Errorf("with ExclusiveUser: %+v, %v", r, err)

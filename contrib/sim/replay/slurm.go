@@ -14,27 +14,25 @@ import (
 	"carma/gres/capacity"
 	"carma/gres/choose"
 	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/tres"
 )
 
 // slurm plays the project's way. slurmctld sees of a node what its agent has
-// told it for jobs on 1, 2, ... GPUs, which jobs do not consume, and the GPU slots
-// and the carmatotal that they do (docs/adr/0003); the Prolog chooses GPUs on the
+// told it for jobs on 1, 2, ... GPUs, and the GPU slots and the GRES carma that jobs
+// consume (docs/adr/0017); the Prolog chooses GPUs on the
 // node and leases them, waits or returns the job to the queue; the Epilog requeues what
 // died of GPU memory.
 type slurm struct {
-	m      *machine
-	set    *Setup
-	work   *workload.Workload
-	book   *booker
-	nodes  []node
-	index  *index
-	gpusOf []int64    // on how many GPUs each of tres.Names books
-	load   [][]uint64 // by free slots: the nodes that have so many, a bit each
-	queue  queue
-	dirty  []int32         // nodes that slurmctld counts more of than at the last pass
-	woken  []int32         // nodes where Prologs wait and a GPU offers more
-	holds  map[int32]*hold // by task
+	m     *machine
+	set   *Setup
+	work  *workload.Workload
+	book  *booker
+	nodes []node
+	index *index
+	load  [][]uint64 // by free slots: the nodes that have so many, a bit each
+	queue queue
+	dirty []int32         // nodes that slurmctld counts more of than at the last pass
+	woken []int32         // nodes where Prologs wait and a GPU offers more
+	holds map[int32]*hold // by task
 
 	started []started // for the steward
 
@@ -57,17 +55,17 @@ type slurm struct {
 // node is what a node's ledger holds, and what slurmctld counts of it.
 type node struct {
 	gpus  []leased
-	offer []int64 // MiB of each tres.Names, as the ledger has it
-	last  string  // GPU that was given last
+	offer capacity.Given // as the ledger has it
+	last  string         // GPU that was given last
 
-	told     []int64 // the same as slurmctld was told
-	tellAt   float64 // it will be told anew then; +Inf: nothing is new
-	tellNext float64 // not before (gres/lease: SetPublished)
-	jobs     int64   // that slurmctld has there
-	user     uint32  // of the last of them
-	slots    int64   // of gres/gpu that are free
-	totalMiB int64   // of gres/carmatotal that is free
-	room     []int64 // MiB per GPU that slurmctld would give a job that books each of tres.Names
+	told     capacity.Given // the same as slurmctld was told
+	tellAt   float64        // it will be told anew then; +Inf: nothing is new
+	tellNext float64        // not before (gres/lease: SetPublished)
+	jobs     int64          // that slurmctld has there
+	user     uint32         // of the last of them
+	slots    int64          // of gres/gpu that are free
+	totalMiB int64          // of gres/carma that is free
+	room     []int64        // MiB that slurmctld would give of each of 1, 2, ... GPUs to some user's job
 	dirty    bool
 	prologs  []int32 // tasks whose Prologs wait here for GPUs
 	woken    bool
@@ -92,18 +90,15 @@ const (
 
 func newSlurm(m *machine, w *workload.Workload) *slurm {
 	s := &slurm{
-		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, len(tres.Names(m.set.GPUs))),
+		m: m, set: m.set, work: w, book: newBooker(m.set, w), index: newIndex(m.set.Nodes, m.set.GPUs),
 		bookings: make([]booking, len(m.tasks)), recovered: make([]bool, len(m.tasks)), vetoes: make([]uint8, len(m.tasks)),
 		eligible: make([]float64, len(m.tasks)), awaits: make([]bool, len(m.tasks)), others: make([]bool, len(m.tasks)),
 		sentTo:   make([]int32, len(m.tasks)),
-		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, len(tres.Names(m.set.GPUs))),
+		readings: make([]gres.Reading, 0, m.set.GPUs), most: make([]int64, m.set.GPUs),
 		holds: map[int32]*hold{}, passAt: math.Inf(1),
 	}
 	s.set.Thresholds.Streams, s.set.Thresholds.NodeDaemon = s.set.Streams, s.set.Model.Slurm.MPSMultiGPU
-	s.queue = newQueue(m.set.Model.Slurm.Depth, len(tres.Names(m.set.GPUs)))
-	for _, name := range tres.Names(m.set.GPUs) {
-		s.gpusOf = append(s.gpusOf, int64(tres.K(name)))
-	}
+	s.queue = newQueue(m.set.Model.Slurm.Depth, m.set.GPUs)
 	for i := range s.eligible {
 		s.eligible[i] = -1
 	}
@@ -121,8 +116,7 @@ func newSlurm(m *machine, w *workload.Workload) *slurm {
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		n.gpus, n.tellAt = make([]leased, m.set.GPUs), math.Inf(1)
-		counts := len(tres.Names(m.set.GPUs))
-		n.offer, n.told, n.room = make([]int64, counts), make([]int64, counts), make([]int64, counts)
+		n.room = make([]int64, m.set.GPUs)
 		n.slots, n.totalMiB = int64(m.set.GPUs)*int64(m.set.Thresholds.MaxJobs), int64(m.set.GPUs)*m.capacity
 		s.setLoad(int32(i), 1)
 		if m.set.ideal {
@@ -177,7 +171,7 @@ func (s *slurm) submit(id int32) {
 	}
 	b := &s.bookings[id]
 	t := &s.m.tasks[id]
-	e := waiter{task: id, books: int32(tres.Index(t.job.GPUs, t.user)), need: b.reserveMiB}
+	e := waiter{task: id, gpus: int32(t.job.GPUs), user: t.user, need: b.reserveMiB}
 	if s.awaits[id] {
 		e.need = s.set.GPUMemMiB
 	}

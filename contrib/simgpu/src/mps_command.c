@@ -89,7 +89,7 @@ static int start_server(struct call *c)
 		return refuse(c, c->d->version < 550 ? "Insufficient privileges for UID %u" :
 			      "Insufficient privileges for UID %u. Only the root user may start server for another user.",
 			      c->conn->uid);
-	daemon_start_server(c->d, (uid_t)uid, (gid_t)uid); /* of another user's server nothing is said */
+	daemon_start_server(c->d, (uid_t)uid); /* of another user's server nothing is said */
 	return 0;
 }
 

@@ -57,15 +57,18 @@ static double monotonic(void)
 	return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
-/* In the child: become the server of that user. Only root can serve others, as with the real daemon. */
-static void exec_server(const struct daemon *d, int fd, uid_t uid, gid_t gid)
+/*
+ * In the child: become the server of that user. Only root can serve others, as with the real daemon, whose servers keep
+ * root's group (550): so their user can send them signals, and nothing else (ptrace(2) wants the group, too).
+ */
+static void exec_server(const struct daemon *d, int fd, uid_t uid)
 {
 	char grant[MPS_LINE];
 	sigset_t none;
 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	if (geteuid() == 0 && (setgroups(0, NULL) != 0 || setgid(gid) != 0 || setuid(uid) != 0))
+	if (geteuid() == 0 && (setgroups(0, NULL) != 0 || setgid(0) != 0 || setuid(uid) != 0))
 		_exit(1);
 	if (geteuid() != uid)
 		_exit(1);
@@ -77,7 +80,7 @@ static void exec_server(const struct daemon *d, int fd, uid_t uid, gid_t gid)
 	_exit(1);
 }
 
-void daemon_start_server(struct daemon *d, uid_t uid, gid_t gid)
+void daemon_start_server(struct daemon *d, uid_t uid)
 {
 	int pair[2];
 
@@ -86,7 +89,7 @@ void daemon_start_server(struct daemon *d, uid_t uid, gid_t gid)
 	pid_t pid = fork();
 
 	if (pid == 0)
-		exec_server(d, pair[1], uid, gid);
+		exec_server(d, pair[1], uid);
 	close(pair[1]);
 	if (pid < 0) {
 		close(pair[0]);
@@ -152,7 +155,7 @@ static void serve_queue(struct daemon *d)
 
 	while (!d->quitting && (c = first_pending(d)) != NULL) {
 		if (d->server.pid == 0) {
-			daemon_start_server(d, c->uid, c->gid);
+			daemon_start_server(d, c->uid);
 			return;
 		}
 		if (!d->server.ready || d->server.stopping)
@@ -232,7 +235,7 @@ static void accept_one(struct daemon *d)
 			daemon_log(d, "User did not send valid credentials");
 			break;
 		}
-		d->conn[i] = (struct conn){ .fd = fd, .pid = who.pid, .uid = who.uid, .gid = who.gid, .order = d->order++ };
+		d->conn[i] = (struct conn){ .fd = fd, .pid = who.pid, .uid = who.uid, .order = d->order++ };
 		return;
 	}
 	close(fd);

@@ -17,7 +17,6 @@ struct conn {
 	int fd; /* -1: free */
 	pid_t pid;
 	uid_t uid;
-	gid_t gid;
 	bool pending; /* has asked for a server and waits */
 	int server;   /* pid of the server that it was granted */
 	int awaits;   /* terminate_client: pid of the client whose end it waits for */
@@ -57,7 +56,7 @@ int daemon_run(int report_fd);
 void daemon_log(struct daemon *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Starts a server for a user, if there is none. */
-void daemon_start_server(struct daemon *d, uid_t uid, gid_t gid);
+void daemon_start_server(struct daemon *d, uid_t uid);
 
 /* Tells the server to end when its clients have. */
 void daemon_stop_server(struct daemon *d);

@@ -29,6 +29,7 @@ type jsonEstimate struct {
 	FloorMiB   int64         `json:"floor_mib"`
 	MiB        int64         `json:"mib"`
 	ReserveMiB int64         `json:"reserve_mib"`
+	WishMiB    int64         `json:"wish_mib"`
 	Parts      []jsonPart    `json:"parts"`
 	Reasons    []string      `json:"reasons"`
 	Assumed    []string      `json:"assumed"`
@@ -90,8 +91,8 @@ func (r Report) PrintJSON(w io.Writer) error {
 	if e := r.Estimate; e != nil {
 		j := jsonEstimate{
 			Method: r.Method, Path: e.Path, Confidence: e.Confidence.String(), FloorMiB: e.FloorMiB, MiB: e.MiB,
-			ReserveMiB: e.ReserveMiB,
-			Parts:      []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
+			ReserveMiB: e.ReserveMiB, WishMiB: e.WishMiB,
+			Parts: []jsonPart{}, Reasons: append([]string{}, e.Reasons...), Assumed: append([]string{}, e.Assumed...),
 			Unknown: []jsonUnknown{}, Params: e.Params, Modules: e.Rows,
 		}
 		for _, p := range e.Parts {

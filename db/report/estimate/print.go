@@ -99,6 +99,7 @@ func (s printer) estimate(b *strings.Builder, r Report) {
 	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
 		s.Paint(texttable.Bold, estimate), e.FloorMiB, reserve, s.Paint(colour, e.Confidence.String()), way)
 	s.parts(b, e)
+	s.list(b, "not booked", wish(e))
 	s.list(b, e.Confidence.String()+", because", e.Reasons)
 	s.list(b, "assumed", e.Assumed)
 	s.list(b, "to be sure", advice(e))
@@ -110,6 +111,15 @@ func (s printer) estimate(b *strings.Builder, r Report) {
 	s.fit(b, r)
 }
 
+// wish is what cuDNN gives up where it is refused.
+func wish(e *estimator.Estimate) []string {
+	if e.WishMiB == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("on an empty GPU cuDNN may take %d MiB more for a moment; under a limit PyTorch goes on "+
+		"without that memory", e.WishMiB)}
+}
+
 // advice is the one command that tells more than a summary that was not enough.
 func advice(e *estimator.Estimate) []string {
 	switch e.Remedy {
@@ -118,8 +128,8 @@ func advice(e *estimator.Estimate) []string {
 	case estimator.MoreDepth:
 		return []string{"print the modules of all levels: torchinfo.summary(model, depth=99)"}
 	case estimator.Trace:
-		return []string{"trace the PyTorch script, which needs no GPU: carma_trace.py -o trace.txt train.py ARGS; then " +
-			"--summary trace.txt"}
+		return []string{"trace the PyTorch script, which needs no GPU: carma-estimate job.sh --trace, or carma-trace " +
+			"-o trace.txt train.py ARGS and then --summary trace.txt"}
 	case estimator.FirstRun:
 		return []string{"only a run shows it: submit with #CARMA on instead of a summary, and later runs book what the " +
 			"first one used"}

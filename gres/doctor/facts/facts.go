@@ -24,6 +24,7 @@ import (
 	"carma/gres/lease"
 	"carma/gres/sampler"
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
@@ -54,6 +55,14 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 		f.PluginDirs = append(f.PluginDirs, look(dir))
 	}
 	f.SPANK = gatherSPANK(f, slurmConf)
+	if key := f.Config.Slurm.UserKey; key != "" {
+		if f.UserKey = look(key); f.UserKey.Err == nil {
+			_, f.UserKey.Err = extra.ReadTags(key, os.ReadFile)
+		}
+	}
+	if f.RunningErr == nil {
+		f.Extras, f.Limits = tell(ctx, f, slurm)
+	}
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
 	}
@@ -65,6 +74,21 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 		f.Node = gatherNode(ctx, f, name, slurm, slurmConf)
 	}
 	return f
+}
+
+// tell asks for what administrators and agents have told Slurm; what it does not answer is not judged.
+func tell(ctx context.Context, f doctor.Facts, slurm sctl.Client) (extras map[string]string, limits []sctl.Limit) {
+	if f.Installed != (sctl.Version{}) && !f.Installed.Before(24, 11) {
+		nodes, _ := slurm.Nodes(ctx, f.Config.PartitionNames())
+		extras = make(map[string]string, len(nodes))
+		for _, n := range nodes {
+			extras[n.Name] = n.Extra
+		}
+	}
+	if f.Running["accountingstoragetype"] == "accounting_storage/slurmdbd" {
+		limits, _ = slurm.Limits(ctx, f.Running["clustername"])
+	}
+	return extras, limits
 }
 
 func slurmConfPath(slurm sctl.Client, running map[string]string) string {

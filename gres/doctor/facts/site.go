@@ -28,8 +28,11 @@ func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_
 	if err != nil {
 		return s, nil, err
 	}
-	s.GPUs, s.GPUMemMiB, s.Type, s.Cores = len(gpus), gpus[0].TotalMiB, typeOf(gpus), coresOf(gpus)
+	s.GPUs, s.GPUMemMiB, s.Type = len(gpus), gpus[0].TotalMiB, typeOf(gpus)
 	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
+	if s.Slurm, err = slurm.Version(ctx); err != nil {
+		return s, nil, err
+	}
 	text, _ := slurm.ShowConfig(ctx) // slurmctld may be down
 	s.SlurmConf, note = slurmconf.Read(slurmConfPath(slurm, slurmconf.Running(text)))
 	s.Hardware, err = hardwareOf(ctx, c)
@@ -64,22 +67,6 @@ func typeOf(gpus []gres.Sample) string {
 		}
 	}
 	return doctor.GPUType(gpus[0].Model)
-}
-
-// coresOf are the cores near each GPU, by minor number; nil where something is not known.
-func coresOf(gpus []gres.Sample) []string {
-	cpus, err := doctor.ReadCPUs("/sys/devices/system/cpu")
-	if err != nil {
-		return nil
-	}
-	list := make([]string, len(gpus))
-	for _, g := range gpus {
-		if g.Minor < 0 || g.Minor >= len(list) || g.MIG {
-			return nil
-		}
-		list[g.Minor] = doctor.Cores(g.CPUs, cpus)
-	}
-	return list
 }
 
 // hardwareOf asks slurmd what it sees. slurmd stands beside Slurm's commands or in

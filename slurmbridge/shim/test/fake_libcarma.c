@@ -29,6 +29,11 @@ char *carma_configure(const char *path, const char *gres_prefix)
 	return strcmp(gres_prefix, "gres:") && strcmp(gres_prefix, "gres/") ? strdup("wrong prefix") : NULL;
 }
 
+char *carma_managed(void)
+{
+	return strdup("gpu,gpu-recovery,other");
+}
+
 char *carma_recovery(void)
 {
 	return strdup("other,gpu-recovery");
@@ -52,7 +57,7 @@ static const char *script_of(const char *ask, size_t len)
 {
 	const char *end = ask + len;
 
-	for (int i = 0; i < 14; i++) {
+	for (int i = 0; i < 15; i++) {
 		ask = memchr(ask, 0, (size_t)(end - ask));
 		if (!ask)
 			return "";
@@ -92,7 +97,7 @@ char *carma_annotate(const char *ask, size_t len)
 		text[(1 << 20) - 1] = '\0';
 		return text;
 	}
-	if (asprintf(&text, "tres_per_node %sgpu:1,%scarmau0:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", prefix, prefix, len) < 0)
+	if (asprintf(&text, "tres_per_node %sgpu:1,%scarma:%zu\nenv V=1\nenv MODE=shared\ntime SUBMIT\ncomment carma={}\n", prefix, prefix, len) < 0)
 		return NULL;
 	return text;
 }

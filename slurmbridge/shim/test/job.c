@@ -33,6 +33,7 @@ void clear(job_desc_msg_t *job)
 	char **texts[] = {
 		&job->script, &job->partition, &job->tres_per_node, &job->tres_per_job, &job->tres_per_socket,
 		&job->tres_per_task, &job->admin_comment, &job->comment, &job->name, &job->account, &job->cpus_per_tres,
+		&job->extra,
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)

@@ -140,7 +140,7 @@ static void change(const char *env, bool gpus, bool nodes, bool others)
 		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 		*lists[i] = "";
 		CHECK(MODIFY(&job, record, A_USER, NULL) == (gpus ? ESLURM_ACCESS_DENIED : SLURM_SUCCESS));
-		*lists[i] = GRES "carmau0:1";
+		*lists[i] = GRES "carma:1";
 		CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 		CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
 	}
@@ -183,18 +183,95 @@ static void check_repeated(void)
 	clear(&job);
 }
 
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(24, 11, 0)
+/* CARMA's programs write their part of a job's extra alone; the user's own stays. */
+static void change_extra(const char *was, const char *to, const char *want)
+{
+	job_desc_msg_t of, job;
+	job_record_t *record;
+
+	empty(&of);
+	of.extra = was ? strdup(was) : NULL;
+	add_spank(&of, "SPANK_CARMA_V=1");
+	record = record_of(&of);
+	empty(&job);
+	job.extra = strdup(to);
+	CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS && !strcmp(job.extra ? job.extra : "none", want));
+	free(job.extra);
+	job.extra = strdup(to);
+	CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED && !strcmp(job.extra, to));
+	CHECK(MODIFY(&job, record, 7, NULL) == SLURM_SUCCESS); /* an operator */
+	CHECK(!strcmp(job.extra ? job.extra : "none", want));
+	clear(&job);
+	clear(&of);
+	free(record);
+}
+
+static void check_extra(void)
+{
+	job_desc_msg_t of, job;
+	job_record_t *record;
+
+	change_extra("carma1>=5|carma1u1>=5", "carma1>=7|carma1u1>=7", "carma1>=7|carma1u1>=7");
+	change_extra("(a=1)&(carma1>=5|carma1u1>=5)", "carma1>=7|carma1u1>=7", "(a=1)&(carma1>=7|carma1u1>=7)");
+	change_extra("((a=1)&(carma1>=1))&(carma1>=5)", "carma1>=7", "((a=1)&(carma1>=1))&(carma1>=7)");
+	change_extra("(a=1)&(carma1>=5)", "carma", "a=1");
+	change_extra("carma1>=5", "carma", "none");
+	change_extra("a=1", "carmaall>=4", "(a=1)&(carmaall>=4)");
+	change_extra(NULL, "carma1>=7", "carma1>=7");
+	change_extra("(a=1)&(carma1>=5)", "b=2", "b=2"); /* an administrator's own */
+	/* Of a job that has booked nothing it is its user's. */
+	empty(&of);
+	record = record_of(&of);
+	empty(&job);
+	job.extra = "a=1";
+	CHECK(MODIFY(&job, record, A_USER, NULL) == SLURM_SUCCESS);
+	job.extra = NULL;
+	free(record);
+}
+#else
+static void check_extra(void)
+{
+}
+#endif
+
+/* GPUs that are added to a job without a booking, in a partition of CARMA's or on the way there. */
+static void check_added(void)
+{
+	static char plain[] = "plain", gpu[] = "plain,gpu";
+	job_desc_msg_t of, job;
+	job_record_t *record;
+
+	if (!worker_manages("gpu")) /* there is no libcarma, which knows */
+		return;
+	record = record_of(&of);
+	empty(&of);
+	empty(&job);
+	of.partition = plain;
+	job.tres_per_node = GRES "gpu:1";
+	CHECK(MODIFY(&job, record, A_USER, NULL) == SLURM_SUCCESS);
+	job.partition = gpu;
+	CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
+	CHECK(MODIFY(&job, record, 0, NULL) == SLURM_SUCCESS);
+	job.partition = NULL;
+	of.partition = gpu;
+	CHECK(MODIFY(&job, record, A_USER, NULL) == ESLURM_ACCESS_DENIED);
+	job.tres_per_node = GRES "x:1";
+	CHECK(MODIFY(&job, record, A_USER, NULL) == SLURM_SUCCESS);
+	free(record);
+}
+
 void check_modify(void)
 {
 	job_desc_msg_t job;
 
 	change(NULL, false, false, false);
+	check_added();
 	change("", true, false, false);
 	change("SPANK_CARMA_NODES=fixed", true, true, false);
 	/* Where slurmctld does not say, the lists that may be about a booking. */
 	empty(&job);
 	job.tres_per_node = GRES "gpu:3";
-	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
-	job.tres_per_node = GRES "shard:3";
 	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 	job.tres_per_node = GRES "x:3";
 	job.min_nodes = 1;
@@ -204,6 +281,7 @@ void check_modify(void)
 	CHECK(MODIFY(&job, NULL, A_USER, NULL) == SLURM_SUCCESS && !job.spank_job_env_size);
 	clear(&job);
 	check_repeated();
+	check_extra();
 }
 
 /* With the switch file Slurm is as it was, but for bookings. */
@@ -222,7 +300,7 @@ void check_switch(void)
 	job.partition = "gpu-recovery";
 	job.comment = "two\nlines";
 	taken(&job, A_USER);
-	job.tres_per_node = GRES "gpu:1," GRES "carmau0:1";
+	job.tres_per_node = GRES "gpu:1," GRES "carma:1";
 	CHECK(MODIFY(&job, NULL, A_USER, NULL) == ESLURM_ACCESS_DENIED);
 	CHECK(!unlink(path));
 	while (worker_is_off())

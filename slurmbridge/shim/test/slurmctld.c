@@ -27,6 +27,19 @@ struct job_record *record_of(job_desc_msg_t *job)
 	return r;
 }
 
+/* The accounting database has one operator. */
+#define AN_OPERATOR 7
+
+bool validate_operator(uid_t uid)
+{
+	return uid == AN_OPERATOR;
+}
+
+bool extra_constraints_enabled(void)
+{
+	return true;
+}
+
 static char **find(char **env, const char *entry, size_t len)
 {
 	while (*env && strncmp(*env, entry, len))
@@ -66,6 +79,12 @@ char **job_common_env_vars(struct job_record *record, bool is_complete)
 			free(entry);
 		}
 	}
+	env = realloc(env, (n + 3) * sizeof(*env));
+	if (record->job->extra)
+		CHECK(asprintf(&env[n++], "SLURM_JOB_EXTRA=%s", record->job->extra) > 0);
+	if (record->job->partition)
+		CHECK(asprintf(&env[n++], "SLURM_JOB_PARTITION=%s", record->job->partition) > 0);
+	env[n] = NULL;
 	return env;
 }
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"carma/db/rows"
+)
+
+// Lately is a question about the last while of a node.
+type Lately struct {
+	UID        uint32
+	Hour       time.Time     // requeues from then on are counted
+	Neighbours []uint32      // jobs whose ends are looked for
+	Ended      time.Time     // from then on
+	UUIDs      []string      // GPUs whose samples are looked for
+	Samples    time.Duration // that long before the newest sample
+}
+
+// Happened is the answer.
+type Happened struct {
+	Requeues map[string]int       // of the user, by the partition that they were requeued to
+	Ended    map[uint32]time.Time // by job
+	UsedMiB  map[string][]int64   // most of each sample, by GPU, the newest first
+}
+
+// Lately tells what has happened on the node, by keys and indices alone.
+func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
+	h := Happened{Requeues: map[string]int{}, Ended: map[uint32]time.Time{}, UsedMiB: map[string][]int64{}}
+	found, err := d.sql.QueryContext(ctx, "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND end_ms>=? AND "+
+		"requeued_to IS NOT NULL GROUP BY requeued_to", q.UID, q.Hour.UnixMilli())
+	_, err = rows.All(found, err, fmt.Sprint("count requeues of uid ", q.UID), func(_ *struct{}, scan rows.Scan) error {
+		var to string
+		var n int
+		err := scan(&to, &n)
+		h.Requeues[to] = n
+		return err
+	})
+	if err != nil {
+		return h, explain(err)
+	}
+	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms FROM attempt WHERE job_id IN ("+JoinIDs(q.Neighbours)+
+		") AND end_ms>=?", q.Ended.UnixMilli())
+	_, err = rows.All(found, err, "read ends of co-located jobs", func(_ *struct{}, scan rows.Scan) error {
+		var job uint32
+		var ms int64
+		err := scan(&job, &ms)
+		h.Ended[job] = time.UnixMilli(ms)
+		return err
+	})
+	if err != nil {
+		return h, explain(err)
+	}
+	for _, uuid := range q.UUIDs {
+		found, err := d.sql.QueryContext(ctx, "SELECT used_mib FROM sample WHERE uuid=?1 AND at>="+
+			"(SELECT max(at) FROM sample WHERE uuid=?1)-?2 ORDER BY at DESC", uuid, int64(q.Samples.Seconds()))
+		h.UsedMiB[uuid], err = rows.All(found, err, "read samples of GPU "+uuid,
+			func(mib *int64, scan rows.Scan) error { return scan(mib) })
+		if err != nil {
+			return h, explain(err)
+		}
+	}
+	return h, nil
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package db
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"carma/db/figure"
+)
+
+// What has happened lately: a user's requeues, the ends of given jobs, the last samples of given GPUs.
+func TestLately(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	now := time.Unix(1_800_000_000, 0)
+	put := func(id, uid uint32, ago time.Duration, to string) {
+		t.Helper()
+		a := Attempt{JobID: id, UID: uid, Node: "n1", RequeuedTo: to, Start: now.Add(-ago - time.Minute), End: now.Add(-ago),
+			State: "FAILED"}
+		if err := d.Put(t.Context(), a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(1, 1000, time.Minute, "gpu")
+	put(2, 1000, 50*time.Minute, "gpu")
+	put(3, 1000, 2*time.Hour, "gpu")
+	put(4, 1000, time.Minute, "ex")
+	put(5, 1001, time.Minute, "gpu")
+	put(6, 1001, 4*time.Second, "")
+	put(7, 1001, 40*time.Second, "")
+	var samples []Sample
+	for i, mib := range []int64{100, 200, 4000, 9000} {
+		samples = append(samples, Sample{UUID: "GPU-0", At: now.Add(time.Duration(i-4) * 10 * time.Second), UsedMiB: mib,
+			Length: 10 * time.Second, SMActPct: figure.Unknown, SMActMax: figure.Unknown})
+	}
+	if err := d.AddSamples(t.Context(), samples, nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.Lately(t.Context(), Lately{UID: 1000, Hour: now.Add(-time.Hour), Neighbours: []uint32{6, 7, 9},
+		Ended: now.Add(-30 * time.Second), UUIDs: []string{"GPU-0", "GPU-1"}, Samples: 20 * time.Second})
+	if err != nil || !maps.Equal(got.Requeues, map[string]int{"gpu": 2, "ex": 1}) || len(got.Ended) != 1 ||
+		!got.Ended[6].Equal(now.Add(-4*time.Second)) || !slices.Equal(got.UsedMiB["GPU-0"], []int64{9000, 4000, 200}) ||
+		len(got.UsedMiB["GPU-1"]) != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A requeued job that never starts again ends its record.
+func TestRequeuedEnds(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	a := Attempt{JobID: 1, Node: "n1", RequeuedTo: "gpu-ex", OOM: "cuda", State: "REQUEUED", Start: time.Unix(1, 0),
+		End: time.Unix(2, 0)}
+	if err := d.Put(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		never bool
+		want  string
+	}{{false, "REQUEUED"}, {true, "CANCELLED"}} {
+		list, err := d.SetEnd(t.Context(), End{JobID: 1, Node: "n1", State: "CANCELLED", Never: c.never})
+		if err != nil || len(list) != 1 || list[0].State != c.want || list[0].OOM != "cuda" {
+			t.Errorf("%v: %+v, %v", c.never, list, err)
+		}
+	}
+}

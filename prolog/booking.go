@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"fmt"
+
+	"carma/slurmbridge/extra"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/tres"
+)
+
+// books is what the job books, as slurmctld has it. No update changes that of a job that has started.
+func (l *launch) books(ctx context.Context, slurm Jobs) (tres.List, error) {
+	if l.booking == nil {
+		words, err := slurm.Words(ctx, l.JobID)
+		if err != nil {
+			return tres.List{}, fmt.Errorf("query what job %s books: %w", l.JobKey, err)
+		}
+		list := tres.Read(words.TresPerNode)
+		l.booking = &list
+	}
+	return *l.booking, nil
+}
+
+// exceeds tells whether a job needs more than it has booked: job_submit has not seen it, its GPUs were added
+// later, or their sizes were mistaken. Such a job yields to all that have booked what they need.
+func (l *launch) exceeds(list tres.List) bool {
+	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than those that it booked by
+	return !l.Carma.Annotated || !list.Books() || int64(l.request.GPUs)*each > list.MiB
+}
+
+// rebooked is the change by which a job books mib MiB of each of its GPUs.
+func (n *Node) rebooked(h jobenv.Hook, list tres.List, mib int64) sctl.Change {
+	change := sctl.Change{TresPerNode: list.Rebook(int64(h.Carma.GPUs) * mib)}
+	if list.Books() {
+		change.Extra = n.awaiting(h, mib)
+	}
+	return change
+}
+
+// awaiting is the constraint by which a job waits for a node whose GPUs can give mib MiB each; empty where no
+// node says what its GPUs can give, and for a job on all GPUs of several nodes, which waits for those.
+func (n *Node) awaiting(h jobenv.Hook, mib int64) string {
+	if !h.Carma.Counted || h.Carma.All && !h.OneNode {
+		return ""
+	}
+	return extra.Ask(h.Carma.GPUs, mib, n.Tags.Of(h.UID))
+}

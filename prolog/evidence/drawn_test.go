@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"carma/prolog/oomscan"
+)
+
+// drawn is what a program printed, from a public thread (oomscan/testdata/threads/README.md).
+type drawn struct{ thread, kind, text string }
+
+func read(t *testing.T, name string) (list []drawn) {
+	t.Helper()
+	text, err := os.ReadFile("../oomscan/testdata/threads/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range strings.Split("\n"+string(text), "\n@ ")[1:] {
+		head, body, _ := strings.Cut(entry, "\n")
+		thread, kind, ok := strings.Cut(head, " = ")
+		if !ok {
+			thread, kind = head, "oom"
+		}
+		list = append(list, drawn{thread, kind, body + "\n"})
+	}
+	return list
+}
+
+// memories are the peaks of a job that booked 10 GiB.
+var memories = []struct {
+	name string
+	peak int64
+}{{"99 %", 10138}, {"93 %", 9523}, {"40 %", 4096}, {"not seen", 0}}
+
+// ending is what the program printed when it ended for another reason, after it had gone on.
+const ending = "Epoch 2/10: loss=0.124\nsaved to out/last.ckpt\nTraceback (most recent call last):\n" +
+	"  File \"train.py\", line 88, in <module>\nValueError: Input 0 is incompatible with the layer\n"
+
+// outcome of a text of a job that fails an hour after its start.
+func outcome(text string, peak int64) Outcome {
+	f := oomscan.Scan([]byte(text))
+	e := Evidence{Text: TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd), End: EndOf(1, 0, 3600),
+		Memory: MemoryOf(peak, 10240, false, false)}
+	return e.Decide()
+}
+
+// confusion is the table of docs/bench/oom.md; found and wrong are its rates.
+func confusion(t *testing.T) (table string, found, wrong float64) {
+	type row struct {
+		n      int
+		called [4]int
+	}
+	rows := map[string]*row{}
+	for _, d := range append(read(t, "drawn-oom.txt"), read(t, "drawn-other.txt")...) {
+		if rows[d.kind] == nil {
+			rows[d.kind] = &row{}
+		}
+		rows[d.kind].n++
+		if d.kind == "goes-on" {
+			d.text += ending
+		}
+		for i, m := range memories {
+			if o := outcome(d.text, m.peak); o == Proven || o == Said {
+				rows[d.kind].called[i]++
+			}
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| kind | texts |")
+	for _, m := range memories {
+		fmt.Fprintf(&b, " called OOM, %s |", m.name)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(memories)) + "\n")
+	others, called := 0, 0
+	for _, kind := range slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+		return cmp.Or(cmp.Compare(b2i(b == "oom"), b2i(a == "oom")), cmp.Compare(a, b))
+	}) {
+		r := rows[kind]
+		fmt.Fprintf(&b, "| %s | %d |", kind, r.n)
+		for _, n := range r.called {
+			fmt.Fprintf(&b, " %d |", n)
+		}
+		b.WriteString("\n")
+		if kind == "oom" {
+			found = float64(r.called[0]) / float64(r.n)
+			continue
+		}
+		others, called = others+r.n, called+max(r.called[2], r.called[3])
+	}
+	return b.String(), found, float64(called) / float64(others)
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Every row of the table but that of what cannot be read has a text of a program.
+func TestEveryTextHasAFixture(t *testing.T) {
+	have := map[Text]int{}
+	paths, err := filepath.Glob("../oomscan/testdata/*/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := oomscan.Scan(text)
+		have[TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd)]++
+	}
+	for _, name := range []string{"evidence.txt", "goes-on.txt", "drawn-other.txt"} {
+		for _, d := range read(t, name) {
+			f := oomscan.Scan([]byte(d.text))
+			have[TextOf(f.Kind, f.Grade, f.Survived, f.OtherEnd)]++
+		}
+	}
+	for _, text := range []Text{Strong, Weak, Disguise, Survived, Hint, None, OtherEnd, Profiling} {
+		if have[text] == 0 {
+			t.Errorf("no fixture is %q", text)
+		}
+	}
+}
+
+// Texts that look like a lack of GPU memory are not called that, unless NVML saw the job near its limit: then most
+// are not.
+func TestLookAlikes(t *testing.T) {
+	paths, err := filepath.Glob("../oomscan/testdata/other/*.txt")
+	if err != nil || len(paths) < 35 {
+		t.Fatal(len(paths), err)
+	}
+	var near []string
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, peak := range []int64{0, 4096} {
+			if o := outcome(string(text), peak); o == Proven || o == Said {
+				t.Errorf("%s, peak %d: %s", path, peak, o)
+			}
+		}
+		if o := outcome(string(text), 10138); o == Proven {
+			near = append(near, strings.TrimSuffix(filepath.Base(path), ".txt"))
+		}
+	}
+	// Whether this is a lack of memory, memory alone tells.
+	want := []string{"none-advice-only", "none-cublas-not-initialized"}
+	if !slices.Equal(near, want) {
+		t.Errorf("at the limit: %q, want %q", near, want)
+	}
+}
+
+func TestDrawn(t *testing.T) {
+	table, found, wrong := confusion(t)
+	if found < 0.9 || wrong > 0.02 {
+		t.Errorf("found %.1f %%, wrong %.1f %%", 100*found, 100*wrong)
+	}
+	page, err := os.ReadFile("../../docs/bench/oom.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), table) {
+		t.Errorf("docs/bench/oom.md holds another table; this is it now:\n%s", table)
+	}
+}

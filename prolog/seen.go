@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"carma/db"
+	"carma/db/figure"
+	"carma/estimator/history"
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/prolog/evidence"
+	"carma/prolog/oomscan"
+	"carma/prolog/userfile"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+	"carma/slurmbridge/usertext"
+)
+
+// besideWithin is how long before the end of a job what a co-located job did may have caused it: a server's start
+// profiles for some ten seconds, and samples are of ten.
+const besideWithin = 30 * time.Second
+
+// lately asks the records about the last while. Where they do not tell, nothing has happened.
+func (n *Node) lately(ctx context.Context, h jobenv.Hook, held lease.Held, records Records) db.Happened {
+	ctx, cancel := context.WithTimeout(ctx, logWithin)
+	defer cancel()
+	now := time.Now()
+	q := db.Lately{UID: h.UID, Hour: now.Add(-time.Hour), Neighbours: held.Neighbours,
+		Ended: now.Add(-besideWithin), Samples: besideWithin}
+	for _, g := range held.GPUs {
+		q.UUIDs = append(q.UUIDs, g.UUID)
+	}
+	past, err := records.Lately(ctx, q)
+	if err != nil {
+		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
+	}
+	return past
+}
+
+// evidence puts together how the job ended, what NVML saw, and what its text says.
+func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, r userfile.Reply,
+	past db.Happened, ledger Sharers) evidence.Evidence {
+	e := evidence.Evidence{Text: textOf(r), Program: oomscan.Program(r.Signature),
+		End: evidence.EndOf(h.Exit.Code, h.Exit.Signal, held.Age.Seconds())}
+	s, err := ledger.Snapshot(ctx)
+	if err != nil {
+		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
+	}
+	// Not of one that was cancelled, or that the node's kernel killed.
+	if h.Exit.Code != 0 && r.Kind != oomscan.HostMemory {
+		e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
+	}
+	ofTheCard := func(g lease.Granted) bool { // as frameworks take at their start
+		what := history.Preallocated(g.PeakMiB, 0, about.FullMiB)
+		return what != "" && g.PeakMiB < g.ReserveMiB
+	}
+	e.Memory = evidence.Unknown
+	for _, g := range held.GPUs {
+		full := slices.Contains([]evidence.Text{evidence.Strong, evidence.Weak, evidence.Disguise}, e.Text) &&
+			cardFull(g.UUID, s.Readings, past)
+		m := evidence.MemoryOf(peakOf(g), g.ReserveMiB, ofTheCard(g), full)
+		if e.BookedMiB == 0 || slices.Index(evidence.Memories, m) < slices.Index(evidence.Memories, e.Memory) {
+			e.Memory, e.PeakMiB, e.BookedMiB = m, g.PeakMiB, g.ReserveMiB
+		}
+	}
+	return e
+}
+
+// peakOf is what NVML saw of the job itself: where it tells of the whole GPU only, that is no evidence beside others.
+func peakOf(g lease.Granted) int64 {
+	if g.PeakQuality() == figure.Exact {
+		return g.PeakMiB
+	}
+	return 0
+}
+
+// textOf grades what was read.
+func textOf(r userfile.Reply) evidence.Text {
+	if r.State != userfile.StateOK {
+		return evidence.Unread
+	}
+	quiet := r.QuietS >= int64(longQuiet.Seconds())
+	return evidence.TextOf(r.Kind, r.Grade, r.Survived || quiet, r.OtherEnd)
+}
+
+// longQuiet is how long a program waits at most for other ranks after its last words: NCCL's half an hour, twice.
+const longQuiet = time.Hour
+
+// cardFull tells whether all memory of a GPU was in use in the last samples.
+func cardFull(uuid string, readings []gres.Reading, past db.Happened) bool {
+	const fullPct = 97 // what a driver keeps for itself is not given
+	i := slices.IndexFunc(readings, func(r gres.Reading) bool { return r.UUID == uuid })
+	if i < 0 || readings[i].TotalMiB == 0 {
+		return false
+	}
+	used := past.UsedMiB[uuid]
+	return len(used) > 0 && slices.Max(used)*100 >= readings[i].TotalMiB*fullPct
+}
+
+// beside tells what a co-located job did within seconds of the end; empty: nothing that is known.
+func beside(job uint32, held lease.Held, leases []gres.Lease, past db.Happened, now time.Time) string {
+	seconds := func(d time.Duration) int { return int(max(d, 0).Round(time.Second).Seconds()) }
+	for _, id := range held.Neighbours {
+		if at, ok := past.Ended[id]; ok {
+			return fmt.Sprintf("job %d ended on its GPU %d s before", id, seconds(now.Sub(at)))
+		}
+	}
+	mine := func(uuid string) bool {
+		return slices.ContainsFunc(held.GPUs, func(g lease.Granted) bool { return g.UUID == uuid })
+	}
+	for _, l := range leases {
+		if l.Job.JobID != job && mine(l.UUID) && l.Age <= besideWithin {
+			return fmt.Sprintf("job %d began on its GPU %d s before", l.Job.JobID, seconds(l.Age))
+		}
+	}
+	if len(held.Neighbours) == 0 {
+		return ""
+	}
+	for _, g := range held.GPUs {
+		used := past.UsedMiB[g.UUID]
+		for i := 1; i < len(used) && g.PeakMiB > 0; i++ {
+			switch more := used[i-1] - used[i]; { // beyond what the job itself ever had
+			case more > g.PeakMiB+slackMiB:
+				return fmt.Sprintf("co-located jobs took at least %s more of its GPU before", usertext.GiB(more-g.PeakMiB))
+			case -more > g.PeakMiB+slackMiB:
+				return fmt.Sprintf("co-located jobs gave at least %s of its GPU back before", usertext.GiB(-more-g.PeakMiB))
+			}
+		}
+	}
+	return ""
+}
+
+// slackMiB is a context of CUDA's, which not every driver counts to a process.
+const slackMiB = 600
+
+// noteOf says of a scan of stderr what is worth a note in the record.
+func noteOf(r userfile.Reply) string {
+	switch {
+	case r.State != userfile.StateOK:
+		return unread[r.State]
+	case r.Kind == oomscan.HostMemory:
+		return "out of the node's memory"
+	case r.Kind == oomscan.MPS:
+		return "ended or not served by MPS"
+	case r.Kind == oomscan.GPUFault:
+		return "fault of a program on the GPU"
+	}
+	return ""
+}
+
+// unread says of stderr that could not be read what to do.
+var unread = map[userfile.State]string{
+	userfile.StateNotRegular: "its error messages were not read: stderr is no file, but a pipe or a device like " +
+		"/dev/null; with #SBATCH --error=FILE an OOM is found",
+	userfile.StateMissing: "its error messages were not read: the file of its stderr is not there (was it removed or " +
+		"renamed?); leave it until the job has ended",
+	userfile.StateDenied: "its error messages were not read: its user may not read the file of its stderr on the node; " +
+		"name another with #SBATCH --error=FILE",
+	userfile.StateError: "its error messages were not read: the file of its stderr did not answer in time; " +
+		"name one on another file system with #SBATCH --error=FILE",
+}
+
+// noteOfSuccess notes that a job of exit 0 says that the GPU was out of memory. slurmctld is not asked: the
+// output of an array's task, named after the array, is not found then.
+func (n *Node) noteOfSuccess(ctx context.Context, h jobenv.Hook, about JobMeta) string {
+	if names := h.StdErr + h.StdOut; strings.Contains(names, "%A") || strings.Contains(names, "%a") ||
+		strings.Contains(names, "%x") {
+		return ""
+	}
+	r := n.scan(ctx, h, about, sctl.Job{}, "")
+	e := evidence.Evidence{Text: textOf(r), Program: oomscan.Program(r.Signature), End: evidence.Well,
+		Memory: evidence.Unknown}
+	return e.Note()
+}

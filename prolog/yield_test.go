@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"carma/gres/choose"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/schedule"
+	"carma/slurmbridge/sctl"
+)
+
+// waits is another user's job that waits for a GPU, and has booked it.
+func waits() schedule.Job {
+	return schedule.Job{ID: 5, UID: 2000, State: "PENDING", Partition: "gpu", Reason: "Resources", GPUs: 1, MiB: 10240}
+}
+
+// A job that has booked nothing takes no GPU that somebody waits for, waits in front of nobody, and has none
+// kept for it; on an idle node it is leased one at once.
+func TestUnbookedJobYields(t *testing.T) {
+	held, later, unbooked, runs := waits(), waits(), waits(), waits()
+	held.Reason, later.Eligible, unbooked.MiB, runs.State = "JobHeldUser", time.Now().Add(time.Hour), 0, "RUNNING"
+	itself := waits()
+	itself.ID = 7
+	for name, c := range map[string]struct {
+		queue  []schedule.Job
+		busy   uint32 // GPUs in use, of two
+		stays  bool   // --no-requeue
+		away   bool   // slurmctld does not say who waits
+		leased bool
+	}{
+		"nobody waits":                 {nil, 1, false, false, true},
+		"itself":                       {[]schedule.Job{itself}, 1, false, false, true},
+		"somebody waits":               {[]schedule.Job{waits()}, 1, false, false, false},
+		"somebody waits, and stays":    {[]schedule.Job{waits()}, 1, true, false, false},
+		"who waits does not for a GPU": {[]schedule.Job{held, later, unbooked, runs}, 1, false, false, true},
+		"none is free":                 {nil, 2, false, false, false},
+		"none is free, and stays":      {nil, 2, true, false, false},
+		"slurmctld is away":            {[]schedule.Job{waits()}, 1, false, true, true},
+	} {
+		w := newWorld(t)
+		for id := range c.busy {
+			h := hook(id + 1)
+			h.Carma.Mode = "exclusive"
+			w.prolog(t, h)
+		}
+		w.slurm.queue, w.slurm.noRequeue = c.queue, c.stays
+		if c.away {
+			w.slurm.fail["queue"] = errors.New("away")
+		}
+		w.Config.Hooks.Wait = config.Duration(20 * time.Second) // it does not wait for that
+		w.Until = time.Now().Add(2 * w.Config.Hooks.Deadline.D())
+		h := hook(7)
+		h.Carma = jobenv.Carma{}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !(c.stays && errors.Is(err, ErrUndecided)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s, err := w.book.Snapshot(t.Context())
+		if err != nil || len(s.Holds) > 0 || (len(s.Leases) > int(c.busy)) != c.leased {
+			t.Errorf("%s: leases %+v, holds %+v, %v", name, s.Leases, s.Holds, err)
+		}
+		if returned := slices.Contains(w.slurm.calls, "incomplete 7"); returned != (!c.leased && !c.stays) {
+			t.Errorf("%s: calls %v", name, w.slurm.calls)
+		}
+		if asked := slices.Contains(w.slurm.calls, "queue gpu,gpu-ex"); asked != (c.busy < 2) ||
+			slices.Contains(w.slurm.calls, "words 7") {
+			t.Errorf("%s: asked %v", name, w.slurm.calls)
+		}
+	}
+}
+
+// A job that has booked what it needs asks nobody, and one whose GPUs were added later yields once that is known.
+func TestWhoYields(t *testing.T) {
+	for name, c := range map[string]struct {
+		books  string
+		change func(*jobenv.Hook)
+		yields bool
+	}{
+		"booked":         {"gres:gpu:1,gres:carma:10240", func(*jobenv.Hook) {}, false},
+		"nobody asked":   {"", func(*jobenv.Hook) {}, false},
+		"nothing booked": {"gres:gpu:1", func(*jobenv.Hook) {}, true},
+		"less":           {"gres:gpu:1,gres:carma:10239", func(*jobenv.Hook) {}, true},
+		"for one of two": {"gres:gpu:2,gres:carma:10240", func(h *jobenv.Hook) {
+			h.Slots, h.Carma.GPUs = []int{0, 1}, 2
+		}, true},
+		"by a smaller GPU": {"gres:gpu:1,gres:carma:20000", func(h *jobenv.Hook) {
+			h.Carma.Mode, h.Carma.FullMiB = "exclusive", 20000
+		}, false},
+		"not annotated": {"gres:gpu:1,gres:carma:40536", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, true},
+	} {
+		w := newWorld(t)
+		w.slurm.words.TresPerNode = c.books
+		h := hook(7)
+		c.change(&h)
+		l := w.arrive(t.Context(), h, w.slurm)
+		if c.books != "" {
+			if _, err := l.books(t.Context(), w.slurm); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if l.yields() != c.yields {
+			t.Errorf("%s: yields %v", name, l.yields())
+		}
+	}
+}
+
+// GPUs that those who wait have left for a while are for all.
+func TestYieldsForAWhile(t *testing.T) {
+	fits := choose.Decision{UUIDs: []string{"GPU-0"}}
+	var y yielding
+	if !y.leaves(fits) || time.Until(y.until()) < yieldFor {
+		t.Errorf("left until %s", y.until())
+	}
+	y.free = time.Now().Add(-yieldFor)
+	if y.leaves(fits) {
+		t.Error("left for ever")
+	}
+	if y.leaves(choose.Decision{}); !y.until().IsZero() || !y.leaves(fits) {
+		t.Error("it may take what was free another time")
+	}
+	if y.nobody = true; y.leaves(fits) {
+		t.Error("left to nobody")
+	}
+	if y.leaves(choose.Decision{}); !y.leaves(fits) {
+		t.Error("it may take on an old answer what comes free later")
+	}
+}
+
+// Nothing is kept on the silence of slurmctld, until it has said what the job books.
+func TestKeptOnceItIsKnownWhatIsBooked(t *testing.T) {
+	w := newWorld(t)
+	for id := range uint32(2) {
+		h := hook(id + 1)
+		h.Carma.Mode = "exclusive"
+		w.prolog(t, h)
+	}
+	w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+	w.slurm.fail["incomplete"], w.slurm.fail["words"] = sctl.ErrBatchOnly, errors.New("away")
+	for _, holds := range []int{0, 1} {
+		if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) {
+			t.Error(err)
+		}
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != holds {
+			t.Errorf("holds %+v, want %d, %v", s.Holds, holds, err)
+		}
+		delete(w.slurm.fail, "words")
+	}
+}
