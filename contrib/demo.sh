@@ -70,7 +70,8 @@ bold "Twelve jobs of $alice and $bob:"
 job small.sh 'mem=10G' '--mem 9G --smact 25 --duration 200s'
 job large.sh 'mem=24G' '--mem 22G --spike 23G:40s --smact 45 --duration 260s'
 job whole.sh 'policy=exclusive' '--mem 30G --smact 90 --duration 150s'
-job liar.sh 'mem=6G' '--mem 12G --smact 30 --duration 120s'
+job liar.sh 'mem=6G' '--mem 5800M --smact 30 --duration 60s'
+echo 'simjob --ramp 5s --mem 12G --smact 30 --duration 120s' >>liar.sh # when samples have seen it near its limit
 echo "  #CARMA mem=10G            small.sh, 6 of $alice, 1 of $bob"
 echo "  #CARMA mem=24G            large.sh, 3 of $bob"
 echo "  #CARMA policy=exclusive   whole.sh, 1 of $bob"
@@ -90,7 +91,7 @@ show() {
 said_oom='' looks=0
 until [ -z "$(squeue -h -t PENDING,RUNNING,COMPLETING)" ]; do
 	sleep 1
-	if [ -z "$said_oom" ] && said_oom=$(grep -hoE 'msg="out of GPU memory".*' "$dir"/log/hooks.*.log 2>/dev/null | head -n 1) && [ -n "$said_oom" ]; then
+	if [ -z "$said_oom" ] && said_oom=$(grep -hoE 'msg="judged the end of a job".*' "$dir"/log/hooks.*.log 2>/dev/null | head -n 1) && [ -n "$said_oom" ]; then
 		bold "liar.sh ran out of the GPU memory that it booked. Its neighbours are not affected; it is requeued to run alone."
 		squeue -h -o '  job %i: partition %P, %T (%r), asks for %b' -p gpu-recovery
 	fi
