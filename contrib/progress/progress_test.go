@@ -61,16 +61,17 @@ func TestSkippedPart(t *testing.T) {
 	}
 }
 
-// A reason is the beginning of what a test said, in short lines.
+// A reason is the beginning and the end of what a test said, in short lines.
 func TestReasonIsShort(t *testing.T) {
 	output := []string{"=== RUN   TestX\n", "    x_test.go:1: " + strings.Repeat("é", 1000) + "\n"}
 	for range 100 {
 		output = append(output, "    line\n", "\n")
 	}
-	lines := reason(append(output, "--- FAIL: TestX (0.00s)\n"))
-	if len(lines) != reasonLines+1 || lines[reasonLines] != "..." || len(lines[0]) > reasonWidth ||
-		!strings.HasPrefix(lines[0], "    x_test.go:1: é") {
-		t.Errorf("%d lines: %q", len(lines), lines[:2])
+	output = append(output, "    x_test.go:9: it came first\n", "--- FAIL: TestX (0.00s)\n")
+	lines := reason(output)
+	if len(lines) != 2*reasonLines+1 || lines[reasonLines] != "..." || len(lines[0]) > reasonWidth ||
+		!strings.HasPrefix(lines[0], "    x_test.go:1: é") || lines[2*reasonLines] != "    x_test.go:9: it came first" {
+		t.Errorf("%d lines: %q", len(lines), lines)
 	}
 }
 

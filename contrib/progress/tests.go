@@ -143,7 +143,8 @@ func skipReason(output []string) string {
 	return ""
 }
 
-// reason is the beginning of what a test that failed said.
+// reason is the beginning and the end of what a test that failed said: a long test logs what it does, and says
+// at the end what did not hold.
 func reason(output []string) []string {
 	var lines []string
 	for _, line := range strings.Split(strings.Join(output, ""), "\n") {
@@ -152,12 +153,12 @@ func reason(output []string) []string {
 		if word == "" || frame.MatchString(word) && !part {
 			continue
 		}
-		if len(lines) == reasonLines {
-			return append(lines, "...")
-		}
 		lines = append(lines, strings.ToValidUTF8(line[:min(len(line), reasonWidth)], ""))
 	}
-	return lines
+	if len(lines) <= 2*reasonLines {
+		return lines
+	}
+	return slices.Concat(lines[:reasonLines], []string{"..."}, lines[len(lines)-reasonLines:])
 }
 
 // still says what runs.
