@@ -110,10 +110,12 @@ type Agent struct {
 	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs
 
 	// keepSteward:
-	waits  steward.Waits
-	vains  steward.Vains
-	rank   int // of this node among those that may have the steward
-	ranked time.Duration
+	waits steward.Waits
+	vains steward.Vains
+	// of jobs that slurmctld has held
+	releases steward.Releases
+	rank     int // of this node among those that may have the steward
+	ranked   time.Duration
 
 	askedHeld time.Duration            // releaseHeld: when slurmctld was asked
 	heldAsked map[uint32]time.Duration // and about which jobs

@@ -121,6 +121,7 @@ type Cluster interface {
 	Members
 	Preemption(ctx context.Context) (schedule.Preemption, error)
 	Steering
+	Releasing
 }
 
 // Steering is what the steward does.
@@ -128,6 +129,11 @@ type Steering interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 	SetNodeExtra(ctx context.Context, node, text string) error
 	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
+}
+
+// Releasing ends what slurmctld holds for BadConstraints.
+type Releasing interface {
+	ReleaseBad(ctx context.Context, j schedule.Job) error
 }
 
 // Records is where accounting goes.

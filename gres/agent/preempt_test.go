@@ -60,7 +60,7 @@ func TestSentInVain(t *testing.T) {
 	if got := tellsN1(t, a, c, 9*time.Second); got != "" {
 		t.Errorf("while it waits for room there: %q", got)
 	}
-	c.queue[1].Reason = "BadConstraints"
+	c.queue[1].Reason = "Dependency"
 	if got := tellsN1(t, a, c, 13*time.Second); got != back || c.nodes[0].Extra != `{"carma1":0,"rack":4}` {
 		t.Errorf("when it cannot run there: %q, %s", got, c.nodes[0].Extra)
 	}
@@ -129,7 +129,7 @@ func TestTasksOfAnArraySentInVain(t *testing.T) {
 	}
 	next := *task
 	sent := next
-	sent.ID, sent.Reason = 8, "BadConstraints"
+	sent.ID, sent.Reason = 8, "Dependency"
 	next.ArrayTask = 1
 	c.queue = []schedule.Job{c.queue[0], sent, next}
 	tellsN1(t, a, c, 9*time.Second) // is let go

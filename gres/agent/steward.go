@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -75,7 +76,7 @@ func (a *Agent) decide(ctx context.Context, partitions []string, now time.Durati
 	}
 	a.rank, a.ranked = rankOf(nodes, a.Node), now
 	a.steward.Store(firstUp(nodes) == a.Node && a.rank < stewards)
-	if !a.steward.Load() || a.Config.Hold.After == 0 {
+	if !a.steward.Load() {
 		return
 	}
 	queue, err := a.Cluster.Queue(ctx, partitions)
@@ -84,11 +85,15 @@ func (a *Agent) decide(ctx context.Context, partitions []string, now time.Durati
 		return
 	}
 	if a.waits == nil {
-		a.waits, a.vains = steward.Waits{}, steward.Vains{}
+		a.waits, a.vains, a.releases = steward.Waits{}, steward.Vains{}, steward.Releases{}
 	}
-	a.restoreWaits(ctx, queue, nodes)
 	in := steward.Input{Sizes: a.sizes(), Queue: queue, Nodes: nodes, After: a.Config.Hold.After.D(), Now: time.Now(),
 		Vains: a.vains}
+	a.release(ctx, in)
+	if a.Config.Hold.After == 0 {
+		return
+	}
+	a.restoreWaits(ctx, queue, nodes)
 	d, ok := steward.Decide(in)
 	if !ok {
 		return
@@ -105,6 +110,22 @@ func (a *Agent) decide(ctx context.Context, partitions []string, now time.Durati
 	}
 	a.Log.Info("a request has waited long; hold placed", "job", d.Hold.JobID, "gpus", d.Hold.GPUs, "mib", d.Hold.MiB,
 		"node", d.Node)
+}
+
+// release releases the jobs that slurmctld holds though nodes of theirs can take them now.
+func (a *Agent) release(ctx context.Context, in steward.Input) {
+	tags, err := extra.ReadTags(a.Config.Slurm.UserKey, os.ReadFile)
+	if err != nil {
+		a.Log.Warn("release jobs that slurmctld holds for BadConstraints", "error", err)
+		return
+	}
+	for _, j := range a.releases.Due(in, tags) {
+		if err := a.Cluster.ReleaseBad(ctx, j); err != nil {
+			a.Log.Warn("release a job that slurmctld holds for BadConstraints", "job", j.ID, "error", err)
+			continue
+		}
+		a.Log.Info("slurmctld held a job though its nodes are but full; it is released", "job", j.ID)
+	}
 }
 
 func (a *Agent) sizes() steward.Sizes {

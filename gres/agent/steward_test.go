@@ -107,6 +107,11 @@ func (c *cluster) Split(_ context.Context, j schedule.Job) (uint32, error) {
 	return j.ID + 1, c.err
 }
 
+func (c *cluster) ReleaseBad(_ context.Context, j schedule.Job) error {
+	c.calls = append(c.calls, fmt.Sprint("release ", j.ID))
+	return c.err
+}
+
 func (c *cluster) Preemption(context.Context) (schedule.Preemption, error) { return c.rules, c.err }
 
 func TestKeepSteward(t *testing.T) {

@@ -66,6 +66,9 @@ const (
 	TimeLimit  = "TimeLimit"
 	// Constraints: no node of the partition satisfies its --extra now (24.11 to 26.05).
 	Constraints = "Constraints"
+	// BadConstraints: slurmctld holds the job, as nodes satisfy the job's --extra, but none that the job can have
+	// (package steward, Releases); or the cluster has lost what the job asks for.
+	BadConstraints = "BadConstraints"
 )
 
 // RequeuedHeld is the reason of a job that requeuehold holds (_job_requeue_op, 22.05 to 25.11). It stays
@@ -83,10 +86,10 @@ const (
 	noNodes = "Nodes required for job are DOWN"
 )
 
-// IsRoom tells whether a job waits for no more than room: on nodes, or on those that satisfy its
-// constraints (package extra).
+// IsRoom tells whether a job that has booked memory waits for no more than room: on nodes, or on those that satisfy
+// its constraints (package extra).
 func (r Reason) IsRoom() bool {
-	return r == Resources || r == ByPriority || r == None || r == Constraints || r.isNoNodes() ||
+	return r == Resources || r == ByPriority || r == None || r == Constraints || r == BadConstraints || r.isNoNodes() ||
 		strings.HasPrefix(string(r), reserved)
 }
 

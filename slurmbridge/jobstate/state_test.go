@@ -27,7 +27,7 @@ func TestReasons(t *testing.T) {
 		"ReqNodeNotAvail, UnavailableNodes:n4":           {false, false},
 		"ReqNodeNotAvail, May be reserved for other job": {true, false},
 		"BeginTime": {false, false}, "Prolog": {false, false},
-		"Cleaning": {false, false}, "BadConstraints": {false, true}, "Dependency": {false, true},
+		"Cleaning": {false, false}, "BadConstraints": {true, false}, "Dependency": {false, true},
 		"JobHeldUser": {false, true}, "": {false, true},
 	} {
 		if reason.IsRoom() != want.room || reason.IsOfItsUser() != want.user {

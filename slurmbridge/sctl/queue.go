@@ -137,6 +137,31 @@ func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error
 	return id, err
 }
 
+// ReleaseBad releases a job, or one task of an array, that slurmctld holds for BadConstraints. The job is asked about
+// alone before: a hold of a user or an administrator stays.
+func (c Client) ReleaseBad(ctx context.Context, j schedule.Job) error {
+	t := Target{strconv.FormatUint(uint64(j.ID), 10)}
+	if j.ArrayJobID != 0 {
+		t = target(j.ArrayJobID, "_", j.ArrayTask)
+	}
+	rows, err := c.squeue(ctx, []string{"UserID", "State", "Reason", "PriorityLong"}, "--array", "--jobs="+t.text)
+	if err != nil {
+		return err
+	}
+	if len(rows) != 1 {
+		return fmt.Errorf("squeue --jobs=%s: %d rows", t, len(rows))
+	}
+	row := rows[0]
+	for i := range row {
+		row[i] = strings.TrimSpace(row[i])
+	}
+	uid, err := userID(row[0])
+	if err != nil || uid != j.UID || row[1] != jobstate.Pending || row[2] != jobstate.BadConstraints || row[3] != "0" {
+		return fmt.Errorf("job %s is %.50s (%.50s) now", t, row[1], row[2])
+	}
+	return c.Release(ctx, t)
+}
+
 // task asks about one task of an array, which must be the one of the list still.
 func (c Client) task(ctx context.Context, t Target, j schedule.Job) (id uint32, tresPerNode string, err error) {
 	rows, err := c.squeue(ctx, []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "State", "tres-per-node"},

@@ -128,6 +128,38 @@ func TestSplit(t *testing.T) {
 	}
 }
 
+// A hold of a user's or an administrator's stays.
+func TestReleaseBad(t *testing.T) {
+	alone := schedule.Job{ID: 6, UID: 1001}
+	task := schedule.Job{ID: 6, UID: 1001, ArrayJobID: 6, ArrayTask: 2}
+	good := []string{"1001", "PENDING", "BadConstraints", "0"}
+	for _, c := range []struct {
+		job     schedule.Job
+		row     []string
+		release string // empty: no job is released
+	}{
+		{alone, good, "release 6 "},
+		{task, good, "release 6_2 "},
+		{alone, []string{"1002", "PENDING", "BadConstraints", "0"}, ""},
+		{alone, []string{"1001", "RUNNING", "None", "1"}, ""},
+		{alone, []string{"1001", "PENDING", "JobHeldUser", "0"}, ""},
+		{alone, []string{"1001", "PENDING", "JobHeldAdmin", "0"}, ""},
+		{alone, []string{"1001", "PENDING", "Constraints", "1"}, ""},
+	} {
+		client := client(t, map[string]string{"scontrol": "", "squeue": rows(c.row)})
+		err := client.ReleaseBad(t.Context(), c.job)
+		text := calls(t, client)
+		if (err == nil) != (c.release != "") || strings.Contains(text, "release") != (c.release != "") ||
+			!strings.Contains(text, c.release) {
+			t.Errorf("%v: %v; calls: %s", c.row, err, text)
+		}
+	}
+	client := client(t, map[string]string{"scontrol": "", "squeue": rows(good, good)})
+	if err := client.ReleaseBad(t.Context(), alone); err == nil {
+		t.Error("two rows are one job")
+	}
+}
+
 func TestNodes(t *testing.T) {
 	c := client(t, map[string]string{"scontrol": "", "sinfo": showRows(
 		`n1%gpu*%mixed+planned%a100,nvlink%{"carma1":40536,"carma2":0,"carma2u1001":5,"carmaall":4}%`,
