@@ -35,11 +35,15 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		return nil, err
 	}
 	var last choose.Decision
-	yields := l.yields()
+	yields, place := l.yields(), n.takePlace(l.JobID)
+	defer place.leave()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		n.closeStale(readings)
 		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given}
 		if last = choose.GPUs(policy, in); yields && l.yielding.leaves(last) {
+			return nil, ""
+		}
+		if !yields && place.leaves(policy, in, last) {
 			return nil, ""
 		}
 		return last.UUIDs, last.Daemon
@@ -64,6 +68,13 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		case !errors.Is(err, lease.ErrNoFit):
 			n.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
 			return nil, err
+		}
+		if place.left() { // no longer than mostLooks, whatever the wait for GPUs is
+			if err := place.look(ctx, slurm); err != nil {
+				n.Log.Warn("look who else waits for the last GPUs", "job", job.JobKey, "error", err)
+			}
+			time.Sleep(retryEvery)
+			continue
 		}
 		if gone := n.preempt(ctx, l, ledger, slurm, latest); gone.After(until) {
 			until = gone

@@ -38,6 +38,7 @@ type Job struct {
 	ExitSignal int
 	Suspended  time.Duration // for how long it has not run since it started; at most a second too much
 	NodeList   string        // where it runs, or completes still; empty: nowhere
+	Priority   int64         // 0: it is held
 
 	Reservation string
 }
@@ -64,7 +65,7 @@ var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobI
 	"Partition",
 	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList",
 	"QOS",
-	"StartTime", "Reservation", "TimeUsed", "EndTime"}
+	"StartTime", "Reservation", "TimeUsed", "EndTime", "PriorityLong"}
 
 // Job asks slurmctld about one job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
@@ -98,6 +99,7 @@ func parseJob(row []string) (j Job, err error) {
 	if !none(f[16]) {
 		j.NodeList = f[16]
 	}
+	j.Priority, _ = strconv.ParseInt(f[22], 10, 64) // squeue writes no other word
 	if !none(f[19]) {
 		j.Reservation = f[19]
 	}

@@ -52,7 +52,7 @@ func TestSuspended(t *testing.T) {
 func fields(change map[int]string) []string {
 	f := []string{"12", "1001", "12", "N/A", "N/A", "N/A", "RUNNING", "gpu", "1", "1", "0", "1795257605", "0:0", "None",
 		"1795257600", "OK",
-		"n[1-2]", "normal", "1795257606", "maintenance", "N/A", "1795261206"}
+		"n[1-2]", "normal", "1795257606", "maintenance", "N/A", "1795261206", "4294901759"}
 	for i, s := range change {
 		f[i] = s
 	}
@@ -63,7 +63,7 @@ var plainJob = Job{ID: 12, UID: 1001, State: "RUNNING", Partition: "gpu", Reason
 	Eligible: time.Unix(1795257605, 0), Submitted: time.Unix(1795257600, 0), NodeList: "n[1-2]", QOS: "normal",
 	Start:       time.Unix(1795257606, 0),
 	End:         time.Unix(1795261206, 0),
-	Reservation: "maintenance"}
+	Reservation: "maintenance", Priority: 4294901759}
 
 func TestJob(t *testing.T) {
 	with := func(change func(*Job)) Job {

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package prolog
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"carma/slurmbridge/sctl"
+)
+
+// ranks is a slurmctld that knows priorities.
+type ranks struct {
+	*slurm
+	mu       *sync.Mutex
+	priority map[uint32]int64
+	silent   bool
+}
+
+func (r ranks) Job(_ context.Context, id uint32) (sctl.Job, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.silent {
+		return sctl.Job{}, errors.New("slurmctld is away")
+	}
+	return sctl.Job{ID: id, UID: 1000, State: "RUNNING", Requeue: true, Priority: r.priority[id]}, nil
+}
+
+// One GPU comes free for which slurmctld has started two jobs, and the Prolog of one begins first.
+func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
+	for name, c := range map[string]struct {
+		priority     map[uint32]int64
+		silent       bool
+		begins, next uint32
+		want         uint32
+	}{
+		"the first begins first":         {map[uint32]int64{8: 100, 9: 100}, false, 8, 9, 8},
+		"the first begins last":          {map[uint32]int64{8: 100, 9: 100}, false, 9, 8, 8},
+		"a higher priority begins last":  {map[uint32]int64{8: 100, 9: 200}, false, 8, 9, 9},
+		"a higher priority begins first": {map[uint32]int64{8: 100, 9: 200}, false, 9, 8, 9},
+		"no answer":                      {nil, true, 9, 8, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			whole := func(id uint32) (err error) {
+				h := hook(id)
+				h.Carma.Mode = "exclusive"
+				slurm := ranks{&slurm{}, &sync.Mutex{}, c.priority, c.silent}
+				return w.Prolog(t.Context(), h, w.book, slurm)
+			}
+			if err := whole(1); err != nil {
+				t.Fatal(err)
+			}
+			var both sync.WaitGroup
+			both.Add(2)
+			go func() { defer both.Done(); whole(c.begins) }()
+			time.Sleep(50 * time.Millisecond)
+			go func() { defer both.Done(); whole(c.next) }()
+			both.Wait()
+			l := w.leases(t)
+			if len(l) != 2 || l[0].Job.JobID != c.want && l[1].Job.JobID != c.want {
+				t.Errorf("leases %+v", l)
+			}
+		})
+	}
+}
+
+// A Prolog that was killed leaves a file and makes nobody wait.
+func TestPlaceOfAKilledProlog(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(w.RunDir, placesDir)
+	p := w.takePlace(9)
+	if err := os.WriteFile(filepath.Join(dir, "8"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if jobs, err := p.others(); len(jobs) != 0 || err != nil {
+		t.Errorf("%v, %v", jobs, err)
+	}
+	waits := w.takePlace(7)
+	if jobs, err := p.others(); len(jobs) != 1 || jobs[0] != 7 || err != nil {
+		t.Errorf("%v, %v", jobs, err)
+	}
+	waits.leave()
+	p.leave()
+	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// An earlier job that needs more than there is makes a later one wait for a second, no longer.
+func TestEarlierJobThatDoesNotFit(t *testing.T) {
+	w := newWorld(t)
+	slurm := func() ranks { return ranks{&slurm{}, &sync.Mutex{}, nil, false} }
+	one := hook(1)
+	one.Carma.Mode = "exclusive"
+	if err := w.Prolog(t.Context(), one, w.book, slurm()); err != nil {
+		t.Fatal(err)
+	}
+	earlier := w.takePlace(8) // of a job that needs two GPUs
+	defer earlier.leave()
+	later := hook(9)
+	later.Carma.Mode = "exclusive"
+	began := time.Now()
+	if err := w.Prolog(t.Context(), later, w.book, slurm()); err != nil {
+		t.Fatal(err)
+	}
+	if l := w.leases(t); len(l) != 2 || time.Since(began) < mostLooks*retryEvery {
+		t.Errorf("leases %+v after %v", l, time.Since(began))
+	}
+}
