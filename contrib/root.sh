@@ -42,6 +42,14 @@ install_deps() {
 	echo "$*" >"$cache/$release/root/deps.have"
 }
 
+# has_deps RELEASE TARGETS: what the targets need is there
+has_deps() {
+	local have
+	have=$(cat "$cache/$1/root/deps.have" 2>/dev/null || true)
+	# shellcheck disable=SC2086
+	[ -z "$(comm -23 <(printf '%s\n' $2 | sort -u) <(printf '%s\n' $have | sort -u))" ]
+}
+
 # own_cgroups NAME: a cgroup for this process in each hierarchy, so that clusters of two runs do
 # not meet; the namespace made next shows it as the root.
 own_cgroups() {
@@ -142,15 +150,18 @@ main() {
 	command -v debootstrap >/dev/null || die "debootstrap is missing; run: contrib/deps.sh test-debian12"
 	command -v go >/dev/null || die "there is no Go on this machine"
 	mkdir -p "$cache"
-	exec 8>"$cache/$release.lock"
-	flock 8
-	[ -d "$cache/$release" ] || prepare "$release"
+	# Runs share the lock while they last: nothing is installed below their overlays.
 	local targets="test test-situations ${ROOT_DEPS:-}" have mod
-	have=$(cat "$cache/$release/root/deps.have" 2>/dev/null || true)
-	# shellcheck disable=SC2086
-	[ -z "$(comm -23 <(printf '%s\n' $targets | sort -u) <(printf '%s\n' $have | sort -u))" ] ||
-		install_deps "$release" $have $targets
-	exec 8>&-
+	exec 8>"$cache/$release.lock"
+	flock -s 8
+	until [ -d "$cache/$release" ] && has_deps "$release" "$targets"; do
+		flock 8
+		[ -d "$cache/$release" ] || prepare "$release"
+		have=$(cat "$cache/$release/root/deps.have" 2>/dev/null || true)
+		# shellcheck disable=SC2086
+		has_deps "$release" "$targets" || install_deps "$release" $have $targets
+		flock -s 8
+	done
 	# No network inside: modules come from here.
 	mod=$cache/$release/root/go/pkg/mod
 	(cd "$top" && GOMODCACHE=$mod GOFLAGS=-modcacherw go mod download)

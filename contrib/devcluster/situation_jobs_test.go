@@ -170,6 +170,11 @@ func TestSituationMovedToSmallerGPUs(t *testing.T) {
 		id := c.sbatch(alice, "-p big --hold "+options, script+"true\n")
 		c.update(alice, "JobId="+id+" Partition=gpu")
 		c.sh(alice, "scontrol release "+id)
+		if c.publishes() {
+			c.eventually(func() string { return c.job(id, "%T %r") }, "^PENDING (Constraints|Resources|BadConstraints)")
+			c.sh(alice, "scancel "+id)
+			continue
+		}
 		c.ends(id, "COMPLETED")
 		if got, want := c.job(id, "%P"), "gpu"; got != want {
 			t.Errorf("%s: it ran in partition %s", options, got)

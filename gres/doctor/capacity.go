@@ -17,10 +17,8 @@ const extraConstraints = "extra_constraints"
 // publishes tells whether this Slurm compares a job's --extra with a node's Extra for srun and
 // salloc, too: then nodes tell there what their GPUs can give (docs/adr/0017).
 func (d *diagnosis) publishes() bool {
-	return publishes(d.Installed) && has(d.setting("SchedulerParameters"), extraConstraints)
+	return d.Installed.Publishes() && has(d.setting("SchedulerParameters"), extraConstraints)
 }
-
-func publishes(v sctl.Version) bool { return v != (sctl.Version{}) && !v.Before(24, 11) }
 
 // capacity tells how slurmctld knows what the GPUs can give, and what stands in its way.
 func (d *diagnosis) capacity() {
@@ -32,13 +30,16 @@ func (d *diagnosis) capacity() {
 	d.part("capacity", fine, func(say func(Level, string, string)) {
 		const instead = ": slots and carma alone bound what slurmctld starts, and the Prolog lets a job wait, or returns it"
 		switch {
-		case !publishes(v):
+		case !v.Publishes():
 			say(Warn, "Slurm "+versionText(v)+" is not told what the GPUs can give"+instead, "update Slurm to 24.11 or later")
 			return
 		case !d.publishes():
 			say(Warn, "SchedulerParameters lacks "+extraConstraints+instead, "add "+extraConstraints+" to SchedulerParameters. "+
 				"It makes a constraint of every job's --extra: a site that has text there uses --comment from then on")
 			return
+		}
+		if d.ExtrasErr != nil {
+			say(Fail, "what the nodes tell in Extra is not known: "+d.ExtrasErr.Error(), "run it again when slurmctld answers")
 		}
 		for _, name := range slices.Sorted(maps.Keys(d.Extras)) {
 			if _, err := extra.Counts(d.Extras[name]); err != nil {

@@ -49,8 +49,9 @@ type Facts struct {
 	PluginDirs   []Path // that slurm.conf names
 	SPANK        SPANK
 	Extras       map[string]string // of CARMA's nodes, as slurmctld has them; nil: not asked for
-	Limits       []sctl.Limit      // on TRES, in slurmdbd
-	UserKey      Path              // the file that slurm.user_key names; void: none
+	ExtrasErr    error
+	Limits       []sctl.Limit // on TRES, in slurmdbd
+	UserKey      Path         // the file that slurm.user_key names; void: none
 
 	Controller *Controller // nil: not asked for
 	Node       *Node

@@ -322,6 +322,8 @@ func TestPlanted(t *testing.T) {
 			"warn capacity: SchedulerParameters lacks extra_constraints"},
 		"text in Extra": {nil, func(f *Facts) { f.Extras["gpu2"] = "of group 7" },
 			`fail capacity: gpu2: read "of group 7"`},
+		"nodes not told": {nil, func(f *Facts) { f.Extras, f.ExtrasErr = nil, errors.New("sinfo: timed out") },
+			"fail capacity: what the nodes tell in Extra is not known: sinfo: timed out"},
 		"private jobs": {[]string{"PrologFlags=", "PrivateData=jobs,usage\nPrologFlags="}, nil,
 			"warn capacity: PrivateData hides jobs"},
 		"no key": {nil, func(f *Facts) { key(f, Path{Err: os.ErrNotExist}) },

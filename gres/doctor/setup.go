@@ -61,7 +61,7 @@ func (s Site) slurmConf(b *strings.Builder) {
 		fmt.Fprintf(b, "PrologEpilogTimeout=150\n")
 	}
 	params := []string{"bf_continue", "nohold_on_prolog_fail"}
-	if publishes(s.Slurm) {
+	if s.Slurm.Publishes() {
 		params = append(params, extraConstraints)
 	}
 	fmt.Fprintf(b, "SchedulerParameters=%s\n", s.extended("SchedulerParameters", params...))

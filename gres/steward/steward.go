@@ -126,11 +126,12 @@ type Sizes struct {
 // takesAll tells whether a job takes all GPUs of its nodes. slurmctld plans its start by the memory that it
 // consumes, and its constraint asks no more than that all GPUs are well.
 func (s Sizes) takesAll(j *schedule.Job) bool {
-	if full := smallest(s.FullMiB, j.Partition); full == 0 || j.MiB < full {
+	full := smallest(s.FullMiB, j.Partition)
+	if full == 0 || j.MiB < full {
 		return false
 	}
 	for p := range strings.SplitSeq(j.Partition, ",") {
-		if n, ours := s.GPUs[p]; ours && n != j.GPUs {
+		if n, ours := s.GPUs[p]; ours && (n != j.GPUs || s.FullMiB[p] != full) {
 			return false
 		}
 	}

@@ -86,6 +86,18 @@ var (
 	eight = books{8, 40536}
 )
 
+// Partitions of several sizes of GPUs have no "all".
+func TestTakesAll(t *testing.T) {
+	s := Sizes{FullMiB: map[string]int64{"gpu": 40536, "big": 81072, "same": 40536},
+		GPUs: map[string]int{"gpu": 4, "big": 4, "same": 4}}
+	for partition, want := range map[string]bool{"gpu": true, "gpu,same": true, "gpu,big": false, "gpu,cpu": true} {
+		j := schedule.Job{Partition: partition, GPUs: 4, MiB: 40536}
+		if s.takesAll(&j) != want {
+			t.Errorf("%s: %v", partition, !want)
+		}
+	}
+}
+
 var sizes = Sizes{FullMiB: map[string]int64{"gpu": 40536}, GPUs: map[string]int{"gpu": 4}}
 
 func TestDecide(t *testing.T) {

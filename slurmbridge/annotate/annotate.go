@@ -152,7 +152,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	if !job.Constrains {
 		return a, nil
 	}
-	a.Counted, a.All = true, a.ReserveMiB == a.FullMiB && s.allGPUs(job.Partition, k)
+	a.Counted, a.All = true, a.ReserveMiB == a.FullMiB && s.allGPUs(job.Partition, k, a.FullMiB)
 	ours := extra.Ask(k, a.ReserveMiB, s.Tags.Of(job.UID))
 	if a.All {
 		ours = extra.AskAll(k)

@@ -159,6 +159,7 @@ func TestAnnotateLeavesAlone(t *testing.T) {
 func TestAnnotateWholeNodes(t *testing.T) {
 	s := site()
 	s.Partitions["two"] = config.Partition{GPUsPerNode: 2, GPUMemMiB: full}
+	s.Partitions["big"] = config.Partition{GPUsPerNode: 4, GPUMemMiB: 2 * full}
 	s.Partitions["one"] = config.Partition{GPUsPerNode: 1, GPUMemMiB: full, Share: true}
 	for _, c := range []struct {
 		partitions, script string
@@ -172,6 +173,7 @@ func TestAnnotateWholeNodes(t *testing.T) {
 		{"gpu", mem10, 4, "gres:carma:40960 carma4>=10240|carma4u1001>=10240"},
 		{"gpu", mem10, 1, "gres:carma:10240 carma1>=10240|carma1u1001>=10240"},
 		{"gpu,two", "", 2, "gres:carma:81072 carma2>=40536|carma2u1001>=40536"},
+		{"gpu,big", "", 4, "gres:carma:162144 carma4>=40536|carma4u1001>=40536"},
 		{"two,cpu", "", 2, "gres:carma:81072 carmaall>=2"},
 		{"one", "", 1, "gres:carma:40536 carmaall>=1"},
 	} {

@@ -33,13 +33,14 @@ func (s Site) Partition(names string) (name string, part config.Partition, ok bo
 	return name, part, ok
 }
 
-// allGPUs tells whether k are all GPUs of each node of every managed partition of a list.
-func (s Site) allGPUs(names string, k int) bool {
+// allGPUs tells whether k GPUs of a memory are all GPUs of each node of every managed partition of a list. Larger ones
+// would not be taken whole: the job consumes less GRES carma there than such a node has.
+func (s Site) allGPUs(names string, k int, mib int64) bool {
 	if names == "" {
 		names = s.DefaultPartition
 	}
 	for one := range strings.SplitSeq(names, ",") {
-		if p, managed := s.Partitions[one]; managed && p.GPUsPerNode != k {
+		if p, managed := s.Partitions[one]; managed && (p.GPUsPerNode != k || p.GPUMemMiB != mib) {
 			return false
 		}
 	}

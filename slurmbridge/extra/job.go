@@ -45,8 +45,12 @@ var (
 	errLong = errors.New("leaves no room for CARMA's own constraint; shorten it")
 )
 
-// mostOfJob is what slurmctld takes (job_mgr.c, _test_strlen).
-const mostOfJob = 1023
+const (
+	// mostOfJob is what slurmctld takes (job_mgr.c, _test_strlen).
+	mostOfJob = 1023
+	// room is left for the larger numbers of a booking that is raised.
+	room = 64
+)
 
 // Join adds CARMA's constraint to the one that a job's user wrote, which stays in force.
 func Join(users, ours string) (string, error) {
@@ -58,24 +62,10 @@ func Join(users, ours string) (string, error) {
 		return "", err
 	}
 	both := "(" + users + ")&(" + ours + ")"
-	if len(both) > mostOfJob {
+	if len(both) > mostOfJob-room {
 		return "", fmt.Errorf("--extra %w", errLong)
 	}
 	return both, nil
-}
-
-// joint stands where Join has joined both. CARMA's own part holds no parenthesis.
-const joint = ")&(" + prefix
-
-// Users is the part of a job's extra that its user wrote.
-func Users(both string) string {
-	if i := strings.LastIndex(both, joint); i > 0 && both[0] == '(' {
-		return both[1:i]
-	}
-	if strings.HasPrefix(both, prefix) {
-		return ""
-	}
-	return both
 }
 
 // check reads a constraint as slurmctld does, for what it refuses it refuses without a reason

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -136,17 +135,5 @@ func SetWord(text, key, word string) (string, error) {
 		}
 		o[key] = value
 	}
-	return write(o)
-}
-
-// Without takes all of CARMA's keys out of a node's Extra.
-func Without(text string) (string, error) {
-	o, err := object(text)
-	if err != nil {
-		return "", err
-	}
-	maps.DeleteFunc(o, func(key string, _ json.RawMessage) bool {
-		return isCount(key) || slices.Contains([]string{Hold, Vain, Waits, Vains}, key)
-	})
 	return write(o)
 }

@@ -167,6 +167,31 @@ func TestAnswerWithoutConfiguration(t *testing.T) {
 	}
 }
 
+// A key that becomes readable, as where it is copied to a controller later, needs no restart.
+func TestKeyThatComesLater(t *testing.T) {
+	configure(t)
+	key := filepath.Join(t.TempDir(), "key")
+	old := strings.NewReplacer("[slurm]\n", "[slurm]\nuser_key = \""+key+"\"\n").Replace(carmaToml)
+	if old == carmaToml {
+		old += "\n[slurm]\nuser_key = \"" + key + "\"\n"
+	}
+	if err := os.WriteFile(site.path, []byte(old), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := site.reload(); err == nil || !strings.Contains(err.Error(), "user_key") {
+		t.Errorf("without a key: %v", err)
+	}
+	if err := site.reload(); err != nil {
+		t.Errorf("said twice: %v", err)
+	}
+	if err := os.WriteFile(key, []byte("0123456789abcdef"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if err := site.reload(); err != nil || string(site.site.Tags.Secret) != "0123456789abcdef" {
+		t.Errorf("with a key: %v, secret %q", err, site.site.Tags.Secret)
+	}
+}
+
 func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 	configure(t)
 	write := func(text string) {

@@ -26,6 +26,7 @@ type siteFile struct {
 	recovery   string // partitions that take jobs from CARMA alone, with commas between
 	managed    string // all partitions of carma.toml
 	usable     bool
+	said       string // why the key cannot be read
 	history    historyFile
 	estimates  memory
 }
@@ -62,7 +63,7 @@ func (s *siteFile) load() error {
 	c, err := config.Load(s.path, os.ReadFile)
 	var tags extra.Tags
 	if err == nil {
-		tags, err = extra.ReadTags(c.Slurm.UserKey, os.ReadFile)
+		tags, err = s.tags(c.Slurm.UserKey)
 	}
 	if err != nil && s.usable {
 		return fmt.Errorf("%w; the previous configuration stays in force", err)
@@ -80,6 +81,16 @@ func (s *siteFile) load() error {
 	return err
 }
 
+// tags reads the key. Without the key carma.toml counts as unread, for the key may come to be readable.
+func (s *siteFile) tags(path string) (extra.Tags, error) {
+	tags, err := extra.ReadTags(path, os.ReadFile)
+	s.said = ""
+	if err != nil {
+		s.read, s.said = stamp{}, err.Error()
+	}
+	return tags, err
+}
+
 func (s *siteFile) reload() error {
 	info, err := os.Stat(s.path)
 	if err != nil || stampOf(info) == s.read {
@@ -87,7 +98,11 @@ func (s *siteFile) reload() error {
 		s.site.History = s.history.snapshot
 		return err
 	}
-	return s.load()
+	before := s.said
+	if err := s.load(); before == "" || before != s.said {
+		return err
+	}
+	return nil // said
 }
 
 // historyFile is what carma-report history --write made. It is replaced as a whole,

@@ -102,7 +102,7 @@ func (c Client) Unbook(ctx context.Context, b Booked, v Version) error {
 	if b.Err != nil {
 		return b.Err
 	}
-	if v.Before(24, 11) {
+	if !v.Publishes() {
 		gres := b.Gres
 		if gres == "" {
 			gres = tres.GPU + ":0" // scontrol puts "gres:" before each, also before nothing (22.05)

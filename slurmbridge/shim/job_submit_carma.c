@@ -229,7 +229,7 @@ static int check(job_desc_msg_t *job, const char *partitions, uint32_t uid, char
 
 	if ((what = text_with_control(job, &byte)))
 		return refuse(why, EINVAL, "carma: the job's %s has a control character (byte %u); remove it", what, byte);
-	if (!administrator(uid) && worker_recovers(partitions, name, sizeof(name)))
+	if (worker_recovers(partitions, name, sizeof(name)) && !administrator(uid))
 		return refuse(why, ESLURM_ACCESS_DENIED, "carma: partition %s accepts jobs only from CARMA; name another", name);
 	return SLURM_SUCCESS;
 }

@@ -26,6 +26,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
 )
@@ -61,7 +62,7 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 		}
 	}
 	if f.RunningErr == nil {
-		f.Extras, f.Limits = tell(ctx, f, slurm)
+		tell(ctx, &f, slurm)
 	}
 	if !controller && !node {
 		controller, node = whatThisIs(f.SlurmConf, name)
@@ -76,19 +77,19 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	return f
 }
 
-// tell asks for what administrators and agents have told Slurm; what it does not answer is not judged.
-func tell(ctx context.Context, f doctor.Facts, slurm sctl.Client) (extras map[string]string, limits []sctl.Limit) {
-	if f.Installed != (sctl.Version{}) && !f.Installed.Before(24, 11) {
-		nodes, _ := slurm.Nodes(ctx, f.Config.PartitionNames())
-		extras = make(map[string]string, len(nodes))
+// tell asks for what administrators and agents have told Slurm; limits that slurmdbd does not tell are not judged.
+func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client) {
+	if f.Installed.Publishes() {
+		var nodes []schedule.Node
+		nodes, f.ExtrasErr = slurm.Nodes(ctx, f.Config.PartitionNames())
+		f.Extras = make(map[string]string, len(nodes))
 		for _, n := range nodes {
-			extras[n.Name] = n.Extra
+			f.Extras[n.Name] = n.Extra
 		}
 	}
 	if f.Running["accountingstoragetype"] == "accounting_storage/slurmdbd" {
-		limits, _ = slurm.Limits(ctx, f.Running["clustername"])
+		f.Limits, _ = slurm.Limits(ctx, f.Running["clustername"])
 	}
-	return extras, limits
 }
 
 func slurmConfPath(slurm sctl.Client, running map[string]string) string {
