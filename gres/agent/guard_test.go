@@ -107,9 +107,10 @@ func (d *daemons) Clients(context.Context, gres.Daemon) ([]int, error) { return 
 func (d *daemons) ServerFault(on gres.Daemon, from int64) (bool, int64, error) {
 	return on == d.logged, from + 1, d.err
 }
-func (d *daemons) BoundLogs() error             { return d.err }
-func (d *daemons) Restricted() error            { return d.err }
-func (d *daemons) Sets() ([]gres.Daemon, error) { return d.sets, d.err }
+func (d *daemons) BoundLogs() error                 { return d.err }
+func (d *daemons) Restricted() error                { return d.err }
+func (d *daemons) ClearEnded(context.Context) error { return d.err }
+func (d *daemons) Sets() ([]gres.Daemon, error)     { return d.sets, d.err }
 func (d *daemons) Faulted(ctx context.Context, on gres.Daemon) (bool, error) {
 	if on == d.silent {
 		<-ctx.Done()

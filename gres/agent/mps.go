@@ -108,6 +108,11 @@ func (a *Agent) checkMPS(ctx context.Context, v view, check bool) {
 			a.Log.Warn("restrict MPS pipe directories; logged once until it succeeds", "error", err)
 		}
 		a.closeFails = err != nil
+		a.serve(ctx, "", false, func(ctx context.Context, _ *served) {
+			if err := a.MPS.ClearEnded(ctx); err != nil {
+				a.Log.Warn("stop the MPS daemon", "error", err)
+			}
+		})
 	}
 	sets, err := a.MPS.Sets()
 	if err != nil {

@@ -167,8 +167,10 @@ type Daemons interface {
 	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
 	// Kill ends one that does not answer, for Keep to start another.
 	Kill(ctx context.Context, d gres.Daemon) error
-	// End ends one unless it is used, with what its user has or keeps of it.
+	// End ends one unless it is used, with what its user has or keeps of it. What has not ended then is ended by
+	// ClearEnded.
 	End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error
+	ClearEnded(ctx context.Context) error
 }
 
 // Clients are those of a daemon's servers.

@@ -39,6 +39,7 @@ func (h *hung) hang() error {
 func (h *hung) Keep(context.Context, gres.Daemon, func(int64) (int64, error)) error { return h.hang() }
 func (h *hung) Tenant(gres.Daemon) (int64, bool)                                    { return gres.Nobody, false }
 func (h *hung) Restricted() error                                                   { return nil }
+func (h *hung) ClearEnded(context.Context) error                                    { return nil }
 func (h *hung) Sets() ([]gres.Daemon, error)                                        { return nil, nil }
 func (h *hung) End(context.Context, gres.Daemon, func() (bool, error)) error        { return nil }
 func (h *hung) ServerFault(gres.Daemon, int64) (bool, int64, error)                 { return false, 0, h.hang() }

@@ -121,15 +121,21 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 		// Before any server: those are its children.
 		t.Group, err = c.Groups.Put(fmt.Sprintf("%s.%s.%d", filepath.Base(c.RunDir), name(d), t.Began), t.PID)
 	}
-	if err == nil {
-		err = t.write(dir)
-	}
+	old := false
 	if err == nil {
 		// There is no command for its version; 535 does not know this one.
-		if _, asked := c.Do(ctx, d, "get_server_status 0"); unknown(asked) {
-			return errors.Join(ErrOld, c.end(ctx, d, func() (bool, error) { return false, nil }))
-		}
+		_, asked := c.Do(ctx, d, "get_server_status 0")
+		old = unknown(asked)
+	}
+	if err == nil && !old {
 		err = openTo(dir, t.User)
+	}
+	if err == nil {
+		// Last: from now on a Prolog may give the daemon to a user, and opens it then.
+		err = t.write(dir)
+	}
+	if err == nil && old {
+		err = errors.Join(ErrOld, c.end(ctx, d, func() (bool, error) { return false, nil }))
 	}
 	return err
 }

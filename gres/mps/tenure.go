@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -228,6 +229,24 @@ func retire(runDir string, d gres.Daemon) error {
 	return err
 }
 
+// ClearEnded ends what is left of ended tenures, as of sets of GPUs whose end did not succeed, or of an agent that was
+// killed in between: no job need come that asks for the same daemon.
+func (c Control) ClearEnded(ctx context.Context) error {
+	entries, err := os.ReadDir(endedDir(c.RunDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		daemon := strings.TrimSuffix(e.Name(), filepath.Ext(e.Name()))
+		one := c.clearOne(ctx, filepath.Join(endedDir(c.RunDir), e.Name()), filepath.Join(c.RunDir, "mps", daemon))
+		err = errors.Join(err, one)
+	}
+	if err != nil {
+		return fmt.Errorf("end what is left of MPS daemons: %w", err)
+	}
+	return nil
+}
+
 // clear ends what is left of the ended tenures of a daemon. Until it has, no other one starts.
 func (c Control) clear(ctx context.Context, daemon string) error {
 	dirs, err := filepath.Glob(filepath.Join(endedDir(c.RunDir), daemon+".*"))
@@ -249,9 +268,9 @@ func (c Control) clearOne(ctx context.Context, dir, was string) error {
 		}
 	}
 	var err error
-	if t.Group != "" {
+	if t.Group != "" && c.Groups != nil {
 		err = c.Groups.Kill(ctx, t.Group)
-	} else {
+	} else { // also of an agent before this one, which had cgroups
 		for _, server := range serversOf(was) {
 			err = errors.Join(err, server.kill(ctx))
 		}

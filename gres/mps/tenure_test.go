@@ -245,3 +245,108 @@ func TestAdmitWaitsForTheEndOfATenure(t *testing.T) {
 		t.Errorf("it gave up: %v", err)
 	}
 }
+
+// No job is given a daemon that is still being started: it would be closed to the user afterwards.
+func TestDaemonIsGivenWhenItHasStarted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for other users")
+	}
+	each(t, func(t *testing.T, c tried) {
+		if c.real {
+			t.Skip("NVIDIA's daemon starts no server without a GPU")
+		}
+		asked, goOn := filepath.Join(c.RunDir, "asked"), filepath.Join(c.RunDir, "go")
+		program := filepath.Join(c.RunDir, "slow")
+		must(t, os.WriteFile(program, fmt.Appendf(nil, `#!/bin/bash
+[ $# = 0 ] || exec %[1]s "$@"
+text=$(cat)
+if [ "$text" = "get_server_status 0" ] && [ ! -e %[3]s ]; then
+	touch %[2]s
+	until [ -e %[3]s ]; do sleep 0.01; done
+fi
+echo "$text" | exec %[1]s
+`, c.Program, asked, goOn), 0o755))
+		slow := c
+		slow.Program = program
+		kept := make(chan error, 1)
+		go func() { kept <- slow.keep(t, gres.Nobody) }()
+		for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(asked); err == nil {
+				break
+			}
+		}
+		given, why := c.tryGive(t.Context(), "GPU-1", userUID)
+		must(t, os.WriteFile(goOn, nil, 0o600))
+		must(t, <-kept)
+		if given {
+			t.Error("it was given while it was being started")
+		} else if why == nil {
+			t.Error("no reason is told")
+		}
+		must(t, c.Admit(t.Context(), "GPU-1", userUID))
+		if !reaches(t, c.Control, "GPU-1", userUID) {
+			t.Error("its user cannot reach it")
+		}
+	})
+}
+
+// groups notes the names of cgroups and makes none.
+type groups struct{ killed []string }
+
+func (g *groups) Put(name string, _ int) (string, error) { return "/" + name, nil }
+func (g *groups) Kill(_ context.Context, dir string) error {
+	g.killed = append(g.killed, dir)
+	return nil
+}
+
+// A daemon and its servers end by their cgroup, and without one also where an agent before had cgroups.
+func TestTenureWithACgroupEnds(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for other users")
+	}
+	for _, has := range []bool{true, false} {
+		each(t, func(t *testing.T, c tried) {
+			if c.real {
+				t.Skip("NVIDIA's daemon starts no server without a GPU")
+			}
+			g := &groups{}
+			c.Groups = g
+			must(t, c.keep(t, gres.Nobody))
+			must(t, c.Admit(t.Context(), "GPU-1", otherUID))
+			servers, err := c.servers(t.Context(), "GPU-1")
+			if err != nil || len(servers) != 1 {
+				t.Fatalf("servers %v, %v", servers, err)
+			}
+			if !has {
+				c.Groups = nil
+			}
+			must(t, c.End(t.Context(), "GPU-1", unused))
+			if has != (len(g.killed) == 1) || has && !strings.HasPrefix(filepath.Base(g.killed[0]),
+				filepath.Base(c.RunDir)+".GPU-1.") {
+				t.Errorf("cgroups killed: %v", g.killed)
+			}
+			if !has && processOf(servers[0]).PID != 0 {
+				t.Errorf("server %d runs on", servers[0])
+			}
+		})
+	}
+}
+
+// What a set of GPUs leaves when its end does not succeed is ended at a later look.
+func TestEndedSetIsCleared(t *testing.T) {
+	each(t, func(t *testing.T, c tried) {
+		const set gres.Daemon = "GPU-1,GPU-2"
+		must(t, os.MkdirAll(endedDir(c.RunDir), 0o700))
+		must(t, c.Keep(t.Context(), set, func(int64) (int64, error) { return gres.Nobody, nil }))
+		dir := PipeDir(c.RunDir, set)
+		note, _ := readTenure(dir)
+		must(t, retire(c.RunDir, set)) // and the agent is killed
+		if sets, err := c.Sets(); len(sets) != 0 || err != nil || !note.runs() {
+			t.Fatalf("sets %v, %v", sets, err)
+		}
+		must(t, c.ClearEnded(t.Context()))
+		if left, err := os.ReadDir(endedDir(c.RunDir)); len(left) != 0 || err != nil || note.runs() {
+			t.Errorf("left: %v, %v; its daemon runs: %v", left, err, note.runs())
+		}
+	})
+}
