@@ -57,7 +57,7 @@ def starts(word):
 
 def typed(words):
     """The program of a command, or None if it runs no Python."""
-    words, env, slurm = list(words), {}, False
+    words, env, slurm, cwd = list(words), {}, False, None
     while words:
         name = os.path.basename(words[0])
         if re.match(r"[A-Za-z_]\w*=", words[0]):
@@ -70,6 +70,10 @@ def typed(words):
             at = next((i for i, w in enumerate(words) if i and (
                 starts(w) or os.path.basename(w) in CONTAINERS)), len(words))
             env.update(w.split("=", 1) for w in words[1:at] if re.match(r"[A-Za-z_]\w*=", w))
+            there = re.search(r"(?:^|\s)(?:--chdir[= ]|-D\s*|-C\s+)(\S+)" if name == "env" else
+                              r"(?:^|\s)(?:--chdir[= ]|-D\s*)(\S+)", " ".join(words[1:at]))
+            if there and name in ("srun", "env"):
+                cwd = there[1]
             words = words[at:]
         else:
             break
@@ -77,6 +81,7 @@ def typed(words):
         return None
     command = program(words)
     command.env = {**(SLURM if slurm else {}), **env, **command.env}
+    command.cwd = cwd
     return command
 
 
@@ -162,6 +167,8 @@ class Batch:
     def read(self, path, depth=0):
         with open(path, encoding="utf-8", errors="replace") as f:
             text = f.read(MOST)
+        if depth == 0:
+            self.options(text)
         end, pending, first = None, "", 0
         for number, line in enumerate(text.split("\n"), 1):
             if end is not None:
@@ -172,7 +179,7 @@ class Batch:
                 pending += line[:-1] + " "
                 continue
             line, pending = pending + line, ""
-            here = re.search(r"<<-?\s*['\"]?(\w+)['\"]?", line)
+            here = re.search(r"<<-?\s*['\"]?(\w+)['\"]?", re.sub(r"\(\(.*?\)\)", "", line))  # 1 << 2 is a number
             if here and "<<<" not in line:
                 end = here[1]
             try:
@@ -182,6 +189,15 @@ class Batch:
                     self.unclear.append(f"{path}, line {first}: {err}")
                 else:
                     self.parts(line, number, depth)
+
+    def options(self, text):
+        """Where sbatch has the script start."""
+        for line in text.split("\n"):
+            if line.strip() and not line.startswith("#"):
+                return
+            found = re.match(r"#SBATCH\s+(?:.*\s)?(?:--chdir[= ]|-D\s*)(\S+)", line)
+            if found:
+                self.cwd = os.path.normpath(os.path.join(self.cwd, found[1].strip("'\"")))
 
     def line(self, line, depth):
         for words in commands(self.expanded(line)):
@@ -288,14 +304,29 @@ class Batch:
             return
         exported = {k: self.env[k] for k in self.exported if k in self.env}
         found.env = {**exported, **found.env}
-        found.cwd, found.python = self.cwd, found.python or self.python
+        found.cwd = os.path.normpath(os.path.join(self.cwd, found.cwd or "."))
+        found.python = found.python or self.python
         self.found.append(found)
+
+
+def uncommented(line):
+    """A line without its comment, which begins where a word could: --name=a#b is a word."""
+    quote, before = "", " "
+    for i, c in enumerate(line):
+        if quote:
+            quote = "" if c == quote and before != "\\" else quote
+        elif c in "'\"" and before != "\\":
+            quote = c
+        elif c == "#" and before in " \t;(&|":
+            return line[:i]
+        before = c
+    return line
 
 
 def commands(line):
     """The simple commands of a line, without redirections."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="();<>|&")
-    lexer.whitespace_split = True
+    lexer = shlex.shlex(uncommented(line), posix=True, punctuation_chars="();<>|&")
+    lexer.whitespace_split, lexer.commenters = True, ""
     words, skip = [], False
     for word in lexer:
         if skip:
@@ -336,3 +367,30 @@ def of(words):
     if found is None:
         found = Command(words[0], argv=words[1:])
     return [found]
+
+
+TRAINS = re.compile(rb"\.backward\(|\boptim\b|optimizer|Trainer\b|Accelerator\b|deepspeed|lightning", re.I)
+NAMED = re.compile(r"train|tune|fit", re.I)
+MOST_SOURCE = 1 << 20
+
+
+def training(commands):
+    """The one program of several that trains.
+
+    Behind a launcher, or by what its text has, or by its name: preparing and evaluating programs are not run for a
+    trace, for they may take hours and talk to others.
+    """
+    def text(command):
+        path = command.script or os.path.join(*command.module.split(".")) + ".py"
+        path = os.path.join(command.cwd or "", path)
+        if not os.path.isfile(path):
+            return b""
+        with open(path, "rb") as f:
+            return f.read(MOST_SOURCE)
+
+    for trains in (lambda c: c.launcher, lambda c: TRAINS.search(text(c)),
+                   lambda c: NAMED.search(c.module or os.path.basename(c.script))):
+        found = [c for c in commands if trains(c)]
+        if found:
+            return found[0]
+    return commands[0]

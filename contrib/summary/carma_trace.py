@@ -22,11 +22,12 @@ Only PyTorch 2 is needed.
 import argparse
 import contextlib
 import errno
+import json
 import os
-import pickle
 import runpy
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import traceback
@@ -53,6 +54,7 @@ REPEATS_FROM = 64  # events from which equal passes are looked for
 MARKS = 24  # events by which the end of a pass is recognised
 FAKE_FROM = 1 << 14  # elements of a host tensor from which its data are left out
 GIB = 1 << 30
+MOST_ANSWER = 512 << 20  # bytes of what the script's process has recorded
 
 
 class Refused(Exception):
@@ -1244,9 +1246,12 @@ def guarded(folder):
     """The overlay of a script's process, with what walls the kernel has around that process."""
     carma_wall.dies_with_parent()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nobody answers a question
+    os.dup2(2, 1)  # what C libraries and programs print is no part of the trace
     if not carma_wall.build(folder):
         programs = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn"}
         sys.addaudithook(lambda event, args: alone() if event in programs else None)
+        import multiprocessing.util
+        multiprocessing.util.spawnv_passfds = alone  # which tells no audit hook
     carma_trackers.off()
     return carma_overlay.Overlay(folder)
 
@@ -1257,7 +1262,8 @@ def ended(number, frame):
 
 def apart(command, argv, loader_batch=None, any_is=True):
     """caught() in a process of its own, for a script leaves its marks; they go with the overlay's folder."""
-    folder = tempfile.mkdtemp(prefix="carma-trace.")
+    carma_wall.adopts_orphans()
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="carma-trace."))
     old = [(n, signal.signal(n, ended)) for n in (signal.SIGTERM, signal.SIGHUP)]
     child = 0
     try:
@@ -1267,21 +1273,32 @@ def apart(command, argv, loader_batch=None, any_is=True):
             if status != 0:
                 raise Refused(f"{command.module or command.script}: its process ended with status {status}: see above")
             answer.seek(0)
-            result = pickle.load(answer)
+            result = json.loads(answer.read(MOST_ANSWER))
     finally:
         if child:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child, signal.SIGKILL)  # and what it has started
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
-        shutil.rmtree(folder, ignore_errors=True)
+                os.killpg(child, signal.SIGKILL)
+            carma_wall.end_children()  # also those in sessions of their own
+        remove(folder)
         for n, handler in old:
             signal.signal(n, handler)
-    if isinstance(result, tuple):
-        if any_is and result[1]:  # a script that checks its data may have found them wrong
+    if "refused" in result:
+        if any_is and result["asked"]:  # a script that checks its data may have found them wrong
             return apart(command, argv, loader_batch, False)
-        raise Refused(result[0].replace(os.path.join(folder, "upper"), ""))
+        raise Refused(result["refused"].replace(os.path.join(folder, "upper"), ""))
+    result["kinds"] = {int(number): kind for number, kind in result["kinds"].items()}
     return result
+
+
+def remove(folder):
+    """Removes a folder, also where the script has made folders that cannot be written."""
+    for at, folders, _ in os.walk(folder):
+        for name in folders:
+            path = os.path.join(at, name)
+            if not os.path.islink(path):
+                with contextlib.suppress(OSError):
+                    os.chmod(path, stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def forked(command, argv, loader_batch, folder, answer, any_is):
@@ -1298,15 +1315,19 @@ def forked(command, argv, loader_batch, folder, answer, any_is):
             signal.signal(n, signal.SIG_DFL)
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
+        before = os.environ.get("PYTHONPATH")
         os.environ.update(command.env)
+        os.environ["SLURM_CONF"] = os.devnull  # sbatch and srun find no cluster
         if command.cwd:
             os.chdir(command.cwd)
+        if os.environ.get("PYTHONPATH") != before:  # this Python has started without it
+            sys.path[:0] = [os.path.abspath(path) for path in os.environ["PYTHONPATH"].split(os.pathsep) if path]
         with guarded(folder) as overlay:
             result = caught(command, argv, loader_batch, overlay, any_is)
-        pickle.dump(result, answer)
+        answer.write(json.dumps(result).encode())
         status = 0
     except Refused as err:
-        pickle.dump((str(err), getattr(err, "asked", False)), answer)
+        answer.write(json.dumps({"refused": str(err), "asked": getattr(err, "asked", False)}).encode())
         status = 0
     except BaseException:  # noqa: B036 - the child must not go on as the parent
         traceback.print_exc()
@@ -1340,27 +1361,37 @@ def trace_command(command):
     return lines(first, batch, second, new)
 
 
-def trace_first(commands):
-    """The lines of the first program that can be traced: a batch script may prepare data before it trains."""
-    why = []
-    for command in commands:
-        try:
-            if command.script and not os.path.isfile(os.path.join(command.cwd or "", command.script)):
-                raise Refused(f"{command.script}: no such file")
-            return trace_command(command)
-        except Refused as err:
-            why.append(str(err))
-    raise Refused("; ".join(why))
+def trace_one(commands):
+    """The lines of the one program that trains, of those that a batch script runs. The others are not run."""
+    command = carma_command.training(commands)
+    others = [c.module or c.script for c in commands if c is not command]
+    if others:
+        print(f"carma-trace: {command.module or command.script} is traced; not run: {', '.join(others)}",
+              file=sys.stderr)
+    if command.script:
+        path = os.path.join(command.cwd or "", command.script)
+        if not os.path.isfile(path):
+            raise Refused(f"{command.script}: no such file")
+        if carma_wall.is_root() and os.stat(path).st_uid != 0:
+            raise Refused(f"{command.script} is another user's, and would run as root: trace it as that user")
+    return trace_command(command)
 
 
-def other_python(commands):
-    """Goes on in the Python that the command names, if that is another one: it may have other packages."""
-    python = commands[0].python
+def other_python(command):
+    """Goes on in the Python that the command names, if that is another one: it may have other packages.
+
+    A wrapper of another name or kind is not run: nothing would keep the user's files from it.
+    """
+    python = command.python
     if not python or "CARMA_TRACE_PYTHON" in os.environ or not os.access(python, os.X_OK):
         return
-    if os.path.abspath(python) != os.path.abspath(sys.executable):
-        os.environ["CARMA_TRACE_PYTHON"] = python
-        os.execv(python, [python, os.path.realpath(__file__), *sys.argv[1:]])
+    if os.path.abspath(python) == os.path.abspath(sys.executable):
+        return
+    with open(python, "rb") as f:
+        if f.read(4) != b"\x7fELF":
+            raise Refused(f"{python} is no Python but starts one: give that one, or run carma-trace in its environment")
+    os.environ["CARMA_TRACE_PYTHON"] = python
+    os.execv(python, [python, os.path.realpath(__file__), *sys.argv[1:]])
 
 
 def split(argv):
@@ -1388,10 +1419,10 @@ def main(argv=None):
         parser.error("there is no command to trace")
     try:
         commands = carma_command.of(words)
-        other_python(commands)
+        other_python(carma_command.training(commands))
         need_torch()
         os.environ.setdefault("PYTORCH_JIT", "0")
-        made = trace_first(commands)
+        made = trace_one(commands)
     except (Refused, carma_command.Unclear) as err:
         raise SystemExit(f"carma-trace: {err}") from err
     body = "\n".join(made) + "\n"

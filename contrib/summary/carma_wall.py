@@ -21,7 +21,7 @@ MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 1, 32, 4096, 16384, 1 << 19
 # Options that a mount keeps; the kernel refuses to drop them in a user namespace.
 OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21,
            "nosymfollow": 256}
-NO_NEW_PRIVS, DEATH_SIGNAL = 38, 1  # prctl
+NO_NEW_PRIVS, DEATH_SIGNAL, CHILD_SUBREAPER = 38, 1, 36  # prctl
 # Landlock: system calls, which have these numbers on every architecture, and rights by the ABI that brought them.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 WRITE_FILE, REFER, TRUNCATE = 1 << 1, 1 << 13, 1 << 14
@@ -48,6 +48,30 @@ def mount(source, target, kind=None, flags=0):
 
 def dies_with_parent():
     libc.prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+
+
+def adopts_orphans():
+    """Makes processes whose parent has ended children of this one, whatever session they are in."""
+    libc.prctl(CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children():
+    """Ends all children, and theirs, which become children of this process one after the other."""
+    while True:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as f:
+            for pid in f.read().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def is_root():
+    """Whether this is root of the machine, not of a container's users."""
+    with open("/proc/self/uid_map", encoding="ascii") as f:
+        return os.geteuid() == 0 and f.read().split() == ["0", "0", "4294967295"]
 
 
 def mounts():

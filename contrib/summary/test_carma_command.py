@@ -98,6 +98,45 @@ class Commands(unittest.TestCase):
             with self.subTest(text):
                 self.assertEqual([c.words() for c in self.batch("#!/bin/sh\n" + text + "\n").found], [words])
 
+    def test_words_with_a_number_sign(self):
+        for text, words in (
+                ("python t.py --name=a#b # a comment", ["t.py", "--name=a#b"]),
+                ("python t.py 'a #b' \"# c\" \\#d", ["t.py", "a #b", "# c", "#d"]),
+                ("(( N = 1 << 2 ))\npython t.py", ["t.py"]),
+                ("SIZE=$((1<<20))\npython t.py", ["t.py"])):
+            with self.subTest(text):
+                self.assertEqual([c.words() for c in self.batch("#!/bin/sh\n" + text + "\n").found], [words])
+
+    def test_where_it_starts(self):
+        for text, cwd in (
+                ("#SBATCH --gres=gpu:1 --chdir=sub\npython t.py", "sub"),
+                ("#SBATCH -D sub\ncd other\npython t.py", "sub/other"),
+                ("srun --chdir=sub python t.py", "sub"),
+                ("srun -n 2 -D sub python t.py", "sub"),
+                ("python t.py --chdir=sub", ".")):
+            with self.subTest(text):
+                self.assertEqual([c.cwd for c in self.batch("#!/bin/sh\n" + text + "\n").found], [cwd])
+
+    def test_one_program_trains(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("prepare.py", "import os"), ("loop.py", "loss.backward()"), ("final.py", "print(1)"),
+                               ("train_net.py", "import net; net.main()")):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                    f.write(text)
+            for commands, want in (
+                    (["prepare.py", "loop.py", "final.py"], "loop.py"),
+                    (["prepare.py", "train_net.py", "final.py"], "train_net.py"),
+                    (["loop.py", "torchrun train_net.py"], "train_net.py"),
+                    (["final.py"], "final.py"),
+                    (["prepare.py", "-m loop"], "loop")):
+                with self.subTest(commands):
+                    found = [carma_command.typed(c.split() if " " in c and c[0] != "-" else ["python", *c.split()])
+                             for c in commands]
+                    for c in found:
+                        c.cwd = folder
+                    command = carma_command.training(found)
+                    self.assertEqual(command.module or command.script, want)
+
     def test_nothing_to_trace(self):
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as f:
             f.write("#!/bin/sh\n./a.out\n")

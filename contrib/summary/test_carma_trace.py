@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
@@ -592,6 +593,57 @@ data = """)
             self.traced(PLAIN.replace("total +=", f"torch.save(model.state_dict(), {path!r})\n        total +="))
             with open(path, encoding="ascii") as f:
                 self.assertEqual(f.read(), "a month of training")
+
+    def test_other_programs_of_a_batch_script_are_not_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def write(name, text):
+                path = os.path.join(folder, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as f:
+                    f.write(text)
+            write("prepare.py", "raise SystemExit('it was run')")
+            write("lib/helper.py", "SIZE = 64")
+            write("work/train.py", PLAIN.replace("randn(64", "randn(helper.SIZE").replace(
+                "import torch\n", "import helper, torch\n"))
+            write("job.sh", "#!/bin/bash\n#SBATCH --chdir=work\nexport PYTHONPATH=../lib\npython ../prepare.py\n"
+                  "python train.py --name=a#b\npython ../prepare.py --again\n")
+            run = subprocess.run([sys.executable, os.path.join(HERE, "carma_trace.py"), "job.sh"],
+                                 capture_output=True, text=True, cwd=folder)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("#CARMA| batch 16 8\n", run.stdout)
+        self.assertIn("carma-trace: train.py is traced; not run: ../prepare.py, ../prepare.py", run.stderr)
+        self.assertNotIn("it was run", run.stderr)
+
+    def test_what_programs_print_is_no_part_of_the_trace(self):
+        self.traced(PLAIN.replace("total = ", "import os; os.write(1, b'noise\\n'); os.system('echo noise')\ntotal = "))
+
+    def test_nothing_is_left(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mark = f"{os.getpid()}.25"
+            code = PLAIN.replace("total = ", f"""
+import os, subprocess
+subprocess.Popen(["setsid", "-f", "sleep", "{mark}"])
+os.makedirs("out/fixed")
+open("out/fixed/a", "w").close()
+os.chmod("out/fixed", 0o555)
+total = """)
+            with unittest.mock.patch.dict(os.environ, {"TMPDIR": folder}):
+                self.traced(code)
+            self.assertEqual(os.listdir(folder), [])
+        left = subprocess.run(["pgrep", "-f", f"^sleep {mark}$"], capture_output=True, text=True, check=False)
+        self.assertEqual(left.stdout, "")
+
+    @unittest.skipUnless(carma_trace.carma_wall.is_root(), "needs root")
+    def test_root_runs_no_program_of_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "train.py")
+            with open(path, "w", encoding="utf-8") as f:
+                f.write("raise SystemExit('it was run')")
+            os.chown(path, 12345, 12345)
+            run = subprocess.run([sys.executable, os.path.join(HERE, "carma_trace.py"), path], capture_output=True,
+                                 text=True)
+        self.assertEqual((run.returncode, run.stdout), (1, ""))
+        self.assertIn("is another user's, and would run as root", run.stderr)
 
     def test_one_process_without_a_launcher(self):
         text = self.traced(PLAIN.replace("data = ", """
