@@ -99,7 +99,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		} else {
 			control.Groups = groups
 		}
-		a.MPS = control
+		a.Daemons = &agent.Daemons{MPS: control, Leases: book, Faults: book, Owners: a.Owners, Log: log}
 	}
 	if files := (export.Files{Export: c.Export, Ended: &r.Ended}); c.Export != (config.Export{}) {
 		a.Export = func(s lease.Snapshot) error {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +45,7 @@ type Agent struct {
 	Ledger     Ledger
 	Publisher  Publisher
 	Publishes  func(context.Context) (bool, error) // whether Slurm compares what stands in Extra; nil: it does
-	MPS        MPS                                 // nil: not used
+	Daemons    *Daemons                            // of MPS; nil: not used
 	Jobs       Jobs
 	Users      Users
 	Records    Records
@@ -64,12 +65,6 @@ type Agent struct {
 	accounts    accounts
 	looked      time.Duration
 	exportFails bool
-
-	// keepMPS:
-	checked    time.Duration
-	closeFails bool
-
-	mps serving // with a lock
 
 	// compare:
 	confinedBy string // as last said
@@ -215,9 +210,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.share(ctx, seen, tell)
 	}()
 	views := make(latest[view], 1)
-	if a.MPS != nil {
-		views = every(ctx, &work, 0, 0, a.keepMPS)
-		go a.boundLogs(ctx)
+	if a.Daemons != nil {
+		views = every(ctx, &work, 0, 0, a.Daemons.look)
+		go a.Daemons.boundLogs(ctx)
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -240,9 +235,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	work.Wait()
-	a.mps.work.Wait()
+	if a.Daemons != nil {
+		a.Daemons.work.Wait()
+	}
 	a.accounts.close(a)
-	a.stopMPS()
+	if a.Daemons != nil {
+		a.Daemons.stop(maps.Keys(a.gpus))
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -149,22 +150,24 @@ func TestCheckMPS(t *testing.T) {
 			if c.fault {
 				d.fault = "a"
 			}
-			a := newAgent()
-			a.Ledger, a.MPS = l, d
-			a.Owners = owners{1: {JobID: 7}, 2: {JobID: 99}, 3: {}}
+			m := looksAfter(d, l, owners{1: {JobID: 7}, 2: {JobID: 99}, 3: {}})
 			s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 			if c.quarantined {
 				s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
 			}
 			l.meanwhile = s
 			d.has = map[gres.Daemon]int64{"a": 0}
-			a.checkMPS(t.Context(), view{[]gres.Sample{c.sample}, s}, true)
-			a.mps.work.Wait()
+			m.check(t.Context(), view{[]gres.Sample{c.sample}, s}, true)
+			m.work.Wait()
 			if !slices.Equal(d.called(), c.mps) || !slices.Equal(l.calls, c.ledger) {
 				t.Errorf("MPS %v, ledger %v; want %v, %v", d.calls, l.calls, c.mps, c.ledger)
 			}
 		})
 	}
+}
+
+func looksAfter(d MPS, l *ledger, o owners) *Daemons {
+	return &Daemons{MPS: d, Leases: l, Faults: l, Owners: o, Log: slog.New(slog.DiscardHandler)}
 }
 
 // A daemon of several GPUs comes with the first job that needs it and ends when
@@ -198,8 +201,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 	} {
 		l, d := &ledger{}, &daemons{sets: c.sets, fault: c.fault, has: map[gres.Daemon]int64{"a": gres.Nobody,
 			"b": gres.Nobody, "c": gres.Nobody}}
-		a := newAgent()
-		a.Ledger, a.MPS, a.Owners = l, d, owners{2: {JobID: 99}}
+		m := looksAfter(d, l, owners{2: {JobID: 99}})
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
 		if c.quarantined {
 			s.Readings[0].Quarantined, s.Readings[0].Cause = "fault", gres.CauseMPS
@@ -207,8 +209,8 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		l.meanwhile = s
 		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}},
 			{GPU: gres.GPU{UUID: "c"}}}
-		a.checkMPS(t.Context(), view{samples, s}, true)
-		a.mps.work.Wait()
+		m.check(t.Context(), view{samples, s}, true)
+		m.work.Wait()
 		got := d.called()
 		slices.Sort(got)
 		slices.Sort(c.mps)
@@ -253,27 +255,26 @@ func TestSilentDaemonIsReplaced(t *testing.T) {
 	leases := []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UID: 1000, UUID: "a", Daemon: "a"},
 		{Job: jobenv.JobKey{JobID: 8}, UID: 2000, UUID: "b", Daemon: "b"}}
 	l, d := &ledger{}, &daemons{silent: "a", fault: "b", has: map[gres.Daemon]int64{"a": 1000, "b": 2000}}
-	a := newAgent()
-	a.Ledger, a.MPS, a.Owners = l, d, owners{}
+	m := looksAfter(d, l, owners{})
 	l.meanwhile = lease.Snapshot{Leases: leases}
 	v := view{[]gres.Sample{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}}, l.meanwhile}
 	begin := time.Now()
-	a.checkMPS(t.Context(), v, true)
-	for !a.mps.idle("b") { // it is looked after beside the other
+	m.check(t.Context(), v, true)
+	for !m.idle("b") { // it is looked after beside the other
 		if time.Since(begin) > time.Minute {
 			t.Fatal("b waits for a")
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if a.mps.idle("a") {
+	if m.idle("a") {
 		t.Error("a has answered")
 	}
-	a.mps.work.Wait()
+	m.work.Wait()
 	if got := d.called(); len(got) > 0 {
 		t.Errorf("silent once: %v", got)
 	}
-	a.checkMPS(t.Context(), v, false) // not due, but a owes an answer
-	a.mps.work.Wait()
+	m.check(t.Context(), v, false) // not due, but a owes an answer
+	m.work.Wait()
 	if got, want := d.called(), []string{"kills a", "starts a"}; !slices.Equal(got, want) {
 		t.Errorf("silent twice: %v, want %v", got, want)
 	}
@@ -282,7 +283,7 @@ func TestSilentDaemonIsReplaced(t *testing.T) {
 	}
 }
 
-func (m *serving) idle(d gres.Daemon) bool {
+func (m *Daemons) idle(d gres.Daemon) bool {
 	m.lock.Lock()
 	defer m.lock.Unlock()
 	return !m.of[d].busy.Load()
@@ -292,24 +293,20 @@ func (m *serving) idle(d gres.Daemon) bool {
 func TestUsedSetGoesOn(t *testing.T) {
 	l, d := &ledger{}, &daemons{sets: []gres.Daemon{"a,b"}, has: map[gres.Daemon]int64{"a,b": gres.Nobody}}
 	l.meanwhile.Leases = []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"}, {UUID: "b", UID: 7, Daemon: "a,b"}}
-	a := newAgent()
-	a.Ledger, a.MPS = l, d
-	a.checkMPS(t.Context(), view{[]gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{}}, true)
-	a.mps.work.Wait()
+	m := looksAfter(d, l, nil)
+	m.check(t.Context(), view{[]gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{}}, true)
+	m.work.Wait()
 	if len(d.calls) > 0 {
 		t.Errorf("%v", d.calls)
 	}
 }
 
-// Without MPS, or with a daemon that fails, the agent goes on.
+// With a daemon that fails the agent goes on.
 func TestCheckMPSFails(t *testing.T) {
-	a := newAgent()
-	a.Ledger, a.Owners = &ledger{}, owners{1: resident.Owner{JobID: 9}}
+	m := looksAfter(&daemons{err: errors.New("no such program")}, &ledger{}, owners{1: resident.Owner{JobID: 9}})
 	v := view{[]gres.Sample{sample(gres.Process{PID: 1, MPS: true})}, lease.Snapshot{}}
-	a.checkMPS(t.Context(), v, true)
-	a.MPS = &daemons{err: errors.New("no such program")}
-	a.checkMPS(t.Context(), v, true)
-	a.mps.work.Wait()
+	m.check(t.Context(), v, true)
+	m.work.Wait()
 }
 
 func TestOpenHolds(t *testing.T) {

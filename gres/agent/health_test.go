@@ -107,14 +107,13 @@ func TestXidsAreSaidOnce(t *testing.T) {
 // Only a fault of the MPS server is the MPS loop's to end.
 func TestBrokenGPUIsNotReadmitted(t *testing.T) {
 	l := &ledger{}
-	m := &daemons{}
-	a := newAgent()
-	a.Ledger, a.MPS, a.Owners = l, m, owners{}
+	d := &daemons{}
+	m := looksAfter(d, l, owners{})
 	r := gres.Reading{GPU: gres.GPU{UUID: "a"}, Quarantined: "Xid 79", Cause: gres.CauseXid}
-	a.checkMPS(t.Context(), view{[]gres.Sample{sample()}, lease.Snapshot{Readings: []gres.Reading{r}}}, true)
-	a.mps.work.Wait()
-	if strings.Contains(fmt.Sprint(l.calls), "readmit") || strings.Contains(fmt.Sprint(m.calls), "ends") {
-		t.Errorf("ledger %v, daemons %v", l.calls, m.calls)
+	m.check(t.Context(), view{[]gres.Sample{sample()}, lease.Snapshot{Readings: []gres.Reading{r}}}, true)
+	m.work.Wait()
+	if strings.Contains(fmt.Sprint(l.calls), "readmit") || strings.Contains(fmt.Sprint(d.calls), "ends") {
+		t.Errorf("ledger %v, daemons %v", l.calls, d.calls)
 	}
 }
 
@@ -132,17 +131,16 @@ func TestFollowLogs(t *testing.T) {
 	} {
 		l := &ledger{}
 		var log bytes.Buffer
-		a := newAgent()
-		a.Log = slog.New(slog.NewTextHandler(&log, nil))
-		a.Ledger, a.MPS = l, &daemons{logged: "a,b", fault: fault}
+		m := looksAfter(&daemons{logged: "a,b", fault: fault}, l, nil)
+		m.Log = slog.New(slog.NewTextHandler(&log, nil))
 		for _, uuid := range []string{"a", "b"} {
 			l.meanwhile.Readings = append(l.meanwhile.Readings, gres.Reading{GPU: gres.GPU{UUID: uuid}})
 			l.meanwhile.Leases = append(l.meanwhile.Leases, gres.Lease{UUID: uuid, Daemon: "a,b"})
 		}
-		if err := a.followLogs(t.Context()); err != nil {
+		if err := m.followLogs(t.Context()); err != nil {
 			t.Error(err)
 		}
-		a.mps.work.Wait()
+		m.work.Wait()
 		slices.SortStableFunc(l.calls, func(a, b string) int { // the daemon is asked beside
 			return cmp.Compare(strings.Index("fq", a[:1]), strings.Index("fq", b[:1]))
 		})
@@ -153,7 +151,7 @@ func TestFollowLogs(t *testing.T) {
 		const line = "an MPS server has logged a fault"
 		said := strings.Count(log.String(), line)
 		l.victims = []uint32{7}
-		if err := a.followLogs(t.Context()); err != nil {
+		if err := m.followLogs(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if now := strings.Count(log.String(), line); said != 0 || now != 1 {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"carma/gres"
@@ -181,43 +180,11 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 		idle.idle.Round(time.Second))); err != nil {
 		return false, err
 	}
-	a.endClients(ctx, key, s)
+	if a.Daemons != nil {
+		a.Daemons.endClients(ctx, key, s)
+	}
 	if err := a.Users.Cancel(ctx, job.Target()); err != nil {
 		return false, errors.Join(err, a.Ledger.Cancelled(ctx, key, "")) // tried again
 	}
 	return true, nil
-}
-
-// endClients has the MPS servers let go of a job's processes before signals end them, where
-// other jobs are clients of the same servers: what a client that dies by a signal does to
-// them is not defined (NVIDIA's MPS guide, terminate_client). The job ends all the same if
-// that fails.
-func (a *Agent) endClients(ctx context.Context, key jobenv.JobKey, s lease.Snapshot) {
-	if a.MPS == nil {
-		return
-	}
-	done := map[gres.Daemon]bool{}
-	for _, l := range s.Leases {
-		d := l.Daemon
-		others := func(o gres.Lease) bool { return o.Daemon == d && o.Job.JobID != key.JobID }
-		if l.Job != key || d == "" || done[d] || !slices.ContainsFunc(s.Leases, others) {
-			continue
-		}
-		done[d] = true
-		if err := a.endClientsOf(ctx, d, key, l.UID); err != nil {
-			a.Log.Warn("end the MPS clients of a job that is cancelled", "job", key, "error", err)
-		}
-	}
-}
-
-func (a *Agent) endClientsOf(ctx context.Context, d gres.Daemon, key jobenv.JobKey, uid uint32) error {
-	ctx, cancel := context.WithTimeout(ctx, askDeadline)
-	defer cancel()
-	clients, err := a.MPS.Clients(ctx, d)
-	for _, pid := range clients {
-		if a.Owners.Owner(pid).Of(key.JobID, uid) {
-			err = errors.Join(err, a.MPS.Terminate(ctx, d, pid))
-		}
-	}
-	return err
 }

@@ -209,10 +209,11 @@ func TestCancelledJobsLeaveMPSFirst(t *testing.T) {
 		u, m := &users{}, &daemons{err: c.err}
 		a := newAgent()
 		a.Config.Idle.Action = "cancel"
-		a.Users, a.MPS, a.Jobs = u, m, &jobs{known: map[uint32]sctl.Job{7: {ID: 7, UID: 1000, State: "RUNNING", Nodes: 1}}}
+		a.Users, a.Jobs = u, &jobs{known: map[uint32]sctl.Job{7: {ID: 7, UID: 1000, State: "RUNNING", Nodes: 1}}}
 		a.Owners = owners{1: {JobID: 7, UID: 1000}, 2: {JobID: 8, UID: 1000}, 3: {}}
 		s := lease.Snapshot{Leases: c.leases, Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}}}
-		a.Ledger = &ledger{meanwhile: s}
+		l := &ledger{meanwhile: s}
+		a.Ledger, a.Daemons = l, &Daemons{MPS: m, Leases: l, Faults: l, Owners: a.Owners, Log: a.Log}
 		a.tellIdle(t.Context(), s)
 		if got := fmt.Sprint(m.calls); got != c.want || len(u.calls) != 2 {
 			t.Errorf("%s: daemons %s, want %s; users %q", name, got, c.want, u.calls)

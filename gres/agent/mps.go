@@ -5,6 +5,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 
 	"carma/gres"
 	"carma/gres/lease"
+	"carma/slurmbridge/jobenv"
 )
 
 // checkMPSEvery is how often a daemon that does not answer, or a server that has faulted, is
@@ -31,9 +34,18 @@ const mostSilent = 2
 // another job comes to one of its GPUs: the user's next job may follow at once.
 const keptFree = 5 * time.Second
 
-// serving is what is known of the MPS daemons. Each is looked after by itself, so that none
-// waits for another one that does not answer.
-type serving struct {
+// Daemons looks after the MPS daemons of a node, each by itself, so that none waits for another one that does not
+// answer.
+type Daemons struct {
+	MPS    MPS
+	Leases Leases
+	Faults Servers
+	Owners Owners
+	Log    *slog.Logger
+
+	checked    time.Duration // when all were asked how they are
+	closeFails bool
+
 	work sync.WaitGroup
 	lock sync.Mutex
 	of   map[gres.Daemon]*served
@@ -50,26 +62,26 @@ type served struct {
 
 // serve does something about a daemon, unless something is being done. A check that is due then is
 // made at the next look.
-func (a *Agent) serve(ctx context.Context, d gres.Daemon, due bool, do func(context.Context, *served)) {
-	a.mps.lock.Lock()
-	s := a.mps.of[d]
+func (m *Daemons) serve(ctx context.Context, d gres.Daemon, due bool, do func(context.Context, *served)) {
+	m.lock.Lock()
+	s := m.of[d]
 	if s == nil {
-		if a.mps.of == nil {
-			a.mps.of = map[gres.Daemon]*served{}
+		if m.of == nil {
+			m.of = map[gres.Daemon]*served{}
 		}
 		s = &served{}
-		a.mps.of[d] = s
+		m.of[d] = s
 	}
-	a.mps.lock.Unlock()
+	m.lock.Unlock()
 	if due {
 		s.due.Store(true)
 	}
 	if ctx.Err() != nil || !s.busy.CompareAndSwap(false, true) {
 		return
 	}
-	a.mps.work.Add(1)
+	m.work.Add(1)
 	go func() {
-		defer a.mps.work.Done()
+		defer m.work.Done()
 		defer s.busy.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, mpsDeadline)
 		defer cancel()
@@ -78,45 +90,42 @@ func (a *Agent) serve(ctx context.Context, d gres.Daemon, due bool, do func(cont
 }
 
 // forget drops what is known of sets that have ended.
-func (a *Agent) forget(known []gres.Daemon) {
-	a.mps.lock.Lock()
-	defer a.mps.lock.Unlock()
-	for d, s := range a.mps.of {
+func (m *Daemons) forget(known []gres.Daemon) {
+	m.lock.Lock()
+	defer m.lock.Unlock()
+	for d, s := range m.of {
 		if !s.busy.Load() && !slices.Contains(known, d) {
-			delete(a.mps.of, d)
+			delete(m.of, d)
 		}
 	}
 }
 
-// keepMPS looks after all daemons: at each look whose they are, and every so often how they are.
-func (a *Agent) keepMPS(ctx context.Context, v view) {
+// look looks after all daemons: at each look whose they are, and every so often how they are.
+func (m *Daemons) look(ctx context.Context, v view) {
 	now := lease.Now()
-	check := a.checked == 0 || now-a.checked >= checkMPSEvery
+	check := m.checked == 0 || now-m.checked >= checkMPSEvery
 	if check {
-		a.checked = now
+		m.checked = now
 	}
-	a.checkMPS(ctx, v, check)
+	m.check(ctx, v, check)
 }
 
-func (a *Agent) checkMPS(ctx context.Context, v view, check bool) {
-	if a.MPS == nil {
-		return
-	}
+func (m *Daemons) check(ctx context.Context, v view, check bool) {
 	if check {
-		err := a.MPS.Restricted()
-		if err != nil && !a.closeFails {
-			a.Log.Warn("restrict MPS pipe directories; logged once until it succeeds", "error", err)
+		err := m.MPS.Restricted()
+		if err != nil && !m.closeFails {
+			m.Log.Warn("restrict MPS pipe directories; logged once until it succeeds", "error", err)
 		}
-		a.closeFails = err != nil
-		a.serve(ctx, "", false, func(ctx context.Context, _ *served) {
-			if err := a.MPS.ClearEnded(ctx); err != nil {
-				a.Log.Warn("stop the MPS daemon", "error", err)
+		m.closeFails = err != nil
+		m.serve(ctx, "", false, func(ctx context.Context, _ *served) {
+			if err := m.MPS.ClearEnded(ctx); err != nil {
+				m.Log.Warn("stop the MPS daemon", "error", err)
 			}
 		})
 	}
-	sets, err := a.MPS.Sets()
+	sets, err := m.MPS.Sets()
 	if err != nil {
-		a.Log.Error("keep the MPS daemon up", "error", err)
+		m.Log.Error("keep the MPS daemon up", "error", err)
 	}
 	used := slices.Clone(sets) // or started
 	for _, d := range daemonsOf(v.snapshot.Leases) {
@@ -131,12 +140,12 @@ func (a *Agent) checkMPS(ctx context.Context, v view, check bool) {
 		}
 		d := gres.Daemon(sample.UUID)
 		all = append(all, d)
-		a.serve(ctx, d, check, func(ctx context.Context, s *served) { a.keepGPU(ctx, s, sample, v.snapshot, sets) })
+		m.serve(ctx, d, check, func(ctx context.Context, s *served) { m.keepGPU(ctx, s, sample, v.snapshot, sets) })
 	}
 	for _, d := range used {
-		a.serve(ctx, d, check, func(ctx context.Context, s *served) { a.keepSet(ctx, s, d, v.snapshot) })
+		m.serve(ctx, d, check, func(ctx context.Context, s *served) { m.keepSet(ctx, s, d, v.snapshot) })
 	}
-	a.forget(all)
+	m.forget(all)
 }
 
 // faulted tells whether a GPU of the daemon's is in quarantine for its MPS server.
@@ -146,36 +155,36 @@ func faulted(d gres.Daemon, s lease.Snapshot) bool {
 }
 
 // keepGPU looks after the daemon of one GPU.
-func (a *Agent) keepGPU(ctx context.Context, s *served, sample gres.Sample, v lease.Snapshot, sets []gres.Daemon) {
+func (m *Daemons) keepGPU(ctx context.Context, s *served, sample gres.Sample, v lease.Snapshot, sets []gres.Daemon) {
 	d := gres.Daemon(sample.UUID)
 	due := s.due.Swap(false)
 	if faulted(d, v) {
 		if due {
-			a.readmit(ctx, sample, daemonsOf(v.Leases))
+			m.readmit(ctx, sample, daemonsOf(v.Leases))
 		}
 		return
 	}
-	if a.keepOne(ctx, s, d, v, due) && due {
-		a.endLeftovers(ctx, sample, v.Leases, sets)
+	if m.keepOne(ctx, s, d, v, due) && due {
+		m.endLeftovers(ctx, sample, v.Leases, sets)
 	}
 }
 
 // keepSet looks after a daemon of several GPUs, which ends with its tenure.
-func (a *Agent) keepSet(ctx context.Context, s *served, d gres.Daemon, v lease.Snapshot) {
+func (m *Daemons) keepSet(ctx context.Context, s *served, d gres.Daemon, v lease.Snapshot) {
 	due := s.due.Swap(false)
-	user, _ := a.MPS.Tenant(d)
+	user, _ := m.MPS.Tenant(d)
 	if s.tenant(d, user, v.Leases, lease.Now()) == gres.Nobody {
-		err := a.MPS.End(ctx, d, func() (bool, error) {
-			s, err := a.Ledger.Snapshot(ctx)
+		err := m.MPS.End(ctx, d, func() (bool, error) {
+			s, err := m.Leases.Snapshot(ctx)
 			return slices.Contains(daemonsOf(s.Leases), d), err
 		})
 		if err != nil {
-			a.Log.Warn("stop the MPS daemon", "error", err)
+			m.Log.Warn("stop the MPS daemon", "error", err)
 		}
 		return
 	}
 	if !faulted(d, v) {
-		a.keepOne(ctx, s, d, v, due)
+		m.keepOne(ctx, s, d, v, due)
 	}
 }
 
@@ -200,8 +209,8 @@ func (s *served) tenant(d gres.Daemon, has int64, leases []gres.Lease, now time.
 
 // keepOne has a daemon run for whose it is now, and asks it, if that is due, whether its server
 // has faulted. ok: it runs.
-func (a *Agent) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease.Snapshot, due bool) (ok bool) {
-	has, runs := a.MPS.Tenant(d)
+func (m *Daemons) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease.Snapshot, due bool) (ok bool) {
+	has, runs := m.MPS.Tenant(d)
 	if due {
 		s.failed = false
 	}
@@ -209,20 +218,20 @@ func (a *Agent) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease.S
 		return false
 	}
 	if due || !runs || has != s.tenant(d, has, v.Leases, lease.Now()) {
-		s.failed = !a.keep(ctx, s, d)
+		s.failed = !m.keep(ctx, s, d)
 	}
 	if s.failed || !due && s.silent == 0 || !slices.Contains(daemonsOf(v.Leases), d) {
 		return !s.failed
 	}
-	if a.ask(ctx, s, d, v.Leases); s.silent >= mostSilent {
-		a.replace(ctx, s, d)
+	if m.ask(ctx, s, d, v.Leases); s.silent >= mostSilent {
+		m.replace(ctx, s, d)
 	}
 	return s.silent == 0
 }
 
 // ask asks a daemon whether its server has faulted, and counts the questions that it has not answered.
-func (a *Agent) ask(ctx context.Context, s *served, d gres.Daemon, leases []gres.Lease) {
-	err := a.checkFault(ctx, d, leases)
+func (m *Daemons) ask(ctx context.Context, s *served, d gres.Daemon, leases []gres.Lease) {
+	err := m.checkFault(ctx, d, leases)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.silent++
 	} else if err == nil {
@@ -230,27 +239,27 @@ func (a *Agent) ask(ctx context.Context, s *served, d gres.Daemon, leases []gres
 	}
 }
 
-func (a *Agent) keep(ctx context.Context, s *served, d gres.Daemon) bool {
-	err := a.MPS.Keep(ctx, d, func(has int64) (int64, error) {
-		v, err := a.Ledger.Snapshot(ctx)
+func (m *Daemons) keep(ctx context.Context, s *served, d gres.Daemon) bool {
+	err := m.MPS.Keep(ctx, d, func(has int64) (int64, error) {
+		v, err := m.Leases.Snapshot(ctx)
 		return s.tenant(d, has, v.Leases, lease.Now()), err
 	})
 	if err != nil {
-		a.Log.Error("keep the MPS daemon up", "error", err)
+		m.Log.Error("keep the MPS daemon up", "error", err)
 	}
 	return err == nil
 }
 
 // replace has another daemon in place of one that does not answer, as when a client has connected
 // and says nothing.
-func (a *Agent) replace(ctx context.Context, s *served, d gres.Daemon) {
-	a.Log.Warn("replace an MPS daemon that does not answer", "gpus", d)
-	if err := a.MPS.Kill(ctx, d); err != nil {
-		a.Log.Error("keep the MPS daemon up", "error", err)
+func (m *Daemons) replace(ctx context.Context, s *served, d gres.Daemon) {
+	m.Log.Warn("replace an MPS daemon that does not answer", "gpus", d)
+	if err := m.MPS.Kill(ctx, d); err != nil {
+		m.Log.Error("keep the MPS daemon up", "error", err)
 		return
 	}
 	s.silent = 0
-	s.failed = !a.keep(ctx, s, d)
+	s.failed = !m.keep(ctx, s, d)
 }
 
 // daemonsOf returns the daemons that jobs are clients of.
@@ -265,33 +274,33 @@ func daemonsOf(leases []gres.Lease) []gres.Daemon {
 }
 
 // readmit opens a quarantined GPU again when its victims have gone.
-func (a *Agent) readmit(ctx context.Context, sample gres.Sample, used []gres.Daemon) {
+func (m *Daemons) readmit(ctx context.Context, sample gres.Sample, used []gres.Daemon) {
 	uuid := sample.UUID
 	if slices.ContainsFunc(used, func(d gres.Daemon) bool { return d.Serves(uuid) }) ||
 		slices.ContainsFunc(sample.Processes, func(p gres.Process) bool { return p.MPS }) {
 		return
 	}
 	// No job can come to the GPU before it is readmitted.
-	if err := a.MPS.End(ctx, gres.Daemon(uuid), func() (bool, error) { return false, nil }); err != nil {
-		a.Log.Error("restart a faulted MPS daemon", "error", err)
+	if err := m.MPS.End(ctx, gres.Daemon(uuid), func() (bool, error) { return false, nil }); err != nil {
+		m.Log.Error("restart a faulted MPS daemon", "error", err)
 		return
 	}
-	if err := a.Ledger.Readmit(ctx, uuid); err != nil {
-		a.Log.Error("end the quarantine of a GPU", "error", err)
+	if err := m.Faults.Readmit(ctx, uuid); err != nil {
+		m.Log.Error("end the quarantine of a GPU", "error", err)
 		return
 	}
-	a.Log.Info("quarantine of a GPU ended", "gpu", uuid)
+	m.Log.Info("quarantine of a GPU ended", "gpu", uuid)
 }
 
 // checkFault quarantines the GPUs of a daemon whose server says by its status that it has
 // faulted. The error is DeadlineExceeded if the daemon does not answer.
-func (a *Agent) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lease) error {
+func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lease) error {
 	asked, cancel := context.WithTimeout(ctx, askDeadline)
-	faulted, err := a.MPS.Faulted(asked, d)
+	faulted, err := m.MPS.Faulted(asked, d)
 	late := ctx.Err() == nil && asked.Err() != nil
 	cancel()
 	if err != nil {
-		a.Log.Warn("query the MPS daemon", "error", err)
+		m.Log.Warn("query the MPS daemon", "error", err)
 		if late {
 			return context.DeadlineExceeded
 		}
@@ -304,64 +313,61 @@ func (a *Agent) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lea
 		if slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.Daemon != "" && l.Daemon != d }) {
 			continue // none of its clients is there
 		}
-		victims, err := a.Ledger.Quarantine(ctx, uuid, lease.FaultedMPS)
+		victims, err := m.Faults.Quarantine(ctx, uuid, lease.FaultedMPS)
 		if err != nil {
-			a.Log.Error("quarantine", "error", err)
+			m.Log.Error("quarantine", "error", err)
 			return nil
 		}
-		a.Log.Error("MPS server has faulted; GPU quarantined", "gpu", uuid, "victims", victims)
+		m.Log.Error("MPS server has faulted; GPU quarantined", "gpu", uuid, "victims", victims)
 	}
 	return nil
 }
 
 // endLeftovers ends MPS clients of jobs that hold the GPU no more: what a job
 // left behind that Slurm killed.
-func (a *Agent) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease, sets []gres.Daemon) {
+func (m *Daemons) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease, sets []gres.Daemon) {
 	for _, p := range sample.Processes {
 		if !p.MPS {
 			continue
 		}
-		o := a.Owners.Owner(p.PID)
+		o := m.Owners.Owner(p.PID)
 		if o.Gone || o.MPSServer || o.JobID == 0 || ownerOf(o, leases, sample.UUID) != 0 {
 			continue
 		}
-		a.Log.Warn("MPS client of a job that has ended", "gpu", sample.UUID, "pid", p.PID, "job", o.JobID)
+		m.Log.Warn("MPS client of a job that has ended", "gpu", sample.UUID, "pid", p.PID, "job", o.JobID)
 		for _, d := range append([]gres.Daemon{gres.Daemon(sample.UUID)}, sets...) {
 			if !d.Serves(sample.UUID) {
 				continue
 			}
-			if err := a.MPS.Terminate(ctx, d, p.PID); err != nil {
-				a.Log.Error("terminate an MPS client", "error", err)
+			if err := m.MPS.Terminate(ctx, d, p.PID); err != nil {
+				m.Log.Error("terminate an MPS client", "error", err)
 			}
 		}
 	}
 }
 
-// stopMPS ends the daemons of GPUs that nobody holds. The others serve running
+// stop ends the daemons of GPUs that nobody holds. The others serve running
 // jobs; the next agent finds them.
-func (a *Agent) stopMPS() {
-	if a.MPS == nil {
-		return
-	}
-	sets, err := a.MPS.Sets()
+func (m *Daemons) stop(uuids iter.Seq[string]) {
+	sets, err := m.MPS.Sets()
 	if err != nil {
-		a.Log.Warn("stop the MPS daemon", "error", err)
+		m.Log.Warn("stop the MPS daemon", "error", err)
 	}
-	for uuid := range a.gpus {
+	for uuid := range uuids {
 		sets = append(sets, gres.Daemon(uuid))
 	}
 	for _, d := range sets {
-		a.serve(context.Background(), d, false, func(ctx context.Context, _ *served) {
-			err := a.MPS.End(ctx, d, func() (bool, error) {
-				s, err := a.Ledger.Snapshot(ctx)
+		m.serve(context.Background(), d, false, func(ctx context.Context, _ *served) {
+			err := m.MPS.End(ctx, d, func() (bool, error) {
+				s, err := m.Leases.Snapshot(ctx)
 				return slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return d.Serves(l.UUID) }), err
 			})
 			if err != nil {
-				a.Log.Warn("stop the MPS daemon", "error", err)
+				m.Log.Warn("stop the MPS daemon", "error", err)
 			}
 		})
 	}
-	a.mps.work.Wait()
+	m.work.Wait()
 }
 
 // Logs are looked at often, for a client can make them grow, and read for faults every so often.
@@ -372,18 +378,18 @@ const (
 
 // boundLogs follows the daemons' logs and keeps them small until ctx ends. Nothing waits for
 // it: they are on a disk, which may hang.
-func (a *Agent) boundLogs(ctx context.Context) {
+func (m *Daemons) boundLogs(ctx context.Context) {
 	tick := time.NewTicker(boundLogsEvery)
 	defer tick.Stop()
 	failed, followed := false, time.Duration(0)
 	for {
-		err := a.MPS.BoundLogs()
+		err := m.MPS.BoundLogs()
 		if now := lease.Now(); now-followed >= followLogsEvery {
 			followed = now
-			err = errors.Join(err, a.followLogs(ctx))
+			err = errors.Join(err, m.followLogs(ctx))
 		}
 		if err != nil && !failed {
-			a.Log.Warn("follow and truncate the MPS daemons' logs; logged once until it succeeds", "error", err)
+			m.Log.Warn("follow and truncate the MPS daemons' logs; logged once until it succeeds", "error", err)
 		}
 		failed = err != nil
 		select {
@@ -396,8 +402,8 @@ func (a *Agent) boundLogs(ctx context.Context) {
 
 // followLogs looks for faults in the logs of the daemons' servers: most have ended when
 // somebody asks for the servers' status.
-func (a *Agent) followLogs(ctx context.Context) error {
-	s, err := a.Ledger.Snapshot(ctx)
+func (m *Daemons) followLogs(ctx context.Context) error {
+	s, err := m.Leases.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
@@ -408,20 +414,51 @@ func (a *Agent) followLogs(ctx context.Context) error {
 		}
 	}
 	for _, d := range daemons {
-		read := func(from int64) (bool, int64, error) { return a.MPS.ServerFault(d, from) }
-		victims, fault, followErr := a.Ledger.Follow(ctx, d, read)
+		read := func(from int64) (bool, int64, error) { return m.MPS.ServerFault(d, from) }
+		victims, fault, followErr := m.Faults.Follow(ctx, d, read)
 		err = errors.Join(err, followErr)
 		if !fault {
 			continue
 		}
 		if len(victims) > 0 { // else it was said, or the user writes such lines
-			a.Log.Error("an MPS server has logged a fault", "gpus", d, "jobs", victims)
+			m.Log.Error("an MPS server has logged a fault", "gpus", d, "jobs", victims)
 		}
-		a.serve(ctx, d, false, func(ctx context.Context, now *served) {
+		m.serve(ctx, d, false, func(ctx context.Context, now *served) {
 			if now.silent == 0 { // else a user could have it asked all the time
-				a.ask(ctx, now, d, s.Leases)
+				m.ask(ctx, now, d, s.Leases)
 			}
 		})
+	}
+	return err
+}
+
+// endClients has the MPS servers let go of a job's processes before signals end them, where
+// other jobs are clients of the same servers: what a client that dies by a signal does to
+// them is not defined (NVIDIA's MPS guide, terminate_client). The job ends all the same if
+// that fails.
+func (m *Daemons) endClients(ctx context.Context, key jobenv.JobKey, s lease.Snapshot) {
+	done := map[gres.Daemon]bool{}
+	for _, l := range s.Leases {
+		d := l.Daemon
+		others := func(o gres.Lease) bool { return o.Daemon == d && o.Job.JobID != key.JobID }
+		if l.Job != key || d == "" || done[d] || !slices.ContainsFunc(s.Leases, others) {
+			continue
+		}
+		done[d] = true
+		if err := m.endClientsOf(ctx, d, key, l.UID); err != nil {
+			m.Log.Warn("end the MPS clients of a job that is cancelled", "job", key, "error", err)
+		}
+	}
+}
+
+func (m *Daemons) endClientsOf(ctx context.Context, d gres.Daemon, key jobenv.JobKey, uid uint32) error {
+	ctx, cancel := context.WithTimeout(ctx, askDeadline)
+	defer cancel()
+	clients, err := m.MPS.Clients(ctx, d)
+	for _, pid := range clients {
+		if m.Owners.Owner(pid).Of(key.JobID, uid) {
+			err = errors.Join(err, m.MPS.Terminate(ctx, d, pid))
+		}
 	}
 	return err
 }

@@ -35,6 +35,11 @@ type Looks interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 }
 
+// Leases are who holds what.
+type Leases interface {
+	Snapshot(ctx context.Context) (lease.Snapshot, error)
+}
+
 // Finished is for complete: attempts whose record is not whole yet.
 type Finished interface {
 	Ended(ctx context.Context, n int) ([]lease.Ended, error)
@@ -152,7 +157,7 @@ type Meters interface {
 
 // MPS keeps the daemons.
 type MPS interface {
-	Daemons
+	Tenures
 	Clients
 	Logs
 	Sets() ([]gres.Daemon, error)
@@ -161,8 +166,8 @@ type MPS interface {
 	Restricted() error
 }
 
-// Daemons starts and ends them.
-type Daemons interface {
+// Tenures starts and ends them.
+type Tenures interface {
 	// Keep has a daemon run for a user, or for whom it may be next (gres.Nobody).
 	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
 	// Kill ends one that does not answer, for Keep to start another.

@@ -73,7 +73,8 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	var looks atomic.Int32
 	a := newAgent()
 	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{1: {JobID: 7}}
-	a.MPS, a.Jobs, a.Cluster, a.Publisher = h, h, h, h
+	a.Jobs, a.Cluster, a.Publisher = h, h, h
+	a.Daemons = &Daemons{MPS: h, Leases: b, Faults: b, Owners: a.Owners, Log: a.Log}
 	a.Config.NVML.Interval = config.Duration(10 * time.Millisecond)
 	a.Config.Capacity.Compare = config.Duration(10 * time.Millisecond)
 	a.Sample = func() []gres.Sample {
