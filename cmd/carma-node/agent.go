@@ -75,7 +75,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Node: node, Config: c, Thresholds: choose.FromConfig(c), RunDir: runDir,
 		Log:    log,
 		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book,
-		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r, Cluster: slurm,
+		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
 		Publishes: func(ctx context.Context) (bool, error) {
 			release, err := slurm.Version(ctx)
 			return err == nil && release.Publishes(), err
@@ -84,6 +84,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
 		Guard:   func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) },
 	}
+	a.Steward = &agent.Steward{Node: node, Config: &a.Config, Log: log, Cluster: slurm, Jobs: slurm, Own: a.Publisher}
 	limits, err := nvml.FindMemoryLimits(c.NVML.Library)
 	switch {
 	case c.Devices.Confine == "none":

@@ -25,7 +25,6 @@ import (
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/gres/resident"
-	"carma/gres/steward"
 	"carma/gres/window"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
@@ -51,7 +50,7 @@ type Agent struct {
 	Records    Records
 	Lost       func(lease.Held) db.Attempt   // the record of an attempt that had no Epilog
 	Outputs    *output.Watch                 // nil: only the batch script's stderr is known
-	Cluster    Cluster                       // nil: no steward
+	Steward    *Steward                      // nil: there is none
 	Guard      func() (confine.Guard, error) // what confines jobs now; nil: nothing ever
 	Limits     Limits                        // of GPU memory; nil: there are none
 	Unlimited  error                         // why
@@ -104,28 +103,10 @@ type Agent struct {
 	// tellIdle:
 	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs
 
-	// keepSteward:
-	waits steward.Waits
-	vains steward.Vains
-	// of jobs that slurmctld has held
-	releases steward.Releases
-	rank     int // of this node among those that may have the steward
-	ranked   time.Duration
-
 	askedHeld time.Duration            // releaseHeld: when slurmctld was asked
 	heldAsked map[uint32]time.Duration // and about which jobs
 
-	counted time.Duration // when that was asked
-	rested  time.Duration // until then the steward rests
-
-	publishing atomic.Bool // Publishes said so; publish tells compare, keepSteward and sendPreemptors
-
-	placing sync.Mutex   // keepSteward and sendPreemptors place holds
-	steward atomic.Bool  // this agent is; keepSteward tells sendPreemptors
-	nodes   atomic.Int64 // in the partitions; keepSteward tells compare
-
-	// sendPreemptors:
-	preemptors preemptors
+	publishing atomic.Bool // Publishes said so; publish tells compare and the steward
 }
 
 type gpuState struct {
@@ -183,14 +164,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		every(ctx, &work, 0, slurmDeadline, a.askOfJobs),
 		every(ctx, &work, compare, slurmDeadline, a.compare),
 		every(ctx, &work, compare, slurmDeadline, a.tellIdle),
-		every(ctx, &work, compare, slurmDeadline, func(ctx context.Context,
-			_ lease.Snapshot) {
-			a.keepSteward(ctx, lease.Now())
-		}),
-		every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context,
-			_ lease.Snapshot) {
-			a.sendPreemptors(ctx, lease.Now())
-		}),
+	}
+	if s := a.Steward; s != nil {
+		s.publishing = &a.publishing
+		tell = append(tell,
+			every(ctx, &work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { s.keep(ctx, lease.Now()) }),
+			every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) {
+				s.sendPreemptors(ctx, lease.Now())
+			}))
 	}
 	var driver sync.WaitGroup // nobody waits for it: a call may hang with the driver
 	if a.Limits != nil {
@@ -378,7 +359,11 @@ func (a *Agent) compareExtra(ctx context.Context, s lease.Snapshot) (text string
 	if !a.publishing.Load() {
 		return "", false, nil
 	}
-	return a.Publisher.CompareIf(ctx, s, a.Config.Capacity.Compare.D(), int(a.nodes.Load()))
+	nodes := 0 // not known
+	if a.Steward != nil {
+		nodes = int(a.Steward.nodes.Load())
+	}
+	return a.Publisher.CompareIf(ctx, s, a.Config.Capacity.Compare.D(), nodes)
 }
 
 // releaseEvery is how often a Slurm that compares nothing is asked again: an agent goes on while the packages of

@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/gres/steward"
+	"carma/slurmbridge/extra"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/policy"
 	"carma/slurmbridge/sctl"
@@ -275,4 +277,68 @@ func (a *Agent) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened
 		return j.Eligible, false, nil
 	}
 	return at, true, a.startAt(ctx, j, at)
+}
+
+// followExtra keeps GPUs as the node's Extra says, and takes the word out
+// of it when the job has started, has gone, waits for what its user has set, or did not
+// come in time. It says so there where the hold was in vain, or cannot be kept.
+func (a *Agent) followExtra(ctx context.Context, text string, s lease.Snapshot) {
+	hold, ok := steward.HoldIn(text)
+	// Other holds that were in vain stand in no Extra: the node made them itself.
+	maps.DeleteFunc(a.vain, func(id uint32, _ time.Time) bool { return id != hold.JobID })
+	if !ok || a.Steward == nil {
+		return
+	}
+	j, err := a.Jobs.Job(ctx, hold.JobID)
+	comes := false
+	if err == nil {
+		comes = a.comes(j)
+	}
+	if err != nil && !errors.Is(err, sctl.ErrNoJob) {
+		a.Log.Warn("query a job that is to get a hold", "job", hold.JobID, "error", err)
+		return
+	}
+	age := time.Since(hold.Since)
+	kept := slices.IndexFunc(s.Holds, func(h lease.Hold) bool { return h.JobID == hold.JobID })
+	if kept >= 0 {
+		age = s.Holds[kept].Age // by a clock that nobody sets
+	}
+	// Its time is over, whatever the steward's clock says, unless the steward decided anew since.
+	ended, vain := a.vain[hold.JobID]
+	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2
+	if comes && age < steward.HoldTimeout && !vain {
+		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for that its Prolog keeps GPUs
+			return
+		}
+		if a.Thresholds.MaxSlowdown > 0 {
+			hold.MiB = 0 // what the job expects is known to its Prolog
+		}
+		r := a.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB)
+		if uuids := choose.Soonest(a.strictest(), s.Readings, s.Leases, r, a.Thresholds); uuids != nil {
+			a.Log.Info("hold started", "job", hold.JobID, "gpus", uuids, "mib", hold.MiB)
+			if err := a.Ledger.Hold(ctx, hold.JobID, j.UID, hold.GPUs, hold.MiB, uuids); err != nil {
+				a.Log.Error("start a hold", "error", err)
+			}
+			return
+		}
+		a.Log.Warn("place a hold", "job", hold.JobID, "error", "too few GPUs here accept jobs")
+		// The steward is to look for another node, unless GPUs are but held for others, which ends soon.
+		unheld := slices.Clone(s.Readings)
+		for i := range unheld {
+			unheld[i].HeldFor = 0
+		}
+		vain = choose.Soonest(a.strictest(), unheld, s.Leases, r, a.Thresholds) == nil
+	}
+	if err := a.Ledger.DropHold(ctx, hold.JobID); err != nil {
+		a.Log.Error("end a hold", "error", err)
+	}
+	words := map[string]string{extra.Hold: ""}
+	if vain && comes && j.State == jobstate.Pending {
+		words[extra.Vain] = steward.VainWord(hold)
+	}
+	if err := a.Publisher.SetWords(ctx, words); err != nil {
+		a.Log.Warn("remove a hold from the node's Extra", "error", err)
+		return
+	}
+	delete(a.vain, hold.JobID)
 }

@@ -101,6 +101,16 @@ type Jobs interface {
 	Starts
 }
 
+// Known tells of a job.
+type Known interface {
+	Job(ctx context.Context, id uint32) (sctl.Job, error)
+}
+
+// OwnNode writes in the Extra of the agent's own node.
+type OwnNode interface {
+	SetWords(ctx context.Context, words map[string]string) error
+}
+
 // Starts sets when jobs start.
 type Starts interface {
 	SetStart(ctx context.Context, t sctl.Target, at time.Time) error

@@ -49,9 +49,9 @@ const (
 
 // sendPreemptors sends jobs that may preempt others, and wait at two looks, to a node. At
 // the first look slurmctld may just not have come to them.
-func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
-	p := &a.preemptors
-	if a.Cluster == nil || !a.steward.Load() {
+func (s *Steward) sendPreemptors(ctx context.Context, now time.Duration) {
+	p := &s.preemptors
+	if !s.is.Load() {
 		p.sent = nil // another steward looks after them
 		return
 	}
@@ -61,9 +61,9 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 	p.looked = now
 	if p.asked == 0 || now-p.asked >= rulesEvery {
 		p.asked = now
-		rules, err := a.Cluster.Preemption(ctx)
+		rules, err := s.Cluster.Preemption(ctx)
 		if err != nil {
-			a.Log.Warn("query which jobs may preempt others", "error", err)
+			s.Log.Warn("query which jobs may preempt others", "error", err)
 			return
 		}
 		p.rules = rules
@@ -71,44 +71,44 @@ func (a *Agent) sendPreemptors(ctx context.Context, now time.Duration) {
 	if !p.rules.ByPartition && !p.rules.ByQOS {
 		return
 	}
-	partitions := a.preempted()
+	partitions := s.preempted()
 	asked := lease.Now()
-	queue, err := a.Cluster.Queue(ctx, partitions)
+	queue, err := s.Cluster.Queue(ctx, partitions)
 	p.took = lease.Now() - asked
 	if err != nil {
-		a.Log.Warn("look for jobs that preempt", "error", err)
+		s.Log.Warn("look for jobs that preempt", "error", err)
 		return
 	}
 	ours := func(name string) bool {
-		_, ok := a.Config.Partition[name]
-		return ok && !a.Config.RecoveryOf(name)
+		_, ok := s.Config.Partition[name]
+		return ok && !s.Config.RecoveryOf(name)
 	}
-	waiting := a.waitingPreemptors(queue, ours)
+	waiting := s.waitingPreemptors(queue, ours)
 	var nodes []schedule.Node
 	if len(waiting) > 0 || p.sent == nil {
-		if nodes, err = a.Cluster.Nodes(ctx, a.Config.PartitionNames()); err != nil {
-			a.Log.Warn("look for jobs that preempt", "error", err)
+		if nodes, err = s.Cluster.Nodes(ctx, s.Config.PartitionNames()); err != nil {
+			s.Log.Warn("look for jobs that preempt", "error", err)
 			return
 		}
-		a.learnSent(nodes, now)
+		s.learnSent(nodes, now)
 	}
-	a.letGo(ctx, queue, now)
-	for _, j := range steward.Preempt(queue, nodes, p.rules, ours, a.sizes(), time.Now()) {
+	s.letGo(ctx, queue, now)
+	for _, j := range steward.Preempt(queue, nodes, p.rules, ours, s.sizes(), time.Now()) {
 		if _, vain := p.vain[j.ID]; vain || !p.waited[j.ID] {
 			continue
 		}
-		if err := a.send(ctx, j, now); err != nil {
-			a.Log.Warn("send a job to a node where it preempts others", "job", j.ID, "node", j.Node, "error", err)
+		if err := s.send(ctx, j, now); err != nil {
+			s.Log.Warn("send a job to a node where it preempts others", "job", j.ID, "node", j.Node, "error", err)
 			continue
 		}
-		a.Log.Info("a job is sent to a node where it preempts others", "job", j.ID, "node", j.Node)
+		s.Log.Info("a job is sent to a node where it preempts others", "job", j.ID, "node", j.Node)
 	}
 	p.waited = waiting
 }
 
 // learnSent takes over the jobs that another steward has sent.
-func (a *Agent) learnSent(nodes []schedule.Node, now time.Duration) {
-	p := &a.preemptors
+func (s *Steward) learnSent(nodes []schedule.Node, now time.Duration) {
+	p := &s.preemptors
 	if p.sent == nil {
 		p.sent = map[uint32]sent{}
 	}
@@ -121,10 +121,10 @@ func (a *Agent) learnSent(nodes []schedule.Node, now time.Duration) {
 }
 
 // preempted lists the partitions whose jobs may be on our nodes.
-func (a *Agent) preempted() []string {
-	names := a.Config.PartitionNames()
-	for name := range a.preemptors.rules.Rules {
-		if a.preemptors.rules.ByPartition && !slices.Contains(names, name) {
+func (s *Steward) preempted() []string {
+	names := s.Config.PartitionNames()
+	for name := range s.preemptors.rules.Rules {
+		if s.preemptors.rules.ByPartition && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -133,7 +133,7 @@ func (a *Agent) preempted() []string {
 }
 
 // waitingPreemptors are those jobs of the queue that wait for room and may preempt others.
-func (a *Agent) waitingPreemptors(queue []schedule.Job, ours func(string) bool) map[uint32]bool {
+func (s *Steward) waitingPreemptors(queue []schedule.Job, ours func(string) bool) map[uint32]bool {
 	waiting := map[uint32]bool{}
 	for _, j := range queue {
 		if j.State != jobstate.Pending || !j.Reason.IsRoom() {
@@ -141,7 +141,7 @@ func (a *Agent) waitingPreemptors(queue []schedule.Job, ours func(string) bool) 
 		}
 		for partition := range strings.SplitSeq(j.Partition, ",") {
 			self := schedule.Preemptible{Partition: partition, QOS: j.QOS}
-			if ours(partition) && a.preemptors.rules.Preempts(self) {
+			if ours(partition) && s.preemptors.rules.Preempts(self) {
 				waiting[j.ID] = true
 			}
 		}
@@ -152,14 +152,14 @@ func (a *Agent) waitingPreemptors(queue []schedule.Job, ours func(string) bool) 
 // send lets a node's Extra say to slurmctld that the node has the memory for the job's user, and to the job's
 // Prolog that it is to preempt others for it. The job is asked about alone before, and left where it is not what
 // it was in the list.
-func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration) (err error) {
+func (s *Steward) send(ctx context.Context, j steward.Preemptor, now time.Duration) (err error) {
 	id := j.ID
 	if j.Unsplit() {
-		if id, err = a.Cluster.Split(ctx, j.Job); err != nil {
+		if id, err = s.Cluster.Split(ctx, j.Job); err != nil {
 			return err
 		}
 	}
-	is, err := a.Jobs.Job(ctx, id)
+	is, err := s.Jobs.Job(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -169,22 +169,22 @@ func (a *Agent) send(ctx context.Context, j steward.Preemptor, now time.Duration
 	if is.HetJobID != 0 { // its Prolog preempts for all components or none
 		return errors.New("it is a part of a heterogeneous job")
 	}
-	tags, err := extra.ReadTags(a.Config.Slurm.UserKey, os.ReadFile)
+	tags, err := extra.ReadTags(s.Config.Slurm.UserKey, os.ReadFile)
 	if err != nil {
 		return err
 	}
 	hold := steward.Hold{JobID: id, GPUs: j.GPUs, MiB: j.MiB, Since: time.Now(), Preempts: tags.Of(j.UID)}
-	if err := a.placeHold(ctx, j.Node, hold); err != nil {
+	if err := s.placeHold(ctx, j.Node, hold); err != nil {
 		return err
 	}
-	a.preemptors.sent[id] = sent{j.Node, now}
+	s.preemptors.sent[id] = sent{j.Node, now}
 	return nil
 }
 
 // letGo ends what sends jobs to nodes where they have started, or cannot: one that cannot run there at all
 // (--exclude, memory), or that its user holds, keeps the node from others.
-func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
-	p := &a.preemptors
+func (s *Steward) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
+	p := &s.preemptors
 	for id, at := range p.vain {
 		if now-at >= vainFor {
 			delete(p.vain, id)
@@ -197,13 +197,13 @@ func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Durati
 	for i := range queue {
 		jobs[queue[i].ID] = &queue[i]
 	}
-	for id, s := range p.sent {
+	for id, to := range p.sent {
 		j, waits := jobs[id], false
 		if j != nil {
 			waits = j.State == jobstate.Pending
-			comes := waits && !j.Reason.IsOfItsUser() && now-s.at < sentFor
-			inProlog := j.Reason == jobstate.InProlog && hostlist.Contains(j.Nodes, s.node)
-			if comes || inProlog && now-s.at < steward.HoldTimeout {
+			comes := waits && !j.Reason.IsOfItsUser() && now-to.at < sentFor
+			inProlog := j.Reason == jobstate.InProlog && hostlist.Contains(j.Nodes, to.node)
+			if comes || inProlog && now-to.at < steward.HoldTimeout {
 				continue
 			}
 		}
@@ -213,8 +213,8 @@ func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Durati
 			}
 			p.vain[id], p.vain[cmp.Or(j.ArrayJobID, id)] = now, now // the array's other tasks are alike
 		}
-		if err := a.endSent(ctx, id, s.node); err != nil { // the next look tries again
-			a.Log.Warn("end the hold of a job that was to preempt others", "job", id, "node", s.node, "error", err)
+		if err := s.endSent(ctx, id, to.node); err != nil { // the next look tries again
+			s.Log.Warn("end the hold of a job that was to preempt others", "job", id, "node", to.node, "error", err)
 			continue
 		}
 		delete(p.sent, id)
@@ -222,13 +222,13 @@ func (a *Agent) letGo(ctx context.Context, queue []schedule.Job, now time.Durati
 }
 
 // endSent takes the hold out of the node's Extra, unless that has another job's by now.
-func (a *Agent) endSent(ctx context.Context, id uint32, node string) error {
-	text, err := a.Cluster.Node(ctx, node)
+func (s *Steward) endSent(ctx context.Context, id uint32, node string) error {
+	text, err := s.Cluster.Node(ctx, node)
 	if err != nil {
 		return err
 	}
 	if h, _ := steward.HoldIn(text); h.JobID != id || h.Preempts == "" {
 		return nil
 	}
-	return a.setWords(ctx, node, map[string]string{extra.Hold: ""})
+	return s.setWords(ctx, node, map[string]string{extra.Hold: ""})
 }

@@ -31,17 +31,17 @@ func preemptorWorld() (a *Agent, c *cluster, j *jobs) {
 	}
 	j = &jobs{known: map[uint32]sctl.Job{7: {ID: 7, UID: 1001, State: jobstate.Pending}}}
 	a = stewardOf(c, "n0")
-	a.Jobs = j
+	a.Jobs, a.Steward.Jobs = j, j
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536, GPUsPerNode: 1},
 		"high": {GPUMemMiB: 40536, GPUsPerNode: 1}}
-	a.steward.Store(true)
+	a.Steward.is.Store(true)
 	return a, c, j
 }
 
 // tellsN1 lets the steward look, and returns what n1 is told.
 func tellsN1(t *testing.T, a *Agent, c *cluster, at time.Duration) string {
-	a.preemptors.took, c.calls = 0, nil
-	a.sendPreemptors(t.Context(), at)
+	a.Steward.preemptors.took, c.calls = 0, nil
+	a.Steward.sendPreemptors(t.Context(), at)
 	c.calls = slices.DeleteFunc(c.calls, func(call string) bool { return call == "nodes" || call == "queue" })
 	return strings.Join(c.calls, "; ")
 }
@@ -97,9 +97,9 @@ func TestSentStarts(t *testing.T) {
 				t.Fatal(got)
 			}
 			if anew {
-				a.steward.Store(false)
+				a.Steward.is.Store(false)
 				tellsN1(t, a, slurm, 6*time.Second)
-				a.steward.Store(true)
+				a.Steward.is.Store(true)
 			}
 			if j := &slurm.queue[1]; name == "gone" {
 				slurm.queue, c.want = slurm.queue[:1], back

@@ -73,7 +73,8 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	var looks atomic.Int32
 	a := newAgent()
 	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{1: {JobID: 7}}
-	a.Jobs, a.Cluster, a.Publisher = h, h, h
+	a.Jobs, a.Publisher = h, h
+	a.Steward = &Steward{Node: "n1", Config: &a.Config, Log: a.Log, Cluster: h, Jobs: h, Own: h}
 	a.Daemons = &Daemons{MPS: h, Leases: b, Faults: b, Owners: a.Owners, Log: a.Log}
 	a.Config.NVML.Interval = config.Duration(10 * time.Millisecond)
 	a.Config.Capacity.Compare = config.Duration(10 * time.Millisecond)
@@ -108,7 +109,8 @@ func TestNothingIsToldBeforeTheFirstLook(t *testing.T) {
 	h := &hung{until: make(chan struct{}), told: make(chan time.Duration, 1)}
 	a := newAgent()
 	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{}
-	a.Jobs, a.Cluster, a.Publisher = h, h, h
+	a.Jobs, a.Publisher = h, h
+	a.Steward = &Steward{Node: "n1", Config: &a.Config, Log: a.Log, Cluster: h, Jobs: h, Own: h}
 	a.Sample = func() []gres.Sample {
 		time.Sleep(300 * time.Millisecond)
 		return []gres.Sample{sample()}

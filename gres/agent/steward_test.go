@@ -96,7 +96,8 @@ func (o ownNode) CompareIf(context.Context, lease.Snapshot, time.Duration, int) 
 // stewardOf is an agent on a node of the cluster.
 func stewardOf(c *cluster, name string) *Agent {
 	a := newAgent()
-	a.Node, a.Cluster, a.Publisher, a.Ledger = name, c, ownNode{c, name}, &ledger{}
+	a.Node, a.Publisher, a.Ledger = name, ownNode{c, name}, &ledger{}
+	a.Steward = &Steward{Node: name, Config: &a.Config, Log: a.Log, Cluster: c, Own: a.Publisher, publishing: &a.publishing}
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536, GPUsPerNode: 4}}
 	a.publishing.Store(true)
 	return a
@@ -147,7 +148,7 @@ func TestKeepSteward(t *testing.T) {
 	} {
 		c.cluster.nodes = slices.Clone(c.cluster.nodes)
 		a := stewardOf(&c.cluster, c.node)
-		a.keepSteward(t.Context(), 1)
+		a.Steward.keep(t.Context(), 1)
 		if !slices.Equal(c.cluster.calls, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.cluster.calls, c.want)
 		}
@@ -158,7 +159,7 @@ func TestKeepSteward(t *testing.T) {
 func TestPlaceHoldOverAnother(t *testing.T) {
 	c := &cluster{nodes: []schedule.Node{{Name: "n2", Extra: `{"carmahold":"5:2:0:1"}`}}}
 	a := stewardOf(c, "n1")
-	if err := a.placeHold(t.Context(), "n2", steward.Hold{JobID: 7, GPUs: 1}); err == nil || len(c.calls) != 0 {
+	if err := a.Steward.placeHold(t.Context(), "n2", steward.Hold{JobID: 7, GPUs: 1}); err == nil || len(c.calls) != 0 {
 		t.Errorf("%v, %v", err, c.calls)
 	}
 }
@@ -170,11 +171,11 @@ func TestKeepStewardRemembers(t *testing.T) {
 	c := &cluster{queue: []schedule.Job{j}, nodes: []schedule.Node{{Name: "n1", Partitions: []string{"gpu"}, Up: true,
 		Lives: true, GPUs: 4}}}
 	a := stewardOf(c, "n1")
-	a.keepSteward(t.Context(), 1)
+	a.Steward.keep(t.Context(), 1)
 	c.queue = []schedule.Job{j}
 	c.queue[0].Eligible = time.Now().Add(-time.Second)
 	a.Config.Hold.After = config.Duration(118 * time.Minute)
-	a.keepSteward(t.Context(), time.Minute)
+	a.Steward.keep(t.Context(), time.Minute)
 	if want := []string{"nodes", "queue", "nodes", "queue", "n1 keeps 2 for 7"}; !slices.Equal(c.calls, want) {
 		t.Errorf("%v, want %v", c.calls, want)
 	}
@@ -192,7 +193,7 @@ func TestKeepStewardHandsOver(t *testing.T) {
 		a.Config.Hold.After = config.Duration(after)
 		c.queue = []schedule.Job{j}
 		minute += time.Minute
-		a.keepSteward(t.Context(), minute)
+		a.Steward.keep(t.Context(), minute)
 	}
 	first := stewardOf(c, "n1")
 	look(first, 3*time.Hour)
@@ -220,13 +221,13 @@ func TestKeepStewardOfManyNodes(t *testing.T) {
 	}
 	a := stewardOf(c, "n8") // the fourth that is up
 	for i := range 100 {
-		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
+		a.Steward.keep(t.Context(), time.Duration(i+1)*time.Minute)
 	}
 	if len(c.calls) != 2 || slices.Contains(c.calls, "queue") {
 		t.Errorf("%v", c.calls)
 	}
 	c.calls, a = nil, stewardOf(c, "n5") // the first that is up, after five that are not
-	if a.keepSteward(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
+	if a.Steward.keep(t.Context(), time.Minute); !slices.Equal(c.calls, []string{"nodes", "queue"}) {
 		t.Errorf("%v", c.calls)
 	}
 }
@@ -239,10 +240,10 @@ func TestKeepStewardOfThousands(t *testing.T) {
 	}
 	a := stewardOf(c, "n640")
 	for i := range 15 * 60 {
-		a.keepSteward(t.Context(), time.Duration(i+1)*time.Minute)
+		a.Steward.keep(t.Context(), time.Duration(i+1)*time.Minute)
 	}
-	if len(c.calls) != 8 || a.nodes.Load() != 1000 {
-		t.Errorf("%v, %d nodes", c.calls, a.nodes.Load())
+	if len(c.calls) != 8 || a.Steward.nodes.Load() != 1000 {
+		t.Errorf("%v, %d nodes", c.calls, a.Steward.nodes.Load())
 	}
 }
 
@@ -446,7 +447,7 @@ func TestKeepStewardOfHoldsInVain(t *testing.T) {
 	for range 2 { // two stewards
 		a := stewardOf(c, "n1")
 		c.queue = []schedule.Job{j}
-		a.keepSteward(t.Context(), time.Minute)
+		a.Steward.keep(t.Context(), time.Minute)
 		if is := c.nodes[0].Extra; !strings.HasPrefix(extra.Word(is, extra.Vains), fmt.Sprintf("7:1:%d:", said)) ||
 			extra.Word(is, extra.Vain) != "" || slices.Contains(c.calls, "n1 keeps 2 for 7") {
 			t.Errorf("n1 %s, calls %q", is, c.calls)
@@ -455,7 +456,7 @@ func TestKeepStewardOfHoldsInVain(t *testing.T) {
 	a := stewardOf(c, "n1")
 	j.GPUs = 3 // its user has changed it
 	c.queue = []schedule.Job{j}
-	if a.keepSteward(t.Context(), time.Minute); !slices.Contains(c.calls, "n1 keeps 3 for 7") {
+	if a.Steward.keep(t.Context(), time.Minute); !slices.Contains(c.calls, "n1 keeps 3 for 7") {
 		t.Errorf("calls %q", c.calls)
 	}
 }
@@ -500,8 +501,8 @@ func TestOldSlurm(t *testing.T) {
 	a.Publisher = failing{ownNode{slurm, "n1"}, errors.New("asked")}
 	for range 3 {
 		a.publish(t.Context(), lease.Snapshot{})
-		a.keepSteward(t.Context(), time.Hour)
-		a.sendPreemptors(t.Context(), time.Hour)
+		a.Steward.keep(t.Context(), time.Hour)
+		a.Steward.sendPreemptors(t.Context(), time.Hour)
 		if _, _, err := a.compareExtra(t.Context(), lease.Snapshot{}); err != nil {
 			t.Error(err)
 		}
@@ -512,7 +513,7 @@ func TestOldSlurm(t *testing.T) {
 	release.Major, release.Minor = 24, 11
 	a.askedRelease -= releaseEvery
 	a.publish(t.Context(), lease.Snapshot{})
-	if a.keepSteward(t.Context(), time.Hour); len(slurm.calls) == 0 {
+	if a.Steward.keep(t.Context(), time.Hour); len(slurm.calls) == 0 {
 		t.Error("it has no steward")
 	}
 	if _, _, err := a.compareExtra(t.Context(), lease.Snapshot{}); err == nil {
