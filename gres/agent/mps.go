@@ -34,8 +34,7 @@ const mostSilent = 2
 // another job comes to one of its GPUs: the user's next job may follow at once.
 const keptFree = 5 * time.Second
 
-// Daemons looks after the MPS daemons of a node, each by itself, so that none waits for another one that does not
-// answer.
+// Daemons looks after the MPS daemons of a node, each alone: none waits for another one that does not answer.
 type Daemons struct {
 	MPS    MPS
 	Leases Leases
@@ -43,7 +42,7 @@ type Daemons struct {
 	Owners Owners
 	Log    *slog.Logger
 
-	checked    time.Duration // when all were asked how they are
+	checked    time.Duration // when all were checked
 	closeFails bool
 
 	work sync.WaitGroup
@@ -51,16 +50,16 @@ type Daemons struct {
 	of   map[gres.Daemon]*served
 }
 
-// served is what is known of one daemon. Who has set busy uses what follows.
+// served is what is known of one daemon. The fields after busy belong to the goroutine that has set busy.
 type served struct {
-	due    atomic.Bool // it is to be asked how it is
+	due    atomic.Bool // a check is due
 	busy   atomic.Bool
-	failed bool          // it did not start, since it was checked
-	silent int           // questions in a row that it has not answered
-	free   time.Duration // since when no lease names it; 0: one does, or none ever did
+	failed bool          // to start, since the last check
+	silent int           // unanswered questions in a row
+	free   time.Duration // since when no lease names the daemon; 0: one does, or none ever did
 }
 
-// serve does something about a daemon, unless something is being done. A check that is due then is
+// serve does something about a daemon, unless something is being done. A check due then is
 // made at the next look.
 func (m *Daemons) serve(ctx context.Context, d gres.Daemon, due bool, do func(context.Context, *served)) {
 	m.lock.Lock()
@@ -188,7 +187,7 @@ func (m *Daemons) keepSet(ctx context.Context, s *served, d gres.Daemon, v lease
 	}
 }
 
-// tenant is who is to have a daemon, by the ledger, given who has it.
+// tenant is the user who is to have a daemon, by the ledger, given the user who has the daemon now.
 func (s *served) tenant(d gres.Daemon, has int64, leases []gres.Lease, now time.Duration) int64 {
 	others := false
 	for _, l := range leases {
@@ -207,8 +206,8 @@ func (s *served) tenant(d gres.Daemon, has int64, leases []gres.Lease, now time.
 	return has
 }
 
-// keepOne has a daemon run for whose it is now, and asks it, if that is due, whether its server
-// has faulted. ok: it runs.
+// keepOne has a daemon run for its present user, and asks, if due, whether a server of the daemon has faulted.
+// ok: the daemon runs.
 func (m *Daemons) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease.Snapshot, due bool) (ok bool) {
 	has, runs := m.MPS.Tenant(d)
 	if due {
@@ -229,7 +228,7 @@ func (m *Daemons) keepOne(ctx context.Context, s *served, d gres.Daemon, v lease
 	return s.silent == 0
 }
 
-// ask asks a daemon whether its server has faulted, and counts the questions that it has not answered.
+// ask asks a daemon whether a server has faulted, and counts unanswered questions.
 func (m *Daemons) ask(ctx context.Context, s *served, d gres.Daemon, leases []gres.Lease) {
 	err := m.checkFault(ctx, d, leases)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -250,7 +249,7 @@ func (m *Daemons) keep(ctx context.Context, s *served, d gres.Daemon) bool {
 	return err == nil
 }
 
-// replace has another daemon in place of one that does not answer, as when a client has connected
+// replace has another daemon in place of a silent one, as when a client has connected
 // and says nothing.
 func (m *Daemons) replace(ctx context.Context, s *served, d gres.Daemon) {
 	m.Log.Warn("replace an MPS daemon that does not answer", "gpus", d)
@@ -376,8 +375,8 @@ const (
 	followLogsEvery = 2 * time.Second
 )
 
-// boundLogs follows the daemons' logs and keeps them small until ctx ends. Nothing waits for
-// it: they are on a disk, which may hang.
+// boundLogs follows the daemons' logs and keeps the logs small until ctx ends. Nothing waits for
+// boundLogs: the logs are on a disk, which may hang.
 func (m *Daemons) boundLogs(ctx context.Context) {
 	tick := time.NewTicker(boundLogsEvery)
 	defer tick.Stop()
@@ -408,7 +407,7 @@ func (m *Daemons) followLogs(ctx context.Context) error {
 		return err
 	}
 	daemons := daemonsOf(s.Leases)
-	for _, r := range s.Readings { // also those that nobody uses yet: what is logged now is not of the next job
+	for _, r := range s.Readings { // also unused ones: what is logged now is not of the next job
 		if d := gres.Daemon(r.UUID); !r.MIG && !slices.Contains(daemons, d) {
 			daemons = append(daemons, d)
 		}
@@ -420,11 +419,11 @@ func (m *Daemons) followLogs(ctx context.Context) error {
 		if !fault {
 			continue
 		}
-		if len(victims) > 0 { // else it was said, or the user writes such lines
+		if len(victims) > 0 { // else already said, or the user writes such lines
 			m.Log.Error("an MPS server has logged a fault", "gpus", d, "jobs", victims)
 		}
 		m.serve(ctx, d, false, func(ctx context.Context, now *served) {
-			if now.silent == 0 { // else a user could have it asked all the time
+			if now.silent == 0 { // else a user could have the daemon asked all the time
 				m.ask(ctx, now, d, s.Leases)
 			}
 		})

@@ -32,8 +32,8 @@ const (
 	longestRest  = 5 * time.Minute // also where slurmctld did not answer
 )
 
-// Steward is the part of an agent that looks after the queue of the cluster, if that is this agent's to do: holds,
-// jobs to release, jobs that preempt others.
+// Steward is the part of an agent for the queue of the cluster, where the agent is the steward: holds, jobs to
+// release, jobs to send where they preempt others.
 type Steward struct {
 	Node    string
 	Config  *config.Config
@@ -70,7 +70,7 @@ func restAfter(took, holdAfter time.Duration) time.Duration {
 	return min(stewardRests*took, longest)
 }
 
-// keep does the steward's work if that is this agent's.
+// keep does the steward's work, if the agent is the steward.
 func (s *Steward) keep(ctx context.Context, now time.Duration) {
 	if !s.publishing.Load() {
 		return
@@ -163,9 +163,9 @@ func (s *Steward) sizes() steward.Sizes {
 	return sizes
 }
 
-// restoreWaits gives jobs of the queue the time since which they really wait, and finds out whose
-// holds were in vain, by what this steward has seen and others have left in their nodes' Extra,
-// and leaves it in that of its own node.
+// restoreWaits gives jobs of the queue the time since when each really waits, and finds holds in vain, by
+// what the steward has seen and earlier stewards have left in the Extra of nodes, and leaves both in the Extra
+// of the own node.
 func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []schedule.Node) {
 	now, every := time.Now(), s.Config.Capacity.Compare.D()
 	for i := range nodes {
@@ -176,7 +176,7 @@ func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes 
 	for _, v := range s.vains.Look(queue, nodes, now, every) {
 		s.Log.Info("a hold was in vain; the job gets none there for a while", "job", v.Job, "node", v.Node)
 	}
-	// The own node first: what others have left goes when it stands here.
+	// The own node first: what others have left goes when the same stands here.
 	left := map[string]string{extra.Waits: s.waits.Word(), extra.Vains: s.vains.Word(), extra.Vain: ""}
 	if err := s.leave(ctx, nodes, func(name string) bool { return name == s.Node }, left); err != nil {
 		s.Log.Warn("save waiting times for the next steward", "error", err)
@@ -220,8 +220,8 @@ func (s *Steward) placeHold(ctx context.Context, node string, h steward.Hold) er
 	return s.setWords(ctx, node, map[string]string{extra.Hold: h.String()})
 }
 
-// setWords sets words in a node's Extra. The node itself may write there at the same moment, as this one may in
-// its own: who has lost a word or a count writes it again.
+// setWords sets words in a node's Extra. The node may write there at the same moment, as the steward may in the
+// Extra of another node: a lost word or count is written again.
 func (s *Steward) setWords(ctx context.Context, node string, words map[string]string) error {
 	if node == s.Node {
 		return s.Own.SetWords(ctx, words)

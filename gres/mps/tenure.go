@@ -21,17 +21,17 @@ import (
 	"carma/gres"
 )
 
-// A daemon is one user's for as long as jobs of that user use it: a tenure. The next user gets
+// A daemon is one user's for as long as jobs of the user are clients of the daemon: a tenure. The next user gets
 // another daemon, with a new pipe directory, sockets, FIFO and logs. For what a user has opened
-// stays open: a connection that says nothing stops a daemon (535 and 550), an O_PATH descriptor
+// stays open: a silent connection stops a daemon (535 and 550), an O_PATH descriptor
 // connects after the access list has gone, what is written into the FIFO is a server's word, and
 // a user can stop the own server with SIGSTOP.
 //
-// A daemon that no user has reached yet waits for one, so that a job does not wait for its start.
+// A daemon without a user waits for one: no job waits for the start of a daemon.
 
-// tenure is what a file of the pipe directory, which root alone reads, says of its daemon.
+// tenure is what a file of the pipe directory says of the directory's daemon. Root alone reads the file.
 type tenure struct {
-	process       // zero: it has not started yet
+	process       // zero: not started yet
 	User    int64 `json:"user"` // gres.Nobody: no user has reached it
 	// Began tells tenures apart, in the position of a log (server_log.go).
 	Began uint32 `json:"began"`
@@ -40,8 +40,8 @@ type tenure struct {
 
 func tenureFile(pipeDir string) string { return filepath.Join(pipeDir, "tenure.json") }
 
-// readTenure reads what is noted of a pipe directory's daemon; false: nothing is, as of one that
-// was started by a program before this file.
+// readTenure reads what is noted of a pipe directory's daemon; false: nothing is, as of a daemon
+// of an earlier program.
 func readTenure(pipeDir string) (t tenure, noted bool) {
 	t.User = gres.Nobody
 	text, err := os.ReadFile(tenureFile(pipeDir))
@@ -59,11 +59,11 @@ func (t tenure) write(pipeDir string) error {
 	return file.Replace(tenureFile(pipeDir), text, 0o600)
 }
 
-// ErrOpen says that a file system knows no ACLs: everybody can reach its daemons.
+// ErrOpen says that a file system knows no ACLs: everybody can reach daemons there.
 var ErrOpen = errors.New("the file system of the run directory has no ACLs: every user can reach the MPS daemons")
 
-// The user's directory is root's, so that nobody else makes or removes a name in it. The server
-// runs as the user and needs no more than its clients: to reach "control" and "log".
+// The user's directory is root's: nobody else makes or removes a name there. The server runs as the user
+// and needs no more than the clients need: to reach "control" and "log".
 const rootMay, userMay = accesslist.Read | accesslist.Write | accesslist.Execute, accesslist.Read | accesslist.Execute
 
 // openTo opens a pipe directory to one user; gres.Nobody: to root alone.
@@ -94,7 +94,7 @@ func (c Control) Restricted() error {
 	return err
 }
 
-// lockTenures keeps those apart who give daemons to users, Prologs and the agent.
+// lockTenures keeps apart what gives daemons to users: Prologs and the agent.
 func (c Control) lockTenures(ctx context.Context) (unlock func(), err error) {
 	f, err := file.Lock(ctx, filepath.Join(c.RunDir, "mps", ".lock"))
 	if err != nil {
@@ -103,17 +103,17 @@ func (c Control) lockTenures(ctx context.Context) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Tenant tells who has reached a daemon, gres.Nobody if no user has, and whether it runs.
+// Tenant is the user of a daemon, gres.Nobody if no user has reached the daemon yet, and whether the daemon runs.
 func (c Control) Tenant(d gres.Daemon) (user int64, runs bool) {
 	t, _ := readTenure(PipeDir(c.RunDir, d))
 	return t.User, t.runs()
 }
 
-// Keep has a daemon run for who is to have it, gres.Nobody: for whom it may be next. user tells
-// who that is, by the ledger, given who has it: it is asked while nobody else can change that. What
-// an earlier user has or keeps has ended when the daemon of another starts.
+// Keep has a daemon run for a user; gres.Nobody: for a user to come. The function names the user, by the ledger,
+// given the present one, and is called under the lock. What an earlier user has or keeps has ended when the daemon
+// of another starts.
 func (c Control) Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error {
-	for range 3 { // end one, start one, open it
+	for range 3 { // end one, start one, open one
 		done, err := c.keep(ctx, d, user)
 		if err != nil {
 			return fmt.Errorf("keep the MPS daemon of GPU %s: %w", d, err)
@@ -121,7 +121,7 @@ func (c Control) Keep(ctx context.Context, d gres.Daemon, user func(now int64) (
 			return nil
 		}
 	}
-	return nil // who is to have it changes all the time
+	return nil // the user changes all the time
 }
 
 func (c Control) keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) (done bool, err error) {
@@ -136,7 +136,7 @@ func (c Control) keep(ctx context.Context, d gres.Daemon, user func(now int64) (
 	t, noted := readTenure(dir)
 	want, err := user(t.User)
 	if !noted && err == nil && want != gres.Nobody {
-		// Of a program before this one: its user's jobs run.
+		// Of an earlier program: the user's jobs run.
 		if p := founder(dir); p.runs() {
 			t = tenure{process: p, User: want, Began: beginning()}
 			err = t.write(dir)
@@ -154,7 +154,7 @@ func (c Control) keep(ctx context.Context, d gres.Daemon, user func(now int64) (
 		return true, err
 	}
 	if err == nil && t.User == want && want != gres.Nobody {
-		// It has ended under its user's jobs, whose clients its servers may go on serving.
+		// The daemon has ended under the user's jobs, whose clients the servers may go on serving.
 		err = openTo(dir, gres.Nobody)
 	} else if err == nil {
 		t = tenure{User: gres.Nobody}
@@ -170,8 +170,8 @@ func (c Control) keep(ctx context.Context, d gres.Daemon, user func(now int64) (
 	return false, err
 }
 
-// End ends a daemon that nobody is to have, and whatever its user keeps of it. used is asked while no
-// Prolog can give the daemon to a job: one that is used goes on.
+// End ends a daemon that nobody is to have, and whatever the user keeps of the daemon. used is asked while no
+// Prolog can give the daemon to a job: a used daemon goes on.
 func (c Control) End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error {
 	err := c.end(ctx, d, used)
 	if err != nil {
@@ -199,8 +199,8 @@ func (c Control) end(ctx context.Context, d gres.Daemon, used func() (bool, erro
 	return c.clear(ctx, name(d))
 }
 
-// Kill ends a daemon that does not answer. Keep then starts another for the same user, whose
-// running jobs keep the servers that they have.
+// Kill ends a silent daemon. Keep then starts another for the same user, whose running jobs keep their
+// servers.
 func (c Control) Kill(ctx context.Context, d gres.Daemon) error {
 	if t, noted := readTenure(PipeDir(c.RunDir, d)); noted && t.runs() {
 		if err := t.kill(ctx); err != nil {
@@ -210,11 +210,11 @@ func (c Control) Kill(ctx context.Context, d gres.Daemon) error {
 	return nil
 }
 
-// endedDir has the pipe directories of tenures that are over, until what belongs to them has
+// endedDir has the pipe directories of ended tenures, until what belongs to the tenures has
 // ended. Root alone goes there.
 func endedDir(runDir string) string { return filepath.Join(runDir, "mps", ".ended") }
 
-// retire takes a daemon's pipe directory away, by which the tenure is over for all who look.
+// retire takes a daemon's pipe directory away, by which the tenure is over for everybody.
 func retire(runDir string, d gres.Daemon) error {
 	to := filepath.Join(endedDir(runDir), name(d)+"."+strconv.FormatInt(time.Now().UnixNano(), 36))
 	err := os.Rename(PipeDir(runDir, d), to)
@@ -230,7 +230,7 @@ func retire(runDir string, d gres.Daemon) error {
 }
 
 // ClearEnded ends what is left of ended tenures, as of sets of GPUs whose end did not succeed, or of an agent that was
-// killed in between: no job need come that asks for the same daemon.
+// killed in between. No job of the same daemon need come.
 func (c Control) ClearEnded(ctx context.Context) error {
 	entries, err := os.ReadDir(endedDir(c.RunDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -247,7 +247,7 @@ func (c Control) ClearEnded(ctx context.Context) error {
 	return nil
 }
 
-// clear ends what is left of the ended tenures of a daemon. Until it has, no other one starts.
+// clear ends what is left of the ended tenures of a daemon. Until then no other one starts.
 func (c Control) clear(ctx context.Context, daemon string) error {
 	dirs, err := filepath.Glob(filepath.Join(endedDir(c.RunDir), daemon+".*"))
 	for _, dir := range dirs {
@@ -259,7 +259,7 @@ func (c Control) clear(ctx context.Context, daemon string) error {
 // clearOne ends the daemon first, which could start servers.
 func (c Control) clearOne(ctx context.Context, dir, was string) error {
 	t, _ := readTenure(dir)
-	if t.PID == 0 { // whoever started it has ended meanwhile
+	if t.PID == 0 { // its starter has ended meanwhile
 		t.process = founder(dir)
 	}
 	if t.PID != 0 {
@@ -270,7 +270,7 @@ func (c Control) clearOne(ctx context.Context, dir, was string) error {
 	var err error
 	if t.Group != "" && c.Groups != nil {
 		err = c.Groups.Kill(ctx, t.Group)
-	} else { // also of an agent before this one, which had cgroups
+	} else { // also where an earlier agent had cgroups
 		for _, server := range serversOf(was) {
 			err = errors.Join(err, server.kill(ctx))
 		}

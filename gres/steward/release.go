@@ -15,13 +15,13 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// Releases are the jobs that this steward has released, by what each job asks for.
+// Releases are the jobs that the steward has released.
 //
-// slurmctld compares a job's constraint with all nodes of the cluster. Where only nodes satisfy it that the job
-// cannot have (of another partition, without its features, not among those that it names), slurmctld takes the job
-// for one that can never run, and holds it: BadConstraints, priority 0 (_build_node_list and schedule, 24.11.5 to
-// 26.05.3). Nothing but a release ends that, and a release before a node of the job's satisfies the constraint
-// ends in the same.
+// slurmctld compares a job's constraint with all nodes of the cluster. Where the only nodes that satisfy the
+// constraint are no nodes for the job (of another partition, without the features, not named), slurmctld takes the
+// job for one that can never run, and holds the job: BadConstraints, priority 0 (_build_node_list and schedule,
+// 24.11.5 to 26.05.3). Nothing but a release ends the hold, and a release before a node of the job's satisfies the
+// constraint ends in the same.
 type Releases map[task]released
 
 // task is a job, or a task of an array.
@@ -39,15 +39,15 @@ const (
 )
 
 // A job that comes back held at once waits for something else than GPUs (memory that no free node has, say), or others
-// were faster. It is released again after this, twice this, and so on.
+// were faster. The next release comes after releaseAgain, then after twice as long, and so on.
 const (
 	releaseAgain     = 10 * time.Second
 	longestReleaseIn = 5 * time.Minute
 	mostDoublings    = 5
 )
 
-// Due returns the jobs to release now: those that slurmctld holds so, and that a node of theirs could take. Who waits
-// longest comes first: slurmctld tells the priority of no held job.
+// Due returns the held jobs to release now, as a node of the job's can take each. The longest wait comes first:
+// slurmctld tells the priority of no held job.
 func (r Releases) Due(in Input, tags extra.Tags) (due []schedule.Job) {
 	places := places{in: in, tags: tags, searches: map[uint32]int{}, known: map[wish]bool{}}
 	held := map[task]bool{}
