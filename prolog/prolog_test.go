@@ -44,6 +44,7 @@ type slurm struct {
 	down       bool                 // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
+	failOnce   map[string]error // the same, of the first such call
 	calls      []string
 	refuse     func(sctl.Change) error
 	startIn    time.Duration
@@ -59,6 +60,10 @@ func (s *slurm) Node(_ context.Context, name string) (extra string, err error) {
 func (s *slurm) note(call string) error {
 	s.calls = append(s.calls, call)
 	word, _, _ := strings.Cut(call, " ")
+	if err, ok := s.failOnce[word]; ok {
+		delete(s.failOnce, word)
+		return err
+	}
 	return s.fail[word]
 }
 
@@ -872,6 +877,64 @@ func TestPrologOfAWholeNode(t *testing.T) {
 				t.Errorf("%s, %v:\n%s", c.name, vars, got)
 			}
 		}
+	}
+}
+
+// A job on a whole node whose slots could not be compared with the node's GPUs at first, as the GPUs were not read yet
+// or slurmctld gave no answer, is neither ended nor held for the slots: the job gets all GPUs of the node.
+func TestWholeNodeIsNoRequestForItsSlots(t *testing.T) {
+	for name, c := range map[string]struct {
+		srun bool
+		read bool // the GPUs, before
+	}{
+		"srun, no readings yet":              {true, false},
+		"a batch job, no readings yet":       {false, false},
+		"srun, slurmctld away at first":      {true, true},
+		"batch job, slurmctld away at first": {false, true},
+	} {
+		w := newWorld(t)
+		if c.read {
+			if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
+				t.Fatal(err)
+			}
+			w.slurm.failOnce = map[string]error{"job": errors.New("away")}
+		}
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2, 3, 4, 5}, jobenv.Carma{}
+		w.slurm.job.WholeNode, w.slurm.job.State = true, "RUNNING"
+		if c.srun {
+			w.slurm.noRequeue = true
+		}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, call := range []string{"cancel 7", "requeuehold 7", "notify 7"} {
+			if slices.Contains(w.slurm.calls, call) {
+				t.Errorf("%s: %v", name, w.slurm.calls)
+			}
+		}
+		if !c.srun {
+			if !slices.Contains(w.slurm.calls, "incomplete 7") {
+				t.Errorf("%s: %v", name, w.slurm.calls)
+			}
+			continue
+		}
+		if err := w.Settle(t.Context(), h, w.book, w.slurm); err != nil || len(w.leases(t)) != 2 {
+			t.Errorf("%s: leases %+v, %v", name, w.leases(t), err)
+		}
+	}
+}
+
+// Without a word in carma.toml about the size of nodes, a node that has lost a GPU ends no job.
+func TestNodeOfUnknownSizeEndsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.Config.Partition = nil
+	w.slurm.noRequeue = true
+	h := hook(7)
+	h.Slots, h.Carma = []int{0, 1, 2}, jobenv.Carma{}
+	if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
+		slices.Contains(w.slurm.calls, "cancel 7") {
+		t.Errorf("%v, %v", err, w.slurm.calls)
 	}
 }
 

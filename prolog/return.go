@@ -54,7 +54,9 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	if node > 0 && r.GPUs > node && r.GPUs > n.mostGPUs(h.Partition) {
+	l.fit(j, node)
+	r = l.request
+	if most := n.mostGPUs(h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
 		return n.tooMany(ctx, l, j, node, ledger, slurm)
 	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
@@ -94,7 +96,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 }
 
 // mostGPUs is how many GPUs a node has where a job of the partition runs, as carma.toml says; of a partition
-// that it does not name, as many as any that it does.
+// without an entry there, as many as in any entry. 0: carma.toml has no entry.
 func (n *Node) mostGPUs(partition string) (most int) {
 	if p, ok := n.Config.Partition[partition]; ok {
 		return p.GPUsPerNode
