@@ -22,7 +22,7 @@ type Lately struct {
 
 // Happened is the answer.
 type Happened struct {
-	Requeues map[string]int       // of the user, by the partition that they were requeued to
+	Requeues map[string]int       // of the user, by the partition that the jobs were requeued to; nil: not known
 	Ended    map[uint32]time.Time // by job
 	UsedMiB  map[string][]int64   // most of each sample, by GPU, the newest first
 }
@@ -40,7 +40,7 @@ func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 		return err
 	})
 	if err != nil {
-		return h, explain(err)
+		return Happened{}, explain(err)
 	}
 	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms FROM attempt WHERE job_id IN ("+JoinIDs(q.Neighbours)+
 		") AND end_ms>=?", q.Ended.UnixMilli())

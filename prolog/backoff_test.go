@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -96,12 +97,19 @@ func TestRecoveryNeedsMemory(t *testing.T) {
 			"requeued in its own partition"},
 		"both full, with evidence": {10100, map[string]int{"gpu-ex": 10, "gpu": 40}, false, "gpu", false, "pytorch",
 			"requeued in its own partition"},
+		"nobody can tell how many, with evidence": {10100, nil, false, "gpu", false, "pytorch",
+			"requeued in its own partition, as the records did not tell"},
+		"nobody can tell how many": {100, nil, false, "", false, "pytorch",
+			"not requeued: no figure of its GPU's memory confirms it, and the records did not tell"},
 		"any program, at its limit": {9950, nil, true, "gpu-ex", true, "out-of-memory", "its text says so; it used 9.7 GiB"},
 		"any program, far below":    {4096, nil, true, "", false, "", "it says that memory was not enough"},
 	} {
 		w := newWorld(t)
 		w.oom()
 		w.peak, w.records.past.Requeues = c.peak, c.before
+		if strings.HasPrefix(name, "nobody can tell") {
+			w.records.unread = errors.New("the database is locked")
+		}
 		if c.weak {
 			w.stderr.Signature, w.stderr.Grade = "out-of-memory", oomscan.Weak
 		}

@@ -137,11 +137,21 @@ func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, e
 // records keeps what was written.
 type records struct {
 	past     db.Happened
+	asked    db.Lately
 	attempts []db.Attempt
 	err      error
+	unread   error // nothing can be read
 }
 
-func (r *records) Lately(context.Context, db.Lately) (db.Happened, error) { return r.past, nil }
+func (r *records) Lately(_ context.Context, q db.Lately) (db.Happened, error) {
+	if r.asked = q; r.unread != nil {
+		return db.Happened{}, r.unread
+	}
+	if r.past.Requeues == nil {
+		r.past.Requeues = map[string]int{}
+	}
+	return r.past, nil
+}
 
 func (r *records) Put(_ context.Context, a db.Attempt) error {
 	r.attempts = append(r.attempts, a)

@@ -26,7 +26,8 @@ import (
 // profiles for some ten seconds, and samples are of ten.
 const besideWithin = 30 * time.Second
 
-// lately asks the records about the last while. Where they do not tell, nothing has happened.
+// lately asks the records about the last while. Where the records do not tell, no co-located job has done anything,
+// and nobody knows how many jobs were requeued.
 func (n *Node) lately(ctx context.Context, h jobenv.Hook, held lease.Held, records Records) db.Happened {
 	ctx, cancel := context.WithTimeout(ctx, logWithin)
 	defer cancel()
@@ -38,7 +39,7 @@ func (n *Node) lately(ctx context.Context, h jobenv.Hook, held lease.Held, recor
 	}
 	past, err := records.Lately(ctx, q)
 	if err != nil {
-		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
+		n.Log.Warn("query what has happened within an hour", "job", h.JobKey, "error", err)
 	}
 	return past
 }
@@ -52,8 +53,8 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	if err != nil {
 		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
 	}
-	// Not of one that was cancelled, or that the node's kernel killed.
-	if h.Exit.Code != 0 && r.Kind != oomscan.HostMemory {
+	// Not of a job that was cancelled, or whose text says what else has ended the job.
+	if h.Exit.Code != 0 && !slices.Contains([]oomscan.Kind{oomscan.HostMemory, oomscan.MPS, oomscan.GPUFault}, r.Kind) {
 		e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
 	}
 	ofTheCard := func(g lease.Granted) bool { // as frameworks take at their start
