@@ -50,7 +50,8 @@ type slurm struct {
 	startIn    time.Duration
 	comment    string // AdminComment, as last set
 	queue      []schedule.Job
-	extra      string // of the node
+	partitions []string // of the node
+	extra      string   // of the node
 }
 
 func (s *slurm) Node(_ context.Context, name string) (extra string, err error) {
@@ -130,8 +131,18 @@ func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error
 	return p, err
 }
 
-func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, error) {
-	return s.queue, s.note("queue " + strings.Join(partitions, ","))
+// Queue answers with the jobs of the partitions, as squeue does.
+func (s *slurm) Queue(_ context.Context, partitions []string) (queue []schedule.Job, err error) {
+	for _, j := range s.queue {
+		if slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(strings.Split(j.Partition, ","), p) }) {
+			queue = append(queue, j)
+		}
+	}
+	return queue, s.note("queue " + strings.Join(partitions, ","))
+}
+
+func (s *slurm) PartitionsOf(_ context.Context, node string) ([]string, error) {
+	return s.partitions, s.note("partitions " + node)
 }
 
 // records keeps what was written.

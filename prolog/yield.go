@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"carma/gres/choose"
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 )
@@ -55,8 +56,8 @@ func (y *yielding) until() time.Time {
 	return y.free.Add(yieldFor + 2*retryEvery)
 }
 
-// look asks who waits, where the job could have GPUs, and tells whether it may have them. Without an answer nobody
-// waits: the job is not to wait for a slurmctld that is away.
+// look asks who waits for this node, where the job could have GPUs, and tells whether the job may have the GPUs.
+// Without an answer nobody waits: the job is not to wait for a slurmctld that is away.
 func (n *Node) look(ctx context.Context, l *launch, slurm Waiting) bool {
 	y := &l.yielding
 	if y.free.IsZero() || y.nobody || time.Since(y.looked) < queueEvery {
@@ -64,19 +65,44 @@ func (n *Node) look(ctx context.Context, l *launch, slurm Waiting) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, queueDeadline)
 	defer cancel()
-	queue, err := slurm.Queue(ctx, n.Config.PartitionNames())
+	waits, err := n.somebodyWaits(ctx, l, slurm)
 	if err != nil {
 		n.Log.Warn("query jobs that wait for GPUs", "job", l.JobKey, "error", err)
 	}
-	if y.nobody = err != nil || !slices.ContainsFunc(queue, l.isBehind); !y.nobody && y.looked.IsZero() {
+	if y.nobody = !waits; waits && y.looked.IsZero() {
 		n.Log.Info("has not booked what it needs, and leaves GPUs to jobs that wait for them", "job", l.JobKey)
 	}
 	y.looked = time.Now()
 	return y.nobody
 }
 
-// isBehind tells whether a job that yields comes after another one, which waits for room that it has booked.
+// somebodyWaits tells whether a job that yields comes after another one. Jobs in partitions without this node wait for
+// other nodes.
+func (n *Node) somebodyWaits(ctx context.Context, l *launch, slurm Waiting) (bool, error) {
+	partitions, err := slurm.PartitionsOf(ctx, n.Name)
+	if err != nil {
+		return false, err
+	}
+	ours := slices.DeleteFunc(n.Config.PartitionNames(), func(p string) bool { return !slices.Contains(partitions, p) })
+	if len(ours) == 0 { // squeue would list all partitions
+		return false, nil
+	}
+	queue, err := slurm.Queue(ctx, ours)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(queue, func(j schedule.Job) bool { return l.isBehind(j) && mayWaitFor(j, n.Name) }), nil
+}
+
+// isBehind tells whether a job that yields comes after another one, which waits for room that the other has booked.
 func (l *launch) isBehind(j schedule.Job) bool {
 	return j.ID != l.JobID && j.State == jobstate.Pending && j.Reason.IsRoom() && j.MiB > 0 &&
 		!j.Eligible.After(time.Now())
+}
+
+// mayWaitFor tells whether a job of one of the node's partitions may run there: the user has named no nodes, has named
+// this one, or wants more nodes than named.
+func mayWaitFor(j schedule.Job, node string) bool {
+	named, err := hostlist.Expand(j.ReqNodes)
+	return err != nil || len(named) == 0 || len(named) < j.NodeCount || slices.Contains(named, node)
 }
