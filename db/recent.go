@@ -13,11 +13,12 @@ import (
 // Lately is a question about the last while of a node.
 type Lately struct {
 	UID        uint32
-	Hour       time.Time     // requeues from then on are counted
-	Neighbours []uint32      // jobs whose ends are looked for
-	Ended      time.Time     // from then on
-	UUIDs      []string      // GPUs whose samples are looked for
-	Samples    time.Duration // that long before the newest sample
+	Now        time.Time
+	Started    time.Time // the job that asks; no earlier sample is of the job's time
+	Hour       time.Time // requeues from then on are counted
+	Neighbours []uint32  // jobs whose ends are looked for
+	Ended      time.Time // ends and samples from then on
+	UUIDs      []string  // GPUs whose samples are looked for
 }
 
 // Happened is the answer.
@@ -54,9 +55,12 @@ func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	if err != nil {
 		return h, explain(err)
 	}
+	const longest = 10 * time.Minute // sample (nvml.interval, Thin)
+	from := max((q.Started.UnixMilli()+999)/1000, q.Ended.Add(-2*longest).Unix())
 	for _, uuid := range q.UUIDs {
-		found, err := d.sql.QueryContext(ctx, "SELECT used_mib FROM sample WHERE uuid=?1 AND at>="+
-			"(SELECT max(at) FROM sample WHERE uuid=?1)-?2 ORDER BY at DESC", uuid, int64(q.Samples.Seconds()))
+		// The sample of this moment is not written before its own length is over.
+		found, err := d.sql.QueryContext(ctx, "SELECT used_mib FROM sample WHERE uuid=? AND at BETWEEN ? AND ? AND "+
+			"at+2*length>=? ORDER BY at DESC", uuid, from, q.Now.Unix(), q.Ended.Unix())
 		h.UsedMiB[uuid], err = rows.All(found, err, "read samples of GPU "+uuid,
 			func(mib *int64, scan rows.Scan) error { return scan(mib) })
 		if err != nil {

@@ -163,6 +163,10 @@ func TestNeighboursPart(t *testing.T) {
 		if a.RequeuedTo != c.to || a.OOM != "" || !strings.HasPrefix(a.OOMNote, c.note) {
 			t.Errorf("%s: requeued to %q, %q, note %q", name, a.RequeuedTo, a.OOM, a.OOMNote)
 		}
+		if q := w.records.asked; time.Since(q.Now) > time.Minute || q.Now.Sub(q.Started) > time.Minute ||
+			q.Started.After(q.Now) || q.Now.Sub(q.Ended) != besideWithin {
+			t.Errorf("%s: asked about %+v", name, q)
+		}
 		back := strings.Contains(w.slurm.comment, `carma-retry={"reason":"neighbour","from":"gpu"}`)
 		if back != (c.to != "") {
 			t.Errorf("%s: AdminComment %q", name, w.slurm.comment)

@@ -32,8 +32,8 @@ func (n *Node) lately(ctx context.Context, h jobenv.Hook, held lease.Held, recor
 	ctx, cancel := context.WithTimeout(ctx, logWithin)
 	defer cancel()
 	now := time.Now()
-	q := db.Lately{UID: h.UID, Hour: now.Add(-time.Hour), Neighbours: held.Neighbours,
-		Ended: now.Add(-besideWithin), Samples: besideWithin}
+	q := db.Lately{UID: h.UID, Now: now, Started: now.Add(-held.Age), Hour: now.Add(-time.Hour),
+		Neighbours: held.Neighbours, Ended: now.Add(-besideWithin)}
 	for _, g := range held.GPUs {
 		q.UUIDs = append(q.UUIDs, g.UUID)
 	}
