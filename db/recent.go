@@ -28,11 +28,13 @@ type Happened struct {
 	UsedMiB  map[string][]int64   // most of each sample, by GPU, the newest first
 }
 
+const countRequeues = "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND end_ms>=? AND " +
+	"requeued_to IS NOT NULL GROUP BY requeued_to"
+
 // Lately tells what has happened on the node, by keys and indices alone.
 func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	h := Happened{Requeues: map[string]int{}, Ended: map[uint32]time.Time{}, UsedMiB: map[string][]int64{}}
-	found, err := d.sql.QueryContext(ctx, "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND end_ms>=? AND "+
-		"requeued_to IS NOT NULL GROUP BY requeued_to", q.UID, q.Hour.UnixMilli())
+	found, err := d.sql.QueryContext(ctx, countRequeues, q.UID, q.Hour.UnixMilli())
 	_, err = rows.All(found, err, fmt.Sprint("count requeues of uid ", q.UID), func(_ *struct{}, scan rows.Scan) error {
 		var to string
 		var n int

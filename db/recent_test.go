@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,17 @@ func TestLately(t *testing.T) {
 		!got.Ended[6].Equal(now.Add(-4*time.Second)) || !slices.Equal(got.UsedMiB["GPU-0"], []int64{9000, 4000, 200, 100, 60}) ||
 		len(got.UsedMiB["GPU-1"]) != 0 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// Requeues are counted by an index alone, or the jobs of a user who has had very many would not be counted in time.
+func TestRequeuesAreCountedByAnIndex(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	var id, parent, unused int
+	var plan string
+	if err := d.sql.QueryRow("EXPLAIN QUERY PLAN "+countRequeues, 1000, 0).Scan(&id, &parent, &unused, &plan); err != nil ||
+		!strings.Contains(plan, "COVERING INDEX attempt_requeued (uid=? AND end_ms>?)") {
+		t.Errorf("%s, %v", plan, err)
 	}
 }
 
