@@ -62,8 +62,8 @@ func Scan(text []byte) Finding {
 			}
 		}
 	}
-	if best.ID == "" {
-		best.OtherEnd = last >= 0
+	if best.ID == "" && last >= 0 {
+		best.OtherEnd = true
 	}
 	if best.Grade == Weak && last > p.lineOf(best.Offset) {
 		return Finding{OtherEnd: true}

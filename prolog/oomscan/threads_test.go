@@ -109,6 +109,15 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
+// A program that survived its message and was ended by an error that another process passed on has had another end.
+func TestPassedOnEndAfterASurvivedMessage(t *testing.T) {
+	f := Scan([]byte("CUDA out of memory. Tried to allocate 1 GiB\nretrying with batch size 8\n" + strings.Repeat("step\n", 50) +
+		"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"))
+	if f.ID != "" || !f.OtherEnd {
+		t.Errorf("got %q, another end: %v", f.ID, f.OtherEnd)
+	}
+}
+
 func TestAdvice(t *testing.T) {
 	for _, c := range []struct {
 		id       string
