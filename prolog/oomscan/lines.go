@@ -14,6 +14,8 @@ import (
 type parsed struct {
 	text  []byte
 	lines []line // those with anything in them
+
+	lastOwn int // the number of the last line of the program's own, from 1 on; 0: nobody has looked
 }
 
 // line is text[begin:end], which stood at offset in what the program wrote.

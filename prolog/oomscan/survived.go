@@ -52,13 +52,23 @@ var notIts = []string{"srun: ", "slurmstepd: ", "killed", "aborted", "terminated
 
 // goesOn tells whether the program said anything of its own behind line k.
 func (p *parsed) goesOn(k int) bool {
-	for k++; k < len(p.lines); k++ {
-		l := p.line(k)
-		if l = l[:min(len(l), after)]; len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !anyIn(l, notIts) {
-			return true
+	if p.lastOwn == 0 { // a text may hold thousands of messages, and this is the same for all
+		p.lastOwn = 1
+		for i := len(p.lines) - 1; i >= 0; i-- {
+			if p.isOwn(i) {
+				p.lastOwn = i + 1
+				break
+			}
 		}
 	}
-	return false
+	return p.lastOwn > k+1
+}
+
+// isOwn tells whether a line is the program's: neither of the logs of TensorFlow and XLA, nor of notIts.
+func (p *parsed) isOwn(k int) bool {
+	l := p.line(k)
+	l = l[:min(len(l), after)]
+	return len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !anyIn(l, notIts)
 }
 
 // ends are words of lines that are not the program's work: of errors, of launchers, of Slurm, of the shell, of
