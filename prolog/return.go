@@ -242,13 +242,18 @@ func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
 		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", err)
 		return
 	}
-	if l.kept = true; l.exceeds(list) {
+	if l.exceeds(list) {
+		l.kept = true
 		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", "it needs more than it has booked")
 		return
 	}
 	h, r := l.Hook, l.request
 	s, err := ledger.Snapshot(ctx)
-	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+	if err != nil {
+		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
+		return
+	}
+	if l.kept = slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }); l.kept {
 		return
 	}
 	n.closeStale(s.Readings)
@@ -265,6 +270,7 @@ func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
 		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
+	l.kept = true
 	n.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 

@@ -3,13 +3,17 @@
 package prolog
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"carma/gres"
 	"carma/gres/choose"
+	"carma/gres/lease"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/schedule"
@@ -183,5 +187,66 @@ func TestKeptOnceItIsKnownWhatIsBooked(t *testing.T) {
 			t.Errorf("holds %+v, want %d, %v", s.Holds, holds, err)
 		}
 		delete(w.slurm.fail, "words")
+	}
+}
+
+// unwilling is a ledger that keeps no GPUs, or does not tell of any.
+type unwilling struct {
+	*lease.Ledger
+	read, hold error
+}
+
+func (u *unwilling) Snapshot(ctx context.Context) (lease.Snapshot, error) {
+	s, err := u.Ledger.Snapshot(ctx)
+	return s, cmp.Or(u.read, err)
+}
+
+func (u *unwilling) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
+	if u.hold != nil {
+		return u.hold
+	}
+	return u.Ledger.Hold(ctx, job, uid, gpus, mib, uuids)
+}
+
+// What could not be kept in one round is tried again in the next one, and kept once.
+func TestKeptInALaterRound(t *testing.T) {
+	locked := errors.New("the database is locked")
+	put := func(w *world, readings []gres.Reading) {
+		if err := w.book.PutReadings(t.Context(), readings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, fail := range map[string]func(*world, *unwilling) (mend func()){
+		"the ledger does not answer": func(_ *world, u *unwilling) func() {
+			u.read = locked
+			return func() { u.read = nil }
+		},
+		"enough is held for the user": func(_ *world, u *unwilling) func() {
+			u.hold = locked
+			return func() { u.hold = nil }
+		},
+		"no GPU accepts jobs": func(w *world, _ *unwilling) func() {
+			readings := idle(2)
+			readings[0].Unreadable, readings[1].Unreadable = "NVML hangs", "NVML hangs"
+			put(w, readings)
+			return func() { put(w, idle(2)) }
+		},
+	} {
+		w := newWorld(t)
+		put(w, idle(2))
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+		u := &unwilling{Ledger: w.book}
+		mend := fail(w, u)
+		l := w.arrive(t.Context(), hook(7), w.slurm)
+		w.keep(t.Context(), l, u, w.slurm)
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 0 {
+			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
+		}
+		mend()
+		w.keep(t.Context(), l, u, w.slurm)
+		w.keep(t.Context(), l, u, w.slurm)
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 1 {
+			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
+		}
 	}
 }
