@@ -191,6 +191,22 @@ func TestExitZeroAfterAnOOM(t *testing.T) {
 	}
 }
 
+// Output whose name holds what slurmctld alone knows, with a width or without, is not looked for: the name would be
+// another file's.
+func TestGoodJobWithOutputOfUnknownName(t *testing.T) {
+	for name, scans := range map[string]int{"%A.err": 0, "%a.err": 0, "%x": 0, "log-%4a": 0, "%02A/err": 0, "%8x.err": 0,
+		"%j.err": 1, "%%j_a.err": 1, "x%jA": 1} {
+		w := newWorld(t)
+		w.prolog(t, hook(7))
+		h, asked := hook(7), len(w.asked)
+		h.StdErr = name
+		w.epilog(t, h)
+		if got := len(w.asked) - asked; got != scans {
+			t.Errorf("%s: %d scans, want %d", name, got, scans)
+		}
+	}
+}
+
 // What could not be read is said with what to do.
 func TestUnreadStdErr(t *testing.T) {
 	for state, word := range map[userfile.State]string{

@@ -5,8 +5,9 @@ package prolog
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"carma/db"
@@ -167,11 +168,15 @@ var unread = map[userfile.State]string{
 		"name one on another file system with #SBATCH --error=FILE",
 }
 
+// ofQueue are the symbols in the name of a file, with a width or without, that slurmctld alone can tell.
+var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\d*[Aax]`) })
+
 // noteOfSuccess notes that a job of exit 0 says that the GPU was out of memory. slurmctld is not asked: the
-// output of an array's task, named after the array, is not found then.
+// output of an array's task, named after the array, is not found then. The look costs a good job some milliseconds,
+// and at most the two seconds that userfile has, before the GPUs are released: slurmctld gives the job's slots to
+// nobody before the Epilog has ended, and the record is written once, before the agent completes the record.
 func (n *Node) noteOfSuccess(ctx context.Context, h jobenv.Hook, about JobMeta) string {
-	if names := h.StdErr + h.StdOut; strings.Contains(names, "%A") || strings.Contains(names, "%a") ||
-		strings.Contains(names, "%x") {
+	if ofQueue().MatchString(h.StdErr + h.StdOut) {
 		return ""
 	}
 	r := n.scan(ctx, h, about, sctl.Job{}, "")
