@@ -174,6 +174,27 @@ func TestNeighboursPart(t *testing.T) {
 	}
 }
 
+// A job near its start of which no text tells is brought back where it used more than allocators take that are told to
+// take the booking, and not where it used just that: JAX that preallocates under an MPS limit, say.
+func TestAllocatorsThatTakeTheBooking(t *testing.T) {
+	for peak, oom := range map[int64]bool{10000: false, 10100: false, 10240: false, 10440: false, 10500: true} {
+		for _, hint := range []bool{false, true} {
+			w := newWorld(t)
+			w.peak = peak
+			if hint {
+				w.oom()
+				w.stderr.Grade, w.peak = oomscan.Hint, peak
+			}
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+			w.prolog(t, hook(7))
+			w.epilog(t, failed(hook(7)))
+			if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom {
+				t.Errorf("peak %d, advice %v: %q, requeued to %q, note %q", peak, hint, a.OOM, a.RequeuedTo, a.OOMNote)
+			}
+		}
+	}
+}
+
 // A job of exit 0 whose text says that the GPU was out of memory completes, and the record notes the text.
 // slurmctld is not asked.
 func TestExitZeroAfterAnOOM(t *testing.T) {

@@ -64,9 +64,7 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	}
 	e.Memory = evidence.Unknown
 	for _, g := range held.GPUs {
-		full := slices.Contains([]evidence.Text{evidence.Strong, evidence.Weak, evidence.Disguise}, e.Text) &&
-			cardFull(g.UUID, s.Readings, past)
-		m := evidence.MemoryOf(peakOf(g), g.ReserveMiB, ofTheCard(g), full)
+		m := evidence.MemoryOf(e.Text, peakOf(g), g.ReserveMiB, ofTheCard(g), cardFull(g.UUID, s.Readings, past))
 		if e.BookedMiB == 0 || slices.Index(evidence.Memories, m) < slices.Index(evidence.Memories, e.Memory) {
 			e.Memory, e.PeakMiB, e.BookedMiB = m, g.PeakMiB, g.ReserveMiB
 		}
