@@ -463,28 +463,30 @@ func TestPrologGivesBackOften(t *testing.T) {
 	}
 	node := func(h *jobenv.Hook) { exclusive(h); h.Carma.All = true }
 	nodes := func(h *jobenv.Hook) { node(h); h.OneNode = false }
+	const asked = "job 7,words 7,job 7" // by again, by giveBack
 	for _, c := range []struct {
 		name    string
 		restart uint32
 		books   string
 		job     func(*jobenv.Hook)
 		others  uint32 // whose jobs are on the GPUs; 0: the user's own, exclusive
+		asked   string
 		change  string
 		kept    int64 // MiB; -1: nothing is
 	}{
-		{"not often", 4, shares, counted, 2000, "", -1},
-		{"shares", 5, shares, counted, 2000, "   carma1>=40536|carma1u1000>=40536", -1},
-		{"lacks memory", 5, shares, counted, 0, "", -1},
-		{"exclusive", 5, whole, exclusive, 0, "", -1},
-		{"by a smaller GPU", 5, "gres:gpu:1,gres:carma:20000", smaller, 0,
+		{"not often", 4, shares, counted, 2000, asked, "", -1},
+		{"shares", 5, shares, counted, 2000, asked, "   carma1>=40536|carma1u1000>=40536", -1},
+		{"lacks memory", 5, shares, counted, 0, asked, "", -1},
+		{"exclusive", 5, whole, exclusive, 0, asked, "", -1},
+		{"by a smaller GPU", 5, "gres:gpu:1,gres:carma:20000", smaller, 0, asked,
 			"  gres:gpu:1,gres:carma:40536 carma1>=40536|carma1u1000>=40536", -1},
-		{"all GPUs of a node", 5, whole, node, 0, "   carma1>=40536|carma1u1000>=40536", -1},
-		{"all GPUs of several", 5, whole, nodes, 0, "", 0},
-		{"not counted", 5, shares, plain, 2000, "", 10240},
-		{"nothing booked", 5, "gres:gpu:1", plain, 2000, "", -1},
-		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000,
+		{"all GPUs of a node", 5, whole, node, 0, asked, "   carma1>=40536|carma1u1000>=40536", -1},
+		{"all GPUs of several", 5, whole, nodes, 0, asked, "", 0},
+		{"not counted", 5, shares, plain, 2000, asked, "", 10240},
+		{"nothing booked", 5, "gres:gpu:1", plain, 2000, asked, "", -1},
+		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000, asked,
 			"  gres:gpu:1,gres:carma:40536", -1},
-		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "", -1},
+		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "job 7", "", -1},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
@@ -503,8 +505,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 		h.Restart, h.OneNode = c.restart, true
 		c.job(&h)
 		w.prolog(t, h)
-		if want := []string{"incomplete 7", "update 7" + c.change, "job 7"}; len(w.slurm.calls) < 3 ||
-			!slices.Equal(w.slurm.calls[len(w.slurm.calls)-3:], want) || w.slurm.startIn != latestStart {
+		if want := append(strings.Split(c.asked, ","), "incomplete 7", "update 7"+c.change,
+			"job 7"); !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != latestStart {
 			t.Errorf("%s: calls %q, want %q; starts in %v", c.name, w.slurm.calls, want, w.slurm.startIn)
 		}
 		w.prolog(t, h) // kept once
@@ -739,6 +741,7 @@ func TestWhoGoesBack(t *testing.T) {
 	quarantine(t, w, "GPU-0")
 	quarantine(t, w, "GPU-1")
 	w.slurm.noRequeue = true
+	// words: nothing is kept for a job that needs more than it has booked.
 	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
 		!slices.Equal(w.slurm.calls, []string{"job 7", "words 7"}) {
 		t.Errorf("--no-requeue: %v, calls %v", err, w.slurm.calls)
