@@ -28,7 +28,7 @@ var schemaFiles embed.FS
 
 // Version is the newest schema that this program knows: the number of files
 // in schema/.
-const Version = 4
+const Version = 5
 
 // Errors that a caller may tell apart.
 var (

@@ -301,7 +301,8 @@ func TestReaderOfAnOldSchema(t *testing.T) {
 		t.Error(laws)
 	}
 	var times int
-	if err := d.sql.QueryRow("SELECT times FROM changed WHERE uid=7").Scan(&times); err != nil || times != Version-3 {
+	// Of the steps from 3 on, 0004.sql alone changes what copies hold.
+	if err := d.sql.QueryRow("SELECT times FROM changed WHERE uid=7").Scan(&times); err != nil || times != 1 {
 		t.Errorf("users get new copies: %d, %v", times, err)
 	}
 }

@@ -13,25 +13,28 @@ import (
 // Lately is a question about the last while of a node.
 type Lately struct {
 	UID        uint32
-	Hour       time.Time     // requeues from then on are counted
-	Neighbours []uint32      // jobs whose ends are looked for
-	Ended      time.Time     // from then on
-	UUIDs      []string      // GPUs whose samples are looked for
-	Samples    time.Duration // that long before the newest sample
+	Now        time.Time
+	Started    time.Time // the job that asks; no earlier sample is of the job's time
+	Hour       time.Time // requeues from then on are counted
+	Neighbours []uint32  // jobs whose ends are looked for
+	Ended      time.Time // ends and samples from then on
+	UUIDs      []string  // GPUs whose samples are looked for
 }
 
 // Happened is the answer.
 type Happened struct {
-	Requeues map[string]int       // of the user, by the partition that they were requeued to
+	Requeues map[string]int       // of the user, by the partition that the jobs were requeued to; nil: not known
 	Ended    map[uint32]time.Time // by job
 	UsedMiB  map[string][]int64   // most of each sample, by GPU, the newest first
 }
 
+const countRequeues = "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND end_ms>=? AND " +
+	"requeued_to IS NOT NULL GROUP BY requeued_to"
+
 // Lately tells what has happened on the node, by keys and indices alone.
 func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	h := Happened{Requeues: map[string]int{}, Ended: map[uint32]time.Time{}, UsedMiB: map[string][]int64{}}
-	found, err := d.sql.QueryContext(ctx, "SELECT requeued_to, count(*) FROM attempt WHERE uid=? AND end_ms>=? AND "+
-		"requeued_to IS NOT NULL GROUP BY requeued_to", q.UID, q.Hour.UnixMilli())
+	found, err := d.sql.QueryContext(ctx, countRequeues, q.UID, q.Hour.UnixMilli())
 	_, err = rows.All(found, err, fmt.Sprint("count requeues of uid ", q.UID), func(_ *struct{}, scan rows.Scan) error {
 		var to string
 		var n int
@@ -40,7 +43,7 @@ func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 		return err
 	})
 	if err != nil {
-		return h, explain(err)
+		return Happened{}, explain(err)
 	}
 	found, err = d.sql.QueryContext(ctx, "SELECT job_id, end_ms FROM attempt WHERE job_id IN ("+JoinIDs(q.Neighbours)+
 		") AND end_ms>=?", q.Ended.UnixMilli())
@@ -54,9 +57,12 @@ func (d *DB) Lately(ctx context.Context, q Lately) (Happened, error) {
 	if err != nil {
 		return h, explain(err)
 	}
+	const longest = 10 * time.Minute // sample (nvml.interval, Thin)
+	from := max((q.Started.UnixMilli()+999)/1000, q.Ended.Add(-2*longest).Unix())
 	for _, uuid := range q.UUIDs {
-		found, err := d.sql.QueryContext(ctx, "SELECT used_mib FROM sample WHERE uuid=?1 AND at>="+
-			"(SELECT max(at) FROM sample WHERE uuid=?1)-?2 ORDER BY at DESC", uuid, int64(q.Samples.Seconds()))
+		// The sample of this moment is not written before its own length is over.
+		found, err := d.sql.QueryContext(ctx, "SELECT used_mib FROM sample WHERE uuid=? AND at BETWEEN ? AND ? AND "+
+			"at+2*length>=? ORDER BY at DESC", uuid, from, q.Now.Unix(), q.Ended.Unix())
 		h.UsedMiB[uuid], err = rows.All(found, err, "read samples of GPU "+uuid,
 			func(mib *int64, scan rows.Scan) error { return scan(mib) })
 		if err != nil {

@@ -4,6 +4,7 @@ package prolog
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +49,8 @@ func TestBackOffLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom || !oom &&
-			(a.State != "FAILED" || a.OOMNote == "") {
+			(a.State != "FAILED" || a.OOMNote != "a message of CUDA driver says that the GPU was out of memory, but it worked on "+
+				"after that") {
 			t.Errorf("peak %d: %+v", peak, a)
 		}
 	}
@@ -96,12 +98,19 @@ func TestRecoveryNeedsMemory(t *testing.T) {
 			"requeued in its own partition"},
 		"both full, with evidence": {10100, map[string]int{"gpu-ex": 10, "gpu": 40}, false, "gpu", false, "pytorch",
 			"requeued in its own partition"},
+		"nobody can tell how many, with evidence": {10100, nil, false, "gpu", false, "pytorch",
+			"requeued in its own partition, as the records did not tell"},
+		"nobody can tell how many": {100, nil, false, "", false, "pytorch",
+			"not requeued: no figure of its GPU's memory confirms it, and the records did not tell"},
 		"any program, at its limit": {9950, nil, true, "gpu-ex", true, "out-of-memory", "its text says so; it used 9.7 GiB"},
 		"any program, far below":    {4096, nil, true, "", false, "", "it says that memory was not enough"},
 	} {
 		w := newWorld(t)
 		w.oom()
 		w.peak, w.records.past.Requeues = c.peak, c.before
+		if strings.HasPrefix(name, "nobody can tell") {
+			w.records.unread = errors.New("the database is locked")
+		}
 		if c.weak {
 			w.stderr.Signature, w.stderr.Grade = "out-of-memory", oomscan.Weak
 		}
@@ -155,9 +164,34 @@ func TestNeighboursPart(t *testing.T) {
 		if a.RequeuedTo != c.to || a.OOM != "" || !strings.HasPrefix(a.OOMNote, c.note) {
 			t.Errorf("%s: requeued to %q, %q, note %q", name, a.RequeuedTo, a.OOM, a.OOMNote)
 		}
+		if q := w.records.asked; time.Since(q.Now) > time.Minute || q.Now.Sub(q.Started) > time.Minute ||
+			q.Started.After(q.Now) || q.Now.Sub(q.Ended) != besideWithin {
+			t.Errorf("%s: asked about %+v", name, q)
+		}
 		back := strings.Contains(w.slurm.comment, `carma-retry={"reason":"neighbour","from":"gpu"}`)
 		if back != (c.to != "") {
 			t.Errorf("%s: AdminComment %q", name, w.slurm.comment)
+		}
+	}
+}
+
+// A job near its start of which no text tells is brought back where it used more than allocators take that are told to
+// take the booking, and not where it used just that: JAX that preallocates under an MPS limit, say.
+func TestAllocatorsThatTakeTheBooking(t *testing.T) {
+	for peak, oom := range map[int64]bool{10000: false, 10100: false, 10240: false, 10440: false, 10500: true} {
+		for _, hint := range []bool{false, true} {
+			w := newWorld(t)
+			w.peak = peak
+			if hint {
+				w.oom()
+				w.stderr.Grade, w.peak = oomscan.Hint, peak
+			}
+			w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+			w.prolog(t, hook(7))
+			w.epilog(t, failed(hook(7)))
+			if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom {
+				t.Errorf("peak %d, advice %v: %q, requeued to %q, note %q", peak, hint, a.OOM, a.RequeuedTo, a.OOMNote)
+			}
 		}
 	}
 }
@@ -175,6 +209,22 @@ func TestExitZeroAfterAnOOM(t *testing.T) {
 		a := w.records.attempts[0]
 		if a.State != "COMPLETED" || a.OOM != "" || a.OOMNote != want || len(w.slurm.calls) > 0 {
 			t.Errorf("%+v, %v", a, w.slurm.calls)
+		}
+	}
+}
+
+// Output whose name holds what slurmctld alone knows, with a width or without, is not looked for: the name would be
+// another file's.
+func TestGoodJobWithOutputOfUnknownName(t *testing.T) {
+	for name, scans := range map[string]int{"%A.err": 0, "%a.err": 0, "%x": 0, "log-%4a": 0, "%02A/err": 0, "%8x.err": 0,
+		"%j.err": 1, "%%j_a.err": 1, "x%jA": 1} {
+		w := newWorld(t)
+		w.prolog(t, hook(7))
+		h, asked := hook(7), len(w.asked)
+		h.StdErr = name
+		w.epilog(t, h)
+		if got := len(w.asked) - asked; got != scans {
+			t.Errorf("%s: %d scans, want %d", name, got, scans)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// books is what the job books, as slurmctld has it. No update changes that of a job that has started.
+// books is the job's booking, as slurmctld has the booking. No update changes the booking of a started job.
 func (l *launch) books(ctx context.Context, slurm Jobs) (tres.List, error) {
 	if l.booking == nil {
 		words, err := slurm.Words(ctx, l.JobID)
@@ -25,14 +25,14 @@ func (l *launch) books(ctx context.Context, slurm Jobs) (tres.List, error) {
 	return *l.booking, nil
 }
 
-// exceeds tells whether a job needs more than it has booked: job_submit has not seen it, its GPUs were added
-// later, or their sizes were mistaken. Such a job yields to all that have booked what they need.
+// exceeds tells whether a job needs more than its booking: job_submit has not seen the job, GPUs were added later, or
+// the sizes of GPUs were mistaken. Such a job yields to all jobs with a full booking.
 func (l *launch) exceeds(list tres.List) bool {
-	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than those that it booked by
+	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than those of the booking
 	return !l.Carma.Annotated || !list.Books() || int64(l.request.GPUs)*each > list.MiB
 }
 
-// rebooked is the change by which a job books mib MiB of each of its GPUs.
+// rebooked is the change by which a job books mib MiB of each GPU.
 func (n *Node) rebooked(h jobenv.Hook, list tres.List, mib int64) sctl.Change {
 	change := sctl.Change{TresPerNode: list.Rebook(int64(h.Carma.GPUs) * mib)}
 	if list.Books() {
@@ -41,8 +41,8 @@ func (n *Node) rebooked(h jobenv.Hook, list tres.List, mib int64) sctl.Change {
 	return change
 }
 
-// awaiting is the constraint by which a job waits for a node whose GPUs can give mib MiB each; empty where no
-// node says what its GPUs can give, and for a job on all GPUs of several nodes, which waits for those.
+// awaiting is the constraint by which a job waits for a node with GPUs of mib MiB to give; empty where no node
+// publishes that figure, and for a job on all GPUs of several nodes.
 func (n *Node) awaiting(h jobenv.Hook, mib int64) string {
 	if !h.Carma.Counted || h.Carma.All && !h.OneNode {
 		return ""

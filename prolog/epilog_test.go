@@ -35,7 +35,9 @@ func TestEpilogOfAGoodJob(t *testing.T) {
 	w.prolog(t, hook(8))
 	asked := len(w.asked)
 	w.epilog(t, hook(7))
-	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked+1 {
+	// Its output is read once: a message with exit 0 is noted (TestExitZeroAfterAnOOM).
+	if len(w.records.attempts) != 1 || len(w.slurm.calls) != 0 || len(w.asked) != asked+1 ||
+		w.asked[asked].Op != userfile.OpScan || len(w.asked[asked].Files) != 1 {
 		t.Fatalf("records %+v, calls %v", w.records.attempts, w.slurm.calls)
 	}
 	a := w.records.attempts[0]
@@ -139,10 +141,8 @@ func TestEpilogLeavesOthersAlone(t *testing.T) {
 		change func(*world, *jobenv.Hook)
 		state  string
 	}{
-		"exit 0": {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
-		"no signature": {func(w *world, _ *jobenv.Hook) {
-			w.stderr, w.peak = userfile.Reply{State: userfile.StateOK}, 0
-		}, "FAILED"},
+		"exit 0":         {func(_ *world, h *jobenv.Hook) { h.Exit = jobenv.Exit{} }, "COMPLETED"},
+		"no signature":   {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateOK} }, "FAILED"},
 		"not batch host": {func(_ *world, h *jobenv.Hook) { h.BatchHost = false }, "FAILED"},
 		"stderr not found": {func(w *world, _ *jobenv.Hook) { w.stderr = userfile.Reply{State: userfile.StateMissing} },
 			"FAILED"},
@@ -216,7 +216,7 @@ func TestEpilogWhenSlurmRefuses(t *testing.T) {
 			w.epilog(t, failed(hook(7)))
 			a := w.records.attempts[0]
 			if got := w.changes(); got != c.calls+w.said() ||
-				!strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") || a.RequeuedTo != "" ||
+				a.OOMNote != c.note+"; "+oomNote || a.RequeuedTo != "" ||
 				a.State != "OUT_OF_MEMORY" {
 				t.Errorf("calls %q, want %q; record %+v", got, c.calls, a)
 			}
@@ -272,7 +272,7 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 		if got := w.changes(); got != c.calls {
 			t.Errorf("%s %v: calls %q, want %q", c.fail, c.err, got, c.calls)
 		}
-		if a := w.records.attempts[0]; c.err != nil && !strings.HasPrefix(a.OOMNote, c.note+"; PyTorch says so") {
+		if a := w.records.attempts[0]; c.err != nil && a.OOMNote != c.note+"; "+oomNote {
 			t.Errorf("%s: note %q, want %q", c.fail, a.OOMNote, c.note)
 		}
 		s, err := w.book.Snapshot(t.Context())
@@ -283,6 +283,9 @@ func TestEpilogOfAJobThatMayBeHeld(t *testing.T) {
 		}
 	}
 }
+
+// oomNote is what is noted of such a job.
+const oomNote = "PyTorch says so; it used 9.9 GiB of the 10.0 GiB that it booked"
 
 // oom has every scan find PyTorch's words, and NVML see the jobs at their limits.
 func (w *world) oom() {
@@ -570,7 +573,7 @@ func TestEpilogWithoutRecovery(t *testing.T) {
 	w.Config.Partition["gpu"] = config.Partition{Share: true}
 	w.epilog(t, failed(hook(7)))
 	a := w.records.attempts[0]
-	if !strings.HasPrefix(a.OOMNote, "partition has no recovery partition; ") ||
+	if a.OOMNote != "partition has no recovery partition; "+oomNote ||
 		a.State != "OUT_OF_MEMORY" || len(w.slurm.calls) != 1 {
 		t.Errorf("calls %v, record %+v", w.slurm.calls, a)
 	}

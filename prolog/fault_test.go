@@ -3,6 +3,7 @@
 package prolog
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func TestEpilogOfAServerFault(t *testing.T) {
 			note},
 		"out of memory, too": {[]uint32{7, 8}, func(w *world, _ *jobenv.Hook) {
 			w.oom()
-		}, true, ""},
+		}, true, "PyTorch says so; it used 9.9 GiB of the 10.0 GiB that it booked"},
 	} {
 		w := newWorld(t)
 		w.Config.Placement.Policy = "first-fit"
@@ -71,14 +72,55 @@ func TestEpilogOfAServerFault(t *testing.T) {
 		}
 		w.epilog(t, h)
 		a := w.records.attempts[0]
-		if (a.RequeuedTo == "gpu-ex") != c.back ||
-			!strings.HasPrefix(a.OOMNote, c.note) || (a.State == "REQUEUED") != c.back {
+		if (a.RequeuedTo == "gpu-ex") != c.back || a.OOMNote != c.note || (a.State == "REQUEUED") != c.back {
 			t.Errorf("%s: %q, back on %q, note %q, want %q", name, a.State, a.RequeuedTo, a.OOMNote, c.note)
 		}
 		whole := slices.Contains(w.slurm.calls, "update 7 gpu-ex gres:gpu:1,gres:carma:40536")
 		said := strings.Contains(w.slurm.comment, `carma-retry={"reason":"mps-fault","from":"gpu"}`)
 		if wantSaid := c.back && a.OOM == ""; whole != c.back || said != wantSaid {
 			t.Errorf("%s: calls %v, comment %s", name, w.slurm.calls, w.slurm.comment)
+		}
+	}
+}
+
+// A server's fault, which a user may bring about, gives no more places in the recovery partition within an hour than
+// other evidence does: the job comes back alone in its own partition, and no GPU is kept for it.
+func TestServerFaultsCountLikeOtherEvidence(t *testing.T) {
+	for name, c := range map[string]struct {
+		before map[string]int
+		err    error // of the records
+		to     string
+		note   string
+	}{
+		"the tenth": {map[string]int{"gpu-ex": 9}, nil, "gpu-ex", "its MPS server has faulted"},
+		"the eleventh": {map[string]int{"gpu-ex": 10}, nil, "gpu", "its MPS server has faulted; requeued in its own " +
+			"partition, as 10 of its user's jobs were in another within an hour"},
+		"others' partition": {map[string]int{"gpu": 40}, nil, "gpu-ex", "its MPS server has faulted"},
+		"nobody can tell": {nil, errors.New("the database is locked"), "gpu", "its MPS server has faulted; requeued in " +
+			"its own partition, as the records did not tell how many of its user's jobs were in another within an hour"},
+	} {
+		w := newWorld(t)
+		w.Config.Placement.Policy = "first-fit"
+		for _, id := range []uint32{7, 8} {
+			w.prolog(t, hook(id))
+		}
+		l := w.leases(t)
+		for _, id := range []uint32{7, 8} {
+			if err := w.book.Measure(t.Context(), idle(2), []lease.Usage{{Job: jobenv.JobKey{JobID: id}, UUID: l[0].UUID,
+				Present: true}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.follow(t, l[0])
+		w.logged, w.stderr.Kind = true, oomscan.GPUFault
+		w.records.past.Requeues, w.records.unread = c.before, c.err
+		w.slurm.job = sctl.Job{ID: 7, UID: 1000, State: "COMPLETING", Requeue: true}
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+		w.epilog(t, failed(hook(7)))
+		s, err := w.book.Snapshot(t.Context())
+		a := w.records.attempts[0]
+		if err != nil || a.RequeuedTo != c.to || a.OOMNote != c.note || (len(s.Holds) > 0) != (c.to == "gpu-ex") {
+			t.Errorf("%s: requeued to %q, note %q, holds %v, %v", name, a.RequeuedTo, a.OOMNote, s.Holds, err)
 		}
 	}
 }

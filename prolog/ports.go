@@ -132,7 +132,8 @@ type Sending interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 }
 
-// Waiting tells who waits.
+// Waiting tells who waits in the partitions of the node.
 type Waiting interface {
+	PartitionsOf(ctx context.Context, node string) ([]string, error)
 	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
 }

@@ -200,7 +200,15 @@ func (n *Node) fitNode(ctx context.Context, l *launch, ledger Readings, slurm Jo
 	defer cancel()
 	if j, err := ask(ctx, l.Hook, slurm); err != nil {
 		n.Log.Warn("query whether a job has the node exclusively", "job", l.JobKey, "error", err)
-	} else if j.WholeNode {
+	} else {
+		l.fit(j, node)
+	}
+}
+
+// fit gives a job that has a whole node, and has all slots of the node for that reason, the node's GPUs. Of a job that
+// job_submit has annotated the number of GPUs is known (request).
+func (l *launch) fit(j sctl.Job, node int) {
+	if j.WholeNode && !l.Carma.Annotated && node > 0 && l.request.GPUs > node {
 		l.request.GPUs = node
 	}
 }

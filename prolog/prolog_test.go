@@ -44,12 +44,14 @@ type slurm struct {
 	down       bool                 // the recovery partition
 	recovery   sctl.Partition
 	fail       map[string]error // by the first word of a call
+	failOnce   map[string]error // the same, of the first such call
 	calls      []string
 	refuse     func(sctl.Change) error
 	startIn    time.Duration
 	comment    string // AdminComment, as last set
 	queue      []schedule.Job
-	extra      string // of the node
+	partitions []string // of the node
+	extra      string   // of the node
 }
 
 func (s *slurm) Node(_ context.Context, name string) (extra string, err error) {
@@ -59,6 +61,10 @@ func (s *slurm) Node(_ context.Context, name string) (extra string, err error) {
 func (s *slurm) note(call string) error {
 	s.calls = append(s.calls, call)
 	word, _, _ := strings.Cut(call, " ")
+	if err, ok := s.failOnce[word]; ok {
+		delete(s.failOnce, word)
+		return err
+	}
 	return s.fail[word]
 }
 
@@ -125,18 +131,38 @@ func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error
 	return p, err
 }
 
-func (s *slurm) Queue(_ context.Context, partitions []string) ([]schedule.Job, error) {
-	return s.queue, s.note("queue " + strings.Join(partitions, ","))
+// Queue answers with the jobs of the partitions, as squeue does.
+func (s *slurm) Queue(_ context.Context, partitions []string) (queue []schedule.Job, err error) {
+	for _, j := range s.queue {
+		if slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(strings.Split(j.Partition, ","), p) }) {
+			queue = append(queue, j)
+		}
+	}
+	return queue, s.note("queue " + strings.Join(partitions, ","))
+}
+
+func (s *slurm) PartitionsOf(_ context.Context, node string) ([]string, error) {
+	return s.partitions, s.note("partitions " + node)
 }
 
 // records keeps what was written.
 type records struct {
 	past     db.Happened
+	asked    db.Lately
 	attempts []db.Attempt
 	err      error
+	unread   error // nothing can be read
 }
 
-func (r *records) Lately(context.Context, db.Lately) (db.Happened, error) { return r.past, nil }
+func (r *records) Lately(_ context.Context, q db.Lately) (db.Happened, error) {
+	if r.asked = q; r.unread != nil {
+		return db.Happened{}, r.unread
+	}
+	if r.past.Requeues == nil {
+		r.past.Requeues = map[string]int{}
+	}
+	return r.past, nil
+}
 
 func (r *records) Put(_ context.Context, a db.Attempt) error {
 	r.attempts = append(r.attempts, a)
@@ -437,28 +463,30 @@ func TestPrologGivesBackOften(t *testing.T) {
 	}
 	node := func(h *jobenv.Hook) { exclusive(h); h.Carma.All = true }
 	nodes := func(h *jobenv.Hook) { node(h); h.OneNode = false }
+	const asked = "job 7,words 7,job 7" // by again, by giveBack
 	for _, c := range []struct {
 		name    string
 		restart uint32
 		books   string
 		job     func(*jobenv.Hook)
 		others  uint32 // whose jobs are on the GPUs; 0: the user's own, exclusive
+		asked   string
 		change  string
 		kept    int64 // MiB; -1: nothing is
 	}{
-		{"not often", 4, shares, counted, 2000, "", -1},
-		{"shares", 5, shares, counted, 2000, "   carma1>=40536|carma1u1000>=40536", -1},
-		{"lacks memory", 5, shares, counted, 0, "", -1},
-		{"exclusive", 5, whole, exclusive, 0, "", -1},
-		{"by a smaller GPU", 5, "gres:gpu:1,gres:carma:20000", smaller, 0,
+		{"not often", 4, shares, counted, 2000, asked, "", -1},
+		{"shares", 5, shares, counted, 2000, asked, "   carma1>=40536|carma1u1000>=40536", -1},
+		{"lacks memory", 5, shares, counted, 0, asked, "", -1},
+		{"exclusive", 5, whole, exclusive, 0, asked, "", -1},
+		{"by a smaller GPU", 5, "gres:gpu:1,gres:carma:20000", smaller, 0, asked,
 			"  gres:gpu:1,gres:carma:40536 carma1>=40536|carma1u1000>=40536", -1},
-		{"all GPUs of a node", 5, whole, node, 0, "   carma1>=40536|carma1u1000>=40536", -1},
-		{"all GPUs of several", 5, whole, nodes, 0, "", 0},
-		{"not counted", 5, shares, plain, 2000, "", 10240},
-		{"nothing booked", 5, "gres:gpu:1", plain, 2000, "", -1},
-		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000,
+		{"all GPUs of a node", 5, whole, node, 0, asked, "   carma1>=40536|carma1u1000>=40536", -1},
+		{"all GPUs of several", 5, whole, nodes, 0, asked, "", 0},
+		{"not counted", 5, shares, plain, 2000, asked, "", 10240},
+		{"nothing booked", 5, "gres:gpu:1", plain, 2000, asked, "", -1},
+		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000, asked,
 			"  gres:gpu:1,gres:carma:40536", -1},
-		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "", -1},
+		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "job 7", "", -1},
 	} {
 		w := newWorld(t)
 		w.Thresholds.Settle, w.Thresholds.CrossUser = 0, false
@@ -477,8 +505,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 		h.Restart, h.OneNode = c.restart, true
 		c.job(&h)
 		w.prolog(t, h)
-		if want := []string{"incomplete 7", "update 7" + c.change, "job 7"}; len(w.slurm.calls) < 3 ||
-			!slices.Equal(w.slurm.calls[len(w.slurm.calls)-3:], want) || w.slurm.startIn != latestStart {
+		if want := append(strings.Split(c.asked, ","), "incomplete 7", "update 7"+c.change,
+			"job 7"); !slices.Equal(w.slurm.calls, want) || w.slurm.startIn != latestStart {
 			t.Errorf("%s: calls %q, want %q; starts in %v", c.name, w.slurm.calls, want, w.slurm.startIn)
 		}
 		w.prolog(t, h) // kept once
@@ -713,6 +741,7 @@ func TestWhoGoesBack(t *testing.T) {
 	quarantine(t, w, "GPU-0")
 	quarantine(t, w, "GPU-1")
 	w.slurm.noRequeue = true
+	// words: nothing is kept for a job that needs more than it has booked.
 	if err := w.Prolog(t.Context(), hook(7), w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
 		!slices.Equal(w.slurm.calls, []string{"job 7", "words 7"}) {
 		t.Errorf("--no-requeue: %v, calls %v", err, w.slurm.calls)
@@ -872,6 +901,64 @@ func TestPrologOfAWholeNode(t *testing.T) {
 				t.Errorf("%s, %v:\n%s", c.name, vars, got)
 			}
 		}
+	}
+}
+
+// A job on a whole node whose slots could not be compared with the node's GPUs at first, as the GPUs were not read yet
+// or slurmctld gave no answer, is neither ended nor held for the slots: the job gets all GPUs of the node.
+func TestWholeNodeIsNoRequestForItsSlots(t *testing.T) {
+	for name, c := range map[string]struct {
+		srun bool
+		read bool // the GPUs, before
+	}{
+		"srun, no readings yet":              {true, false},
+		"a batch job, no readings yet":       {false, false},
+		"srun, slurmctld away at first":      {true, true},
+		"batch job, slurmctld away at first": {false, true},
+	} {
+		w := newWorld(t)
+		if c.read {
+			if err := w.book.PutReadings(t.Context(), idle(2)); err != nil {
+				t.Fatal(err)
+			}
+			w.slurm.failOnce = map[string]error{"job": errors.New("away")}
+		}
+		h := hook(7)
+		h.Slots, h.Carma = []int{0, 1, 2, 3, 4, 5}, jobenv.Carma{}
+		w.slurm.job.WholeNode, w.slurm.job.State = true, "RUNNING"
+		if c.srun {
+			w.slurm.noRequeue = true
+		}
+		if err := w.Prolog(t.Context(), h, w.book, w.slurm); err != nil && !errors.Is(err, ErrUndecided) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, call := range []string{"cancel 7", "requeuehold 7", "notify 7"} {
+			if slices.Contains(w.slurm.calls, call) {
+				t.Errorf("%s: %v", name, w.slurm.calls)
+			}
+		}
+		if !c.srun {
+			if !slices.Contains(w.slurm.calls, "incomplete 7") {
+				t.Errorf("%s: %v", name, w.slurm.calls)
+			}
+			continue
+		}
+		if err := w.Settle(t.Context(), h, w.book, w.slurm); err != nil || len(w.leases(t)) != 2 {
+			t.Errorf("%s: leases %+v, %v", name, w.leases(t), err)
+		}
+	}
+}
+
+// Without a word in carma.toml about the size of nodes, a node that has lost a GPU ends no job.
+func TestNodeOfUnknownSizeEndsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.Config.Partition = nil
+	w.slurm.noRequeue = true
+	h := hook(7)
+	h.Slots, h.Carma = []int{0, 1, 2}, jobenv.Carma{}
+	if err := w.Prolog(t.Context(), h, w.book, w.slurm); !errors.Is(err, ErrUndecided) ||
+		slices.Contains(w.slurm.calls, "cancel 7") {
+		t.Errorf("%v, %v", err, w.slurm.calls)
 	}
 }
 

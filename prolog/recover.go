@@ -53,7 +53,7 @@ func (n *Node) recover(ctx context.Context, h jobenv.Hook, held lease.Held, abou
 	if partition, err = n.putBack(ctx, v.job, h.Partition, change, ledger, slurm); err != nil {
 		return "", false, err
 	}
-	n.Log.Info("requeued after OOM", "job", h.JobKey, "partition", partition, "books_mib", mib)
+	n.Log.Info("requeued after OOM", "job", h.JobKey, "reason", v.reason(), "partition", partition, "books_mib", mib)
 	return partition, alone, nil
 }
 

@@ -25,16 +25,14 @@ func backOff(n uint32) time.Duration {
 	return min(first<<min(n, 10), lease.LongestDelay)
 }
 
-// giveBack puts the job into the queue again. slurmctld takes the job back
-// while this Prolog still runs and slurmd then does not launch it; exit status
-// 0 keeps the node up. A job that was returned to the queue hooks.vetoes times is not sent around
-// any more, but waits for something that comes. One that was returned to the queue for what
-// no node says of its GPUs (choose.Uncounted) waits for idle GPUs; it shares them none the
-// less. For one that takes all GPUs of several nodes, and where no node says what its GPUs can give (below
-// Slurm 24.11), the node keeps GPUs. For one that needs more than it has booked nothing is kept, however often
-// it is returned.
-// A node that has lost a GPU never has enough for a job for all: such a job is returned,
-// and not held, as another node may take it, or this one when it is mended.
+// giveBack puts the job into the queue again. slurmctld takes the job back while this Prolog still runs, and slurmd
+// then does not launch the job; exit status 0 keeps the node up. After hooks.vetoes returns a job is not sent around
+// any more, but waits for something certain. A job returned for reasons in no node's Extra (choose.Uncounted) waits
+// for idle GPUs, and shares them none the less. For a job on all GPUs of several nodes, and where nodes publish
+// nothing of their GPUs (below Slurm 24.11), the node keeps GPUs. For a job with a need beyond its booking nothing is
+// kept, however often the job is returned.
+// A node with a lost GPU never has enough for a job on all GPUs: such a job is returned, and not held, as another node
+// may take the job, or this node once mended.
 func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) (err error) {
 	h, r := l.Hook, l.request
 	node, works := n.gpus(ctx, ledger)
@@ -54,7 +52,9 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	if node > 0 && r.GPUs > node && r.GPUs > n.mostGPUs(h.Partition) {
+	l.fit(j, node)
+	r = l.request
+	if most := n.mostGPUs(h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
 		return n.tooMany(ctx, l, j, node, ledger, slurm)
 	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
@@ -94,7 +94,7 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 }
 
 // mostGPUs is how many GPUs a node has where a job of the partition runs, as carma.toml says; of a partition
-// that it does not name, as many as any that it does.
+// without an entry there, as many as in any entry. 0: carma.toml has no entry.
 func (n *Node) mostGPUs(partition string) (most int) {
 	if p, ok := n.Config.Partition[partition]; ok {
 		return p.GPUsPerNode
@@ -105,9 +105,9 @@ func (n *Node) mostGPUs(partition string) (most int) {
 	return most
 }
 
-// tooMany holds a job that asks for more GPUs than the node has: it would come back for ever. One that cannot
-// return to the queue is ended, or slots and processors of the node would be its own for nothing. One of
-// scrontab, which nobody could release or end, waits until its user ends it.
+// tooMany holds a job that asks for more GPUs than the node has: the job would come back for ever. A job that cannot
+// return to the queue is ended, or would have slots and processors of the node for nothing. A job of scrontab, which
+// nobody else could release or end, waits until the user ends the job.
 func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, ledger Held, slurm Slurm) error {
 	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
@@ -210,15 +210,15 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 }
 
 // escalate is what a job that was returned to the queue too often asks for from now on; the
-// zero value if that would not help it.
+// zero value if nothing would help.
 func (n *Node) escalate(l *launch, list tres.List, uncounted bool) sctl.Change {
 	fullMiB := l.about.FullMiB
 	switch {
 	case !list.Books():
-	case l.request.Exclusive && list.Each(l.Carma.GPUs) < fullMiB: // it books by a smaller GPU, or was to share
+	case l.request.Exclusive && list.Each(l.Carma.GPUs) < fullMiB: // the booking is by a smaller GPU, or to share
 		n.Log.Info("returned often; books whole GPUs of this size now", "job", l.JobKey, "mib", fullMiB)
 		return n.rebooked(l.Hook, list, fullMiB)
-	case uncounted && !l.request.Exclusive, l.Carma.All: // what no node says of its GPUs is in its way
+	case uncounted && !l.request.Exclusive, l.Carma.All: // something in no node's Extra is in the way
 		if ask := n.awaiting(l.Hook, fullMiB); ask != "" {
 			n.Log.Info("returned often; waits for idle GPUs now", "job", l.JobKey)
 			return sctl.Change{Extra: ask}
@@ -227,8 +227,8 @@ func (n *Node) escalate(l *launch, list tres.List, uncounted bool) sctl.Change {
 	return sctl.Change{}
 }
 
-// keep keeps GPUs of this node for a job that does not wait for what a node's GPUs can give, or cannot return
-// to the queue, as the steward does for one that waits for capacity; not for one that needs more than it has booked.
+// keep keeps GPUs of this node for a job without a constraint on nodes' Extra, or that cannot return to the queue, as
+// the steward does for jobs with such a constraint; not for a job with a need beyond its booking.
 func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
 	if l.kept = l.kept || !l.Carma.Annotated; l.kept {
 		return
@@ -240,13 +240,18 @@ func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
 		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", err)
 		return
 	}
-	if l.kept = true; l.exceeds(list) {
+	if l.exceeds(list) {
+		l.kept = true
 		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", "it needs more than it has booked")
 		return
 	}
 	h, r := l.Hook, l.request
 	s, err := ledger.Snapshot(ctx)
-	if err != nil || slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }) {
+	if err != nil {
+		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
+		return
+	}
+	if l.kept = slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }); l.kept {
 		return
 	}
 	n.closeStale(s.Readings)
@@ -263,6 +268,7 @@ func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
 		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
+	l.kept = true
 	n.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 

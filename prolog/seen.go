@@ -5,8 +5,9 @@ package prolog
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"carma/db"
@@ -26,19 +27,20 @@ import (
 // profiles for some ten seconds, and samples are of ten.
 const besideWithin = 30 * time.Second
 
-// lately asks the records about the last while. Where they do not tell, nothing has happened.
+// lately asks the records about the last while. Where the records do not tell, no co-located job has done anything,
+// and nobody knows how many jobs were requeued.
 func (n *Node) lately(ctx context.Context, h jobenv.Hook, held lease.Held, records Records) db.Happened {
 	ctx, cancel := context.WithTimeout(ctx, logWithin)
 	defer cancel()
 	now := time.Now()
-	q := db.Lately{UID: h.UID, Hour: now.Add(-time.Hour), Neighbours: held.Neighbours,
-		Ended: now.Add(-besideWithin), Samples: besideWithin}
+	q := db.Lately{UID: h.UID, Now: now, Started: now.Add(-held.Age), Hour: now.Add(-time.Hour),
+		Neighbours: held.Neighbours, Ended: now.Add(-besideWithin)}
 	for _, g := range held.GPUs {
 		q.UUIDs = append(q.UUIDs, g.UUID)
 	}
 	past, err := records.Lately(ctx, q)
 	if err != nil {
-		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
+		n.Log.Warn("query what has happened within an hour", "job", h.JobKey, "error", err)
 	}
 	return past
 }
@@ -52,8 +54,8 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	if err != nil {
 		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
 	}
-	// Not of one that was cancelled, or that the node's kernel killed.
-	if h.Exit.Code != 0 && r.Kind != oomscan.HostMemory {
+	// Not of a job that was cancelled, or whose text says what else has ended the job.
+	if h.Exit.Code != 0 && !slices.Contains([]oomscan.Kind{oomscan.HostMemory, oomscan.MPS, oomscan.GPUFault}, r.Kind) {
 		e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
 	}
 	ofTheCard := func(g lease.Granted) bool { // as frameworks take at their start
@@ -62,9 +64,7 @@ func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, abo
 	}
 	e.Memory = evidence.Unknown
 	for _, g := range held.GPUs {
-		full := slices.Contains([]evidence.Text{evidence.Strong, evidence.Weak, evidence.Disguise}, e.Text) &&
-			cardFull(g.UUID, s.Readings, past)
-		m := evidence.MemoryOf(peakOf(g), g.ReserveMiB, ofTheCard(g), full)
+		m := evidence.MemoryOf(e.Text, peakOf(g), g.ReserveMiB, ofTheCard(g), cardFull(g.UUID, s.Readings, past))
 		if e.BookedMiB == 0 || slices.Index(evidence.Memories, m) < slices.Index(evidence.Memories, e.Memory) {
 			e.Memory, e.PeakMiB, e.BookedMiB = m, g.PeakMiB, g.ReserveMiB
 		}
@@ -166,11 +166,15 @@ var unread = map[userfile.State]string{
 		"name one on another file system with #SBATCH --error=FILE",
 }
 
+// ofQueue are the symbols in the name of a file, with a width or without, that slurmctld alone can tell.
+var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\d*[Aax]`) })
+
 // noteOfSuccess notes that a job of exit 0 says that the GPU was out of memory. slurmctld is not asked: the
-// output of an array's task, named after the array, is not found then.
+// output of an array's task, named after the array, is not found then. The look costs a good job some milliseconds,
+// and at most the two seconds that userfile has, before the GPUs are released: slurmctld gives the job's slots to
+// nobody before the Epilog has ended, and the record is written once, before the agent completes the record.
 func (n *Node) noteOfSuccess(ctx context.Context, h jobenv.Hook, about JobMeta) string {
-	if names := h.StdErr + h.StdOut; strings.Contains(names, "%A") || strings.Contains(names, "%a") ||
-		strings.Contains(names, "%x") {
+	if ofQueue().MatchString(h.StdErr + h.StdOut) {
 		return ""
 	}
 	r := n.scan(ctx, h, about, sctl.Job{}, "")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"carma/db"
 	"carma/gres/lease"
 	"carma/gres/output"
 	"carma/prolog/evidence"
@@ -81,24 +82,42 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		v.because = admincomment.Neighbour
 	default:
 		v.note = joined(noteOf(reply), e.Note())
-		return n.ofServerFault(ctx, h, held, about, v, ledger, slurm)
+		return n.ofServerFault(ctx, h, held, about, v, past, ledger, slurm)
 	}
 	v.note = e.Note()
 	fraction := config.Fraction(booked(held), about.FullMiB)
 	if advice := oomscan.Advice(reply.Signature, booked(held), fraction); advice != "" {
 		v.note += "; " + advice
 	}
-	if v.proven && past.Requeues[n.Config.Partition[h.Partition].Recovery] >= perHour {
-		v.proven = false
-		v.note = fmt.Sprintf("requeued in its own partition, as %d of its user's jobs were in another within an hour; %s",
-			perHour, v.note)
-	} else if !v.proven && past.Requeues[h.Partition] >= saidPerHour {
+	if why := n.full(h, past); v.proven && why != "" {
+		v.proven, v.note = false, why+"; "+v.note
+	} else if many := within(past, h.Partition, saidPerHour, "requeued"); !v.proven && many != "" {
 		n.Log.Info("a text alone says so, and too many jobs of the user were requeued within an hour", "job", h.JobKey)
-		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %d of its user's jobs were "+
-			"requeued within an hour; book more with mem=; %s", saidPerHour, v.note)
+		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %s; book more with mem=; %s",
+			many, v.note)
 		return v
 	}
 	return n.bringBack(ctx, h, held, about, v, ledger, slurm)
+}
+
+// full is why the job is given no place in the recovery partition, though there is evidence; empty: there is a place.
+func (n *Node) full(h jobenv.Hook, past db.Happened) string {
+	if many := within(past, n.Config.Partition[h.Partition].Recovery, perHour, "in another"); many != "" {
+		return "requeued in its own partition, as " + many
+	}
+	return ""
+}
+
+// within says that most or more jobs of the user were requeued to a partition within an hour, or that the records do
+// not tell; empty: fewer were. Without an answer no job is requeued that a bound would stop.
+func within(past db.Happened, partition string, most int, were string) string {
+	switch {
+	case past.Requeues == nil:
+		return fmt.Sprintf("the records did not tell how many of its user's jobs were %s within an hour", were)
+	case past.Requeues[partition] >= most:
+		return fmt.Sprintf("%d of its user's jobs were %s within an hour", most, were)
+	}
+	return ""
 }
 
 // bySight is the signature of an OOM of which no text tells.
@@ -155,23 +174,26 @@ func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err er
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if it was the cause, it takes no other job with it again.
 func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
-	ledger Held, slurm Slurm) verdict {
+	past db.Happened, ledger Held, slurm Slurm) verdict {
 	if !held.Victim {
 		return v
 	}
-	// The servers' log is evidence, as NVML's figures are.
-	v.note, v.because, v.proven = held.Fault, admincomment.MPSFault, true
+	// The servers' log is evidence, as NVML's figures are, and gives no more places within an hour.
+	v.note, v.because = held.Fault, admincomment.MPSFault
 	if why := n.mayNotRecover(h); why != "" {
 		v.note += "; " + why
 		return v
 	}
+	full := n.full(h, past)
+	v.proven = full == ""
 	to, alone, err := n.recover(ctx, h, held, about, v, ledger, slurm)
 	if err != nil {
 		v.note += "; " + err.Error()
 		n.notRequeued(ctx, h, v, err, slurm)
 		return v
 	}
-	v.requeuedTo, v.alone = to, alone
+	v.note = joined(v.note, full)
+	v.requeuedTo, v.alone = to, alone && v.proven
 	return v
 }
 

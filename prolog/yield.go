@@ -8,33 +8,34 @@ import (
 	"time"
 
 	"carma/gres/choose"
+	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/schedule"
 )
 
-// yielding is how a job yields that needs more than it has booked: slurmctld starts such a job whatever the
-// node's GPUs can give, ahead of all that wait for them.
+// yielding is how a job with a need beyond its booking yields: slurmctld starts such a job whatever the node's GPUs
+// can give, ahead of all jobs in the queue for these GPUs.
 type yielding struct {
 	looked time.Time
-	nobody bool      // waits that has booked what it needs, as far as is known
-	free   time.Time // since when there are GPUs that the job could have
+	nobody bool      // with a full booking waits, as far as is known
+	free   time.Time // since when there are GPUs for the job
 }
 
 const (
-	// yieldFor is how long GPUs must have been left by those who wait: the backfill scheduler looks at all of
-	// them every 30 s (bf_interval).
+	// yieldFor is how long the queue must have left GPUs alone: the backfill scheduler looks at all waiting jobs
+	// every 30 s (bf_interval).
 	yieldFor = 40 * time.Second
-	// slurmctld is asked again so often who waits, and given so long to answer.
+	// slurmctld is asked for the queue so often, and given so long to answer.
 	queueEvery    = 5 * time.Second
 	queueDeadline = 3 * time.Second
 )
 
-// yields tells whether a job is known to need more than it has booked.
+// yields tells whether a job is known to need more than its booking.
 func (l *launch) yields() bool {
 	return !l.Carma.Annotated || l.booking != nil && l.exceeds(*l.booking)
 }
 
-// leaves tells whether the job leaves to others what it could be given now.
+// leaves tells whether the job leaves GPUs to others now.
 func (y *yielding) leaves(d choose.Decision) bool {
 	switch {
 	case len(d.UUIDs) == 0:
@@ -46,8 +47,8 @@ func (y *yielding) leaves(d choose.Decision) bool {
 	return !y.nobody && time.Since(y.free) < yieldFor
 }
 
-// until is when a job that yields need not wait any longer for GPUs that it could have; for others it does
-// not wait here, in front of those who wait in the queue.
+// until is when a yielding job need not wait any longer for GPUs in reach. For other GPUs the job does not wait here,
+// in front of the jobs in the queue.
 func (y *yielding) until() time.Time {
 	if y.free.IsZero() {
 		return time.Time{}
@@ -55,8 +56,8 @@ func (y *yielding) until() time.Time {
 	return y.free.Add(yieldFor + 2*retryEvery)
 }
 
-// look asks who waits, where the job could have GPUs, and tells whether it may have them. Without an answer nobody
-// waits: the job is not to wait for a slurmctld that is away.
+// look asks who waits for this node, where GPUs are in reach, and tells whether the job may have the GPUs. Without
+// an answer nobody waits: a slurmctld that is away delays no job.
 func (n *Node) look(ctx context.Context, l *launch, slurm Waiting) bool {
 	y := &l.yielding
 	if y.free.IsZero() || y.nobody || time.Since(y.looked) < queueEvery {
@@ -64,19 +65,44 @@ func (n *Node) look(ctx context.Context, l *launch, slurm Waiting) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, queueDeadline)
 	defer cancel()
-	queue, err := slurm.Queue(ctx, n.Config.PartitionNames())
+	waits, err := n.somebodyWaits(ctx, l, slurm)
 	if err != nil {
 		n.Log.Warn("query jobs that wait for GPUs", "job", l.JobKey, "error", err)
 	}
-	if y.nobody = err != nil || !slices.ContainsFunc(queue, l.isBehind); !y.nobody && y.looked.IsZero() {
+	if y.nobody = !waits; waits && y.looked.IsZero() {
 		n.Log.Info("has not booked what it needs, and leaves GPUs to jobs that wait for them", "job", l.JobKey)
 	}
 	y.looked = time.Now()
 	return y.nobody
 }
 
-// isBehind tells whether a job that yields comes after another one, which waits for room that it has booked.
+// somebodyWaits tells whether a yielding job comes after another one. Jobs in partitions without this node wait for
+// other nodes.
+func (n *Node) somebodyWaits(ctx context.Context, l *launch, slurm Waiting) (bool, error) {
+	partitions, err := slurm.PartitionsOf(ctx, n.Name)
+	if err != nil {
+		return false, err
+	}
+	ours := slices.DeleteFunc(n.Config.PartitionNames(), func(p string) bool { return !slices.Contains(partitions, p) })
+	if len(ours) == 0 { // squeue would list all partitions
+		return false, nil
+	}
+	queue, err := slurm.Queue(ctx, ours)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(queue, func(j schedule.Job) bool { return l.isBehind(j) && mayWaitFor(j, n.Name) }), nil
+}
+
+// isBehind tells whether a yielding job comes after another one: a pending job with a booking, for want of room.
 func (l *launch) isBehind(j schedule.Job) bool {
 	return j.ID != l.JobID && j.State == jobstate.Pending && j.Reason.IsRoom() && j.MiB > 0 &&
 		!j.Eligible.After(time.Now())
+}
+
+// mayWaitFor tells whether a job of one of the node's partitions may run there: the user has named no nodes, has named
+// this node, or wants more nodes than named.
+func mayWaitFor(j schedule.Job, node string) bool {
+	named, err := hostlist.Expand(j.ReqNodes)
+	return err != nil || len(named) == 0 || len(named) < j.NodeCount || slices.Contains(named, node)
 }

@@ -3,12 +3,17 @@
 package prolog
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"carma/gres"
 	"carma/gres/choose"
+	"carma/gres/lease"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/schedule"
@@ -25,8 +30,12 @@ func waits() schedule.Job {
 func TestUnbookedJobYields(t *testing.T) {
 	held, later, unbooked, runs := waits(), waits(), waits(), waits()
 	held.Reason, later.Eligible, unbooked.MiB, runs.State = "JobHeldUser", time.Now().Add(time.Hour), 0, "RUNNING"
-	itself := waits()
+	itself, elsewhere, wider := waits(), waits(), waits()
 	itself.ID = 7
+	elsewhere.ReqNodes, elsewhere.NodeCount = "n[2-3]", 1
+	wider.ReqNodes, wider.NodeCount = "n[2-3]", 3
+	here := waits()
+	here.ReqNodes, here.NodeCount = "n[1-2]", 2
 	for name, c := range map[string]struct {
 		queue  []schedule.Job
 		busy   uint32 // GPUs in use, of two
@@ -39,11 +48,15 @@ func TestUnbookedJobYields(t *testing.T) {
 		"somebody waits":               {[]schedule.Job{waits()}, 1, false, false, false},
 		"somebody waits, and stays":    {[]schedule.Job{waits()}, 1, true, false, false},
 		"who waits does not for a GPU": {[]schedule.Job{held, later, unbooked, runs}, 1, false, false, true},
+		"somebody waits for others":    {[]schedule.Job{elsewhere}, 1, false, false, true},
+		"somebody waits, also for it":  {[]schedule.Job{elsewhere, here}, 1, false, false, false},
+		"who waits needs one more":     {[]schedule.Job{wider}, 1, false, false, false},
 		"none is free":                 {nil, 2, false, false, false},
 		"none is free, and stays":      {nil, 2, true, false, false},
 		"slurmctld is away":            {[]schedule.Job{waits()}, 1, false, true, true},
 	} {
 		w := newWorld(t)
+		w.slurm.partitions = []string{"all", "gpu"} // of the node
 		for id := range c.busy {
 			h := hook(id + 1)
 			h.Carma.Mode = "exclusive"
@@ -67,9 +80,34 @@ func TestUnbookedJobYields(t *testing.T) {
 		if returned := slices.Contains(w.slurm.calls, "incomplete 7"); returned != (!c.leased && !c.stays) {
 			t.Errorf("%s: calls %v", name, w.slurm.calls)
 		}
-		if asked := slices.Contains(w.slurm.calls, "queue gpu,gpu-ex"); asked != (c.busy < 2) ||
+		if asked := slices.Contains(w.slurm.calls, "queue gpu"); asked != (c.busy < 2) ||
 			slices.Contains(w.slurm.calls, "words 7") {
 			t.Errorf("%s: asked %v", name, w.slurm.calls)
+		}
+	}
+}
+
+// Who waits in partitions without the node waits for other nodes; a node in none that carma.toml names has nobody who
+// could wait for it.
+func TestYieldsToThePartitionsOfTheNode(t *testing.T) {
+	for _, c := range []struct {
+		partitions []string
+		asked      string
+		leased     bool
+	}{
+		{[]string{"gpu-ex", "gpu"}, "queue gpu,gpu-ex", false},
+		{[]string{"gpu-ex"}, "queue gpu-ex", true},
+		{[]string{"all"}, "", true},
+	} {
+		w := newWorld(t)
+		w.slurm.queue, w.slurm.partitions = []schedule.Job{waits()}, c.partitions
+		w.Until = time.Now().Add(2 * w.Config.Hooks.Deadline.D())
+		h := hook(7)
+		h.Carma = jobenv.Carma{}
+		w.prolog(t, h)
+		asked := slices.DeleteFunc(slices.Clone(w.slurm.calls), func(s string) bool { return !strings.HasPrefix(s, "queue") })
+		if len(w.leases(t)) > 0 != c.leased || strings.Join(asked, "") != c.asked {
+			t.Errorf("%v: leases %+v, calls %v", c.partitions, w.leases(t), w.slurm.calls)
 		}
 	}
 }
@@ -149,5 +187,66 @@ func TestKeptOnceItIsKnownWhatIsBooked(t *testing.T) {
 			t.Errorf("holds %+v, want %d, %v", s.Holds, holds, err)
 		}
 		delete(w.slurm.fail, "words")
+	}
+}
+
+// unwilling is a ledger that keeps no GPUs, or does not tell of any.
+type unwilling struct {
+	*lease.Ledger
+	read, hold error
+}
+
+func (u *unwilling) Snapshot(ctx context.Context) (lease.Snapshot, error) {
+	s, err := u.Ledger.Snapshot(ctx)
+	return s, cmp.Or(u.read, err)
+}
+
+func (u *unwilling) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
+	if u.hold != nil {
+		return u.hold
+	}
+	return u.Ledger.Hold(ctx, job, uid, gpus, mib, uuids)
+}
+
+// What could not be kept in one round is tried again in the next one, and kept once.
+func TestKeptInALaterRound(t *testing.T) {
+	locked := errors.New("the database is locked")
+	put := func(w *world, readings []gres.Reading) {
+		if err := w.book.PutReadings(t.Context(), readings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, fail := range map[string]func(*world, *unwilling) (mend func()){
+		"the ledger does not answer": func(_ *world, u *unwilling) func() {
+			u.read = locked
+			return func() { u.read = nil }
+		},
+		"enough is held for the user": func(_ *world, u *unwilling) func() {
+			u.hold = locked
+			return func() { u.hold = nil }
+		},
+		"no GPU accepts jobs": func(w *world, _ *unwilling) func() {
+			readings := idle(2)
+			readings[0].Unreadable, readings[1].Unreadable = "NVML hangs", "NVML hangs"
+			put(w, readings)
+			return func() { put(w, idle(2)) }
+		},
+	} {
+		w := newWorld(t)
+		put(w, idle(2))
+		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
+		u := &unwilling{Ledger: w.book}
+		mend := fail(w, u)
+		l := w.arrive(t.Context(), hook(7), w.slurm)
+		w.keep(t.Context(), l, u, w.slurm)
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 0 {
+			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
+		}
+		mend()
+		w.keep(t.Context(), l, u, w.slurm)
+		w.keep(t.Context(), l, u, w.slurm)
+		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 1 {
+			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
+		}
 	}
 }

@@ -129,6 +129,10 @@ func TestAdviceAfterAnOOM(t *testing.T) {
 			Mode: "shared", Start: time.Unix(1, 0), End: time.Unix(2, 0), GPUs: []db.AttemptGPU{g},
 			Total: db.TotalOf([]db.AttemptGPU{g})}
 	}
+	long := func(a db.Attempt) db.Attempt {
+		a.Total.LeaseS, a.Total.SMActPct = 100, figure.Unknown
+		return a
+	}
 	for name, c := range map[string]struct {
 		attempts  []db.Attempt
 		want, not string
@@ -143,6 +147,10 @@ func TestAdviceAfterAnOOM(t *testing.T) {
 			attempt(1, "FAILED", "", "", 40536, 7000, figure.MemoryMPS)}, "with 4.0 GiB booked", "mem="},
 		"of several jobs": {[]db.Attempt{attempt(0, "COMPLETED", "", "", 2048, 6144, figure.MemoryWindow)},
 			"its peak is that of the GPU", "`#CARMA mem="},
+		"of several jobs, for long": {[]db.Attempt{long(attempt(0, "COMPLETED", "", "", 2048, 6144, figure.MemoryWindow))},
+			"its peak is that of the GPU", "none of its processes"},
+		"never seen": {[]db.Attempt{long(attempt(0, "COMPLETED", "", "", 2048, 0, figure.MemoryMPS))},
+			"none of its processes was seen on the GPU", "its peak"},
 	} {
 		var j job
 		j.merge(c.attempts)

@@ -64,7 +64,7 @@ func notes(p *jobPage) (list []string) {
 	}
 	busy := f.LeaseS > 60 && f.SMActPct.Known()
 	switch {
-	case f.LeaseS > 60 && !known && (!f.SMActPct.Known() || f.SMActPct < 1):
+	case f.LeaseS > 60 && (j.PeakMiB <= 0 || f.PeakHow == figure.QualityNone) && (!f.SMActPct.Known() || f.SMActPct < 1):
 		say("none of its processes was seen on the GPU: it may not need a GPU")
 	case busy && len(f.UUIDs) > 1 && f.SMActPct < 20:
 		say("its %d GPUs were %.0f %% busy: fewer may be enough", len(f.UUIDs), float64(f.SMActPct))

@@ -164,6 +164,7 @@ const (
 type Snapshot struct {
 	records []byte
 	shifts  []Shift // for others by size, then users' own by size and user
+	own     int     // where users' own begin
 	uid     uint32  // of the user who asks, where one does
 	asked   bool
 }
@@ -195,6 +196,9 @@ func Parse(text []byte) (Snapshot, error) {
 			MiB:  int64(int32(binary.LittleEndian.Uint32(rest[4:]))),
 			Jobs: int(binary.LittleEndian.Uint32(rest[8:])), UID: binary.LittleEndian.Uint32(rest[12:]),
 			Since: int64(binary.LittleEndian.Uint64(rest[16:])), Own: binary.LittleEndian.Uint32(rest[24:]) == 1})
+	}
+	if s.own = slices.IndexFunc(s.shifts, func(o Shift) bool { return o.Own }); s.own < 0 {
+		s.own = len(s.shifts)
 	}
 	return s, nil
 }
@@ -233,17 +237,11 @@ func (s Snapshot) For(uid uint32) Snapshot {
 // ShiftMiB returns how far the base is off on GPUs of a size for the user who asks (For): by
 // the user's own runs, or else by those of others, which never lower it.
 func (s Snapshot) ShiftMiB(fullMiB int64) int64 {
-	own := slices.IndexFunc(s.shifts, func(o Shift) bool { return o.Own })
-	if own < 0 {
-		own = len(s.shifts)
+	if i, ok := slices.BinarySearchFunc(s.shifts[s.own:], Shift{FullMiB: fullMiB, UID: s.uid}, byPlace); ok && s.asked {
+		return s.shifts[s.own+i].MiB
 	}
-	if i, ok := slices.BinarySearchFunc(s.shifts[own:], Shift{FullMiB: fullMiB, UID: s.uid}, byPlace); ok && s.asked {
-		return s.shifts[own+i].MiB
-	}
-	for _, o := range s.shifts[:own] {
-		if o.FullMiB == fullMiB {
-			return max(o.MiB, 0)
-		}
+	if i, ok := slices.BinarySearchFunc(s.shifts[:s.own], Shift{FullMiB: fullMiB}, byPlace); ok {
+		return max(s.shifts[i].MiB, 0)
 	}
 	return 0
 }

@@ -8,13 +8,13 @@ import (
 )
 
 // Shift is how far the analytic estimate's base is off on GPUs of one size: for a user, by the
-// user's own runs, or for all of whom nothing is known.
+// user's own runs, or for all users without known runs.
 type Shift struct {
 	FullMiB int64
 	Own     bool   // of the user with UID; else of everybody else
-	UID     uint32 // where it is a user's own
+	UID     uint32 // of a user's own shift
 	MiB     int64
-	Jobs    int   // whose error it is the middle of; Own and 0: too few yet, MiB is what was everybody's
+	Jobs    int   // with the middle error; Own and 0: too few yet, MiB is the shift for everybody before
 	Since   int64 // seconds since 1970: jobs submitted before were estimated otherwise
 }
 
@@ -30,7 +30,7 @@ const (
 	maxResiduals = 100
 )
 
-// whose says of which user's jobs, and on GPUs of which size, an error is.
+// whose names the user and the size of GPUs of an error.
 type whose struct {
 	fullMiB int64
 	uid     uint32
@@ -53,8 +53,8 @@ func (l *Learner) addError(r Run) {
 }
 
 // Shifts returns how far the base of the analytic estimate is off by now. What a user's runs
-// say counts for that user: the middle of peak less estimate of the jobs that were submitted
-// since the user's last shift took effect, on top of it. Others are moved by no one user
+// say counts for the user: the middle of peak less estimate of the jobs submitted since the
+// user's last shift took effect, on top of that shift. Others are moved by no one user
 // (function ofUsers).
 func (l *Learner) Shifts(before Snapshot, now int64) (shifts []Shift) {
 	own, others := map[whose]Shift{}, map[int64]Shift{}
@@ -68,7 +68,7 @@ func (l *Learner) Shifts(before Snapshot, now int64) (shifts []Shift) {
 	for w, list := range l.errors {
 		was, known := own[w]
 		if !known {
-			was = others[w.fullMiB] // by which the user's jobs were estimated
+			was = others[w.fullMiB] // the base of the estimates of the user's jobs
 			was = Shift{FullMiB: w.fullMiB, Own: true, UID: w.uid, MiB: was.MiB, Since: was.Since}
 		}
 		switch middle, jobs := middleSince(list, was.Since); {
@@ -76,8 +76,8 @@ func (l *Learner) Shifts(before Snapshot, now int64) (shifts []Shift) {
 			was.MiB, was.Jobs, was.Since = min(max(was.MiB+middle, -furthest), furthest), jobs, now
 			own[w] = was
 		case !known && jobs > 0:
-			// Kept until there are enough jobs, that all of them are estimated by the same base.
-			if was.MiB < 0 { // of a version that let others lower it
+			// Kept until there are enough jobs, so that all are estimated by the same base.
+			if was.MiB < 0 { // of a version in which others could lower the base
 				was.MiB, was.Since = 0, now
 			}
 			own[w] = was
@@ -101,7 +101,7 @@ func middleSince(list []residual, since int64) (middle int64, jobs int) {
 	return errors[len(errors)/2], len(errors)
 }
 
-// newest are the users' own shifts, as many as a snapshot takes: those with enough jobs first.
+// newest are the users' own shifts, as many as a snapshot takes: shifts with enough jobs first.
 func newest(own map[whose]Shift) []Shift {
 	list := make([]Shift, 0, len(own))
 	for _, s := range own {
@@ -120,7 +120,7 @@ func byPlace(a, b Shift) int {
 	return cmp.Or(cmp.Compare(a.FullMiB, b.FullMiB), cmp.Compare(a.UID, b.UID))
 }
 
-// forOthers are the shifts for users of whom too little is known.
+// forOthers are the shifts for users with too few jobs.
 func forOthers(own map[whose]Shift, before map[int64]Shift, now int64) (shifts []Shift) {
 	middles := map[int64][]int64{}
 	for w := range own {
@@ -147,7 +147,7 @@ func forOthers(own map[whose]Shift, before map[int64]Shift, now int64) (shifts [
 }
 
 // ofUsers is what users' own shifts say to a user who has none: the middle of them with each
-// user left out in turn, and the least of these. So one user's runs, whatever they say, do not
+// user left out in turn, and the least of these. So no one user's runs, whatever they say,
 // raise others' estimates above what the other users' say, nor lower them below what is
 // estimated without.
 func ofUsers(middles []int64) int64 {

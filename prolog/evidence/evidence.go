@@ -64,15 +64,23 @@ const (
 	nearPct    = 90
 )
 
+// bookedPct is how far from the booking a peak of an allocator is that is told to take the booking.
+const bookedPct = 2
+
 // MemoryOf grades a peak against the booking. A peak that is a fixed part of the card is what a framework takes
-// at its start; a full card refuses whatever a job has booked.
-func MemoryOf(peakMiB, bookedMiB int64, preallocated, fullCard bool) Memory {
+// at its start; a full card refuses whatever a job has booked. Of a job whose text names no lack of memory a peak of
+// just the booking is no evidence: an allocator that takes the booking at its start (JAX under an MPS limit, a server
+// with CARMA_MEM_FRACTION) has that peak whatever ended the job.
+func MemoryOf(text Text, peakMiB, bookedMiB int64, preallocated, fullCard bool) Memory {
+	silent, refused := text == None || text == Hint, text == Strong || text == Weak || text == Disguise
 	switch {
 	case peakMiB <= 0 || bookedMiB <= 0:
 		return Unknown
-	case fullCard && peakMiB*2 >= bookedMiB: // less is no part of what filled the card
+	case fullCard && refused && peakMiB*2 >= bookedMiB: // less is no part of what filled the card
 		return AtLimit
 	case preallocated:
+		return Preallocated
+	case silent && peakMiB*100 >= bookedMiB*(100-bookedPct) && peakMiB*100 <= bookedMiB*(100+bookedPct):
 		return Preallocated
 	case peakMiB*100 >= bookedMiB*atLimitPct:
 		return AtLimit

@@ -45,8 +45,23 @@ func TestMemoryOf(t *testing.T) {
 		{10036, 10240, false, false, AtLimit}, {12288, 10240, false, false, AtLimit},
 		{9300, 10240, true, false, Preallocated}, {4000, 10240, false, true, Below}, {5120, 10240, false, true, AtLimit},
 	} {
-		if got := MemoryOf(c.peak, c.booked, c.preallocated, c.fullCard); got != c.want {
-			t.Errorf("%+v: %s", c, got)
+		for _, text := range []Text{Strong, Weak, Disguise} {
+			if got := MemoryOf(text, c.peak, c.booked, c.preallocated, c.fullCard); got != c.want {
+				t.Errorf("%s, %+v: %s", text, c, got)
+			}
+		}
+	}
+	for peak, want := range map[int64]Memory{0: Unknown, 5120: Below, 9300: Near, 10035: Near, 10036: Preallocated,
+		10444: Preallocated, 10445: AtLimit, 12288: AtLimit} {
+		for _, text := range []Text{Survived, OtherEnd} { // of which a full card is no evidence
+			if got := MemoryOf(text, peak, 10240, false, peak == 5120); got != want && (want != Preallocated || got != AtLimit) {
+				t.Errorf("%s, peak %d: %s, want %s", text, peak, got, want)
+			}
+		}
+		for _, text := range []Text{None, Hint} {
+			if got := MemoryOf(text, peak, 10240, false, peak == 5120); got != want {
+				t.Errorf("%s, peak %d: %s, want %s", text, peak, got, want)
+			}
 		}
 	}
 }

@@ -10,13 +10,15 @@ import (
 )
 
 // parsed is a text as programs mean it: lower case, without colours, box-drawing characters as '|',
-// each redraw of a progress bar and each line of a traceback inside a JSON string a line of its own.
+// each redraw of a progress bar and each line of a traceback inside a JSON string a separate line.
 type parsed struct {
 	text  []byte
-	lines []line // those with anything in them
+	lines []line // none is empty
+
+	lastOwn int // the number of the last line of the program's own, from 1 on; 0: nobody has looked
 }
 
-// line is text[begin:end], which stood at offset in what the program wrote.
+// line is text[begin:end], and stood at offset in the output of the program.
 type line struct {
 	begin, end int
 	offset     int64
@@ -58,7 +60,7 @@ func parse(raw []byte) *parsed {
 }
 
 // isLetter: C:\new is no end of a line; in a JSON string, what follows \n is a name, a blank or a bracket. A
-// lower-case letter alone begins no line of a traceback but torch., jaxlib. and their like.
+// lower-case letter alone begins no line of a traceback but torch., jaxlib. and the like.
 func isLetter(raw []byte, i int) bool {
 	if i >= len(raw) || raw[i] < 'a' || raw[i] > 'z' {
 		return false
@@ -73,7 +75,7 @@ func isLetter(raw []byte, i int) bool {
 	return false
 }
 
-// escapeEnd is the index of the last byte of the terminal's escape sequence that begins at raw[i] (ECMA-48).
+// escapeEnd is the index of the last byte of the terminal's escape sequence at raw[i] (ECMA-48).
 func escapeEnd(raw []byte, i int) int {
 	const longest = 64
 	if i+1 >= len(raw) {
@@ -96,25 +98,25 @@ func escapeEnd(raw []byte, i int) int {
 	return i
 }
 
-// lineAt is the index of the line in which text[at] stands.
+// lineAt is the index of the line of text[at].
 func (p *parsed) lineAt(at int) int {
 	return max(sort.Search(len(p.lines), func(k int) bool { return p.lines[k].begin > at })-1, 0)
 }
 
-// lineOf is the index of the line that stood at an offset.
+// lineOf is the index of the line at an offset.
 func (p *parsed) lineOf(offset int64) int {
 	return max(sort.Search(len(p.lines), func(k int) bool { return p.lines[k].offset > offset })-1, 0)
 }
 
 func (p *parsed) line(k int) []byte { return p.text[p.lines[k].begin:p.lines[k].end] }
 
-// around returns what stands around text[at] on its line, and where in it at is.
+// around returns the part of the line around text[at], and the place of text[at] there.
 func (p *parsed) around(at, k int) (whole []byte, from int) {
 	begin, end := max(at-before, p.lines[k].begin), min(at+after, p.lines[k].end)
 	return p.text[begin:max(begin, end)], at - begin
 }
 
-// pattern compiles an expression when it is needed: every hook has this package in it.
+// pattern compiles an expression on first use: every hook contains this package.
 func pattern(s string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(s) })
 }
@@ -139,9 +141,9 @@ func (p *parsed) body(k int) []byte {
 func indent(l []byte) int { return len(l) - len(bytes.TrimLeft(l, " \t")) }
 
 var (
-	// numbered is a line of source with its number: rich, IPython, loguru, compilers.
+	// numbered is a line of source with a number: rich, IPython, loguru, compilers.
 	numbered = pattern(`^\s*(?:>\s*\d+\s|-{2,}>\s*\d+\s|\d+\s+\||\d+ {2,}\S)`)
-	// code is how lines of source begin that hold words about memory.
+	// code is how lines of source with words about memory begin.
 	code = pattern(`^(?:except|raise|if|elif|assert|throw|catch|return|def|class|import|from|case|while|for|with|try:|else:|#|//)(?:\W|$)|` +
 		`^(?:print|printf|fprintf|logger|logging|log|warnings|self|std::cerr|pytest)[.(]|^[a-z_][\w.]* = `)
 	// inCode are words of source wherever they stand on a line.
@@ -149,10 +151,10 @@ var (
 		"-> none:"}
 )
 
-// above is how many lines a statement of source takes at most below the line that names its file.
+// above is how many lines a statement of source takes at most below the line with the name of the file.
 const above = 6
 
-// isSource tells whether a line is one of a program's source, as tracebacks print them.
+// isSource tells whether a line is one of a program's source, as in tracebacks.
 func (p *parsed) isSource(k int) bool {
 	l := p.body(k)
 	trimmed := bytes.TrimLeft(l, " \t")
@@ -172,7 +174,7 @@ func (p *parsed) isSource(k int) bool {
 	return false
 }
 
-// ofPinned tells whether a traceback around line k is of a thread that pins the node's memory.
+// ofPinned tells whether a traceback around line k is of a thread for pinned memory of the node.
 func (p *parsed) ofPinned(k int) bool {
 	for i := max(k-12, 0); i < min(k+4, len(p.lines)); i++ {
 		l := p.line(i)
@@ -183,10 +185,10 @@ func (p *parsed) ofPinned(k int) bool {
 	return false
 }
 
-// raised is the last line of a traceback, whoever printed it: an error that ended a program.
+// raised is the last line of a traceback, by any program: an error that ended the program.
 var raised = pattern(`^\s*(?:error: (?:loaderror: )?)?(?:[a-z_]\w*\.)*[a-z]\w*(?:error|exception|interrupt|exit)(?::|\s*$)`)
 
-// passedOn are words of errors that tell of an end that was another process's.
+// passedOn are words of errors about the end of another process.
 var passedOn = []string{"childfailederror", "calledprocesserror", "raytaskerror", "processraised", "processexited",
 	"distbackenderror", "connectionreset", "connection reset", "brokenpipe", "broken pipe", "eoferror",
 	"keyboardinterrupt",
@@ -197,8 +199,8 @@ var passedOn = []string{"childfailederror", "calledprocesserror", "raytaskerror"
 var ofMemoryToo = []string{"out of memory", "outofmemory", "out_of_memory", "resource_exhausted", "resource exhausted",
 	"resourceexhausted", "alloc", "oom", "enough memory", "available memory", "kv cache", "memory utilization"}
 
-// lastErrors are the lines of the last error of the text that is about something else than memory, and of the
-// last that was passed on, or about memory if that one is the last; -1: there is none.
+// lastErrors are the lines of the last error of the text about something else than memory, of the last error passed
+// on, and of the last error about memory if no other follows; -1: there is none.
 func (p *parsed) lastErrors() (other, passed, memory int) {
 	passed = -1
 	for k := len(p.lines) - 1; k >= 0 && len(p.text)-p.lines[k].begin <= lastPart; k-- {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oomscan finds the messages with which programs tell that a GPU had
-// no memory left, and tells them from those about other ends. It is pure: a
-// text in, a finding out. What it reads is a user's text and never leaves it.
+// Package oomscan finds the messages of programs about a GPU without memory left, and tells such messages from others
+// about other ends. The package is pure: a text in, a finding out. The text is a user's, and never leaves the package.
 package oomscan
 
 import (
@@ -11,26 +10,26 @@ import (
 	"sync"
 )
 
-// Finding is the message that counts; without an ID none does.
+// Finding is the message that counts; without an ID no message does.
 type Finding struct {
 	Signature
-	Offset int64 // of its line
-	// Survived: long work of the program follows the message, or the program says that it makes do
-	// with less. It is a reason to requeue a job only where NVML saw the same.
+	Offset int64 // of the line
+	// Survived: long work of the program follows the message, or the program says that less memory will
+	// do. Such a message is a reason to requeue a job only where NVML saw the same.
 	Survived bool
 	// OtherEnd: the last error of the text is about something else, and no message counts.
 	OtherEnd bool
 }
 
 const (
-	// A message is judged by its line; of a long one by so much around it.
+	// A message is judged by its line; of a long line, so much around the message counts.
 	before, after = 256, 2048
-	// lastPart is how much of the end of a text is looked at for its last words.
+	// lastPart is how much of the end of a text is searched for last words.
 	lastPart = 8 << 10
 )
 
-// Scan returns the weightiest message of a text: the first of those that the program did not survive,
-// else the last of those that it did. The work is bounded by the length of the text.
+// Scan returns the weightiest message of a text: the first that the program did not survive, else the last survived
+// one. The work is bounded by the length of the text.
 func Scan(text []byte) Finding {
 	p := parse(text)
 	var best Finding
@@ -50,20 +49,20 @@ func Scan(text []byte) Finding {
 			}
 			survived = h.longWorkAfter(k)
 		}
-		// An error of another kind is what ended the program that went on.
+		// An error of another kind ended the program, after more work.
 		if s.Kind == GPUMemory && (survived && max(last, passed) > k || last > k && h.workBetween(k, last) >= 2) {
 			best.OtherEnd = best.ID == ""
 			continue
 		}
 		if w := s.Weight(survived); w > weight || w == weight && survived && s.Weight(false) >= best.Signature.Weight(false) {
 			best, weight = Finding{Signature: s, Offset: p.lines[k].offset, Survived: survived}, w
-			if said && memory > k { // it had the last word, whatever the program tried before
+			if said && memory > k { // memory had the last word, whatever the program tried before
 				best.Survived = false
 			}
 		}
 	}
-	if best.ID == "" {
-		best.OtherEnd = last >= 0
+	if best.ID == "" && last >= 0 {
+		best.OtherEnd = true
 	}
 	if best.Grade == Weak && last > p.lineOf(best.Offset) {
 		return Finding{OtherEnd: true}
@@ -82,7 +81,7 @@ const (
 	perLine, perText = 32, 1500
 )
 
-// some are the places of signatures that are judged: all but of a text that is made of them.
+// some are the places of signatures to be judged: all, but of a text made of signatures.
 func (p *parsed) some() []match {
 	var all []match
 	onLine := 0
@@ -132,7 +131,7 @@ type tables struct {
 	ending   map[uint16][]Signature
 }
 
-// lookup makes the tables when they are needed: every hook has this package in it,
+// lookup makes the tables on first use: every hook contains this package,
 // and few scan.
 var lookup = sync.OnceValue(func() *tables {
 	t := &tables{
@@ -154,8 +153,8 @@ var lookup = sync.OnceValue(func() *tables {
 	return t
 })
 
-// judge tells whether the message that begins at text[at], on line k, is one, by that line and by what
-// follows, and whether the program says there that it makes do with less.
+// judge tells whether the signature at text[at], on line k, is a message, by the line and the lines behind, and
+// whether the program says there that less memory will do.
 func (s Signature) judge(p *parsed, at, k int) (survived, ok bool) {
 	whole, from := p.around(at, k)
 	switch {

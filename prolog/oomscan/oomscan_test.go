@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +29,9 @@ func fixtures(t *testing.T, dir string) map[string][]byte {
 	return texts
 }
 
+// ended is a text that ends with a line.
+var ended = regexp.MustCompile(`(?:\n|\r|\\n)$`)
+
 // The name of a file begins with the id of what must be found in it.
 func TestFixtures(t *testing.T) {
 	seen := map[string]bool{}
@@ -36,7 +40,8 @@ func TestFixtures(t *testing.T) {
 		f := Scan(text)
 		if f.ID != want || f.Kind != GPUMemory || f.Survived {
 			t.Errorf("%s: got %q, %q, survived %v; want %q", path, f.ID, f.Kind, f.Survived, want)
-		} else if rest := parse(text[f.Offset:]); !bytes.Contains(rest.line(0), []byte(f.text)) {
+		} else if rest := parse(text[f.Offset:]); !bytes.Contains(rest.line(0), []byte(f.text)) ||
+			f.Offset > 0 && !ended.Match(text[:f.Offset]) { // it is that of the line
 			t.Errorf("%s: offset %d is wrong", path, f.Offset)
 		}
 		seen[f.ID] = true
@@ -52,13 +57,15 @@ func TestFixtures(t *testing.T) {
 // What ended otherwise is no lack of GPU memory, whatever words it uses. The
 // name of a file begins with the kind; none: nothing is found.
 func TestOthers(t *testing.T) {
+	// Of these texts NVML's figures decide (docs/bench/oom.md).
+	graded := map[string]Grade{"none-advice-only.txt": Hint, "none-cublas-not-initialized.txt": Disguise}
 	for path, text := range fixtures(t, "other") {
 		name := filepath.Base(path)
 		f := Scan(text)
 		switch {
 		case strings.HasPrefix(name, "none-"):
-			if f.ID != "" && f.Grade == Strong && !f.Survived {
-				t.Errorf("%s: got %q at %d", path, f.ID, f.Offset)
+			if (f.ID != "") != (graded[name] != "") || f.Grade != graded[name] {
+				t.Errorf("%s: got %q, %q at %d", path, f.ID, f.Grade, f.Offset)
 			}
 		case !strings.HasPrefix(name, string(f.Kind)+"-"):
 			t.Errorf("%s: got %q, %q", path, f.ID, f.Kind)
@@ -66,27 +73,48 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// Every signature but those for whole families has a message that it is for.
+// unquoted are signatures of which no fixture is a quotation: the other words of a family, from the libraries' sources.
+var unquoted = []string{"cusparse_status_alloc_failed", "cuda_error_illegal_address",
+	"not enough gpu memory", "out of device memory", "insufficient gpu memory", "insufficient device memory",
+	"not enough device memory", "error allocating", "failed to cuda malloc",
+	"was unable to find an engine to execute this computation", "failed to get convolution algorithm",
+	"no algorithm worked!", "dnn library initialization failed", "dnn library is not found",
+	"cudnn_status_execution_failed", "cublas_status_internal_error", "gpusolverdncreate",
+	"cusolver_status_internal_error", "cusolver_status_not_initialized", "cufft_internal_error",
+	"failed to load in-memory cubin", "autotuning failed for hlo", "reduce batch size", "reduce the batch size",
+	"decreasing gpu_memory_utilization", "try to reduce --mem-fraction-static"}
+
+// Every other signature has a message that it is for.
 func TestEverySignatureIsNeeded(t *testing.T) {
-	all := bytes.Join(slices.Collect(func(yield func([]byte) bool) {
-		for _, dir := range []string{"oom", "other"} {
-			for _, text := range fixtures(t, dir) {
-				if !yield(text) {
-					return
-				}
-			}
+	var all []byte
+	for _, dir := range []string{"oom", "other"} {
+		for _, text := range fixtures(t, dir) {
+			all = append(append(all, text...), '\n')
 		}
-		for _, q := range slices.Concat(threads(t, "oom.txt"), threads(t, "evidence.txt"), threads(t, "drawn-oom.txt")) {
-			if !yield([]byte(q.text)) {
-				return
-			}
+	}
+	for name := range least {
+		for _, q := range threads(t, name) {
+			all = append(all, q.text...)
 		}
-	}), []byte("\n"))
+	}
 	all = bytes.ToLower(all)
 	for _, s := range Signatures {
-		if (s.Grade == Strong || s.Grade == "") && !bytes.Contains(all, []byte(s.text)) &&
-			s.ID != "cusparse" && s.text != "cuda_error_illegal_address" {
-			t.Errorf("no fixture holds %q", s.text)
+		if has := bytes.Contains(all, []byte(s.text)); has == slices.Contains(unquoted, s.text) {
+			t.Errorf("a fixture holds %q: %v", s.text, has)
+		}
+	}
+}
+
+// A message is found wherever it stands on a line, and so are the words behind it that make the line something else.
+func TestScanFarInALine(t *testing.T) {
+	const message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB."
+	for _, n := range []int{0, 1, before - 1, before, before + 1, after, lastPart, 64 << 10, 1 << 20} {
+		text := "Epoch 1\n" + strings.Repeat("x", n) + message + strings.Repeat("y", 100)
+		if f := Scan([]byte(text)); f.Offset != 8 || f.ID != "pytorch" || f.Survived {
+			t.Errorf("%d bytes before: got %q at %d", n, f.ID, f.Offset)
+		}
+		if f := Scan([]byte(text + strings.Repeat("z", 500) + " Ignoring this choice.\n")); f.ID != "" {
+			t.Errorf("%d bytes before: got %q of a line that says it goes on", n, f.ID)
 		}
 	}
 }
@@ -116,9 +144,13 @@ func TestScanOfHostileText(t *testing.T) {
 		"torch.OutOfMemoryError: Ignoring this choice",
 		"tttttttt", "out of memory gpu\n", "e\n", "x: 1:\n", "\x1b[", "12:00:00 a\n",
 		"  File \"a\", line 1\n    cuda out of memory\n",
+		"e a.cc:1] cuda_error_out_of_memory\n", "half e a.cc:1] cuda_error_out_of_memory\n",
 		"valueerror: cuda error: out of memory\n", "OOM when allocating tensor by allocator cpu\n", "\n", "\x00",
 	} {
 		text := bytes.Repeat([]byte(unit), size/len(unit))
+		if rest, ok := strings.CutPrefix(unit, "half "); ok { // nothing of the program follows the refusals
+			text = append(bytes.Repeat([]byte(rest), size/2/len(rest)), bytes.Repeat([]byte("killed\n"), size/2/7)...)
+		}
 		start := time.Now()
 		Scan(text)
 		if took := time.Since(start); took > 20*time.Second {

@@ -11,35 +11,35 @@ import (
 // Kind is what a message tells about the end of a job.
 type Kind string
 
-// The kinds. Only GPUMemory is a reason to requeue a job: alone on a GPU it
-// has more of what it lacked. The others are told apart so that a report can
-// name them, and so that they are not taken for it.
+// The kinds. Only GPUMemory is a reason to requeue a job: alone on a GPU the
+// job has more memory. The other kinds are told apart so that a report can
+// name each, and none is taken for a lack of GPU memory.
 const (
 	GPUMemory  Kind = "gpu-memory"  // no memory left on the GPU, or beyond the job's own limit
 	HostMemory Kind = "host-memory" // the node's memory or the job's cgroup
 	MPS        Kind = "mps"         // the MPS server ended the client, or is not there: a victim
 	GPUFault   Kind = "gpu-fault"   // illegal access, failed assertion, ECC
-	Profiling  Kind = "profiling"   // a server measured the GPU's free memory, and others changed it meanwhile
+	Profiling  Kind = "profiling"   // a server measured the GPU's free memory while others changed the amount
 )
 
 // Grade is how much a message about GPU memory proves by itself.
 type Grade string
 
-// The grades. What each needs beside it is docs/bench/oom.md's table (package evidence).
+// The grades. The table of docs/bench/oom.md says which other evidence each needs (package evidence).
 const (
 	Strong   Grade = "strong"   // a framework's own last words; nothing prints them by accident
-	Weak     Grade = "weak"     // any program's "out of memory", of which memory is not said
+	Weak     Grade = "weak"     // any program's "out of memory", without a word of which memory
 	Disguise Grade = "disguise" // what libraries say for want of memory, and for other reasons
 	Hint     Grade = "advice"   // how to do with less, as programs add to many errors
 )
 
-// Signature is one kind of message, with what it proves.
+// Signature is one kind of message, with a grade.
 type Signature struct {
 	message
 	Grade Grade // of GPUMemory; empty: of others
 }
 
-// message is a stretch of text, here in lower case, that the named framework prints in any.
+// message is a stretch of text, here in lower case; the named framework prints the text in any case.
 type message struct {
 	ID        string // stable; stored in records
 	Framework string
@@ -53,8 +53,8 @@ type message struct {
 var onHost = []string{"on host", "cuda_host_bfc", "gpu_host_bfc", "device:cpu:", "by allocator cpu",
 	"by allocator mklcpu", "cudahostalloc", "cudamallochost", "cudahostregister", "host memory", "pinned"}
 
-// harmless are words of messages that say themselves that the program goes on: caches
-// that make do with less, autotuners that drop one choice, loops that drop a batch.
+// harmless are words of messages after which the program goes on by its own word: caches
+// with less memory, autotuners without one choice, loops without a batch.
 var harmless = []string{"this is not a failure", "ignoring this choice", "for benchmark choice", "skipping batch",
 	"will be ignored", "falling back to", "retrying with", "using cpu",
 	"attempting to free up memory"}
@@ -75,7 +75,7 @@ const (
 	ofKernel
 )
 
-// Weight is that of a message of which a program did or did not survive what it tells.
+// Weight is the weight of a message, by whether the program survived.
 func (s Signature) Weight(survived bool) int {
 	switch {
 	case s.ID == "":
@@ -92,11 +92,11 @@ func (s Signature) Weight(survived bool) int {
 	return map[Grade]int{Hint: ofAdvice, Disguise: ofDisguise, Weak: ofWeak, Strong: ofStrong}[s.Grade]
 }
 
-// start is what tells a server that takes a part of the whole GPU at its start to take
-// less: with its setting's name as users write it.
+// start is a server that takes a part of the whole GPU at its start, with the setting for
+// less as users write the name.
 type start struct{ program, setting string }
 
-// A server of Triton has no such setting for what its models take.
+// A server of Triton has no such setting for the memory of models.
 var startOf = map[string]start{
 	"vllm":         {"vLLM", "gpu_memory_utilization"},
 	"sglang":       {"SGLang", "mem_fraction_static"},
@@ -104,8 +104,8 @@ var startOf = map[string]start{
 	"tritonserver": {"Triton", ""},
 }
 
-// Advice says of the refusal of a server to start what would have let it start with
-// reserveMiB, which leaves it a fraction of the GPU; empty: nothing is known that would.
+// Advice says of the refusal of a server to start which setting would have allowed the start with
+// reserveMiB, a fraction of the GPU; empty: none is known.
 func Advice(id string, reserveMiB int64, fraction float64) string {
 	s := startOf[id]
 	switch {
@@ -119,7 +119,7 @@ func Advice(id string, reserveMiB int64, fraction float64) string {
 		math.Floor(fraction*100)/100)
 }
 
-// Program is who prints the messages of an id, in words.
+// Program names the program with the messages of an id, in words.
 func Program(id string) string {
 	if id == "out-of-memory" {
 		return "its text"

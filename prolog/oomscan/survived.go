@@ -10,32 +10,32 @@ import (
 // logged is the beginning of a line of the logs of TensorFlow and XLA that is no fatal
 // one: "2019-07-21 23:23:06.228049: E tensorflow/stream_executor/cuda/cuda_driver.cc:828] ",
 // "W0000 00:00:1756998431.440298    5182 bfc_allocator.cc:501] ". Their allocators log
-// each refusal and then try with less; what they cannot do without is an exception.
+// each refusal and then try with less; a need that cannot shrink is an exception.
 var logged = pattern(`(?:^|[\s:>])[iwe](?:\d{4})? [^\]]*\.cc:\d+\] `)
 
 // allocators are the ids whose messages those logs hold; that cuBLAS and cuDNN have no
 // memory for a handle is tried once.
 var allocators = map[string]bool{"tensorflow": true, "jax": true, "cuda": true, "out-of-memory": true}
 
-// retried tells whether a message, which begins at line[at], is a line of those logs. "Execution
+// retried tells whether a message at line[at] is a line of such a log. "Execution
 // of replica 0 failed" is the end of what was run, not an attempt.
 func retried(line []byte, at int) bool {
 	return logged().Match(line[:at]) && !bytes.Contains(line[:at], []byte("execution of replica"))
 }
 
-// log is any line of those logs; F is fatal.
+// log is any line of such logs; F is fatal.
 var log = pattern(`(?:^|[\s:>])[iwef](?:\d{4})? [^\]]*\.cc:\d+\]`)
 
-// triesAgain are words with which a program says that it caught the error and goes on:
+// triesAgain are words of programs after a caught error, before the next try:
 // fairseq, Detectron2 and mmdetection, Accelerate, Lightning, RAPIDS crossfit, ComfyUI.
 var triesAgain = []string{"skipping batch", "ignoring this choice", "attempting to recover from oom",
 	"attempting to copy inputs", "decreasing batch size", "trying batch size", "reducing batch size to", "retrying with",
 	"falling back to", "unloading all loaded models"}
 
-// caughtWithin is in how many lines after the message they do.
+// caughtWithin is in how many lines after the message such words stand.
 const caughtWithin = 3
 
-// caught tells whether the program says, on the next lines, that it tries again with less.
+// caught tells whether the program says, on the next lines, that another try with less follows.
 func (p *parsed) caught(k int) bool {
 	for i := k + 1; i < len(p.lines) && i <= k+caughtWithin; i++ {
 		l := p.line(i)
@@ -46,23 +46,33 @@ func (p *parsed) caught(k int) bool {
 	return false
 }
 
-// notIts are words of lines that are not the program's, but Slurm's, the shell's, or the C library's as it aborts.
+// notIts are words of lines not of the program, but of Slurm, the shell, or the C library on an abort.
 var notIts = []string{"srun: ", "slurmstepd: ", "killed", "aborted", "terminated", "segmentation fault", "core dumped",
 	"terminate called", "what():", "*** "}
 
 // goesOn tells whether the program said anything of its own behind line k.
 func (p *parsed) goesOn(k int) bool {
-	for k++; k < len(p.lines); k++ {
-		l := p.line(k)
-		if l = l[:min(len(l), after)]; len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !anyIn(l, notIts) {
-			return true
+	if p.lastOwn == 0 { // once for all messages: a text may hold thousands
+		p.lastOwn = 1
+		for i := len(p.lines) - 1; i >= 0; i-- {
+			if p.isOwn(i) {
+				p.lastOwn = i + 1
+				break
+			}
 		}
 	}
-	return false
+	return p.lastOwn > k+1
+}
+
+// isOwn tells whether a line is the program's: neither of the logs of TensorFlow and XLA, nor of notIts.
+func (p *parsed) isOwn(k int) bool {
+	l := p.line(k)
+	l = l[:min(len(l), after)]
+	return len(bytes.TrimSpace(l)) > 0 && !log().Match(l) && !anyIn(l, notIts)
 }
 
 // ends are words of lines that are not the program's work: of errors, of launchers, of Slurm, of the shell, of
-// the C library as it aborts, of what closes after an error.
+// the C library on an abort, of anything closed after an error.
 var ends = []string{
 	"srun: ", "slurmstepd: ", "killed", "abort", "terminat", "segmentation fault", "core dumped", "what():",
 	"*** ", "error", "exception", "fail", "traceback", `file "`, "^^^", "~~~", "warn", "watchdog", "signal",
@@ -78,7 +88,7 @@ type history struct {
 	end   moment // what stands behind the last line of work
 }
 
-// moment is what is known at a line: how much work is before the line, and the clocks that were last printed.
+// moment is what is known at a line: how much work is before the line, and the last clocks printed.
 type moment struct {
 	work    int32
 	clock   int32 // seconds of the day; -1: none
@@ -113,7 +123,7 @@ const (
 	// longS is how long a program works on after a message that it survived; ranks and loaders that notice the end
 	// of another print for less.
 	longS = 5 * 60
-	// longLines is how much it prints then where no line has a time.
+	// longLines is how many lines of work count as long where no line has a time.
 	longLines = 40
 )
 
@@ -138,7 +148,7 @@ func (h history) workBetween(from, to int) int {
 	return int(h.lines[to].work - h.lines[from].work)
 }
 
-// clockIn is the time of day of a line, in seconds; -1: the line has none. It stands near the beginning.
+// clockIn is the time of day near the beginning of a line, in seconds; -1: the line has none.
 func clockIn(l []byte) int32 {
 	l = l[:min(len(l), 80)]
 	for i := 0; i+6 < len(l); i++ {
@@ -160,7 +170,7 @@ func clockIn(l []byte) int32 {
 	return -1
 }
 
-// number is that at the end of l[from:to]; -1: there is none.
+// number is the number at the end of l[from:to]; -1: there is none.
 func number(l []byte, from, to int) int32 {
 	for from < to && (l[from] < '0' || l[from] > '9') {
 		from++

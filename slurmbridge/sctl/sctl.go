@@ -83,21 +83,35 @@ func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
 	return fmt.Errorf("%s: %w: %.200s", words(cmd), err, strings.Join(strings.Fields(text), " "))
 }
 
-// Node returns a node's Extra (24.11 and later). It asks as sinfo does for one node: slurmctld then
-// packs that node and the partitions, where `scontrol show node` has it pack all nodes (22.05.8 with
-// 1,000 nodes: 2.3 ms of slurmctld, not 10.3).
+// Node returns a node's Extra (24.11 and later).
 func (c Client) Node(ctx context.Context, node string) (extra string, err error) {
-	s := newSeparator()
-	var rows [][]string // the same for each partition that the node is in
-	err = c.rows(ctx, s, 1, func(row []string) { rows = append(rows, row) },
-		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format([]string{"Extra"}))
+	values, err := c.ofNode(ctx, node, "Extra") // the same for each partition that the node is in
 	if err != nil {
 		return "", err
 	}
-	if len(rows) == 0 {
-		return "", fmt.Errorf("sinfo: slurmctld knows no partition with node %s", node)
+	return noneEmpty(values[0]), nil
+}
+
+// PartitionsOf returns the partitions that a node is in, hidden ones as well.
+func (c Client) PartitionsOf(ctx context.Context, node string) ([]string, error) {
+	names, err := c.ofNode(ctx, node, "Partition")
+	for i := range names {
+		names[i] = strings.TrimSuffix(names[i], "*") // the default partition's mark
 	}
-	return noneEmpty(rows[0][0]), nil
+	return names, err
+}
+
+// ofNode returns a field of sinfo's for each partition that a node is in. It asks as sinfo does for one node: slurmctld
+// then packs that node and the partitions, where `scontrol show node` has slurmctld pack all nodes (22.05.8 with 1,000
+// nodes: 2.3 ms of slurmctld, not 10.3).
+func (c Client) ofNode(ctx context.Context, node, field string) (values []string, err error) {
+	s := newSeparator()
+	err = c.rows(ctx, s, 1, func(row []string) { values = append(values, row[0]) },
+		"sinfo", "--all", "--Node", "--noheader", "--nodes="+node, "--Format="+s.format([]string{field}))
+	if err == nil && len(values) == 0 {
+		err = fmt.Errorf("sinfo: slurmctld knows no partition with node %s", node)
+	}
+	return values, err
 }
 
 // SetNodeExtra replaces the Extra of a node (24.11 and later).

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,23 @@ $`
 	}
 	for _, answer := range []string{"exit 0", "echo 1", "exit 1"} {
 		if got, err := client(t, map[string]string{"sinfo": answer}).Node(t.Context(), "n1"); err == nil {
+			t.Errorf("%s: got %q", answer, got)
+		}
+	}
+}
+
+func TestPartitionsOf(t *testing.T) {
+	c := client(t, map[string]string{"sinfo": showRows("gpu*%", "hidden%")})
+	got, err := c.PartitionsOf(t.Context(), "n1")
+	if err != nil || !slices.Equal(got, []string{"gpu", "hidden"}) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if want := `^sinfo --all --Node --noheader --nodes=n1 --Format=Partition:@\w{32}@ conf=/etc/slurm/other.conf
+$`; !regexp.MustCompile(want).MatchString(calls(t, c)) {
+		t.Errorf("calls:\n%s", calls(t, c))
+	}
+	for _, answer := range []string{"exit 0", "echo 1", "exit 1"} {
+		if got, err := client(t, map[string]string{"sinfo": answer}).PartitionsOf(t.Context(), "n1"); err == nil {
 			t.Errorf("%s: got %q", answer, got)
 		}
 	}
