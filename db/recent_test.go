@@ -42,8 +42,9 @@ func TestLately(t *testing.T) {
 	}
 	got, err := d.Lately(t.Context(), Lately{UID: 1000, Hour: now.Add(-time.Hour), Neighbours: []uint32{6, 7, 9},
 		Ended: now.Add(-30 * time.Second), UUIDs: []string{"GPU-0", "GPU-1"}, Started: now.Add(-time.Hour), Now: now})
+	used := []int64{9000, 4000, 200, 100, 60}
 	if err != nil || !maps.Equal(got.Requeues, map[string]int{"gpu": 2, "ex": 1}) || len(got.Ended) != 1 ||
-		!got.Ended[6].Equal(now.Add(-4*time.Second)) || !slices.Equal(got.UsedMiB["GPU-0"], []int64{9000, 4000, 200, 100, 60}) ||
+		!got.Ended[6].Equal(now.Add(-4*time.Second)) || !slices.Equal(got.UsedMiB["GPU-0"], used) ||
 		len(got.UsedMiB["GPU-1"]) != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -54,7 +55,8 @@ func TestRequeuesAreCountedByAnIndex(t *testing.T) {
 	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
 	var id, parent, unused int
 	var plan string
-	if err := d.sql.QueryRow("EXPLAIN QUERY PLAN "+countRequeues, 1000, 0).Scan(&id, &parent, &unused, &plan); err != nil ||
+	err := d.sql.QueryRow("EXPLAIN QUERY PLAN "+countRequeues, 1000, 0).Scan(&id, &parent, &unused, &plan)
+	if err != nil ||
 		!strings.Contains(plan, "COVERING INDEX attempt_requeued (uid=? AND end_ms>?)") {
 		t.Errorf("%s, %v", plan, err)
 	}

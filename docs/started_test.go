@@ -45,7 +45,7 @@ var starts = map[string]string{
 
 	"slurmbridge/sctl Client.Cancel":            "a job by its numbers",
 	"slurmbridge/sctl Client.Job":               "a number",
-	"slurmbridge/sctl Client.Node":              "names of nodes",
+	"slurmbridge/sctl Client.ofNode":            "names of nodes",
 	"slurmbridge/sctl Client.NodeStatus":        "the node's own name",
 	"slurmbridge/sctl Client.Federation":        "constants",
 	"slurmbridge/sctl Client.NodeNames":         "constants",
@@ -72,6 +72,7 @@ var starts = map[string]string{
 	"slurmbridge/sctl Client.Words":          "a number",
 	"slurmbridge/sctl Client.partitionRules": "constants",
 	"slurmbridge/sctl Client.qosRules":       "constants",
+	"slurmbridge/sctl Client.ReleaseBad":     "a job, or a task, by its numbers",
 	"slurmbridge/sctl Client.sacct":          "numbers and times; words of the one who calls carma-report",
 	"slurmbridge/sctl Client.task":           "a task by its numbers",
 }

@@ -48,9 +48,9 @@ func TestBackOffLines(t *testing.T) {
 			func(context.Context) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom || !oom &&
-			(a.State != "FAILED" || a.OOMNote != "a message of CUDA driver says that the GPU was out of memory, but it worked on "+
-				"after that") {
+		const survived = "a message of CUDA driver says that the GPU was out of memory, but it worked on after that"
+		if a := w.records.attempts[0]; (a.OOM != "") != oom || (a.RequeuedTo != "") != oom ||
+			!oom && (a.State != "FAILED" || a.OOMNote != survived) {
 			t.Errorf("peak %d: %+v", peak, a)
 		}
 	}

@@ -134,7 +134,8 @@ func (s *slurm) Partition(_ context.Context, name string) (sctl.Partition, error
 // Queue answers with the jobs of the partitions, as squeue does.
 func (s *slurm) Queue(_ context.Context, partitions []string) (queue []schedule.Job, err error) {
 	for _, j := range s.queue {
-		if slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(strings.Split(j.Partition, ","), p) }) {
+		names := strings.Split(j.Partition, ",")
+		if slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(names, p) }) {
 			queue = append(queue, j)
 		}
 	}
@@ -484,8 +485,8 @@ func TestPrologGivesBackOften(t *testing.T) {
 		{"all GPUs of several", 5, whole, nodes, 0, asked, "", 0},
 		{"not counted", 5, shares, plain, 2000, asked, "", 10240},
 		{"nothing booked", 5, "gres:gpu:1", plain, 2000, asked, "", -1},
-		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000, asked,
-			"  gres:gpu:1,gres:carma:40536", -1},
+		{"more than booked", 5, "gres:gpu:1,gres:carma:5000", func(h *jobenv.Hook) { h.Carma.Mode = "exclusive" }, 2000,
+			asked, "  gres:gpu:1,gres:carma:40536", -1},
 		{"not annotated", 5, "gres:gpu:1", func(h *jobenv.Hook) { h.Carma = jobenv.Carma{} }, 2000, "job 7", "", -1},
 	} {
 		w := newWorld(t)

@@ -168,6 +168,7 @@ type Meters interface {
 // MPS keeps the daemons.
 type MPS interface {
 	Tenures
+	Remains
 	Clients
 	Logs
 	Sets() ([]gres.Daemon, error)
@@ -182,9 +183,12 @@ type Tenures interface {
 	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
 	// Kill ends one that does not answer, for Keep to start another.
 	Kill(ctx context.Context, d gres.Daemon) error
-	// End ends one unless it is used, with what its user has or keeps of it. What has not ended then is ended by
-	// ClearEnded.
+	// End ends one unless it is used, with what its user has or keeps of it.
 	End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error
+}
+
+// Remains are what tenures leave whose end did not succeed.
+type Remains interface {
 	ClearEnded(ctx context.Context) error
 }
 

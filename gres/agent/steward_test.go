@@ -97,7 +97,8 @@ func (o ownNode) CompareIf(context.Context, lease.Snapshot, time.Duration, int) 
 func stewardOf(c *cluster, name string) *Agent {
 	a := newAgent()
 	a.Node, a.Publisher, a.Ledger = name, ownNode{c, name}, &ledger{}
-	a.Steward = &Steward{Node: name, Config: &a.Config, Log: a.Log, Cluster: c, Own: a.Publisher, publishing: &a.publishing}
+	a.Steward = &Steward{Node: name, Config: &a.Config, Log: a.Log, Cluster: c, Own: a.Publisher}
+	a.Steward.publishing = &a.publishing
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536, GPUsPerNode: 4}}
 	a.publishing.Store(true)
 	return a

@@ -124,7 +124,8 @@ func TestBackOff(t *testing.T) {
 
 // A program that survived its message and was ended by an error that another process passed on has had another end.
 func TestPassedOnEndAfterASurvivedMessage(t *testing.T) {
-	f := Scan([]byte("CUDA out of memory. Tried to allocate 1 GiB\nretrying with batch size 8\n" + strings.Repeat("step\n", 50) +
+	f := Scan([]byte("CUDA out of memory. Tried to allocate 1 GiB\nretrying with batch size 8\n" +
+		strings.Repeat("step\n", 50) +
 		"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"))
 	if f.ID != "" || !f.OtherEnd {
 		t.Errorf("got %q, another end: %v", f.ID, f.OtherEnd)
