@@ -22,8 +22,14 @@ func (d *diagnosis) money() {
 			mib = max(mib, p.GPUMemMiB)
 			if _, line, ok := d.nodesOf(name); ok {
 				weights := line.Get("TRESBillingWeights")
-				if by, changed := byCarma(weights, p); changed {
-					say(Warn, "partition "+name+": TRESBillingWeights="+weights+counts, "TRESBillingWeights=\""+by+"\"")
+				by, scale, changed := byCarma(weights, p)
+				why := counts
+				if !countsGPUs(weights) {
+					why = " is rounded down to whole numbers: a job that shares a GPU costs too little, or nothing"
+				}
+				if changed {
+					say(Warn, "partition "+name+": TRESBillingWeights="+weights+why,
+						"TRESBillingWeights=\""+by+"\""+alike(scale))
 				}
 			}
 		}
@@ -48,6 +54,14 @@ func (d *diagnosis) money() {
 	})
 }
 
+// alike tells what else is to be multiplied.
+func alike(scale int) string {
+	if scale == 1 {
+		return ""
+	}
+	return fmt.Sprintf(", and prices and limits by billing x %d", scale)
+}
+
 // countsGPUs tells whether a list of TRES names gres/gpu, with a type or without.
 func countsGPUs(list string) bool {
 	for _, w := range words(list) {
@@ -59,24 +73,49 @@ func countsGPUs(list string) bool {
 	return false
 }
 
-// byCarma returns billing weights in which a GPU of the partition's size weighs as much as before,
-// by its memory.
-func byCarma(weights string, p config.Partition) (by string, changed bool) {
+// leastOfGPU is what a whole GPU is to be billed at least: what slurmdbd bills a job is a whole number, rounded down
+// (job_mgr.c, billable_tres; seen with 24.11.5: a quarter of a GPU at 1 is billed as nothing).
+const leastOfGPU = 1000
+
+// byCarma returns billing weights in which a GPU of the partition's size weighs as much as before, by its memory.
+// All weights are multiplied by scale, where jobs that share would be rounded down else.
+func byCarma(weights string, p config.Partition) (by string, scale int, changed bool) {
 	var kept []string
-	most := 0.0
+	most, carma := 0.0, 0.0
 	for _, w := range words(weights) {
-		if !countsGPUs(w) {
-			kept = append(kept, w)
-			continue
-		}
-		_, value, _ := strings.Cut(w, "=")
+		name, value, _ := strings.Cut(lower(w), "=")
 		weight, _ := strconv.ParseFloat(value, 64)
-		most, changed = max(most, weight), true
+		switch {
+		case countsGPUs(w):
+			most, changed = max(most, weight), true
+		case name == "gres/"+tres.Carma:
+			carma = weight * float64(p.GPUMemMiB)
+		default:
+			kept = append(kept, w)
+		}
+	}
+	of := max(most, carma)
+	for scale = 1; of > 0 && of*float64(scale) < leastOfGPU; scale *= 10 {
+		changed = true
 	}
 	if !changed {
-		return weights, false
+		return weights, 1, false
 	}
-	return strings.Join(append(kept, "gres/"+tres.Carma+"="+perMiB(most, p.GPUMemMiB)), ","), true
+	for i, w := range kept {
+		kept[i] = scaled(w, scale)
+	}
+	return strings.Join(append(kept, "gres/"+tres.Carma+"="+perMiB(of*float64(scale), p.GPUMemMiB)), ","), scale, true
+}
+
+// scaled multiplies a weight, as CPU=1.0 or Mem=0.25G.
+func scaled(w string, by int) string {
+	name, value, _ := strings.Cut(w, "=")
+	number := strings.TrimRight(value, "KMGTPkmgtp")
+	weight, err := strconv.ParseFloat(number, 64)
+	if by == 1 || err != nil {
+		return w
+	}
+	return name + "=" + strconv.FormatFloat(weight*float64(by), 'f', -1, 64) + value[len(number):]
 }
 
 // perMiB is the weight of one MiB, where a GPU weighs so much.

@@ -108,11 +108,14 @@ func (s Site) partitionLines(b *strings.Builder, defMem string) {
 		partition = with(partition, "LLN", "YES")
 	}
 	size := config.Partition{GPUMemMiB: s.GPUMemMiB}
-	if by, changed := byCarma(own.Get("TRESBillingWeights"), size); changed {
+	if by, scale, changed := byCarma(own.Get("TRESBillingWeights"), size); changed {
+		if scale > 1 {
+			fmt.Fprintf(b, "# Billing is a whole number: weights x %d%s\n", scale, alike(scale))
+		}
 		partition = with(partition, "TRESBillingWeights", `"`+by+`"`)
 	} else if s.accounts() {
-		fmt.Fprintf(b, "# To charge and limit by GPU memory: TRESBillingWeights=\"gres/carma=%s\" (one GPU: 1), "+
-			"GrpTRES=gres/carma=%d (8 GPUs)\n", perMiB(1, s.GPUMemMiB), 8*s.GPUMemMiB)
+		fmt.Fprintf(b, "# To charge and limit by GPU memory: TRESBillingWeights=\"gres/carma=%s\" (one GPU: %d), "+
+			"GrpTRES=gres/carma=%d (8 GPUs)\n", perMiB(leastOfGPU, s.GPUMemMiB), leastOfGPU, 8*s.GPUMemMiB)
 	}
 	fmt.Fprintf(b, "PartitionName=%s %s\n", s.Partition, strings.Join(partition, " "))
 	recovery := slices.DeleteFunc(slices.Clone(partition), func(w string) bool {
