@@ -49,7 +49,7 @@ for name in $names; do
 	ArrayTaskID | HetJobID | HetJobOffset) value=N/A ;;
 	State) value=RUNNING ;;
 	Partition) value=gpu ;;
-	NumNodes | Requeue) value=1 ;;
+	NumNodes | Requeue | PriorityLong) value=1 ;;
 	RestartCnt | exit_code) value=0 ;;
 	EligibleTime | SubmitTime | StartTime) value=1795257600 ;;
 	EndTime) value=1795261200 ;;
@@ -70,8 +70,11 @@ echo
 `
 
 const sinfo = `#!/bin/sh
-sep=${*##*Extra:}; sep=${sep%%,*}
-echo "{\"carma1\":40536}$sep"
+case $* in
+*Extra:*) sep=${*##*Extra:} value='{"carma1":40536}' ;;
+*Partition:*) sep=${*##*Partition:} value=gpu ;;
+esac
+echo "$value${sep%%,*}"
 `
 
 const scontrol = `#!/bin/sh
