@@ -1372,9 +1372,15 @@ def trace_one(commands):
         path = os.path.join(command.cwd or "", command.script)
         if not os.path.isfile(path):
             raise Refused(f"{command.script}: no such file")
-        if carma_wall.is_root() and os.stat(path).st_uid != 0:
-            raise Refused(f"{command.script} is another user's, and would run as root: trace it as that user")
     return trace_command(command)
+
+
+def own(command):
+    """Refuses that root runs a script or a Python of another user."""
+    for path in (command.script, command.python):
+        at = os.path.join(command.cwd or "", path or "")
+        if path and carma_wall.is_root() and os.path.exists(at) and os.stat(at).st_uid != 0:
+            raise Refused(f"{path} is another user's, and would run as root: trace it as that user")
 
 
 def other_python(command):
@@ -1419,7 +1425,9 @@ def main(argv=None):
         parser.error("there is no command to trace")
     try:
         commands = carma_command.of(words)
-        other_python(carma_command.training(commands))
+        command = carma_command.training(commands)
+        own(command)
+        other_python(command)
         need_torch()
         os.environ.setdefault("PYTORCH_JIT", "0")
         made = trace_one(commands)
