@@ -3,6 +3,7 @@
 package docs_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -49,5 +50,53 @@ func TestPorts(t *testing.T) {
 	}
 	if looked < 20 {
 		t.Errorf("%d interfaces looked at", looked)
+	}
+}
+
+// manyMethods are the types that have more methods than mostMethods, and how many each may have: fewer with
+// each release, none more.
+const mostMethods = 40
+
+var manyMethods = map[string]int{
+	"builder of estimator/graph": 123, // to be parted by what its methods read and decide
+	"Node of prolog":             88,  // to be parted by hook
+	"Client of slurmbridge/sctl": 46,  // a method for each question to Slurm
+	"diagnosis of gres/doctor":   43,  // a method for each part of the report
+}
+
+// TestMethods: no type does everything.
+func TestMethods(t *testing.T) {
+	counts := map[string]int{}
+	for name := range imports(t) {
+		if top, _, _ := strings.Cut(name, "/"); !slices.Contains(layers, top) {
+			continue
+		}
+		for _, file := range sources(t, name) {
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range tree.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok || f.Recv == nil {
+					continue
+				}
+				of := f.Recv.List[0].Type
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				counts[fmt.Sprintf("%v of %s", of, name)]++
+			}
+		}
+	}
+	for of, n := range counts {
+		if most := max(mostMethods, manyMethods[of]); n > most {
+			t.Errorf("%s has %d methods, more than %d", of, n, most)
+		}
+	}
+	for of, most := range manyMethods {
+		if counts[of] < most {
+			t.Errorf("%s has %d methods: write that here", of, counts[of])
+		}
 	}
 }

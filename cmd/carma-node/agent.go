@@ -80,17 +80,23 @@ func runAgent(ctx context.Context, e env, args []string) error {
 			release, err := slurm.Version(ctx)
 			return err == nil && release.Publishes(), err
 		},
-		Lost:    hook.NewNode(c, node, log).Lost,
-		Outputs: &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
-		Guard:   func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) },
+		Lost:     hook.NewNode(c, node, log).Lost,
+		Outputs:  &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
+		Returned: &agent.Returned{Ledger: book, Jobs: slurm, Log: log},
 	}
+	a.Offers = &agent.Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: book, Jobs: slurm, Own: a.Publisher,
+		Returned: a.Returned, Log: log}
+	a.Ends = &agent.Ends{Node: node, Config: &a.Config, Ledger: book, Jobs: slurm, Records: r, Log: log}
+	a.Confinement = &agent.Confinement{Wanted: c.Devices.Confine != "none", RunDir: runDir, Ledger: book, Jobs: slurm,
+		Owners: a.Owners, Log: log,
+		Guard: func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }}
 	a.Steward = &agent.Steward{Node: node, Config: &a.Config, Log: log, Cluster: slurm, Jobs: slurm, Own: a.Publisher}
 	limits, err := nvml.FindMemoryLimits(c.NVML.Library)
 	switch {
 	case c.Devices.Confine == "none":
 		err = errors.New("devices.confine is \"none\"")
 	case err == nil:
-		a.Limits, a.Cgroups = limits, host
+		a.Limits = &agent.MemoryLimits{Driver: limits, Cgroups: host, RunDir: runDir, Log: log}
 	}
 	a.Unlimited = err
 	if c.MPS.Enabled {

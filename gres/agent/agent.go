@@ -36,27 +36,29 @@ type Agent struct {
 	Node   string
 	Config config.Config
 	// Thresholds are what a GPU must hold to take a job.
-	Thresholds choose.Thresholds
-	RunDir     string
-	Log        *slog.Logger
-	Sample     func() []gres.Sample
-	Owners     Owners
-	Ledger     Ledger
-	Publisher  Publisher
-	Publishes  func(context.Context) (bool, error) // whether Slurm compares what stands in Extra; nil: it does
-	Daemons    *Daemons                            // of MPS; nil: not used
-	Jobs       Jobs
-	Users      Users
-	Records    Records
-	Lost       func(lease.Held) db.Attempt   // the record of an attempt that had no Epilog
-	Outputs    *output.Watch                 // nil: only the batch script's stderr is known
-	Steward    *Steward                      // nil: there is none
-	Guard      func() (confine.Guard, error) // what confines jobs now; nil: nothing ever
-	Limits     Limits                        // of GPU memory; nil: there are none
-	Unlimited  error                         // why
-	Cgroups    Cgroups                       // on which they are set
-	Export     func(lease.Snapshot) error    // for other tools; nil: nothing
-	Alive      func()                        // after each look at everything; nil: nobody asks
+	Thresholds  choose.Thresholds
+	RunDir      string
+	Log         *slog.Logger
+	Sample      func() []gres.Sample
+	Owners      Owners
+	Ledger      Ledger
+	Publisher   Publisher
+	Publishes   func(context.Context) (bool, error) // whether Slurm compares what stands in Extra; nil: it does
+	Daemons     *Daemons                            // of MPS; nil: not used
+	Jobs        Known
+	Users       Users
+	Records     Records
+	Lost        func(lease.Held) db.Attempt // the record of an attempt that had no Epilog
+	Outputs     *output.Watch               // nil: only the batch script's stderr is known
+	Steward     *Steward                    // nil: there is none
+	Confinement *Confinement                // nil: no job is confined
+	Limits      *MemoryLimits               // nil: there are none
+	Unlimited   error                       // why
+	Returned    *Returned
+	Offers      *Offers
+	Ends        *Ends
+	Export      func(lease.Snapshot) error // for other tools; nil: nothing
+	Alive       func()                     // after each look at everything; nil: nobody asks
 
 	// Each loop of Run has state that it alone uses, but for what has a lock. observe:
 	known       map[int]output.Process // on shared GPUs, by pid
@@ -65,46 +67,12 @@ type Agent struct {
 	looked      time.Duration
 	exportFails bool
 
-	// compare:
-	confinedBy string // as last said
-	reopened   bool   // what jobs may open, since that was said
-	guards     latest[confine.Guard]
-	reaped     uint32               // the last confined job that slurmctld was asked about
-	vain       map[uint32]time.Time // when holds here ended that were in vain, until the node's Extra says so
-
 	// publish:
 	publishFails string        // as last said
 	askedRelease time.Duration // when Publishes was asked
 
-	// keepShut:
-	shutFails string // as last said
-
-	// limitMemory:
-	limits     map[limited]int64
-	probed     bool          // whether the driver takes limits here
-	limitsFrom time.Duration // of jobs that started then or later; 0: it takes none
-	limitFails string        // as last said
-
-	// askOfJobs and compare, which look after returned jobs and holds:
-	startsLock sync.Mutex
-	starts     []start // of returned jobs, which wakeScheduler looks after
-
-	// askOfJobs:
-	startAsked  map[uint32]time.Duration        // when slurmctld was asked about jobs that were requeued
-	endsSilence time.Duration                   // how long slurmctld is not asked how jobs ended, as it did not answer
-	askEndAt    map[jobenv.JobKey]time.Duration // when slurmctld is asked again how an attempt ended
-	waiting     map[jobenv.JobKey]struct{}      // attempts that are recorded, and whose jobs wait for the next
-	askAt       map[uint32]time.Duration        // when slurmctld is asked again about jobs that GPUs are ready for
-	silentUntil time.Duration                   // it did not answer
-
-	endsSilentUntil time.Duration   // with endsSilence
-	taken           map[uint32]bool // jobs that GPUs are offered to which are not ready
-
 	// tellIdle:
 	acted map[jobenv.JobKey]acted // jobs that use none of their GPUs
-
-	askedHeld time.Duration            // releaseHeld: when slurmctld was asked
-	heldAsked map[uint32]time.Duration // and about which jobs
 
 	publishing atomic.Bool // Publishes said so; publish tells compare and the steward
 }
@@ -152,7 +120,7 @@ const apart = 150 * time.Millisecond
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
 // loops share no state but what has a lock: each gets what was seen last as a value.
 func (a *Agent) Run(ctx context.Context) error {
-	a.gpus, a.limits = map[string]*gpuState{}, map[limited]int64{}
+	a.gpus = map[string]*gpuState{}
 	poke, err := listen(a.RunDir)
 	if err != nil {
 		return err
@@ -175,17 +143,20 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var driver sync.WaitGroup // nobody waits for it: a call may hang with the driver
 	if a.Limits != nil {
-		tell = append(tell, every(ctx, &driver, 0, 0, a.limitMemory))
+		tell = append(tell, every(ctx, &driver, 0, 0, a.Limits.keep))
 	} else if err := confine.SetUnlimited(a.RunDir, a.Unlimited); err != nil {
 		return err
 	}
-	a.guards = make(latest[confine.Guard], 1)
 	seen := make(chan struct{}, 1)
-	work.Add(2)
-	go func() {
-		defer work.Done()
-		a.keepShut(ctx, a.guards)
-	}()
+	work.Add(1)
+	if c := a.Confinement; c != nil {
+		c.guards = make(latest[confine.Guard], 1)
+		work.Add(1)
+		go func() {
+			defer work.Done()
+			c.keepShut(ctx, c.guards)
+		}()
+	}
 	go func() {
 		defer work.Done()
 		a.share(ctx, seen, tell)
@@ -307,18 +278,18 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 // askOfJobs asks slurmctld what must be known of jobs soon, at each look.
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
-	a.setStarts(ctx, s.PendingRestarts)
-	a.releaseHeld(ctx, s.PerhapsHeld, now)
-	a.wakeScheduler(ctx)
-	a.complete(ctx, now)
-	a.openHolds(ctx, s, now)
+	a.Returned.setStarts(ctx, s.PendingRestarts)
+	a.Returned.releaseHeld(ctx, s.PerhapsHeld, now)
+	a.Returned.wakeScheduler(ctx)
+	a.Ends.complete(ctx, now)
+	a.Offers.openHolds(ctx, s, now)
 }
 
 // compare looks whether the node's Extra says what slurmctld was told, and after what the ledger and
 // the Extra say of jobs.
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
-	guard := a.guard()
-	a.reopen(ctx, guard, s)
+	guard := a.Confinement.guard()
+	a.Confinement.reopen(ctx, guard, s)
 	text, asked, err := a.compareExtra(ctx, s)
 	if err != nil {
 		a.Log.Warn("compare capacity with slurmctld", "error", err)
@@ -327,11 +298,11 @@ func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 		}
 	}
 	a.reap(ctx, guard, s)
-	a.followHolds(ctx, s)
+	a.Offers.followHolds(ctx, s)
 	if asked {
-		a.followExtra(ctx, text, s)
+		a.Offers.followExtra(ctx, text, s)
 	}
-	a.reapConfined(ctx, guard)
+	a.Confinement.reapConfined(ctx, guard)
 }
 
 // sampleInTime samples in a goroutine of its own. If the driver hangs, GPUs

@@ -18,6 +18,7 @@ import (
 	"carma/db"
 	"carma/db/figure"
 	"carma/gres"
+	"carma/gres/confine"
 	"carma/gres/lease"
 	"carma/gres/resident"
 	"carma/slurmbridge/config"
@@ -69,6 +70,7 @@ func TestReadingCountsForeignProcesses(t *testing.T) {
 		// What is foreign is neither credited to the job nor held against it.
 		a := newAgent()
 		a.Owners = o
+		wire(a)
 		ofJob := want == 0 && !o.Owner(pid).MPSServer && !o.Owner(pid).Gone
 		if u := a.account(s, leases, o, lease.Now()); u[0].Present != ofJob || (u[0].UsedMiB == 500) != ofJob {
 			t.Errorf("process %d: the job's usage %+v", pid, u)
@@ -84,6 +86,27 @@ func newAgent() *Agent {
 	c.Partition = map[string]config.Partition{"gpu": {}}
 	return &Agent{Config: c, Log: slog.New(slog.DiscardHandler), gpus: map[string]*gpuState{},
 		Unlimited: errors.New("no driver")}
+}
+
+// wire makes the agent's parts of what it has, as cmd/carma-node does.
+func wire(a *Agent) {
+	l, _ := a.Ledger.(interface {
+		Ledger
+		Pending
+		Holds
+		Finished
+	})
+	j, _ := a.Jobs.(interface {
+		ReturnedJobs
+		EndedJobs
+	})
+	end, _ := a.Records.(Completing)
+	a.Returned = &Returned{Ledger: l, Jobs: j, Log: a.Log}
+	a.Offers = &Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: l, Jobs: j, Own: a.Publisher,
+		Returned: a.Returned, Log: a.Log}
+	a.Ends = &Ends{Node: a.Node, Config: &a.Config, Ledger: l, Jobs: j, Records: end, Log: a.Log}
+	a.Confinement = &Confinement{RunDir: a.RunDir, Ledger: a.Ledger, Jobs: a.Jobs, Owners: a.Owners, Log: a.Log,
+		Guard: func() (confine.Guard, error) { return nil, nil }}
 }
 
 // jobs answers for slurmctld and keeps what it was asked to do.
@@ -206,6 +229,7 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 	l := &ledger{}
 	a := newAgent()
 	a.RunDir, a.Ledger, a.Owners = t.TempDir(), l, owners{}
+	wire(a)
 	r := &records{}
 	a.Node, a.Records = "n1", r
 	a.Lost = func(h lease.Held) db.Attempt { return db.Attempt{JobID: h.JobID} }
@@ -213,6 +237,7 @@ func TestReapAsksSlurmctldLast(t *testing.T) {
 		56: {State: "RUNNING", NodeList: "n[2-3]"}, 57: {State: "RUNNING", NodeList: "n[1-3]"},
 		58: {State: "RUNNING", NodeList: "n1", Restarts: 1},
 		59: {State: "COMPLETING", NodeList: "n1", Restarts: 1}, 60: {State: "COMPLETING", NodeList: "n2"}}}
+	wire(a)
 	var s lease.Snapshot
 	for id, age := range map[uint32]time.Duration{
 		50: 2 * time.Minute, // has a slurmstepd
@@ -275,7 +300,8 @@ func TestSetStarts(t *testing.T) {
 			j := &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job}, version: c.version, starts: map[string]time.Time{}}
 			a := newAgent()
 			a.Ledger, a.Jobs = l, j
-			a.setStarts(t.Context(), []lease.PendingRestart{{JobID: 1, Age: c.age, Delay: c.delay}})
+			wire(a)
+			a.Returned.setStarts(t.Context(), []lease.PendingRestart{{JobID: 1, Age: c.age, Delay: c.delay}})
 			at, set := j.starts["1"]
 			if set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 				t.Errorf("start %v (set %v)", at, set)
@@ -307,26 +333,27 @@ func TestWakeScheduler(t *testing.T) {
 			j.known[1] = sctl.Job{ID: 1, State: "PENDING", HetJobID: c.het}
 			a := newAgent()
 			a.Ledger, a.Jobs = &ledger{}, j
-			a.setStarts(ctx, []lease.PendingRestart{{JobID: 1}})
-			if len(j.starts) != 1 || len(a.starts) != 1 {
-				t.Fatalf("set %v, remembered %v", j.starts, a.starts)
+			wire(a)
+			a.Returned.setStarts(ctx, []lease.PendingRestart{{JobID: 1}})
+			if len(j.starts) != 1 || len(a.Returned.starts) != 1 {
+				t.Fatalf("set %v, remembered %v", j.starts, a.Returned.starts)
 			}
 			clear(j.starts)
-			a.wakeScheduler(ctx)
+			a.Returned.wakeScheduler(ctx)
 			if len(j.starts) != 0 {
 				t.Errorf("woken before its start: %v", j.starts)
 			}
-			for i := range a.starts {
-				a.starts[i].due = time.Now().Add(-time.Minute)
+			for i := range a.Returned.starts {
+				a.Returned.starts[i].due = time.Now().Add(-time.Minute)
 			}
 			c.job.ID, c.job.HetJobID, j.may.Eligible = 1, c.het, time.Now().Add(c.eligible)
 			j.known[1] = c.job
-			a.wakeScheduler(ctx)
-			if woken := len(j.starts) == 1; woken != c.woken || len(a.starts) != 0 {
-				t.Errorf("woken %v, remembered %v", woken, a.starts)
+			a.Returned.wakeScheduler(ctx)
+			if woken := len(j.starts) == 1; woken != c.woken || len(a.Returned.starts) != 0 {
+				t.Errorf("woken %v, remembered %v", woken, a.Returned.starts)
 			}
 			clear(j.starts)
-			a.wakeScheduler(ctx)
+			a.Returned.wakeScheduler(ctx)
 			if len(j.starts) != 0 {
 				t.Errorf("woken twice: %v", j.starts)
 			}
@@ -341,9 +368,10 @@ func TestWakeSchedulerOfSeveralUsers(t *testing.T) {
 	j.may.Eligible = time.Now().Add(-time.Minute)
 	a := newAgent()
 	a.Ledger, a.Jobs = &ledger{}, j
+	wire(a)
 	requeued := func(id, uid uint32) {
 		j.known[id] = sctl.Job{ID: id, UID: uid, State: "PENDING", HetJobID: id}
-		a.setStarts(ctx, []lease.PendingRestart{{JobID: id}})
+		a.Returned.setStarts(ctx, []lease.PendingRestart{{JobID: id}})
 	}
 	const flood, others = 3000, 2 * restartsAtOnce
 	for id := range uint32(flood) {
@@ -352,16 +380,16 @@ func TestWakeSchedulerOfSeveralUsers(t *testing.T) {
 	for i := range uint32(others) {
 		requeued(flood+1+i, 2+i)
 	}
-	if len(a.starts) != startsOfUser+others {
-		t.Errorf("%d starts are remembered", len(a.starts))
+	if len(a.Returned.starts) != startsOfUser+others {
+		t.Errorf("%d starts are remembered", len(a.Returned.starts))
 	}
-	for i := range a.starts {
-		a.starts[i].due = time.Now().Add(-time.Minute)
+	for i := range a.Returned.starts {
+		a.Returned.starts[i].due = time.Now().Add(-time.Minute)
 	}
 	woken := map[string]bool{}
 	for range 3 { // ticks
 		clear(j.starts)
-		a.wakeScheduler(ctx)
+		a.Returned.wakeScheduler(ctx)
 		if len(j.starts) > restartsAtOnce {
 			t.Errorf("%d questions in one tick", len(j.starts))
 		}
@@ -424,7 +452,8 @@ func TestComplete(t *testing.T) {
 			a := newAgent()
 			a.Node, a.Ledger, a.Records, a.Jobs = "n1", l, r, &jobs{known: map[uint32]sctl.Job{c.job.ID: c.job},
 				words: sctl.Words{Name: "x", Account: "ml"}}
-			a.complete(t.Context(), time.Hour)
+			wire(a)
+			a.Ends.complete(t.Context(), time.Hour)
 			var want []db.End
 			switch c.state {
 			case "unknown": // figures at least
@@ -455,9 +484,10 @@ func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	}
 	a := newAgent()
 	a.Ledger, a.Records, a.Jobs = l, r, j
+	wire(a)
 	second := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Second }
 	for n := range 60 {
-		a.complete(t.Context(), second(n))
+		a.Ends.complete(t.Context(), second(n))
 	}
 	const asked = 6 // after 0, 1, 3, 7, 15 and 31 s
 	if j.asked != asked || l.ended != 0 {
@@ -466,14 +496,14 @@ func TestCompleteManyWhileSlurmctldIsAway(t *testing.T) {
 	for i := range 20 {
 		l.list[i].Age = askNoMore
 	}
-	a.complete(t.Context(), second(60))
+	a.Ends.complete(t.Context(), second(60))
 	if j.asked != asked || l.ended != 20 {
 		t.Errorf("%d questions, %d dropped of 20 that are too old", j.asked, l.ended)
 	}
 	l.list = l.list[20:]
 	j.err = nil
-	a.complete(t.Context(), second(61))
-	a.complete(t.Context(), second(90))
+	a.Ends.complete(t.Context(), second(61))
+	a.Ends.complete(t.Context(), second(90))
 	if j.asked != asked+2*endsAskedAtOnce || l.ended != 20+2*endsAskedAtOnce || len(r.ends) != l.ended {
 		t.Errorf("slurmctld is back: %d questions, %d dropped, %d records", j.asked, l.ended, len(r.ends))
 	}
@@ -540,6 +570,7 @@ func TestFirstLookCounts(t *testing.T) {
 	a := newAgent()
 	l := &ledger{meanwhile: lease.Snapshot{}}
 	a.Ledger, a.Owners = l, owners{}
+	wire(a)
 	a.Sample = func() []gres.Sample {
 		return []gres.Sample{{GPU: gres.GPU{UUID: "a"}, SMActPct: 40, Source: figure.SourceGPM}}
 	}
@@ -550,22 +581,23 @@ func TestFirstLookCounts(t *testing.T) {
 }
 
 // still is a slurmctld of one waiting job, which two loops may ask at once.
-type still struct{ Jobs }
+type still struct{ jobs }
 
-func (still) Job(_ context.Context, id uint32) (sctl.Job, error) {
+func (*still) Job(_ context.Context, id uint32) (sctl.Job, error) {
 	return sctl.Job{ID: id, State: "PENDING", Restarts: 1}, nil
 }
-func (still) SetStart(context.Context, sctl.Target, time.Time) error { return nil }
-func (still) SafeStart(context.Context) (time.Duration, error)       { return 0, nil }
+func (*still) SetStart(context.Context, sctl.Target, time.Time) error { return nil }
+func (*still) SafeStart(context.Context) (time.Duration, error)       { return 0, nil }
 
 // The loop that looks after holds sets start times too.
 func TestTwoLoopsSetStarts(t *testing.T) {
 	a := newAgent()
-	a.Ledger, a.Jobs = &ledger{}, still{}
+	a.Ledger, a.Jobs = &ledger{}, &still{}
+	wire(a)
 	var work sync.WaitGroup
 	for _, loop := range []func(id uint32){
-		func(id uint32) { a.startAt(t.Context(), sctl.Job{ID: id}, time.Now().Add(-time.Minute)) },
-		func(uint32) { a.wakeScheduler(t.Context()) },
+		func(id uint32) { a.Returned.startAt(t.Context(), sctl.Job{ID: id}, time.Now().Add(-time.Minute)) },
+		func(uint32) { a.Returned.wakeScheduler(t.Context()) },
 	} {
 		work.Add(1)
 		go func() {
@@ -577,10 +609,10 @@ func TestTwoLoopsSetStarts(t *testing.T) {
 	}
 	work.Wait()
 	for range 100 {
-		a.wakeScheduler(t.Context())
+		a.Returned.wakeScheduler(t.Context())
 	}
-	if len(a.starts) != 0 {
-		t.Errorf("remembered %v", a.starts)
+	if len(a.Returned.starts) != 0 {
+		t.Errorf("remembered %v", a.Returned.starts)
 	}
 }
 
@@ -597,8 +629,9 @@ func TestCompleteBesideJobsThatHang(t *testing.T) {
 	j.known[hang] = sctl.Job{ID: hang, State: "COMPLETED"}
 	a := newAgent()
 	a.Ledger, a.Records, a.Jobs = l, r, j
+	wire(a)
 	for second := range hang {
-		a.complete(t.Context(), time.Hour+time.Duration(second)*time.Second)
+		a.Ends.complete(t.Context(), time.Hour+time.Duration(second)*time.Second)
 	}
 	if len(r.ends) == 0 || r.ends[0].JobID != hang {
 		t.Errorf("records of %v", r.ends)
@@ -626,6 +659,7 @@ func TestCompleteAsksAgainSoon(t *testing.T) {
 		a := newAgent()
 		a.Config.Capacity.Compare = config.Duration(time.Hour)
 		a.Ledger, a.Records, a.Jobs = l, r, j
+		wire(a)
 		var after []int
 		for second := range 30 * 60 {
 			if l.ended > 0 {
@@ -633,7 +667,7 @@ func TestCompleteAsksAgainSoon(t *testing.T) {
 			}
 			l.list = []lease.Ended{{JobKey: jobenv.JobKey{JobID: 1}, Age: min(time.Duration(second)*time.Second, 4*time.Minute)}}
 			asked := j.asked
-			if a.complete(t.Context(), time.Hour+time.Duration(second)*time.Second); j.asked > asked {
+			if a.Ends.complete(t.Context(), time.Hour+time.Duration(second)*time.Second); j.asked > asked {
 				after = append(after, second)
 			}
 		}
@@ -650,7 +684,8 @@ func TestCompleteKeepsWhatIsNotWritten(t *testing.T) {
 		a := newAgent()
 		a.Ledger, a.Records = l, &records{err: errors.New("disk full")}
 		a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {ID: 1, State: "COMPLETED"}}}
-		if a.complete(t.Context(), time.Hour); l.ended != want {
+		wire(a)
+		if a.Ends.complete(t.Context(), time.Hour); l.ended != want {
 			t.Errorf("%v after its end: %d dropped, want %d", age, l.ended, want)
 		}
 	}
@@ -667,8 +702,9 @@ func TestSetStartsBesideJobsThatHang(t *testing.T) {
 	j.known[restartsAtOnce] = sctl.Job{ID: restartsAtOnce, State: "PENDING"}
 	a := newAgent()
 	a.Ledger, a.Jobs = &ledger{}, j
+	wire(a)
 	for range 2 {
-		a.setStarts(t.Context(), pending)
+		a.Returned.setStarts(t.Context(), pending)
 	}
 	if len(j.starts) != 1 {
 		t.Errorf("set %v", j.starts)

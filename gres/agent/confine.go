@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"syscall"
 
@@ -18,13 +19,34 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
+// Confinement keeps jobs to the GPUs that they have leased, where no Prolog has done so, or an agent comes
+// after the job.
+type Confinement struct {
+	Guard  func() (confine.Guard, error) // what confines jobs now
+	Wanted bool                          // devices.confine is not "none"
+	RunDir string
+	Ledger Leases
+	Jobs   Known
+	Owners Owners
+	Log    *slog.Logger
+
+	// compare:
+	confinedBy string // as last said
+	reopened   bool   // what jobs may open, since that was said
+	guards     latest[confine.Guard]
+	reaped     uint32 // the last confined job that slurmctld was asked about
+
+	// keepShut:
+	shutFails string // as last said
+}
+
 // guard looks for what confines jobs now: slurmd, which may come later than the agent,
 // makes what a guard stands on. It says so when that changes.
-func (a *Agent) guard() confine.Guard {
-	if a.Guard == nil {
+func (c *Confinement) guard() confine.Guard {
+	if c == nil {
 		return nil
 	}
-	g, err := a.Guard()
+	g, err := c.Guard()
 	says := ""
 	switch {
 	case err != nil:
@@ -32,24 +54,24 @@ func (a *Agent) guard() confine.Guard {
 	case g != nil:
 		says = g.String()
 	}
-	if a.reopened && says == a.confinedBy {
+	if c.reopened && says == c.confinedBy {
 		return g
 	}
-	a.confinedBy = says
+	c.confinedBy = says
 	switch {
 	case err != nil:
-		a.Log.Error("no job can be confined as devices.confine says; jobs wait", "error", err)
+		c.Log.Error("no job can be confined as devices.confine says; jobs wait", "error", err)
 	case g != nil:
-		a.Log.Info("jobs are confined to their GPUs", "by", says)
-	case a.Config.Devices.Confine != "none":
-		a.Log.Warn("jobs are not confined to their GPUs; carma-node doctor says why")
+		c.Log.Info("jobs are confined to their GPUs", "by", says)
+	case c.Wanted:
+		c.Log.Warn("jobs are not confined to their GPUs; carma-node doctor says why")
 	}
-	a.reopened = false
+	c.reopened = false
 	return g
 }
 
 // keepShut looks after jobs that no Prolog has confined, by the newest guard that it is given.
-func (a *Agent) keepShut(ctx context.Context, guards latest[confine.Guard]) {
+func (c *Confinement) keepShut(ctx context.Context, guards latest[confine.Guard]) {
 	stop := func() {}
 	for {
 		select {
@@ -66,8 +88,8 @@ func (a *Agent) keepShut(ctx context.Context, guards latest[confine.Guard]) {
 				if g == nil {
 					return
 				}
-				if err := confine.Watch(once, g, func() { a.shutUnconfined(once, g) }); err != nil {
-					a.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
+				if err := confine.Watch(once, g, func() { c.shutUnconfined(once, g) }); err != nil {
+					c.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
 				}
 			}()
 		}
@@ -76,19 +98,19 @@ func (a *Agent) keepShut(ctx context.Context, guards latest[confine.Guard]) {
 
 // reopen confines the jobs that an agent finds when it starts: those that started before
 // there was a guard, too.
-func (a *Agent) reopen(ctx context.Context, g confine.Guard, s lease.Snapshot) {
+func (c *Confinement) reopen(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	if g != nil && !g.Exact() {
 		// Device nodes that the driver has made meanwhile are open to all.
 		if err := g.Close(confine.Job{}); err != nil {
-			a.Log.Error("set access lists", "error", err)
+			c.Log.Error("set access lists", "error", err)
 		}
 	}
-	if a.reopened {
+	if c == nil || c.reopened {
 		return
 	}
-	a.reopened = true
-	if a.guards != nil {
-		defer a.guards.put(g)
+	c.reopened = true
+	if c.guards != nil {
+		defer c.guards.put(g)
 	}
 	if g == nil {
 		return
@@ -97,10 +119,10 @@ func (a *Agent) reopen(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	for job, gpus := range own {
 		err := g.Open(job, gpus)
 		if err == nil { // s may be older than the job's Epilog
-			_, err = a.asLeased(ctx, g, job, gpus, true)
+			_, err = c.asLeased(ctx, g, job, gpus, true)
 		}
 		if err != nil {
-			a.Log.Error("confine a job that was already running", "job", job.ID, "error", err)
+			c.Log.Error("confine a job that was already running", "job", job.ID, "error", err)
 		}
 	}
 }
@@ -122,18 +144,18 @@ func owned(s lease.Snapshot) map[confine.Job][]int {
 }
 
 // shut closes all GPUs to a job but those that it has leased.
-func (a *Agent) shut(ctx context.Context, g confine.Guard, job confine.Job) (leased bool, err error) {
-	return a.asLeased(ctx, g, job, nil, false)
+func (c *Confinement) shut(ctx context.Context, g confine.Guard, job confine.Job) (leased bool, err error) {
+	return c.asLeased(ctx, g, job, nil, false)
 }
 
 // asLeased opens to a job the GPUs that it has leased and no other; open are those that are open
 // to it, if that is known. A Prolog may come in between: it leases first and opens then, so what
 // the ledger says afterwards is what it opens. So may an Epilog, which closes first and releases
 // then, and would find no more what is opened after it.
-func (a *Agent) asLeased(ctx context.Context, g confine.Guard, job confine.Job, open []int, known bool) (leased bool,
-	err error) {
+func (c *Confinement) asLeased(ctx context.Context, g confine.Guard, job confine.Job, open []int,
+	known bool) (leased bool, err error) {
 	for ; ; known = true {
-		s, err := a.Ledger.Snapshot(ctx)
+		s, err := c.Ledger.Snapshot(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -161,34 +183,34 @@ func (a *Agent) asLeased(ctx context.Context, g confine.Guard, job confine.Job, 
 // shutUnconfined closes the GPUs to jobs that slurmd has started without a Prolog, as 22.05
 // does after one was killed. Jobs that are older than the guard go on; the guard takes a GPU
 // from them when somebody leases it.
-func (a *Agent) shutUnconfined(ctx context.Context, g confine.Guard) {
-	late, err := a.unconfined(g)
+func (c *Confinement) shutUnconfined(ctx context.Context, g confine.Guard) {
+	late, err := c.unconfined(g)
 	for _, job := range late {
 		var leased bool
-		if leased, err = a.shut(ctx, g, job); err != nil {
+		if leased, err = c.shut(ctx, g, job); err != nil {
 			break
 		}
 		if !leased {
-			a.Log.Warn("a job was started without a Prolog; it can open no GPU", "job", jobenv.JobKey{JobID: job.ID})
+			c.Log.Warn("a job was started without a Prolog; it can open no GPU", "job", jobenv.JobKey{JobID: job.ID})
 		}
 	}
-	if says := fmt.Sprint(err); says != a.shutFails {
-		a.shutFails = says
+	if says := fmt.Sprint(err); says != c.shutFails {
+		c.shutFails = says
 		if err != nil {
-			a.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
+			c.Log.Error("close GPUs to jobs that were started without a Prolog", "error", err)
 		}
 	}
 }
 
 // unconfined are the jobs that are not confined and came after the guard.
-func (a *Agent) unconfined(g confine.Guard) ([]confine.Job, error) {
+func (c *Confinement) unconfined(g confine.Guard) ([]confine.Job, error) {
 	jobs, err := g.Unconfined()
 	if err != nil {
 		return nil, err
 	}
-	first, late, err := confine.Early(a.RunDir, jobs)
+	first, late, err := confine.Early(c.RunDir, jobs)
 	if first && len(jobs) > 0 {
-		a.Log.Warn("jobs started before confinement can open any GPU that is not leased, until they end",
+		c.Log.Warn("jobs started before confinement can open any GPU that is not leased, until they end",
 			"jobs", ids(jobs))
 	}
 	return late, err
@@ -208,28 +230,28 @@ func ids(jobs []confine.Job) []uint32 {
 const confinedAtOnce = 20
 
 // reapConfined forgets jobs that have ended without an Epilog. They are asked about by turns.
-func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
+func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 	if g == nil {
 		return
 	}
 	jobs, err := g.Jobs()
 	if err != nil {
-		a.Log.Error("find confined jobs that have ended", "error", err)
+		c.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
 	// slurmctld may have taken its time since the look that compare is about.
-	s, err := a.Ledger.Snapshot(ctx)
+	s, err := c.Ledger.Snapshot(ctx)
 	if err != nil {
-		a.Log.Error("read ledger", "error", err)
+		c.Log.Error("read ledger", "error", err)
 		return
 	}
-	stepds, err := a.Owners.Stepds()
+	stepds, err := c.Owners.Stepds()
 	if err != nil {
-		a.Log.Error("find confined jobs that have ended", "error", err)
+		c.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
 	// Those after the last one come first, in the order of their ids, around the end of them.
-	slices.SortFunc(jobs, func(x, y confine.Job) int { return cmp.Compare(x.ID-a.reaped-1, y.ID-a.reaped-1) })
+	slices.SortFunc(jobs, func(x, y confine.Job) int { return cmp.Compare(x.ID-c.reaped-1, y.ID-c.reaped-1) })
 	asked := 0
 	for _, j := range jobs {
 		if stepds[j.ID] || slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.Job.JobID == j.ID }) {
@@ -239,8 +261,8 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
 			break
 		}
 		asked++
-		a.reaped = j.ID
-		job, err := a.Jobs.Job(ctx, j.ID)
+		c.reaped = j.ID
+		job, err := c.Jobs.Job(ctx, j.ID)
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue
 		}
@@ -250,15 +272,15 @@ func (a *Agent) reapConfined(ctx context.Context, g confine.Guard) {
 		}
 		err = g.Forget(j)
 		// It may have been requeued, and be in its Prolog by now.
-		_, errOpen := a.asLeased(ctx, g, j, nil, true)
+		_, errOpen := c.asLeased(ctx, g, j, nil, true)
 		if errOpen != nil {
 			err = errOpen
 		}
 		switch {
 		case err == nil:
-			a.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
+			c.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
 		case !errors.Is(err, syscall.EBUSY): // processes that outlive their job: it stays closed
-			a.Log.Error("remove a job's confinement", "job", j.ID, "error", err)
+			c.Log.Error("remove a job's confinement", "job", j.ID, "error", err)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (g *guard) String() string                     { return "test" }
 func TestReopen(t *testing.T) {
 	a, g := newAgent(), &guard{}
 	var missing error
-	a.Guard = func() (confine.Guard, error) {
+	guard := func() (confine.Guard, error) {
 		if missing != nil {
 			return nil, missing
 		}
@@ -60,20 +60,22 @@ func TestReopen(t *testing.T) {
 	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
 		Leases: []gres.Lease{held(7, 1000)}}
 	a.Ledger = &ledger{meanwhile: s}
+	wire(a)
+	a.Confinement.Guard = guard
 	missing = errors.New("slurmd has not started")
 	for range 2 {
-		a.reopen(t.Context(), a.guard(), s)
+		a.Confinement.reopen(t.Context(), a.Confinement.guard(), s)
 	}
 	missing = nil
 	for range 2 {
-		a.reopen(t.Context(), a.guard(), s)
+		a.Confinement.reopen(t.Context(), a.Confinement.guard(), s)
 	}
 	if want := []string{"open 7 of 1000 [3]"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
 	// Access lists are looked after as long as the agent runs.
 	g.loose, g.calls = true, nil
-	a.reopen(t.Context(), a.guard(), s)
+	a.Confinement.reopen(t.Context(), a.Confinement.guard(), s)
 	if want := []string{"close 0"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
@@ -87,13 +89,14 @@ func TestReapConfined(t *testing.T) {
 	slurm := &jobs{known: map[uint32]sctl.Job{51: {State: "RUNNING"}, 52: {State: "COMPLETED"}, 54: {State: "PENDING"}}}
 	a.Owners, a.Jobs = owners{}, slurm
 	a.Ledger = &ledger{meanwhile: lease.Snapshot{Leases: []gres.Lease{held(7, 1000)}}}
+	wire(a)
 	// 7 has a lease, 50 a slurmstepd, 51 is in its Prolog, 54 may start again without one.
-	a.reapConfined(t.Context(), g)
+	a.Confinement.reapConfined(t.Context(), g)
 	if want := []string{"forget 52", "forget 53"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
 	slurm.err, g.calls = errors.New("slurmctld is away"), nil
-	a.reapConfined(t.Context(), g)
+	a.Confinement.reapConfined(t.Context(), g)
 	if len(g.calls) != 0 {
 		t.Errorf("calls %q", g.calls)
 	}
@@ -105,12 +108,13 @@ func TestShutUnconfined(t *testing.T) {
 	a, g := newAgent(), &guard{unconfined: []confine.Job{{ID: 3}}}
 	a.RunDir, a.Ledger = t.TempDir(), &ledger{meanwhile: lease.Snapshot{
 		Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}}, Leases: []gres.Lease{held(7, 1000)}}}
-	a.shutUnconfined(t.Context(), g) // the first look
+	wire(a)
+	a.Confinement.shutUnconfined(t.Context(), g) // the first look
 	g.unconfined = append(g.unconfined, confine.Job{ID: 7, UID: 1000}, confine.Job{ID: 8, UID: 1001})
-	a.shutUnconfined(t.Context(), g)
-	a = &Agent{RunDir: a.RunDir, Ledger: a.Ledger, Log: a.Log} // an agent that starts knows which were there
+	a.Confinement.shutUnconfined(t.Context(), g)
+	wire(a) // an agent that starts knows which were there
 	g.unconfined = g.unconfined[:1]
-	a.shutUnconfined(t.Context(), g)
+	a.Confinement.shutUnconfined(t.Context(), g)
 	if want := []string{"open 7 of 1000 [3]", "open 8 of 1001 []"}; !slices.Equal(g.calls, want) {
 		t.Errorf("calls %q", g.calls)
 	}
@@ -122,6 +126,7 @@ func TestNothingIsLeftAfterAnEpilog(t *testing.T) {
 	l, g := &ledger{}, &guard{}
 	a := newAgent()
 	a.RunDir, a.Ledger, a.Owners, a.Jobs = t.TempDir(), l, owners{}, &jobs{}
+	wire(a)
 	seen := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", Minor: 3}}},
 		Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", UID: 1000, Age: time.Hour}}}
 	l.gone = true
@@ -129,7 +134,7 @@ func TestNothingIsLeftAfterAnEpilog(t *testing.T) {
 	if len(g.calls) != 0 || len(l.released) != 0 {
 		t.Errorf("an attempt that has ended: calls %q, released %v", g.calls, l.released)
 	}
-	a.reopen(t.Context(), g, seen)
+	a.Confinement.reopen(t.Context(), g, seen)
 	if want := []string{"open 7 of 1000 [3]", "close 7"}; !slices.Equal(g.calls, want) {
 		t.Errorf("at the start: calls %q", g.calls)
 	}
@@ -147,8 +152,9 @@ func TestReapConfinedBesideAProlog(t *testing.T) {
 		g := &prologBeside{ledger: l, err: err}
 		a := newAgent()
 		a.Ledger, a.Owners, a.Jobs, l.meanwhile = l, owners{}, &jobs{}, lease.Snapshot{}
+		wire(a)
 		g.jobs = []confine.Job{{ID: 7}}
-		a.reapConfined(t.Context(), g)
+		a.Confinement.reapConfined(t.Context(), g)
 		if want := []string{"forget 7", "open 7 of 1000 [3]"}; !slices.Equal(g.calls, want) {
 			t.Errorf("%v: calls %q", err, g.calls)
 		}
@@ -178,8 +184,9 @@ func TestReapConfinedByTurns(t *testing.T) {
 	}
 	delete(slurm.known, 2*confinedAtOnce+1)
 	a.Ledger, a.Owners, a.Jobs = &ledger{}, owners{}, slurm
+	wire(a)
 	for range 4 {
-		a.reapConfined(t.Context(), g)
+		a.Confinement.reapConfined(t.Context(), g)
 	}
 	want := fmt.Sprint("forget ", 2*confinedAtOnce+1)
 	if !slices.Contains(g.calls, want) || slurm.asked != 4*confinedAtOnce {

@@ -348,7 +348,8 @@ func TestOpenHolds(t *testing.T) {
 		a := newAgent()
 		a.Ledger, a.Jobs = l, waiting()
 		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
-		a.openHolds(t.Context(), c.s, time.Hour)
+		wire(a)
+		a.Offers.openHolds(t.Context(), c.s, time.Hour)
 		if !slices.Equal(l.calls, c.want) {
 			t.Errorf("%s: %v, want %v", name, l.calls, c.want)
 		}
@@ -359,12 +360,13 @@ func TestOpenHolds(t *testing.T) {
 func TestOfferBeginsAnew(t *testing.T) {
 	l, a := &ledger{}, newAgent()
 	a.Ledger, a.Jobs = l, waiting()
+	wire(a)
 	free := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, Open: true}}}
 	busy := free
 	busy.Leases = []gres.Lease{{UUID: "a", Job: jobenv.JobKey{JobID: 1}}}
 	for i, s := range []lease.Snapshot{free, busy, busy, free, free, busy, {}, free} {
 		l.calls = nil
-		a.openHolds(t.Context(), s, time.Hour+time.Duration(i)*time.Second)
+		a.Offers.openHolds(t.Context(), s, time.Hour+time.Duration(i)*time.Second)
 		if anew := fmt.Sprint(l.calls) == "[open 7 in 0s]"; anew != (i == 3) {
 			t.Errorf("look %d: %v", i, l.calls)
 		}
@@ -415,18 +417,19 @@ func TestOpenHoldsWhenTheJobCanStart(t *testing.T) {
 			j.known = nil
 		}
 		a.Ledger, a.Jobs = l, j
-		a.openHolds(t.Context(), s, time.Hour)
+		wire(a)
+		a.Offers.openHolds(t.Context(), s, time.Hour)
 		if got := fmt.Sprint(l.calls); got != c.want || j.asked != 1 {
 			t.Errorf("%s: %s, asked %d times; want %s, once", name, got, j.asked, c.want)
 		}
 		if at, set := j.starts["7"]; set != (c.start != 0) || set && time.Until(at.Add(-c.start)).Abs() > 10*time.Second {
 			t.Errorf("%s: start %v (set %v)", name, at, set)
 		}
-		a.openHolds(t.Context(), s, time.Hour+c.again-1)
+		a.Offers.openHolds(t.Context(), s, time.Hour+c.again-1)
 		if j.asked != 1 {
 			t.Errorf("%s: asked %d times within %s", name, j.asked, c.again)
 		}
-		a.openHolds(t.Context(), s, time.Hour+c.again)
+		a.Offers.openHolds(t.Context(), s, time.Hour+c.again)
 		if j.asked != 2 {
 			t.Errorf("%s: asked %d times in %s", name, j.asked, c.again)
 		}
@@ -438,8 +441,9 @@ func TestOpenHoldsOfManyJobs(t *testing.T) {
 	s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}, {UUID: "b", JobID: 8}, {UUID: "c", JobID: 9}}}
 	a, j := newAgent(), &jobs{err: errors.New("no answer")}
 	a.Ledger, a.Jobs = &ledger{}, j
-	a.openHolds(t.Context(), s, time.Hour)
-	a.openHolds(t.Context(), s, time.Hour+askAgain)
+	wire(a)
+	a.Offers.openHolds(t.Context(), s, time.Hour)
+	a.Offers.openHolds(t.Context(), s, time.Hour+askAgain)
 	if j.asked != 1 {
 		t.Errorf("asked %d times", j.asked)
 	}
@@ -470,7 +474,8 @@ func TestOpenHoldsAsTheProlog(t *testing.T) {
 		a.Thresholds = choose.Thresholds{SMActMaxPct: 80, MarginMiB: 2048, MaxJobs: 4}
 		s.Leases[0].UID = 1000
 		c.change(a)
-		a.openHolds(t.Context(), s, time.Hour)
+		wire(a)
+		a.Offers.openHolds(t.Context(), s, time.Hour)
 		if opens := len(l.calls) == 1; opens != c.opens {
 			t.Errorf("%s: %v", name, l.calls)
 		}
@@ -483,12 +488,13 @@ func TestFollowHolds(t *testing.T) {
 	a.Ledger = l
 	a.Jobs = &jobs{known: map[uint32]sctl.Job{1: {State: "PENDING", Reason: "Resources"}, 2: {State: "RUNNING"},
 		3: {State: "COMPLETING"}, 5: {State: "PENDING"}, 6: {State: "RUNNING", Reason: "Prolog"}, 7: {State: "CONFIGURING"}}}
+	wire(a)
 	var s lease.Snapshot
 	for id := range uint32(7) { // 4 has gone, 6 and 7 are in some Prolog, or will be, which may return them to the queue
 		s.Holds = append(s.Holds, lease.Hold{UUID: "x", JobID: id + 1})
 	}
 	s.Holds[4].Age = steward.HoldTimeout + time.Second
-	a.followHolds(t.Context(), s)
+	a.Offers.followHolds(t.Context(), s)
 	if want := []string{"drop 2", "drop 4", "drop 5"}; !slices.Equal(l.calls, want) {
 		t.Errorf("%v, want %v", l.calls, want)
 	}
@@ -541,7 +547,8 @@ func TestHasten(t *testing.T) {
 		j.known = map[uint32]sctl.Job{1: job}
 		a, l := newAgent(), &ledger{}
 		a.Ledger, a.Jobs = l, j
-		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}, Leases: []gres.Lease{{UUID: "in use"}}})
+		wire(a)
+		a.Offers.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{hold}, Leases: []gres.Lease{{UUID: "in use"}}})
 		if got := fmt.Sprint(l.calls); got != c.calls {
 			t.Errorf("%s: %s, want %s", name, got, c.calls)
 		}

@@ -47,9 +47,9 @@ func TestReleaseHeld(t *testing.T) {
 			j.known[7] = c.job
 		}
 		l := &ledger{}
-		a := &Agent{Ledger: l, Jobs: j, Log: slog.New(slog.DiscardHandler)}
+		r := &Returned{Ledger: l, Jobs: j, Log: slog.New(slog.DiscardHandler)}
 		held := []lease.PerhapsHeld{{JobKey: jobenv.JobKey{JobID: 7, Restart: 1}, UID: 1000, Age: c.age}}
-		a.releaseHeld(t.Context(), held, time.Hour)
+		r.releaseHeld(t.Context(), held, time.Hour)
 		released := slices.Equal(j.released, []string{c.job.Leader().String()})
 		if released != c.released || (len(j.starts) == 1) != c.released {
 			t.Errorf("%s: released %v, starts %v", name, j.released, j.starts)
@@ -58,7 +58,7 @@ func TestReleaseHeld(t *testing.T) {
 			t.Errorf("%s: ledger %v", name, l.calls)
 		}
 		asked := j.asked
-		a.releaseHeld(t.Context(), held, time.Hour+time.Second)
+		r.releaseHeld(t.Context(), held, time.Hour+time.Second)
 		if c.age >= heldSince && j.asked != asked {
 			t.Errorf("%s: slurmctld is asked again after a second", name)
 		}
@@ -68,7 +68,7 @@ func TestReleaseHeld(t *testing.T) {
 // Jobs that hang, completing, delay no other's release.
 func TestReleaseHeldInTurn(t *testing.T) {
 	j := &jobs{known: map[uint32]sctl.Job{}, starts: map[string]time.Time{}}
-	a := &Agent{Ledger: &ledger{}, Jobs: j, Log: slog.New(slog.DiscardHandler)}
+	r := &Returned{Ledger: &ledger{}, Jobs: j, Log: slog.New(slog.DiscardHandler)}
 	var held []lease.PerhapsHeld
 	for id := range uint32(restartsAtOnce + 1) {
 		job := sctl.Job{ID: id + 1, UID: 1000, Restarts: 1, State: jobstate.Completing}
@@ -79,7 +79,7 @@ func TestReleaseHeldInTurn(t *testing.T) {
 		held = append(held, lease.PerhapsHeld{JobKey: jobenv.JobKey{JobID: job.ID, Restart: 1}, UID: 1000, Age: time.Hour})
 	}
 	for round := range 2 {
-		a.releaseHeld(t.Context(), held, time.Hour+time.Duration(round)*heldEvery)
+		r.releaseHeld(t.Context(), held, time.Hour+time.Duration(round)*heldEvery)
 	}
 	if !slices.Equal(j.released, []string{"6"}) {
 		t.Errorf("released %v", j.released)

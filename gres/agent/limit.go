@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -21,49 +22,65 @@ type limited struct {
 	uuid string
 }
 
-// limitMemory has the driver hold each job to the memory that it booked. That comes a moment
+// MemoryLimits has the driver hold jobs to the GPU memory that they booked.
+type MemoryLimits struct {
+	Driver  Limits
+	Cgroups Cgroups // on which limits are set
+	RunDir  string
+	Log     *slog.Logger
+
+	set    map[limited]int64
+	probed bool          // whether the driver takes limits here
+	from   time.Duration // of jobs that started then or later; 0: it takes none
+	fails  string        // as last said
+}
+
+// keep has the driver hold each job to the memory that it booked. That comes a moment
 // after the job's start; what the job has allocated by then counts. A limit goes with the job's
 // cgroup, or here when the job has no lease any more and its cgroup stays.
-func (a *Agent) limitMemory(_ context.Context, s lease.Snapshot) {
+func (m *MemoryLimits) keep(_ context.Context, s lease.Snapshot) {
 	now := lease.Now()
-	if !a.probed {
-		a.probeLimits(s, now)
+	if !m.probed {
+		m.probe(s, now)
 	}
-	if a.limitsFrom == 0 {
+	if m.from == 0 {
 		return
 	}
-	want, err := a.wantedLimits(s, now)
+	want, err := m.wanted(s, now)
 	// First: another cgroup of the same name may be wanted.
-	for on := range a.limits {
+	for on := range m.set {
 		if _, wanted := want[on]; !wanted {
-			a.Limits.Set(on.Dir, on.uuid, 0) // fails where it has gone with its cgroup
-			delete(a.limits, on)
+			m.Driver.Set(on.Dir, on.uuid, 0) // fails where it has gone with its cgroup
+			delete(m.set, on)
 		}
 	}
 	for on, mib := range want {
-		if a.limits[on] == mib {
+		if m.set[on] == mib {
 			continue
 		}
-		failed := a.Limits.Set(on.Dir, on.uuid, mib)
+		failed := m.Driver.Set(on.Dir, on.uuid, mib)
 		if failed == nil {
-			a.limits[on] = mib
+			if m.set == nil {
+				m.set = map[limited]int64{}
+			}
+			m.set[on] = mib
 		} else if _, gone := os.Stat(on.Dir); gone == nil {
 			err = failed
 		}
 	}
-	if says := fmt.Sprint(err); says != a.limitFails {
-		a.limitFails = says
+	if says := fmt.Sprint(err); says != m.fails {
+		m.fails = says
 		if err != nil {
-			a.Log.Warn("the driver does not hold jobs to their GPU memory", "error", err)
+			m.Log.Warn("the driver does not hold jobs to their GPU memory", "error", err)
 		}
 	}
 }
 
-// probeLimits finds out whether the driver takes limits here, by setting none on the cgroup
+// probe finds out whether the driver takes limits here, by setting none on the cgroup
 // above all jobs. Programs see a limit as the size of their GPU, so Prologs must know of
 // it; jobs that started before that have none.
-func (a *Agent) probeLimits(s lease.Snapshot, now time.Duration) {
-	scope, err := a.Cgroups.Scope()
+func (m *MemoryLimits) probe(s lease.Snapshot, now time.Duration) {
+	scope, err := m.Cgroups.Scope()
 	if err == nil && scope == "" {
 		return // slurmd makes it
 	}
@@ -71,37 +88,37 @@ func (a *Agent) probeLimits(s lease.Snapshot, now time.Duration) {
 	if i < 0 {
 		return
 	}
-	a.probed = true
+	m.probed = true
 	if err == nil {
-		err = a.Limits.Set(scope, s.Readings[i].UUID, 0)
+		err = m.Driver.Set(scope, s.Readings[i].UUID, 0)
 	}
 	if err == nil {
-		err = confine.SetLimited(a.RunDir, now)
+		err = confine.SetLimited(m.RunDir, now)
 	}
 	if err != nil {
-		err = errors.Join(err, confine.SetUnlimited(a.RunDir, err))
-		a.Log.Info("the driver does not hold jobs to their GPU memory", "error", err)
+		err = errors.Join(err, confine.SetUnlimited(m.RunDir, err))
+		m.Log.Info("the driver does not hold jobs to their GPU memory", "error", err)
 		return
 	}
-	a.limitsFrom, _ = confine.LimitedSince(a.RunDir)
-	a.Log.Info("the driver holds jobs to the GPU memory that they booked")
+	m.from, _ = confine.LimitedSince(m.RunDir)
+	m.Log.Info("the driver holds jobs to the GPU memory that they booked")
 }
 
-// wantedLimits are those of the jobs that share a GPU. One that has all of it needs none, and
+// wanted are those of the jobs that share a GPU. One that has all of it needs none, and
 // MIG instances take none.
-func (a *Agent) wantedLimits(s lease.Snapshot, now time.Duration) (map[limited]int64, error) {
+func (m *MemoryLimits) wanted(s lease.Snapshot, now time.Duration) (map[limited]int64, error) {
 	takes := map[string]bool{}
 	want := map[limited]int64{}
 	for _, r := range s.Readings {
 		takes[r.UUID] = !r.MIG
 	}
 	for _, l := range s.Leases {
-		if l.Exclusive || l.ReserveMiB <= 0 || !takes[l.UUID] || now-l.Age < a.limitsFrom {
+		if l.Exclusive || l.ReserveMiB <= 0 || !takes[l.UUID] || now-l.Age < m.from {
 			continue
 		}
-		groups, err := a.Cgroups.Groups(l.Job.JobID)
+		groups, err := m.Cgroups.Groups(l.Job.JobID)
 		if err != nil {
-			return a.limits, err // what stands is left as it is
+			return m.set, err // what stands is left as it is
 		}
 		for _, g := range groups {
 			want[limited{g, l.UUID}] = l.ReserveMiB

@@ -47,61 +47,60 @@ type cgroups struct {
 func (c *cgroups) Scope() (string, error)                     { return c.scope, c.err }
 func (c *cgroups) Groups(job uint32) ([]confine.Group, error) { return c.groups[job], c.err }
 
-func limiting(t *testing.T, log io.Writer) (*Agent, *driver, *cgroups) {
+func limiting(t *testing.T, log io.Writer) (*MemoryLimits, *driver, *cgroups) {
 	d, c := &driver{}, &cgroups{"/scope", map[uint32][]confine.Group{}, nil}
-	return &Agent{Log: slog.New(slog.NewTextHandler(log, nil)), RunDir: t.TempDir(), Limits: d, Cgroups: c,
-		limits: map[limited]int64{}}, d, c
+	return &MemoryLimits{Log: slog.New(slog.NewTextHandler(log, nil)), RunDir: t.TempDir(), Driver: d, Cgroups: c}, d, c
 }
 
 // Where the driver takes no limit, no job gets one, and Prologs do not count on it. slurmd may
 // come later than the agent.
 func TestProbeLimits(t *testing.T) {
 	var log bytes.Buffer
-	a, d, c := limiting(t, &log)
+	m, d, c := limiting(t, &log)
 	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "m", MIG: true}}, {GPU: gres.GPU{UUID: "a"}}},
 		Leases: []gres.Lease{{Job: jobenv.JobKey{JobID: 7}, UUID: "a", ReserveMiB: 10240}}}
 	c.groups[7] = []confine.Group{{Dir: t.TempDir(), Inode: 1}}
 	c.scope, d.fail = "", errors.New("not supported")
-	a.limitMemory(t.Context(), s)
+	m.keep(t.Context(), s)
 	if calls := d.take(); calls != nil {
 		t.Errorf("before slurmd: %q", calls)
 	}
 	c.scope = "/scope"
-	a.limitMemory(t.Context(), s)
-	a.limitMemory(t.Context(), s)
+	m.keep(t.Context(), s)
+	m.keep(t.Context(), s)
 	if calls := d.take(); !slices.Equal(calls, []string{"/scope a 0"}) ||
 		!strings.Contains(log.String(), "not supported") {
 		t.Errorf("not supported: %q\n%s", calls, &log)
 	}
-	if _, limited := confine.LimitedSince(a.RunDir); limited {
+	if _, limited := confine.LimitedSince(m.RunDir); limited {
 		t.Error("Prologs count on limits")
 	}
-	if why := confine.UnlimitedBy(a.RunDir); why == nil || why.Error() != "not supported" {
+	if why := confine.UnlimitedBy(m.RunDir); why == nil || why.Error() != "not supported" {
 		t.Errorf("the doctor says %v", why)
 	}
 	d.fail = nil
 	again, _, _ := limiting(t, &log)
-	again.RunDir, again.Limits, again.Cgroups = a.RunDir, d, c
+	again.RunDir, again.Driver, again.Cgroups = m.RunDir, d, c
 	s.Leases[0].Age = time.Hour
-	again.limitMemory(t.Context(), s)
+	again.keep(t.Context(), s)
 	if calls := d.take(); !slices.Equal(calls, []string{"/scope a 0"}) {
 		t.Errorf("a job that is older than the limits: %q", calls)
 	}
-	since, limited := confine.LimitedSince(a.RunDir)
-	if !limited || confine.UnlimitedBy(a.RunDir) != nil {
+	since, limited := confine.LimitedSince(m.RunDir)
+	if !limited || confine.UnlimitedBy(m.RunDir) != nil {
 		t.Error("Prologs do not count on limits")
 	}
 	third, _, _ := limiting(t, &log)
-	third.RunDir, third.Limits, third.Cgroups = a.RunDir, d, c
-	third.limitMemory(t.Context(), s)
-	if since != third.limitsFrom {
-		t.Errorf("another agent counts from %v, not %v", third.limitsFrom, since)
+	third.RunDir, third.Driver, third.Cgroups = m.RunDir, d, c
+	third.keep(t.Context(), s)
+	if since != third.from {
+		t.Errorf("another agent counts from %v, not %v", third.from, since)
 	}
 }
 
 func TestLimitMemory(t *testing.T) {
 	var log bytes.Buffer
-	a, d, c := limiting(t, &log)
+	m, d, c := limiting(t, &log)
 	groups := c.groups
 	s := lease.Snapshot{Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}},
 		{GPU: gres.GPU{UUID: "m", MIG: true}}}}
@@ -110,7 +109,7 @@ func TestLimitMemory(t *testing.T) {
 	}
 	look := func(name string, want ...string) {
 		t.Helper()
-		a.limitMemory(t.Context(), s)
+		m.keep(t.Context(), s)
 		if got := d.take(); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
@@ -133,7 +132,7 @@ func TestLimitMemory(t *testing.T) {
 	s.Leases = append(s.Leases, holds(7, "b", 10240))
 	look("on two GPUs", seven+" b 10240")
 	s.Leases = nil
-	a.limitMemory(t.Context(), s)
+	m.keep(t.Context(), s)
 	if got := d.take(); len(got) != 2 || !slices.Contains(got, seven+" a 0") || !slices.Contains(got, seven+" b 0") {
 		t.Errorf("after the lease: %q", got)
 	}

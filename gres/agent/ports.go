@@ -20,12 +20,9 @@ import (
 // Ledger is what the agent needs of the node's ledger: a port for each of its parts.
 type Ledger interface {
 	Looks
-	Finished
 	Lost
-	Pending
-	Holds
-	Servers
 	Health
+	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 
 // Looks is for observe.
@@ -57,7 +54,6 @@ type Lost interface {
 type Pending interface {
 	DropPendingRestart(ctx context.Context, job uint32) error
 	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
-	Cancelled(ctx context.Context, key jobenv.JobKey, why string) error
 }
 
 // Holds keeps GPUs for jobs.
@@ -93,10 +89,15 @@ type Publisher interface {
 	SetWords(ctx context.Context, words map[string]string) error
 }
 
-// Jobs asks slurmctld about single jobs.
-type Jobs interface {
-	Job(ctx context.Context, id uint32) (sctl.Job, error)
+// EndedJobs asks slurmctld about jobs that have ended.
+type EndedJobs interface {
+	Known
 	Words(ctx context.Context, id uint32) (sctl.Words, error)
+}
+
+// ReturnedJobs asks slurmctld about jobs that were returned to the queue, and has them start.
+type ReturnedJobs interface {
+	Known
 	Release(ctx context.Context, t sctl.Target) error
 	Starts
 }
@@ -154,9 +155,13 @@ type Releasing interface {
 // Records is where accounting goes.
 type Records interface {
 	PutLost(ctx context.Context, a db.Attempt) error
-	SetEnd(ctx context.Context, e db.End) error
 	Tidy(ctx context.Context) error
 	Meters
+}
+
+// Completing is where the end of an attempt goes.
+type Completing interface {
+	SetEnd(ctx context.Context, e db.End) error
 }
 
 // Meters is where the figures of GPUs go.

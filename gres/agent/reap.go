@@ -61,7 +61,7 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 				job.Restarts)
 		}
 		if ended && g != nil { // else its Epilog has closed them
-			if _, err := a.shut(ctx, g, confine.Job{ID: j.Job.JobID, UID: j.UID}); err != nil {
+			if _, err := a.Confinement.shut(ctx, g, confine.Job{ID: j.Job.JobID, UID: j.UID}); err != nil {
 				a.Log.Error("close GPUs to a job that has lost its lease", "job", j.Job, "error", err)
 			}
 		}

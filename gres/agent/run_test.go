@@ -19,7 +19,8 @@ import (
 // a slurmctld that do not answer.
 type hung struct {
 	MPS
-	Jobs
+	ReturnedJobs
+	EndedJobs
 	Cluster
 	until     chan struct{}
 	asked     atomic.Int32
@@ -74,6 +75,7 @@ func TestNothingWaitsForWhatHangs(t *testing.T) {
 	a := newAgent()
 	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{1: {JobID: 7}}
 	a.Jobs, a.Publisher = h, h
+	wire(a)
 	a.Steward = &Steward{Node: "n1", Config: &a.Config, Log: a.Log, Cluster: h, Jobs: h, Own: h}
 	a.Daemons = &Daemons{MPS: h, Leases: b, Faults: b, Owners: a.Owners, Log: a.Log}
 	a.Config.NVML.Interval = config.Duration(10 * time.Millisecond)
@@ -110,6 +112,7 @@ func TestNothingIsToldBeforeTheFirstLook(t *testing.T) {
 	a := newAgent()
 	a.Node, a.RunDir, a.Ledger, a.Owners = "n1", t.TempDir(), b, owners{}
 	a.Jobs, a.Publisher = h, h
+	wire(a)
 	a.Steward = &Steward{Node: "n1", Config: &a.Config, Log: a.Log, Cluster: h, Jobs: h, Own: h}
 	a.Sample = func() []gres.Sample {
 		time.Sleep(300 * time.Millisecond)

@@ -97,6 +97,7 @@ func (o ownNode) CompareIf(context.Context, lease.Snapshot, time.Duration, int) 
 func stewardOf(c *cluster, name string) *Agent {
 	a := newAgent()
 	a.Node, a.Publisher, a.Ledger = name, ownNode{c, name}, &ledger{}
+	wire(a)
 	a.Steward = &Steward{Node: name, Config: &a.Config, Log: a.Log, Cluster: c, Own: a.Publisher}
 	a.Steward.publishing = &a.publishing
 	a.Config.Partition = map[string]config.Partition{"gpu": {GPUMemMiB: 40536, GPUsPerNode: 4}}
@@ -290,6 +291,7 @@ func TestFollowExtra(t *testing.T) {
 		l, slurm := &ledger{}, &cluster{nodes: []schedule.Node{{Name: "n1", Extra: c.extra}}}
 		a := stewardOf(slurm, "n1")
 		a.Ledger = l
+		wire(a)
 		known := map[uint32]sctl.Job{}
 		if c.state != "" {
 			state, reason, _ := strings.Cut(c.state, " ")
@@ -299,17 +301,20 @@ func TestFollowExtra(t *testing.T) {
 			}
 		}
 		a.Jobs = &jobs{known: known}
+		wire(a)
 		if c.state == "?" {
 			a.Jobs = &jobs{err: errors.New("no connection")}
+			wire(a)
 		}
 		if name == "a bound on slowdown" {
 			a.Thresholds.MaxSlowdown = 1.5
+			wire(a)
 		}
 		readings := slices.Clone(readings)
 		if name == "held for others" { // not for long
 			readings[0].HeldFor, c.holds = 8, []lease.Hold{{UUID: "a", JobID: 8}}
 		}
-		a.followExtra(t.Context(), c.extra, lease.Snapshot{Readings: readings, Holds: c.holds,
+		a.Offers.followExtra(t.Context(), c.extra, lease.Snapshot{Readings: readings, Holds: c.holds,
 			Leases: []gres.Lease{{UUID: "a", UID: 1000}}})
 		if !slices.Equal(l.calls, c.ledger) || !slices.Equal(slurm.calls, c.slurm) {
 			t.Errorf("%s: ledger %v, slurmctld %v; want %v, %v", name, l.calls, slurm.calls, c.ledger, c.slurm)
@@ -376,19 +381,20 @@ func TestHoldInVain(t *testing.T) {
 		slurm := &cluster{nodes: []schedule.Node{{Name: "n1", Extra: extraOf(hold)}}}
 		a := stewardOf(slurm, "n1")
 		a.Jobs = &jobs{known: map[uint32]sctl.Job{7: c.job}}
+		wire(a)
 		s := lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7, GPUs: 1, Age: c.age, Open: true, Offered: c.offered}}}
 		if c.lease {
 			s.Leases = []gres.Lease{held(3, 1000)}
 		}
-		a.followHolds(t.Context(), s)
+		a.Offers.followHolds(t.Context(), s)
 		s.Holds = nil
-		a.followExtra(t.Context(), slurm.nodes[0].Extra, s)
+		a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, s)
 		want := `{"rack":4}`
 		if c.vain {
 			want = fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, decided.Unix())
 		}
-		if got := slurm.nodes[0].Extra; got != want || len(a.vain) != 0 {
-			t.Errorf("%s: %q, want %q; %v", name, got, want, a.vain)
+		if got := slurm.nodes[0].Extra; got != want || len(a.Offers.vain) != 0 {
+			t.Errorf("%s: %q, want %q; %v", name, got, want, a.Offers.vain)
 		}
 	}
 }
@@ -400,16 +406,17 @@ func TestTwoHoldsInVain(t *testing.T) {
 	a := stewardOf(slurm, "n1")
 	waits := sctl.Job{State: "PENDING", Reason: "Resources"}
 	a.Jobs = &jobs{known: map[uint32]sctl.Job{6: waits, 7: waits, 8: waits}}
+	wire(a)
 	var s lease.Snapshot
 	for i, job := range []uint32{6, 7, 8} {
 		s.Holds = append(s.Holds, lease.Hold{UUID: fmt.Sprint(i), JobID: job, GPUs: 1, Age: time.Hour, Open: true,
 			Offered: time.Hour})
 	}
-	a.followHolds(t.Context(), s)
-	a.followExtra(t.Context(), slurm.nodes[0].Extra, lease.Snapshot{})
+	a.Offers.followHolds(t.Context(), s)
+	a.Offers.followExtra(t.Context(), slurm.nodes[0].Extra, lease.Snapshot{})
 	want := fmt.Sprintf(`{"carmavain":"7:%d","rack":4}`, hold.Since.Unix())
-	if got := slurm.nodes[0].Extra; got != want || len(a.vain) != 0 {
-		t.Errorf("%q, want %q; %v", got, want, a.vain)
+	if got := slurm.nodes[0].Extra; got != want || len(a.Offers.vain) != 0 {
+		t.Errorf("%q, want %q; %v", got, want, a.Offers.vain)
 	}
 }
 
@@ -424,13 +431,14 @@ func TestOldHoldInVain(t *testing.T) {
 		a := stewardOf(slurm, "n1")
 		waits := sctl.Job{State: "PENDING", Reason: "Resources"}
 		a.Ledger, a.Jobs = l, &jobs{known: map[uint32]sctl.Job{7: waits, 9: waits}}
+		wire(a)
 		old := lease.Hold{UUID: "a", JobID: 7, GPUs: 1, Age: time.Hour, Open: true, Offered: time.Hour}
-		a.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{old}})
+		a.Offers.followHolds(t.Context(), lease.Snapshot{Holds: []lease.Hold{old}})
 		if between != "-" {
-			a.followExtra(t.Context(), between, lease.Snapshot{})
+			a.Offers.followExtra(t.Context(), between, lease.Snapshot{})
 		}
 		l.calls = nil
-		a.followExtra(t.Context(), hold(7), lease.Snapshot{
+		a.Offers.followExtra(t.Context(), hold(7), lease.Snapshot{
 			Readings: []gres.Reading{{GPU: gres.GPU{UUID: "a", TotalMiB: 40536}}}})
 		if fmt.Sprint(l.calls) != "[hold 0 MiB of [a] for 1 GPUs of 7 of 0]" {
 			t.Errorf("%s: %v, Extra %q", name, l.calls, slurm.node("n1").Extra)
@@ -473,6 +481,7 @@ func TestCompareWithForeignExtra(t *testing.T) {
 		a := stewardOf(slurm, "n1")
 		a.Ledger, a.Jobs = l, &jobs{known: map[uint32]sctl.Job{}}
 		a.Publisher = failing{ownNode{slurm, "n1"}, c.err}
+		wire(a)
 		a.compare(t.Context(), lease.Snapshot{Holds: []lease.Hold{{UUID: "a", JobID: 7}}})
 		if !slices.Equal(l.calls, c.calls) {
 			t.Errorf("%v: %v, want %v", c.err, l.calls, c.calls)
@@ -500,6 +509,7 @@ func TestOldSlurm(t *testing.T) {
 	a.publishing.Store(false)
 	a.Publishes = func(context.Context) (bool, error) { asked++; return release.Publishes(), nil }
 	a.Publisher = failing{ownNode{slurm, "n1"}, errors.New("asked")}
+	wire(a)
 	for range 3 {
 		a.publish(t.Context(), lease.Snapshot{})
 		a.Steward.keep(t.Context(), time.Hour)
