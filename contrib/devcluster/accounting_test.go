@@ -171,6 +171,11 @@ func TestForward(t *testing.T) {
 	run(3)
 	time.Sleep(15 * time.Second) // an attempt to send fails
 	c.restart("slurmdbd")
+	defer func() {
+		if t.Failed() { // seen once in 14 runs
+			t.Log(c.sh("", "date; sacct -a -X -n -P -o jobid,state,start,end,admincomment; sdiag | grep -i dbd"))
+		}
+	}()
 	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^14$")
 	here, there := c.accounts(""), c.accounts("--from slurmdbd")
 	for id := range here {
