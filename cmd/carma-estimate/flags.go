@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -79,6 +80,7 @@ func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet
 	f.Lookup("write").NoOptDefVal = string(estimate.WriteAll)
 	add(&o.Partition, "partition", "p", "NAME", "like sbatch --partition")
 	add(&o.GRES, "gres", "", "LIST", "like sbatch --gres")
+	add(&o.Carma, "carma", "", "KEYS", "like sbatch --carma (default: CARMA of the environment)")
 	f.StringVar(&o.Config, "config", cli.ConfigPath(), "`FILE` to read the configuration from")
 	add(&o.cases, "cases", "", "FILE", "one case per line, as JSON; - for stdin")
 	f.BoolVar(&o.json, "json", false, "print JSON (docs/json.md)")
@@ -106,6 +108,7 @@ func (p *program) options(args []string) (options, error) {
 		}
 		o.Keys = append(o.Keys, w)
 	}
+	o.CarmaEnv = os.Getenv("CARMA")
 	o.MustLoad = f.Changed("config")
 	return o, o.check(f)
 }
@@ -128,7 +131,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 		}
 		return nil
 	}
-	if err := only("a script", o.Script != "", "write", "partition", "gres", "config", "trace"); err != nil {
+	if err := only("a script", o.Script != "", "write", "partition", "gres", "carma", "config", "trace"); err != nil {
 		return err
 	}
 	if o.cases != "" {

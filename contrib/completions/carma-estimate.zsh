@@ -24,6 +24,7 @@ _arguments -s \
 	'*--partition[like sbatch --partition]:NAME: ' \
 	'*-p[like sbatch --partition]:NAME: ' \
 	'*--gres[like sbatch --gres]:LIST: ' \
+	'*--carma[like sbatch --carma (default\: CARMA of the environment)]:KEYS: ' \
 	'*--config[FILE to read the configuration from]:FILE:_files' \
 	'*--cases[one case per line, as JSON; - for stdin]:FILE:_files' \
 	'*--json[print JSON (docs/json.md)]' \

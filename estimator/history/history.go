@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"hash"
 	"hash/crc32"
 	"math"
 	"slices"
@@ -29,8 +30,10 @@ func (k Key) String() string {
 // Ask is what a key is made of.
 type Ask struct {
 	UID     uint32
+	Name    string // of what runs, by its user; it stands for the script, its arguments and keys
 	Script  []byte
 	Args    string // of the script, as job_submit has them
+	Keys    string // of sbatch --carma
 	GPUs    int    // of a node
 	FullMiB int64  // memory of a GPU: slurmctld does not know its model
 }
@@ -47,9 +50,12 @@ const (
 // limits. It leaves out what does not change the memory of a job:
 // comments and #SBATCH lines, empty lines, and of #CARMA lines what the user says
 // about sharing and about the end of the job's time. A #CARMA line behind the first
-// command is a comment.
+// command is a comment. Nothing is known of a job without a script, as of salloc, and without a name.
 func KeyOf(a Ask) Key {
 	if len(a.Script) > maxScriptBytes || bytes.Count(a.Script, newline) > maxScriptLines {
+		return 0
+	}
+	if a.Name == "" && len(a.Script) == 0 {
 		return 0
 	}
 	h := sha256.New()
@@ -58,10 +64,14 @@ func KeyOf(a Ask) Key {
 	for _, n := range [...]int64{int64(a.UID), int64(a.GPUs), a.FullMiB} {
 		head = append(strconv.AppendInt(head, n, 10), 0)
 	}
+	if a.Name != "" {
+		h.Write(append(append(head, "job="...), a.Name...))
+		return sumOf(h)
+	}
 	h.Write(append(append(head, a.Args...), 0))
 	body := make([]byte, 0, 4<<10) // what is hashed next: a call costs as much as many bytes
-	var words []string
-	inBody, wordBytes := false, 0
+	words := directive([]byte(strings.ReplaceAll(a.Keys, ",", " ")))
+	inBody, wordBytes := false, len(a.Keys)
 	for rest := a.Script; len(rest) > 0; {
 		var line []byte
 		line, rest, _ = bytes.Cut(rest, newline)
@@ -99,6 +109,10 @@ func KeyOf(a Ask) Key {
 		list = strconv.AppendQuote(list, word)
 	}
 	h.Write(append(list, ']'))
+	return sumOf(h)
+}
+
+func sumOf(h hash.Hash) Key {
 	var sum [sha256.Size]byte
 	return Key(binary.BigEndian.Uint64(h.Sum(sum[:0])))
 }
@@ -118,7 +132,7 @@ func directive(after []byte) (kept []string) {
 			break
 		}
 		switch key, _, _ := strings.Cut(word, "="); key {
-		case "on", "off", "mem", "policy", "smact", "slowdown", "signal", "requeue":
+		case "on", "off", "job", "mem", "policy", "smact", "slowdown", "signal", "requeue":
 		default:
 			kept = append(kept, word)
 		}

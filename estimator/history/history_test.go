@@ -57,6 +57,31 @@ func run(key Key, end, peak int64) Run {
 		RunS: 60, Completed: true}
 }
 
+// A named run is the same run whatever its script; what has neither script nor name is never known.
+func TestKeyOfNames(t *testing.T) {
+	named := Ask{UID: 1000, Name: "small", Script: []byte("python a.py\n"), Args: "x", GPUs: 1, FullMiB: 40536}
+	same, large, others, two := named, named, named, named
+	same.Script, same.Args, same.Keys = nil, "", "batch=3"
+	large.Name, others.UID, two.GPUs = "large", 1001, 2
+	if KeyOf(named) == 0 || KeyOf(same) != KeyOf(named) {
+		t.Error("a named run depends on its script")
+	}
+	for _, a := range []Ask{large, others, two, {UID: 1000, Script: named.Script, GPUs: 1, FullMiB: 40536}} {
+		if KeyOf(a) == KeyOf(named) {
+			t.Errorf("%+v is the run of that name", a)
+		}
+	}
+	if KeyOf(Ask{UID: 1000, GPUs: 1, FullMiB: 40536}) != 0 {
+		t.Error("all jobs without a script are one run")
+	}
+	script := Ask{UID: 1000, Script: []byte("python a.py\n"), GPUs: 1, FullMiB: 40536}
+	batch, mem, line := script, script, script
+	batch.Keys, mem.Keys, line.Script = "batch=64,mem=10G", "mem=10G", []byte("#CARMA batch=64\npython a.py\n")
+	if KeyOf(mem) != KeyOf(script) || KeyOf(batch) == KeyOf(script) || KeyOf(batch) != KeyOf(line) {
+		t.Error("keys of an option count otherwise than those of a line")
+	}
+}
+
 func TestLearn(t *testing.T) {
 	oom := func(end, peak int64, recovered bool) Run {
 		r := run(1, end, peak)

@@ -6,6 +6,7 @@
 package annotate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,8 @@ type Job struct {
 	UID       uint32
 	Args      string // of the script, each ended by ArgEnd
 	Script    []byte // nil for salloc, srun and all but the first het component
+	Option    string // --carma, which wins over the script
+	Variable  string // CARMA in the environment, which --carma wins over
 	Partition string // as asked, several with commas; empty: the cluster's default
 	TRES      TRES
 	MinNodes  uint32
@@ -119,7 +122,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		a.Managed = a.TRES != job.TRES // a booking without a GPU is taken away
 		return a, nil
 	}
-	d, err := directive.Parse(job.Script)
+	d, err := job.Directive(part.Directive)
 	if err != nil {
 		if !s.IgnoreBad {
 			return Annotation{}, err
@@ -139,7 +142,8 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.GPUs, a.FullMiB, a.SMActPct, a.MaxSlowdown = k, part.GPUMemMiB, d.SMActPct, d.MaxSlowdown
 	a.ByNodes = asked.perJob.GPUs+asked.perTask.GPUs+asked.perSocket.GPUs > 0
-	a.Key = history.KeyOf(history.Ask{UID: job.UID, Script: job.Script, Args: job.Args, GPUs: k, FullMiB: part.GPUMemMiB})
+	a.Key = history.KeyOf(history.Ask{UID: job.UID, Name: d.Job, Script: job.Script, Args: job.Args,
+		Keys: cmp.Or(job.Option, job.Variable), GPUs: k, FullMiB: part.GPUMemMiB})
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err
 	}
@@ -161,6 +165,23 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		return Annotation{}, fmt.Errorf("partition %s: %w", name, err)
 	}
 	return a, nil
+}
+
+// Directive is what the job says: by option or variable over its script, else what its partition has for jobs that
+// say nothing. The error is a *directive.Error.
+func (j Job) Directive(partition string) (directive.Directive, error) {
+	d, err := directive.Parse(j.Script)
+	switch {
+	case err != nil:
+		return d, err
+	case j.Option != "":
+		return d.With(j.Option, directive.OfOption)
+	case j.Variable != "":
+		return d.With(j.Variable, directive.OfVariable)
+	case !d.Present && partition != "":
+		return d.With(partition, directive.OfPartition)
+	}
+	return d, nil
 }
 
 // oneNode moves the GPUs of a job that has one node from --gpus to that node: slurmctld refuses

@@ -36,6 +36,52 @@ func job(script string) Job {
 		SocketsPerNode: NoVal, MaxNodes: NoVal}
 }
 
+// An option wins over the variable, both over the script; a partition speaks for jobs that say nothing.
+func TestAnnotateOption(t *testing.T) {
+	s := site()
+	gpu := s.Partitions["gpu"]
+	gpu.Directive = "mem=9G"
+	s.Partitions["gpu"] = gpu
+	for name, c := range map[string]struct {
+		option, variable, script string
+		mode                     jobenv.Mode
+		mib                      int64
+	}{
+		"nothing":               {"", "", "", jobenv.ModeShared, 9216},
+		"a script":              {"", "", "#CARMA mem=8G\n", jobenv.ModeShared, 8192},
+		"a script that is off":  {"", "", "#CARMA off\n", jobenv.ModeOff, full},
+		"a script that is on":   {"", "", "#CARMA on\n", jobenv.ModeExclusive, full},
+		"an option":             {"mem=7G", "mem=6G", "#CARMA mem=8G\n", jobenv.ModeShared, 7168},
+		"a variable":            {"", "mem=6G", "#CARMA mem=8G\n", jobenv.ModeShared, 6144},
+		"an option that is off": {"off", "mem=6G", "#CARMA mem=8G\n", jobenv.ModeOff, full},
+	} {
+		j := job(c.script)
+		j.TRES.PerNode, j.Option, j.Variable = "gres:gpu:1", c.option, c.variable
+		if a, err := s.Annotate(j); err != nil || a.Mode != c.mode || a.ReserveMiB != c.mib {
+			t.Errorf("%s: %s, %d MiB, %v", name, a.Mode, a.ReserveMiB, err)
+		}
+	}
+	// Where a job may start in one of several partitions, they have to say the same.
+	other := gpu
+	other.Directive = "on"
+	s.Partitions["other"] = other
+	j := job("")
+	j.TRES.PerNode, j.Partition = "gres:gpu:1", "gpu,other"
+	if a, err := s.Annotate(j); err != nil || a.Mode != jobenv.ModeExclusive {
+		t.Errorf("two partitions: %s, %v", a.Mode, err)
+	}
+	j.Option, j.Partition = "mem=50G", "gpu"
+	if _, err := s.Annotate(j); err == nil ||
+		!strings.HasPrefix(err.Error(), "--carma: mem: 50.0 GiB is more than a GPU") {
+		t.Errorf("more than a GPU has: %v", err)
+	}
+	s.IgnoreBad = true
+	j.Option = "mem=banana"
+	if a, err := s.Annotate(j); err != nil || a.Mode != jobenv.ModeExclusive {
+		t.Errorf("a wrong one that is ignored: %s, %v", a.Mode, err)
+	}
+}
+
 const mem10 = "#!/bin/sh\n#CARMA mem=10G\n"
 
 func TestAnnotateSpellings(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 // Partition returns the partition that the job is booked for, and its name for people;
 // false if it names none of CARMA's. slurmctld starts a job that names several in any
 // of them: it is booked so that it can run in each that is CARMA's, by the smallest
-// GPUs, the fewest of a node, the shortest time slot, and shared where all share. In
+// GPUs, the fewest of a node, the shortest time slot, and shared where all share; a
+// directive for jobs that say nothing counts where all have the same. In
 // another partition it starts only on nodes that CARMA counts too.
 func (s Site) Partition(names string) (name string, part config.Partition, ok bool) {
 	if names == "" {
@@ -51,6 +52,9 @@ func smaller(a, b config.Partition) config.Partition {
 	a.GPUMemMiB = min(a.GPUMemMiB, b.GPUMemMiB)
 	a.GPUsPerNode = min(a.GPUsPerNode, b.GPUsPerNode)
 	a.Share = a.Share && b.Share
+	if a.Directive != b.Directive {
+		a.Directive = ""
+	}
 	if a.TimeSlot == 0 || b.TimeSlot > 0 && b.TimeSlot < a.TimeSlot {
 		a.TimeSlot = b.TimeSlot
 	}

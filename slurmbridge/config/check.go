@@ -3,6 +3,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"carma/estimator/method"
+	"carma/slurmbridge/directive"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/policy"
 )
@@ -46,6 +48,23 @@ func (c *Config) checkSlurm() *KeyError {
 	return nil
 }
 
+// directiveError says what is wrong with the keys for jobs that say nothing; empty: nothing is.
+func directiveError(p Partition) string {
+	d, err := directive.Directive{}.With(p.Directive, directive.OfPartition)
+	var e *directive.Error
+	switch {
+	case errors.As(err, &e) && e.Key != "":
+		return e.Key + ": " + e.Reason
+	case errors.As(err, &e):
+		return e.Reason
+	case d.MemMiB > p.GPUMemMiB:
+		return "mem is more than gpu_mem_mib"
+	case d.Job != "":
+		return "job is the name of one user's run"
+	}
+	return ""
+}
+
 func (c *Config) checkPartitions() *KeyError {
 	defaults := 0
 	for _, name := range c.PartitionNames() {
@@ -61,6 +80,8 @@ func (c *Config) checkPartitions() *KeyError {
 			return &KeyError{0, key + ".base_cudnn_mib", "must be 0 or a part of the GPU's memory"}
 		case p.TimeSlot.D()%time.Minute != 0 || p.TimeSlot.D() > 365*24*time.Hour:
 			return &KeyError{0, key + ".time_slot", "must be whole minutes and at most a year: Slurm's time limits are minutes"}
+		case p.Directive != "" && directiveError(p) != "":
+			return &KeyError{0, key + ".directive", directiveError(p)}
 		case p.Recovery != "" && p.Recovery == name:
 			return &KeyError{0, key + ".recovery", "must be another partition"}
 		}

@@ -74,6 +74,8 @@ type Partition struct {
 	Share       bool   `toml:"share"`         // false: every job gets whole GPUs
 	Recovery    string `toml:"recovery"`      // partition for the second attempt after an OOM; empty: none
 
+	Directive string `toml:"directive"` // the keys of jobs that say nothing, as after #CARMA; empty: none
+
 	TimeSlot Duration `toml:"time_slot"` // longest time limit; at its end a job with requeue=timeout is requeued; 0: none
 
 	// What a process holds of a GPU before it has allocated anything: CUDA

@@ -96,6 +96,10 @@ func TestParseErrors(t *testing.T) {
 		{"[placement]\ncross_user = \"maybe\"\n", "line 2: placement.cross_user: \"maybe\" is not one of"},
 		{"[submit]\nestimator = \"guess\"\n", "line 2: submit.estimator: \"guess\" is not one of " +
 			strings.Join(Estimators, ", ")},
+		{partitions + "directive = \"mem=9G batch\"\n",
+			"line 5: partition.gpu.directive: batch: needs a value; write batch=32"},
+		{partitions + "directive = \"mem=50G\"\n", "line 5: partition.gpu.directive: mem is more than gpu_mem_mib"},
+		{partitions + "directive = \"job=x\"\n", "line 5: partition.gpu.directive: job is the name of one user's run"},
 		{partitions + "base_cudnn_mib = 50000\n", "line 5: partition.gpu.base_cudnn_mib: must be 0 or a part"},
 		{"[submit]\non_bad_directive = \"cry\"\n", "line 2: submit.on_bad_directive: \"cry\" is not one of reject, ignore"},
 		{"[smact]\nstatistic = \"max\"\n", "line 2: smact.statistic: \"max\" is not one of mean"},

@@ -26,6 +26,7 @@ const (
 	MaxSummary     = 1 << 20 // bytes of model summary
 	MaxHeader      = 2 << 20 // bytes of leading comment block
 	MaxHeaderLines = 1 << 15 // its lines; a line costs more than its bytes
+	MaxOption      = 1 << 10 // of --carma
 	maxErrorValue  = 40      // bytes of a user's value that an error repeats
 )
 
@@ -94,26 +95,60 @@ type Directive struct {
 
 	Signal  Signal // signal=
 	Requeue bool   // requeue=timeout: requeue it when the time slot is over
+	Job     string // job=, the name of what runs, by which CARMA learns
 
 	Summary []byte // the "#CARMA|" lines, joined with newlines; cut at 256 KiB
 
 	given []given
 }
 
-// given is a key and its line.
+// given is a key and its line, or where else it stood.
 type given struct {
 	key  string
 	line int
 }
 
-// Line returns the line of the script (from 1) on which key was given, or 0.
+// Line returns the line of the script (from 1) on which key was given, or what Error.Line has for another place.
 func (d *Directive) Line(key string) int {
-	for _, g := range d.given {
-		if g.key == key {
-			return g.line
-		}
+	if i := d.find(key); i >= 0 {
+		return d.given[i].line
 	}
-	return 0
+	return OfOption
+}
+
+// find returns the place of key in given, or -1.
+func (d *Directive) find(key string) int {
+	return slices.IndexFunc(d.given, func(g given) bool { return g.key == key })
+}
+
+// again says where else a key stood.
+func (d *Directive) again(key string) string {
+	if line := d.Line(key); line > 0 {
+		return fmt.Sprintf("already given on line %d", line)
+	}
+	return "given twice"
+}
+
+// Where tells people where key was given.
+func (d *Directive) Where(key string) string { return where(d.Line(key)) }
+
+// Keys that stand on no line of the script have these in place of one.
+const (
+	OfOption    = 0  // --carma
+	OfVariable  = -1 // CARMA in the environment
+	OfPartition = -2 // the partition's directive in carma.toml
+)
+
+func where(line int) string {
+	switch line {
+	case OfOption:
+		return "--carma"
+	case OfVariable:
+		return "the variable CARMA"
+	case OfPartition:
+		return "the partition's directive"
+	}
+	return fmt.Sprintf("line %d", line)
 }
 
 // Equal tells whether d and o say the same, on whatever lines.
@@ -124,16 +159,16 @@ func (d Directive) Equal(o Directive) bool {
 
 // Error is a line that could not be understood.
 type Error struct {
-	Line   int    // from 1
+	Line   int    // from 1, or OfOption, OfVariable, OfPartition
 	Key    string // as written, shortened; empty when the line itself is wrong
 	Reason string // what is wrong and what to write instead
 }
 
 func (e *Error) Error() string {
 	if e.Key == "" {
-		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
+		return fmt.Sprintf("%s: %s", where(e.Line), e.Reason)
 	}
-	return fmt.Sprintf("line %d: %s: %s", e.Line, e.Key, e.Reason)
+	return fmt.Sprintf("%s: %s: %s", where(e.Line), e.Key, e.Reason)
 }
 
 // Parse reads the #CARMA lines of script. The error, if any, is an *Error for
@@ -206,8 +241,8 @@ func (d *Directive) parseLine(text string, n int) error {
 			return &Error{n, shorten(word), "takes no value; write " + key}
 		case !k.flag && !hasValue:
 			return &Error{n, shorten(key), "needs a value; write " + k.example}
-		case d.Line(k.name(key)) != 0:
-			return &Error{n, shorten(key), fmt.Sprintf("already given on line %d", d.Line(k.name(key)))}
+		case d.find(k.name(key)) >= 0:
+			return &Error{n, shorten(key), d.again(k.name(key))}
 		}
 		if err := k.set(d, value); err != nil {
 			return &Error{n, shorten(word), err.Error() + "; write " + k.example}
@@ -215,6 +250,30 @@ func (d *Directive) parseLine(text string, n int) error {
 		d.given = append(d.given, given{k.name(key), n})
 	}
 	return nil
+}
+
+// With returns what d says with the keys of another place (OfOption and so on) over it: each replaces the same
+// key of d. Between keys are blanks, as on a line, or commas. The error, if any, is an *Error.
+func (d Directive) With(text string, from int) (Directive, error) {
+	if len(text) > MaxOption {
+		return d, &Error{from, "", fmt.Sprintf("longer than %d bytes", MaxOption)}
+	}
+	text = strings.ReplaceAll(text, ",", " ")
+	var over Directive
+	if err := over.parseLine(text, from); err != nil {
+		return d, err
+	}
+	d.Present = true
+	d.given = slices.Clone(d.given)
+	for _, g := range over.given {
+		if i := d.find(g.key); i >= 0 {
+			d.given = slices.Delete(d.given, i, i+1)
+		}
+		if k := keys[g.key]; k.clear != nil {
+			k.clear(&d)
+		}
+	}
+	return d, d.parseLine(text, from)
 }
 
 // shorten makes a user's word fit to repeat in one line of a message: printable

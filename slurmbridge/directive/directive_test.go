@@ -4,6 +4,7 @@ package directive
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -126,6 +127,76 @@ func TestParseErrors(t *testing.T) {
 			t.Errorf("%.60q:\ngot  %s\nwant %s", c.script, err, c.want)
 		}
 	}
+}
+
+// What an option says replaces what the script says of the same key, and no more.
+func TestWith(t *testing.T) {
+	const script = "#CARMA off mem=20G\n#CARMA input=3x224x224 batch=32\n#CARMA| Linear\n"
+	for option, want := range map[string]string{
+		"mem=10G":              "#CARMA off mem=10G input=3x224x224 batch=32\n#CARMA| Linear\n",
+		"on,input=10,seq=5":    "#CARMA on mem=20G input=10 batch=32 seq=5\n#CARMA| Linear\n",
+		" ,off, batch=1 # no ": "#CARMA off mem=20G input=3x224x224 batch=1\n#CARMA| Linear\n",
+		"job=a.B_c-9":          "#CARMA off mem=20G input=3x224x224 batch=32 job=a.B_c-9\n#CARMA| Linear\n",
+	} {
+		d, err := Parse([]byte(script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := fmt.Sprint(d)
+		got, err := d.With(option, OfOption)
+		meant, errWant := Parse([]byte(want))
+		if err != nil || errWant != nil || !got.Equal(meant) {
+			t.Errorf("%q: %+v, %v\nwant %+v, %v", option, got, err, meant, errWant)
+		}
+		if fmt.Sprint(d) != before {
+			t.Errorf("%q has changed what the script says: %+v", option, d)
+		}
+	}
+	d, _ := Parse([]byte(script))
+	if d, err := d.With("mem=1G", OfOption); err != nil || d.Where("mem") != "--carma" || d.Where("on") != "line 1" ||
+		d.Where("batch") != "line 2" {
+		t.Errorf("places: %q %q %q, %v", d.Where("mem"), d.Where("on"), d.Where("batch"), err)
+	}
+	for option, want := range map[string]string{
+		"mem=x":         "--carma: mem=x: not a size; write mem=12G",
+		"mem=1G mem=2G": "--carma: mem: given twice",
+		"on off":        "--carma: off: given twice",
+		"job=a/b":       "--carma: job=a/b: may have letters, digits and ._- only; write job=resnet50-large",
+		"job=" + strings.Repeat("a", 65): "--carma: job=" + strings.Repeat("a", 36) + "...: must have 1 to 64 characters; " +
+			"write job=resnet50-large",
+		strings.Repeat("on ", 400): "--carma: longer than 1024 bytes",
+		"\x1b[2J\n":                "--carma: ?[2J: unknown key; known are " + keyList,
+	} {
+		if _, err := d.With(option, OfOption); err == nil || err.Error() != want {
+			t.Errorf("%q: %v\nwant %s", option, err, want)
+		}
+	}
+	if _, err := d.With("x", OfVariable); err == nil || !strings.HasPrefix(err.Error(), "the variable CARMA: x: ") {
+		t.Errorf("of the variable: %v", err)
+	}
+}
+
+func FuzzWith(f *testing.F) {
+	f.Add("#CARMA mem=1G off\n", "on,input=3")
+	f.Add("", "job=a")
+	f.Fuzz(func(t *testing.T, script, option string) {
+		d, err := Parse([]byte(script))
+		if err != nil {
+			return
+		}
+		got, err := d.With(option, OfOption)
+		if err != nil {
+			for _, c := range []byte(err.Error()) {
+				if c < ' ' || c > '~' {
+					t.Fatalf("%q", err)
+				}
+			}
+			return
+		}
+		if again, err := got.With(option, OfOption); err != nil || !again.Equal(got) {
+			t.Fatalf("twice: %+v, %v; once %+v", again, err, got)
+		}
+	})
 }
 
 func TestParseIgnoresLongHeaderOfOthers(t *testing.T) {

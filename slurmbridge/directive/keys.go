@@ -21,6 +21,7 @@ type key struct {
 	alias   string // shares its place with another key: on and off
 	example string
 	set     func(d *Directive, value string) error
+	clear   func(d *Directive) // what set leaves of an earlier value; nil: nothing
 }
 
 func (k key) name(own string) string {
@@ -42,7 +43,8 @@ var (
 )
 
 var keys = map[string]key{
-	"on":  {flag: true, alias: "on", set: func(*Directive, string) error { return nil }},
+	"on": {flag: true, alias: "on", set: func(*Directive, string) error { return nil },
+		clear: func(d *Directive) { d.Off = false }},
 	"off": {flag: true, alias: "on", set: func(d *Directive, _ string) error { d.Off = true; return nil }},
 	"mem": {example: "mem=12G", set: func(d *Directive, v string) (err error) {
 		d.MemMiB, err = ParseMiB(v)
@@ -59,7 +61,8 @@ var keys = map[string]key{
 		d.MaxSlowdown, err = slowdown(v)
 		return err
 	}},
-	"input": {example: "input=3x224x224", set: func(d *Directive, v string) error { return shape(&d.Input, v) }},
+	"input": {example: "input=3x224x224", set: func(d *Directive, v string) error { return shape(&d.Input, v) },
+		clear: func(d *Directive) { d.Input = [3]int{} }},
 	"optim": {example: "optim=adamw", set: func(d *Directive, v string) error {
 		d.Optimizer = v
 		return oneOf(v, Optimizers)
@@ -101,6 +104,10 @@ var keys = map[string]key{
 	"requeue": {example: "requeue=timeout", set: func(d *Directive, v string) error {
 		d.Requeue = true
 		return oneOf(v, []string{"timeout"})
+	}},
+	"job": {example: "job=resnet50-large", set: func(d *Directive, v string) error {
+		d.Job = v
+		return name(v)
 	}},
 	"params": {example: "params=110M", set: func(d *Directive, v string) (err error) {
 		d.Params, err = parameters(v)
@@ -202,6 +209,21 @@ func bit(s string) (bool, error) {
 		return false, errors.New("neither 0 nor 1")
 	}
 	return s == "1", nil
+}
+
+// maxName is how long the name of a run may be.
+const maxName = 64
+
+func name(s string) error {
+	for _, c := range []byte(s) {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", rune(c)) {
+			return errors.New("may have letters, digits and ._- only")
+		}
+	}
+	if s == "" || len(s) > maxName {
+		return fmt.Errorf("must have 1 to %d characters", maxName)
+	}
+	return nil
 }
 
 func oneOf(s string, values []string) error {

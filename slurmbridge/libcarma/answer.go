@@ -15,7 +15,7 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 15
+const fields = 17
 
 // maxFields is far above any lists of GRES and partitions with the script's arguments: a list of a
 // megabyte takes 300 ms, in which nobody else's job is booked. Such a job is refused: left as it
@@ -65,9 +65,9 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		f[i], head, _ = strings.Cut(head, "\x00")
 	}
 	// A list with a line break could forge lines of the answer. The shim refuses such
-	// a job (text.c); this holds without it too. Only the script and its arguments
-	// are free text.
-	for i, text := range f[:fields-1] { // --extra, too: it becomes a line of the answer
+	// a job (text.c); this holds without it too. The script, its arguments and the keys beside it are
+	// free text: a wrong one is refused in printable words.
+	for i, text := range f[:fields-3] { // --extra, too: it becomes a line of the answer
 		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return annotate.Job{}, fmt.Errorf("libcarma: control character in field %d of ask", i)
 		}
@@ -84,7 +84,8 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		Partition: f[0],
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], MaxNodes: n[6], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
-		UID: n[4], TimeLimit: n[5], Constrains: n[7] == 1, Extra: f[13], Args: f[14], Script: script,
+		UID: n[4], TimeLimit: n[5], Constrains: n[7] == 1, Extra: f[13], Option: f[14], Variable: f[15],
+		Args: f[16], Script: script,
 	}, nil
 }
 

@@ -30,7 +30,7 @@ time_slot = "4h"
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
 	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294",
-		"4294967294", "1000", "4294967294", "4294967294", "0", "", "", script}, "\x00"))
+		"4294967294", "1000", "4294967294", "4294967294", "0", "", "", "", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -144,8 +144,8 @@ env NODES=fixed
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 15 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 15 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 17 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 17 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1),
 			"leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {

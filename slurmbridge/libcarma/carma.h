@@ -23,6 +23,7 @@
  *   max_nodes
  *   constrains (1: slurmctld compares jobs' extra with what nodes have there; else 0)
  *   extra
+ *   the keys of --carma, and those of CARMA in the environment, each cut at CARMA_KEYS_MAX bytes
  *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
  * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
@@ -45,11 +46,14 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 8
+#define CARMA_ABI 9
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'
 #define CARMA_ARGS_MAX 4096
+
+/* More than directive.MaxOption, so that longer ones are refused. */
+#define CARMA_KEYS_MAX 1025
 
 /* Bytes of a script that are handed over: directive.MaxHeader and a line. */
 #define CARMA_SCRIPT_MAX ((2 << 20) + 4096)

@@ -36,7 +36,7 @@ func TestHostileAskTime(t *testing.T) {
 		return script + strings.Repeat("y", withKey-len(script)) + "\n"
 	}
 	unit := "a:b:c:d:e:f:g,carma:1,"
-	list := strings.Repeat(unit, (maxFields-5000)/4/len(unit))
+	list := strings.Repeat(unit, (maxFields-7500)/4/len(unit))
 	work := map[string]func(){}
 	for name, script := range map[string]string{
 		"words":       "#CARMA on\n:\n#CARMA" + strings.Repeat(" x", withKey/2),
@@ -45,7 +45,8 @@ func TestHostileAskTime(t *testing.T) {
 		"three tools": body(longSummary(most-10, 1, "#CARMA|A-1 [-1, 2] 3\n#CARMA|Net(\n")),
 	} {
 		in := []byte(strings.Join([]string{"gpu,slots", list + "gpu:1", list, list, list, "4294967294", "4294967294",
-			"4294967294", "4294967294", "1000", "4294967294", "4294967294", "0", "", strings.Repeat("x", 4000), script}, "\x00"))
+			"4294967294", "4294967294", "1000", "4294967294", "4294967294", "0", "", "on" + strings.Repeat(" ,", 511),
+			strings.Repeat("x", 1025), strings.Repeat("x", 4000), script}, "\x00"))
 		if got := answerTo(in); !strings.HasPrefix(got, "tres_per_node ") {
 			t.Errorf("%s: %.200q", name, got)
 		}

@@ -15,7 +15,7 @@ import (
 // its GRES: that differs between versions of Slurm.
 func (r Request) job(text []byte) annotate.Job {
 	j := annotate.Job{
-		UID: uint32(os.Getuid()), Args: r.args, Script: text, Partition: r.partition,
+		UID: uint32(os.Getuid()), Args: r.args, Option: r.option, Variable: r.variable, Script: text, Partition: r.partition,
 		MinNodes: orNoVal(r.nodes), MaxNodes: annotate.NoVal, Tasks: orNoVal(r.tasks),
 		TasksPerNode: orNoVal(r.tasksPerNode), SocketsPerNode: orNoVal(r.socketsPerNode),
 	}

@@ -30,6 +30,9 @@ type Request struct {
 
 	args string // of the script, as annotate.Job has them
 
+	option   string // --carma, which CARMA's SPANK plugin registers
+	variable string // CARMA in the environment
+
 	Het bool // a heterogeneous job: this is its first component
 }
 
@@ -59,6 +62,7 @@ var sbatchOptions = []sbatchOption{
 	}},
 	{"tasks-per-node", 0, len("ta"), func(r *Request, v string) error { return number(&r.tasksPerNode, v) }},
 	{"sockets-per-node", 0, len("so"), func(r *Request, v string) error { return number(&r.socketsPerNode, v) }},
+	{"carma", 0, len("ca"), func(r *Request, v string) error { r.option = v; return nil }},
 	{"ntasks-per-gpu", 0, len("ntasks-per-g"), func(r *Request, v string) error { return number(&r.tasksPerGPU, v) }},
 }
 

@@ -59,6 +59,8 @@ type Submission struct {
 type Ask struct {
 	Script    string // its path
 	Args      string // as annotate.Job has them
+	Carma     string // like sbatch --carma
+	CarmaEnv  string // CARMA of the environment
 	Partition string // this and the next two win over #SBATCH lines
 	GRES      string
 	GPUs      int    // 0: not given
@@ -93,7 +95,7 @@ func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc)
 func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive, bad error) {
 	s = &Submission{Script: a.Script, Site: where}
 	s.Request, s.Refused = readRequest(text)
-	s.Request.args = a.Args
+	s.Request.args, s.Request.option, s.Request.variable = a.Args, cmp.Or(a.Carma, s.Request.option), a.CarmaEnv
 	s.override(a)
 	s.choosePartition(a.BaseMiB)
 	if s.Refused == nil {
@@ -106,7 +108,7 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 			s.Seen = &v
 		}
 	}
-	d, bad = directive.Parse(text)
+	d, bad = s.Request.job(text).Directive(s.Part.Directive)
 	s.explain(d, bad)
 	if s.GPUs > 0 {
 		job := launch.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
@@ -174,14 +176,14 @@ func (s *Submission) explain(d directive.Directive, bad error) {
 		s.Why = "policy=shared without an estimate books placement.min_free_mib"
 	case s.Mode == jobenv.ModeShared:
 	case s.Mode == jobenv.ModeOff:
-		s.Why = fmt.Sprintf("line %d says off", d.Line("on"))
+		s.Why = d.Where("on") + " says off"
 	case !s.Part.Share:
 		s.Why = "partition " + s.Partition + " does not share its GPUs"
 		if strings.Contains(s.Partition, ",") {
 			s.Why = "not all of the partitions " + s.Partition + " share their GPUs"
 		}
 	case d.Policy == directive.PolicyExclusive:
-		s.Why = fmt.Sprintf("line %d says policy=exclusive", d.Line("policy"))
+		s.Why = d.Where("policy") + " says policy=exclusive"
 	case s.Note != "":
 		s.Why = s.Note
 	case s.Method != method.None:

@@ -30,7 +30,12 @@ func TestJudge(t *testing.T) {
 		"shared":             {"#SBATCH -G1\n#CARMA mem=7G\n", Ask{}, "example", 1, ""},
 		"the option wins":    {"#SBATCH -G1 -p a\n#CARMA mem=7G\n", Ask{Partition: "b", GPUs: 2}, "b", 2, ""},
 		"several partitions": {"#SBATCH -G1 -p a,b\n#CARMA mem=7G\n", Ask{}, "a,b", 1, ""},
-		"a wrong key":        {"#SBATCH -G1\n#CARMA mem=banana\n", Ask{}, "example", 0, "carma: line 3: mem=banana"},
+		"--carma":            {"#SBATCH -G1\n#CARMA off\n", Ask{Carma: "on,mem=7G", CarmaEnv: "off"}, "example", 1, ""},
+		"CARMA": {"#SBATCH -G1\n#CARMA mem=7G\n", Ask{CarmaEnv: "off"}, "example", 1,
+			"the variable CARMA says off"},
+		"#SBATCH --carma": {"#SBATCH -G1 --carma=off\n", Ask{CarmaEnv: "mem=7G"}, "example", 1, "--carma says off"},
+		"a wrong option":  {"#SBATCH -G1\n", Ask{Carma: "x"}, "example", 0, "carma: --carma: x: unknown key"},
+		"a wrong key":     {"#SBATCH -G1\n#CARMA mem=banana\n", Ask{}, "example", 0, "carma: line 3: mem=banana"},
 	} {
 		s, _, _ := Judge(c.ask, where, []byte("#!/bin/sh\n"+c.lines))
 		why := s.Why

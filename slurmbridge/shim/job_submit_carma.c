@@ -282,18 +282,47 @@ static void spell_tasks_out(job_desc_msg_t *job, const char *gpus)
 		job->ntasks_per_tres = NO_VAL16;
 }
 
+/* More entries than an environment has; slurmctld waits meanwhile. */
+#define MOST_ENTRIES 65536
+
+static const char *value_in(char **env, uint32_t n, const char *name)
+{
+	size_t len = strlen(name);
+
+	for (uint32_t i = 0; env && i < n && i < MOST_ENTRIES; i++)
+		if (env[i] && !strncmp(env[i], name, len) && env[i][len] == '=')
+			return env[i] + len + 1;
+	return NULL;
+}
+
+/* The option of the SPANK plugin arrives so (22.05 to 26.05). */
+static const char *option_of(const job_desc_msg_t *job)
+{
+	return value_in(job->spank_job_env, job->spank_job_env_size, "_SLURM_SPANK_OPTION_carma_carma");
+}
+
+/* The environment arrives with batch jobs alone; the plugin sends the variable of any job. */
+static const char *variable_of(const job_desc_msg_t *job)
+{
+	const char *keys = value_in(job->spank_job_env, job->spank_job_env_size, "_CARMA");
+
+	return keys ? keys : value_in(job->environment, job->env_size, "CARMA");
+}
+
 static char *ask_of(const job_desc_msg_t *job, const char *gpus, size_t *len)
 {
+	const char *option = option_of(job), *variable = variable_of(job);
 	char *ask, args[CARMA_ARGS_MAX];
 	int n;
 
 	join_args(job, args, sizeof(args));
-	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%s%c%.*s",
+	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s%c%.*s%c%s%c%.*s",
 		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, *gpus ? gpus : TEXT(job->tres_per_job), 0,
 		     TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		     job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
 		     WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
-		     job->max_nodes, 0, record_constrains(), 0, TEXT(extra_of(job)), 0, args, 0,
+		     job->max_nodes, 0, record_constrains(), 0, TEXT(extra_of(job)), 0,
+		     CARMA_KEYS_MAX, TEXT(option), 0, CARMA_KEYS_MAX, TEXT(variable), 0, args, 0,
 		     CARMA_SCRIPT_MAX, TEXT(job->script));
 	*len = (size_t)n;
 	return n < 0 ? NULL : ask;

@@ -19,7 +19,7 @@ tail -1 "$build/host.log"
 
 echo "spank: what the plugin exports and how it is linked"
 exported=$(nm -D --defined-only "$plugin" | awk '{print $3}' | sort | tr '\n' ' ')
-[ "$exported" = "plugin_name plugin_type plugin_version slurm_spank_task_init spank_plugin_version " ] ||
+[ "$exported" = "plugin_name plugin_type plugin_version slurm_spank_init slurm_spank_init_post_opt slurm_spank_task_init spank_plugin_version " ] ||
 	{ echo "spank: exports $exported"; exit 1; }
 readelf -d "$plugin" | grep FLAGS_1 | grep -q NOW || { echo "spank: linked without NOW"; exit 1; }
 if readelf -d "$plugin" | grep NEEDED | grep -qv 'libc\.\|ld-linux'; then

@@ -7,6 +7,9 @@
 /* What a helper may print at most: it prints less than 8 KiB for eight GPUs. */
 #define HELPER_OUTPUT_MAX (256 * 1024)
 
+/* What an option may have at most (directive.MaxOption). */
+#define KEYS_MAX 1024
+
 /* Runs a program without arguments, with an environment of env, and takes what it prints. It is
  * killed when it has printed nothing for silence_ms, and when the caller or the caller's parent
  * has ended. Returns NULL and the output, which the caller frees, or why there is none. */

@@ -7,6 +7,8 @@
  * src/slurmd/slurmstepd/task.c, 22.05 to 26.05). Between the two, pyxis enters the container.
  * So this plugin runs CARMA's TaskProlog itself and does what that prints; docs/adr/0016 says
  * why. It fails open: whatever goes wrong, the task starts.
+ *
+ * It gives sbatch, srun and salloc the option --carma.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -80,6 +82,52 @@ static void mark(spank_t sp)
 		return;
 	snprintf(text, sizeof(text), "%.15s:%.15s", job, pid);
 	export(sp, "CARMA_TASK", text);
+}
+
+/* The keys of a #CARMA line beside the script, for jobs that have no script to write one in: Slurm
+ * puts them into the job's spank_job_env, where job_submit/carma reads them. Called in sbatch, srun
+ * and salloc, where the user sees an error, and again on the node. */
+static int take(int val, const char *keys, int remote)
+{
+	(void)val;
+	if (!remote && strlen(keys) > KEYS_MAX) {
+		slurm_error("--carma: longer than %d bytes", KEYS_MAX);
+		return -1;
+	}
+	return 0;
+}
+
+static struct spank_option option = {
+	.name = "carma",
+	.arginfo = "KEYS",
+	.usage = "keys of a #CARMA line, as mem=12G,policy=shared",
+	.has_arg = 1,
+	.cb = take,
+};
+
+int slurm_spank_init(spank_t sp, int ac, char **av)
+{
+	(void)ac, (void)av;
+	if (spank_option_register(sp, &option) != ESPANK_SUCCESS)
+		slurm_error("spank/carma: register --carma");
+	return 0;
+}
+
+/* The variable CARMA is as good as the option. The environment of srun and salloc does not reach
+ * slurmctld, nor does that of sbatch --export=NONE. */
+int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
+{
+	spank_context_t where = spank_context();
+	const char *keys = getenv("CARMA");
+
+	(void)ac, (void)av;
+	if (!keys || !*keys || (where != S_CTX_LOCAL && where != S_CTX_ALLOCATOR))
+		return 0;
+	if (strlen(keys) > KEYS_MAX)
+		slurm_error("the variable CARMA: longer than %d bytes; not read", KEYS_MAX);
+	else
+		spank_job_control_setenv(sp, "_CARMA", keys, 1); /* CARMA_* are job_submit/carma's own */
+	return 0;
 }
 
 int slurm_spank_task_init(spank_t sp, int ac, char **av)

@@ -129,6 +129,36 @@ void check_slot(void)
 	clear(&job);
 }
 
+/* --carma, by the entry of the SPANK plugin's option, and the variable CARMA. */
+void check_keys(void)
+{
+	static char *env[] = { "CARMA_TASK=no", "XCARMA=no", "CARMA=mem=2G", "CARMA=mem=3G" };
+	char *long_one, *err;
+	job_desc_msg_t job;
+
+	CHECK(submit(&job, "keys", &err) == SLURM_SUCCESS && !strcmp(err, ";"));
+	free(err);
+	clear(&job);
+	empty(&job);
+	job.script = strdup("keys");
+	job.environment = env;
+	job.env_size = 4;
+	add_spank(&job, "_SLURM_SPANK_OPTION_carma_carma=mem=1G");
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !strcmp(err, "mem=1G;mem=2G"));
+	CHECK(!strcmp(spank(&job, "_SLURM_SPANK_OPTION_carma_carma"), "mem=1G")); /* it stays */
+	free(err);
+	CHECK(asprintf(&long_one, "_SLURM_SPANK_OPTION_carma_carma=%05000d", 0) > 0);
+	free(job.spank_job_env[0]);
+	job.spank_job_env[0] = long_one;
+	job.env_size = 2;
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && strlen(err) == CARMA_KEYS_MAX + 1);
+	free(err);
+	job.environment = NULL;
+	clear(&job);
+}
+
 /* While the worker does not go on one submission waits for it and no more. Another try on a machine
  * that held up this one. */
 void check_starved(void)

@@ -52,12 +52,12 @@ char *carma_tick(void)
 	return NULL;
 }
 
-/* The script stands behind the fourteenth NUL. */
-static const char *script_of(const char *ask, size_t len)
+/* What stands behind so many NULs. */
+static const char *behind(const char *ask, size_t len, int nuls)
 {
 	const char *end = ask + len;
 
-	for (int i = 0; i < 15; i++) {
+	for (int i = 0; i < nuls; i++) {
 		ask = memchr(ask, 0, (size_t)(end - ask));
 		if (!ask)
 			return "";
@@ -68,7 +68,7 @@ static const char *script_of(const char *ask, size_t len)
 
 char *carma_annotate(const char *ask, size_t len)
 {
-	const char *script = script_of(ask, len);
+	const char *script = behind(ask, len, 17);
 	char *text;
 
 	if (!strncmp(script, "sleep", 5)) {
@@ -81,6 +81,8 @@ char *carma_annotate(const char *ask, size_t len)
 		return strdup("leave because of the test\n");
 	if (!strncmp(script, "slot", 4))
 		return strdup("time_limit 240\nsignal 10 300 batch\nrequeue 1\ntell carma: cut\n");
+	if (!strncmp(script, "keys", 4))
+		return asprintf(&text, "tell %s;%s\n", behind(ask, len, 14), behind(ask, len, 15)) < 0 ? NULL : text;
 	if (!strncmp(script, "long tick", 9))
 		long_ticks = 1;
 	if (!strncmp(script, "ticks", 5))

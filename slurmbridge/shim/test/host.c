@@ -61,6 +61,7 @@ int main(int argc, char **argv)
 	if (!real) {
 		check_answers();
 		check_slot();
+		check_keys();
 		check_starved();
 		check_stuck();
 		check_tick(script);

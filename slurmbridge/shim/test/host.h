@@ -64,6 +64,7 @@ void check_tasks_per_gpu(const char *script);
 void check_forged(const char *script);
 void check_answers(void);
 void check_slot(void);
+void check_keys(void);
 void check_starved(void);
 void check_stuck(void);
 void check_tick(const char *script);

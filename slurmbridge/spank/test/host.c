@@ -68,6 +68,29 @@ spank_err_t spank_get_item(spank_t sp, spank_item_t item, ...)
 	return ESPANK_SUCCESS;
 }
 
+static struct spank_option option;
+static spank_context_t context = S_CTX_REMOTE;
+static char job_control[2048];
+
+spank_err_t spank_option_register(spank_t sp, struct spank_option *o)
+{
+	CHECK(sp == &task);
+	option = *o;
+	return ESPANK_SUCCESS;
+}
+
+spank_context_t spank_context(void)
+{
+	return context;
+}
+
+spank_err_t spank_job_control_setenv(spank_t sp, const char *name, const char *text, int overwrite)
+{
+	CHECK(sp == &task && overwrite);
+	snprintf(job_control, sizeof(job_control), "%s=%s", name, text);
+	return ESPANK_SUCCESS;
+}
+
 static char **find(const char *name)
 {
 	size_t n = strlen(name);
@@ -305,6 +328,27 @@ static void check_environment(void)
 	CHECK(strstr(last_error, "too long; the task sees no GPU"));
 }
 
+/* --carma, and CARMA in the environment of srun, salloc and sbatch. */
+static void check_option(void)
+{
+	char *big = calloc(1, KEYS_MAX + 2);
+
+	clear();
+	memset(big, 'x', KEYS_MAX + 1);
+	CHECK(slurm_spank_init(&task, 0, NULL) == 0 && !strcmp(option.name, "carma") && option.has_arg == 1);
+	setenv("CARMA", "mem=12G", 1);
+	CHECK(slurm_spank_init_post_opt(&task, 0, NULL) == 0 && !*job_control); /* on a node */
+	context = S_CTX_LOCAL;
+	CHECK(slurm_spank_init_post_opt(&task, 0, NULL) == 0 && !strcmp(job_control, "_CARMA=mem=12G"));
+	*job_control = '\0';
+	setenv("CARMA", big, 1);
+	CHECK(slurm_spank_init_post_opt(&task, 0, NULL) == 0 && !*job_control && strstr(last_error, "longer than"));
+	CHECK(option.cb(0, big, 0) == -1 && option.cb(0, big, 1) == 0 && option.cb(0, "mem=1G", 0) == 0);
+	unsetenv("CARMA");
+	context = S_CTX_REMOTE;
+	free(big);
+}
+
 /* One that waits and says so is waited for, for longer than one that says nothing. */
 static void check_patience(void)
 {
@@ -431,6 +475,7 @@ int main(int argc, char **argv)
 	check_program();
 	check_descriptors();
 	check_environment();
+	check_option();
 	check_patience();
 	check_left(false);
 	check_left(true);
