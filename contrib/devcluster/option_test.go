@@ -50,6 +50,10 @@ func TestWaysToSayIt(t *testing.T) {
 	if said := c.adminComment(id); !strings.Contains(said, `"reserve_mib":10240`) {
 		t.Errorf("an #SBATCH line: %s", said)
 	}
+	_, said, _ := c.run(alice, "sbatch -H --gres=gpu:1 "+c.file(alice, "late.sh", "#!/bin/sh\ntrue\n#CARMA mem=1G\n"))
+	if !strings.Contains(said, "carma: line 3: a #CARMA line behind the first command is not read; put it before") {
+		t.Errorf("a line that is not read: %q", said)
+	}
 	// A user's text is never more than that.
 	c.refuses("sbatch --gres=gpu:1 --carma=mem=banana --wrap true", "carma: --carma: mem=banana: not a size; write mem=12G")
 	c.refuses("CARMA=/opt/carma sbatch --gres=gpu:1 --wrap true", "carma: the variable CARMA: /opt/carma: unknown key")

@@ -67,6 +67,7 @@ type Annotation struct {
 	Signal       directive.Signal // before the time limit
 	TimeLimitMin uint32           // to be set; 0: as it is
 	Advice       string           // for the user; empty: none
+	Unread       string           // which line was meant for CARMA and is not read; empty: none
 }
 
 // EstimateFunc estimates from a summary by a method.
@@ -151,6 +152,9 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
 	a.boundSlowdown(s.MaxSlowdown)
+	if unread := directive.Unread(job.Script); unread != nil {
+		a.Unread = unread.Error()
+	}
 	a.oneNode(job)
 	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, int64(k)*a.ReserveMiB)
 	if !job.Constrains {

@@ -176,6 +176,40 @@ func TestWith(t *testing.T) {
 	}
 }
 
+func TestUnread(t *testing.T) {
+	const late = "line 4: a #CARMA line behind the first command is not read; put it before"
+	const begins = "is not read: #CARMA and a blank begin a line"
+	for script, want := range map[string]string{
+		"#!/bin/sh\n#CARMA mem=1G\n#CARMA| Linear\npython a.py\n":                      "",
+		"# CARMA is a tool\n#carmaker on\n#CARMAX mem=1G\n# carma\n#CARMA: see docs\n": "",
+		"#!/bin/sh\n# CARMA mem=10G\n":                                                 `line 2: "# CARMA mem=10G" ` + begins,
+		"#carma on\n":                                                                  `line 1: "#carma on" ` + begins,
+		"  #CARMA mem=1G\n":                                                            `line 1: "  #CARMA mem=1G" ` + begins,
+		"#CARMA\u00a0mem=1G\n":                                                         `line 1: "#CARMA??mem=1G" ` + begins,
+		"\ufeff#CARMA mem=1G\ntrue\n":                                                  "",
+		"#!/bin/sh\ntrue\n\n#CARMA mem=1G\n":                                           late,
+		"#!/bin/sh\ntrue\necho '#CARMA mem=1G'\n":                                      "",
+		"#!/bin/sh\ntrue\n#CARMA was here\n#CARMA off":                                 late,
+	} {
+		got := ""
+		if e := Unread([]byte(script)); e != nil {
+			got = e.Error()
+		}
+		if got != want {
+			t.Errorf("%q:\ngot  %s\nwant %s", script, got, want)
+		}
+	}
+}
+
+func FuzzUnread(f *testing.F) {
+	f.Add([]byte("# CARMA mem=10G\ntrue\n#CARMA off\n"))
+	f.Fuzz(func(t *testing.T, script []byte) {
+		if e := Unread(script); e != nil && (e.Line < 1 || e.Line > bytes.Count(script, []byte{'\n'})+1) {
+			t.Fatal(e)
+		}
+	})
+}
+
 func FuzzWith(f *testing.F) {
 	f.Add("#CARMA mem=1G off\n", "on,input=3")
 	f.Add("", "job=a")

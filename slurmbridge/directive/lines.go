@@ -2,7 +2,10 @@
 
 package directive
 
-import "bytes"
+import (
+	"bytes"
+	"fmt"
+)
 
 // Kind is what a line of a script is to CARMA.
 type Kind uint8
@@ -38,3 +41,67 @@ func Classify(line []byte) (Kind, []byte) {
 	}
 	return Comment, nil
 }
+
+// Unread returns the first line that was meant for CARMA, as a key behind it shows, and is not read, as an
+// *Error that says where it belongs; nil: there is none.
+func Unread(script []byte) *Error {
+	n := 0
+	for rest := script; len(rest) > 0 && n < MaxHeaderLines && len(script)-len(rest) < MaxHeader; {
+		line, after, _ := bytes.Cut(rest, []byte{'\n'})
+		kind, _ := Classify(line)
+		if kind == Command {
+			return unreadBehind(rest, n)
+		}
+		rest = after
+		n++
+		if kind == Comment && meant(line) {
+			return &Error{n, "", fmt.Sprintf("%q is not read: #CARMA and a blank begin a line", shorten(string(line)))}
+		}
+	}
+	return nil
+}
+
+// unreadBehind looks behind the first command, n lines below the first.
+func unreadBehind(text []byte, n int) *Error {
+	name := []byte("#CARMA ")
+	for at := 0; at < len(text); {
+		i := bytes.Index(text[at:], name)
+		if i < 0 {
+			return nil
+		}
+		at += i
+		begins := at == 0 || text[at-1] == '\n'
+		line, _, _ := bytes.Cut(text[at:min(len(text), at+MaxOption)], []byte{'\n'})
+		if begins && meant(line) {
+			n += bytes.Count(text[:at], []byte{'\n'}) + 1
+			return &Error{n, "", "a #CARMA line behind the first command is not read; put it before"}
+		}
+		at += len(name)
+	}
+	return nil
+}
+
+// meant tells whether a comment is a #CARMA line but for blanks and case.
+func meant(line []byte) bool {
+	i := bytes.IndexByte(line, '#')
+	if i < 0 {
+		return false
+	}
+	word := trimBlanks(line[i+1:])
+	if len(word) < len("carma") || word[0]|0x20 != 'c' || !bytes.EqualFold(word[:len("carma")], []byte("carma")) {
+		return false
+	}
+	first := trimBlanks(word[len("carma"):])
+	if len(first) == len(word)-len("carma") { // nothing stands between
+		return false
+	}
+	end := bytes.IndexFunc(first, func(r rune) bool { return r < 'a' || r > 'z' && r != '_' })
+	if end < 0 {
+		end = len(first)
+	}
+	key, known := keys[string(first[:end])]
+	return known && (key.flag || bytes.HasPrefix(first[end:], []byte{'='}))
+}
+
+// trimBlanks takes away what looks like a blank, a no-break space or a byte order mark too.
+func trimBlanks(s []byte) []byte { return bytes.TrimLeft(s, " \t\u00a0\u2007\u202f\ufeff") }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -115,13 +116,13 @@ func lines(job *annotate.Job, a *annotate.Annotation) string {
 	if a.Requeue {
 		b = append(b, "requeue 1\n"...)
 	}
-	if a.Advice != "" {
-		b = append(append(append(b, "tell carma: "...), oneLine(a.Advice)...), '\n')
+	if tell := cmp.Or(a.Unread, a.Advice); tell != "" {
+		b = append(append(append(b, "tell carma: "...), oneLine(tell)...), '\n')
 	}
 	b = a.AppendEnv(b, "env ", "\n")
 	if a.GPUs > 0 {
 		b = append(b, "time "+jobenv.EnvSubmit+"\ncomment "...)
-		b = append(admincomment.AppendJob(b, &a.Carma, a.Note), '\n')
+		b = append(admincomment.AppendJob(b, &a.Carma, cmp.Or(a.Note, a.Unread)), '\n')
 	}
 	return string(b)
 }

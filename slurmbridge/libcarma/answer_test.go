@@ -63,6 +63,19 @@ env EST_MIB=10240
 time SUBMIT
 comment carma={"v":1,"mode":"shared","method":"user","gpus":1,"est_mib":10240,"reserve_mib":10240}
 `},
+		{"a line that is not read", string(ask("gpu", "gres:gpu:1", "#CARMA off\n# CARMA mem=10G\n")),
+			`tres_per_node gres:gpu:1,gres:carma:40536
+tell carma: line 2: "# CARMA mem=10G" is not read: #CARMA and a blank begin a line
+env V=1
+env MODE=off
+env METHOD=none
+env GPUS=1
+env MEM_MIB=40536
+env FULL=40536
+env KEY=6457f804971a3061
+time SUBMIT
+comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536,"note":"line 2: '# CARMA mem=10G' is not read: #CARMA and a blank begin a line"}
+`},
 		{"time slot", strings.Replace(string(ask("slots", "gres:gpu:1", "#CARMA signal=USR1@300\n")), "1000\x004294967294",
 			"1000\x001440", 1),
 			`tres_per_node gres:gpu:1,gres:carma:40536

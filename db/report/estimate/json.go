@@ -56,6 +56,7 @@ type jsonSubmission struct {
 	Refused    *string  `json:"refused"`
 	Managed    bool     `json:"managed"`
 	Why        string   `json:"why"`
+	Unread     string   `json:"unread"`
 	Mode       *string  `json:"mode"`
 	Method     *string  `json:"method"`
 	Placement  *string  `json:"placement"`
@@ -115,7 +116,7 @@ func (r Report) PrintJSON(w io.Writer) error {
 func submissionJSON(s *script.Submission) *jsonSubmission {
 	j := jsonSubmission{
 		Script: s.Script, Written: append([]string{}, s.Written...), Partition: s.Partition,
-		Managed: s.GPUs > 0, Why: s.Why, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
+		Managed: s.GPUs > 0, Why: s.Why, Unread: s.Unread, GPUs: s.GPUs, PerNode: s.TRES.PerNode,
 	}
 	j.Launches = []jsonLaunch{}
 	for _, f := range s.Launches {

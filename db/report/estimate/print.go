@@ -61,6 +61,9 @@ func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	if v.Why != "" {
 		row("because", v.Why)
 	}
+	if v.Unread != "" {
+		row("not read", v.Unread)
+	}
 	method := string(v.Method)
 	if v.EstMiB > 0 {
 		method += fmt.Sprintf(", %d MiB", v.EstMiB)
