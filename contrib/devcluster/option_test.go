@@ -61,6 +61,22 @@ func TestWaysToSayIt(t *testing.T) {
 	c.refuses(`sbatch --gres=gpu:1 --carma=$'on\e[2J' --wrap true`, "carma: --carma: on?[2J: unknown key")
 	c.refuses("sbatch --gres=gpu:1 --carma=$(head -c 2000 /dev/zero | tr '\\0' x) --wrap true", "longer than 1024 bytes")
 	c.refuses("CARMA=$(head -c 2000 /dev/zero | tr '\\0' x) sbatch --gres=gpu:1 --wrap true", "longer than 1024 bytes")
+	// For Slurm an option holds for the components of a heterogeneous job behind it, too.
+	for command, want := range map[string][2]string{
+		"sbatch --carma=mem=10G --gres=gpu:1 : --gres=gpu:1 --carma=mem=11G": {"10240", "11264"},
+		"sbatch --gres=gpu:1 : --gres=gpu:1 --carma=mem=11G":                 {"40536", "11264"},
+		"sbatch --carma=mem=10G --gres=gpu:1 : --gres=gpu:1":                 {"10240", "10240"},
+		"CARMA=mem=12G sbatch --gres=gpu:1 : --gres=gpu:1 --carma=mem=11G":   {"12288", "11264"},
+		"CARMA=mem=12G sbatch --gres=gpu:1 : --gres=gpu:1":                   {"12288", "12288"},
+	} {
+		id, _, _ := strings.Cut(c.sh(alice, command+" -H --parsable "+c.file(alice, "het.sh", "#!/bin/sh\n")), ";")
+		said := c.sh("", "scontrol show job "+id)
+		parts := strings.Split(said, "HetJobOffset=")
+		if len(parts) != 3 || !strings.Contains(parts[1], `"reserve_mib":`+want[0]) ||
+			!strings.Contains(parts[2], `"reserve_mib":`+want[1]) {
+			t.Errorf("%s: %s", command, said)
+		}
+	}
 	// A step of a job that has the variable is none that is submitted.
 	id = c.sbatch(alice, "", "#SBATCH --gres=gpu:1\nexport CARMA=mem=5G\nsrun --overlap true && echo stepped\n")
 	c.ends(id, "COMPLETED")

@@ -222,6 +222,10 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	}
 	a.Learn = a.Mode == jobenv.ModeExclusive && d.Present && d.MemMiB == 0 && share &&
 		d.Policy != directive.PolicyExclusive
+	if a.Learn && a.Key == 0 {
+		a.Learn = false
+		a.Note = cmp.Or(a.Note, "nothing is learned of a job without a script, or with a very long one: name it with job=")
+	}
 }
 
 // boundSlowdown leaves the user's bound on slowdown where it is the stricter one. A job that

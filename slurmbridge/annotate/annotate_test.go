@@ -75,6 +75,13 @@ func TestAnnotateOption(t *testing.T) {
 		!strings.HasPrefix(err.Error(), "--carma: mem: 50.0 GiB is more than a GPU") {
 		t.Errorf("more than a GPU has: %v", err)
 	}
+	// What has no script learns by name.
+	for option, learns := range map[string]bool{"on": false, "on,job=a": true, "policy=exclusive": false} {
+		j.Script, j.Option = nil, option
+		if a, err := s.Annotate(j); err != nil || a.Learn != learns || (a.Note == "") != (option != "on") {
+			t.Errorf("%s without a script: learns %v, %q, %v", option, a.Learn, a.Note, err)
+		}
+	}
 	s.IgnoreBad = true
 	j.Option = "mem=banana"
 	if a, err := s.Annotate(j); err != nil || a.Mode != jobenv.ModeExclusive {
