@@ -59,7 +59,9 @@ func TestBilledByMemory(t *testing.T) {
 	}
 	share, owns := costs[10240], costs[40536]
 	const want = 9 * 10240. / (4 * 40536)
-	if owns == 0 || share < 0.95*want*owns || share > 1.05*want*owns {
+	// In half a minute the seconds of Prologs and Epilogs on a busy machine count for much.
+	slack := 0.05 + 10/d.Seconds()
+	if owns == 0 || share < (1-slack)*want*owns || share > (1+slack)*want*owns {
 		t.Errorf("nine jobs that share cost %g, four that own %g", share, owns)
 	}
 	t.Logf("nine jobs that share cost %.3f of what four cost that own, by memory %.3f", share/owns, want)
