@@ -11,7 +11,7 @@ import (
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"
-	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/config"
 )
 
 // retryEvery is the pause between two looks at the ledger while no GPU fits. A driver that does
@@ -26,20 +26,19 @@ var errUncounted = fmt.Errorf("%w: not visible in the node's Extra", lease.ErrNo
 
 // acquire tries until GPUs fit or wait is over, and no longer than most while jobs go
 // that this one preempts.
-func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, wait,
-	most time.Duration) ([]lease.Granted, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+n.Config.Hooks.Deadline.D())
+func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease.Granted, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(wait, most)+l.node.Config.Hooks.Deadline.D())
 	defer cancel()
-	job, r, policy := l.job, l.request, n.policy(l.Hook)
+	job, r, policy := l.job, l.request, l.node.policy(l.Hook)
 	if err := l.about.keepIn(&job); err != nil {
 		return nil, err
 	}
 	var last choose.Decision
-	yields, place := l.yields(), n.takePlace(l.JobID)
+	yields, place := l.yields(), l.node.takePlace(l.JobID)
 	defer place.leave()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
-		n.closeStale(readings)
-		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given}
+		closeStale(readings, l.node.Config)
+		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: l.node.Thresholds, Last: given}
 		if last = choose.GPUs(policy, in); yields && l.yielding.leaves(last) {
 			return nil, ""
 		}
@@ -52,38 +51,38 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	var sampled time.Time // in vain
 	for {
 		if time.Since(sampled) >= resampleEvery {
-			if err := n.refresh(ctx, ledger); err != nil {
+			if err := l.node.refresh(ctx, l.ledger); err != nil {
 				if sampled.IsZero() {
-					n.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
+					l.node.Log.Warn("read GPUs; using the last readings", "job", job.JobKey, "error", err)
 				}
 				sampled = time.Now()
 			}
 		}
 		lease.FailPoint("prolog.refreshed")
-		granted, err := ledger.Acquire(ctx, job, r, pick)
+		granted, err := l.ledger.Acquire(ctx, job, r, pick)
 		lease.FailPoint("lease.committed")
 		switch {
 		case err == nil:
 			return granted, nil
 		case !errors.Is(err, lease.ErrNoFit):
-			n.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
+			l.node.Log.Error("lease GPUs", "job", job.JobKey, "error", err)
 			return nil, err
 		}
 		if place.left() { // no longer than mostLooks, whatever the wait for GPUs is
-			if err := place.look(ctx, slurm); err != nil {
-				n.Log.Warn("look who else waits for the last GPUs", "job", job.JobKey, "error", err)
+			if err := place.look(ctx, l.slurm); err != nil {
+				l.node.Log.Warn("look who else waits for the last GPUs", "job", job.JobKey, "error", err)
 			}
 			time.Sleep(retryEvery)
 			continue
 		}
-		if gone := n.preempt(ctx, l, ledger, slurm, latest); gone.After(until) {
+		if gone := l.preempt(ctx, latest); gone.After(until) {
 			until = gone
 			if until.After(latest) {
 				until = latest
 			}
 		}
 		if yields {
-			if n.look(ctx, l, slurm) {
+			if l.look(ctx) {
 				continue
 			}
 			if end := l.yielding.until(); !l.stays || end.After(until) {
@@ -94,7 +93,7 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 			}
 		}
 		if ctx.Err() != nil || !time.Now().Before(until) {
-			n.logRefusals(job.JobKey, r, last)
+			l.logRefusals(last)
 			if last.Uncounted() {
 				err = errUncounted
 			}
@@ -119,8 +118,8 @@ func (n *Node) refresh(ctx context.Context, ledger Readings) error {
 }
 
 // closeStale closes GPUs whose readings tell nothing of what runs there now.
-func (n *Node) closeStale(readings []gres.Reading) {
-	choose.CloseStale(readings, choose.StaleAfter(n.Config))
+func closeStale(readings []gres.Reading, c config.Config) {
+	choose.CloseStale(readings, choose.StaleAfter(c))
 }
 
 // RereadStale replaces readings that tell nothing any more, for an Epilog that publishes: without an agent
@@ -135,9 +134,10 @@ func (n *Node) RereadStale(ctx context.Context, ledger Readings) {
 	}
 }
 
-func (n *Node) logRefusals(key jobenv.JobKey, r gres.Request, d choose.Decision) {
-	n.Log.Warn("no GPU fits", "job", key, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
+func (l *launch) logRefusals(d choose.Decision) {
+	r := l.request
+	l.node.Log.Warn("no GPU fits", "job", l.JobKey, "gpus", r.GPUs, "reserve_mib", r.ReserveMiB, "exclusive", r.Exclusive)
 	for _, refusal := range d.Refusals {
-		n.Log.Warn("passed over", "job", key, "gpu", refusal.UUID, "reason", refusal.Reason.String())
+		l.node.Log.Warn("passed over", "job", l.JobKey, "gpu", refusal.UUID, "reason", refusal.Reason.String())
 	}
 }

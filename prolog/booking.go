@@ -33,19 +33,19 @@ func (l *launch) exceeds(list tres.List) bool {
 }
 
 // rebooked is the change by which a job books mib MiB of each GPU.
-func (n *Node) rebooked(h jobenv.Hook, list tres.List, mib int64) sctl.Change {
+func rebooked(h jobenv.Hook, list tres.List, mib int64, tags extra.Tags) sctl.Change {
 	change := sctl.Change{TresPerNode: list.Rebook(int64(h.Carma.GPUs) * mib)}
 	if list.Books() {
-		change.Extra = n.awaiting(h, mib)
+		change.Extra = awaiting(h, mib, tags)
 	}
 	return change
 }
 
 // awaiting is the constraint by which a job waits for a node with GPUs of mib MiB to give; empty where no node
 // publishes that figure, and for a job on all GPUs of several nodes.
-func (n *Node) awaiting(h jobenv.Hook, mib int64) string {
+func awaiting(h jobenv.Hook, mib int64, tags extra.Tags) string {
 	if !h.Carma.Counted || h.Carma.All && !h.OneNode {
 		return ""
 	}
-	return extra.Ask(h.Carma.GPUs, mib, n.Tags.Of(h.UID))
+	return extra.Ask(h.Carma.GPUs, mib, tags.Of(h.UID))
 }

@@ -114,18 +114,18 @@ func (n *Node) shutOutLate(ctx context.Context, h jobenv.Hook, slurm Slurm) erro
 
 // granted returns the GPUs of a lease, in the order of its slots. Where jobs are not confined, one that is not
 // found is left out.
-func (n *Node) granted(ctx context.Context, granted []lease.Granted, ledger Readings) ([]gres.GPU, error) {
-	s, err := ledger.Snapshot(ctx)
-	if n.Guard != nil && err != nil {
+func (l *launch) granted(ctx context.Context, granted []lease.Granted) ([]gres.GPU, error) {
+	s, err := l.ledger.Snapshot(ctx)
+	if l.node.Guard != nil && err != nil {
 		return nil, err
 	}
 	var gpus []gres.GPU
 	for _, g := range granted {
 		at := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return r.UUID == g.UUID })
-		if n.Guard == nil && at < 0 {
+		if l.node.Guard == nil && at < 0 {
 			continue
 		}
-		if n.Guard != nil && (at < 0 || s.Readings[at].Minor < 0) {
+		if l.node.Guard != nil && (at < 0 || s.Readings[at].Minor < 0) {
 			return nil, fmt.Errorf("find the device node of GPU %s: NVML reports no minor number for it", g.UUID)
 		}
 		gpus = append(gpus, s.Readings[at].GPU)
@@ -143,8 +143,8 @@ func minors(gpus []gres.GPU) []int {
 
 // ordinals are the numbers that CUDA gives the GPUs of a job that can open no other: as the
 // MPS daemon counts them, or by PCI address as NVML does. A MIG instance has no number.
-func (n *Node) ordinals(gpus []gres.GPU, granted []lease.Granted) []int {
-	if n.Guard == nil || !n.Guard.Exact() || n.Config.Devices.Names != "ordinal" {
+func (l *launch) ordinals(gpus []gres.GPU, granted []lease.Granted) []int {
+	if l.node.Guard == nil || !l.node.Guard.Exact() || l.node.Config.Devices.Names != "ordinal" {
 		return nil
 	}
 	order := make([]string, 0, len(gpus))
@@ -154,7 +154,7 @@ func (n *Node) ordinals(gpus []gres.GPU, granted []lease.Granted) []int {
 		}
 		order = append(order, g.UUID)
 	}
-	if n.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
+	if l.node.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
 		order = granted[0].Daemon.UUIDs()
 	}
 	var ordinals []int

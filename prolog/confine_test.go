@@ -116,12 +116,12 @@ func TestOrdinals(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Config.Hooks.Wait = 0
-		l := w.arrive(t.Context(), h, w.slurm)
-		granted, err := w.acquire(t.Context(), l, w.book, w.slurm, time.Second, time.Second)
+		l := w.arrive(t.Context(), h, w.book, w.slurm)
+		granted, err := l.acquire(t.Context(), time.Second, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := w.finish(t.Context(), l, granted, w.book); err != nil {
+		if err := l.finish(t.Context(), granted); err != nil {
 			t.Fatal(err)
 		}
 		if want := fmt.Sprint("open ", 7, []int{0, readings[1].Minor}); !slices.Contains(g.calls, want) {

@@ -33,34 +33,50 @@ func (n *Node) Epilog(ctx context.Context, h jobenv.Hook, ledger EpilogLedger, r
 		n.forgetUndecided(h) // a task that still waits is ended by now
 		return nil           // no GPUs, or returned to the queue by the Prolog, or an Epilog that runs twice
 	}
-	about := n.metaOf(held)
+	ep := &epilog{n, h, held, n.metaOf(held), ledger, records, slurm}
+	return ep.run(ctx, publish)
+}
+
+// epilog is the end of an attempt on the node, with whom its Epilog asks and tells.
+type epilog struct {
+	node    *Node
+	hook    jobenv.Hook
+	held    lease.Held
+	about   JobMeta
+	ledger  EpilogLedger
+	records Records
+	slurm   Slurm
+}
+
+func (ep *epilog) run(ctx context.Context, publish func(context.Context) error) error {
 	lease.FailPoint("epilog.start")
 	var v verdict
-	if held.Restart == h.Restart {
-		held.Fault, held.Victim = n.faultOf(ctx, h, held, ledger)
-		v = n.judge(ctx, h, held, about, ledger, records, slurm)
+	if ep.held.Restart == ep.hook.Restart {
+		ep.held.Fault, ep.held.Victim = ep.faultOf(ctx)
+		v = ep.judge(ctx)
 	} else {
 		// Requeued already, by an operator or for a preemption: slurmctld
 		// counts the restart before it starts the Epilog of the attempt that
 		// ends (src/slurmctld/job_mgr.c, 22.05.8).
-		h.JobKey, v.putBack = held.JobKey, true
+		ep.hook.JobKey, v.putBack = ep.held.JobKey, true
 	}
+	n, h := ep.node, ep.hook
 	// Whatever the judgement took, and whether it hung.
 	ctx, cancel := n.part(ctx)
 	defer cancel()
-	if err := records.Put(ctx, attempt(h, held, about, v, n.Config.Idle.After.D())); err != nil {
+	if err := ep.records.Put(ctx, attempt(h, ep.held, ep.about, v, n.Config.Idle.After.D())); err != nil {
 		n.Log.Error("write record", "job", h.JobKey, "error", err)
 	}
 	lease.FailPoint("epilog.recorded")
-	n.countFailure(ctx, h, held, v, ledger)
+	ep.countFailure(ctx, v)
 	if v.requeuedTo != "" || v.slotOver {
-		n.scheduleRestart(ctx, h, held, v.alone, ledger)
+		ep.scheduleRestart(ctx, v.alone)
 	}
 	// First: an attempt that slurmd starts without its Prolog would read it.
 	if err := os.Remove(taskPath(n.RunDir, h.JobID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Log.Warn("remove leases for TaskProlog", "job", h.JobKey, "error", err)
 	}
-	if err := ledger.Release(ctx, h.JobKey); err != nil {
+	if err := ep.ledger.Release(ctx, h.JobKey); err != nil {
 		return err
 	}
 	lease.FailPoint("epilog.released")
@@ -81,15 +97,15 @@ const logWithin = 2 * time.Second
 // faultOf tells what befell a job that has failed, and whether it is a victim of others. An MPS server's fault ends
 // its clients
 // within milliseconds, so that the agent may not have read the server's log yet.
-func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledger EpilogLedger) (string, bool) {
-	known := !h.Exit.Failed() || held.Fault != ""
-	if n.ServerFault == nil || known || len(held.GPUs) == 0 || held.GPUs[0].Daemon == "" {
-		return held.Fault, held.Victim
+func (ep *epilog) faultOf(ctx context.Context) (string, bool) {
+	known := !ep.hook.Exit.Failed() || ep.held.Fault != ""
+	if ep.node.ServerFault == nil || known || len(ep.held.GPUs) == 0 || ep.held.GPUs[0].Daemon == "" {
+		return ep.held.Fault, ep.held.Victim
 	}
 	ctx, cancel := context.WithTimeout(ctx, logWithin)
 	defer cancel()
-	d := held.GPUs[0].Daemon
-	_, _, err := ledger.Follow(ctx, d, func(from int64) (bool, int64, error) {
+	d := ep.held.GPUs[0].Daemon
+	_, _, err := ep.ledger.Follow(ctx, d, func(from int64) (bool, int64, error) {
 		type answer struct {
 			fault bool
 			to    int64
@@ -98,7 +114,7 @@ func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledg
 		done := make(chan answer, 1)
 		go func() {
 			var a answer
-			a.fault, a.to, a.err = n.ServerFault(d, from)
+			a.fault, a.to, a.err = ep.node.ServerFault(d, from)
 			done <- a
 		}()
 		select {
@@ -110,12 +126,12 @@ func (n *Node) faultOf(ctx context.Context, h jobenv.Hook, held lease.Held, ledg
 	})
 	if err == nil {
 		var again lease.Held
-		if again, _, err = ledger.Find(ctx, h.JobKey); err == nil {
+		if again, _, err = ep.ledger.Find(ctx, ep.hook.JobKey); err == nil {
 			return again.Fault, again.Victim
 		}
 	}
-	n.Log.Warn("find a fault of the job's MPS server", "job", h.JobKey, "error", err)
-	return held.Fault, held.Victim
+	ep.node.Log.Warn("find a fault of the job's MPS server", "job", ep.hook.JobKey, "error", err)
+	return ep.held.Fault, ep.held.Victim
 }
 
 // soon is how long a job that fails soon has run at most.
@@ -123,23 +139,23 @@ const soon = time.Minute
 
 // countFailure tells the ledger what the end of a job says of its GPUs: that they may be
 // broken, or that they work. Most ends say neither.
-func (n *Node) countFailure(ctx context.Context, h jobenv.Hook, held lease.Held, v verdict, ledger Faults) {
-	failed := v.gpuFault && held.Fault == "" && held.Age < soon
+func (ep *epilog) countFailure(ctx context.Context, v verdict) {
+	failed := v.gpuFault && ep.held.Fault == "" && ep.held.Age < soon
 	var uuids []string
-	for _, g := range held.GPUs {
-		if failed || g.Seen && (!h.Exit.Failed() || held.Age >= soon) {
+	for _, g := range ep.held.GPUs {
+		if failed || g.Seen && (!ep.hook.Exit.Failed() || ep.held.Age >= soon) {
 			uuids = append(uuids, g.UUID)
 		}
 	}
 	if uuids == nil {
 		return
 	}
-	closed, err := ledger.JobEnded(ctx, h.JobID, h.UID, uuids, failed)
+	closed, err := ep.ledger.JobEnded(ctx, ep.hook.JobID, ep.hook.UID, uuids, failed)
 	if err != nil {
-		n.Log.Error("count a job that failed on its GPUs", "job", h.JobKey, "error", err)
+		ep.node.Log.Error("count a job that failed on its GPUs", "job", ep.hook.JobKey, "error", err)
 	}
 	for _, uuid := range closed {
-		n.Log.Error("jobs fail on a GPU; quarantined for an hour", "job", h.JobKey, "gpu", uuid)
+		ep.node.Log.Error("jobs fail on a GPU; quarantined for an hour", "job", ep.hook.JobKey, "gpu", uuid)
 	}
 }
 

@@ -608,11 +608,11 @@ func TestRebooked(t *testing.T) {
 		{all, "gres/gpu:2,gres/carma:81072", "gres/gpu:2,gres/carma:81072", ask},
 		{several, "gres/gpu:2,gres/carma:81072", "gres/gpu:2,gres/carma:81072", ""},
 	} {
-		if got := (&Node{}).rebooked(c.h, tres.Read(c.list), 40536); got.TresPerNode != c.tres || got.Extra != c.extra {
+		if got := rebooked(c.h, tres.Read(c.list), 40536, extra.Tags{}); got.TresPerNode != c.tres || got.Extra != c.extra {
 			t.Errorf("%s: got %+v, want %s, %s", c.list, got, c.tres, c.extra)
 		}
 	}
-	hidden := (&Node{Tags: extra.Tags{Secret: []byte("x")}}).rebooked(counted, tres.Read("gres:carma:20480"), 40536)
+	hidden := rebooked(counted, tres.Read("gres:carma:20480"), 40536, extra.Tags{Secret: []byte("x")})
 	if strings.Contains(hidden.Extra, "u1000") || !strings.HasPrefix(hidden.Extra, "carma2>=40536|carma2u") {
 		t.Errorf("with a secret: %s", hidden.Extra)
 	}
@@ -696,7 +696,8 @@ func TestEpilogCountsFailures(t *testing.T) {
 			held.Fault = "its MPS server has faulted"
 		}
 		n := &Node{Log: slog.New(slog.DiscardHandler)}
-		n.countFailure(t.Context(), h, held, verdict{gpuFault: c.kind == oomscan.GPUFault}, l)
+		ep := &epilog{node: n, hook: h, held: held, ledger: l}
+		ep.countFailure(t.Context(), verdict{gpuFault: c.kind == oomscan.GPUFault})
 		if l.got != c.want {
 			t.Errorf("%s: %q, want %q", name, l.got, c.want)
 		}

@@ -45,7 +45,7 @@ const (
 // preempt ends jobs on the node that this one may preempt, if it fits then, and returns
 // until when they may take to go; zero if there are none. A job that is to be given longer
 // than until latest is left alone: who gives it that has gone by then.
-func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, latest time.Time) (until time.Time) {
+func (l *launch) preempt(ctx context.Context, latest time.Time) (until time.Time) {
 	p := &l.preemption
 	if p.looked.IsZero() {
 		p.looked = time.Now() // most who wait do so for a moment
@@ -54,31 +54,31 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		return time.Time{}
 	}
 	p.looked = time.Now()
-	ctx, cancel := n.part(ctx)
+	ctx, cancel := l.node.part(ctx)
 	defer cancel()
 	if time.Since(p.asked) >= rightsFor {
 		p.asked, p.rules = time.Now(), schedule.Preemption{}
-		if err := n.mayPreempt(ctx, l, slurm); err != nil {
-			n.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
+		if err := l.mayPreempt(ctx); err != nil {
+			l.node.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
 		}
 	}
 	if !p.rules.Preempts(p.self) {
 		return time.Time{}
 	}
-	s, err := ledger.Snapshot(ctx)
+	s, err := l.ledger.Snapshot(ctx)
 	if err != nil {
-		n.Log.Warn("look for jobs to preempt", "job", l.JobKey, "error", err)
+		l.node.Log.Warn("look for jobs to preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
-	n.closeStale(s.Readings) // or jobs would be ended for GPUs that this one is not leased
+	closeStale(s.Readings, l.node.Config) // or jobs would be ended for GPUs that this one is not leased
 	found := map[jobenv.JobKey]victim{}
 	leaving := func(g *gres.Lease) choose.Leaving {
 		v, known := found[g.Job]
 		if !known {
-			v = n.victim(ctx, p, g, slurm)
+			v = l.victim(ctx, g)
 			_, told := p.warned[g.Job]
 			if v.leaving == choose.Yields && !told && v.Grace > 0 && time.Until(latest) < v.Grace+2*preemptEvery {
-				n.Log.Info("is not preempted: its GraceTime is longer than this Prolog may take; raise hooks.wait_interactive",
+				l.node.Log.Info("is not preempted: its GraceTime is longer than this Prolog may take; raise hooks.wait_interactive",
 					"job", g.Job, "by", l.JobKey, "grace", v.Grace)
 				v.leaving = choose.Stays
 			}
@@ -86,25 +86,25 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		}
 		return v.leaving
 	}
-	in := choose.Input{Leases: s.Leases, Request: l.request, Thresholds: n.Thresholds}
+	in := choose.Input{Leases: s.Leases, Request: l.request, Thresholds: l.node.Thresholds}
 	for _, r := range s.Readings { // once chosen they stay: the jobs of others are none of ours
 		if len(p.uuids) == 0 || slices.Contains(p.uuids, r.UUID) {
 			in.Readings = append(in.Readings, r)
 		}
 	}
-	uuids, jobs := choose.Evict(n.policy(l.Hook), in, leaving)
+	uuids, jobs := choose.Evict(l.node.policy(l.Hook), in, leaving)
 	if len(jobs) == 0 {
 		return time.Time{}
 	}
 	// Nobody is ended for a job that has gone, as its user may cancel it at any time.
-	if _, err := waiting(ctx, l.Hook, slurm); err != nil {
-		n.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
+	if _, err := waiting(ctx, l.Hook, l.slurm); err != nil {
+		l.node.Log.Warn("query which jobs a job may preempt", "job", l.JobKey, "error", err)
 		return time.Time{}
 	}
 	if len(p.uuids) == 0 {
 		// What they leave would go to others.
-		if err := keepForPreemptor(ctx, l, uuids, ledger); err != nil {
-			n.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
+		if err := keepForPreemptor(ctx, l, uuids, l.ledger); err != nil {
+			l.node.Log.Warn("hold GPUs for a job that preempts", "job", l.JobKey, "error", err)
 			return time.Time{}
 		}
 		p.uuids = uuids
@@ -113,27 +113,27 @@ func (n *Node) preempt(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 	for _, job := range jobs {
 		v := found[job]
 		grace = max(grace, v.Grace)
-		n.evict(ctx, l, job, v, ledger, slurm)
+		l.evict(ctx, job, v)
 	}
 	return time.Now().Add(grace + p.rules.KillWait + evictionTakes)
 }
 
 // mayPreempt asks slurmctld about the job and its rights. A job that slurmctld starts by what nodes say of
 // their GPUs has come for that, unless the steward has sent the job here to preempt others.
-func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
+func (l *launch) mayPreempt(ctx context.Context) error {
 	if !l.Carma.Annotated {
 		return nil
 	}
-	list, err := l.books(ctx, slurm)
+	list, err := l.books(ctx, l.slurm)
 	if err != nil || l.exceeds(list) {
 		return err
 	}
-	rules, err := slurm.Preemption(ctx)
+	rules, err := l.slurm.Preemption(ctx)
 	if err != nil {
 		return err
 	}
-	j, err := ask(ctx, l.Hook, slurm)
-	if err != nil || n.Config.RecoveryOf(j.Partition) || j.HetJobID != 0 {
+	j, err := ask(ctx, l.Hook, l.slurm)
+	if err != nil || l.node.Config.RecoveryOf(j.Partition) || j.HetJobID != 0 {
 		return err // a recovery partition's tier is for the order in the queue
 	}
 	p, self := &l.preemption, preemptible(j)
@@ -141,7 +141,7 @@ func (n *Node) mayPreempt(ctx context.Context, l *launch, slurm Slurm) error {
 		return nil
 	}
 	if l.Carma.Counted && !p.sent { // the steward need not say so for ever
-		text, err := slurm.Node(ctx, n.Name)
+		text, err := l.slurm.Node(ctx, l.node.Name)
 		if err != nil {
 			return err
 		}
@@ -168,10 +168,11 @@ type victim struct {
 	leaving choose.Leaving
 }
 
-func (n *Node) victim(ctx context.Context, p *preemption, g *gres.Lease, slurm Jobs) (v victim) {
-	j, err := slurm.Job(ctx, g.Job.JobID)
+func (l *launch) victim(ctx context.Context, g *gres.Lease) (v victim) {
+	p := &l.preemption
+	j, err := l.slurm.Job(ctx, g.Job.JobID)
 	if err != nil || j.ID != g.Job.JobID || j.UID != g.UID || j.Restarts != int(g.Job.Restart) {
-		if p.ended[g.Job] { // it goes, or is none that the ledger means
+		if p.ended[g.Job] { // it goes, or is none that the l.ledger means
 			v.leaving = choose.Leaves
 		}
 		return v
@@ -201,7 +202,7 @@ func keepForPreemptor(ctx context.Context, l *launch, uuids []string, ledger Ret
 // evict ends a job, once: by requeue, or for good, after the time that it is given. The agent lets one
 // that was requeued start when that is safe: what slurmctld sets is a few seconds too early for slurmd 22.05,
 // which then may start it without its Prolog.
-func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim, ledger Returned, slurm Slurm) {
+func (l *launch) evict(ctx context.Context, job jobenv.JobKey, v victim) {
 	p := &l.preemption
 	if p.ended[job] || v.job.State != jobstate.Running {
 		return
@@ -209,9 +210,9 @@ func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim
 	warned, told := p.warned[job]
 	if v.Grace > 0 && !told {
 		p.warned[job] = time.Now()
-		n.Log.Info("is to be preempted", "job", job, "by", l.JobKey, "in", v.Grace)
-		if err := slurm.Warn(ctx, v.job.Target()); err != nil {
-			n.Log.Warn("warn a job that is to be preempted", "job", job, "error", err)
+		l.node.Log.Info("is to be preempted", "job", job, "by", l.JobKey, "in", v.Grace)
+		if err := l.slurm.Warn(ctx, v.job.Target()); err != nil {
+			l.node.Log.Warn("warn a job that is to be preempted", "job", job, "error", err)
 		}
 		return
 	}
@@ -221,25 +222,25 @@ func (n *Node) evict(ctx context.Context, l *launch, job jobenv.JobKey, v victim
 	how, err := "requeue", sctl.ErrBatchOnly
 	if !v.Cancel && v.job.Requeue {
 		// incomplete: one that has ended meanwhile, or is back in the queue, stays so.
-		err = slurm.RequeueIncomplete(ctx, v.job.Leader())
+		err = l.slurm.RequeueIncomplete(ctx, v.job.Leader())
 	}
 	if errors.Is(err, sctl.ErrBatchOnly) { // what Slurm does with one that cannot be requeued
 		how = "cancel"
-		now, askErr := slurm.Job(ctx, job.JobID)
+		now, askErr := l.slurm.Job(ctx, job.JobID)
 		if err = askErr; err == nil && now.State == jobstate.Running && now.UID == v.job.UID &&
 			now.Restarts == v.job.Restarts {
-			err = slurm.Cancel(ctx, v.job.Leader())
+			err = l.slurm.Cancel(ctx, v.job.Leader())
 		}
 	}
 	if err != nil { // the next look tries again
-		n.Log.Warn("preempt a job", "job", job, "by", l.JobKey, "how", how, "error", err)
+		l.node.Log.Warn("preempt a job", "job", job, "by", l.JobKey, "how", how, "error", err)
 		return
 	}
 	p.ended[job] = true
 	if how == "requeue" {
-		if err := ledger.AddPendingRestart(ctx, job.JobID, 0); err != nil {
-			n.Log.Warn("the agent cannot set its start time", "job", job, "error", err)
+		if err := l.ledger.AddPendingRestart(ctx, job.JobID, 0); err != nil {
+			l.node.Log.Warn("the agent cannot set its start time", "job", job, "error", err)
 		}
 	}
-	n.Log.Info("preempted", "job", job, "by", l.JobKey, "how", how)
+	l.node.Log.Info("preempted", "job", job, "by", l.JobKey, "how", how)
 }

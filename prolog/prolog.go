@@ -118,15 +118,15 @@ func (n *Node) Prolog(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if err := n.confine(h, nil); err != nil { // until it has GPUs; tried again then
 		n.Log.Error("confine the job", "job", h.JobKey, "error", err)
 	}
-	l := n.arrive(ctx, h, slurm)
-	n.fitNode(ctx, l, ledger, slurm)
+	l := n.arrive(ctx, h, ledger, slurm)
+	l.fitNode(ctx)
 	if n.Config.Hooks.Strict {
 		if err := n.checkNode(ctx, ledger); err != nil {
 			return err
 		}
 	}
 	for until := n.Until; ; until = time.Now().Add(n.Config.Hooks.Longest()) {
-		err := n.settle(ctx, l, ledger, slurm, until)
+		err := l.settle(ctx, until)
 		if !errors.Is(err, ErrUndecided) {
 			return err
 		}
@@ -143,15 +143,18 @@ func (n *Node) Settle(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm S
 	if len(h.Slots) == 0 {
 		return n.shutOutLate(ctx, h, slurm)
 	}
-	l := n.arrive(ctx, h, slurm)
-	n.fitNode(ctx, l, ledger, slurm)
+	l := n.arrive(ctx, h, ledger, slurm)
+	l.fitNode(ctx)
 	l.job.Late = true
-	return n.settle(ctx, l, ledger, slurm, time.Time{})
+	return l.settle(ctx, time.Time{})
 }
 
-// launch is a job that is about to start on this node.
+// launch is a job that is about to start on this node, with whom its Prolog asks and tells.
 type launch struct {
 	jobenv.Hook
+	node    *Node
+	ledger  Ledger
+	slurm   Slurm
 	request gres.Request
 	job     lease.Job
 	about   JobMeta
@@ -168,8 +171,8 @@ type launch struct {
 }
 
 // arrive finds out what the job needs here.
-func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
-	l := &launch{Hook: h, started: time.Now()}
+func (n *Node) arrive(ctx context.Context, h jobenv.Hook, ledger Ledger, slurm Slurm) *launch {
+	l := &launch{Hook: h, node: n, ledger: ledger, slurm: slurm, started: time.Now()}
 	l.request, l.job, l.about = n.request(h)
 	var j sctl.Job
 	var words sctl.Words
@@ -188,18 +191,18 @@ func (n *Node) arrive(ctx context.Context, h jobenv.Hook, slurm Jobs) *launch {
 
 // fitNode gives a job of which job_submit has said nothing, and to which slurmctld has
 // given more slots than there are GPUs, all GPUs if it has the node to itself.
-func (n *Node) fitNode(ctx context.Context, l *launch, ledger Readings, slurm Jobs) {
+func (l *launch) fitNode(ctx context.Context) {
 	if l.Carma.Annotated || l.request.GPUs == 1 {
 		return
 	}
-	node, _ := n.gpus(ctx, ledger)
+	node, _ := l.node.gpus(ctx, l.ledger)
 	if node == 0 || l.request.GPUs <= node {
 		return
 	}
-	ctx, cancel := n.part(ctx)
+	ctx, cancel := l.node.part(ctx)
 	defer cancel()
-	if j, err := ask(ctx, l.Hook, slurm); err != nil {
-		n.Log.Warn("query whether a job has the node exclusively", "job", l.JobKey, "error", err)
+	if j, err := ask(ctx, l.Hook, l.slurm); err != nil {
+		l.node.Log.Warn("query whether a job has the node exclusively", "job", l.JobKey, "error", err)
 	} else {
 		l.fit(j, node)
 	}
@@ -214,30 +217,29 @@ func (l *launch) fit(j sctl.Job, node int) {
 }
 
 // finish tells the job what it was leased.
-func (n *Node) finish(ctx context.Context, l *launch, granted []lease.Granted, ledger Readings) error {
-	gpus, err := n.granted(ctx, granted, ledger)
+func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
+	gpus, err := l.granted(ctx, granted)
 	if err == nil {
-		err = n.confine(l.Hook, minors(gpus))
+		err = l.node.confine(l.Hook, minors(gpus))
 	}
 	if err != nil {
 		return err
 	}
-	n.Poke()
+	l.node.Poke()
 	lease.FailPoint("prolog.poked")
-	task := newTaskFile(n, l.Hook, granted)
-	if !n.awaitDaemon(ctx, l.Hook, granted) {
+	task := newTaskFile(l.node, l.Hook, granted)
+	if !l.awaitDaemon(ctx, granted) {
 		task.PipeDir = "" // it is another user's still
 	}
 	task.RetryReason = l.retry
-	task.Ordinals, task.GPUs = n.ordinals(gpus, granted), Numbers(gpus)
-	if err := writeTaskFile(n.RunDir, l.JobKey, task); err != nil {
+	task.Ordinals, task.GPUs = l.ordinals(gpus, granted), Numbers(gpus)
+	if err := writeTaskFile(l.node.RunDir, l.JobKey, task); err != nil {
 		return err
 	}
 	lease.FailPoint("prolog.task-file-written")
 	for _, g := range granted {
-		n.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User, "gpu",
-			g.UUID,
-			"reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
+		l.node.Log.Info("leased", "took", time.Since(l.started).Round(time.Microsecond), "job", l.JobKey, "user", l.User,
+			"gpu", g.UUID, "reserve_mib", g.ReserveMiB, "exclusive", g.Exclusive, "mps", g.Daemon != "")
 	}
 	return nil
 }
@@ -248,15 +250,15 @@ const daemonWait = 5 * time.Second
 
 // awaitDaemon has the job's MPS daemon ready for it, if it can. theirs: the job may be told where
 // to connect.
-func (n *Node) awaitDaemon(ctx context.Context, h jobenv.Hook, granted []lease.Granted) (theirs bool) {
-	if n.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
+func (l *launch) awaitDaemon(ctx context.Context, granted []lease.Granted) (theirs bool) {
+	if l.node.Admit == nil || len(granted) == 0 || granted[0].Daemon == "" {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, daemonWait)
 	defer cancel()
-	err := n.Admit(ctx, granted[0].Daemon, h.UID)
+	err := l.node.Admit(ctx, granted[0].Daemon, l.UID)
 	if err != nil {
-		n.Log.Warn("the job's MPS daemon is not ready; the job may run without MPS", "job", h.JobKey, "error", err)
+		l.node.Log.Warn("the job's MPS daemon is not ready; the job may run without MPS", "job", l.JobKey, "error", err)
 	}
 	return !errors.Is(err, mps.ErrNotGiven)
 }

@@ -764,12 +764,12 @@ func TestReturnedWithoutAnAnswer(t *testing.T) {
 			err = errors.New("scontrol requeue: exit status 1: Requested operation is presently disabled")
 		}
 		w.slurm.fail["incomplete"] = err
-		l := w.arrive(t.Context(), hook(7), w.slurm)
-		if got := w.giveBack(t.Context(), l, false, w.book, w.slurm); !errors.Is(got, err) {
+		l := w.arrive(t.Context(), hook(7), w.book, w.slurm)
+		if got := l.giveBack(t.Context(), false); !errors.Is(got, err) {
 			t.Fatal(got)
 		}
 		w.slurm.job.State, w.slurm.job.Restarts = "PENDING", 1
-		if got := w.giveBack(t.Context(), l, false, w.book, w.slurm); !errors.Is(got, errGone) {
+		if got := l.giveBack(t.Context(), false); !errors.Is(got, errGone) {
 			t.Fatal(got)
 		}
 		s, err := w.book.Snapshot(t.Context())
@@ -981,8 +981,8 @@ func TestPrologKeepsNoStaleGPUs(t *testing.T) {
 		w := newWorld(t)
 		w.stale(t, age)
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
-		l := w.arrive(t.Context(), hook(7), w.slurm)
-		w.keep(t.Context(), l, w.book, w.slurm)
+		l := w.arrive(t.Context(), hook(7), w.book, w.slurm)
+		l.keep(t.Context())
 		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != kept {
 			t.Errorf("readings of %s ago: kept %+v, %v", age, s.Holds, err)
 		}

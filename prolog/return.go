@@ -13,6 +13,7 @@ import (
 	"carma/gres/choose"
 	"carma/gres/lease"
 	"carma/slurmbridge/admincomment"
+	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/tres"
@@ -33,20 +34,20 @@ func backOff(n uint32) time.Duration {
 // kept, however often the job is returned.
 // A node with a lost GPU never has enough for a job on all GPUs: such a job is returned, and not held, as another node
 // may take the job, or this node once mended.
-func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger Ledger, slurm Slurm) (err error) {
+func (l *launch) giveBack(ctx context.Context, uncounted bool) (err error) {
 	h, r := l.Hook, l.request
-	node, works := n.gpus(ctx, ledger)
+	node, works := l.node.gpus(ctx, l.ledger)
 	defer func() {
 		if errors.Is(err, sctl.ErrBatchOnly) && node > 0 && r.GPUs > works {
-			n.tellTooMany(ctx, l, works, slurm)
+			l.tellTooMany(ctx, works)
 		}
 	}()
-	ctx, cancel := n.part(ctx) // whatever the ledger took
+	ctx, cancel := l.node.part(ctx) // whatever the l.ledger took
 	defer cancel()
-	j, err := waiting(ctx, h, slurm)
+	j, err := waiting(ctx, h, l.slurm)
 	if errors.Is(err, errGone) && l.asked { // the agent looks whether it is in the queue
-		if err := ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
-			n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
+		if err := l.ledger.AddPendingRestart(ctx, h.JobID, backOff(h.Restart)); err != nil {
+			l.node.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
 		}
 	}
 	if err != nil {
@@ -54,52 +55,52 @@ func (n *Node) giveBack(ctx context.Context, l *launch, uncounted bool, ledger L
 	}
 	l.fit(j, node)
 	r = l.request
-	if most := n.mostGPUs(h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
-		return n.tooMany(ctx, l, j, node, ledger, slurm)
+	if most := mostGPUs(l.node.Config, h.Partition); node > 0 && most > 0 && r.GPUs > max(node, most) {
+		return l.tooMany(ctx, j, node)
 	}
 	if !j.Requeue { // --no-requeue, JobRequeue=0: it waits here, as a job of srun does
 		return sctl.ErrBatchOnly
 	}
 	var change sctl.Change
-	if n.overVetoLimit(h) && h.Carma.Annotated {
-		list, err := l.books(ctx, slurm)
+	if l.node.overVetoLimit(h) && h.Carma.Annotated {
+		list, err := l.books(ctx, l.slurm)
 		if err != nil {
 			return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 		}
 		if !h.Carma.Counted || h.Carma.All && !h.OneNode {
-			n.keep(ctx, l, ledger, slurm)
+			l.keep(ctx)
 		}
-		change = n.escalate(l, list, uncounted)
+		change = l.escalate(list, uncounted)
 	}
-	requeuing, cancelRequeue := n.part(ctx)
+	requeuing, cancelRequeue := l.node.part(ctx)
 	defer cancelRequeue()
 	// Not held: while this Prolog runs, slurmctld does not start the job again.
-	if err := slurm.RequeueIncomplete(requeuing, j.Leader()); err != nil {
+	if err := l.slurm.RequeueIncomplete(requeuing, j.Leader()); err != nil {
 		l.asked = l.asked || sctl.Unanswered(err)
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	if _, err := n.change(ctx, j, h.Partition, change, slurm); err != nil {
-		n.Log.Warn("change a job that was returned to the queue; it books what it booked", "job", h.JobKey, "error", err)
+	if _, err := l.queue().change(ctx, j, h.Partition, change); err != nil {
+		l.node.Log.Warn("change a job that was returned to the queue; it books what it booked", "job", h.JobKey, "error", err)
 	}
 	delay := backOff(h.Restart)
-	n.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
-	ctx, cancelRest := n.part(ctx)
+	l.node.Log.Info("returned to the queue", "job", h.JobKey, "waits", delay)
+	ctx, cancelRest := l.node.part(ctx)
 	defer cancelRest()
-	n.awaitRevocation(ctx, h, slurm)
-	if err := ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
-		n.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
-		n.setStart(ctx, h, j.Component(), delay, slurm)
+	l.node.awaitRevocation(ctx, h, l.slurm)
+	if err := l.ledger.AddPendingRestart(ctx, h.JobID, delay); err != nil {
+		l.node.Log.Warn("the agent cannot set its start time", "job", h.JobKey, "error", err)
+		l.queue().setStart(ctx, h, j.Component(), delay)
 	}
 	return nil
 }
 
 // mostGPUs is how many GPUs a node has where a job of the partition runs, as carma.toml says; of a partition
 // without an entry there, as many as in any entry. 0: carma.toml has no entry.
-func (n *Node) mostGPUs(partition string) (most int) {
-	if p, ok := n.Config.Partition[partition]; ok {
+func mostGPUs(c config.Config, partition string) (most int) {
+	if p, ok := c.Partition[partition]; ok {
 		return p.GPUsPerNode
 	}
-	for _, p := range n.Config.Partition {
+	for _, p := range c.Partition {
 		most = max(most, p.GPUsPerNode)
 	}
 	return most
@@ -108,31 +109,31 @@ func (n *Node) mostGPUs(partition string) (most int) {
 // tooMany holds a job that asks for more GPUs than the node has: the job would come back for ever. A job that cannot
 // return to the queue is ended, or would have slots and processors of the node for nothing. A job of scrontab, which
 // nobody else could release or end, waits until the user ends the job.
-func (n *Node) tooMany(ctx context.Context, l *launch, j sctl.Job, node int, ledger Held, slurm Slurm) error {
-	n.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
+func (l *launch) tooMany(ctx context.Context, j sctl.Job, node int) error {
+	l.node.Log.Error("job requests more GPUs than the node has", "job", l.JobKey, "gpus", l.request.GPUs, "node_has", node)
 	err := sctl.ErrBatchOnly
 	if j.Requeue {
-		if err := slurm.CheckCron(ctx, j.Component()); errors.Is(err, sctl.ErrCron) {
+		if err := l.slurm.CheckCron(ctx, j.Component()); errors.Is(err, sctl.ErrCron) {
 			return sctl.ErrBatchOnly
 		} else if err != nil { // a job of scrontab would be held for ever
 			return err
 		}
-		ctx, cancel := n.part(ctx)
+		ctx, cancel := l.node.part(ctx)
 		defer cancel()
-		if failed := ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release it
-			n.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
+		if failed := l.ledger.DropPerhapsHeld(ctx, l.JobKey); failed != nil { // the agent is not to release it
+			l.node.Log.Warn("record a job that is held while it is requeued", "job", l.JobKey, "error", failed)
 		}
-		if err = slurm.RequeueHold(ctx, j.Leader()); err == nil {
-			n.comment(ctx, j, admincomment.Note(tooManyText(l, node)), slurm)
+		if err = l.slurm.RequeueHold(ctx, j.Leader()); err == nil {
+			l.queue().comment(ctx, j, admincomment.Note(tooManyText(l, node)))
 		}
 	}
 	if !errors.Is(err, sctl.ErrBatchOnly) {
 		return err
 	}
-	n.tellTooMany(ctx, l, node, slurm)
-	ctx, cancel := n.part(ctx)
+	l.tellTooMany(ctx, node)
+	ctx, cancel := l.node.part(ctx)
 	defer cancel()
-	if err := slurm.Cancel(ctx, j.Leader()); err != nil {
+	if err := l.slurm.Cancel(ctx, j.Leader()); err != nil {
 		return fmt.Errorf("end job %s, which asks for more GPUs than the node has: %w", l.JobKey, err)
 	}
 	return nil
@@ -143,30 +144,16 @@ func tooManyText(l *launch, node int) string {
 }
 
 // tellTooMany tells a job that waits here for more GPUs than the node has, or has left.
-func (n *Node) tellTooMany(ctx context.Context, l *launch, node int, slurm Slurm) {
+func (l *launch) tellTooMany(ctx context.Context, node int) {
 	if l.told {
 		return
 	}
 	l.told = true
-	ctx, cancel := n.part(ctx)
+	ctx, cancel := l.node.part(ctx)
 	defer cancel()
 	text := fmt.Sprintf("carma: %s, and cannot start; end it and ask for at most %d", tooManyText(l, node), node)
-	if failed := slurm.Notify(ctx, l.JobID, text); failed != nil {
-		n.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
-	}
-}
-
-// setStart lets a job that was returned to the queue start as soon as is safe, and not sooner than
-// after delay, where the agent will not.
-func (n *Node) setStart(ctx context.Context, h jobenv.Hook, t sctl.Target, delay time.Duration, slurm Changing) {
-	ctx, cancel := n.part(ctx)
-	defer cancel()
-	safe, err := slurm.SafeStart(ctx)
-	if err == nil {
-		err = n.update(ctx, t, sctl.Change{StartIn: max(safe, delay)}, slurm)
-	}
-	if err != nil {
-		n.Log.Warn("set the start time of a requeued job", "job", h.JobKey, "error", err)
+	if failed := l.slurm.Notify(ctx, l.JobID, text); failed != nil {
+		l.node.Log.Warn("notify a job that it cannot start", "job", l.JobKey, "error", failed)
 	}
 }
 
@@ -211,16 +198,16 @@ func (n *Node) overVetoLimit(h jobenv.Hook) bool {
 
 // escalate is what a job that was returned to the queue too often asks for from now on; the
 // zero value if nothing would help.
-func (n *Node) escalate(l *launch, list tres.List, uncounted bool) sctl.Change {
+func (l *launch) escalate(list tres.List, uncounted bool) sctl.Change {
 	fullMiB := l.about.FullMiB
 	switch {
 	case !list.Books():
 	case l.request.Exclusive && list.Each(l.Carma.GPUs) < fullMiB: // the booking is by a smaller GPU, or to share
-		n.Log.Info("returned often; books whole GPUs of this size now", "job", l.JobKey, "mib", fullMiB)
-		return n.rebooked(l.Hook, list, fullMiB)
+		l.node.Log.Info("returned often; books whole GPUs of this size now", "job", l.JobKey, "mib", fullMiB)
+		return rebooked(l.Hook, list, fullMiB, l.node.Tags)
 	case uncounted && !l.request.Exclusive, l.Carma.All: // something in no node's Extra is in the way
-		if ask := n.awaiting(l.Hook, fullMiB); ask != "" {
-			n.Log.Info("returned often; waits for idle GPUs now", "job", l.JobKey)
+		if ask := awaiting(l.Hook, fullMiB, l.node.Tags); ask != "" {
+			l.node.Log.Info("returned often; waits for idle GPUs now", "job", l.JobKey)
 			return sctl.Change{Extra: ask}
 		}
 	}
@@ -229,47 +216,47 @@ func (n *Node) escalate(l *launch, list tres.List, uncounted bool) sctl.Change {
 
 // keep keeps GPUs of this node for a job without a constraint on nodes' Extra, or that cannot return to the queue, as
 // the steward does for jobs with such a constraint; not for a job with a need beyond its booking.
-func (n *Node) keep(ctx context.Context, l *launch, ledger Ledger, slurm Jobs) {
+func (l *launch) keep(ctx context.Context) {
 	if l.kept = l.kept || !l.Carma.Annotated; l.kept {
 		return
 	}
-	ctx, cancel := n.part(ctx)
+	ctx, cancel := l.node.part(ctx)
 	defer cancel()
-	list, err := l.books(ctx, slurm)
+	list, err := l.books(ctx, l.slurm)
 	if err != nil { // the next round tries again
-		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", err)
+		l.node.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", err)
 		return
 	}
 	if l.exceeds(list) {
 		l.kept = true
-		n.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", "it needs more than it has booked")
+		l.node.Log.Warn("hold GPUs for the job", "job", l.JobKey, "error", "it needs more than it has booked")
 		return
 	}
 	h, r := l.Hook, l.request
-	s, err := ledger.Snapshot(ctx)
+	s, err := l.ledger.Snapshot(ctx)
 	if err != nil {
-		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
+		l.node.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
 	if l.kept = slices.ContainsFunc(s.Holds, func(held lease.Hold) bool { return held.JobID == h.JobID }); l.kept {
 		return
 	}
-	n.closeStale(s.Readings)
+	closeStale(s.Readings, l.node.Config)
 	mib := r.ReserveMiB
-	if r.Exclusive || n.Thresholds.MaxSlowdown > 0 || r.MaxSlowdown > 0 { // as the agent has it
+	if r.Exclusive || l.node.Thresholds.MaxSlowdown > 0 || r.MaxSlowdown > 0 { // as the agent has it
 		mib, r.Exclusive = 0, true
 	}
-	uuids := choose.Soonest(n.policy(h), s.Readings, s.Leases, r, n.Thresholds)
+	uuids := choose.Soonest(l.node.policy(h), s.Readings, s.Leases, r, l.node.Thresholds)
 	if uuids == nil {
-		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", "too few GPUs here accept jobs")
+		l.node.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", "too few GPUs here accept jobs")
 		return
 	}
-	if err := ledger.Hold(ctx, h.JobID, h.UID, r.GPUs, mib, uuids); err != nil {
-		n.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
+	if err := l.ledger.Hold(ctx, h.JobID, h.UID, r.GPUs, mib, uuids); err != nil {
+		l.node.Log.Warn("hold GPUs for the job", "job", h.JobKey, "error", err)
 		return
 	}
 	l.kept = true
-	n.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
+	l.node.Log.Info("GPUs are held for the job", "job", h.JobKey, "gpus", uuids, "mib", mib)
 }
 
 // Return returns a job to the queue on a node that can do nothing for it, as its ledger
@@ -290,7 +277,7 @@ func (n *Node) Return(ctx context.Context, h jobenv.Hook, slurm Slurm) error {
 	} else if err != nil {
 		return fmt.Errorf("return job %s to the queue: %w", h.JobKey, err)
 	}
-	n.setStart(ctx, h, j.Component(), backOff(h.Restart), slurm)
+	n.queue(slurm).setStart(ctx, h, j.Component(), backOff(h.Restart))
 	n.Log.Error("returned: this node cannot lease any GPU", "job", h.JobKey)
 	n.awaitRevocation(ctx, h, slurm)
 	return nil

@@ -18,7 +18,6 @@ import (
 	"carma/prolog/evidence"
 	"carma/prolog/oomscan"
 	"carma/prolog/userfile"
-	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/usertext"
 )
@@ -29,41 +28,41 @@ const besideWithin = 30 * time.Second
 
 // lately asks the records about the last while. Where the records do not tell, no co-located job has done anything,
 // and nobody knows how many jobs were requeued.
-func (n *Node) lately(ctx context.Context, h jobenv.Hook, held lease.Held, records Records) db.Happened {
+func (ep *epilog) lately(ctx context.Context) db.Happened {
 	ctx, cancel := context.WithTimeout(ctx, logWithin)
 	defer cancel()
 	now := time.Now()
-	q := db.Lately{UID: h.UID, Now: now, Started: now.Add(-held.Age), Hour: now.Add(-time.Hour),
-		Neighbours: held.Neighbours, Ended: now.Add(-besideWithin)}
-	for _, g := range held.GPUs {
+	q := db.Lately{UID: ep.hook.UID, Now: now, Started: now.Add(-ep.held.Age), Hour: now.Add(-time.Hour),
+		Neighbours: ep.held.Neighbours, Ended: now.Add(-besideWithin)}
+	for _, g := range ep.held.GPUs {
 		q.UUIDs = append(q.UUIDs, g.UUID)
 	}
-	past, err := records.Lately(ctx, q)
+	past, err := ep.records.Lately(ctx, q)
 	if err != nil {
-		n.Log.Warn("query what has happened within an hour", "job", h.JobKey, "error", err)
+		ep.node.Log.Warn("query what has happened within an hour", "job", ep.hook.JobKey, "error", err)
 	}
 	return past
 }
 
 // evidence puts together how the job ended, what NVML saw, and what its text says.
-func (n *Node) evidence(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, r userfile.Reply,
-	past db.Happened, ledger Sharers) evidence.Evidence {
+func (ep *epilog) evidence(ctx context.Context, r userfile.Reply, past db.Happened) evidence.Evidence {
 	e := evidence.Evidence{Text: textOf(r), Program: oomscan.Program(r.Signature),
-		End: evidence.EndOf(h.Exit.Code, h.Exit.Signal, held.Age.Seconds())}
-	s, err := ledger.Snapshot(ctx)
+		End: evidence.EndOf(ep.hook.Exit.Code, ep.hook.Exit.Signal, ep.held.Age.Seconds())}
+	s, err := ep.ledger.Snapshot(ctx)
 	if err != nil {
-		n.Log.Warn("look for a neighbour's part in a failure", "job", h.JobKey, "error", err)
+		ep.node.Log.Warn("look for a neighbour's part in a failure", "job", ep.hook.JobKey, "error", err)
 	}
 	// Not of a job that was cancelled, or whose text says what else has ended the job.
-	if h.Exit.Code != 0 && !slices.Contains([]oomscan.Kind{oomscan.HostMemory, oomscan.MPS, oomscan.GPUFault}, r.Kind) {
-		e.Neighbour = beside(h.JobID, held, s.Leases, past, time.Now())
+	other := []oomscan.Kind{oomscan.HostMemory, oomscan.MPS, oomscan.GPUFault}
+	if ep.hook.Exit.Code != 0 && !slices.Contains(other, r.Kind) {
+		e.Neighbour = beside(ep.hook.JobID, ep.held, s.Leases, past, time.Now())
 	}
 	ofTheCard := func(g lease.Granted) bool { // as frameworks take at their start
-		what := history.Preallocated(g.PeakMiB, 0, about.FullMiB)
+		what := history.Preallocated(g.PeakMiB, 0, ep.about.FullMiB)
 		return what != "" && g.PeakMiB < g.ReserveMiB
 	}
 	e.Memory = evidence.Unknown
-	for _, g := range held.GPUs {
+	for _, g := range ep.held.GPUs {
 		m := evidence.MemoryOf(e.Text, peakOf(g), g.ReserveMiB, ofTheCard(g), cardFull(g.UUID, s.Readings, past))
 		if e.BookedMiB == 0 || slices.Index(evidence.Memories, m) < slices.Index(evidence.Memories, e.Memory) {
 			e.Memory, e.PeakMiB, e.BookedMiB = m, g.PeakMiB, g.ReserveMiB
@@ -173,11 +172,11 @@ var ofQueue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`
 // output of an array's task, named after the array, is not found then. The look costs a good job some milliseconds,
 // and at most the two seconds that userfile has, before the GPUs are released: slurmctld gives the job's slots to
 // nobody before the Epilog has ended, and the record is written once, before the agent completes the record.
-func (n *Node) noteOfSuccess(ctx context.Context, h jobenv.Hook, about JobMeta) string {
-	if ofQueue().MatchString(h.StdErr + h.StdOut) {
+func (ep *epilog) noteOfSuccess(ctx context.Context) string {
+	if ofQueue().MatchString(ep.hook.StdErr + ep.hook.StdOut) {
 		return ""
 	}
-	r := n.scan(ctx, h, about, sctl.Job{}, "")
+	r := ep.scan(ctx, sctl.Job{}, "")
 	e := evidence.Evidence{Text: textOf(r), Program: oomscan.Program(r.Signature), End: evidence.Well,
 		Memory: evidence.Unknown}
 	return e.Note()

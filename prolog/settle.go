@@ -31,37 +31,37 @@ const (
 // turn until one works, or the job has gone. Each has a deadline of its own, so that
 // one that hangs does not cost the other its time. The error is ErrUndecided when until
 // has come; the zero value is never.
-func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm, until time.Time) error {
-	defer n.Heartbeat(l.Hook)()
-	wait := n.Config.Hooks.Wait.D()
+func (l *launch) settle(ctx context.Context, until time.Time) error {
+	defer l.node.Heartbeat(l.Hook)()
+	wait := l.node.Config.Hooks.Wait.D()
 	for {
 		most := preemptionTakes
 		if !until.IsZero() {
-			most = time.Until(until) - 2*n.Config.Hooks.Deadline.D()
+			most = time.Until(until) - 2*l.node.Config.Hooks.Deadline.D()
 		}
-		granted, err := n.acquire(ctx, l, ledger, slurm, wait, most)
+		granted, err := l.acquire(ctx, wait, most)
 		switch {
-		case err == nil && until.IsZero() && n.gone(ctx, l.Hook, slurm):
+		case err == nil && until.IsZero() && l.node.gone(ctx, l.Hook, l.slurm):
 			// Its Epilog may have run, and found no lease.
-			return ledger.Release(context.WithoutCancel(ctx), l.JobKey)
+			return l.ledger.Release(context.WithoutCancel(ctx), l.JobKey)
 		case err == nil:
-			if err = n.finish(ctx, l, granted, ledger); err == nil {
+			if err = l.finish(ctx, granted); err == nil {
 				if until.IsZero() {
-					n.forgetEnded(ctx, l.Hook, ledger)
+					l.forgetEnded(ctx)
 				}
 				return nil
 			}
-			n.Log.Error("write the job's GPUs for TaskProlog; retrying", "job", l.JobKey, "error", err)
+			l.node.Log.Error("write the job's GPUs for TaskProlog; retrying", "job", l.JobKey, "error", err)
 		case errors.Is(err, lease.ErrSuperseded):
 			return nil
-		case n.Config.Hooks.Strict && lease.Damaged(err) && !until.IsZero():
+		case l.node.Config.Hooks.Strict && lease.Damaged(err) && !until.IsZero():
 			return fmt.Errorf("%w: lease GPUs: %w", ErrNode, err)
 		}
 		switch {
 		case granted != nil: // only its tasks do not know yet
 		case !l.stays:
-			err = n.giveBack(ctx, l, errors.Is(err, errUncounted), ledger, slurm)
-		case n.gone(ctx, l.Hook, slurm):
+			err = l.giveBack(ctx, errors.Is(err, errUncounted))
+		case l.node.gone(ctx, l.Hook, l.slurm):
 			err = errGone
 		default:
 			err = nil
@@ -69,31 +69,31 @@ func (n *Node) settle(ctx context.Context, l *launch, ledger Ledger, slurm Slurm
 		switch {
 		case granted != nil:
 		case errors.Is(err, errGone), errors.Is(err, sctl.ErrNoJob):
-			n.Log.Info("ended before it was leased a GPU", "job", l.JobKey)
+			l.node.Log.Info("ended before it was leased a GPU", "job", l.JobKey)
 			return nil
 		case errors.Is(err, sctl.ErrBatchOnly):
-			n.keep(ctx, l, ledger, slurm)
+			l.keep(ctx)
 			l.stays = true
 		case err != nil:
-			n.Log.Warn("neither leased nor returned; retrying", "job", l.JobKey, "error", err)
+			l.node.Log.Warn("neither leased nor returned; retrying", "job", l.JobKey, "error", err)
 		case !l.stays:
 			return nil
 		default:
-			n.keep(ctx, l, ledger, slurm)
+			l.keep(ctx)
 		}
-		wait = n.Config.Hooks.Wait.D()
+		wait = l.node.Config.Hooks.Wait.D()
 		if !until.IsZero() {
 			// A round takes its wait and what lease and return to the queue may take.
-			left := time.Until(until) - 2*n.Config.Hooks.Deadline.D()
+			left := time.Until(until) - 2*l.node.Config.Hooks.Deadline.D()
 			if left < settlePause {
 				return ErrUndecided
 			}
 			wait = min(wait, left)
 		}
-		if until.IsZero() && !n.undecided(l.Hook) { // the Epilog has run, or CARMA was removed from the node
-			n.Log.Info("the job no longer waits", "job", l.JobKey)
+		if until.IsZero() && !l.node.undecided(l.Hook) { // the Epilog has run, or CARMA was removed from the node
+			l.node.Log.Info("the job no longer waits", "job", l.JobKey)
 			if granted != nil {
-				return ledger.Release(context.WithoutCancel(ctx), l.JobKey)
+				return l.ledger.Release(context.WithoutCancel(ctx), l.JobKey)
 			}
 			return nil
 		}
@@ -151,12 +151,12 @@ func (n *Node) forgetUndecided(h jobenv.Hook) {
 }
 
 // forgetEnded removes the job's task file if its Epilog came before that was written, and has ended the lease.
-func (n *Node) forgetEnded(ctx context.Context, h jobenv.Hook, ledger Readings) {
-	s, err := ledger.Snapshot(ctx)
-	if err != nil || slices.ContainsFunc(s.Leases, func(l gres.Lease) bool { return l.Job == h.JobKey }) {
+func (l *launch) forgetEnded(ctx context.Context) {
+	s, err := l.ledger.Snapshot(ctx)
+	if err != nil || slices.ContainsFunc(s.Leases, func(held gres.Lease) bool { return held.Job == l.JobKey }) {
 		return
 	}
-	if t, err := readTaskFile(n.RunDir, h.JobID); err == nil && t.Restart == h.Restart {
-		os.Remove(taskPath(n.RunDir, h.JobID))
+	if t, err := readTaskFile(l.node.RunDir, l.JobID); err == nil && t.Restart == l.Restart {
+		os.Remove(taskPath(l.node.RunDir, l.JobID))
 	}
 }

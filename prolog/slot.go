@@ -8,41 +8,40 @@ import (
 	"fmt"
 
 	"carma/slurmbridge/admincomment"
-	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
 // nextSlot puts a job whose time slot is over into the queue again, as it was:
 // where it was, with what it books.
-func (n *Node) nextSlot(ctx context.Context, h jobenv.Hook, v verdict, ledger Held, slurm Slurm) verdict {
+func (ep *epilog) nextSlot(ctx context.Context, v verdict) verdict {
 	v.note = "requeued after its time slot"
-	if err := n.putBackForSlot(ctx, h, v.job, ledger, slurm); err != nil {
+	if err := ep.putBackForSlot(ctx, v.job); err != nil {
 		v.note = "its time slot was over; " + err.Error()
-		n.Log.Error("not requeued", "job", h.JobKey, "reason", v.note)
+		ep.node.Log.Error("not requeued", "job", ep.hook.JobKey, "reason", v.note)
 		if errors.Is(err, errHeld) {
-			n.comment(ctx, v.job, admincomment.Slot(h.Restart+1), slurm)
+			ep.queue().comment(ctx, v.job, admincomment.Slot(ep.hook.Restart+1))
 		}
 		return v
 	}
 	v.slotOver = true
-	n.Log.Info("requeued after its time slot", "job", h.JobKey)
+	ep.node.Log.Info("requeued after its time slot", "job", ep.hook.JobKey)
 	return v
 }
 
-func (n *Node) putBackForSlot(ctx context.Context, h jobenv.Hook, j sctl.Job, ledger Held, slurm Slurm) error {
+func (ep *epilog) putBackForSlot(ctx context.Context, j sctl.Job) error {
 	if !j.Requeue {
 		return errNoRequeue
 	}
-	words, err := slurm.Words(ctx, h.JobID)
+	words, err := ep.slurm.Words(ctx, ep.hook.JobID)
 	if err != nil {
 		return fmt.Errorf("slurmctld did not answer: %s", reason(err))
 	}
-	ctx, cancel, err := n.turn(ctx)
+	ctx, cancel, err := ep.node.turn(ctx)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	comment := admincomment.WithSlot(words.AdminComment, h.Restart+1)
-	_, err = n.putBack(ctx, j, h.Partition, sctl.Change{AdminComment: comment}, ledger, slurm)
+	comment := admincomment.WithSlot(words.AdminComment, ep.hook.Restart+1)
+	_, err = ep.queue().putBack(ctx, j, ep.hook.Partition, sctl.Change{AdminComment: comment}, ep.ledger)
 	return err
 }

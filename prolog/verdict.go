@@ -37,40 +37,39 @@ type verdict struct {
 
 // judge decides by all evidence (package evidence) whether the job ran out of GPU memory that it shared, and has
 // it requeued if it did. Text alone proves nothing.
-func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, ledger EpilogLedger,
-	records Records, slurm Slurm) (v verdict) {
-	shared := about.Mode == jobenv.ModeShared
-	failed := h.Exit.Failed() && shared
+func (ep *epilog) judge(ctx context.Context) (v verdict) {
+	shared := ep.about.Mode == jobenv.ModeShared
+	failed := ep.hook.Exit.Failed() && shared
 	switch {
-	case !h.BatchHost:
+	case !ep.hook.BatchHost:
 		return v
-	case !h.Exit.Failed() && !h.Carma.Requeue:
+	case !ep.hook.Exit.Failed() && !ep.hook.Carma.Requeue:
 		if shared {
-			v.note = n.noteOfSuccess(ctx, h, about)
+			v.note = ep.noteOfSuccess(ctx)
 		}
 		return v
-	case !failed && !h.Carma.Requeue:
+	case !failed && !ep.hook.Carma.Requeue:
 		return v
 	}
 	var err error
-	if v.job, err = ask(ctx, h, slurm); err != nil {
+	if v.job, err = ask(ctx, ep.hook, ep.slurm); err != nil {
 		v.note = "slurmctld did not answer"
-		n.Log.Error("query an ended job", "job", h.JobKey, "error", err)
+		ep.node.Log.Error("query an ended job", "job", ep.hook.JobKey, "error", err)
 		return v
 	}
 	// Not the exit status tells: a job that ran out of time may end with 0.
-	if h.Carma.Requeue && v.job.Reason == jobstate.TimeLimit {
-		return n.nextSlot(ctx, h, v, ledger, slurm)
+	if ep.hook.Carma.Requeue && v.job.Reason == jobstate.TimeLimit {
+		return ep.nextSlot(ctx, v)
 	}
 	if !failed {
 		return v
 	}
-	reply := n.scan(ctx, h, about, v.job, n.nameOf(ctx, h, slurm))
+	reply := ep.scan(ctx, v.job, ep.nameOf(ctx))
 	v.gpuFault = reply.State == userfile.StateOK && reply.Kind == oomscan.GPUFault
-	past := n.lately(ctx, h, held, records)
-	e := n.evidence(ctx, h, held, about, reply, past, ledger)
+	past := ep.lately(ctx)
+	e := ep.evidence(ctx, reply, past)
 	outcome := e.Decide()
-	n.Log.Info("judged the end of a job", "job", h.JobKey, "outcome", outcome, "text", e.Text,
+	ep.node.Log.Info("judged the end of a job", "job", ep.hook.JobKey, "outcome", outcome, "text", e.Text,
 		"signature", reply.Signature, "offset", reply.Offset, "memory", e.Memory, "neighbour", e.Neighbour)
 	switch outcome {
 	case evidence.Proven, evidence.Said:
@@ -82,27 +81,28 @@ func (n *Node) judge(ctx context.Context, h jobenv.Hook, held lease.Held, about 
 		v.because = admincomment.Neighbour
 	default:
 		v.note = joined(noteOf(reply), e.Note())
-		return n.ofServerFault(ctx, h, held, about, v, past, ledger, slurm)
+		return ep.ofServerFault(ctx, v, past)
 	}
 	v.note = e.Note()
-	fraction := config.Fraction(booked(held), about.FullMiB)
-	if advice := oomscan.Advice(reply.Signature, booked(held), fraction); advice != "" {
+	fraction := config.Fraction(booked(ep.held), ep.about.FullMiB)
+	if advice := oomscan.Advice(reply.Signature, booked(ep.held), fraction); advice != "" {
 		v.note += "; " + advice
 	}
-	if why := n.full(h, past); v.proven && why != "" {
+	if why := ep.full(past); v.proven && why != "" {
 		v.proven, v.note = false, why+"; "+v.note
-	} else if many := within(past, h.Partition, saidPerHour, "requeued"); !v.proven && many != "" {
-		n.Log.Info("a text alone says so, and too many jobs of the user were requeued within an hour", "job", h.JobKey)
+	} else if many := within(past, ep.hook.Partition, saidPerHour, "requeued"); !v.proven && many != "" {
+		ep.node.Log.Info("a text alone says so, and too many jobs of the user were requeued within an hour", "job",
+			ep.hook.JobKey)
 		v.note = fmt.Sprintf("not requeued: no figure of its GPU's memory confirms it, and %s; book more with mem=; %s",
 			many, v.note)
 		return v
 	}
-	return n.bringBack(ctx, h, held, about, v, ledger, slurm)
+	return ep.bringBack(ctx, v)
 }
 
 // full is why the job is given no place in the recovery partition, though there is evidence; empty: there is a place.
-func (n *Node) full(h jobenv.Hook, past db.Happened) string {
-	if many := within(past, n.Config.Partition[h.Partition].Recovery, perHour, "in another"); many != "" {
+func (ep *epilog) full(past db.Happened) string {
+	if many := within(past, ep.node.Config.Partition[ep.hook.Partition].Recovery, perHour, "in another"); many != "" {
 		return "requeued in its own partition, as " + many
 	}
 	return ""
@@ -139,15 +139,14 @@ func joined(a, b string) string {
 }
 
 // bringBack requeues the job, or says why not.
-func (n *Node) bringBack(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict, ledger Held,
-	slurm Slurm) verdict {
-	if why := n.mayNotRecover(h); why != "" {
+func (ep *epilog) bringBack(ctx context.Context, v verdict) verdict {
+	if why := ep.mayNotRecover(); why != "" {
 		v.note = why + "; " + v.note
 		return v
 	}
-	to, alone, err := n.recover(ctx, h, held, about, v, ledger, slurm)
+	to, alone, err := ep.recover(ctx, v)
 	if err != nil {
-		n.notRequeued(ctx, h, v, err, slurm)
+		ep.notRequeued(ctx, v, err)
 		v.note = err.Error() + "; " + v.note
 		return v
 	}
@@ -156,40 +155,39 @@ func (n *Node) bringBack(ctx context.Context, h jobenv.Hook, held lease.Held, ab
 }
 
 // mayNotRecover is why the node requeues no job of the partition; empty: it does.
-func (n *Node) mayNotRecover(h jobenv.Hook) string {
-	if n.Config.Partition[h.Partition].Recovery == "" {
+func (ep *epilog) mayNotRecover() string {
+	if ep.node.Config.Partition[ep.hook.Partition].Recovery == "" {
 		return "partition has no recovery partition"
 	}
 	return ""
 }
 
-func (n *Node) notRequeued(ctx context.Context, h jobenv.Hook, v verdict, err error, slurm Slurm) {
-	n.Log.Error("not requeued", "job", h.JobKey, "reason", err)
+func (ep *epilog) notRequeued(ctx context.Context, v verdict, err error) {
+	ep.node.Log.Error("not requeued", "job", ep.hook.JobKey, "reason", err)
 	if errors.Is(err, errHeld) {
-		n.comment(ctx, v.job, v.token("refused", err.Error()), slurm)
+		ep.queue().comment(ctx, v.job, v.token("refused", err.Error()))
 	}
 }
 
 // ofServerFault requeues a job that failed with its MPS server, once. Nothing tells which of
 // the server's clients caused the fault (NVIDIA's MPS guide, error containment), so the job
 // runs exclusively then: if it was the cause, it takes no other job with it again.
-func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held, about JobMeta, v verdict,
-	past db.Happened, ledger Held, slurm Slurm) verdict {
-	if !held.Victim {
+func (ep *epilog) ofServerFault(ctx context.Context, v verdict, past db.Happened) verdict {
+	if !ep.held.Victim {
 		return v
 	}
 	// The servers' log is evidence, as NVML's figures are, and gives no more places within an hour.
-	v.note, v.because = held.Fault, admincomment.MPSFault
-	if why := n.mayNotRecover(h); why != "" {
+	v.note, v.because = ep.held.Fault, admincomment.MPSFault
+	if why := ep.mayNotRecover(); why != "" {
 		v.note += "; " + why
 		return v
 	}
-	full := n.full(h, past)
+	full := ep.full(past)
 	v.proven = full == ""
-	to, alone, err := n.recover(ctx, h, held, about, v, ledger, slurm)
+	to, alone, err := ep.recover(ctx, v)
 	if err != nil {
 		v.note += "; " + err.Error()
-		n.notRequeued(ctx, h, v, err, slurm)
+		ep.notRequeued(ctx, v, err)
 		return v
 	}
 	v.note = joined(v.note, full)
@@ -198,13 +196,13 @@ func (n *Node) ofServerFault(ctx context.Context, h jobenv.Hook, held lease.Held
 }
 
 // nameOf asks for the job's name if the name of its output may hold it (%x).
-func (n *Node) nameOf(ctx context.Context, h jobenv.Hook, slurm Jobs) string {
-	if !strings.Contains(h.StdErr+h.StdOut, "%") || !strings.Contains(h.StdErr+h.StdOut, "x") {
+func (ep *epilog) nameOf(ctx context.Context) string {
+	if !strings.Contains(ep.hook.StdErr+ep.hook.StdOut, "%") || !strings.Contains(ep.hook.StdErr+ep.hook.StdOut, "x") {
 		return ""
 	}
-	words, err := slurm.Words(ctx, h.JobID)
+	words, err := ep.slurm.Words(ctx, ep.hook.JobID)
 	if err != nil {
-		n.Log.Warn("query the name of an ended job", "job", h.JobKey, "error", err)
+		ep.node.Log.Warn("query the name of an ended job", "job", ep.hook.JobKey, "error", err)
 	}
 	return words.Name
 }
@@ -219,12 +217,12 @@ func booked(held lease.Held) (mib int64) {
 
 // scan looks into the batch script's stderr and into what the agent saw the
 // job's processes write to.
-func (n *Node) scan(ctx context.Context, h jobenv.Hook, about JobMeta, j sctl.Job, name string) userfile.Reply {
-	batch := n.outputOf(h, j, name).Path(h.StdErr, h.StdOut)
-	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: about.StdErr}}}
-	seen, err := output.Read(n.RunDir, h.JobKey)
+func (ep *epilog) scan(ctx context.Context, j sctl.Job, name string) userfile.Reply {
+	batch := ep.node.outputOf(ep.hook, j, name).Path(ep.hook.StdErr, ep.hook.StdOut)
+	ask := userfile.Ask{Op: userfile.OpScan, Files: []userfile.File{{Path: batch, From: ep.about.StdErr}}}
+	seen, err := output.Read(ep.node.RunDir, ep.hook.JobKey)
 	if err != nil {
-		n.Log.Warn("scan stderr of the batch script only", "job", h.JobKey, "error", err)
+		ep.node.Log.Warn("scan stderr of the batch script only", "job", ep.hook.JobKey, "error", err)
 	}
 	for _, f := range seen {
 		if path := string(f.Path); path != batch {
@@ -232,9 +230,9 @@ func (n *Node) scan(ctx context.Context, h jobenv.Hook, about JobMeta, j sctl.Jo
 				Size: f.Size}})
 		}
 	}
-	reply, err := n.AsUser(ctx, n.user(ctx, h), ask)
+	reply, err := ep.node.AsUser(ctx, ep.node.user(ctx, ep.hook), ask)
 	if err != nil {
-		n.Log.Warn("scan stderr", "job", h.JobKey, "error", err)
+		ep.node.Log.Warn("scan stderr", "job", ep.hook.JobKey, "error", err)
 		return userfile.Reply{State: userfile.StateError}
 	}
 	return reply
@@ -251,19 +249,4 @@ func (v verdict) reason() string {
 // token is what AdminComment says of a job that is requeued.
 func (v verdict) token(key, value string) string {
 	return admincomment.Retry(v.reason(), v.signature, key, value)
-}
-
-// comment adds a token to the AdminComment of a job in the queue, for people.
-// slurmctld takes none for a job that has finished; accounting forwards the
-// note of such a job to slurmdbd.
-func (n *Node) comment(ctx context.Context, j sctl.Job, token string, slurm Slurm) {
-	ctx, cancel := n.part(ctx)
-	defer cancel()
-	w, err := slurm.Words(ctx, j.ID)
-	if err == nil {
-		err = slurm.Update(ctx, j.Component(), sctl.Change{AdminComment: admincomment.With(w.AdminComment, token)})
-	}
-	if err != nil {
-		n.Log.Warn("write to AdminComment why a job is held", "job", j.ID, "error", err)
-	}
 }

@@ -58,19 +58,19 @@ func (y *yielding) until() time.Time {
 
 // look asks who waits for this node, where GPUs are in reach, and tells whether the job may have the GPUs. Without
 // an answer nobody waits: a slurmctld that is away delays no job.
-func (n *Node) look(ctx context.Context, l *launch, slurm Waiting) bool {
+func (l *launch) look(ctx context.Context) bool {
 	y := &l.yielding
 	if y.free.IsZero() || y.nobody || time.Since(y.looked) < queueEvery {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, queueDeadline)
 	defer cancel()
-	waits, err := n.somebodyWaits(ctx, l, slurm)
+	waits, err := l.somebodyWaits(ctx)
 	if err != nil {
-		n.Log.Warn("query jobs that wait for GPUs", "job", l.JobKey, "error", err)
+		l.node.Log.Warn("query jobs that wait for GPUs", "job", l.JobKey, "error", err)
 	}
 	if y.nobody = !waits; waits && y.looked.IsZero() {
-		n.Log.Info("has not booked what it needs, and leaves GPUs to jobs that wait for them", "job", l.JobKey)
+		l.node.Log.Info("has not booked what it needs, and leaves GPUs to jobs that wait for them", "job", l.JobKey)
 	}
 	y.looked = time.Now()
 	return y.nobody
@@ -78,20 +78,22 @@ func (n *Node) look(ctx context.Context, l *launch, slurm Waiting) bool {
 
 // somebodyWaits tells whether a yielding job comes after another one. Jobs in partitions without this node wait for
 // other nodes.
-func (n *Node) somebodyWaits(ctx context.Context, l *launch, slurm Waiting) (bool, error) {
-	partitions, err := slurm.PartitionsOf(ctx, n.Name)
+func (l *launch) somebodyWaits(ctx context.Context) (bool, error) {
+	partitions, err := l.slurm.PartitionsOf(ctx, l.node.Name)
 	if err != nil {
 		return false, err
 	}
-	ours := slices.DeleteFunc(n.Config.PartitionNames(), func(p string) bool { return !slices.Contains(partitions, p) })
+	ours := slices.DeleteFunc(l.node.Config.PartitionNames(),
+		func(p string) bool { return !slices.Contains(partitions, p) })
 	if len(ours) == 0 { // squeue would list all partitions
 		return false, nil
 	}
-	queue, err := slurm.Queue(ctx, ours)
+	queue, err := l.slurm.Queue(ctx, ours)
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(queue, func(j schedule.Job) bool { return l.isBehind(j) && mayWaitFor(j, n.Name) }), nil
+	return slices.ContainsFunc(queue,
+		func(j schedule.Job) bool { return l.isBehind(j) && mayWaitFor(j, l.node.Name) }), nil
 }
 
 // isBehind tells whether a yielding job comes after another one: a pending job with a booking, for want of room.

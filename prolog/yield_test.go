@@ -135,7 +135,7 @@ func TestWhoYields(t *testing.T) {
 		w.slurm.words.TresPerNode = c.books
 		h := hook(7)
 		c.change(&h)
-		l := w.arrive(t.Context(), h, w.slurm)
+		l := w.arrive(t.Context(), h, w.book, w.slurm)
 		if c.books != "" {
 			if _, err := l.books(t.Context(), w.slurm); err != nil {
 				t.Fatal(err)
@@ -237,14 +237,14 @@ func TestKeptInALaterRound(t *testing.T) {
 		w.slurm.words.TresPerNode = "gres:gpu:1,gres:carma:10240"
 		u := &unwilling{Ledger: w.book}
 		mend := fail(w, u)
-		l := w.arrive(t.Context(), hook(7), w.slurm)
-		w.keep(t.Context(), l, u, w.slurm)
+		l := w.arrive(t.Context(), hook(7), u, w.slurm)
+		l.keep(t.Context())
 		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 0 {
 			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
 		}
 		mend()
-		w.keep(t.Context(), l, u, w.slurm)
-		w.keep(t.Context(), l, u, w.slurm)
+		l.keep(t.Context())
+		l.keep(t.Context())
 		if s, err := w.book.Snapshot(t.Context()); err != nil || len(s.Holds) != 1 {
 			t.Errorf("%s: kept %+v, %v", name, s.Holds, err)
 		}
