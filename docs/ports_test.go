@@ -59,8 +59,6 @@ const mostMethods = 40
 
 var manyMethods = map[string]int{
 	"builder of estimator/graph": 123, // to be parted by what its methods read and decide
-	"Client of slurmbridge/sctl": 46,  // a method for each question to Slurm
-	"diagnosis of gres/doctor":   43,  // a method for each part of the report
 }
 
 // TestMethods: no type does everything.

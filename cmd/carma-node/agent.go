@@ -114,7 +114,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		}
 	}
 	if c.Accounting.Forward == "slurmdbd" {
-		go records.Forward(ctx, c.DBPath(node), records.Slurmdbd{Client: slurm, Log: log}, log)
+		go records.Forward(ctx, c.DBPath(node), records.Slurmdbd{Accounting: sctl.Accounting(slurm), Log: log}, log)
 	}
 	go records.Publish(ctx, c.DBPath(node), slurm, log)
 	systemd := sdnotify.New(os.Getenv)

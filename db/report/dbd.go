@@ -50,7 +50,7 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 	var batch []sctl.Accounted
 	filter := sctl.AccountedFilter{Jobs: s.Jobs, Users: s.Users, Accounts: s.Accounts, Clusters: s.Clusters,
 		From: s.From, To: s.To}
-	err := c.Accounted(ctx, filter, func(j sctl.Accounted) {
+	err := sctl.Accounting(c).Accounted(ctx, filter, func(j sctl.Accounted) {
 		if batch = append(batch, j); len(batch) == 500 {
 			work <- batch
 			batch = nil
@@ -71,7 +71,7 @@ func fromSlurmdbd(ctx context.Context, c sctl.Client, s *selection) (*slurmdbd, 
 	}
 	names := map[accountedID]sctl.Named{}
 	if err == nil && len(records) > 0 {
-		err = c.Names(ctx, filter, func(n sctl.Named) { names[accountedID{n.Cluster, n.JobID}] = n })
+		err = sctl.Accounting(c).Names(ctx, filter, func(n sctl.Named) { names[accountedID{n.Cluster, n.JobID}] = n })
 	}
 	if err != nil {
 		return nil, unavailable(err)

@@ -66,13 +66,13 @@ func (d *diagnosis) userKey(say func(Level, string, string)) {
 		say(Fail, "slurm.user_key: "+key.Err.Error(), "make it, the same on controller and nodes, for "+owner)
 	case key.Mode.Perm()&0o077 != 0:
 		say(Fail, key.Path+" can be read by others: its secret names the users in the nodes' Extra", "chmod 400 "+key.Path)
-	case key.UID != 0 && key.UID != d.slurmUID():
+	case key.UID != 0 && key.UID != slurmUID(d.Running["slurmuser"]):
 		say(Fail, key.Path+" belongs to a user: its secret names the users in the nodes' Extra", "chown it to "+owner)
 	}
 }
 
-// slurmUID is SlurmUser's, as slurmctld shows it: "slurm(64030)"; 0: not known, or root's.
-func (d *diagnosis) slurmUID() uint32 {
-	_, id, _ := strings.Cut(d.Running["slurmuser"], "(")
+// slurmUID is SlurmUser's, which slurmctld shows as "slurm(64030)"; 0: not known, or root's.
+func slurmUID(user string) uint32 {
+	_, id, _ := strings.Cut(user, "(")
 	return uint32(number(strings.TrimSuffix(id, ")")))
 }

@@ -40,7 +40,7 @@ func (d *diagnosis) roomOf(n, partition slurmconf.Record, gpus, jobs int64, say 
 		say(Warn, fmt.Sprintf("DefCpuPerGPU=%d leaves no core of the %d of %s for a job that shares one of %d GPUs",
 			each, cpus, n.Name, gpus), fmt.Sprintf("DefCpuPerGPU=%d for partition %s", max(1, cpus/jobs), partition.Name))
 	}
-	if !d.countsMemory() || memory <= 1 {
+	if !countsMemory(d.setting("SelectTypeParameters")) || memory <= 1 {
 		return
 	}
 	key, each := "DefMemPerGPU", of("DefMemPerGPU")
@@ -56,9 +56,10 @@ func (d *diagnosis) roomOf(n, partition slurmconf.Record, gpus, jobs int64, say 
 	}
 }
 
-// countsMemory tells whether slurmctld counts the memory of jobs; unset, it does from 23.02 on.
-func (d *diagnosis) countsMemory() bool {
-	return strings.Contains(strings.ToUpper(d.setting("SelectTypeParameters")), "MEMORY")
+// countsMemory tells whether slurmctld counts the memory of jobs, by SelectTypeParameters; unset, it does
+// from 23.02 on.
+func countsMemory(parameters string) bool {
+	return strings.Contains(strings.ToUpper(parameters), "MEMORY")
 }
 
 // cpusOf is what slurmctld counts of a node's line; 0: not said.

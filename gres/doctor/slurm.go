@@ -85,7 +85,7 @@ func has(list, word string) bool {
 
 func (d *diagnosis) settings() {
 	d.part("slurm.conf", "has CARMA's lines", func(say func(Level, string, string)) {
-		d.pluginDirs(say)
+		pluginDirs(d.PluginDirs, say)
 		d.submitSettings(say)
 		d.gresSettings(say)
 		d.hookSettings(say)
@@ -123,8 +123,8 @@ func (d *diagnosis) submitSettings(say func(Level, string, string)) {
 
 // pluginDirs: with one that is not there nothing of Slurm starts ("Bad value for
 // PluginDir", read_config.c, 22.05 to 26.05), and all machines read the same line.
-func (d *diagnosis) pluginDirs(say func(Level, string, string)) {
-	for _, dir := range d.PluginDirs {
+func pluginDirs(dirs []Path, say func(Level, string, string)) {
+	for _, dir := range dirs {
 		if dir.Err != nil {
 			say(Fail, "PluginDir: "+dir.Err.Error()+": no daemon and no command of Slurm starts here",
 				"remove "+dir.Path+" from PluginDir; the packages do not need it")

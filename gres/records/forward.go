@@ -22,7 +22,7 @@ const (
 
 // Slurmdbd is slurmdbd as the database sends records to it.
 type Slurmdbd struct {
-	sctl.Client
+	sctl.Accounting
 	Log *slog.Logger
 }
 
@@ -45,7 +45,7 @@ func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 
 // SetComment asks sacctmgr.
 func (s Slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
-	err := s.Client.SetComment(ctx, cluster, job, comment)
+	err := s.Accounting.SetComment(ctx, cluster, job, comment)
 	if errors.Is(err, sctl.ErrComment) {
 		s.Log.Warn("the record of a job is not forwarded to slurmdbd; it stays on the node", "job", job, "error", err)
 		return fmt.Errorf("%w: %w", db.ErrRefused, err)

@@ -11,6 +11,9 @@ import (
 	"time"
 )
 
+// Accounting asks slurmdbd, through sacct and sacctmgr, as a Client asks slurmctld.
+type Accounting Client
+
 // Accounted is a job as slurmdbd has it.
 type Accounted struct {
 	Cluster    string
@@ -43,8 +46,8 @@ type AccountedFilter struct {
 
 // Accounted asks slurmdbd for jobs and hands them over as sacct prints them, all
 // attempts under one entry. What was handed over before an error is void.
-func (c Client) Accounted(ctx context.Context, f AccountedFilter, each func(Accounted)) error {
-	return c.sacct(ctx, accountedFields, f, func(row []string) {
+func (a Accounting) Accounted(ctx context.Context, f AccountedFilter, each func(Accounted)) error {
+	return a.sacct(ctx, accountedFields, f, func(row []string) {
 		if j, ok := parseAccounted(row); ok {
 			each(j)
 		}
@@ -59,8 +62,8 @@ type Named struct {
 }
 
 // Names asks slurmdbd for the names of jobs.
-func (c Client) Names(ctx context.Context, f AccountedFilter, each func(Named)) error {
-	return c.sacct(ctx, namedFields, f, func(row []string) {
+func (a Accounting) Names(ctx context.Context, f AccountedFilter, each func(Named)) error {
+	return a.sacct(ctx, namedFields, f, func(row []string) {
 		if id, err := number(row[1]); err == nil {
 			each(Named{Cluster: row[0], JobID: id, Account: row[2], Name: row[3]})
 		}
@@ -68,7 +71,7 @@ func (c Client) Names(ctx context.Context, f AccountedFilter, each func(Named)) 
 }
 
 // sacct prints fields of jobs, with a separator of this call behind each.
-func (c Client) sacct(ctx context.Context, fields []string, f AccountedFilter, each func([]string)) error {
+func (a Accounting) sacct(ctx context.Context, fields []string, f AccountedFilter, each func([]string)) error {
 	sep := newSeparator()
 	args := []string{"--noheader", "--allocations", "--parsable", "--delimiter=" + string(sep),
 		"--format=" + strings.Join(fields, ",")}
@@ -101,7 +104,7 @@ func (c Client) sacct(ctx context.Context, fields []string, f AccountedFilter, e
 	if !f.To.IsZero() {
 		args = append(args, "--endtime="+slurmTime(f.To))
 	}
-	return c.rows(ctx, sep, len(fields), each, "sacct", args...)
+	return Client(a).rows(ctx, sep, len(fields), each, "sacct", args...)
 }
 
 // slurmTime is a time as every Slurm reads it (parse_time.c, 20.11 to 25.11), without
@@ -134,14 +137,14 @@ var ErrComment = errors.New("what others wrote there would be changed by sacctmg
 
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
 // The error is ErrComment where it is better left alone.
-func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
+func (a Accounting) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
 	// no record there than what others wrote spoiled.
 	if strings.ContainsFunc(comment, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' || r == '"' }) {
 		return fmt.Errorf("set AdminComment of job %d: %w (it has quotes or control characters)", job, ErrComment)
 	}
 	if comment != strings.ToLower(comment) {
-		v, err := c.Version(ctx)
+		v, err := Client(a).Version(ctx)
 		if err != nil {
 			return err
 		}
@@ -154,6 +157,6 @@ func (c Client) SetComment(ctx context.Context, cluster string, job uint32, comm
 	if cluster != "" {
 		args = append(args, "cluster="+cluster)
 	}
-	_, err := c.run(ctx, "sacctmgr", append(args, "set", "AdminComment="+comment)...)
+	_, err := Client(a).run(ctx, "sacctmgr", append(args, "set", "AdminComment="+comment)...)
 	return err
 }

@@ -37,15 +37,15 @@ func TestNamesOfHostileJobs(t *testing.T) {
 	sacct := `for a; do case $a in --delimiter=*) sep=${a#*=};; --format=*) format=${a#*=};; esac; done
 case $format in *AdminComment) printf '%s' "c@12@12@1001@alice@gpu@COMPLETED@carma1:y@";;
 *) printf '%s' "c@12@ml@` + forged + `@";; esac | sed "s/@/$sep/g"`
-	c := client(t, map[string]string{"sacct": strings.ReplaceAll(sacct, "\n@", "\n")})
+	a := Accounting(client(t, map[string]string{"sacct": strings.ReplaceAll(sacct, "\n@", "\n")}))
 	var jobs []Accounted
-	if err := c.Accounted(t.Context(), AccountedFilter{}, func(j Accounted) { jobs = append(jobs, j) }); err != nil ||
+	if err := a.Accounted(t.Context(), AccountedFilter{}, func(j Accounted) { jobs = append(jobs, j) }); err != nil ||
 		len(jobs) != 1 || jobs[0].JobID != 12 {
 		t.Errorf("%+v, %v", jobs, err)
 	}
 	var names []Named
 	want := Named{Cluster: "c", JobID: 12, Account: "ml", Name: strings.ReplaceAll(forged, "\n@", "\n")}
-	if err := c.Names(t.Context(), AccountedFilter{}, func(n Named) { names = append(names, n) }); err != nil ||
+	if err := a.Names(t.Context(), AccountedFilter{}, func(n Named) { names = append(names, n) }); err != nil ||
 		len(names) != 1 || names[0] != want {
 		t.Errorf("%+v, %v", names, err)
 	}
@@ -65,11 +65,11 @@ func TestAccountedAsks(t *testing.T) {
 			Accounts: []string{"ml"}, Clusters: []string{"a", "b"}, Users: []string{"x", "y"},
 			From: time.Date(2026, 10, 25, 2, 30, 0, 0, zone), To: time.Date(2026, 10, 25, 3, 30, 0, 0, zone)},
 	} {
-		c := client(t, map[string]string{"sacct": "exit 0"})
-		if err := c.Accounted(t.Context(), f, func(Accounted) {}); err != nil {
+		a := Accounting(client(t, map[string]string{"sacct": "exit 0"}))
+		if err := a.Accounted(t.Context(), f, func(Accounted) {}); err != nil {
 			t.Fatal(err)
 		}
-		if got := delimiter.ReplaceAllString(calls(t, c), ""); !strings.HasPrefix(got, all+want+" conf=") {
+		if got := delimiter.ReplaceAllString(calls(t, Client(a)), ""); !strings.HasPrefix(got, all+want+" conf=") {
 			t.Errorf("got  %s\nwant %s", got, all+want)
 		}
 	}

@@ -23,10 +23,10 @@ var (
 )
 
 // Limits asks slurmdbd for the limits that are set; cluster is Slurm's name of it.
-func (c Client) Limits(ctx context.Context, cluster string) ([]Limit, error) {
+func (a Accounting) Limits(ctx context.Context, cluster string) ([]Limit, error) {
 	show := func(what string, names, limits []string, where ...string) ([]Limit, error) {
 		args := append([]string{"--parsable2", "--noheader", "show", what}, where...)
-		out, err := c.run(ctx, "sacctmgr", append(args, "format="+strings.Join(append(names, limits...), ","))...)
+		out, err := Client(a).run(ctx, "sacctmgr", append(args, "format="+strings.Join(append(names, limits...), ","))...)
 		if err != nil {
 			return nil, err
 		}

@@ -38,7 +38,7 @@ func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 		strings.Contains(settings["PreemptParameters"], minExempt) || !p.ByPartition && !p.ByQOS {
 		return schedule.Preemption{}, nil
 	}
-	partitions, qosOf, err := c.partitionRules(ctx)
+	partitions, qosOf, err := partitionRules(ctx, c)
 	if err != nil {
 		return schedule.Preemption{}, err
 	}
@@ -49,7 +49,7 @@ func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 		}
 		return p, nil
 	}
-	rules, exempt, err := c.qosRules(ctx, mode)
+	rules, exempt, err := qosRules(ctx, c, mode)
 	if err != nil {
 		return schedule.Preemption{}, err
 	}
@@ -60,7 +60,7 @@ func (c Client) Preemption(ctx context.Context) (schedule.Preemption, error) {
 	return p, nil
 }
 
-func (c Client) partitionRules(ctx context.Context) (rules map[string]schedule.PreemptRule, qosOf map[string]string,
+func partitionRules(ctx context.Context, c Client) (rules map[string]schedule.PreemptRule, qosOf map[string]string,
 	err error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
 	if err != nil {
@@ -94,7 +94,7 @@ func (c Client) partitionRules(ctx context.Context) (rules map[string]schedule.P
 
 // qosRules asks slurmdbd: slurmctld shows all of a QOS but whom it preempts, and the time for
 // which its jobs are exempt.
-func (c Client) qosRules(ctx context.Context, mode string) (rules map[string]schedule.PreemptRule,
+func qosRules(ctx context.Context, c Client, mode string) (rules map[string]schedule.PreemptRule,
 	exempt map[string]time.Duration, err error) {
 	out, err := c.run(ctx, "sacctmgr", "--noheader", "--parsable2", "show", "qos",
 		"format=Name,Preempt,PreemptMode,GraceTime,PreemptExemptTime")

@@ -88,7 +88,7 @@ func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client) {
 		}
 	}
 	if f.Running["accountingstoragetype"] == "accounting_storage/slurmdbd" {
-		f.Limits, _ = slurm.Limits(ctx, f.Running["clustername"])
+		f.Limits, _ = sctl.Accounting(slurm).Limits(ctx, f.Running["clustername"])
 	}
 }
 
