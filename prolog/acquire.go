@@ -35,12 +35,17 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 		return nil, err
 	}
 	var last choose.Decision
-	yields, place := l.yields(), n.takePlace(l.JobID)
+	yields := l.yields()
+	place := n.takePlace(l.JobID, !yields)
 	defer place.leave()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		n.closeStale(readings)
 		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: n.Thresholds, Last: given}
-		if last = choose.GPUs(policy, in); yields && l.yielding.leaves(last) {
+		last = choose.GPUs(policy, in)
+		if yields && !l.yielding.nobody {
+			l.yielding.last = len(last.UUIDs) > 0 && !fitsAgain(policy, in, last)
+		}
+		if yields && l.yielding.leaves(last) {
 			return nil, ""
 		}
 		if !yields && place.leaves(policy, in, last) {
@@ -83,7 +88,7 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 			}
 		}
 		if yields {
-			if n.look(ctx, l, slurm) {
+			if n.look(ctx, l, place.others, slurm) {
 				continue
 			}
 			if end := l.yielding.until(); !l.stays || end.After(until) {
@@ -91,6 +96,9 @@ func (n *Node) acquire(ctx context.Context, l *launch, ledger Ledger, slurm Slur
 			}
 			if until.After(latest) {
 				until = latest
+			}
+			if end := l.yielding.looked.Add(confirmAfter + 2*retryEvery); l.yielding.clear && end.After(until) {
+				until = end // a moment more, to be sure
 			}
 		}
 		if ctx.Err() != nil || !time.Now().Before(until) {
