@@ -34,12 +34,17 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 		return nil, err
 	}
 	var last choose.Decision
-	yields, place := l.yields(), l.node.takePlace(l.JobID)
+	yields := l.yields()
+	place := l.node.takePlace(l.JobID, !yields)
 	defer place.leave()
 	pick := func(readings []gres.Reading, leases []gres.Lease, given string) ([]string, gres.Daemon) {
 		closeStale(readings, l.node.Config)
 		in := choose.Input{Readings: readings, Leases: leases, Request: r, Thresholds: l.node.Thresholds, Last: given}
-		if last = choose.GPUs(policy, in); yields && l.yielding.leaves(last) {
+		last = choose.GPUs(policy, in)
+		if yields && !l.yielding.nobody {
+			l.yielding.last = len(last.UUIDs) > 0 && !fitsAgain(policy, in, last)
+		}
+		if yields && l.yielding.leaves(last) {
 			return nil, ""
 		}
 		if !yields && place.leaves(policy, in, last) {
@@ -82,7 +87,7 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 			}
 		}
 		if yields {
-			if l.look(ctx) {
+			if l.look(ctx, place.others) {
 				continue
 			}
 			if end := l.yielding.until(); !l.stays || end.After(until) {
@@ -90,6 +95,9 @@ func (l *launch) acquire(ctx context.Context, wait, most time.Duration) ([]lease
 			}
 			if until.After(latest) {
 				until = latest
+			}
+			if end := l.yielding.looked.Add(confirmAfter + 2*retryEvery); l.yielding.clear && end.After(until) {
+				until = end // a moment more, to be sure
 			}
 		}
 		if ctx.Err() != nil || !time.Now().Before(until) {

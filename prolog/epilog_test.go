@@ -505,7 +505,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func init() { requeueEvery = time.Second / 15 }
+func init() { requeueEvery, confirmAfter = time.Second/15, time.Second/4 }
 
 // 40 jobs of a node that run out of memory at once are all requeued, though the
 // last waits longer than a hook may take otherwise.

@@ -24,6 +24,7 @@ import (
 // last GPUs go to the job that slurmctld would start first: of the highest priority, then of the lowest id.
 type place struct {
 	job   uint32
+	dir   string
 	file  *os.File // locked while the Prolog waits; nil: the Prolog has no place
 	looks int      // in a row, at GPUs after which a second such job finds none
 	later bool     // than another Prolog that waits
@@ -41,12 +42,12 @@ const (
 	orderDeadline = time.Second
 )
 
-func (n *Node) takePlace(job uint32) *place {
-	p := &place{job: job, prio: map[uint32]int64{}}
-	dir := filepath.Join(n.RunDir, placesDir)
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		p.file, err = file.TryLock(filepath.Join(dir, strconv.FormatUint(uint64(job), 10)))
+// takePlace takes a place for a job with a booking; a job that yields only sees the places of others.
+func (n *Node) takePlace(job uint32, books bool) *place {
+	p := &place{job: job, dir: filepath.Join(n.RunDir, placesDir), prio: map[uint32]int64{}}
+	err := os.MkdirAll(p.dir, 0o700)
+	if err == nil && books {
+		p.file, err = file.TryLock(filepath.Join(p.dir, strconv.FormatUint(uint64(job), 10)))
 	}
 	if err != nil {
 		n.Log.Warn("take a place among the Prologs that wait", "job", job, "error", err)
@@ -63,8 +64,7 @@ func (p *place) leave() {
 
 // others are the jobs of the other Prologs that wait. What a Prolog left behind that was killed goes.
 func (p *place) others() (jobs []uint32, err error) {
-	dir := filepath.Dir(p.file.Name())
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(p.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func (p *place) others() (jobs []uint32, err error) {
 		if err != nil || uint32(id) == p.job {
 			continue
 		}
-		path := filepath.Join(dir, e.Name())
+		path := filepath.Join(p.dir, e.Name())
 		switch f, err := file.TryLock(path); {
 		case err != nil:
 			return nil, err

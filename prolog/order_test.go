@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"carma/slurmbridge/jobenv"
 	"carma/slurmbridge/sctl"
 )
 
@@ -74,14 +75,14 @@ func TestLastGPUGoesToTheFirstInTheQueue(t *testing.T) {
 func TestPlaceOfAKilledProlog(t *testing.T) {
 	w := newWorld(t)
 	dir := filepath.Join(w.RunDir, placesDir)
-	p := w.takePlace(9)
+	p := w.takePlace(9, true)
 	if err := os.WriteFile(filepath.Join(dir, "8"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if jobs, err := p.others(); len(jobs) != 0 || err != nil {
 		t.Errorf("%v, %v", jobs, err)
 	}
-	waits := w.takePlace(7)
+	waits := w.takePlace(7, true)
 	if jobs, err := p.others(); len(jobs) != 1 || jobs[0] != 7 || err != nil {
 		t.Errorf("%v, %v", jobs, err)
 	}
@@ -101,7 +102,7 @@ func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	if err := w.Prolog(t.Context(), one, w.book, slurm()); err != nil {
 		t.Fatal(err)
 	}
-	earlier := w.takePlace(8) // of a job that needs two GPUs
+	earlier := w.takePlace(8, true) // of a job that needs two GPUs
 	defer earlier.leave()
 	later := hook(9)
 	later.Carma.Mode = "exclusive"
@@ -111,5 +112,32 @@ func TestEarlierJobThatDoesNotFit(t *testing.T) {
 	}
 	if l := w.leases(t); len(l) != 2 || time.Since(began) < mostLooks*retryEvery {
 		t.Errorf("leases %+v after %v", l, time.Since(began))
+	}
+}
+
+// A job that has booked nothing leaves the last GPU to a job whose Prolog waits for it, and which no queue shows
+// any more.
+func TestLastGPUIsLeftToAProlog(t *testing.T) {
+	w := newWorld(t)
+	one := hook(1)
+	one.Carma.Mode = "exclusive"
+	w.prolog(t, one)
+	waits := w.takePlace(8, true)
+	unbooked := hook(9)
+	unbooked.Carma = jobenv.Carma{}
+	w.Until = time.Now().Add(2*w.Config.Hooks.Deadline.D() + time.Minute)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.Prolog(t.Context(), unbooked, w.book, w.slurm)
+	}()
+	time.Sleep(confirmAfter + time.Second)
+	if l := w.leases(t); len(l) != 1 {
+		t.Errorf("it took the last GPU: %+v", l)
+	}
+	waits.leave()
+	<-ended
+	if l := w.leases(t); len(l) != 2 {
+		t.Errorf("nobody waits any more: %+v", l)
 	}
 }

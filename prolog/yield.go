@@ -18,6 +18,8 @@ import (
 type yielding struct {
 	looked time.Time
 	nobody bool      // with a full booking waits, as far as is known
+	clear  bool      // nobody waited at the last look
+	last   bool      // the GPUs in reach are the last for such a job
 	free   time.Time // since when there are GPUs for the job
 }
 
@@ -30,6 +32,10 @@ const (
 	queueDeadline = 3 * time.Second
 )
 
+// confirmAfter is when the last GPUs are taken if a second look finds nobody either: a job that has left the queue a
+// moment ago has no place yet among the Prologs that wait (order.go). Tests have less.
+var confirmAfter = 2 * time.Second
+
 // yields tells whether a job is known to need more than its booking.
 func (l *launch) yields() bool {
 	return !l.Carma.Annotated || l.booking != nil && l.exceeds(*l.booking)
@@ -39,7 +45,7 @@ func (l *launch) yields() bool {
 func (y *yielding) leaves(d choose.Decision) bool {
 	switch {
 	case len(d.UUIDs) == 0:
-		y.free, y.nobody = time.Time{}, false
+		y.free, y.nobody, y.clear = time.Time{}, false, false
 		return false
 	case y.free.IsZero():
 		y.free = time.Now()
@@ -58,20 +64,29 @@ func (y *yielding) until() time.Time {
 
 // look asks who waits for this node, where GPUs are in reach, and tells whether the job may have the GPUs. Without
 // an answer nobody waits: a slurmctld that is away delays no job.
-func (l *launch) look(ctx context.Context) bool {
-	y := &l.yielding
-	if y.free.IsZero() || y.nobody || time.Since(y.looked) < queueEvery {
+func (l *launch) look(ctx context.Context, others func() ([]uint32, error)) bool {
+	y, pause := &l.yielding, queueEvery
+	if y.clear {
+		pause = confirmAfter
+	}
+	if y.free.IsZero() || y.nobody || time.Since(y.looked) < pause {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, queueDeadline)
 	defer cancel()
 	waits, err := l.somebodyWaits(ctx)
+	if err == nil && !waits && y.last {
+		var jobs []uint32
+		jobs, err = others()
+		waits = len(jobs) > 0
+	}
 	if err != nil {
 		l.node.Log.Warn("query jobs that wait for GPUs", "job", l.JobKey, "error", err)
 	}
-	if y.nobody = !waits; waits && y.looked.IsZero() {
+	if waits && y.looked.IsZero() {
 		l.node.Log.Info("has not booked what it needs, and leaves GPUs to jobs that wait for them", "job", l.JobKey)
 	}
+	y.nobody, y.clear = !waits && (y.clear || !y.last), !waits
 	y.looked = time.Now()
 	return y.nobody
 }
