@@ -60,7 +60,7 @@ func (a *Attempt) texts() [15]*string {
 
 // Clean makes the texts of a record fit to be shown (usertext): users gave some of them.
 func (a *Attempt) Clean() {
-	if a.clean { // as nearly all that Scan reads are
+	if a.clean { // as nearly all of Scan's are
 		return
 	}
 	for _, s := range a.texts() {
@@ -71,17 +71,17 @@ func (a *Attempt) Clean() {
 	}
 }
 
-// NodeFail is the state of an attempt that had no Epilog, in sacct's word.
+// NodeFail is the state of an attempt without an Epilog, in sacct's word.
 const NodeFail = jobstate.NodeFail
 
-// AttemptGPU is what a job did on one GPU.
+// AttemptGPU has a job's figures on a GPU.
 type AttemptGPU struct {
 	UUID  string
 	Model string
 	figure.Figures
 }
 
-// Total is what a job did on all its GPUs of a node.
+// Total has a job's figures on all its GPUs of a node.
 type Total struct {
 	UUIDs     []string
 	Model     string // of the first GPU
@@ -91,7 +91,7 @@ type Total struct {
 	SMActPct  figure.Measured // mean over the GPUs
 	SMActMax  figure.Measured
 	SMActHow  figure.Quality
-	EnergyJ   figure.Measured // sums from here on; unknown if one GPU's is
+	EnergyJ   figure.Measured // sums from here on; unknown if a GPU's is
 	IdleJ     figure.Measured
 	EnergyHow figure.Quality
 	LeaseS    float64 // GPU seconds
@@ -116,7 +116,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 		t.UUIDs = append(t.UUIDs, g.UUID)
 		t.PeakMiB, t.MeanMiB = max(t.PeakMiB, g.PeakMiB), max(t.MeanMiB, g.MeanMiB)
 		t.EnergyHow = t.EnergyHow.And(g.EnergyQuality())
-		switch how := g.PeakQuality(); { // a GPU that the job left alone has no peak
+		switch how := g.PeakQuality(); { // a GPU left alone by the job has no peak
 		case t.PeakHow == figure.QualityNone:
 			t.PeakHow = how
 		case how != figure.QualityNone:
@@ -137,7 +137,7 @@ func TotalOf(gpus []AttemptGPU) Total {
 	if n > 0 {
 		t.SMActPct = round(smact/figure.Measured(n), 10)
 	}
-	// As they are kept, so that a record is the same wherever it is read.
+	// As kept, so a record is the same wherever read.
 	t.SMActMax, t.EnergyJ, t.IdleJ, t.AloneS = round(t.SMActMax, 10), round(t.EnergyJ, 1), round(t.IdleJ, 1),
 		round(t.AloneS, 1000)
 	for _, s := range []*float64{&t.LeaseS, &t.HeldS, &t.SharedS, &t.LawS} {
@@ -150,8 +150,8 @@ func round(m figure.Measured, parts float64) figure.Measured {
 	return figure.Measured(math.Round(float64(m)*parts) / parts)
 }
 
-// Put writes a record; one that is there already under the same job, restart
-// and node is replaced, so that an Epilog that runs twice counts once.
+// Put writes a record; an earlier record of the same job, restart and node is
+// replaced, so an Epilog run twice counts once.
 func (d *DB) Put(ctx context.Context, a Attempt) error {
 	if err := d.PutAll(ctx, []Attempt{a}); err != nil {
 		return fmt.Errorf("record of job %d: %w", a.JobID, err)
@@ -159,7 +159,7 @@ func (d *DB) Put(ctx context.Context, a Attempt) error {
 	return nil
 }
 
-// PutIfNone writes a record unless there is one under the same job, restart and node.
+// PutIfNone writes a record unless the same job, restart and node have a record.
 func (d *DB) PutIfNone(ctx context.Context, a Attempt) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		list, err := attempts(ctx, tx, "WHERE a.job_id=? AND a.restart=? AND a.node=?", a.JobID, a.Restart, a.Node)
@@ -206,13 +206,13 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// firstColumns are those of a record of which its generated column line is made.
+// firstColumns are the columns of a record in its generated column line.
 const firstColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
 	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
 	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
 	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to`
 
-// added are the columns that steps of the schema have added since, in their order.
+// added are the columns of later steps of the schema, in their order.
 var added = []struct {
 	step int
 	name string
@@ -268,8 +268,8 @@ func put(tx *sql.Tx, a *Attempt) error {
 	return nil
 }
 
-// End is what is known of an attempt only after its Epilog: slurmctld's word on
-// how it ended, and the figures of its last moments.
+// End is known of an attempt only after its Epilog: slurmctld's word on the end,
+// and the figures of its last moments.
 type End struct {
 	JobID      uint32
 	Restart    uint32
@@ -279,15 +279,14 @@ type End struct {
 	Name       string
 	Account    string
 	State      string                    // empty: slurmctld does not know
-	Never      bool                      // it was requeued, and ended so without another attempt
+	Never      bool                      // requeued, and ended so without another attempt
 	Figures    map[string]figure.Figures // by UUID; nil: none
 	Forward    bool                      // slurmdbd is to get the record
 }
 
-// SetEnd completes the record of an attempt, if there is one. An attempt that
-// CARMA itself requeued, or whose OOM it found, keeps the state that says so, and so does
-// one that ended with its node and whose job was requeued. It returns what is in the record
-// then.
+// SetEnd completes the record of an attempt, if any. An attempt requeued by CARMA itself,
+// or with an OOM found by CARMA, keeps the state that says so, and so does an attempt that
+// ended with its node and whose job was requeued. SetEnd returns the record's content then.
 func (d *DB) SetEnd(ctx context.Context, e End) (list []Attempt, err error) {
 	err = d.write(ctx, func(tx *sql.Tx) error {
 		list, err = setEnd(ctx, tx, e)
@@ -334,8 +333,8 @@ func setEnd(ctx context.Context, tx *sql.Tx, e End) ([]Attempt, error) {
 }
 
 // Attempts returns the attempts of the given jobs, or of all jobs if none are
-// given, with what each did on each GPU, in the order of job id, cluster,
-// restart and node. Scan is the quick way to many.
+// given, with the figures of each GPU, in the order of job id, cluster, restart and
+// node. Scan is the quick way to many.
 func (d *DB) Attempts(ctx context.Context, jobs []uint32) ([]Attempt, error) {
 	where := ""
 	if len(jobs) > 0 {
@@ -388,7 +387,7 @@ func attempts(ctx context.Context, q queryer, where string, args ...any) (all []
 	return all, errors.Join(rows.Err())
 }
 
-// null is NULL for what is not known or not there.
+// null is NULL for a value not known or not there.
 func null[T comparable](v T) any {
 	var zero T
 	if v == zero {

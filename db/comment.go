@@ -20,17 +20,16 @@ import (
 
 // In slurmdbd a job's records stand in its AdminComment: "carma1:" and the JSON of
 // its attempts, gzip, base32: sacctmgr of Slurm 22.05 writes all in lower case (tried;
-// job_functions.c hands it to strip_quotes with make_lower). Other tools write there too. What they wrote stays in
-// front: jobstats' "JS1:" is read from the beginning of the comment to its end, by
-// Python's base64.b64decode, which passes over the characters that base64 does not
-// know. Debian 12's stops at padding, Debian 13's (3.13.5) reads on (tried). So behind
-// "JS1:" the records stand in such characters alone, mark included.
+// job_functions.c hands it to strip_quotes with make_lower). Other tools write there too. Their text stays in
+// front: jobstats' "JS1:" is read from the beginning of the comment to its end, by Python's base64.b64decode,
+// which passes over the characters unknown to base64. Debian 12's stops at padding, Debian 13's (3.13.5) reads
+// on (tried). So behind "JS1:" the records stand in such characters alone, mark included.
 const (
 	commentMark = "carma1:"
 	symbolsMark = "!~!"
 )
 
-// formerStop is what stood between "JS1:" and commentMark before symbols did.
+// formerStop stood between "JS1:" and commentMark before symbols did.
 const formerStop = " AA== "
 
 // lettersOnly is the same in upper and lower case.
@@ -40,15 +39,15 @@ var lettersOnly = base32.HexEncoding.WithPadding(base32.NoPadding)
 // sacctmgr, sacct -P or a shell's word would take for its own.
 const symbols = "!#$&*-.:;<>?@^_~"
 
-// maxComment bounds what is unpacked; a job of 1,000 nodes has a tenth of it.
+// maxComment bounds the unpacked records; a job of 1,000 nodes has a tenth of it.
 const maxComment = 8 << 20
 
-// MergeComment returns the comment of a job with records put into it, those of the same
-// attempt in the place of the old ones. Records that have no place there go.
+// MergeComment returns the comment of a job with records put in, in the place of the
+// old records of the same attempts. Records without a place there go.
 func MergeComment(job uint32, c Comment, list []Attempt) (string, error) {
 	old, others, err := splitComment(c.Text)
 	if err != nil {
-		old = nil // spoiled: the new ones are what there is
+		old = nil // spoiled: only the new records are left
 	}
 	for _, a := range list {
 		same := func(o Attempt) bool { return o.JobID == a.JobID && o.Restart == a.Restart && o.Node == a.Node }
@@ -99,7 +98,7 @@ func fromSymbols(word string) ([]byte, error) {
 }
 
 // ParseComment returns the records in the comment of a job; none if there are none. A record
-// of a job whose comment this is not is refused: it may be anybody's words.
+// of another job than the comment's is refused: the record may be anybody's words.
 func ParseComment(job uint32, c Comment) (list []Attempt, refused int, err error) {
 	list, _, err = splitComment(c.Text)
 	n := len(list)
@@ -107,8 +106,8 @@ func ParseComment(job uint32, c Comment) (list []Attempt, refused int, err error
 	return list, n - len(list), err
 }
 
-// mayHold tells whether a record has its place in the comment of a job: its own, or that of
-// the task that has the id of the array (carrier).
+// mayHold tells whether a record has its place in the comment of a job: its own, or the
+// comment of the task with the id of the array (carrier).
 func (c Comment) mayHold(job uint32, a Attempt) bool {
 	return a.JobID == job || a.JobID == c.ArrayJobID && a.JobID != 0
 }
@@ -119,7 +118,7 @@ func splitComment(comment string) (list []Attempt, others string, err error) {
 		return lettersOnly.DecodeString(strings.ToUpper(word))
 	}
 	i := strings.LastIndex(comment, mark)
-	// The mark may occur in the word too: it is a blank before it that counts.
+	// The mark may occur in the word too: a blank before the mark counts.
 	if at := strings.LastIndex(comment, " "+symbolsMark); at > i {
 		i, mark, decode = at+1, symbolsMark, fromSymbols
 	}
@@ -128,7 +127,7 @@ func splitComment(comment string) (list []Attempt, others string, err error) {
 	}
 	others = strings.TrimRight(strings.TrimSuffix(comment[:i], formerStop), " ")
 	word, after, _ := strings.Cut(comment[i+len(mark):], " ")
-	if after != "" { // somebody has added to it
+	if after != "" { // somebody has added text
 		others = strings.TrimSpace(others + " " + after)
 	}
 	// The records say more, and sacctmgr (22.05) would make its quotes into backticks.

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oldCopy is one that was replaced.
+// oldCopy is a replaced copy.
 type oldCopy struct {
 	file *os.File
 	at   time.Time
 }
 
-// copy puts a new copy in the place of the old one, and says what that cost.
+// copy puts a new copy in the place of the old copy, and tells the cost.
 func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, bytes int64, err error) {
 	before := processTime()
 	defer func() {
@@ -36,15 +36,15 @@ func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, b
 	if err != nil {
 		return 0, 0, err
 	}
-	defer os.Remove(temp) // unless it has got its name
+	defer os.Remove(temp) // unless renamed
 	n, err := fill(ctx, temp, p.Path, name, *p.readers)
 	if info, statErr := f.Stat(); statErr == nil {
-		bytes = info.Size() // what was written in vain counts, too
+		bytes = info.Size() // a write in vain counts, too
 	}
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return 0, bytes, err
 	}
-	if n == 0 && userOf(name) != 0 { // pruned: who has no record reads none
+	if n == 0 && userOf(name) != 0 { // pruned: a user without records reads none
 		return 0, bytes, p.remove(path)
 	}
 	if err := p.readers.allow(temp, name); err != nil {
@@ -53,7 +53,7 @@ func (p *Publisher) copy(ctx context.Context, name string) (cpu time.Duration, b
 	return 0, bytes, p.replace(path, func() error { return os.Rename(temp, path) })
 }
 
-// processTime is the time that this process has had of all cores.
+// processTime is this process's time on all cores.
 func processTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -70,7 +70,8 @@ func (p *Publisher) remove(path string) error {
 	return err
 }
 
-// replace does away with a copy and remembers it until nobody may read it any longer.
+// replace does away with a copy and remembers the copy until nobody may read the copy
+// any longer.
 func (p *Publisher) replace(path string, do func() error) error {
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW, 0)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -26,8 +26,8 @@ import (
 //go:embed schema/*.sql
 var schemaFiles embed.FS
 
-// Version is the newest schema that this program knows: the number of files
-// in schema/.
+// Version is the newest schema known to this program: the number of files in
+// schema/.
 const Version = 5
 
 // Errors that a caller may tell apart.
@@ -63,7 +63,7 @@ func init() {
 }
 
 // Open opens the database at path for writing, creating it if need be. Its owner alone
-// may read it: users read what is published (Publisher).
+// may read it: users read the published copies (Publisher).
 func Open(path string) (*DB, error) {
 	if err := create(path); err != nil {
 		return nil, fmt.Errorf("open accounting database: %w", err)
@@ -80,8 +80,8 @@ func Open(path string) (*DB, error) {
 		d.Close()
 		return nil, fmt.Errorf("open accounting database: %w", err)
 	}
-	// Several that make a new database a WAL database at the same time find it
-	// locked, and SQLite does not wait for each other then.
+	// Several processes that make a new database a WAL database at the same
+	// time find the file locked, and SQLite does not wait for each other then.
 	leave := d.queue.Enter(context.Background(), busy)
 	for until := time.Now().Add(busy); ; time.Sleep(10 * time.Millisecond) {
 		if err = d.migrate(schemaFiles, Version); !errors.Is(err, ErrBusy) || time.Now().After(until) {
@@ -96,15 +96,15 @@ func Open(path string) (*DB, error) {
 	return d, nil
 }
 
-// writerCacheKiB bounds the pages that a writer keeps (a negative number is KiB): the
-// agent would come to SQLite's 2 MB in hours, and has no use for them.
+// writerCacheKiB bounds a writer's pages (a negative number is KiB): the agent would
+// come to SQLite's 2 MB in hours, and has no use for them.
 const writerCacheKiB = "-256"
 
 // busy is how long writers wait for each other.
 const busy = 2 * time.Second
 
-// OpenRead opens the records at path for reading: the database itself, or for who may not
-// read that the copy that is published for this user.
+// OpenRead opens the records at path for reading: the database itself, or the copy
+// published for this user, if the database is not readable.
 func OpenRead(path string) (d *DB, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w", path, ErrMissing)
@@ -129,8 +129,8 @@ func OpenRead(path string) (d *DB, err error) {
 	return d, nil
 }
 
-// create makes the file, for its owner alone, and its directory, through which users
-// come to what is published, whatever the umask.
+// create makes the file, for its owner alone, and its directory, the users' way to
+// the published copies, whatever the umask.
 func create(path string) error {
 	if _, err := os.Stat(filepath.Dir(path)); err != nil {
 		old := syscall.Umask(0o022)

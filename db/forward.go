@@ -21,21 +21,21 @@ type Comment struct {
 // Slurmdbd is Slurm's accounting database.
 type Slurmdbd interface {
 	// Comments returns the comments of jobs of a cluster, and of the other tasks of
-	// an array whose id is among them; a job that slurmdbd does not know is not in it.
+	// an array whose id is among them; a job unknown to slurmdbd is missing.
 	Comments(ctx context.Context, cluster string, jobs []uint32) (map[uint32]Comment, error)
-	// SetComment replaces a comment. ErrRefused means that it never will.
+	// SetComment replaces a comment. ErrRefused is final.
 	SetComment(ctx context.Context, cluster string, job uint32, comment string) error
 }
 
 // ErrRefused means that a job's comment cannot take records: they stay on the node.
 var ErrRefused = errors.New("the comment cannot take records")
 
-// sendAfter is how long a record waits before it is sent, so that what others write
-// at the end of a job is there by then.
+// sendAfter is how long a record waits before it is sent, so others' text at the
+// end of a job is there by then.
 const sendAfter = 10 * time.Second
 
-// A record that slurmdbd does not take is tried again, later every time, for about
-// a week: a job that slurmdbd has purged by then is not missed there.
+// A record not taken by slurmdbd is tried again, later every time, for about a
+// week: a job purged from slurmdbd by then is not missed there.
 const (
 	tryFirst = 10 * time.Second
 	tryMost  = time.Hour
@@ -54,10 +54,9 @@ type outboxRow struct {
 	tries   int
 }
 
-// Forward sends what is due to slurmdbd and returns how many jobs are there now. A job
-// leaves the outbox when its records were read back: one that another node has
-// overwritten meanwhile, or that was lost, is sent again, and one that was sent twice
-// is there once.
+// Forward sends the due records to slurmdbd and returns how many jobs are there now. A
+// job leaves the outbox when its records were read back: records overwritten meanwhile
+// by another node, or lost, are sent again, and records sent twice are there once.
 func (d *DB) Forward(ctx context.Context, to Slurmdbd, now time.Time) (sent int, err error) {
 	rows, err := d.due(ctx, now)
 	if err != nil {
@@ -104,7 +103,7 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 		if mergeErr != nil {
 			return 0, mergeErr
 		}
-		// Nothing is left of a job that was pruned.
+		// Nothing is left of a pruned job.
 		if len(list) > 0 && merged != comments[at].Text {
 			if setErr := to.SetComment(ctx, cluster, at, merged); errors.Is(setErr, ErrRefused) {
 				if rowErr := d.drop(ctx, r); rowErr != nil {
@@ -140,8 +139,8 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 }
 
 // carrier is the job whose comment takes the records of a job: itself. But sacctmgr
-// takes the id of an array for all of its tasks (tried, 22.05.8), so what the task of
-// that id did stands in the comment of the first of the others.
+// takes the id of an array for all of its tasks (tried, 22.05.8), so the record of
+// the task with the id stands in the comment of the first of the others.
 func carrier(comments map[uint32]Comment, job uint32) (at uint32, ok bool) {
 	own, ok := comments[job]
 	if !ok || own.ArrayJobID != job {
@@ -170,7 +169,7 @@ func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) 
 	return nil
 }
 
-// drop takes a job out of the outbox, unless it has been put there anew.
+// drop takes a job out of the outbox, unless put there anew.
 func (d *DB) drop(ctx context.Context, r outboxRow) error {
 	if _, err := d.sql.ExecContext(ctx, "DELETE FROM outbox WHERE job_id=? AND cluster=? AND tries=?", r.job, r.cluster,
 		r.tries); err != nil {

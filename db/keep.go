@@ -51,8 +51,8 @@ func (d *DB) Prune(ctx context.Context, records, samples time.Time) (p Pruned, e
 	return p, nil
 }
 
-// Check looks for damage and returns what it finds, worst first; nothing means
-// that the database is sound.
+// Check looks for damage and returns the findings, worst first; none means a sound
+// database.
 func (d *DB) Check(ctx context.Context) (found []string, err error) {
 	rows, err := d.sql.QueryContext(ctx, "PRAGMA integrity_check")
 	if err != nil {

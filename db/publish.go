@@ -20,7 +20,7 @@ import (
 )
 
 // Users read copies of the records, which nobody locks (docs/adr/0011): all.db has the
-// records of all users, UID.db those of one, gpus.db the samples of the GPUs. None has keys
+// records of all users, UID.db one user's, gpus.db the samples of the GPUs. None has keys
 // of the history. gpus.db is there when the others are.
 const (
 	allView  = "all.db"
@@ -38,7 +38,7 @@ type Readers struct {
 	NoGPUs   bool   // the samples of the GPUs are not for users
 }
 
-// Publisher keeps the copies of a database. One process at a time is it.
+// Publisher keeps the copies of a database. One process at a time is the publisher.
 type Publisher struct {
 	Path string
 
@@ -74,12 +74,12 @@ const (
 	copyDeadline = 10 * time.Minute
 	failPause    = 10 * time.Second
 	aliveEvery   = 30 * time.Second
-	// oldStays is how long who reads a copy that was replaced can go on. Then its disk is
-	// free: else a user could fill it by opening every copy.
+	// oldStays is how long a reader of a replaced copy can go on. Then its disk is free:
+	// else a user could fill it by opening every copy.
 	oldStays = 5 * time.Minute
 )
 
-// Publish makes the copy that is due, if one is. It is called about once a second.
+// Publish makes the due copy, if any, and is called about once a second.
 func (p *Publisher) Publish(ctx context.Context, r Readers) error {
 	p.empty(time.Now().Add(-oldStays))
 	if ok, err := p.open(); err != nil || !ok {
@@ -124,7 +124,7 @@ func (p *Publisher) open() (bool, error) {
 	return f != nil, nil // another agent has it where several share a machine
 }
 
-// Close ends it. The copies stay.
+// Close ends the publishing. The copies stay.
 func (p *Publisher) Close() error {
 	var err error
 	for _, c := range p.old {
@@ -173,8 +173,8 @@ func (p *Publisher) step(ctx context.Context, r Readers) error {
 	return p.settle(ctx)
 }
 
-// admit makes the directory, takes away what readers may not see, and what a publisher that
-// was killed left.
+// admit makes the directory, takes away copies not for readers, and the leavings of a
+// killed publisher.
 func (p *Publisher) admit(r Readers) error {
 	// Users open a copy by its name, and need not see whose there are.
 	if err := os.Mkdir(p.dir(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -207,7 +207,7 @@ func (p *Publisher) admit(r Readers) error {
 	return nil
 }
 
-// suits tells whether the copies that are there were made for such readers.
+// suits tells whether the existing copies were made for these readers.
 func (p *Publisher) suits(r Readers) bool {
 	info, err := os.Lstat(filepath.Join(p.dir(), allView))
 	if r.Private {
@@ -293,7 +293,7 @@ func (p *Publisher) counts(ctx context.Context, query string) (map[uint32]int64,
 	return counts, rows.Err()
 }
 
-// settle notes that the copies have what the rows told of.
+// settle notes that the copies have the changes of the rows.
 func (p *Publisher) settle(ctx context.Context) error {
 	if len(p.rows) == 0 {
 		return nil

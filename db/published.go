@@ -28,9 +28,10 @@ func uri(path string, options url.Values) string {
 }
 
 // fill writes a copy of a database to an empty file, which is nobody else's yet, and
-// returns how many records it has.
+// returns its number of records.
 func fill(ctx context.Context, path, from, name string, r Readers) (records int64, err error) {
-	// The file is thrown away if this fails. No _locking_mode: it would hold for the original, too.
+	// The file is thrown away after a failure. No _locking_mode: the mode would hold for the
+	// original, too.
 	options := url.Values{"_journal_mode": {"OFF"}, "_synchronous": {"OFF"}, "_cache_size": {"-1024"}}
 	to, err := open("sqlite3", path, options)
 	if err != nil {
@@ -45,7 +46,7 @@ func fill(ctx context.Context, path, from, name string, r Readers) (records int6
 	if _, err := c.ExecContext(ctx, "ATTACH DATABASE ? AS live", uri(from, url.Values{"mode": {"ro"}})); err != nil {
 		return 0, err
 	}
-	// Writers go on meanwhile (WAL), and what is read is of one moment.
+	// Writers go on meanwhile (WAL), and the copy is of a single moment.
 	tx, err := c.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, err
@@ -116,8 +117,8 @@ func init() {
 	}})
 }
 
-// openPublished opens the copy that this user may read of the records at path. One who has
-// no records gets the samples of the GPUs, and no records.
+// openPublished opens this user's copy of the records at path. A user without records gets
+// the samples of the GPUs, and no records.
 func openPublished(path string) (*DB, error) {
 	dir := PublicDir(path)
 	if unix.Access(filepath.Join(dir, gpusView), unix.R_OK) != nil { // the last to be made
@@ -146,7 +147,7 @@ func (d *DB) Public() bool { return d.public != "" }
 // outdated is how long the copies may go without a word of the publisher.
 const outdated = 2 * time.Minute
 
-// Outdated returns since when copies are not kept up any longer; zero if they are.
+// Outdated returns since when copies are not kept up any longer; zero if kept up.
 func (d *DB) Outdated(now time.Time) time.Time {
 	if d.public == "" {
 		return time.Time{}

@@ -12,7 +12,7 @@ import (
 	"carma/db/rows"
 )
 
-// Sample is what a GPU did for a while.
+// Sample has a GPU's figures over a while.
 type Sample struct {
 	UUID     string
 	At       time.Time // beginning
@@ -20,14 +20,14 @@ type Sample struct {
 	UsedMiB  int64           // most
 	SMActPct figure.Measured // mean
 	SMActMax figure.Measured
-	SMActS   float64 // seconds that the mean covers
+	SMActS   float64 // seconds covered by the mean
 	EnergyJ  figure.Measured
 	UnownedJ figure.Measured // of it, when no job held the GPU
-	EnergyS  float64         // seconds that the energy covers
+	EnergyS  float64         // seconds covered by the energy
 	Jobs     int             // most at once
 }
 
-// Meter is what an agent that starts needs to know of a GPU.
+// Meter is the state of a GPU for an agent that starts.
 type Meter struct {
 	UUID       string
 	Index      int // of NVML
@@ -35,12 +35,12 @@ type Meter struct {
 	TotalMiB   int64
 	Node       string
 	CounterJ   figure.Measured // total-energy counter
-	At         time.Time       // of that
-	FloorWatts figure.Measured // power with nobody on it
+	At         time.Time       // of the counter
+	FloorWatts figure.Measured // power with nobody on the GPU
 }
 
-// AddSamples writes samples and the state of the meters. A sample that is there
-// is replaced.
+// AddSamples writes samples and the state of the meters. An existing sample is
+// replaced.
 func (d *DB) AddSamples(ctx context.Context, samples []Sample, meters []Meter) error {
 	err := d.write(ctx, func(tx *sql.Tx) error {
 		for _, s := range samples {
@@ -105,7 +105,7 @@ var ages = []struct {
 	after, length time.Duration
 }{{24 * time.Hour, time.Minute}, {7 * 24 * time.Hour, 10 * time.Minute}}
 
-// Thin puts old samples together to longer ones. Energy stays what it was.
+// Thin puts old samples together to longer ones. Energy stays the same.
 func (d *DB) Thin(ctx context.Context, now time.Time) error {
 	for _, a := range ages {
 		length := int64(a.length.Seconds())

@@ -17,8 +17,8 @@ import (
 
 // The driver takes about 100 ns for each column of each row, four seconds for a
 // million records. So each row has its record as a line, too, and SQLite makes
-// one text of thousands of lines. The separators are control characters that no
-// value has.
+// one text of thousands of lines. The separators are control characters, found in
+// no value.
 const (
 	fieldEnd = "\x1f"
 	lineEnd  = "\x1e"
@@ -36,7 +36,7 @@ type Filter struct {
 }
 
 // slack is how far attempts of one job may lie apart and still be read together:
-// a job that was requeued waits in the queue.
+// a requeued job waits in the queue.
 const slack = 7 * 24 * time.Hour
 
 func (f Filter) where() (text string, args []any) {
@@ -97,8 +97,8 @@ func (d *DB) line() string {
 const chunk = 1000
 
 // Scan hands the records of one job after the other to f, in the order of their
-// ids: all attempts of a job at once, without what they did on single GPUs. What
-// f is given is its own only until it returns.
+// ids: all attempts of a job at once, without the figures of single GPUs. The
+// records are f's own only until f returns.
 func (d *DB) Scan(ctx context.Context, filter Filter, f func([]Attempt) error) error {
 	where, args := filter.where()
 	query := "SELECT ifnull(group_concat(line, '" + lineEnd + "'),''), count(*) FROM (" +
@@ -212,11 +212,11 @@ func (a *Attempt) parse(line string) error {
 type parser struct {
 	rest    string
 	wrong   bool
-	foreign bool // some text is not what usertext.Clean leaves as it is
+	foreign bool // usertext.Clean would change some text
 }
 
-// text looks on its way at what the characters are, which costs nothing for fields as
-// short as these.
+// text looks on its way at the characters, which costs nothing for fields as short as
+// these.
 func (p *parser) text() string {
 	for i := 0; i < len(p.rest); i++ {
 		c := p.rest[i]
@@ -264,7 +264,7 @@ func (p *parser) time() time.Time {
 	return time.Time{}
 }
 
-// measured reads what has at most one decimal.
+// measured reads a figure of at most one decimal.
 func (p *parser) measured() figure.Measured {
 	v, decimals := int64(0), int64(0)
 digits:
@@ -292,7 +292,7 @@ digits:
 	return figure.Measured(f)
 }
 
-// clean keeps the separators out of a value that others gave.
+// clean keeps the separators out of a value given by others.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' {

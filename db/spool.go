@@ -15,8 +15,7 @@ import (
 	"carma/db/file"
 )
 
-// Spool keeps records that could not be written to the database, one file
-// each, until it can be.
+// Spool keeps records while the database cannot be written, one file each.
 type Spool struct {
 	Dir string
 }
@@ -24,7 +23,7 @@ type Spool struct {
 // SpoolOf is the spool beside the database at path.
 func SpoolOf(path string) Spool { return Spool{path + ".spool"} }
 
-// Add keeps a record. One of the same attempt is replaced.
+// Add keeps a record. An older record of the same attempt is replaced.
 func (s Spool) Add(a Attempt) error {
 	text, err := json.Marshal(a)
 	if err != nil {
@@ -42,10 +41,10 @@ func (s Spool) Add(a Attempt) error {
 // spoolName is the file of a record.
 func spoolName(a Attempt) string { return fmt.Sprintf("%d.%d.%s.json", a.JobID, a.Restart, a.Node) }
 
-// Drain writes the kept records with put, oldest name first, and forgets each
-// that was written. A file that is no record, or that of another attempt than its name
-// says, is refused: it is put aside with the suffix .bad. It stops at the first record
-// that cannot be written.
+// Drain writes the kept records with put, oldest name first, and forgets each written
+// record. A file that is no record, or the record of another attempt than its name
+// says, is refused: the file is put aside with the suffix .bad. Drain stops at the
+// first failed write.
 func (s Spool) Drain(ctx context.Context, put func(context.Context, Attempt) error) (refused int, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package gres holds what the rooms of the node's GPU side say to each other:
-// GPUs, readings of them, leases on them. It knows no library and no file.
+// GPUs, their readings, the leases on them. The package knows no library and no file.
 package gres
 
 import (
@@ -12,34 +12,34 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// GPU is one device of a node, or one MIG instance, as NVML tells it.
+// GPU is a device of a node, or a MIG instance, as NVML tells.
 type GPU struct {
-	UUID     string `json:"uuid"`  // GPU-8f6c... or MIG-...; what CUDA_VISIBLE_DEVICES takes
+	UUID     string `json:"uuid"`  // GPU-8f6c... or MIG-..., for CUDA_VISIBLE_DEVICES
 	Index    int    `json:"index"` // NVML index (PCI bus order) of the device, for people
 	Minor    int    `json:"minor"` // N of /dev/nvidiaN, the device of a MIG instance; -1: not known
 	Model    string `json:"model"` // "NVIDIA A100-SXM4-40GB"
 	TotalMiB int64  `json:"total_mib"`
-	MIG      bool   `json:"mig"`    // an instance: given to one job at a time
+	MIG      bool   `json:"mig"`    // an instance: given to a single job at a time
 	NUMA     int    `json:"numa"`   // node of the host; -1: not known
 	NVLink   uint64 `json:"nvlink"` // bit i: linked to the device of index i
 }
 
 // Whole tells whether a booking of mib means all of the GPU. Driver updates move
-// the total of a GPU by a few MiB, and what carma.toml gives as its size may be
-// off by as much: a whole GPU is a whole GPU.
+// the total of a GPU by a few MiB, and the size in carma.toml may be off by as
+// much: a whole GPU is a whole GPU.
 func (g GPU) Whole(mib int64) bool {
 	d := g.TotalMiB - mib
 	return d > -mib/50 && d < mib/50
 }
 
-// Process is a process that holds a context on a GPU.
+// Process is a process with a context on a GPU.
 type Process struct {
 	PID     int   `json:"pid"`
 	UsedMiB int64 `json:"used_mib"` // 0 where the driver does not tell
 	MPS     bool  `json:"mps"`      // an MPS client
 }
 
-// Sample is one look at one GPU.
+// Sample is a look at a GPU.
 type Sample struct {
 	GPU
 	UsedMiB   int64           `json:"used_mib"`
@@ -53,11 +53,11 @@ type Sample struct {
 	ProcessSMPct map[int]float64 `json:"process_sm_pct,omitempty"`
 	PowerWatts   figure.Measured `json:"power_watts"`
 	EnergyJ      figure.Measured `json:"energy_j"` // total-energy counter
-	// errors that the driver has reported since the previous sample
+	// errors reported by the driver since the previous sample
 	Xids []uint64 `json:"xids,omitempty"`
-	// why the GPU is not to be used, by what the driver tells of its state
+	// why the GPU is not to be used, by its state as the driver tells
 	Fault string `json:"fault,omitempty"`
-	// a reset will remap rows of its memory; until then it can be used
+	// a reset will remap rows of its memory; until then the GPU can be used
 	RowsPending bool `json:"rows_pending,omitempty"`
 	// why the GPU could not be read; the figures above are then void
 	Unreadable string `json:"unreadable"`
@@ -70,7 +70,7 @@ func FalseZero(smactPct, utilisationPct figure.Measured) bool {
 	return smactPct == 0 && utilisationPct >= 10
 }
 
-// Reading is what a choice is made on: the last sample of a GPU and the
+// Reading is the ground of a choice: the last sample of a GPU and the
 // statistics over its window.
 type Reading struct {
 	GPU
@@ -81,26 +81,26 @@ type Reading struct {
 	Foreign     int // processes of no job of ours
 	MPSClients  int
 	Unreadable  string // as in Sample
-	Quarantined string // why no job may have it: its MPS server has faulted, or it is broken
-	Cause       Cause  // of that
-	HeldFor     uint32 // a job that has waited long for it; 0: none
-	HeldUID     uint32 // its user
-	HeldGPUs    int    // that it wants on one node
-	HeldOpen    bool   // that job can start now: the GPU is offered again
+	Quarantined string // why no job may have the GPU: its MPS server has faulted, or the GPU is broken
+	Cause       Cause  // of the quarantine
+	HeldFor     uint32 // a job that has waited long for the GPU; 0: none
+	HeldUID     uint32 // the job's user
+	HeldGPUs    int    // that the job wants on a node
+	HeldOpen    bool   // the job can start now: the GPU is offered again
 }
 
-// Cause is what a GPU is quarantined for, and says what ends that.
+// Cause is the cause of a GPU's quarantine, and says what ends the quarantine.
 type Cause string
 
 // The causes.
 const (
 	CauseMPS    Cause = "mps"    // a fault of its MPS server; ends when the server's clients have gone
-	CauseXid    Cause = "xid"    // an error that the driver reported; ends by carma-node readmit, or at a reboot
-	CauseDevice Cause = "device" // a state that NVML tells; ends with the state
-	CauseJobs   Cause = "jobs"   // several jobs that failed on it; ends by itself
+	CauseXid    Cause = "xid"    // an error reported by the driver; ends by carma-node readmit, or at a reboot
+	CauseDevice Cause = "device" // a state told by NVML; ends with the state
+	CauseJobs   Cause = "jobs"   // several jobs failed on the GPU; ends by itself
 )
 
-// Lease is a promise of memory on one GPU to one job.
+// Lease is a promise of memory on a GPU to a job.
 type Lease struct {
 	Job        jobenv.JobKey
 	UUID       string
@@ -108,24 +108,24 @@ type Lease struct {
 	ReserveMiB int64
 	Exclusive  bool
 	SMActPct   float64 // expected; 0: not known
-	// measured while it was alone on the GPU, mean of the time that it used it; 0: not known
+	// measured while the job was alone on the GPU, mean of the time of use; 0: not known
 	AlonePct     float64 // SM activity
 	AloneDRAMPct float64 // memory bandwidth
-	MaxSlowdown  float64 // that its user allows; 0: the site's
-	Slowed       float64 // how many times as long it takes, where that is long beyond its bound; 0: it is not
+	MaxSlowdown  float64 // allowed by its user; 0: the site's
+	Slowed       float64 // how many times as long the job takes, where long beyond its bound; 0: not so
 	Age          time.Duration
 	Seen         bool   // a process of the job has been seen on the GPU
 	Daemon       Daemon // whose MPS client the job is
 
-	Idle     time.Duration // the job has not used the GPU for so long; 0: it does, or that is not known
-	IdleSure time.Duration // the last part of that in which all readings told so for certain
+	Idle     time.Duration // the job has not used the GPU for so long; 0: in use, or not known
+	IdleSure time.Duration // the last part of Idle in which all readings told so for certain
 }
 
-// Daemon is an MPS control daemon, named by the GPUs that it serves: their UUIDs
+// Daemon is an MPS control daemon, named by the GPUs in its service: their UUIDs
 // in the order of the devices, with commas between. The zero value is none.
 type Daemon string
 
-// UUIDs returns the GPUs that the daemon serves.
+// UUIDs returns the GPUs of the daemon.
 func (d Daemon) UUIDs() []string {
 	if d == "" {
 		return nil
@@ -136,7 +136,7 @@ func (d Daemon) UUIDs() []string {
 // Many tells whether the daemon serves several GPUs.
 func (d Daemon) Many() bool { return strings.IndexByte(string(d), ',') >= 0 }
 
-// Serves tells whether the GPU is one of the daemon's.
+// Serves tells whether the GPU is among the daemon's.
 func (d Daemon) Serves(uuid string) bool {
 	for rest, more := string(d), d != ""; more; {
 		var one string
@@ -147,17 +147,17 @@ func (d Daemon) Serves(uuid string) bool {
 	return false
 }
 
-// Nobody is the user of a daemon that no user has reached.
+// Nobody is the user of a daemon not yet reached by any user.
 const Nobody int64 = -1
 
-// Request is what a job needs of a node.
+// Request is a job's needs of a node.
 type Request struct {
 	JobID       uint32
 	GPUs        int
 	ReserveMiB  int64 // per GPU
-	MarginMiB   int64 // kept free beyond it on a GPU that is shared
+	MarginMiB   int64 // kept free beyond the reserve on a shared GPU
 	Exclusive   bool
 	SMActPct    float64 // expected; 0: not known
 	UID         uint32
-	MaxSlowdown float64 // that its user allows; 0: the site's
+	MaxSlowdown float64 // allowed by its user; 0: the site's
 }

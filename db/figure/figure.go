@@ -6,15 +6,15 @@ package figure
 type MemorySource string
 
 // The sources. NVML tells the memory of each process, of MPS clients from Volta
-// on. Where it does not (some containers, MIG), the memory of the GPU while the
-// job held it is what there is, less what is known of the others.
+// on. Where NVML does not (some containers, MIG), the memory of the GPU while the
+// job held the GPU stands in, less the known memory of the others.
 const (
 	MemoryProcess MemorySource = "process"
 	MemoryMPS     MemorySource = "mps"
 	MemoryWindow  MemorySource = "window"
 )
 
-// Figures is what a job did on one GPU while it held it.
+// Figures is a job's use of one GPU while the job held the GPU.
 type Figures struct {
 	PeakMiB   int64        `json:"peak_mib"` // 0: not known
 	PeakFrom  MemorySource `json:"peak_from"`
@@ -24,14 +24,14 @@ type Figures struct {
 	SMActFrom Source       `json:"smact_from"`
 	EnergyJ   Measured     `json:"energy_j"` // its share
 	IdleJ     Measured     `json:"idle_j"`   // of the share, the idle floor
-	LeaseS    float64      `json:"lease_s"`  // time that it held the GPU, as far as it was measured
+	LeaseS    float64      `json:"lease_s"`  // time for which the job held the GPU, as far as measured
 	HeldS     float64      `json:"held_s"`   // the same, divided by the holders at the time
 	SharedS   float64      `json:"shared_s"` // of LeaseS, with other holders
-	AloneS    Measured     `json:"alone_s"`  // time that the same work takes alone
+	AloneS    Measured     `json:"alone_s"`  // time of the same work alone
 	LawS      float64      `json:"law_s"`    // the same, as the law of interference expects; 0: not known
 }
 
-// NoFigures is what is known of a job that was never measured.
+// NoFigures are the figures of a job never measured.
 func NoFigures() Figures {
 	return Figures{SMActPct: Unknown, SMActMax: Unknown, SMActFrom: SourceNone, EnergyJ: Unknown, IdleJ: Unknown,
 		AloneS: Unknown}
@@ -61,7 +61,8 @@ func (q Quality) And(o Quality) Quality {
 	return Exact
 }
 
-// Covers tells whether measuring for seconds of the lease makes a figure of it.
+// Covers tells whether measuring for seconds of the lease makes a figure of the
+// lease.
 func (f Figures) Covers(seconds float64) bool {
 	return seconds > 0 && seconds >= leaseCovered*f.LeaseS
 }

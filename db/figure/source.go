@@ -6,7 +6,7 @@ package figure
 type Source string
 
 // The sources, best first. Utilisation counts the time in which any kernel
-// ran, so it overstates SMACT (thesis 3.3.2): readings of it are coarse.
+// ran, so utilisation overstates SMACT (thesis 3.3.2): its readings are coarse.
 const (
 	SourceGPM         Source = "gpm"  // NVML GPM, Hopper and later
 	SourceDCGM        Source = "dcgm" // dcgmi dmon, Volta and later

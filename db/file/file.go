@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package file writes, locks and keeps to their owner the files in which processes of one
+// Package file writes, locks and keeps to their owner the files in which processes of a
 // machine meet. Their directories are root's.
 package file
 
@@ -16,19 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Replace puts text at path: whoever reads it gets what was there, or all of text.
+// Replace puts text at path: a reader gets the old text, or all of the new.
 func Replace(path string, text []byte, mode fs.FileMode) error {
 	return replace(path, text, mode, false)
 }
 
-// ReplaceDurably is Replace for what is to outlast a machine that loses its power.
+// ReplaceDurably is Replace for files that outlast a loss of power.
 func ReplaceDurably(path string, text []byte, mode fs.FileMode) error {
 	return replace(path, text, mode, true)
 }
 
 func replace(path string, text []byte, mode fs.FileMode, durably bool) error {
-	// Not seen by who lists the directory; of one name, so that processes that are killed
-	// leave one at most. What is there is not written to: others may have made it.
+	// Not seen in listings of the directory; always of the same name, so killed processes
+	// leave one file at most. An existing file is not written to: others may have made
+	// the file.
 	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	os.Remove(temp)
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
@@ -52,7 +53,7 @@ func replace(path string, text []byte, mode fs.FileMode, durably bool) error {
 // lockEvery is the pause between two tries to lock.
 const lockEvery = 5 * time.Millisecond
 
-// Lock opens the file, which it makes for its owner alone, and locks it until it is closed. It
+// Lock opens the file, made for its owner alone, and locks the file until its close. Lock
 // waits for others until ctx ends.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)

@@ -13,15 +13,15 @@ import (
 // private is for the owner alone.
 const private = 0o600
 
-// Private keeps the files of an SQLite database to their owner: whoever can open a file can
-// lock it, be it for reading only, and so keep all others waiting: a lock on one byte of the
-// -shm file ends every transaction (sqlite.org/wal.html, section 2.2). It makes the database
-// at path, empty, if there is none, and takes away what others
-// may do with one that is there, and with its -wal and -shm. SQLite makes these with the
-// mode of the database. Who has a file open already keeps it.
+// Private keeps the files of an SQLite database to their owner: a user who can open a file,
+// even for reading only, can lock the file and keep all others waiting: a lock on one byte
+// of the -shm file ends every transaction (sqlite.org/wal.html, section 2.2). Private makes
+// the database at path, empty, if there is none, and takes away others' rights to an
+// existing database, and to its -wal and -shm. SQLite makes these two with the mode of the
+// database. A file that is open already stays open.
 //
-// It opens no file that is there: closing it would end the locks that this process has on
-// it (fcntl(2)).
+// Private opens no existing file: the close would end this process's locks on the file
+// (fcntl(2)).
 func Private(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, private)
 	if err == nil {
@@ -37,7 +37,7 @@ func Private(path string) error {
 		if err == nil {
 			err = os.Chmod(path+suffix, info.Mode().Perm()&private)
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // SQLite takes them away with the last who closes
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // SQLite removes both at the last close
 			return fmt.Errorf("keep %s to its owner: %w", path+suffix, err)
 		}
 	}

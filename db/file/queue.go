@@ -13,22 +13,22 @@ import (
 )
 
 // Queue lets processes that write to one SQLite database come in turn.
-// SQLite's own waiting is a sleep that grows to 100 ms, so that of many writers
-// some start long after the lock is free, and some never within their busy
-// timeout; and who has just ended is there again before the one that it has woken.
-// It is a queue and no guard: who has waited long enough goes on without, whoever
-// is killed leaves those behind it to go on, and SQLite keeps order.
+// SQLite's own waiting is a sleep that grows to 100 ms, so of many writers some
+// start long after the lock is free, and some never within their busy timeout; and
+// a writer just done is there again before the writer just woken. Queue is a queue
+// and no guard: a writer goes on without its turn after a long enough wait, the
+// writers behind a killed one go on, and SQLite keeps order.
 //
-// It is a file in which each writer locks the byte of its number and waits for
-// that of the one before. It is not the database itself: closing that would end
-// the locks that SQLite holds on it (fcntl(2)).
+// In the queue's file each writer locks the byte of its number and waits for the
+// byte before. The file is not the database itself: closing the database would end
+// SQLite's locks there (fcntl(2)).
 type Queue struct {
 	file *os.File
-	mine chan struct{} // one of this process at a time: a lock is the file's, not a thread's
+	mine chan struct{} // a single writer of this process at a time: a lock is the file's, not a thread's
 }
 
-// The file holds the number that was given last. Its first byte is locked while
-// a number is taken, those of the numbers lie behind.
+// The file holds the number given last. Its first byte is locked while a number is
+// taken; the bytes of the numbers lie behind.
 const (
 	door  = 0
 	first = 8
@@ -46,8 +46,8 @@ func OpenQueue(path string) (*Queue, error) {
 // Close closes the file.
 func (q *Queue) Close() error { return q.file.Close() }
 
-// Enter waits for the caller's turn, until ctx ends or at most so long, and
-// returns what ends it.
+// Enter waits for the caller's turn, until ctx ends or at most so long, and returns
+// the function that ends the turn.
 func (q *Queue) Enter(ctx context.Context, most time.Duration) (leave func()) {
 	late := time.NewTimer(most)
 	defer late.Stop()
@@ -87,14 +87,14 @@ func (q *Queue) Enter(ctx context.Context, most time.Duration) (leave func()) {
 	case <-late.C:
 	}
 	go func() {
-		<-turn // when it comes, pass it on
+		<-turn // pass a late turn on
 		end()
 	}()
 	return func() {}
 }
 
 // take takes the next number, locks its byte and opens the door. Where the file
-// cannot be written two have one number.
+// cannot be written, two writers have the same number.
 func (q *Queue) take() int64 {
 	defer q.unlock(door)
 	var text [8]byte

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rows reads what SQLite answers.
+// Package rows reads SQLite's answers.
 package rows
 
 import (
@@ -12,8 +12,8 @@ import (
 // Scan is sql.Rows's.
 type Scan func(fields ...any) error
 
-// All makes a value of each row of a query and closes it; err is the query's. doing says of
-// an error what failed.
+// All makes a value of each row of a query and closes the query; err is the query's. doing
+// names in an error the step that failed.
 func All[T any](r *sql.Rows, err error, doing string, one func(v *T, scan Scan) error) (list []T, _ error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)

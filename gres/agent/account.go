@@ -18,8 +18,8 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// accounts is what the agent keeps to tell who did what: a meter for each GPU,
-// and the samples that are not written yet.
+// accounts is the agent's bookkeeping of jobs: a meter for each GPU, and the samples
+// not written yet.
 type accounts struct {
 	loaded  bool
 	gpus    map[string]*account
@@ -42,7 +42,7 @@ type account struct {
 	smactS  float64 // percent x seconds in the bucket
 }
 
-// holder is a job that holds the GPU, or held it at the last look.
+// holder is a job holding the GPU now, or at the last look.
 type holder struct {
 	lease gres.Lease
 	energy.Evidence
@@ -56,12 +56,12 @@ type holder struct {
 // sampleOf is how many looks make a sample.
 const sampleOf = 10
 
-// maxPending bounds the samples that wait for a database that takes none: a day
-// of one GPU.
+// maxPending bounds the samples waiting for a database that takes none: a day of one
+// GPU.
 const maxPending = 8640
 
-// begin reads what an earlier agent knew, once, and notes who has ended since
-// the last tick.
+// begin reads the state of an earlier agent, once, and notes which jobs have ended
+// since the last tick.
 func (c *accounts) begin(ctx context.Context, a *Agent, ended []lease.Ended) {
 	now := lease.Now()
 	c.ended = map[jobenv.JobKey]time.Duration{}
@@ -99,7 +99,7 @@ func (c *accounts) of(gpu gres.GPU) *account {
 	return g
 }
 
-// account splits what a GPU did since the last look among those who held it.
+// account splits a GPU's figures since the last look among the GPU's holders.
 func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now time.Duration) []lease.Usage {
 	if s.Unreadable != "" {
 		a.accounts.of(s.GPU).forgetIdle()
@@ -133,8 +133,8 @@ func (a *Agent) account(s gres.Sample, leases []gres.Lease, owners Owners, now t
 	return usages
 }
 
-// hold brings the holders up to date: those of the leases, and those of the last
-// look that have gone since, in the order of their jobs.
+// hold brings the holders up to date: jobs with leases, and holders of the last look
+// that have gone since, in the order of their jobs.
 func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 	for _, h := range g.holders {
 		h.gone = true
@@ -159,8 +159,8 @@ func (g *account) hold(uuid string, leases []gres.Lease) []*holder {
 	})
 }
 
-// look finds out what each holder has on the GPU, and what is there of no job.
-// One that has gone keeps what was last seen of it.
+// look finds out each holder's evidence on the GPU, and the evidence there of no job. A
+// holder that has gone keeps its last evidence.
 func look(s gres.Sample, g *account, holders []*holder, leases []gres.Lease, owners Owners) (foreign energy.Evidence,
 	serverPct float64) {
 	for _, h := range holders {
@@ -206,9 +206,9 @@ func keyOf(o resident.Owner, leases []gres.Lease, uuid string) (key jobenv.JobKe
 	return key
 }
 
-// interval is the time between two looks and who held the GPU in it.
+// interval is the time between two looks and the GPU's holders then.
 type interval struct {
-	holders  []energy.Holder // those of no job last
+	holders  []energy.Holder // processes of no job last
 	evidence []energy.Evidence
 	unownedJ float64
 }
@@ -278,7 +278,7 @@ func (v *interval) usages(s gres.Sample, order []*holder, joules, seconds float6
 	return usages
 }
 
-// addToBucket adds an interval to the sample that is being made.
+// addToBucket adds an interval to the sample in the making.
 func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, jobs int) {
 	b := &g.bucket
 	b.UsedMiB, b.Jobs = max(b.UsedMiB, s.UsedMiB), max(b.Jobs, jobs)
@@ -297,8 +297,8 @@ func (g *account) addToBucket(s gres.Sample, joules, unownedJ, seconds float64, 
 	}
 }
 
-// flush writes the samples whose time is over. A database that takes none costs
-// the oldest of them, never a tick.
+// flush writes the samples whose time is over. A failing database costs the oldest of
+// them, never a tick.
 func (c *accounts) flush(ctx context.Context, a *Agent) {
 	if a.Records == nil {
 		return
@@ -319,7 +319,7 @@ func (c *accounts) flush(ctx context.Context, a *Agent) {
 	}
 }
 
-// tidyEvery is how often old samples are put together and what is too old goes.
+// tidyEvery is how often old samples are put together and too old samples go.
 const tidyEvery = time.Hour
 
 // turn begins a new bucket if its time has come.
@@ -335,7 +335,7 @@ func (g *account) turn(at time.Time, length time.Duration, to *[]db.Sample) bool
 	}
 	g.bucket, g.smactS = db.Sample{UUID: b.UUID, At: at}, 0
 	if b.At.IsZero() {
-		// What was seen before the first bucket counts in it.
+		// Looks before the first bucket count in the first bucket.
 		g.bucket = b
 		g.bucket.At = at
 		return false
@@ -365,7 +365,7 @@ func (c *accounts) write(ctx context.Context, a *Agent) {
 	c.failing, c.pending = false, c.pending[:0]
 }
 
-// close writes what there is.
+// close writes the rest.
 func (c *accounts) close(a *Agent) {
 	if a.Records == nil {
 		return

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is the node's daemon: it samples the GPUs, keeps the window of
-// SM activity, measures what each job does, keeps the MPS daemons up and
-// publishes capacity. Nothing depends on it at the moment of a choice: without
-// it the Prolog samples by itself.
+// Package agent is the node's daemon: the agent samples the GPUs, keeps the window of
+// SM activity, measures each job, keeps the MPS daemons up and publishes capacity.
+// Nothing depends on the agent at the moment of a choice: without an agent the Prolog
+// samples by itself.
 package agent
 
 import (
@@ -35,7 +35,7 @@ import (
 type Agent struct {
 	Node   string
 	Config config.Config
-	// Thresholds are what a GPU must hold to take a job.
+	// Thresholds are a GPU's conditions to take a job.
 	Thresholds  choose.Thresholds
 	RunDir      string
 	Log         *slog.Logger
@@ -43,12 +43,12 @@ type Agent struct {
 	Owners      Owners
 	Ledger      Ledger
 	Publisher   Publisher
-	Publishes   func(context.Context) (bool, error) // whether Slurm compares what stands in Extra; nil: it does
+	Publishes   func(context.Context) (bool, error) // whether Slurm compares Extra; nil: yes
 	Daemons     *Daemons                            // of MPS; nil: not used
 	Jobs        Known
 	Users       Users
 	Records     Records
-	Lost        func(lease.Held) db.Attempt // the record of an attempt that had no Epilog
+	Lost        func(lease.Held) db.Attempt // the record of an attempt without an Epilog
 	Outputs     *output.Watch               // nil: only the batch script's stderr is known
 	Steward     *Steward                    // nil: there is none
 	Confinement *Confinement                // nil: no job is confined
@@ -60,7 +60,7 @@ type Agent struct {
 	Export      func(lease.Snapshot) error // for other tools; nil: nothing
 	Alive       func()                     // after each look at everything; nil: nobody asks
 
-	// Each loop of Run has state that it alone uses, but for what has a lock. observe:
+	// Each loop of Run has state of its own, but for fields with a lock. observe:
 	known       map[int]output.Process // on shared GPUs, by pid
 	gpus        map[string]*gpuState
 	accounts    accounts
@@ -80,13 +80,13 @@ type Agent struct {
 type gpuState struct {
 	smact  *window.Window
 	source figure.Source // as last said
-	other  int           // looks in a row with another one
-	worse  bool          // that was said of a worse one
+	other  int           // looks in a row with another source
+	worse  bool          // a worse source was told
 	health health
 }
 
 // otherFor is for how many looks another source of SM activity must stay to be worth a
-// line: one look may fall between two figures of DCGM.
+// line: a look may fall between two figures of DCGM.
 const otherFor = 5
 
 // tellSource says where the SM activity of a GPU comes from when that changes.
@@ -101,7 +101,7 @@ func (a *Agent) tellSource(st *gpuState, s gres.Sample) {
 			return
 		}
 		worse := s.Source == figure.SourceNone || s.Source.Coarse() && st.source != figure.SourceNone
-		if worse || st.worse { // dcgmi takes a while to start: that is nothing to say
+		if worse || st.worse { // dcgmi takes a while to start: nothing to say
 			a.Log.Warn("SM activity comes from another source", "gpu", s.UUID, "from", s.Source, "before", st.source)
 		}
 		st.source, st.other, st.worse = s.Source, 0, worse
@@ -116,9 +116,9 @@ const sampleDeadline = 5 * time.Second
 // and hooks may come in swarms.
 const apart = 150 * time.Millisecond
 
-// Run works until ctx ends. What may hang has a loop of its own, so that it delays
+// Run works until ctx ends. Work that may hang has a loop of its own, so as to delay
 // nothing else: the driver, the MPS daemons, and slurmctld for each kind of question. The
-// loops share no state but what has a lock: each gets what was seen last as a value.
+// loops share no state without a lock: each gets the last look as a value.
 func (a *Agent) Run(ctx context.Context) error {
 	a.gpus = map[string]*gpuState{}
 	poke, err := listen(a.RunDir)
@@ -141,7 +141,7 @@ func (a *Agent) Run(ctx context.Context) error {
 				s.sendPreemptors(ctx, lease.Now())
 			}))
 	}
-	var driver sync.WaitGroup // nobody waits for it: a call may hang with the driver
+	var driver sync.WaitGroup // nobody waits for driver: a call may hang with the driver
 	if a.Limits != nil {
 		tell = append(tell, every(ctx, &driver, 0, 0, a.Limits.keep))
 	} else if err := confine.SetUnlimited(a.RunDir, a.Unlimited); err != nil {
@@ -174,13 +174,13 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		select {
 		case seen <- struct{}{}:
-		default: // it has not come to the last one yet
+		default: // the last one is still waiting
 		}
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		case <-poke:
-			// What a job leaves is seen, and offered, at once.
+			// Room left by a job is seen, and offered, at once.
 			if wait := apart - (lease.Now() - a.looked); wait > 0 {
 				time.Sleep(wait)
 			}
@@ -197,9 +197,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// share hands what the ledger says after each look to the loops that talk to slurmctld,
-// and in a while also if a look hangs. What was read before the agent was stopped may be too old to be
-// published.
+// share hands the ledger's state after each look to the loops that talk to slurmctld, and in a while
+// also if a look hangs. Readings of before the agent's last stop may be too old to be published.
 func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[lease.Snapshot]) {
 	select {
 	case <-ctx.Done():
@@ -232,8 +231,8 @@ type view struct {
 	snapshot lease.Snapshot // a little older
 }
 
-// observe reads the GPUs and puts what it sees into the ledger. Errors are logged
-// and the next time tries again.
+// observe reads the GPUs and puts the readings into the ledger. Errors are logged and
+// the next time tries again.
 func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	if a.Alive != nil {
 		defer a.Alive()
@@ -258,7 +257,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	now := lease.Now()
 	interval := now - a.looked
 	if a.looked == 0 {
-		interval = apart // what the first look says is of the moment before
+		interval = apart // the first look tells of the moment before
 	}
 	a.looked = now
 	a.accounts.begin(ctx, a, ended)
@@ -275,7 +274,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	return view{samples, s}, true
 }
 
-// askOfJobs asks slurmctld what must be known of jobs soon, at each look.
+// askOfJobs asks slurmctld the urgent questions about jobs, at each look.
 func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	now := lease.Now()
 	a.Returned.setStarts(ctx, s.PendingRestarts)
@@ -285,8 +284,8 @@ func (a *Agent) askOfJobs(ctx context.Context, s lease.Snapshot) {
 	a.Offers.openHolds(ctx, s, now)
 }
 
-// compare looks whether the node's Extra says what slurmctld was told, and after what the ledger and
-// the Extra say of jobs.
+// compare compares the node's Extra with slurmctld's last word from here, and looks after the jobs
+// in the ledger and the Extra.
 func (a *Agent) compare(ctx context.Context, s lease.Snapshot) {
 	guard := a.Confinement.guard()
 	a.Confinement.reopen(ctx, guard, s)
@@ -341,7 +340,7 @@ func (a *Agent) compareExtra(ctx context.Context, s lease.Snapshot) (text string
 // its node are brought up to date.
 const releaseEvery = 5 * time.Minute
 
-// publishes tells whether slurmctld compares what stands in nodes' Extra.
+// publishes tells whether slurmctld compares nodes' Extra.
 func (a *Agent) publishes(ctx context.Context) bool {
 	first, now := a.askedRelease == 0, lease.Now()
 	switch {
@@ -391,8 +390,8 @@ func (a *Agent) export(s lease.Snapshot) {
 	a.exportFails = err != nil
 }
 
-// measure turns samples into readings for the next choice and into usages of
-// the jobs that hold the GPUs.
+// measure turns samples into readings for the next choice and into usages of the GPUs'
+// holders.
 func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading,
 	[]lease.Usage) {
 	var readings []gres.Reading
@@ -410,7 +409,7 @@ func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interva
 	return readings, usages
 }
 
-// stateOf is what is known of a GPU since earlier looks.
+// stateOf is the knowledge of a GPU from earlier looks.
 func (a *Agent) stateOf(uuid string) *gpuState {
 	st := a.gpus[uuid]
 	if st == nil {

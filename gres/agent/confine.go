@@ -19,10 +19,10 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Confinement keeps jobs to the GPUs that they have leased, where no Prolog has done so, or an agent comes
-// after the job.
+// Confinement keeps jobs to their leased GPUs, where no Prolog has done so, or an agent comes after the
+// job.
 type Confinement struct {
-	Guard  func() (confine.Guard, error) // what confines jobs now
+	Guard  func() (confine.Guard, error) // the present guard
 	Wanted bool                          // devices.confine is not "none"
 	RunDir string
 	Ledger Leases
@@ -32,16 +32,16 @@ type Confinement struct {
 
 	// compare:
 	confinedBy string // as last said
-	reopened   bool   // what jobs may open, since that was said
+	reopened   bool   // jobs have their GPUs opened anew, since confinedBy was said
 	guards     latest[confine.Guard]
-	reaped     uint32 // the last confined job that slurmctld was asked about
+	reaped     uint32 // the last confined job asked about
 
 	// keepShut:
 	shutFails string // as last said
 }
 
-// guard looks for what confines jobs now: slurmd, which may come later than the agent,
-// makes what a guard stands on. It says so when that changes.
+// guard looks for the present guard: slurmd, which may come later than the agent, lays
+// the ground for guards. guard logs each change.
 func (c *Confinement) guard() confine.Guard {
 	if c == nil {
 		return nil
@@ -70,7 +70,7 @@ func (c *Confinement) guard() confine.Guard {
 	return g
 }
 
-// keepShut looks after jobs that no Prolog has confined, by the newest guard that it is given.
+// keepShut looks after jobs confined by no Prolog, by the newest guard given.
 func (c *Confinement) keepShut(ctx context.Context, guards latest[confine.Guard]) {
 	stop := func() {}
 	for {
@@ -96,11 +96,11 @@ func (c *Confinement) keepShut(ctx context.Context, guards latest[confine.Guard]
 	}
 }
 
-// reopen confines the jobs that an agent finds when it starts: those that started before
-// there was a guard, too.
+// reopen confines the jobs found by an agent at its start: jobs older than the guard,
+// too.
 func (c *Confinement) reopen(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	if g != nil && !g.Exact() {
-		// Device nodes that the driver has made meanwhile are open to all.
+		// Device nodes made by the driver meanwhile are open to all.
 		if err := g.Close(confine.Job{}); err != nil {
 			c.Log.Error("set access lists", "error", err)
 		}
@@ -127,7 +127,7 @@ func (c *Confinement) reopen(ctx context.Context, g confine.Guard, s lease.Snaps
 	}
 }
 
-// owned are the minors of the GPUs that jobs have leased.
+// owned are the minors of jobs' leased GPUs.
 func owned(s lease.Snapshot) map[confine.Job][]int {
 	minors := map[string]int{}
 	for _, r := range s.Readings {
@@ -143,15 +143,15 @@ func owned(s lease.Snapshot) map[confine.Job][]int {
 	return own
 }
 
-// shut closes all GPUs to a job but those that it has leased.
+// shut closes all GPUs to a job but its leased GPUs.
 func (c *Confinement) shut(ctx context.Context, g confine.Guard, job confine.Job) (leased bool, err error) {
 	return c.asLeased(ctx, g, job, nil, false)
 }
 
-// asLeased opens to a job the GPUs that it has leased and no other; open are those that are open
-// to it, if that is known. A Prolog may come in between: it leases first and opens then, so what
-// the ledger says afterwards is what it opens. So may an Epilog, which closes first and releases
-// then, and would find no more what is opened after it.
+// asLeased opens to a job its leased GPUs and no other; open are the GPUs open to the job, if
+// known. A Prolog may come in between: a Prolog leases first and opens then, so the ledger
+// afterwards names the GPUs of the Prolog. So may an Epilog, which closes first and releases
+// then, and would not find GPUs opened after the Epilog's own close.
 func (c *Confinement) asLeased(ctx context.Context, g confine.Guard, job confine.Job, open []int,
 	known bool) (leased bool, err error) {
 	for ; ; known = true {
@@ -180,9 +180,9 @@ func (c *Confinement) asLeased(ctx context.Context, g confine.Guard, job confine
 	}
 }
 
-// shutUnconfined closes the GPUs to jobs that slurmd has started without a Prolog, as 22.05
-// does after one was killed. Jobs that are older than the guard go on; the guard takes a GPU
-// from them when somebody leases it.
+// shutUnconfined closes the GPUs to jobs started by slurmd without a Prolog, as by 22.05
+// after a Prolog was killed. Jobs older than the guard go on; the guard takes a GPU from
+// them when somebody leases the GPU.
 func (c *Confinement) shutUnconfined(ctx context.Context, g confine.Guard) {
 	late, err := c.unconfined(g)
 	for _, job := range late {
@@ -202,7 +202,7 @@ func (c *Confinement) shutUnconfined(ctx context.Context, g confine.Guard) {
 	}
 }
 
-// unconfined are the jobs that are not confined and came after the guard.
+// unconfined are the unconfined jobs newer than the guard.
 func (c *Confinement) unconfined(g confine.Guard) ([]confine.Job, error) {
 	jobs, err := g.Unconfined()
 	if err != nil {
@@ -224,12 +224,13 @@ func ids(jobs []confine.Job) []uint32 {
 	return ids
 }
 
-// confinedAtOnce bounds what one look asks slurmctld about jobs that are confined and not here:
-// those that Prologs have returned to the queue are confined until they end, and users decide how
-// many these are.
+// confinedAtOnce bounds a look's questions to slurmctld about jobs confined and not here: jobs
+// returned to the queue by Prologs are confined until their end, and users decide how many these
+// are.
 const confinedAtOnce = 20
 
-// reapConfined forgets jobs that have ended without an Epilog. They are asked about by turns.
+// reapConfined forgets jobs ended without an Epilog. slurmctld is asked about the jobs by
+// turns.
 func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 	if g == nil {
 		return
@@ -239,7 +240,7 @@ func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 		c.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
-	// slurmctld may have taken its time since the look that compare is about.
+	// slurmctld may have taken its time since compare's look.
 	s, err := c.Ledger.Snapshot(ctx)
 	if err != nil {
 		c.Log.Error("read ledger", "error", err)
@@ -250,7 +251,7 @@ func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 		c.Log.Error("find confined jobs that have ended", "error", err)
 		return
 	}
-	// Those after the last one come first, in the order of their ids, around the end of them.
+	// Jobs after the last one come first, in the order of their ids, around the end of them.
 	slices.SortFunc(jobs, func(x, y confine.Job) int { return cmp.Compare(x.ID-c.reaped-1, y.ID-c.reaped-1) })
 	asked := 0
 	for _, j := range jobs {
@@ -266,12 +267,12 @@ func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 		if err != nil && !errors.Is(err, sctl.ErrNoJob) {
 			continue
 		}
-		// A pending one may be started again without a Prolog.
+		// A pending job may be started again without a Prolog.
 		if err == nil && (job.State.HoldsNode() || job.State == jobstate.Pending) {
 			continue
 		}
 		err = g.Forget(j)
-		// It may have been requeued, and be in its Prolog by now.
+		// The job may have been requeued, and be in its Prolog by now.
 		_, errOpen := c.asLeased(ctx, g, j, nil, true)
 		if errOpen != nil {
 			err = errOpen
@@ -279,7 +280,7 @@ func (c *Confinement) reapConfined(ctx context.Context, g confine.Guard) {
 		switch {
 		case err == nil:
 			c.Log.Warn("confinement of a lost job removed", "job", jobenv.JobKey{JobID: j.ID}, "state", job.State)
-		case !errors.Is(err, syscall.EBUSY): // processes that outlive their job: it stays closed
+		case !errors.Is(err, syscall.EBUSY): // processes outlive their job: the job stays closed
 			c.Log.Error("remove a job's confinement", "job", j.ID, "error", err)
 		}
 	}

@@ -18,16 +18,16 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// forgottenAfter is slurmctld's MinJobAge by default: later it knows no more.
-// Records whose job nobody has been asked about for askNoMore get no answer:
-// slurmctld was away, jobs ended faster than questions are put, or no record could be written.
+// forgottenAfter is slurmctld's MinJobAge by default: later slurmctld knows no more. Records
+// whose job nobody has been asked about for askNoMore get no answer: slurmctld was away, jobs
+// ended faster than questions are put, or no record could be written.
 const (
 	forgottenAfter = 5 * time.Minute
 	askNoMore      = time.Hour
 )
 
-// endedAtOnce bounds what one tick does about jobs that have ended, and
-// endsAskedAtOnce what it asks slurmctld.
+// endedAtOnce bounds a tick's work on ended jobs, and endsAskedAtOnce a tick's
+// questions to slurmctld.
 const (
 	endedAtOnce     = 50
 	endsAskedAtOnce = 3
@@ -43,18 +43,17 @@ type Ends struct {
 	Log     *slog.Logger
 
 	askAt       map[jobenv.JobKey]time.Duration // when slurmctld is asked again how an attempt ended
-	waiting     map[jobenv.JobKey]struct{}      // attempts that are recorded, and whose jobs wait for the next
-	silence     time.Duration                   // how long slurmctld is not asked, as it did not answer
+	waiting     map[jobenv.JobKey]struct{}      // recorded attempts, whose jobs wait for the next
+	silence     time.Duration                   // how long slurmctld is not asked, for want of an answer
 	silentUntil time.Duration
 }
 
-// complete puts slurmctld's word on the end of jobs into their records. The
-// Epilog's environment does not tell a job that was cancelled or ran out of
-// time from one that ended well. The agent is woken before slurmctld has heard of the end, so the
-// first question often comes too early, and soon slurmctld forgets the job. So the next one comes a
-// second later, and then ever more rarely, at most whenever counts are compared: a job whose
-// processes hang completes for long, and others come before it. So with a slurmctld that does not
-// answer.
+// complete puts slurmctld's word on the end of jobs into their records. The Epilog's environment
+// does not tell a cancelled or timed-out job from a job ended well. The agent is woken before
+// slurmctld has heard of the end, so the first question often comes too early, and soon slurmctld
+// forgets the job. So the next one comes a second later, and then ever more rarely, at most
+// whenever counts are compared: a job whose processes hang completes for long, and others come
+// before the hanging job. So with a silent slurmctld.
 func (c *Ends) complete(ctx context.Context, now time.Duration) {
 	ended, err := c.Ledger.Ended(ctx, endedAtOnce+len(c.askAt))
 	if err != nil {
@@ -95,7 +94,7 @@ func (c *Ends) complete(ctx context.Context, now time.Duration) {
 				words, _ = c.Jobs.Words(ctx, e.JobID)
 			}
 		}
-		// REQUEUED is the record's last word only until the job's own: one that waits may be cancelled there.
+		// REQUEUED is the record's last word only until the job's own: a waiting job may be cancelled there.
 		waits := j.State == jobstate.Pending && uint32(max(j.Restarts, 0)) == e.Restart+1
 		if _, complete := c.waiting[e.JobKey]; waits && complete {
 			continue
@@ -104,8 +103,8 @@ func (c *Ends) complete(ctx context.Context, now time.Duration) {
 	}
 }
 
-// setEnd completes the record of one attempt; j is zero if slurmctld does not
-// know the job any more. Of a job that waits for its next attempt there will be more to say.
+// setEnd completes the record of an attempt; j is zero if slurmctld does not know the job
+// any more. Of a job waiting for its next attempt there will be more to say.
 func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl.Words, waits bool) {
 	end := db.End{JobID: e.JobID, Restart: e.Restart, Node: c.Node, Forward: c.Config.Accounting.Forward == "slurmdbd"}
 	if j.State != "" {
@@ -136,13 +135,13 @@ func (c *Ends) setEnd(ctx context.Context, e lease.Ended, j sctl.Job, words sctl
 	}
 }
 
-// finalState is what an attempt came to by what slurmctld says of its job after it; empty:
-// it runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
+// finalState is the end of an attempt by slurmctld's later word on the job; empty: the job
+// runs on without this node (scontrol update NumNodes), and the Epilog's word stays.
 func finalState(j sctl.Job, restart uint32) string {
 	switch {
 	case uint32(max(j.Restarts, 0)) == restart+1 && j.State == jobstate.Cancelled && j.NodeList == "":
-		return string(j.State) // it never started again
-	case uint32(max(j.Restarts, 0)) > restart: // what it is now, a later attempt came to
+		return string(j.State) // never started again
+	case uint32(max(j.Restarts, 0)) > restart: // the present state is a later attempt's
 		return jobstate.Requeued
 	case j.State.HoldsNode() && uint32(j.Restarts) == restart:
 		return ""

@@ -14,8 +14,8 @@ import (
 
 // broken are the Xids after which NVIDIA asks for a reset of the GPU or of the node, or for
 // service (docs.nvidia.com/deploy/xid-errors, .../health-validation/reference/checks/xid).
-// A program of a user causes none of them; what it can cause (13, 31, 43, 45, 68, 94, 109
-// and others) closes no GPU, or a user could take GPUs from everybody.
+// A program of a user causes none of them; the Xids of users' programs (13, 31, 43, 45, 68,
+// 94, 109 and others) close no GPU, or a user could take GPUs from everybody.
 var broken = map[uint64]string{
 	46:  "GPU stopped processing",
 	48:  "double bit ECC error",
@@ -33,17 +33,17 @@ var broken = map[uint64]string{
 // sayXidEvery is how often one Xid of one GPU gets a line: users can cause many.
 const sayXidEvery = time.Minute
 
-// health is what was last said of a GPU.
+// health is the last word on a GPU.
 type health struct {
 	told    bool // the ledger knows whether NVML tells a fault
 	fault   string
 	pending bool
 	xids    map[uint64]time.Duration
-	again   []uint64 // they are not in the ledger yet
+	again   []uint64 // not in the ledger yet
 }
 
-// watchHealth quarantines GPUs that are broken by what the driver tells, and ends that
-// where it tells so no more.
+// watchHealth quarantines GPUs broken by the driver's word, and ends the quarantine
+// where the driver tells so no more.
 func (a *Agent) watchHealth(ctx context.Context, samples []gres.Sample) {
 	for _, s := range samples {
 		st := a.gpus[s.UUID]
@@ -61,8 +61,7 @@ func (a *Agent) watchHealth(ctx context.Context, samples []gres.Sample) {
 	}
 }
 
-// keepXids keeps the errors of a look that comes to nothing for the next: the driver tells each
-// of them once.
+// keepXids keeps the errors of a failed look for the next: the driver tells each of them once.
 func (a *Agent) keepXids(samples []gres.Sample) {
 	for _, s := range samples {
 		h := &a.stateOf(s.UUID).health
@@ -74,7 +73,8 @@ func (a *Agent) keepXids(samples []gres.Sample) {
 	}
 }
 
-// onXid quarantines the GPU each time: it may have been readmitted since the last one.
+// onXid quarantines the GPU each time: the GPU may have been readmitted since the last
+// Xid.
 func (a *Agent) onXid(ctx context.Context, h *health, s gres.Sample, xid uint64) {
 	now := lease.Now()
 	at, said := h.xids[xid]

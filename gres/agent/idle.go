@@ -18,15 +18,15 @@ import (
 // idlePct is the SM activity below which a GPU counts as unused.
 const idlePct = 0.5
 
-// idleness is since when a holder has not used its GPU, as the agent has seen
-// it without a gap.
+// idleness is since when a holder has not used its GPU, as seen by the agent without a
+// gap.
 type idleness struct {
-	from, sure         time.Duration // 0: it does, or that is not known; sure: for certain
-	toldFrom, toldSure time.Duration // what the ledger has
+	from, sure         time.Duration // 0: in use, or not known; sure: for certain
+	toldFrom, toldSure time.Duration // in the ledger
 	told               bool
 }
 
-// look adds one look at the GPU and says in the usage what is new.
+// look adds a look at the GPU and puts the news into the usage.
 func (i *idleness) look(u *lease.Usage, s gres.Sample, foreign bool, holders int, now time.Duration) {
 	idle, coarse := unused(u.Present, u.SMActPct, s, foreign, holders)
 	begin := func(at *time.Duration, yes bool) {
@@ -43,11 +43,10 @@ func (i *idleness) look(u *lease.Usage, s gres.Sample, foreign bool, holders int
 	i.toldFrom, i.toldSure, i.told = i.from, i.sure, true
 }
 
-// unused tells whether a holder does nothing on its GPU: it has no context there,
-// or its SMs do nothing. coarse says that this may be wrong: SM activity that is
-// no measurement, or a part by rule of what several did. What cannot be told
-// counts as use: processes of no job may be the holder's own, and an empty list
-// of processes may be a driver that tells none.
+// unused tells whether a holder does nothing on its GPU: no context there, or idle SMs.
+// coarse says the answer may be wrong: SM activity is no measurement, or a part by rule
+// of several holders' activity. The unknown counts as use: processes of no job may be
+// the holder's own, and an empty list of processes may be a driver that tells none.
 func unused(present bool, ownPct float64, s gres.Sample, foreign bool, holders int) (idle, coarse bool) {
 	quiet := s.SMActPct.Known() && s.SMActPct < idlePct
 	switch {
@@ -63,15 +62,15 @@ func unused(present bool, ownPct float64, s gres.Sample, foreign bool, holders i
 	return holders > 1 && ownPct < idlePct, true
 }
 
-// forgetIdle ends what was seen so far: a GPU that cannot be read shows nothing.
+// forgetIdle ends the idleness seen so far: an unreadable GPU shows nothing.
 func (g *account) forgetIdle() {
 	for _, h := range g.holders {
 		h.idle.from, h.idle.sure = 0, 0
 	}
 }
 
-// tellAgain has the next look say what stands, changed or not: the ledger has not taken
-// what this one said.
+// tellAgain has the next look tell the present state, changed or not: the ledger has
+// not taken the last word.
 func (c *accounts) tellAgain() {
 	for _, g := range c.gpus {
 		for _, h := range g.holders {
@@ -80,11 +79,11 @@ func (c *accounts) tellAgain() {
 	}
 }
 
-// acted is what was done about a job that uses no GPU.
+// acted is the past action on a job that uses no GPU.
 type acted struct{ told, cancelled bool }
 
-// tellIdle acts on jobs that have used none of their GPUs for idle.after: their
-// users are told once for as long as that lasts.
+// tellIdle acts on jobs that have used none of their GPUs for idle.after: their users
+// are told once for as long as the idleness lasts.
 func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 	after := a.Config.Idle.After.D()
 	still := map[jobenv.JobKey]acted{}
@@ -114,15 +113,14 @@ func (a *Agent) tellIdle(ctx context.Context, s lease.Snapshot) {
 	a.acted = still
 }
 
-// idleJob is for how long a job has used none of its GPUs, and for how long that
-// is certain.
+// idleJob is for how long a job has used none of its GPUs, and for how long for
+// certain.
 type idleJob struct {
 	uid        uint32
 	idle, sure time.Duration
 }
 
-// idleJobs looks at the jobs of a node. A reading that is old or missing shows
-// nothing.
+// idleJobs looks at the jobs of a node. An old or missing reading shows nothing.
 func idleJobs(s lease.Snapshot, interval time.Duration) map[jobenv.JobKey]idleJob {
 	fresh := map[string]bool{}
 	for _, r := range s.Readings {
@@ -144,7 +142,7 @@ func idleJobs(s lease.Snapshot, interval time.Duration) map[jobenv.JobKey]idleJo
 }
 
 // cancelIdle cancels a job, or tells its user if the job may not be cancelled: a
-// suspended one cannot use its GPUs, and of one on several nodes this one sees a
+// suspended job cannot use its GPUs, and of a job on several nodes the agent sees a
 // part.
 func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob, text string,
 	told bool) (cancelled bool, err error) {
@@ -156,7 +154,7 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 		return false, err
 	}
 	if !a.isHere(job, key) {
-		return false, nil // it may run elsewhere, and reap ends its lease
+		return false, nil // the job may run elsewhere, and reap ends its lease
 	}
 	if job.State != jobstate.Running || job.Nodes != 1 {
 		if told {
@@ -169,7 +167,7 @@ func (a *Agent) cancelIdle(ctx context.Context, key jobenv.JobKey, idle idleJob,
 	if err != nil {
 		return false, err
 	}
-	// In what it has been seen without use it may have been suspended.
+	// During its unused time the job may have been suspended.
 	if still := idleJobs(s, a.Config.NVML.Interval.D())[key]; still.sure-job.Suspended < a.Config.Idle.After.D() {
 		return false, nil
 	}

@@ -16,13 +16,13 @@ import (
 	"carma/gres/lease"
 )
 
-// limited is what a limit stands on.
+// limited is the target of a limit.
 type limited struct {
 	confine.Group
 	uuid string
 }
 
-// MemoryLimits has the driver hold jobs to the GPU memory that they booked.
+// MemoryLimits has the driver hold jobs to their booked GPU memory.
 type MemoryLimits struct {
 	Driver  Limits
 	Cgroups Cgroups // on which limits are set
@@ -31,13 +31,13 @@ type MemoryLimits struct {
 
 	set    map[limited]int64
 	probed bool          // whether the driver takes limits here
-	from   time.Duration // of jobs that started then or later; 0: it takes none
+	from   time.Duration // of jobs started then or later; 0: the driver takes none
 	fails  string        // as last said
 }
 
-// keep has the driver hold each job to the memory that it booked. That comes a moment
-// after the job's start; what the job has allocated by then counts. A limit goes with the job's
-// cgroup, or here when the job has no lease any more and its cgroup stays.
+// keep has the driver hold each job to its booked memory. The limit comes a moment after the
+// job's start; memory allocated by then counts. A limit goes with the job's cgroup, or here
+// when the job has no lease any more and its cgroup stays.
 func (m *MemoryLimits) keep(_ context.Context, s lease.Snapshot) {
 	now := lease.Now()
 	if !m.probed {
@@ -50,7 +50,7 @@ func (m *MemoryLimits) keep(_ context.Context, s lease.Snapshot) {
 	// First: another cgroup of the same name may be wanted.
 	for on := range m.set {
 		if _, wanted := want[on]; !wanted {
-			m.Driver.Set(on.Dir, on.uuid, 0) // fails where it has gone with its cgroup
+			m.Driver.Set(on.Dir, on.uuid, 0) // fails where the limit has gone with its cgroup
 			delete(m.set, on)
 		}
 	}
@@ -78,11 +78,11 @@ func (m *MemoryLimits) keep(_ context.Context, s lease.Snapshot) {
 
 // probe finds out whether the driver takes limits here, by setting none on the cgroup
 // above all jobs. Programs see a limit as the size of their GPU, so Prologs must know of
-// it; jobs that started before that have none.
+// limits; jobs started before have none.
 func (m *MemoryLimits) probe(s lease.Snapshot, now time.Duration) {
 	scope, err := m.Cgroups.Scope()
 	if err == nil && scope == "" {
-		return // slurmd makes it
+		return // slurmd makes the cgroup
 	}
 	i := slices.IndexFunc(s.Readings, func(r gres.Reading) bool { return !r.MIG })
 	if i < 0 {
@@ -104,8 +104,8 @@ func (m *MemoryLimits) probe(s lease.Snapshot, now time.Duration) {
 	m.Log.Info("the driver holds jobs to the GPU memory that they booked")
 }
 
-// wanted are those of the jobs that share a GPU. One that has all of it needs none, and
-// MIG instances take none.
+// wanted are the limits of the jobs sharing a GPU. A job with a whole GPU needs none,
+// and MIG instances take none.
 func (m *MemoryLimits) wanted(s lease.Snapshot, now time.Duration) (map[limited]int64, error) {
 	takes := map[string]bool{}
 	want := map[limited]int64{}
@@ -118,7 +118,7 @@ func (m *MemoryLimits) wanted(s lease.Snapshot, now time.Duration) (map[limited]
 		}
 		groups, err := m.Cgroups.Groups(l.Job.JobID)
 		if err != nil {
-			return m.set, err // what stands is left as it is
+			return m.set, err // the present limits stay
 		}
 		for _, g := range groups {
 			want[limited{g, l.UUID}] = l.ReserveMiB

@@ -10,7 +10,7 @@ import (
 	"carma/gres/lease"
 )
 
-// latest has place for one value, which a newer one replaces. It has one sender.
+// latest has place for one value, which a newer value replaces, and one sender.
 type latest[T any] chan T
 
 func (l latest[T]) put(v T) {
@@ -21,15 +21,15 @@ func (l latest[T]) put(v T) {
 	l <- v
 }
 
-// Slurm's commands give up by themselves, after MessageTimeout (10 s) several times; what a
-// loop does about one look ends after these.
+// Slurm's commands give up by themselves, after MessageTimeout (10 s) several times; a
+// loop's work on a look ends after these.
 const (
 	publishDeadline = time.Minute
 	slurmDeadline   = 2 * time.Minute
 )
 
-// every starts a loop that does something with the newest of what it is given, at most once
-// in a while, until ctx ends. Each time has the deadline; 0: what is done has its own.
+// every starts a loop that works on the newest value given, at most once in a while, until
+// ctx ends. Each time has the deadline; 0: the work has its own.
 func every[T any](ctx context.Context, work *sync.WaitGroup, pause, deadline time.Duration,
 	do func(context.Context, T)) latest[T] {
 	in := make(latest[T], 1)

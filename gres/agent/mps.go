@@ -17,24 +17,24 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// checkMPSEvery is how often a daemon that does not answer, or a server that has faulted, is
-// noticed.
+// checkMPSEvery is how often a silent daemon, or a faulted server, is noticed.
 const checkMPSEvery = 10 * time.Second
 
-// What is done about one daemon at one look has mpsDeadline, and the daemon askDeadline to answer.
+// The work on a daemon at a look has mpsDeadline, and the daemon askDeadline to answer.
 const (
 	mpsDeadline = 10 * time.Second
 	askDeadline = 3 * time.Second
 )
 
-// mostSilent is how often a daemon may leave a question unanswered before another one replaces it.
+// mostSilent is how often a daemon may leave a question unanswered before another replaces the
+// daemon.
 const mostSilent = 2
 
 // keptFree is for how long a daemon stays its user's whose last job there has ended, unless
 // another job comes to one of its GPUs: the user's next job may follow at once.
 const keptFree = 5 * time.Second
 
-// Daemons looks after the MPS daemons of a node, each alone: none waits for another one that does not answer.
+// Daemons looks after the MPS daemons of a node, each alone: none waits for another's answer.
 type Daemons struct {
 	MPS    MPS
 	Leases Leases
@@ -50,13 +50,13 @@ type Daemons struct {
 	of   map[gres.Daemon]*served
 }
 
-// served is what is known of one daemon. The fields after busy belong to the goroutine that has set busy.
+// served is the knowledge of a daemon. The fields after busy belong to the goroutine that has set busy.
 type served struct {
 	due    atomic.Bool // a check is due
 	busy   atomic.Bool
 	failed bool          // to start, since the last check
 	silent int           // unanswered questions in a row
-	free   time.Duration // since when no lease names the daemon; 0: one does, or none ever did
+	free   time.Duration // since when no lease names the daemon; 0: a lease does, or none ever did
 }
 
 // serve does something about a daemon, unless something is being done. A check due then is
@@ -88,7 +88,7 @@ func (m *Daemons) serve(ctx context.Context, d gres.Daemon, due bool, do func(co
 	}()
 }
 
-// forget drops what is known of sets that have ended.
+// forget drops the knowledge of ended sets.
 func (m *Daemons) forget(known []gres.Daemon) {
 	m.lock.Lock()
 	defer m.lock.Unlock()
@@ -99,7 +99,8 @@ func (m *Daemons) forget(known []gres.Daemon) {
 	}
 }
 
-// look looks after all daemons: at each look whose they are, and every so often how they are.
+// look looks after all daemons: at each look after their users, and every so often after
+// their health.
 func (m *Daemons) look(ctx context.Context, v view) {
 	now := lease.Now()
 	check := m.checked == 0 || now-m.checked >= checkMPSEvery
@@ -187,7 +188,7 @@ func (m *Daemons) keepSet(ctx context.Context, s *served, d gres.Daemon, v lease
 	}
 }
 
-// tenant is the user who is to have a daemon, by the ledger, given the user who has the daemon now.
+// tenant is the daemon's next user, by the ledger, given the present user.
 func (s *served) tenant(d gres.Daemon, has int64, leases []gres.Lease, now time.Duration) int64 {
 	others := false
 	for _, l := range leases {
@@ -261,7 +262,7 @@ func (m *Daemons) replace(ctx context.Context, s *served, d gres.Daemon) {
 	s.failed = !m.keep(ctx, s, d)
 }
 
-// daemonsOf returns the daemons that jobs are clients of.
+// daemonsOf returns the daemons with jobs as clients.
 func daemonsOf(leases []gres.Lease) []gres.Daemon {
 	var list []gres.Daemon
 	for _, l := range leases {
@@ -279,7 +280,7 @@ func (m *Daemons) readmit(ctx context.Context, sample gres.Sample, used []gres.D
 		slices.ContainsFunc(sample.Processes, func(p gres.Process) bool { return p.MPS }) {
 		return
 	}
-	// No job can come to the GPU before it is readmitted.
+	// No job can come to the GPU before its readmission.
 	if err := m.MPS.End(ctx, gres.Daemon(uuid), func() (bool, error) { return false, nil }); err != nil {
 		m.Log.Error("restart a faulted MPS daemon", "error", err)
 		return
@@ -291,8 +292,8 @@ func (m *Daemons) readmit(ctx context.Context, sample gres.Sample, used []gres.D
 	m.Log.Info("quarantine of a GPU ended", "gpu", uuid)
 }
 
-// checkFault quarantines the GPUs of a daemon whose server says by its status that it has
-// faulted. The error is DeadlineExceeded if the daemon does not answer.
+// checkFault quarantines the GPUs of a daemon whose server has a fault by its status. The
+// error is DeadlineExceeded if the daemon does not answer.
 func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.Lease) error {
 	asked, cancel := context.WithTimeout(ctx, askDeadline)
 	faulted, err := m.MPS.Faulted(asked, d)
@@ -322,8 +323,8 @@ func (m *Daemons) checkFault(ctx context.Context, d gres.Daemon, leases []gres.L
 	return nil
 }
 
-// endLeftovers ends MPS clients of jobs that hold the GPU no more: what a job
-// left behind that Slurm killed.
+// endLeftovers ends MPS clients of jobs that hold the GPU no more: leftovers of a job
+// killed by Slurm.
 func (m *Daemons) endLeftovers(ctx context.Context, sample gres.Sample, leases []gres.Lease, sets []gres.Daemon) {
 	for _, p := range sample.Processes {
 		if !p.MPS {
@@ -407,7 +408,7 @@ func (m *Daemons) followLogs(ctx context.Context) error {
 		return err
 	}
 	daemons := daemonsOf(s.Leases)
-	for _, r := range s.Readings { // also unused ones: what is logged now is not of the next job
+	for _, r := range s.Readings { // also unused ones: lines logged now are not the next job's
 		if d := gres.Daemon(r.UUID); !r.MIG && !slices.Contains(daemons, d) {
 			daemons = append(daemons, d)
 		}
@@ -432,9 +433,9 @@ func (m *Daemons) followLogs(ctx context.Context) error {
 }
 
 // endClients has the MPS servers let go of a job's processes before signals end them, where
-// other jobs are clients of the same servers: what a client that dies by a signal does to
-// them is not defined (NVIDIA's MPS guide, terminate_client). The job ends all the same if
-// that fails.
+// other jobs are clients of the same servers: the effect on the others of a client's death
+// by a signal is not defined (NVIDIA's MPS guide, terminate_client). The job ends all the
+// same if endClients fails.
 func (m *Daemons) endClients(ctx context.Context, key jobenv.JobKey, s lease.Snapshot) {
 	done := map[gres.Daemon]bool{}
 	for _, l := range s.Leases {

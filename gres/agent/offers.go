@@ -37,19 +37,19 @@ type Offers struct {
 	Log        *slog.Logger
 
 	// open:
-	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs that GPUs are ready for
-	silentUntil time.Duration            // it did not answer
-	taken       map[uint32]bool          // jobs that GPUs are offered to which are not ready
+	askAt       map[uint32]time.Duration // when slurmctld is asked again about jobs with ready GPUs
+	silentUntil time.Duration            // slurmctld did not answer
+	taken       map[uint32]bool          // jobs with GPUs offered and not ready
 
 	// follow:
-	vain map[uint32]time.Time // when holds here ended that were in vain, until the node's Extra says so
+	vain map[uint32]time.Time // when holds in vain ended here, until the node's Extra says so
 }
 
-// openHolds has GPUs that are kept for a job offered to slurmctld, once they are what
-// the job needs, from when it can start: not before, for slurmctld would send there
-// whoever fits. Until then slurmctld is asked again when counts are compared, as that
-// may change. GPUs that are offered and are not what the job needs, for a while, have been
-// offered since they are again.
+// openHolds has the GPUs kept for a job offered to slurmctld, once they meet the job's
+// needs, from when the job can start: not before, for slurmctld would send there any
+// fitting job. Until then slurmctld is asked again when counts are compared, as the start
+// may change. GPUs offered and not meeting the job's needs, for a while, have been offered
+// since they meet them again.
 func (o *Offers) openHolds(ctx context.Context, s lease.Snapshot, now time.Duration) {
 	askAt, taken := map[uint32]time.Duration{}, map[uint32]bool{}
 	for _, job := range heldJobs(s.Holds) {
@@ -83,11 +83,11 @@ func (o *Offers) openHolds(ctx context.Context, s lease.Snapshot, now time.Durat
 	o.askAt, o.taken = askAt, taken
 }
 
-// openHold does so for one job, and tells whether it is known when that starts.
+// openHold offers the GPUs of one job, and tells whether the job's start is known.
 func (o *Offers) openHold(ctx context.Context, job uint32) (known bool, err error) {
 	j, err := o.Jobs.Job(ctx, job)
 	if errors.Is(err, sctl.ErrNoJob) || err == nil && j.State != jobstate.Pending {
-		return false, nil // which followHolds sees, or it is requeued
+		return false, nil // which followHolds sees, or the job is requeued
 	} else if err != nil {
 		return false, err
 	}
@@ -95,20 +95,20 @@ func (o *Offers) openHold(ctx context.Context, job uint32) (known bool, err erro
 	if err != nil || at.IsZero() {
 		return at.IsZero(), err
 	}
-	if hastened { // another node may just be setting it too, which returned the job to the queue
+	if hastened { // another node, which returned the job to the queue, may just be setting the start too
 		return false, nil
 	}
 	return true, o.Ledger.OpenHold(ctx, job, max(time.Until(at), 0))
 }
 
-// kept is the request of a job that GPUs are kept for, as far as it is known here;
-// with 0 MiB it wants all of each.
+// kept is the request of a job with GPUs kept, as far as known here; with 0 MiB the job
+// wants all of each.
 func (o *Offers) kept(job, uid uint32, gpus int, mib int64) gres.Request {
 	return gres.Request{JobID: job, UID: uid, GPUs: gpus, ReserveMiB: mib, Exclusive: mib == 0,
 		MarginMiB: o.Config.Placement.MarginMiB}
 }
 
-// strictest is the policy, of those that the job may have, by which the fewest GPUs do.
+// strictest is the policy by which the fewest GPUs do, of the policies open to the job.
 func (o *Offers) strictest() choose.Policy {
 	p := choose.Policy(o.Config.Placement.Policy)
 	if p != policy.Exclusive && slices.Contains(o.Config.Placement.AllowPolicies, string(policy.Carma)) {
@@ -117,8 +117,8 @@ func (o *Offers) strictest() choose.Policy {
 	return p
 }
 
-// ready tells whether the GPUs that are kept for a job would do for it: each has as
-// much memory as is then published, and the Prolog would give it all of them.
+// ready tells whether the GPUs kept for a job would do: each has as much memory as is
+// then published, and the Prolog would give the job all of them.
 func (o *Offers) ready(job uint32, s lease.Snapshot) bool {
 	var kept []gres.Reading
 	var uid uint32
@@ -154,8 +154,8 @@ func (o *Offers) ready(job uint32, s lease.Snapshot) bool {
 	return choose.GPUs(o.strictest(), in).UUIDs != nil
 }
 
-// awaitsRestart tells whether the start of a job that was requeued is still to be
-// set: its GPUs are offered from that moment on.
+// awaitsRestart tells whether the start of a requeued job is still to be set: its GPUs
+// are offered from that moment on.
 func (o *Offers) awaitsRestart(pending []lease.PendingRestart, job uint32) bool {
 	for _, c := range pending {
 		if c.JobID == job {
@@ -165,7 +165,7 @@ func (o *Offers) awaitsRestart(pending []lease.PendingRestart, job uint32) bool 
 	return false
 }
 
-// open tells whether the GPUs that are kept for a job are offered.
+// open tells whether the GPUs kept for a job are offered.
 func open(holds []lease.Hold, job uint32) bool {
 	return slices.ContainsFunc(holds, func(h lease.Hold) bool { return h.JobID == job && h.Open })
 }
@@ -180,8 +180,8 @@ func heldJobs(holds []lease.Hold) []uint32 {
 	return jobs
 }
 
-// followHolds ends holds whose job has started elsewhere, has gone, waits for what its
-// user has set, or has not come in time, and lets a job come for which GPUs are open.
+// followHolds ends holds whose job has started elsewhere, has gone, waits by its user's
+// will, or has not come in time, and lets a job come with GPUs open.
 func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 	for _, id := range heldJobs(s.Holds) {
 		late := false
@@ -222,16 +222,16 @@ func (o *Offers) followHolds(ctx context.Context, s lease.Snapshot) {
 	}
 }
 
-// inVain tells whether a hold whose time is over has offered what the job needs for long.
+// inVain tells whether a hold past its time has offered the job's needs for long.
 func (o *Offers) inVain(job uint32, s lease.Snapshot) bool {
 	return o.ready(job, s) && !slices.ContainsFunc(s.Holds, func(h lease.Hold) bool {
 		return h.JobID == job && h.Offered < steward.VainAfter
 	})
 }
 
-// comes tells whether GPUs are to be kept on for a job: it may come yet, and waits for
-// no more than room or the end of a time that is ours. One that its user holds, or lets
-// start later, wait for another or move elsewhere, has no claim to idle GPUs.
+// comes tells whether GPUs are to be kept on for a job: the job may come yet, and waits
+// for no more than room or the end of a time of ours. A job that its user holds, or
+// lets start later, wait for another or move elsewhere, has no claim to idle GPUs.
 func (o *Offers) comes(j sctl.Job) bool {
 	if j.State != jobstate.Pending {
 		return mayComeYet(j)
@@ -243,12 +243,12 @@ func (o *Offers) comes(j sctl.Job) bool {
 	if !ours || j.Reason.IsOfItsUser() {
 		return false
 	}
-	// The reason may be the one of before, until slurmctld looks at the job again.
+	// The reason may be an old reason, until slurmctld looks at the job again.
 	return !j.Eligible.After(time.Now()) || steward.BacksOff(j.Restarts, j.Submitted, j.Eligible)
 }
 
 // closeHold stops offering GPUs to a job that cannot start now, as some Prolog has
-// returned it to the queue, until it can.
+// returned the job to the queue, until the job can.
 func (o *Offers) closeHold(ctx context.Context, j sctl.Job) error {
 	at, _, err := o.startOf(ctx, j)
 	in := time.Until(at)
@@ -261,10 +261,10 @@ func (o *Offers) closeHold(ctx context.Context, j sctl.Job) error {
 	return o.Ledger.OpenHold(ctx, j.ID, in)
 }
 
-// mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give it
-// back: it is RUNNING then (node_scheduler.c, launch_prolog; not with
-// PrologFlags=NoHold), or CONFIGURING while nodes boot. A Prolog that leases GPUs on
-// this node ends the hold itself.
+// mayComeYet tells whether a job waits, or is in a Prolog somewhere, which may give the
+// job back: the job is RUNNING then (node_scheduler.c, launch_prolog; not with
+// PrologFlags=NoHold), or CONFIGURING while nodes boot. A Prolog leasing GPUs on this
+// node ends the hold itself.
 func mayComeYet(j sctl.Job) bool {
 	switch j.State {
 	case jobstate.Pending, jobstate.Completing, jobstate.Configuring:
@@ -273,14 +273,14 @@ func mayComeYet(j sctl.Job) bool {
 	return j.State == jobstate.Running && j.Reason == jobstate.InProlog
 }
 
-// startOf tells from when on a waiting job can start for which GPUs are ready; zero: not
-// as things are. If it backs off, as some Prolog has returned it to the queue, it is hastened: it
-// starts as soon as is safe. A start that its user has set stays.
+// startOf tells from when on a waiting job with ready GPUs can start; zero: not as things are. A
+// job that backs off, as some Prolog has returned the job to the queue, is hastened: to start as
+// soon as is safe. A start set by the job's user stays.
 func (o *Offers) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastened bool, err error) {
 	switch {
 	case j.Reason == jobstate.BeginTime, j.Reason == jobstate.InProlog, j.Reason == jobstate.None:
-		// Prolog is what a job that was returned to the queue has waited for, until slurmctld
-		// next looks at it.
+		// Prolog is the reason of a job returned to the queue, until slurmctld next looks at
+		// the job.
 	case j.Reason.IsRoom():
 		return time.Now(), false, nil
 	default: // held, or waits for another job
@@ -300,12 +300,12 @@ func (o *Offers) startOf(ctx context.Context, j sctl.Job) (at time.Time, hastene
 	return at, true, o.Returned.startAt(ctx, j, at)
 }
 
-// followExtra keeps GPUs as the node's Extra says, and takes the word out
-// of it when the job has started, has gone, waits for what its user has set, or did not
-// come in time. It says so there where the hold was in vain, or cannot be kept.
+// followExtra keeps GPUs as the node's Extra says, and takes the word out of Extra when
+// the job has started, has gone, waits by its user's will, or did not come in time.
+// followExtra says so there where the hold was in vain, or cannot be kept.
 func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot) {
 	hold, ok := steward.HoldIn(text)
-	// Other holds that were in vain stand in no Extra: the node made them itself.
+	// Other holds in vain stand in no Extra: the node made them itself.
 	maps.DeleteFunc(o.vain, func(id uint32, _ time.Time) bool { return id != hold.JobID })
 	if !ok {
 		return
@@ -328,11 +328,11 @@ func (o *Offers) followExtra(ctx context.Context, text string, s lease.Snapshot)
 	ended, vain := o.vain[hold.JobID]
 	vain = vain && ended.Sub(hold.Since) > steward.HoldTimeout/2
 	if comes && age < steward.HoldTimeout && !vain {
-		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for that its Prolog keeps GPUs
+		if j.State != jobstate.Pending || kept >= 0 || hold.Preempts != "" { // for a preemptor the Prolog keeps GPUs
 			return
 		}
 		if o.Thresholds.MaxSlowdown > 0 {
-			hold.MiB = 0 // what the job expects is known to its Prolog
+			hold.MiB = 0 // the job's Prolog knows the job's expectation
 		}
 		r := o.kept(hold.JobID, j.UID, hold.GPUs, hold.MiB)
 		if uuids := choose.Soonest(o.strictest(), s.Readings, s.Leases, r, o.Thresholds); uuids != nil {

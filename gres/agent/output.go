@@ -11,9 +11,8 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// watchOutputs lets the Epilog know where the processes on shared GPUs write
-// their errors. A job that had its GPUs alone is not requeued, so nobody
-// will ask.
+// watchOutputs lets the Epilog know where the processes on shared GPUs write their
+// errors. A job alone on its GPUs is not requeued, so nobody will ask.
 func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 	if a.Outputs == nil {
 		return
@@ -32,11 +31,11 @@ func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 			}
 		}
 	}
-	a.known = known // whose a process is is looked up once
+	a.known = known // a process's owner is looked up once
 	a.Outputs.Look(found)
 }
 
-// process finds the job that a process on a shared GPU is of.
+// process finds the job of a process on a shared GPU.
 func (a *Agent) process(pid int, uuid string, leases []gres.Lease) (output.Process, bool) {
 	job := ownerOf(a.Owners.Owner(pid), leases, uuid)
 	for _, l := range leases {

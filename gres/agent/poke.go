@@ -23,7 +23,7 @@ func listen(runDir string) (<-chan struct{}, error) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("listen for hooks: make %s: %w", path, err)
 	}
-	// Open for writing too, so that it never reads end-of-file.
+	// Open for writing too, so reads never meet end-of-file.
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("listen for hooks: %w", err)
@@ -37,14 +37,14 @@ func listen(runDir string) (<-chan struct{}, error) {
 			}
 			select {
 			case poked <- struct{}{}:
-			default: // one is waiting already
+			default: // a poke is waiting already
 			}
 		}
 	}()
 	return poked, nil
 }
 
-// Poke tells the agent, if one listens, that the ledger has changed.
+// Poke tells the agent, if listening, of a change in the ledger.
 func Poke(runDir string) {
 	f, err := os.OpenFile(filepath.Join(runDir, pokeFIFO), os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

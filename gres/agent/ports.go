@@ -17,7 +17,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// Ledger is what the agent needs of the node's ledger: a port for each of its parts.
+// Ledger is the agent's view of the node's ledger: a port for each part.
 type Ledger interface {
 	Looks
 	Lost
@@ -32,7 +32,7 @@ type Looks interface {
 	EndedSince(ctx context.Context, at time.Duration) ([]lease.Ended, error)
 }
 
-// Leases are who holds what.
+// Leases tell the holders of GPUs.
 type Leases interface {
 	Snapshot(ctx context.Context) (lease.Snapshot, error)
 }
@@ -50,7 +50,7 @@ type Lost interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
-// Pending is what was done about jobs.
+// Pending drops notes of work on jobs.
 type Pending interface {
 	DropPendingRestart(ctx context.Context, job uint32) error
 	DropPerhapsHeld(ctx context.Context, key jobenv.JobKey) error
@@ -77,25 +77,24 @@ type Health interface {
 	EndFault(ctx context.Context, uuid string, cause gres.Cause) (ended bool, err error)
 }
 
-// Publisher tells slurmctld what the node can take, and writes in the node's Extra.
+// Publisher tells slurmctld the node's capacity, and writes in the node's Extra.
 type Publisher interface {
-	// PublishIf publishes if s, which may be a moment old, says that there is
-	// something to publish.
+	// PublishIf publishes if s, which may be a moment old, has something to publish.
 	PublishIf(ctx context.Context, s lease.Snapshot) error
-	// CompareIf compares what stands in the node's Extra, if that is due on a cluster of so many
-	// nodes, not sooner than after the pause.
+	// CompareIf compares the node's Extra, if due on a cluster of so many nodes, not sooner than
+	// after the pause.
 	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (text string, asked bool,
 		err error)
 	SetWords(ctx context.Context, words map[string]string) error
 }
 
-// EndedJobs asks slurmctld about jobs that have ended.
+// EndedJobs asks slurmctld about ended jobs.
 type EndedJobs interface {
 	Known
 	Words(ctx context.Context, id uint32) (sctl.Words, error)
 }
 
-// ReturnedJobs asks slurmctld about jobs that were returned to the queue, and has them start.
+// ReturnedJobs asks slurmctld about jobs returned to the queue, and has them start.
 type ReturnedJobs interface {
 	Known
 	Release(ctx context.Context, t sctl.Target) error
@@ -124,14 +123,14 @@ type Users interface {
 	Cancel(ctx context.Context, t sctl.Target) error
 }
 
-// Members are the nodes of the cluster: all that is known of each, or their names alone, which
-// costs slurmctld less.
+// Members are the nodes of the cluster: all facts about each, or the names alone, which cost
+// slurmctld less.
 type Members interface {
 	Nodes(ctx context.Context, partitions []string) ([]schedule.Node, error)
 	NodeNames(ctx context.Context, partitions []string) ([]string, error)
 }
 
-// Cluster is what the steward looks at and says.
+// Cluster is for the steward's looks and words.
 type Cluster interface {
 	Queue(ctx context.Context, partitions []string) ([]schedule.Job, error)
 	Members
@@ -140,14 +139,14 @@ type Cluster interface {
 	Releasing
 }
 
-// Steering is what the steward does.
+// Steering is for the steward's words.
 type Steering interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 	SetNodeExtra(ctx context.Context, node, text string) error
 	Split(ctx context.Context, j schedule.Job) (id uint32, err error)
 }
 
-// Releasing ends what slurmctld holds for BadConstraints.
+// Releasing ends slurmctld's holds for BadConstraints.
 type Releasing interface {
 	ReleaseBad(ctx context.Context, j schedule.Job) error
 }
@@ -184,20 +183,21 @@ type MPS interface {
 
 // Tenures starts and ends them.
 type Tenures interface {
-	// Keep has a daemon run for a user, or for whom it may be next (gres.Nobody).
+	// Keep has a daemon run for a user, or for the next to come (gres.Nobody).
 	Keep(ctx context.Context, d gres.Daemon, user func(now int64) (int64, error)) error
-	// Kill ends one that does not answer, for Keep to start another.
+	// Kill ends a silent daemon, for Keep to start another.
 	Kill(ctx context.Context, d gres.Daemon) error
-	// End ends one unless it is used, with what its user has or keeps of it.
+	// End ends an unused daemon, with everything that the user has or keeps of the
+	// daemon.
 	End(ctx context.Context, d gres.Daemon, used func() (bool, error)) error
 }
 
-// Remains are what tenures leave whose end did not succeed.
+// Remains are the leftovers of tenures whose end did not succeed.
 type Remains interface {
 	ClearEnded(ctx context.Context) error
 }
 
-// Clients are those of a daemon's servers.
+// Clients are the clients of a daemon's servers.
 type Clients interface {
 	Faulted(ctx context.Context, d gres.Daemon) (bool, error)
 	Clients(ctx context.Context, d gres.Daemon) ([]int, error)
@@ -216,7 +216,7 @@ type Owners interface {
 	Stepds() (map[uint32]bool, error)
 }
 
-// Cgroups are those of jobs, by confine.Host.
+// Cgroups are the cgroups of jobs, by confine.Host.
 type Cgroups interface {
 	Scope() (string, error)
 	Groups(job uint32) ([]confine.Group, error)

@@ -19,7 +19,7 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// preemptors is what the steward knows of jobs that may preempt others.
+// preemptors is the steward's knowledge of jobs that may preempt others.
 type preemptors struct {
 	rules  schedule.Preemption
 	asked  time.Duration   // about the rules
@@ -27,7 +27,7 @@ type preemptors struct {
 	took   time.Duration   // to ask for the queue
 	waited map[uint32]bool // at the last look
 	sent   map[uint32]sent
-	vain   map[uint32]time.Duration // when a job was let go that was sent in vain
+	vain   map[uint32]time.Duration // when a job sent in vain was let go
 }
 
 // sent is where a job was sent, and when.
@@ -36,14 +36,16 @@ type sent struct {
 	at   time.Duration
 }
 
-// slurmctld is asked so often who may preempt whom, and, where somebody may, who waits; a
-// job that was sent to a node and does not start there is let go after so long.
+// slurmctld is asked so often for the rules of preemption, and, where somebody may
+// preempt, for the waiting jobs; a job sent to a node and not started there is let go
+// after so long.
 const (
 	rulesEvery = time.Minute
 	waitsEvery = 3 * time.Second
 	sentFor    = 5 * time.Minute
-	vainFor    = 30 * time.Minute // it is not sent again
-	// times what asking for the queue took: a long one costs slurmctld a tenth of a core at most
+	vainFor    = 30 * time.Minute // the job is not sent again
+	// times the time of a question for the queue: a long queue costs slurmctld a tenth of a core
+	// at most
 	restFor = 10
 )
 
@@ -106,7 +108,7 @@ func (s *Steward) sendPreemptors(ctx context.Context, now time.Duration) {
 	p.waited = waiting
 }
 
-// learnSent takes over the jobs that another steward has sent.
+// learnSent takes over the jobs sent by another steward.
 func (s *Steward) learnSent(nodes []schedule.Node, now time.Duration) {
 	p := &s.preemptors
 	if p.sent == nil {
@@ -132,7 +134,7 @@ func (s *Steward) preempted() []string {
 	return names
 }
 
-// waitingPreemptors are those jobs of the queue that wait for room and may preempt others.
+// waitingPreemptors are the jobs of the queue that wait for room and may preempt others.
 func (s *Steward) waitingPreemptors(queue []schedule.Job, ours func(string) bool) map[uint32]bool {
 	waiting := map[uint32]bool{}
 	for _, j := range queue {
@@ -149,9 +151,8 @@ func (s *Steward) waitingPreemptors(queue []schedule.Job, ours func(string) bool
 	return waiting
 }
 
-// send lets a node's Extra say to slurmctld that the node has the memory for the job's user, and to the job's
-// Prolog that it is to preempt others for it. The job is asked about alone before, and left where it is not what
-// it was in the list.
+// send lets a node's Extra tell slurmctld of the node's memory for the job's user, and the job's Prolog to
+// preempt others for the job. The job is asked about alone before, and left where changed since the list.
 func (s *Steward) send(ctx context.Context, j steward.Preemptor, now time.Duration) (err error) {
 	id := j.ID
 	if j.Unsplit() {
@@ -181,8 +182,8 @@ func (s *Steward) send(ctx context.Context, j steward.Preemptor, now time.Durati
 	return nil
 }
 
-// letGo ends what sends jobs to nodes where they have started, or cannot: one that cannot run there at all
-// (--exclude, memory), or that its user holds, keeps the node from others.
+// letGo ends the sending of jobs to nodes where they have started, or cannot: a job that cannot run there
+// at all (--exclude, memory), or held by its user, keeps the node from others.
 func (s *Steward) letGo(ctx context.Context, queue []schedule.Job, now time.Duration) {
 	p := &s.preemptors
 	for id, at := range p.vain {
@@ -221,7 +222,8 @@ func (s *Steward) letGo(ctx context.Context, queue []schedule.Job, now time.Dura
 	}
 }
 
-// endSent takes the hold out of the node's Extra, unless that has another job's by now.
+// endSent takes the hold out of the node's Extra, unless another job's stands there by
+// now.
 func (s *Steward) endSent(ctx context.Context, id uint32, node string) error {
 	text, err := s.Cluster.Node(ctx, node)
 	if err != nil {

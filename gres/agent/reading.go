@@ -23,8 +23,8 @@ func (o once) Owner(pid int) resident.Owner {
 	return owner
 }
 
-// Reading turns one sample into what a choice is made on. SM activity is that
-// of the sample; the agent replaces it by the mean over its window.
+// Reading turns one sample into the ground for a choice. SM activity is the sample's;
+// the agent replaces the figure by the mean over its window.
 func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	r := gres.Reading{GPU: s.GPU, UsedMiB: s.UsedMiB, SMActPct: float64(s.SMActPct), Source: s.Source,
 		Unreadable: s.Unreadable}
@@ -40,8 +40,7 @@ func Reading(s gres.Sample, leases []gres.Lease, owners Owners) gres.Reading {
 	return r
 }
 
-// ownerOf returns the job that o is a process of, if that job holds the GPU;
-// else 0.
+// ownerOf returns the job of process o, if the job holds the GPU; else 0.
 func ownerOf(o resident.Owner, leases []gres.Lease, uuid string) uint32 {
 	for _, l := range leases {
 		if l.UUID == uuid && o.Of(l.Job.JobID, l.UID) {

@@ -23,8 +23,8 @@ import (
 // slurmstepd while its Prolog runs.
 const reapAge = 30 * time.Second
 
-// reap releases what jobs hold that have ended without an Epilog, or run elsewhere, as
-// after a slurmd that was killed. slurmctld has the last word.
+// reap releases the leases of jobs that have ended without an Epilog, or run elsewhere,
+// as after a killed slurmd. slurmctld has the last word.
 func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	var stepds map[uint32]bool
 	looked := map[jobenv.JobKey]bool{} // a job may have several GPUs
@@ -68,8 +68,9 @@ func (a *Agent) reap(ctx context.Context, g confine.Guard, s lease.Snapshot) {
 	}
 }
 
-// dropTaskFile removes what the attempt's Prolog left for its tasks (prolog/task.go). A later
-// attempt may have its own by now, or put it there meanwhile: then it comes back.
+// dropTaskFile removes the attempt's file of its Prolog for the tasks (prolog/task.go). A
+// later attempt may have its own by now, or put a file there meanwhile: then the later file
+// comes back.
 func (a *Agent) dropTaskFile(job jobenv.JobKey) {
 	path := filepath.Join(a.RunDir, "jobs", jobenv.JobKey{JobID: job.JobID}.String()+".json")
 	aside := path + ".ended"
@@ -77,14 +78,15 @@ func (a *Agent) dropTaskFile(job jobenv.JobKey) {
 		return
 	}
 	if !isOf(aside, job) {
-		if err := os.Link(aside, path); err != nil && !errors.Is(err, fs.ErrExist) { // a newer one is there
+		if err := os.Link(aside, path); err != nil && !errors.Is(err, fs.ErrExist) { // a newer file is there
 			return
 		}
 	}
 	os.Remove(aside)
 }
 
-// isOf tells whether a task file is of an attempt, or of one before it, or cannot be read.
+// isOf tells whether a task file is of an attempt, or of an earlier attempt, or cannot be
+// read.
 func isOf(path string, job jobenv.JobKey) bool {
 	var of struct {
 		Restart uint32 `json:"restart"`
@@ -93,8 +95,8 @@ func isOf(path string, job jobenv.JobKey) bool {
 	return err == nil && (json.Unmarshal(text, &of) != nil || of.Restart <= job.Restart)
 }
 
-// isHere tells whether an attempt of a job is on this node by what slurmctld says of the
-// job. An attempt that completes may be one before what slurmctld counts already.
+// isHere tells whether an attempt of a job is on this node by slurmctld's word on the
+// job. A completing attempt may be one before slurmctld's present count.
 func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
 	if !j.State.HoldsNode() || j.NodeList != "" && !hostlist.Contains(j.NodeList, a.Node) {
 		return false
@@ -102,7 +104,7 @@ func (a *Agent) isHere(j sctl.Job, attempt jobenv.JobKey) bool {
 	return j.State == jobstate.Completing || uint32(j.Restarts) <= attempt.Restart
 }
 
-// endLost ends the lease of an attempt that had no Epilog, and writes its record. ended is false
+// endLost ends the lease of an attempt without an Epilog, and writes its record. ended is false
 // if an Epilog, or the job's next Prolog here, came in between.
 func (a *Agent) endLost(ctx context.Context, key jobenv.JobKey) (ended bool, err error) {
 	held, ok, err := a.Ledger.Find(ctx, key)

@@ -16,15 +16,15 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// restartsAtOnce bounds the questions to slurmctld in one tick; a job that is
-// not pending after giveUpAfter needs no help any more.
+// restartsAtOnce bounds the questions to slurmctld in one tick; a job not pending after
+// giveUpAfter needs no help any more.
 const (
 	restartsAtOnce = 5
 	giveUpAfter    = 5 * time.Minute
 )
 
-// Returned looks after jobs that Prologs and Epilogs have returned to the queue: such a job is to be released, and
-// to start as early as is safe.
+// Returned looks after jobs returned to the queue by Prologs and Epilogs: each job is to be released, and to start
+// as early as is safe.
 type Returned struct {
 	Ledger Pending
 	Jobs   ReturnedJobs
@@ -35,20 +35,20 @@ type Returned struct {
 	starts     []start // which wakeScheduler looks after
 
 	// askOfJobs:
-	startAsked map[uint32]time.Duration // when slurmctld was asked about jobs that were requeued
+	startAsked map[uint32]time.Duration // when slurmctld was asked about requeued jobs
 	askedHeld  time.Duration            // releaseHeld: when slurmctld was asked
 	heldAsked  map[uint32]time.Duration // and about which jobs
 }
 
-// setStarts lets jobs that were requeued start as early as is safe. Those that were not asked
-// about for longest come first: some may hang, completing.
+// setStarts lets requeued jobs start as early as is safe. Jobs not asked about for longest
+// come first: some may hang, completing.
 func (r *Returned) setStarts(ctx context.Context, pending []lease.PendingRestart) {
 	asked := map[uint32]time.Duration{}
 	for _, c := range pending {
 		asked[c.JobID] = r.startAsked[c.JobID]
 	}
 	r.startAsked = asked
-	pending = slices.Clone(pending) // other loops read it
+	pending = slices.Clone(pending) // other loops read the same list
 	slices.SortStableFunc(pending, func(x, y lease.PendingRestart) int {
 		return cmp.Compare(asked[x.JobID], asked[y.JobID])
 	})
@@ -81,8 +81,8 @@ func (r *Returned) setStart(ctx context.Context, c lease.PendingRestart) (done b
 	if j.State == jobstate.Completing {
 		return false, nil
 	}
-	// Its reason says nothing: until slurmctld next looks at a requeued job that is
-	// what it was before, "Prolog" say.
+	// Its reason says nothing: until slurmctld next looks at a requeued job the old
+	// reason stays, "Prolog" say.
 	if j.State != jobstate.Pending {
 		return true, nil
 	}
@@ -100,7 +100,8 @@ type start struct {
 	due      time.Time
 }
 
-// startsOfUser bounds what is remembered for one user; a job beyond starts at the next change.
+// startsOfUser bounds the starts remembered for a user; a job beyond starts at the next
+// change.
 const startsOfUser = 100
 
 // How long after its start a job is left to slurmctld. sched/backfill alone starts a
@@ -136,13 +137,13 @@ func (r *Returned) startAt(ctx context.Context, j sctl.Job, at time.Time) error 
 	return nil
 }
 
-// wakeScheduler changes returned jobs that still wait although their start has come. As long as no
+// wakeScheduler changes returned jobs still waiting although their start has come. As long as no
 // job, node, partition or reservation changes, sched/backfill does not look again (backfill.c,
 // _more_work, 22.05 to 26.05), and the main scheduler once a minute. A backup slurmctld of 22.05
-// that has taken over has no main scheduler at all (run_backup reads slurm.conf, and with that
-// starts it, while shutdown_time is still set; 23.02 resets it before). On a quiet cluster such a
-// job would wait for something else to happen. A start that its user has set stays. Each
-// user has a turn before one has a second.
+// that has taken over has no main scheduler at all (run_backup reads slurm.conf, and so starts the
+// scheduler, while shutdown_time is still set; 23.02 resets shutdown_time before). On a quiet
+// cluster the job would wait for something else to happen. A start set by the job's user stays.
+// Each user has a turn before anybody has a second.
 func (r *Returned) wakeScheduler(ctx context.Context) {
 	now := time.Now()
 	for _, s := range r.takeDue(now) {
@@ -156,7 +157,7 @@ func (r *Returned) wakeScheduler(ctx context.Context) {
 	}
 }
 
-// takeDue removes from the starts those that wakeScheduler looks after now.
+// takeDue removes the starts now due for wakeScheduler.
 func (r *Returned) takeDue(now time.Time) (taken []start) {
 	r.startsLock.Lock()
 	defer r.startsLock.Unlock()
@@ -174,7 +175,7 @@ func (r *Returned) takeDue(now time.Time) (taken []start) {
 		served[r.starts[i].uid] = true
 		r.starts = slices.Delete(r.starts, i, i+1)
 	}
-	// At the next tick who had a turn comes after the others.
+	// At the next tick a user served now comes after the others.
 	slices.SortStableFunc(r.starts, func(x, y start) int {
 		switch {
 		case served[x.uid] == served[y.uid]:
@@ -187,16 +188,16 @@ func (r *Returned) takeDue(now time.Time) (taken []start) {
 	return taken
 }
 
-// An Epilog that does its work has dropped its note by heldSince; slurmctld, which is slow then, is
-// asked about the rest every heldEvery. Nobody looks after a hold any more after heldNoMore.
+// A working Epilog has dropped its note by heldSince; slurmctld, which is slow then, is asked about
+// the rest every heldEvery. Nobody looks after a hold any more after heldNoMore.
 const (
 	heldSince  = 30 * time.Second
 	heldEvery  = 30 * time.Second
 	heldNoMore = 24 * time.Hour
 )
 
-// releaseHeld releases jobs that Epilogs have requeued held without learning whether slurmctld has
-// released them. Those that were not asked about for longest come first: some may hang, completing.
+// releaseHeld releases jobs requeued held by Epilogs without learning whether slurmctld has
+// released them. Jobs not asked about for longest come first: some may hang, completing.
 func (r *Returned) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, now time.Duration) {
 	if r.askedHeld != 0 && now-r.askedHeld < heldEvery {
 		return
@@ -228,8 +229,8 @@ func (r *Returned) releaseHeld(ctx context.Context, held []lease.PerhapsHeld, no
 	}
 }
 
-// releaseIfHeld returns whether nothing is left to do for the job. A hold that its user or an
-// administrator has placed after a release, of another attempt, or of another job of the same id stays.
+// releaseIfHeld returns whether nothing is left to do for the job. A hold placed by the job's user or
+// an administrator after a release, of another attempt, or of another job of the same id stays.
 func (r *Returned) releaseIfHeld(ctx context.Context, p lease.PerhapsHeld) (done bool, err error) {
 	j, err := r.Jobs.Job(ctx, p.JobID)
 	switch {
@@ -239,9 +240,9 @@ func (r *Returned) releaseIfHeld(ctx context.Context, p lease.PerhapsHeld) (done
 		return false, err
 	case j.UID != p.UID, j.Restarts > int(p.Restart):
 		return true, nil
-	case j.Restarts < int(p.Restart): // it was not requeued; slurmctld may still do that
+	case j.Restarts < int(p.Restart): // not requeued; slurmctld may still requeue the job
 		return p.Age >= giveUpAfter, nil
-	case j.State == jobstate.Completing: // perhaps its Epilog is at it
+	case j.State == jobstate.Completing: // perhaps in its Epilog
 		return false, nil
 	case j.State != jobstate.Pending || j.Reason != jobstate.RequeuedHeld:
 		return true, nil

@@ -19,15 +19,15 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// The steward is the agent of the first node that is up, of these many by name:
-// the others need not look who that is. Their rank is looked up again so often.
+// The steward is the agent of the first node up, of these many by name: the others need
+// not look for the steward. Their rank is looked up again so often.
 const (
 	stewards  = 3
 	rankEvery = time.Hour
 	// slurmctld packs all nodes to tell which are up: of so many more nodes each asks an hour more rarely.
 	manyNodes = 1000
-	// times what asking for nodes and jobs took, the steward rests before it asks again: what
-	// slurmctld spends on it, a fifth of that or less, stays below 1 % of a core
+	// times the length of its questions for nodes and jobs, the steward rests before asking
+	// again: slurmctld's time for the answers, a fifth of the length or less, stays below 1 % of a core
 	stewardRests = 20
 	longestRest  = 5 * time.Minute // also where slurmctld did not answer
 )
@@ -51,7 +51,7 @@ type Steward struct {
 	waits    steward.Waits
 	vains    steward.Vains
 	releases steward.Releases
-	rank     int // of this node among those that may have the steward
+	rank     int // of this node among the nodes that may have the steward
 	ranked   time.Duration
 	counted  time.Duration // when the nodes were counted
 	rested   time.Duration // until then the steward rests
@@ -60,8 +60,9 @@ type Steward struct {
 	preemptors preemptors
 }
 
-// restAfter is how long the steward rests after questions that took so long. On a busy node they
-// take long that cost slurmctld nothing; no hold is to come much later for it.
+// restAfter is how long the steward rests after questions of such length. On a busy node
+// questions may take long and cost slurmctld nothing; no hold is to come much later for a busy
+// node.
 func restAfter(took, holdAfter time.Duration) time.Duration {
 	longest := longestRest
 	if holdAfter > 0 {
@@ -92,7 +93,7 @@ func (s *Steward) keep(ctx context.Context, now time.Duration) {
 	s.decide(ctx, partitions, now)
 }
 
-// decide places a hold, if this agent is the steward.
+// decide places a hold, if the agent is the steward.
 func (s *Steward) decide(ctx context.Context, partitions []string, now time.Duration) {
 	began := lease.Now()
 	defer func() { s.rested = now + restAfter(lease.Now()-began, s.Config.Hold.After.D()) }()
@@ -139,7 +140,7 @@ func (s *Steward) decide(ctx context.Context, partitions []string, now time.Dura
 		"node", d.Node)
 }
 
-// release releases the jobs that slurmctld holds though nodes of theirs can take them now.
+// release releases the jobs held by slurmctld though nodes of theirs can take them now.
 func (s *Steward) release(ctx context.Context, in steward.Input) {
 	tags, err := extra.ReadTags(s.Config.Slurm.UserKey, os.ReadFile)
 	if err != nil {
@@ -163,9 +164,8 @@ func (s *Steward) sizes() steward.Sizes {
 	return sizes
 }
 
-// restoreWaits gives jobs of the queue the time since when each really waits, and finds holds in vain, by
-// what the steward has seen and earlier stewards have left in the Extra of nodes, and leaves both in the Extra
-// of the own node.
+// restoreWaits gives jobs of the queue the true start of each wait, and finds holds in vain, by the steward's
+// own looks and earlier stewards' words in the Extra of nodes, and leaves both in the Extra of the own node.
 func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes []schedule.Node) {
 	now, every := time.Now(), s.Config.Capacity.Compare.D()
 	for i := range nodes {
@@ -176,7 +176,7 @@ func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes 
 	for _, v := range s.vains.Look(queue, nodes, now, every) {
 		s.Log.Info("a hold was in vain; the job gets none there for a while", "job", v.Job, "node", v.Node)
 	}
-	// The own node first: what others have left goes when the same stands here.
+	// The own node first: words of others go when the same stand here.
 	left := map[string]string{extra.Waits: s.waits.Word(), extra.Vains: s.vains.Word(), extra.Vain: ""}
 	if err := s.leave(ctx, nodes, func(name string) bool { return name == s.Node }, left); err != nil {
 		s.Log.Warn("save waiting times for the next steward", "error", err)
@@ -188,7 +188,7 @@ func (s *Steward) restoreWaits(ctx context.Context, queue []schedule.Job, nodes 
 	}
 }
 
-// leave sets words in the Extra of some nodes, where they are others.
+// leave sets words in the Extra of some nodes, where other words stand.
 func (s *Steward) leave(ctx context.Context, nodes []schedule.Node, which func(name string) bool,
 	words map[string]string) error {
 	var errs []error
@@ -237,8 +237,8 @@ func (s *Steward) setWords(ctx context.Context, node string, words map[string]st
 	return s.Cluster.SetNodeExtra(ctx, node, after)
 }
 
-// rankOf is how many nodes come before this one that may have the steward: those that are
-// off, or away, leave it to others.
+// rankOf is how many nodes before this one may have the steward: nodes off, or away,
+// leave the role to others.
 func rankOf(nodes []schedule.Node, node string) int {
 	rank := 0
 	for _, n := range nodes {

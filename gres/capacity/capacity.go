@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package capacity tells slurmctld how much GPU memory the node can still take, as counts in the
-// node's Extra (package extra): what each of K GPUs can give a job of anybody, what they can give a
-// job of each user who owns GPUs there, and whether all GPUs are there and well. slurmctld compares
-// jobs' constraints with these counts. What keeps a burst of starts in bounds is the GRES carma,
-// which jobs consume and which never changes.
+// node's Extra (package extra): the MiB that each of K GPUs can give a job of anybody, and a job of
+// each user who owns GPUs there, and whether all GPUs are there and well. slurmctld compares jobs'
+// constraints with these counts. The GRES carma, which jobs consume and which never changes, keeps a
+// burst of starts in bounds.
 package capacity
 
 import (
@@ -17,21 +17,21 @@ import (
 	"carma/slurmbridge/extra"
 )
 
-// Offer is what one GPU can give, and whom.
+// Offer is how much a GPU can give, and whom.
 type Offer struct {
 	MiB  int64
 	UID  uint32 // of the only user, if Own
 	Own  bool
-	GPUs int // how many the job wants that it is kept for; 0: it is kept for none
+	GPUs int // wanted by the job for which the GPU is kept; 0: kept for none
 }
 
-// Given is what a node's GPUs can give a job, by the number of GPUs less one.
+// Given is how much a node's GPUs can give a job, by the number of GPUs less 1.
 type Given struct {
 	Anybody []int64
-	Users   map[uint32][]int64 // of those who own GPUs there
+	Users   map[uint32][]int64 // of owners of GPUs there
 }
 
-// To is what the node can give of each of so many GPUs to a user's job.
+// To is how many MiB of each of so many GPUs the node can give a user's job.
 func (g Given) To(uid uint32, gpus int) int64 {
 	mib := int64(0)
 	if gpus <= len(g.Anybody) {
@@ -57,8 +57,8 @@ func (g Given) Equal(other Given) bool {
 	return slices.Equal(g.Anybody, other.Anybody) && maps.EqualFunc(g.Users, other.Users, slices.Equal[[]int64])
 }
 
-// Gives works out what GPUs can give: for each number K of them what the K-th largest of those
-// without an owner can give, and to each owner the same of these and the owner's, where that is more.
+// Gives works out how much GPUs can give: for each number K of GPUs the memory of the K-th largest
+// without an owner, and for each owner the same among these and the owner's GPUs, where more.
 // together says which GPUs, by their indices, a job on several can be given at once.
 func Gives(gpus []Offer, together [][]int) Given {
 	given := Given{Anybody: most(gpus, together, func(g Offer, _ int) bool { return !g.Own })}
@@ -77,7 +77,7 @@ func Gives(gpus []Offer, together [][]int) Given {
 	return given
 }
 
-// Counts are these by their keys in the node's Extra.
+// Counts are the results of Gives by their keys in the node's Extra.
 func Counts(gpus []Offer, together [][]int, tags extra.Tags) map[string]int64 {
 	counts, given := map[string]int64{}, Gives(gpus, together)
 	for k, mib := range given.Anybody {
@@ -93,10 +93,10 @@ func Counts(gpus []Offer, together [][]int, tags extra.Tags) map[string]int64 {
 	return counts
 }
 
-// most is what each of 1, 2, ... GPUs can give a job at once that takes those which may says.
+// most is how much each of 1, 2, ... GPUs can give at once to a job that takes GPUs allowed by may.
 func most(gpus []Offer, together [][]int, may func(g Offer, k int) bool) []int64 {
 	list := make([]int64, len(gpus))
-	for _, g := range gpus { // one GPU need go together with none
+	for _, g := range gpus { // a single GPU need go together with none
 		if may(g, 1) {
 			list[0] = max(list[0], g.MiB)
 		}
@@ -120,9 +120,9 @@ func most(gpus []Offer, together [][]int, may func(g Offer, k int) bool) []int64
 	return list
 }
 
-// Grain rounds what a GPU can be given down to whole steps. A GPU that can be
-// given whole counts as fullMiB, the size that carma.toml gives it: an exclusive
-// job books exactly that.
+// Grain rounds the free memory of a GPU down to whole steps. A GPU that can be
+// given whole counts as fullMiB, its size in carma.toml: an exclusive job books
+// exactly this size.
 func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 	switch {
 	case mib < g.TotalMiB:
@@ -133,8 +133,8 @@ func Grain(mib int64, g gres.GPU, fullMiB int64) int64 {
 	return g.TotalMiB
 }
 
-// noted is what slurmctld was last told, as the ledger has it. A ledger of an earlier version has a
-// text that is no JSON: nothing was told.
+// noted returns the counts last told to slurmctld, by the ledger. The text of a ledger of an earlier
+// version is no JSON: nothing was told.
 func noted(text string, told bool) (counts map[string]int64, ok bool) {
 	if !told {
 		return nil, false
@@ -146,12 +146,12 @@ func noted(text string, told bool) (counts map[string]int64, ok bool) {
 // note is the text of counts for the ledger.
 func note(counts map[string]int64) (string, error) { return extra.SetCounts("", counts) }
 
-// of is what a count says of the key: a user's that is not there is anybody's.
+// of is the count of the key: anybody's where a user has none.
 func of(counts map[string]int64, key string) int64 {
 	return max(counts[key], counts[extra.Anybodys(key)])
 }
 
-// without takes the counts of users out that say no more than anybody's.
+// without takes out the counts of users that are no higher than anybody's.
 func without(counts map[string]int64) map[string]int64 {
 	maps.DeleteFunc(counts, func(key string, n int64) bool {
 		any := extra.Anybodys(key)

@@ -12,25 +12,25 @@ import (
 	"carma/gres/steward"
 )
 
-// A question about one node costs slurmctld 0.5 to 0.8 ms (docs/admin.md). So many a second come
-// from all nodes together: from those that offer all they have, and from others.
+// A question about a node costs slurmctld 0.5 to 0.8 ms (docs/admin.md). So many a second come
+// from all nodes together: from nodes with all on offer, and from others.
 const (
 	idlePerSecond = 5
 	busyPerSecond = 20
 )
 
-// due is when slurmctld is asked next what it counts.
+// due is when slurmctld is asked next for its counts.
 type due struct {
 	asked, at time.Duration // on the ledger's clock; at 0: nothing is known yet
-	same      bool          // the last answer was what it was told, without a hold
+	same      bool          // the last answer was as told, without a hold
 	told      string        // then
 }
 
-// CompareIf compares when it is due: not before the pause is over, and as rarely as keeps what
-// all nodes of the cluster ask within bounds. A node that offers less than all it has is lost to jobs, or draws
-// too many, where somebody else has written its Extra at the same moment: it
-// asks more often than one that offers everything, had the answer that it expected and has told
-// slurmctld nothing since. asked is false where it was not due; text is the node's Extra.
+// CompareIf compares when a comparison is due: not before the pause is over, and as rarely as keeps the
+// questions of all nodes of the cluster within bounds. A node that offers less than everything is lost to jobs,
+// or draws too many, where somebody else has written its Extra at the same moment: such a node asks more often
+// than a node that offers everything, had the expected answer and has told slurmctld nothing since. asked is
+// false where no comparison was due; text is the node's Extra.
 func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration,
 	nodes int) (text string, asked bool, err error) {
 	now := lease.Now()
@@ -38,7 +38,7 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 	if err != nil {
 		return "", false, err
 	}
-	if nodes != p.nodes { // the Epilog publishes, too, and does not know them
+	if nodes != p.nodes { // the Epilog publishes, too, and does not know their number
 		if err := p.Book.SetNodes(ctx, nodes); err != nil {
 			return "", false, err
 		}
@@ -50,7 +50,7 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 		rate = idlePerSecond
 	}
 	every := interval(pause, nodes, rate)
-	if d.at == 0 { // agents that start together would stay in step
+	if d.at == 0 { // agents started together would stay in step
 		d.at, d.asked = now+time.Duration(float64(every-pause)*phase(p.Node)), now
 	} else if d.same {
 		d.at = d.asked + every
@@ -62,7 +62,7 @@ func (p *Publisher) CompareIf(ctx context.Context, s lease.Snapshot, pause time.
 	if _, held := steward.HoldIn(text); held {
 		same = false
 	}
-	// An eighth less, so that nodes that were all asked at once come apart.
+	// An eighth less, so that nodes all asked at once come apart.
 	next := now + every - time.Duration(rand.Int64N(int64(every-pause)/8+1))
 	*d = due{asked: next - every, at: next, same: same && err == nil}
 	if err != nil {
@@ -76,9 +76,9 @@ func interval(pause time.Duration, nodes, rate int) time.Duration {
 	return max(pause, time.Duration(nodes)*time.Second/time.Duration(rate))
 }
 
-// phase is a number from 0 to 1 that a node keeps.
+// phase is a node's constant number from 0 to 1.
 func phase(node string) float64 {
 	h := fnv.New32a()
 	h.Write([]byte(node))
-	return float64(h.Sum32()*2654435761) / (1 << 32) // names that differ in the last digit come apart
+	return float64(h.Sum32()*2654435761) / (1 << 32) // names with another last digit come apart
 }

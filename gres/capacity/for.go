@@ -8,7 +8,7 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// For returns what tells slurmctld what the node can take, as carma.toml says.
+// For returns the publisher of the node's capacity, as carma.toml says.
 func For(c config.Config, node string, book *lease.Ledger, slurm Slurm) *Publisher {
 	p := &Publisher{
 		Node: node, RunDir: c.RunDir(node), Slurm: slurm, Book: book,

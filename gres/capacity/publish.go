@@ -25,14 +25,14 @@ import (
 // average.
 const minInterval = time.Second
 
-// Slurm is what publishing needs of slurmctld.
+// Slurm is the part of slurmctld for publishing.
 type Slurm interface {
 	Node(ctx context.Context, node string) (extra string, err error)
 	SetNodeExtra(ctx context.Context, node, text string) error
 }
 
-// Publisher publishes for one node. The agent and every Epilog have one; a
-// lock file and the ledger keep them from talking over each other.
+// Publisher publishes for a node. The agent and every Epilog have their own; a
+// lock file and the ledger keep publishers from talking over each other.
 type Publisher struct {
 	Node       string
 	RunDir     string
@@ -43,20 +43,20 @@ type Publisher struct {
 	Thresholds choose.Thresholds
 	FullMiB    []int64       // sizes of GPUs in carma.toml
 	GPUs       []int         // of a node, by partition; empty: any number
-	StaleAfter time.Duration // readings of that age offer nothing; 0: they do at any age
+	StaleAfter time.Duration // readings of such an age offer nothing; 0: readings of any age offer
 	UserKey    string        // config.Slurm.UserKey
 
-	barred time.Duration // PublishIf: until then the node's Extra is left alone, which is no JSON object
-	due    due           // of CompareIf, which one loop calls
+	barred time.Duration // PublishIf: until then the node's Extra, which is no JSON object, is left alone
+	due    due           // of CompareIf, called by a single loop
 	nodes  int           // of the cluster, as CompareIf noted it in the ledger
 }
 
 // ErrTooSoon means that slurmctld has been told too much in the last seconds.
 var ErrTooSoon = errors.New("the last updates were too recent")
 
-// Publish tells slurmctld the node's capacity if it differs from what it was
-// last told. The error is ErrTooSoon if the caller should come again. The agent begins: where slurmctld was told
-// nothing, as by one that compares no counts, it is told nothing here.
+// Publish tells slurmctld the node's capacity if other than last told. The error is ErrTooSoon if the caller
+// should come again. The agent begins: where slurmctld was told nothing, as by an agent that compares no counts,
+// Publish tells nothing.
 func (p *Publisher) Publish(ctx context.Context) error {
 	return p.publish(ctx, false)
 }

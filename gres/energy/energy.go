@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package energy splits what a GPU did in an interval among the jobs that held
-// it. It is pure. The rule (docs/adr/0006): the idle floor goes equally to those
-// who hold the GPU at the time, the rest by SM activity; what nobody holds stays
-// nobody's. Nothing is made and nothing lost: the shares and the rest add up to
-// the GPU's own counter.
+// Package energy splits the energy of a GPU in an interval among the GPU's holders. The
+// package is pure. The rule (docs/adr/0006): the idle floor goes equally to the holders
+// at the time, the rest by SM activity; energy without a holder stays nobody's. Nothing
+// is made and nothing lost: the shares and the rest add up to the GPU's own counter.
 package energy
 
 import (
@@ -12,11 +11,10 @@ import (
 	"slices"
 )
 
-// Holder is one that held the GPU in an interval. Processes of no job are a
-// holder too.
+// Holder held the GPU in an interval. Processes of no job are a holder too.
 type Holder struct {
 	From, To float64 // part of the interval, 0 to 1
-	Activity float64 // SM activity of its own while it held the GPU, in any unit
+	Activity float64 // own SM activity while holding the GPU, in any unit
 }
 
 // Share is a holder's part of an interval.
@@ -27,9 +25,8 @@ type Share struct {
 	Shared   float64 // of the interval: time with another holder
 }
 
-// Split divides the joules of an interval, floorJ of them idle floor. Activity
-// counts for the time that a holder held the GPU. Without any, the dynamic part
-// goes as the floor does.
+// Split divides the joules of an interval, floorJ of them idle floor. Activity counts
+// for a holder's time on the GPU. Without any, the dynamic part goes as the floor does.
 func Split(joules, floorJ float64, holders []Holder) (shares []Share, unownedJ float64) {
 	shares = make([]Share, len(holders))
 	owned := hold(holders, shares)
@@ -90,18 +87,18 @@ func hold(holders []Holder, shares []Share) (owned float64) {
 	return owned
 }
 
-// Evidence is what is known of one holder's SM activity.
+// Evidence is the knowledge of a holder's SM activity.
 type Evidence struct {
-	ProcessPct  float64 // SM utilisation of its processes (NVML); NaN: not told for this GPU
+	ProcessPct  float64 // SM utilisation of the holder's processes (NVML); NaN: not told for the GPU
 	ExpectedPct float64 // when alone; 0: not known
-	Present     bool    // a process of it is on the GPU
+	Present     bool    // a process of the holder is on the GPU
 	MPS         bool    // a client of the GPU's MPS server
 }
 
-// Activities weighs the holders of one GPU: by the utilisation of their
-// processes where NVML tells, else by what they are expected to do, else equally
-// among those that have a process there. serverPct is the utilisation that NVML
-// tells of the MPS server itself: some drivers count its clients there.
+// Activities weighs the holders of a GPU: by the utilisation of their processes where
+// NVML tells, else by their expected activity, else equally among holders with a
+// process there. serverPct is the MPS server's own utilisation by NVML: some drivers
+// count its clients there.
 func Activities(holders []Evidence, serverPct float64) []float64 {
 	w := make([]float64, len(holders))
 	told := serverPct > 0
@@ -120,8 +117,8 @@ func Activities(holders []Evidence, serverPct float64) []float64 {
 	return w
 }
 
-// spread adds an amount to the weights of those that take part: by what they are
-// expected to do if that is known of all, else equally.
+// spread adds an amount to the weights of the holders taking part: by their expected
+// activity if known of all, else equally.
 func spread(holders []Evidence, w []float64, amount float64, takesPart func(Evidence) bool) {
 	n, sum, known := 0, 0.0, true
 	for _, h := range holders {
@@ -142,11 +139,11 @@ func spread(holders []Evidence, w []float64, amount float64, takesPart func(Evid
 	}
 }
 
-// Rate is how fast jobs that share a GPU get on, 1 when as fast as alone: SM
-// work is conserved, so that the activity of the GPU is what the jobs would do
-// alone, slowed by one rate (thesis 4.2: runs of 2 to 4 jobs, within 3 %). NaN
-// where the activity or what one of the present jobs does alone is not known. A
-// job that is alone on the GPU gets on at rate 1 whatever is known.
+// Rate is the progress of jobs sharing a GPU, 1 when as fast as alone: SM work is
+// conserved, so the activity of the GPU is the sum of the jobs' activities alone,
+// slowed by one rate (thesis 4.2: runs of 2 to 4 jobs, within 3 %). NaN where the GPU's
+// activity, or a present job's activity alone, is not known. A job alone on the GPU
+// gets on at rate 1 in any case.
 func Rate(smactPct float64, holders []Evidence) float64 {
 	n, sum, known := 0, 0.0, !math.IsNaN(smactPct)
 	for _, h := range holders {

@@ -3,5 +3,5 @@
 package lease
 
 // FailPoint is called at the places at which contrib/bench/placement kills hooks. A
-// carma-node that is built with the tag failpoints dies there (cmd/carma-node).
+// carma-node built with the tag failpoints dies there (cmd/carma-node).
 var FailPoint = func(place string) {}

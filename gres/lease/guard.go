@@ -13,26 +13,26 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// Hold is a GPU that is kept for a job.
+// Hold is a GPU kept for a job.
 type Hold struct {
 	UUID    string
 	JobID   uint32
 	UID     uint32
-	GPUs    int   // that the job wants on one node
-	MiB     int64 // that it needs of each; 0: all of it
+	GPUs    int   // wanted by the job on a node
+	MiB     int64 // needed of each; 0: all memory
 	Age     time.Duration
-	Open    bool          // it is offered: the job can start now
-	Offered time.Duration // for how long it is
+	Open    bool          // the GPU is offered: the job can start now
+	Offered time.Duration // for how long
 }
 
-// ErrEnoughHeld means that GPUs are kept for other jobs of the user, so many that the
-// others of the node would have to wait for them.
+// ErrEnoughHeld means: GPUs are kept for other jobs of the user, so many that the other
+// users of the node would have to wait for GPUs.
 var ErrEnoughHeld = errors.New("enough GPUs of this node are held for other jobs of its user")
 
-// Hold keeps GPUs for a job of a user that wants so many GPUs of a node and needs so
-// many MiB of each, 0 for all of it, and for nobody else, until it starts here or the
+// Hold keeps GPUs for a user's job, which wants so many GPUs of a node and needs so
+// many MiB of each, 0 for all, and for nobody else, until the job starts here or the
 // hold is dropped. GPUs kept for another job stay so. The error is ErrEnoughHeld if
-// there are others of the user's, and with them it would be more than half of the GPUs.
+// the user has other holds, and with them more than half of the GPUs would be held.
 func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64, uuids []string) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		var others, all int
@@ -53,8 +53,8 @@ func (b *Ledger) Hold(ctx context.Context, job, uid uint32, gpus int, mib int64,
 	})
 }
 
-// OpenHold says in how long the job that GPUs are kept for can start: from then on
-// they are offered to slurmctld again.
+// OpenHold says in how long the job of the hold can start: from then on the GPUs are
+// offered to slurmctld again.
 func (b *Ledger) OpenHold(ctx context.Context, job uint32, in time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "UPDATE hold SET open_ns=? WHERE job_id=?", int64(Now()+in), job)
 	return wrap(err, "offer the GPUs held for job %d", job)
@@ -78,8 +78,8 @@ func holdsOf(q querier) ([]Hold, error) {
 	})
 }
 
-// Quarantine closes a GPU to all jobs and notes the fault in those that hold
-// it through MPS: they are its victims.
+// Quarantine closes a GPU to all jobs and notes the fault in the jobs with the
+// GPU through MPS, the victims of the fault.
 func (b *Ledger) Quarantine(ctx context.Context, uuid, reason string) (victims []uint32, err error) {
 	err = b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("INSERT OR IGNORE INTO quarantine (uuid, reason, at_ns) VALUES (?,?,?)", uuid, reason,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package lease keeps a node's ledger: which job was promised how much memory
-// of which GPU. It is one SQLite file in the run directory. Prologs, Epilogs
-// and the agent open it at the same time; whoever decides something does so in
-// one immediate transaction, so that nothing is promised twice.
+// of which GPU. The ledger is a SQLite file in the run directory. Prologs, Epilogs
+// and the agent open the file at the same time; whoever decides something does so in
+// a single immediate transaction, so nothing is promised twice.
 package lease
 
 import (
@@ -29,9 +29,9 @@ import (
 
 // schemaFiles are the steps of the schema, which SQLite's application_id counts: user_version
 // stays at 1, as the programs of 4f24302 open no ledger with another. A node's
-// agent and hooks are not exchanged at one moment, and jobs run meanwhile: so a step only
-// adds, tables or columns with a default, and a program works on a ledger that is newer
-// than itself. A step that is in a release is not changed any more.
+// agent and hooks are not exchanged at once, and jobs run meanwhile: so a step only
+// adds, tables or columns with a default, and a program works on a ledger newer than
+// itself. A step in a release is not changed any more.
 //
 //go:embed schema
 var schemaFiles embed.FS
@@ -45,15 +45,15 @@ type Ledger struct {
 	queue *file.Queue
 }
 
-// Job is a job that holds GPUs of the node.
+// Job is a job with GPUs of the node.
 type Job struct {
 	jobenv.JobKey
 	UID   uint32
 	About json.RawMessage
-	Late  bool // it may be over: a later attempt is not to lose its lease
+	Late  bool // the job may be over: a later attempt is not to lose its lease
 }
 
-// Granted is one GPU of a job, with what was measured while the job held it.
+// Granted is a GPU of a job, with the figures measured while the job held the GPU.
 type Granted struct {
 	UUID       string
 	Model      string // empty: the GPU is gone
@@ -62,24 +62,24 @@ type Granted struct {
 	Exclusive  bool
 	Daemon     gres.Daemon
 	Seen       bool
-	Idle       time.Duration // longest time that the job did not use it
-	Slowed     float64       // the most that it was slowed beyond its bound for long; 0: it was not
+	Idle       time.Duration // longest time without use by the job
+	Slowed     float64       // the most beyond its bound for long; 0: never
 	figure.Figures
 }
 
-// ErrNoFit means that no choice of GPUs takes the request now.
+// ErrNoFit means: no choice of GPUs takes the request now.
 var ErrNoFit = errors.New("no GPU fits now")
 
-// Open opens the ledger in dir, which must exist, and creates it if need be, for root alone.
+// Open opens the ledger in dir, which must exist, and creates the file if need be, for root alone.
 // Transactions wait up to busy for each other.
 func Open(dir string, busy time.Duration) (*Ledger, error) {
 	path := filepath.Join(dir, "leases.db")
 	if err := file.Private(path); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
-	// _txlock=immediate with WAL is the only setting that let 64 of 64
+	// _txlock=immediate with WAL is the only setting to let 64 of 64
 	// concurrent read-then-write transactions through (docs/adr/0004). The
-	// file ends with the boot, so it need not be synced.
+	// file ends with the boot, so no sync is needed.
 	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(path), RawQuery: url.Values{
 		"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"OFF"}, "_foreign_keys": {"on"},
 		"_busy_timeout": {fmt.Sprint(busy.Milliseconds())},
@@ -95,8 +95,8 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 		return nil, fmt.Errorf("open ledger: %w", err)
 	}
 	b := &Ledger{db, q}
-	// One at a time: SQLite lets nobody wait while another makes the new file a
-	// WAL database.
+	// In turn: SQLite lets nobody wait while another makes the new file a WAL
+	// database.
 	leave := q.Enter(context.Background(), queueFor)
 	err = b.migrate(schemaFiles, version)
 	leave()
@@ -107,7 +107,7 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 	return b, nil
 }
 
-// migrate brings the schema to a version, and leaves one that is newer.
+// migrate brings the schema to a version, and leaves a newer schema.
 func (b *Ledger) migrate(steps fs.FS, to int) error {
 	if at, err := stepOf(b.db); err != nil || at >= to {
 		return err
@@ -132,7 +132,7 @@ func (b *Ledger) migrate(steps fs.FS, to int) error {
 	})
 }
 
-// stepOf is the number of the last step that a ledger has seen; 0: it is new.
+// stepOf is the number of a ledger's last step; 0: the ledger is new.
 func stepOf(db interface {
 	QueryRow(query string, args ...any) *sql.Row
 }) (int, error) {
@@ -148,7 +148,7 @@ func (b *Ledger) Close() error { return errors.Join(b.db.Close(), b.queue.Close(
 // queueFor is longer than any transaction takes.
 const queueFor = time.Second
 
-// write runs f in one immediate transaction when it is this process's turn.
+// write runs f in an immediate transaction when the process's turn has come.
 func (b *Ledger) write(ctx context.Context, f func(*sql.Tx) error) error {
 	defer b.queue.Enter(ctx, queueFor)()
 	return b.transact(ctx, f)
@@ -166,7 +166,7 @@ func (b *Ledger) transact(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// wrap says of an error what failed.
+// wrap says of an error which action failed.
 func wrap(err error, doing string, args ...any) error {
 	if err == nil {
 		return nil
@@ -183,7 +183,7 @@ func Now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// PutReadings replaces the readings of all GPUs by those taken now.
+// PutReadings replaces the readings of all GPUs by new readings.
 func (b *Ledger) PutReadings(ctx context.Context, readings []gres.Reading) error {
 	return b.write(ctx, func(tx *sql.Tx) error { return putReadings(tx, readings) })
 }
@@ -211,25 +211,24 @@ func putReadings(tx *sql.Tx, readings []gres.Reading) error {
 	return nil
 }
 
-// Choose picks GPUs, and the MPS daemon through which the job shares them; it is
-// called inside the transaction that grants them and must be quick and pure. last
-// is the GPU that was given last.
+// Choose picks GPUs, and the MPS daemon through which the job shares them; Choose
+// is called inside the granting transaction and must be quick and pure. last is the
+// GPU given last.
 type Choose func(readings []gres.Reading, leases []gres.Lease, last string) (uuids []string, daemon gres.Daemon)
 
-// ErrSuperseded means that a later attempt of the job has a lease here.
+// ErrSuperseded means: a later attempt of the job has a lease here.
 var ErrSuperseded = errors.New("a later attempt of the job has its GPUs")
 
-// Acquire grants the GPUs that choose picks to job, all or none, each with the
+// Acquire grants the GPUs picked by choose to job, all or none, each with the
 // request's reserve, or all of its memory if the request is exclusive. A job
-// that already holds GPUs under the same key gets the same again; what an
-// earlier attempt of it left is dropped. The error is ErrNoFit if choose picks
-// none.
+// with GPUs under the same key already gets the same again; leftovers of an
+// earlier attempt are dropped. The error is ErrNoFit if choose picks none.
 func (b *Ledger) Acquire(ctx context.Context, job Job, r gres.Request, choose Choose) ([]Granted, error) {
 	var granted []Granted
 	err := b.write(ctx, func(tx *sql.Tx) (err error) {
 		var restart, uid uint32
 		err = tx.QueryRow("SELECT restart, uid FROM job WHERE job_id=?", job.JobID).Scan(&restart, &uid)
-		same := err == nil && uid == job.UID // a slurmctld that has lost its state gives ids again
+		same := err == nil && uid == job.UID // a slurmctld without its state gives ids again
 		if same && restart == job.Restart {
 			granted, err = grantedOf(tx, job.JobID)
 			return err
@@ -263,7 +262,7 @@ func (b *Ledger) Acquire(ctx context.Context, job Job, r gres.Request, choose Ch
 		if _, err := tx.Exec("INSERT OR REPLACE INTO given (one, uuid) VALUES (1,?)", uuids[len(uuids)-1]); err != nil {
 			return fmt.Errorf("write the last leased GPU: %w", err)
 		}
-		// What it was kept for has come.
+		// The job of the hold has come.
 		if _, err := tx.Exec("DELETE FROM hold WHERE job_id=?", job.JobID); err != nil {
 			return fmt.Errorf("end the hold for job %s: %w", job.JobKey, err)
 		}
@@ -324,8 +323,8 @@ func insertLease(tx *sql.Tx, j Job, r gres.Request, slot int, uuid string, daemo
 	return g, wrap(err, "write lease of job %s on GPU %s", j.JobKey, uuid)
 }
 
-// Release ends what key holds and lists it as ended. It is no error if that is
-// nothing.
+// Release ends the leases of key and lists the attempt as ended. No lease is no
+// error.
 func (b *Ledger) Release(ctx context.Context, key jobenv.JobKey) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM job WHERE job_id=? AND restart=?", key.JobID, key.Restart); err != nil {

@@ -12,7 +12,7 @@ import (
 	"carma/gres"
 )
 
-// Measure replaces the readings and adds usages to what is known of attempts.
+// Measure replaces the readings and adds usages to the figures of attempts.
 func (b *Ledger) Measure(ctx context.Context, readings []gres.Reading, usages []Usage) error {
 	return b.write(ctx, func(tx *sql.Tx) error {
 		if err := putReadings(tx, readings); err != nil {
@@ -22,8 +22,8 @@ func (b *Ledger) Measure(ctx context.Context, readings []gres.Reading, usages []
 	})
 }
 
-// Published returns what slurmctld was last told (package capacity) and from when on
-// it may be told the next, counted from now; ok is false if it was told nothing.
+// Published returns the counts last told to slurmctld (package capacity) and in how
+// long the next may be told, counted from now; ok is false if nothing was told.
 func (b *Ledger) Published(ctx context.Context) (text string, wait time.Duration, ok bool, err error) {
 	var next int64
 	err = b.db.QueryRowContext(ctx, "SELECT gres, next_ns FROM published").Scan(&text, &next)
@@ -35,8 +35,8 @@ func (b *Ledger) Published(ctx context.Context) (text string, wait time.Duration
 	return text, time.Duration(next) - Now(), true, nil
 }
 
-// SetPublished records what slurmctld is told now. On average it may be told
-// once in an interval, and once more at any time: a GPU that becomes free just
+// SetPublished records the counts told to slurmctld now. On average slurmctld may
+// be told once in an interval, and once more at any time: a GPU becoming free just
 // after another change is not kept waiting.
 func (b *Ledger) SetPublished(ctx context.Context, text string, interval time.Duration) error {
 	now := int64(Now())
@@ -47,7 +47,7 @@ func (b *Ledger) SetPublished(ctx context.Context, text string, interval time.Du
 }
 
 // Raised returns of how many nodes the cluster is (0: not known), and until when on the ledger's
-// clock this node has used its part of the updates that raise counts.
+// clock the node has used its part of the updates that raise counts.
 func (b *Ledger) Raised(ctx context.Context) (nodes int, paid time.Duration, err error) {
 	var ns int64
 	err = b.db.QueryRowContext(ctx, "SELECT nodes, paid_ns FROM raised").Scan(&nodes, &ns)
@@ -64,7 +64,7 @@ func (b *Ledger) SetNodes(ctx context.Context, nodes int) error {
 	return wrap(err, "write the number of nodes")
 }
 
-// SetRaised notes until when this node has used its part. Without SetNodes it notes nothing.
+// SetRaised notes until when the node has used its part, and nothing without SetNodes.
 func (b *Ledger) SetRaised(ctx context.Context, paid time.Duration) error {
 	_, err := b.db.ExecContext(ctx, "UPDATE raised SET paid_ns = ?", int64(paid))
 	return wrap(err, "write raised counts")

@@ -20,10 +20,10 @@ type Held struct {
 	Job
 	Age        time.Duration
 	GPUs       []Granted
-	Neighbours []uint32 // job ids that held one of its GPUs at the same time
-	Fault      string   // what befell it
-	Victim     bool     // that was a fault of its MPS server, with clients of other jobs
-	Cancelled  string   // why the agent has cancelled it; empty: it has not
+	Neighbours []uint32 // jobs with any of its GPUs at the same time
+	Fault      string   // of the job
+	Victim     bool     // of a fault of its MPS server, with clients of other jobs
+	Cancelled  string   // why the agent has cancelled the job; empty: not cancelled
 }
 
 // querier is a database or a transaction.
@@ -32,7 +32,7 @@ type querier interface {
 	QueryRow(query string, args ...any) *sql.Row
 }
 
-// Snapshot is the ledger at one moment: what is true of the GPUs now.
+// Snapshot is the ledger at a single moment: the truth of the GPUs now.
 type Snapshot struct {
 	Readings        []gres.Reading   // by index
 	Leases          []gres.Lease     // by GPU, oldest first
@@ -41,18 +41,18 @@ type Snapshot struct {
 	PerhapsHeld     []PerhapsHeld    // oldest first
 }
 
-// Snapshot reads the ledger at one moment. It waits for nobody.
+// Snapshot reads the ledger at a single moment, and waits for nobody.
 func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	c, err := b.db.Conn(ctx)
 	if err != nil {
 		return s, fmt.Errorf("read ledger: %w", err)
 	}
 	defer c.Close()
-	// Not BeginTx: that would take the lock of those who write (_txlock).
+	// Not BeginTx, which would take the writers' lock (_txlock).
 	if _, err := c.ExecContext(ctx, "BEGIN DEFERRED"); err != nil {
 		return s, fmt.Errorf("read ledger: %w", err)
 	}
-	// Nobody can make a reader wait (WAL), and a context that can end costs the
+	// Nobody can make a reader wait (WAL), and a context with an end costs the
 	// driver a goroutine for each query.
 	ctx = context.WithoutCancel(ctx)
 	defer c.ExecContext(ctx, "ROLLBACK")
@@ -73,7 +73,7 @@ func (b *Ledger) Snapshot(ctx context.Context) (s Snapshot, err error) {
 	return s, err
 }
 
-// connection is one connection as a querier.
+// connection is a connection as a querier.
 type connection struct {
 	ctx context.Context
 	*sql.Conn
@@ -96,8 +96,8 @@ func (b *Ledger) Oldest(ctx context.Context) (age time.Duration, ok bool, err er
 	return Now() - time.Duration(at.Int64), at.Valid, nil
 }
 
-// Find returns what key, or an earlier attempt of its job, holds; ok is false if
-// that is nothing.
+// Find returns the GPUs of key, or of an earlier attempt of its job; ok is false
+// if there are none.
 func (b *Ledger) Find(ctx context.Context, key jobenv.JobKey) (h Held, ok bool, err error) {
 	h.JobKey = key
 	var at int64

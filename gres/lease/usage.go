@@ -15,8 +15,8 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// Usage is what one attempt did on one GPU in the interval before a sample. NaN
-// stands for what was not measured.
+// Usage is an attempt's use of a GPU in the interval before a sample. NaN stands
+// for a figure not measured.
 type Usage struct {
 	Job       jobenv.JobKey
 	UUID      string
@@ -24,21 +24,21 @@ type Usage struct {
 	Seen      bool  // as the lease says already
 	UsedMiB   int64 // 0: not known
 	UsedFrom  figure.MemorySource
-	Seconds   float64 // of the interval that the job held the GPU; 0 at the first sample
+	Seconds   float64 // of the interval with the job on the GPU; 0 at the first sample
 	SMActPct  float64 // its own
 	SMActFrom figure.Source
 	EnergyJ   float64 // its share
 	IdleJ     float64 // of the share, the idle floor
 	HeldS     float64 // Seconds divided by the holders at the time
 	SharedS   float64 // of Seconds, with other holders
-	AloneS    float64 // time that the work of the interval takes alone
+	AloneS    float64 // time for the work of the interval when alone
 	LawS      float64 // the same, by the law of interference
 
-	AlonePct, AloneDRAMPct float64 // what the job does alone on the GPU; 0: as it is written already
-	Slowed                 float64 // as gres.Lease, 0: as it is written; below 0: no longer
+	AlonePct, AloneDRAMPct float64 // of the job alone on the GPU; 0: as written already
+	Slowed                 float64 // as gres.Lease, 0: as written; below 0: no longer
 
-	IdleChanged bool          // what follows is another than at the last look
-	IdleFrom    time.Duration // of Now: since when the job has not used the GPU; 0: it does, or that is not known
+	IdleChanged bool          // the next two have changed since the last look
+	IdleFrom    time.Duration // of Now: since when the job has not used the GPU; 0: in use, or not known
 	IdleSure    time.Duration // the same, for certain
 }
 
@@ -71,7 +71,7 @@ const addUsageSQL = `INSERT INTO usage (job_id, restart, uuid, peak_mib, peak_fr
 	alone_s = alone_s + excluded.alone_s, alone_for_s = alone_for_s + excluded.alone_for_s`
 
 func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
-	// Of this attempt: the next one may hold the GPU by now.
+	// Of the given attempt: the next may hold the GPU by now.
 	set := func(columns string, values ...any) error {
 		_, err := tx.Exec("UPDATE lease SET "+columns+
 			" WHERE job_id=?1 AND uuid=?2 AND EXISTS (SELECT 1 FROM job WHERE job_id=?1 AND restart=?3)",
@@ -95,7 +95,7 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	if err := errors.Join(errs[:]...); err != nil {
 		return err
 	}
-	// covered returns v and the seconds that it stands for.
+	// covered returns v and its seconds.
 	covered := func(v float64) (value, seconds float64) {
 		if math.IsNaN(v) {
 			return 0, 0
@@ -120,8 +120,8 @@ func addUsage(tx *sql.Tx, add *sql.Stmt, u Usage) error {
 	return err
 }
 
-// FiguresOf returns what an attempt did, by the UUID of the GPU: also of one
-// that has ended, until DropEnded.
+// FiguresOf returns the figures of an attempt, by the UUID of the GPU: also of an
+// ended attempt, until DropEnded.
 func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]figure.Figures, error) {
 	found, err := b.db.QueryContext(ctx, "SELECT u.uuid, "+usageColumns+" FROM usage u "+
 		"LEFT JOIN law w USING (job_id, restart, uuid) "+
@@ -137,7 +137,7 @@ func (b *Ledger) FiguresOf(ctx context.Context, key jobenv.JobKey) (map[string]f
 	return all, err
 }
 
-// usageColumns are the columns of usageRow, of rows u and w (law) that may be absent.
+// usageColumns are the columns of usageRow, of rows u and w (law), either perhaps absent.
 const usageColumns = `ifnull(u.peak_mib,0), ifnull(u.peak_from,''), ifnull(u.mib_s,0), ifnull(u.mib_for_s,0),
 	ifnull(u.smact_s,0), ifnull(u.smact_for_s,0), ifnull(u.smact_max,0), ifnull(u.smact_from,'none'),
 	ifnull(u.energy_j,0), ifnull(u.idle_j,0), ifnull(u.energy_for_s,0),
@@ -154,7 +154,7 @@ func (u *usageRow) fields() []any {
 		&u.energyJ, &u.idleJ, &u.energyForS, &u.f.LeaseS, &u.f.HeldS, &u.f.SharedS, &u.aloneS, &u.aloneForS, &u.f.LawS}
 }
 
-// figures turns sums into means; one that covers too little of the time is no
+// figures turns sums into means; a mean over too little of the time is no
 // figure.
 func (u *usageRow) figures() figure.Figures {
 	f := u.f

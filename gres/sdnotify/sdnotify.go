@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sdnotify tells systemd how a service is: started, alive, stopping
+// Package sdnotify tells systemd a service's state: started, alive, stopping
 // (sd_notify(3), Type=notify and WatchdogSec= of systemd.service(5)). Without
-// systemd it does nothing.
+// systemd the package does nothing.
 package sdnotify
 
 import (
@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Notifier speaks for one service. Its zero value is silent.
+// Notifier speaks for a service. Its zero value is silent.
 type Notifier struct {
 	socket  string
-	every   time.Duration // half of what the watchdog waits; 0: no watchdog
+	every   time.Duration // half of the watchdog's wait; 0: no watchdog
 	started bool
 	last    time.Time
 }
 
-// New reads what systemd put into the environment: NOTIFY_SOCKET, WATCHDOG_USEC
-// and WATCHDOG_PID.
+// New reads systemd's variables in the environment: NOTIFY_SOCKET,
+// WATCHDOG_USEC and WATCHDOG_PID.
 func New(getenv func(string) string) *Notifier {
 	n := &Notifier{socket: getenv("NOTIFY_SOCKET")}
 	pid := getenv("WATCHDOG_PID")
@@ -34,8 +34,8 @@ func New(getenv func(string) string) *Notifier {
 	return n
 }
 
-// Alive says that the service works: the first time that it has started, later
-// that it lives, as often as the watchdog asks for.
+// Alive tells systemd: the service has started the first time, lives later.
+// Call Alive as often as the watchdog asks for.
 func (n *Notifier) Alive() error {
 	switch {
 	case !n.started:
@@ -48,7 +48,7 @@ func (n *Notifier) Alive() error {
 	return nil
 }
 
-// Stopping says that the service ends because it was told to.
+// Stopping says that the service ends on request.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
 
 func (n *Notifier) send(lines ...string) error {

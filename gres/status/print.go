@@ -18,13 +18,13 @@ const (
 	memoryCells = 12
 )
 
-// Print prints a line for each GPU, and below it its jobs and why it is closed.
+// Print prints a line for each GPU, and below the line its jobs and why the GPU is closed.
 func (n Node) Print(w io.Writer, style texttable.Style) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", style.Paint(texttable.Bold, heading(n)))
-	var head GPU // that the last heading was for
+	var head GPU // of the last heading
 	for i, g := range n.GPUs {
-		// One that cannot be read has no source; that is said below it.
+		// A GPU that cannot be read has no source; the line below says so.
 		if i == 0 || g.Model != head.Model || g.Source != head.Source && g.Source != figure.SourceNone {
 			head = g
 			fmt.Fprintf(&b, "%s, SM activity %s\n", g.Model, by(g.Source))
@@ -147,7 +147,7 @@ func age(seconds float64) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// marks are what bars are drawn with: full, half, empty.
+// marks are the characters of bars: full, half, empty.
 func marks(style texttable.Style) (full, half, empty string) {
 	if style.ASCII {
 		return "#", "+", "."
@@ -168,7 +168,7 @@ func smactBar(g GPU, maxPct float64, style texttable.Style) string {
 	return style.Paint(colour, strings.Repeat(full, n)) + strings.Repeat(empty, smactCells-n)
 }
 
-// memoryBar shows what is used, then what is leased beyond that.
+// memoryBar shows the memory in use, then the memory leased beyond.
 func memoryBar(g GPU, style texttable.Style) string {
 	if g.TotalMiB <= 0 {
 		return strings.Repeat("?", memoryCells)

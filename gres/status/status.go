@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package status says how the GPUs of a node stand: for people, for programs,
-// for Prometheus. It is what the next choice would see.
+// for Prometheus. The state shown is the next choice's view.
 package status
 
 import (
@@ -23,7 +23,7 @@ type Node struct {
 	Name        string  `json:"node"`
 	WindowS     float64 `json:"window_s"`
 	Statistic   string  `json:"statistic"`
-	SMActMaxPct float64 `json:"smact_max_pct"` // above it a GPU takes no more
+	SMActMaxPct float64 `json:"smact_max_pct"` // above this a GPU takes no more
 	GPUs        []GPU   `json:"gpus"`
 }
 
@@ -38,7 +38,7 @@ const (
 	MPSFault MPS = "fault" // a client has faulted; nobody may use it
 )
 
-// GPU is one GPU, or one MIG instance.
+// GPU is a GPU, or a MIG instance.
 type GPU struct {
 	gres.GPU
 	SMActPct   figure.Measured `json:"smact_pct"` // statistic over the window
@@ -46,15 +46,15 @@ type GPU struct {
 	AgeS       float64         `json:"age_s"` // of the reading
 	UsedMiB    int64           `json:"used_mib"`
 	LeasedMiB  int64           `json:"leased_mib"`
-	OpenMiB    int64           `json:"open_mib"`         // what a next job can get
-	Closed     string          `json:"closed,omitempty"` // why it takes no job
+	OpenMiB    int64           `json:"open_mib"`         // free for a next job
+	Closed     string          `json:"closed,omitempty"` // why the GPU takes no job
 	Quarantine gres.Cause      `json:"quarantine,omitempty"`
 	MPS        MPS             `json:"mps"`
 	MPSClients int             `json:"mps_clients"`
 	Leases     []Lease         `json:"leases"`
 }
 
-// Lease is a job that holds a GPU.
+// Lease is a job with a GPU.
 type Lease struct {
 	JobID      uint32  `json:"job_id"`
 	UID        uint32  `json:"uid"`
@@ -63,11 +63,11 @@ type Lease struct {
 	Exclusive  bool    `json:"exclusive"`
 	MPS        bool    `json:"mps"`
 	AgeS       float64 `json:"age_s"`
-	IdleS      float64 `json:"idle_s"` // it has not used the GPU for so long
+	IdleS      float64 `json:"idle_s"` // the job has not used the GPU for so long
 	Idle       bool    `json:"idle"`   // for longer than idle.after
 	// times as long as alone, by the law of interference; 1: alone
 	ExpectedSlowdown float64 `json:"expected_slowdown"`
-	Slowed           float64 `json:"slowed"` // the same measured, where that is long beyond its bound; 0: it is not
+	Slowed           float64 `json:"slowed"` // the same measured, where long beyond its bound; 0: not so
 }
 
 // Of looks at the ledger as a choice under the thresholds would. A job is idle

@@ -16,20 +16,20 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// index has what is asked about each waiting job at hand, so that none of them costs a
-// look at all jobs, and few one at all nodes: users decide how many jobs wait.
+// index has the answers about each waiting job at hand, so no waiting job costs a look
+// at all jobs, and few cost a look at all nodes: users decide how many jobs wait.
 type index struct {
 	in      Input
-	held    map[uint32]bool    // jobs that nodes keep GPUs for, or that are sent to preempt
-	started map[string][]start // by partition, who comes last in the queue first
-	free    map[string][]*node // by partition, who is free soonest first
+	held    map[uint32]bool    // jobs with GPUs kept on nodes, or sent to preempt
+	started map[string][]start // by partition, the last in the queue first
+	free    map[string][]*node // by partition, the soonest free first
 	nodes   map[string]*node   // by name
 	classes [][]string         // features of nodes
 	looks   int                // at a job or a node, for a test
 }
 
-// smallest is the memory of a GPU in that partition of a waiting job where it is smallest:
-// a job that names several is booked to run in each of them. 0: it is not known.
+// smallest is the least GPU memory among the partitions of a waiting job: a job naming
+// several is booked to run in each of them. 0: not known.
 func smallest(fullMiB map[string]int64, partitions string) (mib int64) {
 	for p := range strings.SplitSeq(partitions, ",") {
 		if full := fullMiB[p]; full > 0 && (mib == 0 || full < mib) {
@@ -39,23 +39,23 @@ func smallest(fullMiB map[string]int64, partitions string) (mib int64) {
 	return mib
 }
 
-// start is a job of ours that runs.
+// start is a running job of ours.
 type start struct {
 	priority int64
 	id       uint32
-	latest   time.Time // start of it, or of one before it in the list
+	latest   time.Time // start in the list up to here
 }
 
-// node is one that may keep GPUs.
+// node may keep GPUs.
 type node struct {
 	schedule.Node
 	hash  uint16 // of its name
 	class int    // of its features
-	jobs  int    // that run
+	jobs  int    // running
 	end   time.Time
 }
 
-// search is what tells one search for a node from another.
+// search tells searches for a node apart.
 type search struct {
 	partition, reqNodes, features string
 	gpus                          int
@@ -69,7 +69,7 @@ const (
 	searchesOfAll  = 256
 )
 
-// longestConstraint is longer than any that a person writes.
+// longestConstraint is longer than any constraint written by a person.
 const longestConstraint = 1024
 
 func newIndex(in Input) *index {
@@ -123,7 +123,7 @@ func newIndex(in Input) *index {
 	return x
 }
 
-// run counts a running job on its nodes and among those that may have passed others.
+// run counts a running job on its nodes and among the jobs that may have passed others.
 func (x *index) run(j *schedule.Job) {
 	names, _ := hostlist.Expand(j.Nodes)
 	for _, name := range names {
@@ -140,10 +140,9 @@ func (x *index) run(j *schedule.Job) {
 	}
 }
 
-// waits tells whether a job waits for GPUs of ours and for nothing else. One
-// whose place we cannot judge is left alone. slurmctld plans the start of one that
-// takes all GPUs of its nodes; beside jobs without a time limit it cannot, and a hold helps where one
-// node is enough.
+// waits tells whether a job waits for GPUs of ours and for nothing else. A job whose place we cannot
+// judge is left alone. slurmctld plans the start of a job taking all GPUs of its nodes; beside jobs
+// without a time limit slurmctld cannot, and a hold helps where one node is enough.
 func (x *index) waits(j *schedule.Job) bool {
 	if j.MiB == 0 || j.State != jobstate.Pending || j.Reservation != "" || j.NodeCount > 1 && x.in.takesAll(j) {
 		return false
@@ -151,18 +150,18 @@ func (x *index) waits(j *schedule.Job) bool {
 	return j.Reason.IsRoom()
 }
 
-// large tells whether any other job can pass the request: it wants several GPUs
-// at once, or a whole one.
+// large tells whether any other job can pass the request: a request for several GPUs at
+// once, or for a whole GPU.
 func (x *index) large(j *schedule.Job) bool {
 	full := smallest(x.in.FullMiB, j.Partition)
 	return j.GPUs > 1 || full > 0 && j.MiB >= full
 }
 
-// passed tells whether a job that comes after the request has started while it
-// waited: one of lower priority, or of the same and submitted later. All have the
-// same under priority/multifactor without weights, the default from 23.11 on
-// (read_config.h). Requests that are as small as the others are not passed; to keep
-// GPUs for them would help nobody.
+// passed tells whether a job behind the request has started while the request waited: a
+// job of lower priority, or of the same and submitted later. All have the same under
+// priority/multifactor without weights, the default from 23.11 on (read_config.h).
+// Requests as small as the others are not passed; to keep GPUs for them would help
+// nobody.
 func (x *index) passed(j *schedule.Job) bool {
 	for partition := range strings.SplitSeq(j.Partition, ",") {
 		list := x.started[partition]
@@ -177,22 +176,23 @@ func (x *index) passed(j *schedule.Job) bool {
 	return false
 }
 
-// partitionsOf are those in which nodes are looked for.
+// partitionsOf are the partitions to search for nodes.
 func partitionsOf(j *schedule.Job) []string {
 	partitions := strings.Split(j.Partition, ",")
 	return partitions[:min(len(partitions), searchesOfUser)]
 }
 
-// portion are the searches that one user's requests ask for.
+// portion are the searches for a user's requests.
 type portion struct {
 	asked []search
 	costs []int
 	spent int
 }
 
-// turns returns those of the waiting that a node is looked for, in their order: of those who ask
-// for the same the first, and of each user's requests as many as fit into his share of the
-// searches. All have a turn before one has a second, so that no user takes what others need.
+// turns returns the waiting jobs to search a node for, in their order: of jobs with the same
+// request the first, and of each user's requests as many as fit into the user's share of the
+// searches. All have a turn before anybody has a second, so no user takes the searches of
+// others.
 func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 	type own struct {
 		uid uint32
@@ -200,7 +200,7 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 	}
 	known, portions := map[own]bool{}, map[uint32]*portion{}
 	searches := make([]search, len(waiting))
-	var users []*portion // who comes first in the queue first
+	var users []*portion // the first in the queue first
 	for i, j := range waiting {
 		x.looks++
 		of := portions[j.UID]
@@ -248,10 +248,10 @@ func (x *index) turns(waiting []*schedule.Job) []*schedule.Job {
 	return list
 }
 
-// soonest returns the node that will be free for the job first, judged by the
-// fewest running jobs, then by the earliest end of the last of them. squeue --Format
-// (22.05) does not tell which nodes a job excludes: such a hold ends by its
-// time-out, and the next one goes elsewhere.
+// soonest returns the node free for the job first, judged by the fewest running jobs,
+// then by the earliest end of the last of them. squeue --Format (22.05) does not tell
+// which nodes a job excludes: a hold on an excluded node ends by its time-out, and the
+// next goes elsewhere.
 func (x *index) soonest(j *schedule.Job) string {
 	gpus, partitions := j.GPUs, partitionsOf(j)
 	does, ok := x.featured(j)
@@ -297,7 +297,7 @@ func (x *index) skipped(j *schedule.Job) []uint16 {
 	return nodes
 }
 
-// featured tells which classes of nodes have the features that a job wants.
+// featured tells which classes of nodes have the features wanted by a job.
 func (x *index) featured(j *schedule.Job) (does []bool, ok bool) {
 	if len(j.Features) > longestConstraint {
 		return nil, false

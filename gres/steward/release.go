@@ -15,13 +15,13 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// Releases are the jobs that the steward has released.
+// Releases are the jobs released by the steward.
 //
-// slurmctld compares a job's constraint with all nodes of the cluster. Where the only nodes that satisfy the
-// constraint are no nodes for the job (of another partition, without the features, not named), slurmctld takes the
-// job for one that can never run, and holds the job: BadConstraints, priority 0 (_build_node_list and schedule,
-// 24.11.5 to 26.05.3). Nothing but a release ends the hold, and a release before a node of the job's satisfies the
-// constraint ends in the same.
+// slurmctld compares a job's constraint with all nodes of the cluster. Where the only nodes satisfying the
+// constraint are no nodes for the job (of another partition, without the features, not named), slurmctld believes
+// the job can never run, and holds the job: BadConstraints, priority 0 (_build_node_list and schedule, 24.11.5 to
+// 26.05.3). Nothing but a release ends the hold, and a release before a node of the job's satisfies the constraint
+// ends in the same.
 type Releases map[task]released
 
 // task is a job, or a task of an array.
@@ -38,7 +38,7 @@ const (
 	releasesOfUser = 8
 )
 
-// A job that comes back held at once waits for something else than GPUs (memory that no free node has, say), or others
+// A job held again at once waits for something else than GPUs (more memory than any free node has, say), or others
 // were faster. The next release comes after releaseAgain, then after twice as long, and so on.
 const (
 	releaseAgain     = 10 * time.Second
@@ -89,16 +89,16 @@ func (r Releases) Due(in Input, tags extra.Tags) (due []schedule.Job) {
 	return due
 }
 
-// places finds out who could start somewhere.
+// places finds out which jobs could start somewhere.
 type places struct {
 	in       Input
 	tags     extra.Tags
 	counts   []map[string]int64 // of in.Nodes, when first asked for
-	known    map[wish]bool      // what was found
+	known    map[wish]bool      // results of searches
 	searches map[uint32]int     // of a user
 }
 
-// wish is what tells one search from another.
+// wish tells searches apart.
 type wish struct {
 	uid                           uint32
 	partition, reqNodes, features string
@@ -106,8 +106,8 @@ type wish struct {
 	mib                           int64
 }
 
-// take tells whether as many nodes as a job asks for, of those that the job can have, satisfy the job's constraint
-// by what they publish. A user's further searches are not made: users decide how many jobs wait.
+// take tells whether as many nodes as a job asks for, of the nodes open to the job, satisfy the job's constraint
+// by their published counts. A user's further searches are not made: users decide how many jobs wait.
 func (p *places) take(j *schedule.Job) bool {
 	at := wish{j.UID, j.Partition, j.ReqNodes, j.Features, j.GPUs, j.NodeCount, j.MiB}
 	can, known := p.known[at]
@@ -159,7 +159,7 @@ func (p *places) countsOf(i int) map[string]int64 {
 		p.counts = make([]map[string]int64, len(p.in.Nodes))
 	}
 	if p.counts[i] == nil {
-		p.counts[i], _ = extra.Counts(p.in.Nodes[i].Extra) // a text that is no JSON has none
+		p.counts[i], _ = extra.Counts(p.in.Nodes[i].Extra) // a text other than JSON has none
 		if p.counts[i] == nil {
 			p.counts[i] = map[string]int64{}
 		}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package steward keeps requests from waiting for ever. slurmctld cannot plan the
-// start of a request whose constraint no node satisfies at the moment, so smaller jobs pass it
-// again and again. The steward finds such a request and the node that will be
-// free for it soonest; that node then keeps GPUs for it.
-// One agent of the cluster is the steward. What it decides travels in the
-// node's Extra (package extra): Slurm stays the only bus between nodes.
+// Package steward keeps requests from waiting for ever. slurmctld cannot plan the start of a
+// request whose constraint no node satisfies at the moment, so smaller jobs pass the request
+// again and again. The steward finds the request and the node soonest free for the request;
+// the node then keeps GPUs for the job.
+// One agent of the cluster is the steward. Its decision travels in the node's Extra (package
+// extra): Slurm stays the only bus between nodes.
 package steward
 
 import (
@@ -21,16 +21,17 @@ import (
 	"carma/slurmbridge/schedule"
 )
 
-// Hold is a job that a node is to keep GPUs for. Everybody reads a node's Extra: whose the job is, slurmctld
-// says to whom it may.
+// Hold is a job with GPUs to keep on a node. Everybody reads a node's Extra: slurmctld names the job's user,
+// to permitted readers.
 type Hold struct {
 	JobID uint32
 	GPUs  int       // of one node
-	MiB   int64     // that it needs; 0: all of each
+	MiB   int64     // needed; 0: all of each
 	Since time.Time // when the steward decided
 
-	// Preempts is the tag (extra.Tags) of the user of a job that is sent to the node, where it may preempt
-	// others: the node keeps nothing for it, and Extra has a count of MiB for GPUs of this user (PreemptKey).
+	// Preempts is the tag (extra.Tags) of the user of a job sent to the node, where the job may preempt
+	// others: the node keeps nothing for the job, and Extra has a count of MiB for GPUs of the user
+	// (PreemptKey).
 	Preempts string
 }
 
@@ -77,8 +78,8 @@ func isTag(s string) bool {
 	}) < 0
 }
 
-// PreemptKey is the key of the count that stands in Extra while a job is sent to the node that may preempt
-// others; empty: there is none.
+// PreemptKey is the key of the count in Extra while a job is sent to the node to preempt others; empty:
+// there is none.
 func (h Hold) PreemptKey() string {
 	if h.Preempts == "" {
 		return ""
@@ -87,8 +88,7 @@ func (h Hold) PreemptKey() string {
 }
 
 // SetWords puts words into a node's Extra, by their keys, or takes them out (empty). With a hold comes, or goes,
-// the count that sends its job there if it may preempt others. A node that has such a count of its own puts that
-// back.
+// the count to send a preempting job there. A node with such a count of its own puts its own back.
 func SetWords(text string, words map[string]string) (_ string, err error) {
 	before, _ := HoldIn(text)
 	for key, word := range words {
@@ -108,7 +108,7 @@ func SetWords(text string, words map[string]string) (_ string, err error) {
 	return extra.SetCounts(text, after.With(counts))
 }
 
-// With adds the count of a job that is sent to preempt others.
+// With adds the count of a job sent to preempt others.
 func (h Hold) With(counts map[string]int64) map[string]int64 {
 	if key := h.PreemptKey(); key != "" {
 		counts = maps.Clone(counts)
@@ -117,14 +117,14 @@ func (h Hold) With(counts map[string]int64) map[string]int64 {
 	return counts
 }
 
-// Sizes are those of GPUs and nodes in carma.toml, by partition.
+// Sizes are the sizes of GPUs and nodes in carma.toml, by partition.
 type Sizes struct {
 	FullMiB map[string]int64 // memory of a GPU
 	GPUs    map[string]int   // of a node
 }
 
-// takesAll tells whether a job takes all GPUs of its nodes. slurmctld plans its start by the memory that it
-// consumes, and its constraint asks no more than that all GPUs are well.
+// takesAll tells whether a job takes all GPUs of its nodes. slurmctld plans the job's start by the consumed
+// memory, and the job's constraint only asks all GPUs to be well.
 func (s Sizes) takesAll(j *schedule.Job) bool {
 	full := smallest(s.FullMiB, j.Partition)
 	if full == 0 || j.MiB < full {
@@ -138,7 +138,7 @@ func (s Sizes) takesAll(j *schedule.Job) bool {
 	return true
 }
 
-// Input is the cluster as slurmctld tells it.
+// Input is the cluster as told by slurmctld.
 type Input struct {
 	Sizes
 	Queue []schedule.Job // pending and running jobs of our partitions
@@ -156,9 +156,9 @@ type Decision struct {
 	Hold Hold
 }
 
-// Decide returns the next decision. ok is false when nobody has waited too long,
-// or no node can. GPUs are kept for one job of a user at a time: else who submits a
-// hundred large jobs has them kept on a hundred nodes.
+// Decide returns the next decision. ok is false when nobody has waited too long, or no
+// node can. GPUs are kept for one job of a user at a time: else a user with a hundred
+// large jobs has GPUs kept on a hundred nodes.
 func Decide(in Input) (d Decision, ok bool) {
 	d, ok, _ = decide(in)
 	return d, ok

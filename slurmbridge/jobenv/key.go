@@ -4,7 +4,7 @@ package jobenv
 
 import "fmt"
 
-// JobKey names one attempt of a job on this node.
+// JobKey names an attempt of a job on this node.
 type JobKey struct {
 	JobID   uint32
 	Restart uint32 // SLURM_JOB_RESTART_COUNT

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package jobstate has the states of jobs and the reasons why they wait, in the words of
+// Package jobstate has the states of jobs and their reasons to wait, in the words of
 // squeue and sacct, 22.05 to 26.05 (src/common/slurm_protocol_defs.c, job_state_string
 // and job_reason_string).
 package jobstate
@@ -10,8 +10,8 @@ import "strings"
 // State is a job's state.
 type State string
 
-// The states that CARMA tells apart. slurmctld shows Stopped, Signaling and Resizing in
-// place of Running.
+// The states known to CARMA. slurmctld shows Stopped, Signaling and Resizing in place
+// of Running.
 const (
 	Pending     = "PENDING"
 	Running     = "RUNNING"
@@ -34,7 +34,7 @@ const (
 	Requeued    = "REQUEUED"
 )
 
-// HoldsNode tells whether a job in this state has nodes.
+// HoldsNode tells whether a job in the state has nodes.
 func (s State) HoldsNode() bool {
 	switch s {
 	case Running, Completing, Configuring, Suspended, Stopped, Signaling, StageOut:
@@ -43,7 +43,7 @@ func (s State) HoldsNode() bool {
 	return false
 }
 
-// MayBeInProlog tells whether a Prolog may run for a job in this state.
+// MayBeInProlog tells whether a Prolog may run for a job in the state.
 func (s State) MayBeInProlog() bool {
 	switch s {
 	case Running, Configuring, Suspended, Stopped, Signaling, Resizing:
@@ -52,10 +52,10 @@ func (s State) MayBeInProlog() bool {
 	return false
 }
 
-// Reason is why a job is pending, in squeue's words; InProlog also of a running one.
+// Reason is why a job is pending, in squeue's words; InProlog also of a running job.
 type Reason string
 
-// The reasons that CARMA tells apart.
+// The reasons known to CARMA.
 const (
 	Resources  = "Resources"
 	ByPriority = "Priority"
@@ -66,28 +66,28 @@ const (
 	TimeLimit  = "TimeLimit"
 	// Constraints: no node of the partition satisfies its --extra now (24.11 to 26.05).
 	Constraints = "Constraints"
-	// BadConstraints: slurmctld holds the job, as nodes satisfy the job's --extra, but none that the job can have
-	// (package steward, Releases); or the cluster has lost what the job asks for.
+	// BadConstraints: slurmctld holds the job, as nodes satisfy the job's --extra, but none of those open to the
+	// job (package steward, Releases); or the cluster has lost the resources asked for.
 	BadConstraints = "BadConstraints"
 )
 
-// RequeuedHeld is the reason of a job that requeuehold holds (_job_requeue_op, 22.05 to 25.11). It stays
-// while the job is held and is changed; a hold that is placed after a release has another. Only
-// that of an administrator upon this one shows the same.
+// RequeuedHeld is the reason of a job held by requeuehold (_job_requeue_op, 22.05 to 25.11). The reason
+// stays while the job is held and is changed; a hold placed after a release has another. Only an
+// administrator's hold upon this hold shows the same.
 const RequeuedHeld = "job requeued in held state"
 
 const (
 	notAvailable = "ReqNodeNotAvail"
-	// reserved is what slurmctld says in place of an unmet constraint where another node of the partition is
+	// reserved is slurmctld's word in place of an unmet constraint where another node of the partition is
 	// drained (24.11.5).
 	reserved = notAvailable + ", May be reserved"
-	// noNodes is what slurmctld says of a job on several nodes while too few can take it: down ones, or such
-	// that satisfy no constraint (job_scheduler.c); scontrol writes it with "_".
+	// noNodes is slurmctld's reason for a job on several nodes while too few can take the job: nodes are
+	// down, or satisfy no constraint (job_scheduler.c); scontrol writes the reason with "_".
 	noNodes = "Nodes required for job are DOWN"
 )
 
-// IsRoom tells whether a job that has booked memory waits for no more than room: on nodes, or on those that satisfy
-// its constraints (package extra).
+// IsRoom tells whether a job with booked memory waits for no more than room: on nodes, or on nodes that satisfy its
+// constraints (package extra).
 func (r Reason) IsRoom() bool {
 	return r == Resources || r == ByPriority || r == None || r == Constraints || r == BadConstraints || r.isNoNodes() ||
 		strings.HasPrefix(string(r), reserved)
@@ -97,9 +97,9 @@ func (r Reason) isNoNodes() bool {
 	return strings.HasPrefix(strings.ReplaceAll(string(r[:min(len(r), len(noNodes))]), "_", " "), noNodes)
 }
 
-// IsOfItsUser tells whether a job waits for what its user has set, or a limit, and not
-// for room: a hold, a dependency, a licence. It may still be a time of CARMA's with
-// BeginTime, and with Cleaning, InProlog and None, as a job has until slurmctld looks at it.
+// IsOfItsUser tells whether a job waits for a setting of its user, or a limit, and not for
+// room: a hold, a dependency, a licence. BeginTime may still be a time of CARMA's; so may
+// Cleaning, InProlog and None, a job's reason until slurmctld looks at the job.
 func (r Reason) IsOfItsUser() bool {
 	return !r.IsRoom() && r != BeginTime && r != InProlog && r != Cleaning && !strings.HasPrefix(string(r), notAvailable)
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch reads a batch script, and the Python files that it names, for
-// frameworks that take GPU memory at their start and for launchers that start several
-// processes, and says what follows for the job's memory. It is pure, and it guesses:
-// what a program imports elsewhere it does not see.
+// Package launch reads a batch script, and the Python files named there, for
+// frameworks that take GPU memory at their start and for launchers of several
+// processes, and tells the effect on the job's memory. Package launch is pure, and
+// guesses: imports elsewhere stay unseen.
 package launch
 
 import (
@@ -18,27 +18,27 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// Job is what is known of the job's GPUs.
+// Job holds the known facts of the job's GPUs.
 type Job struct {
 	GPUs       int   // of a node
 	ReserveMiB int64 // per GPU
 	FullMiB    int64 // a whole GPU
 }
 
-// Finding is a framework or a launcher, where it stands, and what follows.
+// Finding is a framework or a launcher, its place, and the consequence.
 type Finding struct {
 	Name  string // jax, vllm, torchrun, ...
 	Where string // file and line
 	Says  string
 }
 
-// Bounds of what is read beside the script.
+// Bounds of the reading beside the script.
 const (
 	maxFiles = 8
 	MaxBytes = 1 << 20 // of a file; the rest is not read
 )
 
-// rule is what is looked for and said. A rule matches by a module that Python imports, a
+// rule holds a pattern and its message. A rule matches by an imported Python module, a
 // command, or python's -m.
 type rule struct {
 	name     string
@@ -78,7 +78,7 @@ var rules = []rule{
 	}},
 }
 
-// growth is said of a framework that a variable keeps from taking everything.
+// growth is the message for a framework with a variable against taking everything.
 func growth(text []byte, takes, variable, value string) string {
 	if bytes.Contains(text, []byte(variable)) {
 		return variable + " is set in the script and is kept; if it lets the framework take the whole GPU, " +
@@ -88,7 +88,7 @@ func growth(text []byte, takes, variable, value string) string {
 		takes, variable, value)
 }
 
-// part is said of a server that takes a part of the whole GPU.
+// part is the message for a server taking a part of the whole GPU.
 func part(j Job, program, option string) string {
 	text := fmt.Sprintf("%s takes 0.9 of the whole GPU at its start, and does not start with less", program)
 	if j.FullMiB > 0 && j.ReserveMiB > 0 && j.ReserveMiB < j.FullMiB {
@@ -97,8 +97,8 @@ func part(j Job, program, option string) string {
 	return text + fmt.Sprintf(": %s $CARMA_MEM_FRACTION", option)
 }
 
-// processes is said of a launcher: how many processes come to a GPU. few is how many it
-// starts unless told; 0: one for each GPU, or as its own configuration says.
+// processes is the message for a launcher: how many processes come to a GPU. few is the
+// launcher's default; 0: a process for each GPU, or as its own configuration says.
 func processes(j Job, line string, few int, options ...string) string {
 	n := few
 	words := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '=' })
@@ -134,7 +134,7 @@ var (
 	running = regexp.MustCompile(`(?:^|\s)-m\s+([\w.]+)`)
 )
 
-// Look reads a script and what read gives of the Python files that it names.
+// Look reads a script and, through read, the Python files named there.
 func Look(name string, script []byte, j Job, read func(path string) ([]byte, bool)) []Finding {
 	type source struct {
 		name string
@@ -178,7 +178,7 @@ func (r rule) matches(line string) bool {
 	if m := running.FindStringSubmatch(line); m != nil && r.has(m[1]) {
 		return true
 	}
-	// A command: the first word, behind what starts it and assignments, or behind ; & |.
+	// A command: the first word, behind starters and assignments, or behind ; & |.
 	for part := range strings.FieldsFuncSeq(line, func(c rune) bool { return c == ';' || c == '&' || c == '|' }) {
 		if slices.Contains(r.commands, command(part)) {
 			return true
@@ -187,15 +187,15 @@ func (r rule) matches(line string) bool {
 	return false
 }
 
-// has tells whether a module is one of the rule's, or within one.
+// has tells whether a module is among the rule's, or within a module of the rule.
 func (r rule) has(module string) bool {
 	return slices.ContainsFunc(r.modules, func(m string) bool { return module == m || strings.HasPrefix(module, m+".") })
 }
 
-// before are words that a program stands behind.
+// before are words in front of a program.
 var before = []string{"exec", "srun", "time", "nohup", "env", "then", "do", "if", "uv", "run", "poetry"}
 
-// command is the program that a command line runs, without its directory.
+// command is the program of a command line, without its directory.
 func command(line string) string {
 	for word := range strings.FieldsSeq(line) {
 		switch {
@@ -210,7 +210,7 @@ func command(line string) string {
 
 var pythonFile = regexp.MustCompile(`[^\s"'=;|&<>$]+\.py\b`)
 
-// pythonFiles lists the Python files that a script names.
+// pythonFiles lists the Python files named in a script.
 func pythonFiles(script []byte) (files []string) {
 	for line := range bytes.Lines(script) {
 		if bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {

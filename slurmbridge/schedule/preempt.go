@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// Preemption is who may preempt whom, as slurmctld has it (slurm.conf(5), preempt.html).
-// The zero value: nobody.
+// Preemption holds which jobs may preempt which, as in slurmctld (slurm.conf(5),
+// preempt.html). The zero value: nobody.
 type Preemption struct {
 	ByPartition bool // PreemptType=preempt/partition_prio
 	ByQOS       bool // preempt/qos
 	Exempt      time.Duration
 	KillWait    time.Duration
 	Rules       map[string]PreemptRule   // by partition, or QOS
-	ExemptIn    map[string]time.Duration // by QOS: what it says of that
-	QOSOf       map[string]string        // by partition: a QOS that its jobs have beside their own
+	ExemptIn    map[string]time.Duration // by QOS: its exempt time
+	QOSOf       map[string]string        // by partition: a QOS of its jobs beside their own
 }
 
-// PreemptRule is what is said of one partition or QOS.
+// PreemptRule is the rule of a partition or a QOS.
 type PreemptRule struct {
 	Tier     int      // of a partition
 	Preempts []string // of a QOS
-	Mode     string   // REQUEUE, CANCEL, OFF, SUSPEND, GANG: of its jobs when they are preempted
+	Mode     string   // REQUEUE, CANCEL, OFF, SUSPEND, GANG: for its jobs when preempted
 	Grace    time.Duration
 }
 
-// Preemptible is what counts of a job.
+// Preemptible holds a job's part in preemption.
 type Preemptible struct {
 	Partition string
 	QOS       string
@@ -43,14 +43,14 @@ type Eviction struct {
 	Grace  time.Duration
 }
 
-// May tells whether one job may preempt another now, and how. A mode that leaves the job's
+// May tells whether a job may preempt another now, and how. A mode leaving the job's
 // memory on its GPUs (SUSPEND, GANG) frees none.
 //
-// It is stricter than slurmctld where that needs less: the longest of the exempt times
-// counts (acct_policy_get_preemptable_time takes the first that is set).
+// May is stricter than slurmctld: the longest of the exempt times counts
+// (acct_policy_get_preemptable_time takes the first set).
 func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Eviction, ok bool) {
 	if preemptor.Reservation != victim.Reservation {
-		return e, false // what it would free is for others
+		return e, false // the freed GPUs are for others
 	}
 	exempt := max(p.Exempt, p.ExemptIn[victim.QOS], p.ExemptIn[p.QOSOf[victim.Partition]])
 	if exempt > 0 && (victim.Start.IsZero() || now.Sub(victim.Start) < exempt) {
@@ -71,12 +71,12 @@ func (p Preemption) May(preemptor, victim Preemptible, now time.Time) (e Evictio
 	return Eviction{Cancel: b.Mode == "CANCEL", Grace: b.Grace}, true
 }
 
-// endTakes is what a job's end takes beyond KillWait: its Epilog, and what slurmctld needs
-// to hear of it.
+// endTakes is the time of a job's end beyond KillWait: for its Epilog, and until slurmctld
+// hears of the end.
 const endTakes = 30 * time.Second
 
-// Hangs tells whether a job that has completed since then is one that does not go: a
-// process that cannot be killed, or an Epilog that hangs. Its GPUs stay with it.
+// Hangs tells whether a job completing since then does not go: a process cannot be
+// killed, or an Epilog hangs. The job keeps its GPUs.
 func (p Preemption) Hangs(completes, now time.Time) bool {
 	return now.Sub(completes) > p.KillWait+endTakes
 }
@@ -95,6 +95,6 @@ func (p Preemption) Preempts(j Preemptible) bool {
 	return false
 }
 
-// ByPriority is a PreemptMode with which a job preempts only those of lower priority (24.05
-// and later).
+// ByPriority is a PreemptMode: a job preempts only jobs of lower priority (24.05 and
+// later).
 const ByPriority = "PRIORITY"

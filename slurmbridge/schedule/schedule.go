@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schedule is what slurmctld schedules, as the steward sees it: jobs of the queue,
-// nodes, and who may preempt whom. Package sctl asks for them.
+// Package schedule holds slurmctld's schedule for the steward: jobs of the queue, nodes,
+// and which jobs may preempt which. Package sctl asks for all three.
 package schedule
 
 import (
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Job is a pending or running job as the steward looks at it.
+// Job is a pending or running job as the steward sees jobs.
 type Job struct {
 	ID          uint32
 	UID         uint32
@@ -17,34 +17,34 @@ type Job struct {
 	Partition   string
 	Reason      jobstate.Reason
 	Priority    int64
-	Eligible    time.Time // when it could have started first
-	Start       time.Time // when it started, or is expected to
+	Eligible    time.Time // earliest possible start
+	Start       time.Time // start, or expected start
 	End         time.Time // by its time limit; zero: unknown
-	Nodes       string    // that it runs on
-	ReqNodes    string    // that it asks for
+	Nodes       string    // of the running job
+	ReqNodes    string    // asked for
 	Reservation string
 	ArrayJobID  uint32 // 0: no array
 	ArrayTask   uint32
 	Features    string    // the user's words, as the next
 	GPUs        int       // of a node at most
-	MiB         int64     // that it has booked on each of them; 0: nothing
-	Restarts    int       // how often it has gone back into the queue
-	Submitted   time.Time // or when it last returned to the queue (batch_requeue_fini)
-	NodeCount   int       // that it has, or asks for
+	MiB         int64     // booked on each GPU; 0: nothing
+	Restarts    int       // number of returns to the queue
+	Submitted   time.Time // or last return to the queue (batch_requeue_fini)
+	NodeCount   int       // nodes of the job, or asked for
 	QOS         string
 }
 
 // Unsplit tells whether a task of a job array has no record of its own yet: ID is
-// then the array's, and all its waiting tasks have it.
+// then the array's, and all its waiting tasks share the ID.
 func (j Job) Unsplit() bool { return j.ArrayJobID != 0 && j.ID == j.ArrayJobID }
 
-// Node is a node as the steward looks at it.
+// Node is a node as the steward sees nodes.
 type Node struct {
 	Name       string
 	Partitions []string
 	Lives      bool   // its agent can be counted on
-	Up         bool   // and it can be given jobs
-	GPUs       int    // by what it publishes (package extra); 0: none of ours
-	Features   string // that it has now, separated by commas
+	Up         bool   // and takes jobs
+	GPUs       int    // as the node publishes (package extra); 0: none of ours
+	Features   string // present now, separated by commas
 	Extra      string
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package estimate says what a training job is estimated at and what slurmctld will make
-// of its script, and puts into the script what that takes.
+// Package estimate estimates a training job, tells how slurmctld will treat its script,
+// and puts the needed lines into the script.
 package estimate
 
 import (
@@ -18,27 +18,27 @@ import (
 	"carma/slurmbridge/script"
 )
 
-// Write says what goes into a script.
+// Write names the additions to a script.
 type Write string
 
-// What goes into a script; empty: nothing.
+// The additions to a script; empty: none.
 const (
 	WriteAll Write = "all" // the summary and the keys
 	WriteMem Write = "mem" // mem= alone
 )
 
-// Input is what is asked about.
+// Input is the question.
 type Input struct {
 	script.Ask          // without a Script: about the summary alone
 	Config     string   // path of carma.toml
-	MustLoad   bool     // there has to be one
+	MustLoad   bool     // carma.toml has to exist
 	Summary    string   // the name of its file; empty: none
 	Text       []byte   // of the summary
 	Keys       []string // key=value words for a #CARMA line
 	Write      Write
 }
 
-// Report is what carma-estimate says.
+// Report is carma-estimate's answer.
 type Report struct {
 	Estimate   *estimator.Estimate // nil: no summary, or none that says anything
 	Method     string              // of Estimate
@@ -47,7 +47,7 @@ type Report struct {
 	Submission *script.Submission // nil: no script was given
 }
 
-// Mistake is an error of the one who asks.
+// Mistake is an error of the user.
 type Mistake struct{ error }
 
 func (m Mistake) Unwrap() error { return m.error }
@@ -71,8 +71,8 @@ func OfSummary(in Input, do annotate.EstimateFunc) (Report, error) {
 	return Report{Estimate: &e, Method: name, Fit: fits(e, place.MarginMiB, models), MaxJobs: place.MaxJobs}, nil
 }
 
-// OfScript says what slurmctld will make of a script, and puts the keys and the summary
-// into it where that is asked for.
+// OfScript tells how slurmctld will treat a script, and puts the keys and the summary
+// into the script if asked to.
 func OfScript(in Input, do annotate.EstimateFunc) (Report, error) {
 	s, err := script.Read(in.Script)
 	if err != nil {
@@ -117,7 +117,7 @@ func OfScript(in Input, do annotate.EstimateFunc) (Report, error) {
 	return r, nil
 }
 
-// edit is what is wanted to stand in the script.
+// edit is the text wanted in the script.
 func (in Input) edit() (script.Edit, error) {
 	if in.Summary == "" {
 		return script.Edit{Keys: in.Keys}, nil
@@ -145,8 +145,8 @@ func memOnly(path string, r Report) (script.Edit, error) {
 	return script.Edit{Keys: []string{"mem=" + strconv.FormatInt(r.Estimate.ReserveMiB, 10) + "M"}}, nil
 }
 
-// judge says what slurmctld's plugin does with a script, and what it is estimated at. An
-// error is one of the estimate; a script that would be refused is none.
+// judge tells how slurmctld's plugin treats a script, and gives the estimate. An error
+// is the estimate's; the refusal of a script is none.
 func judge(in Input, where script.Site, text []byte, do annotate.EstimateFunc) (Report, error) {
 	s, d, err := script.Judge(in.Ask, where, text)
 	r := Report{Submission: s, MaxJobs: where.Placement.MaxJobs}
@@ -173,8 +173,8 @@ func judge(in Input, where script.Site, text []byte, do annotate.EstimateFunc) (
 	return r, nil
 }
 
-// breakdown estimates and puts the parts into the order in which they are
-// printed: what the training itself takes first.
+// breakdown estimates and puts the parts into their printed order: the training's
+// own first.
 func breakdown(do annotate.EstimateFunc, method string, s estimator.Spec) (estimator.Estimate, error) {
 	e, err := do(method, s)
 	if err != nil {

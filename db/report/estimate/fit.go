@@ -4,17 +4,16 @@ package estimate
 
 import "carma/estimator"
 
-// model is a GPU with its memory as NVML tells it.
+// model is a GPU with its memory by NVML.
 type model struct {
 	name   string
 	memMiB int64
 }
 
-// models are the GPUs that a user is told of. 40536 is what drivers before
-// R510 show for the A100-40GB, on which the estimator was measured (later ones
-// show 40960 and count their own part as used); 81920 and 81559 stand in
-// nvidia-smi's output under R535 and later (NVML's total, driver's part
-// included), 143771 in that of an H200.
+// models are the GPUs named to a user. 40536 is what drivers before R510 show for
+// the A100-40GB, on which the estimator was measured (later ones show 40960 and
+// count their own part as used); 81920 and 81559 stand in nvidia-smi's output under
+// R535 and later (NVML's total, driver's part included), 143771 in an H200's.
 var models = []model{
 	{"A100-40GB", 40536},
 	{"A100-80GB", 81920},
@@ -29,9 +28,8 @@ type Fit struct {
 	Jobs   int64  `json:"jobs"`
 }
 
-// fits fills GPUs as gres/choose does by memory: an idle GPU takes any job
-// that is no larger than the GPU; each further one needs its reserve and the
-// margin free.
+// fits fills GPUs as gres/choose does by memory: an idle GPU takes any job no
+// larger than the GPU; each further job needs its reserve and the margin free.
 func fits(e estimator.Estimate, marginMiB int64, gpus []model) []Fit {
 	rows := make([]Fit, len(gpus))
 	for i, g := range gpus {
@@ -45,7 +43,7 @@ func jobsOn(memMiB, marginMiB int64, e estimator.Estimate) int64 {
 	case e.FloorMiB > memMiB || e.Confidence != estimator.Bound && e.MiB > memMiB:
 		return 0
 	case e.Confidence == estimator.Bound || e.ReserveMiB <= 0:
-		return 1 // it has the GPU to itself
+		return 1 // the job has the GPU to itself
 	}
 	return max((memMiB-marginMiB)/e.ReserveMiB, 1)
 }

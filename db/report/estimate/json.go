@@ -86,7 +86,7 @@ type jsonHistory struct {
 	RunS      int64   `json:"run_s"`
 }
 
-// PrintJSON prints it for programs.
+// PrintJSON prints the report for programs.
 func (r Report) PrintJSON(w io.Writer) error {
 	out := jsonReport{Schema: schema, Version: version.String(), Fit: append([]Fit{}, r.Fit...), MaxJobs: r.MaxJobs}
 	if e := r.Estimate; e != nil {

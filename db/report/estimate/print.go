@@ -13,10 +13,10 @@ import (
 	"carma/slurmbridge/script"
 )
 
-// barCells is what 80 columns leave for the longest bar.
+// barCells is the room of 80 columns for the longest bar.
 const barCells = 40
 
-// Print prints it for people.
+// Print prints the report for people.
 func (r Report) Print(w io.Writer, s texttable.Style) error {
 	p := printer{s}
 	var b strings.Builder
@@ -35,7 +35,7 @@ func (r Report) Print(w io.Writer, s texttable.Style) error {
 
 type printer struct{ texttable.Style }
 
-// submission prints what becomes of a script.
+// submission prints the fate of a script.
 func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	row := func(label, text string) { b.WriteString(wrap(fmt.Sprintf("%-11s", label), text)) }
 	row("script", v.Script)
@@ -86,7 +86,7 @@ func (s printer) submission(b *strings.Builder, v *script.Submission) {
 	}
 }
 
-// estimate prints figures, parts, reasons and what fits.
+// estimate prints figures, parts, reasons and the fit.
 func (s printer) estimate(b *strings.Builder, r Report) {
 	e := r.Estimate
 	colour := map[estimator.Confidence]string{estimator.Sure: texttable.Green, estimator.Unsure: texttable.Yellow,
@@ -96,7 +96,7 @@ func (s printer) estimate(b *strings.Builder, r Report) {
 		estimate, reserve = fmt.Sprintf("estimate at least %d MiB,", e.MiB), "a whole GPU"
 	}
 	way := r.Method
-	if e.Path != "" { // analytic, which tells which of its two ways it went
+	if e.Path != "" { // analytic, which tells which of its two ways was taken
 		way = e.Path
 	}
 	fmt.Fprintf(b, "%s floor %d MiB, reserve %s, %s (%s)\n\n",
@@ -114,7 +114,7 @@ func (s printer) estimate(b *strings.Builder, r Report) {
 	s.fit(b, r)
 }
 
-// wish is what cuDNN gives up where it is refused.
+// wish is the memory that cuDNN can go without.
 func wish(e *estimator.Estimate) []string {
 	if e.WishMiB == 0 {
 		return nil
@@ -123,7 +123,7 @@ func wish(e *estimator.Estimate) []string {
 		"without that memory", e.WishMiB)}
 }
 
-// advice is the one command that tells more than a summary that was not enough.
+// advice is the command that tells more than a summary could.
 func advice(e *estimator.Estimate) []string {
 	switch e.Remedy {
 	case estimator.SaySample:

@@ -10,11 +10,11 @@ import (
 	"carma/db/report/texttable"
 )
 
-// width is that of a terminal as everybody has one.
+// width is a terminal's usual width.
 const width = 80
 
-// bar draws n of the most cells that all shares are drawn to; what is there at
-// all has one.
+// bar draws n of the most cells that all shares are drawn to; any share above 0 has
+// a cell.
 func bar(s texttable.Style, n, of, cells int64) string {
 	if n <= 0 || of <= 0 {
 		return ""

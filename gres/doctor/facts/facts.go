@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package facts gathers what package doctor judges, and what it writes lines from.
+// Package facts gathers the facts for package doctor's findings and lines.
 package facts
 
 import (
@@ -31,8 +31,8 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// Gather collects the facts for a diagnosis of this machine, which is called name as a
-// node; path is that of carma.toml. Whatever cannot be had is an error among the facts.
+// Gather collects the facts for a diagnosis of this machine, called name as a node;
+// path is the path of carma.toml. A missing fact is an error among the facts.
 func Gather(ctx context.Context, path, name string, controller, node bool) doctor.Facts {
 	f := doctor.Facts{ConfigPath: path}
 	if f.Config, f.ConfigErr = config.Load(path, os.ReadFile); f.ConfigErr != nil {
@@ -77,7 +77,7 @@ func Gather(ctx context.Context, path, name string, controller, node bool) docto
 	return f
 }
 
-// tell asks for what administrators and agents have told Slurm; limits that slurmdbd does not tell are not judged.
+// tell asks Slurm for the settings of administrators and agents; limits unknown to slurmdbd are not judged.
 func tell(ctx context.Context, f *doctor.Facts, slurm sctl.Client) {
 	if f.Installed.Publishes() {
 		var nodes []schedule.Node
@@ -101,7 +101,7 @@ func slurmConfPath(slurm sctl.Client, running map[string]string) string {
 	return "/etc/slurm/slurm.conf"
 }
 
-// whatThisIs tells from slurm.conf what this machine is.
+// whatThisIs tells this machine's roles from slurm.conf.
 func whatThisIs(conf slurmconf.File, name string) (controller, node bool) {
 	for _, n := range conf.Nodes {
 		node = node || hostlist.Contains(n.Name, name)
@@ -160,7 +160,7 @@ func gatherSPANK(f doctor.Facts, slurmConf string) doctor.SPANK {
 	if s.Path == "" || s.Path == "(null)" {
 		s.Path = filepath.Join(filepath.Dir(slurmConf), "plugstack.conf")
 	}
-	text, _ := os.ReadFile(s.Path) // a missing one is an empty one
+	text, _ := os.ReadFile(s.Path) // a missing file counts as empty
 	s.Plugins = slurmconf.Plugstack(string(text), func(pattern string) (texts []string) {
 		if !filepath.IsAbs(pattern) {
 			pattern = filepath.Join(filepath.Dir(s.Path), pattern)
@@ -250,7 +250,7 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 	return n
 }
 
-// slots are the device files that gres.conf names for the node's gpu.
+// slots are the device files for the node's gpu in gres.conf.
 func slots(conf slurmconf.File, node string) []doctor.Path {
 	var files []doctor.Path
 	for _, r := range conf.Other {
@@ -271,7 +271,7 @@ func slots(conf slurmconf.File, node string) []doctor.Path {
 	return files
 }
 
-// Samples reads the GPUs; path is that of carma.toml.
+// Samples reads the GPUs; path is the path of carma.toml.
 func Samples(ctx context.Context, path string) ([]gres.Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -282,7 +282,7 @@ func Samples(ctx context.Context, path string) ([]gres.Sample, error) {
 	return samples, nil
 }
 
-// agentAge is the age of what the agent last saw.
+// agentAge is the age of the agent's last reading.
 func agentAge(ctx context.Context, runDir string) (time.Duration, error) {
 	if _, err := os.Stat(runDir); err != nil {
 		return 0, fmt.Errorf("the agent has not run: %w", err)
@@ -302,8 +302,8 @@ func agentAge(ctx context.Context, runDir string) (time.Duration, error) {
 	return s.Readings[0].Age, nil
 }
 
-// writable tells whether records can be written to a database, without making
-// one.
+// writable tells whether records can be written to a database, without making a
+// database.
 func writable(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		path = filepath.Dir(path)

@@ -18,11 +18,11 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// ErrMixed means that the GPUs of this machine differ.
+// ErrMixed: the GPUs of this machine differ.
 var ErrMixed = errors.New("a partition's GPUs must be alike")
 
-// OfSite adds to a site what this machine is: its GPUs, its hardware and the slurm.conf
-// that there is. path is that of carma.toml. The note says why there is no slurm.conf.
+// OfSite adds this machine to a site: its GPUs, its hardware and the present
+// slurm.conf. path is the path of carma.toml. The note says why there is no slurm.conf.
 func OfSite(ctx context.Context, path string, c config.Config, s doctor.Site) (_ doctor.Site, note, err error) {
 	gpus, err := gpusOf(ctx, path)
 	if err != nil {
@@ -59,7 +59,7 @@ func gpusOf(ctx context.Context, path string) ([]gres.Sample, error) {
 	return samples, nil
 }
 
-// typeOf is the GPUs' type; empty if they are of several models.
+// typeOf is the GPUs' type; empty for GPUs of several models.
 func typeOf(gpus []gres.Sample) string {
 	for _, g := range gpus {
 		if g.Model != gpus[0].Model {
@@ -69,8 +69,8 @@ func typeOf(gpus []gres.Sample) string {
 	return doctor.GPUType(gpus[0].Model)
 }
 
-// hardwareOf asks slurmd what it sees. slurmd stands beside Slurm's commands or in
-// the sbin next to them.
+// hardwareOf asks slurmd for the hardware. slurmd stands beside Slurm's commands
+// or in the sbin next to them.
 func hardwareOf(ctx context.Context, c config.Config) (string, error) {
 	for _, path := range []string{c.Slurm.Command("slurmd"), filepath.Join(filepath.Dir(c.Slurm.BinDir), "sbin",
 		"slurmd")} {
