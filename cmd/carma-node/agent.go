@@ -38,7 +38,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		args); err != nil {
 		return err
 	}
-	// The MPS daemons make sockets that their clients, who are users, must reach.
+	// The MPS daemons make sockets for their clients, the users.
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -65,10 +65,10 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	for _, err := range n.Lost {
 		log.Error("a GPU is not used", "error", err)
 	}
-	n.SampleTwice(sampleApart) // GPM tells nothing at its first look, and what is not known closes a GPU
+	n.SampleTwice(sampleApart) // GPM tells nothing at its first look, and an unknown value closes a GPU
 	slurm := sctl.For(c.Slurm, os.Getenv("SLURM_CONF"))
 	host := confine.ForNode(c, node, os.Getenv("SLURM_CONF"))
-	settings, _ := slurmconf.Settings(host.SlurmConf) // one that cannot be read names no directory
+	settings, _ := slurmconf.Settings(host.SlurmConf) // an unreadable file names no directory
 	proc := resident.Proc{Root: "/proc", Node: node, Spool: settings.SpoolDir(node, sctl.ShortHost())}
 	r := &records.Records{Path: c.DBPath(node), Keep: c.Accounting, Log: log}
 	a := &agent.Agent{

@@ -16,7 +16,7 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// plain parses the arguments of a command that takes none.
+// plain parses the arguments of a command without arguments.
 func plain(name, does string, args []string) error {
 	f := cli.Flags("carma-node "+name, "usage: carma-node "+name+"\n\n"+does+".\n", os.Stdout)
 	if err := cli.Parse(f, args); err != nil {

@@ -57,7 +57,7 @@ func runDB(ctx context.Context, e env, args []string) error {
 	return cli.Fail(cli.ExitUsage, "db takes check, backup FILE or prune; see carma-node db --help")
 }
 
-// withDB does something with a database that exists.
+// withDB does something with an existing database.
 func withDB(path string, do func(*db.DB) error) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return cli.Fail(cli.ExitUnavailable, "open %s: %w", path, db.ErrMissing)

@@ -11,7 +11,7 @@ import (
 	"carma/gres/lease"
 )
 
-// With this tag the process ends, as by kill -9, at the place that $CARMA_FAILPOINT names.
+// With the tag the process ends, as by kill -9, at the place named by $CARMA_FAILPOINT.
 func init() {
 	lease.FailPoint = func(place string) {
 		if os.Getenv("CARMA_FAILPOINT") == place {

@@ -10,7 +10,7 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// hidden are the commands that programs start: Prologs, and packages that are removed.
+// hidden are the commands started by programs: Prologs, and packages at their removal.
 var hidden = map[string]func(context.Context, env, []string) error{
 	hook.SettleCommand: slurmHook(hook.SettleCommand, hook.Settle),
 	hook.UnconfineCommand: func(_ context.Context, e env, args []string) error {
@@ -22,7 +22,7 @@ var hidden = map[string]func(context.Context, env, []string) error{
 	},
 }
 
-// slurmHook is a command that takes no arguments, whatever slurmd adds.
+// slurmHook is a command without arguments, whatever slurmd adds.
 func slurmHook(name string, do func(ctx context.Context, config string) error) func(context.Context, env,
 	[]string) error {
 	return func(ctx context.Context, e env, args []string) error {

@@ -53,7 +53,7 @@ var commands = map[string]func(context.Context, env, []string) error{
 	"unbook":      runUnbook,
 }
 
-// env is what every command starts with.
+// env is the start of every command.
 type env struct {
 	config string // path of carma.toml
 	node   string // Slurm's name of the node
@@ -74,7 +74,7 @@ func main() {
 	cli.Exit("carma-node", run(context.Background(), args))
 }
 
-// flags is the table of the flags that stand before the command.
+// flags is the table of the flags before the command.
 func flags(e *env) *pflag.FlagSet {
 	f := cli.Flags("carma-node", usage, os.Stdout)
 	f.SetInterspersed(false)

@@ -19,7 +19,7 @@ import (
 )
 
 // otherNodes names the nodes of a machine with several slurmds that have a ledger, where
-// the one that was looked for has none.
+// the node looked for has none.
 func otherNodes(c config.Config, node string) string {
 	before, after, several := strings.Cut(c.Paths.RunDir, "%n")
 	found, err := filepath.Glob(c.RunDir("*") + "/leases.db")
@@ -35,9 +35,9 @@ func otherNodes(c config.Config, node string) string {
 	return fmt.Sprintf(" This machine has the nodes %s; see --node", strings.Join(found, ", "))
 }
 
-// statusOf is what the ledger, the account database and the MPS daemons say of a node.
+// statusOf is a node's status from the ledger, the account database and the MPS daemons.
 func statusOf(c config.Config, node string, s lease.Snapshot) status.Node {
-	choose.CloseStale(s.Readings, choose.StaleAfter(c)) // of an agent that has died: nothing is known to be open
+	choose.CloseStale(s.Readings, choose.StaleAfter(c)) // after an agent's death: nothing is known to be open
 	n := status.Of(node, s, choose.FromConfig(c), c.Idle.After.D(), userName, daemonState(c, node))
 	n.WindowS, n.Statistic = c.SMAct.Window.D().Seconds(), c.SMAct.Statistic
 	return n

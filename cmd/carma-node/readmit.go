@@ -72,10 +72,10 @@ func runReadmit(ctx context.Context, e env, args []string) error {
 	return nil
 }
 
-// readmitted says what has become of a GPU; before is its reading, ended whether a fault was ended.
+// readmitted tells a GPU's new state; before is its reading, ended whether a fault was ended.
 func readmitted(before gres.Reading, now []gres.Reading, ended bool) string {
 	i := slices.IndexFunc(now, func(r gres.Reading) bool { return r.UUID == before.UUID })
-	if i < 0 { // the agent reads it no more
+	if i < 0 { // the agent reads the GPU no more
 		i, now = 0, []gres.Reading{{}}
 	}
 	switch still := now[i]; {

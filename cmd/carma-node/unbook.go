@@ -26,7 +26,7 @@ from being booked. It changes at most 20 jobs a second, can be run again, and
 exits with status 6 if jobs are left.
 `
 
-// unbookPause bounds the updates that slurmctld gets: each takes it a few milliseconds.
+// unbookPause bounds the updates to slurmctld: each takes slurmctld a few milliseconds.
 const unbookPause = 50 * time.Millisecond
 
 func runUnbook(ctx context.Context, e env, args []string) error {

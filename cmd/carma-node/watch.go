@@ -15,8 +15,8 @@ import (
 	"carma/cmd/internal/cli"
 )
 
-// watchStatus shows it again and again: on a terminal over what stood there,
-// else one after the other.
+// watchStatus shows the status again and again: on a terminal over the old
+// status, else one after the other.
 func watchStatus(ctx context.Context, look func(io.Writer) error) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -30,7 +30,7 @@ func watchStatus(ctx context.Context, look func(io.Writer) error) error {
 			return err
 		}
 		text := b.Bytes()
-		if terminal { // go home, clear the rest of each line, and what is below
+		if terminal { // go home, clear the rest of each line, and all below
 			text = append([]byte("\x1b[H"), append(bytes.ReplaceAll(text, []byte("\n"), []byte("\x1b[K\n")), "\x1b[J"...)...)
 		}
 		if _, err := os.Stdout.Write(text); err != nil {

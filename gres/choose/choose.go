@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package choose picks the GPUs of a job: values in, a decision out. It keeps
-// the preconditions of the CARMA paper (a bound on SM activity, free memory)
-// and adds the ledger that the paper's system lacks: memory that was promised
-// counts as used. The Prolog decides with it, and so does carma-sim.
+// Package choose picks the GPUs of a job: values in, a decision out. The package
+// keeps the preconditions of the CARMA paper (a bound on SM activity, free memory)
+// and adds the ledger, which the paper's system lacks: promised memory counts as
+// used. The Prolog decides with the package, and so does carma-sim.
 package choose
 
 import (
@@ -15,24 +15,24 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-// Policy orders the GPUs that fit.
+// Policy orders the fitting GPUs.
 type Policy = policy.Name
 
 // Thresholds are the preconditions, from carma.toml. A percentage of 100 or
 // more switches its gate off.
 type Thresholds struct {
 	SMActMaxPct float64
-	MarginMiB   int64 // what Placeable keeps free on a shared GPU
+	MarginMiB   int64 // kept free by Placeable on a shared GPU
 	MaxJobs     int
 	Settle      time.Duration
-	CrossUser   bool    // jobs of several users may time-slice one GPU
+	CrossUser   bool    // jobs of several users may time-slice a GPU
 	Streams     bool    // no MPS: all jobs of a GPU are time-sliced
 	NodeDaemon  bool    // an MPS daemon serves all GPUs of the node, not just the job's
-	MaxSlowdown float64 // that sharing may cost a job, by the law of package interference; 0: no bound
+	MaxSlowdown float64 // allowed to sharing, by the law of package interference; 0: no bound
 }
 
-// The number of clients that an MPS server takes, from Volta on (MPS documentation), and the
-// SM activity that closes a GPU where the source is NVML utilisation, which is 100 % whenever
+// The most clients of an MPS server, from Volta on (MPS documentation), and the SM activity
+// above which a GPU is closed where the source is NVML utilisation, which is 100 % whenever
 // some kernel runs.
 const (
 	maxClients   = 48
@@ -52,26 +52,26 @@ func FromConfig(c config.Config) Thresholds {
 	}
 }
 
-// Input is what a choice is made on. Leases of one GPU should stand together.
+// Input is the ground of a choice. Leases of the same GPU should stand together.
 type Input struct {
 	Readings   []gres.Reading // in the order of the devices
 	Leases     []gres.Lease
 	Request    gres.Request
 	Thresholds Thresholds
-	Last       string // UUID of the GPU that was given last, for RoundRobin
+	Last       string // UUID of the GPU given last, for RoundRobin
 }
 
-// Decision is the outcome for one request.
+// Decision is the outcome for a request.
 type Decision struct {
 	UUIDs    []string    // K GPUs, best first; nil: none fits
-	Daemon   gres.Daemon // through which the job shares them; none: it takes turns, or is alone
-	Refusals []Refusal   // why each GPU that was not taken was passed over
+	Daemon   gres.Daemon // through which the job shares them; none: the job takes turns, or is alone
+	Refusals []Refusal   // why each GPU not taken was passed over
 }
 
-// Uncounted tells whether a GPU was passed over for what slurmctld's counts do not know
-// of: they say how much memory a GPU can give, and not to which user, beside which
+// Uncounted tells whether a GPU was passed over for a reason unknown to slurmctld's
+// counts: counts say how much memory a GPU can give, and not to which user, beside which
 // activity, through which daemon, or alone. Such a request can be sent to the node again
-// and again; where it waits for idle GPUs the counts know all that matters.
+// and again; where the request waits for idle GPUs the counts know enough.
 func (d *Decision) Uncounted() bool {
 	return slices.ContainsFunc(d.Refusals, func(r Refusal) bool {
 		switch r.Reason.code {
@@ -88,11 +88,11 @@ type Refusal struct {
 	Reason Reason
 }
 
-// idleSlackMiB is what an idle GPU may show as used: the driver's own, and an
-// MPS server without clients.
+// idleSlackMiB is the memory that an idle GPU may show as used: the driver's own,
+// and an MPS server without clients.
 const idleSlackMiB = 1024
 
-// state is one GPU as the ledger and the last sample see it.
+// state is a GPU in the view of the ledger and the last sample.
 type state struct {
 	r          *gres.Reading
 	jobs       int
@@ -102,7 +102,7 @@ type state struct {
 	bounded    bool // a job's user bounds its slowdown
 	settling   bool // a newcomer has not shown a process yet
 	otherUsers bool // a lease of a user other than the request's
-	turns      bool // a lease without MPS: whoever shares with it takes turns
+	turns      bool // a lease without MPS: jobs beside the lease take turns
 	daemon     gres.Daemon
 	taken      bool // daemon is another user's
 	fits       bool
@@ -112,11 +112,11 @@ func (s *state) idle() bool {
 	return s.jobs == 0 && s.r.Foreign == 0 && s.r.UsedMiB <= idleSlackMiB
 }
 
-// freeMiB is what nobody uses and nobody was promised.
+// freeMiB is the memory in nobody's use and promised to nobody.
 func (s *state) freeMiB() int64 { return s.r.TotalMiB - max(s.r.UsedMiB, s.bookedMiB) }
 
-// load is the SM activity that orders GPUs: measured, or expected of jobs that
-// are too new to show in the window.
+// load is the SM activity by which GPUs are ordered: measured, or expected of jobs
+// too new to show in the window.
 func (s *state) load() float64 {
 	if s.jobs == 0 {
 		return 0
@@ -127,8 +127,8 @@ func (s *state) load() float64 {
 	return max(s.r.SMActPct, s.smactPct)
 }
 
-// statesOf adds the leases up by GPU. It looks for a GPU where the last one was
-// found, so that leases in groups cost a comparison each.
+// statesOf adds the leases up by GPU. The search for a GPU begins where the last was
+// found, so leases in groups cost a comparison each.
 func statesOf(buf []state, in *Input) []state {
 	states := buf[:0]
 	for i := range in.Readings {
@@ -141,7 +141,7 @@ func statesOf(buf []state, in *Input) []state {
 			at = (at + 1) % len(states)
 		}
 		if len(states) == 0 || states[at].r.UUID != l.UUID {
-			continue // of a GPU that is gone
+			continue // the GPU is gone
 		}
 		s := &states[at]
 		s.jobs++
@@ -160,7 +160,7 @@ func statesOf(buf []state, in *Input) []state {
 	return states
 }
 
-// closed returns why the GPU takes no job, whatever it asks for.
+// closed returns why the GPU takes no job, whatever the job asks for.
 func (s *state) closed(t *Thresholds) Reason {
 	switch {
 	case s.r.Unreadable != "":
@@ -180,7 +180,7 @@ func (s *state) closed(t *Thresholds) Reason {
 	case s.settling:
 		return Reason{code: settling}
 	case s.jobs == 0:
-		return Reason{} // activity of a job that has gone says nothing
+		return Reason{} // activity of a gone job says nothing
 	}
 	return s.busy(t)
 }
@@ -191,7 +191,7 @@ func (s *state) busy(t *Thresholds) Reason {
 	if s.r.Source.Coarse() {
 		smactMax = max(smactMax, coarseMaxPct)
 	}
-	// What is not known passes no gate: GPUs whose counters do not answer would take every job.
+	// Unknown activity passes no gate: GPUs whose counters do not answer would take every job.
 	if smactMax < 100 && !(s.r.SMActPct <= smactMax) {
 		return Reason{code: smact, a: s.r.SMActPct, b: smactMax}
 	}
@@ -222,8 +222,8 @@ func (s *state) refuses(r *gres.Request, t *Thresholds) Reason {
 }
 
 // refusedBy returns why a policy does not share the GPU with the request.
-// Carma shares through MPS only: time-sliced GPUs do no more work
-// than with one of them (thesis 4.3.2; docs/bench/sim.md).
+// Carma shares through MPS only: a time-sliced GPU does no more work
+// than with a single job (thesis 4.3.2; docs/bench/sim.md).
 func (s *state) refusedBy(p Policy, streams bool) Reason {
 	switch {
 	case p == policy.Exclusive:
@@ -237,9 +237,9 @@ func (s *state) refusedBy(p Policy, streams bool) Reason {
 // maxGPUs is for how many GPUs a choice needs no memory of the heap.
 const maxGPUs = 64
 
-// GPUs picks the request's GPUs by policy among those that take it, all or
-// none. Whatever the policy, GPUs without jobs of other users come first: jobs
-// of one user share through MPS, jobs of two users only time-sliced.
+// GPUs picks the request's GPUs by policy among the GPUs that take the request,
+// all or none. Whatever the policy, GPUs without jobs of other users come first:
+// jobs of the same user share through MPS, jobs of two users only time-sliced.
 func GPUs(p Policy, in Input) Decision {
 	var buf [maxGPUs]state
 	states := statesOf(buf[:], &in)
@@ -288,8 +288,8 @@ func GPUs(p Policy, in Input) Decision {
 	return d
 }
 
-// Owner returns the user whose jobs alone a GPU takes, for those that it has or for
-// the job that it is kept for; own is false if it takes anybody's.
+// Owner returns the user whose jobs alone a GPU takes, for the jobs there or for
+// the job of the hold; own is false if the GPU takes anybody's.
 func Owner(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (uid uint32, own bool) {
 	if r.HeldFor != 0 {
 		return r.HeldUID, true
@@ -306,8 +306,8 @@ func Owner(p Policy, r gres.Reading, leases []gres.Lease, t Thresholds) (uid uin
 }
 
 // Placeable returns how many MiB a next job of any user can be given on the
-// GPU, and why not if none: all of it when idle, nothing when closed, else what
-// is free less the margin.
+// GPU, and why not if none: all memory when idle, nothing when closed, else the
+// free memory less the margin.
 func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
 	var buf [1]state
 	in := Input{Readings: []gres.Reading{r}, Leases: leases, Thresholds: t}
@@ -331,8 +331,8 @@ func Placeable(r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, wh
 	return mib, Reason{}
 }
 
-// Offer is what slurmctld is told of a GPU: what is placeable, or 0 of one in use where
-// the policy gives every job idle GPUs alone.
+// Offer is the memory of a GPU as told to slurmctld: the placeable memory, or 0 of a GPU
+// in use where the policy gives every job idle GPUs alone.
 func Offer(idleOnly bool, r gres.Reading, leases []gres.Lease, t Thresholds) (mib int64, why Reason) {
 	mib, why = Placeable(r, leases, t)
 	if idleOnly && mib > 0 && mib < r.TotalMiB {

@@ -12,20 +12,20 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-// Leaving is whether a job leaves its GPUs for one that preempts.
+// Leaving is whether a job leaves its GPUs for a preempting job.
 type Leaving int
 
 const (
 	Stays  Leaving = iota
-	Yields         // if it is preempted
+	Yields         // if preempted
 	Leaves         // whatever is done
 )
 
 // Evict returns the GPUs on which the request fits when as few jobs as possible have gone
-// that it may preempt, the youngest first, and these jobs with those that leave without
-// it; none if that is not enough.
-// What is measured of the jobs that go is not known apart, so that GPUs whose other jobs
-// keep a gate shut may need another look.
+// of the jobs open to its preemption, the youngest first, and these jobs with the jobs that
+// leave in any case; none if their leaving is not enough.
+// The activity of the leaving jobs is not measured apart, so GPUs whose other jobs keep a
+// gate shut may need another look.
 func Evict(p Policy, in Input, leaving func(*gres.Lease) Leaving) (uuids []string, jobs []jobenv.JobKey) {
 	type gpu struct {
 		uuid string
@@ -61,8 +61,8 @@ func Evict(p Policy, in Input, leaving func(*gres.Lease) Leaving) (uuids []strin
 	return uuids, jobs
 }
 
-// evictions returns the jobs that have to leave one GPU, and how many are to be preempted,
-// with the age of the youngest; ok is false if one of them stays.
+// evictions returns the jobs that have to leave a GPU, and how many are to be preempted,
+// with the age of the youngest; ok is false if any of them stays.
 func evictions(
 	p Policy, g *gres.Reading, in *Input, leaving func(*gres.Lease) Leaving,
 ) (jobs []jobenv.JobKey, cost evictionCost, ok bool) {

@@ -7,8 +7,8 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-// pick returns the best GPU that fits and is not chosen yet: near to those that
-// are chosen, then without other users, then by policy, then in order.
+// pick returns the best fitting GPU not chosen yet: near to the chosen GPUs, then
+// without other users, then by policy, then in order.
 func pick(p Policy, states []state, after int, chosen near) int {
 	best := -1
 	for n := range states {
@@ -23,7 +23,7 @@ func pick(p Policy, states []state, after int, chosen near) int {
 	return best
 }
 
-// fills tells whether the policy takes GPUs in use before idle ones: so does it with those of a daemon of several.
+// fills tells whether the policy takes GPUs in use before idle GPUs, and GPUs of a daemon of several likewise.
 func fills(p Policy) bool { return p == policy.MUG || p == policy.BestFit }
 
 // better tells whether a comes before b, which stands before it in order.
@@ -47,7 +47,7 @@ func better(p Policy, a, b *state, chosen near) bool {
 	return false // Exclusive, FirstFit, RoundRobin: the order itself
 }
 
-// near is what is known of the GPUs that are chosen already: the links of a
+// near is the position of the GPUs chosen already: the links of a
 // job on several GPUs carry its gradients.
 type near struct {
 	gpus []gres.GPU
@@ -67,8 +67,8 @@ func chosenOf(states []state, uuids []string) near {
 	return c
 }
 
-// to counts NVLinks to the chosen GPUs, and the NUMA node below that. A link is one of both ends,
-// though NVML may tell it of one: the other was not open yet, or did not answer.
+// to counts NVLinks to the chosen GPUs, and the NUMA node below. A link counts for both ends,
+// though NVML may tell of a single end: the other was not open yet, or did not answer.
 func (c near) to(s *state) int {
 	n := 0
 	for _, g := range c.gpus {

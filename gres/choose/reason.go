@@ -7,12 +7,11 @@ import (
 	"math"
 )
 
-// Reason is why a GPU was not taken. Its words are made only when somebody
-// reads them. The zero value is no reason.
+// Reason is why a GPU was not taken. Its words are made only for readers. The zero value is no reason.
 type Reason struct {
 	code  code
-	known bool   // what the request does alone
-	job   uint32 // that is slowed; 0: the request's
+	known bool   // the request's activity alone
+	job   uint32 // the slowed job; 0: the request's
 	a, b  float64
 	text  string
 }
@@ -41,7 +40,7 @@ const (
 	noMemory
 )
 
-// String says it in words; empty for no reason.
+// String gives the reason in words; empty for none.
 func (r Reason) String() string {
 	switch r.code {
 	case unreadable, quarantined:
@@ -95,7 +94,7 @@ func above(what string, pct, maxPct float64) string {
 	return fmt.Sprintf("%s %.1f %% above %.0f %%", what, pct, maxPct)
 }
 
-// slowed says whose slowdown is above its bound, and what that is reckoned from.
+// slowed says whose slowdown is above its bound, and the ground of the estimate.
 func (r Reason) slowed() string {
 	who := "this job's"
 	if r.job != 0 {

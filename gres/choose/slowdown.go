@@ -10,9 +10,9 @@ import (
 )
 
 // A bound on slowdown is kept by the law of package interference (docs/adr/0124). The law
-// needs what each job does alone: the most of what its user or earlier runs say and what
-// was measured while it was alone on its GPU. A job of which nothing is known counts as
-// one that keeps all SMs active. What the GPU does now corrects that upwards.
+// needs each job's activity alone: the most of the word of its user or earlier runs and the
+// figure measured while the job was alone on its GPU. An unknown job counts as keeping all
+// SMs active. The GPU's activity now corrects these figures upwards.
 
 // BoundOf returns the bound on the slowdown of a job: the lower of the site's and its
 // user's; 0: none.
@@ -24,7 +24,7 @@ func BoundOf(site, own float64) float64 {
 }
 
 // Activity returns the SM activity of a job when alone as the law takes it, 0 to 1, and
-// whether anything is known of it.
+// whether the activity is known.
 func Activity(expectedPct, alonePct float64) (share float64, known bool) {
 	pct := max(expectedPct, alonePct)
 	if !(pct > 0) {
@@ -33,30 +33,30 @@ func Activity(expectedPct, alonePct float64) (share float64, known bool) {
 	return min(pct/100, 1), true
 }
 
-// leastDemand is of a newcomer that uses the GPU little: where it does not fit, slurmctld
-// is told that nobody does. Those that do less wait for another GPU; with less, more jobs
-// are returned to the queue (docs/bench/slowdown.md).
+// leastDemand is of a newcomer with little use of the GPU: where such a job does not fit,
+// slurmctld is told of no room for anybody. Jobs with less demand wait for another GPU; with a
+// lower value, more jobs are returned to the queue (docs/bench/slowdown.md).
 const leastDemand = 0.35
 
-// Slowdown is what the law says of a lease.
+// Slowdown is the law's word on a lease.
 type Slowdown struct {
 	Lease *gres.Lease // nil: a newcomer
 	Times float64     // as long as alone its work takes
 }
 
-// Slowdowns appends to list what the law says of the leases on a GPU.
+// Slowdowns appends to list the law's word on the leases on a GPU.
 func Slowdowns(list []Slowdown, r *gres.Reading, leases []gres.Lease) []Slowdown {
 	var buf [maxShared]interference.Client
 	return slowdowns(list, buf[:0], r, leases, nil)
 }
 
-// newcomer is a job that is not on the GPU yet.
+// newcomer is a job not on the GPU yet.
 type newcomer struct {
 	demand float64
-	joins  gres.Daemon // none: it takes turns with those that are there
+	joins  gres.Daemon // none: the job takes turns with the jobs there
 }
 
-// maxShared is for how many jobs on one GPU a look needs no memory of the heap: the
+// maxShared is for how many jobs on a GPU a look needs no memory of the heap: the
 // clients of an MPS server, and a newcomer.
 const maxShared = 49
 
@@ -64,7 +64,7 @@ const maxShared = 49
 func slowdowns(list []Slowdown, c []interference.Client, r *gres.Reading, leases []gres.Lease,
 	n *newcomer) []Slowdown {
 	first, server := len(list), int32(0)
-	for i := range leases { // those of one daemon together, and those last that the newcomer joins
+	for i := range leases { // those of a daemon together, and last the daemon that the newcomer joins
 		d := leases[i].Daemon
 		switch {
 		case leases[i].UUID != r.UUID || n != nil && d != "" && d == n.joins:
@@ -118,9 +118,9 @@ func listed(list []Slowdown, d gres.Daemon) bool {
 	return false
 }
 
-// correct raises what the jobs of a GPU do alone to where the law gives the activity that
-// is measured there. Less says nothing: a job may be reading its data, or be slowed by
-// more than the law knows.
+// correct raises the activity of a GPU's jobs alone to where the law gives the activity
+// measured there. Less says nothing: a job may be reading its data, or be slowed by more than
+// the law knows.
 func correct(c []interference.Client, r *gres.Reading) {
 	measured := min(r.SMActPct/100, 1)
 	if !(measured > 0) || r.Source.Coarse() {
@@ -136,7 +136,7 @@ func correct(c []interference.Client, r *gres.Reading) {
 	}
 }
 
-// joins is the daemon through which a newcomer shares the GPU; none: it takes turns.
+// joins is the daemon through which a newcomer shares the GPU; none: the newcomer takes turns.
 func (s *state) joins(in *Input) gres.Daemon {
 	if in.Thresholds.Streams || s.taken {
 		return ""
@@ -164,8 +164,8 @@ func (s *state) slows(in *Input, n newcomer, known bool) Reason {
 	return Reason{}
 }
 
-// slowsBeside tells whether the request would slow somebody beyond a bound beside those
-// that stay on a GPU. What they do together is not known apart from those that go.
+// slowsBeside tells whether the request would slow somebody beyond a bound beside the jobs
+// staying on a GPU. Their activity is not known apart from the leaving jobs'.
 func slowsBeside(in *Input, r *gres.Reading, stay []*gres.Lease) bool {
 	one, reading := *in, *r
 	reading.SMActPct = math.NaN()

@@ -12,16 +12,16 @@ import (
 	"carma/slurmbridge/policy"
 )
 
-// StepMiB is the grain of published memory (package capacity). What is used moves all
+// StepMiB is the grain of published memory (package capacity). Memory in use changes all
 // the time; an update of the node table for a few MiB would serve nobody.
 const StepMiB = 256
 
-// Soonest returns the GPUs that are likely to be what the request needs first; nil:
-// there are too few. How long jobs still run is not known, so it counts those that
-// have to end before, and of as many prefers those that have run longest. Jobs of
-// the request's user may stay while they leave the memory and keep no gate shut; for
-// a request on several GPUs only those of a daemon that serves them all, or none.
-// GPUs that take nobody are left out.
+// Soonest returns the GPUs likely to meet the request's needs first; nil: there are
+// too few. How long jobs still run is not known, so Soonest counts the jobs that have
+// to end before, and of as many prefers the longest running. Jobs of the request's
+// user may stay while they leave the memory and keep no gate shut; for a request on
+// several GPUs only jobs of a daemon that serves them all, or none. GPUs closed to
+// everybody are left out.
 func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Request, t Thresholds) []string {
 	var best []evictionCost
 	for _, d := range daemonsFor(leases, r) {
@@ -49,8 +49,8 @@ func Soonest(p Policy, readings []gres.Reading, leases []gres.Lease, r gres.Requ
 	return uuids
 }
 
-// daemonsFor returns the daemons that a request on several GPUs may join, and none
-// for a new one.
+// daemonsFor returns the daemons open to a request on several GPUs, and none for a
+// new daemon.
 func daemonsFor(leases []gres.Lease, r gres.Request) []gres.Daemon {
 	daemons := []gres.Daemon{""}
 	for i := range leases {
@@ -61,10 +61,10 @@ func daemonsFor(leases []gres.Lease, r gres.Request) []gres.Daemon {
 	return daemons
 }
 
-// evictionCost is what has to happen on a GPU before it takes a request.
+// evictionCost is the cost until a GPU takes a request.
 type evictionCost struct {
 	uuid string
-	jobs int           // that have to end
+	jobs int           // jobs that have to end
 	age  time.Duration // of the youngest of them
 }
 
@@ -81,7 +81,7 @@ func sum(list []evictionCost) evictionCost {
 	return s
 }
 
-// departures takes those that may stay off the GPU, the oldest first, until there
+// departures takes the jobs that may stay off the GPU, the oldest first, until there
 // is room for the request.
 func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, daemon gres.Daemon,
 	t *Thresholds) evictionCost {
@@ -90,7 +90,7 @@ func departures(p Policy, g *gres.Reading, leases []gres.Lease, r gres.Request, 
 	in := Input{Readings: []gres.Reading{*g}, Leases: leases, Request: r, Thresholds: *t}
 	s := &statesOf(buf[:], &in)[0]
 	alone := r.Exclusive || p == policy.Exclusive
-	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients // until one has gone, at least
+	busy := s.busy(t).code != 0 || g.MPSClients >= maxClients // until a job has gone, at least
 	others := t.CrossUser && p != policy.Carma
 	freeMiB := s.freeMiB()
 	var stay []*gres.Lease

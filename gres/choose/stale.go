@@ -10,24 +10,24 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// ReadAgainAfter is the age of readings that are too old to decide on while the driver answers, as when
+// ReadAgainAfter is the age of readings too old to decide on while the driver answers, as when
 // the agent does not run.
 func ReadAgainAfter(c config.Config) time.Duration {
 	return max(3*c.NVML.Interval.D(), 3*time.Second)
 }
 
-// StaleAfter is the age of readings that tell nothing any more of what runs there now. The mean of the SM
+// StaleAfter is the age of readings that say nothing any more of the jobs there now. The mean of the SM
 // activity is over smact.window.
 func StaleAfter(c config.Config) time.Duration {
 	return max(c.SMAct.Window.D(), ReadAgainAfter(c), leastStale)
 }
 
-// leastStale is longer than an agent on a busy machine, or a ledger that is locked, delays readings.
+// leastStale is longer than an agent on a busy machine, or a locked ledger, delays readings.
 const leastStale = 20 * time.Second
 
-// CloseStale closes GPUs whose readings are older than that: those of an agent that has died, with a driver
-// that does not answer. What slurmctld is told follows it as Prologs do: a node that returned each job and
-// went on offering its GPUs would attract job after job.
+// CloseStale closes GPUs whose readings are older than after: those of a dead agent, with a driver that does
+// not answer. The counts told to slurmctld follow, as Prologs do: a node that returned each job and went on
+// offering its GPUs would attract job after job.
 func CloseStale(readings []gres.Reading, after time.Duration) {
 	for i := range readings {
 		if r := &readings[i]; r.Age > after && r.Unreadable == "" {

@@ -18,14 +18,14 @@ import (
 )
 
 // acl lets the users who hold a lease on a GPU open its device node, in each of their
-// processes, and nobody else. Without a cgroup there is no better: what a user's jobs
-// without GPUs must not open they can as long as another job of his may.
+// processes, and nobody else. Without a cgroup there is no better: a user's jobs
+// without GPUs can open a GPU as long as another job of the user may.
 type acl struct{ Host }
 
 func findACL(h Host, asked bool) (Guard, error) {
 	nodes := h.nodes()
 	if len(nodes) == 0 {
-		if asked { // the driver makes them with the first program
+		if asked { // the driver makes device nodes with the first program
 			return acl{h}, nil
 		}
 		return nil, fmt.Errorf("access lists: %w: no device node %s/nvidia0", errNot, h.Devices)
@@ -76,7 +76,7 @@ func (g acl) Ready(Job) error       { return nil }
 func (g acl) Close(Job) error       { return g.follow() }
 func (g acl) Forget(Job) error      { return nil }
 
-// follow has the access lists say what the ledger says.
+// follow brings the access lists in line with the ledger.
 func (g acl) follow() error {
 	unlock, err := g.lock()
 	if err != nil {
@@ -91,7 +91,7 @@ func (g acl) follow() error {
 		return fmt.Errorf("set access lists: %w", err)
 	}
 	for minor, path := range g.nodes() {
-		// The file's mode is what it was for programs that look: 0660.
+		// The file's mode stays as before for programs that look: 0660.
 		const readWrite = accesslist.Read | accesslist.Write
 		if err := accesslist.Set(path, readWrite, readWrite, users[minor]...); err != nil {
 			return fmt.Errorf("set access list of %s: %w", path, err)
@@ -100,10 +100,10 @@ func (g acl) follow() error {
 	return nil
 }
 
-// mark is a file that tells that access lists were set since this machine has booted.
+// mark is a file that tells of access lists set since the machine has booted.
 func (g acl) mark() string { return filepath.Join(g.RunDir, "access-lists") }
 
-// undo gives the device nodes back as the driver makes them, if they were set.
+// undo gives the device nodes back as the driver makes them, if lists were set.
 func (g acl) undo() error {
 	if _, err := os.Lstat(g.mark()); err != nil {
 		return nil

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The few calls of bpf(2) that v2 needs. Numbers are those of include/uapi/linux/bpf.h.
+// The few calls of bpf(2) for v2, with the numbers of include/uapi/linux/bpf.h.
 
-// guardName names program and map, for those who look with bpftool.
+// guardName names program and map, for a look with bpftool.
 const guardName = "carma_devices"
 
 // jobsMost is how many jobs a node may have at once.
@@ -26,7 +26,7 @@ const jobsMost = 16384
 
 type bpfMap struct{ fd int }
 
-// bpf calls with one member of union bpf_attr.
+// bpf calls with a member of union bpf_attr.
 func bpf[T any](command int, attr *T) (int, error) {
 	for {
 		r, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr))
@@ -61,7 +61,7 @@ func (m bpfMap) set(job, mask uint64) error {
 	return nil
 }
 
-// get returns what the job may open; 0 also for one that is not in the map.
+// get returns the GPUs open to the job; 0 also for a job not in the map.
 func (m bpfMap) get(job uint64) (uint64, error) {
 	key, value := binary.NativeEndian.AppendUint64(nil, job), make([]byte, 8)
 	_, err := bpf(unix.BPF_MAP_LOOKUP_ELEM, &element{fd: uint32(m.fd), key: pointer(key), value: pointer(value)})
@@ -102,7 +102,7 @@ func newMap() (bpfMap, error) {
 	return bpfMap{fd}, nil
 }
 
-// instruction is one of BPF's.
+// instruction is an instruction of BPF.
 func instruction(code, dst, src uint8, off int16, imm int32) []byte {
 	b := []byte{code, src<<4 | dst}
 	b = binary.NativeEndian.AppendUint16(b, uint16(off))
@@ -165,7 +165,7 @@ func loadProgram(m bpfMap, level int32) (int, error) {
 	return fd, nil
 }
 
-// probe tells whether this kernel can do it.
+// probe tells whether the kernel can run the program.
 func probe(level int32) error {
 	m, err := newMap()
 	if err != nil {
@@ -179,9 +179,9 @@ func probe(level int32) error {
 	return unix.Close(fd)
 }
 
-// attach puts the program at a cgroup, beside what others have there, for as long as both
-// the cgroup is there and the link, which is pinned in dir beside the map. The jobs may open
-// all.
+// attach puts the program at a cgroup, beside others' programs, for as long as both the
+// cgroup is there and the link, which is pinned in dir beside the map. The jobs may open
+// all GPUs.
 func attach(cgroup int, level int32, jobs []uint64, dir string) (bpfMap, error) {
 	m, err := newMap()
 	if err != nil {
@@ -208,7 +208,7 @@ func (m bpfMap) attach(cgroup int, level int32, jobs []uint64, dir string) error
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	// The link last: where it is, the map is its.
+	// The link last: where the link is, the map is the link's.
 	if err := pin(filepath.Join(dir, mapPin), m.fd); err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (m bpfMap) attach(cgroup int, level int32, jobs []uint64, dir string) error
 	return pin(filepath.Join(dir, linkPin), link)
 }
 
-// linkPin and mapPin are their names in the BPF file system.
+// linkPin and mapPin are the names of link and map in the BPF file system.
 const linkPin, mapPin = "link", "jobs"
 
 // object is the member of union bpf_attr for pins.
@@ -254,15 +254,15 @@ func pinned(path string) (int, error) {
 	return fd, nil
 }
 
-// attached returns the map of the program that stands at a cgroup of this number by what is
-// pinned in dir; fs.ErrNotExist: none does.
+// attached returns the map of the program at a cgroup of number id by the pins in dir;
+// fs.ErrNotExist: no program is there.
 func attached(id uint64, dir string) (bpfMap, error) {
 	link, err := pinned(filepath.Join(dir, linkPin))
 	if err != nil {
 		return bpfMap{}, err
 	}
 	defer unix.Close(link)
-	// struct bpf_link_info, as far as it is used. Of a cgroup that has gone it has 0.
+	// struct bpf_link_info, as far as used. cgroup is 0 once the cgroup has gone.
 	var info struct {
 		kind, id, program, _ uint32
 		cgroup               uint64

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package confine keeps the tasks of jobs from the device nodes of GPUs that are not
-// theirs: by cgroups, or by access lists where Slurm puts no tasks into cgroups that
-// guard devices (docs/adr/0015).
+// Package confine keeps the tasks of jobs from the device nodes of other jobs' GPUs: by
+// cgroups, or by access lists where Slurm puts no tasks into cgroups for devices
+// (docs/adr/0015).
 package confine
 
 import (
@@ -20,8 +20,8 @@ import (
 )
 
 // nvidiaMajor is the character major of NVIDIA's devices. GPUs have the minors below
-// most, which is also the most GPUs that carma.toml takes; nvidiactl is 255, nvidia-modeset
-// 254; nvidia-uvm and nvidia-caps have majors of their own. Those stay open.
+// most, which is also the most GPUs in carma.toml; nvidiactl is 255, nvidia-modeset 254;
+// nvidia-uvm and nvidia-caps have majors of their own. These devices stay open.
 const (
 	nvidiaMajor = 195
 	most        = 64
@@ -31,38 +31,38 @@ const (
 type Job struct {
 	ID    uint32
 	UID   uint32
-	SLUID string // names the cgroup on 26.05; empty: it has none
+	SLUID string // names the cgroup on 26.05; empty: the job has none
 }
 
-// Guard confines jobs in one way.
+// Guard is a way to confine jobs.
 type Guard interface {
 	// Open lets the tasks of a job open the GPUs of these minors and no other. The
 	// job need not have started.
-	// GPUs that are opened are denied to the jobs that are not confined.
+	// Opened GPUs are denied to unconfined jobs.
 	Open(job Job, minors []int) error
-	// Ready says that the job's Prolog comes to its end.
+	// Ready says: the job's Prolog comes to its end.
 	Ready(job Job) error
-	// Close ends what a job may open here. slurmd may start one again without a Prolog,
-	// if its Prolog has not come to its end: that one opens no GPU until Forget.
+	// Close closes all GPUs here to a job. slurmd may start a job again without a Prolog,
+	// if its Prolog has not come to its end: such a job opens no GPU until Forget.
 	Close(job Job) error
-	// Forget removes what is left of a job that does not start again. It is no error if
-	// nothing is known of it.
+	// Forget removes the rest of a job that does not start again. An unknown job is no
+	// error.
 	Forget(job Job) error
-	// Jobs are those that Open or Close was called for and that are not forgotten.
+	// Jobs are the jobs of calls of Open or Close that are not forgotten.
 	Jobs() ([]Job, error)
-	// Unconfined are jobs that Open was not called for and that may open GPUs.
+	// Unconfined are jobs without a call of Open that may open GPUs.
 	Unconfined() ([]Job, error)
-	// Exact tells whether each job opens its own GPUs only, and not those of its
+	// Exact tells whether each job opens its own GPUs only, and not the GPUs of its
 	// user's other jobs too.
 	Exact() bool
-	// String says what it is, for logs and the doctor.
+	// String names the way, for logs and the doctor.
 	String() string
 }
 
 // Host is where a guard looks and works.
 type Host struct {
 	Node      string
-	SlurmConf string // path of slurm.conf; cgroup.conf stands beside it
+	SlurmConf string // path of slurm.conf; cgroup.conf stands beside slurm.conf
 	Devices   string // directory of the device nodes
 	RunDir    string
 	Pins      string // directory of the node's in the BPF file system
@@ -70,11 +70,11 @@ type Host struct {
 	Users func() (map[int][]uint32, error)
 }
 
-// errNot begins the reason why a way is not to be had.
+// errNot begins the reason why a way is not available.
 var errNot = errors.New("not here")
 
-// Find returns the guard that carma.toml asks for, by devices.confine. Without one and with
-// an error that Unavailable knows, jobs are not confined with "auto", and wait else.
+// Find returns the guard by devices.confine of carma.toml. Without a guard and with an error
+// known to Unavailable, jobs are not confined with "auto", and wait else.
 func Find(confine string, h Host) (Guard, error) {
 	if confine == "none" {
 		return nil, nil
@@ -99,9 +99,9 @@ func Find(confine string, h Host) (Guard, error) {
 	return nil, why
 }
 
-// Undo takes away what other guards have left than the one that the node has now, or none:
-// it would keep jobs from their GPUs, and Slurm from removing their cgroups. What cgroup v2 has
-// is left by a change of carma.toml alone: else it goes with slurmstepd.scope.
+// Undo takes away the leftovers of guards other than the node's guard now, if any: leftovers
+// would keep jobs from their GPUs, and Slurm from removing their cgroups. Those of cgroup v2 come
+// from a change of carma.toml alone: else they go with slurmstepd.scope.
 func Undo(confine string, now Guard, h Host) error {
 	var errs []error
 	if confine == "none" || confine == "acl" {
@@ -116,7 +116,7 @@ func Undo(confine string, now Guard, h Host) error {
 	return nil
 }
 
-// HasGPUs tells whether this machine has device nodes of GPUs, or a driver that makes them:
+// HasGPUs tells whether the machine has device nodes of GPUs, or a driver to make them:
 // slurm.conf names hooks for nodes without GPUs too.
 func (h Host) HasGPUs() bool {
 	if paths, _ := filepath.Glob(filepath.Join(h.Devices, "nvidia*")); len(paths) > 0 {
@@ -126,7 +126,7 @@ func (h Host) HasGPUs() bool {
 	return err == nil
 }
 
-// Unavailable tells whether an error of Find's says that this node has no such way.
+// Unavailable tells whether an error of Find's means a way not available on the node.
 func Unavailable(err error) bool { return errors.Is(err, errNot) }
 
 // place is where cgroup.conf has the cgroups.
@@ -160,9 +160,9 @@ func findCgroup(h Host) (Guard, error) {
 	return findV1(mount, h.Node, inJob)
 }
 
-// undoGroups removes the cgroups that are CARMA's below those of jobs, if the agent has found
-// a guard since this machine has booted. What a job of cgroup v1 may not open it may not until
-// it ends.
+// undoGroups removes CARMA's cgroups below the jobs' cgroups, if the agent has found a guard
+// since the machine has booted. GPUs denied to a job of cgroup v1 stay denied until the job
+// ends.
 func (h Host) undoGroups() error {
 	if _, err := os.Lstat(earlyPath(h.RunDir)); err != nil {
 		return nil
@@ -175,7 +175,7 @@ func (h Host) undoGroups() error {
 	default:
 		err = newV1(mount, h.Node).undo()
 	}
-	// In a container that may write no cgroup, what lies there is not its own.
+	// In a container that may write no cgroup, the cgroups there are not its own.
 	if err != nil && !errors.Is(err, unix.EROFS) {
 		return err
 	}
@@ -187,11 +187,11 @@ func isCgroup2(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// bpfDir is where the programs of this machine's nodes are pinned. Who removes it takes
-// them away.
+// bpfDir is where the programs of the machine's nodes are pinned. Removing the directory
+// takes them away.
 const bpfDir = "/sys/fs/bpf/carma"
 
-// ForNode is the host of a guard as carma.toml has it.
+// ForNode is the host of a guard by carma.toml.
 func ForNode(c config.Config, node, slurmConf string) Host {
 	if slurmConf == "" {
 		slurmConf = c.Slurm.Conf

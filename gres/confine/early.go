@@ -14,12 +14,12 @@ import (
 	"carma/db/file"
 )
 
-// earlyPath is a file with the ids of the jobs that ran when the node first had a guard. It
-// goes when carma.toml wants none, and with the machine.
+// earlyPath is a file with the ids of the jobs running when the node first had a guard. The
+// file goes when carma.toml wants no guard, and with the machine.
 func earlyPath(runDir string) string { return filepath.Join(runDir, "early-jobs.json") }
 
-// Early divides the jobs that are not confined into those that were there before the node's
-// guard and those that came later. The first call keeps all as early.
+// Early divides the unconfined jobs into jobs from before the node's guard and jobs that came
+// later. The first call keeps all as early.
 func Early(runDir string, unconfined []Job) (first bool, late []Job, err error) {
 	path := earlyPath(runDir)
 	text, err := os.ReadFile(path)

@@ -19,12 +19,12 @@ import (
 // Group is a job's cgroup v2.
 type Group struct {
 	Dir   string
-	Inode uint64 // tells it from another of the same name
+	Inode uint64 // tells the cgroup from another of the same name
 }
 
-// Groups are the cgroups v2 that a job has on this node now: none where Slurm puts jobs into
-// those of v1, or into none. Where the kernel has the controller dmem (6.14 and later) they have
-// its files: the driver sets no limit of GPU memory on a cgroup without.
+// Groups are a job's cgroups v2 on the node now: none where Slurm puts jobs into cgroups of v1,
+// or into none. Where the kernel has the controller dmem (6.14 and later) the cgroups have its
+// files: the driver sets no limit of GPU memory on a cgroup without.
 func (h Host) Groups(job uint32) ([]Group, error) {
 	conf, mount, err := h.place()
 	if err != nil || !isCgroup2(mount) {
@@ -56,8 +56,8 @@ func (h Host) groups(mount, slice string, job uint32) ([]Group, error) {
 	return groups, nil
 }
 
-// Scope is the cgroup v2 above those of all jobs, with dmem's files where the kernel has them;
-// empty: there is none, or slurmd has not made it yet.
+// Scope is the cgroup v2 above the cgroups of all jobs, with dmem's files where the kernel has
+// dmem; empty: there is no scope, or slurmd has not made the scope yet.
 func (h Host) Scope() (string, error) {
 	conf, mount, err := h.place()
 	if err != nil || !isCgroup2(mount) {
@@ -71,19 +71,19 @@ func (h Host) Scope() (string, error) {
 }
 
 // limitedPath holds since when, by lease.Now, the driver holds new jobs to their memory, or a
-// line that says why it does not.
+// line with the reason why not.
 func limitedPath(runDir string) string { return filepath.Join(runDir, "memory-limits") }
 
-// SetLimited notes that the driver holds the jobs that start from now on to the memory that they
-// booked. A note that is there already stays.
+// SetLimited notes: from now on the driver holds starting jobs to their booked memory. A note
+// already there stays.
 func SetLimited(runDir string, now time.Duration) error {
-	if since, limited := LimitedSince(runDir); limited && since <= now { // else it is of before a reboot
+	if since, limited := LimitedSince(runDir); limited && since <= now { // else the note is of before a reboot
 		return nil
 	}
 	return file.Replace(limitedPath(runDir), []byte(strconv.FormatInt(int64(now), 10)+"\n"), 0o644)
 }
 
-// SetUnlimited notes why the driver does not.
+// SetUnlimited notes why the driver limits no jobs.
 func SetUnlimited(runDir string, why error) error {
 	return file.Replace(limitedPath(runDir), []byte(strings.ReplaceAll(why.Error(), "\n", "; ")+"\n"), 0o644)
 }
@@ -98,7 +98,7 @@ func LimitedSince(runDir string) (since time.Duration, limited bool) {
 	return time.Duration(n), err == nil
 }
 
-// UnlimitedBy is why the driver limits no jobs; nil: it does.
+// UnlimitedBy is why the driver limits no jobs; nil: the driver limits jobs.
 func UnlimitedBy(runDir string) error {
 	if _, limited := LimitedSince(runDir); limited {
 		return nil
@@ -124,7 +124,7 @@ func hasDmem(mount string) bool {
 }
 
 // enableDmem hands dmem down to a cgroup, which lies some levels below mount: each cgroup
-// above has to enable it for those below.
+// above has to enable dmem for the cgroups below.
 func enableDmem(mount, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "dmem.max")); err == nil || !hasDmem(mount) {
 		return nil

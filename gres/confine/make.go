@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// makeGroups makes a cgroup and what is missing above it. Like Slurm's own, it and those above
-// it, so many in all, may be looked into by users, whatever a hook's umask is: enroot mounts a
-// task's cgroups as its user (conf/hooks/10-cgroups.sh).
+// makeGroups makes a cgroup and missing cgroups above. Users may look into the cgroup and the
+// cgroups above, so many in all, as into Slurm's own, whatever a hook's umask is: enroot mounts
+// a task's cgroups as its user (conf/hooks/10-cgroups.sh).
 func makeGroups(path string, levels int) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err

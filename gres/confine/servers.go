@@ -17,15 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serversDir is the cgroup above those of the MPS daemons: at the top, where root alone makes any
-// (resident knows servers by it). Slurm's are of jobs, which servers do not belong to.
+// serversDir is the cgroup above the cgroups of the MPS daemons: at the top, where root alone makes
+// any (resident knows servers by the cgroup). Slurm's are of jobs, and servers belong to no job.
 const serversDir = "carma-mps"
 
 // Servers are the cgroups of MPS daemons and their servers.
 type Servers struct{ above string }
 
-// Servers finds out where they can be made: in cgroup v2, or in the devices of v1. Unavailable
-// says of an error that they cannot.
+// Servers finds out where servers' cgroups can be made: in cgroup v2, or in the devices of v1.
+// Unavailable tells whether an error means nowhere.
 func (h Host) Servers() (*Servers, error) {
 	_, mount, err := h.place()
 	if err != nil {
@@ -44,7 +44,7 @@ func (h Host) Servers() (*Servers, error) {
 	return s, nil
 }
 
-// Put puts a process into the cgroup of a name, which it makes if need be.
+// Put puts a process into the cgroup of a name, and makes the cgroup if need be.
 func (s *Servers) Put(name string, pid int) (dir string, err error) {
 	dir = filepath.Join(s.above, name)
 	if err = makeGroups(dir, 1); err == nil {
@@ -56,8 +56,8 @@ func (s *Servers) Put(name string, pid int) (dir string, err error) {
 	return dir, nil
 }
 
-// Kill ends all that is in a cgroup, stopped or not, and what these start meanwhile, and removes
-// the cgroup. It is no error if that has gone.
+// Kill ends all processes in a cgroup, stopped or not, and their new children, and removes the
+// cgroup. A cgroup already gone is no error.
 func (s *Servers) Kill(ctx context.Context, dir string) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := os.Remove(dir)
@@ -77,7 +77,7 @@ func (s *Servers) Kill(ctx context.Context, dir string) error {
 	}
 }
 
-// killIn sends SIGKILL to what is in a cgroup now.
+// killIn sends SIGKILL to the processes in a cgroup now.
 func killIn(dir string) error {
 	// All at once, from Linux 5.14 on (cgroup v2).
 	err := write(filepath.Join(dir, "cgroup.kill"), []string{"1"})

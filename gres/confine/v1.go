@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeper is a cgroup below the job's that keeps it. Slurm removes the job's cgroup with
-// its last step, and a job of salloc may have none for a while: what comes then would be
-// made anew, and open.
+// keeper is a cgroup below the job's, to keep the job's. Slurm removes the job's cgroup with
+// its last step, and a job of salloc may have no step for a while: the next step's cgroup
+// would be made anew, and open.
 const keeper = "carma"
 
 // ready is a cgroup below keeper. Its job's Prolog has come to its end.
 const ready = "ready"
 
-// v1 writes into devices.deny of the job's cgroup, which it makes before slurmstepd does;
-// slurmstepd takes what is there (cgroup/common, common_cgroup_instantiate), and no cgroup
-// below can be given back what one above is denied.
+// v1 writes into devices.deny of the job's cgroup, made by v1 before slurmstepd does;
+// slurmstepd takes the cgroup there (cgroup/common, common_cgroup_instantiate), and no cgroup
+// below can be given back a device denied to a cgroup above.
 type v1 struct {
 	root  string   // of the devices hierarchy
-	homes []string // cgroups that hold uid_U/job_J
-	// The extern step's slurmstepd runs the hooks (PrologFlags=RunInJob): it is there before
+	homes []string // cgroups above uid_U/job_J
+	// The extern step's slurmstepd runs the hooks (PrologFlags=RunInJob): the step is there before
 	// the Prolog and after the Epilog.
 	inJob bool
 }
@@ -47,7 +47,7 @@ func findV1(mount, node string, inJob bool) (Guard, error) {
 func newV1(mount, node string) *v1 {
 	g := &v1{root: filepath.Join(mount, "devices")}
 	// With --enable-multiple-slurmd, as Debian's, the name has the node's
-	// (interfaces/cgroup.c, cgroup_prepend). What lies there already may be of an
+	// (interfaces/cgroup.c, cgroup_prepend). Cgroups there already may be of an
 	// earlier Slurm: so both.
 	for _, name := range []string{"slurm_" + node, "slurm"} {
 		g.homes = append(g.homes, filepath.Join(g.root, name))
@@ -66,8 +66,8 @@ func jobDir(above string, job uint32) string {
 	return filepath.Join(above, "job_"+strconv.FormatUint(uint64(job), 10))
 }
 
-// unfinishedDir is what a job's cgroup is called as long as it lacks its keeper, so that one
-// without is not of CARMA's making.
+// unfinishedDir is the name of a job's cgroup as long as the keeper is lacking, so a job_J
+// without a keeper is not of CARMA's making.
 func unfinishedDir(above string, job uint32) string {
 	return filepath.Join(above, "carma_"+strconv.FormatUint(uint64(job), 10))
 }
@@ -81,8 +81,8 @@ func (g *v1) Open(job Job, minors []int) error {
 	return nil
 }
 
-// deny denies devices to the job's cgroup, which it makes if it is not there. One with a keeper
-// has been denied them, whoever is killed when.
+// deny denies devices to the job's cgroup, and makes the cgroup if need be. A cgroup with a
+// keeper has been denied them, whoever is killed when.
 func deny(home string, job Job, devices []string) (dir string, err error) {
 	above := userDir(home, job.UID)
 	dir = jobDir(above, job.ID)
@@ -92,7 +92,7 @@ func deny(home string, job Job, devices []string) (dir string, err error) {
 			at = unfinishedDir(above, job.ID)
 			err = makeGroups(at, 3)
 		}
-		// What is denied is denied below too.
+		// Devices denied here are denied below too.
 		if err == nil {
 			err = write(filepath.Join(at, "devices.deny"), devices)
 		}
@@ -114,7 +114,7 @@ func deny(home string, job Job, devices []string) (dir string, err error) {
 	return dir, err
 }
 
-// removeAll removes a job's cgroup in which no step is left.
+// removeAll removes a job's cgroup without steps.
 func removeAll(dir string) error {
 	for _, path := range []string{filepath.Join(dir, keeper, ready), filepath.Join(dir, keeper), dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -134,7 +134,7 @@ func (g *v1) open(home string, job Job, minors []int) error {
 		}
 	}
 	if len(minors) == 0 {
-		// A Prolog begins, and may be killed before it ends as that of an earlier attempt did.
+		// A Prolog begins, and may be killed before its end, unlike an earlier attempt's.
 		if err := gone(os.Remove(filepath.Join(jobDir(userDir(home, job.UID), job.ID), keeper, ready))); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (g *v1) open(home string, job Job, minors []int) error {
 	if len(allow) == 0 {
 		return nil
 	}
-	// Jobs that have started before there was a guard, or without a Prolog.
+	// Jobs started before there was a guard, or without a Prolog.
 	unconfined, err := g.Unconfined()
 	if err != nil {
 		return err
@@ -159,18 +159,18 @@ func (g *v1) open(home string, job Job, minors []int) error {
 			}
 		}
 	}
-	// What is allowed is not allowed below: tasks that wait, or the job's earlier attempt, have
-	// cgroups there.
+	// Devices allowed here are not allowed below: waiting tasks, or the job's earlier attempt,
+	// have cgroups there.
 	return allowBelow(dir, allow)
 }
 
-// ended tells whether an error says that a cgroup has gone.
+// ended tells whether an error means a gone cgroup.
 func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) }
 
 func device(minor int) string { return fmt.Sprintf("c %d:%d rwm", nvidiaMajor, minor) }
 
-// allowBelow goes from above to below: a cgroup that is made meanwhile has what the one
-// above it has.
+// allowBelow goes from above to below: a cgroup made meanwhile has the devices of the
+// cgroup above.
 func allowBelow(dir string, allow []string) error {
 	err := write(filepath.Join(dir, "devices.allow"), allow)
 	if ended(err) {
@@ -194,7 +194,7 @@ func allowBelow(dir string, allow []string) error {
 	return nil
 }
 
-// write writes lines, each by a call of its own, as the kernel wants it.
+// write writes lines, each by a call of its own, as the kernel wants.
 func write(path string, lines []string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -220,7 +220,7 @@ func (g *v1) Ready(job Job) error {
 	return nil
 }
 
-// Close leaves what Forget removes where a step is left: processes may outlive their job.
+// Close leaves the rest to Forget where a step is left: processes may outlive their job.
 func (g *v1) Close(job Job) error {
 	for _, home := range g.homes {
 		dir := jobDir(userDir(home, job.UID), job.ID)
@@ -240,14 +240,14 @@ func (g *v1) Close(job Job) error {
 	return nil
 }
 
-// hasSteps tells whether a job's cgroup has others below it than the keeper.
+// hasSteps tells whether a job's cgroup has others than the keeper below.
 func hasSteps(dir string) bool {
 	entries, _ := os.ReadDir(dir)
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.IsDir() && e.Name() != keeper })
 }
 
-// Forget removes also what slurmstepds that were killed have left. An agent that started beside the
-// Epilog may have opened GPUs to the job, and processes of it may be left: they lose them before.
+// Forget removes also the cgroups left by killed slurmstepds. An agent started beside the Epilog may
+// have opened GPUs to the job, and processes of the job may be left: they lose the GPUs before.
 func (g *v1) Forget(job Job) error {
 	for _, home := range g.homes {
 		dir := jobDir(userDir(home, job.UID), job.ID)
@@ -288,7 +288,7 @@ func removeSteps(dir string) error {
 	return nil
 }
 
-// forget takes away what is CARMA's.
+// forget takes away CARMA's cgroups.
 func (g *v1) forget(home string, job Job) error {
 	above := userDir(home, job.UID)
 	dir, unfinished := jobDir(above, job.ID), unfinishedDir(above, job.ID)
@@ -309,7 +309,7 @@ func (g *v1) forget(home string, job Job) error {
 	return nil
 }
 
-// gone is an error but that something is not there.
+// gone is the error, or nil where something is not there.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -317,9 +317,9 @@ func gone(err error) error {
 	return err
 }
 
-// remove removes what is empty of the cgroups above a job's, as Slurm does and under
-// its lock, which it takes when it makes cgroups (cgroup/v1, cgroup_p_step_create). Anybody
-// can hold that lock: then they stay.
+// remove removes the empty cgroups above a job's, as Slurm does and under its lock, which
+// Slurm takes to make cgroups (cgroup/v1, cgroup_p_step_create). Anybody can hold the lock:
+// then the cgroups stay.
 func (g *v1) remove(dirs ...string) {
 	f, err := os.Open(g.root)
 	if err != nil {
@@ -359,12 +359,12 @@ func (g *v1) Unconfined() ([]Job, error) {
 	}
 	return g.find(func(dir string) bool {
 		_, err := os.Stat(filepath.Join(dir, keeper))
-		_, errJob := os.Stat(dir) // after its keeper: it may have gone with it
+		_, errJob := os.Stat(dir) // after its keeper: both may have gone together
 		return errors.Is(err, fs.ErrNotExist) && errJob == nil && strings.HasPrefix(filepath.Base(dir), "job_")
 	})
 }
 
-// find returns the jobs whose cgroup is such.
+// find returns the jobs whose cgroup passes the test.
 func (g *v1) find(such func(dir string) bool) ([]Job, error) {
 	var jobs []Job
 	for _, home := range g.homes {

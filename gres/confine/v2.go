@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// v2 has one BPF program at the cgroup of all slurmstepds, slurmstepd.scope, which asks a
-// map what the job above a process may open. A job that is not in the map opens no GPU, so
-// that nothing must be in time. It is not at the job's own cgroup, for there it would keep
-// Slurm's programs away, which may not stand beside others (plugins/cgroup/v2/ebpf.c).
+// v2 has a BPF program at the cgroup of all slurmstepds, slurmstepd.scope, which asks a map
+// for the GPUs open to the job above a process. A job not in the map opens no GPU, so nothing
+// must be in time. The program is not at the job's own cgroup, for there the program would keep
+// Slurm's away, which may not stand beside others (plugins/cgroup/v2/ebpf.c).
 type v2 struct {
 	Host
 	scope string
@@ -77,7 +77,7 @@ func undoV2(mount, slice, node string) error {
 	return err
 }
 
-// probe tells whether this machine can do it; errNot: no.
+// probe tells whether the machine can run the program; errNot: no.
 func (g *v2) probe() error {
 	top := filepath.Dir(filepath.Dir(g.Pins))
 	for _, dir := range []string{top, filepath.Dir(g.Pins), g.Pins} {
@@ -86,7 +86,7 @@ func (g *v2) probe() error {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(g.Pins, linkPin)); err == nil {
-		return nil // it could
+		return nil // the machine could
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(top, &st); err != nil {
@@ -120,8 +120,8 @@ func rootsAlone(dir string) error {
 func (g *v2) String() string { return "cgroup v2" }
 func (g *v2) Exact() bool    { return true }
 
-// dirs are the cgroups that the job may have: one of them, from 26.05 on the second, whose
-// name is noted below the keeper of the first for those who know the job's number alone.
+// dirs are the job's possible cgroups: the first, from 26.05 on the second, whose name is
+// noted below the keeper of the first for callers with the job's number alone.
 func (g *v2) dirs(job Job) []string {
 	dirs := []string{jobDir(g.scope, job.ID)}
 	if isSLUID(job.SLUID) {
@@ -136,7 +136,7 @@ func (g *v2) dirs(job Job) []string {
 	return dirs
 }
 
-// isSLUID tells whether it is one: a letter and digits of base 32 (common/sluid.c).
+// isSLUID tells whether sluid is a SLUID: a letter and digits of base 32 (common/sluid.c).
 func isSLUID(sluid string) bool {
 	return sluid != "" && len(sluid) <= 20 && !strings.ContainsFunc(sluid, func(r rune) bool {
 		return (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
@@ -182,8 +182,8 @@ func (g *v2) Open(job Job, minors []int) error {
 	return nil
 }
 
-// guard returns the map, and attaches the program if it is not there: slurmd makes the
-// scope anew when it has gone.
+// guard returns the map, and attaches the program if need be: slurmd makes the scope anew
+// when the scope has gone.
 func (g *v2) guard() (bpfMap, func(), error) {
 	unlock, err := g.lock()
 	if err != nil {
@@ -201,7 +201,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 	}
 	m, err := attached(id, g.Pins)
 	if errors.Is(err, fs.ErrNotExist) {
-		// Jobs that have started already stay as they are.
+		// Jobs already started stay as they are.
 		var jobs []uint64
 		entries, errDir := os.ReadDir(g.scope)
 		if errDir != nil {
@@ -220,7 +220,7 @@ func (g *v2) guard() (bpfMap, func(), error) {
 	return m, func() { unix.Close(m.fd) }, nil
 }
 
-// idOf is a cgroup's number: that of its inode.
+// idOf is a cgroup's number: its inode's.
 func idOf(dir string) (uint64, error) {
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -233,8 +233,8 @@ func idOf(dir string) (uint64, error) {
 	return sys.Ino, nil
 }
 
-// unconfined calls do for each job's cgroup that Open was not called for, and that the map
-// lets open GPUs: it was there before the program.
+// unconfined calls do for each job's cgroup without a call of Open and with GPUs in the map:
+// the cgroup was there before the program.
 func (g *v2) unconfined(m bpfMap, do func(dir string, id, mask uint64) error) error {
 	entries, err := os.ReadDir(g.scope)
 	if err != nil {
@@ -288,7 +288,7 @@ func (g *v2) Unconfined() ([]Job, error) {
 	return jobs, err
 }
 
-// Ready has nothing to do: a job that is not in the map opens no GPU.
+// Ready has nothing to do: a job not in the map opens no GPU.
 func (g *v2) Ready(Job) error { return nil }
 
 func (g *v2) Forget(job Job) error { return g.Close(job) }

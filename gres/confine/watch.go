@@ -17,8 +17,8 @@ import (
 // watchEvery is how often Watch looks without a reason.
 const watchEvery = 10 * time.Second
 
-// Watch calls look when a job may have been given a cgroup that no Prolog has made, and now
-// and then, until ctx ends. Only cgroup v1 has such that open GPUs.
+// Watch calls look when a job may have been given a cgroup not made by a Prolog, and now and
+// then, until ctx ends. Only in cgroup v1 do such cgroups open GPUs.
 func Watch(ctx context.Context, g Guard, look func()) error {
 	v1, ok := g.(*v1)
 	if !ok {
@@ -50,7 +50,7 @@ func Watch(ctx context.Context, g Guard, look func()) error {
 	return nil
 }
 
-// watch adds what is new of the cgroups below which jobs get theirs.
+// watch adds new cgroups among the parents of jobs' cgroups.
 func (g *v1) watch(fd int) error {
 	dirs := []string{g.root}
 	for _, home := range g.homes {

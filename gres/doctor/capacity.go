@@ -15,12 +15,12 @@ import (
 const extraConstraints = "extra_constraints"
 
 // publishes tells whether this Slurm compares a job's --extra with a node's Extra for srun and
-// salloc, too: then nodes tell there what their GPUs can give (docs/adr/0017).
+// salloc, too: then nodes tell there the room on their GPUs (docs/adr/0017).
 func (d *diagnosis) publishes() bool {
 	return d.Installed.Publishes() && has(d.setting("SchedulerParameters"), extraConstraints)
 }
 
-// capacity tells how slurmctld knows what the GPUs can give, and what stands in its way.
+// capacity tells how slurmctld knows the room on the GPUs, and any obstacles.
 func (d *diagnosis) capacity() {
 	v := d.Installed
 	if v == (sctl.Version{}) {
@@ -50,7 +50,7 @@ func (d *diagnosis) capacity() {
 	})
 }
 
-// userKey looks at what hides whose jobs are where: every user reads the nodes' Extra.
+// userKey looks at the hiding of users' jobs: every user reads the nodes' Extra.
 func (d *diagnosis) userKey(say func(Level, string, string)) {
 	key := d.UserKey
 	if d.Config.Slurm.UserKey == "" {

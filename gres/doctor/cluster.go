@@ -33,7 +33,7 @@ func (d *diagnosis) nodesOf(partition string) (lines []slurmconf.Record, line sl
 	return lines, line, true
 }
 
-// nodesIn counts the nodes of a partition that these lines describe.
+// nodesIn counts the nodes of a partition described by these lines.
 func nodesIn(partition slurmconf.Record, lines []slurmconf.Record) (n int) {
 	for _, line := range lines {
 		names, _ := hostlist.Expand(line.Name)
@@ -60,7 +60,7 @@ func counts(list string) map[string]int64 {
 	return sums
 }
 
-// nodes compares what slurm.conf counts for the nodes with what they have.
+// nodes compares slurm.conf's counts for the nodes with the nodes' own.
 func (d *diagnosis) nodes() {
 	d.part("nodes", "have the right counts of slots and memory", func(say func(Level, string, string)) {
 		seen := map[string]bool{}
@@ -170,7 +170,7 @@ func (d *diagnosis) recovery(name, recovery string, say func(Level, string, stri
 		}
 		return
 	}
-	// That it is missing or empty is said for itself.
+	// A missing or empty partition has its own message.
 	_, line, _ := d.nodesOf(recovery)
 	if state := line.Get("State"); state != "" && !strings.EqualFold(state, "UP") {
 		say(Fail, "recovery partition "+recovery+" is State="+state, "PartitionName="+recovery+" State=UP")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor judges an installation of CARMA: from facts that somebody else
-// has gathered it says what is right and what is to be done about the rest.
+// Package doctor judges an installation of CARMA: from facts gathered elsewhere
+// the package tells the good parts and the steps for the rest.
 package doctor
 
 import (
@@ -24,29 +24,29 @@ const (
 	Fail Level = "fail"
 )
 
-// Finding is one line of the diagnosis.
+// Finding is a line of the diagnosis.
 type Finding struct {
 	Level Level  `json:"level"`
-	Part  string `json:"part"` // what was looked at: plugin, nodes, hooks, ...
+	Part  string `json:"part"` // the part looked at: plugin, nodes, hooks, ...
 	What  string `json:"what"`
-	Do    string `json:"do,omitempty"` // the one thing to do; empty for pass
+	Do    string `json:"do,omitempty"` // the step to do; empty for pass
 }
 
-// Facts are what the diagnosis is made on. Errors are facts, too.
+// Facts are the base of the diagnosis. Errors are facts, too.
 type Facts struct {
 	ConfigPath string
 	Config     config.Config
 	ConfigErr  error
 	Disabled   bool // carma.disable stands beside carma.toml
 
-	SlurmConf    slurmconf.File // slurm.conf as the file has it
+	SlurmConf    slurmconf.File // slurm.conf as in the file
 	SlurmConfErr error
 	Running      map[string]string // settings of the running slurmctld, names in lower case
 	RunningErr   error
 	Installed    sctl.Version // of Slurm's commands on this machine
 	Skew         time.Duration
-	Federation   string // that the cluster is of
-	PluginDirs   []Path // that slurm.conf names
+	Federation   string // the cluster's
+	PluginDirs   []Path // named in slurm.conf
 	SPANK        SPANK
 	Extras       map[string]string // of CARMA's nodes, as slurmctld has them; nil: not asked for
 	ExtrasErr    error
@@ -57,25 +57,25 @@ type Facts struct {
 	Node       *Node
 }
 
-// Controller is what only the machine of slurmctld has.
+// Controller holds the facts of slurmctld's machine alone.
 type Controller struct {
 	PluginPath    string // job_submit_carma.so in PluginDir; empty: nowhere
 	PluginVersion sctl.Version
 	PluginErr     error
-	Library       Path // libcarma.so beside it
+	Library       Path // libcarma.so beside the plugin
 	LibraryErr    error
 	ConfigFile    Path // carma.toml, which slurmctld trusts
 
 	HistoryErr error         // history.file cannot be looked at
-	HistoryAge time.Duration // since it was written
+	HistoryAge time.Duration // since the last write
 }
 
-// Node is what only a GPU node has.
+// Node holds the facts of a GPU node alone.
 type Node struct {
 	Name        string
 	State       string // as scontrol shows it; empty: slurmctld does not know the node
 	Reason      string
-	Gres        string // as slurmctld counts it
+	Gres        string // as counted by slurmctld
 	GresConf    slurmconf.File
 	GresConfErr error
 	Constrained bool // cgroup.conf: ConstrainDevices=yes
@@ -83,17 +83,17 @@ type Node struct {
 	Hooks map[string]Path // by name in slurm.conf: Prolog, TaskProlog, Epilog
 	Slots []Path          // device files of gres.conf
 
-	Guard    string // what keeps jobs from GPUs that are not theirs; empty: nothing
-	GuardErr error  // why that cannot be had
+	Guard    string // guard of GPUs against other jobs; empty: none
+	GuardErr error  // why Guard is unknown
 
 	Dmem        bool  // the kernel has the controller of device memory
-	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: it does
+	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: the driver does
 
 	Samples   []gres.Sample
 	NVMLErr   error
 	DCGMI     bool   // dcgmi is there
 	MPS       Path   // nvidia-cuda-mps-control
-	Driver    string // its version; empty: it does not say
+	Driver    string // its version; empty: unknown
 	RunDir    Path
 	OnTmpfs   bool
 	DBErr     error
@@ -101,10 +101,10 @@ type Node struct {
 	LedgerErr error
 }
 
-// Path is what can be said of a file from outside.
+// Path holds a file's facts seen from outside.
 type Path struct {
 	Path  string
-	Err   error // it cannot be looked at; void otherwise
+	Err   error // for a failed look; void otherwise
 	Mode  fs.FileMode
 	UID   uint32
 	Major uint32 // of a device file
@@ -137,13 +137,13 @@ func Diagnose(f Facts) []Finding {
 	return d.findings
 }
 
-// diagnosis collects findings. A part that nothing is said against passes.
+// diagnosis collects findings. A part without findings passes.
 type diagnosis struct {
 	Facts
 	findings []Finding
 }
 
-// add leaves out what the same step fixes as an earlier finding.
+// add leaves out a finding with the same step as an earlier finding.
 func (d *diagnosis) add(level Level, part, what, do string) {
 	for _, f := range d.findings {
 		if f.Part == part && f.Do == do {
@@ -153,7 +153,7 @@ func (d *diagnosis) add(level Level, part, what, do string) {
 	d.findings = append(d.findings, Finding{level, part, what, do})
 }
 
-// part looks at one part; if look finds nothing to say, it passes with fine.
+// part looks at a part; without findings of look, the part passes with fine.
 func (d *diagnosis) part(name, fine string, look func(say func(level Level, what, do string))) {
 	before := len(d.findings)
 	look(func(level Level, what, do string) { d.add(level, name, what, do) })
@@ -162,8 +162,8 @@ func (d *diagnosis) part(name, fine string, look func(say func(level Level, what
 	}
 }
 
-// setting is what slurmctld takes at its next start: the file's, else the
-// default, which a running slurmctld tells.
+// setting is slurmctld's value at its next start: the file's, else the default,
+// which a running slurmctld tells.
 func (d *diagnosis) setting(name string) string {
 	if v := d.SlurmConf.Setting(name); v != "" {
 		return v

@@ -20,8 +20,8 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// controller looks at what slurmctld loads. A plugin that it cannot load keeps
-// it from starting, so this is to be asked before a restart.
+// controller looks at slurmctld's plugins. A plugin that fails to load keeps
+// slurmctld from starting, so ask before a restart.
 func (d *diagnosis) controller() {
 	c := d.Controller
 	d.part("plugin", "built for Slurm "+versionText(c.PluginVersion), func(say func(Level, string, string)) {
@@ -56,11 +56,12 @@ func (d *diagnosis) controller() {
 	d.history()
 }
 
-// historyLate is how old the file of what was learned may be; the timer writes it every ten minutes.
+// historyLate is the greatest age of the history file; the timer writes the file every ten minutes.
 const historyLate = 24 * time.Hour
 
-// history looks at what job_submit knows of earlier runs. Without it all works, but a job of
-// `#CARMA on` has a GPU of its own each time, and its user waits for what never comes.
+// history looks at job_submit's knowledge of earlier runs. Without a history all works, but
+// a job of `#CARMA on` has a GPU of its own each time, and its user waits for what never
+// comes.
 func (d *diagnosis) history() {
 	file := d.Config.History.File
 	if file == "" {
@@ -80,8 +81,8 @@ func (d *diagnosis) history() {
 	})
 }
 
-// node looks at a GPU node. slurm.conf names the hooks for every node, so one in
-// no partition of CARMA's needs them too, and nothing else.
+// node looks at a GPU node. slurm.conf names the hooks for every node, so a node
+// in no partition of CARMA's needs the hooks too, and nothing else.
 func (d *diagnosis) node() {
 	d.hooks()
 	d.spank()
@@ -126,7 +127,7 @@ var countChanged = sync.OnceValue(func() *regexp.Regexp {
 func (d *diagnosis) registration() {
 	n := d.Node
 	if d.RunningErr != nil {
-		return // that nobody answers is said
+		return // the silence is reported already
 	}
 	d.part("node", n.Name+" is "+n.State, func(say func(Level, string, string)) {
 		state := strings.ToUpper(n.State)
@@ -146,7 +147,7 @@ func (d *diagnosis) registration() {
 	})
 }
 
-// counted looks at what slurmctld counts on the node, and at what the agent has told.
+// counted looks at slurmctld's counts on the node, and at the agent's.
 func (d *diagnosis) counted(say func(Level, string, string)) {
 	n, want := d.Node, counts(d.nodeRecord().Get("Gres"))[tres.Carma]
 	if got := counts(n.Gres)[tres.Carma]; got != want {
@@ -163,7 +164,7 @@ func (d *diagnosis) counted(say func(Level, string, string)) {
 	}
 }
 
-// nodeRecord is slurm.conf's line of this node.
+// nodeRecord is slurm.conf's line of the node.
 func (d *diagnosis) nodeRecord() slurmconf.Record {
 	for _, n := range d.SlurmConf.Nodes {
 		if hostlist.Contains(n.Name, d.Node.Name) {
@@ -268,7 +269,7 @@ func (d *diagnosis) gpus() {
 	})
 }
 
-// confinement tells what keeps a job's tasks from GPUs that are not the job's.
+// confinement tells the guard between a job's tasks and others' GPUs.
 func (d *diagnosis) confinement() {
 	n, fine := d.Node, "jobs are confined by "+d.Node.Guard
 	switch {
@@ -291,7 +292,7 @@ func (d *diagnosis) confinement() {
 	})
 }
 
-// memoryLimits tells what holds jobs to the GPU memory that they booked.
+// memoryLimits tells the means to hold jobs to their booked GPU memory.
 func (d *diagnosis) memoryLimits() {
 	by := "the driver's own accounting"
 	if d.Node.Dmem {

@@ -11,8 +11,8 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// money tells what charges or limits jobs by gres/gpu. That counts slots: a job that shares a GPU
-// counts as one that owns it, and --exclusive as all slots of the node.
+// money tells the charges and limits on jobs by gres/gpu. gres/gpu counts slots: a job sharing a
+// GPU counts like the owner of a GPU, and --exclusive as all slots of the node.
 func (d *diagnosis) money() {
 	d.part("billing", "does not charge jobs that share a GPU for all of it", func(say func(Level, string, string)) {
 		const counts = " counts a job that shares a GPU as one that owns it"
@@ -54,7 +54,7 @@ func (d *diagnosis) money() {
 	})
 }
 
-// alike tells what else is to be multiplied.
+// alike tells the other values to multiply.
 func alike(scale int) string {
 	if scale == 1 {
 		return ""
@@ -73,12 +73,12 @@ func countsGPUs(list string) bool {
 	return false
 }
 
-// leastOfGPU is what a whole GPU is to be billed at least: what slurmdbd bills a job is a whole number, rounded down
+// leastOfGPU is the least billing of a whole GPU: slurmdbd's bill for a job is a whole number, rounded down
 // (job_mgr.c, billable_tres; seen with 24.11.5: a quarter of a GPU at 1 is billed as nothing).
 const leastOfGPU = 1000
 
 // byCarma returns billing weights in which a GPU of the partition's size weighs as much as before, by its memory.
-// All weights are multiplied by scale, where jobs that share would be rounded down else.
+// All weights are multiplied by scale, where sharing jobs would be rounded down else.
 func byCarma(weights string, p config.Partition) (by string, scale int, changed bool) {
 	var kept []string
 	most, carma := 0.0, 0.0
@@ -118,7 +118,7 @@ func scaled(w string, by int) string {
 	return name + "=" + strconv.FormatFloat(weight*float64(by), 'f', -1, 64) + value[len(number):]
 }
 
-// perMiB is the weight of one MiB, where a GPU weighs so much.
+// perMiB is the weight of a MiB, where a GPU weighs so much.
 func perMiB(weight float64, gpuMiB int64) string {
 	return strconv.FormatFloat(weight/float64(max(gpuMiB, 1)), 'f', 8, 64)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // PluginVersion reads which release of Slurm a job_submit plugin was built for,
-// and checks that it has what slurmctld's loader asks for (plugin.c,
-// job_submit.c). Slurm takes a plugin of its exact release only.
+// and checks for the symbols of slurmctld's loader (plugin.c, job_submit.c).
+// Slurm takes a plugin of its exact release only.
 func PluginVersion(path string) (sctl.Version, error) {
 	return versionOf(path, "plugin_name", "plugin_type", "plugin_version", "job_submit", "job_modify")
 }

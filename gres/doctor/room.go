@@ -62,7 +62,7 @@ func countsMemory(parameters string) bool {
 	return strings.Contains(strings.ToUpper(parameters), "MEMORY")
 }
 
-// cpusOf is what slurmctld counts of a node's line; 0: not said.
+// cpusOf is slurmctld's CPU count of a node's line; 0: not said.
 func cpusOf(n slurmconf.Record) int64 {
 	if v := number(n.Get("CPUs")); v > 0 {
 		return v

@@ -14,7 +14,7 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// Site is what the lines for a set of equal nodes are made of.
+// Site holds the facts for the lines of a set of equal nodes.
 type Site struct {
 	Nodes     string // Slurm's node list of the set
 	Partition string // for shared jobs
@@ -24,12 +24,11 @@ type Site struct {
 	Type      string // of the GPUs, as in gpu:a100:1; empty: none
 	MaxJobs   int    // that may share a GPU
 	Slurm     sctl.Version
-	SlurmConf slurmconf.File // as it is; empty: none yet
+	SlurmConf slurmconf.File // present state; empty: none yet
 }
 
-// Setup returns the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d
-// that CARMA needs on the site. Nothing of the site's own is left out of a list that
-// is to be extended.
+// Setup returns the lines of slurm.conf, gres.conf, carma.toml and tmpfiles.d needed
+// by CARMA on the site. An extended list keeps all of the site's own words.
 func Setup(s Site) string {
 	var b strings.Builder
 	s.slurmConf(&b)
@@ -74,7 +73,7 @@ func (s Site) accounts() bool {
 	return s.SlurmConf.Setting("AccountingStorageType") == "accounting_storage/slurmdbd"
 }
 
-// nodeLine writes the line of the nodes, and returns what they have at most.
+// nodeLine writes the line of the nodes, and returns their most CPUs and memory.
 func (s Site) nodeLine(b *strings.Builder, gres string) (cpus, memory int64) {
 	own, node := s.ownNodes(), s.hardware()
 	for _, e := range otherGRES(own.Get("Gres")) {
@@ -93,8 +92,8 @@ func (s Site) nodeLine(b *strings.Builder, gres string) (cpus, memory int64) {
 	return cpus, memory
 }
 
-// partitionLines are those of the partition and of the one for recovery. defMem is
-// the DefMemPerCPU of a partition that has no default memory.
+// partitionLines are the lines of the partition and of the recovery partition.
+// defMem is the DefMemPerCPU of a partition without default memory.
 func (s Site) partitionLines(b *strings.Builder, defMem string) {
 	own := s.ownPartition()
 	if had := own.Get("Nodes"); had != "" && !hostlist.Same(had, s.Nodes) {
@@ -126,7 +125,7 @@ func (s Site) partitionLines(b *strings.Builder, defMem string) {
 		strings.Join(with(recovery, "PriorityTier", s.above(own)), " "))
 }
 
-// gpuType is what the nodes' GPUs are called so far, or else what they are.
+// gpuType is the present name of the nodes' GPUs, or else their model.
 func (s Site) gpuType() string {
 	for _, g := range strings.Split(s.ownNodes().Get("Gres"), ",") {
 		if w := strings.Split(g, ":"); len(w) == 3 && w[0] == tres.GPU {
@@ -151,7 +150,7 @@ func (s Site) hardware() []string {
 	})
 }
 
-// ownNodes is slurm.conf's line of the first node of the set; empty: it has none.
+// ownNodes is slurm.conf's line of the first node of the set; empty: none.
 func (s Site) ownNodes() slurmconf.Record {
 	for _, n := range s.SlurmConf.Nodes {
 		if hostlist.Contains(n.Name, hostlist.First(s.Nodes)) {
@@ -161,7 +160,7 @@ func (s Site) ownNodes() slurmconf.Record {
 	return slurmconf.Record{}
 }
 
-// ownPartition is slurm.conf's line of the partition; empty: it has none.
+// ownPartition is slurm.conf's line of the partition; empty: none.
 func (s Site) ownPartition() slurmconf.Record {
 	for _, p := range s.SlurmConf.Partitions {
 		if p.Name == s.Partition {
@@ -198,7 +197,7 @@ func valueOf(words []string, key string) string {
 	return ""
 }
 
-// with returns words in which key has the value, where it stood or at the end.
+// with returns words in which key has the value, in its old place or at the end.
 func with(words []string, key, value string) []string {
 	words = slices.Clone(words)
 	for i, w := range words {

@@ -31,7 +31,7 @@ func (d *diagnosis) configuration() {
 	})
 }
 
-// The skew that munge bears by default is 300 s; job records suffer earlier.
+// Munge bears a skew of 300 s by default; job records suffer earlier.
 const (
 	skewWarn = 5 * time.Second
 	skewFail = 4 * time.Minute
@@ -121,7 +121,7 @@ func (d *diagnosis) submitSettings(say func(Level, string, string)) {
 	}
 }
 
-// pluginDirs: with one that is not there nothing of Slurm starts ("Bad value for
+// pluginDirs: with a missing directory nothing of Slurm starts ("Bad value for
 // PluginDir", read_config.c, 22.05 to 26.05), and all machines read the same line.
 func pluginDirs(dirs []Path, say func(Level, string, string)) {
 	for _, dir := range dirs {
@@ -146,7 +146,7 @@ func (d *diagnosis) gresSettings(say func(Level, string, string)) {
 	}
 }
 
-// hookNames are what slurm.conf must name and how.
+// hookNames are the hooks required in slurm.conf and their commands.
 var hookNames = []struct{ setting, command string }{{"Prolog", "prolog"}, {"TaskProlog", "task-prolog"},
 	{"Epilog", "epilog"}}
 
@@ -184,8 +184,8 @@ func seconds(text string) int {
 
 func (d *diagnosis) timeSettings(say func(Level, string, string)) {
 	h := d.Config.Hooks
-	// A Prolog may wait for GPUs; an Epilog, besides eight parts with a deadline each (prolog: what befell
-	// the job, what it books, putBack's four, comment, what comes after), for its turn to requeue (turnWait).
+	// A Prolog may wait for GPUs; an Epilog, besides eight parts with a deadline each (prolog: the job's
+	// fate, its booking, putBack's four, comment, the rest), for its turn to requeue (turnWait).
 	need := int(max(h.Wait.D()+h.WaitInteractive.D()+h.Deadline.D(), 8*h.Deadline.D()+45*time.Second).Seconds()) + 5
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout"} { // the second from 25.05 on
 		v := seconds(d.setting(name))
@@ -207,8 +207,8 @@ func (d *diagnosis) accountingSettings(say func(Level, string, string)) {
 	}
 }
 
-// preemptSettings: a job that is suspended keeps its memory on the GPUs, so that nobody
-// can be given that, and CARMA does not know of it.
+// preemptSettings: a suspended job keeps its memory on the GPUs, so nobody else can get
+// the memory, and CARMA does not know of the suspension.
 func (d *diagnosis) preemptSettings(say func(Level, string, string)) {
 	for _, p := range d.SlurmConf.Partitions {
 		if _, ours := d.Config.Partition[p.Name]; ours {

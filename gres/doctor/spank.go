@@ -10,20 +10,20 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// spankFile is the SPANK plugin's in plugstack.conf, and pyxisFile that of pyxis.
+// spankFile is the SPANK plugin's in plugstack.conf, and pyxisFile the file of pyxis.
 const (
 	spankFile = "spank_carma.so"
 	pyxisFile = "spank_pyxis.so"
 )
 
-// SPANK is what plugstack.conf says, and its plugin of CARMA's.
+// SPANK is the content of plugstack.conf, and its plugin of CARMA's.
 type SPANK struct {
 	Path    string // of plugstack.conf
 	Plugins []slurmconf.Plugin
 	File    string // the plugin's
 	Version sctl.Version
 	Err     error
-	Program Path // that the plugin runs
+	Program Path // run by the plugin
 }
 
 // SPANKVersion reads which release of Slurm a SPANK plugin was built for.
@@ -31,7 +31,7 @@ func SPANKVersion(path string) (sctl.Version, error) {
 	return versionOf(path, "plugin_name", "plugin_type", "plugin_version", "slurm_spank_task_init")
 }
 
-// position is where a plugin stands in the stack; -1: it is not there.
+// position is a plugin's place in the stack; -1: not there.
 func (s SPANK) position(file string) int {
 	return slices.IndexFunc(s.Plugins, func(p slurmconf.Plugin) bool { return p.Name() == file })
 }
@@ -42,10 +42,10 @@ func (s SPANK) Named() bool { return s.position(spankFile) >= 0 }
 // Own is the line of CARMA's; only where Named.
 func (s SPANK) Own() slurmconf.Plugin { return s.Plugins[s.position(spankFile)] }
 
-// release is what a SPANK plugin and its Slurm have in common.
+// release is the version shared by a SPANK plugin and its Slurm.
 func release(v sctl.Version) string { return fmt.Sprintf("%d.%02d", v.Major, v.Minor) }
 
-// spank judges the plugin; nothing is said where neither it nor pyxis is there.
+// spank judges the plugin; nothing is said without both CARMA's plugin and pyxis.
 func (d *diagnosis) spank() {
 	s := d.SPANK
 	at, pyxis := s.position(spankFile), s.position(pyxisFile)
@@ -84,8 +84,8 @@ func (d *diagnosis) spank() {
 			say(Warn, "pyxis is listed before "+spankFile+" and enters containers that do not know their GPUs",
 				"put "+spankFile+" first in "+s.Path)
 		}
-		// From 24.11 on slurmstepd starts the program by one of its own, which no image has
-		// (NVIDIA/pyxis#163).
+		// From 24.11 on slurmstepd starts the program by a helper of its own, missing in
+		// every image (NVIDIA/pyxis#163).
 		if v := d.setting("TaskProlog"); pyxis >= 0 && v != "" && !d.Installed.Before(24, 11) {
 			say(Warn, "TaskProlog="+v+" is not in a container's image: tasks of pyxis fail from Slurm 24.11 on",
 				"remove TaskProlog from slurm.conf: "+spankFile+" replaces it")

@@ -13,22 +13,22 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// Ended counts the attempts of jobs that ended on a node since its agent started, with
-// what is known of them. It may be used by several at a time.
+// Ended counts the attempts of jobs ended on a node since its agent's start, with the
+// known facts. Several goroutines may use Ended at a time.
 type Ended struct {
 	mu                      sync.Mutex
 	attempts, oom, returned int
 	estimates               map[string]*estimates // by method
 }
 
-// mostMethods bounds the methods that are told apart: CARMA has fewer.
+// mostMethods bounds the methods told apart: CARMA has fewer.
 const mostMethods = 16
 
-// estimates are how those of a method came out. Both sums grow only, so that a rate of
+// estimates are the outcome of a method's estimates. Both sums grow only, so a rate of
 // each is a rate.
 type estimates struct {
 	jobs        int
-	over, under float64 // sums of how far they were off, as a part of the peak
+	over, under float64 // sums of the errors, as a part of the peak
 }
 
 // Add counts an attempt. estMiB and peakMiB are per GPU; 0: not known.
@@ -42,7 +42,7 @@ func (e *Ended) Add(oom, returned bool, method string, estMiB, peakMiB int64) {
 	if oom && returned {
 		e.returned++
 	}
-	// out of memory, or ended by another: its peak is not what it needed
+	// out of memory, or ended by another: its peak is not its need
 	if oom || returned || estMiB == 0 || peakMiB == 0 {
 		return
 	}

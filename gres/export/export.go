@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package export writes what other tools read: a file for node_exporter's
-// textfile collector, and the files that dcgm-exporter makes job labels from.
+// Package export writes files for other tools: a file for node_exporter's
+// textfile collector, and the files for dcgm-exporter's job labels.
 package export
 
 import (
@@ -61,8 +61,8 @@ func yes(f func(status.GPU) bool) func(status.GPU) (float64, bool) {
 	}
 }
 
-// Text is the node in Prometheus' text format. Its labels are the node, the GPU,
-// the method of an estimate and the version, never a job or a user: those would make a series each.
+// Text is the node in Prometheus' text format. Its labels are the node, the GPU, the method of an
+// estimate and the version, never a job or a user: each would make a series.
 func Text(n status.Node, ended *Ended) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# HELP carma_build_info 1, for the version of CARMA.\n# TYPE carma_build_info "+
@@ -87,7 +87,7 @@ func Text(n status.Node, ended *Ended) string {
 	return b.String() + ended.text(n.Name)
 }
 
-// WriteText writes the node into the file at path, at once for those who read.
+// WriteText writes the node into the file at path, at once for readers.
 func WriteText(path string, n status.Node, ended *Ended) error {
 	if err := file.Replace(path, []byte(Text(n, ended)), 0o644); err != nil {
 		return fmt.Errorf("export metrics: %w", err)
@@ -96,9 +96,9 @@ func WriteText(path string, n status.Node, ended *Ended) error {
 }
 
 // WriteJobs writes a file for each GPU into dir, named by its index, with the
-// ids of its jobs, one a line: what dcgm-exporter reads with
-// --hpc-job-mapping-dir. A MIG instance is left out: NVML does not tell the
-// number that DCGM names it by. Files that say so already are not written.
+// ids of its jobs, one a line: dcgm-exporter reads the files with
+// --hpc-job-mapping-dir. A MIG instance is left out: NVML does not tell DCGM's
+// number of the instance. Unchanged files are not written.
 func WriteJobs(dir string, readings []gres.Reading, leases []gres.Lease) error {
 	for _, r := range readings {
 		if r.MIG {

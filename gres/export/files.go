@@ -11,11 +11,11 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// textfileEvery is how often the metrics are written: more often than they are
-// looked at.
+// textfileEvery is the time between two writes of the metrics: shorter than
+// between two looks.
 const textfileEvery = 10 * time.Second
 
-// Files are what carma.toml wants written, and when it was.
+// Files are the files wanted by carma.toml, and the times of the last writes.
 type Files struct {
 	config.Export
 	Ended *Ended
@@ -23,7 +23,7 @@ type Files struct {
 	written time.Time
 }
 
-// Write writes what is due.
+// Write writes the due files.
 func (f *Files) Write(readings []gres.Reading, leases []gres.Lease, node func() status.Node) error {
 	var err1, err2 error
 	if f.DCGMJobDir != "" {

@@ -15,8 +15,8 @@ import (
 // LongestDelay is the longest wait of a PendingRestart for its start.
 const LongestDelay = 15 * time.Minute
 
-// Ended is an attempt without GPUs any more whose record does not yet hold
-// slurmctld's word on its end.
+// Ended is an attempt that has released its GPUs and whose record does not yet
+// hold slurmctld's word on its end.
 type Ended struct {
 	jobenv.JobKey
 	Age time.Duration

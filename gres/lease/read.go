@@ -21,7 +21,7 @@ type Held struct {
 	Age        time.Duration
 	GPUs       []Granted
 	Neighbours []uint32 // jobs with any of its GPUs at the same time
-	Fault      string   // of the job
+	Fault      string   // noted in the job
 	Victim     bool     // of a fault of its MPS server, with clients of other jobs
 	Cancelled  string   // why the agent has cancelled the job; empty: not cancelled
 }

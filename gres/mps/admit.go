@@ -15,20 +15,20 @@ import (
 	"carma/gres"
 )
 
-// ErrNotGiven says that a user was not given a daemon: it is another user's still, or none runs.
+// ErrNotGiven: a user was not given a daemon. The daemon is another user's still, or none runs.
 var ErrNotGiven = errors.New("the user was not given it")
 
-// noneFor is how long a Prolog waits for a daemon of one GPU of which there is no trace: the
-// agent makes its directory anew between two users.
+// noneFor is how long a Prolog waits for a daemon of a single GPU without a trace: the agent
+// makes its directory anew between two users.
 const noneFor = time.Second
 
-// lookEvery is the pause between two looks at what is to come.
+// lookEvery is the pause between two looks.
 const lookEvery = 20 * time.Millisecond
 
-// Admit makes a daemon ready for the job of a user that holds a lease by now: it waits until the
-// agent has ended what an earlier user had of the daemon, gives the daemon to the user, alone, and
-// waits for a server of that user. Clients that come while a server starts may be refused (CUDA's errors
-// 805 and 807).
+// Admit makes a daemon ready for the job of a user with a lease by now: Admit waits until the agent has
+// ended all of an earlier user's on the daemon, gives the daemon to the user, alone, and waits for a
+// server of that user. Clients that come while a server starts may be refused (CUDA's errors 805 and
+// 807).
 func (c Control) Admit(ctx context.Context, d gres.Daemon, uid uint32) error {
 	err := c.give(ctx, d, int64(uid))
 	if err == nil {
@@ -48,7 +48,8 @@ func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
 			return nil
 		}
 		if errors.Is(why, fs.ErrNotExist) {
-			// The agent makes it when what the user before had has ended. Without an agent there is none.
+			// The agent makes the daemon after the end of the earlier user's. Without an agent there is
+			// none.
 			if ending, _ := filepath.Glob(filepath.Join(endedDir(c.RunDir), name(d)+".*")); len(ending) > 0 {
 				begin = time.Now()
 			}
@@ -64,8 +65,7 @@ func (c Control) give(ctx context.Context, d gres.Daemon, user int64) error {
 	}
 }
 
-// tryGive gives the user a daemon that runs and that no other user has reached; why: what is in
-// the way.
+// tryGive gives the user a running daemon not reached by another user; why: the obstacle.
 func (c Control) tryGive(ctx context.Context, d gres.Daemon, user int64) (given bool, why error) {
 	dir := PipeDir(c.RunDir, d)
 	if _, err := os.Stat(dir); err != nil {
@@ -93,8 +93,8 @@ func (c Control) tryGive(ctx context.Context, d gres.Daemon, user int64) (given 
 }
 
 // startServer has the daemon start a server for a user, unless there is one, and waits
-// until it takes clients. The daemon answers before the server is there, whether or not
-// it ever comes.
+// until the server takes clients. The daemon answers before the server is there,
+// whether or not a server ever comes.
 func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) error {
 	asked, seen := false, 0
 	for {
@@ -127,7 +127,7 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 			}
 			asked = true
 		default:
-			// It has not come, or has ended at once, as without a GPU.
+			// The server has not come, or has ended at once, as without a GPU.
 			if seen++; seen > serverLooks {
 				return fmt.Errorf("no server for user %d starts", uid)
 			}
@@ -143,6 +143,6 @@ func (c Control) startServer(ctx context.Context, d gres.Daemon, uid uint32) err
 	}
 }
 
-// serverLooks is how often a server is looked for that has been started. One that starts
-// is in the list at once (550).
+// serverLooks is the number of looks for a started server. A starting server is in the
+// list at once (550).
 const serverLooks = 10

@@ -18,15 +18,16 @@ import (
 	"carma/gres"
 )
 
-// A daemon has control.log and server.log, with what each command and each client does:
-// a user who connects in a loop, or writes into the FIFO of the servers, fills them.
+// A daemon has control.log and server.log, with the acts of each command and each
+// client: a user who connects in a loop, or writes into the FIFO of the servers, fills
+// them.
 const (
 	MaxLogsMiB = 16 // of one daemon
 	maxLog     = 7 << 20
-	keptOfLog  = 1 << 20 // of one that was emptied, as NAME.old
+	keptOfLog  = 1 << 20 // of an emptied log, as NAME.old
 )
 
-// keepLogs is how long the logs of a daemon stay that has ended.
+// keepLogs is the time to keep the logs of an ended daemon.
 const keepLogs = 24 * time.Hour
 
 func (c Control) makeLogDir(d gres.Daemon) error {
@@ -41,9 +42,9 @@ func (c Control) makeLogDir(d gres.Daemon) error {
 	return nil
 }
 
-// BoundLogs empties logs that have grown too long and removes those of daemons that have
-// ended long ago. A daemon keeps its logs open, and goes on at their beginning, or, if it
-// does not append, where it was: then the file has a hole, which takes no room.
+// BoundLogs empties overlong logs and removes the logs of daemons ended long ago. A
+// daemon keeps its logs open, and goes on at their beginning, or, if not appending, at
+// its old place: then the file has a hole, which takes no room.
 func (c Control) BoundLogs() error {
 	dirs, err := os.ReadDir(c.LogDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +72,7 @@ func (c Control) boundLogs(daemon string) error {
 	for _, f := range files {
 		info, statErr := f.Info()
 		if statErr != nil || !info.Mode().IsRegular() {
-			continue // it has gone
+			continue // already gone
 		}
 		if info.ModTime().After(newest) {
 			newest = info.ModTime()
@@ -86,7 +87,7 @@ func (c Control) boundLogs(daemon string) error {
 	return err
 }
 
-// retireLogs puts away what was written before a tenure: the end of each log as NAME.old.
+// retireLogs puts away the text from before a tenure: the end of each log as NAME.old.
 func (c Control) retireLogs(d gres.Daemon) (err error) {
 	for _, log := range []string{"control.log", "server.log"} {
 		path := filepath.Join(c.logDir(d), log)
@@ -99,8 +100,8 @@ func (c Control) retireLogs(d gres.Daemon) (err error) {
 	return err
 }
 
-// empty leaves the end of a log as NAME.old and nothing of it in its place. What is
-// written in between is lost.
+// empty leaves the end of a log as NAME.old and nothing in its place. Text written
+// in between is lost.
 func empty(path string) error {
 	log, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {

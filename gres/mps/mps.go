@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package mps talks to the control daemons of the CUDA Multi-Process Service.
-// Each GPU has a daemon of its own: a client that faults takes its server with
-// it, on all GPUs that the server serves. Jobs on several GPUs have daemons of
-// just these (docs/adr/0007).
+// Each GPU has a daemon of its own: a faulting client takes its server down, on
+// all GPUs of the server. Jobs on several GPUs have daemons of just these
+// (docs/adr/0007).
 package mps
 
 import (
@@ -38,8 +38,8 @@ func name(d gres.Daemon) string {
 // alone reaches it (admit.go).
 func PipeDir(runDir string, d gres.Daemon) string { return filepath.Join(runDir, "mps", name(d)) }
 
-// makePipeDir makes it, closed, and what is above it, whatever the agent's umask. One
-// that is there may be open to a user whose jobs run.
+// makePipeDir makes the pipe directory, closed, and its parents, whatever the agent's
+// umask. An existing directory may be open to a user with running jobs.
 func (c Control) makePipeDir(d gres.Daemon) error {
 	dir := PipeDir(c.RunDir, d)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
@@ -54,22 +54,22 @@ func (c Control) makePipeDir(d gres.Daemon) error {
 	return os.Chmod(dir, 0o700)
 }
 
-// noteOf is the file that says which GPUs a daemon of several serves.
+// noteOf is the file naming the GPUs of a daemon of several.
 func noteOf(runDir string, d gres.Daemon) string { return PipeDir(runDir, d) + ".gpus" }
 
 // Control starts, asks and stops daemons.
 type Control struct {
 	Program string // path of nvidia-cuda-mps-control
 	RunDir  string
-	LogDir  string // on disk: what users do fills it
+	LogDir  string // on disk: users' acts fill the directory
 	Groups  Groups // nil: there are none
 }
 
 // Groups are cgroups, one for each daemon and its servers: the servers run as users, and belong to no job.
 type Groups interface {
-	// Put puts a process into the cgroup of a name, which it makes if need be.
+	// Put puts a process into the cgroup of a name, made if need be.
 	Put(name string, pid int) (dir string, err error)
-	// Kill ends all that is in a cgroup, and removes it.
+	// Kill ends all processes in a cgroup, and removes the cgroup.
 	Kill(ctx context.Context, dir string) error
 }
 
@@ -88,11 +88,11 @@ func (c Control) env(d gres.Daemon) []string {
 	return env
 }
 
-// ErrOld says that a daemon is older than 550: any user may change its settings, and it
-// does not tell that a server has faulted.
+// ErrOld: a daemon is older than 550. Any user may change its settings, and the daemon
+// does not tell of a server's fault.
 var ErrOld = errors.New("it is older than driver 550, which CARMA needs for MPS")
 
-// start starts a daemon for the rest of a tenure, or one that no user has reached.
+// start starts a daemon for the rest of a tenure, or a daemon not reached by any user.
 func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 	dir := PipeDir(c.RunDir, d)
 	if err := errors.Join(c.makePipeDir(d), c.makeLogDir(d)); err != nil {
@@ -118,12 +118,12 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 		t.process, err = awaitFounder(ctx, dir)
 	}
 	if err == nil && c.Groups != nil {
-		// Before any server: those are its children.
+		// Before any server: servers are the daemon's children.
 		t.Group, err = c.Groups.Put(fmt.Sprintf("%s.%s.%d", filepath.Base(c.RunDir), name(d), t.Began), t.PID)
 	}
 	old := false
 	if err == nil {
-		// There is no command for its version; 535 does not know this one.
+		// There is no command for the version; 535 does not know get_server_status.
 		_, asked := c.Do(ctx, d, "get_server_status 0")
 		old = unknown(asked)
 	}
@@ -131,7 +131,7 @@ func (c Control) start(ctx context.Context, d gres.Daemon, t tenure) error {
 		err = openTo(dir, t.User)
 	}
 	if err == nil {
-		// Last: from now on a Prolog may give the daemon to a user, and opens it then.
+		// Last: from now on a Prolog may give the daemon to a user, and opens the directory then.
 		err = t.write(dir)
 	}
 	if err == nil && old {
@@ -147,10 +147,10 @@ func (c Control) launch(ctx context.Context, d gres.Daemon) error {
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.WaitDelay = time.Second
-	// A session of its own: what ends the agent does not end the daemon, whose clients
-	// are running jobs.
+	// A session of its own: the agent's end does not end the daemon, whose clients are
+	// running jobs.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	// One that keeps its caller's pipes lets it wait for WaitDelay and no longer.
+	// A daemon that keeps its caller's pipes lets the caller wait for WaitDelay and no longer.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return fmt.Errorf("%s -d: %w: %.100s", c.Program, err, bytes.TrimSpace(said.Bytes()))
 	}
@@ -170,8 +170,8 @@ func awaitFounder(ctx context.Context, dir string) (process, error) {
 	}
 }
 
-// Sets returns the daemons of several GPUs that have been started and not
-// stopped, by whatever process, whether they run or not.
+// Sets returns the daemons of several GPUs started and not stopped, by whatever
+// process, running or not.
 func (c Control) Sets() ([]gres.Daemon, error) {
 	notes, err := filepath.Glob(filepath.Join(c.RunDir, "mps", "set-*.gpus"))
 	if err != nil {
@@ -188,9 +188,9 @@ func (c Control) Sets() ([]gres.Daemon, error) {
 	return sets, nil
 }
 
-// Faulted tells whether a server of the daemon is in the state FAULT: a
-// client has made an illegal access, every client of the server dies, and it
-// takes no new ones until they have gone.
+// Faulted tells whether a server of the daemon is in the state FAULT: a client
+// has made an illegal access, every client of the server dies, and the server
+// takes no new clients until the old have gone.
 func (c Control) Faulted(ctx context.Context, d gres.Daemon) (bool, error) {
 	servers, err := c.servers(ctx, d)
 	if err != nil {
@@ -211,7 +211,7 @@ func (c Control) Faulted(ctx context.Context, d gres.Daemon) (bool, error) {
 	return false, nil
 }
 
-// Terminate ends the GPU work of a client, if it is one of the daemon's, in an
+// Terminate ends the GPU work of a client, if the client is the daemon's, in an
 // orderly way. To kill a client whose kernels run may hurt its neighbours.
 func (c Control) Terminate(ctx context.Context, d gres.Daemon, pid int) error {
 	servers, err := c.servers(ctx, d)
@@ -256,7 +256,7 @@ func (c Control) pids(ctx context.Context, d gres.Daemon, command string) ([]int
 	return pids, nil
 }
 
-// Clients lists the processes that are clients of the daemon's servers.
+// Clients lists the client processes of the daemon's servers.
 func (c Control) Clients(ctx context.Context, d gres.Daemon) ([]int, error) {
 	servers, err := c.servers(ctx, d)
 	if err != nil {
@@ -273,13 +273,13 @@ func (c Control) Clients(ctx context.Context, d gres.Daemon) ([]int, error) {
 	return pids, nil
 }
 
-// A refusal is what a daemon says to a command that it does not do. The status of
+// A refusal is a daemon's answer to a refused command. The status of
 // nvidia-cuda-mps-control is 0 all the same (535 and 550).
 type refusal string
 
 func (r refusal) Error() string { return "refused: " + string(r) }
 
-// What refusals begin with, in the words of 535 and 550.
+// Beginnings of refusals, in the words of 535 and 550.
 const (
 	unknownCommand = "Unknown command"
 	serverNotFound = "Server "
@@ -304,13 +304,13 @@ func unknown(err error) bool {
 	return errors.As(err, &r) && strings.HasPrefix(string(r), unknownCommand)
 }
 
-// gone tells whether a server that was in the list has ended since.
+// gone tells whether a server from the list has ended since.
 func gone(err error) bool {
 	var r refusal
 	return errors.As(err, &r) && strings.HasPrefix(string(r), serverNotFound)
 }
 
-// Do sends one command to the daemon and returns what it answers.
+// Do sends a command to the daemon and returns the answer.
 func (c Control) Do(ctx context.Context, d gres.Daemon, command string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Program)
 	cmd.Env = c.env(d)

@@ -13,14 +13,14 @@ import (
 	"carma/slurmbridge/sctl"
 )
 
-// forwardEvery is how often the outbox is looked at, and forwardDeadline how long
-// Slurm's commands may take for all that is due.
+// forwardEvery is the time between two looks at the outbox, and forwardDeadline
+// the longest time of Slurm's commands for all due records.
 const (
 	forwardEvery    = 5 * time.Second
 	forwardDeadline = 2 * time.Minute
 )
 
-// Slurmdbd is slurmdbd as the database sends records to it.
+// Slurmdbd is slurmdbd as the target of the database's records.
 type Slurmdbd struct {
 	sctl.Accounting
 	Log *slog.Logger
@@ -53,8 +53,8 @@ func (s Slurmdbd) SetComment(ctx context.Context, cluster string, job uint32, co
 	return err
 }
 
-// Forward sends records to slurmdbd until ctx ends. It has a connection to the
-// database of its own, and nothing waits for it.
+// Forward sends records to slurmdbd until ctx ends. Forward has a connection to
+// the database of its own, and nothing waits for Forward.
 func Forward(ctx context.Context, path string, to db.Slurmdbd, log *slog.Logger) {
 	r := Records{Path: path}
 	failing := false

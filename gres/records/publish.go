@@ -15,12 +15,12 @@ import (
 	"carma/slurmbridge/slurmconf"
 )
 
-// slurmConfig is slurmctld, asked what stands in slurm.conf.
+// slurmConfig is slurmctld, asked for slurm.conf.
 type slurmConfig interface {
 	ShowConfig(ctx context.Context) (string, error)
 }
 
-// PrivateData changes with slurm.conf: it is asked for rarely, and soon if nobody has
+// PrivateData changes with slurm.conf: asked for rarely, and soon if nobody has
 // answered.
 const (
 	askReadersEvery = 10 * time.Minute
@@ -29,11 +29,10 @@ const (
 	publishEvery    = time.Second
 )
 
-// nobodyElse is for as long as slurmctld has not said who may read what.
+// nobodyElse holds until slurmctld has told the readers.
 var nobodyElse = db.Readers{Private: true, NoGPUs: true}
 
-// Publish keeps the copies of the records that users read until ctx ends. Nothing waits for
-// it.
+// Publish keeps the users' copies of the records until ctx ends. Nothing waits for Publish.
 func Publish(ctx context.Context, path string, slurm slurmConfig, log *slog.Logger) {
 	p := &db.Publisher{Path: path}
 	defer p.Close()
@@ -76,9 +75,9 @@ func askReaders(ctx context.Context, slurm slurmConfig) (db.Readers, error) {
 	return readersOf(slurmconf.Running(text)), nil
 }
 
-// readersOf is who may read records under PrivateData (slurm.conf(5)): a record tells of a
-// job (jobs), of its user and account (users, accounts), and of what both used (usage). The
-// samples tell of the node (nodes).
+// readersOf returns the readers of records under PrivateData (slurm.conf(5)): a record
+// tells of a job (jobs), of its user and account (users, accounts), and of their use
+// (usage). The samples tell of the node (nodes).
 func readersOf(running map[string]string) db.Readers {
 	flags, known := running["privatedata"]
 	if !known {

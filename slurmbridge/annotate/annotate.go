@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package annotate decides what slurmctld adds to a job at submission: how
-// much GPU memory is booked, and what the hooks on the node are told. It is
+// Package annotate decides slurmctld's additions to a job at submission: the
+// GPU memory booked, and the facts for the hooks on the node. The package is
 // pure and runs inside slurmctld (on libcarma's worker thread).
 package annotate
 
@@ -44,7 +44,7 @@ type Job struct {
 	SocketsPerNode uint32
 	TimeLimit      uint32 // minutes; NoVal or 0: none of its own
 	Extra          string // --extra
-	Constrains     bool   // slurmctld compares Extra with what nodes have there, for jobs of srun too
+	Constrains     bool   // slurmctld compares Extra with the nodes' Extra, for jobs of srun too
 }
 
 // TRES are the four GRES lists of a request.
@@ -55,17 +55,17 @@ type TRES struct {
 	PerTask   string // --gpus-per-task
 }
 
-// Annotation is what is added to a job.
+// Annotation is the addition to a job.
 type Annotation struct {
-	Managed bool   // false: leave the job exactly as it is
+	Managed bool   // false: leave the job unchanged
 	TRES    TRES   // the four lists with the booking in PerNode
 	Extra   string // the constraint by which slurmctld looks for a node, with the user's own
 
-	jobenv.Carma        // what the node's hooks are told; no GPUs: nothing
+	jobenv.Carma        // the facts for the node's hooks; no GPUs: nothing
 	Note         string // why an estimate was not used; for people
 
 	Signal       directive.Signal // before the time limit
-	TimeLimitMin uint32           // to be set; 0: as it is
+	TimeLimitMin uint32           // to be set; 0: unchanged
 	Advice       string           // for the user; empty: none
 	Unread       string           // which line was meant for CARMA and is not read; empty: none
 }
@@ -73,7 +73,7 @@ type Annotation struct {
 // EstimateFunc estimates from a summary by a method.
 type EstimateFunc func(method string, s estimator.Spec) (estimator.Estimate, error)
 
-// Site is the part of carma.toml that annotating needs.
+// Site is the part of carma.toml for annotating.
 type Site struct {
 	Partitions       map[string]config.Partition
 	DefaultPartition string
@@ -85,12 +85,12 @@ type Site struct {
 	AllowPolicies    []string
 	MaxSlowdown      float64
 	Tags             extra.Tags
-	// Estimate is estimator.ByMethod, or something that remembers its answers.
+	// Estimate is estimator.ByMethod, or a function with a memory of answers.
 	Estimate EstimateFunc
 	History  history.Snapshot
 }
 
-// NewSite picks the part that annotating needs.
+// NewSite picks the part for annotating.
 func NewSite(c config.Config, gresPrefix string) Site {
 	return Site{
 		Partitions:       c.Partition,
@@ -171,8 +171,8 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	return a, nil
 }
 
-// Directive is what the job says: by option or variable over its script, else what its partition has for jobs that
-// say nothing. The error is a *directive.Error.
+// Directive is what the job says: by option or variable over its script, else its partition's default. The error
+// is a *directive.Error.
 func (j Job) Directive(partition string) (directive.Directive, error) {
 	d, err := directive.Parse(j.Script)
 	switch {
@@ -216,7 +216,7 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	case book == 0 && d.Policy == directive.PolicyShared && s.MinFreeMiB > 0:
 		a.Mode, a.ReserveMiB = jobenv.ModeShared, min(s.MinFreeMiB, a.FullMiB)
 	case book == 0:
-	case book+s.MarginMiB > a.FullMiB: // nobody would fit beside it
+	case book+s.MarginMiB > a.FullMiB: // nobody would fit beside the job
 	default:
 		a.Mode, a.ReserveMiB = jobenv.ModeShared, book
 	}
@@ -244,7 +244,7 @@ func (a *Annotation) boundSlowdown(site float64) {
 	}
 }
 
-// lists are the four GRES lists as they were read.
+// lists are the four GRES lists as read.
 type lists struct{ perNode, perJob, perSocket, perTask tres.List }
 
 func (t TRES) read() lists {

@@ -13,8 +13,8 @@ import (
 
 // estimate sets the method, the estimate and, in ReserveMiB, what a job that
 // shares would book: 0 if it should have a GPU of its own. The user's own figure
-// wins over earlier runs, these over a summary. What cannot be estimated is no
-// error: the job runs alone, and Note says why.
+// wins over earlier runs, these over a summary. A missing estimate is no error:
+// the job runs alone, and Note says why.
 func (a *Annotation) estimate(d directive.Directive, part config.Partition, s Site) {
 	a.Method = method.None
 	seen, known := s.History.Find(a.Key)
@@ -55,8 +55,8 @@ func (a *Annotation) estimateSummary(d directive.Directive, part config.Partitio
 	return e.FloorMiB
 }
 
-// SpecOf is what the estimator is asked for a directive here, where earlier runs say
-// how far its base is off.
+// SpecOf is the estimator's request for a directive here, where earlier runs tell
+// the error of its base.
 func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
 	spec := SpecOf(d, gpus, part)
 	shift := s.History.ShiftMiB(part.GPUMemMiB)
@@ -65,8 +65,8 @@ func (s Site) SpecOf(d directive.Directive, gpus int, part config.Partition) est
 	return spec
 }
 
-// SpecOf is what the estimator is asked for a directive. gpus is the number of
-// GPUs of one node.
+// SpecOf is the estimator's request for a directive. gpus is the number of GPUs
+// of one node.
 func SpecOf(d directive.Directive, gpus int, part config.Partition) estimator.Spec {
 	spec := estimator.Spec{
 		Summary: d.Summary, Batch: d.Batch, Seq: d.Seq, Input: d.Input, GPUs: gpus,

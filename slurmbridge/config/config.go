@@ -60,7 +60,7 @@ type Slurm struct {
 	UserKey string `toml:"user_key"`
 }
 
-// Submit holds what job_submit does with a script.
+// Submit holds job_submit's settings for a script.
 type Submit struct {
 	OnBadDirective string `toml:"on_bad_directive"` // reject, ignore
 	Estimator      string `toml:"estimator"`        // of jobs with a model summary
@@ -78,8 +78,8 @@ type Partition struct {
 
 	TimeSlot Duration `toml:"time_slot"` // longest time limit; at its end a job with requeue=timeout is requeued; 0: none
 
-	// What a process holds of a GPU before it has allocated anything: CUDA
-	// context and kernels, without and with cuDNN. 0: the estimator's default.
+	// A process's GPU memory before any allocation: CUDA context and kernels,
+	// without and with cuDNN. 0: the estimator's default.
 	BaseCuBLASMiB int64 `toml:"base_cublas_mib"`
 	BaseCuDNNMiB  int64 `toml:"base_cudnn_mib"`
 }
@@ -106,7 +106,7 @@ type Placement struct {
 	AllowPolicies []string `toml:"allow_policies"` // that a job may ask for
 	MaxJobs       int      `toml:"max_jobs"`       // jobs that may share one GPU
 	MinFreeMiB    int64    `toml:"min_free_mib"`   // for a shared job without an estimate
-	MarginMiB     int64    `toml:"margin_mib"`     // kept free beyond what is booked
+	MarginMiB     int64    `toml:"margin_mib"`     // kept free beyond the booking
 	Settle        Duration `toml:"settle"`         // a GPU stays closed so long for a newcomer's process to show
 	CrossUser     string   `toml:"cross_user"`     // never, timeslice
 	MaxSlowdown   float64  `toml:"max_slowdown"`   // that sharing may cost a job, times its time alone; 0: no bound
@@ -120,8 +120,8 @@ func (p Placement) IdleOnly() bool {
 		func(other string) bool { return other != exclusive })
 }
 
-// NodeSet is what some nodes do otherwise. A zero value stands for the setting
-// of all nodes.
+// NodeSet holds other settings for some nodes. A zero value stands for the
+// setting of all nodes.
 type NodeSet struct {
 	Nodes       string  `toml:"nodes"` // a Slurm node list: gpu[1-4,9]
 	Policy      string  `toml:"policy"`
@@ -141,7 +141,7 @@ type MPS struct {
 	Control string `toml:"control"` // path of nvidia-cuda-mps-control
 }
 
-// Devices are the device nodes of the GPUs, and who opens which.
+// Devices are the device nodes of the GPUs, and access to each.
 type Devices struct {
 	Confine string `toml:"confine"` // auto, cgroup, acl, none: what keeps jobs from GPUs that are not theirs
 	Names   string `toml:"names"`   // uuid, ordinal: how CUDA_VISIBLE_DEVICES names a job's GPUs
@@ -162,8 +162,8 @@ type Hooks struct {
 // Longest is how long a Prolog takes at most.
 func (h Hooks) Longest() time.Duration { return h.Wait.D() + h.WaitInteractive.D() + h.Deadline.D() }
 
-// Recovery is what happens to a job that died of GPU memory, where its partition has a
-// recovery partition.
+// Recovery is the treatment of a job after death by GPU memory, where its partition
+// has a recovery partition.
 type Recovery struct {
 	// alone: with whole GPUs; ladder: with 5 GiB more, as long as that is less
 	Retry string `toml:"retry"`
@@ -174,26 +174,26 @@ type Hold struct {
 	After Duration `toml:"after"` // a large request has waited so long; 0: never
 }
 
-// Idle is what happens to a job that holds GPUs and does not use them.
+// Idle is the treatment of a job with GPUs held and unused.
 type Idle struct {
 	Action string   `toml:"action"` // none: it is shown; notify: its user is told too; cancel: it is told, and cancelled
 	After  Duration `toml:"after"`  // unused for so long
 }
 
-// Export is what the agent writes for other tools. Empty: nothing.
+// Export is the agent's output for other tools. Empty: nothing.
 type Export struct {
 	Textfile   string `toml:"textfile"`     // for node_exporter's textfile collector
 	DCGMJobDir string `toml:"dcgm_job_dir"` // for dcgm-exporter's --hpc-job-mapping-dir
 }
 
-// Accounting is what is kept of jobs and GPUs, and who else gets it.
+// Accounting holds the records kept of jobs and GPUs, and their other readers.
 type Accounting struct {
 	KeepRecords Duration `toml:"keep_records"` // of jobs; 0: for ever
 	KeepSamples Duration `toml:"keep_samples"` // 0: for ever
 	Forward     string   `toml:"forward"`      // none, slurmdbd
 }
 
-// History is what earlier runs teach job_submit.
+// History is job_submit's lesson from earlier runs.
 type History struct {
 	File string `toml:"file"` // snapshot, on the machine of slurmctld; empty: none
 }
@@ -202,7 +202,7 @@ type History struct {
 type Paths struct {
 	RunDir string `toml:"run_dir"` // on tmpfs: leases end with a reboot
 	DB     string `toml:"db"`      // accounting records, on a local disk
-	Log    string `toml:"log"`     // what the hooks did
+	Log    string `toml:"log"`     // the hooks' log
 }
 
 // Duration is a time in Go's notation: "60s", "1m30s", "250ms".

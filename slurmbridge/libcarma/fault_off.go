@@ -4,5 +4,5 @@
 
 package main
 
-// fault does nothing in the library that is shipped; see fault_on.go.
+// fault does nothing in the shipped library; see fault_on.go.
 func fault([]byte) {}

@@ -9,8 +9,8 @@ import (
 	"carma/estimator"
 )
 
-// rememberMost bounds the answers that are kept. A cluster submits the same few
-// models over and over; arrays submit one script a thousand times.
+// rememberMost bounds the kept answers. A cluster submits the same few models
+// over and over; arrays submit a script a thousand times.
 const rememberMost = 512
 
 type answer struct {
@@ -18,8 +18,8 @@ type answer struct {
 	err      error
 }
 
-// memory keeps estimates by what they were made of. Like everything in the
-// library it belongs to the shim's one worker thread.
+// memory keeps estimates by their inputs. Like everything in the library,
+// memory belongs to the shim's single worker thread.
 type memory struct {
 	answers map[[sha256.Size]byte]answer
 }

@@ -23,7 +23,7 @@ type siteFile struct {
 	gresPrefix string
 	read       stamp
 	site       annotate.Site
-	recovery   string // partitions that take jobs from CARMA alone, with commas between
+	recovery   string // partitions for jobs from CARMA alone, with commas between
 	managed    string // all partitions of carma.toml
 	usable     bool
 	said       string // why the key cannot be read
@@ -33,7 +33,7 @@ type siteFile struct {
 
 var site siteFile
 
-// stamp tells a file from what it was before. A file that becomes readable has the same
+// stamp tells a file from its earlier state. A file becoming readable has the same
 // content and another time of change.
 type stamp struct {
 	modified, changed syscall.Timespec
@@ -105,16 +105,16 @@ func (s *siteFile) reload() error {
 	return nil // said
 }
 
-// historyFile is what carma-report history --write made. It is replaced as a whole,
-// by rename, and read when no job waits.
+// historyFile is the output of carma-report history --write. The file is replaced
+// as a whole, by rename, and read when no job waits.
 type historyFile struct {
 	path     string
 	read     stamp
 	snapshot history.Snapshot
 }
 
-// load reads the file if it is another than before. What cannot be read leaves the
-// history as it was; that is told once.
+// load reads the file after a change. An unreadable file leaves the history
+// unchanged; the error is told once.
 func (h *historyFile) load() error {
 	if h.path == "" {
 		h.snapshot = history.Snapshot{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package script reads batch scripts as sbatch does, says what slurmctld will make of
-// them, and puts keys and a summary into them.
+// Package script reads batch scripts as sbatch does, tells slurmctld's later view of
+// them, and puts keys and a summary into scripts.
 package script
 
 import (
@@ -17,9 +17,9 @@ import (
 // be submitted.
 const MaxBytes = 4 << 20
 
-// File is a batch script as it was read.
+// File is a batch script as read.
 type File struct {
-	path   string // as the user gave it
+	path   string // as given by the user
 	target string // the file itself, behind symbolic links
 	Text   []byte
 	info   os.FileInfo
@@ -60,7 +60,7 @@ func ReadRegular(path string, most int64) ([]byte, os.FileInfo, error) {
 	return text, info, err
 }
 
-// Unreadable is a file of the user's that cannot be read.
+// Unreadable is an unreadable file of the user's.
 type Unreadable struct {
 	Doing string // "read script job.sh"
 	Err   error
@@ -69,8 +69,8 @@ type Unreadable struct {
 func (u *Unreadable) Error() string { return u.Doing + ": " + Cause(u.Err).Error() }
 func (u *Unreadable) Unwrap() error { return u.Err }
 
-// Cause leaves out a file name that the message has already, or that is that
-// of a temporary file.
+// Cause leaves out a file name already in the message, or the name of a
+// temporary file.
 func Cause(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

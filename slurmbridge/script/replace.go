@@ -13,8 +13,8 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// Replace puts text into the script's place, with the mode and the owner that
-// it had. At any time the script is either the old or the new one, whole.
+// Replace puts text into the script's place, with the old mode and owner. At
+// any time the script is either the old or the new one, whole.
 func (s File) Replace(text []byte) error {
 	if bytes.Equal(text, s.Text) {
 		return nil
@@ -81,7 +81,7 @@ func (s File) copyOwnerAndMode(f *os.File) error {
 	return f.Chmod(s.info.Mode())
 }
 
-// readBack compares what has reached the file with what was to be written.
+// readBack compares the file's content with the text to be written.
 func readBack(path string, text []byte) error {
 	got, _, err := ReadRegular(path, MaxBytes)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// Edit is what is to stand in the #CARMA lines of a script.
+// Edit is the wanted content of the #CARMA lines of a script.
 type Edit struct {
 	Keys    []string // key=value words; they replace words of the same key
 	Summary []byte   // nil: the script's own stays
@@ -22,7 +22,7 @@ type Edit struct {
 // Empty tells whether there is nothing to put in.
 func (e Edit) Empty() bool { return len(e.Keys) == 0 && e.Summary == nil }
 
-// Words names what the edit puts into the script.
+// Words names the edit's words for the script.
 func (e Edit) Words() []string {
 	w := e.Keys
 	if e.Summary != nil {
@@ -96,7 +96,7 @@ func lineEnd(header []headerLine) string {
 	return "\n"
 }
 
-// check refuses what can be in no batch script.
+// check refuses text impossible in a batch script.
 func (e Edit) check(script []byte) error {
 	switch {
 	case len(script) == 0:
@@ -192,9 +192,9 @@ func wordsOf(text string) iter.Seq[placedWord] {
 	}
 }
 
-// readable tells whether what the user wrote and the edit leaves can be
-// parsed. Summaries do not count here, so that the lines keep their numbers
-// and a summary that is too long can be replaced.
+// readable tells whether the user's lines left by the edit can be parsed.
+// Summaries do not count here, so that the lines keep their numbers and a
+// summary that is too long can be replaced.
 func readable(header []headerLine) error {
 	var b bytes.Buffer
 	for _, l := range header {
@@ -248,7 +248,7 @@ func summaryLines(summary []byte) []string {
 	return lines
 }
 
-// plainly leaves out the line: it is one of a text that the user never saw.
+// plainly leaves out the line, as a line of a text never seen by the user.
 func plainly(err error) error {
 	var d *directive.Error
 	if !errors.As(err, &d) {

@@ -24,7 +24,7 @@ import (
 	"carma/slurmbridge/launch"
 )
 
-// Site is the cluster that a script is judged for.
+// Site is the cluster for judging a script.
 type Site struct {
 	annotate.Site
 	Path      string // of carma.toml; empty: there is none, the partition is an example
@@ -37,25 +37,25 @@ type Site struct {
 var ExamplePartition = config.Partition{Default: true, GPUsPerNode: 4, GPUMemMiB: 40536, Share: true,
 	TimeSlot: config.Duration(24 * time.Hour)}
 
-// Submission is what becomes of a script.
+// Submission is the outcome of a script.
 type Submission struct {
 	Script    string
 	Site      Site
 	Request   Request
 	Partition string
-	Part      config.Partition // of several, what fits in all of them
+	Part      config.Partition // of several, the bounds of all
 	managed   bool             // Part is CARMA's
-	Written   []string         // what was put into the script
+	Written   []string         // words put into the script
 
 	Refused error          // why sbatch fails; nil: it does not
-	Seen    *history.Value // what earlier runs did; nil: there are none, or it is not known
+	Seen    *history.Value // earlier runs; nil: none, or unknown
 	annotate.Annotation
 	Why string // in words: why the job is left alone, or not shared
 
 	Launches []launch.Finding // frameworks and launchers that the script shows
 }
 
-// Ask is what the command line says of a script and of its estimate.
+// Ask is the command line's part about a script and its estimate.
 type Ask struct {
 	Script    string // its path
 	Args      string // as annotate.Job has them
@@ -85,13 +85,13 @@ func LoadSite(path string, mustLoad bool, a Ask, estimate annotate.EstimateFunc)
 	s.readHistory(c.History.File)
 	s.History = s.History.For(uint32(os.Getuid()))
 	if a.BaseMiB > 0 {
-		s.History = s.History.WithoutShifts() // the base is what the user says
+		s.History = s.History.WithoutShifts() // the base is the user's
 	}
 	return s, nil
 }
 
-// Judge does what slurmctld's job_submit plugin does with a script; one that would be
-// refused is no error. d is what its #CARMA lines say; bad: why they cannot be read.
+// Judge does what slurmctld's job_submit plugin does with a script; a refusal is no
+// error. d is the directive of the #CARMA lines; bad: the error in reading the lines.
 func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive, bad error) {
 	s = &Submission{Script: a.Script, Site: where}
 	s.Request, s.Refused = readRequest(text)
@@ -102,7 +102,7 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 		annotation, err := s.Site.Annotate(s.Request.job(text))
 		s.Annotation = annotation
 		if err != nil {
-			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says it
+			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says
 		}
 		if v, ok := s.Site.History.Find(annotation.Key); ok && annotation.GPUs > 0 {
 			s.Seen = &v

@@ -13,7 +13,7 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// Word makes one word of a #CARMA line.
+// Word makes a word of a #CARMA line.
 func Word(key, value string) (string, error) {
 	if f := strings.Fields(value); value != "" && (len(f) != 1 || f[0] != value) {
 		return "", fmt.Errorf("a value has no blanks: %q", value)
@@ -27,7 +27,7 @@ func KeyOf(word string) string {
 	return key
 }
 
-// DirectiveOf is what a #CARMA line of words says, with a summary.
+// DirectiveOf is the directive of a #CARMA line of words, with a summary.
 func DirectiveOf(words []string, summary []byte) (directive.Directive, error) {
 	d, err := directive.Parse([]byte("#CARMA " + strings.Join(words, " ") + "\n"))
 	var e *directive.Error
@@ -46,9 +46,9 @@ func KnownMethod(name string) error {
 	return nil
 }
 
-// Unwrap takes a file of #CARMA lines apart, which is what
-// contrib/summary/carma_summary.py prints, into the words and the summary.
-// Any other text is a summary.
+// Unwrap takes a file of #CARMA lines apart, as printed by
+// contrib/summary/carma_summary.py, into the words and the summary. Any other
+// text is a summary.
 func Unwrap(text []byte) (words []string, summary []byte) {
 	if !bytes.HasPrefix(text, []byte("#CARMA")) {
 		return nil, text

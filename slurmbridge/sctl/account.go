@@ -28,9 +28,8 @@ type Accounted struct {
 }
 
 // accountedFields and namedFields are fields that sacct has in every version from
-// 20.11 on. What a user can write stands in the second alone, which asks for nothing
-// but that: the separator stands in sacct's arguments, where a user can read it while
-// sacct runs.
+// 20.11 on. Text by a user stands in the second alone, which asks for nothing else:
+// the separator stands in sacct's arguments, readable by users while sacct runs.
 var (
 	accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "UID", "User", "Partition", "State", "AdminComment"}
 	namedFields     = []string{"Cluster", "JobIDRaw", "Account", "JobName"}
@@ -45,7 +44,7 @@ type AccountedFilter struct {
 }
 
 // Accounted asks slurmdbd for jobs and hands them over as sacct prints them, all
-// attempts under one entry. What was handed over before an error is void.
+// attempts under one entry. Jobs handed over before an error are void.
 func (a Accounting) Accounted(ctx context.Context, f AccountedFilter, each func(Accounted)) error {
 	return a.sacct(ctx, accountedFields, f, func(row []string) {
 		if j, ok := parseAccounted(row); ok {
@@ -54,7 +53,7 @@ func (a Accounting) Accounted(ctx context.Context, f AccountedFilter, each func(
 	})
 }
 
-// Named is what the users of a job in slurmdbd called it, for people to read.
+// Named holds the users' names for a job in slurmdbd, for people to read.
 type Named struct {
 	Cluster       string
 	JobID         uint32
@@ -96,7 +95,7 @@ func (a Accounting) sacct(ctx context.Context, fields []string, f AccountedFilte
 	}
 	from := f.From
 	if from.IsZero() && len(f.Jobs) == 0 {
-		from = time.Unix(1e6, 0) // the first that sacct takes
+		from = time.Unix(1e6, 0) // sacct's earliest
 	}
 	if !from.IsZero() {
 		args = append(args, "--starttime="+slurmTime(from))
@@ -108,11 +107,11 @@ func (a Accounting) sacct(ctx context.Context, fields []string, f AccountedFilte
 }
 
 // slurmTime is a time as every Slurm reads it (parse_time.c, 20.11 to 25.11), without
-// the hour that is there twice when summer time ends.
+// the double hour at the end of summer time.
 func slurmTime(t time.Time) string { return "uts" + strconv.FormatInt(t.Unix(), 10) }
 
-// parseAccounted reads the fields of a job; one of a step, or of a part of a
-// heterogeneous job, is left out.
+// parseAccounted reads the fields of a job; steps, and parts of a heterogeneous
+// job, are left out.
 func parseAccounted(f []string) (j Accounted, ok bool) {
 	id, err := number(f[1])
 	if err != nil {
@@ -132,14 +131,14 @@ func parseAccounted(f []string) (j Accounted, ok bool) {
 	return j, true
 }
 
-// ErrComment means that sacctmgr would change what others wrote in a comment.
+// ErrComment means: sacctmgr would change others' text in a comment.
 var ErrComment = errors.New("what others wrote there would be changed by sacctmgr")
 
 // SetComment replaces the AdminComment of a job that has ended, its last attempt's.
-// The error is ErrComment where it is better left alone.
+// The error is ErrComment where the comment is better left alone.
 func (a Accounting) SetComment(ctx context.Context, cluster string, job uint32, comment string) error {
 	// sacctmgr would make backticks of quotes (22.05, parse_option_end): better
-	// no record there than what others wrote spoiled.
+	// no record there than others' text spoiled.
 	if strings.ContainsFunc(comment, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\'' || r == '"' }) {
 		return fmt.Errorf("set AdminComment of job %d: %w (it has quotes or control characters)", job, ErrComment)
 	}

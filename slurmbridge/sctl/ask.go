@@ -17,17 +17,16 @@ import (
 	"strings"
 )
 
-// Questions to slurmctld are of two kinds. Identity (Job, Queue) is what root acts
-// on: numbers, states, partitions. Words (Words) are what a user wrote, for records
-// and for the job's own request; nobody acts on another job because of them.
+// Questions to slurmctld are of two kinds. Identity (Job, Queue) is for root to act
+// on: numbers, states, partitions. Words (Words) are a user's text, for records and
+// for the job's own request; nobody acts on another job because of words.
 //
-// Both are read between separators that nobody can know beforehand, for a user's
-// text may hold line breaks and any character: with fixed ones, a job name can be
-// written that reads as a line about another job. The separator travels in the
-// environment, which only root can read, and not in the arguments, which everybody
-// can.
+// Both are read between separators unknown beforehand, for a user's text may hold
+// line breaks and any character: with fixed separators, a job name could read as a
+// line about another job. The separator travels in the environment, which only
+// root can read, and not in the arguments, which everybody can.
 
-// separator is what stands after each field of one answer: 128 random bits.
+// separator stands after each field of an answer: 128 random bits.
 type separator string
 
 func newSeparator() separator {
@@ -53,8 +52,8 @@ func (s separator) format(fields []string) string {
 // over the wire of some releases and more of others).
 const mostField = 16 << 20
 
-// scan cuts an answer into rows of n fields. rest is what stands behind the last
-// one: a message, where the command has failed. An answer that does not come out even
+// scan cuts an answer into rows of n fields. rest is the text behind the last row: a
+// message, where the command has failed. An answer with an uneven number of fields
 // was cut short.
 func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string, err error) {
 	in := bufio.NewScanner(out)
@@ -89,11 +88,11 @@ func (s separator) scan(out io.Reader, n int, each func([]string)) (rest string,
 	return rest, nil
 }
 
-// squeue asks for fields of jobs. It says ErrNoJob where slurmctld knows none of the
-// ids that were named.
+// squeue asks for fields of jobs. squeue says ErrNoJob where slurmctld knows none of
+// the named ids.
 func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([][]string, error) {
 	s := newSeparator()
-	// Where the cluster is of a federation one job's answer would be its origin's (slurm_load_job).
+	// In a federation a single job's answer would be its origin's (slurm_load_job).
 	cmd := c.command(ctx, "squeue", append([]string{"--noheader", "--local"}, args...)...)
 	cmd.Env = append(cmd.Env, "SQUEUE_FORMAT2="+s.format(fields))
 	out, err := output(ctx, cmd)
@@ -110,7 +109,7 @@ func (c Client) squeue(ctx context.Context, fields []string, args ...string) ([]
 	return rows, nil
 }
 
-// cut is scan for an answer that is at hand: a queue may have ten thousands of rows.
+// cut is scan for an answer at hand: a queue may have ten thousands of rows.
 func (s separator) cut(text string, n int) ([][]string, error) {
 	fields := make([]string, 0, strings.Count(text, string(s)))
 	for {
@@ -133,8 +132,7 @@ func (s separator) cut(text string, n int) ([][]string, error) {
 	return rows, nil
 }
 
-// row asks for fields of one job, the first of which must be JobID. A second row of
-// that id is an error.
+// row asks for fields of a job, JobID first. A second row of the id is an error.
 func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, error) {
 	text := strconv.FormatUint(uint64(id), 10)
 	rows, err := c.squeue(ctx, fields, "--states=all", "--jobs="+text)
@@ -144,7 +142,7 @@ func (c Client) row(ctx context.Context, id uint32, fields []string) ([]string, 
 	return only(rows, text)
 }
 
-// only finds the one row of an id; an array's id brings those of its tasks along.
+// only finds the single row of an id; an array's id brings the rows of its tasks along.
 func only(rows [][]string, id string) ([]string, error) {
 	var found []string
 	for _, r := range rows {
@@ -162,7 +160,7 @@ func only(rows [][]string, id string) ([]string, error) {
 	return found, nil
 }
 
-// none is what Slurm prints for what a job has not.
+// none tells Slurm's words for a missing value.
 func none(s string) bool { return s == "" || s == "N/A" || s == "(null)" }
 
 // noneEmpty is a field whose absence is an empty text.

@@ -22,7 +22,7 @@ type Booked struct {
 
 var bookedFields = []string{"JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "tres-per-node"}
 
-// Booked asks for the pending jobs that book memory, of all partitions.
+// Booked asks for the pending jobs with booked memory, of all partitions.
 func (c Client) Booked(ctx context.Context) ([]Booked, error) {
 	rows, err := c.squeue(ctx, bookedFields, "--all", "--states=PENDING")
 	if err != nil && !errors.Is(err, ErrNoJob) {
@@ -37,8 +37,7 @@ func (c Client) Booked(ctx context.Context) ([]Booked, error) {
 	return jobs, nil
 }
 
-// parseBooked reads the fields of a job; ok is false for one that books nothing, and for one whose numbers
-// are none.
+// parseBooked reads the fields of a job; ok is false for a job without a booking or with wrong numbers.
 func parseBooked(row []string) (b Booked, ok bool) {
 	f := make([]string, len(row))
 	for i := range row {
@@ -94,10 +93,10 @@ func plainGres(list string) (string, error) {
 }
 
 // OwnExtra is the word by which an administrator takes CARMA's part out of a job's extra: the plugin
-// leaves what the job's user wrote (slurmbridge/shim).
+// leaves the user's own text (slurmbridge/shim).
 const OwnExtra = "carma"
 
-// Unbook makes a request Slurm's own again. Nothing is left of it where it was CARMA's alone.
+// Unbook makes a request Slurm's own again. Nothing is left of a request of CARMA's alone.
 func (c Client) Unbook(ctx context.Context, b Booked, v Version) error {
 	if b.Err != nil {
 		return b.Err
@@ -112,7 +111,7 @@ func (c Client) Unbook(ctx context.Context, b Booked, v Version) error {
 	gres := "TresPerNode=" + withPrefix(b.Gres)
 	err := c.update(ctx, b.Target, gres, "Extra="+OwnExtra)
 	if err != nil && strings.Contains(err.Error(), "Invalid extra constraints") {
-		// slurmctld takes no empty one (extra_constraints.c, 24.11 to 26.05), as of a user who wrote none:
+		// slurmctld takes no empty extra (extra_constraints.c, 24.11 to 26.05), as of a user without one:
 		// CARMA's part stays, and says nothing any more when extra_constraints leaves slurm.conf.
 		return c.update(ctx, b.Target, gres)
 	}

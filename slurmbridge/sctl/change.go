@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Target is what a command acts on: one job, one task of an array, or one component
-// of a heterogeneous job. It is made of numbers that slurmctld gave (Job), never of
-// text, and here alone.
+// Target is the object of a command: a job, a task of an array, or a component of a
+// heterogeneous job. A Target is made of slurmctld's numbers (Job), never of text,
+// and here alone.
 type Target struct{ text string }
 
 // String is the target as scontrol and scancel take it.
 func (t Target) String() string { return t.text }
 
-// Target is the job alone. The raw id of one member of an array equals the array's
-// id and would mean all of it; several tasks under one id are no target.
+// Target is the job alone. The raw id of a member of an array equals the array's
+// id and would mean the whole array; several tasks under one id are no target.
 func (j Job) Target() Target {
 	if j.Unsplit {
 		return Target{}
@@ -34,7 +34,7 @@ func (j Job) Target() Target {
 	return Target{strconv.FormatUint(uint64(j.ID), 10)}
 }
 
-// WaitingTasks is all tasks of an array that wait under one id (Unsplit).
+// WaitingTasks is all tasks of an array waiting under one id (Unsplit).
 func (j Job) WaitingTasks() Target {
 	if !j.Unsplit {
 		return Target{}
@@ -42,8 +42,8 @@ func (j Job) WaitingTasks() Target {
 	return Target{strconv.FormatUint(uint64(j.ArrayJobID), 10)}
 }
 
-// Leader is what requeues a heterogeneous job: slurmctld takes that id alone, for all
-// components. For others it is the job.
+// Leader is the target to requeue a heterogeneous job: slurmctld takes the leader's
+// id alone, for all components. For other jobs Leader is the job.
 func (j Job) Leader() Target {
 	if j.HetJobID != 0 {
 		return Target{strconv.FormatUint(uint64(j.HetJobID), 10)}
@@ -51,8 +51,8 @@ func (j Job) Leader() Target {
 	return j.Target()
 }
 
-// Component is what changes this component of a heterogeneous job alone. For others
-// it is the job.
+// Component is the target to change a component of a heterogeneous job alone. For
+// other jobs Component is the job.
 func (j Job) Component() Target {
 	if j.HetJobID != 0 {
 		return target(j.HetJobID, "+", j.HetOffset)
@@ -64,7 +64,7 @@ func target(id uint32, sign string, part uint32) Target {
 	return Target{strconv.FormatUint(uint64(id), 10) + sign + strconv.FormatUint(uint64(part), 10)}
 }
 
-// ErrBatchOnly means that the job cannot be requeued because it is no batch job.
+// ErrBatchOnly means: the job cannot be requeued, being no batch job.
 var ErrBatchOnly = errors.New("not a batch job")
 
 // RequeueHold requeues a job, held. The error is ErrBatchOnly for a
@@ -73,8 +73,8 @@ func (c Client) RequeueHold(ctx context.Context, t Target) error {
 	return batchOnly(c.act(ctx, t, "scontrol", "requeuehold"))
 }
 
-// RequeueIncomplete puts a running job back into the queue; one that has ended, or is in the
-// queue already, stays as it is (job_mgr.c, _job_requeue_op with JOB_RUNNING). The error is
+// RequeueIncomplete puts a running job back into the queue; a job ended, or in the queue
+// already, stays unchanged (job_mgr.c, _job_requeue_op with JOB_RUNNING). The error is
 // ErrBatchOnly for a job of srun or salloc.
 func (c Client) RequeueIncomplete(ctx context.Context, t Target) error {
 	return batchOnly(c.act(ctx, t, "scontrol", "requeue", "incomplete"))
@@ -87,15 +87,14 @@ func batchOnly(err error) error {
 	return err
 }
 
-// ErrCron means that slurmctld changes the job for nobody, as it is one of scrontab.
+// ErrCron means: slurmctld changes the job for nobody, as a job of scrontab.
 var ErrCron = errors.New("a job of scrontab, which runs again at its next time")
 
-// CheckCron returns ErrCron for a job of scrontab: slurmctld refuses all changes of it, release too
-// (job_mgr.c, _update_job, 22.05 to 25.11), but not requeuehold, which would leave it held for ever. It
-// tries a change that changes nothing, of a job that may be requeued; slurmctld looks for scrontab
-// before it looks whether the job has ended, for which it refuses the change, too. Any other answer, or
-// none, is an error: nothing is known then. Of a heterogeneous job one component is asked about, for the others
-// may be --no-requeue.
+// CheckCron returns ErrCron for a job of scrontab: slurmctld refuses all changes of the job, release too
+// (job_mgr.c, _update_job, 22.05 to 25.11), but not requeuehold, which would leave the job held for ever.
+// CheckCron tries an empty change, of a job that may be requeued; slurmctld looks for scrontab first, then
+// whether the job has ended, and refuses the change then, too. Any other answer, or none, is an error: nothing
+// is known then. Of a heterogeneous job a single component is asked about, for the others may be --no-requeue.
 func (c Client) CheckCron(ctx context.Context, t Target) error {
 	err := c.update(ctx, t, "Requeue=1")
 	switch {
@@ -107,15 +106,15 @@ func (c Client) CheckCron(ctx context.Context, t Target) error {
 	return err
 }
 
-// notCron are the refusals that come after slurmctld has looked for scrontab, 22.05 to 26.05, and that
-// of a job that has gone.
+// notCron are the refusals after slurmctld's look for scrontab, 22.05 to 26.05, and the refusal for a
+// job already gone.
 var notCron = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`Job has already finished|Job/step already completing or completed|` +
 		`the DB index is being set|Invalid job id specified`)
 })
 
-// Unanswered tells whether an error says no more than that slurmctld's answer is missing: what it was asked to
-// do may be done, now or later.
+// Unanswered tells whether an error says no more than: slurmctld's answer is missing. The request may be
+// carried out, now or later.
 func Unanswered(err error) bool {
 	if err == nil {
 		return false
@@ -125,8 +124,8 @@ func Unanswered(err error) bool {
 		errors.As(err, &ended) && !ended.Exited() || noAnswer().MatchString(err.Error())
 }
 
-// noAnswer are Slurm's and the system's words for it (src/common/slurm_errno.c, 22.05 to 26.05). A slurmctld
-// that is restarted, or not the one in charge, has many.
+// noAnswer are Slurm's and the system's words for a missing answer (src/common/slurm_errno.c, 22.05 to
+// 26.05). A restarting slurmctld, or a slurmctld not in charge, has many.
 var noAnswer = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)Unable to contact slurm controller|Socket timed out|Zero Bytes were|` +
 		`Communication (connection|shutdown) failure|Message (send|receive) failure|Unexpected message received|` +
@@ -156,14 +155,14 @@ func (c Client) SetStart(ctx context.Context, t Target, at time.Time) error {
 	return c.update(ctx, t, "StartTime="+slurmTime(at))
 }
 
-// Change is what an update of a pending or completing job sets; empty fields
-// stay as they are.
+// Change holds an update of a pending or completing job; empty fields stay
+// unchanged.
 type Change struct {
 	Partition    string
 	TresPerNode  string
 	Extra        string // CARMA's own part of a job's --extra; job_modify joins its user's (package extra)
 	AdminComment string
-	StartIn      time.Duration // not before; of use only for a job that is pending, or will be
+	StartIn      time.Duration // not before; of use only for a job pending now or later
 }
 
 // Update changes a job in one RPC.

@@ -10,14 +10,14 @@ import (
 	"carma/slurmbridge/config"
 )
 
-// For returns the client that carma.toml describes. conf is the SLURM_CONF of the
+// For returns the client described in carma.toml. conf is the SLURM_CONF of the
 // environment, where carma.toml names none.
 func For(c config.Slurm, conf string) Client {
 	return Client{BinDir: c.BinDir, Conf: cmp.Or(c.Conf, conf)}
 }
 
-// NodeName is Slurm's name of this node: what the user says, what slurmd says, or the
-// host name, as slurmd -C would have it.
+// NodeName is Slurm's name of the node: the user's word, slurmd's word, or the host
+// name, as slurmd -C takes.
 func NodeName(said string) string {
 	return cmp.Or(said, os.Getenv("SLURMD_NODENAME"), ShortHost())
 }

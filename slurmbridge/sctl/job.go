@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Job is what identifies a job and tells where it stands.
+// Job holds a job's identity and state.
 type Job struct {
 	ID         uint32
 	UID        uint32
@@ -23,32 +23,32 @@ type Job struct {
 	HetJobID   uint32 // the leader's of a heterogeneous job; 0: none
 	HetOffset  uint32
 	State      jobstate.State
-	Reason     jobstate.Reason // why it is pending; Prolog: it runs, and waits for that. Compared with known words alone
-	Partition  string          // several, with commas, while it is pending
-	Nodes      int             // that it has, or asks for
+	Reason     jobstate.Reason // why pending; Prolog: running, waiting for the Prolog. Compared with known words alone
+	Partition  string          // several, with commas, while the job is pending
+	Nodes      int             // nodes of the job, or asked for
 	Requeue    bool            // false: --no-requeue, JobRequeue=0, or a job of a federation
-	Restarts   int             // how often it has gone back into the queue
-	Eligible   time.Time       // from when on it may start; zero: not as things are, or slurmctld has not looked yet
-	Submitted  time.Time       // or when it last returned to the queue (batch_requeue_fini)
+	Restarts   int             // number of returns to the queue
+	Eligible   time.Time       // earliest start; zero: not as things are, or slurmctld has not looked yet
+	Submitted  time.Time       // or last return to the queue (batch_requeue_fini)
 	QOS        string
-	Start      time.Time // zero: it has not started
-	End        time.Time // since when it completes, if it does; else when its time is up
+	Start      time.Time // zero: not started
+	End        time.Time // begin of completing, if completing; else end of its time
 	WholeNode  bool      // --exclusive, or its partition's OverSubscribe=EXCLUSIVE
 	ExitCode   int       // of the batch script
 	ExitSignal int
-	Suspended  time.Duration // for how long it has not run since it started; at most a second too much
-	NodeList   string        // where it runs, or completes still; empty: nowhere
-	Priority   int64         // 0: it is held
+	Suspended  time.Duration // time not run since the start; at most a second too much
+	NodeList   string        // nodes of the running or completing job; empty: nowhere
+	Priority   int64         // 0: held
 
 	Reservation string
 }
 
-// Federated tells a job of a federation: its id has the number of the cluster that took it
-// above the 26 bits of other ids (FED_MGR_CLUSTER_ID_BEGIN). A requeue is that cluster's, and
-// of one that runs elsewhere it does nothing, or leaves it waiting for ever (22.05.8).
+// Federated tells a job of a federation: its id has the number of its origin cluster above
+// the 26 bits of other ids (FED_MGR_CLUSTER_ID_BEGIN). A requeue is the origin's, and does
+// nothing for a job running elsewhere, or leaves the job waiting for ever (22.05.8).
 func (j Job) Federated() bool { return j.ID >= 1<<26 }
 
-// Task is the task's number within its array; empty: it is of none.
+// Task is the task's number within its array; empty: no array.
 func (j Job) Task() string {
 	if j.ArrayJobID == 0 || j.Unsplit {
 		return ""
@@ -56,18 +56,18 @@ func (j Job) Task() string {
 	return strconv.FormatUint(uint64(j.ArrayTask), 10)
 }
 
-// ErrNoJob means that slurmctld does not know the job (any more).
+// ErrNoJob means: slurmctld does not know the job (any more).
 var ErrNoJob = errors.New("no such job")
 
 // identity are squeue's --Format names of the fields of a Job. A user's text stands
-// in none of them, but in Reason where a burst buffer plugin writes it.
+// in no field, but in Reason where a burst buffer plugin writes it.
 var identity = []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State",
 	"Partition",
 	"NumNodes", "Requeue", "RestartCnt", "EligibleTime", "exit_code", "Reason", "SubmitTime", "OverSubscribe", "NodeList",
 	"QOS",
 	"StartTime", "Reservation", "TimeUsed", "EndTime", "PriorityLong"}
 
-// Job asks slurmctld about one job.
+// Job asks slurmctld about a job.
 func (c Client) Job(ctx context.Context, id uint32) (Job, error) {
 	row, err := c.row(ctx, id, identity)
 	if err != nil {
@@ -103,15 +103,15 @@ func parseJob(row []string) (j Job, err error) {
 	if !none(f[19]) {
 		j.Reservation = f[19]
 	}
-	// What squeue counts as used is without the time in which the job was suspended.
+	// squeue's used time leaves out the job's suspended time.
 	if used, ok := elapsed(f[20]); ok && j.State == jobstate.Running && !unix(f[18]).IsZero() {
 		j.Suspended = max(time.Since(unix(f[18])).Truncate(time.Second)-used, 0)
 	}
 	if j.UID, err = userID(f[1]); err != nil {
 		errs = append(errs, err)
 	}
-	// A job that is no array has its own id as ArrayJobID and no task; one that is
-	// not heterogeneous has 0, or none.
+	// A job without an array has its own id as ArrayJobID and no task; a job
+	// without components has 0, or none.
 	if !none(f[3]) {
 		j.ArrayJobID = read(f[2])
 		if j.ArrayTask, err = number(f[3]); err != nil {
@@ -161,8 +161,8 @@ func elapsed(s string) (time.Duration, bool) {
 	return 0, false
 }
 
-// leastNodes reads a count of nodes, or the range that a waiting job asks for; 0: that
-// cannot be told.
+// leastNodes reads a count of nodes, or the range asked for by a waiting job; 0:
+// unknown.
 func leastNodes(s string) int {
 	least, _, _ := strings.Cut(s, "-")
 	n, err := number(least)
@@ -173,7 +173,7 @@ func leastNodes(s string) int {
 }
 
 // exitStatus reads "code:signal", or wait(2)'s status as one number (22.05.8); nothing
-// stands there for a job that has none yet (25.11.7, _print_job_exit_code).
+// stands there for a job without a status yet (25.11.7, _print_job_exit_code).
 func exitStatus(s string) (code, signal int, err error) {
 	if none(s) {
 		return 0, 0, nil
@@ -200,7 +200,7 @@ func userID(s string) (uint32, error) {
 	return number(s)
 }
 
-// plain tells whether s is of characters that Slurm's own names are made of.
+// plain tells whether s is of characters of Slurm's own names.
 func plain(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f ||
@@ -208,16 +208,16 @@ func plain(s string) bool {
 	}) < 0
 }
 
-// Words is what users wrote about a job, and others about it for people.
+// Words is the users' text about a job, and others' text for people.
 type Words struct {
 	Name         string
 	Account      string
-	TresPerNode  string // the GRES that it asks for
+	TresPerNode  string // the GRES asked for
 	AdminComment string
 }
 
-// Words asks for a job's words. They are the job's own: nothing about another job
-// follows from them.
+// Words asks for a job's words. The words are the job's own: nothing about
+// another job follows.
 func (c Client) Words(ctx context.Context, id uint32) (Words, error) {
 	row, err := c.row(ctx, id, []string{"JobID", "Name", "Account", "tres-per-node", "admin_comment"})
 	if err != nil {

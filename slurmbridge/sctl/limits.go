@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Limit is what an administrator allows a QOS or an association of trackable resources.
+// Limit is an administrator's limit on trackable resources for a QOS or an association.
 type Limit struct {
 	Of   string // "QOS normal", "account physics", "user alice of account physics"
 	Name string // GrpTRES and the like
 	TRES string // "gres/gpu=8"
 }
 
-// What sacctmgr calls the limits on TRES (src/sacctmgr/common.c, 22.05 to 26.05).
+// sacctmgr's names of the limits on TRES (src/sacctmgr/common.c, 22.05 to 26.05).
 var (
 	qosLimits = []string{"GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode",
 		"MaxTRESPerUser", "MaxTRESPerAccount"}
 	associationLimits = []string{"GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "MaxTRES", "MaxTRESMins", "MaxTRESPerNode"}
 )
 
-// Limits asks slurmdbd for the limits that are set; cluster is Slurm's name of it.
+// Limits asks slurmdbd for the limits set; cluster is Slurm's name of the cluster.
 func (a Accounting) Limits(ctx context.Context, cluster string) ([]Limit, error) {
 	show := func(what string, names, limits []string, where ...string) ([]Limit, error) {
 		args := append([]string{"--parsable2", "--noheader", "show", what}, where...)

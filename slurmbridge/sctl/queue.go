@@ -16,16 +16,16 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// queueFields are squeue's --Format names. A user's words stand among them, so what
-// is done about a job is done after Job has been asked about it alone.
+// queueFields are squeue's --Format names. A user's words stand among the fields,
+// so anything done about a job comes after a question (Job) about the job alone.
 var queueFields = []string{"JobID", "UserID", "State", "Partition", "Reason", "PriorityLong", "EligibleTime",
 	"StartTime", "EndTime",
 	"NodeList", "ReqNodes", "Reservation", "ArrayJobID", "ArrayTaskID", "Feature", "tres-per-node",
 	"RestartCnt", "SubmitTime", "NumNodes", "QOS", "tres-per-job", "tres-per-task", "tres-per-socket", "NumTasks",
 	"NTPerNode"}
 
-// Queue returns the pending and running jobs of some partitions. It is one RPC
-// that carries all of them (squeue of 24.11 and later has these fields).
+// Queue returns the pending and running jobs of some partitions. A single RPC
+// carries all jobs (squeue of 24.11 and later has these fields).
 func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job, error) {
 	rows, err := c.squeue(ctx, queueFields, "--array", "--states=PENDING,RUNNING,COMPLETING",
 		"--partition="+strings.Join(partitions, ","))
@@ -41,7 +41,7 @@ func (c Client) Queue(ctx context.Context, partitions []string) ([]schedule.Job,
 	return jobs, nil
 }
 
-// parseQueued reads the fields of a job; ok is false for one whose numbers are none.
+// parseQueued reads the fields of a job; ok is false where a number is none.
 func parseQueued(f []string) (j schedule.Job, ok bool) {
 	for i := range f {
 		if f[i] = strings.TrimSpace(f[i]); none(f[i]) {
@@ -73,18 +73,18 @@ func parseQueued(f []string) (j schedule.Job, ok bool) {
 	return j, true
 }
 
-// asked is what a job asks for, as squeue prints it; 0: squeue does not say.
+// asked holds a job's request, as squeue prints requests; 0: squeue does not say.
 type asked struct {
 	perNode, perJob, perTask, perSocket string
 	tasks, tasksPerNode                 int64
 	nodes                               int
 }
 
-// sockets is what a GPU node has.
+// sockets is a GPU node's number of sockets.
 const sockets = 2
 
-// gpusOf is how many GPUs a job gets on one node at most, as job_submit counted them when it booked (package
-// annotate), and the memory that it has booked on each.
+// gpusOf is how many GPUs a job gets on one node at most, as counted by job_submit for the booking (package
+// annotate), and the memory booked on each.
 func gpusOf(a asked) (gpus int, mib int64) {
 	list := tres.Read(a.perNode)
 	most := int64(0)
@@ -114,16 +114,16 @@ func gpusOf(a asked) (gpus int, mib int64) {
 	return gpus, list.Each(gpus)
 }
 
-// count reads a number that squeue may not know.
+// count reads a number perhaps unknown to squeue.
 func count(s string) int64 {
 	n, _ := number(s)
 	return int64(n)
 }
 
 // Split gives a waiting task of a job array a record, and an id, of its own: any
-// update of it does, also one that changes nothing (slurmctld's
-// job_array_split). The last task keeps the array's id. The task is asked about alone
-// before: what stood in a list is not enough to change a job.
+// update of the task does, even an empty one (slurmctld's job_array_split). The last
+// task keeps the array's id. Split asks about the task alone before: a list entry is
+// not enough to change a job.
 func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error) {
 	t := target(j.ArrayJobID, "_", j.ArrayTask)
 	_, books, err := c.task(ctx, t, j)
@@ -137,7 +137,7 @@ func (c Client) Split(ctx context.Context, j schedule.Job) (id uint32, err error
 	return id, err
 }
 
-// ReleaseBad releases a job, or one task of an array, that slurmctld holds for BadConstraints. The job is asked about
+// ReleaseBad releases a job, or a task of an array, held by slurmctld for BadConstraints. The job is asked about
 // alone before: a hold of a user or an administrator stays.
 func (c Client) ReleaseBad(ctx context.Context, j schedule.Job) error {
 	t := Target{strconv.FormatUint(uint64(j.ID), 10)}
@@ -162,7 +162,7 @@ func (c Client) ReleaseBad(ctx context.Context, j schedule.Job) error {
 	return c.Release(ctx, t)
 }
 
-// task asks about one task of an array, which must be the one of the list still.
+// task asks about a task of an array, which must still be the task in the list.
 func (c Client) task(ctx context.Context, t Target, j schedule.Job) (id uint32, tresPerNode string, err error) {
 	rows, err := c.squeue(ctx, []string{"JobID", "UserID", "ArrayJobID", "ArrayTaskID", "State", "tres-per-node"},
 		"--array", "--jobs="+t.text)
@@ -205,7 +205,7 @@ func (c Client) Nodes(ctx context.Context, partitions []string) (nodes []schedul
 }
 
 // NodeNames returns the names of the nodes of some partitions, sorted. slurmctld packs
-// partitions for it, and no nodes.
+// partitions for the answer, and no nodes.
 func (c Client) NodeNames(ctx context.Context, partitions []string) ([]string, error) {
 	out, err := c.run(ctx, "scontrol", "--oneliner", "show", "partition")
 	if err != nil {
@@ -234,7 +234,7 @@ func namesOf(text string, partitions []string) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// addNode adds what a row says; a node has one for each of its partitions.
+// addNode adds a row; a node has a row for each of its partitions.
 func addNode(nodes []schedule.Node, f []string) []schedule.Node {
 	partition := strings.TrimSuffix(f[1], "*") // the default partition's mark
 	if n := len(nodes); n > 0 && nodes[n-1].Name == f[0] {

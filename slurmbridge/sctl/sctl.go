@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package sctl calls Slurm's commands. Each call is one RPC or two; callers give
-// each a deadline by its context, and keep them rare.
+// each a deadline by its context, and call rarely.
 package sctl
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Client runs the commands of one Slurm installation.
+// Client runs the commands of a Slurm installation.
 type Client struct {
 	BinDir string // absolute
 	Conf   string // SLURM_CONF; empty: Slurm's default
@@ -33,7 +33,7 @@ func (c Client) command(ctx context.Context, command string, args ...string) *ex
 	return cmd
 }
 
-// run executes one command and returns what it printed.
+// run executes a command and returns its output.
 func (c Client) run(ctx context.Context, command string, args ...string) (string, error) {
 	return output(ctx, c.command(ctx, command, args...))
 }
@@ -47,9 +47,8 @@ func output(ctx context.Context, cmd *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// rows executes one command and hands over the rows of n fields that it prints, while
-// it does; each field is followed by sep. What was handed over before an error is
-// void.
+// rows executes a command and hands over its output in rows of n fields as printed;
+// each field is followed by sep. Rows handed over before an error are void.
 func (c Client) rows(ctx context.Context, sep separator, n int, each func([]string), command string,
 	args ...string) error {
 	cmd := c.command(ctx, command, args...)
@@ -85,14 +84,14 @@ func failed(ctx context.Context, cmd *exec.Cmd, err error, text string) error {
 
 // Node returns a node's Extra (24.11 and later).
 func (c Client) Node(ctx context.Context, node string) (extra string, err error) {
-	values, err := c.ofNode(ctx, node, "Extra") // the same for each partition that the node is in
+	values, err := c.ofNode(ctx, node, "Extra") // the same for each partition of the node
 	if err != nil {
 		return "", err
 	}
 	return noneEmpty(values[0]), nil
 }
 
-// PartitionsOf returns the partitions that a node is in, hidden ones as well.
+// PartitionsOf returns the partitions of a node, hidden partitions as well.
 func (c Client) PartitionsOf(ctx context.Context, node string) ([]string, error) {
 	names, err := c.ofNode(ctx, node, "Partition")
 	for i := range names {
@@ -101,9 +100,9 @@ func (c Client) PartitionsOf(ctx context.Context, node string) ([]string, error)
 	return names, err
 }
 
-// ofNode returns a field of sinfo's for each partition that a node is in. It asks as sinfo does for one node: slurmctld
-// then packs that node and the partitions, where `scontrol show node` has slurmctld pack all nodes (22.05.8 with 1,000
-// nodes: 2.3 ms of slurmctld, not 10.3).
+// ofNode returns a field of sinfo's for each partition of a node. ofNode asks as sinfo does for a single node:
+// slurmctld then packs the node and the partitions, where `scontrol show node` has slurmctld pack all nodes (22.05.8
+// with 1,000 nodes: 2.3 ms of slurmctld, not 10.3).
 func (c Client) ofNode(ctx context.Context, node, field string) (values []string, err error) {
 	s := newSeparator()
 	err = c.rows(ctx, s, 1, func(row []string) { values = append(values, row[0]) },
@@ -120,7 +119,7 @@ func (c Client) SetNodeExtra(ctx context.Context, node, text string) error {
 	return err
 }
 
-// Partition is who may use a partition. Empty lists bar nobody.
+// Partition lists the users of a partition. Empty lists bar nobody.
 type Partition struct {
 	Up            bool // its jobs start
 	AllowGroups   []string
@@ -136,8 +135,8 @@ func (p Partition) Admits(account string) bool {
 	return !slices.Contains(p.DenyAccounts, account)
 }
 
-// Partition asks slurmctld about a partition. An error is also that there is none
-// of the name.
+// Partition asks slurmctld about a partition. A missing partition is an error,
+// too.
 func (c Client) Partition(ctx context.Context, name string) (p Partition, err error) {
 	out, err := c.run(ctx, "scontrol", "show", "partition", name)
 	if err != nil {
@@ -174,11 +173,11 @@ func (v Version) Before(major, minor int) bool {
 	return v.Major < major || v.Major == major && v.Minor < minor
 }
 
-// Publishes tells whether slurmctld compares what jobs ask in --extra with what stands in nodes' Extra, and has
-// jobs of srun wait for it, too (job_scheduler.c, FAIL_CONSTRAINTS), and whether sinfo shows the field.
+// Publishes tells whether slurmctld compares jobs' --extra with nodes' Extra, and has jobs of srun wait for a
+// match, too (job_scheduler.c, FAIL_CONSTRAINTS), and whether sinfo shows the field.
 func (v Version) Publishes() bool { return !v.Before(24, 11) }
 
-// Version asks the installed commands what they are; it is no RPC.
+// Version asks the installed commands for their version, without an RPC.
 func (c Client) Version(ctx context.Context) (Version, error) {
 	out, err := c.run(ctx, "scontrol", "--version")
 	if err != nil {

@@ -30,15 +30,16 @@ var credExpire = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompil
 
 // slurmctld lets a requeued job wait until the credentials of its last run have
 // expired on the node (AuthInfo=cred_expire, 120 s): as long as slurmd remembers
-// them it takes a new launch of the job for a second step and skips the Prolog.
+// the credentials, slurmd takes a new launch of the job for a second step and
+// skips the Prolog.
 //
 // From 23.02 on, slurmd forgets them at the first sight of newer credentials,
 // which must be a second younger than the revocation of the old ones. Up to
-// 22.05 it lets them expire from the end of the Epilog on, which is after
-// slurmctld's clock has begun, and forgets them only in a scan that it makes at
-// most every 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that
-// slurmctld starts the job too early. So the hooks put the start off, and the
-// agent, when the Epilog has ended, sets it to when it is safe.
+// 22.05 slurmd lets credentials expire from the end of the Epilog on, after
+// slurmctld's clock has begun, and forgets them only in a scan at most every
+// 2 s (src/common/slurm_cred.c, _clear_expired_job_states), so that slurmctld
+// starts the job too early. So the hooks put the start off, and the agent, when
+// the Epilog has ended, sets a safe start.
 const (
 	startAfter    = 2 * time.Second
 	extraUpTo2205 = 5 * time.Second
@@ -62,12 +63,12 @@ func SafeAfter(v Version, credExpire time.Duration) time.Duration {
 	return startAfter
 }
 
-// ShowConfig returns what `scontrol show config` prints.
+// ShowConfig returns the output of `scontrol show config`.
 func (c Client) ShowConfig(ctx context.Context) (string, error) {
 	return c.run(ctx, "scontrol", "show", "config")
 }
 
-// Federation returns the name of the federation that the cluster is of; empty: none.
+// Federation returns the name of the cluster's federation; empty: none.
 func (c Client) Federation(ctx context.Context) (string, error) {
 	out, err := c.run(ctx, "scontrol", "show", "federation")
 	if err != nil {
@@ -81,11 +82,10 @@ func (c Client) Federation(ctx context.Context) (string, error) {
 	return strings.TrimSpace(name), nil
 }
 
-// NodeStatus is a node as an administrator looks at it.
+// NodeStatus is an administrator's view of a node.
 type NodeStatus struct{ State, Reason, Gres string }
 
-// NodeStatus returns the state of a node, zero for one that slurmctld does not
-// know.
+// NodeStatus returns the state of a node, zero for a node unknown to slurmctld.
 func (c Client) NodeStatus(ctx context.Context, node string) (NodeStatus, error) {
 	out, err := c.run(ctx, "scontrol", "show", "node", node)
 	if err != nil {
@@ -97,7 +97,7 @@ func (c Client) NodeStatus(ctx context.Context, node string) (NodeStatus, error)
 	return parseNodeStatus(out), nil
 }
 
-// reasonOf cuts who set the reason and when: "[root@2026-11-21T13:00:00]".
+// reasonOf cuts the reason's author and time: "[root@2026-11-21T13:00:00]".
 var reasonOf = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(.*?)( \[[^\]]*@[^\]]*\])?$`) })
 
 func parseNodeStatus(out string) (s NodeStatus) {
@@ -120,7 +120,7 @@ func parseNodeStatus(out string) (s NodeStatus) {
 // 21 13:00:00 2026 (1795266000)".
 var sdiagTime = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`sdiag output at .*\((\d+)\)`) })
 
-// Time asks slurmctld what time it is there, to the second.
+// Time asks slurmctld for the time there, to the second.
 func (c Client) Time(ctx context.Context) (time.Time, error) {
 	out, err := c.run(ctx, "sdiag")
 	if err != nil {

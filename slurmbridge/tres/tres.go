@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// GPU counts slots, several to a GPU. Carma counts the MiB of GPU memory that a node's GPUs have
-// together, of which a job consumes what it has booked on each of its GPUs (docs/adr/0003).
+// GPU counts slots, several to a GPU. Carma counts the MiB of GPU memory of all a node's GPUs
+// together; a job consumes its booking on each of its GPUs (docs/adr/0003).
 const (
 	GPU   = "gpu"
 	Carma = "carma"
@@ -25,17 +25,17 @@ type Entry struct {
 	text  string // as written
 }
 
-// String returns the entry as it was written.
+// String returns the entry as written.
 func (e Entry) String() string { return e.text }
 
-// prefix returns what is written before the name.
+// prefix returns the text before the name.
 func (e Entry) prefix() string { return e.text[:max(strings.Index(e.text, e.Name), 0)] }
 
-// Parse yields the entries of list. It takes every spelling that Slurm
-// 22.05 to 26.05 uses: with "gres:" or "gres/" in front or without, ":" or "="
-// before the count, a type or none, counts with a suffix K, M, G, T or P, and
-// socket or index notes in parentheses. An entry without a readable count
-// keeps its whole text, so that Without loses nothing.
+// Parse yields the entries of list. Parse takes every spelling of Slurm 22.05
+// to 26.05: with "gres:" or "gres/" in front or without, ":" or "=" before the
+// count, a type or none, counts with a suffix K, M, G, T or P, and socket or
+// index notes in parentheses. An entry without a readable count keeps its whole
+// text, so that Without loses nothing.
 func Parse(list string) iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		// Cut at commas outside parentheses: "gpu:4(IDX:0-1,3)" is one entry.
@@ -96,14 +96,14 @@ func count(s string) (int64, bool) {
 	return n << shift, true
 }
 
-// List is what a GRES list says, as Read found it.
+// List is the content of a GRES list, as found by Read.
 type List struct {
 	Text string
 	GPUs int64 // sum of its gpu entries
 	MiB  int64 // booked on all GPUs of a node together; -1: nothing is booked
 }
 
-// Read reads a list once for all that is asked of it.
+// Read reads a list once for all questions.
 func Read(text string) List {
 	l := List{Text: text, MiB: -1}
 	var gpus byType
@@ -121,7 +121,7 @@ func Read(text string) List {
 // Books tells whether the list books memory.
 func (l List) Books() bool { return l.MiB >= 0 }
 
-// Each is what the list books on each of a node's gpus GPUs; 0: nothing.
+// Each is the list's booking on each of a node's gpus GPUs; 0: nothing.
 func (l List) Each(gpus int) int64 {
 	if l.MiB < 0 || gpus <= 0 {
 		return 0
@@ -134,7 +134,7 @@ func (l List) Each(gpus int) int64 {
 // It skips one whose count is 0, and reads only one of the spellings "gres:gpu", "gres/gpu" and
 // "gpu": so of a list with several of them, no count is lost.
 type byType struct {
-	last  [8]Entry // more types are counted as often as they are named
+	last  [8]Entry // more types are counted as often as named
 	types int
 	sum   int64
 }
@@ -160,9 +160,9 @@ func (b *byType) with(e Entry) (sum int64) {
 	return min(b.sum, 1<<40)
 }
 
-// Without returns the list as written, less what books memory.
+// Without returns the list as written, less the memory booking.
 func (l List) Without() string {
-	if l.MiB < 0 { // as of all but jobs that are requeued
+	if l.MiB < 0 { // as of all but requeued jobs
 		return l.Text
 	}
 	_, rest := l.Part(Carma)
@@ -181,7 +181,7 @@ func (l List) Part(name string) (part, rest string) {
 	return part, rest
 }
 
-// Rebook returns the list with mib MiB as its booking; one without a booking stays as it is.
+// Rebook returns the list with mib MiB as its booking; a list without a booking stays unchanged.
 func (l List) Rebook(mib int64) string {
 	if l.MiB < 0 {
 		return l.Text
@@ -193,8 +193,8 @@ func (l List) Rebook(mib int64) string {
 	return Book(l.Without(), prefix, mib)
 }
 
-// Book adds to list what books mib MiB on all of a job's GPUs of a node together.
-// prefix is that of the running Slurm: "gres:" or "gres/".
+// Book adds to list a booking of mib MiB on all of a job's GPUs of a node
+// together. prefix is the running Slurm's: "gres:" or "gres/".
 func Book(list, prefix string, mib int64) string {
 	return Add(list, prefix+Carma+":"+strconv.FormatInt(mib, 10))
 }
