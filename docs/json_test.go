@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"carma/db/figure"
-	"carma/gres/doctor"
 	"carma/gres/status"
 	"carma/prolog"
 )
@@ -110,6 +109,7 @@ func outputs(t *testing.T) map[string][][]byte {
 		"carma.summary/1":     "cmd/carma-report/testdata/summary.json",
 		"carma.gpus/1":        "cmd/carma-report/testdata/gpus.json",
 		"carma.estimate/1":    "cmd/carma-estimate/testdata/golden/*.json",
+		"carma.doctor/1":      "cmd/carma-node/internal/doctor/testdata/findings.json",
 		"carma-sim.run/1":     "cmd/carma-sim/testdata/run.json",
 		"carma-sim.compare/1": "cmd/carma-sim/testdata/compare.json",
 		"carma-sim.submit/1":  "contrib/sim/run/testdata/submit.json",
@@ -133,12 +133,6 @@ func outputs(t *testing.T) map[string][][]byte {
 		t.Fatal(err)
 	}
 	all["carma.status/1"] = [][]byte{text}
-	text, err = json.Marshal(map[string]any{"schema": "carma.doctor/1", "version": "x", "worst": doctor.Fail,
-		"findings": []doctor.Finding{{Level: doctor.Fail, Do: "x"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all["carma.doctor/1"] = [][]byte{text}
 	text, err = json.Marshal(map[string]any{"schema": "carma.leases/1", "version": "x", "job": 1,
 		"gpus": []prolog.GPU{{UUID: "x"}}})
 	if err != nil {

@@ -66,8 +66,8 @@ func TestImports(t *testing.T) {
 		{"NVML", nil, []string{"gres/nvml"}, []string{goNVML}},
 		{"the NVML adapter", nil, []string{"cmd/carma-node", "contrib/"}, []string{"carma/gres/nvml"}},
 		{"SQL", nil, []string{"db", "db/rows", "gres/lease", "contrib/"}, []string{"database/sql", sqlite}},
-		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db"}, []string{"slurmbridge/sctl"},
-			[]string{"os/exec"}},
+		{"processes", []string{"slurmbridge/", "estimator", "estimator/", "db", "cmd/carma-estimate/internal/"},
+			[]string{"slurmbridge/sctl"}, []string{"os/exec"}},
 		{"the network", nil, []string{"gres/sdnotify", "contrib/"}, []string{"net", "net/http"}},
 		{"the commands", nil, []string{"cmd/"}, []string{"carma/cmd/"}},
 		{"contrib", nil, []string{"contrib/", "cmd/carma-sim"}, []string{"carma/contrib/"}},
@@ -162,7 +162,7 @@ func pure(t *testing.T) []string {
 	_, text, _ := strings.Cut(string(page), "\nPure (no files, clocks, processes or state between calls):")
 	text, _, _ = strings.Cut(text, "\n\n")
 	var list []string
-	for _, m := range regexp.MustCompile("`([a-z/]+)`").FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile("`([a-z/-]+)`").FindAllStringSubmatch(text, -1) {
 		list = append(list, m[1])
 	}
 	if len(list) < 20 {

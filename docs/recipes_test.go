@@ -69,7 +69,7 @@ var recipes = map[string][]change{
 		t.Error(err)
 	}
 `),
-		test("slurmbridge/script/method_recipe_test.go", "", `
+		test("cmd/carma-estimate/internal/script/method_recipe_test.go", "", `
 	if err := KnownMethod("flat"); err != nil {
 		t.Error(err)
 	}
@@ -92,10 +92,11 @@ var recipes = map[string][]change{
 `),
 	},
 	"a report column": {
-		{"db/report/field.go", "\t{\"Note\", ", "\t{\"Twice\", \"TWICE\", \"twice\", integer, \"twice the attempts\",\n" +
-			"\t\tfunc(j *job) value { return num(int64(2 * j.Attempts)) }},\n"},
+		{"cmd/carma-report/internal/report/field.go", "\t{\"Note\", ",
+			"\t{\"Twice\", \"TWICE\", \"twice\", integer, \"twice the attempts\",\n" +
+				"\t\tfunc(j *job) value { return num(int64(2 * j.Attempts)) }},\n"},
 		{"docs/json.md", "| `jobs[].note` |", "| `jobs[].twice` | number | twice the attempts |\n"},
-		test("db/report/column_recipe_test.go", "\t\"strings\"\n", `
+		test("cmd/carma-report/internal/report/column_recipe_test.go", "\t\"strings\"\n", `
 	columns, err := parseColumns("JobID,twice")
 	if err != nil || len(columns) != 2 || columns[1].of(&job{Attempts: 3}).num != 6 {
 		t.Error(columns, err)

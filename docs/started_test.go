@@ -22,13 +22,13 @@ import (
 // a user can write says which program, which option or which job. A new place needs its
 // line here, and a thought about whose text it hands over.
 var starts = map[string]string{
-	"gres/doctor/facts hardwareOf":      "slurmd of carma.toml, a constant",
-	"gres/sampler InChild":              "itself; the path of carma.toml",
-	"gres/dcgm Monitor.command":         "smact.dcgmi; constants and numbers",
-	"gres/mps Control.Do":               "mps.control; a command of ours on its stdin",
-	"gres/mps Control.launch":           "mps.control; a constant",
-	"cmd/carma-estimate program.traced": "carma-trace of the caller's PATH; the caller's own words, as the caller",
-	"contrib/sim/live output":           "carma-sim's, as the one who calls it",
+	"cmd/carma-node/internal/doctor/facts hardwareOf": "slurmd of carma.toml, a constant",
+	"gres/sampler InChild":                            "itself; the path of carma.toml",
+	"gres/dcgm Monitor.command":                       "smact.dcgmi; constants and numbers",
+	"gres/mps Control.Do":                             "mps.control; a command of ours on its stdin",
+	"gres/mps Control.launch":                         "mps.control; a constant",
+	"cmd/carma-estimate program.traced":               "carma-trace of the caller's PATH; the caller's own words",
+	"contrib/sim/live output":                         "carma-sim's, as the one who calls it",
 	"prolog/userfile command": "itself, and a number; a user's path goes over stdin to a process that has that " +
 		"user's rights",
 	"prolog/userfile/credentials.c": "nothing: execve(2) stands in its comment",

@@ -14,10 +14,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
-	"carma/db/report/texttable"
+	"carma/cmd/carma-estimate/internal/script"
+	"carma/db/texttable"
 	"carma/estimator"
 	"carma/estimator/graph"
-	"carma/slurmbridge/script"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

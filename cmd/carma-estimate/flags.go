@@ -8,12 +8,12 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"carma/cmd/carma-estimate/internal/answer"
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/cmd/internal/cli"
-	"carma/db/report/estimate"
 	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/directive"
-	"carma/slurmbridge/script"
 )
 
 const usage = `usage: carma-estimate --summary FILE --batch N [KEYS]
@@ -27,7 +27,7 @@ puts the summary or trace into the script.
 
 // options are the command line.
 type options struct {
-	estimate.Input
+	answer.Input
 	cases string
 	json  bool
 	trace bool
@@ -77,7 +77,7 @@ func (p *program) flags(o *options, values []string, ascii *bool) *pflag.FlagSet
 	f.Int64Var(&o.BaseMiB, "base", 0, "`MIB` that a process holds before it allocates (default: measured on an A100)")
 	add(&o.Method, "method", "", "WORD", strings.Join(method.Names(), ", ")+" (default "+method.Default+")")
 	add((*string)(&o.Write), "write", "", "all|mem", "put the summary and the keys into the script, or only mem=")
-	f.Lookup("write").NoOptDefVal = string(estimate.WriteAll)
+	f.Lookup("write").NoOptDefVal = string(answer.WriteAll)
 	add(&o.Partition, "partition", "p", "NAME", "like sbatch --partition")
 	add(&o.GRES, "gres", "", "LIST", "like sbatch --gres")
 	add(&o.Carma, "carma", "", "KEYS", "like sbatch --carma (default: CARMA of the environment)")
@@ -159,7 +159,7 @@ func (o *options) check(f *pflag.FlagSet) error {
 		return cli.Fail(cli.ExitUsage, "--gpus=%d: must be at least 1", o.GPUs)
 	case f.Changed("base") && o.BaseMiB < 1:
 		return cli.Fail(cli.ExitUsage, "--base=%d: must be at least 1", o.BaseMiB)
-	case f.Changed("write") && o.Write != estimate.WriteAll && o.Write != estimate.WriteMem:
+	case f.Changed("write") && o.Write != answer.WriteAll && o.Write != answer.WriteMem:
 		return cli.Fail(cli.ExitUsage, "--write=%s: write --write or --write=mem", o.Write)
 	}
 	if f.Changed("method") {

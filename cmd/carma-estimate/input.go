@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"carma/slurmbridge/cases"
+	"carma/cmd/carma-estimate/internal/cases"
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/slurmbridge/directive"
-	"carma/slurmbridge/script"
 )
 
 // readSummary reads a model summary from a file, a pipe or stdin.

@@ -11,12 +11,12 @@ import (
 	"os"
 	"syscall"
 
+	"carma/cmd/carma-estimate/internal/answer"
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/cmd/internal/cli"
-	"carma/db/report/estimate"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/estimator"
 	"carma/slurmbridge/annotate"
-	"carma/slurmbridge/script"
 )
 
 func main() {
@@ -53,13 +53,13 @@ func (p *program) run(args []string) error {
 		o.Summary = "the trace of " + o.Script
 	}
 	if o.Script != "" {
-		r, err := estimate.OfScript(o.Input, p.estimate)
+		r, err := answer.OfScript(o.Input, p.estimate)
 		if err != nil {
 			return status(err)
 		}
 		return p.tell(r, o)
 	}
-	r, err := estimate.OfSummary(o.Input, p.estimate)
+	r, err := answer.OfSummary(o.Input, p.estimate)
 	if err != nil {
 		return status(err)
 	}
@@ -67,7 +67,7 @@ func (p *program) run(args []string) error {
 }
 
 // tell prints what becomes of a script; a job that would be refused is an error.
-func (p *program) tell(r estimate.Report, o options) error {
+func (p *program) tell(r answer.Report, o options) error {
 	if r.Submission.Site.Path == "" {
 		fmt.Fprintf(p.errs, "carma-estimate: there is no %s; assuming nodes with %d A100-40GB as an example\n",
 			o.Config, script.ExamplePartition.GPUsPerNode)
@@ -84,7 +84,7 @@ func (p *program) tell(r estimate.Report, o options) error {
 	return nil
 }
 
-func (p *program) print(r estimate.Report, asJSON bool) error {
+func (p *program) print(r answer.Report, asJSON bool) error {
 	if asJSON {
 		return r.PrintJSON(p.out)
 	}
@@ -94,7 +94,7 @@ func (p *program) print(r estimate.Report, asJSON bool) error {
 // status gives an error about a file of the user's its exit status.
 func status(err error) error {
 	var unread *script.Unreadable
-	var mistake estimate.Mistake
+	var mistake answer.Mistake
 	switch {
 	case errors.Is(err, os.ErrPermission), errors.Is(err, syscall.EROFS):
 		return cli.Fail(cli.ExitPermission, "%w", err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"carma/cmd/internal/cli"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/gres/nvml"
 	"carma/slurmbridge/config"
 )

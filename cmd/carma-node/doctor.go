@@ -8,9 +8,9 @@ import (
 	"os"
 	"time"
 
+	"carma/cmd/carma-node/internal/doctor"
+	"carma/cmd/carma-node/internal/doctor/facts"
 	"carma/cmd/internal/cli"
-	"carma/gres/doctor"
-	"carma/gres/doctor/facts"
 	"carma/slurmbridge/sctl"
 )
 

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"carma/cmd/carma-node/internal/doctor"
+	"carma/cmd/carma-node/internal/doctor/facts"
 	"carma/cmd/internal/cli"
-	"carma/gres/doctor"
-	"carma/gres/doctor/facts"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/sctl"

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/gres"
 	"carma/gres/lease"
 	"carma/slurmbridge/config"

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
+	"carma/cmd/carma-node/internal/unbook"
 	"carma/cmd/internal/cli"
 	"carma/slurmbridge/sctl"
-	"carma/slurmbridge/unbook"
 )
 
 const unbookUsage = `usage: carma-node unbook

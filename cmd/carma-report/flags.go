@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"carma/cmd/carma-report/internal/report"
 	"carma/cmd/internal/cli"
-	"carma/db/report"
 )
 
 const usage = `usage: carma-report [OPTIONS] [JOB...]

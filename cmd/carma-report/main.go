@@ -13,9 +13,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"carma/cmd/carma-report/internal/report"
 	"carma/cmd/internal/cli"
 	"carma/db"
-	"carma/db/report"
 )
 
 func main() {

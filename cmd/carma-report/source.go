@@ -11,9 +11,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"carma/cmd/carma-report/internal/report"
 	"carma/cmd/internal/cli"
 	"carma/db"
-	"carma/db/report"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"carma/db/figure"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 )
 
 // Widths of the bars: a GPU's line has at most 80 columns.

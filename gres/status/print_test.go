@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 
 	"carma/db/figure"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/gres"
 	"carma/gres/choose"
 	"carma/gres/lease"

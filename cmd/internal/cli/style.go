@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 )
 
 // StyleOf returns the style for what is written to f: colours on a terminal

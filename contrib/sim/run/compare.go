@@ -11,7 +11,7 @@ import (
 
 	"carma/contrib/sim/chart"
 	"carma/contrib/sim/replay"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/slurmbridge/version"
 )
 

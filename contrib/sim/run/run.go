@@ -10,7 +10,7 @@ import (
 
 	"carma/contrib/sim/model"
 	"carma/contrib/sim/replay"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/slurmbridge/version"
 )
 

@@ -13,7 +13,7 @@ import (
 	"carma/contrib/sim/live"
 	"carma/contrib/sim/replay"
 	"carma/contrib/sim/workload"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/slurmbridge/version"
 )
 

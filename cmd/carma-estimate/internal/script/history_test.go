@@ -19,7 +19,7 @@ func TestBaseIsTheUsers(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	conf, err := os.ReadFile("../../cmd/carma-estimate/testdata/carma.toml")
+	conf, err := os.ReadFile("../../testdata/carma.toml")
 	if err != nil {
 		t.Fatal(err)
 	}

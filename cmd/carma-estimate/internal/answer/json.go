@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package estimate
+package answer
 
 import (
 	"encoding/json"
 	"io"
 
-	"carma/slurmbridge/script"
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/slurmbridge/version"
 )
 

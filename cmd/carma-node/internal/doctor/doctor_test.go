@@ -33,11 +33,11 @@ func read(t *testing.T, path string) string {
 // slurm.conf before it is read.
 func site(t *testing.T, change ...string) Facts {
 	t.Helper()
-	c, err := config.Load("../../contrib/slurm/carma.toml", os.ReadFile)
+	c, err := config.Load("../../../../contrib/slurm/carma.toml", os.ReadFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := read(t, "../../contrib/slurm/slurm.conf")
+	text := read(t, "../../../../contrib/slurm/slurm.conf")
 	for i := 0; i < len(change); i += 2 {
 		if !strings.Contains(text, change[i]) {
 			t.Fatalf("contrib/slurm/slurm.conf has no %q", change[i])
@@ -48,7 +48,7 @@ func site(t *testing.T, change ...string) Facts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gresConf, err := slurmconf.Parse(read(t, "../../contrib/slurm/gres.conf"), nil)
+	gresConf, err := slurmconf.Parse(read(t, "../../../../contrib/slurm/gres.conf"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

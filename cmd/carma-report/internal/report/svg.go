@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"carma/db/report/page"
+	"carma/cmd/carma-report/internal/report/page"
 	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/usertext"
 )

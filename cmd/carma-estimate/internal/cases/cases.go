@@ -15,11 +15,11 @@ import (
 	"strconv"
 	"time"
 
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/estimator"
 	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/script"
 )
 
 // maxCase is the longest line of a cases file.

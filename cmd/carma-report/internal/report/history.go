@@ -16,7 +16,7 @@ import (
 	"syscall"
 
 	"carma/db/figure"
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/jobstate"

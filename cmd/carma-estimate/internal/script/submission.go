@@ -15,13 +15,13 @@ import (
 	"strings"
 	"time"
 
+	"carma/cmd/carma-estimate/internal/launch"
 	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/jobenv"
-	"carma/slurmbridge/launch"
 )
 
 // Site is the cluster for judging a script.

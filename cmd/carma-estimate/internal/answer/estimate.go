@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package estimate estimates a training job, tells how slurmctld will treat its script,
+// Package answer estimates a training job, tells how slurmctld will treat its script,
 // and puts the needed lines into the script.
-package estimate
+package answer
 
 import (
 	"cmp"
@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/estimator"
 	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
-	"carma/slurmbridge/script"
 )
 
 // Write names the additions to a script.

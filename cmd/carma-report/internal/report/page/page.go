@@ -9,7 +9,7 @@ import (
 	"io"
 	"strings"
 
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 )
 
 //go:embed page.html

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package estimate
+package answer
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"carma/db/report/texttable"
+	"carma/cmd/carma-estimate/internal/script"
+	"carma/db/texttable"
 	"carma/estimator"
-	"carma/slurmbridge/script"
 )
 
 // barCells is the room of 80 columns for the longest bar.

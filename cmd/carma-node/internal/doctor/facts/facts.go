@@ -17,10 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"carma/cmd/carma-node/internal/doctor"
 	"carma/db"
 	"carma/gres"
 	"carma/gres/confine"
-	"carma/gres/doctor"
 	"carma/gres/lease"
 	"carma/gres/sampler"
 	"carma/slurmbridge/config"

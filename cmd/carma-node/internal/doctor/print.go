@@ -8,7 +8,7 @@ import (
 	"io"
 	"strings"
 
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/slurmbridge/version"
 )
 

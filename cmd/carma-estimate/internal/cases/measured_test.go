@@ -24,7 +24,7 @@ import (
 
 // measured is where the measured runs are, which are no part of the
 // repository.
-const measured = "../../../shared/data/memory"
+const measured = "../../../../../shared/data/memory"
 
 // truth is a case with what nvidia-smi showed.
 type truth struct {

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"carma/cmd/carma-node/internal/doctor"
 	"carma/gres"
-	"carma/gres/doctor"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 	"carma/slurmbridge/slurmtime"
 	"carma/slurmbridge/version"
 )

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"carma/db/report/page"
-	"carma/db/report/texttable"
+	"carma/cmd/carma-report/internal/report/page"
+	"carma/db/texttable"
 	"carma/slurmbridge/slurmtime"
 )
 

@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"carma/cmd/carma-estimate/internal/script"
 	"carma/slurmbridge/directive"
-	"carma/slurmbridge/script"
 )
 
 // cacheBytes bounds the summaries that are kept: several times all of timm.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package estimate
+package answer
 
 import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
-	"carma/db/report/texttable"
+	"carma/db/texttable"
 )
 
 // width is a terminal's usual width.
