@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The Debian packages that building and trying CARMA needs, by target of the
+# The packages of Debian and Ubuntu that building and trying CARMA needs, by target of the
 # Makefile, beside what the README names. usage: deps.sh TARGET... installs what
 # is missing; deps.sh --list prints the list. Services that the packages bring
 # are kept from starting: the development cluster starts its own.
@@ -73,7 +73,7 @@ if [ "$(id -u)" != 0 ]; then
 	command -v sudo >/dev/null || { echo "deps: need root or sudo to install:$missing" >&2; exit 1; }
 	as_root=sudo
 fi
-echo "deps: installing from Debian's packages:$missing"
+echo "deps: installing packages:$missing"
 
 # policy-rc.d is what Debian's packages ask before they start a service.
 policy=/usr/sbin/policy-rc.d

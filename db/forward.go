@@ -16,6 +16,7 @@ import (
 type Comment struct {
 	ArrayJobID uint32 // 0: no array
 	Text       string
+	Unended    bool // slurmdbd has not heard of the job's end, with which slurmctld's AdminComment comes again
 }
 
 // Slurmdbd is Slurm's accounting database.
@@ -52,11 +53,14 @@ type outboxRow struct {
 	job     uint32
 	cluster string
 	tries   int
+	unended bool // slurmdbd has not heard of the job's end
 }
 
 // Forward sends the due records to slurmdbd and returns how many jobs are there now. A
 // job leaves the outbox when its records were read back: records overwritten meanwhile
-// by another node, or lost, are sent again, and records sent twice are there once.
+// by another node, or lost, are sent again, and records sent twice are there once. A job
+// waits until slurmdbd has heard of the job's end, however long it takes: until then
+// slurmctld replaces the comment, as after a time without slurmdbd.
 func (d *DB) Forward(ctx context.Context, to Slurmdbd, now time.Time) (sent int, err error) {
 	rows, err := d.due(ctx, now)
 	if err != nil {
@@ -90,8 +94,12 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 	comments, err := to.Comments(ctx, cluster, jobs)
 	carriers := map[uint32]uint32{} // where each job's records were put
 	failed := 0
-	for _, r := range rows {
+	for i, r := range rows {
 		at, known := carrier(comments, r.job)
+		if known && comments[at].Unended {
+			rows[i].unended = true
+			continue
+		}
 		if !known || failed == mostFailed {
 			continue
 		}
@@ -115,7 +123,7 @@ func (d *DB) forwardCluster(ctx context.Context, to Slurmdbd, cluster string, ro
 				failed++
 				continue
 			}
-			comments[at] = Comment{comments[at].ArrayJobID, merged}
+			comments[at] = Comment{ArrayJobID: comments[at].ArrayJobID, Text: merged}
 		}
 		carriers[r.job] = at
 	}
@@ -157,13 +165,13 @@ func carrier(comments map[uint32]Comment, job uint32) (at uint32, ok bool) {
 
 // settle takes a job out of the outbox, or lets it wait.
 func (d *DB) settle(ctx context.Context, r outboxRow, done bool, now time.Time) error {
-	if done || r.tries >= tries {
+	if done || r.tries >= tries && !r.unended {
 		return d.drop(ctx, r)
 	}
 	wait := min(tryFirst<<min(r.tries, 20), tryMost)
-	if _, err := d.sql.ExecContext(ctx, "UPDATE outbox SET tries = tries + 1, at = ?4 WHERE job_id=?1 AND cluster=?2 "+
+	if _, err := d.sql.ExecContext(ctx, "UPDATE outbox SET tries = ?5, at = ?4 WHERE job_id=?1 AND cluster=?2 "+
 		"AND tries=?3",
-		r.job, r.cluster, r.tries, now.Add(wait).Unix()); err != nil {
+		r.job, r.cluster, r.tries, now.Add(wait).Unix(), min(r.tries+1, tries)); err != nil {
 		return fmt.Errorf("write outbox: %w", explain(err))
 	}
 	return nil

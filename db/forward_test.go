@@ -21,6 +21,7 @@ import (
 type dbd struct {
 	comments map[uint32]string
 	arrays   map[uint32]uint32 // of a task
+	unended  map[uint32]bool
 	down     bool
 	sets     int
 	loses    bool // takes a comment and forgets it, as another node's write would
@@ -33,7 +34,7 @@ func (d *dbd) Comments(context.Context, string, []uint32) (map[uint32]Comment, e
 	}
 	all := map[uint32]Comment{}
 	for id, text := range d.comments {
-		all[id] = Comment{d.arrays[id], text}
+		all[id] = Comment{d.arrays[id], text, d.unended[id]}
 	}
 	return all, nil
 }
@@ -73,7 +74,7 @@ func TestForwardArray(t *testing.T) {
 		t.Errorf("%q, %.20q", to.comments[5], to.comments[7])
 	}
 	for id, want := range map[uint32]string{6: "5 6", 7: "7", 8: "8"} {
-		list, refused, err := ParseComment(id, Comment{to.arrays[id], to.comments[id]})
+		list, refused, err := ParseComment(id, Comment{ArrayJobID: to.arrays[id], Text: to.comments[id]})
 		var got []string
 		for _, a := range list {
 			got = append(got, fmt.Sprint(a.JobID))
@@ -161,6 +162,31 @@ func TestForward(t *testing.T) {
 	}
 	if n < 168 || n > 400 {
 		t.Errorf("given up after %d tries", n)
+	}
+}
+
+// After a time without slurmdbd slurmctld sends a job's start, and then its end with
+// slurmctld's own comment: what is written in between is lost.
+func TestForwardWaitsForTheEnd(t *testing.T) {
+	d := openFor(t, filepath.Join(t.TempDir(), "carma.db"))
+	if err := d.Put(t.Context(), attempt(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.SetEnd(t.Context(), End{JobID: 1, Node: "n1", State: "COMPLETED", Forward: true}); err != nil {
+		t.Fatal(err)
+	}
+	to := &dbd{comments: map[uint32]string{1: "before"}, unended: map[uint32]bool{1: true}}
+	now := time.Now().Add(time.Minute)
+	for range 2 * tries { // a job that runs for months once requeued
+		if sent, err := d.Forward(t.Context(), to, now); sent != 0 || err != nil || to.sets != 0 {
+			t.Fatal(sent, to.sets, err)
+		}
+		now = now.Add(tryMost + time.Second)
+	}
+	to.unended, to.comments[1] = nil, "of the end"
+	if sent, err := d.Forward(t.Context(), to, now); sent != 1 || err != nil ||
+		!strings.HasPrefix(to.comments[1], "of the end carma1:") {
+		t.Errorf("%d sent, %v: %.20q", sent, err, to.comments[1])
 	}
 }
 
@@ -283,7 +309,7 @@ func TestForeignRecords(t *testing.T) {
 			}
 			return strings.Join(words, " ")
 		}
-		carrier := Comment{c.array, text}
+		carrier := Comment{ArrayJobID: c.array, Text: text}
 		got, refused, err := ParseComment(c.job, carrier)
 		if err != nil || ids(got) != c.want || refused != len(list)-len(got) {
 			t.Errorf("%+v: %q, %d refused, %v", c, ids(got), refused, err)
@@ -324,7 +350,7 @@ func FuzzParseComment(f *testing.F) {
 		z.Write([]byte(records))
 		z.Close()
 		for _, text := range []string{before, before + commentMark + strings.ToLower(lettersOnly.EncodeToString(b.Bytes()))} {
-			c := Comment{array, text}
+			c := Comment{ArrayJobID: array, Text: text}
 			list, _, err := ParseComment(job, c)
 			if err != nil {
 				continue

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"carma/db"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -34,8 +35,8 @@ func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 	}
 	comments := map[uint32]db.Comment{}
 	err := s.Accounted(ctx, f, func(j sctl.Accounted) {
-		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID,
-			Text: j.Comment}
+		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment,
+			Unended: !jobstate.State(j.State).HasEnded()}
 	})
 	if err != nil {
 		return nil, err

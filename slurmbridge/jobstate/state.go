@@ -52,6 +52,11 @@ func (s State) MayBeInProlog() bool {
 	return false
 }
 
+// HasEnded tells whether a job in the state has ended for good: another attempt follows REQUEUED.
+func (s State) HasEnded() bool {
+	return !s.HoldsNode() && s != Pending && s != Resizing && s != Requeued
+}
+
 // Reason is why a job is pending, in squeue's words; InProlog also of a running job.
 type Reason string
 

@@ -17,6 +17,15 @@ func TestHoldsNode(t *testing.T) {
 	}
 }
 
+func TestHasEnded(t *testing.T) {
+	for state, want := range map[State]bool{"RUNNING": false, "PENDING": false, "REQUEUED": false, "COMPLETED": true,
+		"NODE_FAIL": true, "PREEMPTED": true} {
+		if state.HasEnded() != want {
+			t.Error(fmt.Sprint(state, " has ended: ", !want))
+		}
+	}
+}
+
 // The words are those of 24.11.5 to 26.05.
 func TestReasons(t *testing.T) {
 	const noNodes = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"

@@ -7,6 +7,10 @@
 
 #include "shim.h"
 
+#if SLURM_VERSION_NUMBER < SLURM_VERSION_NUM(22, 5, 0)
+#error "CARMA needs Slurm 22.05 or later; these are the headers of an earlier release (Ubuntu 22.04 has 21.08)"
+#endif
+
 /* Private to slurmctld; never looked into. */
 typedef struct job_record job_record_t;
 
