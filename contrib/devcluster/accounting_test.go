@@ -173,11 +173,16 @@ func TestForward(t *testing.T) {
 	time.Sleep(15 * time.Second) // an attempt to send fails
 	c.restart("slurmdbd")
 	defer func() {
-		if t.Failed() { // seen once in 14 runs
+		if t.Failed() {
 			t.Log(c.sh("", "date; sacct -a -X -n -P -o jobid,state,start,end,admincomment; sdiag | grep -i dbd"))
 		}
 	}()
-	c.eventually(func() string { return fmt.Sprint(len(c.accounts("--from slurmdbd"))) }, "^14$")
+	// Records that slurmdbd did not take are tried ever more rarely: after 10, 20, 40, 80 and 160 s.
+	for start := time.Now(); len(c.accounts("--from slurmdbd")) < 14; time.Sleep(time.Second) {
+		if time.Since(start) > 10*time.Minute {
+			t.Fatalf("%d of 14 records are in slurmdbd", len(c.accounts("--from slurmdbd")))
+		}
+	}
 	here, there := c.accounts(""), c.accounts("--from slurmdbd")
 	for id := range here {
 		x, y := fmt.Sprintf("%+v", plain(here[id])), fmt.Sprintf("%+v", plain(there[id]))
@@ -276,7 +281,7 @@ func TestEnergyConserved(t *testing.T) {
 	}
 	list := strings.Join(ids, ",")
 	for start := time.Now(); c.sh("", "squeue -h -j "+list+" | wc -l") != "0"; time.Sleep(2 * time.Second) {
-		if time.Since(start) > 15*time.Minute {
+		if time.Since(start) > 25*time.Minute {
 			t.Fatal("500 jobs do not end")
 		}
 	}
@@ -291,7 +296,7 @@ func TestEnergyConserved(t *testing.T) {
 		return n
 	}
 	for start := time.Now(); complete() < 500; time.Sleep(time.Second) {
-		if time.Since(start) > 5*time.Minute {
+		if time.Since(start) > 10*time.Minute {
 			t.Fatalf("%d of 500 records are complete", complete())
 		}
 	}
