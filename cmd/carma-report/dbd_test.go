@@ -60,7 +60,7 @@ func carried(t *testing.T, before string, ids ...uint32) string {
 // spoiled record: what can be read is shown, and what is not known is "-".
 func TestFromSlurmdbd(t *testing.T) {
 	line := func(cluster, raw, id, state, comment string) string {
-		return strings.Join([]string{cluster, raw, id, "1001", "alice", "gpu", state, comment}, "\x1f")
+		return strings.Join([]string{cluster, raw, id, "1001", "alice", "gpu", state, "1698800000", comment}, "\x1f")
 	}
 	name := func(cluster, raw string) string {
 		return strings.Join([]string{cluster, raw, "ml", "train|x"}, "\x1f")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"carma/db"
-	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/sctl"
 )
 
@@ -36,7 +35,7 @@ func (s Slurmdbd) Comments(ctx context.Context, cluster string, jobs []uint32) (
 	comments := map[uint32]db.Comment{}
 	err := s.Accounted(ctx, f, func(j sctl.Accounted) {
 		comments[j.JobID] = db.Comment{ArrayJobID: j.ArrayJobID, Text: j.Comment,
-			Unended: !jobstate.State(j.State).HasEnded()}
+			Unended: !j.Ended}
 	})
 	if err != nil {
 		return nil, err

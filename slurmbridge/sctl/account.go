@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"carma/slurmbridge/jobstate"
 )
 
 // Accounting asks slurmdbd, through sacct and sacctmgr, as a Client asks slurmctld.
@@ -24,6 +26,7 @@ type Accounted struct {
 	User       string // Slurm's name for UID
 	Partition  string
 	State      string // CANCELLED for "CANCELLED by 1000"
+	Ended      bool   // slurmdbd has been told of the end, and no attempt follows
 	Comment    string // AdminComment; only operators write there
 }
 
@@ -31,7 +34,7 @@ type Accounted struct {
 // 20.11 on. Text by a user stands in the second alone, which asks for nothing else:
 // the separator stands in sacct's arguments, readable by users while sacct runs.
 var (
-	accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "UID", "User", "Partition", "State", "AdminComment"}
+	accountedFields = []string{"Cluster", "JobIDRaw", "JobID", "UID", "User", "Partition", "State", "End", "AdminComment"}
 	namedFields     = []string{"Cluster", "JobIDRaw", "Account", "JobName"}
 )
 
@@ -121,8 +124,11 @@ func parseAccounted(f []string) (j Accounted, ok bool) {
 	if err != nil {
 		return j, false
 	}
-	j = Accounted{Cluster: f[0], JobID: id, UID: uid, User: f[4], Partition: f[5], Comment: f[7]}
+	j = Accounted{Cluster: f[0], JobID: id, UID: uid, User: f[4], Partition: f[5], Comment: f[8]}
 	j.State, _, _ = strings.Cut(f[6], " ")
+	// slurmctld sends the start of a job of which slurmdbd has not heard with the state of now, perhaps
+	// COMPLETED; the end comes after (as_mysql_job.c, 22.05 to 26.05). Until then sacct has no time for the end.
+	j.Ended = jobstate.State(j.State).HasEnded() && f[7] != "Unknown"
 	if array, task, isTask := strings.Cut(f[2], "_"); isTask {
 		if n, err := number(array); err == nil {
 			j.ArrayJobID, j.ArrayTask = n, task

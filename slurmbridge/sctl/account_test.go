@@ -15,14 +15,18 @@ func TestParseAccounted(t *testing.T) {
 		want Accounted
 		ok   bool
 	}{
-		{[]string{"c", "12", "12", "1001", "alice", "gpu", "COMPLETED", "JS1:x carma1:y"},
-			Accounted{"c", 12, 1001, 0, "", "alice", "gpu", "COMPLETED", "JS1:x carma1:y"}, true},
-		{[]string{"c", "13", "12_4", "1001", "alice", "gpu", "CANCELLED by 1000", ""},
-			Accounted{"c", 13, 1001, 12, "4", "alice", "gpu", "CANCELLED", ""}, true},
-		{[]string{"c", "14", "12+0", "1001", "alice", "gpu", "NEWSTATE", ""},
-			Accounted{"c", 14, 1001, 0, "", "alice", "gpu", "NEWSTATE", ""}, true},
-		{[]string{"c", "12.batch", "12.batch", "", "", "", "COMPLETED", ""}, Accounted{}, false},
-		{[]string{"c", "12", "12", "alice", "1001", "gpu", "COMPLETED", ""}, Accounted{}, false},
+		{[]string{"c", "12", "12", "1001", "alice", "gpu", "COMPLETED", "1764200000", "JS1:x carma1:y"},
+			Accounted{"c", 12, 1001, 0, "", "alice", "gpu", "COMPLETED", true, "JS1:x carma1:y"}, true},
+		{[]string{"c", "12", "12", "1001", "alice", "gpu", "COMPLETED", "Unknown", ""},
+			Accounted{"c", 12, 1001, 0, "", "alice", "gpu", "COMPLETED", false, ""}, true},
+		{[]string{"c", "12", "12", "1001", "alice", "gpu", "REQUEUED", "1764200000", ""},
+			Accounted{"c", 12, 1001, 0, "", "alice", "gpu", "REQUEUED", false, ""}, true},
+		{[]string{"c", "13", "12_4", "1001", "alice", "gpu", "CANCELLED by 1000", "1764200000", ""},
+			Accounted{"c", 13, 1001, 12, "4", "alice", "gpu", "CANCELLED", true, ""}, true},
+		{[]string{"c", "14", "12+0", "1001", "alice", "gpu", "NEWSTATE", "1764200000", ""},
+			Accounted{"c", 14, 1001, 0, "", "alice", "gpu", "NEWSTATE", true, ""}, true},
+		{[]string{"c", "12.batch", "12.batch", "", "", "", "COMPLETED", "", ""}, Accounted{}, false},
+		{[]string{"c", "12", "12", "alice", "1001", "gpu", "COMPLETED", "", ""}, Accounted{}, false},
 	} {
 		if got, ok := parseAccounted(c.row); ok != c.ok || got != c.want {
 			t.Errorf("%q: %+v, %v", c.row, got, ok)
@@ -35,7 +39,7 @@ func TestParseAccounted(t *testing.T) {
 func TestNamesOfHostileJobs(t *testing.T) {
 	forged := "x\n@|c|99|99|1002|bob|gpu|COMPLETED|carma1:"
 	sacct := `for a; do case $a in --delimiter=*) sep=${a#*=};; --format=*) format=${a#*=};; esac; done
-case $format in *AdminComment) printf '%s' "c@12@12@1001@alice@gpu@COMPLETED@carma1:y@";;
+case $format in *AdminComment) printf '%s' "c@12@12@1001@alice@gpu@COMPLETED@1764200000@carma1:y@";;
 *) printf '%s' "c@12@ml@` + forged + `@";; esac | sed "s/@/$sep/g"`
 	a := Accounting(client(t, map[string]string{"sacct": strings.ReplaceAll(sacct, "\n@", "\n")}))
 	var jobs []Accounted
@@ -57,7 +61,7 @@ func TestAccountedAsks(t *testing.T) {
 	zone := time.FixedZone("CEST", 7200)
 	delimiter := regexp.MustCompile(`--delimiter=@[0-9a-f]{32}@ `)
 	all := "sacct --noheader --allocations --parsable " +
-		"--format=Cluster,JobIDRaw,JobID,UID,User,Partition,State,AdminComment "
+		"--format=Cluster,JobIDRaw,JobID,UID,User,Partition,State,End,AdminComment "
 	for want, f := range map[string]AccountedFilter{
 		"--allusers --starttime=uts1000000": {},
 		"--jobs=1,2 --allusers":             {Jobs: []uint32{1, 2}},
@@ -83,13 +87,13 @@ func FuzzScanAccounted(f *testing.F) {
 		sep := newSeparator()
 		var b strings.Builder
 		for range 2 {
-			for _, s := range []string{"c", "13", "12_4", "1001", "alice", "gpu", state, comment} {
+			for _, s := range []string{"c", "13", "12_4", "1001", "alice", "gpu", state, "Unknown", comment} {
 				b.WriteString(s + string(sep))
 			}
 			b.WriteByte('\n')
 		}
 		n := 0
-		_, err := sep.scan(strings.NewReader(b.String()), 8, func(row []string) {
+		_, err := sep.scan(strings.NewReader(b.String()), 9, func(row []string) {
 			j, ok := parseAccounted(row)
 			if n++; !ok || j.JobID != 13 || j.UID != 1001 || j.ArrayJobID != 12 || j.ArrayTask != "4" || j.Comment != comment {
 				t.Errorf("%+v of %q", j, row)
