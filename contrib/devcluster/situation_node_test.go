@@ -6,11 +6,8 @@ package devcluster_test
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,32 +16,6 @@ import (
 	"carma/db"
 	"carma/gres/lease"
 )
-
-// oldCommit is the first whose ledgers are on nodes.
-const oldCommit = "4f24302"
-
-// commandsOf builds the commands of a commit and returns the directory that has them.
-func commandsOf(t *testing.T, commit string) string {
-	t.Helper()
-	dir := t.TempDir()
-	build := exec.Command("bash", "-ec", "git -C ../.. archive "+commit+" | tar -x -C "+dir+"; make "+
-		"--no-print-directory -C "+dir+" commands")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the commands of %s, which needs the repository's history: %v\n%s", commit, err, out)
-	}
-	return filepath.Join(dir, "bin")
-}
-
-// exchange puts other programs in the place of the cluster's, for hooks that start from
-// now on, and restarts the agents.
-func (c *cluster) exchange(bin string) {
-	c.t.Helper()
-	for _, name := range []string{"carma-node", "carma-report"} {
-		c.sh("", fmt.Sprintf("cp %s/%s %s/bin/%s.new && mv %s/bin/%s.new %s/bin/%s", bin, name, c.dir, name, c.dir, name,
-			c.dir, name))
-	}
-	c.restart("agent")
-}
 
 // book opens a node's ledger.
 func (c *cluster) book(node string) *lease.Ledger {
@@ -69,69 +40,6 @@ func holders(t *testing.T, b *lease.Ledger) string {
 		ids = append(ids, l.Job.String())
 	}
 	return strings.Join(ids, " ")
-}
-
-// Agent and hooks are exchanged for those of the first commit, and back, while jobs run;
-// then the ledger is of a version that the old ones do not know. Jobs run on, leases stay,
-// no job fails, and what ended under programs that could not read the ledger is released.
-func TestSituationLedgerOfAnotherVersion(t *testing.T) {
-	old := commandsOf(t, oldCommit)
-	ours, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := up(t, "--nodes", "1")
-	// What the first commit does not know: an administrator takes it out before going back.
-	c.sh("", "sed -i '/^\\[devices\\]/,/^$/d' $CARMA_CONF")
-	b := c.book("n1")
-	run := func() string {
-		id := c.sbatch(alice, "", train("10G", "1h"))
-		c.gpu(id)
-		return id
-	}
-	holds := func(want ...string) {
-		t.Helper()
-		c.eventually(func() string { return holders(t, b) }, "^("+strings.Join(want, "|")+")( ("+strings.Join(want,
-			"|")+")){"+fmt.Sprint(len(want)-1)+"}$")
-		for _, id := range want {
-			if got := c.job(id, "%T"); got != "RUNNING" {
-				t.Fatalf("job %s is %s\n%s", id, got, c.story(id))
-			}
-		}
-	}
-	end := func(id string) { c.sh(alice, "scancel "+id); c.ends(id, "CANCELLED") }
-	first, second := run(), run()
-	holds(first, second)
-	c.exchange(old)
-	third := run()
-	end(second)
-	holds(first, third)
-	c.exchange(ours)
-	fourth := run()
-	end(third)
-	holds(first, fourth)
-	c.ends(c.sbatch(bob, "", train("10G", "1s")), "COMPLETED")
-
-	// A newer ledger than the old programs know.
-	d, err := sql.Open("sqlite3", "file:"+filepath.Join(c.dir, "run/n1/leases.db")+"?_busy_timeout=10000")
-	if err == nil {
-		_, err = d.Exec("PRAGMA user_version = 99")
-	}
-	if err := errors.Join(err, d.Close()); err != nil {
-		t.Fatal(err)
-	}
-	c.exchange(old)
-	back := c.sbatch(alice, "", train("10G", "1s"))
-	c.eventually(func() string { return c.hookLog(back) }, "it is of version 99")
-	// Its lease waits for programs that know the ledger.
-	end(fourth)
-	both := "^(" + first + " " + fourth + "|" + fourth + " " + first + ")$"
-	c.eventually(func() string { return holders(t, b) }, both)
-	c.exchange(ours)
-	c.sh("", "scontrol update JobId="+back+" StartTime=now") // it had been returned to the queue for ten minutes
-	c.ends(back, "COMPLETED")
-	holds(first)
-	c.nothingLeft()
 }
 
 // The node's slurmd and the job's steps die, and slurmctld gives the node up: the job goes

