@@ -309,29 +309,64 @@ static const char *variable_of(const job_desc_msg_t *job)
 	return keys ? keys : value_in(job->environment, job->env_size, "CARMA");
 }
 
-static char *ask_of(const job_desc_msg_t *job, const char *gpus, size_t *len)
+/* The values of variables, whose names have commas between. */
+static void join_values(const job_desc_msg_t *job, char *names, char *to, size_t room)
+{
+	size_t n = 0;
+
+	if (!job->environment || !job->env_size) {
+		snprintf(to, room, CARMA_NO_VALUES);
+		return;
+	}
+	names[strcspn(names, "\n")] = '\0';
+	for (char *rest = names, *name; (name = strsep(&rest, ",")) && n < room - 1;)
+		n += (size_t)snprintf(to + n, room - n, "%s=%s%c", name,
+				      TEXT(value_in(job->environment, job->env_size, name)), CARMA_ARG_END);
+	to[n < room ? n : room - 1] = '\0';
+}
+
+static char *ask_of(const job_desc_msg_t *job, const char *gpus, const char *values, size_t *len)
 {
 	const char *option = option_of(job), *variable = variable_of(job);
 	char *ask, args[CARMA_ARGS_MAX];
 	int n;
 
 	join_args(job, args, sizeof(args));
-	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s%c%.*s%c%s%c%.*s",
+	n = asprintf(&ask, "%s%c%s%c%s%c%s%c%s%c%u%c%u%c%u%c%u%c%u%c%u%c%u%c%d%c%s%c%.*s%c%.*s%c%s%c%s%c%.*s",
 		     TEXT(job->partition), 0, TEXT(job->tres_per_node), 0, *gpus ? gpus : TEXT(job->tres_per_job), 0,
 		     TEXT(job->tres_per_socket), 0, TEXT(job->tres_per_task), 0,
 		     job->min_nodes, 0, job->num_tasks, 0, WIDE(job->ntasks_per_node), 0,
 		     WIDE(job->sockets_per_node), 0, job->user_id, 0, job->time_limit, 0,
 		     job->max_nodes, 0, record_constrains(), 0, TEXT(extra_of(job)), 0,
-		     CARMA_KEYS_MAX, TEXT(option), 0, CARMA_KEYS_MAX, TEXT(variable), 0, args, 0,
+		     CARMA_KEYS_MAX, TEXT(option), 0, CARMA_KEYS_MAX, TEXT(variable), 0, values, 0, args, 0,
 		     CARMA_SCRIPT_MAX, TEXT(job->script));
 	*len = (size_t)n;
 	return n < 0 ? NULL : ask;
 }
 
+/* libcarma's answer for a job; NULL: none. Where the first wants the values of variables, a second is
+ * made with them. */
+static char *answer_for(const job_desc_msg_t *job, const char *gpus, uint32_t submit_uid)
+{
+	char values[CARMA_ARGS_MAX] = "", *ask, *answer;
+	size_t len;
+
+	for (bool again = false;; again = true) {
+		if (!(ask = ask_of(job, gpus, values, &len))) {
+			worker_complain("out of memory");
+			return NULL;
+		}
+		answer = worker_ask(submit_uid, ask, len);
+		if (again || !answer || strncmp(answer, "vars ", 5))
+			return answer;
+		join_values(job, answer + 5, values, sizeof(values));
+		free(answer);
+	}
+}
+
 static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 {
-	char *ask, *answer, *why = NULL, gpus[32];
-	size_t len;
+	char *answer, *why = NULL, gpus[32];
 	bool booked;
 	int rc;
 
@@ -344,11 +379,7 @@ static int submit(job_desc_msg_t *job, uint32_t submit_uid, char **err_msg)
 		return rc;
 	}
 	gpus_for_tasks(job, gpus, sizeof(gpus));
-	if (!(ask = ask_of(job, gpus, &len))) {
-		worker_complain("out of memory");
-		return SLURM_SUCCESS;
-	}
-	if (!(answer = worker_ask(submit_uid, ask, len)))
+	if (!(answer = answer_for(job, gpus, submit_uid)))
 		return SLURM_SUCCESS;
 	booked = !strncmp(answer, "tres_per_node ", 14) || strstr(answer, "\ntres_per_node ");
 	rc = apply(job, answer, err_msg);
