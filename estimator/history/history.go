@@ -166,6 +166,18 @@ func (v Value) Reserve() int64 {
 	return v.PeakMiB + (v.PeakMiB*more+99)/100
 }
 
+// maxSpread is how many times the lowest peak the highest may be of runs of the same thing.
+const maxSpread = 2
+
+// Differ tells whether the runs seem to be of several things. The largest is booked.
+func (v Value) Differ() bool { return v.PeakMiB > maxSpread*v.LeastMiB() }
+
+// LeastMiB is the lowest peak.
+func (v Value) LeastMiB() int64 { return v.PeakMiB - v.SpreadMiB }
+
+// TellApart is the advice for runs that differ.
+const TellApart = "vars= or job= tells them apart"
+
 // Limits of a snapshot: 100,000 keys come to 3.2 MB.
 const (
 	MaxKeys      = 100_000

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -103,6 +104,27 @@ func TestKeyOfVars(t *testing.T) {
 				t.Errorf("%q has another key where the names stand elsewhere", what)
 			}
 		}
+	}
+}
+
+// Runs differ where the highest peak is more than twice the lowest. Either way the highest is booked.
+func TestDiffer(t *testing.T) {
+	for _, c := range []struct {
+		peaks []int64
+		want  bool
+	}{{[]int64{1000}, false}, {[]int64{1000, 2000}, false}, {[]int64{1000, 2001}, true},
+		{[]int64{9000, 1500, 2000}, true}} {
+		l := NewLearner()
+		for i, peak := range c.peaks {
+			l.Add(run(1, int64(i), peak))
+		}
+		_, values := l.Values()
+		if v := values[1]; v.Differ() != c.want || v.PeakMiB != slices.Max(c.peaks) || v.LeastMiB() != slices.Min(c.peaks) {
+			t.Errorf("%d: %+v differ: %v", c.peaks, v, v.Differ())
+		}
+	}
+	if (Value{}).Differ() {
+		t.Error("no runs differ")
 	}
 }
 

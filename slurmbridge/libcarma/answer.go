@@ -125,7 +125,7 @@ func lines(job *annotate.Job, a *annotate.Annotation) string {
 	b = a.AppendEnv(b, "env ", "\n")
 	if a.GPUs > 0 {
 		b = append(b, "time "+jobenv.EnvSubmit+"\ncomment "...)
-		b = append(admincomment.AppendJob(b, &a.Carma, cmp.Or(a.Note, a.Unread)), '\n')
+		b = append(admincomment.AppendJob(b, &a.Carma, cmp.Or(a.Unread, a.Note)), '\n')
 	}
 	return string(b)
 }
