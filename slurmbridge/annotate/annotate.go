@@ -164,7 +164,7 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.boundSlowdown(s.MaxSlowdown)
 	if unread := directive.Unread(job.Script); unread != nil {
-		a.Unread = unread.Error()
+		a.Unread, a.UnreadLine = unread.Error(), unread.Line
 	}
 	a.oneNode(job)
 	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, int64(k)*a.ReserveMiB)

@@ -73,6 +73,7 @@ env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
 env KEY=6457f804971a3061
+env UNREAD=2
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536,"note":"line 2: '# CARMA mem=10G' is not read: #CARMA and a blank begin a line"}
 `},
