@@ -233,6 +233,7 @@ func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	}
 	task.RetryReason = l.retry
 	task.Ordinals, task.GPUs = l.ordinals(gpus, granted), Numbers(gpus)
+	task.Together = l.node.Config.Devices.Names == "auto"
 	if err := writeTaskFile(l.node.RunDir, l.JobKey, task); err != nil {
 		return err
 	}
