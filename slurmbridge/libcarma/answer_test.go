@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -268,6 +269,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
 	f.Add(ask("", "gres:gpu:2,gres:carma:1", "#!/bin/sh\n#CARMA smact=3\n"))
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA vars=A,B\n"))
+	f.Add(bytes.Replace(ask("gpu", "gres:gpu:1", ""), []byte("4294967294\x000\x00"), []byte("4294967294\x001\x00"), 1))
 	path := filepath.Join(f.TempDir(), "carma.toml")
 	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
 		f.Fatal(err)
@@ -277,7 +279,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Fatal(err)
 	}
 	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env",
-		"time", "comment", "time_limit", "signal", "requeue", "tell", "vars"}
+		"time", "comment", "time_limit", "signal", "requeue", "tell", "vars", "extra"}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		answer := answerTo(in)
 		if answer == "" {

@@ -55,6 +55,7 @@
 #define CARMA_ARG_END '\x1f'
 #define CARMA_ARGS_MAX 4096
 #define CARMA_NO_VALUES "-"
+#define CARMA_VARS_MAX 8 /* as directive.maxVars */
 
 /* More than directive.MaxOption, so that longer ones are refused. */
 #define CARMA_KEYS_MAX 1025

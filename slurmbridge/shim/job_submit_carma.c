@@ -285,14 +285,27 @@ static void spell_tasks_out(job_desc_msg_t *job, const char *gpus)
 /* More entries than an environment has; slurmctld waits meanwhile. */
 #define MOST_ENTRIES 65536
 
+/* The values of so many names; an environment is read once, for reading takes longer than comparing. */
+static void values_in(char **env, uint32_t n, const char *const *names, size_t many, const char **values)
+{
+	size_t len[CARMA_VARS_MAX];
+
+	for (size_t k = 0; k < many; k++) {
+		len[k] = strlen(names[k]);
+		values[k] = NULL;
+	}
+	for (uint32_t i = 0; env && i < n && i < MOST_ENTRIES; i++)
+		for (size_t k = 0; env[i] && k < many; k++)
+			if (!values[k] && !strncmp(env[i], names[k], len[k]) && env[i][len[k]] == '=')
+				values[k] = env[i] + len[k] + 1;
+}
+
 static const char *value_in(char **env, uint32_t n, const char *name)
 {
-	size_t len = strlen(name);
+	const char *value;
 
-	for (uint32_t i = 0; env && i < n && i < MOST_ENTRIES; i++)
-		if (env[i] && !strncmp(env[i], name, len) && env[i][len] == '=')
-			return env[i] + len + 1;
-	return NULL;
+	values_in(env, n, &name, 1, &value);
+	return value;
 }
 
 /* The option of the SPANK plugin arrives so (22.05 to 26.05). */
@@ -312,16 +325,19 @@ static const char *variable_of(const job_desc_msg_t *job)
 /* The values of variables, whose names have commas between. */
 static void join_values(const job_desc_msg_t *job, char *names, char *to, size_t room)
 {
-	size_t n = 0;
+	const char *name[CARMA_VARS_MAX], *value[CARMA_VARS_MAX];
+	size_t many = 0, n = 0;
 
 	if (!job->environment || !job->env_size) {
 		snprintf(to, room, CARMA_NO_VALUES);
 		return;
 	}
 	names[strcspn(names, "\n")] = '\0';
-	for (char *rest = names, *name; (name = strsep(&rest, ",")) && n < room - 1;)
-		n += (size_t)snprintf(to + n, room - n, "%s=%s%c", name,
-				      TEXT(value_in(job->environment, job->env_size, name)), CARMA_ARG_END);
+	for (char *rest = names; rest && many < CARMA_VARS_MAX;)
+		name[many++] = strsep(&rest, ",");
+	values_in(job->environment, job->env_size, name, many, value);
+	for (size_t k = 0; k < many && n < room - 1; k++)
+		n += (size_t)snprintf(to + n, room - n, "%s=%s%c", name[k], TEXT(value[k]), CARMA_ARG_END);
 	to[n < room ? n : room - 1] = '\0';
 }
 

@@ -183,6 +183,12 @@ void check_vars(void)
 	free(long_one);
 	env[0] = "XMODEL=no";
 	free(job.script);
+	job.script = strdup("vars A,B,C,D,E,F,G,H,MODEL\n"); /* one more than libcarma names */
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS &&
+	      !strcmp(err, "A=\x1f""B=\x1f""C=\x1f""D=\x1f""E=\x1f""F=\x1fG=\x1fH=\x1f"));
+	free(err);
+	free(job.script);
 	job.script = strdup("again");
 	err = NULL;
 	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err && !job.tres_per_node);
