@@ -50,7 +50,8 @@ type Attempt struct {
 	OOM        string // signature; empty: no OOM
 	OOMNote    string
 	RequeuedTo string
-	clean      bool // see Clean
+	Unread     int64 // line of the script that was meant for CARMA and is not read; 0: none
+	clean      bool  // see Clean
 }
 
 func (a *Attempt) texts() [15]*string {
@@ -216,7 +217,7 @@ const firstColumns = `job_id, cluster, restart, node, array_job_id, array_task, 
 var added = []struct {
 	step int
 	name string
-}{{4, "law_ms"}}
+}{{4, "law_ms"}, {6, "unread"}}
 
 // attemptColumns are all of a record but the line, in the order in which put gives their values.
 var attemptColumns = func() string {
@@ -243,7 +244,8 @@ func put(tx *sql.Tx, a *Attempt) error {
 		null(t.PeakMiB), t.PeakHow, null(t.MeanMiB), t.SMActPct, t.SMActMax, t.SMActHow,
 		whole(t.EnergyJ), whole(t.IdleJ), t.EnergyHow,
 		toMillis(t.LeaseS), toMillis(t.HeldS), toMillis(t.SharedS), whole(t.AloneS*1000),
-		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo), null(toMillis(t.LawS)),
+		JoinIDs(a.Neighbours), null(a.OOM), null(a.OOMNote), null(a.RequeuedTo),
+		null(toMillis(t.LawS)), null(a.Unread),
 		version.String())
 	if err != nil {
 		return err

@@ -41,6 +41,7 @@ func attempt(id, restart uint32) Attempt {
 		Method: "user",
 		EstMiB: 10240, ReserveMiB: 10240, Neighbours: []uint32{8, 9}, OOM: "pytorch", OOMNote: "note", RequeuedTo: "gpu-ex",
 		GPUs: []AttemptGPU{figures("GPU-0", 9000, 40, 100), figures("GPU-1", 9500, 60, 200)}, Key: "0123", FullMiB: 40503,
+		Unread: 12,
 	}
 }
 

@@ -276,9 +276,11 @@ func TestReaderOfAnOldSchema(t *testing.T) {
 		"'unknown','unknown','unknown',0,0,0,'')"); err != nil {
 		t.Fatal(err)
 	}
+	var unread []int64
 	read := func(d *DB) (laws []float64) {
+		unread = nil
 		if err := d.Scan(t.Context(), Filter{}, func(list []Attempt) error {
-			laws = append(laws, list[0].Total.LawS)
+			laws, unread = append(laws, list[0].Total.LawS), append(unread, list[0].Unread)
 			return nil
 		}); err != nil {
 			t.Error(err)
@@ -297,8 +299,8 @@ func TestReaderOfAnOldSchema(t *testing.T) {
 	if err := d.Put(t.Context(), attempt(8, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if laws := read(d); len(laws) != 2 || laws[0] != 0 || laws[1] != 19 {
-		t.Error(laws)
+	if laws := read(d); len(laws) != 2 || laws[0] != 0 || laws[1] != 19 || unread[0] != 0 || unread[1] != 12 {
+		t.Error(laws, unread)
 	}
 	var times int
 	// Of the steps after 3, 0005.sql changes nothing that copies hold.

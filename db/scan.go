@@ -200,6 +200,7 @@ func (a *Attempt) parse(line string) error {
 	}
 	a.OOM, a.OOMNote, a.RequeuedTo = p.text(), p.text(), p.text()
 	t.LawS = float64(p.number()) / 1000
+	a.Unread = p.number()
 	a.clean = !p.foreign
 	if p.wrong || p.rest != "" {
 		return fmt.Errorf("the record of job %d cannot be read; carma-node db check says more", a.JobID)

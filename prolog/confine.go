@@ -142,20 +142,26 @@ func minors(gpus []gres.GPU) []int {
 }
 
 // ordinals are the numbers that CUDA gives the GPUs of a job that can open no other: as the
-// MPS daemon counts them, or by PCI address as NVML does. A MIG instance has no number.
+// MPS daemon counts them, or by PCI address as NVML does. A MIG instance has no number. Unless
+// the site insists, there are none either where they could mean other GPUs: CUDA counts models
+// by speed, and a daemon may serve GPUs of other jobs.
 func (l *launch) ordinals(gpus []gres.GPU, granted []lease.Granted) []int {
-	if l.node.Guard == nil || !l.node.Guard.Exact() || l.node.Config.Devices.Names != "ordinal" {
+	names := l.node.Config.Devices.Names
+	if l.node.Guard == nil || !l.node.Guard.Exact() || names == "uuid" {
 		return nil
 	}
 	order := make([]string, 0, len(gpus))
 	for _, g := range slices.SortedFunc(slices.Values(gpus), func(a, b gres.GPU) int { return a.Index - b.Index }) {
-		if g.MIG {
+		if g.MIG || names == "auto" && g.Model != gpus[0].Model {
 			return nil
 		}
 		order = append(order, g.UUID)
 	}
 	if l.node.Config.MPS.Enabled && len(granted) > 0 && granted[0].Daemon != "" {
 		order = granted[0].Daemon.UUIDs()
+	}
+	if names == "auto" && len(order) != len(granted) {
+		return nil
 	}
 	var ordinals []int
 	for _, g := range granted {
@@ -164,9 +170,10 @@ func (l *launch) ordinals(gpus []gres.GPU, granted []lease.Granted) []int {
 	return ordinals
 }
 
-// names is how CUDA_VISIBLE_DEVICES names some of the job's GPUs.
+// names is how CUDA_VISIBLE_DEVICES names some of the job's GPUs. Ordinals count all of them, and a container may
+// hold the step's alone.
 func (t taskFile) names(uuids []string) string {
-	if len(t.Ordinals) != len(t.UUIDs) {
+	if len(t.Ordinals) != len(t.UUIDs) || t.Together && len(uuids) != len(t.UUIDs) {
 		return strings.Join(uuids, ",")
 	}
 	var names []string

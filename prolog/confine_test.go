@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"carma/gres"
 	"carma/gres/confine"
+	"carma/gres/lease"
 	"carma/slurmbridge/jobenv"
 )
 
@@ -96,6 +98,10 @@ func TestOrdinals(t *testing.T) {
 		names           string
 		want            string
 	}{
+		{"auto", false, false, false, "auto", "0,1"},
+		{"auto, by the daemon's order", false, true, false, "auto", "0,1"},
+		{"auto, a user's jobs open each other's GPUs", true, false, false, "auto", "GPU-0,GPU-1"},
+		{"auto, instances of MIG", false, false, true, "auto", "GPU-0,GPU-1"},
 		{"uuid", false, false, false, "uuid", "GPU-0,GPU-1"},
 		{"ordinal", false, false, false, "ordinal", "0,1"},
 		{"by the daemon's order", false, true, false, "ordinal", "0,1"},
@@ -133,9 +139,51 @@ func TestOrdinals(t *testing.T) {
 			t.Errorf("%s:\n%s", c.name, got)
 		}
 		got = w.task(t, "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=3,9", "SLURM_STEP_GPUS=9", "CUDA_VISIBLE_DEVICES=9")
-		if c.want == "0,1" && !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=1\n") {
+		second := "GPU-1"
+		if c.want == "0,1" && c.names == "ordinal" { // auto: a container may hold the second alone
+			second = "1"
+		}
+		if !strings.Contains(got, "export CUDA_VISIBLE_DEVICES="+second+"\n") {
 			t.Errorf("%s, the second:\n%s", c.name, got)
 		}
 		os.Remove(taskPath(w.RunDir, 7))
+	}
+}
+
+// Numbers that could mean other GPUs are none: CUDA counts GPUs of several models by speed, and a daemon may serve
+// more GPUs than the job's. Those of an administrator who insists stay.
+func TestOrdinalsThatWouldMislead(t *testing.T) {
+	gpu := func(index int, model string) gres.GPU {
+		return gres.GPU{UUID: fmt.Sprint("GPU-", index), Index: index, Model: model}
+	}
+	granted := func(daemon gres.Daemon, uuids ...string) (list []lease.Granted) {
+		for _, uuid := range uuids {
+			list = append(list, lease.Granted{UUID: uuid, Daemon: daemon})
+		}
+		return list
+	}
+	both := granted("", "GPU-3", "GPU-1")
+	for name, c := range map[string]struct {
+		gpus     []gres.GPU
+		granted  []lease.Granted
+		auto     []int
+		insisted []int
+	}{
+		"one":                        {[]gres.GPU{gpu(3, "a")}, granted("", "GPU-3"), []int{0}, []int{0}},
+		"one with its daemon":        {[]gres.GPU{gpu(3, "a")}, granted("GPU-3", "GPU-3"), []int{0}, []int{0}},
+		"one of a daemon's two":      {[]gres.GPU{gpu(3, "a")}, granted("GPU-2,GPU-3", "GPU-3"), nil, []int{1}},
+		"two of one model":           {[]gres.GPU{gpu(3, "a"), gpu(1, "a")}, both, []int{1, 0}, []int{1, 0}},
+		"two of two models":          {[]gres.GPU{gpu(3, "a"), gpu(1, "b")}, both, nil, []int{1, 0}},
+		"none, as not yet a reading": {nil, nil, nil, nil},
+	} {
+		w := newWorld(t)
+		w.Guard, w.Config.MPS.Enabled = &guard{}, true
+		l := w.arrive(t.Context(), hook(7), w.book, w.slurm)
+		for names, want := range map[string][]int{"auto": c.auto, "ordinal": c.insisted, "uuid": nil} {
+			w.Config.Devices.Names = names
+			if got := l.ordinals(c.gpus, c.granted); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: %v, want %v", name, names, got, want)
+			}
+		}
 	}
 }

@@ -31,7 +31,9 @@ import (
 
 func TestEpilogOfAGoodJob(t *testing.T) {
 	w := newWorld(t)
-	w.prolog(t, hook(7))
+	h := hook(7)
+	h.Carma.UnreadLine = 12
+	w.prolog(t, h)
 	w.prolog(t, hook(8))
 	asked := len(w.asked)
 	w.epilog(t, hook(7))
@@ -43,7 +45,8 @@ func TestEpilogOfAGoodJob(t *testing.T) {
 	a := w.records.attempts[0]
 	if a.JobID != 7 || a.State != "COMPLETED" || a.User != "alice" || a.Mode != "shared" || a.EstMiB != 10240 ||
 		a.ReserveMiB != 10240 ||
-		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || !a.Submit.Equal(time.Unix(1000, 0)) ||
+		len(a.GPUs) != 1 || a.GPUs[0].UUID != "GPU-0" || a.OOM != "" || a.Unread != 12 ||
+		!a.Submit.Equal(time.Unix(1000, 0)) ||
 		a.End.Before(a.Start) {
 		t.Errorf("record %+v", a)
 	}

@@ -81,7 +81,7 @@ func (n *Node) request(h jobenv.Hook) (gres.Request, lease.Job, JobMeta) {
 	about := JobMeta{Attempt: db.Attempt{
 		JobID: h.JobID, Restart: h.Restart, Node: h.Node, Cluster: h.Cluster,
 		User: h.User, UID: h.UID, Partition: h.Partition, Mode: jobenv.ModeExclusive, Method: method.None,
-		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(),
+		FullMiB: full, Submit: h.Carma.Submit, Start: time.Now(), Unread: int64(h.Carma.UnreadLine),
 	}}
 	job := lease.Job{JobKey: h.JobKey, UID: h.UID}
 	r := gres.Request{JobID: h.JobID, GPUs: gpus, Exclusive: exclusive, UID: h.UID, ReserveMiB: full,
@@ -233,6 +233,7 @@ func (l *launch) finish(ctx context.Context, granted []lease.Granted) error {
 	}
 	task.RetryReason = l.retry
 	task.Ordinals, task.GPUs = l.ordinals(gpus, granted), Numbers(gpus)
+	task.Together = l.node.Config.Devices.Names == "auto"
 	if err := writeTaskFile(l.node.RunDir, l.JobKey, task); err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ type taskFile struct {
 	Slots       []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
 	UUIDs       []string `json:"uuids"`    // leased GPU of each slot
 	Ordinals    []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
+	Together    bool     `json:"together"` // ordinals are for tasks that see all GPUs of the job
 	Shared      bool     `json:"shared"`
 	ReserveMiB  int64    `json:"reserve_mib"`  // per GPU
 	PipeDir     string   `json:"pipe_dir"`     // of the MPS daemon; empty: no MPS

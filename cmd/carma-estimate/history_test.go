@@ -71,6 +71,14 @@ func TestHistory(t *testing.T) {
 		t.Errorf("with arguments:\n%s", out)
 	}
 	compare(t, filepath.Join(golden, "history.txt"), run())
+	apart := values[mine]
+	apart.SpreadMiB = 10000
+	write("history", history.Make([]history.Key{mine}, map[history.Key]history.Value{mine: apart}, nil))
+	if out := run(); !bytes.Contains(bytes.Join(bytes.Fields(out), []byte(" ")),
+		[]byte("127 s each; the runs differ, and the largest is booked: vars= or job= tells them apart")) {
+		t.Errorf("of runs that differ:\n%s", out)
+	}
+	write("history", history.Make([]history.Key{mine, other, called}, values, nil))
 	compare(t, filepath.Join(golden, "history.json"), run("--json"))
 	write("history", history.Make([]history.Key{other}, values, nil))
 	if out := run(); bytes.Contains(out, []byte("history")) {

@@ -163,14 +163,14 @@ func TestConfine(t *testing.T) {
 	if !regexp.MustCompile("^([0-3])\n[0-3]$").MatchString(got) || got[0] != got[2] {
 		t.Errorf("steps of an allocation open %q", got)
 	}
-	// Integers for programs that read no UUIDs.
-	c.setDevices("names = \"ordinal\"")
+	// Integers for programs that read no UUIDs, where a task sees all GPUs of the job.
 	echo := "echo $CUDA_VISIBLE_DEVICES"
 	ordinal := c.sbatch(alice, "-o ordinal.out -e /dev/null", "#SBATCH --gres=gpu:2 -p gpu -n 2\n#CARMA mem=6G\n"+echo+
-		"\nsrun -n 1 bash -c '"+echo+"; exec simjob --mem 3G --smact 5 --ramp 0s --duration 1s'\n")
+		"\nsrun -n 1 --gres=gpu:1 bash -c '"+echo+"'\nsrun -n 1 bash -c '"+echo+
+		"; exec simjob --mem 3G --smact 5 --ramp 0s --duration 1s'\n")
 	c.ends(ordinal, "COMPLETED")
 	text, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "ordinal.out"))
-	if !regexp.MustCompile("^(0,1\n0,1|1,0\n1,0)\n").Match(text) { // in the order of its slots
+	if !regexp.MustCompile("^(0,1\nGPU-.*\n0,1|1,0\nGPU-.*\n1,0)\n").Match(text) { // in the order of its slots
 		t.Errorf("a job of two GPUs finds them as %q", text)
 	}
 	c.eventually(groups, "^$")

@@ -83,7 +83,7 @@ func (c *cluster) mounts() []string {
 func probe(pipeOfOthers, more string) string {
 	return `o() { "$@" simgpu devices $SIMGPU_DEV; }; echo "opens $(o env) $(o env -i PATH=$PATH) ` +
 		`$(o env CUDA_VISIBLE_DEVICES=0,1,2,3 NVIDIA_VISIBLE_DEVICES=all)"; ` +
-		`echo "told $CUDA_VISIBLE_DEVICES $CARMA_RESERVE_MIB $CARMA_MEM_FRACTION"; ` +
+		`echo "told $CARMA_GPU_UUIDS $CARMA_RESERVE_MIB $CARMA_MEM_FRACTION"; ` +
 		`[ -w $CUDA_MPS_PIPE_DIRECTORY/control ] && echo "reaches own"; ` +
 		`ls ` + pipeOfOthers + ` 2>/dev/null && echo "reaches others"; ` + more
 }
@@ -127,7 +127,7 @@ func (c *cluster) said(id string) {
 }
 
 // batchLine is the line that a batch script begins with outside of its containers.
-const batchLine = "echo batch $(simgpu devices $SIMGPU_DEV) $CUDA_VISIBLE_DEVICES\n"
+const batchLine = "echo batch $(simgpu devices $SIMGPU_DEV) $CARMA_GPU_UUIDS\n"
 
 func TestPyxis(t *testing.T) {
 	c := separated(t)
@@ -147,7 +147,7 @@ func TestPyxis(t *testing.T) {
 	gpu := regexp.MustCompile("GPU-[-0-9a-f]+").FindString(out)
 
 	// An allocation and a step in one, whose environment nobody has told before.
-	const says = `echo "$SLURM_JOB_ID $CUDA_VISIBLE_DEVICES $(simgpu devices $SIMGPU_DEV)"`
+	const says = `echo "$SLURM_JOB_ID $CARMA_GPU_UUIDS $(simgpu devices $SIMGPU_DEV)"`
 	direct := c.sh(alice, "srun --gres=gpu:1"+container+"sh -c "+quote(says))
 	m := regexp.MustCompile(`^(\d+) (GPU-\S+) [0-3]$`).FindStringSubmatch(direct)
 	if m == nil {

@@ -25,12 +25,12 @@ func TestMemoryHeld(t *testing.T) {
 	c.eventually(log, "the driver holds jobs to the GPU memory")
 	// Other GPUs have no room for a second job: both are on one.
 	for range 3 {
-		c.gpu(c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\necho gpu=$CUDA_VISIBLE_DEVICES\nexec sleep 1h\n"))
+		c.gpu(c.sbatch(alice, "", "#SBATCH --gres=gpu:1\n#CARMA policy=exclusive\necho gpu=$CARMA_GPU_UUIDS\nexec sleep 1h\n"))
 	}
-	stays := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=6G\necho gpu=$CUDA_VISIBLE_DEVICES\nuntil [ -e go ]; do "+
+	stays := c.sbatch(bob, "", "#SBATCH --gres=gpu:1\n#CARMA mem=6G\necho gpu=$CARMA_GPU_UUIDS\nuntil [ -e go ]; do "+
 		"sleep 0.1; done\nexec simjob --mem 5G --smact 5 --ramp 0s --duration 10s\n")
 	c.gpu(stays)
-	over := c.sbatch(alice, "--open-mode=append", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CUDA_VISIBLE_DEVICES "+
+	over := c.sbatch(alice, "--open-mode=append", "#SBATCH --gres=gpu:1\n#CARMA mem=10G\necho gpu=$CARMA_GPU_UUIDS "+
 		"part=$XLA_PYTHON_CLIENT_MEM_FRACTION\nsleep 3\nsimjob --mem 9G --smact 5 --ramp 0s --duration 1s && echo fits\n"+
 		"exec env -i PATH=$PATH LD_LIBRARY_PATH=$LD_LIBRARY_PATH SIMGPU_STATE=$SIMGPU_STATE SIMGPU_DEV=$SIMGPU_DEV "+
 		"simjob --mem 20G --smact 5 --ramp 0s --duration 1s\n")

@@ -5,8 +5,10 @@
 package devcluster_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // booking prints what a job was booked for, from inside of the job.
@@ -54,6 +56,12 @@ func TestWaysToSayIt(t *testing.T) {
 	if !strings.Contains(said, "carma: line 3: a #CARMA line behind the first command is not read; put it before") {
 		t.Errorf("a line that is not read: %q", said)
 	}
+	id = c.sbatch(alice, "", "#SBATCH --gres=gpu:1 -o /dev/null\n# CARMA mem=1G\ntrue\n")
+	c.ends(id, "COMPLETED")
+	c.complete(id)
+	if said := c.sh(alice, "carma-report "+id); !strings.Contains(said, "line 3 of its script was meant for CARMA") {
+		t.Errorf("the report of a line that is not read:\n%s", said)
+	}
 	// A user's text is never more than that.
 	c.refuses("sbatch --gres=gpu:1 --carma=mem=banana --wrap true", "carma: --carma: mem=banana: not a size; write mem=12G")
 	c.refuses("CARMA=/opt/carma sbatch --gres=gpu:1 --wrap true", "carma: the variable CARMA: /opt/carma: unknown key")
@@ -98,4 +106,87 @@ func TestPartitionsDirective(t *testing.T) {
 			t.Errorf("%s: %s, want %s", script, said, want)
 		}
 	}
+}
+
+// Runs of one script that train a small and a large model learn apart where a variable or a name tells them apart,
+// and the third run of each shares at its own need. Otherwise the runs are said to differ, and book the largest.
+func TestLearnApart(t *testing.T) {
+	needsServer(t)
+	c := up(t, "--nodes", "1", "--time-scale", "10", "--spank")
+	const train = "case $MODEL in large*) mem=20G;; *) mem=6G;; esac\n" +
+		"exec simjob --mem $mem --smact 20 --ramp 1s --duration 20s\n"
+	vars := c.file(alice, "vars.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\n#CARMA on vars=SEED,MODEL\n"+train)
+	plain := c.file(alice, "plain.sh", "#!/bin/bash\n#SBATCH --gres=gpu:1 -o /dev/null\n#CARMA on\n"+train)
+	type booked [2][2]int64 // MiB, of the second and the third run, small and large
+	apart, together := booked{{6759, 22528}, {6452, 21504}}, booked{{21504, 21504}, {21504, 21504}}
+	const submits = "sbatch --parsable "
+	ways := map[string]struct {
+		command string
+		want    booked
+	}{
+		"vars= of a line":   {"MODEL=%weights " + submits + vars, apart},
+		"vars= of --carma":  {"MODEL=%weights " + submits + "--carma=on,vars=MODEL,job=v " + plain, apart},
+		"job= of CARMA":     {"CARMA=on,job=resnet-% MODEL=%weights " + submits + plain, apart},
+		"neither, together": {"MODEL=%weights " + submits + plain, together},
+	}
+	round := func(n int) {
+		t.Helper()
+		ids := map[string][2]string{}
+		for name, w := range ways {
+			submit := func(model string) string { return c.sh(alice, strings.ReplaceAll(w.command, "%", model)) }
+			ids[name] = [2]string{submit("small"), submit("large")}
+		}
+		for _, both := range ids {
+			for _, id := range both {
+				c.ends(id, "COMPLETED")
+				c.complete(id)
+			}
+		}
+		all := c.accounts("")
+		for name, w := range ways {
+			var want [2]int64
+			if n > 1 {
+				want = w.want[n-2]
+			}
+			for i, id := range ids[name] {
+				number, _ := strconv.Atoi(id)
+				a, said := all[uint32(number)], c.adminComment(id)
+				switch {
+				case n == 1 && (a.Mode != "exclusive" || a.Method != "none"):
+					t.Errorf("%s, first run: %+v", name, a)
+				case n > 1 && (a.Mode != "shared" || a.Method != "history" || a.ReserveMiB != want[i] || a.Attempts != 1):
+					t.Errorf("%s, run %d: %+v, want %d MiB", name, n, a, want[i])
+				}
+				if strings.Contains(said, "weights") {
+					t.Errorf("%s: a variable's value is in %s", name, said)
+				}
+				differ := n > 1 && w.want == together
+				if strings.Contains(said, "its runs differ, 6144 to 20480 MiB, and the largest is booked") != differ {
+					t.Errorf("%s, run %d: %s", name, n, said)
+				}
+			}
+		}
+		c.sh("", "carma-report history --write")
+		time.Sleep(5 * time.Second) // libcarma looks every 2 s
+	}
+	for n := range 3 {
+		round(n + 1)
+	}
+	list := c.sh("", "carma-report history")
+	if strings.Count(list, "the runs differ: vars= or job= tells them apart") != 1 {
+		t.Errorf("carma-report history:\n%s", list)
+	}
+	c.sh("", "chmod 644 "+c.dir+"/var/history")
+	for model, want := range map[string]string{"small": "3 runs, peak 6144 MiB", "large": "3 runs, peak 20480 MiB"} {
+		if out := c.sh(alice, "MODEL="+model+"weights carma-estimate "+vars); !strings.Contains(out, want) {
+			t.Errorf("carma-estimate of the %s model:\n%s", model, out)
+		}
+	}
+	// Variables of srun and salloc do not get to slurmctld: nothing is learned, rather than of all models together.
+	out := c.file(alice, "said", "")
+	c.sh(alice, "MODEL=small srun --gres=gpu:1 --carma=on,job=v,vars=MODEL bash -c "+quote(booking)+" >"+out)
+	if said := c.sh("", "cat "+out); !strings.Contains(said, "nothing is learned: vars= is for sbatch") {
+		t.Errorf("vars= of srun: %s", said)
+	}
+	c.noDrain()
 }

@@ -189,7 +189,7 @@ func TestSituationAdoptedLogin(t *testing.T) {
 		return strings.TrimSpace(out), err
 	}
 	job := func(user string) string {
-		id := c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem=6G\necho gpu=$CUDA_VISIBLE_DEVICES\nexec sleep 1h\n")
+		id := c.sbatch(user, "", "#SBATCH --gres=gpu:1\n#CARMA mem=6G\necho gpu=$CARMA_GPU_UUIDS\nexec sleep 1h\n")
 		c.gpu(id)
 		return id
 	}

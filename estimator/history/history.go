@@ -33,7 +33,8 @@ type Ask struct {
 	Name    string // of what runs, by its user; it stands for the script, its arguments and keys
 	Script  []byte
 	Args    string // of the script, as job_submit has them
-	Keys    string // of sbatch --carma
+	Keys    string // of sbatch --carma, with blanks between them
+	Vars    string // the variables that the user names and their values, as job_submit has them
 	GPUs    int    // of a node
 	FullMiB int64  // memory of a GPU: slurmctld does not know its model
 }
@@ -66,11 +67,17 @@ func KeyOf(a Ask) Key {
 	}
 	if a.Name != "" {
 		h.Write(append(append(head, "job="...), a.Name...))
+		if a.Vars != "" {
+			h.Write([]byte("\x00vars=" + a.Vars))
+		}
 		return sumOf(h)
 	}
 	h.Write(append(append(head, a.Args...), 0))
+	if a.Vars != "" {
+		h.Write([]byte("vars=" + a.Vars + "\x00")) // a script has no NUL
+	}
 	body := make([]byte, 0, 4<<10) // what is hashed next: a call costs as much as many bytes
-	words := directive([]byte(strings.ReplaceAll(a.Keys, ",", " ")))
+	words := directive([]byte(a.Keys))
 	inBody, wordBytes := false, len(a.Keys)
 	for rest := a.Script; len(rest) > 0; {
 		var line []byte
@@ -132,7 +139,7 @@ func directive(after []byte) (kept []string) {
 			break
 		}
 		switch key, _, _ := strings.Cut(word, "="); key {
-		case "on", "off", "job", "mem", "policy", "smact", "slowdown", "signal", "requeue":
+		case "on", "off", "job", "vars", "mem", "policy", "smact", "slowdown", "signal", "requeue":
 		default:
 			kept = append(kept, word)
 		}
@@ -158,6 +165,18 @@ func (v Value) Reserve() int64 {
 	}
 	return v.PeakMiB + (v.PeakMiB*more+99)/100
 }
+
+// maxSpread is how many times the lowest peak the highest may be of runs of the same thing.
+const maxSpread = 2
+
+// Differ tells whether the runs seem to be of several things. The largest is booked.
+func (v Value) Differ() bool { return v.PeakMiB > maxSpread*v.LeastMiB() }
+
+// LeastMiB is the lowest peak.
+func (v Value) LeastMiB() int64 { return v.PeakMiB - v.SpreadMiB }
+
+// TellApart is the advice for runs that differ.
+const TellApart = "vars= or job= tells them apart"
 
 // Limits of a snapshot: 100,000 keys come to 3.2 MB.
 const (

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -76,9 +77,54 @@ func TestKeyOfNames(t *testing.T) {
 	}
 	script := Ask{UID: 1000, Script: []byte("python a.py\n"), GPUs: 1, FullMiB: 40536}
 	batch, mem, line := script, script, script
-	batch.Keys, mem.Keys, line.Script = "batch=64,mem=10G", "mem=10G", []byte("#CARMA batch=64\npython a.py\n")
+	batch.Keys, mem.Keys, line.Script = "batch=64 mem=10G", "mem=10G", []byte("#CARMA batch=64\npython a.py\n")
 	if KeyOf(mem) != KeyOf(script) || KeyOf(batch) == KeyOf(script) || KeyOf(batch) != KeyOf(line) {
 		t.Error("keys of an option count otherwise than those of a line")
+	}
+}
+
+// Values of variables tell runs apart, with a name and without; their names on a line do not.
+func TestKeyOfVars(t *testing.T) {
+	script := Ask{UID: 1000, Script: []byte("#CARMA on\npython a.py\n"), GPUs: 1, FullMiB: 40536}
+	named := script
+	named.Name = "a"
+	seen := map[Key]string{}
+	for _, base := range []Ask{script, named} {
+		for _, vars := range []string{"", "MODEL=\x1f", "MODEL=small\x1f", "MODEL=large\x1f", "SIZE=small\x1f",
+			"MODEL=small\x1fSIZE=\x1f"} {
+			base.Vars = vars
+			key, what := KeyOf(base), base.Name+" "+vars
+			if was, ok := seen[key]; ok || key == 0 {
+				t.Errorf("%q has the key of %q", what, was)
+			}
+			seen[key] = what
+			line, option := base, base
+			line.Script, option.Keys = []byte("#CARMA vars=SIZE,MODEL\npython a.py\n"), "vars=MODEL,SIZE on"
+			if KeyOf(line) != key || KeyOf(option) != key {
+				t.Errorf("%q has another key where the names stand elsewhere", what)
+			}
+		}
+	}
+}
+
+// Runs differ where the highest peak is more than twice the lowest. Either way the highest is booked.
+func TestDiffer(t *testing.T) {
+	for _, c := range []struct {
+		peaks []int64
+		want  bool
+	}{{[]int64{1000}, false}, {[]int64{1000, 2000}, false}, {[]int64{1000, 2001}, true},
+		{[]int64{9000, 1500, 2000}, true}} {
+		l := NewLearner()
+		for i, peak := range c.peaks {
+			l.Add(run(1, int64(i), peak))
+		}
+		_, values := l.Values()
+		if v := values[1]; v.Differ() != c.want || v.PeakMiB != slices.Max(c.peaks) || v.LeastMiB() != slices.Min(c.peaks) {
+			t.Errorf("%d: %+v differ: %v", c.peaks, v, v.Differ())
+		}
+	}
+	if (Value{}).Differ() {
+		t.Error("no runs differ")
 	}
 }
 

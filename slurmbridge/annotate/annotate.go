@@ -27,6 +27,10 @@ const NoVal = 0xfffffffe
 // ArgEnd ends an argument (CARMA_ARG_END of libcarma/carma.h).
 const ArgEnd = "\x1f"
 
+// NoValues stands for the values of variables where a job comes without an environment, as of srun and salloc
+// (CARMA_NO_VALUES).
+const NoValues = "-"
+
 // Job is a request as slurmctld holds it before scheduling (job_desc_msg_t).
 type Job struct {
 	UID       uint32
@@ -34,6 +38,7 @@ type Job struct {
 	Script    []byte // nil for salloc, srun and all but the first het component
 	Option    string // --carma, which wins over the script
 	Variable  string // CARMA in the environment, which --carma wins over
+	Values    string // of the variables of vars=, as NAME=VALUE, each ended by ArgEnd; empty: not asked for; or NoValues
 	Partition string // as asked, several with commas; empty: the cluster's default
 	TRES      TRES
 	MinNodes  uint32
@@ -67,6 +72,7 @@ type Annotation struct {
 	Signal       directive.Signal // before the time limit
 	TimeLimitMin uint32           // to be set; 0: unchanged
 	Advice       string           // for the user; empty: none
+	Wants        []string         // variables whose values decide: nothing else is, until Job.Values has them
 	Unread       string           // which line was meant for CARMA and is not read; empty: none
 }
 
@@ -130,6 +136,9 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 		}
 		d = directive.Directive{}
 	}
+	if len(d.Vars) > 0 && job.Values == "" {
+		return Annotation{Managed: true, Wants: d.Vars}, nil
+	}
 	if d.MemMiB > part.GPUMemMiB && !s.IgnoreBad {
 		return Annotation{}, &directive.Error{Line: d.Line("mem"), Key: "mem", Reason: fmt.Sprintf(
 			"%s is more than a GPU of partition %s has (%s)", usertext.GiB(d.MemMiB), name, usertext.GiB(part.GPUMemMiB))}
@@ -143,17 +152,19 @@ func (s Site) Annotate(job Job) (Annotation, error) {
 	}
 	a.GPUs, a.FullMiB, a.SMActPct, a.MaxSlowdown = k, part.GPUMemMiB, d.SMActPct, d.MaxSlowdown
 	a.ByNodes = asked.perJob.GPUs+asked.perTask.GPUs+asked.perSocket.GPUs > 0
-	a.Key = history.KeyOf(history.Ask{UID: job.UID, Name: d.Job, Script: job.Script, Args: job.Args,
-		Keys: cmp.Or(job.Option, job.Variable), GPUs: k, FullMiB: part.GPUMemMiB})
+	a.Key = job.key(&d, k, part.GPUMemMiB)
 	if err := a.slot(d, job, name, part, s.IgnoreBad); err != nil {
 		return Annotation{}, err
 	}
 	s.History = s.History.For(job.UID)
 	a.estimate(d, part, s)
 	a.decide(d, part.Share, s)
+	if a.Learn && a.Key == 0 {
+		a.Learn, a.Note = false, cmp.Or(a.Note, job.whyUnknown(&d))
+	}
 	a.boundSlowdown(s.MaxSlowdown)
 	if unread := directive.Unread(job.Script); unread != nil {
-		a.Unread = unread.Error()
+		a.Unread, a.UnreadLine = unread.Error(), unread.Line
 	}
 	a.oneNode(job)
 	a.TRES.PerNode = tres.Book(a.TRES.PerNode, s.GresPrefix, int64(k)*a.ReserveMiB)
@@ -186,6 +197,27 @@ func (j Job) Directive(partition string) (directive.Directive, error) {
 		return d.With(partition, directive.OfPartition)
 	}
 	return d, nil
+}
+
+// key names what the job runs; 0: nothing is known of the job, nor learned.
+func (j Job) key(d *directive.Directive, gpus int, fullMiB int64) history.Key {
+	ask := history.Ask{UID: j.UID, Name: d.Job, Script: j.Script, Args: j.Args,
+		Keys: directive.Spaced(cmp.Or(j.Option, j.Variable)), GPUs: gpus, FullMiB: fullMiB}
+	if len(d.Vars) > 0 {
+		if j.Values == NoValues { // small and large would be one run
+			return 0
+		}
+		ask.Vars = j.Values
+	}
+	return history.KeyOf(ask)
+}
+
+// whyUnknown says why the job has no key.
+func (j Job) whyUnknown(d *directive.Directive) string {
+	if len(d.Vars) > 0 && j.Values == NoValues {
+		return "nothing is learned: vars= is for sbatch; name each run of srun and salloc with job= alone"
+	}
+	return "nothing is learned of a job without a script, or with a very long one: name it with job="
 }
 
 // oneNode moves the GPUs of a job that has one node from --gpus to that node: slurmctld refuses
@@ -222,10 +254,6 @@ func (a *Annotation) decide(d directive.Directive, share bool, s Site) {
 	}
 	a.Learn = a.Mode == jobenv.ModeExclusive && d.Present && d.MemMiB == 0 && share &&
 		d.Policy != directive.PolicyExclusive
-	if a.Learn && a.Key == 0 {
-		a.Learn = false
-		a.Note = cmp.Or(a.Note, "nothing is learned of a job without a script, or with a very long one: name it with job=")
-	}
 }
 
 // boundSlowdown leaves the user's bound on slowdown where it is the stricter one. A job that

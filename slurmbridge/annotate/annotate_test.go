@@ -82,6 +82,18 @@ func TestAnnotateOption(t *testing.T) {
 			t.Errorf("%s without a script: learns %v, %q, %v", option, a.Learn, a.Note, err)
 		}
 	}
+	// The values of variables are asked for first; without an environment nothing is learned.
+	for values, c := range map[string]struct {
+		wants  int
+		learns bool
+	}{"": {2, false}, "A=1\x1fB=\x1f": {0, true}, NoValues: {0, false}} {
+		j.Option, j.Values = "on,job=a,vars=B,A", values
+		a, err := s.Annotate(j)
+		if err != nil || len(a.Wants) != c.wants || a.Learn != c.learns || (a.Key != 0) != c.learns ||
+			strings.Contains(a.Note, "vars= is for sbatch") != (values == NoValues) {
+			t.Errorf("values %q: wants %q, learns %v by %v, %q, %v", values, a.Wants, a.Learn, a.Key, a.Note, err)
+		}
+	}
 	s.IgnoreBad = true
 	j.Option = "mem=banana"
 	if a, err := s.Annotate(j); err != nil || a.Mode != jobenv.ModeExclusive {

@@ -3,9 +3,11 @@
 package annotate
 
 import (
+	"fmt"
 	"math"
 
 	"carma/estimator"
+	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
@@ -34,6 +36,10 @@ func (a *Annotation) estimate(d directive.Directive, part config.Partition, s Si
 	if known && d.Present {
 		a.Method, a.EstMiB, a.Note = method.History, seen.PeakMiB, ""
 		a.ReserveMiB = max(seen.Reserve(), floorMiB)
+		if seen.Differ() {
+			a.Note = fmt.Sprintf("its runs differ, %d to %d MiB, and the largest is booked: %s", seen.LeastMiB(), seen.PeakMiB,
+				history.TellApart)
+		}
 	}
 }
 

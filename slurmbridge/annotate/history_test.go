@@ -24,6 +24,9 @@ func TestHistory(t *testing.T) {
 		order = append(order, key(script))
 		values[key(script)] = history.Value{PeakMiB: peak, SMActPct: 33.4, Runs: 3}
 	}
+	v := values[key(on)]
+	v.SpreadMiB = 5001
+	values[key(on)] = v
 	h, err := history.Parse(history.Make(order, values, []history.Shift{{FullMiB: full, MiB: 50, Jobs: 9},
 		{FullMiB: full, Own: true, UID: 1000, MiB: 100, Jobs: 9}}))
 	if err != nil {
@@ -60,6 +63,10 @@ func TestHistory(t *testing.T) {
 		if err != nil || a.Method != c.method || a.Mode != c.mode || a.EstMiB != c.est || a.ReserveMiB != c.reserve ||
 			a.SMActPct != c.smact {
 			t.Errorf("%s: %+v, %v", c.name, a, err)
+		}
+		const differ = "its runs differ, 4999 to 10000 MiB, and the largest is booked: vars= or job= tells them apart"
+		if (a.Note == differ) != (a.Method == method.History && a.EstMiB == 10000) {
+			t.Errorf("%s: note %q", c.name, a.Note)
 		}
 	}
 	if base := estimator.DefaultBase(); spec.Base.CuDNNMiB != base.CuDNNMiB+100 ||

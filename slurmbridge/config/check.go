@@ -159,7 +159,7 @@ func (c *Config) checkWords() *KeyError {
 		{"placement.policy", c.Placement.Policy, policy.Names()},
 		{"accounting.forward", c.Accounting.Forward, []string{"none", "slurmdbd"}},
 		{"devices.confine", c.Devices.Confine, []string{"auto", "cgroup", "acl", "none"}},
-		{"devices.names", c.Devices.Names, []string{"uuid", "ordinal"}},
+		{"devices.names", c.Devices.Names, []string{"auto", "uuid", "ordinal"}},
 		{"placement.cross_user", c.Placement.CrossUser, []string{"timeslice", "never"}},
 	} {
 		if !slices.Contains(w.values, w.v) {

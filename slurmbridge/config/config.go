@@ -144,7 +144,7 @@ type MPS struct {
 // Devices are the device nodes of the GPUs, and access to each.
 type Devices struct {
 	Confine string `toml:"confine"` // auto, cgroup, acl, none: what keeps jobs from GPUs that are not theirs
-	Names   string `toml:"names"`   // uuid, ordinal: how CUDA_VISIBLE_DEVICES names a job's GPUs
+	Names   string `toml:"names"`   // auto, uuid, ordinal: how CUDA_VISIBLE_DEVICES names a job's GPUs
 	Dir     string `toml:"dir"`     // where the nodes are
 }
 
@@ -233,7 +233,7 @@ func Default() Config {
 			Settle: Duration(30 * time.Second), CrossUser: "never"},
 		Capacity: Capacity{Compare: Duration(30 * time.Second)},
 		MPS:      MPS{Enabled: true, Control: "/usr/bin/nvidia-cuda-mps-control"},
-		Devices:  Devices{Confine: "auto", Names: "uuid", Dir: "/dev"},
+		Devices:  Devices{Confine: "auto", Names: "auto", Dir: "/dev"},
 		Hooks: Hooks{Wait: Duration(5 * time.Second), WaitInteractive: Duration(time.Minute),
 			Deadline: Duration(10 * time.Second), Vetoes: 5},
 		Recovery: Recovery{Retry: "alone"},

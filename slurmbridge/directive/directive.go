@@ -96,6 +96,8 @@ type Directive struct {
 	Signal  Signal // signal=
 	Requeue bool   // requeue=timeout: requeue it when the time slot is over
 	Job     string // job=, the name of what runs, by which CARMA learns
+	// Vars are the names, in order, of variables whose values tell runs apart: vars=.
+	Vars []string
 
 	Summary []byte // the "#CARMA|" lines, joined with newlines; cut at 256 KiB
 
@@ -252,13 +254,34 @@ func (d *Directive) parseLine(text string, n int) error {
 	return nil
 }
 
+// Spaced puts blanks for the commas between the keys of an option. Commas between the names of vars= stay: a
+// name has no "=", and is not a key that stands alone.
+func Spaced(text string) string {
+	names := false // the text before the comma ends with a name of vars=
+	var b strings.Builder
+	for i, part := range strings.Split(text, ",") {
+		words := append(strings.Fields(part), "")
+		first, last := words[0], words[max(len(words)-2, 0)]
+		joined := names && first != "" && strings.HasPrefix(part, first) && !strings.Contains(first, "=") &&
+			!keys[first].flag
+		if joined {
+			b.WriteByte(',')
+		} else if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(part)
+		names = strings.HasSuffix(part, last) && (joined && len(words) == 2 || strings.HasPrefix(last, "vars="))
+	}
+	return b.String()
+}
+
 // With returns what d says with the keys of another place (OfOption and so on) over it: each replaces the same
 // key of d. Between keys are blanks, as on a line, or commas. The error, if any, is an *Error.
 func (d Directive) With(text string, from int) (Directive, error) {
 	if len(text) > MaxOption {
 		return d, &Error{from, "", fmt.Sprintf("longer than %d bytes", MaxOption)}
 	}
-	text = strings.ReplaceAll(text, ",", " ")
+	text = Spaced(text)
 	var over Directive
 	if err := over.parseLine(text, from); err != nil {
 		return d, err

@@ -36,6 +36,8 @@ func TestParse(t *testing.T) {
 			Signal: Signal{Number: 10, Seconds: 300}, Requeue: true}},
 		{"signal of the batch shell", "#CARMA signal=B:SIGTERM\n",
 			Directive{Present: true, Signal: Signal{Number: 15, Seconds: 60, Batch: true}}},
+		{"variables", "#CARMA vars=SIZE,_model2 on\n", Directive{Present: true, Vars: []string{"SIZE", "_model2"}}},
+		{"variables in their order", "#CARMA vars=b,a,C\n", Directive{Present: true, Vars: []string{"C", "a", "b"}}},
 		{"slowdown", "#CARMA slowdown=1.3\n", Directive{Present: true, MaxSlowdown: 1.3}},
 		{"after the first command", "#!/bin/sh\necho\n#CARMA mem=12G\n", Directive{}},
 		{"indented", " #CARMA mem=12G\n", Directive{}},
@@ -106,6 +108,10 @@ func TestParseErrors(t *testing.T) {
 		{"#CARMA signal=USR1@99999\n", "line 1: signal=USR1@99999: must be at most 65535; write signal=USR1@300 or " +
 			"signal=B:USR1@300"},
 		{"#CARMA requeue=always\n", "line 1: requeue=always: not one of timeout; write requeue=timeout"},
+		{"#CARMA vars=\n", "line 1: vars=: a variable has a name of letters, digits and _, at most 64, and no digit " +
+			"first; write vars=MODEL,SIZE"},
+		{"#CARMA vars=A,B,A\n", "line 1: vars=A,B,A: names a variable twice; write vars=MODEL,SIZE"},
+		{"#CARMA vars=A,B,C,D,E,F,G,H,I\n", "line 1: vars=A,B,C,D,E,F,G,H,I: must have 1 to 8 names; write vars=MODEL,SIZE"},
 		{"#CARMA \x1b[31m\xff=1\n", "line 1: ?[31m?: unknown key; known are " + keyList},
 		{"#CARMA " + strings.Repeat("x", 1000) + "=1\n", "line 1: " + strings.Repeat("x", 40) +
 			"...: unknown key; known are " + keyList},
@@ -133,10 +139,12 @@ func TestParseErrors(t *testing.T) {
 func TestWith(t *testing.T) {
 	const script = "#CARMA off mem=20G\n#CARMA input=3x224x224 batch=32\n#CARMA| Linear\n"
 	for option, want := range map[string]string{
-		"mem=10G":              "#CARMA off mem=10G input=3x224x224 batch=32\n#CARMA| Linear\n",
-		"on,input=10,seq=5":    "#CARMA on mem=20G input=10 batch=32 seq=5\n#CARMA| Linear\n",
-		" ,off, batch=1 # no ": "#CARMA off mem=20G input=3x224x224 batch=1\n#CARMA| Linear\n",
-		"job=a.B_c-9":          "#CARMA off mem=20G input=3x224x224 batch=32 job=a.B_c-9\n#CARMA| Linear\n",
+		"mem=10G":               "#CARMA off mem=10G input=3x224x224 batch=32\n#CARMA| Linear\n",
+		"on,input=10,seq=5":     "#CARMA on mem=20G input=10 batch=32 seq=5\n#CARMA| Linear\n",
+		" ,off, batch=1 # no ":  "#CARMA off mem=20G input=3x224x224 batch=1\n#CARMA| Linear\n",
+		"job=a.B_c-9":           "#CARMA off mem=20G input=3x224x224 batch=32 job=a.B_c-9\n#CARMA| Linear\n",
+		"vars=A,b,on,batch=1":   "#CARMA on mem=20G input=3x224x224 batch=1 vars=A,b\n#CARMA| Linear\n",
+		"seq=5 vars=A,mem,C on": "#CARMA on mem=20G input=3x224x224 batch=32 seq=5 vars=A,C,mem\n#CARMA| Linear\n",
 	} {
 		d, err := Parse([]byte(script))
 		if err != nil {
@@ -173,6 +181,31 @@ func TestWith(t *testing.T) {
 	}
 	if _, err := d.With("x", OfVariable); err == nil || !strings.HasPrefix(err.Error(), "the variable CARMA: x: ") {
 		t.Errorf("of the variable: %v", err)
+	}
+}
+
+// Commas stand between the keys of an option, and between the names of one key.
+func TestSpaced(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", ",": " ", "on,mem=1G": "on mem=1G", "vars=A,B": "vars=A,B", "vars=A,B,mem=1G,C": "vars=A,B mem=1G C",
+		"vars=A,off,B": "vars=A off B", "vars=A, B": "vars=A  B", "vars=A ,B": "vars=A  B", "vars=A,,B": "vars=A  B",
+		"on vars=A,B\tmem=1G,x": "on vars=A,B\tmem=1G x", "vars=,A": "vars=,A", "A,vars=B,C D,E": "A vars=B,C D E",
+	} {
+		if got := Spaced(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// A name of a variable is what a shell takes for one.
+func TestVariables(t *testing.T) {
+	longest := strings.Repeat("x", maxName)
+	for list, ok := range map[string]bool{"A": true, "_": true, "a1,A1": true, longest: true, longest + "x": false,
+		"1A": false, "A-B": false, "A.B": false, "A=B": false, "A,": false, ",A": false, "Ä": false, "A\x00": false,
+		"A:B": false, "$A": false} {
+		if names, err := variables(list); (err == nil) != ok {
+			t.Errorf("%q: %q, %v", list, names, err)
+		}
 	}
 }
 
@@ -213,6 +246,7 @@ func FuzzUnread(f *testing.F) {
 func FuzzWith(f *testing.F) {
 	f.Add("#CARMA mem=1G off\n", "on,input=3")
 	f.Add("", "job=a")
+	f.Add("#CARMA vars=A,B\n", "on,vars=C,D,mem=1G")
 	f.Fuzz(func(t *testing.T, script, option string) {
 		d, err := Parse([]byte(script))
 		if err != nil {
@@ -226,6 +260,11 @@ func FuzzWith(f *testing.F) {
 				}
 			}
 			return
+		}
+		for _, name := range got.Vars {
+			if len(got.Vars) > maxVars || len(name) > maxName || strings.ContainsAny(name, "=, \x00\n") {
+				t.Fatalf("variables %q", got.Vars)
+			}
 		}
 		if again, err := got.With(option, OfOption); err != nil || !again.Equal(got) {
 			t.Fatalf("twice: %+v, %v; once %+v", again, err, got)

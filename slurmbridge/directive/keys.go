@@ -109,6 +109,10 @@ var keys = map[string]key{
 		d.Job = v
 		return name(v)
 	}},
+	"vars": {example: "vars=MODEL,SIZE", set: func(d *Directive, v string) (err error) {
+		d.Vars, err = variables(v)
+		return err
+	}},
 	"params": {example: "params=110M", set: func(d *Directive, v string) (err error) {
 		d.Params, err = parameters(v)
 		return err
@@ -211,12 +215,18 @@ func bit(s string) (bool, error) {
 	return s == "1", nil
 }
 
-// maxName is how long the name of a run may be.
+// maxName is how long the name of a run, or of a variable, may be.
 const maxName = 64
 
+const (
+	letters         = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	nameLetters     = letters + "._-"
+	variableLetters = letters + "_"
+)
+
 func name(s string) error {
-	for _, c := range []byte(s) {
-		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", rune(c)) {
+	for i := range len(s) {
+		if strings.IndexByte(nameLetters, s[i]) < 0 {
 			return errors.New("may have letters, digits and ._- only")
 		}
 	}
@@ -224,6 +234,27 @@ func name(s string) error {
 		return fmt.Errorf("must have 1 to %d characters", maxName)
 	}
 	return nil
+}
+
+// maxVars is how many variables may tell runs apart.
+const maxVars = 8
+
+// variables reads names of environment variables, and returns them in order.
+func variables(s string) ([]string, error) {
+	names := strings.Split(s, ",")
+	if len(names) > maxVars {
+		return nil, fmt.Errorf("must have 1 to %d names", maxVars)
+	}
+	slices.Sort(names)
+	for i, n := range names {
+		switch {
+		case n == "" || len(n) > maxName || strings.Trim(n, variableLetters) != "" || n[0] >= '0' && n[0] <= '9':
+			return nil, fmt.Errorf("a variable has a name of letters, digits and _, at most %d, and no digit first", maxName)
+		case i > 0 && n == names[i-1]:
+			return nil, errors.New("names a variable twice")
+		}
+	}
+	return names, nil
 }
 
 func oneOf(s string, values []string) error {

@@ -28,6 +28,7 @@ type Carma struct {
 	// Counted: slurmctld starts the job where the GPUs can give the booking by the node's Extra
 	// (package extra), or, for a job on All GPUs of its nodes, where all are there and well.
 	Counted, All bool
+	UnreadLine   int // of the script: meant for CARMA, and not read; 0: none
 
 	// Of a job whose hook reads this.
 	Annotated bool
@@ -102,6 +103,9 @@ func (c *Carma) AppendEnv(b []byte, begin, end string) []byte {
 	if c.All {
 		number("ALL", 1)
 	}
+	if c.UnreadLine > 0 {
+		number("UNREAD", int64(c.UnreadLine))
+	}
 	return b
 }
 
@@ -128,6 +132,7 @@ func carmaFromEnv(get Getenv) Carma {
 		SMActPct:   int(n.optional("SMACT", 7)),
 		Counted:    n.get("COUNTED") == "1",
 		All:        n.get("ALL") == "1",
+		UnreadLine: int(n.optional("UNREAD", 31)),
 	}
 	c.MaxSlowdown = float64(n.optional("SLOWDOWN", 17)) / 1000
 	c.Key, _ = history.ParseKey(n.get("KEY"))

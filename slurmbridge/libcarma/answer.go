@@ -16,7 +16,7 @@ import (
 )
 
 // fields is the number of NUL-ended fields before the script (carma.h).
-const fields = 17
+const fields = 18
 
 // maxFields is far above any lists of GRES and partitions with the script's arguments: a list of a
 // megabyte takes 300 ms, in which nobody else's job is booked. The job is refused: left unchanged,
@@ -66,9 +66,9 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		f[i], head, _ = strings.Cut(head, "\x00")
 	}
 	// A list with a line break could forge lines of the answer. The shim refuses the job (text.c);
-	// the check here holds without the shim too. The script, its arguments and the keys beside it are
-	// free text: a wrong one is refused in printable words.
-	for i, text := range f[:fields-3] { // --extra, too, as a line of the answer
+	// the check here holds without the shim too. The script, its arguments and what stands beside
+	// it are free text: a wrong key is refused in printable words, and values are hashed only.
+	for i, text := range f[:fields-4] { // --extra, too, as a line of the answer
 		if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return annotate.Job{}, fmt.Errorf("libcarma: control character in field %d of ask", i)
 		}
@@ -86,11 +86,14 @@ func readAsk(ask []byte) (annotate.Job, error) {
 		TRES:      annotate.TRES{PerNode: f[1], PerJob: f[2], PerSocket: f[3], PerTask: f[4]},
 		MinNodes:  n[0], MaxNodes: n[6], Tasks: n[1], TasksPerNode: n[2], SocketsPerNode: n[3],
 		UID: n[4], TimeLimit: n[5], Constrains: n[7] == 1, Extra: f[13], Option: f[14], Variable: f[15],
-		Args: f[16], Script: script,
+		Values: f[16], Args: f[17], Script: script,
 	}, nil
 }
 
 func lines(job *annotate.Job, a *annotate.Annotation) string {
+	if len(a.Wants) > 0 {
+		return "vars " + strings.Join(a.Wants, ",") + "\n"
+	}
 	b, was := make([]byte, 0, 1024), job.TRES
 	for _, l := range []struct{ word, was, is string }{
 		{"tres_per_node ", was.PerNode, a.TRES.PerNode},
@@ -122,7 +125,7 @@ func lines(job *annotate.Job, a *annotate.Annotation) string {
 	b = a.AppendEnv(b, "env ", "\n")
 	if a.GPUs > 0 {
 		b = append(b, "time "+jobenv.EnvSubmit+"\ncomment "...)
-		b = append(admincomment.AppendJob(b, &a.Carma, cmp.Or(a.Note, a.Unread)), '\n')
+		b = append(admincomment.AppendJob(b, &a.Carma, cmp.Or(a.Unread, a.Note)), '\n')
 	}
 	return string(b)
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +31,7 @@ time_slot = "4h"
 // ask puts the fields together as the shim does.
 func ask(partition, perNode, script string) []byte {
 	return []byte(strings.Join([]string{partition, perNode, "", "", "", "4294967294", "4294967294", "4294967294",
-		"4294967294", "1000", "4294967294", "4294967294", "0", "", "", "", "", script}, "\x00"))
+		"4294967294", "1000", "4294967294", "4294967294", "0", "", "", "", "", "", script}, "\x00"))
 }
 
 func configure(t *testing.T) {
@@ -73,6 +74,7 @@ env GPUS=1
 env MEM_MIB=40536
 env FULL=40536
 env KEY=6457f804971a3061
+env UNREAD=2
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536,"note":"line 2: '# CARMA mem=10G' is not read: #CARMA and a blank begin a line"}
 `},
@@ -125,6 +127,21 @@ env COUNTED=1
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
+		{"variables", string(ask("gpu", "gres:gpu:1", "#CARMA on vars=SIZE,MODEL\n")), "vars MODEL,SIZE\n"},
+		{"their values", strings.Replace(string(ask("gpu", "gres:gpu:1", "#CARMA vars=MODEL\n")), "\x00\x00#",
+			"MODEL=a\nenv V=1\x1b[2J\x1f\x00\x00#", 1),
+			`tres_per_node gres:gpu:1,gres:carma:40536
+env V=1
+env MODE=exclusive
+env METHOD=none
+env GPUS=1
+env MEM_MIB=40536
+env FULL=40536
+env KEY=1f3a1330f3184a73
+env LEARN=1
+time SUBMIT
+comment carma={"v":1,"mode":"exclusive","method":"none","gpus":1,"reserve_mib":40536}
+`},
 		{"not ours", string(ask("cpu", "gres:gpu:1", "#CARMA mem=banana\n")), ""},
 		{"refuse", string(ask("gpu", "gres:gpu:1", "#CARMA mem=banana\n")),
 			"refuse carma: line 1: mem=banana: not a size; write mem=12G\n"},
@@ -157,8 +174,8 @@ env NODES=fixed
 time SUBMIT
 comment carma={"v":1,"mode":"off","method":"none","gpus":1,"reserve_mib":40536}
 `},
-		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 17 fields\n"},
-		{"nothing", "", "leave libcarma: ask has 0 of 17 fields\n"},
+		{"too few fields", "gpu\x00gres:gpu:1\x00", "leave libcarma: ask has 2 of 18 fields\n"},
+		{"nothing", "", "leave libcarma: ask has 0 of 18 fields\n"},
 		{"no number", strings.Replace(string(ask("gpu", "", "")), "4294967294", "x", 1),
 			"leave libcarma: read field 5 of ask: strconv.ParseUint: parsing \"x\": invalid syntax\n"},
 	} {
@@ -251,6 +268,8 @@ func TestReloadKeepsTheLastGoodConfiguration(t *testing.T) {
 func FuzzAnswer(f *testing.F) {
 	f.Add(ask("gpu", "gres:gpu:1", "#CARMA mem=10G\n"))
 	f.Add(ask("", "gres:gpu:2,gres:carma:1", "#!/bin/sh\n#CARMA smact=3\n"))
+	f.Add(ask("gpu", "gres:gpu:1", "#CARMA vars=A,B\n"))
+	f.Add(bytes.Replace(ask("gpu", "gres:gpu:1", ""), []byte("4294967294\x000\x00"), []byte("4294967294\x001\x00"), 1))
 	path := filepath.Join(f.TempDir(), "carma.toml")
 	if err := os.WriteFile(path, []byte(carmaToml), 0o644); err != nil {
 		f.Fatal(err)
@@ -260,7 +279,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Fatal(err)
 	}
 	words := []string{"leave", "refuse", "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task", "env",
-		"time", "comment", "time_limit", "signal", "requeue", "tell"}
+		"time", "comment", "time_limit", "signal", "requeue", "tell", "vars", "extra"}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		answer := answerTo(in)
 		if answer == "" {

@@ -24,11 +24,14 @@
  *   constrains (1: slurmctld compares jobs' extra with what nodes have there; else 0)
  *   extra
  *   the keys of --carma, and those of CARMA in the environment, each cut at CARMA_KEYS_MAX bytes
+ *   NAME=VALUE of the variables that an answer has named, each ended by CARMA_ARG_END, cut at
+ *   CARMA_ARGS_MAX bytes; empty where none are named yet; CARMA_NO_VALUES: no environment came with the job
  *   the script's arguments, each ended by CARMA_ARG_END, cut at CARMA_ARGS_MAX bytes
  *
  * (numbers in decimal, CARMA_NO_VAL where the user did not say). The answer is
  * NULL to leave the job alone, or lines "word text\n":
  *
+ *   vars NAME,NAME         the only line: ask again, with the values of these variables
  *   leave TEXT             leave the job alone; TEXT is for the log
  *   refuse TEXT            refuse the job; TEXT is for the user
  *   tres_per_node LIST     set the list (empty: clear it); also
@@ -46,11 +49,13 @@
 #ifndef CARMA_H
 #define CARMA_H
 
-#define CARMA_ABI 9
+#define CARMA_ABI 10
 #define CARMA_NO_VAL 0xfffffffeu /* Slurm's NO_VAL */
 
 #define CARMA_ARG_END '\x1f'
 #define CARMA_ARGS_MAX 4096
+#define CARMA_NO_VALUES "-"
+#define CARMA_VARS_MAX 8 /* as directive.maxVars */
 
 /* More than directive.MaxOption, so that longer ones are refused. */
 #define CARMA_KEYS_MAX 1025

@@ -46,7 +46,7 @@ func TestHostileAskTime(t *testing.T) {
 	} {
 		in := []byte(strings.Join([]string{"gpu,slots", list + "gpu:1", list, list, list, "4294967294", "4294967294",
 			"4294967294", "4294967294", "1000", "4294967294", "4294967294", "0", "", "on" + strings.Repeat(" ,", 511),
-			strings.Repeat("x", 1025), strings.Repeat("x", 4000), script}, "\x00"))
+			strings.Repeat("x", 1025), "", strings.Repeat("x", 4000), script}, "\x00"))
 		if got := answerTo(in); !strings.HasPrefix(got, "tres_per_node ") {
 			t.Errorf("%s: %.200q", name, got)
 		}

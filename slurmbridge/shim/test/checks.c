@@ -159,6 +159,75 @@ void check_keys(void)
 	clear(&job);
 }
 
+/* The values of the variables that libcarma names, and of no others; a library that names some again
+ * is not asked a third time. */
+void check_vars(void)
+{
+	static char *env[] = { "XMODEL=no", "MODEL=small", "EMPTY=", "MODEL=large", NULL, "SIZE=7=7", "MODEL_2=no" };
+	char *long_one, *err;
+	job_desc_msg_t job;
+
+	empty(&job);
+	job.script = strdup("vars EMPTY,MODEL,NONE,SIZE\n");
+	job.environment = env;
+	job.env_size = 7;
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS &&
+	      !strcmp(err, "EMPTY=\x1fMODEL=small\x1fNONE=\x1fSIZE=7=7\x1f"));
+	free(err);
+	CHECK(asprintf(&long_one, "MODEL=%05000d", 0) > 0);
+	env[0] = long_one;
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && strlen(err) == CARMA_ARGS_MAX - 1);
+	free(err);
+	free(long_one);
+	env[0] = "XMODEL=no";
+	free(job.script);
+	job.script = strdup("vars A,B,C,D,E,F,G,H,MODEL\n"); /* one more than libcarma names */
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS &&
+	      !strcmp(err, "A=\x1f""B=\x1f""C=\x1f""D=\x1f""E=\x1f""F=\x1fG=\x1fH=\x1f"));
+	free(err);
+	free(job.script);
+	job.script = strdup("again");
+	err = NULL;
+	CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err && !job.tres_per_node);
+	job.environment = NULL;
+	job.env_size = 0;
+	clear(&job);
+	CHECK(submit(&job, "vars MODEL", &err) == SLURM_SUCCESS && !strcmp(err, CARMA_NO_VALUES)); /* as of srun */
+	free(err);
+	clear(&job);
+}
+
+/* The real library asks for the values of variables, which make the key; no other variable does. */
+void check_keys_of_values(void)
+{
+	static const char *const models[] = { "MODEL=small", "MODEL=small", "MODEL=large" };
+	char key[3][32], other[32], *env[2], *err = NULL;
+	job_desc_msg_t job;
+
+	for (int i = 0; i < 3;) {
+		snprintf(other, sizeof(other), "OTHER=%d", i);
+		env[0] = (char *)models[i];
+		env[1] = other;
+		empty(&job);
+		job.partition = strdup("gpu");
+		job.tres_per_node = strdup(GRES "gpu:1");
+		job.script = strdup("#!/bin/sh\n#CARMA on vars=MODEL\ntrue\n");
+		job.environment = env;
+		job.env_size = 2;
+		CHECK(job_submit(&job, A_USER, &err) == SLURM_SUCCESS && !err);
+		if (spank(&job, "CARMA_KEY")) /* answered in time */
+			snprintf(key[i++], sizeof(key[0]), "%s", spank(&job, "CARMA_KEY"));
+		else
+			nap();
+		job.environment = NULL;
+		clear(&job);
+	}
+	CHECK(!strcmp(key[0], key[1]) && strcmp(key[0], key[2]));
+}
+
 /* While the worker does not go on one submission waits for it and no more. Another try on a machine
  * that held up this one. */
 void check_starved(void)

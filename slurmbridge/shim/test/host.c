@@ -62,12 +62,14 @@ int main(int argc, char **argv)
 		check_answers();
 		check_slot();
 		check_keys();
+		check_vars();
 		check_starved();
 		check_stuck();
 		check_tick(script);
 		check_long_tick(script);
 		check_tick_when_busy();
 	} else {
+		check_keys_of_values();
 		check_flood();
 	}
 	for (long i = 0; i < n; i++)

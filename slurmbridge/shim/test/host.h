@@ -65,6 +65,8 @@ void check_forged(const char *script);
 void check_answers(void);
 void check_slot(void);
 void check_keys(void);
+void check_vars(void);
+void check_keys_of_values(void);
 void check_starved(void);
 void check_stuck(void);
 void check_tick(const char *script);

@@ -46,10 +46,14 @@ func (s *Submission) Learned() string {
 	}
 	text := fmt.Sprintf("%s, peak %d MiB", runs, v.PeakMiB)
 	if v.SpreadMiB > 0 {
-		text += fmt.Sprintf(" (lowest %d)", v.PeakMiB-v.SpreadMiB)
+		text += fmt.Sprintf(" (lowest %d)", v.LeastMiB())
 	}
 	if v.SMActPct > 0 {
 		text += fmt.Sprintf(", SM activity %.0f %%", v.SMActPct)
 	}
-	return text + fmt.Sprintf(", %d s each", v.RunS)
+	text += fmt.Sprintf(", %d s each", v.RunS)
+	if v.Differ() {
+		text += "; the runs differ, and the largest is booked: " + history.TellApart
+	}
+	return text
 }

@@ -15,13 +15,13 @@ import (
 	"strings"
 	"time"
 
-	"carma/cmd/carma-estimate/internal/launch"
 	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/annotate"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/directive"
 	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/launch"
 )
 
 // Site is the cluster for judging a script.
@@ -98,8 +98,13 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 	s.Request.args, s.Request.option, s.Request.variable = a.Args, cmp.Or(a.Carma, s.Request.option), a.CarmaEnv
 	s.override(a)
 	s.choosePartition(a.BaseMiB)
+	job := s.Request.job(text)
+	d, bad = job.Directive(s.Part.Directive)
+	for _, name := range d.Vars { // as the shim has them of sbatch
+		job.Values += name + "=" + os.Getenv(name) + annotate.ArgEnd
+	}
 	if s.Refused == nil {
-		annotation, err := s.Site.Annotate(s.Request.job(text))
+		annotation, err := s.Site.Annotate(job)
 		s.Annotation = annotation
 		if err != nil {
 			s.Refused = fmt.Errorf("carma: %w", err) // as libcarma says
@@ -108,11 +113,10 @@ func Judge(a Ask, where Site, text []byte) (s *Submission, d directive.Directive
 			s.Seen = &v
 		}
 	}
-	d, bad = s.Request.job(text).Directive(s.Part.Directive)
 	s.explain(d, bad)
 	if s.GPUs > 0 {
-		job := launch.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
-		s.Launches = launch.Look(a.Script, text, job, readBeside)
+		gpus := launch.Job{GPUs: s.GPUs, ReserveMiB: s.ReserveMiB, FullMiB: s.FullMiB}
+		s.Launches = launch.Look(a.Script, text, gpus, readBeside)
 	}
 	return s, d, bad
 }

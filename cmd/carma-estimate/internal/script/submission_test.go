@@ -7,9 +7,30 @@ import (
 	"testing"
 
 	"carma/estimator"
+	"carma/estimator/history"
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/jobenv"
 )
+
+// carma-estimate takes the variables of vars= from its own environment, as sbatch does.
+func TestJudgeVars(t *testing.T) {
+	where, err := LoadSite("/nonexistent", false, Ask{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(model string) history.Key {
+		t.Setenv("MODEL", model)
+		s, d, err := Judge(Ask{Carma: "vars=MODEL"}, where, []byte("#!/bin/sh\n#SBATCH -G1\n#CARMA on\ntrue\n"))
+		if err != nil || s.Refused != nil || len(d.Vars) != 1 || !s.Learn {
+			t.Fatalf("%+v, %v, learns %v, %v", d, s.Refused, s.Learn, err)
+		}
+		return s.Key
+	}
+	small, large, none := key("small"), key("large"), key("")
+	if small == large || small == none || small != key("small") {
+		t.Errorf("small %v, large %v, none %v", small, large, none)
+	}
+}
 
 // What becomes of a script, and why, where there is no carma.toml: the example partition.
 func TestJudge(t *testing.T) {

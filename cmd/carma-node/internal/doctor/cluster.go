@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"carma/slurmbridge/config"
+	"carma/slurmbridge/directive"
 	"carma/slurmbridge/hostlist"
 	"carma/slurmbridge/slurmconf"
 	"carma/slurmbridge/slurmtime"
@@ -112,13 +113,20 @@ func number(text string) int64 {
 }
 
 func (d *diagnosis) partitions() {
-	d.part("partitions", "match carma.toml", func(say func(Level, string, string)) {
+	fine := "match carma.toml"
+	if names := sharing(&d.Config); names != nil {
+		fine += "; jobs that say nothing share in " + strings.Join(names, ", ") + " (directive)"
+	}
+	d.part("partitions", fine, func(say func(Level, string, string)) {
 		for _, name := range d.Config.PartitionNames() {
 			p := d.Config.Partition[name]
 			lines, line, ok := d.nodesOf(name)
 			if !ok {
-				say(Fail, "slurm.conf has no partition "+name,
-					"PartitionName="+name+" in slurm.conf, or remove [partition."+name+"] from "+d.ConfigPath)
+				text := "slurm.conf has no partition " + name
+				if p.Directive != "" {
+					text += ", and its directive holds for no job"
+				}
+				say(Fail, text, "PartitionName="+name+" in slurm.conf, or remove [partition."+name+"] from "+d.ConfigPath)
 				continue
 			}
 			if isDefault := strings.EqualFold(line.Get("Default"), "YES"); isDefault != p.Default {
@@ -136,8 +144,49 @@ func (d *diagnosis) partitions() {
 				say(Fail, "partition "+name+" has no node that slurm.conf describes", "check Nodes= of PartitionName="+name)
 			}
 			d.recovery(name, p.Recovery, say)
+			directiveOf(&d.Config, name, say)
 			timeSlot(line, p.TimeSlot.D(), say)
 		}
+	})
+}
+
+// sharing returns the partitions whose jobs share although they say nothing.
+func sharing(c *config.Config) (names []string) {
+	for _, name := range c.PartitionNames() {
+		p := c.Partition[name]
+		if _, shares := defaultOf(p); shares && p.Share && !recovers(c, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// defaultOf is what jobs of a partition say that say nothing, and whether they share by that.
+func defaultOf(p config.Partition) (directive.Directive, bool) {
+	said, err := directive.Directive{}.With(p.Directive, directive.OfPartition)
+	return said, p.Directive != "" && err == nil && !said.Off && said.Policy != directive.PolicyExclusive
+}
+
+// directiveOf asks whether the keys for jobs that say nothing meet any job that may share.
+func directiveOf(c *config.Config, name string, say func(Level, string, string)) {
+	p := c.Partition[name]
+	said, shares := defaultOf(p)
+	ends := said.Signal.Number > 0 || said.Requeue // these two need no sharing
+	switch key := fmt.Sprintf("[partition.%s] directive", name); {
+	case p.Directive == "":
+	case recovers(c, name):
+		say(Warn, fmt.Sprintf("%s = %q meets no job: CARMA alone moves jobs to this recovery partition, with their booking",
+			key, p.Directive), "remove the directive from carma.toml")
+	case !p.Share && shares && !ends:
+		say(Warn, fmt.Sprintf("%s = %q lets no job share: share = false there", key, p.Directive),
+			"share = true in carma.toml, or remove the directive")
+	}
+}
+
+// recovers tells whether a partition is the recovery partition of another.
+func recovers(c *config.Config, name string) bool {
+	return slices.ContainsFunc(c.PartitionNames(), func(other string) bool {
+		return c.Partition[other].Recovery == name
 	})
 }
 

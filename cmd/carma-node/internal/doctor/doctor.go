@@ -86,6 +86,8 @@ type Node struct {
 	Guard    string // guard of GPUs against other jobs; empty: none
 	GuardErr error  // why Guard is unknown
 
+	SetsDevices []string // files of login shells that set CUDA_VISIBLE_DEVICES, with the line
+
 	Dmem        bool  // the kernel has the controller of device memory
 	UnlimitedBy error // why the driver does not hold jobs to their GPU memory; nil: the driver does
 

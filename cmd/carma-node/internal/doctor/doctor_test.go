@@ -125,6 +125,39 @@ func slot(f *Facts, partition string, slot time.Duration) {
 	f.Config.Partition[partition] = p
 }
 
+// says gives a partition a directive for jobs that say nothing.
+func says(f *Facts, partition, keys string, more func(p *config.Partition)) {
+	p := f.Config.Partition[partition]
+	p.Directive = keys
+	if more != nil {
+		more(&p)
+	}
+	f.Config.Partition = maps.Clone(f.Config.Partition)
+	f.Config.Partition[partition] = p
+}
+
+// The doctor says where jobs share though their users say nothing.
+func TestSharingByDefault(t *testing.T) {
+	for keys, want := range map[string]string{"": "", "on": "gpu", "mem=9G": "gpu", "off": "", "policy=exclusive": "",
+		"policy=shared": "gpu"} {
+		f := site(t)
+		says(&f, "gpu", keys, nil)
+		for _, finding := range Diagnose(f) {
+			shown := strings.Contains(finding.What, "; jobs that say nothing share in "+want+" (directive)")
+			if finding.Level != Pass || finding.Part == "partitions" && shown != (want != "") {
+				t.Errorf("%q: %+v", keys, finding)
+			}
+		}
+	}
+	f := site(t)
+	says(&f, "gpu", "signal=USR1@300", func(p *config.Partition) { p.Share = false })
+	for _, finding := range Diagnose(f) {
+		if strings.Contains(finding.What, "directive") {
+			t.Errorf("a directive about the end of jobs alone: %+v", finding)
+		}
+	}
+}
+
 // MaxTime is the time slot, in whatever spelling.
 func TestTimeSlotIsMaxTime(t *testing.T) {
 	for _, text := range []string{"240", "4:00:00", "0-4"} {
@@ -150,6 +183,11 @@ func TestPlanted(t *testing.T) {
 		}, "fail confinement: jobs wait because they cannot be confined: no scope"},
 		"access lists": {nil, func(f *Facts) { f.Node.Guard = "access lists" },
 			"warn confinement: a user's jobs can open each other's"},
+		"ordinals of nobody": {nil, func(f *Facts) {
+			f.Config.Devices.Names, f.Node.Guard = "ordinal", "access lists"
+		}, "warn confinement: GPUs, and devices.names = \"ordinal\" has no effect"},
+		"profile": {nil, func(f *Facts) { f.Node.SetsDevices = []string{"/etc/profile.d/gpu.sh line 3"} },
+			"warn confinement: /etc/profile.d/gpu.sh line 3 sets CUDA_VISIBLE_DEVICES"},
 		"no limit of memory": {nil, func(f *Facts) {
 			f.Config.MPS.Enabled, f.Node.UnlimitedBy = false, errors.New("R614")
 		}, "warn memory: nothing limits the memory of jobs that share a GPU: R614"},
@@ -213,6 +251,15 @@ func TestPlanted(t *testing.T) {
 			func(f *Facts) { slot(f, "gpu", 4*time.Hour) }, "warn partitions: partition gpu has MaxTime=1-0, more than"},
 		"time slot and a shorter MaxTime": {[]string{"Default=YES", "Default=YES MaxTime=120"},
 			func(f *Facts) { slot(f, "gpu", 4*time.Hour) }, "fail partitions: partition gpu has MaxTime=120, less than"},
+		"directive of a partition that does not share": {nil, func(f *Facts) {
+			says(f, "gpu", "on", func(p *config.Partition) { p.Share = false })
+		}, "warn partitions: [partition.gpu] directive = \"on\" lets no job share: share = false"},
+		"directive of a recovery partition": {nil, func(f *Facts) {
+			says(f, "gpu-recovery", "mem=9G", nil)
+		}, "warn partitions: [partition.gpu-recovery] directive = \"mem=9G\" meets no job"},
+		"directive of no partition": {[]string{"PartitionName=gpu-recovery", "PartitionName=other"}, func(f *Facts) {
+			says(f, "gpu-recovery", "on", nil)
+		}, "fail partitions: no partition gpu-recovery, and its directive holds for no job"},
 		"partition missing": {[]string{"PartitionName=gpu-recovery", "PartitionName=other"}, nil,
 			"fail partitions: no partition gpu-recovery"},
 		"default differs": {[]string{"Default=YES", ""}, nil, "fail partitions: Default=(none)"},

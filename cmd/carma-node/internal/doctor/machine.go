@@ -269,10 +269,16 @@ func (d *diagnosis) gpus() {
 	})
 }
 
+// accessLists is a guard of users, not of jobs (confine.Guard, Exact).
+const accessLists = "access lists"
+
 // confinement tells the guard between a job's tasks and others' GPUs.
 func (d *diagnosis) confinement() {
 	n, fine := d.Node, "jobs are confined by "+d.Node.Guard
+	counts := n.Guard != "" && n.Guard != accessLists && d.Config.Devices.Names != "uuid"
 	switch {
+	case counts && d.Config.Devices.Confine != "none":
+		fine += ", and CUDA_VISIBLE_DEVICES counts a job's GPUs from 0"
 	case d.Config.Devices.Confine == "none":
 		fine = "jobs are not confined to their GPUs, as devices.confine says"
 	case n.Guard == "":
@@ -286,8 +292,16 @@ func (d *diagnosis) confinement() {
 			say(Warn, "a task can open every GPU: "+oneLine(n.GuardErr), mend)
 		case n.GuardErr != nil:
 			say(Fail, "jobs wait because they cannot be confined: "+oneLine(n.GuardErr), mend+"; or devices.confine = \"auto\"")
-		case n.Guard == "access lists":
-			say(Warn, "jobs are confined by access lists: a user's jobs can open each other's GPUs", mend)
+		case n.Guard == accessLists:
+			text := "jobs are confined by access lists: a user's jobs can open each other's GPUs"
+			if d.Config.Devices.Names == "ordinal" {
+				text += ", and devices.names = \"ordinal\" has no effect: CUDA_VISIBLE_DEVICES has UUIDs"
+			}
+			say(Warn, text, mend)
+		}
+		for _, file := range n.SetsDevices {
+			say(Warn, file+" sets CUDA_VISIBLE_DEVICES: a job whose script is a login shell (#!/bin/bash -l) looks for other "+
+				"GPUs than its own", "take "+file+" out, or let it be for sessions without SLURM_JOB_ID")
 		}
 	})
 }

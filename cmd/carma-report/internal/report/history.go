@@ -153,16 +153,19 @@ func (r *Report) WriteHistory(ctx context.Context, path string) error {
 func printHistory(w io.Writer, l *history.Learner, scripts map[history.Key]script, s *style, most int) error {
 	order, values := l.Values()
 	t := texttable.Table{Columns: texttable.Columns("KEY", "USER", "NAME", ">RUNS", ">PEAK", ">SPREAD",
-		">BOOKED NEXT", ">MEAN", ">SMACT", ">RUN"),
+		">BOOKED NEXT", ">MEAN", ">SMACT", ">RUN", ""),
 	}
 	memory := func(v int64) string { return string(s.appendText(nil, mib, num(v))) }
 	for _, k := range order[:min(len(order), most)] {
-		v := values[k]
+		v, says := values[k], ""
+		if v.Differ() {
+			says = "the runs differ: " + history.TellApart
+		}
 		t.Rows = append(t.Rows, []string{k.String(), cmp.Or(scripts[k].user, unknownText),
 			cmp.Or(scripts[k].name, unknownText), fmt.Sprint(v.Runs), memory(v.PeakMiB), memory(v.SpreadMiB),
 			memory(v.Reserve()), memory(v.MeanMiB),
 			string(s.appendText(nil, percent, measured(figure.Measured(v.SMActPct)))),
-			string(appendClock(nil, float64(v.RunS)))})
+			string(appendClock(nil, float64(v.RunS))), says})
 	}
 	_, err := t.WriteTo(w)
 	return err

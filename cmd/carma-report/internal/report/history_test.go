@@ -3,10 +3,13 @@
 package report
 
 import (
+	"bytes"
+	"strings"
 	"testing"
 
 	"carma/db"
 	"carma/db/figure"
+	"carma/estimator/history"
 	"carma/estimator/method"
 	"carma/slurmbridge/jobstate"
 )
@@ -19,5 +22,27 @@ func TestRunOf(t *testing.T) {
 	if r := runOf(&j); r.UID != 1007 || r.Key != 0xff || !r.Analytic || !r.Completed || r.PeakMiB != 20 ||
 		r.EstMiB != 2334 || r.FullMiB != 40536 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A script whose runs are far apart is said to be several.
+func TestHistoryOfRunsThatDiffer(t *testing.T) {
+	l := history.NewLearner()
+	for i, peak := range []int64{1000, 9000} {
+		l.Add(history.Run{Key: 1, End: int64(i), PeakMiB: peak, RunS: 60, Completed: true})
+		l.Add(history.Run{Key: 2, End: int64(i), PeakMiB: 1000 + peak/9, RunS: 60, Completed: true})
+	}
+	var out bytes.Buffer
+	if err := printHistory(&out, l, nil, &style{}, 9); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		differ := strings.HasSuffix(line, "  the runs differ: vars= or job= tells them apart\n")
+		if differ != strings.HasPrefix(line, history.Key(1).String()) {
+			t.Errorf("%q of\n%s", line, &out)
+		}
+	}
+	if !strings.Contains(out.String(), " 9450 ") { // 9000 and 5 %
+		t.Errorf("the largest is not booked:\n%s", &out)
 	}
 }

@@ -111,6 +111,21 @@ func TestNotesOfAFault(t *testing.T) {
 	}
 }
 
+// A line that was not read is said first, of one attempt or several: it may be why the job booked what it did.
+func TestNotesOfAnUnreadLine(t *testing.T) {
+	first := db.Attempt{JobID: 1, RequeuedTo: "ex", OOM: "cuda", State: "REQUEUED", Unread: 12, Total: db.TotalOf(nil)}
+	second := first
+	second.Restart, second.RequeuedTo, second.OOM, second.State = 1, "", "", "COMPLETED"
+	for _, attempts := range [][]db.Attempt{{second}, {first, second}} {
+		var j job
+		j.merge(attempts)
+		list := notes(&jobPage{job: &j})
+		if !strings.HasPrefix(list[0], "line 12 of its script was meant for CARMA and was not read") {
+			t.Errorf("%d attempts: %q", len(attempts), list)
+		}
+	}
+}
+
 // Lines are as wide as they look, and not as many bytes.
 func TestWrap(t *testing.T) {
 	for sign, want := range map[string]string{"* ": "* äöü äöü\n  äöü\n", "→ ": "→ äöü äöü\n  äöü\n"} {

@@ -23,6 +23,10 @@ func notes(p *jobPage) (list []string) {
 	// A peak of several jobs together, as NVML tells of the whole GPU, is no advice to one of them.
 	known := j.PeakMiB > 0 && f.PeakHow == figure.Exact
 	better := suggestion(j.PeakMiB)
+	if j.Unread > 0 {
+		say("line %d of its script was meant for CARMA and was not read: #CARMA and a blank begin a line, before the first "+
+			"command; `carma-estimate` shows what a script says", j.Unread)
+	}
 	switch {
 	case j.Requeued != "" && j.OOM == "": // its MPS server had a fault, or a neighbour changed the GPU's memory
 		say("it was requeued to run alone on %s: %s", j.Requeued, cmp.Or(j.OOMNote, "no reason is known"))

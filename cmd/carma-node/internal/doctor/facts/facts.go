@@ -26,6 +26,7 @@ import (
 	"carma/slurmbridge/config"
 	"carma/slurmbridge/extra"
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/launch"
 	"carma/slurmbridge/schedule"
 	"carma/slurmbridge/sctl"
 	"carma/slurmbridge/slurmconf"
@@ -238,6 +239,8 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 	}
 	n.Dmem, n.UnlimitedBy = confine.ForNode(c, name, confPath).Dmem(), confine.UnlimitedBy(n.RunDir.Path)
 	n.Samples, n.NVMLErr = Samples(ctx, f.ConfigPath)
+	n.SetsDevices = setsDevices("/etc/environment", "/etc/profile", "/etc/profile.d/*sh", "/etc/bash.bashrc",
+		"/etc/bashrc")
 	_, err := os.Stat(c.SMAct.DCGMI)
 	n.DCGMI = err == nil
 	var st unix.Statfs_t
@@ -248,6 +251,20 @@ func gatherNode(ctx context.Context, f doctor.Facts, name string, slurm sctl.Cli
 	}
 	n.DBErr = writable(c.DBPath(name))
 	return n
+}
+
+// setsDevices returns the files of some patterns that set CUDA_VISIBLE_DEVICES, with the line.
+func setsDevices(patterns ...string) (list []string) {
+	for _, pattern := range patterns {
+		files, _ := filepath.Glob(pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if n := launch.SetsDevices(text); err == nil && n > 0 {
+				list = append(list, fmt.Sprintf("%s line %d", file, n))
+			}
+		}
+	}
+	return list
 }
 
 // slots are the device files for the node's gpu in gres.conf.

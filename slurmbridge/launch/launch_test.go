@@ -13,6 +13,7 @@ func TestLook(t *testing.T) {
 		"tf.py":        "from tensorflow import keras\n",
 		"grow.py":      "import tensorflow as tf\ntf.config.experimental.set_memory_growth(gpus[0], True)\n",
 		"own.py":       "import os, jax\nos.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'true'\n",
+		"gpu.py":       "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'\n",
 		"ds.py":        "import torch, deepspeed as ds\n",
 		"src/plain.py": "import torch\n# import jax\nimportant = 'jax'\nimport jaxtyping\n",
 	}
@@ -50,6 +51,9 @@ func TestLook(t *testing.T) {
 		{"python ds.py\n", []string{"deepspeed|ds.py line 1|one process for each GPU"}},
 		{"mpirun -np 4 ./solver\n", []string{"mpirun|job.sh line 1|4 processes on 2 GPUs"}},
 		{"cd x && mpiexec ./solver\n", []string{"mpirun|job.sh line 1|one process for each GPU"}},
+		{"export CUDA_VISIBLE_DEVICES=0\ntorchrun x.py\n", []string{"devices|job.sh line 1|set in the script and is kept",
+			"torchrun|job.sh line 2|for 1 of the 2 GPUs of a node"}},
+		{"python gpu.py\n", []string{"devices|gpu.py line 2|leave the line out"}},
 		{"echo torchrun; cat vllm.txt\n", nil},
 		{"torchrun --nproc_per_node\n", []string{"torchrun|job.sh line 1|for 1 of the 2"}},
 	} {

@@ -2,7 +2,8 @@
 
 // Package launch reads a batch script, and the Python files named there, for
 // frameworks that take GPU memory at their start and for launchers of several
-// processes, and tells the effect on the job's memory. Package launch is pure, and
+// processes, and tells the effect on the job's memory; and for lines that choose
+// GPUs. Package launch is pure, and
 // guesses: imports elsewhere stay unseen.
 package launch
 
@@ -36,6 +37,7 @@ type Finding struct {
 const (
 	maxFiles = 8
 	MaxBytes = 1 << 20 // of a file; the rest is not read
+	maxLine  = 4096    // of a line
 )
 
 // rule holds a pattern and its message. A rule matches by an imported Python module, a
@@ -77,6 +79,10 @@ var rules = []rule{
 		return processes(j, line, 0, "-np", "-n", "--np", "--n")
 	}},
 }
+
+// ownDevices is the message for a script that sets CUDA_VISIBLE_DEVICES.
+const ownDevices = "CUDA_VISIBLE_DEVICES is set in the script and is kept: a GPU that is not the job's is not found, " +
+	"or is another job's where devices are not confined; leave the line out, for CARMA names the job's GPUs"
 
 // growth is the message for a framework with a variable against taking everything.
 func growth(text []byte, takes, variable, value string) string {
@@ -149,10 +155,13 @@ func Look(name string, script []byte, j Job, read func(path string) ([]byte, boo
 	}
 	var list []Finding
 	for _, s := range sources {
+		if at := SetsDevices(s.text); at > 0 {
+			list = append(list, Finding{"devices", fmt.Sprintf("%s line %d", s.name, at), ownDevices})
+		}
 		n := 0
 		for line := range bytes.Lines(s.text) {
 			n++
-			text := strings.TrimSpace(string(line[:min(len(line), 4096)]))
+			text := strings.TrimSpace(string(line[:min(len(line), maxLine)]))
 			if strings.HasPrefix(text, "#") {
 				continue
 			}
