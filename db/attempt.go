@@ -211,13 +211,16 @@ func (d *DB) write(ctx context.Context, f func(*sql.Tx) error) error {
 const firstColumns = `job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
 	submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib, gpus,
 	model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
-	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to`
+	lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to, law_ms, unread`
 
-// added are the columns of later steps of the schema, in their order.
-var added = []struct {
+// added are the columns of later steps of the schema, in their order: none yet.
+var added = []column{}
+
+// column is a column and the step of the schema that adds the column.
+type column struct {
 	step int
 	name string
-}{{4, "law_ms"}, {6, "unread"}}
+}
 
 // attemptColumns are all of a record but the line, in the order in which put gives their values.
 var attemptColumns = func() string {

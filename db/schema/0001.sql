@@ -46,13 +46,17 @@ CREATE TABLE attempt (
   oom          TEXT,             -- signature
   oom_note     TEXT,             -- evidence, or why nothing was done
   requeued_to  TEXT,             -- partition
+  law_ms       INTEGER,          -- GPU time that the work takes alone by the law of interference; NULL: not known
+  unread       INTEGER,          -- line of the script that was meant for CARMA and is not read; NULL: none
   -- All of the above as one text, each value followed by a unit separator: a
   -- report that reads a million records makes one of it in a tenth of the time.
-  line         TEXT NOT NULL GENERATED ALWAYS AS (format(replace('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'x', '%s' || char(31)),
+  line         TEXT NOT NULL GENERATED ALWAYS AS (format(replace('xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx', 'x', '%s' || char(31)),
                  job_id, cluster, restart, node, array_job_id, array_task, name, account, user, uid, partition,
                  submit_ms, start_ms, end_ms, state, exit_code, exit_signal, mode, method, key, est_mib, reserve_mib, full_mib,
                  gpus, model, peak_mib, peak_how, mean_mib, smact_pct, smact_max, smact_how, energy_j, idle_j, energy_how,
-                 lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to)) STORED,
+                 lease_ms, held_ms, shared_ms, alone_ms, neighbours, oom, oom_note, requeued_to,
+                 law_ms, unread)) STORED,
+  version      TEXT,             -- of the CARMA that wrote the record last; in no copy for users and in no line
   PRIMARY KEY (job_id, cluster, restart, node)
 ) STRICT, WITHOUT ROWID;
 
@@ -108,3 +112,15 @@ CREATE TABLE outbox (
   tries   INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (job_id, cluster)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX attempt_uid ON attempt (uid);
+
+-- How many jobs of a user were requeued within an hour (Lately): few jobs are, so that the index stays small.
+CREATE INDEX attempt_requeued ON attempt (uid, end_ms, requeued_to) WHERE requeued_to IS NOT NULL;
+
+-- Whose records are newer than what users can read (db.Publisher), and how often they
+-- changed. A later step that changes the table of attempts has to enter all users here.
+CREATE TABLE changed (
+  uid   INTEGER PRIMARY KEY,
+  times INTEGER NOT NULL
+) STRICT;
