@@ -61,7 +61,7 @@ func limits(_ context.Context, k *kit) {
 		})
 	})
 	k.check("limit-cgroup", "the driver holds the processes of a cgroup to its limit, without MPS, and tells it as the "+
-		"card's total", "docs/adr/0125; gres/nvml/limits.go; prolog/frameworks.go", k.limitOfCgroup)
+		"card's total", "docs/adr/0020; gres/nvml/limits.go; prolog/frameworks.go", k.limitOfCgroup)
 	k.check("meminfo", "under a limit cudaMemGetInfo tells free memory as of the limit, and the card's total",
 		"docs/user.md: what a program sees; prolog: CARMA_MEM_FRACTION", func(c *check) error {
 			return k.withMPS(c, uidA, func() error {

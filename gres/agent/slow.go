@@ -11,7 +11,7 @@ import (
 	"carma/gres/lease"
 )
 
-// A bound on slowdown (docs/adr/0124) needs a job's activity alone, as measured by the
+// A bound on slowdown (docs/adr/0019) needs a job's activity alone, as measured by the
 // agent, and a check: a job slowed beyond its bound for long gets a line. Nothing is
 // moved.
 

@@ -9,7 +9,7 @@ import (
 	"carma/gres/interference"
 )
 
-// A bound on slowdown is kept by the law of package interference (docs/adr/0124). The law
+// A bound on slowdown is kept by the law of package interference (docs/adr/0019). The law
 // needs each job's activity alone: the most of the word of its user or earlier runs and the
 // figure measured while the job was alone on its GPU. An unknown job counts as keeping all
 // SMs active. The GPU's activity now corrects these figures upwards.
