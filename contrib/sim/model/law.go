@@ -38,7 +38,7 @@ func (g GPU) LawOf() Law {
 	return Laws[g.Law]
 }
 
-// measured are the mixes under MPS that were measured on real GPUs.
+// measured are the mixes under MPS measured on real GPUs.
 var measured = sync.OnceValue(func() []data.Interference {
 	all, err := data.Read()
 	if err != nil {
@@ -53,7 +53,7 @@ func MeasuredMixes() int { return len(measured()) }
 // nearDemand is how far the SM activity of a job may be off that of a measured mix.
 const nearDemand = 0.1
 
-// measuredFirst takes the speed of a mix that was measured, where each client is near to
+// measuredFirst takes the speed of a measured mix, where each client is near to
 // one of it, and the rule for all others.
 func measuredFirst(rows []data.Interference, rule Law) Law {
 	return func(c []Client) float64 {

@@ -139,7 +139,7 @@ func (s *slurm) retry() {
 }
 
 // giveBack is what a Prolog does that has found no GPUs in time: the job goes
-// back to the queue and backs off (package prolog, backOff). One that was given
+// back to the queue and backs off (package prolog, backOff). One given
 // back often, and now for other users' jobs, waits for idle GPUs, which it shares
 // none the less.
 func (s *slurm) giveBack(task int32) {

@@ -12,14 +12,14 @@ import (
 	"carma/gres/choose"
 )
 
-// hold is GPUs of a node that are kept for a job.
+// hold is GPUs of a node kept for a job.
 type hold struct {
 	task, node int32
 	gpus       []int32
 	mib        int64 // of each, 0: all
 	since      float64
 	open       bool // they are offered: the job can start on them
-	steward    bool // it is the steward's, not a job's that was requeued (prolog: expect)
+	steward    bool // of the steward, not of a requeued job (prolog: expect)
 }
 
 func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS > 0 }
@@ -64,14 +64,14 @@ func (s *slurm) steward() {
 	}
 }
 
-// started is a job that was given GPUs.
+// started is a job given GPUs.
 type started struct {
 	at     float64
 	task   int32
 	newest int32 // the last submission among those that started then or later, and run
 }
 
-// running leaves of the jobs that were started, in the order of time, those that run.
+// running leaves of the started jobs, in the order of time, those that run.
 func (s *slurm) running() {
 	s.started = slices.DeleteFunc(s.started, func(r started) bool {
 		t := &s.m.tasks[r.task]
@@ -84,7 +84,7 @@ func (s *slurm) running() {
 	}
 }
 
-// passed tells whether a job that was submitted later has started since.
+// passed tells whether a job submitted later has started since.
 func (s *slurm) passed(task int32, since float64) bool {
 	i, _ := slices.BinarySearchFunc(s.started, since, func(r started,
 		since float64) int {
@@ -165,7 +165,7 @@ func (s *slurm) keep(h *hold) {
 	s.refreshNode(h.node)
 }
 
-// openHold offers GPUs that are kept once all of them have what the job needs and it
+// openHold offers the kept GPUs once all of them have what the job needs and it
 // waits, and lets it come if it backs off: not before, for slurmctld would give them to
 // whoever fits.
 func (s *slurm) openHold(h *hold) {
@@ -192,7 +192,7 @@ func (s *slurm) advanceStart(task int32) {
 	}
 }
 
-// heldFits tells whether GPUs that are kept would do for their job.
+// heldFits tells whether the kept GPUs would do for their job.
 func (s *slurm) heldFits(h *hold) bool {
 	s.readings, s.leases = s.readings[:0], s.leases[:0]
 	for _, g := range h.gpus {

@@ -50,7 +50,7 @@ type task struct {
 	begun    float64 // this attempt
 	appeared float64 // on its GPUs
 	memAt    float64 // next change of memory
-	left     float64 // s of work alone that are left
+	left     float64 // s of work alone left
 	rate     float64
 	since    float64 // left and rate hold from then
 	doneAt   float64
@@ -231,7 +231,7 @@ func (m *machine) grow(id int32) bool {
 	return true
 }
 
-// resize sets the memory of a task on all its GPUs; false if that is refused.
+// resize sets the memory of a task on all its GPUs; false if refused.
 func (m *machine) resize(id int32, mib int64) bool {
 	t := &m.tasks[id]
 	if t.limit > 0 && mib > t.limit {

@@ -286,7 +286,7 @@ func (p *paper) startShared(id int32, seen []gres.Reading) bool {
 	}))
 }
 
-// request is what the task must find free on a GPU that is shared.
+// request is the need of the task on a shared GPU.
 func (p *paper) request(t *task) (gres.Request, error) {
 	r := gres.Request{GPUs: t.job.GPUs, MarginMiB: p.set.Thresholds.MarginMiB}
 	switch p.set.Estimator {

@@ -21,11 +21,11 @@ type waiter struct {
 }
 
 // queue is the waiting jobs in order. slurmctld looks at the first ones only, and
-// at those that were returned to the queue.
+// at those returned to the queue.
 type queue struct {
 	depth int
 	gpus  int      // of a node
-	front []*block // those that are looked at; the first is the recovery partition's
+	front []*block // those looked at; the first is the recovery partition's
 	size  int      // of front
 	rest  []waiter
 	next  int  // of rest
@@ -88,7 +88,7 @@ func (q *queue) add(e waiter, recovery bool) {
 		return len(list) > 0 && compare(list[len(list)-1], e) >= 0
 	})
 	switch {
-	case i < n: // one that was returned to the queue keeps its place
+	case i < n: // one returned to the queue keeps its place
 		at, _ := slices.BinarySearchFunc(q.front[i].list, e, compare)
 		q.insert(i, at, e)
 	case e.rank != 0, q.next == len(q.rest) && q.size < q.depth, q.next < len(q.rest) && compare(e, q.rest[q.next]) < 0:
@@ -130,7 +130,7 @@ func (q *queue) fill() {
 	}
 }
 
-// looked yields those that are looked at, in order.
+// looked yields those looked at, in order.
 func (q *queue) looked(yield func(*waiter) bool) {
 	for _, b := range q.front {
 		for i := range b.list {

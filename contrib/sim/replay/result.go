@@ -25,7 +25,7 @@ type Result struct {
 	SMActPct    float64 // mean over GPUs and makespan
 	MemMiB      float64 // used, mean over GPUs and makespan
 
-	// Only of a run that is recorded.
+	// Only of a recorded run.
 	Jobs   []JobResult
 	Curves *Curves
 }

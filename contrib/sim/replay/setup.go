@@ -83,7 +83,7 @@ type Setup struct {
 	HoldAfterS   float64 // a large request that has waited so long has GPUs kept for it; 0: never
 	HoldTimeoutS float64 // and so long
 	PrologWaitS  float64 // how long a Prolog waits for GPUs before it returns the job to the queue
-	Vetoes       int     // a job that was returned to the queue so often asks for whole GPUs; 0: never
+	Vetoes       int     // a job returned to the queue so often asks for whole GPUs; 0: never
 
 	Model  model.Model
 	Seed   uint64

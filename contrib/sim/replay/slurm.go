@@ -56,7 +56,7 @@ type slurm struct {
 type node struct {
 	gpus  []leased
 	offer capacity.Given // as the ledger has it
-	last  string         // GPU that was given last
+	last  string         // GPU given last
 
 	told     capacity.Given // the same as slurmctld was told
 	tellAt   float64        // it will be told anew then; +Inf: nothing is new
@@ -176,7 +176,7 @@ func (s *slurm) submit(id int32) {
 		e.need = s.set.GPUMemMiB
 	}
 	e.rank = s.rank(id)
-	if s.eligible[id] < 0 { // not for one that was returned to the queue (gres/steward: Waits)
+	if s.eligible[id] < 0 { // not for one returned to the queue (gres/steward: Waits)
 		s.eligible[id] = s.m.now
 	}
 	s.queue.add(e, s.recovered[id])
