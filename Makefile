@@ -54,10 +54,13 @@ SPANK = slurmbridge/spank
 SPANK_SRC = $(addprefix $(SPANK)/,spank_carma.c helper.c lines.c)
 
 .PHONY: all commands libcarma shim spank simgpu deps deps-list demo test test-unit test-trace test-shim test-spank test-simgpu test-placement test-hooks \
-	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release \
+	test-integration test-situations test-containers test-cgroup2 test-confine-kill test-debian12 test-debian13 test-surroundings test-abuse soak test-versions packages packages-to-try release help \
 	test-release test-packages test-newadmin test-ansible gpu-kit gpu-check test-gpu-kit test-mps lint man bench bench-day bench-estimator bench-placement bench-scale bench-sim install clean
 
-all: commands libcarma shim spank simgpu
+all: commands libcarma shim spank simgpu ## everything into bin/ and lib/
+
+help: ## this list
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F '|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 commands:
 	@echo "build: bin/$(COMMANDS)"
@@ -98,7 +101,7 @@ simgpu:
 
 # What the README's two commands need beside what it names, from the network;
 # with go mod download they then work without. deps-TARGET: for one target.
-deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT)
+deps: deps-demo deps-test $(STATICCHECK) $(ERRORLINT) ## installs what the README's two commands need
 
 deps-list:
 	@contrib/deps.sh --list
@@ -106,7 +109,7 @@ deps-list:
 deps-%:
 	@contrib/deps.sh $*
 
-demo: $(PROGRESS)
+demo: $(PROGRESS) ## a dozen jobs of two users on a real Slurm with simulated GPUs
 	@contrib/demo.sh
 
 # Shows what long targets do (contrib/progress).
@@ -114,38 +117,38 @@ $(PROGRESS): $(wildcard contrib/progress/*.go) go.mod
 	@echo "build: $@"
 	@$(GO) build -o $@ ./contrib/progress
 
-test: $(PROGRESS)
+test: $(PROGRESS) ## what a change must pass: unit tests and most live tests
 	@$(PROGRESS) make "make test" deps-test all lint test-unit test-shim test-spank test-simgpu test-placement test-hooks test-integration
 
-test-unit: deps-test-unit $(PROGRESS)
+test-unit: deps-test-unit $(PROGRESS) ## the unit tests
 	@$(PROGRESS) go ./...
 
 # The job_submit shim in a host program, under the sanitizers. N hostile jobs.
-test-shim: deps-test-shim libcarma shim
+test-shim: deps-test-shim libcarma shim ## slurmctld's plugin under the sanitizers
 	@$(SHIM)/check.sh $(CURDIR)/build/shim lib/slurm/job_submit_carma.so lib/libcarma.so
 
 # The SPANK plugin in a host program, under the sanitizers. N hostile outputs.
-test-spank: deps-test-spank spank
+test-spank: deps-test-spank spank ## the SPANK plugin under the sanitizers
 	@$(SPANK)/check.sh $(CURDIR)/build/spank lib/slurm/spank_carma.so
 
-test-simgpu: deps-test-simgpu
+test-simgpu: deps-test-simgpu ## the simulated GPUs
 	@$(MAKE) --no-print-directory -C contrib/simgpu test
 
 # The contract of an MPS control daemon (contrib/simgpu/mps_contract_test.go), which
 # make test-unit holds the stand-in to, on the real daemons of 535 and 550. These are
 # fetched from Debian's non-free into a cache outside of the repository.
 # The development cluster runs with that of 550, then.
-test-mps: deps-test-mps all
+test-mps: deps-test-mps all ## one contract, NVIDIA's own MPS daemons and the stand-in
 	@MPS_REAL=$$(contrib/simgpu/fetch-mps.sh) || { MPS_REAL=; echo "test-mps: the real daemons could not be fetched: SKIPPED"; }; \
 		export MPS_REAL; $(GO) test $(AS_ROOT) -tags mps -count=1 -v -run 'TestMPS.*Contract' ./contrib/simgpu ./gres/mps && \
 		{ [ -z "$$MPS_REAL" ] || $(GO) test $(AS_ROOT) -tags 'integration mps' -count=1 -v -run 'TestRealMPS$$' ./contrib/devcluster; }
 
-test-placement: simgpu
+test-placement: simgpu ## many Prologs at once, killed at given points
 	@$(GO) run ./contrib/bench/placement --rounds 6 --idle 1s
 
 # The tracer of contrib/summary, which needs PyTorch 2: Debian 13 has it. Public training scripts
 # are fetched; TRACE_GIT names where, if github.com is out of reach.
-test-trace: deps-test-trace
+test-trace: deps-test-trace ## the tracer, with PyTorch
 	@python3 contrib/summary/test_carma_trace.py
 	@python3 contrib/summary/test_carma_overlay.py
 	@python3 contrib/summary/test_carma_command.py
@@ -153,7 +156,7 @@ test-trace: deps-test-trace
 
 # The hooks with files, variables and run directories of every bad kind; the rest of contrib/abuse
 # takes longer (make test-abuse).
-test-hooks: deps-test-hooks commands simgpu $(PROGRESS)
+test-hooks: deps-test-hooks commands simgpu $(PROGRESS) ## hooks with hostile variables and files, on broken nodes
 	@$(PROGRESS) go $(AS_ROOT) -tags abuse -count=1 -run '^TestAbuse(Hook.*|StdErr|BrokenNode)$$' -skip '/hangs$$' ./contrib/abuse
 
 # On development clusters: a real slurmctld, slurmd and munge; as root, by sudo.
@@ -161,13 +164,13 @@ test-hooks: deps-test-hooks commands simgpu $(PROGRESS)
 # SLURM_PREFIX=/opt/slurm-23.11 takes a Slurm that contrib/versions/build.sh built.
 # RUN='TestSteps|TestArray' takes some of the tests. REAL_MPS=yes takes NVIDIA's own MPS
 # control daemon, as root; tests whose jobs need an MPS server are skipped.
-test-integration: deps-test-integration all $(PROGRESS)
+test-integration: deps-test-integration all $(PROGRESS) ## live tests; RUN=TestSteps for one
 	@[ -z "$(REAL_MPS)" ] || contrib/simgpu/fetch-mps.sh >/dev/null
 	@$(PROGRESS) go $(AS_ROOT) -tags integration -count=1 -parallel 4 -timeout 40m $(if $(RUN),-run '^($(RUN))$$') ./contrib/devcluster
 
 # Those of them that cgroup v2 matters to, in a Debian 13 with cgroup v2 alone, booted
 # under user-mode-linux; root makes it: minutes, and the first time the network.
-test-cgroup2: deps-test-cgroup2 all
+test-cgroup2: deps-test-cgroup2 all ## live tests with cgroup v2 alone, under user-mode-linux
 	@contrib/cgroup2/run.sh '$(or $(RUN),TestConfine$$|TestConfineBesideOthers$$|TestConfineRemoved$$|TestOwners$$|TestNFSHome$$|TestClockJumps$$|TestMemoryHeld$$)'
 
 AS_ROOT = $(if $(filter-out 0,$(shell id -u)),-exec "'$(CURDIR)/contrib/as_root.sh'")
@@ -175,13 +178,13 @@ export SLURM_PREFIX
 
 # Situations that take longer than 20 s each (docs/situations.md); RUN and
 # SLURM_PREFIX as above.
-test-situations: deps-test-situations all $(PROGRESS)
+test-situations: deps-test-situations all $(PROGRESS) ## live tests that take longer than 20 s each
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration situations' -count=1 -parallel 4 -timeout 60m -run '^($(or $(RUN),TestSituation.*))$$' ./contrib/devcluster
 
 # Jobs in containers: pyxis with enroot, and Apptainer, built from their public sources, Slurm's
 # own with crun, and podman. ENROOT_GIT, PYXIS_GIT and APPTAINER_GIT name clones, where github.com
 # is out of reach.
-test-containers: deps-test-containers all $(PROGRESS)
+test-containers: deps-test-containers all $(PROGRESS) ## jobs in containers of pyxis, Slurm and podman
 	@$(PROGRESS) go $(AS_ROOT) -tags 'integration containers' -count=1 -timeout 40m -run '^(TestPyxis|TestApptainer|TestContainerOCI|TestPodman)$$' ./contrib/devcluster
 
 # Both commands of the README in a new Debian with nothing but what the README
@@ -189,7 +192,7 @@ test-containers: deps-test-containers all $(PROGRESS)
 test-debian12: deps-test-debian12
 	@contrib/bare.sh bookworm user 'make demo' user 'make test'
 
-test-debian13: deps-test-debian13
+test-debian13: deps-test-debian13 ## both commands of the README in a new Debian 13
 	@contrib/bare.sh trixie user 'make demo' user 'make test'
 
 # COMMAND in each of the surroundings that contrib/surroundings.sh names, in a new
@@ -208,7 +211,7 @@ test-versions: libcarma
 # Attacks of a hostile user, of broken disks and of killed processes, and their
 # figures: an hour. docs/threat-model.md names what each shows. TASKS, PAIRS,
 # SUBMISSIONS, RECONFIGURES and N make a run shorter or longer.
-test-abuse: deps-test-abuse all
+test-abuse: deps-test-abuse all ## the attacks of the threat model, in full
 	N=$${N:-1000000} $(MAKE) test-shim
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 30m ./contrib/abuse
 	$(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 90m -run TestAbuse ./contrib/devcluster
@@ -221,12 +224,12 @@ test-confine-kill: deps-test-confine-kill all
 
 # Two nodes, eight simulated GPUs, a fault for every hundred jobs. HOURS=24 before
 # a release; without it ten minutes and 2,000 jobs.
-soak: deps-soak all
+soak: deps-soak all ## a mixed load with faults; HOURS=24
 	SOAK_MINUTES=$(if $(HOURS),$$(( $(HOURS) * 60 )),10) $(GO) test -tags abuse -count=1 -parallel 1 -v -timeout 0 -run TestSoak ./contrib/devcluster
 
 # An archive for half an hour on a machine with an NVIDIA GPU and nothing else
 # (contrib/gpucheck/README.md). Built on Debian 12 it runs there and on later ones.
-gpu-kit: deps-gpu-kit commands libcarma shim spank build/gpu-kit/gpucheck build/gpu-kit/gpuload
+gpu-kit: deps-gpu-kit commands libcarma shim spank build/gpu-kit/gpucheck build/gpu-kit/gpuload ## an archive of checks for a machine with an NVIDIA GPU
 	@contrib/gpucheck/kit.sh build/gpu-kit.tar.gz
 
 build/gpu-kit/gpucheck: FORCE
@@ -267,7 +270,7 @@ $(ERRORLINT):
 # Names that codespell takes for words.
 NO_MISSPELLINGS = mape,launchs,froms,iif,atleast,neast,nknown,startin,windo,deamon,exemptin,keepin,publishs,answerin,mappin,nodel
 
-lint: deps-lint $(STATICCHECK) $(ERRORLINT)
+lint: deps-lint $(STATICCHECK) $(ERRORLINT) ## gofmt, vet, staticcheck, shellcheck, codespell, gcc -fanalyzer
 	@echo "lint: gofmt, go vet"
 	@test -z "$$(gofmt -l .)" || { echo "gofmt would change:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
@@ -295,7 +298,7 @@ lint: deps-lint $(STATICCHECK) $(ERRORLINT)
 man: commands
 	docs/man/make.sh
 
-bench:
+bench: ## Go's benchmarks; also bench-day, -estimator, -placement, -scale, -sim
 	$(GO) test -run '^$$' -bench . ./...
 
 # The estimator's figures on measured rows, where ../shared/data has them. TRACES names a
@@ -321,7 +324,7 @@ bench-day: all
 bench-scale: deps-bench-scale
 	$(GO) run ./contrib/bench/scale $(SCALE)
 
-install: all
+install: all ## into PREFIX, DESTDIR
 	install -d $(DESTDIR)$(prefix)/bin $(DESTDIR)$(prefix)/sbin $(DESTDIR)$(libdir)/slurm $(DESTDIR)$(prefix)/share/carma
 	install -m 755 bin/carma-report bin/carma-estimate bin/carma-sim $(DESTDIR)$(prefix)/bin/
 	install -m 755 bin/carma-node $(DESTDIR)$(prefix)/sbin/
@@ -348,7 +351,7 @@ install: all
 	install -m 644 contrib/systemd/logrotate.conf $(DESTDIR)$(sysconfdir)/logrotate.d/carma-node
 
 # deb and rpm in build/packages. They are for the Slurm of SLURM_INCLUDE.
-packages:
+packages: ## deb and rpm in build/packages
 	rm -rf build/stage build/packages
 	$(MAKE) install DESTDIR=$(CURDIR)/build/stage prefix=/usr libdir=/usr/lib/carma sysconfdir=/etc
 	GO="$(GO)" $(if $(EPOCH),SOURCE_DATE_EPOCH=$(EPOCH)) contrib/packages/build.sh build/stage build/packages $(VERSION)
@@ -356,7 +359,7 @@ packages:
 # dist/: the source archive, the packages of Debian 12 and 13, each built from that
 # archive in a new root of its own, checksums, and what is linked under which licence.
 # test-release builds it twice, as different users, and compares the bytes. As root.
-release: deps-release
+release: deps-release ## source archive, packages, checksums in dist/
 	contrib/release.sh root dist
 
 test-release: deps-release
@@ -377,7 +380,7 @@ endif
 
 # Install, upgrade, remove and purge them on a scratch root.
 ifeq ($(DEBIAN),$(HOST))
-test-packages: deps-test-packages packages
+test-packages: deps-test-packages packages ## deb and rpm: install, upgrade, remove
 	contrib/packages/check.sh build/packages build/stage
 	contrib/packages/check-rpm.sh build/packages
 else
@@ -387,13 +390,13 @@ endif
 
 # docs/pilot.md followed from the installation to the removal on three booted
 # machines with Debian's Slurm, as root: minutes, and the first time the network.
-test-newadmin: deps-test-newadmin packages-to-try
+test-newadmin: deps-test-newadmin packages-to-try ## docs/pilot.md followed on three booted machines
 	contrib/newadmin/check.sh $(PACKAGES)
 
 # The Ansible role on the same machines.
 test-ansible: deps-test-ansible packages-to-try
 	contrib/newadmin/ansible.sh $(PACKAGES)
 
-clean:
+clean: ## removes what was built
 	rm -rf bin lib build dist
 	$(MAKE) -C contrib/simgpu clean
