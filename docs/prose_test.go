@@ -15,11 +15,11 @@ import (
 // mostPronouns is how many pronouns 100 words of comment may have.
 const mostPronouns = 6.0
 
-// rigs are packages of contrib that have more, and how many: fewer with each release.
+// rigs are packages of the rigs and the simulator that have more, and how many: fewer with each release.
 var rigs = map[string]float64{
 	"contrib/bench/day": 7.1, "contrib/bench/estimator": 6.4, "contrib/bench/placement": 7.1, "contrib/bench/scale": 8.9,
-	"contrib/gpucheck": 8.8, "contrib/progress": 9.5, "contrib/sim/live": 7.8, "contrib/sim/model": 7.6,
-	"contrib/sim/replay": 7.0,
+	"contrib/gpucheck": 8.8, "contrib/progress": 9.5,
+	"cmd/carma-sim/internal/live": 7.8, "cmd/carma-sim/internal/model": 7.6, "cmd/carma-sim/internal/replay": 7.0,
 }
 
 var (

@@ -29,7 +29,7 @@ func Combined(c []Client) (util, sum float64) {
 
 // Equal conserves SM work and slows all clients alike: of independent jobs
 // 1 - prod(1 - u) of the time some SM is active, which is right within 0.08 in the five
-// mixes of the curves that the CARMA authors published (contrib/sim/model/model.toml).
+// mixes of the curves that the CARMA authors published (cmd/carma-sim/internal/model/model.toml).
 // The bandwidth of memory goes the same way, where that is known of jobs; the scarcer of
 // the two sets the rate.
 func Equal(c []Client) (util float64) {
