@@ -156,7 +156,7 @@ func observe(ctx context.Context, a *agent.Agent, book *lease.Ledger, r *records
 	record := prolog.Recorder{Node: hook.NewNode(a.Config, a.Node, a.Log), Ledger: book, Records: r, User: prolog.UserOf}
 	a.Outputs = &output.Watch{RunDir: a.RunDir, Proc: "/proc", Log: a.Log}
 	a.Observer = &agent.Observer{Node: a.Node, Cluster: strings.ToLower(cluster), Ledger: book,
-		Jobs: slurm, Found: sctl.Finder(slurm), Owners: a.Owners, Records: r,
+		Jobs: slurm, Found: sctl.Finder(slurm), Records: r,
 		Record: record.Record, User: userName, Log: a.Log}
 }
 

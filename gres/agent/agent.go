@@ -248,6 +248,7 @@ func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[l
 type view struct {
 	samples  []gres.Sample
 	snapshot lease.Snapshot // a little older
+	owners   Owners         // of the samples' processes
 }
 
 // observe reads the GPUs and puts the readings into the ledger. Errors are logged and
@@ -280,7 +281,8 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	}
 	a.looked = now
 	a.accounts.begin(ctx, a, ended)
-	readings, usages := a.measure(samples, s.Leases, now, interval)
+	owners := once{a.Owners, map[int]resident.Owner{}}
+	readings, usages := a.measure(samples, s.Leases, owners, now, interval)
 	a.watchHealth(ctx, samples)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
@@ -290,7 +292,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	a.accounts.flush(ctx, a)
 	a.export(s)
 	a.watchOutputs(samples, s.Leases)
-	return view{samples, s}, true
+	return view{samples, s, owners}, true
 }
 
 // askOfJobs asks slurmctld the urgent questions about jobs, at each look.
@@ -411,11 +413,10 @@ func (a *Agent) export(s lease.Snapshot) {
 
 // measure turns samples into readings for the next choice and into usages of the GPUs'
 // holders.
-func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading,
-	[]lease.Usage) {
+func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, owners Owners, now, interval time.Duration) (
+	[]gres.Reading, []lease.Usage) {
 	var readings []gres.Reading
 	var usages []lease.Usage
-	owners := once{a.Owners, map[int]resident.Owner{}}
 	for _, s := range samples {
 		st := a.stateOf(s.UUID)
 		a.tellSource(st, s)

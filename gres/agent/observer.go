@@ -48,7 +48,6 @@ type Observer struct {
 	Ledger  Observed
 	Jobs    Known
 	Found   Finds
-	Owners  Owners
 	Records LostRecords
 	Record  Recorder
 	User    func(uid uint32) string // name
@@ -99,7 +98,7 @@ func (o *Observer) look(ctx context.Context, v view) {
 	for _, s := range v.samples {
 		gpus = append(gpus, s.GPU)
 		for _, p := range s.Processes {
-			if owner := o.Owners.Owner(p.PID); owner.JobID != 0 {
+			if owner := v.owners.Owner(p.PID); owner.JobID != 0 {
 				seen[presence{owner, s.UUID}] = struct{}{}
 			}
 		}

@@ -144,7 +144,6 @@ func TestObserver(t *testing.T) {
 		a.Jobs, a.Users, a.Publisher = slurm, slurm, slurm
 		a.Ends = &Ends{Node: "n1", Config: &a.Config, Ledger: b, Jobs: slurm, Records: k, Log: a.Log}
 		a.Observer = &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm,
-			Owners:  a.Owners,
 			Records: k, Record: lostAttempt, User: func(uint32) string { return "alice" }, Log: a.Log}
 		a.Sample = func() []gres.Sample {
 			s, other := sample(processes...), sample()
