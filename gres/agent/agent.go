@@ -217,7 +217,8 @@ func (a *Agent) act(ctx context.Context, work *sync.WaitGroup) ([]latest[lease.S
 }
 
 // share hands the ledger's state after each look to the loops that talk to slurmctld, and in a while
-// also if a look hangs. Readings of before the agent's last stop may be too old to be published.
+// also if a look hangs. Readings of before the agent's last stop may be too old to be published. Where the agent
+// observes, nobody waits for its words.
 func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[lease.Snapshot]) {
 	select {
 	case <-ctx.Done():
@@ -234,6 +235,12 @@ func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[l
 		if err == nil && len(s.Readings) > 0 { // else nothing has been seen yet
 			for _, to := range tell {
 				to.put(s)
+			}
+		}
+		if a.Observer != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(observeGap):
 			}
 		}
 		select {

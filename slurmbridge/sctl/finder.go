@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"carma/slurmbridge/hostlist"
+	"carma/slurmbridge/jobstate"
 	"carma/slurmbridge/tres"
 )
 
@@ -28,7 +29,7 @@ func (f Finder) OnNode(ctx context.Context, node string) (jobs []Job, err error)
 		if err != nil {
 			return nil, fmt.Errorf("squeue: job %.20q: %w", row[0], err)
 		}
-		if j.State.HoldsNode() && hostlist.Contains(j.NodeList, node) {
+		if (j.State.HoldsNode() || j.State == jobstate.Resizing) && hostlist.Contains(j.NodeList, node) {
 			jobs = append(jobs, j)
 		}
 	}

@@ -57,11 +57,12 @@ func FuzzGPUsIn(f *testing.F) {
 func TestFinder(t *testing.T) {
 	row := func(id, state, nodes string) []string { return fields(map[int]string{0: id, 6: state, 16: nodes}) }
 	c := client(t, map[string]string{
-		"squeue": rows(row("7", "RUNNING", "n[1-2]"), row("8", "COMPLETING", "n1"), row("9", "PENDING", ""),
+		"squeue": rows(row("7", "RUNNING", "n[1-2]"), row("8", "COMPLETING", "n1"), row("11", "RESIZING", "n1"),
+			row("9", "PENDING", ""),
 			row("10", "RUNNING", "n2")),
 		"scontrol": "echo 'Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:2)'"})
 	jobs, err := Finder(c).OnNode(t.Context(), "n1")
-	if err != nil || len(jobs) != 2 || jobs[0].ID != 7 || jobs[1].ID != 8 {
+	if err != nil || len(jobs) != 3 || jobs[0].ID != 7 || jobs[1].ID != 8 || jobs[2].ID != 11 {
 		t.Fatalf("got %+v, %v", jobs, err)
 	}
 	got, err := Finder(c).GPUs(t.Context(), jobs[0], "n1")
