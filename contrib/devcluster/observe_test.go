@@ -85,7 +85,7 @@ func TestObserve(t *testing.T) {
 		// It grows beyond what there is, and says so where the agent sees it write.
 		seen{user: bob, options: "--gres=gpu:1 -e oom.txt", state: "FAILED", recorded: "OUT_OF_MEMORY", gpus: 1,
 			mib: -1, smact: 50,
-			script: "simjob --mem 50000M --smact 50 --ramp 100s --duration 300s", note: "ran out of GPU memory"},
+			script: "simjob --mem 50000M --smact 50 --ramp 300s --duration 900s", note: "ran out of GPU memory"},
 		seen{user: bob, options: "--gres=gpu:1", script: "exec " + run(2000, 50, 600), state: "CANCELLED", gpus: 1, mib: 2000,
 			smact: 50, cancel: true},
 		seen{user: alice, options: "--gres=gpu:1 -t 1", script: "exec " + run(2500, 30, 600), state: "TIMEOUT", gpus: 1,
