@@ -74,6 +74,8 @@ var starts = map[string]string{
 	"slurmbridge/sctl qosRules":          "constants",
 	"slurmbridge/sctl Client.ReleaseBad": "a job, or a task, by its numbers",
 	"slurmbridge/sctl Accounting.sacct":  "numbers and times; words of the one who calls carma-report",
+	"slurmbridge/sctl Finder.OnNode":     "the node's own name",
+	"slurmbridge/sctl Finder.GPUs":       "a job by its numbers",
 	"slurmbridge/sctl Client.task":       "a task by its numbers",
 }
 

@@ -225,12 +225,7 @@ func (ep *epilog) scan(ctx context.Context, j sctl.Job, name string) userfile.Re
 	if err != nil {
 		ep.node.Log.Warn("scan stderr of the batch script only", "job", ep.hook.JobKey, "error", err)
 	}
-	for _, f := range seen {
-		if path := string(f.Path); path != batch {
-			ask.Files = append(ask.Files, userfile.File{Path: path, From: userfile.Mark{Exists: true, Dev: f.Dev, Ino: f.Ino,
-				Size: f.Size}})
-		}
-	}
+	ask.Files = append(ask.Files, written(seen, batch)...)
 	reply, err := ep.node.AsUser(ctx, ep.node.user(ctx, ep.hook), ask)
 	if err != nil {
 		ep.node.Log.Warn("scan stderr", "job", ep.hook.JobKey, "error", err)

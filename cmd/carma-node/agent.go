@@ -5,12 +5,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
+	"carma/cmd/internal/cli"
 	"carma/gres/agent"
 	"carma/gres/capacity"
 	"carma/gres/choose"
@@ -34,7 +37,7 @@ import (
 )
 
 func runAgent(ctx context.Context, e env, args []string) error {
-	if err := plain("agent", "Samples GPUs, runs MPS daemons and publishes capacity, until SIGTERM",
+	if err := plain("agent", "Samples GPUs, runs MPS daemons and publishes capacity, or observes, until SIGTERM",
 		args); err != nil {
 		return err
 	}
@@ -42,7 +45,7 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	c, err := config.Load(e.config, os.ReadFile)
+	c, err := configOf(e.config, os.Getenv("SLURM_CONF"))
 	if err != nil {
 		return err
 	}
@@ -74,39 +77,13 @@ func runAgent(ctx context.Context, e env, args []string) error {
 	a := &agent.Agent{
 		Node: node, Config: c, Thresholds: choose.FromConfig(c), RunDir: runDir,
 		Log:    log,
-		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book,
-		Publisher: capacity.For(c, node, book, slurm), Jobs: slurm, Users: slurm, Records: r,
-		Publishes: func(ctx context.Context) (bool, error) {
-			release, err := slurm.Version(ctx)
-			return err == nil && release.Publishes(), err
-		},
-		Lost:     hook.NewNode(c, node, log).Lost,
-		Outputs:  &output.Watch{RunDir: runDir, Proc: "/proc", Log: log},
-		Returned: &agent.Returned{Ledger: book, Jobs: slurm, Log: log},
+		Sample: sampler.Of(ctx, c, n.Sample, log), Owners: &resident.Recent{Proc: proc}, Ledger: book, Records: r,
 	}
-	a.Offers = &agent.Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: book, Jobs: slurm, Own: a.Publisher,
-		Returned: a.Returned, Log: log}
 	a.Ends = &agent.Ends{Node: node, Config: &a.Config, Ledger: book, Jobs: slurm, Records: r, Log: log}
-	a.Confinement = &agent.Confinement{Wanted: c.Devices.Confine != "none", RunDir: runDir, Ledger: book, Jobs: slurm,
-		Owners: a.Owners, Log: log,
-		Guard: func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }}
-	a.Steward = &agent.Steward{Node: node, Config: &a.Config, Log: log, Cluster: slurm, Jobs: slurm, Own: a.Publisher}
-	limits, err := nvml.FindMemoryLimits(c.NVML.Library)
-	switch {
-	case c.Devices.Confine == "none":
-		err = errors.New("devices.confine is \"none\"")
-	case err == nil:
-		a.Limits = &agent.MemoryLimits{Driver: limits, Cgroups: host, RunDir: runDir, Log: log}
-	}
-	a.Unlimited = err
-	if c.MPS.Enabled {
-		control := mps.Control{Program: c.MPS.Control, RunDir: runDir, LogDir: c.MPSLogDir(node)}
-		if groups, err := host.Servers(); err != nil {
-			log.Warn("MPS servers have no cgroup", "error", err)
-		} else {
-			control.Groups = groups
-		}
-		a.Daemons = &agent.Daemons{MPS: control, Leases: book, Faults: book, Owners: a.Owners, Log: log}
+	if c.Observes() {
+		observe(ctx, a, book, r, slurm, host.SlurmConf)
+	} else {
+		share(a, book, slurm, host)
 	}
 	if files := (export.Files{Export: c.Export, Ended: &r.Ended}); c.Export != (config.Export{}) {
 		a.Export = func(s lease.Snapshot) error {
@@ -124,6 +101,78 @@ func runAgent(ctx context.Context, e env, args []string) error {
 		}
 	}
 	defer systemd.Stopping()
-	a.Log.Info("agent started", "version", version.String(), "node", node, "config", e.config)
+	a.Log.Info("agent started", "version", version.String(), "node", node, "config", e.config, "mode", c.Mode)
 	return a.Run(ctx)
+}
+
+// share wires the parts that act: capacity, holds, MPS, confinement, the steward.
+func share(a *agent.Agent, book *lease.Ledger, slurm sctl.Client, host confine.Host) {
+	c, node, log := a.Config, a.Node, a.Log
+	a.Publisher, a.Jobs, a.Users = capacity.For(c, node, book, slurm), slurm, slurm
+	a.Publishes = func(ctx context.Context) (bool, error) {
+		release, err := slurm.Version(ctx)
+		return err == nil && release.Publishes(), err
+	}
+	a.Lost = hook.NewNode(c, node, log).Lost
+	a.Outputs = &output.Watch{RunDir: a.RunDir, Proc: "/proc", Log: log}
+	a.Returned = &agent.Returned{Ledger: book, Jobs: slurm, Log: log}
+	a.Offers = &agent.Offers{Config: &a.Config, Thresholds: a.Thresholds, Ledger: book, Jobs: slurm, Own: a.Publisher,
+		Returned: a.Returned, Log: log}
+	a.Confinement = &agent.Confinement{Wanted: c.Devices.Confine != "none", RunDir: a.RunDir, Ledger: book, Jobs: slurm,
+		Owners: a.Owners, Log: log,
+		Guard: func() (confine.Guard, error) { return prolog.FindGuard(c, node, os.Getenv("SLURM_CONF")) }}
+	a.Steward = &agent.Steward{Node: node, Config: &a.Config, Log: log, Cluster: slurm, Jobs: slurm, Own: a.Publisher}
+	limits, err := nvml.FindMemoryLimits(c.NVML.Library)
+	switch {
+	case c.Devices.Confine == "none":
+		err = errors.New("devices.confine is \"none\"")
+	case err == nil:
+		a.Limits = &agent.MemoryLimits{Driver: limits, Cgroups: host, RunDir: a.RunDir, Log: log}
+	}
+	a.Unlimited = err
+	if c.MPS.Enabled {
+		control := mps.Control{Program: c.MPS.Control, RunDir: a.RunDir, LogDir: c.MPSLogDir(node)}
+		if groups, err := host.Servers(); err != nil {
+			log.Warn("MPS servers have no cgroup", "error", err)
+		} else {
+			control.Groups = groups
+		}
+		a.Daemons = &agent.Daemons{MPS: control, Leases: book, Faults: book, Owners: a.Owners, Log: log}
+	}
+}
+
+// observe wires the part that finds jobs without hooks. Nothing here changes anything in Slurm, on a GPU or for a job.
+func observe(ctx context.Context, a *agent.Agent, book *lease.Ledger, r *records.Records, slurm sctl.Client,
+	slurmConf string) {
+	site, _ := slurmconf.Read(slurmConf)
+	cluster := site.Setting("ClusterName")
+	if cluster == "" { // the file is slurmctld's alone (configless)
+		text, err := slurm.ShowConfig(ctx)
+		if err != nil {
+			a.Log.Warn("query the cluster's name; records have none until the agent starts again", "error", err)
+		}
+		cluster = slurmconf.Running(text)["clustername"]
+	}
+	record := prolog.Recorder{Node: hook.NewNode(a.Config, a.Node, a.Log), Ledger: book, Records: r, User: prolog.UserOf}
+	a.Outputs = &output.Watch{RunDir: a.RunDir, Proc: "/proc", Log: a.Log}
+	a.Observer = &agent.Observer{Node: a.Node, Cluster: strings.ToLower(cluster), Ledger: book,
+		Jobs: slurm, Found: sctl.Finder(slurm), Records: r,
+		Record: record.Record, User: userName, Log: a.Log}
+}
+
+// configOf reads the configuration. A node without a carma.toml whose slurm.conf names CARMA has lost the file, and is
+// no node to observe.
+func configOf(path, slurmConf string) (config.Config, error) {
+	c, err := cli.Config(path)
+	if _, lost := os.Stat(path); err != nil || lost == nil {
+		return c, err
+	}
+	s, _ := slurmconf.Settings(confine.ForNode(c, "", slurmConf).SlurmConf) // unreadable: no line of CARMA's
+	for _, name := range []string{"JobSubmitPlugins", "Prolog", "TaskProlog", "Epilog"} {
+		if strings.Contains(s.Setting(name), "carma") {
+			return c, fmt.Errorf("read configuration: there is no %s, and slurm.conf has %s=%s: restore the file, or take "+
+				"CARMA's lines out of slurm.conf to observe", path, name, s.Setting(name))
+		}
+	}
+	return c, nil
 }

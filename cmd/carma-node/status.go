@@ -11,7 +11,6 @@ import (
 
 	"carma/cmd/internal/cli"
 	"carma/gres/lease"
-	"carma/slurmbridge/config"
 	"carma/slurmbridge/sctl"
 )
 
@@ -29,7 +28,7 @@ func runStatus(ctx context.Context, e env, args []string) error {
 	if err := cli.Parse(f, args); err != nil {
 		return err
 	}
-	c, err := config.Load(e.config, os.ReadFile)
+	c, err := cli.Config(e.config)
 	if err != nil {
 		return err
 	}

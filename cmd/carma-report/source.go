@@ -21,7 +21,7 @@ import (
 // open opens the databases that the flags or carma.toml name.
 func (o *options) open(r *report.Report) (closeAll func(), err error) {
 	if len(o.files) == 0 {
-		c, err := config.Load(o.conf, os.ReadFile)
+		c, err := cli.Config(o.conf)
 		if err != nil {
 			return func() {}, cli.Fail(cli.ExitUsage, "%w; name a database with --db", err)
 		}

@@ -225,49 +225,55 @@ func plain(a account) (list []any) {
 	return list
 }
 
+// joules are those of the counters of a node's GPUs, in simulated time.
+func (c *cluster) joules(node string) (joules float64) {
+	c.t.Helper()
+	var s struct {
+		GPUs []struct {
+			EnergyJ float64 `json:"energy_j"`
+		}
+	}
+	if err := json.Unmarshal([]byte(c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/"+node+" simgpu show --json")), &s); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, g := range s.GPUs {
+		joules += g.EnergyJ
+	}
+	return joules
+}
+
+// sampled is the energy in the agent's samples, and the part of no job; 0 while samples are missing.
+func (c *cluster) sampled() (seen, unowned float64) {
+	c.t.Helper()
+	var g struct {
+		GPUs []struct {
+			EnergyJ  *float64 `json:"energy_j"`
+			UnownedJ *float64 `json:"unowned_j"`
+			Watts    *float64 `json:"watts"`
+		}
+	}
+	if err := json.Unmarshal([]byte(c.sh("", "carma-report gpus -S now-1day --json")), &g); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, x := range g.GPUs {
+		if x.EnergyJ == nil {
+			return 0, 0
+		}
+		seen, unowned = seen+*x.EnergyJ, unowned+*x.UnownedJ
+		if *x.Watts < watts(0)-1 || *x.Watts > watts(1)+1 {
+			c.t.Errorf("a mean power of %.0f W", *x.Watts)
+		}
+	}
+	return seen, unowned
+}
+
 // Over 500 jobs, jobs and nobody together have used what the GPUs' counters say from
 // the agent's first look at them on.
 func TestEnergyConserved(t *testing.T) {
 	const scale = 20
 	c := up(t, "--nodes", "1", "--time-scale", fmt.Sprint(scale))
-	counter := func() (joules float64) {
-		t.Helper()
-		var s struct {
-			GPUs []struct {
-				EnergyJ float64 `json:"energy_j"`
-			}
-		}
-		if err := json.Unmarshal([]byte(c.sh("", "SIMGPU_STATE="+c.dir+"/simgpu/n1 simgpu show --json")), &s); err != nil {
-			t.Fatal(err)
-		}
-		for _, g := range s.GPUs {
-			joules += g.EnergyJ / scale // what NVML says is of real time
-		}
-		return joules
-	}
-	samples := func() (seen, unowned float64) {
-		t.Helper()
-		var g struct {
-			GPUs []struct {
-				EnergyJ  *float64 `json:"energy_j"`
-				UnownedJ *float64 `json:"unowned_j"`
-				Watts    *float64 `json:"watts"`
-			}
-		}
-		if err := json.Unmarshal([]byte(c.sh("", "carma-report gpus -S now-1day --json")), &g); err != nil {
-			t.Fatal(err)
-		}
-		for _, x := range g.GPUs {
-			if x.EnergyJ == nil {
-				return 0, 0
-			}
-			seen, unowned = seen+*x.EnergyJ, unowned+*x.UnownedJ
-			if *x.Watts < watts(0)-1 || *x.Watts > watts(1)+1 {
-				t.Errorf("a mean power of %.0f W", *x.Watts)
-			}
-		}
-		return seen, unowned
-	}
+	counter := func() float64 { return c.joules("n1") / scale } // what NVML says is of real time
+	samples := c.sampled
 	// What the samples lack at any time is the same idle moment, at the beginning and
 	// at the end.
 	c.eventually(func() string { seen, _ := samples(); return fmt.Sprint(seen > 0) }, "true")

@@ -4,7 +4,7 @@
 # be submitted.
 
 cluster_up() {
-	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no slurm_user=root real_mps=no confine=no spank=no
+	node_count=2 gpu_model=dgx-a100 time_scale=1 carma=yes dbd=no slurm_user=root real_mps=no confine=no spank=no observe=no
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--nodes) node_count=${2:-}; shift ;;
@@ -16,6 +16,7 @@ cluster_up() {
 		--real-mps) real_mps=yes ;;
 		--confine) confine=yes ;;
 		--spank) spank=yes ;;
+		--observe) observe=yes carma=no ;;
 		*) bad "up: unknown option '$1'" ;;
 		esac
 		shift
@@ -73,7 +74,7 @@ make_users() {
 }
 
 write_all() {
-	rm -rf "${dir:?}"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs,mysql}
+	rm -rf "${dir:?}"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin,munge,var,jobs,mysql,slurm}
 	mkdir -p "$dir"/{bin,lib,etc,pid,log,state,spool,run,simgpu,dev,hooks,plugin/slurm,munge,var,jobs}
 	chmod 755 "$dir" "$dir"/{munge,simgpu,run,var}
 	chmod 1777 "$dir/jobs" # a place for users to submit from
@@ -85,6 +86,7 @@ write_all() {
 	: >"$dir/etc/nodes"
 	for i in $(seq "$node_count"); do echo "n$i" >>"$dir/etc/nodes"; done
 	slots=$((gpus * 4)) # for up to four jobs a GPU
+	[ "$observe" = no ] || slots=$gpus
 	for i in $(seq 0 $((slots - 1))); do
 		# A major of the local/experimental range: no driver owns it.
 		mknod "$dir/dev/slot$i" c 120 "$i"
@@ -94,13 +96,14 @@ write_all() {
 		"$dir/bin/simgpu" create "$dir/simgpu/$n" --model "$gpu_model" --time-scale "$time_scale"
 		[ "$real_mps" = no ] || : >"$dir/simgpu/$n.real-mps" # simjob does not speak with it
 	done
-	[ "$confine" = no ] || write_devices
+	[ "$confine$observe" = nono ] || write_devices
 	pick_ports
 	write_slurm_conf
 	write_gres_conf
-	write_hooks
+	[ "$observe" = yes ] || write_hooks
 	[ "$spank" = no ] || write_spank
 	[ "$carma" = no ] || write_carma
+	[ "$observe" = no ] || write_observe
 	[ "$dbd" = no ] || write_dbd
 }
 
@@ -150,7 +153,7 @@ extra_constraints() { [ "$(slurm_release)" -ge 2411 ]; }
 write_slurm_conf() {
 	local names=gpu node_gres=gpu:$gpu_type:$slots extra='' n i=0
 	local track=linuxproc task=none flags=Alloc
-	[ "$confine" = no ] || ! cgroups || track=cgroup task=cgroup flags=Alloc,Contain
+	[ "$confine$observe" = nono ] || ! cgroups || track=cgroup task=cgroup flags=Alloc,Contain
 	if [ "$carma" = yes ]; then
 		names+=,carma
 		node_gres+=,carma:$((gpus * gpu_mib))
@@ -187,11 +190,12 @@ write_slurm_conf() {
 		MinJobAge=300
 		KillWait=3
 		SlurmdParameters=config_overrides
-		Prolog=$dir/hooks/prolog
-		Epilog=$dir/hooks/epilog
 		TEXT
+		[ "$observe" = yes ] || printf '%s\n' "Prolog=$dir/hooks/prolog" "Epilog=$dir/hooks/epilog"
 		# With the plugin no TaskProlog is needed, and with pyxis none may be there.
-		if [ "$spank" = yes ]; then
+		if [ "$observe" = yes ]; then
+			:
+		elif [ "$spank" = yes ]; then
 			echo "PlugStackConfig=$dir/etc/plugstack.conf"
 		else
 			echo "TaskProlog=$dir/hooks/task-prolog"
@@ -224,6 +228,10 @@ write_slurm_conf() {
 write_gres_conf() {
 	local n
 	for n in $(nodes); do
+		if [ "$observe" = yes ]; then
+			echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/$n/nvidia[0-$((gpus - 1))]"
+			continue
+		fi
 		echo "NodeName=$n Name=gpu Type=$gpu_type File=$dir/dev/slot[0-$((slots - 1))]"
 		[ "$carma" = no ] || echo "NodeName=$n Name=carma Count=$((gpus * gpu_mib))"
 	done >"$dir/etc/gres.conf"
@@ -319,6 +327,47 @@ write_carma() {
 	TEXT
 }
 
+# write_observe: carma.toml for agents that observe, and commands of Slurm that note how the agents call them. slurm.conf
+# has no line of CARMA's. Slurm sets no SIMGPU_STATE: jobs name the state of their node themselves.
+write_observe() {
+	local f
+	mkdir "$dir/slurm"
+	for f in scontrol squeue sinfo scancel sacct sacctmgr sdiag; do
+		printf '#!/bin/sh\necho "%s $*" >>%s\nexec %s/%s "$@"\n' "$f" "$dir/log/asked" "$slurm_bin" "$f" >"$dir/slurm/$f"
+	done
+	chmod 755 "$dir"/slurm/*
+	cat >"$dir/etc/carma.toml" <<-TEXT
+	# Written by devcluster. contrib/slurm/carma.toml explains every key.
+	mode = "observe"
+
+	[slurm]
+	bin_dir = "$dir/slurm"
+	conf = "$dir/etc/slurm.conf"
+
+	[nvml]
+	library = "$dir/lib/libnvidia-ml.so.1"
+	interval = "$(scaled 1 0.25)"
+
+	[smact]
+	dcgmi = "$dir/lib/dcgmi"
+	window = "$(scaled 60 2)"
+
+	[capacity]
+	compare = "5s"
+
+	[idle]
+	after = "8s"
+
+	[devices]
+	dir = "$dir/dev/%n"
+
+	[paths]
+	run_dir = "$dir/run/%n"
+	db = "$dir/var/carma.db"
+	log = "$dir/log/hooks.%n.log"
+	TEXT
+}
+
 start_all() {
 	local n
 	export_slurm
@@ -337,7 +386,7 @@ start_all() {
 	fi
 	wait_for 180 all_idle || die "the nodes did not come up; see $dir/log/"
 	! carma_on || wait_for 60 all_read || die "the agents read no GPUs; see $dir/log/agent.*.log"
-	! carma_on || ! extra_constraints ||
+	! carma_on || [ "$observe" = yes ] || ! extra_constraints ||
 		wait_for 60 all_published || die "the agents published no capacity; see $dir/log/agent.*.log"
 }
 

@@ -57,6 +57,7 @@ type Agent struct {
 	Returned    *Returned
 	Offers      *Offers
 	Ends        *Ends
+	Observer    *Observer                  // nil: hooks write ledger and records; else the parts that act are nil
 	Export      func(lease.Snapshot) error // for other tools; nil: nothing
 	Alive       func()                     // after each look at everything; nil: nobody asks
 
@@ -127,25 +128,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	interval, compare := a.Config.NVML.Interval.D(), a.Config.Capacity.Compare.D()
 	var work sync.WaitGroup
-	tell := []latest[lease.Snapshot]{
-		every(ctx, &work, 0, publishDeadline, a.publish),
-		every(ctx, &work, 0, slurmDeadline, a.askOfJobs),
-		every(ctx, &work, compare, slurmDeadline, a.compare),
-		every(ctx, &work, compare, slurmDeadline, a.tellIdle),
-	}
-	if s := a.Steward; s != nil {
-		s.publishing = &a.publishing
-		tell = append(tell,
-			every(ctx, &work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { s.keep(ctx, lease.Now()) }),
-			every(ctx, &work, waitsEvery, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) {
-				s.sendPreemptors(ctx, lease.Now())
-			}))
-	}
-	var driver sync.WaitGroup // nobody waits for driver: a call may hang with the driver
-	if a.Limits != nil {
-		tell = append(tell, every(ctx, &driver, 0, 0, a.Limits.keep))
-	} else if err := confine.SetUnlimited(a.RunDir, a.Unlimited); err != nil {
-		return err
+	tell := []latest[lease.Snapshot]{every(ctx, &work, compare, slurmDeadline, a.tellIdle)}
+	if a.Observer != nil {
+		a.Observer.first(ctx)
+		tell = append(tell, every(ctx, &work, 0, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) {
+			a.Ends.complete(ctx, lease.Now())
+		}))
+	} else {
+		acting, err := a.act(ctx, &work)
+		if err != nil {
+			return err
+		}
+		tell = append(tell, acting...)
 	}
 	seen := make(chan struct{}, 1)
 	work.Add(1)
@@ -165,6 +159,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.Daemons != nil {
 		views = every(ctx, &work, 0, 0, a.Daemons.look)
 		go a.Daemons.boundLogs(ctx)
+	} else if a.Observer != nil {
+		views = every(ctx, &work, 0, slurmDeadline, a.Observer.look)
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -197,8 +193,32 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
+// act starts the loops that change anything outside of the node's ledger and records.
+func (a *Agent) act(ctx context.Context, work *sync.WaitGroup) ([]latest[lease.Snapshot], error) {
+	compare := a.Config.Capacity.Compare.D()
+	tell := []latest[lease.Snapshot]{
+		every(ctx, work, 0, publishDeadline, a.publish),
+		every(ctx, work, 0, slurmDeadline, a.askOfJobs),
+		every(ctx, work, compare, slurmDeadline, a.compare),
+	}
+	if s := a.Steward; s != nil {
+		s.publishing = &a.publishing
+		tell = append(tell,
+			every(ctx, work, compare, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) { s.keep(ctx, lease.Now()) }),
+			every(ctx, work, waitsEvery, slurmDeadline, func(ctx context.Context, _ lease.Snapshot) {
+				s.sendPreemptors(ctx, lease.Now())
+			}))
+	}
+	var driver sync.WaitGroup // nobody waits for driver: a call may hang with the driver
+	if a.Limits == nil {
+		return tell, confine.SetUnlimited(a.RunDir, a.Unlimited)
+	}
+	return append(tell, every(ctx, &driver, 0, 0, a.Limits.keep)), nil
+}
+
 // share hands the ledger's state after each look to the loops that talk to slurmctld, and in a while
-// also if a look hangs. Readings of before the agent's last stop may be too old to be published.
+// also if a look hangs. Readings of before the agent's last stop may be too old to be published. Where the agent
+// observes, nobody waits for its words.
 func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[lease.Snapshot]) {
 	select {
 	case <-ctx.Done():
@@ -217,6 +237,12 @@ func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[l
 				to.put(s)
 			}
 		}
+		if a.Observer != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(observeGap):
+			}
+		}
 		select {
 		case <-ctx.Done():
 		case <-seen:
@@ -229,6 +255,7 @@ func (a *Agent) share(ctx context.Context, seen <-chan struct{}, tell []latest[l
 type view struct {
 	samples  []gres.Sample
 	snapshot lease.Snapshot // a little older
+	owners   Owners         // of the samples' processes
 }
 
 // observe reads the GPUs and puts the readings into the ledger. Errors are logged and
@@ -261,7 +288,8 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	}
 	a.looked = now
 	a.accounts.begin(ctx, a, ended)
-	readings, usages := a.measure(samples, s.Leases, now, interval)
+	owners := once{a.Owners, map[int]resident.Owner{}}
+	readings, usages := a.measure(samples, s.Leases, owners, now, interval)
 	a.watchHealth(ctx, samples)
 	if err := a.Ledger.Measure(ctx, readings, usages); err != nil {
 		a.Log.Error("write ledger", "error", err)
@@ -271,7 +299,7 @@ func (a *Agent) observe(ctx context.Context) (v view, ok bool) {
 	a.accounts.flush(ctx, a)
 	a.export(s)
 	a.watchOutputs(samples, s.Leases)
-	return view{samples, s}, true
+	return view{samples, s, owners}, true
 }
 
 // askOfJobs asks slurmctld the urgent questions about jobs, at each look.
@@ -392,11 +420,10 @@ func (a *Agent) export(s lease.Snapshot) {
 
 // measure turns samples into readings for the next choice and into usages of the GPUs'
 // holders.
-func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, now, interval time.Duration) ([]gres.Reading,
-	[]lease.Usage) {
+func (a *Agent) measure(samples []gres.Sample, leases []gres.Lease, owners Owners, now, interval time.Duration) (
+	[]gres.Reading, []lease.Usage) {
 	var readings []gres.Reading
 	var usages []lease.Usage
-	owners := once{a.Owners, map[int]resident.Owner{}}
 	for _, s := range samples {
 		st := a.stateOf(s.UUID)
 		a.tellSource(st, s)

@@ -157,7 +157,7 @@ func TestCheckMPS(t *testing.T) {
 			}
 			l.meanwhile = s
 			d.has = map[gres.Daemon]int64{"a": 0}
-			m.check(t.Context(), view{[]gres.Sample{c.sample}, s}, true)
+			m.check(t.Context(), view{samples: []gres.Sample{c.sample}, snapshot: s}, true)
 			m.work.Wait()
 			if !slices.Equal(d.called(), c.mps) || !slices.Equal(l.calls, c.ledger) {
 				t.Errorf("MPS %v, ledger %v; want %v, %v", d.calls, l.calls, c.mps, c.ledger)
@@ -209,7 +209,7 @@ func TestCheckMPSOfSeveralGPUs(t *testing.T) {
 		l.meanwhile = s
 		samples := []gres.Sample{{GPU: gres.GPU{UUID: "a"}, Processes: c.process}, {GPU: gres.GPU{UUID: "b"}},
 			{GPU: gres.GPU{UUID: "c"}}}
-		m.check(t.Context(), view{samples, s}, true)
+		m.check(t.Context(), view{samples: samples, snapshot: s}, true)
 		m.work.Wait()
 		got := d.called()
 		slices.Sort(got)
@@ -257,7 +257,7 @@ func TestSilentDaemonIsReplaced(t *testing.T) {
 	l, d := &ledger{}, &daemons{silent: "a", fault: "b", has: map[gres.Daemon]int64{"a": 1000, "b": 2000}}
 	m := looksAfter(d, l, owners{})
 	l.meanwhile = lease.Snapshot{Leases: leases}
-	v := view{[]gres.Sample{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}}, l.meanwhile}
+	v := view{samples: []gres.Sample{{GPU: gres.GPU{UUID: "a"}}, {GPU: gres.GPU{UUID: "b"}}}, snapshot: l.meanwhile}
 	begin := time.Now()
 	m.check(t.Context(), v, true)
 	for !m.idle("b") { // it is looked after beside the other
@@ -294,7 +294,7 @@ func TestUsedSetGoesOn(t *testing.T) {
 	l, d := &ledger{}, &daemons{sets: []gres.Daemon{"a,b"}, has: map[gres.Daemon]int64{"a,b": gres.Nobody}}
 	l.meanwhile.Leases = []gres.Lease{{UUID: "a", UID: 7, Daemon: "a,b"}, {UUID: "b", UID: 7, Daemon: "a,b"}}
 	m := looksAfter(d, l, nil)
-	m.check(t.Context(), view{[]gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}, lease.Snapshot{}}, true)
+	m.check(t.Context(), view{samples: []gres.Sample{{GPU: gres.GPU{UUID: "c", MIG: true}}}}, true)
 	m.work.Wait()
 	if len(d.calls) > 0 {
 		t.Errorf("%v", d.calls)
@@ -304,7 +304,7 @@ func TestUsedSetGoesOn(t *testing.T) {
 // With a daemon that fails the agent goes on.
 func TestCheckMPSFails(t *testing.T) {
 	m := looksAfter(&daemons{err: errors.New("no such program")}, &ledger{}, owners{1: resident.Owner{JobID: 9}})
-	v := view{[]gres.Sample{sample(gres.Process{PID: 1, MPS: true})}, lease.Snapshot{}}
+	v := view{samples: []gres.Sample{sample(gres.Process{PID: 1, MPS: true})}}
 	m.check(t.Context(), v, true)
 	m.work.Wait()
 }

@@ -110,7 +110,8 @@ func TestBrokenGPUIsNotReadmitted(t *testing.T) {
 	d := &daemons{}
 	m := looksAfter(d, l, owners{})
 	r := gres.Reading{GPU: gres.GPU{UUID: "a"}, Quarantined: "Xid 79", Cause: gres.CauseXid}
-	m.check(t.Context(), view{[]gres.Sample{sample()}, lease.Snapshot{Readings: []gres.Reading{r}}}, true)
+	v := view{samples: []gres.Sample{sample()}, snapshot: lease.Snapshot{Readings: []gres.Reading{r}}}
+	m.check(t.Context(), v, true)
 	m.work.Wait()
 	if strings.Contains(fmt.Sprint(l.calls), "readmit") || strings.Contains(fmt.Sprint(d.calls), "ends") {
 		t.Errorf("ledger %v, daemons %v", l.calls, d.calls)

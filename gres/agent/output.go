@@ -11,8 +11,8 @@ import (
 	"carma/slurmbridge/jobenv"
 )
 
-// watchOutputs lets the Epilog know where the processes on shared GPUs write their
-// errors. A job alone on its GPUs is not requeued, so nobody will ask.
+// watchOutputs lets the Epilog, or the Observer, know where the processes on GPUs write their errors. Under hooks
+// a job alone on its GPUs is not requeued, so nobody will ask.
 func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 	if a.Outputs == nil {
 		return
@@ -22,7 +22,7 @@ func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 	for _, s := range samples {
 		for _, p := range s.Processes {
 			f, ok := a.known[p.PID]
-			if !ok || !shares(leases, s.UUID, f.Job) {
+			if !ok || !a.watches(leases, s.UUID, f.Job) {
 				f, ok = a.process(p.PID, s.UUID, leases)
 			}
 			if ok {
@@ -35,17 +35,20 @@ func (a *Agent) watchOutputs(samples []gres.Sample, leases []gres.Lease) {
 	a.Outputs.Look(found)
 }
 
-// process finds the job of a process on a shared GPU.
+// process finds the job of a process whose output is watched.
 func (a *Agent) process(pid int, uuid string, leases []gres.Lease) (output.Process, bool) {
 	job := ownerOf(a.Owners.Owner(pid), leases, uuid)
 	for _, l := range leases {
-		if l.UUID == uuid && l.Job.JobID == job && !l.Exclusive {
+		if l.Job.JobID == job && a.watches(leases, uuid, l.Job) {
 			return output.Process{PID: pid, Job: l.Job, Since: time.Now().Add(-l.Age)}, true
 		}
 	}
 	return output.Process{}, false
 }
 
-func shares(leases []gres.Lease, uuid string, job jobenv.JobKey) bool {
-	return slices.ContainsFunc(leases, func(l gres.Lease) bool { return l.UUID == uuid && l.Job == job && !l.Exclusive })
+// watches tells whether the output of a job on a GPU is watched.
+func (a *Agent) watches(leases []gres.Lease, uuid string, job jobenv.JobKey) bool {
+	return slices.ContainsFunc(leases, func(l gres.Lease) bool {
+		return l.UUID == uuid && l.Job == job && (!l.Exclusive || a.Observer != nil)
+	})
 }

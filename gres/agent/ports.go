@@ -50,6 +50,13 @@ type Lost interface {
 	Release(ctx context.Context, key jobenv.JobKey) error
 }
 
+// Observed is for the Observer: leases that no Prolog has made and no Epilog ends.
+type Observed interface {
+	Leases
+	Lost
+	Observe(ctx context.Context, job lease.Job, claims []lease.Claim) error
+}
+
 // Pending drops notes of work on jobs.
 type Pending interface {
 	DropPendingRestart(ctx context.Context, job uint32) error
@@ -86,6 +93,12 @@ type Publisher interface {
 	CompareIf(ctx context.Context, s lease.Snapshot, pause time.Duration, nodes int) (text string, asked bool,
 		err error)
 	SetWords(ctx context.Context, words map[string]string) error
+}
+
+// Finds asks slurmctld for the jobs on a node and their GPUs.
+type Finds interface {
+	OnNode(ctx context.Context, node string) ([]sctl.Job, error)
+	GPUs(ctx context.Context, j sctl.Job, node string) ([]int, error)
 }
 
 // EndedJobs asks slurmctld about ended jobs.
@@ -153,9 +166,14 @@ type Releasing interface {
 
 // Records is where accounting goes.
 type Records interface {
-	PutLost(ctx context.Context, a db.Attempt) error
+	LostRecords
 	Tidy(ctx context.Context) error
 	Meters
+}
+
+// LostRecords is where the records of attempts without an Epilog go.
+type LostRecords interface {
+	PutLost(ctx context.Context, a db.Attempt) error
 }
 
 // Completing is where the end of an attempt goes.

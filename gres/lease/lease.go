@@ -83,6 +83,8 @@ func Open(dir string, busy time.Duration) (*Ledger, error) {
 		"_journal_mode": {"WAL"}, "_txlock": {"immediate"}, "_synchronous": {"OFF"}, "_foreign_keys": {"on"},
 		"_busy_timeout": {fmt.Sprint(busy.Milliseconds())},
 		"_cache_size":   {"-256"}, // KiB; else the agent comes to SQLite's 2 MB in hours
+		// a third of the agent's time went into preparing the same statements every second
+		"_stmt_cache_size": {"32"},
 	}.Encode()}
 	db, err := sql.Open("sqlite3", dsn.String())
 	if err != nil {

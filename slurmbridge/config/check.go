@@ -150,6 +150,7 @@ func (c *Config) checkWords() *KeyError {
 		key, v string
 		values []string
 	}{
+		{"mode", c.Mode, []string{ModeShare, ModeObserve}},
 		{"submit.on_bad_directive", c.Submit.OnBadDirective, []string{"reject", "ignore"}},
 		{"submit.estimator", c.Submit.Estimator, Estimators},
 		{"smact.source", c.SMAct.Source, []string{"auto", "gpm", "dcgm", "nvml-utilisation"}},

@@ -28,6 +28,7 @@ const DefaultPath = "/etc/carma/carma.toml"
 // Config is a whole carma.toml. Sizes are MiB, percentages 0 to 100. Every
 // key and its default is described in contrib/slurm/carma.toml.
 type Config struct {
+	Mode      string               `toml:"mode"` // share, observe
 	Slurm     Slurm                `toml:"slurm"`
 	Submit    Submit               `toml:"submit"`
 	Partition map[string]Partition `toml:"partition"`
@@ -50,6 +51,22 @@ type Config struct {
 	Frameworks map[string]Variable `toml:"frameworks"` // by name of the variable
 
 	Paths Paths `toml:"paths"`
+}
+
+// The modes of a node's agent.
+const (
+	ModeShare   = "share"
+	ModeObserve = "observe" // the agent measures and records, and changes nothing
+)
+
+// Observes tells whether the agent only measures and records.
+func (c Config) Observes() bool { return c.Mode == ModeObserve }
+
+// Observing is the configuration with what would act turned off.
+func (c Config) Observing() Config {
+	c.Mode, c.MPS.Enabled, c.Idle.Action, c.Hold.After = ModeObserve, false, "none", 0
+	c.Devices.Confine, c.Accounting.Forward = "none", "none"
+	return c
 }
 
 // Slurm says where Slurm's commands are.
@@ -224,6 +241,7 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 // Default returns the configuration of an empty file.
 func Default() Config {
 	return Config{
+		Mode:   ModeShare,
 		Slurm:  Slurm{BinDir: "/usr/bin"},
 		Submit: Submit{OnBadDirective: "reject", Estimator: method.Default},
 		NVML:   NVML{Library: "libnvidia-ml.so.1", Interval: Duration(time.Second)},
@@ -276,6 +294,9 @@ func Parse(text string) (Config, error) {
 	if err := c.check(); err != nil {
 		err.Line = LineOf(text, err.Key)
 		return Config{}, err
+	}
+	if c.Observes() {
+		return c.Observing(), nil
 	}
 	return c, nil
 }

@@ -73,10 +73,19 @@ func keysOf(typ reflect.Type, prefix string) (keys []string) {
 	return keys
 }
 
+// Where the agent observes, what would act is off, whatever the file says.
+func TestObserve(t *testing.T) {
+	c, err := Parse("mode = \"observe\"\n[idle]\naction = \"cancel\"\n[accounting]\nforward = \"slurmdbd\"\n")
+	if err != nil || !reflect.DeepEqual(c, Default().Observing()) || !c.Observes() || c.Idle.Action != "none" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
 const partitions = "[partition.gpu]\nshare = true\ngpus_per_node = 4\ngpu_mem_mib = 40536\n"
 
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
+		{"mode = \"watch\"\n", "line 1: mode: \"watch\" is not one of share, observe"},
 		{"[smact]\nmax_pct = 80\nmax_pct_ = 80\n", "line 3: smact.max_pct_: unknown key"},
 		{"[smakt]\nmax_pct = 80\n", "line 1: smakt: unknown key"},
 		{partitions + "colour = 1\n", "line 5: partition.gpu.colour: unknown key"},

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,6 +107,16 @@ func Parse(f *pflag.FlagSet, args []string) error {
 		return err
 	}
 	return Fail(ExitUsage, "%w; see %s --help", err, f.Name())
+}
+
+// Config reads carma.toml. Where none is at its usual place, the node's agent observes with the defaults
+// (docs/adr/0022-observe.md), and so do the others.
+func Config(path string) (config.Config, error) {
+	c, err := config.Load(path, os.ReadFile)
+	if errors.Is(err, fs.ErrNotExist) && path == config.DefaultPath {
+		return config.Default().Observing(), nil
+	}
+	return c, err
 }
 
 // ConfigPath is where carma.toml is unless a flag says otherwise: $CARMA_CONF,

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"carma/db"
+	"carma/gres"
+	"carma/gres/lease"
+	"carma/slurmbridge/config"
+	"carma/slurmbridge/jobenv"
+	"carma/slurmbridge/sctl"
+)
+
+// readOnly is a slurmctld that answers questions. Whatever else the agent does there fails the test.
+type readOnly struct {
+	Publisher
+	t     *testing.T
+	lock  sync.Mutex
+	here  map[uint32]sctl.Job
+	gpus  map[uint32][]int
+	ended map[uint32]sctl.Job
+	err   error
+	asked int // for the jobs of the node
+}
+
+func (r *readOnly) OnNode(_ context.Context, node string) (jobs []sctl.Job, err error) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	r.asked++
+	for _, j := range r.here {
+		jobs = append(jobs, j)
+	}
+	return jobs, r.err
+}
+
+func (r *readOnly) GPUs(_ context.Context, j sctl.Job, node string) ([]int, error) {
+	return r.gpus[j.ID], nil
+}
+
+func (r *readOnly) Job(_ context.Context, id uint32) (sctl.Job, error) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if j, ok := r.here[id]; ok {
+		return j, nil
+	}
+	if j, ok := r.ended[id]; ok {
+		return j, nil
+	}
+	return sctl.Job{}, sctl.ErrNoJob
+}
+
+func (r *readOnly) Words(context.Context, uint32) (sctl.Words, error) {
+	return sctl.Words{Name: "train"}, nil
+}
+
+// end has a job end in slurmctld.
+func (r *readOnly) end(id uint32, j sctl.Job) {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	delete(r.here, id)
+	r.ended[id] = j
+}
+
+func (r *readOnly) changes() error {
+	r.t.Error("an agent that observes has changed something")
+	return errors.New("read only")
+}
+
+func (r *readOnly) Release(context.Context, sctl.Target) error             { return r.changes() }
+func (r *readOnly) SetStart(context.Context, sctl.Target, time.Time) error { return r.changes() }
+func (r *readOnly) Notify(context.Context, uint32, string) error           { return r.changes() }
+func (r *readOnly) Cancel(context.Context, sctl.Target) error              { return r.changes() }
+func (r *readOnly) PublishIf(context.Context, lease.Snapshot) error        { return r.changes() }
+func (r *readOnly) SetWords(context.Context, map[string]string) error      { return r.changes() }
+func (r *readOnly) SafeStart(context.Context) (time.Duration, error)       { return 0, r.changes() }
+func (r *readOnly) CompareIf(context.Context, lease.Snapshot, time.Duration, int) (string, bool, error) {
+	return "", false, r.changes()
+}
+
+// kept are records.
+type kept struct {
+	records
+	lock sync.Mutex
+	all  []db.Attempt
+}
+
+func (k *kept) PutLost(_ context.Context, a db.Attempt) error {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	k.all = append(k.all, a)
+	return nil
+}
+
+func (k *kept) list() []db.Attempt {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	return slices.Clone(k.all)
+}
+
+// lostAttempt is a record as hooks make it, in a word.
+func lostAttempt(_ context.Context, h lease.Held, exit jobenv.Exit, failed bool) db.Attempt {
+	a := db.Attempt{JobID: h.JobID, Restart: h.Restart, UID: h.UID, State: db.NodeFail, ExitCode: exit.Code}
+	if failed && exit.Code == 77 {
+		a.State, a.OOM = "OUT_OF_MEMORY", "pytorch"
+	}
+	for _, g := range h.GPUs {
+		a.GPUs = append(a.GPUs, db.AttemptGPU{UUID: g.UUID, Figures: g.Figures})
+	}
+	return a
+}
+
+// An agent that observes finds jobs by their processes and by slurmctld's word, writes their records, goes on where an
+// earlier agent has stopped, and changes nothing.
+func TestObserver(t *testing.T) {
+	b, err := lease.Open(t.TempDir(), 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	started := time.Now().Add(-time.Hour)
+	running := func(id uint32) sctl.Job {
+		return sctl.Job{ID: id, UID: 1000, State: "RUNNING", Partition: "gpu", NodeList: "n1", Start: started}
+	}
+	slurm := &readOnly{t: t, here: map[uint32]sctl.Job{7: running(7), 8: running(8), 9: running(9)},
+		gpus: map[uint32][]int{7: {0}, 8: {1}}, ended: map[uint32]sctl.Job{}}
+	k := &kept{}
+	run := func(until func() bool, processes ...gres.Process) {
+		t.Helper()
+		a := newAgent()
+		a.Node, a.RunDir, a.Ledger, a.Records = "n1", t.TempDir(), b, k
+		a.Owners = owners{1: {JobID: 7, UID: 1000}, 2: {JobID: 99, UID: 1000}}
+		a.Config = a.Config.Observing()
+		a.Config.NVML.Interval = config.Duration(10 * time.Millisecond)
+		a.Config.Capacity.Compare = config.Duration(time.Millisecond)
+		a.Config.Idle.After = config.Duration(time.Millisecond)
+		a.Jobs, a.Users, a.Publisher = slurm, slurm, slurm
+		a.Ends = &Ends{Node: "n1", Config: &a.Config, Ledger: b, Jobs: slurm, Records: k, Log: a.Log}
+		a.Observer = &Observer{Node: "n1", Cluster: "c", Ledger: b, Jobs: slurm, Found: slurm,
+			Records: k, Record: lostAttempt, User: func(uint32) string { return "alice" }, Log: a.Log}
+		a.Sample = func() []gres.Sample {
+			s, other := sample(processes...), sample()
+			other.UUID, other.Minor = "b", 1
+			s.EnergyJ, other.EnergyJ = 100, 100
+			return []gres.Sample{s, other}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		for start := time.Now(); !until(); time.Sleep(10 * time.Millisecond) {
+			if time.Since(start) > time.Minute {
+				t.Fatal("not so after a minute")
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	held := func() (list []string) {
+		s, err := b.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range s.Leases {
+			list = append(list, l.UUID+l.Job.String())
+		}
+		return list
+	}
+	measured := func() bool {
+		h, _, err := b.Find(t.Context(), jobenv.JobKey{JobID: 7})
+		return err == nil && len(h.GPUs) == 1 && h.GPUs[0].PeakMiB == 500
+	}
+	run(func() bool { return slices.Equal(held(), []string{"a7", "b8"}) && measured() },
+		gres.Process{PID: 1, UsedMiB: 500},
+		gres.Process{PID: 2, UsedMiB: 50})
+	if h, _, err := b.Find(t.Context(), jobenv.JobKey{JobID: 7}); err != nil || !strings.Contains(string(h.About), `"alice"`) ||
+		h.GPUs[0].ReserveMiB != 40536 {
+		t.Errorf("in the ledger: %+v %s, %v", h, h.About, err)
+	}
+	// One ends while no agent runs.
+	gone := running(7)
+	gone.State, gone.End, gone.ExitCode = "FAILED", time.Now(), 3
+	slurm.end(7, gone)
+	run(func() bool { return len(k.list()) == 1 && slices.Equal(held(), []string{"b8"}) })
+	a := k.list()[0]
+	if a.JobID != 7 || a.State != "FAILED" || a.ExitCode != 3 || !a.Start.Equal(gone.Start) || !a.End.Equal(gone.End) ||
+		!strings.HasPrefix(a.OOMNote, "its figures begin 1h0m0s after its start") {
+		t.Errorf("record %+v", a)
+	}
+	if len(a.GPUs) != 1 || a.GPUs[0].PeakMiB != 500 {
+		t.Errorf("figures %+v", a.GPUs)
+	}
+}
+
+// A look asks slurmctld where something has changed, and never often.
+func TestObserverAsks(t *testing.T) {
+	one := map[presence]struct{}{{uuid: "a"}: {}}
+	for _, c := range []struct {
+		name  string
+		o     Observer
+		since time.Duration
+		seen  map[presence]struct{}
+		due   bool
+	}{
+		{"nothing new", Observer{}, 5 * time.Second, nil, false},
+		{"nothing new for long", Observer{}, 10 * time.Second, nil, true},
+		{"a process has come", Observer{}, 2 * time.Second, one, true},
+		{"a process has gone", Observer{seen: one}, 2 * time.Second, nil, true},
+		{"the same process", Observer{seen: one}, 9 * time.Second, one, false},
+		{"a process has come, a moment ago", Observer{}, time.Second, one, false},
+		{"jobs are left", Observer{more: true}, 2 * time.Second, nil, true},
+		{"slurmctld takes its time", Observer{took: time.Second}, 19 * time.Second, one, false},
+		{"slurmctld took its time", Observer{took: time.Second}, 20 * time.Second, one, true},
+		{"slurmctld takes its time, nothing new", Observer{took: time.Second}, 99 * time.Second, nil, false},
+		{"slurmctld took its time, nothing new", Observer{took: time.Second}, 100 * time.Second, nil, true},
+	} {
+		c.o.asked = time.Hour
+		if got := c.o.due(time.Hour+c.since, c.seen); got != c.due {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	if !(&Observer{}).due(time.Second, nil) {
+		t.Error("the first look asks nothing")
+	}
+}
+
+func TestObserverRecord(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	began := now.Add(-time.Minute)
+	for _, c := range []struct {
+		name  string
+		job   sctl.Job
+		state string
+		end   time.Time
+		code  int
+	}{
+		{"ended well", sctl.Job{State: "COMPLETED", End: now.Add(-5 * time.Second)}, "COMPLETED",
+			now.Add(-5 * time.Second), 0},
+		{"failed", sctl.Job{State: "FAILED", ExitCode: 2, End: now.Add(-time.Second)}, "FAILED", now.Add(-time.Second), 2},
+		{"out of GPU memory", sctl.Job{State: "FAILED", ExitCode: 77}, "OUT_OF_MEMORY", now, 77},
+		{"cancelled", sctl.Job{State: "CANCELLED", ExitCode: 77}, "CANCELLED", now, 77},
+		{"completing", sctl.Job{State: "COMPLETING", End: now.Add(-time.Second)}, "COMPLETED", now.Add(-time.Second), 0},
+		{"completing, failed", sctl.Job{State: "COMPLETING", ExitCode: 1}, "FAILED", now, 1},
+		{"was requeued", sctl.Job{State: "RUNNING", Restarts: 1, End: now.Add(time.Hour), ExitCode: 9}, "REQUEUED", now, 0},
+		{"another user's by now", sctl.Job{State: "COMPLETED", UID: 5, ExitCode: 9}, "NODE_FAIL", now, 0},
+		{"not known any more", sctl.Job{}, "NODE_FAIL", now, 0},
+		{"by another clock", sctl.Job{State: "COMPLETED", End: now.Add(time.Minute)}, "COMPLETED", now, 0},
+	} {
+		held := lease.Held{Age: 50 * time.Second}
+		held.JobID, held.UID = 7, 1000
+		held.About = []byte(`{"Start":"` + began.UTC().Format(time.RFC3339) + `"}`)
+		c.job.ID = 7
+		if c.job.UID == 0 {
+			c.job.UID = 1000
+		}
+		a := (&Observer{Record: lostAttempt}).record(t.Context(), held, c.job, now)
+		if a.State != c.state || !a.End.Equal(c.end) || a.ExitCode != c.code || !a.Start.Equal(began) || a.OOMNote != "" {
+			t.Errorf("%s: %+v", c.name, a)
+		}
+	}
+}
