@@ -136,7 +136,7 @@ func (c *Cluster) setup(s replay.Setup, l Latency) replay.Setup {
 // Simulate plays the same jobs with the same draws. A few tenths of a second at
 // one start can send everything after it another way, on the cluster as here, and
 // the latency is known no better: so the simulated latency is a quarter less to a
-// quarter more than was measured, and the figures are means over all runs.
+// quarter more than was measured, and the figures cover all runs.
 func (c *Cluster) Simulate(s replay.Setup, l Latency, w *workload.Workload) (replay.Figures, error) {
 	const runs = 25
 	run := 0

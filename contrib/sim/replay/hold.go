@@ -18,16 +18,16 @@ type hold struct {
 	gpus       []int32
 	mib        int64 // of each, 0: all
 	since      float64
-	open       bool // they are offered: the job can start on them
-	steward    bool // it is the steward's, not a job's that was requeued (prolog: expect)
+	open       bool // the GPUs are offered: the job can start on them
+	steward    bool // the hold is the steward's, not the hold of a requeued job (prolog: expect)
 }
 
 func (s *slurm) stewards() bool { return s.set.Queue != FIFO && s.set.HoldAfterS > 0 }
 
-// steward has GPUs kept for the first job in order that others pass and that has
-// waited long (gres/steward): slurmctld cannot plan a start for a request that no
-// node offers. One decision a period, one hold of his a node and a user. Nodes follow their
-// holds as often.
+// steward has GPUs kept for the first job in order that has waited long and is passed by
+// others (gres/steward): slurmctld cannot plan a start for a request that no node offers.
+// There is a decision a period, and at most one hold of the steward's on a node and for a
+// user. Nodes follow their holds as often.
 func (s *slurm) steward() {
 	if s.stewards() || len(s.holds) > 0 {
 		s.m.plan(s.m.ownTimer(stewardTimer), s.m.now+s.set.Model.Slurm.HoldEveryS)
@@ -64,14 +64,14 @@ func (s *slurm) steward() {
 	}
 }
 
-// started is a job that was given GPUs.
+// started is a job that has got GPUs.
 type started struct {
 	at     float64
 	task   int32
 	newest int32 // the last submission among those that started then or later, and run
 }
 
-// running leaves of the jobs that were started, in the order of time, those that run.
+// running leaves the running jobs of the started jobs, in the order of time.
 func (s *slurm) running() {
 	s.started = slices.DeleteFunc(s.started, func(r started) bool {
 		t := &s.m.tasks[r.task]
@@ -136,8 +136,8 @@ func (s *slurm) served() map[uint32]bool {
 	return users
 }
 
-// keep keeps the GPUs that are not kept for another job, unless enough of the node's
-// are kept for other jobs of its user (gres/lease: Hold).
+// keep keeps the GPUs not kept for another job, unless enough of the node's are kept
+// for other jobs of its user (gres/lease: Hold).
 func (s *slurm) keep(h *hold) {
 	r := s.kept(h)
 	others := 0
@@ -165,9 +165,9 @@ func (s *slurm) keep(h *hold) {
 	s.refreshNode(h.node)
 }
 
-// openHold offers GPUs that are kept once all of them have what the job needs and it
-// waits, and lets it come if it backs off: not before, for slurmctld would give them to
-// whoever fits.
+// openHold offers held GPUs once all of them have the job's memory and the job waits,
+// and lets the job start if it backs off: not before, for slurmctld would give the GPUs
+// to any job that fits.
 func (s *slurm) openHold(h *hold) {
 	if h.open || !s.heldFits(h) {
 		return
@@ -192,7 +192,7 @@ func (s *slurm) advanceStart(task int32) {
 	}
 }
 
-// heldFits tells whether GPUs that are kept would do for their job.
+// heldFits tells whether held GPUs would do for their job.
 func (s *slurm) heldFits(h *hold) bool {
 	s.readings, s.leases = s.readings[:0], s.leases[:0]
 	for _, g := range h.gpus {

@@ -20,23 +20,23 @@ type waiter struct {
 	rank   float64
 }
 
-// queue is the waiting jobs in order. slurmctld looks at the first ones only, and
-// at those that were returned to the queue.
+// queue is the waiting jobs in order. slurmctld looks at the first jobs only, and
+// at the jobs that were returned to the queue.
 type queue struct {
 	depth int
 	gpus  int      // of a node
-	front []*block // those that are looked at; the first is the recovery partition's
+	front []*block // the jobs that are looked at; the first block is the recovery partition's
 	size  int      // of front
 	rest  []waiter
 	next  int  // of rest
 	fresh bool // somebody has not been looked at
 }
 
-// block is a stretch of the queue. A pass goes over those that nobody in can start
-// by one look at what each of them needs.
+// block is a stretch of the queue. A pass skips a block of which no job can start,
+// by one look at the least need of its jobs.
 type block struct {
 	list  []waiter
-	least []int64 // nobody who was looked at needs less of each of 1, 2, ... GPUs
+	least []int64 // no job that was looked at needs less of each of 1, 2, ... GPUs
 	fresh bool    // somebody has not been looked at
 }
 
@@ -70,7 +70,7 @@ func (b *block) note(e *waiter) {
 	b.fresh = b.fresh || !e.tested
 }
 
-// add puts a job at its place: at the end, or behind those of its tier.
+// add puts a job at its place: at the end, or behind the jobs of its tier.
 func (q *queue) add(e waiter, recovery bool) {
 	q.fresh = true
 	if recovery {
@@ -81,14 +81,14 @@ func (q *queue) add(e waiter, recovery bool) {
 	if e.rank != 0 { // an ideal packer's order, which has no depth
 		compare = func(a, b waiter) int { return cmp.Compare(a.rank, b.rank) }
 	}
-	// The first block whose last job comes after it.
+	// The first block whose last job comes after the new one.
 	n := len(q.front)
 	i := 1 + sort.Search(n-1, func(i int) bool {
 		list := q.front[1+i].list
 		return len(list) > 0 && compare(list[len(list)-1], e) >= 0
 	})
 	switch {
-	case i < n: // one that was returned to the queue keeps its place
+	case i < n: // a job that was returned to the queue keeps its place
 		at, _ := slices.BinarySearchFunc(q.front[i].list, e, compare)
 		q.insert(i, at, e)
 	case e.rank != 0, q.next == len(q.rest) && q.size < q.depth, q.next < len(q.rest) && compare(e, q.rest[q.next]) < 0:
@@ -98,7 +98,7 @@ func (q *queue) add(e waiter, recovery bool) {
 	}
 }
 
-// insert puts a job into a block, and cuts that in two when it is long.
+// insert puts a job into a block, and cuts a long block in two.
 func (q *queue) insert(i, at int, e waiter) {
 	b := q.front[i]
 	b.list = slices.Insert(b.list, at, e)
@@ -130,7 +130,7 @@ func (q *queue) fill() {
 	}
 }
 
-// looked yields those that are looked at, in order.
+// looked yields the jobs that are looked at, in order.
 func (q *queue) looked(yield func(*waiter) bool) {
 	for _, b := range q.front {
 		for i := range b.list {
@@ -141,7 +141,7 @@ func (q *queue) looked(yield func(*waiter) bool) {
 	}
 }
 
-// shrink drops blocks that are empty, but for the first and the last.
+// shrink drops empty blocks, but for the first and the last.
 func (q *queue) shrink() {
 	last := q.front[len(q.front)-1]
 	kept := q.front[:1]
@@ -155,8 +155,9 @@ func (q *queue) shrink() {
 }
 
 // decide is slurmctld's pass over the queue: every job in order that some node
-// offers enough to is sent there; with fifo the first that finds none ends it. A
-// job that found no node before needs to look only at those that changed.
+// offers enough to is sent there; with fifo the first job that finds none ends
+// the pass. A job that found no node before needs to look only at the nodes that
+// changed.
 func (s *slurm) decide() error {
 	s.retry()
 	q := &s.queue
@@ -192,8 +193,8 @@ func (s *slurm) decide() error {
 	return s.err
 }
 
-// pass starts those of a block that can, and tells whether that ends the pass over
-// the queue.
+// pass starts the jobs of a block that can start, and tells whether the pass over
+// the queue ends here.
 func (s *slurm) pass(b *block) (ends bool) {
 	q := &s.queue
 	b.forget()
@@ -225,8 +226,8 @@ func (s *slurm) pass(b *block) (ends bool) {
 	return ends
 }
 
-// mostOffered notes the most that nodes have room for which changed, so that most
-// jobs of a pass cost one comparison.
+// mostOffered notes the most room of the nodes that changed, so that most jobs of
+// a pass cost one comparison.
 func (s *slurm) mostOffered() {
 	clear(s.most)
 	for _, n := range s.dirty {
@@ -236,7 +237,7 @@ func (s *slurm) mostOffered() {
 	}
 }
 
-// worth tells whether somebody in the block may fit into what changed.
+// worth tells whether a job of the block may fit into the nodes that changed.
 func (s *slurm) worth(b *block) bool {
 	for k, mib := range s.most {
 		if mib >= b.least[k] {
@@ -270,11 +271,11 @@ func (s *slurm) offering(e *waiter) int32 {
 	return -1
 }
 
-// first returns the first node from from on that gives some user's job enough.
+// first returns the first node, from from on, with enough for some user's job.
 func (s *slurm) first(from int, e *waiter) int { return s.index.first(from, int(e.gpus)-1, e.need) }
 
 // leastLoaded is the same in a partition with LLN=YES: the node with the most idle
-// CPUs, here that with the most free slots.
+// CPUs, here the node with the most free slots.
 func (s *slurm) leastLoaded(e *waiter) int32 {
 	if s.first(0, e) < 0 {
 		return -1
@@ -292,8 +293,8 @@ func (s *slurm) leastLoaded(e *waiter) int32 {
 	return -1
 }
 
-// ofUser is the same in a partition with ExclusiveUser=YES: of nodes that have
-// jobs of nobody else. Such a node may become free without offering more.
+// ofUser is the same in a partition with ExclusiveUser=YES: of nodes without
+// jobs of other users. Such a node may become free without offering more.
 func (s *slurm) ofUser(e *waiter) int32 {
 	for n := s.first(0, e); n >= 0; n = s.first(n+1, e) {
 		if x := &s.nodes[n]; x.gives(e) && (x.jobs == 0 || x.user == e.user) {
