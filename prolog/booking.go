@@ -28,7 +28,7 @@ func (l *launch) books(ctx context.Context, slurm Jobs) (tres.List, error) {
 // exceeds tells whether a job needs more than its booking: job_submit has not seen the job, GPUs were added later, or
 // the sizes of GPUs were mistaken. Such a job yields to all jobs with a full booking.
 func (l *launch) exceeds(list tres.List) bool {
-	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than those of the booking
+	each := min(l.request.ReserveMiB, l.Carma.FullMiB) // here GPUs may be larger than the GPUs of the booking
 	return !l.Carma.Annotated || !list.Books() || int64(l.request.GPUs)*each > list.MiB
 }
 
@@ -42,7 +42,7 @@ func rebooked(h jobenv.Hook, list tres.List, mib int64, tags extra.Tags) sctl.Ch
 }
 
 // awaiting is the constraint by which a job waits for a node with GPUs of mib MiB to give; empty where no node
-// publishes that figure, and for a job on all GPUs of several nodes.
+// publishes the figure, and for a job on all GPUs of several nodes.
 func awaiting(h jobenv.Hook, mib int64, tags extra.Tags) string {
 	if !h.Carma.Counted || h.Carma.All && !h.OneNode {
 		return ""

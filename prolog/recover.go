@@ -13,8 +13,8 @@ import (
 	"carma/slurmbridge/tres"
 )
 
-// recover requeues the job, with whole GPUs or a rung up the ladder. It
-// returns the partition and whether the job will be alone, or why it stays
+// recover requeues the job, with whole GPUs or a rung up the ladder. recover
+// returns the partition and whether the job will be alone, or why the job stays
 // failed. The job is COMPLETING, so it cannot start before this Epilog ends.
 func (ep *epilog) recover(ctx context.Context, v verdict) (partition string, alone bool, err error) {
 	if !v.job.Requeue {
@@ -59,7 +59,7 @@ var errNoRequeue = errors.New("the job may not be requeued (--no-requeue, JobReq
 // ladderStepMiB is the paper authors' looser recovery: 5 GiB more each time.
 const ladderStepMiB = 5 << 10
 
-// nextBooking is what the job books per GPU when it is requeued.
+// nextBooking is the requeued job's booking per GPU.
 func (ep *epilog) nextBooking() (mib int64, alone bool) {
 	if ep.node.Config.Recovery.Retry != "ladder" {
 		return ep.about.FullMiB, true
@@ -74,8 +74,8 @@ func (ep *epilog) nextBooking() (mib int64, alone bool) {
 	return mib, false
 }
 
-// recoveryPartition is where the job is requeued; empty: where it was. A job
-// that books whole GPUs is alone there too.
+// recoveryPartition is where the job is requeued; empty: in its own partition.
+// A job that books whole GPUs is alone there too.
 func (ep *epilog) recoveryPartition(ctx context.Context, account string) string {
 	name := ep.node.Config.Partition[ep.hook.Partition].Recovery
 	if name == "" {
@@ -134,13 +134,13 @@ func (s short) Error() string { return reason(s.error) }
 
 func (s short) Unwrap() error { return s.error }
 
-// errHeld says that the job is in the queue again and waits there for somebody
-// to release it.
+// errHeld says that the job is in the queue again and waits there for its
+// release.
 var errHeld = errors.New("held")
 
-// reason shortens an error of a Slurm command to what Slurm said.
+// reason shortens an error of a Slurm command to Slurm's own words.
 func reason(err error) string {
-	text := strings.TrimRight(err.Error(), ": ") // a command that was ended has printed nothing
+	text := strings.TrimRight(err.Error(), ": ") // a killed command has printed nothing
 	if i := strings.LastIndex(text, ": "); i >= 0 {
 		text = text[i+2:]
 	}

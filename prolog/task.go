@@ -29,16 +29,16 @@ type taskFile struct {
 	UID         uint32   `json:"uid"`
 	Slots       []int    `json:"slots"`    // of gres/gpu, as Slurm numbers them
 	UUIDs       []string `json:"uuids"`    // leased GPU of each slot
-	Ordinals    []int    `json:"ordinals"` // their numbers for CUDA; empty: it takes the UUIDs
+	Ordinals    []int    `json:"ordinals"` // their numbers for CUDA; empty: CUDA takes the UUIDs
 	Shared      bool     `json:"shared"`
 	ReserveMiB  int64    `json:"reserve_mib"`  // per GPU
 	PipeDir     string   `json:"pipe_dir"`     // of the MPS daemon; empty: no MPS
 	Devices     int      `json:"devices"`      // that the daemon serves
-	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: it does not
+	RetryReason string   `json:"retry_reason"` // why the job runs again; empty: first run
 	Undecided   bool     `json:"undecided"`    // tasks wait until another file stands here, or none
 	GPUs        []GPU    `json:"gpus"`         // the leased ones, as others look for them
 
-	Variables map[string]string `json:"variables,omitempty"` // that tasks get where their user has set none
+	Variables map[string]string `json:"variables,omitempty"` // for tasks, where their user has set none
 }
 
 func newTaskFile(n *Node, h jobenv.Hook, granted []lease.Granted) taskFile {
@@ -72,10 +72,10 @@ func writeTaskFile(runDir string, key jobenv.JobKey, t taskFile) error {
 	return nil
 }
 
-// Task prints what slurmstepd is to put into a task's environment. A task
-// without gres/gpu sees no GPU. One with gres/gpu but without leases
-// sees none either: the numbers that Slurm gave it are slots, and the GPUs of those
-// numbers are other jobs'.
+// Task prints the variables that slurmstepd is to put into a task's environment. A
+// task without gres/gpu sees no GPU. A task with gres/gpu but without leases sees
+// none either: the numbers from Slurm are slots, and the GPUs of those numbers are
+// other jobs'.
 func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	id, err := strconv.ParseUint(get("SLURM_JOB_ID"), 10, 32)
 	if err != nil {
@@ -95,9 +95,9 @@ func Task(w io.Writer, runDir string, get jobenv.Getenv) error {
 	return errors.Join(err, visibleErr, t.print(w, uuids), t.printNumbers(w, known, get))
 }
 
-// isForeign tells whether it is another user's job that had the task's id: a slurmctld that has
-// lost its state gives ids again, and slurmd up to 22.05 skips the Prolog of a job whose id it
-// has just seen. UID 0: written by older programs, or root's.
+// isForeign tells whether another user's job had the task's id: a slurmctld that has lost its
+// state gives ids again, and slurmd up to 22.05 skips the Prolog of a job whose id was seen
+// just before. UID 0: written by older programs, or root's.
 func (t taskFile) isForeign(get jobenv.Getenv) bool {
 	uid := get("SLURM_JOB_UID")
 	return uid != "" && t.UID != 0 && uid != strconv.FormatUint(uint64(t.UID), 10)
@@ -106,12 +106,12 @@ func (t taskFile) isForeign(get jobenv.Getenv) bool {
 // mostComponents is how many components a heterogeneous job may have (MAX_HET_JOB_COMPS).
 const mostComponents = 128
 
-// jobOfStep is the id of the job that a task's step is of. A step of a heterogeneous job
-// is told the leader's, whatever component it is of; srun names the components, by HET in
-// a job of sbatch or salloc and by PACK in one of its own (tried: 22.05.8, 25.11.7). The
-// step's slots tell which of them it is: each is one job's. known is false where the step is
-// of a component that has no GPUs here. A batch job that was submitted from such a step
-// inherits its variables; those of its own job name itself as the first component.
+// jobOfStep is the id of the job of a task's step. A step of a heterogeneous job is told the
+// leader's id, whatever its component; srun names the components, by HET in a job of sbatch
+// or salloc and by PACK in a job of srun's own (tried: 22.05.8, 25.11.7). The step's slots
+// tell the component: each slot is one job's. known is false where the step is of a
+// component without GPUs here. A batch job submitted from such a step inherits its
+// variables; the variables of the batch job itself name the job as the first component.
 func jobOfStep(runDir string, leader uint32, get jobenv.Getenv) (id uint32, known bool) {
 	size, _ := strconv.Atoi(get("SLURM_HET_SIZE"))
 	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
@@ -154,16 +154,16 @@ func Told(get jobenv.Getenv) bool {
 	return mark != "" && mark == get("SLURM_JOB_ID")+":"+get("SLURM_TASK_PID")
 }
 
-// A task whose job could be neither leased GPUs nor returned to the queue waits for that. Who is
-// at it says so in the file's time of change; when that has stayed for so long, by a clock
-// that nobody sets, nobody is.
+// A task whose job could be neither leased GPUs nor returned to the queue waits for either. A
+// process that works for the job sets the file's time of change; a time unchanged for so long,
+// by a clock that nobody sets, means that no process does.
 const (
 	taskLooks     = 200 * time.Millisecond
 	taskGivesUpAt = 5 * time.Minute
-	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends what says nothing for five
+	taskSays      = 5 * time.Second // an empty line: the SPANK plugin ends a command silent for five
 )
 
-// awaitTaskFile is readTaskFile once it has been decided what the job gets.
+// awaitTaskFile is readTaskFile once the job's GPUs have been decided.
 func awaitTaskFile(w io.Writer, runDir string, job uint32) (taskFile, error) {
 	var touched, seen time.Time
 	said := time.Now()
@@ -189,11 +189,11 @@ func awaitTaskFile(w io.Writer, runDir string, job uint32) (taskFile, error) {
 	}
 }
 
-// readTaskFile returns what the Prolog of the job's attempt left; the zero value if that is
-// nothing. The Epilog removes the file before the leases end, the agent with a lease that has
-// lost its job, and the next Prolog what they left, so no file is of an earlier attempt. A task cannot tell:
-// SLURM_RESTART_COUNT is set for a batch script that runs again and for nothing else, and what
-// is submitted from one inherits it (src/common/env.c, setup_env, 22.05.8).
+// readTaskFile returns the file left by the Prolog of the job's attempt; the zero value if there is none.
+// The Epilog removes the file before the leases end, the agent with a lease that has lost its job, and the
+// next Prolog any file left over, so no file is of an earlier attempt. A task cannot tell:
+// SLURM_RESTART_COUNT is set for a batch script that runs again and for nothing else, and a job submitted
+// from such a script inherits the variable (src/common/env.c, setup_env, 22.05.8).
 func readTaskFile(runDir string, job uint32) (t taskFile, err error) {
 	text, err := os.ReadFile(taskPath(runDir, job))
 	if err == nil {
@@ -215,8 +215,8 @@ func unbound(get jobenv.Getenv) bool {
 	return n > 0 && get("SLURM_STEP_GPUS") == "" && get("CUDA_VISIBLE_DEVICES") == ""
 }
 
-// visible returns the GPUs of the step: those whose slots Slurm gave it, and all of the
-// job's where it binds no task.
+// visible returns the GPUs of the step: the GPUs of the slots that Slurm gave the step,
+// and all of the job's where Slurm binds no task.
 func (t taskFile) visible(known bool, get jobenv.Getenv) ([]string, error) {
 	if unbound(get) {
 		return t.UUIDs, nil
@@ -243,8 +243,8 @@ func (t taskFile) ofSlots(slots []int) (uuids []string) {
 }
 
 // slotsOfStep returns the slots that the step was given. slurmstepd sets SLURM_JOB_GPUS alone
-// for a batch script, which inherits SLURM_STEP_GPUS of the step that it was submitted from:
-// slots that are not its job's, or fewer than it is shown.
+// for a batch script, which inherits SLURM_STEP_GPUS of the step where it was submitted:
+// slots of another job, or fewer than the script is shown.
 func (t taskFile) slotsOfStep(known bool, get jobenv.Getenv) ([]int, error) {
 	step, err := jobenv.Indices(get("SLURM_STEP_GPUS"))
 	if err != nil {
@@ -260,8 +260,8 @@ func (t taskFile) slotsOfStep(known bool, get jobenv.Getenv) ([]int, error) {
 	return step, nil
 }
 
-// whole tells whether slurmctld gave the job all slots of the node, and it was leased
-// the GPUs that it asked for.
+// whole tells whether slurmctld gave the job all slots of the node, and the job was
+// leased the GPUs of its request.
 func (t taskFile) whole() bool { return 0 < len(t.UUIDs) && len(t.UUIDs) < len(t.Slots) }
 
 // narrow follows a binding of single tasks (--gpus-per-task, --gpu-bind),
@@ -308,9 +308,9 @@ func (t taskFile) print(w io.Writer, uuids []string) error {
 	}
 	if t.PipeDir != "" && len(uuids) > 0 {
 		export("CUDA_MPS_PIPE_DIRECTORY", t.PipeDir)
-		// By number, as the daemon counts: not all releases of it know UUIDs
-		// (NVIDIA/k8s-device-plugin#572). All its GPUs, so that it does not
-		// matter whether a client counts those or the ones it sees.
+		// By number, as the daemon counts: not all its releases know UUIDs
+		// (NVIDIA/k8s-device-plugin#572). All its GPUs, so that a client may count
+		// all GPUs or only the visible ones.
 		limits := make([]string, t.Devices)
 		for i := range limits {
 			limits[i] = fmt.Sprintf("%d=%dM", i, t.ReserveMiB)

@@ -15,7 +15,7 @@ import (
 	"carma/slurmbridge/directive"
 )
 
-// tracer is the command that traces; it reads the batch script itself.
+// tracer is the tracing command, which reads the batch script itself.
 const tracer = "carma-trace"
 
 // traced runs the tracer on a batch script, as the calling user and in that user's environment.
@@ -57,7 +57,7 @@ func findTracer() (string, error) {
 	return "", cli.Fail(cli.ExitUsage, "--trace: %s is neither in PATH nor beside carma-estimate", tracer)
 }
 
-// tail keeps the end of what the tracer and the traced script say.
+// tail keeps the end of the output of the tracer and the traced script.
 type tail struct{ text []byte }
 
 const tailBytes = 16 << 10

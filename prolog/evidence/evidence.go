@@ -11,7 +11,7 @@ import (
 	"carma/slurmbridge/usertext"
 )
 
-// Text is what the job's text says.
+// Text is the verdict of the job's text.
 type Text string
 
 // The texts, in the words of the table.
@@ -115,7 +115,7 @@ func EndOf(code, signal int, ranS float64) End {
 	return Later
 }
 
-// Outcome is what is decided.
+// Outcome is the decision.
 type Outcome string
 
 // The outcomes.
@@ -214,7 +214,7 @@ func (e Evidence) words() string {
 	return "it says that memory was not enough"
 }
 
-// seen is what NVML saw.
+// seen is NVML's view.
 func (e Evidence) seen() string {
 	used := fmt.Sprintf("it used %s of the %s that it booked", usertext.GiB(e.PeakMiB), usertext.GiB(e.BookedMiB))
 	switch {

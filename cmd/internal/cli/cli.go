@@ -45,7 +45,7 @@ func Fail(status int, format string, args ...any) error {
 	return &Error{status, fmt.Errorf(format, args...)}
 }
 
-// Status returns what a program that ended with err exits with.
+// Status returns the exit status of a program that ended with err.
 func Status(err error) int {
 	var e *Error
 	switch {
@@ -67,8 +67,8 @@ func Exit(program string, err error) {
 	os.Exit(Status(err))
 }
 
-// Flags returns a flag set whose help is usage followed by the flags. That of a program,
-// not of one of its subcommands, has --version.
+// Flags returns a flag set whose help is usage followed by the flags. The flag set of a
+// program, not of its subcommands, has --version.
 func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	f := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	f.SortFlags = false
@@ -85,7 +85,8 @@ func Flags(name, usage string, out io.Writer) *pflag.FlagSet {
 	return f
 }
 
-// release is a flag that prints the version of a program and ends it, as --help does.
+// release is a flag that prints the version of a program and ends the program, as
+// --help does.
 type release struct {
 	program string
 	out     io.Writer
